@@ -1,0 +1,40 @@
+// Device memory that carries a result into a framework which cannot allocate for others (JAX): a DLPack producer.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <dlpack/dlpack.h>
+#include <nanobind/nanobind.h>
+
+#include "device.h"
+#include "problem.h"
+
+namespace cutlass_py {
+
+namespace nb = nanobind;
+
+// Allocated from, and freed to, this package's pool in the order of its own stream, so that no stream of the caller's has
+// to outlive it. Whoever writes it makes that stream follow the write.
+class Buffer {
+ public:
+  Buffer(std::vector<int64_t> shape, Dtype dtype, int device_id);
+
+  // stream: None (legacy default stream), -1 (no synchronisation), or a CUDA stream, which is made to follow the result.
+  nb::object dlpack(nb::handle stream) const;
+  nb::tuple dlpack_device() const { return nb::make_tuple(int(kDLCUDA), memory_->device_id); }
+
+ private:
+  struct Memory {
+    void* data = nullptr;
+    int device_id = 0;
+    device::Stream last_consumer = nullptr;  // freed behind it
+    ~Memory();
+  };
+  struct Export;
+  std::vector<int64_t> shape_;
+  Dtype dtype_;
+  std::shared_ptr<Memory> memory_;
+};
+
+}  // namespace cutlass_py

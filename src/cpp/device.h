@@ -1,0 +1,51 @@
+// The little of CUDA that the call path needs. device_cuda.cpp implements it; device_none.cpp, linked into a package
+// built without CUDA, says so. Nothing here runs at import.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace cutlass_py {
+
+struct CudaError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+namespace device {
+
+using Stream = void*;  // cudaStream_t
+
+struct Info {
+  std::string name;
+  int cc = 0;        // compute capability times ten
+  int sm_count = 0;
+  int driver = 0;    // 13000 for 13.0
+};
+
+int count();                  // 0 without a driver or a GPU
+std::string why_none();       // the reason count() is 0
+const Info& info(int ordinal);
+
+// Makes a device current for a scope.
+class Guard {
+ public:
+  explicit Guard(int ordinal);
+  ~Guard();
+  Guard(const Guard&) = delete;
+
+ private:
+  int previous_;
+};
+
+// All of these expect the device to be current.
+bool capturing(Stream stream);
+void wait(Stream waiter, Stream signaler);  // work queued on waiter from now on follows what is queued on signaler
+void* allocate(size_t bytes, int ordinal, Stream stream);  // stream-ordered; under capture, a node of the graph
+void release(void* memory, Stream stream) noexcept;
+void when_done(Stream stream, void (*function)(void*), void* argument);  // called on a driver thread: no CUDA in it
+Stream own_stream(int ordinal);                                          // this package's stream of that device
+
+}  // namespace device
+}  // namespace cutlass_py

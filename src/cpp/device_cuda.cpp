@@ -1,0 +1,123 @@
+// device.h on the CUDA runtime, linked statically: the driver is looked for at the first call, not at load.
+#include "device.h"
+
+#include <cuda_runtime.h>
+
+#include <deque>
+#include <mutex>
+
+namespace cutlass_py::device {
+namespace {
+
+void check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();
+  throw CudaError(std::string("gemm: ") + call + " failed: " + cudaGetErrorName(error) + ": " +
+                  cudaGetErrorString(error));
+}
+
+cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream); }
+
+struct PerDevice {
+  std::once_flag once;
+  Info info;
+  cudaMemPool_t pool = nullptr;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+};
+
+std::deque<PerDevice>& devices() {
+  static auto* list = new std::deque<PerDevice>(size_t(count()));
+  return *list;
+}
+
+PerDevice& per_device(int ordinal) {
+  if (ordinal < 0 || size_t(ordinal) >= devices().size()) {
+    throw CudaError("gemm: there is no cuda:" + std::to_string(ordinal) +
+                    (devices().empty() ? ": " + why_none() : ""));
+  }
+  PerDevice& device = devices()[size_t(ordinal)];
+  std::call_once(device.once, [&] {
+    Guard guard(ordinal);
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+    device.info.name = properties.name;
+    device.info.cc = properties.major * 10 + properties.minor;
+    device.info.sm_count = properties.multiProcessorCount;
+    check(cudaDriverGetVersion(&device.info.driver), "cudaDriverGetVersion");
+    cudaMemPoolProps pool{};
+    pool.allocType = cudaMemAllocationTypePinned;
+    pool.location = {cudaMemLocationTypeDevice, ordinal};
+    check(cudaMemPoolCreate(&device.pool, &pool), "cudaMemPoolCreate");
+    uint64_t keep = UINT64_MAX;  // what was freed stays for the next call instead of going back at each synchronisation
+    check(cudaMemPoolSetAttribute(device.pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
+    check(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    check(cudaEventCreateWithFlags(&device.event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  });
+  return device;
+}
+
+}  // namespace
+
+int count() {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) == cudaSuccess) return devices;
+  cudaGetLastError();
+  return 0;
+}
+
+std::string why_none() {
+  int devices = 0;
+  cudaError_t error = cudaGetDeviceCount(&devices);
+  cudaGetLastError();
+  if (error == cudaErrorInsufficientDriver) return "no NVIDIA driver was found, or one too old for CUDA 13.0";
+  return error == cudaSuccess ? "no GPU was found" : cudaGetErrorString(error);
+}
+
+const Info& info(int ordinal) { return per_device(ordinal).info; }
+
+Guard::Guard(int ordinal) : previous_(-1) {
+  int current = -1;
+  check(cudaGetDevice(&current), "cudaGetDevice");
+  if (current == ordinal) return;
+  check(cudaSetDevice(ordinal), "cudaSetDevice");
+  previous_ = current;
+}
+
+Guard::~Guard() {
+  if (previous_ >= 0) cudaSetDevice(previous_);
+}
+
+bool capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  // The legacy stream cannot be queried while another one captures; the launch will say so itself.
+  if (cudaStreamIsCapturing(handle(stream), &status) != cudaSuccess) cudaGetLastError();
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void wait(Stream waiter, Stream signaler) {
+  int ordinal = 0;
+  check(cudaGetDevice(&ordinal), "cudaGetDevice");
+  // One event per device serves every pair: a wait refers to the record before it. The caller holds the GIL.
+  cudaEvent_t event = per_device(ordinal).event;
+  check(cudaEventRecord(event, handle(signaler)), "cudaEventRecord");
+  check(cudaStreamWaitEvent(handle(waiter), event, 0), "cudaStreamWaitEvent");
+}
+
+void* allocate(size_t bytes, int ordinal, Stream stream) {
+  void* memory = nullptr;
+  check(cudaMallocFromPoolAsync(&memory, bytes, per_device(ordinal).pool, handle(stream)), "cudaMallocFromPoolAsync");
+  return memory;
+}
+
+void release(void* memory, Stream stream) noexcept {
+  if (memory && cudaFreeAsync(memory, handle(stream)) != cudaSuccess) cudaGetLastError();
+}
+
+void when_done(Stream stream, void (*function)(void*), void* argument) {
+  check(cudaLaunchHostFunc(handle(stream), function, argument), "cudaLaunchHostFunc");
+}
+
+Stream own_stream(int ordinal) { return per_device(ordinal).stream; }
+
+}  // namespace cutlass_py::device

@@ -1,0 +1,21 @@
+// A package built without CUDA: no device is ever found, and whatever needs one says why.
+#include "device.h"
+
+namespace cutlass_py::device {
+namespace {
+[[noreturn]] void refuse() { throw CudaError("gemm: " + why_none()); }
+}  // namespace
+
+int count() { return 0; }
+std::string why_none() { return "this package was built without CUDA (CUTLASS_PY_CUDA)"; }
+const Info& info(int) { refuse(); }
+Guard::Guard(int) : previous_(0) { refuse(); }
+Guard::~Guard() = default;
+bool capturing(Stream) { refuse(); }
+void wait(Stream, Stream) { refuse(); }
+void* allocate(size_t, int, Stream) { refuse(); }
+void release(void*, Stream) noexcept {}
+void when_done(Stream, void (*)(void*), void*) { refuse(); }
+Stream own_stream(int) { refuse(); }
+
+}  // namespace cutlass_py::device

@@ -1,0 +1,253 @@
+#include "dlpack_view.h"
+
+#include <nanobind/stl/string.h>
+
+#include <unordered_map>
+
+#include "metadata.h"
+
+namespace cutlass_py {
+namespace {
+
+std::string name_of_type(nb::handle object) {
+  nb::object type = nb::borrow(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))));
+  return nb::cast<std::string>(nb::str(type.attr("__module__"))) + "." +
+         nb::cast<std::string>(nb::str(type.attr("__qualname__")));
+}
+
+const DLPackExchangeAPI* exchange_api(nb::handle type) {
+  nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
+  auto* header = static_cast<const DLPackExchangeAPIHeader*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  while (header && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
+  auto* api = reinterpret_cast<const DLPackExchangeAPI*>(header);
+  return api && api->dltensor_from_py_object_no_sync && api->current_work_stream ? api : nullptr;
+}
+
+ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
+  ArrayType entry;
+  entry.is_spec = nb::isinstance<TensorSpec>(object);
+  entry.is_typed_view = nb::isinstance<TypedView>(object);
+  if (entry.is_spec || entry.is_typed_view) return entry;
+  entry.exchange = exchange_api(type);
+  if (!entry.exchange && !nb::hasattr(type, "__dlpack__")) {
+    throw nb::type_error(("gemm: " + std::string(operand) + " is a " + name_of_type(object) +
+                          "; expected an array that speaks DLPack (torch, CuPy, JAX, NumPy, ...)")
+                             .c_str());
+  }
+  entry.row = nb::module_::import_("cutlass_py.frameworks").attr("row")(type);
+  entry.mutable_ = nb::cast<bool>(entry.row.attr("mutable"));
+  entry.checks_grad = nb::cast<bool>(entry.row.attr("differentiates"));
+  entry.has_stream = entry.exchange || !entry.row.attr("current_stream").is_none();
+  entry.exports = !entry.row.attr("export").is_none();
+  return entry;
+}
+
+Dtype dtype_of(DLDataType type, const std::string& name) {
+  if (type.lanes != 1) {
+    throw DtypeError("gemm: " + name + " has " + std::to_string(type.lanes) + " lanes per element; expected 1");
+  }
+  for (int i = 0; i < kDtypeCount; ++i) {
+    const DtypeRow& row = kDtypes[i];
+    if (row.dlpack_code == type.code && row.bits == type.bits && int(row.storage) == i) return Dtype(i);
+  }
+  static const char* const codes[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  std::string found = (type.code < 7 ? codes[type.code] : "DLPack type " + std::to_string(type.code) + " of ") +
+                      std::to_string(type.bits);
+  throw DtypeError("gemm: " + name + " has dtype " + found + " bits; expected one of " + storage_dtypes());
+}
+
+Device device_of(DLDevice device, const std::string& name) {
+  switch (device.device_type) {
+    case kDLCPU:
+    case kDLCUDAHost: return {DeviceType::cpu, 0};
+    case kDLCUDA:
+    case kDLCUDAManaged: return {DeviceType::cuda, device.device_id};
+    default:
+      throw std::invalid_argument("gemm: " + name + " is on DLPack device type " + std::to_string(device.device_type) +
+                                  "; expected a CPU or CUDA array");
+  }
+}
+
+template <class Tensor>
+void delete_managed(void* tensor) {
+  auto* managed = static_cast<Tensor*>(tensor);
+  if (managed->deleter) managed->deleter(managed);
+}
+
+}  // namespace
+
+std::string storage_dtypes() {
+  std::string names;
+  for (int i = 0; i < kDtypeCount; ++i) {
+    if (int(kDtypes[i].storage) == i) names += (names.empty() ? "" : ", ") + std::string(kDtypes[i].name);
+  }
+  return names;
+}
+
+const ArrayType* array_type(nb::handle object, const char* operand) {
+  // Guarded by the GIL. Entries are never removed; the few array types of a process stay.
+  static auto* types = new std::unordered_map<PyTypeObject*, ArrayType*>();
+  static PyTypeObject* last_type = nullptr;
+  static const ArrayType* last = nullptr;
+  PyTypeObject* type = Py_TYPE(object.ptr());
+  if (type == last_type) return last;
+  ArrayType*& entry = (*types)[type];
+  if (!entry) {
+    nb::handle type_handle(reinterpret_cast<PyObject*>(type));
+    ArrayType found = describe(object, type_handle, operand);
+    found.type = type;
+    type_handle.inc_ref();
+    entry = new ArrayType(std::move(found));
+  }
+  last_type = type;
+  return last = entry;
+}
+
+void View::open(nb::handle given, const char* name) {
+  operand.name = name;
+  object = given;
+  type = array_type(given, name);
+  if (type->is_typed_view) {
+    auto& view = nb::cast<TypedView&>(given);
+    inner = view.array;
+    dtype_override_ = view.dtype;
+    object = inner;
+    type = array_type(inner, name);
+  }
+  if (type->is_spec) {
+    operand = nb::cast<TensorSpec&>(object).operand(name);
+    complete = true;
+  } else if (type->exchange) {
+    DLTensor tensor;
+    if (type->exchange->dltensor_from_py_object_no_sync(object.ptr(), &tensor) != 0) {
+      nb::raise_python_error();
+    }
+    fill(tensor);
+    complete = true;
+  } else {
+    nb::tuple device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
+    operand.device = device_of({DLDeviceType(nb::cast<int>(nb::int_(device[0]))), nb::cast<int>(nb::int_(device[1]))}, name);
+  }
+}
+
+void View::import(void* stream) {
+  if (complete) return;
+  nb::object consumer_stream = nb::none();
+  // DLPack numbers CUDA's legacy default stream 1; 0 is ambiguous there.
+  if (operand.device.type == DeviceType::cuda) consumer_stream = nb::int_(stream ? reinterpret_cast<uintptr_t>(stream) : 1);
+  if (type->exports) {
+    nb::tuple exported = nb::cast<nb::tuple>(type->row.attr("export")(object, consumer_stream));
+    if (!exported[1].is_none()) dtype_override_ = dtype_from(exported[1], operand.name);
+    import_capsule(exported[0]);
+  } else {
+    nb::object method = object.attr("__dlpack__");
+    nb::object capsule;
+    try {
+      capsule = method(nb::arg("stream") = consumer_stream,
+                       nb::arg("max_version") = nb::make_tuple(DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION));
+    } catch (nb::python_error& error) {
+      // Exporters older than DLPack 1.0 do not know max_version.
+      if (!error.matches(PyExc_TypeError)) throw;
+      capsule = method(nb::arg("stream") = consumer_stream);
+    }
+    import_capsule(capsule);
+  }
+  complete = true;
+}
+
+void View::import_capsule(nb::object capsule) {
+  const std::string name = operand.name;
+  PyObject* ptr = capsule.ptr();
+  const DLTensor* tensor = nullptr;
+  if (PyCapsule_IsValid(ptr, "dltensor_versioned")) {
+    auto* managed = static_cast<DLManagedTensorVersioned*>(PyCapsule_GetPointer(ptr, "dltensor_versioned"));
+    PyCapsule_SetName(ptr, "used_dltensor_versioned");
+    managed_ = {&delete_managed<DLManagedTensorVersioned>, managed};
+    if (managed->version.major != DLPACK_MAJOR_VERSION) {
+      throw std::invalid_argument("gemm: " + name + " exports DLPack version " +
+                                  std::to_string(managed->version.major) + "; expected 1");
+    }
+    operand.readonly = managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
+    tensor = &managed->dl_tensor;
+  } else if (PyCapsule_IsValid(ptr, "dltensor")) {
+    auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(ptr, "dltensor"));
+    PyCapsule_SetName(ptr, "used_dltensor");
+    managed_ = {&delete_managed<DLManagedTensor>, managed};
+    tensor = &managed->dl_tensor;
+  } else if (PyCapsule_IsValid(ptr, "used_dltensor") || PyCapsule_IsValid(ptr, "used_dltensor_versioned")) {
+    throw std::invalid_argument("gemm: " + name + " handed out a DLPack capsule that was already consumed");
+  } else {
+    throw nb::type_error(("gemm: " + name + ".__dlpack__() returned a " + name_of_type(capsule) +
+                          "; expected a DLPack capsule").c_str());
+  }
+  fill(*tensor);
+}
+
+void View::fill(const DLTensor& tensor) {
+  const std::string name = operand.name;
+  if (tensor.ndim < 0 || tensor.ndim > kMaxRank) {
+    throw std::invalid_argument("gemm: " + name + " has " + std::to_string(tensor.ndim) + " dimensions; expected 2 or 3");
+  }
+  operand.device = device_of(tensor.device, name);
+  const int size = tensor.dtype.bits / 8;
+  if (dtype_override_ != Dtype::none) {
+    if (tensor.dtype.lanes != 1 || size != dtype_size(dtype_override_)) {
+      throw DtypeError("gemm: " + name + " is viewed as " + dtype_name(dtype_override_) + " but its elements have " +
+                       std::to_string(tensor.dtype.bits * tensor.dtype.lanes) + " bits");
+    }
+    operand.dtype = dtype_override_;
+  } else {
+    operand.dtype = dtype_of(tensor.dtype, name);
+  }
+  operand.rank = tensor.ndim;
+  int64_t elements = 1;
+  bool unusual = tensor.ndim > 0;
+  for (int i = 0; i < tensor.ndim; ++i) {
+    operand.shape[i] = tensor.shape[i];
+    elements *= tensor.shape[i];
+  }
+  int64_t packed = 1;
+  for (int i = tensor.ndim - 1; i >= 0; --i) {  // null strides: compact, row-major (DLPack before 1.2)
+    operand.strides[i] = tensor.strides ? tensor.strides[i] : packed;
+    packed *= tensor.shape[i];
+    if (operand.strides[i] == 1 && tensor.shape[i] > 1) unusual = false;
+  }
+  if (!tensor.data && elements != 0) {
+    throw std::invalid_argument("gemm: " + name + " is a " + name_of_type(object) +
+                                " without memory of its own (a fake, distributed or wrapped tensor)");
+  }
+  operand.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  if (size && reinterpret_cast<uintptr_t>(operand.data) % size) {
+    throw std::invalid_argument("gemm: " + name + " starts at an address that is no multiple of its element size");
+  }
+  if (type->checks_grad) check(unusual);
+}
+
+// torch: a gradient that would be lost, or a lazily negated view (which has no unit stride).
+void View::check(bool unusual_strides) {
+  static PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
+  PyObject* flag = PyObject_GetAttr(object.ptr(), requires_grad);
+  if (!flag) nb::raise_python_error();
+  const bool suspicious = flag == Py_True || unusual_strides;
+  Py_DECREF(flag);
+  if (suspicious) type->row.attr("check")(object, operand.name);
+}
+
+void View::release() noexcept {
+  if (managed_.deleter) managed_.deleter(managed_.tensor);
+  managed_ = {};
+}
+
+View::Managed View::take_managed() { return std::exchange(managed_, {}); }
+
+Dtype dtype_from(nb::handle value, const char* parameter) {
+  static auto* known = new nb::dict();  // value -> index; never freed, the values are types and dtypes
+  if (PyObject* index = PyDict_GetItem(known->ptr(), value.ptr())) return Dtype(nb::cast<int>(nb::handle(index)));
+  PyErr_Clear();  // unhashable
+  nb::object index = nb::module_::import_("cutlass_py.frameworks").attr("dtype_index")(value, parameter);
+  (*known)[value] = index;
+  return Dtype(nb::cast<int>(index));
+}
+
+}  // namespace cutlass_py

@@ -1,0 +1,69 @@
+// A Python array as an Operand: through DLPack's C exchange API where the type offers it, otherwise __dlpack__.
+//
+// Rules kept here: every managed tensor is released exactly once; the consumer's stream is chosen before __dlpack__ is
+// called; whatever an exporter hands over is validated before anything else looks at it.
+#pragma once
+
+#include <dlpack/dlpack.h>
+#include <nanobind/nanobind.h>
+
+#include "problem.h"
+
+namespace cutlass_py {
+
+namespace nb = nanobind;
+
+// What is known of an array type, looked up once per type. `row` is the type's row in frameworks.py.
+struct ArrayType {
+  PyTypeObject* type = nullptr;  // a reference is held: heap types may die otherwise
+  const DLPackExchangeAPI* exchange = nullptr;
+  nb::object row;
+  bool is_spec = false, is_typed_view = false;
+  bool mutable_ = true;      // false: refused as out (JAX)
+  bool checks_grad = false;  // has requires_grad (torch)
+  bool has_stream = false;   // the framework has a current stream
+  bool exports = false;      // the row exports instead of __dlpack__ (NumPy with ml_dtypes)
+};
+
+// The type's entry; the returned pointer stays valid. Raises TypeError naming `operand` when it is no DLPack array.
+const ArrayType* array_type(nb::handle object, const char* operand);
+
+// A view of one operand. Holds the exporter's managed tensor, if any, until release() or destruction.
+class View {
+ public:
+  View() = default;
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  ~View() { release(); }
+
+  // First half: type, and (for exchange API types) everything. Unwraps TypedView.
+  void open(nb::handle object, const char* name);
+  // Second half, for types that export through __dlpack__: `stream` is the consumer's, used on CUDA devices.
+  void import(void* stream);
+  void release() noexcept;
+  // Gives the managed tensor away, to be released when the device has finished with it.
+  struct Managed {
+    void (*deleter)(void*) = nullptr;
+    void* tensor = nullptr;
+  };
+  Managed take_managed();
+
+  explicit operator bool() const { return type != nullptr; }
+  bool complete = false;
+  const ArrayType* type = nullptr;
+  nb::handle object;    // the array itself (borrowed from the caller, or owned by `inner`)
+  nb::object inner;     // the array inside a TypedView
+  Operand operand;
+
+ private:
+  void fill(const DLTensor& tensor);
+  void import_capsule(nb::object capsule);
+  void check(bool unusual_strides);
+  Dtype dtype_override_ = Dtype::none;
+  Managed managed_;
+};
+
+// Dtype of a Python value: this package's names, NumPy's and ml_dtypes' dtypes, a framework's own.
+Dtype dtype_from(nb::handle value, const char* parameter);
+
+}  // namespace cutlass_py

@@ -1,0 +1,58 @@
+// The numbering of dtypes and the arithmetic they are computed in, generated from families.py (dtypes.inc).
+#pragma once
+
+#include <cstdint>
+
+namespace cutlass_py {
+
+enum class Dtype : uint8_t {
+#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE) NAME,
+#include "dtypes.inc"
+#undef CUTLASS_PY_DTYPE
+  none = 255,
+};
+
+struct DtypeRow {
+  const char* name;
+  int bits, dlpack_code;
+  Dtype storage;  // itself, unless the dtype only names an arithmetic (tf32 is held as f32)
+};
+
+inline constexpr DtypeRow kDtypes[] = {
+#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE) {#NAME, BITS, CODE, Dtype(STORAGE)},
+#include "dtypes.inc"
+#undef CUTLASS_PY_DTYPE
+};
+inline constexpr int kDtypeCount = sizeof kDtypes / sizeof kDtypes[0];
+
+// `compute=` names an arithmetic: for inputs of dtype `input`, kernels with operands of dtype `operand`. The first row of
+// an input dtype is its default.
+struct ComputeRow {
+  Dtype input;
+  const char* name;
+  Dtype operand, accumulator, output;  // output: the default dtype of D
+};
+
+inline constexpr ComputeRow kCompute[] = {
+#define CUTLASS_PY_COMPUTE(INPUT, NAME, OPERAND, ACCUMULATOR, OUTPUT) \
+  {Dtype::INPUT, #NAME, Dtype::OPERAND, Dtype::ACCUMULATOR, Dtype::OUTPUT},
+#include "compute.inc"
+#undef CUTLASS_PY_COMPUTE
+};
+
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+constexpr int dtype_size(Dtype dtype) {
+  switch (dtype) {
+#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE) \
+  case Dtype::NAME: return BITS / 8;
+#include "dtypes.inc"
+#undef CUTLASS_PY_DTYPE
+    default: return 0;
+  }
+}
+
+inline const char* dtype_name(Dtype dtype) { return dtype == Dtype::none ? "none" : kDtypes[int(dtype)].name; }
+
+}  // namespace cutlass_py

@@ -1,0 +1,65 @@
+// What both kernel generations share: names of types, the cached launch preparation, the descriptor.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda_runtime.h>
+
+#include "cutlass/cutlass.h"
+#include "cutlass/layout/matrix.h"
+#include "cutlass/numeric_types.h"
+#include "kernel.h"
+
+namespace cutlass_py {
+
+// Dtype names as in families.py; a new dtype adds one specialisation.
+template <class T>
+constexpr const char* dtype_name = nullptr;
+template <>
+inline constexpr const char* dtype_name<void> = "void";
+template <>
+inline constexpr const char* dtype_name<cutlass::half_t> = "f16";
+template <>
+inline constexpr const char* dtype_name<cutlass::bfloat16_t> = "bf16";
+template <>
+inline constexpr const char* dtype_name<cutlass::tfloat32_t> = "tf32";
+template <>
+inline constexpr const char* dtype_name<float> = "f32";
+template <>
+inline constexpr const char* dtype_name<double> = "f64";
+
+template <class Layout>
+constexpr char layout_letter = std::is_same_v<Layout, cutlass::layout::RowMajor> ? 't' : 'n';
+
+// Dynamic shared memory above 48 KB is opted into once per kernel and device.
+template <class KernelFunction>
+int prepare(KernelFunction function, int smem_bytes, int device, std::atomic<uint64_t>& prepared) {
+  const uint64_t bit = uint64_t(1) << (device & 63);
+  if (smem_bytes < (48 << 10) || (prepared.load(std::memory_order_acquire) & bit)) return 0;
+  cudaError_t error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // not sticky: leave nothing behind for the caller's next check
+    return error;
+  }
+  prepared.fetch_or(bit, std::memory_order_release);
+  return 0;
+}
+
+inline int launch_status(cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();
+  return error;
+}
+
+// The descriptor of one kernel: facts from the type, functions from its launcher.
+template <class Gemm>
+constexpr CutlassPyKernel describe(const char* name) {
+  return CutlassPyKernel{name, Gemm::facts(), &Gemm::can_implement, &Gemm::workspace_size, &Gemm::run};
+}
+
+}  // namespace cutlass_py
+
+// Defines the symbol `cutlass_py_<name>` from a launcher type; the generated library list refers to it.
+#define CUTLASS_PY_KERNEL(NAME, ...) \
+  extern "C" const CutlassPyKernel cutlass_py_##NAME = ::cutlass_py::describe<__VA_ARGS__>(#NAME);

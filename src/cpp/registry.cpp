@@ -1,0 +1,70 @@
+#include "registry.h"
+
+#include <dlfcn.h>
+
+#include <stdexcept>
+#include <unordered_map>
+
+namespace cutlass_py {
+namespace {
+
+// Guarded by the GIL; libraries stay loaded for the life of the process.
+std::vector<KernelEntry>& kernels() {
+  static auto* list = new std::vector<KernelEntry>();
+  return *list;
+}
+std::unordered_map<std::string, KernelEntry>& by_name() {
+  static auto* map = new std::unordered_map<std::string, KernelEntry>();
+  return *map;
+}
+
+// From the extension's own path: a module's __file__ points elsewhere in an editable install.
+std::string directory_of_extension() {
+  Dl_info info{};
+  if (!dladdr(reinterpret_cast<void*>(&directory_of_extension), &info) || !info.dli_fname) return ".";
+  std::string path = info.dli_fname;
+  return path.substr(0, path.find_last_of('/'));
+}
+
+}  // namespace
+
+const CutlassPyLibrary* load_library(const std::string& path) {
+  static auto* loaded = new std::unordered_map<std::string, const CutlassPyLibrary*>();
+  if (auto found = loaded->find(path); found != loaded->end()) return found->second;
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) throw std::runtime_error("cannot load the kernel library: " + std::string(dlerror()));
+  auto entry = reinterpret_cast<CutlassPyLibraryEntry>(dlsym(handle, "cutlass_py_library"));
+  const CutlassPyLibrary* library = entry ? entry() : nullptr;
+  if (!library || library->abi != CUTLASS_PY_ABI) {
+    dlclose(handle);
+    throw std::runtime_error(path + (library ? " was built for another version of the kernel ABI"
+                                             : " is not a kernel library: it does not export cutlass_py_library"));
+  }
+  for (int i = 0; i < library->count; ++i) {
+    const KernelEntry kernel{library->kernels[i], library};
+    if (by_name().emplace(kernel.kernel->name, kernel).second) kernels().push_back(kernel);
+  }
+  return (*loaded)[path] = library;
+}
+
+const CutlassPyLibrary* builtin_library() {
+#ifdef CUTLASS_PY_WITH_CUDA
+  static const CutlassPyLibrary* library = load_library(directory_of_extension() + "/libcutlass_py_kernels.so");
+  return library;
+#else
+  return nullptr;
+#endif
+}
+
+const std::vector<KernelEntry>& loaded_kernels() {
+  builtin_library();
+  return kernels();
+}
+
+const KernelEntry* find_kernel(const std::string& name) {
+  builtin_library();
+  auto found = by_name().find(name);
+  return found == by_name().end() ? nullptr : &found->second;
+}
+
+}  // namespace cutlass_py

@@ -1,0 +1,26 @@
+// Kernels by name: loads kernel libraries (shared objects that export cutlass_py_library) and finds kernels in them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernel.h"
+
+namespace cutlass_py {
+
+struct KernelEntry {
+  const CutlassPyKernel* kernel;
+  const CutlassPyLibrary* library;
+};
+
+// Loads a library once; throws std::runtime_error with the loader's reason, or on another ABI.
+const CutlassPyLibrary* load_library(const std::string& path);
+
+// The library built with the package, which lies beside the extension; null in a package built without CUDA.
+const CutlassPyLibrary* builtin_library();
+
+// All kernels of all loaded libraries. `find_kernel` returns null for an unknown name.
+const std::vector<KernelEntry>& loaded_kernels();
+const KernelEntry* find_kernel(const std::string& name);
+
+}  // namespace cutlass_py

@@ -1,0 +1,59 @@
+"""CUTLASS kernels, built ahead of time, on any DLPack array: torch, CuPy, JAX, NumPy.
+
+Importing makes no CUDA call and imports no array library; everything but `gemm` is loaded on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._core import CudaError, TypedView, gemm
+
+if TYPE_CHECKING:
+    from .arguments import GemmArguments, TensorSpec, view
+    from .errors import NoKernelError
+    from .explanation import explain
+    from .kernels import Kernel, Status, get_kernels
+
+__all__ = [
+    "CudaError",
+    "GemmArguments",
+    "Kernel",
+    "NoKernelError",
+    "Status",
+    "TensorSpec",
+    "TypedView",
+    "__version__",
+    "explain",
+    "gemm",
+    "get_kernels",
+    "view",
+]
+
+_HOME = {
+    "GemmArguments": "arguments",
+    "Kernel": "kernels",
+    "NoKernelError": "errors",
+    "Status": "kernels",
+    "TensorSpec": "arguments",
+    "explain": "explanation",
+    "get_kernels": "kernels",
+    "view": "arguments",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("cutlass_py")
+    if name not in _HOME:
+        raise AttributeError(f"module 'cutlass_py' has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,124 @@
+"""An operation as a value: operands and keywords of one gemm, as arrays or as metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import _core
+from ._core import Problem, TypedView
+
+
+class TensorSpec(_core._TensorSpec):
+    """A tensor described without memory, for questions that need none: get_kernels, explain, Kernel.supports.
+
+    Args:
+        shape: extents.
+        dtype: "f16", "bf16", "f32", "f64", ..., or a framework's dtype.
+        strides: in elements; row-major without gaps by default.
+        device: "cpu", "cuda" or "cuda:1". Need not exist.
+        alignment: of the first element, in bytes.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: Any,
+        strides: Sequence[int] | None = None,
+        device: str = "cuda",
+        alignment: int = 256,
+    ) -> None:
+        if len(shape) > 8:
+            raise ValueError(f"TensorSpec: {len(shape)} dimensions; expected at most 8")
+        if strides is None:
+            strides = [1] * len(shape)
+            for i in range(len(shape) - 2, -1, -1):
+                strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+        if len(strides) != len(shape):
+            raise ValueError(f"TensorSpec: {len(shape)} extents but {len(strides)} strides")
+        if alignment <= 0 or alignment & (alignment - 1):
+            raise ValueError(f"TensorSpec: alignment is {alignment}; expected a power of two")
+        super().__init__(list(shape), list(strides), dtype, _ordinal(device), alignment)
+
+    def __repr__(self) -> str:
+        return f"TensorSpec({tuple(self.shape)}, {self.dtype!r}, {tuple(self.strides)}, {self.device!r})"
+
+
+def _ordinal(device: str) -> int:
+    if device == "cpu":
+        return -1
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not (index or "0").isdigit():
+        raise ValueError(f"TensorSpec: device is {device!r}; expected 'cpu', 'cuda' or 'cuda:<ordinal>'")
+    return int(index or 0)
+
+
+def view(array: Any, dtype: Any) -> TypedView:
+    """An array read as another dtype of the same size, for frameworks that cannot name it.
+
+    Args:
+        array: any DLPack array of integers (or bytes) of the dtype's size, e.g. a CuPy uint16 array for "bf16".
+        dtype: what its elements are.
+
+    Returns:
+        A value that gemm accepts wherever it accepts an array. As `out` it is returned itself; results of operands that
+        are views come back as views where the framework cannot name their dtype.
+    """
+    return TypedView(array, dtype)
+
+
+class GemmArguments:
+    """Operands and keywords of one gemm: what get_kernels, explain, Kernel.supports and Kernel.run take.
+
+    The keywords are those of `gemm`, but for `stream`. Operands may be arrays or TensorSpecs.
+
+    Attributes:
+        problem: the canonical problem, which legality and ranking look at.
+
+    Raises:
+        ValueError, TypeError: as `gemm` does.
+    """
+
+    def __init__(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        out: Any = None,
+        c: Any = None,
+        alpha: float = 1.0,
+        beta: float | None = None,
+        compute: str | None = None,
+        out_dtype: Any = None,
+    ) -> None:
+        self.a, self.b = a, b
+        self.keywords = {
+            "out": out, "c": c, "alpha": alpha, "beta": beta, "compute": compute, "out_dtype": out_dtype,
+        }  # fmt: skip
+        self.problem: Problem = _core.problem(a, b, **self.keywords)
+
+    def run(self, *, kernel: Any = None, stream: Any = None) -> Any:
+        """Run it: `gemm` on these operands."""
+        return _core.gemm(self.a, self.b, **self.keywords, kernel=kernel, stream=stream)
+
+    def __repr__(self) -> str:
+        p = self.problem
+        return f"GemmArguments({describe(p)})"
+
+
+def describe(p: Problem) -> str:
+    """A problem in one line, for messages and tables."""
+    batch = f"{p.batch} x " if p.batch != 1 else ""
+    layouts = p.layout_a + p.layout_b
+    compute = f" computed in {p.compute}" if p.compute != p.a else ""
+    addend = f" + {p.c} C" if p.c else ""
+    return f"{batch}({p.m}, {p.n}, {p.k}) {layouts}: {p.a} @ {p.b}{addend} -> {p.d}{compute} on {p.device}"
+
+
+def problem_of(args: Any) -> Problem:
+    """The canonical problem of GemmArguments, or the problem itself."""
+    if isinstance(args, Problem):
+        return args
+    if isinstance(args, GemmArguments):
+        return args.problem
+    raise TypeError(f"expected GemmArguments, found {type(args).__name__}")

@@ -1,0 +1,82 @@
+"""Why this kernel? The ranking of a problem and the reasons of those left out, as data and as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .arguments import GemmArguments, describe, problem_of
+from .kernels import Kernel
+from .select import Choice, misses, rank
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The answer of `explain`. str() renders it.
+
+    Attributes:
+        problem: the canonical problem, in words.
+        chosen: what gemm takes; None where no kernel fits, or where there is no product to compute.
+        ranking: every compiled possibility, best first.
+        rejected: kernels that cannot, with the reason.
+        note: what happens without a kernel.
+    """
+
+    problem: str
+    chosen: Choice | None
+    ranking: tuple[Choice, ...]
+    rejected: tuple[tuple[Kernel, str], ...]
+    note: str = ""
+
+    def __str__(self) -> str:
+        lines = [self.problem]
+        if self.chosen is None:
+            lines.append(self.note or "no kernel fits")
+        else:
+            lines.append(f"chosen: {self.chosen.route.kernel.name}")
+            lines += [f"  {text}" for text in steps(self.chosen)]
+        others = self.ranking[1:6]
+        if others:
+            lines.append(f"next of {len(self.ranking)}:")
+            lines += [f"  {choice.microseconds:8.1f} us  {choice.route.kernel.name}{_how(choice)}" for choice in others]
+        if self.rejected:
+            lines.append("not possible:")
+            lines += [f"  {kernel.name}: {reason}" for kernel, reason in self.rejected]
+        return "\n".join(lines)
+
+
+def steps(choice: Choice) -> list[str]:
+    """What a choice does, one line a launch."""
+    route = choice.route
+    lines = [f"packs {name} first" for name in ("a", "b") if getattr(route, f"pack_{name}")]
+    if route.scratch:
+        lines.append(f"composed: the product goes through {route.scratch} scratch, an elementwise kernel writes out")
+    lines += [f"because it {reason}" if not reason.startswith(("a ", "b ", "c ", "out ", "TMA ")) else f"because {reason}"
+              for reason in route.detours]  # fmt: skip
+    if choice.microseconds:
+        lines.append(f"estimated {choice.microseconds:.1f} us")
+    return lines
+
+
+def _how(choice: Choice) -> str:
+    route = choice.route
+    parts = [f"packs {name}" for name in ("a", "b") if getattr(route, f"pack_{name}")]
+    parts += ["composed"] if route.scratch else []
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
+    """Which kernel gemm takes for a problem, what it costs by the model, and why each other one was not taken.
+
+    Args:
+        a: GemmArguments; or the first operand, with `b` and gemm's keywords following. Arrays or TensorSpecs.
+    """
+    args = a if b is None else GemmArguments(a, b, **keywords)
+    p = problem_of(args)
+    text = describe(p)
+    if p.transposed:
+        text += " (transposed: out is column-major)"
+    if p.empty_product and p.device_id >= 0:
+        return Explanation(text, None, (), (), "composed: no product (k = 0 or alpha = 0), out = beta * c")
+    ranking = tuple(rank(p))
+    return Explanation(text, ranking[0] if ranking else None, ranking, tuple(misses(p, limit=8)))

@@ -1,0 +1,252 @@
+"""What differs between array frameworks, one row each: streams, allocation, export. Called by the extension.
+
+A framework without a row of its own still works: its arrays are read through DLPack, and results come back as `Buffer`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ._core import Buffer, TypedView
+from .families import _DTYPES, DTYPES, STORAGE
+
+# The unsigned integer dtype that carries values of a dtype which a framework cannot name, by bytes per element.
+_CARRIER = {1: "uint8", 2: "uint16"}
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One framework.
+
+    Attributes:
+        empty: (shape, dtype name, device ordinal or -1, stream, wanted as TypedView) -> new array, usable on `stream`.
+        finish: turns what `empty` made into what the caller receives.
+        current_stream: device ordinal -> CUDA stream; None where the framework has no such thing.
+        export: (array, stream) -> (DLPack capsule, dtype name or None); None: the array's own __dlpack__.
+        check: (array, operand name) raises if the array's values are not what its memory holds.
+        mutable: whether arrays may be written.
+        differentiates: whether arrays have `requires_grad`.
+    """
+
+    name: str
+    empty: Callable[[tuple[int, ...], str, int, int, bool], Any]
+    finish: Callable[[Any], Any] = lambda array: array
+    current_stream: Callable[[int], int] | None = None
+    export: Callable[[Any, int | None], tuple[Any, str | None]] | None = None
+    check: Callable[[Any, str], None] | None = None
+    mutable: bool = True
+    differentiates: bool = False
+
+
+def _carried(make: Callable[[str], Any], dtype: str, typed: bool) -> Any:
+    """An array by NumPy dtype name; as a TypedView of integers where the caller works with those."""
+    if not typed or dtype in ("f16", "f32", "f64"):  # every framework can name these
+        return make(DTYPES[dtype].numpy)
+    return TypedView(make(_CARRIER[DTYPES[dtype].itemsize]), dtype)
+
+
+# ---------------------------------------------------------------------------------------------------- NumPy
+
+
+def _numpy_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, typed: bool) -> Any:
+    import ml_dtypes  # noqa: F401  (registers bfloat16 and the fp8 names with NumPy)
+    import numpy as np
+
+    return _carried(lambda name: np.empty(shape, np.dtype(name)), dtype, typed)
+
+
+def _numpy_export(array: Any, stream: int | None) -> tuple[Any, str | None]:
+    # NumPy exports neither ml_dtypes' types nor (before DLPack 1.0) read-only arrays.
+    name = None
+    writable = array.flags.writeable
+    if array.dtype.kind == "V" or array.dtype.name in _BY_NUMPY_NAME and array.dtype.num >= 256:
+        name = _BY_NUMPY_NAME.get(array.dtype.name)
+        if name is None:
+            raise TypeError(f"gemm: an operand has dtype {array.dtype}; expected one of {', '.join(STORAGE)}")
+        array = array.view(_CARRIER[DTYPES[name].itemsize])
+    if not writable:
+        return array.__dlpack__(max_version=(1, 0)), name
+    return array.__dlpack__(), name
+
+
+# ---------------------------------------------------------------------------------------------------- torch
+
+
+def _torch_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, typed: bool) -> Any:
+    import torch
+
+    def make(name: str) -> Any:
+        if device < 0:
+            return torch.empty(shape, dtype=getattr(torch, name))
+        # Allocated under the launch stream, so that the caching allocator orders the memory's reuse behind it.
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
+            return torch.empty(shape, dtype=getattr(torch, name), device=f"cuda:{device}")
+
+    return _carried(make, dtype, typed)
+
+
+def _torch_check(array: Any, operand: str) -> None:
+    import torch
+
+    if array.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"gemm: {operand} requires a gradient, which gemm does not track; call it under torch.no_grad() "
+            f"or pass {operand}.detach()"
+        )
+    if array.is_neg() or array.is_conj():
+        raise ValueError(
+            f"gemm: {operand} is a lazily negated or conjugated view; pass {operand}.resolve_neg().resolve_conj()"
+        )
+
+
+def _torch_stream(device: int) -> int:
+    import torch
+
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+# ---------------------------------------------------------------------------------------------------- CuPy
+
+
+def _cupy_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, typed: bool) -> Any:
+    import cupy
+
+    # CuPy names no bfloat16 or fp8: those come back as integers with their dtype beside them.
+    typed = typed or dtype not in ("f16", "f32", "f64")
+    with cupy.cuda.Device(device), cupy.cuda.ExternalStream(stream):
+        return _carried(lambda name: cupy.empty(shape, name), dtype, typed)
+
+
+def _cupy_stream(device: int) -> int:
+    import cupy
+
+    return int(cupy.cuda.get_current_stream(device).ptr)
+
+
+# ---------------------------------------------------------------------------------------------------- JAX
+
+
+def _jax_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, typed: bool) -> Any:
+    # JAX arrays are written by JAX alone: the result is made outside and handed over when it is ready.
+    if device < 0:
+        return _numpy_empty(shape, dtype, device, stream, typed)
+    if typed:
+        raise TypeError("gemm: JAX names every dtype; pass the array itself instead of a view")
+    return Buffer(shape, dtype, device)
+
+
+def _jax_finish(array: Any) -> Any:
+    import jax
+
+    if isinstance(array, Buffer):
+        return jax.dlpack.from_dlpack(array)
+    if isinstance(array, TypedView):
+        return TypedView(jax.numpy.asarray(array.array), array.dtype)
+    with jax.enable_x64(array.dtype.itemsize == 8 or jax.config.jax_enable_x64):
+        return jax.numpy.asarray(array)
+
+
+# ---------------------------------------------------------------------------------------------------- others
+
+
+def _other_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, typed: bool) -> Any:
+    return Buffer(shape, dtype, device) if device >= 0 else _numpy_empty(shape, dtype, device, stream, typed)
+
+
+_ROWS = {
+    "numpy": Framework("numpy", _numpy_empty, export=_numpy_export),
+    "torch": Framework(
+        "torch", _torch_empty, current_stream=_torch_stream, check=_torch_check, differentiates=True
+    ),
+    "cupy": Framework("cupy", _cupy_empty, current_stream=_cupy_stream),
+    "jax": Framework("jax", _jax_empty, finish=_jax_finish, mutable=False),
+    "other": Framework("other", _other_empty),
+}
+_ROWS["jaxlib"] = _ROWS["jax"]
+
+
+def row(array_type: type) -> Framework:
+    """The framework of an array type, found through its bases (an nn.Parameter is torch's)."""
+    for base in array_type.__mro__:
+        root = base.__module__.partition(".")[0]
+        if root in _ROWS:
+            return _ROWS[root]
+    return _ROWS["other"]
+
+
+# ---------------------------------------------------------------------------------------------------- dtypes
+
+_BY_NUMPY_NAME = {d.numpy: d.name for d in reversed(_DTYPES)}
+
+
+@cache
+def _dtype_name(value: Any) -> str | None:
+    if isinstance(value, str) and value in STORAGE:
+        return value
+    text = str(value)
+    if text.startswith("torch."):
+        return _BY_NUMPY_NAME.get(text.removeprefix("torch."))
+    import ml_dtypes  # noqa: F401
+    import numpy as np
+
+    try:
+        return _BY_NUMPY_NAME.get(np.dtype(value).name)
+    except TypeError:
+        return None
+
+
+def dtype_index(value: Any, parameter: str) -> int:
+    """Number of a dtype given as this package's name, or NumPy's, ml_dtypes' or a framework's own dtype."""
+    name = _dtype_name(value)
+    if name is None:
+        raise TypeError(f"gemm: {parameter} is {value!r}; expected one of {', '.join(STORAGE)} or a framework's dtype")
+    return STORAGE[name]
+
+
+# ---------------------------------------------------------------------------------------------------- host memory
+
+HostOperand = tuple[int, str, tuple[int, int, int], tuple[int, int, int]]  # address, dtype, shape, strides in bytes
+
+
+class _Memory:
+    def __init__(self, operand: HostOperand) -> None:
+        address, dtype, shape, strides = operand
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, False),
+            "shape": shape,
+            "strides": strides,
+            "typestr": f"<u{DTYPES[dtype].itemsize}",
+        }
+
+
+def host_array(operand: HostOperand) -> Any:
+    """A NumPy array over memory that somebody else keeps alive for the duration of a call."""
+    import ml_dtypes  # noqa: F401
+    import numpy as np
+
+    _, dtype, shape, _ = operand
+    if 0 in shape:
+        return np.empty(shape, DTYPES[dtype].numpy)
+    return np.asarray(_Memory(operand)).view(DTYPES[dtype].numpy)
+
+
+def shares_memory(x: HostOperand, y: HostOperand) -> bool:
+    """Whether two strided operands share an element; the memory itself (on a device, perhaps) is not touched."""
+    import numpy as np
+
+    if 0 in x[2] or 0 in y[2]:
+        return False
+    try:
+        return bool(np.shares_memory(np.asarray(_Memory(x)), np.asarray(_Memory(y)), max_work=1_000_000))
+    except np.exceptions.TooHardError:
+        return True  # refusing is safe
+
+
+def is_imported(name: str) -> bool:
+    """Whether a framework is in use in this process; nothing is imported to find out."""
+    return name in sys.modules

@@ -1,0 +1,39 @@
+"""The GPU a problem is for: the real one, or a stand-in when questions are asked on a machine without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from . import _core
+from ._core import Problem
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What selection knows of a device. `bandwidth` is of its memory, in GB/s, as copies reach it."""
+
+    name: str
+    cc: int
+    sm_count: int
+    bandwidth: float
+
+
+# Assumed where no device answers.
+ABSENT = Gpu("an absent H200", 90, 132, 4000.0)
+# GB/s of memory per multiprocessor, for devices that cannot be asked: about right for A100, H100 and H200.
+_BANDWIDTH_PER_SM = {80: 14.0, 86: 9.0, 89: 7.0, 90: 30.0}
+
+
+@cache
+def _device(ordinal: int) -> Gpu:
+    if ordinal >= _core.device_count():
+        return ABSENT
+    info = _core.device_info(ordinal)
+    cc = info["cc"]
+    return Gpu(info["name"], cc, info["sm_count"], _BANDWIDTH_PER_SM.get(cc, 30.0) * info["sm_count"])
+
+
+def gpu_of(p: Problem) -> Gpu | None:
+    """The device of a problem, None on the CPU."""
+    return None if p.device_id < 0 else _device(p.device_id)

@@ -1,0 +1,1 @@
+"""Where kernels come from besides the library built with the package."""

@@ -1,0 +1,133 @@
+"""Choosing a kernel: every route to a problem, ranked; the best compiled one becomes the plan that the warm path repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from ._core import Problem
+from .arguments import describe
+from .cost import estimate
+from .errors import NoKernelError
+from .families import SCHEDULES
+from .gpu import gpu_of
+from .kernels import CutlassKernel, Kernel, Route, Status, all_kernels, candidates
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One ranked possibility: a route, the time the model gives it, and the order of its tiles."""
+
+    route: Route
+    microseconds: float
+    swizzle: int = 1
+    raster: int = 0
+
+    @property
+    def direct(self) -> bool:
+        """Whether the kernel reads and writes the operands as they lie."""
+        return not self.route.detours
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What call.cpp needs to repeat a choice. See `struct Plan` there."""
+
+    kernel: str | None = None
+    pack_a: str | None = None
+    pack_b: str | None = None
+    scratch: str | None = None
+    raster: int = 0
+    swizzle: int = 1
+    overlap: bool = False
+    host: Callable[..., Any] | None = None
+
+
+def rank(p: Problem, *, compiled: bool = True) -> list[Choice]:
+    """Every possible choice for a problem, best first."""
+    gpu = gpu_of(p)
+    choices = []
+    for kernel in candidates(p):
+        if compiled and not kernel.compiled:
+            continue
+        route = kernel.route(p, gpu)
+        if isinstance(route, Route):
+            choices.append(_choice(route, p))
+    return sorted(choices, key=lambda choice: choice.microseconds)
+
+
+def _choice(route: Route, p: Problem) -> Choice:
+    gpu = gpu_of(p)
+    if not isinstance(route.kernel, CutlassKernel) or gpu is None:
+        return Choice(route, 0.0)
+    return Choice(route, estimate(route, p, gpu), swizzle=_swizzle(route.kernel, p))
+
+
+def _swizzle(kernel: CutlassKernel, p: Problem) -> int:
+    """Tiles taken side by side before moving on, so that a wave's operands stay in the L2 cache of large problems."""
+    c = kernel.config
+    if not c.schedule:
+        return 1
+    rows, cols = (p.n, p.m) if SCHEDULES[c.schedule].swap else (p.m, p.n)
+    return 8 if min(ceil(rows / c.tile[0]), ceil(cols / c.tile[1])) >= 24 else 1
+
+
+def plan(p: Problem) -> Plan:
+    """The plan for a problem.
+
+    Raises:
+        ValueError: the kernel asked for does not fit.
+        NoKernelError: no kernel fits.
+    """
+    if p.kernel >= 0:
+        return _plan_of(_forced(all_kernels()[p.kernel], p))
+    if p.empty_product and p.device_id >= 0:
+        return Plan()
+    ranking = rank(p)
+    if not ranking:
+        raise NoKernelError(_nothing_fits(p))
+    return _plan_of(ranking[0])
+
+
+def _plan_of(choice: Choice) -> Plan:
+    route, kernel = choice.route, choice.route.kernel
+    if not isinstance(kernel, CutlassKernel):
+        return Plan(host=getattr(kernel, "compute"))
+    return Plan(
+        kernel.name, route.pack_a, route.pack_b, route.scratch, choice.raster, choice.swizzle,
+        overlap=kernel.family.api == 3,
+    )  # fmt: skip
+
+
+def _forced(kernel: Kernel, p: Problem) -> Choice:
+    if not kernel.compiled:
+        raise ValueError(f"gemm: kernel {kernel.name} is declared but not in the built set (CUTLASS_PY_KERNELS)")
+    route = kernel.route(p, gpu_of(p))
+    error = route.error if isinstance(route, Status) else next(iter(route.detours), None)
+    if error or isinstance(route, Status):
+        raise ValueError(f"gemm: kernel {kernel.name} does not fit {describe(p)}: {error}")
+    return _choice(route, p)
+
+
+def misses(p: Problem, limit: int = 3) -> list[tuple[Kernel, str]]:
+    """Kernels that cannot take a problem, with the reason; those of its dtype first, compiled ones before others."""
+    gpu = gpu_of(p)
+    found = []
+    own = list(candidates(p))
+    known = {kernel.name for kernel in own}
+    for kernel in (*own, *(k for k in all_kernels() if k.name not in known)):
+        route = kernel.route(p, gpu)
+        if isinstance(route, Status):
+            found.append((kernel, route.error or ""))
+        elif not kernel.compiled:
+            found.append((kernel, "is declared but not in the built set"))
+        if len(found) == limit:
+            break
+    return found
+
+
+def _nothing_fits(p: Problem) -> str:
+    nearest = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in misses(p))
+    return f"gemm: none of {len(all_kernels())} kernels fits {describe(p)}. Nearest:{nearest}"
