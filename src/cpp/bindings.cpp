@@ -143,7 +143,9 @@ void bind_metadata(nb::module_& m) {
              new (self) Buffer(std::move(shape), dtype_from(dtype, "dtype"), device_id);
            },
            "shape"_a, "dtype"_a, "device_id"_a)
-      .def("__dlpack__", [](const Buffer& b, nb::handle stream, nb::handle, nb::handle, nb::handle) { return b.dlpack(stream); },
+      .def("__dlpack__", [](const Buffer& b, nb::handle stream, nb::handle max_version, nb::handle, nb::handle) {
+             return b.dlpack(stream, max_version);
+           },
            nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
            "copy"_a = nb::none())
       .def("__dlpack_device__", &Buffer::dlpack_device);

@@ -7,10 +7,36 @@
 namespace cutlass_py {
 
 struct Buffer::Export {
-  DLManagedTensorVersioned managed{};
+  union {
+    DLManagedTensorVersioned versioned;
+    DLManagedTensor legacy;
+  } managed;
   std::vector<int64_t> shape;
   std::shared_ptr<Memory> memory;
 };
+
+namespace {
+
+template <class Tensor>
+constexpr const char* capsule_name = std::is_same_v<Tensor, DLManagedTensor> ? "dltensor" : "dltensor_versioned";
+
+}  // namespace
+
+template <class Tensor>
+nb::object Buffer::export_as(Export* exported, const DLTensor& tensor) {
+  auto* managed = reinterpret_cast<Tensor*>(&exported->managed);
+  *managed = Tensor{};
+  if constexpr (std::is_same_v<Tensor, DLManagedTensorVersioned>) managed->version = {DLPACK_MAJOR_VERSION, 0};
+  managed->dl_tensor = tensor;
+  managed->manager_ctx = exported;
+  managed->deleter = [](Tensor* self) { delete static_cast<Export*>(self->manager_ctx); };
+  return nb::steal(PyCapsule_New(managed, capsule_name<Tensor>, [](PyObject* capsule) {
+    // A capsule that nobody consumed still owns its tensor.
+    if (!PyCapsule_IsValid(capsule, capsule_name<Tensor>)) return;
+    auto* unused = static_cast<Tensor*>(PyCapsule_GetPointer(capsule, capsule_name<Tensor>));
+    unused->deleter(unused);
+  }));
+}
 
 Buffer::Memory::~Memory() {
   if (!data) return;
@@ -33,7 +59,7 @@ Buffer::Buffer(std::vector<int64_t> shape, Dtype dtype, int device_id)
   if (bytes) memory_->data = device::allocate(size_t(bytes), device_id, device::own_stream(device_id));
 }
 
-nb::object Buffer::dlpack(nb::handle stream) const {
+nb::object Buffer::dlpack(nb::handle stream, nb::handle max_version) const {
   const int64_t number = stream.is_none() ? 1 : nb::cast<int64_t>(stream);
   if (number != -1 && memory_->data) {
     const auto consumer = reinterpret_cast<device::Stream>(number);
@@ -44,24 +70,16 @@ nb::object Buffer::dlpack(nb::handle stream) const {
       memory_->last_consumer = consumer;
     }
   }
-  auto* exported = new Export();
-  exported->shape = shape_;
-  exported->memory = memory_;
-  DLManagedTensorVersioned& managed = exported->managed;
-  managed.version = {DLPACK_MAJOR_VERSION, 0};
-  managed.manager_ctx = exported;
-  managed.deleter = [](DLManagedTensorVersioned* self) { delete static_cast<Export*>(self->manager_ctx); };
-  managed.dl_tensor.data = memory_->data;
-  managed.dl_tensor.device = {kDLCUDA, memory_->device_id};
-  managed.dl_tensor.ndim = int(exported->shape.size());
-  managed.dl_tensor.dtype = {uint8_t(kDtypes[int(dtype_)].dlpack_code), uint8_t(kDtypes[int(dtype_)].bits), 1};
-  managed.dl_tensor.shape = exported->shape.data();
-  return nb::steal(PyCapsule_New(&managed, "dltensor_versioned", [](PyObject* capsule) {
-    // A capsule that nobody consumed still owns its tensor.
-    if (!PyCapsule_IsValid(capsule, "dltensor_versioned")) return;
-    auto* unused = static_cast<DLManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
-    unused->deleter(unused);
-  }));
+  auto* exported = new Export{{}, shape_, memory_};
+  DLTensor tensor{};
+  tensor.data = memory_->data;
+  tensor.device = {kDLCUDA, memory_->device_id};
+  tensor.ndim = int(exported->shape.size());
+  tensor.dtype = {uint8_t(kDtypes[int(dtype_)].dlpack_code), uint8_t(kDtypes[int(dtype_)].bits), 1};
+  tensor.shape = exported->shape.data();
+  // A consumer that names no version knows only the legacy struct.
+  const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= DLPACK_MAJOR_VERSION;
+  return versioned ? export_as<DLManagedTensorVersioned>(exported, tensor) : export_as<DLManagedTensor>(exported, tensor);
 }
 
 }  // namespace cutlass_py

@@ -21,7 +21,8 @@ class Buffer {
   Buffer(std::vector<int64_t> shape, Dtype dtype, int device_id);
 
   // stream: None (legacy default stream), -1 (no synchronisation), or a CUDA stream, which is made to follow the result.
-  nb::object dlpack(nb::handle stream) const;
+  // max_version: the consumer's newest DLPack version, or None, which asks for the legacy struct.
+  nb::object dlpack(nb::handle stream, nb::handle max_version) const;
   nb::tuple dlpack_device() const { return nb::make_tuple(int(kDLCUDA), memory_->device_id); }
 
  private:
@@ -32,6 +33,8 @@ class Buffer {
     ~Memory();
   };
   struct Export;
+  template <class Tensor>
+  static nb::object export_as(Export* exported, const DLTensor& tensor);
   std::vector<int64_t> shape_;
   Dtype dtype_;
   std::shared_ptr<Memory> memory_;

@@ -112,13 +112,28 @@ def _torch_stream(device: int) -> int:
 # ---------------------------------------------------------------------------------------------------- CuPy
 
 
+class _Stream:
+    """A raw CUDA stream under the protocol that CuPy adopts streams by."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
 def _cupy_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, typed: bool) -> Any:
     import cupy
 
     # CuPy names no bfloat16 or fp8: those come back as integers with their dtype beside them.
     typed = typed or dtype not in ("f16", "f32", "f64")
-    with cupy.cuda.Device(device), cupy.cuda.ExternalStream(stream):
-        return _carried(lambda name: cupy.empty(shape, name), dtype, typed)
+    with cupy.cuda.Device(device):
+        if stream == _cupy_stream(device):
+            return _carried(lambda name: cupy.empty(shape, name), dtype, typed)
+        # Allocated under the launch stream: CuPy's pool keeps memory by stream.
+        adopt = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14; ExternalStream before
+        with adopt(_Stream(stream)) if adopt else cupy.cuda.ExternalStream(stream):
+            return _carried(lambda name: cupy.empty(shape, name), dtype, typed)
 
 
 def _cupy_stream(device: int) -> int:

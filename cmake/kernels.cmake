@@ -1,0 +1,32 @@
+# The kernel library (generated sources, elementwise kernels) and CUDA for the extension.
+
+add_library(cutlass_py_kernels SHARED ${CUTLASS_PY_SOURCES} ${CUTLASS_PY_GENERATED}/library.cpp)
+target_include_directories(cutlass_py_kernels PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
+target_include_directories(cutlass_py_kernels SYSTEM PRIVATE ${CUTLASS_PY_CUTLASS_INCLUDE})
+target_compile_definitions(cutlass_py_kernels PRIVATE
+  NDEBUG # in every build type: with assertions ptxas serialises wgmma (message C7510)
+  CUTLASS_ENABLE_GDC_FOR_SM90=1) # programmatic dependent launch
+target_compile_options(cutlass_py_kernels PRIVATE
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr> # CUTLASS calls constexpr std functions on the device
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xfatbin=-compress-all>)  # a fifth of the size, at no cost
+set_target_properties(cutlass_py_kernels PROPERTIES
+  CUDA_RUNTIME_LIBRARY Static         # loads without libcuda, and whatever runtime a framework brings
+  CUDA_SEPARABLE_COMPILATION OFF      # kernels call nothing across files:
+  CUDA_RESOLVE_DEVICE_SYMBOLS OFF)    # no device link
+# Nothing of the static runtime is exported either.
+target_link_options(cutlass_py_kernels PRIVATE -Wl,--exclude-libs,ALL)
+# As many nvcc at once as memory allows: ninja alone would start one per core and two more.
+set_property(GLOBAL APPEND PROPERTY JOB_POOLS nvcc=${CUTLASS_PY_NVCC_JOBS})
+set_target_properties(cutlass_py_kernels PROPERTIES JOB_POOL_COMPILE nvcc)
+# Beside the extension, which looks for it by its own path.
+install(TARGETS cutlass_py_kernels LIBRARY DESTINATION cutlass_py)
+install(FILES ${CUTLASS_PY_CUTLASS_LICENCE} DESTINATION cutlass_py/licenses RENAME CUTLASS_LICENSE.txt)
+
+# Not find_package(CUDAToolkit): it insists on libcudart.so, which the wheels do not have. No libcuda: the static runtime
+# looks for the driver at the first call.
+find_library(CUTLASS_PY_CUDART cudart_static HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} REQUIRED NO_CACHE)
+find_package(Threads REQUIRED)
+target_compile_definitions(_core PRIVATE CUTLASS_PY_WITH_CUDA)
+target_include_directories(_core SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+target_link_libraries(_core PRIVATE ${CUTLASS_PY_CUDART} Threads::Threads rt dl)
+target_link_options(_core PRIVATE -Wl,--exclude-libs,ALL)

@@ -1,0 +1,14 @@
+# CTest runs everything: the C++ tests, then pytest without and with a GPU, on the installed package.
+
+enable_testing()
+add_executable(test_problem tests/cpp/test_problem.cpp src/cpp/problem.cpp)
+target_include_directories(test_problem PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
+# -UNDEBUG: a test may be an assertion, in every build type.
+target_compile_options(test_problem PRIVATE -Wall -Wextra -UNDEBUG)
+add_test(NAME test_problem COMMAND test_problem)
+set_tests_properties(test_problem PROPERTIES LABELS cpp)
+
+add_test(NAME pytest COMMAND ${Python_EXECUTABLE} -m pytest -m "not gpu" WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+add_test(NAME pytest-gpu COMMAND ${Python_EXECUTABLE} -m pytest -m gpu WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(pytest PROPERTIES LABELS python)
+set_tests_properties(pytest-gpu PROPERTIES LABELS gpu)

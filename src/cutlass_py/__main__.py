@@ -1,0 +1,147 @@
+"""`python -m cutlass_py`: info, kernels, explain, demo."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from . import __version__, _core
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def info(options: argparse.Namespace) -> int:
+    """What was built, which devices are there, which frameworks are installed."""
+    from .demo import installed
+    from .kernels import CutlassKernel, all_kernels
+
+    kernels = [k for k in all_kernels() if isinstance(k, CutlassKernel)]
+    build = _core.build_info()
+    devices = [_core.device_info(i) for i in range(_core.device_count())]
+    facts = {
+        "version": __version__,
+        "build": build,
+        "kernels": {"compiled": sum(k.compiled for k in kernels), "declared": len(kernels)},
+        "devices": devices,
+        "frameworks": installed(),
+    }
+    if options.json:
+        print(json.dumps(facts, indent=1))
+        return 0
+    rows = [("cutlass_py", __version__)]
+    rows += [(name, str(value)) for name, value in build.items() if value]
+    rows.append(("compiled", f"{facts['kernels']['compiled']} of {len(kernels)} declared kernels"))
+    rows += [(f"cuda:{i}", _device_line(d)) for i, d in enumerate(devices)]
+    if not devices:
+        rows.append(("device", f"CPU only: {_core.why_no_device()}"))
+    rows += list(facts["frameworks"].items())
+    print(_table(rows))
+    return 0
+
+
+def _device_line(device: dict[str, object]) -> str:
+    cc = int(str(device["cc"]))
+    line = f"{device['name']}, compute capability {cc / 10:.1f}, {device['sm_count']} multiprocessors"
+    if cc < 80:
+        return line + ": too old, nothing here runs on it"
+    return line if cc <= 90 else line + ": newer than every built architecture, runs the sm80 kernels from PTX"
+
+
+def kernels(options: argparse.Namespace) -> int:
+    """The kernels, one a line."""
+    from .kernels import get_kernels
+
+    found = get_kernels(cc=options.cc, compiled=not options.all, where=lambda m: options.match in m.name)
+    if options.json:
+        print(json.dumps([asdict(k.metadata) | {"compiled": k.compiled} for k in found], indent=1))
+        return 0
+    for kernel in found:
+        print(kernel.name if kernel.compiled else f"{kernel.name}  (not compiled)")
+    return 0
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Which kernel gemm takes for a problem, and why."""
+    from .arguments import GemmArguments, TensorSpec
+    from .explanation import explain as ask
+
+    m, n, k = options.m, options.n, options.k
+    lead = [options.batch] if options.batch > 1 else []
+
+    def operand(rows: int, cols: int, layout: str) -> TensorSpec:
+        strides = [cols, 1] if layout == "t" else [1, rows]
+        return TensorSpec([*lead, rows, cols], options.dtype, [rows * cols] * len(lead) + strides, options.device)
+
+    a, b = operand(m, k, options.layout[0]), operand(k, n, options.layout[1])
+    print(ask(GemmArguments(a, b, compute=options.compute, out_dtype=options.out_dtype)))
+    return 0
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Multiply real arrays of every framework found; compare with float64."""
+    from .demo import run
+
+    rows = run(options.size)
+    if options.json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        header = ("framework", "device", "dtype", "problem", "kernel", "error vs float64", "bound")
+        cells = [
+            (r.framework, r.device, r.dtype, r.problem, r.kernel, f"{r.error:.1e}", f"{r.bound:.1e}") for r in rows
+        ]
+        print(_table([header, *cells]))
+    return 0 if all(row.error <= row.bound for row in rows) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m cutlass_py", description="CUTLASS kernels on any DLPack array.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(function, **arguments):  # type: ignore[no-untyped-def]
+        sub = commands.add_parser(function.__name__, help=function.__doc__, description=function.__doc__)
+        sub.set_defaults(function=function)
+        return sub
+
+    as_json = {"action": "store_true", "help": "print JSON"}
+    command(info).add_argument("--json", **as_json)
+
+    sub = command(kernels)
+    sub.add_argument("match", nargs="?", default="", help="part of the name")
+    sub.add_argument("--cc", type=int, help="compute capability times ten, such as 90")
+    sub.add_argument("--all", action="store_true", help="include kernels that are declared but not compiled")
+    sub.add_argument("--json", **as_json)
+
+    sub = command(explain)
+    for extent in "mnk":
+        sub.add_argument(extent, type=int)
+    sub.add_argument("--batch", type=int, default=1)
+    sub.add_argument("--dtype", default="bf16")
+    sub.add_argument("--layout", default="tt", choices=["tn", "tt", "nt", "nn"], help="A then B: t row-, n column-major")
+    sub.add_argument("--compute", help="such as tf32")
+    sub.add_argument("--out-dtype")
+    sub.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu; need not exist")
+
+    sub = command(demo)
+    sub.add_argument("--size", type=int, default=512, help="extent of the square problems")
+    sub.add_argument("--json", **as_json)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 1 for a result that is wrong, 2 for wrong usage."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.function(options))
+    except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""What pytest says and skips here: the header names what runs, device tests are skipped where there is no device."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from cutlass_py import _core
+
+from cutlass_py.demo import installed
+
+
+def _device() -> tuple[int, str]:
+    """Compute capability times ten and a description of the first device; 0 and the reason where there is none."""
+    if _core.device_count() == 0:
+        return 0, _core.why_no_device()
+    info = _core.device_info(0)
+    return info["cc"], f"{info['name']}, compute capability {info['cc'] / 10:.1f}"
+
+
+def pytest_report_header() -> list[str]:
+    cc, device = _device()
+    build = _core.build_info()
+    frameworks = ", ".join(f"{name} {found}" for name, found in installed().items())
+    verdict = f"GPU: {device}" if cc else f"no GPU ({device}): tests marked `gpu` are skipped"
+    return [
+        f"cutlass_py: {len(_core.kernel_facts())} compiled kernels, CUDA {build['cuda']}; {frameworks}",
+        f"cutlass_py: {verdict}",
+    ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    cc, device = _device()
+    for item in items:
+        if item.get_closest_marker("gpu") and not cc:
+            item.add_marker(pytest.mark.skip(reason=f"no GPU: {device}"))
+        elif item.get_closest_marker("sm90") and cc != 90:
+            item.add_marker(pytest.mark.skip(reason=f"needs compute capability 9.0: {device}"))
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(2026)
+
+
+if find_spec("hypothesis"):
+    from hypothesis import settings
+
+    # Cold plans and array libraries on first use take any time; no database of examples in the tree.
+    settings.register_profile("cutlass_py", deadline=None, database=None, derandomize=True)
+    settings.load_profile("cutlass_py")
+

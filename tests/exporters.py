@@ -1,0 +1,152 @@
+"""DLPack exporters written in Python (ctypes), which can lie about anything, and which count what is released."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+READ_ONLY = 1
+
+
+class DLDevice(ctypes.Structure):
+    _fields_ = [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
+
+
+class DLDataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", DLDevice),
+        ("ndim", ctypes.c_int32),
+        ("dtype", DLDataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class DLManagedTensor(ctypes.Structure):
+    _fields_ = [("dl_tensor", DLTensor), ("manager_ctx", ctypes.c_void_p), ("deleter", DELETER)]
+    capsule_name = b"dltensor"
+
+
+class DLManagedTensorVersioned(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", DELETER),
+        ("flags", ctypes.c_uint64),
+        ("dl_tensor", DLTensor),
+    ]
+    capsule_name = b"dltensor_versioned"
+
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_name = ctypes.pythonapi.PyCapsule_GetName
+_name.restype = ctypes.c_char_p
+_name.argtypes = [ctypes.py_object]
+
+
+def capsule_name(capsule: Any) -> str:
+    return _name(capsule).decode()
+
+
+class Exporter:
+    """A NumPy array handed over by DLPack. Each export lives until its deleter runs; `deleted` counts those calls.
+
+    Keywords replace what the tensor says of itself: data, byte_offset, ndim, shape, strides (None: a null pointer), code,
+    bits, lanes, device (type, id), flags, major, deleter (None: a null pointer), announced (what __dlpack_device__ says).
+    """
+
+    def __init__(self, array: np.ndarray, *, versioned: bool = True, **says: Any) -> None:
+        self.array = array
+        self.struct = DLManagedTensorVersioned if versioned else DLManagedTensor
+        self.says = says
+        self.device = says.get("device", (1, 0))
+        self.announced = says.get("announced", self.device)
+        self.exported = self.deleted = 0
+        self.requests: list[dict[str, Any]] = []
+        self._alive: dict[int, Any] = {}
+        self._recent: deque[Any] = deque(maxlen=2)
+
+    def __dlpack_device__(self) -> Any:
+        return self.announced
+
+    def __dlpack__(self, **request: Any) -> Any:
+        self.requests.append(request)
+        return self.capsule()
+
+    @property
+    def balanced(self) -> bool:
+        """Everything exported was released, once."""
+        return self.exported == self.deleted and not self._alive
+
+    def capsule(self) -> Any:
+        says, array = self.says, self.array
+        managed = self.struct()
+        address = ctypes.addressof(managed)
+        shape = says.get("shape", array.shape)
+        strides = says.get("strides", tuple(s // array.itemsize for s in array.strides))
+        tensor = managed.dl_tensor
+        tensor.data = says.get("data", array.ctypes.data)
+        tensor.device = DLDevice(*self.device)
+        tensor.ndim = says.get("ndim", len(shape))
+        bits, lanes = says.get("bits", array.itemsize * 8), says.get("lanes", 1)
+        tensor.dtype = DLDataType(says.get("code", CODES.get(array.dtype.kind, 3)), bits, lanes)
+        held = [array, managed]
+        for field, values in (("shape", shape), ("strides", strides)):
+            if values is not None:
+                held.append((ctypes.c_int64 * max(len(values), 1))(*values))
+                setattr(tensor, field, held[-1])
+        tensor.byte_offset = says.get("byte_offset", 0)
+        if self.struct is DLManagedTensorVersioned:
+            managed.major, managed.minor = says.get("major", 1), 0
+            managed.flags = says.get("flags", 0)
+
+        def delete(pointer: int) -> None:
+            self.deleted += 1
+            # A second call for the same tensor raises, which pytest reports. This thunk must outlive its own call.
+            self._recent.append(self._alive.pop(pointer))
+
+        if "deleter" not in says:
+            managed.deleter = DELETER(delete)
+            self.exported += 1
+            self._alive[address] = held
+        else:
+            self.kept = held  # nobody will say when it may go
+        return _new_capsule(address, self.struct.capsule_name, None)
+
+
+class LegacyExporter(Exporter):
+    """From before DLPack 1.0: does not know max_version."""
+
+    def __init__(self, array: np.ndarray, **says: Any) -> None:
+        super().__init__(array, versioned=False, **says)
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        self.requests.append({"stream": stream})
+        return self.capsule()
+
+
+class RaisingExporter(Exporter):
+    """Raises where it should export."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(np.zeros((2, 2)))
+        self.error = error
+
+    def __dlpack__(self, **request: Any) -> Any:
+        raise type(self.error)(*self.error.args)  # a new one: an exception keeps the frames it passed

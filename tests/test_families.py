@@ -1,0 +1,236 @@
+"""The declaration tables: names, sources, what `core` holds, and that compiled kernels are what was declared."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from itertools import product
+
+import pytest
+from cutlass_py import _core, families
+from cutlass_py.families import (
+    COMPUTE, DTYPES, EPILOGUES, FAMILIES, LAYOUTS, SCHEDULES, STORAGE, KernelConfig,
+)  # fmt: skip
+
+CONFIGS = families.declared()
+CORE = [c for f in FAMILIES.values() for c in f.core]
+FULL = [c for f in FAMILIES.values() for c in f.full]
+FACTS = _core.kernel_facts()
+
+
+def test_names_are_unique():
+    distinct = set(CORE) | set(FULL)
+    repeated = [name for name, count in Counter(c.name for c in distinct).items() if count > 1]
+    assert not repeated
+    assert len(CONFIGS) == len(distinct)
+
+
+@pytest.mark.parametrize("kernels", [CORE, FULL], ids=["core", "full"])
+def test_no_kernel_is_declared_twice(kernels):
+    assert len(kernels) == len(set(kernels))
+
+
+def test_core_is_part_of_full():
+    assert set(CORE) <= set(FULL)
+
+
+def test_names_are_identifiers_that_read_from_general_to_particular():
+    pattern = r"(\w+gemm)_(\w+?)_(\w+?)_(f32|f64)_(\w+?)_([tn]{2})_\d+x\d+x\d+_\w+_(linear|linearc)"
+    for name, c in CONFIGS.items():
+        match = re.fullmatch(pattern, name)
+        assert match, name
+        assert match.groups() == (c.family, c.a, c.b, c.accumulator, c.d, c.layout, c.epilogue)
+
+
+def test_every_field_of_a_kernel_is_declared():
+    for c in CONFIGS.values():
+        family = FAMILIES[c.family]
+        assert {c.a, c.b, c.d} <= set(DTYPES) and c.layout in LAYOUTS and c.epilogue in EPILOGUES
+        assert c.d in STORAGE, f"{c.name} writes {c.d}, which no array holds"
+        if family.api == 3:
+            assert c.schedule in SCHEDULES and not c.stages and not c.align
+        else:
+            assert not c.schedule and c.stages >= 2 and c.align and c.cluster == (1, 1, 1)
+            assert all(tile % warp == 0 for tile, warp in zip(c.tile, c.warp, strict=True)), c.name
+
+
+@pytest.mark.parametrize("name", list(SCHEDULES))
+def test_every_schedule_is_used(name):
+    assert any(c.schedule == name for c in CONFIGS.values())
+
+
+@pytest.mark.parametrize("name", list(EPILOGUES))
+def test_every_epilogue_is_used(name):
+    assert any(c.epilogue == name for c in CORE)
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_every_family_has_core_kernels_of_its_own(name):
+    assert FAMILIES[name].core
+    assert {c.family for c in (*FAMILIES[name].core, *FAMILIES[name].full)} == {name}
+
+
+def test_two_stages_where_cp_async_cannot_move_so_little():
+    narrow = [c for c in CONFIGS.values() if c.family == "sm80_gemm" and c.align * DTYPES[c.a].itemsize < 4]
+    assert narrow and all(c.stages == 2 for c in narrow)
+
+
+# ---------------------------------------------------------------------------------------------------- core
+
+
+def test_core_builds_in_eight_minutes():
+    count = Counter(FAMILIES[c.family].api for c in CORE)
+    assert 40 <= count[3] <= 50  # ten core-seconds each
+    assert 90 <= count[2] <= 120
+
+
+def test_eight_designs_for_the_commonest_problem():
+    designs = {(c.tile, c.cluster, c.schedule) for c in FAMILIES["sm90_gemm"].core if (c.a, c.layout) == ("bf16", "tn")}
+    assert len(designs) >= 8
+    assert any(SCHEDULES[schedule].swap and tile[1] <= 16 for tile, _, schedule in designs), "none for small m"
+
+
+@pytest.mark.parametrize(("dtype", "layout"), list(product(("bf16", "f16"), LAYOUTS)))
+def test_core_has_tma_kernels_for_each_layout(dtype, layout):
+    mine = [c for c in FAMILIES["sm90_gemm"].core if (c.a, c.layout, c.d) == (dtype, layout, dtype)]
+    assert {SCHEDULES[c.schedule].tma_store for c in mine} == {True, False}
+
+
+@pytest.mark.parametrize(("dtype", "layout"), list(product(("f16", "bf16", "tf32"), LAYOUTS)))
+def test_alignment_ladder_reaches_one_element(dtype, layout):
+    output = {"tf32": "f32"}.get(dtype, dtype)
+    rungs = {c.align for c in CORE if (c.family, c.a, c.layout, c.d) == ("sm80_gemm", dtype, layout, output)}
+    vector = 16 // DTYPES[dtype].itemsize
+    assert rungs == {vector >> i for i in range(vector.bit_length())}
+
+
+@pytest.mark.parametrize(("compute", "layout"), list(product(("f32", "f64"), LAYOUTS)))
+def test_scalar_families_take_any_alignment(compute, layout):
+    assert any(c.a == compute and c.layout == layout and c.align == 1 for c in CORE)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_core_has_a_tma_kernel_under_the_composed_epilogue(dtype):
+    assert any(c.a == dtype and c.d == "f32" and c.layout == "tn" for c in FAMILIES["sm90_gemm"].core)
+
+
+def test_every_arithmetic_has_kernels_or_is_for_the_cpu_alone():
+    multiplied = {c.a for c in CORE}
+    wanted = {operand for table in COMPUTE.values() for operand in table.values()}
+    assert multiplied <= wanted
+    assert wanted - multiplied == {"e4m3", "e5m2"}
+
+
+# ---------------------------------------------------------------------------------------------------- sources
+
+
+@pytest.mark.parametrize("config", list(CONFIGS.values()), ids=list(CONFIGS))
+def test_source_says_what_the_config_says(config: KernelConfig):
+    text = families.source([config])
+    assert text.startswith(f'#include "{FAMILIES[config.family].header}"\n')
+    assert text.count("{") == text.count("}") and text.count("<") == text.count(">")
+    assert "None" not in text and "{" + "}" not in text
+    assert f"struct config_{config.name} {{" in text
+    assert re.search(rf"^CUTLASS_PY_KERNEL\({config.name}, .*config_{config.name}>\)$", text, re.M)
+    fields = dict(re.findall(r"(?:using|static constexpr \w+) (\w+) = (.+);", text))
+    assert fields["A"] == DTYPES[config.a].cpp and fields["D"] == DTYPES[config.d].cpp
+    assert re.findall(r"\d+", fields["Tile"]) == [str(x) for x in config.tile]
+    assert fields["LayoutA"].endswith("RowMajor" if config.layout[0] == "t" else "ColumnMajor")
+    assert fields["LayoutB"].endswith("RowMajor" if config.layout[1] == "t" else "ColumnMajor")
+
+
+def test_one_file_includes_its_header_once():
+    kernels = FAMILIES["simt_gemm"].core
+    text = families.source(list(kernels))
+    assert text.count("#include") == 1
+    assert text.count("CUTLASS_PY_KERNEL(") == len(kernels)
+
+
+def test_void_c_for_epilogues_without_source():
+    for c in FAMILIES["sm90_gemm"].core:
+        assert ("using C = void;" in families.source([c])) == (not EPILOGUES[c.epilogue].source)
+
+
+def test_tables_load_outside_of_the_package():
+    """The build reads them before the package exists: standard library only."""
+    code = (
+        "import sys, importlib.util as u; s = u.spec_from_file_location('families', sys.argv[1]);"
+        "m = u.module_from_spec(s); sys.modules['families'] = m; s.loader.exec_module(m);"
+        "assert not {'cutlass_py', 'numpy'} & set(sys.modules); print(len(m.declared()))"
+    )
+    command = [sys.executable, "-I", "-c", code, families.__file__]
+    assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) == len(CONFIGS)
+
+
+# ---------------------------------------------------------------------------------------------------- select
+
+
+def test_select_by_architecture():
+    everything = families.select("core", ["80", "90a"])
+    assert len(everything) == len(CORE)
+    only = families.select("core", ["80"])
+    assert only and {FAMILIES[c.family].arch for c in only} == {"80"}
+    assert set(families.select("core", ["90a"])) == set(everything) - set(only)
+    assert set(families.select("full", ["80", "90a"])) == set(FULL)
+
+
+def test_select_from_a_file(tmp_path):
+    names = [c.name for c in (CORE[0], CORE[-1])]
+    path = tmp_path / "kernels.txt"
+    path.write_text(f"# two kernels\n{names[1]}  # the last\n\n{names[0]}\n{names[1]}\n")
+    assert [c.name for c in families.select(os.fspath(path), ["80", "90a"])] == [names[1], names[0]]
+
+
+def test_select_refuses_an_unknown_architecture():
+    with pytest.raises(ValueError, match=r"CUTLASS_PY_ARCHS: '75' is not one of 80, 90a"):
+        families.select("core", ["80", "75"])
+
+
+def test_select_refuses_an_unknown_kernel(tmp_path):
+    path = tmp_path / "kernels.txt"
+    path.write_text("sm90_gemm_typo\n")
+    with pytest.raises(ValueError, match="no kernel is called 'sm90_gemm_typo'") as error:
+        families.select(os.fspath(path), ["80"])
+    assert os.fspath(path) in str(error.value)
+
+
+def test_select_refuses_a_set_that_does_not_exist():
+    with pytest.raises((ValueError, OSError), match="cores"):
+        families.select("cores", ["80"])
+
+
+# ---------------------------------------------------------------------------------------------------- compiled
+
+
+def _storage(dtype: str) -> str:
+    return DTYPES[dtype].storage or dtype
+
+
+@pytest.mark.skipif(not FACTS, reason="the package was built without kernels")
+@pytest.mark.parametrize("name", list(FACTS))
+def test_compiled_kernels_are_what_was_declared(name):
+    c, facts = CONFIGS[name], FACTS[name]
+    family = FAMILIES[c.family]
+    vector = c.align or 16 // DTYPES[c.a].itemsize
+    declared = {
+        "a": _storage(c.a), "b": _storage(c.b), "accumulator": c.accumulator, "d": c.d,
+        "c": c.d if EPILOGUES[c.epilogue].source else "void", "layout": c.layout, "api": family.api, "tile": c.tile,
+        "cluster": c.cluster, "align_a": vector, "align_b": vector, "align_c": c.align_d, "align_d": c.align_d,
+    }  # fmt: skip
+    if c.stages:
+        declared["stages"] = c.stages
+    assert {key: facts[key] for key in declared} == declared
+    assert facts["threads"] in range(32, 1025, 32)
+    assert 0 < facts["smem_bytes"] <= 227 << 10 and facts["stages"] >= 2
+
+
+@pytest.mark.skipif(not FACTS, reason="the package was built without kernels")
+def test_the_built_set_is_the_one_recorded():
+    build = _core.build_info()
+    if build["kernels"] not in ("core", "full"):
+        pytest.skip(f"built from a list: {build['kernels']}")
+    archs = build["archs"].replace(",", ";").split(";")
+    assert set(FACTS) == {c.name for c in families.select(build["kernels"], archs)}

@@ -1,0 +1,192 @@
+"""CuPy, JAX and mixtures on a GPU: streams, ordering, results of the caller's kind. (torch: test_gpu_gemm.py.)"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cutlass_py  # noqa: E402
+
+import gpu  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def cupy():
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture
+def jax():
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("this JAX has no GPU backend")
+    return jax
+
+
+def values(rows: int, cols: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-2, 3, (rows, cols)).astype(np.float64)
+
+
+# ------------------------------------------------------------------------------------------------ CuPy
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_cupy(cupy, dtype, order):
+    x, y = values(65, 40), values(40, 72, 1)
+    a, b = cupy.asarray(x, dtype, order=order), cupy.asarray(y, dtype, order=order)
+    d = cutlass_py.gemm(a, b)
+    assert isinstance(d, cupy.ndarray) and d.dtype == dtype
+    np.testing.assert_array_equal(d.get(), x @ y)
+    out = cupy.full((65, 72), cupy.nan, dtype, order=order)
+    assert cutlass_py.gemm(a, b, out=out) is out
+    np.testing.assert_array_equal(out.get(), x @ y)
+    np.testing.assert_array_equal(cutlass_py.gemm(a[::-1], b[:, ::-2]).get(), x[::-1] @ y[:, ::-2])
+
+
+def test_cupy_bytes_as_bf16(cupy):
+    x, y = values(33, 40), values(40, 24, 1)
+    import ml_dtypes
+
+    a, b = (cutlass_py.view(cupy.asarray(v.astype(ml_dtypes.bfloat16).view(np.uint16)), "bf16") for v in (x, y))
+    d = cutlass_py.gemm(a, b)
+    assert isinstance(d, cutlass_py.TypedView) and d.dtype == "bf16"
+    np.testing.assert_array_equal(d.array.get().view(ml_dtypes.bfloat16).astype(float), x @ y)
+    np.testing.assert_array_equal(cutlass_py.gemm(a, b, out_dtype="f32").get(), x @ y)
+    out = cutlass_py.view(cupy.zeros((33, 24), "uint16"), "bf16")
+    assert cutlass_py.gemm(a, b, out=out) is out
+
+
+def test_cupy_current_and_explicit_stream(cupy):
+    x, y = values(256, 256), values(256, 256, 1)
+    a, b = cupy.zeros((256, 256), "float32"), cupy.asarray(y, "float32")
+    source = cupy.asarray(x, "float32")
+    cupy.cuda.Device().synchronize()
+    side = cupy.cuda.Stream(non_blocking=True)
+    with side:
+        with torch.cuda.stream(torch.cuda.ExternalStream(side.ptr)):
+            torch.cuda._sleep(int(45e6))
+        a[...] = source
+        d = cutlass_py.gemm(a, b)
+    side.synchronize()
+    np.testing.assert_array_equal(d.get(), x @ y)
+    e = cutlass_py.gemm(a, b, stream=side)
+    side.synchronize()
+    np.testing.assert_array_equal(e.get(), x @ y)
+
+
+def test_cupy_graph(cupy):
+    x, y = values(64, 48), values(48, 80, 1)
+    a, b, out = cupy.asarray(x, "float32"), cupy.asarray(y, "float32"), cupy.zeros((64, 80), "float32")
+    cutlass_py.gemm(a, b, out=out)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        cutlass_py.gemm(a, b, out=out)
+        graph = stream.end_capture()
+        a *= 2
+        graph.launch()
+        stream.synchronize()
+    np.testing.assert_array_equal(out.get(), 2 * (x @ y))
+
+
+# ------------------------------------------------------------------------------------------------ JAX
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_jax(jax, dtype):
+    x, y = values(65, 40), values(40, 72, 1)
+    a, b = jax.numpy.asarray(x, dtype), jax.numpy.asarray(y, dtype)
+    d = cutlass_py.gemm(a, b)
+    assert isinstance(d, jax.Array) and d.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(d, np.float64), x @ y)
+    with pytest.raises(TypeError, match="immutable"):
+        cutlass_py.gemm(a, b, out=d)
+
+
+def test_jax_operands_may_be_dropped_at_once(jax):
+    jnp = jax.numpy
+    total = jnp.zeros((512, 512), jnp.float32)
+    a = jnp.eye(512, dtype=jnp.float32)
+    for i in range(200):
+        b = jnp.full((512, 512), float(i), jnp.float32) + 0
+        d = cutlass_py.gemm(a, b)
+        del b
+        junk = jnp.full((512, 512), -1.0, jnp.float32) * 2  # takes the memory if it was given back too early
+        total = total + d
+        del d, junk
+    np.testing.assert_array_equal(np.asarray(total), np.full((512, 512), sum(range(200)), np.float32))
+
+
+def test_jax_no_leak(jax):
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("free device memory is counted: needs a GPU without other workers")
+    a = jax.numpy.ones((1024, 1024), jax.numpy.bfloat16)
+
+    def calls(count: int) -> None:
+        for _ in range(count):
+            d = cutlass_py.gemm(a, a)
+        d.block_until_ready()
+        torch.cuda.synchronize()
+        time.sleep(0.05)
+
+    calls(50)
+    gc.collect()
+    free = torch.cuda.mem_get_info()[0]
+    calls(500)
+    gc.collect()
+    assert free - torch.cuda.mem_get_info()[0] < 64 << 20
+
+
+# ------------------------------------------------------------------------------------------------ mixtures
+
+
+def test_frameworks_may_be_mixed(cupy, jax):
+    x, y = values(64, 64), values(64, 64, 1)
+    makers = {
+        "torch": lambda v: torch.tensor(v, device="cuda", dtype=torch.float32),
+        "cupy": lambda v: cupy.asarray(v, "float32"),
+        "jax": lambda v: jax.numpy.asarray(v, "float32"),
+    }
+    kinds = {"torch": torch.Tensor, "cupy": cupy.ndarray, "jax": jax.Array}
+    for first, make_a in makers.items():
+        for make_b in makers.values():
+            d = cutlass_py.gemm(make_a(x), make_b(y))
+            assert isinstance(d, kinds[first])
+            host = d.cpu().numpy() if first == "torch" else d.get() if first == "cupy" else np.asarray(d)
+            np.testing.assert_array_equal(host, x @ y)
+
+
+def test_a_late_producer_of_another_framework(cupy):
+    x, y = values(256, 256), values(256, 256, 1)
+    a, b = torch.tensor(x, device="cuda", dtype=torch.float32), cupy.zeros((256, 256), "float32")
+    source, out = cupy.asarray(y, "float32"), torch.zeros(256, 256, device="cuda")
+    cupy.cuda.Device().synchronize()
+    producer = cupy.cuda.Stream(non_blocking=True)
+    with producer:
+        with torch.cuda.stream(torch.cuda.ExternalStream(producer.ptr)):
+            torch.cuda._sleep(int(45e6))
+        b[...] = source
+        cutlass_py.gemm(a, b, out=out)
+        b[...] = 0  # and it is overwritten behind the launch
+    np.testing.assert_array_equal(out.cpu().numpy(), x @ y)
+
+
+def test_jax_is_refused_under_capture(jax):
+    a = jax.numpy.ones((64, 64))
+    b = torch.ones(64, 64, device="cuda")
+    cutlass_py.gemm(b, a)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        b.add(1)
+        with pytest.raises(ValueError, match="graph capture"):
+            cutlass_py.gemm(b, a)
+    gpu.assert_exact(cutlass_py.gemm(b, a), 64 * b.double())

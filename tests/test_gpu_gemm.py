@@ -1,0 +1,368 @@
+"""The front door on a GPU: layouts, alignments, dtypes, batches, composed epilogues and conventions, against float64."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from itertools import product
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cutlass_py  # noqa: E402
+
+import gpu  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+LAYOUTS = ("tn", "tt", "nt", "nn")
+SHAPES = [(1, 1, 1), (1, 100, 64), (100, 1, 64), (65, 96, 112), (197, 224, 272), (129, 257, 99), (512, 768, 1000)]
+COMPUTES = {"f16": None, "bf16": None, "f32": None, "f64": None, "tf32": "tf32"}
+
+
+def steps_of(a, b, **keywords) -> str:
+    return str(cutlass_py.explain(a, b, **keywords))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", COMPUTES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_shape_and_alignment(dtype, layout, shape):
+    m, n, k = shape
+    storage = "f32" if dtype == "tf32" else dtype
+    for pad, offset, d_layout in product((0, 3), (0, 1), "tn"):
+        a = gpu.laid_out(gpu.integers((m, k), storage), layout[0], pad=pad, offset=offset)
+        b = gpu.laid_out(gpu.integers((k, n), storage), layout[1], pad=pad, offset=offset)
+        out = gpu.guarded((m, n), storage, d_layout, pad=pad)
+        cutlass_py.gemm(a, b, out=out.view, compute=COMPUTES[dtype])
+        gpu.assert_exact(out.view, gpu.expected(a, b))
+        out.check()
+
+
+@pytest.mark.parametrize("d", ["f16", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+def test_output_dtypes(dtype, d):
+    a, b = gpu.integers((70, 90), dtype), gpu.integers((90, 50), dtype)
+    result = cutlass_py.gemm(a, b, out_dtype=d)
+    assert result.dtype == gpu.DTYPES[d] and result.is_contiguous()
+    gpu.assert_exact(result, gpu.expected(a, b))
+
+
+@pytest.mark.parametrize("c_dtype", ["f16", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("c_layout", "tn")
+@pytest.mark.parametrize("dtype", ["bf16", "f32", "f64"])
+def test_addend_of_any_dtype_and_layout(dtype, c_dtype, c_layout):
+    a, b = gpu.integers((130, 64), dtype), gpu.integers((64, 136), dtype)
+    c = gpu.laid_out(gpu.integers((130, 136), c_dtype), c_layout, pad=5)
+    for alpha, beta in ((1, None), (2.0, -1.0), (-1, 0.5), (0, 1), (0.0, 3)):
+        out = gpu.guarded((130, 136), dtype)
+        keywords = {} if beta is None else {"beta": beta}
+        cutlass_py.gemm(a, b, out=out.view, c=c, alpha=alpha, **keywords)
+        gpu.assert_exact(out.view, gpu.expected(a, b, c, alpha, 1 if beta is None else beta))
+        out.check()
+
+
+def test_composed_result_is_rounded_once():
+    a, b = torch.randn(256, 512, device="cuda", dtype=torch.bfloat16), torch.randn(512, 256, device="cuda").bfloat16()
+    c = torch.randn(256, 256, device="cuda")  # f32 beside a bf16 result
+    assert "composed" in steps_of(a, b, c=c, out_dtype="bf16")
+    d = cutlass_py.gemm(a, b, c=c, alpha=0.5, beta=2.0)
+    reference = gpu.expected(a, b, c, 0.5, 2.0)
+    error = (d.double() - reference).abs()
+    assert (error <= 2**-8 * reference.abs() + 1e-4).all()
+
+
+def test_no_unit_stride_is_packed():
+    a = gpu.integers((100, 2 * 70), "bf16")[:, ::2]
+    b = gpu.integers((3 * 70, 60), "bf16")[::3].T.contiguous().T[:, ::1]
+    out = gpu.guarded((100, 120), "bf16").view[:, ::2]
+    assert "packs a first" in steps_of(a, b)
+    cutlass_py.gemm(a, b, out=out)
+    gpu.assert_exact(out, gpu.expected(a, b))
+
+
+def test_strided_out_is_computed_beside():
+    a, b = gpu.integers((64, 64), "f16"), gpu.integers((64, 64), "f16")
+    buffer = torch.full((64, 128), float("nan"), device="cuda", dtype=torch.float16)
+    cutlass_py.gemm(a, b, out=buffer[:, ::2])
+    gpu.assert_exact(buffer[:, ::2], gpu.expected(a, b))
+    assert torch.isnan(buffer[:, 1::2]).all()
+
+
+def test_large_misaligned_operands_are_packed():
+    a = gpu.laid_out(gpu.integers((1024, 1023), "bf16"), "t")
+    b = gpu.laid_out(gpu.integers((1023, 1024), "bf16"), "n")
+    d = cutlass_py.gemm(a, b)
+    gpu.assert_exact(d, gpu.expected(a, b))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32", "f64"])
+@pytest.mark.parametrize("case", ["both", "a", "b", "one", "folded", "expanded"])
+def test_batches(dtype, case):
+    shapes = {
+        "both": ((5, 33, 40), (5, 40, 24)),
+        "a": ((5, 33, 40), (40, 24)),
+        "b": ((33, 40), (5, 40, 24)),
+        "one": ((1, 33, 40), (5, 40, 24)),
+        "folded": ((5, 32, 40), (40, 24)),
+        "expanded": ((5, 32, 40), (40, 24)),
+    }
+    a, b = (gpu.integers(shape, dtype) for shape in shapes[case])
+    if case == "expanded":
+        b = b.expand(5, 40, 24)
+    d = cutlass_py.gemm(a, b)
+    assert d.shape == (5, a.shape[-2], 24)
+    gpu.assert_exact(d, gpu.expected(a, b))
+    c = gpu.integers((a.shape[-2], 24), dtype)
+    gpu.assert_exact(cutlass_py.gemm(a, b, c=c, beta=2), gpu.expected(a, b, c, 1, 2))
+
+
+@pytest.mark.parametrize("dtype,m,n,k", [("bf16", 8, 8, 8), ("bf16", 3, 5, 7), ("f32", 4, 4, 4)])
+def test_batch_beyond_65535(dtype, m, n, k):
+    a, b = gpu.integers((70_000, m, k), dtype), gpu.integers((70_000, k, n), dtype)
+    gpu.assert_exact(cutlass_py.gemm(a, b), torch.bmm(a.double(), b.double()))
+    strided = gpu.integers((70_000, m, 2 * k), dtype)[:, :, ::2]
+    gpu.assert_exact(cutlass_py.gemm(strided, b, out_dtype="f64"), torch.bmm(strided.double(), b.double()))
+
+
+def test_conventions():
+    a, b = gpu.integers((64, 32), "bf16"), gpu.integers((32, 48), "bf16")
+    nan = torch.full((64, 48), float("nan"), device="cuda", dtype=torch.bfloat16)
+    c = gpu.integers((64, 48), "bf16")
+    gpu.assert_exact(cutlass_py.gemm(a, b, c=nan, beta=0), gpu.expected(a, b))
+    bad = torch.full_like(a, float("nan"))
+    gpu.assert_exact(cutlass_py.gemm(bad, b, c=c, alpha=0), c.double())
+    assert (cutlass_py.gemm(bad, b, alpha=0) == 0).all()
+    empty = cutlass_py.gemm(a[:, :0], b[:0], c=c, beta=3)
+    gpu.assert_exact(empty, 3 * c.double())
+    assert (cutlass_py.gemm(a[:, :0], b[:0]) == 0).all()
+    for x, y in ((a[:0], b), (a, b[:, :0]), (a[:0, :0], b[:0])):
+        assert cutlass_py.gemm(x, y).shape == (x.shape[0], y.shape[1])
+
+
+def test_nan_and_inf_stay_in_their_row_and_column():
+    a, b = gpu.integers((96, 64), "bf16", 1, 3), gpu.integers((64, 80), "bf16", 1, 3)
+    a[5, 7] = float("nan")
+    b[9, 11] = float("inf")
+    d = cutlass_py.gemm(a, b)
+    nan, inf = torch.isnan(d), torch.isinf(d)
+    assert nan[5].all() and nan.sum() == 80
+    assert inf[:, 11].sum() == 95 and inf.sum() == 95
+
+
+def test_in_place_addend():
+    for dtype in ("bf16", "f32"):
+        a, b = gpu.integers((64, 32), dtype), gpu.integers((32, 64), dtype)
+        c = gpu.integers((64, 64), dtype)
+        reference = gpu.expected(a, b, c, 1, 2)
+        assert cutlass_py.gemm(a, b, out=c, c=c, beta=2) is c
+        gpu.assert_exact(c, reference)
+
+
+def test_overlap_is_about_elements():
+    buffer = gpu.integers((64, 128), "bf16")
+    b = gpu.integers((64, 64), "bf16")
+    reference = gpu.expected(buffer[:, 64:], b)
+    cutlass_py.gemm(buffer[:, 64:], b, out=buffer[:, :64])
+    gpu.assert_exact(buffer[:, :64], reference)
+    with pytest.raises(ValueError, match="out shares elements with a"):
+        cutlass_py.gemm(buffer[:, 63:127], b, out=buffer[:, :64])
+
+
+def test_more_than_2_31_elements():
+    free, _ = torch.cuda.mem_get_info()
+    if free < 30 << 30:
+        pytest.skip("needs 30 GB of device memory")
+    m, k, n = 2**17 + 3, 2**14 + 8, 16
+    a = torch.randint(-1, 2, (m, k), device="cuda", dtype=torch.int8).to(torch.bfloat16)
+    b = gpu.integers((k, n), "bf16", -1, 2)
+    out = torch.full((m, n), float("nan"), device="cuda")
+    cutlass_py.gemm(a, b, out=out)
+    for rows in (slice(0, 64), slice(m - 64, m), slice(m // 2, m // 2 + 64)):
+        gpu.assert_exact(out[rows], gpu.expected(a[rows], b))
+    # The ladder below TMA, with the same extent along n: b has more than 2^31 elements.
+    wide = a.T[:8, :]  # (8, m) column-major
+    d = cutlass_py.gemm(a[:5, :8], wide[:, : m - 2], out_dtype="f32")
+    gpu.assert_exact(d[:, -64:], gpu.expected(a[:5, :8], wide[:, m - 66 : m - 2]))
+    gpu.assert_exact(cutlass_py.gemm(a.T[:3], a[:, :5], out_dtype="f32"), (a.T[:3].double() @ a[:, :5].double()))
+
+
+def test_columns_beyond_a_grid():
+    n = 65535 * 128 + 1000
+    a, b = gpu.integers((2, 3), "f32"), gpu.integers((3, n), "f32")
+    d = cutlass_py.gemm(a, b)
+    gpu.assert_exact(d[:, -2000:], gpu.expected(a, b[:, -2000:]))
+    gpu.assert_exact(d[:, :2000], gpu.expected(a, b[:, :2000]))
+
+
+# ------------------------------------------------------------------------------------------------ streams and graphs
+
+
+def spin(milliseconds: int = 30) -> None:
+    torch.cuda._sleep(int(milliseconds * 1.5e6))
+
+
+def test_runs_on_the_current_stream():
+    a, b = gpu.integers((256, 256), "bf16"), gpu.integers((256, 256), "bf16")
+    reference = gpu.expected(a, b)
+    source = a.clone()
+    a.zero_()
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        spin()
+        a.copy_(source)  # the producer is late
+        d = cutlass_py.gemm(a, b)
+        e = d + 0
+    side.synchronize()
+    gpu.assert_exact(e, reference)
+
+
+@pytest.mark.parametrize("form", ["torch", "int", "protocol"])
+def test_explicit_stream_follows_the_current_one(form):
+    a, b = gpu.integers((256, 256), "f16"), gpu.integers((256, 256), "f16")
+    source, reference = a.clone(), gpu.expected(a, b)
+    a.zero_()
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+
+    class Protocol:
+        def __cuda_stream__(self):
+            return (0, side.cuda_stream)
+
+    spin()
+    a.copy_(source)
+    stream = {"torch": side, "int": side.cuda_stream, "protocol": Protocol()}[form]
+    d = cutlass_py.gemm(a, b, stream=stream)
+    side.synchronize()
+    gpu.assert_exact(d, reference)
+
+
+@pytest.mark.parametrize("case", ["direct", "packed", "composed", "two", "k0"])
+def test_graph_capture_and_replay(case):
+    m, n, k = (128, 256, 64) if case != "packed" else (1024, 1024, 1023)
+    a, b = gpu.integers((m, k), "bf16"), gpu.integers((k, n), "bf16")
+    out = torch.zeros(m, n, device="cuda", dtype=torch.bfloat16)
+    second = torch.zeros(m, n, device="cuda", dtype=torch.bfloat16)
+    c = gpu.integers((m, n), "f32")
+
+    def work() -> None:
+        if case == "composed":
+            cutlass_py.gemm(a, b, out=out, c=c, beta=2)
+        elif case == "k0":
+            cutlass_py.gemm(a[:, :0], b[:0], out=out, c=c)
+        else:
+            cutlass_py.gemm(a, b, out=out)
+        if case == "two":
+            cutlass_py.gemm(a, b, out=second)
+            out.add_(second)
+            cutlass_py.gemm(a, b, out=second)
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    for _ in range(3):
+        a.copy_(gpu.integers((m, k), "bf16"))
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        reference = gpu.expected(a, b)
+        wanted = {"composed": reference + 2 * c.double(), "two": 2 * reference, "k0": c.double()}.get(case, reference)
+        gpu.assert_exact(out, wanted)
+
+
+def test_graph_capture_with_a_new_output():
+    a, b = gpu.integers((128, 64), "bf16"), gpu.integers((64, 96), "bf16")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        d = cutlass_py.gemm(a, b)
+    a.copy_(gpu.integers((128, 64), "bf16"))
+    graph.replay()
+    gpu.assert_exact(d, gpu.expected(a, b))
+
+
+def test_two_threads():
+    failures = []
+
+    def work(seed: int) -> None:
+        try:
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                for i in range(150):
+                    m, n, k = 64 + (seed * 37 + i * 13) % 200, 72 + i % 40, 32 + i % 50
+                    a, b = gpu.integers((m, k), "bf16"), gpu.integers((k, n), "bf16")
+                    gpu.assert_exact(cutlass_py.gemm(a, b), (a.double() @ b.double()))
+                    if i % 50 == 49:
+                        cutlass_py._core.clear_plans()
+        except BaseException as error:  # noqa: BLE001 - reported by the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+def test_device_is_left_as_it_was():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    with torch.cuda.device(1):
+        a, b = gpu.integers((64, 64), "bf16"), gpu.integers((64, 64), "bf16")
+    assert torch.cuda.current_device() == 0
+    d = cutlass_py.gemm(a, b)
+    assert torch.cuda.current_device() == 0 and d.device.index == 1
+    with torch.cuda.device(1):
+        gpu.assert_exact(d, a.double() @ b.double())
+    with pytest.raises(ValueError, match="a is on cuda:1 but b is on cuda:0"):
+        cutlass_py.gemm(a, b.to("cuda:0"))
+
+
+# ------------------------------------------------------------------------------------------------ errors and leaks
+
+
+def test_mixed_devices_are_named():
+    a = torch.ones(4, 4)
+    with pytest.raises(ValueError, match="a is on cpu but b is on cuda:0"):
+        cutlass_py.gemm(a, a.cuda())
+
+
+def test_errors_leave_nothing_behind():
+    a, b = gpu.integers((32, 32), "bf16"), gpu.integers((32, 32), "bf16")
+    for bad in ({"out": a}, {"kernel": "sm90_gemm_nothing"}, {"compute": "tf32"}, {"out": a[:16]}, {"beta": 2.0}):
+        with pytest.raises((ValueError, TypeError)):
+            cutlass_py.gemm(a, b, **bad)
+        gpu.assert_exact(cutlass_py.gemm(a, b), gpu.expected(a, b))
+    fp8 = a.to(torch.float8_e4m3fn)
+    with pytest.raises(cutlass_py.NoKernelError, match="none of .* kernels fits"):
+        cutlass_py.gemm(fp8, fp8)
+    gpu.assert_exact(cutlass_py.gemm(a, b), gpu.expected(a, b))
+
+
+def test_no_leak():
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("free device memory is counted: needs a GPU without other workers")
+
+    a, b = gpu.integers((64, 64), "bf16"), gpu.integers((64, 64), "bf16")
+    strided = gpu.integers((64, 128), "bf16")[:, ::2]
+    out = torch.empty(64, 64, device="cuda", dtype=torch.bfloat16)
+
+    def calls(count: int) -> None:
+        for _ in range(count):
+            cutlass_py.gemm(a, b, out=out)
+            cutlass_py.gemm(a, b)
+            cutlass_py.gemm(strided, b, out=out, c=out)
+        torch.cuda.synchronize()
+
+    calls(100)
+    gc.collect()
+    counts = [sys.getrefcount(x) for x in (a, b, out, strided, None.__class__)]
+    free = torch.cuda.mem_get_info()[0]
+    calls(3000)
+    gc.collect()
+    assert [sys.getrefcount(x) for x in (a, b, out, strided, None.__class__)] == counts
+    assert free - torch.cuda.mem_get_info()[0] < 8 << 20
