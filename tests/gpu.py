@@ -16,7 +16,7 @@ def integers(shape: tuple[int, ...], dtype: str, low: int = -2, high: int = 3) -
 
 
 def laid_out(x: torch.Tensor, layout: str, *, pad: int = 0, offset: int = 0) -> torch.Tensor:
-    """x (..., rows, cols) in memory row-major ('t') or column-major ('n'), rows padded by `pad`, base moved by `offset`."""
+    """x in memory row-major ('t') or column-major ('n'), rows padded by `pad`, base moved by `offset` elements."""
     source = x if layout == "t" else x.mT
     *lead, rows, cols = source.shape
     ld = cols + pad
@@ -59,7 +59,9 @@ def guarded(shape: tuple[int, ...], dtype: str, layout: str = "t", pad: int | No
     return Guarded(view if layout == "t" else view.mT, buffer)
 
 
-def expected(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, alpha: float = 1, beta: float = 1) -> torch.Tensor:
+def expected(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, alpha: float = 1, beta: float = 1
+) -> torch.Tensor:
     """float64 reference, by NumPy on the host where small and by torch on the device where large."""
     big = a.shape[-2] * a.shape[-1] * b.shape[-1] > 2**27
     x, y = (t.double() if big else t.double().cpu() for t in (a, b))
@@ -75,7 +77,9 @@ def assert_exact(d: torch.Tensor, reference: torch.Tensor) -> None:
     assert same.all(), f"{int((~same).sum())} of {d.numel()} elements differ, first at {(~same).nonzero()[0].tolist()}"
 
 
-def assert_close(d: torch.Tensor, a: torch.Tensor, b: torch.Tensor, reference: torch.Tensor, unit: float = 2**-23) -> None:
+def assert_close(
+    d: torch.Tensor, a: torch.Tensor, b: torch.Tensor, reference: torch.Tensor, unit: float = 2**-23
+) -> None:
     """|d - reference| <= gamma_k (|a| @ |b|) plus one rounding to d's dtype, elementwise."""
     k = a.shape[-1]
     gamma = k * unit / (1 - k * unit)

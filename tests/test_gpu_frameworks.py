@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import cutlass_py  # noqa: E402
-
 import gpu  # noqa: E402
+
+import cutlass_py  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

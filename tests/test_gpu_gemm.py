@@ -1,4 +1,4 @@
-"""The front door on a GPU: layouts, alignments, dtypes, batches, composed epilogues and conventions, against float64."""
+"""The front door on a GPU: layouts, alignments, dtypes, batches, composed epilogues, conventions, streams, errors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import cutlass_py  # noqa: E402
-
 import gpu  # noqa: E402
+
+import cutlass_py  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import gpu  # noqa: E402
+
 import cutlass_py  # noqa: E402
 from cutlass_py.families import DTYPES, EPILOGUES, SCHEDULES  # noqa: E402
 from cutlass_py.kernels import CutlassKernel  # noqa: E402
-
-import gpu  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

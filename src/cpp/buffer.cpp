@@ -79,7 +79,8 @@ nb::object Buffer::dlpack(nb::handle stream, nb::handle max_version) const {
   tensor.shape = exported->shape.data();
   // A consumer that names no version knows only the legacy struct.
   const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= DLPACK_MAJOR_VERSION;
-  return versioned ? export_as<DLManagedTensorVersioned>(exported, tensor) : export_as<DLManagedTensor>(exported, tensor);
+  return versioned ? export_as<DLManagedTensorVersioned>(exported, tensor)
+                   : export_as<DLManagedTensor>(exported, tensor);
 }
 
 }  // namespace cutlass_py

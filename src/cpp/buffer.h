@@ -14,16 +14,16 @@ namespace cutlass_py {
 
 namespace nb = nanobind;
 
-// Allocated from, and freed to, this package's pool in the order of its own stream, so that no stream of the caller's has
-// to outlive it. Whoever writes it makes that stream follow the write.
+// Allocated from, and freed to, this package's pool in the order of its own stream, so that no stream of the caller's
+// has to outlive it. Whoever writes it makes that stream follow the write.
 class Buffer {
  public:
   Buffer(std::vector<int64_t> shape, Dtype dtype, int device_id);
 
-  // stream: None (legacy default stream), -1 (no synchronisation), or a CUDA stream, which is made to follow the result.
-  // max_version: the consumer's newest DLPack version, or None, which asks for the legacy struct.
+  // stream: None (legacy default stream), -1 (no synchronisation), or a CUDA stream, which is made to follow the
+  // result. max_version: the consumer's newest DLPack version, or None, which asks for the legacy struct.
   nb::object dlpack(nb::handle stream, nb::handle max_version) const;
-  nb::tuple dlpack_device() const { return nb::make_tuple(int(kDLCUDA), memory_->device_id); }
+  nb::typed<nb::tuple, int, int> dlpack_device() const { return nb::make_tuple(int(kDLCUDA), memory_->device_id); }
 
  private:
   struct Memory {

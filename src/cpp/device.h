@@ -19,13 +19,13 @@ using Stream = void*;  // cudaStream_t
 
 struct Info {
   std::string name;
-  int cc = 0;        // compute capability times ten
+  int cc = 0;  // compute capability times ten
   int sm_count = 0;
-  int driver = 0;    // 13000 for 13.0
+  int driver = 0;  // 13000 for 13.0
 };
 
-int count();                  // 0 without a driver or a GPU
-std::string why_none();       // the reason count() is 0
+int count();             // 0 without a driver or a GPU
+std::string why_none();  // the reason count() is 0
 const Info& info(int ordinal);
 
 // Makes a device current for a scope.

@@ -33,8 +33,7 @@ std::deque<PerDevice>& devices() {
 
 PerDevice& per_device(int ordinal) {
   if (ordinal < 0 || size_t(ordinal) >= devices().size()) {
-    throw CudaError("gemm: there is no cuda:" + std::to_string(ordinal) +
-                    (devices().empty() ? ": " + why_none() : ""));
+    throw CudaError("gemm: there is no cuda:" + std::to_string(ordinal) + (devices().empty() ? ": " + why_none() : ""));
   }
   PerDevice& device = devices()[size_t(ordinal)];
   std::call_once(device.once, [&] {

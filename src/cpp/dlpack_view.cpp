@@ -18,7 +18,8 @@ std::string name_of_type(nb::handle object) {
 const DLPackExchangeAPI* exchange_api(nb::handle type) {
   nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
   if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
-  auto* header = static_cast<const DLPackExchangeAPIHeader*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  auto* header =
+      static_cast<const DLPackExchangeAPIHeader*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   while (header && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
   auto* api = reinterpret_cast<const DLPackExchangeAPI*>(header);
   return api && api->dltensor_from_py_object_no_sync && api->current_work_stream ? api : nullptr;
@@ -127,7 +128,8 @@ void View::open(nb::handle given, const char* name) {
     complete = true;
   } else {
     nb::tuple device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
-    operand.device = device_of({DLDeviceType(nb::cast<int>(nb::int_(device[0]))), nb::cast<int>(nb::int_(device[1]))}, name);
+    operand.device =
+        device_of({DLDeviceType(nb::cast<int>(nb::int_(device[0]))), nb::cast<int>(nb::int_(device[1]))}, name);
   }
 }
 
@@ -135,7 +137,8 @@ void View::import(void* stream) {
   if (complete) return;
   nb::object consumer_stream = nb::none();
   // DLPack numbers CUDA's legacy default stream 1; 0 is ambiguous there.
-  if (operand.device.type == DeviceType::cuda) consumer_stream = nb::int_(stream ? reinterpret_cast<uintptr_t>(stream) : 1);
+  if (operand.device.type == DeviceType::cuda)
+    consumer_stream = nb::int_(stream ? reinterpret_cast<uintptr_t>(stream) : 1);
   if (type->exports) {
     nb::tuple exported = nb::cast<nb::tuple>(type->row.attr("export")(object, consumer_stream));
     if (!exported[1].is_none()) dtype_override_ = dtype_from(exported[1], operand.name);
@@ -178,8 +181,9 @@ void View::import_capsule(nb::object capsule) {
   } else if (PyCapsule_IsValid(ptr, "used_dltensor") || PyCapsule_IsValid(ptr, "used_dltensor_versioned")) {
     throw std::invalid_argument("gemm: " + name + " handed out a DLPack capsule that was already consumed");
   } else {
-    throw nb::type_error(("gemm: " + name + ".__dlpack__() returned a " + name_of_type(capsule) +
-                          "; expected a DLPack capsule").c_str());
+    throw nb::type_error(
+        ("gemm: " + name + ".__dlpack__() returned a " + name_of_type(capsule) + "; expected a DLPack capsule")
+            .c_str());
   }
   fill(*tensor);
 }
@@ -187,7 +191,8 @@ void View::import_capsule(nb::object capsule) {
 void View::fill(const DLTensor& tensor) {
   const std::string name = operand.name;
   if (tensor.ndim < 0 || tensor.ndim > kMaxRank) {
-    throw std::invalid_argument("gemm: " + name + " has " + std::to_string(tensor.ndim) + " dimensions; expected 2 or 3");
+    throw std::invalid_argument("gemm: " + name + " has " + std::to_string(tensor.ndim) +
+                                " dimensions; expected 2 or 3");
   }
   operand.device = device_of(tensor.device, name);
   const int size = tensor.dtype.bits / 8;

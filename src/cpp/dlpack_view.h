@@ -51,8 +51,8 @@ class View {
   explicit operator bool() const { return type != nullptr; }
   bool complete = false;
   const ArrayType* type = nullptr;
-  nb::handle object;    // the array itself (borrowed from the caller, or owned by `inner`)
-  nb::object inner;     // the array inside a TypedView
+  nb::handle object;  // the array itself (borrowed from the caller, or owned by `inner`)
+  nb::object inner;   // the array inside a TypedView
   Operand operand;
 
  private:

@@ -25,8 +25,8 @@ inline constexpr DtypeRow kDtypes[] = {
 };
 inline constexpr int kDtypeCount = sizeof kDtypes / sizeof kDtypes[0];
 
-// `compute=` names an arithmetic: for inputs of dtype `input`, kernels with operands of dtype `operand`. The first row of
-// an input dtype is its default.
+// `compute=` names an arithmetic: for inputs of dtype `input`, kernels with operands of dtype `operand`. The first row
+// of an input dtype is its default.
 struct ComputeRow {
   Dtype input;
   const char* name;
@@ -43,7 +43,7 @@ inline constexpr ComputeRow kCompute[] = {
 #ifdef __CUDACC__
 __host__ __device__
 #endif
-constexpr int dtype_size(Dtype dtype) {
+    constexpr int dtype_size(Dtype dtype) {
   switch (dtype) {
 #define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE) \
   case Dtype::NAME: return BITS / 8;

@@ -67,7 +67,8 @@ __global__ void __launch_bounds__(kThreads)
       for (int v = 0; v < kVector; ++v) vector.value[v] = tile[row * kPitch + col + v];
       *reinterpret_cast<Vector*>(to + row * dst.row + col) = vector;
     } else {
-      for (int v = 0; v < kVector && col + v < cols; ++v) to[row * dst.row + (col + v) * dst.col] = tile[row * kPitch + col + v];
+      for (int v = 0; v < kVector && col + v < cols; ++v)
+        to[row * dst.row + (col + v) * dst.col] = tile[row * kPitch + col + v];
     }
   }
 }
@@ -132,8 +133,19 @@ __device__ Compute load(const CutlassPyArray& array, int64_t index) {
     case Dtype::f16: return Compute(float(static_cast<const cutlass::half_t*>(array.data)[index]));
     case Dtype::bf16: return Compute(float(static_cast<const cutlass::bfloat16_t*>(array.data)[index]));
     case Dtype::f32: return Compute(static_cast<const float*>(array.data)[index]);
+    case Dtype::e4m3: return Compute(float(static_cast<const cutlass::float_e4m3_t*>(array.data)[index]));
+    case Dtype::e5m2: return Compute(float(static_cast<const cutlass::float_e5m2_t*>(array.data)[index]));
     default: return Compute(static_cast<const double*>(array.data)[index]);
   }
+}
+
+// CUTLASS's conversions to fp8 saturate; a cast overflows as in NumPy and torch: e4m3 (no infinity) to NaN, e5m2 to
+// inf.
+__device__ float overflowing_e4m3(float x) { return fabsf(x) > 464.0f ? NAN : x; }  // halfway from 448, even
+__device__ bool overflows_e5m2(float x) { return fabsf(x) >= 61440.0f; }            // halfway from 57344, odd
+
+__device__ cutlass::float_e5m2_t to_e5m2(float x) {
+  return overflows_e5m2(x) ? cutlass::float_e5m2_t::bitcast(x < 0 ? 0xfc : 0x7c) : cutlass::float_e5m2_t(x);
 }
 
 template <class Compute>
@@ -142,6 +154,10 @@ __device__ void store(const CutlassPyArray& array, int64_t index, Compute value)
     case Dtype::f16: static_cast<cutlass::half_t*>(array.data)[index] = cutlass::half_t(float(value)); break;
     case Dtype::bf16: static_cast<cutlass::bfloat16_t*>(array.data)[index] = cutlass::bfloat16_t(float(value)); break;
     case Dtype::f32: static_cast<float*>(array.data)[index] = float(value); break;
+    case Dtype::e4m3:
+      static_cast<cutlass::float_e4m3_t*>(array.data)[index] = cutlass::float_e4m3_t(overflowing_e4m3(float(value)));
+      break;
+    case Dtype::e5m2: static_cast<cutlass::float_e5m2_t*>(array.data)[index] = to_e5m2(float(value)); break;
     default: static_cast<double*>(array.data)[index] = double(value); break;
   }
 }
@@ -161,7 +177,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < kComposeCols / 32; ++j) {
       const int64_t col = col0 + j * 32;
       if (row >= tiles.rows || col >= tiles.cols) continue;
-      Compute value = acc.data ? alpha * load<Compute>(acc, batch * acc.batch + row * acc.row + col * acc.col) : Compute(0);
+      Compute value =
+          acc.data ? alpha * load<Compute>(acc, batch * acc.batch + row * acc.row + col * acc.col) : Compute(0);
       if (c.data) value += beta * load<Compute>(c, batch * c.batch + row * c.row + col * c.col);
       store(d, batch * d.batch + row * d.row + col * d.col, value);
     }

@@ -1,8 +1,8 @@
 /* The C ABI between cutlass_py and every compiled kernel, built ahead of time or on demand.
  *
  * Plain C: a kernel library knows nothing of Python, DLPack or any framework. A library exports one function,
- * cutlass_py_library(), and everything else is reached through the tables it returns. Bump CUTLASS_PY_ABI with any change
- * to a struct here. */
+ * cutlass_py_library(), and everything else is reached through the tables it returns. Bump CUTLASS_PY_ABI with any
+ * change to a struct here. */
 #ifndef CUTLASS_PY_KERNEL_H
 #define CUTLASS_PY_KERNEL_H
 
@@ -20,7 +20,7 @@ extern "C" {
 typedef struct CutlassPyGemm {
   int32_t m, n, k, batch;
   const void *a, *b, *c;
-  void *d;
+  void* d;
   int64_t lda, ldb, ldc, ldd;
   int64_t batch_a, batch_b, batch_c, batch_d;
   double alpha, beta;
@@ -29,8 +29,8 @@ typedef struct CutlassPyGemm {
   int32_t raster;   /* 0 heuristic, 1 along m, 2 along n (3.x only) */
   int32_t swizzle;  /* largest swizzle of the tile order: 1, 2, 4 or 8 */
   int32_t overlap;  /* nonzero: launch with programmatic dependent launch where the kernel supports it */
-  void *workspace;  /* workspace_size() bytes, 256-byte aligned */
-  void *stream;     /* cudaStream_t */
+  void* workspace;  /* workspace_size() bytes, 256-byte aligned */
+  void* stream;     /* cudaStream_t */
 } CutlassPyGemm;
 
 /* What the C++ type says of itself; dtypes and layouts by the names of families.py. */
@@ -45,39 +45,39 @@ typedef struct CutlassPyFacts {
 
 /* Status codes of `run`: 0, a positive cudaError_t, or minus a cutlass::Status. */
 typedef struct CutlassPyKernel {
-  const char *name;
+  const char* name;
   CutlassPyFacts facts;
-  int (*can_implement)(const CutlassPyGemm *); /* CUTLASS's own opinion, for diagnosis only; it is not relied upon */
-  size_t (*workspace_size)(const CutlassPyGemm *);
-  int (*run)(const CutlassPyGemm *);
+  int (*can_implement)(const CutlassPyGemm*); /* CUTLASS's own opinion, for diagnosis only; it is not relied upon */
+  size_t (*workspace_size)(const CutlassPyGemm*);
+  int (*run)(const CutlassPyGemm*);
 } CutlassPyKernel;
 
 /* A strided array as the elementwise kernels see it: strides in elements, any sign. */
 typedef struct CutlassPyArray {
-  void *data;
+  void* data;
   int32_t dtype; /* index into families.DTYPES */
   int64_t row, col, batch;
 } CutlassPyArray;
 
 typedef struct CutlassPyElementwise {
   /* dst = src, element sizes equal; both (batch, rows, cols). Reads and writes whole lines on either side. */
-  int (*copy)(const CutlassPyArray *src, const CutlassPyArray *dst, int32_t itemsize, int64_t batch, int64_t rows,
-              int64_t cols, void *stream);
+  int (*copy)(const CutlassPyArray* src, const CutlassPyArray* dst, int32_t itemsize, int64_t batch, int64_t rows,
+              int64_t cols, void* stream);
   /* d = alpha * acc + beta * c, converted to D's dtype; acc and c may be null. */
-  int (*compose)(const CutlassPyArray *acc, const CutlassPyArray *c, const CutlassPyArray *d, double alpha,
-                 double beta, int64_t batch, int64_t rows, int64_t cols, void *stream);
+  int (*compose)(const CutlassPyArray* acc, const CutlassPyArray* c, const CutlassPyArray* d, double alpha, double beta,
+                 int64_t batch, int64_t rows, int64_t cols, void* stream);
 } CutlassPyElementwise;
 
 typedef struct CutlassPyLibrary {
   int32_t abi;
   int32_t count;
-  const CutlassPyKernel *const *kernels;
-  const CutlassPyElementwise *elementwise;  /* null in a library of kernels only */
-  const char *(*error_string)(int status);  /* "cudaErrorInvalidValue: invalid argument" */
-  const char *build;                        /* "CUTLASS 4.2.0, nvcc 13.0.88" */
+  const CutlassPyKernel* const* kernels;
+  const CutlassPyElementwise* elementwise; /* null in a library of kernels only */
+  const char* (*error_string)(int status); /* "cudaErrorInvalidValue: invalid argument" */
+  const char* build;                       /* "CUTLASS 4.2.0, nvcc 13.0.88" */
 } CutlassPyLibrary;
 
-typedef const CutlassPyLibrary *(*CutlassPyLibraryEntry)(void); /* the type of cutlass_py_library */
+typedef const CutlassPyLibrary* (*CutlassPyLibraryEntry)(void); /* the type of cutlass_py_library */
 
 #ifdef __cplusplus
 }

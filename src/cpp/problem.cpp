@@ -95,8 +95,7 @@ Range range_of(const Matrix& x, int64_t rows, int64_t cols, int64_t batch) {
 
 // A destination must not write one element twice.
 bool self_overlapping(const Matrix& d, int64_t rows, int64_t cols, int64_t batch) {
-  std::pair<int64_t, int64_t> dims[] = {
-      {std::abs(d.row), rows}, {std::abs(d.col), cols}, {std::abs(d.batch), batch}};
+  std::pair<int64_t, int64_t> dims[] = {{std::abs(d.row), rows}, {std::abs(d.col), cols}, {std::abs(d.batch), batch}};
   std::sort(std::begin(dims), std::end(dims));
   int64_t span = 1;  // elements covered by the dimensions so far
   for (auto [stride, extent] : dims) {
@@ -212,7 +211,8 @@ Call canonicalise(const Operand& a, const Operand& b, const Operand* c, const Op
     check_rank(*c);
     if (rows(*c) != m || cols(*c) != n || (batch_of(*c) != 1 && batch_of(*c) != batch)) {
       refuse(found(*c) + "; expected (" + std::to_string(m) + ", " + std::to_string(n) + ")" +
-             (batch > 1 ? " or (" + std::to_string(batch) + ", " + std::to_string(m) + ", " + std::to_string(n) + ")" : ""));
+             (batch > 1 ? " or (" + std::to_string(batch) + ", " + std::to_string(m) + ", " + std::to_string(n) + ")"
+                        : ""));
     }
   } else if (options.has_beta) {
     refuse("beta is given but c is not");
@@ -230,7 +230,8 @@ Call canonicalise(const Operand& a, const Operand& b, const Operand* c, const Op
   }
   call.d.dtype = d_dtype;
 
-  const bool metadata_only = a.metadata_only || b.metadata_only || (c && c->metadata_only) || (out && out->metadata_only);
+  const bool metadata_only =
+      a.metadata_only || b.metadata_only || (c && c->metadata_only) || (out && out->metadata_only);
   if (out && !metadata_only && m > 0 && n > 0 && batch > 0) check_out(call, a, b, m, n, k, batch);
 
   int64_t ldd = 0;

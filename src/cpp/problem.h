@@ -1,4 +1,5 @@
-// The canonical problem: what was asked, reduced to the form that kernels and selection see. Pure C++, no Python, no CUDA.
+// The canonical problem: what was asked, reduced to the form that kernels and selection see. Pure C++, no Python, no
+// CUDA.
 //
 // D is always row-major: a column-major D is computed as D^T = B^T A^T. Layouts are 't' (row-major), 'n' (column-major)
 // or 'x' (no unit stride: must be packed). Leading dimensions that are never used (extent 1) are set to aligned values.
@@ -50,14 +51,14 @@ struct Matrix {
 struct Problem {
   int32_t m = 0, n = 0, k = 0, batch = 1;
   Dtype a = Dtype::none, b = Dtype::none, c = Dtype::none, d = Dtype::none;
-  Dtype compute = Dtype::none;     // dtype of the kernel's operands (tf32 for f32 inputs with compute="tf32")
+  Dtype compute = Dtype::none;  // dtype of the kernel's operands (tf32 for f32 inputs with compute="tf32")
   Dtype accumulator = Dtype::none;
   char layout_a = 't', layout_b = 't', layout_c = 't', layout_d = 't';
   uint8_t align_a = 0, align_b = 0, align_c = 0, align_d = 0;  // log2 of bytes, 4 at most: base, rows, batch stride
-  bool empty_product = false;  // k = 0 or alpha = 0: A and B are not read
-  bool transposed = false;     // A and B changed places because D is column-major
+  bool empty_product = false;                                  // k = 0 or alpha = 0: A and B are not read
+  bool transposed = false;                                     // A and B changed places because D is column-major
   Device device;
-  int32_t kernel = -1;         // the kernel asked for by name, as numbered by the caller
+  int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
 
   bool has_c() const { return c != Dtype::none; }
   bool operator==(const Problem& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }

@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from . import __version__, _core
+from .families import LAYOUTS
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 def info(options: argparse.Namespace) -> int:
@@ -103,33 +106,34 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cutlass_py", description="CUTLASS kernels on any DLPack array.")
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(function, **arguments):  # type: ignore[no-untyped-def]
+    def command(function: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
         sub = commands.add_parser(function.__name__, help=function.__doc__, description=function.__doc__)
         sub.set_defaults(function=function)
         return sub
 
-    as_json = {"action": "store_true", "help": "print JSON"}
-    command(info).add_argument("--json", **as_json)
+    command(info).add_argument("--json", action="store_true", help="print JSON")
 
     sub = command(kernels)
     sub.add_argument("match", nargs="?", default="", help="part of the name")
     sub.add_argument("--cc", type=int, help="compute capability times ten, such as 90")
     sub.add_argument("--all", action="store_true", help="include kernels that are declared but not compiled")
-    sub.add_argument("--json", **as_json)
+    sub.add_argument("--json", action="store_true", help="print JSON")
 
     sub = command(explain)
     for extent in "mnk":
         sub.add_argument(extent, type=int)
     sub.add_argument("--batch", type=int, default=1)
     sub.add_argument("--dtype", default="bf16")
-    sub.add_argument("--layout", default="tt", choices=["tn", "tt", "nt", "nn"], help="A then B: t row-, n column-major")
+    sub.add_argument(
+        "--layout", default="tt", choices=["tn", "tt", "nt", "nn"], help="A then B: t row-, n column-major"
+    )
     sub.add_argument("--compute", help="such as tf32")
     sub.add_argument("--out-dtype")
     sub.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu; need not exist")
 
     sub = command(demo)
     sub.add_argument("--size", type=int, default=512, help="extent of the square problems")
-    sub.add_argument("--json", **as_json)
+    sub.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

@@ -9,7 +9,7 @@ from . import _core
 from ._core import Problem, TypedView
 
 
-class TensorSpec(_core._TensorSpec):
+class TensorSpec(_core.TensorSpecBase):
     """A tensor described without memory, for questions that need none: get_kernels, explain, Kernel.supports.
 
     Args:

@@ -70,7 +70,8 @@ def _product(c: KernelConfig, p: Problem, gpu: Gpu) -> float:
 
 def _both(x: float, y: float) -> float:
     """Two limits at once: near the ridge a little more than the larger."""
-    return float((x**6 + y**6) ** (1 / 6))
+    norm: float = (x**6 + y**6) ** (1 / 6)
+    return norm
 
 
 def _waves_3x(c: KernelConfig, p: Problem, gpu: Gpu) -> float:

@@ -1,4 +1,4 @@
-"""The demo behind `python -m cutlass_py demo`: one multiplication per framework, device and dtype, checked in float64."""
+"""Behind `python -m cutlass_py demo`: one product per framework, device and dtype, checked in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from .arguments import GemmArguments
 from .explanation import explain
 from .families import DTYPES
 
-_FRAMEWORKS = {"numpy": ("numpy",), "torch": ("torch",), "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"), "jax": ("jax",)}
+_FRAMEWORKS = {
+    "numpy": ("numpy",),
+    "torch": ("torch",),
+    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    "jax": ("jax",),
+}
 # Unit roundoff of a dtype: what storing a result in it may cost, relative to its size.
 _ROUNDOFF = {"f16": 2**-11, "bf16": 2**-8, "f32": 2**-24, "f64": 2**-53}
 
@@ -78,6 +83,8 @@ def _arrays(framework: str, size: int) -> Iterator[tuple[str, str, Any, Any, Any
     rng = np.random.default_rng(0)
     values = [rng.standard_normal((size, size)) for _ in range(2)]
     gpu = _core.device_count() > 0
+    a: Any
+    b: Any
     if framework == "numpy":
         for dtype in ("f32", "bf16", "f64"):
             a, b = (x.astype(DTYPES[dtype].numpy) for x in values)

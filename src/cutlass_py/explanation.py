@@ -7,7 +7,7 @@ from typing import Any
 
 from .arguments import GemmArguments, describe, problem_of
 from .kernels import Kernel
-from .select import Choice, misses, rank
+from .select import Choice, misses, not_compiled, rank
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Explanation:
         problem: the canonical problem, in words.
         chosen: what gemm takes; None where no kernel fits, or where there is no product to compute.
         ranking: every compiled possibility, best first.
-        rejected: kernels that cannot, with the reason.
+        rejected: compiled kernels of the operands' dtype that cannot, with the reason.
+        not_compiled: kernels that could, but are not in the built set.
         note: what happens without a kernel.
     """
 
@@ -26,6 +27,7 @@ class Explanation:
     chosen: Choice | None
     ranking: tuple[Choice, ...]
     rejected: tuple[tuple[Kernel, str], ...]
+    not_compiled: tuple[Kernel, ...] = ()
     note: str = ""
 
     def __str__(self) -> str:
@@ -40,8 +42,10 @@ class Explanation:
             lines.append(f"next of {len(self.ranking)}:")
             lines += [f"  {choice.microseconds:8.1f} us  {choice.route.kernel.name}{_how(choice)}" for choice in others]
         if self.rejected:
-            lines.append("not possible:")
-            lines += [f"  {kernel.name}: {reason}" for kernel, reason in self.rejected]
+            lines.append(f"not possible, {len(self.rejected)} in all:")
+            lines += [f"  {kernel.name}: {reason}" for kernel, reason in self.rejected[:5]]
+        if self.not_compiled:
+            lines.append(f"possible but not in the built set: {len(self.not_compiled)} kernels")
         return "\n".join(lines)
 
 
@@ -51,8 +55,7 @@ def steps(choice: Choice) -> list[str]:
     lines = [f"packs {name} first" for name in ("a", "b") if getattr(route, f"pack_{name}")]
     if route.scratch:
         lines.append(f"composed: the product goes through {route.scratch} scratch, an elementwise kernel writes out")
-    lines += [f"because it {reason}" if not reason.startswith(("a ", "b ", "c ", "out ", "TMA ")) else f"because {reason}"
-              for reason in route.detours]  # fmt: skip
+    lines += [f"because {reason}" for reason in route.detours]
     if choice.microseconds:
         lines.append(f"estimated {choice.microseconds:.1f} us")
     return lines
@@ -77,6 +80,7 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
     if p.transposed:
         text += " (transposed: out is column-major)"
     if p.empty_product and p.device_id >= 0:
-        return Explanation(text, None, (), (), "composed: no product (k = 0 or alpha = 0), out = beta * c")
+        return Explanation(text, None, (), (), note="composed: no product (k = 0 or alpha = 0), out = beta * c")
     ranking = tuple(rank(p))
-    return Explanation(text, ranking[0] if ranking else None, ranking, tuple(misses(p, limit=8)))
+    chosen = ranking[0] if ranking else None
+    return Explanation(text, chosen, ranking, tuple(misses(p)), tuple(not_compiled(p)))

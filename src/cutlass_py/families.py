@@ -44,7 +44,7 @@ DTYPES = {d.name: d for d in _DTYPES}
 # What an array can hold: every dtype but those that only name an arithmetic.
 STORAGE = {d.name: index for index, d in enumerate(_DTYPES) if not d.storage}
 
-# `compute=` names an arithmetic. Input dtype -> {compute name: dtype of the kernel's operands}; the first is the default.
+# `compute=` names an arithmetic. Input dtype -> {compute name: dtype of the kernel's operands}, the default first.
 COMPUTE = {
     "f16": {"f32": "f16"},
     "bf16": {"f32": "bf16"},
@@ -227,8 +227,10 @@ def _sm90_full() -> Iterator[KernelConfig]:
 
 
 def _sm90_core() -> Iterator[KernelConfig]:
-    # By how much each adds over the `llm` and `square` suites; with five designs a layout is within 2% of all of them.
-    designs = {f"{_x(tile)}_{_x(cluster)}_{schedule}": (tile, cluster, schedule) for tile, cluster, schedule in _SM90_TMA}
+    # By how much each adds over the `llm` and `square` suites: with five designs a layout is within 2% of all of them.
+    designs = {
+        f"{_x(tile)}_{_x(cluster)}_{schedule}": (tile, cluster, schedule) for tile, cluster, schedule in _SM90_TMA
+    }
     large = designs["128x256x64_1x2x1_coop"]
     medium = designs["64x256x64_2x1x1_pingpong"]
     square = designs["128x128x64_2x1x1_pingpong"]
@@ -254,8 +256,8 @@ def _sm90_core() -> Iterator[KernelConfig]:
             yield _sm90(dtype, layout, "f32", "linearc", _SM90_DIRECT[0])
 
 
-# Tile, warp tile, stages of the 2.x kernels, by accesses of `align` elements. cp.async moves 4 bytes or more: below that
-# the two-stage pipeline through registers is the only one.
+# Tile, warp tile, stages of the 2.x kernels, by accesses of `align` elements. cp.async moves 4 bytes or more: below
+# that the two-stage pipeline through registers is the only one.
 _SM80_HALF: dict[int, list[tuple[Tile, Tile, int]]] = {
     8: [((128, 128, 32), (64, 64, 32), 4), ((64, 64, 32), (32, 32, 32), 6)],
     4: [((128, 128, 32), (64, 64, 32), 4)],
@@ -277,9 +279,7 @@ _SM80_F64: list[tuple[Tile, Tile, int]] = [((128, 128, 16), (32, 64, 16), 3), ((
 _SM90_F64: list[tuple[Tile, Tile, int]] = [((128, 128, 16), (64, 32, 16), 3)]
 
 
-def _2x(
-    family: str, dtype: str, layout: str, d: str, align: int, design: tuple[Tile, Tile, int]
-) -> KernelConfig:
+def _2x(family: str, dtype: str, layout: str, d: str, align: int, design: tuple[Tile, Tile, int]) -> KernelConfig:
     tile, warp, stages = design
     return KernelConfig(family, dtype, dtype, d, layout, tile, "linearc", warp=warp, stages=stages, align=align)
 
@@ -459,8 +459,7 @@ def definition(c: KernelConfig) -> str:
     }
     body = "".join(f"  {name} = {value};\n" for name, value in fields.items())
     return (
-        f"struct config_{c.name} {{\n{body}}};\n"
-        f"CUTLASS_PY_KERNEL({c.name}, cutlass_py::Gemm{api}x<config_{c.name}>)\n"
+        f"struct config_{c.name} {{\n{body}}};\nCUTLASS_PY_KERNEL({c.name}, cutlass_py::Gemm{api}x<config_{c.name}>)\n"
     )
 
 

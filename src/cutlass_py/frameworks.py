@@ -5,7 +5,6 @@ A framework without a row of its own still works: its arrays are read through DL
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -174,9 +173,7 @@ def _other_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, t
 
 _ROWS = {
     "numpy": Framework("numpy", _numpy_empty, export=_numpy_export),
-    "torch": Framework(
-        "torch", _torch_empty, current_stream=_torch_stream, check=_torch_check, differentiates=True
-    ),
+    "torch": Framework("torch", _torch_empty, current_stream=_torch_stream, check=_torch_check, differentiates=True),
     "cupy": Framework("cupy", _cupy_empty, current_stream=_cupy_stream),
     "jax": Framework("jax", _jax_empty, finish=_jax_finish, mutable=False),
     "other": Framework("other", _other_empty),
@@ -257,11 +254,7 @@ def shares_memory(x: HostOperand, y: HostOperand) -> bool:
     if 0 in x[2] or 0 in y[2]:
         return False
     try:
-        return bool(np.shares_memory(np.asarray(_Memory(x)), np.asarray(_Memory(y)), max_work=1_000_000))
+        limit: Any = 1_000_000  # candidate solutions; NumPy's stubs know only its two special values
+        return bool(np.shares_memory(np.asarray(_Memory(x)), np.asarray(_Memory(y)), max_work=limit))
     except np.exceptions.TooHardError:
         return True  # refusing is safe
-
-
-def is_imported(name: str) -> bool:
-    """Whether a framework is in use in this process; nothing is imported to find out."""
-    return name in sys.modules

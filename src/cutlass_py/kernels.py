@@ -1,7 +1,7 @@
-"""Kernels as objects: what exists, what each can run and why not, and how one reaches a problem it cannot take directly.
+"""Kernels as objects: what exists, what each can run and why not, and the detours to what it cannot take directly.
 
-Legality is decided here and only here, from the declaration and the canonical problem. CUTLASS's own can_implement is not
-asked: it accepts misaligned pointers and refuses extents that run (docs/design.md).
+Legality is decided here and only here, from the declaration and the canonical problem. CUTLASS's own can_implement is
+not asked: it accepts misaligned pointers and refuses extents that run (docs/design.md).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Status:
 
 @dataclass(frozen=True)
 class OperandMetadata:
-    """What a kernel reads or writes: dtype, layout ('t' row-major, 'n' column-major, '*' any) and bytes of alignment."""
+    """What a kernel reads or writes: dtype, layout ('t' row-major, 'n' column-major, '*' any), bytes of alignment."""
 
     dtype: str
     layout: str
@@ -89,6 +89,7 @@ class Kernel(ABC):
 
     name: str
     compiled: bool
+    host: Callable[..., None] | None = None  # computes on the CPU, where the kernel is a Python function
 
     @property
     @abstractmethod
@@ -133,6 +134,7 @@ class CutlassKernel(Kernel):
 
     @property
     def family(self) -> Family:
+        """The family's row in the declaration."""
         return FAMILIES[self.config.family]
 
     @cached_property
@@ -143,6 +145,7 @@ class CutlassKernel(Kernel):
 
     @property
     def metadata(self) -> KernelMetadata:
+        """From the declaration, and from the compiled kernel where there is one."""
         c, facts = self.config, self.facts or {}
         storage_a = DTYPES[c.a].storage or c.a
         operand = OperandMetadata(storage_a, c.layout[0], self.align_ab * DTYPES[c.a].itemsize)
@@ -159,6 +162,7 @@ class CutlassKernel(Kernel):
         )
 
     def route(self, p: Problem, gpu: Gpu | None) -> Route | Status:
+        """Directly, or by packing operands and finishing D elsewhere; a Status where no detour helps."""
         if error := self._obstacle(p, gpu):
             return Status(error)
         c, size = self.config, DTYPES[self.config.a].itemsize
@@ -185,9 +189,9 @@ class CutlassKernel(Kernel):
             return f"multiplies {c.a}; the operands are {p.compute}"
         if self.family.api == 2:
             # 2.x reads whole vectors along the contiguous axis; TMA clips at the extent.
-            for name, extent in {("m" if c.layout[0] == "n" else "k"): 0, ("n" if c.layout[1] == "t" else "k"): 0}.items():
-                if getattr(p, name) % self.align_ab:
-                    return f"reads vectors of {self.align_ab} along {name}; {name} is {getattr(p, name)}"
+            for axis in ("k" if c.layout[0] == "t" else "m", "n" if c.layout[1] == "t" else "k"):
+                if getattr(p, axis) % self.align_ab:
+                    return f"reads vectors of {self.align_ab} along {axis}; {axis} is {getattr(p, axis)}"
             if p.n % c.align_d:
                 return f"writes vectors of {c.align_d} along n; n is {p.n}"
         return None

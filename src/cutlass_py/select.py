@@ -1,4 +1,4 @@
-"""Choosing a kernel: every route to a problem, ranked; the best compiled one becomes the plan that the warm path repeats."""
+"""Choosing a kernel: every route to a problem, ranked; the best becomes the plan that the warm path repeats."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def plan(p: Problem) -> Plan:
 def _plan_of(choice: Choice) -> Plan:
     route, kernel = choice.route, choice.route.kernel
     if not isinstance(kernel, CutlassKernel):
-        return Plan(host=getattr(kernel, "compute"))
+        return Plan(host=kernel.host)
     return Plan(
         kernel.name, route.pack_a, route.pack_b, route.scratch, choice.raster, choice.swizzle,
         overlap=kernel.family.api == 3,
@@ -103,23 +103,26 @@ def _forced(kernel: Kernel, p: Problem) -> Choice:
     return _choice(route, p)
 
 
-def misses(p: Problem, limit: int = 3) -> list[tuple[Kernel, str]]:
-    """Kernels that cannot take a problem, with the reason; those of its dtype first, compiled ones before others."""
+def misses(p: Problem) -> list[tuple[Kernel, str]]:
+    """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem."""
     gpu = gpu_of(p)
-    found = []
-    own = list(candidates(p))
-    known = {kernel.name for kernel in own}
-    for kernel in (*own, *(k for k in all_kernels() if k.name not in known)):
-        route = kernel.route(p, gpu)
-        if isinstance(route, Status):
-            found.append((kernel, route.error or ""))
-        elif not kernel.compiled:
-            found.append((kernel, "is declared but not in the built set"))
-        if len(found) == limit:
-            break
-    return found
+    routes = ((kernel, kernel.route(p, gpu)) for kernel in candidates(p) if kernel.compiled)
+    return [(kernel, route.error or "") for kernel, route in routes if isinstance(route, Status)]
+
+
+def not_compiled(p: Problem) -> list[Kernel]:
+    """Kernels that could take the problem but are not in the built set."""
+    gpu = gpu_of(p)
+    return [k for k in candidates(p) if not k.compiled and isinstance(k.route(p, gpu), Route)]
 
 
 def _nothing_fits(p: Problem) -> str:
-    nearest = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in misses(p))
-    return f"gemm: none of {len(all_kernels())} kernels fits {describe(p)}. Nearest:{nearest}"
+    """The problem, how many were considered, and three with their reasons: those of its dtype before others."""
+    gpu = gpu_of(p)
+    near = [(kernel, "is declared but not in the built set (CUTLASS_PY_KERNELS)") for kernel in not_compiled(p)[:1]]
+    near += misses(p)
+    others = (kernel for kernel in all_kernels() if kernel.compiled)
+    far = [(kernel, route.error or "") for kernel in others if isinstance(route := kernel.route(p, gpu), Status)]
+    seen = dict(near[:3] or far[:3])
+    lines = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in seen.items())
+    return f"gemm: none of {len(all_kernels())} kernels fits {describe(p)}. Nearest:{lines}"

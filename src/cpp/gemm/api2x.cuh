@@ -22,13 +22,11 @@ struct Gemm2x {
   static constexpr int align_d = Config::align_d;
 
   using Epilogue = cutlass::epilogue::thread::LinearCombination<ElementD, align_d, Accumulator, Compute>;
-  using Device =
-      cutlass::gemm::device::GemmUniversal<ElementA, typename Config::LayoutA, ElementB, typename Config::LayoutB,
-                                           ElementD, RowMajor, Accumulator, typename Config::OpClass,
-                                           typename Config::Arch, typename Config::Tile, typename Config::Warp,
-                                           typename Config::Instruction, Epilogue,
-                                           cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>,
-                                           Config::stages, align_ab, align_ab>;
+  using Device = cutlass::gemm::device::GemmUniversal<
+      ElementA, typename Config::LayoutA, ElementB, typename Config::LayoutB, ElementD, RowMajor, Accumulator,
+      typename Config::OpClass, typename Config::Arch, typename Config::Tile, typename Config::Warp,
+      typename Config::Instruction, Epilogue, cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>,
+      Config::stages, align_ab, align_ab>;
   using Kernel = typename Device::GemmKernel;
   using Arguments = typename Device::Arguments;
   static constexpr int smem_bytes = int(sizeof(typename Kernel::SharedStorage));

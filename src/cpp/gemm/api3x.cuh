@@ -1,11 +1,11 @@
 // CUTLASS 3.x kernels (CollectiveBuilder, TMA + wgmma) from a configuration struct.
 //
 // The configuration is what families.py writes: types, layouts, tile, cluster, schedules, `swap`. D is always row-major
-// seen from outside. With `swap` the kernel computes D^T = B^T A^T, so that the long side of the problem takes the M slot
-// of the tile; the caller notices nothing.
+// seen from outside. With `swap` the kernel computes D^T = B^T A^T, so that the long side of the problem takes the M
+// slot of the tile; the caller notices nothing.
 //
-// The launch bypasses GemmUniversalAdapter: Params are rebuilt from the arguments on every call (0.4 us, so no descriptor
-// can go stale), everything that is constant per device is done once.
+// The launch bypasses GemmUniversalAdapter: Params are rebuilt from the arguments on every call (0.4 us, so no
+// descriptor can go stale), everything that is constant per device is done once.
 #pragma once
 
 #include "cute/tensor.hpp"
@@ -58,23 +58,22 @@ struct Gemm3x {
   static constexpr CutlassPyFacts facts() {
     using Tile = typename Config::Tile;
     using Cluster = typename Config::Cluster;
-    return CutlassPyFacts{
-        dtype_name<typename Config::A>,
-        dtype_name<typename Config::B>,
-        dtype_name<Accumulator>,
-        dtype_name<ElementC>,
-        dtype_name<ElementD>,
-        {layout_letter<typename Config::LayoutA>, layout_letter<typename Config::LayoutB>, '\0'},
-        3,
-        {int(cute::size<0>(Tile{})), int(cute::size<1>(Tile{})), int(cute::size<2>(Tile{}))},
-        {int(cute::size<0>(Cluster{})), int(cute::size<1>(Cluster{})), int(cute::size<2>(Cluster{}))},
-        int(Kernel::MaxThreadsPerBlock),
-        int(Kernel::SharedStorageSize),
-        int(Mainloop::DispatchPolicy::Stages),
-        swap ? align_b : align_a,
-        swap ? align_a : align_b,
-        align_d,
-        align_d};
+    return CutlassPyFacts{dtype_name<typename Config::A>,
+                          dtype_name<typename Config::B>,
+                          dtype_name<Accumulator>,
+                          dtype_name<ElementC>,
+                          dtype_name<ElementD>,
+                          {layout_letter<typename Config::LayoutA>, layout_letter<typename Config::LayoutB>, '\0'},
+                          3,
+                          {int(cute::size<0>(Tile{})), int(cute::size<1>(Tile{})), int(cute::size<2>(Tile{}))},
+                          {int(cute::size<0>(Cluster{})), int(cute::size<1>(Cluster{})), int(cute::size<2>(Cluster{}))},
+                          int(Kernel::MaxThreadsPerBlock),
+                          int(Kernel::SharedStorageSize),
+                          int(Mainloop::DispatchPolicy::Stages),
+                          swap ? align_b : align_a,
+                          swap ? align_a : align_b,
+                          align_d,
+                          align_d};
   }
 
   // Built by hand in 64 bits: CUTLASS's make_cute_packed_stride multiplies two ints for the batch stride.

@@ -17,6 +17,7 @@ class NumpyKernel(Kernel):
 
     @property
     def metadata(self) -> KernelMetadata:
+        """Anything goes in, anything comes out."""
         anything = OperandMetadata("*", "*", 1)
         design = Design((1, 1, 1), (1, 1, 1), "", 0, 0, 0)
         return KernelMetadata(
@@ -24,12 +25,13 @@ class NumpyKernel(Kernel):
         )
 
     def route(self, p: Problem, gpu: Gpu | None) -> Route | Status:
+        """Directly, if the operands are in host memory."""
         if gpu is not None:
             return Status(f"runs on the CPU; the operands are on {p.device}")
         return Route(self)
 
-    def compute(
-        self,
+    @staticmethod
+    def host(
         a: HostOperand,
         b: HostOperand,
         c: HostOperand | None,

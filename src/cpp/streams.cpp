@@ -1,0 +1,123 @@
+#include "streams.h"
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace cutlass_py {
+namespace {
+
+using device::Stream;
+
+// The stream of a framework on a device; only asked of frameworks that have one.
+Stream current_stream(const ArrayType& type, int device_id) {
+  if (type.exchange) {
+    void* stream = nullptr;
+    if (type.exchange->current_work_stream(kDLCUDA, device_id, &stream) != 0) nb::raise_python_error();
+    return stream;
+  }
+  return reinterpret_cast<Stream>(nb::cast<uintptr_t>(type.row.attr("current_stream")(device_id)));
+}
+
+Stream stream_from(nb::handle value) {
+  if (PyLong_Check(value.ptr())) return reinterpret_cast<Stream>(nb::cast<uintptr_t>(value));
+  if (nb::hasattr(value, "__cuda_stream__")) {
+    nb::tuple version_and_handle = nb::cast<nb::tuple>(value.attr("__cuda_stream__")());
+    return reinterpret_cast<Stream>(nb::cast<uintptr_t>(version_and_handle[1]));
+  }
+  for (const char* attribute : {"cuda_stream", "ptr"}) {  // torch, CuPy
+    if (nb::hasattr(value, attribute)) return reinterpret_cast<Stream>(nb::cast<uintptr_t>(value.attr(attribute)));
+  }
+  throw nb::type_error("gemm: stream must be an int, a torch or CuPy stream, or have __cuda_stream__");
+}
+
+// Managed tensors of frameworks without a current stream: memory that they may reuse as soon as the deleter runs. Their
+// release waits for the device: a host function moves them to a list, the interpreter empties it when it next can.
+using Batch = std::vector<View::Managed>;
+
+struct Finished {
+  std::mutex mutex;
+  std::vector<Batch*> batches;
+};
+
+Finished& finished() {
+  static auto* list = new Finished();
+  return *list;
+}
+
+int release_finished(void*) {
+  std::vector<Batch*> batches;
+  {
+    std::lock_guard lock(finished().mutex);
+    batches.swap(finished().batches);
+  }
+  for (Batch* batch : batches) {
+    for (View::Managed& managed : *batch) managed.deleter(managed.tensor);
+    delete batch;
+  }
+  return 0;
+}
+
+void on_device_done(void* argument) {
+  {
+    std::lock_guard lock(finished().mutex);
+    finished().batches.push_back(static_cast<Batch*>(argument));
+  }
+  // A full queue is no loss: the next call of this kind empties the list as well.
+  if (Py_IsInitialized()) Py_AddPendingCall(&release_finished, nullptr);
+}
+
+}  // namespace
+
+Streams::Streams(const Operands& operands, int device_id, nb::handle requested) {
+  bool chosen = given = !requested.is_none();
+  if (given) launch = stream_from(requested);
+  const int first = operands.out ? operands.count - 1 : 0;  // the framework that receives the result leads
+  for (int i = 0; i < operands.count; ++i) {
+    const View& view = *operands.given[(first + i) % operands.count];
+    if (!view.type->has_stream) {
+      streamless = true;
+      continue;
+    }
+    const void* framework = view.type->exchange ? static_cast<const void*>(view.type->exchange) : view.type->row.ptr();
+    if (seen(framework)) continue;
+    Stream stream = current_stream(*view.type, device_id);
+    if (!chosen) launch = stream, chosen = true;
+    others[other_count++] = {framework, stream};
+  }
+  if (!chosen) launch = device::own_stream(device_id);
+}
+
+void Streams::before() const {
+  for (int i = 0; i < other_count; ++i) {
+    if (others[i].stream != launch) device::wait(launch, others[i].stream);
+  }
+}
+
+void Streams::after() const {
+  if (given) return;
+  for (int i = 0; i < other_count; ++i) {
+    if (others[i].stream != launch) device::wait(others[i].stream, launch);
+  }
+}
+
+bool Streams::seen(const void* framework) const {
+  for (int i = 0; i < other_count; ++i) {
+    if (others[i].framework == framework) return true;
+  }
+  return false;
+}
+
+void release_when_done(Operands& operands, const Streams& streams) {
+  if (!streams.streamless) return;
+  release_finished(nullptr);
+  auto batch = std::make_unique<Batch>();
+  for (int i = 0; i < operands.count; ++i) {
+    View& view = *operands.given[i];
+    if (view.type->has_stream) continue;
+    if (View::Managed managed = view.take_managed(); managed.deleter) batch->push_back(managed);
+  }
+  if (!batch->empty()) device::when_done(streams.launch, &on_device_done, batch.release());
+}
+
+}  // namespace cutlass_py

@@ -1,0 +1,36 @@
+// The order of a launch among the streams of the frameworks that own its operands.
+#pragma once
+
+#include "device.h"
+#include "operands.h"
+
+namespace cutlass_py {
+
+// Which stream a call runs on, and which other streams it is ordered with.
+struct Streams {
+  device::Stream launch = nullptr;
+  bool given = false;       // by stream=
+  bool streamless = false;  // an operand's framework has no current stream (JAX)
+  struct Other {
+    const void* framework;
+    device::Stream stream;
+  } others[4];
+  int other_count = 0;
+
+  Streams(const Operands& operands, int device_id, nb::handle requested);
+
+  // The launch follows what the operands' frameworks have queued. (__dlpack__ does this itself; the exchange API not.)
+  void before() const;
+  // What the frameworks queue next, reuse of the operands' memory included, follows the launch. With stream= that order
+  // is the caller's, as with any explicit stream: joining them here would serialise side streams.
+  void after() const;
+
+ private:
+  bool seen(const void* framework) const;
+};
+
+// Keeps the operands of frameworks without a current stream until the device has passed the launch: their memory may be
+// reused as soon as it is released.
+void release_when_done(Operands& operands, const Streams& streams);
+
+}  // namespace cutlass_py
