@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from cutlass_py import _core
 
+from cutlass_py import _core
 from cutlass_py.demo import installed
 
 
@@ -50,4 +50,3 @@ if find_spec("hypothesis"):
     # Cold plans and array libraries on first use take any time; no database of examples in the tree.
     settings.register_profile("cutlass_py", deadline=None, database=None, derandomize=True)
     settings.load_profile("cutlass_py")
-

@@ -67,8 +67,9 @@ def capsule_name(capsule: Any) -> str:
 class Exporter:
     """A NumPy array handed over by DLPack. Each export lives until its deleter runs; `deleted` counts those calls.
 
-    Keywords replace what the tensor says of itself: data, byte_offset, ndim, shape, strides (None: a null pointer), code,
-    bits, lanes, device (type, id), flags, major, deleter (None: a null pointer), announced (what __dlpack_device__ says).
+    Keywords replace what the tensor says of itself: data, byte_offset, ndim, shape, strides (None: a null pointer),
+    code, bits, lanes, device (type, id), flags, major, deleter (None: a null pointer), announced (what
+    __dlpack_device__ says).
     """
 
     def __init__(self, array: np.ndarray, *, versioned: bool = True, **says: Any) -> None:

@@ -1,4 +1,4 @@
-"""Arrays of every installed framework, in every layout, from float64 values and back; frameworks are imported lazily."""
+"""Arrays of every installed framework, in every layout, from float64 values and back; imports them lazily."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from math import prod
 from typing import Any
 
-import cutlass_py
 import numpy as np
-
 from reference import NUMPY, assert_untouched, elements
+
+import cutlass_py
 
 CPU_FRAMEWORKS = [name for name in ("numpy", "torch", "jax") if find_spec(name)]
 MUTABLE = [name for name in CPU_FRAMEWORKS if name != "jax"]

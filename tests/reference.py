@@ -86,7 +86,9 @@ def error_bound(
     if multiply:
         gamma += 4 * ROUNDOFF[multiply]  # truncated, on both sides
     result = np.abs(reference(a, b, c, alpha, beta))
-    size = reference(np.abs(a), np.abs(b), None if c is None else np.abs(c), abs(alpha), None if beta is None else abs(beta))
+    size = reference(
+        np.abs(a), np.abs(b), None if c is None else np.abs(c), abs(alpha), None if beta is None else abs(beta)
+    )
     return (gamma + 4 * unit) * size + 2 * ROUNDOFF[dtype] * result + TINY[dtype]
 
 
@@ -111,4 +113,6 @@ def elements(size: int, shape: Sequence[int], strides: Sequence[int], offset: in
 def assert_untouched(before: np.ndarray, after: np.ndarray, inside: np.ndarray) -> None:
     """Two images of a buffer, as integers, agree outside of the elements a view of it holds."""
     changed = (before != after) & ~inside
-    assert not changed.any(), f"{changed.sum()} elements outside of out were written, first at {np.flatnonzero(changed)[0]}"
+    assert not changed.any(), (
+        f"{changed.sum()} elements outside of out were written, first at {np.flatnonzero(changed)[0]}"
+    )

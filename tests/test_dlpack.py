@@ -1,4 +1,4 @@
-"""Taking arrays over DLPack: what exporters may say, what is refused, and that everything handed over is given back once."""
+"""Taking arrays over DLPack: what exporters may say, what is refused, and that all of it is given back once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 
 import numpy as np
 import pytest
-from cutlass_py import gemm, view
-
 from exporters import READ_ONLY, Exporter, LegacyExporter, RaisingExporter, capsule_name
 from helpers import CPU_FRAMEWORKS, address, to_numpy
+
+from cutlass_py import gemm, view
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 B = np.arange(20, dtype=np.float32).reshape(4, 5) - 7
@@ -33,7 +33,7 @@ def refused(error, match, *exporters, call=gemm):
     assert np.array_equal(gemm(Exporter(A), B), AB)
 
 
-# ---------------------------------------------------------------------------------------------------- accepted
+# ---------------------------------------------------------------------------------------- accepted
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,7 +155,7 @@ def test_an_exporter_type_made_on_the_spot_each_time():
         gc.collect()
 
 
-# ---------------------------------------------------------------------------------------------------- refused
+# ---------------------------------------------------------------------------------------- refused
 
 
 SAYS = [
@@ -290,7 +290,7 @@ def test_negative_extents(shape):
     refused(ValueError, r"a is \(.*negative", a, call=lambda: gemm(a, B))
 
 
-# ---------------------------------------------------------------------------------------------------- torch
+# ---------------------------------------------------------------------------------------- torch
 
 
 @pytest.fixture
@@ -417,7 +417,7 @@ def test_vmap_and_grad_are_refused(torch):
             transform(x)
 
 
-# ---------------------------------------------------------------------------------------------------- JAX
+# ---------------------------------------------------------------------------------------- JAX
 
 
 @pytest.fixture
@@ -451,7 +451,7 @@ def test_a_shape_is_no_array(jax):
         gemm(jax.ShapeDtypeStruct((3, 3), np.float32), jax.numpy.ones((3, 3)))
 
 
-# ---------------------------------------------------------------------------------------------------- leaks
+# ---------------------------------------------------------------------------------------- leaks
 
 
 def resident() -> int:

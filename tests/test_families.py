@@ -10,10 +10,18 @@ from collections import Counter
 from itertools import product
 
 import pytest
+
 from cutlass_py import _core, families
 from cutlass_py.families import (
-    COMPUTE, DTYPES, EPILOGUES, FAMILIES, LAYOUTS, SCHEDULES, STORAGE, KernelConfig,
-)  # fmt: skip
+    COMPUTE,
+    DTYPES,
+    EPILOGUES,
+    FAMILIES,
+    LAYOUTS,
+    SCHEDULES,
+    STORAGE,
+    KernelConfig,
+)
 
 CONFIGS = families.declared()
 CORE = [c for f in FAMILIES.values() for c in f.core]
@@ -78,7 +86,7 @@ def test_two_stages_where_cp_async_cannot_move_so_little():
     assert narrow and all(c.stages == 2 for c in narrow)
 
 
-# ---------------------------------------------------------------------------------------------------- core
+# ---------------------------------------------------------------------------------------- core
 
 
 def test_core_builds_in_eight_minutes():
@@ -124,7 +132,7 @@ def test_every_arithmetic_has_kernels_or_is_for_the_cpu_alone():
     assert wanted - multiplied == {"e4m3", "e5m2"}
 
 
-# ---------------------------------------------------------------------------------------------------- sources
+# ---------------------------------------------------------------------------------------- sources
 
 
 @pytest.mark.parametrize("config", list(CONFIGS.values()), ids=list(CONFIGS))
@@ -165,7 +173,7 @@ def test_tables_load_outside_of_the_package():
     assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) == len(CONFIGS)
 
 
-# ---------------------------------------------------------------------------------------------------- select
+# ---------------------------------------------------------------------------------------- select
 
 
 def test_select_by_architecture():
@@ -202,7 +210,7 @@ def test_select_refuses_a_set_that_does_not_exist():
         families.select("cores", ["80"])
 
 
-# ---------------------------------------------------------------------------------------------------- compiled
+# ---------------------------------------------------------------------------------------- compiled
 
 
 def _storage(dtype: str) -> str:

@@ -1,19 +1,28 @@
-"""The front door on the CPU: every framework, dtype, layout, batch and keyword against float64, and what it promises."""
+"""The front door on the CPU: every framework, dtype, layout, batch and keyword against float64; its conventions."""
 
 from __future__ import annotations
 
-import cutlass_py
 import ml_dtypes
 import numpy as np
 import pytest
-from cutlass_py import gemm
+from helpers import (
+    CPU_FRAMEWORKS,
+    MUTABLE,
+    NEGATIVE,
+    NO_UNIT_STRIDE,
+    UNIT_STRIDE,
+    dtype_of,
+    framework_of,
+    make,
+    placed,
+    to_numpy,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from helpers import (
-    CPU_FRAMEWORKS, MUTABLE, NEGATIVE, NO_UNIT_STRIDE, UNIT_STRIDE, dtype_of, framework_of, make, placed, to_numpy,
-)  # fmt: skip
 from reference import NUMPY, assert_close, assert_exact, integers, reference, rounded
+
+import cutlass_py
+from cutlass_py import gemm
 
 DTYPES = ["f16", "bf16", "f32", "f64"]
 FP8 = ["e4m3", "e5m2"]
@@ -24,7 +33,7 @@ PLACED = [(f, kind) for f in MUTABLE for kind in (*UNIT_STRIDE, *NO_UNIT_STRIDE,
 SHAPES = [(5, 7, 9), (1, 8, 16), (8, 1, 16), (16, 8, 1), (1, 1, 1), (33, 17, 65)]
 
 
-# ---------------------------------------------------------------------------------------------------- values
+# ---------------------------------------------------------------------------------------- values
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -55,7 +64,7 @@ def test_f16_accumulates_wider():
     assert gemm(a, b)[0, 0] == 60000
 
 
-# ---------------------------------------------------------------------------------------------------- layouts
+# ---------------------------------------------------------------------------------------- layouts
 
 
 @pytest.mark.parametrize("batch", [(), (3,)], ids=["matrix", "batch"])
@@ -147,7 +156,7 @@ def test_random_shapes_and_strides(data, m, n, k, alpha, beta):
     assert np.isnan(buffer).all(), "padding was written"
 
 
-# ---------------------------------------------------------------------------------------------------- batches
+# ---------------------------------------------------------------------------------------- batches
 
 
 BATCHES = {
@@ -197,7 +206,9 @@ def test_expanded_batch_has_stride_zero(rng, operand):
         a = np.broadcast_to(a[:1], a.shape)
     if operand in ("b", "both"):
         b = np.broadcast_to(b[:1], b.shape)
-    x, y = (np.broadcast_to(v[:1].astype(np.float32), v.shape) if 0 in v.strides else v.astype(np.float32) for v in (a, b))
+    x, y = (
+        np.broadcast_to(v[:1].astype(np.float32), v.shape) if 0 in v.strides else v.astype(np.float32) for v in (a, b)
+    )
     assert_exact(to_numpy(gemm(x, y)), reference(a, b), "f32")
 
 
@@ -208,7 +219,7 @@ def test_expanded_rows_and_columns(rng):
     assert_exact(to_numpy(gemm(x, y)), np.broadcast_to(row @ column, (4, 5)), "f32")
 
 
-# ---------------------------------------------------------------------------------------------------- conventions
+# ---------------------------------------------------------------------------------------- conventions
 
 
 def nan(*shape, dtype=np.float32):
@@ -250,10 +261,22 @@ def test_k_zero_overwrites_out():
     assert (out == 0).all()
 
 
-@pytest.mark.parametrize("shapes", [
-    ((0, 5), (5, 6)), ((4, 5), (5, 0)), ((0, 5), (5, 0)), ((0, 0), (0, 0)), ((0, 4, 5), (5, 6)), ((0, 4, 5), (0, 5, 6)),
-    ((3, 0, 5), (5, 6)), ((1, 4, 5), (0, 5, 6)), ((4, 0), (0, 0)), ((0, 3, 0), (0, 0, 2)),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((0, 5), (5, 6)),
+        ((4, 5), (5, 0)),
+        ((0, 5), (5, 0)),
+        ((0, 0), (0, 0)),
+        ((0, 4, 5), (5, 6)),
+        ((0, 4, 5), (0, 5, 6)),
+        ((3, 0, 5), (5, 6)),
+        ((1, 4, 5), (0, 5, 6)),
+        ((4, 0), (0, 0)),
+        ((0, 3, 0), (0, 0, 2)),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("framework", CPU_FRAMEWORKS)
 def test_empty_results(framework, shapes):
     a, b = (np.zeros(s) for s in shapes)
@@ -337,7 +360,7 @@ def test_interleaved_columns_of_one_buffer(rng):
     assert_exact(to_numpy(buffer[:, ::2]), expected, "f32")
 
 
-# ---------------------------------------------------------------------------------------------------- dtypes
+# ---------------------------------------------------------------------------------------- dtypes
 
 
 def spellings(name):
@@ -410,14 +433,16 @@ def test_compute(rng, dtype, compute):
     assert_exact(to_numpy(d), reference(a, b), dtype)
 
 
-@pytest.mark.parametrize("number", [2, 2.0, True, np.float32(2), np.float64(2), np.int64(2), ml_dtypes.bfloat16(2)], ids=repr)
+@pytest.mark.parametrize(
+    "number", [2, 2.0, True, np.float32(2), np.float64(2), np.int64(2), ml_dtypes.bfloat16(2)], ids=repr
+)
 def test_scalars_may_be_any_number(number):
     a = np.ones((2, 2), np.float32)
     assert (gemm(a, a, alpha=number) == 2 * float(number)).all()
     assert (gemm(a, a, c=a, beta=number) == 2 + float(number)).all()
 
 
-# ---------------------------------------------------------------------------------------------------- frameworks
+# ---------------------------------------------------------------------------------------- frameworks
 
 
 @pytest.mark.parametrize("first", CPU_FRAMEWORKS)
@@ -476,7 +501,7 @@ def test_jax_results_are_jax_arrays_of_the_asked_dtype():
     assert (jax.numpy.asarray(gemm(a, a.T)) + 1 == 4).all()
 
 
-# ---------------------------------------------------------------------------------------------------- views
+# ---------------------------------------------------------------------------------------- views
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "e4m3", "e5m2", "f16"])
@@ -523,7 +548,7 @@ def test_view_of_one_side_only(rng):
     assert type(with_f32_result) is np.ndarray and with_f32_result.dtype == np.float32
 
 
-# ---------------------------------------------------------------------------------------------------- arguments and kernels
+# ---------------------------------------------------------------------------------------- arguments and kernels
 
 
 def test_arguments_run_like_the_call(rng):

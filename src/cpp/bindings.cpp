@@ -188,16 +188,17 @@ NB_MODULE(_core, m) {
       [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta,
          nb::handle compute, nb::handle out_dtype, nb::handle kernel,
          nb::handle stream) { return gemm(a, b, keywords(out, c, alpha, beta, compute, out_dtype, kernel, stream)); },
-      "a"_a, "b"_a, nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a = 1.0, "beta"_a = nb::none(),
-      "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "kernel"_a = nb::none(), "stream"_a = nb::none(), kGemmDoc);
+      "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
+      "beta"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "kernel"_a = nb::none(),
+      "stream"_a = nb::none(), kGemmDoc);
   m.def(
       "problem",
       [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta,
          nb::handle compute, nb::handle out_dtype, nb::handle kernel) {
         return problem_of(a, b, keywords(out, c, alpha, beta, compute, out_dtype, kernel, nb::none()));
       },
-      "a"_a, "b"_a, nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a = 1.0, "beta"_a = nb::none(),
-      "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "kernel"_a = nb::none(),
+      "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
+      "beta"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "kernel"_a = nb::none(),
       "The canonical problem of a gemm call, which is not run. Takes TensorSpecs as well as arrays.");
   m.def("clear_plans", &clear_plans, "Forget every choice made so far: the next call of each class selects again.");
 

@@ -18,6 +18,7 @@ double scalar_from(nb::handle value, const char* name) {
   }
   const double number = PyFloat_AsDouble(value.ptr());
   if (number == -1.0 && PyErr_Occurred()) {
+    if (PyErr_ExceptionMatches(PyExc_OverflowError)) nb::raise_python_error();
     PyErr_Clear();
     nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())));
     throw nb::type_error(
@@ -41,7 +42,8 @@ Options options_from(const Keywords& keywords) {
   if (!keywords.compute.is_none()) {
     if (!nb::isinstance<nb::str>(keywords.compute))
       throw nb::type_error("gemm: compute must be a string such as 'tf32'");
-    options.compute = nb::cast<const char*>(keywords.compute);
+    options.compute = PyUnicode_AsUTF8AndSize(keywords.compute.ptr(), nullptr);
+    if (!options.compute) nb::raise_python_error();  // lone surrogates
   }
   if (!keywords.out_dtype.is_none()) options.out_dtype = dtype_from(keywords.out_dtype, "out_dtype");
   return options;
@@ -138,6 +140,7 @@ struct Result {
 bool empty(const Problem& p) { return p.m == 0 || p.n == 0 || p.batch == 0; }
 
 nb::object gemm_on_host(Operands& operands, const Keywords& keywords) {
+  if (!keywords.stream.is_none()) stream_from(keywords.stream);  // without effect here, but no nonsense either
   for (int i = 0; i < operands.count; ++i) operands.given[i]->import(nullptr);
   Call call = canonical_call(operands, keywords);
   Result result;

@@ -40,6 +40,7 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
   entry.mutable_ = nb::cast<bool>(entry.row.attr("mutable"));
   entry.checks_grad = nb::cast<bool>(entry.row.attr("differentiates"));
   entry.has_stream = entry.exchange || !entry.row.attr("current_stream").is_none();
+  entry.checks_always = !entry.checks_grad && !entry.row.attr("check").is_none();
   entry.exports = !entry.row.attr("export").is_none();
   return entry;
 }
@@ -105,6 +106,41 @@ const ArrayType* array_type(nb::handle object, const char* operand) {
   return last = entry;
 }
 
+namespace {
+
+// A framework's refusal in one line, with the operand; the original is its cause.
+[[noreturn]] void refuse_export(nb::handle object, const std::string& name) {
+  nb::python_error cause;
+  std::string text = nb::cast<std::string>(nb::str(cause.value()));
+  text = "gemm: " + name + " is a " + name_of_type(object) +
+         " that cannot be exported: " + text.substr(0, text.find('\n'));
+  nb::raise_from(cause, PyExc_ValueError, "%s", text.c_str());
+}
+
+// What __dlpack_device__ says, which must be two integers.
+Device announced_device(nb::handle object, const std::string& name) {
+  auto refuse = [&](const std::string& found) {
+    throw nb::type_error(
+        ("gemm: " + name + ".__dlpack_device__() " + found + "; expected a device type and an id").c_str());
+  };
+  if (!nb::hasattr(object, "__dlpack_device__")) {
+    throw nb::type_error(("gemm: " + name + " is a " + name_of_type(object) +
+                          " without __dlpack_device__; expected an array that speaks DLPack")
+                             .c_str());
+  }
+  nb::object pair = object.attr("__dlpack_device__")();
+  if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) refuse("returned a " + name_of_type(pair));
+  int numbers[2];
+  for (int i = 0; i < 2; ++i) {
+    nb::handle item = PyTuple_GetItem(pair.ptr(), i);
+    if (!PyIndex_Check(item.ptr())) refuse("holds a " + name_of_type(item));
+    numbers[i] = nb::cast<int>(nb::int_(item));
+  }
+  return device_of({DLDeviceType(numbers[0]), numbers[1]}, name);
+}
+
+}  // namespace
+
 void View::open(nb::handle given, const char* name) {
   operand.name = name;
   object = given;
@@ -115,21 +151,23 @@ void View::open(nb::handle given, const char* name) {
     dtype_override_ = view.dtype;
     object = inner;
     type = array_type(inner, name);
+    if (type->is_typed_view || type->is_spec) {
+      throw nb::type_error(
+          ("gemm: " + std::string(name) + " is a view of a " + name_of_type(inner) + "; expected a view of an array")
+              .c_str());
+    }
   }
   if (type->is_spec) {
     operand = nb::cast<TensorSpec&>(object).operand(name);
     complete = true;
   } else if (type->exchange) {
     DLTensor tensor;
-    if (type->exchange->dltensor_from_py_object_no_sync(object.ptr(), &tensor) != 0) {
-      nb::raise_python_error();
-    }
+    if (type->exchange->dltensor_from_py_object_no_sync(object.ptr(), &tensor) != 0) refuse_export(object, name);
     fill(tensor);
     complete = true;
   } else {
-    nb::tuple device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
-    operand.device =
-        device_of({DLDeviceType(nb::cast<int>(nb::int_(device[0]))), nb::cast<int>(nb::int_(device[1]))}, name);
+    if (type->checks_always) type->row.attr("check")(object, name);
+    operand.device = announced_device(object, name);
   }
 }
 
@@ -140,7 +178,7 @@ void View::import(void* stream) {
   if (operand.device.type == DeviceType::cuda)
     consumer_stream = nb::int_(stream ? reinterpret_cast<uintptr_t>(stream) : 1);
   if (type->exports) {
-    nb::tuple exported = nb::cast<nb::tuple>(type->row.attr("export")(object, consumer_stream));
+    nb::tuple exported = nb::cast<nb::tuple>(type->row.attr("export")(object, consumer_stream, operand.name));
     if (!exported[1].is_none()) dtype_override_ = dtype_from(exported[1], operand.name);
     import_capsule(exported[0]);
   } else {
@@ -194,8 +232,13 @@ void View::fill(const DLTensor& tensor) {
     throw std::invalid_argument("gemm: " + name + " has " + std::to_string(tensor.ndim) +
                                 " dimensions; expected 2 or 3");
   }
-  operand.device = device_of(tensor.device, name);
-  const int size = tensor.dtype.bits / 8;
+  const Device device = device_of(tensor.device, name);
+  if (!type->exchange && device != operand.device) {  // checked against the other operands when it was announced
+    throw std::invalid_argument("gemm: " + name + " was announced on " + to_string(operand.device) + " but lies on " +
+                                to_string(device));
+  }
+  operand.device = device;
+  const int64_t size = tensor.dtype.bits / 8;
   if (dtype_override_ != Dtype::none) {
     if (tensor.dtype.lanes != 1 || size != dtype_size(dtype_override_)) {
       throw DtypeError("gemm: " + name + " is viewed as " + dtype_name(dtype_override_) + " but its elements have " +
@@ -214,7 +257,8 @@ void View::fill(const DLTensor& tensor) {
   }
   int64_t packed = 1;
   for (int i = tensor.ndim - 1; i >= 0; --i) {  // null strides: compact, row-major (DLPack before 1.2)
-    operand.strides[i] = tensor.strides ? tensor.strides[i] : packed;
+    // Through bytes and back, modulo 2^64: CuPy divides the byte strides of reversed views as unsigned numbers.
+    operand.strides[i] = !tensor.strides ? packed : size ? int64_t(uint64_t(tensor.strides[i]) * size) / size : 0;
     packed *= tensor.shape[i];
     if (operand.strides[i] == 1 && tensor.shape[i] > 1) unusual = false;
   }
@@ -249,7 +293,12 @@ View::Managed View::take_managed() { return std::exchange(managed_, {}); }
 Dtype dtype_from(nb::handle value, const char* parameter) {
   static auto* known = new nb::dict();  // value -> index; never freed, the values are types and dtypes
   if (PyObject* index = PyDict_GetItem(known->ptr(), value.ptr())) return Dtype(nb::cast<int>(nb::handle(index)));
-  PyErr_Clear();  // unhashable
+  if (PyObject_Hash(value.ptr()) == -1) {
+    PyErr_Clear();
+    throw nb::type_error(("gemm: " + std::string(parameter) + " is a " + name_of_type(value) + "; expected one of " +
+                          storage_dtypes() + " or a framework's dtype")
+                             .c_str());
+  }
   nb::object index = nb::module_::import_("cutlass_py.frameworks").attr("dtype_index")(value, parameter);
   (*known)[value] = index;
   return Dtype(nb::cast<int>(index));

@@ -19,10 +19,11 @@ struct ArrayType {
   const DLPackExchangeAPI* exchange = nullptr;
   nb::object row;
   bool is_spec = false, is_typed_view = false;
-  bool mutable_ = true;      // false: refused as out (JAX)
-  bool checks_grad = false;  // has requires_grad (torch)
-  bool has_stream = false;   // the framework has a current stream
-  bool exports = false;      // the row exports instead of __dlpack__ (NumPy with ml_dtypes)
+  bool mutable_ = true;        // false: refused as out (JAX)
+  bool checks_grad = false;    // has requires_grad (torch): checked when that, or the strides, look suspicious
+  bool checks_always = false;  // the row checks every array (JAX)
+  bool has_stream = false;     // the framework has a current stream
+  bool exports = false;        // the row exports instead of __dlpack__ (NumPy with ml_dtypes)
 };
 
 // The type's entry; the returned pointer stays valid. Raises TypeError naming `operand` when it is no DLPack array.

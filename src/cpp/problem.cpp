@@ -22,6 +22,7 @@ std::string found(const Operand& x) { return std::string(x.name) + " is " + shap
 void check_rank(const Operand& x) {
   if (x.rank != 2 && x.rank != 3) refuse(found(x) + "; expected 2 dimensions, or 3 with a batch in front");
   for (int i = 0; i < x.rank; ++i) {
+    if (x.shape[i] < 0) refuse(found(x) + "; extents must not be negative");
     if (x.shape[i] > kMostExtent) {
       refuse(found(x) + "; extents above 2147483647 are not supported");
     }
@@ -54,7 +55,9 @@ int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 // Layout and leading dimension of a matrix of these extents. Rows that overlap or run backwards are 'x'.
 char layout_of(const Matrix& x, int64_t rows, int64_t cols, int64_t& ld) {
   ld = 0;
-  if (x.batch < 0) return 'x';
+  constexpr int64_t most_bytes = int64_t(1) << 40;  // of a TMA stride
+  const int64_t largest = std::max({std::abs(x.row), std::abs(x.col), x.batch}) * dtype_size(x.dtype);
+  if (x.batch < 0 || largest >= most_bytes) return 'x';
   const int64_t aligned = 16 / dtype_size(x.dtype);
   const bool row_major = (x.col == 1 || cols <= 1) && (rows <= 1 || x.row >= cols);
   const bool col_major = (x.row == 1 || rows <= 1) && (cols <= 1 || x.col >= rows);
@@ -249,7 +252,8 @@ Call canonicalise(const Operand& a, const Operand& b, const Operand* c, const Op
 
   p.layout_a = layout_of(call.a, m, k, call.lda);
   p.layout_b = layout_of(call.b, k, n, call.ldb);
-  if (p.layout_d == 't') layout_of(call.d, m, n, call.ldd);
+  // A folded column of single elements reads column-major too: D stays row-major, its rows as far apart as they are.
+  if (p.layout_d == 't' && layout_of(call.d, m, n, call.ldd) != 't') call.ldd = call.d.row;
   p.align_a = alignment_of(call.a, call.lda, batch);
   p.align_b = alignment_of(call.b, call.ldb, batch);
   p.align_d = alignment_of(call.d, call.ldd, batch);

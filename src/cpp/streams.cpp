@@ -19,18 +19,6 @@ Stream current_stream(const ArrayType& type, int device_id) {
   return reinterpret_cast<Stream>(nb::cast<uintptr_t>(type.row.attr("current_stream")(device_id)));
 }
 
-Stream stream_from(nb::handle value) {
-  if (PyLong_Check(value.ptr())) return reinterpret_cast<Stream>(nb::cast<uintptr_t>(value));
-  if (nb::hasattr(value, "__cuda_stream__")) {
-    nb::tuple version_and_handle = nb::cast<nb::tuple>(value.attr("__cuda_stream__")());
-    return reinterpret_cast<Stream>(nb::cast<uintptr_t>(version_and_handle[1]));
-  }
-  for (const char* attribute : {"cuda_stream", "ptr"}) {  // torch, CuPy
-    if (nb::hasattr(value, attribute)) return reinterpret_cast<Stream>(nb::cast<uintptr_t>(value.attr(attribute)));
-  }
-  throw nb::type_error("gemm: stream must be an int, a torch or CuPy stream, or have __cuda_stream__");
-}
-
 // Managed tensors of frameworks without a current stream: memory that they may reuse as soon as the deleter runs. Their
 // release waits for the device: a host function moves them to a list, the interpreter empties it when it next can.
 using Batch = std::vector<View::Managed>;
@@ -68,6 +56,21 @@ void on_device_done(void* argument) {
 }
 
 }  // namespace
+
+device::Stream stream_from(nb::handle value) {
+  if (PyLong_Check(value.ptr())) return reinterpret_cast<Stream>(nb::cast<uintptr_t>(value));
+  if (nb::hasattr(value, "__cuda_stream__")) {
+    nb::object pair = value.attr("__cuda_stream__")();
+    if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) {
+      throw nb::type_error("gemm: stream.__cuda_stream__() must return a version and a handle");
+    }
+    return reinterpret_cast<Stream>(nb::cast<uintptr_t>(nb::handle(PyTuple_GetItem(pair.ptr(), 1))));
+  }
+  for (const char* attribute : {"cuda_stream", "ptr"}) {  // torch, CuPy
+    if (nb::hasattr(value, attribute)) return reinterpret_cast<Stream>(nb::cast<uintptr_t>(value.attr(attribute)));
+  }
+  throw nb::type_error("gemm: stream must be an int, a torch or CuPy stream, or have __cuda_stream__");
+}
 
 Streams::Streams(const Operands& operands, int device_id, nb::handle requested) {
   bool chosen = given = !requested.is_none();

@@ -29,6 +29,9 @@ struct Streams {
   bool seen(const void* framework) const;
 };
 
+// A CUDA stream given as an int, by the __cuda_stream__ protocol, or as torch's or CuPy's object.
+device::Stream stream_from(nb::handle value);
+
 // Keeps the operands of frameworks without a current stream until the device has passed the launch: their memory may be
 // reused as soon as it is released.
 void release_when_done(Operands& operands, const Streams& streams);

@@ -9,7 +9,7 @@ from typing import Any
 class CudaError(RuntimeError):
     pass
 
-def gemm(a: object, b: object, *, out: object | None = None, c: object | None = None, alpha: object = 1.0, beta: object | None = None, compute: object | None = None, out_dtype: object | None = None, kernel: object | None = None, stream: object | None = None) -> object:
+def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, compute: object | None = None, out_dtype: object | None = None, kernel: object | None = None, stream: object | None = None) -> object:
     """
     D = alpha * (a @ b) + beta * c, by a prebuilt CUTLASS kernel (NumPy on the CPU).
 
@@ -39,7 +39,7 @@ def gemm(a: object, b: object, *, out: object | None = None, c: object | None = 
         CudaError: a CUDA or CUTLASS call failed.
     """
 
-def problem(a: object, b: object, *, out: object | None = None, c: object | None = None, alpha: object = 1.0, beta: object | None = None, compute: object | None = None, out_dtype: object | None = None, kernel: object | None = None) -> Problem:
+def problem(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, compute: object | None = None, out_dtype: object | None = None, kernel: object | None = None) -> Problem:
     """
     The canonical problem of a gemm call, which is not run. Takes TensorSpecs as well as arrays.
     """

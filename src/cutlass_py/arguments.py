@@ -34,6 +34,8 @@ class TensorSpec(_core.TensorSpecBase):
             strides = [1] * len(shape)
             for i in range(len(shape) - 2, -1, -1):
                 strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+        if any(extent < 0 for extent in shape):
+            raise ValueError(f"TensorSpec: shape is {tuple(shape)}; extents must not be negative, found {min(shape)}")
         if len(strides) != len(shape):
             raise ValueError(f"TensorSpec: {len(shape)} extents but {len(strides)} strides")
         if alignment <= 0 or alignment & (alignment - 1):
@@ -47,8 +49,8 @@ class TensorSpec(_core.TensorSpecBase):
 def _ordinal(device: str) -> int:
     if device == "cpu":
         return -1
-    kind, _, index = device.partition(":")
-    if kind != "cuda" or not (index or "0").isdigit():
+    kind, _, index = str(device).partition(":")
+    if kind != "cuda" or not (index or "0").isdecimal():
         raise ValueError(f"TensorSpec: device is {device!r}; expected 'cpu', 'cuda' or 'cuda:<ordinal>'")
     return int(index or 0)
 

@@ -74,6 +74,8 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
     Args:
         a: GemmArguments; or the first operand, with `b` and gemm's keywords following. Arrays or TensorSpecs.
     """
+    if b is None and keywords:
+        raise TypeError(f"explain: {', '.join(keywords)} belong into the GemmArguments")
     args = a if b is None else GemmArguments(a, b, **keywords)
     p = problem_of(args)
     text = describe(p)

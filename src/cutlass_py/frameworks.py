@@ -25,8 +25,9 @@ class Framework:
         empty: (shape, dtype name, device ordinal or -1, stream, wanted as TypedView) -> new array, usable on `stream`.
         finish: turns what `empty` made into what the caller receives.
         current_stream: device ordinal -> CUDA stream; None where the framework has no such thing.
-        export: (array, stream) -> (DLPack capsule, dtype name or None); None: the array's own __dlpack__.
+        export: (array, stream, operand name) -> (DLPack capsule, dtype name or None); None: the array's own __dlpack__.
         check: (array, operand name) raises if the array's values are not what its memory holds.
+            Where the framework differentiates, called for arrays that look suspicious; otherwise for all.
         mutable: whether arrays may be written.
         differentiates: whether arrays have `requires_grad`.
     """
@@ -35,7 +36,7 @@ class Framework:
     empty: Callable[[tuple[int, ...], str, int, int, bool], Any]
     finish: Callable[[Any], Any] = lambda array: array
     current_stream: Callable[[int], int] | None = None
-    export: Callable[[Any, int | None], tuple[Any, str | None]] | None = None
+    export: Callable[[Any, int | None, str], tuple[Any, str | None]] | None = None
     check: Callable[[Any, str], None] | None = None
     mutable: bool = True
     differentiates: bool = False
@@ -58,16 +59,18 @@ def _numpy_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, t
     return _carried(lambda name: np.empty(shape, np.dtype(name)), dtype, typed)
 
 
-def _numpy_export(array: Any, stream: int | None) -> tuple[Any, str | None]:
+def _numpy_export(array: Any, stream: int | None, operand: str) -> tuple[Any, str | None]:
     # NumPy exports neither ml_dtypes' types nor (before DLPack 1.0) read-only arrays.
-    name = None
-    writable = array.flags.writeable
-    if array.dtype.kind == "V" or array.dtype.name in _BY_NUMPY_NAME and array.dtype.num >= 256:
-        name = _BY_NUMPY_NAME.get(array.dtype.name)
-        if name is None:
-            raise TypeError(f"gemm: an operand has dtype {array.dtype}; expected one of {', '.join(STORAGE)}")
-        array = array.view(_CARRIER[DTYPES[name].itemsize])
-    if not writable:
+    if hasattr(array, "mask"):
+        raise TypeError(f"gemm: {operand} is a numpy.ma.MaskedArray, whose mask gemm does not apply; pass {operand}.filled()")
+    dtype, name = array.dtype, None
+    if dtype.kind == "V" or dtype.name in _BY_NUMPY_NAME and dtype.num >= 256:
+        name = _BY_NUMPY_NAME.get(dtype.name)
+        if name is not None and dtype.isnative:
+            array = array.view(_CARRIER[DTYPES[name].itemsize])
+    if (dtype.kind == "V" and name is None) or dtype.kind not in "Vfiucb" or dtype.char in "gG" or not dtype.isnative:
+        raise TypeError(f"gemm: {operand} has dtype {dtype}; expected one of {', '.join(STORAGE)}, in native byte order")
+    if not array.flags.writeable:
         return array.__dlpack__(max_version=(1, 0)), name
     return array.__dlpack__(), name
 
@@ -153,6 +156,11 @@ def _jax_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, typ
     return Buffer(shape, dtype, device)
 
 
+def _jax_check(array: Any, operand: str) -> None:
+    if array.is_deleted():
+        raise ValueError(f"gemm: {operand} is a JAX array that was deleted or donated")
+
+
 def _jax_finish(array: Any) -> Any:
     import jax
 
@@ -175,7 +183,7 @@ _ROWS = {
     "numpy": Framework("numpy", _numpy_empty, export=_numpy_export),
     "torch": Framework("torch", _torch_empty, current_stream=_torch_stream, check=_torch_check, differentiates=True),
     "cupy": Framework("cupy", _cupy_empty, current_stream=_cupy_stream),
-    "jax": Framework("jax", _jax_empty, finish=_jax_finish, mutable=False),
+    "jax": Framework("jax", _jax_empty, finish=_jax_finish, check=_jax_check, mutable=False),
     "other": Framework("other", _other_empty),
 }
 _ROWS["jaxlib"] = _ROWS["jax"]

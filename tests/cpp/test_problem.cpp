@@ -14,12 +14,12 @@ namespace {
 
 int failures = 0;
 
-#define CHECK(...)                                                              \
-  do {                                                                          \
-    if (!(__VA_ARGS__)) {                                                       \
-      ++failures;                                                               \
-      std::printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #__VA_ARGS__);     \
-    }                                                                           \
+#define CHECK(...)                                                          \
+  do {                                                                      \
+    if (!(__VA_ARGS__)) {                                                   \
+      ++failures;                                                           \
+      std::printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #__VA_ARGS__); \
+    }                                                                       \
   } while (0)
 
 // Fails when it holds: the bug is gone, and this should become a CHECK.
@@ -178,7 +178,8 @@ void test_dtypes() {
     Options options;
     options.compute = compute;
     options.out_dtype = out;
-    return canonicalise(operand("a", {3, 4}, {}, 0, dtype), operand("b", {4, 5}, {}, 0, dtype), nullptr, nullptr, options)
+    return canonicalise(operand("a", {3, 4}, {}, 0, dtype), operand("b", {4, 5}, {}, 0, dtype), nullptr, nullptr,
+                        options)
         .problem;
   };
   CHECK(problem(Dtype::f32, "tf32").compute == Dtype::tf32 && problem(Dtype::f32, "tf32").a == Dtype::f32);
@@ -209,7 +210,8 @@ void test_hash_and_equality() {
   Options twice;
   twice.alpha = 2;
   Call one = call_of({3, 4}, {4, 5});
-  Call two = canonicalise(operand("a", {3, 4}, {}, 0x770000), operand("b", {4, 5}, {}, 0x990000), nullptr, nullptr, twice);
+  Call two =
+      canonicalise(operand("a", {3, 4}, {}, 0x770000), operand("b", {4, 5}, {}, 0x990000), nullptr, nullptr, twice);
   CHECK(one.problem == two.problem && ProblemHash()(one.problem) == ProblemHash()(two.problem));
   // An alignment of its own is not.
   Call shifted = canonicalise(operand("a", {3, 4}, {}, 0x770004), operand("b", {4, 5}), nullptr, nullptr, {});
@@ -239,7 +241,8 @@ std::vector<uintptr_t> bytes_of(const Matrix& x, int64_t rows, int64_t cols, int
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < cols; ++j) {
-        const auto at = uintptr_t(int64_t(reinterpret_cast<uintptr_t>(x.data)) + (b * x.batch + i * x.row + j * x.col) * size);
+        const auto at =
+            uintptr_t(int64_t(reinterpret_cast<uintptr_t>(x.data)) + (b * x.batch + i * x.row + j * x.col) * size);
         for (int64_t byte = 0; byte < size; ++byte) bytes.push_back(at + uintptr_t(byte));
       }
     }
@@ -335,7 +338,8 @@ struct Buffer {
   float& at(int64_t b, int64_t i, int64_t j) {
     const int64_t* s = x.strides + (x.rank - 2);
     const int64_t lead = x.rank == 3 && x.shape[0] > 1 ? b * x.strides[0] : 0;
-    return static_cast<float*>(x.data)[lead + (x.shape[x.rank - 2] > 1 ? i * s[0] : 0) + (x.shape[x.rank - 1] > 1 ? j * s[1] : 0)];
+    return static_cast<float*>(
+        x.data)[lead + (x.shape[x.rank - 2] > 1 ? i * s[0] : 0) + (x.shape[x.rank - 1] > 1 ? j * s[1] : 0)];
   }
 };
 
@@ -441,9 +445,9 @@ void test_canonical_form_computes_the_same() {
     }
     if (!fine) {
       CHECK(!"the canonical form computes something else");
-      std::printf("  round %d: %s batch %d (%d, %d, %d) %c%c%c%c ld %d %d %d %d%s\n", round, p.transposed ? "transposed" : "",
-                  p.batch, p.m, p.n, p.k, p.layout_a, p.layout_b, p.layout_c, p.layout_d, int(call.lda), int(call.ldb),
-                  int(call.ldc), int(call.ldd), with_c ? ", with c" : "");
+      std::printf("  round %d: %s batch %d (%d, %d, %d) %c%c%c%c ld %d %d %d %d%s\n", round,
+                  p.transposed ? "transposed" : "", p.batch, p.m, p.n, p.k, p.layout_a, p.layout_b, p.layout_c,
+                  p.layout_d, int(call.lda), int(call.ldb), int(call.ldc), int(call.ldd), with_c ? ", with c" : "");
       return;
     }
   }
@@ -458,8 +462,10 @@ void test_messages() {
   auto with = [&](const Operand* c, const Operand* out, Options options = {}) {
     return message<Value>([&] { canonicalise(a, b, c, out, options); });
   };
-  CHECK(message<Value>([] { call_of({3}, {3, 4}); }) == "gemm: a is (3,); expected 2 dimensions, or 3 with a batch in front");
-  CHECK(message<Value>([] { call_of({3, 4}, {5, 6}); }) == "gemm: a is (3, 4) but b is (5, 6); inner extents must agree");
+  CHECK(message<Value>([] { call_of({3}, {3, 4}); }) ==
+        "gemm: a is (3,); expected 2 dimensions, or 3 with a batch in front");
+  CHECK(message<Value>([] { call_of({3, 4}, {5, 6}); }) ==
+        "gemm: a is (3, 4) but b is (5, 6); inner extents must agree");
   CHECK(message<Value>([] { call_of({2, 3, 4}, {3, 4, 6}); }) ==
         "gemm: a is (2, 3, 4) but b is (3, 4, 6); batch extents must agree or be 1");
   CHECK(message<Value>([] { call_of({int64_t(1) << 31, 4}, {4, 6}); }) ==

@@ -1,0 +1,224 @@
+"""The package as it is installed: what importing does and does not, names, stubs, docstrings, the commands."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+import cutlass_py
+from cutlass_py import _core
+
+HOME = Path(cutlass_py.__file__).parent
+try:
+    VERSION = version("cutlass_py")
+except PackageNotFoundError:  # a source tree on the path
+    VERSION = None
+installed = pytest.mark.skipif(VERSION is None, reason="cutlass_py is on the path but not installed: it has no version")
+NAMES = [name for name in cutlass_py.__all__ if name != "__version__"]
+
+
+def python(code: str, *options: str) -> str:
+    """Standard output of a fresh interpreter; what it prints to stderr is a failure."""
+    done = subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return done.stdout
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "cutlass_py", *arguments], capture_output=True, text=True)
+
+
+# ---------------------------------------------------------------------------------------- importing
+
+
+def test_importing_loads_no_array_library_and_no_driver():
+    code = (
+        "import sys, cutlass_py; print({'numpy', 'ml_dtypes', 'torch', 'jax', 'cupy'} & set(sys.modules));"
+        "print('libcuda' in open('/proc/self/maps').read())"
+    )
+    assert python(code).split("\n")[:2] == ["set()", "False"]
+
+
+def test_questions_need_no_array_library():
+    code = (
+        "import sys; from cutlass_py import *; s = TensorSpec((8, 8), 'bf16');"
+        "explain(s, s); get_kernels(); GemmArguments(s, s); print('torch' in sys.modules, 'jax' in sys.modules)"
+    )
+    if VERSION is None:
+        code = code.replace("import *", "import TensorSpec, explain, get_kernels, GemmArguments")
+    assert python(code) == "False False\n"
+
+
+def test_a_numpy_call_loads_numpy_alone():
+    code = (
+        "import sys, numpy as np; from cutlass_py import gemm; a = np.ones((2, 2), np.float32);"
+        "assert (gemm(a, a) == 2).all(); print('torch' in sys.modules, 'jax' in sys.modules)"
+    )
+    assert python(code, "-W", "error") == "False False\n"
+
+
+def test_it_survives_fork_after_import():
+    code = (
+        "import os, numpy as np; from cutlass_py import gemm; a = np.ones((2, 2)); gemm(a, a); pid = os.fork();"
+        "ok = (gemm(a, a) == 2).all(); pid or os._exit(0 if ok else 1); print(os.waitpid(pid, 0)[1])"
+    )
+    assert python(code, "-W", "ignore") == "0\n"  # Python warns of BLAS's threads
+
+
+def test_nothing_is_printed_at_exit():
+    """nanobind reports what its types leak."""
+    python("import numpy as np, cutlass_py as c; a = np.ones((2, 2)); v = c.view(a, 'f64'); c.gemm(v, a, c=v)")
+    python("import cutlass_py as c; s = c.TensorSpec((8, 8), 'f32'); g = c.GemmArguments(s, s); c.explain(g)")
+
+
+# ---------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_names_resolve(name):
+    value = getattr(cutlass_py, name)
+    assert getattr(cutlass_py, name) is value  # looked up once
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_names_are_documented(name):
+    value = getattr(cutlass_py, name)
+    assert inspect.getdoc(value), f"{name} has no docstring"
+    if inspect.isclass(value) and value.__module__.startswith("cutlass_py"):
+        for attribute, member in vars(value).items():
+            if not attribute.startswith("_") and (callable(member) or isinstance(member, property)):
+                assert inspect.getdoc(member) or not isinstance(member, property), f"{name}.{attribute}"
+
+
+def test_dir_is_all():
+    assert sorted(cutlass_py.__all__) == cutlass_py.__all__ and dir(cutlass_py) == cutlass_py.__all__
+
+
+def test_an_unknown_name():
+    with pytest.raises(AttributeError, match="module 'cutlass_py' has no attribute 'gem'"):
+        cutlass_py.gem  # noqa: B018
+    assert not hasattr(cutlass_py, "__wrapped__")
+
+
+@installed
+def test_version():
+    assert cutlass_py.__version__ == VERSION
+    assert ("+cpu" in VERSION) == _core.build_info()["cuda"].startswith("OFF")
+
+
+# ---------------------------------------------------------------------------------------- types
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (HOME / "py.typed").is_file()
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("nanobind"), reason="nanobind is not installed")
+def test_the_stub_is_what_nanobind_generates(tmp_path):
+    generated = tmp_path / "_core.pyi"
+    stubgen = [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "cutlass_py._core", "-o", str(generated)]
+    subprocess.run(stubgen, check=True, capture_output=True)
+    assert generated.read_text() == (HOME / "_core.pyi").read_text(), f"refresh it: {' '.join(stubgen[1:-1])} ..."
+
+
+def test_the_stub_names_everything_public_in_the_extension():
+    text = (HOME / "_core.pyi").read_text()
+    public = [name for name in dir(_core) if not name.startswith("_")]
+    assert public and [name for name in public if f"def {name}(" not in text and f"class {name}" not in text] == []
+
+
+def test_the_signature_of_gemm_is_that_of_arguments():
+    keywords = inspect.signature(cutlass_py.GemmArguments).parameters
+    signature = _core.gemm.__nb_signature__[0][0]
+    for name, parameter in keywords.items():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            assert f"{name}: " in signature, f"gemm does not know {name}"
+
+
+# ---------------------------------------------------------------------------------------- the build
+
+
+def test_build_info_names_its_parts():
+    info = _core.build_info()
+    assert set(info) == {"cuda", "nvcc", "cutlass", "dlpack", "archs", "kernels"}
+    assert info["dlpack"] and info["cuda"]
+    assert all(isinstance(value, str) for value in info.values())
+
+
+def test_devices_or_a_reason():
+    count = _core.device_count()
+    if count:
+        info = _core.device_info(0)
+        assert info["name"] and info["cc"] >= 30 and info["sm_count"] > 0 and info["driver"] >= 12000
+    else:
+        assert _core.why_no_device()
+
+
+@pytest.mark.parametrize("ordinal", [-1, 4096])
+def test_a_device_that_is_not_there(ordinal):
+    with pytest.raises(cutlass_py.CudaError, match="gemm: "):
+        _core.device_info(ordinal)
+
+
+# ---------------------------------------------------------------------------------------- commands
+
+
+@installed
+def test_info():
+    text = command("info").stdout
+    assert VERSION in text and "declared kernels" in text
+    facts = json.loads(command("info", "--json").stdout)
+    assert facts["version"] == VERSION and facts["kernels"]["declared"] >= facts["kernels"]["compiled"]
+    assert facts["build"] == _core.build_info() and "numpy" in facts["frameworks"]
+
+
+@installed
+def test_kernels_command():
+    listed = command("kernels", "--all").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == [k.name for k in cutlass_py.get_kernels(compiled=False)]
+    found = json.loads(command("kernels", "simt", "--all", "--json").stdout)
+    assert found and all(row["family"] == "simt_gemm" for row in found)
+    assert {row["name"] for row in found} == {
+        k.name for k in cutlass_py.get_kernels(compiled=False) if k.name.startswith("simt_")
+    }
+
+
+@installed
+def test_explain_command():
+    text = command("explain", "64", "32", "16", "--dtype", "f32", "--layout", "tn", "--device", "cpu").stdout
+    assert text.startswith("(64, 32, 16) tn: f32 @ f32 -> f32 on cpu\nchosen: cpu_gemm_numpy")
+    text = command("explain", "64", "32", "16", "--batch", "3", "--compute", "tf32", "--dtype", "f32").stdout
+    assert text.startswith("3 x (64, 32, 16) tt: f32 @ f32 -> f32 computed in tf32 on cuda:0\n")
+
+
+@installed
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("explain", "64", "32", "16", "--dtype", "f33"),
+        ("explain", "64", "32", "16", "--compute", "f16"),
+        ("explain", "64", "32", "16", "--device", "tpu"),
+        ("typo",),
+        (),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(arguments):
+    done = command(*arguments)
+    assert done.returncode == 2 and "error: " in done.stderr and "Traceback" not in done.stderr and not done.stdout
+
+
+@installed
+def test_demo_checks_every_framework():
+    done = command("demo", "--size", "48", "--json")
+    rows = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert {row["framework"] for row in rows} >= {"numpy"}
+    assert all(row["error"] <= row["bound"] and row["kernel"] for row in rows)
