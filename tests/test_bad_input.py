@@ -304,81 +304,29 @@ def test_types_of_errors():
     ],
     ids=lambda x: str(x.dtype),
 )
-@pytest.mark.xfail(
-    strict=True, reason="frameworks.py: _numpy_export does not know the operand; NumPy's BufferError passes"
-)
 def test_numpy_dtypes_that_dlpack_has_not(array):
     with pytest.raises(TypeError, match=rf"gemm: b has dtype .*; expected one of {STORAGE}"):
         gemm(A, array.T)
 
 
-def bug(call, error, message, reason):
-    return pytest.param(call, error, message, id=reason, marks=pytest.mark.xfail(strict=True, reason=reason))
-
-
-BUGS = [
-    bug(lambda: gemm(None, B), TypeError, "gemm: a is ", "bindings.cpp: a and b do not take None, which is not named"),
-    bug(lambda: gemm(A, B, alpha=None), TypeError, "gemm: alpha is a NoneType", "bindings.cpp: nor does alpha"),
-    bug(
-        lambda: gemm(A, B, out_dtype=["f32"]),
-        TypeError,
-        "gemm: out_dtype is ",
-        "dlpack_view.cpp: dtype_from passes an unhashable value on to a cache",
-    ),
-    bug(
-        lambda: gemm(A, B, compute="\udc80"),
-        ValueError,
-        "gemm: compute",
-        "call.cpp: a lone surrogate in compute becomes std::bad_cast",
-    ),
-    bug(
-        lambda: gemm(A, B, stream="fast"),
-        TypeError,
-        "gemm: stream must be an int",
-        "call.cpp: stream is not looked at where the operands are on the CPU",
-    ),
-    bug(
-        lambda: gemm(A, B, alpha=10**400),
-        (TypeError, ValueError, OverflowError),
-        "alpha .*(large|range)",
-        "call.cpp: scalar_from says that an int is no number where it is too large",
-    ),
-    bug(
-        lambda: gemm(view(view(A, "f32"), "f32"), B),
-        TypeError,
-        "gemm: a is a .*[vV]iew",
-        "dlpack_view.cpp: a view of a view fails in Python's attribute lookup",
-    ),
-    bug(
-        lambda: gemm(np.ma.masked_array(A, A > 0), B),
-        TypeError,
-        "gemm: a is a .*MaskedArray",
-        "frameworks.py: the mask of a masked array is ignored without a word",
-    ),
-    bug(lambda: TensorSpec((-3, 4), "f32"), ValueError, "TensorSpec: .*-3", "arguments.py: negative extents are taken"),
-    bug(
-        lambda: TensorSpec((3, 4), "f32", device="cuda:\u00b2"),
-        ValueError,
-        "TensorSpec: device",
-        "arguments.py: isdigit is true of digits that int refuses",
-    ),
-    bug(
-        lambda: TensorSpec((3, 4), "f32", device=0),
-        (TypeError, ValueError),
-        "TensorSpec: device",
-        "arguments.py: a device that is no string is an AttributeError",
-    ),
-    bug(
-        lambda: explain(GemmArguments(A, B), alpha=2),
-        TypeError,
-        "alpha",
-        "explanation.py: keywords beside GemmArguments are dropped",
-    ),
+ODD_VALUES = [
+    pytest.param(lambda: gemm(None, B), TypeError, "gemm: a is "),
+    pytest.param(lambda: gemm(A, B, alpha=None), TypeError, "gemm: alpha is a NoneType"),
+    pytest.param(lambda: gemm(A, B, out_dtype=["f32"]), TypeError, "gemm: out_dtype is "),
+    pytest.param(lambda: gemm(A, B, compute="\udc80"), ValueError, "gemm: compute"),
+    pytest.param(lambda: gemm(A, B, stream="fast"), TypeError, "gemm: stream must be an int"),
+    pytest.param(lambda: gemm(A, B, alpha=10**400), (TypeError, ValueError, OverflowError), "alpha .*(large|range)"),
+    pytest.param(lambda: gemm(view(view(A, "f32"), "f32"), B), TypeError, "gemm: a is a .*[vV]iew"),
+    pytest.param(lambda: gemm(np.ma.masked_array(A, A > 0), B), TypeError, "gemm: a is a .*MaskedArray"),
+    pytest.param(lambda: TensorSpec((-3, 4), "f32"), ValueError, "TensorSpec: .*-3"),
+    pytest.param(lambda: TensorSpec((3, 4), "f32", device="cuda:\u00b2"), ValueError, "TensorSpec: device"),
+    pytest.param(lambda: TensorSpec((3, 4), "f32", device=0), (TypeError, ValueError), "TensorSpec: device"),
+    pytest.param(lambda: explain(GemmArguments(A, B), alpha=2), TypeError, "alpha"),
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "message"), BUGS)
-def test_message_that_is_missing(call, error, message):
+@pytest.mark.parametrize(("call", "error", "message"), ODD_VALUES)
+def test_odd_values(call, error, message):
     with pytest.raises(error, match=message):
         call()
 

@@ -18,8 +18,9 @@ double scalar_from(nb::handle value, const char* name) {
   }
   const double number = PyFloat_AsDouble(value.ptr());
   if (number == -1.0 && PyErr_Occurred()) {
-    if (PyErr_ExceptionMatches(PyExc_OverflowError)) nb::raise_python_error();
+    const bool overflow = PyErr_ExceptionMatches(PyExc_OverflowError);
     PyErr_Clear();
+    if (overflow) throw std::invalid_argument("gemm: " + std::string(name) + " is too large for a float");
     nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())));
     throw nb::type_error(
         ("gemm: " + std::string(name) + " is a " + nb::cast<std::string>(type.attr("__name__")) + "; expected a number")
@@ -43,7 +44,10 @@ Options options_from(const Keywords& keywords) {
     if (!nb::isinstance<nb::str>(keywords.compute))
       throw nb::type_error("gemm: compute must be a string such as 'tf32'");
     options.compute = PyUnicode_AsUTF8AndSize(keywords.compute.ptr(), nullptr);
-    if (!options.compute) nb::raise_python_error();  // lone surrogates
+    if (!options.compute) {  // lone surrogates
+      PyErr_Clear();
+      throw std::invalid_argument("gemm: compute is no valid text; expected a name such as 'tf32'");
+    }
   }
   if (!keywords.out_dtype.is_none()) options.out_dtype = dtype_from(keywords.out_dtype, "out_dtype");
   return options;

@@ -124,9 +124,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument(extent, type=int)
     sub.add_argument("--batch", type=int, default=1)
     sub.add_argument("--dtype", default="bf16")
-    sub.add_argument(
-        "--layout", default="tt", choices=["tn", "tt", "nt", "nn"], help="A then B: t row-, n column-major"
-    )
+    sub.add_argument("--layout", default="tt", choices=LAYOUTS, help="A then B: t row-, n column-major")
     sub.add_argument("--compute", help="such as tf32")
     sub.add_argument("--out-dtype")
     sub.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu; need not exist")

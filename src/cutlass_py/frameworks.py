@@ -62,14 +62,18 @@ def _numpy_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, t
 def _numpy_export(array: Any, stream: int | None, operand: str) -> tuple[Any, str | None]:
     # NumPy exports neither ml_dtypes' types nor (before DLPack 1.0) read-only arrays.
     if hasattr(array, "mask"):
-        raise TypeError(f"gemm: {operand} is a numpy.ma.MaskedArray, whose mask gemm does not apply; pass {operand}.filled()")
+        raise TypeError(
+            f"gemm: {operand} is a numpy.ma.MaskedArray, whose mask gemm does not apply; pass {operand}.filled()"
+        )
     dtype, name = array.dtype, None
     if dtype.kind == "V" or dtype.name in _BY_NUMPY_NAME and dtype.num >= 256:
         name = _BY_NUMPY_NAME.get(dtype.name)
         if name is not None and dtype.isnative:
             array = array.view(_CARRIER[DTYPES[name].itemsize])
     if (dtype.kind == "V" and name is None) or dtype.kind not in "Vfiucb" or dtype.char in "gG" or not dtype.isnative:
-        raise TypeError(f"gemm: {operand} has dtype {dtype}; expected one of {', '.join(STORAGE)}, in native byte order")
+        raise TypeError(
+            f"gemm: {operand} has dtype {dtype}; expected one of {', '.join(STORAGE)}, in native byte order"
+        )
     if not array.flags.writeable:
         return array.__dlpack__(max_version=(1, 0)), name
     return array.__dlpack__(), name
@@ -157,6 +161,10 @@ def _jax_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, typ
 
 
 def _jax_check(array: Any, operand: str) -> None:
+    import jax
+
+    if isinstance(array, jax.core.Tracer):
+        raise TypeError(f"gemm: {operand} is a {type(array).__module__} {type(array).__name__}, which has no memory")
     if array.is_deleted():
         raise ValueError(f"gemm: {operand} is a JAX array that was deleted or donated")
 

@@ -22,9 +22,6 @@ int failures = 0;
     }                                                                       \
   } while (0)
 
-// Fails when it holds: the bug is gone, and this should become a CHECK.
-#define CHECK_KNOWN_BUG(...) CHECK(!(__VA_ARGS__))
-
 using Shape = std::vector<int64_t>;
 
 // An operand over memory that is never followed (f32, row-major) unless told otherwise.
@@ -155,8 +152,7 @@ void test_fold_to_one_column_keeps_its_rows() {
   Call call = call_of({16, 1, 64}, {64, 1});
   const Problem& p = call.problem;
   const bool column = p.m == 16 && p.n == 1, row = p.m == 1 && p.n == 16, batched = p.batch == 16;
-  // problem.cpp: canonicalise takes ldd from layout_of, which calls this one column-major.
-  CHECK_KNOWN_BUG(batched || (column && call.ldd == call.d.row) || (row && call.d.col == 1));
+  CHECK(batched || (column && call.ldd == call.d.row) || (row && call.d.col == 1));
 }
 
 void test_scalars() {
@@ -413,7 +409,6 @@ void test_canonical_form_computes_the_same() {
     folded += p.batch == 1 && batches > 1;
     transposed += p.transposed;
     packed += p.layout_a == 'x';
-    if (p.n == 1 && p.batch == 1 && batches > 1) continue;  // the known bug of test_fold_to_one_column_keeps_its_rows
     strided_d += p.layout_d == 'x';
     bool fine = aligned(call.a, p.layout_a, call.lda, p.batch, p.align_a) &&
                 aligned(call.b, p.layout_b, call.ldb, p.batch, p.align_b) &&
