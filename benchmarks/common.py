@@ -55,6 +55,18 @@ def rough_us(arm: Arm) -> float:
     return max(start.elapsed_time(end) * 1e3 / 4, 1.0)
 
 
+def warm_up(seconds: float = 2.0) -> None:
+    """Keeps the GPU multiplying until its clock has settled: cold, the first case would run at another one."""
+    import torch
+
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for _ in range(20):
+            torch.mm(a, a)
+        torch.cuda.synchronize()
+
+
 def sustained_us(arms: Sequence[Arm], sets: int, rough: Mapping[str, float], budget_ms: float, rounds: int) -> Rounds:
     """Calls back to back without a pause, replayed from one CUDA graph per arm.
 

@@ -20,7 +20,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import NEIGHBOUR, Arm, default_path, gpu_state, mixed_us, rough_us, surroundings, sustained_us, write_json
+from common import (
+    NEIGHBOUR,
+    Arm,
+    default_path,
+    gpu_state,
+    mixed_us,
+    rough_us,
+    surroundings,
+    sustained_us,
+    warm_up,
+    write_json,
+)
 from report import missed_bars, print_header, print_row, print_summary, summarise, wrong_results
 from suites import DTYPES, LAYOUTS, SUITES, Case, Shape, cases
 
@@ -311,6 +322,7 @@ def main() -> int:
     path = args.json or default_path("kernel_speed", facts["machine"], *(suites or ["shapes"]), *extra)
     print(f"{facts['machine']['gpu']}, torch {facts['versions']['torch']}, {len(todo)} cases; JSON: {path}")
     print_header(regimes)
+    warm_up()
     run = Run(todo, Settings(regimes, args.kernel, args.budget_ms), path, facts)
     run.all(args.limit_seconds)
     print_summary(summarise(run.records, regimes))

@@ -65,6 +65,20 @@ def test_addend_of_any_dtype_and_layout(dtype, c_dtype, c_layout):
         out.check()
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_fp8_results_and_addends(dtype):
+    fp8 = getattr(torch, dtype)
+    a, b = gpu.integers((64, 32), "bf16"), gpu.integers((32, 48), "bf16")
+    c = gpu.integers((64, 48), "bf16").to(fp8)
+    d = cutlass_py.gemm(a, b, c=c, out_dtype=fp8)
+    assert d.dtype == fp8
+    assert torch.equal(d.float(), gpu.expected(a, b, c.double()).float().to(fp8).float())
+    # Overflow as in NumPy's cast: e4m3 has no infinity.
+    large = cutlass_py.gemm(a.new_full((2, 1), 1000.0), a.new_tensor([[1000.0, -1000.0, 0.25]]), out_dtype=fp8).float()
+    assert (torch.isnan if dtype == "float8_e4m3fn" else torch.isinf)(large[:, :2]).all()
+    assert (large[:, 2] > 0).all() and torch.isfinite(large[:, 2]).all()
+
+
 def test_composed_result_is_rounded_once():
     a, b = torch.randn(256, 512, device="cuda", dtype=torch.bfloat16), torch.randn(512, 256, device="cuda").bfloat16()
     c = torch.randn(256, 256, device="cuda")  # f32 beside a bf16 result
@@ -100,7 +114,7 @@ def test_large_misaligned_operands_are_packed():
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "f64"])
-@pytest.mark.parametrize("case", ["both", "a", "b", "one", "folded", "expanded"])
+@pytest.mark.parametrize("case", ["both", "a", "b", "one", "folded", "expanded", "single"])
 def test_batches(dtype, case):
     shapes = {
         "both": ((5, 33, 40), (5, 40, 24)),
@@ -109,14 +123,15 @@ def test_batches(dtype, case):
         "one": ((1, 33, 40), (5, 40, 24)),
         "folded": ((5, 32, 40), (40, 24)),
         "expanded": ((5, 32, 40), (40, 24)),
+        "single": ((16, 1, 64), (64, 1)),
     }
     a, b = (gpu.integers(shape, dtype) for shape in shapes[case])
     if case == "expanded":
         b = b.expand(5, 40, 24)
     d = cutlass_py.gemm(a, b)
-    assert d.shape == (5, a.shape[-2], 24)
+    assert d.shape == torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + (a.shape[-2], b.shape[-1])
     gpu.assert_exact(d, gpu.expected(a, b))
-    c = gpu.integers((a.shape[-2], 24), dtype)
+    c = gpu.integers(tuple(d.shape[-2:]), dtype)
     gpu.assert_exact(cutlass_py.gemm(a, b, c=c, beta=2), gpu.expected(a, b, c, 1, 2))
 
 

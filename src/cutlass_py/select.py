@@ -10,6 +10,7 @@ from ._core import Problem
 from .arguments import describe
 from .cost import estimate
 from .errors import NoKernelError
+from .families import SCHEDULES
 from .gpu import gpu_of
 from .kernels import CutlassKernel, Kernel, Route, Status, all_kernels, candidates
 
@@ -74,23 +75,39 @@ def plan(p: Problem) -> Plan:
         NoKernelError: no kernel fits.
     """
     if p.kernel >= 0:
-        return _plan_of(_forced(all_kernels()[p.kernel], p))
+        return _plan_of(_forced(all_kernels()[p.kernel], p), p)
     if p.empty_product and p.device_id >= 0:
         return Plan()
     ranking = rank(p)
     if not ranking:
         raise NoKernelError(_nothing_fits(p))
-    return _plan_of(ranking[0])
+    return _plan_of(ranking[0], p)
 
 
-def _plan_of(choice: Choice) -> Plan:
+def _plan_of(choice: Choice, p: Problem) -> Plan:
     route, kernel = choice.route, choice.route.kernel
     if not isinstance(kernel, CutlassKernel):
         return Plan(host=kernel.host)
     return Plan(
-        kernel.name, route.pack_a, route.pack_b, route.scratch, choice.raster, choice.swizzle,
-        overlap=kernel.family.api == 3,
-    )  # fmt: skip
+        kernel.name,
+        route.pack_a,
+        route.pack_b,
+        route.scratch,
+        choice.raster,
+        choice.swizzle,
+        overlap=_may_overlap(kernel, p),
+    )
+
+
+def _may_overlap(kernel: CutlassKernel, p: Problem) -> bool:
+    """Whether a launch may start before its predecessor in the stream has ended.
+
+    3.x kernels wait before their first TMA load, and everything else follows from the loads. A C that is read element
+    by element goes through the L1 cache, which may hold lines that the predecessor is still writing.
+    """
+    if kernel.family.api != 3:
+        return False
+    return SCHEDULES[kernel.config.schedule].tma_store or not p.c
 
 
 def _forced(kernel: Kernel, p: Problem) -> Choice:
