@@ -31,9 +31,9 @@ _RATE_2X = {
 _SMALL_TILE_2X = 0.7
 # Narrow accesses of 16-bit types stall 2.x loads: share of the rate by bytes per access.
 _ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5}
-_DIRECT_STORE = 0.93  # share left by an epilogue that stores element by element
 _SM_LOAD = 94e3  # bytes per microsecond that one multiprocessor takes in
-_EPILOGUE = {"coop": 1.8, "pingpong": 0.05}  # microseconds per 128x256 tile that the mainloop does not hide
+_DIRECT_STORE = 0.93  # share of the rate beside an epilogue that stores element by element
+_EPILOGUE = {"tma": 1.8, "direct": 34.0}  # microseconds to store a 128x256 tile, by TMA and element by element
 _LAUNCH = {3: 2.9, 2: 2.5}  # microseconds of an empty problem
 _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
@@ -89,8 +89,11 @@ def _waves_3x(c: KernelConfig, p: Problem, gpu: Gpu) -> float:
         rate *= _DIRECT_STORE
     loaded = (min(tm, rows) + min(tn, cols)) * tk * DTYPES[c.a].itemsize
     step = _both(2 * tm * tn * tk / rate, loaded / _SM_LOAD)
-    epilogue = _EPILOGUE["coop" if schedule.name.startswith("coop") else "pingpong"] * tm * tn / (128 * 256)
-    return waves * (ceil(p.k / tk) * step + epilogue)
+    mainloop = ceil(p.k / tk) * step
+    epilogue = _EPILOGUE["tma" if schedule.tma_store else "direct"] * tm * tn / (128 * 256)
+    if schedule.name.startswith("pingpong"):  # one warpgroup stores while the other multiplies
+        return waves * max(mainloop, (mainloop + epilogue) / 2)
+    return waves * (mainloop + epilogue)
 
 
 def _waves_2x(c: KernelConfig, p: Problem, gpu: Gpu) -> float:
