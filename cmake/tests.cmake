@@ -12,3 +12,10 @@ add_test(NAME pytest COMMAND ${Python_EXECUTABLE} -m pytest -m "not gpu" WORKING
 add_test(NAME pytest-gpu COMMAND ${Python_EXECUTABLE} -m pytest -m gpu WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(pytest PROPERTIES LABELS python)
 set_tests_properties(pytest-gpu PROPERTIES LABELS gpu)
+
+find_program(CUTLASS_PY_SANITIZER compute-sanitizer)
+if(CUTLASS_PY_SANITIZER)
+  add_test(NAME pytest-memcheck WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+           COMMAND ${CUTLASS_PY_SANITIZER} --tool memcheck --error-exitcode 1 ${Python_EXECUTABLE} -m pytest -m memcheck)
+  set_tests_properties(pytest-memcheck PROPERTIES LABELS gpu)
+endif()

@@ -79,6 +79,7 @@ def test_fp8_results_and_addends(dtype):
     assert (large[:, 2] > 0).all() and torch.isfinite(large[:, 2]).all()
 
 
+@pytest.mark.memcheck
 def test_composed_result_is_rounded_once():
     a, b = torch.randn(256, 512, device="cuda", dtype=torch.bfloat16), torch.randn(512, 256, device="cuda").bfloat16()
     c = torch.randn(256, 256, device="cuda")  # f32 beside a bf16 result
@@ -89,6 +90,7 @@ def test_composed_result_is_rounded_once():
     assert (error <= 2**-8 * reference.abs() + 1e-4).all()
 
 
+@pytest.mark.memcheck
 def test_no_unit_stride_is_packed():
     a = gpu.integers((100, 2 * 70), "bf16")[:, ::2]
     b = gpu.integers((3 * 70, 60), "bf16")[::3].T.contiguous().T[:, ::1]
@@ -143,6 +145,7 @@ def test_batch_beyond_65535(dtype, m, n, k):
     gpu.assert_exact(cutlass_py.gemm(strided, b, out_dtype="f64"), torch.bmm(strided.double(), b.double()))
 
 
+@pytest.mark.memcheck
 def test_conventions():
     a, b = gpu.integers((64, 32), "bf16"), gpu.integers((32, 48), "bf16")
     nan = torch.full((64, 48), float("nan"), device="cuda", dtype=torch.bfloat16)
@@ -236,7 +239,7 @@ def test_runs_on_the_current_stream():
     gpu.assert_exact(e, reference)
 
 
-@pytest.mark.parametrize("form", ["torch", "int", "protocol"])
+@pytest.mark.parametrize("form", ["torch", "int", "protocol", "default", "zero"])
 def test_explicit_stream_follows_the_current_one(form):
     a, b = gpu.integers((256, 256), "f16"), gpu.integers((256, 256), "f16")
     source, reference = a.clone(), gpu.expected(a, b)
@@ -250,9 +253,10 @@ def test_explicit_stream_follows_the_current_one(form):
 
     spin()
     a.copy_(source)
-    stream = {"torch": side, "int": side.cuda_stream, "protocol": Protocol()}[form]
+    default = torch.cuda.default_stream()
+    stream = {"torch": side, "int": side.cuda_stream, "protocol": Protocol(), "default": default, "zero": 0}[form]
     d = cutlass_py.gemm(a, b, stream=stream)
-    side.synchronize()
+    (default if form in ("default", "zero") else side).synchronize()
     gpu.assert_exact(d, reference)
 
 
@@ -297,6 +301,39 @@ def test_graph_capture_with_a_new_output():
     a.copy_(gpu.integers((128, 64), "bf16"))
     graph.replay()
     gpu.assert_exact(d, gpu.expected(a, b))
+
+
+def test_capture_with_a_second_stream_is_refused():
+    a, b = gpu.integers((64, 64), "bf16"), gpu.integers((64, 64), "bf16")
+    out, side = torch.zeros_like(a), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        cutlass_py.gemm(a, b, out=out)
+        with pytest.raises(ValueError, match="during graph capture"):
+            cutlass_py.gemm(a, b, out=out, stream=side)
+    graph.replay()
+    gpu.assert_exact(out, gpu.expected(a, b))
+
+
+@pytest.mark.parametrize("shape", [(256, 256, 256), (1000, 1000, 999)], ids=str)
+def test_launches_in_a_row_keep_their_order(shape):
+    """Overlapping launches, scratch used again at once, and a late producer: each call sees what came before it."""
+    m, n, k = shape
+    for _ in range(5):
+        a, b = gpu.integers((m, k), "bf16"), gpu.integers((k, n), "bf16", -1, 2)
+        late, source = torch.zeros_like(a), a.clone()
+        first, second = (torch.zeros(m, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        reference = gpu.expected(a, b)
+        torch.cuda.synchronize()
+        spin(3)
+        late.copy_(source)
+        cutlass_py.gemm(late, b, out=first)
+        cutlass_py.gemm(late, b, out=second, c=first, beta=2)  # reads what was just written
+        cutlass_py.gemm(late, b, out=first, c=second, alpha=0)  # writes what was just read
+        cutlass_py.gemm(late, b, out=second, c=second, beta=-1)  # in place
+        late.zero_()
+        gpu.assert_exact(first, reference + 2 * reference.to(torch.bfloat16).double())
+        gpu.assert_exact(second, reference - first.double())
 
 
 def test_two_threads():

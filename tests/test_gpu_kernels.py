@@ -105,6 +105,39 @@ def test_random(kernel):
     assert torch.equal(d, again)
 
 
+@pytest.mark.parametrize("kernel", KERNELS[::7], ids=lambda k: k.name)
+def test_without_a_product_a_and_b_are_not_read(kernel):
+    if not runs_here(kernel):
+        pytest.skip("another architecture")
+    m, n = kernel.config.tile[:2]
+    a, b = operands(kernel, 1, m, n, 64)
+    c = gpu.integers((m, n), kernel.config.d)
+    keywords = {"c": c, "beta": 2, "kernel": kernel, "compute": "tf32" if kernel.config.a == "tf32" else None}
+    keywords["out_dtype"] = kernel.config.d
+    if not EPILOGUES[kernel.config.epilogue].source:
+        with pytest.raises(ValueError, match="does not read C"):
+            cutlass_py.gemm(a, b, alpha=0, **keywords)
+        keywords |= {"c": None, "beta": None}
+    wanted = torch.zeros(m, n, device="cuda", dtype=torch.float64) if keywords["c"] is None else 2 * c.double()
+    a.fill_(float("nan"))
+    gpu.assert_exact(cutlass_py.gemm(a, b, alpha=0, **keywords), wanted)
+
+
+def test_a_forced_kernel_and_k_0():
+    tma = next(k for k in KERNELS if k.name.startswith("sm90_gemm_bf16_bf16_f32_bf16_tt") and runs_here(k))
+    a, b = gpu.integers((64, 0), "bf16"), gpu.integers((0, 64), "bf16")
+    assert (cutlass_py.gemm(a, b, kernel=tma) == 0).all()
+
+
+@pytest.mark.memcheck
+def test_one_kernel_of_each_family():
+    families = {k.config.family: k for k in KERNELS if runs_here(k) and k.config.a != "tf32"}
+    for kernel in families.values():
+        m, n, k = kernel.config.tile
+        a, b = operands(kernel, 1, m + 8, n + 8, k + 8)
+        gpu.assert_exact(cutlass_py.gemm(a, b, out_dtype=kernel.config.d, kernel=kernel), gpu.expected(a, b))
+
+
 def test_tf32_needs_compute():
     tf32 = next(k for k in KERNELS if k.config.a == "tf32")
     a = torch.ones(8, 8, device="cuda")

@@ -32,7 +32,7 @@ Args:
         (f32 inputs on tensor cores), "f64" (f64 inputs).
     out_dtype: dtype of a new result, by default the inputs' (fp8: bf16). A name ("bf16"), NumPy's or
         ml_dtypes' dtype, or the framework's own.
-    kernel: run this kernel (a Kernel or its name) and no other.
+    kernel: run this kernel (a Kernel or its name) and no other; it must take the operands as they lie.
     stream: CUDA stream to launch on: an int, a torch or CuPy stream, or anything with __cuda_stream__. By
         default the framework's current stream. With it, ordering other streams behind the launch is the caller's.
 

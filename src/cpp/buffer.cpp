@@ -43,7 +43,7 @@ Buffer::Memory::~Memory() {
   try {
     device::Guard guard(device_id);
     const device::Stream own = device::own_stream(device_id);
-    if (last_consumer) device::wait(own, last_consumer);
+    for (device::Stream consumer : consumers) device::wait(own, consumer);
     device::release(data, own);
   } catch (const CudaError&) {
     // The context is going down, and the memory with it.
@@ -67,7 +67,7 @@ nb::object Buffer::dlpack(nb::handle stream, nb::handle max_version) const {
     const device::Stream own = device::own_stream(memory_->device_id);
     if (consumer != own) {
       device::wait(consumer, own);
-      memory_->last_consumer = consumer;
+      memory_->consumers.insert(consumer);
     }
   }
   auto* exported = new Export{{}, shape_, memory_};

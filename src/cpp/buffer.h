@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <vector>
 
 #include <dlpack/dlpack.h>
@@ -14,8 +15,8 @@ namespace cutlass_py {
 
 namespace nb = nanobind;
 
-// Allocated from, and freed to, this package's pool in the order of its own stream, so that no stream of the caller's
-// has to outlive it. Whoever writes it makes that stream follow the write.
+// Allocated from, and freed to, this package's pool in the order of its own stream. Whoever writes it makes that stream
+// follow the write.
 class Buffer {
  public:
   Buffer(std::vector<int64_t> shape, Dtype dtype, int device_id);
@@ -23,13 +24,14 @@ class Buffer {
   // stream: None (legacy default stream), -1 (no synchronisation), or a CUDA stream, which is made to follow the
   // result. max_version: the consumer's newest DLPack version, or None, which asks for the legacy struct.
   nb::object dlpack(nb::handle stream, nb::handle max_version) const;
+  void* data() const { return memory_->data; }
   nb::typed<nb::tuple, int, int> dlpack_device() const { return nb::make_tuple(int(kDLCUDA), memory_->device_id); }
 
  private:
   struct Memory {
     void* data = nullptr;
     int device_id = 0;
-    device::Stream last_consumer = nullptr;  // freed behind it
+    std::set<device::Stream> consumers;  // freed behind all of them
     ~Memory();
   };
   struct Export;

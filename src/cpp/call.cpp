@@ -63,7 +63,7 @@ Call canonical_call(const Operands& operands, const Keywords& keywords) {
                            operands.out ? &operands.out.operand : nullptr, options_from(keywords));
   call.problem.kernel = kernel_number(keywords.kernel);
   if (call.suspect_count) {  // rare: bytes interleave; numpy's exact solver decides
-    nb::object shares = nb::module_::import_("cutlass_py.frameworks").attr("shares_memory");
+    nb::object shares = nb::module_::import_("cutlass_py.host").attr("shares_memory");
     nb::object out = host_operand(call.suspected_out, call.out_rows, call.out_cols, call.out_batch);
     for (int i = 0; i < call.suspect_count; ++i) {
       const Call::Suspect& suspect = call.suspects[i];
@@ -77,13 +77,7 @@ Call canonical_call(const Operands& operands, const Keywords& keywords) {
 }
 
 void check_devices(const Operands& operands) {
-  const Operand& a = operands.a.operand;
-  for (int i = 1; i < operands.count; ++i) {
-    const Operand& x = operands.given[i]->operand;
-    if (x.device == a.device) continue;
-    throw std::invalid_argument("gemm: a is on " + to_string(a.device) + " but " + x.name + " is on " +
-                                to_string(x.device));
-  }
+  for (int i = 1; i < operands.count; ++i) check_same_device(operands.a.operand, operands.given[i]->operand);
 }
 
 // A new array of the caller's kind for the result.
@@ -105,7 +99,13 @@ struct Result {
       const int ordinal = device.type == DeviceType::cuda ? device.id : -1;
       array = row.attr("empty")(nb::tuple(shape), dtype_name(call.problem.d), ordinal,
                                 reinterpret_cast<uintptr_t>(stream), like.inner.is_valid());
-      on_own_stream = nb::isinstance<Buffer>(array);
+      if (nb::isinstance<Buffer>(array)) {
+        on_own_stream = true;
+        call.d.data = nb::cast<Buffer&>(array).data();
+        const Stream own = device::own_stream(device.id);
+        if (own != stream) device::wait(stream, own);
+        return;
+      }
       view.open(array, "out");
       view.import(stream);
     }
@@ -157,8 +157,10 @@ nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
   const int device_id = operands.a.operand.device.id;
   device::Guard guard(device_id);
   const Streams streams(operands, device_id, keywords.stream);
-  if (streams.streamless && device::capturing(streams.launch)) {
-    throw std::invalid_argument("gemm: arrays of a framework without streams (JAX) cannot take part in graph capture");
+  if (streams.several() && device::capturing(streams.launch)) {
+    throw std::invalid_argument(
+        "gemm: during graph capture all operands must belong to one framework and its current stream must be the one "
+        "that captures: an event of another stream would end the capture");
   }
   for (int i = 0; i < operands.count; ++i) operands.given[i]->import(streams.launch);
   Call call = canonical_call(operands, keywords);
@@ -171,12 +173,15 @@ nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
     streams.before();
     run_on_device(call, plan, streams.launch);
     streams.after();
-    if (result.on_own_stream && streams.launch != device::own_stream(device_id)) {
-      device::wait(device::own_stream(device_id), streams.launch);
+    if (result.on_own_stream || streams.streamless) {  // what this package owes to others is ordered by its own stream
+      if (streams.launch != device::own_stream(device_id)) {
+        device::wait(device::own_stream(device_id), streams.launch);
+      }
     }
-    release_when_done(operands, streams);
   }
-  return operands.out ? nb::borrow(keywords.out) : result.finish();
+  nb::object returned = operands.out ? nb::borrow(keywords.out) : result.finish();
+  if (streams.streamless) release_when_done(operands, device::own_stream(device_id));
+  return returned;
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ struct PerDevice {
   Info info;
   cudaMemPool_t pool = nullptr;
   cudaStream_t stream = nullptr;
+  std::mutex ordering;  // of `event`
   cudaEvent_t event = nullptr;
 };
 
@@ -48,7 +49,7 @@ PerDevice& per_device(int ordinal) {
     pool.allocType = cudaMemAllocationTypePinned;
     pool.location = {cudaMemLocationTypeDevice, ordinal};
     check(cudaMemPoolCreate(&device.pool, &pool), "cudaMemPoolCreate");
-    uint64_t keep = UINT64_MAX;  // what was freed stays for the next call instead of going back at each synchronisation
+    uint64_t keep = uint64_t(1) << 30;  // bytes that stay for the next call instead of going back at a synchronisation
     check(cudaMemPoolSetAttribute(device.pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
     check(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     check(cudaEventCreateWithFlags(&device.event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
@@ -69,7 +70,10 @@ std::string why_none() {
   int devices = 0;
   cudaError_t error = cudaGetDeviceCount(&devices);
   cudaGetLastError();
-  if (error == cudaErrorInsufficientDriver) return "no NVIDIA driver was found, or one too old for CUDA 13.0";
+  if (error == cudaErrorInsufficientDriver) {
+    return "no NVIDIA driver was found, or one too old for CUDA " + std::to_string(CUDART_VERSION / 1000) + "." +
+           std::to_string(CUDART_VERSION % 1000 / 10);
+  }
   return error == cudaSuccess ? "no GPU was found" : cudaGetErrorString(error);
 }
 
@@ -89,23 +93,34 @@ Guard::~Guard() {
 
 bool capturing(Stream stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  // The legacy stream cannot be queried while another one captures; the launch will say so itself.
-  if (cudaStreamIsCapturing(handle(stream), &status) != cudaSuccess) cudaGetLastError();
+  if (cudaStreamIsCapturing(handle(stream), &status) != cudaSuccess) {
+    cudaGetLastError();  // the legacy stream while another one captures: the launch will say so itself
+    return false;
+  }
   return status != cudaStreamCaptureStatusNone;
 }
 
 void wait(Stream waiter, Stream signaler) {
   int ordinal = 0;
   check(cudaGetDevice(&ordinal), "cudaGetDevice");
-  // One event per device serves every pair: a wait refers to the record before it. The caller holds the GIL.
-  cudaEvent_t event = per_device(ordinal).event;
-  check(cudaEventRecord(event, handle(signaler)), "cudaEventRecord");
-  check(cudaStreamWaitEvent(handle(waiter), event, 0), "cudaStreamWaitEvent");
+  // One event per device serves every pair: a wait refers to the record before it. Not under the GIL alone: deleters
+  // of results run on whatever thread their owner likes.
+  PerDevice& device = per_device(ordinal);
+  std::lock_guard lock(device.ordering);
+  check(cudaEventRecord(device.event, handle(signaler)), "cudaEventRecord");
+  check(cudaStreamWaitEvent(handle(waiter), device.event, 0), "cudaStreamWaitEvent");
 }
 
 void* allocate(size_t bytes, int ordinal, Stream stream) {
   void* memory = nullptr;
-  check(cudaMallocFromPoolAsync(&memory, bytes, per_device(ordinal).pool, handle(stream)), "cudaMallocFromPoolAsync");
+  const cudaMemPool_t pool = per_device(ordinal).pool;
+  cudaError_t error = cudaMallocFromPoolAsync(&memory, bytes, pool, handle(stream));
+  if (error == cudaErrorMemoryAllocation) {  // give back what the pool keeps, and try once more
+    cudaGetLastError();
+    cudaMemPoolTrimTo(pool, 0);
+    error = cudaMallocFromPoolAsync(&memory, bytes, pool, handle(stream));
+  }
+  check(error, "cudaMallocFromPoolAsync");
   return memory;
 }
 

@@ -134,7 +134,7 @@ Device announced_device(nb::handle object, const std::string& name) {
   for (int i = 0; i < 2; ++i) {
     nb::handle item = PyTuple_GetItem(pair.ptr(), i);
     if (!PyIndex_Check(item.ptr())) refuse("holds a " + name_of_type(item));
-    numbers[i] = nb::cast<int>(nb::int_(item));
+    if (!nb::try_cast<int>(nb::int_(item), numbers[i])) refuse("holds a number out of range");
   }
   return device_of({DLDeviceType(numbers[0]), numbers[1]}, name);
 }

@@ -47,7 +47,6 @@ typedef struct CutlassPyFacts {
 typedef struct CutlassPyKernel {
   const char* name;
   CutlassPyFacts facts;
-  int (*can_implement)(const CutlassPyGemm*); /* CUTLASS's own opinion, for diagnosis only; it is not relied upon */
   size_t (*workspace_size)(const CutlassPyGemm*);
   int (*run)(const CutlassPyGemm*);
 } CutlassPyKernel;
@@ -74,7 +73,6 @@ typedef struct CutlassPyLibrary {
   const CutlassPyKernel* const* kernels;
   const CutlassPyElementwise* elementwise; /* null in a library of kernels only */
   const char* (*error_string)(int status); /* "cudaErrorInvalidValue: invalid argument" */
-  const char* build;                       /* "CUTLASS 4.2.0, nvcc 13.0.88" */
 } CutlassPyLibrary;
 
 typedef const CutlassPyLibrary* (*CutlassPyLibraryEntry)(void); /* the type of cutlass_py_library */

@@ -121,12 +121,6 @@ const ComputeRow& compute_row(const Operand& a, const Options& options) {
          " inputs");
 }
 
-void check_device(const Operand& a, const Operand& x) {
-  if (x.device != a.device) {
-    refuse(std::string(a.name) + " is on " + to_string(a.device) + " but " + x.name + " is on " + to_string(x.device));
-  }
-}
-
 // (b, m, k) @ (k, n) with the batch lying on top of the rows is one tall problem.
 void fold_batch(Call& call, int64_t& m, int64_t& batch) {
   auto stacked = [&](const Matrix& x) { return x.batch == m * x.row; };
@@ -158,6 +152,12 @@ void check_out(Call& call, const Operand& a, const Operand& b, int64_t m, int64_
 
 }  // namespace
 
+void check_same_device(const Operand& a, const Operand& x) {
+  if (x.device != a.device) {
+    refuse(std::string(a.name) + " is on " + to_string(a.device) + " but " + x.name + " is on " + to_string(x.device));
+  }
+}
+
 std::string to_string(Device device) {
   return (device.type == DeviceType::cpu ? "cpu" : "cuda:" + std::to_string(device.id));
 }
@@ -178,7 +178,6 @@ bool surely_disjoint(const Matrix& x, int64_t x_rows, int64_t x_cols, const Matr
 Call canonicalise(const Operand& a, const Operand& b, const Operand* c, const Operand* out, const Options& options) {
   check_rank(a);
   check_rank(b);
-  check_device(a, b);
   if (a.dtype != b.dtype) {
     refuse_dtype(std::string(a.name) + " is " + dtype_name(a.dtype) + " but " + b.name + " is " + dtype_name(b.dtype) +
                  "; both must have the same dtype");
@@ -195,7 +194,6 @@ Call canonicalise(const Operand& a, const Operand& b, const Operand* c, const Op
 
   Dtype d_dtype = options.out_dtype != Dtype::none ? options.out_dtype : compute.output;
   if (out) {
-    check_device(a, *out);
     if (out->rank != call.out_rank || !std::equal(out->shape, out->shape + out->rank, call.out_shape)) {
       Operand expected = a;
       expected.rank = call.out_rank;
@@ -210,7 +208,6 @@ Call canonicalise(const Operand& a, const Operand& b, const Operand* c, const Op
     d_dtype = out->dtype;
   }
   if (c) {
-    check_device(a, *c);
     check_rank(*c);
     if (rows(*c) != m || cols(*c) != n || (batch_of(*c) != 1 && batch_of(*c) != batch)) {
       refuse(found(*c) + "; expected (" + std::to_string(m) + ", " + std::to_string(n) + ")" +

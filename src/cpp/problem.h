@@ -108,7 +108,11 @@ struct DtypeError : std::invalid_argument {  // becomes a TypeError
   using std::invalid_argument::invalid_argument;
 };
 
-// Everything that can be said without touching memory: ranks, shapes, dtypes, devices, strides, overlap.
+// Throws std::invalid_argument that names both devices. Before canonicalise, because operands are read with a device in
+// mind.
+void check_same_device(const Operand& a, const Operand& x);
+
+// Everything else that can be said without touching memory: ranks, shapes, dtypes, strides, overlap.
 // `out` and `c` may be null; without `out`, D is taken as a new row-major array and call.d.data stays null.
 // Throws std::invalid_argument (ValueError) and DtypeError (TypeError).
 Call canonicalise(const Operand& a, const Operand& b, const Operand* c, const Operand* out, const Options& options);

@@ -42,7 +42,7 @@ CutlassPyArray array_of(const Matrix& matrix) {
   return {matrix.data, int32_t(matrix.dtype), matrix.row, matrix.col, matrix.batch};
 }
 
-// A packed copy: rows padded to 16 bytes and one extra line, so that TMA takes it.
+// A packed copy: rows padded to 16 bytes, so that TMA takes it.
 struct Packing {
   Matrix packed;
   int64_t ld = 0;

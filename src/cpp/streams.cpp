@@ -55,19 +55,27 @@ void on_device_done(void* argument) {
   if (Py_IsInitialized()) Py_AddPendingCall(&release_finished, nullptr);
 }
 
+Stream stream_handle(nb::handle number) {
+  const unsigned long long handle =
+      PyLong_Check(number.ptr()) && !PyBool_Check(number.ptr()) ? PyLong_AsUnsignedLongLong(number.ptr()) : ~0ull;
+  PyErr_Clear();  // negative, or more than 64 bits
+  if (handle == ~0ull) throw nb::type_error("gemm: stream is not the handle of a CUDA stream");
+  return reinterpret_cast<Stream>(uintptr_t(handle));
+}
+
 }  // namespace
 
 device::Stream stream_from(nb::handle value) {
-  if (PyLong_Check(value.ptr())) return reinterpret_cast<Stream>(nb::cast<uintptr_t>(value));
+  if (PyLong_Check(value.ptr())) return stream_handle(value);
   if (nb::hasattr(value, "__cuda_stream__")) {
     nb::object pair = value.attr("__cuda_stream__")();
     if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) {
       throw nb::type_error("gemm: stream.__cuda_stream__() must return a version and a handle");
     }
-    return reinterpret_cast<Stream>(nb::cast<uintptr_t>(nb::handle(PyTuple_GetItem(pair.ptr(), 1))));
+    return stream_handle(PyTuple_GetItem(pair.ptr(), 1));
   }
   for (const char* attribute : {"cuda_stream", "ptr"}) {  // torch, CuPy
-    if (nb::hasattr(value, attribute)) return reinterpret_cast<Stream>(nb::cast<uintptr_t>(value.attr(attribute)));
+    if (nb::hasattr(value, attribute)) return stream_handle(value.attr(attribute));
   }
   throw nb::type_error("gemm: stream must be an int, a torch or CuPy stream, or have __cuda_stream__");
 }
@@ -91,6 +99,12 @@ Streams::Streams(const Operands& operands, int device_id, nb::handle requested) 
   if (!chosen) launch = device::own_stream(device_id);
 }
 
+bool Streams::several() const {
+  bool several = streamless;
+  for (int i = 0; i < other_count; ++i) several |= others[i].stream != launch;
+  return several;
+}
+
 void Streams::before() const {
   for (int i = 0; i < other_count; ++i) {
     if (others[i].stream != launch) device::wait(launch, others[i].stream);
@@ -111,8 +125,7 @@ bool Streams::seen(const void* framework) const {
   return false;
 }
 
-void release_when_done(Operands& operands, const Streams& streams) {
-  if (!streams.streamless) return;
+void release_when_done(Operands& operands, Stream stream) {
   release_finished(nullptr);
   auto batch = std::make_unique<Batch>();
   for (int i = 0; i < operands.count; ++i) {
@@ -120,7 +133,9 @@ void release_when_done(Operands& operands, const Streams& streams) {
     if (view.type->has_stream) continue;
     if (View::Managed managed = view.take_managed(); managed.deleter) batch->push_back(managed);
   }
-  if (!batch->empty()) device::when_done(streams.launch, &on_device_done, batch.release());
+  if (batch->empty()) return;
+  device::when_done(stream, &on_device_done, batch.get());
+  batch.release();
 }
 
 }  // namespace cutlass_py

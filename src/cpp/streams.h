@@ -19,6 +19,9 @@ struct Streams {
 
   Streams(const Operands& operands, int device_id, nb::handle requested);
 
+  // Whether the call has to be ordered with any stream but the one it runs on.
+  bool several() const;
+
   // The launch follows what the operands' frameworks have queued. (__dlpack__ does this itself; the exchange API not.)
   void before() const;
   // What the frameworks queue next, reuse of the operands' memory included, follows the launch. With stream= that order
@@ -32,8 +35,8 @@ struct Streams {
 // A CUDA stream given as an int, by the __cuda_stream__ protocol, or as torch's or CuPy's object.
 device::Stream stream_from(nb::handle value);
 
-// Keeps the operands of frameworks without a current stream until the device has passed the launch: their memory may be
-// reused as soon as it is released.
-void release_when_done(Operands& operands, const Streams& streams);
+// Keeps the operands of frameworks without a current stream until the device has passed what is queued on `stream`:
+// their memory may be reused as soon as it is released.
+void release_when_done(Operands& operands, device::Stream stream);
 
 }  // namespace cutlass_py

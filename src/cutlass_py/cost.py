@@ -91,7 +91,7 @@ def _waves_3x(c: KernelConfig, p: Problem, gpu: Gpu) -> float:
     step = _both(2 * tm * tn * tk / rate, loaded / _SM_LOAD)
     mainloop = ceil(p.k / tk) * step
     epilogue = _EPILOGUE["tma" if schedule.tma_store else "direct"] * tm * tn / (128 * 256)
-    if schedule.name.startswith("pingpong"):  # one warpgroup stores while the other multiplies
+    if schedule.pingpong:
         return waves * max(mainloop, (mainloop + epilogue) / 2)
     return waves * (mainloop + epilogue)
 

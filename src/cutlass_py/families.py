@@ -30,7 +30,7 @@ class Dtype:
         return self.bits // 8
 
 
-# The order is the numbering used by C++ (problem.h, elementwise.cu): append only.
+# The order is the numbering used by C++ (dtype.h): append only.
 _DTYPES = [
     Dtype("f16", 16, "cutlass::half_t", 2, "float16"),
     Dtype("bf16", 16, "cutlass::bfloat16_t", 4, "bfloat16"),
@@ -79,6 +79,11 @@ class Schedule:
     mainloop: str
     epilogue: str
     swap: bool = False
+
+    @property
+    def pingpong(self) -> bool:
+        """Whether two warpgroups take turns: one stores its tile while the other multiplies."""
+        return "Pingpong" in self.mainloop
 
     @property
     def tma_store(self) -> bool:

@@ -42,9 +42,12 @@ class Framework:
     differentiates: bool = False
 
 
+_NATIVE = ("f16", "f32", "f64")  # every framework can name these
+
+
 def _carried(make: Callable[[str], Any], dtype: str, typed: bool) -> Any:
     """An array by NumPy dtype name; as a TypedView of integers where the caller works with those."""
-    if not typed or dtype in ("f16", "f32", "f64"):  # every framework can name these
+    if not typed or dtype in _NATIVE:
         return make(DTYPES[dtype].numpy)
     return TypedView(make(_CARRIER[DTYPES[dtype].itemsize]), dtype)
 
@@ -89,7 +92,10 @@ def _torch_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, t
         if device < 0:
             return torch.empty(shape, dtype=getattr(torch, name))
         # Allocated under the launch stream, so that the caching allocator orders the memory's reuse behind it.
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
+        # ExternalStream(0) would be a stream of torch's pool, not the default one.
+        default = torch.cuda.default_stream(device)
+        launch = default if stream == 0 else torch.cuda.ExternalStream(stream, device=device)
+        with torch.cuda.stream(launch):
             return torch.empty(shape, dtype=getattr(torch, name), device=f"cuda:{device}")
 
     return _carried(make, dtype, typed)
@@ -132,7 +138,7 @@ def _cupy_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, ty
     import cupy
 
     # CuPy names no bfloat16 or fp8: those come back as integers with their dtype beside them.
-    typed = typed or dtype not in ("f16", "f32", "f64")
+    typed = typed or dtype not in _NATIVE
     with cupy.cuda.Device(device):
         if stream == _cupy_stream(device):
             return _carried(lambda name: cupy.empty(shape, name), dtype, typed)
@@ -233,44 +239,3 @@ def dtype_index(value: Any, parameter: str) -> int:
     if name is None:
         raise TypeError(f"gemm: {parameter} is {value!r}; expected one of {', '.join(STORAGE)} or a framework's dtype")
     return STORAGE[name]
-
-
-# ---------------------------------------------------------------------------------------------------- host memory
-
-HostOperand = tuple[int, str, tuple[int, int, int], tuple[int, int, int]]  # address, dtype, shape, strides in bytes
-
-
-class _Memory:
-    def __init__(self, operand: HostOperand) -> None:
-        address, dtype, shape, strides = operand
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (address, False),
-            "shape": shape,
-            "strides": strides,
-            "typestr": f"<u{DTYPES[dtype].itemsize}",
-        }
-
-
-def host_array(operand: HostOperand) -> Any:
-    """A NumPy array over memory that somebody else keeps alive for the duration of a call."""
-    import ml_dtypes  # noqa: F401
-    import numpy as np
-
-    _, dtype, shape, _ = operand
-    if 0 in shape:
-        return np.empty(shape, DTYPES[dtype].numpy)
-    return np.asarray(_Memory(operand)).view(DTYPES[dtype].numpy)
-
-
-def shares_memory(x: HostOperand, y: HostOperand) -> bool:
-    """Whether two strided operands share an element; the memory itself (on a device, perhaps) is not touched."""
-    import numpy as np
-
-    if 0 in x[2] or 0 in y[2]:
-        return False
-    try:
-        limit: Any = 1_000_000  # candidate solutions; NumPy's stubs know only its two special values
-        return bool(np.shares_memory(np.asarray(_Memory(x)), np.asarray(_Memory(y)), max_work=limit))
-    except np.exceptions.TooHardError:
-        return True  # refusing is safe

@@ -33,7 +33,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Plan:
-    """What call.cpp needs to repeat a choice. See `struct Plan` there."""
+    """What the warm path needs to repeat a choice: `struct Plan` in plan.h."""
 
     kernel: str | None = None
     pack_a: str | None = None
@@ -86,10 +86,13 @@ def plan(p: Problem) -> Plan:
         ValueError: the kernel asked for does not fit.
         NoKernelError: no kernel fits.
     """
-    if p.kernel >= 0:
-        return _plan_of(_forced(all_kernels()[p.kernel], p), p)
+    forced = _forced(all_kernels()[p.kernel], p) if p.kernel >= 0 else None
     if p.empty_product and p.device_id >= 0:
-        return Plan()
+        return (
+            Plan()
+        )  # the composed epilogue alone: a kernel would read A and B, or wait for tiles of k that never come
+    if forced:
+        return _plan_of(forced, p)
     ranking = rank(p)
     if not ranking:
         raise NoKernelError(_nothing_fits(p))
@@ -107,11 +110,11 @@ def _plan_of(choice: Choice, p: Problem) -> Plan:
         route.scratch,
         choice.raster,
         choice.swizzle,
-        overlap=_may_overlap(kernel, p),
+        overlap=_may_overlap(kernel, route, p),
     )
 
 
-def _may_overlap(kernel: CutlassKernel, p: Problem) -> bool:
+def _may_overlap(kernel: CutlassKernel, route: Route, p: Problem) -> bool:
     """Whether a launch may start before its predecessor in the stream has ended.
 
     3.x kernels wait before their first TMA load, and everything else follows from the loads. A C that is read element
@@ -119,16 +122,16 @@ def _may_overlap(kernel: CutlassKernel, p: Problem) -> bool:
     """
     if kernel.family.api != 3:
         return False
-    return SCHEDULES[kernel.config.schedule].tma_store or not p.c
+    return SCHEDULES[kernel.config.schedule].tma_store or not p.c or bool(route.scratch)
 
 
 def _forced(kernel: Kernel, p: Problem) -> Choice:
     if not kernel.compiled:
         raise ValueError(f"gemm: kernel {kernel.name} is declared but not in the built set (CUTLASS_PY_KERNELS)")
     route = kernel.route(p, gpu_of(p))
-    error = route.error if isinstance(route, Status) else next(iter(route.detours), None)
-    if error or isinstance(route, Status):
-        raise ValueError(f"gemm: kernel {kernel.name} does not fit {describe(p)}: {error}")
+    if isinstance(route, Status) or route.detours:
+        reason = route.error if isinstance(route, Status) else route.detours[0]
+        raise ValueError(f"gemm: kernel {kernel.name} does not fit {describe(p)}: {reason}")
     return _choice(route, p)
 
 

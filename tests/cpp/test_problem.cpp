@@ -471,7 +471,7 @@ void test_messages() {
         "gemm: a is f32 but b is bf16; both must have the same dtype");
   Operand far = b;
   far.device = {DeviceType::cuda, 2};
-  CHECK(message<Value>([&] { canonicalise(a, far, nullptr, nullptr, {}); }) == "gemm: a is on cpu but b is on cuda:2");
+  CHECK(message<Value>([&] { check_same_device(a, far); }) == "gemm: a is on cpu but b is on cuda:2");
   Operand out = operand("out", {3, 6});
   CHECK(with(nullptr, &out) == "gemm: out is (3, 6); expected (3, 5)");
   out = operand("out", {3, 5});

@@ -58,8 +58,6 @@ struct Gemm2x {
                      g.c ? g.ldc : g.ldd, g.ldd);
   }
 
-  static int can_implement(const CutlassPyGemm* g) { return int(Device::can_implement(arguments(*g))); }
-
   static size_t workspace_size(const CutlassPyGemm*) { return 0; }  // no split-K through these kernels
 
   static int launch(const CutlassPyGemm& g) {

@@ -114,8 +114,6 @@ struct Gemm3x {
     return args;
   }
 
-  static int can_implement(const CutlassPyGemm* g) { return Kernel::can_implement(arguments(*g)) ? 0 : 1; }
-
   static size_t workspace_size(const CutlassPyGemm* g) { return Kernel::get_workspace_size(arguments(*g)); }
 
   static int run(const CutlassPyGemm* g) {

@@ -55,7 +55,7 @@ inline int launch_status(cudaError_t error) {
 // The descriptor of one kernel: facts from the type, functions from its launcher.
 template <class Gemm>
 constexpr CutlassPyKernel describe(const char* name) {
-  return CutlassPyKernel{name, Gemm::facts(), &Gemm::can_implement, &Gemm::workspace_size, &Gemm::run};
+  return CutlassPyKernel{name, Gemm::facts(), &Gemm::workspace_size, &Gemm::run};
 }
 
 }  // namespace cutlass_py

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .._core import Problem
 from ..families import DTYPES, accumulator
-from ..frameworks import HostOperand, host_array
 from ..gpu import Gpu
+from ..host import HostOperand, host_array
 from ..kernels import Design, Kernel, KernelMetadata, OperandMetadata, Route, Status
 
 

@@ -1,0 +1,45 @@
+"""Canonical operands as NumPy arrays: for the CPU's kernel, and for the question whether two of them share elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .families import DTYPES
+
+HostOperand = tuple[int, str, tuple[int, int, int], tuple[int, int, int]]  # address, dtype, shape, strides in bytes
+
+
+class _Memory:
+    def __init__(self, operand: HostOperand) -> None:
+        address, dtype, shape, strides = operand
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, False),
+            "shape": shape,
+            "strides": strides,
+            "typestr": f"<u{DTYPES[dtype].itemsize}",
+        }
+
+
+def host_array(operand: HostOperand) -> Any:
+    """A NumPy array over memory that somebody else keeps alive for the duration of a call."""
+    import ml_dtypes  # noqa: F401
+    import numpy as np
+
+    _, dtype, shape, _ = operand
+    if 0 in shape:
+        return np.empty(shape, DTYPES[dtype].numpy)
+    return np.asarray(_Memory(operand)).view(DTYPES[dtype].numpy)
+
+
+def shares_memory(x: HostOperand, y: HostOperand) -> bool:
+    """Whether two strided operands share an element; the memory itself (on a device, perhaps) is not touched."""
+    import numpy as np
+
+    if 0 in x[2] or 0 in y[2]:
+        return False
+    try:
+        limit: Any = 1_000_000  # candidate solutions; NumPy's stubs know only its two special values
+        return bool(np.shares_memory(np.asarray(_Memory(x)), np.asarray(_Memory(y)), max_work=limit))
+    except np.exceptions.TooHardError:
+        return True  # refusing is safe
