@@ -157,7 +157,7 @@ nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
   const int device_id = operands.a.operand.device.id;
   device::Guard guard(device_id);
   const Streams streams(operands, device_id, keywords.stream);
-  if (streams.several() && device::capturing(streams.launch)) {
+  if (streams.several() && streams.capturing()) {
     throw std::invalid_argument(
         "gemm: during graph capture all operands must belong to one framework and its current stream must be the one "
         "that captures: an event of another stream would end the capture");

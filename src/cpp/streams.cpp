@@ -105,6 +105,12 @@ bool Streams::several() const {
   return several;
 }
 
+bool Streams::capturing() const {
+  bool capturing = device::capturing(launch);
+  for (int i = 0; i < other_count; ++i) capturing |= device::capturing(others[i].stream);
+  return capturing;
+}
+
 void Streams::before() const {
   for (int i = 0; i < other_count; ++i) {
     if (others[i].stream != launch) device::wait(launch, others[i].stream);

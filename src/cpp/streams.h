@@ -21,6 +21,8 @@ struct Streams {
 
   // Whether the call has to be ordered with any stream but the one it runs on.
   bool several() const;
+  // Whether any of them is being captured into a graph.
+  bool capturing() const;
 
   // The launch follows what the operands' frameworks have queued. (__dlpack__ does this itself; the exchange API not.)
   void before() const;
