@@ -49,11 +49,16 @@ def info(options: argparse.Namespace) -> int:
 
 
 def _device_line(device: dict[str, object]) -> str:
+    from .families import FAMILIES
+    from .kernels import get_kernels
+
     cc = int(str(device["cc"]))
-    line = f"{device['name']}, compute capability {cc / 10:.1f}, {device['sm_count']} multiprocessors"
-    if cc < 80:
-        return line + ": too old, nothing here runs on it"
-    return line if cc <= 90 else line + ": newer than every built architecture, runs the sm80 kernels from PTX"
+    usable = len(get_kernels(cc=cc))
+    line = f"{device['name']}, compute capability {cc / 10:.1f}, {device['sm_count']} multiprocessors: "
+    if not usable:
+        return line + "none of the compiled kernels runs on it"
+    newer = cc > max(family.cc[0] for family in FAMILIES.values())
+    return line + f"{usable} kernels run on it" + (", from PTX: it is newer than what was built for" if newer else "")
 
 
 def kernels(options: argparse.Namespace) -> int:
