@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import numpy as np
@@ -37,6 +39,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"no GPU: {device}"))
         elif item.get_closest_marker("sm90") and cc != 90:
             item.add_marker(pytest.mark.skip(reason=f"needs compute capability 9.0: {device}"))
+
+
+# Several processes share a GPU under xdist, and torch and this package need memory beside JAX.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Where there is a GPU, JAX would put every array on it: tests without the mark are about the CPU."""
+    if item.get_closest_marker("gpu") or not _device()[0] or not find_spec("jax"):
+        yield
+        return
+    import jax
+
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
 
 
 @pytest.fixture

@@ -108,6 +108,7 @@ def test_jax(jax, dtype):
     d = cutlass_py.gemm(a, b)
     assert isinstance(d, jax.Array) and d.dtype == dtype
     np.testing.assert_array_equal(np.asarray(d, np.float64), x @ y)
+    assert cutlass_py.gemm(a, b, out_dtype="f64").dtype == np.float64
     with pytest.raises(TypeError, match="immutable"):
         cutlass_py.gemm(a, b, out=d)
 

@@ -162,6 +162,7 @@ void bind_metadata(nb::module_& m) {
           },
           nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
           "copy"_a = nb::none())
+      .def_prop_ro("dtype", [](const Buffer& b) { return dtype_name(b.dtype()); })
       .def("__dlpack_device__", &Buffer::dlpack_device);
 }
 

@@ -24,6 +24,7 @@ class Buffer {
   // stream: None (legacy default stream), -1 (no synchronisation), or a CUDA stream, which is made to follow the
   // result. max_version: the consumer's newest DLPack version, or None, which asks for the legacy struct.
   nb::object dlpack(nb::handle stream, nb::handle max_version) const;
+  Dtype dtype() const { return dtype_; }
   void* data() const { return memory_->data; }
   nb::typed<nb::tuple, int, int> dlpack_device() const { return nb::make_tuple(int(kDLCUDA), memory_->device_id); }
 

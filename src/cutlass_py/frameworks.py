@@ -179,7 +179,8 @@ def _jax_finish(array: Any) -> Any:
     import jax
 
     if isinstance(array, Buffer):
-        return jax.dlpack.from_dlpack(array)
+        with jax.enable_x64(array.dtype == "f64" or jax.config.jax_enable_x64):
+            return jax.dlpack.from_dlpack(array)
     if isinstance(array, TypedView):
         return TypedView(jax.numpy.asarray(array.array), array.dtype)
     with jax.enable_x64(array.dtype.itemsize == 8 or jax.config.jax_enable_x64):

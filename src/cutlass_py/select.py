@@ -86,13 +86,12 @@ def plan(p: Problem) -> Plan:
         ValueError: the kernel asked for does not fit.
         NoKernelError: no kernel fits.
     """
-    forced = _forced(all_kernels()[p.kernel], p) if p.kernel >= 0 else None
     if p.empty_product and p.device_id >= 0:
-        return (
-            Plan()
-        )  # the composed epilogue alone: a kernel would read A and B, or wait for tiles of k that never come
-    if forced:
-        return _plan_of(forced, p)
+        # The composed epilogue alone, even where a kernel was asked for: it would read A and B, or wait for tiles of k
+        # that never come.
+        return Plan()
+    if p.kernel >= 0:
+        return _plan_of(_forced(all_kernels()[p.kernel], p), p)
     ranking = rank(p)
     if not ranking:
         raise NoKernelError(_nothing_fits(p))
