@@ -256,10 +256,16 @@ def surroundings(commit: str | None) -> dict[str, Any]:
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": commit or _commit(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": _command(),
         "machine": _machine(),
         "versions": _versions(),
     }
+
+
+def _command() -> str:
+    """The script and its arguments, without where this machine writes."""
+    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    return " ".join(word for before, word in zip(["", *words], words, strict=False) if "--json" not in (before, word))
 
 
 def _commit() -> str | None:
