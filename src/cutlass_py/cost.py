@@ -2,8 +2,8 @@
 
 Whole waves of tiles, each bound by the tensor cores or by what one multiprocessor can load, beside the floor of device
 memory; plus packing, the composed epilogue and a fixed cost per launch. The constants are fits to a sweep on an H200
-(benchmarks/results/kernel_speed-h200-sweep.json): over 240 bf16 problems the choice is within 2% of the best kernel, geometric mean. Rates scale
-with the number of multiprocessors.
+(benchmarks/results/kernel_speed-h200-sweep.json): over 240 bf16 problems the choice is within 2% of the best kernel,
+geometric mean. Rates scale with the number of multiprocessors.
 """
 
 from __future__ import annotations
