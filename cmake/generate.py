@@ -42,8 +42,8 @@ def tables(families: Any) -> dict[str, str]:
 
 
 def split(configs: list[Any], per_file: int) -> list[list[Any]]:
-    """Even parts of at most `per_file`, kernels of one dtype and layout side by side: they share instantiations."""
-    configs = sorted(configs, key=lambda c: (c.a, c.b, c.layout, c.d, c.name))
+    """Even parts of at most `per_file`, kernels of one design side by side: they share an epilogue's instantiation."""
+    configs = sorted(configs, key=lambda c: (c.schedule, c.tile, c.cluster, c.d, c.epilogue, c.name))
     count = -(-len(configs) // per_file)
     bounds = [len(configs) * i // count for i in range(count + 1)]
     return [configs[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]

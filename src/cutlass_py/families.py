@@ -187,7 +187,7 @@ class Family:
     cpp_arch: str
     full: tuple[KernelConfig, ...] = field(repr=False)
     core: tuple[KernelConfig, ...] = field(repr=False)
-    per_file: int = 8  # kernels per translation unit: headers cost more than a kernel
+    per_file: int = 6  # kernels per translation unit: headers cost more than a kernel, and each 0.8 GB of memory
 
 
 Tile = tuple[int, int, int]
