@@ -106,8 +106,8 @@ def main() -> None:
     """Writes the files and removes kernel sources of an earlier selection."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--kernels", default="core", help="core, full, or a file with one kernel name per line")
-    parser.add_argument("--archs", default="80;90a", help="entries of CUTLASS_PY_ARCHS, separated by ;")
+    parser.add_argument("--kernels", required=True, help="core, full, or a file with one kernel name per line")
+    parser.add_argument("--archs", required=True, help="entries of CUTLASS_PY_ARCHS, separated by ;")
     parser.add_argument("--tables-only", action="store_true", help="for a build without CUDA")
     args = parser.parse_args()
     families = load_families()

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from ._core import Buffer, TypedView
-from .families import _DTYPES, DTYPES, STORAGE
+from .families import DTYPES, STORAGE
 
 # The unsigned integer dtype that carries values of a dtype which a framework cannot name, by bytes per element.
 _CARRIER = {1: "uint8", 2: "uint16"}
@@ -215,7 +215,7 @@ def row(array_type: type) -> Framework:
 
 # ---------------------------------------------------------------------------------------------------- dtypes
 
-_BY_NUMPY_NAME = {d.numpy: d.name for d in reversed(_DTYPES)}
+_BY_NUMPY_NAME = {d.numpy: d.name for d in reversed(DTYPES.values())}
 
 
 @cache
