@@ -55,7 +55,7 @@ def steps(choice: Choice) -> list[str]:
     lines = [f"packs {name} first" for name in ("a", "b") if getattr(route, f"pack_{name}")]
     if route.scratch:
         lines.append(f"composed: the product goes through {route.scratch} scratch, an elementwise kernel writes out")
-    lines += [f"because {reason}" for reason in route.detours]
+    lines += [f"reason: {reason}" for reason in route.detours]
     if choice.microseconds:
         lines.append(f"estimated {choice.microseconds:.1f} us")
     return lines
