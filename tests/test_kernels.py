@@ -280,7 +280,7 @@ def test_a_plan_with_detours(built):
     assert chosen.pack_a in ("t", "n") and chosen.scratch == "f32"
     assert get_kernels(args) == []
     text = str(explain(args))
-    assert "packs a first" in text and "composed: " in text and "because a has no unit stride" in text
+    assert "packs a first" in text and "composed: " in text and "reason: a has no unit stride" in text
 
 
 def test_a_large_misaligned_problem_is_packed_and_a_small_one_is_not(built):
