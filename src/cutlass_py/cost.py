@@ -1,9 +1,10 @@
 """A model of the time a route takes, in microseconds. It only has to order kernels.
 
 Whole waves of tiles, each bound by the tensor cores or by what one multiprocessor can load, beside the floor of device
-memory; plus packing, the composed epilogue and a fixed cost per launch. The constants are fits to a sweep on an H200
-(benchmarks/results/kernel_speed-h200-sweep.json): over 240 bf16 problems the choice is within 2% of the best kernel,
-geometric mean. Rates scale with the number of multiprocessors.
+memory; plus packing, the composed epilogue and a fixed cost per launch. The constants of 3.x kernels were fitted to a
+bf16 sweep on one H200 (benchmarks/results/kernel_speed-h200-sweep.json); over the problems it was fitted to, the choice
+is within 2% of the best kernel, geometric mean. The direct store's is one reading (64 x (128, 2048, 128), 70 us); 2.x
+rates and the elementwise kernels' are estimates. Rates scale with the number of multiprocessors.
 """
 
 from __future__ import annotations

@@ -69,8 +69,9 @@ def _choice(route: Route, p: Problem) -> Choice:
 def _tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
     """Raster and swizzle, so that the tiles in flight share what is in the L2 cache.
 
-    Measured on an H200: over many waves, along m in pairs is worth 3% at 8192^3 and 20% at 16384^3 at full clock;
-    below, CUTLASS's own choice is as good or better. Swizzles that do not divide the tiles pad them, up to a third.
+    Measured on an H200 (benchmarks/results/tile_order-h200.json): over eight waves and more, along m in pairs gains at
+    full clock (3% at 8192^3, 23% at 16384^3); throttled it is between 13% better and 5% worse than CUTLASS's own order.
+    Swizzles that do not divide the tiles pad them, up to a third.
     """
     c = kernel.config
     if not c.schedule or SCHEDULES[c.schedule].swap:
