@@ -27,18 +27,28 @@ def load_families() -> Any:
 
 
 def tables(families: Any) -> dict[str, str]:
-    """dtypes.inc and compute.inc, which dtype.h includes."""
+    """What dtype.h and activation.h include."""
     index = {name: i for i, name in enumerate(families.DTYPES)}
     dtypes = [
         f"CUTLASS_PY_DTYPE({d.name}, {d.bits}, {d.dlpack}, {index[d.storage or d.name]})"
         for d in families.DTYPES.values()
     ]
     compute = [
-        f"CUTLASS_PY_COMPUTE({a}, {name}, {operand}, {families.accumulator(operand)}, {families.OUTPUT.get(a, a)})"
+        f"CUTLASS_PY_COMPUTE({a}, {name}, {x.operand}, {x.accumulator}, {x.output})"
         for a, row in families.COMPUTE.items()
-        for name, operand in row.items()
+        for name, x in row.items()
     ]
-    return {"dtypes.inc": "\n".join(dtypes) + "\n", "compute.inc": "\n".join(compute) + "\n"}
+    pairs = [f"CUTLASS_PY_PAIR({a}, {b})" for a, b in families.PAIRS]
+    # The names of the parameters; NAN where a parameter has to be given.
+    activations = []
+    for a in families.ACTIVATIONS.values():
+        names = [name for name, _ in a.parameters] + [""] * (2 - len(a.parameters))
+        defaults = ["NAN" if x is None else repr(x) for _, x in a.parameters] + ["0"] * (2 - len(a.parameters))
+        derivative = str(a.derivative).lower()
+        fields = [a.name, str(len(a.parameters)), derivative, *(f'"{name}"' for name in names), *defaults]
+        activations.append(f"CUTLASS_PY_ACTIVATION({', '.join(fields)})")
+    files = {"dtypes.inc": dtypes, "compute.inc": compute, "pairs.inc": pairs, "activations.inc": activations}
+    return {name: "\n".join(lines) + "\n" for name, lines in files.items()}
 
 
 def split(configs: list[Any], per_file: int) -> list[list[Any]]:

@@ -9,21 +9,53 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CUTLASS_PY_ABI 1
+#define CUTLASS_PY_ABI 2
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* D = alpha * (A @ B) + beta * C for `batch` problems. A is (m, k), B is (k, n); C and D are (m, n), row-major.
- * Leading dimensions and batch strides are in elements. `c` is not read when beta is 0. */
+/* A strided array (batch, rows, cols), strides in elements, any sign; a stride of 0 repeats. Absent where data is null.
+ */
+typedef struct CutlassPyArray {
+  void* data;
+  int32_t dtype; /* index into families.DTYPES */
+  int64_t row, col, batch;
+} CutlassPyArray;
+
+/* A factor: `value`, or what lies at `device` when the kernel runs, in the dtype of scalars of the accumulator: f32,
+ * f64, c64 or c128 where that is the accumulator's, f32 for s32 and f16. */
+typedef struct CutlassPyScalar {
+  double value, imaginary;
+  const void* device;
+} CutlassPyScalar;
+
+/* What happens to the product before it is stored:
+ *
+ *   z = alpha * scale_a * scale_b * acc + beta * c + bias         aux = z, where the activation is no derivative
+ *   d = scale_out * y,  y = activation(z);   activation(gate) * z with a gate;   z * f'(aux) for the derivative of f
+ *   bias_grad = y summed over the axis that its stride repeats
+ *
+ * Vectors are arrays with a stride of 0 along the other axis. `c` is not read where beta is 0. */
+typedef struct CutlassPyEpilogue {
+  CutlassPyScalar alpha, beta, scale_out;
+  CutlassPyArray c, bias, scale_a, scale_b, gate, aux, bias_grad;
+  int32_t activation; /* index into families.ACTIVATIONS */
+  float parameters[2];
+} CutlassPyEpilogue;
+
+/* D = epilogue(A @ B) for `batch` problems. A is (m, k), B is (k, n), D is (m, n), row-major. Leading dimensions and
+ * batch strides are in elements. With `pointers`, a, b, d and the epilogue's c are arrays of `batch` device addresses
+ * in device memory, and batch strides have no meaning. */
 typedef struct CutlassPyGemm {
   int32_t m, n, k, batch;
-  const void *a, *b, *c;
+  const void *a, *b;
   void* d;
-  int64_t lda, ldb, ldc, ldd;
-  int64_t batch_a, batch_b, batch_c, batch_d;
-  double alpha, beta;
+  int64_t lda, ldb, ldd;
+  int64_t batch_a, batch_b, batch_d;
+  CutlassPyEpilogue epilogue;
+  int32_t pointers;
+  int32_t splits;   /* stream-K kernels: parts of k, 0 by the kernel's own heuristic */
   int32_t device;   /* CUDA ordinal; it is the current device during the call */
   int32_t sm_count; /* multiprocessors of that device */
   int32_t raster;   /* 0 heuristic, 1 along m, 2 along n (3.x only) */
@@ -41,6 +73,7 @@ typedef struct CutlassPyFacts {
   int32_t tile[3], cluster[3];
   int32_t threads, smem_bytes, stages;
   int32_t align_a, align_b, align_c, align_d; /* in elements */
+  int32_t pointers;                           /* whether it takes arrays of addresses */
 } CutlassPyFacts;
 
 /* Status codes of `run`: 0, a positive cudaError_t, or minus a cutlass::Status. */
@@ -51,20 +84,18 @@ typedef struct CutlassPyKernel {
   int (*run)(const CutlassPyGemm*);
 } CutlassPyKernel;
 
-/* A strided array as the elementwise kernels see it: strides in elements, any sign. */
-typedef struct CutlassPyArray {
-  void* data;
-  int32_t dtype; /* index into families.DTYPES */
-  int64_t row, col, batch;
-} CutlassPyArray;
-
 typedef struct CutlassPyElementwise {
   /* dst = src, element sizes equal; both (batch, rows, cols). Reads and writes whole lines on either side. */
   int (*copy)(const CutlassPyArray* src, const CutlassPyArray* dst, int32_t itemsize, int64_t batch, int64_t rows,
               int64_t cols, void* stream);
-  /* d = alpha * acc + beta * c, converted to D's dtype; acc and c may be null. */
-  int (*compose)(const CutlassPyArray* acc, const CutlassPyArray* c, const CutlassPyArray* d, double alpha, double beta,
-                 int64_t batch, int64_t rows, int64_t cols, void* stream);
+  /* d = epilogue(acc), converted to D's dtype. acc is the sum over `parts` arrays `part_stride` elements apart, added
+   * in their order; null for a product of 0. `workspace` is compose_workspace() bytes. */
+  int (*compose)(const CutlassPyArray* acc, int32_t parts, int64_t part_stride, const CutlassPyEpilogue* epilogue,
+                 const CutlassPyArray* d, int64_t batch, int64_t rows, int64_t cols, void* workspace, void* stream);
+  size_t (*compose_workspace)(const CutlassPyEpilogue* epilogue, int64_t batch, int64_t rows, int64_t cols);
+  /* Writes `count` addresses to device memory, by value through the launch: the host's list may go, graphs keep them.
+   */
+  int (*write_pointers)(const void* const* pointers, int64_t count, void* destination, void* stream);
 } CutlassPyElementwise;
 
 typedef struct CutlassPyLibrary {

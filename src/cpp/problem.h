@@ -9,7 +9,9 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
+#include "activation.h"
 #include "dtype.h"
 
 namespace cutlass_py {
@@ -47,23 +49,42 @@ struct Matrix {
   int64_t row = 0, col = 0, batch = 0;
 };
 
-// The class of a call: everything that the choice of a plan depends on. Compared and hashed as bytes.
+// The class of a call: everything that the choice of a plan depends on. Compared and hashed as bytes. An absent operand
+// has dtype none, layout 0 and alignment 0. Layouts of c, gate and aux are 't' (as D lies) or 'x'.
 struct Problem {
   int32_t m = 0, n = 0, k = 0, batch = 1;
   Dtype a = Dtype::none, b = Dtype::none, c = Dtype::none, d = Dtype::none;
-  Dtype compute = Dtype::none;  // dtype of the kernel's operands (tf32 for f32 inputs with compute="tf32")
+  Dtype operand_a = Dtype::none, operand_b = Dtype::none;  // what kernels multiply: tf32 for f32 with compute="tf32"
   Dtype accumulator = Dtype::none;
-  char layout_a = 't', layout_b = 't', layout_c = 't', layout_d = 't';
+  char layout_a = 't', layout_b = 't', layout_c = 0, layout_d = 't';
   uint8_t align_a = 0, align_b = 0, align_c = 0, align_d = 0;  // log2 of bytes, 4 at most: base, rows, batch stride
   bool empty_product = false;                                  // k = 0 or alpha = 0: A and B are not read
   bool transposed = false;                                     // A and B changed places because D is column-major
+  // The epilogue (kernel.h), but for values that no choice depends on.
+  Activation activation = Activation::identity;
+  Dtype bias = Dtype::none;
+  char bias_axis = 0;  // 'n': one value per column of D, 'm': one per row
+  uint8_t align_bias = 0;
+  Dtype gate = Dtype::none, aux = Dtype::none;
+  char layout_gate = 0, layout_aux = 0;
+  uint8_t align_gate = 0, align_aux = 0;
+  Dtype bias_grad = Dtype::none;
+  char bias_grad_axis = 0;        // 'n': one sum per column of D, 'm': one per row
+  char scale_a = 0, scale_b = 0;  // 's': one factor in device memory, 'v': a vector (host factors are part of alpha)
+  char scale_out = 0;             // 'h': a host factor, 's': one in device memory
+  bool device_alpha = false, device_beta = false;
+  bool integral = true;        // alpha and beta are host integers: an s32 result is exact in integers
+  bool pointers = false;       // the operands are lists of matrices
+  bool deterministic = false;  // only kernels that give the same bits on every run
+  bool jit = false;            // a declared kernel may be compiled for it
+  int16_t splits = 0;          // parts of k asked for; 0: selection decides, -1: stream-K
   Device device;
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
 
   bool has_c() const { return c != Dtype::none; }
   bool operator==(const Problem& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Problem) == 44 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
+static_assert(sizeof(Problem) == 68 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
 
 struct ProblemHash {
   size_t operator()(const Problem& problem) const {
@@ -75,21 +96,37 @@ struct ProblemHash {
   }
 };
 
+// A factor: a number, or the address of one in device memory (kernel.h).
+struct Scalar {
+  double value = 1, imaginary = 0;
+  const void* device = nullptr;
+};
+
+// CutlassPyEpilogue (kernel.h) before anything is launched. Vectors have a stride of 0 along the axis that repeats
+// them.
+struct Epilogue {
+  Scalar alpha, beta{0}, scale_out;
+  Matrix c, bias, scale_a, scale_b, gate, aux, bias_grad;
+  Activation activation = Activation::identity;
+  float parameters[2] = {};
+};
+
 // One canonical call: the problem and what differs between calls of the same class.
 struct Call {
   Problem problem;
-  Matrix a, b, c, d;
-  int64_t lda = 0, ldb = 0;  // of a and b as they lie, where their layout is not 'x'
-  int64_t ldc = 0, ldd = 0;
-  double alpha = 1, beta = 0;
+  Matrix a, b, d;
+  int64_t lda = 0, ldb = 0, ldd = 0;  // of a and b as they lie, where their layout is not 'x'
+  Epilogue epilogue;
+  // Lists of matrices: the addresses of each one's elements; the matrices above describe the first.
+  std::vector<void*> pointers_a, pointers_b, pointers_c, pointers_d;
   int out_rank = 2;  // shape of the result as the caller sees it
-  int64_t out_shape[3] = {};
+  int64_t out_shape[kMaxRank] = {};
   // Operands whose bytes interleave with out's in a way that is not decided here: name, and its extents.
   struct Suspect {
     const char* name;
     Matrix matrix;
     int64_t rows, cols;
-  } suspects[3];
+  } suspects[8];
   int suspect_count = 0;
   Matrix suspected_out;
   int64_t out_rows = 0, out_cols = 0, out_batch = 1;

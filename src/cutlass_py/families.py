@@ -39,30 +39,53 @@ _DTYPES = [
     Dtype("tf32", 32, "float", 2, "float32", storage="f32"),
     Dtype("e4m3", 8, "cutlass::float_e4m3_t", 10, "float8_e4m3fn"),
     Dtype("e5m2", 8, "cutlass::float_e5m2_t", 12, "float8_e5m2"),
+    Dtype("s8", 8, "int8_t", 0, "int8"),
+    Dtype("u8", 8, "uint8_t", 1, "uint8"),
+    Dtype("s32", 32, "int32_t", 0, "int32"),
+    Dtype("c64", 64, "cutlass::complex<float>", 5, "complex64"),
+    Dtype("c128", 128, "cutlass::complex<double>", 5, "complex128"),
+    Dtype("tf32x3", 32, "float", 2, "float32", storage="f32"),  # three tf32 products that add up to f32's accuracy
+    Dtype("fast", 32, "float", 2, "float32", storage="f32"),  # an fp8 sum that stays in the tensor cores: about 14 bits
 ]
 DTYPES = {d.name: d for d in _DTYPES}
 # What an array can hold: every dtype but those that only name an arithmetic.
 STORAGE = {d.name: index for index, d in enumerate(_DTYPES) if not d.storage}
 
-# `compute=` names an arithmetic. Input dtype -> {compute name: dtype of the kernel's operands}, the default first.
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What `compute=` names: the dtype kernels multiply, the one they sum in, and the default one of the result."""
+
+    operand: str
+    accumulator: str
+    output: str
+
+
+def _fp8(operand: str) -> dict[str, Arithmetic]:
+    return {"f32": Arithmetic(operand, "f32", "bf16"), "fast": Arithmetic(operand, "fast", "bf16")}
+
+
+# Input dtype -> {compute name: arithmetic}, the default first.
 COMPUTE = {
-    "f16": {"f32": "f16"},
-    "bf16": {"f32": "bf16"},
-    "f32": {"f32": "f32", "tf32": "tf32"},
-    "f64": {"f64": "f64"},
-    "e4m3": {"f32": "e4m3"},
-    "e5m2": {"f32": "e5m2"},
+    "f16": {"f32": Arithmetic("f16", "f32", "f16"), "f16": Arithmetic("f16", "f16", "f16")},
+    "bf16": {"f32": Arithmetic("bf16", "f32", "bf16")},
+    "f32": {
+        "f32": Arithmetic("f32", "f32", "f32"),
+        "tf32": Arithmetic("tf32", "f32", "f32"),
+        "3xtf32": Arithmetic("tf32x3", "f32", "f32"),
+    },
+    "f64": {"f64": Arithmetic("f64", "f64", "f64")},
+    "e4m3": _fp8("e4m3"),
+    "e5m2": _fp8("e5m2"),
+    "s8": {"s32": Arithmetic("s8", "s32", "s32")},
+    "u8": {"s32": Arithmetic("u8", "s32", "s32")},
+    "c64": {"f32": Arithmetic("c64", "c64", "c64")},
+    "c128": {"f64": Arithmetic("c128", "c128", "c128")},
 }
-# Default output dtype where it is not the inputs'.
-OUTPUT = {"e4m3": "bf16", "e5m2": "bf16"}
-# Accumulator of a kernel with these operands: also the dtype in which alpha, beta and C are applied.
-ACCUMULATOR = {"f64": "f64"}
-
-
-def accumulator(operand: str) -> str:
-    """The accumulator dtype of kernels on `operand` inputs: f32 but for f64."""
-    return ACCUMULATOR.get(operand, "f32")
-
+# Input dtypes that may be multiplied with each other; every dtype also with itself.
+PAIRS = (("e4m3", "e5m2"), ("s8", "u8"))
+# A problem that allows the first accumulator may also be summed in the second, which is more accurate.
+WIDER = {"fast": "f32", "f16": "f32"}
 
 # Layouts as in BLAS, for A then B: t row-major, n column-major. D is always row-major (problem.h transposes).
 LAYOUTS = ("tn", "tt", "nt", "nn")
@@ -105,6 +128,48 @@ SCHEDULES = {
         Schedule("pingpongdirect", _PINGPONG[0], _DIRECT),
     ]
 }
+
+# ---------------------------------------------------------------------------------------------------- activations
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A function that an epilogue applies; C++ has it as cutlass_py::<name> (activation.h).
+
+    Attributes:
+        parameters: name and default of each run-time parameter; None where it has to be given.
+        derivative: it takes `aux`, where the function was evaluated, and multiplies the product by its value.
+        formula: as documented.
+    """
+
+    name: str
+    formula: str
+    parameters: tuple[tuple[str, float | None], ...] = ()
+    derivative: bool = False
+
+
+# The order is the numbering used by C++ (activation.h): append only. identity stands for no activation.
+_ACTIVATIONS = [
+    Activation("identity", "x"),
+    Activation("relu", "max(x, 0)"),
+    Activation("leaky_relu", "x if x > 0 else slope * x", (("slope", 0.01),)),
+    Activation("gelu", "x * (1 + erf(x / sqrt(2))) / 2"),
+    Activation("gelu_tanh", "x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2"),
+    Activation("silu", "x / (1 + exp(-x))"),
+    Activation("sigmoid", "1 / (1 + exp(-x))"),
+    Activation("tanh", "tanh(x)"),
+    Activation("hardswish", "x * min(max(x + 3, 0), 6) / 6"),
+    Activation("clamp", "min(max(x, low), high)", (("low", None), ("high", None))),
+    Activation("d_relu", "1 if x > 0 else 0", derivative=True),
+    Activation("d_gelu", "(1 + erf(x / sqrt(2))) / 2 + x * exp(-x**2 / 2) / sqrt(2 * pi)", derivative=True),
+    Activation(
+        "d_gelu_tanh",
+        "(1 + t) / 2 + x * (1 - t**2) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x**2) / 2, t as in gelu_tanh",
+        derivative=True,
+    ),
+    Activation("d_silu", "s * (1 + x * (1 - s)), s = sigmoid(x)", derivative=True),
+]
+ACTIVATIONS = {a.name: a for a in _ACTIVATIONS}
 
 # ---------------------------------------------------------------------------------------------------- epilogues
 

@@ -1,0 +1,31 @@
+// The numbering of activations and their parameters, generated from families.py (activations.inc).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+namespace cutlass_py {
+
+enum class Activation : uint8_t {
+#define CUTLASS_PY_ACTIVATION(NAME, COUNT, DERIVATIVE, PARAMETER0, PARAMETER1, DEFAULT0, DEFAULT1) NAME,
+#include "activations.inc"
+#undef CUTLASS_PY_ACTIVATION
+};
+
+struct ActivationRow {
+  const char* name;
+  int parameter_count;
+  bool derivative;  // takes aux, where the function was evaluated
+  const char* parameters[2];
+  float defaults[2];  // NAN: has to be given
+};
+
+inline constexpr ActivationRow kActivations[] = {
+#define CUTLASS_PY_ACTIVATION(NAME, COUNT, DERIVATIVE, PARAMETER0, PARAMETER1, DEFAULT0, DEFAULT1) \
+  {#NAME, COUNT, DERIVATIVE, {PARAMETER0, PARAMETER1}, {float(DEFAULT0), float(DEFAULT1)}},
+#include "activations.inc"
+#undef CUTLASS_PY_ACTIVATION
+};
+inline constexpr int kActivationCount = sizeof kActivations / sizeof kActivations[0];
+
+}  // namespace cutlass_py

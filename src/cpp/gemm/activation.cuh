@@ -1,0 +1,174 @@
+// The activations as device functions, for fused and composed epilogues alike.
+//
+// Each is a struct with `apply(x, parameters)`. `Fast` computes tanh by the hardware (relative error 2^-11): for
+// results of 16 bits and less. NaN goes through every one of them.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace cutlass_py {
+namespace activation {
+
+template <bool Fast, class T>
+__device__ T hyperbolic_tangent(T x) {
+  if constexpr (Fast && sizeof(T) == 4) {
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+  } else {
+    return ::tanh(x);
+  }
+}
+
+template <bool Fast, class T>
+__device__ T logistic(T x) {
+  if constexpr (Fast) {
+    return T(0.5) + T(0.5) * hyperbolic_tangent<true>(T(0.5) * x);
+  } else {
+    return T(1) / (T(1) + ::exp(-x));
+  }
+}
+
+// fmin and fmax drop NaN; a comparison that NaN fails keeps it.
+template <class T>
+__device__ T at_least(T x, T low) {
+  return x < low ? low : x;
+}
+template <class T>
+__device__ T at_most(T x, T high) {
+  return x > high ? high : x;
+}
+
+constexpr double kSqrtHalf = 0.70710678118654752440;        // 1 / sqrt(2)
+constexpr double kSqrt2OverPi = 0.79788456080286535588;     // sqrt(2 / pi)
+constexpr double kInverseSqrt2Pi = 0.39894228040143267794;  // 1 / sqrt(2 pi)
+// Hendrycks and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415
+constexpr double kGeluCubic = 0.044715;
+
+template <bool Fast>
+struct identity {
+  template <class T>
+  static __device__ T apply(T x, const float*) {
+    return x;
+  }
+};
+
+template <bool Fast>
+struct relu {
+  template <class T>
+  static __device__ T apply(T x, const float*) {
+    return at_least(x, T(0));
+  }
+};
+
+template <bool Fast>
+struct leaky_relu {
+  template <class T>
+  static __device__ T apply(T x, const float* slope) {
+    return x < T(0) ? T(slope[0]) * x : x;
+  }
+};
+
+template <bool Fast>
+struct gelu {
+  template <class T>
+  static __device__ T apply(T x, const float*) {
+    return T(0.5) * x * (T(1) + ::erf(x * T(kSqrtHalf)));
+  }
+};
+
+template <bool Fast>
+struct gelu_tanh {
+  template <class T>
+  static __device__ T inner(T x) {
+    return hyperbolic_tangent<Fast>(x * (T(kSqrt2OverPi) + T(kSqrt2OverPi * kGeluCubic) * x * x));
+  }
+  template <class T>
+  static __device__ T apply(T x, const float*) {
+    const T half = T(0.5) * x;
+    return half + half * inner(x);
+  }
+};
+
+template <bool Fast>
+struct silu {
+  template <class T>
+  static __device__ T apply(T x, const float*) {
+    if constexpr (Fast) {
+      const T half = T(0.5) * x;
+      return half + half * hyperbolic_tangent<true>(half);
+    } else {
+      return x / (T(1) + ::exp(-x));
+    }
+  }
+};
+
+template <bool Fast>
+struct sigmoid {
+  template <class T>
+  static __device__ T apply(T x, const float*) {
+    return logistic<Fast>(x);
+  }
+};
+
+template <bool Fast>
+struct tanh {
+  template <class T>
+  static __device__ T apply(T x, const float*) {
+    return hyperbolic_tangent<Fast>(x);
+  }
+};
+
+template <bool Fast>
+struct hardswish {
+  template <class T>
+  static __device__ T apply(T x, const float*) {
+    return x * at_most(at_least(x + T(3), T(0)), T(6)) * T(1.0 / 6);
+  }
+};
+
+template <bool Fast>
+struct clamp {
+  template <class T>
+  static __device__ T apply(T x, const float* bounds) {
+    return at_most(at_least(x, T(bounds[0])), T(bounds[1]));
+  }
+};
+
+template <bool Fast>
+struct d_relu {
+  template <class T>
+  static __device__ T apply(T x, const float*) {
+    return x > T(0) ? T(1) : x <= T(0) ? T(0) : x;  // NaN stays
+  }
+};
+
+template <bool Fast>
+struct d_gelu {
+  template <class T>
+  static __device__ T apply(T x, const float*) {
+    return T(0.5) * (T(1) + ::erf(x * T(kSqrtHalf))) + x * ::exp(T(-0.5) * x * x) * T(kInverseSqrt2Pi);
+  }
+};
+
+template <bool Fast>
+struct d_gelu_tanh {
+  template <class T>
+  static __device__ T apply(T x, const float*) {
+    const T t = gelu_tanh<Fast>::inner(x);
+    const T slope = T(kSqrt2OverPi) + T(3 * kSqrt2OverPi * kGeluCubic) * x * x;
+    return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * slope;
+  }
+};
+
+template <bool Fast>
+struct d_silu {
+  template <class T>
+  static __device__ T apply(T x, const float*) {
+    const T s = logistic<Fast>(x);
+    return s + s * x * (T(1) - s);
+  }
+};
+
+}  // namespace activation
+}  // namespace cutlass_py
