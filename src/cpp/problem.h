@@ -59,11 +59,12 @@ struct Problem {
   bool transposed = false;                                     // A and B changed places because D is column-major
   Device device;
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
+  int32_t jit = 0;      // 1: selection may take kernels that are yet to be compiled
 
   bool has_c() const { return c != Dtype::none; }
   bool operator==(const Problem& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Problem) == 44 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
+static_assert(sizeof(Problem) == 48 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
 
 struct ProblemHash {
   size_t operator()(const Problem& problem) const {

@@ -6,7 +6,7 @@ and the tests read it. Standard library only, no imports from the package: the b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -188,6 +188,15 @@ class Family:
     full: tuple[KernelConfig, ...] = field(repr=False)
     core: tuple[KernelConfig, ...] = field(repr=False)
     per_file: int = 6  # kernels per translation unit: headers cost more than a kernel, and each 0.8 GB of memory
+    definitions: tuple[str, ...] = ("CUTLASS_ENABLE_GDC_FOR_SM90=1",)  # programmatic dependent launch
+
+    def gencode_for(self, capabilities: Iterable[int]) -> tuple[str, ...]:
+        """-gencode for machine code of these compute capabilities alone; `gencode` where the family fixes its own."""
+        lowest, highest = self.cc
+        codes = [f"sm_{cc}" for cc in sorted(set(capabilities)) if lowest <= cc <= highest]
+        if lowest == highest or not codes:
+            return self.gencode
+        return (f"{self.gencode[0].partition(',')[0]},code=[{','.join(codes)}]",)
 
 
 Tile = tuple[int, int, int]
@@ -475,3 +484,56 @@ def source(configs: list[KernelConfig]) -> str:
     """A whole translation unit with kernels of one family."""
     header = FAMILIES[configs[0].family].header
     return f'#include "{header}"\n\n' + "\n".join(map(definition, configs))
+
+
+_LIBRARY = """\
+// The table of contents of a kernel library, which cutlass_py_library returns.
+#include "gemm/error_string.h"
+#include "kernel.h"
+
+extern "C" {{
+{declarations}extern const CutlassPyElementwise cutlass_py_elementwise;
+}}
+
+static const CutlassPyKernel* const kernels[] = {{
+{entries}    nullptr,
+}};
+
+extern "C" __attribute__((visibility("default"))) const CutlassPyLibrary* cutlass_py_library() {{
+  static const CutlassPyLibrary library = {{
+      CUTLASS_PY_ABI,
+      {count},
+      kernels,
+      {elementwise},
+      &cutlass_py::error_string,
+  }};
+  return &library;
+}}
+"""
+
+
+def library(configs: list[KernelConfig], *, elementwise: bool) -> str:
+    """The function that every kernel library exports, over kernels that are compiled beside it.
+
+    Args:
+        configs: the kernels.
+        elementwise: whether elementwise.cu is linked into the same library.
+    """
+    return _LIBRARY.format(
+        declarations="".join(f"extern const CutlassPyKernel cutlass_py_{c.name};\n" for c in configs),
+        entries="".join(f"    &cutlass_py_{c.name},\n" for c in configs),
+        count=len(configs),
+        elementwise="&cutlass_py_elementwise" if elementwise else "nullptr",
+    )
+
+
+_FLAGS = (
+    "-DNDEBUG",  # in every build type: with assertions ptxas serialises wgmma (message C7510)
+    "--expt-relaxed-constexpr",  # CUTLASS calls constexpr std functions on the device
+    "-Xfatbin=-compress-all",  # a fifth of the size, at no cost
+)
+
+
+def flags(family: Family, gencode: tuple[str, ...]) -> list[str]:
+    """What nvcc is told about the kernels of a family, whoever starts it."""
+    return [*_FLAGS, *(f"-D{name}" for name in family.definitions), *(f"-gencode={entry}" for entry in gencode)]
