@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <utility>
+
 #include "buffer.h"
 #include "build_info.h"
 #include "call.h"
@@ -115,6 +117,9 @@ void bind_problem(nb::module_& m) {
       .def_ro("empty_product", &Problem::empty_product, "k = 0 or alpha = 0: a and b are not read.")
       .def_ro("transposed", &Problem::transposed, "a and b changed places because D is column-major.")
       .def_ro("kernel", &Problem::kernel, "Number of the kernel asked for, -1 for none.")
+      .def_prop_ro(
+          "jit", [](const Problem& p) { return p.jit != 0; },
+          "Whether selection may take kernels that are yet to be compiled.")
       .def_prop_ro("device", [](const Problem& p) { return to_string(p.device); })
       .def_prop_ro(
           "device_id", [](const Problem& p) { return p.device.type == DeviceType::cpu ? -1 : p.device.id; },
@@ -211,6 +216,12 @@ NB_MODULE(_core, m) {
         return all;
       },
       "Loaded kernels by name, with what their C++ types say of themselves.");
+  m.def(
+      "load_library", [](const std::string& path) { load_library(path); }, "path"_a,
+      "Load a kernel library: its kernels join kernel_facts(). Loading it again does nothing.");
+  m.def(
+      "allow_jit", [](bool allowed) { return std::exchange(jit_allowed, allowed); }, "allowed"_a,
+      "Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(

@@ -4,6 +4,7 @@
 
 #include "buffer.h"
 #include "metadata.h"
+#include "plan.h"
 #include "run.h"
 #include "streams.h"
 
@@ -62,6 +63,7 @@ Call canonical_call(const Operands& operands, const Keywords& keywords) {
   Call call = canonicalise(operands.a.operand, operands.b.operand, operands.c ? &operands.c.operand : nullptr,
                            operands.out ? &operands.out.operand : nullptr, options_from(keywords));
   call.problem.kernel = kernel_number(keywords.kernel);
+  call.problem.jit = jit_allowed;
   if (call.suspect_count) {  // rare: bytes interleave; numpy's exact solver decides
     nb::object shares = nb::module_::import_("cutlass_py.host").attr("shares_memory");
     nb::object out = host_operand(call.suspected_out, call.out_rows, call.out_cols, call.out_batch);

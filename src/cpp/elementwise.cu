@@ -3,7 +3,6 @@
 //
 // Both are bound by memory. Dtypes and strides are switched at run time: one kernel serves every combination.
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 
 #include <cuda_runtime.h>
@@ -225,16 +224,6 @@ int compose(const CutlassPyArray* accumulator, const CutlassPyArray* source, con
 }  // namespace cutlass_py
 
 extern "C" {
-
 extern const CutlassPyElementwise cutlass_py_elementwise;
 const CutlassPyElementwise cutlass_py_elementwise = {&cutlass_py::copy, &cutlass_py::compose};
-
-// Here rather than in the extension: each library has its own static CUDA runtime, and its own CUTLASS.
-const char* cutlass_py_error_string(int status) {
-  if (status < 0) return cutlass::cutlassGetStatusString(cutlass::Status(-status));
-  thread_local char text[256];
-  std::snprintf(text, sizeof text, "%s: %s", cudaGetErrorName(cudaError_t(status)),
-                cudaGetErrorString(cudaError_t(status)));
-  return text;
-}
 }

@@ -46,6 +46,8 @@ Plan make_plan(const Problem& problem) {
 
 }  // namespace
 
+thread_local bool jit_allowed = false;
+
 Plan plan_for(const Problem& problem) {
   auto& table = plans();
   if (auto found = table.find(problem); found != table.end()) return found->second;

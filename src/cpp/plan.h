@@ -25,6 +25,9 @@ struct Plan {
 // whenever Python code runs.
 Plan plan_for(const Problem& problem);
 
+// Whether this thread is inside of `with cutlass_py.jit()`.
+extern thread_local bool jit_allowed;
+
 // Forgets every plan: the next call of each class asks again.
 void clear_plans();
 

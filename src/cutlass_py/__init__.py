@@ -12,11 +12,13 @@ from ._core import CudaError, TypedView, gemm
 
 if TYPE_CHECKING:
     from .arguments import GemmArguments, TensorSpec, view
-    from .errors import NoKernelError
+    from .compiler import jit
+    from .errors import CompileError, NoKernelError
     from .explanation import explain
     from .kernels import Kernel, Status, get_kernels
 
 __all__ = [
+    "CompileError",
     "CudaError",
     "GemmArguments",
     "Kernel",
@@ -28,10 +30,12 @@ __all__ = [
     "explain",
     "gemm",
     "get_kernels",
+    "jit",
     "view",
 ]
 
 _HOME = {
+    "CompileError": "errors",
     "GemmArguments": "arguments",
     "Kernel": "kernels",
     "NoKernelError": "errors",
@@ -39,6 +43,7 @@ _HOME = {
     "TensorSpec": "arguments",
     "explain": "explanation",
     "get_kernels": "kernels",
+    "jit": "compiler",
     "view": "arguments",
 }
 

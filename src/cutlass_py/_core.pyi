@@ -52,6 +52,16 @@ def clear_plans() -> None:
 def kernel_facts() -> dict[str, dict[str, Any]]:
     """Loaded kernels by name, with what their C++ types say of themselves."""
 
+def load_library(path: str) -> None:
+    """
+    Load a kernel library: its kernels join kernel_facts(). Loading it again does nothing.
+    """
+
+def allow_jit(allowed: bool) -> bool:
+    """
+    Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.
+    """
+
 def device_count() -> int:
     """CUDA devices; 0 without a driver."""
 
@@ -138,6 +148,10 @@ class Problem:
     @property
     def kernel(self) -> int:
         """Number of the kernel asked for, -1 for none."""
+
+    @property
+    def jit(self) -> bool:
+        """Whether selection may take kernels that are yet to be compiled."""
 
     @property
     def device(self) -> str: ...

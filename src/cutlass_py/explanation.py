@@ -17,7 +17,7 @@ class Explanation:
     Attributes:
         problem: the canonical problem, in words.
         chosen: what gemm takes; None where no kernel fits, or where there is no product to compute.
-        ranking: every compiled possibility, best first.
+        ranking: every compiled possibility, best first; within `jit` those that are not compiled too.
         rejected: compiled kernels of the operands' dtype that cannot, with the reason.
         not_compiled: kernels that could, but are not in the built set.
         note: what happens without a kernel.
@@ -52,7 +52,8 @@ class Explanation:
 def steps(choice: Choice) -> list[str]:
     """What a choice does, one line a launch."""
     route = choice.route
-    lines = [f"packs {name} first" for name in ("a", "b") if getattr(route, f"pack_{name}")]
+    lines = [] if route.kernel.compiled else ["is compiled first: it is not in the built set"]
+    lines += [f"packs {name} first" for name in ("a", "b") if getattr(route, f"pack_{name}")]
     if route.scratch:
         lines.append(f"composed: the product goes through {route.scratch} scratch, an elementwise kernel writes out")
     lines += [f"reason: {reason}" for reason in route.detours]

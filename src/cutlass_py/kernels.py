@@ -111,11 +111,20 @@ class Kernel(ABC):
             return found
         return Status(found.detours[0] if found.detours else None)
 
-    def run(self, args: GemmArguments, *, stream: Any = None) -> Any:
-        """Run this kernel on the arguments; returns out.
+    def compile(self) -> None:
+        """Compile and load the kernel, or take it from the cache, where it is not in the built set (docs/jit.md).
 
         Raises:
-            ValueError: the kernel does not support them, or is not compiled.
+            CompileError: there is no compiler, it failed, or CUTLASS_PY_JIT forbids it.
+        """
+        return  # what is a Python function needs no compiler
+
+    def run(self, args: GemmArguments, *, stream: Any = None) -> Any:
+        """Run this kernel on the arguments, compiled first if need be; returns out.
+
+        Raises:
+            ValueError: the kernel does not support them.
+            CompileError: as `compile` does.
         """
         return args.run(kernel=self, stream=stream)
 
@@ -131,6 +140,14 @@ class CutlassKernel(Kernel):
         self.name = config.name
         self.facts = facts
         self.compiled = facts is not None
+
+    def compile(self) -> None:
+        """As in Kernel."""
+        if not self.compiled:
+            from .compiler import load
+
+            self.facts = load(self.config)
+            self.compiled = True
 
     @property
     def family(self) -> Family:
@@ -299,7 +316,7 @@ def get_kernels(
             Without it, every kernel in the order of declaration.
         where: only kernels whose metadata satisfies this predicate.
         cc: only kernels that run on this compute capability (80, 86, 90, ...).
-        compiled: False includes kernels that are declared but not in the built set.
+        compiled: False includes kernels that are declared but neither in the built set nor compiled since.
     """
     if args is not None:
         from .select import rank

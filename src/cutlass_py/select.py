@@ -45,9 +45,10 @@ class Plan:
     host: Callable[..., Any] | None = None
 
 
-def rank(p: Problem, *, compiled: bool = True) -> list[Choice]:
-    """Every possible choice for a problem, best first."""
+def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
+    """Every possible choice for a problem, best first. `compiled`: of compiled kernels only, by default not p.jit."""
     gpu = gpu_of(p)
+    compiled = not p.jit if compiled is None else compiled
     choices = []
     for kernel in candidates(p):
         if compiled and not kernel.compiled:
@@ -86,6 +87,7 @@ def plan(p: Problem) -> Plan:
     Raises:
         ValueError: the kernel asked for does not fit.
         NoKernelError: no kernel fits.
+        CompileError: the kernel asked for, or the best one within `jit`, cannot be compiled.
     """
     if p.empty_product and p.device_id >= 0:
         # The composed epilogue alone, even where a kernel was asked for: it would read A and B, or wait for tiles of k
@@ -103,6 +105,7 @@ def _plan_of(choice: Choice, p: Problem) -> Plan:
     route, kernel = choice.route, choice.route.kernel
     if not isinstance(kernel, CutlassKernel):
         return Plan(host=kernel.host)
+    kernel.compile()
     return Plan(
         kernel.name,
         route.pack_a,
@@ -126,8 +129,6 @@ def _may_overlap(kernel: CutlassKernel, route: Route, p: Problem) -> bool:
 
 
 def _forced(kernel: Kernel, p: Problem) -> Choice:
-    if not kernel.compiled:
-        raise ValueError(f"gemm: kernel {kernel.name} is declared but not in the built set (CUTLASS_PY_KERNELS)")
     route = kernel.route(p, gpu_of(p))
     if isinstance(route, Status) or route.detours:
         reason = route.error if isinstance(route, Status) else route.detours[0]
@@ -151,7 +152,8 @@ def not_compiled(p: Problem) -> list[Kernel]:
 def _nothing_fits(p: Problem) -> str:
     """The problem, how many were considered, and three with their reasons: those of its dtype before others."""
     gpu = gpu_of(p)
-    near = [(kernel, "is declared but not in the built set (CUTLASS_PY_KERNELS)") for kernel in not_compiled(p)[:1]]
+    unbuilt = "is declared but not in the built set; `with cutlass_py.jit():` compiles it"
+    near = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]]
     near += misses(p)
     others = (kernel for kernel in all_kernels() if kernel.compiled)
     far = [(kernel, route.error or "") for kernel in others if isinstance(route := kernel.route(p, gpu), Status)]
