@@ -6,9 +6,9 @@ and the tests read it. Standard library only, no imports from the package: the b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 
 # ---------------------------------------------------------------------------------------------------- dtypes
@@ -252,7 +252,7 @@ _USUAL = ("relu", "gelu", "gelu_tanh", "silu")
 # ---------------------------------------------------------------------------------------------------- kernels
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class KernelConfig:
     """One kernel: everything that tells it from the others. Its name and source are functions of this value."""
 
@@ -299,7 +299,10 @@ def _x(extents: tuple[int, ...]) -> str:
     return "x".join(map(str, extents))
 
 
-@dataclass(frozen=True)
+Declaration = Callable[[], Iterable[KernelConfig]]
+
+
+@dataclass(frozen=True, eq=False)
 class Family:
     """Kernels that share a template: who can run them, how they are compiled, and which are declared."""
 
@@ -312,11 +315,27 @@ class Family:
     header: str
     launcher: str  # the header's template that takes a configuration
     cpp_arch: str
-    declared: tuple[KernelConfig, ...] = field(repr=False)  # beyond `full`: compiled on demand
-    full: tuple[KernelConfig, ...] = field(repr=False)
-    core: tuple[KernelConfig, ...] = field(repr=False)
+    # Which kernels there are; listed when they are first asked for.
+    declare_core: Declaration = field(repr=False)
+    declare_full: Declaration = field(repr=False)
+    declare_more: Declaration = field(default=lambda: (), repr=False)  # compiled on demand alone
     per_file: int = 6  # kernels per translation unit: headers cost more than a kernel, and each 0.8 GB of memory
     definitions: tuple[str, ...] = ("CUTLASS_ENABLE_GDC_FOR_SM90=1",)  # programmatic dependent launch
+
+    @cached_property
+    def core(self) -> tuple[KernelConfig, ...]:
+        """The set that two cores build in eight minutes."""
+        return tuple(dict.fromkeys(self.declare_core()))
+
+    @cached_property
+    def full(self) -> tuple[KernelConfig, ...]:
+        """The largest set to build."""
+        return tuple(dict.fromkeys((*self.declare_full(), *self.core)))
+
+    @cached_property
+    def declared(self) -> tuple[KernelConfig, ...]:
+        """All that can be compiled."""
+        return tuple(dict.fromkeys((*self.full, *self.declare_more())))
 
     def gencode_for(self, capabilities: Iterable[int]) -> tuple[str, ...]:
         """-gencode for machine code of these compute capabilities alone; `gencode` where the family fixes its own."""
@@ -652,9 +671,9 @@ FAMILIES = {
             header="gemm/api3x.cuh",
             launcher="Gemm3x",
             cpp_arch="cutlass::arch::Sm90",
-            declared=tuple(_sm90_declared()),
-            full=tuple(_sm90_full()),
-            core=tuple(_sm90_core()),
+            declare_core=_sm90_core,
+            declare_full=_sm90_full,
+            declare_more=_sm90_declared,
         ),
         Family(
             "sm90_streamk",
@@ -666,9 +685,8 @@ FAMILIES = {
             header="gemm/api3x.cuh",
             launcher="Gemm3x",
             cpp_arch="cutlass::arch::Sm90",
-            declared=(),
-            full=tuple(_streamk_full()),
-            core=tuple(_streamk_core()),
+            declare_core=_streamk_core,
+            declare_full=_streamk_full,
             definitions=(),  # CUTLASS 4.2 does not compile stream-K with overlapping launches
         ),
         Family(
@@ -681,9 +699,8 @@ FAMILIES = {
             header="gemm/array3x.cuh",
             launcher="GemmArray3x",
             cpp_arch="cutlass::arch::Sm90",
-            declared=(),
-            full=tuple(_array_full()),
-            core=tuple(_array_core()),
+            declare_core=_array_core,
+            declare_full=_array_full,
             definitions=(),  # these kernels do not wait for a predecessor
         ),
         Family(
@@ -696,9 +713,9 @@ FAMILIES = {
             header="gemm/api2x.cuh",
             launcher="Gemm2x",
             cpp_arch="cutlass::arch::Sm80",
-            declared=tuple(_sm80_declared()),
-            full=tuple(_sm80_full()),
-            core=tuple(_sm80_core()),
+            declare_core=_sm80_core,
+            declare_full=_sm80_full,
+            declare_more=_sm80_declared,
             per_file=24,
         ),
         Family(
@@ -711,9 +728,8 @@ FAMILIES = {
             header="gemm/api2x.cuh",
             launcher="Gemm2x",
             cpp_arch="cutlass::arch::Sm80",
-            declared=(),
-            full=tuple(_simt()),
-            core=tuple(_simt()),
+            declare_core=_simt,
+            declare_full=_simt,
             per_file=24,
         ),
         Family(
@@ -726,9 +742,8 @@ FAMILIES = {
             header="gemm/api2x.cuh",
             launcher="Gemm2x",
             cpp_arch="cutlass::arch::Sm90",
-            declared=(),
-            full=tuple(_sm90_f64()),
-            core=tuple(_sm90_f64()),
+            declare_core=_sm90_f64,
+            declare_full=_sm90_f64,
             per_file=24,
         ),
     ]
@@ -751,9 +766,20 @@ _INSTRUCTION = {
 }
 
 
+@cache
+def named(part: str) -> dict[str, KernelConfig]:
+    """Kernels by name: of "core", "full", or all that are "declared"."""
+    return {c.name: c for f in FAMILIES.values() for c in getattr(f, part)}
+
+
 def declared() -> dict[str, KernelConfig]:
     """Every declared kernel by name, compiled or not."""
-    return {c.name: c for f in FAMILIES.values() for c in (*f.declared, *f.full, *f.core)}
+    return named("declared")
+
+
+def find(name: str) -> KernelConfig | None:
+    """The kernel of that name; the small sets are looked through first, since listing all takes a while."""
+    return next((c for part in ("core", "full", "declared") if (c := named(part).get(name))), None)
 
 
 def select(kernels: str, archs: list[str]) -> list[KernelConfig]:
@@ -775,11 +801,11 @@ def select(kernels: str, archs: list[str]) -> list[KernelConfig]:
     else:
         with open(kernels, encoding="utf-8") as file:
             names = [line.split("#")[0].strip() for line in file]
-        configs = declared()
+        wanted = []
         for name in filter(None, names):
-            if name not in configs:
+            if not (config := find(name)):
                 raise ValueError(f"{kernels}: no kernel is called {name!r}")
-        wanted = [configs[name] for name in filter(None, names)]
+            wanted.append(config)
     return [c for c in dict.fromkeys(wanted) if FAMILIES[c.family].arch in archs]
 
 

@@ -1,8 +1,8 @@
 // CUTLASS 2.x kernels (mma.sync tensor cores, SIMT) from a configuration struct.
 //
-// These carry sm80 and everything that TMA cannot: any alignment down to one element, exact f32, complex numbers, and f64
-// (with the sm90 instruction shape on Hopper). D = activation(alpha * acc + beta * C), where a bias along n is a C whose
-// rows are all the same. C is read only when beta is not 0, decided at run time inside the epilogue.
+// These carry sm80 and everything that TMA cannot: any alignment down to one element, exact f32, complex numbers, and
+// f64 (with the sm90 instruction shape on Hopper). D = activation(alpha * acc + beta * C), where a bias along n is a C
+// whose rows are all the same. C is read only when beta is not 0, decided at run time inside the epilogue.
 #pragma once
 
 #include "cutlass/epilogue/thread/linear_combination.h"
@@ -32,12 +32,11 @@ struct cutlass::arch::Mma<cutlass::gemm::GemmShape<16, 8, 32>, 32, A, cutlass::l
     constexpr bool signed_a = std::is_same_v<A, int8_t>, signed_b = std::is_same_v<B, int8_t>;
     const auto* x = reinterpret_cast<const uint32_t*>(&a);
     const auto* y = reinterpret_cast<const uint32_t*>(&b);
-#define CUTLASS_PY_MMA(TYPES)                                                                                          \
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." TYPES                                                          \
-               ".s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"                                        \
-               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])                                                        \
-               : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]),    \
-                 "r"(c[3]))
+#define CUTLASS_PY_MMA(TYPES)                                                                                         \
+  asm volatile(                                                                                                       \
+      "mma.sync.aligned.m16n8k32.row.col.s32." TYPES ".s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};" \
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])                                                                \
+      : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]))
     if constexpr (signed_a && signed_b) {
       CUTLASS_PY_MMA("s8.s8");
     } else if constexpr (signed_a) {

@@ -1,8 +1,8 @@
 // CUTLASS 3.x kernels (CollectiveBuilder, TMA + wgmma) from a configuration struct.
 //
-// The configuration is what families.py writes: types, layouts, tile, cluster, schedules, scheduler, `swap`, and the chain
-// of its epilogue (fusion3x.cuh). D is always row-major seen from outside. With `swap` the kernel computes
-// D^T = B^T A^T, so that the long side of the problem takes the M slot of the tile; the caller notices nothing.
+// The configuration is what families.py writes: types, layouts, tile, cluster, schedules, scheduler, `swap`, and the
+// chain of its epilogue (fusion3x.cuh). D is always row-major seen from outside. With `swap` the kernel computes D^T =
+// B^T A^T, so that the long side of the problem takes the M slot of the tile; the caller notices nothing.
 //
 // The launch bypasses GemmUniversalAdapter: Params are rebuilt from the arguments on every call (0.4 us, so no
 // descriptor can go stale), everything that is constant per device is done once.
@@ -178,7 +178,8 @@ struct Gemm3x {
     const CutlassPyArray* source = source_of<X>(g);
     args.epilogue.ptr_C = static_cast<decltype(args.epilogue.ptr_C)>(source ? source->data : g.d);
     args.epilogue.ptr_D = static_cast<typename X::D*>(g.d);
-    args.epilogue.dC = stride_of<typename Kernel::StrideC>(source ? source->row : g.ldd, source ? source->batch : g.batch_d);
+    args.epilogue.dC =
+        stride_of<typename Kernel::StrideC>(source ? source->row : g.ldd, source ? source->batch : g.batch_d);
     args.epilogue.dD = stride_of<typename Kernel::StrideD>(g.ldd, g.batch_d);
     args.epilogue.thread = Parts::fusion_arguments(g);
     args.hw_info.device_id = g.device;

@@ -1,7 +1,7 @@
 // CUTLASS 3.x kernels on arrays of addresses: one launch multiplies a list of equal matrices that lie anywhere.
 //
-// Every multiprocessor keeps its own TMA descriptors in the workspace and points them at the next matrix. These kernels do
-// not wait for a predecessor: they must not overlap.
+// Every multiprocessor keeps its own TMA descriptors in the workspace and points them at the next matrix. These kernels
+// do not wait for a predecessor: they must not overlap.
 #pragma once
 
 #include "cutlass/gemm/group_array_problem_shape.hpp"

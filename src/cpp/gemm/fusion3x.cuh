@@ -26,7 +26,8 @@ constexpr auto kRound = cutlass::FloatRoundStyle::round_to_nearest;
 
 // A product of the tree: `Fn` applied to the values of `Children`, in the arithmetic of the epilogue.
 template <class X, template <class> class Fn, class... Children>
-using Computed = visitor::Sm90EVT<visitor::Sm90Compute<Fn, typename X::Compute, typename X::Compute, kRound>, Children...>;
+using Computed =
+    visitor::Sm90EVT<visitor::Sm90Compute<Fn, typename X::Compute, typename X::Compute, kRound>, Children...>;
 
 // A factor by value or from device memory.
 template <class X>
@@ -38,17 +39,17 @@ struct Factor {
   }
 };
 
-// A vector of `Element` along an axis of the caller's problem; absent it is `absent` everywhere. A `dynamic` one may be a
-// single element.
+// A vector of `Element` along an axis of the caller's problem; absent it is `absent` everywhere. A `dynamic` one may be
+// a single element.
 template <class X, char axis, class Element, bool dynamic>
 struct Vector {
   static constexpr bool along_rows = (axis == 'm') != X::swap;  // of the kernel's own problem
   using Extent = std::conditional_t<dynamic, bool, cute::_1>;
-  using Stride = std::conditional_t<along_rows, cute::Stride<Extent, cute::_0, int64_t>,
-                                    cute::Stride<cute::_0, Extent, int64_t>>;
-  using Node = std::conditional_t<
-      along_rows, visitor::Sm90ColBroadcast<0, typename X::Tile, Element, typename X::Compute, Stride>,
-      visitor::Sm90RowBroadcast<0, typename X::Tile, Element, typename X::Compute, Stride>>;
+  using Stride =
+      std::conditional_t<along_rows, cute::Stride<Extent, cute::_0, int64_t>, cute::Stride<cute::_0, Extent, int64_t>>;
+  using Node = std::conditional_t<along_rows,
+                                  visitor::Sm90ColBroadcast<0, typename X::Tile, Element, typename X::Compute, Stride>,
+                                  visitor::Sm90RowBroadcast<0, typename X::Tile, Element, typename X::Compute, Stride>>;
 
   static typename Node::Arguments arguments(const CutlassPyArray& array, Element absent) {
     Stride stride{};
