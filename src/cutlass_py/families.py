@@ -197,7 +197,7 @@ class Epilogue:
 
     Attributes:
         source: reads c and adds beta * c; where beta is 0 it is left unread.
-        bias: axis of the vector it adds, "n" (one value per column of D) or "m", of D's dtype; absent it adds nothing.
+        bias: axis of the vector it adds, "n" (one value per column of D) or "m"; absent it adds nothing.
         activation: applied to the result.
         gated: instead multiplies by activation(gate), or by the derivative's value at aux.
         aux: stores what the activation is applied to, in D's dtype.
@@ -282,6 +282,11 @@ class KernelConfig:
         if self.api == 3:
             return vector if SCHEDULES[self.schedule].tma_store else 1
         return vector if self.align * DTYPES[self.a].itemsize == 16 else 1
+
+    @property
+    def bias(self) -> str:
+        """Dtype of the bias it adds: D's, but f32 beside a D of 8 bits."""
+        return "f32" if DTYPES[self.d].bits == 8 else self.d
 
     @cached_property
     def name(self) -> str:

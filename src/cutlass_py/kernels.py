@@ -181,7 +181,7 @@ class CutlassKernel(Kernel):
         operands |= {"c": output} if e.source else {}
         operands |= {"aux" if derivative else "gate": output} if e.gated else {}
         operands |= {"aux": output} if e.aux else {}
-        operands |= {"bias": OperandMetadata(c.d, e.bias, DTYPES[c.d].itemsize)} if e.bias else {}
+        operands |= {"bias": OperandMetadata(c.bias, e.bias, DTYPES[c.bias].itemsize)} if e.bias else {}
         design = Design(
             c.tile, c.cluster, c.schedule, c.stages or facts.get("stages", 0), facts.get("threads", 0),
             facts.get("smem_bytes", 0),

@@ -48,6 +48,7 @@ class Interface:
     b: str
     accumulator: str
     d: str
+    bias: str
     layout: str
     epilogue: Epilogue
     align_ab: int
@@ -138,6 +139,8 @@ class Interface:
             return "does not sum a bias gradient"
         if (p.scale_a or p.scale_b or p.scale_out) and not e.scaled:
             return "does not apply scales"
+        if "x" in (p.scale_a, p.scale_b):
+            return "takes scales of unit stride"
         if bool(p.aux and not gated) != e.aux:
             return "does not store aux" if p.aux else "stores aux, for which there is no array"
         if p.bias and (error := self._bias_detour(p)):
@@ -152,10 +155,11 @@ class Interface:
         as_c = self.family.api == 2 and e.source and not p.c and p.bias_axis == "n" and not p.pointers
         if e.bias != p.bias_axis and not as_c:
             return f"adds no bias along {p.bias_axis}"
-        if p.bias != self.d:
-            return f"adds a bias in {self.d}; it is {p.bias}"
-        if as_c and p.align_bias < self.bytes_d:
-            return f"reads the bias by {self.bytes_d} bytes; it is aligned to {p.align_bias}"
+        if p.bias != self.bias:
+            return f"adds a bias in {self.bias}; it is {p.bias}"
+        wanted = self.bytes_d if as_c else DTYPES[self.bias].itemsize
+        if p.align_bias < wanted:
+            return f"reads the bias by {wanted} bytes; it is aligned to {p.align_bias}"
         return None
 
     def _output_detour(self, p: Problem) -> str | None:
@@ -189,7 +193,7 @@ def interface_of(c: KernelConfig) -> Interface:
     align_ab = c.align or _TMA // DTYPES[c.a].itemsize
     granules = family.api == 3 and schedule.tma_store
     return Interface(
-        family, c.a, c.b, c.accumulator, c.d, c.layout, EPILOGUES[c.epilogue], align_ab, c.align_d, granules,
+        family, c.a, c.b, c.accumulator, c.d, c.bias, c.layout, EPILOGUES[c.epilogue], align_ab, c.align_d, granules,
         schedule.stream_k, schedule.pointers,
     )  # fmt: skip
 

@@ -109,7 +109,7 @@ struct Addend {
   }
 };
 
-// inner + bias along an axis, of D's dtype
+// inner + bias along an axis, of D's dtype (f32 where that has 8 bits)
 template <class X, char axis, class Inner>
 struct Bias {
   using Values = Vector<X, axis, typename X::BiasElement, false>;
