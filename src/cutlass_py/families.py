@@ -215,15 +215,18 @@ class Epilogue:
     @property
     def formula(self) -> str:
         """In words, as kernels' metadata shows it."""
-        z = "alpha * acc"
-        z = f"alpha * scale_a * scale_b * acc{' + beta * c' * self.source}" if self.scaled else z
-        z += " + beta * c" if self.source and not self.scaled else ""
+        return self.form(self.activation)
+
+    def form(self, f: str) -> str:
+        """The formula with a function of this name."""
+        z = "alpha * scale_a * scale_b * acc" if self.scaled else "alpha * acc"
+        z += " + beta * c" if self.source else ""
         z += f" + bias[{self.bias}]" if self.bias else ""
+        z = f"(aux = {z})" if self.aux else z
         if self.gated:
-            derivative = ACTIVATIONS[self.activation].derivative
-            z = f"({z}) * {self.activation}({'aux' if derivative else 'gate'})"
+            z = f"({z}) * {f}({'aux' if ACTIVATIONS[self.activation].derivative else 'gate'})"
         elif self.activation != "identity":
-            z = f"{self.activation}({z})"
+            z = f"{f}({z})"
         return f"scale_out * ({z})" if self.scaled else z
 
 

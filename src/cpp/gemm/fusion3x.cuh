@@ -47,9 +47,10 @@ struct Vector {
   using Extent = std::conditional_t<dynamic, bool, cute::_1>;
   using Stride =
       std::conditional_t<along_rows, cute::Stride<Extent, cute::_0, int64_t>, cute::Stride<cute::_0, Extent, int64_t>>;
-  using Node = std::conditional_t<along_rows,
-                                  visitor::Sm90ColBroadcast<0, typename X::Tile, Element, typename X::Compute, Stride>,
-                                  visitor::Sm90RowBroadcast<0, typename X::Tile, Element, typename X::Compute, Stride>>;
+  using Node =
+      std::conditional_t<along_rows,
+                         visitor::Sm90ColBroadcast<0, typename X::Tile, Element, typename X::Compute, Stride, 1>,
+                         visitor::Sm90RowBroadcast<0, typename X::Tile, Element, typename X::Compute, Stride, 1>>;
 
   static typename Node::Arguments arguments(const CutlassPyArray& array, Element absent) {
     Stride stride{};
