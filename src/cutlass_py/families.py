@@ -234,9 +234,9 @@ def _epilogues() -> Iterator[Epilogue]:
     plain = [a.name for a in _ACTIVATIONS if not a.derivative]
     yield Epilogue("linear")
     yield Epilogue("linearc", source=True)
-    for axis, prefix in (("n", "bias"), ("m", "biasm")):
+    for prefix, axis, source in (("bias", "n", False), ("biasm", "m", False), ("biasc", "n", True)):
         for f in plain:
-            yield Epilogue(prefix if f == "identity" else f"{prefix}_{f}", bias=axis, activation=f)
+            yield Epilogue(prefix if f == "identity" else f"{prefix}_{f}", source, axis, f)
     for f in plain[1:]:
         yield Epilogue(f"linearc_{f}", source=True, activation=f)
         yield Epilogue(f"bias_{f}_aux", bias="n", activation=f, aux=True)
@@ -433,7 +433,8 @@ def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
         for f in _USUAL:
             yield _sm90(pair, layout, dtype, f"bias_{f}_aux", _SQUARE)
             yield _sm90(pair, layout, dtype, f"d_{f}", _SQUARE)
-        yield _sm90(pair, layout, dtype, "biasm", _SQUARE)
+        for epilogue in ("biasm", "biasc"):
+            yield _sm90(pair, layout, dtype, epilogue, _SQUARE)
 
 
 def _sm90_bytes() -> Iterator[KernelConfig]:
@@ -474,8 +475,8 @@ def _sm90_declared() -> Iterator[KernelConfig]:
     for dtype, layout in product(_HALVES, LAYOUTS):
         pair = (dtype, dtype)
         for epilogue in EPILOGUES.values():
-            designs = narrow if epilogue.aux or epilogue.gated else _SM90_TMA
-            if epilogue.name not in ("linear", "linearc") and not epilogue.scaled and not epilogue.source:
+            designs = narrow if epilogue.aux or epilogue.gated or epilogue.source else _SM90_TMA
+            if (epilogue.bias or epilogue.gated) and not epilogue.scaled:
                 for design in designs:
                     yield _sm90(pair, layout, dtype, epilogue.name, design)
             if epilogue.bias and not epilogue.aux and not epilogue.scaled:
