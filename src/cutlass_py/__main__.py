@@ -65,6 +65,11 @@ def kernels(options: argparse.Namespace) -> int:
     """The kernels, one a line."""
     from .kernels import get_kernels
 
+    if options.coverage:
+        from .coverage import markdown
+
+        print(markdown())
+        return 0
     found = get_kernels(cc=options.cc, compiled=not options.all, where=lambda m: options.match in m.name)
     if options.json:
         print(json.dumps([asdict(k.metadata) | {"compiled": k.compiled} for k in found], indent=1))
@@ -164,6 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("match", nargs="?", default="", help="part of the name")
     sub.add_argument("--cc", type=int, help="compute capability times ten, such as 90")
     sub.add_argument("--all", action="store_true", help="include kernels that are declared but not compiled")
+    sub.add_argument("--coverage", action="store_true", help="instead, the declaration as Markdown tables")
     sub.add_argument("--json", action="store_true", help="print JSON")
 
     sub = command(explain)
