@@ -123,14 +123,8 @@ def _headers(include: tuple[Path, ...]) -> str:
 
 
 def _nvcc() -> tuple[str, str] | None:
-    """Path and version of the compiler, or None; looked for once per environment."""
-    return _nvcc_of(tuple(os.environ.get(name) for name in ("CUDACXX", "PATH", "CUDA_HOME")))
-
-
-@remember
-def _nvcc_of(_environment: tuple[str | None, ...]) -> tuple[str, str] | None:
+    """Path and version of the compiler, or None."""
     try:
-        root = None
         nvcc = toolkit.installed_nvcc()
         if not nvcc and (root := toolkit.nvcc_wheels()):
             nvcc = str(root / "bin" / "nvcc")
