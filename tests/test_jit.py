@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from nvcc import why_not
 
 import cutlass_py
 from cutlass_py import CompileError, GemmArguments, TensorSpec, _core, cache, compiler, explain, families, toolkit
@@ -28,6 +29,7 @@ from cutlass_py.select import plan, rank
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = FAMILIES["simt_gemm"].full[0]
+WHY_NOT = why_not()  # nothing can really be compiled here
 DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
 
 # Answers --version; counts its calls in a file; "compiles" after a while, into bytes or, where it is to be loaded, into
@@ -44,7 +46,7 @@ with open(os.environ["NVCC_CALLS"], "a") as file:
     file.write(source.stem + "\\n")
 time.sleep(float(os.environ.get("NVCC_SECONDS", "0")))
 if "NVCC_FAILS" in os.environ:
-    sys.exit("note: this is not it\\n" + "".join(f"kernel.cu({i}): error: number {i}\\n" for i in range(20)))
+    sys.exit("note: <error-type> is not it\\n" + "".join(f"kernel.cu({i}): error: number {i}\\n" for i in range(20)))
 out = Path(sys.argv[sys.argv.index("-o") + 1])
 out.write_bytes(b"library of " + source.read_bytes())
 if "NVCC_LOADS" in os.environ:
@@ -481,17 +483,6 @@ def test_a_wrong_setting_names_the_choices(nvcc, monkeypatch, value):
         compiler.load(CONFIG)
 
 
-def _why_no_compiler() -> str:
-    """Why nothing can be compiled here; a package that was built with CUDA must have the headers."""
-    if not compiler._nvcc():
-        return toolkit.NVCC_MISSING
-    try:
-        compiler.recipe(CONFIG)
-    except CompileError as error:
-        return "" if _core.build_info()["cuda"] == "ON" else str(error)
-    return ""
-
-
 REAL = """
 import json
 from cutlass_py import kernels
@@ -501,7 +492,7 @@ print(json.dumps([k.name, k.facts]))
 """
 
 
-@pytest.mark.skipif(bool(_why_no_compiler()), reason=_why_no_compiler())
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_a_real_compiler(tmp_path):
     if all(k.compiled for k in all_kernels() if isinstance(k, CutlassKernel) and k.family.api == 2):
         pytest.skip("every declared 2.x kernel is in the built set")
