@@ -34,7 +34,8 @@ Args:
         (f32 inputs on tensor cores), "f64" (f64 inputs).
     out_dtype: dtype of a new result, by default the inputs' (fp8: bf16). A name ("bf16"), NumPy's or
         ml_dtypes' dtype, or the framework's own.
-    kernel: run this kernel (a Kernel or its name) and no other; it must take the operands as they lie.
+    kernel: run this kernel (a Kernel or its name) and no other; it must take the operands as they lie. Compiled
+        first if it is declared but not there (docs/jit.md).
     stream: CUDA stream to launch on: an int, a torch or CuPy stream, or anything with __cuda_stream__. By
         default the framework's current stream. With it, ordering other streams behind the launch is the caller's.
 
@@ -45,6 +46,7 @@ Raises:
     ValueError: ranks, shapes, devices, strides or overlap that do not fit; a `kernel` that does not.
     TypeError: an operand that is no array, or a dtype that does not fit.
     NoKernelError: no kernel can compute this problem.
+    CompileError: the kernel asked for, or chosen within `jit`, cannot be compiled.
     CudaError: a CUDA or CUTLASS call failed.)";
 
 Keywords keywords(nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle compute,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from . import __version__, _core
+from . import _core
 from .families import LAYOUTS
 
 
@@ -21,6 +21,7 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 def info(options: argparse.Namespace) -> int:
     """What was built, which devices are there, which frameworks are installed."""
+    from . import __version__
     from .demo import installed
     from .kernels import CutlassKernel, all_kernels
 

@@ -68,7 +68,8 @@ def entries() -> list[Path]:
 
 def find(pattern: str) -> Path | None:
     """A whole entry whose name without .so matches the pattern (of glob), or None. The last by name if several do."""
-    places = [directory(), *(Path(private.name) for private in _fallback.values())]
+    wanted = directory()
+    places = [wanted, *([Path(_fallback[wanted].name)] if wanted in _fallback else [])]
     matching = (path for place in places for path in sorted(place.glob(f"{pattern}.so"), reverse=True))
     return next(filter(_whole, matching), None)
 

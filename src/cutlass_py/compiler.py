@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -122,15 +123,9 @@ def _headers(include: tuple[Path, ...]) -> str:
 # ---------------------------------------------------------------------------------------------------- the compiler
 
 
-def _nvcc() -> tuple[str, str] | None:
-    """Path and version of the compiler, or None; looked for once per environment."""
-    return _nvcc_of(tuple(os.environ.get(name) for name in ("CUDACXX", "PATH", "CUDA_HOME")))
-
-
-@remember
-def _nvcc_of(_environment: tuple[str | None, ...]) -> tuple[str, str] | None:
+def find_nvcc() -> tuple[str, str] | None:
+    """Path and version of the compiler, or None."""
     try:
-        root = None
         nvcc = toolkit.installed_nvcc()
         if not nvcc and (root := toolkit.nvcc_wheels()):
             nvcc = str(root / "bin" / "nvcc")
@@ -146,7 +141,7 @@ def _nvcc_of(_environment: tuple[str | None, ...]) -> tuple[str, str] | None:
 
 def find(made: Recipe) -> Path | None:
     """The library in the cache. Without a compiler, any compiler's will do."""
-    nvcc = _nvcc()
+    nvcc = find_nvcc()
     return cache.find(f"{made.entry}-nvcc{nvcc[1] if nvcc else '*'}")
 
 
@@ -160,9 +155,9 @@ def build(made: Recipe, *, quiet: bool = False) -> Path:
     Raises:
         CompileError: there is no compiler, or it failed.
     """
-    nvcc = _nvcc()
+    nvcc = find_nvcc()
     if not nvcc:
-        raise CompileError(f"gemm: cannot compile {made.kernel}: {toolkit.NVCC_MISSING}. {_INSTALL}")
+        raise CompileError(f"gemm: cannot compile {made.kernel}: {toolkit.NVCC_MISSING}: {_INSTALL}")
     name = f"{made.entry}-nvcc{nvcc[1]}"
     if found := cache.find(name):
         return found
@@ -194,10 +189,11 @@ def _compile(made: Recipe, nvcc: str, quiet: bool) -> bytes:
     return content
 
 
-def _first_errors(output: str, most: int = 5) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower() or "fatal" in line.lower()]
-    return "\n".join(f"  {line}" for line in (errors or lines)[:most])
+def _first_errors(output: str, most: int = 5, width: int = 200) -> str:
+    """The lines that say what is wrong, each clipped: templates spell out pages of types."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\b(error|fatal)\b(?!-)", line, re.IGNORECASE)]
+    return "\n".join(f"  {line[:width]}" for line in (errors or lines)[:most])
 
 
 def _run(command: list[str], shown: str) -> tuple[int, str]:

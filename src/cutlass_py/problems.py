@@ -1,11 +1,6 @@
-"""Problems as data: one gemm as a JSON object, a file of them as a list. What `cache build` reads.
+"""Problems as data: one gemm as a JSON object, a file of them as a list (docs/jit.md has the keys).
 
-    [{"m": 2048, "n": 14336, "k": 4096, "layout": "tn", "a": "bf16"},
-     {"m": 512, "n": 512, "k": 512, "batch": 16, "a": "f32", "compute": "tf32", "c": "f32"}]
-
-`m`, `n`, `k` and `a` (a dtype) must be there. `batch` is 1 by default, `layout` "tt" (A then B: t row-major, n
-column-major), `b` is a's dtype, `d` what gemm would choose; `c` is the dtype of an addend, row-major. Every other key
-is a keyword of gemm. Operands are aligned and without gaps.
+Operands are aligned and without gaps. A key that is not known here is a keyword of gemm.
 """
 
 from __future__ import annotations

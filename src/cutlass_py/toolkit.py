@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 # All parts from one release: their own dependencies are unpinned. Newer compilers write PTX that driver 580 refuses.
@@ -27,6 +28,7 @@ def find_package(name: str, member: str) -> Path | None:
     return next((p for p in places if (p / member).exists()), None)
 
 
+@cache
 def nvcc_version(nvcc: str) -> tuple[int, ...]:
     """What `nvcc --version` says, such as (13, 0, 88); empty where it says nothing."""
     try:
