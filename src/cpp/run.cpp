@@ -42,6 +42,13 @@ CutlassPyArray array_of(const Matrix& matrix) {
   return {matrix.data, int32_t(matrix.dtype), matrix.row, matrix.col, matrix.batch};
 }
 
+CutlassPyEpilogue epilogue_of(const Epilogue& e) {
+  auto scalar = [](const Scalar& x) { return CutlassPyScalar{x.value, x.imaginary, x.device}; };
+  return {scalar(e.alpha),  scalar(e.beta),        scalar(e.scale_out),   array_of(e.c),
+          array_of(e.bias), array_of(e.scale_a),   array_of(e.scale_b),   array_of(e.gate),
+          array_of(e.aux),  array_of(e.bias_grad), int32_t(e.activation), {e.parameters[0], e.parameters[1]}};
+}
+
 // A packed copy: rows padded to 16 bytes, so that TMA takes it.
 struct Packing {
   Matrix packed;
@@ -77,8 +84,8 @@ void run_on_device(const Call& call, const Plan& plan, Stream stream) {
 
   CutlassPyGemm g{};
   g.m = p.m, g.n = p.n, g.k = p.k, g.batch = p.batch;
-  g.alpha = composed ? 1 : call.alpha;
-  g.beta = composed ? 0 : call.beta;
+  g.epilogue = composed ? CutlassPyEpilogue{} : epilogue_of(call.epilogue);
+  if (composed) g.epilogue.alpha.value = 1;
   g.device = p.device.id;
   g.sm_count = plan.sm_count;
   g.raster = plan.raster;
@@ -88,7 +95,6 @@ void run_on_device(const Call& call, const Plan& plan, Stream stream) {
   g.a = call.a.data, g.lda = call.lda, g.batch_a = call.a.batch;
   g.b = call.b.data, g.ldb = call.ldb, g.batch_b = call.b.batch;
   g.d = call.d.data, g.ldd = call.ldd, g.batch_d = call.d.batch;
-  if (!composed) g.c = call.c.data, g.ldc = call.ldc, g.batch_c = call.c.batch;
 
   std::optional<Packing> pack_a, pack_b;
   if (plan.pack_a) pack_a.emplace(call.a, plan.pack_a, p.m, p.k, p.batch, scratch);
@@ -123,25 +129,12 @@ void run_on_device(const Call& call, const Plan& plan, Stream stream) {
   }
   if (composed) {
     const CutlassPyLibrary* library = plan.library ? plan.library : builtin_library();
-    const CutlassPyArray acc = array_of(product), c = array_of(call.c), d = array_of(call.d);
-    int status = library->elementwise->compose(plan.kernel ? &acc : nullptr, call.c.data ? &c : nullptr, &d, call.alpha,
-                                               call.beta, p.batch, p.m, p.n, stream);
+    const CutlassPyArray acc = array_of(product), d = array_of(call.d);
+    const CutlassPyEpilogue epilogue = epilogue_of(call.epilogue);
+    int status = library->elementwise->compose(plan.kernel ? &acc : nullptr, 1, 0, &epilogue, &d, p.batch, p.m, p.n,
+                                               nullptr, stream);
     if (status) throw CudaError("gemm: the composed epilogue failed: " + std::string(library->error_string(status)));
   }
-}
-
-nb::object host_operand(const Matrix& x, int64_t rows, int64_t cols, int64_t batch) {
-  if (!x.data && x.dtype == Dtype::none) return nb::none();
-  const int64_t size = dtype_size(x.dtype);
-  return nb::make_tuple(reinterpret_cast<uintptr_t>(x.data), dtype_name(x.dtype), nb::make_tuple(batch, rows, cols),
-                        nb::make_tuple(x.batch * size, x.row * size, x.col * size));
-}
-
-void run_on_host(const Call& call, const Plan& plan) {
-  const Problem& p = call.problem;
-  plan.host(host_operand(call.a, p.m, p.k, p.batch), host_operand(call.b, p.k, p.n, p.batch),
-            host_operand(call.c, p.m, p.n, p.batch), host_operand(call.d, p.m, p.n, p.batch), call.alpha, call.beta,
-            dtype_name(p.compute));
 }
 
 }  // namespace cutlass_py

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ._core import CudaError, TypedView, gemm
 
 if TYPE_CHECKING:
+    from .activations import Activation, clamp, leaky_relu
     from .arguments import GemmArguments, TensorSpec, view
     from .errors import NoKernelError
     from .explanation import explain
     from .kernels import Kernel, Status, get_kernels
 
 __all__ = [
+    "Activation",
     "CudaError",
     "GemmArguments",
     "Kernel",
@@ -25,20 +27,25 @@ __all__ = [
     "TensorSpec",
     "TypedView",
     "__version__",
+    "clamp",
     "explain",
     "gemm",
     "get_kernels",
+    "leaky_relu",
     "view",
 ]
 
 _HOME = {
+    "Activation": "activations",
     "GemmArguments": "arguments",
     "Kernel": "kernels",
     "NoKernelError": "errors",
     "Status": "kernels",
     "TensorSpec": "arguments",
+    "clamp": "activations",
     "explain": "explanation",
     "get_kernels": "kernels",
+    "leaky_relu": "activations",
     "view": "arguments",
 }
 

@@ -213,7 +213,7 @@ class KernelConfig:
 
     @property
     def accumulator(self) -> str:
-        return accumulator(self.a)
+        return {"f64": "f64"}.get(self.a, "f32")
 
     @property
     def align_d(self) -> int:

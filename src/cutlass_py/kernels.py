@@ -185,8 +185,8 @@ class CutlassKernel(Kernel):
             return "runs on a GPU; the operands are on the CPU"
         if not lowest <= gpu.cc <= highest:
             return f"runs on compute capability {_range(lowest, highest)}; {gpu.name} has {gpu.cc / 10:.1f}"
-        if p.compute != c.a:
-            return f"multiplies {c.a}; the operands are {p.compute}"
+        if p.operand_a != c.a:
+            return f"multiplies {c.a}; the operands are {p.operand_a}"
         if self.family.api == 2:
             # 2.x reads whole vectors along the contiguous axis; TMA clips at the extent.
             for axis in ("k" if c.layout[0] == "t" else "m", "n" if c.layout[1] == "t" else "k"):
@@ -280,7 +280,7 @@ def _by_operand() -> dict[str, tuple[Kernel, ...]]:
 def candidates(p: Problem) -> Iterator[Kernel]:
     """Kernels worth asking about a problem, compiled or not."""
     if p.device_id >= 0:
-        yield from _by_operand().get(p.compute or "", ())
+        yield from _by_operand().get(p.operand_a or "", ())
     else:
         yield from _by_operand()["*"]
 
