@@ -53,7 +53,9 @@ def test_a_kernel_is_found_by_its_name():
 
 
 def test_names_are_identifiers_that_read_from_general_to_particular():
-    pattern = r"([a-z]+\d*_\w+?)_([a-z]+\d+\w*?)_([a-z]+\d+\w*?)_(f16|f32|f64|s32|c64|c128|fast)_(\w+?)_([tn]{2})_\d+x\d+x\d+_.+"
+    accumulator = "f16|f32|f64|s32|c64|c128|fast"
+    dtype = r"[a-z]+\d+\w*?"
+    pattern = rf"([a-z]+\d*_\w+?)_({dtype})_({dtype})_({accumulator})_(\w+?)_([tn]{{2}})_\d+x\d+x\d+_.+"
     for name, c in CONFIGS.items():
         match = re.fullmatch(pattern, name)
         assert match and name.isidentifier(), name
@@ -248,11 +250,12 @@ def _storage(dtype: str) -> str:
 @pytest.mark.parametrize("name", list(FACTS))
 def test_compiled_kernels_are_what_was_declared(name):
     c, facts = CONFIGS[name], FACTS[name]
-    family = FAMILIES[c.family]
+    family, epilogue = FAMILIES[c.family], EPILOGUES[c.epilogue]
+    source = c.d if epilogue.source or epilogue.gated else "void"
     vector = interface_of(c).align_ab
     declared = {
         "a": _storage(c.a), "b": _storage(c.b), "accumulator": _storage(c.accumulator), "d": c.d,
-        "c": c.d if EPILOGUES[c.epilogue].source or EPILOGUES[c.epilogue].gated else "void", "layout": c.layout, "api": family.api, "tile": c.tile,
+        "c": source, "layout": c.layout, "api": family.api, "tile": c.tile,
         "cluster": c.cluster, "align_a": vector, "align_b": vector, "align_c": c.align_d, "align_d": c.align_d,
     }  # fmt: skip
     if c.stages:

@@ -45,16 +45,11 @@ CutlassPyArray array_of(const Matrix& matrix) {
   return {matrix.data, int32_t(matrix.dtype), matrix.row, matrix.col, matrix.batch};
 }
 
-CutlassPyScalar scalar_of(const Scalar& scalar) { return {scalar.value, scalar.imaginary, scalar.device}; }
-
 CutlassPyEpilogue epilogue_of(const Epilogue& e) {
-  CutlassPyEpilogue c{};
-  c.alpha = scalar_of(e.alpha), c.beta = scalar_of(e.beta), c.scale_out = scalar_of(e.scale_out);
-  c.c = array_of(e.c), c.bias = array_of(e.bias), c.scale_a = array_of(e.scale_a), c.scale_b = array_of(e.scale_b);
-  c.gate = array_of(e.gate), c.aux = array_of(e.aux), c.bias_grad = array_of(e.bias_grad);
-  c.activation = int32_t(e.activation);
-  c.parameters[0] = e.parameters[0], c.parameters[1] = e.parameters[1];
-  return c;
+  auto scalar = [](const Scalar& x) { return CutlassPyScalar{x.value, x.imaginary, x.device}; };
+  return {scalar(e.alpha),  scalar(e.beta),        scalar(e.scale_out),   array_of(e.c),
+          array_of(e.bias), array_of(e.scale_a),   array_of(e.scale_b),   array_of(e.gate),
+          array_of(e.aux),  array_of(e.bias_grad), int32_t(e.activation), {e.parameters[0], e.parameters[1]}};
 }
 
 // What a kernel applies to a product that another one finishes: nothing.

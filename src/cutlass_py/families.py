@@ -201,7 +201,7 @@ class Epilogue:
         activation: applied to the result.
         gated: instead multiplies by activation(gate), or by the derivative's value at aux.
         aux: stores what the activation is applied to, in D's dtype.
-        scaled: multiplies by scale_a and scale_b, vectors or single values in device memory, and by scale_out at the end.
+        scaled: multiplies by scale_a and scale_b, vectors or single values in device memory, and at the end by scale_out.
     """
 
     name: str
@@ -355,14 +355,13 @@ class Family:
 
 
 Tile = tuple[int, int, int]
+Pair = tuple[str, str]  # dtypes of A and B
 
 
 Design = tuple[Tile, Tile, str]  # tile in 16-bit elements, cluster, schedule
 
 
-def _sm90(
-    dtypes: tuple[str, str], layout: str, d: str, epilogue: str, design: Design, accumulator: str = "f32"
-) -> KernelConfig:
+def _sm90(dtypes: Pair, layout: str, d: str, epilogue: str, design: Design, accumulator: str = "f32") -> KernelConfig:
     """A 3.x kernel. The k extent of a tile counts 16-bit elements: other operands take as many bytes."""
     (m, n, k), cluster, schedule = design
     tile = (m, n, k * 16 // DTYPES[dtypes[0]].bits)
@@ -405,8 +404,8 @@ _SMALL = _named["64x128x64_1x1x1_pingpong"]
 _SKINNY64, _SKINNY32, _SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n in (64, 32, 16))
 _HALVES = ("bf16", "f16")
 # Operands of one byte, and tf32, are read along k alone: layout tn. The others are transposed in packing.
-_FP8 = tuple(product(("e4m3", "e5m2"), repeat=2))
-_INT8 = tuple(product(("s8", "u8"), repeat=2))
+_FP8: tuple[Pair, ...] = tuple((a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2"))
+_INT8: tuple[Pair, ...] = tuple((a, b) for a in ("s8", "u8") for b in ("s8", "u8"))
 
 
 def _fits(design: Design, d: str) -> bool:
@@ -433,8 +432,8 @@ def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
         for f in _USUAL:
             yield _sm90(pair, layout, dtype, f"bias_{f}_aux", _SQUARE)
             yield _sm90(pair, layout, dtype, f"d_{f}", _SQUARE)
-        for epilogue in ("biasm", "biasc"):
-            yield _sm90(pair, layout, dtype, epilogue, _SQUARE)
+        yield _sm90(pair, layout, dtype, "biasm", _SQUARE)
+        yield _sm90(pair, layout, dtype, "biasc", _SQUARE)
 
 
 def _sm90_bytes() -> Iterator[KernelConfig]:
@@ -483,9 +482,8 @@ def _sm90_declared() -> Iterator[KernelConfig]:
                 yield _sm90(pair, layout, "f32", epilogue.name, _SQUARE)
     scaled = [e.name for e in EPILOGUES.values() if e.scaled]
     for pair, d, design in product(_FP8, ("bf16", "f16", "f32", "e4m3", "e5m2"), narrow):
-        for accumulator in ("f32", "fast"):
-            for epilogue in ("linear", "scaled"):
-                yield _sm90(pair, "tn", d, epilogue, design, accumulator)
+        for accumulator, name in product(("f32", "fast"), ("linear", "scaled")):
+            yield _sm90(pair, "tn", d, name, design, accumulator)
         for name in scaled:
             yield _sm90(pair, "tn", d, name, _SQUARE)
     for pair, d, design in product(_INT8, ("bf16", "f16", "f32", "s8"), narrow):
@@ -524,7 +522,7 @@ def _sm90_core() -> Iterator[KernelConfig]:
         if layout == "tn" or (dtype, layout) == ("bf16", "tt"):  # the others pack an operand for an f32 D
             yield _sm90(pair, layout, "f32", "linearc", _SM90_DIRECT[0])
     # Split-K sums f32 parts; the commonest fused epilogues; one kernel at least for whatever TMA can multiply.
-    bf16, e4m3, s8, tf32 = ((x, x) for x in ("bf16", "e4m3", "s8", "tf32"))
+    bf16, e4m3, s8, tf32 = ("bf16", "bf16"), ("e4m3", "e4m3"), ("s8", "s8"), ("tf32", "tf32")
     yield _sm90(bf16, "tn", "f32", "linear", _SMALL)
     for f in ("", "_gelu_tanh", "_silu", "_relu"):
         yield _sm90(bf16, "tn", "bf16", f"bias{f}", _SQUARE)
@@ -594,7 +592,7 @@ _C128: Ladder = {1: [((64, 64, 8), (32, 32, 8), 3)]}
 
 def _2x(
     family: str,
-    dtypes: tuple[str, str],
+    dtypes: Pair,
     layouts: Iterable[str],
     d: str,
     ladder: Ladder,

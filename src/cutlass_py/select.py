@@ -47,7 +47,9 @@ def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
     """Every possible choice for a problem, best first. `compiled`: of compiled kernels only, by default not p.jit."""
     gpu = gpu_of(p)
     if gpu is None:
-        ways = ((kernel, kernel.way(p, gpu)) for kernel in host_kernels(p) if kernel.deterministic or not p.deterministic)
+        ways = (
+            (kernel, kernel.way(p, gpu)) for kernel in host_kernels(p) if kernel.deterministic or not p.deterministic
+        )
         return [Choice(Route(kernel, way), 0.0) for kernel, way in ways if isinstance(way, Way)]
     estimates = Estimates(p, gpu)
     choices: list[tuple[float, Route]] = []
@@ -117,7 +119,7 @@ def plan(p: Problem) -> Plan:
         NoKernelError: no kernel fits.
         CompileError: the kernel asked for, or the best one within `jit`, cannot be compiled.
     """
-    if p.empty_product and p.device_id >= 0:
+    if p.device_id >= 0 and (p.empty_product or not p.m or not p.n or not p.batch):
         # The composed epilogue alone, even where a kernel was asked for: it would read A and B, or wait for tiles of k
         # that never come.
         return Plan(each=p.pointers)
@@ -152,9 +154,9 @@ def _plan_of(choice: Choice, p: Problem) -> Plan:
 def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
     """Whether a launch may start before its predecessor in the stream has ended.
 
-    3.x kernels wait before their first TMA load, and everything else follows from the loads. Not so what is read as the
-    kernel starts, factors in device memory; and a C that is read element by element goes through the L1 cache, which may
-    hold lines that the predecessor is still writing.
+    3.x kernels wait before their first TMA load, and everything else follows from the loads. Not so factors in device
+    memory, which are read as the kernel starts. And a C that is read element by element goes through the L1 cache,
+    which may hold lines that the predecessor is still writing.
     """
     if "CUTLASS_ENABLE_GDC_FOR_SM90=1" not in kernel.family.definitions or kernel.family.api != 3:
         return False
@@ -176,7 +178,9 @@ def _forced(kernel: Kernel, p: Problem) -> Choice:
     if p.splits > 1:
         routes = list(_routes(kernel, way, p, gpu, Estimates(p, gpu)))
         if not routes:
-            raise ValueError(f"gemm: kernel {kernel.name} does not split k: its product is not left for another to finish")
+            raise ValueError(
+                f"gemm: kernel {kernel.name} does not split k: its product is not left for another to finish"
+            )
         return _choice(routes[0][1], routes[0][0], p, gpu)
     return _choice(Route(kernel, way), Estimates(p, gpu).of(kernel.config, way), p, gpu)
 
