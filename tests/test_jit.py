@@ -204,13 +204,15 @@ def test_the_entry_depends_on_what_is_compiled(tmp_path, changed):
     assert recipe(include).entry != recipe(include, **changed).entry
 
 
-def test_the_entry_depends_on_the_package_and_the_machine(tmp_path, monkeypatch):
+def test_the_entry_depends_on_the_package_the_machine_and_nvccs_environment(tmp_path, monkeypatch):
     made = recipe(tree(tmp_path))
     entries = {made.entry}
     monkeypatch.setattr(compiler, "_version", lambda: "0.0")
     entries.add(made.entry)
     monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
-    assert len(entries | {made.entry}) == 3
+    entries.add(made.entry)
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-G")
+    assert len(entries | {made.entry}) == 4
 
 
 def test_another_compiler_is_another_entry(nvcc, tmp_path, monkeypatch):

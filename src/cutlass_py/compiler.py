@@ -70,8 +70,9 @@ class Recipe:
     @property
     def entry(self) -> str:
         """The kernel's name and a digest of all the rest; of headers by content, so that it holds on every machine."""
-        parts = [self.source, *self.flags, _headers(self.include), _version(), platform.machine()]
-        return f"{self.kernel}-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}"
+        added = [os.environ.get(name) for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")]  # nvcc reads them
+        parts = [self.source, self.flags, added, _headers(self.include), _version(), platform.machine()]
+        return f"{self.kernel}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
 
 
 def recipe(config: KernelConfig) -> Recipe:
