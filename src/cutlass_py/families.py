@@ -201,7 +201,7 @@ class Epilogue:
         activation: applied to the result.
         gated: instead multiplies by activation(gate), or by the derivative's value at aux.
         aux: stores what the activation is applied to, in D's dtype.
-        scaled: multiplies by scale_a and scale_b, vectors or single values in device memory, and at the end by scale_out.
+        scaled: multiplies by scale_a and scale_b (vectors, or single values in device memory), at the end by scale_out.
     """
 
     name: str
