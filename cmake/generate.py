@@ -95,7 +95,9 @@ def library(families: Any, configs: list[Any]) -> dict[str, str]:
             files[f"{name}_{i}.cu"] = families.source(part)
             cmake.append((f"${{CMAKE_CURRENT_LIST_DIR}}/{name}_{i}.cu", family.gencode, family.api))
     # The elementwise kernels run wherever any kernel does.
-    cmake.append(("${PROJECT_SOURCE_DIR}/src/cpp/elementwise.cu", families.FAMILIES["simt_gemm"].gencode, 2))
+    for name in ("compose", "compose_complex", "copy", "table"):
+        path = f"${{PROJECT_SOURCE_DIR}}/src/cpp/elementwise/{name}.cu"
+        cmake.append((path, families.FAMILIES["simt_gemm"].gencode, 2))
     # 3.x files first: they take longest, and a long file that starts last leaves the other cores idle.
     cmake.sort(key=lambda row: -row[2])
     files["library.cpp"] = LIBRARY.format(
