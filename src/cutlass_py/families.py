@@ -937,7 +937,7 @@ def library(configs: list[KernelConfig], *, elementwise: bool) -> str:
 
     Args:
         configs: the kernels.
-        elementwise: whether elementwise.cu is linked into the same library.
+        elementwise: whether the elementwise kernels are linked into the same library.
     """
     return _LIBRARY.format(
         declarations="".join(f"extern const CutlassPyKernel cutlass_py_{c.name};\n" for c in configs),
