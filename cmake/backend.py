@@ -72,7 +72,7 @@ def _keep_cache(build_dir: Path, nvcc: str | None) -> bool:
     depends on that path: what came from wheels was copied to build/deps. Another nvcc is a good reason to start afresh.
     """
     info, stamp = build_dir / ".skbuild-info.json", build_dir / ".nvcc"
-    version = f"{nvcc} {toolchain.nvcc_version(nvcc)}" if nvcc else "none"
+    version = f"{nvcc} {toolchain.toolkit.nvcc_version(nvcc)}" if nvcc else "none"
     if not info.is_file() or not stamp.is_file() or stamp.read_text() != version:
         build_dir.mkdir(parents=True, exist_ok=True)
         stamp.write_text(version)

@@ -3,12 +3,9 @@
 add_library(cutlass_py_kernels SHARED ${CUTLASS_PY_SOURCES} ${CUTLASS_PY_GENERATED}/library.cpp)
 target_include_directories(cutlass_py_kernels PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
 target_include_directories(cutlass_py_kernels SYSTEM PRIVATE ${CUTLASS_PY_CUTLASS_INCLUDE})
-target_compile_definitions(cutlass_py_kernels PRIVATE
-  NDEBUG # in every build type: with assertions ptxas serialises wgmma (message C7510)
-  CUTLASS_ENABLE_GDC_FOR_SM90=1) # programmatic dependent launch
-target_compile_options(cutlass_py_kernels PRIVATE
-  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr> # CUTLASS calls constexpr std functions on the device
-  $<$<COMPILE_LANGUAGE:CUDA>:-Xfatbin=-compress-all>)  # a fifth of the size, at no cost
+# library.cpp asks the runtime and CUTLASS for the names of errors.
+target_include_directories(cutlass_py_kernels SYSTEM PRIVATE
+  $<$<COMPILE_LANGUAGE:CXX>:${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}>)
 set_target_properties(cutlass_py_kernels PROPERTIES
   CUDA_RUNTIME_LIBRARY Static         # loads without libcuda, and whatever runtime a framework brings
   CUDA_SEPARABLE_COMPILATION OFF      # kernels call nothing across files:
@@ -20,6 +17,10 @@ set_property(GLOBAL APPEND PROPERTY JOB_POOLS nvcc=${CUTLASS_PY_NVCC_JOBS})
 set_target_properties(cutlass_py_kernels PROPERTIES JOB_POOL_COMPILE nvcc)
 # Beside the extension, which looks for it by its own path.
 install(TARGETS cutlass_py_kernels LIBRARY DESTINATION cutlass_py)
+# What kernel sources include, for the JIT (compiler.py).
+install(FILES src/cpp/kernel.h DESTINATION cutlass_py/include)
+install(DIRECTORY src/cpp/gemm ${CUTLASS_PY_CUTLASS_INCLUDE}/cute ${CUTLASS_PY_CUTLASS_INCLUDE}/cutlass
+        DESTINATION cutlass_py/include)
 install(FILES ${CUTLASS_PY_CUTLASS_LICENCE} DESTINATION cutlass_py/licenses RENAME CUTLASS_LICENSE.txt)
 
 # Not find_package(CUDAToolkit): it insists on libcudart.so, which the wheels do not have. No libcuda: the static runtime

@@ -1,7 +1,8 @@
 # CTest runs everything: the C++ tests, then pytest without and with a GPU, on the installed package.
 
 enable_testing()
-add_executable(test_problem tests/cpp/test_problem.cpp src/cpp/problem.cpp)
+add_executable(test_problem tests/cpp/test_problem.cpp src/cpp/problem.cpp src/cpp/shapes.cpp src/cpp/epilogue.cpp
+               src/cpp/overlap.cpp)
 target_include_directories(test_problem PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
 # -UNDEBUG: a test may be an assertion, in every build type.
 target_compile_options(test_problem PRIVATE -Wall -Wextra -UNDEBUG)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
+
+from generate import load_module
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPS = ROOT / "build" / "deps"
@@ -25,9 +25,7 @@ DEPS = ROOT / "build" / "deps"
 CUTLASS = ">= 4.2, < 5"
 CUTLASS_WHEEL = "nvidia-cutlass==4.2.*"
 DLPACK_WHEEL = "apache-tvm-ffi>=0.1.15,<0.2"  # ships the upstream DLPack 1.3 header
-# All parts from one release: their own dependencies are unpinned. Newer compilers write PTX that driver 580 refuses.
-NVCC_WHEELS = [f"nvidia-{part}==13.0.*" for part in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-runtime", "cuda-cccl")]
-NVCC_OLDEST = (12, 4)
+toolkit = load_module("toolkit")  # nvcc: the same search as the package's own at run time
 
 
 class BuildError(Exception):
@@ -71,13 +69,6 @@ class Options:
 
 
 # ------------------------------------------------------------------------------------------------------ wheels
-
-
-def _package(name: str, member: str) -> Path | None:
-    """The directory of an installed top-level package that holds `member`, without importing it."""
-    spec = importlib.util.find_spec(name)
-    places = [Path(p) for p in (spec and spec.submodule_search_locations) or []]
-    return next((p for p in places if (p / member).exists()), None)
 
 
 def _licence(distribution: str) -> dict[str, Path]:
@@ -124,7 +115,7 @@ def find_cutlass(options: Options, copy: bool = False) -> Path | None:
     submodule = ROOT / "external" / "cutlass" / "include"
     if (submodule / "cutlass" / "version.h").is_file():
         return submodule
-    package = _package("cutlass_library", "source/include/cutlass/version.h")
+    package = toolkit.find_package("cutlass_library", "source/include/cutlass/version.h")
     if package:
         include = package / "source" / "include"
         if not copy:
@@ -139,7 +130,7 @@ def find_dlpack(options: Options, copy: bool = False) -> Path | None:
     """The include directory: DLPACK_DIR, the wheel, or the copy of a wheel."""
     if options.DLPACK_DIR:
         return _header_dir("DLPACK_DIR", options.DLPACK_DIR, "dlpack/dlpack.h")
-    package = _package("tvm_ffi", "include/dlpack/dlpack.h")
+    package = toolkit.find_package("tvm_ffi", "include/dlpack/dlpack.h")
     if package:
         if not copy:
             return package / "include"
@@ -151,7 +142,7 @@ def find_dlpack(options: Options, copy: bool = False) -> Path | None:
 
 def copy_nanobind() -> Path:
     """nanobind, which is compiled in: one directory per version."""
-    package = _package("nanobind", "cmake")
+    package = toolkit.find_package("nanobind", "cmake")
     if not package:
         raise BuildError(f"nanobind is not installed for {sys.executable}: pip install 'nanobind>=2.9,<4'")
     version = importlib.metadata.version("nanobind")
@@ -159,42 +150,25 @@ def copy_nanobind() -> Path:
     return _copy(f"nanobind-{version}", f"nanobind {version}", {**files, **_licence("nanobind")})
 
 
-def nvcc_version(nvcc: str) -> tuple[int, ...]:
-    """What `nvcc --version` says, such as (13, 0, 88)."""
-    out = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"V(\d+)\.(\d+)\.(\d+)", out)
-    return tuple(map(int, found.groups())) if found else ()
-
-
 def find_nvcc(copy: bool = False) -> str | None:
-    """nvcc: CUDACXX, PATH, CUDA_HOME (default /usr/local/cuda), the wheels, or the copy of wheels."""
-    asked = os.environ.get("CUDACXX")
-    if asked:
-        nvcc = shutil.which(asked)
-        if not nvcc:
-            raise BuildError(f"CUDACXX is {asked!r}, which cannot be run")
+    """nvcc: that of a toolkit, the wheels, or the copy of wheels."""
+    try:
+        nvcc: str | None = toolkit.installed_nvcc()
+        root = None if nvcc else toolkit.nvcc_wheels()
+    except ValueError as error:
+        raise BuildError(str(error)) from None
+    if nvcc:
         return nvcc
-    for candidate in ("nvcc", os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc")):
-        nvcc = shutil.which(candidate)
-        if nvcc and nvcc_version(nvcc) >= NVCC_OLDEST:
-            return nvcc
-    wheels = _package("nvidia", "cu13/bin/nvcc")
-    if wheels:
-        root = wheels / "cu13"
-        if copy:
-            # lib64 is where nvcc looks and the wheels say lib, which may also hold gigabytes of other libraries.
-            files = {name: root / name for name in ("bin", "nvvm", "include")}
-            files |= {f"lib64/{name}": root / "lib" / name for name in ("libcudart_static.a", "libcudadevrt.a")}
-            needed = [*files.values(), root / "include" / "crt", root / "include" / "cccl"]
-            missing = [str(path.relative_to(root)) for path in needed if not path.exists()]
-            if missing:
-                raise BuildError(f"{root} has no {', '.join(missing)}: pip install {' '.join(NVCC_WHEELS)}")
-            distributions = (wheel.partition("=")[0] for wheel in NVCC_WHEELS)
-            origin = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in distributions)
-            root = _copy("cuda", origin, files)
-        return str(root / "bin" / "nvcc")
-    copied = _copied("cuda")
-    return str(copied / "bin" / "nvcc") if copied else None
+    if not root:
+        root = _copied("cuda")
+    elif copy:
+        # lib64 is where nvcc looks and the wheels say lib, which may also hold gigabytes of other libraries.
+        files = {name: root / name for name in ("bin", "nvvm", "include")}
+        files |= {f"lib64/{name}": root / "lib" / name for name in ("libcudart_static.a", "libcudadevrt.a")}
+        distributions = (wheel.partition("=")[0] for wheel in toolkit.NVCC_WHEELS)
+        origin = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in distributions)
+        root = _copy("cuda", origin, files)
+    return str(root / "bin" / "nvcc") if root else None
 
 
 def _nvcc_has_wheels() -> bool:
@@ -213,7 +187,7 @@ def requirements(options: Options) -> list[str]:
         if not find_cutlass(options):
             wanted.append(CUTLASS_WHEEL)
         if not nvcc:
-            wanted += NVCC_WHEELS
+            wanted += toolkit.NVCC_WHEELS
     return wanted
 
 
@@ -223,10 +197,10 @@ def without_cuda(options: Options) -> str:
         return "CUTLASS_PY_CUDA=OFF"
     if find_nvcc():
         return ""
-    searched = f"no nvcc {'.'.join(map(str, NVCC_OLDEST))} or later in CUDACXX, PATH, /usr/local/cuda, nvidia-cuda-nvcc"
     if options.CUTLASS_PY_CUDA == "ON":
-        raise BuildError(f"CUTLASS_PY_CUDA=ON, but there is {searched}: pip install {' '.join(NVCC_WHEELS)}")
-    return searched
+        wheels = " ".join(toolkit.NVCC_WHEELS)
+        raise BuildError(f"CUTLASS_PY_CUDA=ON, but there is {toolkit.NVCC_MISSING}: pip install {wheels}")
+    return str(toolkit.NVCC_MISSING)
 
 
 # ------------------------------------------------------------------------------------------------------ for CMake
@@ -235,18 +209,6 @@ def without_cuda(options: Options) -> str:
 def _macros(header: Path, *names: str) -> tuple[int, ...]:
     text = header.read_text(encoding="utf-8")
     return tuple(int(re.search(rf"#define {name} +(\d+)", text).group(1)) for name in names)  # type: ignore[union-attr]
-
-
-def _jobs() -> int:
-    """How many nvcc may run at once: one of the larger files takes 4.5 GB."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory = [float("inf")]
-    meminfo, limit = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
-    if meminfo.is_file():
-        memory += [int(kb) * 1024 for kb in re.findall(r"MemAvailable: +(\d+)", meminfo.read_text())]
-    if limit.is_file() and limit.read_text().strip().isdigit():
-        memory.append(int(limit.read_text()))
-    return max(1, int(min(cores, min(memory) // (5 << 30))))
 
 
 def _settings(options: Options) -> dict[str, object]:
@@ -280,7 +242,7 @@ def _settings(options: Options) -> dict[str, object]:
     licence = cutlass.parent / "LICENSE.txt"
     found |= {
         "nvcc": find_nvcc(copy=True),
-        "nvcc_jobs": _jobs(),
+        "nvcc_jobs": toolkit.nvcc_jobs(),
         "cutlass_include": cutlass,
         "cutlass_version": ".".join(map(str, version)),
         # Every header begins with the whole licence.

@@ -438,14 +438,6 @@ def _forced(args, name):
     return _core.problem(args.a, args.b, **keywords, kernel=name)
 
 
-def test_forced_kernel_that_is_not_compiled():
-    name = next((k.name for k in all_kernels() if not k.compiled), None)
-    if name is None:
-        pytest.skip("every declared kernel is compiled")
-    with pytest.raises(ValueError, match=f"kernel {name} is declared but not in the built set"):
-        plan(_forced(problem(), name))
-
-
 def test_forced_kernel_that_does_not_fit():
     with pytest.raises(ValueError, match=r"kernel cpu_gemm_numpy does not fit \(512, 512, 512\) tn.*runs on the CPU"):
         plan(_forced(problem(), "cpu_gemm_numpy"))

@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <utility>
+
 #include "buffer.h"
 #include "build_info.h"
 #include "call.h"
@@ -18,37 +20,67 @@ namespace {
 
 using namespace nb::literals;
 
-constexpr const char* kGemmDoc = R"(D = alpha * (a @ b) + beta * c, by a prebuilt CUTLASS kernel (NumPy on the CPU).
+constexpr const char* kGemmDoc = R"(D = epilogue(a @ b), by a prebuilt CUTLASS kernel (NumPy on the CPU).
+
+With f the activation and every operand optional that has a default:
+
+    z = alpha * scale_a * scale_b * (a @ b) + beta * c + bias
+    D = scale_out * f(z);  with gate: scale_out * f(gate) * z;  for a derivative f': scale_out * f'(aux) * z
 
 Args:
-    a: (m, k) or (batch, m, k). Any array that speaks DLPack, row- or column-major without a copy.
-    b: (k, n) or (batch, k, n), of a's dtype and on a's device. Batch extents agree or are 1.
-    out: (m, n) or (batch, m, n), written and returned. Strided views are fine; it may be c itself, and otherwise
-        shares no element with the inputs.
-    c: the addend, of the shape of the result (a 2-D c is added to every batch), any float dtype.
-    alpha: factor of the product. With 0, a and b are not read.
-    beta: factor of c, 1 by default. With 0, c is not read.
-    compute: arithmetic: "f32" (the default: accumulation in f32; for f32 inputs exact multiplication too), "tf32"
-        (f32 inputs on tensor cores), "f64" (f64 inputs).
-    out_dtype: dtype of a new result, by default the inputs' (fp8: bf16). A name ("bf16"), NumPy's or
-        ml_dtypes' dtype, or the framework's own.
-    kernel: run this kernel (a Kernel or its name) and no other; it must take the operands as they lie.
+    a: (m, k), (k,) or (..., m, k). Any array that speaks DLPack, row- or column-major without a copy; or a list of
+        (m, k) matrices of one dtype and one set of strides.
+    b: (k, n), (k,) or (..., k, n), on a's device, of a dtype that goes with a's: the same; e4m3 and e5m2 go with each
+        other, so do s8 and u8. Or a list, as long as a's. Shapes follow numpy.matmul: batches broadcast, the axis that
+        a vector lacks is missing in the result.
+    out: written and returned, of the shape of the result. Strided views are fine; it may be c, gate or an aux that is
+        read, element for element, and otherwise shares no element with anything. A list for lists.
+    c: the addend, of the shape of the result or with batch dimensions that broadcast to it, any real dtype (complex
+        for complex operands). A list, or one matrix for all, for lists.
+    alpha: factor of the product. A number, or an array of one element that is read when the kernel runs. With the
+        number 0, a and b are not read; an array is not looked at before.
+    beta: factor of c, likewise; 1 by default. With 0, c is not read.
+    bias: (n,) or (1, n), one value per column; (m, 1), one per row; batch dimensions in front broadcast. Of D's dtype
+        or f32 (f64 operands: or f64; integer D: f32 or s32).
+    activation: None, "identity", "relu", "leaky_relu", "gelu" (by erf), "gelu_tanh", "silu", "sigmoid", "tanh",
+        "hardswish", cutlass_py.leaky_relu(slope), cutlass_py.clamp(low, high), or a derivative: "d_relu", "d_gelu",
+        "d_gelu_tanh", "d_silu". Complex operands take none.
+    aux: of the shape of D, any real dtype. With a derivative it is read: where the function was evaluated (its batch
+        dimensions broadcast). Otherwise it is written, and receives z.
+    gate: of the shape of D (batch dimensions broadcast), any real dtype. The activation applies to it, not to z.
+    scale_a: factor of the rows of a: a number, an array of one element, (m,) or (..., m, 1).
+    scale_b: factor of the columns of b: a number, an array of one element, (n,) or (..., 1, n).
+    scale_out: factor of the result: a number or an array of one element.
+    bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives f(z), before scale_out, summed over
+        the other axis and over the batch.
+    compute: arithmetic: "f32" (f16, bf16, fp8: accumulation in f32; f32: exact multiplication too; c64), "tf32" and
+        "3xtf32" (f32 on tensor cores, the second with f32's accuracy), "f64" (f64, c128), "s32" (integers), "f16"
+        (f16 summed in f16), "fast" (fp8 without promotion: sums of about 14 bits). The first is the default.
+    out_dtype: dtype of a new result, by default the inputs' (fp8: bf16, integers: s32). A name ("bf16"), NumPy's or
+        ml_dtypes' dtype, or the framework's own. Any real dtype; c64 or c128 for complex operands.
+    splits: parts of k computed side by side: None (selection decides), 1 (no split) to 32767, or "stream" (stream-K).
+    deterministic: take only kernels that give the same bits on every run.
+    kernel: run this kernel (a Kernel or its name) and no other; it must take the operands as they lie. Compiled
+        first if it is declared but not there (docs/jit.md).
     stream: CUDA stream to launch on: an int, a torch or CuPy stream, or anything with __cuda_stream__. By
         default the framework's current stream. With it, ordering other streams behind the launch is the caller's.
 
+Arrays of factors and scales are f32 (f64, c64, c128 where the sum is). Scales, activations, gate, aux and bias_grad are
+of real operands; gate, aux and bias_grad are not for lists, whose bias and scales are shared.
+
+Rounding: sums of integers wrap around at 32 bits. Every result is rounded once, to nearest even: to s8, u8, s32, e4m3
+and e5m2 it saturates at the largest finite value, infinities included, and NaN stays NaN in fp8 and becomes 0 in
+integers; to wider floats it overflows to infinity.
+
 Returns:
-    `out`, or a new row-major array of a's framework on a's device.
+    `out`, or a new row-major array of a's framework on a's device; for lists a list, which shares one allocation.
 
 Raises:
-    ValueError: ranks, shapes, devices, strides or overlap that do not fit; a `kernel` that does not.
+    ValueError: ranks, shapes, devices, strides, names or overlap that do not fit; a `kernel` that does not.
     TypeError: an operand that is no array, or a dtype that does not fit.
     NoKernelError: no kernel can compute this problem.
+    CompileError: the kernel asked for, or chosen within `jit`, cannot be compiled.
     CudaError: a CUDA or CUTLASS call failed.)";
-
-Keywords keywords(nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle compute,
-                  nb::handle out_dtype, nb::handle kernel, nb::handle stream) {
-  return {out, c, alpha, beta, compute, out_dtype, kernel, stream};
-}
 
 using Facts = nb::typed<nb::dict, nb::str, nb::any>;
 
@@ -84,6 +116,12 @@ std::optional<nb::str> dtype(const Problem& p) {
   return nb::str(dtype_name(p.*Field));
 }
 
+// "" where there is none.
+template <char Problem::* Field>
+std::string mark(const Problem& p) {
+  return p.*Field ? std::string(1, p.*Field) : "";
+}
+
 template <uint8_t Problem::* Field>
 int align(const Problem& p) {
   return 1 << p.*Field;
@@ -93,7 +131,8 @@ void bind_problem(nb::module_& m) {
   nb::class_<Problem>(
       m, "Problem",
       "A call in canonical form: D (m, n) row-major, batch folded where it can be. Layouts: 't' row-major, "
-      "'n' column-major, 'x' no unit stride. Alignments in bytes, 16 at most.")
+      "'n' column-major, 'x' no unit stride. Alignments in bytes, 16 at most. Dtypes are None, layouts and other marks "
+      "empty where an operand is absent.")
       .def_ro("m", &Problem::m)
       .def_ro("n", &Problem::n)
       .def_ro("k", &Problem::k)
@@ -102,11 +141,12 @@ void bind_problem(nb::module_& m) {
       .def_prop_ro("b", &dtype<&Problem::b>)
       .def_prop_ro("c", &dtype<&Problem::c>, "None where C is absent or not read (beta = 0).")
       .def_prop_ro("d", &dtype<&Problem::d>)
-      .def_prop_ro("compute", &dtype<&Problem::compute>, "Dtype of the kernel's operands.")
+      .def_prop_ro("operand_a", &dtype<&Problem::operand_a>, "What kernels multiply: tf32 for f32 with compute='tf32'.")
+      .def_prop_ro("operand_b", &dtype<&Problem::operand_b>)
       .def_prop_ro("accumulator", &dtype<&Problem::accumulator>)
       .def_prop_ro("layout_a", &letter<&Problem::layout_a>)
       .def_prop_ro("layout_b", &letter<&Problem::layout_b>)
-      .def_prop_ro("layout_c", &letter<&Problem::layout_c>)
+      .def_prop_ro("layout_c", &mark<&Problem::layout_c>, "'t' as D lies, or 'x'; likewise of gate and aux.")
       .def_prop_ro("layout_d", &letter<&Problem::layout_d>)
       .def_prop_ro("align_a", &align<&Problem::align_a>)
       .def_prop_ro("align_b", &align<&Problem::align_b>)
@@ -114,6 +154,29 @@ void bind_problem(nb::module_& m) {
       .def_prop_ro("align_d", &align<&Problem::align_d>)
       .def_ro("empty_product", &Problem::empty_product, "k = 0 or alpha = 0: a and b are not read.")
       .def_ro("transposed", &Problem::transposed, "a and b changed places because D is column-major.")
+      .def_prop_ro("activation", [](const Problem& p) { return kActivations[int(p.activation)].name; })
+      .def_prop_ro("bias", &dtype<&Problem::bias>)
+      .def_prop_ro("bias_axis", &mark<&Problem::bias_axis>, "'n': one value per column of D, 'm': one per row.")
+      .def_prop_ro("align_bias", &align<&Problem::align_bias>, "1 also where it has no unit stride.")
+      .def_prop_ro("gate", &dtype<&Problem::gate>)
+      .def_prop_ro("layout_gate", &mark<&Problem::layout_gate>)
+      .def_prop_ro("align_gate", &align<&Problem::align_gate>)
+      .def_prop_ro("aux", &dtype<&Problem::aux>)
+      .def_prop_ro("layout_aux", &mark<&Problem::layout_aux>)
+      .def_prop_ro("align_aux", &align<&Problem::align_aux>)
+      .def_prop_ro("bias_grad", &dtype<&Problem::bias_grad>)
+      .def_prop_ro("bias_grad_axis", &mark<&Problem::bias_grad_axis>, "As bias_axis.")
+      .def_prop_ro("scale_a", &mark<&Problem::scale_a>,
+                   "'s': one factor in memory, 'v': a vector, 'x': a vector without unit stride. Numbers are in alpha.")
+      .def_prop_ro("scale_b", &mark<&Problem::scale_b>)
+      .def_prop_ro("scale_out", &mark<&Problem::scale_out>, "'h': a number, 's': one factor in memory.")
+      .def_ro("device_alpha", &Problem::device_alpha)
+      .def_ro("device_beta", &Problem::device_beta)
+      .def_ro("integral", &Problem::integral, "alpha and beta are integers, and nothing else scales.")
+      .def_ro("pointers", &Problem::pointers, "The operands are lists of matrices that do not lie evenly.")
+      .def_ro("deterministic", &Problem::deterministic)
+      .def_ro("jit", &Problem::jit, "A declared kernel may be compiled for it.")
+      .def_ro("splits", &Problem::splits, "Parts of k asked for; 0: none in particular, -1: stream-K.")
       .def_ro("kernel", &Problem::kernel, "Number of the kernel asked for, -1 for none.")
       .def_prop_ro("device", [](const Problem& p) { return to_string(p.device); })
       .def_prop_ro(
@@ -186,20 +249,34 @@ NB_MODULE(_core, m) {
 
   m.def(
       "gemm",
-      [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta,
-         nb::handle compute, nb::handle out_dtype, nb::handle kernel,
-         nb::handle stream) { return gemm(a, b, keywords(out, c, alpha, beta, compute, out_dtype, kernel, stream)); },
-      "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
-      "beta"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "kernel"_a = nb::none(),
-      "stream"_a = nb::none(), kGemmDoc);
-  m.def(
-      "problem",
-      [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta,
-         nb::handle compute, nb::handle out_dtype, nb::handle kernel) {
-        return problem_of(a, b, keywords(out, c, alpha, beta, compute, out_dtype, kernel, nb::none()));
+      [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
+         nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a, nb::handle scale_b,
+         nb::handle scale_out, nb::handle bias_grad, nb::handle compute, nb::handle out_dtype, nb::handle splits,
+         nb::handle deterministic, nb::handle kernel, nb::handle stream) {
+        return gemm(a, b,
+                    {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad, compute,
+                     out_dtype, splits, deterministic, kernel, stream});
       },
       "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
-      "beta"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "kernel"_a = nb::none(),
+      "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
+      "gate"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
+      "bias_grad"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "splits"_a = nb::none(),
+      "deterministic"_a.none() = false, "kernel"_a = nb::none(), "stream"_a = nb::none(), kGemmDoc);
+  m.def(
+      "problem",
+      [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
+         nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a, nb::handle scale_b,
+         nb::handle scale_out, nb::handle bias_grad, nb::handle compute, nb::handle out_dtype, nb::handle splits,
+         nb::handle deterministic, nb::handle kernel) {
+        return problem_of(a, b,
+                          {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad,
+                           compute, out_dtype, splits, deterministic, kernel, nb::none()});
+      },
+      "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
+      "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
+      "gate"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
+      "bias_grad"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "splits"_a = nb::none(),
+      "deterministic"_a.none() = false, "kernel"_a = nb::none(),
       "The canonical problem of a gemm call, which is not run. Takes TensorSpecs as well as arrays.");
   m.def("clear_plans", &clear_plans, "Forget every choice made so far: the next call of each class selects again.");
 
@@ -211,6 +288,12 @@ NB_MODULE(_core, m) {
         return all;
       },
       "Loaded kernels by name, with what their C++ types say of themselves.");
+  m.def(
+      "load_library", [](const std::string& path) { load_library(path); }, "path"_a,
+      "Load a kernel library: its kernels join kernel_facts(). Loading it again does nothing.");
+  m.def(
+      "allow_jit", [](bool allowed) { return std::exchange(jit_allowed, allowed); }, "allowed"_a,
+      "Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(

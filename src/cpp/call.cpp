@@ -3,7 +3,9 @@
 #include <nanobind/stl/string.h>
 
 #include "buffer.h"
+#include "host.h"
 #include "metadata.h"
+#include "plan.h"
 #include "run.h"
 #include "streams.h"
 
@@ -12,75 +14,22 @@ namespace {
 
 using device::Stream;
 
-double scalar_from(nb::handle value, const char* name) {
-  if (nb::hasattr(value, "__dlpack__")) {  // reading it would make the host wait for the device
-    throw nb::type_error(("gemm: " + std::string(name) + " is an array; expected a number").c_str());
-  }
-  const double number = PyFloat_AsDouble(value.ptr());
-  if (number == -1.0 && PyErr_Occurred()) {
-    const bool overflow = PyErr_ExceptionMatches(PyExc_OverflowError);
-    PyErr_Clear();
-    if (overflow) throw std::invalid_argument("gemm: " + std::string(name) + " is too large for a float");
-    nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())));
-    throw nb::type_error(
-        ("gemm: " + std::string(name) + " is a " + nb::cast<std::string>(type.attr("__name__")) + "; expected a number")
-            .c_str());
-  }
-  return number;
-}
-
-Options options_from(const Keywords& keywords) {
-  Options options;
-  if (PyFloat_CheckExact(keywords.alpha.ptr())) {
-    options.alpha = PyFloat_AsDouble(keywords.alpha.ptr());
-  } else {
-    options.alpha = scalar_from(keywords.alpha, "alpha");
-  }
-  if (!keywords.beta.is_none()) {
-    options.beta = scalar_from(keywords.beta, "beta");
-    options.has_beta = true;
-  }
-  if (!keywords.compute.is_none()) {
-    if (!nb::isinstance<nb::str>(keywords.compute))
-      throw nb::type_error("gemm: compute must be a string such as 'tf32'");
-    options.compute = PyUnicode_AsUTF8AndSize(keywords.compute.ptr(), nullptr);
-    if (!options.compute) {  // lone surrogates
-      PyErr_Clear();
-      throw std::invalid_argument("gemm: compute is no valid text; expected a name such as 'tf32'");
-    }
-  }
-  if (!keywords.out_dtype.is_none()) options.out_dtype = dtype_from(keywords.out_dtype, "out_dtype");
-  return options;
-}
-
-int32_t kernel_number(nb::handle kernel) {
-  if (kernel.is_none()) return -1;
-  return nb::cast<int32_t>(nb::module_::import_("cutlass_py.kernels").attr("number_of")(kernel));
-}
-
-Call canonical_call(const Operands& operands, const Keywords& keywords) {
-  Call call = canonicalise(operands.a.operand, operands.b.operand, operands.c ? &operands.c.operand : nullptr,
-                           operands.out ? &operands.out.operand : nullptr, options_from(keywords));
+Call canonical_call(Operands& operands, const Keywords& keywords) {
+  Call call = canonicalise(request_from(operands, keywords));
   call.problem.kernel = kernel_number(keywords.kernel);
-  if (call.suspect_count) {  // rare: bytes interleave; numpy's exact solver decides
-    nb::object shares = nb::module_::import_("cutlass_py.host").attr("shares_memory");
-    nb::object out = host_operand(call.suspected_out, call.out_rows, call.out_cols, call.out_batch);
-    for (int i = 0; i < call.suspect_count; ++i) {
-      const Call::Suspect& suspect = call.suspects[i];
-      if (!nb::cast<bool>(shares(host_operand(suspect.matrix, suspect.rows, suspect.cols, call.out_batch), out)))
-        continue;
-      throw std::invalid_argument(std::string("gemm: out shares elements with ") + suspect.name +
-                                  "; it may only be c itself, element for element");
-    }
+  call.problem.jit = jit_allowed;
+  for (const Suspect& suspect : call.suspects) {  // rare: bytes interleave
+    if (shares_memory(*suspect.other, *suspect.written)) throw std::invalid_argument(suspect.message);
   }
   return call;
 }
 
 void check_devices(const Operands& operands) {
-  for (int i = 1; i < operands.count; ++i) check_same_device(operands.a.operand, operands.given[i]->operand);
+  const Operand& a = operands[Role::a]->operand;
+  operands.each([&](const View& view) { check_same_device(a, view.operand); });
 }
 
-// A new array of the caller's kind for the result.
+// A new array of the caller's kind for the result. That of lists is one array, handed out in slices.
 struct Result {
   nb::object array;
   View view;
@@ -88,7 +37,8 @@ struct Result {
   bool on_own_stream = false;  // a Buffer: ordered by this package's stream
 
   void allocate(const Operands& operands, Call& call, Stream stream, bool stream_given) {
-    const View& like = operands.a;
+    const View& like = *operands[Role::a];
+    lists = operands.has_lists();
     const Device device = call.problem.device;
     if (like.type->exchange && !like.inner.is_valid() && !stream_given) {
       allocate_by_exchange(*like.type->exchange, call);
@@ -101,7 +51,7 @@ struct Result {
                                 reinterpret_cast<uintptr_t>(stream), like.inner.is_valid());
       if (nb::isinstance<Buffer>(array)) {
         on_own_stream = true;
-        call.d.data = nb::cast<Buffer&>(array).data();
+        place_result(call, nb::cast<Buffer&>(array).data());
         const Stream own = device::own_stream(device.id);
         if (own != stream) device::wait(stream, own);
         return;
@@ -109,15 +59,18 @@ struct Result {
       view.open(array, "out");
       view.import(stream);
     }
-    call.d.data = view.operand.data;
+    place_result(call, view.operand.data);
   }
 
   nb::object finish() {
     view.release();
-    return row.is_valid() ? nb::object(row.attr("finish")(array)) : array;
+    nb::object finished = row.is_valid() ? nb::object(row.attr("finish")(array)) : array;
+    return lists ? nb::module_::import_("cutlass_py.frameworks").attr("split")(finished) : finished;
   }
 
  private:
+  bool lists = false;
+
   void allocate_by_exchange(const DLPackExchangeAPI& api, const Call& call) {
     const Device device = call.problem.device;
     const DtypeRow& dtype = kDtypes[int(call.problem.d)];
@@ -141,20 +94,53 @@ struct Result {
   }
 };
 
-bool empty(const Problem& p) { return p.m == 0 || p.n == 0 || p.batch == 0; }
+// Nothing to compute. Sums over no rows are zeros, which have to be written.
+bool nothing_to_do(const Problem& p) { return (p.m == 0 || p.n == 0 || p.batch == 0) && p.bias_grad == Dtype::none; }
+
+// The matrices of a call, moved to another run of its loop and back.
+class Moved {
+ public:
+  Moved(Call& call, const Shift& shift) : call_(call), shift_(shift) { move(1); }
+  ~Moved() { move(-1); }
+  Moved(const Moved&) = delete;
+
+ private:
+  void move(int64_t sign) {
+    Epilogue& e = call_.epilogue;
+    auto by = [&](Matrix& x, int64_t bytes) {
+      if (x.data) x.data = static_cast<char*>(x.data) + sign * bytes;
+    };
+    by(call_.a, shift_.a), by(call_.b, shift_.b), by(call_.d, shift_.d), by(e.c, shift_.c), by(e.bias, shift_.bias);
+    by(e.scale_a, shift_.scale_a), by(e.scale_b, shift_.scale_b), by(e.gate, shift_.gate), by(e.aux, shift_.aux);
+  }
+  Call& call_;
+  const Shift& shift_;
+};
+
+template <class Run>
+void run_all(Call& call, Run run) {
+  if (call.loop.empty()) return run();
+  for (const Shift& shift : call.loop) {
+    Moved moved(call, shift);
+    run();
+  }
+}
 
 nb::object gemm_on_host(Operands& operands, const Keywords& keywords) {
   if (!keywords.stream.is_none()) stream_from(keywords.stream);  // without effect here, but no nonsense either
-  for (int i = 0; i < operands.count; ++i) operands.given[i]->import(nullptr);
+  operands.each([](View& view) { view.import(nullptr); });
   Call call = canonical_call(operands, keywords);
   Result result;
-  if (!operands.out) result.allocate(operands, call, nullptr, false);
-  if (!empty(call.problem)) run_on_host(call, plan_for(call.problem));
-  return operands.out ? nb::borrow(keywords.out) : result.finish();
+  if (!operands[Role::out]) result.allocate(operands, call, nullptr, false);
+  if (!nothing_to_do(call.problem)) {
+    const Plan plan = plan_for(call.problem);
+    run_all(call, [&] { run_on_host(call, plan); });
+  }
+  return operands[Role::out] ? nb::borrow(keywords.out) : result.finish();
 }
 
 nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
-  const int device_id = operands.a.operand.device.id;
+  const int device_id = operands[Role::a]->operand.device.id;
   device::Guard guard(device_id);
   const Streams streams(operands, device_id, keywords.stream);
   if (streams.several() && streams.capturing()) {
@@ -162,16 +148,17 @@ nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
         "gemm: during graph capture all operands must belong to one framework and its current stream must be the one "
         "that captures: an event of another stream would end the capture");
   }
-  for (int i = 0; i < operands.count; ++i) operands.given[i]->import(streams.launch);
+  operands.each([&](View& view) { view.import(streams.launch); });
   Call call = canonical_call(operands, keywords);
   Result result;
-  if (empty(call.problem)) {
-    if (!operands.out) result.allocate(operands, call, streams.launch, streams.given);
+  const bool new_result = !operands[Role::out];
+  if (nothing_to_do(call.problem)) {
+    if (new_result) result.allocate(operands, call, streams.launch, streams.given);
   } else {
     const Plan plan = plan_for(call.problem);  // before anything is allocated: it may refuse
-    if (!operands.out) result.allocate(operands, call, streams.launch, streams.given);
+    if (new_result) result.allocate(operands, call, streams.launch, streams.given);
     streams.before();
-    run_on_device(call, plan, streams.launch);
+    run_all(call, [&] { run_on_device(call, plan, streams.launch); });
     streams.after();
     if (result.on_own_stream || streams.streamless) {  // what this package owes to others is ordered by its own stream
       if (streams.launch != device::own_stream(device_id)) {
@@ -179,7 +166,7 @@ nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
       }
     }
   }
-  nb::object returned = operands.out ? nb::borrow(keywords.out) : result.finish();
+  nb::object returned = new_result ? result.finish() : nb::borrow(keywords.out);
   if (streams.streamless) release_when_done(operands, device::own_stream(device_id));
   return returned;
 }
@@ -188,28 +175,27 @@ nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
 
 nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords) {
   Operands operands;
-  operands.open(a, b, keywords.c, keywords.out);
-  for (int i = 0; i < operands.count; ++i) {
-    if (!operands.given[i]->operand.metadata_only) continue;
-    throw nb::type_error(("gemm: " + std::string(operands.given[i]->operand.name) +
+  open_operands(operands, a, b, keywords);
+  operands.each([](const View& view) {
+    if (!view.operand.metadata_only) return;
+    throw nb::type_error(("gemm: " + std::string(view.operand.name) +
                           " is a TensorSpec, which has no memory; use explain or get_kernels")
                              .c_str());
-  }
+  });
   check_devices(operands);
-  const bool on_host = operands.a.operand.device.type == DeviceType::cpu;
+  const bool on_host = operands[Role::a]->operand.device.type == DeviceType::cpu;
   return on_host ? gemm_on_host(operands, keywords) : gemm_on_device(operands, keywords);
 }
 
 Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords) {
   Operands operands;
-  operands.open(a, b, keywords.c, keywords.out);
+  open_operands(operands, a, b, keywords);
   check_devices(operands);
-  for (int i = 0; i < operands.count; ++i) {
-    View& view = *operands.given[i];
-    if (view.complete) continue;
+  operands.each([](View& view) {
+    if (view.complete) return;
     const bool cuda = view.operand.device.type == DeviceType::cuda;
     view.import(cuda ? device::own_stream(view.operand.device.id) : nullptr);
-  }
+  });
   return canonical_call(operands, keywords).problem;
 }
 

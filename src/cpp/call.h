@@ -1,18 +1,9 @@
 // One gemm call: view the operands, canonicalise, find the plan, run it. The warm path of the package.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
-#include "problem.h"
+#include "keywords.h"
 
 namespace cutlass_py {
-
-namespace nb = nanobind;
-
-// The keywords of gemm as Python hands them over; none stands for "not given".
-struct Keywords {
-  nb::handle out, c, alpha, beta, compute, out_dtype, kernel, stream;
-};
 
 nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords);
 

@@ -7,13 +7,14 @@
 #include "metadata.h"
 
 namespace cutlass_py {
-namespace {
 
 std::string name_of_type(nb::handle object) {
   nb::object type = nb::borrow(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))));
   return nb::cast<std::string>(nb::str(type.attr("__module__"))) + "." +
          nb::cast<std::string>(nb::str(type.attr("__qualname__")));
 }
+
+namespace {
 
 const DLPackExchangeAPI* exchange_api(nb::handle type) {
   nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
@@ -230,7 +231,7 @@ void View::fill(const DLTensor& tensor) {
   const std::string name = operand.name;
   if (tensor.ndim < 0 || tensor.ndim > kMaxRank) {
     throw std::invalid_argument("gemm: " + name + " has " + std::to_string(tensor.ndim) +
-                                " dimensions; expected 2 or 3");
+                                " dimensions; expected at most " + std::to_string(kMaxRank));
   }
   const Device device = device_of(tensor.device, name);
   if (!type->exchange && device != operand.device) {  // checked against the other operands when it was announced
@@ -270,15 +271,15 @@ void View::fill(const DLTensor& tensor) {
   if (size && reinterpret_cast<uintptr_t>(operand.data) % size) {
     throw std::invalid_argument("gemm: " + name + " starts at an address that is no multiple of its element size");
   }
-  if (type->checks_grad) check(unusual);
+  if (type->checks_grad) check(unusual || is_complex(operand.dtype));
 }
 
-// torch: a gradient that would be lost, or a lazily negated view (which has no unit stride).
-void View::check(bool unusual_strides) {
+// torch: a gradient that would be lost, or a lazily negated or conjugated view (without unit stride, or complex).
+void View::check(bool perhaps_lazy) {
   static PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
   PyObject* flag = PyObject_GetAttr(object.ptr(), requires_grad);
   if (!flag) nb::raise_python_error();
-  const bool suspicious = flag == Py_True || unusual_strides;
+  const bool suspicious = flag == Py_True || perhaps_lazy;
   Py_DECREF(flag);
   if (suspicious) type->row.attr("check")(object, operand.name);
 }

@@ -19,7 +19,7 @@ struct ArrayType {
   const DLPackExchangeAPI* exchange = nullptr;
   nb::object row;
   bool is_spec = false, is_typed_view = false;
-  bool mutable_ = true;        // false: refused as out (JAX)
+  bool mutable_ = true;        // false: never written (JAX)
   bool checks_grad = false;    // has requires_grad (torch): checked when that, or the strides, look suspicious
   bool checks_always = false;  // the row checks every array (JAX)
   bool has_stream = false;     // the framework has a current stream
@@ -59,10 +59,13 @@ class View {
  private:
   void fill(const DLTensor& tensor);
   void import_capsule(nb::object capsule);
-  void check(bool unusual_strides);
+  void check(bool perhaps_lazy);
   Dtype dtype_override_ = Dtype::none;
   Managed managed_;
 };
+
+// "numpy.ndarray", for messages.
+std::string name_of_type(nb::handle object);
 
 // Dtype of a Python value: this package's names, NumPy's and ml_dtypes' dtypes, a framework's own.
 Dtype dtype_from(nb::handle value, const char* parameter);

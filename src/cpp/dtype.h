@@ -40,6 +40,22 @@ inline constexpr ComputeRow kCompute[] = {
 #undef CUTLASS_PY_COMPUTE
 };
 
+// Whether operands of these dtypes may be multiplied with each other.
+constexpr bool pairs_with(Dtype a, Dtype b) {
+#define CUTLASS_PY_PAIR(X, Y) \
+  if ((a == Dtype::X && b == Dtype::Y) || (a == Dtype::Y && b == Dtype::X)) return true;
+#include "pairs.inc"
+#undef CUTLASS_PY_PAIR
+  return a == b;
+}
+
+constexpr bool is_complex(Dtype dtype) { return dtype == Dtype::c64 || dtype == Dtype::c128; }
+constexpr bool is_integer(Dtype dtype) { return dtype == Dtype::s8 || dtype == Dtype::u8 || dtype == Dtype::s32; }
+// The dtype of scalars and scales: the accumulator's where that is f64 or complex, else f32.
+constexpr Dtype scalar_dtype(Dtype accumulator) {
+  return accumulator == Dtype::f64 || is_complex(accumulator) ? accumulator : Dtype::f32;
+}
+
 #ifdef __CUDACC__
 __host__ __device__
 #endif

@@ -36,6 +36,8 @@ Plan make_plan(const Problem& problem) {
   plan.pack_a = layout("pack_a");
   plan.pack_b = layout("pack_b");
   if (nb::object scratch = chosen.attr("scratch"); !scratch.is_none()) plan.scratch = dtype_from(scratch, "scratch");
+  plan.splits = nb::cast<int>(chosen.attr("splits"));
+  plan.each = nb::cast<bool>(chosen.attr("each"));
   plan.raster = nb::cast<int>(chosen.attr("raster"));
   plan.swizzle = nb::cast<int>(chosen.attr("swizzle"));
   plan.overlap = nb::cast<bool>(chosen.attr("overlap"));
@@ -45,6 +47,8 @@ Plan make_plan(const Problem& problem) {
 }
 
 }  // namespace
+
+thread_local bool jit_allowed = false;
 
 Plan plan_for(const Problem& problem) {
   auto& table = plans();

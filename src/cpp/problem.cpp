@@ -1,54 +1,69 @@
-#include "problem.h"
+#include "canonical.h"
 
 #include <algorithm>
-#include <limits>
+#include <cstdlib>
 
 namespace cutlass_py {
 namespace {
 
-constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max();
+// ------------------------------------------------------------------------------------------------ dtypes
 
-std::string shape_of(const Operand& x) {
-  std::string text = "(";
-  for (int i = 0; i < x.rank; ++i) text += (i ? ", " : "") + std::to_string(x.shape[i]);
-  return text + (x.rank == 1 ? ",)" : ")");
-}
-
-std::string found(const Operand& x) { return std::string(x.name) + " is " + shape_of(x); }
-
-[[noreturn]] void refuse(const std::string& text) { throw std::invalid_argument("gemm: " + text); }
-[[noreturn]] void refuse_dtype(const std::string& text) { throw DtypeError("gemm: " + text); }
-
-void check_rank(const Operand& x) {
-  if (x.rank != 2 && x.rank != 3) refuse(found(x) + "; expected 2 dimensions, or 3 with a batch in front");
-  for (int i = 0; i < x.rank; ++i) {
-    if (x.shape[i] < 0) refuse(found(x) + "; extents must not be negative");
-    if (x.shape[i] > kMostExtent) {
-      refuse(found(x) + "; extents above 2147483647 are not supported");
+std::string partners(Dtype dtype) {
+  std::string names;
+  for (int i = 0; i < kDtypeCount; ++i) {
+    if (int(kDtypes[i].storage) == i && pairs_with(dtype, Dtype(i))) {
+      names += (names.empty() ? "" : " or ") + std::string(kDtypes[i].name);
     }
   }
+  return names;
 }
 
-int64_t rows(const Operand& x) { return x.shape[x.rank - 2]; }
-int64_t cols(const Operand& x) { return x.shape[x.rank - 1]; }
-int64_t batch_of(const Operand& x) { return x.rank == 3 ? x.shape[0] : 1; }
-
-// numpy's rule for one dimension: equal, or 1 on one side.
-int64_t broadcast_batch(const Operand& a, const Operand& b) {
-  int64_t x = batch_of(a), y = batch_of(b);
-  if (x != y && x != 1 && y != 1) {
-    refuse(found(a) + " but " + found(b) + "; batch extents must agree or be 1");
+std::string input_dtypes() {
+  std::string names;
+  Dtype last = Dtype::none;
+  for (const ComputeRow& row : kCompute) {
+    if (row.input != last) names += (names.empty() ? "" : ", ") + std::string(dtype_name(row.input));
+    last = row.input;
   }
-  return x == 1 ? y : x;
+  return names;
 }
 
-Matrix matrix_of(const Operand& x, int64_t batch) {
-  Matrix matrix{x.data, x.dtype, x.strides[x.rank - 2], x.strides[x.rank - 1], 0};
-  if (batch > 1 && batch_of(x) > 1) matrix.batch = x.strides[0];
-  return matrix;
+const ComputeRow& compute_row(const Operand& x, const char* compute) {
+  std::string known;
+  for (const ComputeRow& row : kCompute) {
+    if (row.input != x.dtype) continue;
+    if (!compute || !std::strcmp(row.name, compute)) return row;
+    known += (known.empty() ? "'" : ", '") + std::string(row.name) + "'";
+  }
+  if (known.empty()) refuse_dtype(found_dtype(x) + "; expected one of " + input_dtypes());
+  refuse(std::string("compute='") + compute + "' is not one of " + known + " for " + dtype_name(x.dtype) + " inputs");
 }
 
-void transpose(Matrix& x) { std::swap(x.row, x.col); }
+// Which dtypes are multiplied, summed and stored.
+void choose_arithmetic(const Request& r, Problem& p) {
+  const Operand &a = *r.at(Role::a), &b = *r.at(Role::b);
+  const ComputeRow& row = compute_row(a, r.compute);
+  if (!pairs_with(a.dtype, b.dtype)) {
+    refuse_dtype(found_dtype(a) + " but " + found_dtype(b) + "; " + dtype_name(a.dtype) + " goes with " +
+                 partners(a.dtype));
+  }
+  p.a = a.dtype, p.b = b.dtype;
+  p.operand_a = row.operand;
+  p.operand_b = a.dtype == b.dtype ? row.operand : compute_row(b, r.compute).operand;
+  p.accumulator = row.accumulator;
+  const Operand* out = r.at(Role::out);
+  const bool named = r.out_dtype != Dtype::none;
+  if (out && named && r.out_dtype != out->dtype) {
+    refuse_dtype(found_dtype(*out) + " but out_dtype is " + dtype_name(r.out_dtype));
+  }
+  p.d = out ? out->dtype : named ? r.out_dtype : row.output;
+  if (is_complex(p.d) != is_complex(p.accumulator)) {
+    refuse_dtype(std::string(out ? "out is " : "out_dtype is ") + dtype_name(p.d) + " but a is " + dtype_name(p.a) +
+                 "; expected " + (is_complex(p.d) ? "a real dtype" : "c64 or c128"));
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ layouts
 
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
@@ -73,84 +88,129 @@ char layout_of(const Matrix& x, int64_t rows, int64_t cols, int64_t& ld) {
   return 'x';
 }
 
-uint8_t alignment_of(const Matrix& x, int64_t ld, int64_t batch) {
-  const int64_t size = dtype_size(x.dtype);
-  const uint64_t bits =
-      reinterpret_cast<uintptr_t>(x.data) | uint64_t(ld * size) | uint64_t(batch > 1 ? x.batch * size : 0) | 16;
+uint8_t log2_of(uint64_t bits) {
   uint8_t log2 = 0;
-  while (!(bits >> log2 & 1)) ++log2;
+  for (bits |= 16; !(bits >> log2 & 1);) ++log2;
   return log2;
 }
 
-struct Range {
-  uintptr_t first, last;  // bytes, last exclusive
-};
-
-Range range_of(const Matrix& x, int64_t rows, int64_t cols, int64_t batch) {
-  int64_t low = 0, high = 0;
-  for (auto [extent, stride] : {std::pair{rows, x.row}, {cols, x.col}, {batch, x.batch}}) {
-    (stride < 0 ? low : high) += (extent - 1) * stride;
+// log2 of bytes that every line of every matrix of an operand is aligned to. `lines`: bytes between them.
+uint8_t alignment_of(const Matrix& x, int64_t lines, const Call& call, int64_t Shift::* shift,
+                     const std::vector<void*>* pointers = nullptr) {
+  uint64_t bits = reinterpret_cast<uintptr_t>(x.data) | uint64_t(lines);
+  if (pointers && !pointers->empty()) {
+    for (const void* pointer : *pointers) bits |= reinterpret_cast<uintptr_t>(pointer);
+  } else if (call.problem.batch > 1) {
+    bits |= uint64_t(x.batch * dtype_size(x.dtype));
   }
-  const int64_t size = dtype_size(x.dtype);
-  const auto base = reinterpret_cast<uintptr_t>(x.data);
-  return {base + uintptr_t(low * size), base + uintptr_t((high + 1) * size)};
+  for (const Shift& run : call.loop) bits |= uint64_t(run.*shift);
+  return log2_of(bits);
 }
 
-// A destination must not write one element twice.
-bool self_overlapping(const Matrix& d, int64_t rows, int64_t cols, int64_t batch) {
-  std::pair<int64_t, int64_t> dims[] = {{std::abs(d.row), rows}, {std::abs(d.col), cols}, {std::abs(d.batch), batch}};
-  std::sort(std::begin(dims), std::end(dims));
-  int64_t span = 1;  // elements covered by the dimensions so far
-  for (auto [stride, extent] : dims) {
-    if (extent <= 1) continue;
-    if (stride < span) return true;
-    span = stride * (extent - 1) + span;
-  }
-  return false;
+// Layout and alignment of an operand that is read or written beside D. Where it lies as D does, its rows are given the
+// leading dimension, which a single row has free.
+void settle(Matrix& x, char& layout, uint8_t& align, const Call& call, int64_t Shift::* shift,
+            const std::vector<void*>* pointers = nullptr) {
+  if (x.dtype == Dtype::none) return;
+  int64_t ld = 0;
+  layout = layout_of(x, call.problem.m, call.problem.n, ld) == 't' ? 't' : 'x';
+  if (layout == 't') x.row = ld, x.col = 1;
+  align = alignment_of(x, ld * dtype_size(x.dtype), call, shift, pointers);
 }
 
-const ComputeRow& compute_row(const Operand& a, const Options& options) {
-  std::string known;
-  for (const ComputeRow& row : kCompute) {
-    if (row.input != a.dtype) continue;
-    if (!options.compute || !std::strcmp(row.name, options.compute)) return row;
-    known += (known.empty() ? "'" : ", '") + std::string(row.name) + "'";
+void settle_bias(Call& call) {
+  const Matrix& x = call.epilogue.bias;
+  const int64_t extent = call.problem.bias_axis == 'n' ? call.problem.n : call.problem.m;
+  const bool unit = extent <= 1 || (call.problem.bias_axis == 'n' ? x.col : x.row) == 1;
+  if (call.problem.bias != Dtype::none && unit) call.problem.align_bias = alignment_of(x, 0, call, &Shift::bias);
+}
+
+// ------------------------------------------------------------------------------------------------ canonical form
+
+void transpose(Matrix& x) { std::swap(x.row, x.col); }
+
+char other_axis(char axis) { return axis == 'n' ? 'm' : axis == 'm' ? 'n' : axis; }
+
+// D^T = B^T A^T.
+void transpose(Call& call, int64_t& m, int64_t& n) {
+  Problem& p = call.problem;
+  Epilogue& e = call.epilogue;
+  std::swap(m, n);
+  std::swap(call.a, call.b);
+  std::swap(call.pointers_a, call.pointers_b);
+  std::swap(p.a, p.b);
+  std::swap(p.operand_a, p.operand_b);
+  std::swap(e.scale_a, e.scale_b);
+  std::swap(p.scale_a, p.scale_b);
+  for (Shift& run : call.loop) std::swap(run.a, run.b), std::swap(run.scale_a, run.scale_b);
+  for (Matrix* x : {&call.a, &call.b, &call.d, &e.c, &e.bias, &e.scale_a, &e.scale_b, &e.gate, &e.aux, &e.bias_grad}) {
+    transpose(*x);
   }
-  if (known.empty()) refuse_dtype(std::string("no arithmetic for ") + a.name + " of dtype " + dtype_name(a.dtype));
-  refuse(std::string("compute='") + options.compute + "' is not one of " + known + " for " + dtype_name(a.dtype) +
-         " inputs");
+  p.bias_axis = other_axis(p.bias_axis);
+  p.bias_grad_axis = other_axis(p.bias_grad_axis);
+  p.transposed = true;
 }
 
 // (b, m, k) @ (k, n) with the batch lying on top of the rows is one tall problem.
 void fold_batch(Call& call, int64_t& m, int64_t& batch) {
-  auto stacked = [&](const Matrix& x) { return x.batch == m * x.row; };
-  if (batch <= 1 || call.b.batch != 0 || !stacked(call.a) || !stacked(call.d) || m * batch > kMostExtent) return;
-  if (call.c.data && !stacked(call.c)) return;
+  Epilogue& e = call.epilogue;
+  if (batch <= 1 || call.problem.pointers || call.b.batch != 0 || m * batch > kMostExtent) return;
+  if (call.problem.bias_grad_axis == 'm') return;  // one sum per row, over the batches
+  auto stacked = [&](const Matrix& x) { return x.dtype == Dtype::none || x.batch == m * x.row; };
+  for (const Matrix* x : {&call.a, &call.d, &e.c, &e.bias, &e.scale_a, &e.gate, &e.aux}) {
+    if (!stacked(*x)) return;
+  }
+  if (e.scale_b.batch != 0) return;
   m *= batch;
   batch = 1;
-  call.a.batch = call.c.batch = call.d.batch = 0;
+  for (Matrix* x : {&call.a, &call.d, &e.c, &e.bias, &e.scale_a, &e.gate, &e.aux}) x->batch = 0;
 }
 
-void suspect(Call& call, const char* name, const Matrix& x, int64_t x_rows, int64_t x_cols) {
-  const bool disjoint =
-      surely_disjoint(x, x_rows, x_cols, call.suspected_out, call.out_rows, call.out_cols, call.out_batch);
-  if (!disjoint && x_rows > 0 && x_cols > 0) call.suspects[call.suspect_count++] = {name, x, x_rows, x_cols};
+// ------------------------------------------------------------------------------------------------ lists
+
+// The addresses of a list, of the matrices of an array, or of one that all share.
+std::vector<void*> addresses(const Operand& x, int64_t count) {
+  if (x.list) return *x.list;
+  const int64_t step = x.rank == 3 ? x.strides[0] * dtype_size(x.dtype) : 0;
+  std::vector<void*> pointers;
+  for (int64_t i = 0; i < count; ++i) pointers.push_back(static_cast<char*>(x.data) + i * step);
+  return pointers;
 }
 
-// `out` may be c itself, element for element; it may share nothing with anything else.
-void check_out(Call& call, const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k, int64_t batch) {
-  if (self_overlapping(call.d, m, n, batch)) refuse("out overlaps itself: it has a stride of 0 or interleaved rows");
-  call.suspected_out = call.d;
-  call.out_rows = m, call.out_cols = n, call.out_batch = batch;
-  suspect(call, a.name, call.a, m, k);
-  suspect(call, b.name, call.b, k, n);
-  const Matrix &c = call.c, &d = call.d;
-  const bool in_place = c.data == d.data && c.dtype == d.dtype && (m <= 1 || c.row == d.row) &&
-                        (n <= 1 || c.col == d.col) && (batch <= 1 || c.batch == d.batch);
-  if (c.data && !in_place) suspect(call, "c", c, m, n);
+bool scattered(const Request& r) {
+  for (Role role : {Role::a, Role::b, Role::c, Role::out}) {
+    if (r.at(role) && r.at(role)->list) return true;
+  }
+  return false;
+}
+
+// Matrices that do not lie evenly: one launch takes their addresses. Where there is no product, or no launch, each is a
+// problem of its own.
+void scatter(const Request& r, Call& call, int64_t& batch) {
+  call.pointers_a = addresses(*r.at(Role::a), batch);
+  call.pointers_b = addresses(*r.at(Role::b), batch);
+  if (call.problem.has_c()) call.pointers_c = addresses(*r.at(Role::c), batch);
+  if (const Operand* out = r.at(Role::out)) call.pointers_d = addresses(*out, batch);
+  call.problem.pointers = r.at(Role::a)->device.type == DeviceType::cuda && !call.problem.empty_product;
+  if (call.problem.pointers) return;
+  auto moved = [](const std::vector<void*>& pointers, int64_t i) {
+    return pointers.empty() ? 0 : static_cast<char*>(pointers[size_t(i)]) - static_cast<char*>(pointers[0]);
+  };
+  for (int64_t i = 0; i < batch; ++i) {
+    Shift run{};
+    run.a = moved(call.pointers_a, i), run.b = moved(call.pointers_b, i), run.c = moved(call.pointers_c, i);
+    run.d = call.pointers_d.empty() ? i * call.d.batch * dtype_size(call.d.dtype) : moved(call.pointers_d, i);
+    call.loop.push_back(run);
+  }
+  for (auto* pointers : {&call.pointers_a, &call.pointers_b, &call.pointers_c, &call.pointers_d}) pointers->clear();
+  for (Matrix* x : {&call.a, &call.b, &call.d, &call.epilogue.c}) x->batch = 0;
+  batch = 1;
 }
 
 }  // namespace
+
+void refuse(const std::string& text) { throw std::invalid_argument("gemm: " + text); }
+void refuse_dtype(const std::string& text) { throw DtypeError("gemm: " + text); }
 
 void check_same_device(const Operand& a, const Operand& x) {
   if (x.device != a.device) {
@@ -162,109 +222,69 @@ std::string to_string(Device device) {
   return (device.type == DeviceType::cpu ? "cpu" : "cuda:" + std::to_string(device.id));
 }
 
-bool surely_disjoint(const Matrix& x, int64_t x_rows, int64_t x_cols, const Matrix& y, int64_t y_rows, int64_t y_cols,
-                     int64_t batch) {
-  const Range rx = range_of(x, x_rows, x_cols, batch), ry = range_of(y, y_rows, y_cols, batch);
-  if (rx.last <= ry.first || ry.last <= rx.first) return true;
-  // Column slices of one buffer: the same pitch, and byte intervals that stay apart modulo it.
-  const int64_t x_size = dtype_size(x.dtype), y_size = dtype_size(y.dtype), pitch = x.row * x_size;
-  if (x.col != 1 || y.col != 1 || pitch <= 0 || pitch != y.row * y_size) return false;
-  if (x.batch * x_size % pitch != 0 || y.batch * y_size % pitch != 0) return false;
-  const auto from = int64_t(reinterpret_cast<uintptr_t>(x.data)), to = int64_t(reinterpret_cast<uintptr_t>(y.data));
-  const int64_t offset = ((to - from) % pitch + pitch) % pitch;
-  return offset >= x_cols * x_size && offset + y_cols * y_size <= pitch;
-}
-
-Call canonicalise(const Operand& a, const Operand& b, const Operand* c, const Operand* out, const Options& options) {
-  check_rank(a);
-  check_rank(b);
-  if (a.dtype != b.dtype) {
-    refuse_dtype(std::string(a.name) + " is " + dtype_name(a.dtype) + " but " + b.name + " is " + dtype_name(b.dtype) +
-                 "; both must have the same dtype");
-  }
-  const ComputeRow& compute = compute_row(a, options);
-  if (cols(a) != rows(b)) refuse(found(a) + " but " + found(b) + "; inner extents must agree");
-
+Call canonicalise(const Request& r) {
+  const Operand &a = *r.at(Role::a), &b = *r.at(Role::b), *out = r.at(Role::out);
   Call call;
   Problem& p = call.problem;
-  int64_t m = rows(a), n = cols(b), k = cols(a), batch = broadcast_batch(a, b);
-  call.out_rank = std::max(a.rank, b.rank);
-  const int64_t full_shape[3] = {batch, m, n};
-  std::copy(full_shape + 3 - call.out_rank, full_shape + 3, call.out_shape);
+  choose_arithmetic(r, p);
+  const Extents extents = extents_of(a, b);
+  call.out_rank = extents.result(call.out_shape);
 
-  Dtype d_dtype = options.out_dtype != Dtype::none ? options.out_dtype : compute.output;
+  Parts parts;
+  call.a = matrix_of(a, extents.no_rows, false);
+  call.b = matrix_of(b, false, extents.no_cols);
+  parts.add(call.a, &Shift::a, a, 2 - extents.no_rows, extents);
+  parts.add(call.b, &Shift::b, b, 2 - extents.no_cols, extents);
   if (out) {
-    if (out->rank != call.out_rank || !std::equal(out->shape, out->shape + out->rank, call.out_shape)) {
-      Operand expected = a;
-      expected.rank = call.out_rank;
-      std::copy(call.out_shape, call.out_shape + call.out_rank, expected.shape);
-      refuse(found(*out) + "; expected " + shape_of(expected));
-    }
+    check_result_shape(*out, extents, false);
     if (out->readonly) refuse("out is read-only");
-    if (options.out_dtype != Dtype::none && options.out_dtype != out->dtype) {
-      refuse_dtype(std::string("out is ") + dtype_name(out->dtype) + " but out_dtype is " +
-                   dtype_name(options.out_dtype));
-    }
-    d_dtype = out->dtype;
-  }
-  if (c) {
-    check_rank(*c);
-    if (rows(*c) != m || cols(*c) != n || (batch_of(*c) != 1 && batch_of(*c) != batch)) {
-      refuse(found(*c) + "; expected (" + std::to_string(m) + ", " + std::to_string(n) + ")" +
-             (batch > 1 ? " or (" + std::to_string(batch) + ", " + std::to_string(m) + ", " + std::to_string(n) + ")"
-                        : ""));
-    }
-  } else if (options.has_beta) {
-    refuse("beta is given but c is not");
-  }
-  call.alpha = options.alpha;
-  call.beta = !c ? 0 : options.has_beta ? options.beta : 1;
-
-  call.a = matrix_of(a, batch);
-  call.b = matrix_of(b, batch);
-  if (c && call.beta != 0) call.c = matrix_of(*c, batch);
-  if (out) {
-    call.d = matrix_of(*out, batch);
+    call.d = matrix_of(*out, extents.no_rows, extents.no_cols);
+    parts.add(call.d, &Shift::d, *out, extents.core(), extents);
   } else {
-    call.d = Matrix{nullptr, d_dtype, n, 1, batch > 1 ? m * n : 0};
+    call.d = {nullptr, p.d, extents.n, 1, 0};
+    parts.add_new(call.d, &Shift::d, extents);
   }
-  call.d.dtype = d_dtype;
+  read_epilogue(r, extents, call, parts);
+  if (out || r.at(Role::aux) || r.at(Role::bias_grad)) check_overlap(r, call);
 
-  const bool metadata_only =
-      a.metadata_only || b.metadata_only || (c && c->metadata_only) || (out && out->metadata_only);
-  if (out && !metadata_only && m > 0 && n > 0 && batch > 0) check_out(call, a, b, m, n, k, batch);
-
+  int64_t m = extents.m, n = extents.n, batch = divide_batch(extents, parts, call.loop);
+  if (!call.loop.empty() && r.at(Role::bias_grad)) {
+    refuse("bias_grad is given but the batch of the operands has no single stride; pass it as one dimension");
+  }
+  if (scattered(r) && batch > 0) scatter(r, call, batch);
+  fold_batch(call, m, batch);
   int64_t ldd = 0;
   p.layout_d = layout_of(call.d, m, n, ldd);
-  if (p.layout_d == 'n') {  // D^T = B^T A^T
-    std::swap(call.a, call.b);
-    std::swap(m, n);
-    transpose(call.a), transpose(call.b), transpose(call.c), transpose(call.d);
-    p.transposed = true;
+  if (p.layout_d == 'n') {
+    transpose(call, m, n);
     p.layout_d = 't';
+    fold_batch(call, m, batch);
   }
-  fold_batch(call, m, batch);
-  if (m > kMostExtent || n > kMostExtent) refuse("extents above 2147483647 are not supported");
-  p.m = int32_t(m), p.n = int32_t(n), p.k = int32_t(k), p.batch = int32_t(batch);
+  if (m > kMostExtent || n > kMostExtent || batch > kMostExtent) refuse("extents above 2147483647 are not supported");
+  p.m = int32_t(m), p.n = int32_t(n), p.k = int32_t(extents.k), p.batch = int32_t(batch);
 
-  p.layout_a = layout_of(call.a, m, k, call.lda);
-  p.layout_b = layout_of(call.b, k, n, call.ldb);
+  p.layout_a = layout_of(call.a, m, p.k, call.lda);
+  p.layout_b = layout_of(call.b, p.k, n, call.ldb);
   // A folded column of single elements reads column-major too: D stays row-major, its rows as far apart as they are.
   if (p.layout_d == 't' && layout_of(call.d, m, n, call.ldd) != 't') call.ldd = call.d.row;
-  p.align_a = alignment_of(call.a, call.lda, batch);
-  p.align_b = alignment_of(call.b, call.ldb, batch);
-  p.align_d = alignment_of(call.d, call.ldd, batch);
-  if (call.c.data || (c && call.beta != 0)) {
-    p.layout_c = layout_of(call.c, m, n, call.ldc) == 't' ? 't' : 'x';
-    p.align_c = alignment_of(call.c, call.ldc, batch);
-    p.c = c->dtype;
-  }
-  p.a = a.dtype, p.b = b.dtype, p.d = d_dtype;
-  p.compute = compute.operand;
-  p.accumulator = compute.accumulator;
-  p.empty_product = k == 0 || call.alpha == 0;
+  p.align_a = alignment_of(call.a, call.lda * dtype_size(p.a), call, &Shift::a, &call.pointers_a);
+  p.align_b = alignment_of(call.b, call.ldb * dtype_size(p.b), call, &Shift::b, &call.pointers_b);
+  p.align_d = alignment_of(call.d, call.ldd * dtype_size(p.d), call, &Shift::d, &call.pointers_d);
+  settle(call.epilogue.c, p.layout_c, p.align_c, call, &Shift::c, &call.pointers_c);
+  settle(call.epilogue.gate, p.layout_gate, p.align_gate, call, &Shift::gate);
+  settle(call.epilogue.aux, p.layout_aux, p.align_aux, call, &Shift::aux);
+  settle_bias(call);
+  p.splits = r.splits;
+  p.deterministic = r.deterministic;
   p.device = a.device;
   return call;
+}
+
+void place_result(Call& call, void* data) {
+  call.d.data = data;
+  if (!call.problem.pointers) return;
+  const int64_t step = call.d.batch * dtype_size(call.d.dtype);
+  for (int64_t i = 0; i < call.problem.batch; ++i) call.pointers_d.push_back(static_cast<char*>(data) + i * step);
 }
 
 }  // namespace cutlass_py

@@ -18,6 +18,10 @@ namespace cutlass_py {
 
 constexpr int kMaxRank = 8;
 
+// What an operand is to a call, in the order in which errors name them.
+enum class Role : uint8_t { a, b, c, bias, gate, aux, scale_a, scale_b, alpha, beta, scale_out, bias_grad, out };
+constexpr int kRoles = 13;
+
 enum class DeviceType : int32_t { cpu = 1, cuda = 2 };
 
 struct Device {
@@ -29,10 +33,16 @@ struct Device {
 
 std::string to_string(Device device);
 
-// An operand as the caller gave it. Strides in elements.
+struct Operand;
+std::string shape_text(const int64_t* shape, int rank);
+std::string found(const Operand& x);  // "a is (3, 4)"
+
+// An operand as the caller gave it. Strides in elements. A list of matrices has its length as the first extent; where
+// the matrices do not lie evenly, `list` holds their addresses and the first stride means nothing.
 struct Operand {
   const char* name = "";
   void* data = nullptr;
+  const std::vector<void*>* list = nullptr;
   Dtype dtype = Dtype::none;
   Device device;
   int rank = 0;
@@ -63,15 +73,16 @@ struct Problem {
   // The epilogue (kernel.h), but for values that no choice depends on.
   Activation activation = Activation::identity;
   Dtype bias = Dtype::none;
-  char bias_axis = 0;  // 'n': one value per column of D, 'm': one per row
-  uint8_t align_bias = 0;
+  char bias_axis = 0;      // 'n': one value per column of D, 'm': one per row
+  uint8_t align_bias = 0;  // 0 also where it has no unit stride
   Dtype gate = Dtype::none, aux = Dtype::none;
   char layout_gate = 0, layout_aux = 0;
   uint8_t align_gate = 0, align_aux = 0;
   Dtype bias_grad = Dtype::none;
-  char bias_grad_axis = 0;        // 'n': one sum per column of D, 'm': one per row
-  char scale_a = 0, scale_b = 0;  // 's': one factor in device memory, 'v': a vector (host factors are part of alpha)
-  char scale_out = 0;             // 'h': a host factor, 's': one in device memory
+  char bias_grad_axis = 0;  // 'n': one sum per column of D, 'm': one per row
+  // 's': one factor in device memory, 'v': a vector, 'x': one without unit stride (host factors are part of alpha).
+  char scale_a = 0, scale_b = 0;
+  char scale_out = 0;  // 'h': a host factor, 's': one in device memory
   bool device_alpha = false, device_beta = false;
   bool integral = true;        // alpha and beta are host integers: an s32 result is exact in integers
   bool pointers = false;       // the operands are lists of matrices
@@ -111,6 +122,17 @@ struct Epilogue {
   float parameters[2] = {};
 };
 
+// How far each operand of one run of a call lies from that of the first, in bytes.
+struct Shift {
+  int64_t a, b, d, c, bias, scale_a, scale_b, gate, aux;
+};
+
+// Two operands whose bytes interleave in a way that is not decided here, and what to say if they share an element.
+struct Suspect {
+  const Operand *written, *other;
+  std::string message;
+};
+
 // One canonical call: the problem and what differs between calls of the same class.
 struct Call {
   Problem problem;
@@ -119,26 +141,28 @@ struct Call {
   Epilogue epilogue;
   // Lists of matrices: the addresses of each one's elements; the matrices above describe the first.
   std::vector<void*> pointers_a, pointers_b, pointers_c, pointers_d;
+  // Batches that no single stride describes: everything runs once for each of these. Empty for one run.
+  std::vector<Shift> loop;
   int out_rank = 2;  // shape of the result as the caller sees it
   int64_t out_shape[kMaxRank] = {};
-  // Operands whose bytes interleave with out's in a way that is not decided here: name, and its extents.
-  struct Suspect {
-    const char* name;
-    Matrix matrix;
-    int64_t rows, cols;
-  } suspects[8];
-  int suspect_count = 0;
-  Matrix suspected_out;
-  int64_t out_rows = 0, out_cols = 0, out_batch = 1;
+  std::vector<Suspect> suspects;
 };
 
-// What a keyword call says beyond its operands.
-struct Options {
-  double alpha = 1;
-  double beta = 0;
-  bool has_beta = false;
+// A call as it was asked for: operands by role, null where absent, and the rest of its keywords.
+struct Request {
+  const Operand* operands[kRoles] = {};
+  Scalar alpha, beta, scale_out;    // where they are numbers
+  double scale_a = 1, scale_b = 1;  // likewise
+  bool has_beta = false, has_scale_a = false, has_scale_b = false, has_scale_out = false;
   const char* compute = nullptr;  // null: the default of the inputs' dtype
   Dtype out_dtype = Dtype::none;
+  Activation activation = Activation::identity;
+  float parameters[2] = {};
+  int16_t splits = 0;  // as in Problem
+  bool deterministic = false;
+  bool lists = false;  // a, b, c and out may be lists; the first extent of those that are is their length
+
+  const Operand* at(Role role) const { return operands[int(role)]; }
 };
 
 struct DtypeError : std::invalid_argument {  // becomes a TypeError
@@ -149,13 +173,15 @@ struct DtypeError : std::invalid_argument {  // becomes a TypeError
 // mind.
 void check_same_device(const Operand& a, const Operand& x);
 
-// Everything else that can be said without touching memory: ranks, shapes, dtypes, strides, overlap.
-// `out` and `c` may be null; without `out`, D is taken as a new row-major array and call.d.data stays null.
+// Everything else that can be said without touching memory: ranks, shapes, dtypes, strides, overlap. Without `out`, D
+// is taken as a new row-major array and call.d.data stays null until place_result.
 // Throws std::invalid_argument (ValueError) and DtypeError (TypeError).
-Call canonicalise(const Operand& a, const Operand& b, const Operand* c, const Operand* out, const Options& options);
+Call canonicalise(const Request& request);
 
-// True when two matrices surely share no element: disjoint byte ranges, or column slices of one buffer.
-bool surely_disjoint(const Matrix& x, int64_t x_rows, int64_t x_cols, const Matrix& y, int64_t y_rows, int64_t y_cols,
-                     int64_t batch);
+// Gives a call the memory of its new result.
+void place_result(Call& call, void* data);
+
+// True when two operands surely share no element: disjoint byte ranges, or column slices of one buffer.
+bool surely_disjoint(const Operand& x, const Operand& y);
 
 }  // namespace cutlass_py

@@ -1,6 +1,8 @@
 #include "run.h"
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "registry.h"
 
@@ -34,7 +36,8 @@ class Scratch {
 
 void check(int status, const Plan& plan, const char* what) {
   if (status == 0) return;
-  throw CudaError("gemm: " + std::string(what) + " failed: " + plan.library->error_string(status) + " (kernel " +
+  const CutlassPyLibrary* library = plan.library ? plan.library : builtin_library();
+  throw CudaError("gemm: " + std::string(what) + " failed: " + library->error_string(status) + " (kernel " +
                   (plan.kernel ? plan.kernel->name : "none") + ")");
 }
 
@@ -42,43 +45,86 @@ CutlassPyArray array_of(const Matrix& matrix) {
   return {matrix.data, int32_t(matrix.dtype), matrix.row, matrix.col, matrix.batch};
 }
 
+CutlassPyEpilogue epilogue_of(const Epilogue& e) {
+  auto scalar = [](const Scalar& x) { return CutlassPyScalar{x.value, x.imaginary, x.device}; };
+  return {scalar(e.alpha),  scalar(e.beta),        scalar(e.scale_out),   array_of(e.c),
+          array_of(e.bias), array_of(e.scale_a),   array_of(e.scale_b),   array_of(e.gate),
+          array_of(e.aux),  array_of(e.bias_grad), int32_t(e.activation), {e.parameters[0], e.parameters[1]}};
+}
+
+// What a kernel applies to a product that another one finishes: nothing.
+CutlassPyEpilogue no_epilogue() {
+  CutlassPyEpilogue e{};
+  e.alpha.value = e.scale_out.value = 1;
+  return e;
+}
+
+int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
+
 // A packed copy: rows padded to 16 bytes, so that TMA takes it.
 struct Packing {
   Matrix packed;
   int64_t ld = 0;
-  size_t offset = 0, bytes = 0;
+  size_t offset = 0;
 
   Packing(const Matrix& from, char layout, int64_t rows, int64_t cols, int64_t batch, Scratch& scratch) {
-    const int64_t size = dtype_size(from.dtype), unit = 16 / size;
+    const int64_t size = dtype_size(from.dtype);
     const int64_t lines = layout == 't' ? rows : cols, line = layout == 't' ? cols : rows;
-    ld = (line + unit - 1) / unit * unit;
+    ld = round_up(line, 16 / size);
     const int64_t batches = from.batch ? batch : 1;
     packed = {nullptr, from.dtype, layout == 't' ? ld : 1, layout == 't' ? 1 : ld, from.batch ? lines * ld : 0};
-    bytes = size_t(batches * lines * ld * size);
-    offset = scratch.reserve(bytes);
+    offset = scratch.reserve(size_t(batches * lines * ld * size));
   }
 
   void run(const Plan& plan, const Matrix& from, int64_t rows, int64_t cols, int64_t batch, const Scratch& scratch,
            Stream stream) {
     packed.data = scratch.at(offset);
     const CutlassPyArray source = array_of(from), destination = array_of(packed);
-    check(plan.library->elementwise->copy(&source, &destination, dtype_size(from.dtype), from.batch ? batch : 1, rows,
-                                          cols, stream),
+    check(builtin_library()->elementwise->copy(&source, &destination, dtype_size(from.dtype), from.batch ? batch : 1,
+                                               rows, cols, stream),
           plan, "packing an operand");
   }
 };
 
-}  // namespace
+// k cut into equal parts, the last one perhaps shorter. Each starts at a multiple of 64 elements: aligned for any
+// kernel.
+struct Parts {
+  int64_t k, length, count;
+  explicit Parts(const Problem& p, int splits)
+      : k(p.k), length(round_up((k + splits - 1) / splits, 64)), count(splits > 1 ? (k + length - 1) / length : 1) {}
+};
 
-void run_on_device(const Call& call, const Plan& plan, Stream stream) {
+// One launch for each part; those of equal length in one launch, as a batch, where there is no other batch.
+void run_parts(const Plan& plan, CutlassPyGemm g, const Parts& parts, int64_t part_stride, bool row_major_a,
+               bool row_major_b, int size_a, int size_b, int size_d) {
+  const int64_t step_a = parts.length * (row_major_a ? 1 : g.lda), step_b = parts.length * (row_major_b ? g.ldb : 1);
+  const char *a = static_cast<const char*>(g.a), *b = static_cast<const char*>(g.b);
+  char* d = static_cast<char*>(g.d);
+  auto launch = [&](int64_t part, int64_t batched) {
+    g.a = a + part * step_a * size_a, g.b = b + part * step_b * size_b, g.d = d + part * part_stride * size_d;
+    g.k = int32_t(std::min(parts.length, parts.k - part * parts.length));
+    if (batched) g.batch = int32_t(batched), g.batch_a = step_a, g.batch_b = step_b, g.batch_d = part_stride;
+    check(plan.kernel->run(&g), plan, "the launch");
+  };
+  const int64_t equal = parts.k / parts.length;
+  int64_t part = 0;
+  if (g.batch == 1 && equal > 1) {
+    launch(0, equal);
+    g.batch = 1, part = equal;
+  }
+  for (; part < parts.count; ++part) launch(part, 0);
+}
+
+void run_one(const Call& call, const Plan& plan, Stream stream) {
   const Problem& p = call.problem;
+  const CutlassPyElementwise& elementwise = *builtin_library()->elementwise;
   Scratch scratch(p.device.id, stream);
   const bool composed = plan.scratch != Dtype::none || !plan.kernel;
+  const CutlassPyEpilogue epilogue = epilogue_of(call.epilogue);
 
   CutlassPyGemm g{};
   g.m = p.m, g.n = p.n, g.k = p.k, g.batch = p.batch;
-  g.alpha = composed ? 1 : call.alpha;
-  g.beta = composed ? 0 : call.beta;
+  g.epilogue = composed ? no_epilogue() : epilogue;
   g.device = p.device.id;
   g.sm_count = plan.sm_count;
   g.raster = plan.raster;
@@ -88,19 +134,22 @@ void run_on_device(const Call& call, const Plan& plan, Stream stream) {
   g.a = call.a.data, g.lda = call.lda, g.batch_a = call.a.batch;
   g.b = call.b.data, g.ldb = call.ldb, g.batch_b = call.b.batch;
   g.d = call.d.data, g.ldd = call.ldd, g.batch_d = call.d.batch;
-  if (!composed) g.c = call.c.data, g.ldc = call.ldc, g.batch_c = call.c.batch;
 
   std::optional<Packing> pack_a, pack_b;
   if (plan.pack_a) pack_a.emplace(call.a, plan.pack_a, p.m, p.k, p.batch, scratch);
   if (plan.pack_b) pack_b.emplace(call.b, plan.pack_b, p.k, p.n, p.batch, scratch);
+  const Parts parts(p, plan.splits);
   Matrix product{nullptr, plan.scratch, 0, 1, 0};
-  size_t product_offset = 0;
+  size_t product_offset = 0, compose_offset = 0;
+  int64_t part_stride = 0;
   if (plan.kernel && composed) {
-    const int64_t unit = 16 / dtype_size(plan.scratch);
-    product.row = (int64_t(p.n) + unit - 1) / unit * unit;
+    product.row = round_up(p.n, 16 / dtype_size(plan.scratch));
     product.batch = product.row * p.m;
-    product_offset = scratch.reserve(size_t(product.batch * p.batch * dtype_size(plan.scratch)));
+    part_stride = product.batch * p.batch;
+    product_offset = scratch.reserve(size_t(part_stride * parts.count * dtype_size(plan.scratch)));
   }
+  size_t compose_workspace = composed ? elementwise.compose_workspace(&epilogue, p.batch, p.m, p.n) : 0;
+  if (compose_workspace) compose_offset = scratch.reserve(compose_workspace);
   const size_t workspace = plan.kernel ? plan.kernel->workspace_size(&g) : 0;
   const size_t workspace_offset = scratch.reserve(workspace);
   scratch.allocate();
@@ -113,35 +162,82 @@ void run_on_device(const Call& call, const Plan& plan, Stream stream) {
     pack_b->run(plan, call.b, p.k, p.n, p.batch, scratch, stream);
     g.b = pack_b->packed.data, g.ldb = pack_b->ld, g.batch_b = pack_b->packed.batch;
   }
-  if (plan.kernel) {
-    if (composed) {
-      product.data = scratch.at(product_offset);
-      g.d = product.data, g.ldd = product.row, g.batch_d = product.batch;
-    }
-    if (workspace) g.workspace = scratch.at(workspace_offset);
+  if (workspace) g.workspace = scratch.at(workspace_offset);
+  if (plan.kernel && composed) {
+    product.data = scratch.at(product_offset);
+    g.d = product.data, g.ldd = product.row, g.batch_d = product.batch;
+    const bool row_major_a = (plan.pack_a ? plan.pack_a : p.layout_a) == 't';
+    const bool row_major_b = (plan.pack_b ? plan.pack_b : p.layout_b) == 't';
+    run_parts(plan, g, parts, part_stride, row_major_a, row_major_b, dtype_size(p.a), dtype_size(p.b),
+              dtype_size(plan.scratch));
+  } else if (plan.kernel) {
     check(plan.kernel->run(&g), plan, "the launch");
   }
   if (composed) {
-    const CutlassPyLibrary* library = plan.library ? plan.library : builtin_library();
-    const CutlassPyArray acc = array_of(product), c = array_of(call.c), d = array_of(call.d);
-    int status = library->elementwise->compose(plan.kernel ? &acc : nullptr, call.c.data ? &c : nullptr, &d, call.alpha,
-                                               call.beta, p.batch, p.m, p.n, stream);
-    if (status) throw CudaError("gemm: the composed epilogue failed: " + std::string(library->error_string(status)));
+    const CutlassPyArray acc = array_of(product), d = array_of(call.d);
+    void* memory = compose_workspace ? scratch.at(compose_offset) : nullptr;
+    check(elementwise.compose(plan.kernel ? &acc : nullptr, int32_t(parts.count), part_stride, &epilogue, &d, p.batch,
+                              p.m, p.n, memory, stream),
+          plan, "the composed epilogue");
   }
 }
 
-nb::object host_operand(const Matrix& x, int64_t rows, int64_t cols, int64_t batch) {
-  if (!x.data && x.dtype == Dtype::none) return nb::none();
-  const int64_t size = dtype_size(x.dtype);
-  return nb::make_tuple(reinterpret_cast<uintptr_t>(x.data), dtype_name(x.dtype), nb::make_tuple(batch, rows, cols),
-                        nb::make_tuple(x.batch * size, x.row * size, x.col * size));
+// A list of matrices in one launch: the addresses travel to the device in the launch of a small kernel.
+void run_list(const Call& call, const Plan& plan, Stream stream) {
+  const Problem& p = call.problem;
+  Scratch scratch(p.device.id, stream);
+  CutlassPyGemm g{};
+  g.m = p.m, g.n = p.n, g.k = p.k, g.batch = p.batch;
+  g.pointers = 1;
+  g.epilogue = epilogue_of(call.epilogue);
+  g.device = p.device.id;
+  g.sm_count = plan.sm_count;
+  g.raster = plan.raster;
+  g.swizzle = plan.swizzle;
+  g.stream = stream;
+  g.lda = call.lda, g.ldb = call.ldb, g.ldd = call.ldd;
+
+  const std::vector<void*>* lists[] = {&call.pointers_a, &call.pointers_b, &call.pointers_d, &call.pointers_c};
+  size_t offsets[4] = {};
+  for (int i = 0; i < 4; ++i) offsets[i] = scratch.reserve(lists[i]->size() * sizeof(void*));
+  const size_t workspace = plan.kernel->workspace_size(&g);
+  const size_t workspace_offset = scratch.reserve(workspace);
+  scratch.allocate();
+  for (int i = 0; i < 4; ++i) {
+    if (lists[i]->empty()) continue;
+    check(builtin_library()->elementwise->write_pointers(lists[i]->data(), int64_t(lists[i]->size()),
+                                                         scratch.at(offsets[i]), stream),
+          plan, "writing addresses");
+  }
+  g.a = scratch.at(offsets[0]), g.b = scratch.at(offsets[1]), g.d = scratch.at(offsets[2]);
+  if (!call.pointers_c.empty()) g.epilogue.c.data = scratch.at(offsets[3]);
+  if (workspace) g.workspace = scratch.at(workspace_offset);
+  check(plan.kernel->run(&g), plan, "the launch");
 }
 
-void run_on_host(const Call& call, const Plan& plan) {
-  const Problem& p = call.problem;
-  plan.host(host_operand(call.a, p.m, p.k, p.batch), host_operand(call.b, p.k, p.n, p.batch),
-            host_operand(call.c, p.m, p.n, p.batch), host_operand(call.d, p.m, p.n, p.batch), call.alpha, call.beta,
-            dtype_name(p.compute));
+// A list that no kernel takes as one: each matrix by the plan of its own.
+void run_each(const Call& call, Stream stream) {
+  Call one = call;
+  one.problem.pointers = false;
+  one.problem.batch = 1;
+  const Plan plan = plan_for(one.problem);
+  for (size_t i = 0; i < call.pointers_d.size(); ++i) {
+    one.a.data = call.pointers_a[i], one.b.data = call.pointers_b[i], one.d.data = call.pointers_d[i];
+    if (!call.pointers_c.empty()) one.epilogue.c.data = call.pointers_c[i];
+    run_one(one, plan, stream);
+  }
+}
+
+}  // namespace
+
+void run_on_device(const Call& call, const Plan& plan, Stream stream) {
+  if (!call.problem.pointers) {
+    run_one(call, plan, stream);
+  } else if (plan.each) {
+    run_each(call, stream);
+  } else {
+    run_list(call, plan, stream);
+  }
 }
 
 }  // namespace cutlass_py

@@ -1,5 +1,6 @@
 #include "streams.h"
 
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -83,20 +84,25 @@ device::Stream stream_from(nb::handle value) {
 Streams::Streams(const Operands& operands, int device_id, nb::handle requested) {
   bool chosen = given = !requested.is_none();
   if (given) launch = stream_from(requested);
-  const int first = operands.out ? operands.count - 1 : 0;  // the framework that receives the result leads
-  for (int i = 0; i < operands.count; ++i) {
-    const View& view = *operands.given[(first + i) % operands.count];
-    if (!view.type->has_stream) {
-      streamless = true;
-      continue;
-    }
-    const void* framework = view.type->exchange ? static_cast<const void*>(view.type->exchange) : view.type->row.ptr();
-    if (seen(framework)) continue;
-    Stream stream = current_stream(*view.type, device_id);
-    if (!chosen) launch = stream, chosen = true;
-    others[other_count++] = {framework, stream};
-  }
+  // The framework that receives the result leads.
+  if (const View* out = operands[Role::out]) visit(*out, device_id, chosen);
+  operands.each([&](const View& view) { visit(view, device_id, chosen); });
   if (!chosen) launch = device::own_stream(device_id);
+}
+
+void Streams::visit(const View& view, int device_id, bool& chosen) {
+  if (!view.type->has_stream) {
+    streamless = true;
+    return;
+  }
+  const void* framework = view.type->exchange ? static_cast<const void*>(view.type->exchange) : view.type->row.ptr();
+  if (seen(framework)) return;
+  if (size_t(other_count) == std::size(others)) {
+    throw std::invalid_argument("gemm: operands of more than " + std::to_string(std::size(others)) + " frameworks");
+  }
+  Stream stream = current_stream(*view.type, device_id);
+  if (!chosen) launch = stream, chosen = true;
+  others[other_count++] = {framework, stream};
 }
 
 bool Streams::several() const {
@@ -134,11 +140,10 @@ bool Streams::seen(const void* framework) const {
 void release_when_done(Operands& operands, Stream stream) {
   release_finished(nullptr);
   auto batch = std::make_unique<Batch>();
-  for (int i = 0; i < operands.count; ++i) {
-    View& view = *operands.given[i];
-    if (view.type->has_stream) continue;
+  operands.each([&](View& view) {
+    if (view.type->has_stream) return;
     if (View::Managed managed = view.take_managed(); managed.deleter) batch->push_back(managed);
-  }
+  });
   if (batch->empty()) return;
   device::when_done(stream, &on_device_done, batch.get());
   batch.release();

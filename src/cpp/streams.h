@@ -14,7 +14,7 @@ struct Streams {
   struct Other {
     const void* framework;
     device::Stream stream;
-  } others[4];
+  } others[8];  // more frameworks in one call are refused
   int other_count = 0;
 
   Streams(const Operands& operands, int device_id, nb::handle requested);
@@ -31,6 +31,7 @@ struct Streams {
   void after() const;
 
  private:
+  void visit(const View& view, int device_id, bool& chosen);
   bool seen(const void* framework) const;
 };
 

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 from ._core import CudaError, TypedView, gemm
 
 if TYPE_CHECKING:
+    from .activations import Activation, clamp, leaky_relu
     from .arguments import GemmArguments, TensorSpec, view
-    from .errors import NoKernelError
+    from .compiler import jit
+    from .errors import CompileError, NoKernelError
     from .explanation import explain
     from .kernels import Kernel, Status, get_kernels
 
 __all__ = [
+    "Activation",
+    "CompileError",
     "CudaError",
     "GemmArguments",
     "Kernel",
@@ -25,20 +29,28 @@ __all__ = [
     "TensorSpec",
     "TypedView",
     "__version__",
+    "clamp",
     "explain",
     "gemm",
     "get_kernels",
+    "jit",
+    "leaky_relu",
     "view",
 ]
 
 _HOME = {
+    "Activation": "activations",
+    "CompileError": "errors",
     "GemmArguments": "arguments",
     "Kernel": "kernels",
     "NoKernelError": "errors",
     "Status": "kernels",
     "TensorSpec": "arguments",
+    "clamp": "activations",
     "explain": "explanation",
     "get_kernels": "kernels",
+    "jit": "compiler",
+    "leaky_relu": "activations",
     "view": "arguments",
 }
 

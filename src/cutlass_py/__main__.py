@@ -1,4 +1,4 @@
-"""`python -m cutlass_py`: info, kernels, explain, demo."""
+"""`python -m cutlass_py`: info, kernels, explain, demo, cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from . import __version__, _core
+from . import _core
 from .families import LAYOUTS
 
 
@@ -21,6 +21,7 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 def info(options: argparse.Namespace) -> int:
     """What was built, which devices are there, which frameworks are installed."""
+    from . import __version__
     from .demo import installed
     from .kernels import CutlassKernel, all_kernels
 
@@ -65,6 +66,11 @@ def kernels(options: argparse.Namespace) -> int:
     """The kernels, one a line."""
     from .kernels import get_kernels
 
+    if options.coverage:
+        from .coverage import markdown
+
+        print(markdown())
+        return 0
     found = get_kernels(cc=options.cc, compiled=not options.all, where=lambda m: options.match in m.name)
     if options.json:
         print(json.dumps([asdict(k.metadata) | {"compiled": k.compiled} for k in found], indent=1))
@@ -76,19 +82,61 @@ def kernels(options: argparse.Namespace) -> int:
 
 def explain(options: argparse.Namespace) -> int:
     """Which kernel gemm takes for a problem, and why."""
-    from .arguments import GemmArguments, TensorSpec
     from .explanation import explain as ask
+    from .problems import arguments
 
-    m, n, k = options.m, options.n, options.k
-    lead = [options.batch] if options.batch > 1 else []
-
-    def operand(rows: int, cols: int, layout: str) -> TensorSpec:
-        strides = [cols, 1] if layout == "t" else [1, rows]
-        return TensorSpec([*lead, rows, cols], options.dtype, [rows * cols] * len(lead) + strides, options.device)
-
-    a, b = operand(m, k, options.layout[0]), operand(k, n, options.layout[1])
-    print(ask(GemmArguments(a, b, compute=options.compute, out_dtype=options.out_dtype)))
+    entry = {key: getattr(options, key) for key in ("m", "n", "k", "batch", "layout", "compute")}
+    entry |= {"a": options.dtype, "d": options.out_dtype}
+    print(ask(arguments(entry, options.device)))
     return 0
+
+
+def cache(options: argparse.Namespace) -> int:
+    """Compiled kernels on disk: show them, remove them, compile what problems want ahead of time."""
+    return {"info": _cache_info, "clear": _cache_clear, "build": _cache_build}[options.action](options)
+
+
+def _cache_info(options: argparse.Namespace) -> int:
+    from . import cache
+
+    entries = cache.entries()
+    size = sum(path.stat().st_size for path in entries)
+    if options.json:
+        print(json.dumps({"directory": str(cache.directory()), "bytes": size, "entries": [p.stem for p in entries]}))
+        return 0
+    print(f"{cache.directory()}: {len(entries)} kernels, {size / 1e6:.1f} MB")
+    for path in entries:
+        print(f"  {path.stem}")
+    return 0
+
+
+def _cache_clear(options: argparse.Namespace) -> int:
+    from . import cache
+
+    entries, size = cache.clear()
+    if options.json:
+        print(json.dumps({"directory": str(cache.directory()), "removed": entries, "bytes": size}))
+    else:
+        print(f"{cache.directory()}: removed {entries} kernels, {size / 1e6:.1f} MB")
+    return 0
+
+
+def _cache_build(options: argparse.Namespace) -> int:
+    from .prebuild import best, build, named
+    from .problems import read
+    from .toolkit import nvcc_jobs
+
+    if not options.file and not options.kernel:
+        raise ValueError("cache build: expected a file of problems, or --kernel")
+    if options.jobs is not None and options.jobs < 1:
+        raise ValueError(f"cache build: --jobs is {options.jobs}; expected 1 or more")
+    wanted = [named(name) for name in options.kernel]
+    wanted += filter(None, map(best, read(options.file) if options.file else ()))
+    silent = options.json
+    outcomes = build(list(dict.fromkeys(wanted)), options.jobs or nvcc_jobs(), lambda line: silent or print(line))
+    if options.json:
+        print(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
+    return 1 if any(outcome.state == "failed" for outcome in outcomes) else 0
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -122,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("match", nargs="?", default="", help="part of the name")
     sub.add_argument("--cc", type=int, help="compute capability times ten, such as 90")
     sub.add_argument("--all", action="store_true", help="include kernels that are declared but not compiled")
+    sub.add_argument("--coverage", action="store_true", help="instead, the declaration as Markdown tables")
     sub.add_argument("--json", action="store_true", help="print JSON")
 
     sub = command(explain)
@@ -134,6 +183,18 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--out-dtype")
     sub.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu; need not exist")
 
+    actions = command(cache).add_subparsers(dest="action", required=True)
+    for name, text in (
+        ("info", "Where the cache is and what it holds."),
+        ("clear", "Remove every compiled kernel and lock."),
+        ("build", "Compile the best declared kernel for each problem of a file, for device 0 or an H200."),
+    ):
+        sub = actions.add_parser(name, help=text, description=text)
+        sub.add_argument("--json", action="store_true", help="print JSON")
+    sub.add_argument("file", nargs="?", help="problems: a JSON list (docs/jit.md)")
+    sub.add_argument("--kernel", action="append", default=[], metavar="NAME", help="this kernel; may be repeated")
+    sub.add_argument("--jobs", type=int, help="nvcc at once; by default one per core and 5 GB of free memory")
+
     sub = command(demo)
     sub.add_argument("--size", type=int, default=512, help="extent of the square problems")
     sub.add_argument("--json", action="store_true", help="print JSON")
@@ -145,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.function(options))
-    except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+    except (ValueError, TypeError, NotImplementedError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

@@ -9,37 +9,72 @@ from typing import Any
 class CudaError(RuntimeError):
     pass
 
-def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, compute: object | None = None, out_dtype: object | None = None, kernel: object | None = None, stream: object | None = None) -> object:
+def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
     """
-    D = alpha * (a @ b) + beta * c, by a prebuilt CUTLASS kernel (NumPy on the CPU).
+    D = epilogue(a @ b), by a prebuilt CUTLASS kernel (NumPy on the CPU).
+
+    With f the activation and every operand optional that has a default:
+
+        z = alpha * scale_a * scale_b * (a @ b) + beta * c + bias
+        D = scale_out * f(z);  with gate: scale_out * f(gate) * z;  for a derivative f': scale_out * f'(aux) * z
 
     Args:
-        a: (m, k) or (batch, m, k). Any array that speaks DLPack, row- or column-major without a copy.
-        b: (k, n) or (batch, k, n), of a's dtype and on a's device. Batch extents agree or are 1.
-        out: (m, n) or (batch, m, n), written and returned. Strided views are fine; it may be c itself, and otherwise
-            shares no element with the inputs.
-        c: the addend, of the shape of the result (a 2-D c is added to every batch), any float dtype.
-        alpha: factor of the product. With 0, a and b are not read.
-        beta: factor of c, 1 by default. With 0, c is not read.
-        compute: arithmetic: "f32" (the default: accumulation in f32; for f32 inputs exact multiplication too), "tf32"
-            (f32 inputs on tensor cores), "f64" (f64 inputs).
-        out_dtype: dtype of a new result, by default the inputs' (fp8: bf16). A name ("bf16"), NumPy's or
-            ml_dtypes' dtype, or the framework's own.
-        kernel: run this kernel (a Kernel or its name) and no other; it must take the operands as they lie.
+        a: (m, k), (k,) or (..., m, k). Any array that speaks DLPack, row- or column-major without a copy; or a list of
+            (m, k) matrices of one dtype and one set of strides.
+        b: (k, n), (k,) or (..., k, n), on a's device, of a dtype that goes with a's: the same; e4m3 and e5m2 go with each
+            other, so do s8 and u8. Or a list, as long as a's. Shapes follow numpy.matmul: batches broadcast, the axis that
+            a vector lacks is missing in the result.
+        out: written and returned, of the shape of the result. Strided views are fine; it may be c, gate or an aux that is
+            read, element for element, and otherwise shares no element with anything. A list for lists.
+        c: the addend, of the shape of the result or with batch dimensions that broadcast to it, any real dtype (complex
+            for complex operands). A list, or one matrix for all, for lists.
+        alpha: factor of the product. A number, or an array of one element that is read when the kernel runs. With the
+            number 0, a and b are not read; an array is not looked at before.
+        beta: factor of c, likewise; 1 by default. With 0, c is not read.
+        bias: (n,) or (1, n), one value per column; (m, 1), one per row; batch dimensions in front broadcast. Of D's dtype
+            or f32 (f64 operands: or f64; integer D: f32 or s32).
+        activation: None, "identity", "relu", "leaky_relu", "gelu" (by erf), "gelu_tanh", "silu", "sigmoid", "tanh",
+            "hardswish", cutlass_py.leaky_relu(slope), cutlass_py.clamp(low, high), or a derivative: "d_relu", "d_gelu",
+            "d_gelu_tanh", "d_silu". Complex operands take none.
+        aux: of the shape of D, any real dtype. With a derivative it is read: where the function was evaluated (its batch
+            dimensions broadcast). Otherwise it is written, and receives z.
+        gate: of the shape of D (batch dimensions broadcast), any real dtype. The activation applies to it, not to z.
+        scale_a: factor of the rows of a: a number, an array of one element, (m,) or (..., m, 1).
+        scale_b: factor of the columns of b: a number, an array of one element, (n,) or (..., 1, n).
+        scale_out: factor of the result: a number or an array of one element.
+        bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives f(z), before scale_out, summed over
+            the other axis and over the batch.
+        compute: arithmetic: "f32" (f16, bf16, fp8: accumulation in f32; f32: exact multiplication too; c64), "tf32" and
+            "3xtf32" (f32 on tensor cores, the second with f32's accuracy), "f64" (f64, c128), "s32" (integers), "f16"
+            (f16 summed in f16), "fast" (fp8 without promotion: sums of about 14 bits). The first is the default.
+        out_dtype: dtype of a new result, by default the inputs' (fp8: bf16, integers: s32). A name ("bf16"), NumPy's or
+            ml_dtypes' dtype, or the framework's own. Any real dtype; c64 or c128 for complex operands.
+        splits: parts of k computed side by side: None (selection decides), 1 (no split) to 32767, or "stream" (stream-K).
+        deterministic: take only kernels that give the same bits on every run.
+        kernel: run this kernel (a Kernel or its name) and no other; it must take the operands as they lie. Compiled
+            first if it is declared but not there (docs/jit.md).
         stream: CUDA stream to launch on: an int, a torch or CuPy stream, or anything with __cuda_stream__. By
             default the framework's current stream. With it, ordering other streams behind the launch is the caller's.
 
+    Arrays of factors and scales are f32 (f64, c64, c128 where the sum is). Scales, activations, gate, aux and bias_grad are
+    of real operands; gate, aux and bias_grad are not for lists, whose bias and scales are shared.
+
+    Rounding: sums of integers wrap around at 32 bits. Every result is rounded once, to nearest even: to s8, u8, s32, e4m3
+    and e5m2 it saturates at the largest finite value, infinities included, and NaN stays NaN in fp8 and becomes 0 in
+    integers; to wider floats it overflows to infinity.
+
     Returns:
-        `out`, or a new row-major array of a's framework on a's device.
+        `out`, or a new row-major array of a's framework on a's device; for lists a list, which shares one allocation.
 
     Raises:
-        ValueError: ranks, shapes, devices, strides or overlap that do not fit; a `kernel` that does not.
+        ValueError: ranks, shapes, devices, strides, names or overlap that do not fit; a `kernel` that does not.
         TypeError: an operand that is no array, or a dtype that does not fit.
         NoKernelError: no kernel can compute this problem.
+        CompileError: the kernel asked for, or chosen within `jit`, cannot be compiled.
         CudaError: a CUDA or CUTLASS call failed.
     """
 
-def problem(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, compute: object | None = None, out_dtype: object | None = None, kernel: object | None = None) -> Problem:
+def problem(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None) -> Problem:
     """
     The canonical problem of a gemm call, which is not run. Takes TensorSpecs as well as arrays.
     """
@@ -51,6 +86,16 @@ def clear_plans() -> None:
 
 def kernel_facts() -> dict[str, dict[str, Any]]:
     """Loaded kernels by name, with what their C++ types say of themselves."""
+
+def load_library(path: str) -> None:
+    """
+    Load a kernel library: its kernels join kernel_facts(). Loading it again does nothing.
+    """
+
+def allow_jit(allowed: bool) -> bool:
+    """
+    Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.
+    """
 
 def device_count() -> int:
     """CUDA devices; 0 without a driver."""
@@ -68,7 +113,7 @@ def build_info() -> dict[str, str]:
 
 class Problem:
     """
-    A call in canonical form: D (m, n) row-major, batch folded where it can be. Layouts: 't' row-major, 'n' column-major, 'x' no unit stride. Alignments in bytes, 16 at most.
+    A call in canonical form: D (m, n) row-major, batch folded where it can be. Layouts: 't' row-major, 'n' column-major, 'x' no unit stride. Alignments in bytes, 16 at most. Dtypes are None, layouts and other marks empty where an operand is absent.
     """
 
     @property
@@ -97,8 +142,11 @@ class Problem:
     def d(self) -> str | None: ...
 
     @property
-    def compute(self) -> str | None:
-        """Dtype of the kernel's operands."""
+    def operand_a(self) -> str | None:
+        """What kernels multiply: tf32 for f32 with compute='tf32'."""
+
+    @property
+    def operand_b(self) -> str | None: ...
 
     @property
     def accumulator(self) -> str | None: ...
@@ -110,7 +158,8 @@ class Problem:
     def layout_b(self) -> str: ...
 
     @property
-    def layout_c(self) -> str: ...
+    def layout_c(self) -> str:
+        """'t' as D lies, or 'x'; likewise of gate and aux."""
 
     @property
     def layout_d(self) -> str: ...
@@ -134,6 +183,83 @@ class Problem:
     @property
     def transposed(self) -> bool:
         """a and b changed places because D is column-major."""
+
+    @property
+    def activation(self) -> str: ...
+
+    @property
+    def bias(self) -> str | None: ...
+
+    @property
+    def bias_axis(self) -> str:
+        """'n': one value per column of D, 'm': one per row."""
+
+    @property
+    def align_bias(self) -> int:
+        """1 also where it has no unit stride."""
+
+    @property
+    def gate(self) -> str | None: ...
+
+    @property
+    def layout_gate(self) -> str: ...
+
+    @property
+    def align_gate(self) -> int: ...
+
+    @property
+    def aux(self) -> str | None: ...
+
+    @property
+    def layout_aux(self) -> str: ...
+
+    @property
+    def align_aux(self) -> int: ...
+
+    @property
+    def bias_grad(self) -> str | None: ...
+
+    @property
+    def bias_grad_axis(self) -> str:
+        """As bias_axis."""
+
+    @property
+    def scale_a(self) -> str:
+        """
+        's': one factor in memory, 'v': a vector, 'x': a vector without unit stride. Numbers are in alpha.
+        """
+
+    @property
+    def scale_b(self) -> str: ...
+
+    @property
+    def scale_out(self) -> str:
+        """'h': a number, 's': one factor in memory."""
+
+    @property
+    def device_alpha(self) -> bool: ...
+
+    @property
+    def device_beta(self) -> bool: ...
+
+    @property
+    def integral(self) -> bool:
+        """alpha and beta are integers, and nothing else scales."""
+
+    @property
+    def pointers(self) -> bool:
+        """The operands are lists of matrices that do not lie evenly."""
+
+    @property
+    def deterministic(self) -> bool: ...
+
+    @property
+    def jit(self) -> bool:
+        """A declared kernel may be compiled for it."""
+
+    @property
+    def splits(self) -> int:
+        """Parts of k asked for; 0: none in particular, -1: stream-K."""
 
     @property
     def kernel(self) -> int:

@@ -7,6 +7,8 @@ from typing import Any
 
 from . import _core
 from ._core import Problem, TypedView
+from .activations import Activation
+from .families import COMPUTE
 
 
 class TensorSpec(_core.TensorSpecBase):
@@ -88,14 +90,26 @@ class GemmArguments:
         *,
         out: Any = None,
         c: Any = None,
-        alpha: float = 1.0,
-        beta: float | None = None,
+        alpha: Any = 1.0,
+        beta: Any = None,
+        bias: Any = None,
+        activation: str | Activation | None = None,
+        aux: Any = None,
+        gate: Any = None,
+        scale_a: Any = None,
+        scale_b: Any = None,
+        scale_out: Any = None,
+        bias_grad: Any = None,
         compute: str | None = None,
         out_dtype: Any = None,
+        splits: int | str | None = None,
+        deterministic: bool = False,
     ) -> None:
         self.a, self.b = a, b
         self.keywords = {
-            "out": out, "c": c, "alpha": alpha, "beta": beta, "compute": compute, "out_dtype": out_dtype,
+            "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux,
+            "gate": gate, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad,
+            "compute": compute, "out_dtype": out_dtype, "splits": splits, "deterministic": deterministic,
         }  # fmt: skip
         self.problem: Problem = _core.problem(a, b, **self.keywords)
 
@@ -112,9 +126,33 @@ def describe(p: Problem) -> str:
     """A problem in one line, for messages and tables."""
     batch = f"{p.batch} x " if p.batch != 1 else ""
     layouts = p.layout_a + p.layout_b
-    compute = f" computed in {p.compute}" if p.compute != p.a else ""
-    addend = f" + {p.c} C" if p.c else ""
-    return f"{batch}({p.m}, {p.n}, {p.k}) {layouts}: {p.a} @ {p.b}{addend} -> {p.d}{compute} on {p.device}"
+    lists = " in a list" if p.pointers else ""
+    compute = f" computed in {p.operand_a}" if p.operand_a != p.a else ""
+    if p.accumulator != _default_accumulator(p):
+        compute += f" summed in {p.accumulator}"
+    return f"{batch}({p.m}, {p.n}, {p.k}) {layouts}{lists}: {_formula(p)} -> {p.d}{compute} on {p.device}"
+
+
+def _default_accumulator(p: Problem) -> str:
+    return next(iter(COMPUTE[p.a or ""].values())).accumulator
+
+
+def _formula(p: Problem) -> str:
+    """The epilogue in words, in the order in which it is applied."""
+    scales = [name for name in ("scale_a", "scale_b") if getattr(p, name)]
+    text = " * ".join([f"{p.a} @ {p.b}", *scales])
+    text += f" + {p.c} C" if p.c else ""
+    text += " + bias" + (" per row" if p.bias_axis == "m" else "") if p.bias else ""
+    if p.activation.startswith("d_"):
+        text += f" * {p.activation}(aux)"
+    elif p.aux:
+        text += " (kept in aux)"
+    if p.gate:
+        text += f" * {p.activation}(gate)" if p.activation != "identity" else " * gate"
+    elif p.activation != "identity" and not p.activation.startswith("d_"):
+        text += f" -> {p.activation}"
+    text += " -> bias_grad" if p.bias_grad else ""
+    return text + (" * scale_out" if p.scale_out else "")
 
 
 def problem_of(args: Any) -> Problem:

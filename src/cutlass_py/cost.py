@@ -14,20 +14,27 @@ from math import ceil
 from ._core import Problem
 from .families import DTYPES, FAMILIES, SCHEDULES, KernelConfig
 from .gpu import Gpu
-from .kernels import CutlassKernel, Route
+from .legality import Way
 
 _SM_COUNT = 132  # of the GPU that the rates below were fitted on
 # TFLOP/s of 3.x kernels while tiles are in flight, by tile area (m * n). Small tiles starve the tensor cores; the
 # pingpong schedule of 128x128 and 64x256 hides all but the mainloop.
 _RATE_3X = [(128 * 256, 865.0), (128 * 128, 990.0), (64 * 64, 480.0), (64 * 32, 350.0), (0, 205.0)]
-# TFLOP/s of a 2.x family's large tile, by the dtype it multiplies; smaller tiles reach the share below.
+# TFLOP/s of a 2.x family's large tile, by the dtype it multiplies; smaller tiles reach the share below. A complex
+# product counts as one multiplication.
 _RATE_2X = {
     ("sm80_gemm", "f16"): 300.0,
     ("sm80_gemm", "bf16"): 300.0,
+    ("sm80_gemm", "s8"): 550.0,
+    ("sm80_gemm", "u8"): 550.0,
     ("sm80_gemm", "tf32"): 157.0,
+    ("sm80_gemm", "tf32x3"): 69.0,
     ("sm80_gemm", "f64"): 30.0,
+    ("sm80_gemm", "c128"): 7.5,
     ("sm90_dgemm", "f64"): 58.0,
+    ("sm90_dgemm", "c128"): 14.0,
     ("simt_gemm", "f32"): 42.0,
+    ("simt_gemm", "c64"): 10.5,
 }
 _SMALL_TILE_2X = 0.7
 # Narrow accesses of 16-bit types stall 2.x loads: share of the rate by bytes per access.
@@ -38,22 +45,38 @@ _EPILOGUE = {"tma": 1.8, "direct": 34.0}  # microseconds to store a 128x256 tile
 _LAUNCH = {3: 2.9, 2: 2.5}  # microseconds of an empty problem
 _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
+_STREAM_K = 6.0  # microseconds: a memset before the launch, and partial tiles through memory
 _PARTIAL_WAVE = 0.12  # how much of an idle wave's time is gained back by the others (clock, bandwidth)
 
 
-def estimate(route: Route, p: Problem, gpu: Gpu) -> float:
-    """Microseconds for a route on a GPU."""
-    assert isinstance(route.kernel, CutlassKernel)
-    c = route.kernel.config
-    size_a, size_d = DTYPES[c.a].itemsize, DTYPES[p.d or c.d].itemsize
-    time = _product(c, p, gpu)
-    if route.pack_a:
-        time += _move(2 * p.m * p.k * p.batch * size_a, gpu)
-    if route.pack_b:
-        time += _move(2 * p.k * p.n * p.batch * size_a, gpu)
-    if route.scratch:
-        size_c = DTYPES[p.c].itemsize if p.c else 0
-        time += _move(p.m * p.n * p.batch * (DTYPES[route.scratch].itemsize + size_c + size_d), gpu)
+class Estimates:
+    """Estimates for one problem on one GPU. Kernels that compute alike are asked about once."""
+
+    def __init__(self, p: Problem, gpu: Gpu) -> None:
+        self.p, self.gpu = p, gpu
+        self._products: dict[object, float] = {}
+
+    def of(self, c: KernelConfig, way: Way, splits: int = 1) -> float:
+        """Microseconds for a kernel on its way to the problem, k in `splits` parts."""
+        key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.d, splits)
+        time = self._products.get(key)
+        if time is None:
+            time = self._products[key] = _product(c, self.p, self.gpu, splits)
+        if way.detours:
+            time += _detours(way, self.p, self.gpu, DTYPES[c.a].itemsize, splits)
+        return time
+
+
+def _detours(way: Way, p: Problem, gpu: Gpu, size: int, splits: int) -> float:
+    time = 0.0
+    if way.pack_a:
+        time += _move(2 * p.m * p.k * p.batch * size, gpu)
+    if way.pack_b:
+        time += _move(2 * p.k * p.n * p.batch * size, gpu)
+    if way.scratch:
+        bytes_each = DTYPES[way.scratch].itemsize * splits
+        bytes_each += sum(DTYPES[x].itemsize for x in (p.c, p.gate, p.aux, p.d) if x)
+        time += _move(p.m * p.n * p.batch * bytes_each, gpu)
     return time
 
 
@@ -61,12 +84,23 @@ def _move(moved_bytes: int, gpu: Gpu) -> float:
     return _ELEMENTWISE_LAUNCH + moved_bytes / (_ELEMENTWISE * gpu.bandwidth * 1e3)
 
 
-def _product(c: KernelConfig, p: Problem, gpu: Gpu) -> float:
+def _product(c: KernelConfig, p: Problem, gpu: Gpu, splits: int) -> float:
     size, d_size = DTYPES[c.a].itemsize, DTYPES[c.d].itemsize
-    compute = _waves_3x(c, p, gpu) if c.schedule else _waves_2x(c, p, gpu)
-    moved = size * (p.m * p.k + p.k * p.n) + p.m * p.n * d_size * (2 if p.c else 1)
-    memory = p.batch * moved / (gpu.bandwidth * 1e3)
+    k, batch = ceil(p.k / splits), p.batch * splits
+    waves = _waves_3x if c.api == 3 else _waves_2x
+    compute = waves(c, p.m, p.n, k, batch, gpu)
+    if SCHEDULES[c.schedule].stream_k:
+        compute = _dealt_out(c, p, gpu, compute)
+    moved = size * (p.m * k + k * p.n) + p.m * p.n * d_size * (2 if p.c else 1)
+    memory = batch * moved / (gpu.bandwidth * 1e3)
     return _LAUNCH[FAMILIES[c.family].api] + _both(compute, memory)
+
+
+def _dealt_out(c: KernelConfig, p: Problem, gpu: Gpu, in_waves: float) -> float:
+    """Stream-K: no idle part of a wave, but clearing flags and joining partial tiles costs."""
+    tiles = ceil(p.m / c.tile[0]) * ceil(p.n / c.tile[1]) * p.batch
+    filled = tiles / gpu.sm_count
+    return in_waves * filled / ceil(filled) + _STREAM_K
 
 
 def _both(x: float, y: float) -> float:
@@ -75,31 +109,32 @@ def _both(x: float, y: float) -> float:
     return norm
 
 
-def _waves_3x(c: KernelConfig, p: Problem, gpu: Gpu) -> float:
+def _waves_3x(c: KernelConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> float:
     schedule = SCHEDULES[c.schedule]
     tm, tn, tk = c.tile
-    rows, cols = (p.n, p.m) if schedule.swap else (p.m, p.n)
+    rows, cols = (n, m) if schedule.swap else (m, n)
     # Clusters are scheduled whole.
     tiles_m = ceil(ceil(rows / tm) / c.cluster[0]) * c.cluster[0]
     tiles_n = ceil(ceil(cols / tn) / c.cluster[1]) * c.cluster[1]
     in_cluster = c.cluster[0] * c.cluster[1]
-    filled = tiles_m * tiles_n * p.batch / (gpu.sm_count // in_cluster * in_cluster)
+    filled = tiles_m * tiles_n * batch / (gpu.sm_count // in_cluster * in_cluster)
     waves = ceil(filled) * (1 - _PARTIAL_WAVE) + max(filled, 1) * _PARTIAL_WAVE
     rate = next(rate for area, rate in _RATE_3X if tm * tn >= area) * 1e6 / _SM_COUNT
+    rate *= 16 / DTYPES[c.a].bits
     if not schedule.tma_store:
         rate *= _DIRECT_STORE
     loaded = (min(tm, rows) + min(tn, cols)) * tk * DTYPES[c.a].itemsize
     step = _both(2 * tm * tn * tk / rate, loaded / _SM_LOAD)
-    mainloop = ceil(p.k / tk) * step
+    mainloop = ceil(k / tk) * step
     epilogue = _EPILOGUE["tma" if schedule.tma_store else "direct"] * tm * tn / (128 * 256)
     if schedule.pingpong:
         return waves * max(mainloop, (mainloop + epilogue) / 2)
     return waves * (mainloop + epilogue)
 
 
-def _waves_2x(c: KernelConfig, p: Problem, gpu: Gpu) -> float:
+def _waves_2x(c: KernelConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> float:
     tm, tn, tk = c.tile
-    tiles = ceil(p.m / tm) * ceil(p.n / tn) * p.batch
+    tiles = ceil(m / tm) * ceil(n / tn) * batch
     resident = _resident_2x(c)
     share = min(tiles / gpu.sm_count, resident)  # tiles that a multiprocessor works on at once
     rate = _RATE_2X[c.family, c.a] * 1e6 / _SM_COUNT
@@ -109,7 +144,7 @@ def _waves_2x(c: KernelConfig, p: Problem, gpu: Gpu) -> float:
     if size == 2:
         rate *= _ACCESS_2X[c.align * size]
     step = 2 * tm * tn * tk / rate * max(share, 1.0)
-    return ceil(tiles / (gpu.sm_count * resident)) * ceil(p.k / tk) * step
+    return ceil(tiles / (gpu.sm_count * resident)) * ceil(k / tk) * step
 
 
 def _resident_2x(c: KernelConfig) -> int:

@@ -1,7 +1,14 @@
-"""The package's own exception; wrong arguments raise ValueError or TypeError, the device raises CudaError."""
+"""The package's own exceptions; wrong arguments raise ValueError or TypeError, the device raises CudaError."""
 
 from __future__ import annotations
 
 
 class NoKernelError(NotImplementedError):
     """No kernel can compute the problem. The message counts those considered and names the nearest with its reason."""
+
+
+class CompileError(RuntimeError):
+    """A kernel that is not in the built set cannot be compiled.
+
+    The message says what to install, what forbids it, or where the source is kept, with the compiler's first errors.
+    """

@@ -17,7 +17,7 @@ class Explanation:
     Attributes:
         problem: the canonical problem, in words.
         chosen: what gemm takes; None where no kernel fits, or where there is no product to compute.
-        ranking: every compiled possibility, best first.
+        ranking: every compiled possibility, best first; within `jit` those that are not compiled too.
         rejected: compiled kernels of the operands' dtype that cannot, with the reason.
         not_compiled: kernels that could, but are not in the built set.
         note: what happens without a kernel.
@@ -51,20 +51,24 @@ class Explanation:
 
 def steps(choice: Choice) -> list[str]:
     """What a choice does, one line a launch."""
-    route = choice.route
-    lines = [f"packs {name} first" for name in ("a", "b") if getattr(route, f"pack_{name}")]
-    if route.scratch:
-        lines.append(f"composed: the product goes through {route.scratch} scratch, an elementwise kernel writes out")
-    lines += [f"reason: {reason}" for reason in route.detours]
+    route, way = choice.route, choice.route.way
+    lines = [] if route.kernel.compiled else ["is compiled first: it is not in the built set"]
+    lines += [f"packs {name} first" for name in ("a", "b") if getattr(way, f"pack_{name}")]
+    if route.splits > 1:
+        lines.append(f"splits k into {route.splits} parts")
+    if way.scratch:
+        lines.append(f"composed: the product goes through {way.scratch} scratch, an elementwise kernel writes out")
+    lines += [f"reason: {reason}" for reason in way.detours]
     if choice.microseconds:
         lines.append(f"estimated {choice.microseconds:.1f} us")
     return lines
 
 
 def _how(choice: Choice) -> str:
-    route = choice.route
-    parts = [f"packs {name}" for name in ("a", "b") if getattr(route, f"pack_{name}")]
-    parts += ["composed"] if route.scratch else []
+    route, way = choice.route, choice.route.way
+    parts = [f"packs {name}" for name in ("a", "b") if getattr(way, f"pack_{name}")]
+    parts += [f"splits k by {route.splits}"] if route.splits > 1 else []
+    parts += ["composed"] if way.scratch and route.splits == 1 else []
     return f" ({', '.join(parts)})" if parts else ""
 
 
@@ -82,7 +86,7 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
     if p.transposed:
         text += " (transposed: out is column-major)"
     if p.empty_product and p.device_id >= 0:
-        return Explanation(text, None, (), (), note="composed: no product (k = 0 or alpha = 0), out = beta * c")
+        return Explanation(text, None, (), (), note="composed: no product (k = 0 or alpha = 0), the epilogue alone")
     ranking = tuple(rank(p))
     chosen = ranking[0] if ranking else None
     return Explanation(text, chosen, ranking, tuple(misses(p)), tuple(not_compiled(p)))

@@ -6,9 +6,9 @@ and the tests read it. Standard library only, no imports from the package: the b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 
 # ---------------------------------------------------------------------------------------------------- dtypes
@@ -96,12 +96,21 @@ _LAYOUT_CPP = {"t": "cutlass::layout::RowMajor", "n": "cutlass::layout::ColumnMa
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a 3.x kernel runs its tiles: the mainloop's and the epilogue's policy, and whether A and B swap places."""
+    """How a kernel runs its tiles.
+
+    Attributes:
+        mainloop, epilogue: CUTLASS's policies of a 3.x kernel.
+        swap: A and B change places, so that D^T is computed.
+        stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
+        pointers: operands are arrays of addresses, and nothing else (2.x kernels take those as well).
+    """
 
     name: str
-    mainloop: str
-    epilogue: str
+    mainloop: str = ""
+    epilogue: str = ""
     swap: bool = False
+    stream_k: bool = False
+    pointers: bool = False
 
     @property
     def pingpong(self) -> bool:
@@ -117,6 +126,10 @@ class Schedule:
 _COOP = ("cutlass::gemm::KernelTmaWarpSpecializedCooperative", "cutlass::epilogue::TmaWarpSpecializedCooperative")
 _PINGPONG = ("cutlass::gemm::KernelTmaWarpSpecializedPingpong", "cutlass::epilogue::TmaWarpSpecialized")
 _DIRECT = "cutlass::epilogue::NoSmemWarpSpecialized"
+_ARRAY = (
+    "cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperative",
+    "cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative",
+)
 SCHEDULES = {
     s.name: s
     for s in [
@@ -126,6 +139,10 @@ SCHEDULES = {
         Schedule("pingpongswap", *_PINGPONG, swap=True),
         Schedule("coopdirect", _COOP[0], _DIRECT),
         Schedule("pingpongdirect", _PINGPONG[0], _DIRECT),
+        Schedule("coopstreamk", *_COOP, stream_k=True),
+        Schedule("cooparray", *_ARRAY, pointers=True),
+        Schedule("tiled"),  # 2.x: one tile per thread block
+        Schedule("streamk", stream_k=True),  # 2.x
     ]
 }
 
@@ -176,60 +193,112 @@ ACTIVATIONS = {a.name: a for a in _ACTIVATIONS}
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to the accumulator before it is stored. `source`: whether C can be read."""
+    """What a kernel does to the product before it stores it: one fused variant (kernel.h has the whole formula).
+
+    Attributes:
+        source: reads c and adds beta * c; where beta is 0 it is left unread.
+        bias: axis of the vector it adds, "n" (one value per column of D) or "m"; absent it adds nothing.
+        activation: applied to the result.
+        gated: instead multiplies by activation(gate), or by the derivative's value at aux.
+        aux: stores what the activation is applied to, in D's dtype.
+        scaled: multiplies by scale_a and scale_b (vectors, or single values in device memory), at the end by scale_out.
+    """
 
     name: str
-    formula: str
-    source: bool
+    source: bool = False
+    bias: str = ""
+    activation: str = "identity"
+    gated: bool = False
+    aux: bool = False
+    scaled: bool = False
+
+    @property
+    def formula(self) -> str:
+        """In words, as kernels' metadata shows it."""
+        return self.form(self.activation)
+
+    def form(self, f: str) -> str:
+        """The formula with a function of this name."""
+        z = "alpha * scale_a * scale_b * acc" if self.scaled else "alpha * acc"
+        z += " + beta * c" if self.source else ""
+        z += f" + bias[{self.bias}]" if self.bias else ""
+        z = f"(aux = {z})" if self.aux else z
+        if self.gated:
+            z = f"({z}) * {f}({'aux' if ACTIVATIONS[self.activation].derivative else 'gate'})"
+        elif self.activation != "identity":
+            z = f"{f}({z})"
+        return f"scale_out * ({z})" if self.scaled else z
 
 
-EPILOGUES = {
-    e.name: e
-    for e in [
-        Epilogue("linear", "alpha * acc", source=False),
-        Epilogue("linearc", "alpha * acc + beta * C", source=True),  # beta = 0 leaves C unread
-    ]
-}
+def _epilogues() -> Iterator[Epilogue]:
+    plain = [a.name for a in _ACTIVATIONS if not a.derivative]
+    yield Epilogue("linear")
+    yield Epilogue("linearc", source=True)
+    for prefix, axis, source in (("bias", "n", False), ("biasm", "m", False), ("biasc", "n", True)):
+        for f in plain:
+            yield Epilogue(prefix if f == "identity" else f"{prefix}_{f}", source, axis, f)
+    for f in plain[1:]:
+        yield Epilogue(f"linearc_{f}", source=True, activation=f)
+        yield Epilogue(f"bias_{f}_aux", bias="n", activation=f, aux=True)
+    for f in plain:
+        yield Epilogue(f"gate_{f}", activation=f, gated=True)
+        yield Epilogue("scaled" if f == "identity" else f"scaled_{f}", bias="n", activation=f, scaled=True)
+    for a in _ACTIVATIONS:
+        if a.derivative:
+            yield Epilogue(a.name, activation=a.name, gated=True)
+
+
+EPILOGUES = {e.name: e for e in _epilogues()}
+# The activations that are part of built sets as fused variants; the others are fused on demand.
+_USUAL = ("relu", "gelu", "gelu_tanh", "silu")
 
 # ---------------------------------------------------------------------------------------------------- kernels
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class KernelConfig:
     """One kernel: everything that tells it from the others. Its name and source are functions of this value."""
 
     family: str
     a: str
     b: str
+    accumulator: str
     d: str
     layout: str
     tile: tuple[int, int, int]
     epilogue: str
+    schedule: str
     cluster: tuple[int, int, int] = (1, 1, 1)
-    schedule: str = ""  # 3.x
     warp: tuple[int, int, int] = (0, 0, 0)  # 2.x
     stages: int = 0  # 2.x; 3.x takes what fits
     align: int = 0  # 2.x: elements per access of A and B
 
     @property
-    def accumulator(self) -> str:
-        return accumulator(self.a)
+    def api(self) -> int:
+        """CUTLASS generation."""
+        return 2 if self.stages else 3
 
     @property
     def align_d(self) -> int:
         """Elements per access of C and D, which their base, rows and extent must be multiples of."""
         vector = 16 // DTYPES[self.d].itemsize
-        if self.schedule:
+        if self.api == 3:
             return vector if SCHEDULES[self.schedule].tma_store else 1
         return vector if self.align * DTYPES[self.a].itemsize == 16 else 1
+
+    @property
+    def bias(self) -> str:
+        """Dtype of the bias it adds: D's, but f32 beside a D of 8 bits."""
+        return "f32" if DTYPES[self.d].bits == 8 else self.d
 
     @cached_property
     def name(self) -> str:
         """General to particular: family, dtypes (A, B, accumulator, D), layout, tile, design, epilogue."""
-        if self.schedule:
+        if self.api == 3:
             design = [_x(self.cluster), self.schedule]
         else:
             design = [_x(self.warp), f"s{self.stages}", f"a{self.align}"]
+            design += [self.schedule] if self.schedule != "tiled" else []
         dtypes = [self.a, self.b, self.accumulator, self.d]
         return "_".join([self.family, *dtypes, self.layout, _x(self.tile), *design, self.epilogue])
 
@@ -238,7 +307,10 @@ def _x(extents: tuple[int, ...]) -> str:
     return "x".join(map(str, extents))
 
 
-@dataclass(frozen=True)
+Declaration = Callable[[], Iterable[KernelConfig]]
+
+
+@dataclass(frozen=True, eq=False)
 class Family:
     """Kernels that share a template: who can run them, how they are compiled, and which are declared."""
 
@@ -249,22 +321,57 @@ class Family:
     arch: str  # the entry of CUTLASS_PY_ARCHS that asks for them
     gencode: tuple[str, ...]
     header: str
+    launcher: str  # the header's template that takes a configuration
     cpp_arch: str
-    full: tuple[KernelConfig, ...] = field(repr=False)
-    core: tuple[KernelConfig, ...] = field(repr=False)
+    # Which kernels there are; listed when they are first asked for.
+    declare_core: Declaration = field(repr=False)
+    declare_full: Declaration = field(repr=False)
+    declare_more: Declaration = field(default=lambda: (), repr=False)  # compiled on demand alone
     per_file: int = 6  # kernels per translation unit: headers cost more than a kernel, and each 0.8 GB of memory
+    definitions: tuple[str, ...] = ("CUTLASS_ENABLE_GDC_FOR_SM90=1",)  # programmatic dependent launch
+
+    @cached_property
+    def core(self) -> tuple[KernelConfig, ...]:
+        """The set that two cores build in eight minutes."""
+        return tuple(dict.fromkeys(self.declare_core()))
+
+    @cached_property
+    def full(self) -> tuple[KernelConfig, ...]:
+        """The largest set to build."""
+        return tuple(dict.fromkeys((*self.declare_full(), *self.core)))
+
+    @cached_property
+    def declared(self) -> tuple[KernelConfig, ...]:
+        """All that can be compiled."""
+        return tuple(dict.fromkeys((*self.full, *self.declare_more())))
+
+    def gencode_for(self, capabilities: Iterable[int]) -> tuple[str, ...]:
+        """-gencode for machine code of these compute capabilities alone; `gencode` where the family fixes its own."""
+        lowest, highest = self.cc
+        codes = [f"sm_{cc}" for cc in sorted(set(capabilities)) if lowest <= cc <= highest]
+        if lowest == highest or not codes:
+            return self.gencode
+        return (f"{self.gencode[0].partition(',')[0]},code=[{','.join(codes)}]",)
 
 
 Tile = tuple[int, int, int]
+Pair = tuple[str, str]  # dtypes of A and B
 
 
-def _sm90(dtype: str, layout: str, d: str, epilogue: str, design: tuple[Tile, Tile, str]) -> KernelConfig:
-    tile, cluster, schedule = design
-    return KernelConfig("sm90_gemm", dtype, dtype, d, layout, tile, epilogue, cluster, schedule)
+Design = tuple[Tile, Tile, str]  # tile in 16-bit elements, cluster, schedule
 
 
-# Tile, cluster, schedule. What each is worth on an H200: benchmarks/results.
-_SM90_TMA: list[tuple[Tile, Tile, str]] = [
+def _sm90(dtypes: Pair, layout: str, d: str, epilogue: str, design: Design, accumulator: str = "f32") -> KernelConfig:
+    """A 3.x kernel. The k extent of a tile counts 16-bit elements: other operands take as many bytes."""
+    (m, n, k), cluster, schedule = design
+    tile = (m, n, k * 16 // DTYPES[dtypes[0]].bits)
+    row = SCHEDULES[schedule]
+    family = "sm90_streamk" if row.stream_k else "sm90_array" if row.pointers else "sm90_gemm"
+    return KernelConfig(family, *dtypes, accumulator, d, layout, tile, epilogue, schedule, cluster)
+
+
+# What each is worth on an H200: benchmarks/results.
+_SM90_TMA: list[Design] = [
     ((128, 256, 64), (1, 2, 1), "coop"),
     ((128, 256, 64), (2, 1, 1), "coop"),
     ((256, 128, 64), (1, 2, 1), "coop"),
@@ -281,108 +388,282 @@ _SM90_TMA: list[tuple[Tile, Tile, str]] = [
     ((64, 16, 128), (1, 1, 1), "pingpongswap"),
 ]
 # Stores D element by element: any D alignment. Also the kernel under a composed epilogue, hence the f32 D.
-_SM90_DIRECT: list[tuple[Tile, Tile, str]] = [
+_SM90_DIRECT: list[Design] = [
     ((128, 128, 64), (1, 1, 1), "pingpongdirect"),
     ((128, 256, 64), (2, 1, 1), "coopdirect"),
 ]
+_SM90_STREAMK: list[Design] = [((128, 128, 64), (2, 1, 1), "coopstreamk"), ((128, 256, 64), (2, 1, 1), "coopstreamk")]
+_SM90_ARRAY: list[Design] = [((128, 128, 64), (1, 1, 1), "cooparray")]
+
+_named = {f"{_x(tile)}_{_x(cluster)}_{schedule}": (tile, cluster, schedule) for tile, cluster, schedule in _SM90_TMA}
+_LARGE = _named["128x256x64_1x2x1_coop"]
+_LARGE_2X1 = _named["128x256x64_2x1x1_coop"]
+_MEDIUM = _named["64x256x64_2x1x1_pingpong"]
+_SQUARE = _named["128x128x64_2x1x1_pingpong"]
+_SMALL = _named["64x128x64_1x1x1_pingpong"]
+_SKINNY64, _SKINNY32, _SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n in (64, 32, 16))
+_HALVES = ("bf16", "f16")
+# Operands of one byte, and tf32, are read along k alone: layout tn. The others are transposed in packing.
+_FP8: tuple[Pair, ...] = tuple((a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2"))
+_INT8: tuple[Pair, ...] = tuple((a, b) for a in ("s8", "u8") for b in ("s8", "u8"))
+
+
+def _fits(design: Design, d: str) -> bool:
+    """A 128x256 tile of a wide D leaves no room for the mainloop's stages."""
+    return not (design[0][0] * design[0][1] == 128 * 256 and DTYPES[d].itemsize == 4)
+
+
+def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
+    """The full set of one 16-bit dtype."""
+    pair = (dtype, dtype)
+    for layout in LAYOUTS:
+        for d, design in product((dtype, "f32"), _SM90_TMA):
+            if _fits(design, d):
+                yield _sm90(pair, layout, d, "linear", design)
+        for design in _SM90_TMA:
+            yield _sm90(pair, layout, dtype, "linearc", design)
+        for d, design in product((dtype, "f32"), _SM90_DIRECT):
+            yield _sm90(pair, layout, d, "linearc", design)
+        yield _sm90(pair, layout, "f32", "linearc", _SQUARE)
+        for f, design in product(("", *(f"_{f}" for f in _USUAL)), (_LARGE, _SQUARE, _SMALL, _SKINNY32)):
+            yield _sm90(pair, layout, dtype, f"bias{f}", design)
+        for f in ("silu", "gelu_tanh"):
+            yield _sm90(pair, layout, dtype, f"gate_{f}", _SQUARE)
+        for f in _USUAL:
+            yield _sm90(pair, layout, dtype, f"bias_{f}_aux", _SQUARE)
+            yield _sm90(pair, layout, dtype, f"d_{f}", _SQUARE)
+        yield _sm90(pair, layout, dtype, "biasm", _SQUARE)
+        yield _sm90(pair, layout, dtype, "biasc", _SQUARE)
+
+
+def _sm90_bytes() -> Iterator[KernelConfig]:
+    """The full set of 8-bit operands and of tf32."""
+    for pair in _FP8:
+        for design in (_LARGE_2X1, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16):
+            yield _sm90(pair, "tn", "bf16", "linear", design)
+            yield _sm90(pair, "tn", "bf16", "linear", design, "fast")
+        for design in (_SQUARE, _SMALL):
+            yield _sm90(pair, "tn", "bf16", "scaled", design)
+        yield _sm90(pair, "tn", "f32", "linearc", _SM90_DIRECT[0])
+    for d in ("f16", "f32", "e4m3"):
+        yield _sm90(("e4m3", "e4m3"), "tn", d, "scaled", _SQUARE)
+    for pair in _INT8:
+        for design in (_SQUARE, _SMALL, _SKINNY32):
+            yield _sm90(pair, "tn", "s32", "linear", design, "s32")
+        yield _sm90(pair, "tn", "bf16", "scaled", _SQUARE, "s32")
+        yield _sm90(pair, "tn", "s32", "linearc", _SM90_DIRECT[0], "s32")
+    for d in ("f16", "f32", "s8"):
+        yield _sm90(("s8", "s8"), "tn", d, "scaled", _SQUARE, "s32")
+    for design in (_SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16):
+        yield _sm90(("tf32", "tf32"), "tn", "f32", "linear", design)
+    yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", _SQUARE)
+    yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", _SM90_DIRECT[0])
 
 
 def _sm90_full() -> Iterator[KernelConfig]:
-    for dtype, layout in product(("bf16", "f16"), LAYOUTS):
-        for d, epilogue, design in product((dtype, "f32"), ("linear", "linearc"), _SM90_TMA):
-            if not (design[0][:2] == (128, 256) and d == "f32"):  # the f32 tile of D leaves no room for stages
-                yield _sm90(dtype, layout, d, epilogue, design)
-        for d, design in product((dtype, "f32"), _SM90_DIRECT):
-            yield _sm90(dtype, layout, d, "linearc", design)
+    for dtype in _HALVES:
+        yield from _sm90_half(dtype)
+    for layout in LAYOUTS:
+        yield _sm90(("f16", "f16"), layout, "f16", "linear", _SQUARE, "f16")
+    yield from _sm90_bytes()
+
+
+def _sm90_declared() -> Iterator[KernelConfig]:
+    """What is compiled on demand: every activation on every tile, both axes of the bias, more results."""
+    narrow = [d for d in _SM90_TMA if _fits(d, "f32")]
+    for dtype, layout in product(_HALVES, LAYOUTS):
+        pair = (dtype, dtype)
+        for epilogue in EPILOGUES.values():
+            designs = narrow if epilogue.aux or epilogue.gated or epilogue.source else _SM90_TMA
+            if (epilogue.bias or epilogue.gated) and not epilogue.scaled:
+                for design in designs:
+                    yield _sm90(pair, layout, dtype, epilogue.name, design)
+            if epilogue.bias and not epilogue.aux and not epilogue.scaled:
+                yield _sm90(pair, layout, "f32", epilogue.name, _SQUARE)
+    scaled = [e.name for e in EPILOGUES.values() if e.scaled]
+    for pair, d, design in product(_FP8, ("bf16", "f16", "f32", "e4m3", "e5m2"), narrow):
+        for accumulator, name in product(("f32", "fast"), ("linear", "scaled")):
+            yield _sm90(pair, "tn", d, name, design, accumulator)
+        for name in scaled:
+            yield _sm90(pair, "tn", d, name, _SQUARE)
+    for pair, d, design in product(_INT8, ("bf16", "f16", "f32", "s8"), narrow):
+        yield _sm90(pair, "tn", d, "scaled", design, "s32")
+    for pair, design in product(_INT8, narrow):
+        yield _sm90(pair, "tn", "s32", "linear", design, "s32")
+    for epilogue, design in product(EPILOGUES.values(), narrow):
+        if epilogue.bias and not epilogue.aux and not epilogue.scaled:
+            yield _sm90(("tf32", "tf32"), "tn", "f32", epilogue.name, design)
+    for layout, design in product(LAYOUTS, _SM90_TMA):
+        yield _sm90(("f16", "f16"), layout, "f16", "linear", design, "f16")
 
 
 def _sm90_core() -> Iterator[KernelConfig]:
     # By how much each adds over shapes of the `llm` and `square` suites, within what two cores compile in eight
     # minutes. Best of these against best of all designs in the bf16 sweep (benchmarks/results): tn 99.5%, tt 98%, nt
-    # and nn 94%; `medium` would bring nt and nn to 99%. f16 was not swept: by bf16's times its sets reach 91% (tn) and
+    # and nn 94%; `_MEDIUM` would bring nt and nn to 99%. f16 was not swept: by bf16's times its sets reach 91% (tn) and
     # 87% (tt).
-    designs = {
-        f"{_x(tile)}_{_x(cluster)}_{schedule}": (tile, cluster, schedule) for tile, cluster, schedule in _SM90_TMA
-    }
-    large = designs["128x256x64_1x2x1_coop"]
-    medium = designs["64x256x64_2x1x1_pingpong"]
-    square = designs["128x128x64_2x1x1_pingpong"]
-    small = designs["64x128x64_1x1x1_pingpong"]
-    skinny64, skinny32, skinny16 = (designs[f"64x{n}x128_1x1x1_pingpongswap"] for n in (64, 32, 16))
     lean = {
-        ("bf16", "tn"): [large, medium, square, small, skinny64, skinny32, skinny16],
-        ("bf16", "tt"): [large, medium, small, skinny64, skinny16],
-        ("bf16", "nt"): [large, small, skinny64, skinny16],
-        ("bf16", "nn"): [large, small, skinny64, skinny16],
-        ("f16", "tn"): [large, small, skinny16],
-        ("f16", "tt"): [large, small],
-        ("f16", "nt"): [large, small],
-        ("f16", "nn"): [large, small],
+        ("bf16", "tn"): [_LARGE, _MEDIUM, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16],
+        ("bf16", "tt"): [_LARGE, _MEDIUM, _SMALL, _SKINNY64, _SKINNY16],
+        ("bf16", "nt"): [_LARGE, _SMALL, _SKINNY64, _SKINNY16],
+        ("bf16", "nn"): [_LARGE, _SMALL, _SKINNY64, _SKINNY16],
+        ("f16", "tn"): [_LARGE, _SMALL, _SKINNY16],
+        ("f16", "tt"): [_LARGE, _SMALL],
+        ("f16", "nt"): [_LARGE, _SMALL],
+        ("f16", "nn"): [_LARGE, _SMALL],
     }
     for (dtype, layout), chosen in lean.items():
+        pair = (dtype, dtype)
         for design in chosen:
-            yield _sm90(dtype, layout, dtype, "linear", design)
+            yield _sm90(pair, layout, dtype, "linear", design)
         if dtype == "bf16":
-            yield _sm90(dtype, layout, dtype, "linearc", square)
-        yield _sm90(dtype, layout, dtype, "linearc", _SM90_DIRECT[0])
+            yield _sm90(pair, layout, dtype, "linearc", _SQUARE)
+        yield _sm90(pair, layout, dtype, "linearc", _SM90_DIRECT[0])
         if layout == "tn" or (dtype, layout) == ("bf16", "tt"):  # the others pack an operand for an f32 D
-            yield _sm90(dtype, layout, "f32", "linearc", _SM90_DIRECT[0])
+            yield _sm90(pair, layout, "f32", "linearc", _SM90_DIRECT[0])
+    # Split-K sums f32 parts; the commonest fused epilogues; one kernel at least for whatever TMA can multiply.
+    bf16, e4m3, s8, tf32 = ("bf16", "bf16"), ("e4m3", "e4m3"), ("s8", "s8"), ("tf32", "tf32")
+    yield _sm90(bf16, "tn", "f32", "linear", _SMALL)
+    for f in ("", "_gelu_tanh", "_silu", "_relu"):
+        yield _sm90(bf16, "tn", "bf16", f"bias{f}", _SQUARE)
+    yield _sm90(e4m3, "tn", "bf16", "linear", _SQUARE)
+    yield _sm90(e4m3, "tn", "bf16", "linear", _SQUARE, "fast")
+    yield _sm90(e4m3, "tn", "bf16", "linear", _SKINNY32)
+    yield _sm90(e4m3, "tn", "bf16", "scaled", _SQUARE)
+    for pair in _FP8:
+        yield _sm90(pair, "tn", "f32", "linearc", _SM90_DIRECT[0])
+    yield _sm90(s8, "tn", "s32", "linear", _SQUARE, "s32")
+    yield _sm90(tf32, "tn", "f32", "linear", _SQUARE)
+
+
+def _streamk_full() -> Iterator[KernelConfig]:
+    for dtype, layout, design in product(_HALVES, LAYOUTS, _SM90_STREAMK):
+        yield _sm90((dtype, dtype), layout, dtype, "linear", design)
+
+
+def _streamk_core() -> Iterator[KernelConfig]:
+    yield _sm90(("bf16", "bf16"), "tn", "bf16", "linear", _SM90_STREAMK[0])
+
+
+def _array_full() -> Iterator[KernelConfig]:
+    for dtype, layout, design in product(_HALVES, LAYOUTS, _SM90_ARRAY):
+        yield _sm90((dtype, dtype), layout, dtype, "linearc", design)
+
+
+def _array_core() -> Iterator[KernelConfig]:
+    yield _sm90(("bf16", "bf16"), "tn", "bf16", "linearc", _SM90_ARRAY[0])
 
 
 # Tile, warp tile, stages of the 2.x kernels, by accesses of `align` elements. cp.async moves 4 bytes or more: below
 # that the two-stage pipeline through registers is the only one.
-_SM80_HALF: dict[int, list[tuple[Tile, Tile, int]]] = {
+Ladder = dict[int, list[tuple[Tile, Tile, int]]]
+_SM80_HALF: Ladder = {
     8: [((128, 128, 32), (64, 64, 32), 4), ((64, 64, 32), (32, 32, 32), 6)],
     4: [((128, 128, 32), (64, 64, 32), 4)],
     2: [((128, 128, 32), (64, 64, 32), 4)],
     1: [((128, 128, 32), (64, 64, 32), 2)],
 }
-_SM80_HALF_MORE: dict[int, list[tuple[Tile, Tile, int]]] = {
+_SM80_HALF_MORE: Ladder = {
     8: [((128, 256, 32), (64, 64, 32), 3), ((256, 128, 32), (64, 64, 32), 3)],
     2: [((64, 64, 32), (32, 32, 32), 4)],
     1: [((64, 64, 32), (32, 32, 32), 2)],
 }
-_SM80_TF32: dict[int, list[tuple[Tile, Tile, int]]] = {
+_SM80_TF32: Ladder = {
     4: [((128, 128, 16), (64, 64, 16), 4)],
     2: [((128, 128, 16), (64, 64, 16), 4)],
     1: [((128, 128, 16), (64, 64, 16), 4)],
 }
-_SIMT_F32: list[tuple[Tile, Tile, int]] = [((128, 128, 8), (32, 64, 8), 4), ((64, 64, 8), (32, 32, 8), 4)]
-_SM80_F64: list[tuple[Tile, Tile, int]] = [((128, 128, 16), (32, 64, 16), 3), ((64, 64, 16), (32, 32, 16), 3)]
-_SM90_F64: list[tuple[Tile, Tile, int]] = [((128, 128, 16), (64, 32, 16), 3)]
+_SM80_TF32X3: Ladder = {
+    4: [((128, 128, 16), (64, 32, 16), 3)],
+    1: [((128, 128, 16), (64, 32, 16), 3)],
+}
+_SM80_INT8: Ladder = {
+    16: [((128, 128, 64), (64, 64, 64), 4), ((64, 64, 64), (32, 32, 64), 6)],
+    4: [((128, 128, 64), (64, 64, 64), 4)],
+    1: [((128, 128, 64), (64, 64, 64), 2)],
+}
+_SM80_STREAMK: Ladder = {8: [((128, 128, 32), (64, 64, 32), 4)]}
+_SIMT_F32: Ladder = {1: [((128, 128, 8), (32, 64, 8), 4), ((64, 64, 8), (32, 32, 8), 4)]}
+_SIMT_C64: Ladder = {1: [((64, 64, 8), (32, 32, 8), 4)]}
+_SM80_F64: Ladder = {1: [((128, 128, 16), (32, 64, 16), 3), ((64, 64, 16), (32, 32, 16), 3)]}
+_SM90_F64: Ladder = {1: [((128, 128, 16), (64, 32, 16), 3)]}
+_C128: Ladder = {1: [((64, 64, 8), (32, 32, 8), 3)]}
 
 
-def _2x(family: str, dtype: str, layout: str, d: str, align: int, design: tuple[Tile, Tile, int]) -> KernelConfig:
-    tile, warp, stages = design
-    return KernelConfig(family, dtype, dtype, d, layout, tile, "linearc", warp=warp, stages=stages, align=align)
+def _2x(
+    family: str,
+    dtypes: Pair,
+    layouts: Iterable[str],
+    d: str,
+    ladder: Ladder,
+    accumulator: str = "f32",
+    epilogue: str = "linearc",
+    schedule: str = "tiled",
+) -> Iterator[KernelConfig]:
+    for layout, (align, designs) in product(layouts, ladder.items()):
+        for tile, warp, stages in designs:
+            yield KernelConfig(
+                family, *dtypes, accumulator, d, layout, tile, epilogue, schedule, warp=warp, stages=stages, align=align
+            )  # fmt: skip
 
 
-def _sm80(half_ladders: list[dict[int, list[tuple[Tile, Tile, int]]]]) -> Iterator[KernelConfig]:
-    for layout in LAYOUTS:
-        for dtype, ladder in product(("bf16", "f16"), half_ladders):
-            for d, (align, designs) in product((dtype, "f32"), ladder.items()):
-                for design in designs:
-                    yield _2x("sm80_gemm", dtype, layout, d, align, design)
-        for align, designs in _SM80_TF32.items():
-            for design in designs:
-                yield _2x("sm80_gemm", "tf32", layout, "f32", align, design)
-        for design in _SM80_F64:
-            yield _2x("sm80_gemm", "f64", layout, "f64", 1, design)
+def _sm80_common(half_ladders: Iterable[Ladder]) -> Iterator[KernelConfig]:
+    """What both built sets hold: every dtype, layout and alignment, c read where there is one."""
+    for dtype, ladder in product(_HALVES, half_ladders):
+        for d in (dtype, "f32"):
+            yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, d, ladder)
+    yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", _SM80_TF32)
+    yield from _2x("sm80_gemm", ("tf32x3", "tf32x3"), LAYOUTS, "f32", _SM80_TF32X3)
+    yield from _2x("sm80_gemm", ("f64", "f64"), LAYOUTS, "f64", _SM80_F64, "f64")
+    yield from _2x("sm80_gemm", ("c128", "c128"), LAYOUTS, "c128", _C128, "c128")
+    for pair in _INT8:
+        yield from _2x("sm80_gemm", pair, ("tn",), "s32", _SM80_INT8, "s32")
+
+
+def _sm80_fused(layouts: Iterable[str], activations: Iterable[str]) -> Iterator[KernelConfig]:
+    large = {8: _SM80_HALF[8][:1]}
+    for dtype, f in product(_HALVES, activations):
+        yield from _2x("sm80_gemm", (dtype, dtype), layouts, dtype, large, epilogue=f"linearc_{f}")
+
+
+def _sm80_full() -> Iterator[KernelConfig]:
+    yield from _sm80_common((_SM80_HALF, _SM80_HALF_MORE))
+    yield from _sm80_fused(LAYOUTS, _USUAL)
+    for dtype in _HALVES:
+        yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, _SM80_STREAMK, schedule="streamk")
+    yield from _2x("sm80_gemm", ("f16", "f16"), LAYOUTS, "f16", {8: _SM80_HALF[8]}, "f16")
+
+
+def _sm80_core() -> Iterator[KernelConfig]:
+    yield from _sm80_common((_SM80_HALF,))
+    yield from _sm80_fused(("tn",), ("relu", "gelu_tanh", "silu"))
+    yield from _2x("sm80_gemm", ("bf16", "bf16"), ("tn",), "bf16", _SM80_STREAMK, schedule="streamk")
+    yield from _2x("sm80_gemm", ("f16", "f16"), ("tn",), "f16", {8: _SM80_HALF[8][:1]}, "f16")
+
+
+def _sm80_declared() -> Iterator[KernelConfig]:
+    plain = [a.name for a in _ACTIVATIONS if not a.derivative][1:]
+    for dtype, ladder, f in product(_HALVES, (_SM80_HALF, _SM80_HALF_MORE), plain):
+        yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, ladder, epilogue=f"linearc_{f}")
+    for f in plain:
+        yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", _SM80_TF32, epilogue=f"linearc_{f}")
 
 
 def _simt() -> Iterator[KernelConfig]:
-    for layout, design in product(LAYOUTS, _SIMT_F32):
-        yield _2x("simt_gemm", "f32", layout, "f32", 1, design)
+    yield from _2x("simt_gemm", ("f32", "f32"), LAYOUTS, "f32", _SIMT_F32)
+    yield from _2x("simt_gemm", ("c64", "c64"), LAYOUTS, "c64", _SIMT_C64, "c64")
 
 
 def _sm90_f64() -> Iterator[KernelConfig]:
-    for layout, design in product(LAYOUTS, _SM90_F64):
-        yield _2x("sm90_dgemm", "f64", layout, "f64", 1, design)
+    yield from _2x("sm90_dgemm", ("f64", "f64"), LAYOUTS, "f64", _SM90_F64, "f64")
+    yield from _2x("sm90_dgemm", ("c128", "c128"), LAYOUTS, "c128", _C128, "c128")
 
 
 # sm_80 machine code does not run on 9.0: without its own copy every kernel would cost the driver 0.4 s of PTX
 # compilation. The PTX serves whatever comes after.
 _SM80_GENCODE = ("arch=compute_80,code=[sm_80,sm_90,compute_80]",)
+
+_SM90A = ("arch=compute_90a,code=sm_90a",)
 
 FAMILIES = {
     f.name: f
@@ -393,11 +674,41 @@ FAMILIES = {
             api=3,
             cc=(90, 90),  # sm_90a code is architecture-specific: it runs on 9.0 alone
             arch="90a",
-            gencode=("arch=compute_90a,code=sm_90a",),
+            gencode=_SM90A,
             header="gemm/api3x.cuh",
+            launcher="Gemm3x",
             cpp_arch="cutlass::arch::Sm90",
-            full=tuple(_sm90_full()),
-            core=tuple(_sm90_core()),
+            declare_core=_sm90_core,
+            declare_full=_sm90_full,
+            declare_more=_sm90_declared,
+        ),
+        Family(
+            "sm90_streamk",
+            "TMA + wgmma, k loops dealt out evenly",
+            api=3,
+            cc=(90, 90),
+            arch="90a",
+            gencode=_SM90A,
+            header="gemm/api3x.cuh",
+            launcher="Gemm3x",
+            cpp_arch="cutlass::arch::Sm90",
+            declare_core=_streamk_core,
+            declare_full=_streamk_full,
+            definitions=(),  # CUTLASS 4.2 does not compile stream-K with overlapping launches
+        ),
+        Family(
+            "sm90_array",
+            "TMA + wgmma on lists of matrices",
+            api=3,
+            cc=(90, 90),
+            arch="90a",
+            gencode=_SM90A,
+            header="gemm/array3x.cuh",
+            launcher="GemmArray3x",
+            cpp_arch="cutlass::arch::Sm90",
+            declare_core=_array_core,
+            declare_full=_array_full,
+            definitions=(),  # these kernels do not wait for a predecessor
         ),
         Family(
             "sm80_gemm",
@@ -407,54 +718,75 @@ FAMILIES = {
             arch="80",
             gencode=_SM80_GENCODE,
             header="gemm/api2x.cuh",
+            launcher="Gemm2x",
             cpp_arch="cutlass::arch::Sm80",
-            full=tuple(_sm80([_SM80_HALF, _SM80_HALF_MORE])),
-            core=tuple(_sm80([_SM80_HALF])),
+            declare_core=_sm80_core,
+            declare_full=_sm80_full,
+            declare_more=_sm80_declared,
             per_file=24,
         ),
         Family(
             "simt_gemm",
-            "exact f32 on the CUDA cores",
+            "exact f32 and c64 on the CUDA cores",
             api=2,
             cc=(80, 999),
             arch="80",
             gencode=_SM80_GENCODE,
             header="gemm/api2x.cuh",
+            launcher="Gemm2x",
             cpp_arch="cutlass::arch::Sm80",
-            full=tuple(_simt()),
-            core=tuple(_simt()),
+            declare_core=_simt,
+            declare_full=_simt,
             per_file=24,
         ),
         Family(
             "sm90_dgemm",
-            "f64 tensor cores with the sm90 instruction shape",
+            "f64 and c128 tensor cores with the sm90 instruction shape",
             api=2,
             cc=(90, 90),
             arch="90a",
             gencode=("arch=compute_90,code=sm_90",),
             header="gemm/api2x.cuh",
+            launcher="Gemm2x",
             cpp_arch="cutlass::arch::Sm90",
-            full=tuple(_sm90_f64()),
-            core=tuple(_sm90_f64()),
+            declare_core=_sm90_f64,
+            declare_full=_sm90_f64,
             per_file=24,
         ),
     ]
 }
 
-# 2.x: operator class and instruction shape by (family, dtype of the operands).
+# 2.x: operator class, instruction shape and operation by (family, dtype of A).
 _INSTRUCTION = {
-    ("sm80_gemm", "f16"): ("TensorOp", (16, 8, 16)),
-    ("sm80_gemm", "bf16"): ("TensorOp", (16, 8, 16)),
-    ("sm80_gemm", "tf32"): ("TensorOp", (16, 8, 8)),
-    ("sm80_gemm", "f64"): ("TensorOp", (8, 8, 4)),
-    ("sm90_dgemm", "f64"): ("TensorOp", (16, 8, 4)),
-    ("simt_gemm", "f32"): ("Simt", (1, 1, 1)),
+    ("sm80_gemm", "f16"): ("TensorOp", (16, 8, 16), "OpMultiplyAdd"),
+    ("sm80_gemm", "bf16"): ("TensorOp", (16, 8, 16), "OpMultiplyAdd"),
+    ("sm80_gemm", "tf32"): ("TensorOp", (16, 8, 8), "OpMultiplyAdd"),
+    ("sm80_gemm", "tf32x3"): ("TensorOp", (16, 8, 8), "OpMultiplyAddFastF32"),
+    ("sm80_gemm", "f64"): ("TensorOp", (8, 8, 4), "OpMultiplyAdd"),
+    ("sm80_gemm", "c128"): ("TensorOp", (8, 8, 4), "OpMultiplyAddComplex"),
+    ("sm80_gemm", "s8"): ("TensorOp", (16, 8, 32), "OpMultiplyAdd"),
+    ("sm80_gemm", "u8"): ("TensorOp", (16, 8, 32), "OpMultiplyAdd"),
+    ("sm90_dgemm", "f64"): ("TensorOp", (16, 8, 4), "OpMultiplyAdd"),
+    ("sm90_dgemm", "c128"): ("TensorOp", (16, 8, 4), "OpMultiplyAddComplex"),
+    ("simt_gemm", "f32"): ("Simt", (1, 1, 1), "OpMultiplyAdd"),
+    ("simt_gemm", "c64"): ("Simt", (1, 1, 1), "OpMultiplyAddComplex"),
 }
+
+
+@cache
+def named(part: str) -> dict[str, KernelConfig]:
+    """Kernels by name: of "core", "full", or all that are "declared"."""
+    return {c.name: c for f in FAMILIES.values() for c in getattr(f, part)}
 
 
 def declared() -> dict[str, KernelConfig]:
     """Every declared kernel by name, compiled or not."""
-    return {c.name: c for f in FAMILIES.values() for c in (*f.full, *f.core)}
+    return named("declared")
+
+
+def find(name: str) -> KernelConfig | None:
+    """The kernel of that name; the small sets are looked through first, since listing all takes a while."""
+    return next((c for part in ("core", "full", "declared") if (c := named(part).get(name))), None)
 
 
 def select(kernels: str, archs: list[str]) -> list[KernelConfig]:
@@ -476,11 +808,11 @@ def select(kernels: str, archs: list[str]) -> list[KernelConfig]:
     else:
         with open(kernels, encoding="utf-8") as file:
             names = [line.split("#")[0].strip() for line in file]
-        configs = declared()
+        wanted = []
         for name in filter(None, names):
-            if name not in configs:
+            if not (config := find(name)):
                 raise ValueError(f"{kernels}: no kernel is called {name!r}")
-        wanted = [configs[name] for name in filter(None, names)]
+            wanted.append(config)
     return [c for c in dict.fromkeys(wanted) if FAMILIES[c.family].arch in archs]
 
 
@@ -492,35 +824,62 @@ def _shape(template: str, extents: tuple[int, ...]) -> str:
     return f"{template}<{', '.join(parts)}>"
 
 
+def _chain(e: Epilogue) -> str:
+    """The epilogue of a 3.x kernel as stages of fusion3x.cuh, from the product outwards."""
+    if e.name in ("linear", "linearc"):
+        return "fusion3x::Linear<X>"
+    f = f"activation::{e.activation}"
+    chain = "fusion3x::Product<X>"
+    chain = f"fusion3x::Scaled<X, {chain}>" if e.scaled else chain
+    chain = f"fusion3x::Addend<X, {chain}>" if e.source else chain
+    chain = f"fusion3x::Bias<X, '{e.bias}', {chain}>" if e.bias else chain
+    chain = f"fusion3x::AuxStore<X, {chain}>" if e.aux else chain
+    if e.gated:
+        chain = f"fusion3x::Gated<X, {f}, {chain}>"
+    elif e.activation != "identity":
+        chain = f"fusion3x::Activated<X, {f}, {chain}>"
+    return f"fusion3x::ScaleOut<X, {chain}>" if e.scaled else chain
+
+
 def _fields_3x(c: KernelConfig) -> dict[str, str]:
-    schedule = SCHEDULES[c.schedule]
+    schedule, epilogue = SCHEDULES[c.schedule], EPILOGUES[c.epilogue]
     return {
-        "using C": DTYPES[c.d].cpp if EPILOGUES[c.epilogue].source else "void",
+        "using C": DTYPES[c.d].cpp if epilogue.source or epilogue.gated else "void",
         "using Tile": _shape("cute::Shape", c.tile),
         "using Cluster": _shape("cute::Shape", c.cluster),
-        "using MainloopSchedule": schedule.mainloop,
+        "using MainloopSchedule": schedule.mainloop + ("FP8FastAccum" if c.accumulator == "fast" else ""),
         "using EpilogueSchedule": schedule.epilogue,
+        "using Scheduler": f"cutlass::gemm::{'StreamK' if schedule.stream_k else 'Persistent'}Scheduler",
+        "template <class X> using Fusion": _chain(epilogue),
         "static constexpr bool swap": str(schedule.swap).lower(),
     }
 
 
 def _fields_2x(c: KernelConfig) -> dict[str, str]:
-    op_class, instruction = _INSTRUCTION[c.family, c.a]
+    op_class, instruction, operation = _INSTRUCTION[c.family, c.a]
+    activation, this = EPILOGUES[c.epilogue].activation, f"config_{c.name}"
+    plain = activation == "identity"
     return {
         "using Arch": FAMILIES[c.family].cpp_arch,
         "using OpClass": f"cutlass::arch::OpClass{op_class}",
+        "using Math": f"cutlass::arch::{operation}",
         "using Tile": _shape("cutlass::gemm::GemmShape", c.tile),
         "using Warp": _shape("cutlass::gemm::GemmShape", c.warp),
         "using Instruction": _shape("cutlass::gemm::GemmShape", instruction),
         "static constexpr int stages": str(c.stages),
         "static constexpr int align": str(c.align),
         "static constexpr int align_d": str(c.align_d),
+        "static constexpr bool stream_k": str(SCHEDULES[c.schedule].stream_k).lower(),
+        "static constexpr bool activated": str(not plain).lower(),
+        "template <class Compute> using Epilogue": (
+            f"Linear2x<{this}, Compute>" if plain else f"Activated2x<{this}, Compute, activation::{activation}>"
+        ),
     }
 
 
 def definition(c: KernelConfig) -> str:
     """The C++ that defines one kernel, without its family's header."""
-    api = FAMILIES[c.family].api
+    family = FAMILIES[c.family]
     fields = {
         "using A": DTYPES[c.a].cpp,
         "using B": DTYPES[c.b].cpp,
@@ -528,11 +887,12 @@ def definition(c: KernelConfig) -> str:
         "using Accumulator": DTYPES[c.accumulator].cpp,
         "using LayoutA": _LAYOUT_CPP[c.layout[0]],
         "using LayoutB": _LAYOUT_CPP[c.layout[1]],
-        **(_fields_3x(c) if api == 3 else _fields_2x(c)),
+        **(_fields_3x(c) if family.api == 3 else _fields_2x(c)),
     }
     body = "".join(f"  {name} = {value};\n" for name, value in fields.items())
     return (
-        f"struct config_{c.name} {{\n{body}}};\nCUTLASS_PY_KERNEL({c.name}, cutlass_py::Gemm{api}x<config_{c.name}>)\n"
+        f"namespace cutlass_py {{\nstruct config_{c.name} {{\n{body}}};\n}}\n"
+        f"CUTLASS_PY_KERNEL({c.name}, cutlass_py::{family.launcher}<cutlass_py::config_{c.name}>)\n"
     )
 
 
@@ -540,3 +900,56 @@ def source(configs: list[KernelConfig]) -> str:
     """A whole translation unit with kernels of one family."""
     header = FAMILIES[configs[0].family].header
     return f'#include "{header}"\n\n' + "\n".join(map(definition, configs))
+
+
+_LIBRARY = """\
+// The table of contents of a kernel library, which cutlass_py_library returns.
+#include "gemm/error_string.h"
+#include "kernel.h"
+
+extern "C" {{
+{declarations}extern const CutlassPyElementwise cutlass_py_elementwise;
+}}
+
+static const CutlassPyKernel* const kernels[] = {{
+{entries}    nullptr,
+}};
+
+extern "C" __attribute__((visibility("default"))) const CutlassPyLibrary* cutlass_py_library() {{
+  static const CutlassPyLibrary library = {{
+      CUTLASS_PY_ABI,
+      {count},
+      kernels,
+      {elementwise},
+      &cutlass_py::error_string,
+  }};
+  return &library;
+}}
+"""
+
+
+def library(configs: list[KernelConfig], *, elementwise: bool) -> str:
+    """The function that every kernel library exports, over kernels that are compiled beside it.
+
+    Args:
+        configs: the kernels.
+        elementwise: whether the elementwise kernels are linked into the same library.
+    """
+    return _LIBRARY.format(
+        declarations="".join(f"extern const CutlassPyKernel cutlass_py_{c.name};\n" for c in configs),
+        entries="".join(f"    &cutlass_py_{c.name},\n" for c in configs),
+        count=len(configs),
+        elementwise="&cutlass_py_elementwise" if elementwise else "nullptr",
+    )
+
+
+_FLAGS = (
+    "-DNDEBUG",  # in every build type: with assertions ptxas serialises wgmma (message C7510)
+    "--expt-relaxed-constexpr",  # CUTLASS calls constexpr std functions on the device
+    "-Xfatbin=-compress-all",  # a fifth of the size, at no cost
+)
+
+
+def flags(family: Family, gencode: tuple[str, ...]) -> list[str]:
+    """What nvcc is told about the kernels of a family, whoever starts it."""
+    return [*_FLAGS, *(f"-D{name}" for name in family.definitions), *(f"-gencode={entry}" for entry in gencode)]

@@ -42,7 +42,7 @@ class Framework:
     differentiates: bool = False
 
 
-_NATIVE = ("f16", "f32", "f64")  # every framework can name these
+_NATIVE = ("f16", "f32", "f64", "s8", "u8", "s32", "c64", "c128")  # every framework can name these
 
 
 def _carried(make: Callable[[str], Any], dtype: str, typed: bool) -> Any:
@@ -179,11 +179,11 @@ def _jax_finish(array: Any) -> Any:
     import jax
 
     if isinstance(array, Buffer):
-        with jax.enable_x64(array.dtype == "f64" or jax.config.jax_enable_x64):
+        with jax.enable_x64(array.dtype in ("f64", "c128") or jax.config.jax_enable_x64):
             return jax.dlpack.from_dlpack(array)
     if isinstance(array, TypedView):
         return TypedView(jax.numpy.asarray(array.array), array.dtype)
-    with jax.enable_x64(array.dtype.itemsize == 8 or jax.config.jax_enable_x64):
+    with jax.enable_x64(array.dtype in ("float64", "complex128") or jax.config.jax_enable_x64):
         return jax.numpy.asarray(array)
 
 
@@ -202,6 +202,14 @@ _ROWS = {
     "other": Framework("other", _other_empty),
 }
 _ROWS["jaxlib"] = _ROWS["jax"]
+
+
+def split(array: Any) -> list[Any]:
+    """The matrices of a batch, for results of lists."""
+    if not isinstance(array, TypedView):
+        return list(array)
+    matrices: Any = array.array
+    return [TypedView(matrix, array.dtype) for matrix in matrices]
 
 
 def row(array_type: type) -> Framework:

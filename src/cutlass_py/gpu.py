@@ -34,6 +34,12 @@ def _device(ordinal: int) -> Gpu:
     return Gpu(info["name"], cc, info["sm_count"], _BANDWIDTH_PER_SM.get(cc, 30.0) * info["sm_count"])
 
 
+def capabilities() -> tuple[int, ...]:
+    """Compute capabilities, times ten, of the devices here; the stand-in's where there are none."""
+    count = _core.device_count()
+    return tuple(sorted({_device(ordinal).cc for ordinal in range(count)})) if count else (ABSENT.cc,)
+
+
 def gpu_of(p: Problem) -> Gpu | None:
     """The device of a problem, None on the CPU."""
     return None if p.device_id < 0 else _device(p.device_id)

@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from .families import DTYPES
 
-HostOperand = tuple[int, str, tuple[int, int, int], tuple[int, int, int]]  # address, dtype, shape, strides in bytes
+HostOperand = tuple[int, str, tuple[int, ...], tuple[int, ...]]  # address, dtype, shape, strides in bytes
+
+
+class _Always(TypedDict):
+    a: HostOperand
+    b: HostOperand
+    d: HostOperand
+    alpha: float | complex | HostOperand
+    beta: float | complex | HostOperand
+    scale_out: float | HostOperand
+    activation: str
+    parameters: tuple[float, float]
+    accumulator: str
+    integral: bool
+    empty_product: bool
+
+
+class HostCall(_Always, total=False):
+    """One canonical call, as host.cpp makes it: CutlassPyEpilogue (kernel.h) by name, absent operands left out.
+
+    Arrays are (batch, rows, cols); vectors repeat by a stride of 0, but for bias_grad, which is (1, 1, n) or (1, m, 1).
+    Factors are numbers, or arrays of no dimension.
+    """
+
+    c: HostOperand
+    bias: HostOperand
+    scale_a: HostOperand
+    scale_b: HostOperand
+    gate: HostOperand
+    aux: HostOperand
+    bias_grad: HostOperand
 
 
 class _Memory:
@@ -17,7 +47,7 @@ class _Memory:
             "data": (address, False),
             "shape": shape,
             "strides": strides,
-            "typestr": f"<u{DTYPES[dtype].itemsize}",
+            "typestr": f"|V{DTYPES[dtype].itemsize}",
         }
 
 

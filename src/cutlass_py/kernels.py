@@ -1,22 +1,19 @@
-"""Kernels as objects: what exists, what each can run and why not, and the detours to what it cannot take directly.
-
-Legality is decided here and only here, from the declaration and the canonical problem. CUTLASS's own can_implement is
-not asked: it accepts misaligned pointers and refuses extents that run (docs/design.md).
-"""
+"""Kernels as objects: what exists, what each can run, by number and by what it multiplies."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 from . import _core
 from ._core import Problem
 from .arguments import GemmArguments, problem_of
-from .families import DTYPES, EPILOGUES, FAMILIES, SCHEDULES, Family, KernelConfig, declared
+from .families import ACTIVATIONS, DTYPES, FAMILIES, Family, KernelConfig, declared, find
 from .gpu import Gpu, gpu_of
+from .legality import Interface, Way, interface_of
 
 
 @dataclass(frozen=True)
@@ -65,23 +62,25 @@ class KernelMetadata:
     accumulator: str
     design: Design
     epilogue: str
+    deterministic: bool = True  # the same bits on every run
 
 
 @dataclass(frozen=True)
 class Route:
-    """How a kernel reaches a problem. Without detours it reads and writes the operands as they lie.
+    """A kernel and its way to a problem.
 
     Attributes:
-        pack_a, pack_b: layout the operand is copied into first, or None.
-        scratch: dtype of a product that the elementwise kernel then finishes into out, or None.
-        detours: the reason of each, in words.
+        splits: parts of k whose sums the elementwise kernel joins in order, as it finishes the product; 1 for none.
     """
 
     kernel: Kernel
-    pack_a: str | None = None
-    pack_b: str | None = None
-    scratch: str | None = None
-    detours: tuple[str, ...] = ()
+    way: Way = Way()
+    splits: int = 1
+
+    @property
+    def direct(self) -> bool:
+        """Whether the kernel reads and writes the operands as they lie."""
+        return not self.way.detours and self.splits == 1
 
 
 class Kernel(ABC):
@@ -89,6 +88,7 @@ class Kernel(ABC):
 
     name: str
     compiled: bool
+    deterministic = True
     host: Callable[..., None] | None = None  # computes on the CPU, where the kernel is a Python function
 
     @property
@@ -97,8 +97,8 @@ class Kernel(ABC):
         """Operands (legality), design (performance) and epilogue."""
 
     @abstractmethod
-    def route(self, p: Problem, gpu: Gpu | None) -> Route | Status:
-        """The way to compute `p` with this kernel, or a Status with the reason that there is none."""
+    def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+        """The way to compute `p` with this kernel, or the reason that there is none."""
 
     def supports(self, args: GemmArguments) -> Status:
         """Whether the kernel computes these arguments as they lie: no packing, no composed epilogue.
@@ -106,16 +106,25 @@ class Kernel(ABC):
         Compiled or not makes no difference here; see `compiled`.
         """
         p = problem_of(args)
-        found = self.route(p, gpu_of(p))
-        if isinstance(found, Status):
-            return found
-        return Status(found.detours[0] if found.detours else None)
+        way = self.way(p, gpu_of(p))
+        if isinstance(way, str):
+            return Status(way)
+        return Status(way.detours[0] if way.detours else None)
 
-    def run(self, args: GemmArguments, *, stream: Any = None) -> Any:
-        """Run this kernel on the arguments; returns out.
+    def compile(self) -> None:
+        """Compile and load the kernel, or take it from the cache, where it is not in the built set (docs/jit.md).
 
         Raises:
-            ValueError: the kernel does not support them, or is not compiled.
+            CompileError: there is no compiler, it failed, or CUTLASS_PY_JIT forbids it.
+        """
+        return  # what is a Python function needs no compiler
+
+    def run(self, args: GemmArguments, *, stream: Any = None) -> Any:
+        """Run this kernel on the arguments, compiled first if need be; returns out.
+
+        Raises:
+            ValueError: the kernel does not support them.
+            CompileError: as `compile` does.
         """
         return args.run(kernel=self, stream=stream)
 
@@ -131,127 +140,119 @@ class CutlassKernel(Kernel):
         self.name = config.name
         self.facts = facts
         self.compiled = facts is not None
+        self._metadata: KernelMetadata | None = None
+
+    def compile(self) -> None:
+        """As in Kernel."""
+        if not self.compiled:
+            from .compiler import load
+
+            self.facts = load(self.config)
+            self.compiled, self._metadata = True, None
+            _another_is_compiled()
 
     @property
     def family(self) -> Family:
         """The family's row in the declaration."""
         return FAMILIES[self.config.family]
 
-    @cached_property
-    def align_ab(self) -> int:
-        """Elements per access of A and B. TMA reads rows of 16 bytes."""
-        c = self.config
-        return c.align or 16 // DTYPES[c.a].itemsize
+    @property
+    def interface(self) -> Interface:
+        """What legality depends on."""
+        return interface_of(self.config)
 
     @property
     def metadata(self) -> KernelMetadata:
         """From the declaration, and from the compiled kernel where there is one."""
-        c, facts = self.config, self.facts or {}
-        storage_a = DTYPES[c.a].storage or c.a
-        operand = OperandMetadata(storage_a, c.layout[0], self.align_ab * DTYPES[c.a].itemsize)
-        output = OperandMetadata(c.d, "t", c.align_d * DTYPES[c.d].itemsize)
-        operands = {"a": operand, "b": OperandMetadata(operand.dtype, c.layout[1], operand.alignment), "d": output}
-        if EPILOGUES[c.epilogue].source:
-            operands["c"] = output
+        if self._metadata is None:
+            self._metadata = self._describe()
+        return self._metadata
+
+    def _describe(self) -> KernelMetadata:
+        c, facts, i = self.config, self.facts or {}, self.interface
+        output = OperandMetadata(c.d, "t", i.bytes_d)
+        operands = {
+            "a": OperandMetadata(DTYPES[c.a].storage or c.a, c.layout[0], i.bytes_ab),
+            "b": OperandMetadata(DTYPES[c.b].storage or c.b, c.layout[1], i.bytes_ab),
+            "d": output,
+        }
+        e = i.epilogue
+        derivative = ACTIVATIONS[e.activation].derivative
+        operands |= {"c": output} if e.source else {}
+        operands |= {"aux" if derivative else "gate": output} if e.gated else {}
+        operands |= {"aux": output} if e.aux else {}
+        operands |= {"bias": OperandMetadata(c.bias, e.bias, DTYPES[c.bias].itemsize)} if e.bias else {}
         design = Design(
             c.tile, c.cluster, c.schedule, c.stages or facts.get("stages", 0), facts.get("threads", 0),
             facts.get("smem_bytes", 0),
         )  # fmt: skip
-        return KernelMetadata(
-            c.name, c.family, self.family.api, operands, c.accumulator, design, EPILOGUES[c.epilogue].formula
-        )
+        return KernelMetadata(c.name, c.family, self.family.api, operands, c.accumulator, design, e.formula)
 
-    def route(self, p: Problem, gpu: Gpu | None) -> Route | Status:
-        """Directly, or by packing operands and finishing D elsewhere; a Status where no detour helps."""
-        if error := self._obstacle(p, gpu):
-            return Status(error)
-        c, size = self.config, DTYPES[self.config.a].itemsize
-        detour_a = _operand_detour("a", p.layout_a, p.align_a, c.layout[0], self.align_ab * size)
-        detour_b = _operand_detour("b", p.layout_b, p.align_b, c.layout[1], self.align_ab * size)
-        detour_d = self._output_detour(p)
-        if detour_d and c.d != c.accumulator:
-            return Status(detour_d)  # a product rounded to 16 bits cannot be finished elsewhere
-        return Route(
-            self,
-            pack_a=c.layout[0] if detour_a else None,
-            pack_b=c.layout[1] if detour_b else None,
-            scratch=c.d if detour_d else None,
-            detours=tuple(filter(None, (detour_a, detour_b, detour_d))),
-        )
-
-    def _obstacle(self, p: Problem, gpu: Gpu | None) -> str | None:
-        c, (lowest, highest) = self.config, self.family.cc
-        if gpu is None:
-            return "runs on a GPU; the operands are on the CPU"
-        if not lowest <= gpu.cc <= highest:
-            return f"runs on compute capability {_range(lowest, highest)}; {gpu.name} has {gpu.cc / 10:.1f}"
-        if p.compute != c.a:
-            return f"multiplies {c.a}; the operands are {p.compute}"
-        if self.family.api == 2:
-            # 2.x reads whole vectors along the contiguous axis; TMA clips at the extent.
-            for axis in ("k" if c.layout[0] == "t" else "m", "n" if c.layout[1] == "t" else "k"):
-                if getattr(p, axis) % self.align_ab:
-                    return f"reads vectors of {self.align_ab} along {axis}; {axis} is {getattr(p, axis)}"
-            if p.n % c.align_d:
-                return f"writes vectors of {c.align_d} along n; n is {p.n}"
-        return None
-
-    def _output_detour(self, p: Problem) -> str | None:
-        """Why D cannot be written, or C read, in place."""
-        c, bytes_d = self.config, self.config.align_d * DTYPES[self.config.d].itemsize
-        if p.d != c.d:
-            return f"writes {c.d}; out is {p.d}"
-        if p.layout_d != "t":
-            return "out has no unit stride"
-        if p.align_d < bytes_d:
-            return f"writes {bytes_d} bytes at once; out is aligned to {p.align_d}"
-        if self.family.api == 3 and SCHEDULES[c.schedule].tma_store and p.n % c.align_d:
-            return f"TMA writes rows in granules of {c.align_d} elements; n is {p.n}"
-        if not p.c:
-            return None
-        if not EPILOGUES[c.epilogue].source:
-            return "does not read C"
-        if p.c != c.d:
-            return f"reads C in {c.d}; c is {p.c}"
-        if p.layout_c != "t":
-            return "c does not lie as out does"
-        if p.align_c < bytes_d:
-            return f"reads C by {bytes_d} bytes; c is aligned to {p.align_c}"
-        return None
-
-
-def _operand_detour(name: str, layout: str, align: int, wanted: str, bytes_wanted: int) -> str | None:
-    words = {"t": "row-major", "n": "column-major"}
-    if layout == "x":
-        return f"{name} has no unit stride"
-    if layout != wanted:
-        return f"reads {name} {words[wanted]}; it is {words[layout]}"
-    if align < bytes_wanted:
-        return f"reads {name} by {bytes_wanted} bytes; it is aligned to {align}"
-    return None
-
-
-def _range(lowest: int, highest: int) -> str:
-    if lowest == highest:
-        return f"{lowest / 10:.1f} only"
-    return f"{lowest / 10:.1f} and newer" if highest == 999 else f"{lowest / 10:.1f} to {highest / 10:.1f}"
+    def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+        """As in Kernel."""
+        return self.interface.way(p, gpu)
 
 
 # ---------------------------------------------------------------------------------------------------- what exists
 
 
+_cutlass: dict[str, CutlassKernel] = {}  # by name: one object per kernel, made when it is first asked for
+
+
+def _cutlass_kernel(config: KernelConfig) -> CutlassKernel:
+    if (kernel := _cutlass.get(config.name)) is None:
+        kernel = _cutlass[config.name] = CutlassKernel(config, _facts().get(config.name))
+    return kernel
+
+
 @cache
-def all_kernels() -> tuple[Kernel, ...]:
-    """Every kernel: the declaration, compiled or not, and the CPU's. The index of a kernel is its number."""
+def _facts() -> dict[str, dict[str, Any]]:
+    return _core.kernel_facts()
+
+
+def _host_kernels() -> tuple[Kernel, ...]:
     from .providers.numpy import KERNELS
 
-    facts = _core.kernel_facts()
-    return (*(CutlassKernel(config, facts.get(name)) for name, config in declared().items()), *KERNELS)
+    return KERNELS
 
 
 @cache
-def _by_name() -> dict[str, int]:
-    return {kernel.name: number for number, kernel in enumerate(all_kernels())}
+def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
+    """Every kernel in the order of declaration, the CPU's last; or those that are compiled."""
+    if compiled:
+        configs = [config for name in _core.kernel_facts() if (config := find(name))]
+    else:
+        configs = list(declared().values())
+    return (*map(_cutlass_kernel, configs), *_host_kernels())
+
+
+@cache
+def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[CutlassKernel]]]:
+    """Kernels by the dtypes they multiply, then by interface: what a question goes through."""
+    groups: dict[tuple[str, str], dict[Interface, list[CutlassKernel]]] = {}
+    for kernel in all_kernels(compiled):
+        if isinstance(kernel, CutlassKernel):
+            group = groups.setdefault((kernel.config.a, kernel.config.b), {})
+            group.setdefault(kernel.interface, []).append(kernel)
+    return groups
+
+
+def _another_is_compiled() -> None:
+    all_kernels.cache_clear()
+    by_operands.cache_clear()
+
+
+def candidates(p: Problem, compiled: bool) -> dict[Interface, list[CutlassKernel]]:
+    """CUTLASS kernels worth asking about a problem on a GPU, by interface."""
+    return by_operands(compiled).get((p.operand_a or "", p.operand_b or ""), {})
+
+
+def host_kernels(p: Problem) -> list[Kernel]:
+    """Kernels worth asking about a problem in host memory."""
+    return list(_host_kernels()) if p.device_id < 0 else []
+
+
+_numbered: list[Kernel] = []  # kernels that were asked for; their index is the number that Problem.kernel holds
 
 
 def number_of(kernel: Kernel | str) -> int:
@@ -263,26 +264,36 @@ def number_of(kernel: Kernel | str) -> int:
     name = kernel if isinstance(kernel, str) else getattr(kernel, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"gemm: kernel is a {type(kernel).__name__}; expected a Kernel or its name")
-    if name not in _by_name():
-        raise ValueError(f"gemm: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
-    return _by_name()[name]
+    if name not in _numbers:
+        _numbers[name] = len(_numbered)
+        try:
+            _numbered.append(kernel_named(name))
+        except ValueError:
+            del _numbers[name]
+            raise
+    return _numbers[name]
 
 
-@cache
-def _by_operand() -> dict[str, tuple[Kernel, ...]]:
-    """Kernels by the dtype they multiply: the first cut of every question."""
-    groups: dict[str, list[Kernel]] = {}
-    for kernel in all_kernels():
-        groups.setdefault(kernel.config.a if isinstance(kernel, CutlassKernel) else "*", []).append(kernel)
-    return {dtype: tuple(kernels) for dtype, kernels in groups.items()}
+_numbers: dict[str, int] = {}
 
 
-def candidates(p: Problem) -> Iterator[Kernel]:
-    """Kernels worth asking about a problem, compiled or not."""
-    if p.device_id >= 0:
-        yield from _by_operand().get(p.compute or "", ())
-    else:
-        yield from _by_operand()["*"]
+def kernel_named(name: str) -> Kernel:
+    """The kernel of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if config := find(name):
+        return _cutlass_kernel(config)
+    for kernel in _host_kernels():
+        if kernel.name == name:
+            return kernel
+    raise ValueError(f"gemm: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
+
+
+def numbered(number: int) -> Kernel:
+    """The kernel that number_of gave this number to."""
+    return _numbered[number]
 
 
 def get_kernels(
@@ -299,14 +310,15 @@ def get_kernels(
             Without it, every kernel in the order of declaration.
         where: only kernels whose metadata satisfies this predicate.
         cc: only kernels that run on this compute capability (80, 86, 90, ...).
-        compiled: False includes kernels that are declared but not in the built set.
+        compiled: False includes kernels that are declared but neither in the built set nor compiled since.
     """
     if args is not None:
         from .select import rank
 
-        kernels = [choice.route.kernel for choice in rank(problem_of(args), compiled=compiled) if choice.direct]
+        ranking = rank(problem_of(args), compiled=compiled)
+        kernels = [choice.route.kernel for choice in ranking if choice.route.direct]
     else:
-        kernels = [kernel for kernel in all_kernels() if kernel.compiled or not compiled]
+        kernels = list(all_kernels(compiled))
     if cc is not None:
         kernels = [k for k in kernels if isinstance(k, CutlassKernel) and k.family.cc[0] <= cc <= k.family.cc[1]]
     return [k for k in kernels if where is None or where(k.metadata)]

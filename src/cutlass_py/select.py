@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 from ._core import Problem
 from .arguments import describe
-from .cost import estimate
+from .cost import Estimates
 from .errors import NoKernelError
 from .families import SCHEDULES
 from .gpu import Gpu, gpu_of
-from .kernels import CutlassKernel, Kernel, Route, Status, all_kernels, candidates
+from .kernels import CutlassKernel, Kernel, Route, all_kernels, candidates, host_kernels, numbered
+from .legality import Way
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,6 @@ class Choice:
     swizzle: int = 1
     raster: int = 0
 
-    @property
-    def direct(self) -> bool:
-        """Whether the kernel reads and writes the operands as they lie."""
-        return not self.route.detours
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -39,31 +35,66 @@ class Plan:
     pack_a: str | None = None
     pack_b: str | None = None
     scratch: str | None = None
+    splits: int = 1
     raster: int = 0
     swizzle: int = 1
     overlap: bool = False
+    each: bool = False  # a list of matrices, one after the other
     host: Callable[..., Any] | None = None
 
 
-def rank(p: Problem, *, compiled: bool = True) -> list[Choice]:
-    """Every possible choice for a problem, best first."""
+def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
+    """Every possible choice for a problem, best first. `compiled`: of compiled kernels only, by default not p.jit."""
     gpu = gpu_of(p)
-    choices = []
-    for kernel in candidates(p):
-        if compiled and not kernel.compiled:
+    if gpu is None:
+        ways = (
+            (kernel, kernel.way(p, gpu)) for kernel in host_kernels(p) if kernel.deterministic or not p.deterministic
+        )
+        return [Choice(Route(kernel, way), 0.0) for kernel, way in ways if isinstance(way, Way)]
+    estimates = Estimates(p, gpu)
+    choices: list[tuple[float, Route]] = []
+    for interface, kernels in candidates(p, not p.jit if compiled is None else compiled).items():
+        way = interface.way(p, gpu)
+        if isinstance(way, str):
             continue
-        route = kernel.route(p, gpu)
-        if isinstance(route, Route):
-            choices.append(_choice(route, p))
-    return sorted(choices, key=lambda choice: choice.microseconds)
+        for kernel in kernels:
+            if kernel.deterministic or not p.deterministic:
+                choices.extend(_routes(kernel, way, p, gpu, estimates))
+    choices.sort(key=_time)
+    return [_choice(route, microseconds, p, gpu) for microseconds, route in choices]
 
 
-def _choice(route: Route, p: Problem) -> Choice:
-    gpu = gpu_of(p)
-    if not isinstance(route.kernel, CutlassKernel) or gpu is None:
-        return Choice(route, 0.0)
+def _routes(
+    kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu, estimates: Estimates
+) -> Iterator[tuple[float, Route]]:
+    """A kernel's route, and the one that splits k where that may help or is asked for."""
+    if p.splits <= 1:
+        yield estimates.of(kernel.config, way), Route(kernel, way)
+    if not kernel.interface.finishable or kernel.interface.stream_k or p.pointers or p.splits in (1, -1):
+        return
+    wanted = (p.splits,) if p.splits else _splits(kernel, p, gpu)
+    if wanted:
+        scratch = kernel.config.d
+        split = Way(way.pack_a, way.pack_b, scratch, (*way.detours, "splits k: the parts are summed in order"))
+        yield min(((estimates.of(kernel.config, split, s), Route(kernel, split, s)) for s in wanted), key=_time)
+
+
+def _time(timed: tuple[float, Route]) -> float:
+    return timed[0]
+
+
+def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
+    """Parts worth asking the model about: few tiles, and each part long enough to pay for its epilogue."""
+    tile = kernel.config.tile
+    rows, cols = (p.n, p.m) if SCHEDULES[kernel.config.schedule].swap else (p.m, p.n)
+    tiles = ceil(rows / tile[0]) * ceil(cols / tile[1]) * p.batch
+    return tuple(s for s in (2, 3, 4, 6, 8, 12, 16, 24, 32) if s * tiles <= 2 * gpu.sm_count and p.k >= s * 4 * tile[2])
+
+
+def _choice(route: Route, microseconds: float, p: Problem, gpu: Gpu) -> Choice:
+    assert isinstance(route.kernel, CutlassKernel)
     raster, swizzle = _tile_order(route.kernel, p, gpu)
-    return Choice(route, estimate(route, p, gpu), swizzle, raster)
+    return Choice(route, microseconds, swizzle, raster)
 
 
 def _tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
@@ -74,7 +105,7 @@ def _tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
     Swizzles that do not divide the tiles pad them, up to a third.
     """
     c = kernel.config
-    if not c.schedule or SCHEDULES[c.schedule].swap:
+    if c.api == 2 or SCHEDULES[c.schedule].swap:
         return 0, 1
     waves = ceil(p.m / c.tile[0]) * ceil(p.n / c.tile[1]) / gpu.sm_count
     return (1, 2) if waves >= 8 else (0, 1)
@@ -86,15 +117,18 @@ def plan(p: Problem) -> Plan:
     Raises:
         ValueError: the kernel asked for does not fit.
         NoKernelError: no kernel fits.
+        CompileError: the kernel asked for, or the best one within `jit`, cannot be compiled.
     """
-    if p.empty_product and p.device_id >= 0:
+    if p.device_id >= 0 and (p.empty_product or not p.m or not p.n or not p.batch):
         # The composed epilogue alone, even where a kernel was asked for: it would read A and B, or wait for tiles of k
         # that never come.
-        return Plan()
+        return Plan(each=p.pointers)
     if p.kernel >= 0:
-        return _plan_of(_forced(all_kernels()[p.kernel], p), p)
+        return _plan_of(_forced(numbered(p.kernel), p), p)
     ranking = rank(p)
     if not ranking:
+        if p.pointers:
+            return Plan(each=True)
         raise NoKernelError(_nothing_fits(p))
     return _plan_of(ranking[0], p)
 
@@ -103,58 +137,83 @@ def _plan_of(choice: Choice, p: Problem) -> Plan:
     route, kernel = choice.route, choice.route.kernel
     if not isinstance(kernel, CutlassKernel):
         return Plan(host=kernel.host)
+    kernel.compile()
+    way = route.way
     return Plan(
         kernel.name,
-        route.pack_a,
-        route.pack_b,
-        route.scratch,
+        way.pack_a,
+        way.pack_b,
+        way.scratch,
+        route.splits,
         choice.raster,
         choice.swizzle,
-        overlap=_may_overlap(kernel, route, p),
+        overlap=_may_overlap(kernel, way, p),
     )
 
 
-def _may_overlap(kernel: CutlassKernel, route: Route, p: Problem) -> bool:
+def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
     """Whether a launch may start before its predecessor in the stream has ended.
 
-    3.x kernels wait before their first TMA load, and everything else follows from the loads. A C that is read element
-    by element goes through the L1 cache, which may hold lines that the predecessor is still writing.
+    3.x kernels wait before their first TMA load, and everything else follows from the loads. Not so factors in device
+    memory, which are read as the kernel starts. And a C that is read element by element goes through the L1 cache,
+    which may hold lines that the predecessor is still writing.
     """
-    if kernel.family.api != 3:
+    if "CUTLASS_ENABLE_GDC_FOR_SM90=1" not in kernel.family.definitions or kernel.family.api != 3:
         return False
-    return SCHEDULES[kernel.config.schedule].tma_store or not p.c or bool(route.scratch)
+    if way.scratch:
+        return True
+    if p.device_alpha or p.device_beta or p.scale_a or p.scale_b or p.scale_out == "s":
+        return False
+    return SCHEDULES[kernel.config.schedule].tma_store or not p.c
 
 
 def _forced(kernel: Kernel, p: Problem) -> Choice:
-    if not kernel.compiled:
-        raise ValueError(f"gemm: kernel {kernel.name} is declared but not in the built set (CUTLASS_PY_KERNELS)")
-    route = kernel.route(p, gpu_of(p))
-    if isinstance(route, Status) or route.detours:
-        reason = route.error if isinstance(route, Status) else route.detours[0]
+    gpu = gpu_of(p)
+    way = kernel.way(p, gpu)
+    if isinstance(way, str) or way.detours:
+        reason = way if isinstance(way, str) else way.detours[0]
         raise ValueError(f"gemm: kernel {kernel.name} does not fit {describe(p)}: {reason}")
-    return _choice(route, p)
+    if not isinstance(kernel, CutlassKernel) or gpu is None:
+        return Choice(Route(kernel, way), 0.0)
+    if p.splits > 1:
+        routes = list(_routes(kernel, way, p, gpu, Estimates(p, gpu)))
+        if not routes:
+            raise ValueError(
+                f"gemm: kernel {kernel.name} does not split k: its product is not left for another to finish"
+            )
+        return _choice(routes[0][1], routes[0][0], p, gpu)
+    return _choice(Route(kernel, way), Estimates(p, gpu).of(kernel.config, way), p, gpu)
 
 
 def misses(p: Problem) -> list[tuple[Kernel, str]]:
     """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem."""
     gpu = gpu_of(p)
-    routes = ((kernel, kernel.route(p, gpu)) for kernel in candidates(p) if kernel.compiled)
-    return [(kernel, route.error or "") for kernel, route in routes if isinstance(route, Status)]
+    answers: list[tuple[Kernel, str]] = []
+    for interface, kernels in candidates(p, compiled=True).items():
+        if isinstance(reason := interface.way(p, gpu), str):
+            answers += [(kernel, reason) for kernel in kernels]
+    return answers
 
 
 def not_compiled(p: Problem) -> list[Kernel]:
     """Kernels that could take the problem but are not in the built set."""
     gpu = gpu_of(p)
-    return [k for k in candidates(p) if not k.compiled and isinstance(k.route(p, gpu), Route)]
+    return [
+        kernel
+        for interface, kernels in candidates(p, compiled=False).items()
+        if isinstance(interface.way(p, gpu), Way)
+        for kernel in kernels
+        if not kernel.compiled
+    ]
 
 
 def _nothing_fits(p: Problem) -> str:
     """The problem, how many were considered, and three with their reasons: those of its dtype before others."""
     gpu = gpu_of(p)
-    near = [(kernel, "is declared but not in the built set (CUTLASS_PY_KERNELS)") for kernel in not_compiled(p)[:1]]
+    unbuilt = "is declared but not in the built set; `with cutlass_py.jit():` compiles it"
+    near = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]]
     near += misses(p)
-    others = (kernel for kernel in all_kernels() if kernel.compiled)
-    far = [(kernel, route.error or "") for kernel in others if isinstance(route := kernel.route(p, gpu), Status)]
+    far = [(kernel, way) for kernel in all_kernels(compiled=True) if isinstance(way := kernel.way(p, gpu), str)]
     seen = dict(near[:3] or far[:3])
     lines = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in seen.items())
-    return f"gemm: none of {len(all_kernels())} kernels fits {describe(p)}. Nearest:{lines}"
+    return f"gemm: none of {len(all_kernels(compiled=True))} compiled kernels fits {describe(p)}. Nearest:{lines}"

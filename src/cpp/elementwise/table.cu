@@ -1,10 +1,6 @@
-// What a kernel library exports beside its kernels: the elementwise functions, lists of addresses, names of errors.
-//
-// Here rather than in the extension: each library has its own static CUDA runtime, and its own CUTLASS.
+// The elementwise functions as a kernel library exports them (kernel.h), and the one that writes lists of addresses.
 #include <algorithm>
-#include <cstdio>
 
-#include "cutlass/cutlass.h"
 #include "elementwise/elementwise.h"
 
 namespace cutlass_py {
@@ -44,12 +40,4 @@ const CutlassPyElementwise cutlass_py_elementwise = {
     &cutlass_py::compose_workspace,
     &cutlass_py::write_pointers,
 };
-
-const char* cutlass_py_error_string(int status) {
-  if (status < 0) return cutlass::cutlassGetStatusString(cutlass::Status(-status));
-  thread_local char text[256];
-  std::snprintf(text, sizeof text, "%s: %s", cudaGetErrorName(cudaError_t(status)),
-                cudaGetErrorString(cudaError_t(status)));
-  return text;
-}
 }

@@ -172,4 +172,34 @@ struct d_silu {
 };
 
 }  // namespace activation
+
+// An activation as CUTLASS's functors on fragments (or single numbers), with run-time parameters.
+template <template <bool> class F, bool Fast>
+struct ActivationFunctor {
+  struct Parameters {
+    float values[2] = {};
+  };
+  template <class Fragment>
+  struct Of {
+    using Arguments = Parameters;
+    __device__ Fragment operator()(const Fragment& x, const Parameters& p) const {
+      Fragment y;
+#pragma unroll
+      for (int i = 0; i < Fragment::kElements; ++i) y[i] = F<Fast>::apply(x[i], p.values);
+      return y;
+    }
+  };
+  // f(x) * z
+  template <class Fragment>
+  struct Times {
+    using Arguments = Parameters;
+    __device__ Fragment operator()(const Fragment& x, const Fragment& z, const Parameters& p) const {
+      Fragment y;
+#pragma unroll
+      for (int i = 0; i < Fragment::kElements; ++i) y[i] = F<Fast>::apply(x[i], p.values) * z[i];
+      return y;
+    }
+  };
+};
+
 }  // namespace cutlass_py

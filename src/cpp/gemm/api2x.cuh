@@ -1,14 +1,65 @@
 // CUTLASS 2.x kernels (mma.sync tensor cores, SIMT) from a configuration struct.
 //
-// These carry sm80 and everything that TMA cannot: any alignment down to one element, exact f32, and f64 (with the
-// sm90 instruction shape on Hopper). C is read only when beta is not 0, decided at run time inside the epilogue.
+// These carry sm80 and everything that TMA cannot: any alignment down to one element, exact f32, complex numbers, and
+// f64 (with the sm90 instruction shape on Hopper). D = activation(alpha * acc + beta * C), where a bias along n is a C
+// whose rows are all the same. C is read only when beta is not 0, decided at run time inside the epilogue.
 #pragma once
 
 #include "cutlass/epilogue/thread/linear_combination.h"
+#include "cutlass/epilogue/thread/linear_combination_generic.h"
 #include "cutlass/gemm/device/gemm_universal.h"
+#include "gemm/activation.cuh"
 #include "gemm/common.cuh"
 
+// CUTLASS has products of 8-bit integers with saturating sums only. Here as everywhere else, sums in s32 wrap around.
+template <class A, class B>
+struct cutlass::arch::Mma<cutlass::gemm::GemmShape<16, 8, 32>, 32, A, cutlass::layout::RowMajor, B,
+                          cutlass::layout::ColumnMajor, int, cutlass::layout::RowMajor, cutlass::arch::OpMultiplyAdd> {
+  using Shape = cutlass::gemm::GemmShape<16, 8, 32>;
+  using ElementA = A;
+  using LayoutA = cutlass::layout::RowMajor;
+  using FragmentA = cutlass::Array<A, 16>;
+  using ElementB = B;
+  using LayoutB = cutlass::layout::ColumnMajor;
+  using FragmentB = cutlass::Array<B, 8>;
+  using ElementC = int;
+  using LayoutC = cutlass::layout::RowMajor;
+  using FragmentC = cutlass::Array<int, 4>;
+  using Operator = cutlass::arch::OpMultiplyAdd;
+  using ArchTag = cutlass::arch::Sm80;
+
+  CUTLASS_DEVICE void operator()(FragmentC& d, const FragmentA& a, const FragmentB& b, const FragmentC& c) const {
+    constexpr bool signed_a = std::is_same_v<A, int8_t>, signed_b = std::is_same_v<B, int8_t>;
+    const auto* x = reinterpret_cast<const uint32_t*>(&a);
+    const auto* y = reinterpret_cast<const uint32_t*>(&b);
+#define CUTLASS_PY_MMA(TYPES)                                                                                         \
+  asm volatile(                                                                                                       \
+      "mma.sync.aligned.m16n8k32.row.col.s32." TYPES ".s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};" \
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])                                                                \
+      : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]))
+    if constexpr (signed_a && signed_b) {
+      CUTLASS_PY_MMA("s8.s8");
+    } else if constexpr (signed_a) {
+      CUTLASS_PY_MMA("s8.u8");
+    } else if constexpr (signed_b) {
+      CUTLASS_PY_MMA("u8.s8");
+    } else {
+      CUTLASS_PY_MMA("u8.u8");
+    }
+#undef CUTLASS_PY_MMA
+  }
+};
+
 namespace cutlass_py {
+
+// D = alpha * acc + beta * C, and the same through an activation.
+template <class Config, class Compute>
+using Linear2x = cutlass::epilogue::thread::LinearCombination<typename Config::D, Config::align_d,
+                                                              typename Config::Accumulator, Compute>;
+template <class Config, class Compute, template <bool> class F>
+using Activated2x =
+    cutlass::epilogue::thread::LinearCombinationGeneric<ActivationFunctor<F, false>::template Of, typename Config::D,
+                                                        Config::align_d, typename Config::Accumulator, Compute>;
 
 template <class Config>
 struct Gemm2x {
@@ -17,16 +68,17 @@ struct Gemm2x {
   using ElementB = typename Config::B;
   using ElementD = typename Config::D;
   using Accumulator = typename Config::Accumulator;
-  using Compute = Accumulator;
+  using Compute = EpilogueCompute<Accumulator, ElementD>;
+  using Epilogue = typename Config::template Epilogue<Compute>;
   static constexpr int align_ab = Config::align;
-  static constexpr int align_d = Config::align_d;
+  static constexpr bool stream_k = Config::stream_k;
 
-  using Epilogue = cutlass::epilogue::thread::LinearCombination<ElementD, align_d, Accumulator, Compute>;
+  using Swizzle = std::conditional_t<stream_k, cutlass::gemm::threadblock::ThreadblockSwizzleStreamK,
+                                     cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>>;
   using Device = cutlass::gemm::device::GemmUniversal<
       ElementA, typename Config::LayoutA, ElementB, typename Config::LayoutB, ElementD, RowMajor, Accumulator,
       typename Config::OpClass, typename Config::Arch, typename Config::Tile, typename Config::Warp,
-      typename Config::Instruction, Epilogue, cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>,
-      Config::stages, align_ab, align_ab>;
+      typename Config::Instruction, Epilogue, Swizzle, Config::stages, align_ab, align_ab, typename Config::Math>;
   using Kernel = typename Device::GemmKernel;
   using Arguments = typename Device::Arguments;
   static constexpr int smem_bytes = int(sizeof(typename Kernel::SharedStorage));
@@ -35,10 +87,10 @@ struct Gemm2x {
     using Tile = typename Kernel::Mma::Shape;
     return CutlassPyFacts{dtype_name<ElementA>,
                           dtype_name<ElementB>,
-                          dtype_name<typename Kernel::Mma::ElementC>,
+                          dtype_name<Accumulator>,
                           dtype_name<ElementD>,
                           dtype_name<ElementD>,
-                          {layout_letter<typename Kernel::LayoutA>, layout_letter<typename Kernel::LayoutB>, '\0'},
+                          {layout_letter<typename Config::LayoutA>, layout_letter<typename Config::LayoutB>, '\0'},
                           2,
                           {Tile::kM, Tile::kN, Tile::kK},
                           {1, 1, 1},
@@ -48,35 +100,87 @@ struct Gemm2x {
                           Kernel::kAlignmentA,
                           Kernel::kAlignmentB,
                           Kernel::Epilogue::kElementsPerAccess,
-                          Kernel::Epilogue::kElementsPerAccess};
+                          Kernel::Epilogue::kElementsPerAccess,
+                          !stream_k};
+  }
+
+  // A factor that may be complex.
+  static Compute number(const CutlassPyScalar& scalar) {
+    if constexpr (cutlass::is_complex<Compute>::value) {
+      using Real = typename Compute::value_type;
+      return Compute(Real(scalar.value), Real(scalar.imaginary));
+    } else {
+      return Compute(scalar.value);
+    }
+  }
+
+  static typename Epilogue::Params epilogue(const CutlassPyEpilogue& e) {
+    typename Epilogue::Params params(number(e.alpha), e.bias.data ? Compute(1) : number(e.beta));
+    params.alpha_ptr = static_cast<const Compute*>(e.alpha.device);
+    if (!e.bias.data) params.beta_ptr = static_cast<const Compute*>(e.beta.device);
+    if constexpr (Config::activated) params.values[0] = e.parameters[0], params.values[1] = e.parameters[1];
+    return params;
   }
 
   static Arguments arguments(const CutlassPyGemm& g) {
-    auto mode = g.batch > 1 ? cutlass::gemm::GemmUniversalMode::kBatched : cutlass::gemm::GemmUniversalMode::kGemm;
-    return Arguments(mode, {g.m, g.n, g.k}, g.batch, {Compute(g.alpha), Compute(g.beta)}, g.a, g.b, g.c ? g.c : g.d,
-                     g.d, g.batch_a, g.batch_b, g.c ? g.batch_c : g.batch_d, g.batch_d, g.lda, g.ldb,
-                     g.c ? g.ldc : g.ldd, g.ldd);
+    using Mode = cutlass::gemm::GemmUniversalMode;
+    const Mode mode = g.pointers ? Mode::kArray : g.batch > 1 ? Mode::kBatched : Mode::kGemm;
+    const CutlassPyEpilogue& e = g.epilogue;
+    const CutlassPyArray absent{g.d, 0, g.ldd, 1, g.batch_d};
+    const CutlassPyArray& c = e.bias.data ? e.bias : e.c.data ? e.c : absent;
+    const int parts = stream_k && g.splits > 0 ? g.splits : g.batch;
+    return Arguments(mode, {g.m, g.n, g.k}, parts, epilogue(e), g.a, g.b, c.data, g.d, g.batch_a, g.batch_b, c.batch,
+                     g.batch_d, g.lda, g.ldb, c.row, g.ldd);
   }
 
-  static size_t workspace_size(const CutlassPyGemm*) { return 0; }  // no split-K through these kernels
+  static const void* function() { return reinterpret_cast<const void*>(&cutlass::Kernel2<Kernel>); }
+
+  // Thread blocks that a multiprocessor holds at once: stream-K spreads its work over all of them.
+  static int occupancy() {
+    static const int blocks = [] {
+      int count = 1;
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, function(), Kernel::kThreadCount, smem_bytes);
+      return count;
+    }();
+    return blocks;
+  }
+
+  static typename Kernel::Params params_of(const CutlassPyGemm& g) {
+    return typename Kernel::Params(arguments(g), g.sm_count, stream_k ? occupancy() : 1);
+  }
+
+  static int prepare_once(const CutlassPyGemm& g) {
+    static std::atomic<uint64_t> prepared{0};
+    return prepare(function(), smem_bytes, g.device, prepared);
+  }
+
+  static size_t workspace_size(const CutlassPyGemm* g) {
+    if constexpr (stream_k) {
+      if (prepare_once(*g)) return 0;  // run() says so
+      return params_of(*g).get_workspace_size();
+    } else {
+      return 0;
+    }
+  }
 
   static int launch(const CutlassPyGemm& g) {
-    typename Kernel::Params params(arguments(g), g.sm_count, /*occupancy, used by stream-K alone*/ 1);
+    typename Kernel::Params params = params_of(g);
+    if constexpr (stream_k) {  // clears its barriers
+      cutlass::Status status = params.init_workspace(g.workspace, cudaStream_t(g.stream));
+      if (status != cutlass::Status::kSuccess) return -int(status);
+    }
     cudaLaunchConfig_t config{};
     config.gridDim = params.get_grid_dims();
     config.blockDim = dim3(Kernel::kThreadCount, 1, 1);
     config.dynamicSmemBytes = smem_bytes;
     config.stream = cudaStream_t(g.stream);
     void* kernel_args[] = {&params};
-    return launch_status(
-        cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(&cutlass::Kernel2<Kernel>), kernel_args));
+    return launch_status(cudaLaunchKernelExC(&config, function(), kernel_args));
   }
 
   // grid.y and grid.z end at 65535: longer problems go as several launches.
   static int run(const CutlassPyGemm* g) {
-    static std::atomic<uint64_t> prepared{0};
-    const void* function = reinterpret_cast<const void*>(&cutlass::Kernel2<Kernel>);
-    if (int error = prepare(function, smem_bytes, g->device, prepared)) return error;
+    if (int error = prepare_once(*g)) return error;
 
     constexpr int32_t most_batches = 65535;
     constexpr int32_t most_columns = 65535 / 8 * 8 * Kernel::Mma::Shape::kN;
@@ -85,15 +189,28 @@ struct Gemm2x {
         CutlassPyGemm part = *g;
         part.batch = g->batch - batch < most_batches ? g->batch - batch : most_batches;
         part.n = int32_t(g->n - column < most_columns ? g->n - column : most_columns);
-        constexpr bool row_major_b = std::is_same_v<typename Config::LayoutB, RowMajor>;
-        part.a = static_cast<const ElementA*>(g->a) + batch * g->batch_a;
-        part.b = static_cast<const ElementB*>(g->b) + batch * g->batch_b + column * (row_major_b ? 1 : g->ldb);
-        if (g->c) part.c = static_cast<const ElementD*>(g->c) + batch * g->batch_c + column;
-        part.d = static_cast<ElementD*>(g->d) + batch * g->batch_d + column;
+        if (g->pointers) {
+          if (part.n < g->n) return -int(cutlass::Status::kErrorInvalidProblem);  // legality (kernels.py) forbids it
+          part.a = static_cast<const void* const*>(g->a) + batch;
+          part.b = static_cast<const void* const*>(g->b) + batch;
+          part.d = static_cast<void**>(g->d) + batch;
+          if (g->epilogue.c.data) part.epilogue.c.data = static_cast<void**>(g->epilogue.c.data) + batch;
+        } else {
+          constexpr bool row_major_b = std::is_same_v<typename Config::LayoutB, RowMajor>;
+          part.a = static_cast<const ElementA*>(g->a) + batch * g->batch_a;
+          part.b = static_cast<const ElementB*>(g->b) + batch * g->batch_b + column * (row_major_b ? 1 : g->ldb);
+          advance(part.epilogue.c, batch, column);
+          advance(part.epilogue.bias, batch, column);
+          part.d = static_cast<ElementD*>(g->d) + batch * g->batch_d + column;
+        }
         if (int error = launch(part)) return error;
       }
     }
     return 0;
+  }
+
+  static void advance(CutlassPyArray& array, int64_t batch, int64_t column) {
+    if (array.data) array.data = static_cast<ElementD*>(array.data) + batch * array.batch + column;
   }
 };
 

@@ -1,8 +1,8 @@
 // CUTLASS 3.x kernels (CollectiveBuilder, TMA + wgmma) from a configuration struct.
 //
-// The configuration is what families.py writes: types, layouts, tile, cluster, schedules, `swap`. D is always row-major
-// seen from outside. With `swap` the kernel computes D^T = B^T A^T, so that the long side of the problem takes the M
-// slot of the tile; the caller notices nothing.
+// The configuration is what families.py writes: types, layouts, tile, cluster, schedules, scheduler, `swap`, and the
+// chain of its epilogue (fusion3x.cuh). D is always row-major seen from outside. With `swap` the kernel computes D^T =
+// B^T A^T, so that the long side of the problem takes the M slot of the tile; the caller notices nothing.
 //
 // The launch bypasses GemmUniversalAdapter: Params are rebuilt from the arguments on every call (0.4 us, so no
 // descriptor can go stale), everything that is constant per device is done once.
@@ -14,96 +14,174 @@
 #include "cutlass/gemm/collective/collective_builder.hpp"
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
 #include "gemm/common.cuh"
+#include "gemm/fusion3x.cuh"
 
 namespace cutlass_py {
 
+// Built by hand in 64 bits: CUTLASS's make_cute_packed_stride multiplies two ints for the batch stride.
+template <class Stride>
+Stride stride_of(int64_t ld, int64_t batch) {
+  Stride stride{};
+  if constexpr (cute::is_static_v<cute::remove_cvref_t<decltype(cute::get<0>(stride))>>) {
+    cute::get<1>(stride) = ld;
+  } else {
+    cute::get<0>(stride) = ld;
+  }
+  if constexpr (!cute::is_static_v<cute::remove_cvref_t<decltype(cute::get<2>(stride))>>) cute::get<2>(stride) = batch;
+  return stride;
+}
+
+// The types of a kernel as CUTLASS sees the problem, after the swap; also the context of the stages in fusion3x.cuh.
 template <class Config>
-struct Gemm3x {
+struct Types3x {
   using RowMajor = cutlass::layout::RowMajor;
   using ColumnMajor = cutlass::layout::ColumnMajor;
   template <class Layout>
   using Transposed = std::conditional_t<std::is_same_v<Layout, RowMajor>, ColumnMajor, RowMajor>;
 
-  // The problem as the kernel sees it, after the swap.
   static constexpr bool swap = Config::swap;
-  using ElementA = std::conditional_t<swap, typename Config::B, typename Config::A>;
-  using ElementB = std::conditional_t<swap, typename Config::A, typename Config::B>;
+  using A = std::conditional_t<swap, typename Config::B, typename Config::A>;
+  using B = std::conditional_t<swap, typename Config::A, typename Config::B>;
   using LayoutA = std::conditional_t<swap, Transposed<typename Config::LayoutB>, typename Config::LayoutA>;
   using LayoutB = std::conditional_t<swap, Transposed<typename Config::LayoutA>, typename Config::LayoutB>;
   using LayoutD = std::conditional_t<swap, ColumnMajor, RowMajor>;
-  using ElementC = typename Config::C;
-  using ElementD = typename Config::D;
+  using C = typename Config::C;
+  using D = typename Config::D;
+  using BiasElement = std::conditional_t<sizeof(D) == 1, float, D>;
   using Accumulator = typename Config::Accumulator;
-  using Compute = Accumulator;  // of alpha, beta and the epilogue's arithmetic
+  using Compute = EpilogueCompute<Accumulator, D>;  // of alpha, beta and the epilogue's arithmetic
+  using Tile = typename Config::Tile;
+  using EpilogueSchedule = typename Config::EpilogueSchedule;
 
-  static constexpr int align_a = 16 / int(sizeof(ElementA));  // TMA: 16-byte rows
-  static constexpr int align_b = 16 / int(sizeof(ElementB));
-  static constexpr bool tma_store =
-      !std::is_same_v<typename Config::EpilogueSchedule, cutlass::epilogue::NoSmemWarpSpecialized>;
-  static constexpr int align_d = tma_store ? 16 / int(sizeof(ElementD)) : 1;
+  static constexpr int align_a = 16 / int(sizeof(A));  // TMA: 16-byte rows
+  static constexpr int align_b = 16 / int(sizeof(B));
+  static constexpr bool tma_store = !std::is_same_v<EpilogueSchedule, cutlass::epilogue::NoSmemWarpSpecialized>;
+  static constexpr int align_d = tma_store ? 16 / int(sizeof(D)) : 1;
 
+  static auto stride_d(int64_t ld, int64_t batch) {
+    return stride_of<cutlass::detail::TagToStrideC_t<LayoutD>>(ld, batch);
+  }
+};
+
+// The pieces of a kernel for a problem whose layouts are given as CUTLASS's tags (pointer arrays: as tags with a star).
+template <class Config, class LayoutA, class LayoutB, class LayoutD>
+struct Collectives3x {
+  using X = Types3x<Config>;
+  using Fusion = typename Config::template Fusion<X>;
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename Config::Tile, typename Config::Cluster,
-      cutlass::epilogue::collective::EpilogueTileAuto, Accumulator, Compute, ElementC, LayoutD, align_d, ElementD,
-      LayoutD, align_d, typename Config::EpilogueSchedule>::CollectiveOp;
+      cutlass::epilogue::collective::EpilogueTileAuto, typename X::Accumulator, typename X::Compute, typename X::C,
+      LayoutD, X::align_d, typename X::D, LayoutD, X::align_d, typename Config::EpilogueSchedule,
+      typename Fusion::Node>::CollectiveOp;
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, ElementA, LayoutA, align_a, ElementB, LayoutB, align_b,
-      Accumulator, typename Config::Tile, typename Config::Cluster,
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename X::A, LayoutA, X::align_a, typename X::B, LayoutB,
+      X::align_b, typename X::Accumulator, typename Config::Tile, typename Config::Cluster,
       cutlass::gemm::collective::StageCountAutoCarveout<int(sizeof(typename Epilogue::SharedStorage))>,
       typename Config::MainloopSchedule>::CollectiveOp;
-  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue,
-                                                      cutlass::gemm::PersistentScheduler>;
+
+  using FusionArguments = std::remove_reference_t<decltype(std::declval<typename Epilogue::Arguments>().thread)>;
+  static FusionArguments fusion_arguments(const CutlassPyGemm& g) {
+    if constexpr (std::is_same_v<Fusion, fusion3x::Linear<X>>) {
+      return Fusion::template arguments<FusionArguments>(g);
+    } else {
+      return Fusion::arguments(g);
+    }
+  }
+};
+
+template <class Config, class Kernel>
+constexpr CutlassPyFacts facts_3x(bool pointers) {
+  using X = Types3x<Config>;
+  using Tile = typename Config::Tile;
+  using Cluster = typename Config::Cluster;
+  return CutlassPyFacts{dtype_name<typename Config::A>,
+                        dtype_name<typename Config::B>,
+                        dtype_name<typename Config::Accumulator>,
+                        dtype_name<typename Config::C>,
+                        dtype_name<typename Config::D>,
+                        {layout_letter<typename Config::LayoutA>, layout_letter<typename Config::LayoutB>, '\0'},
+                        3,
+                        {int(cute::size<0>(Tile{})), int(cute::size<1>(Tile{})), int(cute::size<2>(Tile{}))},
+                        {int(cute::size<0>(Cluster{})), int(cute::size<1>(Cluster{})), int(cute::size<2>(Cluster{}))},
+                        int(Kernel::MaxThreadsPerBlock),
+                        int(Kernel::SharedStorageSize),
+                        int(Kernel::CollectiveMainloop::DispatchPolicy::Stages),
+                        X::swap ? X::align_b : X::align_a,
+                        X::swap ? X::align_a : X::align_b,
+                        X::align_d,
+                        X::align_d,
+                        pointers};
+}
+
+// Workspace, Params, launch: the same for every 3.x kernel.
+template <class Config, class Kernel>
+int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
+  static std::atomic<uint64_t> prepared{0};
+  const void* function = reinterpret_cast<const void*>(&cutlass::device_kernel<Kernel>);
+  if (int error = prepare(function, Kernel::SharedStorageSize, g->device, prepared)) return error;
+  if (cutlass::Status status = Kernel::initialize_workspace(args, g->workspace, cudaStream_t(g->stream));
+      status != cutlass::Status::kSuccess) {
+    return -int(status);
+  }
+  typename Kernel::Params params = Kernel::to_underlying_arguments(args, g->workspace);
+
+  using Cluster = typename Config::Cluster;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {unsigned(cute::size<0>(Cluster{})), unsigned(cute::size<1>(Cluster{})),
+                                  unsigned(cute::size<2>(Cluster{}))};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = Kernel::get_grid_shape(params);
+  config.blockDim = Kernel::get_block_shape();
+  config.dynamicSmemBytes = Kernel::SharedStorageSize;
+  config.stream = cudaStream_t(g->stream);
+  config.attrs = attributes;
+  config.numAttrs = g->overlap ? 2 : 1;
+  void* kernel_args[] = {&params};
+  return launch_status(cudaLaunchKernelExC(&config, function, kernel_args));
+}
+
+// What the kernel reads as CUTLASS's source C: the addend, the gate, or aux of a derivative.
+template <class X>
+const CutlassPyArray* source_of(const CutlassPyGemm& g) {
+  if constexpr (std::is_void_v<typename X::C>) {
+    return nullptr;
+  } else {
+    const CutlassPyEpilogue& e = g.epilogue;
+    const CutlassPyArray* source = e.c.data ? &e.c : e.gate.data ? &e.gate : &e.aux;
+    return source->data ? source : nullptr;
+  }
+}
+
+template <class Config>
+struct Gemm3x {
+  using X = Types3x<Config>;
+  using Parts = Collectives3x<Config, typename X::LayoutA, typename X::LayoutB, typename X::LayoutD>;
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, typename Parts::Mainloop,
+                                                      typename Parts::Epilogue, typename Config::Scheduler>;
   using Arguments = typename Kernel::Arguments;
 
-  static constexpr CutlassPyFacts facts() {
-    using Tile = typename Config::Tile;
-    using Cluster = typename Config::Cluster;
-    return CutlassPyFacts{dtype_name<typename Config::A>,
-                          dtype_name<typename Config::B>,
-                          dtype_name<Accumulator>,
-                          dtype_name<ElementC>,
-                          dtype_name<ElementD>,
-                          {layout_letter<typename Config::LayoutA>, layout_letter<typename Config::LayoutB>, '\0'},
-                          3,
-                          {int(cute::size<0>(Tile{})), int(cute::size<1>(Tile{})), int(cute::size<2>(Tile{}))},
-                          {int(cute::size<0>(Cluster{})), int(cute::size<1>(Cluster{})), int(cute::size<2>(Cluster{}))},
-                          int(Kernel::MaxThreadsPerBlock),
-                          int(Kernel::SharedStorageSize),
-                          int(Mainloop::DispatchPolicy::Stages),
-                          swap ? align_b : align_a,
-                          swap ? align_a : align_b,
-                          align_d,
-                          align_d};
-  }
-
-  // Built by hand in 64 bits: CUTLASS's make_cute_packed_stride multiplies two ints for the batch stride.
-  template <class Stride>
-  static Stride stride_of(int64_t ld, int64_t batch) {
-    Stride stride{};
-    if constexpr (cute::is_static_v<cute::remove_cvref_t<decltype(cute::get<0>(stride))>>) {
-      cute::get<1>(stride) = ld;
-    } else {
-      cute::get<0>(stride) = ld;
-    }
-    cute::get<2>(stride) = batch;
-    return stride;
-  }
+  static constexpr CutlassPyFacts facts() { return facts_3x<Config, Kernel>(false); }
 
   static Arguments arguments(const CutlassPyGemm& g) {
+    constexpr bool swap = X::swap;
     Arguments args{};
     args.mode = cutlass::gemm::GemmUniversalMode::kGemm;
     args.problem_shape = swap ? cute::make_shape(g.n, g.m, g.k, g.batch) : cute::make_shape(g.m, g.n, g.k, g.batch);
-    args.mainloop.ptr_A = static_cast<const ElementA*>(swap ? g.b : g.a);
-    args.mainloop.ptr_B = static_cast<const ElementB*>(swap ? g.a : g.b);
+    args.mainloop.ptr_A = static_cast<const typename X::A*>(swap ? g.b : g.a);
+    args.mainloop.ptr_B = static_cast<const typename X::B*>(swap ? g.a : g.b);
     args.mainloop.dA = stride_of<typename Kernel::StrideA>(swap ? g.ldb : g.lda, swap ? g.batch_b : g.batch_a);
     args.mainloop.dB = stride_of<typename Kernel::StrideB>(swap ? g.lda : g.ldb, swap ? g.batch_a : g.batch_b);
     // A TMA descriptor is encoded for C even where it is not read, and wants a valid address.
-    args.epilogue.ptr_C = static_cast<decltype(args.epilogue.ptr_C)>(g.c ? g.c : g.d);
-    args.epilogue.ptr_D = static_cast<ElementD*>(g.d);
-    args.epilogue.dC = stride_of<typename Kernel::StrideC>(g.c ? g.ldc : g.ldd, g.c ? g.batch_c : g.batch_d);
+    const CutlassPyArray* source = source_of<X>(g);
+    args.epilogue.ptr_C = static_cast<decltype(args.epilogue.ptr_C)>(source ? source->data : g.d);
+    args.epilogue.ptr_D = static_cast<typename X::D*>(g.d);
+    args.epilogue.dC =
+        stride_of<typename Kernel::StrideC>(source ? source->row : g.ldd, source ? source->batch : g.batch_d);
     args.epilogue.dD = stride_of<typename Kernel::StrideD>(g.ldd, g.batch_d);
-    args.epilogue.thread.alpha = static_cast<Compute>(g.alpha);
-    args.epilogue.thread.beta = static_cast<Compute>(g.beta);
+    args.epilogue.thread = Parts::fusion_arguments(g);
     args.hw_info.device_id = g.device;
     args.hw_info.sm_count = g.sm_count;
     using Raster = cutlass::gemm::kernel::detail::RasterOrderOptions;
@@ -111,40 +189,14 @@ struct Gemm3x {
     constexpr Raster along_n = swap ? Raster::AlongM : Raster::AlongN;
     args.scheduler.raster_order = g.raster == 0 ? Raster::Heuristic : g.raster == 1 ? along_m : along_n;
     args.scheduler.max_swizzle_size = g.swizzle;
+    if constexpr (std::is_same_v<typename Config::Scheduler, cutlass::gemm::StreamKScheduler>) {
+      if (g.splits > 0) args.scheduler.splits = g.splits;
+    }
     return args;
   }
 
   static size_t workspace_size(const CutlassPyGemm* g) { return Kernel::get_workspace_size(arguments(*g)); }
-
-  static int run(const CutlassPyGemm* g) {
-    static std::atomic<uint64_t> prepared{0};
-    const void* function = reinterpret_cast<const void*>(&cutlass::device_kernel<Kernel>);
-    if (int error = prepare(function, Kernel::SharedStorageSize, g->device, prepared)) return error;
-
-    Arguments args = arguments(*g);
-    if (cutlass::Status status = Kernel::initialize_workspace(args, g->workspace, cudaStream_t(g->stream));
-        status != cutlass::Status::kSuccess) {
-      return -int(status);
-    }
-    typename Kernel::Params params = Kernel::to_underlying_arguments(args, g->workspace);
-
-    using Cluster = typename Config::Cluster;
-    cudaLaunchAttribute attributes[2];
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {unsigned(cute::size<0>(Cluster{})), unsigned(cute::size<1>(Cluster{})),
-                                    unsigned(cute::size<2>(Cluster{}))};
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = Kernel::get_grid_shape(params);
-    config.blockDim = Kernel::get_block_shape();
-    config.dynamicSmemBytes = Kernel::SharedStorageSize;
-    config.stream = cudaStream_t(g->stream);
-    config.attrs = attributes;
-    config.numAttrs = g->overlap ? 2 : 1;
-    void* kernel_args[] = {&params};
-    return launch_status(cudaLaunchKernelExC(&config, function, kernel_args));
-  }
+  static int run(const CutlassPyGemm* g) { return launch_3x<Config, Kernel>(g, arguments(*g)); }
 };
 
 }  // namespace cutlass_py

@@ -1,12 +1,12 @@
-"""The CPU's kernel: NumPy's matmul (its BLAS), half and 8-bit types through ml_dtypes with f32 accumulation."""
+"""The CPU's kernel, which takes every problem in host memory. What it computes is in numpy_gemm.py."""
 
 from __future__ import annotations
 
 from .._core import Problem
-from ..families import DTYPES, accumulator
 from ..gpu import Gpu
-from ..host import HostOperand, host_array
-from ..kernels import Design, Kernel, KernelMetadata, OperandMetadata, Route, Status
+from ..host import HostCall
+from ..kernels import Design, Kernel, KernelMetadata, OperandMetadata
+from ..legality import Way
 
 
 class NumpyKernel(Kernel):
@@ -24,37 +24,16 @@ class NumpyKernel(Kernel):
             self.name, "cpu_gemm", 0, dict.fromkeys("abcd", anything), "f32 or f64", design, "alpha * acc + beta * C"
         )
 
-    def route(self, p: Problem, gpu: Gpu | None) -> Route | Status:
+    def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """Directly, if the operands are in host memory."""
-        if gpu is not None:
-            return Status(f"runs on the CPU; the operands are on {p.device}")
-        return Route(self)
+        return Way() if gpu is None else f"runs on the CPU; the operands are on {p.device}"
 
     @staticmethod
-    def host(
-        a: HostOperand,
-        b: HostOperand,
-        c: HostOperand | None,
-        d: HostOperand,
-        alpha: float,
-        beta: float,
-        operand: str,
-    ) -> None:
-        """D = alpha * (A @ B) + beta * C on canonical operands; called by the warm path."""
-        import numpy as np
+    def host(call: HostCall) -> None:
+        """Computes one canonical call; called by the warm path."""
+        from .numpy_gemm import compute  # NumPy is not needed to answer questions
 
-        wide = np.dtype(DTYPES[accumulator(operand)].numpy)
-        out = host_array(d)
-        with np.errstate(all="ignore"):  # overflow and NaN are results here, not events
-            if alpha == 0:  # A and B are not read: their NaN must not leak
-                result = np.zeros(out.shape, wide)
-            else:
-                result = host_array(a).astype(wide, copy=False) @ host_array(b).astype(wide, copy=False)
-                if alpha != 1:
-                    result *= wide.type(alpha)
-            if c is not None:
-                result += wide.type(beta) * host_array(c).astype(wide, copy=False)
-            out[...] = result.astype(out.dtype, copy=False)
+        compute(call)
 
 
 KERNELS = (NumpyKernel(),)

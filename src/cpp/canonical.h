@@ -1,0 +1,73 @@
+// The pieces that canonicalise (problem.cpp) is put together from: shapes.cpp, epilogue.cpp, overlap.cpp.
+#pragma once
+
+#include <limits>
+
+#include "problem.h"
+
+namespace cutlass_py {
+
+constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max();
+
+[[noreturn]] void refuse(const std::string& text);        // ValueError
+[[noreturn]] void refuse_dtype(const std::string& text);  // TypeError
+
+std::string found_dtype(const Operand& x);  // "a is f32"
+
+// ------------------------------------------------------------------------------------------------ shapes
+
+// The extents of a product by numpy.matmul's rules: a vector counts as a row (a) or a column (b), whose axis the result
+// does not have; the dimensions in front are broadcast.
+struct Extents {
+  int64_t m = 0, n = 0, k = 0;
+  bool no_rows = false, no_cols = false;  // axes that the result does not have
+  int rank = 0;                           // of the batch
+  int64_t batch[kMaxRank];
+
+  int core() const { return 2 - no_rows - no_cols; }  // dimensions of one matrix of the result
+  int result(int64_t* shape) const;                   // writes the result's shape, returns its rank
+};
+
+Extents extents_of(const Operand& a, const Operand& b);
+
+// One operand as the batch sees it: its matrix, and its stride along each dimension of the batch, 0 where it repeats.
+struct Part {
+  Matrix* matrix;
+  int64_t Shift::* shift;
+  int64_t strides[kMaxRank];
+};
+
+struct Parts {
+  Part items[9];
+  int count = 0;
+
+  // The last `core` dimensions of x are its matrix, which the caller fills in; the others are its batch.
+  void add(Matrix& matrix, int64_t Shift::* shift, const Operand& x, int core, const Extents& extents);
+  void add_new(Matrix& matrix, int64_t Shift::* shift, const Extents& extents);  // a row-major result
+};
+
+// Whether the dimensions of x in front of its last `core` broadcast to the batch.
+bool batch_fits(const Operand& x, int core, const Extents& extents);
+
+// Refuses x unless it is a result's shape; `broadcast`: its batch may be smaller.
+void check_result_shape(const Operand& x, const Extents& extents, bool broadcast);
+
+// x in the coordinates of the product; an axis that the result does not have has stride 0.
+Matrix matrix_of(const Operand& x, bool no_rows, bool no_cols);
+
+// Merges the dimensions of the batch where they lie regularly for every operand. The largest of what is left becomes
+// the batch of the matrices, whose extent is returned; the others become the loop.
+int64_t divide_batch(const Extents& extents, Parts& parts, std::vector<Shift>& loop);
+
+// ------------------------------------------------------------------------------------------------ epilogue
+
+// C, vectors, factors, gate, aux and the rest of the epilogue, in the coordinates of the caller's D. Needs a, b, d,
+// the accumulator and k of the problem; sets empty_product.
+void read_epilogue(const Request& request, const Extents& extents, Call& call, Parts& parts);
+
+// ------------------------------------------------------------------------------------------------ overlap
+
+// Whatever is written overlaps neither itself nor anything else; what cannot be decided here becomes a suspect.
+void check_overlap(const Request& request, Call& call);
+
+}  // namespace cutlass_py

@@ -1,0 +1,253 @@
+// The operands of the epilogue: their shapes and dtypes, and where each lies in the coordinates of D.
+#include <cmath>
+#include <initializer_list>
+
+#include "canonical.h"
+
+namespace cutlass_py {
+namespace {
+
+constexpr Dtype kReal[] = {Dtype::f16,  Dtype::bf16, Dtype::f32, Dtype::f64, Dtype::e4m3,
+                           Dtype::e5m2, Dtype::s8,   Dtype::u8,  Dtype::s32};
+
+template <class Dtypes>
+void check_dtype(const Operand& x, const Dtypes& accepted) {
+  std::string names;
+  for (Dtype dtype : accepted) {
+    if (x.dtype == dtype) return;
+    const std::string name = dtype_name(dtype);
+    if (dtype != Dtype::none && (", " + names + ",").find(", " + name + ",") == std::string::npos) {
+      names += (names.empty() ? "" : ", ") + name;
+    }
+  }
+  refuse_dtype(found_dtype(x) + "; expected " + (names.find(',') == std::string::npos ? "" : "one of ") + names);
+}
+
+void check_elements(const Operand& x, const Problem& p) {
+  if (is_complex(p.accumulator)) {
+    check_dtype(x, std::initializer_list<Dtype>{Dtype::c64, Dtype::c128});
+  } else {
+    check_dtype(x, kReal);
+  }
+}
+
+int64_t size_of(const Operand& x) {
+  int64_t size = 1;
+  for (int i = 0; i < x.rank; ++i) size *= x.shape[i];
+  return size;
+}
+
+std::string text_of(const Extents& e, bool along_m, bool along_n) {
+  const int64_t row[] = {1, e.n}, column[] = {e.m, 1};
+  if (along_n && along_m) {
+    return shape_text(&e.n, 1) + ", " + shape_text(row, 2) + " or " + shape_text(column, 2);
+  }
+  return along_n ? shape_text(&e.n, 1) + " or " + shape_text(row, 2)
+                 : shape_text(&e.m, 1) + " or " + shape_text(column, 2);
+}
+
+// The axis of D that a vector goes along: 'n' for (n,) and (..., 1, n), 'm' for (..., m, 1); 0 where it is neither.
+char axis_of(const Operand& x, const Extents& e) {
+  if (x.rank == 1) return x.shape[0] == e.n ? 'n' : 0;
+  if (x.rank < 2) return 0;
+  const int64_t rows = x.shape[x.rank - 2], cols = x.shape[x.rank - 1];
+  return rows == 1 && cols == e.n ? 'n' : rows == e.m && cols == 1 ? 'm' : 0;
+}
+
+// A vector as a matrix that repeats it along the other axis.
+Matrix vector_of(const Operand& x, char axis) {
+  const int64_t stride = x.rank == 1 || axis == 'n' ? x.strides[x.rank - 1] : x.strides[x.rank - 2];
+  return {x.data, x.dtype, axis == 'm' ? stride : 0, axis == 'n' ? stride : 0, 0};
+}
+
+// ------------------------------------------------------------------------------------------------ factors
+
+void check_one(const Operand& x, Dtype dtype, const char* otherwise) {
+  if (size_of(x) != 1) refuse(found(x) + "; expected " + otherwise);
+  check_dtype(x, std::initializer_list<Dtype>{dtype});
+}
+
+Scalar factor(const Request& r, Role role, const char* name, const Scalar& number, Dtype accumulator) {
+  if (const Operand* x = r.at(role)) {
+    check_one(*x, scalar_dtype(accumulator), "a number or an array of one element");
+    return {1, 0, x->data};
+  }
+  if (number.imaginary != 0 && !is_complex(accumulator)) {
+    refuse_dtype(std::string(name) + " is complex; expected a real number for real operands");
+  }
+  return number;
+}
+
+bool is_integral(const Scalar& x) {
+  return !x.device && x.imaginary == 0 && x.value == std::rint(x.value) && std::abs(x.value) < 2147483648.0;
+}
+
+// A scale of the rows of A ('m') or the columns of B ('n'): one factor, or one for each.
+char read_scale(const Operand& x, char axis, const Extents& e, Dtype accumulator, Matrix& scale, Parts& parts,
+                int64_t Shift::* shift) {
+  check_dtype(x, std::initializer_list<Dtype>{scalar_dtype(accumulator)});
+  if (size_of(x) == 1) {
+    scale = {x.data, x.dtype, 0, 0, 0};
+    return 's';
+  }
+  const bool fits = x.rank == 1 ? x.shape[0] == (axis == 'm' ? e.m : e.n) : axis_of(x, e) == axis;
+  if (!fits || !batch_fits(x, std::min(x.rank, 2), e)) {
+    refuse(found(x) + "; expected one element, " + text_of(e, axis == 'm', axis == 'n'));
+  }
+  scale = vector_of(x, axis);
+  parts.add(scale, shift, x, std::min(x.rank, 2), e);
+  return (axis == 'm' ? scale.row : scale.col) == 1 ? 'v' : 'x';
+}
+
+void read_factors(const Request& r, Call& call) {
+  Problem& p = call.problem;
+  Epilogue& e = call.epilogue;
+  e.alpha = factor(r, Role::alpha, "alpha", r.alpha, p.accumulator);
+  e.beta = !r.at(Role::c) ? Scalar{0} : r.has_beta ? factor(r, Role::beta, "beta", r.beta, p.accumulator) : Scalar{1};
+  e.scale_out = factor(r, Role::scale_out, "scale_out", r.scale_out, p.accumulator);
+  if (e.alpha.device && (r.has_scale_a || r.has_scale_b)) {
+    refuse(std::string("alpha is an array but ") + (r.has_scale_a ? "scale_a" : "scale_b") +
+           " is a number; pass both as arrays or both as numbers");
+  }
+  e.alpha.value *= r.scale_a * r.scale_b;
+}
+
+// After read_factors. What is not read is left out.
+void read_product(const Request& r, const Extents& e, Call& call, Parts& parts) {
+  Problem& p = call.problem;
+  Epilogue& epilogue = call.epilogue;
+  const Scalar& alpha = epilogue.alpha;
+  p.empty_product = e.k == 0 || (!alpha.device && alpha.value == 0 && alpha.imaginary == 0);
+  const Operand *a = r.at(Role::scale_a), *b = r.at(Role::scale_b);
+  if (a) p.scale_a = read_scale(*a, 'm', e, p.accumulator, epilogue.scale_a, parts, &Shift::scale_a);
+  if (b) p.scale_b = read_scale(*b, 'n', e, p.accumulator, epilogue.scale_b, parts, &Shift::scale_b);
+  if (p.empty_product) {
+    epilogue.alpha = {0};
+    epilogue.scale_a = epilogue.scale_b = {};
+    p.scale_a = p.scale_b = 0;
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ operands like D
+
+void read_c(const Request& r, const Extents& e, Call& call, Parts& parts) {
+  const Operand* c = r.at(Role::c);
+  if (!c) {
+    if (r.has_beta) refuse("beta is given but c is not");
+    return;
+  }
+  check_result_shape(*c, e, true);
+  check_elements(*c, call.problem);
+  const Scalar& beta = call.epilogue.beta;
+  if (!beta.device && beta.value == 0 && beta.imaginary == 0) return;
+  call.problem.c = c->dtype;
+  call.epilogue.c = matrix_of(*c, e.no_rows, e.no_cols);
+  parts.add(call.epilogue.c, &Shift::c, *c, e.core(), e);
+}
+
+void read_bias(const Operand& x, const Extents& e, Call& call, Parts& parts) {
+  Problem& p = call.problem;
+  p.bias_axis = axis_of(x, e);
+  const int core = std::min(x.rank, 2);
+  if (!p.bias_axis || !batch_fits(x, core, e)) refuse(found(x) + "; expected " + text_of(e, true, true));
+  if (is_complex(p.accumulator)) {
+    check_dtype(x, std::initializer_list<Dtype>{p.d, p.accumulator});
+  } else if (is_integer(p.d)) {
+    check_dtype(x, std::initializer_list<Dtype>{Dtype::f32, Dtype::s32});
+  } else {
+    const Dtype wide = p.accumulator == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+    check_dtype(x, std::initializer_list<Dtype>{p.d, Dtype::f32, wide});
+  }
+  p.bias = x.dtype;
+  call.epilogue.bias = vector_of(x, p.bias_axis);
+  parts.add(call.epilogue.bias, &Shift::bias, x, core, e);
+}
+
+void read_gate(const Operand& x, const Request& r, const Extents& e, Call& call, Parts& parts) {
+  if (kActivations[int(r.activation)].derivative) {
+    refuse(std::string("gate is given with activation='") + kActivations[int(r.activation)].name +
+           "'; a derivative takes no gate");
+  }
+  check_result_shape(x, e, true);
+  check_elements(x, call.problem);
+  call.problem.gate = x.dtype;
+  call.epilogue.gate = matrix_of(x, e.no_rows, e.no_cols);
+  parts.add(call.epilogue.gate, &Shift::gate, x, e.core(), e);
+}
+
+void read_aux(const Operand& x, const Request& r, const Extents& e, Call& call, Parts& parts) {
+  const bool read = kActivations[int(r.activation)].derivative;
+  check_result_shape(x, e, read);
+  check_elements(x, call.problem);
+  if (!read && x.readonly) refuse("aux is read-only");
+  call.problem.aux = x.dtype;
+  call.epilogue.aux = matrix_of(x, e.no_rows, e.no_cols);
+  parts.add(call.epilogue.aux, &Shift::aux, x, e.core(), e);
+}
+
+void read_bias_grad(const Operand& x, const Extents& e, Call& call) {
+  Problem& p = call.problem;
+  p.bias_grad_axis = x.rank <= 2 ? axis_of(x, e) : 0;
+  if (!p.bias_grad_axis) refuse(found(x) + "; expected " + text_of(e, true, true));
+  check_dtype(x, std::initializer_list<Dtype>{is_integer(p.d) ? Dtype::none : p.d, Dtype::f32, Dtype::f64});
+  if (x.readonly) refuse("bias_grad is read-only");
+  p.bias_grad = x.dtype;
+  call.epilogue.bias_grad = vector_of(x, p.bias_grad_axis);
+}
+
+// What complex operands and lists of matrices do not go with.
+void check_combination(const Request& r, const Problem& p) {
+  const bool complex = is_complex(p.accumulator);
+  const std::string operands = dtype_name(p.a);
+  if (complex && r.activation != Activation::identity) {
+    refuse_dtype(std::string("activation='") + kActivations[int(r.activation)].name + "' is of real numbers; a is " +
+                 operands);
+  }
+  const char* scale = r.has_scale_a ? "scale_a" : r.has_scale_b ? "scale_b" : r.has_scale_out ? "scale_out" : nullptr;
+  for (Role role : {Role::gate, Role::aux, Role::scale_a, Role::scale_b, Role::scale_out, Role::bias_grad}) {
+    const Operand* x = r.at(role);
+    if (complex && (x || scale)) {
+      refuse_dtype(std::string(scale ? scale : x->name) + " is given but a is " + operands +
+                   "; complex operands take alpha, beta, c and bias");
+    }
+    if (x && r.lists && (role == Role::gate || role == Role::aux || role == Role::bias_grad)) {
+      refuse(std::string(x->name) +
+             " is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");
+    }
+  }
+  for (Role role : {Role::bias, Role::scale_a, Role::scale_b}) {
+    const Operand* x = r.at(role);
+    if (x && r.lists && x->rank > 2) {
+      refuse(found(*x) + "; lists of matrices share one vector, which has 1 or 2 dimensions");
+    }
+  }
+  const char* derivative = kActivations[int(r.activation)].name;
+  if (kActivations[int(r.activation)].derivative && !r.at(Role::aux)) {
+    refuse(std::string("activation='") + derivative + "' needs aux, where " + (derivative + 2) + " was evaluated");
+  }
+}
+
+}  // namespace
+
+std::string found_dtype(const Operand& x) { return std::string(x.name) + " is " + dtype_name(x.dtype); }
+
+void read_epilogue(const Request& r, const Extents& e, Call& call, Parts& parts) {
+  Problem& p = call.problem;
+  Epilogue& epilogue = call.epilogue;
+  check_combination(r, p);
+  read_factors(r, call);
+  read_product(r, e, call, parts);
+  read_c(r, e, call, parts);
+  if (const Operand* x = r.at(Role::bias)) read_bias(*x, e, call, parts);
+  if (const Operand* x = r.at(Role::gate)) read_gate(*x, r, e, call, parts);
+  if (const Operand* x = r.at(Role::aux)) read_aux(*x, r, e, call, parts);
+  if (const Operand* x = r.at(Role::bias_grad)) read_bias_grad(*x, e, call);
+  p.activation = epilogue.activation = r.activation;
+  epilogue.parameters[0] = r.parameters[0], epilogue.parameters[1] = r.parameters[1];
+  p.device_alpha = epilogue.alpha.device;
+  p.device_beta = epilogue.beta.device;
+  p.scale_out = epilogue.scale_out.device ? 's' : epilogue.scale_out.value != 1 ? 'h' : 0;
+  p.integral = is_integral(epilogue.alpha) && is_integral(epilogue.beta) && !p.scale_a && !p.scale_b && !p.scale_out;
+}
+
+}  // namespace cutlass_py

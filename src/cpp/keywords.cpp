@@ -1,0 +1,208 @@
+#include "keywords.h"
+
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "metadata.h"
+
+namespace cutlass_py {
+namespace {
+
+[[noreturn]] void refuse_value(const std::string& text) { throw std::invalid_argument("gemm: " + text); }
+[[noreturn]] void refuse_type(const std::string& text) { throw nb::type_error(("gemm: " + text).c_str()); }
+
+std::string type_of(nb::handle value) {
+  return nb::cast<std::string>(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()))).attr("__name__"));
+}
+
+// ------------------------------------------------------------------------------------------------ numbers
+
+bool is_array(nb::handle value) {
+  if (PyFloat_CheckExact(value.ptr()) || PyLong_CheckExact(value.ptr())) return false;
+  return nb::hasattr(value, "__dlpack__") || nb::isinstance<TensorSpec>(value) || nb::isinstance<TypedView>(value);
+}
+
+double real_number(nb::handle value, const char* name) {
+  // NumPy's complex scalars would convert, and lose a part.
+  const bool complex = !PyFloat_CheckExact(value.ptr()) && type_of(value).rfind("complex", 0) == 0;
+  const double number = complex ? -1.0 : PyFloat_AsDouble(value.ptr());
+  if (complex || (number == -1.0 && PyErr_Occurred())) {
+    const bool overflow = PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_OverflowError);
+    PyErr_Clear();
+    if (overflow) refuse_value(std::string(name) + " is too large for a float");
+    refuse_type(std::string(name) + " is a " + type_of(value) + "; expected a number");
+  }
+  return number;
+}
+
+Scalar complex_number(nb::handle value, const char* name) {
+  PyObject* number = PyUnicode_Check(value.ptr())
+                         ? nullptr
+                         : PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyComplex_Type), value.ptr(),
+                                                        static_cast<PyObject*>(nullptr));
+  if (!number) {
+    PyErr_Clear();
+    refuse_type(std::string(name) + " is a " + type_of(value) + "; expected a number");
+  }
+  nb::object owner = nb::steal(number);
+  return {PyComplex_RealAsDouble(number), PyComplex_ImagAsDouble(number), nullptr};
+}
+
+// A factor that is no array.
+Scalar scalar_from(nb::handle value, const char* name, bool complex) {
+  if (PyFloat_CheckExact(value.ptr())) return {PyFloat_AsDouble(value.ptr()), 0, nullptr};
+  return complex ? complex_number(value, name) : Scalar{real_number(value, name), 0, nullptr};
+}
+
+void read_factors(const Operands& operands, const Keywords& keywords, Request& r) {
+  const bool complex = is_complex(operands[Role::a]->operand.dtype);
+  if (!operands[Role::alpha]) r.alpha = scalar_from(keywords.alpha, "alpha", complex);
+  r.has_beta = !keywords.beta.is_none();
+  if (r.has_beta && !operands[Role::beta]) r.beta = scalar_from(keywords.beta, "beta", complex);
+  auto scale = [&](Role role, nb::handle value, const char* name, double& number) {
+    if (value.is_none() || operands[role]) return false;
+    number = real_number(value, name);
+    return true;
+  };
+  r.has_scale_a = scale(Role::scale_a, keywords.scale_a, "scale_a", r.scale_a);
+  r.has_scale_b = scale(Role::scale_b, keywords.scale_b, "scale_b", r.scale_b);
+  r.has_scale_out = scale(Role::scale_out, keywords.scale_out, "scale_out", r.scale_out.value);
+}
+
+// ------------------------------------------------------------------------------------------------ names
+
+const char* text_from(nb::handle value, const char* name, const char* example) {
+  const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), nullptr);
+  if (text) return text;
+  PyErr_Clear();  // lone surrogates
+  refuse_value(std::string(name) + " is no valid text; expected a name such as " + example);
+}
+
+bool needs_parameters(const ActivationRow& row) {
+  return row.parameter_count && (std::isnan(row.defaults[0]) || std::isnan(row.defaults[1]));
+}
+
+int activation_number(const char* name) {
+  std::string known;
+  for (int i = 0; i < kActivationCount; ++i) {
+    if (!std::strcmp(kActivations[i].name, name)) return i;
+    if (!needs_parameters(kActivations[i])) known += (i ? ", '" : "'") + std::string(kActivations[i].name) + "'";
+  }
+  refuse_value(std::string("activation='") + name + "' is not one of " + known + ", clamp(low, high)");
+}
+
+void read_activation_name(const char* name, Request& r) {
+  const int number = activation_number(name);
+  const ActivationRow& row = kActivations[number];
+  if (needs_parameters(row)) {
+    refuse_value(std::string("activation='") + name + "' has parameters; expected cutlass_py." + name + "(" +
+                 row.parameters[0] + (row.parameter_count > 1 ? std::string(", ") + row.parameters[1] : "") + ")");
+  }
+  r.activation = Activation(number);
+  std::copy(row.defaults, row.defaults + 2, r.parameters);
+}
+
+// activations.py's Activation: a name and a tuple of parameters.
+void read_activation_object(nb::handle value, Request& r) {
+  nb::object name = nb::getattr(value, "name", nb::none()), given = nb::getattr(value, "parameters", nb::none());
+  if (!PyUnicode_Check(name.ptr()) || !PyTuple_Check(given.ptr())) {
+    refuse_type("activation is a " + type_of(value) +
+                "; expected a name such as 'gelu', or what cutlass_py.leaky_relu " + "or clamp return");
+  }
+  const int number = activation_number(text_from(name, "activation", "'gelu'"));
+  const size_t count = nb::len(given);
+  if (count != size_t(kActivations[number].parameter_count)) {
+    refuse_value(std::string("activation ") + kActivations[number].name + " has " +
+                 std::to_string(kActivations[number].parameter_count) + " parameters; found " + std::to_string(count));
+  }
+  r.activation = Activation(number);
+  for (size_t i = 0; i < count; ++i) r.parameters[i] = float(real_number(given[i], "a parameter of activation"));
+}
+
+void read_activation(nb::handle value, Request& r) {
+  if (value.is_none()) return;
+  if (!PyUnicode_Check(value.ptr())) return read_activation_object(value, r);
+  read_activation_name(text_from(value, "activation", "'gelu'"), r);
+}
+
+int16_t splits_from(nb::handle value) {
+  if (value.is_none()) return 0;
+  if (PyUnicode_Check(value.ptr())) {
+    const char* text = text_from(value, "splits", "'stream'");
+    if (!std::strcmp(text, "stream")) return -1;
+    refuse_value(std::string("splits='") + text + "' is not 'stream'");
+  }
+  if (!PyIndex_Check(value.ptr()) || PyBool_Check(value.ptr())) {
+    refuse_type("splits is a " + type_of(value) + "; expected a number of parts of k, or 'stream'");
+  }
+  const long long parts = PyLong_AsLongLong(nb::int_(value).ptr());
+  PyErr_Clear();
+  if (parts < 1 || parts > 32767) {
+    refuse_value("splits is " + nb::cast<std::string>(nb::str(value)) + "; expected 1 to 32767, or 'stream'");
+  }
+  return int16_t(parts);
+}
+
+bool deterministic_from(nb::handle value) {
+  if (value.ptr() == Py_False || value.ptr() == Py_True) return value.ptr() == Py_True;
+  refuse_type("deterministic is a " + type_of(value) + "; expected True or False");
+}
+
+void check_mutable(const Operands& operands, Role role) {
+  const View* view = operands[role];
+  if (!view || view->type->mutable_) return;
+  refuse_type(std::string(view->operand.name) + " is a JAX array, which is immutable" +
+              (role == Role::out ? "; use the returned array instead" : ""));
+}
+
+}  // namespace
+
+void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keywords& k) {
+  auto open = [&](Role role, nb::handle value, const char* name) {
+    if (!value.is_none()) operands.open(role, value, name);
+  };
+  auto open_array = [&](Role role, nb::handle value, const char* name) {
+    if (!value.is_none() && is_array(value)) operands.open(role, value, name);
+  };
+  operands.open(Role::a, a, "a");
+  operands.open(Role::b, b, "b");
+  open(Role::c, k.c, "c");
+  open(Role::bias, k.bias, "bias");
+  open(Role::gate, k.gate, "gate");
+  open(Role::aux, k.aux, "aux");
+  open_array(Role::scale_a, k.scale_a, "scale_a");
+  open_array(Role::scale_b, k.scale_b, "scale_b");
+  open_array(Role::alpha, k.alpha, "alpha");
+  open_array(Role::beta, k.beta, "beta");
+  open_array(Role::scale_out, k.scale_out, "scale_out");
+  open(Role::bias_grad, k.bias_grad, "bias_grad");
+  open(Role::out, k.out, "out");
+  check_mutable(operands, Role::out);
+  check_mutable(operands, Role::bias_grad);
+}
+
+Request request_from(Operands& operands, const Keywords& keywords) {
+  Request r;
+  read_factors(operands, keywords, r);
+  read_activation(keywords.activation, r);
+  if (!keywords.compute.is_none()) {
+    if (!PyUnicode_Check(keywords.compute.ptr())) refuse_type("compute must be a string such as 'tf32'");
+    r.compute = text_from(keywords.compute, "compute", "'tf32'");
+  }
+  if (!keywords.out_dtype.is_none()) r.out_dtype = dtype_from(keywords.out_dtype, "out_dtype");
+  r.splits = splits_from(keywords.splits);
+  r.deterministic = deterministic_from(keywords.deterministic);
+  if (!kActivations[int(r.activation)].derivative) check_mutable(operands, Role::aux);
+  operands.describe(r);
+  return r;
+}
+
+int32_t kernel_number(nb::handle kernel) {
+  if (kernel.is_none()) return -1;
+  return nb::cast<int32_t>(nb::module_::import_("cutlass_py.kernels").attr("number_of")(kernel));
+}
+
+}  // namespace cutlass_py

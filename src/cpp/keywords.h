@@ -1,0 +1,27 @@
+// The keywords of gemm that are no arrays: numbers, names and switches.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "operands.h"
+
+namespace cutlass_py {
+
+namespace nb = nanobind;
+
+// As Python hands them over; None stands for "not given".
+struct Keywords {
+  nb::handle out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad, compute,
+      out_dtype, splits, deterministic, kernel, stream;
+};
+
+// Opens every array among the operands and keywords. Destinations must be mutable.
+void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keywords& keywords);
+
+// Everything else, and the operands by role; these are complete by now.
+Request request_from(Operands& operands, const Keywords& keywords);
+
+// The kernel asked for, as kernels.py numbers it; -1 for None.
+int32_t kernel_number(nb::handle kernel);
+
+}  // namespace cutlass_py

@@ -1,0 +1,109 @@
+#include "operands.h"
+
+#include <algorithm>
+
+namespace cutlass_py {
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) { throw std::invalid_argument("gemm: " + text); }
+
+// The step between addresses that lie evenly, in bytes; -1 where they do not, or where no batch stride says it.
+int64_t even_step(const std::vector<void*>& addresses, int64_t size) {
+  constexpr int64_t most = int64_t(1) << 40;  // of a TMA stride
+  auto step = [&](size_t i) { return static_cast<char*>(addresses[i]) - static_cast<char*>(addresses[i - 1]); };
+  if (addresses.size() == 1) return 0;
+  for (size_t i = 2; i < addresses.size(); ++i) {
+    if (step(i) != step(1)) return -1;
+  }
+  return step(1) >= 0 && step(1) < most && step(1) % size == 0 ? step(1) : -1;
+}
+
+bool alike(const Operand& x, const Operand& y) {
+  if (x.dtype != y.dtype || !std::equal(x.shape, x.shape + 2, y.shape)) return false;
+  for (int i = 0; i < 2; ++i) {
+    if (x.shape[i] > 1 && x.strides[i] != y.strides[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void Operands::open(Role role, nb::handle object, const char* name) {
+  const bool listable = role == Role::a || role == Role::b || role == Role::c || role == Role::out;
+  if (listable && (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()))) return open_list(role, object, name);
+  View& view = storage_[int(role)].emplace();
+  views_[int(role)] = &view;
+  view.open(object, name);
+}
+
+void Operands::open_list(Role role, nb::handle object, const char* name) {
+  auto list = std::make_unique<List>();
+  list->name = name;
+  nb::object given = nb::steal(PySequence_Tuple(object.ptr()));
+  for (size_t i = 0, length = nb::len(given); i < length; ++i) {
+    Matrix& matrix = list->matrices.emplace_back();
+    matrix.name = std::string(name) + "[" + std::to_string(i) + "]";
+    matrix.view.open(given[i], matrix.name.c_str());
+  }
+  if (list->matrices.empty()) refuse(std::string(name) + " is an empty list; expected one matrix or more");
+  views_[int(role)] = &list->matrices.front().view;
+  lists_[int(role)] = std::move(list);
+}
+
+bool Operands::has_lists() const {
+  return std::any_of(std::begin(lists_), std::end(lists_), [](const auto& list) { return bool(list); });
+}
+
+void Operands::List::join() {
+  const Operand& first = matrices.front().view.operand;
+  joined = first;
+  joined.name = name;
+  for (const Matrix& matrix : matrices) {
+    const Operand& x = matrix.view.operand;
+    if (x.rank != 2) refuse(found(x) + "; expected 2 dimensions: lists hold matrices");
+    if (!alike(x, first)) {
+      refuse(found(x) + " of " + dtype_name(x.dtype) + " but " + found(first) + " of " + dtype_name(first.dtype) +
+             "; the matrices of a list agree in shape, dtype and strides");
+    }
+    joined.readonly |= x.readonly;
+    addresses.push_back(x.data);
+  }
+  const int64_t size = dtype_size(first.dtype), step = even_step(addresses, size);
+  const int64_t shape[] = {int64_t(addresses.size()), first.shape[0], first.shape[1]};
+  const int64_t strides[] = {step < 0 ? 0 : step / size, first.strides[0], first.strides[1]};
+  joined.rank = 3;
+  std::copy(shape, shape + 3, joined.shape);
+  std::copy(strides, strides + 3, joined.strides);
+  if (step < 0) joined.list = &addresses;
+}
+
+// Lists go with lists of the same length, and with one matrix that all share.
+void Operands::check_lists() const {
+  const List* first = lists_[int(lists_[int(Role::a)] ? Role::a : Role::b)].get();
+  for (Role role : {Role::a, Role::b, Role::c, Role::out}) {
+    const View* view = views_[int(role)];
+    if (!view) continue;
+    if (const List* list = lists_[int(role)].get()) {
+      if (!first) refuse(std::string(list->name) + " is a list but neither a nor b is one");
+      if (list->matrices.size() == first->matrices.size()) continue;
+      refuse(std::string(list->name) + " is a list of " + std::to_string(list->matrices.size()) + " matrices but " +
+             first->name + " is one of " + std::to_string(first->matrices.size()) + "; expected equal lengths");
+    } else if (role == Role::out) {
+      refuse(std::string("out is an array but ") + first->name + " is a list; expected a list of " +
+             std::to_string(first->matrices.size()) + " matrices");
+    } else if (view->operand.rank != 2) {
+      refuse(found(view->operand) + "; expected 2 dimensions beside a list of matrices");
+    }
+  }
+}
+
+void Operands::describe(Request& request) {
+  request.lists = has_lists();
+  if (request.lists) check_lists();
+  for (int i = 0; i < kRoles; ++i) {
+    if (lists_[i]) lists_[i]->join();
+    request.operands[i] = lists_[i] ? &lists_[i]->joined : views_[i] ? &views_[i]->operand : nullptr;
+  }
+}
+
+}  // namespace cutlass_py

@@ -1,0 +1,176 @@
+// What a call writes overlaps neither itself nor what else it touches, except element for element where that is safe.
+#include <algorithm>
+#include <cstdlib>
+
+#include "canonical.h"
+
+namespace cutlass_py {
+namespace {
+
+struct Range {
+  uintptr_t first, last;  // bytes, last exclusive; empty where both are equal
+};
+
+// The bytes of one matrix of a list, or of a whole operand.
+Range range_of(const Operand& x) {
+  int64_t low = 0, high = 0;
+  for (int i = x.list ? 1 : 0; i < x.rank; ++i) {
+    if (x.shape[i] == 0) return {0, 0};
+    (x.strides[i] < 0 ? low : high) += (x.shape[i] - 1) * x.strides[i];
+  }
+  const int64_t size = dtype_size(x.dtype);
+  const auto base = reinterpret_cast<uintptr_t>(x.data);
+  return {base + uintptr_t(low * size), base + uintptr_t((high + 1) * size)};
+}
+
+bool intersect(const Range& x, const Range& y) { return x.first < y.last && y.first < x.last; }
+
+// Two elements of one destination at one place.
+bool self_overlapping(const Operand& x) {
+  std::pair<int64_t, int64_t> dims[kMaxRank];
+  int count = 0;
+  for (int i = x.list ? 1 : 0; i < x.rank; ++i) {
+    if (x.shape[i] == 0) return false;
+    if (x.shape[i] > 1) dims[count++] = {std::abs(x.strides[i]), x.shape[i]};
+  }
+  std::sort(dims, dims + count);
+  int64_t span = 1;  // elements covered by the dimensions so far
+  for (int i = 0; i < count; ++i) {
+    auto [stride, extent] = dims[i];
+    if (stride < span) return true;
+    span += stride * (extent - 1);
+  }
+  return false;
+}
+
+// The same elements in the same order, missing dimensions in front aside.
+bool same_elements(const Operand& x, const Operand& y) {
+  if (x.data != y.data || x.dtype != y.dtype || bool(x.list) != bool(y.list)) return false;
+  if (x.list && *x.list != *y.list) return false;
+  for (int back = 1; back <= std::max(x.rank, y.rank); ++back) {
+    const int i = x.rank - back, j = y.rank - back;
+    const int64_t extent = i < 0 ? 1 : x.shape[i];
+    if (extent != (j < 0 ? 1 : y.shape[j])) return false;
+    if (extent > 1 && !(x.list && i == 0) && x.strides[i] != y.strides[j]) return false;
+  }
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------ lists
+
+struct Member {
+  Range range;
+  size_t index;
+};
+
+// Of a list, of a batch of matrices, or of one.
+std::vector<Member> members_of(const Operand& x) {
+  Operand first = x;
+  const bool several = x.rank == 3;
+  if (several) first.shape[0] = 1;
+  const Range range = range_of(first);
+  const size_t count = several ? size_t(x.shape[0]) : 1;
+  std::vector<Member> members;
+  for (size_t i = 0; i < count; ++i) {
+    const uintptr_t moved = x.list    ? reinterpret_cast<uintptr_t>((*x.list)[i]) - reinterpret_cast<uintptr_t>(x.data)
+                            : several ? i * uintptr_t(x.strides[0] * dtype_size(x.dtype))
+                                      : 0;
+    members.push_back({{range.first + moved, range.last + moved}, i});
+  }
+  std::sort(members.begin(), members.end(),
+            [](const Member& p, const Member& q) { return p.range.first < q.range.first; });
+  return members;
+}
+
+// Matrices that do not lie evenly are told apart by the bytes they span alone.
+bool lists_intersect(const Operand& written, const Operand& other, bool in_place) {
+  const std::vector<Member> left = members_of(written), right = members_of(other);
+  size_t from = 0;
+  for (const Member& x : left) {
+    while (from < right.size() && right[from].range.last <= x.range.first) ++from;
+    for (size_t j = from; j < right.size() && right[j].range.first < x.range.last; ++j) {
+      if (intersect(x.range, right[j].range) && !(in_place && x.index == right[j].index)) return true;
+    }
+  }
+  return false;
+}
+
+bool list_overlaps_itself(const Operand& x) {
+  if (!x.list) return false;
+  const std::vector<Member> members = members_of(x);
+  for (size_t i = 1; i < members.size(); ++i) {
+    if (intersect(members[i - 1].range, members[i].range)) return true;
+  }
+  return false;
+}
+
+// ------------------------------------------------------------------------------------------------ the call
+
+bool written(const Request& r, Role role) {
+  if (role == Role::aux) return !kActivations[int(r.activation)].derivative;
+  return role == Role::out || role == Role::bias_grad;
+}
+
+bool may_be_in_place(const Request& r, Role role) {
+  return role == Role::c || role == Role::gate || (role == Role::aux && !written(r, role));
+}
+
+// beta = 0 does not read C.
+bool is_touched(const Call& call, Role role) { return role != Role::c || call.problem.has_c(); }
+
+void compare(const Request& r, Call& call, Role role, const Operand& x, Role other_role, const Operand& y) {
+  const bool in_place = role == Role::out && may_be_in_place(r, other_role) && same_elements(x, y);
+  auto message = [&] {
+    const char* exception = role == Role::out ? "; it may only be c, gate or a read aux itself, element for element"
+                                              : "; what is written has memory of its own";
+    return std::string("gemm: ") + x.name + " shares elements with " + y.name + exception;
+  };
+  if (x.list || y.list) {
+    if (lists_intersect(x, y, in_place)) throw std::invalid_argument(message());
+  } else if (!in_place && !surely_disjoint(x, y)) {
+    call.suspects.push_back({&x, &y, message()});
+  }
+}
+
+}  // namespace
+
+bool surely_disjoint(const Operand& x, const Operand& y) {
+  const Range rx = range_of(x), ry = range_of(y);
+  if (!intersect(rx, ry)) return true;
+  // Column slices of one buffer: the same pitch, and byte intervals that stay apart modulo it.
+  if (x.rank < 2 || y.rank < 2) return false;
+  const int64_t x_size = dtype_size(x.dtype), y_size = dtype_size(y.dtype);
+  const int64_t pitch = x.strides[x.rank - 2] * x_size;
+  if (x.strides[x.rank - 1] != 1 || y.strides[y.rank - 1] != 1) return false;
+  if (pitch <= 0 || pitch != y.strides[y.rank - 2] * y_size) return false;
+  for (const Operand* each : {&x, &y}) {
+    for (int i = 0; i < each->rank - 2; ++i) {
+      if (each->strides[i] * dtype_size(each->dtype) % pitch != 0) return false;
+    }
+  }
+  const auto from = int64_t(reinterpret_cast<uintptr_t>(x.data)), to = int64_t(reinterpret_cast<uintptr_t>(y.data));
+  const int64_t offset = ((to - from) % pitch + pitch) % pitch;
+  return offset >= x.shape[x.rank - 1] * x_size && offset + y.shape[y.rank - 1] * y_size <= pitch;
+}
+
+void check_overlap(const Request& r, Call& call) {
+  for (const Operand* x : r.operands) {
+    if (x && x->metadata_only) return;
+  }
+  for (Role role : {Role::out, Role::aux, Role::bias_grad}) {
+    const Operand* x = r.at(role);
+    if (!x || !written(r, role)) continue;
+    if (self_overlapping(*x) || list_overlaps_itself(*x)) {
+      refuse(std::string(x->name) + " overlaps itself: it has a stride of 0 or interleaved rows");
+    }
+    for (int i = 0; i < kRoles; ++i) {
+      const Role other = Role(i);
+      const Operand* y = r.operands[i];
+      if (!y || y == x || !is_touched(call, other)) continue;
+      if (written(r, other) && other > role) continue;  // compared the other way round
+      compare(r, call, role, *x, other, *y);
+    }
+  }
+}
+
+}  // namespace cutlass_py

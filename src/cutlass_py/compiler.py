@@ -1,0 +1,259 @@
+"""Kernels compiled on demand: what a library is made from, nvcc's command line, and the context that allows it.
+
+The source is that of the built set, the flags too (families.py); only the time differs. One library holds one kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache as remember
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from . import _core, cache, families, toolkit
+from .errors import CompileError
+from .families import FAMILIES, KernelConfig
+from .gpu import capabilities
+
+_INSTALL = "pip install 'cutlass_py[jit]'"
+# As CMake compiles the built set: only cutlass_py_library is exported, and the runtime is the library's own.
+_SHARED = (
+    "-std=c++17",
+    "-O3",
+    "-shared",
+    "-cudart=static",
+    "-Xcompiler=-fPIC,-fvisibility=hidden,-fvisibility-inlines-hidden",
+    "-Xlinker=--exclude-libs=ALL",
+)
+
+
+@contextmanager
+def jit() -> Iterator[None]:
+    """Within it, calls of this thread choose among all declared kernels and compile the one they choose.
+
+    Outside of it `gemm` takes kernels that are there, and compiles only one that is asked for by name.
+
+    Raises:
+        CompileError: from a call within it, as Kernel.compile does.
+    """
+    before = _core.allow_jit(True)
+    try:
+        yield
+    finally:
+        _core.allow_jit(before)
+
+
+# ---------------------------------------------------------------------------------------------------- what is compiled
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that a library is made from, but for the compiler. `entry` begins its name in the cache."""
+
+    kernel: str
+    source: str
+    flags: tuple[str, ...]
+    include: tuple[Path, ...]
+
+    @property
+    def entry(self) -> str:
+        """The kernel's name and a digest of all the rest; of headers by content, so that it holds on every machine."""
+        added = [os.environ.get(name) for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")]  # nvcc reads them
+        parts = [self.source, self.flags, added, _headers(self.include), _version(), platform.machine()]
+        return f"{self.kernel}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
+
+
+def recipe(config: KernelConfig) -> Recipe:
+    """How a kernel is compiled for the devices that are here.
+
+    Raises:
+        CompileError: the headers are missing.
+    """
+    family = FAMILIES[config.family]
+    source = f"{families.source([config])}\n{families.library([config], elementwise=False)}"
+    flags = families.flags(family, family.gencode_for(capabilities()))
+    return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
+
+
+def _version() -> str:
+    try:
+        return version("cutlass_py")
+    except PackageNotFoundError:  # a source tree on the path
+        return "none"
+
+
+def _include(kernel: str) -> tuple[Path, ...]:
+    """The headers that were installed with the package, else CUTLASS_PY_INCLUDE, which source trees set."""
+    places = [Path(_core.__file__).parent / "include"]
+    if not (places[0] / "kernel.h").is_file():
+        places += [Path(entry) for entry in os.environ.get("CUTLASS_PY_INCLUDE", "").split(os.pathsep) if entry]
+    for header in ("kernel.h", "gemm/common.cuh", "cutlass/version.h"):
+        if not any((place / header).is_file() for place in places):
+            raise CompileError(
+                f"gemm: cannot compile {kernel}: {header} is not in {', '.join(map(str, places))}. A package that is "
+                "built with CUDA has it; for a source tree set CUTLASS_PY_INCLUDE"
+            )
+    return tuple(place for place in places if place.is_dir())
+
+
+@remember
+def _headers(include: tuple[Path, ...]) -> str:
+    """Digest of this package's headers by name and content; CUTLASS's by its version."""
+    ours = next(place for place in include if (place / "kernel.h").is_file())
+    cutlass = next(place for place in include if (place / "cutlass" / "version.h").is_file())
+    files = [ours / "kernel.h", *sorted((ours / "gemm").iterdir()), cutlass / "cutlass" / "version.h"]
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.name} {len(content)} ".encode() + content)
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------------- the compiler
+
+
+def find_nvcc() -> tuple[str, str] | None:
+    """Path and version of the compiler, or None."""
+    try:
+        nvcc = toolkit.installed_nvcc()
+        if not nvcc and (root := toolkit.nvcc_wheels()):
+            nvcc = str(root / "bin" / "nvcc")
+    except ValueError as error:
+        raise CompileError(f"gemm: {error}") from None
+    if not nvcc:
+        return None
+    found = toolkit.nvcc_version(nvcc)
+    if not found:
+        raise CompileError(f"gemm: {nvcc} does not say its version")
+    return nvcc, ".".join(map(str, found))
+
+
+def find(made: Recipe) -> Path | None:
+    """The library in the cache. Without a compiler, any compiler's will do."""
+    nvcc = find_nvcc()
+    return cache.find(f"{made.entry}-nvcc{nvcc[1] if nvcc else '*'}")
+
+
+def build(made: Recipe, *, quiet: bool = False) -> Path:
+    """The library, from the cache or compiled now. Of all threads and processes one compiles it, the others wait.
+
+    Args:
+        made: of what.
+        quiet: no line of progress on a terminal.
+
+    Raises:
+        CompileError: there is no compiler, or it failed.
+    """
+    nvcc = find_nvcc()
+    if not nvcc:
+        raise CompileError(f"gemm: cannot compile {made.kernel}: {toolkit.NVCC_MISSING}: {_INSTALL}")
+    name = f"{made.entry}-nvcc{nvcc[1]}"
+    if found := cache.find(name):
+        return found
+    with cache.locked(name):
+        return cache.find(name) or cache.store(name, _compile(made, nvcc[0], quiet))
+
+
+def _compile(made: Recipe, nvcc: str, quiet: bool) -> bytes:
+    work = Path(tempfile.mkdtemp(prefix="cutlass_py-"))
+    source, library, log = (work / f"{made.kernel}.{suffix}" for suffix in ("cu", "so", "log"))
+    source.write_text(made.source, encoding="utf-8")
+    command = [nvcc, *made.flags, *(f"-I{place}" for place in made.include), "-o", str(library), str(source)]
+    if (wheels := Path(nvcc).parent.parent / "lib" / "libcudart_static.a").is_file():
+        command.append(f"-L{wheels.parent}")  # nvcc itself looks in lib64
+    try:
+        status, output = _run(command, "" if quiet else made.kernel)
+        if status == 0:
+            content = library.read_bytes()
+    except BaseException:
+        shutil.rmtree(work)
+        raise
+    if status:
+        log.write_text(f"{' '.join(command)}\n{output}", encoding="utf-8")
+        raise CompileError(
+            f"gemm: cannot compile {made.kernel}: nvcc failed with status {status}. The source is kept: {source}; "
+            f"beside it the command and all that nvcc said. It began:\n{_first_errors(output)}"
+        )
+    shutil.rmtree(work)
+    return content
+
+
+def _first_errors(output: str, most: int = 5, width: int = 200) -> str:
+    """The lines that say what is wrong, each clipped: templates spell out pages of types."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\b(error|fatal)\b(?!-)", line, re.IGNORECASE)]
+    return "\n".join(f"  {line[:width]}" for line in (errors or lines)[:most])
+
+
+def _run(command: list[str], shown: str) -> tuple[int, str]:
+    """Status and output of a command, with a line that counts seconds where somebody watches."""
+    watched = bool(shown and sys.stderr and sys.stderr.isatty())
+    began = monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            while True:
+                if watched:
+                    _line(shown, monotonic() - began)
+                try:
+                    output, _ = process.communicate(timeout=1 if watched else None)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+        except BaseException:
+            process.kill()
+            raise
+    if watched:
+        _line(shown, monotonic() - began, end="\n")
+    return process.returncode, output.decode(errors="replace")
+
+
+def _line(kernel: str, seconds: float, end: str = "") -> None:
+    room = max(shutil.get_terminal_size().columns - len("cutlass_py: compiling  ... 9999 s"), 8)
+    print(f"\rcutlass_py: compiling {kernel[:room]} ... {seconds:.0f} s", end=end, file=sys.stderr, flush=True)
+
+
+# ---------------------------------------------------------------------------------------------------- loading
+
+
+def _may_compile() -> bool:
+    value = os.environ.get("CUTLASS_PY_JIT") or "1"
+    if value not in ("0", "1"):
+        raise ValueError(f"CUTLASS_PY_JIT is {value!r}; it must be 0 or 1")
+    return value == "1"
+
+
+def load(config: KernelConfig) -> dict[str, Any]:
+    """Brings a kernel into this process, compiled if it must be; returns its facts. Every plan is made anew.
+
+    Raises:
+        CompileError: CUTLASS_PY_JIT=0 forbids to compile it, there is no compiler, or it failed.
+    """
+    made, may_compile = recipe(config), _may_compile()
+    library = find(made)
+    if not library and not may_compile:
+        raise CompileError(
+            f"gemm: kernel {config.name} is not in the built set, and CUTLASS_PY_JIT=0 forbids to compile it. "
+            f"Prebuild it: python -m cutlass_py cache build --kernel {config.name}"
+        )
+    library = library or build(made)
+    try:
+        _core.load_library(str(library))
+    except RuntimeError:
+        if not may_compile:
+            raise
+        library.unlink(missing_ok=True)  # whole, but of no use here: linked with a newer libc, say
+        _core.load_library(str(build(made)))
+    _core.clear_plans()
+    return _core.kernel_facts()[config.name]

@@ -1,0 +1,84 @@
+"""What exists, as the two tables of the README: generated from the declaration, for `python -m cutlass_py kernels`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from .families import COMPUTE, EPILOGUES, FAMILIES, LAYOUTS, PAIRS, Epilogue, KernelConfig, named
+
+_SETS = ("core", "full", "declared")
+
+
+def markdown() -> str:
+    """Both tables."""
+    return f"{_table(_kernels())}\n\n{_table(_epilogues())}"
+
+
+def _table(rows: list[list[str]]) -> str:
+    head, *body = ("| " + " | ".join(row) + " |" for row in rows)
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
+
+
+def _counts(wanted: Callable[[KernelConfig], bool]) -> list[str]:
+    return [str(sum(map(wanted, named(part).values())) or "") for part in _SETS]
+
+
+def _listed(names: Iterable[str], order: Iterable[str]) -> str:
+    names = set(names)
+    return " ".join(name for name in order if name in names)
+
+
+def _kernels() -> list[list[str]]:
+    """One row for each arithmetic of a family."""
+    rows = [["operands", "`compute`", "kernels", "on", "layouts read", "results written", *_SETS]]
+    groups: dict[tuple[str, str, str], list[KernelConfig]] = {}
+    for c in named("declared").values():
+        groups.setdefault((_operands(c), _compute(c), c.family), []).append(c)
+    for (operands, compute, name), configs in groups.items():
+        family, members = FAMILIES[name], {c.name for c in configs}
+        lowest, highest = family.cc
+        capability = f"{lowest / 10:.1f}" + ("" if lowest == highest else " and newer")
+        layouts = _listed((c.layout for c in configs), LAYOUTS)
+        results = _listed((c.d for c in configs), dict.fromkeys(c.d for c in named("declared").values()))
+        rows.append(
+            [operands, f"`{compute}`", family.title, capability, layouts, results]
+            + _counts(lambda c, members=members: c.name in members)  # type: ignore[misc]
+        )
+    return rows
+
+
+def _operands(c: KernelConfig) -> str:
+    for pair in PAIRS:
+        if c.a in pair:
+            return ", ".join(pair) + " in any pairing"
+    inputs = [name for name, row in COMPUTE.items() if any(x.operand == c.a for x in row.values())]
+    return ", ".join(inputs)
+
+
+def _compute(c: KernelConfig) -> str:
+    names = (
+        name
+        for row in COMPUTE.values()
+        for name, x in row.items()
+        if (x.operand, x.accumulator) == (c.a, c.accumulator)
+    )
+    return next(names)
+
+
+def _epilogues() -> list[list[str]]:
+    """One row for each form of a fused epilogue; its functions f by the smallest set that holds them."""
+    rows = [["fused", "operands", *(f"f in {part}" for part in _SETS)]]
+    operands = dict.fromkeys(c.a for c in named("declared").values())
+    forms: dict[str, list[Epilogue]] = {}
+    for e in EPILOGUES.values():
+        forms.setdefault(e.form("f"), []).append(e)
+    for form, epilogues in forms.items():
+        names = {e.name for e in epilogues}
+        row = [f"`{form}`", _listed((c.a for c in named("declared").values() if c.epilogue in names), operands)]
+        seen: set[str] = set()
+        for part in _SETS:
+            found = {c.epilogue for c in named(part).values() if c.epilogue in names} - seen
+            seen |= found
+            row.append(" ".join(e.activation if "f(" in form else "yes" for e in epilogues if e.name in found))
+        rows.append(row)
+    return rows

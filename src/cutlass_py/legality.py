@@ -1,0 +1,219 @@
+"""What a kernel can compute: its interface against a canonical problem, with the reason where it cannot.
+
+Legality is decided here and only here. Kernels that differ in tile, cluster or schedule alone share an interface, so a
+question is answered once for all of them. CUTLASS's own can_implement is not asked: it accepts misaligned pointers and
+refuses extents that run (docs/design.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from ._core import Problem
+from .families import ACTIVATIONS, DTYPES, EPILOGUES, FAMILIES, SCHEDULES, WIDER, Epilogue, Family, KernelConfig
+from .gpu import Gpu
+
+_TMA = 16  # bytes: addresses, rows and batches of TMA operands are multiples of it
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a kernel reaches a problem. Without detours it reads and writes the operands as they lie.
+
+    Attributes:
+        pack_a, pack_b: layout the operand is copied into first, or None.
+        scratch: dtype of a product that the elementwise kernel then finishes into out, or None.
+        detours: the reason of each, in words.
+    """
+
+    pack_a: str | None = None
+    pack_b: str | None = None
+    scratch: str | None = None
+    detours: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Interface:
+    """The part of a kernel that legality depends on.
+
+    Attributes:
+        align_ab, align_d: elements per access of A and B, and of C, D and what lies like D.
+        granules: D leaves by TMA, in whole accesses.
+        stream_k, pointers: as in Schedule; `pointers` for kernels that take nothing else.
+    """
+
+    family: Family
+    a: str
+    b: str
+    accumulator: str
+    d: str
+    bias: str
+    layout: str
+    epilogue: Epilogue
+    align_ab: int
+    align_d: int
+    granules: bool
+    stream_k: bool
+    pointers: bool
+
+    @property
+    def bytes_ab(self) -> int:
+        """Alignment of A and B."""
+        return self.align_ab * DTYPES[self.a].itemsize
+
+    @property
+    def bytes_d(self) -> int:
+        """Alignment of D and what lies like it."""
+        return self.align_d * DTYPES[self.d].itemsize
+
+    @property
+    def finishable(self) -> bool:
+        """Whether another kernel can finish the product: it is all there, not rounded and not touched."""
+        exact = self.d == ("f32" if self.accumulator in ("fast", "f16") else self.accumulator)
+        return exact and self.epilogue.name in ("linear", "linearc")
+
+    def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+        """Directly, or by packing operands and finishing D elsewhere; the reason where no detour helps."""
+        if error := self._obstacle(p, gpu):
+            return error
+        detour_a = _operand_detour("a", p.layout_a, p.align_a, self.layout[0], self.bytes_ab)
+        detour_b = _operand_detour("b", p.layout_b, p.align_b, self.layout[1], self.bytes_ab)
+        detour_d = self._epilogue_detour(p) or self._output_detour(p)
+        if p.pointers and (detour := detour_a or detour_b or detour_d):
+            return f"{detour}; lists of matrices are neither packed nor finished elsewhere"
+        if detour_d and not self.finishable:
+            return detour_d
+        return Way(
+            self.layout[0] if detour_a else None,
+            self.layout[1] if detour_b else None,
+            self.d if detour_d else None,
+            tuple(filter(None, (detour_a, detour_b, detour_d))),
+        )
+
+    def _obstacle(self, p: Problem, gpu: Gpu | None) -> str | None:
+        lowest, highest = self.family.cc
+        if gpu is None:
+            return "runs on a GPU; the operands are on the CPU"
+        if not lowest <= gpu.cc <= highest:
+            return f"runs on compute capability {_range(lowest, highest)}; {gpu.name} has {gpu.cc / 10:.1f}"
+        if (p.operand_a, p.operand_b) != (self.a, self.b):
+            return f"multiplies {_product(self.a, self.b)}; the operands are {_product(p.operand_a, p.operand_b)}"
+        if p.accumulator != self.accumulator and WIDER.get(p.accumulator or "") != self.accumulator:
+            return f"sums in {self.accumulator}; {p.accumulator} is asked for"
+        return self._list_obstacle(p) or self._vector_obstacle(p)
+
+    def _list_obstacle(self, p: Problem) -> str | None:
+        if self.pointers and not p.pointers:
+            return "takes lists of matrices"
+        if p.pointers and not self.pointers and (self.family.api == 3 or self.stream_k):
+            return "takes no lists of matrices"
+        if p.pointers and p.n > 65535 // 8 * 8 * 64:
+            return f"lists are one launch, whose grid ends before n = {p.n}"
+        if self.stream_k and self.family.api == 2 and p.batch > 1:
+            return f"deals out the k loops of one problem; the batch is {p.batch}"
+        if p.splits == -1 and not self.stream_k:
+            return "does not deal out its k loops (splits='stream')"
+        if p.splits > 0 and self.stream_k:
+            return f"splits k as it likes; splits={p.splits} is asked for"
+        return None
+
+    def _vector_obstacle(self, p: Problem) -> str | None:
+        """2.x reads whole vectors along the contiguous axis; TMA clips at the extent."""
+        if self.family.api == 3:
+            return None
+        for axis in ("k" if self.layout[0] == "t" else "m", "n" if self.layout[1] == "t" else "k"):
+            if getattr(p, axis) % self.align_ab:
+                return f"reads vectors of {self.align_ab} along {axis}; {axis} is {getattr(p, axis)}"
+        if p.n % self.align_d:
+            return f"writes vectors of {self.align_d} along n; n is {p.n}"
+        return None
+
+    def _epilogue_detour(self, p: Problem) -> str | None:
+        """Why the epilogue asked for is not this one."""
+        e = self.epilogue
+        gated = bool(p.gate) or ACTIVATIONS[p.activation].derivative
+        if p.activation != e.activation or gated != e.gated:
+            return f"computes {e.formula}; {'a gate through ' if p.gate else ''}{p.activation} is asked for"
+        if p.bias_grad:
+            return "does not sum a bias gradient"
+        if (p.scale_a or p.scale_b or p.scale_out) and not e.scaled:
+            return "does not apply scales"
+        if "x" in (p.scale_a, p.scale_b):
+            return "takes scales of unit stride"
+        if bool(p.aux and not gated) != e.aux:
+            return "does not store aux" if p.aux else "stores aux, for which there is no array"
+        if p.bias and (error := self._bias_detour(p)):
+            return error
+        if self.d == "s32" and not p.integral:
+            return "computes its epilogue in integers; alpha and beta are none"
+        return None
+
+    def _bias_detour(self, p: Problem) -> str | None:
+        e = self.epilogue
+        # 2.x reads a bias along n as a C whose rows are all the same.
+        as_c = self.family.api == 2 and e.source and not p.c and p.bias_axis == "n" and not p.pointers
+        if e.bias != p.bias_axis and not as_c:
+            return f"adds no bias along {p.bias_axis}"
+        if p.bias != self.bias:
+            return f"adds a bias in {self.bias}; it is {p.bias}"
+        wanted = self.bytes_d if as_c else DTYPES[self.bias].itemsize
+        if p.align_bias < wanted:
+            return f"reads the bias by {wanted} bytes; it is aligned to {p.align_bias}"
+        return None
+
+    def _output_detour(self, p: Problem) -> str | None:
+        """Why D cannot be written, or what lies like it not read or written, in place."""
+        if p.d != self.d:
+            return f"writes {self.d}; out is {p.d}"
+        if p.layout_d != "t":
+            return "out has no unit stride"
+        if p.align_d < self.bytes_d:
+            return f"writes {self.bytes_d} bytes at once; out is aligned to {p.align_d}"
+        if self.granules and p.n % self.align_d:
+            return f"TMA writes rows in granules of {self.align_d} elements; n is {p.n}"
+        if p.c and not self.epilogue.source:
+            return "does not read C"
+        for name in ("c", "gate", "aux"):
+            if dtype := getattr(p, name):
+                layout, align = getattr(p, f"layout_{name}"), getattr(p, f"align_{name}")
+                if dtype != self.d:
+                    return f"takes {name} in {self.d}; it is {dtype}"
+                if layout != "t":
+                    return f"{name} does not lie as out does"
+                if align < self.bytes_d:
+                    return f"takes {name} by {self.bytes_d} bytes; it is aligned to {align}"
+        return None
+
+
+@cache
+def interface_of(c: KernelConfig) -> Interface:
+    """The interface of a kernel."""
+    family, schedule = FAMILIES[c.family], SCHEDULES[c.schedule]
+    align_ab = c.align or _TMA // DTYPES[c.a].itemsize
+    granules = family.api == 3 and schedule.tma_store
+    return Interface(
+        family, c.a, c.b, c.accumulator, c.d, c.bias, c.layout, EPILOGUES[c.epilogue], align_ab, c.align_d, granules,
+        schedule.stream_k, schedule.pointers,
+    )  # fmt: skip
+
+
+def _operand_detour(name: str, layout: str, align: int, wanted: str, bytes_wanted: int) -> str | None:
+    words = {"t": "row-major", "n": "column-major"}
+    if layout == "x":
+        return f"{name} has no unit stride"
+    if layout != wanted:
+        return f"reads {name} {words[wanted]}; it is {words[layout]}"
+    if align < bytes_wanted:
+        return f"reads {name} by {bytes_wanted} bytes; it is aligned to {align}"
+    return None
+
+
+def _product(a: str | None, b: str | None) -> str:
+    return str(a) if a == b else f"{a} by {b}"
+
+
+def _range(lowest: int, highest: int) -> str:
+    if lowest == highest:
+        return f"{lowest / 10:.1f} only"
+    return f"{lowest / 10:.1f} and newer" if highest == 999 else f"{lowest / 10:.1f} to {highest / 10:.1f}"

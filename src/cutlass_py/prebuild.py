@@ -1,0 +1,106 @@
+"""Behind `python -m cutlass_py cache build`: which kernels problems want, compiled ahead of time, several at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+
+from . import compiler
+from .arguments import GemmArguments, describe
+from .errors import CompileError, NoKernelError
+from .kernels import CutlassKernel, all_kernels, number_of
+from .select import rank
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one kernel. `state`: "built in" (with the package), "cached", "compiled" or "failed"."""
+
+    kernel: str
+    state: str
+    seconds: float = 0.0
+    library: str | None = None
+    error: str | None = None
+
+
+def best(args: GemmArguments) -> CutlassKernel | None:
+    """The best of all declared kernels by the model; None where no product is computed.
+
+    Raises:
+        NoKernelError: no declared kernel fits.
+    """
+    if args.problem.empty_product:
+        return None
+    ranking = rank(args.problem, compiled=False)
+    if not ranking:
+        raise NoKernelError(f"gemm: no declared kernel fits {describe(args.problem)}")
+    kernel = ranking[0].route.kernel
+    return kernel if isinstance(kernel, CutlassKernel) else None
+
+
+def named(name: str) -> CutlassKernel:
+    """A declared kernel by its name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    kernel = all_kernels()[number_of(name)]
+    if not isinstance(kernel, CutlassKernel):
+        raise ValueError(f"gemm: kernel {name} is not one to compile")
+    return kernel
+
+
+def build(kernels: Sequence[CutlassKernel], jobs: int, report: Callable[[str], None]) -> list[Outcome]:
+    """Compiles what is neither built in nor cached, at most `jobs` at once. A failure does not stop the others."""
+    with ThreadPoolExecutor(jobs) as pool, _progress(len(kernels), report) as step:
+        pending = [pool.submit(_build, kernel) for kernel in kernels]
+        try:
+            for done in as_completed(pending):
+                step(done.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [done.result() for done in pending]
+
+
+def _build(kernel: CutlassKernel) -> Outcome:
+    if kernel.compiled:
+        return Outcome(kernel.name, "built in")
+    began = monotonic()
+    try:
+        made = compiler.recipe(kernel.config)
+        if found := compiler.find(made):
+            return Outcome(kernel.name, "cached", library=str(found))
+        library = compiler.build(made, quiet=True)
+    except (CompileError, OSError) as error:
+        return Outcome(kernel.name, "failed", monotonic() - began, error=str(error))
+    return Outcome(kernel.name, "compiled", monotonic() - began, str(library))
+
+
+@contextmanager
+def _progress(total: int, report: Callable[[str], None]) -> Iterator[Callable[[Outcome], None]]:
+    """A line for each kernel that is done, and a bar where rich is installed and somebody watches."""
+
+    def line(outcome: Outcome) -> None:
+        took = f" in {outcome.seconds:.0f} s" if outcome.seconds else ""
+        report(f"{outcome.kernel}  {outcome.error or outcome.state + took}")
+
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    except ModuleNotFoundError:
+        yield line
+        return
+    columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=total)
+
+        def step(outcome: Outcome) -> None:
+            line(outcome)
+            bar.advance(task)
+
+        yield step

@@ -1,0 +1,178 @@
+"""A whole call in NumPy, by the definitions of kernel.h: the twin of the device in meaning, not in code.
+
+Products are NumPy's own: BLAS in f32 and f64, real and complex. 16-bit floats and fp8 are summed in f32 whatever
+`compute` says, so are the operands of tf32; integers exactly, wrapped to 32 bits at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..families import DTYPES
+from ..host import HostCall, HostOperand, host_array
+
+# ---------------------------------------------------------------------------------------------------- the call
+
+
+def compute(call: HostCall) -> None:
+    """Computes one canonical call."""
+    with np.errstate(all="ignore"):  # overflow and NaN are results here, not events
+        _compute(call)
+
+
+def _compute(call: HostCall) -> None:
+    wide = _arithmetic(call)
+    z = _linear(call, wide)
+    name, parameters = call["activation"], call["parameters"]
+    derivative = _DERIVATIVES.get(name)
+    if "aux" in call and not derivative:
+        _store(host_array(call["aux"]), z)
+    if derivative:
+        y = z * derivative(_read(call["aux"], wide))
+    elif "gate" in call:
+        y = z * _ACTIVATIONS[name](_read(call["gate"], wide), *parameters)
+    else:
+        y = _ACTIVATIONS[name](z, *parameters)
+    if "bias_grad" in call:
+        gradient = host_array(call["bias_grad"])
+        summed = tuple(axis for axis in range(3) if gradient.shape[axis] == 1)
+        _store(gradient, y.sum(axis=summed, keepdims=True))
+    _store(host_array(call["d"]), _scaled(y, call["scale_out"]))
+
+
+def _arithmetic(call: HostCall) -> Any:
+    """The dtype of the epilogue: the accumulator's, wider where that of an operand or of D is; f64 for integers."""
+    given = [call[name][1] for name in ("c", "bias", "d") if name in call]
+    names = [call["accumulator"], *given]
+    if "c64" in names or "c128" in names:
+        return np.dtype("complex128" if "c128" in names else "complex64")
+    return np.dtype("float64" if "f64" in names or "s32" in names else "float32")
+
+
+def _linear(call: HostCall, wide: Any) -> Any:
+    """alpha * scale_a * scale_b * (A @ B) + beta * C + bias. Integers stay integers where nothing else enters."""
+    addends = [call[name][1] for name in ("c", "bias") if name in call]
+    exact = call["accumulator"] == "s32" and call["integral"] and set(addends) <= {"s8", "u8", "s32"}
+    dtype = np.dtype("int64") if exact else wide
+    if call["empty_product"]:  # A and B are not read: their NaN must not leak
+        z = np.zeros(call["d"][2], dtype)
+    else:
+        z = _scaled(_product(call).astype(dtype, copy=False), call["alpha"])
+        for name in ("scale_a", "scale_b"):
+            if name in call:
+                z = z * _read(call[name], dtype)
+    if "c" in call and _number(call["beta"]) != 0:
+        z = z + _scaled(_read(call["c"], dtype), call["beta"])
+    if "bias" in call:
+        z = z + _read(call["bias"], dtype)
+    return z.astype(wide, copy=False)
+
+
+def _product(call: HostCall) -> Any:
+    """A @ B in the accumulator's dtype."""
+    accumulator = call["accumulator"]
+    a, b = host_array(call["a"]), host_array(call["b"])
+    if accumulator == "s32":  # k * 255**2 < 2**53 for every k: exact in BLAS, then wrapped
+        return (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64).astype(np.int32)
+    wide = DTYPES[accumulator].numpy if accumulator in ("f64", "c64", "c128") else np.float32
+    return a.astype(wide, copy=False) @ b.astype(wide, copy=False)
+
+
+def _number(factor: float | complex | HostOperand) -> Any:
+    return host_array(factor)[()] if isinstance(factor, tuple) else factor
+
+
+def _scaled(x: Any, factor: float | complex | HostOperand) -> Any:
+    value = _number(factor)
+    return x if value == 1 else x * x.dtype.type(value)
+
+
+def _read(operand: HostOperand, dtype: Any) -> Any:
+    return host_array(operand).astype(dtype, copy=False)
+
+
+def _store(out: Any, x: Any) -> None:
+    """The one rounding: to nearest even; s8, u8, s32 and fp8 saturate, NaN becomes 0 in integers."""
+    if out.dtype.kind in "iu":
+        limits: Any = np.iinfo(out.dtype)
+        rounded = np.clip(np.rint(x.astype(np.float64, copy=False)), limits.min, limits.max)
+        out[...] = np.where(np.isnan(rounded), 0, rounded).astype(out.dtype)
+    elif out.dtype.itemsize == 1:
+        limits = ml_dtypes.finfo(out.dtype)
+        out[...] = np.clip(x, float(limits.min), float(limits.max)).astype(out.dtype)
+    else:
+        out[...] = x.astype(out.dtype, copy=False)
+
+
+# ---------------------------------------------------------------------------------------------------- activations
+
+_SQRT_HALF, _SQRT_2_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)
+_GELU_CUBIC = 0.044715  # Hendrycks and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415
+
+
+def _erf(x: Any) -> Any:
+    return np.frompyfunc(math.erf, 1, 1)(x).astype(x.dtype)
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def _gelu_tanh_inner(x: Any) -> Any:
+    return np.tanh(_SQRT_2_OVER_PI * (x + _GELU_CUBIC * x * x * x))
+
+
+def _tanh(x: Any) -> Any:
+    return np.tanh(x)
+
+
+def _clip(x: Any, low: float, high: float) -> Any:
+    return np.clip(x, low, high)  # keeps NaN
+
+
+def _leaky_relu(x: Any, slope: float) -> Any:
+    return np.where(x < 0, slope * x, x)
+
+
+def _d_relu(x: Any) -> Any:
+    return np.where(np.isnan(x), x, (x > 0).astype(x.dtype))
+
+
+def _d_gelu(x: Any) -> Any:
+    return (1 + _erf(x * _SQRT_HALF)) / 2 + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def _d_gelu_tanh(x: Any) -> Any:
+    t = _gelu_tanh_inner(x)
+    return (1 + t) / 2 + x * (1 - t * t) * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * x * x) / 2
+
+
+def _d_silu(x: Any) -> Any:
+    s = _sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+# By the names of families.ACTIVATIONS; every function takes the two parameters of kernel.h.
+_ACTIVATIONS: dict[str, Callable[[Any, float, float], Any]] = {
+    "identity": lambda x, _, __: x,
+    "relu": lambda x, _, __: _clip(x, 0, math.inf),
+    "leaky_relu": lambda x, slope, _: _leaky_relu(x, slope),
+    "gelu": lambda x, _, __: x * (1 + _erf(x * _SQRT_HALF)) / 2,
+    "gelu_tanh": lambda x, _, __: x * (1 + _gelu_tanh_inner(x)) / 2,
+    "silu": lambda x, _, __: x * _sigmoid(x),
+    "sigmoid": lambda x, _, __: _sigmoid(x),
+    "tanh": lambda x, _, __: _tanh(x),
+    "hardswish": lambda x, _, __: x * _clip(x + 3, 0, 6) / 6,
+    "clamp": lambda x, low, high: _clip(x, low, high),
+}
+_DERIVATIVES: dict[str, Callable[[Any], Any]] = {
+    "d_relu": _d_relu,
+    "d_gelu": _d_gelu,
+    "d_gelu_tanh": _d_gelu_tanh,
+    "d_silu": _d_silu,
+}

@@ -1,0 +1,78 @@
+"""Kernels compiled on demand, run: asked for by name, chosen within the context, and from the cache again."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gpu  # noqa: E402
+from nvcc import why_not  # noqa: E402
+
+import cutlass_py  # noqa: E402
+from cutlass_py import _core, cache, explain, get_kernels  # noqa: E402
+
+WHY_NOT = why_not()
+pytestmark = [pytest.mark.gpu, pytest.mark.sm90, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    """No test finds what another compiled, or what the user's cache holds."""
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CUTLASS_PY_JIT", "1")
+
+
+def unbuilt(**wanted) -> cutlass_py.Kernel:
+    """The first declared 16-bit kernel of these metadata that is not there yet."""
+    found = get_kernels(
+        compiled=False,
+        where=lambda m: (
+            m.operands["a"].dtype in ("bf16", "f16") and all(getattr(m, key) == value for key, value in wanted.items())
+        ),
+    )
+    kernel = next((k for k in found if not k.compiled), None)
+    if kernel is None:
+        pytest.skip("every declared kernel is in the built set")
+    return kernel
+
+
+def check(a: torch.Tensor, b: torch.Tensor, d_dtype: str, **keywords) -> None:
+    """gemm into a poisoned output, exactly, and nothing beside it."""
+    out = gpu.guarded((a.shape[0], b.shape[1]), d_dtype)
+    assert cutlass_py.gemm(a, b, out=out.view, **keywords) is out.view
+    gpu.assert_exact(out.view, gpu.expected(a, b))
+    out.check()
+
+
+def operands(m: int, n: int, k: int, dtype: str, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    return gpu.laid_out(gpu.integers((m, k), dtype), layout[0]), gpu.laid_out(gpu.integers((k, n), dtype), layout[1])
+
+
+@pytest.mark.parametrize("family", ["sm80_gemm", "sm90_gemm"])
+def test_a_kernel_asked_for_by_name(family):
+    kernel = unbuilt(family=family)
+    a, b = operands(520, 264, 136, kernel.config.a, kernel.config.layout)
+    check(a, b, kernel.config.d, kernel=kernel)
+    assert kernel.compiled and kernel in get_kernels() and kernel.name in _core.kernel_facts()
+    assert [path.name.startswith(f"{kernel.name}-") for path in cache.entries()] == [True]
+    check(a, b, kernel.config.d, kernel=kernel.name)
+    assert len(cache.entries()) == 1
+
+
+def test_the_best_kernel_within_the_context():
+    for (dtype, layout), m in product(product(("f16", "bf16"), ("nn", "nt", "tt", "tn")), (2048, 512, 128, 8)):
+        a, b = operands(m, 1024, 256, dtype, layout)
+        with cutlass_py.jit():
+            chosen = explain(a, b).chosen
+        if chosen.direct and not chosen.route.kernel.compiled:
+            break
+    else:
+        pytest.skip("the best kernel of every problem tried is in the built set")
+    check(a, b, dtype)
+    assert not chosen.route.kernel.compiled and cache.entries() == []
+    with cutlass_py.jit():
+        check(a, b, dtype)
+    assert chosen.route.kernel.compiled and len(cache.entries()) == 1
