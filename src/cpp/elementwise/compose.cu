@@ -96,7 +96,7 @@ int launch(const Compose& p, const Shape& shape, const CutlassPyArray& bias_grad
 int compose(const CutlassPyArray* acc, int32_t parts, int64_t part_stride, const CutlassPyEpilogue* epilogue,
             const CutlassPyArray* d, int64_t batch, int64_t rows, int64_t cols, void* workspace, void* stream) {
   const CutlassPyEpilogue& e = *epilogue;
-  if (is_complex(d->dtype)) {
+  if (is_complex(Dtype(d->dtype))) {
     return compose_complex(acc, parts, part_stride, e, *d, batch, rows, cols, cudaStream_t(stream));
   }
   const bool turn = runs_along_rows(*d, rows, cols);
@@ -106,14 +106,14 @@ int compose(const CutlassPyArray* acc, int32_t parts, int64_t part_stride, const
   const CutlassPyArray bias_grad = oriented(e.bias_grad);
 
   Compose p{};
-  if (acc) p.acc = operand(*acc);
+  p.acc = operand(*acc);
   if (e.beta.device || e.beta.value != 0) p.c = operand(e.c);
   p.bias = operand(e.bias), p.scale_a = operand(e.scale_a), p.scale_b = operand(e.scale_b);
   const bool derivative = kActivations[e.activation].derivative;
   p.argument = operand(derivative ? e.aux : e.gate), p.aux = derivative ? Array{} : operand(e.aux);
   p.d = operand(*d);
   p.alpha = factor_of(e.alpha), p.beta = factor_of(e.beta), p.scale_out = factor_of(e.scale_out);
-  p.factor_dtype = scalar_dtype(acc, *d);
+  p.factor_dtype = scalar_dtype(Dtype(acc->dtype));
   p.parts = parts, p.part_stride = part_stride * p.acc.size;
   p.activation = Activation(e.activation);
   std::copy(e.parameters, e.parameters + 2, p.parameters);

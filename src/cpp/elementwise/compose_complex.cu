@@ -78,9 +78,9 @@ int compose_complex(const CutlassPyArray* acc, int32_t parts, int64_t part_strid
   const bool turn = runs_along_rows(d, rows, cols);
   if (turn) std::swap(rows, cols);
   const auto oriented = [turn](const CutlassPyArray& x) { return turn ? transposed(x) : x; };
-  Operands p{acc ? oriented(*acc) : CutlassPyArray{}, oriented(epilogue.c), oriented(epilogue.bias), oriented(d)};
+  Operands p{oriented(*acc), oriented(epilogue.c), oriented(epilogue.bias), oriented(d)};
   p.alpha = epilogue.alpha, p.beta = epilogue.beta;
-  p.scalar_dtype = scalar_dtype(acc, d);
+  p.scalar_dtype = scalar_dtype(Dtype(acc->dtype));
   p.parts = parts, p.part_stride = part_stride;
   p.batch = batch, p.rows = rows, p.cols = cols, p.tiles_per_row = ceil_div(cols, kWidth);
   const int64_t blocks = p.tiles_per_row * ceil_div(rows, kHeight);

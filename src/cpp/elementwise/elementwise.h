@@ -31,14 +31,6 @@ constexpr int64_t kMostBlocksY = 65535;
 
 inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
-inline bool is_complex(int32_t dtype) { return Dtype(dtype) == Dtype::c64 || Dtype(dtype) == Dtype::c128; }
-
-// The dtype of scalars in device memory (kernel.h). Without a product, that of D decides.
-inline Dtype scalar_dtype(const CutlassPyArray* acc, const CutlassPyArray& d) {
-  const Dtype dtype = Dtype(acc ? acc->dtype : d.dtype);
-  return dtype == Dtype::f64 || is_complex(int32_t(dtype)) ? dtype : Dtype::f32;
-}
-
 // Whether rows and columns had better change places, so that the one array that is written runs along its columns.
 inline bool runs_along_rows(const CutlassPyArray& written, int64_t rows, int64_t cols) {
   return rows > 1 && (cols == 1 || std::llabs(written.row) < std::llabs(written.col));

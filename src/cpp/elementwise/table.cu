@@ -1,4 +1,4 @@
-// The table of elementwise functions that the built library exports, and lists of addresses.
+// The elementwise functions as a kernel library exports them (kernel.h), and the one that writes lists of addresses.
 #include <algorithm>
 
 #include "elementwise/elementwise.h"
