@@ -18,6 +18,10 @@ int64_t even_step(const std::vector<void*>& addresses, int64_t size) {
   return step(1) >= 0 && step(1) < most && step(1) % size == 0 ? step(1) : -1;
 }
 
+std::string described(const Operand& x) {
+  return found(x) + " of " + dtype_name(x.dtype) + " with strides " + shape_text(x.strides, x.rank);
+}
+
 bool alike(const Operand& x, const Operand& y) {
   if (x.dtype != y.dtype || !std::equal(x.shape, x.shape + 2, y.shape)) return false;
   for (int i = 0; i < 2; ++i) {
@@ -67,8 +71,7 @@ void Operands::List::join() {
     const Operand& x = matrix.view.operand;
     if (x.rank != 2) refuse(found(x) + "; expected 2 dimensions: lists hold matrices");
     if (!alike(x, first)) {
-      refuse(found(x) + " of " + dtype_name(x.dtype) + " but " + found(first) + " of " + dtype_name(first.dtype) +
-             "; the matrices of a list agree in shape, dtype and strides");
+      refuse(described(x) + " but " + described(first) + "; the matrices of a list agree in shape, dtype and strides");
     }
     joined.readonly |= x.readonly;
     addresses.push_back(x.data);
