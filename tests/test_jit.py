@@ -514,12 +514,10 @@ def test_a_real_compiler(tmp_path):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def asked(built, monkeypatch):
     """No kernel is compiled, and to compile one is to be on this list."""
     names: list[str] = []
-    for k in all_kernels():
-        if isinstance(k, CutlassKernel):
-            monkeypatch.setattr(k, "compiled", False)
+    built([])
     monkeypatch.setattr(CutlassKernel, "compile", lambda self: names.append(self.name))
     return names
 
@@ -725,9 +723,9 @@ def test_wrong_usage(arguments, message):
 
 def test_a_problem_that_no_declared_kernel_takes(nvcc, tmp_path):
     path = tmp_path / "problems.json"
-    path.write_text(json.dumps([GOOD | {"a": "e4m3"}]))
+    path.write_text(json.dumps([GOOD | {"a": "f64", "splits": "stream"}]))
     done = command("build", path)
-    assert done.returncode == 2 and "no declared kernel fits (8, 8, 8) tt: e4m3" in done.stderr and compiled(nvcc) == 0
+    assert done.returncode == 2 and "no declared kernel fits (8, 8, 8) tt: f64" in done.stderr and compiled(nvcc) == 0
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("rich"), reason="rich is not installed")
