@@ -55,7 +55,6 @@ typedef struct CutlassPyGemm {
   int64_t batch_a, batch_b, batch_d;
   CutlassPyEpilogue epilogue;
   int32_t pointers;
-  int32_t splits;   /* stream-K kernels: parts of k, 0 by the kernel's own heuristic */
   int32_t device;   /* CUDA ordinal; it is the current device during the call */
   int32_t sm_count; /* multiprocessors of that device */
   int32_t raster;   /* 0 heuristic, 1 along m, 2 along n (3.x only) */
@@ -89,7 +88,8 @@ typedef struct CutlassPyElementwise {
   int (*copy)(const CutlassPyArray* src, const CutlassPyArray* dst, int32_t itemsize, int64_t batch, int64_t rows,
               int64_t cols, void* stream);
   /* d = epilogue(acc), converted to D's dtype. acc is the sum over `parts` arrays `part_stride` elements apart, added
-   * in their order; null for a product of 0. `workspace` is compose_workspace() bytes. */
+   * in their order; its data is null for a product of 0, its dtype tells that of scalars. `workspace` is
+   * compose_workspace() bytes. */
   int (*compose)(const CutlassPyArray* acc, int32_t parts, int64_t part_stride, const CutlassPyEpilogue* epilogue,
                  const CutlassPyArray* d, int64_t batch, int64_t rows, int64_t cols, void* workspace, void* stream);
   size_t (*compose_workspace)(const CutlassPyEpilogue* epilogue, int64_t batch, int64_t rows, int64_t cols);

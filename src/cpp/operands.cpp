@@ -31,9 +31,16 @@ bool alike(const Operand& x, const Operand& y) {
 void Operands::open(Role role, nb::handle object, const char* name) {
   const bool listable = role == Role::a || role == Role::b || role == Role::c || role == Role::out;
   if (listable && (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()))) return open_list(role, object, name);
-  View& view = storage_[int(role)].emplace();
-  views_[int(role)] = &view;
-  view.open(object, name);
+  View* view = new (storage_ + int(role) * sizeof(View)) View();
+  views_[int(role)] = view;
+  order_[count_++] = role;
+  view->open(object, name);
+}
+
+Operands::~Operands() {
+  for (int i = 0; i < count_; ++i) {
+    if (!list_of(order_[i])) views_[int(order_[i])]->~View();
+  }
 }
 
 void Operands::open_list(Role role, nb::handle object, const char* name) {
@@ -47,11 +54,9 @@ void Operands::open_list(Role role, nb::handle object, const char* name) {
   }
   if (list->matrices.empty()) refuse(std::string(name) + " is an empty list; expected one matrix or more");
   views_[int(role)] = &list->matrices.front().view;
-  lists_[int(role)] = std::move(list);
-}
-
-bool Operands::has_lists() const {
-  return std::any_of(std::begin(lists_), std::end(lists_), [](const auto& list) { return bool(list); });
+  if (!lists_) lists_ = std::make_unique<Lists>();
+  lists_->of[int(role)] = std::move(list);
+  order_[count_++] = role;
 }
 
 void Operands::List::join() {
@@ -79,11 +84,11 @@ void Operands::List::join() {
 
 // Lists go with lists of the same length, and with one matrix that all share.
 void Operands::check_lists() const {
-  const List* first = lists_[int(lists_[int(Role::a)] ? Role::a : Role::b)].get();
+  const List* first = list_of(Role::a) ? list_of(Role::a) : list_of(Role::b);
   for (Role role : {Role::a, Role::b, Role::c, Role::out}) {
     const View* view = views_[int(role)];
     if (!view) continue;
-    if (const List* list = lists_[int(role)].get()) {
+    if (const List* list = list_of(role)) {
       if (!first) refuse(std::string(list->name) + " is a list but neither a nor b is one");
       if (list->matrices.size() == first->matrices.size()) continue;
       refuse(std::string(list->name) + " is a list of " + std::to_string(list->matrices.size()) + " matrices but " +
@@ -100,9 +105,11 @@ void Operands::check_lists() const {
 void Operands::describe(Request& request) {
   request.lists = has_lists();
   if (request.lists) check_lists();
-  for (int i = 0; i < kRoles; ++i) {
-    if (lists_[i]) lists_[i]->join();
-    request.operands[i] = lists_[i] ? &lists_[i]->joined : views_[i] ? &views_[i]->operand : nullptr;
+  for (int i = 0; i < count_; ++i) {
+    const Role role = order_[i];
+    List* list = list_of(role);
+    if (list) list->join();
+    request.operands[int(role)] = list ? &list->joined : &views_[int(role)]->operand;
   }
 }
 

@@ -46,8 +46,7 @@ struct Operand {
   Dtype dtype = Dtype::none;
   Device device;
   int rank = 0;
-  int64_t shape[kMaxRank] = {};
-  int64_t strides[kMaxRank] = {};
+  int64_t shape[kMaxRank], strides[kMaxRank];  // as many as rank says
   bool readonly = false;
   bool metadata_only = false;  // a TensorSpec: `data` holds its alignment and is never followed
 };
@@ -144,7 +143,7 @@ struct Call {
   // Batches that no single stride describes: everything runs once for each of these. Empty for one run.
   std::vector<Shift> loop;
   int out_rank = 2;  // shape of the result as the caller sees it
-  int64_t out_shape[kMaxRank] = {};
+  int64_t out_shape[kMaxRank];
   std::vector<Suspect> suspects;
 };
 

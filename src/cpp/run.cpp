@@ -174,11 +174,12 @@ void run_one(const Call& call, const Plan& plan, Stream stream) {
     check(plan.kernel->run(&g), plan, "the launch");
   }
   if (composed) {
+    if (!plan.kernel) product.dtype = p.accumulator;
     const CutlassPyArray acc = array_of(product), d = array_of(call.d);
     void* memory = compose_workspace ? scratch.at(compose_offset) : nullptr;
-    check(elementwise.compose(plan.kernel ? &acc : nullptr, int32_t(parts.count), part_stride, &epilogue, &d, p.batch,
-                              p.m, p.n, memory, stream),
-          plan, "the composed epilogue");
+    check(
+        elementwise.compose(&acc, int32_t(parts.count), part_stride, &epilogue, &d, p.batch, p.m, p.n, memory, stream),
+        plan, "the composed epilogue");
   }
 }
 

@@ -10,11 +10,15 @@ rates and the elementwise kernels' are estimates. Rates scale with the number of
 from __future__ import annotations
 
 from math import ceil
+from typing import TYPE_CHECKING
 
 from ._core import Problem
 from .families import DTYPES, FAMILIES, SCHEDULES, KernelConfig
 from .gpu import Gpu
-from .legality import Way
+from .legality import Interface, Way
+
+if TYPE_CHECKING:
+    from .kernels import CutlassKernel
 
 _SM_COUNT = 132  # of the GPU that the rates below were fitted on
 # TFLOP/s of 3.x kernels while tiles are in flight, by tile area (m * n). Small tiles starve the tensor cores; the
@@ -50,34 +54,43 @@ _PARTIAL_WAVE = 0.12  # how much of an idle wave's time is gained back by the ot
 
 
 class Estimates:
-    """Estimates for one problem on one GPU. Kernels that compute alike are asked about once."""
+    """Estimates for one problem on one GPU, in microseconds. Kernels that compute alike are asked about once."""
 
     def __init__(self, p: Problem, gpu: Gpu) -> None:
         self.p, self.gpu = p, gpu
-        self._products: dict[object, float] = {}
+        self._products: dict[int, float] = {}
 
-    def of(self, c: KernelConfig, way: Way, splits: int = 1) -> float:
-        """Microseconds for a kernel on its way to the problem, k in `splits` parts."""
-        key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.d, splits)
+    def product(self, kernel: CutlassKernel, splits: int = 1) -> float:
+        """The kernel itself, k in `splits` parts."""
+        key = kernel.design << 16 | splits
         time = self._products.get(key)
         if time is None:
-            time = self._products[key] = _product(c, self.p, self.gpu, splits)
-        if way.detours:
-            time += _detours(way, self.p, self.gpu, DTYPES[c.a].itemsize, splits)
+            time = self._products[key] = _product(kernel.config, self.p, self.gpu, splits)
+        return time
+
+    def detours(self, way: Way, interface: Interface, splits: int = 1) -> float:
+        """What surrounds the kernel: packing, and finishing the product elsewhere."""
+        if not way.detours:
+            return 0.0
+        p, size, time = self.p, DTYPES[interface.a].itemsize, 0.0
+        if way.pack_a:
+            time += _move(2 * p.m * p.k * p.batch * size, self.gpu)
+        if way.pack_b:
+            time += _move(2 * p.k * p.n * p.batch * size, self.gpu)
+        if way.scratch:
+            bytes_each = DTYPES[way.scratch].itemsize * splits
+            bytes_each += sum(DTYPES[x].itemsize for x in (p.c, p.gate, p.aux, p.d) if x)
+            time += _move(p.m * p.n * p.batch * bytes_each, self.gpu)
         return time
 
 
-def _detours(way: Way, p: Problem, gpu: Gpu, size: int, splits: int) -> float:
-    time = 0.0
-    if way.pack_a:
-        time += _move(2 * p.m * p.k * p.batch * size, gpu)
-    if way.pack_b:
-        time += _move(2 * p.k * p.n * p.batch * size, gpu)
-    if way.scratch:
-        bytes_each = DTYPES[way.scratch].itemsize * splits
-        bytes_each += sum(DTYPES[x].itemsize for x in (p.c, p.gate, p.aux, p.d) if x)
-        time += _move(p.m * p.n * p.batch * bytes_each, gpu)
-    return time
+_designs: dict[tuple[object, ...], int] = {}
+
+
+def design(c: KernelConfig) -> int:
+    """A number for the part of a kernel that the model looks at."""
+    key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d)
+    return _designs.setdefault(key, len(_designs))
 
 
 def _move(moved_bytes: int, gpu: Gpu) -> float:

@@ -212,7 +212,7 @@ class Epilogue:
     aux: bool = False
     scaled: bool = False
 
-    @property
+    @cached_property
     def formula(self) -> str:
         """In words, as kernels' metadata shows it."""
         return self.form(self.activation)
@@ -307,6 +307,10 @@ def _x(extents: tuple[int, ...]) -> str:
     return "x".join(map(str, extents))
 
 
+def _distinct(configs: Iterable[KernelConfig]) -> tuple[KernelConfig, ...]:
+    return tuple({c.name: c for c in configs}.values())
+
+
 Declaration = Callable[[], Iterable[KernelConfig]]
 
 
@@ -333,17 +337,17 @@ class Family:
     @cached_property
     def core(self) -> tuple[KernelConfig, ...]:
         """The set that two cores build in eight minutes."""
-        return tuple(dict.fromkeys(self.declare_core()))
+        return _distinct(self.declare_core())
 
     @cached_property
     def full(self) -> tuple[KernelConfig, ...]:
         """The largest set to build."""
-        return tuple(dict.fromkeys((*self.declare_full(), *self.core)))
+        return _distinct((*self.declare_full(), *self.core))
 
     @cached_property
     def declared(self) -> tuple[KernelConfig, ...]:
         """All that can be compiled."""
-        return tuple(dict.fromkeys((*self.full, *self.declare_more())))
+        return _distinct((*self.full, *self.declare_more()))
 
     def gencode_for(self, capabilities: Iterable[int]) -> tuple[str, ...]:
         """-gencode for machine code of these compute capabilities alone; `gencode` where the family fixes its own."""
@@ -933,7 +937,7 @@ def library(configs: list[KernelConfig], *, elementwise: bool) -> str:
 
     Args:
         configs: the kernels.
-        elementwise: whether elementwise.cu is linked into the same library.
+        elementwise: whether the elementwise kernels are linked into the same library.
     """
     return _LIBRARY.format(
         declarations="".join(f"extern const CutlassPyKernel cutlass_py_{c.name};\n" for c in configs),

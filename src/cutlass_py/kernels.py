@@ -11,6 +11,7 @@ from typing import Any
 from . import _core
 from ._core import Problem
 from .arguments import GemmArguments, problem_of
+from .cost import design
 from .families import ACTIVATIONS, DTYPES, FAMILIES, Family, KernelConfig, declared, find
 from .gpu import Gpu, gpu_of
 from .legality import Interface, Way, interface_of
@@ -140,6 +141,8 @@ class CutlassKernel(Kernel):
         self.name = config.name
         self.facts = facts
         self.compiled = facts is not None
+        self.design = design(config)
+        self._interface: Interface | None = None
         self._metadata: KernelMetadata | None = None
 
     def compile(self) -> None:
@@ -159,38 +162,44 @@ class CutlassKernel(Kernel):
     @property
     def interface(self) -> Interface:
         """What legality depends on."""
-        return interface_of(self.config)
+        if self._interface is None:
+            self._interface = interface_of(self.config)
+        return self._interface
 
     @property
     def metadata(self) -> KernelMetadata:
         """From the declaration, and from the compiled kernel where there is one."""
         if self._metadata is None:
-            self._metadata = self._describe()
+            c, facts = self.config, self.facts or {}
+            design = Design(
+                c.tile, c.cluster, c.schedule, c.stages or facts.get("stages", 0), facts.get("threads", 0),
+                facts.get("smem_bytes", 0),
+            )  # fmt: skip
+            epilogue = self.interface.epilogue.formula
+            self._metadata = KernelMetadata(
+                self.name, c.family, c.api, _operands(self.interface), c.accumulator, design, epilogue
+            )
         return self._metadata
-
-    def _describe(self) -> KernelMetadata:
-        c, facts, i = self.config, self.facts or {}, self.interface
-        output = OperandMetadata(c.d, "t", i.bytes_d)
-        operands = {
-            "a": OperandMetadata(DTYPES[c.a].storage or c.a, c.layout[0], i.bytes_ab),
-            "b": OperandMetadata(DTYPES[c.b].storage or c.b, c.layout[1], i.bytes_ab),
-            "d": output,
-        }
-        e = i.epilogue
-        derivative = ACTIVATIONS[e.activation].derivative
-        operands |= {"c": output} if e.source else {}
-        operands |= {"aux" if derivative else "gate": output} if e.gated else {}
-        operands |= {"aux": output} if e.aux else {}
-        operands |= {"bias": OperandMetadata(c.bias, e.bias, DTYPES[c.bias].itemsize)} if e.bias else {}
-        design = Design(
-            c.tile, c.cluster, c.schedule, c.stages or facts.get("stages", 0), facts.get("threads", 0),
-            facts.get("smem_bytes", 0),
-        )  # fmt: skip
-        return KernelMetadata(c.name, c.family, self.family.api, operands, c.accumulator, design, e.formula)
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """As in Kernel."""
         return self.interface.way(p, gpu)
+
+
+@cache
+def _operands(i: Interface) -> dict[str, OperandMetadata]:
+    epilogue, output = i.epilogue, OperandMetadata(i.d, "t", i.bytes_d)
+    derivative = ACTIVATIONS[epilogue.activation].derivative
+    operands = {
+        "a": OperandMetadata(DTYPES[i.a].storage or i.a, i.layout[0], i.bytes_ab),
+        "b": OperandMetadata(DTYPES[i.b].storage or i.b, i.layout[1], i.bytes_ab),
+        "d": output,
+    }
+    operands |= {"c": output} if epilogue.source else {}
+    operands |= {"aux" if derivative else "gate": output} if epilogue.gated else {}
+    operands |= {"aux": output} if epilogue.aux else {}
+    operands |= {"bias": OperandMetadata(i.bias, epilogue.bias, DTYPES[i.bias].itemsize)} if epilogue.bias else {}
+    return operands
 
 
 # ---------------------------------------------------------------------------------------------------- what exists

@@ -8,7 +8,8 @@ refuses extents that run (docs/design.md).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from typing import Any
 
 from ._core import Problem
 from .families import ACTIVATIONS, DTYPES, EPILOGUES, FAMILIES, SCHEDULES, WIDER, Epilogue, Family, KernelConfig
@@ -33,7 +34,7 @@ class Way:
     detours: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one object for each; see interface_of
 class Interface:
     """The part of a kernel that legality depends on.
 
@@ -57,17 +58,22 @@ class Interface:
     stream_k: bool
     pointers: bool
 
-    @property
+    @cached_property
     def bytes_ab(self) -> int:
         """Alignment of A and B."""
         return self.align_ab * DTYPES[self.a].itemsize
 
-    @property
+    @cached_property
     def bytes_d(self) -> int:
         """Alignment of D and what lies like it."""
         return self.align_d * DTYPES[self.d].itemsize
 
-    @property
+    @cached_property
+    def function(self) -> tuple[str, bool]:
+        """The activation it applies, and whether it applies it to a gate (or aux) instead of the product."""
+        return self.epilogue.activation, self.epilogue.gated
+
+    @cached_property
     def finishable(self) -> bool:
         """Whether another kernel can finish the product: it is all there, not rounded and not touched."""
         exact = self.d == ("f32" if self.accumulator in ("fast", "f16") else self.accumulator)
@@ -131,9 +137,8 @@ class Interface:
 
     def _epilogue_detour(self, p: Problem) -> str | None:
         """Why the epilogue asked for is not this one."""
-        e = self.epilogue
-        gated = bool(p.gate) or ACTIVATIONS[p.activation].derivative
-        if p.activation != e.activation or gated != e.gated:
+        e, (_, gated) = self.epilogue, function_of(p)
+        if function_of(p) != self.function:
             return f"computes {e.formula}; {'a gate through ' if p.gate else ''}{p.activation} is asked for"
         if p.bias_grad:
             return "does not sum a bias gradient"
@@ -186,16 +191,26 @@ class Interface:
         return None
 
 
-@cache
+def function_of(p: Problem) -> tuple[str, bool]:
+    """Interface.function as a problem asks for it."""
+    return p.activation, bool(p.gate) or ACTIVATIONS[p.activation].derivative
+
+
 def interface_of(c: KernelConfig) -> Interface:
-    """The interface of a kernel."""
-    family, schedule = FAMILIES[c.family], SCHEDULES[c.schedule]
+    """The interface of a kernel; the same object for all that share it."""
+    schedule = SCHEDULES[c.schedule]
+    granules = c.api == 3 and schedule.tma_store
     align_ab = c.align or _TMA // DTYPES[c.a].itemsize
-    granules = family.api == 3 and schedule.tma_store
-    return Interface(
-        family, c.a, c.b, c.accumulator, c.d, c.bias, c.layout, EPILOGUES[c.epilogue], align_ab, c.align_d, granules,
+    return _interface(
+        c.family, c.a, c.b, c.accumulator, c.d, c.bias, c.layout, c.epilogue, align_ab, c.align_d, granules,
         schedule.stream_k, schedule.pointers,
     )  # fmt: skip
+
+
+@cache
+def _interface(family: str, *fields: Any) -> Interface:
+    a, b, accumulator, d, bias, layout, epilogue, *numbers = fields
+    return Interface(FAMILIES[family], a, b, accumulator, d, bias, layout, EPILOGUES[epilogue], *numbers)
 
 
 def _operand_detour(name: str, layout: str, align: int, wanted: str, bytes_wanted: int) -> str | None:

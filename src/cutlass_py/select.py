@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -14,7 +14,7 @@ from .errors import NoKernelError
 from .families import SCHEDULES
 from .gpu import Gpu, gpu_of
 from .kernels import CutlassKernel, Kernel, Route, all_kernels, candidates, host_kernels, numbered
-from .legality import Way
+from .legality import Way, function_of
 
 
 @dataclass(frozen=True)
@@ -47,54 +47,86 @@ def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
     """Every possible choice for a problem, best first. `compiled`: of compiled kernels only, by default not p.jit."""
     gpu = gpu_of(p)
     if gpu is None:
-        ways = (
-            (kernel, kernel.way(p, gpu)) for kernel in host_kernels(p) if kernel.deterministic or not p.deterministic
-        )
+        ways = ((kernel, kernel.way(p, gpu)) for kernel in host_kernels(p) if _reproducible(kernel, p))
         return [Choice(Route(kernel, way), 0.0) for kernel, way in ways if isinstance(way, Way)]
+    timed = _timed(p, gpu, not p.jit if compiled is None else compiled)
+    return [_choice(each, p, gpu) for each in sorted(timed, key=_time)]
+
+
+def best(p: Problem) -> Choice | None:
+    """The first of `rank`, without making the others."""
+    gpu = gpu_of(p)
+    if gpu is None:
+        return next(iter(rank(p)), None)
+    timed = min(_timed(p, gpu, not p.jit), key=_time, default=None)
+    return timed and _choice(timed, p, gpu)
+
+
+# Microseconds, and the route: kernel, way, parts of k.
+Timed = tuple[float, CutlassKernel, Way, int]
+
+
+def _time(timed: Timed) -> float:
+    return timed[0]
+
+
+def _reproducible(kernel: Kernel, p: Problem) -> bool:
+    return kernel.deterministic or not p.deterministic
+
+
+def _timed(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
+    """Every route to a problem with the model's time, in no order."""
     estimates = Estimates(p, gpu)
-    choices: list[tuple[float, Route]] = []
-    for interface, kernels in candidates(p, not p.jit if compiled is None else compiled).items():
+    wanted = function_of(p)
+    routes: list[Timed] = []
+    for interface, kernels in candidates(p, compiled).items():
+        if not interface.finishable and interface.function != wanted:
+            continue  # legality would say so too, at more length
         way = interface.way(p, gpu)
         if isinstance(way, str):
             continue
+        detours = estimates.detours(way, interface)
+        splitting = interface.finishable and not interface.stream_k and not p.pointers and p.splits not in (1, -1)
         for kernel in kernels:
-            if kernel.deterministic or not p.deterministic:
-                choices.extend(_routes(kernel, way, p, gpu, estimates))
-    choices.sort(key=_time)
-    return [_choice(route, microseconds, p, gpu) for microseconds, route in choices]
+            if not _reproducible(kernel, p):
+                continue
+            if p.splits <= 1:
+                routes.append((estimates.product(kernel) + detours, kernel, way, 1))
+            if splitting:
+                routes += _split(kernel, way, p, gpu, estimates)
+    return routes
 
 
-def _routes(
-    kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu, estimates: Estimates
-) -> Iterator[tuple[float, Route]]:
-    """A kernel's route, and the one that splits k where that may help or is asked for."""
-    if p.splits <= 1:
-        yield estimates.of(kernel.config, way), Route(kernel, way)
-    if not kernel.interface.finishable or kernel.interface.stream_k or p.pointers or p.splits in (1, -1):
-        return
+def _split(kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu, estimates: Estimates) -> list[Timed]:
+    """The route that splits k into the parts asked for, or into as many as are best by the model."""
     wanted = (p.splits,) if p.splits else _splits(kernel, p, gpu)
-    if wanted:
-        scratch = kernel.config.d
-        split = Way(way.pack_a, way.pack_b, scratch, (*way.detours, "splits k: the parts are summed in order"))
-        yield min(((estimates.of(kernel.config, split, s), Route(kernel, split, s)) for s in wanted), key=_time)
-
-
-def _time(timed: tuple[float, Route]) -> float:
-    return timed[0]
+    if not wanted:
+        return []
+    interface = kernel.interface
+    split = Way(way.pack_a, way.pack_b, interface.d, (*way.detours, "splits k: the parts are summed in order"))
+    return [
+        min(
+            ((estimates.product(kernel, s) + estimates.detours(split, interface, s), kernel, split, s) for s in wanted),
+            key=_time,
+        )
+    ]
 
 
 def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
     """Parts worth asking the model about: few tiles, and each part long enough to pay for its epilogue."""
     tile = kernel.config.tile
+    if p.k < 8 * tile[2]:
+        return ()
     rows, cols = (p.n, p.m) if SCHEDULES[kernel.config.schedule].swap else (p.m, p.n)
     tiles = ceil(rows / tile[0]) * ceil(cols / tile[1]) * p.batch
-    return tuple(s for s in (2, 3, 4, 6, 8, 12, 16, 24, 32) if s * tiles <= 2 * gpu.sm_count and p.k >= s * 4 * tile[2])
+    most = min(2 * gpu.sm_count // tiles, p.k // (4 * tile[2]))
+    return tuple(s for s in (2, 3, 4, 6, 8, 12, 16, 24, 32) if s <= most)
 
 
-def _choice(route: Route, microseconds: float, p: Problem, gpu: Gpu) -> Choice:
-    assert isinstance(route.kernel, CutlassKernel)
-    raster, swizzle = _tile_order(route.kernel, p, gpu)
-    return Choice(route, microseconds, swizzle, raster)
+def _choice(timed: Timed, p: Problem, gpu: Gpu) -> Choice:
+    microseconds, kernel, way, splits = timed
+    raster, swizzle = _tile_order(kernel, p, gpu)
+    return Choice(Route(kernel, way, splits), microseconds, swizzle, raster)
 
 
 def _tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
@@ -125,12 +157,11 @@ def plan(p: Problem) -> Plan:
         return Plan(each=p.pointers)
     if p.kernel >= 0:
         return _plan_of(_forced(numbered(p.kernel), p), p)
-    ranking = rank(p)
-    if not ranking:
-        if p.pointers:
-            return Plan(each=True)
-        raise NoKernelError(_nothing_fits(p))
-    return _plan_of(ranking[0], p)
+    if choice := best(p):
+        return _plan_of(choice, p)
+    if p.pointers:
+        return Plan(each=True)
+    raise NoKernelError(_nothing_fits(p))
 
 
 def _plan_of(choice: Choice, p: Problem) -> Plan:
@@ -175,14 +206,12 @@ def _forced(kernel: Kernel, p: Problem) -> Choice:
         raise ValueError(f"gemm: kernel {kernel.name} does not fit {describe(p)}: {reason}")
     if not isinstance(kernel, CutlassKernel) or gpu is None:
         return Choice(Route(kernel, way), 0.0)
-    if p.splits > 1:
-        routes = list(_routes(kernel, way, p, gpu, Estimates(p, gpu)))
-        if not routes:
-            raise ValueError(
-                f"gemm: kernel {kernel.name} does not split k: its product is not left for another to finish"
-            )
-        return _choice(routes[0][1], routes[0][0], p, gpu)
-    return _choice(Route(kernel, way), Estimates(p, gpu).of(kernel.config, way), p, gpu)
+    estimates, interface = Estimates(p, gpu), kernel.interface
+    if p.splits <= 1:
+        return _choice((estimates.product(kernel), kernel, way, 1), p, gpu)
+    if not interface.finishable:
+        raise ValueError(f"gemm: kernel {kernel.name} cannot split k: nothing else can finish its product")
+    return _choice(_split(kernel, way, p, gpu, estimates)[0], p, gpu)
 
 
 def misses(p: Problem) -> list[tuple[Kernel, str]]:

@@ -156,7 +156,8 @@ struct d_gelu_tanh {
   template <class T>
   static __device__ T apply(T x, const float*) {
     const T t = gelu_tanh<Fast>::inner(x);
-    const T slope = T(kSqrt2OverPi) + T(3 * kSqrt2OverPi * kGeluCubic) * x * x;
+    const T square = at_most(x * x, T(1e6));  // beyond, 1 - t * t is 0; infinity would make NaN of it
+    const T slope = T(kSqrt2OverPi) + T(3 * kSqrt2OverPi * kGeluCubic) * square;
     return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * slope;
   }
 };

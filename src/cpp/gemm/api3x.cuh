@@ -189,9 +189,6 @@ struct Gemm3x {
     constexpr Raster along_n = swap ? Raster::AlongM : Raster::AlongN;
     args.scheduler.raster_order = g.raster == 0 ? Raster::Heuristic : g.raster == 1 ? along_m : along_n;
     args.scheduler.max_swizzle_size = g.swizzle;
-    if constexpr (std::is_same_v<typename Config::Scheduler, cutlass::gemm::StreamKScheduler>) {
-      if (g.splits > 0) args.scheduler.splits = g.splits;
-    }
     return args;
   }
 
