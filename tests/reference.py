@@ -48,6 +48,9 @@ def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
         if dtype in FP8:
             most = float(ml_dtypes.finfo(NUMPY[dtype]).max)
             x = np.where(np.abs(x) > most, np.copysign(most, x), x)
+        if dtype in ("bf16", *FP8):  # ml_dtypes goes through f32, and would round twice
+            step = np.maximum(np.ldexp(2 * ROUNDOFF[dtype], np.frexp(x)[1] - 1), TINY[dtype])
+            x = np.where(np.isfinite(x), np.rint(x / step) * step, x)
         return x.astype(NUMPY[dtype]).astype(np.float64)
 
 

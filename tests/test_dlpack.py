@@ -152,7 +152,7 @@ def test_an_exporter_type_made_on_the_spot_each_time():
     for _ in range(50):
         fresh = type("Fresh", (Exporter,), {})
         assert np.array_equal(gemm(fresh(A), B), AB)
-        gc.collect()
+        gc.collect(1)  # the young are enough, and quick
 
 
 # ---------------------------------------------------------------------------------------- refused

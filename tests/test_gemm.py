@@ -618,6 +618,14 @@ def test_conversions_saturate(dtype, out):
     assert np.isnan(d[-1, 0]) == (out in FP8), "NaN is 0 as an integer"
 
 
+@pytest.mark.parametrize(("out", "half"), [("bf16", 2**-8), ("e4m3", 2**-4), ("e5m2", 2**-3), ("f16", 2**-11)])
+def test_results_are_rounded_once(out, half):
+    """By way of f32, what lies just above the middle would become the middle, and then even."""
+    a = np.array([[1 + half + 2**-40], [1 + half - 2**-40], [1 + half], [1 + 3 * half], [-1 - half - 2**-40]])
+    d = to_numpy(gemm(a, np.ones((1, 1)), out_dtype=out))
+    assert np.array_equal(d[:, 0], [1 + 2 * half, 1, 1, 1 + 4 * half, -1 - 2 * half])
+
+
 @pytest.mark.parametrize(("a_dtype", "b_dtype"), [("s8", "s8"), ("u8", "u8"), ("u8", "s8")])
 def test_sums_of_integers_wrap_around(a_dtype, b_dtype):
     k = 140_000

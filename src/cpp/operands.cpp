@@ -35,7 +35,7 @@ bool alike(const Operand& x, const Operand& y) {
 void Operands::open(Role role, nb::handle object, const char* name) {
   const bool listable = role == Role::a || role == Role::b || role == Role::c || role == Role::out;
   if (listable && (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()))) return open_list(role, object, name);
-  View* view = new (storage_ + int(role) * sizeof(View)) View();
+  View* view = new (storage_ + int(role) * sizeof(View)) View;  // View() would zero it first
   views_[int(role)] = view;
   order_[count_++] = role;
   view->open(object, name);

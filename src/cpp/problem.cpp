@@ -255,6 +255,7 @@ Call canonicalise(const Request& r) {
     refuse("bias_grad is given but the batch of the operands has no single stride; pass it as one dimension");
   }
   if (scattered(r) && batch > 0) scatter(r, call, batch);
+  if (m == 0 || n == 0 || batch == 0) p.empty_product = true;
   fold_batch(call, m, batch);
   int64_t ldd = 0;
   p.layout_d = layout_of(call.d, m, n, ldd);
