@@ -1,18 +1,64 @@
-"""What the GPU tests share: operands in torch on the device, exact integers, poisoned outputs inside guard bands."""
+"""What the GPU tests share: operands in torch on the device, poisoned outputs in guard bands, a float64 oracle."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import pi, prod, sqrt
+from typing import Any
 
 import torch
 
-DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
+from cutlass_py.activations import Activation, clamp, leaky_relu
+from cutlass_py.families import ACTIVATIONS, COMPUTE, PAIRS, STORAGE
+from cutlass_py.families import DTYPES as _ROWS
+
+DEVICE = "cuda"
+DTYPES = {name: getattr(torch, _ROWS[name].numpy) for name in STORAGE}
+COMPLEX = ("c64", "c128")
+INTEGER = ("s8", "u8", "s32")
+REAL = tuple(name for name in DTYPES if name not in COMPLEX)
+# Inputs and the arithmetic asked for: (dtype of a, dtype of b, compute).
+ARITHMETIC = [
+    (a, b, compute)
+    for a, row in COMPUTE.items()
+    for b in COMPUTE
+    if a == b or (a, b) in PAIRS or (b, a) in PAIRS
+    for compute in row
+]
 GUARD = 64  # elements before and after, and 16 bytes of padding behind each row
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """This package's name of a dtype."""
+    return next(name for name, found in DTYPES.items() if found == dtype)
+
+
+# ---------------------------------------------------------------------------------------------------- operands
 
 
 def integers(shape: tuple[int, ...], dtype: str, low: int = -2, high: int = 3) -> torch.Tensor:
     """Small integers: products and sums of them are exact in every dtype here up to k of some thousands."""
-    return torch.randint(low, high, shape, device="cuda").to(DTYPES[dtype])
+    if dtype in COMPLEX:
+        parts = [integers(shape, "f64", low, high) for _ in range(2)]
+        return torch.complex(*parts).to(DTYPES[dtype])
+    low = max(low, 0) if dtype == "u8" else low
+    return torch.randint(low, high, shape, device=DEVICE).float().to(DTYPES[dtype])
+
+
+def normals(shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> torch.Tensor:
+    """Normally distributed values; of integer dtypes within -100 to 100 (0 to 100)."""
+    if dtype in INTEGER:
+        return torch.randint(0 if dtype == "u8" else -100, 101, shape, device=DEVICE).to(DTYPES[dtype])
+    base = torch.complex64 if dtype == "c64" else torch.complex128 if dtype == "c128" else torch.float32
+    return (scale * torch.randn(shape, device=DEVICE, dtype=base)).to(DTYPES[dtype])
+
+
+def poison(storage: torch.Tensor) -> int:
+    """Fills memory with NaN, or with 85 and the like where the dtype has none; returns the byte."""
+    byte = 0x55 if name_of(storage.dtype) in INTEGER else 0xFF
+    storage.view(torch.uint8).fill_(byte)
+    return byte
 
 
 def laid_out(x: torch.Tensor, layout: str, *, pad: int = 0, offset: int = 0) -> torch.Tensor:
@@ -20,69 +66,237 @@ def laid_out(x: torch.Tensor, layout: str, *, pad: int = 0, offset: int = 0) -> 
     source = x if layout == "t" else x.mT
     *lead, rows, cols = source.shape
     ld = cols + pad
-    count = rows * ld
-    for extent in lead:
-        count *= extent
-    storage = torch.full((count + offset,), float("nan"), device="cuda", dtype=x.dtype)[offset:]
-    view = storage.view(*lead, rows, ld)[..., :cols]
+    storage = torch.empty(prod(lead) * rows * ld + offset, device=DEVICE, dtype=x.dtype)
+    poison(storage)
+    view = storage[offset:].view(*lead, rows, ld)[..., :cols]
     view.copy_(source)
     return view if layout == "t" else view.mT
 
 
 @dataclass
 class Guarded:
-    """An output of NaN inside a buffer of NaN: `check` finds any element written outside."""
+    """An output of poison inside a buffer of poison: `check` finds any element written outside."""
 
     view: torch.Tensor
     buffer: torch.Tensor
+    byte: int
 
     def check(self) -> None:
-        inside = torch.zeros_like(self.buffer, dtype=torch.bool)
-        inside.as_strided(self.view.shape, self.view.stride(), self.view.storage_offset()).fill_(True)
-        outside = self.buffer[~inside]
-        assert torch.isnan(outside).all(), f"{int((~torch.isnan(outside)).sum())} elements outside of out were written"
+        outside = torch.ones(self.buffer.numel(), dtype=torch.bool, device=DEVICE)
+        outside.as_strided(self.view.shape, self.view.stride(), self.view.storage_offset()).fill_(False)
+        written = (self.buffer.view(torch.uint8).view(len(self.buffer), -1) != self.byte).any(1) & outside
+        assert not written.any(), f"{int(written.sum())} elements outside of out were written"
 
 
-def guarded(shape: tuple[int, ...], dtype: str, layout: str = "t", pad: int | None = None) -> Guarded:
+def guarded(shape: tuple[int, ...], dtype: str, layout: str = "t", pad: int | None = None, step: int = 1) -> Guarded:
     """A poisoned output; `pad` elements behind each row (16 bytes by default, so that rows stay aligned)."""
-    torch_dtype = DTYPES[dtype]
-    itemsize = torch_dtype.itemsize
+    itemsize = DTYPES[dtype].itemsize
     *lead, rows, cols = shape if layout == "t" else (*shape[:-2], shape[-1], shape[-2])
     if pad is None:
         pad = -cols * itemsize % 16 // itemsize + 16 // itemsize
-    ld = cols + pad
-    count = rows * ld
-    for extent in lead:
-        count *= extent
-    buffer = torch.full((count + 2 * GUARD,), float("nan"), device="cuda", dtype=torch_dtype)
-    view = buffer[GUARD : GUARD + count].view(*lead, rows, ld)[..., :cols]
-    return Guarded(view if layout == "t" else view.mT, buffer)
+    ld = cols * step + pad
+    count = prod(lead) * rows * ld
+    buffer = torch.empty(count + 2 * GUARD, device=DEVICE, dtype=DTYPES[dtype])
+    byte = poison(buffer)
+    view = buffer[GUARD : GUARD + count].view(*lead, rows, ld)[..., : cols * step : step]
+    return Guarded(view if layout == "t" else view.mT, buffer, byte)
+
+
+def filled(values: torch.Tensor, layout: str = "t", pad: int | None = None) -> torch.Tensor:
+    """A copy of the values with padded, aligned rows."""
+    held = guarded(tuple(values.shape), name_of(values.dtype), layout, pad).view
+    return held.copy_(values)
+
+
+# ---------------------------------------------------------------------------------------------------- oracle
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """x in float64 or complex128."""
+    if x.dtype.is_complex:
+        return x.to(torch.complex128)
+    return (x.float() if x.dtype.itemsize == 1 else x).double()
 
 
 def expected(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, alpha: float = 1, beta: float = 1
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, alpha: complex = 1, beta: complex = 1
 ) -> torch.Tensor:
-    """float64 reference, by NumPy on the host where small and by torch on the device where large."""
-    big = a.shape[-2] * a.shape[-1] * b.shape[-1] > 2**27
-    x, y = (t.double() if big else t.double().cpu() for t in (a, b))
+    """alpha * (a @ b) + beta * c in float64, by NumPy on the host where small, by torch on the device where large."""
+    big = a.shape[-2] * a.shape[-1] * b.shape[-1] > 2**22
+    x, y = (wide(t) if big else wide(t).cpu() for t in (a, b))
     product = x @ y if big else torch.from_numpy(x.numpy() @ y.numpy())
-    result = alpha * product.to("cuda")
-    return result if c is None else result + beta * c.double()
+    result = alpha * product.to(DEVICE)
+    return result if c is None else result + beta * wide(c)
+
+
+def _tanh_of_gelu(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))
+
+
+def _step(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.isnan(x), x, (x > 0).double())
+
+
+def _d_gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    t = _tanh_of_gelu(x)
+    return (1 + t) / 2 + x * (1 - t * t) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x) / 2
+
+
+# The functions of families.ACTIVATIONS, of a float64 tensor and the parameters.
+FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "identity": lambda x: x,
+    "relu": lambda x: torch.where(x < 0, torch.zeros_like(x), x),
+    "leaky_relu": lambda x, slope: torch.where(x < 0, slope * x, x),
+    "gelu": lambda x: x * (1 + torch.erf(x / sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x * (1 + _tanh_of_gelu(x)) / 2,
+    "silu": lambda x: x * torch.sigmoid(x),
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "hardswish": lambda x: x * torch.clamp(x + 3, 0, 6) / 6,
+    "clamp": torch.clamp,
+    "d_relu": _step,
+    "d_gelu": lambda x: (1 + torch.erf(x / sqrt(2))) / 2 + x * torch.exp(-x * x / 2) / sqrt(2 * pi),
+    "d_gelu_tanh": _d_gelu_tanh,
+    "d_silu": lambda x: torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))),
+}
+PLAIN = tuple(name for name, row in ACTIVATIONS.items() if not row.derivative)
+DERIVATIVES = tuple(name for name, row in ACTIVATIONS.items() if row.derivative)
+# Exact for small integers, with the parameters below.
+EXACT = ("identity", "relu", "leaky_relu", "clamp", "d_relu")
+
+
+def activation(name: str) -> str | Activation:
+    """What `activation=` takes, with parameters that keep integers exact."""
+    return {"leaky_relu": leaky_relu(0.5), "clamp": clamp(-5, 6)}.get(name, name)
+
+
+def apply(activation: str | Activation | None, x: torch.Tensor) -> torch.Tensor:
+    """The activation of float64 values."""
+    if isinstance(activation, Activation):
+        return FUNCTIONS[activation.name](x, *activation.parameters)
+    return FUNCTIONS[activation or "identity"](x)
+
+
+@dataclass
+class Result:
+    """What an epilogue gives in float64: z, y = f(z) before scale_out, and d."""
+
+    z: torch.Tensor
+    y: torch.Tensor
+    d: torch.Tensor
+
+
+def epilogue(
+    product: torch.Tensor,
+    *,
+    alpha: Any = 1,
+    beta: Any = 1,
+    c: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    scale_a: Any = 1,
+    scale_b: Any = 1,
+    scale_out: Any = 1,
+    activation: str | Activation | None = None,
+    gate: torch.Tensor | None = None,
+    aux: torch.Tensor | None = None,
+    **_: Any,
+) -> Result:
+    """The epilogue of gemm's docstring on a float64 product; takes gemm's keywords, and passes over the others."""
+
+    def factor(x: Any, column: bool = False) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        return wide(x.reshape(()) if x.numel() == 1 else x[:, None] if column and x.ndim == 1 else x)
+
+    z = factor(alpha) * factor(scale_a, column=True) * factor(scale_b) * product
+    if c is not None:
+        z = z + factor(beta) * wide(c)
+    if bias is not None:
+        z = z + wide(bias)
+    name = activation.name if isinstance(activation, Activation) else activation or "identity"
+    if ACTIVATIONS[name].derivative:
+        assert aux is not None
+        y = z * apply(activation, wide(aux))
+    elif gate is not None:
+        y = z * apply(activation, wide(gate))
+    else:
+        y = apply(activation, z)
+    return Result(z, y, factor(scale_out) * y)
+
+
+def saturated(x: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Float64 values as `dtype` holds them: to nearest even; 8 bits and integers saturate; NaN is 0 in integers."""
+    if dtype in INTEGER:
+        limits = torch.iinfo(DTYPES[dtype])
+        return torch.nan_to_num(x, nan=0.0).round().clamp(limits.min, limits.max)
+    if DTYPES[dtype].itemsize == 1:
+        limit = torch.finfo(DTYPES[dtype]).max
+        x = x.clamp(-limit, limit)
+    return wide(x.to(DTYPES[dtype]))
+
+
+# ---------------------------------------------------------------------------------------------------- assertions
 
 
 def assert_exact(d: torch.Tensor, reference: torch.Tensor) -> None:
     """Equal to the last bit after rounding the reference once to d's dtype."""
-    wanted = reference.to(d.dtype)
-    same = (d == wanted) | (torch.isnan(d) & torch.isnan(wanted))
-    assert same.all(), f"{int((~same).sum())} of {d.numel()} elements differ, first at {(~same).nonzero()[0].tolist()}"
+    found, wanted = wide(d), saturated(reference, name_of(d.dtype))
+    assert found.shape == wanted.shape, f"the result is {tuple(found.shape)}; expected {tuple(wanted.shape)}"
+    different = ~((found == wanted) | (torch.isnan(found) & torch.isnan(wanted)))
+    if different.any():
+        where = tuple(different.nonzero()[0].tolist())
+        raise AssertionError(
+            f"{int(different.sum())} of {d.numel()} elements differ, first at {where}: {found[where]}; "
+            f"expected {wanted[where]}"
+        )
+
+
+def assert_near(d: torch.Tensor, reference: torch.Tensor, error: torch.Tensor | float) -> None:
+    """|d - reference| <= error and what storing the result in d's dtype costs, elementwise; NaN where that is NaN."""
+    dtype = name_of(d.dtype)
+    found, wanted = wide(d), saturated(reference, dtype)
+    if dtype in INTEGER:
+        storing = torch.full_like(wanted, 0.51)
+    else:
+        limits = torch.finfo(d.dtype)
+        storing = limits.eps * wanted.abs() + limits.smallest_normal * limits.eps
+    bound = error + storing
+    close = ((found - wanted).abs() <= bound) | (found == wanted) | (torch.isnan(found) & torch.isnan(wanted))
+    if not close.all():
+        where = tuple((~close).nonzero()[0].tolist())
+        worst = ((found - wanted).abs() / bound)[~close].max()
+        raise AssertionError(
+            f"{int((~close).sum())} of {d.numel()} elements are off, by {float(worst):.3g} times the bound; first at "
+            f"{where}: {found[where]}; expected {wanted[where]}"
+        )
+
+
+def product_error(a: torch.Tensor, b: torch.Tensor, unit: float = 2**-23) -> torch.Tensor:
+    """gamma_k (|a| @ |b|): what summing k products in a dtype of this unit may cost."""
+    k = a.shape[-1]
+    gamma = k * unit / max(1 - k * unit, 0.5)
+    return gamma * (wide(a).abs() @ wide(b).abs()) + 1e-30
 
 
 def assert_close(
     d: torch.Tensor, a: torch.Tensor, b: torch.Tensor, reference: torch.Tensor, unit: float = 2**-23
 ) -> None:
-    """|d - reference| <= gamma_k (|a| @ |b|) plus one rounding to d's dtype, elementwise."""
-    k = a.shape[-1]
-    gamma = k * unit / (1 - k * unit)
-    bound = gamma * (a.double().abs() @ b.double().abs()) + torch.finfo(d.dtype).eps * reference.abs() + 1e-30
-    worst = ((d.double() - reference).abs() / bound).max()
-    assert worst <= 1, f"error is {float(worst):.2f} times the bound"
+    """|d - reference| <= gamma_k (|a| @ |b|) and one rounding to d's dtype, elementwise."""
+    assert_near(d, reference, product_error(a, b, unit))
+
+
+def epilogue_error(
+    name: str, result: Result, at: torch.Tensor, error: torch.Tensor | float, *, fast: bool
+) -> torch.Tensor:
+    """Bound on the error of y = f(z), or z * f(at) with a gate or a derivative, from that of z.
+
+    Args:
+        at: where the function is evaluated: z, gate or aux.
+        fast: tanh may be the hardware's, as in kernels whose result has 16 bits or less.
+    """
+    x = at.abs().nan_to_num(0, 0, 0)
+    unit = 2**-10 if fast else 2**-20
+    own = 0 if name in EXACT else unit * (1 + x) ** (3 if name.startswith("d_") else 1)
+    if at is result.z:
+        return 1.6 * error + own + 2**-21 * result.y.abs()
+    return apply(activation(name), at).abs() * error + own * result.z.abs() + 2**-21 * result.y.abs()

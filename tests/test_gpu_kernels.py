@@ -1,6 +1,9 @@
-"""Every compiled kernel by name, over the edges of its tile, against float64."""
+"""Every compiled kernel by name, with the whole of its epilogue, over the edges of its tile, against float64."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -9,7 +12,7 @@ torch = pytest.importorskip("torch")
 import gpu  # noqa: E402
 
 import cutlass_py  # noqa: E402
-from cutlass_py.families import DTYPES, EPILOGUES, SCHEDULES  # noqa: E402
+from cutlass_py.families import ACTIVATIONS, COMPUTE, DTYPES, SCHEDULES  # noqa: E402
 from cutlass_py.kernels import CutlassKernel  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -23,22 +26,44 @@ def runs_here(kernel: CutlassKernel) -> bool:
     return lowest <= cc[0] * 10 + cc[1] <= highest
 
 
+def every_kernel(kernels: list[CutlassKernel]):
+    return pytest.mark.parametrize("kernel", kernels, ids=lambda k: k.name)
+
+
+@pytest.fixture(autouse=True)
+def on_this_architecture(request):
+    if "kernel" in request.fixturenames and not runs_here(request.getfixturevalue("kernel")):
+        pytest.skip("another architecture")
+
+
+def storage(dtype: str) -> str:
+    return DTYPES[dtype].storage or dtype
+
+
+def compute_of(kernel: CutlassKernel) -> str:
+    c = kernel.config
+    rows = COMPUTE[storage(c.a)].items()
+    return next(name for name, x in rows if (x.operand, x.accumulator) == (c.a, c.accumulator))
+
+
 def edge_shapes(kernel: CutlassKernel) -> list[tuple[int, int, int, int]]:
     """(batch, m, n, k): tile - 2 .. tile + 2, one, several tiles; rounded to what the kernel's vectors need."""
-    c = kernel.config
+    c, schedule = kernel.config, SCHEDULES[kernel.config.schedule]
     tm, tn, tk = c.tile
-    if c.schedule and SCHEDULES[c.schedule].swap:
+    if schedule.swap:
         tm, tn = tn, tm
     unit_m = unit_n = unit_k = 1
-    if kernel.family.api == 2:
+    if c.api == 2:
         unit_k = c.align if "t" == c.layout[0] or "n" == c.layout[1] else 1
         unit_m = c.align if c.layout[0] == "n" else 1
         unit_n = max(c.align if c.layout[1] == "t" else 1, c.align_d)
-    elif SCHEDULES[c.schedule].tma_store:
+    elif schedule.tma_store:
         unit_n = c.align_d
     # k >= 2: a single element has no layout to speak of.
     shapes = [(1, 1, 1, 2), (1, tm - 1, tn + 1, tk + 1), (1, tm + 2, tn - 2, 2 * tk - 1), (1, tm, tn, 3 * tk)]
     shapes += [(1, 2 * tm + 1, 3 * tn + 2, 5 * tk + 2), (3, tm + 1, tn - 1, tk - 2), (1, 1, tn, tk), (1, tm, 1, tk)]
+    if kernel.interface.stream_k:
+        shapes = [(1, *extents) for _, *extents in shapes] + [(1, tm, tn, 67 * tk + 2)]
 
     def up(x: int, unit: int) -> int:
         return -(-max(x, 1) // unit) * unit
@@ -46,76 +71,184 @@ def edge_shapes(kernel: CutlassKernel) -> list[tuple[int, int, int, int]]:
     return [(batch, up(m, unit_m), up(n, unit_n), up(k, unit_k)) for batch, m, n, k in shapes]
 
 
-def storage(dtype: str) -> str:
-    return DTYPES[dtype].storage or dtype
+def values(shape: tuple[int, ...], dtype: str, exact: bool, small: bool = False) -> torch.Tensor:
+    """Integers, within 1 where `small`, or random numbers."""
+    if exact:
+        return gpu.integers(shape, dtype, -1, 2) if small else gpu.integers(shape, dtype)
+    return gpu.normals(shape, dtype)
 
 
-def operands(kernel: CutlassKernel, batch: int, m: int, n: int, k: int):
-    """Exact integers in the kernel's layout, rows padded so that base and rows have just the alignment it needs."""
-    c = kernel.config
-    dtype = storage(c.a)
-    unit = kernel.align_ab
+def operands(kernel: CutlassKernel, batch: int, m: int, n: int, k: int, exact: bool = True):
+    """A and B in the kernel's layout, rows padded so that base and rows have just the alignment it needs."""
+    c, unit = kernel.config, kernel.interface.align_ab
     lead = (batch,) if batch > 1 else ()
+    small = c.accumulator in ("f16", "fast")
 
-    def operand(shape: tuple[int, int], layout: str) -> torch.Tensor:
+    def operand(shape: tuple[int, int], dtype: str, layout: str) -> torch.Tensor:
         line = shape[1] if layout == "t" else shape[0]
-        return gpu.laid_out(gpu.integers((*lead, *shape), dtype), layout, pad=-line % unit + unit, offset=unit)
+        x = values((*lead, *shape), storage(dtype), exact, small)
+        return gpu.laid_out(x, layout, pad=-line % unit + unit, offset=unit)
 
-    return operand((m, k), c.layout[0]), operand((k, n), c.layout[1])
+    return operand((m, k), c.a, c.layout[0]), operand((k, n), c.b, c.layout[1])
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+@dataclass
+class Epilogue:
+    """gemm's keywords for the whole epilogue of a kernel, and what they mean in float64."""
+
+    keywords: dict[str, Any]
+    aux: gpu.Guarded | None  # where it is written
+
+    def of(self, product: torch.Tensor) -> gpu.Result:
+        read = self.aux is None
+        return gpu.epilogue(product, **{k: v for k, v in self.keywords.items() if read or k != "aux"})
+
+
+def epilogue_of(kernel: CutlassKernel, shape: tuple[int, ...], exact: bool = True) -> Epilogue:
+    """Every operand that the kernel's epilogue has."""
+    c, e = kernel.config, kernel.interface.epilogue
+    m, n = shape[-2:]
+    keywords: dict[str, Any] = {"kernel": kernel, "compute": compute_of(kernel), "alpha": 2}
+    if e.source:
+        keywords |= {"c": gpu.filled(values(shape, c.d, exact)), "beta": -3}
+    if e.bias:
+        keywords["bias"] = values((n,) if e.bias == "n" else (m, 1), c.bias, exact)
+    if e.activation != "identity":
+        keywords["activation"] = gpu.activation(e.activation)
+    if e.gated:
+        name = "aux" if ACTIVATIONS[e.activation].derivative else "gate"
+        keywords[name] = gpu.filled(values(shape, c.d, exact))
+    if e.scaled:
+        powers = [2.0 ** torch.randint(-1, 2, (extent,), device=gpu.DEVICE) for extent in (m, n)]
+        scales = powers if exact else [gpu.normals((m,), "f32"), gpu.normals((n,), "f32")]
+        keywords |= {"scale_a": scales[0], "scale_b": scales[1], "scale_out": 0.5}
+    aux = gpu.guarded(shape, c.d) if e.aux else None
+    if aux:
+        keywords["aux"] = aux.view
+    return Epilogue(keywords, aux)
+
+
+def check(kernel: CutlassKernel, a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue, exact: bool) -> torch.Tensor:
+    """Runs the kernel into a poisoned output and compares everything that it wrote; returns the output."""
+    c = kernel.config
+    product = gpu.expected(a, b)
+    out = gpu.guarded(tuple(product.shape), c.d)
+    assert cutlass_py.gemm(a, b, out=out.view, **epilogue.keywords) is out.view
+    out.check()
+    result = epilogue.of(product)
+    error = 0.0 if exact else error_of_z(kernel, a, b, epilogue, result)
+    if epilogue.aux:
+        epilogue.aux.check()
+        gpu.assert_near(epilogue.aux.view, result.z, error)
+    name = kernel.interface.epilogue.activation
+    if exact and name in gpu.EXACT:
+        gpu.assert_exact(out.view, result.d)
+        return out.view
+    argument = epilogue.keywords.get("gate", None if epilogue.aux else epilogue.keywords.get("aux"))
+    at = result.z if argument is None else gpu.wide(argument)
+    narrow = DTYPES[c.d].bits <= 16
+    error = gpu.epilogue_error(name, result, at, error, fast=narrow)
+    gpu.assert_near(out.view, result.d, epilogue.keywords.get("scale_out", 1) * error)
+    return out.view
+
+
+def error_of_z(kernel: CutlassKernel, a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue, result: gpu.Result):
+    """Bound on the error of z: of the sum, times its factors, and of what is added."""
+    c, k = kernel.config, a.shape[-1]
+    # Units of the accumulator; tf32 rounds each operand to 11 bits first.
+    unit = {"f64": 2**-51, "c128": 2**-50, "f16": 2**-10, "fast": 2**-13, "s32": 2**-24}.get(c.accumulator, 2**-22)
+    unit = 2**-9 / k if c.a == "tf32" else unit
+    factors = {key: epilogue.keywords.get(key, 1) for key in ("alpha", "scale_a", "scale_b")}
+    size = gpu.epilogue(gpu.product_error(a, b, unit), **factors).z.abs()
+    added = result.z.abs() + gpu.epilogue(gpu.wide(a).abs() @ gpu.wide(b).abs(), **factors).z.abs()
+    return size + (2**-50 if unit < 2**-40 else 2**-9 if c.accumulator == "f16" else 2**-21) * added
+
+
+@every_kernel([k for k in KERNELS if not k.interface.pointers])
 def test_edges(kernel):
-    if not runs_here(kernel):
-        pytest.skip("another architecture")
-    d_dtype = kernel.config.d
     for batch, m, n, k in edge_shapes(kernel):
         a, b = operands(kernel, batch, m, n, k)
-        out = gpu.guarded((*a.shape[:-1], n), d_dtype)
-        compute = {"compute": "tf32"} if kernel.config.a == "tf32" else {}
-        assert cutlass_py.gemm(a, b, out=out.view, kernel=kernel, **compute) is out.view
-        gpu.assert_exact(out.view, gpu.expected(a, b))
-        out.check()
-        if not EPILOGUES[kernel.config.epilogue].source:
-            continue
-        c = gpu.guarded((*a.shape[:-1], n), d_dtype)
-        c.view.copy_(gpu.integers(tuple(c.view.shape), d_dtype))
-        out = gpu.guarded((*a.shape[:-1], n), d_dtype)
-        cutlass_py.gemm(a, b, out=out.view, c=c.view, alpha=2, beta=-3, kernel=kernel, **compute)
-        gpu.assert_exact(out.view, gpu.expected(a, b, c.view, 2, -3))
-        out.check()
+        lean = {"kernel": kernel, "compute": compute_of(kernel)}
+        if kernel.interface.epilogue.source:
+            check(kernel, a, b, Epilogue({**lean, **unavoidable(kernel)}, None), exact=True)  # C is not read
+            if kernel.config.api == 2:  # a bias along n is a C of equal rows
+                keywords = {**lean, **unavoidable(kernel), "bias": gpu.integers((n,), kernel.config.bias)}
+                check(kernel, a, b, Epilogue(keywords, None), exact=True)
+        check(kernel, a, b, epilogue_of(kernel, (*a.shape[:-1], n)), exact=True)
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+def unavoidable(kernel: CutlassKernel) -> dict[str, Any]:
+    """The part of the epilogue that cannot be left out: the activation is compiled in."""
+    name = kernel.interface.epilogue.activation
+    return {} if name == "identity" else {"activation": gpu.activation(name)}
+
+
+@every_kernel([k for k in KERNELS if not k.interface.pointers])
 def test_random(kernel):
-    if not runs_here(kernel):
-        pytest.skip("another architecture")
     c = kernel.config
     m, n, k = 3 * c.tile[0], 2 * c.tile[1], 8 * c.tile[2] + 16
-    dtype = gpu.DTYPES[storage(c.a)]
-    a = gpu.laid_out(torch.randn(m, k, device="cuda", dtype=dtype), c.layout[0])
-    b = gpu.laid_out(torch.randn(k, n, device="cuda", dtype=dtype), c.layout[1])
-    d = torch.full((m, n), float("nan"), device="cuda", dtype=gpu.DTYPES[c.d])
-    cutlass_py.gemm(a, b, out=d, compute="tf32" if c.a == "tf32" else None, kernel=kernel)
-    # Inputs of tf32 are rounded to 11 bits first: two roundings a product.
-    unit = {"f64": 2**-52, "tf32": 2**-9 / k}.get(c.a, 2**-23)
-    gpu.assert_close(d, a, b, gpu.expected(a, b), unit)
-    again = torch.empty_like(d)
-    cutlass_py.gemm(a, b, out=again, compute="tf32" if c.a == "tf32" else None, kernel=kernel)
-    assert torch.equal(d, again)
+    a, b = operands(kernel, 1, m, n, k, exact=False)
+    epilogue = epilogue_of(kernel, (m, n), exact=False)
+    first = check(kernel, a, b, epilogue, exact=False)
+    again = torch.empty_like(first)
+    cutlass_py.gemm(a, b, out=again, **epilogue.keywords)
+    assert torch.equal(first.contiguous().view(torch.uint8), again.contiguous().view(torch.uint8))
 
 
-@pytest.mark.parametrize("kernel", KERNELS[::7], ids=lambda k: k.name)
+@every_kernel([k for k in KERNELS if k.interface.epilogue.scaled])
+def test_scales_in_single_values(kernel):
+    m, n, k = kernel.config.tile
+    a, b = operands(kernel, 1, m, n, k)
+    epilogue = epilogue_of(kernel, (m, n))
+    one = torch.full((1,), 0.25, device=gpu.DEVICE)
+    for scales in ({"scale_a": one, "scale_b": one}, {"scale_a": one, "scale_b": 2.0}, {"scale_out": one}):
+        keywords = {key: x for key, x in epilogue.keywords.items() if not key.startswith("scale_")}
+        result = gpu.epilogue(gpu.expected(a, b), **keywords, **scales)
+        out = gpu.guarded((m, n), kernel.config.d)
+        cutlass_py.gemm(a, b, out=out.view, **keywords, **scales)
+        error = gpu.epilogue_error(kernel.interface.epilogue.activation, result, result.z, 0.0, fast=True)
+        gpu.assert_near(out.view, result.d, error)
+
+
+@every_kernel([k for k in KERNELS if k.interface.pointers or (k.config.api == 2 and not k.interface.stream_k)])
+def test_lists(kernel):
+    """Matrices that do not lie evenly, so that they travel as addresses."""
+    c = kernel.config
+    for _, m, n, k in edge_shapes(kernel)[1:4]:
+        pairs = [operands(kernel, 1, m, n, k) for _ in range(3)]
+        unit = 16 // DTYPES[c.d].itemsize
+        outs = [gpu.guarded((m, n), c.d, pad=-n % unit + unit) for _ in pairs]
+        addends = [gpu.filled(gpu.integers((m, n), c.d), pad=-n % unit + unit) for _ in pairs]
+        order = (0, 2, 1)
+        lists = {
+            "a": [pairs[i][0] for i in order],
+            "b": [pairs[i][1] for i in order],
+            "out": [outs[i].view for i in order],
+            "c": [addends[i] for i in order],
+        }
+        keywords = {"kernel": kernel, "compute": compute_of(kernel)} | unavoidable(kernel)
+        cutlass_py.gemm(lists["a"], lists["b"], out=lists["out"], c=lists["c"], alpha=2, beta=-1, **keywords)
+        for i in range(3):
+            result = gpu.epilogue(
+                gpu.expected(lists["a"][i], lists["b"][i]), c=lists["c"][i], alpha=2, beta=-1, **keywords
+            )
+            name = kernel.interface.epilogue.activation
+            error = gpu.epilogue_error(name, result, result.z, 0.0, fast=DTYPES[c.d].bits <= 16)
+            gpu.assert_near(lists["out"][i], result.d, error)
+            outs[i].check()
+
+
+@every_kernel(KERNELS[::7])
 def test_without_a_product_a_and_b_are_not_read(kernel):
-    if not runs_here(kernel):
-        pytest.skip("another architecture")
+    if kernel.interface.epilogue.activation != "identity" or kernel.interface.epilogue.scaled:
+        pytest.skip("its epilogue is another")
     m, n = kernel.config.tile[:2]
     a, b = operands(kernel, 1, m, n, 64)
     c = gpu.integers((m, n), kernel.config.d)
-    keywords = {"c": c, "beta": 2, "kernel": kernel, "compute": "tf32" if kernel.config.a == "tf32" else None}
-    keywords["out_dtype"] = kernel.config.d
-    a.fill_(float("nan"))
-    gpu.assert_exact(cutlass_py.gemm(a, b, alpha=0, **keywords), 2 * c.double())
+    for x in (a, b):
+        gpu.poison(x._base)
+    keywords = {"kernel": kernel, "compute": compute_of(kernel), "out_dtype": kernel.config.d}
+    gpu.assert_exact(cutlass_py.gemm(a, b, c=c, beta=2, alpha=0, **keywords), 2 * gpu.wide(c))
 
 
 def test_a_forced_kernel_and_k_0():
@@ -125,16 +258,16 @@ def test_a_forced_kernel_and_k_0():
 
 
 @pytest.mark.memcheck
-def test_one_kernel_of_each_family():
-    families = {k.config.family: k for k in KERNELS if runs_here(k) and k.config.a != "tf32"}
-    for kernel in families.values():
+def test_one_kernel_of_each_family_and_epilogue():
+    found = {(k.config.family, k.config.epilogue): k for k in KERNELS if runs_here(k) and not k.interface.pointers}
+    for kernel in found.values():
         m, n, k = kernel.config.tile
-        a, b = operands(kernel, 1, m + 8, n + 8, k + 8)
-        gpu.assert_exact(cutlass_py.gemm(a, b, out_dtype=kernel.config.d, kernel=kernel), gpu.expected(a, b))
+        a, b = operands(kernel, 1, m + 16, n + 16, k + 16)
+        check(kernel, a, b, epilogue_of(kernel, (m + 16, n + 16)), exact=True)
 
 
 def test_tf32_needs_compute():
     tf32 = next(k for k in KERNELS if k.config.a == "tf32")
-    a = torch.ones(8, 8, device="cuda")
+    a = torch.ones(8, 8, device=gpu.DEVICE)
     with pytest.raises(ValueError, match="multiplies tf32; the operands are f32"):
         cutlass_py.gemm(a, a, kernel=tf32)
