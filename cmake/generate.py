@@ -1,47 +1,49 @@
-"""Writes what the build derives from families.py: the tables for C++, the kernel sources, and their list for CMake.
+"""Writes what the build derives from the declaration: the tables for C++, the kernel sources, and their list for CMake.
 
-Run with `python -I`: the standard library and families.py, loaded by path, are all it needs. A file is written only
-when its content changes, so that nothing recompiles for a mere reconfiguration.
+Run with `python -I`: the standard library and the package's tables, loaded by path, are all it needs. A file is
+written only when its content changes, so that nothing recompiles for a mere reconfiguration.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+_TABLES = "cutlass_py_tables"  # the package under which the build sees them
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "cutlass_py"
 
 
 def load_module(name: str) -> Any:
-    """One of the package's modules on its own: importing the package would need the extension that is being built."""
-    spec = importlib.util.spec_from_file_location(f"cutlass_py_{name}", PACKAGE / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    """One of the package's modules without the package, which needs the extension that is being built."""
+    if _TABLES not in sys.modules:
+        package = ModuleType(_TABLES)
+        package.__path__ = [str(PACKAGE)]
+        sys.modules[_TABLES] = package
+    return import_module(f"{_TABLES}.{name}")
 
 
-def tables(families: Any) -> dict[str, str]:
+def tables() -> dict[str, str]:
     """What dtype.h and activation.h include."""
-    index = {name: i for i, name in enumerate(families.DTYPES)}
+    dtypes_py, epilogues_py = load_module("dtypes"), load_module("epilogues")
+    index = {name: i for i, name in enumerate(dtypes_py.DTYPES)}
     dtypes = [
         f"CUTLASS_PY_DTYPE({d.name}, {d.bits}, {d.dlpack}, {index[d.storage or d.name]})"
-        for d in families.DTYPES.values()
+        for d in dtypes_py.DTYPES.values()
     ]
     compute = [
         f"CUTLASS_PY_COMPUTE({a}, {name}, {x.operand}, {x.accumulator}, {x.output})"
-        for a, row in families.COMPUTE.items()
+        for a, row in dtypes_py.COMPUTE.items()
         for name, x in row.items()
     ]
-    pairs = [f"CUTLASS_PY_PAIR({a}, {b})" for a, b in families.PAIRS]
+    pairs = [f"CUTLASS_PY_PAIR({a}, {b})" for a, b in dtypes_py.PAIRS]
     # The names of the parameters; NAN where a parameter has to be given.
     activations = []
-    for a in families.ACTIVATIONS.values():
+    for a in epilogues_py.ACTIVATIONS.values():
         names = [name for name, _ in a.parameters] + [""] * (2 - len(a.parameters))
         defaults = ["NAN" if x is None else repr(x) for _, x in a.parameters] + ["0"] * (2 - len(a.parameters))
         derivative = str(a.derivative).lower()
@@ -61,12 +63,13 @@ def split(configs: list[Any], per_file: int) -> list[list[Any]]:
 
 def library(families: Any, configs: list[Any]) -> dict[str, str]:
     """The kernel sources, the function that lists the kernels, and sources.cmake."""
+    codegen = load_module("codegen")
     files, cmake = {}, []
     configs = sorted(configs, key=lambda c: list(families.FAMILIES).index(c.family))
     for name, group in groupby(configs, key=lambda c: c.family):
         family = families.FAMILIES[name]
         for i, part in enumerate(split(list(group), family.per_file)):
-            files[f"{name}_{i}.cu"] = families.source(part)
+            files[f"{name}_{i}.cu"] = codegen.source(part)
             cmake.append((f"${{CMAKE_CURRENT_LIST_DIR}}/{name}_{i}.cu", family))
     # The elementwise kernels run wherever any kernel does.
     for part in ("compose", "compose_complex", "copy", "table"):
@@ -74,10 +77,10 @@ def library(families: Any, configs: list[Any]) -> dict[str, str]:
         cmake.append((path, families.FAMILIES["simt_gemm"]))
     # 3.x files first: they take longest, and a long file that starts last leaves the other cores idle.
     cmake.sort(key=lambda row: -row[1].api)
-    files["library.cpp"] = families.library(configs, elementwise=True)
+    files["library.cpp"] = codegen.library(configs, elementwise=True)
     lines = ["set(CUTLASS_PY_SOURCES)\n"]
     for path, family in cmake:
-        flags = " ".join(families.flags(family, family.gencode))
+        flags = " ".join(codegen.flags(family, family.gencode))
         lines.append(f'list(APPEND CUTLASS_PY_SOURCES "{path}")\n')
         lines.append(f'set_source_files_properties("{path}" PROPERTIES COMPILE_FLAGS "{flags}")\n')
     files["sources.cmake"] = "".join(lines)
@@ -97,7 +100,7 @@ def main() -> None:
         configs = families.select(args.kernels, args.archs.split(";"))
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    files = tables(families) | ({} if args.tables_only else library(families, configs))
+    files = tables() | ({} if args.tables_only else library(families, configs))
     args.out.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         path = args.out / name

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from cutlass_py.activations import Activation, clamp, leaky_relu
-from cutlass_py.families import ACTIVATIONS, COMPUTE, PAIRS, STORAGE
-from cutlass_py.families import DTYPES as _ROWS
+from cutlass_py.dtypes import COMPUTE, PAIRS, STORAGE
+from cutlass_py.dtypes import DTYPES as _ROWS
+from cutlass_py.epilogues import ACTIVATIONS
 
 DEVICE = "cuda"
 DTYPES = {name: getattr(torch, _ROWS[name].numpy) for name in STORAGE}
@@ -142,7 +143,7 @@ def _d_gelu_tanh(x: torch.Tensor) -> torch.Tensor:
     return (1 + t) / 2 + x * (1 - t * t) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x) / 2
 
 
-# The functions of families.ACTIVATIONS, of a float64 tensor and the parameters.
+# The functions of epilogues.ACTIVATIONS, of a float64 tensor and the parameters.
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "identity": lambda x: x,
     "relu": lambda x: torch.where(x < 0, torch.zeros_like(x), x),

@@ -20,7 +20,7 @@ from reference import (
 )
 
 import cutlass_py
-from cutlass_py import GemmArguments, clamp, families, gemm, leaky_relu
+from cutlass_py import GemmArguments, clamp, epilogues, gemm, leaky_relu
 
 PLAIN = [name for name in ACTIVATIONS if name != "clamp"]
 REAL = ["f16", "bf16", "f32", "f64", "e4m3", "e5m2", "s8", "u8", "s32"]
@@ -43,7 +43,7 @@ def f32(x):
 
 
 def test_the_tables_are_covered():
-    assert set(ACTIVATIONS) | set(DERIVATIVES) == set(families.ACTIVATIONS)
+    assert set(ACTIVATIONS) | set(DERIVATIVES) == set(epilogues.ACTIVATIONS)
 
 
 # ---------------------------------------------------------------------------------------- bias

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 import gpu  # noqa: E402
 
 import cutlass_py  # noqa: E402
-from cutlass_py.families import COMPUTE  # noqa: E402
+from cutlass_py.dtypes import COMPUTE  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

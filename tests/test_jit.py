@@ -21,8 +21,21 @@ import pytest
 from nvcc import why_not
 
 import cutlass_py
-from cutlass_py import CompileError, GemmArguments, TensorSpec, _core, cache, compiler, explain, families, toolkit
-from cutlass_py.families import DTYPES, EPILOGUES, FAMILIES
+from cutlass_py import (
+    CompileError,
+    GemmArguments,
+    TensorSpec,
+    _core,
+    cache,
+    codegen,
+    compiler,
+    explain,
+    families,
+    toolkit,
+)
+from cutlass_py.dtypes import DTYPES
+from cutlass_py.epilogues import EPILOGUES
+from cutlass_py.families import FAMILIES
 from cutlass_py.kernels import CutlassKernel, all_kernels
 from cutlass_py.problems import read
 from cutlass_py.select import plan, rank
@@ -125,20 +138,20 @@ def problem(m=512, n=512, k=512, **keywords) -> GemmArguments:
 
 def test_the_source_is_that_of_the_built_set_and_its_table(nvcc):
     source = compiler.recipe(CONFIG).source
-    assert source.startswith(families.source([CONFIG]))
+    assert source.startswith(codegen.source([CONFIG]))
     assert f"&cutlass_py_{CONFIG.name}," in source and "nullptr,\n      &cutlass_py::error_string" in source
 
 
 def test_the_table_of_a_library_with_elementwise_kernels():
     configs = list(FAMILIES["simt_gemm"].core)
-    text = families.library(configs, elementwise=True)
+    text = codegen.library(configs, elementwise=True)
     assert text.count("    &cutlass_py_simt_gemm") == len(configs) and f"      {len(configs)},\n" in text
     assert "&cutlass_py_elementwise,\n" in text
 
 
 def test_flags_of_a_family():
     family = FAMILIES["sm90_gemm"]
-    flags = families.flags(family, family.gencode)
+    flags = codegen.flags(family, family.gencode)
     assert {"-DNDEBUG", "-DCUTLASS_ENABLE_GDC_FOR_SM90=1", "-gencode=arch=compute_90a,code=sm_90a"} <= set(flags)
 
 

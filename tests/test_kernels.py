@@ -6,7 +6,9 @@ import pytest
 from specs import CORE, operand, problem, vector
 
 from cutlass_py import GemmArguments, Kernel, Status, TensorSpec, _core, explain, get_kernels
-from cutlass_py.families import ACTIVATIONS, DTYPES, EPILOGUES, FAMILIES, declared
+from cutlass_py.dtypes import DTYPES
+from cutlass_py.epilogues import ACTIVATIONS, EPILOGUES
+from cutlass_py.families import FAMILIES, declared
 from cutlass_py.gpu import gpu_of
 from cutlass_py.kernels import CutlassKernel, all_kernels, kernel_named, number_of, numbered
 from cutlass_py.select import rank

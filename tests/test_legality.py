@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from specs import A100, ARITHMETICS, B200, CORE, DEVICE, ladder, listed, operand, problem, tma, vector
 
 from cutlass_py import GemmArguments, TensorSpec, clamp
-from cutlass_py.families import ACTIVATIONS, COMPUTE, DTYPES, LAYOUTS, PAIRS, SCHEDULES
+from cutlass_py.dtypes import COMPUTE, DTYPES, LAYOUTS, PAIRS
+from cutlass_py.epilogues import ACTIVATIONS
+from cutlass_py.families import SCHEDULES
 from cutlass_py.gpu import ABSENT, Gpu
 from cutlass_py.legality import Way
 

@@ -11,7 +11,8 @@ from specs import ARITHMETICS, CORE, DEVICE, forced, listed, operand, problem, v
 
 import cutlass_py
 from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, get_kernels
-from cutlass_py.families import EPILOGUES, FAMILIES, SCHEDULES, find
+from cutlass_py.epilogues import EPILOGUES
+from cutlass_py.families import FAMILIES, SCHEDULES, find
 from cutlass_py.kernels import CutlassKernel, all_kernels, kernel_named
 from cutlass_py.select import Plan, plan, rank
 

@@ -19,7 +19,7 @@ extern "C" {
  */
 typedef struct CutlassPyArray {
   void* data;
-  int32_t dtype; /* index into families.DTYPES */
+  int32_t dtype; /* index into DTYPES (dtypes.py) */
   int64_t row, col, batch;
 } CutlassPyArray;
 
@@ -40,7 +40,7 @@ typedef struct CutlassPyScalar {
 typedef struct CutlassPyEpilogue {
   CutlassPyScalar alpha, beta, scale_out;
   CutlassPyArray c, bias, scale_a, scale_b, gate, aux, bias_grad;
-  int32_t activation; /* index into families.ACTIVATIONS */
+  int32_t activation; /* index into ACTIVATIONS (epilogues.py) */
   float parameters[2];
 } CutlassPyEpilogue;
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Activation:
-    """One row of families.ACTIVATIONS with its parameters, which kernels hold in f32."""
+    """One row of epilogues.ACTIVATIONS with its parameters, which kernels hold in f32."""
 
     name: str
     parameters: tuple[float, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any
 from . import _core
 from ._core import Problem, TypedView
 from .activations import Activation
-from .families import COMPUTE
+from .dtypes import COMPUTE
 
 
 class TensorSpec(_core.TensorSpecBase):

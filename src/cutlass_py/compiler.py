@@ -22,7 +22,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from . import _core, cache, families, toolkit
+from . import _core, cache, codegen, toolkit
 from .errors import CompileError
 from .families import FAMILIES, KernelConfig
 from .gpu import capabilities
@@ -82,8 +82,8 @@ def recipe(config: KernelConfig) -> Recipe:
         CompileError: the headers are missing.
     """
     family = FAMILIES[config.family]
-    source = f"{families.source([config])}\n{families.library([config], elementwise=False)}"
-    flags = families.flags(family, family.gencode_for(capabilities()))
+    source = f"{codegen.source([config])}\n{codegen.library([config], elementwise=False)}"
+    flags = codegen.flags(family, family.gencode_for(capabilities()))
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
 
 

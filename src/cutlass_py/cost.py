@@ -13,7 +13,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from ._core import Problem
-from .families import DTYPES, FAMILIES, SCHEDULES, KernelConfig
+from .dtypes import DTYPES
+from .families import FAMILIES, SCHEDULES, KernelConfig
 from .gpu import Gpu
 from .legality import Interface, Way
 

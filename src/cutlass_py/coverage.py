@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from .families import COMPUTE, EPILOGUES, FAMILIES, LAYOUTS, PAIRS, Epilogue, KernelConfig, named
+from .dtypes import COMPUTE, LAYOUTS, PAIRS
+from .epilogues import EPILOGUES, Epilogue
+from .families import FAMILIES, KernelConfig, named
 
 _SETS = ("core", "full", "declared")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from . import _core, gemm
 from .arguments import GemmArguments
+from .dtypes import DTYPES
 from .explanation import explain
-from .families import DTYPES
 
 _FRAMEWORKS = {
     "numpy": ("numpy",),

@@ -1,7 +1,8 @@
-"""What exists: the tables of dtypes, schedules, epilogues and kernel families, and the C++ source of any kernel.
+"""What exists: schedules, tiles and kernel families, and which kernels are core, full and declared.
 
-The only place where a tile, a dtype, a schedule or an architecture is written down. CMake, the registry, the documents
-and the tests read it. Standard library only, no imports from the package: the build runs it before the package exists.
+The only place where a tile, a schedule or an architecture is written down. CMake, the registry, the documents and the
+tests read it. Standard library and its sibling tables (dtypes.py, epilogues.py) only: the build runs it before the
+package exists.
 """
 
 from __future__ import annotations
@@ -11,85 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import product
 
-# ---------------------------------------------------------------------------------------------------- dtypes
-
-
-@dataclass(frozen=True)
-class Dtype:
-    """A number format: its CUTLASS type, DLPack type code, and the name NumPy, ml_dtypes and torch give it."""
-
-    name: str
-    bits: int
-    cpp: str
-    dlpack: int
-    numpy: str
-    storage: str = ""  # the dtype of the array in memory, where that is not the dtype itself
-
-    @property
-    def itemsize(self) -> int:
-        return self.bits // 8
-
-
-# The order is the numbering used by C++ (dtype.h): append only.
-_DTYPES = [
-    Dtype("f16", 16, "cutlass::half_t", 2, "float16"),
-    Dtype("bf16", 16, "cutlass::bfloat16_t", 4, "bfloat16"),
-    Dtype("f32", 32, "float", 2, "float32"),
-    Dtype("f64", 64, "double", 2, "float64"),
-    Dtype("tf32", 32, "float", 2, "float32", storage="f32"),
-    Dtype("e4m3", 8, "cutlass::float_e4m3_t", 10, "float8_e4m3fn"),
-    Dtype("e5m2", 8, "cutlass::float_e5m2_t", 12, "float8_e5m2"),
-    Dtype("s8", 8, "int8_t", 0, "int8"),
-    Dtype("u8", 8, "uint8_t", 1, "uint8"),
-    Dtype("s32", 32, "int32_t", 0, "int32"),
-    Dtype("c64", 64, "cutlass::complex<float>", 5, "complex64"),
-    Dtype("c128", 128, "cutlass::complex<double>", 5, "complex128"),
-    Dtype("tf32x3", 32, "float", 2, "float32", storage="f32"),  # three tf32 products that add up to f32's accuracy
-    Dtype("fast", 32, "float", 2, "float32", storage="f32"),  # an fp8 sum that stays in the tensor cores: about 14 bits
-]
-DTYPES = {d.name: d for d in _DTYPES}
-# What an array can hold: every dtype but those that only name an arithmetic.
-STORAGE = {d.name: index for index, d in enumerate(_DTYPES) if not d.storage}
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """What `compute=` names: the dtype kernels multiply, the one they sum in, and the default one of the result."""
-
-    operand: str
-    accumulator: str
-    output: str
-
-
-def _fp8(operand: str) -> dict[str, Arithmetic]:
-    return {"f32": Arithmetic(operand, "f32", "bf16"), "fast": Arithmetic(operand, "fast", "bf16")}
-
-
-# Input dtype -> {compute name: arithmetic}, the default first.
-COMPUTE = {
-    "f16": {"f32": Arithmetic("f16", "f32", "f16"), "f16": Arithmetic("f16", "f16", "f16")},
-    "bf16": {"f32": Arithmetic("bf16", "f32", "bf16")},
-    "f32": {
-        "f32": Arithmetic("f32", "f32", "f32"),
-        "tf32": Arithmetic("tf32", "f32", "f32"),
-        "3xtf32": Arithmetic("tf32x3", "f32", "f32"),
-    },
-    "f64": {"f64": Arithmetic("f64", "f64", "f64")},
-    "e4m3": _fp8("e4m3"),
-    "e5m2": _fp8("e5m2"),
-    "s8": {"s32": Arithmetic("s8", "s32", "s32")},
-    "u8": {"s32": Arithmetic("u8", "s32", "s32")},
-    "c64": {"f32": Arithmetic("c64", "c64", "c64")},
-    "c128": {"f64": Arithmetic("c128", "c128", "c128")},
-}
-# Input dtypes that may be multiplied with each other; every dtype also with itself.
-PAIRS = (("e4m3", "e5m2"), ("s8", "u8"))
-# A problem that allows the first accumulator may also be summed in the second, which is more accurate.
-WIDER = {"fast": "f32", "f16": "f32"}
-
-# Layouts as in BLAS, for A then B: t row-major, n column-major. D is always row-major (problem.h transposes).
-LAYOUTS = ("tn", "tt", "nt", "nn")
-_LAYOUT_CPP = {"t": "cutlass::layout::RowMajor", "n": "cutlass::layout::ColumnMajor"}
+from .dtypes import DTYPES, LAYOUTS
+from .epilogues import ACTIVATIONS, EPILOGUES, USUAL
 
 # ---------------------------------------------------------------------------------------------------- schedules
 
@@ -145,112 +69,6 @@ SCHEDULES = {
         Schedule("streamk", stream_k=True),  # 2.x
     ]
 }
-
-# ---------------------------------------------------------------------------------------------------- activations
-
-
-@dataclass(frozen=True)
-class Activation:
-    """A function that an epilogue applies; C++ has it as cutlass_py::<name> (activation.h).
-
-    Attributes:
-        parameters: name and default of each run-time parameter; None where it has to be given.
-        derivative: it takes `aux`, where the function was evaluated, and multiplies the product by its value.
-        formula: as documented.
-    """
-
-    name: str
-    formula: str
-    parameters: tuple[tuple[str, float | None], ...] = ()
-    derivative: bool = False
-
-
-# The order is the numbering used by C++ (activation.h): append only. identity stands for no activation.
-_ACTIVATIONS = [
-    Activation("identity", "x"),
-    Activation("relu", "max(x, 0)"),
-    Activation("leaky_relu", "x if x > 0 else slope * x", (("slope", 0.01),)),
-    Activation("gelu", "x * (1 + erf(x / sqrt(2))) / 2"),
-    Activation("gelu_tanh", "x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2"),
-    Activation("silu", "x / (1 + exp(-x))"),
-    Activation("sigmoid", "1 / (1 + exp(-x))"),
-    Activation("tanh", "tanh(x)"),
-    Activation("hardswish", "x * min(max(x + 3, 0), 6) / 6"),
-    Activation("clamp", "min(max(x, low), high)", (("low", None), ("high", None))),
-    Activation("d_relu", "1 if x > 0 else 0", derivative=True),
-    Activation("d_gelu", "(1 + erf(x / sqrt(2))) / 2 + x * exp(-x**2 / 2) / sqrt(2 * pi)", derivative=True),
-    Activation(
-        "d_gelu_tanh",
-        "(1 + t) / 2 + x * (1 - t**2) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x**2) / 2, t as in gelu_tanh",
-        derivative=True,
-    ),
-    Activation("d_silu", "s * (1 + x * (1 - s)), s = sigmoid(x)", derivative=True),
-]
-ACTIVATIONS = {a.name: a for a in _ACTIVATIONS}
-
-# ---------------------------------------------------------------------------------------------------- epilogues
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """What a kernel does to the product before it stores it: one fused variant (kernel.h has the whole formula).
-
-    Attributes:
-        source: reads c and adds beta * c; where beta is 0 it is left unread.
-        bias: axis of the vector it adds, "n" (one value per column of D) or "m"; absent it adds nothing.
-        activation: applied to the result.
-        gated: instead multiplies by activation(gate), or by the derivative's value at aux.
-        aux: stores what the activation is applied to, in D's dtype.
-        scaled: multiplies by scale_a and scale_b (vectors, or single values in device memory), at the end by scale_out.
-    """
-
-    name: str
-    source: bool = False
-    bias: str = ""
-    activation: str = "identity"
-    gated: bool = False
-    aux: bool = False
-    scaled: bool = False
-
-    @cached_property
-    def formula(self) -> str:
-        """In words, as kernels' metadata shows it."""
-        return self.form(self.activation)
-
-    def form(self, f: str) -> str:
-        """The formula with a function of this name."""
-        z = "alpha * scale_a * scale_b * acc" if self.scaled else "alpha * acc"
-        z += " + beta * c" if self.source else ""
-        z += f" + bias[{self.bias}]" if self.bias else ""
-        z = f"(aux = {z})" if self.aux else z
-        if self.gated:
-            z = f"({z}) * {f}({'aux' if ACTIVATIONS[self.activation].derivative else 'gate'})"
-        elif self.activation != "identity":
-            z = f"{f}({z})"
-        return f"scale_out * ({z})" if self.scaled else z
-
-
-def _epilogues() -> Iterator[Epilogue]:
-    plain = [a.name for a in _ACTIVATIONS if not a.derivative]
-    yield Epilogue("linear")
-    yield Epilogue("linearc", source=True)
-    for prefix, axis, source in (("bias", "n", False), ("biasm", "m", False), ("biasc", "n", True)):
-        for f in plain:
-            yield Epilogue(prefix if f == "identity" else f"{prefix}_{f}", source, axis, f)
-    for f in plain[1:]:
-        yield Epilogue(f"linearc_{f}", source=True, activation=f)
-        yield Epilogue(f"bias_{f}_aux", bias="n", activation=f, aux=True)
-    for f in plain:
-        yield Epilogue(f"gate_{f}", activation=f, gated=True)
-        yield Epilogue("scaled" if f == "identity" else f"scaled_{f}", bias="n", activation=f, scaled=True)
-    for a in _ACTIVATIONS:
-        if a.derivative:
-            yield Epilogue(a.name, activation=a.name, gated=True)
-
-
-EPILOGUES = {e.name: e for e in _epilogues()}
-# The activations that are part of built sets as fused variants; the others are fused on demand.
-_USUAL = ("relu", "gelu", "gelu_tanh", "silu")
 
 # ---------------------------------------------------------------------------------------------------- kernels
 
@@ -429,11 +247,11 @@ def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
         for d, design in product((dtype, "f32"), _SM90_DIRECT):
             yield _sm90(pair, layout, d, "linearc", design)
         yield _sm90(pair, layout, "f32", "linearc", _SQUARE)
-        for f, design in product(("", *(f"_{f}" for f in _USUAL)), (_LARGE, _SQUARE, _SMALL, _SKINNY32)):
+        for f, design in product(("", *(f"_{f}" for f in USUAL)), (_LARGE, _SQUARE, _SMALL, _SKINNY32)):
             yield _sm90(pair, layout, dtype, f"bias{f}", design)
         for f in ("silu", "gelu_tanh"):
             yield _sm90(pair, layout, dtype, f"gate_{f}", _SQUARE)
-        for f in _USUAL:
+        for f in USUAL:
             yield _sm90(pair, layout, dtype, f"bias_{f}_aux", _SQUARE)
             yield _sm90(pair, layout, dtype, f"d_{f}", _SQUARE)
         yield _sm90(pair, layout, dtype, "biasm", _SQUARE)
@@ -541,8 +359,10 @@ def _sm90_core() -> Iterator[KernelConfig]:
 
 
 def _streamk_full() -> Iterator[KernelConfig]:
-    for dtype, layout, design in product(_HALVES, LAYOUTS, _SM90_STREAMK):
-        yield _sm90((dtype, dtype), layout, dtype, "linear", design)
+    for dtype, layout in product(_HALVES, LAYOUTS):
+        for design in _SM90_STREAMK:
+            yield _sm90((dtype, dtype), layout, dtype, "linear", design)
+        yield _sm90((dtype, dtype), layout, "f32", "linear", _SM90_STREAMK[0])
 
 
 def _streamk_core() -> Iterator[KernelConfig]:
@@ -632,7 +452,7 @@ def _sm80_fused(layouts: Iterable[str], activations: Iterable[str]) -> Iterator[
 
 def _sm80_full() -> Iterator[KernelConfig]:
     yield from _sm80_common((_SM80_HALF, _SM80_HALF_MORE))
-    yield from _sm80_fused(LAYOUTS, _USUAL)
+    yield from _sm80_fused(LAYOUTS, USUAL)
     for dtype in _HALVES:
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, _SM80_STREAMK, schedule="streamk")
     yield from _2x("sm80_gemm", ("f16", "f16"), LAYOUTS, "f16", {8: _SM80_HALF[8]}, "f16")
@@ -646,7 +466,7 @@ def _sm80_core() -> Iterator[KernelConfig]:
 
 
 def _sm80_declared() -> Iterator[KernelConfig]:
-    plain = [a.name for a in _ACTIVATIONS if not a.derivative][1:]
+    plain = [a.name for a in ACTIVATIONS.values() if not a.derivative][1:]
     for dtype, ladder, f in product(_HALVES, (_SM80_HALF, _SM80_HALF_MORE), plain):
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, ladder, epilogue=f"linearc_{f}")
     for f in plain:
@@ -760,22 +580,6 @@ FAMILIES = {
     ]
 }
 
-# 2.x: operator class, instruction shape and operation by (family, dtype of A).
-_INSTRUCTION = {
-    ("sm80_gemm", "f16"): ("TensorOp", (16, 8, 16), "OpMultiplyAdd"),
-    ("sm80_gemm", "bf16"): ("TensorOp", (16, 8, 16), "OpMultiplyAdd"),
-    ("sm80_gemm", "tf32"): ("TensorOp", (16, 8, 8), "OpMultiplyAdd"),
-    ("sm80_gemm", "tf32x3"): ("TensorOp", (16, 8, 8), "OpMultiplyAddFastF32"),
-    ("sm80_gemm", "f64"): ("TensorOp", (8, 8, 4), "OpMultiplyAdd"),
-    ("sm80_gemm", "c128"): ("TensorOp", (8, 8, 4), "OpMultiplyAddComplex"),
-    ("sm80_gemm", "s8"): ("TensorOp", (16, 8, 32), "OpMultiplyAdd"),
-    ("sm80_gemm", "u8"): ("TensorOp", (16, 8, 32), "OpMultiplyAdd"),
-    ("sm90_dgemm", "f64"): ("TensorOp", (16, 8, 4), "OpMultiplyAdd"),
-    ("sm90_dgemm", "c128"): ("TensorOp", (16, 8, 4), "OpMultiplyAddComplex"),
-    ("simt_gemm", "f32"): ("Simt", (1, 1, 1), "OpMultiplyAdd"),
-    ("simt_gemm", "c64"): ("Simt", (1, 1, 1), "OpMultiplyAddComplex"),
-}
-
 
 @cache
 def named(part: str) -> dict[str, KernelConfig]:
@@ -818,142 +622,3 @@ def select(kernels: str, archs: list[str]) -> list[KernelConfig]:
                 raise ValueError(f"{kernels}: no kernel is called {name!r}")
             wanted.append(config)
     return [c for c in dict.fromkeys(wanted) if FAMILIES[c.family].arch in archs]
-
-
-# ---------------------------------------------------------------------------------------------------- C++
-
-
-def _shape(template: str, extents: tuple[int, ...]) -> str:
-    parts = [f"cute::_{x}" for x in extents] if template == "cute::Shape" else [str(x) for x in extents]
-    return f"{template}<{', '.join(parts)}>"
-
-
-def _chain(e: Epilogue) -> str:
-    """The epilogue of a 3.x kernel as stages of fusion3x.cuh, from the product outwards."""
-    if e.name in ("linear", "linearc"):
-        return "fusion3x::Linear<X>"
-    f = f"activation::{e.activation}"
-    chain = "fusion3x::Product<X>"
-    chain = f"fusion3x::Scaled<X, {chain}>" if e.scaled else chain
-    chain = f"fusion3x::Addend<X, {chain}>" if e.source else chain
-    chain = f"fusion3x::Bias<X, '{e.bias}', {chain}>" if e.bias else chain
-    chain = f"fusion3x::AuxStore<X, {chain}>" if e.aux else chain
-    if e.gated:
-        chain = f"fusion3x::Gated<X, {f}, {chain}>"
-    elif e.activation != "identity":
-        chain = f"fusion3x::Activated<X, {f}, {chain}>"
-    return f"fusion3x::ScaleOut<X, {chain}>" if e.scaled else chain
-
-
-def _fields_3x(c: KernelConfig) -> dict[str, str]:
-    schedule, epilogue = SCHEDULES[c.schedule], EPILOGUES[c.epilogue]
-    return {
-        "using C": DTYPES[c.d].cpp if epilogue.source or epilogue.gated else "void",
-        "using Tile": _shape("cute::Shape", c.tile),
-        "using Cluster": _shape("cute::Shape", c.cluster),
-        "using MainloopSchedule": schedule.mainloop + ("FP8FastAccum" if c.accumulator == "fast" else ""),
-        "using EpilogueSchedule": schedule.epilogue,
-        "using Scheduler": f"cutlass::gemm::{'StreamK' if schedule.stream_k else 'Persistent'}Scheduler",
-        "template <class X> using Fusion": _chain(epilogue),
-        "static constexpr bool swap": str(schedule.swap).lower(),
-    }
-
-
-def _fields_2x(c: KernelConfig) -> dict[str, str]:
-    op_class, instruction, operation = _INSTRUCTION[c.family, c.a]
-    activation, this = EPILOGUES[c.epilogue].activation, f"config_{c.name}"
-    plain = activation == "identity"
-    return {
-        "using Arch": FAMILIES[c.family].cpp_arch,
-        "using OpClass": f"cutlass::arch::OpClass{op_class}",
-        "using Math": f"cutlass::arch::{operation}",
-        "using Tile": _shape("cutlass::gemm::GemmShape", c.tile),
-        "using Warp": _shape("cutlass::gemm::GemmShape", c.warp),
-        "using Instruction": _shape("cutlass::gemm::GemmShape", instruction),
-        "static constexpr int stages": str(c.stages),
-        "static constexpr int align": str(c.align),
-        "static constexpr int align_d": str(c.align_d),
-        "static constexpr bool stream_k": str(SCHEDULES[c.schedule].stream_k).lower(),
-        "static constexpr bool activated": str(not plain).lower(),
-        "template <class Compute> using Epilogue": (
-            f"Linear2x<{this}, Compute>" if plain else f"Activated2x<{this}, Compute, activation::{activation}>"
-        ),
-    }
-
-
-def definition(c: KernelConfig) -> str:
-    """The C++ that defines one kernel, without its family's header."""
-    family = FAMILIES[c.family]
-    fields = {
-        "using A": DTYPES[c.a].cpp,
-        "using B": DTYPES[c.b].cpp,
-        "using D": DTYPES[c.d].cpp,
-        "using Accumulator": DTYPES[c.accumulator].cpp,
-        "using LayoutA": _LAYOUT_CPP[c.layout[0]],
-        "using LayoutB": _LAYOUT_CPP[c.layout[1]],
-        **(_fields_3x(c) if family.api == 3 else _fields_2x(c)),
-    }
-    body = "".join(f"  {name} = {value};\n" for name, value in fields.items())
-    return (
-        f"namespace cutlass_py {{\nstruct config_{c.name} {{\n{body}}};\n}}\n"
-        f"CUTLASS_PY_KERNEL({c.name}, cutlass_py::{family.launcher}<cutlass_py::config_{c.name}>)\n"
-    )
-
-
-def source(configs: list[KernelConfig]) -> str:
-    """A whole translation unit with kernels of one family."""
-    header = FAMILIES[configs[0].family].header
-    return f'#include "{header}"\n\n' + "\n".join(map(definition, configs))
-
-
-_LIBRARY = """\
-// The table of contents of a kernel library, which cutlass_py_library returns.
-#include "gemm/error_string.h"
-#include "kernel.h"
-
-extern "C" {{
-{declarations}extern const CutlassPyElementwise cutlass_py_elementwise;
-}}
-
-static const CutlassPyKernel* const kernels[] = {{
-{entries}    nullptr,
-}};
-
-extern "C" __attribute__((visibility("default"))) const CutlassPyLibrary* cutlass_py_library() {{
-  static const CutlassPyLibrary library = {{
-      CUTLASS_PY_ABI,
-      {count},
-      kernels,
-      {elementwise},
-      &cutlass_py::error_string,
-  }};
-  return &library;
-}}
-"""
-
-
-def library(configs: list[KernelConfig], *, elementwise: bool) -> str:
-    """The function that every kernel library exports, over kernels that are compiled beside it.
-
-    Args:
-        configs: the kernels.
-        elementwise: whether the elementwise kernels are linked into the same library.
-    """
-    return _LIBRARY.format(
-        declarations="".join(f"extern const CutlassPyKernel cutlass_py_{c.name};\n" for c in configs),
-        entries="".join(f"    &cutlass_py_{c.name},\n" for c in configs),
-        count=len(configs),
-        elementwise="&cutlass_py_elementwise" if elementwise else "nullptr",
-    )
-
-
-_FLAGS = (
-    "-DNDEBUG",  # in every build type: with assertions ptxas serialises wgmma (message C7510)
-    "--expt-relaxed-constexpr",  # CUTLASS calls constexpr std functions on the device
-    "-Xfatbin=-compress-all",  # a fifth of the size, at no cost
-)
-
-
-def flags(family: Family, gencode: tuple[str, ...]) -> list[str]:
-    """What nvcc is told about the kernels of a family, whoever starts it."""
-    return [*_FLAGS, *(f"-D{name}" for name in family.definitions), *(f"-gencode={entry}" for entry in gencode)]

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from ._core import Buffer, TypedView
-from .families import DTYPES, STORAGE
+from .dtypes import DTYPES, STORAGE
 
 # The unsigned integer dtype that carries values of a dtype which a framework cannot name, by bytes per element.
 _CARRIER = {1: "uint8", 2: "uint16"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from .families import DTYPES
+from .dtypes import DTYPES
 
 HostOperand = tuple[int, str, tuple[int, ...], tuple[int, ...]]  # address, dtype, shape, strides in bytes
 

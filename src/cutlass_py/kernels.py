@@ -12,7 +12,9 @@ from . import _core
 from ._core import Problem
 from .arguments import GemmArguments, problem_of
 from .cost import design
-from .families import ACTIVATIONS, DTYPES, FAMILIES, Family, KernelConfig, declared, find
+from .dtypes import DTYPES
+from .epilogues import ACTIVATIONS
+from .families import FAMILIES, Family, KernelConfig, declared, find
 from .gpu import Gpu, gpu_of
 from .legality import Interface, Way, interface_of
 

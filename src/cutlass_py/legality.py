@@ -12,7 +12,9 @@ from functools import cache, cached_property
 from typing import Any
 
 from ._core import Problem
-from .families import ACTIVATIONS, DTYPES, EPILOGUES, FAMILIES, SCHEDULES, WIDER, Epilogue, Family, KernelConfig
+from .dtypes import DTYPES, WIDER
+from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
+from .families import FAMILIES, SCHEDULES, Family, KernelConfig
 from .gpu import Gpu
 
 _TMA = 16  # bytes: addresses, rows and batches of TMA operands are multiples of it

@@ -12,7 +12,8 @@ from typing import Any
 
 from .activations import Activation
 from .arguments import GemmArguments, TensorSpec
-from .families import ACTIVATIONS, COMPUTE, LAYOUTS, STORAGE
+from .dtypes import COMPUTE, LAYOUTS, STORAGE
+from .epilogues import ACTIVATIONS
 
 KEYS = {
     "m": "rows of the result",

@@ -154,7 +154,7 @@ def plan(p: Problem) -> Plan:
     if p.device_id >= 0 and (p.empty_product or not p.m or not p.n or not p.batch):
         # The composed epilogue alone, even where a kernel was asked for: it would read A and B, or wait for tiles of k
         # that never come.
-        return Plan(each=p.pointers)
+        return Plan()
     if p.kernel >= 0:
         return _plan_of(_forced(numbered(p.kernel), p), p)
     if choice := best(p):

@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..families import DTYPES
+from ..dtypes import DTYPES
 from ..host import HostCall, HostOperand, host_array
 
 # ---------------------------------------------------------------------------------------------------- the call
@@ -166,7 +166,7 @@ def _d_silu(x: Any) -> Any:
     return s * (1 + x * (1 - s))
 
 
-# By the names of families.ACTIVATIONS; every function takes the two parameters of kernel.h.
+# By the names of epilogues.ACTIVATIONS; every function takes the two parameters of kernel.h.
 _ACTIVATIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "identity": lambda x, _, __: x,
     "relu": lambda x, _, __: _clip(x, 0, math.inf),

@@ -1,0 +1,163 @@
+"""The C++ of kernels and of the libraries that hold them, and what nvcc is told: functions of the declaration.
+
+The same text whether it is compiled with the package or on demand. Standard library and the tables only.
+"""
+
+from __future__ import annotations
+
+from .dtypes import DTYPES
+from .epilogues import EPILOGUES, Epilogue
+from .families import FAMILIES, SCHEDULES, Family, KernelConfig
+
+_LAYOUT_CPP = {"t": "cutlass::layout::RowMajor", "n": "cutlass::layout::ColumnMajor"}
+# 2.x: operator class, instruction shape and operation by (family, dtype of A).
+_INSTRUCTION = {
+    ("sm80_gemm", "f16"): ("TensorOp", (16, 8, 16), "OpMultiplyAdd"),
+    ("sm80_gemm", "bf16"): ("TensorOp", (16, 8, 16), "OpMultiplyAdd"),
+    ("sm80_gemm", "tf32"): ("TensorOp", (16, 8, 8), "OpMultiplyAdd"),
+    ("sm80_gemm", "tf32x3"): ("TensorOp", (16, 8, 8), "OpMultiplyAddFastF32"),
+    ("sm80_gemm", "f64"): ("TensorOp", (8, 8, 4), "OpMultiplyAdd"),
+    ("sm80_gemm", "c128"): ("TensorOp", (8, 8, 4), "OpMultiplyAddComplex"),
+    ("sm80_gemm", "s8"): ("TensorOp", (16, 8, 32), "OpMultiplyAdd"),
+    ("sm80_gemm", "u8"): ("TensorOp", (16, 8, 32), "OpMultiplyAdd"),
+    ("sm90_dgemm", "f64"): ("TensorOp", (16, 8, 4), "OpMultiplyAdd"),
+    ("sm90_dgemm", "c128"): ("TensorOp", (16, 8, 4), "OpMultiplyAddComplex"),
+    ("simt_gemm", "f32"): ("Simt", (1, 1, 1), "OpMultiplyAdd"),
+    ("simt_gemm", "c64"): ("Simt", (1, 1, 1), "OpMultiplyAddComplex"),
+}
+
+
+def _shape(template: str, extents: tuple[int, ...]) -> str:
+    parts = [f"cute::_{x}" for x in extents] if template == "cute::Shape" else [str(x) for x in extents]
+    return f"{template}<{', '.join(parts)}>"
+
+
+def _chain(e: Epilogue) -> str:
+    """The epilogue of a 3.x kernel as stages of fusion3x.cuh, from the product outwards."""
+    if e.name in ("linear", "linearc"):
+        return "fusion3x::Linear<X>"
+    f = f"activation::{e.activation}"
+    chain = "fusion3x::Product<X>"
+    chain = f"fusion3x::Scaled<X, {chain}>" if e.scaled else chain
+    chain = f"fusion3x::Addend<X, {chain}>" if e.source else chain
+    chain = f"fusion3x::Bias<X, '{e.bias}', {chain}>" if e.bias else chain
+    chain = f"fusion3x::AuxStore<X, {chain}>" if e.aux else chain
+    if e.gated:
+        chain = f"fusion3x::Gated<X, {f}, {chain}>"
+    elif e.activation != "identity":
+        chain = f"fusion3x::Activated<X, {f}, {chain}>"
+    return f"fusion3x::ScaleOut<X, {chain}>" if e.scaled else chain
+
+
+def _fields_3x(c: KernelConfig) -> dict[str, str]:
+    schedule, epilogue = SCHEDULES[c.schedule], EPILOGUES[c.epilogue]
+    return {
+        "using C": DTYPES[c.d].cpp if epilogue.source or epilogue.gated else "void",
+        "using Tile": _shape("cute::Shape", c.tile),
+        "using Cluster": _shape("cute::Shape", c.cluster),
+        "using MainloopSchedule": schedule.mainloop + ("FP8FastAccum" if c.accumulator == "fast" else ""),
+        "using EpilogueSchedule": schedule.epilogue,
+        "using Scheduler": f"cutlass::gemm::{'StreamK' if schedule.stream_k else 'Persistent'}Scheduler",
+        "template <class X> using Fusion": _chain(epilogue),
+        "static constexpr bool swap": str(schedule.swap).lower(),
+    }
+
+
+def _fields_2x(c: KernelConfig) -> dict[str, str]:
+    op_class, instruction, operation = _INSTRUCTION[c.family, c.a]
+    activation, this = EPILOGUES[c.epilogue].activation, f"config_{c.name}"
+    plain = activation == "identity"
+    return {
+        "using Arch": FAMILIES[c.family].cpp_arch,
+        "using OpClass": f"cutlass::arch::OpClass{op_class}",
+        "using Math": f"cutlass::arch::{operation}",
+        "using Tile": _shape("cutlass::gemm::GemmShape", c.tile),
+        "using Warp": _shape("cutlass::gemm::GemmShape", c.warp),
+        "using Instruction": _shape("cutlass::gemm::GemmShape", instruction),
+        "static constexpr int stages": str(c.stages),
+        "static constexpr int align": str(c.align),
+        "static constexpr int align_d": str(c.align_d),
+        "static constexpr bool stream_k": str(SCHEDULES[c.schedule].stream_k).lower(),
+        "static constexpr bool activated": str(not plain).lower(),
+        "template <class Compute> using Epilogue": (
+            f"Linear2x<{this}, Compute>" if plain else f"Activated2x<{this}, Compute, activation::{activation}>"
+        ),
+    }
+
+
+def definition(c: KernelConfig) -> str:
+    """The C++ that defines one kernel, without its family's header."""
+    family = FAMILIES[c.family]
+    fields = {
+        "using A": DTYPES[c.a].cpp,
+        "using B": DTYPES[c.b].cpp,
+        "using D": DTYPES[c.d].cpp,
+        "using Accumulator": DTYPES[c.accumulator].cpp,
+        "using LayoutA": _LAYOUT_CPP[c.layout[0]],
+        "using LayoutB": _LAYOUT_CPP[c.layout[1]],
+        **(_fields_3x(c) if family.api == 3 else _fields_2x(c)),
+    }
+    body = "".join(f"  {name} = {value};\n" for name, value in fields.items())
+    return (
+        f"namespace cutlass_py {{\nstruct config_{c.name} {{\n{body}}};\n}}\n"
+        f"CUTLASS_PY_KERNEL({c.name}, cutlass_py::{family.launcher}<cutlass_py::config_{c.name}>)\n"
+    )
+
+
+def source(configs: list[KernelConfig]) -> str:
+    """A whole translation unit with kernels of one family."""
+    header = FAMILIES[configs[0].family].header
+    return f'#include "{header}"\n\n' + "\n".join(map(definition, configs))
+
+
+_LIBRARY = """\
+// The table of contents of a kernel library, which cutlass_py_library returns.
+#include "gemm/error_string.h"
+#include "kernel.h"
+
+extern "C" {{
+{declarations}extern const CutlassPyElementwise cutlass_py_elementwise;
+}}
+
+static const CutlassPyKernel* const kernels[] = {{
+{entries}    nullptr,
+}};
+
+extern "C" __attribute__((visibility("default"))) const CutlassPyLibrary* cutlass_py_library() {{
+  static const CutlassPyLibrary library = {{
+      CUTLASS_PY_ABI,
+      {count},
+      kernels,
+      {elementwise},
+      &cutlass_py::error_string,
+  }};
+  return &library;
+}}
+"""
+
+
+def library(configs: list[KernelConfig], *, elementwise: bool) -> str:
+    """The function that every kernel library exports, over kernels that are compiled beside it.
+
+    Args:
+        configs: the kernels.
+        elementwise: whether the elementwise kernels are linked into the same library.
+    """
+    return _LIBRARY.format(
+        declarations="".join(f"extern const CutlassPyKernel cutlass_py_{c.name};\n" for c in configs),
+        entries="".join(f"    &cutlass_py_{c.name},\n" for c in configs),
+        count=len(configs),
+        elementwise="&cutlass_py_elementwise" if elementwise else "nullptr",
+    )
+
+
+_FLAGS = (
+    "-DNDEBUG",  # in every build type: with assertions ptxas serialises wgmma (message C7510)
+    "--expt-relaxed-constexpr",  # CUTLASS calls constexpr std functions on the device
+    "-Xfatbin=-compress-all",  # a fifth of the size, at no cost
+)
+
+
+def flags(family: Family, gencode: tuple[str, ...]) -> list[str]:
+    """What nvcc is told about the kernels of a family, whoever starts it."""
+    return [*_FLAGS, *(f"-D{name}" for name in family.definitions), *(f"-gencode={entry}" for entry in gencode)]

@@ -1,0 +1,112 @@
+"""Activations and fused epilogues: what can happen to a product before it is stored.
+
+Standard library only, no imports from the package: the build reads it before the package exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class ActivationRow:
+    """A function that an epilogue applies; C++ has it as cutlass_py::<name> (activation.h).
+
+    Attributes:
+        parameters: name and default of each run-time parameter; None where it has to be given.
+        derivative: it takes `aux`, where the function was evaluated, and multiplies the product by its value.
+        formula: as documented.
+    """
+
+    name: str
+    formula: str
+    parameters: tuple[tuple[str, float | None], ...] = ()
+    derivative: bool = False
+
+
+# The order is the numbering used by C++ (activation.h): append only. identity stands for no activation.
+_ACTIVATIONS = [
+    ActivationRow("identity", "x"),
+    ActivationRow("relu", "max(x, 0)"),
+    ActivationRow("leaky_relu", "x if x > 0 else slope * x", (("slope", 0.01),)),
+    ActivationRow("gelu", "x * (1 + erf(x / sqrt(2))) / 2"),
+    ActivationRow("gelu_tanh", "x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2"),
+    ActivationRow("silu", "x / (1 + exp(-x))"),
+    ActivationRow("sigmoid", "1 / (1 + exp(-x))"),
+    ActivationRow("tanh", "tanh(x)"),
+    ActivationRow("hardswish", "x * min(max(x + 3, 0), 6) / 6"),
+    ActivationRow("clamp", "min(max(x, low), high)", (("low", None), ("high", None))),
+    ActivationRow("d_relu", "1 if x > 0 else 0", derivative=True),
+    ActivationRow("d_gelu", "(1 + erf(x / sqrt(2))) / 2 + x * exp(-x**2 / 2) / sqrt(2 * pi)", derivative=True),
+    ActivationRow(
+        "d_gelu_tanh",
+        "(1 + t) / 2 + x * (1 - t**2) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x**2) / 2, t as in gelu_tanh",
+        derivative=True,
+    ),
+    ActivationRow("d_silu", "s * (1 + x * (1 - s)), s = sigmoid(x)", derivative=True),
+]
+ACTIVATIONS = {a.name: a for a in _ACTIVATIONS}
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What a kernel does to the product before it stores it: one fused variant (kernel.h has the whole formula).
+
+    Attributes:
+        source: reads c and adds beta * c; where beta is 0 it is left unread.
+        bias: axis of the vector it adds, "n" (one value per column of D) or "m"; absent it adds nothing.
+        activation: applied to the result.
+        gated: instead multiplies by activation(gate), or by the derivative's value at aux.
+        aux: stores what the activation is applied to, in D's dtype.
+        scaled: multiplies by scale_a and scale_b (vectors, or single values in device memory), at the end by scale_out.
+    """
+
+    name: str
+    source: bool = False
+    bias: str = ""
+    activation: str = "identity"
+    gated: bool = False
+    aux: bool = False
+    scaled: bool = False
+
+    @cached_property
+    def formula(self) -> str:
+        """In words, as kernels' metadata shows it."""
+        return self.form(self.activation)
+
+    def form(self, f: str) -> str:
+        """The formula with a function of this name."""
+        z = "alpha * scale_a * scale_b * acc" if self.scaled else "alpha * acc"
+        z += " + beta * c" if self.source else ""
+        z += f" + bias[{self.bias}]" if self.bias else ""
+        z = f"(aux = {z})" if self.aux else z
+        if self.gated:
+            z = f"({z}) * {f}({'aux' if ACTIVATIONS[self.activation].derivative else 'gate'})"
+        elif self.activation != "identity":
+            z = f"{f}({z})"
+        return f"scale_out * ({z})" if self.scaled else z
+
+
+def _epilogues() -> Iterator[Epilogue]:
+    plain = [a.name for a in _ACTIVATIONS if not a.derivative]
+    yield Epilogue("linear")
+    yield Epilogue("linearc", source=True)
+    for prefix, axis, source in (("bias", "n", False), ("biasm", "m", False), ("biasc", "n", True)):
+        for f in plain:
+            yield Epilogue(prefix if f == "identity" else f"{prefix}_{f}", source, axis, f)
+    for f in plain[1:]:
+        yield Epilogue(f"linearc_{f}", source=True, activation=f)
+        yield Epilogue(f"bias_{f}_aux", bias="n", activation=f, aux=True)
+    for f in plain:
+        yield Epilogue(f"gate_{f}", activation=f, gated=True)
+        yield Epilogue("scaled" if f == "identity" else f"scaled_{f}", bias="n", activation=f, scaled=True)
+    for a in _ACTIVATIONS:
+        if a.derivative:
+            yield Epilogue(a.name, activation=a.name, gated=True)
+
+
+EPILOGUES = {e.name: e for e in _epilogues()}
+# The activations that are part of built sets as fused variants; the others are fused on demand.
+USUAL = ("relu", "gelu", "gelu_tanh", "silu")
