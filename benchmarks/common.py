@@ -204,6 +204,22 @@ class _Burst:
         return start.elapsed_time(end) * 1e3 / self.calls, filled
 
 
+REGIMES = ("sustained", "mixed")
+
+
+def regime_us(
+    regime: str, arms: Sequence[Arm], sets: int, rough: Mapping[str, float], budget_ms: float, rounds: int
+) -> dict[str, Any]:
+    """One regime of a case, as it goes into the JSON: medians by arm without the neighbour, and the rounds with it."""
+    if regime == "sustained":
+        times = sustained_us(arms, sets, rough, budget_ms, rounds)
+        return {"us": {name: max(median(us), 0.1) for name, us in times.items()}, "rounds_us": times}
+    times, filled = mixed_us(arms, rough, budget_ms, rounds)
+    neighbour = median(times[NEIGHBOUR])
+    alone = {name: max(median(us) - neighbour, 0.1) for name, us in times.items() if name != NEIGHBOUR}
+    return {"queue_filled": filled, "neighbour_us": neighbour, "us": alone, "rounds_us": times}
+
+
 # ---------------------------------------------------------------------------------------------------- host timing
 
 

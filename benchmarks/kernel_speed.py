@@ -3,6 +3,7 @@
     python benchmarks/kernel_speed.py --suite bars
     python benchmarks/kernel_speed.py --suite llm --suite square --layout tn tt
     python benchmarks/kernel_speed.py --suite llm --kernel all     # every compiled kernel that fits, for the cost model
+    python benchmarks/kernel_speed.py --shape 1024,2112,7168 --splits 1 2 4 8 16 stream     # likewise, cuts of k
 
 The measuring rules are in benchmarks/README.md. Ratios are torch's time over ours: above 1 is faster than torch.
 """
@@ -20,18 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import (
-    NEIGHBOUR,
-    Arm,
-    default_path,
-    gpu_state,
-    mixed_us,
-    rough_us,
-    surroundings,
-    sustained_us,
-    warm_up,
-    write_json,
-)
+from common import REGIMES, Arm, default_path, gpu_state, regime_us, rough_us, surroundings, warm_up, write_json
+from operands import Operands
 from report import missed_bars, print_header, print_row, print_summary, summarise, wrong_results
 from suites import DTYPES, LAYOUTS, SUITES, Case, Shape, cases
 
@@ -39,41 +30,10 @@ import cutlass_py
 import cutlass_py.kernels
 
 ROUNDS = 5
+Splits = int | str  # parts of k, or "stream"
 HOPELESS = 4.0  # in a sweep, kernels this much slower than the fastest are not measured beyond a rough estimate
-_TORCH_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "tf32": "float32", "f64": "float64"}
 
-# ---------------------------------------------------------------------------------------------------- operands
-
-
-class Operands:
-    """Random operands of a case, in as many sets as it takes to outgrow the L2 cache twice."""
-
-    def __init__(self, case: Case) -> None:
-        import torch
-
-        self.dtype = getattr(torch, _TORCH_DTYPES[case.dtype])
-        batch, m, n, k = case.shape
-        set_bytes = batch * (m * k + k * n + m * n) * self.dtype.itemsize
-        l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-        self.count = min(max(math.ceil(2 * l2_bytes / set_bytes), 1), 512)
-        self.sets = [
-            (
-                self._random(batch, m, k, case.layout[0]),
-                self._random(batch, k, n, case.layout[1]),
-                self._random(batch, m, n, "t"),
-            )
-            for _ in range(self.count)
-        ]
-
-    def _random(self, batch: int, rows: int, cols: int, layout: str) -> Any:
-        import torch
-
-        stored = (rows, cols) if layout == "t" else (cols, rows)
-        array = torch.randn((batch, *stored) if batch > 1 else stored, dtype=self.dtype, device="cuda")
-        return array if layout == "t" else array.transpose(-1, -2)
-
-    def __getitem__(self, index: int) -> tuple[Any, Any, Any]:
-        return self.sets[index % self.count]
+# ---------------------------------------------------------------------------------------------------- arms
 
 
 def torch_arm(case: Case, operands: Operands) -> Arm:
@@ -88,15 +48,15 @@ def torch_arm(case: Case, operands: Operands) -> Arm:
     return Arm("torch", launch)
 
 
-def our_arm(case: Case, operands: Operands, kernel: Any = None) -> Arm:
+def our_arm(case: Case, operands: Operands, kernel: Any = None, splits: Splits | None = None) -> Arm:
     gemm = cutlass_py.gemm
     compute = compute_of(case)
 
     def launch(i: int) -> None:
         a, b, d = operands[i]
-        gemm(a, b, out=d, compute=compute, kernel=kernel)
+        gemm(a, b, out=d, compute=compute, kernel=kernel, splits=splits)
 
-    return Arm(kernel.name if kernel else "cutlass_py", launch)
+    return Arm(kernel.name if kernel else f"splits={splits}" if splits else "cutlass_py", launch)
 
 
 def compute_of(case: Case) -> str | None:
@@ -123,6 +83,7 @@ def arithmetic_of(case: Case) -> Iterator[None]:
 class Settings:
     regimes: tuple[str, ...]
     kernel: str  # "default", "all", or the name of one
+    splits: tuple[Splits, ...]  # to measure beside the default choice
     budget_ms: float  # GPU time per arm and regime
 
 
@@ -136,10 +97,12 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
     with arithmetic_of(case):
         operands = Operands(case)
         record["sets"] = operands.count
-        forced = forced_kernels(case, operands, settings.kernel)
         main = [torch_arm(case, operands), our_arm(case, operands)]
-        arms = [*main, *(our_arm(case, operands, kernel) for kernel in forced)]
+        arms = [*main, *(our_arm(case, operands, k) for k in forced_kernels(case, operands, settings.kernel))]
         record["chosen"] = choice_of(case, operands)
+        if settings.splits:
+            record["decompositions"] = decompositions(case, operands, settings.splits)
+            arms += [our_arm(case, operands, splits=found["splits"]) for found in record["decompositions"]]
         record["error"] = errors(arms, operands)
         # Not <=: a NaN is wrong as well. The constant is for f64, whose reference is torch's own result.
         limit = 4 * record["error"]["torch"] + 1e-12
@@ -164,17 +127,24 @@ def forced_kernels(case: Case, operands: Operands, kernel: str) -> list[Any]:
     return [k for k in found if kernel in ("all", k.name)]
 
 
-def choice_of(case: Case, operands: Operands) -> dict[str, Any]:
+def choice_of(case: Case, operands: Operands, splits: Splits | None = None) -> dict[str, Any]:
     """The default choice and its plan."""
     a, b, d = operands[0]
-    chosen = cutlass_py.explain(a, b, out=d, compute=compute_of(case)).chosen
+    chosen = cutlass_py.explain(cutlass_py.GemmArguments(a, b, out=d, compute=compute_of(case), splits=splits)).chosen
     if chosen is None:
         return {"kernel": None}
-    route = chosen.route
+    route, way = chosen.route, chosen.route.way
     return {
-        "kernel": route.kernel.name, "pack_a": route.pack_a, "pack_b": route.pack_b, "scratch": route.scratch,
-        "swizzle": chosen.swizzle, "raster": chosen.raster, "estimated_us": chosen.microseconds,
+        "kernel": route.kernel.name, "splits": route.splits, "pack_a": way.pack_a, "pack_b": way.pack_b,
+        "scratch": way.scratch, "swizzle": chosen.swizzle, "raster": chosen.raster,
+        "estimated_us": chosen.microseconds,
     }  # fmt: skip
+
+
+def decompositions(case: Case, operands: Operands, splits: tuple[Splits, ...]) -> list[dict[str, Any]]:
+    """The choice for each way to cut k, with the model's estimate; those that some compiled kernel can do."""
+    choices = [choice_of(case, operands, parts) | {"splits": parts} for parts in splits]
+    return [choice for choice in choices if choice["kernel"]]
 
 
 def errors(arms: list[Arm], operands: Operands) -> dict[str, float]:
@@ -196,19 +166,10 @@ def errors(arms: list[Arm], operands: Operands) -> dict[str, float]:
 def regime_record(
     regime: str, arms: list[Arm], operands: Operands, rough: dict[str, float], budget_ms: float
 ) -> dict[str, Any]:
-    record: dict[str, Any] = {}
-    neighbour = 0.0
-    if regime == "sustained":
-        rounds = sustained_us(arms, operands.count, rough, budget_ms, ROUNDS)
-    else:
-        rounds, record["queue_filled"] = mixed_us(arms, rough, budget_ms, ROUNDS)
-        neighbour = median(rounds[NEIGHBOUR])
-        record["neighbour_us"] = neighbour
-    whole = {name: median(times) for name, times in rounds.items() if name != NEIGHBOUR}
-    record["us"] = {name: max(time - neighbour, 0.1) for name, time in whole.items()}
-    record["rounds_us"] = rounds  # as measured: in the mixed regime with the neighbour
+    record = regime_us(regime, arms, operands.count, rough, budget_ms, ROUNDS)
     record["ratio"] = record["us"]["torch"] / record["us"]["cutlass_py"]
-    if neighbour:
+    if "neighbour_us" in record:
+        whole = {name: median(times) for name, times in record["rounds_us"].items()}
         record["ratio_with_neighbour"] = whole["torch"] / whole["cutlass_py"]
     return record
 
@@ -262,6 +223,7 @@ class Run:
             **self.facts,
             "regimes": self.settings.regimes,
             "kernel": self.settings.kernel,
+            "splits": self.settings.splits,
             "budget_ms": self.settings.budget_ms,
             "rounds": ROUNDS,
             "clocks": self.clocks,
@@ -280,11 +242,12 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=["bf16"])
     parser.add_argument("--layout", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
-    parser.add_argument(
-        "--regime", nargs="+", choices=["sustained", "mixed"], help="default: both; sustained in a sweep"
-    )
+    parser.add_argument("--regime", nargs="+", choices=REGIMES, help="default: both; sustained in a sweep")
     parser.add_argument(
         "--kernel", default="default", help="'all' adds every compiled kernel that fits, a name that one"
+    )
+    parser.add_argument(
+        "--splits", nargs="+", type=parts, default=[], metavar="S", help="adds cuts of k: numbers of parts, 'stream'"
     )
     parser.add_argument("--budget-ms", type=float, default=40.0, help="GPU time per arm and regime (default 40)")
     parser.add_argument("--limit-seconds", type=float, default=math.inf, help="stop cleanly after this long")
@@ -301,6 +264,12 @@ def shape(text: str) -> Shape:
     return batch, m, n, k
 
 
+def parts(text: str) -> Splits:
+    if text != "stream" and not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of parts nor 'stream'")
+    return text if text == "stream" else int(text)
+
+
 def main() -> int:
     args = parse()
     try:
@@ -315,15 +284,16 @@ def main() -> int:
         cutlass_py.kernels.number_of(args.kernel)  # raises with the way to list them
     torch.manual_seed(0)
     suites = args.suite or ([] if args.shape else ["bars"])
-    regimes = tuple(args.regime or (("sustained",) if args.kernel == "all" else ("sustained", "mixed")))
+    sweep = args.kernel == "all" or bool(args.splits)
+    regimes = tuple(args.regime or (("sustained",) if sweep else REGIMES))
     todo = cases(suites, args.dtype, args.layout, args.shape)
     facts = surroundings(args.commit)
-    extra = ["sweep"] if args.kernel == "all" else []
+    extra = ["sweep"] * (args.kernel == "all") + ["splits"] * bool(args.splits)
     path = args.json or default_path("kernel_speed", facts["machine"], *(suites or ["shapes"]), *extra)
     print(f"{facts['machine']['gpu']}, torch {facts['versions']['torch']}, {len(todo)} cases; JSON: {path}")
     print_header(regimes)
     warm_up()
-    run = Run(todo, Settings(regimes, args.kernel, args.budget_ms), path, facts)
+    run = Run(todo, Settings(regimes, args.kernel, tuple(args.splits), args.budget_ms), path, facts)
     run.all(args.limit_seconds)
     print_summary(summarise(run.records, regimes))
     missed = missed_bars(run.records, regimes)

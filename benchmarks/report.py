@@ -29,11 +29,24 @@ def print_row(case: Case, record: Record, regimes: tuple[str, ...]) -> None:
         mark = "" if record[regime].get("queue_filled", True) else "?"  # host time may show
         times += f" | {us['torch']:9.2f} {us['cutlass_py']:9.2f} {record[regime]['ratio']:6.3f}{mark or ' '}"
     chosen = record["chosen"]
-    how = [f"packs {x}" for x in "ab" if chosen.get(f"pack_{x}")] + (["composed"] if chosen.get("scratch") else [])
+    split = chosen.get("splits", 1) > 1
+    how = [f"packs {x}" for x in "ab" if chosen.get(f"pack_{x}")] + [f"splits k by {chosen['splits']}"] * split
+    how += ["composed"] * (bool(chosen.get("scratch")) and not split)
     print(
         f"{case!s:40}{times} | {record['error']['cutlass_py']:.1e} {short(chosen['kernel'])} {', '.join(how)}",
         flush=True,
     )
+    for found in record.get("decompositions", ()):
+        print_decomposition(found, record, regimes)
+
+
+def print_decomposition(found: Record, record: Record, regimes: tuple[str, ...]) -> None:
+    """One way to cut k: the model's time beside the measured ones."""
+    name = f"splits={found['splits']}"
+    times = ", ".join(
+        f"{regime} {record[regime]['us'][name]:.2f}" for regime in regimes if name in record[regime]["us"]
+    )
+    print(f"  {name:14} estimated {found['estimated_us']:9.2f} us, {times or 'not timed'}  {short(found['kernel'])}")
 
 
 def short(kernel: str | None) -> str:

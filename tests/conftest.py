@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
-from cutlass_py import _core
+from cutlass_py import _core, kernels
 from cutlass_py.demo import installed
 
 
@@ -60,6 +60,28 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(2026)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Iterable[str]], None]]:
+    """As if the kernels of these names, and no others, were compiled: selection can be asked about any set."""
+
+    def forget() -> None:
+        kernels.all_kernels.cache_clear()
+        kernels.by_operands.cache_clear()
+
+    def pretend(names: Iterable[str]) -> None:
+        facts: dict[str, dict[str, object]] = {name: {} for name in names}
+        monkeypatch.setattr(_core, "kernel_facts", lambda: facts)
+        monkeypatch.setattr(kernels, "_facts", lambda: facts)
+        for table in ("_cutlass", "_numbers"):
+            monkeypatch.setattr(kernels, table, {})
+        monkeypatch.setattr(kernels, "_numbered", [])
+        forget()
+
+    yield pretend
+    monkeypatch.undo()
+    forget()
 
 
 if find_spec("hypothesis"):

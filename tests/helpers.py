@@ -9,13 +9,14 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from reference import NUMPY, assert_untouched, elements
+from reference import INTEGERS, NUMPY, assert_untouched, elements
 
 import cutlass_py
 
 CPU_FRAMEWORKS = [name for name in ("numpy", "torch", "jax") if find_spec(name)]
 MUTABLE = [name for name in CPU_FRAMEWORKS if name != "jax"]
 BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+CARRIED = ("bf16", "e4m3", "e5m2")  # dtypes that not every framework names
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,16 @@ NEGATIVE = ("negative", "negative_rows")  # torch and JAX have no negative strid
 
 
 def place(shape: Sequence[int], kind: str) -> Placement:
-    """Strides, offset and buffer size of a (batch, rows, cols) or (rows, cols) array of the kind named."""
+    """Strides, offset and buffer size of a (batch, rows, cols) or (rows, cols) array of the kind named.
+
+    Rows without gaps may have any number of dimensions.
+    """
+    if kind == "row":
+        strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+        return Placement(strides, 0, prod(shape) + 8)
     *lead, rows, cols = shape
     batch = lead[0] if lead else 1
     row, col, offset = {
-        "row": (cols, 1, 0),
         "column": (1, rows, 0),
         "padded": (cols + 3, 1, 2),
         "padded_column": (1, rows + 5, 1),
@@ -76,26 +82,29 @@ def placed(
     shape: Sequence[int] = (),
     device: str = "cpu",
 ) -> Placed:
-    """Float64 values as an array of a framework inside a larger buffer of NaN; without values it is all NaN."""
+    """Float64 values as an array of a framework inside a larger buffer; the rest, or all of it, is NaN or -86."""
     shape = tuple(shape) if values is None else values.shape
     where = place(shape, kind)
-    buffer = np.full(where.size, np.nan, np.float64).astype(NUMPY[dtype])
+    if dtype in INTEGERS:
+        buffer = np.full(where.size * NUMPY[dtype].itemsize, 0xAA, np.uint8).view(NUMPY[dtype])
+    else:
+        buffer = np.full(where.size, np.nan).astype(NUMPY[dtype])
     if values is not None:
         _strided(buffer, shape, where)[...] = values.astype(NUMPY[dtype])
-    image = buffer.view(BITS[buffer.itemsize]).copy()
+    image = _bits(buffer).copy()
     inside = elements(where.size, shape, where.strides, where.offset)
     if framework == "numpy":
         return Placed(_strided(buffer, shape, where), buffer, image, inside)
     if framework == "torch":
         import torch
 
-        held = torch.from_numpy(buffer.view(BITS[buffer.itemsize]).view(f"i{buffer.itemsize}").copy())
+        held = torch.from_numpy((buffer.view(f"i{buffer.itemsize}") if dtype in CARRIED else buffer).copy())
         held = held.view(getattr(torch, NUMPY[dtype].name)).to(device)
         return Placed(held.as_strided(shape, where.strides, where.offset), held, image, inside)
     if framework == "cupy":
         import cupy
 
-        carried = NUMPY[dtype] if dtype in ("f16", "f32", "f64") else BITS[buffer.itemsize]
+        carried = BITS[buffer.itemsize] if dtype in CARRIED else NUMPY[dtype]
         held = cupy.asarray(buffer.view(carried))
         memory = held.data + where.offset * buffer.itemsize
         array = cupy.ndarray(shape, carried, memory, tuple(s * buffer.itemsize for s in where.strides))
@@ -115,10 +124,11 @@ def make(framework: str, values: np.ndarray, dtype: str, kind: str = "row", devi
 
 
 def to_numpy(array: Any) -> np.ndarray:
-    """Any framework's array, or a view, as float64."""
+    """Any framework's array, or a view, as float64 or complex128."""
     if isinstance(array, cutlass_py.TypedView):
         return _host(array.array).view(NUMPY[array.dtype]).astype(np.float64)
-    return _host(array).astype(np.float64)
+    host = _host(array)
+    return host.astype(np.complex128 if host.dtype.kind == "c" else np.float64)
 
 
 def dtype_of(array: Any) -> str:
@@ -160,10 +170,10 @@ def _host(array: Any) -> np.ndarray:
 
 
 def _bits(buffer: Any) -> np.ndarray:
+    """The bytes of each element."""
     if framework_of(buffer) == "torch":
         import torch
 
-        width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[buffer.element_size()]
-        buffer = buffer.view(width).cpu().numpy()
+        return buffer.view(torch.uint8).cpu().numpy().reshape(buffer.numel(), -1)
     buffer = buffer.get() if framework_of(buffer) == "cupy" else buffer
-    return buffer.view(BITS[buffer.itemsize])
+    return buffer.view(np.uint8).reshape(buffer.size, -1)

@@ -5,7 +5,9 @@ Operands are float64 arrays that hold values of the dtype under test (`rounded`)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
@@ -17,23 +19,49 @@ NUMPY = {
     "f64": np.dtype(np.float64),
     "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "s8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
+    "s32": np.dtype(np.int32),
+    "c64": np.dtype(np.complex64),
+    "c128": np.dtype(np.complex128),
 }
+INTEGERS, FP8, COMPLEX = ("s8", "u8", "s32"), ("e4m3", "e5m2"), ("c64", "c128")
 # Half a unit in the last place of 1, and the smallest subnormal: what storing a value in a dtype may cost.
 ROUNDOFF = {"f16": 2**-11, "bf16": 2**-8, "f32": 2**-24, "f64": 2**-53, "e4m3": 2**-4, "e5m2": 2**-3, "tf32": 2**-11}
+ROUNDOFF |= {"c64": 2**-24, "c128": 2**-53}
 TINY = {"f16": 2**-24, "bf16": 2**-133, "f32": 2**-149, "f64": 5e-324, "e4m3": 2**-9, "e5m2": 2**-16}
+TINY |= {"c64": 2**-149, "c128": 5e-324}
 
 
 def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Float64 values as `dtype` holds them: one rounding, to nearest even."""
+    """Float64 (complex128) values as `dtype` holds them: one rounding, to nearest even.
+
+    Integers and fp8 saturate at the largest finite value; NaN becomes 0 in integers.
+    """
     with np.errstate(all="ignore"):
-        return np.asarray(x, np.float64).astype(NUMPY[dtype]).astype(np.float64)
+        if dtype in COMPLEX:
+            return np.asarray(x, np.complex128).astype(NUMPY[dtype]).astype(np.complex128)
+        x = np.asarray(x, np.float64)
+        if dtype in INTEGERS:
+            limits = np.iinfo(NUMPY[dtype])
+            return np.where(np.isnan(x), 0, np.minimum(np.maximum(np.rint(x), limits.min), limits.max))
+        if dtype in FP8:
+            most = float(ml_dtypes.finfo(NUMPY[dtype]).max)
+            x = np.where(np.abs(x) > most, np.copysign(most, x), x)
+        if dtype in ("bf16", *FP8):  # ml_dtypes goes through f32, and would round twice
+            step = np.maximum(np.ldexp(2 * ROUNDOFF[dtype], np.frexp(x)[1] - 1), TINY[dtype])
+            x = np.where(np.isfinite(x), np.rint(x / step) * step, x)
+        return x.astype(NUMPY[dtype]).astype(np.float64)
 
 
 def integers(
     rng: np.random.Generator, shape: Sequence[int], dtype: str = "f64", low: int = -2, high: int = 2
 ) -> np.ndarray:
     """Small integers: sums of their products are exact in f32 up to k of millions, so results compare exactly."""
+    low = max(low, 0) if dtype == "u8" else low
     values = rng.integers(low, high, shape, endpoint=True).astype(np.float64)
+    if dtype in COMPLEX:
+        values = values + 1j * rng.integers(low, high, shape, endpoint=True)
     assert np.array_equal(rounded(values, dtype), values), f"{dtype} does not hold the integers {low}..{high}"
     return values
 
@@ -52,8 +80,108 @@ def reference(
     return result
 
 
+# ---------------------------------------------------------------------------------------- epilogues
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.array([math.erf(v) for v in x.ravel()]).reshape(x.shape)
+
+
+def _normal(x: np.ndarray) -> np.ndarray:
+    return np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+
+
+def _gelu_tanh(x: np.ndarray) -> np.ndarray:
+    return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _d_gelu_tanh(x: np.ndarray) -> np.ndarray:
+    """By the logistic function: gelu_tanh(x) = x * s(2 u), u the argument of tanh."""
+    u, du = (math.sqrt(2 / math.pi) * v for v in (x + 0.044715 * x**3, 1 + 3 * 0.044715 * x**2))
+    s = 1 / (1 + np.exp(-2 * u))
+    return s + x * s * (1 - s) * 2 * du
+
+
+def _silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def _d_silu(x: np.ndarray) -> np.ndarray:
+    e = np.exp(-x)
+    return (1 + e + x * e) / (1 + e) ** 2
+
+
+ACTIVATIONS = {
+    "identity": lambda x: x,
+    "relu": lambda x: np.where(x < 0, 0, x),
+    "leaky_relu": lambda x, slope=0.01: np.where(x < 0, np.float32(slope) * x, x),
+    "gelu": lambda x: x / 2 * (1 + _erf(x / math.sqrt(2))),
+    "gelu_tanh": _gelu_tanh,
+    "silu": _silu,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "hardswish": lambda x: x * np.minimum(np.maximum(x + 3, 0), 6) / 6,
+    "clamp": lambda x, low, high: np.minimum(np.maximum(x, np.float32(low)), np.float32(high)),
+}
+DERIVATIVES = {
+    "d_relu": lambda x: np.where(np.isnan(x), x, x > 0),
+    "d_gelu": lambda x: (1 + _erf(x / math.sqrt(2))) / 2 + x * _normal(x),
+    "d_gelu_tanh": _d_gelu_tanh,
+    "d_silu": _d_silu,
+}
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Float64 values of the steps: z before the activation, y behind it, d = scale_out * y."""
+
+    z: np.ndarray
+    y: np.ndarray
+    d: np.ndarray
+
+
+def reference_epilogue(
+    product: np.ndarray,
+    *,
+    alpha: complex = 1,
+    beta: complex = 1,
+    c: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    activation: str | None = None,
+    parameters: Sequence[float] = (),
+    aux: np.ndarray | None = None,
+    gate: np.ndarray | None = None,
+    scale_a: np.ndarray | float = 1,
+    scale_b: np.ndarray | float = 1,
+    scale_out: float = 1,
+) -> Epilogue:
+    """What happens to a product (..., m, n). Vectors as gemm takes them: a scale_a of one dimension is a column."""
+    column = np.asarray(scale_a)[:, None] if np.ndim(scale_a) == 1 and np.size(scale_a) > 1 else np.asarray(scale_a)
+    name = activation or "identity"
+    with np.errstate(all="ignore"):
+        z = alpha * column * scale_b * product
+        z = z if c is None or beta == 0 else z + beta * c
+        z = z if bias is None else z + bias
+        if name in DERIVATIVES:
+            y = z * DERIVATIVES[name](aux)
+        elif gate is not None:
+            y = z * ACTIVATIONS[name](gate, *parameters)
+        else:
+            y = ACTIVATIONS[name](z, *parameters)
+        return Epilogue(z, y, scale_out * y)
+
+
+def assert_near(d: np.ndarray, expected: np.ndarray, dtype: str, relative: float, size: float = 1) -> None:
+    """|d - rounded(expected)| <= relative * (size + |expected|) + one unit in the last place of `dtype`."""
+    wanted = rounded(expected, dtype)
+    assert d.shape == wanted.shape, f"result is {d.shape}; expected {wanted.shape}"
+    unit = 1 if dtype in INTEGERS else 2 * ROUNDOFF[dtype] * np.abs(wanted) + TINY[dtype]
+    error = np.abs(d - wanted) / (relative * (size + np.abs(wanted)) + unit)
+    assert np.isfinite(d).all() and (error.size == 0 or error.max() <= 1), f"{np.max(error):.3g} times the bound"
+
+
 def assert_exact(d: np.ndarray, expected: np.ndarray, dtype: str) -> None:
-    """d (as float64) is `expected` after one rounding to `dtype`; NaN where that is NaN."""
+    """d (as float64, complex128) is `expected` after one rounding to `dtype`; NaN where that is NaN."""
     wanted = rounded(expected, dtype)
     assert d.shape == wanted.shape, f"result is {d.shape}; expected {wanted.shape}"
     different = ~((d == wanted) | (np.isnan(d) & np.isnan(wanted)))
@@ -112,7 +240,7 @@ def elements(size: int, shape: Sequence[int], strides: Sequence[int], offset: in
 
 def assert_untouched(before: np.ndarray, after: np.ndarray, inside: np.ndarray) -> None:
     """Two images of a buffer, as integers, agree outside of the elements a view of it holds."""
-    changed = (before != after) & ~inside
+    changed = (before != after).reshape(inside.size, -1).any(axis=1) & ~inside
     assert not changed.any(), (
         f"{changed.sum()} elements outside of out were written, first at {np.flatnonzero(changed)[0]}"
     )

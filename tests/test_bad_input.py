@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 from helpers import MUTABLE, make
 
-from cutlass_py import CudaError, GemmArguments, NoKernelError, TensorSpec, explain, gemm, get_kernels, view
+from cutlass_py import (
+    Activation,
+    CudaError,
+    GemmArguments,
+    NoKernelError,
+    TensorSpec,
+    clamp,
+    explain,
+    gemm,
+    get_kernels,
+    view,
+)  # fmt: skip
 
 F32 = np.float32
 A = np.ones((3, 4), F32)
@@ -16,22 +27,38 @@ C = np.ones((3, 5), F32)
 A3, B3, C3 = (np.ones((2, *x.shape), F32) for x in (A, B, C))
 BUFFER = np.zeros((8, 8), F32)
 SQUARE = BUFFER[:4, :4]
-STORAGE = "f16, bf16, f32, f64, e4m3, e5m2"
+STORAGE = "f16, bf16, f32, f64, e4m3, e5m2, s8, u8, s32, c64, c128"
+I8, C64 = np.ones((3, 4), np.int8), np.ones((3, 4), np.complex64)
+ROW, COLUMN, ONE = np.ones(5, F32), np.ones((3, 1), F32), np.ones(1, F32)
+LIST_A, LIST_B = [A, A.copy(), A.copy()], [B, B.copy(), B.copy()]
+NAMES = "'identity', 'relu', 'leaky_relu', 'gelu', 'gelu_tanh', 'silu', 'sigmoid', 'tanh', 'hardswish', 'd_relu'"
+
+
+SLOTS = [np.ones((3, 5), F32) for _ in range(4)]
 
 
 def zeros(*shape, dtype=F32):
     return np.zeros(shape, dtype)
 
 
+def frozen(*shape):
+    array = zeros(*shape)
+    array.flags.writeable = False
+    return array
+
+
 # What is called, the type of the error, and what its message says.
 CASES = {
     # ranks
-    "a vector": (lambda: gemm(A[0], B), ValueError, r"gemm: a is \(4,\); expected 2 dimensions, or 3 with a batch"),
-    "b vector": (lambda: gemm(A, B[:, 0]), ValueError, r"gemm: b is \(4,\); expected 2 dimensions"),
-    "a 0-d": (lambda: gemm(zeros(), B), ValueError, r"gemm: a is \(\); expected 2 dimensions"),
-    "b 4-d": (lambda: gemm(A, B3[None]), ValueError, r"gemm: b is \(1, 2, 4, 5\); expected 2 dimensions"),
-    "c vector": (lambda: gemm(A, B, c=C[0]), ValueError, r"gemm: c is \(5,\); expected 2 dimensions"),
-    "9-d": (lambda: gemm(zeros(*[1] * 9), B), ValueError, "gemm: a has 9 dimensions; expected 2 or 3"),
+    "a 0-d": (lambda: gemm(zeros(), B), ValueError, r"gemm: a is \(\); expected at least 1 dimension"),
+    "b 0-d": (lambda: gemm(A, zeros()), ValueError, r"gemm: b is \(\); expected at least 1 dimension"),
+    "9-d": (lambda: gemm(zeros(*[1] * 9), B), ValueError, "gemm: a has 9 dimensions; expected at most 8"),
+    "c vector": (lambda: gemm(A, B, c=C[0]), ValueError, r"gemm: c is \(5,\); expected \(3, 5\)"),
+    "vectors": (lambda: gemm(A[0], B[0]), ValueError, r"gemm: a is \(4,\) but b is \(5,\); inner extents must agree"),
+    "vector and matrix": (lambda: gemm(A[0], A), ValueError, r"a is \(4,\) but b is \(3, 4\); inner extents must"),
+    "out of a vector": (lambda: gemm(A[0], B, out=zeros(1, 5)), ValueError, r"out is \(1, 5\); expected \(5,\)$"),
+    "c of a vector": (lambda: gemm(A, B[:, 0], c=COLUMN), ValueError, r"c is \(3, 1\); expected \(3,\)$"),
+    "out of two vectors": (lambda: gemm(A[0], A[0], out=zeros(1)), ValueError, r"out is \(1,\); expected \(\)$"),
     # shapes
     "inner": (lambda: gemm(A, A), ValueError, r"gemm: a is \(3, 4\) but b is \(3, 4\); inner extents must agree"),
     "inner batched": (lambda: gemm(A3, A), ValueError, r"a is \(2, 3, 4\) but b is \(3, 4\); inner extents must agree"),
@@ -63,25 +90,57 @@ CASES = {
     "c batched alone": (lambda: gemm(A, B, c=C3), ValueError, r"gemm: c is \(2, 3, 5\); expected \(3, 5\)$"),
     # dtypes
     "int": (lambda: gemm(A.astype(int), B), TypeError, rf"gemm: a has dtype int64.*; expected one of {STORAGE}"),
-    "b uint8": (
-        lambda: gemm(A, B.astype(np.uint8)),
+    "b uint16": (
+        lambda: gemm(A, B.astype(np.uint16)),
         TypeError,
-        rf"gemm: b has dtype uint8.*; expected one of {STORAGE}",
+        rf"gemm: b has dtype uint16.*; expected one of {STORAGE}",
+    ),
+    "b uint8": (lambda: gemm(A, B.astype(np.uint8)), TypeError, "gemm: a is f32 but b is u8; f32 goes with f32$"),
+    "a int32": (
+        lambda: gemm(A.astype(np.int32), B),
+        TypeError,
+        "gemm: a is s32; expected one of f16, bf16, f32, f64, e4m3, e5m2, s8, u8, c64, c128$",
     ),
     "bool": (lambda: gemm(A.astype(bool), B), TypeError, "gemm: a has dtype bool"),
-    "complex": (lambda: gemm(A, B.astype(complex)), TypeError, "gemm: b has dtype complex128"),
+    "complex": (lambda: gemm(A, B.astype(complex)), TypeError, "gemm: a is f32 but b is c128; f32 goes with f32$"),
+    "two complex": (
+        lambda: gemm(C64, B.astype(complex)),
+        TypeError,
+        "gemm: a is c64 but b is c128; c64 goes with c64$",
+    ),
+    "complex out": (
+        lambda: gemm(A, B, out_dtype="c64"),
+        TypeError,
+        "gemm: out_dtype is c64 but a is f32; expected a real dtype",
+    ),
+    "real out": (
+        lambda: gemm(C64, C64.T, out=zeros(3, 3)),
+        TypeError,
+        "gemm: out is f32 but a is c64; expected c64 or c128",
+    ),
+    "complex c": (
+        lambda: gemm(A, B, c=C.astype(np.complex64)),
+        TypeError,
+        "gemm: c is c64; expected one of f16, bf16, f32, f64, e4m3, e5m2, s8, u8, s32$",
+    ),
+    "real c": (lambda: gemm(C64, C64.T, c=zeros(3, 3)), TypeError, "gemm: c is f32; expected one of c64, c128$"),
     "c int": (lambda: gemm(A, B, c=C.astype(int)), TypeError, "gemm: c has dtype int64"),
     "out int": (lambda: gemm(A, B, out=C.astype(int)), TypeError, "gemm: out has dtype int64"),
-    "mixed": (lambda: gemm(A, B.astype(np.float64)), TypeError, "gemm: a is f32 but b is f64; both must have the same"),
+    "mixed": (lambda: gemm(A, B.astype(np.float64)), TypeError, "gemm: a is f32 but b is f64; f32 goes with f32$"),
     "mixed 8 bit": (
-        lambda: gemm(A.astype(ml_dtypes.float8_e4m3fn), B.astype(ml_dtypes.float8_e5m2)),
+        lambda: gemm(I8, B.astype(ml_dtypes.float8_e5m2)),
         TypeError,
-        "gemm: a is e4m3 but b is e5m2; both must have the same dtype",
+        "gemm: a is s8 but b is e5m2; s8 goes with s8 or u8$",
     ),
     "mixed 16 bit": (
         lambda: gemm(A.astype(np.float16), B.astype(ml_dtypes.bfloat16)),
         TypeError,
         "gemm: a is f16 but b is bf16",
+    ),
+    "4-d batch": (
+        lambda: gemm(zeros(2, 3, 3, 4), zeros(2, 4, 5)),
+        ValueError,
+        r"a is \(2, 3, 3, 4\) but b is \(2, 4, 5\); batch extents must agree or be 1",
     ),
     "out and out_dtype": (
         lambda: gemm(A, B, out=zeros(3, 5), out_dtype="f64"),
@@ -94,20 +153,268 @@ CASES = {
         f"gemm: out_dtype is 'f33'; expected one of {STORAGE}",
     ),
     "out_dtype tf32": (lambda: gemm(A, B, out_dtype="tf32"), TypeError, "gemm: out_dtype is 'tf32'; expected one of"),
-    "out_dtype int": (lambda: gemm(A, B, out_dtype=np.int8), TypeError, "gemm: out_dtype is .*int8.*; expected one of"),
+    "out_dtype int": (lambda: gemm(A, B, out_dtype=int), TypeError, "gemm: out_dtype is .*int.*; expected one of"),
     "out_dtype number": (lambda: gemm(A, B, out_dtype=3), TypeError, "gemm: out_dtype is 3; expected one of"),
     # scalars and options
     "beta alone": (lambda: gemm(A, B, beta=1.0), ValueError, "gemm: beta is given but c is not"),
     "beta zero alone": (lambda: gemm(A, B, out=zeros(3, 5), beta=0), ValueError, "gemm: beta is given but c is not"),
     "alpha str": (lambda: gemm(A, B, alpha="2"), TypeError, "gemm: alpha is a str; expected a number"),
     "alpha complex": (lambda: gemm(A, B, alpha=1j), TypeError, "gemm: alpha is a complex; expected a number"),
-    "alpha array": (lambda: gemm(A, B, alpha=np.ones(1)), TypeError, "gemm: alpha is an array; expected a number"),
-    "alpha 0-d": (lambda: gemm(A, B, alpha=np.array(2.0)), TypeError, "gemm: alpha is an array; expected a number"),
+    "alpha array": (lambda: gemm(A, B, alpha=np.ones(1)), TypeError, "gemm: alpha is f64; expected f32$"),
+    "alpha f32": (
+        lambda: gemm(A.astype(float), B.astype(float), alpha=ONE),
+        TypeError,
+        "gemm: alpha is f32; expected f64$",
+    ),
+    "alpha of two": (
+        lambda: gemm(A, B, alpha=np.ones(2, F32)),
+        ValueError,
+        r"gemm: alpha is \(2,\); expected a number or an array of one element",
+    ),
+    "beta of none": (lambda: gemm(A, B, c=C, beta=zeros(0)), ValueError, r"gemm: beta is \(0,\); expected a number or"),
+    "beta array alone": (lambda: gemm(A, B, beta=ONE), ValueError, "gemm: beta is given but c is not"),
+    "alpha on a device": (
+        lambda: GemmArguments(A, B, alpha=TensorSpec((1,), "f32")),
+        ValueError,
+        "gemm: a is on cpu but alpha is on cuda:0",
+    ),
+    "alpha numpy complex": (
+        lambda: gemm(A, B, alpha=np.complex64(1)),
+        TypeError,
+        "gemm: alpha is a complex64; expected a number",
+    ),
+    "alpha str of complex": (
+        lambda: gemm(C64, C64.T, alpha="1j"),
+        TypeError,
+        "gemm: alpha is a str; expected a number",
+    ),
+    # vectors
+    "bias length": (
+        lambda: gemm(A, B, bias=np.ones(3, F32)),
+        ValueError,
+        r"gemm: bias is \(3,\); expected \(5,\), \(1, 5\) or \(3, 1\)",
+    ),
+    "bias rows": (
+        lambda: gemm(A, B, bias=np.ones((5, 1), F32)),
+        ValueError,
+        r"gemm: bias is \(5, 1\); expected \(5,\)",
+    ),
+    "bias matrix": (lambda: gemm(A, B, bias=C), ValueError, r"gemm: bias is \(3, 5\); expected \(5,\)"),
+    "bias 0-d": (lambda: gemm(A, B, bias=zeros()), ValueError, r"gemm: bias is \(\); expected \(5,\)"),
+    "bias batch": (lambda: gemm(A3, B, bias=zeros(3, 1, 5)), ValueError, r"gemm: bias is \(3, 1, 5\); expected \(5,\)"),
+    "bias f64": (lambda: gemm(A, B, bias=ROW.astype(float)), TypeError, "gemm: bias is f64; expected f32$"),
+    "bias f16": (
+        lambda: gemm(A, B, bias=ROW.astype(np.float16), out_dtype="bf16"),
+        TypeError,
+        "gemm: bias is f16; expected one of bf16, f32$",
+    ),
+    "bias of integers": (
+        lambda: gemm(I8, I8.T, bias=np.ones(3, np.int8)),
+        TypeError,
+        "gemm: bias is s8; expected one of f32, s32$",
+    ),
+    "bias of complex": (lambda: gemm(C64, C64.T, bias=np.ones(3, F32)), TypeError, "gemm: bias is f32; expected c64$"),
+    "bias number": (lambda: gemm(A, B, bias=1.0), TypeError, "gemm: bias is a builtins.float; expected an array"),
+    "bias on a device": (
+        lambda: GemmArguments(A, B, bias=TensorSpec((5,), "f32")),
+        ValueError,
+        "gemm: a is on cpu but bias is on cuda:0",
+    ),
+    "scale_a length": (
+        lambda: gemm(A, B, scale_a=ROW),
+        ValueError,
+        r"gemm: scale_a is \(5,\); expected one element, \(3,\) or \(3, 1\)",
+    ),
+    "scale_b length": (
+        lambda: gemm(A, B, scale_b=COLUMN),
+        ValueError,
+        r"gemm: scale_b is \(3, 1\); expected one element, \(5,\) or \(1, 5\)",
+    ),
+    "scale_a dtype": (
+        lambda: gemm(A, B, scale_a=np.ones(3, np.float16)),
+        TypeError,
+        "gemm: scale_a is f16; expected f32$",
+    ),
+    "scale_a str": (lambda: gemm(A, B, scale_a="2"), TypeError, "gemm: scale_a is a str; expected a number"),
+    "scale_out vector": (
+        lambda: gemm(A, B, scale_out=ROW),
+        ValueError,
+        r"gemm: scale_out is \(5,\); expected a number or an array of one element",
+    ),
+    "scales of two kinds": (
+        lambda: gemm(A, B, alpha=ONE, scale_b=2.0),
+        ValueError,
+        "gemm: alpha is an array but scale_b is a number; pass both as arrays or both as numbers",
+    ),
+    "scale of complex": (
+        lambda: gemm(C64, C64.T, scale_a=2.0),
+        TypeError,
+        "gemm: scale_a is given but a is c64; complex operands take alpha, beta, c and bias",
+    ),
+    "gate of complex": (
+        lambda: gemm(C64, C64.T, gate=C64[:, :3]),
+        TypeError,
+        "gemm: gate is given but a is c64; complex",
+    ),
+    # activations
+    "activation": (
+        lambda: gemm(A, B, activation="swish"),
+        ValueError,
+        f"gemm: activation='swish' is not one of {NAMES}",
+    ),
+    "activation clamp": (
+        lambda: gemm(A, B, activation="clamp"),
+        ValueError,
+        r"gemm: activation='clamp' has parameters; expected cutlass_py.clamp\(low, high\)",
+    ),
+    "activation type": (
+        lambda: gemm(A, B, activation=max),
+        TypeError,
+        "gemm: activation is a builtin_function_or_method",
+    ),
+    "activation surrogate": (lambda: gemm(A, B, activation="\udc80"), ValueError, "gemm: activation is no valid text"),
+    "activation parameters": (
+        lambda: gemm(A, B, activation=Activation("relu", (1.0,))),
+        ValueError,
+        "gemm: activation relu has 0 parameters; found 1",
+    ),
+    "activation of complex": (
+        lambda: gemm(C64, C64.T, activation="relu"),
+        TypeError,
+        "gemm: activation='relu' is of real numbers; a is c64",
+    ),
+    "clamp": (lambda: clamp(2, 1), ValueError, "clamp: low is 2 and high is 1; expected low <= high"),
+    "clamp nan": (lambda: clamp(float("nan"), 1), ValueError, "clamp: low is nan and high is 1; expected low <= high"),
+    # gate, aux, bias_grad
+    "gate shape": (lambda: gemm(A, B, gate=ROW), ValueError, r"gemm: gate is \(5,\); expected \(3, 5\)$"),
+    "gate and derivative": (
+        lambda: gemm(A, B, gate=C, aux=C, activation="d_silu"),
+        ValueError,
+        "gemm: gate is given with activation='d_silu'; a derivative takes no gate",
+    ),
+    "derivative alone": (
+        lambda: gemm(A, B, activation="d_gelu"),
+        ValueError,
+        "gemm: activation='d_gelu' needs aux, where gelu was evaluated",
+    ),
+    "aux shape": (lambda: gemm(A3, B, aux=C.copy()), ValueError, r"gemm: aux is \(3, 5\); expected \(2, 3, 5\)$"),
+    "aux read shape": (
+        lambda: gemm(A3, B, aux=C[:2], activation="d_relu"),
+        ValueError,
+        r"gemm: aux is \(2, 5\); expected \(3, 5\) or \(2, 3, 5\)$",
+    ),
+    "aux read-only": (lambda: gemm(A, B, aux=frozen(3, 5)), ValueError, "gemm: aux is read-only"),
+    "bias_grad read-only": (lambda: gemm(A, B, bias_grad=frozen(5)), ValueError, "gemm: bias_grad is read-only"),
+    "bias_grad shape": (
+        lambda: gemm(A, B, bias_grad=zeros(3)),
+        ValueError,
+        r"gemm: bias_grad is \(3,\); expected \(5,\), \(1, 5\) or \(3, 1\)",
+    ),
+    "bias_grad batch": (
+        lambda: gemm(A3, B, bias_grad=zeros(2, 1, 5)),
+        ValueError,
+        r"gemm: bias_grad is \(2, 1, 5\); expected \(5,\)",
+    ),
+    "bias_grad dtype": (
+        lambda: gemm(A, B, bias_grad=zeros(5, dtype=np.float16)),
+        TypeError,
+        "gemm: bias_grad is f16; expected one of f32, f64$",
+    ),
+    "bias_grad of integers": (
+        lambda: gemm(I8, I8.T, bias_grad=zeros(3, dtype=np.int32)),
+        TypeError,
+        "gemm: bias_grad is s32; expected one of f32, f64$",
+    ),
+    "bias_grad of a looped batch": (
+        lambda: gemm(zeros(2, 1, 3, 4), zeros(3, 4, 5), bias_grad=zeros(5)),
+        ValueError,
+        "gemm: bias_grad is given but the batch of the operands has no single stride; pass it as one dimension",
+    ),
+    # splits and deterministic
+    "splits 0": (lambda: gemm(A, B, splits=0), ValueError, "gemm: splits is 0; expected 1 to 32767, or 'stream'"),
+    "splits many": (lambda: gemm(A, B, splits=10**30), ValueError, "gemm: splits is 10+; expected 1 to 32767"),
+    "splits str": (lambda: gemm(A, B, splits="k"), ValueError, "gemm: splits='k' is not 'stream'"),
+    "splits bool": (lambda: gemm(A, B, splits=True), TypeError, "gemm: splits is a bool; expected a number of parts"),
+    "splits float": (lambda: gemm(A, B, splits=2.0), TypeError, "gemm: splits is a float; expected a number of parts"),
+    "deterministic": (lambda: gemm(A, B, deterministic=1), TypeError, "gemm: deterministic is a int; expected True or"),
+    # lists
+    "list empty": (lambda: gemm([], B), ValueError, "gemm: a is an empty list; expected one matrix or more"),
+    "list lengths": (
+        lambda: gemm(LIST_A, LIST_B[:2]),
+        ValueError,
+        "gemm: b is a list of 2 matrices but a is one of 3; expected equal lengths",
+    ),
+    "list of vectors": (
+        lambda: gemm([A[0]], [B]),
+        ValueError,
+        r"gemm: a\[0\] is \(4,\); expected 2 dimensions: lists hold matrices",
+    ),
+    "list of shapes": (
+        lambda: gemm([A, A[:2]], B),
+        ValueError,
+        r"gemm: a\[1\] is \(2, 4\) of f32 with strides \(4, 1\) but a\[0\] is \(3, 4\) of f32 with strides \(4, 1\); "
+        "the matrices of a list agree in shape, dtype and strides",
+    ),
+    "list of dtypes": (
+        lambda: gemm([A, A.astype(np.float16)], B),
+        ValueError,
+        r"gemm: a\[1\] is \(3, 4\) of f16 with .* but a\[0\] is \(3, 4\) of f32",
+    ),
+    "list of strides": (lambda: gemm([A, np.asfortranarray(A)], B), ValueError, r"with strides \(1, 3\) but a\[0\]"),
+    "list of numbers": (lambda: gemm(A, [B, 3]), TypeError, r"gemm: b\[1\] is a builtins.int; expected an array"),
+    "list and batch": (
+        lambda: gemm(LIST_A, np.ones((3, 4, 5), F32)),
+        ValueError,
+        r"gemm: b is \(3, 4, 5\); expected 2 dimensions beside a list of matrices",
+    ),
+    "list and array out": (
+        lambda: gemm(LIST_A, B, out=zeros(3, 3, 5)),
+        ValueError,
+        "gemm: out is an array but a is a list; expected a list of 3 matrices",
+    ),
+    "list c alone": (lambda: gemm(A, B, c=[C, C]), ValueError, "gemm: c is a list but neither a nor b is one"),
+    "list out alone": (lambda: gemm(A, B, out=[zeros(3, 5)]), ValueError, "gemm: out is a list but neither a nor b is"),
+    "list inner": (
+        lambda: gemm(LIST_A, LIST_A),
+        ValueError,
+        r"a is \(3, 3, 4\) but b is \(3, 3, 4\); inner extents must",
+    ),
+    "list and gate": (
+        lambda: gemm(LIST_A, B, gate=C),
+        ValueError,
+        r"gemm: gate is given with a list of matrices; pass a batch \(an array of 3 dimensions\) instead",
+    ),
+    "list and batch of biases": (
+        lambda: gemm(LIST_A, B, bias=zeros(3, 1, 5)),
+        ValueError,
+        r"gemm: bias is \(3, 1, 5\); lists of matrices share one vector, which has 1 or 2 dimensions",
+    ),
+    "list and bias": (lambda: gemm(LIST_A, B, bias=zeros(3)), ValueError, r"gemm: bias is \(3,\); expected \(5,\)"),
+    "list of a device": (
+        lambda: GemmArguments([A, TensorSpec((3, 4), "f32")], B),
+        ValueError,
+        r"gemm: a\[0\] is on cpu but a\[1\] is on cuda:0",
+    ),
+    "list out twice": (
+        lambda: gemm(LIST_A, B, out=[C, C, zeros(3, 5)]),
+        ValueError,
+        "gemm: out overlaps itself",
+    ),
+    "list out is c moved": (
+        lambda: gemm(LIST_A, B, c=SLOTS[1:], out=SLOTS[:3]),
+        ValueError,
+        "gemm: out shares elements with c; it may only be c, gate or a read aux itself",
+    ),
+    "list out is b": (
+        lambda: gemm([np.ones((4, 4), F32)] * 3, SQUARE, out=[zeros(8, 8)[:4, :4], SQUARE, zeros(8, 8)[:4, :4]]),
+        ValueError,
+        "gemm: out shares elements with b",
+    ),
     "beta list": (lambda: gemm(A, B, c=C, beta=[1]), TypeError, "gemm: beta is a list; expected a number"),
     "compute": (
         lambda: gemm(A, B, compute="f16"),
         ValueError,
-        "gemm: compute='f16' is not one of 'f32', 'tf32' for f32",
+        "gemm: compute='f16' is not one of 'f32', 'tf32', '3xtf32' for f32",
     ),
     "compute f64": (
         lambda: gemm(A.astype(float), B.astype(float), compute="f32"),
@@ -123,7 +430,11 @@ CASES = {
         r"gemm: kernel \w+_gemm_\w+ (is declared but not in the built set|does not fit .*: runs on a GPU)",
     ),
     # no arrays
-    "list": (lambda: gemm([[1.0]], B), TypeError, "gemm: a is a builtins.list; expected an array that speaks DLPack"),
+    "list": (
+        lambda: gemm([[1.0]], B),
+        TypeError,
+        r"gemm: a\[0\] is a builtins.list; expected an array that speaks DLPack",
+    ),
     "str": (lambda: gemm(A, "b"), TypeError, "gemm: b is a builtins.str; expected an array that speaks DLPack"),
     "class": (lambda: gemm(np.ndarray, B), TypeError, "gemm: a is a builtins.type; expected an array that speaks"),
     "scalar": (lambda: gemm(F32(1), B), TypeError, "gemm: a is a numpy.float32; expected an array that speaks DLPack"),
@@ -162,7 +473,7 @@ CASES = {
     "c moved by one": (
         lambda: gemm(np.ones((4, 4), F32), np.ones((4, 4), F32), c=BUFFER[:4, 1:5], out=SQUARE),
         ValueError,
-        "gemm: out shares elements with c; it may only be c itself, element for element",
+        "gemm: out shares elements with c; it may only be c, gate or a read aux itself, element for element",
     ),
     "c transposed": (
         lambda: gemm(np.ones((4, 4), F32), np.ones((4, 4), F32), c=SQUARE.T, out=SQUARE),
@@ -198,6 +509,47 @@ CASES = {
         lambda: gemm(A3, B, out=np.lib.stride_tricks.as_strided(zeros(15), (2, 3, 5), (0, 20, 4))),
         ValueError,
         "gemm: out overlaps itself",
+    ),
+    "out is bias": (
+        lambda: gemm(A, B, bias=BUFFER[0, :5], out=BUFFER[:3, :5]),
+        ValueError,
+        "gemm: out shares elements with bias",
+    ),
+    "out is alpha": (
+        lambda: gemm(A, B, alpha=BUFFER[2, 4:5], out=BUFFER[:3, :5]),
+        ValueError,
+        "gemm: out shares elements with alpha",
+    ),
+    "out is aux": (
+        lambda: gemm(A, B, aux=BUFFER[:3, :5], out=BUFFER[:3, :5]),
+        ValueError,
+        "gemm: out shares elements with aux",
+    ),
+    "aux is c": (
+        lambda: gemm(A, B, c=BUFFER[:3, :5], aux=BUFFER[:3, :5]),
+        ValueError,
+        "gemm: aux shares elements with c; what is written has memory of its own",
+    ),
+    "aux is a": (lambda: gemm(SQUARE, SQUARE.copy(), aux=SQUARE), ValueError, "gemm: aux shares elements with a;"),
+    "aux of stride 0": (
+        lambda: gemm(A, B, aux=np.lib.stride_tricks.as_strided(zeros(5), (3, 5), (0, 4))),
+        ValueError,
+        "gemm: aux overlaps itself",
+    ),
+    "bias_grad is bias": (
+        lambda: gemm(A, B, bias=BUFFER[0, :5], bias_grad=BUFFER[0, :5]),
+        ValueError,
+        "gemm: bias_grad shares elements with bias;",
+    ),
+    "bias_grad in out": (
+        lambda: gemm(A, B, bias_grad=BUFFER[1, :5], out=BUFFER[:3, :5]),
+        ValueError,
+        "gemm: out shares elements with bias_grad;",
+    ),
+    "bias_grad in aux": (
+        lambda: gemm(A, B, bias_grad=BUFFER[1, :5], aux=BUFFER[:3, :5]),
+        ValueError,
+        "gemm: bias_grad shares elements with aux;",
     ),
     # memory
     "misaligned": (
@@ -259,7 +611,7 @@ CASES = {
         ValueError,
         "gemm: a is on cpu but out is on cuda:0",
     ),
-    "arguments unknown keyword": (lambda: GemmArguments(A, B, bias=C), TypeError, "bias"),
+    "arguments unknown keyword": (lambda: GemmArguments(A, B, bais=C), TypeError, "bais"),
     "explain an array": (lambda: explain(A), TypeError, "expected GemmArguments, found ndarray"),
     "get_kernels of an array": (lambda: get_kernels(A), TypeError, "expected GemmArguments, found ndarray"),
 }
@@ -281,6 +633,28 @@ def test_a_refused_out_is_not_written():
         with pytest.raises((ValueError, TypeError)):
             gemm(A, B, out=out, **keywords)
     assert (out == 7).all()
+
+
+@pytest.mark.parametrize("keyword", ["bias_grad", "aux"])
+def test_jax_arrays_are_not_written(keyword):
+    jax = pytest.importorskip("jax")
+    array = jax.numpy.ones((3, 5) if keyword == "aux" else 5)
+    with pytest.raises(TypeError, match=f"gemm: {keyword} is a JAX array, which is immutable"):
+        gemm(A, B, **{keyword: array})
+    assert gemm(A, B, aux=jax.numpy.ones((3, 5)), activation="d_relu").shape == (3, 5), "an aux that is read is fine"
+
+
+@pytest.mark.parametrize("keyword", ["c", "bias", "gate", "aux", "scale_a", "scale_b", "alpha", "beta", "scale_out"])
+def test_gradients_of_every_operand_are_refused(keyword):
+    torch = pytest.importorskip("torch")
+    shape = {"bias": (5,), "scale_a": (3,), "scale_b": (5,)}.get(keyword, (3, 5))
+    x = torch.ones((1,) if keyword in ("alpha", "beta", "scale_out") else shape, requires_grad=True)
+    a, b, c = torch.ones(3, 4), torch.ones(4, 5), torch.ones(3, 5)
+    keywords = {"c": c, keyword: x} | ({"activation": "d_relu"} if keyword == "aux" else {})
+    with pytest.raises(ValueError, match=f"gemm: {keyword} requires a gradient"):
+        gemm(a, b, **keywords)
+    with torch.no_grad():
+        assert gemm(a, b, **keywords).shape == (3, 5)
 
 
 def test_types_of_errors():

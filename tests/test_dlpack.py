@@ -152,7 +152,7 @@ def test_an_exporter_type_made_on_the_spot_each_time():
     for _ in range(50):
         fresh = type("Fresh", (Exporter,), {})
         assert np.array_equal(gemm(fresh(A), B), AB)
-        gc.collect()
+        gc.collect(1)  # the young are enough, and quick
 
 
 # ---------------------------------------------------------------------------------------- refused
@@ -161,16 +161,16 @@ def test_an_exporter_type_made_on_the_spot_each_time():
 SAYS = [
     ({"lanes": 2, "bits": 16}, TypeError, "a has 2 lanes per element; expected 1"),
     ({"lanes": 0}, TypeError, "a has 0 lanes per element; expected 1"),
-    ({"code": 0}, TypeError, "a has dtype int32.*; expected one of f16, bf16, f32, f64, e4m3, e5m2"),
+    ({"code": 0}, TypeError, "a is s32; expected one of f16, bf16, f32, f64, e4m3, e5m2, s8, u8, c64, c128"),
     ({"code": 6, "bits": 8}, TypeError, "a has dtype bool8"),
     ({"code": 99}, TypeError, "a has dtype DLPack type 99 of 32 bits"),
     ({"bits": 80}, TypeError, "a has dtype float80"),
     ({"bits": 0}, TypeError, "a has dtype float0"),
-    ({"ndim": -1}, ValueError, "a has -1 dimensions; expected 2 or 3"),
-    ({"ndim": 9, "shape": (1,) * 9, "strides": None}, ValueError, "a has 9 dimensions; expected 2 or 3"),
-    ({"shape": (4,), "strides": (1,)}, ValueError, r"a is \(4,\); expected 2 dimensions, or 3 with a batch"),
-    ({"shape": (), "strides": ()}, ValueError, r"a is \(\); expected 2 dimensions"),
-    ({"shape": (1, 1, 3, 4), "strides": None}, ValueError, r"a is \(1, 1, 3, 4\); expected 2 dimensions"),
+    ({"ndim": -1}, ValueError, "a has -1 dimensions; expected at most 8"),
+    ({"ndim": 9, "shape": (1,) * 9, "strides": None}, ValueError, "a has 9 dimensions; expected at most 8"),
+    ({"shape": (3,), "strides": (1,)}, ValueError, r"a is \(3,\) but b is \(4, 5\); inner extents must agree"),
+    ({"shape": (), "strides": ()}, ValueError, r"a is \(\); expected at least 1 dimension"),
+    ({"shape": (1, 1, 4, 3), "strides": None}, ValueError, r"a is \(1, 1, 4, 3\) but b is \(4, 5\); inner"),
     ({"data": None}, ValueError, r"a is a exporters.\w+ without memory of its own"),
     ({"byte_offset": 2}, ValueError, "a starts at an address that is no multiple of its element size"),
     ({"shape": (2**31, 4)}, ValueError, r"a is \(2147483648, 4\); extents above 2147483647 are not supported"),
@@ -381,11 +381,14 @@ def test_lazily_negated_views_are_refused(torch, shape):
     assert (gemm(z.real, y) == shape[1]).all() and (gemm(z.imag, y) == 2 * shape[1]).all()
 
 
-def test_complex_tensors_are_refused(torch):
-    x = torch.ones(3, 3, dtype=torch.complex64)
-    for z in (x, x.conj()):
-        with pytest.raises(TypeError, match="a has dtype complex64"):
-            gemm(z, torch.ones(3, 3))
+def test_conjugated_views_are_refused(torch):
+    x = torch.full((3, 3), 1 + 2j, dtype=torch.complex64)
+    assert (gemm(x, x) == x @ x).all()
+    for z in (x.conj(), x.mH, torch._neg_view(x)):
+        with pytest.raises(ValueError, match=r"a is a lazily negated or conjugated view; pass a.resolve_neg\(\)"):
+            gemm(z, x)
+    with pytest.raises(ValueError, match="out is a lazily negated or conjugated view"):
+        gemm(x, x, out=x.conj())
 
 
 def test_subclasses_of_tensors_are_tensors(torch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -19,15 +21,19 @@ from helpers import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import NUMPY, assert_close, assert_exact, integers, reference, rounded
+from reference import COMPLEX, NUMPY, assert_close, assert_exact, integers, reference, rounded
 
 import cutlass_py
 from cutlass_py import gemm
 
 DTYPES = ["f16", "bf16", "f32", "f64"]
 FP8 = ["e4m3", "e5m2"]
-DEFAULT_OUT = {"e4m3": "bf16", "e5m2": "bf16"}
-ACCUMULATOR = {"f64": "f64"}
+REAL = [*DTYPES, *FP8, "s8", "u8", "s32"]
+DEFAULT_OUT = {"e4m3": "bf16", "e5m2": "bf16", "s8": "s32", "u8": "s32"}
+ACCUMULATOR = {"f64": "f64", "c64": "c64", "c128": "c128"}
+# What may be multiplied with what.
+PAIRS = [(x, x) for x in [*DTYPES, *FP8, "s8", "u8", "c64", "c128"]]
+PAIRS += [("e4m3", "e5m2"), ("e5m2", "e4m3"), ("s8", "u8"), ("u8", "s8")]
 # (framework, kind of placement) of inputs and of outs.
 PLACED = [(f, kind) for f in MUTABLE for kind in (*UNIT_STRIDE, *NO_UNIT_STRIDE, *(NEGATIVE if f == "numpy" else ()))]
 SHAPES = [(5, 7, 9), (1, 8, 16), (8, 1, 16), (16, 8, 1), (1, 1, 1), (33, 17, 65)]
@@ -37,21 +43,22 @@ SHAPES = [(5, 7, 9), (1, 8, 16), (8, 1, 16), (16, 8, 1), (1, 1, 1), (33, 17, 65)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", [*DTYPES, *FP8])
+@pytest.mark.parametrize(("a_dtype", "b_dtype"), PAIRS)
 @pytest.mark.parametrize("framework", CPU_FRAMEWORKS)
-def test_integers_are_exact(rng, framework, dtype, shape):
+def test_integers_are_exact(rng, framework, a_dtype, b_dtype, shape):
     m, n, k = shape
-    a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), dtype)
-    d = gemm(make(framework, a, dtype), make(framework, b, dtype))
-    out_dtype = DEFAULT_OUT.get(dtype, dtype)
+    a, b = integers(rng, (m, k), a_dtype), integers(rng, (k, n), b_dtype)
+    d = gemm(make(framework, a, a_dtype), make(framework, b, b_dtype))
+    out_dtype = DEFAULT_OUT.get(a_dtype, a_dtype)
     assert (framework_of(d), dtype_of(d)) == (framework, out_dtype)
     assert_exact(to_numpy(d), reference(a, b), out_dtype)
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, *FP8])
+@pytest.mark.parametrize("dtype", [*DTYPES, *FP8, "c64", "c128"])
 @pytest.mark.parametrize("framework", CPU_FRAMEWORKS)
 def test_random_values_within_the_bound(rng, framework, dtype):
-    a, b, c = (rounded(rng.standard_normal(s), dtype) for s in [(40, 300), (300, 50), (40, 50)])
+    imaginary = 1j * rng.standard_normal() if dtype in COMPLEX else 0
+    a, b, c = (rounded((1 + imaginary) * rng.standard_normal(s), dtype) for s in [(40, 300), (300, 50), (40, 50)])
     arrays = [make(framework, x, dtype) for x in (a, b, c)]
     d = gemm(arrays[0], arrays[1], c=arrays[2], alpha=0.75, beta=-1.5)
     how = {"dtype": DEFAULT_OUT.get(dtype, dtype), "accumulator": ACCUMULATOR.get(dtype, "f32")}
@@ -219,6 +226,153 @@ def test_expanded_rows_and_columns(rng):
     assert_exact(to_numpy(gemm(x, y)), np.broadcast_to(row @ column, (4, 5)), "f32")
 
 
+@pytest.mark.parametrize(
+    ("a_shape", "b_shape"),
+    [
+        ((5,), (5, 6)),
+        ((4, 5), (5,)),
+        ((5,), (5,)),
+        ((5,), (3, 5, 6)),
+        ((2, 3, 4, 5), (5,)),
+        ((0,), (0, 3)),
+        ((3, 0), (0,)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("framework", CPU_FRAMEWORKS)
+def test_vectors(rng, framework, a_shape, b_shape):
+    a, b = integers(rng, a_shape), integers(rng, b_shape)
+    x, y = make(framework, a, "f32"), make(framework, b, "f32")
+    d = gemm(x, y)
+    assert d.shape == (a @ b).shape and framework_of(d) == framework
+    assert_exact(to_numpy(d), np.asarray(a @ b), "f32")
+    c = integers(rng, (a @ b).shape)
+    assert_exact(to_numpy(gemm(x, y, c=make(framework, c, "f32"))), np.asarray(a @ b + c), "f32")
+    if framework != "jax":
+        out = make(framework, np.zeros((a @ b).shape), "f32")
+        assert gemm(x, y, out=out) is out
+        assert_exact(to_numpy(out), np.asarray(a @ b), "f32")
+
+
+def test_vectors_with_strides(rng):
+    a, b = integers(rng, (9, 5)).astype(np.float32), integers(rng, (9, 5)).astype(np.float32)
+    assert_exact(to_numpy(gemm(a[:, 2], b[::-1])), np.asarray(a[:, 2] @ b[::-1]).astype(np.float64), "f32")
+    out = np.full((5, 4), np.nan, np.float32)
+    gemm(a.T, b[:, 1], out=out[:, 3])
+    assert_exact(to_numpy(out[:, 3]), (a.T @ b[:, 1]).astype(np.float64), "f32")
+    assert np.isnan(out[:, :3]).all()
+
+
+@st.composite
+def batched(draw, batch, core):
+    """Float32 integers whose batch broadcasts to `batch`: fewer dimensions, extents of 1, axes in any order."""
+    lead = list(batch[draw(st.integers(0, len(batch))) :])
+    lead = [1 if draw(st.booleans()) and draw(st.booleans()) else extent for extent in lead]
+    shape = (*lead, *core)
+    order = draw(st.permutations(range(len(shape))))
+    seed = np.random.default_rng(draw(st.integers(0, 99)))
+    x = seed.integers(-3, 4, [shape[i] for i in order]).astype(np.float32)
+    x = x.transpose(np.argsort(order))
+    if draw(st.booleans()) and lead and lead[0] > 1:
+        x = np.broadcast_to(x[:1], x.shape)  # a stride of 0
+    return x
+
+
+small = st.integers(1, 3)
+
+
+@settings(max_examples=200)
+@given(data=st.data(), batch=st.lists(st.integers(0, 3), max_size=4).map(tuple), m=small, n=small, k=small)
+def test_batches_of_many_dimensions(data, batch, m, n, k):
+    a = data.draw(st.one_of(batched(batch, (m, k)), batched((), (k,))))
+    b = data.draw(batched(batch, (k, n)))
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    d = gemm(a, b)
+    assert d.shape == expected.shape
+    assert_exact(to_numpy(d), expected, "f32")
+    lead = expected.shape[: expected.ndim - 1 - (a.ndim > 1)]
+    c = data.draw(batched(lead, expected.shape[len(lead) :]))
+    out = np.full(expected.shape[::-1], np.nan, np.float32).T
+    assert gemm(a, b, c=c, out=out, alpha=2) is out
+    assert_exact(to_numpy(out), 2 * expected + c, "f32")
+
+
+def test_seven_dimensions(rng):
+    a, b = integers(rng, (2, 1, 2, 1, 2, 3, 4)), integers(rng, (2, 1, 2, 1, 4, 5))
+    assert_exact(to_numpy(gemm(a, b)), a @ b, "f64")
+
+
+# ---------------------------------------------------------------------------------------- lists of matrices
+
+
+def spaced(rng, shapes, dtype, framework, regular):
+    """Matrices of a list: slices of one array, or one by one, out of order."""
+    values = [integers(rng, shape, dtype) for shape in shapes]
+    if regular:
+        batch = make(framework, np.stack(values), dtype)
+        return values, [batch[i] for i in range(len(shapes))]
+    arrays = {i: make(framework, values[i], dtype) for i in (2, 0, 3, 1)}
+    return values, [arrays[i] for i in range(len(shapes))]
+
+
+@pytest.mark.parametrize("regular", [True, False], ids=["regular", "scattered"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "s8"])
+@pytest.mark.parametrize("framework", CPU_FRAMEWORKS)
+def test_lists_of_matrices(rng, framework, dtype, regular):
+    a, xs = spaced(rng, [(4, 5)] * 4, dtype, framework, regular)
+    b, ys = spaced(rng, [(5, 6)] * 4, dtype, framework, regular)
+    out_dtype = DEFAULT_OUT.get(dtype, dtype)
+    c, zs = spaced(rng, [(4, 6)] * 4, out_dtype, framework, regular)
+    ds = gemm(xs, tuple(ys), c=zs, alpha=2)
+    assert isinstance(ds, list) and [framework_of(d) for d in ds] == [framework] * 4
+    for i in range(4):
+        assert_exact(to_numpy(ds[i]), reference(a[i], b[i], c[i], 2), out_dtype)
+    for shared in (gemm(xs[0], ys), gemm(xs, ys[0])):
+        assert len(shared) == 4 and shared[3].shape == (4, 6)
+    assert_exact(to_numpy(gemm(xs[1], ys)[2]), reference(a[1], b[2]), out_dtype)
+    assert_exact(to_numpy(gemm(xs, ys[1], c=zs[0])[2]), reference(a[2], b[1], c[0]), out_dtype)
+    if framework != "jax":
+        outs = [placed(framework, None, out_dtype, "column", shape=(4, 6)) for _ in range(4)]
+        given = [out.array for out in outs]
+        assert gemm(xs, ys, out=given, c=zs) is given
+        for i in range(4):
+            assert_exact(to_numpy(given[i]), reference(a[i], b[i], c[i]), out_dtype)
+            outs[i].assert_rest_untouched()
+
+
+def test_lists_in_place_and_with_vectors(rng):
+    a, xs = spaced(rng, [(4, 5)] * 4, "f32", "numpy", False)
+    c, zs = spaced(rng, [(4, 6)] * 4, "f32", "numpy", False)
+    b, bias, scale = integers(rng, (5, 6)), integers(rng, (6,)), integers(rng, (4,))
+    y, v, s = (x.astype(np.float32) for x in (b, bias, scale))
+    assert gemm(xs, y, c=zs, out=zs, bias=v, scale_a=s, activation="relu") is zs
+    for i in range(4):
+        assert_exact(to_numpy(zs[i]), np.maximum(scale[:, None] * (a[i] @ b) + c[i] + bias, 0), "f32")
+
+
+def test_lists_of_one_of_empty_and_of_unread_matrices(rng):
+    a, b = integers(rng, (4, 5)).astype(np.float32), integers(rng, (5, 6)).astype(np.float32)
+    (d,) = gemm([a], [b])
+    assert_exact(to_numpy(d), reference(a, b), "f32")
+    c = [np.full((4, 6), value, np.float32) for value in (1, 2, 3)]
+    unread = [nan(4, 5) for _ in range(3)]
+    for i, d in enumerate(gemm(unread, b, c=[c[2], c[0], c[1]], alpha=0)):
+        assert (d == (3, 1, 2)[i]).all()
+    assert [d.shape for d in gemm([a[:, :0]] * 2, b[:0])] == [(4, 6)] * 2
+    assert [d.shape for d in gemm([a[:0]] * 2, b)] == [(0, 6)] * 2
+    same = gemm([a, a, a], b)
+    assert all(np.array_equal(same[0], d) for d in same)
+
+
+def test_results_of_lists_of_views(rng):
+    a = integers(rng, (4, 4), "bf16")
+    bits = [make("numpy", a, "bf16").view(np.uint16) for _ in range(2)]
+    views = [cutlass_py.view(x, "bf16") for x in bits]
+    for d in gemm(views, views):
+        assert isinstance(d, cutlass_py.TypedView)
+        assert_exact(to_numpy(d), reference(a, a), "bf16")
+
+
 # ---------------------------------------------------------------------------------------- conventions
 
 
@@ -379,7 +533,7 @@ def spellings(name):
         yield getattr(jnp, NUMPY[name].name)
 
 
-@pytest.mark.parametrize("name", [*DTYPES, *FP8])
+@pytest.mark.parametrize("name", REAL)
 def test_out_dtype_in_every_spelling(rng, name):
     a, b = integers(rng, (4, 5), "f32", 0, 1), integers(rng, (5, 6), "f32", 0, 1)
     for spelling in spellings(name):
@@ -388,8 +542,10 @@ def test_out_dtype_in_every_spelling(rng, name):
         assert_exact(to_numpy(d), reference(a, b), name)
 
 
-@pytest.mark.parametrize("out", DTYPES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "out"),
+    [*product([*DTYPES, *FP8, "s8", "u8"], REAL), *product(COMPLEX, COMPLEX)],
+)
 @pytest.mark.parametrize("framework", CPU_FRAMEWORKS)
 def test_out_dtype_of_every_framework(rng, framework, dtype, out):
     a, b, c = (integers(rng, s, dtype) for s in [(4, 5), (5, 6), (4, 6)])
@@ -399,7 +555,7 @@ def test_out_dtype_of_every_framework(rng, framework, dtype, out):
     assert_exact(to_numpy(d), reference(a, b, c), out)
 
 
-@pytest.mark.parametrize("out", DTYPES)
+@pytest.mark.parametrize("out", REAL)
 @pytest.mark.parametrize("framework", MUTABLE)
 def test_dtype_of_out_decides(rng, framework, out):
     a, b = integers(rng, (4, 5)), integers(rng, (5, 6))
@@ -410,9 +566,9 @@ def test_dtype_of_out_decides(rng, framework, out):
     assert gemm(make(framework, a, "bf16"), make(framework, b, "bf16"), out=d, out_dtype=out) is d
 
 
-@pytest.mark.parametrize("c_dtype", [*DTYPES, *FP8])
+@pytest.mark.parametrize("c_dtype", REAL)
 def test_addend_of_another_dtype(rng, c_dtype):
-    a, b, c = integers(rng, (4, 5)), integers(rng, (5, 6)), integers(rng, (4, 6))
+    a, b, c = integers(rng, (4, 5)), integers(rng, (5, 6)), integers(rng, (4, 6), c_dtype)
     d = gemm(make("numpy", a, "bf16"), make("numpy", b, "bf16"), c=make("numpy", c, c_dtype), beta=2)
     assert_exact(to_numpy(d), reference(a, b, c, 1, 2), "bf16")
 
@@ -426,11 +582,82 @@ def test_a_wide_result_is_not_rounded_on_the_way(rng):
     assert d[0, 0] == 257
 
 
-@pytest.mark.parametrize(("dtype", "compute"), [("f32", "f32"), ("f32", "tf32"), ("f16", "f32"), ("f64", "f64")])
-def test_compute(rng, dtype, compute):
+@pytest.mark.parametrize(
+    ("dtype", "compute", "accumulator"),
+    [
+        ("f32", "f32", "f32"),
+        ("f32", "tf32", "f32"),
+        ("f32", "3xtf32", "f32"),
+        ("f16", "f32", "f32"),
+        ("f16", "f16", "f16"),
+        ("f64", "f64", "f64"),
+        ("e4m3", "fast", "fast"),
+        ("s8", "s32", "s32"),
+        ("c64", "f32", "c64"),
+        ("c128", "f64", "c128"),
+    ],
+)
+def test_compute(rng, dtype, compute, accumulator):
     a, b = integers(rng, (4, 5), dtype), integers(rng, (5, 6), dtype)
-    d = gemm(make("numpy", a, dtype), make("numpy", b, dtype), compute=compute)
-    assert_exact(to_numpy(d), reference(a, b), dtype)
+    x, y = make("numpy", a, dtype), make("numpy", b, dtype)
+    assert_exact(to_numpy(gemm(x, y, compute=compute)), reference(a, b), DEFAULT_OUT.get(dtype, dtype))
+    assert cutlass_py.GemmArguments(x, y, compute=compute).problem.accumulator == accumulator
+
+
+# ---------------------------------------------------------------------------------------- the one rounding
+
+
+@pytest.mark.parametrize("out", ["s8", "u8", "s32", "e4m3", "e5m2"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+def test_conversions_saturate(dtype, out):
+    values = [0.5, 1.5, 2.5, -0.5, -1.5, 126.5, 127.5, 128.0, 254.5, 255.5, 300, -129, 448, 464, 465, 480, 57344, 61440]
+    values += [-448, -500, -6e4, 7e4, 3e9, -3e9, 1e30, -1e30, np.inf, -np.inf, np.nan]
+    a = rounded(np.array([values]).T, dtype)
+    d = to_numpy(gemm(make("numpy", a, dtype), make("numpy", np.ones((1, 1)), dtype), out_dtype=out))
+    assert_exact(d, a, out)
+    assert np.isnan(d[-1, 0]) == (out in FP8), "NaN is 0 as an integer"
+
+
+@pytest.mark.parametrize(("out", "half"), [("bf16", 2**-8), ("e4m3", 2**-4), ("e5m2", 2**-3), ("f16", 2**-11)])
+def test_results_are_rounded_once(out, half):
+    """By way of f32, what lies just above the middle would become the middle, and then even."""
+    a = np.array([[1 + half + 2**-40], [1 + half - 2**-40], [1 + half], [1 + 3 * half], [-1 - half - 2**-40]])
+    d = to_numpy(gemm(a, np.ones((1, 1)), out_dtype=out))
+    assert np.array_equal(d[:, 0], [1 + 2 * half, 1, 1, 1 + 4 * half, -1 - 2 * half])
+
+
+@pytest.mark.parametrize(("a_dtype", "b_dtype"), [("s8", "s8"), ("u8", "u8"), ("u8", "s8")])
+def test_sums_of_integers_wrap_around(a_dtype, b_dtype):
+    k = 140_000
+    a = np.full((2, k), -128 if a_dtype == "s8" else 255.0)
+    b = np.full((k, 3), -128 if b_dtype == "s8" else 255.0)
+    a[1] = 1
+    exact = (a @ b).astype(np.int64)
+    assert abs(exact).max() > 2**31
+    x, y = make("numpy", a, a_dtype), make("numpy", b, b_dtype)
+    wrapped = exact.astype(np.int32).astype(np.float64)
+    assert_exact(to_numpy(gemm(x, y)), wrapped, "s32")
+    assert_exact(to_numpy(gemm(x, y, out_dtype="f64")), wrapped, "f64")  # whatever comes out
+    assert_exact(to_numpy(gemm(x, y, alpha=-3)), -3 * wrapped, "s32")  # what follows the sum saturates
+
+
+def test_integers_beyond_24_bits_stay_exact():
+    a, b = np.full((1, 3000), 127, np.int8), np.full((3000, 1), 127, np.int8)
+    c = np.array([[2**31 - 1]], np.int32)
+    product = 127 * 127 * 3000
+    assert gemm(a, b)[0, 0] == product
+    assert gemm(a, b, c=c, alpha=-1)[0, 0] == 2**31 - 1 - product
+    assert gemm(a, b, c=c, alpha=2**30, beta=-(2**30))[0, 0] == -(2**31)
+    assert gemm(a, b, c=c)[0, 0] == 2**31 - 1
+
+
+@pytest.mark.parametrize("splits", [None, 1, 7, np.int64(4), 32767, "stream"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_splits_and_deterministic_change_nothing_here(rng, splits, deterministic):
+    a, b = integers(rng, (4, 50)).astype(np.float32), integers(rng, (50, 6)).astype(np.float32)
+    assert_exact(to_numpy(gemm(a, b, splits=splits, deterministic=deterministic)), reference(a, b), "f32")
+    p = cutlass_py.GemmArguments(a, b, splits=splits, deterministic=deterministic).problem
+    assert p.splits == {None: 0, "stream": -1}.get(splits, splits) and p.deterministic is deterministic
 
 
 @pytest.mark.parametrize(

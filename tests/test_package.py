@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import re
+import runpy
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import cutlass_py
-from cutlass_py import _core
+from cutlass_py import _core, coverage
 
 HOME = Path(cutlass_py.__file__).parent
 try:
@@ -165,6 +167,39 @@ def test_devices_or_a_reason():
 def test_a_device_that_is_not_there(ordinal):
     with pytest.raises(cutlass_py.CudaError, match="gemm: "):
         _core.device_info(ordinal)
+
+
+# ---------------------------------------------------------------------------------------- documents and examples
+
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_readme_says_what_exists():
+    block = re.search(r"<!-- coverage: (.+?) -->\n\n(.+?)\n\n<!-- end of coverage -->", README, re.DOTALL)
+    assert block.group(2) == coverage.markdown(), f"refresh the block by: {block.group(1)}"
+
+
+def test_the_readme_has_the_signature_of_gemm():
+    shown = re.search(r"```python\ncutlass_py\.gemm\((.+?)\)\n```", README, re.DOTALL).group(1)
+    signature = _core.gemm.__nb_signature__[0][0]
+    assert re.findall(r"(\w+)=", shown) == re.findall(r"(\w+): [^,]+? = ", signature)
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"`((?:docs|src|benchmarks|examples)/[\w/.]+)`", README))))
+def test_the_readme_names_files_that_are_there(link):
+    assert (ROOT / link).exists()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+def test_examples_run(capsys, name):
+    """Without a framework or a GPU they say so, and leave."""
+    try:
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+    except SystemExit as done:
+        assert done.code is None
+    assert capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------------------------- commands

@@ -152,7 +152,7 @@ void bind_problem(nb::module_& m) {
       .def_prop_ro("align_b", &align<&Problem::align_b>)
       .def_prop_ro("align_c", &align<&Problem::align_c>)
       .def_prop_ro("align_d", &align<&Problem::align_d>)
-      .def_ro("empty_product", &Problem::empty_product, "k = 0 or alpha = 0: a and b are not read.")
+      .def_ro("empty_product", &Problem::empty_product, "k = 0, alpha = 0 or no elements of D: a and b are not read.")
       .def_ro("transposed", &Problem::transposed, "a and b changed places because D is column-major.")
       .def_prop_ro("activation", [](const Problem& p) { return kActivations[int(p.activation)].name; })
       .def_prop_ro("bias", &dtype<&Problem::bias>)
@@ -226,6 +226,8 @@ void bind_metadata(nb::module_& m) {
           nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
           "copy"_a = nb::none())
       .def_prop_ro("dtype", [](const Buffer& b) { return dtype_name(b.dtype()); })
+      .def("__len__", &Buffer::length)
+      .def("__getitem__", &Buffer::matrix, "index"_a, "One matrix of a batch, in the same memory.")
       .def("__dlpack_device__", &Buffer::dlpack_device);
 }
 

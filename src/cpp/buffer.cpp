@@ -59,6 +59,16 @@ Buffer::Buffer(std::vector<int64_t> shape, Dtype dtype, int device_id)
   if (bytes) memory_->data = device::allocate(size_t(bytes), device_id, device::own_stream(device_id));
 }
 
+Buffer Buffer::matrix(int64_t index) const {
+  if (index < 0 || index >= length()) throw nb::index_error("Buffer: no such matrix");
+  Buffer matrix = *this;
+  matrix.shape_.erase(matrix.shape_.begin());
+  int64_t bytes = dtype_size(dtype_);
+  for (int64_t extent : matrix.shape_) bytes *= extent;
+  matrix.offset_ += index * bytes;
+  return matrix;
+}
+
 nb::object Buffer::dlpack(nb::handle stream, nb::handle max_version) const {
   const int64_t number = stream.is_none() ? 1 : nb::cast<int64_t>(stream);
   if (number != -1 && memory_->data) {
@@ -72,7 +82,7 @@ nb::object Buffer::dlpack(nb::handle stream, nb::handle max_version) const {
   }
   auto* exported = new Export{{}, shape_, memory_};
   DLTensor tensor{};
-  tensor.data = memory_->data;
+  tensor.data = data();
   tensor.device = {kDLCUDA, memory_->device_id};
   tensor.ndim = int(exported->shape.size());
   tensor.dtype = {uint8_t(kDtypes[int(dtype_)].dlpack_code), uint8_t(kDtypes[int(dtype_)].bits), 1};

@@ -24,8 +24,11 @@ class Buffer {
   // stream: None (legacy default stream), -1 (no synchronisation), or a CUDA stream, which is made to follow the
   // result. max_version: the consumer's newest DLPack version, or None, which asks for the legacy struct.
   nb::object dlpack(nb::handle stream, nb::handle max_version) const;
+  // One matrix of a batch, in the same memory.
+  Buffer matrix(int64_t index) const;
+  int64_t length() const { return shape_.empty() ? 0 : shape_[0]; }
   Dtype dtype() const { return dtype_; }
-  void* data() const { return memory_->data; }
+  void* data() const { return static_cast<char*>(memory_->data) + offset_; }
   nb::typed<nb::tuple, int, int> dlpack_device() const { return nb::make_tuple(int(kDLCUDA), memory_->device_id); }
 
  private:
@@ -40,6 +43,7 @@ class Buffer {
   static nb::object export_as(Export* exported, const DLTensor& tensor);
   std::vector<int64_t> shape_;
   Dtype dtype_;
+  int64_t offset_ = 0;  // bytes
   std::shared_ptr<Memory> memory_;
 };
 

@@ -46,12 +46,18 @@ std::string text_of(const Extents& e, bool along_m, bool along_n) {
                  : shape_text(&e.m, 1) + " or " + shape_text(column, 2);
 }
 
+// Whether x is a column (..., m, 1) or a row (..., 1, n) of D.
+bool is_column(const Operand& x, const Extents& e) {
+  return x.rank >= 2 && x.shape[x.rank - 2] == e.m && x.shape[x.rank - 1] == 1;
+}
+bool is_row(const Operand& x, const Extents& e) {
+  return x.rank >= 2 && x.shape[x.rank - 2] == 1 && x.shape[x.rank - 1] == e.n;
+}
+
 // The axis of D that a vector goes along: 'n' for (n,) and (..., 1, n), 'm' for (..., m, 1); 0 where it is neither.
 char axis_of(const Operand& x, const Extents& e) {
   if (x.rank == 1) return x.shape[0] == e.n ? 'n' : 0;
-  if (x.rank < 2) return 0;
-  const int64_t rows = x.shape[x.rank - 2], cols = x.shape[x.rank - 1];
-  return rows == 1 && cols == e.n ? 'n' : rows == e.m && cols == 1 ? 'm' : 0;
+  return is_row(x, e) ? 'n' : is_column(x, e) ? 'm' : 0;
 }
 
 // A vector as a matrix that repeats it along the other axis.
@@ -90,13 +96,15 @@ char read_scale(const Operand& x, char axis, const Extents& e, Dtype accumulator
     scale = {x.data, x.dtype, 0, 0, 0};
     return 's';
   }
-  const bool fits = x.rank == 1 ? x.shape[0] == (axis == 'm' ? e.m : e.n) : axis_of(x, e) == axis;
+  const bool fits = x.rank == 1   ? x.shape[0] == (axis == 'm' ? e.m : e.n)
+                    : axis == 'm' ? is_column(x, e)
+                                  : is_row(x, e);
   if (!fits || !batch_fits(x, std::min(x.rank, 2), e)) {
     refuse(found(x) + "; expected one element, " + text_of(e, axis == 'm', axis == 'n'));
   }
   scale = vector_of(x, axis);
   parts.add(scale, shift, x, std::min(x.rank, 2), e);
-  return (axis == 'm' ? scale.row : scale.col) == 1 ? 'v' : 'x';
+  return 'v';
 }
 
 void read_factors(const Request& r, Call& call) {
@@ -198,6 +206,7 @@ void read_bias_grad(const Operand& x, const Extents& e, Call& call) {
 // What complex operands and lists of matrices do not go with.
 void check_combination(const Request& r, const Problem& p) {
   const bool complex = is_complex(p.accumulator);
+  if (!complex && !r.lists && r.activation == Activation::identity) return;
   const std::string operands = dtype_name(p.a);
   if (complex && r.activation != Activation::identity) {
     refuse_dtype(std::string("activation='") + kActivations[int(r.activation)].name + "' is of real numbers; a is " +

@@ -55,7 +55,6 @@ typedef struct CutlassPyGemm {
   int64_t batch_a, batch_b, batch_d;
   CutlassPyEpilogue epilogue;
   int32_t pointers;
-  int32_t splits;   /* stream-K kernels: parts of k, 0 by the kernel's own heuristic */
   int32_t device;   /* CUDA ordinal; it is the current device during the call */
   int32_t sm_count; /* multiprocessors of that device */
   int32_t raster;   /* 0 heuristic, 1 along m, 2 along n (3.x only) */

@@ -18,6 +18,10 @@ int64_t even_step(const std::vector<void*>& addresses, int64_t size) {
   return step(1) >= 0 && step(1) < most && step(1) % size == 0 ? step(1) : -1;
 }
 
+std::string described(const Operand& x) {
+  return found(x) + " of " + dtype_name(x.dtype) + " with strides " + shape_text(x.strides, x.rank);
+}
+
 bool alike(const Operand& x, const Operand& y) {
   if (x.dtype != y.dtype || !std::equal(x.shape, x.shape + 2, y.shape)) return false;
   for (int i = 0; i < 2; ++i) {
@@ -31,9 +35,16 @@ bool alike(const Operand& x, const Operand& y) {
 void Operands::open(Role role, nb::handle object, const char* name) {
   const bool listable = role == Role::a || role == Role::b || role == Role::c || role == Role::out;
   if (listable && (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()))) return open_list(role, object, name);
-  View& view = storage_[int(role)].emplace();
-  views_[int(role)] = &view;
-  view.open(object, name);
+  View* view = new (storage_ + int(role) * sizeof(View)) View;  // View() would zero it first
+  views_[int(role)] = view;
+  order_[count_++] = role;
+  view->open(object, name);
+}
+
+Operands::~Operands() {
+  for (int i = 0; i < count_; ++i) {
+    if (!list_of(order_[i])) views_[int(order_[i])]->~View();
+  }
 }
 
 void Operands::open_list(Role role, nb::handle object, const char* name) {
@@ -47,11 +58,9 @@ void Operands::open_list(Role role, nb::handle object, const char* name) {
   }
   if (list->matrices.empty()) refuse(std::string(name) + " is an empty list; expected one matrix or more");
   views_[int(role)] = &list->matrices.front().view;
-  lists_[int(role)] = std::move(list);
-}
-
-bool Operands::has_lists() const {
-  return std::any_of(std::begin(lists_), std::end(lists_), [](const auto& list) { return bool(list); });
+  if (!lists_) lists_ = std::make_unique<Lists>();
+  lists_->of[int(role)] = std::move(list);
+  order_[count_++] = role;
 }
 
 void Operands::List::join() {
@@ -62,8 +71,7 @@ void Operands::List::join() {
     const Operand& x = matrix.view.operand;
     if (x.rank != 2) refuse(found(x) + "; expected 2 dimensions: lists hold matrices");
     if (!alike(x, first)) {
-      refuse(found(x) + " of " + dtype_name(x.dtype) + " but " + found(first) + " of " + dtype_name(first.dtype) +
-             "; the matrices of a list agree in shape, dtype and strides");
+      refuse(described(x) + " but " + described(first) + "; the matrices of a list agree in shape, dtype and strides");
     }
     joined.readonly |= x.readonly;
     addresses.push_back(x.data);
@@ -79,11 +87,11 @@ void Operands::List::join() {
 
 // Lists go with lists of the same length, and with one matrix that all share.
 void Operands::check_lists() const {
-  const List* first = lists_[int(lists_[int(Role::a)] ? Role::a : Role::b)].get();
+  const List* first = list_of(Role::a) ? list_of(Role::a) : list_of(Role::b);
   for (Role role : {Role::a, Role::b, Role::c, Role::out}) {
     const View* view = views_[int(role)];
     if (!view) continue;
-    if (const List* list = lists_[int(role)].get()) {
+    if (const List* list = list_of(role)) {
       if (!first) refuse(std::string(list->name) + " is a list but neither a nor b is one");
       if (list->matrices.size() == first->matrices.size()) continue;
       refuse(std::string(list->name) + " is a list of " + std::to_string(list->matrices.size()) + " matrices but " +
@@ -100,9 +108,11 @@ void Operands::check_lists() const {
 void Operands::describe(Request& request) {
   request.lists = has_lists();
   if (request.lists) check_lists();
-  for (int i = 0; i < kRoles; ++i) {
-    if (lists_[i]) lists_[i]->join();
-    request.operands[i] = lists_[i] ? &lists_[i]->joined : views_[i] ? &views_[i]->operand : nullptr;
+  for (int i = 0; i < count_; ++i) {
+    const Role role = order_[i];
+    List* list = list_of(role);
+    if (list) list->join();
+    request.operands[int(role)] = list ? &list->joined : &views_[int(role)]->operand;
   }
 }
 

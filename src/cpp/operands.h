@@ -3,7 +3,6 @@
 
 #include <list>
 #include <memory>
-#include <optional>
 
 #include "dlpack_view.h"
 
@@ -11,20 +10,24 @@ namespace cutlass_py {
 
 class Operands {
  public:
+  Operands() = default;
+  ~Operands();
+  Operands(const Operands&) = delete;
+
   // An array; for a, b, c and out also a list or tuple of matrices.
   void open(Role role, nb::handle object, const char* name);
 
   View* operator[](Role role) const { return views_[int(role)]; }  // of a list, that of its first matrix
-  bool has_lists() const;
+  bool has_lists() const { return bool(lists_); }
 
   // Every array, the matrices of lists included.
   template <class Function>
   void each(Function function) const {
-    for (int i = 0; i < kRoles; ++i) {
-      if (lists_[i]) {
-        for (Matrix& matrix : lists_[i]->matrices) function(matrix.view);
-      } else if (views_[i]) {
-        function(*views_[i]);
+    for (int i = 0; i < count_; ++i) {
+      if (List* list = list_of(order_[i])) {
+        for (Matrix& matrix : list->matrices) function(matrix.view);
+      } else {
+        function(*views_[int(order_[i])]);
       }
     }
   }
@@ -46,12 +49,19 @@ class Operands {
     void join();
   };
 
+  struct Lists {
+    std::unique_ptr<List> of[kRoles];
+  };
+
+  List* list_of(Role role) const { return lists_ ? lists_->of[int(role)].get() : nullptr; }
   void open_list(Role role, nb::handle object, const char* name);
   void check_lists() const;
 
+  Role order_[kRoles];
+  int count_ = 0;
   View* views_[kRoles] = {};
-  std::optional<View> storage_[kRoles];
-  std::unique_ptr<List> lists_[kRoles];  // allocated for lists alone
+  std::unique_ptr<Lists> lists_;                                // where there are any
+  alignas(View) unsigned char storage_[kRoles * sizeof(View)];  // not initialised: most calls use three of them
 };
 
 }  // namespace cutlass_py

@@ -33,12 +33,12 @@ bool self_overlapping(const Operand& x) {
     if (x.shape[i] == 0) return false;
     if (x.shape[i] > 1) dims[count++] = {std::abs(x.strides[i]), x.shape[i]};
   }
-  std::sort(dims, dims + count);
   int64_t span = 1;  // elements covered by the dimensions so far
-  for (int i = 0; i < count; ++i) {
-    auto [stride, extent] = dims[i];
-    if (stride < span) return true;
-    span += stride * (extent - 1);
+  for (; count; --count) {
+    auto* least = std::min_element(dims, dims + count);
+    if (least->first < span) return true;
+    span += least->first * (least->second - 1);
+    *least = dims[count - 1];
   }
   return false;
 }

@@ -118,11 +118,14 @@ void settle(Matrix& x, char& layout, uint8_t& align, const Call& call, int64_t S
   align = alignment_of(x, ld * dtype_size(x.dtype), call, shift, pointers);
 }
 
-void settle_bias(Call& call) {
-  const Matrix& x = call.epilogue.bias;
-  const int64_t extent = call.problem.bias_axis == 'n' ? call.problem.n : call.problem.m;
-  const bool unit = extent <= 1 || (call.problem.bias_axis == 'n' ? x.col : x.row) == 1;
-  if (call.problem.bias != Dtype::none && unit) call.problem.align_bias = alignment_of(x, 0, call, &Shift::bias);
+void settle_vectors(Call& call) {
+  Problem& p = call.problem;
+  const Epilogue& e = call.epilogue;
+  const bool along_n = p.bias_axis == 'n';
+  const bool unit = (along_n ? p.n : p.m) <= 1 || (along_n ? e.bias.col : e.bias.row) == 1;
+  if (p.bias != Dtype::none && unit) p.align_bias = alignment_of(e.bias, 0, call, &Shift::bias);
+  if (p.scale_a == 'v' && p.m > 1 && e.scale_a.row != 1) p.scale_a = 'x';
+  if (p.scale_b == 'v' && p.n > 1 && e.scale_b.col != 1) p.scale_b = 'x';
 }
 
 // ------------------------------------------------------------------------------------------------ canonical form
@@ -252,6 +255,7 @@ Call canonicalise(const Request& r) {
     refuse("bias_grad is given but the batch of the operands has no single stride; pass it as one dimension");
   }
   if (scattered(r) && batch > 0) scatter(r, call, batch);
+  if (m == 0 || n == 0 || batch == 0) p.empty_product = true;
   fold_batch(call, m, batch);
   int64_t ldd = 0;
   p.layout_d = layout_of(call.d, m, n, ldd);
@@ -273,7 +277,7 @@ Call canonicalise(const Request& r) {
   settle(call.epilogue.c, p.layout_c, p.align_c, call, &Shift::c, &call.pointers_c);
   settle(call.epilogue.gate, p.layout_gate, p.align_gate, call, &Shift::gate);
   settle(call.epilogue.aux, p.layout_aux, p.align_aux, call, &Shift::aux);
-  settle_bias(call);
+  settle_vectors(call);
   p.splits = r.splits;
   p.deterministic = r.deterministic;
   p.device = a.device;

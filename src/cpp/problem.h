@@ -46,8 +46,7 @@ struct Operand {
   Dtype dtype = Dtype::none;
   Device device;
   int rank = 0;
-  int64_t shape[kMaxRank] = {};
-  int64_t strides[kMaxRank] = {};
+  int64_t shape[kMaxRank], strides[kMaxRank];  // as many as rank says
   bool readonly = false;
   bool metadata_only = false;  // a TensorSpec: `data` holds its alignment and is never followed
 };
@@ -68,7 +67,7 @@ struct Problem {
   Dtype accumulator = Dtype::none;
   char layout_a = 't', layout_b = 't', layout_c = 0, layout_d = 't';
   uint8_t align_a = 0, align_b = 0, align_c = 0, align_d = 0;  // log2 of bytes, 4 at most: base, rows, batch stride
-  bool empty_product = false;                                  // k = 0 or alpha = 0: A and B are not read
+  bool empty_product = false;                                  // k = 0, alpha = 0 or no D: A and B are not read
   bool transposed = false;                                     // A and B changed places because D is column-major
   // The epilogue (kernel.h), but for values that no choice depends on.
   Activation activation = Activation::identity;
@@ -144,7 +143,7 @@ struct Call {
   // Batches that no single stride describes: everything runs once for each of these. Empty for one run.
   std::vector<Shift> loop;
   int out_rank = 2;  // shape of the result as the caller sees it
-  int64_t out_shape[kMaxRank] = {};
+  int64_t out_shape[kMaxRank];
   std::vector<Suspect> suspects;
 };
 

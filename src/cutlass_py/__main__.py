@@ -7,9 +7,9 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from . import _core
-from .families import LAYOUTS
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -83,12 +83,18 @@ def kernels(options: argparse.Namespace) -> int:
 def explain(options: argparse.Namespace) -> int:
     """Which kernel gemm takes for a problem, and why."""
     from .explanation import explain as ask
-    from .problems import arguments
+    from .problems import KEYS, arguments
 
-    entry = {key: getattr(options, key) for key in ("m", "n", "k", "batch", "layout", "compute")}
-    entry |= {"a": options.dtype, "d": options.out_dtype}
-    print(ask(arguments(entry, options.device)))
+    print(ask(arguments({key: value for key, value in vars(options).items() if key in KEYS}, options.device)))
     return 0
+
+
+def _json(text: str) -> Any:
+    """A value as in a problem file; what is no JSON is a string."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def cache(options: argparse.Namespace) -> int:
@@ -156,6 +162,8 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from .problems import KEYS
+
     parser = argparse.ArgumentParser(prog="python -m cutlass_py", description="CUTLASS kernels on any DLPack array.")
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -174,13 +182,16 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true", help="print JSON")
 
     sub = command(explain)
-    for extent in "mnk":
-        sub.add_argument(extent, type=int)
-    sub.add_argument("--batch", type=int, default=1)
-    sub.add_argument("--dtype", default="bf16")
-    sub.add_argument("--layout", default="tt", choices=LAYOUTS, help="A then B: t row-, n column-major")
-    sub.add_argument("--compute", help="such as tf32")
-    sub.add_argument("--out-dtype")
+    aliases = {"a": ["--dtype"], "d": ["--out-dtype"]}
+    for key, meaning in KEYS.items():
+        names = [f"--{key.replace('_', '-')}", *aliases.get(key, ())]
+        if key in "mnk":
+            sub.add_argument(key, type=int, help=meaning)
+        elif key == "deterministic":
+            sub.add_argument(*names, action="store_true", default=None, help=meaning)
+        else:
+            sub.add_argument(*names, dest=key, metavar="X", type=_json, help=meaning)
+    sub.set_defaults(a="bf16")
     sub.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu; need not exist")
 
     actions = command(cache).add_subparsers(dest="action", required=True)

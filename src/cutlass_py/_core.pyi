@@ -178,7 +178,7 @@ class Problem:
 
     @property
     def empty_product(self) -> bool:
-        """k = 0 or alpha = 0: a and b are not read."""
+        """k = 0, alpha = 0 or no elements of D: a and b are not read."""
 
     @property
     def transposed(self) -> bool:
@@ -321,5 +321,10 @@ class Buffer:
 
     @property
     def dtype(self) -> str: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Buffer:
+        """One matrix of a batch, in the same memory."""
 
     def __dlpack_device__(self) -> tuple[int, int]: ...

@@ -74,7 +74,8 @@ def view(array: Any, dtype: Any) -> TypedView:
 class GemmArguments:
     """Operands and keywords of one gemm: what get_kernels, explain, Kernel.supports and Kernel.run take.
 
-    The keywords are those of `gemm`, but for `stream`. Operands may be arrays or TensorSpecs.
+    The keywords are those of `gemm`, but for `kernel` and `stream`, which `run` takes. Operands may be arrays or
+    TensorSpecs.
 
     Attributes:
         problem: the canonical problem, which legality and ranking look at.

@@ -111,7 +111,7 @@ def _product(c: KernelConfig, p: Problem, gpu: Gpu, splits: int) -> float:
 
 def _dealt_out(c: KernelConfig, p: Problem, gpu: Gpu, in_waves: float) -> float:
     """Stream-K: no idle part of a wave, but clearing flags and joining partial tiles costs."""
-    tiles = ceil(p.m / c.tile[0]) * ceil(p.n / c.tile[1]) * p.batch
+    tiles = max(ceil(p.m / c.tile[0]) * ceil(p.n / c.tile[1]) * p.batch, 1)
     filled = tiles / gpu.sm_count
     return in_waves * filled / ceil(filled) + _STREAM_K
 

@@ -89,4 +89,5 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
         return Explanation(text, None, (), (), note="composed: no product (k = 0 or alpha = 0), the epilogue alone")
     ranking = tuple(rank(p))
     chosen = ranking[0] if ranking else None
-    return Explanation(text, chosen, ranking, tuple(misses(p)), tuple(not_compiled(p)))
+    note = "no kernel takes it as a list: one matrix after the other, each by a plan of its own" if p.pointers else ""
+    return Explanation(text, chosen, ranking, tuple(misses(p)), tuple(not_compiled(p)), note)

@@ -12,7 +12,7 @@ from time import monotonic
 from . import compiler
 from .arguments import GemmArguments, describe
 from .errors import CompileError, NoKernelError
-from .kernels import CutlassKernel, all_kernels, number_of
+from .kernels import CutlassKernel, kernel_named
 from .select import rank
 
 
@@ -48,7 +48,7 @@ def named(name: str) -> CutlassKernel:
     Raises:
         ValueError: there is none.
     """
-    kernel = all_kernels()[number_of(name)]
+    kernel = kernel_named(name)
     if not isinstance(kernel, CutlassKernel):
         raise ValueError(f"gemm: kernel {name} is not one to compile")
     return kernel

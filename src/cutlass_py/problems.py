@@ -1,74 +1,151 @@
-"""Problems as data: one gemm as a JSON object, a file of them as a list (docs/jit.md has the keys).
+"""Problems as data: one gemm as a JSON object, a file of them as a list (docs/jit.md).
 
-Operands are aligned and without gaps. A key that is not known here is a keyword of gemm.
+Operands are named by their dtype, aligned and without gaps; everything but A and B is row-major.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .activations import Activation
 from .arguments import GemmArguments, TensorSpec
-from .families import LAYOUTS, STORAGE
+from .families import ACTIVATIONS, COMPUTE, LAYOUTS, STORAGE
 
-_EXTENTS = ("m", "n", "k")
-_KEYS = (*_EXTENTS, "batch", "layout", "a", "b", "c", "d")
-_OPERANDS = ("a", "b", "c", "out", "out_dtype")  # parameters of GemmArguments that are written in other ways here
+KEYS = {
+    "m": "rows of the result",
+    "n": "columns of the result",
+    "k": "length of the sums",
+    "batch": "number of problems, stacked (default 1)",
+    "layout": "of A, then B: t row-major, n column-major (default tt)",
+    "a": "dtype of A",
+    "b": "dtype of B (default A's)",
+    "c": "dtype of an addend",
+    "d": "dtype of the result (default what gemm would return)",
+    "compute": "as in gemm",
+    "alpha": "a number, or one: an array of one element",
+    "beta": "a number, or one",
+    "bias": "dtype of a bias",
+    "bias_axis": "n: one value per column of the result, m: one per row (default n)",
+    "activation": "its name, or a list of the name and its parameters",
+    "aux": "dtype of aux",
+    "gate": "dtype of a gate",
+    "scale_a": "a number, one, or vector: one value per row",
+    "scale_b": "a number, one, or vector: one value per column",
+    "scale_out": "a number, or one",
+    "bias_grad": "dtype of a bias gradient",
+    "bias_grad_axis": "as bias_axis",
+    "splits": "as in gemm",
+    "deterministic": "as in gemm",
+}
+_NEEDED = ("m", "n", "k", "a")
+_FACTORS = {
+    "alpha": "",
+    "beta": "",
+    "scale_a": "m",
+    "scale_b": "n",
+    "scale_out": "",
+}  # and the axis of a vector of them
 
 
 def arguments(entry: Mapping[str, Any], device: str = "cuda") -> GemmArguments:
     """One object as GemmArguments of TensorSpecs.
 
     Args:
-        entry: the object.
+        entry: the object: values by KEYS; None is as good as absent.
         device: where the operands would be; need not exist.
 
     Raises:
-        ValueError: a key that is missing or not known, or its value; the message begins with the key.
+        ValueError, TypeError: a key that is missing or not known, or its value; the message names the key.
     """
-    keywords = [name for name in inspect.signature(GemmArguments).parameters if name not in _OPERANDS]
     for key in entry:
-        if key not in (*_KEYS, *keywords):
-            raise ValueError(f"{key}: no such key; expected one of {', '.join((*_KEYS, *keywords))}")
-    m, n, k = (_extent(entry, key) for key in _EXTENTS)
-    lead = [_extent(entry, "batch")] if entry.get("batch", 1) != 1 else []
-    layout = _one_of(entry, "layout", LAYOUTS, "tt")
-    dtypes = {key: _one_of(entry, key, STORAGE, entry.get("a") if key == "b" else None) for key in "abcd"}
-    if dtypes["a"] is None:
-        raise ValueError("a: missing; expected a dtype such as 'bf16'")
+        if key not in KEYS:
+            raise ValueError(f"{key}: no such key; expected one of {', '.join(KEYS)}")
+    for key in _NEEDED:
+        if key not in entry:
+            raise ValueError(f"{key}: missing; expected {KEYS[key]}")
+    given = _Entry({key: value for key, value in entry.items() if value is not None or key in _NEEDED}, device)
+    return GemmArguments(*given.product(), **given.keywords())
 
-    def operand(key: str, rows: int, cols: int, order: str) -> TensorSpec:
+
+class _Entry:
+    """An object whose keys are known, read key by key."""
+
+    def __init__(self, given: Mapping[str, Any], device: str) -> None:
+        self.given, self.device = given, device
+        self.m, self.n, self.k = map(self.extent, "mnk")
+        self.batch = [self.extent("batch")] if given.get("batch", 1) != 1 else []
+        self.a = self.one_of("a", STORAGE)
+
+    def product(self) -> tuple[TensorSpec, TensorSpec]:
+        """A and B."""
+        layout = self.one_of("layout", LAYOUTS, "tt")
+        a = self.matrix(self.a, self.m, self.k, layout[0])
+        return a, self.matrix(self.one_of("b", STORAGE, self.a), self.k, self.n, layout[1])
+
+    def keywords(self) -> dict[str, Any]:
+        """Everything else."""
+        found: dict[str, Any] = {}
+        for key in self.given:
+            if key in ("compute", "splits", "deterministic"):
+                found[key] = self.given[key]
+            elif key in ("c", "gate", "aux"):
+                found[key] = self.matrix(self.one_of(key, STORAGE), self.m, self.n)
+            elif key in ("bias", "bias_grad"):
+                found[key] = self.vector(self.one_of(key, STORAGE), self.one_of(f"{key}_axis", ("n", "m"), "n"))
+            elif key in _FACTORS:
+                found[key] = self.factor(key, _FACTORS[key])
+            elif key == "activation":
+                found[key] = self.activation()
+            elif key == "d":
+                found["out_dtype"] = self.one_of(key, STORAGE)
+        return found
+
+    def matrix(self, dtype: str, rows: int, cols: int, order: str = "t") -> TensorSpec:
         strides = [cols, 1] if order == "t" else [1, rows]
-        return TensorSpec([*lead, rows, cols], dtypes[key], [rows * cols] * len(lead) + strides, device)
+        stacked = [rows * cols] * len(self.batch)
+        return TensorSpec([*self.batch, rows, cols], dtype, stacked + strides, self.device)
 
-    given = {key: _scalar(key, value) for key, value in entry.items() if key not in _KEYS}
-    c = operand("c", m, n, "t") if dtypes["c"] else None
-    a, b = operand("a", m, k, str(layout)[0]), operand("b", k, n, str(layout)[1])
-    return GemmArguments(a, b, c=c, out_dtype=dtypes["d"], **given)
+    def vector(self, dtype: str, axis: str) -> TensorSpec:
+        return TensorSpec([self.n] if axis == "n" else [self.m, 1], dtype, device=self.device)
 
+    def factor(self, key: str, axis: str) -> Any:
+        """A number, or an array of the dtype of the sums where that is wide."""
+        value = self.given[key]
+        row = COMPUTE.get(self.a, {})
+        asked = self.given.get("compute")
+        accumulators = [x.accumulator for name, x in row.items() if asked in (None, name)]
+        dtype = accumulators[0] if accumulators and accumulators[0] in ("f64", "c64", "c128") else "f32"
+        if value == "one":
+            return TensorSpec([1], dtype, device=self.device)
+        if value == "vector" and axis:
+            return self.vector(dtype, axis)
+        if type(value) not in (int, float):
+            raise ValueError(f"{key}: {value!r}; expected a number" + (", 'one' or 'vector'" if axis else " or 'one'"))
+        return value
 
-def _extent(entry: Mapping[str, Any], key: str) -> int:
-    value = entry.get(key)
-    if type(value) is not int or value < 0:
-        found = repr(value) if key in entry else "missing"
-        raise ValueError(f"{key}: {found}; expected a whole number, 0 or more")
-    return value
+    def activation(self) -> str | Activation:
+        value = self.given["activation"]
+        name, *parameters = value if isinstance(value, list) and value else [value]
+        if name not in list(ACTIVATIONS):
+            raise ValueError(f"activation: {name!r}; expected one of {', '.join(ACTIVATIONS)}")
+        if any(type(x) not in (int, float) for x in parameters):
+            raise ValueError(f"activation: {value!r}; expected a list of a name and numbers")
+        return Activation(name, tuple(map(float, parameters))) if parameters else str(name)
 
+    def extent(self, key: str) -> int:
+        value = self.given.get(key)
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{key}: {value!r}; expected a whole number, 0 or more")
+        return value
 
-def _one_of(entry: Mapping[str, Any], key: str, names: Any, default: str | None) -> str | None:
-    value: str | None = entry.get(key, default)
-    if value is not None and value not in list(names):
-        raise ValueError(f"{key}: {value!r}; expected one of {', '.join(names)}")
-    return value
-
-
-def _scalar(key: str, value: Any) -> Any:
-    if isinstance(value, (list, dict)):
-        raise ValueError(f"{key}: {value!r}; expected a number, a string, true, false or null")
-    return value
+    def one_of(self, key: str, names: Iterable[str], default: str | None = None) -> str:
+        value = self.given.get(key, default)
+        if value not in list(names):
+            raise ValueError(f"{key}: {value!r}; expected one of {', '.join(names)}")
+        return str(value)
 
 
 def read(path: str | os.PathLike[str]) -> list[GemmArguments]:

@@ -118,7 +118,7 @@ def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
     if p.k < 8 * tile[2]:
         return ()
     rows, cols = (p.n, p.m) if SCHEDULES[kernel.config.schedule].swap else (p.m, p.n)
-    tiles = ceil(rows / tile[0]) * ceil(cols / tile[1]) * p.batch
+    tiles = max(ceil(rows / tile[0]) * ceil(cols / tile[1]) * p.batch, 1)
     most = min(2 * gpu.sm_count // tiles, p.k // (4 * tile[2]))
     return tuple(s for s in (2, 3, 4, 6, 8, 12, 16, 24, 32) if s <= most)
 

@@ -1,4 +1,5 @@
-// Tests of src/cpp/problem.cpp: the canonical form computes what the operands as given would, overlap, keys, messages.
+// Tests of canonicalise (src/cpp/problem.cpp and what it is made of): the canonical form computes what the operands as
+// given would; overlap, keys, messages.
 #include "problem.h"
 
 #include <algorithm>
@@ -41,8 +42,15 @@ Operand operand(const char* name, Shape shape, Shape strides = {}, uintptr_t add
   return x;
 }
 
-Call call_of(Shape a, Shape b, Options options = {}) {
-  return canonicalise(operand("a", a), operand("b", b), nullptr, nullptr, options);
+// canonicalise with the operands that a plain product has.
+Call canonicalise(const Operand& a, const Operand& b, const Operand* c, const Operand* out, Request request) {
+  request.operands[int(Role::a)] = &a, request.operands[int(Role::b)] = &b;
+  request.operands[int(Role::c)] = c, request.operands[int(Role::out)] = out;
+  return cutlass_py::canonicalise(request);
+}
+
+Call call_of(Shape a, Shape b, Request request = {}) {
+  return canonicalise(operand("a", a), operand("b", b), nullptr, nullptr, request);
 }
 
 template <class Error, class Function>
@@ -67,7 +75,7 @@ void test_row_major() {
   CHECK(call.lda == 4 && call.ldb == 5 && call.ldd == 5);
   CHECK(p.align_a == 4 && p.align_b == 2 && p.align_d == 2);
   CHECK(call.out_rank == 2 && call.out_shape[0] == 3 && call.out_shape[1] == 5);
-  CHECK(p.d == Dtype::f32 && p.compute == Dtype::f32 && p.accumulator == Dtype::f32 && p.kernel == -1);
+  CHECK(p.d == Dtype::f32 && p.operand_a == Dtype::f32 && p.accumulator == Dtype::f32 && p.kernel == -1);
 }
 
 void test_column_major_out_is_transposed() {
@@ -140,8 +148,8 @@ void test_batch_folds_into_rows() {
   // Nor where C is added to every batch.
   Operand c = operand("c", {3, 5});
   CHECK(canonicalise(operand("a", {7, 3, 4}), operand("b", {4, 5}), &c, nullptr, {}).problem.batch == 7);
-  Options unread;
-  unread.has_beta = true;
+  Request unread;
+  unread.has_beta = true, unread.beta.value = 0;
   CHECK(canonicalise(operand("a", {7, 3, 4}), operand("b", {4, 5}), &c, nullptr, unread).problem.batch == 1);
   // Nor beyond the largest extent.
   CHECK(call_of({1 << 16, 1 << 15, 1}, {1, 1}).problem.batch == 1 << 16);
@@ -156,31 +164,39 @@ void test_fold_to_one_column_keeps_its_rows() {
 }
 
 void test_scalars() {
-  Options options;
-  options.alpha = 0;
+  Request options;
+  options.alpha.value = 0;
   CHECK(call_of({3, 4}, {4, 5}, options).problem.empty_product);
   CHECK(call_of({3, 0}, {0, 5}).problem.empty_product);
   Operand c = operand("c", {3, 5}, {}, 0, Dtype::f16);
   Call call = canonicalise(operand("a", {3, 4}), operand("b", {4, 5}), &c, nullptr, {});
-  CHECK(call.beta == 1 && call.problem.c == Dtype::f16 && call.problem.has_c());
+  CHECK(call.epilogue.beta.value == 1 && call.problem.c == Dtype::f16 && call.problem.has_c());
   options = {};
-  options.has_beta = true;
+  options.has_beta = true, options.beta.value = 0;
   call = canonicalise(operand("a", {3, 4}), operand("b", {4, 5}), &c, nullptr, options);
-  CHECK(call.beta == 0 && !call.problem.has_c() && !call.c.data);
+  CHECK(call.epilogue.beta.value == 0 && !call.problem.has_c() && !call.epilogue.c.data);
 }
 
 void test_dtypes() {
   auto problem = [](Dtype dtype, const char* compute, Dtype out = Dtype::none) {
-    Options options;
+    Request options;
     options.compute = compute;
     options.out_dtype = out;
     return canonicalise(operand("a", {3, 4}, {}, 0, dtype), operand("b", {4, 5}, {}, 0, dtype), nullptr, nullptr,
                         options)
         .problem;
   };
-  CHECK(problem(Dtype::f32, "tf32").compute == Dtype::tf32 && problem(Dtype::f32, "tf32").a == Dtype::f32);
+  CHECK(problem(Dtype::f32, "tf32").operand_a == Dtype::tf32 && problem(Dtype::f32, "tf32").a == Dtype::f32);
   CHECK(problem(Dtype::bf16, nullptr).accumulator == Dtype::f32 && problem(Dtype::bf16, nullptr).d == Dtype::bf16);
   CHECK(problem(Dtype::f64, nullptr).accumulator == Dtype::f64);
+  CHECK(problem(Dtype::s8, nullptr).d == Dtype::s32 && problem(Dtype::s8, nullptr).accumulator == Dtype::s32);
+  CHECK(problem(Dtype::c64, nullptr).d == Dtype::c64 && problem(Dtype::c64, nullptr).accumulator == Dtype::c64);
+  CHECK(problem(Dtype::f32, "3xtf32").operand_b == Dtype::tf32x3);
+  Operand out = operand("out", {3, 5}, {1, 3}, 0, Dtype::f32);
+  const Problem mixed = canonicalise(operand("a", {3, 4}, {}, 0, Dtype::e4m3), operand("b", {4, 5}, {}, 0, Dtype::e5m2),
+                                     nullptr, &out, {})
+                            .problem;
+  CHECK(mixed.transposed && mixed.a == Dtype::e5m2 && mixed.b == Dtype::e4m3 && mixed.operand_a == Dtype::e5m2);
   CHECK(problem(Dtype::e4m3, nullptr).d == Dtype::bf16 && problem(Dtype::e4m3, nullptr, Dtype::f16).d == Dtype::f16);
 }
 
@@ -189,7 +205,7 @@ void test_hash_and_equality() {
   for (int64_t m : {3, 4}) {
     for (int64_t n : {5, 6}) {
       for (Dtype out : {Dtype::f32, Dtype::f16}) {
-        Options options;
+        Request options;
         options.out_dtype = out;
         problems.push_back(call_of({m, 4}, {4, n}, options).problem);
         problems.push_back(problems.back());
@@ -203,8 +219,8 @@ void test_hash_and_equality() {
   for (const Problem& p : problems) hashes.insert(ProblemHash()(p));
   CHECK(hashes.size() == problems.size());
   // The same class of call elsewhere in memory, with other scalars, is the same problem.
-  Options twice;
-  twice.alpha = 2;
+  Request twice;
+  twice.alpha.value = 2;
   Call one = call_of({3, 4}, {4, 5});
   Call two =
       canonicalise(operand("a", {3, 4}, {}, 0x770000), operand("b", {4, 5}, {}, 0x990000), nullptr, nullptr, twice);
@@ -216,30 +232,31 @@ void test_hash_and_equality() {
 
 // ------------------------------------------------------------------------------------------------ overlap
 
-Matrix matrix(uintptr_t address, int64_t row, int64_t col, int64_t batch = 0, Dtype dtype = Dtype::f32) {
-  return {reinterpret_cast<void*>(address), dtype, row, col, batch};
+Operand batch_of(uintptr_t address, Shape shape, Shape strides, Dtype dtype = Dtype::f32) {
+  return operand("x", shape, strides, address, dtype);
 }
 
 void test_surely_disjoint_examples() {
-  auto disjoint = [](const Matrix& x, const Matrix& y) { return surely_disjoint(x, 4, 4, y, 4, 4, 1); };
-  const Matrix x = matrix(0x1000, 16, 1);
-  CHECK(disjoint(x, matrix(0x1000 + 4 * (3 * 16 + 4), 16, 1)));  // right behind the last element
+  auto disjoint = [](uintptr_t x, uintptr_t y, int64_t pitch = 16) {
+    return surely_disjoint(batch_of(x, {4, 4}, {16, 1}), batch_of(y, {4, 4}, {pitch, 1}));
+  };
+  const uintptr_t x = 0x1000;
+  CHECK(disjoint(x, x + 4 * (3 * 16 + 4)));  // right behind the last element
   CHECK(!disjoint(x, x));
-  CHECK(disjoint(x, matrix(0x1000 + 4 * 4, 16, 1)) && disjoint(x, matrix(0x1000 + 4 * 12, 16, 1)));  // columns beside
-  CHECK(!disjoint(x, matrix(0x1000 + 4 * 3, 16, 1)));   // one column shared
-  CHECK(!disjoint(x, matrix(0x1000 + 4 * 13, 16, 1)));  // wraps into the next row
-  CHECK(disjoint(x, matrix(0x1000 + 16 * 4 * 4, -16, 1)) == false);
+  CHECK(disjoint(x, x + 4 * 4) && disjoint(x, x + 4 * 12));  // columns beside
+  CHECK(!disjoint(x, x + 4 * 3));                            // one column shared
+  CHECK(!disjoint(x, x + 4 * 13));                           // wraps into the next row
+  CHECK(!disjoint(x, x + 16 * 4 * 4, -16));
 }
 
-std::vector<uintptr_t> bytes_of(const Matrix& x, int64_t rows, int64_t cols, int64_t batch) {
+std::vector<uintptr_t> bytes_of(const Operand& x) {
   std::vector<uintptr_t> bytes;
   const int64_t size = dtype_size(x.dtype);
-  for (int64_t b = 0; b < batch; ++b) {
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < cols; ++j) {
-        const auto at =
-            uintptr_t(int64_t(reinterpret_cast<uintptr_t>(x.data)) + (b * x.batch + i * x.row + j * x.col) * size);
-        for (int64_t byte = 0; byte < size; ++byte) bytes.push_back(at + uintptr_t(byte));
+  for (int64_t b = 0; b < x.shape[0]; ++b) {
+    for (int64_t i = 0; i < x.shape[1]; ++i) {
+      for (int64_t j = 0; j < x.shape[2]; ++j) {
+        const int64_t at = (b * x.strides[0] + i * x.strides[1] + j * x.strides[2]) * size;
+        for (int64_t byte = 0; byte < size; ++byte) bytes.push_back(reinterpret_cast<uintptr_t>(x.data) + at + byte);
       }
     }
   }
@@ -253,18 +270,19 @@ void test_surely_disjoint_at_random() {
   auto pick = [&](int low, int high) { return int64_t(std::uniform_int_distribution<int>(low, high)(random)); };
   int said = 0, unsaid = 0;
   for (int round = 0; round < 40000; ++round) {
+    const int64_t batch = pick(1, 3);
     auto any = [&] {
       const Dtype dtype = pick(0, 1) ? Dtype::f32 : Dtype::f16;
       const int64_t size = dtype_size(dtype);
       const int64_t row = pick(0, 3) ? 24 / size : pick(-9, 9), col = pick(0, 3) ? 1 : pick(-3, 3);
-      return matrix(0x10000 + uintptr_t(4 * pick(0, 30)), row, col, pick(0, 1) ? 0 : pick(-1, 4) * 24 / size, dtype);
+      const int64_t step = pick(0, 1) ? 0 : pick(-1, 4) * 24 / size;
+      return batch_of(0x10000 + uintptr_t(4 * pick(0, 30)), {batch, pick(1, 4), pick(1, 4)}, {step, row, col}, dtype);
     };
-    const Matrix x = any(), y = any();
-    const int64_t xr = pick(1, 4), xc = pick(1, 4), yr = pick(1, 4), yc = pick(1, 4), batch = pick(1, 3);
-    const auto left = bytes_of(x, xr, xc, batch), right = bytes_of(y, yr, yc, batch);
+    const Operand x = any(), y = any();
+    const auto left = bytes_of(x), right = bytes_of(y);
     std::vector<uintptr_t> shared;
     std::set_intersection(left.begin(), left.end(), right.begin(), right.end(), std::back_inserter(shared));
-    const bool disjoint = surely_disjoint(x, xr, xc, y, yr, yc, batch);
+    const bool disjoint = surely_disjoint(x, y);
     if (disjoint && !shared.empty()) {
       CHECK(!"called disjoint, but shares bytes");
       return;
@@ -276,7 +294,7 @@ void test_surely_disjoint_at_random() {
 
 void test_out_overlap() {
   auto suspects = [](const Operand& a, const Operand* c, const Operand& out) {
-    return canonicalise(a, operand("b", {4, 4}), c, &out, {}).suspect_count;
+    return canonicalise(a, operand("b", {4, 4}), c, &out, {}).suspects.size();
   };
   Operand out = operand("out", {4, 4}, {8, 1}, 0x10000);
   CHECK(suspects(operand("a", {4, 4}), nullptr, out) == 0);
@@ -287,9 +305,9 @@ void test_out_overlap() {
   Operand moved = operand("c", {4, 4}, {8, 1}, 0x10004), flipped = operand("c", {4, 4}, {1, 8}, 0x10000);
   Operand other = operand("c", {4, 4}, {8, 1}, 0x10000, Dtype::f16);
   for (const Operand* c : {&moved, &flipped, &other}) CHECK(suspects(operand("a", {4, 4}), c, out) == 1);
-  Options unread;
-  unread.has_beta = true;
-  CHECK(canonicalise(operand("a", {4, 4}), operand("b", {4, 4}), &moved, &out, unread).suspect_count == 0);
+  Request unread;
+  unread.has_beta = true, unread.beta.value = 0;
+  CHECK(canonicalise(operand("a", {4, 4}), operand("b", {4, 4}), &moved, &out, unread).suspects.empty());
 }
 
 // ------------------------------------------------------------------------------------------------ numeric equivalence
@@ -324,18 +342,24 @@ Shape random_strides(std::mt19937& random, const Shape& shape, bool negative) {
 }
 
 struct Buffer {
-  std::vector<float> memory = std::vector<float>(4096, -777.0f);
+  std::vector<float> memory = std::vector<float>(8192, -777.0f);
   Operand x;
 
   Buffer(std::mt19937& random, const char* name, const Shape& shape, bool negative)
       : x(operand(name, shape, random_strides(random, shape, negative))) {
-    x.data = memory.data() + 2048;
+    x.data = memory.data() + 4096;
+    if (name[0] != 'o') {
+      for (float& value : memory) value = float(int(random() % 7) - 3);
+    }
   }
-  float& at(int64_t b, int64_t i, int64_t j) {
-    const int64_t* s = x.strides + (x.rank - 2);
-    const int64_t lead = x.rank == 3 && x.shape[0] > 1 ? b * x.strides[0] : 0;
-    return static_cast<float*>(
-        x.data)[lead + (x.shape[x.rank - 2] > 1 ? i * s[0] : 0) + (x.shape[x.rank - 1] > 1 ? j * s[1] : 0)];
+  // By numpy's rules: indices from the end, an extent of 1 repeats.
+  float& at(const Shape& index) {
+    int64_t offset = 0;
+    for (int back = 1; back <= x.rank; ++back) {
+      const int i = x.rank - back;
+      if (x.shape[i] > 1) offset += index[index.size() - size_t(back)] * x.strides[i];
+    }
+    return static_cast<float*>(x.data)[offset];
   }
 };
 
@@ -347,6 +371,8 @@ float& element(const Matrix& x, char layout, int64_t ld, int64_t b, int64_t i, i
   return data[i * x.row + j * x.col];
 }
 
+float at(const Matrix& x, int64_t b, int64_t i, int64_t j) { return element(x, 'x', 0, b, i, j); }
+
 bool aligned(const Matrix& x, char layout, int64_t ld, int64_t batch, uint8_t log2) {
   if (log2 > 4) return false;
   const int64_t bytes = int64_t(1) << log2;
@@ -354,99 +380,219 @@ bool aligned(const Matrix& x, char layout, int64_t ld, int64_t batch, uint8_t lo
          (layout == 'x' || batch <= 1 || x.batch * 4 % bytes == 0);
 }
 
+Call moved(const Call& call, const Shift& shift) {
+  Call run = call;
+  auto by = [](Matrix& x, int64_t bytes) { x.data = static_cast<char*>(x.data) + bytes; };
+  Epilogue& e = run.epilogue;
+  by(run.a, shift.a), by(run.b, shift.b), by(run.d, shift.d), by(e.c, shift.c), by(e.bias, shift.bias);
+  by(e.scale_a, shift.scale_a), by(e.scale_b, shift.scale_b), by(e.gate, shift.gate);
+  return run;
+}
+
+// Computes one run of a call as kernels do; false where its alignments lie or D is written outside of `memory`.
+bool compute(const Call& call, std::vector<float>& memory) {
+  const Problem& p = call.problem;
+  const Epilogue& e = call.epilogue;
+  bool fine = aligned(call.a, p.layout_a, call.lda, p.batch, p.align_a) &&
+              aligned(call.b, p.layout_b, call.ldb, p.batch, p.align_b) &&
+              aligned(call.d, p.layout_d, call.ldd, p.batch, p.align_d) && p.layout_d != 'n';
+  if (p.has_c()) fine = fine && aligned(e.c, p.layout_c, e.c.row, p.batch, p.align_c);
+  if (p.gate != Dtype::none) fine = fine && aligned(e.gate, p.layout_gate, e.gate.row, p.batch, p.align_gate);
+  for (int64_t y = 0; y < p.batch; ++y) {
+    for (int64_t i = 0; i < p.m; ++i) {
+      for (int64_t j = 0; j < p.n; ++j) {
+        float sum = 0;
+        for (int64_t l = 0; l < p.k; ++l) {
+          sum += element(call.a, p.layout_a, call.lda, y, i, l) * element(call.b, p.layout_b, call.ldb, y, l, j);
+        }
+        if (p.scale_a) sum *= at(e.scale_a, y, i, j);
+        if (p.scale_b) sum *= at(e.scale_b, y, i, j);
+        if (p.has_c()) sum += at(e.c, y, i, j);
+        if (p.bias != Dtype::none) sum += at(e.bias, y, i, j);
+        if (p.gate != Dtype::none) sum *= at(e.gate, y, i, j);
+        float* to = &element(call.d, p.layout_d, call.ldd, y, i, j);
+        if (to < memory.data() || to >= memory.data() + memory.size()) return false;
+        *to = sum;
+      }
+    }
+  }
+  return fine;
+}
+
+// Every index of a shape, in order.
+std::vector<Shape> indices_of(const Shape& shape) {
+  std::vector<Shape> all{{}};
+  for (int64_t extent : shape) {
+    std::vector<Shape> longer;
+    for (const Shape& index : all) {
+      for (int64_t i = 0; i < extent; ++i) longer.push_back(index), longer.back().push_back(i);
+    }
+    all = longer;
+  }
+  return all;
+}
+
 void test_canonical_form_computes_the_same() {
   std::mt19937 random(11);
   auto pick = [&](int low, int high) { return int64_t(std::uniform_int_distribution<int>(low, high)(random)); };
-  int folded = 0, transposed = 0, packed = 0, strided_d = 0;
+  int folded = 0, transposed = 0, packed = 0, strided_d = 0, looped = 0, vectors = 0;
   for (int round = 0; round < 20000; ++round) {
-    const int64_t m = pick(1, 4), n = pick(1, 4), k = pick(1, 4), batch = pick(1, 4);
-    auto shape = [&](int64_t rows, int64_t cols, bool full) {
-      if (!full && pick(0, 1)) return Shape{rows, cols};
-      return Shape{full || pick(0, 1) ? batch : 1, rows, cols};
+    const int64_t m = pick(1, 4), n = pick(1, 4), k = pick(1, 4);
+    Shape batch;
+    for (int64_t rank = pick(0, 3); rank > 0; --rank) batch.push_back(pick(1, 3));
+    // An operand's shape: the batch, or the end of it, with extents of 1 here and there.
+    auto shape = [&](bool whole, Shape core) {
+      Shape lead(batch.begin() + (whole ? 0 : pick(0, int(batch.size()))), batch.end());
+      for (int64_t& extent : lead) extent = whole || pick(0, 2) ? extent : 1;
+      lead.insert(lead.end(), core.begin(), core.end());
+      return lead;
     };
-    const bool out_batched = pick(0, 2) != 0;
-    const Shape sa = out_batched ? shape(m, k, pick(0, 1) == 0) : Shape{m, k};
-    const Shape sb = out_batched ? shape(k, n, sa.size() == 2 || sa[0] != batch) : Shape{k, n};
-    const int64_t batches = out_batched ? batch : 1;
-    Buffer a(random, "a", sa, true), b(random, "b", sb, true);
-    Buffer c(random, "c", pick(0, 1) && out_batched ? Shape{batches, m, n} : Shape{m, n}, true);
-    Buffer out(random, "out", out_batched ? Shape{batches, m, n} : Shape{m, n}, true);
-    std::vector<float> expected(size_t(batches * m * n));
-    for (int64_t y = 0; y < batches; ++y) {
-      for (int64_t i = 0; i < m; ++i) {
-        for (int64_t j = 0; j < k; ++j) a.at(y, i, j) = float(pick(-3, 3));
+    const bool a_whole = pick(0, 1);
+    Buffer a(random, "a", shape(a_whole, {m, k}), true), b(random, "b", shape(!a_whole, {k, n}), true);
+    Buffer c(random, "c", shape(false, {m, n}), true), gate(random, "gate", shape(false, {m, n}), true);
+    Buffer bias(random, "bias", shape(false, pick(0, 1) ? Shape{1, n} : Shape{m, 1}), true);
+    Buffer scale_a(random, "scale_a", shape(false, {m, 1}), true),
+        scale_b(random, "scale_b", shape(false, {1, n}), true);
+    Buffer out(random, "out", shape(true, {m, n}), true);
+    Request request;
+    auto give = [&](Role role, const Buffer& x) { request.operands[int(role)] = pick(0, 2) ? nullptr : &x.x; };
+    give(Role::c, c), give(Role::bias, bias), give(Role::gate, gate);
+    give(Role::scale_a, scale_a), give(Role::scale_b, scale_b);
+    auto given = [&](Role role) { return request.at(role) != nullptr; };
+    request.operands[int(Role::a)] = &a.x, request.operands[int(Role::b)] = &b.x;
+    request.operands[int(Role::out)] = &out.x;
+
+    const std::vector<Shape> indices = indices_of(shape(true, {m, n}));
+    std::vector<float> expected;
+    for (const Shape& index : indices) {
+      float sum = 0;
+      for (int64_t l = 0; l < k; ++l) {
+        Shape left = index, right = index;
+        left[index.size() - 1] = l, right[index.size() - 2] = l;
+        sum += a.at(left) * b.at(right);
       }
+      if (given(Role::scale_a)) sum *= scale_a.at(index);
+      if (given(Role::scale_b)) sum *= scale_b.at(index);
+      if (given(Role::c)) sum += c.at(index);
+      if (given(Role::bias)) sum += bias.at(index);
+      if (given(Role::gate)) sum *= gate.at(index);
+      expected.push_back(sum);
     }
-    for (int64_t y = 0; y < batches; ++y) {
-      for (int64_t i = 0; i < k; ++i) {
-        for (int64_t j = 0; j < n; ++j) b.at(y, i, j) = float(pick(-3, 3));
-      }
-    }
-    for (int64_t y = 0; y < batches; ++y) {
-      for (int64_t i = 0; i < m; ++i) {
-        for (int64_t j = 0; j < n; ++j) c.at(y, i, j) = float(pick(-3, 3));
-      }
-    }
-    const bool with_c = pick(0, 1);
-    for (int64_t y = 0; y < batches; ++y) {
-      for (int64_t i = 0; i < m; ++i) {
-        for (int64_t j = 0; j < n; ++j) {
-          float sum = with_c ? c.at(y, i, j) : 0;
-          for (int64_t l = 0; l < k; ++l) sum += a.at(y, i, l) * b.at(y, l, j);
-          expected[size_t((y * m + i) * n + j)] = sum;
-        }
-      }
-    }
+
     Call call;
     try {
-      call = canonicalise(a.x, b.x, with_c ? &c.x : nullptr, &out.x, {});
+      call = canonicalise(request);
     } catch (const std::invalid_argument& error) {
       CHECK(!"refused a call that is right");
       std::printf("  %s\n", error.what());
       return;
     }
     const Problem& p = call.problem;
-    folded += p.batch == 1 && batches > 1;
+    folded += p.batch == 1 && call.loop.empty() && indices.size() > size_t(m * n);
     transposed += p.transposed;
     packed += p.layout_a == 'x';
     strided_d += p.layout_d == 'x';
-    bool fine = aligned(call.a, p.layout_a, call.lda, p.batch, p.align_a) &&
-                aligned(call.b, p.layout_b, call.ldb, p.batch, p.align_b) &&
-                aligned(call.d, p.layout_d, call.ldd, p.batch, p.align_d) &&
-                (!with_c || aligned(call.c, p.layout_c, call.ldc, p.batch, p.align_c)) && p.layout_d != 'n';
-    for (int64_t y = 0; y < p.batch; ++y) {
-      for (int64_t i = 0; i < p.m; ++i) {
-        for (int64_t j = 0; j < p.n; ++j) {
-          float sum = with_c ? element(call.c, p.layout_c, call.ldc, y, i, j) : 0;
-          for (int64_t l = 0; l < p.k; ++l) {
-            sum += element(call.a, p.layout_a, call.lda, y, i, l) * element(call.b, p.layout_b, call.ldb, y, l, j);
-          }
-          float* at = &element(call.d, p.layout_d, call.ldd, y, i, j);
-          if (at < out.memory.data() || at >= out.memory.data() + out.memory.size()) {
-            fine = false;
-          } else {
-            *at = sum;
-          }
-        }
-      }
+    looped += !call.loop.empty();
+    vectors += p.scale_a == 'v' || p.scale_b == 'v';
+    bool fine = true;
+    if (call.loop.empty()) {
+      fine = compute(call, out.memory);
+    } else {
+      for (const Shift& shift : call.loop) fine = compute(moved(call, shift), out.memory) && fine;
     }
     size_t written = 0;
     for (float value : out.memory) written += value != -777.0f;
     fine = fine && written == expected.size();
-    for (int64_t y = 0; y < batches; ++y) {
-      for (int64_t i = 0; i < m; ++i) {
-        for (int64_t j = 0; j < n; ++j) fine = fine && out.at(y, i, j) == expected[size_t((y * m + i) * n + j)];
-      }
-    }
+    for (size_t i = 0; i < indices.size(); ++i) fine = fine && out.at(indices[i]) == expected[i];
     if (!fine) {
       CHECK(!"the canonical form computes something else");
-      std::printf("  round %d: %s batch %d (%d, %d, %d) %c%c%c%c ld %d %d %d %d%s\n", round,
-                  p.transposed ? "transposed" : "", p.batch, p.m, p.n, p.k, p.layout_a, p.layout_b, p.layout_c,
-                  p.layout_d, int(call.lda), int(call.ldb), int(call.ldc), int(call.ldd), with_c ? ", with c" : "");
+      std::printf("  round %d: %s batch %d in %d runs (%d, %d, %d) %c%c%c%c\n", round, p.transposed ? "transposed" : "",
+                  p.batch, int(call.loop.size()), p.m, p.n, p.k, p.layout_a, p.layout_b, p.layout_c, p.layout_d);
       return;
     }
   }
-  CHECK(folded > 100 && transposed > 100 && packed > 100 && strided_d > 100);  // each of them was met
+  // Each of them was met.
+  CHECK(folded > 100 && transposed > 100 && packed > 100 && strided_d > 100 && looped > 100 && vectors > 100);
+}
+
+void test_vectors() {
+  CHECK(call_of({4}, {4, 5}).out_rank == 1 && call_of({3, 4}, {4}).out_rank == 1 && call_of({4}, {4}).out_rank == 0);
+  Call call = call_of({4}, {2, 7, 4, 5});
+  CHECK(call.out_rank == 3 && call.out_shape[1] == 7 && call.problem.batch == 14 && call.problem.m == 1);
+  call = call_of({2, 7, 3, 4}, {4});
+  CHECK(call.out_rank == 3 && call.problem.batch == 1);  // one tall matrix by one vector
+}
+
+void test_batch_of_many_dimensions() {
+  Call call = call_of({2, 3, 6, 4}, {2, 3, 4, 5});
+  CHECK(call.problem.batch == 6 && call.loop.empty() && call.out_rank == 4);
+  call = call_of({2, 3, 6, 4}, {4, 5});
+  CHECK(call.problem.batch == 1 && call.problem.m == 36);
+  call = call_of({2, 1, 6, 4}, {3, 4, 5});  // a repeats along the inner dimension, b along the outer one
+  CHECK(call.problem.batch == 3 && call.loop.size() == 2 && call.loop[1].a == 24 * 4 && call.loop[1].b == 0);
+  CHECK(call.loop[1].d == 3 * 30 * 4);
+  call = call_of({2, 0, 6, 4}, {4, 5});
+  CHECK(call.problem.batch == 0 && call.loop.empty());
+}
+
+void test_lists() {
+  const std::vector<void*> left{reinterpret_cast<void*>(0x1000), reinterpret_cast<void*>(0x9000),
+                                reinterpret_cast<void*>(0x2008)};
+  Operand a = operand("a", {3, 6, 4}, {0, 4, 1}, 0x1000), b = operand("b", {4, 5}), out = operand("out", {3, 6, 5});
+  a.list = &left;
+  Request request;
+  request.lists = true;
+  Call call = canonicalise(a, b, nullptr, nullptr, request);
+  CHECK(!call.problem.pointers && call.problem.batch == 1 && call.loop.size() == 3);  // the CPU takes one by one
+  CHECK(call.loop[1].a == 0x8000 && call.loop[2].a == 0x1008 && call.loop[2].b == 0 && call.loop[2].d == 2 * 30 * 4);
+  a.device = b.device = out.device = {DeviceType::cuda, 0};
+  call = canonicalise(a, b, nullptr, nullptr, request);
+  CHECK(call.problem.pointers && call.problem.batch == 3 && call.loop.empty() && call.problem.align_a == 3);
+  CHECK(call.pointers_a == left && call.pointers_b.size() == 3 && call.pointers_b[2] == b.data);
+  CHECK(call.pointers_d.empty() && call.problem.align_d == 2);
+  place_result(call, reinterpret_cast<void*>(0x77000));
+  CHECK(call.pointers_d.size() == 3 && call.pointers_d[2] == reinterpret_cast<void*>(0x77000 + 2 * 30 * 4));
+  call = canonicalise(a, b, nullptr, &out, request);
+  CHECK(call.pointers_d.size() == 3 && call.pointers_d[1] == static_cast<char*>(out.data) + 30 * 4);
+  request.alpha.value = 0;
+  CHECK(canonicalise(a, b, nullptr, &out, request).loop.size() == 3);
+  const std::vector<void*> results{reinterpret_cast<void*>(0x50000), reinterpret_cast<void*>(0x51000),
+                                   reinterpret_cast<void*>(0x57000)};
+  out = operand("out", {3, 6, 5}, {0, 1, 6}, 0x50000);
+  out.device = a.device;
+  out.list = &results;
+  request.alpha.value = 1;
+  call = canonicalise(a, b, nullptr, &out, request);
+  CHECK(call.problem.transposed && call.pointers_b == left && call.pointers_d == results);
+}
+
+void test_epilogue() {
+  Operand a = operand("a", {3, 4}), b = operand("b", {4, 5}), bias = operand("bias", {5}),
+          out = operand("out", {3, 5}, {1, 3});
+  Operand scale = operand("scale_a", {3}), one = operand("alpha", {1});
+  Request request;
+  request.operands[int(Role::a)] = &a, request.operands[int(Role::b)] = &b, request.operands[int(Role::bias)] = &bias;
+  request.operands[int(Role::scale_a)] = &scale;
+  Call call = canonicalise(request);
+  CHECK(call.problem.bias_axis == 'n' && call.problem.scale_a == 'v' && !call.problem.scale_b &&
+        !call.problem.integral);
+  CHECK(call.epilogue.bias.row == 0 && call.epilogue.bias.col == 1 && call.problem.align_bias == 4);
+  request.operands[int(Role::out)] = &out;
+  call = canonicalise(request);  // transposed: everything changes sides
+  CHECK(call.problem.bias_axis == 'm' && call.problem.scale_b == 'v' && !call.problem.scale_a);
+  CHECK(call.epilogue.bias.row == 1 && call.epilogue.bias.col == 0 && call.epilogue.scale_b.col == 1);
+  request = {};
+  request.operands[int(Role::a)] = &a, request.operands[int(Role::b)] = &b, request.operands[int(Role::alpha)] = &one;
+  call = canonicalise(request);
+  CHECK(call.problem.device_alpha && call.epilogue.alpha.device == one.data && !call.problem.integral);
+  request.operands[int(Role::alpha)] = nullptr;
+  request.scale_a = 0.5, request.scale_out.value = 3;
+  call = canonicalise(request);
+  CHECK(call.epilogue.alpha.value == 0.5 && call.problem.scale_out == 'h' && !call.problem.integral);
+  request.scale_a = 3, request.scale_out.value = 1;
+  CHECK(canonicalise(request).problem.integral && !canonicalise(request).problem.scale_out);
+  request.scale_a = 0;
+  CHECK(canonicalise(request).problem.empty_product);
 }
 
 // ------------------------------------------------------------------------------------------------ messages
@@ -454,11 +600,10 @@ void test_canonical_form_computes_the_same() {
 void test_messages() {
   using Value = std::invalid_argument;
   const Operand a = operand("a", {3, 4}), b = operand("b", {4, 5});
-  auto with = [&](const Operand* c, const Operand* out, Options options = {}) {
+  auto with = [&](const Operand* c, const Operand* out, Request options = {}) {
     return message<Value>([&] { canonicalise(a, b, c, out, options); });
   };
-  CHECK(message<Value>([] { call_of({3}, {3, 4}); }) ==
-        "gemm: a is (3,); expected 2 dimensions, or 3 with a batch in front");
+  CHECK(message<Value>([] { call_of({}, {3, 4}); }) == "gemm: a is (); expected at least 1 dimension");
   CHECK(message<Value>([] { call_of({3, 4}, {5, 6}); }) ==
         "gemm: a is (3, 4) but b is (5, 6); inner extents must agree");
   CHECK(message<Value>([] { call_of({2, 3, 4}, {3, 4, 6}); }) ==
@@ -468,7 +613,7 @@ void test_messages() {
   CHECK(call_of({(int64_t(1) << 31) - 1, 4}, {4, 6}).problem.m == 2147483647);
   Operand other = operand("b", {4, 5}, {}, 0, Dtype::bf16);
   CHECK(message<DtypeError>([&] { canonicalise(a, other, nullptr, nullptr, {}); }) ==
-        "gemm: a is f32 but b is bf16; both must have the same dtype");
+        "gemm: a is f32 but b is bf16; f32 goes with f32");
   Operand far = b;
   far.device = {DeviceType::cuda, 2};
   CHECK(message<Value>([&] { check_same_device(a, far); }) == "gemm: a is on cpu but b is on cuda:2");
@@ -478,7 +623,7 @@ void test_messages() {
   out.readonly = true;
   CHECK(with(nullptr, &out) == "gemm: out is read-only");
   out.readonly = false;
-  Options options;
+  Request options;
   options.out_dtype = Dtype::f16;
   CHECK(message<DtypeError>([&] { canonicalise(a, b, nullptr, &out, options); }) ==
         "gemm: out is f32 but out_dtype is f16");
@@ -491,7 +636,7 @@ void test_messages() {
   CHECK(with(nullptr, nullptr, options) == "gemm: beta is given but c is not");
   options = {};
   options.compute = "f16";
-  CHECK(with(nullptr, nullptr, options) == "gemm: compute='f16' is not one of 'f32', 'tf32' for f32 inputs");
+  CHECK(with(nullptr, nullptr, options) == "gemm: compute='f16' is not one of 'f32', 'tf32', '3xtf32' for f32 inputs");
   CHECK(to_string(Device{}) == "cpu" && to_string({DeviceType::cuda, 3}) == "cuda:3");
 }
 
@@ -513,6 +658,10 @@ int main() {
   test_surely_disjoint_at_random();
   test_out_overlap();
   test_canonical_form_computes_the_same();
+  test_vectors();
+  test_batch_of_many_dimensions();
+  test_lists();
+  test_epilogue();
   test_messages();
   if (failures) std::printf("%d checks failed\n", failures);
   return failures ? 1 : 0;

@@ -128,8 +128,7 @@ struct Gemm2x {
     const CutlassPyEpilogue& e = g.epilogue;
     const CutlassPyArray absent{g.d, 0, g.ldd, 1, g.batch_d};
     const CutlassPyArray& c = e.bias.data ? e.bias : e.c.data ? e.c : absent;
-    const int parts = stream_k && g.splits > 0 ? g.splits : g.batch;
-    return Arguments(mode, {g.m, g.n, g.k}, parts, epilogue(e), g.a, g.b, c.data, g.d, g.batch_a, g.batch_b, c.batch,
+    return Arguments(mode, {g.m, g.n, g.k}, g.batch, epilogue(e), g.a, g.b, c.data, g.d, g.batch_a, g.batch_b, c.batch,
                      g.batch_d, g.lda, g.ldb, c.row, g.ldd);
   }
 

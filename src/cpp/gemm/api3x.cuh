@@ -68,11 +68,12 @@ template <class Config, class LayoutA, class LayoutB, class LayoutD>
 struct Collectives3x {
   using X = Types3x<Config>;
   using Fusion = typename Config::template Fusion<X>;
+  static constexpr bool linear = std::is_same_v<Fusion, fusion3x::Linear<X>>;
+  using Node = std::conditional_t<linear, typename Fusion::Node, fusion3x::Tree<X, Fusion>>;
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename Config::Tile, typename Config::Cluster,
       cutlass::epilogue::collective::EpilogueTileAuto, typename X::Accumulator, typename X::Compute, typename X::C,
-      LayoutD, X::align_d, typename X::D, LayoutD, X::align_d, typename Config::EpilogueSchedule,
-      typename Fusion::Node>::CollectiveOp;
+      LayoutD, X::align_d, typename X::D, LayoutD, X::align_d, typename Config::EpilogueSchedule, Node>::CollectiveOp;
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename X::A, LayoutA, X::align_a, typename X::B, LayoutB,
       X::align_b, typename X::Accumulator, typename Config::Tile, typename Config::Cluster,
@@ -81,7 +82,7 @@ struct Collectives3x {
 
   using FusionArguments = std::remove_reference_t<decltype(std::declval<typename Epilogue::Arguments>().thread)>;
   static FusionArguments fusion_arguments(const CutlassPyGemm& g) {
-    if constexpr (std::is_same_v<Fusion, fusion3x::Linear<X>>) {
+    if constexpr (linear) {
       return Fusion::template arguments<FusionArguments>(g);
     } else {
       return Fusion::arguments(g);
@@ -189,9 +190,6 @@ struct Gemm3x {
     constexpr Raster along_n = swap ? Raster::AlongM : Raster::AlongN;
     args.scheduler.raster_order = g.raster == 0 ? Raster::Heuristic : g.raster == 1 ? along_m : along_n;
     args.scheduler.max_swizzle_size = g.swizzle;
-    if constexpr (std::is_same_v<typename Config::Scheduler, cutlass::gemm::StreamKScheduler>) {
-      if (g.splits > 0) args.scheduler.splits = g.splits;
-    }
     return args;
   }
 

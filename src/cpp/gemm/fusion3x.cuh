@@ -162,6 +162,7 @@ struct Gated {
   }
 };
 
+// scale_out * inner
 template <class X, class Inner>
 struct ScaleOut {
   using Node = Computed<X, cutlass::multiplies, typename Factor<X>::Node, typename Inner::Node>;
@@ -170,5 +171,22 @@ struct ScaleOut {
   }
 };
 
+// A whole chain as CUTLASS takes it. The type of its own says in which arithmetic the values arrive: by default CUTLASS
+// expects the accumulator's, which for integers it is not.
+template <class X, class Stage>
+struct Tree : Stage::Node {
+  using Stage::Node::Node;
+};
+
 }  // namespace fusion3x
 }  // namespace cutlass_py
+
+template <class X, class Stage>
+struct cutlass::epilogue::fusion::FusionCallbacksTraits<cutlass_py::fusion3x::Tree<X, Stage>> {
+  using DispatchPolicy = void;
+  using Callbacks = cutlass_py::fusion3x::Tree<X, Stage>;
+  using Operation = cutlass::epilogue::fusion::FusionOperation;
+  using CtaTile_MNK = void;
+  using EpilogueTile_MN = void;
+  using ElementCompute = typename X::Compute;
+};

@@ -102,11 +102,20 @@ def _store(out: Any, x: Any) -> None:
         limits: Any = np.iinfo(out.dtype)
         rounded = np.clip(np.rint(x.astype(np.float64, copy=False)), limits.min, limits.max)
         out[...] = np.where(np.isnan(rounded), 0, rounded).astype(out.dtype)
-    elif out.dtype.itemsize == 1:
+        return
+    if out.dtype.itemsize == 1:
         limits = ml_dtypes.finfo(out.dtype)
-        out[...] = np.clip(x, float(limits.min), float(limits.max)).astype(out.dtype)
-    else:
-        out[...] = x.astype(out.dtype, copy=False)
+        x = np.clip(x, float(limits.min), float(limits.max))
+    if out.dtype.num >= 256 and x.dtype == np.float64:  # ml_dtypes' own go by way of f32, which would round twice
+        x = _to_odd(x)
+    out[...] = x.astype(out.dtype, copy=False)
+
+
+def _to_odd(x: Any) -> Any:
+    """f64 as f32, to the neighbour with an odd last bit where it is not exact: rounded again, that is rounded once."""
+    nearest = x.astype(np.float32)
+    inexact = (nearest != x) & (nearest.view(np.int32) & 1 == 0) & np.isfinite(x)
+    return np.where(inexact, np.nextafter(nearest, np.where(x > nearest, np.inf, -np.inf).astype(np.float32)), nearest)
 
 
 # ---------------------------------------------------------------------------------------------------- activations
@@ -116,7 +125,7 @@ _GELU_CUBIC = 0.044715  # Hendrycks and Gimpel, Gaussian Error Linear Units, arX
 
 
 def _erf(x: Any) -> Any:
-    return np.frompyfunc(math.erf, 1, 1)(x).astype(x.dtype)
+    return np.fromiter(map(math.erf, x.flat), x.dtype, x.size).reshape(x.shape)  # NumPy has none
 
 
 def _sigmoid(x: Any) -> Any:

@@ -1,0 +1,382 @@
+"""Choosing a kernel: ranking, splits, plans, forced kernels, what is compiled, lists, and errors where nothing fits."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specs import ARITHMETICS, CORE, DEVICE, forced, listed, operand, problem, vector
+
+import cutlass_py
+from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, get_kernels
+from cutlass_py.families import EPILOGUES, FAMILIES, SCHEDULES, find
+from cutlass_py.kernels import CutlassKernel, all_kernels, kernel_named
+from cutlass_py.select import Plan, plan, rank
+
+D = operand(512, 512, "t")
+TN = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_"
+DIRECT = "sm90_gemm_bf16_bf16_f32_{}_tn_128x128x64_1x1x1_pingpongdirect_linearc"
+STREAM_K = "sm90_streamk_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_coopstreamk_linear"
+ARRAY = "sm90_array_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_cooparray_linearc"
+LONG_K = {"m": 512, "n": 512, "k": 1 << 16}  # 16 tiles of 128 x 128: most of the multiprocessors would idle
+
+
+@pytest.fixture
+def core(built):
+    """As if the core set were compiled, and nothing else."""
+    built([k.name for k in CORE])
+
+
+def lists(count=3, dtype="bf16", layout="tn", **keywords):
+    a, b = listed(512, 512, layout[0], dtype, count), listed(512, 512, layout[1], dtype, count)
+    return GemmArguments(a, b, **keywords)
+
+
+# ---------------------------------------------------------------------------------------- ranking
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("dtype", "compute"), ARITHMETICS)
+@settings(max_examples=5)
+@given(m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 70000))
+def test_a_ranking_is_in_order_and_repeats(dtype, compute, compiled, m, n, k):
+    p = problem(m, n, k, dtype=dtype, compute=compute).problem
+    ranking = rank(p, compiled=compiled)
+    times = [choice.microseconds for choice in ranking]
+    assert times == sorted(times) and all(time > 0 for time in times)
+    assert ranking == rank(p, compiled=compiled)
+    for choice in ranking:
+        route = choice.route
+        assert route.direct == (not route.way.detours) and (route.splits == 1 or route.way.scratch)
+        assert not compiled or route.kernel.compiled
+    assert ranking or compiled
+
+
+def test_small_m_prefers_a_swapped_kernel():
+    assert get_kernels(problem(m=8, n=4096, k=4096), compiled=False)[0].metadata.design.schedule.endswith("swap")
+
+
+def test_large_problems_prefer_large_tiles():
+    tile = get_kernels(problem(m=8192, n=8192, k=8192), compiled=False)[0].metadata.design.tile
+    assert tile[0] * tile[1] == 128 * 256
+
+
+def test_larger_problems_take_longer():
+    times = [rank(problem(m=m, n=m, k=m).problem, compiled=False)[0].microseconds for m in (256, 1024, 4096, 8192)]
+    assert times == sorted(times) and len(set(times)) == len(times)
+
+
+def time_of(args, name):
+    return next(c.microseconds for c in rank(args.problem, compiled=False) if c.route.kernel.name == name)
+
+
+def test_a_detour_costs_time():
+    straight, packed = problem(4096, 4096, 4096), problem(4096, 4096, 4096, layout="tt")
+    assert time_of(straight, TN + "linear") < time_of(packed, TN + "linear")
+    plain, composed = (problem(4096, 4096, 4096, out_dtype=d) for d in ("f32", "f16"))
+    assert time_of(plain, DIRECT.format("f32")) < time_of(composed, DIRECT.format("f32"))
+
+
+def test_a_large_misaligned_problem_is_packed_and_a_small_one_is_not(core):
+    large, small = (problem(m=m, n=m, k=m - 1) for m in (4096, 64))
+    assert plan(large.problem).pack_a == "t" and plan(large.problem).kernel.startswith("sm90")
+    assert plan(small.problem).pack_a is None and plan(small.problem).kernel.startswith("sm80")
+
+
+def test_odd_n_goes_to_the_kernel_that_stores_directly(core):
+    args = problem(m=4096, n=97, k=4096, out=operand(4096, 97, "t", pad=7))
+    assert get_kernels(args)[0].metadata.design.schedule.endswith("direct")
+
+
+@pytest.mark.parametrize("f", ["identity", "relu", "gelu_tanh", "silu"])
+def test_a_large_problem_takes_the_fused_epilogue(core, f):
+    args = problem(8192, 4096, 4096, bias=vector(4096), activation=f)
+    chosen = plan(args.problem)
+    assert chosen.scratch is None and EPILOGUES[find(chosen.kernel).epilogue].activation == f
+    composed = problem(8192, 4096, 4096, bias=vector(4096), activation="hardswish")
+    assert plan(composed.problem).scratch == "f32"
+
+
+# ---------------------------------------------------------------------------------------- plans
+
+
+def test_a_plan_is_the_first_of_the_ranking(core):
+    args = problem(4096, 4096, 4096)
+    chosen, first = plan(args.problem), rank(args.problem)[0]
+    assert chosen.kernel == get_kernels(args)[0].name == explain(args).chosen.route.kernel.name
+    assert chosen == Plan(chosen.kernel, raster=first.raster, swizzle=first.swizzle, overlap=True)
+
+
+def test_a_plan_with_detours(core):
+    args = GemmArguments(
+        TensorSpec((300, 300), "bf16", (600, 2), device=DEVICE),
+        operand(300, 300, "n"),
+        out=TensorSpec((300, 300), "f64", (600, 2), device=DEVICE),
+        c=operand(300, 300, "n", "f16"),
+    )
+    chosen = plan(args.problem)
+    assert chosen.pack_a in ("t", "n") and chosen.scratch == "f32"
+    assert get_kernels(args) == []
+    text = str(explain(args))
+    assert "packs a first" in text and "composed: " in text and "reason: a has no unit stride" in text
+
+
+def test_the_tile_order_of_large_problems(core):
+    for extent, order in ((1024, (0, 1)), (16384, (1, 2))):
+        args = problem(extent, extent, extent)
+        chosen = plan(forced(args, "sm90_gemm_bf16_bf16_f32_bf16_tn_128x256x64_1x2x1_coop_linear"))
+        assert (chosen.raster, chosen.swizzle) == order
+    older = next(k for k in CORE if k.config.family == "sm80_gemm" and k.config.a == "bf16" and k.config.align == 8)
+    chosen = plan(forced(problem(16384, 16384, 16384, layout=older.config.layout), older.name))
+    assert (chosen.raster, chosen.swizzle) == (0, 1)
+
+
+@pytest.mark.parametrize("args", [problem(k=0), problem(alpha=0), problem(m=0), problem(n=0)], ids=str)
+def test_no_product_no_kernel(core, args):
+    assert plan(args.problem) == Plan()
+    assert plan(forced(args, TN + "linear")) == Plan()  # it would wait for tiles of k that never come
+
+
+def test_on_the_cpu_the_plan_is_a_function():
+    spec = TensorSpec((8, 8), "f32", device="cpu")
+    chosen = plan(GemmArguments(spec, spec).problem)
+    assert chosen.kernel is None and callable(chosen.host)
+
+
+@pytest.mark.parametrize("extents", [(0, 512), (512, 0), (0, 0)])
+@pytest.mark.parametrize("keywords", [{}, {"splits": 4}])
+def test_an_empty_result_can_be_asked_about(core, extents, keywords):
+    args = problem(*extents, 1 << 16, **keywords)
+    assert rank(args.problem) and str(explain(args)) and (get_kernels(args) or keywords)
+
+
+# ---------------------------------------------------------------------------------------- overlapping launches
+
+
+SM80 = "sm80_gemm_bf16_bf16_f32_bf16_tn_128x128x32_64x64x32_s4_a8_linearc"
+SCALED = "sm90_gemm_e4m3_e4m3_f32_bf16_tn_128x128x128_2x1x1_pingpong_scaled"
+F32 = vector(1, "f32")
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "overlap"),
+    [
+        (TN + "linear", problem(), True),
+        (TN + "bias_relu", problem(bias=vector(512), activation="relu"), True),
+        (TN + "linearc", problem(c=D), True),
+        (TN + "linearc", problem(c=D, beta=F32), False),
+        (TN + "linear", problem(alpha=F32), False),
+        (DIRECT.format("bf16"), problem(), True),
+        (DIRECT.format("bf16"), problem(c=D), False),  # read element by element, through L1
+        (SCALED, problem(dtype="e4m3"), True),
+        (SCALED, problem(dtype="e4m3", scale_out=0.5), True),
+        (SCALED, problem(dtype="e4m3", scale_a=0.5), True),  # a number is part of alpha
+        (SCALED, problem(dtype="e4m3", scale_a=F32), False),
+        (SCALED, problem(dtype="e4m3", scale_b=vector(512, "f32")), False),
+        (SCALED, problem(dtype="e4m3", scale_out=F32), False),
+        (STREAM_K, problem(), False),  # compiled without it
+        (ARRAY, lists(), False),
+        (SM80, problem(), False),
+    ],
+    ids=str,
+)
+def test_which_kernels_may_overlap_their_predecessor(core, name, args, overlap):
+    chosen = plan(forced(args, name))
+    assert (chosen.kernel, chosen.overlap) == (name, overlap)
+
+
+@pytest.mark.parametrize("keywords", [{"alpha": F32}, {"scale_a": F32}, {"c": operand(512, 512, "n")}], ids=str)
+def test_a_product_that_is_finished_elsewhere_overlaps_whatever_is_read_then(built, keywords):
+    built([DIRECT.format("f32")])
+    chosen = plan(problem(**keywords).problem)
+    assert chosen.scratch == "f32" and chosen.overlap
+
+
+# ---------------------------------------------------------------------------------------- splits
+
+
+def test_few_tiles_with_a_long_k_are_split_or_dealt_out(core):
+    for args in (problem(**LONG_K), problem(413, 732, 61984)):
+        best = rank(args.problem)[0]
+        assert best.route.splits > 1 or SCHEDULES[best.route.kernel.config.schedule].stream_k
+    assert rank(problem(8192, 8192, 512).problem)[0].route.splits == 1
+
+
+def test_a_split_product_goes_through_scratch(core):
+    best = next(choice for choice in rank(problem(**LONG_K).problem) if choice.route.splits > 1)
+    assert best.route.way.scratch == "f32" and not best.route.direct
+    assert best.route.way.detours[-1] == "splits k: the parts are summed in order"
+
+
+@pytest.mark.parametrize("splits", [2, 3, 7])
+def test_the_splits_asked_for(core, splits):
+    args = problem(**LONG_K, splits=splits)
+    ranking = rank(args.problem)
+    assert {choice.route.splits for choice in ranking} == {splits}
+    chosen = plan(args.problem)
+    assert (chosen.splits, chosen.scratch) == (splits, "f32")
+    assert get_kernels(args) == []  # none does it alone
+    text = str(explain(args))
+    assert f"splits k into {splits} parts" in text and f"(splits k by {splits})" in text
+
+
+def test_splits_of_one_are_none(core):
+    ranking = rank(problem(**LONG_K, splits=1).problem)
+    assert {choice.route.splits for choice in ranking} == {1}
+    assert not any(SCHEDULES[choice.route.kernel.config.schedule].stream_k for choice in ranking)
+
+
+def test_stream_k_asked_for(core):
+    ranking = rank(problem(**LONG_K, splits="stream").problem)
+    assert ranking and all(SCHEDULES[choice.route.kernel.config.schedule].stream_k for choice in ranking)
+    assert {choice.route.kernel.family.api for choice in ranking} == {2, 3}
+    with pytest.raises(NoKernelError, match=r"does not deal out its k loops \(splits='stream'\)"):
+        plan(problem(dtype="f64", splits="stream").problem)
+
+
+@pytest.mark.parametrize("dtype", ["s8", "e4m3", "f64", "c64", "tf32"])
+def test_every_arithmetic_can_be_split(core, dtype):
+    chosen = plan(problem(**LONG_K, dtype=dtype, splits=4).problem)
+    assert chosen.splits == 4 and chosen.scratch in ("s32", "f32", "f64", "c64")
+
+
+def test_a_forced_kernel_splits(core):
+    args = problem(**LONG_K, splits=4, out_dtype="f32")
+    name = DIRECT.format("f32")
+    chosen = plan(forced(args, name))
+    assert (chosen.kernel, chosen.splits, chosen.scratch) == (name, 4, "f32")
+
+
+def test_a_forced_kernel_that_cannot_split(core):
+    with pytest.raises(ValueError, match=rf"kernel {TN}linear \w+ ?\w+ split k: "):
+        plan(forced(problem(**LONG_K, splits=4), TN + "linear"))
+    with pytest.raises(ValueError, match="splits k as it likes; splits=4 is asked for"):
+        plan(forced(problem(**LONG_K, splits=4), STREAM_K))
+
+
+# ---------------------------------------------------------------------------------------- deterministic
+
+
+def test_deterministic_leaves_out_kernels_that_say_otherwise(core, monkeypatch):
+    args, promised = problem(), problem(deterministic=True)
+    assert promised.problem != args.problem and rank(promised.problem) == rank(args.problem)
+    first = rank(args.problem)[0].route.kernel
+    monkeypatch.setattr(first, "deterministic", False, raising=False)
+    assert rank(args.problem)[0].route.kernel is first
+    assert first not in {choice.route.kernel for choice in rank(promised.problem)}
+
+
+def test_every_kernel_is_deterministic():
+    assert all(k.deterministic and k.metadata.deterministic for k in CORE)
+
+
+# ---------------------------------------------------------------------------------------- lists
+
+
+def test_a_list_is_one_launch_where_a_kernel_takes_it(core):
+    assert kernel_named(ARRAY).supports(lists())
+    chosen = plan(lists().problem)
+    assert not chosen.each and find(chosen.kernel).schedule in ("cooparray", "tiled")
+    assert {choice.route.direct for choice in rank(lists().problem)} == {True}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [lists(dtype="e4m3"), lists(out_dtype="f64"), lists(activation="tanh"), lists(splits=4)],
+    ids=str,
+)
+def test_a_list_that_no_kernel_takes_runs_one_by_one(core, args):
+    assert plan(args.problem) == Plan(each=True)
+    answer = explain(args)
+    assert answer.chosen is None and "one matrix after the other" in str(answer)
+
+
+def test_a_list_without_a_product(core):
+    assert plan(lists(alpha=0, c=listed(512, 512, "t")).problem) == Plan()
+
+
+# ---------------------------------------------------------------------------------------- forced kernels
+
+
+def test_a_forced_kernel_that_would_need_a_detour(core):
+    name = TN + "linear"
+    with pytest.raises(ValueError, match=rf"kernel {name} does not fit .*: reads b column-major; it is row-major"):
+        plan(forced(problem(layout="tt"), name))
+    assert plan(forced(problem(), name)).kernel == name
+
+
+def test_a_forced_kernel_that_runs_elsewhere():
+    with pytest.raises(ValueError, match=r"kernel cpu_gemm_numpy does not fit \(512, 512, 512\) tn.*runs on the CPU"):
+        plan(forced(problem(), "cpu_gemm_numpy"))
+
+
+def test_a_forced_kernel_is_a_class_of_its_own():
+    plain, asked = problem().problem, forced(problem(), TN + "linear")
+    assert plain != asked and asked.kernel >= 0 and plain.kernel == -1
+    assert forced(problem(), TN + "linear") == asked != forced(problem(), TN + "bias")
+
+
+# ---------------------------------------------------------------------------------------- within jit
+
+
+def test_only_within_jit_is_what_is_not_compiled_ranked(core):
+    keywords = {"bias": vector(4096), "activation": "hardswish"}
+    plain = problem(8192, 4096, 4096, **keywords).problem
+    with cutlass_py.jit():
+        inside = problem(8192, 4096, 4096, **keywords).problem
+    assert all(choice.route.kernel.compiled for choice in rank(plain))
+    best = rank(inside)[0].route
+    assert not best.kernel.compiled and best.direct and best.kernel.config.epilogue == "bias_hardswish"
+    assert rank(inside, compiled=True) == rank(plain) and rank(plain, compiled=False) == rank(inside)
+
+
+# ---------------------------------------------------------------------------------------- nothing fits
+
+
+def test_no_kernel_error_counts_and_names_the_nearest(built):
+    built([k.name for k in CORE if k.config.a != "bf16"])
+    with pytest.raises(NoKernelError) as error:
+        plan(problem().problem)
+    assert isinstance(error.value, NotImplementedError)
+    head, *nearest = str(error.value).splitlines()
+    count = len(all_kernels(compiled=True))
+    assert (
+        head
+        == f"gemm: none of {count} compiled kernels fits (512, 512, 512) tn: bf16 @ bf16 -> bf16 on {DEVICE}. Nearest:"
+    )
+    assert 1 <= len(nearest) <= 3
+    assert re.fullmatch(
+        r"  sm90_\w+_bf16_\w+: is declared but not in the built set; `with .*jit\(\):` compiles it", nearest[0]
+    )
+
+
+def test_a_compiled_kernel_of_the_dtype_is_nearer_than_another(built):
+    built([TN + "linear", *(k.name for k in CORE if k.config.a == "f64")])
+    with pytest.raises(NoKernelError) as error:
+        plan(problem(out_dtype="f32").problem)
+    assert f"  {TN}linear: writes bf16; out is f32" in str(error.value).splitlines()
+
+
+def test_an_fp8_product_needs_hopper(core, monkeypatch):
+    from specs import A100
+
+    for module in ("select", "kernels"):
+        monkeypatch.setattr(f"cutlass_py.{module}.gpu_of", lambda p: A100)
+    with pytest.raises(NoKernelError, match="runs on compute capability 9.0 only; an A100 has 8.0"):
+        plan(problem(dtype="e4m3").problem)
+
+
+def test_without_any_kernel(built):
+    built([])
+    with pytest.raises(NoKernelError, match=r"Nearest:\n  sm90_\w+_bf16_\w+: is declared but not in the built set"):
+        plan(problem().problem)
+    assert re.search(r"possible but not in the built set: \d+ kernels", str(explain(problem())))
+
+
+def test_families_of_core():
+    """What the tests above take for granted of the set."""
+    names = {k.name for k in CORE}
+    assert {TN + "linearc", TN + "bias", TN + "bias_relu", DIRECT.format("f32"), STREAM_K, ARRAY, SCALED, SM80} <= names
+    assert all(isinstance(k, CutlassKernel) for k in CORE) and set(FAMILIES) == {k.config.family for k in CORE}
