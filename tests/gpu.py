@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import pi, prod, sqrt
 from typing import Any
 
+import pytest
 import torch
 
 from cutlass_py.activations import Activation, clamp, leaky_relu
@@ -28,6 +29,16 @@ ARITHMETIC = [
     for compute in row
 ]
 GUARD = 64  # elements before and after, and 16 bytes of padding behind each row
+
+
+def cases(rows: Iterable[Any]) -> list[Any]:
+    """Parameters of a test: dtypes of operands, alone or in tuples. Kernels of 8-bit floats run on 9.0 alone."""
+    found = []
+    for row in rows:
+        names = (row,) if isinstance(row, str) else tuple(row)
+        marks = [pytest.mark.sm90] if {"e4m3", "e5m2"} & set(names) else []
+        found.append(pytest.param(*names, marks=marks, id="-".join(names)))
+    return found
 
 
 def name_of(dtype: torch.dtype) -> str:

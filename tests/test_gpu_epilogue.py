@@ -151,6 +151,7 @@ def test_complex(dtype):
     gpu.assert_exact(d, (1 - 1j) * product_ + (2 + 1j) * gpu.wide(c))
 
 
+@pytest.mark.memcheck
 @pytest.mark.parametrize("layout", "tn")
 def test_every_operand_at_once_in_any_layout(layout):
     """Strides, odd extents and addresses, broadcast batches: the general path of the composed epilogue."""
@@ -217,7 +218,7 @@ def test_without_a_product():
 
 
 @pytest.mark.parametrize("d", ["bf16", "f16", "f32", "e4m3", "e5m2", "s8"])
-@pytest.mark.parametrize("dtype", ["e4m3", "e5m2", "s8", "u8", "bf16"])
+@pytest.mark.parametrize("dtype", gpu.cases(["e4m3", "e5m2", "s8", "u8", "bf16"]))
 def test_scales(dtype, d):
     a, b = operands(dtype)
     rows = 2.0 ** torch.randint(-2, 3, (M,), device=gpu.DEVICE)
@@ -230,7 +231,7 @@ def test_scales(dtype, d):
     check(a, b, d, scale_b=cols, alpha=torch.full((), 2.0, device=gpu.DEVICE))
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64", "s8", "e4m3"])
+@pytest.mark.parametrize("dtype", gpu.cases(["bf16", "f16", "f32", "f64", "s8", "e4m3"]))
 @pytest.mark.parametrize("where", ["fused", "composed"])
 def test_scalars_in_device_memory(dtype, where):
     a, b = operands(dtype)
@@ -310,6 +311,7 @@ def test_bias_grad_of_a_derivative(dtype):
     gpu.assert_near(totals[1], y.sum(1, keepdim=True), error * y.abs().sum(1).max())
 
 
+@pytest.mark.memcheck
 def test_bias_grad_of_nothing_is_zero():
     for m, n in ((0, 40), (40, 0)):
         a, b = gpu.integers((m, 16), "bf16"), gpu.integers((16, n), "bf16")

@@ -32,7 +32,7 @@ def steps_of(a, b, **keywords) -> str:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype,compute", ARITHMETIC, ids="-".join)
+@pytest.mark.parametrize("dtype,compute", gpu.cases(ARITHMETIC))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_shape_and_alignment(dtype, compute, layout, shape):
     m, n, k = shape
