@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .arguments import GemmArguments, describe, problem_of
-from .kernels import Kernel
+from .kernels import CutlassKernel, Kernel
 from .select import Choice, misses, not_compiled, rank
 
 
@@ -56,6 +56,9 @@ def steps(choice: Choice) -> list[str]:
     lines += [f"packs {name} first" for name in ("a", "b") if getattr(way, f"pack_{name}")]
     if route.splits > 1:
         lines.append(f"splits k into {route.splits} parts")
+    if isinstance(route.kernel, CutlassKernel) and not way.scratch:
+        epilogue = route.kernel.interface.epilogue
+        lines += [f"fused: {epilogue.formula}"] if epilogue.name != "linear" else []
     if way.scratch:
         lines.append(f"composed: the product goes through {way.scratch} scratch, an elementwise kernel writes out")
     lines += [f"reason: {reason}" for reason in way.detours]
