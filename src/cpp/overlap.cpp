@@ -107,7 +107,7 @@ bool list_overlaps_itself(const Operand& x) {
 // ------------------------------------------------------------------------------------------------ the call
 
 bool written(const Request& r, Role role) {
-  if (role == Role::aux) return !kActivations[int(r.activation)].derivative;
+  if (role == Role::aux) return !r.function().derivative;
   return role == Role::out || role == Role::bias_grad;
 }
 
