@@ -281,7 +281,7 @@ CASES = {
     "activation of complex": (
         lambda: gemm(C64, C64.T, activation="relu"),
         TypeError,
-        "gemm: activation='relu' is of real numbers; a is c64",
+        "gemm: activation='relu' is given but a is c64; complex operands take alpha, beta, c and bias",
     ),
     "clamp": (lambda: clamp(2, 1), ValueError, "clamp: low is 2 and high is 1; expected low <= high"),
     "clamp nan": (lambda: clamp(float("nan"), 1), ValueError, "clamp: low is nan and high is 1; expected low <= high"),

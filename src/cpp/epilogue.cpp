@@ -1,4 +1,5 @@
 // The operands of the epilogue: their shapes and dtypes, and where each lies in the coordinates of D.
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 
@@ -7,28 +8,29 @@
 namespace cutlass_py {
 namespace {
 
+using Dtypes = std::initializer_list<Dtype>;
+
 constexpr Dtype kReal[] = {Dtype::f16,  Dtype::bf16, Dtype::f32, Dtype::f64, Dtype::e4m3,
                            Dtype::e5m2, Dtype::s8,   Dtype::u8,  Dtype::s32};
 
-template <class Dtypes>
-void check_dtype(const Operand& x, const Dtypes& accepted) {
+[[noreturn]] void refuse_dtype_of(const Operand& x, const Dtype* first, const Dtype* last) {
   std::string names;
-  for (Dtype dtype : accepted) {
-    if (x.dtype == dtype) return;
-    const std::string name = dtype_name(dtype);
-    if (dtype != Dtype::none && (", " + names + ",").find(", " + name + ",") == std::string::npos) {
-      names += (names.empty() ? "" : ", ") + name;
-    }
+  for (const Dtype* dtype = first; dtype != last; ++dtype) {
+    if (*dtype == Dtype::none || std::find(first, dtype, *dtype) != dtype) continue;  // said already
+    names += (names.empty() ? "" : ", ") + std::string(dtype_name(*dtype));
   }
   refuse_dtype(found_dtype(x) + "; expected " + (names.find(',') == std::string::npos ? "" : "one of ") + names);
 }
 
+template <class Accepted>
+void check_dtype(const Operand& x, const Accepted& accepted) {
+  if (std::find(std::begin(accepted), std::end(accepted), x.dtype) != std::end(accepted)) return;
+  refuse_dtype_of(x, std::begin(accepted), std::end(accepted));
+}
+
 void check_elements(const Operand& x, const Problem& p) {
-  if (is_complex(p.accumulator)) {
-    check_dtype(x, std::initializer_list<Dtype>{Dtype::c64, Dtype::c128});
-  } else {
-    check_dtype(x, kReal);
-  }
+  if (is_complex(p.accumulator)) return check_dtype(x, Dtypes{Dtype::c64, Dtype::c128});
+  check_dtype(x, kReal);
 }
 
 int64_t size_of(const Operand& x) {
@@ -70,16 +72,13 @@ Matrix vector_of(const Operand& x, char axis) {
 
 void check_one(const Operand& x, Dtype dtype, const char* otherwise) {
   if (size_of(x) != 1) refuse(found(x) + "; expected " + otherwise);
-  check_dtype(x, std::initializer_list<Dtype>{dtype});
+  check_dtype(x, Dtypes{dtype});
 }
 
-Scalar factor(const Request& r, Role role, const char* name, const Scalar& number, Dtype accumulator) {
+Scalar factor(const Request& r, Role role, const Scalar& number, Dtype accumulator) {
   if (const Operand* x = r.at(role)) {
     check_one(*x, scalar_dtype(accumulator), "a number or an array of one element");
     return {1, 0, x->data};
-  }
-  if (number.imaginary != 0 && !is_complex(accumulator)) {
-    refuse_dtype(std::string(name) + " is complex; expected a real number for real operands");
   }
   return number;
 }
@@ -91,7 +90,7 @@ bool is_integral(const Scalar& x) {
 // A scale of the rows of A ('m') or the columns of B ('n'): one factor, or one for each.
 char read_scale(const Operand& x, char axis, const Extents& e, Dtype accumulator, Matrix& scale, Parts& parts,
                 int64_t Shift::* shift) {
-  check_dtype(x, std::initializer_list<Dtype>{scalar_dtype(accumulator)});
+  check_dtype(x, Dtypes{scalar_dtype(accumulator)});
   if (size_of(x) == 1) {
     scale = {x.data, x.dtype, 0, 0, 0};
     return 's';
@@ -110,9 +109,9 @@ char read_scale(const Operand& x, char axis, const Extents& e, Dtype accumulator
 void read_factors(const Request& r, Call& call) {
   Problem& p = call.problem;
   Epilogue& e = call.epilogue;
-  e.alpha = factor(r, Role::alpha, "alpha", r.alpha, p.accumulator);
-  e.beta = !r.at(Role::c) ? Scalar{0} : r.has_beta ? factor(r, Role::beta, "beta", r.beta, p.accumulator) : Scalar{1};
-  e.scale_out = factor(r, Role::scale_out, "scale_out", r.scale_out, p.accumulator);
+  e.alpha = factor(r, Role::alpha, r.alpha, p.accumulator);
+  e.beta = !r.at(Role::c) ? Scalar{0} : r.has_beta ? factor(r, Role::beta, r.beta, p.accumulator) : Scalar{1};
+  e.scale_out = factor(r, Role::scale_out, r.scale_out, p.accumulator);
   if (e.alpha.device && (r.has_scale_a || r.has_scale_b)) {
     refuse(std::string("alpha is an array but ") + (r.has_scale_a ? "scale_a" : "scale_b") +
            " is a number; pass both as arrays or both as numbers");
@@ -159,12 +158,12 @@ void read_bias(const Operand& x, const Extents& e, Call& call, Parts& parts) {
   const int core = std::min(x.rank, 2);
   if (!p.bias_axis || !batch_fits(x, core, e)) refuse(found(x) + "; expected " + text_of(e, true, true));
   if (is_complex(p.accumulator)) {
-    check_dtype(x, std::initializer_list<Dtype>{p.d, p.accumulator});
+    check_dtype(x, Dtypes{p.d, p.accumulator});
   } else if (is_integer(p.d)) {
-    check_dtype(x, std::initializer_list<Dtype>{Dtype::f32, Dtype::s32});
+    check_dtype(x, Dtypes{Dtype::f32, Dtype::s32});
   } else {
     const Dtype wide = p.accumulator == Dtype::f64 ? Dtype::f64 : Dtype::f32;
-    check_dtype(x, std::initializer_list<Dtype>{p.d, Dtype::f32, wide});
+    check_dtype(x, Dtypes{p.d, Dtype::f32, wide});
   }
   p.bias = x.dtype;
   call.epilogue.bias = vector_of(x, p.bias_axis);
@@ -172,9 +171,8 @@ void read_bias(const Operand& x, const Extents& e, Call& call, Parts& parts) {
 }
 
 void read_gate(const Operand& x, const Request& r, const Extents& e, Call& call, Parts& parts) {
-  if (kActivations[int(r.activation)].derivative) {
-    refuse(std::string("gate is given with activation='") + kActivations[int(r.activation)].name +
-           "'; a derivative takes no gate");
+  if (r.function().derivative) {
+    refuse(std::string("gate is given with activation='") + r.function().name + "'; a derivative takes no gate");
   }
   check_result_shape(x, e, true);
   check_elements(x, call.problem);
@@ -184,7 +182,7 @@ void read_gate(const Operand& x, const Request& r, const Extents& e, Call& call,
 }
 
 void read_aux(const Operand& x, const Request& r, const Extents& e, Call& call, Parts& parts) {
-  const bool read = kActivations[int(r.activation)].derivative;
+  const bool read = r.function().derivative;
   check_result_shape(x, e, read);
   check_elements(x, call.problem);
   if (!read && x.readonly) refuse("aux is read-only");
@@ -197,42 +195,35 @@ void read_bias_grad(const Operand& x, const Extents& e, Call& call) {
   Problem& p = call.problem;
   p.bias_grad_axis = x.rank <= 2 ? axis_of(x, e) : 0;
   if (!p.bias_grad_axis) refuse(found(x) + "; expected " + text_of(e, true, true));
-  check_dtype(x, std::initializer_list<Dtype>{is_integer(p.d) ? Dtype::none : p.d, Dtype::f32, Dtype::f64});
+  check_dtype(x, Dtypes{is_integer(p.d) ? Dtype::none : p.d, Dtype::f32, Dtype::f64});
   if (x.readonly) refuse("bias_grad is read-only");
   p.bias_grad = x.dtype;
   call.epilogue.bias_grad = vector_of(x, p.bias_grad_axis);
 }
 
-// What complex operands and lists of matrices do not go with.
-void check_combination(const Request& r, const Problem& p) {
-  const bool complex = is_complex(p.accumulator);
-  if (!complex && !r.lists && r.activation == Activation::identity) return;
-  const std::string operands = dtype_name(p.a);
-  if (complex && r.activation != Activation::identity) {
-    refuse_dtype(std::string("activation='") + kActivations[int(r.activation)].name + "' is of real numbers; a is " +
-                 operands);
+// Complex operands have neither activations nor scales, nor anything else that is real.
+void check_complex(const Request& r, const Problem& p) {
+  const std::string but = std::string(dtype_name(p.a)) + "; complex operands take alpha, beta, c and bias";
+  if (r.activation != Activation::identity) {
+    refuse_dtype(std::string("activation='") + r.function().name + "' is given but a is " + but);
   }
-  const char* scale = r.has_scale_a ? "scale_a" : r.has_scale_b ? "scale_b" : r.has_scale_out ? "scale_out" : nullptr;
+  const char* number = r.has_scale_a ? "scale_a" : r.has_scale_b ? "scale_b" : r.has_scale_out ? "scale_out" : nullptr;
+  if (number) refuse_dtype(std::string(number) + " is given but a is " + but);
   for (Role role : {Role::gate, Role::aux, Role::scale_a, Role::scale_b, Role::scale_out, Role::bias_grad}) {
-    const Operand* x = r.at(role);
-    if (complex && (x || scale)) {
-      refuse_dtype(std::string(scale ? scale : x->name) + " is given but a is " + operands +
-                   "; complex operands take alpha, beta, c and bias");
-    }
-    if (x && r.lists && (role == Role::gate || role == Role::aux || role == Role::bias_grad)) {
-      refuse(std::string(x->name) +
-             " is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");
-    }
+    if (const Operand* x = r.at(role)) refuse_dtype(std::string(x->name) + " is given but a is " + but);
+  }
+}
+
+// Lists of matrices share their vectors, and have no other operand of their own.
+void check_lists(const Request& r) {
+  for (Role role : {Role::gate, Role::aux, Role::bias_grad}) {
+    if (!r.at(role)) continue;
+    refuse(std::string(r.at(role)->name) +
+           " is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");
   }
   for (Role role : {Role::bias, Role::scale_a, Role::scale_b}) {
     const Operand* x = r.at(role);
-    if (x && r.lists && x->rank > 2) {
-      refuse(found(*x) + "; lists of matrices share one vector, which has 1 or 2 dimensions");
-    }
-  }
-  const char* derivative = kActivations[int(r.activation)].name;
-  if (kActivations[int(r.activation)].derivative && !r.at(Role::aux)) {
-    refuse(std::string("activation='") + derivative + "' needs aux, where " + (derivative + 2) + " was evaluated");
+    if (x && x->rank > 2) refuse(found(*x) + "; lists of matrices share one vector, which has 1 or 2 dimensions");
   }
 }
 
@@ -243,7 +234,12 @@ std::string found_dtype(const Operand& x) { return std::string(x.name) + " is " 
 void read_epilogue(const Request& r, const Extents& e, Call& call, Parts& parts) {
   Problem& p = call.problem;
   Epilogue& epilogue = call.epilogue;
-  check_combination(r, p);
+  if (is_complex(p.accumulator)) check_complex(r, p);
+  if (r.lists) check_lists(r);
+  if (r.function().derivative && !r.at(Role::aux)) {
+    const char* name = r.function().name;
+    refuse(std::string("activation='") + name + "' needs aux, where " + (name + 2) + " was evaluated");
+  }
   read_factors(r, call);
   read_product(r, e, call, parts);
   read_c(r, e, call, parts);

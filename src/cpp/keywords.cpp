@@ -195,7 +195,7 @@ Request request_from(Operands& operands, const Keywords& keywords) {
   if (!keywords.out_dtype.is_none()) r.out_dtype = dtype_from(keywords.out_dtype, "out_dtype");
   r.splits = splits_from(keywords.splits);
   r.deterministic = deterministic_from(keywords.deterministic);
-  if (!kActivations[int(r.activation)].derivative) check_mutable(operands, Role::aux);
+  if (!r.function().derivative) check_mutable(operands, Role::aux);
   operands.describe(r);
   return r;
 }

@@ -27,17 +27,19 @@ bool intersect(const Range& x, const Range& y) { return x.first < y.last && y.fi
 
 // Two elements of one destination at one place.
 bool self_overlapping(const Operand& x) {
-  std::pair<int64_t, int64_t> dims[kMaxRank];
+  struct {
+    int64_t stride, extent;
+  } dims[kMaxRank];
   int count = 0;
   for (int i = x.list ? 1 : 0; i < x.rank; ++i) {
     if (x.shape[i] == 0) return false;
     if (x.shape[i] > 1) dims[count++] = {std::abs(x.strides[i]), x.shape[i]};
   }
-  int64_t span = 1;  // elements covered by the dimensions so far
+  int64_t span = 1;  // elements covered by the dimensions so far, from the smallest stride on
   for (; count; --count) {
-    auto* least = std::min_element(dims, dims + count);
-    if (least->first < span) return true;
-    span += least->first * (least->second - 1);
+    auto* least = std::min_element(dims, dims + count, [](auto& p, auto& q) { return p.stride < q.stride; });
+    if (least->stride < span) return true;
+    span += least->stride * (least->extent - 1);
     *least = dims[count - 1];
   }
   return false;
@@ -107,7 +109,7 @@ bool list_overlaps_itself(const Operand& x) {
 // ------------------------------------------------------------------------------------------------ the call
 
 bool written(const Request& r, Role role) {
-  if (role == Role::aux) return !kActivations[int(r.activation)].derivative;
+  if (role == Role::aux) return !r.function().derivative;
   return role == Role::out || role == Role::bias_grad;
 }
 

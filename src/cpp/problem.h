@@ -150,7 +150,7 @@ struct Call {
 // A call as it was asked for: operands by role, null where absent, and the rest of its keywords.
 struct Request {
   const Operand* operands[kRoles] = {};
-  Scalar alpha, beta, scale_out;    // where they are numbers
+  Scalar alpha, beta, scale_out;    // where they are numbers; complex for complex operands alone
   double scale_a = 1, scale_b = 1;  // likewise
   bool has_beta = false, has_scale_a = false, has_scale_b = false, has_scale_out = false;
   const char* compute = nullptr;  // null: the default of the inputs' dtype
@@ -162,6 +162,7 @@ struct Request {
   bool lists = false;  // a, b, c and out may be lists; the first extent of those that are is their length
 
   const Operand* at(Role role) const { return operands[int(role)]; }
+  const ActivationRow& function() const { return kActivations[int(activation)]; }
 };
 
 struct DtypeError : std::invalid_argument {  // becomes a TypeError
