@@ -90,8 +90,8 @@ def test_every_epilogue_is_used(name):
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
-def test_every_family_has_core_kernels_of_its_own(name):
-    assert FAMILIES[name].core
+def test_every_family_has_kernels_of_its_own(name):
+    assert FAMILIES[name].full
     assert {c.family for c in FAMILIES[name].declared} == {name}
 
 
@@ -105,8 +105,8 @@ def test_two_stages_where_cp_async_cannot_move_so_little():
 
 def test_core_builds_in_eight_minutes():
     count = Counter(FAMILIES[c.family].api for c in CORE)
-    assert 40 <= count[3] <= 65  # ten core-seconds each
-    assert 90 <= count[2] <= 180
+    assert 40 <= count[3] <= 52  # eleven core-seconds each
+    assert 90 <= count[2] <= 150  # two
 
 
 def test_eight_designs_for_the_commonest_problem():
@@ -118,7 +118,7 @@ def test_eight_designs_for_the_commonest_problem():
 @pytest.mark.parametrize(("dtype", "layout"), list(product(("bf16", "f16"), LAYOUTS)))
 def test_core_has_tma_kernels_for_each_layout(dtype, layout):
     mine = [c for c in FAMILIES["sm90_gemm"].core if (c.a, c.layout, c.d) == (dtype, layout, dtype)]
-    assert {SCHEDULES[c.schedule].tma_store for c in mine} == {True, False}
+    assert {SCHEDULES[c.schedule].tma_store for c in mine} >= ({True, False} if layout == "tn" else {True})
 
 
 @pytest.mark.parametrize(("dtype", "layout"), list(product(("f16", "bf16", "tf32"), LAYOUTS)))

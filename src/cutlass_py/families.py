@@ -132,6 +132,10 @@ def _distinct(configs: Iterable[KernelConfig]) -> tuple[KernelConfig, ...]:
 Declaration = Callable[[], Iterable[KernelConfig]]
 
 
+def _none() -> Iterable[KernelConfig]:
+    return ()
+
+
 @dataclass(frozen=True, eq=False)
 class Family:
     """Kernels that share a template: who can run them, how they are compiled, and which are declared."""
@@ -148,7 +152,7 @@ class Family:
     # Which kernels there are; listed when they are first asked for.
     declare_core: Declaration = field(repr=False)
     declare_full: Declaration = field(repr=False)
-    declare_more: Declaration = field(default=lambda: (), repr=False)  # compiled on demand alone
+    declare_more: Declaration = field(default=_none, repr=False)  # compiled on demand alone
     per_file: int = 6  # kernels per translation unit: headers cost more than a kernel, and each 0.8 GB of memory
     definitions: tuple[str, ...] = ("CUTLASS_ENABLE_GDC_FOR_SM90=1",)  # programmatic dependent launch
 
@@ -321,8 +325,8 @@ def _sm90_declared() -> Iterator[KernelConfig]:
 
 def _sm90_core() -> Iterator[KernelConfig]:
     # By how much each adds over shapes of the `llm` and `square` suites, within what two cores compile in eight
-    # minutes. Best of these against best of all designs in the bf16 sweep (benchmarks/results): tn 99.5%, tt 98%, nt
-    # and nn 94%; `_MEDIUM` would bring nt and nn to 99%. f16 was not swept: by bf16's times its sets reach 91% (tn) and
+    # minutes. Best of these against best of all plain designs in the bf16 sweep (benchmarks/results): tn 99.5%, tt 98%,
+    # nt and nn 94%; `_MEDIUM` would bring nt and nn to 99%. f16 was not swept: by bf16's times its sets reach 91% (tn) and
     # 87% (tt).
     lean = {
         ("bf16", "tn"): [_LARGE, _MEDIUM, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16],
@@ -338,10 +342,11 @@ def _sm90_core() -> Iterator[KernelConfig]:
         pair = (dtype, dtype)
         for design in chosen:
             yield _sm90(pair, layout, dtype, "linear", design)
-        if dtype == "bf16":
-            yield _sm90(pair, layout, dtype, "linearc", _SQUARE)
-        yield _sm90(pair, layout, dtype, "linearc", _SM90_DIRECT[0])
-        if layout == "tn" or (dtype, layout) == ("bf16", "tt"):  # the others pack an operand for an f32 D
+        # The other layouts pack an operand where C is read, n is odd or D is f32.
+        if layout == "tn" or (dtype, layout) == ("bf16", "tt"):
+            if dtype == "bf16":
+                yield _sm90(pair, layout, dtype, "linearc", _SQUARE)
+            yield _sm90(pair, layout, dtype, "linearc", _SM90_DIRECT[0])
             yield _sm90(pair, layout, "f32", "linearc", _SM90_DIRECT[0])
     # Split-K sums f32 parts; the commonest fused epilogues; one kernel at least for whatever TMA can multiply.
     bf16, e4m3, s8, tf32 = ("bf16", "bf16"), ("e4m3", "e4m3"), ("s8", "s8"), ("tf32", "tf32")
@@ -350,7 +355,6 @@ def _sm90_core() -> Iterator[KernelConfig]:
         yield _sm90(bf16, "tn", "bf16", f"bias{f}", _SQUARE)
     yield _sm90(e4m3, "tn", "bf16", "linear", _SQUARE)
     yield _sm90(e4m3, "tn", "bf16", "linear", _SQUARE, "fast")
-    yield _sm90(e4m3, "tn", "bf16", "linear", _SKINNY32)
     yield _sm90(e4m3, "tn", "bf16", "scaled", _SQUARE)
     for pair in _FP8:
         yield _sm90(pair, "tn", "f32", "linearc", _SM90_DIRECT[0])
@@ -365,17 +369,9 @@ def _streamk_full() -> Iterator[KernelConfig]:
         yield _sm90((dtype, dtype), layout, "f32", "linear", _SM90_STREAMK[0])
 
 
-def _streamk_core() -> Iterator[KernelConfig]:
-    yield _sm90(("bf16", "bf16"), "tn", "bf16", "linear", _SM90_STREAMK[0])
-
-
 def _array_full() -> Iterator[KernelConfig]:
     for dtype, layout, design in product(_HALVES, LAYOUTS, _SM90_ARRAY):
         yield _sm90((dtype, dtype), layout, dtype, "linearc", design)
-
-
-def _array_core() -> Iterator[KernelConfig]:
-    yield _sm90(("bf16", "bf16"), "tn", "bf16", "linearc", _SM90_ARRAY[0])
 
 
 # Tile, warp tile, stages of the 2.x kernels, by accesses of `align` elements. cp.async moves 4 bytes or more: below
@@ -387,6 +383,7 @@ _SM80_HALF: Ladder = {
     2: [((128, 128, 32), (64, 64, 32), 4)],
     1: [((128, 128, 32), (64, 64, 32), 2)],
 }
+_SM80_HALF_WIDE: Ladder = {8: _SM80_HALF[8][:1], 1: _SM80_HALF[1]}  # of an f32 D, in core
 _SM80_HALF_MORE: Ladder = {
     8: [((128, 256, 32), (64, 64, 32), 3), ((256, 128, 32), (64, 64, 32), 3)],
     2: [((64, 64, 32), (32, 32, 32), 4)],
@@ -402,9 +399,12 @@ _SM80_TF32X3: Ladder = {
     1: [((128, 128, 16), (64, 32, 16), 3)],
 }
 _SM80_INT8: Ladder = {
-    16: [((128, 128, 64), (64, 64, 64), 4), ((64, 64, 64), (32, 32, 64), 6)],
-    4: [((128, 128, 64), (64, 64, 64), 4)],
+    16: [((128, 128, 64), (64, 64, 64), 4)],
     1: [((128, 128, 64), (64, 64, 64), 2)],
+}
+_SM80_INT8_MORE: Ladder = {
+    16: [((64, 64, 64), (32, 32, 64), 6)],
+    4: [((128, 128, 64), (64, 64, 64), 4)],
 }
 _SM80_STREAMK: Ladder = {8: [((128, 128, 32), (64, 64, 32), 4)]}
 _SIMT_F32: Ladder = {1: [((128, 128, 8), (32, 64, 8), 4), ((64, 64, 8), (32, 32, 8), 4)]}
@@ -431,11 +431,11 @@ def _2x(
             )  # fmt: skip
 
 
-def _sm80_common(half_ladders: Iterable[Ladder]) -> Iterator[KernelConfig]:
-    """What both built sets hold: every dtype, layout and alignment, c read where there is one."""
-    for dtype, ladder in product(_HALVES, half_ladders):
-        for d in (dtype, "f32"):
-            yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, d, ladder)
+def _sm80_common() -> Iterator[KernelConfig]:
+    """What both built sets hold: every dtype and layout, c read where there is one."""
+    for dtype in _HALVES:
+        yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, _SM80_HALF)
+        yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, "f32", _SM80_HALF_WIDE)
     yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", _SM80_TF32)
     yield from _2x("sm80_gemm", ("tf32x3", "tf32x3"), LAYOUTS, "f32", _SM80_TF32X3)
     yield from _2x("sm80_gemm", ("f64", "f64"), LAYOUTS, "f64", _SM80_F64, "f64")
@@ -451,17 +451,25 @@ def _sm80_fused(layouts: Iterable[str], activations: Iterable[str]) -> Iterator[
 
 
 def _sm80_full() -> Iterator[KernelConfig]:
-    yield from _sm80_common((_SM80_HALF, _SM80_HALF_MORE))
+    yield from _sm80_common()
+    for dtype in _HALVES:
+        yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, _SM80_HALF_MORE)
+        for ladder in (_SM80_HALF, _SM80_HALF_MORE):
+            yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, "f32", ladder)
+    for pair in _INT8:
+        yield from _2x("sm80_gemm", pair, ("tn",), "s32", _SM80_INT8_MORE, "s32")
     yield from _sm80_fused(LAYOUTS, USUAL)
     for dtype in _HALVES:
-        yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, _SM80_STREAMK, schedule="streamk")
+        for d in (dtype, "f32"):
+            yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, d, _SM80_STREAMK, schedule="streamk")
     yield from _2x("sm80_gemm", ("f16", "f16"), LAYOUTS, "f16", {8: _SM80_HALF[8]}, "f16")
 
 
 def _sm80_core() -> Iterator[KernelConfig]:
-    yield from _sm80_common((_SM80_HALF,))
+    yield from _sm80_common()
     yield from _sm80_fused(("tn",), ("relu", "gelu_tanh", "silu"))
-    yield from _2x("sm80_gemm", ("bf16", "bf16"), ("tn",), "bf16", _SM80_STREAMK, schedule="streamk")
+    for dtype, d in (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f32")):  # f32 is finished as any other result
+        yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), d, _SM80_STREAMK, schedule="streamk")
     yield from _2x("sm80_gemm", ("f16", "f16"), ("tn",), "f16", {8: _SM80_HALF[8][:1]}, "f16")
 
 
@@ -516,7 +524,7 @@ FAMILIES = {
             header="gemm/api3x.cuh",
             launcher="Gemm3x",
             cpp_arch="cutlass::arch::Sm90",
-            declare_core=_streamk_core,
+            declare_core=_none,  # the mma.sync kernels do it there
             declare_full=_streamk_full,
             definitions=(),  # CUTLASS 4.2 does not compile stream-K with overlapping launches
         ),
@@ -530,7 +538,7 @@ FAMILIES = {
             header="gemm/array3x.cuh",
             launcher="GemmArray3x",
             cpp_arch="cutlass::arch::Sm90",
-            declare_core=_array_core,
+            declare_core=_none,
             declare_full=_array_full,
             definitions=(),  # these kernels do not wait for a predecessor
         ),
