@@ -326,8 +326,8 @@ def _sm90_declared() -> Iterator[KernelConfig]:
 def _sm90_core() -> Iterator[KernelConfig]:
     # By how much each adds over shapes of the `llm` and `square` suites, within what two cores compile in eight
     # minutes. Best of these against best of all plain designs in the bf16 sweep (benchmarks/results): tn 99.5%, tt 98%,
-    # nt and nn 94%; `_MEDIUM` would bring nt and nn to 99%. f16 was not swept: by bf16's times its sets reach 91% (tn) and
-    # 87% (tt).
+    # nt and nn 94%; `_MEDIUM` would bring nt and nn to 99%. f16 was not swept: by bf16's times its sets reach 91% (tn)
+    # and 87% (tt).
     lean = {
         ("bf16", "tn"): [_LARGE, _MEDIUM, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16],
         ("bf16", "tt"): [_LARGE, _MEDIUM, _SMALL, _SKINNY64, _SKINNY16],
