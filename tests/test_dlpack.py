@@ -173,7 +173,7 @@ SAYS = [
     ({"shape": (1, 1, 4, 3), "strides": None}, ValueError, r"a is \(1, 1, 4, 3\) but b is \(4, 5\); inner"),
     ({"data": None}, ValueError, r"a is a exporters.\w+ without memory of its own"),
     ({"byte_offset": 2}, ValueError, "a starts at an address that is no multiple of its element size"),
-    ({"shape": (2**31, 4)}, ValueError, r"a is \(2147483648, 4\); extents above 2147483647 are not supported"),
+    ({"shape": (2**31, 4)}, ValueError, r"a is \(2147483648, 4\); extents above 2147482624 are not supported"),
     ({"device": (8, 0)}, ValueError, "a is on DLPack device type 8; expected a CPU or CUDA array"),
     ({"device": (2, 0)}, ValueError, "a is on cuda:0 but b is on cpu"),
     ({"device": (13, 1)}, ValueError, "a is on cuda:1 but b is on cpu"),

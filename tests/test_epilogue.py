@@ -470,19 +470,18 @@ def test_the_problem_as_selection_sees_it():
     assert (p.gate, p.layout_gate, p.align_gate) == ("f16", "x", 16)
     assert (p.aux, p.layout_aux, p.c, p.layout_c) == (None, "", None, "")
     assert (p.scale_a, p.scale_b, p.scale_out) == ("v", "x", "h")
-    assert p.device_alpha and not p.device_beta and not p.integral and not p.pointers and not p.jit
+    assert p.device_alpha and not p.device_beta and not p.plain_sum and not p.pointers and not p.jit
     assert (p.splits, p.deterministic, p.activation) == (-1, True, "silu")
     assert (p.bias_grad, p.bias_grad_axis) == ("f32", "n")
 
 
-def test_integral_problems():
+def test_plain_sums():
     a = np.ones((3, 3), np.int8)
 
-    def integral(**keywords):
-        return GemmArguments(a, a, **keywords).problem.integral
+    def plain(**keywords):
+        return GemmArguments(a, a, **keywords).problem.plain_sum
 
     c = np.ones((3, 3), np.int32)
-    assert integral() and integral(alpha=-7, c=c, beta=2.0) and integral(scale_a=3)
-    assert not integral(alpha=0.5) and not integral(c=c, beta=1.5) and not integral(scale_out=2)
-    assert not integral(alpha=2.0**31) and not integral(alpha=np.nan) and not integral(scale_b=np.ones(3, np.float32))
-    assert not integral(alpha=np.ones(1, np.float32))
+    assert plain() and plain(alpha=1, scale_a=1.0, bias=np.ones(3, np.float32)) and plain(c=c, beta=0)
+    assert not plain(alpha=2) and not plain(c=c) and not plain(scale_a=3) and not plain(scale_out=2)
+    assert not plain(alpha=np.ones(1, np.float32)) and not plain(scale_b=np.ones(3, np.float32))

@@ -7,7 +7,7 @@
 
 namespace cutlass_py {
 
-constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max() - 1023;  // CUTLASS rounds up to tiles in 32 bits
 
 [[noreturn]] void refuse(const std::string& text);        // ValueError
 [[noreturn]] void refuse_dtype(const std::string& text);  // TypeError

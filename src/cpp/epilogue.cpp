@@ -83,10 +83,6 @@ Scalar factor(const Request& r, Role role, const Scalar& number, Dtype accumulat
   return number;
 }
 
-bool is_integral(const Scalar& x) {
-  return !x.device && x.imaginary == 0 && x.value == std::rint(x.value) && std::abs(x.value) < 2147483648.0;
-}
-
 // A scale of the rows of A ('m') or the columns of B ('n'): one factor, or one for each.
 char read_scale(const Operand& x, char axis, const Extents& e, Dtype accumulator, Matrix& scale, Parts& parts,
                 int64_t Shift::* shift) {
@@ -252,7 +248,8 @@ void read_epilogue(const Request& r, const Extents& e, Call& call, Parts& parts)
   p.device_alpha = epilogue.alpha.device;
   p.device_beta = epilogue.beta.device;
   p.scale_out = epilogue.scale_out.device ? 's' : epilogue.scale_out.value != 1 ? 'h' : 0;
-  p.integral = is_integral(epilogue.alpha) && is_integral(epilogue.beta) && !p.scale_a && !p.scale_b && !p.scale_out;
+  const bool one = !epilogue.alpha.device && epilogue.alpha.value == 1;
+  p.plain_sum = one && !p.has_c() && !p.scale_a && !p.scale_b && !p.scale_out;
 }
 
 }  // namespace cutlass_py

@@ -52,7 +52,6 @@ void run_on_host(const Call& call, const Plan& plan) {
   given["activation"] = kActivations[int(e.activation)].name;
   given["parameters"] = nb::make_tuple(e.parameters[0], e.parameters[1]);
   given["accumulator"] = dtype_name(p.accumulator);
-  given["integral"] = p.integral;
   given["empty_product"] = p.empty_product;
   plan.host(given);
 }

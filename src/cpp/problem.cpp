@@ -264,7 +264,8 @@ Call canonicalise(const Request& r) {
     p.layout_d = 't';
     fold_batch(call, m, batch);
   }
-  if (m > kMostExtent || n > kMostExtent || batch > kMostExtent) refuse("extents above 2147483647 are not supported");
+  if (m > kMostExtent || n > kMostExtent || batch > kMostExtent)
+    refuse("extents above " + std::to_string(kMostExtent) + " are not supported");
   p.m = int32_t(m), p.n = int32_t(n), p.k = int32_t(extents.k), p.batch = int32_t(batch);
 
   p.layout_a = layout_of(call.a, m, p.k, call.lda);

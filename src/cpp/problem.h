@@ -83,7 +83,7 @@ struct Problem {
   char scale_a = 0, scale_b = 0;
   char scale_out = 0;  // 'h': a host factor, 's': one in device memory
   bool device_alpha = false, device_beta = false;
-  bool integral = true;        // alpha and beta are host integers: an s32 result is exact in integers
+  bool plain_sum = true;       // nothing scales the product, and no c is added: an s32 sum is stored as it is
   bool pointers = false;       // the operands are lists of matrices
   bool deterministic = false;  // only kernels that give the same bits on every run
   bool jit = false;            // a declared kernel may be compiled for it

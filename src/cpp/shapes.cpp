@@ -10,7 +10,8 @@ void check_extents(const Operand& x) {
   if (x.rank < 1) refuse(found(x) + "; expected at least 1 dimension");
   for (int i = 0; i < x.rank; ++i) {
     if (x.shape[i] < 0) refuse(found(x) + "; extents must not be negative");
-    if (x.shape[i] > kMostExtent) refuse(found(x) + "; extents above 2147483647 are not supported");
+    if (x.shape[i] > kMostExtent)
+      refuse(found(x) + "; extents above " + std::to_string(kMostExtent) + " are not supported");
   }
 }
 

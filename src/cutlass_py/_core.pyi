@@ -243,8 +243,8 @@ class Problem:
     def device_beta(self) -> bool: ...
 
     @property
-    def integral(self) -> bool:
-        """alpha and beta are integers, and nothing else scales."""
+    def plain_sum(self) -> bool:
+        """alpha is 1, nothing else scales, and no c is added."""
 
     @property
     def pointers(self) -> bool:

@@ -19,7 +19,6 @@ class _Always(TypedDict):
     activation: str
     parameters: tuple[float, float]
     accumulator: str
-    integral: bool
     empty_product: bool
 
 

@@ -254,7 +254,9 @@ def _another_is_compiled() -> None:
 
 
 def candidates(p: Problem, compiled: bool) -> dict[Interface, list[CutlassKernel]]:
-    """CUTLASS kernels worth asking about a problem on a GPU, by interface."""
+    """CUTLASS kernels worth asking about a problem, by interface: none where the operands are in host memory."""
+    if p.device_id < 0:
+        return {}
     return by_operands(compiled).get((p.operand_a or "", p.operand_b or ""), {})
 
 

@@ -18,6 +18,7 @@ from .families import FAMILIES, SCHEDULES, Family, KernelConfig
 from .gpu import Gpu
 
 _TMA = 16  # bytes: addresses, rows and batches of TMA operands are multiples of it
+_MOST_COLUMNS = 65535 // 8 * 8 * 64  # of one 2.x launch with the narrowest tile (api2x.cuh)
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,9 @@ class Interface:
             return "takes lists of matrices"
         if p.pointers and not self.pointers and (self.family.api == 3 or self.stream_k):
             return "takes no lists of matrices"
-        if p.pointers and p.n > 65535 // 8 * 8 * 64:
-            return f"lists are one launch, whose grid ends before n = {p.n}"
+        one_launch = p.pointers or (self.stream_k and self.family.api == 2)
+        if one_launch and p.n > _MOST_COLUMNS:
+            return f"is one launch, whose grid ends before n = {p.n}"
         if self.stream_k and self.family.api == 2 and p.batch > 1:
             return f"deals out the k loops of one problem; the batch is {p.batch}"
         if p.splits == -1 and not self.stream_k:
@@ -152,8 +154,8 @@ class Interface:
             return "does not store aux" if p.aux else "stores aux, for which there is no array"
         if p.bias and (error := self._bias_detour(p)):
             return error
-        if self.d == "s32" and not p.integral:
-            return "computes its epilogue in integers; alpha and beta are none"
+        if self.d == "s32" and not (p.plain_sum and not p.bias):
+            return "stores sums in s32 as they are; what is applied to them would wrap around"
         return None
 
     def _bias_detour(self, p: Problem) -> str | None:

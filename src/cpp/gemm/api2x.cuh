@@ -136,12 +136,9 @@ struct Gemm2x {
 
   // Thread blocks that a multiprocessor holds at once: stream-K spreads its work over all of them.
   static int occupancy() {
-    static const int blocks = [] {
-      int count = 1;
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, function(), Kernel::kThreadCount, smem_bytes);
-      return count;
-    }();
-    return blocks;
+    int blocks = 0;
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function(), Kernel::kThreadCount, smem_bytes);
+    return blocks > 0 ? blocks : 1;
   }
 
   static typename Kernel::Params params_of(const CutlassPyGemm& g) {
@@ -183,7 +180,7 @@ struct Gemm2x {
 
     constexpr int32_t most_batches = 65535;
     constexpr int32_t most_columns = 65535 / 8 * 8 * Kernel::Mma::Shape::kN;
-    for (int32_t batch = 0; batch < g->batch; batch += most_batches) {
+    for (int64_t batch = 0; batch < g->batch; batch += most_batches) {
       for (int64_t column = 0; column < g->n; column += most_columns) {
         CutlassPyGemm part = *g;
         part.batch = g->batch - batch < most_batches ? g->batch - batch : most_batches;

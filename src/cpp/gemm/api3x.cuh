@@ -156,6 +156,16 @@ const CutlassPyArray* source_of(const CutlassPyGemm& g) {
   }
 }
 
+// fp8: sums stay in the tensor cores for this many MMAs before they are added up in f32. CUTLASS counts to it in steps
+// of a tile's MMAs (32 deep) and looks for equality, so that a longer tile needs a longer interval.
+template <class Config, class Arguments>
+auto promote(Arguments& mainloop, int) -> decltype(void(mainloop.mma_promotion_interval)) {
+  constexpr int mmas = int(cute::size<2>(typename Config::Tile{})) / 32;
+  mainloop.mma_promotion_interval = mmas > 4 ? mmas : 4;
+}
+template <class Config, class Arguments>
+void promote(Arguments&, long) {}  // not a mainloop that promotes
+
 template <class Config>
 struct Gemm3x {
   using X = Types3x<Config>;
@@ -175,6 +185,7 @@ struct Gemm3x {
     args.mainloop.ptr_B = static_cast<const typename X::B*>(swap ? g.a : g.b);
     args.mainloop.dA = stride_of<typename Kernel::StrideA>(swap ? g.ldb : g.lda, swap ? g.batch_b : g.batch_a);
     args.mainloop.dB = stride_of<typename Kernel::StrideB>(swap ? g.lda : g.ldb, swap ? g.batch_a : g.batch_b);
+    promote<Config>(args.mainloop, 0);
     // A TMA descriptor is encoded for C even where it is not read, and wants a valid address.
     const CutlassPyArray* source = source_of<X>(g);
     args.epilogue.ptr_C = static_cast<decltype(args.epilogue.ptr_C)>(source ? source->data : g.d);

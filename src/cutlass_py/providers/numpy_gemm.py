@@ -55,22 +55,19 @@ def _arithmetic(call: HostCall) -> Any:
 
 
 def _linear(call: HostCall, wide: Any) -> Any:
-    """alpha * scale_a * scale_b * (A @ B) + beta * C + bias. Integers stay integers where nothing else enters."""
-    addends = [call[name][1] for name in ("c", "bias") if name in call]
-    exact = call["accumulator"] == "s32" and call["integral"] and set(addends) <= {"s8", "u8", "s32"}
-    dtype = np.dtype("int64") if exact else wide
+    """alpha * scale_a * scale_b * (A @ B) + beta * C + bias."""
     if call["empty_product"]:  # A and B are not read: their NaN must not leak
-        z = np.zeros(call["d"][2], dtype)
+        z = np.zeros(call["d"][2], wide)
     else:
-        z = _scaled(_product(call).astype(dtype, copy=False), call["alpha"])
+        z = _scaled(_product(call).astype(wide, copy=False), call["alpha"])
         for name in ("scale_a", "scale_b"):
             if name in call:
-                z = z * _read(call[name], dtype)
+                z = z * _read(call[name], wide)
     if "c" in call and _number(call["beta"]) != 0:
-        z = z + _scaled(_read(call["c"], dtype), call["beta"])
+        z = z + _scaled(_read(call["c"], wide), call["beta"])
     if "bias" in call:
-        z = z + _read(call["bias"], dtype)
-    return z.astype(wide, copy=False)
+        z = z + _read(call["bias"], wide)
+    return z
 
 
 def _product(call: HostCall) -> Any:
