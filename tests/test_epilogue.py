@@ -470,7 +470,7 @@ def test_the_problem_as_selection_sees_it():
     assert (p.gate, p.layout_gate, p.align_gate) == ("f16", "x", 16)
     assert (p.aux, p.layout_aux, p.c, p.layout_c) == (None, "", None, "")
     assert (p.scale_a, p.scale_b, p.scale_out) == ("v", "x", "h")
-    assert p.device_alpha and not p.device_beta and not p.plain_sum and not p.pointers and not p.jit
+    assert p.device_alpha and not p.device_beta and p.plain_sum and not p.pointers and not p.jit
     assert (p.splits, p.deterministic, p.activation) == (-1, True, "silu")
     assert (p.bias_grad, p.bias_grad_axis) == ("f32", "n")
 

@@ -48,6 +48,11 @@ def compute_of(kernel: CutlassKernel) -> str:
     return next(name for name, x in rows if (x.operand, x.accumulator) == (c.a, c.accumulator))
 
 
+def adds(kernel: CutlassKernel) -> bool:
+    """Whether it reads a C. Sums in s32 are stored as they are: anything else would wrap around."""
+    return kernel.interface.epilogue.source and kernel.config.d != "s32"
+
+
 def edge_shapes(kernel: CutlassKernel) -> list[tuple[int, int, int, int]]:
     """(batch, m, n, k): tile - 2 .. tile + 2, one, several tiles; rounded to what the kernel's vectors need."""
     c, schedule = kernel.config, SCHEDULES[kernel.config.schedule]
@@ -110,8 +115,8 @@ def epilogue_of(kernel: CutlassKernel, shape: tuple[int, ...], exact: bool = Tru
     """Every operand that the kernel's epilogue has."""
     c, e = kernel.config, kernel.interface.epilogue
     m, n = shape[-2:]
-    keywords: dict[str, Any] = {"kernel": kernel, "compute": compute_of(kernel), "alpha": 2}
-    if e.source:
+    keywords: dict[str, Any] = {"kernel": kernel, "compute": compute_of(kernel), "alpha": 1 if c.d == "s32" else 2}
+    if adds(kernel):
         keywords |= {"c": gpu.filled(values(shape, c.d, exact)), "beta": -3}
     if e.bias:
         keywords["bias"] = values((n,) if e.bias == "n" else (m, 1), c.bias, exact)
@@ -171,7 +176,7 @@ def test_edges(kernel):
     for batch, m, n, k in edge_shapes(kernel):
         a, b = operands(kernel, batch, m, n, k)
         lean = {"kernel": kernel, "compute": compute_of(kernel)}
-        if kernel.interface.epilogue.source:
+        if adds(kernel):
             check(kernel, a, b, Epilogue({**lean, **unavoidable(kernel)}, None), exact=True)  # C is not read
             if kernel.config.api == 2:  # a bias along n is a C of equal rows
                 keywords = {**lean, **unavoidable(kernel), "bias": gpu.integers((n,), kernel.config.bias)}
@@ -222,22 +227,30 @@ def test_lists(kernel):
         outs = [gpu.guarded((m, n), c.d, pad=-n % unit + unit) for _ in pairs]
         addends = [gpu.filled(gpu.integers((m, n), c.d), pad=-n % unit + unit) for _ in pairs]
         order = (0, 2, 1)
-        lists = {
-            "a": [pairs[i][0] for i in order],
-            "b": [pairs[i][1] for i in order],
-            "out": [outs[i].view for i in order],
-            "c": [addends[i] for i in order],
-        }
+        a, b = [pairs[i][0] for i in order], [pairs[i][1] for i in order]
         keywords = {"kernel": kernel, "compute": compute_of(kernel)} | unavoidable(kernel)
-        cutlass_py.gemm(lists["a"], lists["b"], out=lists["out"], c=lists["c"], alpha=2, beta=-1, **keywords)
-        for i in range(3):
-            result = gpu.epilogue(
-                gpu.expected(lists["a"][i], lists["b"][i]), c=lists["c"][i], alpha=2, beta=-1, **keywords
-            )
+        factors = {"alpha": 2, "beta": -1} if adds(kernel) else {}
+        added = {"c": [addends[i] for i in order]} if adds(kernel) else {}
+        cutlass_py.gemm(a, b, out=[outs[i].view for i in order], **added, **factors, **keywords)
+        for i, j in enumerate(order):
+            one = {"c": addends[j]} if adds(kernel) else {}
+            result = gpu.epilogue(gpu.expected(a[i], b[i]), **one, **factors, **keywords)
             name = kernel.interface.epilogue.activation
             error = gpu.epilogue_error(name, result, result.z, 0.0, fast=DTYPES[c.d].bits <= 16)
-            gpu.assert_near(lists["out"][i], result.d, error)
-            outs[i].check()
+            gpu.assert_near(outs[j].view, result.d, error)
+            outs[j].check()
+
+
+@every_kernel([k for k in KERNELS if k.config.a in ("e4m3", "e5m2") and k.config.accumulator == "f32"])
+def test_fp8_sums_are_promoted(kernel):
+    """Sums of one sign: those of the tensor cores alone, of about 14 bits, would fall behind."""
+    m, n, k = 64, 64, 1 << 14
+    a, b = (torch.rand(shape, device=gpu.DEVICE) + 0.5 for shape in ((m, k), (n, k)))
+    a, b = a.to(gpu.DTYPES[kernel.config.a]), b.to(gpu.DTYPES[kernel.config.b]).mT
+    d = cutlass_py.gemm(a, b, kernel=kernel, out_dtype=kernel.config.d, alpha=2.0**-8)
+    wanted = gpu.expected(a, b) / 2**8
+    rounding = {"bf16": 2**-9, "f16": 2**-11, "f32": 0, "e4m3": 2**-4, "e5m2": 2**-3}[kernel.config.d]
+    assert ((gpu.wide(d) - wanted).abs() / wanted).max() <= rounding + 2**-11
 
 
 @every_kernel(KERNELS[::7])

@@ -50,7 +50,7 @@ def test_the_product():
         ({"c": "f32", "beta": "one"}, {"device_beta": True}),
         ({"scale_a": "vector", "scale_b": "one"}, {"scale_a": "v", "scale_b": "s"}),
         ({"scale_a": "one", "scale_b": "vector"}, {"scale_a": "s", "scale_b": "v"}),
-        ({"scale_a": 0.5}, {"scale_a": "", "plain_sum": False}),
+        ({"scale_a": 0.5}, {"scale_a": ""}),
         ({"scale_out": 0.5}, {"scale_out": "h"}),
         ({"scale_out": "one"}, {"scale_out": "s"}),
         ({"a": "f64", "alpha": "one"}, {"device_alpha": True}),

@@ -172,7 +172,7 @@ void bind_problem(nb::module_& m) {
       .def_prop_ro("scale_out", &mark<&Problem::scale_out>, "'h': a number, 's': one factor in memory.")
       .def_ro("device_alpha", &Problem::device_alpha)
       .def_ro("device_beta", &Problem::device_beta)
-      .def_ro("plain_sum", &Problem::plain_sum, "alpha is 1, nothing else scales, and no c is added.")
+      .def_ro("plain_sum", &Problem::plain_sum, "Of integers: alpha is 1, nothing else scales, and no c is added.")
       .def_ro("pointers", &Problem::pointers, "The operands are lists of matrices that do not lie evenly.")
       .def_ro("deterministic", &Problem::deterministic)
       .def_ro("jit", &Problem::jit, "A declared kernel may be compiled for it.")

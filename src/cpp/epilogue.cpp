@@ -249,7 +249,8 @@ void read_epilogue(const Request& r, const Extents& e, Call& call, Parts& parts)
   p.device_beta = epilogue.beta.device;
   p.scale_out = epilogue.scale_out.device ? 's' : epilogue.scale_out.value != 1 ? 'h' : 0;
   const bool one = !epilogue.alpha.device && epilogue.alpha.value == 1;
-  p.plain_sum = one && !p.has_c() && !p.scale_a && !p.scale_b && !p.scale_out;
+  const bool plain = one && !p.has_c() && !p.scale_a && !p.scale_b && !p.scale_out;
+  p.plain_sum = plain || p.accumulator != Dtype::s32;
 }
 
 }  // namespace cutlass_py

@@ -83,7 +83,7 @@ struct Problem {
   char scale_a = 0, scale_b = 0;
   char scale_out = 0;  // 'h': a host factor, 's': one in device memory
   bool device_alpha = false, device_beta = false;
-  bool plain_sum = true;       // nothing scales the product, and no c is added: an s32 sum is stored as it is
+  bool plain_sum = true;       // of integers: nothing scales the product, and no c is added
   bool pointers = false;       // the operands are lists of matrices
   bool deterministic = false;  // only kernels that give the same bits on every run
   bool jit = false;            // a declared kernel may be compiled for it

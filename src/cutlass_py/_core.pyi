@@ -244,7 +244,7 @@ class Problem:
 
     @property
     def plain_sum(self) -> bool:
-        """alpha is 1, nothing else scales, and no c is added."""
+        """Of integers: alpha is 1, nothing else scales, and no c is added."""
 
     @property
     def pointers(self) -> bool:

@@ -213,11 +213,17 @@ _SM90_TMA: list[Design] = [
     ((64, 32, 128), (1, 1, 1), "pingpongswap"),
     ((64, 16, 128), (1, 1, 1), "pingpongswap"),
 ]
+# A promoted fp8 sum takes every accumulator twice: what is above 64 of them a thread spills.
+_SM90_PROMOTED: list[Design] = [
+    ((128, 128, 64), (2, 1, 1), "coop"),
+    *(design for design in _SM90_TMA if design[0][0] * design[0][1] <= 64 * 128),
+]
 # Stores D element by element: any D alignment. Also the kernel under a composed epilogue, hence the f32 D.
 _SM90_DIRECT: list[Design] = [
     ((128, 128, 64), (1, 1, 1), "pingpongdirect"),
     ((128, 256, 64), (2, 1, 1), "coopdirect"),
 ]
+_SM90_PROMOTED_DIRECT: Design = ((128, 128, 64), (1, 1, 1), "coopdirect")
 _SM90_STREAMK: list[Design] = [((128, 128, 64), (2, 1, 1), "coopstreamk"), ((128, 256, 64), (2, 1, 1), "coopstreamk")]
 _SM90_ARRAY: list[Design] = [((128, 128, 64), (1, 1, 1), "cooparray")]
 
@@ -228,6 +234,7 @@ _MEDIUM = _named["64x256x64_2x1x1_pingpong"]
 _SQUARE = _named["128x128x64_2x1x1_pingpong"]
 _SMALL = _named["64x128x64_1x1x1_pingpong"]
 _SKINNY64, _SKINNY32, _SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n in (64, 32, 16))
+_PROMOTED = _SM90_PROMOTED[0]
 _HALVES = ("bf16", "f16")
 # Operands of one byte, and tf32, are read along k alone: layout tn. The others are transposed in packing.
 _FP8: tuple[Pair, ...] = tuple((a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2"))
@@ -265,14 +272,15 @@ def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
 def _sm90_bytes() -> Iterator[KernelConfig]:
     """The full set of 8-bit operands and of tf32."""
     for pair in _FP8:
-        for design in (_LARGE_2X1, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16):
+        for design in _SM90_PROMOTED:
             yield _sm90(pair, "tn", "bf16", "linear", design)
+        for design in (_LARGE_2X1, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16):
             yield _sm90(pair, "tn", "bf16", "linear", design, "fast")
-        for design in (_SQUARE, _SMALL):
+        for design in (_PROMOTED, _SMALL):
             yield _sm90(pair, "tn", "bf16", "scaled", design)
-        yield _sm90(pair, "tn", "f32", "linearc", _SM90_DIRECT[0])
+        yield _sm90(pair, "tn", "f32", "linearc", _SM90_PROMOTED_DIRECT)
     for d in ("f16", "f32", "e4m3"):
-        yield _sm90(("e4m3", "e4m3"), "tn", d, "scaled", _SQUARE)
+        yield _sm90(("e4m3", "e4m3"), "tn", d, "scaled", _PROMOTED)
     for pair in _INT8:
         for design in (_SQUARE, _SMALL, _SKINNY32):
             yield _sm90(pair, "tn", "s32", "linear", design, "s32")
@@ -307,11 +315,12 @@ def _sm90_declared() -> Iterator[KernelConfig]:
             if epilogue.bias and not epilogue.aux and not epilogue.scaled:
                 yield _sm90(pair, layout, "f32", epilogue.name, _SQUARE)
     scaled = [e.name for e in EPILOGUES.values() if e.scaled]
-    for pair, d, design in product(_FP8, ("bf16", "f16", "f32", "e4m3", "e5m2"), narrow):
-        for accumulator, name in product(("f32", "fast"), ("linear", "scaled")):
-            yield _sm90(pair, "tn", d, name, design, accumulator)
+    for pair, d in product(_FP8, ("bf16", "f16", "f32", "e4m3", "e5m2")):
+        for accumulator, designs in (("f32", _SM90_PROMOTED), ("fast", narrow)):
+            for design, name in product(designs, ("linear", "scaled")):
+                yield _sm90(pair, "tn", d, name, design, accumulator)
         for name in scaled:
-            yield _sm90(pair, "tn", d, name, _SQUARE)
+            yield _sm90(pair, "tn", d, name, _PROMOTED)
     for pair, d, design in product(_INT8, ("bf16", "f16", "f32", "s8"), narrow):
         yield _sm90(pair, "tn", d, "scaled", design, "s32")
     for pair, design in product(_INT8, narrow):
@@ -353,11 +362,11 @@ def _sm90_core() -> Iterator[KernelConfig]:
     yield _sm90(bf16, "tn", "f32", "linear", _SMALL)
     for f in ("", "_gelu_tanh", "_silu", "_relu"):
         yield _sm90(bf16, "tn", "bf16", f"bias{f}", _SQUARE)
-    yield _sm90(e4m3, "tn", "bf16", "linear", _SQUARE)
+    yield _sm90(e4m3, "tn", "bf16", "linear", _PROMOTED)
     yield _sm90(e4m3, "tn", "bf16", "linear", _SQUARE, "fast")
-    yield _sm90(e4m3, "tn", "bf16", "scaled", _SQUARE)
+    yield _sm90(e4m3, "tn", "bf16", "scaled", _PROMOTED)
     for pair in _FP8:
-        yield _sm90(pair, "tn", "f32", "linearc", _SM90_DIRECT[0])
+        yield _sm90(pair, "tn", "f32", "linearc", _SM90_PROMOTED_DIRECT)
     yield _sm90(s8, "tn", "s32", "linear", _SQUARE, "s32")
     yield _sm90(tf32, "tn", "f32", "linear", _SQUARE)
 

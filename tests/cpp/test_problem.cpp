@@ -574,8 +574,7 @@ void test_epilogue() {
   request.operands[int(Role::a)] = &a, request.operands[int(Role::b)] = &b, request.operands[int(Role::bias)] = &bias;
   request.operands[int(Role::scale_a)] = &scale;
   Call call = canonicalise(request);
-  CHECK(call.problem.bias_axis == 'n' && call.problem.scale_a == 'v' && !call.problem.scale_b &&
-        !call.problem.plain_sum);
+  CHECK(call.problem.bias_axis == 'n' && call.problem.scale_a == 'v' && !call.problem.scale_b);
   CHECK(call.epilogue.bias.row == 0 && call.epilogue.bias.col == 1 && call.problem.align_bias == 4);
   request.operands[int(Role::out)] = &out;
   call = canonicalise(request);  // transposed: everything changes sides
@@ -584,11 +583,11 @@ void test_epilogue() {
   request = {};
   request.operands[int(Role::a)] = &a, request.operands[int(Role::b)] = &b, request.operands[int(Role::alpha)] = &one;
   call = canonicalise(request);
-  CHECK(call.problem.device_alpha && call.epilogue.alpha.device == one.data && !call.problem.plain_sum);
+  CHECK(call.problem.device_alpha && call.epilogue.alpha.device == one.data);
   request.operands[int(Role::alpha)] = nullptr;
   request.scale_a = 0.5, request.scale_out.value = 3;
   call = canonicalise(request);
-  CHECK(call.epilogue.alpha.value == 0.5 && call.problem.scale_out == 'h' && !call.problem.plain_sum);
+  CHECK(call.epilogue.alpha.value == 0.5 && call.problem.scale_out == 'h');
   request.scale_a = 1, request.scale_out.value = 1;
   CHECK(canonicalise(request).problem.plain_sum && !canonicalise(request).problem.scale_out);
   request.scale_a = 0;
