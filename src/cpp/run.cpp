@@ -115,94 +115,125 @@ void run_parts(const Plan& plan, CutlassPyGemm g, const Parts& parts, int64_t pa
   for (; part < parts.count; ++part) launch(part, 0);
 }
 
-void run_one(const Call& call, const Plan& plan, Stream stream) {
+// What every launch of a plan has in common.
+CutlassPyGemm launch_of(const Call& call, const Plan& plan, Stream stream) {
   const Problem& p = call.problem;
-  const CutlassPyElementwise& elementwise = *builtin_library()->elementwise;
-  Scratch scratch(p.device.id, stream);
-  const bool composed = plan.scratch != Dtype::none || !plan.kernel;
-  const CutlassPyEpilogue epilogue = epilogue_of(call.epilogue);
-
   CutlassPyGemm g{};
   g.m = p.m, g.n = p.n, g.k = p.k, g.batch = p.batch;
-  g.epilogue = composed ? no_epilogue() : epilogue;
-  g.device = p.device.id;
-  g.sm_count = plan.sm_count;
-  g.raster = plan.raster;
-  g.swizzle = plan.swizzle;
-  g.overlap = plan.overlap && !device::capturing(stream);
-  g.stream = stream;
-  g.a = call.a.data, g.lda = call.lda, g.batch_a = call.a.batch;
-  g.b = call.b.data, g.ldb = call.ldb, g.batch_b = call.b.batch;
-  g.d = call.d.data, g.ldd = call.ldd, g.batch_d = call.d.batch;
-
-  std::optional<Packing> pack_a, pack_b;
-  if (plan.pack_a) pack_a.emplace(call.a, plan.pack_a, p.m, p.k, p.batch, scratch);
-  if (plan.pack_b) pack_b.emplace(call.b, plan.pack_b, p.k, p.n, p.batch, scratch);
-  const Parts parts(p, plan.splits);
-  Matrix product{nullptr, plan.scratch, 0, 1, 0};
-  size_t product_offset = 0, compose_offset = 0;
-  int64_t part_stride = 0;
-  if (plan.kernel && composed) {
-    product.row = round_up(p.n, 16 / dtype_size(plan.scratch));
-    product.batch = product.row * p.m;
-    part_stride = product.batch * p.batch;
-    product_offset = scratch.reserve(size_t(part_stride * parts.count * dtype_size(plan.scratch)));
-  }
-  size_t compose_workspace = composed ? elementwise.compose_workspace(&epilogue, p.batch, p.m, p.n) : 0;
-  if (compose_workspace) compose_offset = scratch.reserve(compose_workspace);
-  const size_t workspace = plan.kernel ? plan.kernel->workspace_size(&g) : 0;
-  const size_t workspace_offset = scratch.reserve(workspace);
-  scratch.allocate();
-
-  if (pack_a) {
-    pack_a->run(plan, call.a, p.m, p.k, p.batch, scratch, stream);
-    g.a = pack_a->packed.data, g.lda = pack_a->ld, g.batch_a = pack_a->packed.batch;
-  }
-  if (pack_b) {
-    pack_b->run(plan, call.b, p.k, p.n, p.batch, scratch, stream);
-    g.b = pack_b->packed.data, g.ldb = pack_b->ld, g.batch_b = pack_b->packed.batch;
-  }
-  if (workspace) g.workspace = scratch.at(workspace_offset);
-  if (plan.kernel && composed) {
-    product.data = scratch.at(product_offset);
-    g.d = product.data, g.ldd = product.row, g.batch_d = product.batch;
-    const bool row_major_a = (plan.pack_a ? plan.pack_a : p.layout_a) == 't';
-    const bool row_major_b = (plan.pack_b ? plan.pack_b : p.layout_b) == 't';
-    run_parts(plan, g, parts, part_stride, row_major_a, row_major_b, dtype_size(p.a), dtype_size(p.b),
-              dtype_size(plan.scratch));
-  } else if (plan.kernel) {
-    check(plan.kernel->run(&g), plan, "the launch");
-  }
-  if (composed) {
-    if (!plan.kernel) product.dtype = p.accumulator;
-    const CutlassPyArray acc = array_of(product), d = array_of(call.d);
-    void* memory = compose_workspace ? scratch.at(compose_offset) : nullptr;
-    check(
-        elementwise.compose(&acc, int32_t(parts.count), part_stride, &epilogue, &d, p.batch, p.m, p.n, memory, stream),
-        plan, "the composed epilogue");
-  }
-}
-
-// A list of matrices in one launch: the addresses travel to the device in the launch of a small kernel.
-void run_list(const Call& call, const Plan& plan, Stream stream) {
-  const Problem& p = call.problem;
-  Scratch scratch(p.device.id, stream);
-  CutlassPyGemm g{};
-  g.m = p.m, g.n = p.n, g.k = p.k, g.batch = p.batch;
-  g.pointers = 1;
-  g.epilogue = epilogue_of(call.epilogue);
   g.device = p.device.id;
   g.sm_count = plan.sm_count;
   g.raster = plan.raster;
   g.swizzle = plan.swizzle;
   g.stream = stream;
   g.lda = call.lda, g.ldb = call.ldb, g.ldd = call.ldd;
+  return g;
+}
+
+// One problem by its plan. Scratch is laid out and allocated at once; then everything is queued: packing, the kernel,
+// the composed epilogue.
+class Run {
+ public:
+  Run(const Call& call, const Plan& plan, Stream stream)
+      : call_(call),
+        p_(call.problem),
+        plan_(plan),
+        stream_(stream),
+        scratch_(p_.device.id, stream),
+        composed_(plan.scratch != Dtype::none || !plan.kernel),
+        epilogue_(epilogue_of(call.epilogue)),
+        parts_(p_, plan.splits),
+        g_(launch_of(call, plan, stream)) {
+    g_.epilogue = composed_ ? no_epilogue() : epilogue_;
+    g_.overlap = plan.overlap && !device::capturing(stream);
+    g_.a = call.a.data, g_.batch_a = call.a.batch;
+    g_.b = call.b.data, g_.batch_b = call.b.batch;
+    g_.d = call.d.data, g_.batch_d = call.d.batch;
+  }
+
+  void operator()() {
+    reserve();
+    scratch_.allocate();
+    pack();
+    if (plan_.kernel) multiply();
+    if (composed_) finish();
+  }
+
+ private:
+  void reserve() {
+    if (plan_.pack_a) pack_a_.emplace(call_.a, plan_.pack_a, p_.m, p_.k, p_.batch, scratch_);
+    if (plan_.pack_b) pack_b_.emplace(call_.b, plan_.pack_b, p_.k, p_.n, p_.batch, scratch_);
+    product_.dtype = p_.accumulator;
+    if (plan_.kernel && composed_) {
+      const int64_t size = dtype_size(plan_.scratch);
+      product_.dtype = plan_.scratch;
+      product_.row = round_up(p_.n, 16 / size);
+      product_.batch = product_.row * p_.m;
+      part_stride_ = product_.batch * p_.batch;
+      product_offset_ = scratch_.reserve(size_t(part_stride_ * parts_.count * size));
+    }
+    if (composed_) {
+      finish_offset_ = scratch_.reserve(elementwise_.compose_workspace(&epilogue_, p_.batch, p_.m, p_.n));
+    }
+    if (plan_.kernel) workspace_offset_ = scratch_.reserve(plan_.kernel->workspace_size(&g_));
+  }
+
+  void pack() {
+    if (pack_a_) {
+      pack_a_->run(plan_, call_.a, p_.m, p_.k, p_.batch, scratch_, stream_);
+      g_.a = pack_a_->packed.data, g_.lda = pack_a_->ld, g_.batch_a = pack_a_->packed.batch;
+    }
+    if (pack_b_) {
+      pack_b_->run(plan_, call_.b, p_.k, p_.n, p_.batch, scratch_, stream_);
+      g_.b = pack_b_->packed.data, g_.ldb = pack_b_->ld, g_.batch_b = pack_b_->packed.batch;
+    }
+  }
+
+  void multiply() {
+    g_.workspace = scratch_.at(workspace_offset_);
+    if (!composed_) return check(plan_.kernel->run(&g_), plan_, "the launch");
+    product_.data = scratch_.at(product_offset_);
+    g_.d = product_.data, g_.ldd = product_.row, g_.batch_d = product_.batch;
+    const bool row_major_a = (plan_.pack_a ? plan_.pack_a : p_.layout_a) == 't';
+    const bool row_major_b = (plan_.pack_b ? plan_.pack_b : p_.layout_b) == 't';
+    run_parts(plan_, g_, parts_, part_stride_, row_major_a, row_major_b, dtype_size(p_.a), dtype_size(p_.b),
+              dtype_size(plan_.scratch));
+  }
+
+  void finish() {
+    const CutlassPyArray product = array_of(product_), d = array_of(call_.d);
+    check(elementwise_.compose(&product, int32_t(parts_.count), part_stride_, &epilogue_, &d, p_.batch, p_.m, p_.n,
+                               scratch_.at(finish_offset_), stream_),
+          plan_, "the composed epilogue");
+  }
+
+  const Call& call_;
+  const Problem& p_;
+  const Plan& plan_;
+  const Stream stream_;
+  const CutlassPyElementwise& elementwise_ = *builtin_library()->elementwise;
+  Scratch scratch_;
+  const bool composed_;
+  const CutlassPyEpilogue epilogue_;
+  const Parts parts_;
+  CutlassPyGemm g_;
+  std::optional<Packing> pack_a_, pack_b_;
+  Matrix product_{nullptr, Dtype::none, 0, 1, 0};  // in scratch; without a kernel it has a dtype and nothing else
+  int64_t part_stride_ = 0;
+  size_t product_offset_ = 0, finish_offset_ = 0, workspace_offset_ = 0;
+};
+
+// A list of matrices in one launch: the addresses travel to the device in the launch of a small kernel.
+void run_list(const Call& call, const Plan& plan, Stream stream) {
+  const Problem& p = call.problem;
+  Scratch scratch(p.device.id, stream);
+  CutlassPyGemm g = launch_of(call, plan, stream);
+  g.pointers = 1;
+  g.epilogue = epilogue_of(call.epilogue);
 
   const std::vector<void*>* lists[] = {&call.pointers_a, &call.pointers_b, &call.pointers_d, &call.pointers_c};
   size_t offsets[4] = {};
   for (int i = 0; i < 4; ++i) offsets[i] = scratch.reserve(lists[i]->size() * sizeof(void*));
-  const size_t workspace = plan.kernel->workspace_size(&g);
-  const size_t workspace_offset = scratch.reserve(workspace);
+  const size_t workspace_offset = scratch.reserve(plan.kernel->workspace_size(&g));
   scratch.allocate();
   for (int i = 0; i < 4; ++i) {
     if (lists[i]->empty()) continue;
@@ -212,7 +243,7 @@ void run_list(const Call& call, const Plan& plan, Stream stream) {
   }
   g.a = scratch.at(offsets[0]), g.b = scratch.at(offsets[1]), g.d = scratch.at(offsets[2]);
   if (!call.pointers_c.empty()) g.epilogue.c.data = scratch.at(offsets[3]);
-  if (workspace) g.workspace = scratch.at(workspace_offset);
+  g.workspace = scratch.at(workspace_offset);
   check(plan.kernel->run(&g), plan, "the launch");
 }
 
@@ -225,7 +256,7 @@ void run_each(const Call& call, Stream stream) {
   for (size_t i = 0; i < call.pointers_d.size(); ++i) {
     one.a.data = call.pointers_a[i], one.b.data = call.pointers_b[i], one.d.data = call.pointers_d[i];
     if (!call.pointers_c.empty()) one.epilogue.c.data = call.pointers_c[i];
-    run_one(one, plan, stream);
+    Run(one, plan, stream)();
   }
 }
 
@@ -233,7 +264,7 @@ void run_each(const Call& call, Stream stream) {
 
 void run_on_device(const Call& call, const Plan& plan, Stream stream) {
   if (!call.problem.pointers) {
-    run_one(call, plan, stream);
+    Run(call, plan, stream)();
   } else if (plan.each) {
     run_each(call, stream);
   } else {
