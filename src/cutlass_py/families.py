@@ -388,21 +388,21 @@ def _array_full() -> Iterator[KernelConfig]:
 Ladder = dict[int, list[tuple[Tile, Tile, int]]]
 _SM80_HALF: Ladder = {
     8: [((128, 128, 32), (64, 64, 32), 4), ((64, 64, 32), (32, 32, 32), 6)],
-    4: [((128, 128, 32), (64, 64, 32), 4)],
     2: [((128, 128, 32), (64, 64, 32), 4)],
     1: [((128, 128, 32), (64, 64, 32), 2)],
 }
 _SM80_HALF_WIDE: Ladder = {8: _SM80_HALF[8][:1], 1: _SM80_HALF[1]}  # of an f32 D, in core
 _SM80_HALF_MORE: Ladder = {
     8: [((128, 256, 32), (64, 64, 32), 3), ((256, 128, 32), (64, 64, 32), 3)],
+    4: [((128, 128, 32), (64, 64, 32), 4)],
     2: [((64, 64, 32), (32, 32, 32), 4)],
     1: [((64, 64, 32), (32, 32, 32), 2)],
 }
 _SM80_TF32: Ladder = {
     4: [((128, 128, 16), (64, 64, 16), 4)],
-    2: [((128, 128, 16), (64, 64, 16), 4)],
     1: [((128, 128, 16), (64, 64, 16), 4)],
 }
+_SM80_TF32_MORE: Ladder = {2: [((128, 128, 16), (64, 64, 16), 4)]}
 _SM80_TF32X3: Ladder = {
     4: [((128, 128, 16), (64, 32, 16), 3)],
     1: [((128, 128, 16), (64, 32, 16), 3)],
@@ -444,7 +444,7 @@ def _sm80_common() -> Iterator[KernelConfig]:
     """What both built sets hold: every dtype and layout, c read where there is one."""
     for dtype in _HALVES:
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, _SM80_HALF)
-        yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, "f32", _SM80_HALF_WIDE)
+        yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), "f32", _SM80_HALF_WIDE)
     yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", _SM80_TF32)
     yield from _2x("sm80_gemm", ("tf32x3", "tf32x3"), LAYOUTS, "f32", _SM80_TF32X3)
     yield from _2x("sm80_gemm", ("f64", "f64"), LAYOUTS, "f64", _SM80_F64, "f64")
@@ -465,6 +465,7 @@ def _sm80_full() -> Iterator[KernelConfig]:
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, _SM80_HALF_MORE)
         for ladder in (_SM80_HALF, _SM80_HALF_MORE):
             yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, "f32", ladder)
+    yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", _SM80_TF32_MORE)
     for pair in _INT8:
         yield from _2x("sm80_gemm", pair, ("tn",), "s32", _SM80_INT8_MORE, "s32")
     yield from _sm80_fused(LAYOUTS, USUAL)
