@@ -340,12 +340,12 @@ def _sm90_core() -> Iterator[KernelConfig]:
     lean = {
         ("bf16", "tn"): [_LARGE, _MEDIUM, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16],
         ("bf16", "tt"): [_LARGE, _MEDIUM, _SMALL, _SKINNY64, _SKINNY16],
-        ("bf16", "nt"): [_LARGE, _SMALL, _SKINNY64, _SKINNY16],
-        ("bf16", "nn"): [_LARGE, _SMALL, _SKINNY64, _SKINNY16],
+        ("bf16", "nt"): [_LARGE, _SMALL, _SKINNY16],
+        ("bf16", "nn"): [_LARGE, _SMALL, _SKINNY16],
         ("f16", "tn"): [_LARGE, _SMALL, _SKINNY16],
         ("f16", "tt"): [_LARGE, _SMALL],
-        ("f16", "nt"): [_LARGE, _SMALL],
-        ("f16", "nn"): [_LARGE, _SMALL],
+        ("f16", "nt"): [_LARGE],
+        ("f16", "nn"): [_LARGE],
     }
     for (dtype, layout), chosen in lean.items():
         pair = (dtype, dtype)
@@ -360,7 +360,7 @@ def _sm90_core() -> Iterator[KernelConfig]:
     # Split-K sums f32 parts; the commonest fused epilogues; one kernel at least for whatever TMA can multiply.
     bf16, e4m3, s8, tf32 = ("bf16", "bf16"), ("e4m3", "e4m3"), ("s8", "s8"), ("tf32", "tf32")
     yield _sm90(bf16, "tn", "f32", "linear", _SMALL)
-    for f in ("", "_gelu_tanh", "_silu", "_relu"):
+    for f in ("", "_gelu_tanh", "_silu"):
         yield _sm90(bf16, "tn", "bf16", f"bias{f}", _SQUARE)
     yield _sm90(e4m3, "tn", "bf16", "linear", _PROMOTED)
     yield _sm90(e4m3, "tn", "bf16", "linear", _SQUARE, "fast")
