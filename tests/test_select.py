@@ -91,7 +91,7 @@ def test_odd_n_goes_to_the_kernel_that_stores_directly(core):
     assert get_kernels(args)[0].metadata.design.schedule.endswith("direct")
 
 
-@pytest.mark.parametrize("f", ["identity", "relu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("f", ["identity", "gelu_tanh", "silu"])
 def test_a_large_problem_takes_the_fused_epilogue(core, f):
     args = problem(8192, 4096, 4096, bias=vector(4096), activation=f)
     chosen = plan(args.problem)

@@ -1,4 +1,4 @@
-// The numbering of activations and their parameters, generated from families.py (activations.inc).
+// The numbering of activations and their parameters, generated from epilogues.py (activations.inc).
 #pragma once
 
 #include <cmath>

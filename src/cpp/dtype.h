@@ -1,4 +1,4 @@
-// The numbering of dtypes and the arithmetic they are computed in, generated from families.py (dtypes.inc).
+// The numbering of dtypes and the arithmetic they are computed in, generated from dtypes.py (dtypes.inc).
 #pragma once
 
 #include <cstdint>

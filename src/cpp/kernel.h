@@ -64,7 +64,7 @@ typedef struct CutlassPyGemm {
   void* stream;     /* cudaStream_t */
 } CutlassPyGemm;
 
-/* What the C++ type says of itself; dtypes and layouts by the names of families.py. */
+/* What the C++ type says of itself; dtypes and layouts by the names of dtypes.py. */
 typedef struct CutlassPyFacts {
   const char *a, *b, *acc, *c, *d; /* c is "void" where the kernel cannot read one */
   char layout[3];                  /* A then B, each 't' (row-major) or 'n' (column-major) */

@@ -158,6 +158,9 @@ _FLAGS = (
 )
 
 
+_OVERLAP = ("-DCUTLASS_ENABLE_GDC_FOR_SM90=1",)  # CUTLASS 4.2 does not compile stream-K with it
+
+
 def flags(family: Family, gencode: tuple[str, ...]) -> list[str]:
     """What nvcc is told about the kernels of a family, whoever starts it."""
-    return [*_FLAGS, *(f"-D{name}" for name in family.definitions), *(f"-gencode={entry}" for entry in gencode)]
+    return [*_FLAGS, *_OVERLAP[: family.overlaps], *(f"-gencode={entry}" for entry in gencode)]

@@ -154,7 +154,7 @@ class Family:
     declare_full: Declaration = field(repr=False)
     declare_more: Declaration = field(default=_none, repr=False)  # compiled on demand alone
     per_file: int = 6  # kernels per translation unit: headers cost more than a kernel, and each 0.8 GB of memory
-    definitions: tuple[str, ...] = ("CUTLASS_ENABLE_GDC_FOR_SM90=1",)  # programmatic dependent launch
+    overlaps: bool = False  # programmatic dependent launch is compiled in
 
     @cached_property
     def core(self) -> tuple[KernelConfig, ...]:
@@ -523,6 +523,7 @@ FAMILIES = {
             declare_core=_sm90_core,
             declare_full=_sm90_full,
             declare_more=_sm90_declared,
+            overlaps=True,
         ),
         Family(
             "sm90_streamk",
@@ -536,7 +537,6 @@ FAMILIES = {
             cpp_arch="cutlass::arch::Sm90",
             declare_core=_none,  # the mma.sync kernels do it there
             declare_full=_streamk_full,
-            definitions=(),  # CUTLASS 4.2 does not compile stream-K with overlapping launches
         ),
         Family(
             "sm90_array",
@@ -550,7 +550,6 @@ FAMILIES = {
             cpp_arch="cutlass::arch::Sm90",
             declare_core=_none,
             declare_full=_array_full,
-            definitions=(),  # these kernels do not wait for a predecessor
         ),
         Family(
             "sm80_gemm",

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any
 
 from . import _core
@@ -212,7 +213,7 @@ _cutlass: dict[str, CutlassKernel] = {}  # by name: one object per kernel, made 
 
 def _cutlass_kernel(config: KernelConfig) -> CutlassKernel:
     if (kernel := _cutlass.get(config.name)) is None:
-        kernel = _cutlass[config.name] = CutlassKernel(config, _facts().get(config.name))
+        kernel = _cutlass.setdefault(config.name, CutlassKernel(config, _facts().get(config.name)))
     return kernel
 
 
@@ -278,16 +279,16 @@ def number_of(kernel: Kernel | str) -> int:
     if not isinstance(name, str):
         raise TypeError(f"gemm: kernel is a {type(kernel).__name__}; expected a Kernel or its name")
     if name not in _numbers:
-        _numbers[name] = len(_numbered)
-        try:
-            _numbered.append(kernel_named(name))
-        except ValueError:
-            del _numbers[name]
-            raise
+        kernel_found = kernel_named(name)
+        with _numbering:
+            if name not in _numbers:
+                _numbered.append(kernel_found)
+                _numbers[name] = len(_numbered) - 1
     return _numbers[name]
 
 
 _numbers: dict[str, int] = {}
+_numbering = Lock()  # a number is published when its kernel is there
 
 
 def kernel_named(name: str) -> Kernel:

@@ -203,18 +203,26 @@ def function_of(p: Problem) -> tuple[str, bool]:
 def interface_of(c: KernelConfig) -> Interface:
     """The interface of a kernel; the same object for all that share it."""
     schedule = SCHEDULES[c.schedule]
-    granules = c.api == 3 and schedule.tma_store
-    align_ab = c.align or _TMA // DTYPES[c.a].itemsize
     return _interface(
-        c.family, c.a, c.b, c.accumulator, c.d, c.bias, c.layout, c.epilogue, align_ab, c.align_d, granules,
-        schedule.stream_k, schedule.pointers,
-    )  # fmt: skip
+        family=c.family,
+        a=c.a,
+        b=c.b,
+        accumulator=c.accumulator,
+        d=c.d,
+        bias=c.bias,
+        layout=c.layout,
+        epilogue=c.epilogue,
+        align_ab=c.align or _TMA // DTYPES[c.a].itemsize,
+        align_d=c.align_d,
+        granules=c.api == 3 and schedule.tma_store,
+        stream_k=schedule.stream_k,
+        pointers=schedule.pointers,
+    )
 
 
 @cache
-def _interface(family: str, *fields: Any) -> Interface:
-    a, b, accumulator, d, bias, layout, epilogue, *numbers = fields
-    return Interface(FAMILIES[family], a, b, accumulator, d, bias, layout, EPILOGUES[epilogue], *numbers)
+def _interface(*, family: str, epilogue: str, **fields: Any) -> Interface:
+    return Interface(family=FAMILIES[family], epilogue=EPILOGUES[epilogue], **fields)
 
 
 def _operand_detour(name: str, layout: str, align: int, wanted: str, bytes_wanted: int) -> str | None:

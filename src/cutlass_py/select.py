@@ -189,7 +189,7 @@ def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
     memory, which are read as the kernel starts. And a C that is read element by element goes through the L1 cache,
     which may hold lines that the predecessor is still writing.
     """
-    if "CUTLASS_ENABLE_GDC_FOR_SM90=1" not in kernel.family.definitions or kernel.family.api != 3:
+    if not kernel.family.overlaps:
         return False
     if way.scratch:
         return True

@@ -186,7 +186,7 @@ struct Gemm2x {
         part.batch = g->batch - batch < most_batches ? g->batch - batch : most_batches;
         part.n = int32_t(g->n - column < most_columns ? g->n - column : most_columns);
         if (g->pointers) {
-          if (part.n < g->n) return -int(cutlass::Status::kErrorInvalidProblem);  // legality (kernels.py) forbids it
+          if (part.n < g->n) return -int(cutlass::Status::kErrorInvalidProblem);  // legality.py forbids it
           part.a = static_cast<const void* const*>(g->a) + batch;
           part.b = static_cast<const void* const*>(g->b) + batch;
           part.d = static_cast<void**>(g->d) + batch;

@@ -1,6 +1,6 @@
 // CUTLASS 3.x kernels (CollectiveBuilder, TMA + wgmma) from a configuration struct.
 //
-// The configuration is what families.py writes: types, layouts, tile, cluster, schedules, scheduler, `swap`, and the
+// The configuration is what codegen.py writes: types, layouts, tile, cluster, schedules, scheduler, `swap`, and the
 // chain of its epilogue (fusion3x.cuh). D is always row-major seen from outside. With `swap` the kernel computes D^T =
 // B^T A^T, so that the long side of the problem takes the M slot of the tile; the caller notices nothing.
 //

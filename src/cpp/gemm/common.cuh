@@ -15,7 +15,7 @@
 
 namespace cutlass_py {
 
-// Dtype names as in families.py; a new dtype adds one specialisation.
+// Dtype names as in dtypes.py; a new dtype adds one specialisation.
 template <class T>
 constexpr const char* dtype_name = nullptr;
 template <>

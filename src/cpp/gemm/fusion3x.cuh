@@ -3,7 +3,7 @@
 //   Product, Scaled, Addend, Bias, AuxStore, Activated or Gated, ScaleOut
 //
 // A stage is a template over a context X (types of the kernel) and the stage inside; it has the visitor tree `Node` and
-// the `arguments` of that tree. families.py writes the chain of an epilogue. Axes are the caller's, m and n; a swapped
+// the `arguments` of that tree. codegen.py writes the chain of an epilogue. Axes are the caller's, m and n; a swapped
 // kernel sees them exchanged, which only `Vector` has to know.
 //
 // Factors in device memory are read when a kernel starts, before it waits for its predecessor: such calls must not
