@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -298,9 +299,7 @@ def test_different_kernels_compile_at_once(nvcc, tmp_path):
 def test_a_directory_that_cannot_be_written(nvcc, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.warns(
-        RuntimeWarning, match=r"file/cache cannot be written \(.+\): .* Set CUTLASS_PY_CACHE_DIR"
-    ) as seen:
+    with pytest.warns(RuntimeWarning, match=r"file/cache cannot be used \(.+\): .* Set CUTLASS_PY_CACHE_DIR") as seen:
         path = build()
         assert build() == path and build(FAMILIES["simt_gemm"].full[1]) != path
     assert len(seen) == 1 and compiled(nvcc) == 2
@@ -328,14 +327,116 @@ def test_a_directory_that_is_only_read(nvcc, monkeypatch):
     assert build() == path  # no warning either
 
 
-def test_a_full_disk_leaves_nothing_behind(nvcc, monkeypatch):
-    def refuse(*_arguments):
+def test_a_full_disk_leaves_nothing_behind_and_loses_nothing(nvcc, monkeypatch):
+    replace = os.replace
+
+    def refuse(source, target):
+        if Path(target).parent == cache.directory():
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.warns(RuntimeWarning, match=r"cannot be used \(No space left on device\)") as seen:
+        path = build()
+        assert build() == path and path.parent.parent == Path(tempfile.tempdir)
+    assert len(seen) == 1 and compiled(nvcc) == 1
+    assert [p.suffix for p in cache.directory().iterdir()] in ([".lock"], [])
+
+
+def test_no_room_anywhere(nvcc, monkeypatch):
+    def refuse(source, _target):
+        os.unlink(source)  # as `cache clear` of another process does
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.warns(RuntimeWarning), pytest.raises(OSError, match="No space left"):
         build()
-    assert [p.suffix for p in cache.directory().iterdir()] in ([".lock"], [])
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), NotImplementedError("no flock")], ids=repr)
+def test_a_lock_that_is_refused(nvcc, monkeypatch, error):
+    acquired = cache._acquired
+
+    def refuse(path):
+        if path.parent == cache.directory():
+            raise error
+        return acquired(path)
+
+    monkeypatch.setattr(cache, "_acquired", refuse)
+    with pytest.warns(RuntimeWarning, match=r"cannot be used \((Permission denied|no flock)\)") as seen:
+        path = build()
+        assert build() == path
+    assert len(seen) == 1 and compiled(nvcc) == 1 and path.parent.parent == Path(tempfile.tempdir)
+
+
+def test_locks_are_for_every_user_of_a_shared_directory(nvcc):
+    with cache.locked("any"):
+        assert (cache.directory() / "any.lock").stat().st_mode & 0o777 == 0o666
+
+
+def test_clear_leaves_what_is_not_the_caches(nvcc):
+    path = build()
+    ours = [path, path.with_suffix(".so.lock"), path.with_name(f"{path.stem}.a_1.part")]
+    others = [path.with_name(name) for name in ("libfoo.so", "a.lock", "b.part", f"x{path.name}.bak")]
+    for file in (*ours[2:], *others):
+        file.touch()
+    assert cache.entries() == [path]
+    assert cache.clear()[0] == 1 and sorted(cache.directory().glob("*.*")) == sorted(others)
+
+
+def test_clear_beside_another_clear(nvcc, monkeypatch):
+    path = build()
+    monkeypatch.setattr(cache, "_files", lambda: [path, path.with_name("gone.lock")])
+    assert cache.clear()[0] == 1 and cache.size(path) == 0
+
+
+@pytest.fixture
+def by_default(nvcc, tmp_path, monkeypatch):
+    """The user's cache directory, which CUTLASS_PY_CACHE_DIR does not name."""
+    monkeypatch.delenv("CUTLASS_PY_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    return tmp_path / "xdg" / "cutlass_py"
+
+
+@pytest.mark.parametrize("place", ["directory", "file"])
+def test_what_everyone_may_write_is_not_loaded(nvcc, by_default, place, monkeypatch):
+    path = build()
+    assert path.parent == by_default and build() == path
+    (path if place == "file" else by_default).chmod(0o777)
+    assert compiler.find(compiler.recipe(CONFIG)) is None
+    if place == "directory":
+        with pytest.warns(RuntimeWarning, match="everyone may write it"):
+            assert build().parent.parent == Path(tempfile.tempdir)
+        by_default.chmod(0o1777)
+        monkeypatch.setattr(cache, "_fallback", {})
+    else:
+        assert build() == path and path.stat().st_mode & 0o777 == 0o644  # replaced
+    assert compiler.find(compiler.recipe(CONFIG)) == path
+
+
+def test_what_belongs_to_another_user_is_not_loaded(nvcc, by_default, monkeypatch):
+    path = build()
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert compiler.find(compiler.recipe(CONFIG)) is None
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(by_default))
+    assert compiler.find(compiler.recipe(CONFIG)) == path  # asked for
+
+
+def test_the_home_of_nobody(nvcc, monkeypatch):
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", "~nobody-of-that-name/x")
+    with pytest.raises(CompileError, match="CUTLASS_PY_CACHE_DIR is '~nobody-of-that-name/x': "):
+        build()
+
+
+def test_without_a_home(nvcc, monkeypatch):
+    monkeypatch.setattr(cache, "directory", lambda: Path("~/.cache/cutlass_py"))  # what platformdirs says then
+    monkeypatch.delenv("CUTLASS_PY_CACHE_DIR")
+    with pytest.warns(RuntimeWarning, match="there is no home directory"):
+        path = build()
+    assert build() == path and path.parent.parent == Path(tempfile.tempdir) and not Path("~").exists()
 
 
 def test_the_users_cache_directory_by_default(monkeypatch):
@@ -364,7 +465,51 @@ def test_a_failing_compiler(nvcc, monkeypatch):
     assert [line.strip() for line in text.splitlines()[1:]] == [f"kernel.cu({i}): error: number {i}" for i in range(5)]
     assert cache.entries() == []
     monkeypatch.delenv("NVCC_FAILS")
-    assert build().is_file() and compiled(nvcc) == 2  # a failure is not remembered
+    assert build().is_file() and compiled(nvcc) == 2  # what is asked for is tried again
+
+
+def test_selection_does_not_try_again_what_failed(nvcc, monkeypatch):
+    monkeypatch.setattr(compiler, "failed", {})
+    monkeypatch.setenv("NVCC_FAILS", "1")
+    kernel = CutlassKernel(CONFIG, None)
+    errors = []
+    for attempt in (kernel.ready, kernel.ready, kernel.compile):
+        with pytest.raises(CompileError) as error:
+            attempt()
+        errors.append(str(error.value))
+    assert compiled(nvcc) == 2 and errors[0] == errors[1] != errors[2]
+
+
+def test_what_the_compiler_started_ends_with_it(nvcc, tmp_path, monkeypatch):
+    child = tmp_path / "child"
+
+    def interrupt(*_arguments, **_keywords):
+        if child.exists() and child.read_text().endswith("\n"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(compiler, "_line", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        compiler._run(["/bin/sh", "-c", f"sleep 60 & echo $! > {child}; wait"], "shown")
+    state = Path(f"/proc/{child.read_text().strip()}/stat")
+    for _ in range(50):
+        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] in "ZX":
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("the child is still there")
+    assert not compiler._running
+
+
+def test_a_stop_ends_every_compilation(nvcc, monkeypatch):
+    monkeypatch.setenv("NVCC_SECONDS", "60")
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(build)
+        while not compiled(nvcc):
+            time.sleep(0.05)
+        compiler.stop()
+        with pytest.raises(CompileError, match="nvcc failed with status -9"):
+            pending.result()
 
 
 def test_without_a_compiler(nvcc, monkeypatch):
@@ -382,6 +527,15 @@ def test_without_a_compiler(nvcc, monkeypatch):
 def test_a_compiler_that_is_not_there(nvcc, monkeypatch):
     monkeypatch.setenv("CUDACXX", "/nowhere/nvcc")
     with pytest.raises(CompileError, match="CUDACXX is '/nowhere/nvcc', which cannot be run"):
+        build()
+
+
+def test_a_compiler_that_is_too_old(nvcc, tmp_path, monkeypatch):
+    old = tmp_path / "nvcc-old"
+    old.write_text(NVCC.replace("PYTHON", sys.executable).replace("V13.0.1", "V12.3.107"))
+    old.chmod(0o755)
+    monkeypatch.setenv("CUDACXX", str(old))
+    with pytest.raises(CompileError, match=r"CUDACXX is '.*/nvcc-old', nvcc 12\.3\.107; expected 12\.4 or later"):
         build()
 
 
@@ -489,6 +643,24 @@ def test_jit_0_takes_what_is_in_the_cache_and_refuses_the_rest(nvcc):
     )  # fmt: skip
     assert prebuilt.returncode == 0, prebuilt.stderr
     assert python(LOAD, CUTLASS_PY_JIT="0").returncode == 0 and compiled(nvcc) == 1
+    assert python(LOAD, CUTLASS_PY_JIT="0", CUDACXX="/nowhere/nvcc").returncode == 0  # nor is one looked for
+
+
+def test_jit_0_and_a_library_that_does_not_load(nvcc, monkeypatch):
+    path = build()
+    monkeypatch.setenv("CUTLASS_PY_JIT", "0")
+    prebuild = f"Remove {path} and prebuild it: python -m cutlass_py cache build --kernel {CONFIG.name}"
+    with pytest.raises(CompileError, match=re.escape(prebuild)):
+        compiler.load(CONFIG)
+    assert path.exists() and compiled(nvcc) == 1
+
+
+def test_plans_go_once_the_kernel_is_among_the_others(monkeypatch):
+    kernel, seen = CutlassKernel(CONFIG, None), []
+    monkeypatch.setattr(compiler, "load", lambda config: {"a": "a"})
+    monkeypatch.setattr(_core, "clear_plans", lambda: seen.append(kernel.compiled))
+    kernel.compile()
+    assert seen == [True]
 
 
 @pytest.mark.parametrize("value", ["yes", "2", "off"])
@@ -561,6 +733,15 @@ def test_selection_compiles_within_the_context_alone(asked):
         text = str(explain(args))
     assert asked == [chosen.kernel] == [rank(args.problem, compiled=False)[0].route.kernel.name]
     assert f"chosen: {chosen.kernel}\n  is compiled first: it is not in the built set" in text
+
+
+def test_explain_follows_the_context_it_is_asked_in(asked):
+    outside = problem()
+    with cutlass_py.jit():
+        inside = problem()
+        assert explain(outside).ranking == explain(inside).ranking != ()
+        assert explain(outside).chosen == explain(inside).chosen
+    assert explain(inside).ranking == explain(outside).ranking == ()
 
 
 def test_plans_do_not_leak_out_of_the_context():

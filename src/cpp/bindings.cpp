@@ -296,6 +296,7 @@ NB_MODULE(_core, m) {
   m.def(
       "allow_jit", [](bool allowed) { return std::exchange(jit_allowed, allowed); }, "allowed"_a,
       "Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.");
+  m.def("jit_allowed", [] { return jit_allowed; }, "Whether this thread is within `jit`.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(

@@ -106,7 +106,7 @@ def _cache_info(options: argparse.Namespace) -> int:
     from . import cache
 
     entries = cache.entries()
-    size = sum(path.stat().st_size for path in entries)
+    size = sum(map(cache.size, entries))
     if options.json:
         print(json.dumps({"directory": str(cache.directory()), "bytes": size, "entries": [p.stem for p in entries]}))
         return 0

@@ -97,6 +97,9 @@ def allow_jit(allowed: bool) -> bool:
     Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.
     """
 
+def jit_allowed() -> bool:
+    """Whether this thread is within `jit`."""
+
 def device_count() -> int:
     """CUDA devices; 0 without a driver."""
 

@@ -8,48 +8,88 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
+from .errors import CompileError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+_OURS = re.compile(r"\w+-[0-9a-f]{32}-nvcc[\d.]+\.(so|lock|\w+\.part)")  # the directory may hold other files
 _DIGEST = hashlib.sha256().digest_size
 _guard = Lock()
 _fallback: dict[Path, tempfile.TemporaryDirectory[str]] = {}  # by the directory that cannot be written
 
 
 def directory() -> Path:
-    """The directory asked for: CUTLASS_PY_CACHE_DIR, else the user's cache directory. Need not exist."""
+    """The directory asked for: CUTLASS_PY_CACHE_DIR, else the user's cache directory. Need not exist.
+
+    Raises:
+        CompileError: CUTLASS_PY_CACHE_DIR names the home of nobody.
+    """
     asked = os.environ.get("CUTLASS_PY_CACHE_DIR")
     if asked:
-        return Path(asked).expanduser().absolute()
+        try:
+            return Path(asked).expanduser().absolute()
+        except RuntimeError as error:
+            raise CompileError(f"gemm: CUTLASS_PY_CACHE_DIR is {asked!r}: {error}") from None
     from platformdirs import user_cache_path
 
     return user_cache_path("cutlass_py", appauthor=False)
 
 
+def _unsafe(path: Path) -> str | None:
+    """Why nothing is loaded from a directory, or a file, that CUTLASS_PY_CACHE_DIR does not name."""
+    if os.environ.get("CUTLASS_PY_CACHE_DIR"):
+        return None
+    if not path.is_absolute():
+        return "there is no home directory"
+    try:
+        status = path.stat()
+    except OSError:
+        return None  # not there, or to be noticed by who reads it
+    if status.st_uid not in (0, os.geteuid()):
+        return "it belongs to another user"
+    return "everyone may write it" if status.st_mode & 0o1002 == 0o002 else None  # unless sticky
+
+
 def _writable() -> Path:
-    """The directory, or a private one for the life of this process where that cannot be written."""
+    """The directory, or a private one for the life of this process where that cannot be used."""
+    wanted = directory()
+    if wanted in _fallback:
+        return Path(_fallback[wanted].name)
+    if reason := _unsafe(wanted):
+        return _private(reason)
+    try:
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=wanted):
+            return wanted
+    except OSError as error:
+        return _private(error)
+
+
+def _private(why: Exception | str) -> Path:
+    """The private directory instead of the one asked for: made, with a warning, when it is wanted first."""
     wanted = directory()
     with _guard:
-        if wanted in _fallback:
-            return Path(_fallback[wanted].name)
-        try:
-            wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=wanted):
-                return wanted
-        except OSError as error:
-            _fallback[wanted] = tempfile.TemporaryDirectory(prefix="cutlass_py-")
-            reason = error.strerror or str(error)
+        if known := _fallback.get(wanted):
+            return Path(known.name)
+        made = _fallback[wanted] = tempfile.TemporaryDirectory(prefix="cutlass_py-")
+    reason = why.strerror if isinstance(why, OSError) and why.strerror else why
     warnings.warn(
-        f"cutlass_py: {wanted} cannot be written ({reason}): kernels compiled by this process are lost when it ends. "
+        f"cutlass_py: {wanted} cannot be used ({reason}): kernels compiled by this process are lost when it ends. "
         "Set CUTLASS_PY_CACHE_DIR",
         RuntimeWarning,
         stacklevel=2,
     )
-    return Path(_fallback[wanted].name)
+    return Path(made.name)
 
 
 def _whole(path: Path) -> bool:
@@ -63,51 +103,85 @@ def _whole(path: Path) -> bool:
 
 def entries() -> list[Path]:
     """Every entry, whole or not, by name."""
-    return sorted(directory().glob("*.so"))
+    return [path for path in _files() if path.suffix == ".so"]
+
+
+def _files() -> list[Path]:
+    return sorted(path for path in directory().glob("*") if _OURS.fullmatch(path.name))
+
+
+def size(path: Path) -> int:
+    """Bytes of a file; 0 where another process has removed it."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def find(pattern: str) -> Path | None:
     """A whole entry whose name without .so matches the pattern (of glob), or None. The last by name if several do."""
     wanted = directory()
     places = [wanted, *([Path(_fallback[wanted].name)] if wanted in _fallback else [])]
-    matching = (path for place in places for path in sorted(place.glob(f"{pattern}.so"), reverse=True))
-    return next(filter(_whole, matching), None)
+    safe = (place for place in places if not _unsafe(place))
+    matching = (path for place in safe for path in sorted(place.glob(f"{pattern}.so"), reverse=True))
+    return next((path for path in matching if not _unsafe(path) and _whole(path)), None)
 
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
     """Keeps every other thread and process from making this entry."""
+    try:
+        lock = _acquired(_writable() / f"{name}.lock")
+    except (OSError, NotImplementedError) as error:  # another user's, or a file system without locks
+        lock = _acquired(_private(error) / f"{name}.lock")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _acquired(path: Path) -> BaseFileLock:
     from filelock import FileLock
 
-    with FileLock(_writable() / f"{name}.lock"):
-        yield
+    lock = FileLock(path, mode=0o666)  # the directory may be shared
+    lock.acquire()
+    return lock
 
 
 def store(name: str, library: bytes) -> Path:
-    """Puts an entry in place, written beside and renamed. Expects the lock.
+    """Puts an entry in place, or into the private directory where the disk is full. Expects the lock.
 
     Raises:
-        OSError: the disk is full.
+        OSError: there is no room for the private directory either.
     """
-    path = _writable() / f"{name}.so"
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{name}.", suffix=".part", delete=False) as beside:
+    try:
+        return _put(_writable() / f"{name}.so", library)
+    except OSError as error:
+        return _put(_private(error) / f"{name}.so", library)
+
+
+def _put(path: Path, library: bytes) -> Path:
+    """Written beside and renamed."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}.", suffix=".part", delete=False) as beside:
         try:
             beside.write(library + hashlib.sha256(library).digest())
             beside.flush()
             os.chmod(beside.name, 0o644)  # the directory may be shared
             os.replace(beside.name, path)
         except BaseException:
-            os.unlink(beside.name)
+            Path(beside.name).unlink(missing_ok=True)  # another process may have cleared the directory
             raise
     return path
 
 
 def clear() -> tuple[int, int]:
-    """Removes everything; the number of entries and of bytes that went. Libraries in use stay usable until the end."""
-    removed = size = 0
-    for path in directory().glob("*"):
-        if path.suffix in (".so", ".part", ".lock"):
-            removed += path.suffix == ".so"
-            size += path.stat().st_size
-            path.unlink(missing_ok=True)
-    return removed, size
+    """Removes entries, locks and what was left half written; how many entries and how many bytes went.
+
+    Libraries in use stay usable until the end.
+    """
+    removed = freed = 0
+    for path in _files():
+        removed += path.suffix == ".so"
+        freed += size(path)
+        path.unlink(missing_ok=True)
+    return removed, freed

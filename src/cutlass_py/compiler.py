@@ -10,11 +10,12 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache as remember
 from importlib.metadata import PackageNotFoundError, version
@@ -27,6 +28,8 @@ from .errors import CompileError
 from .families import FAMILIES, KernelConfig
 from .gpu import capabilities
 
+failed: dict[str, str] = {}  # kernels that this process could not compile or load, and why
+_running: set[int] = set()  # process groups, each an nvcc and what it has started
 _INSTALL = "pip install 'cutlass_py[jit]'"
 # As CMake compiles the built set: only cutlass_py_library is exported, and the runtime is the library's own.
 _SHARED = (
@@ -140,9 +143,9 @@ def find_nvcc() -> tuple[str, str] | None:
     return nvcc, ".".join(map(str, found))
 
 
-def find(made: Recipe) -> Path | None:
-    """The library in the cache. Without a compiler, any compiler's will do."""
-    nvcc = find_nvcc()
+def find(made: Recipe, *, any_compiler: bool = False) -> Path | None:
+    """The library in the cache. Without a compiler, or where none is to be looked for, any compiler's will do."""
+    nvcc = None if any_compiler else find_nvcc()
     return cache.find(f"{made.entry}-nvcc{nvcc[1] if nvcc else '*'}")
 
 
@@ -182,10 +185,11 @@ def _compile(made: Recipe, nvcc: str, quiet: bool) -> bytes:
         raise
     if status:
         log.write_text(f"{' '.join(command)}\n{output}", encoding="utf-8")
-        raise CompileError(
+        failed[made.kernel] = (
             f"gemm: cannot compile {made.kernel}: nvcc failed with status {status}. The source is kept: {source}; "
             f"beside it the command and all that nvcc said. It began:\n{_first_errors(output)}"
         )
+        raise CompileError(failed[made.kernel])
     shutil.rmtree(work)
     return content
 
@@ -201,7 +205,9 @@ def _run(command: list[str], shown: str) -> tuple[int, str]:
     """Status and output of a command, with a line that counts seconds where somebody watches."""
     watched = bool(shown and sys.stderr and sys.stderr.isatty())
     began = monotonic()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    pipe = subprocess.PIPE  # and a session of its own: nvcc's children must end with it
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True) as process:
+        _running.add(process.pid)
         try:
             while True:
                 if watched:
@@ -212,11 +218,24 @@ def _run(command: list[str], shown: str) -> tuple[int, str]:
                 except subprocess.TimeoutExpired:
                     continue
         except BaseException:
-            process.kill()
+            _kill(process.pid)
             raise
+        finally:
+            _running.discard(process.pid)
     if watched:
         _line(shown, monotonic() - began, end="\n")
     return process.returncode, output.decode(errors="replace")
+
+
+def stop() -> None:
+    """Ends every compilation of this process: signals from the terminal do not reach them."""
+    for group in tuple(_running):
+        _kill(group)
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _line(kernel: str, seconds: float, end: str = "") -> None:
@@ -235,25 +254,40 @@ def _may_compile() -> bool:
 
 
 def load(config: KernelConfig) -> dict[str, Any]:
-    """Brings a kernel into this process, compiled if it must be; returns its facts. Every plan is made anew.
+    """Brings a kernel into this process, compiled if it must be; returns its facts.
 
     Raises:
-        CompileError: CUTLASS_PY_JIT=0 forbids to compile it, there is no compiler, or it failed.
+        CompileError: CUTLASS_PY_JIT=0 forbids to compile it, there is no compiler, it failed, or the library does not
+            load.
     """
     made, may_compile = recipe(config), _may_compile()
-    library = find(made)
+    library = find(made, any_compiler=not may_compile)
+    prebuild = f"python -m cutlass_py cache build --kernel {config.name}"
     if not library and not may_compile:
         raise CompileError(
             f"gemm: kernel {config.name} is not in the built set, and CUTLASS_PY_JIT=0 forbids to compile it. "
-            f"Prebuild it: python -m cutlass_py cache build --kernel {config.name}"
+            f"Prebuild it: {prebuild}"
         )
     library = library or build(made)
     try:
         _core.load_library(str(library))
-    except RuntimeError:
+    except RuntimeError as error:  # whole, but of no use here: linked with a newer libc, say
         if not may_compile:
-            raise
-        library.unlink(missing_ok=True)  # whole, but of no use here: linked with a newer libc, say
-        _core.load_library(str(build(made)))
-    _core.clear_plans()
+            raise CompileError(
+                f"gemm: {error}, and CUTLASS_PY_JIT=0 forbids to compile it again. Remove {library} and prebuild it: "
+                f"{prebuild}"
+            ) from None
+        _load_anew(made, library)
+    failed.pop(config.name, None)
     return _core.kernel_facts()[config.name]
+
+
+def _load_anew(made: Recipe, useless: Path) -> None:
+    with suppress(OSError):  # of a directory that is only read
+        useless.unlink()
+    library = build(made)
+    try:
+        _core.load_library(str(library))
+    except RuntimeError as error:
+        failed[made.kernel] = str(error)
+        raise CompileError(str(error)) from None

@@ -15,6 +15,7 @@ from .arguments import GemmArguments, problem_of
 from .cost import design
 from .dtypes import DTYPES
 from .epilogues import ACTIVATIONS
+from .errors import CompileError
 from .families import FAMILIES, Family, KernelConfig, declared, find
 from .gpu import Gpu, gpu_of
 from .legality import Interface, Way, interface_of
@@ -157,6 +158,14 @@ class CutlassKernel(Kernel):
             self.compiled, self._metadata = True, None
             _another_is_compiled()
 
+    def ready(self) -> None:
+        """As compile, but where that failed in this process before, it fails again at once."""
+        from .compiler import failed
+
+        if not self.compiled and self.name in failed:
+            raise CompileError(failed[self.name])
+        self.compile()
+
     @property
     def family(self) -> Family:
         """The family's row in the declaration."""
@@ -252,6 +261,7 @@ def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[Cu
 def _another_is_compiled() -> None:
     all_kernels.cache_clear()
     by_operands.cache_clear()
+    _core.clear_plans()
 
 
 def candidates(p: Problem, compiled: bool) -> dict[Interface, list[CutlassKernel]]:

@@ -63,6 +63,7 @@ def build(kernels: Sequence[CutlassKernel], jobs: int, report: Callable[[str], N
                 step(done.result())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            compiler.stop()
             raise
     return [done.result() for done in pending]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from . import _core
 from ._core import Problem
 from .arguments import describe
 from .cost import Estimates
@@ -44,12 +45,12 @@ class Plan:
 
 
 def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
-    """Every possible choice for a problem, best first. `compiled`: of compiled kernels only, by default not p.jit."""
+    """Every possible choice, best first. `compiled`: of compiled kernels only, by default outside `jit` alone."""
     gpu = gpu_of(p)
     if gpu is None:
         ways = ((kernel, kernel.way(p, gpu)) for kernel in host_kernels(p) if _reproducible(kernel, p))
         return [Choice(Route(kernel, way), 0.0) for kernel, way in ways if isinstance(way, Way)]
-    timed = _timed(p, gpu, not p.jit if compiled is None else compiled)
+    timed = _timed(p, gpu, not _core.jit_allowed() if compiled is None else compiled)
     return [_choice(each, p, gpu) for each in sorted(timed, key=_time)]
 
 
@@ -58,7 +59,7 @@ def best(p: Problem) -> Choice | None:
     gpu = gpu_of(p)
     if gpu is None:
         return next(iter(rank(p)), None)
-    timed = min(_timed(p, gpu, not p.jit), key=_time, default=None)
+    timed = min(_timed(p, gpu, not _core.jit_allowed()), key=_time, default=None)
     return timed and _choice(timed, p, gpu)
 
 
@@ -168,7 +169,7 @@ def _plan_of(choice: Choice, p: Problem) -> Plan:
     route, kernel = choice.route, choice.route.kernel
     if not isinstance(kernel, CutlassKernel):
         return Plan(host=kernel.host)
-    kernel.compile()
+    kernel.ready()
     way = route.way
     return Plan(
         kernel.name,

@@ -13,11 +13,16 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
 # All parts from one release: their own dependencies are unpinned. Newer compilers write PTX that driver 580 refuses.
 NVCC_WHEELS = [f"nvidia-{part}==13.0.*" for part in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-runtime", "cuda-cccl")]
 NVCC_OLDEST = (12, 4)
 _SOUGHT = "CUDACXX, PATH, CUDA_HOME (/usr/local/cuda), nvidia-cuda-nvcc"
-NVCC_MISSING = f"no nvcc {'.'.join(map(str, NVCC_OLDEST))} or later in {_SOUGHT}"
+NVCC_MISSING = f"no nvcc {_dotted(NVCC_OLDEST)} or later in {_SOUGHT}"
 NVCC_MEMORY = 5 << 30  # bytes: one of the larger kernels takes 4.5 GB
 
 
@@ -43,13 +48,15 @@ def installed_nvcc() -> str | None:
     """The nvcc of a toolkit: CUDACXX, PATH, CUDA_HOME (default /usr/local/cuda).
 
     Raises:
-        ValueError: CUDACXX names something that cannot be run.
+        ValueError: CUDACXX names something that cannot be run, or that is too old.
     """
     asked = os.environ.get("CUDACXX")
     if asked:
         nvcc = shutil.which(asked)
         if not nvcc:
             raise ValueError(f"CUDACXX is {asked!r}, which cannot be run")
+        if (found := nvcc_version(nvcc)) and found < NVCC_OLDEST:
+            raise ValueError(f"CUDACXX is {asked!r}, nvcc {_dotted(found)}; expected {_dotted(NVCC_OLDEST)} or later")
         return nvcc
     for candidate in ("nvcc", os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc")):
         nvcc = shutil.which(candidate)
