@@ -276,15 +276,38 @@ CASES = {
     "activation parameters": (
         lambda: gemm(A, B, activation=Activation("relu", (1.0,))),
         ValueError,
-        "gemm: activation relu has 0 parameters; found 1",
+        "activation relu has 0 parameters; found 1",
     ),
     "activation of complex": (
         lambda: gemm(C64, C64.T, activation="relu"),
         TypeError,
         "gemm: activation='relu' is given but a is c64; complex operands take alpha, beta, c and bias",
     ),
-    "clamp": (lambda: clamp(2, 1), ValueError, "clamp: low is 2 and high is 1; expected low <= high"),
-    "clamp nan": (lambda: clamp(float("nan"), 1), ValueError, "clamp: low is nan and high is 1; expected low <= high"),
+    "activation unknown": (
+        lambda: Activation("swish"),
+        ValueError,
+        "activation: 'swish'; expected one of identity, relu",
+    ),
+    "activation list": (
+        lambda: Activation("clamp", [0.0, 1.0]),
+        TypeError,
+        r"activation clamp: parameters are \[0.0, 1.0\]; expected a tuple of numbers",
+    ),
+    "activation bounds": (
+        lambda: Activation("clamp", (5.0, 1.0)),
+        ValueError,
+        "activation clamp: low is 5.0 and high is 1.0; expected low <= high",
+    ),
+    "activation nan": (lambda: Activation("clamp", (0.0, float("nan"))), ValueError, "low is 0.0 and high is nan"),
+    "activation nul": (lambda: gemm(A, B, activation="relu\0x"), ValueError, "gemm: activation is no valid text"),
+    "compute nul": (lambda: gemm(A, B, compute="f32\0x"), ValueError, "gemm: compute is no valid text"),
+    "splits nul": (lambda: gemm(A, B, splits="stream\0x"), ValueError, "gemm: splits is no valid text"),
+    "clamp": (lambda: clamp(2, 1), ValueError, "clamp: low is 2.0 and high is 1.0; expected low <= high"),
+    "clamp nan": (
+        lambda: clamp(float("nan"), 1),
+        ValueError,
+        "clamp: low is nan and high is 1.0; expected low <= high",
+    ),
     # gate, aux, bias_grad
     "gate shape": (lambda: gemm(A, B, gate=ROW), ValueError, r"gemm: gate is \(5,\); expected \(3, 5\)$"),
     "gate and derivative": (
@@ -399,6 +422,11 @@ CASES = {
         lambda: gemm(LIST_A, B, out=[C, C, zeros(3, 5)]),
         ValueError,
         "gemm: out overlaps itself",
+    ),
+    "list out meets in the middle": (
+        lambda: gemm(LIST_A, B, out=[BUFFER[:3, :5], zeros(8, 8)[:3, :5], BUFFER[:3, 3:]]),
+        ValueError,
+        "gemm: out overlaps itself: matrices of the list share elements",
     ),
     "list out is c moved": (
         lambda: gemm(LIST_A, B, c=SLOTS[1:], out=SLOTS[:3]),
@@ -585,7 +613,7 @@ CASES = {
     ),
     "spec ordinal": (lambda: TensorSpec((3, 4), "f32", device="cuda:-1"), ValueError, "device is 'cuda:-1'; expected"),
     "spec dtype": (lambda: TensorSpec((3, 4), "float33"), TypeError, f"dtype is 'float33'; expected one of {STORAGE}"),
-    "spec extent": (lambda: TensorSpec((3.5, 4), "f32"), TypeError, "incompatible function arguments"),
+    "spec extent": (lambda: TensorSpec((3.5, 4), "f32"), TypeError, r"TensorSpec: shape is .*; expected whole numbers"),
     "spec too large": (
         lambda: GemmArguments(TensorSpec((2**31, 4), "f32"), TensorSpec((4, 4), "f32")),
         ValueError,
@@ -693,6 +721,15 @@ ODD_VALUES = [
     pytest.param(lambda: gemm(view(view(A, "f32"), "f32"), B), TypeError, "gemm: a is a .*[vV]iew"),
     pytest.param(lambda: gemm(np.ma.masked_array(A, A > 0), B), TypeError, "gemm: a is a .*MaskedArray"),
     pytest.param(lambda: TensorSpec((-3, 4), "f32"), ValueError, "TensorSpec: .*-3"),
+    pytest.param(lambda: TensorSpec((2**63, 4), "f32"), ValueError, "TensorSpec: shape is .*; expected numbers of 64"),
+    pytest.param(lambda: TensorSpec((2, 2**40, 2**40), "f32"), ValueError, "TensorSpec: strides is .* of 64 bits"),
+    pytest.param(lambda: TensorSpec((3.0, 4), "f32"), TypeError, "TensorSpec: shape is .*; expected whole numbers"),
+    pytest.param(lambda: TensorSpec(3, "f32"), TypeError, "TensorSpec: shape is 3; expected whole numbers"),
+    pytest.param(lambda: TensorSpec("34", "f32"), TypeError, "TensorSpec: shape is '34'; expected whole numbers"),
+    pytest.param(lambda: TensorSpec((3, 4), "f32", (4, 1.0)), TypeError, "TensorSpec: strides is .*; expected whole"),
+    pytest.param(lambda: TensorSpec((3,), "f32", alignment=2**64), ValueError, "TensorSpec: alignment is .* of 64"),
+    pytest.param(lambda: TensorSpec((3,), "f32", alignment="a"), TypeError, "TensorSpec: alignment is .* whole"),
+    pytest.param(lambda: TensorSpec((3,), "f32", device="cuda:99999999999999"), ValueError, "TensorSpec: device is"),
     pytest.param(lambda: TensorSpec((3, 4), "f32", device="cuda:\u00b2"), ValueError, "TensorSpec: device"),
     pytest.param(lambda: TensorSpec((3, 4), "f32", device=0), (TypeError, ValueError), "TensorSpec: device"),
     pytest.param(lambda: explain(GemmArguments(A, B), alpha=2), TypeError, "alpha"),

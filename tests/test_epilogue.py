@@ -233,6 +233,22 @@ def test_derivatives(rng, activation, kind):
     assert_near(to_numpy(d), expected, "f32", 4e-6, size=50)
 
 
+@pytest.mark.parametrize("activation", DERIVATIVES)
+def test_derivatives_far_from_zero(activation):
+    aux = np.array([[-3e38, -2e19, 2e19, 3e38]], np.float32)
+    d = gemm(np.ones((1, 1), np.float32), np.ones((1, 4), np.float32), activation=activation, aux=aux)
+    assert d.tolist() == [[0, 0, 1, 1]]
+
+
+def test_gate_and_aux_of_f64_are_not_rounded():
+    """Nor is what they meet: the epilogue is computed in f64 throughout."""
+    one, tiny, aux = np.ones((1, 1), np.float32), np.full((1, 1), 2**-25, np.float32), np.zeros((1, 1))
+    gemm(one, tiny, bias=one[0], aux=aux)
+    assert aux[0, 0] == 1 + 2**-25  # f32 has not that many digits
+    d = gemm(one, one, gate=np.full((1, 1), 1e300), alpha=1e-300)
+    assert d[0, 0] == 1  # nor the exponents
+
+
 @pytest.mark.parametrize("function", ["relu", "gelu", "gelu_tanh", "silu"])
 def test_derivatives_are_those_of_the_functions(function):
     """d / dx of the function by central differences, through gemm itself."""
@@ -341,6 +357,12 @@ def test_scalars_in_memory(rng, framework, dtype, in_memory):
     if dtype not in COMPLEX:
         half = make(framework, np.full((1,), 0.5), in_memory)
         assert_exact(to_numpy(gemm(x, y, scale_out=half)), 0.5 * (a @ b), out_dtype)
+
+
+def test_alpha_in_memory_beside_scales_of_one(rng):
+    a, b, x, y = operands(rng)
+    alpha = np.full(1, 2, np.float32)
+    assert_near(gemm(x, y, alpha=alpha, scale_a=1, scale_b=1.0), 2 * (a @ b), "f32", 4e-6, size=50)
 
 
 def test_scalars_are_read_when_the_call_runs():

@@ -364,6 +364,39 @@ def test_lists_of_one_of_empty_and_of_unread_matrices(rng):
     assert all(np.array_equal(same[0], d) for d in same)
 
 
+def test_lists_of_column_slices_in_any_order(rng):
+    """Their bytes interleave, and no single stride describes them."""
+    a, xs = spaced(rng, [(4, 5)] * 4, "f32", "numpy", False)
+    b = integers(rng, (5, 4))
+    buffer, order = nan(4, 17), (0, 8, 12, 4)
+    outs = [buffer[:, first : first + 4] for first in order]
+    buffer[:, 16] = 7
+    gemm(xs, b.astype(np.float32), out=outs)
+    for i, first in enumerate(order):
+        assert_exact(to_numpy(buffer[:, first : first + 4]), a[i] @ b, "f32")
+    assert (buffer[:, 16] == 7).all()
+    many = np.zeros((2, 400), np.float32)
+    halves = [many[:, 2 * i : 2 * i + 2] for i in (1, 0, *range(2, 200))]
+    with pytest.raises(ValueError, match="gemm: out overlaps itself: .* cannot be told apart"):
+        gemm([xs[0][:2]] * 200, b[:, :2].astype(np.float32), out=halves)
+
+
+def test_lists_of_specs_are_scattered():
+    spec = cutlass_py.TensorSpec((4, 4), "f32")
+    for a, b in (([spec] * 3, [spec] * 3), ([spec] * 3, spec), (spec, (spec, spec))):
+        p = cutlass_py.GemmArguments(a, b).problem
+        assert p.pointers and p.batch == max(len(x) for x in (a, b) if x is not spec)
+    assert not cutlass_py.GemmArguments([spec], [spec]).problem.pointers
+
+
+@pytest.mark.skipif("jax" not in CPU_FRAMEWORKS, reason="needs jax")
+def test_no_matrix_of_an_out_list_may_be_immutable(rng):
+    a, b = integers(rng, (4, 5)).astype(np.float32), integers(rng, (5, 6)).astype(np.float32)
+    out = [nan(4, 6), make("jax", np.zeros((4, 6)), "f32")]
+    with pytest.raises(TypeError, match=r"gemm: out\[1\] is a JAX array, which is immutable; use the returned array"):
+        gemm([a, a], b, out=out)
+
+
 def test_results_of_lists_of_views(rng):
     a = integers(rng, (4, 4), "bf16")
     bits = [make("numpy", a, "bf16").view(np.uint16) for _ in range(2)]
@@ -652,12 +685,12 @@ def test_integers_beyond_24_bits_stay_exact():
 
 
 @pytest.mark.parametrize("splits", [None, 1, 7, np.int64(4), 32767, "stream"])
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("deterministic", [False, True, np.True_])
 def test_splits_and_deterministic_change_nothing_here(rng, splits, deterministic):
     a, b = integers(rng, (4, 50)).astype(np.float32), integers(rng, (50, 6)).astype(np.float32)
     assert_exact(to_numpy(gemm(a, b, splits=splits, deterministic=deterministic)), reference(a, b), "f32")
     p = cutlass_py.GemmArguments(a, b, splits=splits, deterministic=deterministic).problem
-    assert p.splits == {None: 0, "stream": -1}.get(splits, splits) and p.deterministic is deterministic
+    assert p.splits == {None: 0, "stream": -1}.get(splits, splits) and p.deterministic is bool(deterministic)
 
 
 @pytest.mark.parametrize(

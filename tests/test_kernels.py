@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import get_type_hints
+
 import pytest
 from specs import CORE, operand, problem, vector
 
@@ -10,6 +13,7 @@ from cutlass_py.dtypes import DTYPES
 from cutlass_py.epilogues import ACTIVATIONS, EPILOGUES
 from cutlass_py.families import FAMILIES, declared
 from cutlass_py.gpu import gpu_of
+from cutlass_py.host import HostCall, HostOperand
 from cutlass_py.kernels import CutlassKernel, all_kernels, kernel_named, number_of, numbered
 from cutlass_py.select import rank
 
@@ -174,6 +178,15 @@ def test_get_kernels_on_cpu_arguments():
 def test_cpu_kernel_refuses_device_operands():
     cpu = kernel_named("cpu_gemm_numpy")
     assert cpu.supports(problem()).error == "runs on the CPU; the operands are on cuda:63"
+
+
+def test_cpu_kernel_says_what_it_reads():
+    """Every operand of a host call, as its own argument or in its formula."""
+    metadata = kernel_named("cpu_gemm_numpy").metadata
+    arrays = {name for name, kind in get_type_hints(HostCall).items() if kind == HostOperand}
+    factors = {"alpha", "beta", "scale_out"}
+    assert arrays == set(metadata.operands)
+    assert arrays - {"a", "b", "d"} | factors < set(re.findall(r"\w+", metadata.epilogue))
 
 
 def test_unknown_keyword_and_wrong_type():

@@ -38,12 +38,15 @@ struct Part {
 };
 
 struct Parts {
-  Part items[9];
+  Part items[sizeof(Shift) / sizeof(int64_t)];  // one for each member of Shift
   int count = 0;
 
   // The last `core` dimensions of x are its matrix, which the caller fills in; the others are its batch.
   void add(Matrix& matrix, int64_t Shift::* shift, const Operand& x, int core, const Extents& extents);
   void add_new(Matrix& matrix, int64_t Shift::* shift, const Extents& extents);  // a row-major result
+
+ private:
+  Part& next(Matrix& matrix, int64_t Shift::* shift);
 };
 
 // Whether the dimensions of x in front of its last `core` broadcast to the batch.

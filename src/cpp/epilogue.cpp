@@ -108,8 +108,8 @@ void read_factors(const Request& r, Call& call) {
   e.alpha = factor(r, Role::alpha, r.alpha, p.accumulator);
   e.beta = !r.at(Role::c) ? Scalar{0} : r.has_beta ? factor(r, Role::beta, r.beta, p.accumulator) : Scalar{1};
   e.scale_out = factor(r, Role::scale_out, r.scale_out, p.accumulator);
-  if (e.alpha.device && (r.has_scale_a || r.has_scale_b)) {
-    refuse(std::string("alpha is an array but ") + (r.has_scale_a ? "scale_a" : "scale_b") +
+  if (e.alpha.device && (r.scale_a != 1 || r.scale_b != 1)) {
+    refuse(std::string("alpha is an array but ") + (r.scale_a != 1 ? "scale_a" : "scale_b") +
            " is a number; pass both as arrays or both as numbers");
   }
   e.alpha.value *= r.scale_a * r.scale_b;

@@ -75,9 +75,10 @@ void read_factors(const Operands& operands, const Keywords& keywords, Request& r
 // ------------------------------------------------------------------------------------------------ names
 
 const char* text_from(nb::handle value, const char* name, const char* example) {
-  const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), nullptr);
-  if (text) return text;
-  PyErr_Clear();  // lone surrogates
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &length);
+  if (text && std::strlen(text) == size_t(length)) return text;
+  PyErr_Clear();  // lone surrogates; a NUL would end the name early
   refuse_value(std::string(name) + " is no valid text; expected a name such as " + example);
 }
 
@@ -146,16 +147,24 @@ int16_t splits_from(nb::handle value) {
   return int16_t(parts);
 }
 
+bool is_numpy_bool(nb::handle value) {
+  const nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())));
+  const std::string name = type_of(value);  // bool_ before NumPy 2
+  return (name == "bool" || name == "bool_") && nb::cast<std::string>(nb::str(type.attr("__module__"))) == "numpy";
+}
+
 bool deterministic_from(nb::handle value) {
   if (value.ptr() == Py_False || value.ptr() == Py_True) return value.ptr() == Py_True;
+  if (is_numpy_bool(value)) return PyObject_IsTrue(value.ptr()) == 1;
   refuse_type("deterministic is a " + type_of(value) + "; expected True or False");
 }
 
 void check_mutable(const Operands& operands, Role role) {
-  const View* view = operands[role];
-  if (!view || view->type->mutable_) return;
-  refuse_type(std::string(view->operand.name) + " is a JAX array, which is immutable" +
-              (role == Role::out ? "; use the returned array instead" : ""));
+  operands.each_of(role, [&](const View& view) {
+    if (view.type->mutable_) return;
+    refuse_type(std::string(view.operand.name) + " is a JAX array, which is immutable" +
+                (role == Role::out ? "; use the returned array instead" : ""));
+  });
 }
 
 }  // namespace

@@ -74,9 +74,12 @@ void Operands::List::join() {
       refuse(described(x) + " but " + described(first) + "; the matrices of a list agree in shape, dtype and strides");
     }
     joined.readonly |= x.readonly;
+    joined.metadata_only |= x.metadata_only;
     addresses.push_back(x.data);
   }
-  const int64_t size = dtype_size(first.dtype), step = even_step(addresses, size);
+  const int64_t size = dtype_size(first.dtype);
+  // TensorSpecs have no addresses that could lie evenly.
+  const int64_t step = joined.metadata_only && addresses.size() > 1 ? -1 : even_step(addresses, size);
   const int64_t shape[] = {int64_t(addresses.size()), first.shape[0], first.shape[1]};
   const int64_t strides[] = {step < 0 ? 0 : step / size, first.strides[0], first.strides[1]};
   joined.rank = 3;

@@ -23,12 +23,16 @@ class Operands {
   // Every array, the matrices of lists included.
   template <class Function>
   void each(Function function) const {
-    for (int i = 0; i < count_; ++i) {
-      if (List* list = list_of(order_[i])) {
-        for (Matrix& matrix : list->matrices) function(matrix.view);
-      } else {
-        function(*views_[int(order_[i])]);
-      }
+    for (int i = 0; i < count_; ++i) each_of(order_[i], function);
+  }
+
+  // The array of one role, or the matrices of its list; none where it is absent.
+  template <class Function>
+  void each_of(Role role, Function function) const {
+    if (List* list = list_of(role)) {
+      for (Matrix& matrix : list->matrices) function(matrix.view);
+    } else if (views_[int(role)]) {
+      function(*views_[int(role)]);
     }
   }
 

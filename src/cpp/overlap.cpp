@@ -62,6 +62,7 @@ bool same_elements(const Operand& x, const Operand& y) {
 
 struct Member {
   Range range;
+  uintptr_t moved;  // bytes from the first
   size_t index;
 };
 
@@ -77,21 +78,46 @@ std::vector<Member> members_of(const Operand& x) {
     const uintptr_t moved = x.list    ? reinterpret_cast<uintptr_t>((*x.list)[i]) - reinterpret_cast<uintptr_t>(x.data)
                             : several ? i * uintptr_t(x.strides[0] * dtype_size(x.dtype))
                                       : 0;
-    members.push_back({{range.first + moved, range.last + moved}, i});
+    members.push_back({{range.first + moved, range.last + moved}, moved, i});
   }
   std::sort(members.begin(), members.end(),
             [](const Member& p, const Member& q) { return p.range.first < q.range.first; });
   return members;
 }
 
-// Matrices that do not lie evenly are told apart by the bytes they span alone.
+Operand matrix_at(const Operand& x, const Member& member) {
+  Operand matrix = x;
+  matrix.list = nullptr;
+  matrix.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(x.data) + member.moved);
+  if (x.rank < 3) return matrix;
+  matrix.rank = 2;
+  std::copy(x.shape + 1, x.shape + 3, matrix.shape);
+  std::copy(x.strides + 1, x.strides + 3, matrix.strides);
+  return matrix;
+}
+
+// Decides pairs of matrices of two lists. Only so many whose bytes interleave: the others count as overlapping.
+class Pairs {
+ public:
+  Pairs(const Operand& x, const Operand& y) : x_(x), y_(y) {}
+  bool overlap(const Member& p, const Member& q) {
+    if (!intersect(p.range, q.range)) return false;
+    return --left_ < 0 || !surely_disjoint(matrix_at(x_, p), matrix_at(y_, q));
+  }
+
+ private:
+  const Operand &x_, &y_;
+  int left_ = 1 << 14;
+};
+
 bool lists_intersect(const Operand& written, const Operand& other, bool in_place) {
+  Pairs pairs(written, other);
   const std::vector<Member> left = members_of(written), right = members_of(other);
   size_t from = 0;
   for (const Member& x : left) {
     while (from < right.size() && right[from].range.last <= x.range.first) ++from;
     for (size_t j = from; j < right.size() && right[j].range.first < x.range.last; ++j) {
-      if (intersect(x.range, right[j].range) && !(in_place && x.index == right[j].index)) return true;
+      if (!(in_place && x.index == right[j].index) && pairs.overlap(x, right[j])) return true;
     }
   }
   return false;
@@ -99,9 +125,12 @@ bool lists_intersect(const Operand& written, const Operand& other, bool in_place
 
 bool list_overlaps_itself(const Operand& x) {
   if (!x.list) return false;
+  Pairs pairs(x, x);
   const std::vector<Member> members = members_of(x);
-  for (size_t i = 1; i < members.size(); ++i) {
-    if (intersect(members[i - 1].range, members[i].range)) return true;
+  for (size_t i = 0; i < members.size(); ++i) {
+    for (size_t j = i + 1; j < members.size() && members[j].range.first < members[i].range.last; ++j) {
+      if (pairs.overlap(members[i], members[j])) return true;
+    }
   }
   return false;
 }
@@ -162,8 +191,11 @@ void check_overlap(const Request& r, Call& call) {
   for (Role role : {Role::out, Role::aux, Role::bias_grad}) {
     const Operand* x = r.at(role);
     if (!x || !written(r, role)) continue;
-    if (self_overlapping(*x) || list_overlaps_itself(*x)) {
+    if (self_overlapping(*x)) {
       refuse(std::string(x->name) + " overlaps itself: it has a stride of 0 or interleaved rows");
+    }
+    if (list_overlaps_itself(*x)) {
+      refuse(std::string(x->name) + " overlaps itself: matrices of the list share elements, or cannot be told apart");
     }
     for (int i = 0; i < kRoles; ++i) {
       const Role other = Role(i);

@@ -1,5 +1,6 @@
 // Shapes by numpy.matmul's rules: vectors, broadcasting, and the batch as one stride and a loop over the rest.
 #include <algorithm>
+#include <iterator>
 
 #include "canonical.h"
 
@@ -136,9 +137,15 @@ Matrix matrix_of(const Operand& x, bool no_rows, bool no_cols) {
   return matrix;
 }
 
-void Parts::add(Matrix& matrix, int64_t Shift::* shift, const Operand& x, int core, const Extents& e) {
+Part& Parts::next(Matrix& matrix, int64_t Shift::* shift) {
+  if (size_t(count) == std::size(items)) throw std::logic_error("gemm: more operands than Shift has members");
   Part& part = items[count++];
   part.matrix = &matrix, part.shift = shift;
+  return part;
+}
+
+void Parts::add(Matrix& matrix, int64_t Shift::* shift, const Operand& x, int core, const Extents& e) {
+  Part& part = next(matrix, shift);
   const int missing = e.rank - (x.rank - core);
   for (int i = 0; i < e.rank; ++i) {
     part.strides[i] = i >= missing && x.shape[i - missing] > 1 ? x.strides[i - missing] : 0;
@@ -146,8 +153,7 @@ void Parts::add(Matrix& matrix, int64_t Shift::* shift, const Operand& x, int co
 }
 
 void Parts::add_new(Matrix& matrix, int64_t Shift::* shift, const Extents& e) {
-  Part& part = items[count++];
-  part.matrix = &matrix, part.shift = shift;
+  Part& part = next(matrix, shift);
   int64_t step = e.m * e.n;
   for (int i = e.rank - 1; i >= 0; --i) part.strides[i] = step, step *= e.batch[i];
 }

@@ -40,10 +40,11 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
             dimensions broadcast). Otherwise it is written, and receives z.
         gate: of the shape of D (batch dimensions broadcast), any real dtype. The activation applies to it, not to z.
         scale_a: factor of the rows of a: a number, an array of one element, (m,) or (..., m, 1).
-        scale_b: factor of the columns of b: a number, an array of one element, (n,) or (..., 1, n).
+        scale_b: factor of the columns of b: a number, an array of one element, (n,) or (..., 1, n). Where alpha is an
+            array, a number other than 1 is refused, here and as scale_a.
         scale_out: factor of the result: a number or an array of one element.
         bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives f(z), before scale_out, summed over
-            the other axis and over the batch.
+            the other axis and over the batch, which must be one that a single stride describes for every operand.
         compute: arithmetic: "f32" (f16, bf16, fp8: accumulation in f32; f32: exact multiplication too; c64), "tf32" and
             "3xtf32" (f32 on tensor cores, the second with f32's accuracy), "f64" (f64, c128), "s32" (integers), "f16"
             (f16 summed in f16), "fast" (fp8 without promotion: sums of about 14 bits). The first is the default.
@@ -64,7 +65,8 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
     integers; to wider floats it overflows to infinity.
 
     Returns:
-        `out`, or a new row-major array of a's framework on a's device; for lists a list, which shares one allocation.
+        `out`, or a new row-major array of a's framework on a's device; for lists a list, whose matrices share
+        one allocation (but for JAX, whose arrays are separate).
 
     Raises:
         ValueError: ranks, shapes, devices, strides, names or overlap that do not fit; a `kernel` that does not.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +15,17 @@ from .dtypes import COMPUTE
 class TensorSpec(_core.TensorSpecBase):
     """A tensor described without memory, for questions that need none: get_kernels, explain, Kernel.supports.
 
+    In a list, TensorSpecs stand for matrices that do not lie evenly.
+
     Args:
         shape: extents.
         dtype: "f16", "bf16", "f32", "f64", ..., or a framework's dtype.
         strides: in elements; row-major without gaps by default.
         device: "cpu", "cuda" or "cuda:1". Need not exist.
         alignment: of the first element, in bytes.
+
+    Raises:
+        ValueError, TypeError: a parameter that is none of this; the message names it.
     """
 
     def __init__(
@@ -30,29 +36,43 @@ class TensorSpec(_core.TensorSpecBase):
         device: str = "cuda",
         alignment: int = 256,
     ) -> None:
+        shape = _integers("shape", shape)
         if len(shape) > 8:
             raise ValueError(f"TensorSpec: {len(shape)} dimensions; expected at most 8")
+        if any(extent < 0 for extent in shape):
+            raise ValueError(f"TensorSpec: shape is {tuple(shape)}; extents must not be negative, found {min(shape)}")
         if strides is None:
             strides = [1] * len(shape)
             for i in range(len(shape) - 2, -1, -1):
                 strides[i] = strides[i + 1] * max(shape[i + 1], 1)
-        if any(extent < 0 for extent in shape):
-            raise ValueError(f"TensorSpec: shape is {tuple(shape)}; extents must not be negative, found {min(shape)}")
+        strides = _integers("strides", strides)
+        (alignment,) = _integers("alignment", [alignment])
         if len(strides) != len(shape):
             raise ValueError(f"TensorSpec: {len(shape)} extents but {len(strides)} strides")
         if alignment <= 0 or alignment & (alignment - 1):
             raise ValueError(f"TensorSpec: alignment is {alignment}; expected a power of two")
-        super().__init__(list(shape), list(strides), dtype, _ordinal(device), alignment)
+        super().__init__(shape, strides, dtype, _ordinal(device), alignment)
 
     def __repr__(self) -> str:
         return f"TensorSpec({tuple(self.shape)}, {self.dtype!r}, {tuple(self.strides)}, {self.device!r})"
+
+
+def _integers(parameter: str, values: Sequence[int]) -> list[int]:
+    """Whole numbers of 64 bits."""
+    try:
+        numbers = [operator.index(value) for value in values]
+    except TypeError:
+        raise TypeError(f"TensorSpec: {parameter} is {values!r}; expected whole numbers") from None
+    if any(not -(2**63) <= number < 2**63 for number in numbers):
+        raise ValueError(f"TensorSpec: {parameter} is {numbers}; expected numbers of 64 bits")
+    return numbers
 
 
 def _ordinal(device: str) -> int:
     if device == "cpu":
         return -1
     kind, _, index = str(device).partition(":")
-    if kind != "cuda" or not (index or "0").isdecimal():
+    if kind != "cuda" or not (index or "0").isdecimal() or len(index) > 9:  # more does not fit an int32
         raise ValueError(f"TensorSpec: device is {device!r}; expected 'cpu', 'cuda' or 'cuda:<ordinal>'")
     return int(index or 0)
 

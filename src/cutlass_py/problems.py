@@ -67,6 +67,9 @@ def arguments(entry: Mapping[str, Any], device: str = "cuda") -> GemmArguments:
     for key in _NEEDED:
         if key not in entry:
             raise ValueError(f"{key}: missing; expected {KEYS[key]}")
+    for name in ("bias", "bias_grad"):
+        if entry.get(f"{name}_axis") is not None and entry.get(name) is None:
+            raise ValueError(f"{name}_axis: given without {name}")
     given = _Entry({key: value for key, value in entry.items() if value is not None or key in _NEEDED}, device)
     return GemmArguments(*given.product(), **given.keywords())
 
@@ -134,12 +137,12 @@ class _Entry:
             raise ValueError(f"activation: {name!r}; expected one of {', '.join(ACTIVATIONS)}")
         if any(type(x) not in (int, float) for x in parameters):
             raise ValueError(f"activation: {value!r}; expected a list of a name and numbers")
-        return Activation(name, tuple(map(float, parameters))) if parameters else str(name)
+        return Activation(name, tuple(parameters)) if parameters else str(name)
 
     def extent(self, key: str) -> int:
         value = self.given.get(key)
-        if type(value) is not int or value < 0:
-            raise ValueError(f"{key}: {value!r}; expected a whole number, 0 or more")
+        if type(value) is not int or not 0 <= value < 2**31:
+            raise ValueError(f"{key}: {value!r}; expected a whole number, 0 or more and below 2**31")
         return value
 
     def one_of(self, key: str, names: Iterable[str], default: str | None = None) -> str:

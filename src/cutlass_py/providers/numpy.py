@@ -8,6 +8,12 @@ from ..host import HostCall
 from ..kernels import Design, Kernel, KernelMetadata, OperandMetadata
 from ..legality import Way
 
+_OPERANDS = ("a", "b", "d", "c", "bias", "gate", "aux", "scale_a", "scale_b", "bias_grad")
+_EPILOGUE = (
+    "scale_out * f(z), f(gate) * z or f'(aux) * z; (aux = z) and (bias_grad = sum of f(z)); "
+    "z = alpha * scale_a * scale_b * acc + beta * c + bias"
+)
+
 
 class NumpyKernel(Kernel):
     """Computes any problem whose operands are in host memory, whatever their layout, dtype and alignment."""
@@ -18,11 +24,9 @@ class NumpyKernel(Kernel):
     @property
     def metadata(self) -> KernelMetadata:
         """Anything goes in, anything comes out."""
-        anything = OperandMetadata("*", "*", 1)
+        operands = dict.fromkeys(_OPERANDS, OperandMetadata("*", "*", 1))
         design = Design((1, 1, 1), (1, 1, 1), "", 0, 0, 0)
-        return KernelMetadata(
-            self.name, "cpu_gemm", 0, dict.fromkeys("abcd", anything), "f32 or f64", design, "alpha * acc + beta * C"
-        )
+        return KernelMetadata(self.name, "cpu_gemm", 0, operands, "f32, f64, s32, c64 or c128", design, _EPILOGUE)
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """Directly, if the operands are in host memory."""

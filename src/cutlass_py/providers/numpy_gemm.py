@@ -47,7 +47,7 @@ def _compute(call: HostCall) -> None:
 
 def _arithmetic(call: HostCall) -> Any:
     """The dtype of the epilogue: the accumulator's, wider where that of an operand or of D is; f64 for integers."""
-    given = [call[name][1] for name in ("c", "bias", "d") if name in call]
+    given = [call[name][1] for name in ("c", "bias", "gate", "aux", "d") if name in call]
     names = [call["accumulator"], *given]
     if "c64" in names or "c128" in names:
         return np.dtype("complex128" if "c128" in names else "complex64")
@@ -155,7 +155,8 @@ def _d_gelu(x: Any) -> Any:
 
 def _d_gelu_tanh(x: Any) -> Any:
     t = _gelu_tanh_inner(x)
-    return (1 + t) / 2 + x * (1 - t * t) * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * x * x) / 2
+    square = np.minimum(x * x, 1e6)  # beyond, 1 - t * t is 0; infinity would make NaN of it
+    return (1 + t) / 2 + x * (1 - t * t) * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * square) / 2
 
 
 def _d_silu(x: Any) -> Any:
