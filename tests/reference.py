@@ -33,6 +33,14 @@ TINY = {"f16": 2**-24, "bf16": 2**-133, "f32": 2**-149, "f64": 5e-324, "e4m3": 2
 TINY |= {"c64": 2**-149, "c128": 5e-324}
 
 
+# What gemm returns where that is not the operands' dtype.
+DEFAULT_OUT = {"e4m3": "bf16", "e5m2": "bf16", "s8": "s32", "u8": "s32"}
+
+
+def nan(*shape, dtype=np.float32):
+    return np.full(shape, np.nan, dtype)
+
+
 def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
     """Float64 (complex128) values as `dtype` holds them: one rounding, to nearest even.
 

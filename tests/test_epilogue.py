@@ -44,6 +44,7 @@ def f32(x):
 
 def test_the_tables_are_covered():
     assert set(ACTIVATIONS) | set(DERIVATIVES) == set(epilogues.ACTIVATIONS)
+    assert leaky_relu().parameters == tuple(default for _, default in epilogues.ACTIVATIONS["leaky_relu"].parameters)
 
 
 # ---------------------------------------------------------------------------------------- bias

@@ -17,7 +17,7 @@ from cutlass_py.epilogues import EPILOGUES
 from cutlass_py.families import FAMILIES, SCHEDULES, KernelConfig
 from cutlass_py.legality import interface_of
 
-CONFIGS = families.declared()
+CONFIGS = families.named("declared")
 CORE = [c for f in FAMILIES.values() for c in f.core]
 FULL = [c for f in FAMILIES.values() for c in f.full]
 # What tells one piece of generated text from another: a kernel of each.
@@ -187,7 +187,7 @@ def test_tables_load_outside_of_the_package():
     code = (
         "import sys, types; package = types.ModuleType('tables'); package.__path__ = [sys.argv[1]];"
         "sys.modules['tables'] = package; from tables import codegen, families;"
-        "assert not {'cutlass_py', 'numpy'} & set(sys.modules); print(len(families.declared()))"
+        "assert not {'cutlass_py', 'numpy'} & set(sys.modules); print(len(families.named('declared')))"
     )
     command = [sys.executable, "-I", "-c", code, os.path.dirname(families.__file__)]
     assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) == len(CONFIGS)
@@ -248,6 +248,7 @@ def test_compiled_kernels_are_what_was_declared(name):
         "a": _storage(c.a), "b": _storage(c.b), "accumulator": _storage(c.accumulator), "d": c.d,
         "c": source, "layout": c.layout, "api": family.api, "tile": c.tile,
         "cluster": c.cluster, "align_a": vector, "align_b": vector, "align_c": c.align_d, "align_d": c.align_d,
+        "pointers": interface_of(c).takes_lists,
     }  # fmt: skip
     if c.stages:
         declared["stages"] = c.stages

@@ -686,7 +686,7 @@ def test_a_real_compiler(tmp_path):
     done = python(REAL, CUTLASS_PY_CACHE_DIR=str(tmp_path), CUTLASS_PY_JIT="1")
     assert done.returncode == 0, done.stderr
     name, facts = json.loads(done.stdout)
-    c = families.declared()[name]
+    c = families.named("declared")[name]
     declared = {
         "a": DTYPES[c.a].storage or c.a, "d": c.d, "c": c.d if EPILOGUES[c.epilogue].source else "void",
         "accumulator": c.accumulator, "layout": c.layout, "api": 2, "tile": list(c.tile), "stages": c.stages,

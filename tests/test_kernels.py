@@ -11,7 +11,7 @@ from specs import CORE, operand, problem, vector
 from cutlass_py import GemmArguments, Kernel, Status, TensorSpec, _core, explain, get_kernels
 from cutlass_py.dtypes import DTYPES
 from cutlass_py.epilogues import ACTIVATIONS, EPILOGUES
-from cutlass_py.families import FAMILIES, declared
+from cutlass_py.families import FAMILIES, named
 from cutlass_py.gpu import gpu_of
 from cutlass_py.host import HostCall, HostOperand
 from cutlass_py.kernels import CutlassKernel, all_kernels, kernel_named, number_of, numbered
@@ -26,7 +26,7 @@ def test_status_is_true_or_has_a_reason():
     assert Status("why") == Status("why") != Status()
 
 
-EPILOGUE_KINDS = {c.epilogue: CutlassKernel(c, None) for c in declared().values()}
+EPILOGUE_KINDS = {c.epilogue: CutlassKernel(c, None) for c in named("declared").values()}
 
 
 @pytest.mark.parametrize("k", [*CORE[::17], CORE[-1], *EPILOGUE_KINDS.values()], ids=lambda k: k.name)
@@ -87,7 +87,7 @@ def test_names_that_are_none():
 
 def test_get_kernels_without_arguments_is_the_declaration():
     everything = get_kernels(compiled=False)
-    assert [k.name for k in everything] == [*declared(), "cpu_gemm_numpy"]
+    assert [k.name for k in everything] == [*named("declared"), "cpu_gemm_numpy"]
     assert {k.name for k in get_kernels()} == {*_core.kernel_facts(), "cpu_gemm_numpy"}
 
 
@@ -120,7 +120,7 @@ def test_what_is_compiled_is_listed(built):
 )
 def test_where_filters_the_whole_declaration(where, expected):
     found = [k.name for k in get_kernels(where=where, compiled=False) if k.name != "cpu_gemm_numpy"]
-    assert found == [name for name, c in declared().items() if expected(c)]
+    assert found == [name for name, c in named("declared").items() if expected(c)]
 
 
 def test_where_filters_what_supports_arguments():

@@ -95,7 +95,7 @@ Facts facts_dict(const CutlassPyKernel& kernel) {
   facts["cluster"] = nb::make_tuple(f.cluster[0], f.cluster[1], f.cluster[2]);
   facts["threads"] = f.threads, facts["smem_bytes"] = f.smem_bytes, facts["stages"] = f.stages;
   facts["align_a"] = f.align_a, facts["align_b"] = f.align_b, facts["align_c"] = f.align_c,
-  facts["align_d"] = f.align_d;
+  facts["align_d"] = f.align_d, facts["pointers"] = bool(f.pointers);
   return facts;
 }
 

@@ -6,7 +6,7 @@
 namespace cutlass_py {
 
 enum class Dtype : uint8_t {
-#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE) NAME,
+#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE, SCALAR) NAME,
 #include "dtypes.inc"
 #undef CUTLASS_PY_DTYPE
   none = 255,
@@ -16,10 +16,11 @@ struct DtypeRow {
   const char* name;
   int bits, dlpack_code;
   Dtype storage;  // itself, unless the dtype only names an arithmetic (tf32 is held as f32)
+  Dtype scalar;   // of factors and scales in memory, beside sums in this dtype
 };
 
 inline constexpr DtypeRow kDtypes[] = {
-#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE) {#NAME, BITS, CODE, Dtype(STORAGE)},
+#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE, SCALAR) {#NAME, BITS, CODE, Dtype(STORAGE), Dtype(SCALAR)},
 #include "dtypes.inc"
 #undef CUTLASS_PY_DTYPE
 };
@@ -49,19 +50,18 @@ constexpr bool pairs_with(Dtype a, Dtype b) {
   return a == b;
 }
 
-constexpr bool is_complex(Dtype dtype) { return dtype == Dtype::c64 || dtype == Dtype::c128; }
-constexpr bool is_integer(Dtype dtype) { return dtype == Dtype::s8 || dtype == Dtype::u8 || dtype == Dtype::s32; }
-// The dtype of scalars and scales: the accumulator's where that is f64 or complex, else f32.
-constexpr Dtype scalar_dtype(Dtype accumulator) {
-  return accumulator == Dtype::f64 || is_complex(accumulator) ? accumulator : Dtype::f32;
-}
+// By DLPack's type codes: 0 and 1 are integers, 5 is complex.
+constexpr int type_code(Dtype dtype) { return dtype == Dtype::none ? -1 : kDtypes[int(dtype)].dlpack_code; }
+constexpr bool is_complex(Dtype dtype) { return type_code(dtype) == 5; }
+constexpr bool is_integer(Dtype dtype) { return type_code(dtype) == 0 || type_code(dtype) == 1; }
+constexpr Dtype scalar_dtype(Dtype accumulator) { return kDtypes[int(accumulator)].scalar; }
 
 #ifdef __CUDACC__
 __host__ __device__
 #endif
     constexpr int dtype_size(Dtype dtype) {
   switch (dtype) {
-#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE) \
+#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE, SCALAR) \
   case Dtype::NAME: return BITS / 8;
 #include "dtypes.inc"
 #undef CUTLASS_PY_DTYPE

@@ -10,9 +10,6 @@ namespace {
 
 using Dtypes = std::initializer_list<Dtype>;
 
-constexpr Dtype kReal[] = {Dtype::f16,  Dtype::bf16, Dtype::f32, Dtype::f64, Dtype::e4m3,
-                           Dtype::e5m2, Dtype::s8,   Dtype::u8,  Dtype::s32};
-
 [[noreturn]] void refuse_dtype_of(const Operand& x, const Dtype* first, const Dtype* last) {
   std::string names;
   for (const Dtype* dtype = first; dtype != last; ++dtype) {
@@ -28,9 +25,15 @@ void check_dtype(const Operand& x, const Accepted& accepted) {
   refuse_dtype_of(x, std::begin(accepted), std::end(accepted));
 }
 
+// Real beside real operands, complex beside complex ones.
 void check_elements(const Operand& x, const Problem& p) {
-  if (is_complex(p.accumulator)) return check_dtype(x, Dtypes{Dtype::c64, Dtype::c128});
-  check_dtype(x, kReal);
+  if (is_complex(x.dtype) == is_complex(p.accumulator)) return;
+  std::vector<Dtype> accepted;
+  for (int i = 0; i < kDtypeCount; ++i) {
+    const bool held = int(kDtypes[i].storage) == i;
+    if (held && is_complex(Dtype(i)) == is_complex(p.accumulator)) accepted.push_back(Dtype(i));
+  }
+  refuse_dtype_of(x, accepted.data(), accepted.data() + accepted.size());
 }
 
 int64_t size_of(const Operand& x) {

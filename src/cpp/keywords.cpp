@@ -6,12 +6,12 @@
 #include <cmath>
 #include <cstring>
 
+#include "canonical.h"
 #include "metadata.h"
 
 namespace cutlass_py {
 namespace {
 
-[[noreturn]] void refuse_value(const std::string& text) { throw std::invalid_argument("gemm: " + text); }
 [[noreturn]] void refuse_type(const std::string& text) { throw nb::type_error(("gemm: " + text).c_str()); }
 
 std::string type_of(nb::handle value) {
@@ -32,7 +32,7 @@ double real_number(nb::handle value, const char* name) {
   if (complex || (number == -1.0 && PyErr_Occurred())) {
     const bool overflow = PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_OverflowError);
     PyErr_Clear();
-    if (overflow) refuse_value(std::string(name) + " is too large for a float");
+    if (overflow) refuse(std::string(name) + " is too large for a float");
     refuse_type(std::string(name) + " is a " + type_of(value) + "; expected a number");
   }
   return number;
@@ -79,7 +79,7 @@ const char* text_from(nb::handle value, const char* name, const char* example) {
   const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &length);
   if (text && std::strlen(text) == size_t(length)) return text;
   PyErr_Clear();  // lone surrogates; a NUL would end the name early
-  refuse_value(std::string(name) + " is no valid text; expected a name such as " + example);
+  refuse(std::string(name) + " is no valid text; expected a name such as " + example);
 }
 
 bool needs_parameters(const ActivationRow& row) {
@@ -92,15 +92,15 @@ int activation_number(const char* name) {
     if (!std::strcmp(kActivations[i].name, name)) return i;
     if (!needs_parameters(kActivations[i])) known += (i ? ", '" : "'") + std::string(kActivations[i].name) + "'";
   }
-  refuse_value(std::string("activation='") + name + "' is not one of " + known + ", clamp(low, high)");
+  refuse(std::string("activation='") + name + "' is not one of " + known + ", clamp(low, high)");
 }
 
 void read_activation_name(const char* name, Request& r) {
   const int number = activation_number(name);
   const ActivationRow& row = kActivations[number];
   if (needs_parameters(row)) {
-    refuse_value(std::string("activation='") + name + "' has parameters; expected cutlass_py." + name + "(" +
-                 row.parameters[0] + (row.parameter_count > 1 ? std::string(", ") + row.parameters[1] : "") + ")");
+    refuse(std::string("activation='") + name + "' has parameters; expected cutlass_py." + name + "(" +
+           row.parameters[0] + (row.parameter_count > 1 ? std::string(", ") + row.parameters[1] : "") + ")");
   }
   r.activation = Activation(number);
   std::copy(row.defaults, row.defaults + 2, r.parameters);
@@ -116,8 +116,8 @@ void read_activation_object(nb::handle value, Request& r) {
   const int number = activation_number(text_from(name, "activation", "'gelu'"));
   const size_t count = nb::len(given);
   if (count != size_t(kActivations[number].parameter_count)) {
-    refuse_value(std::string("activation ") + kActivations[number].name + " has " +
-                 std::to_string(kActivations[number].parameter_count) + " parameters; found " + std::to_string(count));
+    refuse(std::string("activation ") + kActivations[number].name + " has " +
+           std::to_string(kActivations[number].parameter_count) + " parameters; found " + std::to_string(count));
   }
   r.activation = Activation(number);
   for (size_t i = 0; i < count; ++i) r.parameters[i] = float(real_number(given[i], "a parameter of activation"));
@@ -134,7 +134,7 @@ int16_t splits_from(nb::handle value) {
   if (PyUnicode_Check(value.ptr())) {
     const char* text = text_from(value, "splits", "'stream'");
     if (!std::strcmp(text, "stream")) return -1;
-    refuse_value(std::string("splits='") + text + "' is not 'stream'");
+    refuse(std::string("splits='") + text + "' is not 'stream'");
   }
   if (!PyIndex_Check(value.ptr()) || PyBool_Check(value.ptr())) {
     refuse_type("splits is a " + type_of(value) + "; expected a number of parts of k, or 'stream'");
@@ -142,7 +142,7 @@ int16_t splits_from(nb::handle value) {
   const long long parts = PyLong_AsLongLong(nb::int_(value).ptr());
   PyErr_Clear();
   if (parts < 1 || parts > 32767) {
-    refuse_value("splits is " + nb::cast<std::string>(nb::str(value)) + "; expected 1 to 32767, or 'stream'");
+    refuse("splits is " + nb::cast<std::string>(nb::str(value)) + "; expected 1 to 32767, or 'stream'");
   }
   return int16_t(parts);
 }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "canonical.h"
+
 namespace cutlass_py {
 namespace {
-
-[[noreturn]] void refuse(const std::string& text) { throw std::invalid_argument("gemm: " + text); }
 
 // The step between addresses that lie evenly, in bytes; -1 where they do not, or where no batch stride says it.
 int64_t even_step(const std::vector<void*>& addresses, int64_t size) {

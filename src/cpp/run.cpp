@@ -88,14 +88,14 @@ struct Packing {
 
 // k cut into equal parts, the last one perhaps shorter. Each starts at a multiple of 64 elements: aligned for any
 // kernel.
-struct Parts {
+struct Splits {
   int64_t k, length, count;
-  explicit Parts(const Problem& p, int splits)
+  explicit Splits(const Problem& p, int splits)
       : k(p.k), length(round_up((k + splits - 1) / splits, 64)), count(splits > 1 ? (k + length - 1) / length : 1) {}
 };
 
 // One launch for each part; those of equal length in one launch, as a batch, where there is no other batch.
-void run_parts(const Plan& plan, CutlassPyGemm g, const Parts& parts, int64_t part_stride, bool row_major_a,
+void run_parts(const Plan& plan, CutlassPyGemm g, const Splits& parts, int64_t part_stride, bool row_major_a,
                bool row_major_b, int size_a, int size_b, int size_d) {
   const int64_t step_a = parts.length * (row_major_a ? 1 : g.lda), step_b = parts.length * (row_major_b ? g.ldb : 1);
   const char *a = static_cast<const char*>(g.a), *b = static_cast<const char*>(g.b);
@@ -214,7 +214,7 @@ class Run {
   Scratch scratch_;
   const bool composed_;
   const CutlassPyEpilogue epilogue_;
-  const Parts parts_;
+  const Splits parts_;
   CutlassPyGemm g_;
   std::optional<Packing> pack_a_, pack_b_;
   Matrix product_{nullptr, Dtype::none, 0, 1, 0};  // in scratch; without a kernel it has a dtype and nothing else

@@ -34,7 +34,7 @@ def _shape(template: str, extents: tuple[int, ...]) -> str:
 
 def _chain(e: Epilogue) -> str:
     """The epilogue of a 3.x kernel as stages of fusion3x.cuh, from the product outwards."""
-    if e.name in ("linear", "linearc"):
+    if e.plain:
         return "fusion3x::Linear<X>"
     f = f"activation::{e.activation}"
     chain = "fusion3x::Product<X>"
@@ -53,6 +53,7 @@ def _fields_3x(c: KernelConfig) -> dict[str, str]:
     schedule, epilogue = SCHEDULES[c.schedule], EPILOGUES[c.epilogue]
     return {
         "using C": DTYPES[c.d].cpp if epilogue.source or epilogue.gated else "void",
+        "using BiasElement": DTYPES[c.bias].cpp,
         "using Tile": _shape("cute::Shape", c.tile),
         "using Cluster": _shape("cute::Shape", c.cluster),
         "using MainloopSchedule": schedule.mainloop + ("FP8FastAccum" if c.accumulator == "fast" else ""),
@@ -78,7 +79,6 @@ def _fields_2x(c: KernelConfig) -> dict[str, str]:
         "static constexpr int align": str(c.align),
         "static constexpr int align_d": str(c.align_d),
         "static constexpr bool stream_k": str(SCHEDULES[c.schedule].stream_k).lower(),
-        "static constexpr bool activated": str(not plain).lower(),
         "template <class Compute> using Epilogue": (
             f"Linear2x<{this}, Compute>" if plain else f"Activated2x<{this}, Compute, activation::{activation}>"
         ),

@@ -1,6 +1,6 @@
 """Kernels compiled on demand: what a library is made from, nvcc's command line, and the context that allows it.
 
-The source is that of the built set, the flags too (families.py); only the time differs. One library holds one kernel.
+The source is that of the built set, the flags too (codegen.py); only the time differs. One library holds one kernel.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Whole waves of tiles, each bound by the tensor cores or by what one multiprocessor can load, beside the floor of device
 memory; plus packing, the composed epilogue and a fixed cost per launch. The constants of 3.x kernels were fitted to a
 bf16 sweep on one H200 (benchmarks/results/kernel_speed-h200-sweep.json); over the problems it was fitted to, the choice
-is within 2% of the best kernel, geometric mean. The direct store's is one reading (64 x (128, 2048, 128), 70 us); 2.x
-rates and the elementwise kernels' are estimates. Rates scale with the number of multiprocessors.
+is within 2% of the best kernel, geometric mean. The direct store's is one reading (64 x (128, 2048, 128), 70 us). Not
+measured: 2.x rates, elementwise kernels, splits of k, stream-K, and dtypes of another size than bf16's, which scale its
+rates. Rates scale with the number of multiprocessors.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _EPILOGUE = {"tma": 1.8, "direct": 34.0}  # microseconds to store a 128x256 tile
 _LAUNCH = {3: 2.9, 2: 2.5}  # microseconds of an empty problem
 _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
-_STREAM_K = 6.0  # microseconds: a memset before the launch, and partial tiles through memory
+_STREAM_K = 6.0  # microseconds, a guess: a memset before the launch, and partial tiles through memory
 _PARTIAL_WAVE = 0.12  # how much of an idle wave's time is gained back by the others (clock, bandwidth)
 
 

@@ -71,6 +71,11 @@ class Epilogue:
     aux: bool = False
     scaled: bool = False
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is alpha * acc, with or without beta * c, and nothing else."""
+        return not (self.bias or self.gated or self.aux or self.scaled or self.activation != "identity")
+
     @cached_property
     def formula(self) -> str:
         """In words, as kernels' metadata shows it."""

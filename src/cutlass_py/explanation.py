@@ -58,7 +58,7 @@ def steps(choice: Choice) -> list[str]:
         lines.append(f"splits k into {route.splits} parts")
     if isinstance(route.kernel, CutlassKernel) and not way.scratch:
         epilogue = route.kernel.interface.epilogue
-        lines += [f"fused: {epilogue.formula}"] if epilogue.name != "linear" else []
+        lines += [f"fused: {epilogue.formula}"] if not epilogue.plain else []
     if way.scratch:
         lines.append(f"composed: the product goes through {way.scratch} scratch, an elementwise kernel writes out")
     lines += [f"reason: {reason}" for reason in way.detours]

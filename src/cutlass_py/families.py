@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 
-from .dtypes import DTYPES, LAYOUTS
+from .dtypes import DTYPES, LAYOUTS, PAIRS
 from .epilogues import ACTIVATIONS, EPILOGUES, USUAL
 
 # ---------------------------------------------------------------------------------------------------- schedules
@@ -94,7 +94,7 @@ class KernelConfig:
     @property
     def api(self) -> int:
         """CUTLASS generation."""
-        return 2 if self.stages else 3
+        return FAMILIES[self.family].api
 
     @property
     def align_d(self) -> int:
@@ -148,7 +148,7 @@ class Family:
     gencode: tuple[str, ...]
     header: str
     launcher: str  # the header's template that takes a configuration
-    cpp_arch: str
+    cpp_arch: str  # 2.x
     # Which kernels there are; listed when they are first asked for.
     declare_core: Declaration = field(repr=False)
     declare_full: Declaration = field(repr=False)
@@ -237,8 +237,7 @@ _SKINNY64, _SKINNY32, _SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for 
 _PROMOTED = _SM90_PROMOTED[0]
 _HALVES = ("bf16", "f16")
 # Operands of one byte, and tf32, are read along k alone: layout tn. The others are transposed in packing.
-_FP8: tuple[Pair, ...] = tuple((a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2"))
-_INT8: tuple[Pair, ...] = tuple((a, b) for a in ("s8", "u8") for b in ("s8", "u8"))
+_FP8, _INT8 = (tuple((a, b) for a in pair for b in pair) for pair in PAIRS)
 
 
 def _fits(design: Design, d: str) -> bool:
@@ -505,94 +504,58 @@ def _sm90_f64() -> Iterator[KernelConfig]:
 # compilation. The PTX serves whatever comes after.
 _SM80_GENCODE = ("arch=compute_80,code=[sm_80,sm_90,compute_80]",)
 
-_SM90A = ("arch=compute_90a,code=sm_90a",)
+# sm_90a code is architecture-specific: it runs on 9.0 alone.
+_hopper = partial(
+    Family, api=3, cc=(90, 90), arch="90a", gencode=("arch=compute_90a,code=sm_90a",), header="gemm/api3x.cuh",
+    launcher="Gemm3x", cpp_arch="",
+)  # fmt: skip
+_ampere = partial(
+    Family, api=2, cc=(80, 999), arch="80", gencode=_SM80_GENCODE, header="gemm/api2x.cuh", launcher="Gemm2x",
+    cpp_arch="cutlass::arch::Sm80", per_file=24,
+)  # fmt: skip
 
 FAMILIES = {
     f.name: f
     for f in [
-        Family(
+        _hopper(
             "sm90_gemm",
             "TMA + wgmma",
-            api=3,
-            cc=(90, 90),  # sm_90a code is architecture-specific: it runs on 9.0 alone
-            arch="90a",
-            gencode=_SM90A,
-            header="gemm/api3x.cuh",
-            launcher="Gemm3x",
-            cpp_arch="cutlass::arch::Sm90",
             declare_core=_sm90_core,
             declare_full=_sm90_full,
             declare_more=_sm90_declared,
             overlaps=True,
         ),
-        Family(
+        _hopper(
             "sm90_streamk",
             "TMA + wgmma, k loops dealt out evenly",
-            api=3,
-            cc=(90, 90),
-            arch="90a",
-            gencode=_SM90A,
-            header="gemm/api3x.cuh",
-            launcher="Gemm3x",
-            cpp_arch="cutlass::arch::Sm90",
             declare_core=_none,  # the mma.sync kernels do it there
             declare_full=_streamk_full,
         ),
-        Family(
+        _hopper(
             "sm90_array",
             "TMA + wgmma on lists of matrices",
-            api=3,
-            cc=(90, 90),
-            arch="90a",
-            gencode=_SM90A,
             header="gemm/array3x.cuh",
             launcher="GemmArray3x",
-            cpp_arch="cutlass::arch::Sm90",
             declare_core=_none,
             declare_full=_array_full,
         ),
-        Family(
+        _ampere(
             "sm80_gemm",
             "mma.sync tensor cores",
-            api=2,
-            cc=(80, 999),
-            arch="80",
-            gencode=_SM80_GENCODE,
-            header="gemm/api2x.cuh",
-            launcher="Gemm2x",
-            cpp_arch="cutlass::arch::Sm80",
             declare_core=_sm80_core,
             declare_full=_sm80_full,
             declare_more=_sm80_declared,
-            per_file=24,
         ),
-        Family(
-            "simt_gemm",
-            "exact f32 and c64 on the CUDA cores",
-            api=2,
-            cc=(80, 999),
-            arch="80",
-            gencode=_SM80_GENCODE,
-            header="gemm/api2x.cuh",
-            launcher="Gemm2x",
-            cpp_arch="cutlass::arch::Sm80",
-            declare_core=_simt,
-            declare_full=_simt,
-            per_file=24,
-        ),
-        Family(
+        _ampere("simt_gemm", "exact f32 and c64 on the CUDA cores", declare_core=_simt, declare_full=_simt),
+        _ampere(
             "sm90_dgemm",
             "f64 and c128 tensor cores with the sm90 instruction shape",
-            api=2,
             cc=(90, 90),
             arch="90a",
             gencode=("arch=compute_90,code=sm_90",),
-            header="gemm/api2x.cuh",
-            launcher="Gemm2x",
             cpp_arch="cutlass::arch::Sm90",
             declare_core=_sm90_f64,
             declare_full=_sm90_f64,
-            per_file=24,
         ),
     ]
 }
@@ -602,11 +565,6 @@ FAMILIES = {
 def named(part: str) -> dict[str, KernelConfig]:
     """Kernels by name: of "core", "full", or all that are "declared"."""
     return {c.name: c for f in FAMILIES.values() for c in getattr(f, part)}
-
-
-def declared() -> dict[str, KernelConfig]:
-    """Every declared kernel by name, compiled or not."""
-    return named("declared")
 
 
 def find(name: str) -> KernelConfig | None:

@@ -16,7 +16,7 @@ from .cost import design
 from .dtypes import DTYPES
 from .epilogues import ACTIVATIONS
 from .errors import CompileError
-from .families import FAMILIES, Family, KernelConfig, declared, find
+from .families import FAMILIES, Family, KernelConfig, find, named
 from .gpu import Gpu, gpu_of
 from .legality import Interface, Way, interface_of
 
@@ -138,7 +138,7 @@ class Kernel(ABC):
 
 
 class CutlassKernel(Kernel):
-    """A kernel of the declaration tables (families.py)."""
+    """A kernel of the declaration (families.py)."""
 
     def __init__(self, config: KernelConfig, facts: dict[str, Any] | None) -> None:
         self.config = config
@@ -243,7 +243,7 @@ def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
     if compiled:
         configs = [config for name in _core.kernel_facts() if (config := find(name))]
     else:
-        configs = list(declared().values())
+        configs = list(named("declared").values())
     return (*map(_cutlass_kernel, configs), *_host_kernels())
 
 

@@ -72,6 +72,11 @@ class Interface:
         return self.align_d * DTYPES[self.d].itemsize
 
     @cached_property
+    def takes_lists(self) -> bool:
+        """Whether the operands may be arrays of addresses; those of `pointers` kernels must be."""
+        return self.pointers or (self.family.api == 2 and not self.stream_k)
+
+    @cached_property
     def function(self) -> tuple[str, bool]:
         """The activation it applies, and whether it applies it to a gate (or aux) instead of the product."""
         return self.epilogue.activation, self.epilogue.gated
@@ -79,8 +84,7 @@ class Interface:
     @cached_property
     def finishable(self) -> bool:
         """Whether another kernel can finish the product: it is all there, not rounded and not touched."""
-        exact = self.d == ("f32" if self.accumulator in ("fast", "f16") else self.accumulator)
-        return exact and self.epilogue.name in ("linear", "linearc")
+        return self.epilogue.plain and self.d == WIDER.get(self.accumulator, self.accumulator)
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """Directly, or by packing operands and finishing D elsewhere; the reason where no detour helps."""
@@ -115,7 +119,7 @@ class Interface:
     def _list_obstacle(self, p: Problem) -> str | None:
         if self.pointers and not p.pointers:
             return "takes lists of matrices"
-        if p.pointers and not self.pointers and (self.family.api == 3 or self.stream_k):
+        if p.pointers and not self.takes_lists:
             return "takes no lists of matrices"
         one_launch = p.pointers or (self.stream_k and self.family.api == 2)
         if one_launch and p.n > _MOST_COLUMNS:

@@ -12,7 +12,7 @@ from typing import Any
 
 from .activations import Activation
 from .arguments import GemmArguments, TensorSpec
-from .dtypes import COMPUTE, LAYOUTS, STORAGE
+from .dtypes import COMPUTE, DTYPES, LAYOUTS, STORAGE
 from .epilogues import ACTIVATIONS
 
 KEYS = {
@@ -118,10 +118,9 @@ class _Entry:
     def factor(self, key: str, axis: str) -> Any:
         """A number, or an array of the dtype of the sums where that is wide."""
         value = self.given[key]
-        row = COMPUTE.get(self.a, {})
-        asked = self.given.get("compute")
-        accumulators = [x.accumulator for name, x in row.items() if asked in (None, name)]
-        dtype = accumulators[0] if accumulators and accumulators[0] in ("f64", "c64", "c128") else "f32"
+        row, asked = COMPUTE.get(self.a, {}), self.given.get("compute")
+        sums = [x.accumulator for name, x in row.items() if asked in (None, name)]
+        dtype = DTYPES[sums[0]].scalar if sums else "f32"
         if value == "one":
             return TensorSpec([1], dtype, device=self.device)
         if value == "vector" and axis:

@@ -118,7 +118,8 @@ struct Gemm2x {
     typename Epilogue::Params params(number(e.alpha), e.bias.data ? Compute(1) : number(e.beta));
     params.alpha_ptr = static_cast<const Compute*>(e.alpha.device);
     if (!e.bias.data) params.beta_ptr = static_cast<const Compute*>(e.beta.device);
-    if constexpr (Config::activated) params.values[0] = e.parameters[0], params.values[1] = e.parameters[1];
+    if constexpr (!std::is_same_v<Epilogue, Linear2x<Config, Compute>>)
+      params.values[0] = e.parameters[0], params.values[1] = e.parameters[1];
     return params;
   }
 

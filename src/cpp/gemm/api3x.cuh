@@ -47,7 +47,7 @@ struct Types3x {
   using LayoutD = std::conditional_t<swap, ColumnMajor, RowMajor>;
   using C = typename Config::C;
   using D = typename Config::D;
-  using BiasElement = std::conditional_t<sizeof(D) == 1, float, D>;
+  using BiasElement = typename Config::BiasElement;
   using Accumulator = typename Config::Accumulator;
   using Compute = EpilogueCompute<Accumulator, D>;  // of alpha, beta and the epilogue's arithmetic
   using Tile = typename Config::Tile;

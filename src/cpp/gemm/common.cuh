@@ -25,8 +25,6 @@ inline constexpr const char* dtype_name<cutlass::half_t> = "f16";
 template <>
 inline constexpr const char* dtype_name<cutlass::bfloat16_t> = "bf16";
 template <>
-inline constexpr const char* dtype_name<cutlass::tfloat32_t> = "tf32";
-template <>
 inline constexpr const char* dtype_name<float> = "f32";
 template <>
 inline constexpr const char* dtype_name<double> = "f64";

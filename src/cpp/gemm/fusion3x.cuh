@@ -110,7 +110,7 @@ struct Addend {
   }
 };
 
-// inner + bias along an axis, of D's dtype (f32 where that has 8 bits)
+// inner + bias along an axis
 template <class X, char axis, class Inner>
 struct Bias {
   using Values = Vector<X, axis, typename X::BiasElement, false>;
