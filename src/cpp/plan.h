@@ -27,8 +27,11 @@ struct Plan {
 // whenever Python code runs.
 Plan plan_for(const Problem& problem);
 
-// Whether this thread is inside of `with cutlass_py.jit()`.
-extern thread_local bool jit_allowed;
+// A plan as select.py describes it.
+Plan plan_from(nb::handle chosen, const Problem& problem);
+
+// Whether this thread is inside of `with cutlass_py.jit()`, and of `with cutlass_py.autotuning()`.
+extern thread_local bool jit_allowed, tuning_allowed;
 
 // Forgets every plan: the next call of each class asks again.
 void clear_plans();
