@@ -1,4 +1,4 @@
-"""`tune` and `autotuning` on a device: every choice runs, results stay right, captures stay whole, no memory is lost."""
+"""`tune` and `autotuning` on a device: every choice runs, results stay right, captures whole, memory comes back."""
 
 from __future__ import annotations
 
