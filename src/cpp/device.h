@@ -49,6 +49,7 @@ void when_done(Stream stream, void (*function)(void*), void* argument);  // call
 Stream own_stream(int ordinal);                                          // this package's stream of that device
 void copy(void* to, const void* from, size_t bytes, Stream stream);      // from the host or the device
 void fill(void* memory, int byte, size_t bytes, Stream stream);
+void synchronize();  // the host waits for everything on the device
 
 // Two points of a stream and the time between them.
 class Timer {

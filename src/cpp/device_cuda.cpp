@@ -143,6 +143,8 @@ void fill(void* memory, int byte, size_t bytes, Stream stream) {
   check(cudaMemsetAsync(memory, byte, bytes, handle(stream)), "cudaMemsetAsync");
 }
 
+void synchronize() { check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
+
 Timer::Timer() {
   for (void*& event : events_) {
     cudaEvent_t made = nullptr;

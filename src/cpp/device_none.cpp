@@ -19,6 +19,7 @@ void when_done(Stream, void (*)(void*), void*) { refuse(); }
 Stream own_stream(int) { refuse(); }
 void copy(void*, const void*, size_t, Stream) { refuse(); }
 void fill(void*, int, size_t, Stream) { refuse(); }
+void synchronize() { refuse(); }
 Timer::Timer() { refuse(); }
 Timer::~Timer() = default;
 void Timer::start(Stream) {}

@@ -180,6 +180,7 @@ std::vector<std::vector<float>> measure(const Problem& problem, const std::vecto
   std::vector<device::Timer> timers(plans.size());
   std::vector<std::vector<float>> times(plans.size());
   std::vector<bool> failed(plans.size());
+  device::synchronize();                           // work of other streams would take part
   for (int round = -1; round < rounds; ++round) {  // the first one warms up
     for (size_t i = 0; i < plans.size(); ++i) {
       if (failed[i]) continue;
