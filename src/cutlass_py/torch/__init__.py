@@ -9,6 +9,7 @@ from . import flops as _flops  # noqa: F401  (registers)
 from .functions import addmm, baddbmm, bmm, gemm, linear, matmul, mm
 from .modules import Linear, Replacement, replace_linear
 from .perceptron import mlp
+from .sharding import register_if_used
 
 __all__ = [
     "Linear",
@@ -23,3 +24,5 @@ __all__ = [
     "mm",
     "replace_linear",
 ]
+
+register_if_used()

@@ -12,6 +12,7 @@ from .. import _core
 from ..activations import Activation
 from .gradients import keeps_z
 from .operators import DTYPE, Call, operator, result_shape
+from .sharding import register_if_used
 from .straight import autocasting, plain, tracked, unseen
 
 _gemm = _core.gemm
@@ -97,6 +98,7 @@ def cast(device_type: str, *tensors: Any) -> tuple[Any, ...]:
 def _through_operator(
     a: Tensor, b: Tensor, out: Tensor | None, wants_gradient: bool, *, aux: Any, bias_grad: Any, **keywords: Any
 ) -> Tensor:
+    register_if_used()
     row, column = a.dim() == 1, b.dim() == 1
 
     def matrix(x: Any) -> Any:

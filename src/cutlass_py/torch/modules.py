@@ -14,6 +14,7 @@ from ..activations import Activation
 from ..epilogues import ACTIVATIONS
 from .functions import gemm, linear
 from .operators import DTYPE
+from .sharding import register_if_used
 
 
 class Linear(nn.Linear):  # type: ignore[misc]
@@ -42,6 +43,7 @@ class Linear(nn.Linear):  # type: ignore[misc]
     ) -> None:
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.activation = _checked(activation)
+        register_if_used()
 
     def forward(self, input: Tensor) -> Tensor:
         """(..., in_features) to (..., out_features)."""
@@ -97,6 +99,7 @@ def replace_linear(model: nn.Module, *, where: Callable[[str, nn.Linear], bool] 
     Returns:
         What was replaced, and what was left and why.
     """
+    register_if_used()
     report = Replacement()
     for name, module in model.named_modules():
         if isinstance(module, Linear) or not _is_linear(module):

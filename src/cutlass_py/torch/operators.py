@@ -18,7 +18,8 @@ from ..dtypes import COMPUTE, DTYPES, STORAGE
 
 DTYPE = {name: getattr(torch, DTYPES[name].numpy) for name in STORAGE}  # torch's dtype by this package's name
 NAME = {dtype: name for name, dtype in DTYPE.items()}
-_WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Floats of 16 bits and more, in which z is kept and partial sums may be stored.
+WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Call(NamedTuple):
@@ -115,7 +116,7 @@ def result_dtype(call: Call) -> torch.dtype:
 def _new_results(call: Call) -> tuple[tuple[int, ...], torch.dtype, Tensor, Tensor]:
     """Shape and dtype of D; where z and the sums go, empty if they are not asked for."""
     shape, dtype = result_shape(call.a, call.b), result_dtype(call)
-    z = call.a.new_empty(shape if call.keep else (0,), dtype=dtype if dtype in _WIDE else torch.float32)
+    z = call.a.new_empty(shape if call.keep else (0,), dtype=dtype if dtype in WIDE else torch.float32)
     axis = {"": (0,), "n": shape[-1:], "m": (shape[-2], 1)}[call.bias_grad]
     wide = torch.float64 if torch.float64 in (dtype, call.a.dtype) else torch.float32
     return shape, dtype, z, call.a.new_empty(axis, dtype=wide)
