@@ -159,7 +159,7 @@ def _call(
         compute=compute,
         out_dtype=DTYPE.get(out_dtype, out_dtype),
         deterministic=deterministic,
-        kernel=getattr(kernel, "name", kernel),
+        kernel_name=getattr(kernel, "name", kernel),
     )
 
 

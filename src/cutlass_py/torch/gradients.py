@@ -16,6 +16,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from ..epilogues import ACTIVATIONS
 from . import activations
 from .operators import LIBRARY, NAME, TENSORS, Call, operator
+from .straight import forward_mode
 
 _FP8 = ("e4m3", "e5m2")
 
@@ -40,10 +41,14 @@ class _Gemm(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, keyset: Any, *arguments: Any) -> Any:
-        with _C._AutoDispatchBelowAutograd():
-            results = operator.redispatch(keyset & _C._after_autograd_keyset, *arguments)
+        # Autograd is off in here. Under torch.func only for this level: those below record the call as well.
+        with torch.set_grad_enabled(_C._are_functorch_transforms_active()):
+            results = _below(keyset, arguments)
         ctx.set_materialize_grads(False)
-        _save(ctx, Call(*arguments), results)
+        call = Call(*arguments)
+        asked = (True, call.keep, bool(call.bias_grad))
+        ctx.mark_non_differentiable(*(x for x, wanted in zip(results, asked, strict=True) if not wanted))
+        _save(ctx, call, results)
         return results
 
     @staticmethod
@@ -60,9 +65,13 @@ _record = super(torch.autograd.Function, _Gemm).apply
 
 
 def _autograd(keyset: Any, *arguments: Any) -> Any:
-    if torch.is_grad_enabled() and _C._any_requires_grad(*arguments):
+    if (torch.is_grad_enabled() and _C._any_requires_grad(*arguments)) or forward_mode():
         with enable_single_level_autograd_function():
             return _record(keyset, *arguments)
+    return _below(keyset, arguments)
+
+
+def _below(keyset: Any, arguments: tuple[Any, ...]) -> Any:
     with _C._AutoDispatchBelowAutograd():
         return operator.redispatch(keyset & _C._after_autograd_keyset, *arguments)
 
@@ -256,7 +265,14 @@ class _Backward:
 def _linear(call: Call, **changes: Any) -> Call:
     """The call without what comes behind z."""
     plain: dict[str, Any] = {"gate": None, "aux": None, "scale_out": None, "scale_out_value": 1.0}
-    plain |= {"activation": "identity", "parameters": (), "keep": False, "bias_grad": "", "splits": 0, "kernel": None}
+    plain |= {
+        "activation": "identity",
+        "parameters": (),
+        "keep": False,
+        "bias_grad": "",
+        "splits": 0,
+        "kernel_name": None,
+    }
     return call._replace(**(plain | changes))
 
 

@@ -56,7 +56,7 @@ class Call(NamedTuple):
     compute: str | None = None
     out_dtype: torch.dtype | None = None
     deterministic: bool = False
-    kernel: str | None = None
+    kernel_name: str | None = None
     keep: bool = False
     bias_grad: str = ""
 
@@ -67,7 +67,7 @@ _SCHEMA = (
     "Tensor? alpha=None, Tensor? beta=None, Tensor? scale_a=None, Tensor? scale_b=None, Tensor? scale_out=None, "
     "int splits=0, Scalar alpha_value=1, Scalar beta_value=1, float scale_out_value=1.0, "
     'str activation="identity", float[] parameters=[], str? compute=None, ScalarType? out_dtype=None, '
-    'bool deterministic=False, str? kernel=None, bool keep=False, str bias_grad="") -> (Tensor, Tensor, Tensor)'
+    'bool deterministic=False, str? kernel_name=None, bool keep=False, str bias_grad="") -> (Tensor, Tensor, Tensor)'
 )
 LIBRARY = torch.library.Library("cutlass_py", "DEF")
 LIBRARY.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
@@ -85,12 +85,10 @@ def result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
         RuntimeError: the batches do not broadcast.
     """
     for name, x in (("a", a), ("b", b)):
-        torch._check_value(x.dim() > 0, lambda: f"gemm: {name} is (); expected at least 1 dimension")  # noqa: B023
-    inner = b.shape[-2 if b.dim() > 1 else 0]
-    torch._check_value(
-        a.shape[-1] == inner,
-        lambda: f"gemm: a is {tuple(a.shape)} but b is {tuple(b.shape)}; inner extents must agree",
-    )
+        if x.dim() == 0:
+            raise ValueError(f"gemm: {name} is (); expected at least 1 dimension")
+    if a.shape[-1] != b.shape[-2 if b.dim() > 1 else 0]:
+        raise ValueError(f"gemm: a is {tuple(a.shape)} but b is {tuple(b.shape)}; inner extents must agree")
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.dim() > 1 else ()))
 
@@ -155,7 +153,7 @@ def core_gemm(call: Call, dtype: torch.dtype, aux: Tensor | None, sums: Tensor |
         out_dtype=dtype,
         splits="stream" if call.splits < 0 else call.splits or None,
         deterministic=call.deterministic,
-        kernel=call.kernel,
+        kernel=call.kernel_name,
     )
 
 
@@ -196,7 +194,7 @@ def _one_by_one(info: Any, in_dims: Call, call: Call) -> tuple[tuple[Tensor, ...
 
 def _vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
     call = Call(*arguments)
-    dims = Call(*in_dims, *(None,) * (len(Call._fields) - len(in_dims)))
+    dims = Call(*in_dims[:TENSORS], *(None,) * (len(Call._fields) - len(in_dims[:TENSORS])))
     # One number for a whole call, and sums over the whole batch: these have no batched form.
     if call.bias_grad or any(dim is not None for dim in (dims.alpha, dims.beta, dims.scale_out)):
         return _one_by_one(info, dims, call)

@@ -80,5 +80,5 @@ def _along_k(call: Call) -> tuple[list[Any], list[Any]]:
 def _is_linear(call: Call) -> bool:
     """Whether D is a linear function of z, stored in a dtype that does not saturate."""
     row = ACTIVATIONS[call.activation]
-    dtype = call.out_dtype or call.a.tensor_meta.dtype  # type: ignore[attr-defined]
+    dtype = call.out_dtype or call.a.tensor_meta.dtype
     return (call.activation == "identity" or call.gate is not None or row.derivative) and dtype in WIDE

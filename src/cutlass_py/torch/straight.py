@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import _C
+from torch.autograd import forward_ad
 
 _compiling = torch.compiler.is_dynamo_compiling
 _dispatch_modes = _C._len_torch_dispatch_stack
@@ -34,4 +35,10 @@ def plain(operands: tuple[Any, ...]) -> bool:
 
 def tracked(operands: tuple[Any, ...]) -> bool:
     """Whether a gradient has to be recorded."""
-    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
+    wanted = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
+    return wanted or forward_mode()
+
+
+def forward_mode() -> bool:
+    """Whether derivatives are carried forward, which the operator refuses in torch's words."""
+    return forward_ad._current_level >= 0  # type: ignore[no-any-return]
