@@ -10,10 +10,11 @@ from torch import Tensor
 
 from .. import _core
 from ..activations import Activation
+from ..epilogues import ACTIVATIONS
 from .gradients import keeps_z
 from .operators import DTYPE, Call, operator, result_shape
 from .sharding import register_if_used
-from .straight import autocasting, plain, tracked, unseen
+from .straight import TENSORS, autocasting, plain, tracked, unseen
 
 _gemm = _core.gemm
 _FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128))
@@ -60,34 +61,45 @@ def gemm(
             for fp8 operands that require a gradient.
         RuntimeError: `out` is given and an operand requires a gradient.
     """
-    _check_tensors("gemm", a=a, b=b, out=out, c=c, bias=bias, aux=aux, gate=gate, bias_grad=bias_grad)
-    if out is None and (not unseen() or autocasting()):
-        kind, reads_aux = a.device.type, _name_of(activation).startswith("d_")
-        a, b = cast(kind, a, b)
-        if out_dtype is None:
-            c, bias, gate = cast(kind, c, bias, gate)
-            aux = cast(kind, aux)[0] if reads_aux else aux
     operands = (a, b, c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad, out)
     keywords = {
         "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux, "gate": gate,
         "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad, "compute": compute,
         "out_dtype": out_dtype, "splits": splits, "deterministic": deterministic, "kernel": kernel,
     }  # fmt: skip
-    wants_gradient = tracked(operands)
-    if unseen() and plain(operands) and not wants_gradient:
+    if unseen() and (out is not None or not autocasting()) and plain(operands):
         try:
             return _gemm(a, b, out=out, **keywords)
-        except ValueError:
-            if not any(isinstance(x, Tensor) and (x.is_conj() or x.is_neg()) for x in operands):
-                raise  # else the operator gets them resolved
-    if out is not None and wants_gradient:
+        except (ValueError, TypeError):
+            if isinstance(a, Tensor) and isinstance(b, Tensor) and not _has_other_meaning(operands):
+                raise
+    _check_tensors("gemm", a=a, b=b, out=out, c=c, bias=bias, aux=aux, gate=gate, bias_grad=bias_grad)
+    if out is None:
+        a, b, keywords = _as_autocast(a, b, keywords)
+    elif tracked(operands):
         _refuse_gradient("gemm")
-    return _through_operator(a, b, out, wants_gradient, **keywords)
+    if unseen() and plain(operands) and not _has_other_meaning(operands):  # only autocast spoke against it
+        return _gemm(a, b, out=out, **keywords)
+    return _through_operator(a, b, out, tracked(operands), **keywords)
+
+
+def _has_other_meaning(operands: tuple[Any, ...]) -> bool:
+    """Whether one of them has no values (meta), or others than its memory (lazily conjugated or negated)."""
+    return any(isinstance(x, Tensor) and (x.is_meta or x.is_conj() or x.is_neg()) for x in operands)
+
+
+def _as_autocast(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    kind = a.device.type
+    a, b = cast(kind, a, b)
+    if keywords["out_dtype"] is None:
+        names = ["c", "bias", "gate"] + ["aux"] * _is_derivative(keywords["activation"])
+        keywords = keywords | dict(zip(names, cast(kind, *(keywords[name] for name in names)), strict=True))
+    return a, b, keywords
 
 
 def cast(device_type: str, *tensors: Any) -> tuple[Any, ...]:
     """As torch.autocast, where it is on, casts the operands of torch.mm: floats but f64 (and fp8, which mm has not)."""
-    if not torch.is_autocast_enabled(device_type):
+    if device_type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device_type):
         return tensors
     dtype = torch.get_autocast_dtype(device_type)
     narrow = (torch.float16, torch.bfloat16, torch.float32)
@@ -106,7 +118,7 @@ def _through_operator(
         x = x.unsqueeze(-1) if column and x is not None else x
         return x.unsqueeze(-2) if row and x is not None else x
 
-    derivative = _name_of(keywords["activation"]).startswith("d_")
+    derivative = _is_derivative(keywords["activation"])
     call = _call(a.unsqueeze(0) if row else a, b.unsqueeze(1) if column else b, matrix, out, **keywords)
     call = call._replace(aux=matrix(aux) if derivative else None, bias_grad=_axis(bias_grad, call))
     written = None if derivative else matrix(aux)
@@ -171,6 +183,11 @@ def _name_of(activation: Any) -> str:
     return "identity" if activation is None else getattr(activation, "name", activation)
 
 
+def _is_derivative(activation: Any) -> bool:
+    row = ACTIVATIONS.get(_name_of(activation))
+    return row is not None and row.derivative
+
+
 def _axis(bias_grad: Tensor | None, call: Call) -> str:
     if bias_grad is None:
         return ""
@@ -186,7 +203,7 @@ def _store(name: str, destination: Tensor, value: Tensor) -> Tensor:
 
 def _check_tensors(function: str, **operands: Any) -> None:
     for name, x in operands.items():
-        if not isinstance(x, Tensor) and (x is not None or name in ("a", "b", "input")):
+        if not isinstance(x, Tensor) and (x is not None or name in ("a", "b")):
             hint = "; lists of matrices go to cutlass_py.gemm" if isinstance(x, (list, tuple)) else ""
             raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a torch.Tensor{hint}")
 
@@ -203,23 +220,33 @@ def _refuse_gradient(function: str) -> None:
 
 def mm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """torch.mm: (n, m) @ (m, p)."""
-    if out is not None and out_dtype is None and unseen() and plain((input, mat2, out)):
-        dtype = input.dtype
-        if dtype in _FLOATS and input.ndim == 2 and mat2.ndim == 2:
-            try:
-                return _gemm(input, mat2, out=out, out_dtype=dtype)
-            except (ValueError, TypeError):
-                pass  # resized, resolved, or refused in torch's words below
+    dtype = _straight(input, mat2, out)
+    if dtype and out_dtype is None and input.ndim == 2 and mat2.ndim == 2:
+        try:
+            return _gemm(input, mat2, out=out, out_dtype=dtype)
+        except _REFUSED:
+            pass
     return _like_torch("mm", input, mat2, 2, out_dtype, out)
 
 
 def bmm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """torch.bmm: (b, n, m) @ (b, m, p)."""
+    dtype = _straight(input, mat2, out)
+    if dtype and out_dtype is None and input.ndim == 3 and mat2.ndim == 3 and len(input) == len(mat2):
+        try:
+            return _gemm(input, mat2, out=out, out_dtype=dtype)
+        except _REFUSED:
+            pass
     return _like_torch("bmm", input, mat2, 3, out_dtype, out)
 
 
 def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """torch.matmul: vectors, matrices, batches that broadcast."""
+    if dtype := _straight(input, other, out):
+        try:
+            return _gemm(input, other, out=out, out_dtype=dtype)
+        except _REFUSED:
+            pass
     return _like_torch("matmul", input, other, 0, None, out)
 
 
@@ -241,10 +268,30 @@ def baddbmm(
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """torch.nn.functional.linear: (..., in) with a weight of (out, in) and a bias of (out,), fused."""
-    _check_tensors("linear", input=input, b=weight, bias=bias)
+    if _straight(input, weight, None, bias) and weight.ndim == 2:
+        try:
+            return _gemm(input, weight.mT, bias=bias)
+        except _REFUSED:
+            pass
+    _check_tensors("linear", a=input, b=weight, bias=bias)
     if weight.dim() not in (1, 2):
         raise RuntimeError(f"linear: weight is {tuple(weight.shape)}; expected 1 or 2 dimensions")
     return _like_torch("linear", input, weight.mT if weight.dim() == 2 else weight, 0, None, None, bias)
+
+
+# What is refused on the straight way is resized, resolved, or refused in torch's words on the other.
+_REFUSED = (ValueError, TypeError)
+
+
+def _straight(a: Any, b: Any, out: Any, addend: Any = None) -> torch.dtype | None:
+    """The one dtype of a call that may go straight to cutlass_py.gemm; with `out`, that checks for gradients itself."""
+    if not unseen() or type(a) not in TENSORS or type(b) not in TENSORS:
+        return None
+    dtype = a.dtype
+    if dtype not in _FLOATS or (addend is not None and (type(addend) not in TENSORS or addend.dtype is not dtype)):
+        return None
+    fits = type(out) in TENSORS if out is not None else not autocasting() and plain((a, b, addend))
+    return dtype if fits else None
 
 
 def _like_torch(
@@ -252,8 +299,8 @@ def _like_torch(
     addend: Tensor | None = None, beta: Any = 1, alpha: Any = 1,
 ) -> Tensor:  # fmt: skip
     """gemm with the dtypes, the errors and the out= of torch's function of this name; rank 0: any."""
-    _check_tensors(name, a=a, b=b, input=a if addend is None else addend, out=out)
-    if out is None and (not unseen() or autocasting()):
+    _check_tensors(name, a=a, b=b, input=addend, out=out)
+    if out is None:
         a, b, addend = cast(a.device.type, a, b, addend)
     _check_ranks(name, a, b, rank)
     _check_dtypes(name, a, b, addend)
@@ -270,7 +317,7 @@ def _like_torch(
             d = _integers(a, b, addend, alpha, beta, out_dtype)
             return d if out is None else out.copy_(d)
         return gemm(a, b, out=out, alpha=alpha, out_dtype=out_dtype, **_addend(addend, beta, shape))
-    except (ValueError, TypeError) as refusal:
+    except _REFUSED as refusal:
         raise RuntimeError(str(refusal).replace("gemm:", f"{name}:", 1)) from refusal
 
 
