@@ -67,20 +67,23 @@ def gemm(
         "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad, "compute": compute,
         "out_dtype": out_dtype, "splits": splits, "deterministic": deterministic, "kernel": kernel,
     }  # fmt: skip
-    if unseen() and (out is not None or not autocasting()) and plain(operands):
+    hidden = unseen()
+    casts = out is None and (not hidden or autocasting())
+    if hidden and not casts and plain(operands):
         try:
             return _gemm(a, b, out=out, **keywords)
         except (ValueError, TypeError):
             if isinstance(a, Tensor) and isinstance(b, Tensor) and not _has_other_meaning(operands):
                 raise
     _check_tensors("gemm", a=a, b=b, out=out, c=c, bias=bias, aux=aux, gate=gate, bias_grad=bias_grad)
-    if out is None:
+    if casts:
         a, b, keywords = _as_autocast(a, b, keywords)
-    elif tracked(operands):
+    wants_gradient = tracked(operands)
+    if out is not None and wants_gradient:
         _refuse_gradient("gemm")
-    if unseen() and plain(operands) and not _has_other_meaning(operands):  # only autocast spoke against it
+    if hidden and plain(operands) and not _has_other_meaning(operands):  # only autocast spoke against it
         return _gemm(a, b, out=out, **keywords)
-    return _through_operator(a, b, out, tracked(operands), **keywords)
+    return _through_operator(a, b, out, wants_gradient, **keywords)
 
 
 def _has_other_meaning(operands: tuple[Any, ...]) -> bool:
@@ -308,15 +311,14 @@ def _like_torch(
     if out_dtype is None and a.dtype not in _FLOATS:
         out_dtype = a.dtype
     try:
-        shape = result_shape(a, b)
         if out is not None:
             if tracked((a, b, addend, out)):
                 _refuse_gradient(name)
-            _prepare(name, out, shape, out_dtype or a.dtype)
+            _prepare(name, out, result_shape(a, b), out_dtype or a.dtype)
         if a.dtype in _BYTES:
             d = _integers(a, b, addend, alpha, beta, out_dtype)
             return d if out is None else out.copy_(d)
-        return gemm(a, b, out=out, alpha=alpha, out_dtype=out_dtype, **_addend(addend, beta, shape))
+        return gemm(a, b, out=out, alpha=alpha, out_dtype=out_dtype, **_addend(addend, beta, a, b))
     except _REFUSED as refusal:
         raise RuntimeError(str(refusal).replace("gemm:", f"{name}:", 1)) from refusal
 
@@ -352,11 +354,13 @@ def _prepare(name: str, out: Tensor, shape: tuple[int, ...], dtype: torch.dtype)
     out.resize_(shape)
 
 
-def _addend(x: Tensor | None, beta: Any, shape: tuple[int, ...]) -> dict[str, Any]:
-    """beta * x, broadcast to `shape`, as gemm takes it: a vector is a bias, anything else c."""
+def _addend(x: Tensor | None, beta: Any, a: Tensor, b: Tensor) -> dict[str, Any]:
+    """beta * x, broadcast to the shape of a @ b, as gemm takes it: a vector is a bias, anything else c."""
     if x is None:
         return {}
-    core = shape[-2:]
+    if beta == 1 and x.dim() == 1 and b.dim() > 1 and x.shape[0] == b.shape[-1]:
+        return {"bias": x}
+    shape = result_shape(a, b)
     x.expand(shape)  # raises what torch would
     if beta == 0:
         return {}
@@ -365,7 +369,7 @@ def _addend(x: Tensor | None, beta: Any, shape: tuple[int, ...]) -> dict[str, An
         return {"bias": x.expand(*x.shape[:-1], shape[-1])}
     if beta == 1 and x.shape[-1] == 1:
         return {"bias": x}
-    return {"c": x.expand(*x.shape[:-2], *core), "beta": beta}
+    return {"c": x.expand(*x.shape[:-2], *shape[-2:]), "beta": beta}
 
 
 def _integers(a: Tensor, b: Tensor, addend: Tensor | None, alpha: Any, beta: Any, dtype: Any) -> Tensor:

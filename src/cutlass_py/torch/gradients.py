@@ -41,8 +41,10 @@ class _Gemm(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, keyset: Any, *arguments: Any) -> Any:
-        # Autograd is off in here. Under torch.func only for this level: those below record the call as well.
-        with torch.set_grad_enabled(_C._are_functorch_transforms_active()):
+        if _C._are_functorch_transforms_active():
+            with torch.enable_grad():  # it is off in here, for this level alone: those below record the call as well
+                results = _below(keyset, arguments)
+        else:
             results = _below(keyset, arguments)
         ctx.set_materialize_grads(False)
         call = Call(*arguments)
@@ -66,6 +68,8 @@ _record = super(torch.autograd.Function, _Gemm).apply
 
 def _autograd(keyset: Any, *arguments: Any) -> Any:
     if (torch.is_grad_enabled() and _C._any_requires_grad(*arguments)) or forward_mode():
+        if not _C._are_functorch_transforms_active():
+            return _record(keyset, *arguments)
         with enable_single_level_autograd_function():
             return _record(keyset, *arguments)
     return _below(keyset, arguments)

@@ -89,7 +89,8 @@ def result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
             raise ValueError(f"gemm: {name} is (); expected at least 1 dimension")
     if a.shape[-1] != b.shape[-2 if b.dim() > 1 else 0]:
         raise ValueError(f"gemm: a is {tuple(a.shape)} but b is {tuple(b.shape)}; inner extents must agree")
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    lead_a, lead_b = a.shape[:-2], b.shape[:-2]
+    batch = torch.broadcast_shapes(lead_a, lead_b) if lead_a and lead_b else lead_a or lead_b
     return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.dim() > 1 else ()))
 
 
@@ -111,28 +112,31 @@ def result_dtype(call: Call) -> torch.dtype:
     return DTYPE[(rows[call.compute] if call.compute else next(iter(rows.values()))).output]
 
 
-def _new_results(call: Call) -> tuple[tuple[int, ...], torch.dtype, Tensor, Tensor]:
-    """Shape and dtype of D; where z and the sums go, empty if they are not asked for."""
-    shape, dtype = result_shape(call.a, call.b), result_dtype(call)
-    z = call.a.new_empty(shape if call.keep else (0,), dtype=dtype if dtype in WIDE else torch.float32)
-    axis = {"": (0,), "n": shape[-1:], "m": (shape[-2], 1)}[call.bias_grad]
-    wide = torch.float64 if torch.float64 in (dtype, call.a.dtype) else torch.float32
-    return shape, dtype, z, call.a.new_empty(axis, dtype=wide)
+def _beside(call: Call) -> tuple[Tensor, Tensor]:
+    """Memory for z and for the sums of a bias gradient; empty if they are not asked for."""
+    new = call.a.new_empty
+    z = sums = None
+    if call.keep:
+        dtype = result_dtype(call)
+        z = new(result_shape(call.a, call.b), dtype=dtype if dtype in WIDE else torch.float32)
+    if call.bias_grad:
+        wide = torch.float64 if torch.float64 in (result_dtype(call), call.a.dtype) else torch.float32
+        sums = new((call.a.shape[-2], 1) if call.bias_grad == "m" else call.b.shape[-1:], dtype=wide)
+    return new(0) if z is None else z, new(0) if sums is None else sums
 
 
 def _fake(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     call = Call(*arguments)
-    shape, dtype, z, sums = _new_results(call)
-    return call.a.new_empty(shape, dtype=dtype), z, sums
+    return call.a.new_empty(result_shape(call.a, call.b), dtype=result_dtype(call)), *_beside(call)
 
 
 def _compute(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     call = Call(*arguments)
-    _, dtype, z, sums = _new_results(call)
-    return core_gemm(call, dtype, z if call.keep else call.aux, sums if call.bias_grad else None), z, sums
+    z, sums = _beside(call)
+    return _core_gemm(call, z if call.keep else call.aux, sums if call.bias_grad else None), z, sums
 
 
-def core_gemm(call: Call, dtype: torch.dtype, aux: Tensor | None, sums: Tensor | None) -> Any:
+def _core_gemm(call: Call, aux: Tensor | None, sums: Tensor | None) -> Any:
     """The call as cutlass_py.gemm takes it."""
     name, parameters = call.activation, tuple(call.parameters)
     return _core.gemm(
@@ -150,7 +154,7 @@ def core_gemm(call: Call, dtype: torch.dtype, aux: Tensor | None, sums: Tensor |
         activation=Activation(name, parameters) if parameters else None if name == "identity" else name,
         bias_grad=sums,
         compute=call.compute,
-        out_dtype=dtype,
+        out_dtype=call.out_dtype,
         splits="stream" if call.splits < 0 else call.splits or None,
         deterministic=call.deterministic,
         kernel=call.kernel_name,
