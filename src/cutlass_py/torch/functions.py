@@ -17,7 +17,7 @@ from .sharding import register_if_used
 from .straight import TENSORS, autocasting, plain, tracked, unseen
 
 _gemm = _core.gemm
-_FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128))
+FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128))
 _BYTES = (torch.int8, torch.uint8)
 
 
@@ -291,7 +291,7 @@ def _straight(a: Any, b: Any, out: Any, addend: Any = None) -> torch.dtype | Non
     if not unseen() or type(a) not in TENSORS or type(b) not in TENSORS:
         return None
     dtype = a.dtype
-    if dtype not in _FLOATS or (addend is not None and (type(addend) not in TENSORS or addend.dtype is not dtype)):
+    if dtype not in FLOATS or (addend is not None and (type(addend) not in TENSORS or addend.dtype is not dtype)):
         return None
     fits = type(out) in TENSORS if out is not None else not autocasting() and plain((a, b, addend))
     return dtype if fits else None
@@ -308,7 +308,7 @@ def _like_torch(
     _check_ranks(name, a, b, rank)
     _check_dtypes(name, a, b, addend)
     alpha, beta = (x.item() if isinstance(x, Tensor) else x for x in (alpha, beta))
-    if out_dtype is None and a.dtype not in _FLOATS:
+    if out_dtype is None and a.dtype not in FLOATS:
         out_dtype = a.dtype
     try:
         if out is not None:

@@ -12,8 +12,7 @@ from torch.nn.utils import parametrize
 
 from ..activations import Activation
 from ..epilogues import ACTIVATIONS
-from .functions import gemm, linear
-from .operators import DTYPE
+from .functions import FLOATS, gemm, linear
 from .sharding import register_if_used
 
 
@@ -131,7 +130,7 @@ def _obstacle(module: nn.Module) -> str:
         return f"its weight is a {type(module.weight).__name__}"
     if module.weight.is_meta:
         return "it is on the meta device"
-    if module.weight.dtype not in DTYPE.values() or not module.weight.dtype.is_floating_point:
+    if module.weight.dtype not in FLOATS:
         return f"its weight is {module.weight.dtype}"
     return ""
 
