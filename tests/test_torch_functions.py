@@ -394,6 +394,15 @@ def test_these_calls_are_seen(seen, name, way):
     assert d.shape == (3, 5) and seen.straight == 0
 
 
+def test_a_default_device_does_not_have_to_see_calls(seen):
+    a, b = randn(3, 4), randn(4, 5)
+    with torch.device("cpu"):
+        ct.mm(a, b)
+        assert seen.straight == 1
+        under_function_mode(lambda: ct.mm(a, b))
+    assert seen.straight == 1
+
+
 def test_out_is_written_on_the_way_through_the_operator(seen):
     a, b, out, pre = randn(3, 4), randn(4, 5), torch.empty(3, 5), torch.empty(3, 5)
     assert under_dispatch_mode(lambda: ct.mm(a, b, out=out)) is out and seen.straight == 0

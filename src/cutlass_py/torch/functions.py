@@ -94,7 +94,7 @@ def _has_other_meaning(operands: tuple[Any, ...]) -> bool:
 def _as_autocast(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
     kind = a.device.type
     a, b = cast(kind, a, b)
-    if keywords["out_dtype"] is None:
+    if keywords["out_dtype"] is None and a.dtype == b.dtype == torch.get_autocast_dtype(kind):
         names = ["c", "bias", "gate"] + ["aux"] * _is_derivative(keywords["activation"])
         keywords = keywords | dict(zip(names, cast(kind, *(keywords[name] for name in names)), strict=True))
     return a, b, keywords
@@ -288,13 +288,12 @@ _REFUSED = (ValueError, TypeError)
 
 def _straight(a: Any, b: Any, out: Any, addend: Any = None) -> torch.dtype | None:
     """The one dtype of a call that may go straight to cutlass_py.gemm; with `out`, that checks for gradients itself."""
-    if not unseen() or type(a) not in TENSORS or type(b) not in TENSORS:
-        return None
-    dtype = a.dtype
-    if dtype not in FLOATS or (addend is not None and (type(addend) not in TENSORS or addend.dtype is not dtype)):
-        return None
-    fits = type(out) in TENSORS if out is not None else not autocasting() and plain((a, b, addend))
-    return dtype if fits else None
+    if type(a) in TENSORS and type(b) in TENSORS and unseen():
+        dtype = a.dtype
+        if dtype in FLOATS and (addend is None or (type(addend) in TENSORS and addend.dtype is dtype)):
+            if type(out) in TENSORS or (out is None and not autocasting() and plain((a, b, addend))):
+                return dtype
+    return None
 
 
 def _like_torch(

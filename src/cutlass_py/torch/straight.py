@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import _C
 from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 
 _compiling = torch.compiler.is_dynamo_compiling
 _dispatch_modes = _C._len_torch_dispatch_stack
@@ -30,11 +31,16 @@ def unseen() -> bool:
     return not (
         _compiling()
         or _dispatch_modes()
-        or _function_modes()
+        or (_function_modes() and not _only_a_default_device())
         or _transforms()
         or _jit_traces()
         or forward_ad._current_level >= 0
     )
+
+
+def _only_a_default_device() -> bool:
+    """torch.set_default_device is a mode too, but one for functions that make tensors."""
+    return _C._len_torch_function_stack() == 1 and type(_C._get_function_stack_at(0)) is DeviceContext
 
 
 def forward_mode() -> bool:
