@@ -14,6 +14,7 @@
 #include "metadata.h"
 #include "plan.h"
 #include "registry.h"
+#include "straight.h"
 
 namespace cutlass_py {
 namespace {
@@ -299,6 +300,17 @@ NB_MODULE(_core, m) {
       "allow_jit", [](bool allowed) { return std::exchange(jit_allowed, allowed); }, "allowed"_a,
       "Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.");
   m.def("jit_allowed", [] { return jit_allowed; }, "Whether this thread is within `jit`.");
+  m.def(
+      "set_questions",
+      [](nb::tuple types, nb::tuple modes, nb::object unseen, nb::tuple for_results, nb::object recording) {
+        set_questions({types, modes, unseen, for_results, recording});
+      },
+      nb::sig("def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, "
+              "for_results: tuple[Any, ...], recording: object) -> None"),
+      "types"_a, "modes"_a, "unseen"_a, "for_results"_a, "recording"_a,
+      "What straight_gemm asks; torch/straight.py says it once.");
+  m.def("straight_gemm", &straight_gemm, "a"_a.none(), "b"_a.none(), "out"_a.none(), "bias"_a.none(), "rank"_a,
+        "gemm(a, b, out=out, bias=bias) of torch tensors, or None where torch may mean something else by it.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(

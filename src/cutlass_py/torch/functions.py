@@ -14,10 +14,10 @@ from ..epilogues import ACTIVATIONS
 from .gradients import keeps_z
 from .operators import DTYPE, Call, operator, result_shape
 from .sharding import register_if_used
-from .straight import TENSORS, autocasting, plain, tracked, unseen
+from .straight import FLOATS, autocasting, compiling, plain, tracked, unseen
 
 _gemm = _core.gemm
-FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128))
+_straight = _core.straight_gemm
 _BYTES = (torch.int8, torch.uint8)
 
 
@@ -223,10 +223,10 @@ def _refuse_gradient(function: str) -> None:
 
 def mm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """torch.mm: (n, m) @ (m, p)."""
-    dtype = _straight(input, mat2, out)
-    if dtype and out_dtype is None and input.ndim == 2 and mat2.ndim == 2:
+    if out_dtype is None and not compiling():
         try:
-            return _gemm(input, mat2, out=out, out_dtype=dtype)
+            if (d := _straight(input, mat2, out, None, 2)) is not None:
+                return d
         except _REFUSED:
             pass
     return _like_torch("mm", input, mat2, 2, out_dtype, out)
@@ -234,10 +234,10 @@ def mm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out
 
 def bmm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """torch.bmm: (b, n, m) @ (b, m, p)."""
-    dtype = _straight(input, mat2, out)
-    if dtype and out_dtype is None and input.ndim == 3 and mat2.ndim == 3 and len(input) == len(mat2):
+    if out_dtype is None and not compiling():
         try:
-            return _gemm(input, mat2, out=out, out_dtype=dtype)
+            if (d := _straight(input, mat2, out, None, 3)) is not None:
+                return d
         except _REFUSED:
             pass
     return _like_torch("bmm", input, mat2, 3, out_dtype, out)
@@ -245,9 +245,10 @@ def bmm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, ou
 
 def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """torch.matmul: vectors, matrices, batches that broadcast."""
-    if dtype := _straight(input, other, out):
+    if not compiling():
         try:
-            return _gemm(input, other, out=out, out_dtype=dtype)
+            if (d := _straight(input, other, out, None, 0)) is not None:
+                return d
         except _REFUSED:
             pass
     return _like_torch("matmul", input, other, 0, None, out)
@@ -271,9 +272,10 @@ def baddbmm(
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """torch.nn.functional.linear: (..., in) with a weight of (out, in) and a bias of (out,), fused."""
-    if _straight(input, weight, None, bias) and weight.ndim == 2:
+    if not compiling() and isinstance(weight, Tensor) and weight.dim() == 2:
         try:
-            return _gemm(input, weight.mT, bias=bias)
+            if (d := _straight(input, weight.mT, None, bias, 0)) is not None:
+                return d
         except _REFUSED:
             pass
     _check_tensors("linear", a=input, b=weight, bias=bias)
@@ -284,16 +286,6 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 # What is refused on the straight way is resized, resolved, or refused in torch's words on the other.
 _REFUSED = (ValueError, TypeError)
-
-
-def _straight(a: Any, b: Any, out: Any, addend: Any = None) -> torch.dtype | None:
-    """The one dtype of a call that may go straight to cutlass_py.gemm; with `out`, that checks for gradients itself."""
-    if type(a) in TENSORS and type(b) in TENSORS and unseen():
-        dtype = a.dtype
-        if dtype in FLOATS and (addend is None or (type(addend) in TENSORS and addend.dtype is dtype)):
-            if type(out) in TENSORS or (out is None and not autocasting() and plain((a, b, addend))):
-                return dtype
-    return None
 
 
 def _like_torch(

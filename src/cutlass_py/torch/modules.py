@@ -12,8 +12,9 @@ from torch.nn.utils import parametrize
 
 from ..activations import Activation
 from ..epilogues import ACTIVATIONS
-from .functions import FLOATS, gemm, linear
+from .functions import gemm, linear
 from .sharding import register_if_used
+from .straight import FLOATS
 
 
 class Linear(nn.Linear):  # type: ignore[misc]

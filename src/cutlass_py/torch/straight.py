@@ -14,7 +14,9 @@ from torch import _C
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-_compiling = torch.compiler.is_dynamo_compiling
+from .. import _core
+
+compiling = torch.compiler.is_dynamo_compiling
 _dispatch_modes = _C._len_torch_dispatch_stack
 _function_modes = _C._is_torch_function_mode_enabled
 _transforms = _C._are_functorch_transforms_active
@@ -22,14 +24,16 @@ _jit_traces = _C._is_tracing
 _recording = torch.is_grad_enabled
 autocasting = _C._is_any_autocast_enabled
 # Exactly these types: a subclass may mean anything.
-TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+TENSORS = (torch.Tensor, torch.nn.Parameter)
+# The dtypes of which both gemm's and torch's results are.
+FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128))
 _OTHERS = frozenset((type(None), float, int, bool, complex))
 
 
 def unseen() -> bool:
     """Whether nothing in this thread has to see calls of torch's functions."""
     return not (
-        _compiling()
+        compiling()
         or _dispatch_modes()
         or (_function_modes() and not _only_a_default_device())
         or _transforms()
@@ -61,3 +65,13 @@ def plain(operands: tuple[Any, ...]) -> bool:
 def tracked(operands: tuple[Any, ...]) -> bool:
     """Whether a gradient has to be recorded."""
     return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
+
+
+# torch's namesakes ask by _core.straight_gemm, whose cost per call is a promise; `gemm` by the functions above.
+_core.set_questions(
+    types=TENSORS,
+    modes=(_dispatch_modes, _function_modes, _transforms, _jit_traces),
+    unseen=unseen,
+    for_results=(autocasting, forward_mode),
+    recording=_recording,
+)
