@@ -431,6 +431,43 @@ def test_sparse_operands_are_refused():
         ct.mm(torch.eye(3).to_sparse(), torch.eye(3))
 
 
+def test_inference_mode(seen):
+    with torch.inference_mode():
+        a, b = randn(3, 4), randn(4, 5)
+        near(ct.mm(a, b), a @ b)
+        near(ct.gemm(a, b, activation="relu"), torch.relu(a @ b))
+        near(under_dispatch_mode(lambda: ct.mm(a, b)), a @ b)
+    assert seen.straight == 2
+
+
+def test_modes_of_other_threads_do_not_matter(seen):
+    from concurrent.futures import ThreadPoolExecutor
+
+    a, b = randn(3, 4), randn(4, 5)
+    with ThreadPoolExecutor(1) as pool:
+        under_dispatch_mode(lambda: pool.submit(ct.mm, a, b).result())
+    assert seen.straight == 1
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_nothing_holds_on_to_operands(grad):
+    import gc
+
+    a, b, bias, out = randn(3, 4), randn(4, 5).requires_grad_(grad), randn(5), torch.empty(3, 5)
+
+    def calls():
+        for _ in range(50):
+            ct.gemm(a, b, bias=bias, activation="gelu").sum()
+            ct.linear(a, b.mT, bias)
+            ct.mm(a, a.mT, out=torch.empty(3, 3))
+            with pytest.raises(RuntimeError):
+                ct.mm(a, b, out=out.double())
+        gc.collect()
+        return [sys.getrefcount(x) for x in (a, b, bias, out)]
+
+    assert calls() == calls()
+
+
 def test_flops_are_counted():
     from torch.utils.flop_counter import FlopCounterMode
 

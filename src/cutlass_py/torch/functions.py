@@ -122,11 +122,10 @@ def _through_operator(
         return x.unsqueeze(-2) if row and x is not None else x
 
     derivative = _is_derivative(keywords["activation"])
-    call = _call(a.unsqueeze(0) if row else a, b.unsqueeze(1) if column else b, matrix, out, **keywords)
-    call = call._replace(aux=matrix(aux) if derivative else None, bias_grad=_axis(bias_grad, call))
-    written = None if derivative else matrix(aux)
+    read, written = (matrix(aux), None) if derivative else (None, matrix(aux))
+    call = _call(a.unsqueeze(0) if row else a, b.unsqueeze(1) if column else b, matrix, out, read, **keywords)
     keep = written is not None or (wants_gradient and keeps_z(call))
-    d, z, sums = operator(*call._replace(keep=keep))
+    d, z, sums = operator(*call[:-2], keep, _axis(bias_grad, call))
     if written is not None:
         _store("aux", written, z)
     if bias_grad is not None:
@@ -137,11 +136,11 @@ def _through_operator(
 
 
 def _call(
-    a: Tensor, b: Tensor, matrix: Any, out: Tensor | None, *, c: Any, alpha: Any, beta: Any, bias: Any, activation: Any,
-    gate: Any, scale_a: Any, scale_b: Any, scale_out: Any, compute: Any, out_dtype: Any, splits: Any,
+    a: Tensor, b: Tensor, matrix: Any, out: Tensor | None, aux: Any, *, c: Any, alpha: Any, beta: Any, bias: Any,
+    activation: Any, gate: Any, scale_a: Any, scale_b: Any, scale_out: Any, compute: Any, out_dtype: Any, splits: Any,
     deterministic: Any, kernel: Any,
 ) -> Call:  # fmt: skip
-    """The keywords of gemm as the operator takes them: numbers and tensors apart."""
+    """The keywords of gemm as the operator takes them, numbers and tensors apart; all but the last two of a Call."""
     if beta is not None and c is None:
         raise ValueError("gemm: beta is given but c is not")
     alpha, alpha_value = _factor(alpha)
@@ -159,7 +158,7 @@ def _call(
         matrix(c),
         bias,
         matrix(gate),
-        None,
+        aux,
         alpha,
         beta,
         scale_a,
