@@ -23,7 +23,9 @@ _FP8 = ("e4m3", "e5m2")
 
 def keeps_z(call: Call) -> bool:
     """Whether the forward pass should keep z for the backward pass."""
-    if call.activation not in ACTIVATIONS or (call.activation == "identity" and call.gate is None):
+    if call.gate is not None:
+        return bool(call.gate.requires_grad)
+    if call.activation not in ACTIVATIONS or call.activation == "identity":
         return False
     return not _from_result(call) and not ACTIVATIONS[call.activation].derivative
 
