@@ -15,6 +15,7 @@
 #include "metadata.h"
 #include "plan.h"
 #include "registry.h"
+#include "straight.h"
 
 namespace cutlass_py {
 namespace {
@@ -313,6 +314,17 @@ NB_MODULE(_core, m) {
       },
       "problem"_a, "plans"_a, "rounds"_a,
       "Microseconds of each plan of a problem in each round, on operands made up for it, from a cold cache.");
+  m.def(
+      "set_questions",
+      [](nb::tuple types, nb::tuple modes, nb::object unseen, nb::tuple for_results, nb::object recording) {
+        set_questions({types, modes, unseen, for_results, recording});
+      },
+      nb::sig("def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, "
+              "for_results: tuple[Any, ...], recording: object) -> None"),
+      "types"_a, "modes"_a, "unseen"_a, "for_results"_a, "recording"_a,
+      "What straight_gemm asks; torch/straight.py says it once.");
+  m.def("straight_gemm", &straight_gemm, "a"_a.none(), "b"_a.none(), "out"_a.none(), "bias"_a.none(), "rank"_a,
+        "gemm(a, b, out=out, bias=bias) of torch tensors, or None where torch may mean something else by it.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(

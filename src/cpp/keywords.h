@@ -13,6 +13,7 @@ namespace nb = nanobind;
 struct Keywords {
   nb::handle out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad, compute,
       out_dtype, splits, deterministic, kernel, stream;
+  int rank = -1;  // not -1: a call of straight.h, with what has to hold for it
 };
 
 // Opens every array among the operands and keywords. Destinations must be mutable.

@@ -115,6 +115,14 @@ def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list
     Microseconds of each plan of a problem in each round, on operands made up for it, from a cold cache.
     """
 
+def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, for_results: tuple[Any, ...], recording: object) -> None:
+    """What straight_gemm asks; torch/straight.py says it once."""
+
+def straight_gemm(a: object | None, b: object | None, out: object | None, bias: object | None, rank: int) -> object:
+    """
+    gemm(a, b, out=out, bias=bias) of torch tensors, or None where torch may mean something else by it.
+    """
+
 def device_count() -> int:
     """CUDA devices; 0 without a driver."""
 

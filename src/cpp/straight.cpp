@@ -1,0 +1,78 @@
+#include "straight.h"
+
+#include <utility>
+
+#include "call.h"
+
+namespace cutlass_py {
+namespace {
+
+Questions* questions = nullptr;  // guarded by the GIL; lives as long as the process, as torch does
+
+bool truth(PyObject* answer) {
+  if (!answer) nb::raise_python_error();
+  nb::object owner = nb::steal(answer);
+  return answer == Py_True || (answer != Py_False && nb::cast<bool>(nb::bool_(owner)));
+}
+
+bool ask(nb::handle function) { return truth(PyObject_CallNoArgs(function.ptr())); }
+
+bool any(const nb::tuple& functions) {
+  for (nb::handle function : functions) {
+    if (ask(function)) return true;
+  }
+  return false;
+}
+
+bool is_tensor(nb::handle x) {
+  for (nb::handle type : questions->types) {
+    if (reinterpret_cast<PyObject*>(Py_TYPE(x.ptr())) == type.ptr()) return true;
+  }
+  return false;
+}
+
+nb::object attribute(nb::handle x, PyObject* name) {
+  PyObject* value = PyObject_GetAttr(x.ptr(), name);
+  if (!value) nb::raise_python_error();
+  return nb::steal(value);
+}
+
+bool wants_gradient(nb::handle x) {
+  static PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
+  return !x.is_none() && truth(attribute(x, requires_grad).release().ptr());
+}
+
+bool new_result_is_other(nb::handle a, nb::handle b, nb::handle addend) {
+  if (any(questions->for_results)) return true;
+  return (wants_gradient(a) || wants_gradient(b) || wants_gradient(addend)) && ask(questions->recording);
+}
+
+}  // namespace
+
+void set_questions(Questions asked) {
+  delete questions;
+  questions = new Questions(std::move(asked));
+}
+
+nb::object straight_gemm(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank) {
+  const bool plain = questions && is_tensor(a) && is_tensor(b) && (out.is_none() || is_tensor(out)) &&
+                     (bias.is_none() || is_tensor(bias));
+  if (!plain || (any(questions->modes) && !ask(questions->unseen))) return nb::none();
+  if (out.is_none() && new_result_is_other(a, b, bias)) return nb::none();
+  static PyObject* one = PyFloat_FromDouble(1);
+  const nb::handle none(Py_None);
+  return gemm(a, b,
+              {out, none, one, none, bias, none, none, none, none, none, none, none, none, none, none, Py_False, none,
+               none, rank});
+}
+
+bool means_the_same(const Operands& operands, int rank) {
+  const Operand &a = operands[Role::a]->operand, &b = operands[Role::b]->operand;
+  if (rank && (a.rank != rank || b.rank != rank || (rank == 3 && a.shape[0] != b.shape[0]))) return false;
+  if (is_integer(a.dtype) || dtype_size(a.dtype) < 2) return false;
+  bool same = true;
+  operands.each([&](const View& view) { same = same && view.operand.dtype == a.dtype; });
+  return same;
+}
+
+}  // namespace cutlass_py

@@ -1,0 +1,28 @@
+"""cutlass_py for torch: torch's own functions, `gemm` with every epilogue, and Linear, differentiable and compilable.
+
+Importing registers the operator `cutlass_py::gemm` with torch, which carries all of them (docs/torch.md).
+"""
+
+from __future__ import annotations
+
+from . import flops as _flops  # noqa: F401  (registers)
+from .functions import addmm, baddbmm, bmm, gemm, linear, matmul, mm
+from .modules import Linear, Replacement, replace_linear
+from .perceptron import mlp
+from .sharding import register_if_used
+
+__all__ = [
+    "Linear",
+    "Replacement",
+    "addmm",
+    "baddbmm",
+    "bmm",
+    "gemm",
+    "linear",
+    "matmul",
+    "mlp",
+    "mm",
+    "replace_linear",
+]
+
+register_if_used()

@@ -1,0 +1,307 @@
+"""The gradient of `cutlass_py::gemm`, written in the operator itself: its products run by this package's kernels too.
+
+With z, f and D as cutlass_py.gemm defines them, everything follows from the gradient of z: those of a and b are two
+products, with their factors and scales in the epilogue. What passes through f is one of torch's elementwise kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import _C, Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+
+from ..epilogues import ACTIVATIONS
+from . import activations
+from .operators import LIBRARY, NAME, TENSORS, Call, operator
+from .straight import forward_mode
+
+_FP8 = ("e4m3", "e5m2")
+
+
+def keeps_z(call: Call) -> bool:
+    """Whether the forward pass should keep z for the backward pass."""
+    if call.gate is not None:
+        return bool(call.gate.requires_grad)
+    if call.activation not in ACTIVATIONS or call.activation == "identity":
+        return False
+    return not _from_result(call) and not ACTIVATIONS[call.activation].derivative
+
+
+def _from_result(call: Call) -> bool:
+    scaled = call.scale_out is not None or call.scale_out_value != 1
+    return call.activation in activations.FROM_RESULT and call.gate is None and not scaled
+
+
+# ---------------------------------------------------------------------------------------------------- the node
+
+
+class _Gemm(torch.autograd.Function):  # type: ignore[misc]
+    """Records one call of the operator."""
+
+    @staticmethod
+    def forward(ctx: Any, keyset: Any, *arguments: Any) -> Any:
+        if _C._are_functorch_transforms_active():
+            with torch.enable_grad():  # it is off in here, for this level alone: those below record the call as well
+                results = _below(keyset, arguments)
+        else:
+            results = _below(keyset, arguments)
+        ctx.set_materialize_grads(False)
+        call = Call(*arguments)
+        asked = (True, call.keep, bool(call.bias_grad))
+        ctx.mark_non_differentiable(*(x for x, wanted in zip(results, asked, strict=True) if not wanted))
+        _save(ctx, call, results)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        found: dict[str, Tensor | None] = {}
+        if any(grad is not None for grad in grads):
+            found = _Backward(ctx, *grads).gradients()
+        count = len(ctx.needs_input_grad) - 1
+        return None, *(found.get(name) for name in Call._fields[:count])
+
+
+# torch.autograd.Function.apply would enter functorch anew: here one of its levels is running already.
+_record = super(torch.autograd.Function, _Gemm).apply
+
+
+def _autograd(keyset: Any, *arguments: Any) -> Any:
+    if (torch.is_grad_enabled() and _C._any_requires_grad(*arguments)) or forward_mode():
+        if not _C._are_functorch_transforms_active():
+            return _record(keyset, *arguments)
+        with enable_single_level_autograd_function():
+            return _record(keyset, *arguments)
+    return _below(keyset, arguments)
+
+
+def _below(keyset: Any, arguments: tuple[Any, ...]) -> Any:
+    with _C._AutoDispatchBelowAutograd():
+        return operator.redispatch(keyset & _C._after_autograd_keyset, *arguments)
+
+
+LIBRARY.impl("gemm", _autograd, "Autograd", with_keyset=True)
+
+
+def _save(ctx: Any, call: Call, results: tuple[Tensor, ...]) -> None:
+    needed = dict(zip(Call._fields, ctx.needs_input_grad[1:], strict=False))
+    for name in ("a", "b"):
+        if needed[name] and NAME.get(getattr(call, name).dtype) in _FP8:
+            raise TypeError(
+                f"gemm: {name} requires a gradient and is {getattr(call, name).dtype}; expected a float of 16 bits or "
+                f"more: pass {name}.detach(), or quantise inside of a function with a gradient of its own"
+            )
+    wanted = _operands_of_backward(call, needed)
+    tensors = [x if name in wanted else None for name, x in zip(Call._fields, call[:TENSORS], strict=False)]
+    ctx.save_for_backward(*tensors, results[1] if call.keep else None, results[0] if _from_result(call) else None)
+    ctx.options = call[TENSORS:]
+    ctx.like = {name: _Like(x) for name, x in zip(Call._fields, call[:TENSORS], strict=False) if x is not None}
+    ctx.like["d"] = _Like(results[0])
+
+
+def _operands_of_backward(call: Call, needed: dict[str, bool]) -> set[str]:
+    """Which operands the backward pass reads."""
+    factors = {"alpha", "beta", "scale_a", "scale_b", "scale_out"}
+    wanted = factors | ({"gate", "aux"} if call.activation != "identity" or call.gate is not None else set())
+    wanted |= {"b"} if needed["a"] else set()
+    wanted |= {"a"} if needed["b"] else set()
+    wanted |= {"c"} if needed.get("beta") else set()
+    if any(needed.get(name) for name in ("alpha", "scale_a", "scale_b")):
+        wanted |= {"a", "b"}
+    if _reads_z(call, needed) and not call.keep and not _from_result(call):
+        wanted |= set(Call._fields[:TENSORS])
+    return wanted
+
+
+def _reads_z(call: Call, needed: dict[str, bool]) -> bool:
+    through = call.activation != "identity" and call.gate is None and call.aux is None
+    return through or any(needed.get(name, False) for name in ("gate", "aux", "scale_out"))
+
+
+class _Like:
+    """What remains of an operand: shape, dtype, and whether it is column-major."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.shape, self.dtype = x.shape, x.dtype
+        self.column_major = x.dim() > 1 and x.stride(-2) == 1 and x.stride(-1) > 1
+
+
+# ---------------------------------------------------------------------------------------------------- its gradient
+
+
+class _Backward:
+    """One backward pass: the gradients of the operands that need one."""
+
+    def __init__(self, ctx: Any, d: Tensor | None, z: Tensor | None = None, sums: Tensor | None = None) -> None:
+        *tensors, self.kept_z, self.result = ctx.saved_tensors
+        self.call = Call(*tensors, *ctx.options)
+        self.like: dict[str, _Like] = ctx.like
+        self.needed = dict(zip(Call._fields, ctx.needs_input_grad[1:], strict=False))
+        self.of_d, self.of_z, self.of_sums = d, z, sums
+
+    def gradients(self) -> dict[str, Tensor | None]:
+        """By the operand's name."""
+        call = self.call
+        y = self._of_value()  # the gradient of f(z), or of what a gate or derivative made of z
+        dz = self._of_linear(y)
+        ways: dict[str, Callable[[], Tensor]] = {
+            "a": lambda: self._of_a(dz),
+            "b": lambda: self._of_b(dz),
+            "c": lambda: dz * (call.beta_value.conjugate() if call.beta is None else call.beta.conj()),
+            "bias": lambda: dz,
+            "gate": lambda: activations.derivative(call.activation, *_same(y * self.z, call.gate), call.parameters),
+            "aux": lambda: activations.derivative(call.activation, *_same(y * self.z, call.aux), call.parameters),
+            "alpha": lambda: dz * self._without("alpha").conj(),
+            "beta": lambda: dz * call.c.conj(),  # type: ignore[union-attr]
+            "scale_a": lambda: dz * self._without("scale_a"),
+            "scale_b": lambda: dz * self._without("scale_b"),
+            "scale_out": lambda: self.of_d * self._value(),
+        }
+        return {name: self._like(name, way()) for name, way in ways.items() if self._wants(name)}
+
+    def _wants(self, name: str) -> bool:
+        return self.needed.get(name, False) and (name != "scale_out" or self.of_d is not None)
+
+    # What the epilogue did, backwards.
+
+    def _of_value(self) -> Tensor:
+        call, y = self.call, None
+        if self.of_d is not None:
+            y = self.of_d
+            if call.scale_out is not None or call.scale_out_value != 1:
+                y = y * (call.scale_out_value if call.scale_out is None else call.scale_out)
+        if self.of_sums is not None:
+            shape = self.like["d"].shape
+            y = self.of_sums.expand(shape) if y is None else y + self.of_sums
+        return self._zeros() if y is None else y
+
+    def _zeros(self) -> Tensor:
+        assert self.of_z is not None
+        return torch.zeros_like(self.of_z)
+
+    def _of_linear(self, y: Tensor) -> Tensor:
+        call = self.call
+        if self.of_d is None and self.of_sums is None:
+            return self.of_z
+        if ACTIVATIONS[call.activation].derivative:
+            dz = activations.derivative(call.activation.removeprefix("d_"), *_same(y, call.aux), call.parameters)
+        elif call.gate is not None:
+            dz = y * activations.value(call.activation, call.gate, call.parameters)
+        elif call.activation == "identity":
+            dz = y
+        elif self.result is not None:
+            dz = activations.derivative_from_result(call.activation, *_same(y, self.result))
+        else:
+            dz = activations.derivative(call.activation, *_same(y, self.z), call.parameters)
+        return dz if self.of_z is None else dz + self.of_z
+
+    # What went into the epilogue.
+
+    @property
+    def z(self) -> Tensor:
+        """z, kept or computed again."""
+        if self.kept_z is None:
+            self.kept_z = operator(*_linear(self.call, out_dtype=self.like["d"].dtype))[0]
+        return self.kept_z
+
+    def _value(self) -> Tensor:
+        call, z = self.call, self.z
+        at = call.aux if ACTIVATIONS[call.activation].derivative else call.gate
+        return (
+            activations.value(call.activation, z, call.parameters)
+            if at is None
+            else z * activations.value(call.activation, at, call.parameters)
+        )
+
+    def _without(self, factor: str) -> Tensor:
+        """The product with every factor but this one."""
+        options: dict[str, Any] = {factor: None, "c": None, "beta": None, "bias": None}
+        if factor == "alpha":
+            options["alpha_value"] = 1
+        return operator(*_linear(self.call, **options))[0]
+
+    # The two products.
+
+    def _of_a(self, dz: Tensor) -> Tensor:
+        call = self.call
+        dz, columns = _columns(dz, call.scale_b, along="n")
+        return self._product("a", dz, _conjugated(call.b).mT, scale_a=call.scale_a, scale_b=columns)
+
+    def _of_b(self, dz: Tensor) -> Tensor:
+        call, scale_b = self.call, self.call.scale_b
+        dz, rows = _columns(dz, call.scale_a, along="m")
+        a = _conjugated(call.a)
+        one_matrix = len(self.like["b"].shape) == 2 and dz.dim() > 2
+        if one_matrix and (scale_b is None or scale_b.dim() <= 2):  # the sum over the batch is part of the product
+            a, dz = (x.expand(*dz.shape[:-2], *x.shape[-2:]).flatten(0, -2) for x in (a, dz))
+        return self._product("b", a.mT, dz, scale_a=rows, scale_b=scale_b)
+
+    def _product(self, name: str, x: Tensor, y: Tensor, scale_a: Tensor | None, scale_b: Tensor | None) -> Tensor:
+        """x @ y with the call's factor and arithmetic, lying in memory as the operand does."""
+        call, like = self.call, self.like[name]
+        x, y = x.to(like.dtype), y.to(like.dtype)
+        if like.column_major:
+            x, y, scale_a, scale_b = y.mT, x.mT, _turned(scale_b), _turned(scale_a)
+        product = operator(
+            x,
+            y,
+            alpha=None if call.alpha is None else call.alpha.conj().resolve_conj(),
+            alpha_value=call.alpha_value.conjugate(),
+            scale_a=scale_a,
+            scale_b=scale_b,
+            compute=call.compute,
+            out_dtype=like.dtype,
+            deterministic=call.deterministic,
+        )[0]
+        return product.mT if like.column_major else product
+
+    def _like(self, name: str, grad: Tensor) -> Tensor:
+        """Summed to the operand's shape where that was repeated, in its dtype."""
+        like = self.like[name]
+        shape = like.shape
+        if name == "scale_a" and len(shape) == 1 and shape[0] != 1:
+            shape = (*shape, 1)
+        elif name in ("alpha", "beta", "scale_a", "scale_b", "scale_out") and shape.numel() == 1:
+            shape = ()
+        return grad.sum_to_size(shape).reshape(like.shape).to(like.dtype)
+
+
+def _linear(call: Call, **changes: Any) -> Call:
+    """The call without what comes behind z."""
+    plain: dict[str, Any] = {"gate": None, "aux": None, "scale_out": None, "scale_out_value": 1.0}
+    plain |= {
+        "activation": "identity",
+        "parameters": (),
+        "keep": False,
+        "bias_grad": "",
+        "splits": 0,
+        "kernel_name": None,
+    }
+    return call._replace(**(plain | changes))
+
+
+def _same(grad: Tensor, x: Any) -> tuple[Tensor, Tensor]:
+    """Both in one dtype, the wider: z of an 8-bit result is kept in f32."""
+    dtype = torch.promote_types(grad.dtype, x.dtype)
+    return grad.to(dtype), x.to(dtype)
+
+
+def _conjugated(x: Any) -> Tensor:
+    conjugated: Tensor = x.conj().resolve_conj() if x.is_complex() else x
+    return conjugated
+
+
+def _columns(dz: Tensor, scale: Tensor | None, along: str) -> tuple[Tensor, Tensor | None]:
+    """A scale along the axis that is summed over goes into dz; a single factor stays a factor."""
+    if scale is None or scale.numel() == 1:
+        return dz, scale
+    if along == "m" and scale.dim() == 1:
+        scale = scale.unsqueeze(-1)
+    return dz * scale, None
+
+
+def _turned(scale: Tensor | None) -> Tensor | None:
+    """A scale of rows as one of columns, or back."""
+    return scale.mT if scale is not None and scale.dim() > 1 else scale

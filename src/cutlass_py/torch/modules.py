@@ -1,0 +1,139 @@
+"""torch.nn.Linear by this package's kernels, with an activation fused into it; and the exchange of a model's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from ..activations import Activation
+from ..epilogues import ACTIVATIONS
+from .functions import gemm, linear
+from .sharding import register_if_used
+from .straight import FLOATS
+
+
+class Linear(nn.Linear):  # type: ignore[misc]
+    """nn.Linear with an optional activation: f(x @ weight.T + bias) in one kernel; same parameters, same state_dict.
+
+    Args:
+        in_features: last extent of the input.
+        out_features: last extent of the result.
+        bias: whether there is one.
+        activation: as gemm takes it, but no derivative.
+        device: of the parameters.
+        dtype: of the parameters.
+
+    Raises:
+        ValueError: the activation is not known, or a derivative.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        activation: str | Activation | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
+        self.activation = _checked(activation)
+        register_if_used()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., in_features) to (..., out_features)."""
+        if self.activation is None:
+            return linear(input, self.weight, self.bias)
+        return gemm(input, self.weight.mT, bias=self.bias, activation=self.activation)
+
+    def extra_repr(self) -> str:
+        """As nn.Linear's, and the activation."""
+        text: str = super().extra_repr()
+        return text if self.activation is None else f"{text}, activation={self.activation}"
+
+
+def _checked(activation: str | Activation | None) -> str | Activation | None:
+    name = getattr(activation, "name", activation)
+    if name is not None and (name not in ACTIVATIONS or ACTIVATIONS[name].derivative):
+        names = ", ".join(row.name for row in ACTIVATIONS.values() if not row.derivative)
+        raise ValueError(f"Linear: activation is {activation!r}; expected one of {names}")
+    return activation
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What replace_linear did; prints as a table.
+
+    Attributes:
+        replaced: names of the modules that are now cutlass_py.torch.Linear.
+        left: name of each other linear module, and why it stayed.
+    """
+
+    replaced: list[str] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        rows = [(name, "replaced") for name in self.replaced] + [(n, f"left: {why}") for n, why in self.left.items()]
+        width = max((len(name) for name, _ in rows), default=0)
+        lines = [f"{name or '(the model itself)':{width}}  {what}" for name, what in rows]
+        return "\n".join([*lines, f"{len(self.replaced)} of {len(rows)} linear modules replaced"])
+
+
+def replace_linear(model: nn.Module, *, where: Callable[[str, nn.Linear], bool] | None = None) -> Replacement:
+    """Makes a model's nn.Linear modules cutlass_py.torch.Linear, in place.
+
+    Modules, parameters and buffers stay the same objects: optimisers, tied weights and modules that are used in several
+    places keep working, state_dict does not change. Left alone: subclasses of nn.Linear, modules with hooks,
+    parametrizations or a forward of their own, lazy and quantised ones, those on the meta device, those of a dtype that
+    gemm does not multiply, and what `where` says no to.
+
+    Args:
+        model: any module.
+        where: (qualified name, module) -> whether to replace it.
+
+    Returns:
+        What was replaced, and what was left and why.
+    """
+    register_if_used()
+    report = Replacement()
+    for name, module in model.named_modules():
+        if isinstance(module, Linear) or not _is_linear(module):
+            continue
+        why = _obstacle(module) or ("where said no" if where and not where(name, module) else "")
+        if why:
+            report.left[name] = why
+            continue
+        module.__class__ = Linear
+        module.activation = None
+        report.replaced.append(name)
+    return report
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or type(module).__name__.endswith("Linear")
+
+
+def _obstacle(module: nn.Module) -> str:
+    """Why a module that looks like nn.Linear stays as it is; empty if nothing speaks against it."""
+    if type(module) is not nn.Linear:
+        kind = "parametrized" if parametrize.is_parametrized(module) else "of type"
+        return f"{kind} {type(module).__module__}.{type(module).__qualname__}"
+    if "forward" in vars(module):
+        return "its forward is replaced"
+    if any(getattr(module, hooks) for hooks in _HOOKS):
+        return "it has hooks"
+    if type(module.weight) is not nn.Parameter:
+        return f"its weight is a {type(module.weight).__name__}"
+    if module.weight.is_meta:
+        return "it is on the meta device"
+    if module.weight.dtype not in FLOATS:
+        return f"its weight is {module.weight.dtype}"
+    return ""
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -1,0 +1,225 @@
+"""The operator `cutlass_py::gemm`: its schema, what it computes, and what it would (fake tensors, vmap).
+
+It is functional. What a call of `cutlass_py.gemm` writes beside its result comes back as further results: z, the value
+the activation is applied to, and the sums of a bias gradient; empty where they are not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from ..activations import Activation
+from ..dtypes import COMPUTE, DTYPES, STORAGE
+
+DTYPE = {name: getattr(torch, DTYPES[name].numpy) for name in STORAGE}  # torch's dtype by this package's name
+NAME = {dtype: name for name, dtype in DTYPE.items()}
+# Floats of 16 bits and more, in which z is kept and partial sums may be stored.
+WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Call(NamedTuple):
+    """The operator's arguments, in the order and with the defaults of its schema.
+
+    Attributes:
+        a: (..., m, k), and b (..., k, n): at least two dimensions, batches broadcast.
+        c: of the shape of D or broadcast to it in its batch dimensions; so are gate and aux, which a derivative reads.
+        alpha: one element, instead of alpha_value; likewise beta and scale_out.
+        splits: parts of k; 0: none in particular, -1: stream-K.
+        parameters: of the activation; empty: its defaults.
+        keep: return z, in D's dtype (f32 where that has 8 bits or is an integer).
+        bias_grad: "n" or "m": return f(z) summed to (n,) or (m, 1), in f32 (f64 for f64).
+    """
+
+    a: Tensor
+    b: Tensor
+    c: Tensor | None = None
+    bias: Tensor | None = None
+    gate: Tensor | None = None
+    aux: Tensor | None = None
+    alpha: Tensor | None = None
+    beta: Tensor | None = None
+    scale_a: Tensor | None = None
+    scale_b: Tensor | None = None
+    scale_out: Tensor | None = None
+    # An integer stands first among what is no tensor: from there on DTensor distinguishes calls by their values.
+    splits: int = 0
+    alpha_value: complex = 1
+    beta_value: complex = 1
+    scale_out_value: float = 1.0
+    activation: str = "identity"
+    parameters: Sequence[float] = ()
+    compute: str | None = None
+    out_dtype: torch.dtype | None = None
+    deterministic: bool = False
+    kernel_name: str | None = None
+    keep: bool = False
+    bias_grad: str = ""
+
+
+TENSORS = Call._fields.index("splits")  # the operands; what follows are numbers and names
+_SCHEMA = (
+    "gemm(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? gate=None, Tensor? aux=None, "
+    "Tensor? alpha=None, Tensor? beta=None, Tensor? scale_a=None, Tensor? scale_b=None, Tensor? scale_out=None, "
+    "int splits=0, Scalar alpha_value=1, Scalar beta_value=1, float scale_out_value=1.0, "
+    'str activation="identity", float[] parameters=[], str? compute=None, ScalarType? out_dtype=None, '
+    'bool deterministic=False, str? kernel_name=None, bool keep=False, str bias_grad="") -> (Tensor, Tensor, Tensor)'
+)
+LIBRARY = torch.library.Library("cutlass_py", "DEF")
+LIBRARY.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+operator = torch.ops.cutlass_py.gemm.default
+
+
+# ---------------------------------------------------------------------------------------------------- results
+
+
+def result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
+    """Of the product, by numpy.matmul's rules; extents may be symbolic.
+
+    Raises:
+        ValueError: the inner extents differ.
+        RuntimeError: the batches do not broadcast.
+    """
+    for name, x in (("a", a), ("b", b)):
+        if x.dim() == 0:
+            raise ValueError(f"gemm: {name} is (); expected at least 1 dimension")
+    if a.shape[-1] != b.shape[-2 if b.dim() > 1 else 0]:
+        raise ValueError(f"gemm: a is {tuple(a.shape)} but b is {tuple(b.shape)}; inner extents must agree")
+    lead_a, lead_b = a.shape[:-2], b.shape[:-2]
+    batch = torch.broadcast_shapes(lead_a, lead_b) if lead_a and lead_b else lead_a or lead_b
+    return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.dim() > 1 else ()))
+
+
+def result_dtype(call: Call) -> torch.dtype:
+    """What `out_dtype` says, else what gemm gives for these operands and this arithmetic.
+
+    Raises:
+        TypeError: a dtype that gemm does not multiply.
+        ValueError: `compute` is none of this dtype's.
+    """
+    if call.out_dtype is not None:
+        return call.out_dtype
+    rows = COMPUTE.get(NAME.get(call.a.dtype, ""))
+    if rows is None:
+        names = ", ".join(str(DTYPE[name]) for name in COMPUTE)
+        raise TypeError(f"gemm: a is {call.a.dtype}; expected one of {names}")
+    if call.compute is not None and call.compute not in rows:
+        raise ValueError(f"gemm: compute={call.compute!r} is not one of {', '.join(rows)} for {call.a.dtype} inputs")
+    return DTYPE[(rows[call.compute] if call.compute else next(iter(rows.values()))).output]
+
+
+def _beside(call: Call) -> tuple[Tensor, Tensor]:
+    """Memory for z and for the sums of a bias gradient; empty if they are not asked for."""
+    new = call.a.new_empty
+    z = sums = None
+    if call.keep:
+        dtype = result_dtype(call)
+        z = new(result_shape(call.a, call.b), dtype=dtype if dtype in WIDE else torch.float32)
+    if call.bias_grad:
+        wide = torch.float64 if torch.float64 in (result_dtype(call), call.a.dtype) else torch.float32
+        sums = new((call.a.shape[-2], 1) if call.bias_grad == "m" else call.b.shape[-1:], dtype=wide)
+    return new(0) if z is None else z, new(0) if sums is None else sums
+
+
+def _fake(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    call = Call(*arguments)
+    return call.a.new_empty(result_shape(call.a, call.b), dtype=result_dtype(call)), *_beside(call)
+
+
+def _compute(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    call = Call(*arguments)
+    z, sums = _beside(call)
+    return _core_gemm(call, z if call.keep else call.aux, sums if call.bias_grad else None), z, sums
+
+
+def _core_gemm(call: Call, aux: Tensor | None, sums: Tensor | None) -> Any:
+    """The call as cutlass_py.gemm takes it."""
+    name, parameters = call.activation, tuple(call.parameters)
+    return _core.gemm(
+        call.a,
+        call.b,
+        c=call.c,
+        bias=call.bias,
+        gate=call.gate,
+        aux=aux,
+        alpha=call.alpha_value if call.alpha is None else call.alpha,
+        beta=None if call.c is None else call.beta_value if call.beta is None else call.beta,
+        scale_a=call.scale_a,
+        scale_b=call.scale_b,
+        scale_out=_unless_one(call.scale_out_value) if call.scale_out is None else call.scale_out,
+        activation=Activation(name, parameters) if parameters else None if name == "identity" else name,
+        bias_grad=sums,
+        compute=call.compute,
+        out_dtype=call.out_dtype,
+        splits="stream" if call.splits < 0 else call.splits or None,
+        deterministic=call.deterministic,
+        kernel=call.kernel_name,
+    )
+
+
+def _unless_one(number: float) -> float | None:
+    return None if number == 1 else number  # complex operands take no scale
+
+
+# ---------------------------------------------------------------------------------------------------- vmap
+
+
+def _batched(x: Tensor, dim: Any, rank: int) -> Tensor:
+    """The mapped dimension in front, ones behind it, so that an example has `rank` dimensions."""
+    if dim is None:
+        return x
+    x = x.movedim(dim, 0)
+    return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:])
+
+
+def _scale(x: Tensor, dim: Any, rank: int, along: str, extent: int) -> Tensor:
+    """A scale per example, as a column (along "m") or a row."""
+    if dim is None:
+        return x
+    x = x.movedim(dim, 0)
+    if x[0].numel() == 1:
+        x = x.reshape(-1, 1).expand(-1, extent)
+    if x.dim() == 2:
+        x = x.unsqueeze(-1 if along == "m" else -2)
+    return _batched(x, 0, rank)
+
+
+def _one_by_one(info: Any, in_dims: Call, call: Call) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    examples = []
+    for i in range(info.batch_size):
+        each = (x if dim is None else x.select(dim, i) for x, dim in zip(call, in_dims, strict=True))
+        examples.append(operator(*each))
+    return tuple(torch.stack(results) for results in zip(*examples, strict=True)), (0, 0, 0)
+
+
+def _vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    call = Call(*arguments)
+    dims = Call(*in_dims[:TENSORS], *(None,) * (len(Call._fields) - len(in_dims[:TENSORS])))
+    # One number for a whole call, and sums over the whole batch: these have no batched form.
+    if call.bias_grad or any(dim is not None for dim in (dims.alpha, dims.beta, dims.scale_out)):
+        return _one_by_one(info, dims, call)
+    rank = max(x.dim() - (dim is not None) for x, dim in ((call.a, dims.a), (call.b, dims.b)))  # of D in one example
+    new = call._replace(**{x: _batched(getattr(call, x), getattr(dims, x), rank) for x in ("a", "b")})
+    if dims.a is None and dims.b is None:  # only something beside the product is mapped
+        new = new._replace(a=call.a.expand(info.batch_size, *(1,) * (rank - call.a.dim()), *call.a.shape))
+    m, n = new.a.shape[-2], new.b.shape[-1]
+    for name in ("c", "gate", "aux"):
+        if getattr(dims, name) is not None:
+            new = new._replace(**{name: _batched(getattr(call, name), getattr(dims, name), rank)})
+    if dims.bias is not None:
+        bias = call.bias.movedim(dims.bias, 0)  # type: ignore[union-attr]
+        new = new._replace(bias=_batched(bias.unsqueeze(1) if bias.dim() == 2 else bias, 0, rank))
+    for name, along, extent in (("scale_a", "m", m), ("scale_b", "n", n)):
+        if getattr(dims, name) is not None:
+            new = new._replace(**{name: _scale(getattr(call, name), getattr(dims, name), rank, along, extent)})
+    return operator(*new), (0, 0 if call.keep else None, None)
+
+
+for _backend in ("CPU", "CUDA"):
+    LIBRARY.impl("gemm", _compute, _backend)
+torch.library.register_fake(operator, _fake, lib=LIBRARY)
+torch.library.register_vmap(operator, _vmap, lib=LIBRARY)

@@ -1,0 +1,88 @@
+"""Two linear layers with an activation between them, whose backward pass is fused across the layers.
+
+On its own, a layer receives the gradient of f(z) and has to multiply it by f'(z) in a pass over memory. Here the
+product that computes that gradient multiplies by f'(z) in its epilogue, and sums up the bias gradient on the way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..activations import Activation
+from ..epilogues import ACTIVATIONS
+from . import activations
+from .functions import cast, gemm
+from .operators import Call, operator
+from .straight import tracked
+
+
+def mlp(
+    input: Tensor,
+    weight1: Tensor,
+    weight2: Tensor,
+    bias1: Tensor | None = None,
+    bias2: Tensor | None = None,
+    *,
+    activation: str | Activation = "gelu",
+) -> Tensor:
+    """f(input @ weight1.T + bias1) @ weight2.T + bias2.
+
+    Args:
+        input: (..., in).
+        weight1: (hidden, in), as nn.Linear keeps it; bias1 (hidden,).
+        weight2: (out, hidden); bias2 (out,).
+        activation: as gemm takes it. Those with a derivative (relu, gelu, gelu_tanh, silu) are fused backwards too.
+
+    Returns:
+        (..., out).
+
+    Raises:
+        ValueError, TypeError: as gemm.
+    """
+    operands = cast(input.device.type, input, weight1, weight2, bias1, bias2)
+    x, w1, w2, b1, b2 = operands
+    if not tracked(operands) or f"d_{activation}" not in ACTIVATIONS:
+        return gemm(gemm(x, w1.mT, bias=b1, activation=activation), w2.mT, bias=b2)
+    rows = x.reshape(-1, x.shape[-1])
+    return _Mlp.apply(rows, w1, w2, b1, b2, activation)[0].reshape(*x.shape[:-1], w2.shape[0])
+
+
+class _Mlp(torch.autograd.Function):  # type: ignore[misc]
+    """Matrices in, matrices out. The hidden values are results as well: second derivatives need their graph."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, name: str) -> tuple[Tensor, Tensor, Tensor]:
+        y, z, _ = operator(*Call(x, w1.mT, bias=b1, activation=name, keep=True))
+        return operator(*Call(y, w2.mT, bias=b2))[0], y, z
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        x, w1, w2, b1, b2, ctx.name = inputs
+        _, y, z = output
+        ctx.save_for_backward(x, w1, w2, b1, b2, y, z)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        of_d, of_y, of_z = grads
+        x, w1, w2, b1, b2, y, z = ctx.saved_tensors
+        dz = dw2 = db1 = db2 = None
+        if of_d is not None:
+            dz, _, db1 = operator(*Call(of_d, w2, aux=z, activation=f"d_{ctx.name}", bias_grad="n"))
+            dw2 = operator(*Call(of_d.mT, y))[0]
+            db2 = None if b2 is None else of_d.sum(0)
+        if of_y is not None:
+            dy = activations.derivative(ctx.name, of_y, z, ())
+            dz, db1 = dy if dz is None else dz + dy, None
+        if of_z is not None:
+            dz, db1 = of_z if dz is None else dz + of_z, None
+        if dz is None:
+            return (None,) * 6
+        db1 = dz.sum(0) if db1 is None else db1
+        dx, dw1 = operator(*Call(dz, w1))[0], operator(*Call(dz.mT, x))[0]
+        return dx, dw1, dw2, None if b1 is None else db1.to(b1.dtype), db2, None

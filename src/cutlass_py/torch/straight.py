@@ -1,0 +1,77 @@
+"""Which calls go straight to cutlass_py.gemm, and which through the operator, where torch can see them.
+
+The operator costs tens of microseconds, a straight call less than one. But a mode, a transform of torch.func, forward
+differentiation, a compiler or a tracer has to see the call; a gradient has to be recorded; and a tensor subclass must
+be asked what it means: DTensor, for one, reports its global shape and has no memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import _C
+from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
+
+from .. import _core
+
+compiling = torch.compiler.is_dynamo_compiling
+_dispatch_modes = _C._len_torch_dispatch_stack
+_function_modes = _C._is_torch_function_mode_enabled
+_transforms = _C._are_functorch_transforms_active
+_jit_traces = _C._is_tracing
+_recording = torch.is_grad_enabled
+autocasting = _C._is_any_autocast_enabled
+# Exactly these types: a subclass may mean anything.
+TENSORS = (torch.Tensor, torch.nn.Parameter)
+# The dtypes of which both gemm's and torch's results are.
+FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128))
+_OTHERS = frozenset((type(None), float, int, bool, complex))
+
+
+def unseen() -> bool:
+    """Whether nothing in this thread has to see calls of torch's functions."""
+    return not (
+        compiling()
+        or _dispatch_modes()
+        or (_function_modes() and not _only_a_default_device())
+        or _transforms()
+        or _jit_traces()
+        or forward_ad._current_level >= 0
+    )
+
+
+def _only_a_default_device() -> bool:
+    """torch.set_default_device is a mode too, but one for functions that make tensors."""
+    return _C._len_torch_function_stack() == 1 and type(_C._get_function_stack_at(0)) is DeviceContext
+
+
+def forward_mode() -> bool:
+    """Whether derivatives are carried forward, which the operator refuses in torch's words."""
+    return forward_ad._current_level >= 0  # type: ignore[no-any-return]
+
+
+def plain(operands: tuple[Any, ...]) -> bool:
+    """Whether these are numbers, None, and tensors that neither are a subclass's nor have their gradient recorded."""
+    recording = _recording()
+    for x in operands:
+        kind = type(x)
+        if kind not in _OTHERS and (kind not in TENSORS or (recording and x.requires_grad)):
+            return False
+    return True
+
+
+def tracked(operands: tuple[Any, ...]) -> bool:
+    """Whether a gradient has to be recorded."""
+    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
+
+
+# torch's namesakes ask by _core.straight_gemm, whose cost per call is a promise; `gemm` by the functions above.
+_core.set_questions(
+    types=TENSORS,
+    modes=(_dispatch_modes, _function_modes, _transforms, _jit_traces),
+    unseen=unseen,
+    for_results=(autocasting, forward_mode),
+    recording=_recording,
+)

@@ -1,0 +1,483 @@
+"""cutlass_py.torch's functions on the CPU, against torch's of the same names: values, dtypes, out=, casts, errors."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from reference import ROUNDOFF
+
+torch = pytest.importorskip("torch")
+
+import cutlass_py  # noqa: E402
+import cutlass_py.torch as ct  # noqa: E402
+from cutlass_py.torch import functions  # noqa: E402
+
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+UNIT = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(2026)
+
+
+def near(d, expected):
+    """Of one dtype and shape, and as close as two summations may be."""
+    assert d.dtype == expected.dtype and d.shape == expected.shape, (d.dtype, d.shape, expected.dtype, expected.shape)
+    unit = 16 * ROUNDOFF.get(UNIT.get(d.dtype, "f32"), 0)
+    torch.testing.assert_close(d, expected, rtol=unit, atol=16 * unit)
+
+
+def randn(*shape, dtype=torch.float32):
+    return torch.randn(shape, dtype=dtype)
+
+
+# name, shapes of the operands, keywords
+CALLS = [
+    ("mm", [(3, 4), (4, 5)], {}),
+    ("mm", [(3, 0), (0, 5)], {}),
+    ("mm", [(0, 4), (4, 5)], {}),
+    ("bmm", [(2, 3, 4), (2, 4, 5)], {}),
+    ("bmm", [(0, 3, 4), (0, 4, 5)], {}),
+    ("matmul", [(4,), (4,)], {}),
+    ("matmul", [(4,), (4, 5)], {}),
+    ("matmul", [(3, 4), (4,)], {}),
+    ("matmul", [(2, 3, 4), (4,)], {}),
+    ("matmul", [(4,), (2, 4, 5)], {}),
+    ("matmul", [(2, 3, 4), (4, 5)], {}),
+    ("matmul", [(2, 1, 3, 4), (3, 4, 5)], {}),
+    ("addmm", [(3, 5), (3, 4), (4, 5)], {}),
+    ("addmm", [(3, 5), (3, 4), (4, 5)], {"beta": 0.5, "alpha": 2}),
+    ("addmm", [(5,), (3, 4), (4, 5)], {}),
+    ("addmm", [(1, 5), (3, 4), (4, 5)], {"alpha": 3}),
+    ("addmm", [(3, 1), (3, 4), (4, 5)], {}),
+    ("addmm", [(1,), (3, 4), (4, 5)], {}),
+    ("addmm", [(), (3, 4), (4, 5)], {}),
+    ("addmm", [(5,), (3, 4), (4, 5)], {"beta": 2}),
+    ("addmm", [(3, 5), (3, 0), (0, 5)], {"beta": 2}),
+    ("baddbmm", [(2, 3, 5), (2, 3, 4), (2, 4, 5)], {"beta": 0.5, "alpha": 2}),
+    ("baddbmm", [(3, 5), (2, 3, 4), (2, 4, 5)], {}),
+    ("baddbmm", [(5,), (2, 3, 4), (2, 4, 5)], {}),
+    ("baddbmm", [(2, 1, 5), (2, 3, 4), (2, 4, 5)], {}),
+    ("baddbmm", [(2, 3, 1), (2, 3, 4), (2, 4, 5)], {"beta": 3}),
+    ("linear", [(3, 4), (5, 4)], {}),
+    ("linear", [(3, 4), (5, 4), (5,)], {}),
+    ("linear", [(4,), (5, 4), (5,)], {}),
+    ("linear", [(2, 3, 4), (5, 4), (5,)], {}),
+    ("linear", [(3, 4), (5, 4), (1,)], {}),
+    ("linear", [(3, 4), (5, 4), ()], {}),
+    ("linear", [(3, 4), (4,)], {}),
+]
+
+
+def theirs(name):
+    return torch.nn.functional.linear if name == "linear" else getattr(torch, name)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(("name", "shapes", "keywords"), CALLS, ids=str)
+def test_values_are_torchs(name, shapes, keywords, dtype):
+    operands = [randn(*shape, dtype=dtype) for shape in shapes]
+    d = getattr(ct, name)(*operands, **keywords)
+    near(d, theirs(name)(*operands, **keywords))
+    assert d.is_contiguous() and not d.requires_grad
+
+
+@pytest.mark.parametrize(("name", "shapes", "keywords"), CALLS, ids=str)
+def test_gradients_are_torchs(name, shapes, keywords):
+    operands = [randn(*shape, dtype=torch.float64).requires_grad_() for shape in shapes]
+    d, expected = getattr(ct, name)(*operands, **keywords), theirs(name)(*operands, **keywords)
+    near(d, expected)
+    weight = torch.randn_like(d)
+    for grad, wanted in zip(*(torch.autograd.grad(x, operands, weight) for x in (d, expected)), strict=True):
+        near(grad, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_and_lazy_conjugates(dtype):
+    a, b, c = randn(3, 4, dtype=dtype), randn(5, 4, dtype=dtype), randn(3, 5, dtype=dtype)
+    near(ct.mm(a, b.mH), a @ b.mH)
+    near(ct.addmm(c, a.conj(), b.mT, beta=1j, alpha=2 - 1j), torch.addmm(c, a.conj(), b.mT, beta=1j, alpha=2 - 1j))
+    negated = a.conj().imag
+    assert negated.is_neg()
+    near(ct.mm(negated, b.real.mT), negated @ b.real.mT)
+    near(ct.mm(negated, b.real.mT, out=torch.empty(3, 5, dtype=negated.dtype)), negated @ b.real.mT)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+def test_bytes_wrap_around(dtype):
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1
+    a, b, c = (torch.randint(low, high, shape, dtype=dtype) for shape in ((30, 40), (40, 50), (30, 50)))
+    assert torch.equal(ct.mm(a, b), torch.mm(a, b))
+    assert torch.equal(ct.addmm(c, a, b, beta=3, alpha=5), torch.addmm(c, a, b, beta=3, alpha=5))
+    out = torch.empty(30, 50, dtype=dtype)
+    assert ct.matmul(a, b, out=out) is out and torch.equal(out, a @ b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_fp8_keeps_its_dtype(dtype):
+    a, b = torch.ones(3, 4).to(dtype), torch.ones(4, 5).to(dtype)
+    assert torch.equal(ct.mm(a, b).float(), torch.full((3, 5), 4.0)) and ct.mm(a, b).dtype == dtype
+    assert ct.gemm(a, b).dtype == torch.bfloat16
+    assert ct.mm(a, b, torch.float32).dtype == torch.float32
+
+
+def test_out_dtype():
+    a, b, c = randn(3, 4).bfloat16(), randn(4, 5).bfloat16(), randn(3, 5).bfloat16()
+    near(ct.mm(a, b, torch.float32), a.float() @ b.float())
+    near(ct.addmm(c, a, b, torch.float32), torch.addmm(c.float(), a.float(), b.float()))
+    near(ct.bmm(a[None], b[None], out_dtype=torch.float32), (a.float() @ b.float())[None])
+
+
+def test_operands_may_lie_anyhow():
+    a, b = randn(8, 6)[::2, 1:5], randn(5, 12).mT[::3]
+    near(ct.mm(a, b), a @ b)
+    buffer = torch.zeros(4, 20)
+    assert ct.mm(a, b, out=buffer[:, 3:18:3]).data_ptr() == buffer[:, 3:].data_ptr()
+    near(buffer[:, 3:18:3], a @ b)
+    assert buffer[:, 4::3].count_nonzero() == 0
+    near(ct.mm(a, randn(1, 5).expand(4, 5) * 0 + 1), a.sum(1, keepdim=True).expand(4, 5))
+
+
+@pytest.mark.parametrize("name", ["mm", "bmm", "matmul", "addmm", "baddbmm"])
+def test_out_is_resized_as_torch_does(name):
+    batch = (2,) if "b" in name[:4] and name != "matmul" else ()
+    operands = [randn(*batch, *s) for s in ((3, 5), (3, 4), (4, 5))][0 if name.startswith(("add", "bad")) else 1 :]
+    expected = getattr(torch, name)(*operands)
+    empty = torch.empty(0)
+    assert getattr(ct, name)(*operands, out=empty) is empty
+    near(empty, expected)
+    with pytest.warns(UserWarning, match=f"{name}: out is .* and was resized"):
+        near(getattr(ct, name)(*operands, out=torch.empty(7)), expected)
+
+
+def test_beta_0_does_not_read():
+    a, b, nan = randn(3, 4), randn(4, 5), torch.full((3, 5), torch.nan)
+    near(ct.addmm(nan, a, b, beta=0), a @ b)
+    near(ct.addmm(nan[0], a, b, beta=0), a @ b)
+
+
+REFUSED = {
+    "rank": (lambda f, *a: f.mm(randn(2, 3, 4), randn(4, 5)), RuntimeError),
+    "rank 3": (lambda f: f.bmm(randn(3, 4), randn(4, 5)), RuntimeError),
+    "vector": (lambda f: f.mm(randn(4), randn(4, 5)), RuntimeError),
+    "scalar": (lambda f: f.matmul(torch.tensor(1.0), randn(4, 5)), RuntimeError),
+    "inner": (lambda f: f.mm(randn(2, 3), randn(2, 3)), RuntimeError),
+    "batch": (lambda f: f.bmm(randn(3, 2, 3), randn(1, 3, 2)), RuntimeError),
+    "batches": (lambda f: f.matmul(randn(3, 2, 3), randn(2, 3, 2)), RuntimeError),
+    "dtypes": (lambda f: f.mm(randn(2, 3), randn(3, 2).bfloat16()), RuntimeError),
+    "addend dtype": (lambda f: f.addmm(randn(2).bfloat16(), randn(2, 3), randn(3, 2)), RuntimeError),
+    "addend": (lambda f: f.addmm(randn(7), randn(2, 3), randn(3, 2)), RuntimeError),
+    "addend rank": (lambda f: f.addmm(randn(1, 2, 2), randn(2, 3), randn(3, 2)), RuntimeError),
+    "no tensor": (lambda f: f.mm("a", randn(3, 2)), TypeError),
+    "None": (lambda f: f.mm(randn(2, 3), None), TypeError),
+    "list": (lambda f: f.matmul([randn(2, 3)], randn(3, 2)), TypeError),
+    "out dtype": (lambda f: f.mm(randn(2, 3), randn(3, 2), out=torch.empty(2, 2, dtype=torch.float64)), RuntimeError),
+    "out grad": (lambda f: f.mm(randn(2, 3).requires_grad_(), randn(3, 2), out=torch.empty(2, 2)), RuntimeError),
+    "grad of out": (lambda f: f.matmul(randn(2, 3), randn(3, 2), out=torch.empty(2, 2).requires_grad_()), RuntimeError),
+    "weight": (lambda f: (f.linear if f is ct else theirs("linear"))(randn(2, 3), randn(2, 2, 3)), RuntimeError),
+}
+
+
+@pytest.mark.parametrize(("call", "error"), REFUSED.values(), ids=REFUSED)
+def test_refusals_are_of_torchs_types(call, error):
+    for module in (ct, torch):
+        with pytest.raises(error):
+            call(module)
+
+
+def test_messages_name_the_function():
+    with pytest.raises(RuntimeError, match="mm: out shares"):
+        a = randn(3, 3)
+        ct.mm(a, a, out=a)
+    with pytest.raises(RuntimeError, match=re.escape("mm: a is (2, 3) but b is (2, 3); inner extents must agree")):
+        ct.mm(randn(2, 3), randn(2, 3))
+    with pytest.raises(RuntimeError, match="addmm: a is torch.float32 but input is torch.float64"):
+        ct.addmm(randn(3).double(), randn(2, 3), randn(3, 3))
+    with pytest.raises(TypeError, match="lists of matrices go to cutlass_py.gemm"):
+        ct.gemm([randn(2, 3)], [randn(3, 2)])
+
+
+def test_dtypes_that_torch_has_and_gemm_has_not():
+    for dtype in (torch.int64, torch.int32, torch.bool):
+        with pytest.raises(RuntimeError, match="^mm: "):
+            ct.mm(torch.ones(2, 2, dtype=dtype), torch.ones(2, 2, dtype=dtype))
+
+
+# ---------------------------------------------------------------------------------------------------- gemm
+
+
+def test_gemm_is_that_of_the_package():
+    a, b, bias, pre = randn(3, 4), randn(4, 5), randn(5), torch.empty(3, 5)
+    keywords = {"bias": bias, "activation": "gelu", "alpha": 0.5, "scale_out": 2.0}
+    assert torch.equal(ct.gemm(a, b, **keywords), cutlass_py.gemm(a, b, **keywords))
+    ct.gemm(a, b, aux=pre, **keywords)
+    near(pre, 0.5 * a @ b + bias)
+    with pytest.raises(ValueError, match="inner extents"):
+        ct.gemm(a, a)
+    with pytest.raises(ValueError, match="activation='swish'"):
+        ct.gemm(a, b, activation="swish")
+
+
+def test_signature():
+    import inspect
+
+    ours = inspect.signature(ct.gemm).parameters
+    assert list(ours) == [*inspect.signature(cutlass_py.GemmArguments).parameters, "kernel"]
+
+
+@pytest.mark.parametrize("a_shape,b_shape", [((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4,))])
+def test_the_operator_takes_vectors_too(a_shape, b_shape):
+    a, b = randn(*a_shape).requires_grad_(), randn(*b_shape)
+    expected = a @ b
+    c, gate, aux = (torch.randn_like(expected) for _ in range(3))
+    d = ct.gemm(a, b, c=c, gate=gate, activation="relu", aux=aux, beta=2)
+    near(d.detach(), (expected + 2 * c).detach() * torch.relu(gate))
+    near(aux.detach(), (expected + 2 * c).detach())
+
+
+def test_what_is_written_has_gradients():
+    a, b, bias = (randn(*s, dtype=torch.float64).requires_grad_() for s in ((3, 4), (4, 5), (5,)))
+    aux, sums = torch.zeros(3, 5, dtype=torch.float64), torch.zeros(1, 5, dtype=torch.float64)
+    d = ct.gemm(a, b, bias=bias, activation="silu", aux=aux, bias_grad=sums)
+    z = a @ b + bias
+    y = torch.nn.functional.silu(z)
+    near(aux, z), near(sums, y.sum(0, keepdim=True))
+    weights = [torch.randn_like(x) for x in (d, aux, sums)]
+    got = torch.autograd.grad((d, aux, sums), (a, b, bias), weights)
+    for grad, wanted in zip(got, torch.autograd.grad((y, z, y.sum(0, True)), (a, b, bias), weights), strict=True):
+        near(grad, wanted)
+
+
+def test_errors_of_the_operator_are_those_of_the_straight_way():
+    a, b = randn(3, 4).requires_grad_(), randn(4, 5)
+    for error, match, call in [
+        (ValueError, "inner extents", lambda: ct.gemm(a, b.mT)),
+        (ValueError, "beta is given but c is not", lambda: ct.gemm(a, b, beta=2)),
+        (ValueError, "activation='swish'", lambda: ct.gemm(a, b, activation="swish")),
+        (ValueError, "aux is .3, 4.; expected .3, 5.", lambda: ct.gemm(a, b, aux=torch.empty(3, 4))),
+        (ValueError, "bias is .4,.", lambda: ct.gemm(a, b, bias=randn(4))),
+        (ValueError, "compute='f16'", lambda: ct.gemm(a, b, compute="f16")),
+        (TypeError, "b is f64", lambda: ct.gemm(a, b.double())),
+        (ValueError, "alpha is a tensor but a scale", lambda: ct.gemm(a, b, alpha=randn(1), scale_a=2.0)),
+        (RuntimeError, "don't support automatic differentiation", lambda: ct.gemm(a, b, out=torch.empty(3, 5))),
+        (RuntimeError, "don't support automatic", lambda: ct.gemm(a.detach(), b, out=randn(3, 5).requires_grad_())),
+    ]:
+        with pytest.raises(error, match=match):
+            call()
+
+
+# ---------------------------------------------------------------------------------------------------- autocast
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("given", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8], ids=str)
+@pytest.mark.parametrize(
+    ("name", "shapes", "keywords"), [CALLS[0], CALLS[10], CALLS[12], CALLS[21], CALLS[29]], ids=str
+)
+def test_autocast_casts_as_for_torch(name, shapes, keywords, given, dtype):
+    operands = [torch.randint(-2, 3, shape).to(given) for shape in shapes]
+    with torch.autocast("cpu", dtype=dtype):
+        near(getattr(ct, name)(*operands, **keywords), theirs(name)(*operands, **keywords))
+
+
+def test_autocast_leaves_out_alone_and_mixed_doubles_apart():
+    a, b = randn(3, 4), randn(4, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        near(ct.mm(a, b, out=torch.empty(3, 5)), torch.mm(a, b, out=torch.empty(3, 5)))
+        with pytest.raises(RuntimeError, match="expected the same dtype"):
+            ct.mm(a.double(), b)
+        bias = randn(5)
+        d = ct.gemm(a, b, out_dtype="f32", bias=bias)
+        fp8 = a.to(torch.float8_e4m3fn)
+        assert ct.gemm(fp8, fp8.mT).dtype == torch.bfloat16
+        with torch.autocast("cpu", enabled=False):
+            assert ct.mm(a, b).dtype == torch.float32
+    near(d, a.bfloat16().float() @ b.bfloat16().float() + bias)
+
+
+def test_autocast_of_every_operand():
+    a, b, c, bias, gate = (randn(*s).requires_grad_() for s in ((3, 4), (4, 5), (3, 5), (5,), (3, 5)))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        d = ct.gemm(a, b, c=c, bias=bias, gate=gate, activation="silu")
+    assert d.dtype == torch.bfloat16
+    d.sum().backward()
+    assert all(x.grad.dtype == torch.float32 and x.grad.abs().sum() > 0 for x in (a, b, c, bias, gate))
+
+
+# ---------------------------------------------------------------------------------------------------- the way taken
+
+
+class Seen:
+    """Counts straight calls that computed something."""
+
+    def __init__(self, monkeypatch):
+        self.straight = 0
+        for name in ("_gemm", "_straight"):
+            monkeypatch.setattr(functions, name, self.counting(getattr(functions, name)))
+
+    def counting(self, real):
+        def count(*arguments, **keywords):
+            result = real(*arguments, **keywords)
+            self.straight += result is not None
+            return result
+
+        return count
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    return Seen(monkeypatch)
+
+
+@pytest.mark.parametrize(("name", "shapes", "keywords"), CALLS, ids=str)
+def test_calls_without_gradients_go_straight(seen, name, shapes, keywords):
+    operands = [torch.nn.Parameter(randn(*shape)) for shape in shapes]
+    with torch.no_grad():
+        getattr(ct, name)(*operands, **keywords)
+    assert seen.straight >= 1
+
+
+class Plain(torch.Tensor):
+    pass
+
+
+def under_function_mode(f):
+    from torch.overrides import TorchFunctionMode
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        return f()
+
+
+def under_dispatch_mode(f):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        return f()
+
+
+def under_fake_mode(f):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return f()
+
+
+SEEN = {
+    "function mode": lambda f, a, b: under_function_mode(lambda: f(a, b)),
+    "dispatch mode": lambda f, a, b: under_dispatch_mode(lambda: f(a, b)),
+    "fake mode": lambda f, a, b: under_fake_mode(lambda: f(a, b)),
+    "vmap": lambda f, a, b: torch.func.vmap(f, (None, 0))(a, b[None])[0],
+    "grad": lambda f, a, b: torch.func.vjp(lambda x: f(x, b), a)[0],
+    "subclass": lambda f, a, b: f(a.as_subclass(Plain), b),
+    "meta": lambda f, a, b: f(a.to("meta"), b.to("meta")),
+    "gradient": lambda f, a, b: f(a.requires_grad_(), b),
+    "fake": lambda f, a, b: under_fake_mode(lambda: f(torch.empty(3, 4), torch.empty(4, 5))),
+}
+
+
+@pytest.mark.parametrize("way", SEEN.values(), ids=SEEN)
+@pytest.mark.parametrize("name", ["mm", "matmul", "linear", "gemm"])
+def test_these_calls_are_seen(seen, name, way):
+    a, b = randn(3, 4), randn(4, 5)
+    function = getattr(ct, name)
+    d = way(function if name != "linear" else lambda x, y: function(x, y.mT), a, b)
+    assert d.shape == (3, 5) and seen.straight == 0
+
+
+def test_a_default_device_does_not_have_to_see_calls(seen):
+    a, b = randn(3, 4), randn(4, 5)
+    with torch.device("cpu"):
+        ct.mm(a, b)
+        assert seen.straight == 1
+        under_function_mode(lambda: ct.mm(a, b))
+    assert seen.straight == 1
+
+
+def test_out_is_written_on_the_way_through_the_operator(seen):
+    a, b, out, pre = randn(3, 4), randn(4, 5), torch.empty(3, 5), torch.empty(3, 5)
+    assert under_dispatch_mode(lambda: ct.mm(a, b, out=out)) is out and seen.straight == 0
+    near(out, a @ b)
+    under_dispatch_mode(lambda: ct.gemm(a, b, aux=pre, activation="relu", out=out))
+    near(pre, a @ b), near(out, torch.relu(a @ b))
+    with pytest.raises(ValueError, match="out is .3, 4.; expected .3, 5."):
+        under_dispatch_mode(lambda: ct.gemm(a, b, out=torch.empty(3, 4)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own, on first use
+def test_forward_mode_is_refused():
+    a, b = randn(3, 4), randn(4, 5)
+    with pytest.raises(NotImplementedError, match="forward mode"):
+        torch.func.jvp(lambda x: ct.mm(x, b), (a,), (a,))
+    with torch.autograd.forward_ad.dual_level():
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            ct.mm(torch.autograd.forward_ad.make_dual(a, a), b)
+        near(ct.mm(a, b), a @ b)
+
+
+def test_sparse_operands_are_refused():
+    with pytest.raises((NotImplementedError, RuntimeError), match="(?i)sparse|without storage|cannot be exported"):
+        ct.mm(torch.eye(3).to_sparse(), torch.eye(3))
+
+
+def test_inference_mode(seen):
+    with torch.inference_mode():
+        a, b = randn(3, 4), randn(4, 5)
+        near(ct.mm(a, b), a @ b)
+        near(ct.gemm(a, b, activation="relu"), torch.relu(a @ b))
+        near(under_dispatch_mode(lambda: ct.mm(a, b)), a @ b)
+    assert seen.straight == 2
+
+
+def test_modes_of_other_threads_do_not_matter(seen):
+    from concurrent.futures import ThreadPoolExecutor
+
+    a, b = randn(3, 4), randn(4, 5)
+    with ThreadPoolExecutor(1) as pool:
+        under_dispatch_mode(lambda: pool.submit(ct.mm, a, b).result())
+    assert seen.straight == 1
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_nothing_holds_on_to_operands(grad):
+    import gc
+
+    a, b, bias, out = randn(3, 4), randn(4, 5).requires_grad_(grad), randn(5), torch.empty(3, 5)
+
+    def calls():
+        for _ in range(50):
+            ct.gemm(a, b, bias=bias, activation="gelu").sum()
+            ct.linear(a, b.mT, bias)
+            ct.mm(a, a.mT, out=torch.empty(3, 3))
+            with pytest.raises(RuntimeError):
+                ct.mm(a, b, out=out.double())
+        gc.collect()
+        return [sys.getrefcount(x) for x in (a, b, bias, out)]
+
+    assert calls() == calls()
+
+
+def test_flops_are_counted():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    a, b = randn(3, 4).requires_grad_(), randn(2, 4, 5).requires_grad_()
+    with FlopCounterMode(display=False) as counter:
+        ct.matmul(a, b).sum().backward()
+    assert counter.get_total_flops() == 3 * 2 * (2 * 3 * 4 * 5)
+
+
+def test_importing_the_package_does_not_import_torch():
+    code = "import sys, cutlass_py; print('torch' in sys.modules); import cutlass_py.torch as t; print(t.mm.__module__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\ncutlass_py.torch.functions\n", done.stderr

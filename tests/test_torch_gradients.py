@@ -1,0 +1,282 @@
+"""Derivatives of cutlass_py.torch by finite differences in f64, and what the backward pass computes."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cutlass_py.torch as ct  # noqa: E402
+from cutlass_py import clamp, epilogues, leaky_relu  # noqa: E402
+from cutlass_py.torch import activations  # noqa: E402
+
+ACTIVATIONS = [name for name, row in epilogues.ACTIVATIONS.items() if not row.derivative and name != "clamp"]
+ACTIVATIONS = [None, *ACTIVATIONS[1:], clamp(-0.5, 1), leaky_relu(0.25)]
+DERIVATIVES = [name for name, row in epilogues.ACTIVATIONS.items() if row.derivative]
+THEIRS = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu, "tanh": torch.tanh}
+THEIRS |= {"gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh")}
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(2026)
+
+
+def leaf(*shape, dtype=torch.float64):
+    return torch.randn(shape, dtype=dtype, requires_grad=True)
+
+
+def check(function, *operands):
+    assert torch.autograd.gradcheck(function, operands)
+    assert torch.autograd.gradgradcheck(function, operands)
+
+
+def test_the_tables_are_covered():
+    plain = {name for name, row in epilogues.ACTIVATIONS.items() if not row.derivative}
+    assert set(activations._VALUE) == set(activations._DERIVATIVE) == plain
+    assert {f"d_{name}" for name in activations._SECOND} == set(DERIVATIVES)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_activations(activation, scale):
+    check(
+        lambda a, b, bias: ct.gemm(a, b, bias=bias, activation=activation, scale_out=scale),
+        leaf(3, 4),
+        leaf(4, 5),
+        leaf(5),
+    )
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+def test_gates(activation):
+    check(lambda a, b, gate: ct.gemm(a, b, gate=gate, activation=activation), leaf(2, 3, 4), leaf(4, 5), leaf(3, 5))
+
+
+@pytest.mark.parametrize("activation", DERIVATIVES)
+def test_derivatives(activation):
+    check(lambda a, b, aux: ct.gemm(a, b, aux=aux, activation=activation), leaf(3, 4), leaf(4, 5), leaf(3, 5))
+
+
+@pytest.mark.parametrize("activation", [name.removeprefix("d_") for name in DERIVATIVES])
+def test_mlp(activation):
+    operands = leaf(2, 2, 4), leaf(6, 4), leaf(5, 6), leaf(6), leaf(5)
+    check(lambda *operands: ct.mlp(*operands, activation=activation), *operands)
+
+
+def test_mlp_is_what_it_says():
+    x, w1, w2, b1, b2 = leaf(2, 3, 4), leaf(6, 4), leaf(5, 6), leaf(6), leaf(5)
+    for name, f in THEIRS.items():
+        expected = f(x @ w1.mT + b1) @ w2.mT + b2
+        d = ct.mlp(x, w1, w2, b1, b2, activation=name)
+        torch.testing.assert_close(d, expected)
+        with torch.no_grad():
+            torch.testing.assert_close(ct.mlp(x, w1, w2, b1, b2, activation=name), expected)
+        weight = torch.randn_like(d)
+        found, wanted = (torch.autograd.grad(y, (x, w1, w2, b1, b2), weight) for y in (d, expected))
+        torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(ct.mlp(x, w1, w2), torch.nn.functional.gelu(x @ w1.mT) @ w2.mT)
+    torch.testing.assert_close(
+        ct.mlp(x, w1, w2, activation=clamp(0, 1)), (x @ w1.mT).clamp(0, 1) @ w2.mT
+    )  # without a fused derivative
+
+
+FACTORS = {
+    "vectors": ((3, 4), (4, 5), {"scale_a": (3,), "scale_b": (5,)}),
+    "columns and rows": ((2, 3, 4), (4, 5), {"scale_a": (2, 3, 1), "scale_b": (1, 5)}),
+    "batches of both": ((2, 3, 4), (4, 5), {"scale_a": (2, 3, 1), "scale_b": (2, 1, 5)}),
+    "single": ((2, 3, 4), (4, 5), {"scale_a": (1,), "scale_b": (), "scale_out": (1,)}),
+    "factors": ((3, 4), (4, 5), {"alpha": (1,), "beta": (), "c": (3, 5), "scale_out": ()}),
+    "everything": (
+        (2, 3, 4),
+        (2, 4, 5),
+        {"alpha": (), "beta": (1,), "c": (3, 5), "bias": (3, 1), "scale_a": (3,), "scale_b": (2, 1, 5)},
+    ),
+}
+
+
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize(("a", "b", "others"), FACTORS.values(), ids=FACTORS)
+def test_scales_and_factors(a, b, others, activation):
+    def call(a, b, *rest):
+        return ct.gemm(a, b, activation=activation, **dict(zip(others, rest, strict=True)))
+
+    check(call, leaf(*a), leaf(*b), *(leaf(*shape) for shape in others.values()))
+
+
+def test_complex():
+    a, b, c = (leaf(*s, dtype=torch.complex128) for s in ((3, 4), (4, 5), (5,)))
+    check(lambda a, b, c: ct.gemm(a, b, bias=c, alpha=1 - 2j), a, b, c)
+    check(lambda a, b, c: ct.addmm(c, a, b, beta=2 + 1j, alpha=1j), a, b, c)
+    check(lambda a, b: ct.mm(a.conj(), b.mH), a, leaf(5, 4, dtype=torch.complex128))
+
+
+def test_aux_and_bias_grad():
+    def call(a, b, bias):
+        aux, sums = torch.zeros(3, 5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
+        return ct.gemm(a, b, bias=bias, activation="gelu", aux=aux, bias_grad=sums), aux, sums
+
+    check(call, leaf(3, 4), leaf(4, 5), leaf(5))
+
+    def column(a, b):
+        sums = torch.zeros(3, 1, dtype=torch.float64)
+        return ct.gemm(a, b, activation="tanh", bias_grad=sums), sums
+
+    check(column, leaf(3, 4), leaf(4, 5))
+
+
+@pytest.mark.parametrize("shapes", [((2, 1, 3, 4), (3, 4, 5)), ((3, 4), (2, 4, 5)), ((2, 3, 4), (4, 5)), ((4,), (4,))])
+def test_what_is_repeated_is_summed(shapes):
+    check(ct.matmul, *(leaf(*shape) for shape in shapes))
+
+
+def test_gradients_lie_as_their_operands():
+    weight = leaf(5, 4)
+    ct.linear(leaf(2, 3, 4), weight).square().sum().backward()
+    assert weight.grad.is_contiguous()
+    seen = {}
+
+    def note(name):
+        return lambda grad: seen.update({name: grad.stride()})
+
+    a, b = leaf(3, 4), leaf(5, 4).detach().mT.requires_grad_()
+    a.register_hook(note("a")), b.register_hook(note("b"))
+    ct.mm(a, b).square().sum().backward()
+    assert seen == {"a": a.stride(), "b": b.stride()}
+
+
+def test_only_what_is_needed_is_computed():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    a, b = leaf(3, 4), leaf(4, 5)
+    for operands, products in (((a, b), 3), ((a.detach(), b), 2), ((a, b.detach()), 2)):
+        with FlopCounterMode(display=False) as counter:
+            ct.gemm(*operands, bias=leaf(5), activation="gelu", scale_out=2.0).sum().backward()
+        assert counter.get_total_flops() == products * 2 * 3 * 4 * 5
+    with FlopCounterMode(display=False) as counter:
+        ct.mlp(a, leaf(6, 4), leaf(5, 6), leaf(6), leaf(5)).sum().backward()
+    assert counter.get_total_flops() == 3 * 2 * 3 * 6 * (4 + 5)
+
+
+@pytest.mark.parametrize("activation", ["relu", "sigmoid", "gelu"])
+def test_what_is_kept_for_the_backward_pass(activation):
+    """Where f' follows from the result, nothing but that is kept; else z is, once."""
+    a, b = leaf(30, 40), leaf(40, 50)
+    kept = {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.setdefault(x.data_ptr(), x), lambda x: x):
+        d = ct.gemm(a, b, activation=activation)
+    assert (d.data_ptr() in kept) == (activation != "gelu")
+    assert sum(x.numel() == d.numel() for x in kept.values()) == 1
+
+
+def test_16_bits_are_close_to_f64():
+    x, w, bias = leaf(64, 128), leaf(96, 128), leaf(96)
+    narrow = [t.detach().bfloat16().requires_grad_() for t in (x, w, bias)]
+    wide = [t.detach().double().requires_grad_() for t in narrow]
+    weight = torch.randn(64, 96).bfloat16()
+    for activation in ("gelu_tanh", "silu", "relu", "tanh"):
+        d = ct.gemm(narrow[0], narrow[1].mT, bias=narrow[2], activation=activation)
+        expected = THEIRS[activation](wide[0] @ wide[1].mT + wide[2])
+        found, wanted = torch.autograd.grad(d, narrow, weight), torch.autograd.grad(expected, wide, weight.double())
+        for grad, right in zip(found, wanted, strict=True):
+            assert grad.dtype == torch.bfloat16
+            assert (grad.double() - right).norm() < 0.01 * right.norm()
+
+
+def test_f32_results_of_16_bits():
+    a, b = (leaf(*s, dtype=torch.bfloat16) for s in ((3, 4), (4, 5)))
+    d = ct.gemm(a, b, out_dtype="f32", activation="gelu")
+    d.sum().backward()
+    assert d.dtype == torch.float32 and a.grad.dtype == b.grad.dtype == torch.bfloat16
+
+
+def test_fp8_operands():
+    a, b = torch.ones(3, 4).to(torch.float8_e4m3fn), torch.ones(4, 5).to(torch.float8_e4m3fn)
+    bias, scale = leaf(5, dtype=torch.float32), torch.tensor(2.0, requires_grad=True)
+    d = ct.gemm(a, b, bias=bias, scale_a=scale, activation="gelu", out_dtype="f32")
+    d.sum().backward()
+    assert bias.grad.shape == (5,) and scale.grad.abs() > 0
+    with pytest.raises(TypeError, match="a requires a gradient and is torch.float8_e4m3fn; expected a float of 16"):
+        ct.gemm(a.requires_grad_(), b)
+
+
+def test_compute_and_determinism_are_kept(monkeypatch):
+    from cutlass_py import _core
+
+    seen, real = [], _core.gemm
+
+    class Core:
+        @staticmethod
+        def gemm(*arguments, **keywords):
+            seen.append((keywords["compute"], keywords["deterministic"], keywords["splits"], keywords["kernel"]))
+            return real(*arguments, **keywords)
+
+    monkeypatch.setattr("cutlass_py.torch.operators._core", Core)
+    a, b = (leaf(*s, dtype=torch.float32) for s in ((3, 4), (4, 5)))
+    ct.gemm(a, b, compute="3xtf32", deterministic=True, splits=2, kernel="cpu_gemm_numpy").sum().backward()
+    assert seen[0] == ("3xtf32", True, 2, "cpu_gemm_numpy") and seen[1:] == [("3xtf32", True, None, None)] * 2
+
+
+def test_gradients_of_expanded_and_absent_gradients():
+    a, b = leaf(3, 4), leaf(4, 5)
+    pre = torch.zeros(3, 5, dtype=torch.float64)
+    d = ct.gemm(a, b, activation="gelu", aux=pre)
+    pre.sum().backward()  # nothing comes back from d
+    torch.testing.assert_close(a.grad, b.detach().sum(1).expand(3, 4))
+    assert d.requires_grad
+
+
+def test_in_place_changes_are_noticed():
+    a, b = leaf(3, 4), leaf(4, 5)
+    held = b.detach().clone()
+    d = ct.mm(a, held)
+    held += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        d.sum().backward()
+
+
+# ---------------------------------------------------------------------------------------------------- torch.func
+
+
+def test_transforms_of_torch_func():
+    x, w = torch.randn(3, 4, dtype=torch.float64), leaf(4, 5)
+    rev = torch.func.jacrev
+    transforms = (torch.func.grad, lambda g: rev(rev(g)), lambda g: rev(rev(rev(g))))
+    for name, f in THEIRS.items():
+
+        def ours(x, w=w, name=name):
+            return ct.gemm(x, w, activation=name).sum()
+
+        def theirs(x, w=w, f=f):
+            return f(x @ w).sum()
+
+        for transform in transforms:
+            torch.testing.assert_close(transform(ours)(x), transform(theirs)(x), msg=f"{name}")
+        torch.testing.assert_close(*(torch.autograd.functional.hessian(g, x) for g in (ours, theirs)))
+        outer = [torch.autograd.grad(torch.func.grad(g)(x).square().sum(), w)[0] for g in (ours, theirs)]
+        torch.testing.assert_close(*outer)
+
+
+def test_gradients_of_each_example():
+    x, w, bias = (torch.randn(s, dtype=torch.float64) for s in ((6, 3, 4), (5, 4), (5,)))
+
+    def loss(f):
+        return lambda w, bias, x: f(x, w, bias).square().sum()
+
+    for ours, theirs in (
+        (ct.linear, torch.nn.functional.linear),
+        (lambda x, w, b: ct.mlp(x, w, w.mT, b), lambda x, w, b: torch.nn.functional.gelu(x @ w.mT + b) @ w),
+    ):
+        each = [torch.func.vmap(torch.func.grad(loss(f), (0, 1)), (None, None, 0))(w, bias, x) for f in (ours, theirs)]
+        torch.testing.assert_close(*each)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing(reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    model = torch.nn.Sequential(ct.Linear(4, 6, activation="gelu"), ct.Linear(6, 4, activation="silu")).double()
+    x = leaf(3, 4)
+    plain = torch.autograd.grad(model(x).sum(), (x, *model.parameters()))
+    checkpoint(model, x, use_reentrant=reentrant).sum().backward()
+    torch.testing.assert_close((x.grad, *(p.grad for p in model.parameters())), plain)

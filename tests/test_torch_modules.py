@@ -1,0 +1,174 @@
+"""Linear and replace_linear: drop-in for nn.Linear, and what an exchange leaves alone."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import cutlass_py.torch as ct  # noqa: E402
+from cutlass_py import clamp  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(2026)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", [None, "gelu", "relu", clamp(0, 1)], ids=str)
+def test_linear_is_nn_linear(bias, activation):
+    stock, ours = nn.Linear(4, 6, bias=bias), ct.Linear(4, 6, bias, activation)
+    assert isinstance(ours, nn.Linear)
+    ours.load_state_dict(stock.state_dict())
+    assert list(ours.state_dict()) == list(stock.state_dict())
+    f = {None: lambda x: x, "gelu": nn.functional.gelu, "relu": torch.relu}.get(activation, lambda x: x.clamp(0, 1))
+    for shape in ((4,), (3, 4), (2, 3, 4), (0, 4)):
+        x = torch.randn(shape, requires_grad=True)
+        torch.testing.assert_close(ours(x), f(stock(x)))
+        grads = [torch.autograd.grad(y.sum(), (x, *m.parameters())) for y, m in ((ours(x), ours), (f(stock(x)), stock))]
+        torch.testing.assert_close(*grads)
+        with torch.no_grad():
+            torch.testing.assert_close(ours(x), f(stock(x)))
+
+
+def test_linear_is_made_where_and_as_asked():
+    layer = ct.Linear(4, 6, activation="silu", device="meta", dtype=torch.bfloat16)
+    assert layer.weight.is_meta and layer.weight.dtype == torch.bfloat16
+    assert repr(layer) == "Linear(in_features=4, out_features=6, bias=True, activation=silu)"
+    assert repr(ct.Linear(4, 6, False)) == "Linear(in_features=4, out_features=6, bias=False)"
+
+
+@pytest.mark.parametrize("activation", ["swish", "d_gelu", 3])
+def test_linear_refuses(activation):
+    with pytest.raises(ValueError, match="Linear: activation is .*; expected one of identity, relu"):
+        ct.Linear(4, 6, activation=activation)
+
+
+def test_linear_survives_copies_and_files():
+    layer = ct.Linear(4, 6, activation=clamp(0, 1))
+    x, file = torch.randn(3, 4), io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    for other in (copy.deepcopy(layer), torch.load(file, weights_only=False)):
+        assert torch.equal(other(x), layer(x)) and other.activation == layer.activation
+
+
+def test_hooks_and_parametrizations_work_on_linear():
+    from torch.nn.utils import parametrizations
+
+    layer, seen = ct.Linear(4, 6), []
+    layer.register_forward_hook(lambda *_: seen.append("forward"))
+    layer.register_full_backward_hook(lambda *_: seen.append("backward"))
+    layer(torch.randn(3, 4, requires_grad=True)).sum().backward()
+    assert seen == ["forward", "backward"]
+    parametrizations.weight_norm(layer)
+    assert layer(torch.randn(3, 4)).shape == (3, 6)
+
+
+# ---------------------------------------------------------------------------------------------------- replace_linear
+
+
+class Subclass(nn.Linear):
+    pass
+
+
+class Quantised(nn.Module):
+    """Looks like those of torch.ao."""
+
+
+Quantised.__name__ = "QuantLinear"
+
+
+def model():
+    from torch.nn.utils import parametrizations
+
+    hooked, pre_hooked, renewed = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+    hooked.register_forward_hook(lambda *_: None)
+    pre_hooked.register_full_backward_pre_hook(lambda *_: None)
+    renewed.forward = lambda x: x
+    shared, tied = nn.Linear(4, 4), nn.Linear(4, 4)
+    tied.weight = shared.weight
+    return nn.ModuleDict(
+        {
+            "plain": nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4, bias=False)),
+            "shared": shared,
+            "again": shared,
+            "tied": tied,
+            "ours": ct.Linear(4, 4),
+            "hooked": hooked,
+            "pre_hooked": pre_hooked,
+            "renewed": renewed,
+            "normed": parametrizations.weight_norm(nn.Linear(4, 4)),
+            "subclass": Subclass(4, 4),
+            "lazy": nn.LazyLinear(4),
+            "quantised": Quantised(),
+            "meta": nn.Linear(4, 4, device="meta"),
+            "bytes": nn.Linear(4, 4).requires_grad_(False).to(torch.float8_e4m3fn),
+            "attention": nn.MultiheadAttention(4, 2),
+        }
+    )
+
+
+def test_replace_linear():
+    m = model()
+    parameters = {name: p for name, p in m.named_parameters(remove_duplicate=False)}
+    modules, state = dict(m.named_modules()), list(m.state_dict())
+    report = ct.replace_linear(m)
+    assert report.replaced == ["plain.0", "plain.2", "shared", "tied"]
+    assert report.left == {
+        "hooked": "it has hooks",
+        "pre_hooked": "it has hooks",
+        "renewed": "its forward is replaced",
+        "normed": "parametrized torch.nn.utils.parametrize.ParametrizedLinear",
+        "subclass": "of type test_torch_modules.Subclass",
+        "lazy": "of type torch.nn.modules.linear.LazyLinear",
+        "quantised": "of type test_torch_modules.Quantised",
+        "meta": "it is on the meta device",
+        "bytes": "its weight is torch.float8_e4m3fn",
+        "attention.out_proj": "of type torch.nn.modules.linear.NonDynamicallyQuantizableLinear",
+    }
+    assert all(type(m.get_submodule(name)) is ct.Linear for name in report.replaced)
+    assert m["shared"] is m["again"] and m["tied"].weight is m["shared"].weight
+    assert dict(m.named_modules()) == modules and list(m.state_dict()) == state
+    assert all(p is parameters[name] for name, p in m.named_parameters(remove_duplicate=False))
+    assert not ct.replace_linear(m).replaced
+
+
+def test_the_report_is_a_table():
+    lines = str(ct.replace_linear(model())).splitlines()
+    assert lines[0] == "plain.0             replaced"
+    assert lines[4] == "hooked              left: it has hooks"
+    assert lines[-1] == "4 of 14 linear modules replaced"
+    assert str(ct.replace_linear(nn.ReLU())) == "0 of 0 linear modules replaced"
+    assert str(ct.replace_linear(nn.Linear(2, 2))).startswith("(the model itself)  replaced\n1 of 1")
+
+
+def test_where():
+    report = ct.replace_linear(m := nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 8)), where=lambda name, x: name != "0")
+    assert report.replaced == ["1"] and report.left == {"0": "where said no"}
+    assert type(m[0]) is nn.Linear
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_model_trains_as_before(compiled):
+    stock = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)).double()
+    ours = copy.deepcopy(stock)
+    ct.replace_linear(ours)
+    run = torch.compile(ours, backend="aot_eager", fullgraph=True) if compiled else ours
+    optimisers = [torch.optim.AdamW(m.parameters(), 1e-2) for m in (stock, ours)]
+    for _ in range(5):
+        x = torch.randn(4, 8, dtype=torch.float64)
+        losses = [(m(x) - x).square().mean() for m in (stock, run)]
+        for loss, optimiser in zip(losses, optimisers, strict=True):
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        torch.testing.assert_close(*losses)
+    torch.testing.assert_close(ours.state_dict(), stock.state_dict())
