@@ -355,14 +355,14 @@ def test_no_room_anywhere(nvcc, monkeypatch):
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), NotImplementedError("no flock")], ids=repr)
 def test_a_lock_that_is_refused(nvcc, monkeypatch, error):
-    acquired = cache.acquire
+    acquired = cache._acquired
 
     def refuse(path):
         if path.parent == cache.directory():
             raise error
         return acquired(path)
 
-    monkeypatch.setattr(cache, "acquire", refuse)
+    monkeypatch.setattr(cache, "_acquired", refuse)
     with pytest.warns(RuntimeWarning, match=r"cannot be used \((Permission denied|no flock)\)") as seen:
         path = build()
         assert build() == path

@@ -9,7 +9,7 @@ import pytest
 from specs import CORE, problem
 
 import cutlass_py
-from cutlass_py import GemmArguments, TensorSpec, __main__, _core, explain, tuned
+from cutlass_py import GemmArguments, TensorSpec, __main__, _core, cache, explain, tuned
 from cutlass_py.gpu import ABSENT, Gpu
 from cutlass_py.select import best, plan, rank
 from cutlass_py.tuned import APART, CLASS, Entry, class_of
@@ -50,6 +50,13 @@ def clock(core, monkeypatch):
     return start
 
 
+TABLE = '{"format": 1, "gpu": "%%s", "sm_count": 132, "entries": {"m=1": %s}}'
+UNUSABLE = [
+    ("splits", "2"), ("splits", 0), ("splits", 1 << 40), ("raster", 3), ("swizzle", 3), ("swizzle", 10**30),
+    ("microseconds", 0), ("kernel", None),
+]  # fmt: skip
+
+
 def entry_for(choice, **changes):
     values = {"kernel": choice.route.kernel.name, "splits": choice.route.splits, "raster": 0, "swizzle": 1}
     return Entry(**values | {"microseconds": 1.5, "driver": 13000, "version": "0.1.0"} | changes)
@@ -57,6 +64,11 @@ def entry_for(choice, **changes):
 
 def remember(p, entry):
     tuned.record(ABSENT, {class_of(p): entry})
+
+
+def values_of(**changes):
+    values = {"kernel": "x", "splits": 1, "raster": 0, "swizzle": 1, "microseconds": 1, "driver": 1, "version": ""}
+    return json.dumps(values | changes)
 
 
 # ---------------------------------------------------------------------------------------- classes
@@ -71,11 +83,11 @@ def test_classes_tell_problems_apart_and_nothing_else():
     base = {"m": 512, "n": 256, "k": 128}
     variants = [
         {}, {"m": 513}, {"dtype": "f16"}, {"layout": "nn"}, {"out_dtype": "f32"}, {"activation": "relu"},
-        {"alpha": 2.0}, {"kernel": "numpy_gemm"}, {"deterministic": True},
+        {"deterministic": True}, {"alpha": 2.0}, {"splits": 2},
     ]  # fmt: skip
-    classes = [class_of(problem(**base | {k: v for k, v in x.items() if k != "kernel"}).problem) for x in variants]
-    assert len(set(classes[:6])) == 6
-    assert set(classes[6:]) == {classes[0]}
+    classes = [class_of(problem(**base | x).problem) for x in variants]
+    assert len(set(classes[:7])) == 7
+    assert classes[7] == classes[8] == classes[0]
     assert classes[0].startswith("m=512 n=256 k=128 batch=1 a=bf16 b=bf16 d=bf16")
 
 
@@ -163,15 +175,11 @@ def test_threads_lose_nothing(core):
         ('{"format": 1, "gpu": "a GPU", "sm_count": 7, "entries": {}}', "a GPU with 7 multiprocessors; expected"),
         ('{"format": 1, "gpu": "%s", "sm_count": 132, "entries": []}', "entries is not an object"),
         ('{"format": 1, "gpu": "%s", "sm_count": 132, "entries": {"m=1": 3}}', "m=1: expected an object of kernel"),
-        (
-            '{"format": 1, "gpu": "%s", "sm_count": 132, "entries": {"m=1": {"kernel": "x", "splits": "2", "raster": 0,'
-            '"swizzle": 1, "microseconds": 1, "driver": 1, "version": ""}}}',
-            "m=1: splits is '2'",
-        ),
+        ("[" * 100_000, "not JSON"),
+        *((TABLE % values_of(**{name: value}), f"m=1: {name} is {value!r}") for name, value in UNUSABLE),
     ],
 )
 def test_what_is_no_table_is_refused_and_does_not_stop_gemm(core, table, text, message):
-    table.parent.mkdir()
     table.write_text(text.replace("%s", ABSENT.name))
     with pytest.raises(ValueError, match=message):
         tuned.read(table, ABSENT)
@@ -184,20 +192,54 @@ def test_what_is_no_table_is_refused_and_does_not_stop_gemm(core, table, text, m
     assert table.read_text() == text.replace("%s", ABSENT.name)
 
 
-def test_a_table_that_cannot_be_written_holds_for_the_process(core, table):
-    table.with_suffix(".lock").mkdir(parents=True)  # in the way
-    args = problem(512, 512, 512)
+@pytest.mark.parametrize("obstacle", ["lock", "directory"])
+def test_a_table_that_cannot_be_written_holds_for_the_process(core, table, monkeypatch, obstacle):
+    known, args = problem(256, 512, 512), problem(512, 512, 512)
+    remember(known.problem, entry_for(rank(known.problem)[0]))
+    tuned.forget()
+    if obstacle == "lock":
+        table.with_suffix(".lock").unlink(missing_ok=True)
+        table.with_suffix(".lock").mkdir()
+    else:
+        monkeypatch.setattr(cache, "_writable", lambda: cache._private("it is full"))
     chosen = rank(args.problem)[-1]
-    with pytest.warns(RuntimeWarning, match="tuned by this process are lost"):
+    with pytest.warns(RuntimeWarning, match="compiles or tunes is lost"):
         remember(args.problem, entry_for(chosen))
-    assert best(args.problem).measured
+    assert best(args.problem).measured and best(known.problem).measured
+
+
+@pytest.mark.parametrize("home", ["none", "a file"])
+def test_without_a_cache_directory_gemm_goes_by_the_model(core, monkeypatch, tmp_path, home):
+    monkeypatch.delenv("CUTLASS_PY_CACHE_DIR")
+    if home == "none":
+
+        def nobody(*_, **__):
+            raise RuntimeError("Could not determine home directory.")
+
+        monkeypatch.setattr("platformdirs.user_cache_path", nobody)
+    else:
+        (tmp_path / "home").write_text("")
+        monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: tmp_path / "home" / "cutlass_py")
+    assert not best(problem(512, 512, 512).problem).measured
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", "~nobody-of-this-name")
+    assert not best(problem(512, 512, 512).problem).measured
+
+
+def test_splits_are_taken_from_kernels_that_have_them(core):
+    args = problem(**FEW_TILES)
+    stream_k = next(choice for choice in rank(args.problem) if "streamk" in choice.route.kernel.name)
+    remember(args.problem, entry_for(stream_k, splits=4))
+    assert not any(choice.measured for choice in rank(args.problem))
 
 
 def test_gpus_have_tables_of_their_own():
     paths = {
         tuned.path_of(Gpu(name, 90, count, 1.0)) for name in ("NVIDIA H100 PCIe", "NVIDIA H200") for count in (114, 132)
     }
-    assert len(paths) == 4 and tuned.path_of(Gpu("NVIDIA H100 PCIe", 90, 114, 1.0)).name == "nvidia-h100-pcie-114.json"
+    assert (
+        len(paths) == 4
+        and tuned.path_of(Gpu("NVIDIA H100 PCIe", 90, 114, 1.0)).name == "tuned-nvidia-h100-pcie-114.json"
+    )
 
 
 # ---------------------------------------------------------------------------------------- tune
@@ -207,13 +249,14 @@ def test_tune_keeps_the_fastest(clock):
     args = problem(512, 512, 512)
     usual = rank(args.problem)
     slow = usual[7]
-    measured = clock(lambda made: 3.0 if made.kernel == slow.route.kernel.name and made.splits == 1 else 4.0)
+    ours = slow.route.kernel.name
+    measured = clock(lambda made: (3.0 if made.kernel == ours and made.splits == 1 else 4.0) + made.raster / 100)
     tuning = cutlass_py.tune(args, candidates=12)
     assert [len(plans) for plans in measured][0] == min(12, len(usual))
     assert tuning.best.choice.route == slow.route and tuning.best.microseconds == 3
     assert tuning.default.choice == usual[0] and tuning.default.microseconds == 4
-    times = [m.microseconds for m in tuning.measured]
-    assert times == sorted(times) and "1.33 times as fast as the choice before" in str(tuning)
+    times = [m.microseconds for m in tuning.measured][: len(measured[1])]
+    assert times == sorted(times) and times[0] < times[-1] and "1.33 times as fast as the choice before" in str(tuning)
     assert best(args.problem).route == slow.route
     entry = tuned.lookup(args.problem, ABSENT)
     assert (entry.driver, entry.version) == (13000, cutlass_py.__version__)
@@ -233,9 +276,17 @@ def test_tune_passes_over_what_does_not_run(clock):
     clock(lambda made: float("inf") if made.kernel == first else 4.0)
     tuning = cutlass_py.tune(args)
     assert all(m.choice.route.kernel.name != first for m in tuning.measured)
+    assert tuning.default is None and "the choice before does not run" in str(tuning)
     clock(lambda made: float("inf"))
     with pytest.raises(cutlass_py.CudaError, match="none of"):
         cutlass_py.tune(args)
+
+
+def test_the_default_stays_where_nothing_is_clearly_faster(clock):
+    args = problem(512, 512, 512)
+    usual = rank(args.problem)[0]
+    clock(lambda made: 4.0 if made.kernel == usual.route.kernel.name else 3.99)
+    assert cutlass_py.tune(args).best.choice == usual
 
 
 def test_with_splits_asked_for_nothing_is_kept(clock):
@@ -264,6 +315,8 @@ def test_bad_keywords(clock):
     clock(lambda made: 4.0)
     with pytest.raises(ValueError, match="candidates is 0; expected 1 or more"):
         cutlass_py.tune(problem(8, 8, 8), candidates=0)
+    with pytest.raises(TypeError, match="'str' object"):
+        cutlass_py.tune(problem(8, 8, 8), candidates="3")
     with pytest.raises(TypeError, match="tune: alpha belong into the GemmArguments"):
         cutlass_py.tune(problem(8, 8, 8), alpha=2.0)
 
@@ -288,6 +341,33 @@ def test_autotuning_measures_each_class_once(clock):
         plan(problem(512, 512, 512).problem)
         assert len(measured) == 2 * calls and _core.tuning_allowed()
     assert not _core.tuning_allowed()
+
+
+@pytest.mark.parametrize("obstacle", ["memory", "table"])
+def test_autotuning_that_fails_warns_once_and_lets_the_call_run(clock, table, monkeypatch, obstacle):
+    measured = clock(lambda made: float("inf") if obstacle == "memory" else 4.0)
+    if obstacle == "table":
+        table.write_text("{")
+        with pytest.warns(RuntimeWarning, match="tuned choices are left out"):
+            tuned.table(ABSENT)
+    monkeypatch.setattr("cutlass_py.tuning._given_up", set())
+    p = problem(512, 512, 512).problem
+    with cutlass_py.autotuning():
+        with pytest.warns(RuntimeWarning, match="is not tuned: "):
+            assert plan(p).kernel
+        before = len(measured)
+        assert plan(p).kernel and len(measured) == before
+    assert obstacle == "memory" or not measured  # nothing is measured that cannot be kept
+
+
+def test_autotuning_does_not_compile_and_does_not_wait_for_what_is_not_there(clock):
+    measured = clock(lambda made: 4.0)
+    p = problem(512, 512, 512).problem
+    other = next(k.name for k in cutlass_py.get_kernels(problem(512, 512, 512), compiled=False) if not k.compiled)
+    remember(p, entry_for(rank(p)[0], kernel=other))
+    with cutlass_py.autotuning():
+        plan(p)
+    assert measured and best(p).measured
 
 
 def test_autotuning_is_over_after_an_error_and_holds_for_one_thread():
@@ -318,6 +398,17 @@ def test_command_tunes_a_file_and_exports(gpu, tmp_path, capsys):
     assert __main__.main(["tune", str(tmp_path / "problems.json"), "--export", str(exported)]) == 0
     assert capsys.readouterr().out.count("times as fast as the choice before") == 2
     assert len(tuned.read(exported, ABSENT)) == 2
+
+
+def test_command_goes_on_behind_a_problem_that_fails(gpu, tmp_path, capsys):
+    problems = [{"m": 512, "n": 512, "k": k, "a": "bf16"} for k in (0, 512)]
+    (tmp_path / "problems.json").write_text(json.dumps(problems))
+    assert __main__.main(["tune", str(tmp_path / "problems.json")]) == 1
+    out = capsys.readouterr().out
+    assert "error: tune: " in out and "times as fast" in out
+    assert __main__.main(["tune", str(tmp_path / "problems.json"), "--json"]) == 1
+    first, second = json.loads(capsys.readouterr().out)
+    assert "no product" in first["error"] and second["best"]
 
 
 def test_command_merges(gpu, tmp_path, capsys, table):

@@ -313,7 +313,9 @@ NB_MODULE(_core, m) {
         return measure(problem, taken, rounds);
       },
       "problem"_a, "plans"_a, "rounds"_a,
-      "Microseconds of each plan of a problem in each round, on operands made up for it, from a cold cache.");
+      "Microseconds of each plan of a problem in each round, or in fewer where that takes long, on operands made up "
+      "for "
+      "it, from a cold cache; infinite where a plan does not run.");
   m.def(
       "set_questions",
       [](nb::tuple types, nb::tuple modes, nb::object unseen, nb::tuple for_results, nb::object recording) {
@@ -336,7 +338,7 @@ NB_MODULE(_core, m) {
         dict["l2_bytes"] = info.l2_bytes;
         return dict;
       },
-      "device_id"_a, "Name, compute capability times ten, multiprocessors and driver version of a device.");
+      "device_id"_a, "Name, compute capability times ten, multiprocessors, driver version and L2 cache of a device.");
   m.def("build_info", &build_info, "How the package was built.");
 
   bind_problem(m);

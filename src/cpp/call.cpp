@@ -140,15 +140,16 @@ nb::object gemm_on_host(Operands& operands, const Keywords& keywords) {
   return operands[Role::out] ? nb::borrow(keywords.out) : result.finish();
 }
 
-// Waiting for a measurement would end a capture.
-Plan plan_of(const Problem& problem, const Streams& streams) {
-  if (!tuning_allowed || !streams.capturing()) return plan_for(problem);
-  tuning_allowed = false;
-  struct Restored {
-    ~Restored() { tuning_allowed = true; }
-  } restored;
-  return plan_for(problem);
-}
+// No call is measured for its length: waiting would end a capture.
+class NoTuning {
+ public:
+  explicit NoTuning(bool unwanted) : before_(tuning_allowed) { tuning_allowed = before_ && !unwanted; }
+  ~NoTuning() { tuning_allowed = before_; }
+  NoTuning(const NoTuning&) = delete;
+
+ private:
+  const bool before_;
+};
 
 nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
   const int device_id = operands[Role::a]->operand.device.id;
@@ -166,7 +167,8 @@ nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
   if (nothing_to_do(call.problem)) {
     if (new_result) result.allocate(operands, call, streams.launch, streams.given);
   } else {
-    const Plan plan = plan_of(call.problem, streams);  // before anything is allocated: it may refuse
+    const NoTuning untouched(tuning_allowed && streams.capturing());
+    const Plan plan = plan_for(call.problem);  // before anything is allocated: it may refuse
     if (new_result) result.allocate(operands, call, streams.launch, streams.given);
     streams.before();
     run_all(call, [&] { run_on_device(call, plan, streams.launch); });

@@ -1,9 +1,10 @@
 #include "measure.h"
 
 #include <algorithm>
-#include <cmath>
+#include <chrono>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "run.h"
 
@@ -47,8 +48,8 @@ Float float_of(Dtype dtype) {
 
 // Random bytes of numbers of a dtype: floats between 1/16 and 1 of either sign, any integers. Random, since the power
 // that a multiplication draws, and so the clock, depends on the bits that change.
-std::vector<char> random_numbers(Dtype dtype, size_t count) {
-  std::mt19937_64 random(2026);
+std::vector<char> random_numbers(Dtype dtype, size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
   const int size = dtype_size(dtype) / (is_complex(dtype) ? 2 : 1);
   const size_t numbers = count * size_t(is_complex(dtype) ? 2 : 1);
   std::vector<char> bytes(numbers * size_t(size));
@@ -64,10 +65,11 @@ std::vector<char> random_numbers(Dtype dtype, size_t count) {
   return bytes;
 }
 
-constexpr size_t kPattern = size_t(1) << 18;  // different numbers of an operand, repeated
+constexpr size_t kPattern =
+    (size_t(1) << 18) + 1;  // different numbers of an operand, repeated: odd, so that rows differ
 
-void fill_with_numbers(char* memory, Dtype dtype, size_t bytes, Stream stream) {
-  const std::vector<char> numbers = random_numbers(dtype, std::min(kPattern, bytes / dtype_size(dtype)));
+void fill_with_numbers(char* memory, Dtype dtype, size_t bytes, uint64_t seed, Stream stream) {
+  const std::vector<char> numbers = random_numbers(dtype, std::min(kPattern, bytes / dtype_size(dtype)), seed);
   size_t filled = std::min(numbers.size(), bytes);
   device::copy(memory, numbers.data(), filled, stream);  // of pageable memory: back when that is read
   while (filled < bytes) {
@@ -102,7 +104,7 @@ class Operands {
     const size_t size = dtype_size(dtype), unit = std::max(size_t(1) << align, size), offset = unit < 16 ? unit : 0;
     memory_.emplace_back(offset + size_t(elements) * size, p_.device.id, stream_);
     char* data = memory_.back().data() + offset;
-    fill_with_numbers(data, dtype, size_t(elements) * size, stream_);
+    fill_with_numbers(data, dtype, size_t(elements) * size, memory_.size(), stream_);
     return data;
   }
 
@@ -168,21 +170,28 @@ class Operands {
   Call call_;
 };
 
-}  // namespace
+// A phase of `tune` ends behind the round that reaches this.
+constexpr std::chrono::seconds kLongEnough(2);
 
-std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
-  device::Guard guard(problem.device.id);
+void wait_for_device() {
+  nb::gil_scoped_release waiting;  // what is queued may want the interpreter
+  device::synchronize();
+}
+
+std::vector<std::vector<float>> times_of(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
   const Stream stream = device::own_stream(problem.device.id);
   const Operands operands(problem, stream);
-  // Twice the cache; queueing a run takes less time than filling it, so that the host never shows.
+  // Twice the cache; filling it takes longer than queueing a few launches, so that the host does not show.
   const size_t flushed = std::max<size_t>(2 * device::info(problem.device.id).l2_bytes, size_t(128) << 20);
   const Memory flush(flushed, problem.device.id, stream);
   std::vector<device::Timer> timers(plans.size());
   std::vector<std::vector<float>> times(plans.size());
   std::vector<bool> failed(plans.size());
-  device::synchronize();                           // work of other streams would take part
+  wait_for_device();  // work of other streams would take part
+  const auto end = std::chrono::steady_clock::now() + kLongEnough;
   for (int round = -1; round < rounds; ++round) {  // the first one warms up
-    for (size_t i = 0; i < plans.size(); ++i) {
+    for (size_t turn = 0; turn < plans.size(); ++turn) {
+      const size_t i = (turn + size_t(round + 1)) % plans.size();  // nobody is always the first on an idle device
       if (failed[i]) continue;
       device::fill(flush.data(), round, flushed, stream);
       timers[i].start(stream);
@@ -195,13 +204,24 @@ std::vector<std::vector<float>> measure(const Problem& problem, const std::vecto
     }
     nb::gil_scoped_release waiting;
     for (size_t i = 0; i < plans.size(); ++i) {
-      if (failed[i]) {
-        times[i].assign(size_t(rounds), std::numeric_limits<float>::infinity());
-      } else if (const float time = timers[i].microseconds(); round >= 0) {
-        times[i].push_back(time);
-      }
+      if (failed[i]) continue;
+      const float time = timers[i].microseconds();
+      if (round >= 0) times[i].push_back(time);
     }
+    if (round >= 0 && std::chrono::steady_clock::now() > end) break;
   }
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (failed[i]) times[i] = {std::numeric_limits<float>::infinity()};
+  }
+  return times;
+}
+
+}  // namespace
+
+std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
+  device::Guard guard(problem.device.id);
+  std::vector<std::vector<float>> times = times_of(problem, plans, rounds);
+  wait_for_device();  // so that the pool gives back what it was lent
   return times;
 }
 

@@ -7,9 +7,12 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core
+
+if TYPE_CHECKING:
+    from .tuning import Measurement, Tuning
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -148,6 +151,7 @@ def _cache_build(options: argparse.Namespace) -> int:
 def tune(options: argparse.Namespace) -> int:
     """Measure what problems run fastest with, on device 0; show, export and merge what was found so far."""
     from . import tuned
+    from .arguments import describe
     from .gpu import device
     from .problems import read
     from .progress import progress
@@ -159,33 +163,43 @@ def tune(options: argparse.Namespace) -> int:
     problems = read(options.file) if options.file else []
     if options.merge:
         tuned.record(gpu, {key: entry for path in options.merge for key, entry in tuned.read(path, gpu).items()})
-    tunings = []
+    rows, failed = [], False
     with progress("tuning", len(problems)) as advance:
         for problem in problems:
-            tunings.append(measure(problem, candidates=options.candidates))
+            try:
+                tuning = measure(problem, candidates=options.candidates)
+                rows.append(_tuning(tuning))
+                line = str(tuning)
+            except (ValueError, RuntimeError) as error:  # one problem does not stop the others
+                failed = True
+                rows.append({"problem": describe(problem.problem), "error": str(error)})
+                line = f"error: {error}"
             if not options.json:
-                print(tunings[-1])
+                print(line)
             advance()
     if options.json:
-        print(json.dumps([_tuning(each) for each in tunings], indent=1))
+        print(json.dumps(rows, indent=1))
     table = tuned.table(gpu)
     if options.export:
         with open(options.export, "w", encoding="utf-8") as file:
             file.write(tuned.dumps(gpu, table))
     elif not options.json:
         print(f"{tuned.path_of(gpu)}: {len(table)} classes of problems")
-    return 0
+    return int(failed)
 
 
-def _tuning(tuning: Any) -> dict[str, Any]:
-    def row(m: Any) -> dict[str, Any]:
+def _tuning(tuning: Tuning) -> dict[str, Any]:
+    def row(m: Measurement | None) -> dict[str, Any] | None:
+        if m is None:
+            return None
         choice = m.choice
-        order = {"raster": choice.raster, "swizzle": choice.swizzle}
-        name = {"kernel": choice.route.kernel.name, "splits": choice.route.splits}
-        return {**name, **order, "microseconds": m.microseconds}
+        return {
+            "kernel": choice.route.kernel.name, "splits": choice.route.splits, "raster": choice.raster,
+            "swizzle": choice.swizzle, "microseconds": m.microseconds,
+        }  # fmt: skip
 
-    measured = [row(m) for m in tuning.measured]
-    return {"problem": tuning.problem, "default": row(tuning.default), "measured": measured}
+    rows = {"best": row(tuning.best), "default": row(tuning.default), "measured": [row(m) for m in tuning.measured]}
+    return {"problem": tuning.problem, **rows}
 
 
 def demo(options: argparse.Namespace) -> int:

@@ -112,7 +112,7 @@ def tuning_allowed() -> bool:
 
 def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list[float]]:
     """
-    Microseconds of each plan of a problem in each round, on operands made up for it, from a cold cache.
+    Microseconds of each plan of a problem in each round, or in fewer where that takes long, on operands made up for it, from a cold cache; infinite where a plan does not run.
     """
 
 def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, for_results: tuple[Any, ...], recording: object) -> None:
@@ -131,7 +131,7 @@ def why_no_device() -> str:
 
 def device_info(device_id: int) -> dict[str, Any]:
     """
-    Name, compute capability times ten, multiprocessors and driver version of a device.
+    Name, compute capability times ten, multiprocessors, driver version and L2 cache of a device.
     """
 
 def build_info() -> dict[str, str]:

@@ -6,10 +6,8 @@ entry appears by one rename, and one that is damaged or torn is none.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +18,12 @@ from typing import TYPE_CHECKING
 from .errors import CompileError
 
 if TYPE_CHECKING:
+    import tempfile
+
     from filelock import BaseFileLock
 
 _OURS = re.compile(r"\w+-[0-9a-f]{32}-nvcc[\d.]+\.(so|lock|\w+\.part)")  # the directory may hold other files
-_DIGEST = hashlib.sha256().digest_size
+_DIGEST = 32  # bytes of a SHA-256
 _guard = Lock()
 _fallback: dict[Path, tempfile.TemporaryDirectory[str]] = {}  # by the directory that cannot be written
 
@@ -42,11 +42,14 @@ def directory() -> Path:
             raise CompileError(f"gemm: CUTLASS_PY_CACHE_DIR is {asked!r}: {error}") from None
     from platformdirs import user_cache_path
 
-    return user_cache_path("cutlass_py", appauthor=False)
+    try:
+        return user_cache_path("cutlass_py", appauthor=False)
+    except RuntimeError:  # a user without a home directory
+        return Path("cutlass_py")
 
 
-def _unsafe(path: Path) -> str | None:
-    """Why nothing is loaded from a directory, or a file, that CUTLASS_PY_CACHE_DIR does not name."""
+def unsafe(path: Path) -> str | None:
+    """Why nothing is read from a directory, or a file, that CUTLASS_PY_CACHE_DIR does not name; None where it is."""
     if os.environ.get("CUTLASS_PY_CACHE_DIR"):
         return None
     if not path.is_absolute():
@@ -65,8 +68,10 @@ def _writable() -> Path:
     wanted = directory()
     if wanted in _fallback:
         return Path(_fallback[wanted].name)
-    if reason := _unsafe(wanted):
+    if reason := unsafe(wanted):
         return _private(reason)
+    import tempfile
+
     try:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=wanted):
@@ -77,6 +82,8 @@ def _writable() -> Path:
 
 def _private(why: Exception | str) -> Path:
     """The private directory instead of the one asked for: made, with a warning, when it is wanted first."""
+    import tempfile
+
     wanted = directory()
     with _guard:
         if known := _fallback.get(wanted):
@@ -84,7 +91,7 @@ def _private(why: Exception | str) -> Path:
         made = _fallback[wanted] = tempfile.TemporaryDirectory(prefix="cutlass_py-")
     reason = why.strerror if isinstance(why, OSError) and why.strerror else why
     warnings.warn(
-        f"cutlass_py: {wanted} cannot be used ({reason}): kernels compiled by this process are lost when it ends. "
+        f"cutlass_py: {wanted} cannot be used ({reason}): what this process compiles or tunes is lost when it ends. "
         "Set CUTLASS_PY_CACHE_DIR",
         RuntimeWarning,
         stacklevel=2,
@@ -97,8 +104,10 @@ def _whole(path: Path) -> bool:
         content = path.read_bytes()
     except OSError:
         return False
+    from hashlib import sha256
+
     body, digest = content[:-_DIGEST], content[-_DIGEST:]
-    return bool(body) and hashlib.sha256(body).digest() == digest
+    return bool(body) and sha256(body).digest() == digest
 
 
 def entries() -> list[Path]:
@@ -122,26 +131,25 @@ def find(pattern: str) -> Path | None:
     """A whole entry whose name without .so matches the pattern (of glob), or None. The last by name if several do."""
     wanted = directory()
     places = [wanted, *([Path(_fallback[wanted].name)] if wanted in _fallback else [])]
-    safe = (place for place in places if not _unsafe(place))
+    safe = (place for place in places if not unsafe(place))
     matching = (path for place in safe for path in sorted(place.glob(f"{pattern}.so"), reverse=True))
-    return next((path for path in matching if not _unsafe(path) and _whole(path)), None)
+    return next((path for path in matching if not unsafe(path) and _whole(path)), None)
 
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Keeps every other thread and process from making this entry."""
+    """Keeps every other thread and process from making what has this name."""
     try:
-        lock = acquire(_writable() / f"{name}.lock")
+        lock = _acquired(_writable() / f"{name}.lock")
     except (OSError, NotImplementedError) as error:  # another user's, or a file system without locks
-        lock = acquire(_private(error) / f"{name}.lock")
+        lock = _acquired(_private(error) / f"{name}.lock")
     try:
         yield
     finally:
         lock.release()
 
 
-def acquire(path: Path) -> BaseFileLock:
-    """The lock of a file, held."""
+def _acquired(path: Path) -> BaseFileLock:
     from filelock import FileLock
 
     lock = FileLock(path, mode=0o666)  # the directory may be shared
@@ -150,20 +158,32 @@ def acquire(path: Path) -> BaseFileLock:
 
 
 def store(name: str, library: bytes) -> Path:
-    """Puts an entry in place, or into the private directory where the disk is full. Expects the lock.
+    """Puts an entry in place. Expects the lock.
+
+    Raises:
+        OSError: as `put`.
+    """
+    from hashlib import sha256
+
+    return put(f"{name}.so", library + sha256(library).digest())
+
+
+def put(name: str, content: bytes) -> Path:
+    """Puts a file in place, or into the private directory where the disk is full. Expects the lock.
 
     Raises:
         OSError: there is no room for the private directory either.
     """
-    content = library + hashlib.sha256(library).digest()
     try:
-        return write(_writable() / f"{name}.so", content)
+        return _put(_writable() / name, content)
     except OSError as error:
-        return write(_private(error) / f"{name}.so", content)
+        return _put(_private(error) / name, content)
 
 
-def write(path: Path, content: bytes) -> Path:
-    """Puts content where readers see what was there before or all of it: written beside and renamed."""
+def _put(path: Path, content: bytes) -> Path:
+    """Written beside and renamed: readers see what was there before, or all of it."""
+    import tempfile
+
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}.", suffix=".part", delete=False) as beside:
         try:
             beside.write(content)

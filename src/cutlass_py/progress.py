@@ -17,6 +17,8 @@ def progress(label: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+    console, watched = Console(stderr=True), sys.stderr.isatty()
+    # What is printed meanwhile goes above the bar, unless it goes to a file.
+    with Progress(*columns, console=console, disable=not watched, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task("", total=total)
         yield lambda: bar.advance(task)

@@ -15,7 +15,7 @@ from .errors import NoKernelError
 from .families import SCHEDULES, find
 from .gpu import Gpu, gpu_of
 from .kernels import CutlassKernel, Kernel, Route, all_kernels, candidates, host_kernels, kernel_named, numbered
-from .legality import Way, function_of
+from .legality import Interface, Way, function_of
 from .tuned import lookup
 
 
@@ -82,7 +82,7 @@ def _measured(p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:
     if not isinstance(kernel, CutlassKernel) or (compiled and not kernel.compiled) or not _reproducible(kernel, p):
         return None
     way = kernel.way(p, gpu)
-    if isinstance(way, str) or (entry.splits > 1 and not kernel.interface.finishable):
+    if isinstance(way, str) or (entry.splits > 1 and not _splittable(kernel.interface, p)):
         return None
     if entry.splits > 1:
         way = _split_way(way, kernel)
@@ -101,6 +101,11 @@ def _reproducible(kernel: Kernel, p: Problem) -> bool:
     return kernel.deterministic or not p.deterministic
 
 
+def _splittable(interface: Interface, p: Problem) -> bool:
+    """Whether the kernels may compute parts of k that another one adds up."""
+    return interface.finishable and not interface.stream_k and not p.pointers
+
+
 def _timed(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
     """Every route to a problem with the model's time, in no order."""
     estimates = Estimates(p, gpu)
@@ -113,7 +118,7 @@ def _timed(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
         if isinstance(way, str):
             continue
         detours = estimates.detours(way, interface)
-        splitting = interface.finishable and not interface.stream_k and not p.pointers and p.splits not in (1, -1)
+        splitting = _splittable(interface, p) and p.splits not in (1, -1)
         for kernel in kernels:
             if not _reproducible(kernel, p):
                 continue

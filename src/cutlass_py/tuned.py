@@ -6,16 +6,16 @@ that a table holds for any set of kernels: what is not compiled is passed over.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from . import cache
+from . import _core, cache
 from ._core import Problem
 from .errors import CompileError
 from .gpu import Gpu
@@ -26,11 +26,11 @@ CLASS = (
     "m", "n", "k", "batch", "a", "b", "d", "operand_a", "operand_b", "accumulator", "layout_a", "layout_b", "layout_d",
     "align_a", "align_b", "align_d", "c", "layout_c", "align_c", "activation", "bias", "bias_axis", "align_bias",
     "gate", "layout_gate", "align_gate", "aux", "layout_aux", "align_aux", "bias_grad", "bias_grad_axis", "scale_a",
-    "scale_b", "scale_out", "device_alpha", "device_beta", "plain_sum", "pointers",
+    "scale_b", "scale_out", "device_alpha", "device_beta", "plain_sum", "pointers", "deterministic",
 )  # fmt: skip
-# Attributes of Problem that a class leaves out: what was asked for by name, and where. With a number of splits asked
-# for, tables are not consulted; `deterministic` is looked at when one is.
-APART = ("empty_product", "transposed", "deterministic", "jit", "splits", "kernel", "device", "device_id")
+# Attributes of Problem that a class leaves out: what was asked for by name, and where. Where a kernel or a number of
+# splits is asked for, tables are not consulted.
+APART = ("empty_product", "transposed", "jit", "splits", "kernel", "device", "device_id")
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Entry:
         splits: parts of k, 1 for none.
         raster, swizzle: the order of tiles (kernel.h).
         microseconds: the median that was measured.
-        driver: CUDA version of the driver, 13000 for 13.0.
-        version: of this package.
+        driver, version: CUDA version of the driver (13000 for 13.0) and version of this package at the time; told,
+            and not compared: an old measurement is better than none.
     """
 
     kernel: str
@@ -65,15 +65,20 @@ def class_of(p: Problem) -> str:
 
 
 def path_of(gpu: Gpu) -> Path:
-    """The user's table for GPUs of this name and number of multiprocessors. Need not exist."""
+    """The user's table for GPUs of this name and number of multiprocessors. Need not exist.
+
+    Raises:
+        CompileError: CUTLASS_PY_CACHE_DIR names the home of nobody.
+    """
     name = re.sub(r"\W+", "-", gpu.name).strip("-").lower()
-    return cache.directory() / "tuned" / f"{name}-{gpu.sm_count}.json"
+    return cache.directory() / f"tuned-{name}-{gpu.sm_count}.json"
 
 
 # ---------------------------------------------------------------------------------------------------- one process
 
 
-_tables: dict[Path, Table] = {}
+_tables: dict[Path, Table] = {}  # as on disk when first asked for, and what this process added
+_added: dict[Path, Table] = {}
 
 
 def lookup(p: Problem, gpu: Gpu) -> Entry | None:
@@ -84,18 +89,14 @@ def lookup(p: Problem, gpu: Gpu) -> Entry | None:
 def table(gpu: Gpu) -> Table:
     """The user's table, as it was when this process first asked for it, and what the process added.
 
-    One that cannot be read is empty, with a warning.
+    One that cannot be read is empty; where it is there and is no table, with a warning.
     """
     try:
         path = path_of(gpu)
-    except CompileError:  # the directory is named after nobody: for those to say who write there
+    except CompileError:  # for those to say who write there
         return {}
     if path not in _tables:
-        try:
-            _tables[path] = _read_if_there(path, gpu)
-        except (OSError, ValueError) as error:
-            _tables[path] = {}
-            warnings.warn(f"cutlass_py: tuned choices are left out: {error}", RuntimeWarning, stacklevel=2)
+        _tables.setdefault(path, _usable(path, gpu))
     return _tables[path]
 
 
@@ -106,36 +107,40 @@ def record(gpu: Gpu, entries: Table) -> Path:
 
     Raises:
         ValueError: what is there is no table.
+        CompileError: as `path_of`.
     """
     path = path_of(gpu)
-    _tables[path] = _tables.get(path, {}) | entries
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = cache.acquire(path.with_suffix(".lock"))
-        try:
-            _tables[path] = _read_if_there(path, gpu) | entries
-            cache.write(path, dumps(gpu, _tables[path]).encode())
-        finally:
-            lock.release()
-    except OSError as error:
-        warnings.warn(
-            f"cutlass_py: {path} cannot be written ({error.strerror}): choices tuned by this process are lost when it "
-            "ends. Set CUTLASS_PY_CACHE_DIR",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    added = _added.setdefault(path, {})
+    with cache.locked(path.stem):
+        found = _usable(path, gpu, strict=True)
+        added |= entries
+        _tables[path] = found | added
+        cache.put(path.name, dumps(gpu, _tables[path]).encode())
     return path
 
 
 def forget() -> None:
-    """Tables are read anew when they are next asked for."""
+    """Tables are read anew, and choices made anew, at the next call of each class."""
     _tables.clear()
+    _added.clear()
+    _core.clear_plans()
 
 
-def _read_if_there(path: Path, gpu: Gpu) -> Table:
+def _usable(path: Path, gpu: Gpu, strict: bool = False) -> Table:
+    if cache.unsafe(path.parent):
+        return {}
     try:
         return read(path, gpu)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except PermissionError:
+        if not strict:
+            return {}
+        raise ValueError(f"{path} is there, and cannot be read") from None
+    except (OSError, ValueError) as error:
+        if strict:
+            raise
+        warnings.warn(f"cutlass_py: tuned choices are left out: {error}", RuntimeWarning, stacklevel=2)
         return {}
 
 
@@ -144,6 +149,8 @@ def _read_if_there(path: Path, gpu: Gpu) -> Table:
 
 def dumps(gpu: Gpu, table: Mapping[str, Entry]) -> str:
     """A table as JSON, a line for each class."""
+    import json
+
     lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(asdict(table[key]))}" for key in sorted(table))
     head = f'"format": {_FORMAT}, "gpu": {json.dumps(gpu.name)}, "sm_count": {gpu.sm_count}'
     return f'{{{head}, "entries": {{\n{lines}\n}}}}\n'
@@ -156,11 +163,13 @@ def read(path: str | os.PathLike[str], gpu: Gpu) -> Table:
         ValueError: it is no table, or one of another GPU; the message names the file.
         OSError: it cannot be read.
     """
+    import json
+
     name = os.fspath(path)
     with open(path, encoding="utf-8") as file:
         try:
             content = json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{name}: not JSON: {error}") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f"{name}: expected a table of tuned choices of format {_FORMAT}")
@@ -184,4 +193,11 @@ def _entry(value: Any, where: str) -> Entry:
     for name, kind in kinds.items():
         if not isinstance(value[name], kind) or isinstance(value[name], bool):
             raise ValueError(f"{where}: {name} is {value[name]!r}")
-    return Entry(**value)
+    entry = Entry(**value)
+    ranges = {"splits": range(1, 2**15), "raster": range(3), "swizzle": (1, 2, 4, 8)}
+    for name, allowed in ranges.items():
+        if getattr(entry, name) not in allowed:
+            raise ValueError(f"{where}: {name} is {value[name]}")
+    if not 0 < entry.microseconds < inf:
+        raise ValueError(f"{where}: microseconds is {entry.microseconds}")
+    return entry

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,13 +18,14 @@ from .errors import CompileError, NoKernelError
 from .families import SCHEDULES
 from .gpu import gpu_of
 from .kernels import CutlassKernel
-from .select import Choice, plan_of, rank
-from .tuned import Entry, class_of, lookup, record
+from .select import Choice, best, plan_of, rank
+from .tuned import Entry, class_of, record
 
 _CANDIDATES = 32  # choices that are run at all, the best by the model
 _SCREENING = 3  # rounds of all of them
 _FINALISTS = 6  # of them go on, in every order of their tiles
-_ROUNDS = 15  # of those
+_ROUNDS = 15  # of those, or as many as two seconds permit (measure.cpp)
+_MARGIN = 0.99  # of the default's time: what is nearer is noise
 # Raster and swizzle of 3.x kernels (kernel.h), beside what selection takes by itself.
 _TILE_ORDERS = ((0, 1), (0, 2), (0, 8), (1, 1), (1, 2), (2, 1), (2, 2))
 
@@ -41,25 +44,23 @@ class Tuning:
 
     Attributes:
         problem: in words.
-        measured: every choice that ran, fastest first.
-        default: what gemm took before.
+        best: what gemm takes from now on, unless `splits` was asked for: the fastest, where that is at least 1% faster
+            than the default.
+        default: what gemm took before; None where it did not run.
+        measured: the finalists, fastest first, then those that were dropped before.
     """
 
     problem: str
+    best: Measurement
+    default: Measurement | None
     measured: tuple[Measurement, ...]
-    default: Measurement
-
-    @property
-    def best(self) -> Measurement:
-        """What gemm takes from now on."""
-        return self.measured[0]
 
     def __str__(self) -> str:
-        best, before = self.best.microseconds, self.default.microseconds
-        return (
-            f"{self.problem}: {self.best.choice.route.kernel.name}, {best:.1f} us; "
-            f"{before / best:.2f} times as fast as the choice before, of {len(self.measured)} measured"
-        )
+        text = f"{self.problem}: {self.best.choice.route.kernel.name}, {self.best.microseconds:.1f} us"
+        if self.default is None:
+            return f"{text}; the choice before does not run, {len(self.measured)} others do"
+        ratio = self.default.microseconds / self.best.microseconds
+        return f"{text}; {ratio:.2f} times as fast as the choice before, of {len(self.measured)} measured"
 
 
 def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: Any) -> Tuning:
@@ -67,9 +68,10 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
 
     A class is a problem without its addresses: extents, dtypes, layouts, alignments, epilogue. What is found holds from
     the next call on, and in later processes: it goes to the user's table of this GPU (docs/tuning.md). Choices run on
-    random operands made up for the purpose, which takes as much memory as the problem has; arrays that are given are
-    looked at for their metadata alone. Within `jit`, declared kernels are tried too, and compiled. Not for use while
-    another stream of the process is captured into a graph.
+    random operands made up for the purpose, which takes as much memory as the problem has, and more where an operand is
+    broadcast along the batch; arrays that are given are looked at for their metadata alone. Within `jit`, declared
+    kernels are tried too, and compiled; such a choice is taken within `jit`, or once its kernel is there. Waits for the
+    device: not for use while any stream of the process is captured into a graph.
 
     Args:
         a: GemmArguments; or the first operand, with `b` and gemm's keywords following. Arrays or TensorSpecs.
@@ -79,22 +81,22 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
         ValueError: the operands are on the CPU, or there is no product to compute.
         NoKernelError: no kernel fits.
         CudaError: there is no such device, or nothing could run on it.
+        CompileError: nothing could be compiled, or the cache directory is named after nobody.
     """
     if b is None and keywords:
         raise TypeError(f"tune: {', '.join(keywords)} belong into the GemmArguments")
-    if candidates < 1:
+    if operator.index(candidates) < 1:
         raise ValueError(f"tune: candidates is {candidates}; expected 1 or more")
-    return _tune(problem_of(a if b is None else GemmArguments(a, b, **keywords)), candidates)
+    p = problem_of(a if b is None else GemmArguments(a, b, **keywords))
+    return _tune(p, candidates, not _core.jit_allowed())
 
 
 @contextmanager
 def autotuning() -> Iterator[None]:
     """Within it, calls of this thread that are the first of their class are tuned before they run.
 
-    Classes that are in the user's table already are not measured again; nor is anything while a graph is captured.
-
-    Raises:
-        CudaError: from a call within it, as `tune` does.
+    Compiled kernels only, and no class for which the user's table has a choice already; nor a call whose own streams
+    are captured. Where measuring fails, for want of memory for example, a warning says so, and the call runs untuned.
     """
     before = _core.allow_tuning(True)
     _core.clear_plans()
@@ -104,52 +106,57 @@ def autotuning() -> Iterator[None]:
         _core.allow_tuning(before)
 
 
+_given_up: set[str] = set()  # classes that could not be measured
+
+
 def tune_once(p: Problem) -> None:
     """What `autotuning` does to a problem: measures it, unless that was done or is of no use."""
     gpu = gpu_of(p)
-    if gpu is None or p.splits or lookup(p, gpu):
+    if gpu is None or p.splits or class_of(p) in _given_up or ((choice := best(p)) and choice.measured):
         return
-    allowed = _core.allow_tuning(False)  # measuring asks for plans itself
     try:
-        _tune(p, _CANDIDATES)
+        _tune(p, _CANDIDATES, compiled=True)
     except NoKernelError:
         pass  # a list goes matrix by matrix; or gemm says so
-    finally:
-        _core.allow_tuning(allowed)
+    except (_core.CudaError, CompileError, ValueError, OSError) as error:
+        _given_up.add(class_of(p))
+        warnings.warn(f"cutlass_py: {describe(p)} is not tuned: {error}", RuntimeWarning, stacklevel=2)
 
 
-def _tune(p: Problem, candidates: int) -> Tuning:
+def _tune(p: Problem, candidates: int, compiled: bool) -> Tuning:
     gpu = gpu_of(p)
     if gpu is None:
         raise ValueError("tune: the operands are on the CPU, where there is nothing to choose from")
     if p.empty_product or not p.m or not p.n or not p.batch:
         raise ValueError(f"tune: {describe(p)} has no product to compute")
     driver = _core.device_info(p.device_id)["driver"]
-    ranking = rank(p)
+    record(gpu, {})  # what stands in the way of writing says so before anything is measured
+    ranking = rank(p, compiled=compiled)
     if not ranking:
         raise NoKernelError(f"tune: no kernel fits {describe(p)}")
-    screened = _measure(p, ranking[:candidates], _SCREENING)
-    finalists = [m.choice for m in screened[:_FINALISTS]]
-    measured = _measure(p, list(dict.fromkeys([ranking[0], *_in_every_order(finalists)])), _ROUNDS)
-    default = next((m for m in measured if m.choice == ranking[0]), measured[-1])
+    usual = replace(ranking[0], measured=False)
+    screened = _measure(p, [usual, *ranking[1:candidates]], _SCREENING)
+    finalists = _in_every_order(m.choice for m in screened[:_FINALISTS])
+    measured = _measure(p, list(dict.fromkeys([*finalists, usual])), _ROUNDS)
+    default = next((m for m in measured if m.choice == usual), None)
+    chosen = measured[0] if default is None or measured[0].microseconds < _MARGIN * default.microseconds else default
     seen = {m.choice for m in measured}
-    measured += [m for m in screened if m.choice not in seen]
     if not p.splits:
-        record(gpu, {class_of(p): _entry(measured[0], driver)})
+        record(gpu, {class_of(p): _entry(chosen, driver)})
         _core.clear_plans()
-    return Tuning(describe(p), tuple(measured), default)
+    return Tuning(describe(p), chosen, default, (*measured, *(m for m in screened if m.choice not in seen)))
 
 
-def _entry(best: Measurement, driver: int) -> Entry:
+def _entry(chosen: Measurement, driver: int) -> Entry:
     from . import __version__
 
-    choice = best.choice
-    name, time = choice.route.kernel.name, round(best.microseconds, 3)
+    choice = chosen.choice
+    name, time = choice.route.kernel.name, max(round(chosen.microseconds, 3), 0.001)
     return Entry(name, choice.route.splits, choice.raster, choice.swizzle, time, driver, __version__)
 
 
 def _in_every_order(choices: Iterable[Choice]) -> Iterator[Choice]:
-    """Each choice as it is, and with the other orders of tiles that its kernel has."""
+    """Each choice as it is, and in other orders of tiles where its kernel has them."""
     for choice in choices:
         yield choice
         kernel = choice.route.kernel
@@ -162,13 +169,16 @@ def _measure(p: Problem, choices: Sequence[Choice], rounds: int) -> list[Measure
 
     Raises:
         CudaError: nothing ran.
+        CompileError: nothing could be compiled.
     """
-    plans = []
+    plans, failure = [], None
     for choice in choices:
         try:
             plans.append((choice, plan_of(choice, p)))
-        except CompileError:
-            continue
+        except CompileError as error:
+            failure = error
+    if failure and not plans:
+        raise failure
     times = _core.measure(p, [plan for _, plan in plans], rounds)
     timed = [Measurement(choice, median(ours)) for (choice, _), ours in zip(plans, times, strict=True)]
     ran = [m for m in timed if isfinite(m.microseconds)]
