@@ -15,6 +15,9 @@ struct Keywords {
       out_dtype, splits, deterministic, kernel, stream;
 };
 
+// From those of GemmArguments. What a dictionary lacks is None.
+Keywords keywords_from(nb::dict given);
+
 // Opens every array among the operands and keywords. Destinations must be mutable.
 void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keywords& keywords);
 

@@ -21,7 +21,17 @@ constexpr size_t kMostPlans = 1 << 16;
 
 Plan make_plan(const Problem& problem) {
   nb::object chosen = nb::module_::import_("cutlass_py.select").attr("plan")(nb::cast(problem));
-  Plan plan;
+  Plan plan{device_plan(chosen), chosen.attr("host")};
+  if (problem.device.type == DeviceType::cuda) plan.sm_count = device::info(problem.device.id).sm_count;
+  return plan;
+}
+
+}  // namespace
+
+thread_local bool jit_allowed = false;
+
+DevicePlan device_plan(nb::handle chosen) {
+  DevicePlan plan;
   nb::object kernel = chosen.attr("kernel");
   if (!kernel.is_none()) {
     const KernelEntry* entry = find_kernel(nb::cast<std::string>(kernel));
@@ -41,14 +51,8 @@ Plan make_plan(const Problem& problem) {
   plan.raster = nb::cast<int>(chosen.attr("raster"));
   plan.swizzle = nb::cast<int>(chosen.attr("swizzle"));
   plan.overlap = nb::cast<bool>(chosen.attr("overlap"));
-  plan.host = chosen.attr("host");
-  if (problem.device.type == DeviceType::cuda) plan.sm_count = device::info(problem.device.id).sm_count;
   return plan;
 }
-
-}  // namespace
-
-thread_local bool jit_allowed = false;
 
 Plan plan_for(const Problem& problem) {
   auto& table = plans();
