@@ -306,10 +306,10 @@ def test_scan_and_checkpoint():
 def test_export_and_back():
     a, b = normal(5, 7), normal(7, 4)
     exported = jax.export.export(jax.jit(lambda a, b: cj.gemm(a, b, activation="gelu")))(a, b)
-    np.testing.assert_allclose(exported.call(a, b), formula(a, b, activation="gelu"), rtol=1e-12)
+    np.testing.assert_allclose(exported.call(a, b), formula(a, b, activation="gelu"), rtol=1e-12, atol=1e-12)
     pytest.importorskip("flatbuffers")
     again = jax.export.deserialize(exported.serialize())
-    np.testing.assert_allclose(again.call(a, b), formula(a, b, activation="gelu"), rtol=1e-12)
+    np.testing.assert_allclose(again.call(a, b), formula(a, b, activation="gelu"), rtol=1e-12, atol=1e-12)
 
 
 def test_forward_mode_is_refused():

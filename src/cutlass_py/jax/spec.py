@@ -81,7 +81,8 @@ class Spec:
             for name, shape, dtype in zip(self.operands, shapes, dtypes, strict=True)
         }
         for name in ("alpha", "scale_a", "scale_b", "scale_out"):
-            given.setdefault(name, getattr(self, name))
+            if getattr(self, name) != 1:
+                given.setdefault(name, getattr(self, name))
         if "c" in given:
             given.setdefault("beta", self.beta)
         for name in ("aux", "bias_grad"):
