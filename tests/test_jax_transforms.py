@@ -286,7 +286,7 @@ def test_gradients_per_example():
         )
 
     for found, expected in zip(loss(cj.gemm)(w, bias, x), loss(formula)(w, bias, x), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-11)
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
 
 
 # ------------------------------------------------------------------------------------------------ the rest
@@ -305,7 +305,8 @@ def test_scan_and_checkpoint():
 
 def test_export_and_back():
     a, b = normal(5, 7), normal(7, 4)
-    exported = jax.export.export(jax.jit(lambda a, b: cj.gemm(a, b, activation="gelu")))(a, b)
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("cutlass_py_gemm")]
+    exported = jax.export.export(jax.jit(lambda a, b: cj.gemm(a, b, activation="gelu")), disabled_checks=allowed)(a, b)
     np.testing.assert_allclose(exported.call(a, b), formula(a, b, activation="gelu"), rtol=1e-12, atol=1e-12)
     pytest.importorskip("flatbuffers")
     again = jax.export.deserialize(exported.serialize())

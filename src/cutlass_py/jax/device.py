@@ -11,7 +11,7 @@ from jax.interpreters import mlir
 
 from .. import _core, select
 from ..arguments import describe
-from ..gpu import ABSENT, gpu_of
+from ..gpu import ABSENT, capabilities, gpu_of
 from .primitive import gemm_p
 from .spec import Spec, dtype_of, numpy_dtype
 
@@ -59,6 +59,7 @@ def _aliases(spec: Spec, operands: Any, d: Any) -> dict[int, int]:
 def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
     """The attributes of the call, and its bytes of scratch."""
     args = spec.arguments([x.shape for x in operands], [dtype_of(x.dtype, "an operand") for x in operands])
+    capabilities()  # every device is asked for its facts before one of them records a command buffer
     problem = _core.problem(args.a, args.b, **args.keywords, kernel=spec.kernel)
     plan = select.plan(problem)
     gpu = gpu_of(problem) or ABSENT
