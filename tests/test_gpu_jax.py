@@ -154,7 +154,7 @@ def test_split_and_packed_products_in_one_computation():
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3), (2, 4, 0)])
 def test_no_elements(shape):
     m, k, n = shape
-    found = run(lambda a, b, c: cj.gemm(a, b, bias=c), jnp.ones((m, k)), jnp.ones((k, n)), jnp.ones(n))
+    found = jax.jit(lambda a, b, c: cj.gemm(a, b, bias=c))(jnp.ones((m, k)), jnp.ones((k, n)), jnp.ones(n))
     np.testing.assert_array_equal(found, np.full((m, n), k + 1.0))
 
 
@@ -271,7 +271,7 @@ def test_a_late_producer_and_an_early_overwriter():
     late = jax.jit(lambda x, s: x + 0 * s[0, 0])
     product = jax.jit(cj.gemm)
     overwrite = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
-    x, busy = whole((512, 512)), jnp.eye(2048)
+    x, busy = whole((512, 512)), jnp.eye(2048, dtype=jnp.float32)
     a = on_device(x, "f32")
     for _ in range(10):
         operand = late(a, slow(busy))
