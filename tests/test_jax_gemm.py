@@ -170,6 +170,7 @@ def test_every_operand_at_once(bias, scales):
 def test_complex_factors():
     a, b, c = values((5, 17), "c64"), values((17, 6), "c64", 1), values((5, 6), "c64", 2)
     assert_close(*both(a, b, c=c, alpha=0.5 - 2j, beta=1j, bias=values((6,), "c64", 3)), "c64")
+    assert_close(*both(a, b, alpha=np.complex64(0.5 - 2j)), "c64")
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,12 @@ def test_gradient_beside_integers():
     np.testing.assert_allclose(found, 3 * jax.vmap(jax.grad(jax.nn.silu))(jnp.full(3, 5.0)), rtol=1e-6)
 
 
+def test_integers_have_no_gradient():
+    a, bias = jnp.ones((3, 4), jnp.int8), jnp.ones(3, jnp.float32)
+    found = jax.grad(lambda bias: cj.gemm(a, a.T, bias=bias, activation="silu").astype(jnp.float32).sum())(bias)
+    np.testing.assert_array_equal(found, np.zeros(3))
+
+
 def test_gradient_through_what_gemm_returns_beside_d():
     a, b = normal(5, 7), normal(7, 4)
 

@@ -170,7 +170,7 @@ def _result(written: dict[str, Any], name: str) -> Result | None:
 
 
 def _number(x: Any) -> Any:
-    return complex(x) if isinstance(x, complex) else float(x)
+    return complex(x) if np.iscomplexobj(x) else float(x)
 
 
 def _activation(value: str | Activation | None) -> Activation:

@@ -11,7 +11,7 @@ from jax.interpreters import mlir
 
 from .. import _core, select
 from ..arguments import describe
-from ..gpu import ABSENT, capabilities, gpu_of
+from ..gpu import ABSENT, gpu_of
 from .primitive import gemm_p
 from .spec import Spec, dtype_of, numpy_dtype
 
@@ -48,6 +48,21 @@ def _lowered(*operands: Any, spec: Spec) -> list[Any]:
     return list(found[:-1])
 
 
+@cache
+def _ordinals() -> list[int]:
+    """CUDA's numbers of the GPUs that this process has in JAX; the first is the one that plans are for, 0 without any.
+
+    Each is asked for its facts, which the handler needs: not while it records a command buffer for the first time.
+    """
+    try:
+        found = [device.local_hardware_id for device in jax.local_devices(backend="cuda")]
+    except RuntimeError:  # there is no such backend
+        return [0]
+    for ordinal in found:
+        _core.device_info(ordinal)
+    return found
+
+
 def _aliases(spec: Spec, operands: Any, d: Any) -> dict[int, int]:
     """C and D share memory where they are alike: XLA copies C first where something else still needs it."""
     if "c" not in spec.operands:
@@ -58,8 +73,8 @@ def _aliases(spec: Spec, operands: Any, d: Any) -> dict[int, int]:
 
 def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
     """The attributes of the call, and its bytes of scratch."""
-    args = spec.arguments([x.shape for x in operands], [dtype_of(x.dtype, "an operand") for x in operands])
-    capabilities()  # every device is asked for its facts before one of them records a command buffer
+    shapes, dtypes = [x.shape for x in operands], [dtype_of(x.dtype, "an operand") for x in operands]
+    args = spec.arguments(shapes, dtypes, f"cuda:{_ordinals()[0]}")
     problem = _core.problem(args.a, args.b, **args.keywords, kernel=spec.kernel)
     plan = select.plan(problem)
     gpu = gpu_of(problem) or ABSENT

@@ -71,7 +71,9 @@ differentiable.defvjp(_forward, _backward)
 
 
 def _wide(x: Any) -> Any:
-    """In the dtype of elementwise work: f32 at least."""
+    """In the dtype of elementwise work: f32 at least. Integers have no cotangent."""
+    if x.dtype == jax.dtypes.float0:
+        return jnp.zeros(x.shape, jnp.float32)
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
