@@ -74,7 +74,9 @@ def assert_same_gradients(a, b, *, names=None, tolerance=1e-9, **keywords):
 
 
 @pytest.mark.parametrize("layout", ["tt", "tn", "nt", "nn"])
-@pytest.mark.parametrize("batches", [((), ()), ((2,), ()), ((), (2,)), ((2,), (2,)), ((2, 1), (3,))])
+@pytest.mark.parametrize(
+    "batches", [((), ()), ((2,), ()), ((), (2,)), ((2,), (2,)), ((2, 1), (3,)), ((2,), (1,)), ((1,), (2, 1))]
+)
 def test_gradient_of_a_product(layout, batches):
     shapes = [(5, 7), (7, 4)]
     a, b = (

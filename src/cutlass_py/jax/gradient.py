@@ -185,6 +185,7 @@ def _fitted(found: Any, x: Any) -> Any:
     """A cotangent of x: what was repeated is summed, and everything rounded once."""
     if x.dtype.kind in "iub":
         return np.zeros(x.shape, jax.dtypes.float0)
-    lead = found.ndim - x.ndim
-    axes = (*range(lead), *(lead + i for i, extent in enumerate(x.shape) if extent == 1 != found.shape[lead + i]))
-    return rounded(jnp.sum(found, axes).reshape(x.shape) if axes else found.reshape(x.shape), dtype_of(x.dtype, "a"))
+    rank = max(found.ndim, x.ndim)
+    extents, wanted = ((1,) * (rank - y.ndim) + y.shape for y in (found, x))
+    repeated = tuple(i for i in range(rank) if wanted[i] == 1 != extents[i])
+    return rounded(jnp.sum(found.reshape(extents), repeated).reshape(x.shape), dtype_of(x.dtype, "a"))
