@@ -221,7 +221,7 @@ def test_the_entry_depends_on_what_is_compiled(tmp_path, changed):
 def test_the_entry_depends_on_the_package_the_machine_and_nvccs_environment(tmp_path, monkeypatch):
     made = recipe(tree(tmp_path))
     entries = {made.entry}
-    monkeypatch.setattr(compiler, "_version", lambda: "0.0")
+    monkeypatch.setattr(cutlass_py, "__version__", "0.0")
     entries.add(made.entry)
     monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
     entries.add(made.entry)
@@ -355,14 +355,14 @@ def test_no_room_anywhere(nvcc, monkeypatch):
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), NotImplementedError("no flock")], ids=repr)
 def test_a_lock_that_is_refused(nvcc, monkeypatch, error):
-    acquired = cache._acquired
+    acquired = cache.acquire
 
     def refuse(path):
         if path.parent == cache.directory():
             raise error
         return acquired(path)
 
-    monkeypatch.setattr(cache, "_acquired", refuse)
+    monkeypatch.setattr(cache, "acquire", refuse)
     with pytest.warns(RuntimeWarning, match=r"cannot be used \((Permission denied|no flock)\)") as seen:
         path = build()
         assert build() == path

@@ -11,6 +11,7 @@
 #include "call.h"
 #include "device.h"
 #include "dlpack_view.h"
+#include "measure.h"
 #include "metadata.h"
 #include "plan.h"
 #include "registry.h"
@@ -311,6 +312,19 @@ NB_MODULE(_core, m) {
       "allow_jit", [](bool allowed) { return std::exchange(jit_allowed, allowed); }, "allowed"_a,
       "Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.");
   m.def("jit_allowed", [] { return jit_allowed; }, "Whether this thread is within `jit`.");
+  m.def(
+      "allow_tuning", [](bool allowed) { return std::exchange(tuning_allowed, allowed); }, "allowed"_a,
+      "Set whether new classes of this thread's calls are measured; returns what held before.");
+  m.def("tuning_allowed", [] { return tuning_allowed; }, "Whether this thread is within `autotuning`.");
+  m.def(
+      "measure",
+      [](const Problem& problem, const std::vector<nb::object>& plans, int rounds) {
+        std::vector<Plan> taken;
+        for (const nb::object& plan : plans) taken.push_back(plan_from(plan, problem));
+        return measure(problem, taken, rounds);
+      },
+      "problem"_a, "plans"_a, "rounds"_a,
+      "Microseconds of each plan of a problem in each round, on operands made up for it, from a cold cache.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(
@@ -319,6 +333,7 @@ NB_MODULE(_core, m) {
         const device::Info& info = device::info(ordinal);
         Facts dict;
         dict["name"] = info.name, dict["cc"] = info.cc, dict["sm_count"] = info.sm_count, dict["driver"] = info.driver;
+        dict["l2_bytes"] = info.l2_bytes;
         return dict;
       },
       "device_id"_a, "Name, compute capability times ten, multiprocessors and driver version of a device.");

@@ -107,6 +107,16 @@ nb::object gemm_on_host(Operands& operands, const Keywords& keywords) {
   return operands[Role::out] ? nb::borrow(keywords.out) : result.finish();
 }
 
+// Waiting for a measurement would end a capture.
+Plan plan_of(const Problem& problem, const Streams& streams) {
+  if (!tuning_allowed || !streams.capturing()) return plan_for(problem);
+  tuning_allowed = false;
+  struct Restored {
+    ~Restored() { tuning_allowed = true; }
+  } restored;
+  return plan_for(problem);
+}
+
 nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
   const int device_id = operands[Role::a]->operand.device.id;
   device::Guard guard(device_id);
@@ -123,7 +133,7 @@ nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
   if (nothing_to_do(call.problem)) {
     if (new_result) result.allocate(operands, call, streams.launch, streams.given);
   } else {
-    const Plan plan = plan_for(call.problem);  // before anything is allocated: it may refuse
+    const Plan plan = plan_of(call.problem, streams);  // before anything is allocated: it may refuse
     if (new_result) result.allocate(operands, call, streams.launch, streams.given);
     streams.before();
     run_all(call, [&] { run_on_device(call, plan, streams.launch); });

@@ -22,6 +22,7 @@ struct Info {
   int cc = 0;  // compute capability times ten
   int sm_count = 0;
   int driver = 0;  // 13000 for 13.0
+  size_t l2_bytes = 0;
 };
 
 int count();             // 0 without a driver or a GPU
@@ -46,6 +47,23 @@ void* allocate(size_t bytes, int ordinal, Stream stream);  // stream-ordered; un
 void release(void* memory, Stream stream) noexcept;
 void when_done(Stream stream, void (*function)(void*), void* argument);  // called on a driver thread: no CUDA in it
 Stream own_stream(int ordinal);                                          // this package's stream of that device
+void copy(void* to, const void* from, size_t bytes, Stream stream);      // from the host or the device
+void fill(void* memory, int byte, size_t bytes, Stream stream);
+void synchronize();  // the host waits for everything on the device
+
+// Two points of a stream and the time between them.
+class Timer {
+ public:
+  Timer();
+  ~Timer();
+  Timer(const Timer&) = delete;
+  void start(Stream stream);
+  void stop(Stream stream);
+  float microseconds() const;  // waits for the second point
+
+ private:
+  void* events_[2] = {};
+};
 
 }  // namespace device
 }  // namespace cutlass_py

@@ -44,6 +44,7 @@ PerDevice& per_device(int ordinal) {
     device.info.name = properties.name;
     device.info.cc = properties.major * 10 + properties.minor;
     device.info.sm_count = properties.multiProcessorCount;
+    device.info.l2_bytes = size_t(properties.l2CacheSize);
     check(cudaDriverGetVersion(&device.info.driver), "cudaDriverGetVersion");
     cudaMemPoolProps pool{};
     pool.allocType = cudaMemAllocationTypePinned;
@@ -133,5 +134,45 @@ void when_done(Stream stream, void (*function)(void*), void* argument) {
 }
 
 Stream own_stream(int ordinal) { return per_device(ordinal).stream; }
+
+void copy(void* to, const void* from, size_t bytes, Stream stream) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle(stream)), "cudaMemcpyAsync");
+}
+
+void fill(void* memory, int byte, size_t bytes, Stream stream) {
+  check(cudaMemsetAsync(memory, byte, bytes, handle(stream)), "cudaMemsetAsync");
+}
+
+void synchronize() { check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
+
+Timer::Timer() {
+  for (void*& event : events_) {
+    cudaEvent_t made = nullptr;
+    check(cudaEventCreate(&made), "cudaEventCreate");
+    event = made;
+  }
+}
+
+Timer::~Timer() {
+  for (void* event : events_) {
+    if (event) cudaEventDestroy(static_cast<cudaEvent_t>(event));
+  }
+}
+
+void Timer::start(Stream stream) {
+  check(cudaEventRecord(static_cast<cudaEvent_t>(events_[0]), handle(stream)), "cudaEventRecord");
+}
+
+void Timer::stop(Stream stream) {
+  check(cudaEventRecord(static_cast<cudaEvent_t>(events_[1]), handle(stream)), "cudaEventRecord");
+}
+
+float Timer::microseconds() const {
+  float milliseconds = 0;
+  check(cudaEventSynchronize(static_cast<cudaEvent_t>(events_[1])), "cudaEventSynchronize");
+  check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(events_[0]), static_cast<cudaEvent_t>(events_[1])),
+        "cudaEventElapsedTime");
+  return milliseconds * 1000;
+}
 
 }  // namespace cutlass_py::device

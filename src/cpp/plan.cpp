@@ -19,16 +19,10 @@ std::unordered_map<Problem, Plan, ProblemHash>& plans() {
 // A program with ever new shapes must not grow without bound.
 constexpr size_t kMostPlans = 1 << 16;
 
-Plan make_plan(const Problem& problem) {
-  nb::object chosen = nb::module_::import_("cutlass_py.select").attr("plan")(nb::cast(problem));
-  Plan plan{device_plan(chosen), chosen.attr("host")};
-  if (problem.device.type == DeviceType::cuda) plan.sm_count = device::info(problem.device.id).sm_count;
-  return plan;
-}
-
 }  // namespace
 
 thread_local bool jit_allowed = false;
+thread_local bool tuning_allowed = false;
 
 DevicePlan device_plan(nb::handle chosen) {
   DevicePlan plan;
@@ -54,10 +48,17 @@ DevicePlan device_plan(nb::handle chosen) {
   return plan;
 }
 
+Plan plan_from(nb::handle chosen, const Problem& problem) {
+  Plan plan{device_plan(chosen), chosen.attr("host")};
+  if (problem.device.type == DeviceType::cuda) plan.sm_count = device::info(problem.device.id).sm_count;
+  return plan;
+}
+
 Plan plan_for(const Problem& problem) {
   auto& table = plans();
   if (auto found = table.find(problem); found != table.end()) return found->second;
-  Plan plan = make_plan(problem);
+  nb::object chosen = nb::module_::import_("cutlass_py.select").attr("plan")(nb::cast(problem));
+  Plan plan = plan_from(chosen, problem);
   if (table.size() >= kMostPlans) table.clear();
   return table[problem] = plan;
 }

@@ -17,12 +17,12 @@ struct Plan : DevicePlan {
 // whenever Python code runs.
 Plan plan_for(const Problem& problem);
 
-// What cutlass_py.select says of a device (select.Plan) with its kernel looked up; the multiprocessors are the
-// caller's.
+// A plan as select.py describes it; of a device alone, whose multiprocessors are the caller's.
+Plan plan_from(nb::handle chosen, const Problem& problem);
 DevicePlan device_plan(nb::handle chosen);
 
-// Whether this thread is inside of `with cutlass_py.jit()`.
-extern thread_local bool jit_allowed;
+// Whether this thread is inside of `with cutlass_py.jit()`, and of `with cutlass_py.autotuning()`.
+extern thread_local bool jit_allowed, tuning_allowed;
 
 // Forgets every plan: the next call of each class asks again.
 void clear_plans();

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .errors import CompileError, NoKernelError
     from .explanation import explain
     from .kernels import Kernel, Status, get_kernels
+    from .tuning import autotuning, tune
 
 __all__ = [
     "Activation",
@@ -29,12 +30,14 @@ __all__ = [
     "TensorSpec",
     "TypedView",
     "__version__",
+    "autotuning",
     "clamp",
     "explain",
     "gemm",
     "get_kernels",
     "jit",
     "leaky_relu",
+    "tune",
     "view",
 ]
 
@@ -46,20 +49,25 @@ _HOME = {
     "NoKernelError": "errors",
     "Status": "kernels",
     "TensorSpec": "arguments",
+    "autotuning": "tuning",
     "clamp": "activations",
     "explain": "explanation",
     "get_kernels": "kernels",
     "jit": "compiler",
     "leaky_relu": "activations",
+    "tune": "tuning",
     "view": "arguments",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("cutlass_py")
+        try:
+            return version("cutlass_py")
+        except PackageNotFoundError:  # a source tree on the path
+            return "none"
     if name not in _HOME:
         raise AttributeError(f"module 'cutlass_py' has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

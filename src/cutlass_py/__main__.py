@@ -1,4 +1,4 @@
-"""`python -m cutlass_py`: info, kernels, explain, demo, cache."""
+"""`python -m cutlass_py`: info, kernels, explain, tune, cache, demo."""
 
 from __future__ import annotations
 
@@ -145,6 +145,49 @@ def _cache_build(options: argparse.Namespace) -> int:
     return 1 if any(outcome.state == "failed" for outcome in outcomes) else 0
 
 
+def tune(options: argparse.Namespace) -> int:
+    """Measure what problems run fastest with, on device 0; show, export and merge what was found so far."""
+    from . import tuned
+    from .gpu import device
+    from .problems import read
+    from .progress import progress
+    from .tuning import tune as measure
+
+    if not _core.device_count():
+        raise ValueError(f"tune: needs a GPU: {_core.why_no_device()}")
+    gpu = device(0)
+    problems = read(options.file) if options.file else []
+    if options.merge:
+        tuned.record(gpu, {key: entry for path in options.merge for key, entry in tuned.read(path, gpu).items()})
+    tunings = []
+    with progress("tuning", len(problems)) as advance:
+        for problem in problems:
+            tunings.append(measure(problem, candidates=options.candidates))
+            if not options.json:
+                print(tunings[-1])
+            advance()
+    if options.json:
+        print(json.dumps([_tuning(each) for each in tunings], indent=1))
+    table = tuned.table(gpu)
+    if options.export:
+        with open(options.export, "w", encoding="utf-8") as file:
+            file.write(tuned.dumps(gpu, table))
+    elif not options.json:
+        print(f"{tuned.path_of(gpu)}: {len(table)} classes of problems")
+    return 0
+
+
+def _tuning(tuning: Any) -> dict[str, Any]:
+    def row(m: Any) -> dict[str, Any]:
+        choice = m.choice
+        order = {"raster": choice.raster, "swizzle": choice.swizzle}
+        name = {"kernel": choice.route.kernel.name, "splits": choice.route.splits}
+        return {**name, **order, "microseconds": m.microseconds}
+
+    measured = [row(m) for m in tuning.measured]
+    return {"problem": tuning.problem, "default": row(tuning.default), "measured": measured}
+
+
 def demo(options: argparse.Namespace) -> int:
     """Multiply real arrays of every framework found; compare with float64."""
     from .demo import run
@@ -205,6 +248,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("file", nargs="?", help="problems: a JSON list (docs/jit.md)")
     sub.add_argument("--kernel", action="append", default=[], metavar="NAME", help="this kernel; may be repeated")
     sub.add_argument("--jobs", type=int, help="nvcc at once; by default one per core and 5 GB of free memory")
+
+    sub = command(tune)
+    sub.add_argument("file", nargs="?", help="problems: a JSON list (docs/jit.md)")
+    sub.add_argument("--candidates", type=int, default=32, help="choices that are run for each problem")
+    sub.add_argument("--merge", action="append", metavar="TABLE", help="take over an exported table first")
+    sub.add_argument("--export", metavar="TABLE", help="write all that was found so far to this file")
+    sub.add_argument("--json", action="store_true", help="print JSON: every choice that was measured")
 
     sub = command(demo)
     sub.add_argument("--size", type=int, default=512, help="extent of the square problems")

@@ -114,6 +114,19 @@ def allow_jit(allowed: bool) -> bool:
 def jit_allowed() -> bool:
     """Whether this thread is within `jit`."""
 
+def allow_tuning(allowed: bool) -> bool:
+    """
+    Set whether new classes of this thread's calls are measured; returns what held before.
+    """
+
+def tuning_allowed() -> bool:
+    """Whether this thread is within `autotuning`."""
+
+def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list[float]]:
+    """
+    Microseconds of each plan of a problem in each round, on operands made up for it, from a cold cache.
+    """
+
 def device_count() -> int:
     """CUDA devices; 0 without a driver."""
 

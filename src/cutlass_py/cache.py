@@ -131,16 +131,17 @@ def find(pattern: str) -> Path | None:
 def locked(name: str) -> Iterator[None]:
     """Keeps every other thread and process from making this entry."""
     try:
-        lock = _acquired(_writable() / f"{name}.lock")
+        lock = acquire(_writable() / f"{name}.lock")
     except (OSError, NotImplementedError) as error:  # another user's, or a file system without locks
-        lock = _acquired(_private(error) / f"{name}.lock")
+        lock = acquire(_private(error) / f"{name}.lock")
     try:
         yield
     finally:
         lock.release()
 
 
-def _acquired(path: Path) -> BaseFileLock:
+def acquire(path: Path) -> BaseFileLock:
+    """The lock of a file, held."""
     from filelock import FileLock
 
     lock = FileLock(path, mode=0o666)  # the directory may be shared
@@ -154,17 +155,18 @@ def store(name: str, library: bytes) -> Path:
     Raises:
         OSError: there is no room for the private directory either.
     """
+    content = library + hashlib.sha256(library).digest()
     try:
-        return _put(_writable() / f"{name}.so", library)
+        return write(_writable() / f"{name}.so", content)
     except OSError as error:
-        return _put(_private(error) / f"{name}.so", library)
+        return write(_private(error) / f"{name}.so", content)
 
 
-def _put(path: Path, library: bytes) -> Path:
-    """Written beside and renamed."""
+def write(path: Path, content: bytes) -> Path:
+    """Puts content where readers see what was there before or all of it: written beside and renamed."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}.", suffix=".part", delete=False) as beside:
         try:
-            beside.write(library + hashlib.sha256(library).digest())
+            beside.write(content)
             beside.flush()
             os.chmod(beside.name, 0o644)  # the directory may be shared
             os.replace(beside.name, path)

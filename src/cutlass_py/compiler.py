@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache as remember
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -73,8 +72,10 @@ class Recipe:
     @property
     def entry(self) -> str:
         """The kernel's name and a digest of all the rest; of headers by content, so that it holds on every machine."""
+        from . import __version__
+
         added = [os.environ.get(name) for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")]  # nvcc reads them
-        parts = [self.source, self.flags, added, _headers(self.include), _version(), platform.machine()]
+        parts = [self.source, self.flags, added, _headers(self.include), __version__, platform.machine()]
         return f"{self.kernel}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
 
 
@@ -88,13 +89,6 @@ def recipe(config: KernelConfig) -> Recipe:
     source = f"{codegen.source([config])}\n{codegen.library([config], elementwise=False)}"
     flags = codegen.flags(family, family.gencode_for(capabilities()))
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
-
-
-def _version() -> str:
-    try:
-        return version("cutlass_py")
-    except PackageNotFoundError:  # a source tree on the path
-        return "none"
 
 
 def _include(kernel: str) -> tuple[Path, ...]:

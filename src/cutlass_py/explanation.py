@@ -63,7 +63,7 @@ def steps(choice: Choice) -> list[str]:
         lines.append(f"composed: the product goes through {way.scratch} scratch, an elementwise kernel writes out")
     lines += [f"reason: {reason}" for reason in way.detours]
     if choice.microseconds:
-        lines.append(f"estimated {choice.microseconds:.1f} us")
+        lines.append(f"{'measured' if choice.measured else 'estimated'} {choice.microseconds:.1f} us")
     return lines
 
 

@@ -26,7 +26,8 @@ _BANDWIDTH_PER_SM = {80: 14.0, 86: 9.0, 89: 7.0, 90: 30.0}
 
 
 @cache
-def _device(ordinal: int) -> Gpu:
+def device(ordinal: int) -> Gpu:
+    """A device here, or the stand-in."""
     if ordinal >= _core.device_count():
         return ABSENT
     info = _core.device_info(ordinal)
@@ -37,9 +38,9 @@ def _device(ordinal: int) -> Gpu:
 def capabilities() -> tuple[int, ...]:
     """Compute capabilities, times ten, of the devices here; the stand-in's where there are none."""
     count = _core.device_count()
-    return tuple(sorted({_device(ordinal).cc for ordinal in range(count)})) if count else (ABSENT.cc,)
+    return tuple(sorted({device(ordinal).cc for ordinal in range(count)})) if count else (ABSENT.cc,)
 
 
 def gpu_of(p: Problem) -> Gpu | None:
     """The device of a problem, None on the CPU."""
-    return None if p.device_id < 0 else _device(p.device_id)
+    return None if p.device_id < 0 else device(p.device_id)

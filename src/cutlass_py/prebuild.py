@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 
@@ -13,6 +11,7 @@ from . import compiler
 from .arguments import GemmArguments, describe
 from .errors import CompileError, NoKernelError
 from .kernels import CutlassKernel, kernel_named
+from .progress import progress
 from .select import rank
 
 
@@ -56,11 +55,14 @@ def named(name: str) -> CutlassKernel:
 
 def build(kernels: Sequence[CutlassKernel], jobs: int, report: Callable[[str], None]) -> list[Outcome]:
     """Compiles what is neither built in nor cached, at most `jobs` at once. A failure does not stop the others."""
-    with ThreadPoolExecutor(jobs) as pool, _progress(len(kernels), report) as step:
+    with ThreadPoolExecutor(jobs) as pool, progress("compiling", len(kernels)) as advance:
         pending = [pool.submit(_build, kernel) for kernel in kernels]
         try:
             for done in as_completed(pending):
-                step(done.result())
+                outcome = done.result()
+                took = f" in {outcome.seconds:.0f} s" if outcome.seconds else ""
+                report(f"{outcome.kernel}  {outcome.error or outcome.state + took}")
+                advance()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             compiler.stop()
@@ -80,28 +82,3 @@ def _build(kernel: CutlassKernel) -> Outcome:
     except (CompileError, OSError) as error:
         return Outcome(kernel.name, "failed", monotonic() - began, error=str(error))
     return Outcome(kernel.name, "compiled", monotonic() - began, str(library))
-
-
-@contextmanager
-def _progress(total: int, report: Callable[[str], None]) -> Iterator[Callable[[Outcome], None]]:
-    """A line for each kernel that is done, and a bar where rich is installed and somebody watches."""
-
-    def line(outcome: Outcome) -> None:
-        took = f" in {outcome.seconds:.0f} s" if outcome.seconds else ""
-        report(f"{outcome.kernel}  {outcome.error or outcome.state + took}")
-
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    except ModuleNotFoundError:
-        yield line
-        return
-    columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=total)
-
-        def step(outcome: Outcome) -> None:
-            line(outcome)
-            bar.advance(task)
-
-        yield step

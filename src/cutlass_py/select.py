@@ -12,20 +12,22 @@ from ._core import Problem
 from .arguments import describe
 from .cost import Estimates
 from .errors import NoKernelError
-from .families import SCHEDULES
+from .families import SCHEDULES, find
 from .gpu import Gpu, gpu_of
-from .kernels import CutlassKernel, Kernel, Route, all_kernels, candidates, host_kernels, numbered
+from .kernels import CutlassKernel, Kernel, Route, all_kernels, candidates, host_kernels, kernel_named, numbered
 from .legality import Way, function_of
+from .tuned import lookup
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One ranked possibility: a route, the time the model gives it, and the order of its tiles (kernel.h)."""
+    """One ranked possibility: a route, its time, and the order of its tiles (kernel.h)."""
 
     route: Route
     microseconds: float
     swizzle: int = 1
     raster: int = 0
+    measured: bool = False  # by `tune`, and not the model's time
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,19 @@ class Plan:
 
 
 def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
-    """Every possible choice, best first. `compiled`: of compiled kernels only, by default outside `jit` alone."""
+    """Every possible choice, best first: what was measured before what the model says.
+
+    Args:
+        compiled: of compiled kernels only, by default outside `jit` alone.
+    """
     gpu = gpu_of(p)
     if gpu is None:
         ways = ((kernel, kernel.way(p, gpu)) for kernel in host_kernels(p) if _reproducible(kernel, p))
         return [Choice(Route(kernel, way), 0.0) for kernel, way in ways if isinstance(way, Way)]
-    timed = _timed(p, gpu, not _core.jit_allowed() if compiled is None else compiled)
-    return [_choice(each, p, gpu) for each in sorted(timed, key=_time)]
+    compiled = not _core.jit_allowed() if compiled is None else compiled
+    estimated = [_choice(each, p, gpu) for each in sorted(_timed(p, gpu, compiled), key=_time)]
+    first = _measured(p, gpu, compiled)
+    return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
 
 
 def best(p: Problem) -> Choice | None:
@@ -59,8 +67,26 @@ def best(p: Problem) -> Choice | None:
     gpu = gpu_of(p)
     if gpu is None:
         return next(iter(rank(p)), None)
-    timed = min(_timed(p, gpu, not _core.jit_allowed()), key=_time, default=None)
+    compiled = not _core.jit_allowed()
+    if choice := _measured(p, gpu, compiled):
+        return choice
+    timed = min(_timed(p, gpu, compiled), key=_time, default=None)
     return timed and _choice(timed, p, gpu)
+
+
+def _measured(p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:
+    """The choice that `tune` found for problems of this class, where it can still be taken."""
+    if p.splits or not (entry := lookup(p, gpu)) or not (config := find(entry.kernel)):
+        return None
+    kernel = kernel_named(config.name)
+    if not isinstance(kernel, CutlassKernel) or (compiled and not kernel.compiled) or not _reproducible(kernel, p):
+        return None
+    way = kernel.way(p, gpu)
+    if isinstance(way, str) or (entry.splits > 1 and not kernel.interface.finishable):
+        return None
+    if entry.splits > 1:
+        way = _split_way(way, kernel)
+    return Choice(Route(kernel, way, entry.splits), entry.microseconds, entry.swizzle, entry.raster, measured=True)
 
 
 # Microseconds, and the route: kernel, way, parts of k.
@@ -103,14 +129,18 @@ def _split(kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu, estimates: Est
     wanted = (p.splits,) if p.splits else _splits(kernel, p, gpu)
     if not wanted:
         return []
-    interface = kernel.interface
-    split = Way(way.pack_a, way.pack_b, interface.d, (*way.detours, "splits k: the parts are summed in order"))
+    interface, split = kernel.interface, _split_way(way, kernel)
     return [
         min(
             ((estimates.product(kernel, s) + estimates.detours(split, interface, s), kernel, split, s) for s in wanted),
             key=_time,
         )
     ]
+
+
+def _split_way(way: Way, kernel: CutlassKernel) -> Way:
+    reason = "splits k: the parts are summed in order"
+    return Way(way.pack_a, way.pack_b, kernel.interface.d, (*way.detours, reason))
 
 
 def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
@@ -157,15 +187,24 @@ def plan(p: Problem) -> Plan:
         # that never come.
         return Plan()
     if p.kernel >= 0:
-        return _plan_of(_forced(numbered(p.kernel), p), p)
+        return plan_of(_forced(numbered(p.kernel), p), p)
+    if _core.tuning_allowed():
+        from .tuning import tune_once
+
+        tune_once(p)
     if choice := best(p):
-        return _plan_of(choice, p)
+        return plan_of(choice, p)
     if p.pointers:
         return Plan(each=True)
     raise NoKernelError(_nothing_fits(p))
 
 
-def _plan_of(choice: Choice, p: Problem) -> Plan:
+def plan_of(choice: Choice, p: Problem) -> Plan:
+    """The plan that carries out a choice; its kernel is compiled if need be.
+
+    Raises:
+        CompileError: it cannot be compiled.
+    """
     route, kernel = choice.route, choice.route.kernel
     if not isinstance(kernel, CutlassKernel):
         return Plan(host=kernel.host)

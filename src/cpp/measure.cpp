@@ -1,0 +1,208 @@
+#include "measure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "run.h"
+
+namespace cutlass_py {
+namespace {
+
+using device::Stream;
+
+// Memory of the device for the length of a measurement.
+class Memory {
+ public:
+  Memory(size_t bytes, int ordinal, Stream stream)
+      : stream_(stream), data_(static_cast<char*>(device::allocate(std::max<size_t>(bytes, 1), ordinal, stream))) {}
+  ~Memory() { device::release(data_, stream_); }
+  Memory(Memory&& other) noexcept : stream_(other.stream_), data_(std::exchange(other.data_, nullptr)) {}
+  char* data() const { return data_; }
+
+ private:
+  Stream stream_;
+  char* data_;
+};
+
+// ------------------------------------------------------------------------------------------------ numbers
+
+// How a real dtype of floating point is laid out: bits of exponent and of mantissa.
+struct Float {
+  int exponent, mantissa;
+};
+
+Float float_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f16: return {5, 10};
+    case Dtype::bf16: return {8, 7};
+    case Dtype::e4m3: return {4, 3};
+    case Dtype::e5m2: return {5, 2};
+    case Dtype::f64:
+    case Dtype::c128: return {11, 52};
+    default: return {8, 23};
+  }
+}
+
+// Random bytes of numbers of a dtype: floats between 1/16 and 1 of either sign, any integers. Random, since the power
+// that a multiplication draws, and so the clock, depends on the bits that change.
+std::vector<char> random_numbers(Dtype dtype, size_t count) {
+  std::mt19937_64 random(2026);
+  const int size = dtype_size(dtype) / (is_complex(dtype) ? 2 : 1);
+  const size_t numbers = count * size_t(is_complex(dtype) ? 2 : 1);
+  std::vector<char> bytes(numbers * size_t(size));
+  const auto [exponent, mantissa] = float_of(dtype);
+  for (size_t i = 0; i < numbers; ++i) {
+    uint64_t bits = random();
+    if (!is_integer(dtype)) {
+      const uint64_t sign = bits >> 63, scale = (uint64_t(1) << (exponent - 1)) - 2 - (bits >> 61 & 3);
+      bits = sign << (exponent + mantissa) | scale << mantissa | (bits & ((uint64_t(1) << mantissa) - 1));
+    }
+    std::copy_n(reinterpret_cast<const char*>(&bits), size, bytes.data() + i * size_t(size));
+  }
+  return bytes;
+}
+
+constexpr size_t kPattern = size_t(1) << 18;  // different numbers of an operand, repeated
+
+void fill_with_numbers(char* memory, Dtype dtype, size_t bytes, Stream stream) {
+  const std::vector<char> numbers = random_numbers(dtype, std::min(kPattern, bytes / dtype_size(dtype)));
+  size_t filled = std::min(numbers.size(), bytes);
+  device::copy(memory, numbers.data(), filled, stream);  // of pageable memory: back when that is read
+  while (filled < bytes) {
+    const size_t more = std::min(filled, bytes - filled);
+    device::copy(memory + filled, memory, more, stream);
+    filled += more;
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ operands
+
+int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
+
+// A call of the problem's class on memory of its own: layouts and alignments as the class says, and no better.
+class Operands {
+ public:
+  Operands(const Problem& p, Stream stream) : p_(p), stream_(stream) {
+    call_.problem = p;
+    call_.a = matrix(p.a, p.layout_a, p.align_a, p.m, p.k), call_.lda = leading(call_.a, p.layout_a);
+    call_.b = matrix(p.b, p.layout_b, p.align_b, p.k, p.n), call_.ldb = leading(call_.b, p.layout_b);
+    call_.d = matrix(p.d, p.layout_d, p.align_d, p.m, p.n), call_.ldd = leading(call_.d, p.layout_d);
+    read_epilogue();
+    if (p.pointers) list_matrices();
+  }
+  const Call& call() const { return call_; }
+
+ private:
+  static int64_t leading(const Matrix& x, char layout) { return layout == 'n' ? x.col : x.row; }
+
+  // Aligned to `align` (log2 of bytes) and no better; a class knows nothing finer than an element nor above 16 bytes.
+  char* memory(Dtype dtype, int64_t elements, uint8_t align) {
+    const size_t size = dtype_size(dtype), unit = std::max(size_t(1) << align, size), offset = unit < 16 ? unit : 0;
+    memory_.emplace_back(offset + size_t(elements) * size, p_.device.id, stream_);
+    char* data = memory_.back().data() + offset;
+    fill_with_numbers(data, dtype, size_t(elements) * size, stream_);
+    return data;
+  }
+
+  Matrix matrix(Dtype dtype, char layout, uint8_t align, int64_t rows, int64_t cols) {
+    if (dtype == Dtype::none) return {};
+    const int64_t unit = std::max(16 / dtype_size(dtype), 1), step = layout == 'x' ? 2 : 1;
+    const int64_t lines = layout == 'n' ? cols : rows, line = layout == 'n' ? rows : cols;
+    int64_t ld = round_up(std::max<int64_t>(line * step, 1), unit);
+    if (align < 4) ld += std::max((1 << align) / dtype_size(dtype), 1);
+    const int64_t batch = round_up(lines * ld, unit) + (align < 4 ? ld % unit : 0);
+    Matrix x{memory(dtype, batch * p_.batch, align), dtype, ld, step, batch};
+    if (layout == 'n') std::swap(x.row, x.col);
+    return x;
+  }
+
+  // One value per column ('n') or row ('m') of D.
+  Matrix vector(Dtype dtype, char axis, uint8_t align, int64_t step = 1) {
+    if (dtype == Dtype::none) return {};
+    Matrix x{memory(dtype, step * std::max(p_.m, p_.n), align), dtype, 0, step, 0};
+    if (axis == 'm') std::swap(x.row, x.col);
+    return x;
+  }
+
+  Matrix scale(char kind, char axis) {
+    if (!kind) return {};
+    const Dtype dtype = scalar_dtype(p_.accumulator);
+    Matrix x = vector(dtype, axis, 4, kind == 'x' ? 2 : 1);
+    if (kind == 's') x.row = x.col = 0;
+    return x;
+  }
+
+  void read_epilogue() {
+    Epilogue& e = call_.epilogue;
+    const auto factor = [&] { return memory(scalar_dtype(p_.accumulator), 1, 4); };
+    if (p_.device_alpha) e.alpha.device = factor();
+    if (p_.device_beta) e.beta.device = factor();
+    if (p_.scale_out == 's') e.scale_out.device = factor();
+    if (p_.scale_out == 'h') e.scale_out.value = 0.5;
+    e.beta.value = p_.has_c() ? 1 : 0;
+    e.c = matrix(p_.c, p_.layout_c, p_.align_c, p_.m, p_.n);
+    e.gate = matrix(p_.gate, p_.layout_gate, p_.align_gate, p_.m, p_.n);
+    e.aux = matrix(p_.aux, p_.layout_aux, p_.align_aux, p_.m, p_.n);
+    e.bias = vector(p_.bias, p_.bias_axis, p_.align_bias);
+    e.bias_grad = vector(p_.bias_grad, p_.bias_grad_axis, 4);
+    e.scale_a = scale(p_.scale_a, 'm'), e.scale_b = scale(p_.scale_b, 'n');
+    e.activation = p_.activation;
+    e.parameters[1] = 1;
+  }
+
+  void list_matrices() {
+    Call& c = call_;
+    const auto list = [&](const Matrix& x, std::vector<void*>& addresses) {
+      for (int64_t i = 0; x.data && i < p_.batch; ++i) {
+        addresses.push_back(static_cast<char*>(x.data) + i * x.batch * dtype_size(x.dtype));
+      }
+    };
+    list(c.a, c.pointers_a), list(c.b, c.pointers_b), list(c.d, c.pointers_d), list(c.epilogue.c, c.pointers_c);
+  }
+
+  const Problem& p_;
+  Stream stream_;
+  std::vector<Memory> memory_;
+  Call call_;
+};
+
+}  // namespace
+
+std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
+  device::Guard guard(problem.device.id);
+  const Stream stream = device::own_stream(problem.device.id);
+  const Operands operands(problem, stream);
+  // Twice the cache; queueing a run takes less time than filling it, so that the host never shows.
+  const size_t flushed = std::max<size_t>(2 * device::info(problem.device.id).l2_bytes, size_t(128) << 20);
+  const Memory flush(flushed, problem.device.id, stream);
+  std::vector<device::Timer> timers(plans.size());
+  std::vector<std::vector<float>> times(plans.size());
+  std::vector<bool> failed(plans.size());
+  device::synchronize();                           // work of other streams would take part
+  for (int round = -1; round < rounds; ++round) {  // the first one warms up
+    for (size_t i = 0; i < plans.size(); ++i) {
+      if (failed[i]) continue;
+      device::fill(flush.data(), round, flushed, stream);
+      timers[i].start(stream);
+      try {
+        run_on_device(operands.call(), plans[i], stream);
+      } catch (const CudaError&) {
+        failed[i] = true;
+      }
+      timers[i].stop(stream);
+    }
+    nb::gil_scoped_release waiting;
+    for (size_t i = 0; i < plans.size(); ++i) {
+      if (failed[i]) {
+        times[i].assign(size_t(rounds), std::numeric_limits<float>::infinity());
+      } else if (const float time = timers[i].microseconds(); round >= 0) {
+        times[i].push_back(time);
+      }
+    }
+  }
+  return times;
+}
+
+}  // namespace cutlass_py

@@ -1,0 +1,187 @@
+"""Measured choices on disk: one table for each kind of GPU, a JSON file that can be exported, merged and shipped.
+
+A table maps classes of problems, as text, to the choice that was fastest there (docs/tuning.md). Kernels are named, so
+that a table holds for any set of kernels: what is not compiled is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from . import cache
+from ._core import Problem
+from .errors import CompileError
+from .gpu import Gpu
+
+_FORMAT = 1
+# What a choice depends on, as attributes of Problem, in the order of a class's text.
+CLASS = (
+    "m", "n", "k", "batch", "a", "b", "d", "operand_a", "operand_b", "accumulator", "layout_a", "layout_b", "layout_d",
+    "align_a", "align_b", "align_d", "c", "layout_c", "align_c", "activation", "bias", "bias_axis", "align_bias",
+    "gate", "layout_gate", "align_gate", "aux", "layout_aux", "align_aux", "bias_grad", "bias_grad_axis", "scale_a",
+    "scale_b", "scale_out", "device_alpha", "device_beta", "plain_sum", "pointers",
+)  # fmt: skip
+# Attributes of Problem that a class leaves out: what was asked for by name, and where. With a number of splits asked
+# for, tables are not consulted; `deterministic` is looked at when one is.
+APART = ("empty_product", "transposed", "deterministic", "jit", "splits", "kernel", "device", "device_id")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The fastest choice for one class of problems, and how that was found.
+
+    Attributes:
+        kernel: its name.
+        splits: parts of k, 1 for none.
+        raster, swizzle: the order of tiles (kernel.h).
+        microseconds: the median that was measured.
+        driver: CUDA version of the driver, 13000 for 13.0.
+        version: of this package.
+    """
+
+    kernel: str
+    splits: int
+    raster: int
+    swizzle: int
+    microseconds: float
+    driver: int
+    version: str
+
+
+Table = dict[str, Entry]
+
+
+def class_of(p: Problem) -> str:
+    """The class of a problem as text: every attribute of CLASS that says something."""
+    values = ((name, getattr(p, name)) for name in CLASS)
+    return " ".join(f"{name}={int(value) if value is True else value}" for name, value in values if value)
+
+
+def path_of(gpu: Gpu) -> Path:
+    """The user's table for GPUs of this name and number of multiprocessors. Need not exist."""
+    name = re.sub(r"\W+", "-", gpu.name).strip("-").lower()
+    return cache.directory() / "tuned" / f"{name}-{gpu.sm_count}.json"
+
+
+# ---------------------------------------------------------------------------------------------------- one process
+
+
+_tables: dict[Path, Table] = {}
+
+
+def lookup(p: Problem, gpu: Gpu) -> Entry | None:
+    """What the user's table says about the class of a problem."""
+    return known.get(class_of(p)) if (known := table(gpu)) else None
+
+
+def table(gpu: Gpu) -> Table:
+    """The user's table, as it was when this process first asked for it, and what the process added.
+
+    One that cannot be read is empty, with a warning.
+    """
+    try:
+        path = path_of(gpu)
+    except CompileError:  # the directory is named after nobody: for those to say who write there
+        return {}
+    if path not in _tables:
+        try:
+            _tables[path] = _read_if_there(path, gpu)
+        except (OSError, ValueError) as error:
+            _tables[path] = {}
+            warnings.warn(f"cutlass_py: tuned choices are left out: {error}", RuntimeWarning, stacklevel=2)
+    return _tables[path]
+
+
+def record(gpu: Gpu, entries: Table) -> Path:
+    """Adds entries to the user's table, over those of the same classes; returns its path.
+
+    Where the table cannot be written, a warning says so, and the entries hold for this process.
+
+    Raises:
+        ValueError: what is there is no table.
+    """
+    path = path_of(gpu)
+    _tables[path] = _tables.get(path, {}) | entries
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = cache.acquire(path.with_suffix(".lock"))
+        try:
+            _tables[path] = _read_if_there(path, gpu) | entries
+            cache.write(path, dumps(gpu, _tables[path]).encode())
+        finally:
+            lock.release()
+    except OSError as error:
+        warnings.warn(
+            f"cutlass_py: {path} cannot be written ({error.strerror}): choices tuned by this process are lost when it "
+            "ends. Set CUTLASS_PY_CACHE_DIR",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return path
+
+
+def forget() -> None:
+    """Tables are read anew when they are next asked for."""
+    _tables.clear()
+
+
+def _read_if_there(path: Path, gpu: Gpu) -> Table:
+    try:
+        return read(path, gpu)
+    except FileNotFoundError:
+        return {}
+
+
+# ---------------------------------------------------------------------------------------------------- files
+
+
+def dumps(gpu: Gpu, table: Mapping[str, Entry]) -> str:
+    """A table as JSON, a line for each class."""
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(asdict(table[key]))}" for key in sorted(table))
+    head = f'"format": {_FORMAT}, "gpu": {json.dumps(gpu.name)}, "sm_count": {gpu.sm_count}'
+    return f'{{{head}, "entries": {{\n{lines}\n}}}}\n'
+
+
+def read(path: str | os.PathLike[str], gpu: Gpu) -> Table:
+    """The entries of a file.
+
+    Raises:
+        ValueError: it is no table, or one of another GPU; the message names the file.
+        OSError: it cannot be read.
+    """
+    name = os.fspath(path)
+    with open(path, encoding="utf-8") as file:
+        try:
+            content = json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{name}: not JSON: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ValueError(f"{name}: expected a table of tuned choices of format {_FORMAT}")
+    found = (content.get("gpu"), content.get("sm_count"))
+    if found != (gpu.name, gpu.sm_count):
+        raise ValueError(
+            f"{name}: measured on {found[0]} with {found[1]} multiprocessors; expected {gpu.name} with {gpu.sm_count}"
+        )
+    entries = content.get("entries")
+    if not isinstance(entries, dict):
+        raise ValueError(f"{name}: entries is not an object")
+    return {key: _entry(value, f"{name}: {key}") for key, value in entries.items()}
+
+
+def _entry(value: Any, where: str) -> Entry:
+    kinds: dict[str, Any] = {
+        field.name: {"str": str, "int": int, "float": (int, float)}[str(field.type)] for field in fields(Entry)
+    }
+    if not isinstance(value, dict) or value.keys() != kinds.keys():
+        raise ValueError(f"{where}: expected an object of {', '.join(kinds)}")
+    for name, kind in kinds.items():
+        if not isinstance(value[name], kind) or isinstance(value[name], bool):
+            raise ValueError(f"{where}: {name} is {value[name]!r}")
+    return Entry(**value)

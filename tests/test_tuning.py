@@ -1,0 +1,343 @@
+"""Tuned choices without a GPU: classes and tables as text, what selection does with them, `tune` on a clock of ours."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from specs import CORE, problem
+
+import cutlass_py
+from cutlass_py import GemmArguments, TensorSpec, __main__, _core, explain, tuned
+from cutlass_py.gpu import ABSENT, Gpu
+from cutlass_py.select import best, plan, rank
+from cutlass_py.tuned import APART, CLASS, Entry, class_of
+
+HOST = TensorSpec((8, 8), "f32", device="cpu")
+INFO = {"name": ABSENT.name, "cc": 90, "sm_count": 132, "driver": 13000}
+FEW_TILES = {"m": 128, "n": 256, "k": 8192}
+
+
+@pytest.fixture(autouse=True)
+def table(tmp_path, monkeypatch):
+    """An empty cache directory; the path of the stand-in GPU's table."""
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
+    tuned.forget()
+    yield tuned.path_of(ABSENT)
+    tuned.forget()
+
+
+@pytest.fixture
+def core(built):
+    built([k.name for k in CORE])
+
+
+@pytest.fixture
+def clock(core, monkeypatch):
+    """A device whose launches take what a function of the plan says; the plans that were measured."""
+    measured = []
+
+    def start(microseconds):
+        def measure(p, plans, rounds):
+            measured.append(list(plans))
+            return [[microseconds(each)] * rounds for each in plans]
+
+        monkeypatch.setattr(_core, "measure", measure)
+        monkeypatch.setattr(_core, "device_info", lambda ordinal: INFO)
+        return measured
+
+    return start
+
+
+def entry_for(choice, **changes):
+    values = {"kernel": choice.route.kernel.name, "splits": choice.route.splits, "raster": 0, "swizzle": 1}
+    return Entry(**values | {"microseconds": 1.5, "driver": 13000, "version": "0.1.0"} | changes)
+
+
+def remember(p, entry):
+    tuned.record(ABSENT, {class_of(p): entry})
+
+
+# ---------------------------------------------------------------------------------------- classes
+
+
+def test_every_attribute_of_a_problem_is_in_its_class_or_left_out_knowingly():
+    attributes = {name for name in dir(_core.Problem) if not name.startswith("_")}
+    assert set(CLASS) | set(APART) == attributes and not set(CLASS) & set(APART)
+
+
+def test_classes_tell_problems_apart_and_nothing_else():
+    base = {"m": 512, "n": 256, "k": 128}
+    variants = [
+        {}, {"m": 513}, {"dtype": "f16"}, {"layout": "nn"}, {"out_dtype": "f32"}, {"activation": "relu"},
+        {"alpha": 2.0}, {"kernel": "numpy_gemm"}, {"deterministic": True},
+    ]  # fmt: skip
+    classes = [class_of(problem(**base | {k: v for k, v in x.items() if k != "kernel"}).problem) for x in variants]
+    assert len(set(classes[:6])) == 6
+    assert set(classes[6:]) == {classes[0]}
+    assert classes[0].startswith("m=512 n=256 k=128 batch=1 a=bf16 b=bf16 d=bf16")
+
+
+# ---------------------------------------------------------------------------------------- selection
+
+
+def test_a_tuned_choice_comes_first_and_says_so(core):
+    args = problem(512, 512, 512)
+    ranking = rank(args.problem)
+    last = next(choice for choice in reversed(ranking) if choice.route.splits == 1)
+    remember(args.problem, entry_for(last, raster=2, swizzle=4))
+    first = rank(args.problem)[0]
+    assert first.route == last.route and first.measured and first.microseconds == 1.5
+    assert best(args.problem) == first and len(rank(args.problem)) == len(ranking)
+    made = plan(args.problem)
+    assert (made.kernel, made.raster, made.swizzle) == (last.route.kernel.name, 2, 4)
+    assert "measured 1.5 us" in str(explain(args))
+    assert "estimated" in str(explain(problem(512, 512, 513)))
+
+
+def test_tuned_splits_are_taken(core):
+    args = problem(**FEW_TILES)
+    split = next(choice for choice in rank(args.problem) if choice.route.splits > 1)
+    remember(args.problem, entry_for(split, splits=3))
+    made = plan(args.problem)
+    assert made.splits == 3 and made.scratch == split.route.kernel.interface.d
+    assert plan(problem(**FEW_TILES, splits=1).problem).splits == 1
+
+
+@pytest.mark.parametrize("name", ["unknown", "not compiled", "another dtype"])
+def test_an_entry_that_cannot_be_taken_is_passed_over(core, name):
+    args = problem(512, 512, 512)
+    usual = rank(args.problem)
+    other = {
+        "unknown": "sm70_gemm",
+        "not compiled": next(k.name for k in cutlass_py.get_kernels(args, compiled=False) if not k.compiled),
+        "another dtype": rank(problem(512, 512, 512, dtype="f16").problem)[0].route.kernel.name,
+    }[name]
+    remember(args.problem, entry_for(usual[0], kernel=other))
+    assert rank(args.problem) == usual and best(args.problem) == usual[0]
+
+
+def test_a_kernel_that_is_not_compiled_is_taken_within_jit(core):
+    args = problem(512, 512, 512)
+    name = next(k.name for k in cutlass_py.get_kernels(args, compiled=False) if not k.compiled)
+    remember(args.problem, entry_for(rank(args.problem)[0], kernel=name))
+    with cutlass_py.jit():
+        assert rank(args.problem)[0].route.kernel.name == name
+
+
+# ---------------------------------------------------------------------------------------- tables
+
+
+def test_tables_are_kept_merged_and_read_by_later_processes(core, table):
+    x, y = problem(512, 512, 512), problem(1024, 512, 512)
+    remember(x.problem, entry_for(rank(x.problem)[0]))
+    tuned.forget()
+    remember(y.problem, entry_for(rank(y.problem)[0], swizzle=2))
+    tuned.forget()
+    remember(x.problem, entry_for(rank(x.problem)[0], microseconds=2))
+    tuned.forget()
+    assert tuned.lookup(x.problem, ABSENT).microseconds == 2
+    assert tuned.lookup(y.problem, ABSENT).swizzle == 2
+    assert len(tuned.read(table, ABSENT)) == 2 and table.read_text().count("\n  ") == 2
+
+
+def test_threads_lose_nothing(core):
+    problems = [problem(512, 512, 64 * i).problem for i in range(1, 17)]
+    entry = entry_for(rank(problems[0])[0])
+    threads = [threading.Thread(target=remember, args=(p, entry)) for p in problems]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tuned.forget()
+    assert all(tuned.lookup(p, ABSENT) == entry for p in problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "expected a table of tuned choices of format 1"),
+        ('{"format": 2}', "expected a table of tuned choices of format 1"),
+        ('{"format": 1, "gpu": "a GPU", "sm_count": 7, "entries": {}}', "a GPU with 7 multiprocessors; expected"),
+        ('{"format": 1, "gpu": "%s", "sm_count": 132, "entries": []}', "entries is not an object"),
+        ('{"format": 1, "gpu": "%s", "sm_count": 132, "entries": {"m=1": 3}}', "m=1: expected an object of kernel"),
+        (
+            '{"format": 1, "gpu": "%s", "sm_count": 132, "entries": {"m=1": {"kernel": "x", "splits": "2", "raster": 0,'
+            '"swizzle": 1, "microseconds": 1, "driver": 1, "version": ""}}}',
+            "m=1: splits is '2'",
+        ),
+    ],
+)
+def test_what_is_no_table_is_refused_and_does_not_stop_gemm(core, table, text, message):
+    table.parent.mkdir()
+    table.write_text(text.replace("%s", ABSENT.name))
+    with pytest.raises(ValueError, match=message):
+        tuned.read(table, ABSENT)
+    args = problem(512, 512, 512)
+    with pytest.warns(RuntimeWarning, match=message):
+        assert best(args.problem)
+    assert best(args.problem)  # says so once
+    with pytest.raises(ValueError, match=message):
+        remember(args.problem, entry_for(rank(args.problem)[0]))
+    assert table.read_text() == text.replace("%s", ABSENT.name)
+
+
+def test_a_table_that_cannot_be_written_holds_for_the_process(core, table):
+    table.with_suffix(".lock").mkdir(parents=True)  # in the way
+    args = problem(512, 512, 512)
+    chosen = rank(args.problem)[-1]
+    with pytest.warns(RuntimeWarning, match="tuned by this process are lost"):
+        remember(args.problem, entry_for(chosen))
+    assert best(args.problem).measured
+
+
+def test_gpus_have_tables_of_their_own():
+    paths = {
+        tuned.path_of(Gpu(name, 90, count, 1.0)) for name in ("NVIDIA H100 PCIe", "NVIDIA H200") for count in (114, 132)
+    }
+    assert len(paths) == 4 and tuned.path_of(Gpu("NVIDIA H100 PCIe", 90, 114, 1.0)).name == "nvidia-h100-pcie-114.json"
+
+
+# ---------------------------------------------------------------------------------------- tune
+
+
+def test_tune_keeps_the_fastest(clock):
+    args = problem(512, 512, 512)
+    usual = rank(args.problem)
+    slow = usual[7]
+    measured = clock(lambda made: 3.0 if made.kernel == slow.route.kernel.name and made.splits == 1 else 4.0)
+    tuning = cutlass_py.tune(args, candidates=12)
+    assert [len(plans) for plans in measured][0] == min(12, len(usual))
+    assert tuning.best.choice.route == slow.route and tuning.best.microseconds == 3
+    assert tuning.default.choice == usual[0] and tuning.default.microseconds == 4
+    times = [m.microseconds for m in tuning.measured]
+    assert times == sorted(times) and "1.33 times as fast as the choice before" in str(tuning)
+    assert best(args.problem).route == slow.route
+    entry = tuned.lookup(args.problem, ABSENT)
+    assert (entry.driver, entry.version) == (13000, cutlass_py.__version__)
+
+
+def test_tune_tries_the_orders_of_tiles(clock):
+    args = problem(4096, 4096, 4096)
+    clock(lambda made: 5.0 - made.raster - made.swizzle / 10)
+    chosen = cutlass_py.tune(args).best.choice
+    assert (chosen.raster, chosen.swizzle) == (2, 2) and best(args.problem).swizzle == 2
+
+
+def test_tune_passes_over_what_does_not_run(clock):
+    args = problem(512, 512, 512)
+    usual = rank(args.problem)
+    first = usual[0].route.kernel.name
+    clock(lambda made: float("inf") if made.kernel == first else 4.0)
+    tuning = cutlass_py.tune(args)
+    assert all(m.choice.route.kernel.name != first for m in tuning.measured)
+    clock(lambda made: float("inf"))
+    with pytest.raises(cutlass_py.CudaError, match="none of"):
+        cutlass_py.tune(args)
+
+
+def test_with_splits_asked_for_nothing_is_kept(clock):
+    clock(lambda made: 4.0)
+    tuning = cutlass_py.tune(problem(**FEW_TILES, splits=2))
+    assert all(m.choice.route.splits == 2 for m in tuning.measured)
+    assert tuned.lookup(problem(**FEW_TILES).problem, ABSENT) is None
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "message"),
+    [
+        (GemmArguments(HOST, HOST), ValueError, "on the CPU, where there is nothing to choose from"),
+        (problem(8, 8, 0), ValueError, "no product to compute"),
+        (problem(8, 0, 8), ValueError, "no product to compute"),
+        (3, TypeError, "expected GemmArguments, found int"),
+    ],
+)
+def test_bad_arguments(clock, args, error, message):
+    clock(lambda made: 4.0)
+    with pytest.raises(error, match=message):
+        cutlass_py.tune(args)
+
+
+def test_bad_keywords(clock):
+    clock(lambda made: 4.0)
+    with pytest.raises(ValueError, match="candidates is 0; expected 1 or more"):
+        cutlass_py.tune(problem(8, 8, 8), candidates=0)
+    with pytest.raises(TypeError, match="tune: alpha belong into the GemmArguments"):
+        cutlass_py.tune(problem(8, 8, 8), alpha=2.0)
+
+
+# ---------------------------------------------------------------------------------------- autotuning
+
+
+def test_autotuning_measures_each_class_once(clock):
+    measured = clock(lambda made: 4.0 if made.splits == 1 else 2.0)
+    p = problem(**FEW_TILES).problem
+    plan(p)
+    assert not measured
+    with cutlass_py.autotuning():
+        assert _core.tuning_allowed()
+        assert plan(p).splits > 1
+        calls = len(measured)
+        assert calls == 2
+        plan(p)
+        plan(problem(**FEW_TILES, splits=2).problem)
+        plan(problem(8, 8, 0).problem)
+        assert len(measured) == calls
+        plan(problem(512, 512, 512).problem)
+        assert len(measured) == 2 * calls and _core.tuning_allowed()
+    assert not _core.tuning_allowed()
+
+
+def test_autotuning_is_over_after_an_error_and_holds_for_one_thread():
+    with pytest.raises(KeyError), cutlass_py.autotuning():
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(_core.tuning_allowed()))
+        thread.start()
+        thread.join()
+        assert seen == [False]
+        raise KeyError
+    assert not _core.tuning_allowed()
+
+
+# ---------------------------------------------------------------------------------------- command line
+
+
+@pytest.fixture
+def gpu(clock, monkeypatch):
+    monkeypatch.setattr(_core, "device_count", lambda: 1)
+    monkeypatch.setattr("cutlass_py.gpu.device", lambda ordinal: ABSENT)
+    return clock(lambda made: 4.0)
+
+
+def test_command_tunes_a_file_and_exports(gpu, tmp_path, capsys):
+    problems = [{"m": 512, "n": 512, "k": k, "a": "bf16", "layout": "tn"} for k in (256, 512)]
+    (tmp_path / "problems.json").write_text(json.dumps(problems))
+    exported = tmp_path / "exported.json"
+    assert __main__.main(["tune", str(tmp_path / "problems.json"), "--export", str(exported)]) == 0
+    assert capsys.readouterr().out.count("times as fast as the choice before") == 2
+    assert len(tuned.read(exported, ABSENT)) == 2
+
+
+def test_command_merges(gpu, tmp_path, capsys, table):
+    p = problem(512, 512, 512).problem
+    other = tmp_path / "other.json"
+    other.write_text(tuned.dumps(ABSENT, {class_of(p): entry_for(rank(p)[0])}))
+    assert __main__.main(["tune", "--merge", str(other)]) == 0
+    assert capsys.readouterr().out == f"{table}: 1 classes of problems\n"
+    assert tuned.lookup(p, ABSENT)
+
+
+def test_command_prints_json(gpu, tmp_path, capsys):
+    (tmp_path / "problems.json").write_text(json.dumps([{"m": 512, "n": 512, "k": 512, "a": "bf16"}]))
+    assert __main__.main(["tune", str(tmp_path / "problems.json"), "--json", "--candidates", "3"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["default"]["microseconds"] == 4 and len(found["measured"]) >= 3
+
+
+def test_command_needs_a_gpu(capsys):
+    if _core.device_count():
+        pytest.skip("there is one")
+    assert __main__.main(["tune"]) == 2
+    assert "tune: needs a GPU" in capsys.readouterr().err
