@@ -1,13 +1,16 @@
 # CTest runs everything: the C++ tests, then pytest without and with a GPU, on the installed package.
 
 enable_testing()
-add_executable(test_problem tests/cpp/test_problem.cpp src/cpp/problem.cpp src/cpp/shapes.cpp src/cpp/epilogue.cpp
-               src/cpp/overlap.cpp)
-target_include_directories(test_problem PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
-# -UNDEBUG: a test may be an assertion, in every build type.
-target_compile_options(test_problem PRIVATE -Wall -Wextra -UNDEBUG)
-add_test(NAME test_problem COMMAND test_problem)
-set_tests_properties(test_problem PROPERTIES LABELS cpp)
+foreach(name problem xla_call)
+  add_executable(test_${name} tests/cpp/test_${name}.cpp src/cpp/problem.cpp src/cpp/shapes.cpp src/cpp/epilogue.cpp
+                 src/cpp/overlap.cpp)
+  target_include_directories(test_${name} PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
+  # -UNDEBUG: a test may be an assertion, in every build type.
+  target_compile_options(test_${name} PRIVATE -Wall -Wextra -UNDEBUG)
+  add_test(NAME test_${name} COMMAND test_${name})
+  set_tests_properties(test_${name} PROPERTIES LABELS cpp)
+endforeach()
+target_sources(test_xla_call PRIVATE src/cpp/xla_call.cpp)
 
 add_test(NAME pytest COMMAND ${Python_EXECUTABLE} -m pytest -m "not gpu" WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 add_test(NAME pytest-gpu COMMAND ${Python_EXECUTABLE} -m pytest -m gpu WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

@@ -16,6 +16,7 @@
 #include "plan.h"
 #include "registry.h"
 #include "straight.h"
+#include "xla_handler.h"
 
 namespace cutlass_py {
 namespace {
@@ -284,6 +285,17 @@ NB_MODULE(_core, m) {
       "bias_grad"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "splits"_a = nb::none(),
       "deterministic"_a.none() = false, "kernel"_a = nb::none(),
       "The canonical problem of a gemm call, which is not run. Takes TensorSpecs as well as arrays.");
+  m.def(
+      "scratch_bytes",
+      [](nb::handle a, nb::handle b, nb::typed<nb::dict, nb::str, nb::any> keywords, nb::handle plan, int sm_count) {
+        return scratch_bytes_of(a, b, keywords_from(keywords), plan, sm_count);
+      },
+      "a"_a, "b"_a, "keywords"_a, "plan"_a, "sm_count"_a,
+      "Bytes of scratch that gemm takes for a call with these keywords (of `problem`) by a plan (select.Plan) on a "
+      "device with so many multiprocessors. Takes TensorSpecs as well as arrays.");
+  m.def(
+      "xla_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla_handler)); },
+      "gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.");
   m.def("clear_plans", &clear_plans, "Forget every choice made so far: the next call of each class selects again.");
 
   m.def(
@@ -308,7 +320,7 @@ NB_MODULE(_core, m) {
   m.def(
       "measure",
       [](const Problem& problem, const std::vector<nb::object>& plans, int rounds) {
-        std::vector<Plan> taken;
+        std::vector<DevicePlan> taken;
         for (const nb::object& plan : plans) taken.push_back(plan_from(plan, problem));
         return measure(problem, taken, rounds);
       },

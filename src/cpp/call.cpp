@@ -95,38 +95,6 @@ struct Result {
   }
 };
 
-// Nothing to compute. Sums over no rows are zeros, which have to be written.
-bool nothing_to_do(const Problem& p) { return (p.m == 0 || p.n == 0 || p.batch == 0) && p.bias_grad == Dtype::none; }
-
-// The matrices of a call, moved to another run of its loop and back.
-class Moved {
- public:
-  Moved(Call& call, const Shift& shift) : call_(call), shift_(shift) { move(1); }
-  ~Moved() { move(-1); }
-  Moved(const Moved&) = delete;
-
- private:
-  void move(int64_t sign) {
-    Epilogue& e = call_.epilogue;
-    auto by = [&](Matrix& x, int64_t bytes) {
-      if (x.data) x.data = static_cast<char*>(x.data) + sign * bytes;
-    };
-    by(call_.a, shift_.a), by(call_.b, shift_.b), by(call_.d, shift_.d), by(e.c, shift_.c), by(e.bias, shift_.bias);
-    by(e.scale_a, shift_.scale_a), by(e.scale_b, shift_.scale_b), by(e.gate, shift_.gate), by(e.aux, shift_.aux);
-  }
-  Call& call_;
-  const Shift& shift_;
-};
-
-template <class Run>
-void run_all(Call& call, Run run) {
-  if (call.loop.empty()) return run();
-  for (const Shift& shift : call.loop) {
-    Moved moved(call, shift);
-    run();
-  }
-}
-
 nb::object gemm_on_host(Operands& operands, const Keywords& keywords) {
   if (!keywords.stream.is_none()) stream_from(keywords.stream);  // without effect here, but no nonsense either
   operands.each([](View& view) { view.import(nullptr); });
@@ -201,8 +169,10 @@ nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords) {
   return on_host ? gemm_on_host(operands, keywords) : gemm_on_device(operands, keywords);
 }
 
-Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords) {
-  Operands operands;
+namespace {
+
+// The canonical call of operands that may be metadata, and whose memory is not looked at.
+Call call_of(Operands& operands, nb::handle a, nb::handle b, const Keywords& keywords) {
   open_operands(operands, a, b, keywords);
   check_devices(operands);
   operands.each([](View& view) {
@@ -210,7 +180,23 @@ Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords) {
     const bool cuda = view.operand.device.type == DeviceType::cuda;
     view.import(cuda ? device::own_stream(view.operand.device.id) : nullptr);
   });
-  return canonical_call(operands, keywords).problem;
+  return canonical_call(operands, keywords);
+}
+
+}  // namespace
+
+Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords) {
+  Operands operands;
+  return call_of(operands, a, b, keywords).problem;
+}
+
+size_t scratch_bytes_of(nb::handle a, nb::handle b, const Keywords& keywords, nb::handle chosen, int sm_count) {
+  Operands operands;
+  const Call call = call_of(operands, a, b, keywords);
+  if (call.problem.pointers) throw std::invalid_argument("gemm: lists of matrices have no scratch of their caller's");
+  DevicePlan plan = device_plan(chosen);
+  plan.sm_count = sm_count;
+  return nothing_to_do(call.problem) ? 0 : scratch_bytes(call, plan);
 }
 
 }  // namespace cutlass_py

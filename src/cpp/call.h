@@ -10,4 +10,7 @@ nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords);
 // The canonical problem of a call, without running it; operands may be TensorSpecs.
 Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords);
 
+// Bytes of scratch that the call takes by a plan (select.Plan), without running it.
+size_t scratch_bytes_of(nb::handle a, nb::handle b, const Keywords& keywords, nb::handle plan, int sm_count);
+
 }  // namespace cutlass_py

@@ -169,6 +169,16 @@ void check_mutable(const Operands& operands, Role role) {
 
 }  // namespace
 
+Keywords keywords_from(nb::dict given) {
+  auto get = [&](const char* name) -> nb::handle {
+    PyObject* value = PyDict_GetItemString(given.ptr(), name);  // borrowed: the dictionary keeps it
+    return value ? value : Py_None;
+  };
+  return {get("out"),     get("c"),         get("alpha"),   get("beta"),          get("bias"),      get("activation"),
+          get("aux"),     get("gate"),      get("scale_a"), get("scale_b"),       get("scale_out"), get("bias_grad"),
+          get("compute"), get("out_dtype"), get("splits"),  get("deterministic"), get("kernel"),    get("stream")};
+}
+
 void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keywords& k) {
   auto open = [&](Role role, nb::handle value, const char* name) {
     if (!value.is_none()) operands.open(role, value, name);

@@ -16,6 +16,9 @@ struct Keywords {
   int rank = -1;  // not -1: a call of straight.h, with what has to hold for it
 };
 
+// From those of GemmArguments. What a dictionary lacks is None.
+Keywords keywords_from(nb::dict given);
+
 // Opens every array among the operands and keywords. Destinations must be mutable.
 void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keywords& keywords);
 

@@ -1,12 +1,14 @@
 #include "measure.h"
 
+#include <nanobind/nanobind.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
 #include <random>
 #include <utility>
 
-#include "run.h"
+namespace nb = nanobind;
 
 namespace cutlass_py {
 namespace {
@@ -178,7 +180,7 @@ void wait_for_device() {
   device::synchronize();
 }
 
-std::vector<std::vector<float>> times_of(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
+std::vector<std::vector<float>> times_of(const Problem& problem, const std::vector<DevicePlan>& plans, int rounds) {
   const Stream stream = device::own_stream(problem.device.id);
   const Operands operands(problem, stream);
   // Twice the cache; filling it takes longer than queueing a few launches, so that the host does not show.
@@ -218,7 +220,7 @@ std::vector<std::vector<float>> times_of(const Problem& problem, const std::vect
 
 }  // namespace
 
-std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
+std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<DevicePlan>& plans, int rounds) {
   device::Guard guard(problem.device.id);
   std::vector<std::vector<float>> times = times_of(problem, plans, rounds);
   wait_for_device();  // so that the pool gives back what it was lent

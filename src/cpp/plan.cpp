@@ -21,8 +21,11 @@ constexpr size_t kMostPlans = 1 << 16;
 
 }  // namespace
 
-Plan plan_from(nb::handle chosen, const Problem& problem) {
-  Plan plan;
+thread_local bool jit_allowed = false;
+thread_local bool tuning_allowed = false;
+
+DevicePlan device_plan(nb::handle chosen) {
+  DevicePlan plan;
   nb::object kernel = chosen.attr("kernel");
   if (!kernel.is_none()) {
     const KernelEntry* entry = find_kernel(nb::cast<std::string>(kernel));
@@ -42,13 +45,14 @@ Plan plan_from(nb::handle chosen, const Problem& problem) {
   plan.raster = nb::cast<int>(chosen.attr("raster"));
   plan.swizzle = nb::cast<int>(chosen.attr("swizzle"));
   plan.overlap = nb::cast<bool>(chosen.attr("overlap"));
-  plan.host = chosen.attr("host");
-  if (problem.device.type == DeviceType::cuda) plan.sm_count = device::info(problem.device.id).sm_count;
   return plan;
 }
 
-thread_local bool jit_allowed = false;
-thread_local bool tuning_allowed = false;
+Plan plan_from(nb::handle chosen, const Problem& problem) {
+  Plan plan{device_plan(chosen), chosen.attr("host")};
+  if (problem.device.type == DeviceType::cuda) plan.sm_count = device::info(problem.device.id).sm_count;
+  return plan;
+}
 
 Plan plan_for(const Problem& problem) {
   auto& table = plans();

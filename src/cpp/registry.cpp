@@ -2,13 +2,15 @@
 
 #include <dlfcn.h>
 
+#include <mutex>
 #include <stdexcept>
 #include <unordered_map>
 
 namespace cutlass_py {
 namespace {
 
-// Guarded by the GIL; libraries stay loaded for the life of the process.
+// The list is guarded by the GIL. The table is also read by XLA's threads, which do not hold it. Libraries stay loaded
+// for the life of the process.
 std::vector<KernelEntry>& kernels() {
   static auto* list = new std::vector<KernelEntry>();
   return *list;
@@ -17,6 +19,8 @@ std::unordered_map<std::string, KernelEntry>& by_name() {
   static auto* map = new std::unordered_map<std::string, KernelEntry>();
   return *map;
 }
+
+std::mutex table;  // guards by_name
 
 // From the extension's own path: a module's __file__ points elsewhere in an editable install.
 std::string directory_of_extension() {
@@ -42,6 +46,7 @@ const CutlassPyLibrary* load_library(const std::string& path) {
   }
   for (int i = 0; i < library->count; ++i) {
     const KernelEntry kernel{library->kernels[i], library};
+    std::lock_guard lock(table);
     if (by_name().emplace(kernel.kernel->name, kernel).second) kernels().push_back(kernel);
   }
   return (*loaded)[path] = library;
@@ -63,6 +68,7 @@ const std::vector<KernelEntry>& loaded_kernels() {
 
 const KernelEntry* find_kernel(const std::string& name) {
   builtin_library();
+  std::lock_guard lock(table);
   auto found = by_name().find(name);
   return found == by_name().end() ? nullptr : &found->second;
 }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "plan.h"
 #include "registry.h"
 
 namespace cutlass_py {
@@ -13,8 +14,11 @@ using device::Stream;
 
 class Scratch {
  public:
-  Scratch(int device_id, Stream stream) : device_id_(device_id), stream_(stream) {}
-  ~Scratch() { device::release(memory_, stream_); }
+  Scratch(int device_id, Stream stream, const GivenScratch* given = nullptr)
+      : device_id_(device_id), stream_(stream), given_(given) {}
+  ~Scratch() {
+    if (!given_) device::release(memory_, stream_);
+  }
   Scratch(const Scratch&) = delete;
 
   size_t reserve(size_t bytes) {  // returns the offset
@@ -23,18 +27,35 @@ class Scratch {
     return offset;
   }
   void allocate() {
-    if (size_) memory_ = static_cast<char*>(device::allocate(size_, device_id_, stream_));
+    if (!size_) return;
+    if (!given_) {
+      memory_ = static_cast<char*>(device::allocate(size_, device_id_, stream_));
+      return;
+    }
+    if (size_ > given_->bytes) {
+      throw std::invalid_argument("gemm: " + std::to_string(size_) + " bytes of scratch are needed on cuda:" +
+                                  std::to_string(device_id_) + " but " + std::to_string(given_->bytes) + " were given");
+    }
+    memory_ = given_->data;
   }
   void* at(size_t offset) const { return memory_ + offset; }
+  size_t size() const { return size_; }
 
  private:
   int device_id_;
   Stream stream_;
+  const GivenScratch* given_;
   size_t size_ = 0;
   char* memory_ = nullptr;
 };
 
-void check(int status, const Plan& plan, const char* what) {
+const CutlassPyElementwise& elementwise() {
+  const CutlassPyLibrary* library = builtin_library();
+  if (!library) throw CudaError("gemm: " + device::why_none());
+  return *library->elementwise;
+}
+
+void check(int status, const DevicePlan& plan, const char* what) {
   if (status == 0) return;
   const CutlassPyLibrary* library = plan.library ? plan.library : builtin_library();
   throw CudaError("gemm: " + std::string(what) + " failed: " + library->error_string(status) + " (kernel " +
@@ -76,12 +97,11 @@ struct Packing {
     offset = scratch.reserve(size_t(batches * lines * ld * size));
   }
 
-  void run(const Plan& plan, const Matrix& from, int64_t rows, int64_t cols, int64_t batch, const Scratch& scratch,
-           Stream stream) {
+  void run(const DevicePlan& plan, const Matrix& from, int64_t rows, int64_t cols, int64_t batch,
+           const Scratch& scratch, Stream stream) {
     packed.data = scratch.at(offset);
     const CutlassPyArray source = array_of(from), destination = array_of(packed);
-    check(builtin_library()->elementwise->copy(&source, &destination, dtype_size(from.dtype), from.batch ? batch : 1,
-                                               rows, cols, stream),
+    check(elementwise().copy(&source, &destination, dtype_size(from.dtype), from.batch ? batch : 1, rows, cols, stream),
           plan, "packing an operand");
   }
 };
@@ -95,7 +115,7 @@ struct Splits {
 };
 
 // One launch for each part; those of equal length in one launch, as a batch, where there is no other batch.
-void run_parts(const Plan& plan, CutlassPyGemm g, const Splits& parts, int64_t part_stride, bool row_major_a,
+void run_parts(const DevicePlan& plan, CutlassPyGemm g, const Splits& parts, int64_t part_stride, bool row_major_a,
                bool row_major_b, int size_a, int size_b, int size_d) {
   const int64_t step_a = parts.length * (row_major_a ? 1 : g.lda), step_b = parts.length * (row_major_b ? g.ldb : 1);
   const char *a = static_cast<const char*>(g.a), *b = static_cast<const char*>(g.b);
@@ -116,7 +136,7 @@ void run_parts(const Plan& plan, CutlassPyGemm g, const Splits& parts, int64_t p
 }
 
 // What every launch of a plan has in common.
-CutlassPyGemm launch_of(const Call& call, const Plan& plan, Stream stream) {
+CutlassPyGemm launch_of(const Call& call, const DevicePlan& plan, Stream stream) {
   const Problem& p = call.problem;
   CutlassPyGemm g{};
   g.m = p.m, g.n = p.n, g.k = p.k, g.batch = p.batch;
@@ -133,18 +153,17 @@ CutlassPyGemm launch_of(const Call& call, const Plan& plan, Stream stream) {
 // the composed epilogue.
 class Run {
  public:
-  Run(const Call& call, const Plan& plan, Stream stream)
+  Run(const Call& call, const DevicePlan& plan, Stream stream, const GivenScratch* given = nullptr)
       : call_(call),
         p_(call.problem),
         plan_(plan),
         stream_(stream),
-        scratch_(p_.device.id, stream),
+        scratch_(p_.device.id, stream, given),
         composed_(plan.scratch != Dtype::none || !plan.kernel),
         epilogue_(epilogue_of(call.epilogue)),
         parts_(p_, plan.splits),
         g_(launch_of(call, plan, stream)) {
     g_.epilogue = composed_ ? no_epilogue() : epilogue_;
-    g_.overlap = plan.overlap && !device::capturing(stream);
     g_.a = call.a.data, g_.batch_a = call.a.batch;
     g_.b = call.b.data, g_.batch_b = call.b.batch;
     g_.d = call.d.data, g_.batch_d = call.d.batch;
@@ -153,9 +172,16 @@ class Run {
   void operator()() {
     reserve();
     scratch_.allocate();
+    g_.overlap = plan_.overlap && !device::capturing(stream_);
     pack();
     if (plan_.kernel) multiply();
     if (composed_) finish();
+  }
+
+  // Without running it.
+  size_t scratch_bytes() {
+    reserve();
+    return scratch_.size();
   }
 
  private:
@@ -172,7 +198,7 @@ class Run {
       product_offset_ = scratch_.reserve(size_t(part_stride_ * parts_.count * size));
     }
     if (composed_) {
-      finish_offset_ = scratch_.reserve(elementwise_.compose_workspace(&epilogue_, p_.batch, p_.m, p_.n));
+      finish_offset_ = scratch_.reserve(elementwise().compose_workspace(&epilogue_, p_.batch, p_.m, p_.n));
     }
     if (plan_.kernel) workspace_offset_ = scratch_.reserve(plan_.kernel->workspace_size(&g_));
   }
@@ -201,16 +227,15 @@ class Run {
 
   void finish() {
     const CutlassPyArray product = array_of(product_), d = array_of(call_.d);
-    check(elementwise_.compose(&product, int32_t(parts_.count), part_stride_, &epilogue_, &d, p_.batch, p_.m, p_.n,
-                               scratch_.at(finish_offset_), stream_),
+    check(elementwise().compose(&product, int32_t(parts_.count), part_stride_, &epilogue_, &d, p_.batch, p_.m, p_.n,
+                                scratch_.at(finish_offset_), stream_),
           plan_, "the composed epilogue");
   }
 
   const Call& call_;
   const Problem& p_;
-  const Plan& plan_;
+  const DevicePlan& plan_;
   const Stream stream_;
-  const CutlassPyElementwise& elementwise_ = *builtin_library()->elementwise;
   Scratch scratch_;
   const bool composed_;
   const CutlassPyEpilogue epilogue_;
@@ -223,7 +248,7 @@ class Run {
 };
 
 // A list of matrices in one launch: the addresses travel to the device in the launch of a small kernel.
-void run_list(const Call& call, const Plan& plan, Stream stream) {
+void run_list(const Call& call, const DevicePlan& plan, Stream stream) {
   const Problem& p = call.problem;
   Scratch scratch(p.device.id, stream);
   CutlassPyGemm g = launch_of(call, plan, stream);
@@ -237,8 +262,7 @@ void run_list(const Call& call, const Plan& plan, Stream stream) {
   scratch.allocate();
   for (int i = 0; i < 4; ++i) {
     if (lists[i]->empty()) continue;
-    check(builtin_library()->elementwise->write_pointers(lists[i]->data(), int64_t(lists[i]->size()),
-                                                         scratch.at(offsets[i]), stream),
+    check(elementwise().write_pointers(lists[i]->data(), int64_t(lists[i]->size()), scratch.at(offsets[i]), stream),
           plan, "writing addresses");
   }
   g.a = scratch.at(offsets[0]), g.b = scratch.at(offsets[1]), g.d = scratch.at(offsets[2]);
@@ -262,14 +286,16 @@ void run_each(const Call& call, Stream stream) {
 
 }  // namespace
 
-void run_on_device(const Call& call, const Plan& plan, Stream stream) {
+void run_on_device(const Call& call, const DevicePlan& plan, Stream stream, const GivenScratch* given) {
   if (!call.problem.pointers) {
-    Run(call, plan, stream)();
+    Run(call, plan, stream, given)();
   } else if (plan.each) {
     run_each(call, stream);
   } else {
     run_list(call, plan, stream);
   }
 }
+
+size_t scratch_bytes(const Call& call, const DevicePlan& plan) { return Run(call, plan, nullptr).scratch_bytes(); }
 
 }  // namespace cutlass_py

@@ -2,11 +2,71 @@
 #pragma once
 
 #include "device.h"
-#include "plan.h"
+#include "kernel.h"
+#include "problem.h"
 
 namespace cutlass_py {
 
+// How a problem is computed on a device. Plain data, so that it can be read on a thread without the GIL.
+struct DevicePlan {
+  const CutlassPyKernel* kernel = nullptr;  // null: no product (k = 0, alpha = 0)
+  const CutlassPyLibrary* library = nullptr;
+  char pack_a = 0, pack_b = 0;  // layout to pack the operand into first, 0 to read it as it lies
+  Dtype scratch = Dtype::none;  // dtype of a row-major product that the composed epilogue then finishes
+  int splits = 1;               // parts of k whose sums the elementwise kernel joins
+  int raster = 0, swizzle = 1;
+  bool overlap = false;  // programmatic dependent launch, outside of graph capture
+  bool each = false;     // a list of matrices goes one after the other
+  int sm_count = 0;
+};
+
+// Memory of a caller that has its own, 256-byte aligned.
+struct GivenScratch {
+  char* data = nullptr;
+  size_t bytes = 0;
+};
+
 // Packs what must be packed, launches the kernel, finishes with the composed epilogue: all on `stream`, nothing waits.
-void run_on_device(const Call& call, const Plan& plan, device::Stream stream);
+// Scratch comes from the stream-ordered pool unless it is given, which lists of matrices do not take.
+void run_on_device(const Call& call, const DevicePlan& plan, device::Stream stream,
+                   const GivenScratch* given = nullptr);
+
+// Bytes of scratch that run_on_device takes for the call, which is no list. Nothing is launched, no address followed.
+size_t scratch_bytes(const Call& call, const DevicePlan& plan);
+
+// Nothing to compute. Sums over no rows are zeros, which have to be written.
+inline bool nothing_to_do(const Problem& p) {
+  return (p.m == 0 || p.n == 0 || p.batch == 0) && p.bias_grad == Dtype::none;
+}
+
+// The matrices of a call, moved to another run of its loop and back.
+class Moved {
+ public:
+  Moved(Call& call, const Shift& shift) : call_(call), shift_(shift) { move(1); }
+  ~Moved() { move(-1); }
+  Moved(const Moved&) = delete;
+
+ private:
+  void move(int64_t sign) {
+    Epilogue& e = call_.epilogue;
+    auto by = [&](Matrix& x, int64_t bytes) {
+      if (x.data) x.data = static_cast<char*>(x.data) + sign * bytes;
+    };
+    by(call_.a, shift_.a), by(call_.b, shift_.b), by(call_.d, shift_.d), by(e.c, shift_.c), by(e.bias, shift_.bias);
+    by(e.scale_a, shift_.scale_a), by(e.scale_b, shift_.scale_b), by(e.gate, shift_.gate), by(e.aux, shift_.aux);
+  }
+  Call& call_;
+  const Shift& shift_;
+};
+
+// Every run of a call: one, but for batches that no single stride describes.
+template <class Run>
+void run_all(Call& call, Run run) {
+  if (call.loop.empty()) return run();
+  for (const Shift& shift : call.loop) {
+    Moved moved(call, shift);
+    run();
+  }
+}
 
 }  // namespace cutlass_py

@@ -5,6 +5,8 @@ The warm path of cutlass_py: DLPack views, canonical problems, the plan table, l
 from collections.abc import Sequence
 from typing import Any
 
+from typing_extensions import CapsuleType
+
 
 class CudaError(RuntimeError):
     pass
@@ -79,6 +81,16 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
 def problem(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None) -> Problem:
     """
     The canonical problem of a gemm call, which is not run. Takes TensorSpecs as well as arrays.
+    """
+
+def scratch_bytes(a: object, b: object, keywords: dict[str, Any], plan: object, sm_count: int) -> int:
+    """
+    Bytes of scratch that gemm takes for a call with these keywords (of `problem`) by a plan (select.Plan) on a device with so many multiprocessors. Takes TensorSpecs as well as arrays.
+    """
+
+def xla_handler() -> CapsuleType:
+    """
+    gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.
     """
 
 def clear_plans() -> None:

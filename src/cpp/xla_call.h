@@ -1,0 +1,28 @@
+// A gemm as XLA calls it: the buffers and attributes of a call frame, decoded. Neither Python nor CUDA.
+//
+// cutlass_py/jax/device.py writes what is read here; both sides change together, with kXlaFormat.
+#pragma once
+
+#include <string>
+
+#include "run.h"
+#include "xla_ffi.h"
+
+namespace cutlass_py {
+
+// The meaning of the attributes. An exported module keeps the one that it was lowered with.
+constexpr int64_t kXlaFormat = 1;
+
+struct XlaCall {
+  Operand operands[kRoles];  // what `call` may refer to
+  Call call;
+  std::string kernel;  // by name; empty for none
+  DevicePlan plan;     // without kernel, library and multiprocessors, which are the device's
+  GivenScratch scratch;
+};
+
+// Decodes a frame for a device. Throws what canonicalise throws, and std::invalid_argument where the frame is none of
+// ours.
+void read(const xla::CallFrame& frame, Device device, XlaCall& x);
+
+}  // namespace cutlass_py

@@ -1,0 +1,15 @@
+"""gemm as a function of JAX: under jit, grad, vmap, shard_map and export, on XLA's stream (docs/jax.md).
+
+Importing this imports JAX; importing cutlass_py alone does not.
+"""
+
+from __future__ import annotations
+
+from . import reference  # noqa: F401  (its lowering is for every platform that has none of its own)
+from .api import gemm, matmul
+from .device import register
+from .mlp import mlp
+
+__all__ = ["gemm", "matmul", "mlp", "register"]
+
+register("cuda")

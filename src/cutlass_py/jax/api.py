@@ -1,0 +1,218 @@
+"""What callers see: arguments checked by the rules of cutlass_py.gemm and brought into normal form (spec.py)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..activations import Activation
+from ..arguments import GemmArguments
+from ..dtypes import LAYOUTS
+from ..epilogues import ACTIVATIONS
+from ..kernels import Kernel, number_of
+from .gradient import differentiable
+from .primitive import vary_alike
+from .spec import SCALARS, Result, Shape, Spec, array, dtype_of
+
+
+def gemm(
+    a: Any,
+    b: Any,
+    *,
+    layout: str = "tt",
+    c: Any = None,
+    alpha: Any = 1.0,
+    beta: Any = None,
+    bias: Any = None,
+    activation: str | Activation | None = None,
+    aux: Any = None,
+    gate: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    scale_out: Any = None,
+    bias_grad: Any = None,
+    compute: str | None = None,
+    out_dtype: Any = None,
+    splits: int | str | None = None,
+    deterministic: bool = False,
+    kernel: Kernel | str | None = None,
+) -> Any:
+    """`cutlass_py.gemm` as a pure function: differentiable, batchable, traceable.
+
+    Formula, shapes, dtypes and rounding are those of `cutlass_py.gemm`. On CUDA one of its kernels runs, chosen as the
+    call is lowered; anywhere else XLA's own operations do the same.
+
+    Args:
+        a: (m, k), (k,) or (..., m, k); with layout "n" a matrix lies as (..., k, m).
+        b: (k, n), (k,) or (..., k, n); with layout "n" a matrix lies as (..., n, k), as weights often do.
+        layout: how a, then b, lie: "t" as above, "n" transposed. `gemm(x, w, layout="tn")` is x @ w.T without the copy
+            that XLA makes of w.T. Vectors are "t".
+        c: as in cutlass_py.gemm. Where dtype and shape are the result's, the result takes its memory: donate it
+            (jax.jit(donate_argnums=...)) for a result in place; XLA copies it first where something else needs it.
+        alpha, beta, bias, gate, scale_a, scale_b, scale_out: as in cutlass_py.gemm. Arrays may be traced.
+        activation: a name, cutlass_py.leaky_relu(slope) or cutlass_py.clamp(low, high), as in cutlass_py.gemm.
+        aux: with a derivative as activation the array that it reads. Otherwise jax.ShapeDtypeStruct of the array to
+            write: it is returned after the result.
+        bias_grad: jax.ShapeDtypeStruct of the sums to write, returned last.
+        compute, splits, deterministic: as in cutlass_py.gemm. The last two say nothing on the CPU.
+        out_dtype: as in cutlass_py.gemm; 64 bits need jax_enable_x64.
+        kernel: as in cutlass_py.gemm. There is none to ask for outside of CUDA.
+
+    Returns:
+        The result; with aux or bias_grad to write, a tuple of the result and what they receive.
+
+    Raises:
+        ValueError, TypeError: as cutlass_py.gemm does, while the call is traced.
+        NoKernelError, CompileError: likewise, as it is lowered for CUDA.
+    """
+    given = {
+        "a": a, "b": b, "c": c, "bias": bias, "gate": gate, "aux": aux, "scale_a": scale_a, "scale_b": scale_b,
+        "alpha": alpha, "beta": beta, "scale_out": scale_out, "bias_grad": bias_grad,
+    }  # fmt: skip
+    written = {name: given.pop(name) for name in _written(activation) if given[name] is not None}
+    for name, x in written.items():
+        if not isinstance(x, jax.ShapeDtypeStruct):
+            raise TypeError(f"gemm: {name} is an array; expected jax.ShapeDtypeStruct of what is to be returned")
+    arrays = {name: _array(name, x) for name, x in given.items() if _is_array(name, x)}
+    numbers = {name: x for name, x in given.items() if x is not None and name not in arrays}
+    options = {"compute": compute, "splits": splits, "deterministic": deterministic, "activation": activation}
+    _check_layout(layout, arrays)
+    if out_dtype is not None:
+        options["out_dtype"] = dtype_of(out_dtype, "out_dtype")
+    problem = _arguments(layout, arrays, numbers, written, options).problem
+    if numbers.get("beta") == 0:
+        arrays.pop("c")  # it is not read
+    spec = Spec(
+        tuple(arrays),
+        _storable(str(problem.d), "out_dtype"),
+        layout,
+        aux=_result(written, "aux"),
+        bias_grad=_result(written, "bias_grad"),
+        activation=_activation(activation),
+        compute=compute,
+        splits=splits,
+        deterministic=bool(deterministic),
+        kernel=None if kernel is None else _kernel_name(kernel),
+        **{name: _number(x) for name, x in numbers.items()},
+    )
+    return _call(spec, arrays)
+
+
+def matmul(a: Any, b: Any, *, layout: str = "tt", compute: str | None = None, out_dtype: Any = None) -> Any:
+    """a @ b by numpy.matmul's rules: `gemm` without an epilogue.
+
+    Args:
+        a, b, layout, compute, out_dtype: as in `gemm`.
+    """
+    return gemm(a, b, layout=layout, compute=compute, out_dtype=out_dtype)
+
+
+# ---------------------------------------------------------------------------------------------------- arguments
+
+_NUMBERS = (*SCALARS, "scale_a", "scale_b")
+
+
+def _written(activation: Any) -> tuple[str, ...]:
+    """What a call writes beside D, if it is given."""
+    derivatives = [name for name, row in ACTIVATIONS.items() if row.derivative]
+    return ("bias_grad",) if getattr(activation, "name", activation) in derivatives else ("aux", "bias_grad")
+
+
+def _is_array(name: str, x: Any) -> bool:
+    if x is None and name not in ("a", "b"):
+        return False
+    return name not in _NUMBERS or (hasattr(x, "shape") and not isinstance(x, np.generic))
+
+
+def _array(name: str, x: Any) -> Any:
+    if name in ("a", "b", "c") and isinstance(x, (list, tuple)):
+        raise TypeError(f"gemm: {name} is a {type(x).__name__}; in JAX pass a batch, an array of 3 dimensions")
+    if not hasattr(x, "shape") or not hasattr(x, "dtype") or isinstance(x, jax.ShapeDtypeStruct):
+        raise TypeError(f"gemm: {name} is a {type(x).__name__}; expected an array")
+    return jnp.asarray(x)
+
+
+def _check_layout(layout: str, arrays: dict[str, Any]) -> None:
+    if layout not in LAYOUTS:
+        raise ValueError(f"gemm: layout is {layout!r}; expected one of {', '.join(LAYOUTS)}")
+    for letter, name in zip(layout, "ab", strict=True):
+        if letter == "n" and name in arrays and arrays[name].ndim < 2:
+            raise ValueError(f"gemm: {name} is {arrays[name].shape}; expected a matrix where the layout says n")
+
+
+def _arguments(layout: str, arrays: dict[str, Any], numbers: Any, written: Any, options: Any) -> GemmArguments:
+    """The call as it was made, as metadata: checks it, by gemm's rules and with its messages."""
+    letters = dict(zip("ab", layout, strict=True))
+    specs = {
+        name: array(x.shape, dtype_of(x.dtype, name), "cuda", letters.get(name, "t"))
+        for name, x in (arrays | written).items()
+    }
+    keywords: dict[str, Any] = specs | numbers | options
+    return GemmArguments(keywords.pop("a"), keywords.pop("b"), **keywords)
+
+
+def _storable(dtype: str, parameter: str) -> str:
+    """Refuses what JAX would make narrower without a word."""
+    if dtype in ("f64", "c128") and not jax.config.jax_enable_x64:
+        raise TypeError(f"gemm: {parameter} is {dtype}, which needs jax.config.update('jax_enable_x64', True)")
+    return dtype
+
+
+def _result(written: dict[str, Any], name: str) -> Result | None:
+    if name not in written:
+        return None
+    x = written[name]
+    return Result(tuple(x.shape), _storable(dtype_of(x.dtype, name), name))
+
+
+def _number(x: Any) -> Any:
+    return complex(x) if np.iscomplexobj(x) else float(x)
+
+
+def _activation(value: str | Activation | None) -> Activation:
+    if isinstance(value, Activation):
+        return value
+    name = value or "identity"
+    return Activation(name, tuple(float(default or 0) for _, default in ACTIVATIONS[name].parameters))
+
+
+def _kernel_name(kernel: Kernel | str) -> str:
+    number_of(kernel)  # refuses what is no kernel
+    return kernel if isinstance(kernel, str) else kernel.name
+
+
+# ---------------------------------------------------------------------------------------------------- normal form
+
+
+def _call(spec: Spec, arrays: dict[str, Any]) -> Any:
+    """Runs a call whose arrays still have the caller's shapes, and gives the results theirs."""
+    missing = tuple(axis for axis, name in ((-2, "a"), (-1, "b")) if arrays[name].ndim == 1)  # axes that D lacks
+    operands = [_normal(name, x, missing) for name, x in arrays.items()]
+    if spec.aux:
+        spec = replace(spec, aux=replace(spec.aux, shape=_with_axes(spec.aux.shape, missing)))
+    d, *others = differentiable(spec, vary_alike(operands))
+    if missing:
+        d = jnp.squeeze(d, missing)
+        others = [jnp.squeeze(others[0], missing), *others[1:]] if spec.aux else others
+    return (d, *others) if others else d
+
+
+def _normal(name: str, x: Any, missing: tuple[int, ...]) -> Any:
+    if name in SCALARS or (name in ("scale_a", "scale_b") and x.size == 1):
+        return x.reshape(())
+    if name in ("c", "gate", "aux"):
+        return jnp.expand_dims(x, missing)
+    if x.ndim == 1:  # a and scale_a: along the rows of a; the others along the columns of b
+        return x[:, None] if name in ("b", "scale_a") else x[None, :]
+    return x
+
+
+def _with_axes(shape: Shape, missing: tuple[int, ...]) -> Shape:
+    extents = list(shape)
+    for axis in sorted(missing, reverse=True):  # -1 first: then -2 is in front of it
+        extents.insert(len(extents) + axis + 1, 1)
+    return tuple(extents)

@@ -1,0 +1,111 @@
+"""gemm on CUDA: a custom call of XLA's, whose attributes hold the plan. xla_call.cpp reads what is written here."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax.interpreters import mlir
+
+from .. import _core, select
+from ..arguments import describe
+from ..gpu import ABSENT, gpu_of
+from .primitive import gemm_p
+from .spec import Spec, dtype_of, numpy_dtype
+
+TARGET = "cutlass_py_gemm"
+_FORMAT = 1  # kXlaFormat in xla_call.h
+_XLA_NAME = {"cuda": "CUDA"}  # of a platform, where it differs
+
+
+@cache
+def register(platform: str, handler: Any = None) -> None:
+    """Lets gemm run as a custom call on a platform of JAX's. Done for "cuda" on import.
+
+    Args:
+        platform: as JAX names it.
+        handler: the capsule of another function of XLA's typed FFI, in place of ours.
+    """
+    capsule = _core.xla_handler() if handler is None else handler
+    jax.ffi.register_ffi_target(TARGET, capsule, platform=_XLA_NAME.get(platform, platform))
+    mlir.register_lowering(gemm_p, mlir.lower_fun(_lowered, multiple_results=True), platform=platform)
+
+
+def _lowered(*operands: Any, spec: Spec) -> list[Any]:
+    attributes, scratch = _plan(spec, operands)
+    results = [
+        jax.ShapeDtypeStruct(result.shape, numpy_dtype(result.dtype))
+        for result in spec.results([x.shape for x in operands])
+    ]
+    call = jax.ffi.ffi_call(
+        TARGET,
+        [*results, jax.ShapeDtypeStruct((scratch,), np.uint8)],
+        input_output_aliases=_aliases(spec, operands, results[0]),
+    )
+    found = call(*operands, **attributes)
+    return list(found[:-1])
+
+
+@cache
+def _ordinals() -> list[int]:
+    """CUDA's numbers of the GPUs that this process has in JAX; the first is the one that plans are for, 0 without any.
+
+    Each is asked for its facts, which the handler needs: not while it records a command buffer for the first time.
+    """
+    try:
+        found = [device.local_hardware_id for device in jax.local_devices(backend="cuda")]
+    except RuntimeError:  # there is no such backend
+        return [0]
+    for ordinal in found:
+        _core.device_info(ordinal)
+    return found
+
+
+def _aliases(spec: Spec, operands: Any, d: Any) -> dict[int, int]:
+    """C and D share memory where they are alike: XLA copies C first where something else still needs it."""
+    if "c" not in spec.operands:
+        return {}
+    c = spec.operands.index("c")
+    return {c: 0} if (operands[c].shape, operands[c].dtype) == (d.shape, d.dtype) else {}
+
+
+def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
+    """The attributes of the call, and its bytes of scratch."""
+    shapes, dtypes = [x.shape for x in operands], [dtype_of(x.dtype, "an operand") for x in operands]
+    args = spec.arguments(shapes, dtypes, f"cuda:{_ordinals()[0]}")
+    problem = _core.problem(args.a, args.b, **args.keywords, kernel=spec.kernel)
+    plan = select.plan(problem)
+    gpu = gpu_of(problem) or ABSENT
+    scratch = _core.scratch_bytes(args.a, args.b, args.keywords, plan, gpu.sm_count)
+    return (
+        {
+            "format": _FORMAT,
+            "problem": describe(problem),  # for those who read the lowered text
+            "operands": " ".join(spec.operands),
+            "results": " ".join(["out", *(name for name in ("aux", "bias_grad") if getattr(spec, name)), "scratch"]),
+            "layout": spec.layout,
+            "alpha": _parts(spec.alpha),
+            "beta": _parts(spec.beta),
+            "scale_a": spec.scale_a,
+            "scale_b": spec.scale_b,
+            "scale_out": spec.scale_out,
+            "activation": spec.activation.name,
+            "activation_parameters": np.array([*spec.activation.parameters, 0.0, 0.0][:2], np.float64),
+            "compute": spec.compute or "",
+            "kernel": plan.kernel or "",
+            "pack_a": plan.pack_a or "",
+            "pack_b": plan.pack_b or "",
+            "scratch": plan.scratch or "",
+            "splits": plan.splits,
+            "raster": plan.raster,
+            "swizzle": plan.swizzle,
+            "overlap": int(plan.overlap),
+        },
+        scratch + 256 if scratch else 0,
+    )  # XLA aligns to less than the 256 bytes that kernels expect
+
+
+def _parts(number: complex) -> Any:
+    return np.array([number.real, number.imag], np.float64)

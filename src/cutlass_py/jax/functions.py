@@ -1,0 +1,108 @@
+"""The activations and the one rounding of a result, in XLA's operations: what gemm's epilogue is made of.
+
+The formulas are those of epilogues.ACTIVATIONS. Everything is computed in the dtype of its argument.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from ..activations import Activation
+from ..dtypes import DTYPES
+from .spec import numpy_dtype
+
+_SQRT_HALF, _SQRT_2_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)
+_GELU_CUBIC = 0.044715
+
+
+def _tanh_inner(x: Any) -> Any:
+    return jnp.tanh(_SQRT_2_OVER_PI * (x + _GELU_CUBIC * x * x * x))
+
+
+def _clamp(x: Any, low: float, high: float) -> Any:
+    return jnp.where(x < low, low, jnp.where(x > high, high, x)).astype(x.dtype)  # keeps NaN
+
+
+def _d_relu(x: Any) -> Any:
+    return jnp.where(jnp.isnan(x), x, (x > 0).astype(x.dtype))
+
+
+def _d_gelu(x: Any) -> Any:
+    return (1 + jax.lax.erf(x * _SQRT_HALF)) / 2 + x * jnp.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def _d_gelu_tanh(x: Any) -> Any:
+    t = _tanh_inner(x)
+    square = jnp.minimum(x * x, 1e6)  # beyond, 1 - t * t is 0; infinity would make NaN of it
+    return (1 + t) / 2 + x * (1 - t * t) * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * square) / 2
+
+
+def _d_silu(x: Any) -> Any:
+    s = jax.nn.sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "identity": lambda x: x,
+    "relu": lambda x: jnp.where(x <= 0, 0, x).astype(x.dtype),
+    "leaky_relu": lambda x, slope: jnp.where(x < 0, slope * x, x),
+    "gelu": lambda x: x * (1 + jax.lax.erf(x * _SQRT_HALF)) / 2,
+    "gelu_tanh": lambda x: x * (1 + _tanh_inner(x)) / 2,
+    "silu": lambda x: x * jax.nn.sigmoid(x),
+    "sigmoid": jax.nn.sigmoid,
+    "tanh": jnp.tanh,
+    "hardswish": lambda x: x * _clamp(x + 3, 0, 6) / 6,
+    "clamp": _clamp,
+    "d_relu": _d_relu,
+    "d_gelu": _d_gelu,
+    "d_gelu_tanh": _d_gelu_tanh,
+    "d_silu": _d_silu,
+}
+
+
+def function(activation: Activation) -> Callable[[Any], Any]:
+    """The activation, or the derivative that it names, elementwise."""
+    parameters = [np.float32(x).item() for x in activation.parameters]  # as kernels hold them
+    return lambda x: _FUNCTIONS[activation.name](x, *parameters)
+
+
+def pullback(activation: Activation, x: Any, cotangent: Any) -> Any:
+    """f'(x) * cotangent, by the derivative that kernels use where there is one."""
+    if (name := f"d_{activation.name}") in _FUNCTIONS:
+        return _FUNCTIONS[name](x) * cotangent
+    return jax.vjp(function(activation), x)[1](cotangent)[0]
+
+
+def rounded(x: Any, dtype: str) -> Any:
+    """x in a dtype, by gemm's rule: to nearest even; s8, u8, s32 and fp8 saturate, NaN becomes 0 in integers."""
+    target = numpy_dtype(dtype)
+    if x.dtype == target:
+        return x
+    if target.kind in "iu":
+        limits = np.iinfo(target)
+        whole = jnp.clip(jnp.rint(x), limits.min, limits.max)
+        return jnp.where(jnp.isnan(whole), 0, whole).astype(target)
+    if DTYPES[dtype].itemsize == 1:
+        most = float(ml_dtypes.finfo(target).max)
+        x = jnp.clip(x, -most, most)  # keeps NaN
+    if x.dtype == np.float64 and DTYPES[dtype].itemsize < 4:
+        x = _to_odd(x)
+    # XLA would leave out a rounding whose result is widened again.
+    return jax.lax.optimization_barrier(x.astype(target))
+
+
+def _to_odd(x: Any) -> Any:
+    """f64 as f32, to the neighbour with an odd last bit where it is not exact: rounded again, that is rounded once."""
+    nearest = x.astype(jnp.float32)
+    even = jax.lax.bitcast_convert_type(nearest, jnp.int32) & 1 == 0
+    inexact = (nearest != x) & even & jnp.isfinite(x)
+    return jnp.where(
+        inexact, jnp.nextafter(nearest, jnp.where(x > nearest, jnp.inf, -jnp.inf).astype(jnp.float32)), nearest
+    )

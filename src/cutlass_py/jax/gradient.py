@@ -1,0 +1,191 @@
+"""The derivative of a gemm, as more gemms: what jax.grad asks for.
+
+With P = a @ b and s = alpha * scale_a * scale_b, the call computes z = s * P + beta * c + bias, then y = f(z) (with a
+gate f(gate) * z, for a derivative f'(aux) * z) and D = scale_out * y. Below, d_x is the cotangent of x. What is
+elementwise is left to XLA, which fuses it; the two products run as gemms and are differentiable again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..activations import Activation
+from ..epilogues import ACTIVATIONS
+from .functions import function, pullback, rounded
+from .primitive import bind
+from .spec import Result, Shape, Spec, dtype_of
+
+_IDENTITY = Activation("identity")
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def differentiable(spec: Spec, operands: tuple[Any, ...]) -> list[Any]:
+    """`bind`, with a derivative."""
+    return bind(spec, operands)
+
+
+def _forward(spec: Spec, operands: tuple[Any, ...]) -> Any:
+    """Keeps z where the derivative needs it: in D's dtype, in f32 beside 8 bits and integers. Differentiable again."""
+    if spec.aux or not _keeps_z(spec):
+        results = differentiable(spec, operands)
+        return results, (operands, results[1] if spec.aux else None)
+    shape = spec.out_shape(*(x.shape for x in operands[:2]))
+    narrow = spec.out_dtype in ("e4m3", "e5m2", "s8", "u8", "s32")
+    d, z, *others = differentiable(replace(spec, aux=Result(shape, "f32" if narrow else spec.out_dtype)), operands)
+    return [d, *others], (operands, z)
+
+
+def _keeps_z(spec: Spec) -> bool:
+    return "gate" in spec.operands or not (_derivative(spec) or spec.activation.name == "identity")
+
+
+def _derivative(spec: Spec) -> bool:
+    return ACTIVATIONS[spec.activation.name].derivative
+
+
+def _backward(spec: Spec, kept: Any, cotangents: Sequence[Any]) -> tuple[tuple[Any, ...]]:
+    operands, z = kept
+    x = spec.named(operands)
+    d_y, d_aux_out = _of_y(spec, x, cotangents)
+    found, d_z = _through_activation(spec, x, z, d_y)
+    if d_aux_out is not None:
+        d_z = d_z + d_aux_out
+    found |= _through_sum(spec, x, d_z)
+    if "scale_out" in x:
+        y = _recomputed(spec, x, scale_out=1.0)
+        found["scale_out"] = jnp.sum(_wide(cotangents[0]) * y) * spec.scale_out
+    return (tuple(_fitted(found[name], x[name]) for name in spec.operands),)
+
+
+differentiable.defvjp(_forward, _backward)
+
+# ---------------------------------------------------------------------------------------------------- the epilogue
+
+
+def _wide(x: Any) -> Any:
+    """In the dtype of elementwise work: f32 at least. Integers have no cotangent."""
+    if x.dtype == jax.dtypes.float0:
+        return jnp.zeros(x.shape, jnp.float32)
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _of_y(spec: Spec, x: dict[str, Any], cotangents: Sequence[Any]) -> tuple[Any, Any]:
+    """The cotangents of y and of aux as it was returned."""
+    rest = list(cotangents[1:])
+    d_aux = _wide(rest.pop(0)) if spec.aux else None
+    d_y = _wide(cotangents[0]) * spec.scale_out
+    if "scale_out" in x:
+        d_y = d_y * x["scale_out"]
+    if spec.bias_grad:  # a sum over everything that its shape lacks
+        d_y = d_y + _wide(rest.pop(0))
+    return d_y, d_aux
+
+
+def _through_activation(spec: Spec, x: dict[str, Any], z: Any, d_y: Any) -> tuple[dict[str, Any], Any]:
+    """The cotangents of gate or aux, and of z."""
+    f = spec.activation
+    for name in ("gate", "aux"):
+        if name in x:
+            at = _wide(x[name])
+            z = _wide(z) if name == "gate" else _recomputed(spec, x, activation=_IDENTITY)
+            value, back = jax.vjp(function(f), at)
+            other = pullback(f, at, z * d_y) if name == "gate" else back(z * d_y)[0]
+            return {name: other}, value * d_y
+    return {}, d_y if z is None or f.name == "identity" else pullback(f, _wide(z), d_y)
+
+
+def _recomputed(spec: Spec, x: dict[str, Any], **changes: Any) -> Any:
+    """The result of a simpler call on the same operands, wide."""
+    names = [name for name in spec.operands if name != "scale_out"]
+    if changes.get("activation") is _IDENTITY:
+        names = [name for name in names if name not in ("gate", "aux")]
+    changes |= {"aux": None, "bias_grad": None, "scale_out": 1.0, "out_dtype": _wide_dtype(x), "kernel": None}
+    simpler = replace(spec, operands=tuple(names), **changes)
+    return differentiable(simpler, tuple(_wide(x[name]) if name == "bias" else x[name] for name in names))[0]
+
+
+def _wide_dtype(x: dict[str, Any]) -> str:
+    return {"f64": "f64", "c64": "c64", "c128": "c128"}.get(dtype_of(x["a"].dtype, "a"), "f32")
+
+
+# ---------------------------------------------------------------------------------------------------- the sum
+
+
+def _through_sum(spec: Spec, x: dict[str, Any], d_z: Any) -> dict[str, Any]:
+    """The cotangents of what z is the sum of."""
+    found: dict[str, Any] = {}
+    if "c" in x:
+        beta = x["beta"] if "beta" in x else spec.beta
+        found["c"] = d_z * beta
+        if "beta" in x:
+            found["beta"] = d_z * _wide(x["c"])
+    if "bias" in x:
+        found["bias"] = d_z
+    scales = [name for name in ("alpha", "scale_a", "scale_b") if name in x]
+    if scales:
+        product = _recomputed(
+            replace(spec, operands=("a", "b"), alpha=1.0, scale_a=1.0, scale_b=1.0), x, activation=_IDENTITY
+        )
+        number = spec.alpha * spec.scale_a * spec.scale_b
+        for name in scales:
+            others = prod((_wide(x[other]) for other in scales if other != name), start=jnp.asarray(number, d_z.dtype))
+            found[name] = d_z * product * others
+    for name in scales:
+        d_z = d_z * _wide(x[name])
+    found["a"], found["b"] = _of_operands(spec, x, d_z)
+    return found
+
+
+def _of_operands(spec: Spec, x: dict[str, Any], d_p: Any) -> tuple[Any, Any]:
+    """d_a = d_p @ b.T and d_b = a.T @ d_p, each as its operand lies."""
+    a, b = x["a"], x["b"]
+    if a.dtype.kind in "iu":
+        return None, None
+    multiplied = jnp.bfloat16 if a.dtype.itemsize == 1 else a.dtype  # fp8 gradients would lose what fp8 operands have
+    a, b, d_p = a.astype(multiplied), b.astype(multiplied), rounded(d_p, dtype_of(multiplied, "a"))
+    lies_a, lies_b = spec.layout[0], spec.layout[1]
+    number = spec.alpha * spec.scale_a * spec.scale_b
+    product = partial(_product, spec, number)
+    other = {"t": "n", "n": "t"}
+    if lies_a == "t":
+        d_a = product(d_p, b, "t" + other[lies_b], x["a"].shape)
+    else:
+        d_a = product(b, d_p, lies_b + "n", x["a"].shape)
+    if lies_a == "t" and prod(b.shape[:-2]) == 1:  # the batch is one tall sum
+        a, d_p = (
+            jnp.reshape(jnp.broadcast_to(y, (*d_p.shape[:-2], *y.shape[-2:])), (-1, y.shape[-1])) for y in (a, d_p)
+        )
+    if lies_b == "t":
+        d_b = product(a, d_p, other[lies_a] + "t", x["b"].shape)
+    else:
+        d_b = product(d_p, a, "n" + lies_a, x["b"].shape)
+    return d_a, d_b
+
+
+def _product(spec: Spec, number: complex, a: Any, b: Any, layout: str, shape: Shape) -> Any:
+    """number * (a @ b), of this shape once the batch is summed; not rounded to less than f32 where there is a sum."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    summed = prod(batch) != prod(shape[:-2])
+    narrow = dtype_of(a.dtype, "a")
+    dtype = _wide_dtype({"a": a}) if summed else narrow
+    compute = spec.compute if narrow == "f32" else None
+    call = Spec(("a", "b"), dtype, layout, alpha=number, compute=compute, deterministic=spec.deterministic)
+    return differentiable(call, (a, b))[0]
+
+
+def _fitted(found: Any, x: Any) -> Any:
+    """A cotangent of x: what was repeated is summed, and everything rounded once."""
+    if x.dtype.kind in "iub":
+        return np.zeros(x.shape, jax.dtypes.float0)
+    rank = max(found.ndim, x.ndim)
+    extents, wanted = ((1,) * (rank - y.ndim) + y.shape for y in (found, x))
+    repeated = tuple(i for i in range(rank) if wanted[i] == 1 != extents[i])
+    return rounded(jnp.sum(found.reshape(extents), repeated).reshape(x.shape), dtype_of(x.dtype, "a"))

@@ -1,0 +1,90 @@
+"""A stack of linear layers, whose backward pass fuses what a gemm alone cannot see: it spans two layers.
+
+The gradient at one layer's input times the derivative of the activation before it, and its sum, the bias gradient of
+the layer before, are the epilogue of one gemm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..epilogues import ACTIVATIONS
+from .api import gemm
+from .primitive import vary_alike
+
+Layer = tuple[Any, Any]  # weight, and bias or None
+
+
+def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layout: str = "tt") -> Any:
+    """Linear layers with an activation between them, not behind the last one.
+
+    Args:
+        x: (..., k). f16, bf16, f32 or f64.
+        layers: for each a weight, (k, n), and a bias, (n,) or None; n of one is k of the next.
+        activation: one whose derivative kernels have: "relu", "gelu", "gelu_tanh" or "silu".
+        layout: "tt", or "tn" where weights lie as (n, k).
+
+    Returns:
+        (..., n of the last layer), of the dtype of x.
+
+    Raises:
+        ValueError, TypeError: as `gemm` does; another activation or layout; no layers.
+    """
+    known = [name for name in ACTIVATIONS if f"d_{name}" in ACTIVATIONS]
+    if activation not in known:
+        raise ValueError(f"mlp: activation is {activation!r}; expected one of {', '.join(known)}")
+    if layout not in ("tt", "tn"):
+        raise ValueError(f"mlp: layout is {layout!r}; expected tt or tn")
+    if not layers:
+        raise ValueError("mlp: layers is empty; expected at least one")
+    operands = [jnp.reshape(x, (-1, x.shape[-1])), *(y for layer in layers for y in layer if y is not None)]
+    rows, *rest = vary_alike(operands)
+    alike = iter(rest)
+    found = _mlp(activation, layout, rows, tuple((next(alike), None if b is None else next(alike)) for _, b in layers))
+    return found.reshape(*x.shape[:-1], found.shape[-1])
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _mlp(activation: str, layout: str, x: Any, layers: tuple[Layer, ...]) -> Any:
+    for weight, bias in layers[:-1]:
+        x = gemm(x, weight, layout=layout, bias=bias, activation=activation)
+    return gemm(x, layers[-1][0], layout=layout, bias=layers[-1][1])
+
+
+def _forward(activation: str, layout: str, x: Any, layers: tuple[Layer, ...]) -> Any:
+    """Keeps what each layer reads, and where its activation was evaluated."""
+    read, evaluated = [x], []
+    for weight, bias in layers[:-1]:
+        z = jax.ShapeDtypeStruct((x.shape[0], weight.shape["nt".index(layout[1])]), x.dtype)
+        x, at = gemm(x, weight, layout=layout, bias=bias, activation=activation, aux=z)
+        read.append(x)
+        evaluated.append(at)
+    return gemm(x, layers[-1][0], layout=layout, bias=layers[-1][1]), (layers, read, evaluated)
+
+
+def _backward(activation: str, layout: str, kept: Any, d_z: Any) -> Any:
+    layers, read, evaluated = kept
+    found: list[Layer] = []
+    transposed = "tt" if layout == "tn" else "tn"
+    d_bias = d_z.astype(jnp.promote_types(d_z.dtype, jnp.float32)).sum(0)
+    for i in reversed(range(len(layers))):
+        weight, bias = layers[i]
+        d_weight = gemm(d_z, read[i], layout="nt") if layout == "tn" else gemm(read[i], d_z, layout="nt")
+        found.insert(0, (d_weight, None if bias is None else d_bias.astype(bias.dtype)))
+        if i == 0:
+            break
+        derivative = {"aux": evaluated[i - 1], "activation": f"d_{activation}"}
+        if layers[i - 1][1] is not None:
+            derivative["bias_grad"] = jax.ShapeDtypeStruct((read[i].shape[-1],), d_bias.dtype)
+            d_z, d_bias = gemm(d_z, weight, layout=transposed, **derivative)
+        else:
+            d_z = gemm(d_z, weight, layout=transposed, **derivative)
+    return gemm(d_z, layers[0][0], layout=transposed), tuple(found)
+
+
+_mlp.defvjp(_forward, _backward)

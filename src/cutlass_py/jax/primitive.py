@@ -1,0 +1,109 @@
+"""The primitive behind everything: one gemm in normal form (spec.py). How it is typed, batched, and run without jit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import batching
+
+from .spec import SCALARS, Spec, numpy_dtype
+
+gemm_p = Primitive("cutlass_py_gemm")
+gemm_p.multiple_results = True
+
+
+def bind(spec: Spec, operands: Sequence[Any]) -> list[Any]:
+    """D, then aux and bias_grad as far as they are written."""
+    found: list[Any] = gemm_p.bind(*operands, spec=spec)
+    return found
+
+
+def _run(*operands: Any, spec: Spec) -> Any:
+    return _compiled(spec)(operands)
+
+
+@lru_cache(maxsize=4096)
+def _compiled(spec: Spec) -> Any:
+    return jax.jit(lambda operands: bind(spec, operands))
+
+
+gemm_p.def_impl(_run)
+
+# ---------------------------------------------------------------------------------------------------- types
+
+
+def _types(*operands: Any, spec: Spec) -> list[Any]:
+    for name, x in zip(spec.operands, operands, strict=True):
+        if any(axis is not None for axis in x.sharding.spec):
+            raise TypeError(f"gemm: {name} is sharded as {x.sharding.spec} by its type; call it within jax.shard_map")
+    first = operands[0]
+    results = spec.results([x.shape for x in operands])
+    return [_like(first, result.shape, numpy_dtype(result.dtype)) for result in results]
+
+
+def _like(x: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A type of the same mesh that varies along the same axes of it."""
+    unsharded = jax.sharding.NamedSharding(x.sharding.mesh, jax.sharding.PartitionSpec(*[None] * len(shape)))
+    return x.update(shape=shape, dtype=dtype, weak_type=False, sharding=unsharded)
+
+
+gemm_p.def_abstract_eval(_types)
+
+
+def vary_alike(operands: Sequence[Any]) -> tuple[Any, ...]:
+    """Within shard_map: operands that all vary along every mesh axis along which one does.
+
+    What is the same on every device (weights, say) is said to vary; its gradient is then the sum over the devices.
+    """
+    varying = [jax.typeof(x).mat.varying for x in operands]
+    every = frozenset().union(*varying)
+    return tuple(
+        jax.lax.pcast(x, tuple(every - own), to="varying") if every - own else x
+        for x, own in zip(operands, varying, strict=True)
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- batches
+
+
+def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, spec: Spec) -> tuple[list[Any], list[int]]:
+    """One more dimension in front of the batch. What is not batched stays as it is: kernels read it with stride 0."""
+    size = next(x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None)
+    moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes, strict=True)]
+    batched = {name for name, axis in zip(spec.operands, axes, strict=True) if axis is not None}
+    run = _one_by_one if spec.bias_grad or batched.intersection(SCALARS) else _at_once
+    results = run(spec, spec.named(moved), batched, size)
+    return results, [0] * len(results)
+
+
+def _one_by_one(spec: Spec, operands: dict[str, Any], batched: set[str], size: int) -> list[Any]:
+    """No kernel has a factor, or a sum over the batch, for each of its problems."""
+    found: list[Any] = jax.lax.map(
+        lambda mapped: bind(spec, [*(operands | mapped).values()]), {name: operands[name] for name in batched}
+    )
+    return found
+
+
+def _at_once(spec: Spec, operands: dict[str, Any], batched: set[str], size: int) -> list[Any]:
+    shapes = {name: x.shape[name in batched :] for name, x in operands.items()}
+    out = spec.out_shape(shapes["a"], shapes["b"])
+    for name, core in (("scale_a", (out[-2], 1)), ("scale_b", (1, out[-1]))):
+        if name in batched and not shapes[name]:  # a factor for each problem: a vector that repeats it
+            operands[name], shapes[name] = jnp.broadcast_to(operands[name][:, None, None], (size, *core)), core
+    if not batched & {"a", "b"}:  # the batch of the result is theirs
+        operands["a"], batched = jnp.broadcast_to(operands["a"], (size, *shapes["a"])), batched | {"a"}
+    wider = [
+        x.reshape(size, *(1,) * (len(out) - len(shapes[name])), *shapes[name]) if name in batched else x
+        for name, x in operands.items()
+    ]
+    aux = spec.aux and replace(spec.aux, shape=(size, *spec.aux.shape))
+    return bind(replace(spec, aux=aux), wider)
+
+
+batching.primitive_batchers[gemm_p] = _batch

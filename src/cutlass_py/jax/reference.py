@@ -1,0 +1,97 @@
+"""gemm in XLA's own operations, by the definitions of kernel.h: what runs where there is no CUDA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import mlir
+
+from ..activations import Activation
+from ..dtypes import COMPUTE
+from ..epilogues import ACTIVATIONS
+from .functions import function, rounded
+from .primitive import gemm_p
+from .spec import Shape, Spec, dtype_of, numpy_dtype
+
+
+def _lowered(*operands: Any, spec: Spec) -> list[Any]:
+    if spec.kernel:
+        raise ValueError(f"gemm: kernel {spec.kernel} runs on CUDA devices; this computation is for another platform")
+    with jax.enable_x64(True):  # integers are finished in f64
+        return compute(spec, spec.named(operands))
+
+
+def compute(spec: Spec, x: dict[str, Any]) -> list[Any]:
+    """D, then aux and bias_grad as far as they are written."""
+    wide = _arithmetic(spec, x)
+    z = _linear(spec, x, wide)
+    y = _activated(spec.activation, z, x, wide)
+    results = [rounded(_times(y, spec.scale_out, x.get("scale_out")), spec.out_dtype)]
+    if spec.aux:
+        results.append(rounded(z, spec.aux.dtype))
+    if spec.bias_grad:
+        results.append(rounded(_summed(y, spec.bias_grad.shape), spec.bias_grad.dtype))
+    return results
+
+
+def _accumulator(spec: Spec, x: dict[str, Any]) -> str:
+    rows = COMPUTE[dtype_of(x["a"].dtype, "a")]
+    return rows[spec.compute or next(iter(rows))].accumulator
+
+
+def _arithmetic(spec: Spec, x: dict[str, Any]) -> Any:
+    """The dtype of the epilogue: the accumulator's, wider where that of an operand or of D is; f64 for integers."""
+    given = [dtype_of(x[name].dtype, name) for name in ("c", "bias", "gate", "aux") if name in x]
+    names = [_accumulator(spec, x), spec.out_dtype, *given, *([spec.aux.dtype] if spec.aux else [])]
+    if "c64" in names or "c128" in names:
+        return numpy_dtype("c128" if "c128" in names else "c64")
+    return numpy_dtype("f64" if "f64" in names or "s32" in names else "f32")
+
+
+def _product(spec: Spec, x: dict[str, Any]) -> Any:
+    """a @ b in the accumulator's dtype; sums of integers wrap around."""
+    accumulator = _accumulator(spec, x)
+    wide = numpy_dtype(accumulator if accumulator in ("s32", "f64", "c64", "c128") else "f32")
+    a, b = (
+        jnp.swapaxes(x[name], -1, -2) if lies == "n" else x[name] for name, lies in zip("ab", spec.layout, strict=True)
+    )
+    return jnp.matmul(a.astype(wide), b.astype(wide), precision="highest")
+
+
+def _linear(spec: Spec, x: dict[str, Any], wide: Any) -> Any:
+    """alpha * scale_a * scale_b * (a @ b) + beta * c + bias. What has a factor of 0 is not read: its NaN stays."""
+    number = spec.alpha * spec.scale_a * spec.scale_b
+    if number == 0 and "alpha" not in x:
+        z = jnp.zeros(spec.out_shape(x["a"].shape, x["b"].shape), wide)
+    else:
+        z = _times(_product(spec, x).astype(wide), number, x.get("alpha"))
+        for name in ("scale_a", "scale_b"):
+            z = z * x[name].astype(wide) if name in x else z
+    if "c" in x:
+        added = _times(x["c"].astype(wide), spec.beta, x.get("beta"))
+        z = z + (jnp.where(x["beta"] == 0, 0, added) if "beta" in x else added)
+    return z + x["bias"].astype(wide) if "bias" in x else z
+
+
+def _activated(activation: Activation, z: Any, x: dict[str, Any], wide: Any) -> Any:
+    if ACTIVATIONS[activation.name].derivative:
+        return z * function(activation)(x["aux"].astype(wide))
+    if "gate" in x:
+        return z * function(activation)(x["gate"].astype(wide))
+    return function(activation)(z)
+
+
+def _times(x: Any, number: complex, factor: Any) -> Any:
+    x = x if number == 1 else x * jnp.asarray(number, x.dtype)
+    return x if factor is None else x * factor.astype(x.dtype)
+
+
+def _summed(y: Any, shape: Shape) -> Any:
+    """Over the batch, and over rows for (n,) and (1, n), over columns for (m, 1)."""
+    along = -1 if len(shape) == 2 and shape != (1, y.shape[-1]) else -2
+    return y.sum(axis=(*range(y.ndim - 2), along)).reshape(shape)
+
+
+mlir.register_lowering(gemm_p, mlir.lower_fun(_lowered, multiple_results=True))

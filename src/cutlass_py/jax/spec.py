@@ -1,0 +1,126 @@
+"""A gemm without its arrays: all that is known of a call while it is traced. The parameter of the primitive.
+
+Operands are in normal form: a is (..., m, k) and b is (..., k, n), the last two exchanged where `layout` says "n";
+bias is (..., 1, n) or (..., m, 1), scale_a (..., m, 1), scale_b (..., 1, n); alpha, beta, scale_out and scales of one
+element are ().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..activations import Activation
+from ..arguments import GemmArguments, TensorSpec
+from ..dtypes import DTYPES
+from ..frameworks import dtype_index
+
+SCALARS = ("alpha", "beta", "scale_out")
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Shape and dtype of an array that a call writes beside D."""
+
+    shape: Shape
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a call does.
+
+    Attributes:
+        operands: names of the arrays, in their order: a, b, and those of gemm's keywords that are there.
+        layout: of a, then b: "t" as it is, "n" if it lies transposed.
+        out_dtype: of D.
+        aux: what is written there, absent where aux is read or not asked for; likewise bias_grad.
+        alpha, beta, scale_a, scale_b, scale_out: the numbers; 1 where an array takes their place.
+        compute, splits, deterministic, kernel: as in gemm, the kernel by name.
+    """
+
+    operands: tuple[str, ...]
+    out_dtype: str
+    layout: str = "tt"
+    aux: Result | None = None
+    bias_grad: Result | None = None
+    alpha: complex = 1.0
+    beta: complex = 1.0
+    scale_a: float = 1.0
+    scale_b: float = 1.0
+    scale_out: float = 1.0
+    activation: Activation = Activation("identity")
+    compute: str | None = None
+    splits: int | str | None = None
+    deterministic: bool = False
+    kernel: str | None = None
+
+    def named(self, operands: Sequence[Any]) -> dict[str, Any]:
+        """Operands by name."""
+        return dict(zip(self.operands, operands, strict=True))
+
+    def results(self, shapes: Sequence[Shape]) -> list[Result]:
+        """D, aux and bias_grad as far as they are written. `shapes`: of the operands."""
+        d = Result(self.out_shape(*shapes[:2]), self.out_dtype)
+        return [d, *(result for result in (self.aux, self.bias_grad) if result)]
+
+    def out_shape(self, a: Shape, b: Shape) -> Shape:
+        """Of D, whose batch is what those of a and b broadcast to."""
+        batch = np.broadcast_shapes(a[:-2], b[:-2])
+        return (*batch, a[-1 if self.layout[0] == "n" else -2], b[-2 if self.layout[1] == "n" else -1])
+
+    def arguments(self, shapes: Sequence[Shape], dtypes: Sequence[str], device: str = "cuda") -> GemmArguments:
+        """The call as GemmArguments of TensorSpecs, laid out and aligned as XLA's arrays are."""
+        given: dict[str, Any] = {
+            name: array(shape, dtype, device, self.layout["ab".index(name)] if name in "ab" else "t")
+            for name, shape, dtype in zip(self.operands, shapes, dtypes, strict=True)
+        }
+        for name in ("alpha", "scale_a", "scale_b", "scale_out"):
+            if getattr(self, name) != 1:
+                given.setdefault(name, getattr(self, name))
+        if "c" in given:
+            given.setdefault("beta", self.beta)
+        for name in ("aux", "bias_grad"):
+            if result := getattr(self, name):
+                given[name] = array(result.shape, result.dtype, device)
+        return GemmArguments(
+            given.pop("a"),
+            given.pop("b"),
+            out=array(self.out_shape(*shapes[:2]), self.out_dtype, device),
+            activation=self.activation,
+            compute=self.compute,
+            splits=self.splits,
+            deterministic=self.deterministic,
+            **given,
+        )
+
+
+def array(shape: Iterable[int], dtype: str, device: str, layout: str = "t") -> TensorSpec:
+    """One of XLA's arrays, row-major without gaps; with layout "n" as its transpose."""
+    extents = list(shape)
+    strides = [prod(max(x, 1) for x in extents[i + 1 :]) for i in range(len(extents))]
+    if layout == "n":
+        for values in (extents, strides):
+            values[-2:] = reversed(values[-2:])
+    return TensorSpec(extents, dtype, strides, device)
+
+
+def dtype_of(value: Any, parameter: str) -> str:
+    """This package's name of a dtype.
+
+    Raises:
+        TypeError: it is none that an array of ours can have; the message names the parameter.
+    """
+    return list(DTYPES)[dtype_index(value, parameter)]
+
+
+def numpy_dtype(name: str) -> Any:
+    """NumPy's dtype of that name."""
+    import ml_dtypes  # noqa: F401  (registers bfloat16 and the fp8 names with NumPy)
+
+    return np.dtype(DTYPES[name].numpy)

@@ -1,0 +1,269 @@
+// Tests of xla_call.cpp: a call frame as XLA builds it becomes the canonical call that it stands for, or a named error.
+#include "xla_call.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <list>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+using namespace cutlass_py;
+
+namespace {
+
+int failures = 0;
+
+#define CHECK(...)                                                          \
+  do {                                                                      \
+    if (!(__VA_ARGS__)) {                                                   \
+      ++failures;                                                           \
+      std::printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #__VA_ARGS__); \
+    }                                                                       \
+  } while (0)
+
+using Value = std::variant<int64_t, double, std::string, std::vector<double>>;
+
+// A frame and everything that it points to.
+class Frame {
+ public:
+  std::map<std::string, Value> attributes{{"format", kXlaFormat},
+                                          {"operands", "a b"},
+                                          {"results", "out scratch"},
+                                          {"layout", "tt"},
+                                          {"alpha", std::vector<double>{1, 0}},
+                                          {"beta", std::vector<double>{1, 0}},
+                                          {"scale_a", 1.0},
+                                          {"scale_b", 1.0},
+                                          {"scale_out", 1.0},
+                                          {"activation", "identity"},
+                                          {"activation_parameters", std::vector<double>{0, 0}},
+                                          {"compute", ""},
+                                          {"kernel", "some_kernel"},
+                                          {"pack_a", ""},
+                                          {"pack_b", "n"},
+                                          {"scratch", "f32"},
+                                          {"splits", int64_t(3)},
+                                          {"raster", int64_t(1)},
+                                          {"swizzle", int64_t(2)},
+                                          {"overlap", int64_t(1)}};
+
+  Frame& argument(std::vector<int64_t> dims, xla::DataType dtype = xla::DataType::f32, uintptr_t address = 0) {
+    add(args_, std::move(dims), dtype, address);
+    return *this;
+  }
+  Frame& result(std::vector<int64_t> dims, xla::DataType dtype = xla::DataType::f32, uintptr_t address = 0) {
+    add(rets_, std::move(dims), dtype, address);
+    return *this;
+  }
+  Frame& with(const std::string& name, Value value) {
+    attributes[name] = std::move(value);
+    return *this;
+  }
+
+  void read(XlaCall& x) {
+    for (auto& [name, value] : attributes) append(name, value);
+    xla::CallFrame frame{};
+    frame.struct_size = sizeof frame;
+    frame.stage = xla::Stage::execute;
+    frame.args = {sizeof frame.args, nullptr, int64_t(args_.size()), nullptr, args_.data()};
+    frame.rets = {sizeof frame.rets, nullptr, int64_t(rets_.size()), nullptr, rets_.data()};
+    frame.attrs = {sizeof frame.attrs, nullptr, int64_t(names_.size()), types_.data(), names_.data(), values_.data()};
+    cutlass_py::read(frame, {DeviceType::cuda, 1}, x);
+  }
+
+  std::string error() {
+    try {
+      XlaCall x;
+      read(x);
+    } catch (const std::invalid_argument& wrong) {
+      return wrong.what();
+    }
+    return "nothing";
+  }
+
+ private:
+  void add(std::vector<void*>& list, std::vector<int64_t> dims, xla::DataType dtype, uintptr_t address) {
+    shapes_.push_back(std::move(dims));
+    next_ += uintptr_t(1) << 32;
+    void* data = reinterpret_cast<void*>(address ? address : next_);
+    buffers_.push_back(
+        {sizeof(xla::Buffer), nullptr, dtype, data, int64_t(shapes_.back().size()), shapes_.back().data()});
+    list.push_back(&buffers_.back());
+  }
+
+  void append(const std::string& name, Value& value) {
+    spans_.push_back({name.data(), name.size()});
+    names_.push_back(&spans_.back());
+    if (auto* text = std::get_if<std::string>(&value)) {
+      spans_.push_back({text->data(), text->size()});
+      types_.push_back(xla::AttrType::string), values_.push_back(&spans_.back());
+    } else if (auto* numbers = std::get_if<std::vector<double>>(&value)) {
+      arrays_.push_back({xla::DataType::f64, numbers->size(), numbers->data()});
+      types_.push_back(xla::AttrType::array), values_.push_back(&arrays_.back());
+    } else {
+      const bool whole = std::holds_alternative<int64_t>(value);
+      void* at = whole ? static_cast<void*>(&std::get<int64_t>(value)) : &std::get<double>(value);
+      scalars_.push_back({whole ? xla::DataType::s64 : xla::DataType::f64, at});
+      types_.push_back(xla::AttrType::scalar), values_.push_back(&scalars_.back());
+    }
+  }
+
+  uintptr_t next_ = 0;
+  std::list<std::vector<int64_t>> shapes_;
+  std::list<xla::Buffer> buffers_;
+  std::list<xla::ByteSpan> spans_;
+  std::list<xla::Scalar> scalars_;
+  std::list<xla::Array> arrays_;
+  std::vector<void*> args_, rets_, values_;
+  std::vector<xla::ByteSpan*> names_;
+  std::vector<xla::AttrType> types_;
+};
+
+Frame plain() { return std::move(Frame().argument({3, 4}).argument({4, 5}).result({3, 5})); }
+
+Frame with_scratch() { return std::move(plain().result({1000}, xla::DataType::u8)); }
+
+XlaCall decoded(Frame frame) {
+  XlaCall x;
+  frame.read(x);
+  return x;
+}
+
+void test_operands() {
+  XlaCall x = decoded(with_scratch());
+  const Problem& p = x.call.problem;
+  CHECK(p.m == 3 && p.n == 5 && p.k == 4 && p.batch == 1 && p.layout_a == 't' && p.layout_b == 't');
+  CHECK(p.device == (Device{DeviceType::cuda, 1}) && p.a == Dtype::f32 && p.d == Dtype::f32);
+  CHECK(x.call.a.data && x.call.d.data && x.call.a.data != x.call.b.data && x.call.lda == 4 && x.call.ldd == 5);
+}
+
+void test_plan() {
+  const XlaCall x = decoded(with_scratch());
+  CHECK(x.kernel == "some_kernel" && !x.plan.kernel && x.plan.pack_a == 0 && x.plan.pack_b == 'n');
+  CHECK(x.plan.scratch == Dtype::f32 && x.plan.splits == 3 && x.plan.raster == 1 && x.plan.swizzle == 2);
+  CHECK(x.plan.overlap && !x.plan.each);
+}
+
+void test_layouts() {
+  Frame frame;
+  frame.argument({4, 3}).argument({2, 5, 4}).result({2, 3, 5}).with("layout", "nn");
+  const XlaCall x = decoded(std::move(frame));
+  const Problem& p = x.call.problem;
+  CHECK(p.m == 3 && p.n == 5 && p.k == 4 && p.batch == 2 && p.layout_a == 'n' && p.layout_b == 'n');
+  CHECK(x.call.a.batch == 0 && x.call.b.batch == 20 && x.call.lda == 3 && x.call.ldb == 4);
+}
+
+void test_epilogue() {
+  Frame frame;
+  frame.argument({3, 4}).argument({4, 5}).argument({3, 5}, xla::DataType::f32, 4096).argument({1, 5}).argument({});
+  frame.result({3, 5}, xla::DataType::f32, 4096).result({3, 5}, xla::DataType::bf16).result({5});
+  frame.with("operands", "a b c bias scale_out").with("results", "out aux bias_grad");
+  frame.with("alpha", std::vector<double>{2, 0}).with("beta", std::vector<double>{0.5, 0}).with("scale_a", 4.0);
+  frame.with("activation", "clamp").with("activation_parameters", std::vector<double>{-1, 6});
+  const XlaCall x = decoded(std::move(frame));
+  const Epilogue& e = x.call.epilogue;
+  CHECK(e.alpha.value == 8 && e.beta.value == 0.5 && e.scale_out.device);
+  CHECK(e.activation == Activation::clamp && e.parameters[0] == -1 && e.parameters[1] == 6);
+  CHECK(x.call.problem.c == Dtype::f32 && x.call.problem.bias_axis == 'n' && x.call.problem.aux == Dtype::bf16);
+  CHECK(x.call.problem.bias_grad == Dtype::f32 && x.call.problem.bias_grad_axis == 'n');
+  CHECK(e.c.data == x.call.d.data);  // one buffer, donated
+}
+
+void test_complex_factors() {
+  Frame frame;
+  frame.argument({3, 4}, xla::DataType::c64).argument({4, 5}, xla::DataType::c64).result({3, 5}, xla::DataType::c64);
+  frame.with("alpha", std::vector<double>{2, -3}).with("results", "out");
+  const XlaCall x = decoded(std::move(frame));
+  CHECK(x.call.epilogue.alpha.value == 2 && x.call.epilogue.alpha.imaginary == -3);
+}
+
+void test_dtypes() {
+  const std::pair<xla::DataType, Dtype> pairs[] = {
+      {xla::DataType::f16, Dtype::f16},   {xla::DataType::bf16, Dtype::bf16}, {xla::DataType::f64, Dtype::f64},
+      {xla::DataType::e4m3, Dtype::e4m3}, {xla::DataType::e5m2, Dtype::e5m2}, {xla::DataType::s8, Dtype::s8},
+      {xla::DataType::u8, Dtype::u8},     {xla::DataType::c128, Dtype::c128}};
+  for (auto [theirs, ours] : pairs) {
+    const bool complex = ours == Dtype::c128;
+    Frame frame;
+    frame.argument({3, 4}, theirs).argument({4, 5}, theirs);
+    frame.result({3, 5}, complex ? theirs : xla::DataType::s32).with("results", "out");
+    const XlaCall x = decoded(std::move(frame));
+    CHECK(x.call.problem.a == ours && x.call.problem.b == ours);
+  }
+  Frame predicate;
+  predicate.argument({3, 4}, xla::DataType(1)).argument({4, 5}).result({3, 5}).with("results", "out");
+  CHECK(predicate.error() == "gemm: a has XLA's dtype 1, which gemm lacks");
+}
+
+void test_compute() {
+  CHECK(decoded(std::move(with_scratch().with("compute", "tf32"))).call.problem.operand_a == Dtype::tf32);
+}
+
+void test_scratch() {
+  auto given = [](uintptr_t address) {
+    return decoded(std::move(plain().result({1000}, xla::DataType::u8, address))).scratch;
+  };
+  CHECK(given(8192).data == reinterpret_cast<char*>(8192) && given(8192).bytes == 1000);
+  CHECK(given(8192 + 128).data == reinterpret_cast<char*>(8192 + 256) && given(8192 + 128).bytes == 1000 - 128);
+  CHECK(decoded(std::move(plain().result({0}, xla::DataType::u8))).scratch.bytes == 0);
+}
+
+void test_empty() {
+  Frame frame;
+  frame.argument({3, 0}).argument({0, 5}).result({3, 5}).with("results", "out");
+  const XlaCall x = decoded(std::move(frame));
+  CHECK(x.call.problem.empty_product && !nothing_to_do(x.call.problem));
+  Frame none;
+  none.argument({0, 4}).argument({4, 5}).result({0, 5}).with("results", "out");
+  CHECK(nothing_to_do(decoded(std::move(none)).call.problem));
+}
+
+void test_messages() {
+  const std::string writer = "; expected what cutlass_py.jax writes";
+  const std::string lacking = " of the call is missing, or of another type" + writer;
+  CHECK(with_scratch().with("format", int64_t(9)).error() ==
+        "gemm: the call was lowered in format 9; this version of cutlass_py reads 1");
+  CHECK(with_scratch().with("format", 1.0).error() == "gemm: attribute format" + lacking);
+  CHECK(with_scratch().with("alpha", std::vector<double>{1}).error() == "gemm: attribute alpha" + lacking);
+  Frame missing = with_scratch();
+  missing.attributes.erase("kernel");
+  CHECK(missing.error() == "gemm: attribute kernel" + lacking);
+  CHECK(with_scratch().with("operands", "a x").error() == "gemm: the call has an operand 'x'" + writer);
+  CHECK(with_scratch().with("operands", "a a").error() == "gemm: the call has a twice");
+  CHECK(with_scratch().with("operands", "a c").error() == "gemm: the call lacks a, b or out");
+  CHECK(with_scratch().with("layout", "t").error() == "gemm: the call has layout 't'; expected two letters");
+  CHECK(with_scratch().with("activation", "abs").error() == "gemm: activation='abs' is not known");
+  CHECK(with_scratch().with("scratch", "f12").error() == "gemm: dtype 'f12' is not known");
+  CHECK(plain().result({10}).error() == "gemm: scratch is no vector of bytes");
+  Frame shifted;
+  shifted.argument({3, 4}).argument({4, 5}, xla::DataType::f32, 4100).result({3, 5}).with("results", "out");
+  CHECK(shifted.error() == "gemm: b is not aligned to 16 bytes, as the kernel was chosen for");
+  Frame deep;
+  deep.argument({1, 1, 1, 1, 1, 1, 1, 3, 4}).argument({4, 5}).result({3, 5}).with("results", "out");
+  CHECK(deep.error() == "gemm: a has 9 dimensions; expected at most 8");
+  Frame wrong;
+  wrong.argument({3, 4}).argument({6, 5}).result({3, 5}).with("results", "out");
+  CHECK(wrong.error() == "gemm: a is (3, 4) but b is (6, 5); inner extents must agree");
+  Frame vector;
+  vector.argument({4}).argument({4, 5}).result({5}).with("results", "out").with("layout", "nt");
+  CHECK(vector.error() == "gemm: a is (4,); expected a matrix where the layout says n");
+}
+
+}  // namespace
+
+int main() {
+  test_operands();
+  test_plan();
+  test_layouts();
+  test_epilogue();
+  test_complex_factors();
+  test_dtypes();
+  test_compute();
+  test_scratch();
+  test_empty();
+  test_messages();
+  if (failures) std::printf("%d checks failed\n", failures);
+  return failures ? 1 : 0;
+}
