@@ -7,7 +7,6 @@
 #include "metadata.h"
 #include "plan.h"
 #include "run.h"
-#include "straight.h"
 #include "streams.h"
 
 namespace cutlass_py {
@@ -163,7 +162,10 @@ nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords) {
                           " is a TensorSpec, which has no memory; use explain or get_kernels")
                              .c_str());
   });
-  if (keywords.rank >= 0 && !means_the_same(operands, keywords.rank)) return nb::none();
+  return gemm(operands, keywords);
+}
+
+nb::object gemm(Operands& operands, const Keywords& keywords) {
   check_devices(operands);
   const bool on_host = operands[Role::a]->operand.device.type == DeviceType::cpu;
   return on_host ? gemm_on_host(operands, keywords) : gemm_on_device(operands, keywords);

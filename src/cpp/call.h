@@ -6,6 +6,7 @@
 namespace cutlass_py {
 
 nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords);
+nb::object gemm(Operands& operands, const Keywords& keywords);  // opened from these keywords; all have memory
 
 // The canonical problem of a call, without running it; operands may be TensorSpecs.
 Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords);

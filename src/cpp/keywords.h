@@ -13,7 +13,6 @@ namespace nb = nanobind;
 struct Keywords {
   nb::handle out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad, compute,
       out_dtype, splits, deterministic, kernel, stream;
-  int rank = -1;  // not -1: a call of straight.h, with what has to hold for it
 };
 
 // From those of GemmArguments. What a dictionary lacks is None.

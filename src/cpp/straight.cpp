@@ -47,6 +47,16 @@ bool new_result_is_other(nb::handle a, nb::handle b, nb::handle addend) {
   return (wants_gradient(a) || wants_gradient(b) || wants_gradient(addend)) && ask(questions->recording);
 }
 
+// Whether torch computes what gemm does: operands of one float dtype, of that rank, and batches that are the same.
+bool means_the_same(const Operands& operands, int rank) {
+  const Operand &a = operands[Role::a]->operand, &b = operands[Role::b]->operand;
+  if (rank && (a.rank != rank || b.rank != rank || (rank == 3 && a.shape[0] != b.shape[0]))) return false;
+  if (is_integer(a.dtype) || dtype_size(a.dtype) < 2) return false;
+  bool same = true;
+  operands.each([&](const View& view) { same = same && view.operand.dtype == a.dtype; });
+  return same;
+}
+
 }  // namespace
 
 void set_questions(Questions asked) {
@@ -61,18 +71,11 @@ nb::object straight_gemm(nb::handle a, nb::handle b, nb::handle out, nb::handle 
   if (out.is_none() && new_result_is_other(a, b, bias)) return nb::none();
   static PyObject* one = PyFloat_FromDouble(1);
   const nb::handle none(Py_None);
-  return gemm(a, b,
-              {out, none, one, none, bias, none, none, none, none, none, none, none, none, none, none, Py_False, none,
-               none, rank});
-}
-
-bool means_the_same(const Operands& operands, int rank) {
-  const Operand &a = operands[Role::a]->operand, &b = operands[Role::b]->operand;
-  if (rank && (a.rank != rank || b.rank != rank || (rank == 3 && a.shape[0] != b.shape[0]))) return false;
-  if (is_integer(a.dtype) || dtype_size(a.dtype) < 2) return false;
-  bool same = true;
-  operands.each([&](const View& view) { same = same && view.operand.dtype == a.dtype; });
-  return same;
+  const Keywords keywords{out,  none, one,  none, bias, none, none,     none, none,
+                          none, none, none, none, none, none, Py_False, none, none};
+  Operands operands;
+  open_operands(operands, a, b, keywords);
+  return means_the_same(operands, rank) ? gemm(operands, keywords) : nb::none();
 }
 
 }  // namespace cutlass_py

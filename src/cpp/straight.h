@@ -1,9 +1,11 @@
 // Calls of cutlass_py.torch that go straight to gemm, and the questions that decide so, asked without the interpreter.
 #pragma once
 
-#include "operands.h"
+#include <nanobind/nanobind.h>
 
 namespace cutlass_py {
+
+namespace nb = nanobind;
 
 // What to ask, said once by torch/straight.py.
 struct Questions {
@@ -19,8 +21,5 @@ void set_questions(Questions questions);
 // gemm(a, b, out=out, bias=bias), or None where torch may mean something else by it. Ranks of a and b have to be
 // `rank`, where that is not 0.
 nb::object straight_gemm(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank);
-
-// Whether torch computes what gemm does: operands of one float dtype, of that rank, and batches that are the same.
-bool means_the_same(const Operands& operands, int rank);
 
 }  // namespace cutlass_py
