@@ -77,8 +77,8 @@ def test_the_choice_of_gemm_is_in_the_lowered_text(declared):
 
 
 def test_packing_and_scratch_are_in_the_lowered_text(declared):
-    text = lowered(cj.gemm, struct(1085, 2438, dtype="float32"), struct(2438, 2219, dtype="float32"))
-    assert attributes(text)["kernel"] != '""'
+    text = lowered(lambda a, b: cj.gemm(a, b, splits="stream"), struct(256, 8192), struct(8192, 256))
+    assert attributes(text)["pack_b"] == '"n"'
     text = lowered(lambda a, b: cj.gemm(a, b, alpha=0.5, splits=4), struct(128, 8192), struct(8192, 128))
     assert attributes(text)["splits"] == "4" and attributes(text)["scratch"] == '"f32"'
     assert f"tensor<{4096 + 256}xui8>" in text
@@ -222,3 +222,18 @@ def test_the_handler_reads_xlas_frames(library):
     code = f"import sys; sys.path.insert(0, {str(xla_on_host.HERE)!r})\n{ON_HOST}"
     found = subprocess.run([sys.executable, "-c", code, str(library)], capture_output=True, text=True)
     assert found.stdout == "done\n", found.stderr
+
+
+def test_stream_k_of_a_batch_goes_one_by_one(declared):
+    text = lowered(jax.vmap(lambda a, b: cj.gemm(a, b, splits="stream")), struct(3, 512, 512), struct(3, 512, 512))
+    assert "streamk" in attributes(text)["kernel"]
+
+
+def test_the_gradient_beside_a_kernel_that_was_asked_for(declared):
+    name = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_bias_silu"
+
+    def loss(a, w, bias):
+        d = cj.gemm(a, w, layout="tn", bias=bias, activation="silu", kernel=name)
+        return d.astype("float32").sum()
+
+    assert name not in lowered(jax.grad(loss), struct(512, 512), struct(512, 512), struct(512))

@@ -374,3 +374,42 @@ def test_a_donated_c():
     a = normal(4, 4)
     call = jax.jit(lambda a, c: cj.gemm(a, a, c=c), donate_argnums=1)
     np.testing.assert_allclose(call(a, normal(4, 4, seed=2) + 0), formula(a, a, c=normal(4, 4, seed=2)), rtol=1e-12)
+
+
+# ---------------------------------------------------------------------------------------- corners
+
+
+@pytest.mark.parametrize("keywords", ["plain", "gate", "c", "aux", "scale_out"])
+def test_gradient_through_fp8(keywords):
+    fp8 = jnp.float8_e4m3fn
+    a, b = (jnp.linspace(-1, 1, 8 * 8).reshape(8, 8).astype(fp8) for _ in range(2))
+    more = {
+        "plain": {}, "gate": {"gate": a}, "c": {"c": b, "beta": jnp.float32(0.5)}, "scale_out": {"scale_out": 2.0},
+        "aux": {"aux": jax.ShapeDtypeStruct((8, 8), fp8)},
+    }[keywords]  # fmt: skip
+
+    def loss(x):
+        found = cj.gemm(x, b, out_dtype="e4m3", **more)
+        return sum(y.astype("float32").sum() for y in jax.tree.leaves(found))
+
+    found = jax.grad(loss)(a)
+    factor = {"scale_out": 2, "aux": 2}.get(keywords, 1) * (np.asarray(a, "f4") if keywords == "gate" else 1)
+    wanted = (np.ones((8, 8)) * factor) @ np.asarray(b, "f4").T
+    np.testing.assert_allclose(np.asarray(found, "f4"), wanted, rtol=0.15, atol=0.15)
+
+
+def test_without_jit_and_with_debug_nans():
+    a, b = jnp.ones((4, 8)), jnp.ones((8, 4))
+    with jax.disable_jit():
+        np.testing.assert_array_equal(cj.gemm(a, b), np.full((4, 4), 8.0))
+        np.testing.assert_array_equal(jax.grad(lambda x: cj.gemm(x, b).sum())(a), np.full((4, 8), 4.0))
+    with jax.debug_nans(True):
+        np.testing.assert_array_equal(cj.gemm(a, b), np.full((4, 4), 8.0))
+
+
+def test_mlp_says_what_it_takes():
+    x, weight = jnp.ones((4, 8)), jnp.ones((8, 8))
+    with pytest.raises(ValueError, match=r"the bias of layer 1 is \(1, 8\); expected one dimension"):
+        cj.mlp(x, [(weight, None), (weight, jnp.ones((1, 8)))])
+    with pytest.raises(TypeError, match="x is float8_e4m3fn; expected f16, bf16, f32 or f64"):
+        cj.mlp(x.astype(jnp.float8_e4m3fn), [(weight, None)])

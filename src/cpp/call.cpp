@@ -2,6 +2,8 @@
 
 #include <nanobind/stl/string.h>
 
+#include <optional>
+
 #include "buffer.h"
 #include "host.h"
 #include "metadata.h"
@@ -198,6 +200,10 @@ size_t scratch_bytes_of(nb::handle a, nb::handle b, const Keywords& keywords, nb
   if (call.problem.pointers) throw std::invalid_argument("gemm: lists of matrices have no scratch of their caller's");
   DevicePlan plan = device_plan(chosen);
   plan.sm_count = sm_count;
+  // Kernels are asked on the device that they will run on; where there is none, the call is for another machine.
+  const Device device = call.problem.device;
+  std::optional<device::Guard> guard;
+  if (device.type == DeviceType::cuda && device.id < device::count()) guard.emplace(device.id);
   return nothing_to_do(call.problem) ? 0 : scratch_bytes(call, plan);
 }
 

@@ -9,8 +9,8 @@
 namespace cutlass_py {
 namespace {
 
-// The list is guarded by the GIL. The table is also read by XLA's threads, which do not hold it. Libraries stay loaded
-// for the life of the process.
+// Written under `table`: XLA's threads, which do not hold the GIL, may be the first to need a kernel. Libraries stay
+// loaded for the life of the process.
 std::vector<KernelEntry>& kernels() {
   static auto* list = new std::vector<KernelEntry>();
   return *list;
@@ -34,6 +34,7 @@ std::string directory_of_extension() {
 
 const CutlassPyLibrary* load_library(const std::string& path) {
   static auto* loaded = new std::unordered_map<std::string, const CutlassPyLibrary*>();
+  std::lock_guard lock(table);
   if (auto found = loaded->find(path); found != loaded->end()) return found->second;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) throw std::runtime_error("cannot load the kernel library: " + std::string(dlerror()));
@@ -46,7 +47,6 @@ const CutlassPyLibrary* load_library(const std::string& path) {
   }
   for (int i = 0; i < library->count; ++i) {
     const KernelEntry kernel{library->kernels[i], library};
-    std::lock_guard lock(table);
     if (by_name().emplace(kernel.kernel->name, kernel).second) kernels().push_back(kernel);
   }
   return (*loaded)[path] = library;

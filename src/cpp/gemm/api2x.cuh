@@ -82,6 +82,7 @@ struct Gemm2x {
   using Kernel = typename Device::GemmKernel;
   using Arguments = typename Device::Arguments;
   static constexpr int smem_bytes = int(sizeof(typename Kernel::SharedStorage));
+  static constexpr int kMostSharedMemory = 227 << 10;  // of a multiprocessor
 
   static constexpr CutlassPyFacts facts() {
     using Tile = typename Kernel::Mma::Shape;
@@ -153,8 +154,13 @@ struct Gemm2x {
 
   static size_t workspace_size(const CutlassPyGemm* g) {
     if constexpr (stream_k) {
-      if (prepare_once(*g)) return 0;  // run() says so
-      return params_of(*g).get_workspace_size();
+      if (!prepare_once(*g)) return params_of(*g).get_workspace_size();
+      // There is no device to ask: enough for whatever shared memory lets run at once.
+      size_t most = 0;
+      for (int blocks = 1; blocks <= kMostSharedMemory / smem_bytes; ++blocks) {
+        most = std::max(most, typename Kernel::Params(arguments(*g), g->sm_count, blocks).get_workspace_size());
+      }
+      return most;
     } else {
       return 0;
     }

@@ -11,7 +11,7 @@ from jax.interpreters import mlir
 
 from .. import _core, select
 from ..arguments import describe
-from ..gpu import ABSENT, gpu_of
+from ..gpu import device
 from .primitive import gemm_p
 from .spec import Spec, dtype_of, numpy_dtype
 
@@ -55,12 +55,10 @@ def _ordinals() -> list[int]:
     Each is asked for its facts, which the handler needs: not while it records a command buffer for the first time.
     """
     try:
-        found = [device.local_hardware_id for device in jax.local_devices(backend="cuda")]
+        found = [gpu.local_hardware_id for gpu in jax.local_devices(backend="cuda")]
     except RuntimeError:  # there is no such backend
         return [0]
-    for ordinal in found:
-        _core.device_info(ordinal)
-    return found
+    return sorted(found, key=lambda ordinal: _core.device_info(ordinal)["cc"])  # kernels of the oldest run on all
 
 
 def _aliases(spec: Spec, operands: Any, d: Any) -> dict[int, int]:
@@ -77,8 +75,8 @@ def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
     args = spec.arguments(shapes, dtypes, f"cuda:{_ordinals()[0]}")
     problem = _core.problem(args.a, args.b, **args.keywords, kernel=spec.kernel)
     plan = select.plan(problem)
-    gpu = gpu_of(problem) or ABSENT
-    scratch = _core.scratch_bytes(args.a, args.b, args.keywords, plan, gpu.sm_count)
+    counts = {device(ordinal).sm_count for ordinal in _ordinals()}
+    scratch = max(_core.scratch_bytes(args.a, args.b, args.keywords, plan, count) for count in counts)
     return (
         {
             "format": _FORMAT,

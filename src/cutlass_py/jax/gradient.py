@@ -39,7 +39,9 @@ def _forward(spec: Spec, operands: tuple[Any, ...]) -> Any:
         return results, (operands, results[1] if spec.aux else None)
     shape = spec.out_shape(*(x.shape for x in operands[:2]))
     narrow = spec.out_dtype in ("e4m3", "e5m2", "s8", "u8", "s32")
-    d, z, *others = differentiable(replace(spec, aux=Result(shape, "f32" if narrow else spec.out_dtype)), operands)
+    aux = Result(shape, "f32" if narrow else spec.out_dtype)
+    # A kernel that was asked for may not be one that writes z.
+    d, z, *others = differentiable(replace(spec, aux=aux, kernel=None), operands)
     return [d, *others], (operands, z)
 
 
@@ -74,7 +76,8 @@ def _wide(x: Any) -> Any:
     """In the dtype of elementwise work: f32 at least. Integers have no cotangent."""
     if x.dtype == jax.dtypes.float0:
         return jnp.zeros(x.shape, jnp.float32)
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x.dtype.kind in "fc" and x.dtype.itemsize >= 4  # not by promote_types, which knows no way up from 8 bits
+    return x if wide else x.astype(jnp.float32)
 
 
 def _of_y(spec: Spec, x: dict[str, Any], cotangents: Sequence[Any]) -> tuple[Any, Any]:

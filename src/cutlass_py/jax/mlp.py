@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from ..epilogues import ACTIVATIONS
 from .api import gemm
 from .primitive import vary_alike
+from .spec import dtype_of
 
 Layer = tuple[Any, Any]  # weight, and bias or None
 
@@ -42,6 +43,11 @@ def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layou
         raise ValueError(f"mlp: layout is {layout!r}; expected tt or tn")
     if not layers:
         raise ValueError("mlp: layers is empty; expected at least one")
+    if dtype_of(x.dtype, "x") not in ("f16", "bf16", "f32", "f64"):
+        raise TypeError(f"mlp: x is {x.dtype}; expected f16, bf16, f32 or f64")
+    for number, (_, bias) in enumerate(layers):
+        if bias is not None and bias.ndim != 1:
+            raise ValueError(f"mlp: the bias of layer {number} is {bias.shape}; expected one dimension")
     operands = [jnp.reshape(x, (-1, x.shape[-1])), *(y for layer in layers for y in layer if y is not None)]
     rows, *rest = vary_alike(operands)
     alike = iter(rest)

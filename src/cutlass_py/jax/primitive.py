@@ -25,7 +25,9 @@ def bind(spec: Spec, operands: Sequence[Any]) -> list[Any]:
 
 
 def _run(*operands: Any, spec: Spec) -> Any:
-    return _compiled(spec)(operands)
+    # Where they are on, a jit of our own would end up here again.
+    with jax.disable_jit(False), jax.debug_nans(False):
+        return _compiled(spec)(operands)
 
 
 @lru_cache(maxsize=4096)
@@ -77,13 +79,14 @@ def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, spec: Spec) -
     size = next(x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None)
     moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes, strict=True)]
     batched = {name for name, axis in zip(spec.operands, axes, strict=True) if axis is not None}
-    run = _one_by_one if spec.bias_grad or batched.intersection(SCALARS) else _at_once
+    products = spec.splits == "stream" and {"a", "b"} <= batched  # stream-K deals out one product at a time
+    run = _one_by_one if spec.bias_grad or products or batched.intersection(SCALARS) else _at_once
     results = run(spec, spec.named(moved), batched, size)
     return results, [0] * len(results)
 
 
 def _one_by_one(spec: Spec, operands: dict[str, Any], batched: set[str], size: int) -> list[Any]:
-    """No kernel has a factor, or a sum over the batch, for each of its problems."""
+    """No kernel has a factor, a sum over the batch, or stream-K's division of work for each of its problems."""
     found: list[Any] = jax.lax.map(
         lambda mapped: bind(spec, [*(operands | mapped).values()]), {name: operands[name] for name in batched}
     )
