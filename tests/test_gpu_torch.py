@@ -193,10 +193,12 @@ def test_reduce_overhead_replays_a_graph():
     layer = torch.compile(
         lambda x: ct.gemm(x, weight.mT, bias=bias, activation="relu"), mode="reduce-overhead", fullgraph=True
     )
+    torch._dynamo.utils.counters.clear()
     for _ in range(6):
         x = gpu.integers((64, 128), "bf16")
         torch.compiler.cudagraph_mark_step_begin()
         gpu.assert_exact(layer(x).clone(), torch.relu(gpu.expected(x, weight.mT) + bias.double()))
+    assert torch._dynamo.utils.counters["inductor"]["cudagraph_skips"] == 0
 
 
 @quiet
@@ -279,7 +281,7 @@ def test_memory_is_given_back_behind_the_launch():
     reference = gpu.expected(a, b)
     kept = []
     for _ in range(50):
-        ct.mm(a, b)  # dropped
+        ct.mm(-a, b)  # dropped; were its memory used again too early, the wrong sign would show
         kept.append(ct.mm(a, b))
     for d in kept:
         gpu.assert_exact(d, reference)

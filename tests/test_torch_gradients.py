@@ -6,6 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.nn.functional as F  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
 import cutlass_py.torch as ct  # noqa: E402
 from cutlass_py import clamp, epilogues, leaky_relu  # noqa: E402
 from cutlass_py.torch import activations  # noqa: E402
@@ -280,3 +283,60 @@ def test_activation_checkpointing(reentrant):
     plain = torch.autograd.grad(model(x).sum(), (x, *model.parameters()))
     checkpoint(model, x, use_reentrant=reentrant).sum().backward()
     torch.testing.assert_close((x.grad, *(p.grad for p in model.parameters())), plain)
+
+
+# ------------------------------------------------------------------------------------------------ what is kept
+
+
+@pytest.mark.parametrize("function", ["mm", "matmul", "gemm", "aux", "bias_grad"])
+def test_what_was_kept_may_not_be_written(function):
+    a, b = torch.rand(3, 4), torch.rand(4, 5)
+    kept = torch.rand(5) if function == "bias_grad" else torch.rand(3, 5)
+    weight = torch.ones_like(kept, requires_grad=True)
+    y = (weight * kept).sum()
+    calls = {
+        "mm": lambda: ct.mm(a, b, out=kept),
+        "matmul": lambda: ct.matmul(a, b, out=kept),
+        "gemm": lambda: ct.gemm(a, b, out=kept, alpha=2.0),
+        "aux": lambda: ct.gemm(a, b, activation="relu", aux=kept),
+        "bias_grad": lambda: ct.gemm(a, b, bias_grad=kept),
+    }
+    with torch.no_grad():
+        calls[function]()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_inference_tensors_may_be_written():
+    with torch.inference_mode():
+        a, b, out = torch.rand(3, 4), torch.rand(4, 5), torch.zeros(3, 5)
+        torch.testing.assert_close(ct.mm(a, b, out=out), a @ b)
+
+
+@pytest.mark.parametrize("trainable", ["x", "w1", "w2", "b1", "b2"])
+def test_mlp_multiplies_only_for_what_is_trained(trainable):
+    shapes = {"x": (6, 4), "w1": (8, 4), "w2": (5, 8), "b1": (8,), "b2": (5,)}
+    ours = {name: torch.randn(shape, requires_grad=name == trainable) for name, shape in shapes.items()}
+    theirs = {name: x.detach().clone().requires_grad_(name == trainable) for name, x in ours.items()}
+    with FlopCounterMode(display=False) as counted:
+        ct.mlp(*ours.values(), activation="relu").square().sum().backward()
+    with FlopCounterMode(display=False) as wanted:
+        x, w1, w2, b1, b2 = theirs.values()
+        F.linear(F.relu(F.linear(x, w1, b1)), w2, b2).square().sum().backward()
+    assert counted.get_total_flops() == wanted.get_total_flops()
+    torch.testing.assert_close(ours[trainable].grad, theirs[trainable].grad)
+
+
+def test_mlp_without_inputs():
+    x, w1, w2 = torch.rand(3, 0), torch.rand(4, 0, requires_grad=True), torch.rand(2, 4, requires_grad=True)
+    ct.mlp(x, w1, w2, activation="relu").sum().backward()
+    assert w1.grad.shape == (4, 0) and (w2.grad == 0).all()
+
+
+def test_clamp_has_torchs_derivative_at_its_bounds():
+    w = torch.eye(3, requires_grad=True)
+    x = torch.tensor([[0.0, 0.5, 1.0]])
+    ct.gemm(x, w, activation=clamp(0, 1)).sum().backward()
+    ours, w.grad = w.grad, None
+    torch.clamp(x @ w, 0, 1).sum().backward()
+    torch.testing.assert_close(ours, w.grad)

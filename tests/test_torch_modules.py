@@ -172,3 +172,16 @@ def test_a_model_trains_as_before(compiled):
             optimiser.step()
         torch.testing.assert_close(*losses)
     torch.testing.assert_close(ours.state_dict(), stock.state_dict())
+
+
+def test_a_replaced_model_can_be_traced_by_fx():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    ct.replace_linear(model)
+    x = torch.rand(5, 4)
+    torch.testing.assert_close(torch.fx.symbolic_trace(model)(x), model(x))
+
+
+def test_a_layer_without_its_weight_is_left_alone():
+    layer = nn.Linear(4, 3)
+    del layer.weight
+    assert ct.replace_linear(nn.Sequential(layer)).left == {"0": "its weight is a NoneType"}

@@ -75,7 +75,10 @@ nb::object straight_gemm(nb::handle a, nb::handle b, nb::handle out, nb::handle 
                           none, none, none, none, none, none, Py_False, none, none};
   Operands operands;
   open_operands(operands, a, b, keywords);
-  return means_the_same(operands, rank) ? gemm(operands, keywords) : nb::none();
+  if (!means_the_same(operands, rank)) return nb::none();
+  nb::object d = gemm(operands, keywords);
+  if (!out.is_none()) questions->written(nb::make_tuple(out));
+  return d;
 }
 
 }  // namespace cutlass_py

@@ -14,6 +14,7 @@ struct Questions {
   nb::object unseen;      // asked where one says yes: whether nothing has to after all
   nb::tuple for_results;  // functions: whether a new result is not simply gemm's (autocast)
   nb::object recording;   // whether gradients are recorded
+  nb::object written;     // told a tuple of the tensors that were written
 };
 
 void set_questions(Questions questions);

@@ -127,8 +127,8 @@ def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list
     Microseconds of each plan of a problem in each round, or in fewer where that takes long, on operands made up for it, from a cold cache; infinite where a plan does not run.
     """
 
-def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, for_results: tuple[Any, ...], recording: object) -> None:
-    """What straight_gemm asks; torch/straight.py says it once."""
+def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, for_results: tuple[Any, ...], recording: object, written: object) -> None:
+    """What straight_gemm asks and tells; torch/straight.py says it once."""
 
 def straight_gemm(a: object | None, b: object | None, out: object | None, bias: object | None, rank: int) -> object:
     """

@@ -45,7 +45,7 @@ _DERIVATIVE: dict[str, Callable[[Tensor, Tensor, Numbers], Tensor]] = {
     "sigmoid": lambda grad, y, _: _aten.sigmoid_backward(grad, y),
     "tanh": lambda grad, y, _: _aten.tanh_backward(grad, y),
     "hardswish": lambda grad, x, _: _aten.hardswish_backward(grad, x),
-    "clamp": lambda grad, x, p: _aten.hardtanh_backward(grad, x, p[0], p[1]),
+    "clamp": lambda grad, x, p: torch.where((x >= p[0]) & (x <= p[1]), grad, 0),  # as torch.clamp's
 }
 # Their derivatives are functions of their values: nothing else has to be kept for the backward pass.
 FROM_RESULT = ("relu", "sigmoid", "tanh")

@@ -14,7 +14,7 @@ from ..epilogues import ACTIVATIONS
 from .gradients import keeps_z
 from .operators import DTYPE, Call, operator, result_shape
 from .sharding import register_if_used
-from .straight import FLOATS, autocasting, compiling, plain, tracked, unseen
+from .straight import FLOATS, autocasting, compiling, plain, tracked, unseen, written
 
 _gemm = _core.gemm
 _straight = _core.straight_gemm
@@ -71,7 +71,7 @@ def gemm(
     casts = out is None and (not hidden or autocasting())
     if hidden and not casts and plain(operands):
         try:
-            return _gemm(a, b, out=out, **keywords)
+            return _straight_gemm(a, b, out, keywords)
         except (ValueError, TypeError):
             if isinstance(a, Tensor) and isinstance(b, Tensor) and not _has_other_meaning(operands):
                 raise
@@ -82,8 +82,16 @@ def gemm(
     if out is not None and wants_gradient:
         _refuse_gradient("gemm")
     if hidden and plain(operands) and not _has_other_meaning(operands):  # only autocast spoke against it
-        return _gemm(a, b, out=out, **keywords)
+        return _straight_gemm(a, b, out, keywords)
     return _through_operator(a, b, out, wants_gradient, **keywords)
+
+
+def _straight_gemm(a: Any, b: Any, out: Any, keywords: dict[str, Any]) -> Any:
+    d = _gemm(a, b, out=out, **keywords)
+    aux = None if _is_derivative(keywords["activation"]) else keywords["aux"]
+    if changed := tuple(x for x in (out, aux, keywords["bias_grad"]) if x is not None):
+        written(changed)
+    return d
 
 
 def _has_other_meaning(operands: tuple[Any, ...]) -> bool:
@@ -198,6 +206,8 @@ def _axis(bias_grad: Tensor | None, call: Call) -> str:
 
 
 def _store(name: str, destination: Tensor, value: Tensor) -> Tensor:
+    if destination.device != value.device:
+        raise ValueError(f"gemm: {name} is on {destination.device}; expected {value.device}")
     if destination.shape != value.shape:
         raise ValueError(f"gemm: {name} is {tuple(destination.shape)}; expected {tuple(value.shape)}")
     return destination.copy_(value)
@@ -297,6 +307,9 @@ def _like_torch(
         a, b, addend = cast(a.device.type, a, b, addend)
     _check_ranks(name, a, b, rank)
     _check_dtypes(name, a, b, addend)
+    for factor, x in (("alpha", alpha), ("beta", beta)):
+        if isinstance(x, Tensor) and (x.dim() or x.requires_grad):
+            raise TypeError(f"{name}: {factor} is a tensor; expected a number; gemm takes tensors")
     alpha, beta = (x.item() if isinstance(x, Tensor) else x for x in (alpha, beta))
     if out_dtype is None and a.dtype not in FLOATS:
         out_dtype = a.dtype

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -15,6 +16,10 @@ from ..epilogues import ACTIVATIONS
 from .functions import gemm, linear
 from .sharding import register_if_used
 from .straight import FLOATS
+
+# torch.fx.symbolic_trace records calls of these from here, as it does of torch's functions.
+torch.fx.wrap("linear")
+torch.fx.wrap("gemm")
 
 
 class Linear(nn.Linear):  # type: ignore[misc]
@@ -127,8 +132,9 @@ def _obstacle(module: nn.Module) -> str:
         return "its forward is replaced"
     if any(getattr(module, hooks) for hooks in _HOOKS):
         return "it has hooks"
-    if type(module.weight) is not nn.Parameter:
-        return f"its weight is a {type(module.weight).__name__}"
+    weight = getattr(module, "weight", None)  # pruning and offloading take it away
+    if type(weight) is not nn.Parameter:
+        return f"its weight is a {type(weight).__name__}"
     if module.weight.is_meta:
         return "it is on the meta device"
     if module.weight.dtype not in FLOATS:

@@ -16,6 +16,7 @@ from ..epilogues import ACTIVATIONS
 from . import activations
 from .functions import cast, gemm
 from .operators import Call, operator
+from .sharding import register_if_used
 from .straight import tracked
 
 
@@ -46,7 +47,8 @@ def mlp(
     x, w1, w2, b1, b2 = operands
     if not tracked(operands) or f"d_{activation}" not in ACTIVATIONS:
         return gemm(gemm(x, w1.mT, bias=b1, activation=activation), w2.mT, bias=b2)
-    rows = x.reshape(-1, x.shape[-1])
+    register_if_used()
+    rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
     return _Mlp.apply(rows, w1, w2, b1, b2, activation)[0].reshape(*x.shape[:-1], w2.shape[0])
 
 
@@ -57,32 +59,35 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        y, z, _ = operator(*Call(x, w1.mT, bias=b1, activation=name, keep=True))
+        y, z, _ = operator(*Call(x, w1.mT, bias=b1, activation=name, keep=name not in activations.FROM_RESULT))
         return operator(*Call(y, w2.mT, bias=b2))[0], y, z
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         x, w1, w2, b1, b2, ctx.name = inputs
         _, y, z = output
-        ctx.save_for_backward(x, w1, w2, b1, b2, y, z)
+        ctx.save_for_backward(x, w1, w2, b1, b2, y, y if ctx.name in activations.FROM_RESULT else z)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         of_d, of_y, of_z = grads
         x, w1, w2, b1, b2, y, z = ctx.saved_tensors
-        dz = dw2 = db1 = db2 = None
+        needs_x, needs_w1, needs_w2, needs_b1, needs_b2, _ = ctx.needs_input_grad
+        dz = dx = dw1 = dw2 = db1 = db2 = None
         if of_d is not None:
-            dz, _, db1 = operator(*Call(of_d, w2, aux=z, activation=f"d_{ctx.name}", bias_grad="n"))
-            dw2 = operator(*Call(of_d.mT, y))[0]
-            db2 = None if b2 is None else of_d.sum(0)
+            if needs_x or needs_w1 or needs_b1:
+                sums = "n" if needs_b1 else ""
+                dz, _, db1 = operator(*Call(of_d, w2, aux=z, activation=f"d_{ctx.name}", bias_grad=sums))
+            dw2 = operator(*Call(of_d.mT, y))[0] if needs_w2 else None
+            db2 = of_d.sum(0) if needs_b2 else None
         if of_y is not None:
             dy = activations.derivative(ctx.name, of_y, z, ())
             dz, db1 = dy if dz is None else dz + dy, None
-        if of_z is not None:
+        if of_z is not None and of_z.numel():
             dz, db1 = of_z if dz is None else dz + of_z, None
-        if dz is None:
-            return (None,) * 6
-        db1 = dz.sum(0) if db1 is None else db1
-        dx, dw1 = operator(*Call(dz, w1))[0], operator(*Call(dz.mT, x))[0]
-        return dx, dw1, dw2, None if b1 is None else db1.to(b1.dtype), db2, None
+        if dz is not None:
+            dx = operator(*Call(dz, w1))[0] if needs_x else None
+            dw1 = operator(*Call(dz.mT, x))[0] if needs_w1 else None
+            db1 = (dz.sum(0) if db1 is None else db1).to(b1.dtype) if needs_b1 else None
+        return dx, dw1, dw2, db1, db2, None

@@ -67,6 +67,9 @@ def tracked(operands: tuple[Any, ...]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
 
 
+# Autograd knows by a tensor's version that it was written to after it was kept; DLPack does not change that.
+written = _C._increment_version
+
 # torch's namesakes ask by _core.straight_gemm, whose cost per call is a promise; `gemm` by the functions above.
 _core.set_questions(
     types=TENSORS,
@@ -74,4 +77,5 @@ _core.set_questions(
     unseen=unseen,
     for_results=(autocasting, forward_mode),
     recording=_recording,
+    written=written,
 )
