@@ -9,6 +9,7 @@ import re
 import runpy
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -179,6 +180,18 @@ README = (ROOT / "README.md").read_text()
 def test_the_readme_says_what_exists():
     block = re.search(r"<!-- coverage: (.+?) -->\n\n(.+?)\n\n<!-- end of coverage -->", README, re.DOTALL)
     assert block.group(2) == coverage.markdown(), f"refresh the block by: {block.group(1)}"
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_frameworks_take_the_keywords_of_gemm(framework):
+    pytest.importorskip(framework)
+    theirs = inspect.signature(import_module(f"cutlass_py.{framework}").gemm).parameters
+    ours = inspect.signature(cutlass_py.GemmArguments).parameters
+    lacking = {"jax": {"out"}}.get(framework, set())  # arrays do not change
+    own = {"jax": {"layout", "kernel"}}.get(framework, {"kernel"})
+    assert set(theirs) ^ set(ours) == lacking | own
+    for name in set(theirs) & set(ours):
+        assert theirs[name].default == ours[name].default, name
 
 
 def test_the_readme_has_the_signature_of_gemm():

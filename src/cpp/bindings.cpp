@@ -325,9 +325,9 @@ NB_MODULE(_core, m) {
         return measure(problem, taken, rounds);
       },
       "problem"_a, "plans"_a, "rounds"_a,
-      "Microseconds of each plan of a problem in each round, or in fewer where that takes long, on operands made up "
-      "for "
-      "it, from a cold cache; infinite where a plan does not run.");
+      "Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each "
+      "round, "
+      "of which there are fewer where they take long; infinite where a plan does not run.");
   m.def(
       "set_questions",
       [](nb::tuple types, nb::tuple modes, nb::object unseen, nb::tuple for_results, nb::object recording,
@@ -337,7 +337,8 @@ NB_MODULE(_core, m) {
       "types"_a, "modes"_a, "unseen"_a, "for_results"_a, "recording"_a, "written"_a,
       "What straight_gemm asks and tells; torch/straight.py says it once.");
   m.def("straight_gemm", &straight_gemm, "a"_a.none(), "b"_a.none(), "out"_a.none(), "bias"_a.none(), "rank"_a,
-        "gemm(a, b, out=out, bias=bias) of torch tensors, or None where torch may mean something else by it.");
+        "gemm(a, b, out=out, bias=bias) of torch tensors, or None where torch may mean something else by it, or gemm "
+        "refuses it.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(
@@ -346,10 +347,9 @@ NB_MODULE(_core, m) {
         const device::Info& info = device::info(ordinal);
         Facts dict;
         dict["name"] = info.name, dict["cc"] = info.cc, dict["sm_count"] = info.sm_count, dict["driver"] = info.driver;
-        dict["l2_bytes"] = info.l2_bytes;
         return dict;
       },
-      "device_id"_a, "Name, compute capability times ten, multiprocessors, driver version and L2 cache of a device.");
+      "device_id"_a, "Name, compute capability times ten, multiprocessors and driver version of a device.");
   m.def("build_info", &build_info, "How the package was built.");
 
   bind_problem(m);

@@ -109,7 +109,7 @@ nb::object gemm_on_host(Operands& operands, const Keywords& keywords) {
   return operands[Role::out] ? nb::borrow(keywords.out) : result.finish();
 }
 
-// No call is measured for its length: waiting would end a capture.
+// For its length, and where it is wanted, no class of calls is measured: waiting would end a capture.
 class NoTuning {
  public:
   explicit NoTuning(bool unwanted) : before_(tuning_allowed) { tuning_allowed = before_ && !unwanted; }

@@ -6,7 +6,7 @@
 namespace cutlass_py {
 
 enum class Dtype : uint8_t {
-#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE, SCALAR) NAME,
+#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE, SCALAR, MANTISSA) NAME,
 #include "dtypes.inc"
 #undef CUTLASS_PY_DTYPE
   none = 255,
@@ -17,10 +17,12 @@ struct DtypeRow {
   int bits, dlpack_code;
   Dtype storage;  // itself, unless the dtype only names an arithmetic (tf32 is held as f32)
   Dtype scalar;   // of factors and scales in memory, beside sums in this dtype
+  int mantissa;   // bits, of each part of a complex number; 0 for integers
 };
 
 inline constexpr DtypeRow kDtypes[] = {
-#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE, SCALAR) {#NAME, BITS, CODE, Dtype(STORAGE), Dtype(SCALAR)},
+#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE, SCALAR, MANTISSA) \
+  {#NAME, BITS, CODE, Dtype(STORAGE), Dtype(SCALAR), MANTISSA},
 #include "dtypes.inc"
 #undef CUTLASS_PY_DTYPE
 };
@@ -61,7 +63,7 @@ __host__ __device__
 #endif
     constexpr int dtype_size(Dtype dtype) {
   switch (dtype) {
-#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE, SCALAR) \
+#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE, SCALAR, MANTISSA) \
   case Dtype::NAME: return BITS / 8;
 #include "dtypes.inc"
 #undef CUTLASS_PY_DTYPE

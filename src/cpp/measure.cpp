@@ -31,31 +31,14 @@ class Memory {
 
 // ------------------------------------------------------------------------------------------------ numbers
 
-// How a real dtype of floating point is laid out: bits of exponent and of mantissa.
-struct Float {
-  int exponent, mantissa;
-};
-
-Float float_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::f16: return {5, 10};
-    case Dtype::bf16: return {8, 7};
-    case Dtype::e4m3: return {4, 3};
-    case Dtype::e5m2: return {5, 2};
-    case Dtype::f64:
-    case Dtype::c128: return {11, 52};
-    default: return {8, 23};
-  }
-}
-
 // Random bytes of numbers of a dtype: floats between 1/16 and 1 of either sign, any integers. Random, since the power
 // that a multiplication draws, and so the clock, depends on the bits that change.
 std::vector<char> random_numbers(Dtype dtype, size_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
-  const int size = dtype_size(dtype) / (is_complex(dtype) ? 2 : 1);
-  const size_t numbers = count * size_t(is_complex(dtype) ? 2 : 1);
+  const int parts = is_complex(dtype) ? 2 : 1, size = dtype_size(dtype) / parts;
+  const size_t numbers = count * size_t(parts);
   std::vector<char> bytes(numbers * size_t(size));
-  const auto [exponent, mantissa] = float_of(dtype);
+  const int mantissa = kDtypes[int(dtype)].mantissa, exponent = 8 * size - 1 - mantissa;  // bits
   for (size_t i = 0; i < numbers; ++i) {
     uint64_t bits = random();
     if (!is_integer(dtype)) {
@@ -67,8 +50,8 @@ std::vector<char> random_numbers(Dtype dtype, size_t count, uint64_t seed) {
   return bytes;
 }
 
-constexpr size_t kPattern =
-    (size_t(1) << 18) + 1;  // different numbers of an operand, repeated: odd, so that rows differ
+// Different numbers of an operand, repeated: an odd count, so that rows differ.
+constexpr size_t kPattern = (size_t(1) << 18) + 1;
 
 void fill_with_numbers(char* memory, Dtype dtype, size_t bytes, uint64_t seed, Stream stream) {
   const std::vector<char> numbers = random_numbers(dtype, std::min(kPattern, bytes / dtype_size(dtype)), seed);
@@ -83,12 +66,10 @@ void fill_with_numbers(char* memory, Dtype dtype, size_t bytes, uint64_t seed, S
 
 // ------------------------------------------------------------------------------------------------ operands
 
-int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
-
 // A call of the problem's class on memory of its own: layouts and alignments as the class says, and no better.
-class Operands {
+class Sample {
  public:
-  Operands(const Problem& p, Stream stream) : p_(p), stream_(stream) {
+  Sample(const Problem& p, Stream stream) : p_(p), stream_(stream) {
     call_.problem = p;
     call_.a = matrix(p.a, p.layout_a, p.align_a, p.m, p.k), call_.lda = leading(call_.a, p.layout_a);
     call_.b = matrix(p.b, p.layout_b, p.align_b, p.k, p.n), call_.ldb = leading(call_.b, p.layout_b);
@@ -182,7 +163,7 @@ void wait_for_device() {
 
 std::vector<std::vector<float>> times_of(const Problem& problem, const std::vector<DevicePlan>& plans, int rounds) {
   const Stream stream = device::own_stream(problem.device.id);
-  const Operands operands(problem, stream);
+  const Sample sample(problem, stream);
   // Twice the cache; filling it takes longer than queueing a few launches, so that the host does not show.
   const size_t flushed = std::max<size_t>(2 * device::info(problem.device.id).l2_bytes, size_t(128) << 20);
   const Memory flush(flushed, problem.device.id, stream);
@@ -198,7 +179,7 @@ std::vector<std::vector<float>> times_of(const Problem& problem, const std::vect
       device::fill(flush.data(), round, flushed, stream);
       timers[i].start(stream);
       try {
-        run_on_device(operands.call(), plans[i], stream);
+        run_on_device(sample.call(), plans[i], stream);
       } catch (const CudaError&) {
         failed[i] = true;
       }

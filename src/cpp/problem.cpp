@@ -65,8 +65,6 @@ void choose_arithmetic(const Request& r, Problem& p) {
 
 // ------------------------------------------------------------------------------------------------ layouts
 
-int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-
 // Layout and leading dimension of a matrix of these extents. Rows that overlap or run backwards are 'x'.
 char layout_of(const Matrix& x, int64_t rows, int64_t cols, int64_t& ld) {
   ld = 0;

@@ -80,8 +80,6 @@ CutlassPyEpilogue no_epilogue() {
   return e;
 }
 
-int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
-
 // A packed copy: rows padded to 16 bytes, so that TMA takes it.
 struct Packing {
   Matrix packed;

@@ -57,6 +57,16 @@ bool means_the_same(const Operands& operands, int rank) {
   return same;
 }
 
+nb::object gemm_if_the_same(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank) {
+  static PyObject* one = PyFloat_FromDouble(1);
+  const nb::handle none(Py_None);
+  const Keywords keywords{out,  none, one,  none, bias, none, none,     none, none,
+                          none, none, none, none, none, none, Py_False, none, none};
+  Operands operands;
+  open_operands(operands, a, b, keywords);
+  return means_the_same(operands, rank) ? gemm(operands, keywords) : nb::none();
+}
+
 }  // namespace
 
 void set_questions(Questions asked) {
@@ -69,15 +79,15 @@ nb::object straight_gemm(nb::handle a, nb::handle b, nb::handle out, nb::handle 
                      (bias.is_none() || is_tensor(bias));
   if (!plain || (any(questions->modes) && !ask(questions->unseen))) return nb::none();
   if (out.is_none() && new_result_is_other(a, b, bias)) return nb::none();
-  static PyObject* one = PyFloat_FromDouble(1);
-  const nb::handle none(Py_None);
-  const Keywords keywords{out,  none, one,  none, bias, none, none,     none, none,
-                          none, none, none, none, none, none, Py_False, none, none};
-  Operands operands;
-  open_operands(operands, a, b, keywords);
-  if (!means_the_same(operands, rank)) return nb::none();
-  nb::object d = gemm(operands, keywords);
-  if (!out.is_none()) questions->written(nb::make_tuple(out));
+  nb::object d = nb::none();
+  try {
+    d = gemm_if_the_same(a, b, out, bias, rank);
+  } catch (const std::invalid_argument&) {  // for torch to resize, resolve, or refuse in its own words
+  } catch (const nb::builtin_exception&) {
+  } catch (const nb::python_error& error) {
+    if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw;
+  }
+  if (!out.is_none() && !d.is_none()) questions->written(nb::make_tuple(out));
   return d;
 }
 

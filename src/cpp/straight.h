@@ -19,8 +19,8 @@ struct Questions {
 
 void set_questions(Questions questions);
 
-// gemm(a, b, out=out, bias=bias), or None where torch may mean something else by it. Ranks of a and b have to be
-// `rank`, where that is not 0.
+// gemm(a, b, out=out, bias=bias), or None where torch may mean something else by it, or gemm refuses it. Ranks of a and
+// b have to be `rank`, where that is not 0.
 nb::object straight_gemm(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank);
 
 }  // namespace cutlass_py

@@ -124,7 +124,7 @@ def tuning_allowed() -> bool:
 
 def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list[float]]:
     """
-    Microseconds of each plan of a problem in each round, or in fewer where that takes long, on operands made up for it, from a cold cache; infinite where a plan does not run.
+    Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each round, of which there are fewer where they take long; infinite where a plan does not run.
     """
 
 def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, for_results: tuple[Any, ...], recording: object, written: object) -> None:
@@ -132,7 +132,7 @@ def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object
 
 def straight_gemm(a: object | None, b: object | None, out: object | None, bias: object | None, rank: int) -> object:
     """
-    gemm(a, b, out=out, bias=bias) of torch tensors, or None where torch may mean something else by it.
+    gemm(a, b, out=out, bias=bias) of torch tensors, or None where torch may mean something else by it, or gemm refuses it.
     """
 
 def device_count() -> int:
@@ -143,7 +143,7 @@ def why_no_device() -> str:
 
 def device_info(device_id: int) -> dict[str, Any]:
     """
-    Name, compute capability times ten, multiprocessors, driver version and L2 cache of a device.
+    Name, compute capability times ten, multiprocessors and driver version of a device.
     """
 
 def build_info() -> dict[str, str]:

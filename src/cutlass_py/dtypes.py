@@ -18,6 +18,7 @@ class Dtype:
     dlpack: int
     numpy: str
     storage: str = ""  # the dtype of the array in memory, where that is not the dtype itself
+    mantissa: int = 0  # bits of it as a number lies in memory, or each part of a complex one; integers have none
     scalar: str = "f32"  # the dtype of factors and scales in memory beside sums in this one
 
     @property
@@ -28,20 +29,24 @@ class Dtype:
 
 # The order is the numbering used by C++ (dtype.h): append only.
 _DTYPES = [
-    Dtype("f16", 16, "cutlass::half_t", 2, "float16"),
-    Dtype("bf16", 16, "cutlass::bfloat16_t", 4, "bfloat16"),
-    Dtype("f32", 32, "float", 2, "float32"),
-    Dtype("f64", 64, "double", 2, "float64", scalar="f64"),
-    Dtype("tf32", 32, "float", 2, "float32", storage="f32"),
-    Dtype("e4m3", 8, "cutlass::float_e4m3_t", 10, "float8_e4m3fn"),
-    Dtype("e5m2", 8, "cutlass::float_e5m2_t", 12, "float8_e5m2"),
+    Dtype("f16", 16, "cutlass::half_t", 2, "float16", mantissa=10),
+    Dtype("bf16", 16, "cutlass::bfloat16_t", 4, "bfloat16", mantissa=7),
+    Dtype("f32", 32, "float", 2, "float32", mantissa=23),
+    Dtype("f64", 64, "double", 2, "float64", mantissa=52, scalar="f64"),
+    Dtype("tf32", 32, "float", 2, "float32", storage="f32", mantissa=23),
+    Dtype("e4m3", 8, "cutlass::float_e4m3_t", 10, "float8_e4m3fn", mantissa=3),
+    Dtype("e5m2", 8, "cutlass::float_e5m2_t", 12, "float8_e5m2", mantissa=2),
     Dtype("s8", 8, "int8_t", 0, "int8"),
     Dtype("u8", 8, "uint8_t", 1, "uint8"),
     Dtype("s32", 32, "int32_t", 0, "int32"),
-    Dtype("c64", 64, "cutlass::complex<float>", 5, "complex64", scalar="c64"),
-    Dtype("c128", 128, "cutlass::complex<double>", 5, "complex128", scalar="c128"),
-    Dtype("tf32x3", 32, "float", 2, "float32", storage="f32"),  # three tf32 products that add up to f32's accuracy
-    Dtype("fast", 32, "float", 2, "float32", storage="f32"),  # an fp8 sum that stays in the tensor cores: about 14 bits
+    Dtype("c64", 64, "cutlass::complex<float>", 5, "complex64", mantissa=23, scalar="c64"),
+    Dtype("c128", 128, "cutlass::complex<double>", 5, "complex128", mantissa=52, scalar="c128"),
+    Dtype(
+        "tf32x3", 32, "float", 2, "float32", storage="f32", mantissa=23
+    ),  # three tf32 products that add up to f32's accuracy
+    Dtype(
+        "fast", 32, "float", 2, "float32", storage="f32", mantissa=23
+    ),  # an fp8 sum that stays in the tensor cores: about 14 bits
 ]
 DTYPES = {d.name: d for d in _DTYPES}
 # What an array can hold: every dtype but those that only name an arithmetic.

@@ -9,19 +9,11 @@
 #include <variant>
 #include <vector>
 
+#include "check.h"
+
 using namespace cutlass_py;
 
 namespace {
-
-int failures = 0;
-
-#define CHECK(...)                                                          \
-  do {                                                                      \
-    if (!(__VA_ARGS__)) {                                                   \
-      ++failures;                                                           \
-      std::printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #__VA_ARGS__); \
-    }                                                                       \
-  } while (0)
 
 using Value = std::variant<int64_t, double, std::string, std::vector<double>>;
 

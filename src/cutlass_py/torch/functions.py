@@ -232,34 +232,22 @@ def _refuse_gradient(function: str) -> None:
 
 def mm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """torch.mm: (n, m) @ (m, p)."""
-    if out_dtype is None and not compiling():
-        try:
-            if (d := _straight(input, mat2, out, None, 2)) is not None:
-                return d
-        except _REFUSED:
-            pass
+    if out_dtype is None and not compiling() and (d := _straight(input, mat2, out, None, 2)) is not None:
+        return d
     return _like_torch("mm", input, mat2, 2, out_dtype, out)
 
 
 def bmm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """torch.bmm: (b, n, m) @ (b, m, p)."""
-    if out_dtype is None and not compiling():
-        try:
-            if (d := _straight(input, mat2, out, None, 3)) is not None:
-                return d
-        except _REFUSED:
-            pass
+    if out_dtype is None and not compiling() and (d := _straight(input, mat2, out, None, 3)) is not None:
+        return d
     return _like_torch("bmm", input, mat2, 3, out_dtype, out)
 
 
 def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
     """torch.matmul: vectors, matrices, batches that broadcast."""
-    if not compiling():
-        try:
-            if (d := _straight(input, other, out, None, 0)) is not None:
-                return d
-        except _REFUSED:
-            pass
+    if not compiling() and (d := _straight(input, other, out, None, 0)) is not None:
+        return d
     return _like_torch("matmul", input, other, 0, None, out)
 
 
@@ -282,19 +270,12 @@ def baddbmm(
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """torch.nn.functional.linear: (..., in) with a weight of (out, in) and a bias of (out,), fused."""
     if not compiling() and isinstance(weight, Tensor) and weight.dim() == 2:
-        try:
-            if (d := _straight(input, weight.mT, None, bias, 0)) is not None:
-                return d
-        except _REFUSED:
-            pass
+        if (d := _straight(input, weight.mT, None, bias, 0)) is not None:
+            return d
     _check_tensors("linear", a=input, b=weight, bias=bias)
     if weight.dim() not in (1, 2):
         raise RuntimeError(f"linear: weight is {tuple(weight.shape)}; expected 1 or 2 dimensions")
     return _like_torch("linear", input, weight.mT if weight.dim() == 2 else weight, 0, None, None, bias)
-
-
-# What is refused on the straight way is resized, resolved, or refused in torch's words on the other.
-_REFUSED = (ValueError, TypeError)
 
 
 def _like_torch(
@@ -322,7 +303,7 @@ def _like_torch(
             d = _integers(a, b, addend, alpha, beta, out_dtype)
             return d if out is None else out.copy_(d)
         return gemm(a, b, out=out, alpha=alpha, out_dtype=out_dtype, **_addend(addend, beta, a, b))
-    except _REFUSED as refusal:
+    except (ValueError, TypeError) as refusal:
         raise RuntimeError(str(refusal).replace("gemm:", f"{name}:", 1)) from refusal
 
 
