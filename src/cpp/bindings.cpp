@@ -54,6 +54,10 @@ Args:
     scale_a: factor of the rows of a: a number, an array of one element, (m,) or (..., m, 1).
     scale_b: factor of the columns of b: a number, an array of one element, (n,) or (..., 1, n). Where alpha is an
         array, a number other than 1 is refused, here and as scale_a.
+        fp8 operands also take both in blocks, of any strides: a scale_a of (..., m, ceil(k / 128)), one factor for
+        every row and 128 of k, and a scale_b of (..., ceil(k / 128), ceil(n / 128)), one for every 128 of k by 128
+        columns, or of (..., ceil(k / 128), n). The last block of an extent may be shorter. Kernels read a scale_a
+        whose columns are contiguous and start at multiples of 16 bytes; any other is packed first.
     scale_out: factor of the result: a number or an array of one element.
     bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives f(z), before scale_out, summed over
         the other axis and over the batch, which must be one that a single stride describes for every operand.
@@ -172,8 +176,11 @@ void bind_problem(nb::module_& m) {
       .def_prop_ro("bias_grad", &dtype<&Problem::bias_grad>)
       .def_prop_ro("bias_grad_axis", &mark<&Problem::bias_grad_axis>, "As bias_axis.")
       .def_prop_ro("scale_a", &mark<&Problem::scale_a>,
-                   "'s': one factor in memory, 'v': a vector, 'x': a vector without unit stride. Numbers are in alpha.")
+                   "'s': one factor in memory, 'v': a vector, 'x': a vector without unit stride. Numbers are in alpha. "
+                   "In blocks, for each 128 of k: 'r' for every row (of scale_b: column), 'p' likewise where scale_a "
+                   "has to be packed, 'b' for every 128 columns.")
       .def_prop_ro("scale_b", &mark<&Problem::scale_b>)
+      .def_prop_ro("block", &Problem::block, "Columns of B that share a factor where scales are in blocks, else 0.")
       .def_prop_ro("scale_out", &mark<&Problem::scale_out>, "'h': a number, 's': one factor in memory.")
       .def_ro("device_alpha", &Problem::device_alpha)
       .def_ro("device_beta", &Problem::device_beta)

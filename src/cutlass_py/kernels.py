@@ -210,6 +210,9 @@ def _operands(i: Interface) -> dict[str, OperandMetadata]:
     operands |= {"c": output} if epilogue.source else {}
     operands |= {"aux" if derivative else "gate": output} if epilogue.gated else {}
     operands |= {"aux": output} if epilogue.aux else {}
+    if i.block:
+        operands["scale_a"] = OperandMetadata("f32", "n", 16) if i.tma_scales else OperandMetadata("f32", "*", 4)
+        operands["scale_b"] = OperandMetadata("f32", "*", 4)
     operands |= {"bias": OperandMetadata(i.bias, epilogue.bias, DTYPES[i.bias].itemsize)} if epilogue.bias else {}
     return operands
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -44,6 +44,7 @@ class Plan:
     overlap: bool = False
     each: bool = False  # a list of matrices, one after the other
     host: Callable[..., Any] | None = None
+    pack_scales: bool = False
 
 
 def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
@@ -145,7 +146,7 @@ def _split(kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu, estimates: Est
 
 def _split_way(way: Way, kernel: CutlassKernel) -> Way:
     reason = "splits k: the parts are summed in order"
-    return Way(way.pack_a, way.pack_b, kernel.interface.d, (*way.detours, reason))
+    return replace(way, scratch=kernel.interface.d, detours=(*way.detours, reason))
 
 
 def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
@@ -224,21 +225,23 @@ def plan_of(choice: Choice, p: Problem) -> Plan:
         choice.raster,
         choice.swizzle,
         overlap=_may_overlap(kernel, way, p),
+        pack_scales=way.pack_scales,
     )
 
 
 def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
     """Whether a launch may start before its predecessor in the stream has ended.
 
-    3.x kernels wait before their first TMA load, and everything else follows from the loads. Not so factors in device
-    memory, which are read as the kernel starts. And a C that is read element by element goes through the L1 cache,
-    which may hold lines that the predecessor is still writing.
+    3.x kernels wait before they load operands, and scales in blocks; everything else follows from that. Not so factors
+    in device memory, which are read as the kernel starts. And a C that is read element by element goes through the L1
+    cache, which may hold lines that the predecessor is still writing.
     """
     if not kernel.family.overlaps:
         return False
     if way.scratch:
         return True
-    if p.device_alpha or p.device_beta or p.scale_a or p.scale_b or p.scale_out == "s":
+    scales = not p.block and (p.scale_a or p.scale_b)
+    if p.device_alpha or p.device_beta or scales or p.scale_out == "s":
         return False
     return SCHEDULES[kernel.config.schedule].tma_store or not p.c
 

@@ -29,8 +29,8 @@ CLASS = (
     "scale_b", "scale_out", "device_alpha", "device_beta", "plain_sum", "pointers", "deterministic",
 )  # fmt: skip
 # Attributes of Problem that a class leaves out: what was asked for by name, and where. Where a kernel or a number of
-# splits is asked for, tables are not consulted.
-APART = ("empty_product", "transposed", "jit", "splits", "kernel", "device", "device_id")
+# splits is asked for, tables are not consulted. `block` follows from scale_b.
+APART = ("empty_product", "transposed", "jit", "splits", "kernel", "device", "device_id", "block")
 
 
 @dataclass(frozen=True)
