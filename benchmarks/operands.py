@@ -10,8 +10,16 @@ from suites import Case
 _TORCH_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "tf32": "float32", "f64": "float64"}
 
 
+def sets_of(set_bytes: int) -> int:
+    """How many sets of operands together are twice the cache; 512 at most."""
+    import torch
+
+    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+    return min(max(math.ceil(2 * l2_bytes / set_bytes), 1), 512)
+
+
 class Operands:
-    """A, B and D of a case; all sets together are twice the cache. `count` of them, 512 at most."""
+    """A, B and D of a case, in `count` sets."""
 
     def __init__(self, case: Case) -> None:
         import torch
@@ -19,8 +27,7 @@ class Operands:
         self.dtype = getattr(torch, _TORCH_DTYPES[case.dtype])
         batch, m, n, k = case.shape
         set_bytes = batch * (m * k + k * n + m * n) * self.dtype.itemsize
-        l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-        self.count = min(max(math.ceil(2 * l2_bytes / set_bytes), 1), 512)
+        self.count = sets_of(set_bytes)
         self.sets = [
             (
                 self._random(batch, m, k, case.layout[0]),

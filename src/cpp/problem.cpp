@@ -116,14 +116,14 @@ void settle(Matrix& x, char& layout, uint8_t& align, const Call& call, int64_t S
   align = alignment_of(x, ld * dtype_size(x.dtype), call, shift, pointers);
 }
 
-// Whether TMA can read the factors of the rows of A: side by side, and those of each 128 of k aligned.
-bool rows_lie_for_tma(const Call& call) {
+// Whether TMA can read the factors of the rows of A: side by side, and those of each 128 of k aligned. A single block
+// of k has the step to the next one free.
+bool rows_lie_for_tma(Call& call) {
   const Problem& p = call.problem;
-  const Matrix& x = call.epilogue.scale_a;
-  const bool several = p.k > kScaleBlock;
-  if (p.m > 1 && x.row != 1) return false;
-  if ((several && x.col < p.m) || x.batch < 0) return false;
-  return alignment_of(x, several ? x.col * dtype_size(x.dtype) : 0, call, &Shift::scale_a) >= 4;
+  Matrix& x = call.epilogue.scale_a;
+  if (p.k <= kScaleBlock) x.col = round_up(p.m, 16 / dtype_size(x.dtype));
+  if ((p.m > 1 && x.row != 1) || x.col < p.m || x.batch < 0) return false;
+  return alignment_of(x, x.col * dtype_size(x.dtype), call, &Shift::scale_a) >= 4;
 }
 
 void settle_vectors(Call& call) {

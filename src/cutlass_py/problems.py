@@ -35,7 +35,7 @@ KEYS = {
     "aux": "dtype of aux",
     "gate": "dtype of a gate",
     "scale_a": "a number, one, vector: one value per row; or block: one per row and 128 of k",
-    "scale_b": "a number, one, vector: one value per column; block: one per 128 of k and 128 columns; group: and column",
+    "scale_b": "likewise, vector: one value per column; block: one per 128 of k and 128 columns, or group: and column",
     "scale_out": "a number, or one",
     "bias_grad": "dtype of a bias gradient",
     "bias_grad_axis": "as bias_axis",
