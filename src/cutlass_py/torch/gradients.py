@@ -94,7 +94,7 @@ def _save(ctx: Any, call: Call, results: tuple[Tensor, ...]) -> None:
                 f"more: pass {name}.detach(), or quantise inside of a function with a gradient of its own"
             )
     for name in ("scale_a", "scale_b"):
-        if needed[name] and in_blocks(call):
+        if needed.get(name) and in_blocks(call):
             raise TypeError(f"gemm: {name} requires a gradient, which scales in blocks lack: pass {name}.detach()")
     wanted = _operands_of_backward(call, needed)
     tensors = [x if name in wanted else None for name, x in zip(Call._fields, call[:TENSORS], strict=False)]
