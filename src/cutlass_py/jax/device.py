@@ -51,7 +51,7 @@ def _lowered(*operands: Any, spec: Spec) -> list[Any]:
 
 @cache
 def _ordinals() -> list[int]:
-    """CUDA's numbers of the GPUs that this process has in JAX; the first is the one that plans are for, 0 without any."""
+    """CUDA's numbers of JAX's GPUs in this process; the first is the one that plans are for, 0 without any."""
     try:
         found = [gpu.local_hardware_id for gpu in jax.local_devices(backend="cuda")]
     except RuntimeError:  # there is no such backend
