@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from . import _core
-from ._core import Problem
-from .arguments import GemmArguments, problem_of
+from ._core import Prepared, Problem
+from .arguments import GemmArguments, describe, problem_of
+from .artifact import Artifact
 from .cost import design
 from .dtypes import DTYPES
 from .epilogues import ACTIVATIONS
@@ -116,22 +118,71 @@ class Kernel(ABC):
             return Status(way)
         return Status(way.detours[0] if way.detours else None)
 
-    def compile(self) -> None:
+    def compile(self, args: GemmArguments | None = None) -> Artifact:
         """Compile and load the kernel, or take it from the cache, where it is not in the built set (docs/jit.md).
 
+        Args:
+            args: what it will be run on: refused here where the kernel does not support it. The machine code is the
+                same for all arguments.
+
         Raises:
+            ValueError: the kernel does not support `args`.
             CompileError: there is no compiler, it failed, or CUTLASS_PY_JIT forbids it.
         """
-        return  # what is a Python function needs no compiler
+        if args is not None and not (status := self.supports(args)):
+            raise ValueError(f"compile: kernel {self.name} does not fit {describe(problem_of(args))}: {status.error}")
+        return self._compiled()
 
-    def run(self, args: GemmArguments, *, stream: Any = None) -> Any:
-        """Run this kernel on the arguments, compiled first if need be; returns out.
+    def _compiled(self) -> Artifact:
+        return Artifact(self.name, "cpu", None, True)  # what is a Python function needs no compiler
+
+    def run(
+        self, args: GemmArguments, artifact: Artifact | None = None, *, stream: Any = None, workspace: Any = None
+    ) -> Any:
+        """Run this kernel on the arguments, compiled first if need be; returns out, or a new result.
+
+        Args:
+            args: arrays, not TensorSpecs.
+            artifact: what `compile` returned. Not needed; one of another kernel is refused.
+            stream: as in gemm.
+            workspace: an array of workspace_size(args) bytes (u8) on the device, aligned to 256 bytes, in place of the
+                package's own pool. It is used on the launch's stream.
 
         Raises:
-            ValueError: the kernel does not support them.
+            ValueError: the kernel does not support the arguments, or the artifact or the workspace does not do.
             CompileError: as `compile` does.
         """
-        return args.run(kernel=self, stream=stream)
+        if artifact is not None and artifact.kernel != self.name:
+            raise ValueError(f"run: artifact is of kernel {artifact.kernel}; expected one of {self.name}")
+        if workspace is None:
+            return args.run(kernel=self, stream=stream)
+        return self.plan(args)(stream=stream, workspace=workspace)
+
+    def workspace_size(self, args: GemmArguments) -> int:
+        """Bytes of device memory that `run` needs beside the operands; 0 on the CPU. The kernel is compiled if need be.
+
+        Raises:
+            ValueError: the kernel does not support the arguments; they are lists, whose scratch is the package's own.
+            CompileError: as `compile` does.
+        """
+        from .select import plan
+
+        p = _core.problem(args.a, args.b, **args.keywords, kernel=self)
+        chosen, gpu = plan(p), gpu_of(p)
+        return _core.scratch_bytes(args.a, args.b, args.keywords, chosen, gpu.sm_count) if gpu else 0
+
+    def plan(self, args: GemmArguments) -> Prepared:
+        """A call prepared: `plan(a, b, out)` runs it on new arrays, without checking and choosing anew.
+
+        The kernel is compiled if need be. The plan keeps `args`, whose arrays are the defaults of its call; TensorSpecs
+        do where every call brings arrays. New arrays have the shapes, strides, dtypes and device of the first, and are
+        aligned as they are; whatever else differs is refused by name.
+
+        Raises:
+            ValueError: the kernel does not support the arguments, or they are lists of matrices.
+            CompileError: as `compile` does.
+        """
+        return Prepared(args.a, args.b, {**args.keywords, "kernel": self})
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name}{'' if self.compiled else ' (not compiled)'}>"
@@ -149,14 +200,15 @@ class CutlassKernel(Kernel):
         self._interface: Interface | None = None
         self._metadata: KernelMetadata | None = None
 
-    def compile(self) -> None:
-        """As in Kernel."""
+    def _compiled(self) -> Artifact:
         if not self.compiled:
             from .compiler import load
 
             self.facts = load(self.config)
             self.compiled, self._metadata = True, None
             _another_is_compiled()
+        library = Path(_core.kernel_library(self.name))
+        return Artifact(self.name, self.family.arch, library, library.parent == Path(_core.__file__).parent)
 
     def ready(self) -> None:
         """As compile, but where that failed in this process before, it fails again at once."""
