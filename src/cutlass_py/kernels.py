@@ -20,7 +20,7 @@ from .epilogues import ACTIVATIONS
 from .errors import CompileError
 from .families import FAMILIES, Family, KernelConfig, find, named
 from .gpu import Gpu, gpu_of
-from .legality import Interface, Way, interface_of
+from .legality import Interface, Way, function_of, interface_of
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,14 @@ class Kernel(ABC):
         """
         if args is not None and not (status := self.supports(args)):
             raise ValueError(f"compile: kernel {self.name} does not fit {describe(problem_of(args))}: {status.error}")
-        return self._compiled()
+        self._load()
+        return self._artifact()
 
-    def _compiled(self) -> Artifact:
-        return Artifact(self.name, "cpu", None, True)  # what is a Python function needs no compiler
+    def _load(self) -> None:
+        return  # what is a Python function needs no compiler
+
+    def _artifact(self) -> Artifact:
+        return Artifact(self.name, "cpu", None, True)
 
     def run(
         self, args: GemmArguments, artifact: Artifact | None = None, *, stream: Any = None, workspace: Any = None
@@ -200,13 +204,15 @@ class CutlassKernel(Kernel):
         self._interface: Interface | None = None
         self._metadata: KernelMetadata | None = None
 
-    def _compiled(self) -> Artifact:
+    def _load(self) -> None:
         if not self.compiled:
             from .compiler import load
 
             self.facts = load(self.config)
             self.compiled, self._metadata = True, None
-            _another_is_compiled()
+            forget()
+
+    def _artifact(self) -> Artifact:
         library = Path(_core.kernel_library(self.name))
         return Artifact(self.name, self.family.arch, library, library.parent == Path(_core.__file__).parent)
 
@@ -216,7 +222,7 @@ class CutlassKernel(Kernel):
 
         if not self.compiled and self.name in failed:
             raise CompileError(failed[self.name])
-        self.compile()
+        self._load()
 
     @property
     def family(self) -> Family:
@@ -299,6 +305,19 @@ def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
     return (*map(_cutlass_kernel, configs), *_host_kernels())
 
 
+Signature = tuple[str, str, str, str, tuple[str, bool]]
+
+
+@cache
+def by_signature(compiled: bool) -> dict[Signature, dict[Interface, list[CutlassKernel]]]:
+    """Likewise, by everything that a kernel needs in common with operands that it takes as they lie."""
+    groups: dict[Signature, dict[Interface, list[CutlassKernel]]] = {}
+    for (a, b), interfaces in by_operands(compiled).items():
+        for interface, kernels in interfaces.items():
+            groups.setdefault((a, b, interface.layout, interface.d, interface.function), {})[interface] = kernels
+    return groups
+
+
 @cache
 def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[CutlassKernel]]]:
     """Kernels by the dtypes they multiply, then by interface: what a question goes through."""
@@ -310,9 +329,10 @@ def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[Cu
     return groups
 
 
-def _another_is_compiled() -> None:
-    all_kernels.cache_clear()
-    by_operands.cache_clear()
+def forget() -> None:
+    """Looks at the declaration and at what is compiled anew."""
+    for listed in (all_kernels, by_operands, by_signature):
+        listed.cache_clear()
     _core.clear_plans()
 
 
@@ -321,6 +341,14 @@ def candidates(p: Problem, compiled: bool) -> dict[Interface, list[CutlassKernel
     if p.device_id < 0:
         return {}
     return by_operands(compiled).get((p.operand_a or "", p.operand_b or ""), {})
+
+
+def straight_candidates(p: Problem, compiled: bool) -> dict[Interface, list[CutlassKernel]]:
+    """Of these, the ones that may take the operands as they lie. Others would pack or finish elsewhere."""
+    if p.device_id < 0:
+        return {}
+    signature = (p.operand_a or "", p.operand_b or "", p.layout_a + p.layout_b, p.d or "", function_of(p))
+    return by_signature(compiled).get(signature, {})
 
 
 def host_kernels(p: Problem) -> list[Kernel]:
@@ -372,29 +400,47 @@ def numbered(number: int) -> Kernel:
     return _numbered[number]
 
 
+def _on(cc: int | str) -> Callable[[Family], bool]:
+    """Whether kernels of a family run on a compute capability; "90a": whether they are of that architecture's own."""
+    text = str(cc)
+    if any(family.arch == text and not text.isdecimal() for family in FAMILIES.values()):
+        return lambda family: family.arch == text
+    if isinstance(cc, bool) or not text.isdecimal():
+        own = " or ".join(sorted({repr(f.arch) for f in FAMILIES.values() if not f.arch.isdecimal()}))
+        raise ValueError(
+            f"get_kernels: cc is {cc!r}; expected a compute capability times ten, such as 80 or '90', or {own}"
+        )
+    return lambda family: family.cc[0] <= int(text) <= family.cc[1]
+
+
 def get_kernels(
     args: GemmArguments | None = None,
     where: Callable[[KernelMetadata], bool] | None = None,
     *,
-    cc: int | None = None,
+    cc: int | str | None = None,
     compiled: bool = True,
 ) -> list[Kernel]:
-    """Kernels, best first where arguments are given.
+    """Kernels, best first where arguments are given; explain(args) has the reason for the order.
 
     Args:
-        args: only kernels that support these arguments as they lie, ordered by the estimate that `gemm` selects with.
-            Without it, every kernel in the order of declaration.
+        args: only kernels that support these arguments as they lie, in the order in which `gemm` would take them: what
+            `tune` measured for them, then by the model's estimate. Without it, every kernel in the order of
+            declaration.
         where: only kernels whose metadata satisfies this predicate.
-        cc: only kernels that run on this compute capability (80, 86, 90, ...).
+        cc: only kernels that run on this compute capability: 80, 86, 90, "90", ...; "90a" for those of the
+            architecture's own instructions, which run nowhere else.
         compiled: False includes kernels that are declared but neither in the built set nor compiled since.
-    """
-    if args is not None:
-        from .select import rank
 
-        ranking = rank(problem_of(args), compiled=compiled)
-        kernels = [choice.route.kernel for choice in ranking if choice.route.direct]
+    Raises:
+        ValueError: there is no such `cc`.
+    """
+    runs = None if cc is None else _on(cc)
+    if args is not None:
+        from .select import rank_straight
+
+        kernels = [choice.route.kernel for choice in rank_straight(problem_of(args), compiled=compiled)]
     else:
         kernels = list(all_kernels(compiled))
-    if cc is not None:
-        kernels = [k for k in kernels if isinstance(k, CutlassKernel) and k.family.cc[0] <= cc <= k.family.cc[1]]
+    if runs is not None:
+        kernels = [k for k in kernels if isinstance(k, CutlassKernel) and runs(k.family)]
     return [k for k in kernels if where is None or where(k.metadata)]
