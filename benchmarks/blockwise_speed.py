@@ -34,8 +34,8 @@ import cutlass_py
 ROUNDS = 5
 BAR = 1.0  # of the geometric mean of torch's time over ours, in every regime
 # TFLOP/s by (m, n, k): "Normal GEMMs for dense models" in DeepGEMM's README of February 2025, when it was published
-# (github.com/deepseek-ai/DeepGEMM), measured by its authors on an H800 with NVCC 12.8. Later versions claim more (1550 at
-# most) and have no such table.
+# (github.com/deepseek-ai/DeepGEMM), measured by its authors on an H800 with NVCC 12.8. Later versions claim up to 1550
+# and have no such table.
 PUBLISHED = {
     (64, 2112, 7168): 206, (64, 24576, 1536): 289, (64, 32768, 512): 219, (64, 7168, 16384): 336,
     (64, 4096, 7168): 287, (64, 7168, 2048): 295, (128, 2112, 7168): 352, (128, 24576, 1536): 535,

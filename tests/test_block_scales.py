@@ -341,7 +341,7 @@ def test_metadata_names_the_scales():
         (
             "sm90_gemm_e4m3_e4m3_f32_bf16_tn_128x128x128_2x1x1_coop_scaled",
             asked(),
-            "does not apply scales in blocks",
+            "does not apply scales in blocks; scale_a and scale_b are",
         ),
         (
             BLOCK,
@@ -355,7 +355,7 @@ def test_metadata_names_the_scales():
         (BLOCK, asked(out_dtype="f32"), "writes bf16; out is f32"),
         (BLOCK, asked(bias=vector(512)), "adds no bias along n"),
         (BLOCK, asked(scale_out=0.5), "does not apply scales"),
-        (BLOCK, asked(out=operand(512, 512, "n")), "out has no unit stride"),
+        (BLOCK, asked(out=operand(512, 512, "n")), "writes rows without gaps; out has no unit stride"),
         (BLOCK, asked(splits="stream"), r"does not deal out its k loops"),
     ],
     ids=str,
@@ -417,6 +417,24 @@ def test_explain_tells_of_packing(built):
     built([BLOCK])
     text = str(explain(asked(scale_a=spec((512, 4)))))
     assert "packs scale_a first" in text and "reason: reads scale_a by rows" in text
+
+
+def test_a_prepared_call_keeps_their_alignment(rng):
+    a, b, rows, columns, x, y = quantised(rng, 8, 140, 300)
+    buffer = np.empty(4096, np.float32)
+    first = -buffer.ctypes.data % 16 // 4
+
+    def laid(offset):
+        return np.lib.stride_tricks.as_strided(buffer[first + offset :], rows.shape, (4, 32))
+
+    laid(0)[...] = rows
+    args = GemmArguments(a, b, scale_a=laid(0), scale_b=columns, out_dtype="f32")
+    prepared = cutlass_py.get_kernels(args)[0].plan(args)
+    assert_exact(to_numpy(prepared(a, b)), x @ y, "f32")
+    laid(4)[...] = rows * 2
+    assert_exact(to_numpy(prepared(a, b, scale_a=laid(4))), 2 * (x @ y), "f32")
+    with pytest.raises(ValueError, match="scale_a starts at an address that is no multiple of 16 bytes"):
+        prepared(a, b, scale_a=laid(1))
 
 
 # ---------------------------------------------------------------------------------------- frameworks

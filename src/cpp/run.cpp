@@ -199,7 +199,6 @@ class Run {
   void operator()() {
     reserve();
     scratch_.allocate();
-    g_.overlap = plan_.overlap && !device::capturing(stream_);
     pack();
     if (plan_.kernel) multiply();
     if (composed_) finish();
@@ -250,7 +249,15 @@ class Run {
 
   void multiply() {
     g_.workspace = scratch_.at(workspace_offset_);
-    if (!composed_) return check(plan_.kernel->run(&g_), plan_, "the launch");
+    // In a graph, a launch that may overlap costs more than it gains, but for one kernel of this package after another:
+    // others do not let their successors begin early.
+    const bool capturing = plan_.overlap && device::capturing(stream_);
+    g_.overlap = plan_.overlap && (!capturing || device::follows_marked(stream_));
+    if (!composed_) {
+      check(plan_.kernel->run(&g_), plan_, "the launch");
+      if (capturing) device::mark_last(stream_);
+      return;
+    }
     product_.data = scratch_.at(product_offset_);
     g_.d = product_.data, g_.ldd = product_.row, g_.batch_d = product_.batch;
     const bool row_major_a = (plan_.pack_a ? plan_.pack_a : p_.layout_a) == 't';
@@ -328,6 +335,22 @@ void run_on_device(const Call& call, const DevicePlan& plan, Stream stream, cons
   } else {
     run_list(call, plan, stream);
   }
+}
+
+std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& plan) {
+  const bool single = plan.kernel && !plan.pack_a && !plan.pack_b && plan.scratch == Dtype::none && plan.splits == 1;
+  if (!single || call.problem.pointers || !call.loop.empty() || nothing_to_do(call.problem)) return std::nullopt;
+  CutlassPyGemm g = launch_of(call, plan, nullptr);
+  g.epilogue = epilogue_of(call.epilogue);
+  g.a = call.a.data, g.batch_a = call.a.batch;
+  g.b = call.b.data, g.batch_b = call.b.batch;
+  g.d = call.d.data, g.batch_d = call.d.batch;
+  return plan.kernel->workspace_size(&g) ? std::nullopt : std::optional(g);
+}
+
+void launch(const DevicePlan& plan, CutlassPyGemm& g) {
+  g.overlap = plan.overlap && !device::capturing(g.stream);
+  check(plan.kernel->run(&g), plan, "the launch");
 }
 
 size_t scratch_bytes(const Call& call, const DevicePlan& plan) { return Run(call, plan, nullptr).scratch_bytes(); }
