@@ -143,7 +143,7 @@ void run_parts(const DevicePlan& plan, CutlassPyGemm g, const Splits& parts, int
   const CutlassPyArray scale_a = g.epilogue.scale_a, scale_b = g.epilogue.scale_b;
   const int64_t step_scale_a = parts.length / kScaleBlock * scale_a.col;
   const int64_t step_scale_b = parts.length / kScaleBlock * scale_b.row;
-  auto launch = [&](int64_t part, int64_t batched) {
+  auto run = [&](int64_t part, int64_t batched) {
     g.a = a + part * step_a * size_a, g.b = b + part * step_b * size_b, g.d = d + part * part_stride * size_d;
     g.k = int32_t(std::min(parts.length, parts.k - part * parts.length));
     g.epilogue.scale_a = moved(scale_a, part * step_scale_a), g.epilogue.scale_b = moved(scale_b, part * step_scale_b);
@@ -151,15 +151,15 @@ void run_parts(const DevicePlan& plan, CutlassPyGemm g, const Splits& parts, int
       g.batch = int32_t(batched), g.batch_a = step_a, g.batch_b = step_b, g.batch_d = part_stride;
       g.epilogue.scale_a.batch = step_scale_a, g.epilogue.scale_b.batch = step_scale_b;
     }
-    check(plan.kernel->run(&g), plan, "the launch");
+    launch(plan, g);
   };
   const int64_t equal = parts.k / parts.length;
   int64_t part = 0;
   if (g.batch == 1 && equal > 1) {
-    launch(0, equal);
+    run(0, equal);
     g.batch = 1, part = equal;
   }
-  for (; part < parts.count; ++part) launch(part, 0);
+  for (; part < parts.count; ++part) run(part, 0);
 }
 
 // What every launch of a plan has in common.
@@ -249,15 +249,7 @@ class Run {
 
   void multiply() {
     g_.workspace = scratch_.at(workspace_offset_);
-    // In a graph, a launch that may overlap costs more than it gains, but for one kernel of this package after another:
-    // others do not let their successors begin early.
-    const bool capturing = plan_.overlap && device::capturing(stream_);
-    g_.overlap = plan_.overlap && (!capturing || device::follows_marked(stream_));
-    if (!composed_) {
-      check(plan_.kernel->run(&g_), plan_, "the launch");
-      if (capturing) device::mark_last(stream_);
-      return;
-    }
+    if (!composed_) return launch(plan_, g_);
     product_.data = scratch_.at(product_offset_);
     g_.d = product_.data, g_.ldd = product_.row, g_.batch_d = product_.batch;
     const bool row_major_a = (plan_.pack_a ? plan_.pack_a : p_.layout_a) == 't';
@@ -309,7 +301,7 @@ void run_list(const Call& call, const DevicePlan& plan, Stream stream) {
   g.a = scratch.at(offsets[0]), g.b = scratch.at(offsets[1]), g.d = scratch.at(offsets[2]);
   if (!call.pointers_c.empty()) g.epilogue.c.data = scratch.at(offsets[3]);
   g.workspace = scratch.at(workspace_offset);
-  check(plan.kernel->run(&g), plan, "the launch");
+  launch(plan, g);
 }
 
 // A list that no kernel takes as one: each matrix by the plan of its own.
@@ -349,8 +341,12 @@ std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& p
 }
 
 void launch(const DevicePlan& plan, CutlassPyGemm& g) {
-  g.overlap = plan.overlap && !device::capturing(g.stream);
+  // In a graph, a launch that may overlap costs more than it gains, but for one kernel of this package after another:
+  // others do not let their successors begin early.
+  const bool capturing = plan.overlap && device::capturing(g.stream);
+  g.overlap = plan.overlap && (!capturing || device::follows_marked(g.stream));
   check(plan.kernel->run(&g), plan, "the launch");
+  if (capturing) device::mark_last(g.stream);
 }
 
 size_t scratch_bytes(const Call& call, const DevicePlan& plan) { return Run(call, plan, nullptr).scratch_bytes(); }
