@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cutlass_py import GemmArguments, __main__
+from cutlass_py import GemmArguments
+from cutlass_py.commands import main
 from cutlass_py.problems import KEYS, arguments, read
 
 GOOD = {"m": 8, "n": 16, "k": 32, "a": "f32"}
@@ -165,7 +166,7 @@ def test_a_file_that_is_no_list_of_objects(tmp_path, text):
     ],
 )
 def test_explain_takes_every_key(capsys, options, problem):
-    assert __main__.main(["explain", "64", "32", "16", *options.split()]) == 0
+    assert main(["explain", "64", "32", "16", *options.split()]) == 0
     assert problem in capsys.readouterr().out.splitlines()[0]
 
 

@@ -9,7 +9,8 @@ import pytest
 from specs import CORE, problem
 
 import cutlass_py
-from cutlass_py import GemmArguments, TensorSpec, __main__, _core, cache, explain, tuned
+from cutlass_py import GemmArguments, TensorSpec, _core, cache, explain, tuned
+from cutlass_py.commands import main
 from cutlass_py.gpu import ABSENT, Gpu
 from cutlass_py.select import best, plan, rank
 from cutlass_py.tuned import APART, CLASS, Entry, class_of
@@ -395,7 +396,7 @@ def test_command_tunes_a_file_and_exports(gpu, tmp_path, capsys):
     problems = [{"m": 512, "n": 512, "k": k, "a": "bf16", "layout": "tn"} for k in (256, 512)]
     (tmp_path / "problems.json").write_text(json.dumps(problems))
     exported = tmp_path / "exported.json"
-    assert __main__.main(["tune", str(tmp_path / "problems.json"), "--export", str(exported)]) == 0
+    assert main(["tune", str(tmp_path / "problems.json"), "--export", str(exported)]) == 0
     assert capsys.readouterr().out.count("times as fast as the choice before") == 2
     assert len(tuned.read(exported, ABSENT)) == 2
 
@@ -403,10 +404,10 @@ def test_command_tunes_a_file_and_exports(gpu, tmp_path, capsys):
 def test_command_goes_on_behind_a_problem_that_fails(gpu, tmp_path, capsys):
     problems = [{"m": 512, "n": 512, "k": k, "a": "bf16"} for k in (0, 512)]
     (tmp_path / "problems.json").write_text(json.dumps(problems))
-    assert __main__.main(["tune", str(tmp_path / "problems.json")]) == 1
+    assert main(["tune", str(tmp_path / "problems.json")]) == 1
     out = capsys.readouterr().out
     assert "error: tune: " in out and "times as fast" in out
-    assert __main__.main(["tune", str(tmp_path / "problems.json"), "--json"]) == 1
+    assert main(["tune", str(tmp_path / "problems.json"), "--json"]) == 1
     first, second = json.loads(capsys.readouterr().out)
     assert "no product" in first["error"] and second["best"]
 
@@ -415,14 +416,14 @@ def test_command_merges(gpu, tmp_path, capsys, table):
     p = problem(512, 512, 512).problem
     other = tmp_path / "other.json"
     other.write_text(tuned.dumps(ABSENT, {class_of(p): entry_for(rank(p)[0])}))
-    assert __main__.main(["tune", "--merge", str(other)]) == 0
+    assert main(["tune", "--merge", str(other)]) == 0
     assert capsys.readouterr().out == f"{table}: 1 classes of problems\n"
     assert tuned.lookup(p, ABSENT)
 
 
 def test_command_prints_json(gpu, tmp_path, capsys):
     (tmp_path / "problems.json").write_text(json.dumps([{"m": 512, "n": 512, "k": 512, "a": "bf16"}]))
-    assert __main__.main(["tune", str(tmp_path / "problems.json"), "--json", "--candidates", "3"]) == 0
+    assert main(["tune", str(tmp_path / "problems.json"), "--json", "--candidates", "3"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["default"]["microseconds"] == 4 and len(found["measured"]) >= 3
 
@@ -430,5 +431,5 @@ def test_command_prints_json(gpu, tmp_path, capsys):
 def test_command_needs_a_gpu(capsys):
     if _core.device_count():
         pytest.skip("there is one")
-    assert __main__.main(["tune"]) == 2
+    assert main(["tune"]) == 2
     assert "tune: needs a GPU" in capsys.readouterr().err

@@ -1,0 +1,33 @@
+"""The command line: one module per command, each with `configure(parser)` and `run(options)`, its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+# A module's first line is its command's help.
+COMMANDS = ("info", "kernels", "explain", "tune", "cache", "demo")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m cutlass_py", description="CUTLASS kernels on any DLPack array.")
+    subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
+    for name in COMMANDS:
+        command = import_module(f"{__name__}.{name}")
+        text = (command.__doc__ or "").splitlines()[0]
+        sub = subparsers.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=command.run)
+        command.configure(sub)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 1 for a result that is wrong, 2 for wrong usage."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except (ValueError, TypeError, NotImplementedError, RuntimeError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2

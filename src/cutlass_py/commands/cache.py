@@ -1,0 +1,71 @@
+"""Compiled kernels on disk: show them, remove them, compile what problems want ahead of time."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from .output import json_option, print_json
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+    for name, text in (
+        ("info", "Where the cache is and what it holds."),
+        ("clear", "Remove every compiled kernel and lock."),
+        ("build", "Compile the best declared kernel for each problem of a file, for device 0 or an H200."),
+    ):
+        sub = actions.add_parser(name, help=text, description=text)
+        json_option(sub)
+    sub.add_argument("file", nargs="?", help="problems: a JSON list (docs/jit.md)")
+    sub.add_argument("--kernel", action="append", default=[], metavar="NAME", help="this kernel; may be repeated")
+    sub.add_argument("--jobs", type=int, help="nvcc at once; by default one per core and 5 GB of free memory")
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command; 1 where a kernel could not be compiled."""
+    return {"info": _info, "clear": _clear, "build": _build}[options.action](options)
+
+
+def _info(options: argparse.Namespace) -> int:
+    from .. import cache
+
+    entries = cache.entries()
+    size = sum(map(cache.size, entries))
+    if options.json:
+        print_json({"directory": str(cache.directory()), "bytes": size, "entries": [p.stem for p in entries]})
+        return 0
+    print(f"{cache.directory()}: {len(entries)} kernels, {size / 1e6:.1f} MB")
+    for path in entries:
+        print(f"  {path.stem}")
+    return 0
+
+
+def _clear(options: argparse.Namespace) -> int:
+    from .. import cache
+
+    entries, size = cache.clear()
+    if options.json:
+        print_json({"directory": str(cache.directory()), "removed": entries, "bytes": size})
+    else:
+        print(f"{cache.directory()}: removed {entries} kernels, {size / 1e6:.1f} MB")
+    return 0
+
+
+def _build(options: argparse.Namespace) -> int:
+    from ..prebuild import best, build, named
+    from ..problems import read
+    from ..toolkit import nvcc_jobs
+
+    if not options.file and not options.kernel:
+        raise ValueError("cache build: expected a file of problems, or --kernel")
+    if options.jobs is not None and options.jobs < 1:
+        raise ValueError(f"cache build: --jobs is {options.jobs}; expected 1 or more")
+    wanted = [named(name) for name in options.kernel]
+    wanted += filter(None, map(best, read(options.file) if options.file else ()))
+    silent = options.json
+    outcomes = build(list(dict.fromkeys(wanted)), options.jobs or nvcc_jobs(), lambda line: silent or print(line))
+    if options.json:
+        print_json([asdict(outcome) for outcome in outcomes])
+    return 1 if any(outcome.state == "failed" for outcome in outcomes) else 0

@@ -1,0 +1,82 @@
+"""Measure what problems run fastest with, on device 0; show, export and merge what was found so far."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+from .output import json_option, print_json
+
+if TYPE_CHECKING:
+    from ..tuning import Measurement, Tuning
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("file", nargs="?", help="problems: a JSON list (docs/jit.md)")
+    parser.add_argument("--candidates", type=int, default=32, help="choices that are run for each problem")
+    parser.add_argument("--merge", action="append", metavar="TABLE", help="take over an exported table first")
+    parser.add_argument("--export", metavar="TABLE", help="write all that was found so far to this file")
+    json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command; 1 where a problem could not be tuned."""
+    from .. import tuned
+    from ..gpu import device
+
+    if not _core.device_count():
+        raise ValueError(f"tune: needs a GPU: {_core.why_no_device()}")
+    gpu = device(0)
+    if options.merge:
+        tuned.record(gpu, {key: entry for path in options.merge for key, entry in tuned.read(path, gpu).items()})
+    failed = _measure(options)
+    table = tuned.table(gpu)
+    if options.export:
+        with open(options.export, "w", encoding="utf-8") as file:
+            file.write(tuned.dumps(gpu, table))
+    elif not options.json:
+        print(f"{tuned.path_of(gpu)}: {len(table)} classes of problems")
+    return int(failed)
+
+
+def _measure(options: argparse.Namespace) -> bool:
+    """Tune the problems of the file one by one; whether any failed."""
+    from ..arguments import describe
+    from ..problems import read
+    from ..progress import progress
+    from ..tuning import tune
+
+    problems = read(options.file) if options.file else []
+    rows, failed = [], False
+    with progress("tuning", len(problems)) as advance:
+        for problem in problems:
+            try:
+                tuning = tune(problem, candidates=options.candidates)
+                rows.append(_row(tuning))
+                line = str(tuning)
+            except (ValueError, RuntimeError) as error:  # one problem does not stop the others
+                failed = True
+                rows.append({"problem": describe(problem.problem), "error": str(error)})
+                line = f"error: {error}"
+            if not options.json:
+                print(line)
+            advance()
+    if options.json:
+        print_json(rows)
+    return failed
+
+
+def _row(tuning: Tuning) -> dict[str, Any]:
+    def row(m: Measurement | None) -> dict[str, Any] | None:
+        if m is None:
+            return None
+        choice = m.choice
+        return {
+            "kernel": choice.route.kernel.name, "splits": choice.route.splits, "raster": choice.raster,
+            "swizzle": choice.swizzle, "microseconds": m.microseconds,
+        }  # fmt: skip
+
+    rows = {"best": row(tuning.best), "default": row(tuning.default), "measured": [row(m) for m in tuning.measured]}
+    return {"problem": tuning.problem, **rows}
