@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from nvcc import why_not
@@ -179,6 +179,15 @@ def test_an_unknown_name_hides_what_depends_on_it_alone():
         "epilogue",
         "layout",
     }
+
+
+@pytest.mark.parametrize("value", [["x"], -3, {}, 2.5, "", True, (1, 2)], ids=str)
+@pytest.mark.parametrize("name", [field.name for field in fields(KernelDescription)])
+def test_nonsense_in_any_field_is_a_fault_of_that_field(name, value):
+    for good in (WGMMA, TENSOROP):
+        found = {fault.field for fault in replace(good, **{name: value}).faults()}
+        allowed = {name, "warps"} | ({"tile", "stages"} if name in ("stages", "alignment", "instruction") else set())
+        assert name in found and found <= allowed, found
 
 
 def test_a_fault_is_data():

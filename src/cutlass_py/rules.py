@@ -7,7 +7,7 @@ Every declared kernel keeps them (tests/test_describe.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any
@@ -43,11 +43,13 @@ def faults(k: KernelDescription) -> tuple[Fault, ...]:
     """All that is wrong with a description."""
     found = list(_names(k))
     unknown = {fault.field for fault in found}
-    checks = _CHECKS_3X if k.instruction == WGMMA else _CHECKS_2X
-    for needed, check in () if unknown & {"a", "instruction", "arch"} else checks:
-        if not unknown & set(needed):
-            found += check(Resolved(k))
-    return tuple(dict.fromkeys(found))
+    if not unknown & {"a", "instruction"}:
+        usual = {each.name: each.default for each in fields(k) if each.name in unknown and each.default is not MISSING}
+        resolved = Resolved(replace(k, **usual))
+        for needed, check in _CHECKS_3X if resolved.wgmma else _CHECKS_2X:
+            if not unknown & set(needed):
+                found += check(resolved)
+    return tuple({str(fault): fault for fault in found}.values())
 
 
 # ---------------------------------------------------------------------------------------------------- defaults
@@ -65,7 +67,7 @@ def _carried(family: str) -> dict[str, set[tuple[str, ...]]]:
 
 
 class Resolved:
-    """A description whose defaults are filled in. Only of fields that are no names of something unknown."""
+    """A description, all of whose names are known, with its defaults filled in."""
 
     def __init__(self, given: KernelDescription) -> None:
         self.given = given
@@ -74,10 +76,8 @@ class Resolved:
         arithmetic = next(x for row in COMPUTE.values() for x in row.values() if x.operand == self.a)
         self.accumulator = given.accumulator or arithmetic.accumulator
         self.d = given.d or arithmetic.output
-        self.schedule = SCHEDULES.get(given.schedule or ("pingpong" if self.wgmma else "tiled"), SCHEDULES["tiled"])
-        self.epilogue: Epilogue = EPILOGUES.get(
-            given.epilogue or ("linear" if self.wgmma else "linearc"), EPILOGUES["linear"]
-        )
+        self.schedule = SCHEDULES[given.schedule or ("pingpong" if self.wgmma else "tiled")]
+        self.epilogue: Epilogue = EPILOGUES[given.epilogue or ("linear" if self.wgmma else "linearc")]
         self.size = DTYPES[self.a].itemsize
         whole = given.instruction == TENSOROP and DTYPES[self.a].bits <= 32
         self.align = given.alignment or (16 // self.size if whole or self.wgmma else 1)
