@@ -15,7 +15,7 @@ import pytest
 from specs import CORE, listed, operand, problem, vector
 
 import cutlass_py
-from cutlass_py import Artifact, GemmArguments, TensorSpec, _core, explain, get_kernels, kernels, progress, select
+from cutlass_py import Artifact, GemmArguments, TensorSpec, _core, explain, explanation, get_kernels, kernels, select
 from cutlass_py.families import FAMILIES
 from cutlass_py.kernels import CutlassKernel, kernel_named
 from cutlass_py.legality import Interface, Way
@@ -285,7 +285,8 @@ def test_show_is_plain_elsewhere(built, monkeypatch, capsys):
     answer = explain(problem(n=97))
     answer.show()
     assert capsys.readouterr().out == f"{answer}\n"
-    monkeypatch.setattr(progress, "tables", lambda: None)
+    monkeypatch.setattr(explanation, "find_spec", lambda name: None)  # rich is not there
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     answer.show()
     assert capsys.readouterr().out == f"{answer}\n"
 

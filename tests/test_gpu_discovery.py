@@ -7,9 +7,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpu  # noqa: E402
+from nvcc import why_not  # noqa: E402
 
 import cutlass_py  # noqa: E402
-from cutlass_py import GemmArguments, get_kernels  # noqa: E402
+from cutlass_py import GemmArguments, KernelDescription, get_kernels, unregister_kernel  # noqa: E402
+from cutlass_py.families import described  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -260,3 +262,47 @@ def test_an_artifact_names_the_built_set():
     artifact = kernel.compile(GemmArguments(a, b))
     assert artifact.kernel == kernel.name and artifact.built and artifact.library.is_file()
     assert artifact.arch == kernel.family.arch
+
+
+# ---------------------------------------------------------------------------------------- described kernels
+
+WHY_NOT = why_not()
+DESCRIBED = [
+    KernelDescription(a="bf16", tile=(64, 24, 64)),
+    KernelDescription(a="bf16", tile=(64, 8, 64), schedule="pingpongswap"),
+    KernelDescription(a="f16", tile=(128, 32, 64), schedule="coop", cluster=(4, 2, 1), layout="nt", epilogue="linearc"),
+    KernelDescription(a="bf16", tile=(256, 192, 64), schedule="coop", cluster=(2, 1, 1), layout="tt"),
+    KernelDescription(a="e4m3", tile=(64, 64, 32), d="f32"),
+    KernelDescription(a="s8", tile=(64, 40, 64)),
+    KernelDescription(a="f16", tile=(128, 64, 64), instruction="tensorop", warps=(2, 2, 1), stages=3, layout="nn"),
+    KernelDescription(a="bf16", tile=(64, 128, 32), instruction="tensorop", warps=(1, 4, 1), stages=2, layout="tt"),
+    KernelDescription(a="s8", tile=(64, 128, 64), instruction="tensorop", warps=(2, 2, 1), stages=2),
+    KernelDescription(a="f64", tile=(64, 32, 16), instruction="tensorop", warps=(2, 1, 1), stages=4),
+    KernelDescription(a="f32", tile=(32, 64, 8), instruction="simt", warps=(1, 2, 1), stages=3),
+]
+
+
+@pytest.mark.sm90
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+@pytest.mark.parametrize("description", DESCRIBED, ids=lambda d: f"{d.a}-{'x'.join(map(str, d.tile))}-{d.instruction}")
+def test_a_described_kernel_computes(description, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CUTLASS_PY_JIT", "1")
+    kernel = description.kernel()
+    try:
+        c = kernel.config
+        a, b = gpu.integers((264, 160), c.a, -1, 2), gpu.integers((160, 208), c.a, -1, 2)
+        a, b = gpu.laid_out(a, c.layout[0]), gpu.laid_out(b, c.layout[1])
+        out = gpu.guarded((264, 208), c.d)
+        assert kernel.run(GemmArguments(a, b, out=out.view)) is out.view
+        gpu.assert_exact(out.view, gpu.expected(a, b))
+        out.check()
+        assert kernel.metadata.design.registers in range(16, 256)
+    finally:
+        if kernel.name in described:
+            unregister_kernel(kernel)
+
+
+def test_registers_are_the_driver_s_answer():
+    found = get_kernels(where=lambda m: m.api > 0 and m.design.registers > 0)
+    assert found and all(16 <= k.metadata.design.registers <= 255 for k in found)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .arguments import GemmArguments, TensorSpec, view
     from .artifact import Artifact
     from .compiler import jit
+    from .describe import KernelDescription, unregister_kernel
     from .errors import CompileError, NoKernelError
     from .explanation import explain
     from .kernels import Kernel, Status, get_kernels
@@ -27,6 +28,7 @@ __all__ = [
     "CudaError",
     "GemmArguments",
     "Kernel",
+    "KernelDescription",
     "NoKernelError",
     "Status",
     "TensorSpec",
@@ -40,6 +42,7 @@ __all__ = [
     "jit",
     "leaky_relu",
     "tune",
+    "unregister_kernel",
     "view",
 ]
 
@@ -49,6 +52,7 @@ _HOME = {
     "CompileError": "errors",
     "GemmArguments": "arguments",
     "Kernel": "kernels",
+    "KernelDescription": "describe",
     "NoKernelError": "errors",
     "Status": "kernels",
     "TensorSpec": "arguments",
@@ -59,6 +63,7 @@ _HOME = {
     "jit": "compiler",
     "leaky_relu": "activations",
     "tune": "tuning",
+    "unregister_kernel": "describe",
     "view": "arguments",
 }
 

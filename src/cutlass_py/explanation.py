@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from .arguments import GemmArguments, describe, problem_of
@@ -77,17 +79,15 @@ class Explanation:
 
     def show(self) -> None:
         """Prints it: as a table where a terminal is watched and rich is installed, otherwise as str() has it."""
-        from .progress import tables
-
-        if (table := tables()) is None:
+        if not (sys.stdout.isatty() and find_spec("rich")):
             print(self)
             return
-        head = ("", "us", "kernel", "how, or why not")
-        body = [
-            ("" if row.reason else str(place), _time(row), row.kernel, _why(row))
-            for place, row in enumerate(self.rows(most=8), 1)
-        ]
-        table(self.problem if self.chosen else f"{self.problem}: {self.note or 'no kernel fits'}", head, body)
+        from .commands.output import print_table
+
+        print(self.problem if self.chosen else f"{self.problem}: {self.note or 'no kernel fits'}")
+        rows = enumerate(self.rows(most=8), 1)
+        cells = [("" if row.reason else str(place), _time(row), row.kernel, _why(row)) for place, row in rows]
+        print_table(("", "us", "kernel", "how, or why not"), cells)
 
     def __str__(self) -> str:
         lines = [self.problem]

@@ -39,6 +39,7 @@ def _print_rich(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         return False
     table = Table(*header, box=SIMPLE_HEAD, show_header=any(header), pad_edge=False)
     for row in rows:
-        table.add_row(*map(Text, row))  # Text: brackets in a cell are no markup
+        # Text: brackets in a cell are no markup. Folded, not cut: names are there to be copied.
+        table.add_row(*(Text(cell, overflow="fold") for cell in row))
     Console().print(table)
     return True

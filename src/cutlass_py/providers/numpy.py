@@ -5,8 +5,9 @@ from __future__ import annotations
 from .._core import Problem
 from ..gpu import Gpu
 from ..host import HostCall
-from ..kernels import Design, Kernel, KernelMetadata, OperandMetadata
+from ..kernels import Kernel
 from ..legality import Way
+from ..metadata import Design, KernelMetadata, OperandMetadata
 
 _OPERANDS = ("a", "b", "d", "c", "bias", "gate", "aux", "scale_a", "scale_b", "bias_grad")
 _EPILOGUE = (
