@@ -306,6 +306,7 @@ NB_MODULE(_core, m) {
         return all;
       },
       "Loaded kernels by name, with what their C++ types say of themselves.");
+  m.def("kernel_abi", [] { return CUTLASS_PY_ABI; }, "Version of the interface to kernel libraries (kernel.h).");
   m.def(
       "load_library", [](const std::string& path) { load_library(path); }, "path"_a,
       "Load a kernel library: its kernels join kernel_facts(). Loading it again does nothing.");

@@ -101,6 +101,9 @@ def clear_plans() -> None:
 def kernel_facts() -> dict[str, dict[str, Any]]:
     """Loaded kernels by name, with what their C++ types say of themselves."""
 
+def kernel_abi() -> int:
+    """Version of the interface to kernel libraries (kernel.h)."""
+
 def load_library(path: str) -> None:
     """
     Load a kernel library: its kernels join kernel_facts(). Loading it again does nothing.

@@ -9,14 +9,14 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-from . import _core
+from . import _core, families, packs
 from ._core import Problem
 from .arguments import GemmArguments, problem_of
 from .cost import design
 from .dtypes import DTYPES
 from .epilogues import ACTIVATIONS
 from .errors import CompileError
-from .families import FAMILIES, Family, KernelConfig, find, named
+from .families import FAMILIES, Family, KernelConfig, find, known
 from .gpu import Gpu, gpu_of
 from .legality import Interface, Way, interface_of
 
@@ -154,9 +154,13 @@ class CutlassKernel(Kernel):
         if not self.compiled:
             from .compiler import load
 
-            self.facts = load(self.config)
-            self.compiled, self._metadata = True, None
-            _another_is_compiled()
+            self.loaded(load(self.config))
+
+    def loaded(self, facts: dict[str, Any]) -> None:
+        """Its library is part of this process from now on, and says this of it."""
+        self.facts = facts
+        self.compiled, self._metadata = True, None
+        _another_is_compiled()
 
     def ready(self) -> None:
         """As compile, but where that failed in this process before, it fails again at once."""
@@ -165,6 +169,16 @@ class CutlassKernel(Kernel):
         if not self.compiled and self.name in failed:
             raise CompileError(failed[self.name])
         self.compile()
+
+    def source(self) -> str:
+        """The kernel as one translation unit of CUDA C++ that needs CUTLASS's headers alone.
+
+        Raises:
+            CompileError: this package's headers are missing (docs/shipping.md).
+        """
+        from .emit import source
+
+        return source(self.config)
 
     @property
     def family(self) -> Family:
@@ -240,10 +254,11 @@ def _host_kernels() -> tuple[Kernel, ...]:
 @cache
 def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
     """Every kernel in the order of declaration, the CPU's last; or those that are compiled."""
+    packs.load()
     if compiled:
         configs = [config for name in _core.kernel_facts() if (config := find(name))]
     else:
-        configs = list(named("declared").values())
+        configs = list(known().values())
     return (*map(_cutlass_kernel, configs), *_host_kernels())
 
 
@@ -256,6 +271,16 @@ def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[Cu
             group = groups.setdefault((kernel.config.a, kernel.config.b), {})
             group.setdefault(kernel.interface, []).append(kernel)
     return groups
+
+
+def add(config: KernelConfig) -> CutlassKernel:
+    """A kernel whose library is part of this process joins the others, whether or not it is declared."""
+    families.add(config)
+    kernel = _cutlass_kernel(config)
+    if not kernel.compiled:
+        kernel.loaded(_core.kernel_facts()[config.name])
+    _another_is_compiled()
+    return kernel
 
 
 def _another_is_compiled() -> None:
@@ -301,17 +326,22 @@ _numbers: dict[str, int] = {}
 _numbering = Lock()  # a number is published when its kernel is there
 
 
+def find_kernel(name: str) -> Kernel | None:
+    """The kernel of that name."""
+    packs.load()
+    if config := find(name):
+        return _cutlass_kernel(config)
+    return next((kernel for kernel in _host_kernels() if kernel.name == name), None)
+
+
 def kernel_named(name: str) -> Kernel:
     """The kernel of that name.
 
     Raises:
         ValueError: there is none.
     """
-    if config := find(name):
-        return _cutlass_kernel(config)
-    for kernel in _host_kernels():
-        if kernel.name == name:
-            return kernel
+    if kernel := find_kernel(name):
+        return kernel
     raise ValueError(f"gemm: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
 
 
