@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 
 from . import codegen, compiler
-from .dtypes import DTYPES
+from .dtypes import DTYPES, STORAGE
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from .families import FAMILIES, SCHEDULES, KernelConfig
 from .legality import cc_range
@@ -146,6 +146,10 @@ def _fields(c: KernelConfig) -> dict[str, str]:
         **{name: str(value).lower() for name, value in flags.items()},
         **{f"cpp_{name}": DTYPES[_storage(getattr(c, name))].cpp for name in ("a", "b", "accumulator", "d", "bias")},
         "cpp_scalar": DTYPES[DTYPES[c.accumulator].scalar].cpp,
+        "index_activation": str(list(ACTIVATIONS).index(epilogue.activation)),
+        "index_d": str(STORAGE[c.d]),
+        "index_bias": str(STORAGE[c.bias]),
+        "index_scalar": str(STORAGE[DTYPES[c.accumulator].scalar]),
         "digits": str(DTYPES[c.d].mantissa),
     }
 
