@@ -3,7 +3,7 @@
 
 include(CMakePackageConfigHelpers)
 # The one place of the version.
-file(STRINGS pyproject.toml version REGEX "^version = \"")
+file(STRINGS ${PROJECT_SOURCE_DIR}/pyproject.toml version REGEX "^version = \"")
 string(REGEX REPLACE "^version = \"([0-9.]+).*" "\\1" version "${version}")
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/cutlass_pyConfigVersion.cmake
   VERSION ${version} COMPATIBILITY SameMinorVersion)

@@ -78,8 +78,15 @@ def compiled(calls: Path) -> int:
     return len(calls.read_text().splitlines())
 
 
-def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter: what is loaded stays loaded, and other tests ask what is."""
-    return subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+
+
+def in_python(code: str, *arguments: object, path: str = "", **environment: str) -> str:
+    """What a fresh interpreter prints, which sees the tests' modules, and `path` first."""
+    places = os.pathsep.join([*filter(None, [path]), str(Path(__file__).parent), *sys.path])
+    done = python(code, *map(str, arguments), PYTHONPATH=places, **environment)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return done.stdout
