@@ -316,3 +316,8 @@ def test_saving_without_a_compiler(nvcc, monkeypatch):
     monkeypatch.setenv("CUTLASS_PY_JIT", "0")
     with pytest.raises(CompileError, match=rf"Prebuild it: .* --kernel {CONFIG.name}"):
         archive.of_kernel(CONFIG)
+
+
+def test_what_only_this_process_knows_is_not_saved():
+    with pytest.raises(ValueError, match="not to be saved: swirl is known to this process alone"):
+        archive.of_kernel(dataclasses.replace(CONFIG, epilogue="swirl"))

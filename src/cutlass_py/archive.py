@@ -84,17 +84,22 @@ def config_of(manifest: Manifest) -> KernelConfig:
     try:
         values: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in manifest.config.items()}
         config = KernelConfig(**values)
-        rows: tuple[tuple[str, Iterable[str]], ...] = (
-            (config.family, FAMILIES), (config.epilogue, EPILOGUES), (config.schedule, SCHEDULES),
-            *((dtype, DTYPES) for dtype in (config.a, config.b, config.accumulator, config.d)),
-        )  # fmt: skip
-        unknown = [name for name, known in rows if name not in known]
+        unknown = _unknown(config)
         if not unknown and config.name == manifest.kernel:
             return config
         reason = f"it does not know {', '.join(unknown)}" if unknown else f"there it is called {config.name}"
     except (TypeError, AttributeError, KeyError) as error:
         reason = str(error)
     raise ValueError(f"{manifest.kernel}: made by cutlass_py {manifest.version}; not a kernel of this one: {reason}")
+
+
+def _unknown(config: KernelConfig) -> list[str]:
+    """What a declaration names and the tables of this version do not have."""
+    rows: tuple[tuple[str, Iterable[str]], ...] = (
+        (config.family, FAMILIES), (config.epilogue, EPILOGUES), (config.schedule, SCHEDULES),
+        *((dtype, DTYPES) for dtype in (config.a, config.b, config.accumulator, config.d)),
+    )  # fmt: skip
+    return [name for name, known in rows if name not in known]
 
 
 def check_host(manifest: Manifest) -> None:
@@ -153,11 +158,14 @@ def of_kernel(config: KernelConfig) -> tuple[Manifest, bytes]:
     """A kernel's library, from the cache or compiled now, and what it is.
 
     Raises:
+        ValueError: it fuses a function of this process, which no other could name.
         CompileError: it is not there and cannot be compiled.
     """
     from . import __version__, compiler
     from .kernels import add
 
+    if unknown := _unknown(config):
+        raise ValueError(f"{config.name}: not to be saved: {', '.join(unknown)} is known to this process alone")
     made = compiler.recipe(config)
     path = compiler.obtain(made)
     _core.load_library(str(path))

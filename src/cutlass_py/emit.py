@@ -17,7 +17,7 @@ from . import codegen, compiler
 from .dtypes import DTYPES, STORAGE
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from .families import FAMILIES, SCHEDULES, KernelConfig
-from .legality import cc_range
+from .legality import cc_range, interface_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _OWN = re.compile(r'#include "(?!cutlass/|cute/)(.+)"\n')
@@ -43,7 +43,7 @@ def _head(config: KernelConfig) -> str:
     lines = [
         config.name,
         "",
-        f"D = {EPILOGUES[config.epilogue].formula}, where acc = A @ B.",
+        f"D = {interface_of(config).epilogue.formula}, where acc = A @ B.",
         "CutlassPyKernel, below, says what it takes, and CutlassPyGemm how it is called.",
         "Needs CUTLASS 4.2 or newer, below 5:",
         f"  {command}",
@@ -83,8 +83,11 @@ def project(config: KernelConfig, kind: str) -> dict[str, str]:
         kind: "cmake" (a program that runs the kernel and checks it on the host) or "torch" (an extension module).
 
     Raises:
+        ValueError: the kernel takes operands that no template knows.
         CompileError: this package's headers are missing.
     """
+    if config.epilogue not in EPILOGUES:
+        raise ValueError(f"emit: {config.name} takes operands of its own; emit its source, without a project")
     own = compiler.own_headers(config.name)
     fields = _fields(config) | (_torch_fields(config) if kind == "torch" else {})
     files = {f"{config.name}.cu": source(config), "kernel.h": (own / "kernel.h").read_text(encoding="utf-8")}
