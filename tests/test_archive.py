@@ -16,6 +16,7 @@ from stand_in import compiled, in_python, needs_gxx, python, stub
 from cutlass_py import CompileError, _core, archive, cache, compiler, families
 from cutlass_py.families import FAMILIES
 from cutlass_py.gpu import Gpu
+from cutlass_py.kernels import all_kernels
 
 CONFIG = FAMILIES["simt_gemm"].full[0]
 # A kernel that no version declares.
@@ -206,23 +207,23 @@ def test_codes_of_flags():
 
 SAVE = """
 import sys
-from cutlass_py import archive
+from cutlass_py import archive, kernels
 from test_archive import CONFIG, OTHER
-for name, config in (("declared", CONFIG), ("other", OTHER)):
-    archive.write(f"{sys.argv[1]}/{name}", *archive.of_kernel(config))
+kernels.kernel_named(CONFIG.name).compile().save(f"{sys.argv[1]}/declared")
+archive.write(f"{sys.argv[1]}/other", *archive.of_kernel(OTHER))
 """
 LOAD = """
 import json, sys
-from cutlass_py import GemmArguments, TensorSpec, archive, get_kernels, kernels, select
+from cutlass_py import Artifact, GemmArguments, TensorSpec, get_kernels, kernels, select
 declared, rows = len(get_kernels(compiled=False)), []
 a, b = TensorSpec((512, 512), "f32", device="cuda:63"), TensorSpec((512, 512), "f32", (1, 512), device="cuda:63")
 args = GemmArguments(a, b)
 for path in sys.argv[1:]:
-    found, library = archive.read(path)
-    where = archive.load(found, library)
-    kernel = kernels.add(archive.config_of(found))
+    artifact = Artifact.load(path)
+    kernel = kernels.kernel_named(artifact.kernel)
+    artifact.save(f"{path}.again")
     rows.append({
-        "name": kernel.name, "where": str(where), "compiled": kernel.compiled, "facts": kernel.facts["a"],
+        "name": kernel.name, "where": str(artifact.library), "compiled": kernel.compiled, "facts": kernel.facts["a"],
         "listed": kernel in get_kernels() and kernel in get_kernels(compiled=False),
         "same": kernels.kernel_named(kernel.name) is kernel, "chosen_from": kernel in get_kernels(args),
         "more": len(get_kernels(compiled=False)) - declared,
@@ -252,6 +253,8 @@ def test_another_process_runs_what_was_saved_without_a_compiler(saved, tmp_path)
         assert row["compiled"] and row["facts"] == "a" and row["listed"] and row["same"] and row["chosen_from"]
         assert row["forced"] == row["name"]
     assert [row["more"] for row in rows] == [0, 1, 1]
+    for path in paths:
+        assert archive.read(f"{path}.again") == archive.read(path)
     assert sorted({row["where"] for row in rows}) == sorted(str(path) for path in place.glob("*.so"))
     assert not families.find(OTHER.name)  # of this process
 
@@ -321,3 +324,28 @@ def test_saving_without_a_compiler(nvcc, monkeypatch):
 def test_what_only_this_process_knows_is_not_saved():
     with pytest.raises(ValueError, match="not to be saved: swirl is known to this process alone"):
         archive.of_kernel(dataclasses.replace(CONFIG, epilogue="swirl"))
+
+
+def test_what_has_no_machine_code_is_not_saved(tmp_path):
+    kernel = next(k for k in all_kernels() if k.host)
+    with pytest.raises(ValueError, match=f"save: {kernel.name} has no machine code of its own"):
+        kernel.compile().save(tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@needs_gxx
+def test_a_file_that_changed_is_not_saved_again(saved, tmp_path):
+    code = """
+import sys
+from cutlass_py import Artifact
+artifact = Artifact.load(sys.argv[1])
+artifact.library.unlink()
+artifact.library.write_bytes(b"other")
+try:
+    artifact.save(sys.argv[1])
+except ValueError as error:
+    print(error)
+"""
+    assert "has changed since it was loaded" in in_python(
+        code, saved / "other", CUTLASS_PY_CACHE_DIR=str(tmp_path / "x")
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from specs import problem
 from stand_in import compiled, in_python, needs_gxx, python, stub
-from test_archive import CONFIG, OTHER, manifest
+from test_archive import CONFIG, OTHER, SAVE, manifest
 
 from cutlass_py import _core, archive, packing, packs, tuned
 from cutlass_py.commands import main
@@ -92,13 +92,6 @@ def test_without_the_package_that_writes_wheels(tmp_path, monkeypatch):
 # ---------------------------------------------------------------------------------------- the command
 
 
-SAVE = """
-import sys
-from cutlass_py import archive
-from test_archive import CONFIG, OTHER
-for name, config in (("declared", CONFIG), ("other", OTHER)):
-    archive.write(f"{sys.argv[1]}/{name}", *archive.of_kernel(config))
-"""
 SEEN = """
 import json
 from cutlass_py import get_kernels, kernels, packs

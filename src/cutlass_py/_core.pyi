@@ -101,6 +101,9 @@ def clear_plans() -> None:
 def kernel_facts() -> dict[str, dict[str, Any]]:
     """Loaded kernels by name, with what their C++ types say of themselves."""
 
+def kernel_abi() -> int:
+    """Version of the interface to kernel libraries (kernel.h)."""
+
 def kernel_registers(name: str) -> int:
     """
     Registers per thread of a loaded kernel on the current device; 0 where there is no answer.
@@ -108,9 +111,6 @@ def kernel_registers(name: str) -> int:
 
 def kernel_library(name: str) -> str:
     """Path of the library that a loaded kernel lies in."""
-
-def kernel_abi() -> int:
-    """Version of the interface to kernel libraries (kernel.h)."""
 
 def load_library(path: str) -> None:
     """

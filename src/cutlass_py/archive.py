@@ -155,7 +155,7 @@ def runs_on(codes: Iterable[str], cc: int) -> bool:
 
 
 def of_kernel(config: KernelConfig) -> tuple[Manifest, bytes]:
-    """A kernel's library, from the cache or compiled now, and what it is.
+    """A kernel's library - as it was loaded, from the cache, or compiled now - and what it is.
 
     Raises:
         ValueError: it fuses a function of this process, which no other could name.
@@ -164,6 +164,8 @@ def of_kernel(config: KernelConfig) -> tuple[Manifest, bytes]:
     from . import __version__, compiler
     from .kernels import add
 
+    if joined := _joined.get(config.name):
+        return joined[0], _library(*joined)
     if unknown := _unknown(config):
         raise ValueError(f"{config.name}: not to be saved: {', '.join(unknown)} is known to this process alone")
     made = compiler.recipe(config)
@@ -275,6 +277,19 @@ def join(manifest: Manifest, library: Path) -> None:
     if manifest.kernel not in _core.kernel_facts():
         raise ValueError(f"{library} holds no kernel {manifest.kernel}")
     families.add(config_of(manifest))
+    _joined[manifest.kernel] = manifest, library
+
+
+_joined: dict[str, tuple[Manifest, Path]] = {}  # what came from artifacts and packs, and the files it was loaded from
+
+
+def _library(manifest: Manifest, path: Path) -> bytes:
+    """The library in a file, which entries of the cache have more behind."""
+    content = path.read_bytes()
+    for library in (content, content[: -cache.DIGEST]):
+        if _digest(library) == manifest.sha256:
+            return library
+    raise ValueError(f"{manifest.kernel}: {path} has changed since it was loaded")
 
 
 def _digest(library: bytes) -> str:

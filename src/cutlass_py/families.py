@@ -567,22 +567,17 @@ def named(part: str) -> dict[str, KernelConfig]:
     return {c.name: c for f in FAMILIES.values() for c in getattr(f, part)}
 
 
-_added: dict[str, KernelConfig] = {}
+added: dict[str, KernelConfig] = {}  # by name: kernels of artifacts and packs, which may be declared nowhere
 
 
 def add(config: KernelConfig) -> None:
-    """A kernel of an artifact or a pack, which may be declared nowhere, can be found from now on."""
-    _added[config.name] = config
-
-
-def known() -> dict[str, KernelConfig]:
-    """Kernels by name: all that are declared, and what was added."""
-    return named("declared") | _added
+    """A kernel of an artifact or a pack can be found from now on."""
+    added[config.name] = config
 
 
 def find(name: str) -> KernelConfig | None:
     """The kernel of that name; the small sets are looked through first, since listing all takes a while."""
-    if config := _added.get(name):
+    if config := added.get(name):
         return config
     return next((c for part in ("core", "full", "declared") if (c := named(part).get(name))), None)
 

@@ -18,7 +18,7 @@ from .cost import design
 from .dtypes import DTYPES
 from .epilogues import ACTIVATIONS
 from .errors import CompileError
-from .families import FAMILIES, Family, KernelConfig, find, known
+from .families import FAMILIES, Family, KernelConfig, added, find, named
 from .gpu import Gpu, gpu_of
 from .legality import Interface, Way, function_of, interface_of
 
@@ -348,7 +348,7 @@ def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
     if compiled:
         configs = [config for name in _core.kernel_facts() if (config := find(name))]
     else:
-        configs = list(known().values())
+        configs = list((named("declared") | added).values())
     return (*map(_cutlass_kernel, configs), *_host_kernels())
 
 
