@@ -305,7 +305,6 @@ def test_a_library_that_does_not_load_changes_nothing(artifact, tmp_path, monkey
 
 def test_what_a_manifest_says_of_a_kernel(nvcc, monkeypatch):
     monkeypatch.setattr(_core, "load_library", lambda path: None)
-    monkeypatch.setattr(archive.families, "add", lambda config: None)
     monkeypatch.setattr("cutlass_py.kernels.add", lambda config: None)
     monkeypatch.setattr(_core, "kernel_facts", lambda: {CONFIG.name: {"threads": 128}})
     monkeypatch.setattr(_core, "device_count", lambda: 0)

@@ -570,11 +570,6 @@ def named(part: str) -> dict[str, KernelConfig]:
 added: dict[str, KernelConfig] = {}  # by name: kernels of artifacts and packs, which may be declared nowhere
 
 
-def add(config: KernelConfig) -> None:
-    """A kernel of an artifact or a pack can be found from now on."""
-    added[config.name] = config
-
-
 def find(name: str) -> KernelConfig | None:
     """The kernel of that name; the small sets are looked through first, since listing all takes a while."""
     if config := added.get(name):

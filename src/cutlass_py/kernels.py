@@ -378,7 +378,7 @@ def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[Cu
 
 def add(config: KernelConfig) -> CutlassKernel:
     """A kernel whose library is part of this process joins the others, whether or not it is declared."""
-    families.add(config)
+    families.added[config.name] = config
     kernel = _cutlass_kernel(config)
     if not kernel.compiled:
         kernel.loaded(_core.kernel_facts()[config.name])
