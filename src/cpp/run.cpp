@@ -170,7 +170,6 @@ class Run {
   void operator()() {
     reserve();
     scratch_.allocate();
-    g_.overlap = plan_.overlap && !device::capturing(stream_);
     pack();
     if (plan_.kernel) multiply();
     if (composed_) finish();
@@ -214,7 +213,15 @@ class Run {
 
   void multiply() {
     g_.workspace = scratch_.at(workspace_offset_);
-    if (!composed_) return check(plan_.kernel->run(&g_), plan_, "the launch");
+    // In a graph, a launch that may overlap costs more than it gains, but for one kernel of this package after another:
+    // others do not let their successors begin early.
+    const bool capturing = plan_.overlap && device::capturing(stream_);
+    g_.overlap = plan_.overlap && (!capturing || device::follows_marked(stream_));
+    if (!composed_) {
+      check(plan_.kernel->run(&g_), plan_, "the launch");
+      if (capturing) device::mark_last(stream_);
+      return;
+    }
     product_.data = scratch_.at(product_offset_);
     g_.d = product_.data, g_.ldd = product_.row, g_.batch_d = product_.batch;
     const bool row_major_a = (plan_.pack_a ? plan_.pack_a : p_.layout_a) == 't';
