@@ -18,6 +18,7 @@ from stand_in import ROOT
 
 from cutlass_py import CompileError, _core, codegen, compiler, emit, families, get_kernels
 from cutlass_py.commands import main
+from cutlass_py.dtypes import STORAGE
 from cutlass_py.epilogues import ACTIVATIONS
 from cutlass_py.families import FAMILIES
 
@@ -25,6 +26,7 @@ WHY_NOT = why_not()
 SIMT = "simt_gemm_f32_f32_f32_f32_tn_64x64x8_32x32x8_s4_a1_linearc"
 # One kernel of each family and epilogue.
 KINDS = list({(c.family, c.epilogue): c for c in families.named("declared").values()}.values())
+PLAIN = [c for c in KINDS if FAMILIES[c.family].launcher in emit._KNOWN]
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +93,7 @@ def test_without_headers(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", emit.PROJECTS)
-@pytest.mark.parametrize("kernel", KINDS, ids=lambda c: f"{c.family}-{c.epilogue}")
+@pytest.mark.parametrize("kernel", PLAIN, ids=lambda c: f"{c.family}-{c.epilogue}")
 def test_projects_of_every_family_and_epilogue(kernel, kind):
     files = emit.project(kernel, kind)
     assert {f"{kernel.name}.cu", "kernel.h", *emit.PROJECTS[kind]} <= set(files)
@@ -124,11 +126,11 @@ def parameters(kernel) -> list[str]:
     ],
 )
 def test_a_torch_extension_takes_what_its_kernel_takes(epilogue, expected):
-    assert parameters(next(c for c in KINDS if c.epilogue == epilogue)) == expected
+    assert parameters(next(c for c in PLAIN if c.epilogue == epilogue)) == expected
 
 
 def test_parameters_of_an_activation_keep_their_defaults():
-    text = emit.project(next(c for c in KINDS if c.epilogue == "linearc_leaky_relu"), "torch")["binding.cpp"]
+    text = emit.project(next(c for c in PLAIN if c.epilogue == "linearc_leaky_relu"), "torch")["binding.cpp"]
     assert f'py::arg("slope") = {ACTIVATIONS["leaky_relu"].parameters[0][1]}' in text
 
 
@@ -144,6 +146,16 @@ def test_the_python_side_of_a_torch_extension_is_python():
     assert set(codegen.flags(family, family.gencode)) <= set(ast.literal_eval(flags))
     tomllib = pytest.importorskip("tomllib")
     assert tomllib.loads(files["pyproject.toml"])["project"]["name"] == kernel.name
+
+
+def test_projects_of_kernels_with_operands_of_their_own_are_refused(monkeypatch):
+    monkeypatch.setattr(emit, "_KNOWN", ("Gemm3x",))
+    with pytest.raises(ValueError, match=f"emit: {SIMT} takes operands of its own; emit its source, without a project"):
+        emit.project(families.find(SIMT), "cmake")
+
+
+def test_every_dtype_in_memory_has_a_name_in_aten():
+    assert set(emit._ATEN) == set(STORAGE)
 
 
 def test_files_are_not_written_over(tmp_path):
