@@ -16,7 +16,7 @@ import pytest
 from nvcc import why_not
 from stand_in import ROOT
 
-from cutlass_py import CompileError, _core, codegen, compiler, emit, families, get_kernels
+from cutlass_py import CompileError, _core, codegen, compiler, emit, families, get_kernels, toolkit
 from cutlass_py.commands import main
 from cutlass_py.dtypes import STORAGE
 from cutlass_py.epilogues import ACTIVATIONS
@@ -211,7 +211,7 @@ def run(*arguments: object) -> str:
 
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
-@pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake")
+@pytest.mark.skipif(not shutil.which("cmake") or not toolkit.installed_nvcc(), reason="no cmake, or no CUDA toolkit")
 def test_a_cmake_project_builds_and_checks_itself(tmp_path):
     """It compiles the emitted source, with CUTLASS alone to include from."""
     include = compiler.recipe(families.find(SIMT)).include
@@ -220,7 +220,7 @@ def test_a_cmake_project_builds_and_checks_itself(tmp_path):
     for name in ("cutlass", "cute"):
         (tmp_path / "headers" / name).symlink_to(cutlass / name)
     emit.write(emit.project(families.find(SIMT), "cmake"), tmp_path / "project")
-    build, nvcc = tmp_path / "project" / "build", compiler.find_nvcc()[0]
+    build, nvcc = tmp_path / "project" / "build", toolkit.installed_nvcc()
     run("cmake", "-S", build.parent, "-B", build, f"-DCUTLASS_DIR={tmp_path}/headers", f"-DCMAKE_CUDA_COMPILER={nvcc}")
     run("cmake", "--build", build)
     said = run(build / "check")
