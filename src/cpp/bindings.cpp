@@ -373,6 +373,7 @@ NB_MODULE(_core, m) {
         return all;
       },
       "Loaded kernels by name, with what their C++ types say of themselves.");
+  m.def("kernel_abi", [] { return CUTLASS_PY_ABI; }, "Version of the interface to kernel libraries (kernel.h).");
   m.def(
       "kernel_registers",
       [](const std::string& name) {

@@ -110,7 +110,8 @@ typedef struct CutlassPyLibrary {
   const char* (*error_string)(int status); /* "cudaErrorInvalidValue: invalid argument" */
 } CutlassPyLibrary;
 
-typedef const CutlassPyLibrary* (*CutlassPyLibraryEntry)(void); /* the type of cutlass_py_library */
+const CutlassPyLibrary* cutlass_py_library(void); /* what a kernel library exports */
+typedef const CutlassPyLibrary* (*CutlassPyLibraryEntry)(void);
 
 #ifdef __cplusplus
 }

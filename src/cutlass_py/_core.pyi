@@ -105,6 +105,9 @@ def clear_plans() -> None:
 def kernel_facts() -> dict[str, dict[str, Any]]:
     """Loaded kernels by name, with what their C++ types say of themselves."""
 
+def kernel_abi() -> int:
+    """Version of the interface to kernel libraries (kernel.h)."""
+
 def kernel_registers(name: str) -> int:
     """
     Registers per thread of a loaded kernel on the current device; 0 where there is no answer.

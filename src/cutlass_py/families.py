@@ -638,13 +638,14 @@ def named(part: str) -> dict[str, KernelConfig]:
     return {c.name: c for f in FAMILIES.values() for c in getattr(f, part)}
 
 
-described: dict[str, KernelConfig] = {}  # by the user of this process (describe.py)
+added: dict[str, KernelConfig] = {}  # by name: described (describe.py), or of artifacts and packs
 
 
 def find(name: str) -> KernelConfig | None:
     """The kernel of that name; the small sets are looked through first, since listing all takes a while."""
-    declared = (c for part in ("core", "full", "declared") if (c := named(part).get(name)))
-    return described.get(name) or next(declared, None)
+    if config := added.get(name):
+        return config
+    return next((c for part in ("core", "full", "declared") if (c := named(part).get(name))), None)
 
 
 def select(kernels: str, archs: list[str]) -> list[KernelConfig]:

@@ -122,7 +122,7 @@ class Interface:
         if gpu is None:
             return "runs on a GPU; the operands are on the CPU"
         if not lowest <= gpu.cc <= highest:
-            return f"runs on compute capability {_range(lowest, highest)}; {gpu.name} has {gpu.cc / 10:.1f}"
+            return f"runs on compute capability {cc_range(lowest, highest)}; {gpu.name} has {gpu.cc / 10:.1f}"
         if (p.operand_a, p.operand_b) != (self.a, self.b):
             return f"multiplies {_product(self.a, self.b)}; the operands are {_product(p.operand_a, p.operand_b)}"
         if p.accumulator != self.accumulator and WIDER.get(p.accumulator or "") != self.accumulator:
@@ -276,7 +276,8 @@ def _product(a: str | None, b: str | None) -> str:
     return str(a) if a == b else f"{a} by {b}"
 
 
-def _range(lowest: int, highest: int) -> str:
+def cc_range(lowest: int, highest: int) -> str:
+    """Compute capabilities in words."""
     if lowest == highest:
         return f"{lowest / 10:.1f} only"
     return f"{lowest / 10:.1f} and newer" if highest == 999 else f"{lowest / 10:.1f} to {highest / 10:.1f}"

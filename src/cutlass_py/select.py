@@ -12,7 +12,7 @@ from ._core import Problem
 from .arguments import describe
 from .cost import Estimates
 from .errors import NoKernelError
-from .families import SCHEDULES, find
+from .families import SCHEDULES
 from .gpu import Gpu, gpu_of
 from .kernels import (
     CutlassKernel,
@@ -20,13 +20,13 @@ from .kernels import (
     Route,
     all_kernels,
     candidates,
+    find_kernel,
     host_kernels,
-    kernel_named,
     numbered,
     straight_candidates,
 )
 from .legality import Interface, Way, function_of
-from .tuned import lookup
+from .tuned import Entry, lookup
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,14 @@ def best(p: Problem) -> Choice | None:
 
 
 def _measured(p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:
-    """The choice that `tune` found for problems of this class, where it can still be taken."""
-    if p.splits or not (entry := lookup(p, gpu)) or not (config := find(entry.kernel)):
-        return None
-    kernel = kernel_named(config.name)
+    """The first choice of a table for problems of this class that can be taken."""
+    found = () if p.splits else lookup(p, gpu)
+    return next((choice for entry in found if (choice := _tabled(entry, p, gpu, compiled))), None)
+
+
+def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:
+    """What an entry of a table says, where that can be taken."""
+    kernel = find_kernel(entry.kernel)
     if not isinstance(kernel, CutlassKernel) or (compiled and not kernel.compiled) or not _reproducible(kernel, p):
         return None
     way = kernel.way(p, gpu)

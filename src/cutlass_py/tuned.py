@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from . import _core, cache
+from . import _core, cache, packs
 from ._core import Problem
 from .errors import CompileError
 from .gpu import Gpu
@@ -64,14 +64,19 @@ def class_of(p: Problem) -> str:
     return " ".join(f"{name}={int(value) if value is True else value}" for name, value in values if value)
 
 
+def file_name(gpu: str, sm_count: int) -> str:
+    """The file of a table for GPUs of this name and number of multiprocessors."""
+    name = re.sub(r"\W+", "-", gpu).strip("-").lower()
+    return f"tuned-{name}-{sm_count}.json"
+
+
 def path_of(gpu: Gpu) -> Path:
-    """The user's table for GPUs of this name and number of multiprocessors. Need not exist.
+    """The user's table for such GPUs. Need not exist.
 
     Raises:
         CompileError: CUTLASS_PY_CACHE_DIR names the home of nobody.
     """
-    name = re.sub(r"\W+", "-", gpu.name).strip("-").lower()
-    return cache.directory() / f"tuned-{name}-{gpu.sm_count}.json"
+    return cache.directory() / file_name(gpu.name, gpu.sm_count)
 
 
 # ---------------------------------------------------------------------------------------------------- one process
@@ -81,9 +86,21 @@ _tables: dict[Path, Table] = {}  # as on disk when first asked for, and what thi
 _added: dict[Path, Table] = {}
 
 
-def lookup(p: Problem, gpu: Gpu) -> Entry | None:
-    """What the user's table says about the class of a problem."""
-    return known.get(class_of(p)) if (known := table(gpu)) else None
+def lookup(p: Problem, gpu: Gpu) -> Iterator[Entry]:
+    """What tables say about the class of a problem: the user's, those of packs, the one that came with the package."""
+    tables = [known for known in (table(gpu), *_installed(gpu)) if known]
+    if tables:
+        text = class_of(p)
+        yield from (known[text] for known in tables if text in known)
+
+
+def _installed(gpu: Gpu) -> Iterator[Table]:
+    """Tables for such GPUs that somebody else measured."""
+    for place in (*packs.tables(), Path(__file__).parent / "tables"):
+        path = place / file_name(gpu.name, gpu.sm_count)
+        if path not in _tables:
+            _tables.setdefault(path, _usable(path, gpu))
+        yield _tables[path]
 
 
 def table(gpu: Gpu) -> Table:
@@ -96,7 +113,7 @@ def table(gpu: Gpu) -> Table:
     except CompileError:  # for those to say who write there
         return {}
     if path not in _tables:
-        _tables.setdefault(path, _usable(path, gpu))
+        _tables.setdefault(path, _users(path, gpu))
     return _tables[path]
 
 
@@ -112,7 +129,7 @@ def record(gpu: Gpu, entries: Table) -> Path:
     path = path_of(gpu)
     added = _added.setdefault(path, {})
     with cache.locked(path.stem):
-        found = _usable(path, gpu, strict=True)
+        found = _users(path, gpu, strict=True)
         added |= entries
         _tables[path] = found | added
         cache.put(path.name, dumps(gpu, _tables[path]).encode())
@@ -126,9 +143,11 @@ def forget() -> None:
     _core.clear_plans()
 
 
+def _users(path: Path, gpu: Gpu, strict: bool = False) -> Table:
+    return {} if cache.unsafe(path.parent) else _usable(path, gpu, strict)
+
+
 def _usable(path: Path, gpu: Gpu, strict: bool = False) -> Table:
-    if cache.unsafe(path.parent):
-        return {}
     try:
         return read(path, gpu)
     except (FileNotFoundError, NotADirectoryError):
@@ -163,6 +182,22 @@ def read(path: str | os.PathLike[str], gpu: Gpu) -> Table:
         ValueError: it is no table, or one of another GPU; the message names the file.
         OSError: it cannot be read.
     """
+    name, sm_count, table = contents(path)
+    if (name, sm_count) != (gpu.name, gpu.sm_count):
+        raise ValueError(
+            f"{os.fspath(path)}: measured on {name} with {sm_count} multiprocessors; "
+            f"expected {gpu.name} with {gpu.sm_count}"
+        )
+    return table
+
+
+def contents(path: str | os.PathLike[str]) -> tuple[str, int, Table]:
+    """The GPU that a file is about, by name and number of multiprocessors, and its entries.
+
+    Raises:
+        ValueError: it is no table; the message names the file.
+        OSError: it cannot be read.
+    """
     import json
 
     name = os.fspath(path)
@@ -173,15 +208,11 @@ def read(path: str | os.PathLike[str], gpu: Gpu) -> Table:
             raise ValueError(f"{name}: not JSON: {error}") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f"{name}: expected a table of tuned choices of format {_FORMAT}")
-    found = (content.get("gpu"), content.get("sm_count"))
-    if found != (gpu.name, gpu.sm_count):
-        raise ValueError(
-            f"{name}: measured on {found[0]} with {found[1]} multiprocessors; expected {gpu.name} with {gpu.sm_count}"
-        )
     entries = content.get("entries")
     if not isinstance(entries, dict):
         raise ValueError(f"{name}: entries is not an object")
-    return {key: _entry(value, f"{name}: {key}") for key, value in entries.items()}
+    table = {key: _entry(value, f"{name}: {key}") for key, value in entries.items()}
+    return str(content.get("gpu")), int(content.get("sm_count") or 0), table
 
 
 def _entry(value: Any, where: str) -> Entry:
