@@ -16,7 +16,7 @@ from .families import SCHEDULES, find
 from .gpu import Gpu, gpu_of
 from .kernels import CutlassKernel, Kernel, Route, all_kernels, candidates, host_kernels, kernel_named, numbered
 from .legality import Interface, Way, function_of
-from .tuned import lookup
+from .tuned import Entry, lookup
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,14 @@ def best(p: Problem) -> Choice | None:
 
 
 def _measured(p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:
-    """The choice that `tune` found for problems of this class, where it can still be taken."""
-    if p.splits or not (entry := lookup(p, gpu)) or not (config := find(entry.kernel)):
+    """The choice that a table has for problems of this class: of the first entry that can still be taken."""
+    if p.splits:
+        return None
+    return next(filter(None, (_entry_choice(entry, p, gpu, compiled) for entry in lookup(p, gpu))), None)
+
+
+def _entry_choice(entry: Entry, p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:
+    if not (config := find(entry.kernel)):
         return None
     kernel = kernel_named(config.name)
     if not isinstance(kernel, CutlassKernel) or (compiled and not kernel.compiled) or not _reproducible(kernel, p):

@@ -1,7 +1,8 @@
 """Measured choices on disk: one table for each kind of GPU, a JSON file that can be exported, merged and shipped.
 
 A table maps classes of problems, as text, to the choice that was fastest there (docs/tuning.md). Kernels are named, so
-that a table holds for any set of kernels: what is not compiled is passed over.
+that a table holds for any set of kernels: what is not compiled is passed over. The user's table comes first; below it
+are those that were shipped, in the directories of PLACES.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from math import inf
 from pathlib import Path
@@ -70,8 +72,17 @@ def path_of(gpu: Gpu) -> Path:
     Raises:
         CompileError: CUTLASS_PY_CACHE_DIR names the home of nobody.
     """
+    return cache.directory() / f"tuned-{file_name(gpu)}"
+
+
+def file_name(gpu: Gpu) -> str:
+    """Of a shipped table for GPUs of this name and number of multiprocessors."""
     name = re.sub(r"\W+", "-", gpu.name).strip("-").lower()
-    return cache.directory() / f"tuned-{name}-{gpu.sm_count}.json"
+    return f"{name}-{gpu.sm_count}.json"
+
+
+# Where shipped tables lie, as file_name calls them; earlier ones win. The package's own is the last.
+PLACES = [Path(__file__).with_name("tables")]
 
 
 # ---------------------------------------------------------------------------------------------------- one process
@@ -79,11 +90,21 @@ def path_of(gpu: Gpu) -> Path:
 
 _tables: dict[Path, Table] = {}  # as on disk when first asked for, and what this process added
 _added: dict[Path, Table] = {}
+_detached = False  # within `afresh`
 
 
-def lookup(p: Problem, gpu: Gpu) -> Entry | None:
-    """What the user's table says about the class of a problem."""
-    return known.get(class_of(p)) if (known := table(gpu)) else None
+def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
+    """What tables say about the class of a problem: the user's, then shipped ones."""
+    known = [found for found in (table(gpu), *(_shipped(place, gpu) for place in PLACES)) if found]
+    key = class_of(p) if known else ""
+    return [found[key] for found in known if key in found]
+
+
+def _shipped(place: Path, gpu: Gpu) -> Table:
+    path = place / file_name(gpu)
+    if path not in _tables:
+        _tables.setdefault(path, _usable(path, gpu))
+    return _tables[path]
 
 
 def table(gpu: Gpu) -> Table:
@@ -96,8 +117,24 @@ def table(gpu: Gpu) -> Table:
     except CompileError:  # for those to say who write there
         return {}
     if path not in _tables:
-        _tables.setdefault(path, _usable(path, gpu))
+        _tables.setdefault(path, {} if _detached or cache.unsafe(path.parent) else _usable(path, gpu))
     return _tables[path]
+
+
+@contextmanager
+def afresh() -> Iterator[None]:
+    """Within it, user's tables are empty at first, and what is added is gone at the end: for measurements."""
+    global _detached
+    before, kept, _detached = _detached, dict(_tables), True
+    _tables.clear()
+    _core.clear_plans()
+    try:
+        yield
+    finally:
+        _detached = before
+        _tables.clear()
+        _tables.update(kept)
+        _core.clear_plans()
 
 
 def record(gpu: Gpu, entries: Table) -> Path:
@@ -110,9 +147,12 @@ def record(gpu: Gpu, entries: Table) -> Path:
         CompileError: as `path_of`.
     """
     path = path_of(gpu)
+    if _detached:
+        _tables[path] = table(gpu) | entries
+        return path
     added = _added.setdefault(path, {})
     with cache.locked(path.stem):
-        found = _usable(path, gpu, strict=True)
+        found = {} if cache.unsafe(path.parent) else _usable(path, gpu, strict=True)
         added |= entries
         _tables[path] = found | added
         cache.put(path.name, dumps(gpu, _tables[path]).encode())
@@ -127,8 +167,6 @@ def forget() -> None:
 
 
 def _usable(path: Path, gpu: Gpu, strict: bool = False) -> Table:
-    if cache.unsafe(path.parent):
-        return {}
     try:
         return read(path, gpu)
     except (FileNotFoundError, NotADirectoryError):

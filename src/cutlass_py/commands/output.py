@@ -31,14 +31,20 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def _print_rich(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     try:
-        from rich.box import SIMPLE_HEAD
         from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
     except ModuleNotFoundError:
         return False
+    Console().print(rich_table(header, rows))
+    return True
+
+
+def rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    """The table as rich prints it; rich must be there."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(*header, box=SIMPLE_HEAD, show_header=any(header), pad_edge=False)
     for row in rows:
         table.add_row(*map(Text, row))  # Text: brackets in a cell are no markup
-    Console().print(table)
-    return True
+    return table
