@@ -10,6 +10,7 @@
 #include "plan.h"
 #include "run.h"
 #include "streams.h"
+#include "trace.h"
 
 namespace cutlass_py {
 namespace {
@@ -104,7 +105,7 @@ nb::object gemm_on_host(Operands& operands, const Keywords& keywords) {
   if (!operands[Role::out]) result.allocate(operands, call, nullptr, false);
   if (!nothing_to_do(call.problem)) {
     const Plan plan = plan_for(call.problem);
-    run_all(call, [&] { run_on_host(call, plan); });
+    trace::watched(operands, call, plan, nullptr, [&] { run_all(call, [&] { run_on_host(call, plan); }); });
   }
   return operands[Role::out] ? nb::borrow(keywords.out) : result.finish();
 }
@@ -140,7 +141,8 @@ nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
     const Plan plan = plan_for(call.problem);  // before anything is allocated: it may refuse
     if (new_result) result.allocate(operands, call, streams.launch, streams.given);
     streams.before();
-    run_all(call, [&] { run_on_device(call, plan, streams.launch); });
+    trace::watched(operands, call, plan, streams.launch,
+                   [&] { run_all(call, [&] { run_on_device(call, plan, streams.launch); }); });
     streams.after();
     if (result.on_own_stream || streams.streamless) {  // what this package owes to others is ordered by its own stream
       if (streams.launch != device::own_stream(device_id)) {
@@ -173,9 +175,6 @@ nb::object gemm(Operands& operands, const Keywords& keywords) {
   return on_host ? gemm_on_host(operands, keywords) : gemm_on_device(operands, keywords);
 }
 
-namespace {
-
-// The canonical call of operands that may be metadata, and whose memory is not looked at.
 Call call_of(Operands& operands, nb::handle a, nb::handle b, const Keywords& keywords) {
   open_operands(operands, a, b, keywords);
   check_devices(operands);
@@ -186,8 +185,6 @@ Call call_of(Operands& operands, nb::handle a, nb::handle b, const Keywords& key
   });
   return canonical_call(operands, keywords);
 }
-
-}  // namespace
 
 Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords) {
   Operands operands;

@@ -8,6 +8,9 @@ namespace cutlass_py {
 nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords);
 nb::object gemm(Operands& operands, const Keywords& keywords);  // opened from these keywords; all have memory
 
+// The canonical call of operands that may be TensorSpecs, and whose memory is not looked at.
+Call call_of(Operands& operands, nb::handle a, nb::handle b, const Keywords& keywords);
+
 // The canonical problem of a call, without running it; operands may be TensorSpecs.
 Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords);
 
