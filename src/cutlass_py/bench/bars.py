@@ -122,7 +122,10 @@ class Verdict:
     @property
     def word(self) -> str:
         """For tables."""
-        return "not measured" if self.found is None else "reached" if self.reached else "MISSED"
+        if self.found is None:
+            return "not measured"
+        measured, _, wanted = self.cases.partition(" of ")
+        return ("reached" if measured == wanted or not wanted else "reached in part") if self.reached else "MISSED"
 
 
 def verdicts(records: Iterable[Record], bars: Iterable[Bar] = BARS, regimes: Sequence[str] = REGIMES) -> list[Verdict]:

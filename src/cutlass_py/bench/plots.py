@@ -69,8 +69,8 @@ def _svg(figure: Any) -> str:
 
 
 def _lean(svg: str) -> str:
-    """The same picture in a third of the bytes: hundredths of a point, and each marker's style said once."""
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
+    """The same picture in a third of the bytes: tenths of a point, and each marker's style said once."""
+    svg = re.sub(r"(\d\.\d)\d+", r"\1", svg)
     styles = [style for style, times in Counter(re.findall(r'<use [^>]*(style="[^"]*")', svg)).items() if times > 9]
     for number, style in enumerate(styles):
         svg = svg.replace(style, f'class="m{number}"')
