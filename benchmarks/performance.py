@@ -17,7 +17,7 @@ from pathlib import Path
 from places import RESULTS, ROOT
 
 from cutlass_py.bench.bars import BARS, host_verdicts, verdict_table, verdicts
-from cutlass_py.bench.report import regimes_of, summarise, summary_table
+from cutlass_py.bench.report import published, regimes_of, summarise, summary_table
 from cutlass_py.bench.results import Record, Result, geomean, read
 from cutlass_py.bench.suites import DEFAULT, SUITES, Case, case_of, shape_text
 from cutlass_py.dtypes import LAYOUTS
@@ -69,9 +69,9 @@ def page(found: Sequence[Result]) -> str:
         "# Performance",
         "Written by `benchmarks/performance.py` from `benchmarks/results/`; the rules of measuring are in "
         "`benchmarks/README.md`. Ratios are the reference's time (torch's matmul: cuBLAS) over ours in the same run, "
-        "on the same operands: above 1 is faster than cuBLAS. *Sustained* replays CUDA graphs back to back, *mixed* is a "
-        "stream with a small elementwise kernel of torch's between the calls. Times of two machines of one kind differ "
-        "by 15%: only ratios compare.",
+        "on the same operands: above 1 is faster than cuBLAS. *Sustained* replays CUDA graphs back to back, *mixed* is "
+        "a stream with a small elementwise kernel of torch's between the calls. Times of two machines of one kind "
+        "differ by 15%: only ratios compare.",
     ]
     for gpu, of_gpu in by_gpu(found).items():
         parts += section(gpu, of_gpu)
@@ -94,6 +94,9 @@ def section(gpu: str, found: Sequence[Result]) -> list[str]:
         parts += [f"![What both reach, beside the limits of memory and tensor cores]({folder}/roofline.svg)"]
         parts += ["### Suites, default choice", suites(records)]
         parts += ["### What is aimed at", *bars(records, rows)]
+        header, cells = published(records)
+        if cells:
+            parts += ["### Scales in blocks, TFLOP/s; DeepGEMM's on an H800", table(header, cells)]
         parts += ["### Where cuBLAS wins", *losses(records)]
     if rows:
         parts += ["### Host time of a call", host(rows)]

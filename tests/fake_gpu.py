@@ -33,8 +33,9 @@ class FakeGpu(Framework):
             return self.rng.integers(-128, 128, shape, np.int8)
         return self.rng.standard_normal(shape).astype(np.dtype(DTYPES[dtype].numpy))
 
-    def ones(self, shape: Sequence[int]) -> Any:
-        return np.ones(shape, np.float32)
+    def scales(self, case: Any) -> tuple[Any, Any]:
+        scaled = case.arithmetic.reference == "scaled_mm"
+        return (np.ones(1, np.float32), np.ones(1, np.float32)) if scaled else (None, None)
 
     def reference(self, case: Any) -> Callable[..., object]:
         def launch(a: Any, b: Any, d: Any, x: Any, y: Any) -> None:
@@ -51,7 +52,7 @@ class FakeGpu(Framework):
     def poison(self, array: Any) -> None:
         array.fill(np.nan if array.dtype.kind != "i" else np.iinfo(array.dtype).min)
 
-    def product(self, a: Any, b: Any, dtype: str) -> Any:
+    def product(self, case: Any, a: Any, b: Any, x: Any, y: Any) -> Any:
         return np.matmul(a.astype(np.float64), b.astype(np.float64))
 
     def difference(self, d: Any, product: Any) -> float:

@@ -80,6 +80,7 @@ BARS = [
     *_dense("tuned", 1.06, 1.03, 1.10, TUNED),
     Bar("fp8", 1.05, "e4m3", ("tn",), target=1.10, rows=16),
     Bar("fp8", 1.05, "e4m3_fast", ("tn",), target=1.10, rows=16),
+    Bar("blockwise", 1.00, "e4m3_block", ("tn",), ("deepgemm",), target=1.05),
     Bar("large", 0.95, "tf32", suites=("large",), of="worst", target=1.0),
     Bar("large", 0.95, "f64", suites=("large",), of="worst", target=1.0),
     Bar("int8", 1.50, "s8", ("tn",), ("large",), "worst", target=1.8),

@@ -77,30 +77,28 @@ def measure(case: Case, settings: Settings, gpu: Framework) -> Record:
 
 def reference_arm(case: Case, operands: Operands) -> Arm:
     """The framework's own function."""
-    function, scales = operands.framework.reference(case), operands.scales
+    function = operands.framework.reference(case)
 
-    def launch(i: int) -> None:
-        a, b, d = operands[i]
-        function(a, b, d, scales.a, scales.b)
+    def launch(i: int) -> object:
+        return function(*operands[i], *operands.scales(i))
 
     return Arm(operands.framework.name, launch)
 
 
 def our_arm(case: Case, operands: Operands, kernel: Any = None, splits: Splits | None = None) -> Arm:
     """cutlass_py.gemm: its own choice, a kernel, or a cut of k."""
-    compute, scales = case.arithmetic.compute, operands.scales
+    compute = case.arithmetic.compute
 
-    def launch(i: int) -> None:
-        a, b, d = operands[i]
-        gemm(a, b, out=d, compute=compute, scale_a=scales.a, scale_b=scales.b, kernel=kernel, splits=splits)
+    def launch(i: int) -> object:
+        (a, b, d), (x, y) = operands[i], operands.scales(i)
+        return gemm(a, b, out=d, compute=compute, scale_a=x, scale_b=y, kernel=kernel, splits=splits)
 
     return Arm(kernel.name if kernel else f"splits={splits}" if splits else OURS, launch)
 
 
 def _arguments(case: Case, operands: Operands, splits: Splits | None = None) -> GemmArguments:
-    (a, b, d), scales = operands[0], operands.scales
-    compute = case.arithmetic.compute
-    return GemmArguments(a, b, out=d, compute=compute, scale_a=scales.a, scale_b=scales.b, splits=splits)
+    (a, b, d), (x, y) = operands[0], operands.scales(0)
+    return GemmArguments(a, b, out=d, compute=case.arithmetic.compute, scale_a=x, scale_b=y, splits=splits)
 
 
 def _forced(case: Case, operands: Operands, settings: Settings) -> list[Any]:
@@ -142,12 +140,12 @@ def _decompositions(case: Case, operands: Operands, splits: tuple[Splits, ...]) 
 def errors(case: Case, arms: list[Arm], operands: Operands) -> dict[str, float]:
     """Largest error of each arm's result, relative to the largest element of a product in a wider dtype."""
     gpu, (a, b, d) = operands.framework, operands[0]
-    product = gpu.product(a, b, case.arithmetic.dtype)
+    product = gpu.product(case, a, b, *operands.scales(0))
     found = {}
     for arm in arms:
         gpu.poison(d)
-        arm.launch(0)
-        found[arm.name] = gpu.difference(d, product)
+        result = arm.launch(0)
+        found[arm.name] = gpu.difference(d if result is None else result, product)
     return found
 
 

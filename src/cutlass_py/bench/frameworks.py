@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from math import ceil
 from typing import Any
 
 from .. import _core
@@ -13,6 +14,7 @@ from ..dtypes import DTYPES
 from .suites import Case
 
 Launch = Callable[[int], object]  # queues one call, on the i-th of the operand sets
+_BLOCK = 128  # of scales in blocks
 _SPIN_CYCLES = 2000  # per microsecond: above the clock of any GPU so far, so a spin is never short
 
 
@@ -26,13 +28,13 @@ class Framework(ABC):
     def random(self, shape: Sequence[int], dtype: str) -> Any:
         """An array of random elements, row-major: normal, or every 8-bit integer."""
 
-    @abstractmethod
-    def ones(self, shape: Sequence[int]) -> Any:
-        """An f32 array of ones: factors."""
+    def scales(self, case: Case) -> tuple[Any, Any]:
+        """Factors of A and B, where the reference takes some: f32 arrays, as it wants them to lie."""
+        return None, None
 
     @abstractmethod
     def reference(self, case: Case) -> Callable[..., object]:
-        """The library's own function for a case: (a, b, d, scale_a, scale_b), which writes d."""
+        """The library's own function for a case: (a, b, d, scale_a, scale_b), which writes d or returns a result."""
 
     @contextmanager
     def arithmetic(self, case: Case) -> Iterator[None]:
@@ -44,8 +46,8 @@ class Framework(ABC):
         """Fills an array with what is no result: NaN, or the least integer."""
 
     @abstractmethod
-    def product(self, a: Any, b: Any, dtype: str) -> Any:
-        """a @ b by the library, in a wider dtype."""
+    def product(self, case: Case, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+        """The case by the library, in a wider dtype."""
 
     @abstractmethod
     def difference(self, d: Any, product: Any) -> float:
@@ -115,7 +117,7 @@ class Torch(Framework):
     """torch: cuBLAS and cuBLASLt."""
 
     name = "torch"
-    dtypes = ("bf16", "f16", "f32", "tf32", "f64", "e4m3", "e4m3_fast", "s8")
+    dtypes = ("bf16", "f16", "f32", "tf32", "f64", "e4m3", "e4m3_fast", "e4m3_block", "s8")
 
     def __init__(self) -> None:
         import torch
@@ -132,13 +134,29 @@ class Torch(Framework):
         made = torch.bfloat16 if DTYPES[dtype].bits < 16 else kind  # torch draws no fp8
         return torch.randn(tuple(shape), device="cuda", dtype=made).to(kind)
 
-    def ones(self, shape: Sequence[int]) -> Any:
+    def scales(self, case: Case) -> tuple[Any, Any]:
         """As in Framework."""
-        return self.torch.ones(tuple(shape), device="cuda")
+        torch, (_, m, n, k) = self.torch, case.shape
+        if case.arithmetic.reference == "scaled_mm":
+            return torch.ones(1, device="cuda"), torch.ones(1, device="cuda")
+        if case.arithmetic.reference != "block_scaled_mm":
+            return None, None
+
+        def factors(*shape: int) -> Any:
+            return (torch.rand(shape, device="cuda") + 0.5) / k**0.5
+
+        depth, columns = ceil(k / _BLOCK), ceil(n / _BLOCK)
+        # Those of B one column after the other, each padded to four blocks of k.
+        return factors(depth, m).t(), factors(columns, ceil(depth / 4) * 4)[:, :depth].t()
 
     def reference(self, case: Case) -> Callable[..., object]:
         """As in Framework."""
         torch = self.torch
+        if case.arithmetic.reference == "block_scaled_mm":
+            from torch.nn.functional import ScalingType, scaled_mm
+
+            rows, squares = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128
+            return lambda a, b, d, x, y: scaled_mm(a, b, x, rows, y, squares)
         if case.arithmetic.reference == "scaled_mm":
             kind, fast = torch.bfloat16, case.arithmetic.compute == "fast"
             return lambda a, b, d, x, y: torch._scaled_mm(a, b, x, y, out_dtype=kind, use_fast_accum=fast, out=d)
@@ -161,10 +179,14 @@ class Torch(Framework):
         """As in Framework."""
         array.fill_(float("nan") if array.is_floating_point() else self.torch.iinfo(array.dtype).min)
 
-    def product(self, a: Any, b: Any, dtype: str) -> Any:
+    def product(self, case: Case, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         """As in Framework."""
-        kind = getattr(self.torch, _wide(dtype))
-        return self.torch.matmul(a.to(kind), b.to(kind))
+        kind = getattr(self.torch, _wide(case.arithmetic.dtype))
+        x, y = a.to(kind), b.to(kind)
+        if case.arithmetic.reference == "block_scaled_mm":
+            x = x * scale_a.repeat_interleave(_BLOCK, 1)[:, : x.shape[1]]
+            y = y * scale_b.repeat_interleave(_BLOCK, 0).repeat_interleave(_BLOCK, 1)[: y.shape[0], : y.shape[1]]
+        return self.torch.matmul(x, y)  # other factors are ones
 
     def difference(self, d: Any, product: Any) -> float:
         """As in Framework."""
@@ -246,10 +268,6 @@ class CuPy(Framework):
         made = "float64" if dtype == "f64" else "float32"
         return self.cupy.random.standard_normal(tuple(shape), made).astype(DTYPES[dtype].numpy)
 
-    def ones(self, shape: Sequence[int]) -> Any:
-        """As in Framework."""
-        return self.cupy.ones(tuple(shape), "float32")
-
     def reference(self, case: Case) -> Callable[..., object]:
         """As in Framework."""
         matmul = self.cupy.matmul
@@ -259,9 +277,10 @@ class CuPy(Framework):
         """As in Framework."""
         array.fill(float("nan"))
 
-    def product(self, a: Any, b: Any, dtype: str) -> Any:
+    def product(self, case: Case, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         """As in Framework."""
-        return self.cupy.matmul(a.astype(_wide(dtype)), b.astype(_wide(dtype)))
+        kind = _wide(case.arithmetic.dtype)
+        return self.cupy.matmul(a.astype(kind), b.astype(kind))
 
     def difference(self, d: Any, product: Any) -> float:
         """As in Framework."""

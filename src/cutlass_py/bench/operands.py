@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from .frameworks import Framework
 from .suites import Case
 
 
-@dataclass(frozen=True)
-class Scales:
-    """Factors of A and B beside fp8, which the reference takes as arrays alone; None elsewhere."""
-
-    a: Any = None
-    b: Any = None
-
-
 class Operands:
-    """A, B and D of a case; all sets together are twice the cache. `count` of them, 512 at most."""
+    """A, B and D of a case, and the factors of A and B beside fp8; all sets together are twice the cache.
+
+    `count` of them, 512 at most.
+    """
 
     def __init__(self, case: Case, framework: Framework) -> None:
         self.framework = framework
@@ -33,13 +27,16 @@ class Operands:
             )
             for _ in range(self.count)
         ]
-        scaled = arithmetic.reference == "scaled_mm"
-        self.scales = Scales(framework.ones((1,)), framework.ones((1,))) if scaled else Scales()
+        self._scales = [framework.scales(case) for _ in range(self.count)]
 
     def _random(self, dtype: str, batch: int, rows: int, cols: int, layout: str) -> Any:
         stored = (rows, cols) if layout == "t" else (cols, rows)
         array = self.framework.random((batch, *stored) if batch > 1 else stored, dtype)
         return array if layout == "t" else array.swapaxes(-1, -2)
+
+    def scales(self, index: int) -> tuple[Any, Any]:
+        """scale_a and scale_b of a set; None where there are none."""
+        return self._scales[index % self.count]
 
     def __getitem__(self, index: int) -> tuple[Any, Any, Any]:
         return self.sets[index % self.count]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .results import OURS, Record, geomean
-from .suites import DEFAULT, SWEEP, case_of, shape_text
+from .suites import DEEPGEMM, DEFAULT, SWEEP, case_of, shape_text
 from .timing import REGIMES
 
 
@@ -103,6 +103,22 @@ def summary_table(rows: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     if any(choices):
         titles, cells = [*titles, "choice"], [[*line, choice] for line, choice in zip(cells, choices, strict=True)]
     return titles, cells
+
+
+def published(records: Iterable[Record]) -> tuple[list[str], list[list[str]]]:
+    """DeepGEMM's figures beside what was measured of its problems, in TFLOP/s: header and cells."""
+    header = ["(m, n, k)", "regime", "DeepGEMM, as published", "reference", "cutlass_py"]
+    cells = []
+    for record in records:
+        case = case_of(record)
+        figure = DEEPGEMM.get(case.shape[1:])
+        if figure is None or case.dtype != "e4m3_block":
+            continue
+        for regime in regimes_of([record]):
+            us = record[regime]["us"]
+            rates = [f"{case.flop / time / 1e6:.0f}" for time in (theirs_of(us), us[OURS])]
+            cells.append([shape_text(case.shape), regime, str(figure), *rates])
+    return header, cells
 
 
 def faults(records: Iterable[Record]) -> list[str]:

@@ -20,7 +20,7 @@ class Arithmetic:
     Attributes:
         dtype: of A and B.
         compute: as in gemm.
-        reference: the framework's function: "matmul", "scaled_mm" (fp8), "int_mm".
+        reference: the framework's function: "matmul", "scaled_mm" and "block_scaled_mm" (fp8), "int_mm".
         layouts: those that the reference takes.
         granule: n and k are multiples of it, for the reference's sake.
         rows: least m, likewise.
@@ -60,6 +60,7 @@ ARITHMETICS = {
     "f64": Arithmetic("f64"),
     "e4m3": Arithmetic("e4m3", None, "scaled_mm", ("tn",), 16),
     "e4m3_fast": Arithmetic("e4m3", "fast", "scaled_mm", ("tn",), 16),
+    "e4m3_block": Arithmetic("e4m3", None, "block_scaled_mm", ("tn",), 16),  # scales 1x128 by 128x128
     "s8": Arithmetic("s8", None, "int_mm", ("tn",), 16, rows=17),
 }
 
@@ -131,6 +132,17 @@ SUITES: dict[str, tuple[Shape, ...]] = {
     "batched": ((8, 1024, 1024, 1024), (16, 512, 512, 512), (64, 128, 2048, 128), (128, 512, 512, 2048)),
     "large": ((1, 4096, 4096, 4096), (1, 8192, 8192, 8192)),  # squares of dtypes that are slow, or few
 }  # fmt: skip
+# TFLOP/s by (m, n, k) with scales in blocks: "Normal GEMMs for dense models" in DeepGEMM's README of February 2025,
+# when it was published (github.com/deepseek-ai/DeepGEMM), measured by its authors on an H800 with NVCC 12.8. Later
+# versions claim more (1550 at most) and have no such table.
+DEEPGEMM = {
+    (64, 2112, 7168): 206, (64, 24576, 1536): 289, (64, 32768, 512): 219, (64, 7168, 16384): 336,
+    (64, 4096, 7168): 287, (64, 7168, 2048): 295, (128, 2112, 7168): 352, (128, 24576, 1536): 535,
+    (128, 32768, 512): 358, (128, 7168, 16384): 645, (128, 4096, 7168): 533, (128, 7168, 2048): 510,
+    (4096, 2112, 7168): 1058, (4096, 24576, 1536): 990, (4096, 32768, 512): 590, (4096, 7168, 16384): 1358,
+    (4096, 4096, 7168): 1304, (4096, 7168, 2048): 1025,
+}  # fmt: skip
+SUITES["deepgemm"] = tuple((1, *shape) for shape in DEEPGEMM)
 # For sweeps over all kernels, which take long: every weight and every number of tokens, but not every pair.
 SUITES["sample"] = (*SUITES["llm"][::7], *SUITES["square"][1:6:2])
 

@@ -295,7 +295,7 @@ def _verdicts(options: argparse.Namespace, result: Result) -> list[Verdict]:
 
 def _say(options: argparse.Namespace, result: Result, verdicts: Sequence[Verdict], said: Sequence[str]) -> None:
     from ..bench.bars import verdict_table
-    from ..bench.report import summarise, summary_table
+    from ..bench.report import published, summarise, summary_table
     from ..bench.results import dumps
 
     if options.json == "-":
@@ -307,6 +307,10 @@ def _say(options: argparse.Namespace, result: Result, verdicts: Sequence[Verdict
     if rows:
         print()
         print_table(*summary_table(rows))
+    header, cells = published(result["cases"])
+    if cells:
+        print("\nTFLOP/s; DeepGEMM's on an H800")
+        print_table(header, cells)
     if verdicts:
         print()
         print_table(*verdict_table(verdicts))
