@@ -255,8 +255,9 @@ def _parts_of_bars(options: argparse.Namespace, known: Sequence[str]) -> list[Pa
                     (case.dtype, case.layout, case.shape): case for case in reversed(bar.cases()[:: options.every])
                 }
         regimes = ("sustained",) if mode == SWEEP else tuple(options.regime or REGIMES)
+        budget = options.budget_ms / (4 if mode == SWEEP else 1)  # there are many kernels
         if found:
-            parts_.append(Part(list(found.values()), Settings(regimes, mode, budget_ms=options.budget_ms, alone=True)))
+            parts_.append(Part(list(found.values()), Settings(regimes, mode, budget_ms=budget, alone=True)))
     return parts_
 
 
