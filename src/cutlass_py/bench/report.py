@@ -29,7 +29,7 @@ def header(regimes: Sequence[str], reference: str) -> str:
 
 
 def row(record: Record, regimes: Sequence[str]) -> str:
-    """One case; below it, a line for each cut of k that was timed."""
+    """One case; below it, a line for each kernel that was timed by name, and for each cut of k."""
     name = str(case_of(record)) + ("" if record["mode"] == DEFAULT else f" {record['mode']}")
     if "failed" in record:
         return f"{name:40} | {record['failed']}"
@@ -43,8 +43,21 @@ def row(record: Record, regimes: Sequence[str]) -> str:
     how = [f"packs {x}" for x in "ab" if chosen.get(f"pack_{x}")] + [f"splits k by {chosen['splits']}"] * split
     how += ["composed"] * (bool(chosen.get("scratch")) and not split)
     line = f"{name:40}{times} | {record['error'][OURS]:.1e} {short(chosen['kernel'])} {', '.join(how)}".rstrip()
-    beside = [f"\n{_decomposition(found, record, regimes)}" for found in record.get("decompositions", ())]
-    return line + "".join(beside)
+    beside = [_decomposition(found, record, regimes) for found in record.get("decompositions", ())]
+    return "\n".join([line, *_named(record, regimes), *beside])
+
+
+def _named(record: Record, regimes: Sequence[str]) -> list[str]:
+    """Kernels that were timed by name; of a sweep, the fastest."""
+    us = record[regimes[0]]["us"]
+    names = [name for name in list(us)[1:] if name != OURS and not name.startswith("splits=")]
+    names = sorted(names, key=us.__getitem__)[: 1 if record["mode"] == SWEEP else None]
+    lines = []
+    for name in names:
+        found = [(regime, record[regime]["us"]) for regime in regimes]
+        times = [f"{regime} {us[name]:.2f} us, ratio {theirs_of(us) / us[name]:.3f}" for regime, us in found]
+        lines.append(f"  {short(name)}: {'; '.join(times)}")
+    return lines
 
 
 def _decomposition(found: Record, record: Record, regimes: Sequence[str]) -> str:
