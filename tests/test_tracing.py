@@ -68,6 +68,16 @@ def test_calls_are_told_each(caplog):
     assert len(caplog.records) == 3 and _core.trace(0) == 0
 
 
+def test_prepared_calls_are_told_too(caplog):
+    args = GemmArguments(A, B)
+    plan = cutlass_py.get_kernels(args)[0].plan(args)
+    plan()
+    assert not caplog.records
+    cutlass_py.log("calls")
+    plan(A, B)
+    assert [r.getMessage() for r in caplog.records] == [f"gemm {LINE}"]
+
+
 def test_the_level_of_the_logger_is_enough_for_plans(caplog):
     _core.clear_plans()
     with caplog.at_level(logging.INFO, "cutlass_py"):

@@ -1,9 +1,9 @@
-"""A progress bar for what takes long, and a table above it, where rich is installed and somebody watches."""
+"""Progress bars and tables, where rich is installed and somebody watches."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ def progress(label: str, total: int, table: Callable[[], Any] | None = None) -> 
     Args:
         label: in front of the bar.
         total: how often it advances.
-        table: what stands above the bar (anything that rich prints), asked for after each advance.
+        table: what stands above the bar (rich_table), asked for after each advance.
     """
     try:
         from rich.console import Console, Group
@@ -38,3 +38,28 @@ def progress(label: str, total: int, table: Callable[[], Any] | None = None) -> 
                 live.update(Group(table(), bar))
 
         yield advance
+
+
+def tables() -> Callable[[str, Sequence[str], Sequence[Sequence[str]]], None] | None:
+    """What prints a table (title, head, rows) on stdout; None where that is no terminal, or rich is not installed."""
+    if not (sys.stdout and sys.stdout.isatty()):
+        return None
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:
+        return None
+    return lambda title, head, rows: Console().print(rich_table(head, rows, title))
+
+
+def rich_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Any:
+    """The table as rich prints it; rich must be there."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, show_header=any(head))
+    for name in head:
+        table.add_column(Text(name), overflow="fold")  # names are what users copy
+    for row in rows:
+        table.add_row(*map(Text, row))  # Text: brackets in a cell are no markup
+    return table

@@ -17,6 +17,8 @@ from typing import Any
 
 from .. import _core
 from .._core import gemm
+from ..arguments import GemmArguments
+from ..kernels import get_kernels
 from .results import Record
 
 EXTENT = 64
@@ -53,6 +55,9 @@ def torch_rows(device: str, dtype: str) -> Iterator[Row]:
     yield Row(f"{title}, out=", "gemm(a, b, out=c)", "mm(a, b, out=c)", names, drain)
     yield Row(f"{title}, new result", "gemm(a, b)", "mm(a, b)", names, drain)
     yield Row(f"{title}, b.t(), out=", "gemm(a, b.t(), out=c)", "mm(a, b.t(), out=c)", names, drain)
+    args = GemmArguments(a, b, out=c)
+    names["plan"] = get_kernels(args)[0].plan(args)
+    yield Row(f"{title}, prepared plan", "plan(a, b, c)", "mm(a, b, out=c)", names, drain)
 
 
 def cupy_rows() -> Iterator[Row]:

@@ -137,8 +137,7 @@ def _measured(options: argparse.Namespace) -> Result:
 def _watch(run: Any, options: argparse.Namespace) -> None:
     """Measures; says each case as it comes, above a table of means and a bar where somebody watches."""
     from ..bench.report import header, row, summarise, summary_table
-    from ..progress import progress
-    from .output import rich_table
+    from ..progress import progress, rich_table
 
     regimes = list(dict.fromkeys(regime for part in run.parts for regime in part.settings.regimes))
     silent = options.json == "-"
