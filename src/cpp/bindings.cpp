@@ -365,7 +365,7 @@ NB_MODULE(_core, m) {
       "a"_a, "b"_a, "keywords"_a,
       "Operands and factors of a call with these keywords (of `problem`), as reproducer.py takes them.");
   m.def(
-      "trace", [](unsigned wanted) { return std::exchange(trace::wanted, wanted); }, "wanted"_a,
+      "trace", [](unsigned wanted) { return trace::wanted.exchange(wanted); }, "wanted"_a,
       "Set what is told of calls (bits, trace.h); returns what was told before.");
   m.def("has_ranges", &trace::has_ranges, "Whether this build has NVTX.");
   m.def("clear_plans", &clear_plans, "Forget every choice made so far: the next call of each class selects again.");

@@ -216,7 +216,7 @@ bool Prepared::launch_straight(nb::handle a, nb::handle b, nb::handle out) const
 // ------------------------------------------------------------------------------------------------ calls
 
 nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& given, nb::handle workspace) {
-  const bool straight = single_ && !trace::wanted && workspace.is_none() && only_out(given);
+  const bool straight = single_ && !trace::asked_for(trace::kAnything) && workspace.is_none() && only_out(given);
   if (straight && launch_straight(a, b, given.out)) {
     return nb::borrow(given.out);
   }

@@ -11,7 +11,7 @@
 
 namespace cutlass_py::trace {
 
-unsigned wanted = 0;
+std::atomic<unsigned> wanted{0};
 
 // ------------------------------------------------------------------------------------------------ ranges
 
@@ -34,8 +34,7 @@ std::string name_of(const Problem& p, const DevicePlan& plan) {
 
 }  // namespace
 
-Range::Range(const Problem& problem, const DevicePlan& plan) : open_(wanted & kRanges) {
-  if (!open_) return;
+void Range::push(const Problem& problem, const DevicePlan& plan) {
   const std::string name = name_of(problem, plan);
   nvtxEventAttributes_t attributes{};
   attributes.version = NVTX_VERSION, attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
@@ -43,16 +42,14 @@ Range::Range(const Problem& problem, const DevicePlan& plan) : open_(wanted & kR
   nvtxDomainRangePushEx(domain(), &attributes);
 }
 
-Range::~Range() {
-  if (open_) nvtxDomainRangePop(domain());
-}
+void Range::pop() { nvtxDomainRangePop(domain()); }
 
 #else
 
 bool has_ranges() { return false; }
 
-Range::Range(const Problem&, const DevicePlan&) : open_(false) {}
-Range::~Range() = default;
+void Range::push(const Problem&, const DevicePlan&) {}
+void Range::pop() {}
 
 #endif
 

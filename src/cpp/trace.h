@@ -2,14 +2,17 @@
 // Off, it costs one branch.
 #pragma once
 
+#include <atomic>
+
 #include "keywords.h"
 #include "plan.h"
 
 namespace cutlass_py::trace {
 
-// What is asked for, as bits; set under the GIL.
-enum : unsigned { kCalls = 1, kRanges = 2, kFailures = 4 };
-extern unsigned wanted;
+// What is asked for, as bits. XLA's calls ask without the GIL.
+enum : unsigned { kCalls = 1, kRanges = 2, kFailures = 4, kAnything = 7 };
+extern std::atomic<unsigned> wanted;
+inline bool asked_for(unsigned bits) { return wanted.load(std::memory_order_relaxed) & bits; }
 
 // Whether this build has NVTX.
 bool has_ranges();
@@ -17,11 +20,17 @@ bool has_ranges();
 // A range of the domain "cutlass_py" for its lifetime, named after kernel and problem. Needs no GIL.
 class Range {
  public:
-  Range(const Problem& problem, const DevicePlan& plan);
-  ~Range();
+  Range(const Problem& problem, const DevicePlan& plan) : open_(asked_for(kRanges)) {
+    if (open_) push(problem, plan);
+  }
+  ~Range() {
+    if (open_) pop();
+  }
   Range(const Range&) = delete;
 
  private:
+  static void push(const Problem& problem, const DevicePlan& plan);
+  static void pop();
   const bool open_;
 };
 
@@ -38,10 +47,10 @@ nb::dict facts(nb::handle a, nb::handle b, const Keywords& keywords);
 // Runs a call that was checked and planned.
 template <class Run>
 void watched(const Operands& operands, const Call& call, const Plan& plan, device::Stream stream, Run run) {
-  if (!wanted) return run();
+  if (!asked_for(kAnything)) return run();
   const Range range(call.problem, plan);
-  if (wanted & kCalls) tell(call.problem, plan, stream);
-  if (!(wanted & kFailures)) return run();
+  if (asked_for(kCalls)) tell(call.problem, plan, stream);
+  if (!asked_for(kFailures)) return run();
   try {
     run();
   } catch (...) {
