@@ -16,7 +16,7 @@ from pathlib import Path
 
 from places import RESULTS, ROOT
 
-from cutlass_py.bench.bars import BARS, host_verdicts, verdict_table, verdicts
+from cutlass_py.bench.bars import BARS, first_verdict, host_verdicts, verdict_table, verdicts
 from cutlass_py.bench.report import published, regimes_of, summarise, summary_table
 from cutlass_py.bench.results import Record, Result, geomean, read
 from cutlass_py.bench.suites import DEFAULT, SUITES, Case, case_of, shape_text
@@ -39,7 +39,7 @@ NOTES = {
 def results() -> list[Result]:
     """Those of today's format, oldest first."""
     found = [read(path) | {"file": path.name} for path in sorted(RESULTS.glob("*.json"))]
-    usable = [result for result in found if "rows" in result or regimes_of(result.get("cases", ()))]
+    usable = [result for result in found if "rows" in result or "host" in result or regimes_of(result.get("cases", ()))]
     return sorted(usable, key=lambda result: str(result["date"]))
 
 
@@ -86,14 +86,15 @@ def page(found: Sequence[Result]) -> str:
 
 def section(gpu: str, found: Sequence[Result]) -> list[str]:
     records = latest(found)
-    rows = [row for result in found for row in result.get("rows", ())]
+    rows = [row for result in found for row in (*result.get("rows", ()), *result.get("host", ()))]
+    first = next((ms for result in reversed(found) if (ms := result.get("first_call_ms")) is not None), None)
     parts = [f"## {gpu}", *provenance(found)]
     if records:
         folder = f"performance/{slug(gpu)}"
         parts += [f"![Ratios to cuBLAS over the size of the problem]({folder}/ratio.svg)"]
         parts += [f"![What both reach, beside the limits of memory and tensor cores]({folder}/roofline.svg)"]
-        parts += ["### Suites, default choice", suites(records)]
-        parts += ["### What is aimed at", *bars(records, rows)]
+        parts += ["### Suites", suites(records)]
+        parts += ["### What is aimed at", *bars(records, rows, first)]
         header, cells = published(records)
         if cells:
             parts += ["### Scales in blocks, TFLOP/s; DeepGEMM's on an H800", table(header, cells)]
@@ -127,18 +128,19 @@ def provenance(found: Sequence[Result]) -> list[str]:
 
 
 def suites(records: Sequence[Record]) -> str:
-    header, cells = summary_table([row for row in summarise(records) if row["suite"] != "bars"])
-    kept = [i for i, title in enumerate(header) if title != "mode"]
+    summary = [row for row in summarise(records) if row["suite"] != "bars"]
+    header, cells = summary_table(summary)
+    plain = all(row["mode"] == DEFAULT for row in summary)
+    kept = [i for i, title in enumerate(header) if title != "mode" or not plain]
     return table([header[i] for i in kept], [[line[i] for i in kept] for line in cells])
 
 
-def bars(records: Sequence[Record], rows: Sequence[Record]) -> list[str]:
+def bars(records: Sequence[Record], rows: Sequence[Record], first: float | None) -> list[str]:
     """Demands that something was measured for; the others by name."""
-    found = [*verdicts(records, BARS), *host_verdicts(rows)]
+    found = [*verdicts(records, BARS), *host_verdicts(rows), first_verdict(first)]
     header, cells = verdict_table([verdict for verdict in found if verdict.found is not None])
     lacking = dict.fromkeys(f"{v.group} ({v.what})" for v in found if v.found is None)
-    said = [table(header, cells)]
-    return said + ([f"Not measured yet: {'; '.join(lacking)}; first call in a process."] if lacking else [])
+    return [table(header, cells), *([f"Not measured yet: {'; '.join(lacking)}."] if lacking else [])]
 
 
 def losses(records: Sequence[Record]) -> list[str]:

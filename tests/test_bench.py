@@ -126,7 +126,8 @@ def test_a_wrong_result_is_seen(gpu, off):
     gpu.off = off
     record = cases.measure(SMALL, cases.Settings(("sustained",), budget_ms=1.0), gpu)
     assert record["wrong"] == ["cutlass_py"]
-    assert faults([record])[0].startswith("WRONG: f32 tn (24, 16, 8): cutlass_py is off by ")
+    for each in (record, json.loads(results.dumps(record))):
+        assert faults([each])[0].startswith("WRONG: f32 tn (24, 16, 8): cutlass_py is off by ")
 
 
 def test_a_sweep(gpu):

@@ -141,6 +141,7 @@ def faults(records: Iterable[Record]) -> list[str]:
         if "failed" in record:
             found.append(f"FAILED: {case_of(record)}: {record['failed']}")
         for name in record.get("wrong", ()):
-            error, reference = record["error"][name], next(iter(record["error"].values()))
+            errors = {arm: float(error) for arm, error in record["error"].items()}  # JSON has no NaN: its name is there
+            error, reference = errors[name], next(iter(errors.values()))
             found.append(f"WRONG: {case_of(record)}: {name} is off by {error:.1e}, the reference by {reference:.1e}")
     return found
