@@ -17,6 +17,7 @@
 #include "prepared.h"
 #include "registry.h"
 #include "straight.h"
+#include "trace.h"
 #include "xla_handler.h"
 
 namespace cutlass_py {
@@ -363,6 +364,17 @@ NB_MODULE(_core, m) {
   m.def(
       "xla_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla_handler)); },
       "gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.");
+  m.def(
+      "call_facts",
+      [](nb::handle a, nb::handle b, nb::typed<nb::dict, nb::str, nb::any> keywords) {
+        return Facts(trace::facts(a, b, keywords_from(keywords)));
+      },
+      "a"_a, "b"_a, "keywords"_a,
+      "Operands and factors of a call with these keywords (of `problem`), as reproducer.py takes them.");
+  m.def(
+      "trace", [](unsigned wanted) { return trace::wanted.exchange(wanted); }, "wanted"_a,
+      "Set what is told of calls (bits, trace.h); returns what was told before.");
+  m.def("has_ranges", &trace::has_ranges, "Whether this build has NVTX.");
   m.def("clear_plans", &clear_plans, "Forget every choice made so far: the next call of each class selects again.");
 
   m.def(

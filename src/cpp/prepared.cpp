@@ -6,6 +6,7 @@
 
 #include "canonical.h"
 #include "host.h"
+#include "trace.h"
 
 namespace cutlass_py {
 namespace {
@@ -216,7 +217,8 @@ bool Prepared::launch_straight(nb::handle a, nb::handle b, nb::handle out) const
 // ------------------------------------------------------------------------------------------------ calls
 
 nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& given, nb::handle workspace) {
-  if (single_ && workspace.is_none() && only_out(given) && launch_straight(a, b, given.out)) {
+  const bool straight = single_ && !trace::asked_for(trace::kAnything) && workspace.is_none() && only_out(given);
+  if (straight && launch_straight(a, b, given.out)) {
     return nb::borrow(given.out);
   }
   Keywords keywords = keywords_;

@@ -97,6 +97,19 @@ def xla_handler() -> CapsuleType:
     gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.
     """
 
+def call_facts(a: object, b: object, keywords: dict[str, Any]) -> dict[str, Any]:
+    """
+    Operands and factors of a call with these keywords (of `problem`), as reproducer.py takes them.
+    """
+
+def trace(wanted: int) -> int:
+    """
+    Set what is told of calls (bits, trace.h); returns what was told before.
+    """
+
+def has_ranges() -> bool:
+    """Whether this build has NVTX."""
+
 def clear_plans() -> None:
     """
     Forget every choice made so far: the next call of each class selects again.

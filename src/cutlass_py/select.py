@@ -56,6 +56,14 @@ class Plan:
     host: Callable[..., Any] | None = None
     pack_scales: bool = False
 
+    @property
+    def detours(self) -> list[str]:
+        """What surrounds the kernel, in words."""
+        words = [f"packs {name}" for name in ("a", "b") if getattr(self, f"pack_{name}")]
+        if self.splits > 1:
+            return [*words, f"splits k by {self.splits}"]
+        return words + ["composed"] * bool(self.scratch)
+
 
 def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
     """Every possible choice, best first: what was measured before what the model says.
@@ -226,20 +234,28 @@ def plan(p: Problem) -> Plan:
         NoKernelError: no kernel fits.
         CompileError: the kernel asked for, or the best one within `jit`, cannot be compiled.
     """
+    from .tracing import planned
+
+    choice = _chosen(p)
+    made = plan_of(choice, p) if choice else Plan(each=p.pointers)
+    planned(p, made, choice)
+    return made
+
+
+def _chosen(p: Problem) -> Choice | None:
+    """The choice; None for the composed epilogue alone, and for a list that goes matrix by matrix."""
     if p.device_id >= 0 and (p.empty_product or not p.m or not p.n or not p.batch):
-        # The composed epilogue alone, even where a kernel was asked for: it would read A and B, or wait for tiles of k
-        # that never come.
-        return Plan()
+        # Even where a kernel was asked for: it would read A and B, or wait for tiles of k that never come.
+        return None
     if p.kernel >= 0:
-        return plan_of(_forced(numbered(p.kernel), p), p)
+        return _forced(numbered(p.kernel), p)
     if _core.tuning_allowed():
         from .tuning import tune_once
 
         tune_once(p)
-    if choice := best(p):
-        return plan_of(choice, p)
-    if p.pointers:
-        return Plan(each=True)
+    choice = best(p)
+    if choice or p.pointers:
+        return choice
     raise NoKernelError(_nothing_fits(p))
 
 

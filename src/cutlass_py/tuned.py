@@ -1,7 +1,8 @@
 """Measured choices on disk: one table for each kind of GPU, a JSON file that can be exported, merged and shipped.
 
 A table maps classes of problems, as text, to the choice that was fastest there (docs/tuning.md). Kernels are named, so
-that a table holds for any set of kernels: what is not compiled is passed over.
+that a table holds for any set of kernels: what is not compiled is passed over. The user's table comes first; below it
+are those that were shipped, in the directories of PLACES.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from math import inf
 from pathlib import Path
@@ -79,24 +81,28 @@ def path_of(gpu: Gpu) -> Path:
     return cache.directory() / file_name(gpu.name, gpu.sm_count)
 
 
+# Where tables lie that came with the package, as file_name calls them.
+PLACES = [Path(__file__).with_name("tables")]
+
+
 # ---------------------------------------------------------------------------------------------------- one process
 
 
 _tables: dict[Path, Table] = {}  # as on disk when first asked for, and what this process added
 _added: dict[Path, Table] = {}
+_detached = False  # within `afresh`
 
 
-def lookup(p: Problem, gpu: Gpu) -> Iterator[Entry]:
-    """What tables say about the class of a problem: the user's, those of packs, the one that came with the package."""
-    tables = [known for known in (table(gpu), *_installed(gpu)) if known]
-    if tables:
-        text = class_of(p)
-        yield from (known[text] for known in tables if text in known)
+def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
+    """What tables say about the class of a problem: the user's, those of packs, those that came with the package."""
+    known = [found for found in (table(gpu), *_installed(gpu)) if found]
+    key = class_of(p) if known else ""
+    return [found[key] for found in known if key in found]
 
 
 def _installed(gpu: Gpu) -> Iterator[Table]:
     """Tables for such GPUs that somebody else measured."""
-    for place in (*packs.tables(), Path(__file__).parent / "tables"):
+    for place in (*packs.tables(), *PLACES):
         path = place / file_name(gpu.name, gpu.sm_count)
         if path not in _tables:
             _tables.setdefault(path, _usable(path, gpu))
@@ -113,8 +119,24 @@ def table(gpu: Gpu) -> Table:
     except CompileError:  # for those to say who write there
         return {}
     if path not in _tables:
-        _tables.setdefault(path, _users(path, gpu))
+        _tables.setdefault(path, {} if _detached else _users(path, gpu))
     return _tables[path]
+
+
+@contextmanager
+def afresh() -> Iterator[None]:
+    """Within it, user's tables are empty at first, and what is added is gone at the end: for measurements."""
+    global _detached
+    before, kept, _detached = _detached, dict(_tables), True
+    _tables.clear()
+    _core.clear_plans()
+    try:
+        yield
+    finally:
+        _detached = before
+        _tables.clear()
+        _tables.update(kept)
+        _core.clear_plans()
 
 
 def record(gpu: Gpu, entries: Table) -> Path:
@@ -127,6 +149,9 @@ def record(gpu: Gpu, entries: Table) -> Path:
         CompileError: as `path_of`.
     """
     path = path_of(gpu)
+    if _detached:
+        _tables[path] = table(gpu) | entries
+        return path
     added = _added.setdefault(path, {})
     with cache.locked(path.stem):
         found = _users(path, gpu, strict=True)
