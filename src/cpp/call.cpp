@@ -8,6 +8,7 @@
 #include "host.h"
 #include "metadata.h"
 #include "plan.h"
+#include "provided.h"
 #include "run.h"
 #include "streams.h"
 
@@ -104,7 +105,7 @@ nb::object gemm_on_host(Operands& operands, const Keywords& keywords) {
   if (!operands[Role::out]) result.allocate(operands, call, nullptr, false);
   if (!nothing_to_do(call.problem)) {
     const Plan plan = plan_for(call.problem);
-    run_all(call, [&] { run_on_host(call, plan); });
+    run_all(call, [&] { run_provided(call, plan, nullptr); });
   }
   return operands[Role::out] ? nb::borrow(keywords.out) : result.finish();
 }

@@ -14,18 +14,29 @@ if TYPE_CHECKING:
     from .activations import Activation, clamp, leaky_relu
     from .arguments import GemmArguments, TensorSpec, view
     from .compiler import jit
-    from .errors import CompileError, NoKernelError
+    from .errors import CompileError, NoKernelError, ProviderError
     from .explanation import explain
-    from .kernels import Kernel, Status, get_kernels
+    from .kernels import Design, Kernel, KernelMetadata, OperandMetadata, Status, get_kernels
+    from .own import CudaKernel
+    from .provider import KernelCall, Provider
+    from .register import Registration, register_kernel, register_provider, unregister
     from .tuning import autotuning, tune
 
 __all__ = [
     "Activation",
     "CompileError",
     "CudaError",
+    "CudaKernel",
+    "Design",
     "GemmArguments",
     "Kernel",
+    "KernelCall",
+    "KernelMetadata",
     "NoKernelError",
+    "OperandMetadata",
+    "Provider",
+    "ProviderError",
+    "Registration",
     "Status",
     "TensorSpec",
     "TypedView",
@@ -37,16 +48,27 @@ __all__ = [
     "get_kernels",
     "jit",
     "leaky_relu",
+    "register_kernel",
+    "register_provider",
     "tune",
+    "unregister",
     "view",
 ]
 
 _HOME = {
     "Activation": "activations",
     "CompileError": "errors",
+    "CudaKernel": "own",
+    "Design": "kernels",
     "GemmArguments": "arguments",
     "Kernel": "kernels",
+    "KernelCall": "provider",
+    "KernelMetadata": "kernels",
     "NoKernelError": "errors",
+    "OperandMetadata": "kernels",
+    "Provider": "provider",
+    "ProviderError": "errors",
+    "Registration": "register",
     "Status": "kernels",
     "TensorSpec": "arguments",
     "autotuning": "tuning",
@@ -55,7 +77,10 @@ _HOME = {
     "get_kernels": "kernels",
     "jit": "compiler",
     "leaky_relu": "activations",
+    "register_kernel": "register",
+    "register_provider": "register",
     "tune": "tuning",
+    "unregister": "register",
     "view": "arguments",
 }
 

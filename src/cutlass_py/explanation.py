@@ -40,7 +40,7 @@ class Explanation:
         others = self.ranking[1:6]
         if others:
             lines.append(f"next of {len(self.ranking)}:")
-            lines += [f"  {choice.microseconds:8.1f} us  {choice.route.kernel.name}{_how(choice)}" for choice in others]
+            lines += [f"  {_time(choice)}  {choice.route.kernel.name}{_how(choice)}" for choice in others]
         if self.rejected:
             lines.append(f"not possible, {len(self.rejected)} in all:")
             lines += [f"  {kernel.name}: {reason}" for kernel, reason in self.rejected[:5]]
@@ -65,6 +65,10 @@ def steps(choice: Choice) -> list[str]:
     if choice.microseconds:
         lines.append(f"{'measured' if choice.measured else 'estimated'} {choice.microseconds:.1f} us")
     return lines
+
+
+def _time(choice: Choice) -> str:
+    return f"{choice.microseconds:8.1f} us" if choice.microseconds else "no estimate"
 
 
 def _how(choice: Choice) -> str:

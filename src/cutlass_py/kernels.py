@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 from . import _core
 from ._core import Problem
 from .arguments import GemmArguments, problem_of
-from .cost import design
+from .cost import Estimates, design
 from .dtypes import DTYPES
 from .epilogues import ACTIVATIONS
 from .errors import CompileError
@@ -36,8 +36,8 @@ class OperandMetadata:
     """What a kernel reads or writes: dtype, layout ('t' row-major, 'n' column-major, '*' any), bytes of alignment."""
 
     dtype: str
-    layout: str
-    alignment: int
+    layout: str = "*"
+    alignment: int = 1
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,40 @@ class Design:
     3.x kernel.
     """
 
-    tile: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    schedule: str
-    stages: int
-    threads: int
-    smem_bytes: int
+    tile: tuple[int, int, int] = (1, 1, 1)
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    schedule: str = ""
+    stages: int = 0
+    threads: int = 0
+    smem_bytes: int = 0
+
+
+CPU = (0, 0)  # KernelMetadata.cc of kernels on operands in host memory
 
 
 @dataclass(frozen=True)
 class KernelMetadata:
-    """Everything get_kernels(where=...) can look at."""
+    """Everything get_kernels(where=...) can look at.
+
+    Attributes:
+        operands: what is read and written, by gemm's keywords; the result is "d".
+        accumulator: the dtype of the sums; "*" for any.
+        epilogue: the formula. For kernels of providers also a name of `EPILOGUES` (epilogues.py), such as "linear".
+        family: kernels that belong together.
+        api: CUTLASS generation; 0 where it is not CUTLASS.
+        cc: lowest compute capability that runs it, times ten, and the highest; `CPU` for host memory.
+        deterministic: the same bits on every run.
+    """
 
     name: str
-    family: str
-    api: int
     operands: dict[str, OperandMetadata]
     accumulator: str
-    design: Design
-    epilogue: str
-    deterministic: bool = True  # the same bits on every run
+    epilogue: str = "linear"
+    family: str = ""
+    api: int = 0
+    design: Design = field(default_factory=Design)
+    cc: tuple[int, int] = (80, 999)
+    deterministic: bool = True
 
 
 @dataclass(frozen=True)
@@ -94,7 +108,6 @@ class Kernel(ABC):
     name: str
     compiled: bool
     deterministic = True
-    host: Callable[..., None] | None = None  # computes on the CPU, where the kernel is a Python function
 
     @property
     @abstractmethod
@@ -152,11 +165,14 @@ class CutlassKernel(Kernel):
     def compile(self) -> None:
         """As in Kernel."""
         if not self.compiled:
-            from .compiler import load
-
-            self.facts = load(self.config)
+            self.facts = self._load()
             self.compiled, self._metadata = True, None
-            _another_is_compiled()
+            _forget_choices()
+
+    def _load(self) -> dict[str, Any]:
+        from .compiler import load
+
+        return load(self.config)
 
     def ready(self) -> None:
         """As compile, but where that failed in this process before, it fails again at once."""
@@ -189,13 +205,17 @@ class CutlassKernel(Kernel):
             )  # fmt: skip
             epilogue = self.interface.epilogue.formula
             self._metadata = KernelMetadata(
-                self.name, c.family, c.api, _operands(self.interface), c.accumulator, design, epilogue
+                self.name, _operands(self.interface), c.accumulator, epilogue, c.family, c.api, design, self.family.cc
             )
         return self._metadata
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """As in Kernel."""
         return self.interface.way(p, gpu)
+
+    def microseconds(self, estimates: Estimates, splits: int = 1) -> float:
+        """What the product takes by the model, k in so many parts."""
+        return estimates.product(self, splits)
 
 
 @cache
@@ -231,20 +251,58 @@ def _facts() -> dict[str, dict[str, Any]]:
     return _core.kernel_facts()
 
 
-def _host_kernels() -> tuple[Kernel, ...]:
-    from .providers.numpy import KERNELS
+_registered: dict[str, Kernel] = {}  # by name, in the order of registration; the CPU's come first
+_registering = RLock()
 
-    return KERNELS
+
+def registered() -> dict[str, Kernel]:
+    """Kernels that are not of the declaration: the CPU's, and those that users brought (register.py)."""
+    with _registering:
+        if not _registered:
+            from .provider import kernels_of
+            from .providers.numpy import NumpyProvider
+
+            _registered.update((kernel.name, kernel) for kernel in kernels_of(NumpyProvider()))
+        return dict(_registered)
+
+
+def register(kernels: Sequence[Kernel]) -> None:
+    """Adds kernels. register.py is the public side.
+
+    Raises:
+        ValueError: a name is taken; nothing is added then.
+    """
+    with _registering:
+        taken = registered()
+        for kernel in kernels:
+            if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
+                raise ValueError(f"register: a kernel is called {kernel.name!r} already")
+            taken[kernel.name] = kernel
+        _registered.update(taken)
+        _forget_choices()
+
+
+def unregister(kernels: Sequence[Kernel]) -> None:
+    """Removes kernels that are registered; their names, plans and libraries are forgotten."""
+    with _registering:
+        for kernel in kernels:
+            del _registered[kernel.name]
+            if (number := _numbers.pop(kernel.name, None)) is not None:
+                _numbered[number] = None
+            if isinstance(kernel, CutlassKernel):
+                _core.forget_kernel(kernel.name)
+        _forget_choices()
 
 
 @cache
 def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
-    """Every kernel in the order of declaration, the CPU's last; or those that are compiled."""
+    """Every kernel in the order of declaration, what was registered last; or those that are compiled."""
     if compiled:
         configs = [config for name in _core.kernel_facts() if (config := find(name))]
     else:
         configs = list(named("declared").values())
-    return (*map(_cutlass_kernel, configs), *_host_kernels())
+    brought = (kernel for kernel in registered().values() if kernel.compiled or not compiled)
+    return (*map(_cutlass_kernel, configs), *brought)
 
 
 @cache
@@ -258,7 +316,8 @@ def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[Cu
     return groups
 
 
-def _another_is_compiled() -> None:
+def _forget_choices() -> None:
+    """There are other kernels now."""
     all_kernels.cache_clear()
     by_operands.cache_clear()
     _core.clear_plans()
@@ -271,12 +330,8 @@ def candidates(p: Problem, compiled: bool) -> dict[Interface, list[CutlassKernel
     return by_operands(compiled).get((p.operand_a or "", p.operand_b or ""), {})
 
 
-def host_kernels(p: Problem) -> list[Kernel]:
-    """Kernels worth asking about a problem in host memory."""
-    return list(_host_kernels()) if p.device_id < 0 else []
-
-
-_numbered: list[Kernel] = []  # kernels that were asked for; their index is the number that Problem.kernel holds
+# Kernels that were asked for; their index is the number that Problem.kernel holds. None where one was unregistered.
+_numbered: list[Kernel | None] = []
 
 
 def number_of(kernel: Kernel | str) -> int:
@@ -309,15 +364,20 @@ def kernel_named(name: str) -> Kernel:
     """
     if config := find(name):
         return _cutlass_kernel(config)
-    for kernel in _host_kernels():
-        if kernel.name == name:
-            return kernel
+    if kernel := registered().get(name):
+        return kernel
     raise ValueError(f"gemm: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
 
 
 def numbered(number: int) -> Kernel:
-    """The kernel that number_of gave this number to."""
-    return _numbered[number]
+    """The kernel that number_of gave this number to.
+
+    Raises:
+        ValueError: it was unregistered since.
+    """
+    if (kernel := _numbered[number]) is None:
+        raise ValueError("gemm: the kernel that was asked for is not registered any more")
+    return kernel
 
 
 def get_kernels(
@@ -344,5 +404,5 @@ def get_kernels(
     else:
         kernels = list(all_kernels(compiled))
     if cc is not None:
-        kernels = [k for k in kernels if isinstance(k, CutlassKernel) and k.family.cc[0] <= cc <= k.family.cc[1]]
+        kernels = [k for k in kernels if k.metadata.cc[0] <= cc <= k.metadata.cc[1]]
     return [k for k in kernels if where is None or where(k.metadata)]

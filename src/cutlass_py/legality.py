@@ -231,6 +231,10 @@ def _interface(*, family: str, epilogue: str, **fields: Any) -> Interface:
 
 def _operand_detour(name: str, layout: str, align: int, wanted: str, bytes_wanted: int) -> str | None:
     words = {"t": "row-major", "n": "column-major"}
+    if wanted == "*":  # of a provider: any strides
+        wanted = layout
+        if layout == "x" and bytes_wanted <= align:
+            return None
     if layout == "x":
         return f"{name} has no unit stride"
     if layout != wanted:
