@@ -32,6 +32,7 @@ class OwnConfig(KernelConfig):
     called: str = ""
     source: str = ""
     access_d: int = 1
+    gemm2x: bool = False
 
     @property
     def name(self) -> str:
@@ -42,6 +43,16 @@ class OwnConfig(KernelConfig):
     def align_d(self) -> int:
         """As declared."""
         return self.access_d
+
+    @property
+    def takes_lists(self) -> bool:
+        """As the launcher does; where that is not known, only what cannot take anything else."""
+        return super().takes_lists and (self.gemm2x or SCHEDULES[self.schedule].pointers)
+
+    @property
+    def bias_as_c(self) -> bool:
+        """As the launcher does."""
+        return super().bias_as_c and self.gemm2x
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,8 @@ class CudaKernel:
         warp, stages: 2.x; 0 for what is not said.
         align: elements of A and B that are read at once; rows and addresses have to be multiples. 0: 16 bytes.
         align_d: elements of D and C, likewise.
+        gemm2x: its launcher is Gemm2x, as that of a 2.x `device_type` is: it also takes lists of matrices, and a bias
+            along n as a C whose rows are all the same.
 
     Raises:
         ValueError: a field that is none of this, or contradicts another; the message names it.
@@ -94,6 +107,7 @@ class CudaKernel:
     stages: int = 0
     align: int = 0
     align_d: int = 0
+    gemm2x: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not (self.name.isidentifier() and self.name.isascii()):
@@ -134,6 +148,7 @@ class CudaKernel:
             schedule, self.cluster, self.warp, self.stages,
             align=self.align or 16 // DTYPES[self.a].itemsize, called=self.name, source=self._cpp(),
             access_d=self.align_d or 16 // DTYPES[d].itemsize,
+            gemm2x=self.gemm2x or (bool(self.device_type) and family.api == 2),
         )  # fmt: skip
 
     def _cpp(self) -> str:
@@ -206,7 +221,7 @@ def declared_facts(c: KernelConfig) -> dict[str, Any]:
         facts["c"] = c.d
     if c.stages:
         facts["stages"] = c.stages
-    if interface.pointers:
+    if interface.takes_lists:
         facts["pointers"] = True
     return facts
 

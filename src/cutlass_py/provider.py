@@ -174,6 +174,8 @@ _HOST = Gpu("the CPU", 0, 1, 0.0)
 def metadata_fits(m: KernelMetadata, p: Problem) -> Status:
     """Whether a problem is what the metadata say: device, dtypes, layouts, alignments, sums and epilogue.
 
+    Factors have to be numbers, and there has to be a product.
+
     Raises:
         ValueError: the metadata's epilogue is none of the package's formulas, which nothing can be concluded from.
     """
@@ -182,6 +184,8 @@ def metadata_fits(m: KernelMetadata, p: Problem) -> Status:
         return Status(f"runs on {'the CPU' if m.cc == CPU else 'a GPU'}; the operands are on {p.device}")
     if p.empty_product:
         return Status("multiplies; there is no product (k = 0 or alpha = 0)")
+    if p.device_alpha or p.device_beta or p.scale_out == "s":
+        return Status("takes factors as numbers; one of them is an array")
     way = _interface(m, p).way(p, gpu or _HOST)
     if isinstance(way, Way):
         way = way.detours[0] if way.detours else ""
@@ -209,6 +213,8 @@ def _interface(m: KernelMetadata, p: Problem) -> Interface:
         granules=False,
         stream_k=False,
         pointers=False,
+        takes_lists=False,
+        bias_as_c=False,
         **known,
     )
 
