@@ -75,7 +75,7 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
 
     Args:
         a: GemmArguments; or the first operand, with `b` and gemm's keywords following. Arrays or TensorSpecs.
-        candidates: how many choices are run, the best by the model.
+        candidates: how many choices are run, the best by the model; and kernels of yours that have no estimate.
 
     Raises:
         ValueError: the operands are on the CPU, or there is no product to compute.
@@ -135,7 +135,10 @@ def _tune(p: Problem, candidates: int, compiled: bool) -> Tuning:
     if not ranking:
         raise NoKernelError(f"tune: no kernel fits {describe(p)}")
     usual = replace(ranking[0], measured=False)
-    screened = _measure(p, [usual, *ranking[1:candidates]], _SCREENING)
+    unknown = [
+        choice for choice in ranking[candidates:] if not choice.microseconds
+    ]  # of providers; nobody can rank them
+    screened = _measure(p, [usual, *ranking[1:candidates], *unknown], _SCREENING)
     finalists = _in_every_order(m.choice for m in screened[:_FINALISTS])
     measured = _measure(p, list(dict.fromkeys([*finalists, usual])), _ROUNDS)
     default = next((m for m in measured if m.choice == usual), None)
