@@ -93,4 +93,8 @@ void run_on_device(const Call& call, const Plan& plan, device::Stream stream, co
   }
 }
 
+size_t scratch_bytes(const Call& call, const Plan& plan) {
+  return plan.provided.is_none() ? scratch_bytes(call, static_cast<const DevicePlan&>(plan)) : 0;
+}
+
 }  // namespace cutlass_py

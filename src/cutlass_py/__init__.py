@@ -13,6 +13,7 @@ from ._core import CudaError, TypedView, gemm
 if TYPE_CHECKING:
     from .activations import Activation, clamp, leaky_relu
     from .arguments import GemmArguments, TensorSpec, view
+    from .artifact import Artifact
     from .compiler import jit
     from .errors import CompileError, NoKernelError, ProviderError
     from .explanation import explain
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Activation",
+    "Artifact",
     "CompileError",
     "CudaError",
     "CudaKernel",
@@ -57,6 +59,7 @@ __all__ = [
 
 _HOME = {
     "Activation": "activations",
+    "Artifact": "artifact",
     "CompileError": "errors",
     "CudaKernel": "own",
     "Design": "kernels",

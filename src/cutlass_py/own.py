@@ -195,11 +195,11 @@ class OwnKernel(CutlassKernel):
             raise ProviderError(f"kernel {self.name}: estimate returned {estimate!r}; expected microseconds or None")
         return float(estimate)
 
-    def _load(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
         """The library's facts, where they are what was declared."""
         from .compiler import failed
 
-        facts = super()._load()
+        facts = super()._facts()
         declared = declared_facts(self.config)
         wrong = [f"{key} is {facts[key]!r}, declared {said!r}" for key, said in declared.items() if facts[key] != said]
         if wrong:

@@ -13,7 +13,17 @@ from .cost import Estimates
 from .errors import NoKernelError
 from .families import SCHEDULES
 from .gpu import Gpu, gpu_of
-from .kernels import CutlassKernel, Kernel, Route, all_kernels, candidates, kernel_named, numbered, registered
+from .kernels import (
+    CutlassKernel,
+    Kernel,
+    Route,
+    all_kernels,
+    candidates,
+    kernel_named,
+    numbered,
+    registered,
+    straight_candidates,
+)
 from .legality import Interface, Way, function_of
 from .provider import ProvidedKernel
 from .tuned import lookup
@@ -57,6 +67,35 @@ def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
     estimated = [_choice(each, p, gpu) for each in sorted(_timed(p, gpu, compiled), key=_time)]
     first = _measured(p, gpu, compiled)
     return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
+
+
+def rank_straight(p: Problem, *, compiled: bool) -> list[Choice]:
+    """Of `rank`, one choice for each kernel that takes the operands as they lie, without a look at the others."""
+    gpu = gpu_of(p)
+    timed = _straight_routes(p, gpu, compiled) if gpu else []
+    timed += _provided_routes(p, gpu)
+    estimated = [_choice(each, p, gpu) for each in sorted(timed, key=_time)]
+    first = _measured(p, gpu, compiled)
+    if first is None or not first.route.direct:
+        return estimated
+    return [first, *(choice for choice in estimated if choice.route.kernel is not first.route.kernel)]
+
+
+def _straight_routes(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
+    estimates = Estimates(p, gpu)
+    timed: list[Timed] = []
+    for interface, kernels in straight_candidates(p, compiled).items():
+        way = interface.way(p, gpu)
+        if isinstance(way, str) or way.detours or (p.splits > 1 and not _splittable(interface, p)):
+            continue
+        for kernel in kernels:
+            if not _reproducible(kernel, p):
+                continue
+            if p.splits <= 1:
+                timed.append((kernel.microseconds(estimates), kernel, way, 1))
+            else:
+                timed += _split(kernel, way, p, gpu, estimates)
+    return timed
 
 
 def best(p: Problem, *, provided: bool = True) -> Choice | None:
@@ -116,12 +155,12 @@ def _splittable(interface: Interface, p: Problem) -> bool:
 def _timed(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True) -> list[Timed]:
     """Every route to a problem with its estimate; those of the same estimate in the order of declaration."""
     routes = _compiled_routes(p, gpu, compiled) if gpu else []
-    if not provided:
-        return routes
-    for kernel in providers_kernels(p):
-        if _reproducible(kernel, p) and isinstance(way := kernel.way(p, gpu), Way):
-            routes.append((kernel.microseconds(p), kernel, way, 1))
-    return routes
+    return routes + _provided_routes(p, gpu) if provided else routes
+
+
+def _provided_routes(p: Problem, gpu: Gpu | None) -> list[Timed]:
+    ways = ((kernel, kernel.way(p, gpu)) for kernel in providers_kernels(p) if _reproducible(kernel, p))
+    return [(kernel.microseconds(p), kernel, way, 1) for kernel, way in ways if isinstance(way, Way)]
 
 
 def providers_kernels(p: Problem) -> Iterator[ProvidedKernel]:
@@ -288,16 +327,22 @@ def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
 
 
 def misses(p: Problem) -> list[tuple[Kernel, str]]:
-    """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem."""
+    """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem.
+
+    Kernels that were registered come first, then the greatest loss, by the time that the model would give them.
+    """
     gpu = gpu_of(p)
-    answers: list[tuple[Kernel, str]] = []
-    for kernel in providers_kernels(p):
-        if isinstance(reason := kernel.way(p, gpu), str):
-            answers.append((kernel, reason))
+    brought: list[tuple[Kernel, str]] = [
+        (kernel, way) for kernel in providers_kernels(p) if isinstance(way := kernel.way(p, gpu), str)
+    ]
+    if gpu is None:
+        return brought
+    estimates = Estimates(p, gpu)
+    answers: list[tuple[float, CutlassKernel, str]] = []
     for interface, kernels in candidates(p, compiled=True).items():
         if isinstance(reason := interface.way(p, gpu), str):
-            answers += [(kernel, reason) for kernel in kernels]
-    return answers
+            answers += [(kernel.microseconds(estimates), kernel, reason) for kernel in kernels]
+    return [*brought, *((kernel, reason) for _, kernel, reason in sorted(answers, key=lambda answer: answer[0]))]
 
 
 def not_compiled(p: Problem) -> list[Kernel]:
