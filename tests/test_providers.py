@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import weakref
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes  # noqa: F401
 import numpy as np
@@ -33,6 +35,7 @@ from cutlass_py import (
     _core,
     compiler,
     explain,
+    frameworks,
     get_kernels,
     kernels,
     register_kernel,
@@ -474,6 +477,41 @@ def test_bf16_goes_to_torch():
         assert (cutlass_py.gemm(x, x, kernel="own_f64") == 4).all()
 
 
+def test_a_prepared_call_and_a_run():
+    with register_kernel(metadata(), multiply) as registration:
+        (kernel,) = registration.kernels
+        args = GemmArguments(A, B, alpha=2.0)
+        prepared = kernel.plan(args)
+        assert (kernel.run(args, kernel.compile(args)) == 2 * A @ B).all() and kernel.workspace_size(args) == 0
+        assert (prepared(A + 1, B) == 2 * (A + 1) @ B).all()
+    assert (prepared(A, B) == 2 * A @ B).all()  # it keeps what it was made with
+
+
+def test_the_stream_of_a_call_becomes_the_current_one_of_imported_frameworks(monkeypatch):
+    entered = []
+
+    @contextmanager
+    def under(device, stream):
+        entered.append((device, stream))
+        yield
+        entered.append("left")
+
+    here = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
+    absent = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    rows = {
+        name: frameworks.Framework(name, lambda *_: None, under=under)
+        for name in ("there", "without_cuda", "not_imported")
+    }
+    monkeypatch.setattr(frameworks, "_ROWS", rows)
+    monkeypatch.setitem(sys.modules, "there", here)
+    monkeypatch.setitem(sys.modules, "without_cuda", absent)
+    with frameworks.launching_on(2, 77):
+        assert entered == [(2, 77)]
+    assert entered == [(2, 77), "left"]
+    with frameworks.launching_on(-1, None):
+        assert len(entered) == 2
+
+
 # ---------------------------------------------------------------------------------------- failing
 
 
@@ -591,9 +629,12 @@ def test_the_rank_of_a_cuda_kernel(estimate, first):
         assert (ranking[-1] is registration.kernels[0]) == (estimate != "model" and not first)
 
 
-def test_an_estimate_that_fails_names_the_kernel():
-    with register_kernel(DECLARED, estimate=fails):
-        with pytest.raises(ProviderError, match="kernel own_f16: estimate raised KeyError"):
+@pytest.mark.parametrize(
+    ("estimate", "reason"), [(fails, "estimate raised KeyError"), (lambda p: "soon", "estimate returned 'soon'")]
+)
+def test_an_estimate_that_fails_names_the_kernel(estimate, reason):
+    with register_kernel(DECLARED, estimate=estimate):
+        with pytest.raises(ProviderError, match=f"kernel own_f16: {reason}"):
             rank(HALF.problem, compiled=False)
 
 

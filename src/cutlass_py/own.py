@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 from . import _core
@@ -21,6 +21,7 @@ from .errors import CompileError, ProviderError
 from .families import FAMILIES, SCHEDULES, KernelConfig
 from .kernels import CutlassKernel
 from .legality import interface_of
+from .provider import checked_estimate
 
 Extents = tuple[int, int, int]
 
@@ -188,12 +189,11 @@ class OwnKernel(CutlassKernel):
         try:
             estimate = self._estimate(estimates.p)
         except Exception as error:
-            raise ProviderError(f"kernel {self.name}: estimate raised {type(error).__name__}: {error}") from error
-        if estimate is None:
-            return inf
-        if not isinstance(estimate, (int, float)) or not isfinite(estimate) or estimate <= 0:
-            raise ProviderError(f"kernel {self.name}: estimate returned {estimate!r}; expected microseconds or None")
-        return float(estimate)
+            raise self._error(f"estimate raised {type(error).__name__}: {error}") from error
+        return checked_estimate(estimate, self._error)
+
+    def _error(self, what: str) -> ProviderError:
+        return ProviderError(f"kernel {self.name}: {what}")
 
     def _facts(self) -> dict[str, Any]:
         """The library's facts, where they are what was declared."""

@@ -6,7 +6,7 @@ The CPU's kernel (providers/numpy.py) is the first of them. Registering: registe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Any
@@ -129,12 +129,7 @@ class ProvidedKernel(Kernel):
 
     def microseconds(self, p: Problem) -> float:
         """The provider's estimate; infinite where there is none."""
-        estimate = self._ask("estimate", p)
-        if estimate is None:
-            return inf
-        if not isinstance(estimate, (int, float)) or not isfinite(estimate) or estimate <= 0:
-            raise self._error(f"estimate returned {estimate!r}; expected microseconds or None")
-        return float(estimate)
+        return checked_estimate(self._ask("estimate", p), self._error)
 
     def call(self, **given: Any) -> None:
         """Runs a canonical call, by the names of KernelCall; called from C++ with device and stream ready."""
@@ -157,6 +152,15 @@ class ProvidedKernel(Kernel):
 
     def _error(self, what: str) -> ProviderError:
         return ProviderError(f"provider {self.provider.name}, kernel {self.name}: {what}")
+
+
+def checked_estimate(estimate: Any, error: Callable[[str], Exception]) -> float:
+    """Microseconds as a user's function returned them, infinite for None; raises `error` of anything else."""
+    if estimate is None:
+        return inf
+    if not isinstance(estimate, (int, float)) or not isfinite(estimate) or estimate <= 0:
+        raise error(f"estimate returned {estimate!r}; expected microseconds or None")
+    return float(estimate)
 
 
 def _what(value: object) -> str:
