@@ -35,7 +35,14 @@ class Status:
 
 @dataclass(frozen=True)
 class OperandMetadata:
-    """What a kernel reads or writes: dtype, layout ('t' row-major, 'n' column-major, '*' any), bytes of alignment."""
+    """What a kernel reads or writes as it lies.
+
+    Attributes:
+        dtype: in memory: f32 for a kernel that multiplies tf32. A provider says tf32, which decides what it is asked.
+        layout: "t" row-major, "n" column-major, "*" any; of a bias the axis that it goes along, "n" or "m".
+        alignment: bytes that addresses, rows and steps of the batch are multiples of. A 2.x kernel also wants a, b, c
+            and d to have extents of whole accesses: alignment / itemsize along the contiguous axis.
+    """
 
     dtype: str
     layout: str = "*"
@@ -44,10 +51,17 @@ class OperandMetadata:
 
 @dataclass(frozen=True)
 class Design:
-    """How a kernel computes: tile (m, n, k), cluster of tiles, schedule, pipeline stages, threads, shared memory.
+    """How a kernel computes.
 
-    `threads` and `smem_bytes` are read from the compiled kernel, and 0 where it is not compiled; so are the stages of a
-    3.x kernel.
+    Attributes:
+        tile: (m, n, k) of a thread block, in elements.
+        cluster: thread blocks (m, n, k) that load together; (1, 1, 1) for 2.x kernels.
+        schedule: a row of SCHEDULES (families.py), such as "coop", "pingpong" or "tiled".
+        stages: of the pipeline through shared memory. Like the next two read from the compiled kernel, and 0 where it
+            is not compiled; of a 2.x kernel always known.
+        threads: of a thread block.
+        smem_bytes: shared memory of a thread block.
+        kernel: the name of the kernel.
     """
 
     tile: tuple[int, int, int] = (1, 1, 1)
@@ -56,6 +70,13 @@ class Design:
     stages: int = 0
     threads: int = 0
     smem_bytes: int = 0
+    kernel: str = field(default="", repr=False, compare=False)
+
+    @property
+    def registers(self) -> int:
+        """Per thread; 0 where the kernel is not compiled, or no device is there. The driver says it, once it has loaded
+        the kernel: asked about all kernels, that takes a while."""
+        return _core.kernel_registers(self.kernel)
 
 
 CPU = (0, 0)  # KernelMetadata.cc of kernels on operands in host memory
@@ -66,12 +87,16 @@ class KernelMetadata:
     """Everything get_kernels(where=...) can look at.
 
     Attributes:
-        operands: what is read and written, by gemm's keywords; the result is "d".
-        accumulator: the dtype of the sums; "*" for any.
-        epilogue: the formula. For kernels of providers also a name of `EPILOGUES` (epilogues.py), such as "linear".
-        family: kernels that belong together.
-        api: CUTLASS generation; 0 where it is not CUTLASS.
-        cc: lowest compute capability that runs it, times ten, and the highest; `CPU` for host memory.
+        name: general to particular: family, dtypes of A, B, accumulator and D, layout, tile, design, epilogue; or as
+            the user calls it.
+        operands: by name: a, b, d, and c, bias, gate, aux, ... where the kernel takes one.
+        accumulator: dtype of the sums; "*" for any.
+        epilogue: what is applied to the product `acc`, as a formula. For kernels of providers also a name of EPILOGUES
+            (epilogues.py), such as "linear".
+        family: whose template it is made from, a row of FAMILIES (families.py); of providers, what belongs together.
+        api: CUTLASS's generation, 2 or 3; 0 for what is no CUTLASS kernel.
+        design: tile, cluster, schedule, stages, and what they take.
+        cc: lowest compute capability that runs it, times ten, and the highest; (0, 0) for operands in host memory.
         deterministic: the same bits on every run.
     """
 
@@ -144,11 +169,12 @@ class Kernel(ABC):
         """
         if args is not None and not (status := self.supports(args)):
             raise ValueError(f"compile: kernel {self.name} does not fit {describe(problem_of(args))}: {status.error}")
-        self._load()
+        self.load()
         return self._artifact()
 
-    def _load(self) -> None:
-        return  # what is a Python function needs no compiler
+    def load(self) -> None:
+        """Brings the kernel into this process, compiled if need be."""
+        return  # a Python function is there
 
     def _artifact(self) -> Artifact:
         return Artifact(self.name, "cpu" if self.metadata.cc == CPU else "cuda", None, True)
@@ -219,7 +245,8 @@ class CutlassKernel(Kernel):
         self._interface: Interface | None = None
         self._metadata: KernelMetadata | None = None
 
-    def _load(self) -> None:
+    def load(self) -> None:
+        """As in Kernel."""
         if not self.compiled:
             self.facts = self._facts()
             self.compiled, self._metadata = True, None
@@ -240,7 +267,7 @@ class CutlassKernel(Kernel):
 
         if not self.compiled and self.name in failed:
             raise CompileError(failed[self.name])
-        self._load()
+        self.load()
 
     @property
     def family(self) -> Family:
@@ -261,7 +288,7 @@ class CutlassKernel(Kernel):
             c, facts = self.config, self.facts or {}
             design = Design(
                 c.tile, c.cluster, c.schedule, c.stages or facts.get("stages", 0), facts.get("threads", 0),
-                facts.get("smem_bytes", 0),
+                facts.get("smem_bytes", 0), self.name,
             )  # fmt: skip
             epilogue = self.interface.epilogue.formula
             self._metadata = KernelMetadata(
