@@ -244,6 +244,8 @@ def test_a_device_type_of_3x():
 
 # ---------------------------------------------------------------------------------------- CuTe DSL and Triton
 
+their_warnings = pytest.mark.filterwarnings("ignore")  # of other packages, as they compile
+
 
 @pytest.fixture(scope="module")
 def cute_dsl():
@@ -254,6 +256,7 @@ def cute_dsl():
     return CuteDsl()
 
 
+@their_warnings
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("layout", ["tn", "tt", "nt", "nn"])
 def test_cute_dsl(cute_dsl, shape, layout):
@@ -262,6 +265,7 @@ def test_cute_dsl(cute_dsl, shape, layout):
             check(kernel, *operands(*shape, "f64", layout, pad=1), alpha=0.5)
 
 
+@their_warnings
 def test_cute_dsl_against_float64(cute_dsl):
     a, b = gpu.normals((300, 500), "f64"), gpu.normals((500, 200), "f64")
     with register_provider(cute_dsl) as registration:
@@ -274,6 +278,7 @@ def test_cute_dsl_against_float64(cute_dsl):
         assert {k.name for k in found} <= {m.choice.route.kernel.name for m in tuning.measured}
 
 
+@their_warnings
 def test_cute_dsl_in_a_graph(cute_dsl):
     a, b = operands(64, 48, 32, None, "f64")
     out = torch.zeros(64, 48, device=gpu.DEVICE, dtype=torch.float64)
@@ -299,6 +304,7 @@ def triton():
         yield registration
 
 
+@their_warnings
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("layout", ["tn", "nt"])
 def test_triton(triton, shape, layout):
@@ -306,6 +312,7 @@ def test_triton(triton, shape, layout):
         check(kernel, *operands(*shape, kernel.metadata.operands["a"].dtype, layout, pad=1), alpha=0.5)
 
 
+@their_warnings
 def test_triton_against_float64_tuned_and_on_a_stream(triton):
     kernel = triton.kernels[0]
     a, b = gpu.normals((300, 512), "f16"), gpu.normals((512, 200), "f16")

@@ -22,7 +22,7 @@ from .kernels import CPU, Kernel, KernelMetadata, OperandMetadata, Status
 from .legality import Interface, Way
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class KernelCall:
     """One call in canonical form: the formula of `gemm`, with A and B perhaps exchanged so that D is row-major.
 
@@ -135,8 +135,11 @@ class ProvidedKernel(Kernel):
         """Runs a canonical call, by the names of KernelCall; called from C++ with device and stream ready."""
         call = KernelCall(**given)
         try:
-            with launching_on(call.problem.device_id, call.stream):
+            if call.stream is None:
                 returned: object = self.provider.run(self._metadata, call)
+            else:
+                with launching_on(call.problem.device_id, call.stream):
+                    returned = self.provider.run(self._metadata, call)
         except MemoryError:
             raise
         except Exception as error:
