@@ -79,7 +79,8 @@ class CudaKernel:
         device_type: a CUTLASS device type: 2.x `device::GemmUniversal<...>`, 3.x `device::GemmUniversalAdapter<...>`.
         b, accumulator, d: dtypes; by default A's, and what gemm sums and returns for it.
         epilogue: a name of EPILOGUES: "linear", "linearc" (reads c), "bias_relu", ...
-        schedule: a name of SCHEDULES; "tiled" for 2.x, "coop" for 3.x.
+        schedule: a name of SCHEDULES; by default "tiled" for 2.x, "coop" for 3.x. One that ends in "direct" says that D
+            does not leave by TMA.
         cluster: 3.x.
         warp, stages: 2.x; 0 for what is not said.
         align: elements of A and B that are read at once; rows and addresses have to be multiples. 0: 16 bytes.
