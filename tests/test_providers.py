@@ -46,6 +46,7 @@ from cutlass_py import (
 from cutlass_py.dtypes import DTYPES
 from cutlass_py.gpu import ABSENT
 from cutlass_py.host import host_array
+from cutlass_py.metadata import CPU
 from cutlass_py.select import plan, rank
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +55,7 @@ HOST = TensorSpec((8, 8), "f64", device="cpu")
 A, B = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)
 
 
-def metadata(name="own_f64", dtype="f64", cc=kernels.CPU, **fields) -> KernelMetadata:
+def metadata(name="own_f64", dtype="f64", cc=CPU, **fields) -> KernelMetadata:
     operands = {x: OperandMetadata(dtype) for x in ("a", "b", "d")}
     return KernelMetadata(name, fields.pop("operands", operands), fields.pop("accumulator", "f64"), cc=cc, **fields)
 

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from .arguments import GemmArguments, TensorSpec, view
     from .artifact import Artifact
     from .compiler import jit
+    from .describe import KernelDescription, unregister_kernel
     from .errors import CompileError, NoKernelError, ProviderError
     from .explanation import explain
-    from .kernels import Design, Kernel, KernelMetadata, OperandMetadata, Status, get_kernels
+    from .kernels import Kernel, Status, get_kernels
+    from .metadata import Design, KernelMetadata, OperandMetadata
     from .own import CudaKernel
     from .provider import KernelCall, Provider
     from .register import Registration, register_kernel, register_provider, unregister
@@ -33,6 +35,7 @@ __all__ = [
     "GemmArguments",
     "Kernel",
     "KernelCall",
+    "KernelDescription",
     "KernelMetadata",
     "NoKernelError",
     "OperandMetadata",
@@ -54,6 +57,7 @@ __all__ = [
     "register_provider",
     "tune",
     "unregister",
+    "unregister_kernel",
     "view",
 ]
 
@@ -62,13 +66,14 @@ _HOME = {
     "Artifact": "artifact",
     "CompileError": "errors",
     "CudaKernel": "own",
-    "Design": "kernels",
+    "Design": "metadata",
     "GemmArguments": "arguments",
     "Kernel": "kernels",
     "KernelCall": "provider",
-    "KernelMetadata": "kernels",
+    "KernelDescription": "describe",
+    "KernelMetadata": "metadata",
     "NoKernelError": "errors",
-    "OperandMetadata": "kernels",
+    "OperandMetadata": "metadata",
     "Provider": "provider",
     "ProviderError": "errors",
     "Registration": "register",
@@ -84,6 +89,7 @@ _HOME = {
     "register_provider": "register",
     "tune": "tuning",
     "unregister": "register",
+    "unregister_kernel": "describe",
     "view": "arguments",
 }
 

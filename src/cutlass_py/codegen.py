@@ -11,7 +11,7 @@ from .families import FAMILIES, SCHEDULES, Family, KernelConfig
 
 _LAYOUT_CPP = {"t": "cutlass::layout::RowMajor", "n": "cutlass::layout::ColumnMajor"}
 # 2.x: operator class, instruction shape and operation by (family, dtype of A).
-_INSTRUCTION = {
+INSTRUCTION = {
     ("sm80_gemm", "f16"): ("TensorOp", (16, 8, 16), "OpMultiplyAdd"),
     ("sm80_gemm", "bf16"): ("TensorOp", (16, 8, 16), "OpMultiplyAdd"),
     ("sm80_gemm", "tf32"): ("TensorOp", (16, 8, 8), "OpMultiplyAdd"),
@@ -65,7 +65,7 @@ def _fields_3x(c: KernelConfig) -> dict[str, str]:
 
 
 def _fields_2x(c: KernelConfig) -> dict[str, str]:
-    op_class, instruction, operation = _INSTRUCTION[c.family, c.a]
+    op_class, instruction, operation = INSTRUCTION[c.family, c.a]
     activation, this = EPILOGUES[c.epilogue].activation, f"config_{c.name}"
     plain = activation == "identity"
     return {

@@ -18,8 +18,9 @@ from .errors import ProviderError
 from .families import Family
 from .frameworks import launching_on
 from .gpu import Gpu, gpu_of
-from .kernels import CPU, Kernel, KernelMetadata, OperandMetadata, Status
+from .kernels import Kernel, Status
 from .legality import Interface, Way
+from .metadata import CPU, KernelMetadata, OperandMetadata
 
 
 @dataclass(slots=True)

@@ -9,7 +9,8 @@ from typing import Any
 from . import kernels
 from ._core import Problem
 from .errors import ProviderError
-from .kernels import Kernel, KernelMetadata
+from .kernels import Kernel
+from .metadata import KernelMetadata
 from .own import CudaKernel, OwnKernel
 from .provider import KernelCall, Provider, kernels_of
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .._core import Problem
-from ..kernels import CPU, KernelMetadata, OperandMetadata, Status
+from ..kernels import Status
+from ..metadata import CPU, KernelMetadata, OperandMetadata
 from ..provider import KernelCall, Provider
 
 _OPERANDS = ("a", "b", "d", "c", "bias", "gate", "aux", "scale_a", "scale_b", "bias_grad")

@@ -1,0 +1,107 @@
+"""Kernels by description: tile, stages, warps, instruction, schedule, alignment and epilogue, declared or not.
+
+A description is checked before a compiler sees it (rules.py), and every fault is told at once. A sound one becomes a
+kernel like any other, compiled on demand (docs/discovery.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import rules
+from .families import described
+from .kernels import CutlassKernel, Kernel, forget, forget_kernel, kernel_named
+from .rules import Fault, Resolved
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelDescription:
+    """A kernel in words. `faults` says all that is wrong with it, `kernel` makes it.
+
+    What tiles are walked in which order (swizzle, raster) is no part of it: every launch chooses.
+
+    Attributes:
+        a, b: dtypes that are multiplied ("tf32" and "tf32x3" for f32 arrays); b is a's by default.
+        tile: (m, n, k) of a thread block, in elements. Of a schedule that swaps, of the transposed problem.
+        instruction: "wgmma" (Hopper's, 3.x kernels), "tensorop" (mma.sync) or "simt" (CUDA cores), 2.x kernels.
+        accumulator: dtype of the sums; "fast" for fp8 sums without promotion. By default the arithmetic's.
+        d: dtype of the result, by default the arithmetic's.
+        layout: of A, then B: t row-major, n column-major.
+        schedule: a row of SCHEDULES (families.py): for wgmma "coop", "pingpong" (the default), "coopdirect", ...;
+            otherwise "tiled" (the default) or "streamk".
+        cluster: wgmma: thread blocks (m, n, k) that share loads.
+        warps: 2.x: warps of a thread block along m, n and k.
+        stages: 2.x: of the pipeline. A wgmma kernel has as many as fit.
+        alignment: elements per access of A and B, by default as many as 16 bytes hold where the instruction takes that.
+        epilogue: a row of EPILOGUES (epilogues.py), by default "linear" for wgmma, otherwise "linearc".
+        arch: "80" or "90a", where the instruction has both: tensorop on f64 and c128.
+    """
+
+    a: str
+    tile: tuple[int, int, int]
+    instruction: str = rules.WGMMA
+    b: str | None = None
+    accumulator: str | None = None
+    d: str | None = None
+    layout: str = "tn"
+    schedule: str | None = None
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    warps: tuple[int, int, int] | None = None
+    stages: int | None = None
+    alignment: int | None = None
+    epilogue: str | None = None
+    arch: str | None = None
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> KernelDescription:
+        """The description of a CUTLASS kernel, to start another one from with dataclasses.replace.
+
+        Raises:
+            TypeError: it is no CUTLASS kernel.
+        """
+        if not isinstance(kernel, CutlassKernel):
+            raise TypeError(f"KernelDescription: {kernel.name} is no CUTLASS kernel")
+        c = kernel.config
+        names = ("a", "b", "accumulator", "d", "layout", "tile", "epilogue", "schedule")
+        common = {name: getattr(c, name) for name in names}
+        if c.api == 3:
+            return cls(**common, instruction=rules.WGMMA, cluster=c.cluster)
+        instruction = rules.SIMT if c.family.startswith("simt") else rules.TENSOROP
+        warps = (c.tile[0] // c.warp[0], c.tile[1] // c.warp[1], c.tile[2] // c.warp[2])
+        arch = kernel.family.arch
+        return cls(**common, instruction=instruction, warps=warps, stages=c.stages, alignment=c.align, arch=arch)
+
+    def faults(self) -> tuple[Fault, ...]:
+        """All that is wrong; empty for a description that can be compiled."""
+        return rules.faults(self)
+
+    def kernel(self) -> Kernel:
+        """The kernel, which from now on is declared in this process: found by name, by get_kernels and by `jit`.
+
+        It is not compiled yet: compile(), kernel= or `jit` do that. One that is declared already is that one.
+
+        Raises:
+            ValueError: the description has faults; the message lists all of them.
+        """
+        if faults := self.faults():
+            lines = "".join(f"\n  {fault}" for fault in faults)
+            raise ValueError(f"KernelDescription: {len(faults)} fault{'s'[: len(faults) > 1]}:{lines}")
+        config = Resolved(self).config
+        try:
+            return kernel_named(config.name)
+        except ValueError:
+            described[config.name] = config
+            forget()
+        return kernel_named(config.name)
+
+
+def unregister_kernel(kernel: Kernel | str) -> None:
+    """Forgets a described kernel: it is neither found nor chosen any more. Where it is compiled, its cache entry stays.
+
+    Raises:
+        ValueError: no described kernel has that name.
+    """
+    name = kernel if isinstance(kernel, str) else kernel.name
+    if described.pop(name, None) is None:
+        raise ValueError(f"unregister_kernel: {name!r} is no described kernel")
+    forget_kernel(name)
