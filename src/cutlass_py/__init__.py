@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from .artifact import Artifact
     from .compiler import jit
     from .describe import KernelDescription, unregister_kernel
-    from .errors import CompileError, NoKernelError
+    from .errors import CompileError, NoKernelError, ProviderError
     from .explanation import explain
     from .kernels import Kernel, Status, get_kernels
+    from .metadata import Design, KernelMetadata, OperandMetadata
+    from .own import CudaKernel
+    from .provider import KernelCall, Provider
+    from .register import Registration, register_kernel, register_provider, unregister
     from .tracing import dump, log, nvtx
     from .tuning import autotuning, tune
 
@@ -28,10 +32,18 @@ __all__ = [
     "Artifact",
     "CompileError",
     "CudaError",
+    "CudaKernel",
+    "Design",
     "GemmArguments",
     "Kernel",
+    "KernelCall",
     "KernelDescription",
+    "KernelMetadata",
     "NoKernelError",
+    "OperandMetadata",
+    "Provider",
+    "ProviderError",
+    "Registration",
     "Status",
     "TensorSpec",
     "TypedView",
@@ -46,7 +58,10 @@ __all__ = [
     "leaky_relu",
     "log",
     "nvtx",
+    "register_kernel",
+    "register_provider",
     "tune",
+    "unregister",
     "unregister_kernel",
     "view",
 ]
@@ -55,10 +70,18 @@ _HOME = {
     "Activation": "activations",
     "Artifact": "artifact",
     "CompileError": "errors",
+    "CudaKernel": "own",
+    "Design": "metadata",
     "GemmArguments": "arguments",
     "Kernel": "kernels",
+    "KernelCall": "provider",
     "KernelDescription": "describe",
+    "KernelMetadata": "metadata",
     "NoKernelError": "errors",
+    "OperandMetadata": "metadata",
+    "Provider": "provider",
+    "ProviderError": "errors",
+    "Registration": "register",
     "Status": "kernels",
     "TensorSpec": "arguments",
     "autotuning": "tuning",
@@ -70,7 +93,10 @@ _HOME = {
     "leaky_relu": "activations",
     "log": "tracing",
     "nvtx": "tracing",
+    "register_kernel": "register",
+    "register_provider": "register",
     "tune": "tuning",
+    "unregister": "register",
     "unregister_kernel": "describe",
     "view": "arguments",
 }

@@ -25,7 +25,9 @@ from typing import Any
 from . import _core, cache, codegen, toolkit
 from .errors import CompileError
 from .families import FAMILIES, KernelConfig
+from .families import find as declared
 from .gpu import capabilities
+from .own import OwnConfig
 
 failed: dict[str, str] = {}  # kernels that this process could not compile or load, and why
 _running: set[int] = set()  # process groups, each an nvcc and what it has started
@@ -86,7 +88,8 @@ def recipe(config: KernelConfig) -> Recipe:
         CompileError: the headers are missing.
     """
     family = FAMILIES[config.family]
-    source = f"{codegen.source([config])}\n{codegen.library([config], elementwise=False)}"
+    text = config.source if isinstance(config, OwnConfig) else codegen.source([config])
+    source = f"{text}\n{codegen.library([config], elementwise=False)}"
     flags = codegen.flags(family, family.gencode_for(capabilities()))
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
 
@@ -292,7 +295,9 @@ def obtain(made: Recipe) -> Path:
 
 
 def _prebuild(made: Recipe) -> str:
-    return f"python -m cutlass_py cache build --kernel {made.kernel}"
+    if declared(made.kernel):
+        return f"python -m cutlass_py cache build --kernel {made.kernel}"
+    return "compile() where it is allowed"
 
 
 def load(config: KernelConfig) -> dict[str, Any]:
@@ -313,8 +318,11 @@ def load(config: KernelConfig) -> dict[str, Any]:
                 f"{_prebuild(made)}"
             ) from None
         _load_anew(made, library)
+    if config.name not in (facts := _core.kernel_facts()):
+        failed[config.name] = f"gemm: the source of {config.name} names its kernel otherwise"
+        raise CompileError(failed[config.name])
     failed.pop(config.name, None)
-    return _core.kernel_facts()[config.name]
+    return facts[config.name]
 
 
 def _load_anew(made: Recipe, useless: Path) -> None:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 from . import _core, families, packs
 from ._core import Prepared, Problem
 from .arguments import GemmArguments, describe, problem_of
 from .artifact import Artifact
-from .cost import design
+from .cost import Estimates, design
 from .dtypes import DTYPES
 from .epilogues import ACTIVATIONS
 from .errors import CompileError
 from .families import FAMILIES, Family, KernelConfig, added, find, named
 from .gpu import Gpu, gpu_of
 from .legality import Interface, Way, function_of, interface_of
-from .metadata import Design, KernelMetadata, OperandMetadata
+from .metadata import CPU, Design, KernelMetadata, OperandMetadata
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,6 @@ class Kernel(ABC):
     name: str
     compiled: bool
     deterministic = True
-    host: Callable[..., None] | None = None  # computes on the CPU, where the kernel is a Python function
 
     @property
     @abstractmethod
@@ -101,7 +100,7 @@ class Kernel(ABC):
         return  # a Python function is there
 
     def _artifact(self) -> Artifact:
-        return Artifact(self.name, "cpu", None, True)
+        return Artifact(self.name, "cpu" if self.metadata.cc == CPU else "cuda", None, True)
 
     def run(
         self, args: GemmArguments, artifact: Artifact | None = None, *, stream: Any = None, workspace: Any = None
@@ -136,7 +135,9 @@ class Kernel(ABC):
 
         p = _core.problem(args.a, args.b, **args.keywords, kernel=self)
         chosen, gpu = plan(p), gpu_of(p)
-        return _core.scratch_bytes(args.a, args.b, args.keywords, chosen, gpu.sm_count) if gpu else 0
+        if gpu is None or chosen.provided:
+            return 0
+        return _core.scratch_bytes(args.a, args.b, args.keywords, chosen, gpu.sm_count)
 
     def plan(self, args: GemmArguments) -> Prepared:
         """A call prepared: `plan(a, b, out)` runs it on new arrays, without checking and choosing anew.
@@ -170,15 +171,18 @@ class CutlassKernel(Kernel):
     def load(self) -> None:
         """As in Kernel."""
         if not self.compiled:
-            from .compiler import load
-
-            self.loaded(load(self.config))
+            self.loaded(self._facts())
 
     def loaded(self, facts: dict[str, Any]) -> None:
         """Its library is part of this process from now on, and says this of it."""
         self.facts = facts
         self.compiled, self._metadata = True, None
         forget()
+
+    def _facts(self) -> dict[str, Any]:
+        from .compiler import load
+
+        return load(self.config)
 
     def _artifact(self) -> Artifact:
         library = Path(_core.kernel_library(self.name))
@@ -225,13 +229,17 @@ class CutlassKernel(Kernel):
             )  # fmt: skip
             epilogue = self.interface.epilogue.formula
             self._metadata = KernelMetadata(
-                self.name, c.family, c.api, _operands(self.interface), c.accumulator, design, epilogue
+                self.name, _operands(self.interface), c.accumulator, epilogue, c.family, c.api, design, self.family.cc
             )
         return self._metadata
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """As in Kernel."""
         return self.interface.way(p, gpu)
+
+    def microseconds(self, estimates: Estimates, splits: int = 1) -> float:
+        """What the product takes by the model, k in so many parts."""
+        return estimates.product(self, splits)
 
 
 @cache
@@ -270,21 +278,55 @@ def _facts() -> dict[str, dict[str, Any]]:
     return _core.kernel_facts()
 
 
-def _host_kernels() -> tuple[Kernel, ...]:
-    from .providers.numpy import KERNELS
+_registered: dict[str, Kernel] = {}  # by name, in the order of registration; the CPU's come first
+_registering = RLock()
 
-    return KERNELS
+
+def registered() -> dict[str, Kernel]:
+    """Kernels that are not of the declaration: the CPU's, and those that users brought (register.py)."""
+    with _registering:
+        if not _registered:
+            from .provider import kernels_of
+            from .providers.numpy import NumpyProvider
+
+            _registered.update((kernel.name, kernel) for kernel in kernels_of(NumpyProvider()))
+        return dict(_registered)
+
+
+def register(kernels: Sequence[Kernel]) -> None:
+    """Adds kernels. register.py is the public side.
+
+    Raises:
+        ValueError: a name is taken; nothing is added then.
+    """
+    with _registering:
+        taken = registered()
+        for kernel in kernels:
+            if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
+                raise ValueError(f"register: a kernel is called {kernel.name!r} already")
+            taken[kernel.name] = kernel
+        _registered.update(taken)
+        forget()
+
+
+def unregister(kernels: Sequence[Kernel]) -> None:
+    """Removes kernels that are registered; their names, plans and libraries are forgotten."""
+    with _registering:
+        for kernel in kernels:
+            del _registered[kernel.name]
+            forget_kernel(kernel.name)
 
 
 @cache
 def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
-    """Every kernel in the order of declaration, the CPU's last; or those that are compiled."""
+    """Every kernel in the order of declaration, what was registered last; or those that are compiled."""
     packs.load()
     if compiled:
         configs = [config for name in _core.kernel_facts() if (config := find(name))]
     else:
         configs = list((named("declared") | added).values())
-    return (*map(_cutlass_kernel, configs), *_host_kernels())
+    brought = (kernel for kernel in registered().values() if kernel.compiled or not compiled)
+    return (*map(_cutlass_kernel, configs), *brought)
 
 
 Signature = tuple[str, str, str, str, tuple[str, bool]]
@@ -336,10 +378,12 @@ def candidates(p: Problem, compiled: bool) -> dict[Interface, list[CutlassKernel
 
 
 def forget_kernel(name: str) -> None:
-    """Gives up the object of a kernel that is declared no more; plans that hold it go on."""
+    """Gives up the object, the number and the library of a kernel that is there no more; plans that hold it go on."""
     _cutlass.pop(name, None)
     with _numbering:
-        _numbers.pop(name, None)
+        if (number := _numbers.pop(name, None)) is not None:
+            _numbered[number] = None
+    _core.forget_kernel(name)
     forget()
 
 
@@ -351,12 +395,8 @@ def straight_candidates(p: Problem, compiled: bool) -> dict[Interface, list[Cutl
     return by_signature(compiled).get(signature, {})
 
 
-def host_kernels(p: Problem) -> list[Kernel]:
-    """Kernels worth asking about a problem in host memory."""
-    return list(_host_kernels()) if p.device_id < 0 else []
-
-
-_numbered: list[Kernel] = []  # kernels that were asked for; their index is the number that Problem.kernel holds
+# Kernels that were asked for; their index is the number that Problem.kernel holds. None where one was unregistered.
+_numbered: list[Kernel | None] = []
 
 
 def number_of(kernel: Kernel | str) -> int:
@@ -386,7 +426,7 @@ def find_kernel(name: str) -> Kernel | None:
     packs.load()
     if config := find(name):
         return _cutlass_kernel(config)
-    return next((kernel for kernel in _host_kernels() if kernel.name == name), None)
+    return registered().get(name)
 
 
 def kernel_named(name: str) -> Kernel:
@@ -401,21 +441,27 @@ def kernel_named(name: str) -> Kernel:
 
 
 def numbered(number: int) -> Kernel:
-    """The kernel that number_of gave this number to."""
-    return _numbered[number]
+    """The kernel that number_of gave this number to.
+
+    Raises:
+        ValueError: it was unregistered since.
+    """
+    if (kernel := _numbered[number]) is None:
+        raise ValueError("gemm: the kernel that was asked for is not registered any more")
+    return kernel
 
 
-def _on(cc: int | str) -> Callable[[Family], bool]:
-    """Whether kernels of a family run on a compute capability; "90a": whether they are of that architecture's own."""
+def _on(cc: int | str) -> Callable[[Kernel], bool]:
+    """Whether a kernel runs on a compute capability; "90a": whether it is one of that architecture's own."""
     text = str(cc)
     if any(family.arch == text and not text.isdecimal() for family in FAMILIES.values()):
-        return lambda family: family.arch == text
+        return lambda kernel: isinstance(kernel, CutlassKernel) and kernel.family.arch == text
     if isinstance(cc, bool) or not text.isdecimal():
         own = " or ".join(sorted({repr(f.arch) for f in FAMILIES.values() if not f.arch.isdecimal()}))
         raise ValueError(
             f"get_kernels: cc is {cc!r}; expected a compute capability times ten, such as 80 or '90', or {own}"
         )
-    return lambda family: family.cc[0] <= int(text) <= family.cc[1]
+    return lambda kernel: kernel.metadata.cc[0] <= int(text) <= kernel.metadata.cc[1]
 
 
 def get_kernels(
@@ -447,5 +493,5 @@ def get_kernels(
     else:
         kernels = list(all_kernels(compiled))
     if runs is not None:
-        kernels = [k for k in kernels if isinstance(k, CutlassKernel) and runs(k.family)]
+        kernels = [kernel for kernel in kernels if runs(kernel)]
     return [k for k in kernels if where is None or where(k.metadata)]

@@ -12,15 +12,15 @@ class OperandMetadata:
     """What a kernel reads or writes as it lies.
 
     Attributes:
-        dtype: in memory: f32 for a kernel that multiplies tf32.
+        dtype: in memory: f32 for a kernel that multiplies tf32. A provider says tf32, which decides what it is asked.
         layout: "t" row-major, "n" column-major, "*" any; of a bias the axis that it goes along, "n" or "m".
         alignment: bytes that addresses, rows and steps of the batch are multiples of. A 2.x kernel also wants a, b, c
             and d to have extents of whole accesses: alignment / itemsize along the contiguous axis.
     """
 
     dtype: str
-    layout: str
-    alignment: int
+    layout: str = "*"
+    alignment: int = 1
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Design:
         kernel: the name of the kernel.
     """
 
-    tile: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    schedule: str
-    stages: int
-    threads: int
-    smem_bytes: int
+    tile: tuple[int, int, int] = (1, 1, 1)
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    schedule: str = ""
+    stages: int = 0
+    threads: int = 0
+    smem_bytes: int = 0
     kernel: str = field(default="", repr=False, compare=False)
 
     @property
@@ -53,26 +53,33 @@ class Design:
         return _core.kernel_registers(self.kernel)
 
 
+CPU = (0, 0)  # KernelMetadata.cc of kernels on operands in host memory
+
+
 @dataclass(frozen=True)
 class KernelMetadata:
     """Everything get_kernels(where=...) can look at.
 
     Attributes:
-        name: general to particular: family, dtypes of A, B, accumulator and D, layout, tile, design, epilogue.
-        family: whose template it is made from, a row of FAMILIES (families.py).
+        name: general to particular: family, dtypes of A, B, accumulator and D, layout, tile, design, epilogue; or as
+            the user calls it.
+        operands: by name: a, b, d, and c, bias, gate, aux, ... where the kernel takes one.
+        accumulator: dtype of the sums; "*" for any.
+        epilogue: what is applied to the product `acc`, as a formula. For kernels of providers also a name of EPILOGUES
+            (epilogues.py), such as "linear".
+        family: whose template it is made from, a row of FAMILIES (families.py); of providers, what belongs together.
         api: CUTLASS's generation, 2 or 3; 0 for what is no CUTLASS kernel.
-        operands: by name: a, b, d, and c, bias, gate, aux where the kernel takes one.
-        accumulator: dtype of the sums.
         design: tile, cluster, schedule, stages, and what they take.
-        epilogue: what is applied to the product `acc`, as a formula.
+        cc: lowest compute capability that runs it, times ten, and the highest; (0, 0) for operands in host memory.
         deterministic: the same bits on every run.
     """
 
     name: str
-    family: str
-    api: int
     operands: dict[str, OperandMetadata]
     accumulator: str
-    design: Design
-    epilogue: str
+    epilogue: str = "linear"
+    family: str = ""
+    api: int = 0
+    design: Design = field(default_factory=Design)
+    cc: tuple[int, int] = (80, 999)
     deterministic: bool = True
