@@ -59,9 +59,12 @@ def test_the_wheel_is_for_this_platform_and_any_python(tmp_path):
 
 
 def test_pip_installs_it(tmp_path):
-    pytest.importorskip("pip")
     options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--target", tmp_path / "site"]
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *options, pack(tmp_path)], check=True)
+    command = [sys.executable, "-m", "pip", "install", "-q", *options, pack(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if "No module named pip" in done.stderr:  # looking for it in here would make setuptools step aside for torch too
+        pytest.skip("no pip")
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "pack_one" / "pack.json").is_file()
 
 

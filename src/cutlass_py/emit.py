@@ -198,11 +198,13 @@ def _tensors(e: Epilogue) -> Iterator[_Row]:
     if e.source:
         yield "c", "const Optional&", _NONE, 'if (c) epilogue.c = like_d("c", *c, p);'
     if e.bias:
-        line = f"if (bias) epilogue.bias = vector(\"bias\", *bias, kBias, p, '{e.bias}', false);"
+        line = f"if (bias) epilogue.bias = vector(\"bias\", *bias, kBias, kBiasIndex, p, '{e.bias}', false);"
         yield "bias", "const Optional&", _NONE, line
     if e.scaled:
         for name, axis in (("scale_a", "m"), ("scale_b", "n")):
-            line = f"if ({name}) epilogue.{name} = vector(\"{name}\", *{name}, kScalar, p, '{axis}', true);"
+            line = (
+                f"if ({name}) epilogue.{name} = vector(\"{name}\", *{name}, kScalar, kScalarIndex, p, '{axis}', true);"
+            )
             yield name, "const Optional&", _NONE, line
 
 
