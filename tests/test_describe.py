@@ -35,6 +35,7 @@ SIMT = KernelDescription(a="f32", tile=(128, 128, 8), instruction="simt", warps=
 TF32 = replace(WGMMA, a="tf32", tile=(128, 128, 32))
 STREAM_K = replace(WGMMA, schedule="coopstreamk")
 E4M3 = KernelDescription(a="e4m3", tile=(64, 128, 128))
+BLOCK = replace(E4M3, schedule="pingpongblock")
 
 
 # ---------------------------------------------------------------------------------------- rules
@@ -120,6 +121,9 @@ FAULTS = [
     (WGMMA, {"a": "s8", "epilogue": "bias"}, "epilogue is 'bias'; expected 'linear' or 'linearc': sums in s32 are"),
     (WGMMA, {"a": "s8", "d": "bf16"}, "epilogue is 'linear'; expected a scaled one: sums in s32 become bf16 by scales"),
     (E4M3, {"d": "e4m3", "epilogue": "linearc"}, "epilogue is 'linearc'; expected one without c, gate and aux"),
+    (BLOCK, {"tile": (64, 128, 64)}, "tile is (64, 128, 64); expected k of 128, which is what a factor of schedule"),
+    (BLOCK, {"tile": (64, 64, 128)}, "tile is (64, 64, 128); expected n a multiple of 128: whole blocks of columns"),
+    (BLOCK, {"epilogue": "bias"}, "epilogue is 'bias'; expected 'linear' or 'linearc', which schedule pingpongblock"),
     # 2.x.
     (TENSOROP, {"cluster": (2, 1, 1)}, "cluster is (2, 1, 1); expected (1, 1, 1): clusters are of wgmma kernels"),
     (SIMT, {"arch": "90a"}, "arch is '90a'; expected 80, or none"),

@@ -45,6 +45,13 @@ class Schedule:
         return "Pingpong" in self.mainloop
 
     @property
+    def family(self) -> str:
+        """Of the 3.x kernels that run so."""
+        if self.stream_k or self.pointers:
+            return "sm90_streamk" if self.stream_k else "sm90_array"
+        return "sm90_block" if self.block else "sm90_gemm"
+
+    @property
     def tma_store(self) -> bool:
         """Whether D leaves by TMA, which writes whole 16-byte granules; otherwise element by element."""
         return "NoSmem" not in self.epilogue
@@ -211,10 +218,7 @@ def _sm90(dtypes: Pair, layout: str, d: str, epilogue: str, design: Design, accu
     """A 3.x kernel. The k extent of a tile counts 16-bit elements: other operands take as many bytes."""
     (m, n, k), cluster, schedule = design
     tile = (m, n, k * 16 // DTYPES[dtypes[0]].bits)
-    row = SCHEDULES[schedule]
-    family = (
-        "sm90_streamk" if row.stream_k else "sm90_array" if row.pointers else "sm90_block" if row.block else "sm90_gemm"
-    )
+    family = SCHEDULES[schedule].family
     return KernelConfig(family, *dtypes, accumulator, d, layout, tile, epilogue, schedule, cluster)
 
 

@@ -88,8 +88,7 @@ class Resolved:
     def family(self) -> Family:
         """Whose template it is."""
         if self.wgmma:
-            row = self.schedule
-            return FAMILIES["sm90_streamk" if row.stream_k else "sm90_array" if row.pointers else "sm90_gemm"]
+            return FAMILIES[self.schedule.family]
         if self.given.instruction == SIMT:
             return FAMILIES["simt_gemm"]
         return FAMILIES["sm90_dgemm" if self.given.arch == "90a" else "sm80_gemm"]
@@ -274,6 +273,19 @@ def _epilogue_3x(k: Resolved) -> _Faults:
         yield Fault("epilogue", name, f"one without c, gate and aux: they would lie in {k.d}, of 8 bits")
 
 
+def _blocks_3x(k: Resolved) -> _Faults:
+    """Scales in blocks: what a tile multiplies at once has one factor for each row and column, or 128 of them."""
+    if not k.schedule.block:
+        return
+    if k.tile[2] != 128:
+        yield Fault("tile", k.tile, f"k of 128, which is what a factor of schedule {k.schedule.name} is for")
+    axis = 0 if k.schedule.swap else 1
+    if k.schedule.block > 1 and k.tile[axis] % k.schedule.block:
+        yield Fault("tile", k.tile, f"{'mn'[axis]} a multiple of {k.schedule.block}: whole blocks of columns of B")
+    if not k.epilogue.plain:
+        yield Fault("epilogue", k.epilogue.name, f"'linear' or 'linearc', which schedule {k.schedule.name} has alone")
+
+
 _Check = tuple[tuple[str, ...], Callable[[Resolved], _Faults]]
 _DTYPE_FIELDS = ("b", "accumulator", "d", "schedule")
 _CHECKS_3X: list[_Check] = [
@@ -285,6 +297,7 @@ _CHECKS_3X: list[_Check] = [
     (("tile", "cluster"), _cluster_3x),
     (("tile", "schedule", "epilogue", "d"), _shared_3x),
     (("epilogue", "schedule", "accumulator", "d"), _epilogue_3x),
+    (("tile", "schedule", "epilogue"), _blocks_3x),
 ]
 
 # ---------------------------------------------------------------------------------------------------- 2.x
