@@ -106,7 +106,7 @@ def _forced(case: Case, operands: Operands, settings: Settings) -> list[Any]:
     """Kernels to run by name beside the default choice; in a sweep, those that take the operands as they lie."""
     named = [kernels.kernel_named(settings.kernel)] if settings.kernel else []
     for kernel in named:
-        kernel.compile()
+        kernel.load()
     return named + (get_kernels(_arguments(case, operands)) if settings.mode == SWEEP else [])
 
 
