@@ -15,13 +15,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import REGIMES, Arm, default_path, gpu_state, regime_us, rough_us, surroundings, warm_up, write_json
-from operands import Operands
-from suites import Case
+from places import default_path
 
 import cutlass_py
+from cutlass_py.bench.cases import reference_arm
+from cutlass_py.bench.frameworks import Torch
+from cutlass_py.bench.operands import Operands
+from cutlass_py.bench.results import write
+from cutlass_py.bench.suites import Case
+from cutlass_py.bench.surroundings import gpu_state, surroundings
+from cutlass_py.bench.timing import REGIMES, ROUNDS, Arm, regime_us, rough_us, warm_up
 
-ROUNDS = 5
 DESIGN = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong"
 SHAPES = [(8192, 4096, 4096), (4096, 24576, 1536), (512, 28672, 4096)]
 # No built set fuses hardswish: it shows what the composed epilogue costs.
@@ -111,21 +115,19 @@ def addmm(f: str, operands: Operands, biases: list[Any]) -> Callable[[int], obje
 # ---------------------------------------------------------------------------------------------------- one case
 
 
-def measure(shape: tuple[int, int, int], f: str, args: argparse.Namespace) -> Record:
+def measure(shape: tuple[int, int, int], f: str, gpu: Torch, args: argparse.Namespace) -> Record:
     """Everything about one activation of one shape, as it goes into the JSON."""
-    import torch
-
     m, n, k = shape
-    operands = Operands(Case("epilogue", "bf16", "tn", (1, m, n, k)))
-    biases = [torch.randn(n, dtype=operands.dtype, device="cuda") for _ in range(operands.count)]
+    operands = Operands(Case("epilogue", "bf16", "tn", (1, m, n, k)), gpu)
+    biases = [gpu.random((n,), "bf16") for _ in range(operands.count)]
     record: Record = {"m": m, "n": n, "k": k, "activation": f, "sets": operands.count}
     arms = arms_of(f, operands, biases, args.design)
     record["default"] = choice_of(f, operands, biases[0])
     record["error"] = errors(f, arms, operands, biases[0])
     record["wrong"] = [name for name, error in record["error"].items() if not error < 4 * record["error"]["torch"]]
-    rough = {arm.name: rough_us(arm) for arm in arms}
+    rough = {arm.name: rough_us(gpu, arm) for arm in arms}
     for regime in args.regime:
-        record[regime] = regime_us(regime, arms, operands.count, rough, args.budget_ms, ROUNDS)
+        record[regime] = regime_us(gpu, regime, arms, operands.count, rough, args.budget_ms)
         us = record[regime]["us"]
         record[regime]["ratio"] = {name: us[x] / us[y] for name, (x, y) in RATIOS.items() if x in us and y in us}
     return record
@@ -225,20 +227,21 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("epilogue_speed: no GPU was found")
         return 2
-    torch.manual_seed(0)
+    gpu = Torch()
     facts = surroundings(args.commit)
     path = args.json or default_path("epilogue_speed", facts["machine"])
     print(f"{facts['machine']['gpu']}, torch {facts['versions']['torch']}, {args.design}; JSON: {path}")
     print_header(args.regime)
-    warm_up()
+    square = Case("warm-up", "bf16", "tt", (1, 8192, 8192, 8192))
+    warm_up(gpu, reference_arm(square, Operands(square, gpu)).launch)
     clocks, records = [gpu_state()], []
     for extents in args.shape or SHAPES:
         for f in args.activation:
-            records.append(measure(extents, f, args))
+            records.append(measure(extents, f, gpu, args))
             print_row(records[-1], args.regime)
         clocks.append(gpu_state())  # right after a case: the clock under load
     settings = {"design": args.design, "regimes": args.regime, "budget_ms": args.budget_ms, "rounds": ROUNDS}
-    write_json(path, {**facts, **settings, "clocks": clocks, "cases": records})
+    write(path, {**facts, **settings, "clocks": clocks, "cases": records})
     return 1 if verdicts(records, args.regime) else 0
 
 

@@ -17,9 +17,8 @@ set_property(GLOBAL APPEND PROPERTY JOB_POOLS nvcc=${CUTLASS_PY_NVCC_JOBS})
 set_target_properties(cutlass_py_kernels PROPERTIES JOB_POOL_COMPILE nvcc)
 # Beside the extension, which looks for it by its own path.
 install(TARGETS cutlass_py_kernels LIBRARY DESTINATION cutlass_py)
-# What kernel sources include, for the JIT (compiler.py).
-install(FILES src/cpp/kernel.h DESTINATION cutlass_py/include)
-install(DIRECTORY src/cpp/gemm ${CUTLASS_PY_CUTLASS_INCLUDE}/cute ${CUTLASS_PY_CUTLASS_INCLUDE}/cutlass
+# Kernel sources include it; the JIT compiles them.
+install(DIRECTORY ${CUTLASS_PY_CUTLASS_INCLUDE}/cute ${CUTLASS_PY_CUTLASS_INCLUDE}/cutlass
         DESTINATION cutlass_py/include)
 install(FILES ${CUTLASS_PY_CUTLASS_LICENCE} DESTINATION cutlass_py/licenses RENAME CUTLASS_LICENSE.txt)
 

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from stand_in import nvcc  # noqa: F401 (a fixture)
 
 from cutlass_py import _core, kernels
 from cutlass_py.demo import installed

@@ -22,7 +22,7 @@ from cutlass_py import (
     unregister_kernel,
 )
 from cutlass_py.dtypes import DTYPES
-from cutlass_py.families import FAMILIES, described, find, named
+from cutlass_py.families import FAMILIES, added, find, named
 from cutlass_py.gpu import gpu_of
 from cutlass_py.kernels import CutlassKernel, all_kernels, forget, kernel_named
 from cutlass_py.rules import Fault, Resolved
@@ -167,7 +167,7 @@ def test_all_faults_are_told_at_once():
     lines = str(refusal.value).splitlines()
     assert lines[0] == f"KernelDescription: {len(fields)} faults:"
     assert lines[1:] == [f"  {fault}" for fault in bad.faults()]
-    assert not described
+    assert not added
 
 
 def test_an_unknown_name_hides_what_depends_on_it_alone():
@@ -206,7 +206,7 @@ def registered():
     """A described kernel that nothing declares."""
     kernel = NEW.kernel()
     yield kernel
-    described.clear()
+    added.clear()
     forget()
 
 
@@ -217,13 +217,13 @@ def registered():
 def test_defaults_are_those_of_the_arithmetic(a, k, accumulator, d):
     kernel = KernelDescription(a=a, tile=(64, 128, k)).kernel()
     assert (kernel.config.accumulator, kernel.config.d) == (accumulator, d)
-    assert kernel.name in named("declared") and not described
+    assert kernel.name in named("declared") and not added
 
 
 def test_a_declared_kernel_is_itself():
     kernel = kernel_named("sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_pingpong_linear")
     assert WGMMA.kernel() is kernel and KernelDescription.of(kernel).kernel() is kernel
-    assert not described
+    assert not added
     with pytest.raises(ValueError, match="is no described kernel"):
         unregister_kernel(kernel)
 

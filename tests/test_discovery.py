@@ -206,7 +206,7 @@ def test_a_measured_kernel_comes_first(built, monkeypatch):
         (80, {"sm80_gemm", "simt_gemm"}),
         ("90", set(FAMILIES)),
         (90, set(FAMILIES)),
-        ("90a", {"sm90_gemm", "sm90_streamk", "sm90_array", "sm90_dgemm"}),
+        ("90a", {"sm90_gemm", "sm90_streamk", "sm90_array", "sm90_block", "sm90_dgemm"}),
         ("100", {"sm80_gemm", "simt_gemm"}),
     ],
 )

@@ -11,7 +11,7 @@ from nvcc import why_not  # noqa: E402
 
 import cutlass_py  # noqa: E402
 from cutlass_py import GemmArguments, KernelDescription, get_kernels, unregister_kernel  # noqa: E402
-from cutlass_py.families import described  # noqa: E402
+from cutlass_py.families import added  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -299,7 +299,7 @@ def test_a_described_kernel_computes(description, tmp_path, monkeypatch):
         out.check()
         assert kernel.metadata.design.registers in range(16, 256)
     finally:
-        if kernel.name in described:
+        if kernel.name in added:
             unregister_kernel(kernel)
 
 

@@ -19,7 +19,8 @@ from cutlass_py.kernels import CutlassKernel  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-KERNELS = [k for k in cutlass_py.get_kernels() if isinstance(k, CutlassKernel)]
+# Those for scales in blocks: test_gpu_block.py.
+KERNELS = [k for k in cutlass_py.get_kernels() if isinstance(k, CutlassKernel) and not k.interface.block]
 
 
 def runs_here(kernel: CutlassKernel) -> bool:

@@ -62,7 +62,7 @@ def test_every_choice_that_was_measured_is_right():
     args = GemmArguments(a, b)
     tuning, wanted = cutlass_py.tune(args), gpu.expected(a, b)
     for m in tuning.measured:
-        entry = replace(tuned.lookup(args.problem, gpu_of(args.problem)), **of_choice(m.choice))
+        entry = replace(tuned.lookup(args.problem, gpu_of(args.problem))[0], **of_choice(m.choice))
         tuned.record(gpu_of(args.problem), {tuned.class_of(args.problem): entry})
         _core.clear_plans()
         assert explain(args).chosen.route == m.choice.route

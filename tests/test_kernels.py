@@ -42,6 +42,7 @@ def test_metadata_describes_the_config(k):
         *("aux" for _ in range(e.aux or derivative)),
         *("gate" for _ in range(e.gated and not derivative)),
         *("bias" for _ in range(bool(e.bias))),
+        *(name for name in ("scale_a", "scale_b") if k.interface.block),
     }
     if e.bias:
         assert metadata.operands["bias"].layout == e.bias and metadata.operands["bias"].dtype == c.bias

@@ -215,6 +215,11 @@ def test_examples_run(capsys, name):
     assert capsys.readouterr().out
 
 
+def test_every_source_of_the_extension_is_built():
+    listed = set(re.findall(r"src/cpp/(\w+\.cpp)", (ROOT / "CMakeLists.txt").read_text()))
+    assert listed == {path.name for path in (ROOT / "src" / "cpp").glob("*.cpp")}
+
+
 # ---------------------------------------------------------------------------------------- commands
 
 

@@ -16,6 +16,7 @@ from cutlass_py.commands import main
 from cutlass_py.problems import KEYS, arguments, read
 
 GOOD = {"m": 8, "n": 16, "k": 32, "a": "f32"}
+BLOCKS = {"scale_a": "block", "scale_b": "block"}
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "jit.md"
 
 
@@ -52,6 +53,8 @@ def test_the_product():
         ({"scale_a": "vector", "scale_b": "one"}, {"scale_a": "v", "scale_b": "s"}),
         ({"scale_a": "one", "scale_b": "vector"}, {"scale_a": "s", "scale_b": "v"}),
         ({"scale_a": 0.5}, {"scale_a": ""}),
+        ({"a": "e4m3", "b": "e4m3", "m": 301, "k": 500, **BLOCKS}, {"scale_a": "r", "scale_b": "b", "block": 128}),
+        ({"a": "e5m2", "b": "e4m3", "k": 500, "batch": 3, **BLOCKS, "scale_b": "group"}, {"scale_a": "r", "block": 1}),
         ({"scale_out": 0.5}, {"scale_out": "h"}),
         ({"scale_out": "one"}, {"scale_out": "s"}),
         ({"a": "f64", "alpha": "one"}, {"device_alpha": True}),
@@ -104,7 +107,9 @@ def test_the_examples_of_the_document_are_problems(tmp_path):
         ({"out": "f32"}, "out: no such key"),
         ({"alpha": [1]}, r"alpha: \[1\]; expected a number or 'one'"),
         ({"alpha": "vector"}, "alpha: 'vector'; expected a number or 'one'"),
-        ({"scale_a": "x"}, "scale_a: 'x'; expected a number, 'one' or 'vector'"),
+        ({"scale_a": "x"}, "scale_a: 'x'; expected a number, 'one', 'vector' or 'block'"),
+        ({"scale_a": "group"}, "scale_a: 'group'; expected a number, 'one', 'vector' or 'block'"),
+        ({"scale_b": "x"}, "scale_b: 'x'; expected a number, 'one', 'vector', 'block' or 'group'"),
         ({"alpha": True}, "alpha: True; expected a number"),
         ({"compute": "f16"}, "compute"),
         ({"beta": 1}, "beta"),

@@ -67,6 +67,11 @@ def remember(p, entry):
     tuned.record(ABSENT, {class_of(p): entry})
 
 
+def found(p):
+    """What the first table that knows the class says."""
+    return next(tuned.lookup(p, ABSENT), None)
+
+
 def values_of(**changes):
     values = {"kernel": "x", "splits": 1, "raster": 0, "swizzle": 1, "microseconds": 1, "driver": 1, "version": ""}
     return json.dumps(values | changes)
@@ -150,8 +155,8 @@ def test_tables_are_kept_merged_and_read_by_later_processes(core, table):
     tuned.forget()
     remember(x.problem, entry_for(rank(x.problem)[0], microseconds=2))
     tuned.forget()
-    assert tuned.lookup(x.problem, ABSENT).microseconds == 2
-    assert tuned.lookup(y.problem, ABSENT).swizzle == 2
+    assert tuned.lookup(x.problem, ABSENT)[0].microseconds == 2
+    assert tuned.lookup(y.problem, ABSENT)[0].swizzle == 2
     assert len(tuned.read(table, ABSENT)) == 2 and table.read_text().count("\n  ") == 2
 
 
@@ -164,7 +169,7 @@ def test_threads_lose_nothing(core):
     for thread in threads:
         thread.join()
     tuned.forget()
-    assert all(tuned.lookup(p, ABSENT) == entry for p in problems)
+    assert all(tuned.lookup(p, ABSENT) == [entry] for p in problems)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +264,7 @@ def test_tune_keeps_the_fastest(clock):
     times = [m.microseconds for m in tuning.measured][: len(measured[1])]
     assert times == sorted(times) and times[0] < times[-1] and "1.33 times as fast as the choice before" in str(tuning)
     assert best(args.problem).route == slow.route
-    entry = tuned.lookup(args.problem, ABSENT)
+    (entry,) = tuned.lookup(args.problem, ABSENT)
     assert (entry.driver, entry.version) == (13000, cutlass_py.__version__)
 
 
@@ -294,7 +299,7 @@ def test_with_splits_asked_for_nothing_is_kept(clock):
     clock(lambda made: 4.0)
     tuning = cutlass_py.tune(problem(**FEW_TILES, splits=2))
     assert all(m.choice.route.splits == 2 for m in tuning.measured)
-    assert tuned.lookup(problem(**FEW_TILES).problem, ABSENT) is None
+    assert not tuned.lookup(problem(**FEW_TILES).problem, ABSENT)
 
 
 @pytest.mark.parametrize(
@@ -418,7 +423,7 @@ def test_command_merges(gpu, tmp_path, capsys, table):
     other.write_text(tuned.dumps(ABSENT, {class_of(p): entry_for(rank(p)[0])}))
     assert main(["tune", "--merge", str(other)]) == 0
     assert capsys.readouterr().out == f"{table}: 1 classes of problems\n"
-    assert tuned.lookup(p, ABSENT)
+    assert found(p)
 
 
 def test_command_prints_json(gpu, tmp_path, capsys):
@@ -433,3 +438,77 @@ def test_command_needs_a_gpu(capsys):
         pytest.skip("there is one")
     assert main(["tune"]) == 2
     assert "tune: needs a GPU" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------- shipped tables
+
+
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """Two directories of tables, the first above the second; what puts a table of the stand-in GPU into one."""
+    places = [tmp_path / "pack", tmp_path / "package"]
+    monkeypatch.setattr(tuned, "PLACES", places)
+
+    def put(index, entries):
+        places[index].mkdir(exist_ok=True)
+        (places[index] / tuned.file_name(ABSENT.name, ABSENT.sm_count)).write_text(tuned.dumps(ABSENT, entries))
+        tuned.forget()
+
+    return put
+
+
+def test_the_package_s_own_directory_is_there():
+    (place,) = tuned.PLACES
+    assert place.is_dir() and (place / "README.md").is_file()
+    for path in place.glob("*.json"):  # what is shipped is a table of the GPU that its name says
+        content = json.loads(path.read_text())
+        gpu = Gpu(content["gpu"], 90, content["sm_count"], 1.0)
+        assert path.name == tuned.file_name(gpu.name, gpu.sm_count) and tuned.read(path, gpu)
+
+
+def test_shipped_tables_are_below_the_user_s(core, shipped):
+    args = problem(512, 512, 512)
+    usual = rank(args.problem)
+    key = class_of(args.problem)
+    assert not best(args.problem).measured
+    shipped(1, {key: entry_for(usual[3])})
+    assert best(args.problem).route == usual[3].route and best(args.problem).measured
+    shipped(0, {key: entry_for(usual[2])})
+    assert best(args.problem).route == usual[2].route
+    remember(args.problem, entry_for(usual[1]))
+    assert best(args.problem).route == usual[1].route
+    assert [entry.kernel for entry in tuned.lookup(args.problem, ABSENT)] == [
+        choice.route.kernel.name for choice in usual[1:4]
+    ]
+
+
+def test_an_entry_that_cannot_be_taken_leaves_the_word_to_the_next(core, shipped):
+    args = problem(512, 512, 512)
+    usual = rank(args.problem)
+    key = class_of(args.problem)
+    shipped(0, {key: entry_for(usual[2], kernel="of_another_version")})
+    shipped(1, {key: entry_for(usual[3])})
+    assert best(args.problem).route == usual[3].route
+
+
+def test_a_broken_shipped_table_warns_and_is_left_out(core, shipped):
+    args = problem(512, 512, 512)
+    shipped(0, {})
+    (tuned.PLACES[0] / tuned.file_name(ABSENT.name, ABSENT.sm_count)).write_text("{")
+    with pytest.warns(RuntimeWarning, match="tuned choices are left out: .*pack.*not JSON"):
+        assert not best(args.problem).measured
+
+
+def test_afresh_sees_shipped_tables_alone_and_keeps_nothing(clock, shipped):
+    args, other = problem(512, 512, 512), problem(256, 512, 512)
+    usual = rank(args.problem)
+    shipped(0, {class_of(other.problem): entry_for(rank(other.problem)[4])})
+    remember(args.problem, entry_for(usual[5]))
+    clock(lambda made: 3.0 if made.kernel == usual[7].route.kernel.name else 4.0)
+    with tuned.afresh():
+        assert best(args.problem).route == usual[0].route and best(other.problem).measured
+        cutlass_py.tune(args)
+        assert best(args.problem).route == usual[7].route
+    assert best(args.problem).route == usual[5].route
+    tuned.forget()
+    assert best(args.problem).route == usual[5].route

@@ -17,6 +17,7 @@
 #include "prepared.h"
 #include "registry.h"
 #include "straight.h"
+#include "trace.h"
 #include "xla_handler.h"
 
 namespace cutlass_py {
@@ -55,6 +56,10 @@ Args:
     scale_a: factor of the rows of a: a number, an array of one element, (m,) or (..., m, 1).
     scale_b: factor of the columns of b: a number, an array of one element, (n,) or (..., 1, n). Where alpha is an
         array, a number other than 1 is refused, here and as scale_a.
+        fp8 operands also take both in blocks, of any strides: a scale_a of (..., m, ceil(k / 128)), one factor for
+        every row and 128 of k, and a scale_b of (..., ceil(k / 128), ceil(n / 128)), one for every 128 of k by 128
+        columns, or of (..., ceil(k / 128), n). The last block of an extent may be shorter. Kernels read a scale_a
+        whose columns are contiguous and start at multiples of 16 bytes; any other is packed first.
     scale_out: factor of the result: a number or an array of one element.
     bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives f(z), before scale_out, summed over
         the other axis and over the batch, which must be one that a single stride describes for every operand.
@@ -193,8 +198,11 @@ void bind_problem(nb::module_& m) {
       .def_prop_ro("bias_grad", &dtype<&Problem::bias_grad>)
       .def_prop_ro("bias_grad_axis", &mark<&Problem::bias_grad_axis>, "As bias_axis.")
       .def_prop_ro("scale_a", &mark<&Problem::scale_a>,
-                   "'s': one factor in memory, 'v': a vector, 'x': a vector without unit stride. Numbers are in alpha.")
+                   "'s': one factor in memory, 'v': a vector, 'x': a vector without unit stride. Numbers are in alpha. "
+                   "In blocks, for each 128 of k: 'r' for every row (of scale_b: column), 'p' likewise where scale_a "
+                   "has to be packed, 'b' for every 128 columns.")
       .def_prop_ro("scale_b", &mark<&Problem::scale_b>)
+      .def_prop_ro("block", &Problem::block, "Columns of B that share a factor where scales are in blocks, else 0.")
       .def_prop_ro("scale_out", &mark<&Problem::scale_out>, "'h': a number, 's': one factor in memory.")
       .def_ro("device_alpha", &Problem::device_alpha)
       .def_ro("device_beta", &Problem::device_beta)
@@ -356,6 +364,17 @@ NB_MODULE(_core, m) {
   m.def(
       "xla_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla_handler)); },
       "gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.");
+  m.def(
+      "call_facts",
+      [](nb::handle a, nb::handle b, nb::typed<nb::dict, nb::str, nb::any> keywords) {
+        return Facts(trace::facts(a, b, keywords_from(keywords)));
+      },
+      "a"_a, "b"_a, "keywords"_a,
+      "Operands and factors of a call with these keywords (of `problem`), as reproducer.py takes them.");
+  m.def(
+      "trace", [](unsigned wanted) { return trace::wanted.exchange(wanted); }, "wanted"_a,
+      "Set what is told of calls (bits, trace.h); returns what was told before.");
+  m.def("has_ranges", &trace::has_ranges, "Whether this build has NVTX.");
   m.def("clear_plans", &clear_plans, "Forget every choice made so far: the next call of each class selects again.");
 
   m.def(
@@ -366,6 +385,7 @@ NB_MODULE(_core, m) {
         return all;
       },
       "Loaded kernels by name, with what their C++ types say of themselves.");
+  m.def("kernel_abi", [] { return CUTLASS_PY_ABI; }, "Version of the interface to kernel libraries (kernel.h).");
   m.def(
       "kernel_registers",
       [](const std::string& name) {

@@ -11,6 +11,7 @@
 #include "plan.h"
 #include "run.h"
 #include "streams.h"
+#include "trace.h"
 
 namespace cutlass_py {
 namespace {
@@ -105,7 +106,7 @@ nb::object execute_on_host(Operands& operands, Source& source, nb::handle out, n
   if (!operands[Role::out]) result.allocate(operands, call, nullptr, false);
   if (!nothing_to_do(call.problem)) {
     const Plan plan = source.plan(call.problem);
-    run_all(call, [&] { run_on_host(call, plan); });
+    trace::watched(operands, call, plan, nullptr, [&] { run_all(call, [&] { run_on_host(call, plan); }); });
   }
   return operands[Role::out] ? nb::borrow(out) : result.finish();
 }
@@ -144,7 +145,8 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
         workspace ? workspace.on(streams.launch, operands, scratch_bytes(call, plan)) : nullptr;
     if (new_result) result.allocate(operands, call, streams.launch, streams.given);
     streams.before();
-    run_all(call, [&] { run_on_device(call, plan, streams.launch, scratch); });
+    trace::watched(operands, call, plan, streams.launch,
+                   [&] { run_all(call, [&] { run_on_device(call, plan, streams.launch, scratch); }); });
     streams.after();
     if (result.on_own_stream || streams.streamless) {  // what this package owes to others is ordered by its own stream
       if (streams.launch != device::own_stream(device_id)) {

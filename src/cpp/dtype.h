@@ -56,6 +56,7 @@ constexpr bool pairs_with(Dtype a, Dtype b) {
 constexpr int type_code(Dtype dtype) { return dtype == Dtype::none ? -1 : kDtypes[int(dtype)].dlpack_code; }
 constexpr bool is_complex(Dtype dtype) { return type_code(dtype) == 5; }
 constexpr bool is_integer(Dtype dtype) { return type_code(dtype) == 0 || type_code(dtype) == 1; }
+constexpr bool is_fp8(Dtype dtype) { return dtype == Dtype::e4m3 || dtype == Dtype::e5m2; }
 constexpr Dtype scalar_dtype(Dtype accumulator) { return kDtypes[int(accumulator)].scalar; }
 
 #ifdef __CUDACC__

@@ -52,12 +52,11 @@ std::string text_of(const Extents& e, bool along_m, bool along_n) {
 }
 
 // Whether x is a column (..., m, 1) or a row (..., 1, n) of D.
-bool is_column(const Operand& x, const Extents& e) {
-  return x.rank >= 2 && x.shape[x.rank - 2] == e.m && x.shape[x.rank - 1] == 1;
+bool ends_in(const Operand& x, int64_t rows, int64_t cols) {
+  return x.rank >= 2 && x.shape[x.rank - 2] == rows && x.shape[x.rank - 1] == cols;
 }
-bool is_row(const Operand& x, const Extents& e) {
-  return x.rank >= 2 && x.shape[x.rank - 2] == 1 && x.shape[x.rank - 1] == e.n;
-}
+bool is_column(const Operand& x, const Extents& e) { return ends_in(x, e.m, 1); }
+bool is_row(const Operand& x, const Extents& e) { return ends_in(x, 1, e.n); }
 
 // The axis of D that a vector goes along: 'n' for (n,) and (..., 1, n), 'm' for (..., m, 1); 0 where it is neither.
 char axis_of(const Operand& x, const Extents& e) {
@@ -86,10 +85,59 @@ Scalar factor(const Request& r, Role role, const Scalar& number, Dtype accumulat
   return number;
 }
 
+// ------------------------------------------------------------------------------------------------ scales in blocks
+
+bool are_blocks_of_a(const Operand& x, const Extents& e) { return ends_in(x, e.m, blocks_of(e.k)); }
+
+bool are_blocks_of_b(const Operand& x, const Extents& e) {
+  return ends_in(x, blocks_of(e.k), blocks_of(e.n)) || ends_in(x, blocks_of(e.k), e.n);
+}
+
+// Whether scales can only be meant as blocks. With k up to 128 they are vectors too, which mean the same: then it is
+// the other one that decides.
+bool has_blocks(const Request& r, const Extents& e, const Problem& p) {
+  if (!is_fp8(p.operand_a)) return false;
+  const Operand *a = r.at(Role::scale_a), *b = r.at(Role::scale_b);
+  const bool of_a = a && size_of(*a) != 1 && are_blocks_of_a(*a, e) && !is_column(*a, e);
+  const bool of_b = b && size_of(*b) != 1 && are_blocks_of_b(*b, e) && !is_row(*b, e);
+  return of_a || of_b;
+}
+
+// The shapes that blocks of this operand have.
+std::string blocks_text(Role role, const Extents& e) {
+  const int64_t a[] = {e.m, blocks_of(e.k)}, b[] = {blocks_of(e.k), blocks_of(e.n)}, columns[] = {blocks_of(e.k), e.n};
+  if (role == Role::scale_a) return shape_text(a, 2);
+  return shape_text(b, 2) + (b[1] == e.n ? "" : " or " + shape_text(columns, 2));
+}
+
+// Both scales are blocks, or neither is.
+const Operand& blocks_at(const Request& r, Role role, const Extents& e) {
+  const bool of_a = role == Role::scale_a;
+  const Operand *x = r.at(role), *other = r.at(of_a ? Role::scale_b : Role::scale_a);
+  if (x && (of_a ? are_blocks_of_a(*x, e) : are_blocks_of_b(*x, e)) && batch_fits(*x, 2, e)) return *x;
+  const bool number = of_a ? r.has_scale_a : r.has_scale_b;
+  refuse((x ? found(*x) : (of_a ? "scale_a is " : "scale_b is ") + std::string(number ? "a number" : "not given")) +
+         (other ? " beside blocks: " + found(*other) : "") + "; expected " + blocks_text(role, e));
+}
+
+void read_blocks(const Request& r, const Extents& e, Call& call, Parts& parts) {
+  const Operand &a = blocks_at(r, Role::scale_a, e), &b = blocks_at(r, Role::scale_b, e);
+  if (r.lists) refuse(found(a) + ", blocks, which lists of matrices do not take; pass a batch instead");
+  for (const Operand* x : {&a, &b}) check_dtype(*x, Dtypes{Dtype::f32});
+  call.epilogue.scale_a = matrix_of(a, false, false);
+  call.epilogue.scale_b = matrix_of(b, false, false);
+  parts.add(call.epilogue.scale_a, &Shift::scale_a, a, 2, e);
+  parts.add(call.epilogue.scale_b, &Shift::scale_b, b, 2, e);
+  call.problem.scale_a = 'r';
+  call.problem.scale_b = ends_in(b, blocks_of(e.k), blocks_of(e.n)) ? 'b' : 'r';
+}
+
+// ------------------------------------------------------------------------------------------------ the product
+
 // A scale of the rows of A ('m') or the columns of B ('n'): one factor, or one for each.
-char read_scale(const Operand& x, char axis, const Extents& e, Dtype accumulator, Matrix& scale, Parts& parts,
+char read_scale(const Operand& x, char axis, const Extents& e, const Problem& p, Matrix& scale, Parts& parts,
                 int64_t Shift::* shift) {
-  check_dtype(x, Dtypes{scalar_dtype(accumulator)});
+  check_dtype(x, Dtypes{scalar_dtype(p.accumulator)});
   if (size_of(x) == 1) {
     scale = {x.data, x.dtype, 0, 0, 0};
     return 's';
@@ -98,7 +146,9 @@ char read_scale(const Operand& x, char axis, const Extents& e, Dtype accumulator
                     : axis == 'm' ? is_column(x, e)
                                   : is_row(x, e);
   if (!fits || !batch_fits(x, std::min(x.rank, 2), e)) {
-    refuse(found(x) + "; expected one element, " + text_of(e, axis == 'm', axis == 'n'));
+    const Role role = axis == 'm' ? Role::scale_a : Role::scale_b;
+    refuse(found(x) + "; expected one element, " + text_of(e, axis == 'm', axis == 'n') +
+           (is_fp8(p.operand_a) ? "; in blocks: " + blocks_text(role, e) : ""));
   }
   scale = vector_of(x, axis);
   parts.add(scale, shift, x, std::min(x.rank, 2), e);
@@ -125,8 +175,10 @@ void read_product(const Request& r, const Extents& e, Call& call, Parts& parts) 
   const Scalar& alpha = epilogue.alpha;
   p.empty_product = e.k == 0 || (!alpha.device && alpha.value == 0 && alpha.imaginary == 0);
   const Operand *a = r.at(Role::scale_a), *b = r.at(Role::scale_b);
-  if (a) p.scale_a = read_scale(*a, 'm', e, p.accumulator, epilogue.scale_a, parts, &Shift::scale_a);
-  if (b) p.scale_b = read_scale(*b, 'n', e, p.accumulator, epilogue.scale_b, parts, &Shift::scale_b);
+  const bool in_blocks = has_blocks(r, e, p);
+  if (in_blocks) read_blocks(r, e, call, parts);
+  if (a && !in_blocks) p.scale_a = read_scale(*a, 'm', e, p, epilogue.scale_a, parts, &Shift::scale_a);
+  if (b && !in_blocks) p.scale_b = read_scale(*b, 'n', e, p, epilogue.scale_b, parts, &Shift::scale_b);
   if (p.empty_product) {
     epilogue.alpha = {0};
     epilogue.scale_a = epilogue.scale_b = {};

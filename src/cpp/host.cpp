@@ -42,7 +42,12 @@ void run_on_host(const Call& call, const Plan& plan) {
   };
   add("a", call.a, p.m, p.k), add("b", call.b, p.k, p.n), add("d", call.d, p.m, p.n);
   add("c", e.c, p.m, p.n), add("bias", e.bias, p.m, p.n), add("gate", e.gate, p.m, p.n), add("aux", e.aux, p.m, p.n);
-  add("scale_a", e.scale_a, p.m, p.n), add("scale_b", e.scale_b, p.m, p.n);
+  if (p.block()) {
+    add("scale_a", e.scale_a, p.m, blocks_of(p.k));
+    add("scale_b", e.scale_b, blocks_of(p.k), blocks_of(p.n, p.block()));
+  } else {
+    add("scale_a", e.scale_a, p.m, p.n), add("scale_b", e.scale_b, p.m, p.n);
+  }
   if (p.bias_grad != Dtype::none) {
     const bool along_n = p.bias_grad_axis == 'n';
     given["bias_grad"] = host_operand(e.bias_grad, along_n ? 1 : p.m, along_n ? p.n : 1, 1);
@@ -53,6 +58,7 @@ void run_on_host(const Call& call, const Plan& plan) {
   given["parameters"] = nb::make_tuple(e.parameters[0], e.parameters[1]);
   given["accumulator"] = dtype_name(p.accumulator);
   given["empty_product"] = p.empty_product;
+  given["block"] = p.block();
   plan.host(given);
 }
 

@@ -36,7 +36,10 @@ typedef struct CutlassPyScalar {
  *   d = scale_out * y,  y = activation(z);   activation(gate) * z with a gate;   z * f'(aux) for the derivative of f
  *   bias_grad = y summed over the axis that its stride repeats
  *
- * Vectors are arrays with a stride of 0 along the other axis. `c` is not read where beta is 0. */
+ * Vectors are arrays with a stride of 0 along the other axis. `c` is not read where beta is 0.
+ *
+ * Kernels for scales in blocks apply them within the product: scale_a is (m, k / 128), a factor for every row and every
+ * 128 of k; scale_b is (k / 128, n / 128) or (k / 128, n). Parts of 128 count as whole ones. */
 typedef struct CutlassPyEpilogue {
   CutlassPyScalar alpha, beta, scale_out;
   CutlassPyArray c, bias, scale_a, scale_b, gate, aux, bias_grad;
@@ -107,7 +110,8 @@ typedef struct CutlassPyLibrary {
   const char* (*error_string)(int status); /* "cudaErrorInvalidValue: invalid argument" */
 } CutlassPyLibrary;
 
-typedef const CutlassPyLibrary* (*CutlassPyLibraryEntry)(void); /* the type of cutlass_py_library */
+const CutlassPyLibrary* cutlass_py_library(void); /* what a kernel library exports */
+typedef const CutlassPyLibrary* (*CutlassPyLibraryEntry)(void);
 
 #ifdef __cplusplus
 }

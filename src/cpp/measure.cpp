@@ -132,7 +132,12 @@ class Sample {
     e.aux = matrix(p_.aux, p_.layout_aux, p_.align_aux, p_.m, p_.n);
     e.bias = vector(p_.bias, p_.bias_axis, p_.align_bias);
     e.bias_grad = vector(p_.bias_grad, p_.bias_grad_axis, 4);
-    e.scale_a = scale(p_.scale_a, 'm'), e.scale_b = scale(p_.scale_b, 'n');
+    if (p_.block()) {
+      e.scale_a = matrix(Dtype::f32, p_.scale_a == 'r' ? 'n' : 't', 4, p_.m, blocks_of(p_.k));
+      e.scale_b = matrix(Dtype::f32, 't', 4, blocks_of(p_.k), blocks_of(p_.n, p_.block()));
+    } else {
+      e.scale_a = scale(p_.scale_a, 'm'), e.scale_b = scale(p_.scale_b, 'n');
+    }
     e.activation = p_.activation;
     e.parameters[1] = 1;
   }

@@ -39,6 +39,7 @@ DevicePlan device_plan(nb::handle chosen) {
   };
   plan.pack_a = layout("pack_a");
   plan.pack_b = layout("pack_b");
+  plan.pack_scales = nb::cast<bool>(chosen.attr("pack_scales"));
   if (nb::object scratch = chosen.attr("scratch"); !scratch.is_none()) plan.scratch = dtype_from(scratch, "scratch");
   plan.splits = nb::cast<int>(chosen.attr("splits"));
   plan.each = nb::cast<bool>(chosen.attr("each"));

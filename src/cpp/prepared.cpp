@@ -6,6 +6,7 @@
 
 #include "canonical.h"
 #include "host.h"
+#include "trace.h"
 
 namespace cutlass_py {
 namespace {
@@ -89,6 +90,7 @@ uint8_t alignment(const Problem& p, Role role) {
     case Role::gate: return p.align_gate;
     case Role::aux: return p.align_aux;
     case Role::out: return p.align_d;
+    case Role::scale_a: return p.block() && p.scale_a == 'r' ? 4 : 0;  // TMA reads it
     default: return 0;
   }
 }
@@ -215,7 +217,8 @@ bool Prepared::launch_straight(nb::handle a, nb::handle b, nb::handle out) const
 // ------------------------------------------------------------------------------------------------ calls
 
 nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& given, nb::handle workspace) {
-  if (single_ && workspace.is_none() && only_out(given) && launch_straight(a, b, given.out)) {
+  const bool straight = single_ && !trace::asked_for(trace::kAnything) && workspace.is_none() && only_out(given);
+  if (straight && launch_straight(a, b, given.out)) {
     return nb::borrow(given.out);
   }
   Keywords keywords = keywords_;

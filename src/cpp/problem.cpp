@@ -116,12 +116,23 @@ void settle(Matrix& x, char& layout, uint8_t& align, const Call& call, int64_t S
   align = alignment_of(x, ld * dtype_size(x.dtype), call, shift, pointers);
 }
 
+// Whether TMA can read the factors of the rows of A: side by side, and those of each 128 of k aligned. A single block
+// of k has the step to the next one free.
+bool rows_lie_for_tma(Call& call) {
+  const Problem& p = call.problem;
+  Matrix& x = call.epilogue.scale_a;
+  if (p.k <= kScaleBlock) x.col = round_up(p.m, 16 / dtype_size(x.dtype));
+  if ((p.m > 1 && x.row != 1) || x.col < p.m || x.batch < 0) return false;
+  return alignment_of(x, x.col * dtype_size(x.dtype), call, &Shift::scale_a) >= 4;
+}
+
 void settle_vectors(Call& call) {
   Problem& p = call.problem;
   const Epilogue& e = call.epilogue;
   const bool along_n = p.bias_axis == 'n';
   const bool unit = (along_n ? p.n : p.m) <= 1 || (along_n ? e.bias.col : e.bias.row) == 1;
   if (p.bias != Dtype::none && unit) p.align_bias = alignment_of(e.bias, 0, call, &Shift::bias);
+  if (p.block() && !rows_lie_for_tma(call)) p.scale_a = 'p';
   if (p.scale_a == 'v' && p.m > 1 && e.scale_a.row != 1) p.scale_a = 'x';
   if (p.scale_b == 'v' && p.n > 1 && e.scale_b.col != 1) p.scale_b = 'x';
 }
@@ -257,7 +268,9 @@ Call canonicalise(const Request& r) {
   fold_batch(call, m, batch);
   int64_t ldd = 0;
   p.layout_d = layout_of(call.d, m, n, ldd);
-  if (p.layout_d == 'n') {
+  if (p.layout_d == 'n' && p.block() > 1) {
+    p.layout_d = 'x';  // blocks of B's columns are none of A's rows: the product is not transposed
+  } else if (p.layout_d == 'n') {
     transpose(call, m, n);
     p.layout_d = 't';
     fold_batch(call, m, batch);

@@ -18,6 +18,10 @@ namespace cutlass_py {
 
 constexpr int kMaxRank = 8;
 
+// Scales in blocks: this many of k, and of columns, share a factor. The last block of an extent may be shorter.
+constexpr int64_t kScaleBlock = 128;
+constexpr int64_t blocks_of(int64_t extent, int64_t block = kScaleBlock) { return (extent + block - 1) / block; }
+
 constexpr int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
 // What an operand is to a call, in the order in which errors name them.
@@ -82,6 +86,8 @@ struct Problem {
   Dtype bias_grad = Dtype::none;
   char bias_grad_axis = 0;  // 'n': one sum per column of D, 'm': one per row
   // 's': one factor in device memory, 'v': a vector, 'x': one without unit stride (host factors are part of alpha).
+  // Blocks: 'r', one for each row of A or column of B and each 128 of k; 'p', such a scale_a whose rows TMA cannot
+  // read: packed first; 'b', one for each 128 of k by 128 columns of B.
   char scale_a = 0, scale_b = 0;
   char scale_out = 0;  // 'h': a host factor, 's': one in device memory
   bool device_alpha = false, device_beta = false;
@@ -94,6 +100,8 @@ struct Problem {
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
 
   bool has_c() const { return c != Dtype::none; }
+  // Columns of B that share a factor where scales are blocks, else 0.
+  int block() const { return scale_b == 'b' ? int(kScaleBlock) : scale_b == 'r' ? 1 : 0; }
   bool operator==(const Problem& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
 static_assert(sizeof(Problem) == 68 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
@@ -115,7 +123,7 @@ struct Scalar {
 };
 
 // CutlassPyEpilogue (kernel.h) before anything is launched. Vectors have a stride of 0 along the axis that repeats
-// them.
+// them. Scales in blocks are matrices of their own: (m, blocks of k), (blocks of k, columns or blocks of them).
 struct Epilogue {
   Scalar alpha, beta{0}, scale_out;
   Matrix c, bias, scale_a, scale_b, gate, aux, bias_grad;

@@ -104,13 +104,35 @@ struct Packing {
   }
 };
 
-// k cut into equal parts, the last one perhaps shorter. Each starts at a multiple of 64 elements: aligned for any
-// kernel.
+// What a kernel does to a product that another one finishes: nothing, but for scales that are part of the product.
+CutlassPyEpilogue unfinished(const Call& call) {
+  CutlassPyEpilogue e = no_epilogue();
+  if (call.problem.block()) e.scale_a = array_of(call.epilogue.scale_a), e.scale_b = array_of(call.epilogue.scale_b);
+  return e;
+}
+
+// What is left to do to such a product.
+CutlassPyEpilogue finishing(const Call& call) {
+  CutlassPyEpilogue e = epilogue_of(call.epilogue);
+  if (call.problem.block()) e.scale_a = e.scale_b = {};
+  return e;
+}
+
+// k cut into equal parts, the last one perhaps shorter. Each starts at a multiple of 64 elements, which is aligned for
+// any kernel, or where a block of scales does.
 struct Splits {
   int64_t k, length, count;
   explicit Splits(const Problem& p, int splits)
-      : k(p.k), length(round_up((k + splits - 1) / splits, 64)), count(splits > 1 ? (k + length - 1) / length : 1) {}
+      : k(p.k),
+        length(round_up((k + splits - 1) / splits, p.block() ? kScaleBlock : 64)),
+        count(splits > 1 ? (k + length - 1) / length : 1) {}
 };
+
+// Scales in blocks, some elements on. Absent ones stay absent.
+CutlassPyArray moved(CutlassPyArray scale, int64_t elements) {
+  if (scale.data) scale.data = static_cast<float*>(scale.data) + elements;
+  return scale;
+}
 
 // One launch for each part; those of equal length in one launch, as a batch, where there is no other batch.
 void run_parts(const DevicePlan& plan, CutlassPyGemm g, const Splits& parts, int64_t part_stride, bool row_major_a,
@@ -118,10 +140,17 @@ void run_parts(const DevicePlan& plan, CutlassPyGemm g, const Splits& parts, int
   const int64_t step_a = parts.length * (row_major_a ? 1 : g.lda), step_b = parts.length * (row_major_b ? g.ldb : 1);
   const char *a = static_cast<const char*>(g.a), *b = static_cast<const char*>(g.b);
   char* d = static_cast<char*>(g.d);
+  const CutlassPyArray scale_a = g.epilogue.scale_a, scale_b = g.epilogue.scale_b;
+  const int64_t step_scale_a = parts.length / kScaleBlock * scale_a.col;
+  const int64_t step_scale_b = parts.length / kScaleBlock * scale_b.row;
   auto run = [&](int64_t part, int64_t batched) {
     g.a = a + part * step_a * size_a, g.b = b + part * step_b * size_b, g.d = d + part * part_stride * size_d;
     g.k = int32_t(std::min(parts.length, parts.k - part * parts.length));
-    if (batched) g.batch = int32_t(batched), g.batch_a = step_a, g.batch_b = step_b, g.batch_d = part_stride;
+    g.epilogue.scale_a = moved(scale_a, part * step_scale_a), g.epilogue.scale_b = moved(scale_b, part * step_scale_b);
+    if (batched) {
+      g.batch = int32_t(batched), g.batch_a = step_a, g.batch_b = step_b, g.batch_d = part_stride;
+      g.epilogue.scale_a.batch = step_scale_a, g.epilogue.scale_b.batch = step_scale_b;
+    }
     launch(plan, g);
   };
   const int64_t equal = parts.k / parts.length;
@@ -158,10 +187,10 @@ class Run {
         stream_(stream),
         scratch_(p_.device.id, stream, given),
         composed_(plan.scratch != Dtype::none || !plan.kernel),
-        epilogue_(epilogue_of(call.epilogue)),
+        epilogue_(composed_ ? finishing(call) : epilogue_of(call.epilogue)),
         parts_(p_, plan.splits),
         g_(launch_of(call, plan, stream)) {
-    g_.epilogue = composed_ ? no_epilogue() : epilogue_;
+    g_.epilogue = composed_ ? unfinished(call) : epilogue_;
     g_.a = call.a.data, g_.batch_a = call.a.batch;
     g_.b = call.b.data, g_.batch_b = call.b.batch;
     g_.d = call.d.data, g_.batch_d = call.d.batch;
@@ -185,6 +214,9 @@ class Run {
   void reserve() {
     if (plan_.pack_a) pack_a_.emplace(call_.a, plan_.pack_a, p_.m, p_.k, p_.batch, scratch_);
     if (plan_.pack_b) pack_b_.emplace(call_.b, plan_.pack_b, p_.k, p_.n, p_.batch, scratch_);
+    if (plan_.pack_scales) {
+      pack_scales_.emplace(call_.epilogue.scale_a, 'n', p_.m, blocks_of(p_.k), p_.batch, scratch_);
+    }
     product_.dtype = p_.accumulator;
     if (plan_.kernel && composed_) {
       const int64_t size = dtype_size(plan_.scratch);
@@ -208,6 +240,10 @@ class Run {
     if (pack_b_) {
       pack_b_->run(plan_, call_.b, p_.k, p_.n, p_.batch, scratch_, stream_);
       g_.b = pack_b_->packed.data, g_.ldb = pack_b_->ld, g_.batch_b = pack_b_->packed.batch;
+    }
+    if (pack_scales_) {
+      pack_scales_->run(plan_, call_.epilogue.scale_a, p_.m, blocks_of(p_.k), p_.batch, scratch_, stream_);
+      g_.epilogue.scale_a = array_of(pack_scales_->packed);
     }
   }
 
@@ -238,7 +274,7 @@ class Run {
   const CutlassPyEpilogue epilogue_;
   const Splits parts_;
   CutlassPyGemm g_;
-  std::optional<Packing> pack_a_, pack_b_;
+  std::optional<Packing> pack_a_, pack_b_, pack_scales_;
   Matrix product_{nullptr, Dtype::none, 0, 1, 0};  // in scratch; without a kernel it has a dtype and nothing else
   int64_t part_stride_ = 0;
   size_t product_offset_ = 0, finish_offset_ = 0, workspace_offset_ = 0;

@@ -14,6 +14,7 @@ struct DevicePlan {
   const CutlassPyKernel* kernel = nullptr;  // null: no product (k = 0, alpha = 0)
   const CutlassPyLibrary* library = nullptr;
   char pack_a = 0, pack_b = 0;  // layout to pack the operand into first, 0 to read it as it lies
+  bool pack_scales = false;     // of the rows of A, in blocks: TMA cannot read them as they lie
   Dtype scratch = Dtype::none;  // dtype of a row-major product that the composed epilogue then finishes
   int splits = 1;               // parts of k whose sums the elementwise kernel joins
   int raster = 0, swizzle = 1;

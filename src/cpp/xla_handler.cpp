@@ -1,6 +1,7 @@
 #include "xla_handler.h"
 
 #include "registry.h"
+#include "trace.h"
 #include "xla_call.h"
 
 namespace cutlass_py {
@@ -51,6 +52,7 @@ xla::Error* execute(const xla::CallFrame& frame, int ordinal) {
   if (nothing_to_do(x.call.problem)) return nullptr;
   complete(x);
   device::Guard guard(ordinal);
+  const trace::Range range(x.call.problem, x.plan);
   run_all(x.call, [&] { run_on_device(x.call, x.plan, stream.stream, &x.scratch); });
   return nullptr;
 }

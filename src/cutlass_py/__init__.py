@@ -6,6 +6,7 @@ Importing makes no CUDA call and imports no array library; everything but `gemm`
 from __future__ import annotations
 
 from importlib import import_module
+from os import environ
 from typing import TYPE_CHECKING, Any
 
 from ._core import CudaError, TypedView, gemm
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .errors import CompileError, NoKernelError
     from .explanation import explain
     from .kernels import Kernel, Status, get_kernels
+    from .tracing import dump, log, nvtx
     from .tuning import autotuning, tune
 
 __all__ = [
@@ -36,11 +38,14 @@ __all__ = [
     "__version__",
     "autotuning",
     "clamp",
+    "dump",
     "explain",
     "gemm",
     "get_kernels",
     "jit",
     "leaky_relu",
+    "log",
+    "nvtx",
     "tune",
     "unregister_kernel",
     "view",
@@ -58,10 +63,13 @@ _HOME = {
     "TensorSpec": "arguments",
     "autotuning": "tuning",
     "clamp": "activations",
+    "dump": "tracing",
     "explain": "explanation",
     "get_kernels": "kernels",
     "jit": "compiler",
     "leaky_relu": "activations",
+    "log": "tracing",
+    "nvtx": "tracing",
     "tune": "tuning",
     "unregister_kernel": "describe",
     "view": "arguments",
@@ -85,3 +93,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if any(map(environ.get, ("CUTLASS_PY_LOG", "CUTLASS_PY_NVTX", "CUTLASS_PY_DUMP"))):
+    import_module(f"{__name__}.tracing").from_environment()

@@ -44,6 +44,10 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
         scale_a: factor of the rows of a: a number, an array of one element, (m,) or (..., m, 1).
         scale_b: factor of the columns of b: a number, an array of one element, (n,) or (..., 1, n). Where alpha is an
             array, a number other than 1 is refused, here and as scale_a.
+            fp8 operands also take both in blocks, of any strides: a scale_a of (..., m, ceil(k / 128)), one factor for
+            every row and 128 of k, and a scale_b of (..., ceil(k / 128), ceil(n / 128)), one for every 128 of k by 128
+            columns, or of (..., ceil(k / 128), n). The last block of an extent may be shorter. Kernels read a scale_a
+            whose columns are contiguous and start at multiples of 16 bytes; any other is packed first.
         scale_out: factor of the result: a number or an array of one element.
         bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives f(z), before scale_out, summed over
             the other axis and over the batch, which must be one that a single stride describes for every operand.
@@ -93,6 +97,19 @@ def xla_handler() -> CapsuleType:
     gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.
     """
 
+def call_facts(a: object, b: object, keywords: dict[str, Any]) -> dict[str, Any]:
+    """
+    Operands and factors of a call with these keywords (of `problem`), as reproducer.py takes them.
+    """
+
+def trace(wanted: int) -> int:
+    """
+    Set what is told of calls (bits, trace.h); returns what was told before.
+    """
+
+def has_ranges() -> bool:
+    """Whether this build has NVTX."""
+
 def clear_plans() -> None:
     """
     Forget every choice made so far: the next call of each class selects again.
@@ -100,6 +117,9 @@ def clear_plans() -> None:
 
 def kernel_facts() -> dict[str, dict[str, Any]]:
     """Loaded kernels by name, with what their C++ types say of themselves."""
+
+def kernel_abi() -> int:
+    """Version of the interface to kernel libraries (kernel.h)."""
 
 def kernel_registers(name: str) -> int:
     """
@@ -272,11 +292,15 @@ class Problem:
     @property
     def scale_a(self) -> str:
         """
-        's': one factor in memory, 'v': a vector, 'x': a vector without unit stride. Numbers are in alpha.
+        's': one factor in memory, 'v': a vector, 'x': a vector without unit stride. Numbers are in alpha. In blocks, for each 128 of k: 'r' for every row (of scale_b: column), 'p' likewise where scale_a has to be packed, 'b' for every 128 columns.
         """
 
     @property
     def scale_b(self) -> str: ...
+
+    @property
+    def block(self) -> int:
+        """Columns of B that share a factor where scales are in blocks, else 0."""
 
     @property
     def scale_out(self) -> str:

@@ -174,7 +174,7 @@ def _default_accumulator(p: Problem) -> str:
 
 def _formula(p: Problem) -> str:
     """The epilogue in words, in the order in which it is applied."""
-    scales = [name for name in ("scale_a", "scale_b") if getattr(p, name)]
+    scales = [name + _block_text(name, getattr(p, name)) for name in ("scale_a", "scale_b") if getattr(p, name)]
     text = " * ".join([f"{p.a} @ {p.b}", *scales])
     text += f" + {p.c} C" if p.c else ""
     text += " + bias" + (" per row" if p.bias_axis == "m" else "") if p.bias else ""
@@ -188,6 +188,11 @@ def _formula(p: Problem) -> str:
         text += f" -> {p.activation}"
     text += " -> bias_grad" if p.bias_grad else ""
     return text + (" * scale_out" if p.scale_out else "")
+
+
+def _block_text(name: str, mark: str) -> str:
+    """What shares a factor where scales are in blocks."""
+    return {"b": "[128x128]", "r": "[1x128]" if name == "scale_a" else "[128x1]", "p": "[1x128]"}.get(mark, "")
 
 
 def problem_of(args: Any) -> Problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,3 +22,35 @@ class Artifact:
     arch: str
     library: Path | None
     built: bool
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file that other processes, and machines with such a GPU, load without a compiler (docs/shipping.md).
+
+        A kernel of the built set is compiled into a library of its own first.
+
+        Raises:
+            ValueError: there is no machine code, or what the kernel computes is known to this process alone.
+            CompileError: the kernel has to be compiled, and cannot be.
+            OSError: the file cannot be written.
+        """
+        from . import archive
+        from .families import find
+
+        if not (config := find(self.kernel)):
+            raise ValueError(f"save: {self.kernel} has no machine code of its own")
+        archive.write(path, *archive.of_kernel(config))
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Artifact:
+        """Brings the kernel of a file into this process, as code: it is one of the others then, declared or not.
+
+        Raises:
+            ValueError: the file is damaged, or does not fit this version, processor or GPU; found and expected.
+            RuntimeError: the loader refuses the library.
+            OSError: the file cannot be read, or its library not be unpacked.
+        """
+        from . import archive, kernels
+
+        manifest, library = archive.read(path)
+        archive.load(manifest, library)
+        return kernels.add(archive.config_of(manifest)).compile()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 _OURS = re.compile(r"\w+-[0-9a-f]{32}-nvcc[\d.]+\.(so|lock|\w+\.part)")  # the directory may hold other files
-_DIGEST = 32  # bytes of a SHA-256
+DIGEST = 32  # bytes of a SHA-256
 _guard = Lock()
 _fallback: dict[Path, tempfile.TemporaryDirectory[str]] = {}  # by the directory that cannot be written
 
@@ -106,7 +106,7 @@ def _whole(path: Path) -> bool:
         return False
     from hashlib import sha256
 
-    body, digest = content[:-_DIGEST], content[-_DIGEST:]
+    body, digest = content[:-DIGEST], content[-DIGEST:]
     return bool(body) and sha256(body).digest() == digest
 
 
@@ -175,13 +175,17 @@ def put(name: str, content: bytes) -> Path:
         OSError: there is no room for the private directory either.
     """
     try:
-        return _put(_writable() / name, content)
+        return replace(_writable() / name, content)
     except OSError as error:
-        return _put(_private(error) / name, content)
+        return replace(_private(error) / name, content)
 
 
-def _put(path: Path, content: bytes) -> Path:
-    """Written beside and renamed: readers see what was there before, or all of it."""
+def replace(path: Path, content: bytes) -> Path:
+    """A file written beside and renamed: readers see what was there before, or all of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     import tempfile
 
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}.", suffix=".part", delete=False) as beside:

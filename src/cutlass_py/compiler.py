@@ -91,12 +91,24 @@ def recipe(config: KernelConfig) -> Recipe:
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
 
 
-def _include(kernel: str) -> tuple[Path, ...]:
+_OWN = ("kernel.h", "gemm/common.cuh")
+
+
+def own_headers(kernel: str) -> Path:
+    """The directory of this package's headers.
+
+    Raises:
+        CompileError: they are missing.
+    """
+    return next(place for place in _include(kernel, _OWN) if (place / _OWN[0]).is_file())
+
+
+def _include(kernel: str, wanted: tuple[str, ...] = (*_OWN, "cutlass/version.h")) -> tuple[Path, ...]:
     """The headers that were installed with the package, else CUTLASS_PY_INCLUDE, which source trees set."""
     places = [Path(_core.__file__).parent / "include"]
-    if not (places[0] / "kernel.h").is_file():
+    if not all((places[0] / header).is_file() for header in wanted):
         places += [Path(entry) for entry in os.environ.get("CUTLASS_PY_INCLUDE", "").split(os.pathsep) if entry]
-    for header in ("kernel.h", "gemm/common.cuh", "cutlass/version.h"):
+    for header in wanted:
         if not any((place / header).is_file() for place in places):
             raise CompileError(
                 f"gemm: cannot compile {kernel}: {header} is not in {', '.join(map(str, places))}. A package that is "
@@ -109,13 +121,23 @@ def _include(kernel: str) -> tuple[Path, ...]:
 def _headers(include: tuple[Path, ...]) -> str:
     """Digest of this package's headers by name and content; CUTLASS's by its version."""
     ours = next(place for place in include if (place / "kernel.h").is_file())
-    cutlass = next(place for place in include if (place / "cutlass" / "version.h").is_file())
-    files = [ours / "kernel.h", *sorted((ours / "gemm").iterdir()), cutlass / "cutlass" / "version.h"]
+    files = [ours / "kernel.h", *sorted((ours / "gemm").iterdir()), _version_header(include)]
     digest = hashlib.sha256()
     for file in files:
         content = file.read_bytes()
         digest.update(f"{file.name} {len(content)} ".encode() + content)
     return digest.hexdigest()
+
+
+def _version_header(include: tuple[Path, ...]) -> Path:
+    places = (place / "cutlass" / "version.h" for place in include)
+    return next(place for place in places if place.is_file())
+
+
+def cutlass_version(include: tuple[Path, ...]) -> str:
+    """Of the headers, such as "4.2.1"; empty where they do not say it."""
+    text = _version_header(include).read_text(encoding="utf-8")
+    return ".".join(re.findall(r"define CUTLASS_(?:MAJOR|MINOR|PATCH) (\d+)", text))
 
 
 # ---------------------------------------------------------------------------------------------------- the compiler
@@ -240,11 +262,37 @@ def _line(kernel: str, seconds: float, end: str = "") -> None:
 # ---------------------------------------------------------------------------------------------------- loading
 
 
-def _may_compile() -> bool:
+def may_compile() -> bool:
+    """What CUTLASS_PY_JIT says.
+
+    Raises:
+        ValueError: neither 0 nor 1.
+    """
     value = os.environ.get("CUTLASS_PY_JIT") or "1"
     if value not in ("0", "1"):
         raise ValueError(f"CUTLASS_PY_JIT is {value!r}; it must be 0 or 1")
     return value == "1"
+
+
+def obtain(made: Recipe) -> Path:
+    """The library, from the cache or compiled now if CUTLASS_PY_JIT allows it.
+
+    Raises:
+        CompileError: it is not there, and forbidden; there is no compiler; or it failed.
+    """
+    allowed = may_compile()
+    if library := find(made, any_compiler=not allowed):
+        return library
+    if not allowed:
+        raise CompileError(
+            f"gemm: kernel {made.kernel} is not in the built set, and CUTLASS_PY_JIT=0 forbids to compile it. "
+            f"Prebuild it: {_prebuild(made)}"
+        )
+    return build(made)
+
+
+def _prebuild(made: Recipe) -> str:
+    return f"python -m cutlass_py cache build --kernel {made.kernel}"
 
 
 def load(config: KernelConfig) -> dict[str, Any]:
@@ -254,22 +302,15 @@ def load(config: KernelConfig) -> dict[str, Any]:
         CompileError: CUTLASS_PY_JIT=0 forbids to compile it, there is no compiler, it failed, or the library does not
             load.
     """
-    made, may_compile = recipe(config), _may_compile()
-    library = find(made, any_compiler=not may_compile)
-    prebuild = f"python -m cutlass_py cache build --kernel {config.name}"
-    if not library and not may_compile:
-        raise CompileError(
-            f"gemm: kernel {config.name} is not in the built set, and CUTLASS_PY_JIT=0 forbids to compile it. "
-            f"Prebuild it: {prebuild}"
-        )
-    library = library or build(made)
+    made = recipe(config)
+    library = obtain(made)
     try:
         _core.load_library(str(library))
     except RuntimeError as error:  # whole, but of no use here: linked with a newer libc, say
-        if not may_compile:
+        if not may_compile():
             raise CompileError(
                 f"gemm: {error}, and CUTLASS_PY_JIT=0 forbids to compile it again. Remove {library} and prebuild it: "
-                f"{prebuild}"
+                f"{_prebuild(made)}"
             ) from None
         _load_anew(made, library)
     failed.pop(config.name, None)

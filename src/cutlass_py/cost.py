@@ -79,6 +79,8 @@ class Estimates:
             time += _move(2 * p.m * p.k * p.batch * size, self.gpu)
         if way.pack_b:
             time += _move(2 * p.k * p.n * p.batch * size, self.gpu)
+        if way.pack_scales:
+            time += _move(2 * p.m * ceil(p.k / 128) * p.batch * DTYPES["f32"].itemsize, self.gpu)
         if way.scratch:
             bytes_each = DTYPES[way.scratch].itemsize * splits
             bytes_each += sum(DTYPES[x].itemsize for x in (p.c, p.gate, p.aux, p.d) if x)

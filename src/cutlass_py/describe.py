@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import rules
-from .families import described
+from .families import added
 from .kernels import CutlassKernel, Kernel, forget, forget_kernel, kernel_named
 from .rules import Fault, Resolved
 
@@ -90,7 +90,7 @@ class KernelDescription:
         try:
             return kernel_named(config.name)
         except ValueError:
-            described[config.name] = config
+            added[config.name] = config
             forget()
         return kernel_named(config.name)
 
@@ -102,6 +102,6 @@ def unregister_kernel(kernel: Kernel | str) -> None:
         ValueError: no described kernel has that name.
     """
     name = kernel if isinstance(kernel, str) else kernel.name
-    if described.pop(name, None) is None:
+    if added.pop(name, None) is None:
         raise ValueError(f"unregister_kernel: {name!r} is no described kernel")
     forget_kernel(name)

@@ -112,7 +112,7 @@ def steps(choice: Choice, with_time: bool = True) -> list[str]:
     """What a choice does, one line a launch; with what it takes."""
     route, way = choice.route, choice.route.way
     lines = [] if route.kernel.compiled else ["is compiled first: it is not in the built set"]
-    lines += [f"packs {name} first" for name in ("a", "b") if getattr(way, f"pack_{name}")]
+    lines += [f"packs {name} first" for name in way.packed]
     if route.splits > 1:
         lines.append(f"splits k into {route.splits} parts")
     if isinstance(route.kernel, CutlassKernel) and not way.scratch:
@@ -143,7 +143,7 @@ def _why(row: Row) -> str:
 
 def _how(choice: Choice) -> str:
     route, way = choice.route, choice.route.way
-    parts = [f"packs {name}" for name in ("a", "b") if getattr(way, f"pack_{name}")]
+    parts = [f"packs {name}" for name in way.packed]
     parts += [f"splits k by {route.splits}"] if route.splits > 1 else []
     parts += ["composed"] if way.scratch and route.splits == 1 else []
     return f" ({', '.join(parts)})" if parts else ""

@@ -27,6 +27,8 @@ class Schedule:
         swap: A and B change places, so that D^T is computed.
         stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
         pointers: operands are arrays of addresses, and nothing else (2.x kernels take those as well).
+        block: columns of B that share a factor for every 128 of k, beside one for each row of A: scales that the
+            mainloop applies. 0 where it applies none.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Schedule:
     swap: bool = False
     stream_k: bool = False
     pointers: bool = False
+    block: int = 0
 
     @property
     def pingpong(self) -> bool:
@@ -54,6 +57,8 @@ _ARRAY = (
     "cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperative",
     "cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative",
 )
+_COOP_BLOCK = (_COOP[0] + "FP8Blockwise", _COOP[1])
+_PINGPONG_BLOCK = (_PINGPONG[0] + "FP8Blockwise", _PINGPONG[1])
 SCHEDULES = {
     s.name: s
     for s in [
@@ -65,6 +70,10 @@ SCHEDULES = {
         Schedule("pingpongdirect", _PINGPONG[0], _DIRECT),
         Schedule("coopstreamk", *_COOP, stream_k=True),
         Schedule("cooparray", *_ARRAY, pointers=True),
+        Schedule("coopblock", *_COOP_BLOCK, block=128),
+        Schedule("pingpongblock", *_PINGPONG_BLOCK, block=128),
+        Schedule("pingpongblockswap", *_PINGPONG_BLOCK, swap=True, block=128),
+        Schedule("coopgroup", *_COOP_BLOCK, block=1),
         Schedule("tiled"),  # 2.x: one tile per thread block
         Schedule("streamk", stream_k=True),  # 2.x
     ]
@@ -192,7 +201,9 @@ def _sm90(dtypes: Pair, layout: str, d: str, epilogue: str, design: Design, accu
     (m, n, k), cluster, schedule = design
     tile = (m, n, k * 16 // DTYPES[dtypes[0]].bits)
     row = SCHEDULES[schedule]
-    family = "sm90_streamk" if row.stream_k else "sm90_array" if row.pointers else "sm90_gemm"
+    family = (
+        "sm90_streamk" if row.stream_k else "sm90_array" if row.pointers else "sm90_block" if row.block else "sm90_gemm"
+    )
     return KernelConfig(family, *dtypes, accumulator, d, layout, tile, epilogue, schedule, cluster)
 
 
@@ -236,6 +247,19 @@ _SM90_DIRECT: list[Design] = [
 _SM90_PROMOTED_DIRECT: Design = ((128, 128, 64), (1, 1, 1), "coopdirect")
 _SM90_STREAMK: list[Design] = [((128, 128, 64), (2, 1, 1), "coopstreamk"), ((128, 256, 64), (2, 1, 1), "coopstreamk")]
 _SM90_ARRAY: list[Design] = [((128, 128, 64), (1, 1, 1), "cooparray")]
+# Promoted as above, every 128 of k: tiles are as deep, and hold whole blocks of 128 columns.
+_SM90_BLOCK: list[Design] = [
+    ((128, 128, 64), (2, 1, 1), "coopblock"),
+    ((128, 128, 64), (1, 2, 1), "coopblock"),
+    ((128, 128, 64), (1, 1, 1), "coopblock"),
+    ((64, 128, 64), (1, 1, 1), "pingpongblock"),
+    ((64, 128, 64), (2, 1, 1), "pingpongblock"),
+    ((64, 128, 64), (1, 2, 1), "pingpongblock"),
+    ((128, 64, 64), (1, 1, 1), "pingpongblockswap"),
+    ((128, 32, 64), (1, 1, 1), "pingpongblockswap"),
+    ((128, 16, 64), (1, 1, 1), "pingpongblockswap"),
+]
+_SM90_GROUP: list[Design] = [((128, 128, 64), (1, 1, 1), "coopgroup"), ((128, 128, 64), (2, 1, 1), "coopgroup")]
 
 _named = {f"{_x(tile)}_{_x(cluster)}_{schedule}": (tile, cluster, schedule) for tile, cluster, schedule in _SM90_TMA}
 _LARGE = _named["128x256x64_1x2x1_coop"]
@@ -392,6 +416,31 @@ def _streamk_full() -> Iterator[KernelConfig]:
 def _array_full() -> Iterator[KernelConfig]:
     for dtype, layout, design in product(_HALVES, LAYOUTS, _SM90_ARRAY):
         yield _sm90((dtype, dtype), layout, dtype, "linearc", design)
+
+
+def _block_core() -> Iterator[KernelConfig]:
+    # The f32 one is what everything that no kernel fuses, and every split of k, goes through.
+    yield _sm90(("e4m3", "e4m3"), "tn", "bf16", "linear", _SM90_BLOCK[0])
+    yield _sm90(("e4m3", "e4m3"), "tn", "f32", "linear", _SM90_BLOCK[3])
+
+
+def _block_full() -> Iterator[KernelConfig]:
+    for design in (*_SM90_BLOCK, _SM90_GROUP[0]):
+        yield _sm90(("e4m3", "e4m3"), "tn", "bf16", "linear", design)
+    for pair in _FP8:
+        yield _sm90(pair, "tn", "bf16", "linear", _SM90_BLOCK[0])
+        for design in (_SM90_BLOCK[3], _SM90_GROUP[0]):
+            yield _sm90(pair, "tn", "f32", "linear", design)
+    for design in (_SM90_BLOCK[0], _SM90_BLOCK[7]):
+        yield _sm90(("e4m3", "e4m3"), "tn", "f32", "linear", design)
+    yield _sm90(("e4m3", "e4m3"), "tn", "f16", "linear", _SM90_BLOCK[0])
+
+
+def _block_declared() -> Iterator[KernelConfig]:
+    designs = (*_SM90_BLOCK, *_SM90_GROUP)
+    for pair, d, design in product(_FP8, ("bf16", "f16", "f32"), designs):
+        for epilogue in ("linear", "linearc"):
+            yield _sm90(pair, "tn", d, epilogue, design)
 
 
 # Tile, warp tile, stages of the 2.x kernels, by accesses of `align` elements. cp.async moves 4 bytes or more: below
@@ -551,6 +600,16 @@ FAMILIES = {
             declare_core=_none,
             declare_full=_array_full,
         ),
+        _hopper(
+            "sm90_block",
+            "TMA + wgmma, scales in blocks",
+            header="gemm/blockwise3x.cuh",
+            launcher="GemmBlockwise3x",
+            declare_core=_block_core,
+            declare_full=_block_full,
+            declare_more=_block_declared,
+            overlaps=True,
+        ),
         _ampere(
             "sm80_gemm",
             "mma.sync tensor cores",
@@ -579,13 +638,14 @@ def named(part: str) -> dict[str, KernelConfig]:
     return {c.name: c for f in FAMILIES.values() for c in getattr(f, part)}
 
 
-described: dict[str, KernelConfig] = {}  # by the user of this process (describe.py)
+added: dict[str, KernelConfig] = {}  # by name: described (describe.py), or of artifacts and packs
 
 
 def find(name: str) -> KernelConfig | None:
     """The kernel of that name; the small sets are looked through first, since listing all takes a while."""
-    declared = (c for part in ("core", "full", "declared") if (c := named(part).get(name)))
-    return described.get(name) or next(declared, None)
+    if config := added.get(name):
+        return config
+    return next((c for part in ("core", "full", "declared") if (c := named(part).get(name))), None)
 
 
 def select(kernels: str, archs: list[str]) -> list[KernelConfig]:

@@ -31,8 +31,13 @@ def device(ordinal: int) -> Gpu:
     if ordinal >= _core.device_count():
         return ABSENT
     info = _core.device_info(ordinal)
-    cc = info["cc"]
-    return Gpu(info["name"], cc, info["sm_count"], _BANDWIDTH_PER_SM.get(cc, 30.0) * info["sm_count"])
+    cc, sm_count = info["cc"], info["sm_count"]
+    return Gpu(info["name"], cc, sm_count, bandwidth_of(cc, sm_count))
+
+
+def bandwidth_of(cc: int, sm_count: int) -> float:
+    """GB/s that copies reach, roughly: a guess from the number of multiprocessors."""
+    return _BANDWIDTH_PER_SM.get(cc, 30.0) * sm_count
 
 
 def capabilities() -> tuple[int, ...]:

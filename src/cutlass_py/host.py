@@ -20,13 +20,15 @@ class _Always(TypedDict):
     parameters: tuple[float, float]
     accumulator: str
     empty_product: bool
+    block: int
 
 
 class HostCall(_Always, total=False):
     """One canonical call, as host.cpp makes it: CutlassPyEpilogue (kernel.h) by name, absent operands left out.
 
     Arrays are (batch, rows, cols); vectors repeat by a stride of 0, but for bias_grad, which is (1, 1, n) or (1, m, 1).
-    Factors are numbers, or arrays of no dimension.
+    Factors are numbers, or arrays of no dimension. Where `block` is not 0, scale_a and scale_b are in blocks: (batch,
+    m, k / 128) and (batch, k / 128, n / block), rounded up.
     """
 
     c: HostOperand

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from . import _core
+from . import _core, families, packs
 from ._core import Prepared, Problem
 from .arguments import GemmArguments, describe, problem_of
 from .artifact import Artifact
@@ -18,7 +18,7 @@ from .cost import design
 from .dtypes import DTYPES
 from .epilogues import ACTIVATIONS
 from .errors import CompileError
-from .families import FAMILIES, Family, KernelConfig, described, find, named
+from .families import FAMILIES, Family, KernelConfig, added, find, named
 from .gpu import Gpu, gpu_of
 from .legality import Interface, Way, function_of, interface_of
 from .metadata import Design, KernelMetadata, OperandMetadata
@@ -172,9 +172,13 @@ class CutlassKernel(Kernel):
         if not self.compiled:
             from .compiler import load
 
-            self.facts = load(self.config)
-            self.compiled, self._metadata = True, None
-            forget()
+            self.loaded(load(self.config))
+
+    def loaded(self, facts: dict[str, Any]) -> None:
+        """Its library is part of this process from now on, and says this of it."""
+        self.facts = facts
+        self.compiled, self._metadata = True, None
+        forget()
 
     def _artifact(self) -> Artifact:
         library, package = (Path(file).resolve() for file in (_core.kernel_library(self.name), _core.__file__))
@@ -187,6 +191,16 @@ class CutlassKernel(Kernel):
         if not self.compiled and self.name in failed:
             raise CompileError(failed[self.name])
         self.load()
+
+    def source(self) -> str:
+        """The kernel as one translation unit of CUDA C++ that needs CUTLASS's headers alone.
+
+        Raises:
+            CompileError: this package's headers are missing (docs/shipping.md).
+        """
+        from .emit import source
+
+        return source(self.config)
 
     @property
     def family(self) -> Family:
@@ -232,6 +246,9 @@ def _operands(i: Interface) -> dict[str, OperandMetadata]:
     operands |= {"c": output} if epilogue.source else {}
     operands |= {"aux" if derivative else "gate": output} if epilogue.gated else {}
     operands |= {"aux": output} if epilogue.aux else {}
+    if i.block:
+        operands["scale_a"] = OperandMetadata("f32", "n", 16) if i.tma_scales else OperandMetadata("f32", "*", 4)
+        operands["scale_b"] = OperandMetadata("f32", "*", 4)
     operands |= {"bias": OperandMetadata(i.bias, epilogue.bias, DTYPES[i.bias].itemsize)} if epilogue.bias else {}
     return operands
 
@@ -262,10 +279,11 @@ def _host_kernels() -> tuple[Kernel, ...]:
 @cache
 def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
     """Every kernel in the order of declaration, the CPU's last; or those that are compiled."""
+    packs.load()
     if compiled:
         configs = [config for name in _core.kernel_facts() if (config := find(name))]
     else:
-        configs = [*named("declared").values(), *described.values()]
+        configs = list((named("declared") | added).values())
     return (*map(_cutlass_kernel, configs), *_host_kernels())
 
 
@@ -291,6 +309,16 @@ def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[Cu
             group = groups.setdefault((kernel.config.a, kernel.config.b), {})
             group.setdefault(kernel.interface, []).append(kernel)
     return groups
+
+
+def add(config: KernelConfig) -> CutlassKernel:
+    """A kernel whose library is part of this process joins the others, whether or not it is declared."""
+    families.added[config.name] = config
+    kernel = _cutlass_kernel(config)
+    if not kernel.compiled:
+        kernel.loaded(_core.kernel_facts()[config.name])
+    forget()
+    return kernel
 
 
 def forget() -> None:
@@ -353,17 +381,22 @@ _numbers: dict[str, int] = {}
 _numbering = Lock()  # a number is published when its kernel is there
 
 
+def find_kernel(name: str) -> Kernel | None:
+    """The kernel of that name."""
+    packs.load()
+    if config := find(name):
+        return _cutlass_kernel(config)
+    return next((kernel for kernel in _host_kernels() if kernel.name == name), None)
+
+
 def kernel_named(name: str) -> Kernel:
     """The kernel of that name.
 
     Raises:
         ValueError: there is none.
     """
-    if config := find(name):
-        return _cutlass_kernel(config)
-    for kernel in _host_kernels():
-        if kernel.name == name:
-            return kernel
+    if kernel := find_kernel(name):
+        return kernel
     raise ValueError(f"gemm: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
 
 

@@ -27,6 +27,7 @@ class Way:
 
     Attributes:
         pack_a, pack_b: layout the operand is copied into first, or None.
+        pack_scales: whether scale_a, in blocks, is copied so that TMA can read it.
         scratch: dtype of a product that the elementwise kernel then finishes into out, or None.
         detours: the reason of each, in words.
     """
@@ -35,6 +36,13 @@ class Way:
     pack_b: str | None = None
     scratch: str | None = None
     detours: tuple[str, ...] = ()
+    pack_scales: bool = False
+
+    @property
+    def packed(self) -> tuple[str, ...]:
+        """The operands that are copied first."""
+        packs = {"a": self.pack_a, "b": self.pack_b, "scale_a": self.pack_scales}
+        return tuple(name for name, pack in packs.items() if pack)
 
 
 @dataclass(frozen=True, eq=False)  # one object for each; see interface_of
@@ -44,7 +52,8 @@ class Interface:
     Attributes:
         align_ab, align_d: elements per access of A and B, and of C, D and what lies like D.
         granules: D leaves by TMA, in whole accesses.
-        stream_k, pointers: as in Schedule; `pointers` for kernels that take nothing else.
+        stream_k, pointers, block: as in Schedule; `pointers` for kernels that take nothing else.
+        tma_scales: scales in blocks: those of the rows of A come by TMA, which wants them side by side.
     """
 
     family: Family
@@ -60,6 +69,8 @@ class Interface:
     granules: bool
     stream_k: bool
     pointers: bool
+    block: int
+    tma_scales: bool
 
     @cached_property
     def bytes_ab(self) -> int:
@@ -92,6 +103,7 @@ class Interface:
             return error
         detour_a = _operand_detour("a", p.layout_a, p.align_a, self.layout[0], self.bytes_ab)
         detour_b = _operand_detour("b", p.layout_b, p.align_b, self.layout[1], self.bytes_ab)
+        detour_scales = self._scales_detour(p)
         detour_d = self._epilogue_detour(p) or self._output_detour(p)
         if p.pointers and (detour := detour_a or detour_b or detour_d):
             return f"{detour}; lists of matrices are neither packed nor finished elsewhere"
@@ -101,7 +113,8 @@ class Interface:
             self.layout[0] if detour_a else None,
             self.layout[1] if detour_b else None,
             self.d if detour_d else None,
-            tuple(filter(None, (detour_a, detour_b, detour_d))),
+            tuple(filter(None, (detour_a, detour_b, detour_scales, detour_d))),
+            pack_scales=bool(detour_scales),
         )
 
     def _obstacle(self, p: Problem, gpu: Gpu | None) -> str | None:
@@ -109,12 +122,26 @@ class Interface:
         if gpu is None:
             return "runs on a GPU; the operands are on the CPU"
         if not lowest <= gpu.cc <= highest:
-            return f"runs on compute capability {_range(lowest, highest)}; {gpu.name} has {gpu.cc / 10:.1f}"
+            return f"runs on compute capability {cc_range(lowest, highest)}; {gpu.name} has {gpu.cc / 10:.1f}"
         if (p.operand_a, p.operand_b) != (self.a, self.b):
             return f"multiplies {_product(self.a, self.b)}; the operands are {_product(p.operand_a, p.operand_b)}"
         if p.accumulator != self.accumulator and WIDER.get(p.accumulator or "") != self.accumulator:
             return f"sums in {self.accumulator}; {p.accumulator} is asked for"
-        return self._list_obstacle(p) or self._vector_obstacle(p)
+        return self._block_obstacle(p) or self._list_obstacle(p) or self._vector_obstacle(p)
+
+    def _block_obstacle(self, p: Problem) -> str | None:
+        if p.block == self.block:
+            return None
+        if not self.block:
+            return "does not apply scales in blocks; scale_a and scale_b are"
+        columns = {1: "each column", 128: "128 columns"}
+        found = f"scale_b has one for {columns[p.block]}" if p.block else "there are none"
+        return f"applies scales in blocks of 128 of k by {columns[self.block]}; {found}"
+
+    def _scales_detour(self, p: Problem) -> str | None:
+        if self.tma_scales and p.scale_a == "p":
+            return f"reads scale_a by rows that lie side by side, {_TMA} bytes aligned; it lies otherwise"
+        return None
 
     def _list_obstacle(self, p: Problem) -> str | None:
         if self.pointers and not p.pointers:
@@ -150,7 +177,8 @@ class Interface:
             return f"computes {e.formula}; {'a gate through ' if p.gate else ''}{p.activation} is asked for"
         if p.bias_grad:
             return "does not sum a bias gradient; bias_grad is given"
-        scales = [name for name in ("scale_a", "scale_b", "scale_out") if getattr(p, name)]
+        scales = [] if p.block else [name for name in ("scale_a", "scale_b") if getattr(p, name)]  # of the product
+        scales += ["scale_out"] if p.scale_out else []
         if scales and not e.scaled:
             return f"does not apply scales; {scales[0]} is given"
         for name in ("scale_a", "scale_b"):
@@ -223,6 +251,8 @@ def interface_of(c: KernelConfig) -> Interface:
         granules=c.api == 3 and schedule.tma_store,
         stream_k=schedule.stream_k,
         pointers=schedule.pointers,
+        block=schedule.block,
+        tma_scales=schedule.block > 1 and not schedule.swap,
     )
 
 
@@ -246,7 +276,8 @@ def _product(a: str | None, b: str | None) -> str:
     return str(a) if a == b else f"{a} by {b}"
 
 
-def _range(lowest: int, highest: int) -> str:
+def cc_range(lowest: int, highest: int) -> str:
+    """Compute capabilities in words."""
     if lowest == highest:
         return f"{lowest / 10:.1f} only"
     return f"{lowest / 10:.1f} and newer" if highest == 999 else f"{lowest / 10:.1f} to {highest / 10:.1f}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from math import ceil
 from typing import Any
 
 from .activations import Activation
@@ -33,8 +34,8 @@ KEYS = {
     "activation": "its name, or a list of the name and its parameters",
     "aux": "dtype of aux",
     "gate": "dtype of a gate",
-    "scale_a": "a number, one, or vector: one value per row",
-    "scale_b": "a number, one, or vector: one value per column",
+    "scale_a": "a number, one, vector: one value per row; or block: one per row and 128 of k",
+    "scale_b": "likewise, vector: one value per column; block: one per 128 of k and 128 columns, or group: and column",
     "scale_out": "a number, or one",
     "bias_grad": "dtype of a bias gradient",
     "bias_grad_axis": "as bias_axis",
@@ -49,6 +50,8 @@ _FACTORS = {
     "scale_b": "n",
     "scale_out": "",
 }  # and the axis of a vector of them
+_BLOCK = 128
+_IN_BLOCKS = {"scale_a": ("block",), "scale_b": ("block", "group")}
 
 
 def arguments(entry: Mapping[str, Any], device: str = "cuda") -> GemmArguments:
@@ -72,6 +75,11 @@ def arguments(entry: Mapping[str, Any], device: str = "cuda") -> GemmArguments:
             raise ValueError(f"{name}_axis: given without {name}")
     given = _Entry({key: value for key, value in entry.items() if value is not None or key in _NEEDED}, device)
     return GemmArguments(*given.product(), **given.keywords())
+
+
+def _or(names: list[str]) -> str:
+    """ ", x, y or z" """
+    return "".join(f", {name}" for name in names[:-1]) + f" or {names[-1]}"
 
 
 class _Entry:
@@ -125,9 +133,22 @@ class _Entry:
             return TensorSpec([1], dtype, device=self.device)
         if value == "vector" and axis:
             return self.vector(dtype, axis)
+        if value in _IN_BLOCKS.get(key, ()):
+            return self.blocks(key, value)
         if type(value) not in (int, float):
-            raise ValueError(f"{key}: {value!r}; expected a number" + (", 'one' or 'vector'" if axis else " or 'one'"))
+            known = ["one", *(["vector"] if axis else []), *_IN_BLOCKS.get(key, ())]
+            raise ValueError(f"{key}: {value!r}; expected a number" + _or([repr(name) for name in known]))
         return value
+
+    def blocks(self, key: str, value: str) -> TensorSpec:
+        """Scales in blocks as kernels read them: those of rows side by side, each 128 of k 16 bytes aligned."""
+        depth = ceil(self.k / _BLOCK)
+        if key == "scale_a":
+            pitch = ceil(self.m / 4) * 4
+            strides = [pitch * depth] * len(self.batch) + [1, pitch]
+            return TensorSpec([*self.batch, self.m, depth], "f32", strides, self.device)
+        columns = ceil(self.n / _BLOCK) if value == "block" else self.n
+        return TensorSpec([*self.batch, depth, columns], "f32", device=self.device)
 
     def activation(self) -> str | Activation:
         value = self.given["activation"]

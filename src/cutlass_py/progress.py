@@ -3,22 +3,63 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
-def progress(label: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr for the length of the context; what it yields advances it by one."""
+def progress(label: str, total: int, table: Callable[[], Any] | None = None) -> Iterator[Callable[[], None]]:
+    """A bar on stderr for the length of the context; what it yields advances it by one.
+
+    Args:
+        label: in front of the bar.
+        total: how often it advances.
+        table: what stands above the bar (rich_table), asked for after each advance.
+    """
     try:
-        from rich.console import Console
+        from rich.console import Console, Group
+        from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     except ModuleNotFoundError:
         yield lambda: None
         return
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console, watched = Console(stderr=True), sys.stderr.isatty()
-    # What is printed meanwhile goes above the bar, unless it goes to a file.
-    with Progress(*columns, console=console, disable=not watched, redirect_stdout=sys.stdout.isatty()) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.advance(task)
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    bar = Progress(TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    task = bar.add_task("", total=total)
+    # What is printed meanwhile goes above, unless it goes to a file.
+    with Live(bar, console=Console(stderr=True), redirect_stdout=sys.stdout.isatty()) as live:
+
+        def advance() -> None:
+            bar.advance(task)
+            if table:
+                live.update(Group(table(), bar))
+
+        yield advance
+
+
+def tables() -> Callable[[str, Sequence[str], Sequence[Sequence[str]]], None] | None:
+    """What prints a table (title, head, rows) on stdout; None where that is no terminal, or rich is not installed."""
+    if not (sys.stdout and sys.stdout.isatty()):
+        return None
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:
+        return None
+    return lambda title, head, rows: Console().print(rich_table(head, rows, title))
+
+
+def rich_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Any:
+    """The table as rich prints it; rich must be there."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, show_header=any(head))
+    for name in head:
+        table.add_column(Text(name), overflow="fold")  # names are what users copy
+    for row in rows:
+        table.add_row(*map(Text, row))  # Text: brackets in a cell are no markup
+    return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -12,7 +12,7 @@ from ._core import Problem
 from .arguments import describe
 from .cost import Estimates
 from .errors import NoKernelError
-from .families import SCHEDULES, find
+from .families import SCHEDULES
 from .gpu import Gpu, gpu_of
 from .kernels import (
     CutlassKernel,
@@ -20,13 +20,13 @@ from .kernels import (
     Route,
     all_kernels,
     candidates,
+    find_kernel,
     host_kernels,
-    kernel_named,
     numbered,
     straight_candidates,
 )
 from .legality import Interface, Way, function_of
-from .tuned import lookup
+from .tuned import Entry, lookup
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,15 @@ class Plan:
     overlap: bool = False
     each: bool = False  # a list of matrices, one after the other
     host: Callable[..., Any] | None = None
+    pack_scales: bool = False
+
+    @property
+    def detours(self) -> list[str]:
+        """What surrounds the kernel, in words."""
+        words = [f"packs {name}" for name in ("a", "b") if getattr(self, f"pack_{name}")]
+        if self.splits > 1:
+            return [*words, f"splits k by {self.splits}"]
+        return words + ["composed"] * bool(self.scratch)
 
 
 def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
@@ -109,10 +118,14 @@ def best(p: Problem) -> Choice | None:
 
 
 def _measured(p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:
-    """The choice that `tune` found for problems of this class, where it can still be taken."""
-    if p.splits or not (entry := lookup(p, gpu)) or not (config := find(entry.kernel)):
-        return None
-    kernel = kernel_named(config.name)
+    """The first choice of a table for problems of this class that can be taken."""
+    found = () if p.splits else lookup(p, gpu)
+    return next((choice for entry in found if (choice := _tabled(entry, p, gpu, compiled))), None)
+
+
+def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:
+    """What an entry of a table says, where that can be taken."""
+    kernel = find_kernel(entry.kernel)
     if not isinstance(kernel, CutlassKernel) or (compiled and not kernel.compiled) or not _reproducible(kernel, p):
         return None
     way = kernel.way(p, gpu)
@@ -179,7 +192,7 @@ def _split(kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu, estimates: Est
 
 def _split_way(way: Way, kernel: CutlassKernel) -> Way:
     reason = "splits k: the parts are summed in order"
-    return Way(way.pack_a, way.pack_b, kernel.interface.d, (*way.detours, reason))
+    return replace(way, scratch=kernel.interface.d, detours=(*way.detours, reason))
 
 
 def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
@@ -221,20 +234,28 @@ def plan(p: Problem) -> Plan:
         NoKernelError: no kernel fits.
         CompileError: the kernel asked for, or the best one within `jit`, cannot be compiled.
     """
+    from .tracing import planned
+
+    choice = _chosen(p)
+    made = plan_of(choice, p) if choice else Plan(each=p.pointers)
+    planned(p, made, choice)
+    return made
+
+
+def _chosen(p: Problem) -> Choice | None:
+    """The choice; None for the composed epilogue alone, and for a list that goes matrix by matrix."""
     if p.device_id >= 0 and (p.empty_product or not p.m or not p.n or not p.batch):
-        # The composed epilogue alone, even where a kernel was asked for: it would read A and B, or wait for tiles of k
-        # that never come.
-        return Plan()
+        # Even where a kernel was asked for: it would read A and B, or wait for tiles of k that never come.
+        return None
     if p.kernel >= 0:
-        return plan_of(_forced(numbered(p.kernel), p), p)
+        return _forced(numbered(p.kernel), p)
     if _core.tuning_allowed():
         from .tuning import tune_once
 
         tune_once(p)
-    if choice := best(p):
-        return plan_of(choice, p)
-    if p.pointers:
-        return Plan(each=True)
+    choice = best(p)
+    if choice or p.pointers:
+        return choice
     raise NoKernelError(_nothing_fits(p))
 
 
@@ -258,21 +279,23 @@ def plan_of(choice: Choice, p: Problem) -> Plan:
         choice.raster,
         choice.swizzle,
         overlap=_may_overlap(kernel, way, p),
+        pack_scales=way.pack_scales,
     )
 
 
 def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
     """Whether a launch may start before its predecessor in the stream has ended.
 
-    3.x kernels wait before their first TMA load, and everything else follows from the loads. Not so factors in device
-    memory, which are read as the kernel starts. And a C that is read element by element goes through the L1 cache,
-    which may hold lines that the predecessor is still writing.
+    3.x kernels wait before they load operands, and scales in blocks; everything else follows from that. Not so factors
+    in device memory, which are read as the kernel starts. And a C that is read element by element goes through the L1
+    cache, which may hold lines that the predecessor is still writing.
     """
     if not kernel.family.overlaps:
         return False
     if way.scratch:
         return True
-    if p.device_alpha or p.device_beta or p.scale_a or p.scale_b or p.scale_out == "s":
+    scales = not p.block and (p.scale_a or p.scale_b)
+    if p.device_alpha or p.device_beta or scales or p.scale_out == "s":
         return False
     return SCHEDULES[kernel.config.schedule].tma_store or not p.c
 

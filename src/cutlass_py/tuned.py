@@ -1,7 +1,8 @@
 """Measured choices on disk: one table for each kind of GPU, a JSON file that can be exported, merged and shipped.
 
 A table maps classes of problems, as text, to the choice that was fastest there (docs/tuning.md). Kernels are named, so
-that a table holds for any set of kernels: what is not compiled is passed over.
+that a table holds for any set of kernels: what is not compiled is passed over. The user's table comes first; below it
+are those that were shipped, in the directories of PLACES.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from . import _core, cache
+from . import _core, cache, packs
 from ._core import Problem
 from .errors import CompileError
 from .gpu import Gpu
@@ -29,8 +31,8 @@ CLASS = (
     "scale_b", "scale_out", "device_alpha", "device_beta", "plain_sum", "pointers", "deterministic",
 )  # fmt: skip
 # Attributes of Problem that a class leaves out: what was asked for by name, and where. Where a kernel or a number of
-# splits is asked for, tables are not consulted.
-APART = ("empty_product", "transposed", "jit", "splits", "kernel", "device", "device_id")
+# splits is asked for, tables are not consulted. `block` follows from scale_b.
+APART = ("empty_product", "transposed", "jit", "splits", "kernel", "device", "device_id", "block")
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,23 @@ def class_of(p: Problem) -> str:
     return " ".join(f"{name}={int(value) if value is True else value}" for name, value in values if value)
 
 
+def file_name(gpu: str, sm_count: int) -> str:
+    """The file of a table for GPUs of this name and number of multiprocessors."""
+    name = re.sub(r"\W+", "-", gpu).strip("-").lower()
+    return f"tuned-{name}-{sm_count}.json"
+
+
 def path_of(gpu: Gpu) -> Path:
-    """The user's table for GPUs of this name and number of multiprocessors. Need not exist.
+    """The user's table for such GPUs. Need not exist.
 
     Raises:
         CompileError: CUTLASS_PY_CACHE_DIR names the home of nobody.
     """
-    name = re.sub(r"\W+", "-", gpu.name).strip("-").lower()
-    return cache.directory() / f"tuned-{name}-{gpu.sm_count}.json"
+    return cache.directory() / file_name(gpu.name, gpu.sm_count)
+
+
+# Where tables lie that came with the package, as file_name calls them.
+PLACES = [Path(__file__).with_name("tables")]
 
 
 # ---------------------------------------------------------------------------------------------------- one process
@@ -79,11 +90,23 @@ def path_of(gpu: Gpu) -> Path:
 
 _tables: dict[Path, Table] = {}  # as on disk when first asked for, and what this process added
 _added: dict[Path, Table] = {}
+_detached = False  # within `afresh`
 
 
-def lookup(p: Problem, gpu: Gpu) -> Entry | None:
-    """What the user's table says about the class of a problem."""
-    return known.get(class_of(p)) if (known := table(gpu)) else None
+def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
+    """What tables say about the class of a problem: the user's, those of packs, those that came with the package."""
+    known = [found for found in (table(gpu), *_installed(gpu)) if found]
+    key = class_of(p) if known else ""
+    return [found[key] for found in known if key in found]
+
+
+def _installed(gpu: Gpu) -> Iterator[Table]:
+    """Tables for such GPUs that somebody else measured."""
+    for place in (*packs.tables(), *PLACES):
+        path = place / file_name(gpu.name, gpu.sm_count)
+        if path not in _tables:
+            _tables.setdefault(path, _usable(path, gpu))
+        yield _tables[path]
 
 
 def table(gpu: Gpu) -> Table:
@@ -96,8 +119,24 @@ def table(gpu: Gpu) -> Table:
     except CompileError:  # for those to say who write there
         return {}
     if path not in _tables:
-        _tables.setdefault(path, _usable(path, gpu))
+        _tables.setdefault(path, {} if _detached else _users(path, gpu))
     return _tables[path]
+
+
+@contextmanager
+def afresh() -> Iterator[None]:
+    """Within it, user's tables are empty at first, and what is added is gone at the end: for measurements."""
+    global _detached
+    before, kept, _detached = _detached, dict(_tables), True
+    _tables.clear()
+    _core.clear_plans()
+    try:
+        yield
+    finally:
+        _detached = before
+        _tables.clear()
+        _tables.update(kept)
+        _core.clear_plans()
 
 
 def record(gpu: Gpu, entries: Table) -> Path:
@@ -110,9 +149,12 @@ def record(gpu: Gpu, entries: Table) -> Path:
         CompileError: as `path_of`.
     """
     path = path_of(gpu)
+    if _detached:
+        _tables[path] = table(gpu) | entries
+        return path
     added = _added.setdefault(path, {})
     with cache.locked(path.stem):
-        found = _usable(path, gpu, strict=True)
+        found = _users(path, gpu, strict=True)
         added |= entries
         _tables[path] = found | added
         cache.put(path.name, dumps(gpu, _tables[path]).encode())
@@ -126,9 +168,11 @@ def forget() -> None:
     _core.clear_plans()
 
 
+def _users(path: Path, gpu: Gpu, strict: bool = False) -> Table:
+    return {} if cache.unsafe(path.parent) else _usable(path, gpu, strict)
+
+
 def _usable(path: Path, gpu: Gpu, strict: bool = False) -> Table:
-    if cache.unsafe(path.parent):
-        return {}
     try:
         return read(path, gpu)
     except (FileNotFoundError, NotADirectoryError):
@@ -163,6 +207,22 @@ def read(path: str | os.PathLike[str], gpu: Gpu) -> Table:
         ValueError: it is no table, or one of another GPU; the message names the file.
         OSError: it cannot be read.
     """
+    name, sm_count, table = contents(path)
+    if (name, sm_count) != (gpu.name, gpu.sm_count):
+        raise ValueError(
+            f"{os.fspath(path)}: measured on {name} with {sm_count} multiprocessors; "
+            f"expected {gpu.name} with {gpu.sm_count}"
+        )
+    return table
+
+
+def contents(path: str | os.PathLike[str]) -> tuple[str, int, Table]:
+    """The GPU that a file is about, by name and number of multiprocessors, and its entries.
+
+    Raises:
+        ValueError: it is no table; the message names the file.
+        OSError: it cannot be read.
+    """
     import json
 
     name = os.fspath(path)
@@ -173,15 +233,11 @@ def read(path: str | os.PathLike[str], gpu: Gpu) -> Table:
             raise ValueError(f"{name}: not JSON: {error}") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f"{name}: expected a table of tuned choices of format {_FORMAT}")
-    found = (content.get("gpu"), content.get("sm_count"))
-    if found != (gpu.name, gpu.sm_count):
-        raise ValueError(
-            f"{name}: measured on {found[0]} with {found[1]} multiprocessors; expected {gpu.name} with {gpu.sm_count}"
-        )
     entries = content.get("entries")
     if not isinstance(entries, dict):
         raise ValueError(f"{name}: entries is not an object")
-    return {key: _entry(value, f"{name}: {key}") for key, value in entries.items()}
+    table = {key: _entry(value, f"{name}: {key}") for key, value in entries.items()}
+    return str(content.get("gpu")), int(content.get("sm_count") or 0), table
 
 
 def _entry(value: Any, where: str) -> Entry:

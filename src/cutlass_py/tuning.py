@@ -95,7 +95,7 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
 def autotuning() -> Iterator[None]:
     """Within it, calls of this thread that are the first of their class are tuned before they run.
 
-    Compiled kernels only, and no class for which the user's table has a choice already; nor a call whose own streams
+    Compiled kernels only, and no class for which a table has a choice already; nor a call whose own streams
     are captured. Where measuring fails, for want of memory for example, a warning says so, and the call runs untuned.
     """
     before = _core.allow_tuning(True)

@@ -1,4 +1,4 @@
-// The activations as device functions, for fused and composed epilogues alike.
+// The activations, for fused and composed epilogues alike, and on the host for who checks a kernel (emit.py).
 //
 // Each is a struct with `apply(x, parameters)`. `Fast` computes tanh by the hardware (relative error 2^-11): for
 // results of 16 bits and less. NaN goes through every one of them.
@@ -10,18 +10,19 @@ namespace cutlass_py {
 namespace activation {
 
 template <bool Fast, class T>
-__device__ T hyperbolic_tangent(T x) {
+__host__ __device__ T hyperbolic_tangent(T x) {
+#ifdef __CUDA_ARCH__
   if constexpr (Fast && sizeof(T) == 4) {
     float y;
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
-  } else {
-    return ::tanh(x);
   }
+#endif
+  return ::tanh(x);
 }
 
 template <bool Fast, class T>
-__device__ T logistic(T x) {
+__host__ __device__ T logistic(T x) {
   if constexpr (Fast) {
     return T(0.5) + T(0.5) * hyperbolic_tangent<true>(T(0.5) * x);
   } else {
@@ -31,24 +32,24 @@ __device__ T logistic(T x) {
 
 // fmin and fmax drop NaN; a comparison that NaN fails keeps it.
 template <class T>
-__device__ T at_least(T x, T low) {
+__host__ __device__ T at_least(T x, T low) {
   return x < low ? low : x;
 }
 template <class T>
-__device__ T at_most(T x, T high) {
+__host__ __device__ T at_most(T x, T high) {
   return x > high ? high : x;
 }
 
-constexpr double kSqrtHalf = 0.70710678118654752440;        // 1 / sqrt(2)
-constexpr double kSqrt2OverPi = 0.79788456080286535588;     // sqrt(2 / pi)
-constexpr double kInverseSqrt2Pi = 0.39894228040143267794;  // 1 / sqrt(2 pi)
+inline constexpr double kSqrtHalf = 0.70710678118654752440;        // 1 / sqrt(2)
+inline constexpr double kSqrt2OverPi = 0.79788456080286535588;     // sqrt(2 / pi)
+inline constexpr double kInverseSqrt2Pi = 0.39894228040143267794;  // 1 / sqrt(2 pi)
 // Hendrycks and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415
-constexpr double kGeluCubic = 0.044715;
+inline constexpr double kGeluCubic = 0.044715;
 
 template <bool Fast>
 struct identity {
   template <class T>
-  static __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, const float*) {
     return x;
   }
 };
@@ -56,7 +57,7 @@ struct identity {
 template <bool Fast>
 struct relu {
   template <class T>
-  static __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, const float*) {
     return at_least(x, T(0));
   }
 };
@@ -64,7 +65,7 @@ struct relu {
 template <bool Fast>
 struct leaky_relu {
   template <class T>
-  static __device__ T apply(T x, const float* slope) {
+  static __host__ __device__ T apply(T x, const float* slope) {
     return x < T(0) ? T(slope[0]) * x : x;
   }
 };
@@ -72,7 +73,7 @@ struct leaky_relu {
 template <bool Fast>
 struct gelu {
   template <class T>
-  static __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, const float*) {
     return T(0.5) * x * (T(1) + ::erf(x * T(kSqrtHalf)));
   }
 };
@@ -80,11 +81,11 @@ struct gelu {
 template <bool Fast>
 struct gelu_tanh {
   template <class T>
-  static __device__ T inner(T x) {
+  static __host__ __device__ T inner(T x) {
     return hyperbolic_tangent<Fast>(x * (T(kSqrt2OverPi) + T(kSqrt2OverPi * kGeluCubic) * x * x));
   }
   template <class T>
-  static __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, const float*) {
     const T half = T(0.5) * x;
     return half + half * inner(x);
   }
@@ -93,7 +94,7 @@ struct gelu_tanh {
 template <bool Fast>
 struct silu {
   template <class T>
-  static __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, const float*) {
     if constexpr (Fast) {
       const T half = T(0.5) * x;
       return half + half * hyperbolic_tangent<true>(half);
@@ -106,7 +107,7 @@ struct silu {
 template <bool Fast>
 struct sigmoid {
   template <class T>
-  static __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, const float*) {
     return logistic<Fast>(x);
   }
 };
@@ -114,7 +115,7 @@ struct sigmoid {
 template <bool Fast>
 struct tanh {
   template <class T>
-  static __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, const float*) {
     return hyperbolic_tangent<Fast>(x);
   }
 };
@@ -122,7 +123,7 @@ struct tanh {
 template <bool Fast>
 struct hardswish {
   template <class T>
-  static __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, const float*) {
     return x * at_most(at_least(x + T(3), T(0)), T(6)) * T(1.0 / 6);
   }
 };
@@ -130,7 +131,7 @@ struct hardswish {
 template <bool Fast>
 struct clamp {
   template <class T>
-  static __device__ T apply(T x, const float* bounds) {
+  static __host__ __device__ T apply(T x, const float* bounds) {
     return at_most(at_least(x, T(bounds[0])), T(bounds[1]));
   }
 };
@@ -138,7 +139,7 @@ struct clamp {
 template <bool Fast>
 struct d_relu {
   template <class T>
-  static __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, const float*) {
     return x > T(0) ? T(1) : x <= T(0) ? T(0) : x;  // NaN stays
   }
 };
@@ -146,7 +147,7 @@ struct d_relu {
 template <bool Fast>
 struct d_gelu {
   template <class T>
-  static __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, const float*) {
     return T(0.5) * (T(1) + ::erf(x * T(kSqrtHalf))) + x * ::exp(T(-0.5) * x * x) * T(kInverseSqrt2Pi);
   }
 };
@@ -154,7 +155,7 @@ struct d_gelu {
 template <bool Fast>
 struct d_gelu_tanh {
   template <class T>
-  static __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, const float*) {
     const T t = gelu_tanh<Fast>::inner(x);
     const T square = at_most(x * x, T(1e6));  // beyond, 1 - t * t is 0; infinity would make NaN of it
     const T slope = T(kSqrt2OverPi) + T(3 * kSqrt2OverPi * kGeluCubic) * square;
@@ -165,7 +166,7 @@ struct d_gelu_tanh {
 template <bool Fast>
 struct d_silu {
   template <class T>
-  static __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, const float*) {
     const T s = logistic<Fast>(x);
     return s + s * x * (T(1) - s);
   }

@@ -172,9 +172,13 @@ template <class Config, class Arguments>
 void promote(Arguments&, long) {}  // not a mainloop that promotes
 
 template <class Config>
+using Parts3x = Collectives3x<Config, typename Types3x<Config>::LayoutA, typename Types3x<Config>::LayoutB,
+                              typename Types3x<Config>::LayoutD>;
+
+template <class Config, class Parts_ = Parts3x<Config>>
 struct Gemm3x {
   using X = Types3x<Config>;
-  using Parts = Collectives3x<Config, typename X::LayoutA, typename X::LayoutB, typename X::LayoutD>;
+  using Parts = Parts_;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, typename Parts::Mainloop,
                                                       typename Parts::Epilogue, typename Config::Scheduler>;
   using Arguments = typename Kernel::Arguments;

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 # A module's first line is its command's help.
-COMMANDS = ("info", "kernels", "explain", "tune", "cache", "demo")
+COMMANDS = ("info", "kernels", "explain", "bench", "tune", "cache", "emit", "pack", "demo")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import argparse
 
+from .output import json_option, print_json
 from .problem import problem_from, problem_options
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
     problem_options(parser)
+    json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """The command."""
     from ..explanation import explain
 
-    print(explain(problem_from(options)))
+    found = explain(problem_from(options))
+    if options.json:
+        print_json(found.to_dict())
+    else:
+        found.show()
     return 0

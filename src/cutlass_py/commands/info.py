@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import _core
 from .output import json_option, print_json, print_table
 
+if TYPE_CHECKING:
+    from ..packs import Pack
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
+    parser.add_argument("--cmake-dir", action="store_true", help="instead, where find_package(cutlass_py) looks")
     json_option(parser)
 
 
@@ -18,25 +24,52 @@ def run(options: argparse.Namespace) -> int:
     from .. import __version__
     from ..demo import installed
     from ..kernels import CutlassKernel, all_kernels
+    from ..packs import installed as installed_packs
 
+    if options.cmake_dir:
+        print_json({"cmake_dir": _cmake_dir()}) if options.json else print(_cmake_dir())
+        return 0
     kernels = [k for k in all_kernels() if isinstance(k, CutlassKernel)]
     compiled = sum(k.compiled for k in kernels)
+    packs = installed_packs()
     build, frameworks = _core.build_info(), installed()
     devices = [_core.device_info(i) for i in range(_core.device_count())]
     if options.json:
         counts = {"compiled": compiled, "declared": len(kernels)}
         facts = {"version": __version__, "build": build, "kernels": counts}
-        print_json({**facts, "devices": devices, "frameworks": frameworks})
+        print_json({**facts, "devices": devices, "frameworks": frameworks, "packs": [_pack(p) for p in packs]})
         return 0
     rows = [("cutlass_py", __version__)]
     rows += [(name, str(value)) for name, value in build.items() if value]
     rows.append(("compiled", f"{compiled} of {len(kernels)} declared kernels"))
+    rows += [(f"pack {pack.name}", _pack_line(pack)) for pack in packs]
     rows += [(f"cuda:{i}", _device_line(d)) for i, d in enumerate(devices)]
     if not devices:
         rows.append(("device", f"CPU only: {_core.why_no_device()}"))
     rows += list(frameworks.items())
     print_table(("", ""), rows)
     return 0
+
+
+def _cmake_dir() -> str:
+    """Beside the extension: a module's __file__ is elsewhere in an editable install."""
+    place = Path(_core.__file__).parent / "cmake"
+    if not (place / "cutlass_pyConfig.cmake").is_file():
+        raise ValueError(f"info: there is no cutlass_pyConfig.cmake in {place}: a source tree, which is not installed")
+    return str(place)
+
+
+def _pack(pack: Pack) -> dict[str, object]:
+    return {
+        "name": pack.name, "version": pack.version, "directory": str(pack.directory), "error": pack.error,
+        "kernels": [manifest.kernel for manifest in pack.kernels], "tables": [path.name for path in pack.tables],
+    }  # fmt: skip
+
+
+def _pack_line(pack: Pack) -> str:
+    if pack.error:
+        return f"left out: {pack.error}"
+    return f"{pack.version}: {len(pack.kernels)} kernels, {len(pack.tables)} tuned tables"
 
 
 def _device_line(device: dict[str, object]) -> str:

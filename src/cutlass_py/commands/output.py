@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any
+
+from ..progress import tables
 
 
 def json_option(parser: argparse.ArgumentParser) -> None:
@@ -21,25 +22,9 @@ def print_json(value: Any) -> None:
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Aligned columns; with rules and bold heads where rich is installed and somebody watches."""
-    if sys.stdout.isatty() and _print_rich(header, rows):
-        return
+    if show := tables():
+        return show("", header, rows)
     lines = [header, *rows] if any(header) else list(rows)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def _print_rich(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    try:
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ModuleNotFoundError:
-        return False
-    table = Table(*header, box=SIMPLE_HEAD, show_header=any(header), pad_edge=False)
-    for row in rows:
-        # Text: brackets in a cell are no markup. Folded, not cut: names are there to be copied.
-        table.add_row(*(Text(cell, overflow="fold") for cell in row))
-    Console().print(table)
-    return True

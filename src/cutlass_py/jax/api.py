@@ -53,7 +53,7 @@ def gemm(
             that XLA makes of w.T. Vectors are "t".
         c: as in cutlass_py.gemm. Where dtype and shape are the result's, the result takes its memory: donate it
             (jax.jit(donate_argnums=...)) for a result in place; XLA copies it first where something else needs it.
-        alpha, beta, bias, gate, scale_a, scale_b, scale_out: as in cutlass_py.gemm. Arrays may be traced.
+        alpha, beta, bias, gate, scale_a, scale_b, scale_out: as in cutlass_py.gemm. Arrays may be traced; no blocks.
         activation: a name, cutlass_py.leaky_relu(slope) or cutlass_py.clamp(low, high), as in cutlass_py.gemm.
         aux: with a derivative as activation the array that it reads. Otherwise jax.ShapeDtypeStruct of the array to
             write: it is returned after the result.
@@ -84,6 +84,9 @@ def gemm(
     if out_dtype is not None:
         options["out_dtype"] = dtype_of(out_dtype, "out_dtype")
     problem = _arguments(layout, arrays, numbers, written, options).problem
+    if problem.block:
+        shapes = " and ".join(f"{name} is {arrays[name].shape}" for name in ("scale_a", "scale_b"))
+        raise ValueError(f"gemm: {shapes}, blocks; cutlass_py.gemm takes those, of arrays outside of jax.jit")
     if numbers.get("beta") == 0:
         arrays.pop("c")  # it is not read
     spec = Spec(

@@ -16,6 +16,8 @@ import numpy as np
 from ..dtypes import DTYPES
 from ..host import HostCall, HostOperand, host_array
 
+_BLOCK = 128  # of k, where scales are in blocks
+
 # ---------------------------------------------------------------------------------------------------- the call
 
 
@@ -61,7 +63,7 @@ def _linear(call: HostCall, wide: Any) -> Any:
     else:
         z = _scaled(_product(call).astype(wide, copy=False), call["alpha"])
         for name in ("scale_a", "scale_b"):
-            if name in call:
+            if name in call and not call["block"]:
                 z = z * _read(call[name], wide)
     if "c" in call and _number(call["beta"]) != 0:
         z = z + _scaled(_read(call["c"], wide), call["beta"])
@@ -76,8 +78,22 @@ def _product(call: HostCall) -> Any:
     a, b = host_array(call["a"]), host_array(call["b"])
     if accumulator == "s32":  # k * 255**2 < 2**53 for every k: exact in BLAS, then wrapped
         return (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64).astype(np.int32)
+    if call["block"]:
+        return _product_in_blocks(call, a, b)
     wide = DTYPES[accumulator].numpy if accumulator in ("f64", "c64", "c128") else np.float32
     return a.astype(wide, copy=False) @ b.astype(wide, copy=False)
+
+
+def _product_in_blocks(call: HostCall, a: Any, b: Any) -> Any:
+    """The sum over every 128 of k, times its factors, in their order."""
+    rows, columns = host_array(call["scale_a"]), host_array(call["scale_b"])
+    columns = columns.repeat(call["block"], axis=-1)[..., : b.shape[-1]]
+    total = np.zeros(call["d"][2], np.float32)
+    for i, start in enumerate(range(0, a.shape[-1], _BLOCK)):
+        part = slice(start, start + _BLOCK)
+        product = a[..., part].astype(np.float32) @ b[..., part, :].astype(np.float32)
+        total += product * (rows[..., i, None] * columns[..., i, None, :])
+    return total
 
 
 def _number(factor: float | complex | HostOperand) -> Any:

@@ -15,7 +15,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 
 from ..epilogues import ACTIVATIONS
 from . import activations
-from .operators import LIBRARY, NAME, TENSORS, Call, operator
+from .operators import LIBRARY, NAME, TENSORS, Call, in_blocks, operator
 from .straight import forward_mode
 
 _FP8 = ("e4m3", "e5m2")
@@ -93,6 +93,9 @@ def _save(ctx: Any, call: Call, results: tuple[Tensor, ...]) -> None:
                 f"gemm: {name} requires a gradient and is {getattr(call, name).dtype}; expected a float of 16 bits or "
                 f"more: pass {name}.detach(), or quantise inside of a function with a gradient of its own"
             )
+    for name in ("scale_a", "scale_b"):
+        if needed.get(name) and in_blocks(call):
+            raise TypeError(f"gemm: {name} requires a gradient, which scales in blocks lack: pass {name}.detach()")
     wanted = _operands_of_backward(call, needed)
     tensors = [x if name in wanted else None for name, x in zip(Call._fields, call[:TENSORS], strict=False)]
     ctx.save_for_backward(*tensors, results[1] if call.keep else None, results[0] if _from_result(call) else None)

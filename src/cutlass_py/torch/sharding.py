@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..epilogues import ACTIVATIONS
-from .operators import TENSORS, WIDE, Call, operator
+from .operators import TENSORS, WIDE, Call, in_blocks, operator
 
 _FACTORS = ("alpha", "beta", "scale_out")
 
@@ -40,8 +40,9 @@ def _shardings(*arguments: Any) -> list[tuple[list[Any], list[Any]]]:
     batch = torch.broadcast_shapes(call.a.shape[:-2], call.b.shape[:-2])
     shape = (*batch, call.a.shape[-2], call.b.shape[-1])
     nothing = ([Replicate()] * 3, _inputs(call, lambda name, x: Replicate()))
-    along = [_along(call, shape, dim) for dim in range(len(shape)) if shape[dim] > 1]
-    return [nothing, *along, *([_along_k(call)] if _is_linear(call) else [])]
+    blocks = in_blocks(call)  # a part of n or of k would take a part of them, and may begin within one
+    along = [_along(call, shape, dim) for dim in range(len(shape) - blocks) if shape[dim] > 1]
+    return [nothing, *along, *([_along_k(call)] if _is_linear(call) and not blocks else [])]
 
 
 def _inputs(call: Call, placement: Any) -> list[Any]:

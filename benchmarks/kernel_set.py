@@ -1,0 +1,218 @@
+"""Reduces sweeps to the smallest set of kernels that is good enough, and says what the built sets would keep of it.
+
+    python -m cutlass_py bench --suite llm square --all-kernels --json sweep.json
+    python benchmarks/kernel_set.py sweep.json
+    python benchmarks/kernel_set.py benchmarks/results/kernel_speed-h200-sweep.json --within 0.02 --json set.json
+
+A set is good enough where, in each suite, its best kernels come within 2% of the best found, as a geometric mean.
+Kernels join greedily, by what they gain; then each that can go without a loss beyond the bound goes. `core` is the part
+of that which builds in the minutes given, by gain for build time. Only what was timed is judged: the choice of tiles,
+that is, by kernels that store plain sums; and kernels that serve other GPUs too are not dropped for being slow here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cutlass_py.bench.results import OURS, geomean
+from cutlass_py.bench.suites import SUITES
+from cutlass_py.families import FAMILIES, find, named
+
+# Core-seconds of one kernel in the build, its share of the headers included, by CUTLASS's generation.
+_SECONDS = {3: 18.0, 2: 1.7}
+_CORES = 2
+_ABSENT = 0.05  # of the best speed: what a set counts where none of its kernels takes the problem
+
+# ---------------------------------------------------------------------------------------------------- what was timed
+
+
+@dataclass
+class Group:
+    """The problems of one suite, dtype and layout: microseconds by kernel for each."""
+
+    suite: str
+    dtype: str
+    layout: str
+    problems: list[dict[str, float]] = field(default_factory=list)
+
+    def shares(self, kernels: Iterable[str]) -> list[float]:
+        """Of each problem, the best time found over the best one of these kernels."""
+        kernels = set(kernels)
+        return [
+            min(times.values()) / min((us for k, us in times.items() if k in kernels), default=math.inf) or _ABSENT
+            for times in self.problems
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.suite} {self.dtype} {self.layout}"
+
+
+def groups_of(results: Iterable[Mapping[str, Any]], regime: str) -> list[Group]:
+    """The sweeps' problems by suite, dtype and layout."""
+    found: dict[tuple[str, str, str], Group] = {}
+    for result in results:
+        for record in result["cases"]:
+            times = _times(record, regime)
+            if times:
+                key = (_suite(record), record.get("dtype", "bf16"), record.get("layout") or record["lay"])
+                found.setdefault(key, Group(*key)).problems.append(times)
+    return list(found.values())
+
+
+def _times(record: Mapping[str, Any], regime: str) -> dict[str, float]:
+    """Microseconds by kernel; of the first sweep, whose keys were kernel|swizzle, the best swizzle's."""
+    if "times" in record:
+        times: dict[str, float] = {}
+        for key, us in record["times"].items():
+            name = key.split("|")[0]
+            times[name] = min(us, times.get(name, math.inf))
+        return times
+    arms = record[regime]["us"] if regime in record else {}
+    others = dict(list(arms.items())[1:])  # the first is the reference
+    kernels = {name: us for name, us in others.items() if name != OURS and not name.startswith("splits=")}
+    return (record.get("rough_us", {}) | kernels) if kernels else {}
+
+
+def _suite(record: Mapping[str, Any]) -> str:
+    if "suite" in record:
+        return str(record["suite"])
+    shape = (record.get("batch", 1), record["m"], record["n"], record["k"])
+    return next((name for name, shapes in SUITES.items() if shape in shapes), "shape")
+
+
+# ---------------------------------------------------------------------------------------------------- the sets
+
+
+def smallest(groups: Sequence[Group], within: float) -> list[str]:
+    """The fewest kernels found by which each group comes within the bound; those that gain most first."""
+    chosen: list[str] = []
+    while short := [group for group in groups if geomean(group.shares(chosen)) < 1 - within]:
+        chosen.append(max(_kernels(short) - set(chosen), key=lambda name: (_gain(short, chosen, name), name)))
+    for name in reversed(chosen.copy()):
+        rest = [other for other in chosen if other != name]
+        if all(geomean(group.shares(rest)) >= 1 - within for group in groups):
+            chosen = rest
+    return chosen
+
+
+def affordable(groups: Sequence[Group], kernels: Sequence[str], minutes: float) -> list[str]:
+    """Those of the kernels that gain most for their build time, until that is spent."""
+    left, chosen = minutes * 60 * _CORES, []
+    while fitting := [name for name in kernels if name not in chosen and seconds(name) <= left]:
+        best = max(fitting, key=lambda name: _gain(groups, chosen, name) / seconds(name))
+        chosen.append(best)
+        left -= seconds(best)
+    return chosen
+
+
+def seconds(name: str) -> float:
+    """Core-seconds that a kernel takes to build."""
+    config = find(name)
+    return _SECONDS[config.api if config else 3]
+
+
+def _kernels(groups: Iterable[Group]) -> set[str]:
+    return {name for group in groups for times in group.problems for name in times}
+
+
+def _gain(groups: Iterable[Group], chosen: Sequence[str], name: str) -> float:
+    """Logarithm of what a kernel adds, over all problems."""
+    logs = 0.0
+    for group in groups:
+        for before, after in zip(group.shares(chosen), group.shares([*chosen, name]), strict=True):
+            logs += math.log(after / before)
+    return logs
+
+
+# ---------------------------------------------------------------------------------------------------- what is said
+
+
+def reduction(groups: Sequence[Group], within: float, minutes: float) -> dict[str, Any]:
+    """Both sets, what each suite reaches with them, and how they differ from what is built."""
+    full: list[str] = []
+    for kind in dict.fromkeys((group.dtype, group.layout) for group in groups):
+        full += smallest([group for group in groups if (group.dtype, group.layout) == kind], within)
+    full = list(dict.fromkeys(full))
+    sets = {"full": full, "core": affordable(groups, full, minutes)}
+    return {
+        "within": within,
+        "minutes": minutes,
+        "kernels_timed": len(_kernels(groups)),
+        **{name: _set(name, kernels, groups) for name, kernels in sets.items()},
+    }
+
+
+def _set(name: str, kernels: Sequence[str], groups: Sequence[Group]) -> dict[str, Any]:
+    timed, built = _kernels(groups), set(named(name))
+    reached = {
+        str(group): {
+            "problems": len(group.problems),
+            "kernels": sum(any(k in times for times in group.problems) for k in kernels),
+            "of_best": round(geomean(group.shares(kernels)), 4),
+            "of_best_as_built": round(geomean(group.shares(built)), 4),
+        }
+        for group in groups
+    }
+    return {
+        "kernels": list(kernels),
+        "build_minutes": round(sum(map(seconds, kernels)) / 60 / _CORES, 1),
+        "keep": sorted(built & set(kernels)),
+        "add": sorted(set(kernels) - built),
+        "drop": sorted(k for k in (built & timed) - set(kernels) if not _serves_others(k)),
+        "not_judged": len(built - timed),
+        "reached": reached,
+    }
+
+
+def _serves_others(name: str) -> bool:
+    """Whether a kernel is there for GPUs of several kinds, so that a sweep on one cannot dismiss it."""
+    config = find(name)
+    low, high = FAMILIES[config.family].cc if config else (0, 0)
+    return low != high
+
+
+def print_reduction(found: Mapping[str, Any]) -> None:
+    print(f"{found['kernels_timed']} kernels were timed; within {found['within']:.0%} of the best found:")
+    for name in ("full", "core"):
+        part = found[name]
+        print(f"\n{name}: {len(part['kernels'])} kernels, {part['build_minutes']} minutes on {_CORES} cores")
+        for suite, row in part["reached"].items():
+            print(
+                f"  {suite:24} {row['problems']:4} problems, {row['kernels']:3} kernels: {row['of_best']:.3f} of the "
+                f"best; as built today {row['of_best_as_built']:.3f}"
+            )
+        for word in ("keep", "add", "drop"):
+            print(f"  {word} {len(part[word])}")
+            for kernel in part[word]:
+                print(f"    {kernel}")
+        print(f"  not judged, because not timed: {part['not_judged']}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweeps", nargs="+", type=Path, help="results of bench --all-kernels")
+    parser.add_argument("--within", type=float, default=0.02, help="of the best found, per suite (default 0.02)")
+    parser.add_argument("--minutes", type=float, default=8.0, help="build time of core (default 8)")
+    parser.add_argument("--regime", default="sustained", choices=("sustained", "mixed"))
+    parser.add_argument("--json", type=Path, help="write both sets there")
+    args = parser.parse_args(arguments)
+    groups = groups_of([json.loads(path.read_text(encoding="utf-8")) for path in args.sweeps], args.regime)
+    if not groups:
+        print("kernel_set: no case was timed with kernels by name: bench --all-kernels does that", file=sys.stderr)
+        return 2
+    found = reduction(groups, args.within, args.minutes)
+    print_reduction(found)
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+// What is told of calls on request (tracing.py): log lines, NVTX ranges, and a script that repeats a call that failed.
+// Off, it costs one branch.
+#pragma once
+
+#include <atomic>
+
+#include "keywords.h"
+#include "plan.h"
+
+namespace cutlass_py::trace {
+
+// What is asked for, as bits. XLA's calls ask without the GIL.
+enum : unsigned { kCalls = 1, kRanges = 2, kFailures = 4, kAnything = 7 };
+extern std::atomic<unsigned> wanted;
+inline bool asked_for(unsigned bits) { return wanted.load(std::memory_order_relaxed) & bits; }
+
+// Whether this build has NVTX.
+bool has_ranges();
+
+// A range of the domain "cutlass_py" for its lifetime, named after kernel and problem. Needs no GIL.
+class Range {
+ public:
+  Range(const Problem& problem, const DevicePlan& plan) : open_(asked_for(kRanges)) {
+    if (open_) push(problem, plan);
+  }
+  ~Range() {
+    if (open_) pop();
+  }
+  Range(const Range&) = delete;
+
+ private:
+  static void push(const Problem& problem, const DevicePlan& plan);
+  static void pop();
+  const bool open_;
+};
+
+// What tracing.py says of a call before it runs.
+void tell(const Problem& problem, const Plan& plan, device::Stream stream);
+
+// Rethrows what is being handled, with the file that repeats the call in its message where one could be written.
+[[noreturn]] void fail(const Operands& operands, const Call& call);
+
+// Operands and factors of a call as reproducer.py takes them. Lists go matrix by matrix ("a[0]").
+nb::dict facts(const Operands& operands, const Call& call);
+nb::dict facts(nb::handle a, nb::handle b, const Keywords& keywords);
+
+// Runs a call that was checked and planned.
+template <class Run>
+void watched(const Operands& operands, const Call& call, const Plan& plan, device::Stream stream, Run run) {
+  if (!asked_for(kAnything)) return run();
+  const Range range(call.problem, plan);
+  if (asked_for(kCalls)) tell(call.problem, plan, stream);
+  if (!asked_for(kFailures)) return run();
+  try {
+    run();
+  } catch (...) {
+    fail(operands, call);
+  }
+}
+
+}  // namespace cutlass_py::trace

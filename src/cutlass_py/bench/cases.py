@@ -1,0 +1,162 @@
+"""One case: cutlass_py.gemm, and kernels by name, against the framework's own matmul, in one run on one GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from .. import kernels
+from .._core import gemm
+from ..arguments import GemmArguments
+from ..explanation import explain
+from ..kernels import get_kernels
+from .frameworks import Framework
+from .operands import Operands
+from .results import OURS, Record
+from .suites import DEFAULT, SWEEP, TUNED, Case
+from .timing import REGIMES, Arm, regime_us, rough_us
+
+HOPELESS = 4.0  # in a sweep, kernels this much slower than the fastest are not measured beyond a rough estimate
+Splits = int | str  # parts of k, or "stream"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a case is measured.
+
+    Attributes:
+        regimes: of timing.REGIMES.
+        mode: of suites.MODES; `tuned` tunes a case first, `sweep` times every compiled kernel that fits beside.
+        kernel: the name of one kernel to time beside the default choice.
+        splits: cuts of k to time beside it.
+        budget_ms: GPU time per arm and regime.
+        alone: tables of tuned choices of the user's are left out: the choice is the package's own.
+    """
+
+    regimes: tuple[str, ...] = REGIMES
+    mode: str = DEFAULT
+    kernel: str | None = None
+    splits: tuple[Splits, ...] = ()
+    budget_ms: float = 40.0
+    alone: bool = False
+
+
+def measure(case: Case, settings: Settings, gpu: Framework) -> Record:
+    """Everything about one case, as it goes into the JSON.
+
+    Raises:
+        RuntimeError: no kernel fits, the framework refuses the case, or the GPU lacks memory for it.
+    """
+    record: Record = case.facts() | {"mode": settings.mode}
+    with gpu.arithmetic(case):
+        operands = Operands(case, gpu)
+        record["sets"] = operands.count
+        if settings.mode == TUNED:
+            record["tuning"] = _tuned(case, operands)
+        main = [reference_arm(case, operands), our_arm(case, operands)]
+        arms = [*main, *(our_arm(case, operands, k) for k in _forced(case, operands, settings))]
+        record["chosen"] = choice_of(case, operands)
+        if settings.splits:
+            record["decompositions"] = _decompositions(case, operands, settings.splits)
+            arms += [our_arm(case, operands, splits=found["splits"]) for found in record["decompositions"]]
+        record["error"] = errors(case, arms, operands)
+        # Not <=: a NaN is wrong as well. The constant is for references that are the framework's own result.
+        limit = 4 * record["error"][gpu.name] + 1e-12
+        record["wrong"] = [name for name, error in record["error"].items() if not error < limit]
+        rough = {arm.name: rough_us(gpu, arm) for arm in arms}
+        fastest = min(rough.values())
+        asked = settings.kernel
+        timed = [a for a in arms if a in main or a.name == asked or rough[a.name] < HOPELESS * fastest]
+        for regime in settings.regimes:
+            record[regime] = _regime(regime, timed, operands, rough, settings.budget_ms)
+        hopeless = {arm.name: rough[arm.name] for arm in arms if arm not in timed}
+        if hopeless:
+            record["rough_us"] = hopeless
+    return record
+
+
+def reference_arm(case: Case, operands: Operands) -> Arm:
+    """The framework's own function."""
+    function = operands.framework.reference(case)
+
+    def launch(i: int) -> object:
+        return function(*operands[i], *operands.scales(i))
+
+    return Arm(operands.framework.name, launch)
+
+
+def our_arm(case: Case, operands: Operands, kernel: Any = None, splits: Splits | None = None) -> Arm:
+    """cutlass_py.gemm: its own choice, a kernel, or a cut of k."""
+    compute = case.arithmetic.compute
+
+    def launch(i: int) -> object:
+        (a, b, d), (x, y) = operands[i], operands.scales(i)
+        return gemm(a, b, out=d, compute=compute, scale_a=x, scale_b=y, kernel=kernel, splits=splits)
+
+    return Arm(kernel.name if kernel else f"splits={splits}" if splits else OURS, launch)
+
+
+def _arguments(case: Case, operands: Operands, splits: Splits | None = None) -> GemmArguments:
+    (a, b, d), (x, y) = operands[0], operands.scales(0)
+    return GemmArguments(a, b, out=d, compute=case.arithmetic.compute, scale_a=x, scale_b=y, splits=splits)
+
+
+def _forced(case: Case, operands: Operands, settings: Settings) -> list[Any]:
+    """Kernels to run by name beside the default choice; in a sweep, those that take the operands as they lie."""
+    named = [kernels.kernel_named(settings.kernel)] if settings.kernel else []
+    for kernel in named:
+        kernel.compile()
+    return named + (get_kernels(_arguments(case, operands)) if settings.mode == SWEEP else [])
+
+
+def _tuned(case: Case, operands: Operands) -> dict[str, Any]:
+    """What `tune` found: the choice before and after, by its own clock."""
+    from ..tuning import tune
+
+    found = tune(_arguments(case, operands))
+    before = found.default and found.default.microseconds
+    return {"measured": len(found.measured), "us": found.best.microseconds, "default_us": before}
+
+
+def choice_of(case: Case, operands: Operands, splits: Splits | None = None) -> dict[str, Any]:
+    """The default choice and its plan."""
+    chosen = explain(_arguments(case, operands, splits)).chosen
+    if chosen is None:
+        return {"kernel": None}
+    route, way = chosen.route, chosen.route.way
+    return {
+        "kernel": route.kernel.name, "splits": route.splits, "pack_a": way.pack_a, "pack_b": way.pack_b,
+        "scratch": way.scratch, "swizzle": chosen.swizzle, "raster": chosen.raster,
+        "measured" if chosen.measured else "estimated_us": chosen.microseconds,
+    }  # fmt: skip
+
+
+def _decompositions(case: Case, operands: Operands, splits: tuple[Splits, ...]) -> list[dict[str, Any]]:
+    """The choice for each way to cut k, with the model's estimate; those that some compiled kernel can do."""
+    choices = [choice_of(case, operands, parts) | {"splits": parts} for parts in splits]
+    return [choice for choice in choices if choice["kernel"]]
+
+
+def errors(case: Case, arms: list[Arm], operands: Operands) -> dict[str, float]:
+    """Largest error of each arm's result, relative to the largest element of a product in a wider dtype."""
+    gpu, (a, b, d) = operands.framework, operands[0]
+    product = gpu.product(case, a, b, *operands.scales(0))
+    found = {}
+    for arm in arms:
+        gpu.poison(d)
+        result = arm.launch(0)
+        found[arm.name] = gpu.difference(d if result is None else result, product)
+    return found
+
+
+def _regime(
+    regime: str, arms: list[Arm], operands: Operands, rough: dict[str, float], budget_ms: float
+) -> dict[str, Any]:
+    theirs = operands.framework.name
+    record = regime_us(operands.framework, regime, arms, operands.count, rough, budget_ms)
+    record["ratio"] = record["us"][theirs] / record["us"][OURS]
+    if "neighbour_us" in record:
+        whole = {name: median(times) for name, times in record["rounds_us"].items()}
+        record["ratio_with_neighbour"] = whole[theirs] / whole[OURS]
+    return record

@@ -1,0 +1,204 @@
+"""Host time of one small call against the framework's own matmul, and of the first call in a process.
+
+64 x 64 x 64, both arms in one process in alternated batches.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from statistics import median
+from timeit import Timer
+from typing import Any
+
+from .. import _core
+from .._core import gemm
+from ..arguments import GemmArguments
+from ..kernels import get_kernels
+from .results import Record
+
+EXTENT = 64
+BATCH = 200  # calls between two synchronisations: the launch queue holds about a thousand
+
+
+@dataclass(frozen=True)
+class Row:
+    """Two statements that do the same. `drain` waits for the device."""
+
+    title: str
+    ours: str
+    theirs: str
+    names: dict[str, Any]
+    drain: Callable[[], object] = lambda: None
+
+
+class Absent(Exception):
+    """A framework or device that this machine does not have."""
+
+
+def torch_rows(device: str, dtype: str) -> Iterator[Row]:
+    """torch.mm on "cuda" or "cpu"."""
+    try:
+        import torch
+    except ImportError as error:
+        raise Absent("torch is not installed") from error
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Absent("torch finds no GPU")
+    a, b, c = (torch.randn(EXTENT, EXTENT, device=device).to(getattr(torch, dtype)) for _ in range(3))
+    names = {"gemm": gemm, "mm": torch.mm, "a": a, "b": b, "c": c}
+    drain = torch.cuda.synchronize if device == "cuda" else lambda: None
+    title = f"torch {dtype} {device}"
+    yield Row(f"{title}, out=", "gemm(a, b, out=c)", "mm(a, b, out=c)", names, drain)
+    yield Row(f"{title}, new result", "gemm(a, b)", "mm(a, b)", names, drain)
+    yield Row(f"{title}, b.t(), out=", "gemm(a, b.t(), out=c)", "mm(a, b.t(), out=c)", names, drain)
+    args = GemmArguments(a, b, out=c)
+    names["plan"] = get_kernels(args)[0].plan(args)
+    yield Row(f"{title}, prepared plan", "plan(a, b, c)", "mm(a, b, out=c)", names, drain)
+
+
+def cupy_rows() -> Iterator[Row]:
+    """cupy.matmul."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise Absent("CuPy is not installed") from error
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise Absent("CuPy finds no GPU") from error
+    a, b, c = (cupy.random.standard_normal((EXTENT, EXTENT)).astype("float16") for _ in range(3))
+    names = {"gemm": gemm, "matmul": cupy.matmul, "a": a, "b": b, "c": c}
+    drain = cupy.cuda.Device().synchronize
+    yield Row("CuPy float16 cuda, out=", "gemm(a, b, out=c)", "matmul(a, b, out=c)", names, drain)
+    yield Row("CuPy float16 cuda, new result", "gemm(a, b)", "matmul(a, b)", names, drain)
+
+
+def measure(row: Row, seconds: float) -> Record:
+    """One row, as it goes into the JSON."""
+    statements = {"cutlass_py": row.ours, "framework": row.theirs}
+    times = host_us(statements, row.names, row.drain, seconds=seconds, batch=BATCH)
+    ours, theirs = times["cutlass_py"], times["framework"]
+    return {
+        "row": row.title,
+        "statements": statements,
+        "us": {arm: asdict(found) for arm, found in times.items()},
+        "ratio": {"minimum": ours.minimum / theirs.minimum, "median": ours.median / theirs.median},
+    }
+
+
+def measure_all(
+    groups: Mapping[str, Callable[[], Iterator[Row]]], seconds: float, done: Callable[[Record], object]
+) -> tuple[list[Record], dict[str, str]]:
+    """Every row of every group; also the groups that are absent, and why."""
+    records, skipped = [], {}
+    for name, rows in groups.items():
+        try:
+            for row in rows():
+                records.append(measure(row, seconds))
+                done(records[-1])
+        except Absent as reason:
+            skipped[name] = str(reason)
+    return records, skipped
+
+
+def row_text(record: Record) -> str:
+    """One row, for the terminal: minimum and median of both sides, and their ratios."""
+    ours, theirs, ratio = record["us"]["cutlass_py"], record["us"]["framework"], record["ratio"]
+    return (
+        f"{record['row']:34} {ours['minimum']:8.2f} {ours['median']:8.2f} | {theirs['minimum']:8.2f} "
+        f"{theirs['median']:8.2f} | {ratio['minimum']:6.2f} {ratio['median']:6.2f}"
+    )
+
+
+HEADER = (
+    f"{'microseconds per call':34} {'ours':^17} | {'theirs':^17} | {'ours / theirs':^13}\n"
+    f"{'':34} {'min':>8} {'median':>8} | {'min':>8} {'median':>8} | {'min':>6} {'median':>6}"
+)
+
+# ---------------------------------------------------------------------------------------------------- the clock
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Microseconds per call: the fastest batch and the median one."""
+
+    minimum: float
+    median: float
+
+
+def host_us(
+    statements: Mapping[str, str], names: dict[str, Any], drain: Callable[[], object], *, seconds: float, batch: int
+) -> dict[str, HostTime]:
+    """Host time per call of several statements, in alternated batches.
+
+    Args:
+        statements: Python source by arm; each is compiled into the timing loop itself.
+        names: what the statements refer to.
+        drain: waits for the device. Called between batches and not timed, so that the launch queue never fills.
+        seconds: time to spend, over all arms.
+        batch: calls between two drains.
+    """
+    timers = {arm: Timer(statement, globals=names) for arm, statement in statements.items()}
+    batches: dict[str, list[float]] = {arm: [] for arm in timers}
+    for timer in timers.values():
+        timer.timeit(batch)
+        drain()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(next(iter(batches.values()))) < 5:
+        for arm, timer in timers.items():
+            batches[arm].append(timer.timeit(batch) / batch * 1e6)
+            drain()
+    return {arm: HostTime(min(times), median(times)) for arm, times in batches.items()}
+
+
+# ---------------------------------------------------------------------------------------------------- first call
+
+_FIRST = {
+    "torch": """
+import time, torch
+a, b, c = (torch.randn(512, 512, device="cuda", dtype=torch.float16) for _ in range(3))
+torch.mm(a, b, out=c)
+wait = torch.cuda.synchronize
+""",
+    "cupy": """
+import time, cupy
+a, b, c = (cupy.random.standard_normal((512, 512)).astype("float16") for _ in range(3))
+cupy.matmul(a, b, out=c)
+wait = cupy.cuda.Device().synchronize
+""",
+    "numpy": """
+import time, numpy
+a, b, c = (numpy.ones((64, 64), "float32") for _ in range(3))
+wait = lambda: None
+""",
+}
+_CALL = """
+import cutlass_py
+wait()
+start = time.perf_counter()
+cutlass_py.gemm(a, b, out=c)
+wait()
+print((time.perf_counter() - start) * 1e3)
+"""
+
+
+def first_call_ms(times: int = 3) -> float:
+    """Milliseconds of the first call in a process whose framework has used the GPU before; the median of several.
+
+    Without a GPU it is NumPy's.
+
+    Raises:
+        RuntimeError: such a process failed.
+    """
+    name = "numpy" if not _core.device_count() else "torch" if find_spec("torch") else "cupy"
+    found = []
+    for _ in range(times):
+        done = subprocess.run([sys.executable, "-c", _FIRST[name] + _CALL], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"bench: the first call failed: {done.stderr.strip().splitlines()[-1]}")
+        found.append(float(done.stdout))
+    return median(found)

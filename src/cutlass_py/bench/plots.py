@@ -1,0 +1,156 @@
+"""Pictures of results, as SVG: ratios to the reference, and the rates beside the limits of the GPU (matplotlib)."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from ..gpu import bandwidth_of
+from .report import regimes_of, theirs_of
+from .results import OURS, Record, Result, geomean
+from .suites import Case, case_of
+
+_WHAT = {"ratio": "ratio.svg", "roofline": "roofline.svg"}
+# Operations of one multiprocessor in a cycle, dense, by compute capability and dtype (suites.ARITHMETICS).
+_FLOP_PER_CYCLE = {
+    80: {"bf16": 2048, "f16": 2048, "tf32": 1024, "s8": 4096, "f64": 128, "f32": 128},
+    90: {"bf16": 4096, "f16": 4096, "tf32": 2048, "s8": 8192, "f64": 256, "f32": 256}
+    | dict.fromkeys(("e4m3", "e4m3_fast", "e4m3_block"), 8192),
+}
+_COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#8c564b", "#e377c2")
+_MARKS = {"sustained": "o", "mixed": "x"}
+
+
+def draw(result: Result, directory: Path) -> list[Path]:
+    """Writes every picture that the result has data for; returns their paths.
+
+    Raises:
+        ValueError: matplotlib is not installed, or no case was measured.
+    """
+    measured = [record for record in result["cases"] if regimes_of([record])]
+    if not measured:
+        raise ValueError("bench: nothing was measured that could be plotted")
+    directory.mkdir(parents=True, exist_ok=True)
+    pictures = {"ratio": _ratios(measured), "roofline": _roofline(measured, result)}
+    paths = [directory / _WHAT[name] for name in pictures]
+    for path, content in zip(paths, pictures.values(), strict=True):
+        path.write_text(content, encoding="utf-8")
+    return paths
+
+
+def _figures(columns: int, panels: int) -> tuple[Any, list[Any]]:
+    """A figure without a window, and its panels."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise ValueError("bench: --plot needs matplotlib: pip install 'cutlass_py[bench]'") from None
+    rows = ceil(panels / columns)
+    figure = Figure(figsize=(4.2 * columns + 0.6, 3.2 * rows + 0.4), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for unused in grid[panels:]:
+        unused.remove()
+    return figure, grid[:panels]
+
+
+def _svg(figure: Any) -> str:
+    """The same text for the same data: no date, no random names; letters stay letters."""
+    from matplotlib import rc_context
+
+    target = io.StringIO()
+    with rc_context({"svg.hashsalt": "cutlass_py", "svg.fonttype": "none"}):
+        figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
+    return _lean(target.getvalue())
+
+
+def _lean(svg: str) -> str:
+    """The same picture in a third of the bytes: tenths of a point, and each marker's style said once."""
+    svg = re.sub(r"(\d\.\d)\d+", r"\1", svg)
+    styles = [style for style, times in Counter(re.findall(r'<use [^>]*(style="[^"]*")', svg)).items() if times > 9]
+    for number, style in enumerate(styles):
+        svg = svg.replace(style, f'class="m{number}"')
+    rules = "".join(f".m{number} {{{style[7:-1]}}}\n" for number, style in enumerate(styles))
+    svg = svg.replace('<style type="text/css">', f'<style type="text/css">{rules}', 1)
+    return "\n".join(line.strip() for line in svg.splitlines()) + "\n"
+
+
+def _grouped(records: Iterable[Record], *keys: str) -> dict[tuple[str, ...], list[Record]]:
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
+    return groups
+
+
+# ---------------------------------------------------------------------------------------------------- ratios
+
+
+def _ratios(records: Sequence[Record]) -> str:
+    """A panel for each dtype and layout: the ratio over the size of the problem."""
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    panels = _grouped(records, "dtype", "layout")
+    figure, axes = _figures(min(len(panels), 2), len(panels))
+    suites = list(dict.fromkeys(record["suite"] for record in records))
+    for axis, ((dtype, layout), members) in zip(axes, panels.items(), strict=True):
+        means = []
+        for regime in regimes_of(members):
+            timed = [record for record in members if regime in record]
+            means.append(f"{regime} {geomean(record[regime]['ratio'] for record in timed):.3f}")
+            for (suite,), of_suite in _grouped(timed, "suite").items():
+                x = [case_of(record).flop for record in of_suite]
+                y = [record[regime]["ratio"] for record in of_suite]
+                colour, label = _COLOURS[suites.index(suite) % len(_COLOURS)], f"{suite}, {regime}"
+                axis.plot(x, y, _MARKS[regime], color=colour, markersize=3, alpha=0.7, label=label)
+        axis.axhline(1, color="black", linewidth=0.8)
+        axis.set(xscale="log", yscale="log", xlabel="operations", ylabel="reference's time over ours")
+        axis.yaxis.set_major_locator(LogLocator(10, subs=(1, 1.2, 1.5, 2, 3, 5, 7, 8)))
+        axis.yaxis.set_major_formatter(ScalarFormatter())
+        axis.yaxis.set_minor_formatter(NullFormatter())
+        axis.set_title(f"{dtype} {layout}: {', '.join(means)}", fontsize=9)
+    axes[0].legend(fontsize=6, ncols=2)
+    return _svg(figure)
+
+
+# ---------------------------------------------------------------------------------------------------- roofline
+
+
+def _roofline(records: Sequence[Record], result: Result) -> str:
+    """A panel for each dtype: what both sides reach, in the first regime, and the limits of memory and tensor cores."""
+    panels = _grouped(records, "dtype")
+    figure, axes = _figures(min(len(panels), 2), len(panels))
+    for axis, ((dtype,), members) in zip(axes, panels.items(), strict=True):
+        regime = regimes_of(members)[0]
+        timed = [(case_of(record), record[regime]["us"]) for record in members if regime in record]
+        x = [case.flop / case.moved_bytes for case, _ in timed]
+        reference = result.get("reference", "torch")
+        axis.plot(x, [_rate(case, theirs_of(us)) for case, us in timed], "x", color=_COLOURS[1], label=reference)
+        axis.plot(x, [_rate(case, us[OURS]) for case, us in timed], ".", color=_COLOURS[0], label="cutlass_py")
+        for line in axis.lines:
+            line.set(markersize=3.5, alpha=0.7)
+        _limits(axis, dtype, result["machine"], min(x), max(x))
+        axis.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="TFLOP/s")
+        axis.set_title(f"{dtype}, {regime}", fontsize=9)
+        axis.legend(fontsize=7)
+    return _svg(figure)
+
+
+def _rate(case: Case, microseconds: float) -> float:
+    return case.flop / microseconds / 1e6
+
+
+def _limits(axis: Any, dtype: str, machine: dict[str, Any], low: float, high: float) -> None:
+    """What copies reach of memory, and what the tensor cores could do at the highest clock, where that is known."""
+    cc, sm_count, clock = (machine.get(key) for key in ("compute_capability", "sm_count", "clocks.max.sm"))
+    if not cc or not sm_count:
+        return
+    slope = bandwidth_of(cc, sm_count) / 1e3  # TB/s
+    flop = _FLOP_PER_CYCLE.get(cc, {}).get(dtype)
+    peak = flop * sm_count * clock / 1e6 if flop and isinstance(clock, float) else None
+    ridge = min(peak / slope, high) if peak else high
+    axis.plot([low, max(ridge, low)], [low * slope, max(ridge, low) * slope], "--", color="grey", linewidth=0.8)
+    if peak:
+        axis.axhline(peak, linestyle="--", color="grey", linewidth=0.8)

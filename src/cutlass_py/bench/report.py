@@ -1,0 +1,147 @@
+"""What is said of results: a line per case while they come in, then the summary, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .results import OURS, Record, geomean
+from .suites import DEEPGEMM, DEFAULT, SWEEP, case_of, shape_text
+from .timing import REGIMES
+
+
+def regimes_of(records: Iterable[Record]) -> list[str]:
+    """Those that some record has."""
+    found = {regime for record in records for regime in record}
+    return [regime for regime in REGIMES if regime in found]
+
+
+def theirs_of(us: dict[str, float]) -> float:
+    """The reference's time: of the first arm."""
+    return next(iter(us.values()))
+
+
+def header(regimes: Sequence[str], reference: str) -> str:
+    """Two lines above the rows."""
+    columns = "".join(f" | {regime:^27}" for regime in regimes)
+    times = f" | {reference + ' us':>9} {'ours us':>9} {'ratio':>7}" * len(regimes)
+    return f"{'':40}{columns}\n{'case':40}{times} | error   kernel"
+
+
+def row(record: Record, regimes: Sequence[str]) -> str:
+    """One case; below it, a line for each kernel that was timed by name, and for each cut of k."""
+    name = str(case_of(record)) + ("" if record["mode"] == DEFAULT else f" {record['mode']}")
+    if "failed" in record:
+        return f"{name:40} | {record['failed']}"
+    times = ""
+    for regime in regimes:
+        us = record[regime]["us"]
+        mark = " " if record[regime].get("queue_filled", True) else "?"  # host time may show
+        times += f" | {theirs_of(us):9.2f} {us[OURS]:9.2f} {record[regime]['ratio']:6.3f}{mark}"
+    chosen = record["chosen"]
+    split = chosen.get("splits", 1) > 1
+    how = [f"packs {x}" for x in "ab" if chosen.get(f"pack_{x}")] + [f"splits k by {chosen['splits']}"] * split
+    how += ["composed"] * (bool(chosen.get("scratch")) and not split)
+    line = f"{name:40}{times} | {record['error'][OURS]:.1e} {short(chosen['kernel'])} {', '.join(how)}".rstrip()
+    beside = [_decomposition(found, record, regimes) for found in record.get("decompositions", ())]
+    return "\n".join([line, *_named(record, regimes), *beside])
+
+
+def _named(record: Record, regimes: Sequence[str]) -> list[str]:
+    """Kernels that were timed by name; of a sweep, the fastest."""
+    us = record[regimes[0]]["us"]
+    names = [name for name in list(us)[1:] if name != OURS and not name.startswith("splits=")]
+    names = sorted(names, key=us.__getitem__)[: 1 if record["mode"] == SWEEP else None]
+    lines = []
+    for name in names:
+        found = [(regime, record[regime]["us"]) for regime in regimes]
+        times = [f"{regime} {us[name]:.2f} us, ratio {theirs_of(us) / us[name]:.3f}" for regime, us in found]
+        lines.append(f"  {short(name)}: {'; '.join(times)}")
+    return lines
+
+
+def _decomposition(found: Record, record: Record, regimes: Sequence[str]) -> str:
+    """One way to cut k: the model's time beside the measured ones."""
+    name = f"splits={found['splits']}"
+    timed = [f"{regime} {record[regime]['us'][name]:.2f}" for regime in regimes if name in record[regime]["us"]]
+    estimate = f"estimated {found['estimated_us']:9.2f} us"
+    return f"  {name:14} {estimate}, {', '.join(timed) or 'not timed'}  {short(found['kernel'])}"
+
+
+def short(kernel: str | None) -> str:
+    """The part of a kernel's name that the case does not say already: family, tile and design."""
+    parts = (kernel or "none").split("_")
+    return "_".join([parts[0], *parts[7:]]) if len(parts) > 8 else "_".join(parts)
+
+
+# ---------------------------------------------------------------------------------------------------- summary
+
+
+def summarise(records: Sequence[Record]) -> list[Record]:
+    """Geomean, worst and the number of slow shapes by suite, dtype, layout, regime and mode."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        for regime in regimes_of([record]):
+            facts = [record["suite"], record["dtype"], record["layout"], regime, record.get("mode", DEFAULT)]
+            groups.setdefault(tuple(facts), []).append(record)
+    rows = []
+    for key, members in groups.items():
+        regime = key[3]
+        ratios = [r[regime]["ratio"] for r in members]
+        worst = min(members, key=lambda r: r[regime]["ratio"])
+        found: dict[str, Any] = dict(zip(("suite", "dtype", "layout", "regime", "mode"), key, strict=True))
+        found |= {"cases": len(ratios), "geomean": geomean(ratios), "worst": min(ratios)}
+        found["worst_shape"] = [worst[extent] for extent in ("batch", "m", "n", "k")]
+        found |= {"below_0.97": sum(r < 0.97 for r in ratios), "below_0.95": sum(r < 0.95 for r in ratios)}
+        if found["mode"] == SWEEP:
+            found["choice"] = geomean(choice_ratio(r[regime]["us"]) for r in members)
+        rows.append(found)
+    return rows
+
+
+def choice_ratio(us: dict[str, float]) -> float:
+    """The best time found over our kernels, over that of the default choice: 1 where nothing beats it."""
+    return min(list(us.values())[1:]) / us[OURS]
+
+
+def summary_table(rows: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+    """Header and cells."""
+    titles = ["suite", "dtype", "layout", "regime", "mode", "cases", "geomean", "worst", "<0.97", "<0.95", "worst at"]
+    cells = []
+    for found in rows:
+        numbers = [str(found["cases"]), f"{found['geomean']:.3f}", f"{found['worst']:.3f}"]
+        numbers += [str(found["below_0.97"]), str(found["below_0.95"]), shape_text(tuple(found["worst_shape"]))]
+        cells.append([*(str(found.get(key, DEFAULT)) for key in titles[:5]), *numbers])
+    choices = [f"{found['choice']:.3f}" if "choice" in found else "" for found in rows]
+    if any(choices):
+        titles, cells = [*titles, "choice"], [[*line, choice] for line, choice in zip(cells, choices, strict=True)]
+    return titles, cells
+
+
+def published(records: Iterable[Record]) -> tuple[list[str], list[list[str]]]:
+    """DeepGEMM's figures beside what was measured of its problems, in TFLOP/s: header and cells."""
+    header = ["(m, n, k)", "regime", "DeepGEMM, as published", "reference", "cutlass_py"]
+    cells = []
+    for record in records:
+        case = case_of(record)
+        figure = DEEPGEMM.get(case.shape[1:])
+        if figure is None or case.dtype != "e4m3_block":
+            continue
+        for regime in regimes_of([record]):
+            us = record[regime]["us"]
+            rates = [f"{case.flop / time / 1e6:.0f}" for time in (theirs_of(us), us[OURS])]
+            cells.append([shape_text(case.shape), regime, str(figure), *rates])
+    return header, cells
+
+
+def faults(records: Iterable[Record]) -> list[str]:
+    """Cases that failed, and results that are further off than the reference's by more than a factor."""
+    found = []
+    for record in records:
+        if "failed" in record:
+            found.append(f"FAILED: {case_of(record)}: {record['failed']}")
+        for name in record.get("wrong", ()):
+            errors = {arm: float(error) for arm, error in record["error"].items()}  # JSON has no NaN: its name is there
+            error, reference = errors[name], next(iter(errors.values()))
+            found.append(f"WRONG: {case_of(record)}: {name} is off by {error:.1e}, the reference by {reference:.1e}")
+    return found

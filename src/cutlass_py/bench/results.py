@@ -1,0 +1,68 @@
+"""Results as JSON files: written whole, an entry a line, so that they compare well."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+Result = dict[str, Any]  # a whole file
+Record = dict[str, Any]  # one of its cases
+OURS = "cutlass_py"  # the arm of gemm's own choice; the first arm is the reference
+
+
+def geomean(values: Iterable[float]) -> float:
+    """The geometric mean of at least one value."""
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs))
+
+
+def read(path: str | os.PathLike[str]) -> Result:
+    """A file of results.
+
+    Raises:
+        ValueError: it is none; the message names the file.
+        OSError: it cannot be read.
+    """
+    name = os.fspath(path)
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{name}: not JSON: {error}") from None
+    if not isinstance(content, dict) or "machine" not in content:
+        raise ValueError(f"{name}: expected an object as `bench --json` writes it")
+    return content
+
+
+def write(path: Path, result: Mapping[str, Any]) -> None:
+    """Writes a result whole or not at all; entries of long lists take a line each."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(dumps(result), encoding="utf-8")
+    partial.replace(path)
+
+
+def dumps(result: Mapping[str, Any]) -> str:
+    """A result as text."""
+    parts = [f"{json.dumps(key)}: {_value(value)}" for key, value in result.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(json.dumps(_rounded(entry), default=str) for entry in value) + "\n]"
+    return json.dumps(_rounded(value), default=str)
+
+
+def _rounded(value: Any) -> Any:
+    """Six significant digits are more than any clock here has."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(entry) for entry in value]
+    return value

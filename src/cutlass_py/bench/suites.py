@@ -1,0 +1,172 @@
+"""The problems that are timed, as data: shapes by suite, and what a dtype of the command line means on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from ..dtypes import COMPUTE, DTYPES, LAYOUTS
+
+Shape = tuple[int, int, int, int]  # batch, m, n, k
+DEFAULT, TUNED, SWEEP = MODES = ("default", "tuned", "sweep")  # gemm's choice; the same after `tune`; every kernel
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What is multiplied, by both sides.
+
+    Attributes:
+        dtype: of A and B.
+        compute: as in gemm.
+        reference: the framework's function: "matmul", "scaled_mm" and "block_scaled_mm" (fp8), "int_mm".
+        layouts: those that the reference takes.
+        granule: n and k are multiples of it, for the reference's sake.
+        rows: least m, likewise.
+    """
+
+    dtype: str
+    compute: str | None = None
+    reference: str = "matmul"
+    layouts: tuple[str, ...] = LAYOUTS
+    granule: int = 1
+    rows: int = 1
+
+    @property
+    def formats(self) -> tuple[str, str, str]:
+        """What kernels multiply, what they sum in, and what gemm returns: the dtype of D."""
+        row = COMPUTE[self.dtype]
+        found = row[self.compute or next(iter(row))]
+        return found.operand, found.accumulator, found.output
+
+    @property
+    def result(self) -> str:
+        """Dtype of D."""
+        return self.formats[-1]
+
+    def takes(self, shape: Shape) -> bool:
+        """Whether the reference computes problems of this shape."""
+        batch, m, n, k = shape
+        stacked = batch > 1 and self.reference != "matmul"
+        return not (stacked or n % self.granule or k % self.granule or m < self.rows)
+
+
+ARITHMETICS = {
+    "bf16": Arithmetic("bf16"),
+    "f16": Arithmetic("f16"),
+    "f32": Arithmetic("f32"),
+    "tf32": Arithmetic("f32", "tf32"),
+    "f64": Arithmetic("f64"),
+    "e4m3": Arithmetic("e4m3", None, "scaled_mm", ("tn",), 16),
+    "e4m3_fast": Arithmetic("e4m3", "fast", "scaled_mm", ("tn",), 16),
+    "e4m3_block": Arithmetic("e4m3", None, "block_scaled_mm", ("tn",), 16),  # scales 1x128 by 128x128
+    "s8": Arithmetic("s8", None, "int_mm", ("tn",), 16, rows=17),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem to time. `dtype` is a name of ARITHMETICS, `layout` that of A then B."""
+
+    suite: str
+    dtype: str
+    layout: str
+    shape: Shape
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """What the dtype means."""
+        return ARITHMETICS[self.dtype]
+
+    @property
+    def flop(self) -> int:
+        """Multiplications and additions."""
+        batch, m, n, k = self.shape
+        return 2 * batch * m * n * k
+
+    @property
+    def moved_bytes(self) -> int:
+        """What has to come from memory and go there: each operand once."""
+        batch, m, n, k = self.shape
+        size, size_d = DTYPES[self.arithmetic.dtype].itemsize, DTYPES[self.arithmetic.result].itemsize
+        return batch * ((m * k + k * n) * size + m * n * size_d)
+
+    def facts(self) -> dict[str, Any]:
+        """As it stands in the JSON."""
+        batch, m, n, k = self.shape
+        facts = {"suite": self.suite, "dtype": self.dtype, "layout": self.layout}
+        return {**facts, "batch": batch, "m": m, "n": n, "k": k}
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.layout} {shape_text(self.shape)}"
+
+
+def case_of(record: Mapping[str, Any]) -> Case:
+    """The case of a record of the JSON."""
+    batch, m, n, k = (record[extent] for extent in ("batch", "m", "n", "k"))
+    return Case(record["suite"], record["dtype"], record["layout"], (batch, m, n, k))
+
+
+def shape_text(shape: Shape) -> str:
+    """`(m, n, k)`, with the batch in front where there is one."""
+    batch, *extents = shape
+    return (f"{batch} x " if batch > 1 else "") + f"({', '.join(map(str, extents))})"
+
+
+# Weights (n, k) of projection and feed-forward layers of models between 8 and 70 billion parameters and of
+# mixture-of-experts models, by tokens m.
+_LLM_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_LLM_WEIGHTS = (
+    (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (10240, 8192), (8192, 8192), (7168, 2048), (2112, 7168),
+    (4096, 7168), (7168, 16384), (24576, 1536), (4608, 3584), (37888, 3584),
+)  # fmt: skip
+
+SUITES: dict[str, tuple[Shape, ...]] = {
+    "llm": tuple((1, m, n, k) for (n, k), m in product(_LLM_WEIGHTS, _LLM_TOKENS)),
+    "square": tuple((1, x, x, x) for x in (256, 512, 1024, 2048, 4096, 8192, 16384)),
+    "odd": (
+        (1, 1085, 2219, 2438), (1, 7672, 149, 9903), (1, 413, 732, 61981), (1, 1023, 64, 48), (1, 65, 96, 112),
+        (1, 197, 224, 272),
+    ),
+    "batched": ((8, 1024, 1024, 1024), (16, 512, 512, 512), (64, 128, 2048, 128), (128, 512, 512, 2048)),
+    "large": ((1, 4096, 4096, 4096), (1, 8192, 8192, 8192)),  # squares of dtypes that are slow, or few
+}  # fmt: skip
+# TFLOP/s by (m, n, k) with scales in blocks: "Normal GEMMs for dense models" in DeepGEMM's README of February 2025,
+# when it was published (github.com/deepseek-ai/DeepGEMM), measured by its authors on an H800 with NVCC 12.8. Later
+# versions claim more (1550 at most) and have no such table.
+DEEPGEMM = {
+    (64, 2112, 7168): 206, (64, 24576, 1536): 289, (64, 32768, 512): 219, (64, 7168, 16384): 336,
+    (64, 4096, 7168): 287, (64, 7168, 2048): 295, (128, 2112, 7168): 352, (128, 24576, 1536): 535,
+    (128, 32768, 512): 358, (128, 7168, 16384): 645, (128, 4096, 7168): 533, (128, 7168, 2048): 510,
+    (4096, 2112, 7168): 1058, (4096, 24576, 1536): 990, (4096, 32768, 512): 590, (4096, 7168, 16384): 1358,
+    (4096, 4096, 7168): 1304, (4096, 7168, 2048): 1025,
+}  # fmt: skip
+SUITES["deepgemm"] = tuple((1, *shape) for shape in DEEPGEMM)
+# For sweeps over all kernels, which take long: every weight and every number of tokens, but not every pair.
+SUITES["sample"] = (*SUITES["llm"][::7], *SUITES["square"][1:6:2])
+
+
+def cases(
+    suites: Iterable[str],
+    dtypes: Iterable[str] = ("bf16",),
+    layouts: Iterable[str] = LAYOUTS,
+    extra: Iterable[Shape] = (),
+    every: int = 1,
+) -> list[Case]:
+    """The cases of some suites that the reference can compute.
+
+    Args:
+        suites: names of SUITES.
+        dtypes: names of ARITHMETICS.
+        layouts: of A then B.
+        extra: more shapes; they form the suite "shape".
+        every: take each so-manieth shape of a suite only.
+    """
+    shapes = [(suite, shape) for suite in suites for shape in SUITES[suite][::every]]
+    shapes += [("shape", shape) for shape in extra]
+    return [
+        Case(suite, dtype, layout, shape)
+        for dtype, layout, (suite, shape) in product(dtypes, layouts, shapes)
+        if layout in ARITHMETICS[dtype].layouts and ARITHMETICS[dtype].takes(shape)
+    ]

@@ -1,0 +1,167 @@
+"""Timing on the GPU: several arms in turn, in two regimes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from .frameworks import Framework, Launch
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the things compared. `launch(i)` queues one call, on the i-th of the rotated operand sets."""
+
+    name: str
+    launch: Launch
+
+
+Rounds = dict[str, list[float]]  # microseconds per call by arm, one entry per round
+
+ROUNDS = 5
+_MOST_NODES = 512  # calls in one graph
+_MOST_BURST = 150  # calls behind one spin: the launch queue holds about 1000 entries, a call may take several
+
+
+def rough_us(gpu: Framework, arm: Arm) -> float:
+    """A first estimate of one call, to size the real measurement; also the warm-up of everything lazy."""
+    arm.launch(0)
+    arm.launch(1)
+    gpu.spin(200)
+    start = gpu.event()
+    for i in range(4):
+        arm.launch(i)
+    end = gpu.event()
+    gpu.synchronize()
+    return max(gpu.microseconds(start, end) / 4, 1.0)
+
+
+def warm_up(gpu: Framework, launch: Launch, seconds: float = 2.0) -> None:
+    """Keeps the GPU multiplying until its clock has settled: cold, the first case would run at another one."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for i in range(20):
+            launch(i)
+        gpu.synchronize()
+
+
+def sustained_us(
+    gpu: Framework, arms: Sequence[Arm], sets: int, rough: Mapping[str, float], budget_ms: float, rounds: int
+) -> Rounds:
+    """Calls back to back without a pause, replayed from one CUDA graph per arm.
+
+    Everything is queued before the host looks at a result, so the GPU never idles and its clock settles. Each window of
+    an arm follows a replay of that same arm; the order of the arms turns around in every round.
+
+    Args:
+        gpu: the array library.
+        arms: what to compare.
+        sets: number of operand sets; a graph holds at least one call on each.
+        rough: microseconds of a call by arm, as rough_us tells.
+        budget_ms: GPU time per arm, over all rounds.
+        rounds: windows per arm.
+    """
+    graphs: dict[str, tuple[Callable[[], object], int, int]] = {}
+    window_us = budget_ms * 1e3 / rounds
+    for arm in arms:
+        nodes = min(max(int(window_us / rough[arm.name] / 4), sets, 1), _MOST_NODES)
+        replays = max(round(window_us / rough[arm.name] / nodes), 1)
+        graphs[arm.name] = (gpu.capture(arm.launch, nodes), nodes, replays)
+    windows: dict[str, list[tuple[Any, Any]]] = {arm.name: [] for arm in arms}
+    for index in range(rounds):
+        for arm in _turned(arms, index):
+            replay, _, replays = graphs[arm.name]
+            replay()
+            start = gpu.event()
+            for _ in range(replays):
+                replay()
+            windows[arm.name].append((start, gpu.event()))
+    gpu.synchronize()
+    calls = {name: nodes * replays for name, (_, nodes, replays) in graphs.items()}
+    return {
+        name: [gpu.microseconds(start, end) / calls[name] for start, end in pairs] for name, pairs in windows.items()
+    }
+
+
+def _turned(arms: Sequence[Arm], index: int) -> Sequence[Arm]:
+    return arms if index % 2 == 0 else arms[::-1]
+
+
+NEIGHBOUR = "neighbour"  # the name under which mixed_us reports its foreign kernel alone
+
+
+def mixed_us(
+    gpu: Framework, arms: Sequence[Arm], rough: Mapping[str, float], budget_ms: float, rounds: int
+) -> tuple[Rounds, bool]:
+    """Calls on a plain stream, each followed by a small elementwise kernel of the library's, as inside of a model.
+
+    A burst is queued while the GPU spins, so that host time does not show. Times include the elementwise kernel; the
+    arm called NEIGHBOUR is that kernel alone, to be subtracted.
+
+    Returns:
+        The rounds, and whether the whole of each burst was queued before the spin ended.
+    """
+    small = gpu.small_kernel()
+    arms = [*arms, Arm(NEIGHBOUR, lambda i: None)]
+    window_us = budget_ms * 1e3 / rounds
+    plans = {}
+    for arm in arms:
+        calls = min(max(int(window_us / (rough.get(arm.name, 0.0) + 2)), 2), _MOST_BURST)
+        plans[arm.name] = _Burst(gpu, arm, small, calls)
+    times: Rounds = {arm.name: [] for arm in arms}
+    for index in range(rounds):
+        for arm in _turned(arms, index):
+            times[arm.name].append(plans[arm.name].run())
+    return times, all(burst.filled for burst in plans.values())
+
+
+class _Burst:
+    """Calls and elementwise kernels in turn, behind a spin that outlasts their queueing."""
+
+    def __init__(self, gpu: Framework, arm: Arm, small: Callable[[], object], calls: int) -> None:
+        self.gpu, self.arm, self.small, self.calls, self.filled = gpu, arm, small, calls, True
+        self.spin_us = 0.0
+        self._queue()  # warm
+        began = time.perf_counter()
+        self._queue()
+        self.spin_us = 1.5 * (time.perf_counter() - began) * 1e6 + 100
+
+    def run(self) -> float:
+        for _ in range(4):
+            us, self.filled = self._queue()
+            if self.filled:
+                break
+            self.spin_us *= 2
+            self.calls = max(self.calls // 2, 2)
+        return us
+
+    def _queue(self) -> tuple[float, bool]:
+        if self.spin_us:
+            self.gpu.spin(self.spin_us)
+        start = self.gpu.event()
+        for i in range(self.calls):
+            self.arm.launch(i)
+            self.small()
+        end = self.gpu.event()
+        filled = not self.gpu.passed(start)
+        self.gpu.synchronize()
+        return self.gpu.microseconds(start, end) / self.calls, filled
+
+
+REGIMES = ("sustained", "mixed")
+
+
+def regime_us(
+    gpu: Framework, regime: str, arms: Sequence[Arm], sets: int, rough: Mapping[str, float], budget_ms: float
+) -> dict[str, Any]:
+    """One regime of a case, as it goes into the JSON: medians by arm without the neighbour, and the rounds with it."""
+    if regime == "sustained":
+        times = sustained_us(gpu, arms, sets, rough, budget_ms, ROUNDS)
+        return {"us": {name: max(median(us), 0.1) for name, us in times.items()}, "rounds_us": times}
+    times, filled = mixed_us(gpu, arms, rough, budget_ms, ROUNDS)
+    neighbour = median(times[NEIGHBOUR])
+    alone = {name: max(median(us) - neighbour, 0.1) for name, us in times.items() if name != NEIGHBOUR}
+    return {"queue_filled": filled, "neighbour_us": neighbour, "us": alone, "rounds_us": times}

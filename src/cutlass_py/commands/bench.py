@@ -1,0 +1,340 @@
+"""Measure kernels against the framework's own matmul on this GPU: suites, one kernel by name, or what must be reached.
+
+Ratios are the reference's time (torch's matmul, CuPy's where there is no torch) over ours: above 1 is faster. Both run
+in one process on the same random operands, in turn, from a cold L2 cache; regime `sustained` replays CUDA graphs back
+to back, `mixed` puts a small elementwise kernel between the calls on a plain stream.
+
+  bench --suite llm square --layout tn         suites of shapes; --json FILE keeps every reading
+  bench --shape 2048,4096,14336 --dtype e4m3   one problem: M,N,K or B,M,N,K
+  bench KERNEL 4096 4096 4096                  one kernel by name, in its own dtype and layout
+  bench --bars [GROUP ...]                     what must be reached, and whether it is
+  bench --from FILE --plot DIR                 pictures and tables of stored results; needs no GPU
+
+Exit code: 0; 1 where a case failed, a result is wrong or a bar is missed; 2 for wrong usage or without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..dtypes import LAYOUTS
+from .output import print_table
+
+if TYPE_CHECKING:
+    from ..bench.bars import Verdict
+    from ..bench.results import Record, Result
+    from ..bench.runs import Part
+    from ..bench.suites import Shape
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    from ..bench.bars import GROUPS
+    from ..bench.suites import ARITHMETICS, SUITES
+    from ..bench.timing import REGIMES
+
+    parser.description, parser.formatter_class = __doc__, argparse.RawDescriptionHelpFormatter
+    parser.add_argument("kernel", nargs="?", metavar="KERNEL", help="time this kernel, for the extents that follow")
+    parser.add_argument("extents", nargs="*", type=int, metavar="M N K", help="extents for KERNEL; or B M N K")
+    what = parser.add_argument_group("what is measured")
+    what.add_argument(
+        "--suite", nargs="+", choices=SUITES, default=[], metavar="NAME", help=f"{', '.join(SUITES)} (default square)"
+    )
+    what.add_argument(
+        "--shape", nargs="+", type=shape, default=[], metavar="M,N,K", help="problems; B,M,N,K stacks B of them"
+    )
+    what.add_argument("--bars", nargs="*", choices=GROUPS, metavar="GROUP", help=f"{', '.join(GROUPS)}; default all")
+    what.add_argument(
+        "--dtype", nargs="+", choices=ARITHMETICS, metavar="NAME", help=f"{', '.join(ARITHMETICS)} (default bf16)"
+    )
+    what.add_argument(
+        "--layout", nargs="+", choices=LAYOUTS, metavar="XY", help=f"of A, then B: {', '.join(LAYOUTS)} (default all)"
+    )
+    what.add_argument("--every", type=int, default=1, metavar="N", help="each N-th shape of the suites only")
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--regime",
+        nargs="+",
+        choices=REGIMES,
+        metavar="NAME",
+        help="sustained, mixed (default both; with --all-kernels or --splits sustained)",
+    )
+    how.add_argument("--tune", action="store_true", help="tune each problem first; nothing of that is kept")
+    how.add_argument(
+        "--all-kernels", action="store_true", help="time every compiled kernel that fits beside the choice"
+    )
+    how.add_argument("--splits", nargs="+", type=parts, default=[], metavar="S", help="cuts of k beside: 1 2 4 stream")
+    how.add_argument("--budget-ms", type=float, default=40.0, help="GPU time per kernel and regime (default 40)")
+    how.add_argument("--limit-seconds", type=float, default=inf, metavar="S", help="stop cleanly after this long")
+    out = parser.add_argument_group("what becomes of it")
+    out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print JSON, or write it to FILE as it comes")
+    out.add_argument("--plot", type=Path, metavar="DIR", help="write ratio.svg and roofline.svg (needs matplotlib)")
+    out.add_argument("--from", dest="stored", metavar="FILE", help="read stored results and measure nothing")
+    out.add_argument("--commit", help="what is measured, where git cannot tell")
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command; 1 where a case failed, a result is wrong or a bar is missed."""
+    from ..bench.report import faults
+
+    if options.every < 1 or options.budget_ms <= 0:
+        raise ValueError("bench: --every and --budget-ms must be above 0")
+    result = _stored(options) if options.stored else _measured(options)
+    said = faults(result["cases"])
+    verdicts = _verdicts(options, result) if options.bars is not None else []
+    _say(options, result, verdicts, said)
+    if options.plot:
+        from ..bench.plots import draw
+
+        for path in draw(result, options.plot):
+            print(f"picture: {path}", file=sys.stderr)
+    return 1 if said or any(not verdict.reached for verdict in verdicts) else 0
+
+
+def _stored(options: argparse.Namespace) -> Result:
+    """Results of a file, the cases that the options ask for."""
+    from ..bench.results import read
+
+    result = read(options.stored)
+    wanted = {"suite": options.suite, "dtype": options.dtype, "layout": options.layout}
+    if "cases" not in result:
+        raise ValueError(f"{options.stored}: holds no cases; expected a result of `bench --json`")
+    result["cases"] = [r for r in result["cases"] if all(not names or r[key] in names for key, names in wanted.items())]
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------- measuring
+
+
+def _measured(options: argparse.Namespace) -> Result:
+    from ..bench.frameworks import framework
+    from ..bench.runs import Run
+    from ..bench.surroundings import surroundings
+
+    gpu = framework()
+    parts_ = _parts(options, gpu.dtypes)
+    facts = surroundings(options.commit)
+    path = Path(options.json) if options.json and options.json != "-" else None
+    run = Run(parts_, gpu, facts, path)
+    result: dict[str, Any] = {}
+    if run.total:
+        _watch(run, options)
+    result = run.result()
+    if options.bars is not None:
+        result |= _host(options)
+    if path:
+        from ..bench.results import write
+
+        write(path, result)
+    return result
+
+
+def _watch(run: Any, options: argparse.Namespace) -> None:
+    """Measures; says each case as it comes, above a table of means and a bar where somebody watches."""
+    from ..bench.report import header, row, summarise, summary_table
+    from ..progress import progress, rich_table
+
+    regimes = list(dict.fromkeys(regime for part in run.parts for regime in part.settings.regimes))
+    silent = options.json == "-"
+    if not silent:
+        machine, versions = run.facts["machine"], run.facts["versions"]
+        print(f"{machine['gpu']}, {run.gpu.name} {versions[run.gpu.name]}, {run.total} cases")
+        print(header(regimes, run.gpu.name))
+    with progress("measuring", run.total, lambda: rich_table(*summary_table(summarise(run.records)))) as advance:
+
+        def done(record: Record) -> None:
+            if not silent:
+                print(row(record, [r for r in regimes if r in record or "failed" in record]), flush=True)
+            advance()
+
+        run.all(done, options.limit_seconds)
+    if run.ended:
+        print(f"bench: {run.ended}: {len(run.records)} of {run.total} cases", file=sys.stderr)
+
+
+def _host(options: argparse.Namespace) -> Result:
+    """Host times, where a bar is about them."""
+    from ..bench import host
+
+    found: Result = {}
+    if not options.bars or "host" in options.bars:
+        groups = {"torch cuda": lambda: host.torch_rows("cuda", "bfloat16"), "cupy": host.cupy_rows}
+        found["host"], found["host_skipped"] = host.measure_all(groups, 2.0, lambda record: None)
+    if not options.bars or "first" in options.bars:
+        found["first_call_ms"] = host.first_call_ms()
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- what to measure
+
+
+def _parts(options: argparse.Namespace, known: Sequence[str]) -> list[Part]:
+    """The cases, grouped by how they are measured.
+
+    Raises:
+        ValueError: options that do not go together, or leave nothing.
+    """
+    if options.bars is not None:
+        return _parts_of_bars(options, known)
+    if options.kernel:
+        return [_part_of_kernel(options, known)]
+    from ..bench.suites import cases
+
+    dtypes, layouts = options.dtype or ["bf16" if "bf16" in known else known[0]], options.layout or LAYOUTS
+    for dtype in dtypes:
+        if dtype not in known:
+            raise ValueError(f"bench: no reference multiplies {dtype} here; expected one of {', '.join(known)}")
+    suites = options.suite or ([] if options.shape else ["square"])
+    found = cases(suites, dtypes, layouts, options.shape, options.every)
+    if not found:
+        raise ValueError(
+            f"bench: the reference takes none of these problems in {' '.join(dtypes)}, {' '.join(layouts)}"
+        )
+    return [_part(options, found)]
+
+
+def _part(options: argparse.Namespace, cases: Sequence[Any], kernel: str | None = None) -> Part:
+    from ..bench.cases import Settings
+    from ..bench.runs import Part
+    from ..bench.suites import DEFAULT, SWEEP, TUNED
+    from ..bench.timing import REGIMES
+
+    if options.tune and options.all_kernels:
+        raise ValueError("bench: --tune and --all-kernels are two different measurements; expected one of them")
+    sweep = options.all_kernels or bool(options.splits)
+    regimes = tuple(options.regime or (REGIMES[:1] if sweep else REGIMES))
+    mode = SWEEP if options.all_kernels else TUNED if options.tune else DEFAULT
+    return Part(cases, Settings(regimes, mode, kernel, tuple(options.splits), options.budget_ms))
+
+
+def _part_of_kernel(options: argparse.Namespace, known: Sequence[str]) -> Part:
+    """One kernel, in the dtype and layout of its name, beside gemm's choice and the reference."""
+    from ..bench.suites import ARITHMETICS, Case
+    from ..kernels import CutlassKernel, kernel_named
+
+    if options.suite or options.shape or options.dtype or options.layout:
+        raise ValueError(
+            "bench: KERNEL M N K says what is measured: --suite, --shape, --dtype and --layout do not go with it"
+        )
+    kernel = kernel_named(options.kernel)
+    if len(options.extents) not in (3, 4) or min(options.extents, default=0) < 1:
+        raise ValueError(
+            f"bench: {len(options.extents)} extents behind {kernel.name}; expected M N K, or B M N K, 1 or more"
+        )
+    if not isinstance(kernel, CutlassKernel):
+        raise ValueError(f"bench: {kernel.name} computes on the CPU; there is nothing to compare it with")
+    c = kernel.config
+    shape = tuple(options.extents if len(options.extents) == 4 else [1, *options.extents])
+    for name, found in ARITHMETICS.items():
+        case = Case("shape", name, c.layout, shape)
+        same = c.a == c.b and found.formats == (c.a, c.accumulator, c.d)
+        if same and name in known and c.layout in found.layouts and found.takes(shape):
+            return _part(options, [case], kernel.name)
+    raise ValueError(f"bench: no function of the framework computes what {kernel.name} does for {shape[1:]}")
+
+
+def _parts_of_bars(options: argparse.Namespace, known: Sequence[str]) -> list[Part]:
+    """Every case of the bars asked for, once for each mode."""
+    from ..bench.cases import Settings
+    from ..bench.runs import Part
+    from ..bench.suites import MODES, SWEEP
+    from ..bench.timing import REGIMES
+
+    parts_ = []
+    for mode in MODES:
+        found: dict[Any, Any] = {}
+        for bar in _bars(options):
+            if bar.mode == mode and bar.dtype in known:
+                found |= {
+                    (case.dtype, case.layout, case.shape): case for case in reversed(bar.cases()[:: options.every])
+                }
+        regimes = ("sustained",) if mode == SWEEP else tuple(options.regime or REGIMES)
+        budget = options.budget_ms / (4 if mode == SWEEP else 1)  # there are many kernels
+        if found:
+            parts_.append(Part(list(found.values()), Settings(regimes, mode, budget_ms=budget, alone=True)))
+    return parts_
+
+
+def _bars(options: argparse.Namespace) -> list[Any]:
+    """The bars asked for, of the dtypes and layouts asked for."""
+    from ..bench.bars import BARS
+
+    if options.suite or options.shape or options.kernel or options.tune or options.all_kernels or options.splits:
+        raise ValueError(
+            "bench: --bars says what is measured; of the other options only --dtype, --layout and --regime, "
+            "--every, --budget-ms and --limit-seconds go with it"
+        )
+    return [
+        bar
+        for bar in BARS
+        if (not options.bars or bar.group in options.bars)
+        and (not options.dtype or bar.dtype in options.dtype)
+        and (not options.layout or set(bar.layouts) <= set(options.layout))
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- what is said
+
+
+def _verdicts(options: argparse.Namespace, result: Result) -> list[Verdict]:
+    from ..bench import bars
+    from ..bench.timing import REGIMES
+
+    found = bars.verdicts(result["cases"], _bars(options), options.regime or REGIMES)
+    if not options.bars or "host" in options.bars:
+        found += bars.host_verdicts(result.get("host", ()))
+    if not options.bars or "first" in options.bars:
+        found.append(bars.first_verdict(result.get("first_call_ms")))
+    return found
+
+
+def _say(options: argparse.Namespace, result: Result, verdicts: Sequence[Verdict], said: Sequence[str]) -> None:
+    from ..bench.bars import verdict_table
+    from ..bench.report import published, summarise, summary_table
+    from ..bench.results import dumps
+
+    if options.json == "-":
+        from dataclasses import asdict
+
+        print(dumps(result | ({"bars": [asdict(v) for v in verdicts]} if verdicts else {})), end="")
+        return
+    rows = summarise(result["cases"])
+    if rows:
+        print()
+        print_table(*summary_table(rows))
+    header, cells = published(result["cases"])
+    if cells:
+        print("\nTFLOP/s; DeepGEMM's on an H800")
+        print_table(header, cells)
+    if verdicts:
+        print()
+        print_table(*verdict_table(verdicts))
+    for line in said:
+        print(line)
+
+
+# ---------------------------------------------------------------------------------------------------- values
+
+
+def shape(text: str) -> Shape:
+    """M,N,K or B,M,N,K."""
+    try:
+        extents = [int(extent) for extent in text.split(",")]
+    except ValueError:
+        extents = []
+    if len(extents) not in (3, 4) or min(extents) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not M,N,K or B,M,N,K")
+    batch, m, n, k = extents if len(extents) == 4 else [1, *extents]
+    return batch, m, n, k
+
+
+def parts(text: str) -> int | str:
+    """A number of parts of k, or "stream"."""
+    if text != "stream" and not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of parts nor 'stream'")
+    return text if text == "stream" else int(text)

@@ -1,0 +1,41 @@
+"""A kernel as C++: one source that needs CUTLASS alone, or a project around it."""
+
+from __future__ import annotations
+
+import argparse
+
+from .output import json_option, print_json
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("kernel", help="its name; it need not be compiled")
+    kinds = parser.add_mutually_exclusive_group()
+    for kind, text in (
+        ("cmake", "a CMake project: the kernel, and a program that runs and checks it"),
+        ("torch-extension", "a Python package: the kernel as a torch extension"),
+    ):
+        kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind.partition("-")[0], help=text)
+    parser.add_argument("-o", "--output", metavar="DIR", help="where files go; an empty directory, or none yet")
+    json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command."""
+    from ..emit import project, source, write
+    from ..prebuild import named
+
+    kernel = named(options.kernel)
+    if options.kind and not options.output:
+        raise ValueError("emit: a project is several files; say where by -o DIR")
+    files = project(kernel.config, options.kind) if options.kind else {f"{kernel.name}.cu": source(kernel.config)}
+    if not options.output:
+        text = files[f"{kernel.name}.cu"]
+        print_json({"kernel": kernel.name, "source": text}) if options.json else print(text, end="")
+        return 0
+    written = [str(path) for path in write(files, options.output)]
+    if options.json:
+        print_json({"kernel": kernel.name, "files": written})
+    else:
+        print("\n".join(written))
+    return 0

@@ -1,0 +1,39 @@
+"""Bundle kernels and tuned tables into a wheel that installs beside the package."""
+
+from __future__ import annotations
+
+import argparse
+
+from .output import json_option, print_json
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("name", help="of the package: lower-case letters, digits and _")
+    parser.add_argument("artifacts", nargs="*", metavar="artifact", help="files that Artifact.save wrote")
+    parser.add_argument("--kernel", action="append", default=[], metavar="NAME", help="this kernel; may be repeated")
+    parser.add_argument("--problems", metavar="FILE", help="the best kernel for each problem of a file (docs/jit.md)")
+    parser.add_argument("--tuned", action="append", default=[], metavar="TABLE", help="a table of `tune --export`")
+    parser.add_argument("--version", default="1.0", help="of the package (1.0)")
+    parser.add_argument("-o", "--output", metavar="DIR", default=".", help="where the wheel goes (.)")
+    json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command."""
+    from .. import archive
+    from ..packing import write
+    from ..prebuild import best, named
+    from ..problems import read
+
+    kernels = [named(name) for name in options.kernel]
+    kernels += filter(None, map(best, read(options.problems) if options.problems else ()))
+    artifacts = [archive.read(path) for path in options.artifacts]
+    artifacts += [archive.of_kernel(kernel.config) for kernel in dict.fromkeys(kernels)]
+    wheel = write(options.name, options.version, artifacts, options.tuned, options.output)
+    names = [manifest.kernel for manifest, _ in artifacts]
+    if options.json:
+        print_json({"wheel": str(wheel), "kernels": names})
+    else:
+        print(f"{wheel}: {len(names)} kernels, {len(options.tuned)} tables")
+    return 0

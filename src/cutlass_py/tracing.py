@@ -1,0 +1,143 @@
+"""What is told of calls on request: log lines of choices and of calls, NVTX ranges, scripts that repeat what failed.
+
+Off unless asked for, by the functions below or by the environment as the package is imported:
+
+    CUTLASS_PY_LOG   off, plans (each choice, once for a class of problems) or calls (those, and each call)
+    CUTLASS_PY_NVTX  1: ranges of the domain "cutlass_py"; 0
+    CUTLASS_PY_DUMP  a directory: a call that fails after it was checked leaves a script there (reproducer.py)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+from . import _core
+from ._core import Problem
+from .arguments import describe
+from .select import Choice, Plan, best
+
+logger = logging.getLogger("cutlass_py")
+LEVELS = {"off": logging.NOTSET, "plans": logging.INFO, "calls": logging.DEBUG}
+_CALLS, _RANGES, _FAILURES = 1, 2, 4  # trace.h
+_handler = logging.StreamHandler()
+_handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+
+
+def log(what: str) -> None:
+    """Log what this package does, to the logger "cutlass_py" of the standard library's `logging`.
+
+    Choices are told at level INFO, when a class of problems is first met; "plans" forgets those made so far, so that
+    they are told again. Calls are told at level DEBUG, each with its problem, kernel, detours and stream. Where no
+    handler is set up, lines go to stderr.
+
+    Args:
+        what: "off", "plans" or "calls", which tells plans too.
+
+    Raises:
+        ValueError: `what` is none of those.
+    """
+    if what not in LEVELS:
+        raise ValueError(f"log: {what!r}; expected one of {', '.join(LEVELS)}")
+    logger.setLevel(LEVELS[what])
+    logger.removeHandler(_handler)
+    if what != "off" and not logger.hasHandlers():
+        logger.addHandler(_handler)
+    _switch(_CALLS, what == "calls")
+    _core.clear_plans()
+
+
+def nvtx(on: bool) -> None:
+    """Put each call into an NVTX range of the domain "cutlass_py", named after its kernel and extents.
+
+    Raises:
+        RuntimeError: this package was built without NVTX's header, which CUDA toolkits have.
+    """
+    if on and not _core.has_ranges():
+        raise RuntimeError("nvtx: this package was built without nvtx3/nvToolsExt.h of a CUDA toolkit: no ranges")
+    _switch(_RANGES, on)
+
+
+def dump(directory: str | os.PathLike[str] | None) -> None:
+    """Leave a script that repeats it in this directory, where a call fails after it was checked; None: do not.
+
+    One for each class of problems. Operands are made up: values are not written.
+    """
+    from . import reproducer
+
+    reproducer.directory = None if directory is None else os.fspath(directory)
+    _switch(_FAILURES, directory is not None)
+
+
+def _switch(bit: int, on: bool) -> None:
+    wanted = _core.trace(0)
+    _core.trace(wanted | bit if on else wanted & ~bit)
+
+
+def from_environment() -> None:
+    """What the environment asks for.
+
+    Raises:
+        ValueError: a variable has a value that is not known.
+    """
+    switches: dict[str, dict[str, Callable[[], None]]] = {
+        "CUTLASS_PY_LOG": {what: partial(log, what) for what in LEVELS},
+        "CUTLASS_PY_NVTX": {"0": partial(nvtx, False), "1": partial(nvtx, True)},
+    }
+    for variable, choices in switches.items():
+        if not (value := os.environ.get(variable)):
+            continue
+        if value not in choices:
+            raise ValueError(f"{variable} is {value!r}; expected one of {', '.join(choices)}")
+        try:
+            choices[value]()
+        except RuntimeError as error:
+            warnings.warn(f"cutlass_py: {variable} is {value}: {error}", RuntimeWarning, stacklevel=2)
+    if directory := os.environ.get("CUTLASS_PY_DUMP"):
+        dump(directory)
+
+
+# ---------------------------------------------------------------------------------------------------- what is said
+
+
+def planned(p: Problem, plan: Plan, choice: Choice | None) -> None:
+    """A class of problems was met, and this is its plan."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    time = ""
+    if choice is not None and choice.microseconds:
+        time = f"; {'measured' if choice.measured else 'estimated'} {choice.microseconds:.1f} us"
+    logger.info("plan of %s: %s%s", describe(p), _words(p, plan), time)
+
+
+def called(
+    p: Problem,
+    kernel: str | None,
+    pack_a: str | None,
+    pack_b: str | None,
+    scratch: str | None,
+    splits: int,
+    stream: int,
+) -> None:
+    """A call is about to run; said by trace.cpp."""
+    plan = Plan(kernel, pack_a, pack_b, scratch, splits)
+    on = "" if p.device_id < 0 else f"; stream {stream:#x}"
+    logger.debug("gemm %s: %s%s", describe(p), _words(p, plan), on)
+
+
+def _words(p: Problem, plan: Plan) -> str:
+    """Kernel and detours."""
+    kernel = plan.kernel or ("the epilogue alone" if p.device_id >= 0 else _host_kernel(p))
+    return ", ".join(["one matrix after the other" if plan.each else kernel, *plan.detours])
+
+
+def _host_kernel(p: Problem) -> str:
+    from .kernels import numbered
+
+    if p.kernel >= 0:
+        return numbered(p.kernel).name
+    choice = best(p)
+    return choice.route.kernel.name if choice else "none"

@@ -1,0 +1,86 @@
+"""An array library without a GPU, for the benchmarks: NumPy's arrays, and a clock that launches turn forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import ml_dtypes  # noqa: F401
+import numpy as np
+
+from cutlass_py.bench.frameworks import Framework
+from cutlass_py.dtypes import DTYPES
+
+
+class FakeGpu(Framework):
+    """Calls of its own matmul take `reference_us`, its small kernel 2; gemm's take what the test says (`tick`)."""
+
+    name = "numpy"
+    dtypes = ("f16", "bf16", "f32", "s8")
+
+    def __init__(self, reference_us: float = 30.0, off: float = 0.0, full: bool = True) -> None:
+        self.reference_us, self.off, self.full = reference_us, off, full
+        self.now, self.freed, self.launches = 0.0, 0, 0
+        self.rng = np.random.default_rng(0)
+
+    def tick(self, microseconds: float) -> None:
+        self.now += microseconds
+        self.launches += 1
+
+    def random(self, shape: Sequence[int], dtype: str) -> Any:
+        if dtype == "s8":
+            return self.rng.integers(-128, 128, shape, np.int8)
+        return self.rng.standard_normal(shape).astype(np.dtype(DTYPES[dtype].numpy))
+
+    def scales(self, case: Any) -> tuple[Any, Any]:
+        scaled = case.arithmetic.reference == "scaled_mm"
+        return (np.ones(1, np.float32), np.ones(1, np.float32)) if scaled else (None, None)
+
+    def reference(self, case: Any) -> Callable[..., object]:
+        def launch(a: Any, b: Any, d: Any, x: Any, y: Any) -> None:
+            self.tick(self.reference_us)
+            if max(case.shape) < 1000:  # the warm-up is large
+                d[...] = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(d.dtype)
+
+        return launch
+
+    @contextmanager
+    def arithmetic(self, case: Any) -> Any:
+        yield
+
+    def poison(self, array: Any) -> None:
+        array.fill(np.nan if array.dtype.kind != "i" else np.iinfo(array.dtype).min)
+
+    def product(self, case: Any, a: Any, b: Any, x: Any, y: Any) -> Any:
+        return np.matmul(a.astype(np.float64), b.astype(np.float64))
+
+    def difference(self, d: Any, product: Any) -> float:
+        return float(np.abs(d.astype(np.float64) - product).max() / np.abs(product).max())
+
+    def l2_bytes(self) -> int:
+        return 1 << 16
+
+    def event(self) -> Any:
+        return self.now
+
+    def passed(self, event: Any) -> bool:
+        return not self.full
+
+    def microseconds(self, start: Any, end: Any) -> float:
+        return float(end - start)
+
+    def spin(self, microseconds: float) -> None:
+        self.now += microseconds
+
+    def synchronize(self) -> None:
+        pass
+
+    def capture(self, launch: Any, calls: int) -> Callable[[], object]:
+        return lambda: [launch(i) for i in range(calls)]
+
+    def small_kernel(self) -> Callable[[], object]:
+        return lambda: setattr(self, "now", self.now + 2.0)
+
+    def free(self) -> None:
+        self.freed += 1

@@ -1,0 +1,350 @@
+"""Artifact files: what they hold, where they load, what is refused. A script stands in for nvcc."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from stand_in import compiled, in_python, needs_gxx, python, stub
+
+from cutlass_py import CompileError, _core, archive, cache, compiler, families
+from cutlass_py.families import FAMILIES
+from cutlass_py.gpu import Gpu
+from cutlass_py.kernels import all_kernels
+
+CONFIG = FAMILIES["simt_gemm"].full[0]
+# A kernel that no version declares.
+OTHER = dataclasses.replace(CONFIG, tile=(32, 96, 8))
+
+
+def manifest(**changes) -> archive.Manifest:
+    values = {
+        "kernel": CONFIG.name, "config": dataclasses.asdict(CONFIG), "codes": ("sm_90",),
+        "machine": archive.platform.machine(), "abi": _core.kernel_abi(), "version": "0.1.0", "cutlass": "4.2.0",
+        "nvcc": "13.0.1", "facts": {}, "sha256": archive._digest(b"library"),
+    }  # fmt: skip
+    return archive.Manifest(**values | changes)
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    """The path of an artifact whose library nothing can load."""
+    path = tmp_path / "artifact"
+    archive.write(path, manifest(), b"library")
+    return path
+
+
+def edited(path: Path, **changes) -> Path:
+    """The artifact with another manifest."""
+    found, library = archive.read(path)
+    values = json.loads(json.dumps(dataclasses.asdict(found))) | changes
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("manifest.json", json.dumps(values))
+        file.writestr("library.so", library)
+    return path
+
+
+# ---------------------------------------------------------------------------------------- files
+
+
+def test_what_is_written_is_read(artifact):
+    found, library = archive.read(artifact)
+    assert library == b"library" and archive.config_of(found) == CONFIG
+    assert dataclasses.replace(found, config={}) == dataclasses.replace(manifest(), config={})
+    with zipfile.ZipFile(artifact) as file:
+        assert file.testzip() is None and {"manifest.json", "library.so"} <= set(file.namelist())
+
+
+def test_writing_replaces_the_whole_file_or_nothing(artifact, monkeypatch):
+    before = artifact.read_bytes()
+    archive.write(artifact, manifest(sha256=archive._digest(b"newer")), b"newer")
+    assert archive.read(artifact)[1] == b"newer"
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        archive.write(artifact, manifest(), b"library")
+    assert archive.read(artifact)[1] == b"newer" != before and list(artifact.parent.iterdir()) == [artifact]
+
+
+def test_every_damaged_byte_is_noticed(artifact):
+    """Of the library and the manifest: what the zip says beside them does not matter."""
+    whole = artifact.read_bytes()
+    for position in range(0, len(whole), 7):
+        artifact.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        try:
+            assert archive.read(artifact) == (manifest_read(), b"library")
+        except ValueError as error:
+            assert str(error).startswith(f"{artifact} is ")
+
+
+def manifest_read() -> archive.Manifest:
+    return archive.Manifest.read(json.loads(json.dumps(dataclasses.asdict(manifest()))))
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, -1])
+def test_a_torn_file(artifact, length):
+    artifact.write_bytes(artifact.read_bytes()[:length])
+    with pytest.raises(ValueError, match=rf"{artifact} is no artifact, or a damaged one: "):
+        archive.read(artifact)
+
+
+def test_other_files(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        file.writestr("readme", "")
+    (tmp_path / "x.txt").write_text("text")
+    for name in ("x.zip", "x.txt"):
+        with pytest.raises(ValueError, match=rf"{name} is no artifact"):
+            archive.read(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        archive.read(tmp_path / "nowhere")
+
+
+def test_a_library_that_is_not_the_manifests(artifact):
+    with pytest.raises(ValueError, match="is damaged: the library's digest is not the manifest's"):
+        archive.read(edited(artifact, sha256="0" * 64))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2}, "the manifest has format 2; expected 1"),
+        ({"kernel": "../../etc/x"}, r"the manifest's kernel is '\.\./\.\./etc/x'"),
+        ({"nvcc": "13/../.."}, "the manifest's nvcc is "),
+        ({"sha256": "*"}, r"the manifest's sha256 is '\*'"),
+        ({"codes": "sm_90"}, "the manifest's codes is 'sm_90'"),
+        ({"abi": None}, "the manifest's abi is None"),
+        ({"config": []}, r"the manifest's config is \[\]"),
+    ],
+    ids=lambda x: str(x)[:20],
+)
+def test_wrong_manifests(artifact, changes, message):
+    with pytest.raises(ValueError, match=message):
+        archive.read(edited(artifact, **changes))
+
+
+# ---------------------------------------------------------------------------------------- what fits here
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"abi": 1}, rf"{CONFIG.name}: has kernel ABI 1 \(cutlass_py 0\.1\.0\); expected {_core.kernel_abi()}"),
+        ({"machine": "riscv64"}, rf"{CONFIG.name}: compiled for riscv64; expected "),
+        ({"config": {}}, "not a kernel of this one: .*missing"),
+        ({"config": dataclasses.asdict(CONFIG) | {"color": "red"}}, "not a kernel of this one: .*color"),
+        ({"config": dataclasses.asdict(CONFIG) | {"family": "sm75_gemm"}}, "does not know sm75_gemm"),
+        ({"config": dataclasses.asdict(CONFIG) | {"epilogue": "swirl", "a": "f12"}}, "does not know swirl, f12"),
+        ({"config": dataclasses.asdict(CONFIG) | {"tile": [1, 2, 3]}}, "there it is called simt_gemm_.*_1x2x3_"),
+        ({"config": dataclasses.asdict(CONFIG) | {"tile": 5}}, "not a kernel of this one: "),
+    ],
+    ids=lambda x: str(x)[:20],
+)
+def test_what_this_package_cannot_call_is_refused(artifact, changes, message):
+    found, library = archive.read(edited(artifact, **changes))
+    with pytest.raises(ValueError, match=message):
+        archive.load(found, library)
+
+
+@pytest.mark.parametrize(
+    ("codes", "runs", "fails"),
+    [
+        (["sm_90a"], [90], [80, 100, 120]),
+        (["sm_80"], [80, 86, 89], [75, 90]),
+        (["sm_86"], [86, 89], [80, 90]),
+        (["sm_80", "compute_80"], [80, 86, 90, 100], [75]),
+        (["compute_90a"], [90], [80, 100]),
+        (["lto_90", ""], [], [90]),
+    ],
+    ids=str,
+)
+def test_machine_code_and_devices(codes, runs, fails):
+    assert [cc for cc in (*runs, *fails) if archive.runs_on(codes, cc)] == runs
+
+
+@pytest.mark.parametrize(
+    ("family", "codes", "here", "fits"),
+    [
+        ("simt_gemm", ["sm_90"], [90], True),
+        ("simt_gemm", ["sm_90"], [80], False),
+        ("simt_gemm", ["sm_90"], [80, 90], False),  # it would be chosen for both
+        ("simt_gemm", ["sm_80", "sm_90"], [80, 90], True),
+        ("sm90_gemm", ["sm_90a"], [80, 90], True),  # for the second alone
+        ("sm90_gemm", ["sm_90a"], [80], False),
+        ("sm90_gemm", ["sm_90a"], [], True),
+    ],
+)
+def test_the_gpus_that_are_here(monkeypatch, family, codes, here, fits):
+    monkeypatch.setattr(_core, "device_count", lambda: len(here))
+    monkeypatch.setattr(archive, "device", lambda ordinal: Gpu("GPU", here[ordinal], 100, 1.0))
+    config = FAMILIES[family].full[0]
+    found = manifest(kernel=config.name, config=dataclasses.asdict(config), codes=tuple(codes))
+    error = archive.device_error(found)
+    assert (error is None) == fits
+    if error:
+        assert error.startswith(
+            f"{config.name}: holds machine code for {codes[0]}; the GPU here has compute capability "
+        )
+        with pytest.raises(ValueError, match=re.escape(error)):
+            archive.load(found, b"library")
+
+
+def test_codes_of_flags():
+    family = FAMILIES["sm80_gemm"]
+    assert archive.codes_of([f"-gencode={entry}" for entry in family.gencode]) == ["sm_80", "sm_90", "compute_80"]
+    assert archive.codes_of(["-O3", "-gencode=arch=compute_90a,code=sm_90a"]) == ["sm_90a"]
+
+
+# ---------------------------------------------------------------------------------------- saved here, loaded there
+
+SAVE = """
+import sys
+from cutlass_py import archive, kernels
+from test_archive import CONFIG, OTHER
+kernels.kernel_named(CONFIG.name).compile().save(f"{sys.argv[1]}/declared")
+archive.write(f"{sys.argv[1]}/other", *archive.of_kernel(OTHER))
+"""
+LOAD = """
+import json, sys
+from cutlass_py import Artifact, GemmArguments, TensorSpec, get_kernels, kernels, select
+declared, rows = len(get_kernels(compiled=False)), []
+a, b = TensorSpec((512, 512), "f32", device="cuda:63"), TensorSpec((512, 512), "f32", (1, 512), device="cuda:63")
+args = GemmArguments(a, b)
+for path in sys.argv[1:]:
+    artifact = Artifact.load(path)
+    kernel = kernels.kernel_named(artifact.kernel)
+    artifact.save(f"{path}.again")
+    rows.append({
+        "name": kernel.name, "where": str(artifact.library), "compiled": kernel.compiled, "facts": kernel.facts["a"],
+        "listed": kernel in get_kernels() and kernel in get_kernels(compiled=False),
+        "same": kernels.kernel_named(kernel.name) is kernel, "chosen_from": kernel in get_kernels(args),
+        "more": len(get_kernels(compiled=False)) - declared,
+        "forced": select.plan(kernels._core.problem(a, b, kernel=kernel.name)).kernel,
+    })
+print(json.dumps(rows))
+"""
+WITHOUT = {"CUDACXX": "/nowhere/nvcc", "CUTLASS_PY_INCLUDE": "", "CUTLASS_PY_JIT": "0"}
+
+
+@pytest.fixture
+def saved(nvcc, tmp_path):
+    """A directory with artifacts of CONFIG and OTHER."""
+    (tmp_path / "saved").mkdir()
+    in_python(SAVE, tmp_path / "saved", NVCC_LOADS=stub(nvcc))
+    assert compiled(nvcc) == 2
+    return tmp_path / "saved"
+
+
+@needs_gxx
+def test_another_process_runs_what_was_saved_without_a_compiler(saved, tmp_path):
+    place = tmp_path / "elsewhere"
+    paths = [saved / "declared", saved / "other", saved / "other"]  # twice does no harm
+    rows = json.loads(in_python(LOAD, *paths, CUTLASS_PY_CACHE_DIR=str(place), **WITHOUT))
+    assert [row["name"] for row in rows] == [CONFIG.name, OTHER.name, OTHER.name]
+    for row in rows:
+        assert row["compiled"] and row["facts"] == "a" and row["listed"] and row["same"] and row["chosen_from"]
+        assert row["forced"] == row["name"]
+    assert [row["more"] for row in rows] == [0, 1, 1]
+    for path in paths:
+        assert archive.read(f"{path}.again") == archive.read(path)
+    assert sorted({row["where"] for row in rows}) == sorted(str(path) for path in place.glob("*.so"))
+    assert not families.find(OTHER.name)  # of this process
+
+
+@needs_gxx
+def test_it_is_an_entry_of_the_cache(saved, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path / "elsewhere"))
+    for _ in range(2):
+        in_python(LOAD, saved / "declared", **WITHOUT)
+        (entry,) = cache.entries()
+        assert entry.read_bytes()[: -cache.DIGEST] == archive.read(saved / "declared")[1]
+    entry.write_bytes(b"damaged")
+    in_python(LOAD, saved / "declared", **WITHOUT)  # unpacked again
+    assert cache.clear()[0] == 1
+
+
+@needs_gxx
+def test_a_cache_that_cannot_be_written(saved, tmp_path):
+    (tmp_path / "file").touch()
+    done = python(LOAD, str(saved / "declared"), CUTLASS_PY_CACHE_DIR=str(tmp_path / "file" / "cache"), **WITHOUT)
+    assert done.returncode == 0 and done.stderr.count("RuntimeWarning") == 1 and "cannot be used" in done.stderr
+    assert json.loads(done.stdout)[0]["where"].startswith(tempfile.tempdir) and os.listdir(tempfile.tempdir) == []
+
+
+@needs_gxx
+def test_a_library_of_another_kernel(saved):
+    code = """
+import dataclasses, sys
+from cutlass_py import _core, archive, families
+from test_archive import CONFIG
+found, library = archive.read(sys.argv[1])
+found = dataclasses.replace(found, kernel=CONFIG.name, config=dataclasses.asdict(CONFIG))
+try:
+    archive.load(found, library)
+except ValueError as error:
+    print(error)
+"""
+    assert re.fullmatch(rf".*\.so holds no kernel {CONFIG.name}\n", in_python(code, saved / "other"))
+
+
+def test_a_library_that_does_not_load_changes_nothing(artifact, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path / "cache"))
+    before = _core.kernel_facts().keys()
+    with pytest.raises(RuntimeError, match="cannot load the kernel library"):
+        archive.load(*archive.read(artifact))
+    assert _core.kernel_facts().keys() == before
+
+
+def test_what_a_manifest_says_of_a_kernel(nvcc, monkeypatch):
+    monkeypatch.setattr(_core, "load_library", lambda path: None)
+    monkeypatch.setattr("cutlass_py.kernels.add", lambda config: None)
+    monkeypatch.setattr(_core, "kernel_facts", lambda: {CONFIG.name: {"threads": 128}})
+    monkeypatch.setattr(_core, "device_count", lambda: 0)
+    found, library = archive.of_kernel(CONFIG)
+    assert library == b"library of " + compiler.recipe(CONFIG).source.encode()
+    assert (found.kernel, found.codes, found.nvcc, found.cutlass) == (CONFIG.name, ("sm_90",), "13.0.1", "")
+    assert found.facts == {"threads": 128} and archive.config_of(found) == CONFIG
+
+
+def test_saving_without_a_compiler(nvcc, monkeypatch):
+    monkeypatch.setenv("CUTLASS_PY_JIT", "0")
+    with pytest.raises(CompileError, match=rf"Prebuild it: .* --kernel {CONFIG.name}"):
+        archive.of_kernel(CONFIG)
+
+
+def test_what_only_this_process_knows_is_not_saved():
+    with pytest.raises(ValueError, match="not to be saved: swirl is known to this process alone"):
+        archive.of_kernel(dataclasses.replace(CONFIG, epilogue="swirl"))
+
+
+def test_what_has_no_machine_code_is_not_saved(tmp_path):
+    kernel = next(k for k in all_kernels() if k.host)
+    with pytest.raises(ValueError, match=f"save: {kernel.name} has no machine code of its own"):
+        kernel.compile().save(tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@needs_gxx
+def test_a_file_that_changed_is_not_saved_again(saved, tmp_path):
+    code = """
+import sys
+from cutlass_py import Artifact
+artifact = Artifact.load(sys.argv[1])
+artifact.library.unlink()
+artifact.library.write_bytes(b"other")
+try:
+    artifact.save(sys.argv[1])
+except ValueError as error:
+    print(error)
+"""
+    assert "has changed since it was loaded" in in_python(
+        code, saved / "other", CUTLASS_PY_CACHE_DIR=str(tmp_path / "x")
+    )

@@ -1,0 +1,198 @@
+"""What is made of results: the page of performance, kernel sets out of sweeps, tables of tuned choices."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from cutlass_py import tuned
+from cutlass_py.families import find, named
+from cutlass_py.gpu import Gpu
+from cutlass_py.tuned import Entry
+
+ROOT = Path(__file__).resolve().parent.parent
+SWEEP = ROOT / "benchmarks" / "results" / "kernel_speed-h200-sweep.json"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """A script of benchmarks/, imported."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    yield __import__
+    for name in ("kernel_set", "performance", "places", "tuned_table"):
+        sys.modules.pop(name, None)
+
+
+# ---------------------------------------------------------------------------------------- docs/performance.md
+
+
+def test_the_page_is_what_the_results_say(script, capsys):
+    performance = script("performance")
+    refresh = "refresh it by: python benchmarks/performance.py"
+    assert performance.main(["--check"]) == 0, refresh
+    assert performance.page(performance.results()) == performance.PAGE.read_text(), refresh
+
+
+def test_the_page_says_what_its_numbers_are_of(script):
+    performance = script("performance")
+    text = performance.PAGE.read_text()
+    for result in performance.results():
+        machine = result["machine"]
+        for fact in (result["commit"][:7], result["file"], machine["gpu"], machine["driver_version"]):
+            assert fact in text
+        assert result["versions"]["torch"] in text
+    assert all(len(line) <= 128 for line in text.splitlines() if not line.startswith("|"))
+
+
+def test_the_pictures_are_there(script):
+    page = script("performance").PAGE
+    pictures = re.findall(r"!\[.+?\]\((.+?)\)", page.read_text())
+    assert len(pictures) == 2
+    for picture in pictures:
+        path = page.parent / picture
+        assert path.read_text().startswith("<?xml") and path.stat().st_size < 250_000
+
+
+def test_losses_are_those_of_both_regimes(script):
+    performance = script("performance")
+    case = {"suite": "llm", "dtype": "bf16", "layout": "tn", "batch": 1, "n": 64, "k": 32}
+
+    def record(m, sustained, mixed):
+        return case | {"m": m, "sustained": {"ratio": sustained}, "mixed": {"ratio": mixed}}
+
+    text, rows = performance.losses([record(1, 0.9, 0.8), record(2, 0.9, 1.0), record(4, 0.5, 0.6), record(8, 1, 1)])
+    assert text.startswith("Of 4 problems, 2 are below 0.97 in both regimes")
+    assert rows.splitlines()[2:] == ["| bf16 tn | (64, 32) | 1 **4** | 0.73 | 0.60 |"]
+
+
+def test_a_later_result_counts(script):
+    performance = script("performance")
+    case = {"suite": "square", "dtype": "bf16", "layout": "tn", "batch": 1, "m": 8, "n": 8, "k": 8}
+    found = [{"cases": [case | {"mixed": {"ratio": ratio}}]} for ratio in (1.0, 2.0)]
+    assert [r["mixed"]["ratio"] for r in performance.latest(found)] == [2.0]
+
+
+def test_another_page_is_noticed(script, monkeypatch, tmp_path, capsys):
+    performance = script("performance")
+    monkeypatch.setattr(performance, "PAGE", tmp_path / "page.md")
+    assert performance.main(["--check"]) == 1
+
+
+# ---------------------------------------------------------------------------------------- kernel sets
+
+
+def sweep(*problems, suite="llm"):
+    """Problems as {kernel: microseconds}."""
+    case = {"suite": suite, "dtype": "bf16", "layout": "tn", "batch": 1, "m": 8, "n": 8, "k": 8, "mode": "sweep"}
+    arms = {"torch": 1.0, "cutlass_py": 1.0, "splits=2": 0.1}
+    return {"cases": [case | {"sustained": {"us": arms | times, "ratio": 1.0}} for times in problems]}
+
+
+def test_the_smallest_set_that_is_good_enough(script):
+    kernel_set = script("kernel_set")
+    groups = kernel_set.groups_of([sweep({"a": 1, "b": 2, "c": 1.01}, {"a": 2, "b": 1, "c": 1.01})], "sustained")
+    assert kernel_set.smallest(groups, 0.02) == ["c"]
+    assert set(kernel_set.smallest(groups, 0.0)) == {"a", "b"}  # c, which came first, can go again
+
+
+def test_each_suite_has_to_be_served(script):
+    kernel_set = script("kernel_set")
+    results = [sweep(*[{"a": 1, "b": 2}] * 50), sweep({"a": 2, "b": 1}, suite="odd")]
+    assert set(kernel_set.smallest(kernel_set.groups_of(results, "sustained"), 0.02)) == {"a", "b"}
+
+
+def test_kernels_that_were_only_timed_roughly_still_count(script):
+    kernel_set = script("kernel_set")
+    result = sweep({"a": 1})
+    result["cases"][0]["rough_us"] = {"b": 9.0}
+    (group,) = kernel_set.groups_of([result], "sustained")
+    assert group.problems == [{"a": 1, "b": 9.0}] and group.shares(["b"]) == [1 / 9]
+    assert group.shares(["c"]) == [kernel_set._ABSENT]
+
+
+def test_what_is_affordable_comes_by_gain_for_time(script):
+    kernel_set = script("kernel_set")
+    tn = [name for name in named("full") if "_tn_" in name and "bf16_bf16_f32_bf16" in name]
+    (slow, large), small = [n for n in tn if find(n).api == 3][:2], next(n for n in tn if find(n).api == 2)
+    groups = kernel_set.groups_of(
+        [sweep({slow: 5, large: 1, small: 6}, {slow: 1.1, large: 1.2, small: 1})], "sustained"
+    )
+    kernels = [slow, large, small]
+    minutes = (kernel_set.seconds(large) + kernel_set.seconds(small)) / 60 / kernel_set._CORES
+    assert set(kernel_set.affordable(groups, kernels, minutes)) == {large, small}
+    assert kernel_set.affordable(groups, kernels, 0.0) == []
+
+
+def test_the_first_sweep_is_reduced(script, capsys, tmp_path):
+    kernel_set = script("kernel_set")
+    assert kernel_set.main([str(SWEEP), "--json", str(tmp_path / "set.json")]) == 0
+    found = json.loads((tmp_path / "set.json").read_text())
+    assert 0 < len(found["full"]["kernels"]) < found["kernels_timed"] == 72
+    assert all(row["of_best"] >= 0.98 for row in found["full"]["reached"].values())
+    assert not any(find(name).family == "sm80_gemm" for name in found["full"]["drop"])
+    assert "within 2% of the best found" in capsys.readouterr().out
+
+
+def test_no_sweep_at_all(script, capsys, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"cases": [{"mode": "default", "sustained": {"us": {"torch": 1, "cutlass_py": 1}}}]}))
+    assert script("kernel_set").main([str(path)]) == 2 and "--all-kernels" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------- tables of tuned choices
+
+
+H200, H100 = Gpu("NVIDIA H200", 0, 132, 0.0), Gpu("NVIDIA H100 PCIe", 0, 114, 0.0)
+KERNEL = next(iter(named("core")))
+
+
+def export(path, gpu, **microseconds):
+    entries = {key: Entry(KERNEL, 1, 0, 1, us, 13000, "0.1.0") for key, us in microseconds.items()}
+    path.write_text(tuned.dumps(gpu, entries))
+    return str(path)
+
+
+def test_exports_become_the_package_s_tables(script, tmp_path, capsys):
+    tuned_table = script("tuned_table")
+    out = tmp_path / "tables"
+    out.mkdir()
+    files = [
+        export(tmp_path / "x", H200, a=1.0, b=2.0),
+        export(tmp_path / "y", H200, b=3.0),
+        export(tmp_path / "z", H100, c=4.0),
+    ]
+    assert tuned_table.main([*files, "--out", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["nvidia-h100-pcie-114.json", "nvidia-h200-132.json"]
+    assert "nvidia-h200-132.json: 2 classes, 2 of them new; 0 left out" in capsys.readouterr().out
+    table = tuned.read(out / "nvidia-h200-132.json", H200)
+    assert {key: entry.microseconds for key, entry in table.items()} == {"a": 1.0, "b": 3.0}
+    assert tuned_table.main([export(tmp_path / "w", H200, d=5.0), "--out", str(out)]) == 0
+    assert set(tuned.read(out / "nvidia-h200-132.json", H200)) == {"a", "b", "d"}
+    assert tuned_table.main([str(tmp_path / "w"), "--out", str(out), "--afresh"]) == 0
+    assert set(tuned.read(out / "nvidia-h200-132.json", H200)) == {"d"}
+
+
+def test_kernels_that_are_not_declared_are_left_out(script, tmp_path, capsys):
+    path = tmp_path / "x"
+    path.write_text(tuned.dumps(H200, {"a": Entry("one_of_mine", 1, 0, 1, 1.0, 13000, "")}))
+    assert script("tuned_table").main([str(path), "--out", str(tmp_path)]) == 0
+    assert "0 classes, 0 of them new; 1 left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"gpu": "x", "sm_count": 1, "format": 0}'])
+def test_what_is_no_export(script, tmp_path, capsys, content):
+    path, out = tmp_path / "x", tmp_path / "tables"
+    path.write_text(content)
+    out.mkdir()
+    assert script("tuned_table").main([export(tmp_path / "y", H200, a=1.0), str(path), "--out", str(out)]) == 2
+    assert "tuned_table: " in capsys.readouterr().err and not list(out.iterdir())
+
+
+def test_the_package_s_directory_is_where_selection_looks(script):
+    tables = script("tuned_table").TABLES
+    assert tables == ROOT / "src" / "cutlass_py" / "tables" and tables.is_dir()
+    assert tuned.PLACES[-1].parts[-2:] == tables.parts[-2:]

@@ -1,0 +1,172 @@
+"""The command line as a whole: one module a command, the same options everywhere, exit codes; then each command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import cutlass_py
+from cutlass_py import _core, commands
+from cutlass_py.commands import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parent.parent
+NO_GPU = pytest.mark.skipif(_core.device_count() > 0, reason="there is a GPU")
+# One call of each command that works on any machine and prints JSON.
+JSON = {
+    "info": "info --json",
+    "kernels": "kernels simt --all --json",
+    "explain": "explain 64 32 16 --device cpu --json",
+    "bench": f"bench --from {ROOT}/benchmarks/results/kernel_speed-h200-bars.json --json",
+    "cache": "cache info --json",
+    "demo": "demo --size 16 --json",
+}
+ELSEWHERE = {"tune"}  # needs a GPU, or a clock of the test's own: test_tuning.py
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
+
+
+def parsers():
+    """Every command's parser; of commands with actions, each action's."""
+    found = {}
+
+    def collect(parser, name):
+        below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        for action in below:
+            for word, sub in action.choices.items():
+                collect(sub, f"{name} {word}".strip())
+        if not below:
+            found[name] = parser
+
+    collect(commands._parser(), "")
+    return found
+
+
+PARSERS = parsers()
+
+
+def said(capsys, line):
+    code = main(line.split())
+    return code, capsys.readouterr()
+
+
+# ---------------------------------------------------------------------------------------- all of them
+
+
+def test_every_command_is_tried():
+    assert set(JSON) | ELSEWHERE == set(COMMANDS)
+    assert {name.split()[0] for name in PARSERS} == set(COMMANDS)
+    modules = {path.stem for path in (ROOT / "src" / "cutlass_py" / "commands").glob("*.py")}
+    assert set(COMMANDS) <= modules
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_help_is_helpful(name, capsys):
+    with pytest.raises(SystemExit) as done:
+        main([*name.split(), "--help"])
+    text = capsys.readouterr().out
+    assert done.value.code == 0 and PARSERS[name].description.split("\n")[0].split()[0] in text
+    options = [action for action in PARSERS[name]._actions if action.dest != "help"]
+    assert all(action.help for action in options), [action.dest for action in options if not action.help]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_does(name, capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    line = (import_module(f"cutlass_py.commands.{name}").__doc__ or "").splitlines()[0]
+    assert line.endswith(".")
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"{name} {' '.join(line.split())}" in text
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_json_is_an_option_everywhere(name):
+    options = {option for action in PARSERS[name]._actions for option in action.option_strings}
+    assert "--json" in options
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_json_is_printed_and_nothing_else(name, capsys):
+    code, printed = said(capsys, JSON[name])
+    assert code == 0 and json.loads(printed.out) is not None
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_that_is_not_known(name, capsys):
+    with pytest.raises(SystemExit) as done:
+        main([name, "--nonesuch"])
+    assert done.value.code == 2 and "error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("no"), TypeError("no"), cutlass_py.NoKernelError("no"), cutlass_py.CudaError("no"), OSError("no")],
+)
+def test_errors_are_one_line_and_code_2(capsys, monkeypatch, error):
+    def run(options):
+        raise error
+
+    monkeypatch.setattr(import_module("cutlass_py.commands.info"), "run", run)
+    code, printed = said(capsys, "info")
+    assert (code, printed.out, printed.err) == (2, "", "error: no\n")
+
+
+def test_as_a_process():
+    done = subprocess.run(
+        [sys.executable, "-m", "cutlass_py", "kernels", "simt", "--all"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stdout.startswith("simt_") and not done.stderr
+    done = subprocess.run([sys.executable, "-m", "cutlass_py"], capture_output=True, text=True)
+    assert done.returncode == 2 and "usage: python -m cutlass_py" in done.stderr
+
+
+# ---------------------------------------------------------------------------------------- each of them
+
+
+def test_info(capsys):
+    facts = json.loads(said(capsys, "info --json")[1].out)
+    assert facts["build"] == _core.build_info() and len(facts["devices"]) == _core.device_count()
+    assert "declared kernels" in said(capsys, "info")[1].out
+
+
+def test_kernels(capsys):
+    rows = json.loads(said(capsys, JSON["kernels"])[1].out)
+    assert rows and all("simt" in row["name"] and not row["compiled"] for row in rows if not row["compiled"])
+    listed = said(capsys, "kernels simt --all")[1].out.splitlines()
+    assert [line.split()[0] for line in listed] == [row["name"] for row in rows]
+    assert "| operands |" in said(capsys, "kernels --coverage")[1].out
+    assert json.loads(said(capsys, "kernels nonesuch --json")[1].out) == []
+
+
+def test_cache(capsys, tmp_path):
+    assert json.loads(said(capsys, "cache info --json")[1].out) == {
+        "directory": str(tmp_path), "bytes": 0, "entries": [],
+    }  # fmt: skip
+    assert json.loads(said(capsys, "cache clear --json")[1].out)["removed"] == 0
+    assert said(capsys, "cache build")[0] == 2
+
+
+def test_demo(capsys):
+    rows = json.loads(said(capsys, JSON["demo"])[1].out)
+    assert {row["framework"] for row in rows} >= {"numpy"} and all(row["error"] <= row["bound"] for row in rows)
+    assert "error vs float64" in said(capsys, "demo --size 16")[1].out
+
+
+def test_bench(capsys):
+    assert len(json.loads(said(capsys, JSON["bench"])[1].out)["cases"]) == 7
+
+
+@NO_GPU
+def test_commands_that_measure_need_a_gpu(capsys):
+    for line in ("tune", "bench"):
+        code, printed = said(capsys, line)
+        assert code == 2 and printed.err.startswith(f"error: {line}: needs a GPU: ")

@@ -1,0 +1,258 @@
+"""Kernels as C++ for others: one source, projects around it, the `emit` command; compiled where that is possible."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from nvcc import why_not
+from stand_in import ROOT
+
+from cutlass_py import CompileError, _core, codegen, compiler, emit, families, get_kernels, toolkit
+from cutlass_py.commands import main
+from cutlass_py.dtypes import STORAGE
+from cutlass_py.epilogues import ACTIVATIONS
+from cutlass_py.families import FAMILIES
+
+WHY_NOT = why_not()
+SIMT = "simt_gemm_f32_f32_f32_f32_tn_64x64x8_32x32x8_s4_a1_linearc"
+# One kernel of each family and epilogue.
+KINDS = list({(c.family, c.epilogue): c for c in families.named("declared").values()}.values())
+PLAIN = [c for c in KINDS if FAMILIES[c.family].launcher in emit._KNOWN]
+
+
+@pytest.fixture(autouse=True)
+def headers(monkeypatch):
+    """Those of this tree, where the package has none."""
+    if not (Path(_core.__file__).parent / "include" / "kernel.h").is_file():
+        known = [str(ROOT / "src" / "cpp"), *filter(None, [os.environ.get("CUTLASS_PY_INCLUDE")])]
+        monkeypatch.setenv("CUTLASS_PY_INCLUDE", os.pathsep.join(known))
+
+
+def config(family, **wanted):
+    return next(c for c in FAMILIES[family].declared if all(getattr(c, k) == v for k, v in wanted.items()))
+
+
+def command(*arguments):
+    return subprocess.run([sys.executable, "-m", "cutlass_py", *arguments], capture_output=True, text=True)
+
+
+# ---------------------------------------------------------------------------------------- one source
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_source_includes_cutlass_and_nothing_of_ours(family):
+    kernel = FAMILIES[family].declared[0]
+    text = emit.source(kernel)
+    included = re.findall(r'#include "(.+)"', text)
+    assert included and all(name.startswith(("cutlass/", "cute/")) for name in included)
+    assert "#pragma once" not in text and f"CUTLASS_PY_KERNEL({kernel.name}, " in text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_part_is_there_once_behind_what_it_needs(family):
+    parts = re.findall(r"^// -+\n// (.+)\n// -+$", emit.source(FAMILIES[family].declared[0]), re.MULTILINE)
+    assert parts[-1] == FAMILIES[family].declared[0].name and len(set(parts)) == len(parts)
+    assert FAMILIES[family].header in parts and "kernel.h" in parts
+    for i, name in enumerate(parts[:-1]):
+        wanted = re.findall(r'#include "((?:gemm/|kernel).+)"', (ROOT / "src" / "cpp" / name).read_text())
+        assert set(wanted) <= set(parts[:i]), name
+
+
+def test_a_source_ends_in_the_definition_that_the_build_compiles():
+    kernel = families.find(SIMT)
+    assert emit.source(kernel).endswith(codegen.definition(kernel))
+
+
+def test_the_head_says_how_it_is_compiled():
+    head = emit.source(FAMILIES["sm90_gemm"].declared[0])[:1500]
+    assert "-DNDEBUG" in head and "-gencode=arch=compute_90a,code=sm_90a" in head and "D = alpha * acc" in head
+
+
+def test_kernels_give_their_source():
+    kernel = get_kernels(compiled=False)[0]
+    assert kernel.source() == emit.source(kernel.config)
+
+
+def test_without_headers(tmp_path, monkeypatch):
+    monkeypatch.setattr(_core, "__file__", str(tmp_path / "_core.so"))
+    monkeypatch.delenv("CUTLASS_PY_INCLUDE", raising=False)
+    with pytest.raises(CompileError, match=rf"{SIMT}: kernel.h is not in {tmp_path}/include"):
+        emit.source(families.find(SIMT))
+
+
+# ---------------------------------------------------------------------------------------- projects
+
+
+@pytest.mark.parametrize("kind", emit.PROJECTS)
+@pytest.mark.parametrize("kernel", PLAIN, ids=lambda c: f"{c.family}-{c.epilogue}")
+def test_projects_of_every_family_and_epilogue(kernel, kind):
+    files = emit.project(kernel, kind)
+    assert {f"{kernel.name}.cu", "kernel.h", *emit.PROJECTS[kind]} <= set(files)
+    text = "".join(files[name] for name in emit.PROJECTS[kind])
+    assert not re.findall(r"\$[a-z]", text) and f"cutlass_py_{kernel.name}" in text
+
+
+def parameters(kernel) -> list[str]:
+    """What the function of a torch extension takes, without a, b and out."""
+    text = emit.project(kernel, "torch")["binding.cpp"]
+    names = re.findall(r'py::arg\("(\w+)"\)', text)
+    declared = re.search(r"Tensor gemm\((.+)\) \{", text).group(1)
+    assert [part.split()[-1].lstrip("&") for part in declared.split(", ")] == names
+    assert names[:2] == ["a", "b"] and names[-1] == "out"
+    for name in names[2:-1]:
+        assert re.search(rf"epilogue\.(parameters\[\d\] = float\({name}\)|{name} = )", text), name
+    return names[2:-1]
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "expected"),
+    [
+        ("linear", ["alpha"]),
+        ("linearc", ["c", "alpha", "beta"]),
+        ("biasc_leaky_relu", ["c", "bias", "alpha", "beta", "slope"]),
+        ("bias_gelu_tanh_aux", ["aux", "bias", "alpha"]),
+        ("gate_silu", ["gate", "alpha"]),
+        ("d_gelu", ["aux", "alpha"]),
+        ("scaled_clamp", ["bias", "scale_a", "scale_b", "alpha", "scale_out", "low", "high"]),
+    ],
+)
+def test_a_torch_extension_takes_what_its_kernel_takes(epilogue, expected):
+    assert parameters(next(c for c in PLAIN if c.epilogue == epilogue)) == expected
+
+
+def test_parameters_of_an_activation_keep_their_defaults():
+    text = emit.project(next(c for c in PLAIN if c.epilogue == "linearc_leaky_relu"), "torch")["binding.cpp"]
+    assert f'py::arg("slope") = {ACTIVATIONS["leaky_relu"].parameters[0][1]}' in text
+
+
+def test_the_python_side_of_a_torch_extension_is_python():
+    kernel = config("sm90_gemm", epilogue="linear")
+    files = emit.project(kernel, "torch")
+    nodes = list(ast.walk(ast.parse(files["setup.py"])))
+    extension = next(n for n in nodes if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "CUDAExtension")
+    assert ast.literal_eval(extension.args[0]) == kernel.name
+    assert set(ast.literal_eval(extension.args[1])) <= set(files)
+    flags = next(n.value for n in nodes if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "FLAGS")
+    family = FAMILIES[kernel.family]
+    assert set(codegen.flags(family, family.gencode)) <= set(ast.literal_eval(flags))
+    tomllib = pytest.importorskip("tomllib")
+    assert tomllib.loads(files["pyproject.toml"])["project"]["name"] == kernel.name
+
+
+def test_projects_of_kernels_with_operands_of_their_own_are_refused(monkeypatch):
+    monkeypatch.setattr(emit, "_KNOWN", ("Gemm3x",))
+    with pytest.raises(ValueError, match=f"emit: {SIMT} takes operands of its own; emit its source, without a project"):
+        emit.project(families.find(SIMT), "cmake")
+
+
+def test_every_dtype_in_memory_has_a_name_in_aten():
+    assert set(emit._ATEN) == set(STORAGE)
+
+
+def test_files_are_not_written_over(tmp_path):
+    emit.write({"a": "1"}, tmp_path / "new" / "deep")
+    assert (tmp_path / "new" / "deep" / "a").read_text() == "1"
+    for place in (tmp_path / "new", tmp_path / "new" / "deep" / "a"):
+        with pytest.raises(ValueError, match=rf"emit: {place} is there already"):
+            emit.write({"a": "2"}, place)
+    emit.write({}, tmp_path / "new2")
+    emit.write({"a": "2"}, tmp_path / "new2")
+
+
+# ---------------------------------------------------------------------------------------- the command
+
+
+def test_the_command_prints_and_writes(tmp_path, capsys):
+    text = emit.source(families.find(SIMT))
+    assert main(["emit", SIMT]) == 0 and capsys.readouterr().out == text
+    assert main(["emit", SIMT, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"kernel": SIMT, "source": text}
+    assert main(["emit", SIMT, "-o", str(tmp_path / "one")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/one/{SIMT}.cu\n"
+    assert (tmp_path / "one" / f"{SIMT}.cu").read_text() == text
+    for option, kind in (("--cmake", "cmake"), ("--torch-extension", "torch")):
+        assert main(["emit", SIMT, option, "-o", str(tmp_path / kind), "--json"]) == 0
+        written = json.loads(capsys.readouterr().out)["files"]
+        assert {Path(path).name for path in written} == set(emit.project(families.find(SIMT), kind))
+        assert sorted(map(str, (tmp_path / kind).iterdir())) == sorted(written)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("typo",), "no kernel is called 'typo'"),
+        (("cpu_gemm_numpy",), "kernel cpu_gemm_numpy is not one to compile"),
+        ((SIMT, "--cmake"), "say where by -o DIR"),
+        ((SIMT, "--cmake", "--torch-extension", "-o", "x"), "not allowed with argument --cmake"),
+    ],
+    ids=str,
+)
+def test_wrong_usage(arguments, message):
+    done = command("emit", *arguments)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr and not done.stdout
+
+
+# ---------------------------------------------------------------------------------------- compiled
+
+
+def run(*arguments: object) -> str:
+    done = subprocess.run(list(map(str, arguments)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+@pytest.mark.skipif(not shutil.which("cmake") or not toolkit.installed_nvcc(), reason="no cmake, or no CUDA toolkit")
+def test_a_cmake_project_builds_and_checks_itself(tmp_path):
+    """It compiles the emitted source, with CUTLASS alone to include from."""
+    include = compiler.recipe(families.find(SIMT)).include
+    cutlass = next(place for place in include if (place / "cutlass" / "version.h").is_file())
+    (tmp_path / "headers").mkdir()
+    for name in ("cutlass", "cute"):
+        (tmp_path / "headers" / name).symlink_to(cutlass / name)
+    emit.write(emit.project(families.find(SIMT), "cmake"), tmp_path / "project")
+    build, nvcc = tmp_path / "project" / "build", toolkit.installed_nvcc()
+    run("cmake", "-S", build.parent, "-B", build, f"-DCUTLASS_DIR={tmp_path}/headers", f"-DCMAKE_CUDA_COMPILER={nvcc}")
+    run("cmake", "--build", build)
+    said = run(build / "check")
+    assert said == (
+        f"{SIMT}: 0 of {2 * 272 * 144} elements are wrong\n"
+        if _core.device_count()
+        else f"{SIMT} is built; there is no GPU to run it on\n"
+    )
+
+
+def toolkit_headers() -> Path | None:
+    found = compiler.find_nvcc() if not WHY_NOT else None
+    if not found:
+        return None
+    listed = subprocess.run([found[0], "-E", "-x", "cu", "-M", "/dev/null"], capture_output=True, text=True).stdout
+    header = re.search(r"(\S+)/cuda_runtime\.h", listed)
+    return Path(header.group(1)) if header else None
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
+def test_the_binding_of_a_torch_extension_compiles(tmp_path):
+    """Its syntax and types, against torch's own headers; a torch without CUDA lacks one that is generated."""
+    torch = pytest.importorskip("torch")
+    cuda = toolkit_headers()
+    if not cuda:
+        pytest.skip("no headers of the CUDA runtime")
+    kernel = config("sm90_gemm", epilogue="scaled_clamp")
+    emit.write(emit.project(kernel, "torch"), tmp_path / "project")
+    macros = tmp_path / "stub" / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
+    macros.parent.mkdir(parents=True)
+    macros.touch()
+    places = [Path(torch.__file__).parent / "include", macros.parents[3], cuda, sysconfig.get_paths()["include"]]
+    system = [word for place in places for word in ("-isystem", place)]
+    flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-DTORCH_EXTENSION_NAME=kernel"]
+    run("g++", *flags, *system, tmp_path / "project" / "binding.cpp")

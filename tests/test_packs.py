@@ -1,0 +1,284 @@
+"""Kernel packs: the wheel that `pack` writes, what is found of it, what is left out, its tuned tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from specs import problem
+from stand_in import compiled, in_python, needs_gxx, python, stub
+from test_archive import CONFIG, OTHER, SAVE, manifest
+
+from cutlass_py import _core, archive, packing, packs, tuned
+from cutlass_py.commands import main
+from cutlass_py.gpu import ABSENT, Gpu
+from cutlass_py.select import rank
+
+pytest.importorskip("wheel")
+ARTIFACT = (manifest(), b"library")
+
+
+def installed(wheel: Path, place: Path) -> str:
+    """A wheel's files where a process can be told to look; it has no scripts and nothing for other places."""
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(place)
+    return str(place)
+
+
+def pack(tmp_path: Path, *artifacts, tables=(), name="pack_one") -> Path:
+    return packing.write(name, "1.2", artifacts or (ARTIFACT,), tables, tmp_path / "dist")
+
+
+def table(path: Path, entries: tuned.Table, gpu: Gpu = ABSENT) -> Path:
+    path.write_text(tuned.dumps(gpu, entries))
+    return path
+
+
+# ---------------------------------------------------------------------------------------- the wheel
+
+
+def test_the_wheel_is_for_this_platform_and_any_python(tmp_path):
+    wheel = pack(tmp_path)
+    tag = re.fullmatch(r"pack_one-1\.2-(py3-none-\w+)\.whl", wheel.name).group(1)
+    packaging = pytest.importorskip("packaging.tags")
+    assert tag in {str(known) for known in packaging.sys_tags()}
+    with zipfile.ZipFile(wheel) as file:
+        names = set(file.namelist())
+        assert {"pack_one/pack.json", f"pack_one/{CONFIG.name}.so", "pack_one/__init__.py"} <= names
+        assert f"Tag: {tag}\n" in file.read("pack_one-1.2.dist-info/WHEEL").decode()
+        assert "\nName: pack_one\nVersion: 1.2\n" in file.read("pack_one-1.2.dist-info/METADATA").decode()
+        record = file.read("pack_one-1.2.dist-info/RECORD").decode()
+        assert {line.split(",")[0] for line in record.splitlines()} == names
+
+
+def test_pip_installs_it(tmp_path):
+    pytest.importorskip("pip")
+    options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--target", tmp_path / "site"]
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *options, pack(tmp_path)], check=True)
+    assert (tmp_path / "site" / "pack_one" / "pack.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "artifacts", "message"),
+    [
+        ("Pack-1", "1", [ARTIFACT], "name is 'Pack-1'; expected"),
+        ("../x", "1", [ARTIFACT], "name is '../x'; expected"),
+        ("x", "one", [ARTIFACT], "version is 'one'; expected"),
+        ("x", "1", [ARTIFACT, ARTIFACT], f"there are two of {CONFIG.name}.so"),
+        ("x", "1", [], "there is nothing to pack"),
+        ("x", "1", [(manifest(abi=1), b"")], "has kernel ABI 1"),
+    ],
+    ids=lambda x: str(x)[:12],
+)
+def test_what_cannot_be_packed(tmp_path, name, version, artifacts, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        packing.write(name, version, artifacts, [], tmp_path / "dist")
+    assert not (tmp_path / "dist").exists()
+
+
+def test_without_the_package_that_writes_wheels(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wheel.wheelfile", None)
+    with pytest.raises(ValueError, match=r"needs the package wheel: pip install 'cutlass_py\[pack\]'"):
+        pack(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------- the command
+
+
+SEEN = """
+import json
+from cutlass_py import get_kernels, kernels, packs
+named = kernels.kernel_named  # by name alone, before anything is listed
+from test_archive import CONFIG, OTHER
+rows = [[k.name, k.compiled, k in get_kernels(), k.facts is not None] for k in map(named, (CONFIG.name, OTHER.name))]
+print(json.dumps(rows))
+"""
+
+
+@needs_gxx
+def test_a_pack_is_made_installed_and_seen(nvcc, tmp_path):
+    in_python(SAVE, tmp_path, NVCC_LOADS=stub(nvcc))
+    (tmp_path / "problems.json").write_text(json.dumps([{"m": 8, "n": 8, "k": 8, "a": "f64"}]))
+    measured = table(tmp_path / "measured.json", {})
+    command = [
+        "pack", "pack_one", str(tmp_path / "declared"), str(tmp_path / "other"), "--problems",
+        str(tmp_path / "problems.json"), "--tuned", str(measured), "--version", "2.0", "-o", str(tmp_path), "--json",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "cutlass_py", *command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NVCC_LOADS": stub(nvcc)},
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["kernels"][:2] == [CONFIG.name, OTHER.name] and "_f64_" in said["kernels"][2]
+    assert compiled(nvcc) == 3
+
+    site = installed(Path(said["wheel"]), tmp_path / "site")
+    environment = {"CUTLASS_PY_INCLUDE": "", "CUDACXX": "/nowhere/nvcc", "CUTLASS_PY_CACHE_DIR": str(tmp_path / "no")}
+    rows = json.loads(in_python(SEEN, path=site, **environment))
+    assert rows == [[CONFIG.name, True, True, True], [OTHER.name, True, True, True]]
+    assert not (tmp_path / "no").exists()  # nothing is unpacked
+    info = in_python("from cutlass_py.commands import main; main(['info', '--json'])", path=site, **environment)
+    assert json.loads(info)["packs"] == [
+        {
+            "name": "pack_one", "version": "2.0", "directory": f"{site}/pack_one", "error": None,
+            "kernels": said["kernels"], "tables": [tuned.file_name(ABSENT.name, ABSENT.sm_count)],
+        }
+    ]  # fmt: skip
+    text = in_python("from cutlass_py.commands import main; main(['info'])", path=site, **environment)
+    assert re.search(r"^pack pack_one +2\.0: 3 kernels, 1 tuned tables$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("x",), "nothing to pack"),
+        (("x", "nowhere"), "nowhere"),
+        (("x", __file__), "test_packs.py is no artifact"),
+        (("x", "--tuned", __file__), "test_packs.py: not JSON"),
+        (("x", "--kernel", "typo"), "no kernel is called 'typo'"),
+        ((), "required: name"),
+    ],
+    ids=lambda x: str(x)[:24],
+)
+def test_wrong_usage(capsys, arguments, message):
+    try:
+        status = main(["pack", *arguments])
+    except SystemExit as usage:
+        status = usage.code
+    said = capsys.readouterr()
+    assert status == 2 and message in said.err and not said.out
+
+
+# ---------------------------------------------------------------------------------------- what is left out
+
+
+NAMES = f"from cutlass_py import get_kernels; print({CONFIG.name!r} in [k.name for k in get_kernels()])"
+
+
+def edit(site: str, **changes) -> None:
+    index = Path(site, "pack_one", "pack.json")
+    content = json.loads(index.read_text())
+    content["kernels"][0] |= changes
+    index.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"abi": 1}, f"{CONFIG.name}: has kernel ABI 1 (cutlass_py 0.1.0); expected {_core.kernel_abi()}"),
+        ({"format": 9}, "the manifest has format 9; expected 1"),
+        ({"machine": "vax"}, f"{CONFIG.name}: compiled for vax; expected "),
+        ({}, "cannot load the kernel library: "),
+    ],
+    ids=str,
+)
+def test_a_pack_that_does_not_fit_is_left_out_with_one_warning(tmp_path, changes, message):
+    site = installed(pack(tmp_path), tmp_path / "site")
+    edit(site, **changes)
+    path = os.pathsep.join([site, *sys.path])
+    done = python(f"{NAMES}; {NAMES}", PYTHONPATH=path)
+    assert done.returncode == 0 and done.stderr.count("RuntimeWarning") == 1
+    assert f"kernel pack pack_one 1.2 is left out: {message}" in done.stderr
+    if changes:
+        info = python(
+            "from cutlass_py.commands import main; main(['info'])", PYTHONPATH=os.pathsep.join([site, *sys.path])
+        )
+        assert re.search(rf"^pack pack_one +left out: {re.escape(message)}", info.stdout, re.MULTILINE)
+
+
+def test_a_pack_without_its_index(tmp_path):
+    site = installed(pack(tmp_path), tmp_path / "site")
+    Path(site, "pack_one", "pack.json").unlink()
+    done = python(NAMES, PYTHONPATH=os.pathsep.join([site, *sys.path]))
+    assert "kernel pack pack_one 1.2 is left out: there is no pack.json in pack_one" in done.stderr
+
+
+@pytest.fixture
+def one_pack(monkeypatch, tmp_path):
+    """As if this pack, and no other, were installed, and none had been loaded."""
+    found = packs.Pack("pack_one", "1", tmp_path, (manifest(),))
+    monkeypatch.setattr(packs, "installed", lambda: (found,))
+    monkeypatch.setattr(packs, "_loaded", [])
+    return found
+
+
+@pytest.mark.parametrize(("cc", "joined"), [(80, []), (90, [CONFIG.name])])
+def test_kernels_that_no_gpu_here_runs_are_left_out_silently(one_pack, monkeypatch, cc, joined):
+    seen = []
+    monkeypatch.setattr(archive, "join", lambda found, library: seen.append((found.kernel, library)))
+    monkeypatch.setattr(_core, "device_count", lambda: 1)
+    monkeypatch.setattr(archive, "device", lambda ordinal: Gpu("GPU", cc, 100, 1.0))
+    packs.load()
+    packs.load()
+    assert seen == [(name, one_pack.directory / f"{name}.so") for name in joined]
+
+
+def test_nobody_looks_for_packs_before_a_kernel_is_wanted():
+    code = (
+        "import numpy as np, cutlass_py; from cutlass_py import packs; asked = packs.installed.cache_info;"
+        "a = np.ones((2, 2)); cutlass_py.gemm(a, a); print(asked().currsize);"
+        "cutlass_py.get_kernels(); print(asked().currsize)"
+    )
+    assert python(code).stdout == "0\n1\n"
+
+
+# ---------------------------------------------------------------------------------------- tuned tables
+
+
+@pytest.fixture
+def tables(built, monkeypatch, tmp_path):
+    """Empty tables of the user and of one pack; the directory of the pack."""
+    from specs import CORE
+
+    built([k.name for k in CORE])
+    place = tmp_path / "pack"
+    place.mkdir()
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(packs, "tables", lambda: [place])
+    tuned.forget()
+    yield place
+    tuned.forget()
+
+
+def entry(choice, **changes) -> tuned.Entry:
+    values = {"kernel": choice.route.kernel.name, "splits": choice.route.splits, "raster": 0, "swizzle": 1}
+    return tuned.Entry(**values | {"microseconds": 1.5, "driver": 13000, "version": "0.1.0"} | changes)
+
+
+def test_a_packs_table_lies_between_the_users_and_the_model(tables):
+    p = problem(512, 512, 512).problem
+    modelled = rank(p)
+    theirs, ours = entry(modelled[1]), entry(modelled[2])
+    table(tables / tuned.file_name(ABSENT.name, ABSENT.sm_count), {tuned.class_of(p): theirs})
+    tuned.forget()
+    assert rank(p)[0].route == modelled[1].route and rank(p)[0].measured
+    assert tuned.table(ABSENT) == {}
+    tuned.record(ABSENT, {tuned.class_of(p): ours})
+    assert rank(p)[0].route == modelled[2].route
+    tuned.record(ABSENT, {tuned.class_of(p): dataclasses.replace(ours, kernel="gone")})
+    assert rank(p)[0].route == modelled[1].route  # passed over
+
+
+def test_a_table_of_another_gpu_is_not_looked_at(tables):
+    p = problem(512, 512, 512).problem
+    other = Gpu("Other", 90, 100, 1.0)
+    table(tables / tuned.file_name(other.name, other.sm_count), {tuned.class_of(p): entry(rank(p)[1])}, other)
+    tuned.forget()
+    assert not rank(p)[0].measured
+
+
+def test_a_damaged_table_is_left_out_with_a_warning(tables):
+    (tables / tuned.file_name(ABSENT.name, ABSENT.sm_count)).write_text("{")
+    tuned.forget()
+    with pytest.warns(RuntimeWarning, match="tuned choices are left out: .*not JSON"):
+        assert not rank(problem(512, 512, 512).problem)[0].measured
