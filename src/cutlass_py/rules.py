@@ -66,6 +66,12 @@ def _carried(family: str) -> dict[str, set[tuple[str, ...]]]:
     }
 
 
+@cache
+def _families_3x() -> dict[str, str]:
+    """The family that a schedule of a 3.x kernel belongs to."""
+    return {c.schedule: family.name for family in FAMILIES.values() if family.api == 3 for c in family.declared}
+
+
 class Resolved:
     """A description, all of whose names are known, with its defaults filled in."""
 
@@ -88,8 +94,7 @@ class Resolved:
     def family(self) -> Family:
         """Whose template it is."""
         if self.wgmma:
-            row = self.schedule
-            return FAMILIES["sm90_streamk" if row.stream_k else "sm90_array" if row.pointers else "sm90_gemm"]
+            return FAMILIES[_families_3x()[self.schedule.name]]
         if self.given.instruction == SIMT:
             return FAMILIES["simt_gemm"]
         return FAMILIES["sm90_dgemm" if self.given.arch == "90a" else "sm80_gemm"]
@@ -201,8 +206,10 @@ def _tile_3x(k: Resolved) -> _Faults:
     if m % unit:
         why = "a warpgroup multiplies 64 rows" if unit == 64 else "two warpgroups multiply 64 rows each"
         yield Fault("tile", k.tile, f"m a multiple of {unit}: {why}")
-    if n % 8 or n > 256:
-        yield Fault("tile", k.tile, "n a multiple of 8, up to 256: an instruction's columns")
+    if n % 16 or n > 256:  # an instruction takes 8 columns, but CuTe's layouts do not divide by an odd number of them
+        yield Fault("tile", k.tile, "n a multiple of 16, up to 256: an instruction's columns")
+    elif n * depth * k.size % 2048:
+        yield Fault("tile", k.tile, f"n * k a multiple of {2048 // k.size}: what B has of a stage")
     if depth * k.size % 32:
         yield Fault("tile", k.tile, f"k a multiple of {32 // k.size}: an instruction takes 32 bytes of it")
     if k.promoted and depth % 32 == 0 and depth < 128 and 128 % depth:
@@ -252,6 +259,20 @@ def stages_3x(k: Resolved) -> int:
     return (_SM90_SHARED - _epilogue_bytes(k)) // ((m + n) * depth * k.size + 16)
 
 
+def _block_3x(k: Resolved) -> _Faults:
+    """Scales that the mainloop applies: a step of k for each, whole blocks of columns, and what is declared with them."""
+    row = k.schedule
+    if not row.block:
+        return
+    if k.tile[2] != 128:
+        yield Fault("tile", k.tile, f"k of 128: so many share a scale of schedule {row.name}")
+    if k.tile[0 if row.swap else 1] % row.block:
+        yield Fault("tile", k.tile, f"{'m' if row.swap else 'n'} a multiple of {row.block}: columns that share a scale")
+    known = dict.fromkeys(c.epilogue for c in k.family.declared if c.schedule == row.name)
+    if k.epilogue.name not in known:
+        yield Fault("epilogue", k.epilogue.name, f"one of {', '.join(known)}, which schedule {row.name} has")
+
+
 def _shared_3x(k: Resolved) -> _Faults:
     if (stages := stages_3x(k)) < 2:
         room = _SM90_SHARED - _epilogue_bytes(k)
@@ -283,6 +304,7 @@ _CHECKS_3X: list[_Check] = [
     (("tile", "schedule"), _tile_3x),
     (("tile", "schedule", "accumulator"), _accumulators_3x),
     (("tile", "cluster"), _cluster_3x),
+    (("tile", "schedule", "epilogue"), _block_3x),
     (("tile", "schedule", "epilogue", "d"), _shared_3x),
     (("epilogue", "schedule", "accumulator", "d"), _epilogue_3x),
 ]
