@@ -260,7 +260,7 @@ def stages_3x(k: Resolved) -> int:
 
 
 def _block_3x(k: Resolved) -> _Faults:
-    """Scales that the mainloop applies: a step of k for each, whole blocks of columns, and what is declared with them."""
+    """Scales that the mainloop applies: a step of k for each, whole blocks of columns, epilogues as declared."""
     row = k.schedule
     if not row.block:
         return
