@@ -26,7 +26,7 @@ JSON = {
     "cache": "cache info --json",
     "demo": "demo --size 16 --json",
 }
-ELSEWHERE = {"tune"}  # needs a GPU, or a clock of the test's own: test_tuning.py
+ELSEWHERE = {"tune", "emit", "pack"}  # test_tuning.py, with a clock of its own; test_emit.py; test_packs.py
 
 
 @pytest.fixture(autouse=True)

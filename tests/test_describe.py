@@ -34,8 +34,8 @@ TENSOROP = KernelDescription(
 SIMT = KernelDescription(a="f32", tile=(128, 128, 8), instruction="simt", warps=(4, 2, 1), stages=4)
 TF32 = replace(WGMMA, a="tf32", tile=(128, 128, 32))
 STREAM_K = replace(WGMMA, schedule="coopstreamk")
+BLOCK = KernelDescription(a="e4m3", tile=(128, 128, 128), schedule="coopblock")
 E4M3 = KernelDescription(a="e4m3", tile=(64, 128, 128))
-BLOCK = replace(E4M3, schedule="pingpongblock")
 
 
 # ---------------------------------------------------------------------------------------- rules
@@ -105,8 +105,10 @@ FAULTS = [
     (WGMMA, {"alignment": 4}, "alignment is 4; expected 8, or none: TMA moves granules of 16 bytes"),
     (WGMMA, {"tile": (96, 128, 64)}, "tile is (96, 128, 64); expected m a multiple of 64: a warpgroup"),
     (WGMMA, {"tile": (64, 128, 64), "schedule": "coop"}, "tile is (64, 128, 64); expected m a multiple of 128"),
-    (WGMMA, {"tile": (64, 12, 64)}, "tile is (64, 12, 64); expected n a multiple of 8, up to 256"),
-    (WGMMA, {"tile": (64, 512, 64)}, "tile is (64, 512, 64); expected n a multiple of 8, up to 256"),
+    (WGMMA, {"tile": (64, 12, 64)}, "tile is (64, 12, 64); expected n a multiple of 16, up to 256"),
+    (WGMMA, {"tile": (64, 512, 64)}, "tile is (64, 512, 64); expected n a multiple of 16, up to 256"),
+    (WGMMA, {"tile": (64, 24, 64)}, "tile is (64, 24, 64); expected n a multiple of 16, up to 256"),
+    (WGMMA, {"tile": (64, 48, 16)}, "tile is (64, 48, 16); expected n * k a multiple of 1024: what B has of a stage"),
     (WGMMA, {"tile": (64, 128, 24)}, "tile is (64, 128, 24); expected k a multiple of 16"),
     (E4M3, {"tile": (64, 128, 96)}, "tile is (64, 128, 96); expected k of 32, 64, or 128 and more: promotion"),
     (E4M3, {"tile": (128, 128, 128)}, "tile is (128, 128, 128); expected m * n up to 8192: 64 accumulators"),
@@ -121,9 +123,9 @@ FAULTS = [
     (WGMMA, {"a": "s8", "epilogue": "bias"}, "epilogue is 'bias'; expected 'linear' or 'linearc': sums in s32 are"),
     (WGMMA, {"a": "s8", "d": "bf16"}, "epilogue is 'linear'; expected a scaled one: sums in s32 become bf16 by scales"),
     (E4M3, {"d": "e4m3", "epilogue": "linearc"}, "epilogue is 'linearc'; expected one without c, gate and aux"),
-    (BLOCK, {"tile": (64, 128, 64)}, "tile is (64, 128, 64); expected k of 128, which is what a factor of schedule"),
-    (BLOCK, {"tile": (64, 64, 128)}, "tile is (64, 64, 128); expected n a multiple of 128: whole blocks of columns"),
-    (BLOCK, {"epilogue": "bias"}, "epilogue is 'bias'; expected 'linear' or 'linearc', which schedule pingpongblock"),
+    (BLOCK, {"tile": (128, 128, 64)}, "tile is (128, 128, 64); expected k of 128: so many share a scale"),
+    (BLOCK, {"tile": (128, 64, 128)}, "tile is (128, 64, 128); expected n a multiple of 128: columns that share"),
+    (BLOCK, {"epilogue": "bias_gelu"}, "epilogue is 'bias_gelu'; expected one of "),
     # 2.x.
     (TENSOROP, {"cluster": (2, 1, 1)}, "cluster is (2, 1, 1); expected (1, 1, 1): clusters are of wgmma kernels"),
     (SIMT, {"arch": "90a"}, "arch is '90a'; expected 80, or none"),
@@ -202,7 +204,7 @@ def test_a_fault_is_data():
 # ---------------------------------------------------------------------------------------- a kernel like any other
 
 
-NEW = replace(WGMMA, tile=(64, 88, 64), epilogue="bias_gelu", layout="tt")
+NEW = replace(WGMMA, tile=(64, 80, 64), epilogue="bias_gelu", layout="tt")
 
 
 @pytest.fixture
@@ -233,10 +235,10 @@ def test_a_declared_kernel_is_itself():
 
 
 def test_a_described_kernel_is_found(registered):
-    name = "sm90_gemm_bf16_bf16_f32_bf16_tt_64x88x64_1x1x1_pingpong_bias_gelu"
+    name = "sm90_gemm_bf16_bf16_f32_bf16_tt_64x80x64_1x1x1_pingpong_bias_gelu"
     assert registered.name == name and not registered.compiled
     assert NEW.kernel() is registered is kernel_named(name)
-    assert get_kernels(where=lambda m: m.design.tile == (64, 88, 64), compiled=False) == [registered]
+    assert get_kernels(where=lambda m: m.design.tile == (64, 80, 64), compiled=False) == [registered]
     args = problem(layout="tt", bias=cutlass_py.TensorSpec((512,), "bf16", device="cuda:63"), activation="gelu")
     assert registered in get_kernels(args, compiled=False) and registered not in get_kernels(args)
     assert registered.supports(args) and not registered.supports(problem())
@@ -258,7 +260,7 @@ def test_jit_may_choose_it(registered, monkeypatch):
 def test_a_table_may_name_it(registered, monkeypatch):
     args = problem(layout="tt", bias=cutlass_py.TensorSpec((512,), "bf16", device="cuda:63"), activation="gelu")
     entry = tuned.Entry(registered.name, 1, 0, 1, 3.25, 13000, "none")
-    monkeypatch.setattr(select, "lookup", lambda p, gpu: entry)
+    monkeypatch.setattr(select, "lookup", lambda p, gpu: [entry])
     gpu = gpu_of(args.problem)
     choice = select._measured(args.problem, gpu, compiled=False)
     assert choice.route.kernel is registered and choice.microseconds == 3.25
@@ -282,7 +284,7 @@ def test_it_can_be_unregistered(registered):
 
 def test_its_source_is_that_of_its_values(registered):
     text = codegen.source([registered.config])
-    assert "using Tile = cute::Shape<cute::_64, cute::_88, cute::_64>;" in text
+    assert "using Tile = cute::Shape<cute::_64, cute::_80, cute::_64>;" in text
     assert f"CUTLASS_PY_KERNEL({registered.name}, " in text
 
 

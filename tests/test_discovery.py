@@ -503,6 +503,19 @@ def test_strides_of_single_elements_do_not_matter(rng):
     close(plan(wide[::3], b, out), wide[:1] @ b)
 
 
+def test_interleaved_operands_are_compared_on_every_call(rng):
+    memory = rng.standard_normal((8, 16)).astype(np.float32)
+    a, b, out = memory[:, ::2], rng.standard_normal((8, 8)).astype(np.float32), memory[:, 1::2]
+    plan = CPU.plan(GemmArguments(a, b, out=out))
+    for _ in range(3):
+        wanted = a @ b
+        plan(a, b, out)
+        close(out, wanted)
+    other = np.array(memory)
+    with pytest.raises(ValueError, match="out shares elements with a"):
+        plan(other[:, ::2], b, other[:, ::2])
+
+
 def test_no_plan_of_lists(rng):
     a, b, _ = matrices(rng)
     with pytest.raises(ValueError, match="a plan takes arrays; found lists of matrices"):

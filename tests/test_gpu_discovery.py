@@ -268,12 +268,12 @@ def test_an_artifact_names_the_built_set():
 
 WHY_NOT = why_not()
 DESCRIBED = [
-    KernelDescription(a="bf16", tile=(64, 24, 64)),
-    KernelDescription(a="bf16", tile=(64, 8, 64), schedule="pingpongswap"),
+    KernelDescription(a="bf16", tile=(64, 48, 64)),
+    KernelDescription(a="bf16", tile=(64, 80, 64), schedule="pingpongswap"),
     KernelDescription(a="f16", tile=(128, 32, 64), schedule="coop", cluster=(4, 2, 1), layout="nt", epilogue="linearc"),
     KernelDescription(a="bf16", tile=(256, 192, 64), schedule="coop", cluster=(2, 1, 1), layout="tt"),
     KernelDescription(a="e4m3", tile=(64, 64, 32), d="f32"),
-    KernelDescription(a="s8", tile=(64, 40, 64)),
+    KernelDescription(a="s8", tile=(64, 48, 128)),
     KernelDescription(a="f16", tile=(128, 64, 64), instruction="tensorop", warps=(2, 2, 1), stages=3, layout="nn"),
     KernelDescription(a="bf16", tile=(64, 128, 32), instruction="tensorop", warps=(1, 4, 1), stages=2, layout="tt"),
     KernelDescription(a="s8", tile=(64, 128, 64), instruction="tensorop", warps=(2, 2, 1), stages=2),

@@ -133,8 +133,8 @@ Prepared::Prepared(nb::object a, nb::object b, nb::dict keywords)
     if (const View* view = operands[Role(i)]) expected_[i] = view->operand;
     align_[i] = alignment(prototype_.problem, Role(i));
   }
-  has_out_ = operands[Role::out];
-  if (!has_out_) expected_[int(Role::out)] = new_result(prototype_);
+  if (!operands[Role::out]) expected_[int(Role::out)] = new_result(prototype_);
+  prototype_.suspects.clear();  // decided, and about operands that go with this scope
   writes_aux_ = !kActivations[int(prototype_.problem.activation)].derivative;
   plan_ = plan_for(prototype_.problem);
   prepare_straight();

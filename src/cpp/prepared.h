@@ -38,7 +38,7 @@ class Prepared final : public Source {
   Keywords keywords_;
   Operand expected_[kRoles];    // without a name where the call has no such operand
   uint8_t align_[kRoles] = {};  // log2 of the bytes that each one's address is a multiple of
-  bool writes_aux_ = false, has_out_ = false;
+  bool writes_aux_ = false;
   Call prototype_;
   Plan plan_;
   std::optional<CutlassPyGemm> single_;  // where a, b and out are all, and one launch does it

@@ -185,8 +185,8 @@ class CutlassKernel(Kernel):
         return load(self.config)
 
     def _artifact(self) -> Artifact:
-        library = Path(_core.kernel_library(self.name))
-        return Artifact(self.name, self.family.arch, library, library.parent == Path(_core.__file__).parent)
+        library, package = (Path(file).resolve() for file in (_core.kernel_library(self.name), _core.__file__))
+        return Artifact(self.name, self.family.arch, library, library.parent == package.parent)
 
     def ready(self) -> None:
         """As compile, but where that failed in this process before, it fails again at once."""

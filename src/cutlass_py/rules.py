@@ -200,8 +200,10 @@ def _tile_3x(k: Resolved) -> _Faults:
     if m % unit:
         why = "a warpgroup multiplies 64 rows" if unit == 64 else "two warpgroups multiply 64 rows each"
         yield Fault("tile", k.tile, f"m a multiple of {unit}: {why}")
-    if n % 8 or n > 256:
-        yield Fault("tile", k.tile, "n a multiple of 8, up to 256: an instruction's columns")
+    if n % 16 or n > 256:  # an instruction takes 8 columns, but CuTe's layouts do not divide by an odd number of them
+        yield Fault("tile", k.tile, "n a multiple of 16, up to 256: an instruction's columns")
+    elif n * depth * k.size % 2048:
+        yield Fault("tile", k.tile, f"n * k a multiple of {2048 // k.size}: what B has of a stage")
     if depth * k.size % 32:
         yield Fault("tile", k.tile, f"k a multiple of {32 // k.size}: an instruction takes 32 bytes of it")
     if k.promoted and depth % 32 == 0 and depth < 128 and 128 % depth:
@@ -251,6 +253,20 @@ def stages_3x(k: Resolved) -> int:
     return (_SM90_SHARED - _epilogue_bytes(k)) // ((m + n) * depth * k.size + 16)
 
 
+def _block_3x(k: Resolved) -> _Faults:
+    """Scales that the mainloop applies: a step of k for each, whole blocks of columns, epilogues as declared."""
+    row = k.schedule
+    if not row.block:
+        return
+    if k.tile[2] != 128:
+        yield Fault("tile", k.tile, f"k of 128: so many share a scale of schedule {row.name}")
+    if k.tile[0 if row.swap else 1] % row.block:
+        yield Fault("tile", k.tile, f"{'m' if row.swap else 'n'} a multiple of {row.block}: columns that share a scale")
+    known = dict.fromkeys(c.epilogue for c in k.family.declared if c.schedule == row.name)
+    if k.epilogue.name not in known:
+        yield Fault("epilogue", k.epilogue.name, f"one of {', '.join(known)}, which schedule {row.name} has")
+
+
 def _shared_3x(k: Resolved) -> _Faults:
     if (stages := stages_3x(k)) < 2:
         room = _SM90_SHARED - _epilogue_bytes(k)
@@ -273,19 +289,6 @@ def _epilogue_3x(k: Resolved) -> _Faults:
         yield Fault("epilogue", name, f"one without c, gate and aux: they would lie in {k.d}, of 8 bits")
 
 
-def _blocks_3x(k: Resolved) -> _Faults:
-    """Scales in blocks: what a tile multiplies at once has one factor for each row and column, or 128 of them."""
-    if not k.schedule.block:
-        return
-    if k.tile[2] != 128:
-        yield Fault("tile", k.tile, f"k of 128, which is what a factor of schedule {k.schedule.name} is for")
-    axis = 0 if k.schedule.swap else 1
-    if k.schedule.block > 1 and k.tile[axis] % k.schedule.block:
-        yield Fault("tile", k.tile, f"{'mn'[axis]} a multiple of {k.schedule.block}: whole blocks of columns of B")
-    if not k.epilogue.plain:
-        yield Fault("epilogue", k.epilogue.name, f"'linear' or 'linearc', which schedule {k.schedule.name} has alone")
-
-
 _Check = tuple[tuple[str, ...], Callable[[Resolved], _Faults]]
 _DTYPE_FIELDS = ("b", "accumulator", "d", "schedule")
 _CHECKS_3X: list[_Check] = [
@@ -295,9 +298,9 @@ _CHECKS_3X: list[_Check] = [
     (("tile", "schedule"), _tile_3x),
     (("tile", "schedule", "accumulator"), _accumulators_3x),
     (("tile", "cluster"), _cluster_3x),
+    (("tile", "schedule", "epilogue"), _block_3x),
     (("tile", "schedule", "epilogue", "d"), _shared_3x),
     (("epilogue", "schedule", "accumulator", "d"), _epilogue_3x),
-    (("tile", "schedule", "epilogue"), _blocks_3x),
 ]
 
 # ---------------------------------------------------------------------------------------------------- 2.x

@@ -11,7 +11,7 @@ from .output import json_option, print_json
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("match", nargs="?", default="", help="part of the name")
-    parser.add_argument("--cc", type=int, help="compute capability times ten, such as 90")
+    parser.add_argument("--cc", help="compute capability times ten, such as 90; 90a: of that architecture alone")
     parser.add_argument("--all", action="store_true", help="include kernels that are declared but not compiled")
     parser.add_argument("--coverage", action="store_true", help="instead, the declaration as Markdown tables")
     json_option(parser)
