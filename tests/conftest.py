@@ -66,10 +66,6 @@ def rng() -> np.random.Generator:
 def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Iterable[str]], None]]:
     """As if the kernels of these names, and no others, were compiled: selection can be asked about any set."""
 
-    def forget() -> None:
-        kernels.all_kernels.cache_clear()
-        kernels.by_operands.cache_clear()
-
     def pretend(names: Iterable[str]) -> None:
         facts: dict[str, dict[str, object]] = {name: {} for name in names}
         monkeypatch.setattr(_core, "kernel_facts", lambda: facts)
@@ -77,11 +73,11 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Iterable[str]],
         for table in ("_cutlass", "_numbers"):
             monkeypatch.setattr(kernels, table, {})
         monkeypatch.setattr(kernels, "_numbered", [])
-        forget()
+        kernels.forget()
 
     yield pretend
     monkeypatch.undo()
-    forget()
+    kernels.forget()
 
 
 if find_spec("hypothesis"):

@@ -56,17 +56,17 @@ OBSTACLES = [
     (F16_IN_F16, problem(dtype="f16"), "sums in f16; f32 is asked for"),
     (FAST, problem(dtype="e4m3"), "sums in fast; f32 is asked for"),
     # Lists and decompositions.
-    (ARRAY, problem(), "takes lists of matrices"),
-    (SM90_C, lists(), "takes no lists of matrices"),
-    (SM80_STREAM_K, lists(), "takes no lists of matrices"),
-    (ARRAY, lists(n=1 << 23), "is one launch, whose grid ends before n = 8388608"),
+    (ARRAY, problem(), "takes lists of matrices; a and b are arrays"),
+    (SM90_C, lists(), "takes arrays; the operands are lists of matrices"),
+    (SM80_STREAM_K, lists(), "takes arrays; the operands are lists of matrices"),
+    (ARRAY, lists(n=1 << 23), "is one launch, which reaches n = 4193792; n is 8388608"),
     (
         SM80_STREAM_K,
         GemmArguments(operand(64, 64, "t", batch=2), operand(64, 64, "n", batch=2)),
         "deals out the k loops of one problem; the batch is 2",
     ),
-    (SM90, problem(splits="stream"), "does not deal out its k loops (splits='stream')"),
-    (SM80, problem(splits="stream"), "does not deal out its k loops (splits='stream')"),
+    (SM90, problem(splits="stream"), "does not deal out its k loops; splits='stream' is asked for"),
+    (SM80, problem(splits="stream"), "does not deal out its k loops; splits='stream' is asked for"),
     (STREAM_K, problem(splits=4), "splits k as it likes; splits=4 is asked for"),
     (SM80_STREAM_K, problem(splits=1), "splits k as it likes; splits=1 is asked for"),
     # 2.x reads whole vectors.
@@ -87,43 +87,55 @@ OBSTACLES = [
     (GATE, problem(gate=D), "computes (alpha * acc) * silu(gate); a gate through identity is asked for"),
     (DERIVATIVE, problem(aux=D, activation="d_relu"), "computes (alpha * acc) * d_gelu(aux); d_relu is asked for"),
     (DERIVATIVE, problem(activation="gelu"), "computes (alpha * acc) * d_gelu(aux); gelu is asked for"),
-    (BIAS, problem(bias_grad=vector(512)), "does not sum a bias gradient"),
+    (BIAS, problem(bias_grad=vector(512)), "does not sum a bias gradient; bias_grad is given"),
     # Scales.
-    (E4M3, problem(dtype="e4m3", scale_a=vector(512, "f32")), "does not apply scales"),
-    (E4M3, problem(dtype="e4m3", scale_b=vector(1, "f32")), "does not apply scales"),
-    (E4M3, problem(dtype="e4m3", scale_out=0.5), "does not apply scales"),
-    (SCALED, problem(dtype="e4m3", scale_a=vector((512, 1), "f32", (2, 1))), "takes scales of unit stride"),
+    (E4M3, problem(dtype="e4m3", scale_a=vector(512, "f32")), "does not apply scales; scale_a is given"),
+    (E4M3, problem(dtype="e4m3", scale_b=vector(1, "f32")), "does not apply scales; scale_b is given"),
+    (E4M3, problem(dtype="e4m3", scale_out=0.5), "does not apply scales; scale_out is given"),
+    (
+        SCALED,
+        problem(dtype="e4m3", scale_a=vector((512, 1), "f32", (2, 1))),
+        "reads scale_a by unit stride; it has none",
+    ),
     # What the activation is applied to.
-    (BIAS_GELU, problem(activation="gelu", aux=D), "does not store aux"),
-    (AUX, problem(activation="gelu"), "stores aux, for which there is no array"),
-    (BIAS, problem(aux=D), "does not store aux"),
+    (BIAS_GELU, problem(activation="gelu", aux=D), "does not store aux; aux is given"),
+    (AUX, problem(activation="gelu"), "stores aux; no aux is given"),
+    (BIAS, problem(aux=D), "does not store aux; aux is given"),
     # The bias.
-    (SM90, problem(bias=vector(512)), "adds no bias along n"),
-    (BIAS, problem(bias=vector((512, 1))), "adds no bias along m"),
-    (BIAS_M, problem(bias=vector(512)), "adds no bias along n"),
+    (SM90, problem(bias=vector(512)), "adds no bias along n; one is given"),
+    (BIAS, problem(bias=vector((512, 1))), "adds no bias along m; one is given"),
+    (BIAS_M, problem(bias=vector(512)), "adds no bias along n; one is given"),
     (BIAS, problem(bias=vector(512, "f32")), "adds a bias in bf16; it is f32"),
     (SCALED_E4M3, problem(dtype="e4m3", out_dtype="e4m3", bias=vector(512, "e4m3")), "adds a bias in f32; it is e4m3"),
     (BIAS, problem(bias=vector(512, alignment=1)), "reads the bias by 2 bytes; it is aligned to 1"),
     (BIAS, problem(bias=vector(512, strides=[2])), "reads the bias by 2 bytes; it is aligned to 1"),
     (SM80, problem(bias=vector(512, alignment=8)), "reads the bias by 16 bytes; it is aligned to 8"),
-    (SM80, problem(bias=vector(512), c=D), "adds no bias along n"),
-    (SM80, problem(bias=vector((512, 1))), "adds no bias along m"),
+    (SM80, problem(bias=vector(512), c=D), "adds no bias along n; one is given"),
+    (SM80, problem(bias=vector((512, 1))), "adds no bias along m; one is given"),
     (
         SM80,
         lists(bias=vector(512)),
-        "adds no bias along n; lists of matrices are neither packed nor finished elsewhere",
+        "adds no bias along n; one is given; lists of matrices are neither packed nor finished elsewhere",
     ),
     # D and what lies like it.
     (SM90, problem(out_dtype="f32"), "writes bf16; out is f32"),
     (SM90, problem(n=97, out=operand(512, 97, "t", pad=7)), "TMA writes rows in granules of 8 elements; n is 97"),
     (SM90, problem(out=operand(512, 512, "t", pad=2)), "writes 16 bytes at once; out is aligned to 4"),
-    (SM90, problem(out=TensorSpec((512, 512), "bf16", (1024, 2), device=DEVICE)), "out has no unit stride"),
-    (SM90, problem(c=D), "does not read C"),
+    (
+        SM90,
+        problem(out=TensorSpec((512, 512), "bf16", (1024, 2), device=DEVICE)),
+        "writes rows without gaps; out has no unit stride",
+    ),
+    (SM90, problem(c=D), "does not read c; c is given"),
     (SM90_C, problem(c=operand(512, 512, "t", "f32")), "takes c in bf16; it is f32"),
-    (SM90_C, problem(c=operand(512, 512, "n")), "c does not lie as out does"),
+    (SM90_C, problem(c=operand(512, 512, "n")), "reads c as out lies, row by row; it lies otherwise"),
     (SM90_C, problem(c=operand(512, 512, "t", pad=1)), "takes c by 16 bytes; it is aligned to 2"),
     (GATE, problem(gate=operand(512, 512, "t", "f32"), activation="silu"), "takes gate in bf16; it is f32"),
-    (GATE, problem(gate=operand(512, 512, "n"), activation="silu"), "gate does not lie as out does"),
+    (
+        GATE,
+        problem(gate=operand(512, 512, "n"), activation="silu"),
+        "reads gate as out lies, row by row; it lies otherwise",
+    ),
     (AUX, problem(aux=operand(512, 512, "t", pad=4), activation="gelu"), "takes aux by 16 bytes; it is aligned to 8"),
     (DERIVATIVE, problem(aux=operand(512, 512, "t", "f16"), activation="d_gelu"), "takes aux in bf16; it is f16"),
     # Lists are neither packed nor finished.
@@ -135,7 +147,7 @@ OBSTACLES = [
     (
         ARRAY_LINEAR,
         lists(c=listed(512, 512, "t")),
-        "does not read C; lists of matrices are neither packed nor finished elsewhere",
+        "does not read c; c is given; lists of matrices are neither packed nor finished elsewhere",
     ),
 ]
 
@@ -221,12 +233,17 @@ DETOURS = [
     (SIMT, problem(dtype="f32", out_dtype="bf16"), "writes f32; out is bf16", {"scratch": "f32"}),
     (DIRECT_F32, problem(n=97), "writes f32; out is bf16", {"scratch": "f32"}),
     (DIRECT_F32, problem(out_dtype="f32", c=operand(512, 512, "t")), "takes c in f32; it is bf16", {"scratch": "f32"}),
-    (DIRECT_F32, problem(out=SPREAD), "out has no unit stride", {"scratch": "f32"}),
+    (DIRECT_F32, problem(out=SPREAD), "writes rows without gaps; out has no unit stride", {"scratch": "f32"}),
     (DIRECT_F32, problem(activation="tanh"), "computes alpha * acc + beta * c; tanh is asked for", {"scratch": "f32"}),
-    (DIRECT_F32, problem(bias_grad=vector(512)), "does not sum a bias gradient", {"scratch": "f32"}),
-    (DIRECT_F32, problem(bias=vector((512, 1))), "adds no bias along m", {"scratch": "f32"}),
-    (DIRECT_F32, problem(aux=D), "does not store aux", {"scratch": "f32"}),
-    (DIRECT_F32, problem(scale_a=vector(512, "f32")), "does not apply scales", {"scratch": "f32"}),
+    (
+        DIRECT_F32,
+        problem(bias_grad=vector(512)),
+        "does not sum a bias gradient; bias_grad is given",
+        {"scratch": "f32"},
+    ),
+    (DIRECT_F32, problem(bias=vector((512, 1))), "adds no bias along m; one is given", {"scratch": "f32"}),
+    (DIRECT_F32, problem(aux=D), "does not store aux; aux is given", {"scratch": "f32"}),
+    (DIRECT_F32, problem(scale_a=vector(512, "f32")), "does not apply scales; scale_a is given", {"scratch": "f32"}),
     (SM80, problem(k=504, layout="nt", pad=4), "reads a row-major; it is column-major", {"pack_a": "t", "pack_b": "n"}),
     (
         S32,
@@ -247,7 +264,12 @@ DETOURS = [
         {"scratch": "s32"},
     ),
     (S32_DIRECT, problem(dtype="s8", out_dtype="bf16"), "writes s32; out is bf16", {"scratch": "s32"}),
-    (S32_DIRECT, problem(dtype="s8", bias=vector(512, "f32")), "adds no bias along n", {"scratch": "s32"}),
+    (
+        S32_DIRECT,
+        problem(dtype="s8", bias=vector(512, "f32")),
+        "adds no bias along n; one is given",
+        {"scratch": "s32"},
+    ),
     (
         tma(d="f32", dtypes="e4m3 e4m3 fast"),
         problem(dtype="e4m3", compute="fast"),
@@ -268,7 +290,7 @@ def test_detour(kernel, args, reason, how):
 
 def test_operand_without_unit_stride_is_packed():
     args = GemmArguments(TensorSpec((512, 512), "bf16", (1024, 2), device=DEVICE), operand(512, 512, "n"))
-    assert SM90.way(args.problem, ABSENT) == Way(pack_a="t", detours=("a has no unit stride",))
+    assert SM90.way(args.problem, ABSENT) == Way(pack_a="t", detours=("reads a row-major; it has no unit stride",))
 
 
 def test_pointer_alignment_counts():

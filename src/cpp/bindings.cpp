@@ -14,6 +14,7 @@
 #include "measure.h"
 #include "metadata.h"
 #include "plan.h"
+#include "prepared.h"
 #include "registry.h"
 #include "straight.h"
 #include "xla_handler.h"
@@ -85,6 +86,26 @@ Raises:
     TypeError: an operand that is no array, or a dtype that does not fit.
     NoKernelError: no kernel can compute this problem.
     CompileError: the kernel asked for, or chosen within `jit`, cannot be compiled.
+    CudaError: a CUDA or CUTLASS call failed.)";
+
+constexpr const char* kPreparedDoc = R"(Run it: gemm on these arrays by the plan's kernel, without choosing anew.
+
+Args:
+    a, b, out: as in gemm. What is None, here and below, is what the plan was made with; where it was made without
+        `out`, a new array is returned.
+    c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad: arrays in place of those that the plan was
+        made with. Numbers and names stay those of the plan.
+    stream: as in gemm.
+    workspace: Kernel.workspace_size bytes (u8) of device memory, aligned to 256 bytes, instead of the package's own
+        pool. It is used on the stream of the launch; what else uses it has to be ordered with that by the caller.
+
+Returns:
+    As gemm.
+
+Raises:
+    ValueError: an array whose shape, strides, device or alignment is not the plan's, one that the plan has no place
+        for, overlap, or a workspace that does not do. The message names the operand.
+    TypeError: no array, or one of another dtype.
     CudaError: a CUDA or CUTLASS call failed.)";
 
 using Facts = nb::typed<nb::dict, nb::str, nb::any>;
@@ -236,6 +257,35 @@ void bind_metadata(nb::module_& m) {
       .def("__dlpack_device__", &Buffer::dlpack_device);
 }
 
+void bind_prepared(nb::module_& m) {
+  nb::class_<Prepared>(m, "Prepared",
+                       "A call whose legality and plan are settled; made by Kernel.plan. Calling it with arrays of the "
+                       "same shapes, strides, dtypes, device and alignment launches it on them.")
+      .def(
+          "__init__",
+          [](Prepared* self, nb::object a, nb::object b, nb::typed<nb::dict, nb::str, nb::any> keywords) {
+            new (self) Prepared(std::move(a), std::move(b), std::move(keywords));
+          },
+          "a"_a, "b"_a, "keywords"_a)
+      .def(
+          "__call__",
+          [](Prepared& self, nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle bias, nb::handle gate,
+             nb::handle aux, nb::handle alpha, nb::handle beta, nb::handle scale_a, nb::handle scale_b,
+             nb::handle scale_out, nb::handle bias_grad, nb::handle stream, nb::handle workspace) {
+            const nb::handle none(Py_None);
+            return self(a, b,
+                        {out, c, alpha, beta, bias, none, aux, gate, scale_a, scale_b, scale_out, bias_grad, none, none,
+                         none, none, none, stream},
+                        workspace);
+          },
+          "a"_a = nb::none(), "b"_a = nb::none(), "out"_a = nb::none(), nb::kw_only(), "c"_a = nb::none(),
+          "bias"_a = nb::none(), "gate"_a = nb::none(), "aux"_a = nb::none(), "alpha"_a = nb::none(),
+          "beta"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
+          "bias_grad"_a = nb::none(), "stream"_a = nb::none(), "workspace"_a = nb::none(), kPreparedDoc)
+      .def_prop_ro("problem", &Prepared::problem, "What it computes.")
+      .def("__repr__", [](const Prepared& self) { return self.repr(); });
+}
+
 }  // namespace
 }  // namespace cutlass_py
 
@@ -308,6 +358,14 @@ NB_MODULE(_core, m) {
       },
       "Loaded kernels by name, with what their C++ types say of themselves.");
   m.def(
+      "kernel_library",
+      [](const std::string& name) {
+        const KernelEntry* entry = find_kernel(name);
+        if (!entry) throw std::invalid_argument("gemm: kernel " + name + " is not loaded");
+        return entry->path;
+      },
+      "name"_a, "Path of the library that a loaded kernel lies in.");
+  m.def(
       "load_library", [](const std::string& path) { load_library(path); }, "path"_a,
       "Load a kernel library: its kernels join kernel_facts(). Loading it again does nothing.");
   m.def(
@@ -355,4 +413,5 @@ NB_MODULE(_core, m) {
 
   bind_problem(m);
   bind_metadata(m);
+  bind_prepared(m);
 }

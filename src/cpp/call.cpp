@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "buffer.h"
+#include "canonical.h"
 #include "host.h"
 #include "metadata.h"
 #include "plan.h"
@@ -20,9 +21,7 @@ Call canonical_call(Operands& operands, const Keywords& keywords) {
   Call call = canonicalise(request_from(operands, keywords));
   call.problem.kernel = kernel_number(keywords.kernel);
   call.problem.jit = jit_allowed;
-  for (const Suspect& suspect : call.suspects) {  // rare: bytes interleave
-    if (shares_memory(*suspect.other, *suspect.written)) throw std::invalid_argument(suspect.message);
-  }
+  check_suspects(call);
   return call;
 }
 
@@ -96,17 +95,19 @@ struct Result {
   }
 };
 
-nb::object gemm_on_host(Operands& operands, const Keywords& keywords) {
-  if (!keywords.stream.is_none()) stream_from(keywords.stream);  // without effect here, but no nonsense either
+nb::object execute_on_host(Operands& operands, Source& source, nb::handle out, nb::handle stream,
+                           Workspace& workspace) {
+  if (!stream.is_none()) stream_from(stream);  // without effect here, but no nonsense either
   operands.each([](View& view) { view.import(nullptr); });
-  Call call = canonical_call(operands, keywords);
+  Call call = source.call(operands);
+  workspace.on(nullptr, operands, 0);
   Result result;
   if (!operands[Role::out]) result.allocate(operands, call, nullptr, false);
   if (!nothing_to_do(call.problem)) {
-    const Plan plan = plan_for(call.problem);
+    const Plan plan = source.plan(call.problem);
     run_all(call, [&] { run_on_host(call, plan); });
   }
-  return operands[Role::out] ? nb::borrow(keywords.out) : result.finish();
+  return operands[Role::out] ? nb::borrow(out) : result.finish();
 }
 
 // For its length, and where it is wanted, no class of calls is measured: waiting would end a capture.
@@ -120,27 +121,30 @@ class NoTuning {
   const bool before_;
 };
 
-nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
+nb::object execute_on_device(Operands& operands, Source& source, nb::handle out, nb::handle stream,
+                             Workspace& workspace) {
   const int device_id = operands[Role::a]->operand.device.id;
   device::Guard guard(device_id);
-  const Streams streams(operands, device_id, keywords.stream);
+  const Streams streams(operands, device_id, stream);
   if (streams.several() && streams.capturing()) {
     throw std::invalid_argument(
         "gemm: during graph capture all operands must belong to one framework and its current stream must be the one "
         "that captures: an event of another stream would end the capture");
   }
   operands.each([&](View& view) { view.import(streams.launch); });
-  Call call = canonical_call(operands, keywords);
+  Call call = source.call(operands);
   Result result;
   const bool new_result = !operands[Role::out];
   if (nothing_to_do(call.problem)) {
     if (new_result) result.allocate(operands, call, streams.launch, streams.given);
   } else {
     const NoTuning untouched(tuning_allowed && streams.capturing());
-    const Plan plan = plan_for(call.problem);  // before anything is allocated: it may refuse
+    const Plan plan = source.plan(call.problem);
+    const GivenScratch* scratch =
+        workspace ? workspace.on(streams.launch, operands, scratch_bytes(call, plan)) : nullptr;
     if (new_result) result.allocate(operands, call, streams.launch, streams.given);
     streams.before();
-    run_all(call, [&] { run_on_device(call, plan, streams.launch); });
+    run_all(call, [&] { run_on_device(call, plan, streams.launch, scratch); });
     streams.after();
     if (result.on_own_stream || streams.streamless) {  // what this package owes to others is ordered by its own stream
       if (streams.launch != device::own_stream(device_id)) {
@@ -148,7 +152,7 @@ nb::object gemm_on_device(Operands& operands, const Keywords& keywords) {
       }
     }
   }
-  nb::object returned = new_result ? result.finish() : nb::borrow(keywords.out);
+  nb::object returned = new_result ? result.finish() : nb::borrow(out);
   if (streams.streamless) release_when_done(operands, device::own_stream(device_id));
   return returned;
 }
@@ -167,15 +171,66 @@ nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords) {
   return gemm(operands, keywords);
 }
 
-nb::object gemm(Operands& operands, const Keywords& keywords) {
-  check_devices(operands);
-  const bool on_host = operands[Role::a]->operand.device.type == DeviceType::cpu;
-  return on_host ? gemm_on_host(operands, keywords) : gemm_on_device(operands, keywords);
-}
-
 namespace {
 
-// The canonical call of operands that may be metadata, and whose memory is not looked at.
+class Fresh final : public Source {
+ public:
+  explicit Fresh(const Keywords& keywords) : keywords_(keywords) {}
+  Call call(Operands& operands) override { return canonical_call(operands, keywords_); }
+  Plan plan(const Problem& problem) override { return plan_for(problem); }
+
+ private:
+  const Keywords& keywords_;
+};
+
+}  // namespace
+
+nb::object gemm(Operands& operands, const Keywords& keywords) {
+  Fresh source(keywords);
+  return execute(operands, source, keywords.out, keywords.stream, nb::handle(Py_None));
+}
+
+nb::object execute(Operands& operands, Source& source, nb::handle out, nb::handle stream, nb::handle given) {
+  check_devices(operands);
+  const Operand& a = operands[Role::a]->operand;
+  Workspace workspace;
+  workspace.open(given, a);
+  const bool on_host = a.device.type == DeviceType::cpu;
+  return (on_host ? execute_on_host : execute_on_device)(operands, source, out, stream, workspace);
+}
+
+void Workspace::open(nb::handle array, const Operand& a) {
+  if (array.is_none()) return;
+  view_.open(array, "workspace");
+  if (view_.operand.metadata_only || !view_.type->mutable_) {
+    throw nb::type_error(
+        ("gemm: workspace is a " + name_of_type(array) + "; expected an array that can be written").c_str());
+  }
+  check_same_device(a, view_.operand);
+}
+
+const GivenScratch* Workspace::on(Stream stream, const Operands& operands, size_t needed) {
+  if (!view_) return nullptr;
+  view_.import(stream);
+  const Operand& x = view_.operand;
+  if (dtype_size(x.dtype) != 1)
+    throw DtypeError("gemm: workspace is " + std::string(dtype_name(x.dtype)) + "; expected bytes (u8)");
+  if (x.rank != 1 || (x.shape[0] > 1 && x.strides[0] != 1))
+    refuse(found(x) + " with strides " + shape_text(x.strides, x.rank) + "; expected one dimension without gaps");
+  if (x.readonly) refuse("workspace is read-only");
+  if (size_t(x.shape[0]) < needed) {
+    refuse("workspace has " + std::to_string(x.shape[0]) + " bytes; expected at least " + std::to_string(needed));
+  }
+  if (needed && reinterpret_cast<uintptr_t>(x.data) % kScratchAlignment) {
+    refuse("workspace starts at an address that is no multiple of " + std::to_string(kScratchAlignment) + " bytes");
+  }
+  operands.each([&](const View& view) {
+    if (!surely_disjoint(x, view.operand)) refuse("workspace shares memory with " + std::string(view.operand.name));
+  });
+  given_ = {static_cast<char*>(x.data), size_t(x.shape[0])};
+  return &given_;
+}
+
 Call call_of(Operands& operands, nb::handle a, nb::handle b, const Keywords& keywords) {
   open_operands(operands, a, b, keywords);
   check_devices(operands);
@@ -186,8 +241,6 @@ Call call_of(Operands& operands, nb::handle a, nb::handle b, const Keywords& key
   });
   return canonical_call(operands, keywords);
 }
-
-}  // namespace
 
 Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords) {
   Operands operands;

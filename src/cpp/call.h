@@ -2,11 +2,42 @@
 #pragma once
 
 #include "keywords.h"
+#include "plan.h"
 
 namespace cutlass_py {
 
 nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords);
 nb::object gemm(Operands& operands, const Keywords& keywords);  // opened from these keywords; all have memory
+
+// What a call computes and how: canonicalised anew (gemm), or prepared (prepared.h).
+class Source {
+ public:
+  virtual Call call(Operands& operands) = 0;      // once they are imported
+  virtual Plan plan(const Problem& problem) = 0;  // may refuse: asked before anything is allocated
+
+ protected:
+  ~Source() = default;
+};
+
+// Memory for scratch that a caller brings.
+class Workspace {
+ public:
+  // None, or an array of bytes. Refused by name where it is on another device than `a`, or cannot be written.
+  void open(nb::handle array, const Operand& a);
+  // The memory once the launch's stream is known; null where there is none. `needed` bytes have to fit.
+  const GivenScratch* on(device::Stream stream, const Operands& operands, size_t needed);
+  explicit operator bool() const { return bool(view_); }
+
+ private:
+  View view_;
+  GivenScratch given_;
+};
+
+// Runs a call whose operands are open, on the stream that is theirs or the one given; returns `out`, or a new result.
+nb::object execute(Operands& operands, Source& source, nb::handle out, nb::handle stream, nb::handle workspace);
+
+// The canonical call of operands that may be TensorSpecs, and whose memory is not looked at.
+Call call_of(Operands& operands, nb::handle a, nb::handle b, const Keywords& keywords);
 
 // The canonical problem of a call, without running it; operands may be TensorSpecs.
 Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords);

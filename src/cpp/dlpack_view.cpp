@@ -43,6 +43,7 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
   entry.has_stream = entry.exchange || !entry.row.attr("current_stream").is_none();
   entry.checks_always = !entry.checks_grad && !entry.row.attr("check").is_none();
   entry.exports = !entry.row.attr("export").is_none();
+  entry.is_numpy = name_of_type(object) == "numpy.ndarray";
   return entry;
 }
 
@@ -168,6 +169,7 @@ void View::open(nb::handle given, const char* name) {
     complete = true;
   } else {
     if (type->checks_always) type->row.attr("check")(object, name);
+    if (type->is_numpy && fill_from_numpy()) return;
     operand.device = announced_device(object, name);
   }
 }
@@ -227,6 +229,77 @@ void View::import_capsule(nb::object capsule) {
   fill(*tensor);
 }
 
+namespace {
+
+// What __array_struct__ points to; NumPy's ABI since its beginning.
+struct ArrayInterface {
+  int two, nd;
+  char typekind;
+  int itemsize, flags;
+  Py_intptr_t *shape, *strides;
+  void* data;
+  PyObject* descr;
+};
+constexpr int kNotSwapped = 0x200, kWriteable = 0x400;
+
+// DLPack's code of a kind of NumPy's; ml_dtypes' types ('V', some 'f') count as integers until they are named.
+int code_of(char kind, int size) {
+  switch (kind) {
+    case 'i': return kDLInt;
+    case 'u': return kDLUInt;
+    case 'f': return size == 2 || size == 4 || size == 8 ? kDLFloat : -1;
+    case 'c': return size == 8 || size == 16 ? kDLComplex : -1;
+    default: return -1;
+  }
+}
+
+// `none` where it is no dtype of ours.
+Dtype dtype_or_none(nb::handle value) {
+  try {
+    return dtype_from(value, "dtype");
+  } catch (const nb::python_error&) {
+    return Dtype::none;
+  }
+}
+
+}  // namespace
+
+// An ordinary NumPy array, without the capsule and the calls that its export takes. False where it is not ordinary: the
+// export then says why, or does it.
+bool View::fill_from_numpy() {
+  static PyObject *array_struct = PyUnicode_InternFromString("__array_struct__"),
+                  *dtype = PyUnicode_InternFromString("dtype");
+  nb::object capsule = nb::steal(PyObject_GetAttr(object.ptr(), array_struct));
+  const auto* array =
+      capsule.is_valid() ? static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr)) : nullptr;
+  if (!array) PyErr_Clear();
+  if (!array || !(array->flags & kNotSwapped) || array->nd > kMaxRank) return false;
+  int code = code_of(array->typekind, array->itemsize);
+  if (code < 0) {
+    if (dtype_override_ != Dtype::none || array->itemsize > 2) return false;
+    nb::object named = nb::steal(PyObject_GetAttr(object.ptr(), dtype));
+    if (!named.is_valid()) nb::raise_python_error();
+    const Dtype found = dtype_or_none(named);
+    if (dtype_size(found) != array->itemsize) return false;
+    dtype_override_ = found;
+  }
+  int64_t shape[kMaxRank], strides[kMaxRank];
+  for (int i = 0; i < array->nd; ++i) {
+    if (array->strides[i] % array->itemsize) return false;  // fields of records
+    shape[i] = array->shape[i], strides[i] = array->strides[i] / array->itemsize;
+  }
+  DLTensor tensor{};
+  tensor.data = array->data;
+  tensor.device = {kDLCPU, 0};
+  tensor.ndim = array->nd;
+  tensor.dtype = {uint8_t(code < 0 ? kDLUInt : code), uint8_t(array->itemsize * 8), 1};
+  tensor.shape = shape, tensor.strides = strides;
+  operand.device = {};
+  operand.readonly = !(array->flags & kWriteable);
+  fill(tensor);
+  return complete = true;
+}
+
 void View::fill(const DLTensor& tensor) {
   const std::string name = operand.name;
   if (tensor.ndim < 0 || tensor.ndim > kMaxRank) {
@@ -274,14 +347,16 @@ void View::fill(const DLTensor& tensor) {
   if (type->checks_grad) check(unusual || is_complex(operand.dtype));
 }
 
+bool requires_grad(nb::handle array) {
+  static PyObject* name = PyUnicode_InternFromString("requires_grad");
+  nb::object flag = nb::steal(PyObject_GetAttr(array.ptr(), name));
+  if (!flag.is_valid()) nb::raise_python_error();
+  return flag.ptr() == Py_True;
+}
+
 // torch: a gradient that would be lost, or a lazily negated or conjugated view (without unit stride, or complex).
 void View::check(bool perhaps_lazy) {
-  static PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
-  PyObject* flag = PyObject_GetAttr(object.ptr(), requires_grad);
-  if (!flag) nb::raise_python_error();
-  const bool suspicious = flag == Py_True || perhaps_lazy;
-  Py_DECREF(flag);
-  if (suspicious) type->row.attr("check")(object, operand.name);
+  if (requires_grad(object) || perhaps_lazy) type->row.attr("check")(object, operand.name);
 }
 
 void View::release() noexcept {

@@ -24,10 +24,14 @@ struct ArrayType {
   bool checks_always = false;  // the row checks every array (JAX)
   bool has_stream = false;     // the framework has a current stream
   bool exports = false;        // the row exports instead of __dlpack__ (NumPy with ml_dtypes)
+  bool is_numpy = false;       // exactly numpy.ndarray: read in place where it is an ordinary array
 };
 
 // The type's entry; the returned pointer stays valid. Raises TypeError naming `operand` when it is no DLPack array.
 const ArrayType* array_type(nb::handle object, const char* operand);
+
+// What torch says of an array whose type `checks_grad`.
+bool requires_grad(nb::handle array);
 
 // A view of one operand. Holds the exporter's managed tensor, if any, until release() or destruction.
 class View {
@@ -58,6 +62,7 @@ class View {
 
  private:
   void fill(const DLTensor& tensor);
+  bool fill_from_numpy();
   void import_capsule(nb::object capsule);
   void check(bool perhaps_lazy);
   Dtype dtype_override_ = Dtype::none;

@@ -61,4 +61,10 @@ bool shares_memory(const Operand& x, const Operand& y) {
   return nb::cast<bool>(shares(host_operand(x), host_operand(y)));
 }
 
+void check_suspects(const Call& call) {
+  for (const Suspect& suspect : call.suspects) {  // rare: bytes interleave
+    if (shares_memory(*suspect.other, *suspect.written)) throw std::invalid_argument(suspect.message);
+  }
+}
+
 }  // namespace cutlass_py

@@ -11,4 +11,7 @@ void run_on_host(const Call& call, const Plan& plan);
 // Whether two operands, whose bytes interleave, share an element; numpy's exact solver decides.
 bool shares_memory(const Operand& x, const Operand& y);
 
+// Decides what canonicalise has left open.
+void check_suspects(const Call& call);
+
 }  // namespace cutlass_py

@@ -46,7 +46,7 @@ const CutlassPyLibrary* load_library(const std::string& path) {
                                              : " is not a kernel library: it does not export cutlass_py_library"));
   }
   for (int i = 0; i < library->count; ++i) {
-    const KernelEntry kernel{library->kernels[i], library};
+    const KernelEntry kernel{library->kernels[i], library, path};
     if (by_name().emplace(kernel.kernel->name, kernel).second) kernels().push_back(kernel);
   }
   return (*loaded)[path] = library;

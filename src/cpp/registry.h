@@ -11,6 +11,7 @@ namespace cutlass_py {
 struct KernelEntry {
   const CutlassPyKernel* kernel;
   const CutlassPyLibrary* library;
+  std::string path;  // of the file
 };
 
 // Loads a library once; throws std::runtime_error with the loader's reason, or on another ABI.

@@ -294,6 +294,22 @@ void run_on_device(const Call& call, const DevicePlan& plan, Stream stream, cons
   }
 }
 
+std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& plan) {
+  const bool single = plan.kernel && !plan.pack_a && !plan.pack_b && plan.scratch == Dtype::none && plan.splits == 1;
+  if (!single || call.problem.pointers || !call.loop.empty() || nothing_to_do(call.problem)) return std::nullopt;
+  CutlassPyGemm g = launch_of(call, plan, nullptr);
+  g.epilogue = epilogue_of(call.epilogue);
+  g.a = call.a.data, g.batch_a = call.a.batch;
+  g.b = call.b.data, g.batch_b = call.b.batch;
+  g.d = call.d.data, g.batch_d = call.d.batch;
+  return plan.kernel->workspace_size(&g) ? std::nullopt : std::optional(g);
+}
+
+void launch(const DevicePlan& plan, CutlassPyGemm& g) {
+  g.overlap = plan.overlap && !device::capturing(g.stream);
+  check(plan.kernel->run(&g), plan, "the launch");
+}
+
 size_t scratch_bytes(const Call& call, const DevicePlan& plan) { return Run(call, plan, nullptr).scratch_bytes(); }
 
 }  // namespace cutlass_py

@@ -1,6 +1,8 @@
 // Executes a canonical call by its plan on a device.
 #pragma once
 
+#include <optional>
+
 #include "device.h"
 #include "kernel.h"
 #include "problem.h"
@@ -20,7 +22,8 @@ struct DevicePlan {
   int sm_count = 0;
 };
 
-// Memory of a caller that has its own, 256-byte aligned.
+// Memory of a caller that has its own, so aligned.
+constexpr size_t kScratchAlignment = 256;
 struct GivenScratch {
   char* data = nullptr;
   size_t bytes = 0;
@@ -30,6 +33,13 @@ struct GivenScratch {
 // Scratch comes from the stream-ordered pool unless it is given, which lists of matrices do not take.
 void run_on_device(const Call& call, const DevicePlan& plan, device::Stream stream,
                    const GivenScratch* given = nullptr);
+
+// What run_on_device hands to the kernel for the call, where that is all it does: one launch, and no scratch. Asks the
+// kernel, so the device has to be there.
+std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& plan);
+
+// Launches it; stream and addresses are the caller's to set.
+void launch(const DevicePlan& plan, CutlassPyGemm& g);
 
 // Bytes of scratch that run_on_device takes for the call, which is no list. Nothing is launched, no address followed.
 size_t scratch_bytes(const Call& call, const DevicePlan& plan);

@@ -13,6 +13,7 @@ from ._core import CudaError, TypedView, gemm
 if TYPE_CHECKING:
     from .activations import Activation, clamp, leaky_relu
     from .arguments import GemmArguments, TensorSpec, view
+    from .artifact import Artifact
     from .compiler import jit
     from .errors import CompileError, NoKernelError
     from .explanation import explain
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Activation",
+    "Artifact",
     "CompileError",
     "CudaError",
     "GemmArguments",
@@ -43,6 +45,7 @@ __all__ = [
 
 _HOME = {
     "Activation": "activations",
+    "Artifact": "artifact",
     "CompileError": "errors",
     "GemmArguments": "arguments",
     "Kernel": "kernels",

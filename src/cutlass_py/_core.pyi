@@ -103,6 +103,9 @@ def clear_plans() -> None:
 def kernel_facts() -> dict[str, dict[str, Any]]:
     """Loaded kernels by name, with what their C++ types say of themselves."""
 
+def kernel_library(name: str) -> str:
+    """Path of the library that a loaded kernel lies in."""
+
 def load_library(path: str) -> None:
     """
     Load a kernel library: its kernels join kernel_facts(). Loading it again does nothing.
@@ -368,3 +371,39 @@ class Buffer:
         """One matrix of a batch, in the same memory."""
 
     def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class Prepared:
+    """
+    A call whose legality and plan are settled; made by Kernel.plan. Calling it with arrays of the same shapes, strides, dtypes, device and alignment launches it on them.
+    """
+
+    def __init__(self, a: object, b: object, keywords: dict[str, Any]) -> None: ...
+
+    def __call__(self, a: object | None = None, b: object | None = None, out: object | None = None, *, c: object | None = None, bias: object | None = None, gate: object | None = None, aux: object | None = None, alpha: object | None = None, beta: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, stream: object | None = None, workspace: object | None = None) -> object:
+        """
+        Run it: gemm on these arrays by the plan's kernel, without choosing anew.
+
+        Args:
+            a, b, out: as in gemm. What is None, here and below, is what the plan was made with; where it was made without
+                `out`, a new array is returned.
+            c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad: arrays in place of those that the plan was
+                made with. Numbers and names stay those of the plan.
+            stream: as in gemm.
+            workspace: Kernel.workspace_size bytes (u8) of device memory, aligned to 256 bytes, instead of the package's own
+                pool. It is used on the stream of the launch; what else uses it has to be ordered with that by the caller.
+
+        Returns:
+            As gemm.
+
+        Raises:
+            ValueError: an array whose shape, strides, device or alignment is not the plan's, one that the plan has no place
+                for, overlap, or a workspace that does not do. The message names the operand.
+            TypeError: no array, or one of another dtype.
+            CudaError: a CUDA or CUTLASS call failed.
+        """
+
+    @property
+    def problem(self) -> Problem:
+        """What it computes."""
+
+    def __repr__(self) -> str: ...

@@ -134,6 +134,20 @@ class GemmArguments:
         }  # fmt: skip
         self.problem: Problem = _core.problem(a, b, **self.keywords)
 
+    def replace(self, **changes: Any) -> GemmArguments:
+        """The same operation with other operands or keywords: `args.replace(a=x, out=y)`.
+
+        Args:
+            changes: a, b, or any keyword of GemmArguments; what is not named stays.
+
+        Raises:
+            TypeError: there is no such keyword.
+            ValueError, TypeError: as GemmArguments.
+        """
+        return GemmArguments(**{"a": self.a, "b": self.b, **self.keywords, **changes})
+
+    __replace__ = replace  # copy.replace
+
     def run(self, *, kernel: Any = None, stream: Any = None) -> Any:
         """Run it: `gemm` on these operands."""
         return _core.gemm(self.a, self.b, **self.keywords, kernel=kernel, stream=stream)

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from .arguments import GemmArguments, describe, problem_of
 from .kernels import CutlassKernel, Kernel
 from .select import Choice, misses, not_compiled, rank
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of an explanation.
+
+    Attributes:
+        kernel: its name.
+        microseconds: what it takes, of a launch alone; None where it cannot.
+        measured: by `tune`; otherwise the model says so.
+        steps: what is done besides one launch of the kernel on the operands as they lie, and why.
+        reason: the first check that failed; "" where none did.
+        others: kernels for which the line stands, itself included.
+    """
+
+    kernel: str
+    microseconds: float | None
+    measured: bool
+    steps: tuple[str, ...] = ()
+    reason: str = ""
+    others: int = 1
 
 
 @dataclass(frozen=True)
@@ -18,7 +39,8 @@ class Explanation:
         problem: the canonical problem, in words.
         chosen: what gemm takes; None where no kernel fits, or where there is no product to compute.
         ranking: every compiled possibility, best first; within `jit` those that are not compiled too.
-        rejected: compiled kernels of the operands' dtype that cannot, with the reason.
+        rejected: compiled kernels of the operands' dtype that cannot, with the first check that failed; the one that
+            would be fastest comes first.
         not_compiled: kernels that could, but are not in the built set.
         note: what happens without a kernel.
     """
@@ -29,6 +51,43 @@ class Explanation:
     rejected: tuple[tuple[Kernel, str], ...]
     not_compiled: tuple[Kernel, ...] = ()
     note: str = ""
+
+    def rows(self, most: int | None = None) -> list[Row]:
+        """The ranking as rows of a table, then one miss for each reason: of the kernel whose loss is greatest.
+
+        Args:
+            most: rows of either kind.
+        """
+        seen: dict[str, list[Kernel]] = {}
+        for kernel, reason in self.rejected:
+            seen.setdefault(reason, []).append(kernel)
+        missed = [Row(kernels[0].name, None, False, (), reason, len(kernels)) for reason, kernels in seen.items()]
+        return [*map(_row, self.ranking[:most]), *missed[:most]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data, for JSON; kernels by name."""
+        return {
+            "problem": self.problem,
+            "chosen": self.chosen and self.chosen.route.kernel.name,
+            "note": self.note,
+            "ranking": [asdict(_row(choice)) for choice in self.ranking],
+            "rejected": [{"kernel": kernel.name, "reason": reason} for kernel, reason in self.rejected],
+            "not_compiled": [kernel.name for kernel in self.not_compiled],
+        }
+
+    def show(self) -> None:
+        """Prints it: as a table where a terminal is watched and rich is installed, otherwise as str() has it."""
+        from .progress import tables
+
+        if (table := tables()) is None:
+            print(self)
+            return
+        head = ("", "us", "kernel", "how, or why not")
+        body = [
+            ("" if row.reason else str(place), _time(row), row.kernel, _why(row))
+            for place, row in enumerate(self.rows(most=8), 1)
+        ]
+        table(self.problem if self.chosen else f"{self.problem}: {self.note or 'no kernel fits'}", head, body)
 
     def __str__(self) -> str:
         lines = [self.problem]
@@ -49,8 +108,8 @@ class Explanation:
         return "\n".join(lines)
 
 
-def steps(choice: Choice) -> list[str]:
-    """What a choice does, one line a launch."""
+def steps(choice: Choice, with_time: bool = True) -> list[str]:
+    """What a choice does, one line a launch; with what it takes."""
     route, way = choice.route, choice.route.way
     lines = [] if route.kernel.compiled else ["is compiled first: it is not in the built set"]
     lines += [f"packs {name} first" for name in ("a", "b") if getattr(way, f"pack_{name}")]
@@ -62,9 +121,24 @@ def steps(choice: Choice) -> list[str]:
     if way.scratch:
         lines.append(f"composed: the product goes through {way.scratch} scratch, an elementwise kernel writes out")
     lines += [f"reason: {reason}" for reason in way.detours]
-    if choice.microseconds:
+    if choice.microseconds and with_time:
         lines.append(f"{'measured' if choice.measured else 'estimated'} {choice.microseconds:.1f} us")
     return lines
+
+
+def _row(choice: Choice) -> Row:
+    time = choice.microseconds or None  # the CPU has no model
+    return Row(choice.route.kernel.name, time, choice.measured, tuple(steps(choice, with_time=False)))
+
+
+def _time(row: Row) -> str:
+    return "" if row.microseconds is None else f"{row.microseconds:.1f}{'' if row.measured else ' est.'}"
+
+
+def _why(row: Row) -> str:
+    if not row.reason:
+        return "; ".join(row.steps)
+    return row.reason + (f" (and {row.others - 1} more kernels)" if row.others > 1 else "")
 
 
 def _how(choice: Choice) -> str:

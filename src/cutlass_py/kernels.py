@@ -6,19 +6,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from . import _core
-from ._core import Problem
-from .arguments import GemmArguments, problem_of
+from ._core import Prepared, Problem
+from .arguments import GemmArguments, describe, problem_of
+from .artifact import Artifact
 from .cost import design
 from .dtypes import DTYPES
 from .epilogues import ACTIVATIONS
 from .errors import CompileError
 from .families import FAMILIES, Family, KernelConfig, find, named
 from .gpu import Gpu, gpu_of
-from .legality import Interface, Way, interface_of
+from .legality import Interface, Way, function_of, interface_of
 
 
 @dataclass(frozen=True)
@@ -116,22 +118,75 @@ class Kernel(ABC):
             return Status(way)
         return Status(way.detours[0] if way.detours else None)
 
-    def compile(self) -> None:
+    def compile(self, args: GemmArguments | None = None) -> Artifact:
         """Compile and load the kernel, or take it from the cache, where it is not in the built set (docs/jit.md).
 
+        Args:
+            args: what it will be run on: refused here where the kernel does not support it. The machine code is the
+                same for all arguments.
+
         Raises:
+            ValueError: the kernel does not support `args`.
             CompileError: there is no compiler, it failed, or CUTLASS_PY_JIT forbids it.
         """
+        if args is not None and not (status := self.supports(args)):
+            raise ValueError(f"compile: kernel {self.name} does not fit {describe(problem_of(args))}: {status.error}")
+        self._load()
+        return self._artifact()
+
+    def _load(self) -> None:
         return  # what is a Python function needs no compiler
 
-    def run(self, args: GemmArguments, *, stream: Any = None) -> Any:
-        """Run this kernel on the arguments, compiled first if need be; returns out.
+    def _artifact(self) -> Artifact:
+        return Artifact(self.name, "cpu", None, True)
+
+    def run(
+        self, args: GemmArguments, artifact: Artifact | None = None, *, stream: Any = None, workspace: Any = None
+    ) -> Any:
+        """Run this kernel on the arguments, compiled first if need be; returns out, or a new result.
+
+        Args:
+            args: arrays, not TensorSpecs.
+            artifact: what `compile` returned. Not needed; one of another kernel is refused.
+            stream: as in gemm.
+            workspace: an array of workspace_size(args) bytes (u8) on the device, aligned to 256 bytes, in place of the
+                package's own pool. It is used on the launch's stream.
 
         Raises:
-            ValueError: the kernel does not support them.
+            ValueError: the kernel does not support the arguments, or the artifact or the workspace does not do.
             CompileError: as `compile` does.
         """
-        return args.run(kernel=self, stream=stream)
+        if artifact is not None and artifact.kernel != self.name:
+            raise ValueError(f"run: artifact is of kernel {artifact.kernel}; expected one of {self.name}")
+        if workspace is None:
+            return args.run(kernel=self, stream=stream)
+        return self.plan(args)(stream=stream, workspace=workspace)
+
+    def workspace_size(self, args: GemmArguments) -> int:
+        """Bytes of device memory that `run` needs beside the operands; 0 on the CPU. The kernel is compiled if need be.
+
+        Raises:
+            ValueError: the kernel does not support the arguments; they are lists, whose scratch is the package's own.
+            CompileError: as `compile` does.
+        """
+        from .select import plan
+
+        p = _core.problem(args.a, args.b, **args.keywords, kernel=self)
+        chosen, gpu = plan(p), gpu_of(p)
+        return _core.scratch_bytes(args.a, args.b, args.keywords, chosen, gpu.sm_count) if gpu else 0
+
+    def plan(self, args: GemmArguments) -> Prepared:
+        """A call prepared: `plan(a, b, out)` runs it on new arrays, without checking and choosing anew.
+
+        The kernel is compiled if need be. The plan keeps `args`, whose arrays are the defaults of its call; TensorSpecs
+        do where every call brings arrays. New arrays have the shapes, strides, dtypes and device of the first, and are
+        aligned as they are; whatever else differs is refused by name.
+
+        Raises:
+            ValueError: the kernel does not support the arguments, or they are lists of matrices.
+            CompileError: as `compile` does.
+        """
+        return Prepared(args.a, args.b, {**args.keywords, "kernel": self})
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name}{'' if self.compiled else ' (not compiled)'}>"
@@ -149,14 +204,17 @@ class CutlassKernel(Kernel):
         self._interface: Interface | None = None
         self._metadata: KernelMetadata | None = None
 
-    def compile(self) -> None:
-        """As in Kernel."""
+    def _load(self) -> None:
         if not self.compiled:
             from .compiler import load
 
             self.facts = load(self.config)
             self.compiled, self._metadata = True, None
-            _another_is_compiled()
+            forget()
+
+    def _artifact(self) -> Artifact:
+        library = Path(_core.kernel_library(self.name))
+        return Artifact(self.name, self.family.arch, library, library.parent == Path(_core.__file__).parent)
 
     def ready(self) -> None:
         """As compile, but where that failed in this process before, it fails again at once."""
@@ -164,7 +222,7 @@ class CutlassKernel(Kernel):
 
         if not self.compiled and self.name in failed:
             raise CompileError(failed[self.name])
-        self.compile()
+        self._load()
 
     @property
     def family(self) -> Family:
@@ -247,6 +305,19 @@ def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
     return (*map(_cutlass_kernel, configs), *_host_kernels())
 
 
+Signature = tuple[str, str, str, str, tuple[str, bool]]
+
+
+@cache
+def by_signature(compiled: bool) -> dict[Signature, dict[Interface, list[CutlassKernel]]]:
+    """Likewise, by everything that a kernel needs in common with operands that it takes as they lie."""
+    groups: dict[Signature, dict[Interface, list[CutlassKernel]]] = {}
+    for (a, b), interfaces in by_operands(compiled).items():
+        for interface, kernels in interfaces.items():
+            groups.setdefault((a, b, interface.layout, interface.d, interface.function), {})[interface] = kernels
+    return groups
+
+
 @cache
 def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[CutlassKernel]]]:
     """Kernels by the dtypes they multiply, then by interface: what a question goes through."""
@@ -258,9 +329,10 @@ def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[Cu
     return groups
 
 
-def _another_is_compiled() -> None:
-    all_kernels.cache_clear()
-    by_operands.cache_clear()
+def forget() -> None:
+    """Looks at the declaration and at what is compiled anew."""
+    for listed in (all_kernels, by_operands, by_signature):
+        listed.cache_clear()
     _core.clear_plans()
 
 
@@ -269,6 +341,14 @@ def candidates(p: Problem, compiled: bool) -> dict[Interface, list[CutlassKernel
     if p.device_id < 0:
         return {}
     return by_operands(compiled).get((p.operand_a or "", p.operand_b or ""), {})
+
+
+def straight_candidates(p: Problem, compiled: bool) -> dict[Interface, list[CutlassKernel]]:
+    """Of these, the ones that may take the operands as they lie. Others would pack or finish elsewhere."""
+    if p.device_id < 0:
+        return {}
+    signature = (p.operand_a or "", p.operand_b or "", p.layout_a + p.layout_b, p.d or "", function_of(p))
+    return by_signature(compiled).get(signature, {})
 
 
 def host_kernels(p: Problem) -> list[Kernel]:
@@ -320,29 +400,47 @@ def numbered(number: int) -> Kernel:
     return _numbered[number]
 
 
+def _on(cc: int | str) -> Callable[[Family], bool]:
+    """Whether kernels of a family run on a compute capability; "90a": whether they are of that architecture's own."""
+    text = str(cc)
+    if any(family.arch == text and not text.isdecimal() for family in FAMILIES.values()):
+        return lambda family: family.arch == text
+    if isinstance(cc, bool) or not text.isdecimal():
+        own = " or ".join(sorted({repr(f.arch) for f in FAMILIES.values() if not f.arch.isdecimal()}))
+        raise ValueError(
+            f"get_kernels: cc is {cc!r}; expected a compute capability times ten, such as 80 or '90', or {own}"
+        )
+    return lambda family: family.cc[0] <= int(text) <= family.cc[1]
+
+
 def get_kernels(
     args: GemmArguments | None = None,
     where: Callable[[KernelMetadata], bool] | None = None,
     *,
-    cc: int | None = None,
+    cc: int | str | None = None,
     compiled: bool = True,
 ) -> list[Kernel]:
-    """Kernels, best first where arguments are given.
+    """Kernels, best first where arguments are given; explain(args) has the reason for the order.
 
     Args:
-        args: only kernels that support these arguments as they lie, ordered by the estimate that `gemm` selects with.
-            Without it, every kernel in the order of declaration.
+        args: only kernels that support these arguments as they lie, in the order in which `gemm` would take them: what
+            `tune` measured for them, then by the model's estimate. Without it, every kernel in the order of
+            declaration.
         where: only kernels whose metadata satisfies this predicate.
-        cc: only kernels that run on this compute capability (80, 86, 90, ...).
+        cc: only kernels that run on this compute capability: 80, 86, 90, "90", ...; "90a" for those of the
+            architecture's own instructions, which run nowhere else.
         compiled: False includes kernels that are declared but neither in the built set nor compiled since.
-    """
-    if args is not None:
-        from .select import rank
 
-        ranking = rank(problem_of(args), compiled=compiled)
-        kernels = [choice.route.kernel for choice in ranking if choice.route.direct]
+    Raises:
+        ValueError: there is no such `cc`.
+    """
+    runs = None if cc is None else _on(cc)
+    if args is not None:
+        from .select import rank_straight
+
+        kernels = [choice.route.kernel for choice in rank_straight(problem_of(args), compiled=compiled)]
     else:
         kernels = list(all_kernels(compiled))
-    if cc is not None:
-        kernels = [k for k in kernels if isinstance(k, CutlassKernel) and k.family.cc[0] <= cc <= k.family.cc[1]]
+    if runs is not None:
+        kernels = [k for k in kernels if isinstance(k, CutlassKernel) and runs(k.family)]
     return [k for k in kernels if where is None or where(k.metadata)]

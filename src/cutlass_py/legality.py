@@ -118,16 +118,16 @@ class Interface:
 
     def _list_obstacle(self, p: Problem) -> str | None:
         if self.pointers and not p.pointers:
-            return "takes lists of matrices"
+            return "takes lists of matrices; a and b are arrays"
         if p.pointers and not self.takes_lists:
-            return "takes no lists of matrices"
+            return "takes arrays; the operands are lists of matrices"
         one_launch = p.pointers or (self.stream_k and self.family.api == 2)
         if one_launch and p.n > _MOST_COLUMNS:
-            return f"is one launch, whose grid ends before n = {p.n}"
+            return f"is one launch, which reaches n = {_MOST_COLUMNS}; n is {p.n}"
         if self.stream_k and self.family.api == 2 and p.batch > 1:
             return f"deals out the k loops of one problem; the batch is {p.batch}"
         if p.splits == -1 and not self.stream_k:
-            return "does not deal out its k loops (splits='stream')"
+            return "does not deal out its k loops; splits='stream' is asked for"
         if p.splits > 0 and self.stream_k:
             return f"splits k as it likes; splits={p.splits} is asked for"
         return None
@@ -149,13 +149,15 @@ class Interface:
         if function_of(p) != self.function:
             return f"computes {e.formula}; {'a gate through ' if p.gate else ''}{p.activation} is asked for"
         if p.bias_grad:
-            return "does not sum a bias gradient"
-        if (p.scale_a or p.scale_b or p.scale_out) and not e.scaled:
-            return "does not apply scales"
-        if "x" in (p.scale_a, p.scale_b):
-            return "takes scales of unit stride"
+            return "does not sum a bias gradient; bias_grad is given"
+        scales = [name for name in ("scale_a", "scale_b", "scale_out") if getattr(p, name)]
+        if scales and not e.scaled:
+            return f"does not apply scales; {scales[0]} is given"
+        for name in ("scale_a", "scale_b"):
+            if getattr(p, name) == "x":
+                return f"reads {name} by unit stride; it has none"
         if bool(p.aux and not gated) != e.aux:
-            return "does not store aux" if p.aux else "stores aux, for which there is no array"
+            return "does not store aux; aux is given" if p.aux else "stores aux; no aux is given"
         if p.bias and (error := self._bias_detour(p)):
             return error
         if self.d == "s32" and not (p.plain_sum and not p.bias):
@@ -167,7 +169,7 @@ class Interface:
         # 2.x reads a bias along n as a C whose rows are all the same.
         as_c = self.family.api == 2 and e.source and not p.c and p.bias_axis == "n" and not p.pointers
         if e.bias != p.bias_axis and not as_c:
-            return f"adds no bias along {p.bias_axis}"
+            return f"adds no bias along {p.bias_axis}; one is given"
         if p.bias != self.bias:
             return f"adds a bias in {self.bias}; it is {p.bias}"
         wanted = self.bytes_d if as_c else DTYPES[self.bias].itemsize
@@ -180,20 +182,20 @@ class Interface:
         if p.d != self.d:
             return f"writes {self.d}; out is {p.d}"
         if p.layout_d != "t":
-            return "out has no unit stride"
+            return "writes rows without gaps; out has no unit stride"
         if p.align_d < self.bytes_d:
             return f"writes {self.bytes_d} bytes at once; out is aligned to {p.align_d}"
         if self.granules and p.n % self.align_d:
             return f"TMA writes rows in granules of {self.align_d} elements; n is {p.n}"
         if p.c and not self.epilogue.source:
-            return "does not read C"
+            return "does not read c; c is given"
         for name in ("c", "gate", "aux"):
             if dtype := getattr(p, name):
                 layout, align = getattr(p, f"layout_{name}"), getattr(p, f"align_{name}")
                 if dtype != self.d:
                     return f"takes {name} in {self.d}; it is {dtype}"
                 if layout != "t":
-                    return f"{name} does not lie as out does"
+                    return f"reads {name} as out lies, row by row; it lies otherwise"
                 if align < self.bytes_d:
                     return f"takes {name} by {self.bytes_d} bytes; it is aligned to {align}"
         return None
@@ -232,7 +234,7 @@ def _interface(*, family: str, epilogue: str, **fields: Any) -> Interface:
 def _operand_detour(name: str, layout: str, align: int, wanted: str, bytes_wanted: int) -> str | None:
     words = {"t": "row-major", "n": "column-major"}
     if layout == "x":
-        return f"{name} has no unit stride"
+        return f"reads {name} {words[wanted]}; it has no unit stride"
     if layout != wanted:
         return f"reads {name} {words[wanted]}; it is {words[layout]}"
     if align < bytes_wanted:

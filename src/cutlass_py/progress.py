@@ -1,9 +1,9 @@
-"""A progress bar for what takes long, where rich is installed and somebody watches."""
+"""Progress bars and tables, where rich is installed and somebody watches."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -22,3 +22,26 @@ def progress(label: str, total: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=console, disable=not watched, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task("", total=total)
         yield lambda: bar.advance(task)
+
+
+def tables() -> Callable[[str, Sequence[str], Sequence[Sequence[str]]], None] | None:
+    """What prints a table (title, head, rows) on stdout; None where that is no terminal, or rich is not installed."""
+    if not (sys.stdout and sys.stdout.isatty()):
+        return None
+    try:
+        from rich.box import SIMPLE
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+    except ModuleNotFoundError:
+        return None
+
+    def show(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        table = Table(title=escape(title), title_justify="left", box=SIMPLE)
+        for name in head:
+            table.add_column(escape(name), overflow="fold")  # names are what users copy
+        for row in rows:
+            table.add_row(*map(escape, row))
+        Console().print(table)
+
+    return show

@@ -14,7 +14,17 @@ from .cost import Estimates
 from .errors import NoKernelError
 from .families import SCHEDULES, find
 from .gpu import Gpu, gpu_of
-from .kernels import CutlassKernel, Kernel, Route, all_kernels, candidates, host_kernels, kernel_named, numbered
+from .kernels import (
+    CutlassKernel,
+    Kernel,
+    Route,
+    all_kernels,
+    candidates,
+    host_kernels,
+    kernel_named,
+    numbered,
+    straight_candidates,
+)
 from .legality import Interface, Way, function_of
 from .tuned import lookup
 
@@ -60,6 +70,30 @@ def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
     estimated = [_choice(each, p, gpu) for each in sorted(_timed(p, gpu, compiled), key=_time)]
     first = _measured(p, gpu, compiled)
     return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
+
+
+def rank_straight(p: Problem, *, compiled: bool) -> list[Choice]:
+    """Of `rank`, one choice for each kernel that takes the operands as they lie, without a look at the others."""
+    gpu = gpu_of(p)
+    if gpu is None:
+        return rank(p)
+    estimates, timed = Estimates(p, gpu), []
+    for interface, kernels in straight_candidates(p, compiled).items():
+        way = interface.way(p, gpu)
+        if isinstance(way, str) or way.detours or (p.splits > 1 and not _splittable(interface, p)):
+            continue
+        for kernel in kernels:
+            if not _reproducible(kernel, p):
+                continue
+            if p.splits <= 1:
+                timed.append((estimates.product(kernel), kernel, way, 1))
+            else:
+                timed += _split(kernel, way, p, gpu, estimates)
+    estimated = [_choice(each, p, gpu) for each in sorted(timed, key=_time)]
+    first = _measured(p, gpu, compiled)
+    if first is None or not first.route.direct:
+        return estimated
+    return [first, *(choice for choice in estimated if choice.route.kernel is not first.route.kernel)]
 
 
 def best(p: Problem) -> Choice | None:
@@ -260,13 +294,19 @@ def _forced(kernel: Kernel, p: Problem) -> Choice:
 
 
 def misses(p: Problem) -> list[tuple[Kernel, str]]:
-    """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem."""
+    """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem.
+
+    The greatest loss first: by the time that the model would give them.
+    """
     gpu = gpu_of(p)
-    answers: list[tuple[Kernel, str]] = []
+    if gpu is None:
+        return []
+    estimates = Estimates(p, gpu)
+    answers: list[tuple[float, CutlassKernel, str]] = []
     for interface, kernels in candidates(p, compiled=True).items():
         if isinstance(reason := interface.way(p, gpu), str):
-            answers += [(kernel, reason) for kernel in kernels]
-    return answers
+            answers += [(estimates.product(kernel), kernel, reason) for kernel in kernels]
+    return [(kernel, reason) for _, kernel, reason in sorted(answers, key=lambda answer: answer[0])]
 
 
 def not_compiled(p: Problem) -> list[Kernel]:

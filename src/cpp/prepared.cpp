@@ -1,0 +1,273 @@
+#include "prepared.h"
+
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+
+#include "canonical.h"
+#include "host.h"
+
+namespace cutlass_py {
+namespace {
+
+struct Given {
+  Role role;
+  const char* name;
+  nb::handle Keywords::* value;
+};
+
+// The keywords that may be arrays.
+constexpr Given kArrays[] = {
+    {Role::c, "c", &Keywords::c},
+    {Role::bias, "bias", &Keywords::bias},
+    {Role::gate, "gate", &Keywords::gate},
+    {Role::aux, "aux", &Keywords::aux},
+    {Role::scale_a, "scale_a", &Keywords::scale_a},
+    {Role::scale_b, "scale_b", &Keywords::scale_b},
+    {Role::alpha, "alpha", &Keywords::alpha},
+    {Role::beta, "beta", &Keywords::beta},
+    {Role::scale_out, "scale_out", &Keywords::scale_out},
+    {Role::bias_grad, "bias_grad", &Keywords::bias_grad},
+    {Role::out, "out", &Keywords::out},
+};
+
+bool is_there(const Operand& x) { return x.dtype != Dtype::none; }
+
+bool only_out(const Keywords& given) {
+  bool others = !given.stream.is_none();
+  for (const Given& each : kArrays) others |= each.role != Role::out && !(given.*each.value).is_none();
+  return !others && !given.out.is_none();
+}
+
+// A new row-major result.
+Operand new_result(const Call& call) {
+  Operand x;
+  x.name = "out";
+  x.dtype = call.problem.d;
+  x.device = call.problem.device;
+  x.rank = call.out_rank;
+  int64_t stride = 1;
+  for (int i = x.rank - 1; i >= 0; --i) {
+    x.shape[i] = call.out_shape[i], x.strides[i] = stride;
+    stride *= x.shape[i];
+  }
+  return x;
+}
+
+// The address of an operand in a call; null where it is not read.
+const void** address(Call& call, Role role) {
+  Epilogue& e = call.epilogue;
+  const bool swapped = call.problem.transposed;
+  auto of = [](Matrix& x) -> const void** {
+    return x.dtype == Dtype::none ? nullptr : const_cast<const void**>(&x.data);
+  };
+  auto factor = [](Scalar& x) { return x.device ? &x.device : nullptr; };
+  switch (role) {
+    case Role::a: return of(swapped ? call.b : call.a);
+    case Role::b: return of(swapped ? call.a : call.b);
+    case Role::c: return of(e.c);
+    case Role::bias: return of(e.bias);
+    case Role::gate: return of(e.gate);
+    case Role::aux: return of(e.aux);
+    case Role::scale_a: return of(swapped ? e.scale_b : e.scale_a);
+    case Role::scale_b: return of(swapped ? e.scale_a : e.scale_b);
+    case Role::alpha: return factor(e.alpha);
+    case Role::beta: return factor(e.beta);
+    case Role::scale_out: return factor(e.scale_out);
+    case Role::bias_grad: return of(e.bias_grad);
+    case Role::out: return of(call.d);
+  }
+  return nullptr;
+}
+
+uint8_t alignment(const Problem& p, Role role) {
+  switch (role) {
+    case Role::a: return p.transposed ? p.align_b : p.align_a;
+    case Role::b: return p.transposed ? p.align_a : p.align_b;
+    case Role::c: return p.align_c;
+    case Role::bias: return p.align_bias;
+    case Role::gate: return p.align_gate;
+    case Role::aux: return p.align_aux;
+    case Role::out: return p.align_d;
+    default: return 0;
+  }
+}
+
+// Whether every element lies where the other operand's does; a stride that is never taken does not matter.
+bool same_strides(const Operand& x, const Operand& y) {
+  for (int i = 0; i < x.rank; ++i) {
+    if (x.shape[i] > 1 && x.strides[i] != y.strides[i]) return false;
+  }
+  return true;
+}
+
+void check_same(const Operand& x, const Operand& wanted, uint8_t align) {
+  const std::string plan = "; the plan takes ";
+  if (x.dtype != wanted.dtype) refuse_dtype(found_dtype(x) + plan + dtype_name(wanted.dtype));
+  if (x.device != wanted.device) {
+    refuse(std::string(x.name) + " is on " + to_string(x.device) + plan + to_string(wanted.device));
+  }
+  if (x.rank != wanted.rank || !std::equal(x.shape, x.shape + x.rank, wanted.shape)) {
+    refuse(found(x) + plan + shape_text(wanted.shape, wanted.rank));
+  }
+  if (!same_strides(x, wanted)) {
+    refuse(std::string(x.name) + " has strides " + shape_text(x.strides, x.rank) + plan +
+           shape_text(wanted.strides, wanted.rank));
+  }
+  if (reinterpret_cast<uintptr_t>(x.data) & ((uintptr_t(1) << align) - 1)) {
+    refuse(std::string(x.name) + " starts at an address that is no multiple of " + std::to_string(1 << align) +
+           " bytes, as those of the plan are");
+  }
+}
+
+}  // namespace
+
+Prepared::Prepared(nb::object a, nb::object b, nb::dict keywords)
+    : a_(std::move(a)), b_(std::move(b)), kept_(std::move(keywords)), keywords_(keywords_from(kept_)) {
+  Operands operands;
+  prototype_ = call_of(operands, a_, b_, keywords_);
+  if (operands.has_lists()) refuse("a plan takes arrays; found lists of matrices");
+  for (int i = 0; i < kRoles; ++i) {
+    if (const View* view = operands[Role(i)]) expected_[i] = view->operand;
+    align_[i] = alignment(prototype_.problem, Role(i));
+  }
+  has_out_ = operands[Role::out];
+  if (!has_out_) expected_[int(Role::out)] = new_result(prototype_);
+  writes_aux_ = !kActivations[int(prototype_.problem.activation)].derivative;
+  plan_ = plan_for(prototype_.problem);
+  prepare_straight();
+}
+
+// ------------------------------------------------------------------------------------------------ straight
+
+void Prepared::prepare_straight() {
+  const Problem& p = prototype_.problem;
+  if (p.device.type == DeviceType::cpu) return;
+  const Role roles[] = {Role::a, Role::b, Role::out};
+  for (int i = 0; i < kRoles; ++i) {
+    if (is_there(expected_[i]) && std::find(roles, roles + 3, Role(i)) == roles + 3) return;
+  }
+  for (int i = 0; i < 3; ++i) {
+    const Operand& x = expected_[int(roles[i])];
+    Straight& each = straight_[i] = {&x, (uintptr_t(1) << align_[int(roles[i])]) - 1, 0, dtype_size(x.dtype)};
+    bool unit = false;
+    for (int j = 0; j < x.rank; ++j) {
+      const int64_t bytes = (x.shape[j] - 1) * x.strides[j] * dtype_size(x.dtype);
+      (bytes < 0 ? each.low : each.high) += bytes;
+      unit |= x.strides[j] == 1 && x.shape[j] > 1;
+    }
+    // What View::fill looks into more closely: complex numbers, and views without unit stride.
+    if (!unit || is_complex(x.dtype)) return;
+    each.misaligned |= uintptr_t(dtype_size(x.dtype)) - 1;
+  }
+  const device::Guard guard(p.device.id);
+  single_ = single_launch(prototype_, plan_);
+}
+
+// Null where the array is not what the plan takes, or needs a closer look.
+char* Prepared::address_of(nb::handle array, const Straight& operand, const ArrayType*& type) const {
+  const Operand& wanted = *operand.expected;
+  const ArrayType* found = array_type(array, wanted.name);
+  if (!found->exchange || (type && found->exchange != type->exchange)) return nullptr;
+  type = found;
+  DLTensor x;
+  if (found->exchange->dltensor_from_py_object_no_sync(array.ptr(), &x) != 0) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  const DtypeRow& dtype = kDtypes[int(wanted.dtype)];
+  if (x.ndim != wanted.rank || x.dtype.code != dtype.dlpack_code || x.dtype.bits != dtype.bits || x.dtype.lanes != 1 ||
+      x.device.device_type != kDLCUDA || x.device.device_id != wanted.device.id || !x.strides) {
+    return nullptr;
+  }
+  for (int i = 0; i < wanted.rank; ++i) {
+    if (x.shape[i] != wanted.shape[i] || (x.strides[i] != wanted.strides[i] && x.shape[i] > 1)) return nullptr;
+  }
+  char* address = static_cast<char*>(x.data) + x.byte_offset;
+  if (!x.data || reinterpret_cast<uintptr_t>(address) & operand.misaligned) return nullptr;
+  return found->checks_grad && requires_grad(array) ? nullptr : address;
+}
+
+bool Prepared::launch_straight(nb::handle a, nb::handle b, nb::handle out) const {
+  if (a.is_none() || b.is_none()) return false;
+  const nb::handle arrays[] = {a, b, out};
+  const ArrayType* type = nullptr;
+  char* addresses[3];
+  for (int i = 0; i < 3; ++i) {
+    if (!(addresses[i] = address_of(arrays[i], straight_[i], type))) return false;
+  }
+  if (!type->mutable_) return false;
+  for (int i = 0; i < 2; ++i) {
+    const bool apart = addresses[i] + straight_[i].high <= addresses[2] + straight_[2].low ||
+                       addresses[2] + straight_[2].high <= addresses[i] + straight_[i].low;
+    if (!apart) return false;
+  }
+  const int device_id = prototype_.problem.device.id;
+  const device::Guard guard(device_id);
+  CutlassPyGemm g = *single_;
+  if (type->exchange->current_work_stream(kDLCUDA, device_id, &g.stream) != 0) nb::raise_python_error();
+  const bool swapped = prototype_.problem.transposed;
+  g.a = addresses[swapped], g.b = addresses[!swapped], g.d = addresses[2];
+  launch(plan_, g);
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------ calls
+
+nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& given, nb::handle workspace) {
+  if (single_ && workspace.is_none() && only_out(given) && launch_straight(a, b, given.out)) {
+    return nb::borrow(given.out);
+  }
+  Keywords keywords = keywords_;
+  for (const Given& each : kArrays) {
+    const nb::handle value = given.*each.value;
+    if (value.is_none()) continue;
+    if (!is_there(expected_[int(each.role)])) {
+      refuse(std::string(each.name) + " is given; the plan was made without such an array");
+    }
+    keywords.*each.value = value;
+  }
+  Operands operands;
+  open_operands(operands, a.is_none() ? nb::handle(a_) : a, b.is_none() ? nb::handle(b_) : b, keywords);
+  operands.each([](const View& view) {
+    if (!view.operand.metadata_only) return;
+    throw nb::type_error(
+        ("gemm: " + std::string(view.operand.name) + " is a TensorSpec, which has no memory; pass an array to the plan")
+            .c_str());
+  });
+  if (operands.has_lists()) refuse("a plan takes arrays; found lists of matrices");
+  return execute(operands, *this, keywords.out, given.stream, workspace);
+}
+
+std::string Prepared::repr() const {
+  nb::object words = nb::module_::import_("cutlass_py.arguments").attr("describe")(nb::cast(problem()));
+  nb::object kernel = kept_["kernel"];
+  return "<Prepared " + nb::cast<std::string>(words) + ", " + nb::cast<std::string>(kernel.attr("name")) + ">";
+}
+
+Call Prepared::call(Operands& operands) {
+  Request r;
+  r.activation = prototype_.problem.activation;
+  operands.describe(r);
+  Call call = prototype_;
+  for (int i = 0; i < kRoles; ++i) {
+    const Operand* x = r.operands[i];
+    if (!x) {
+      if (!is_there(expected_[i]) || Role(i) == Role::out) continue;
+      refuse(std::string(expected_[i].name) + " is a number; the plan takes an array");
+    }
+    check_same(*x, expected_[i], align_[i]);
+    if (const void** slot = address(call, Role(i))) *slot = x->data;
+  }
+  for (Role role : {Role::out, Role::bias_grad, Role::aux}) {
+    const Operand* x = r.at(role);
+    if (!x || (role == Role::aux && !writes_aux_)) continue;
+    if (x->readonly) refuse(std::string(x->name) + " is read-only");
+    if (!operands[role]->type->mutable_) refuse(std::string(x->name) + " cannot be written");
+  }
+  check_overlap(r, call);
+  check_suspects(call);
+  return call;
+}
+
+}  // namespace cutlass_py

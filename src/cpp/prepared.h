@@ -1,0 +1,48 @@
+// A call that is canonicalised and planned once: each further one compares its operands with the first's, and runs.
+#pragma once
+
+#include "call.h"
+
+namespace cutlass_py {
+
+class Prepared final : public Source {
+ public:
+  // Operands and keywords as GemmArguments holds them; `kernel` is among the keywords. Operands may be TensorSpecs.
+  Prepared(nb::object a, nb::object b, nb::dict keywords);
+
+  // Runs it. What is None is what it was prepared with; `given.out` absent on both sides is a new result. Of the
+  // keywords only arrays are looked at.
+  nb::object operator()(nb::handle a, nb::handle b, const Keywords& given, nb::handle workspace);
+
+  const Problem& problem() const { return prototype_.problem; }
+  std::string repr() const;
+
+ private:
+  // One operand of a straight launch, and the bytes that it covers from its first element on.
+  struct Straight {
+    const Operand* expected;
+    uintptr_t misaligned;  // bits that no address has
+    int64_t low, high;
+  };
+
+  // Calls with a, b and out alone, on their framework's current stream, without a step that could be spared.
+  void prepare_straight();
+  char* address_of(nb::handle array, const Straight& operand, const ArrayType*& type) const;
+  bool launch_straight(nb::handle a, nb::handle b, nb::handle out) const;
+
+  Call call(Operands& operands) override;
+  Plan plan(const Problem&) override { return plan_; }
+
+  nb::object a_, b_;
+  nb::dict kept_;  // owns what `keywords_` refers to
+  Keywords keywords_;
+  Operand expected_[kRoles];    // without a name where the call has no such operand
+  uint8_t align_[kRoles] = {};  // log2 of the bytes that each one's address is a multiple of
+  bool writes_aux_ = false, has_out_ = false;
+  Call prototype_;
+  Plan plan_;
+  std::optional<CutlassPyGemm> single_;  // where a, b and out are all, and one launch does it
+  Straight straight_[3] = {};
+};
+
+}  // namespace cutlass_py
