@@ -1,11 +1,12 @@
 # %% [markdown]
 # # Basic GEMM
 #
-# `cutlass_py.gemm(a, b)` chooses a kernel and launches it. This notebook takes the same call apart: describe the operation, find
-# the kernels that can do it, ask one of them why or why not, compile it, run it by hand, and prepare it to run again.
+# `cutlass_py.gemm(a, b)` chooses a kernel and launches it. This notebook takes the same call apart: describe the
+# operation, find the kernels that can do it, ask one of them why or why not, compile it, run it by hand, and prepare it
+# to run again.
 #
-# All of it runs everywhere. Questions about a GPU need none; arrays are multiplied on an NVIDIA GPU through torch where there is
-# one, otherwise on the CPU through NumPy.
+# All of it runs everywhere. Questions about a GPU need none; arrays are multiplied on an NVIDIA GPU through torch where
+# there is one, otherwise on the CPU through NumPy.
 
 # %%
 import numpy as np
@@ -23,9 +24,10 @@ print("on", torch.cuda.get_device_name() if on_gpu else "the CPU")
 # %% [markdown]
 # ## An operation as a value
 #
-# `GemmArguments` holds what `gemm` would be called with: operands, destination, and every keyword of the epilogue. An operand is
-# an array, or a `TensorSpec`: shape, dtype and, where it is not row-major, strides. A spec has no memory and its device need not
-# exist, so what follows can be asked on any machine. Here: activations times weights that are stored as (n, k), in bf16.
+# `GemmArguments` holds what `gemm` would be called with: operands, destination, and every keyword of the epilogue. An
+# operand is an array, or a `TensorSpec`: shape, dtype and, where it is not row-major, strides. A spec has no memory and
+# its device need not exist, so what follows can be asked on any machine. Here: activations times weights that are
+# stored as (n, k), in bf16.
 
 # %%
 m, n, k = 2048, 14336, 4096
@@ -35,8 +37,8 @@ args = cutlass_py.GemmArguments(x, weight)
 args
 
 # %% [markdown]
-# Two letters say how A and B lie: `t` row-major, `n` column-major. What the call would return is part of it: a bf16 matrix.
-# The canonical problem has the rest, and is all that a choice of kernel depends on.
+# Two letters say how A and B lie: `t` row-major, `n` column-major. What the call would return is part of it: a bf16
+# matrix. The canonical problem has the rest, and is all that a choice of kernel depends on.
 
 # %%
 problem = args.problem
@@ -45,16 +47,16 @@ print(problem.m, problem.n, problem.k, "layouts", problem.layout_a + problem.lay
 # %% [markdown]
 # ## Finding kernels
 #
-# Without arguments `get_kernels` lists what is there. A package holds a few hundred compiled kernels (none, if it was built
-# without CUDA, but for NumPy's), and declares thousands that can be compiled on demand.
+# Without arguments `get_kernels` lists what is there. A package holds a few hundred compiled kernels (none, if it was
+# built without CUDA, but for NumPy's), and declares thousands that can be compiled on demand.
 
 # %%
 declared = cutlass_py.get_kernels(compiled=False)
 print(len(cutlass_py.get_kernels()), "kernels to run at once,", len(declared), "declared")
 
 # %% [markdown]
-# With arguments it gives those that take the operands as they lie, best first: in the order in which `gemm` would take them,
-# by the model of `cost.py`, or by what `tune` has measured.
+# With arguments it gives those that take the operands as they lie, best first: in the order in which `gemm` would take
+# them, by the model of `cost.py`, or by what `tune` has measured.
 
 # %%
 kernels = cutlass_py.get_kernels(args, compiled=False)
@@ -63,8 +65,9 @@ for kernel in kernels[:3]:
     print(" ", kernel.name)
 
 # %% [markdown]
-# A name reads from general to particular: the family, dtypes of A, B, the sum and D, layouts, tile, cluster, schedule, epilogue.
-# The same is there as data, typed: `operands` decide what a kernel can do, `design` how fast, `epilogue` is a formula.
+# A name reads from general to particular: the family, dtypes of A, B, the sum and D, layouts, tile, cluster, schedule,
+# epilogue. The same is there as data, typed: `operands` decide what a kernel can do, `design` how fast, `epilogue` is a
+# formula.
 
 # %%
 best = kernels[0]
@@ -96,9 +99,9 @@ for asked in (args, odd):
 assert best.supports(args) and not best.supports(odd)
 
 # %% [markdown]
-# `explain` asks all of them. It gives what `gemm` does, which need not be a single launch on the operands as they lie: it may pack
-# one of them first, split k, or finish the result in the elementwise kernel. Within `jit()` it goes through declared kernels
-# too; outside through compiled ones.
+# `explain` asks all of them. It gives what `gemm` does, which need not be a single launch on the operands as they lie:
+# it may pack one of them first, split k, or finish the result in the elementwise kernel. Within `jit()` it goes through
+# declared kernels too; outside through compiled ones.
 
 # %%
 with cutlass_py.jit():
@@ -129,8 +132,8 @@ returned = kernel.run(args)
 assert returned is out and bool((out == a @ b).all())
 
 # %% [markdown]
-# `run` compiles the kernel first if it is not there. To do that ahead, and to see where the machine code lies, ask for the
-# artifact. Compiling costs tens of seconds once; the cache on disk keeps it (docs/jit.md).
+# `run` compiles the kernel first if it is not there. To do that ahead, and to see where the machine code lies, ask for
+# the artifact. Compiling costs tens of seconds once; the cache on disk keeps it (docs/jit.md).
 
 # %%
 artifact = kernel.compile(args)
@@ -153,8 +156,9 @@ if on_gpu:
     assert bool((out == a @ b).all())
 
 # %% [markdown]
-# Some calls need memory beside their operands: the parts of a k that is split, for instance. It comes from a pool of this package;
-# give it yourself where you want no allocation behind your back. Most kernels need none, and the CPU never does.
+# Some calls need memory beside their operands: the parts of a k that is split, for instance. It comes from a pool of
+# this package; give it yourself where you want no allocation behind your back. Most kernels need none, and the CPU
+# never does.
 
 # %%
 split = cutlass_py.GemmArguments(a, b, out=out, splits=4)
@@ -177,8 +181,8 @@ kernel.run(args.replace(a=a2, out=out2))
 assert bool((out2 == a2 @ b).all())
 
 # %% [markdown]
-# Where shapes stay, a plan settles everything once: legality, choice, launch. Calling it checks only that the new arrays are like
-# the first ones, and launches. What is left out is what the plan was made with.
+# Where shapes stay, a plan settles everything once: legality, choice, launch. Calling it checks only that the new
+# arrays are like the first ones, and launches. What is left out is what the plan was made with.
 
 # %%
 plan = kernel.plan(args)
@@ -207,5 +211,5 @@ assert bool((cutlass_py.gemm(a, b) == a @ b).all())
 assert cutlass_py.gemm(a, b, out=out, kernel=kernel) is out
 
 # %% [markdown]
-# Next: let the GPU order the kernels instead of the model (docs/tuning.md), or have one compiled for an epilogue that no built
-# kernel has (docs/jit.md).
+# Next: let the GPU order the kernels instead of the model (docs/tuning.md), or have one compiled for an epilogue that
+# no built kernel has (docs/jit.md).
