@@ -25,5 +25,5 @@ def page(path: Path) -> str:
         nbclient.exceptions.CellExecutionError: a cell failed, which fails the build.
     """
     notebook = jupytext.read(path)
-    NotebookClient(notebook, kernel_name="python3", timeout=300).execute(cwd=str(path.parent))
+    NotebookClient(notebook, kernel_name="python3", timeout=300, coalesce_streams=True).execute(cwd=str(path.parent))
     return MarkdownExporter().from_notebook_node(notebook)[0]
