@@ -269,6 +269,16 @@ void bind_prepared(nb::module_& m) {
           "a"_a, "b"_a, "keywords"_a)
       .def(
           "__call__",
+          [](Prepared& self, nb::handle a, nb::handle b, nb::handle out) {  // fewer arguments to take apart
+            const nb::handle none(Py_None);
+            return self(a, b,
+                        {out, none, none, none, none, none, none, none, none, none, none, none, none, none, none, none,
+                         none, none},
+                        none);
+          },
+          "a"_a.none(), "b"_a.none(), "out"_a.none(), "As below, with these three alone.")
+      .def(
+          "__call__",
           [](Prepared& self, nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle bias, nb::handle gate,
              nb::handle aux, nb::handle alpha, nb::handle beta, nb::handle scale_a, nb::handle scale_b,
              nb::handle scale_out, nb::handle bias_grad, nb::handle stream, nb::handle workspace) {
@@ -357,6 +367,13 @@ NB_MODULE(_core, m) {
         return all;
       },
       "Loaded kernels by name, with what their C++ types say of themselves.");
+  m.def(
+      "kernel_registers",
+      [](const std::string& name) {
+        const KernelEntry* entry = find_kernel(name);
+        return entry && entry->kernel->registers && device::count() ? entry->kernel->registers() : 0;
+      },
+      "name"_a, "Registers per thread of a loaded kernel on the current device; 0 where there is no answer.");
   m.def(
       "kernel_library",
       [](const std::string& name) {

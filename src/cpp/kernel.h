@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CUTLASS_PY_ABI 2
+#define CUTLASS_PY_ABI 3
 
 #ifdef __cplusplus
 extern "C" {
@@ -81,6 +81,7 @@ typedef struct CutlassPyKernel {
   CutlassPyFacts facts;
   size_t (*workspace_size)(const CutlassPyGemm*);
   int (*run)(const CutlassPyGemm*);
+  int (*registers)(void); /* per thread, on the current device, whose driver loads the kernel; 0 without an answer */
 } CutlassPyKernel;
 
 typedef struct CutlassPyElementwise {

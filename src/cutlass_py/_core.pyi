@@ -3,7 +3,7 @@ The warm path of cutlass_py: DLPack views, canonical problems, the plan table, l
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 from typing_extensions import CapsuleType
 
@@ -102,6 +102,11 @@ def clear_plans() -> None:
 
 def kernel_facts() -> dict[str, dict[str, Any]]:
     """Loaded kernels by name, with what their C++ types say of themselves."""
+
+def kernel_registers(name: str) -> int:
+    """
+    Registers per thread of a loaded kernel on the current device; 0 where there is no answer.
+    """
 
 def kernel_library(name: str) -> str:
     """Path of the library that a loaded kernel lies in."""
@@ -379,6 +384,11 @@ class Prepared:
 
     def __init__(self, a: object, b: object, keywords: dict[str, Any]) -> None: ...
 
+    @overload
+    def __call__(self, a: object | None, b: object | None, out: object | None) -> object:
+        """As below, with these three alone."""
+
+    @overload
     def __call__(self, a: object | None = None, b: object | None = None, out: object | None = None, *, c: object | None = None, bias: object | None = None, gate: object | None = None, aux: object | None = None, alpha: object | None = None, beta: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, stream: object | None = None, workspace: object | None = None) -> object:
         """
         Run it: gemm on these arrays by the plan's kernel, without choosing anew.

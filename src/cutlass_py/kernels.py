@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -35,7 +35,14 @@ class Status:
 
 @dataclass(frozen=True)
 class OperandMetadata:
-    """What a kernel reads or writes: dtype, layout ('t' row-major, 'n' column-major, '*' any), bytes of alignment."""
+    """What a kernel reads or writes as it lies.
+
+    Attributes:
+        dtype: in memory: f32 for a kernel that multiplies tf32.
+        layout: "t" row-major, "n" column-major, "*" any; of a bias the axis that it goes along, "n" or "m".
+        alignment: bytes that addresses, rows and steps of the batch are multiples of. A 2.x kernel also wants a, b, c
+            and d to have extents of whole accesses: alignment / itemsize along the contiguous axis.
+    """
 
     dtype: str
     layout: str
@@ -44,10 +51,17 @@ class OperandMetadata:
 
 @dataclass(frozen=True)
 class Design:
-    """How a kernel computes: tile (m, n, k), cluster of tiles, schedule, pipeline stages, threads, shared memory.
+    """How a kernel computes.
 
-    `threads` and `smem_bytes` are read from the compiled kernel, and 0 where it is not compiled; so are the stages of a
-    3.x kernel.
+    Attributes:
+        tile: (m, n, k) of a thread block, in elements.
+        cluster: thread blocks (m, n, k) that load together; (1, 1, 1) for 2.x kernels.
+        schedule: a row of SCHEDULES (families.py), such as "coop", "pingpong" or "tiled".
+        stages: of the pipeline through shared memory. Like the next two read from the compiled kernel, and 0 where it
+            is not compiled; of a 2.x kernel always known.
+        threads: of a thread block.
+        smem_bytes: shared memory of a thread block.
+        kernel: the name of the kernel.
     """
 
     tile: tuple[int, int, int]
@@ -56,11 +70,29 @@ class Design:
     stages: int
     threads: int
     smem_bytes: int
+    kernel: str = field(default="", repr=False, compare=False)
+
+    @property
+    def registers(self) -> int:
+        """Per thread; 0 where the kernel is not compiled, or no device is there. The driver says it, once it has loaded
+        the kernel: asked about all kernels, that takes a while."""
+        return _core.kernel_registers(self.kernel)
 
 
 @dataclass(frozen=True)
 class KernelMetadata:
-    """Everything get_kernels(where=...) can look at."""
+    """Everything get_kernels(where=...) can look at.
+
+    Attributes:
+        name: general to particular: family, dtypes of A, B, accumulator and D, layout, tile, design, epilogue.
+        family: whose template it is made from, a row of FAMILIES (families.py).
+        api: CUTLASS's generation, 2 or 3; 0 for what is no CUTLASS kernel.
+        operands: by name: a, b, d, and c, bias, gate, aux where the kernel takes one.
+        accumulator: dtype of the sums.
+        design: tile, cluster, schedule, stages, and what they take.
+        epilogue: what is applied to the product `acc`, as a formula.
+        deterministic: the same bits on every run.
+    """
 
     name: str
     family: str
@@ -69,7 +101,7 @@ class KernelMetadata:
     accumulator: str
     design: Design
     epilogue: str
-    deterministic: bool = True  # the same bits on every run
+    deterministic: bool = True
 
 
 @dataclass(frozen=True)
@@ -243,7 +275,7 @@ class CutlassKernel(Kernel):
             c, facts = self.config, self.facts or {}
             design = Design(
                 c.tile, c.cluster, c.schedule, c.stages or facts.get("stages", 0), facts.get("threads", 0),
-                facts.get("smem_bytes", 0),
+                facts.get("smem_bytes", 0), self.name,
             )  # fmt: skip
             epilogue = self.interface.epilogue.formula
             self._metadata = KernelMetadata(

@@ -136,6 +136,8 @@ struct Gemm2x {
 
   static const void* function() { return reinterpret_cast<const void*>(&cutlass::Kernel2<Kernel>); }
 
+  static int registers() { return registers_of(function()); }
+
   // Thread blocks that a multiprocessor holds at once: stream-K spreads its work over all of them.
   static int occupancy() {
     int blocks = 0;

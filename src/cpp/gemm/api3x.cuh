@@ -114,11 +114,16 @@ constexpr CutlassPyFacts facts_3x(bool pointers) {
                         pointers};
 }
 
+template <class Kernel>
+const void* function_3x() {
+  return reinterpret_cast<const void*>(&cutlass::device_kernel<Kernel>);
+}
+
 // Workspace, Params, launch: the same for every 3.x kernel.
 template <class Config, class Kernel>
 int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
   static std::atomic<uint64_t> prepared{0};
-  const void* function = reinterpret_cast<const void*>(&cutlass::device_kernel<Kernel>);
+  const void* function = function_3x<Kernel>();
   if (int error = prepare(function, Kernel::SharedStorageSize, g->device, prepared)) return error;
   if (cutlass::Status status = Kernel::initialize_workspace(args, g->workspace, cudaStream_t(g->stream));
       status != cutlass::Status::kSuccess) {
@@ -206,6 +211,7 @@ struct Gemm3x {
 
   static size_t workspace_size(const CutlassPyGemm* g) { return Kernel::get_workspace_size(arguments(*g)); }
   static int run(const CutlassPyGemm* g) { return launch_3x<Config, Kernel>(g, arguments(*g)); }
+  static int registers() { return registers_of(function_3x<Kernel>()); }
 };
 
 }  // namespace cutlass_py

@@ -67,6 +67,13 @@ int prepare(KernelFunction function, int smem_bytes, int device, std::atomic<uin
   return 0;
 }
 
+inline int registers_of(const void* function) {
+  cudaFuncAttributes attributes{};
+  if (cudaFuncGetAttributes(&attributes, function) == cudaSuccess) return attributes.numRegs;
+  cudaGetLastError();
+  return 0;
+}
+
 inline int launch_status(cudaError_t error) {
   if (error != cudaSuccess) cudaGetLastError();
   return error;
@@ -75,7 +82,7 @@ inline int launch_status(cudaError_t error) {
 // The descriptor of one kernel: facts from the type, functions from its launcher.
 template <class Gemm>
 constexpr CutlassPyKernel describe(const char* name) {
-  return CutlassPyKernel{name, Gemm::facts(), &Gemm::workspace_size, &Gemm::run};
+  return CutlassPyKernel{name, Gemm::facts(), &Gemm::workspace_size, &Gemm::run, &Gemm::registers};
 }
 
 }  // namespace cutlass_py
