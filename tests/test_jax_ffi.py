@@ -178,7 +178,7 @@ from cutlass_py.jax import device
 
 jax.config.update("jax_enable_x64", True)
 xla_on_host.register(Path(sys.argv[1]))
-select.plan = lambda problem: select.Plan("some_kernel", pack_b="t", scratch="f32", splits=2)
+select.plan = lambda problem, provided: select.Plan("some_kernel", pack_b="t", scratch="f32", splits=2)
 _core.scratch_bytes = lambda *arguments: 512
 
 def message(call, *arrays):

@@ -13,8 +13,8 @@ from cutlass_py.dtypes import DTYPES
 from cutlass_py.epilogues import ACTIVATIONS, EPILOGUES
 from cutlass_py.families import FAMILIES, named
 from cutlass_py.gpu import gpu_of
-from cutlass_py.host import HostCall, HostOperand
 from cutlass_py.kernels import CutlassKernel, all_kernels, kernel_named, number_of, numbered
+from cutlass_py.provider import KernelCall
 from cutlass_py.select import rank
 
 # ---------------------------------------------------------------------------------------- values
@@ -181,9 +181,10 @@ def test_cpu_kernel_refuses_device_operands():
 
 
 def test_cpu_kernel_says_what_it_reads():
-    """Every operand of a host call, as its own argument or in its formula."""
+    """Every operand of a call, as its own argument or in its formula."""
     metadata = kernel_named("cpu_gemm_numpy").metadata
-    arrays = {name for name, kind in get_type_hints(HostCall).items() if kind == HostOperand}
+    kinds = get_type_hints(KernelCall)
+    arrays = {name for name, kind in kinds.items() if kind in (_core.Operand, _core.Operand | None)}
     factors = {"alpha", "beta", "scale_out"}
     assert arrays == set(metadata.operands)
     assert arrays - {"a", "b", "d"} | factors < set(re.findall(r"\w+", metadata.epilogue))

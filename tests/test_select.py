@@ -145,7 +145,7 @@ def test_no_product_no_kernel(core, args):
 def test_on_the_cpu_the_plan_is_a_function():
     spec = TensorSpec((8, 8), "f32", device="cpu")
     chosen = plan(GemmArguments(spec, spec).problem)
-    assert chosen.kernel is None and callable(chosen.host)
+    assert chosen.kernel is None and callable(chosen.provided)
 
 
 @pytest.mark.parametrize("extents", [(0, 512), (512, 0), (0, 0)])

@@ -300,7 +300,7 @@ def test_with_splits_asked_for_nothing_is_kept(clock):
 @pytest.mark.parametrize(
     ("args", "error", "message"),
     [
-        (GemmArguments(HOST, HOST), ValueError, "on the CPU, where there is nothing to choose from"),
+        (GemmArguments(HOST, HOST), ValueError, "on the CPU; kernels are measured on a GPU"),
         (problem(8, 8, 0), ValueError, "no product to compute"),
         (problem(8, 0, 8), ValueError, "no product to compute"),
         (3, TypeError, "expected GemmArguments, found int"),

@@ -211,5 +211,5 @@ assert bool((cutlass_py.gemm(a, b) == a @ b).all())
 assert cutlass_py.gemm(a, b, out=out, kernel=kernel) is out
 
 # %% [markdown]
-# docs/discovery.md has the rules. Next: let the GPU order the kernels instead of the model (docs/tuning.md), or have one
-# compiled for an epilogue that no built kernel has (docs/jit.md).
+# docs/discovery.md has the rules. Next: let the GPU order the kernels instead of the model (docs/tuning.md), or have
+# one compiled for an epilogue that no built kernel has (docs/jit.md).

@@ -15,6 +15,7 @@
 #include "metadata.h"
 #include "plan.h"
 #include "prepared.h"
+#include "provided.h"
 #include "registry.h"
 #include "straight.h"
 #include "xla_handler.h"
@@ -213,6 +214,12 @@ void bind_problem(nb::module_& m) {
       .def("__hash__", [](const Problem& p) { return int64_t(ProblemHash()(p) >> 1); });
 }
 
+nb::typed<nb::tuple, int, nb::ellipsis> tuple_of(const std::vector<int64_t>& numbers) {
+  nb::list list;
+  for (int64_t number : numbers) list.append(number);
+  return nb::typed<nb::tuple, int, nb::ellipsis>(nb::tuple(list));
+}
+
 void bind_metadata(nb::module_& m) {
   nb::class_<TensorSpec>(m, "TensorSpecBase", "What TensorSpec (arguments.py) gives friendlier arguments to.")
       .def(
@@ -255,6 +262,23 @@ void bind_metadata(nb::module_& m) {
       .def("__len__", &Buffer::length)
       .def("__getitem__", &Buffer::matrix, "index"_a, "One matrix of a batch, in the same memory.")
       .def("__dlpack_device__", &Buffer::dlpack_device);
+  nb::class_<Lent>(m, "Operand",
+                   "An array of a call, lent to a kernel for the length of its run: (batch, rows, cols), or () for a "
+                   "factor. Hands itself over by DLPack, without a copy. Repeats where a stride is 0.")
+      .def(
+          "__dlpack__",
+          [](const Lent& x, nb::handle stream, nb::handle max_version, nb::handle, nb::handle) {
+            return x.dlpack(stream, max_version);
+          },
+          nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
+          "copy"_a = nb::none())
+      .def("__dlpack_device__", [](const Lent& x) { return dlpack_device(x.tensor().device); })
+      .def_prop_ro("address", &Lent::address, "Of the first element. BufferError once the run is over.")
+      .def_prop_ro("dtype", [](const Lent& x) { return dtype_name(x.tensor().dtype); })
+      .def_prop_ro("shape", [](const Lent& x) { return tuple_of(x.tensor().shape); })
+      .def_prop_ro(
+          "strides", [](const Lent& x) { return tuple_of(x.tensor().strides); }, "In elements.")
+      .def_prop_ro("device", [](const Lent& x) { return to_string(x.tensor().device); });
 }
 
 void bind_prepared(nb::module_& m) {
@@ -385,6 +409,8 @@ NB_MODULE(_core, m) {
   m.def(
       "load_library", [](const std::string& path) { load_library(path); }, "path"_a,
       "Load a kernel library: its kernels join kernel_facts(). Loading it again does nothing.");
+  m.def("forget_kernel", &forget_kernel, "name"_a,
+        "A loaded kernel is not found any more; what has found it may go on. Another one may have its name then.");
   m.def(
       "allow_jit", [](bool allowed) { return std::exchange(jit_allowed, allowed); }, "allowed"_a,
       "Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.");
@@ -396,7 +422,7 @@ NB_MODULE(_core, m) {
   m.def(
       "measure",
       [](const Problem& problem, const std::vector<nb::object>& plans, int rounds) {
-        std::vector<DevicePlan> taken;
+        std::vector<Plan> taken;
         for (const nb::object& plan : plans) taken.push_back(plan_from(plan, problem));
         return measure(problem, taken, rounds);
       },

@@ -1,42 +1,8 @@
 #include "buffer.h"
 
-#include <nanobind/stl/vector.h>
-
-#include <vector>
+#include "dlpack_export.h"
 
 namespace cutlass_py {
-
-struct Buffer::Export {
-  union {
-    DLManagedTensorVersioned versioned;
-    DLManagedTensor legacy;
-  } managed;
-  std::vector<int64_t> shape;
-  std::shared_ptr<Memory> memory;
-};
-
-namespace {
-
-template <class Tensor>
-constexpr const char* capsule_name = std::is_same_v<Tensor, DLManagedTensor> ? "dltensor" : "dltensor_versioned";
-
-}  // namespace
-
-template <class Tensor>
-nb::object Buffer::export_as(Export* exported, const DLTensor& tensor) {
-  auto* managed = reinterpret_cast<Tensor*>(&exported->managed);
-  *managed = Tensor{};
-  if constexpr (std::is_same_v<Tensor, DLManagedTensorVersioned>) managed->version = {DLPACK_MAJOR_VERSION, 0};
-  managed->dl_tensor = tensor;
-  managed->manager_ctx = exported;
-  managed->deleter = [](Tensor* self) { delete static_cast<Export*>(self->manager_ctx); };
-  return nb::steal(PyCapsule_New(managed, capsule_name<Tensor>, [](PyObject* capsule) {
-    // A capsule that nobody consumed still owns its tensor.
-    if (!PyCapsule_IsValid(capsule, capsule_name<Tensor>)) return;
-    auto* unused = static_cast<Tensor*>(PyCapsule_GetPointer(capsule, capsule_name<Tensor>));
-    unused->deleter(unused);
-  }));
-}
 
 Buffer::Memory::~Memory() {
   if (!data) return;
@@ -80,17 +46,7 @@ nb::object Buffer::dlpack(nb::handle stream, nb::handle max_version) const {
       memory_->consumers.insert(consumer);
     }
   }
-  auto* exported = new Export{{}, shape_, memory_};
-  DLTensor tensor{};
-  tensor.data = data();
-  tensor.device = {kDLCUDA, memory_->device_id};
-  tensor.ndim = int(exported->shape.size());
-  tensor.dtype = {uint8_t(kDtypes[int(dtype_)].dlpack_code), uint8_t(kDtypes[int(dtype_)].bits), 1};
-  tensor.shape = exported->shape.data();
-  // A consumer that names no version knows only the legacy struct.
-  const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= DLPACK_MAJOR_VERSION;
-  return versioned ? export_as<DLManagedTensorVersioned>(exported, tensor)
-                   : export_as<DLManagedTensor>(exported, tensor);
+  return dlpack_capsule({data(), dtype_, {DeviceType::cuda, memory_->device_id}, shape_, {}}, memory_, max_version);
 }
 
 }  // namespace cutlass_py

@@ -9,6 +9,7 @@
 #include <nanobind/nanobind.h>
 
 #include "device.h"
+#include "dlpack_export.h"
 #include "problem.h"
 
 namespace cutlass_py {
@@ -29,7 +30,9 @@ class Buffer {
   int64_t length() const { return shape_.empty() ? 0 : shape_[0]; }
   Dtype dtype() const { return dtype_; }
   void* data() const { return static_cast<char*>(memory_->data) + offset_; }
-  nb::typed<nb::tuple, int, int> dlpack_device() const { return nb::make_tuple(int(kDLCUDA), memory_->device_id); }
+  nb::typed<nb::tuple, int, int> dlpack_device() const {
+    return cutlass_py::dlpack_device({DeviceType::cuda, memory_->device_id});
+  }
 
  private:
   struct Memory {
@@ -38,9 +41,6 @@ class Buffer {
     std::set<device::Stream> consumers;  // freed behind all of them
     ~Memory();
   };
-  struct Export;
-  template <class Tensor>
-  static nb::object export_as(Export* exported, const DLTensor& tensor);
   std::vector<int64_t> shape_;
   Dtype dtype_;
   int64_t offset_ = 0;  // bytes

@@ -9,6 +9,7 @@
 #include "host.h"
 #include "metadata.h"
 #include "plan.h"
+#include "provided.h"
 #include "run.h"
 #include "streams.h"
 
@@ -105,7 +106,7 @@ nb::object execute_on_host(Operands& operands, Source& source, nb::handle out, n
   if (!operands[Role::out]) result.allocate(operands, call, nullptr, false);
   if (!nothing_to_do(call.problem)) {
     const Plan plan = source.plan(call.problem);
-    run_all(call, [&] { run_on_host(call, plan); });
+    run_all(call, [&] { run_provided(call, plan, nullptr); });
   }
   return operands[Role::out] ? nb::borrow(out) : result.finish();
 }

@@ -1,12 +1,9 @@
-// The CPU side of a call: operands as Python tuples, and the provider that computes them.
+// Questions about memory that NumPy answers.
 #pragma once
 
-#include "plan.h"
+#include "problem.h"
 
 namespace cutlass_py {
-
-// Hands the call to the plan's Python provider, as host.py's HostCall.
-void run_on_host(const Call& call, const Plan& plan);
 
 // Whether two operands, whose bytes interleave, share an element; numpy's exact solver decides.
 bool shares_memory(const Operand& x, const Operand& y);

@@ -1,11 +1,13 @@
 #include "measure.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <chrono>
 #include <limits>
 #include <random>
+#include <string>
 #include <utility>
 
 namespace nb = nanobind;
@@ -161,7 +163,17 @@ void wait_for_device() {
   device::synchronize();
 }
 
-std::vector<std::vector<float>> times_of(const Problem& problem, const std::vector<DevicePlan>& plans, int rounds) {
+// A kernel written in Python has failed: a warning says so, and the others go on.
+bool left_out(const nb::python_error& error) {
+  if (!error.matches(PyExc_Exception)) throw error;  // an interrupt
+  const std::string reason = nb::cast<std::string>(nb::str(error.value()));
+  if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "cutlass_py: a choice is not measured: %s", reason.c_str()) < 0) {
+    nb::raise_python_error();  // warnings are errors
+  }
+  return true;
+}
+
+std::vector<std::vector<float>> times_of(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
   const Stream stream = device::own_stream(problem.device.id);
   const Sample sample(problem, stream);
   // Twice the cache; filling it takes longer than queueing a few launches, so that the host does not show.
@@ -182,6 +194,8 @@ std::vector<std::vector<float>> times_of(const Problem& problem, const std::vect
         run_on_device(sample.call(), plans[i], stream);
       } catch (const CudaError&) {
         failed[i] = true;
+      } catch (const nb::python_error& error) {
+        failed[i] = left_out(error);
       }
       timers[i].stop(stream);
     }
@@ -201,7 +215,7 @@ std::vector<std::vector<float>> times_of(const Problem& problem, const std::vect
 
 }  // namespace
 
-std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<DevicePlan>& plans, int rounds) {
+std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
   device::Guard guard(problem.device.id);
   std::vector<std::vector<float>> times = times_of(problem, plans, rounds);
   wait_for_device();  // so that the pool gives back what it was lent

@@ -3,13 +3,13 @@
 
 #include <vector>
 
-#include "run.h"
+#include "plan.h"
 
 namespace cutlass_py {
 
 // Microseconds by plan, one number for each round: `rounds`, or fewer (but one) where they take long. Nothing of the
 // operands is in the L2 cache before a run, and plans take turns, so that a clock that falls makes all of them slow.
 // Infinite where a plan cannot run, for want of memory for example.
-std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<DevicePlan>& plans, int rounds);
+std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds);
 
 }  // namespace cutlass_py

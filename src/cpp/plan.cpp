@@ -49,7 +49,7 @@ DevicePlan device_plan(nb::handle chosen) {
 }
 
 Plan plan_from(nb::handle chosen, const Problem& problem) {
-  Plan plan{device_plan(chosen), chosen.attr("host")};
+  Plan plan{device_plan(chosen), chosen.attr("provided")};
   if (problem.device.type == DeviceType::cuda) plan.sm_count = device::info(problem.device.id).sm_count;
   return plan;
 }

@@ -10,8 +10,12 @@ namespace cutlass_py {
 namespace nb = nanobind;
 
 struct Plan : DevicePlan {
-  nb::object host;  // CPU provider: called with the canonical operands; there is no kernel then
+  nb::object provided = nb::none();  // a kernel written in Python (provided.h); there is no other then
 };
+
+// As in run.h, by a plan whose kernel may be written in Python; that has no scratch. Take the GIL to be held.
+void run_on_device(const Call& call, const Plan& plan, device::Stream stream, const GivenScratch* given = nullptr);
+size_t scratch_bytes(const Call& call, const Plan& plan);
 
 // The plan of a problem; asks cutlass_py.select where there is none yet. By value: another thread may clear the table
 // whenever Python code runs.

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <stdexcept>
 #include <unordered_map>
@@ -20,7 +22,12 @@ std::unordered_map<std::string, KernelEntry>& by_name() {
   return *map;
 }
 
-std::mutex table;  // guards by_name
+std::unordered_map<std::string, const CutlassPyLibrary*>& libraries() {  // by path
+  static auto* map = new std::unordered_map<std::string, const CutlassPyLibrary*>();
+  return *map;
+}
+
+std::mutex table;  // guards all three
 
 // From the extension's own path: a module's __file__ points elsewhere in an editable install.
 std::string directory_of_extension() {
@@ -33,9 +40,8 @@ std::string directory_of_extension() {
 }  // namespace
 
 const CutlassPyLibrary* load_library(const std::string& path) {
-  static auto* loaded = new std::unordered_map<std::string, const CutlassPyLibrary*>();
   std::lock_guard lock(table);
-  if (auto found = loaded->find(path); found != loaded->end()) return found->second;
+  if (auto found = libraries().find(path); found != libraries().end()) return found->second;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) throw std::runtime_error("cannot load the kernel library: " + std::string(dlerror()));
   auto entry = reinterpret_cast<CutlassPyLibraryEntry>(dlsym(handle, "cutlass_py_library"));
@@ -49,7 +55,7 @@ const CutlassPyLibrary* load_library(const std::string& path) {
     const KernelEntry kernel{library->kernels[i], library, path};
     if (by_name().emplace(kernel.kernel->name, kernel).second) kernels().push_back(kernel);
   }
-  return (*loaded)[path] = library;
+  return libraries()[path] = library;
 }
 
 const CutlassPyLibrary* builtin_library() {
@@ -71,6 +77,21 @@ const KernelEntry* find_kernel(const std::string& name) {
   std::lock_guard lock(table);
   auto found = by_name().find(name);
   return found == by_name().end() ? nullptr : &found->second;
+}
+
+void forget_kernel(const std::string& name) {
+  std::lock_guard lock(table);
+  auto found = by_name().find(name);
+  if (found == by_name().end()) return;
+  const CutlassPyKernel* kernel = found->second.kernel;
+  const CutlassPyLibrary* library = found->second.library;
+  by_name().erase(found);
+  auto& all = kernels();
+  all.erase(std::remove_if(all.begin(), all.end(), [&](const KernelEntry& entry) { return entry.kernel == kernel; }),
+            all.end());
+  for (auto known = libraries().begin(); known != libraries().end();) {
+    known = known->second == library ? libraries().erase(known) : std::next(known);
+  }
 }
 
 }  // namespace cutlass_py

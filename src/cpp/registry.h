@@ -24,4 +24,7 @@ const CutlassPyLibrary* builtin_library();
 const std::vector<KernelEntry>& loaded_kernels();
 const KernelEntry* find_kernel(const std::string& name);
 
+// A kernel is not found any more, nor is its library known, which stays loaded: plans may hold it.
+void forget_kernel(const std::string& name);
+
 }  // namespace cutlass_py

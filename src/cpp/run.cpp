@@ -278,7 +278,7 @@ void run_each(const Call& call, Stream stream) {
   for (size_t i = 0; i < call.pointers_d.size(); ++i) {
     one.a.data = call.pointers_a[i], one.b.data = call.pointers_b[i], one.d.data = call.pointers_d[i];
     if (!call.pointers_c.empty()) one.epilogue.c.data = call.pointers_c[i];
-    Run(one, plan, stream)();
+    run_on_device(one, plan, stream);
   }
 }
 

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from .arguments import GemmArguments, TensorSpec, view
     from .artifact import Artifact
     from .compiler import jit
-    from .errors import CompileError, NoKernelError
+    from .errors import CompileError, NoKernelError, ProviderError
     from .explanation import explain
-    from .kernels import Kernel, Status, get_kernels
+    from .kernels import Design, Kernel, KernelMetadata, OperandMetadata, Status, get_kernels
+    from .own import CudaKernel
+    from .provider import KernelCall, Provider
+    from .register import Registration, register_kernel, register_provider, unregister
     from .tuning import autotuning, tune
 
 __all__ = [
@@ -25,9 +28,17 @@ __all__ = [
     "Artifact",
     "CompileError",
     "CudaError",
+    "CudaKernel",
+    "Design",
     "GemmArguments",
     "Kernel",
+    "KernelCall",
+    "KernelMetadata",
     "NoKernelError",
+    "OperandMetadata",
+    "Provider",
+    "ProviderError",
+    "Registration",
     "Status",
     "TensorSpec",
     "TypedView",
@@ -39,7 +50,10 @@ __all__ = [
     "get_kernels",
     "jit",
     "leaky_relu",
+    "register_kernel",
+    "register_provider",
     "tune",
+    "unregister",
     "view",
 ]
 
@@ -47,9 +61,17 @@ _HOME = {
     "Activation": "activations",
     "Artifact": "artifact",
     "CompileError": "errors",
+    "CudaKernel": "own",
+    "Design": "kernels",
     "GemmArguments": "arguments",
     "Kernel": "kernels",
+    "KernelCall": "provider",
+    "KernelMetadata": "kernels",
     "NoKernelError": "errors",
+    "OperandMetadata": "kernels",
+    "Provider": "provider",
+    "ProviderError": "errors",
+    "Registration": "register",
     "Status": "kernels",
     "TensorSpec": "arguments",
     "autotuning": "tuning",
@@ -58,7 +80,10 @@ _HOME = {
     "get_kernels": "kernels",
     "jit": "compiler",
     "leaky_relu": "activations",
+    "register_kernel": "register",
+    "register_provider": "register",
     "tune": "tuning",
+    "unregister": "register",
     "view": "arguments",
 }
 

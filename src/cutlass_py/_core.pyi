@@ -116,6 +116,11 @@ def load_library(path: str) -> None:
     Load a kernel library: its kernels join kernel_facts(). Loading it again does nothing.
     """
 
+def forget_kernel(name: str) -> None:
+    """
+    A loaded kernel is not found any more; what has found it may go on. Another one may have its name then.
+    """
+
 def allow_jit(allowed: bool) -> bool:
     """
     Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.
@@ -376,6 +381,32 @@ class Buffer:
         """One matrix of a batch, in the same memory."""
 
     def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class Operand:
+    """
+    An array of a call, lent to a kernel for the length of its run: (batch, rows, cols), or () for a factor. Hands itself over by DLPack, without a copy. Repeats where a stride is 0.
+    """
+
+    def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> object: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+    @property
+    def address(self) -> int:
+        """Of the first element. BufferError once the run is over."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+
+    @property
+    def device(self) -> str: ...
 
 class Prepared:
     """

@@ -26,6 +26,7 @@ from . import _core, cache, codegen, toolkit
 from .errors import CompileError
 from .families import FAMILIES, KernelConfig
 from .gpu import capabilities
+from .own import OwnConfig
 
 failed: dict[str, str] = {}  # kernels that this process could not compile or load, and why
 _running: set[int] = set()  # process groups, each an nvcc and what it has started
@@ -86,7 +87,8 @@ def recipe(config: KernelConfig) -> Recipe:
         CompileError: the headers are missing.
     """
     family = FAMILIES[config.family]
-    source = f"{codegen.source([config])}\n{codegen.library([config], elementwise=False)}"
+    text = config.source if isinstance(config, OwnConfig) else codegen.source([config])
+    source = f"{text}\n{codegen.library([config], elementwise=False)}"
     flags = codegen.flags(family, family.gencode_for(capabilities()))
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
 
@@ -255,8 +257,11 @@ def load(config: KernelConfig) -> dict[str, Any]:
             load.
     """
     made, may_compile = recipe(config), _may_compile()
+    own = isinstance(config, OwnConfig)
     library = find(made, any_compiler=not may_compile)
-    prebuild = f"python -m cutlass_py cache build --kernel {config.name}"
+    prebuild = (
+        f"python -m cutlass_py cache build --kernel {config.name}" if not own else "compile() where it is allowed"
+    )
     if not library and not may_compile:
         raise CompileError(
             f"gemm: kernel {config.name} is not in the built set, and CUTLASS_PY_JIT=0 forbids to compile it. "
@@ -272,8 +277,11 @@ def load(config: KernelConfig) -> dict[str, Any]:
                 f"{prebuild}"
             ) from None
         _load_anew(made, library)
+    if config.name not in (facts := _core.kernel_facts()):
+        failed[config.name] = f"gemm: the source of {config.name} names its kernel otherwise"
+        raise CompileError(failed[config.name])
     failed.pop(config.name, None)
-    return _core.kernel_facts()[config.name]
+    return facts[config.name]
 
 
 def _load_anew(made: Recipe, useless: Path) -> None:

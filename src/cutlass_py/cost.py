@@ -95,6 +95,11 @@ def design(c: KernelConfig) -> int:
     return _designs.setdefault(key, len(_designs))
 
 
+def models(c: KernelConfig) -> bool:
+    """Whether the model can say anything about a configuration that is not of the declaration."""
+    return c.api == 3 or ((c.family, c.a) in _RATE_2X and all(c.warp))
+
+
 def _move(moved_bytes: int, gpu: Gpu) -> float:
     return _ELEMENTWISE_LAUNCH + moved_bytes / (_ELEMENTWISE * gpu.bandwidth * 1e3)
 

@@ -7,6 +7,10 @@ class NoKernelError(NotImplementedError):
     """No kernel can compute the problem. The message counts those considered and names the nearest with its reason."""
 
 
+class ProviderError(RuntimeError):
+    """A provider that was registered has failed. The message names it, the kernel, and what it was asked for."""
+
+
 class CompileError(RuntimeError):
     """A kernel that is not in the built set cannot be compiled.
 

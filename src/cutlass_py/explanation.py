@@ -16,7 +16,7 @@ class Row:
 
     Attributes:
         kernel: its name.
-        microseconds: what it takes, of a launch alone; None where it cannot.
+        microseconds: what it takes, of a launch alone; None where it cannot, or nobody can say.
         measured: by `tune`; otherwise the model says so.
         steps: what is done besides one launch of the kernel on the operands as they lie, and why.
         reason: the first check that failed; "" where none did.
@@ -99,7 +99,7 @@ class Explanation:
         others = self.ranking[1:6]
         if others:
             lines.append(f"next of {len(self.ranking)}:")
-            lines += [f"  {choice.microseconds:8.1f} us  {choice.route.kernel.name}{_how(choice)}" for choice in others]
+            lines += [f"  {_estimate(choice)}  {choice.route.kernel.name}{_how(choice)}" for choice in others]
         if self.rejected:
             lines.append(f"not possible, {len(self.rejected)} in all:")
             lines += [f"  {kernel.name}: {reason}" for kernel, reason in self.rejected[:5]]
@@ -127,7 +127,7 @@ def steps(choice: Choice, with_time: bool = True) -> list[str]:
 
 
 def _row(choice: Choice) -> Row:
-    time = choice.microseconds or None  # the CPU has no model
+    time = choice.microseconds or None  # of a provider, which need not have an estimate
     return Row(choice.route.kernel.name, time, choice.measured, tuple(steps(choice, with_time=False)))
 
 
@@ -139,6 +139,10 @@ def _why(row: Row) -> str:
     if not row.reason:
         return "; ".join(row.steps)
     return row.reason + (f" (and {row.others - 1} more kernels)" if row.others > 1 else "")
+
+
+def _estimate(choice: Choice) -> str:
+    return f"{choice.microseconds:8.1f} us" if choice.microseconds else "no estimate"
 
 
 def _how(choice: Choice) -> str:

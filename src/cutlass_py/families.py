@@ -105,6 +105,17 @@ class KernelConfig:
         return vector if self.align * DTYPES[self.a].itemsize == 16 else 1
 
     @property
+    def takes_lists(self) -> bool:
+        """Whether the operands may be arrays of addresses; those of `pointers` schedules must be."""
+        schedule = SCHEDULES[self.schedule]
+        return schedule.pointers or (self.api == 2 and not schedule.stream_k)
+
+    @property
+    def bias_as_c(self) -> bool:
+        """Whether it reads a bias along n as a C whose rows are all the same."""
+        return self.api == 2
+
+    @property
     def bias(self) -> str:
         """Dtype of the bias it adds: D's, but f32 beside a D of 8 bits."""
         return "f32" if DTYPES[self.d].bits == 8 else self.d

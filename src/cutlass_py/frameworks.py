@@ -5,7 +5,9 @@ A framework without a row of its own still works: its arrays are read through DL
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,6 +27,7 @@ class Framework:
         empty: (shape, dtype name, device ordinal or -1, stream, wanted as TypedView) -> new array, usable on `stream`.
         finish: turns what `empty` made into what the caller receives.
         current_stream: device ordinal -> CUDA stream; None where the framework has no such thing.
+        under: (device ordinal, stream) -> a context in which these are the current device and stream.
         export: (array, stream, operand name) -> (DLPack capsule, dtype name or None); None: the array's own __dlpack__.
         check: (array, operand name) raises if the array's values are not what its memory holds.
             Where the framework differentiates, called for arrays that look suspicious; otherwise for all.
@@ -36,6 +39,7 @@ class Framework:
     empty: Callable[[tuple[int, ...], str, int, int, bool], Any]
     finish: Callable[[Any], Any] = lambda array: array
     current_stream: Callable[[int], int] | None = None
+    under: Callable[[int, int], AbstractContextManager[Any]] | None = None
     export: Callable[[Any, int | None, str], tuple[Any, str | None]] | None = None
     check: Callable[[Any, str], None] | None = None
     mutable: bool = True
@@ -92,13 +96,18 @@ def _torch_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, t
         if device < 0:
             return torch.empty(shape, dtype=getattr(torch, name))
         # Allocated under the launch stream, so that the caching allocator orders the memory's reuse behind it.
-        # ExternalStream(0) would be a stream of torch's pool, not the default one.
-        default = torch.cuda.default_stream(device)
-        launch = default if stream == 0 else torch.cuda.ExternalStream(stream, device=device)
-        with torch.cuda.stream(launch):
+        with _torch_under(device, stream):
             return torch.empty(shape, dtype=getattr(torch, name), device=f"cuda:{device}")
 
     return _carried(make, dtype, typed)
+
+
+def _torch_under(device: int, stream: int) -> Any:
+    import torch
+
+    # ExternalStream(0) would be a stream of torch's pool, not the default one.
+    default = torch.cuda.default_stream(device)
+    return torch.cuda.stream(default if stream == 0 else torch.cuda.ExternalStream(stream, device=device))
 
 
 def _torch_check(array: Any, operand: str) -> None:
@@ -142,10 +151,18 @@ def _cupy_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, ty
     with cupy.cuda.Device(device):
         if stream == _cupy_stream(device):
             return _carried(lambda name: cupy.empty(shape, name), dtype, typed)
-        # Allocated under the launch stream: CuPy's pool keeps memory by stream.
-        adopt = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14; ExternalStream before
-        with adopt(_Stream(stream)) if adopt else cupy.cuda.ExternalStream(stream):
-            return _carried(lambda name: cupy.empty(shape, name), dtype, typed)
+    # Allocated under the launch stream: CuPy's pool keeps memory by stream.
+    with _cupy_under(device, stream):
+        return _carried(lambda name: cupy.empty(shape, name), dtype, typed)
+
+
+@contextmanager
+def _cupy_under(device: int, stream: int) -> Iterator[None]:
+    import cupy
+
+    adopt = getattr(cupy.cuda.Stream, "from_external", None)  # CuPy 14; ExternalStream before
+    with cupy.cuda.Device(device), adopt(_Stream(stream)) if adopt else cupy.cuda.ExternalStream(stream):
+        yield
 
 
 def _cupy_stream(device: int) -> int:
@@ -196,8 +213,10 @@ def _other_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, t
 
 _ROWS = {
     "numpy": Framework("numpy", _numpy_empty, export=_numpy_export),
-    "torch": Framework("torch", _torch_empty, current_stream=_torch_stream, check=_torch_check, differentiates=True),
-    "cupy": Framework("cupy", _cupy_empty, current_stream=_cupy_stream),
+    "torch": Framework(
+        "torch", _torch_empty, current_stream=_torch_stream, under=_torch_under, check=_torch_check, differentiates=True
+    ),
+    "cupy": Framework("cupy", _cupy_empty, current_stream=_cupy_stream, under=_cupy_under),
     "jax": Framework("jax", _jax_empty, finish=_jax_finish, check=_jax_check, mutable=False),
     "other": Framework("other", _other_empty),
 }
@@ -210,6 +229,20 @@ def split(array: Any) -> list[Any]:
         return list(array)
     matrices: Any = array.array
     return [TypedView(matrix, array.dtype) for matrix in matrices]
+
+
+def launching_on(device: int, stream: int | None) -> ExitStack:
+    """A context in which a stream is the current one of every framework that this process has imported."""
+    stack = ExitStack()
+    for known in _ROWS.values():
+        if (
+            stream is not None
+            and known.under
+            and known.name in sys.modules
+            and sys.modules[known.name].cuda.is_available()
+        ):
+            stack.enter_context(known.under(device, stream))
+    return stack
 
 
 def row(array_type: type) -> Framework:

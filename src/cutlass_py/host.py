@@ -1,41 +1,13 @@
-"""Canonical operands as NumPy arrays: for the CPU's kernel, and for the question whether two of them share elements."""
+"""Memory of the host as NumPy arrays: for the CPU's kernel, and for the question whether operands share elements."""
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any
 
+from ._core import Operand
 from .dtypes import DTYPES
 
 HostOperand = tuple[int, str, tuple[int, ...], tuple[int, ...]]  # address, dtype, shape, strides in bytes
-
-
-class _Always(TypedDict):
-    a: HostOperand
-    b: HostOperand
-    d: HostOperand
-    alpha: float | complex | HostOperand
-    beta: float | complex | HostOperand
-    scale_out: float | HostOperand
-    activation: str
-    parameters: tuple[float, float]
-    accumulator: str
-    empty_product: bool
-
-
-class HostCall(_Always, total=False):
-    """One canonical call, as host.cpp makes it: CutlassPyEpilogue (kernel.h) by name, absent operands left out.
-
-    Arrays are (batch, rows, cols); vectors repeat by a stride of 0, but for bias_grad, which is (1, 1, n) or (1, m, 1).
-    Factors are numbers, or arrays of no dimension.
-    """
-
-    c: HostOperand
-    bias: HostOperand
-    scale_a: HostOperand
-    scale_b: HostOperand
-    gate: HostOperand
-    aux: HostOperand
-    bias_grad: HostOperand
 
 
 class _Memory:
@@ -50,15 +22,19 @@ class _Memory:
         }
 
 
-def host_array(operand: HostOperand) -> Any:
-    """A NumPy array over memory that somebody else keeps alive for the duration of a call."""
+def host_array(operand: Operand) -> Any:
+    """A NumPy array over an operand, whose memory somebody else keeps alive for the duration of a call.
+
+    By DLPack NumPy would take only the dtypes that it has a name for itself.
+    """
     import ml_dtypes  # noqa: F401
     import numpy as np
 
-    _, dtype, shape, _ = operand
+    shape, dtype = operand.shape, DTYPES[operand.dtype]
     if 0 in shape:
-        return np.empty(shape, DTYPES[dtype].numpy)
-    return np.asarray(_Memory(operand)).view(DTYPES[dtype].numpy)
+        return np.empty(shape, dtype.numpy)
+    strides = tuple(stride * dtype.itemsize for stride in operand.strides)
+    return np.asarray(_Memory((operand.address, dtype.name, shape, strides))).view(dtype.numpy)
 
 
 def shares_memory(x: HostOperand, y: HostOperand) -> bool:

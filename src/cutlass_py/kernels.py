@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 from . import _core
 from ._core import Prepared, Problem
 from .arguments import GemmArguments, describe, problem_of
 from .artifact import Artifact
-from .cost import design
+from .cost import Estimates, design
 from .dtypes import DTYPES
 from .epilogues import ACTIVATIONS
 from .errors import CompileError
@@ -45,8 +45,8 @@ class OperandMetadata:
     """
 
     dtype: str
-    layout: str
-    alignment: int
+    layout: str = "*"
+    alignment: int = 1
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class Design:
         kernel: the name of the kernel.
     """
 
-    tile: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    schedule: str
-    stages: int
-    threads: int
-    smem_bytes: int
+    tile: tuple[int, int, int] = (1, 1, 1)
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    schedule: str = ""
+    stages: int = 0
+    threads: int = 0
+    smem_bytes: int = 0
     kernel: str = field(default="", repr=False, compare=False)
 
     @property
@@ -79,28 +79,34 @@ class Design:
         return _core.kernel_registers(self.kernel)
 
 
+CPU = (0, 0)  # KernelMetadata.cc of kernels on operands in host memory
+
+
 @dataclass(frozen=True)
 class KernelMetadata:
     """Everything get_kernels(where=...) can look at.
 
     Attributes:
         name: general to particular: family, dtypes of A, B, accumulator and D, layout, tile, design, epilogue.
-        family: whose template it is made from, a row of FAMILIES (families.py).
-        api: CUTLASS's generation, 2 or 3; 0 for what is no CUTLASS kernel.
         operands: by name: a, b, d, and c, bias, gate, aux where the kernel takes one.
-        accumulator: dtype of the sums.
+        accumulator: dtype of the sums; "*" for any.
+        epilogue: what is applied to the product `acc`, as a formula. For kernels of providers also a name of
+            `EPILOGUES` (epilogues.py), such as "linear".
+        family: kernels that belong together: a row of FAMILIES (families.py), or what a provider says.
+        api: CUTLASS's generation, 2 or 3; 0 for what is no CUTLASS kernel.
         design: tile, cluster, schedule, stages, and what they take.
-        epilogue: what is applied to the product `acc`, as a formula.
+        cc: lowest compute capability that runs it, times ten, and the highest; `CPU` for host memory.
         deterministic: the same bits on every run.
     """
 
     name: str
-    family: str
-    api: int
     operands: dict[str, OperandMetadata]
     accumulator: str
-    design: Design
-    epilogue: str
+    epilogue: str = "linear"
+    family: str = ""
+    api: int = 0
+    design: Design = field(default_factory=Design)
+    cc: tuple[int, int] = (80, 999)
     deterministic: bool = True
 
 
@@ -128,7 +134,6 @@ class Kernel(ABC):
     name: str
     compiled: bool
     deterministic = True
-    host: Callable[..., None] | None = None  # computes on the CPU, where the kernel is a Python function
 
     @property
     @abstractmethod
@@ -170,7 +175,7 @@ class Kernel(ABC):
         return  # what is a Python function needs no compiler
 
     def _artifact(self) -> Artifact:
-        return Artifact(self.name, "cpu", None, True)
+        return Artifact(self.name, "cpu" if self.metadata.cc == CPU else "cuda", None, True)
 
     def run(
         self, args: GemmArguments, artifact: Artifact | None = None, *, stream: Any = None, workspace: Any = None
@@ -205,7 +210,9 @@ class Kernel(ABC):
 
         p = _core.problem(args.a, args.b, **args.keywords, kernel=self)
         chosen, gpu = plan(p), gpu_of(p)
-        return _core.scratch_bytes(args.a, args.b, args.keywords, chosen, gpu.sm_count) if gpu else 0
+        if gpu is None or chosen.provided:
+            return 0
+        return _core.scratch_bytes(args.a, args.b, args.keywords, chosen, gpu.sm_count)
 
     def plan(self, args: GemmArguments) -> Prepared:
         """A call prepared: `plan(a, b, out)` runs it on new arrays, without checking and choosing anew.
@@ -238,11 +245,14 @@ class CutlassKernel(Kernel):
 
     def _load(self) -> None:
         if not self.compiled:
-            from .compiler import load
-
-            self.facts = load(self.config)
+            self.facts = self._facts()
             self.compiled, self._metadata = True, None
             forget()
+
+    def _facts(self) -> dict[str, Any]:
+        from .compiler import load
+
+        return load(self.config)
 
     def _artifact(self) -> Artifact:
         library = Path(_core.kernel_library(self.name))
@@ -279,13 +289,17 @@ class CutlassKernel(Kernel):
             )  # fmt: skip
             epilogue = self.interface.epilogue.formula
             self._metadata = KernelMetadata(
-                self.name, c.family, c.api, _operands(self.interface), c.accumulator, design, epilogue
+                self.name, _operands(self.interface), c.accumulator, epilogue, c.family, c.api, design, self.family.cc
             )
         return self._metadata
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """As in Kernel."""
         return self.interface.way(p, gpu)
+
+    def microseconds(self, estimates: Estimates, splits: int = 1) -> float:
+        """What the product takes by the model, k in so many parts."""
+        return estimates.product(self, splits)
 
 
 @cache
@@ -321,20 +335,58 @@ def _facts() -> dict[str, dict[str, Any]]:
     return _core.kernel_facts()
 
 
-def _host_kernels() -> tuple[Kernel, ...]:
-    from .providers.numpy import KERNELS
+_registered: dict[str, Kernel] = {}  # by name, in the order of registration; the CPU's come first
+_registering = RLock()
 
-    return KERNELS
+
+def registered() -> dict[str, Kernel]:
+    """Kernels that are not of the declaration: the CPU's, and those that users brought (register.py)."""
+    with _registering:
+        if not _registered:
+            from .provider import kernels_of
+            from .providers.numpy import NumpyProvider
+
+            _registered.update((kernel.name, kernel) for kernel in kernels_of(NumpyProvider()))
+        return dict(_registered)
+
+
+def register(kernels: Sequence[Kernel]) -> None:
+    """Adds kernels. register.py is the public side.
+
+    Raises:
+        ValueError: a name is taken; nothing is added then.
+    """
+    with _registering:
+        taken = registered()
+        for kernel in kernels:
+            if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
+                raise ValueError(f"register: a kernel is called {kernel.name!r} already")
+            taken[kernel.name] = kernel
+        _registered.update(taken)
+        forget()
+
+
+def unregister(kernels: Sequence[Kernel]) -> None:
+    """Removes kernels that are registered; their names, plans and libraries are forgotten."""
+    with _registering:
+        for kernel in kernels:
+            del _registered[kernel.name]
+            if (number := _numbers.pop(kernel.name, None)) is not None:
+                _numbered[number] = None
+            if isinstance(kernel, CutlassKernel):
+                _core.forget_kernel(kernel.name)
+        forget()
 
 
 @cache
 def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
-    """Every kernel in the order of declaration, the CPU's last; or those that are compiled."""
+    """Every kernel in the order of declaration, what was registered last; or those that are compiled."""
     if compiled:
         configs = [config for name in _core.kernel_facts() if (config := find(name))]
     else:
         configs = list(named("declared").values())
-    return (*map(_cutlass_kernel, configs), *_host_kernels())
+    brought = (kernel for kernel in registered().values() if kernel.compiled or not compiled)
+    return (*map(_cutlass_kernel, configs), *brought)
 
 
 Signature = tuple[str, str, str, str, tuple[str, bool]]
@@ -383,12 +435,8 @@ def straight_candidates(p: Problem, compiled: bool) -> dict[Interface, list[Cutl
     return by_signature(compiled).get(signature, {})
 
 
-def host_kernels(p: Problem) -> list[Kernel]:
-    """Kernels worth asking about a problem in host memory."""
-    return list(_host_kernels()) if p.device_id < 0 else []
-
-
-_numbered: list[Kernel] = []  # kernels that were asked for; their index is the number that Problem.kernel holds
+# Kernels that were asked for; their index is the number that Problem.kernel holds. None where one was unregistered.
+_numbered: list[Kernel | None] = []
 
 
 def number_of(kernel: Kernel | str) -> int:
@@ -421,28 +469,33 @@ def kernel_named(name: str) -> Kernel:
     """
     if config := find(name):
         return _cutlass_kernel(config)
-    for kernel in _host_kernels():
-        if kernel.name == name:
-            return kernel
+    if kernel := registered().get(name):
+        return kernel
     raise ValueError(f"gemm: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
 
 
 def numbered(number: int) -> Kernel:
-    """The kernel that number_of gave this number to."""
-    return _numbered[number]
+    """The kernel that number_of gave this number to.
+
+    Raises:
+        ValueError: it was unregistered since.
+    """
+    if (kernel := _numbered[number]) is None:
+        raise ValueError("gemm: the kernel that was asked for is not registered any more")
+    return kernel
 
 
-def _on(cc: int | str) -> Callable[[Family], bool]:
-    """Whether kernels of a family run on a compute capability; "90a": whether they are of that architecture's own."""
+def _on(cc: int | str) -> Callable[[Kernel], bool]:
+    """Whether a kernel runs on a compute capability; "90a": whether it is one of that architecture's own."""
     text = str(cc)
     if any(family.arch == text and not text.isdecimal() for family in FAMILIES.values()):
-        return lambda family: family.arch == text
+        return lambda kernel: isinstance(kernel, CutlassKernel) and kernel.family.arch == text
     if isinstance(cc, bool) or not text.isdecimal():
         own = " or ".join(sorted({repr(f.arch) for f in FAMILIES.values() if not f.arch.isdecimal()}))
         raise ValueError(
             f"get_kernels: cc is {cc!r}; expected a compute capability times ten, such as 80 or '90', or {own}"
         )
-    return lambda family: family.cc[0] <= int(text) <= family.cc[1]
+    return lambda kernel: kernel.metadata.cc[0] <= int(text) <= kernel.metadata.cc[1]
 
 
 def get_kernels(
@@ -474,5 +527,5 @@ def get_kernels(
     else:
         kernels = list(all_kernels(compiled))
     if runs is not None:
-        kernels = [k for k in kernels if isinstance(k, CutlassKernel) and runs(k.family)]
+        kernels = [kernel for kernel in kernels if runs(kernel)]
     return [k for k in kernels if where is None or where(k.metadata)]

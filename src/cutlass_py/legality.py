@@ -45,6 +45,7 @@ class Interface:
         align_ab, align_d: elements per access of A and B, and of C, D and what lies like D.
         granules: D leaves by TMA, in whole accesses.
         stream_k, pointers: as in Schedule; `pointers` for kernels that take nothing else.
+        takes_lists, bias_as_c: as in KernelConfig.
     """
 
     family: Family
@@ -60,6 +61,8 @@ class Interface:
     granules: bool
     stream_k: bool
     pointers: bool
+    takes_lists: bool
+    bias_as_c: bool
 
     @cached_property
     def bytes_ab(self) -> int:
@@ -70,11 +73,6 @@ class Interface:
     def bytes_d(self) -> int:
         """Alignment of D and what lies like it."""
         return self.align_d * DTYPES[self.d].itemsize
-
-    @cached_property
-    def takes_lists(self) -> bool:
-        """Whether the operands may be arrays of addresses; those of `pointers` kernels must be."""
-        return self.pointers or (self.family.api == 2 and not self.stream_k)
 
     @cached_property
     def function(self) -> tuple[str, bool]:
@@ -166,8 +164,7 @@ class Interface:
 
     def _bias_detour(self, p: Problem) -> str | None:
         e = self.epilogue
-        # 2.x reads a bias along n as a C whose rows are all the same.
-        as_c = self.family.api == 2 and e.source and not p.c and p.bias_axis == "n" and not p.pointers
+        as_c = self.bias_as_c and e.source and not p.c and p.bias_axis == "n" and not p.pointers
         if e.bias != p.bias_axis and not as_c:
             return f"adds no bias along {p.bias_axis}; one is given"
         if p.bias != self.bias:
@@ -223,6 +220,8 @@ def interface_of(c: KernelConfig) -> Interface:
         granules=c.api == 3 and schedule.tma_store,
         stream_k=schedule.stream_k,
         pointers=schedule.pointers,
+        takes_lists=c.takes_lists,
+        bias_as_c=c.bias_as_c,
     )
 
 
@@ -233,10 +232,11 @@ def _interface(*, family: str, epilogue: str, **fields: Any) -> Interface:
 
 def _operand_detour(name: str, layout: str, align: int, wanted: str, bytes_wanted: int) -> str | None:
     words = {"t": "row-major", "n": "column-major"}
-    if layout == "x":
-        return f"reads {name} {words[wanted]}; it has no unit stride"
-    if layout != wanted:
-        return f"reads {name} {words[wanted]}; it is {words[layout]}"
+    if wanted != "*":  # a provider's kernel may take any strides
+        if layout == "x":
+            return f"reads {name} {words[wanted]}; it has no unit stride"
+        if layout != wanted:
+            return f"reads {name} {words[wanted]}; it is {words[layout]}"
     if align < bytes_wanted:
         return f"reads {name} by {bytes_wanted} bytes; it is aligned to {align}"
     return None

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import ceil
-from typing import Any
+from math import ceil, inf
 
 from . import _core
 from ._core import Problem
 from .arguments import describe
 from .cost import Estimates
 from .errors import NoKernelError
-from .families import SCHEDULES, find
+from .families import SCHEDULES
 from .gpu import Gpu, gpu_of
 from .kernels import (
     CutlassKernel,
@@ -20,18 +19,19 @@ from .kernels import (
     Route,
     all_kernels,
     candidates,
-    host_kernels,
     kernel_named,
     numbered,
+    registered,
     straight_candidates,
 )
 from .legality import Interface, Way, function_of
+from .provider import ProvidedKernel
 from .tuned import lookup
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One ranked possibility: a route, its time, and the order of its tiles (kernel.h)."""
+    """One ranked possibility: a route, its time (0 where nobody can say), and the order of its tiles (kernel.h)."""
 
     route: Route
     microseconds: float
@@ -53,19 +53,16 @@ class Plan:
     swizzle: int = 1
     overlap: bool = False
     each: bool = False  # a list of matrices, one after the other
-    host: Callable[..., Any] | None = None
+    provided: Callable[..., None] | None = None  # a kernel written in Python, which does all of it
 
 
 def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
-    """Every possible choice, best first: what was measured before what the model says.
+    """Every possible choice, best first: what was measured, then what has an estimate, then the others.
 
     Args:
         compiled: of compiled kernels only, by default outside `jit` alone.
     """
     gpu = gpu_of(p)
-    if gpu is None:
-        ways = ((kernel, kernel.way(p, gpu)) for kernel in host_kernels(p) if _reproducible(kernel, p))
-        return [Choice(Route(kernel, way), 0.0) for kernel, way in ways if isinstance(way, Way)]
     compiled = not _core.jit_allowed() if compiled is None else compiled
     estimated = [_choice(each, p, gpu) for each in sorted(_timed(p, gpu, compiled), key=_time)]
     first = _measured(p, gpu, compiled)
@@ -75,9 +72,18 @@ def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
 def rank_straight(p: Problem, *, compiled: bool) -> list[Choice]:
     """Of `rank`, one choice for each kernel that takes the operands as they lie, without a look at the others."""
     gpu = gpu_of(p)
-    if gpu is None:
-        return rank(p)
-    estimates, timed = Estimates(p, gpu), []
+    timed = _straight_routes(p, gpu, compiled) if gpu else []
+    timed += _provided_routes(p, gpu)
+    estimated = [_choice(each, p, gpu) for each in sorted(timed, key=_time)]
+    first = _measured(p, gpu, compiled)
+    if first is None or not first.route.direct:
+        return estimated
+    return [first, *(choice for choice in estimated if choice.route.kernel is not first.route.kernel)]
+
+
+def _straight_routes(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
+    estimates = Estimates(p, gpu)
+    timed: list[Timed] = []
     for interface, kernels in straight_candidates(p, compiled).items():
         way = interface.way(p, gpu)
         if isinstance(way, str) or way.detours or (p.splits > 1 and not _splittable(interface, p)):
@@ -86,45 +92,51 @@ def rank_straight(p: Problem, *, compiled: bool) -> list[Choice]:
             if not _reproducible(kernel, p):
                 continue
             if p.splits <= 1:
-                timed.append((estimates.product(kernel), kernel, way, 1))
+                timed.append((kernel.microseconds(estimates), kernel, way, 1))
             else:
                 timed += _split(kernel, way, p, gpu, estimates)
-    estimated = [_choice(each, p, gpu) for each in sorted(timed, key=_time)]
-    first = _measured(p, gpu, compiled)
-    if first is None or not first.route.direct:
-        return estimated
-    return [first, *(choice for choice in estimated if choice.route.kernel is not first.route.kernel)]
+    return timed
 
 
-def best(p: Problem) -> Choice | None:
-    """The first of `rank`, without making the others."""
+def best(p: Problem, *, provided: bool = True) -> Choice | None:
+    """The first of `rank`, without making the others.
+
+    Args:
+        provided: whether it may be a kernel written in Python.
+    """
     gpu = gpu_of(p)
-    if gpu is None:
-        return next(iter(rank(p)), None)
     compiled = not _core.jit_allowed()
-    if choice := _measured(p, gpu, compiled):
+    if (choice := _measured(p, gpu, compiled)) and (provided or isinstance(choice.route.kernel, CutlassKernel)):
         return choice
-    timed = min(_timed(p, gpu, compiled), key=_time, default=None)
+    timed = min(_timed(p, gpu, compiled, provided), key=_time, default=None)
     return timed and _choice(timed, p, gpu)
 
 
-def _measured(p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:
+def _measured(p: Problem, gpu: Gpu | None, compiled: bool) -> Choice | None:
     """The choice that `tune` found for problems of this class, where it can still be taken."""
-    if p.splits or not (entry := lookup(p, gpu)) or not (config := find(entry.kernel)):
+    if gpu is None or p.splits or not (entry := lookup(p, gpu)) or not (kernel := _kernel_or_none(entry.kernel)):
         return None
-    kernel = kernel_named(config.name)
-    if not isinstance(kernel, CutlassKernel) or (compiled and not kernel.compiled) or not _reproducible(kernel, p):
+    if (compiled and not kernel.compiled) or not _reproducible(kernel, p):
         return None
     way = kernel.way(p, gpu)
-    if isinstance(way, str) or (entry.splits > 1 and not _splittable(kernel.interface, p)):
+    if isinstance(way, str):
         return None
     if entry.splits > 1:
+        if not isinstance(kernel, CutlassKernel) or not _splittable(kernel.interface, p):
+            return None
         way = _split_way(way, kernel)
     return Choice(Route(kernel, way, entry.splits), entry.microseconds, entry.swizzle, entry.raster, measured=True)
 
 
-# Microseconds, and the route: kernel, way, parts of k.
-Timed = tuple[float, CutlassKernel, Way, int]
+def _kernel_or_none(name: str) -> Kernel | None:
+    try:
+        return kernel_named(name)
+    except ValueError:
+        return None
+
+
+# Microseconds (infinite where nobody can say), and the route: kernel, way, parts of k.
+Timed = tuple[float, Kernel, Way, int]
 
 
 def _time(timed: Timed) -> float:
@@ -140,8 +152,25 @@ def _splittable(interface: Interface, p: Problem) -> bool:
     return interface.finishable and not interface.stream_k and not p.pointers
 
 
-def _timed(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
-    """Every route to a problem with the model's time, in no order."""
+def _timed(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True) -> list[Timed]:
+    """Every route to a problem with its estimate; those of the same estimate in the order of declaration."""
+    routes = _compiled_routes(p, gpu, compiled) if gpu else []
+    return routes + _provided_routes(p, gpu) if provided else routes
+
+
+def _provided_routes(p: Problem, gpu: Gpu | None) -> list[Timed]:
+    ways = ((kernel, kernel.way(p, gpu)) for kernel in providers_kernels(p) if _reproducible(kernel, p))
+    return [(kernel.microseconds(p), kernel, way, 1) for kernel, way in ways if isinstance(way, Way)]
+
+
+def providers_kernels(p: Problem) -> Iterator[ProvidedKernel]:
+    """Kernels written in Python that are worth asking about a problem: those for its dtypes, on its kind of device."""
+    for kernel in registered().values():
+        if isinstance(kernel, ProvidedKernel) and kernel.concerns(p):
+            yield kernel
+
+
+def _compiled_routes(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
     estimates = Estimates(p, gpu)
     wanted = function_of(p)
     routes: list[Timed] = []
@@ -157,7 +186,7 @@ def _timed(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
             if not _reproducible(kernel, p):
                 continue
             if p.splits <= 1:
-                routes.append((estimates.product(kernel) + detours, kernel, way, 1))
+                routes.append((kernel.microseconds(estimates) + detours, kernel, way, 1))
             if splitting:
                 routes += _split(kernel, way, p, gpu, estimates)
     return routes
@@ -169,12 +198,9 @@ def _split(kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu, estimates: Est
     if not wanted:
         return []
     interface, split = kernel.interface, _split_way(way, kernel)
-    return [
-        min(
-            ((estimates.product(kernel, s) + estimates.detours(split, interface, s), kernel, split, s) for s in wanted),
-            key=_time,
-        )
-    ]
+    times = {s: kernel.microseconds(estimates, s) + estimates.detours(split, interface, s) for s in wanted}
+    splits = min(times, key=times.__getitem__)
+    return [(times[splits], kernel, split, splits)] if times[splits] < inf or p.splits else []
 
 
 def _split_way(way: Way, kernel: CutlassKernel) -> Way:
@@ -193,10 +219,10 @@ def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
     return tuple(s for s in (2, 3, 4, 6, 8, 12, 16, 24, 32) if s <= most)
 
 
-def _choice(timed: Timed, p: Problem, gpu: Gpu) -> Choice:
+def _choice(timed: Timed, p: Problem, gpu: Gpu | None) -> Choice:
     microseconds, kernel, way, splits = timed
-    raster, swizzle = _tile_order(kernel, p, gpu)
-    return Choice(Route(kernel, way, splits), microseconds, swizzle, raster)
+    raster, swizzle = _tile_order(kernel, p, gpu) if isinstance(kernel, CutlassKernel) and gpu else (0, 1)
+    return Choice(Route(kernel, way, splits), microseconds if microseconds < inf else 0.0, swizzle, raster)
 
 
 def _tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
@@ -213,11 +239,15 @@ def _tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
     return (1, 2) if waves >= 8 else (0, 1)
 
 
-def plan(p: Problem) -> Plan:
+def plan(p: Problem, *, provided: bool = True) -> Plan:
     """The plan for a problem.
+
+    Args:
+        provided: whether the kernel may be one written in Python.
 
     Raises:
         ValueError: the kernel asked for does not fit.
+        ProviderError: a registered provider failed to answer.
         NoKernelError: no kernel fits.
         CompileError: the kernel asked for, or the best one within `jit`, cannot be compiled.
     """
@@ -226,12 +256,12 @@ def plan(p: Problem) -> Plan:
         # that never come.
         return Plan()
     if p.kernel >= 0:
-        return plan_of(_forced(numbered(p.kernel), p), p)
+        return plan_of(_forced(numbered(p.kernel), p, provided), p)
     if _core.tuning_allowed():
         from .tuning import tune_once
 
         tune_once(p)
-    if choice := best(p):
+    if choice := best(p, provided=provided):
         return plan_of(choice, p)
     if p.pointers:
         return Plan(each=True)
@@ -245,8 +275,9 @@ def plan_of(choice: Choice, p: Problem) -> Plan:
         CompileError: it cannot be compiled.
     """
     route, kernel = choice.route, choice.route.kernel
-    if not isinstance(kernel, CutlassKernel):
-        return Plan(host=kernel.host)
+    if isinstance(kernel, ProvidedKernel):
+        return Plan(provided=kernel.call)
+    assert isinstance(kernel, CutlassKernel)
     kernel.ready()
     way = route.way
     return Plan(
@@ -277,9 +308,11 @@ def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
     return SCHEDULES[kernel.config.schedule].tma_store or not p.c
 
 
-def _forced(kernel: Kernel, p: Problem) -> Choice:
+def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
     gpu = gpu_of(p)
-    way = kernel.way(p, gpu)
+    way: Way | str = "is written in Python, which there is none of inside of a compiled computation"
+    if provided or isinstance(kernel, CutlassKernel):
+        way = kernel.way(p, gpu)
     if isinstance(way, str) or way.detours:
         reason = way if isinstance(way, str) else way.detours[0]
         raise ValueError(f"gemm: kernel {kernel.name} does not fit {describe(p)}: {reason}")
@@ -287,7 +320,7 @@ def _forced(kernel: Kernel, p: Problem) -> Choice:
         return Choice(Route(kernel, way), 0.0)
     estimates, interface = Estimates(p, gpu), kernel.interface
     if p.splits <= 1:
-        return _choice((estimates.product(kernel), kernel, way, 1), p, gpu)
+        return _choice((kernel.microseconds(estimates), kernel, way, 1), p, gpu)
     if not interface.finishable:
         raise ValueError(f"gemm: kernel {kernel.name} cannot split k: nothing else can finish its product")
     return _choice(_split(kernel, way, p, gpu, estimates)[0], p, gpu)
@@ -296,17 +329,20 @@ def _forced(kernel: Kernel, p: Problem) -> Choice:
 def misses(p: Problem) -> list[tuple[Kernel, str]]:
     """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem.
 
-    The greatest loss first: by the time that the model would give them.
+    Kernels that were registered come first, then the greatest loss, by the time that the model would give them.
     """
     gpu = gpu_of(p)
+    brought: list[tuple[Kernel, str]] = [
+        (kernel, way) for kernel in providers_kernels(p) if isinstance(way := kernel.way(p, gpu), str)
+    ]
     if gpu is None:
-        return []
+        return brought
     estimates = Estimates(p, gpu)
     answers: list[tuple[float, CutlassKernel, str]] = []
     for interface, kernels in candidates(p, compiled=True).items():
         if isinstance(reason := interface.way(p, gpu), str):
-            answers += [(estimates.product(kernel), kernel, reason) for kernel in kernels]
-    return [(kernel, reason) for _, kernel, reason in sorted(answers, key=lambda answer: answer[0])]
+            answers += [(kernel.microseconds(estimates), kernel, reason) for kernel in kernels]
+    return [*brought, *((kernel, reason) for _, kernel, reason in sorted(answers, key=lambda answer: answer[0]))]
 
 
 def not_compiled(p: Problem) -> list[Kernel]:

@@ -14,7 +14,7 @@ from typing import Any
 from . import _core
 from ._core import Problem
 from .arguments import GemmArguments, describe, problem_of
-from .errors import CompileError, NoKernelError
+from .errors import CompileError, NoKernelError, ProviderError
 from .families import SCHEDULES
 from .gpu import gpu_of
 from .kernels import CutlassKernel
@@ -75,7 +75,8 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
 
     Args:
         a: GemmArguments; or the first operand, with `b` and gemm's keywords following. Arrays or TensorSpecs.
-        candidates: how many choices are run, the best by the model; 32 by default.
+        candidates: how many choices are run, the best by the model; 32 by default. Kernels of yours that have no
+            estimate come on top.
 
     Returns:
         The fastest choice, the one before, and the time of each that ran. str() is one line.
@@ -121,7 +122,7 @@ def tune_once(p: Problem) -> None:
         _tune(p, _CANDIDATES, compiled=True)
     except NoKernelError:
         pass  # a list goes matrix by matrix; or gemm says so
-    except (_core.CudaError, CompileError, ValueError, OSError) as error:
+    except (_core.CudaError, CompileError, ProviderError, ValueError, OSError) as error:
         _given_up.add(class_of(p))
         warnings.warn(f"cutlass_py: {describe(p)} is not tuned: {error}", RuntimeWarning, stacklevel=2)
 
@@ -129,7 +130,7 @@ def tune_once(p: Problem) -> None:
 def _tune(p: Problem, candidates: int, compiled: bool) -> Tuning:
     gpu = gpu_of(p)
     if gpu is None:
-        raise ValueError("tune: the operands are on the CPU, where there is nothing to choose from")
+        raise ValueError("tune: the operands are on the CPU; kernels are measured on a GPU")
     if p.empty_product or not p.m or not p.n or not p.batch:
         raise ValueError(f"tune: {describe(p)} has no product to compute")
     driver = _core.device_info(p.device_id)["driver"]
@@ -138,7 +139,10 @@ def _tune(p: Problem, candidates: int, compiled: bool) -> Tuning:
     if not ranking:
         raise NoKernelError(f"tune: no kernel fits {describe(p)}")
     usual = replace(ranking[0], measured=False)
-    screened = _measure(p, [usual, *ranking[1:candidates]], _SCREENING)
+    unknown = [
+        choice for choice in ranking[candidates:] if not choice.microseconds
+    ]  # of providers; nobody can rank them
+    screened = _measure(p, [usual, *ranking[1:candidates], *unknown], _SCREENING)
     finalists = _in_every_order(m.choice for m in screened[:_FINALISTS])
     measured = _measure(p, list(dict.fromkeys([*finalists, usual])), _ROUNDS)
     default = next((m for m in measured if m.choice == usual), None)

@@ -61,6 +61,30 @@ using Activated2x =
     cutlass::epilogue::thread::LinearCombinationGeneric<ActivationFunctor<F, false>::template Of, typename Config::D,
                                                         Config::align_d, typename Config::Accumulator, Compute>;
 
+// The device type of a configuration; one that has such a type already is taken at its word (device.cuh).
+template <class Config, class = void>
+struct Device2x {
+  using Compute = EpilogueCompute<typename Config::Accumulator, typename Config::D>;
+  using Swizzle = std::conditional_t<Config::stream_k, cutlass::gemm::threadblock::ThreadblockSwizzleStreamK,
+                                     cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>>;
+  using type = cutlass::gemm::device::GemmUniversal<
+      typename Config::A, typename Config::LayoutA, typename Config::B, typename Config::LayoutB, typename Config::D,
+      cutlass::layout::RowMajor, typename Config::Accumulator, typename Config::OpClass, typename Config::Arch,
+      typename Config::Tile, typename Config::Warp, typename Config::Instruction,
+      typename Config::template Epilogue<Compute>, Swizzle, Config::stages, Config::align, Config::align,
+      typename Config::Math>;
+};
+template <class Config>
+struct Device2x<Config, std::void_t<typename Config::Device>> {
+  using type = typename Config::Device;
+};
+
+// Whether an epilogue has run-time parameters of its own (Activated2x).
+template <class Params, class = void>
+constexpr bool has_values = false;
+template <class Params>
+constexpr bool has_values<Params, std::void_t<decltype(Params::values)>> = true;
+
 template <class Config>
 struct Gemm2x {
   using RowMajor = cutlass::layout::RowMajor;
@@ -70,15 +94,9 @@ struct Gemm2x {
   using Accumulator = typename Config::Accumulator;
   using Compute = EpilogueCompute<Accumulator, ElementD>;
   using Epilogue = typename Config::template Epilogue<Compute>;
-  static constexpr int align_ab = Config::align;
   static constexpr bool stream_k = Config::stream_k;
 
-  using Swizzle = std::conditional_t<stream_k, cutlass::gemm::threadblock::ThreadblockSwizzleStreamK,
-                                     cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>>;
-  using Device = cutlass::gemm::device::GemmUniversal<
-      ElementA, typename Config::LayoutA, ElementB, typename Config::LayoutB, ElementD, RowMajor, Accumulator,
-      typename Config::OpClass, typename Config::Arch, typename Config::Tile, typename Config::Warp,
-      typename Config::Instruction, Epilogue, Swizzle, Config::stages, align_ab, align_ab, typename Config::Math>;
+  using Device = typename Device2x<Config>::type;
   using Kernel = typename Device::GemmKernel;
   using Arguments = typename Device::Arguments;
   static constexpr int smem_bytes = int(sizeof(typename Kernel::SharedStorage));
@@ -119,7 +137,7 @@ struct Gemm2x {
     typename Epilogue::Params params(number(e.alpha), e.bias.data ? Compute(1) : number(e.beta));
     params.alpha_ptr = static_cast<const Compute*>(e.alpha.device);
     if (!e.bias.data) params.beta_ptr = static_cast<const Compute*>(e.beta.device);
-    if constexpr (!std::is_same_v<Epilogue, Linear2x<Config, Compute>>)
+    if constexpr (has_values<typename Epilogue::Params>)
       params.values[0] = e.parameters[0], params.values[1] = e.parameters[1];
     return params;
   }

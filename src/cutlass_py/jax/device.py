@@ -74,7 +74,7 @@ def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
     shapes, dtypes = [x.shape for x in operands], [dtype_of(x.dtype, "an operand") for x in operands]
     args = spec.arguments(shapes, dtypes, f"cuda:{_ordinals()[0]}")
     problem = _core.problem(args.a, args.b, **args.keywords, kernel=spec.kernel)
-    plan = select.plan(problem)
+    plan = select.plan(problem, provided=False)
     counts = {device(ordinal).sm_count for ordinal in _ordinals()}
     scratch = max(_core.scratch_bytes(args.a, args.b, args.keywords, plan, count) for count in counts)
     return (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .._core import Problem
-from ..gpu import Gpu
-from ..host import HostCall
-from ..kernels import Design, Kernel, KernelMetadata, OperandMetadata
-from ..legality import Way
+from ..kernels import CPU, KernelMetadata, OperandMetadata, Status
+from ..provider import KernelCall, Provider
 
 _OPERANDS = ("a", "b", "d", "c", "bias", "gate", "aux", "scale_a", "scale_b", "bias_grad")
 _EPILOGUE = (
@@ -15,29 +15,23 @@ _EPILOGUE = (
 )
 
 
-class NumpyKernel(Kernel):
+class NumpyProvider(Provider):
     """Computes any problem whose operands are in host memory, whatever their layout, dtype and alignment."""
 
-    name = "cpu_gemm_numpy"
-    compiled = True
+    name = "numpy"
 
-    @property
-    def metadata(self) -> KernelMetadata:
-        """Anything goes in, anything comes out."""
-        operands = dict.fromkeys(_OPERANDS, OperandMetadata("*", "*", 1))
-        design = Design((1, 1, 1), (1, 1, 1), "", 0, 0, 0)
-        return KernelMetadata(self.name, "cpu_gemm", 0, operands, "f32, f64, s32, c64 or c128", design, _EPILOGUE)
+    def kernels(self) -> Iterable[KernelMetadata]:
+        """One, which takes anything."""
+        operands = dict.fromkeys(_OPERANDS, OperandMetadata("*"))
+        yield KernelMetadata("cpu_gemm_numpy", operands, "*", _EPILOGUE, family="cpu_gemm", cc=CPU)
 
-    def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
-        """Directly, if the operands are in host memory."""
-        return Way() if gpu is None else f"runs on the CPU; the operands are on {p.device}"
+    def supports(self, kernel: KernelMetadata, problem: Problem) -> Status:
+        """Whatever is in host memory."""
+        on_host = problem.device_id < 0
+        return Status(None if on_host else f"runs on the CPU; the operands are on {problem.device}")
 
-    @staticmethod
-    def host(call: HostCall) -> None:
-        """Computes one canonical call; called by the warm path."""
+    def run(self, kernel: KernelMetadata, call: KernelCall) -> None:
+        """By NumPy."""
         from .numpy_gemm import compute  # NumPy is not needed to answer questions
 
         compute(call)
-
-
-KERNELS = (NumpyKernel(),)

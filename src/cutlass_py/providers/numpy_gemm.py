@@ -13,83 +13,85 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from .._core import Operand
 from ..dtypes import DTYPES
-from ..host import HostCall, HostOperand, host_array
+from ..host import host_array
+from ..provider import KernelCall
 
 # ---------------------------------------------------------------------------------------------------- the call
 
 
-def compute(call: HostCall) -> None:
+def compute(call: KernelCall) -> None:
     """Computes one canonical call."""
     with np.errstate(all="ignore"):  # overflow and NaN are results here, not events
         _compute(call)
 
 
-def _compute(call: HostCall) -> None:
+def _compute(call: KernelCall) -> None:
     wide = _arithmetic(call)
     z = _linear(call, wide)
-    name, parameters = call["activation"], call["parameters"]
+    name, parameters = call.activation, call.parameters
     derivative = _DERIVATIVES.get(name)
-    if "aux" in call and not derivative:
-        _store(host_array(call["aux"]), z)
-    if derivative:
-        y = z * derivative(_read(call["aux"], wide))
-    elif "gate" in call:
-        y = z * _ACTIVATIONS[name](_read(call["gate"], wide), *parameters)
+    if call.aux and not derivative:
+        _store(host_array(call.aux), z)
+    if call.aux and derivative:
+        y = z * derivative(_read(call.aux, wide))
+    elif call.gate:
+        y = z * _ACTIVATIONS[name](_read(call.gate, wide), *parameters)
     else:
         y = _ACTIVATIONS[name](z, *parameters)
-    if "bias_grad" in call:
-        gradient = host_array(call["bias_grad"])
+    if call.bias_grad:
+        gradient = host_array(call.bias_grad)
         summed = tuple(axis for axis in range(3) if gradient.shape[axis] == 1)
         _store(gradient, y.sum(axis=summed, keepdims=True))
-    _store(host_array(call["d"]), _scaled(y, call["scale_out"]))
+    _store(host_array(call.d), _scaled(y, call.scale_out))
 
 
-def _arithmetic(call: HostCall) -> Any:
+def _arithmetic(call: KernelCall) -> Any:
     """The dtype of the epilogue: the accumulator's, wider where that of an operand or of D is; f64 for integers."""
-    given = [call[name][1] for name in ("c", "bias", "gate", "aux", "d") if name in call]
-    names = [call["accumulator"], *given]
+    given = [x.dtype for x in (call.c, call.bias, call.gate, call.aux, call.d) if x]
+    names = [call.problem.accumulator, *given]
     if "c64" in names or "c128" in names:
         return np.dtype("complex128" if "c128" in names else "complex64")
     return np.dtype("float64" if "f64" in names or "s32" in names else "float32")
 
 
-def _linear(call: HostCall, wide: Any) -> Any:
+def _linear(call: KernelCall, wide: Any) -> Any:
     """alpha * scale_a * scale_b * (A @ B) + beta * C + bias."""
-    if call["empty_product"]:  # A and B are not read: their NaN must not leak
-        z = np.zeros(call["d"][2], wide)
+    if call.problem.empty_product:  # A and B are not read: their NaN must not leak
+        z = np.zeros(call.d.shape, wide)
     else:
-        z = _scaled(_product(call).astype(wide, copy=False), call["alpha"])
-        for name in ("scale_a", "scale_b"):
-            if name in call:
-                z = z * _read(call[name], wide)
-    if "c" in call and _number(call["beta"]) != 0:
-        z = z + _scaled(_read(call["c"], wide), call["beta"])
-    if "bias" in call:
-        z = z + _read(call["bias"], wide)
+        z = _scaled(_product(call).astype(wide, copy=False), call.alpha)
+        for scale in (call.scale_a, call.scale_b):
+            if scale:
+                z = z * _read(scale, wide)
+    if call.c and _number(call.beta) != 0:
+        z = z + _scaled(_read(call.c, wide), call.beta)
+    if call.bias:
+        z = z + _read(call.bias, wide)
     return z
 
 
-def _product(call: HostCall) -> Any:
+def _product(call: KernelCall) -> Any:
     """A @ B in the accumulator's dtype."""
-    accumulator = call["accumulator"]
-    a, b = host_array(call["a"]), host_array(call["b"])
+    accumulator = call.problem.accumulator
+    a, b = host_array(call.a), host_array(call.b)
     if accumulator == "s32":  # k * 255**2 < 2**53 for every k: exact in BLAS, then wrapped
         return (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64).astype(np.int32)
     wide = DTYPES[accumulator].numpy if accumulator in ("f64", "c64", "c128") else np.float32
     return a.astype(wide, copy=False) @ b.astype(wide, copy=False)
 
 
-def _number(factor: float | complex | HostOperand) -> Any:
-    return host_array(factor)[()] if isinstance(factor, tuple) else factor
+def _number(factor: float | complex | Operand) -> Any:
+    return host_array(factor)[()] if isinstance(factor, Operand) else factor
 
 
-def _scaled(x: Any, factor: float | complex | HostOperand) -> Any:
+def _scaled(x: Any, factor: float | complex | Operand) -> Any:
     value = _number(factor)
     return x if value == 1 else x * x.dtype.type(value)
 
 
-def _read(operand: HostOperand, dtype: Any) -> Any:
+def _read(operand: Operand, dtype: Any) -> Any:
     return host_array(operand).astype(dtype, copy=False)
 
 

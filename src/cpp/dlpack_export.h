@@ -1,0 +1,31 @@
+// Handing memory to others: a tensor as a DLPack capsule.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <dlpack/dlpack.h>
+#include <nanobind/nanobind.h>
+
+#include "problem.h"
+
+namespace cutlass_py {
+
+namespace nb = nanobind;
+
+// What a capsule describes. Strides in elements; none for row-major.
+struct Exported {
+  void* data = nullptr;
+  Dtype dtype = Dtype::none;
+  Device device;
+  std::vector<int64_t> shape, strides;
+};
+
+// `owner` lives until the consumer lets go. max_version: the consumer's newest DLPack version, or None, which asks for
+// the legacy struct.
+nb::object dlpack_capsule(const Exported& tensor, std::shared_ptr<const void> owner, nb::handle max_version);
+
+// (device type, ordinal), as __dlpack_device__ answers.
+nb::typed<nb::tuple, int, int> dlpack_device(Device device);
+
+}  // namespace cutlass_py

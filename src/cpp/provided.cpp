@@ -1,0 +1,100 @@
+#include "provided.h"
+
+#include <nanobind/stl/string.h>
+
+#include "dlpack_view.h"
+#include "run.h"
+
+namespace cutlass_py {
+namespace {
+
+// The call as provider.py takes it (KernelCall): operands by name, absent ones left out.
+class Arguments {
+ public:
+  Arguments(const Call& call, device::Stream stream) : p_(call.problem), stream_(stream) {
+    const Epilogue& e = call.epilogue;
+    add("a", call.a, p_.m, p_.k), add("b", call.b, p_.k, p_.n), add("d", call.d, p_.m, p_.n);
+    add("c", e.c, p_.m, p_.n), add("bias", e.bias, p_.m, p_.n);
+    add("gate", e.gate, p_.m, p_.n), add("aux", e.aux, p_.m, p_.n);
+    add("scale_a", e.scale_a, p_.m, p_.n), add("scale_b", e.scale_b, p_.m, p_.n);
+    if (p_.bias_grad != Dtype::none) {
+      const bool along_n = p_.bias_grad_axis == 'n';
+      given["bias_grad"] = lend(e.bias_grad, {1, along_n ? 1 : p_.m, along_n ? p_.n : 1});
+    }
+    given["alpha"] = factor(e.alpha), given["beta"] = factor(e.beta), given["scale_out"] = factor(e.scale_out);
+    given["activation"] = kActivations[int(e.activation)].name;
+    given["parameters"] = nb::make_tuple(e.parameters[0], e.parameters[1]);
+    given["problem"] = nb::cast(p_);
+    if (p_.device.type == DeviceType::cuda) given["stream"] = reinterpret_cast<uintptr_t>(stream);
+  }
+  ~Arguments() {
+    for (const nb::object& operand : lent_) nb::cast<Lent&>(operand).end();
+  }
+  Arguments(const Arguments&) = delete;
+
+  nb::dict given;
+
+ private:
+  nb::object lend(const Matrix& x, std::vector<int64_t> shape) {
+    std::vector<int64_t> strides{x.batch, x.row, x.col};
+    if (shape.empty()) strides.clear();
+    lent_.push_back(nb::cast(Lent({x.data, x.dtype, p_.device, std::move(shape), std::move(strides)}, stream_)));
+    return lent_.back();
+  }
+  void add(const char* name, const Matrix& x, int64_t rows, int64_t cols) {
+    if (x.dtype != Dtype::none) given[name] = lend(x, {p_.batch, rows, cols});
+  }
+  // A number, or an array of the one element in memory.
+  nb::object factor(const Scalar& x) {
+    if (x.device) return lend({const_cast<void*>(x.device), scalar_dtype(p_.accumulator)}, {});
+    if (x.imaginary != 0) return nb::steal(PyComplex_FromDoubles(x.value, x.imaginary));
+    return nb::float_(x.value);
+  }
+
+  const Problem& p_;
+  device::Stream stream_;
+  std::vector<nb::object> lent_;
+};
+
+}  // namespace
+
+const Exported& Lent::lent(const char* wanted) const {
+  if (ended_) {
+    PyErr_Format(PyExc_BufferError,
+                 "an operand is lent to a kernel for the length of its run; its %s is asked for later", wanted);
+    nb::raise_python_error();
+  }
+  return *tensor_;
+}
+
+nb::object Lent::dlpack(nb::handle stream, nb::handle max_version) const {
+  const Exported& tensor = lent("memory");
+  if (tensor.device.type == DeviceType::cuda && !stream.is_none()) {
+    // 1 is the legacy default stream, as 0 is.
+    const int64_t number = nb::cast<int64_t>(stream), consumer = number == 1 ? 0 : number;
+    const auto launch = reinterpret_cast<int64_t>(launch_);
+    if (number != -1 && consumer != (launch == 1 ? 0 : launch)) {
+      device::wait(reinterpret_cast<device::Stream>(number), launch_);
+    }
+  }
+  return dlpack_capsule(tensor, tensor_, max_version);
+}
+
+void run_provided(const Call& call, const Plan& plan, device::Stream stream) {
+  const Arguments arguments(call, stream);
+  plan.provided(**arguments.given);
+}
+
+void run_on_device(const Call& call, const Plan& plan, device::Stream stream, const GivenScratch* given) {
+  if (plan.provided.is_none()) {
+    run_on_device(call, static_cast<const DevicePlan&>(plan), stream, given);
+  } else {
+    run_provided(call, plan, stream);
+  }
+}
+
+size_t scratch_bytes(const Call& call, const Plan& plan) {
+  return plan.provided.is_none() ? scratch_bytes(call, static_cast<const DevicePlan&>(plan)) : 0;
+}
+
+}  // namespace cutlass_py

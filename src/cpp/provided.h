@@ -1,0 +1,36 @@
+// Kernels written in Python (provider.py): a canonical call with its operands lent, for as long as it takes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dlpack_export.h"
+#include "plan.h"
+
+namespace cutlass_py {
+
+// Memory of a caller, lent to a kernel until its `run` returns; after that it is handed to nobody. Whoever consumes it
+// on another stream than the launch's is made to follow that one.
+class Lent {
+ public:
+  Lent(Exported tensor, device::Stream launch)
+      : tensor_(std::make_shared<Exported>(std::move(tensor))), launch_(launch) {}
+
+  // stream: None or -1 (no synchronisation), or a CUDA stream.
+  nb::object dlpack(nb::handle stream, nb::handle max_version) const;
+  const Exported& tensor() const { return *tensor_; }
+  uintptr_t address() const { return reinterpret_cast<uintptr_t>(lent("address").data); }
+  void end() { ended_ = true; }
+
+ private:
+  const Exported& lent(const char* wanted) const;  // throws where the call is over
+  std::shared_ptr<Exported> tensor_;
+  device::Stream launch_;
+  bool ended_ = false;
+};
+
+// Runs a call by the plan's Python function, on `stream` where it is for a device, which must be current.
+void run_provided(const Call& call, const Plan& plan, device::Stream stream);
+
+}  // namespace cutlass_py

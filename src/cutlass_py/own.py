@@ -1,0 +1,230 @@
+"""Kernels in CUDA C++ that users bring: the declaration, the library made from it, and the comparison of the two.
+
+Once declared, such a kernel goes through the same legality, packing, composing, tuning and launching as the package's
+own, because all of that looks at a KernelConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, isfinite
+from typing import Any
+
+from . import _core
+from ._core import Problem
+from .cost import Estimates, models
+from .dtypes import COMPUTE, DTYPES, LAYOUTS
+from .epilogues import EPILOGUES
+from .errors import CompileError, ProviderError
+from .families import FAMILIES, SCHEDULES, KernelConfig
+from .kernels import CutlassKernel
+from .legality import interface_of
+
+Extents = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class OwnConfig(KernelConfig):
+    """A configuration with a name and a source of its own."""
+
+    called: str = ""
+    source: str = ""
+    access_d: int = 1
+    gemm2x: bool = False
+
+    @property
+    def name(self) -> str:
+        """As the user calls it."""
+        return self.called
+
+    @property
+    def align_d(self) -> int:
+        """As declared."""
+        return self.access_d
+
+    @property
+    def takes_lists(self) -> bool:
+        """As the launcher does; where that is not known, only what cannot take anything else."""
+        return super().takes_lists and (self.gemm2x or SCHEDULES[self.schedule].pointers)
+
+    @property
+    def bias_as_c(self) -> bool:
+        """As the launcher does."""
+        return super().bias_as_c and self.gemm2x
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A kernel in CUDA C++ of your own, and what it computes.
+
+    The text sees this package's headers and CUTLASS's. It defines one kernel (kernel.h) of this name: by a launcher,
+    `CUTLASS_PY_KERNEL(name, cutlass_py::Gemm2x<Config>)` (gemm/api2x.cuh, api3x.cuh, array3x.cuh), or by hand, an
+    `extern "C" const CutlassPyKernel cutlass_py_<name>`. With `device_type` it defines what that type needs, and the
+    kernel is made from the type (gemm/device.cuh).
+
+    What is declared here decides which problems the kernel is asked to compute. When it is compiled, what its C++ type
+    says of itself is compared.
+
+    Attributes:
+        name: letters, digits and `_`.
+        family: the family of the package (FAMILIES) that it could be one of: its CUTLASS generation, the GPUs that run
+            it, and the compiler's flags. "simt_gemm" for kernels without tensor cores.
+        a: dtype of A; "tf32" for f32 arrays on tensor cores.
+        layout: A then B: "t" row-major, "n" column-major. D is row-major.
+        tile: extents of the result and of k that a thread block works on.
+        source: the C++.
+        device_type: a CUTLASS device type: 2.x `device::GemmUniversal<...>`, 3.x `device::GemmUniversalAdapter<...>`.
+        b, accumulator, d: dtypes; by default A's, and what gemm sums and returns for it.
+        epilogue: a name of EPILOGUES: "linear", "linearc" (reads c), "bias_relu", ...
+        schedule: a name of SCHEDULES; "tiled" for 2.x, "coop" for 3.x.
+        cluster: 3.x.
+        warp, stages: 2.x; 0 for what is not said.
+        align: elements of A and B that are read at once; rows and addresses have to be multiples. 0: 16 bytes.
+        align_d: elements of D and C, likewise.
+        gemm2x: its launcher is Gemm2x, as that of a 2.x `device_type` is: it also takes lists of matrices, and a bias
+            along n as a C whose rows are all the same.
+
+    Raises:
+        ValueError: a field that is none of this, or contradicts another; the message names it.
+    """
+
+    name: str
+    family: str
+    a: str
+    layout: str
+    tile: Extents
+    source: str = ""
+    device_type: str = ""
+    b: str = ""
+    accumulator: str = ""
+    d: str = ""
+    epilogue: str = "linear"
+    schedule: str = ""
+    cluster: Extents = (1, 1, 1)
+    warp: Extents = (0, 0, 0)
+    stages: int = 0
+    align: int = 0
+    align_d: int = 0
+    gemm2x: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not (self.name.isidentifier() and self.name.isascii()):
+            raise ValueError(f"CudaKernel: name is {self.name!r}; expected letters, digits and _")
+        for field, known in _CHOICES.items():
+            if (value := getattr(self, field)) not in known and (value or field not in _DEFAULTS):
+                raise ValueError(f"CudaKernel: {field} is {value!r}; expected one of {', '.join(known)}")
+        for field in ("tile", "cluster", "warp"):
+            value = getattr(self, field)
+            lowest = 0 if field == "warp" else 1
+            if (
+                not isinstance(value, tuple)
+                or len(value) != 3
+                or any(not isinstance(x, int) or x < lowest for x in value)
+            ):
+                raise ValueError(f"CudaKernel: {field} is {value!r}; expected three extents")
+        if not (self.source.strip() or self.device_type.strip()):
+            raise ValueError("CudaKernel: neither source nor device_type is given")
+        if not self.device_type and self.name not in self.source:
+            raise ValueError(f"CudaKernel: the source does not mention {self.name!r}, which it has to define")
+        for field, dtype in (("align", self.config.a), ("align_d", self.config.d)):
+            value, most = getattr(self, field), 16 // DTYPES[dtype].itemsize
+            if value not in (0, *(1 << bit for bit in range(5) if 1 << bit <= most)):
+                raise ValueError(f"CudaKernel: {field} is {value}; expected a power of two, {most} elements at most")
+
+    @cached_property
+    def config(self) -> OwnConfig:
+        """The declaration as the package writes its own."""
+        sums = next((x for row in COMPUTE.values() for x in row.values() if x.operand == self.a), None)
+        if not (self.accumulator and self.d) and sums is None:
+            raise ValueError(f"CudaKernel: there is no default accumulator for a in {self.a}")
+        accumulator = self.accumulator or (sums.accumulator if sums else "")
+        d = self.d or (sums.output if sums else "")
+        family = FAMILIES[self.family]
+        schedule = self.schedule or ("coop" if family.api == 3 else "tiled")
+        return OwnConfig(
+            self.family, self.a, self.b or self.a, accumulator, d, self.layout, self.tile, self.epilogue,
+            schedule, self.cluster, self.warp, self.stages,
+            align=self.align or 16 // DTYPES[self.a].itemsize, called=self.name, source=self._cpp(),
+            access_d=self.align_d or 16 // DTYPES[d].itemsize,
+            gemm2x=self.gemm2x or (bool(self.device_type) and family.api == 2),
+        )  # fmt: skip
+
+    def _cpp(self) -> str:
+        if not self.device_type:
+            return self.source
+        return (
+            f'{self.source}\n#include "gemm/device.cuh"\n'
+            f"CUTLASS_PY_KERNEL({self.name}, cutlass_py::GemmDevice<{self.device_type}>)\n"
+        )
+
+
+_DEFAULTS = ("b", "accumulator", "d", "schedule")
+_CHOICES: dict[str, Any] = {
+    "family": FAMILIES, "a": DTYPES, "b": DTYPES, "accumulator": DTYPES, "d": DTYPES, "layout": LAYOUTS,
+    "epilogue": EPILOGUES, "schedule": SCHEDULES,
+}  # fmt: skip
+
+
+class OwnKernel(CutlassKernel):
+    """A kernel of a CudaKernel."""
+
+    def __init__(self, declared: CudaKernel, estimate: Callable[[Problem], float | None] | str | None) -> None:
+        super().__init__(declared.config, None)
+        if estimate == "model" and not models(self.config):
+            raise ValueError(
+                f"register_kernel: the model has no rate for {self.config.a} in {self.config.family}, or no warp tile; "
+                "expected an estimate of your own, or none"
+            )
+        self._estimate = estimate
+
+    def microseconds(self, estimates: Estimates, splits: int = 1) -> float:
+        """The product by the model, or by the user's estimate for k in one part; infinite where there is neither."""
+        if self._estimate == "model":
+            return super().microseconds(estimates, splits)
+        if not callable(self._estimate) or splits > 1:
+            return inf
+        try:
+            estimate = self._estimate(estimates.p)
+        except Exception as error:
+            raise ProviderError(f"kernel {self.name}: estimate raised {type(error).__name__}: {error}") from error
+        if estimate is None:
+            return inf
+        if not isinstance(estimate, (int, float)) or not isfinite(estimate) or estimate <= 0:
+            raise ProviderError(f"kernel {self.name}: estimate returned {estimate!r}; expected microseconds or None")
+        return float(estimate)
+
+    def _facts(self) -> dict[str, Any]:
+        """The library's facts, where they are what was declared."""
+        from .compiler import failed
+
+        facts = super()._facts()
+        declared = declared_facts(self.config)
+        wrong = [f"{key} is {facts[key]!r}, declared {said!r}" for key, said in declared.items() if facts[key] != said]
+        if wrong:
+            _core.forget_kernel(self.name)
+            failed[self.name] = f"gemm: kernel {self.name} is not what was declared: {'; '.join(wrong)}"
+            raise CompileError(failed[self.name])
+        return facts
+
+
+def declared_facts(c: KernelConfig) -> dict[str, Any]:
+    """What the facts of a compiled kernel (kernel.h) have to be by its declaration."""
+    interface, epilogue = interface_of(c), EPILOGUES[c.epilogue]
+    facts: dict[str, Any] = {
+        "a": _storage(c.a), "b": _storage(c.b), "accumulator": _storage(c.accumulator), "d": c.d, "layout": c.layout,
+        "api": c.api, "tile": c.tile, "cluster": c.cluster, "align_a": interface.align_ab,
+        "align_b": interface.align_ab, "align_d": c.align_d,
+    }  # fmt: skip
+    if epilogue.source or epilogue.gated:
+        facts["c"] = c.d
+    if c.stages:
+        facts["stages"] = c.stages
+    if interface.takes_lists:
+        facts["pointers"] = True
+    return facts
+
+
+def _storage(dtype: str) -> str:
+    return DTYPES[dtype].storage or dtype

@@ -1,0 +1,261 @@
+"""Kernels that are written in Python, or started from it: what a provider implements, and the objects for its kernels.
+
+The CPU's kernel (providers/numpy.py) is the first of them. Registering: register.py; the guide: docs/providers.md.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from typing import Any
+
+from ._core import Operand, Problem
+from .dtypes import DTYPES
+from .epilogues import EPILOGUES
+from .errors import ProviderError
+from .families import Family
+from .frameworks import launching_on
+from .gpu import Gpu, gpu_of
+from .kernels import CPU, Kernel, KernelMetadata, OperandMetadata, Status
+from .legality import Interface, Way
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One call in canonical form: the formula of `gemm`, with A and B perhaps exchanged so that D is row-major.
+
+    Operands are (batch, rows, cols) and valid until `run` returns; nothing is copied. Those that the call does not have
+    are None. Where one is the same for a whole axis, its stride there is 0.
+
+    Attributes:
+        a, b, d: (batch, m, k), (batch, k, n), (batch, m, n). d is written.
+        alpha, beta, scale_out: numbers, or operands without a dimension, to be read when the kernel runs.
+        activation: a name of gemm's; parameters are its own, of which there are two at most.
+        problem: dtypes, layouts, alignments and the rest. Where its `empty_product` is set, a and b are not to be read.
+        c, gate: (batch, m, n). c is not to be read where beta is 0.
+        aux: (batch, m, n); written, unless the activation is a derivative.
+        bias, scale_a, scale_b: (batch, m, n), by strides of 0. scale_a is one value per row, scale_b one per column.
+        bias_grad: (1, 1, n) or (1, m, 1), written.
+        stream: the CUDA stream to launch on, as a number; None on the CPU. It is also the current stream of torch and
+            CuPy during `run`, and the device is the current one.
+    """
+
+    a: Operand
+    b: Operand
+    d: Operand
+    alpha: float | complex | Operand
+    beta: float | complex | Operand
+    scale_out: float | Operand
+    activation: str
+    parameters: tuple[float, float]
+    problem: Problem
+    c: Operand | None = None
+    bias: Operand | None = None
+    gate: Operand | None = None
+    aux: Operand | None = None
+    scale_a: Operand | None = None
+    scale_b: Operand | None = None
+    bias_grad: Operand | None = None
+    stream: int | None = None
+
+
+class Provider(ABC):
+    """Brings kernels into selection: says what there are, which problems each takes, and runs them.
+
+    `name` tells providers apart. Whatever a method raises becomes a ProviderError that names the provider; nothing of
+    the call that asked is left behind. Methods may be called by any thread that holds the GIL.
+    """
+
+    name: str
+
+    @abstractmethod
+    def kernels(self) -> Iterable[KernelMetadata]:
+        """The kernels, asked for once, when the provider is registered. Names are words: letters, digits and `_`."""
+
+    @abstractmethod
+    def run(self, kernel: KernelMetadata, call: KernelCall) -> None:
+        """Computes a call that the kernel supports, or launches what does on `call.stream`, into `call.d`.
+
+        It must not wait for the device. During CUDA graph capture it may be called too: whatever cannot be captured,
+        such as compiling, has to have happened in a call before.
+        """
+
+    def supports(self, kernel: KernelMetadata, problem: Problem) -> Status:
+        """Whether the kernel computes a problem as it lies; asked once for each class of problems.
+
+        By default, whether `metadata_fits`. A provider adds conditions to that, or replaces it.
+        """
+        return metadata_fits(kernel, problem)
+
+    def estimate(self, kernel: KernelMetadata, problem: Problem) -> float | None:
+        """Microseconds that a supported problem takes, as far as can be said; None where not.
+
+        Kernels with an estimate compete with those of the package by it. Those without one are taken where nothing else
+        fits, where they are asked for by name, or where `tune` has measured them to be the fastest.
+        """
+        return None
+
+
+class ProvidedKernel(Kernel):
+    """A kernel of a provider."""
+
+    compiled = True
+
+    def __init__(self, provider: Provider, metadata: KernelMetadata) -> None:
+        self.provider = provider
+        self.name = metadata.name
+        self.deterministic = metadata.deterministic
+        self._metadata = metadata
+
+    @property
+    def metadata(self) -> KernelMetadata:
+        """As the provider says."""
+        return self._metadata
+
+    def concerns(self, p: Problem) -> bool:
+        """Whether a problem is on the kernel's kind of device, and of its dtypes."""
+        operands = self._metadata.operands
+        dtypes = ((operands["a"].dtype, p.operand_a), (operands["b"].dtype, p.operand_b))
+        return (self._metadata.cc == CPU) == (p.device_id < 0) and all(x in ("*", y) for x, y in dtypes)
+
+    def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+        """As in Kernel; there are no detours."""
+        status = self._ask("supports", p)
+        if not isinstance(status, Status):
+            raise self._error(f"supports returned {_what(status)}; expected a Status")
+        return Way() if status.error is None else status.error
+
+    def microseconds(self, p: Problem) -> float:
+        """The provider's estimate; infinite where there is none."""
+        estimate = self._ask("estimate", p)
+        if estimate is None:
+            return inf
+        if not isinstance(estimate, (int, float)) or not isfinite(estimate) or estimate <= 0:
+            raise self._error(f"estimate returned {estimate!r}; expected microseconds or None")
+        return float(estimate)
+
+    def call(self, **given: Any) -> None:
+        """Runs a canonical call, by the names of KernelCall; called from C++ with device and stream ready."""
+        call = KernelCall(**given)
+        try:
+            with launching_on(call.problem.device_id, call.stream):
+                returned: object = self.provider.run(self._metadata, call)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise self._error(f"run raised {type(error).__name__}: {error}") from error
+        if returned is not None:
+            raise self._error(f"run returned {_what(returned)}; expected None: the result goes to call.d")
+
+    def _ask(self, question: str, p: Problem) -> Any:
+        try:
+            return getattr(self.provider, question)(self._metadata, p)
+        except Exception as error:
+            raise self._error(f"{question} raised {type(error).__name__}: {error}") from error
+
+    def _error(self, what: str) -> ProviderError:
+        return ProviderError(f"provider {self.provider.name}, kernel {self.name}: {what}")
+
+
+def _what(value: object) -> str:
+    kind = type(value)
+    return f"a {kind.__module__}.{kind.__qualname__}".replace("a builtins.", "a ")
+
+
+# ---------------------------------------------------------------------------------------------------- metadata
+
+_FORMULAS = {e.formula: e for e in EPILOGUES.values()}
+_READS = ("a", "b", "d", "c", "bias", "gate", "aux", "scale_a", "scale_b", "bias_grad")
+_HOST = Gpu("the CPU", 0, 1, 0.0)
+
+
+def metadata_fits(m: KernelMetadata, p: Problem) -> Status:
+    """Whether a problem is what the metadata say: device, dtypes, layouts, alignments, sums and epilogue.
+
+    Factors have to be numbers, and there has to be a product.
+
+    Raises:
+        ValueError: the metadata's epilogue is none of the package's formulas, which nothing can be concluded from.
+    """
+    gpu = gpu_of(p)
+    if (m.cc == CPU) != (gpu is None):
+        return Status(f"runs on {'the CPU' if m.cc == CPU else 'a GPU'}; the operands are on {p.device}")
+    if p.empty_product:
+        return Status("multiplies; there is no product (k = 0 or alpha = 0)")
+    if p.device_alpha or p.device_beta or p.scale_out == "s":
+        return Status("takes factors as numbers; one of them is an array")
+    way = _interface(m, p).way(p, gpu or _HOST)
+    if isinstance(way, Way):
+        way = way.detours[0] if way.detours else ""
+    return Status(way or None)
+
+
+def _interface(m: KernelMetadata, p: Problem) -> Interface:
+    """Metadata as legality takes them; where they say "*", what the problem has."""
+    if m.epilogue not in _FORMULAS:
+        raise ValueError(
+            f"epilogue is {m.epilogue!r}; expected a name of EPILOGUES, or a provider with its own supports"
+        )
+    a, b, d = (m.operands[name] for name in ("a", "b", "d"))
+    dtypes = {"a": (a.dtype, p.operand_a), "b": (b.dtype, p.operand_b), "d": (d.dtype, p.d)}
+    dtypes["accumulator"] = (m.accumulator, p.accumulator)
+    known = {name: str(asked) if said == "*" else said for name, (said, asked) in dtypes.items()}
+    bias = m.operands.get("bias", OperandMetadata("*")).dtype
+    return Interface(
+        family=Family(m.family, "", m.api, m.cc, "", (), "", "", "", tuple, tuple),
+        bias=str(p.bias or known["d"]) if bias == "*" else bias,
+        layout=a.layout + b.layout,
+        epilogue=_FORMULAS[m.epilogue],
+        align_ab=max(a.alignment, b.alignment) // DTYPES[known["a"]].itemsize or 1,
+        align_d=d.alignment // DTYPES[known["d"]].itemsize or 1,
+        granules=False,
+        stream_k=False,
+        pointers=False,
+        takes_lists=False,
+        bias_as_c=False,
+        **known,
+    )
+
+
+def kernels_of(provider: Provider) -> list[ProvidedKernel]:
+    """The kernels of a provider.
+
+    Raises:
+        ProviderError: its `kernels` raised, or what it gave are no metadata.
+    """
+    try:
+        found = list(provider.kernels())
+    except Exception as error:
+        raise ProviderError(f"provider {provider.name}: kernels raised {type(error).__name__}: {error}") from error
+    for m in found:
+        if wrong := _mistake(m):
+            raise ProviderError(f"provider {provider.name}: kernels: {wrong}")
+    return [ProvidedKernel(provider, _with_formula(m)) for m in found]
+
+
+def _mistake(m: Any) -> str | None:
+    """What is wrong with metadata in themselves."""
+    if not isinstance(m, KernelMetadata):
+        return f"found {_what(m)}; expected KernelMetadata"
+    if not isinstance(m.name, str) or not m.name.isidentifier():
+        return f"a kernel is called {m.name!r}; expected letters, digits and _"
+    if missing := [name for name in ("a", "b", "d") if name not in m.operands]:
+        return f"{m.name} has no operand {', '.join(missing)}"
+    for name, x in m.operands.items():
+        if name not in _READS:
+            return f"{m.name} has an operand {name!r}; expected {', '.join(_READS)}"
+        if x.dtype not in ("*", *DTYPES):
+            return f"{m.name}: {name} is {x.dtype!r}; expected one of {', '.join(DTYPES)}, or '*'"
+        if name in ("a", "b") and x.layout not in ("t", "n", "*"):
+            return f"{m.name}: {name} has layout {x.layout!r}; expected 't', 'n' or '*'"
+        if x.layout == "*" and x.dtype != "*" and x.alignment > DTYPES[x.dtype].itemsize:
+            return f"{m.name}: {name} has any strides and an alignment of {x.alignment}; expected one of an element"
+    if m.accumulator not in ("*", *DTYPES):
+        return f"{m.name}: accumulator is {m.accumulator!r}; expected one of {', '.join(DTYPES)}, or '*'"
+    return None
+
+
+def _with_formula(m: KernelMetadata) -> KernelMetadata:
+    return replace(m, epilogue=EPILOGUES[m.epilogue].formula) if m.epilogue in EPILOGUES else m

@@ -1,0 +1,137 @@
+"""Bringing kernels: a provider, a Python function, or CUDA C++, from registration until nothing is left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import kernels
+from ._core import Problem
+from .errors import ProviderError
+from .kernels import Kernel, KernelMetadata
+from .own import CudaKernel, OwnKernel
+from .provider import KernelCall, Provider, kernels_of
+
+Run = Callable[[KernelCall], None]
+Estimate = Callable[[Problem], "float | None"]
+
+
+@dataclass
+class Registration:
+    """What was registered: `kernels`, until `unregister`, or until the end of a `with` block."""
+
+    name: str
+    kernels: tuple[Kernel, ...]
+    active: bool = field(default=True, init=False)
+
+    def unregister(self) -> None:
+        """Takes the kernels back: their names are free, and plans that used them forgotten. Does nothing twice.
+
+        What is already running goes on. A CUDA C++ kernel stays in the cache on disk.
+        """
+        if self.active:
+            self.active = False
+            del _registrations[self.name]
+            kernels.unregister(self.kernels)
+
+    def __enter__(self) -> Registration:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unregister()
+
+
+_registrations: dict[str, Registration] = {}  # by the name of the provider, or of the one kernel
+
+
+def register_provider(provider: Provider) -> Registration:
+    """Makes the kernels of a provider known: get_kernels lists them, explain explains, tune measures, gemm takes them.
+
+    Returns:
+        The registration, which is also a context: at its end nothing is left of the provider.
+
+    Raises:
+        TypeError: not a Provider.
+        ValueError: the provider's name, or that of one of its kernels, is taken.
+        ProviderError: it failed to say what its kernels are.
+    """
+    if not isinstance(provider, Provider):
+        raise TypeError(f"register_provider: found {type(provider).__name__}; expected a cutlass_py.Provider")
+    name = getattr(provider, "name", None)
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"register_provider: the name of {type(provider).__name__} is {name!r}; expected a string")
+    return _register(name, kernels_of(provider))
+
+
+def register_kernel(
+    kernel: CudaKernel | KernelMetadata, run: Run | None = None, *, estimate: Estimate | str | None = None
+) -> Registration:
+    """Makes one kernel known: CUDA C++ of your own, or a Python function.
+
+    Args:
+        kernel: a CudaKernel; or the metadata of what `run` computes.
+        run: computes a KernelCall, as Provider.run does; for metadata alone.
+        estimate: a function of a Problem, as Provider.estimate. For a CudaKernel also "model": the package's own model
+            holds for it, as its tiles are those of its family.
+
+    Returns:
+        The registration, which is also a context: at its end nothing is left of the kernel.
+
+    Raises:
+        TypeError: an argument of another kind.
+        ValueError: the name is taken, or a declaration that contradicts itself.
+    """
+    if isinstance(kernel, CudaKernel):
+        if run is not None:
+            raise TypeError("register_kernel: a CudaKernel is run by itself; expected no function beside it")
+        if isinstance(estimate, str) and estimate != "model":
+            raise ValueError(f"register_kernel: estimate is {estimate!r}; expected 'model' or a function")
+        return _register(kernel.name, [OwnKernel(kernel, estimate)])
+    if not isinstance(kernel, KernelMetadata):
+        raise TypeError(f"register_kernel: found {type(kernel).__name__}; expected CudaKernel or KernelMetadata")
+    if not callable(run) or isinstance(estimate, str):
+        raise TypeError("register_kernel: metadata say what `run` computes, which is no function")
+    try:
+        return _register(kernel.name, kernels_of(_One(kernel, run, estimate)))
+    except ProviderError as error:
+        raise ValueError(f"register_kernel: {error}") from None
+
+
+def unregister(name: str) -> None:
+    """Takes back what was registered under a name: that of a provider, or of a single kernel.
+
+    Raises:
+        ValueError: nothing was.
+    """
+    if name not in _registrations:
+        known = ", ".join(_registrations) or "nothing"
+        raise ValueError(f"unregister: nothing is registered as {name!r}; there is {known}")
+    _registrations[name].unregister()
+
+
+def _register(name: str, found: Iterable[Kernel]) -> Registration:
+    if name in (*_registrations, "numpy"):
+        raise ValueError(f"register: {name!r} is registered already; cutlass_py.unregister({name!r}) takes it back")
+    registration = Registration(name, tuple(found))
+    if len({kernel.name for kernel in registration.kernels}) < len(registration.kernels):
+        raise ValueError(f"register: {name!r} has two kernels of the same name")
+    kernels.register(registration.kernels)
+    _registrations[name] = registration
+    return registration
+
+
+class _One(Provider):
+    """A provider of one kernel."""
+
+    def __init__(self, kernel: KernelMetadata, run: Run, estimate: Any) -> None:
+        self.name, self._kernel, self._run, self._estimate = kernel.name, kernel, run, estimate
+
+    def kernels(self) -> Iterable[KernelMetadata]:
+        return [self._kernel]
+
+    def run(self, kernel: KernelMetadata, call: KernelCall) -> None:
+        return self._run(call)
+
+    def estimate(self, kernel: KernelMetadata, problem: Problem) -> float | None:
+        return self._estimate(problem) if self._estimate else None

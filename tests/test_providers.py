@@ -1,0 +1,734 @@
+"""Kernels that users bring, without a GPU: found, judged, ranked, run on the CPU, tuned on a clock of ours, gone."""
+
+from __future__ import annotations
+
+import gc
+import re
+import shutil
+import subprocess
+import sys
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes  # noqa: F401
+import numpy as np
+import pytest
+from nvcc import why_not
+from specs import DEVICE, listed, operand, problem, vector
+
+import cutlass_py
+from cutlass_py import (
+    CompileError,
+    CudaKernel,
+    Design,
+    GemmArguments,
+    KernelMetadata,
+    NoKernelError,
+    OperandMetadata,
+    Provider,
+    ProviderError,
+    Status,
+    TensorSpec,
+    _core,
+    compiler,
+    explain,
+    get_kernels,
+    kernels,
+    register_kernel,
+    register_provider,
+    tuned,
+    unregister,
+)
+from cutlass_py.gpu import ABSENT
+from cutlass_py.host import host_array
+from cutlass_py.select import plan, rank
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "examples"))
+HOST = TensorSpec((8, 8), "f64", device="cpu")
+A, B = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)
+
+
+def metadata(name="own_f64", dtype="f64", cc=kernels.CPU, **fields) -> KernelMetadata:
+    operands = {x: OperandMetadata(dtype) for x in ("a", "b", "d")}
+    return KernelMetadata(name, fields.pop("operands", operands), fields.pop("accumulator", "f64"), cc=cc, **fields)
+
+
+def multiply(call) -> None:
+    host_array(call.d)[...] = call.alpha * (host_array(call.a) @ host_array(call.b))
+
+
+class Own(Provider):
+    """Answers what it is given to answer; what raises is a function that does."""
+
+    name = "own"
+
+    def __init__(self, *found, run=multiply, supports=None, estimate=None):
+        self.found, self.given = found or (metadata(),), {"run": run, "supports": supports, "estimate": estimate}
+        self.calls = 0
+
+    def kernels(self):
+        return self.found
+
+    def run(self, kernel, call):
+        self.calls += 1
+        return self.given["run"](call)
+
+    def supports(self, kernel, problem):
+        answer = self.given["supports"]
+        return answer(problem) if answer else super().supports(kernel, problem)
+
+    def estimate(self, kernel, problem):
+        answer = self.given["estimate"]
+        return answer(problem) if callable(answer) else answer
+
+
+def fails(*_):
+    raise KeyError("nothing in here")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """Registering and unregistering leaves what there is as it was."""
+    before = [get_kernels(compiled=compiled) for compiled in (True, False)]
+    yield
+    assert [get_kernels(compiled=compiled) for compiled in (True, False)] == before
+    assert set(_core.kernel_facts()) <= {kernel.name for kernel in before[1]}
+
+
+# ---------------------------------------------------------------------------------------- found, and gone
+
+
+def test_a_registered_kernel_is_listed_filtered_and_explained():
+    args = GemmArguments(HOST, HOST)
+    before = get_kernels(), get_kernels(args)
+    with register_provider(Own(metadata(family="mine", design=Design(tile=(4, 4, 1))))) as registration:
+        (kernel,) = registration.kernels
+        assert get_kernels() == [*before[0], kernel] and get_kernels(args) == [*before[1], kernel]
+        assert get_kernels(where=lambda m: m.design.tile == (4, 4, 1)) == [kernel]
+        assert get_kernels(cc=90, where=lambda m: m.family == "mine") == []
+        assert kernel.metadata.epilogue == "alpha * acc" and repr(kernel) == "<Kernel own_f64>"
+        answer = explain(args)
+        assert [choice.route.kernel for choice in answer.ranking][1:] == [kernel]
+        assert "no estimate  own_f64" in str(answer)
+        assert "own_f64: does not read c; c is given" in str(explain(GemmArguments(HOST, HOST, c=HOST)))
+    assert (get_kernels(), get_kernels(args)) == before
+    assert "own_f64" not in str(explain(args))
+
+
+def test_what_is_unregistered_is_not_found_by_name_or_number():
+    with register_kernel(metadata(), multiply) as registration:
+        (kernel,) = registration.kernels
+        number = kernels.number_of("own_f64")
+        asked = _core.problem(A, B, kernel="own_f64")
+        assert kernels.numbered(number) is kernel
+        assert (cutlass_py.gemm(A, B, kernel=kernel) == A @ B).all()
+    with pytest.raises(ValueError, match="no kernel is called 'own_f64'"):
+        cutlass_py.gemm(A, B, kernel="own_f64")
+    with pytest.raises(ValueError, match="not registered any more"):
+        plan(asked)
+    registration.unregister()  # once is enough
+    with register_kernel(metadata(), lambda call: host_array(call.d).fill(7)):
+        assert (cutlass_py.gemm(A, B, kernel="own_f64") == 7).all()
+
+
+def test_nothing_keeps_a_provider_that_is_gone():
+    provider = Own(estimate=1.0)
+    with register_provider(provider):
+        cutlass_py.gemm(A, B)
+        cutlass_py.gemm(A, B, kernel="own_f64")
+    gone = weakref.ref(provider)
+    del provider
+    gc.collect()
+    assert gone() is None
+
+
+def test_taken_back_by_name():
+    register_provider(Own())
+    unregister("own")
+    with pytest.raises(ValueError, match="nothing is registered as 'own'; there is nothing"):
+        unregister("own")
+    with register_kernel(metadata("single"), multiply):
+        with pytest.raises(ValueError, match="there is single"):
+            unregister("numpy")
+
+
+def test_an_exception_ends_the_registration():
+    with pytest.raises(ZeroDivisionError), register_provider(Own()):
+        raise ZeroDivisionError
+    assert "own_f64" not in [kernel.name for kernel in get_kernels()]
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        (Own(metadata("other")), "'own' is registered already; cutlass_py.unregister('own') takes it back"),
+        (type("Other", (Own,), {"name": "other"})(), "a kernel is called 'own_f64' already"),
+        (type("Other", (Own,), {"name": "numpy"})(), "'numpy' is registered already"),
+        (type("Other", (Own,), {"name": "other"})(metadata("cpu_gemm_numpy")), "'cpu_gemm_numpy' already"),
+        (
+            type("Other", (Own,), {"name": "other"})(metadata("twice"), metadata("twice")),
+            "two kernels of the same name",
+        ),
+    ],
+)
+def test_names_are_taken_once(second, reason):
+    with register_provider(Own()):
+        before = get_kernels()
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            register_provider(second)
+        assert get_kernels() == before
+
+
+def test_the_name_of_a_declared_kernel_is_taken():
+    declared = get_kernels(compiled=False)[0].name
+    with pytest.raises(ValueError, match=f"'{declared}' already"):
+        register_kernel(metadata(declared), multiply)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "reason"),
+    [
+        (3, TypeError, "found int; expected a cutlass_py.Provider"),
+        (Own, TypeError, "found ABCMeta"),
+        (type("Nameless", (Own,), {"name": None})(), TypeError, "the name of Nameless is None"),
+        (Own(3), ProviderError, "provider own: kernels: found a int; expected KernelMetadata"),
+        (Own(metadata("a b")), ProviderError, "a kernel is called 'a b'"),
+        (Own(metadata(operands={"a": OperandMetadata("f64")})), ProviderError, "own_f64 has no operand b, d"),
+        (Own(metadata(dtype="f65")), ProviderError, "own_f64: a is 'f65'; expected one of f16"),
+        (Own(metadata(accumulator="f65")), ProviderError, "accumulator is 'f65'"),
+        (Own(metadata(operands=dict.fromkeys("abdx", OperandMetadata("*")))), ProviderError, "an operand 'x'"),
+        (Own(metadata(operands=dict.fromkeys("abd", OperandMetadata("f64", "c")))), ProviderError, "has layout 'c'"),
+        (Own(metadata(operands=dict.fromkeys("abd", OperandMetadata("f64", "*", 16)))), ProviderError, "of an element"),
+    ],
+)  # fmt: skip
+def test_a_provider_that_says_nonsense_of_its_kernels(wrong, error, reason):
+    with pytest.raises(error, match=re.escape(reason)):
+        register_provider(wrong)
+
+
+def test_a_provider_that_fails_to_say_what_its_kernels_are():
+    provider = Own()
+    provider.kernels = fails
+    with pytest.raises(ProviderError, match="provider own: kernels raised KeyError: 'nothing in here'") as caught:
+        register_provider(provider)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "reason"),
+    [
+        ((3,), TypeError, "found int; expected CudaKernel or KernelMetadata"),
+        ((metadata(),), TypeError, "metadata say what `run` computes, which is no function"),
+        ((metadata(), multiply, "model"), TypeError, "no function"),
+        ((metadata("a b"), multiply), ValueError, "a kernel is called 'a b'"),
+    ],
+)
+def test_register_kernel_refuses(arguments, error, reason):
+    kernel, run, estimate = (*arguments, None, None)[:3]
+    with pytest.raises(error, match=re.escape(reason)):
+        register_kernel(kernel, run, estimate=estimate)
+
+
+# ---------------------------------------------------------------------------------------- chosen
+
+
+def test_an_estimate_lets_a_kernel_compete():
+    provider = Own(estimate=lambda p: 5.0 if p.n == 5 else None)
+    assert (cutlass_py.gemm(A, B) == A @ B).all()
+    with register_provider(provider):
+        assert (cutlass_py.gemm(A, B) == A @ B).all() and provider.calls == 1  # the plan from before is forgotten
+        cutlass_py.gemm(A, B[:, :4])
+        cutlass_py.gemm(A, B, bias=np.ones(5))
+        assert provider.calls == 1  # no estimate, and not its problem: NumPy's
+        text = str(explain(GemmArguments(A, B)))
+        assert "chosen: own_f64\n  estimated 5.0 us" in text and "no estimate  cpu_gemm_numpy" in text
+    assert (cutlass_py.gemm(A, B) == A @ B).all() and provider.calls == 1
+
+
+def test_the_faster_of_two_estimates():
+    slow, fast = Own(metadata("slow"), estimate=9.0), Own(metadata("fast"), estimate=3.0)
+    fast.name = "fast"
+    with register_provider(slow), register_provider(fast):
+        assert [choice.route.kernel.name for choice in rank(GemmArguments(HOST, HOST).problem)] == [
+            "fast", "slow", "cpu_gemm_numpy",
+        ]  # fmt: skip
+
+
+def test_without_an_estimate_only_by_name():
+    provider = Own()
+    with register_provider(provider):
+        cutlass_py.gemm(A, B)
+        assert provider.calls == 0
+        d = np.empty((3, 5))
+        assert cutlass_py.gemm(A, B, alpha=2.0, out=d, kernel="own_f64") is d
+        assert provider.calls == 1 and (d == 2 * A @ B).all()
+
+
+def test_on_a_device_it_is_taken_where_nothing_else_fits(built):
+    built([])
+    args = problem(64, 64, 64)
+    own = metadata(dtype="bf16", accumulator="f32", cc=(80, 999))
+    with pytest.raises(NoKernelError):
+        plan(args.problem)
+    with register_kernel(own, multiply) as registration:
+        (kernel,) = registration.kernels
+        assert plan(args.problem).provided == kernel.call and plan(args.problem).kernel is None
+        with pytest.raises(NoKernelError):
+            plan(args.problem, provided=False)
+        asked = _core.problem(args.a, args.b, kernel="own_f64", **args.keywords)
+        assert plan(asked).provided == kernel.call
+        with pytest.raises(ValueError, match="inside of a compiled computation"):
+            plan(asked, provided=False)
+
+
+def test_jax_computations_leave_python_out(built, monkeypatch):
+    jax = pytest.importorskip("jax")
+    import cutlass_py.jax as cj
+
+    built(["sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_linear"])
+    monkeypatch.setattr(_core, "scratch_bytes", lambda *_: 0)  # the kernel is not there
+    own = metadata(dtype="bf16", accumulator="f32", cc=(80, 999))
+    x = jax.ShapeDtypeStruct((512, 512), "bfloat16")
+    with register_kernel(own, multiply, estimate=lambda p: 0.001):
+        assert plan(problem().problem).provided
+        traced = jax.jit(lambda a, b: cj.gemm(a, b, layout="tn")).trace(x, x)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+        assert "sm90_gemm_bf16" in text
+
+
+# ---------------------------------------------------------------------------------------- judged
+
+
+F64 = {name: OperandMetadata("f64", "t", 16) for name in ("a", "b", "d")}
+
+
+@pytest.mark.parametrize(
+    ("fields", "args", "reason"),
+    [
+        ({}, GemmArguments(HOST, HOST), None),
+        ({}, problem(dtype="f64"), f"runs on the CPU; the operands are on {DEVICE}"),
+        ({"cc": (80, 999)}, GemmArguments(HOST, HOST), "runs on a GPU; the operands are on cpu"),
+        ({"cc": (80, 89)}, problem(dtype="f64"), "runs on compute capability 8.0 to 8.9; an absent H200 has 9.0"),
+        ({"cc": (80, 999)}, problem(dtype="f32"), "multiplies f64; the operands are f32"),
+        ({"cc": (80, 999), "dtype": "f32", "accumulator": "f32"}, problem(dtype="tf32"), "the operands are tf32"),
+        ({"cc": (80, 999), "dtype": "f16", "accumulator": "f32"}, problem(dtype="f16", compute="f16"), None),
+        (
+            {"cc": (80, 999), "dtype": "f16", "accumulator": "f16"},
+            problem(dtype="f16"),
+            "sums in f16; f32 is asked for",
+        ),
+        ({"cc": (80, 999), "dtype": "*", "accumulator": "*"}, problem(dtype="e4m3", out_dtype="f16"), None),
+        ({"cc": (80, 999)}, problem(dtype="f64", out_dtype="f32"), "writes f64; out is f32"),
+        ({"cc": (80, 999)}, problem(layout="nn", dtype="f64"), None),
+        ({"cc": (80, 999), "operands": F64}, problem(layout="tt", dtype="f64"), None),
+        ({"cc": (80, 999), "operands": F64}, problem(dtype="f64"), "reads b row-major; it is column-major"),
+        (
+            {"cc": (80, 999), "operands": F64},
+            problem(k=511, layout="tt", dtype="f64"),
+            "reads vectors of 2 along k; k is",
+        ),
+        ({"cc": (80, 999)}, GemmArguments(vector((64, 64), "f64", [128, 2]), vector((64, 64), "f64")), None),
+        ({"cc": (80, 999)}, problem(dtype="f64", bias=vector(512, "f64")), "adds no bias along n"),
+        ({"cc": (80, 999), "epilogue": "bias_relu"}, problem(dtype="f64", bias=vector(512, "f64")), "computes relu("),
+        (
+            {"cc": (80, 999), "epilogue": "bias_relu"},
+            problem(dtype="f64", bias=vector(512, "f64"), activation="relu"),
+            None,
+        ),
+        ({"cc": (80, 999)}, problem(dtype="f64", alpha=vector(1, "f64")), "takes factors as numbers"),
+        ({"cc": (80, 999)}, problem(dtype="f64", splits=4), None),
+        ({"cc": (80, 999)}, problem(dtype="f64", splits="stream"), "does not deal out its k loops"),
+        (
+            {"cc": (80, 999)},
+            GemmArguments(listed(64, 64, "t", "f64"), listed(64, 64, "t", "f64")),
+            "the operands are lists of matrices",
+        ),
+        ({}, GemmArguments(HOST, HOST, alpha=0.0), "multiplies; there is no product"),
+        ({}, GemmArguments(HOST, HOST, c=HOST), "does not read c; c is given"),
+    ],
+)
+def test_metadata_decide_by_themselves(fields, args, reason):
+    with register_kernel(metadata(**fields), multiply) as registration:
+        found = registration.kernels[0].supports(args)
+    assert bool(found) == (reason is None), found
+    assert reason is None or reason in found.error
+
+
+def test_a_way_of_its_own_to_judge():
+    odd = Own(supports=lambda p: Status(None if p.n % 2 else "computes odd extents"))
+    with register_provider(odd) as registration:
+        assert registration.kernels[0].supports(GemmArguments(A, B))
+        assert registration.kernels[0].supports(GemmArguments(HOST, HOST)).error == "computes odd extents"
+        with pytest.raises(ValueError, match="kernel own_f64 does not fit .*: computes odd extents"):
+            cutlass_py.gemm(A, B[:, :4], kernel="own_f64")
+
+
+def test_a_formula_that_the_package_does_not_know_needs_one():
+    with register_kernel(metadata(epilogue="sin(acc)"), multiply):
+        with pytest.raises(ProviderError, match="own_f64: supports raised ValueError: epilogue is 'sin\\(acc\\)'"):
+            cutlass_py.gemm(A, B)
+    with register_provider(Own(metadata(epilogue="sin(acc)"), supports=lambda p: Status())):
+        assert (cutlass_py.gemm(A, B, kernel="own_f64") == A @ B).all()
+
+
+def test_only_kernels_that_promise_it_are_deterministic():
+    with register_kernel(metadata(deterministic=False), multiply, estimate=lambda p: 1.0):
+        names = [
+            [choice.route.kernel.name for choice in rank(GemmArguments(HOST, HOST, deterministic=promised).problem)]
+            for promised in (False, True)
+        ]
+    assert names == [["own_f64", "cpu_gemm_numpy"], ["cpu_gemm_numpy"]]
+
+
+# ---------------------------------------------------------------------------------------- run
+
+
+def test_operands_are_handed_over_without_a_copy():
+    seen = []
+
+    def look(call):
+        a, b, d = (np.from_dlpack(x) for x in (call.a, call.b, call.d))
+        seen.append((call, a.ctypes.data, a.shape, b.strides, call.b.strides, d.flags.writeable))
+        assert call.a.address == a.ctypes.data and call.a.device == "cpu" and call.a.dtype == "f64"
+        assert call.a.__dlpack_device__() == (1, 0) and call.stream is None and call.c is None
+        d[...] = a @ b
+
+    wide = np.arange(40.0).reshape(4, 10)[:, ::2]
+    with register_kernel(metadata(), look):
+        assert (cutlass_py.gemm(A, wide, kernel="own_f64") == A @ wide).all()
+    call, address, shape, strides, elements, writeable = seen[0]
+    assert address == A.ctypes.data and shape == (1, 3, 4) and writeable
+    assert strides[1:] == wide.strides and elements[1:] == (10, 2)
+    for lend in (call.a.__dlpack__, lambda: call.a.address, lambda: np.from_dlpack(call.d)):
+        with pytest.raises(BufferError, match="lent to a kernel for the length of its run"):
+            lend()
+
+
+def test_a_column_major_result_arrives_transposed_and_a_batch_in_one_piece():
+    shapes = []
+
+    def look(call):
+        shapes.append((call.a.shape, call.b.shape, call.d.shape, call.a.strides[0]))
+        multiply(call)
+
+    with register_kernel(metadata(), look):
+        out = np.empty((5, 3)).T
+        assert (cutlass_py.gemm(A, B, out=out, kernel="own_f64") == A @ B).all()
+        batch = np.arange(40.0).reshape(2, 4, 5)
+        assert (cutlass_py.gemm(A, batch, kernel="own_f64") == A @ batch).all()
+    assert shapes == [((1, 5, 4), (1, 4, 3), (1, 5, 3), 0), ((2, 3, 4), (2, 4, 5), (2, 3, 5), 0)]
+
+
+def test_every_operand_of_the_formula_arrives():
+    seen = []
+
+    def look(call):
+        seen.append(call)
+        assert call.alpha.shape == () and call.scale_a.strides[2] == 0 and call.bias.strides == (0, 0, 1)
+        assert call.bias_grad.shape == (1, 1, 5) and call.activation == "gelu" and call.problem.n == 5
+        host_array(call.d)[...], host_array(call.aux)[...], host_array(call.bias_grad)[...] = 1, 2, 3
+
+    every = Own(metadata(dtype="*", accumulator="*"), run=look, supports=lambda p: Status())
+    x, aux, grad = A.astype("f4"), np.zeros((3, 5), "f4"), np.zeros(5, "f4")
+    with register_provider(every):
+        d = cutlass_py.gemm(
+            x, B.astype("f4"), c=aux.copy(), beta=0.5, alpha=np.ones(1, "f4"), bias=np.ones(5, "f4"), activation="gelu",
+            aux=aux, scale_a=np.ones(3, "f4"), scale_out=2.0, bias_grad=grad, kernel="own_f64",
+        )  # fmt: skip
+    assert (d == 1).all() and (aux == 2).all() and (grad == 3).all()
+    assert seen[0].scale_out == 2.0 and seen[0].beta == 0.5 and seen[0].gate is None and seen[0].scale_b is None
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_frameworks_take_what_is_lent(framework):
+    pytest.importorskip(framework)
+    import jax
+    import torch
+
+    def product(call):
+        if framework == "torch":
+            a, b, d = (torch.from_dlpack(x) for x in (call.a, call.b, call.d))
+            torch.matmul(a, b, out=d)
+        else:
+            with jax.enable_x64(True):
+                a, b = (jax.numpy.array(host_array(x)) for x in (call.a, call.b))
+                host_array(call.d)[...] = a @ b
+
+    with register_kernel(metadata(), product):
+        assert (cutlass_py.gemm(A, B, kernel="own_f64") == A @ B).all()
+        x = torch.arange(12.0, dtype=torch.float64).reshape(3, 4)
+        assert torch.equal(cutlass_py.gemm(x, x.mT, kernel="own_f64"), x @ x.mT)
+
+
+def test_bf16_goes_to_torch():
+    torch = pytest.importorskip("torch")
+
+    def product(call):
+        assert torch.from_dlpack(call.a).dtype == torch.bfloat16
+        torch.matmul(*(torch.from_dlpack(x) for x in (call.a, call.b)), out=torch.from_dlpack(call.d))
+
+    x = np.ones((4, 4), "bfloat16")
+    with register_kernel(metadata(dtype="bf16", accumulator="f32"), product):
+        assert (cutlass_py.gemm(x, x, kernel="own_f64") == 4).all()
+
+
+# ---------------------------------------------------------------------------------------- failing
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"supports": fails}, "supports raised KeyError: 'nothing in here'"),
+        ({"supports": lambda p: True}, "supports returned a bool; expected a Status"),
+        ({"supports": lambda p: None}, "supports returned a NoneType; expected a Status"),
+        ({"estimate": fails}, "estimate raised KeyError"),
+        ({"estimate": "soon"}, "estimate returned 'soon'; expected microseconds or None"),
+        ({"estimate": -1.0}, "estimate returned -1.0"),
+        ({"estimate": float("nan")}, "estimate returned nan"),
+        ({"estimate": 1.0, "run": fails}, "run raised KeyError: 'nothing in here'"),
+        ({"estimate": 1.0, "run": lambda call: A}, "run returned a numpy.ndarray; expected None: the result goes to"),
+        ({"estimate": 1.0, "run": lambda call: np.copyto(host_array(call.d), np.ones(7))}, "run raised ValueError: "),
+    ],
+)  # fmt: skip
+def test_a_provider_that_fails_is_named_and_the_next_call_works(given, reason):
+    registration = register_provider(Own(**given))
+    try:
+        with pytest.raises(ProviderError, match=re.escape(f"provider own, kernel own_f64: {reason}")):
+            cutlass_py.gemm(A, B)
+        assert (cutlass_py.gemm(A, B, kernel="cpu_gemm_numpy") == A @ B).all()
+        assert (cutlass_py.gemm(A.astype("f4"), B.astype("f4")) == A @ B).all()  # of another dtype: it is not asked
+    finally:
+        registration.unregister()
+    assert (cutlass_py.gemm(A, B) == A @ B).all()
+
+
+def test_what_a_run_raises_is_kept_as_the_cause():
+    with register_kernel(metadata(), fails):
+        with pytest.raises(ProviderError) as caught:
+            cutlass_py.gemm(A, B, kernel="own_f64")
+        assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_what_is_not_the_providers_fault_passes(error):
+    def stops(call):
+        raise error
+
+    with register_kernel(metadata(), stops), pytest.raises(error):
+        cutlass_py.gemm(A, B, kernel="own_f64")
+
+
+# ---------------------------------------------------------------------------------------- tuned
+
+
+@pytest.fixture
+def clock(tmp_path, monkeypatch):
+    """A device on which kernels of providers take 1 us and all others 10."""
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(
+        _core, "measure", lambda p, plans, rounds: [[1.0 if x.provided else 10.0] * rounds for x in plans]
+    )
+    info = {"name": ABSENT.name, "cc": 90, "sm_count": 132, "driver": 13000}
+    monkeypatch.setattr(_core, "device_info", lambda ordinal: info)
+    tuned.forget()
+    yield
+    tuned.forget()
+
+
+def test_tuning_measures_it_and_selection_takes_it_from_then_on(built, clock):
+    built(["sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_linear"])
+    args, own = problem(), metadata(dtype="bf16", accumulator="f32", cc=(80, 999))
+    with register_kernel(own, multiply):
+        assert plan(args.problem).kernel
+        best = cutlass_py.tune(args, candidates=1).best.choice  # beyond what can be ranked
+        assert best.route.kernel.name == "own_f64"
+        assert plan(args.problem).provided
+        assert "chosen: own_f64\n  measured 1.0 us" in str(explain(args))
+    assert plan(args.problem).kernel  # the entry names a kernel that is not there
+    with register_kernel(own, multiply):
+        assert plan(args.problem).provided  # and now again
+
+
+# ---------------------------------------------------------------------------------------- CUDA C++
+
+SOURCE = '#include "kernel.h"\nextern "C" const CutlassPyKernel cutlass_py_own_f16 = {};\n'
+DECLARED = CudaKernel(
+    "own_f16", family="sm80_gemm", a="f16", layout="tn", tile=(64, 64, 32), warp=(32, 32, 32), stages=4, source=SOURCE
+)
+HALF = problem(dtype="f16")
+
+
+def test_a_cuda_kernel_is_declared_as_the_packages_own_are():
+    with register_kernel(DECLARED) as registration:
+        (kernel,) = registration.kernels
+        assert not kernel.compiled and kernel not in get_kernels() and kernel in get_kernels(compiled=False)
+        assert kernel.metadata.operands["a"] == OperandMetadata("f16", "t", 16)
+        assert kernel.metadata.accumulator == "f32" and kernel.metadata.cc == (80, 999)
+        assert kernel.supports(HALF)
+        assert "reads b column-major; it is row-major" in kernel.supports(problem(dtype="f16", layout="tt")).error
+        lists = GemmArguments(listed(64, 64, "t", "f16"), listed(64, 64, "n", "f16"))
+        assert "the operands are lists of matrices" in kernel.supports(lists).error
+        assert kernel in explain(HALF).not_compiled
+        assert kernel is get_kernels(HALF, compiled=False)[-1]  # no estimate
+
+
+def test_what_the_launcher_of_the_package_adds():
+    args = problem(dtype="f16", bias=vector(512, "f16"))
+    with register_kernel(replace(DECLARED, epilogue="linearc")) as plain:
+        assert plain.kernels[0].supports(args).error.startswith("adds no bias along n")
+    with register_kernel(replace(DECLARED, epilogue="linearc", gemm2x=True)) as launched:
+        assert launched.kernels[0].supports(args)
+        assert launched.kernels[0].supports(GemmArguments(listed(64, 64, "t", "f16"), listed(64, 64, "n", "f16")))
+
+
+@pytest.mark.parametrize(("estimate", "first"), [("model", False), (lambda p: 0.5, True), (lambda p: None, False)])
+def test_the_rank_of_a_cuda_kernel(estimate, first):
+    with register_kernel(DECLARED, estimate=estimate) as registration:
+        ranking = get_kernels(HALF, compiled=False)
+        assert (ranking[0] is registration.kernels[0]) == first
+        assert (ranking[-1] is registration.kernels[0]) == (estimate != "model" and not first)
+
+
+def test_an_estimate_that_fails_names_the_kernel():
+    with register_kernel(DECLARED, estimate=fails):
+        with pytest.raises(ProviderError, match="kernel own_f16: estimate raised KeyError"):
+            rank(HALF.problem, compiled=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"name": "own-f16"}, "name is 'own-f16'; expected letters"),
+        ({"family": "sm70"}, "family is 'sm70'; expected one of sm90_gemm"),
+        ({"a": "f15"}, "a is 'f15'; expected one of f16"),
+        ({"b": "f15"}, "b is 'f15'"),
+        ({"layout": "cf"}, "layout is 'cf'; expected one of tn, tt, nt, nn"),
+        ({"epilogue": "sin"}, "epilogue is 'sin'"),
+        ({"schedule": "fast"}, "schedule is 'fast'"),
+        ({"tile": (64, 64)}, "tile is (64, 64); expected three extents"),
+        ({"tile": (64, 0, 64)}, "tile is (64, 0, 64)"),
+        ({"cluster": [1, 1, 1]}, "cluster is [1, 1, 1]"),
+        ({"source": ""}, "neither source nor device_type is given"),
+        ({"source": "int x;"}, "the source does not mention 'own_f16'"),
+        ({"align": 3}, "align is 3; expected a power of two, 8 elements at most"),
+        ({"align_d": 16}, "align_d is 16"),
+    ],
+)
+def test_a_declaration_that_is_none(changes, reason):
+    with pytest.raises(ValueError, match=re.escape(f"CudaKernel: {reason}")):
+        replace(DECLARED, **changes)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments", "error", "reason"),
+    [
+        (DECLARED, {"run": multiply}, TypeError, "expected no function"),
+        (DECLARED, {"estimate": "modle"}, ValueError, "estimate is 'modle'; expected 'model' or a function"),
+        (replace(DECLARED, warp=(0, 0, 0)), {"estimate": "model"}, ValueError, "no rate for f16 in sm80_gemm"),
+        (replace(DECLARED, family="simt_gemm"), {"estimate": "model"}, ValueError, "no rate for f16 in simt_gemm"),
+        (replace(DECLARED, name="cpu_gemm_numpy", device_type="X"), {}, ValueError, "'cpu_gemm_numpy' already"),
+    ],
+)
+def test_a_cuda_kernel_that_cannot_be_registered(kernel, arguments, error, reason):
+    with pytest.raises(error, match=re.escape(reason)):
+        register_kernel(kernel, **arguments)
+
+
+FACTS = """\
+#include "kernel.h"
+static const CutlassPyKernel kernel = {"%s", {"f16", "f16", "f32", "void", "f16", "%s", 2, {64, 64, 32}, {1, 1, 1},
+                                              128, 49152, %d, 8, 8, 8, 8, 0}, nullptr, nullptr};
+static const CutlassPyKernel* const kernels[] = {&kernel};
+static const CutlassPyLibrary library = {CUTLASS_PY_ABI, 1, kernels, nullptr, nullptr};
+extern "C" const CutlassPyLibrary* cutlass_py_library() { return &library; }
+"""
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """Makes compiling own_f16 give a library whose kernel has these facts, and no code."""
+    if not shutil.which("g++"):
+        pytest.skip("no g++")
+
+    def make(name="own_f16", layout="tn", stages=4):
+        source, path = tmp_path / "kernel.cpp", tmp_path / f"{name}{layout}{stages}.so"
+        source.write_text(FACTS % (name, layout, stages))
+        include = f"-I{ROOT / 'src' / 'cpp'}"
+        subprocess.run(["g++", "-shared", "-fPIC", include, str(source), "-o", str(path)], check=True)
+        monkeypatch.setattr(compiler, "_include", lambda kernel: ())
+        monkeypatch.setattr(compiler, "find", lambda made, any_compiler: path)
+
+    monkeypatch.setattr(compiler, "failed", {})
+    return make
+
+
+def test_a_compiled_kernel_is_there_until_it_is_unregistered(library):
+    library()
+    with register_kernel(DECLARED, estimate=lambda p: 0.5) as registration:
+        (kernel,) = registration.kernels
+        before = get_kernels()
+        kernel.compile()
+        assert kernel.compiled and get_kernels() == [*before, kernel] and kernel.metadata.design.threads == 128
+        assert "own_f16" in _core.kernel_facts() and plan(HALF.problem).kernel == "own_f16"
+        with pytest.raises(ValueError, match="'own_f16' is registered already"):
+            register_kernel(metadata("own_f16"), multiply)
+    assert "own_f16" not in _core.kernel_facts()
+    with register_kernel(DECLARED) as again:
+        assert not again.kernels[0].compiled
+        again.kernels[0].compile()
+        assert again.kernels[0].compiled
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"layout": "nn"}, "kernel own_f16 is not what was declared: layout is 'nn', declared 'tn'"),
+        ({"layout": "tt", "stages": 3}, "layout is 'tt', declared 'tn'; stages is 3, declared 4"),
+        ({"name": "another"}, "the source of own_f16 names its kernel otherwise"),
+    ],
+)
+def test_facts_that_are_not_the_declared_ones(library, facts, reason):
+    library(**facts)
+    with register_kernel(DECLARED, estimate=lambda p: 0.5) as registration:
+        with pytest.raises(CompileError, match=re.escape(reason)):
+            registration.kernels[0].compile()
+        assert not registration.kernels[0].compiled and "own_f16" not in _core.kernel_facts()
+        with cutlass_py.jit(), pytest.raises(CompileError, match=re.escape(reason)):
+            plan(HALF.problem)  # not compiled again
+        library()
+        registration.kernels[0].compile()  # the source was mended
+    _core.forget_kernel("another")
+
+
+WHY_NOT = why_not()
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+def test_a_source_through_a_real_compiler(tmp_path, monkeypatch):
+    from own_kernel import DGEMM
+
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiler, "failed", {})
+    with register_kernel(DGEMM) as registration:
+        registration.kernels[0].compile()
+        assert registration.kernels[0].metadata.design.threads == 256
+    with register_kernel(replace(DGEMM, layout="nt")) as registration:
+        with pytest.raises(CompileError, match="layout is 'tt', declared 'nt'"):
+            registration.kernels[0].compile()
+    wrong = replace(DGEMM, source=DGEMM.source.replace('{"f64",', "{f64,", 1))
+    with register_kernel(wrong) as registration, pytest.raises(CompileError, match="cannot compile own_dgemm: nvcc"):
+        registration.kernels[0].compile()
+
+
+def test_the_cute_dsl_kernel_compiles_without_a_gpu(monkeypatch):
+    pytest.importorskip("cutlass.cute", reason="nvidia-cutlass-dsl is not installed")
+    from own_cute_dsl import CuteDsl, Dgemm
+
+    monkeypatch.setenv("CUTE_DSL_ARCH", "sm_90a")
+    assert callable(Dgemm(16, 16).compile())
+    with register_provider(CuteDsl()) as registration:
+        args = problem(dtype="f64", layout="nn")
+        assert all(kernel.supports(args) for kernel in registration.kernels)
+        assert not registration.kernels[0].supports(problem(dtype="f64", bias=operand(1, 512, "t", "f64")))
