@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
@@ -295,6 +296,50 @@ def test_graph_capture_with_a_new_output():
     a.copy_(gpu.integers((128, 64), "bf16"))
     graph.replay()
     gpu.assert_exact(d, gpu.expected(a, b))
+
+
+def overlapping_edges(graph: torch.cuda.CUDAGraph) -> int:
+    """How many launches of a graph may begin before the one that they follow has ended, as the driver says."""
+    driver, raw, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(graph.raw_cuda_graph()), ctypes.c_size_t(0)
+    assert driver.cuGraphGetEdges_v2(raw, None, None, None, ctypes.byref(count)) == 0
+    nodes, edges = [(ctypes.c_void_p * count.value)() for _ in range(2)], (ctypes.c_ubyte * (8 * count.value))()
+    assert driver.cuGraphGetEdges_v2(raw, *nodes, edges, ctypes.byref(count)) == 0
+    return sum(edges[8 * i + 2] == 1 for i in range(count.value))  # the third byte is the edge's type
+
+
+@pytest.mark.sm90
+def test_launches_overlap_in_a_graph_behind_one_of_ours_alone():
+    a, b = gpu.integers((512, 512), "bf16"), gpu.integers((512, 512), "bf16")
+    out = [torch.empty(512, 512, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    cutlass_py.gemm(a, b, out=out[0])  # the plan, and the kernel loaded
+    assert "sm90_gemm" in cutlass_py.explain(a, b).chosen.route.kernel.name
+    alone, between = (torch.cuda.CUDAGraph(keep_graph=True) for _ in range(2))
+    with torch.cuda.graph(alone):
+        for d in out:
+            cutlass_py.gemm(a, b, out=d)
+    with torch.cuda.graph(between):
+        for d in out:
+            cutlass_py.gemm(a, b, out=d)
+            d.add_(1)
+    assert overlapping_edges(alone) == 2
+    assert overlapping_edges(between) == 0
+
+
+def test_a_chain_in_a_graph_reads_what_the_link_before_wrote():
+    shuffle = torch.eye(1024, device="cuda", dtype=torch.bfloat16)[torch.randperm(1024)]
+    x = gpu.integers((1024, 1024), "bf16")
+    links = [torch.empty_like(x) for _ in range(12)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for before, after in zip([x, *links], links, strict=False):
+            cutlass_py.gemm(shuffle, before, out=after)
+    for _ in range(20):
+        x.copy_(gpu.integers((1024, 1024), "bf16"))
+        graph.replay()
+        wanted = x
+        for _ in links:
+            wanted = shuffle @ wanted
+        torch.testing.assert_close(links[-1], wanted, rtol=0, atol=0)
 
 
 def test_capture_with_a_second_stream_is_refused():

@@ -212,6 +212,12 @@ changed(layout="tn")
 assert "inner extents must agree" in message(lambda a, b: cj.gemm(a, b) + 2, one, one.T)
 changed(swizzle="x")
 assert "attribute swizzle of the call" in message(lambda a, b: cj.gemm(a, b) + 3, one, one.T)
+# The stage before execution asks for the device, without a look at buffers.
+device._plan = plan
+capsule = jax.ffi.pycapsule(xla_on_host.load(Path(sys.argv[1])).initialize_on_host)
+jax.ffi.register_ffi_target("initialize_alone", capsule, platform="cpu")
+device.TARGET = "initialize_alone"
+assert _core.why_no_device() in message(lambda a, b: cj.gemm(a, b) + 4, one, one.T)
 print("done")
 """
 

@@ -659,7 +659,7 @@ def test_plans_go_once_the_kernel_is_among_the_others(monkeypatch):
     kernel, seen = CutlassKernel(CONFIG, None), []
     monkeypatch.setattr(compiler, "load", lambda config: {"a": "a"})
     monkeypatch.setattr(_core, "clear_plans", lambda: seen.append(kernel.compiled))
-    kernel.compile()
+    kernel.load()
     assert seen == [True]
 
 
@@ -703,7 +703,7 @@ def asked(built, monkeypatch):
     """No kernel is compiled, and to compile one is to be on this list."""
     names: list[str] = []
     built([])
-    monkeypatch.setattr(CutlassKernel, "compile", lambda self: names.append(self.name))
+    monkeypatch.setattr(CutlassKernel, "load", lambda self: names.append(self.name))
     return names
 
 

@@ -58,6 +58,37 @@ PerDevice& per_device(int ordinal) {
   return device;
 }
 
+// Where a capture stands: its number in this process, and the node that the next one would follow; null where that is
+// none or several.
+struct Tail {
+  unsigned long long capture = 0;
+  cudaGraphNode_t node = nullptr;
+};
+
+Tail tail_of(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  Tail tail;
+  const cudaGraphNode_t* nodes = nullptr;
+  size_t count = 0;
+#if CUDART_VERSION >= 13000
+  const cudaGraphEdgeData* edges = nullptr;  // without a place for them, edges that carry data are an error
+  cudaError_t error = cudaStreamGetCaptureInfo(handle(stream), &status, &tail.capture, nullptr, &nodes, &edges, &count);
+#else
+  const cudaGraphEdgeData* edges = nullptr;
+  cudaError_t error =
+      cudaStreamGetCaptureInfo_v3(handle(stream), &status, &tail.capture, nullptr, &nodes, &edges, &count);
+#endif
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return {};
+  }
+  if (status == cudaStreamCaptureStatusActive && count == 1) tail.node = nodes[0];
+  return tail;
+}
+
+std::mutex marking;
+Tail marked;  // the last one of all captures: with several at once some launches do not overlap, and nothing is wrong
+
 }  // namespace
 
 int count() {
@@ -99,6 +130,18 @@ bool capturing(Stream stream) {
     return false;
   }
   return status != cudaStreamCaptureStatusNone;
+}
+
+void mark_last(Stream stream) {
+  const Tail tail = tail_of(stream);
+  std::lock_guard lock(marking);
+  marked = tail;
+}
+
+bool follows_marked(Stream stream) {
+  const Tail tail = tail_of(stream);
+  std::lock_guard lock(marking);
+  return tail.node && tail.node == marked.node && tail.capture == marked.capture;
 }
 
 void wait(Stream waiter, Stream signaler) {

@@ -12,6 +12,8 @@ const Info& info(int) { refuse(); }
 Guard::Guard(int) : previous_(0) { refuse(); }
 Guard::~Guard() = default;
 bool capturing(Stream) { refuse(); }
+void mark_last(Stream) { refuse(); }
+bool follows_marked(Stream) { refuse(); }
 void wait(Stream, Stream) { refuse(); }
 void* allocate(size_t, int, Stream) { refuse(); }
 void release(void*, Stream) noexcept {}

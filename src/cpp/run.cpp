@@ -118,19 +118,19 @@ void run_parts(const DevicePlan& plan, CutlassPyGemm g, const Splits& parts, int
   const int64_t step_a = parts.length * (row_major_a ? 1 : g.lda), step_b = parts.length * (row_major_b ? g.ldb : 1);
   const char *a = static_cast<const char*>(g.a), *b = static_cast<const char*>(g.b);
   char* d = static_cast<char*>(g.d);
-  auto launch = [&](int64_t part, int64_t batched) {
+  auto run = [&](int64_t part, int64_t batched) {
     g.a = a + part * step_a * size_a, g.b = b + part * step_b * size_b, g.d = d + part * part_stride * size_d;
     g.k = int32_t(std::min(parts.length, parts.k - part * parts.length));
     if (batched) g.batch = int32_t(batched), g.batch_a = step_a, g.batch_b = step_b, g.batch_d = part_stride;
-    check(plan.kernel->run(&g), plan, "the launch");
+    launch(plan, g);
   };
   const int64_t equal = parts.k / parts.length;
   int64_t part = 0;
   if (g.batch == 1 && equal > 1) {
-    launch(0, equal);
+    run(0, equal);
     g.batch = 1, part = equal;
   }
-  for (; part < parts.count; ++part) launch(part, 0);
+  for (; part < parts.count; ++part) run(part, 0);
 }
 
 // What every launch of a plan has in common.
@@ -170,7 +170,6 @@ class Run {
   void operator()() {
     reserve();
     scratch_.allocate();
-    g_.overlap = plan_.overlap && !device::capturing(stream_);
     pack();
     if (plan_.kernel) multiply();
     if (composed_) finish();
@@ -214,7 +213,7 @@ class Run {
 
   void multiply() {
     g_.workspace = scratch_.at(workspace_offset_);
-    if (!composed_) return check(plan_.kernel->run(&g_), plan_, "the launch");
+    if (!composed_) return launch(plan_, g_);
     product_.data = scratch_.at(product_offset_);
     g_.d = product_.data, g_.ldd = product_.row, g_.batch_d = product_.batch;
     const bool row_major_a = (plan_.pack_a ? plan_.pack_a : p_.layout_a) == 't';
@@ -266,7 +265,7 @@ void run_list(const Call& call, const DevicePlan& plan, Stream stream) {
   g.a = scratch.at(offsets[0]), g.b = scratch.at(offsets[1]), g.d = scratch.at(offsets[2]);
   if (!call.pointers_c.empty()) g.epilogue.c.data = scratch.at(offsets[3]);
   g.workspace = scratch.at(workspace_offset);
-  check(plan.kernel->run(&g), plan, "the launch");
+  launch(plan, g);
 }
 
 // A list that no kernel takes as one: each matrix by the plan of its own.
@@ -306,8 +305,12 @@ std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& p
 }
 
 void launch(const DevicePlan& plan, CutlassPyGemm& g) {
-  g.overlap = plan.overlap && !device::capturing(g.stream);
+  // In a graph, a launch that may overlap costs more than it gains, but for one kernel of this package after another:
+  // others do not let their successors begin early.
+  const bool capturing = plan.overlap && device::capturing(g.stream);
+  g.overlap = plan.overlap && (!capturing || device::follows_marked(g.stream));
   check(plan.kernel->run(&g), plan, "the launch");
+  if (capturing) device::mark_last(g.stream);
 }
 
 size_t scratch_bytes(const Call& call, const DevicePlan& plan) { return Run(call, plan, nullptr).scratch_bytes(); }

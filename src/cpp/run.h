@@ -17,7 +17,7 @@ struct DevicePlan {
   Dtype scratch = Dtype::none;  // dtype of a row-major product that the composed epilogue then finishes
   int splits = 1;               // parts of k whose sums the elementwise kernel joins
   int raster = 0, swizzle = 1;
-  bool overlap = false;  // programmatic dependent launch, outside of graph capture
+  bool overlap = false;  // programmatic dependent launch, where the stream lets it
   bool each = false;     // a list of matrices goes one after the other
   int sm_count = 0;
 };

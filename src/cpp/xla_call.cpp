@@ -59,6 +59,15 @@ class Attributes {
   const xla::Attrs& attrs_;
 };
 
+Attributes attributes_of(const xla::CallFrame& frame) {
+  const Attributes attributes(frame.attrs);
+  if (const int64_t format = attributes.integer("format"); format != kXlaFormat) {
+    refuse("the call was lowered in format " + std::to_string(format) + "; this version of cutlass_py reads " +
+           std::to_string(kXlaFormat));
+  }
+  return attributes;
+}
+
 // ------------------------------------------------------------------------------------------------ buffers
 
 constexpr const char* kNames[kRoles] = {"a",       "b",     "c",    "bias",      "gate",      "aux", "scale_a",
@@ -214,11 +223,7 @@ void read_plan(const Attributes& attributes, XlaCall& x) {
 }  // namespace
 
 void read(const xla::CallFrame& frame, Device device, XlaCall& x) {
-  const Attributes attributes(frame.attrs);
-  if (const int64_t format = attributes.integer("format"); format != kXlaFormat) {
-    refuse("the call was lowered in format " + std::to_string(format) + "; this version of cutlass_py reads " +
-           std::to_string(kXlaFormat));
-  }
+  const Attributes attributes = attributes_of(frame);
   Request r;
   read_buffers(frame, attributes, device, x, r);
   read_keywords(attributes, r);
@@ -228,5 +233,7 @@ void read(const xla::CallFrame& frame, Device device, XlaCall& x) {
   if (!x.call.suspects.empty()) refuse(x.call.suspects.front().message);  // XLA's buffers are apart, or the same
   read_plan(attributes, x);
 }
+
+std::string kernel_of(const xla::CallFrame& frame) { return std::string(attributes_of(frame).text("kernel")); }
 
 }  // namespace cutlass_py

@@ -25,4 +25,7 @@ struct XlaCall {
 // ours.
 void read(const xla::CallFrame& frame, Device device, XlaCall& x);
 
+// The kernel alone, by name; empty for none. Of a frame that may have no buffers.
+std::string kernel_of(const xla::CallFrame& frame);
+
 }  // namespace cutlass_py

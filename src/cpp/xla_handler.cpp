@@ -18,36 +18,50 @@ void describe(xla::Metadata& metadata) {
   metadata.traits = xla::kCommandBufferCompatible;
 }
 
+const KernelEntry& loaded(const std::string& kernel) {
+  if (const KernelEntry* entry = find_kernel(kernel)) return *entry;
+  throw std::runtime_error("gemm: kernel " + kernel +
+                           ", which this computation was lowered with, is not loaded in this process; "
+                           "cutlass_py.get_kernels(compiled=False) has it, and its compile() loads it");
+}
+
 // What the device adds to a plan: the kernel's address and the number of multiprocessors.
 void complete(XlaCall& x) {
   x.plan.sm_count = device::info(x.call.problem.device.id).sm_count;
   if (x.kernel.empty()) return;
-  const KernelEntry* entry = find_kernel(x.kernel);
-  if (!entry) {
-    throw std::runtime_error("gemm: kernel " + x.kernel +
-                             ", which this computation was lowered with, is not loaded in this process; "
-                             "cutlass_py.get_kernels(compiled=False) has it, and its compile() loads it");
-  }
-  x.plan.kernel = entry->kernel;
-  x.plan.library = entry->library;
+  const KernelEntry& entry = loaded(x.kernel);
+  x.plan.kernel = entry.kernel;
+  x.plan.library = entry.library;
 }
 
-xla::Error* execute(const xla::CallFrame& frame) {
+// Before a command buffer may be recorded, in which the device could not be asked what it is: a module that another
+// process has lowered meets it here.
+xla::Error* initialize(const xla::CallFrame& frame, int ordinal) {
+  device::info(ordinal);
+  if (const std::string kernel = kernel_of(frame); !kernel.empty()) loaded(kernel);
+  return nullptr;
+}
+
+xla::Error* execute(const xla::CallFrame& frame, int ordinal) {
+  xla::StreamGetArgs stream{sizeof stream, nullptr, frame.ctx, nullptr};
+  if (xla::Error* failed = frame.api->stream_get(&stream)) return failed;
+
+  XlaCall x;
+  read(frame, {DeviceType::cuda, ordinal}, x);
+  if (nothing_to_do(x.call.problem)) return nullptr;
+  complete(x);
+  device::Guard guard(ordinal);
+  run_all(x.call, [&] { run_on_device(x.call, x.plan, stream.stream, &x.scratch); });
+  return nullptr;
+}
+
+xla::Error* call(const xla::CallFrame& frame) {
   if (frame.api->struct_size < sizeof(xla::Api)) {
     return error(frame, ErrorCode::unimplemented, "gemm: this XLA is too old to say which device a call runs on");
   }
   xla::DeviceOrdinalGetArgs device{sizeof device, nullptr, frame.ctx, 0};
   if (xla::Error* failed = frame.api->device_ordinal_get(&device)) return failed;
-  xla::StreamGetArgs stream{sizeof stream, nullptr, frame.ctx, nullptr};
-  if (xla::Error* failed = frame.api->stream_get(&stream)) return failed;
-
-  XlaCall x;
-  read(frame, {DeviceType::cuda, device.device_ordinal}, x);
-  if (nothing_to_do(x.call.problem)) return nullptr;
-  complete(x);
-  device::Guard guard(device.device_ordinal);
-  run_all(x.call, [&] { run_on_device(x.call, x.plan, stream.stream, &x.scratch); });
-  return nullptr;
+  return (frame.stage == xla::Stage::initialize ? initialize : execute)(frame, device.device_ordinal);
 }
 
 }  // namespace
@@ -59,7 +73,7 @@ xla::Error* xla_handler(xla::CallFrame* frame) {
     return nullptr;
   }
   try {
-    return execute(*frame);
+    return call(*frame);
   } catch (const std::invalid_argument& wrong) {
     return error(*frame, ErrorCode::invalid_argument, wrong.what());
   } catch (const std::exception& failed) {

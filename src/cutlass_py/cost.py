@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SM_COUNT = 132  # of the GPU that the rates below were fitted on
 # TFLOP/s of 3.x kernels while tiles are in flight, by tile area (m * n). Small tiles starve the tensor cores; the
 # pingpong schedule of 128x128 and 64x256 hides all but the mainloop.
-_RATE_3X = [(128 * 256, 865.0), (128 * 128, 990.0), (64 * 64, 480.0), (64 * 32, 350.0), (0, 205.0)]
+_RATE_3X = [(128 * 128 + 1, 865.0), (128 * 128, 990.0), (64 * 64, 480.0), (64 * 32, 350.0), (0, 205.0)]
 # TFLOP/s of a 2.x family's large tile, by the dtype it multiplies; smaller tiles reach the share below. A complex
 # product counts as one multiplication.
 _RATE_2X = {

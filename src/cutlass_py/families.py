@@ -224,6 +224,16 @@ _SM90_TMA: list[Design] = [
     ((64, 32, 128), (1, 1, 1), "pingpongswap"),
     ((64, 16, 128), (1, 1, 1), "pingpongswap"),
 ]
+# Widths between the powers of two, which leave less of a last wave idle: n = 2112 is 11 times 192, and 128 rows by 6144
+# are 128 tiles of 64x96. Compiled on demand; no GPU has timed them yet.
+_SM90_WIDTHS: list[Design] = [
+    ((128, 192, 64), (1, 2, 1), "coop"),
+    ((128, 192, 64), (1, 1, 1), "pingpong"),
+    ((128, 160, 64), (2, 1, 1), "coop"),
+    ((128, 160, 64), (1, 1, 1), "pingpong"),
+    ((128, 96, 64), (1, 1, 1), "pingpong"),
+    ((64, 96, 64), (1, 1, 1), "pingpong"),
+]
 # A promoted fp8 sum takes every accumulator twice: what is above 64 of them a thread spills.
 _SM90_PROMOTED: list[Design] = [
     ((128, 128, 64), (2, 1, 1), "coop"),
@@ -317,6 +327,8 @@ def _sm90_declared() -> Iterator[KernelConfig]:
     narrow = [d for d in _SM90_TMA if _fits(d, "f32")]
     for dtype, layout in product(_HALVES, LAYOUTS):
         pair = (dtype, dtype)
+        for design in _SM90_WIDTHS:
+            yield _sm90(pair, layout, dtype, "linear", design)
         for epilogue in EPILOGUES.values():
             designs = narrow if epilogue.aux or epilogue.gated or epilogue.source else _SM90_TMA
             if (epilogue.bias or epilogue.gated) and not epilogue.scaled:

@@ -168,11 +168,12 @@ class Kernel(ABC):
         """
         if args is not None and not (status := self.supports(args)):
             raise ValueError(f"compile: kernel {self.name} does not fit {describe(problem_of(args))}: {status.error}")
-        self._load()
+        self.load()
         return self._artifact()
 
-    def _load(self) -> None:
-        return  # what is a Python function needs no compiler
+    def load(self) -> None:
+        """Brings the kernel into this process, compiled if need be."""
+        return  # a Python function is there
 
     def _artifact(self) -> Artifact:
         return Artifact(self.name, "cpu" if self.metadata.cc == CPU else "cuda", None, True)
@@ -243,7 +244,8 @@ class CutlassKernel(Kernel):
         self._interface: Interface | None = None
         self._metadata: KernelMetadata | None = None
 
-    def _load(self) -> None:
+    def load(self) -> None:
+        """As in Kernel."""
         if not self.compiled:
             self.facts = self._facts()
             self.compiled, self._metadata = True, None
@@ -264,7 +266,7 @@ class CutlassKernel(Kernel):
 
         if not self.compiled and self.name in failed:
             raise CompileError(failed[self.name])
-        self._load()
+        self.load()
 
     @property
     def family(self) -> Family:

@@ -62,8 +62,11 @@ class Frame {
     frame.args = {sizeof frame.args, nullptr, int64_t(args_.size()), nullptr, args_.data()};
     frame.rets = {sizeof frame.rets, nullptr, int64_t(rets_.size()), nullptr, rets_.data()};
     frame.attrs = {sizeof frame.attrs, nullptr, int64_t(names_.size()), types_.data(), names_.data(), values_.data()};
+    kernel_before = kernel_of(frame);
     cutlass_py::read(frame, {DeviceType::cuda, 1}, x);
   }
+
+  std::string kernel_before;  // what the frame gives away ahead of its buffers
 
   std::string error() {
     try {
@@ -136,6 +139,13 @@ void test_plan() {
   CHECK(x.kernel == "some_kernel" && !x.plan.kernel && x.plan.pack_a == 0 && x.plan.pack_b == 'n');
   CHECK(x.plan.scratch == Dtype::f32 && x.plan.splits == 3 && x.plan.raster == 1 && x.plan.swizzle == 2);
   CHECK(x.plan.overlap && !x.plan.each);
+}
+
+void test_kernel_alone() {
+  Frame frame = with_scratch();
+  XlaCall x;
+  frame.read(x);
+  CHECK(frame.kernel_before == "some_kernel");
 }
 
 void test_layouts() {
@@ -248,6 +258,7 @@ void test_messages() {
 int main() {
   test_operands();
   test_plan();
+  test_kernel_alone();
   test_layouts();
   test_epilogue();
   test_complex_factors();

@@ -120,6 +120,7 @@ SAME(DataType, e4m3, XLA_FFI_DataType_F8E4M3FN);
 SAME(AttrType, array, XLA_FFI_AttrType_ARRAY);
 SAME(AttrType, scalar, XLA_FFI_AttrType_SCALAR);
 SAME(AttrType, string, XLA_FFI_AttrType_STRING);
+SAME(Stage, initialize, XLA_FFI_ExecutionStage_INITIALIZE);
 SAME(Stage, execute, XLA_FFI_ExecutionStage_EXECUTE);
 static_assert(ours::kCommandBufferCompatible == XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
 
@@ -143,6 +144,15 @@ extern "C" XLA_FFI_Error* on_host(XLA_FFI_CallFrame* frame) {
   api.XLA_FFI_Stream_Get = null_stream;
   XLA_FFI_CallFrame changed = *frame;
   changed.api = &api;
+  return handler(&changed);
+}
+
+// The stage before execution, which XLA's CPU leaves out.
+extern "C" XLA_FFI_Error* initialize_on_host(XLA_FFI_CallFrame* frame) {
+  if (frame->extension_start) return handler(frame);
+  XLA_FFI_CallFrame changed = *frame;
+  changed.stage = XLA_FFI_ExecutionStage_INITIALIZE;
+  changed.args.size = changed.rets.size = 0;
   return handler(&changed);
 }
 

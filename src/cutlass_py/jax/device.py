@@ -29,7 +29,8 @@ def register(platform: str, handler: Any = None) -> None:
         handler: the capsule of another function of XLA's typed FFI, in place of ours.
     """
     capsule = _core.xla_handler() if handler is None else handler
-    jax.ffi.register_ffi_target(TARGET, capsule, platform=_XLA_NAME.get(platform, platform))
+    stages = {"initialize": capsule, "execute": capsule}
+    jax.ffi.register_ffi_target(TARGET, stages, platform=_XLA_NAME.get(platform, platform))
     mlir.register_lowering(gemm_p, mlir.lower_fun(_lowered, multiple_results=True), platform=platform)
 
 
@@ -50,10 +51,7 @@ def _lowered(*operands: Any, spec: Spec) -> list[Any]:
 
 @cache
 def _ordinals() -> list[int]:
-    """CUDA's numbers of the GPUs that this process has in JAX; the first is the one that plans are for, 0 without any.
-
-    Each is asked for its facts, which the handler needs: not while it records a command buffer for the first time.
-    """
+    """CUDA's numbers of JAX's GPUs in this process; the first is the one that plans are for, 0 without any."""
     try:
         found = [gpu.local_hardware_id for gpu in jax.local_devices(backend="cuda")]
     except RuntimeError:  # there is no such backend
