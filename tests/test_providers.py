@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import weakref
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes  # noqa: F401
 import numpy as np
@@ -33,6 +35,7 @@ from cutlass_py import (
     _core,
     compiler,
     explain,
+    frameworks,
     get_kernels,
     kernels,
     register_kernel,
@@ -40,6 +43,7 @@ from cutlass_py import (
     tuned,
     unregister,
 )
+from cutlass_py.dtypes import DTYPES
 from cutlass_py.gpu import ABSENT
 from cutlass_py.host import host_array
 from cutlass_py.select import plan, rank
@@ -401,7 +405,7 @@ def test_operands_are_handed_over_without_a_copy():
     call, address, shape, strides, elements, writeable = seen[0]
     assert address == A.ctypes.data and shape == (1, 3, 4) and writeable
     assert strides[1:] == wide.strides and elements[1:] == (10, 2)
-    for lend in (call.a.__dlpack__, lambda: call.a.address, lambda: np.from_dlpack(call.d)):
+    for lend in (call.a.__dlpack__, lambda: call.a.address, lambda: call.a.__array_interface__):
         with pytest.raises(BufferError, match="lent to a kernel for the length of its run"):
             lend()
 
@@ -441,6 +445,21 @@ def test_every_operand_of_the_formula_arrives():
     assert seen[0].scale_out == 2.0 and seen[0].beta == 0.5 and seen[0].gate is None and seen[0].scale_b is None
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "e4m3", "s8", "u8", "c64", "c128"])
+def test_numpy_reads_every_dtype(dtype):
+    name, seen = DTYPES[dtype].numpy, []
+
+    def look(call):
+        seen.append((host_array(call.a).dtype.name, host_array(call.b).copy()))
+
+    x = np.arange(6).reshape(2, 3).astype(name)
+    every = Own(metadata(dtype="*", accumulator="*"), run=look, supports=lambda p: Status())
+    with register_provider(every):
+        cutlass_py.gemm(x, x[:, ::-1].T, kernel="own_f64")
+        cutlass_py.gemm(x[:, :0], x[:, :0].T, kernel="own_f64")
+    assert seen[0][0] == name and (seen[0][1] == x[:, ::-1].T).all() and seen[1][1].shape == (1, 0, 2)
+
+
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_frameworks_take_what_is_lent(framework):
     pytest.importorskip(framework)
@@ -472,6 +491,39 @@ def test_bf16_goes_to_torch():
     x = np.ones((4, 4), "bfloat16")
     with register_kernel(metadata(dtype="bf16", accumulator="f32"), product):
         assert (cutlass_py.gemm(x, x, kernel="own_f64") == 4).all()
+
+
+def test_a_prepared_call_and_a_run():
+    with register_kernel(metadata(), multiply) as registration:
+        (kernel,) = registration.kernels
+        args = GemmArguments(A, B, alpha=2.0)
+        prepared = kernel.plan(args)
+        assert (kernel.run(args, kernel.compile(args)) == 2 * A @ B).all() and kernel.workspace_size(args) == 0
+        assert (prepared(A + 1, B) == 2 * (A + 1) @ B).all()
+    assert (prepared(A, B) == 2 * A @ B).all()  # it keeps what it was made with
+
+
+def test_the_stream_of_a_call_becomes_the_current_one_of_imported_frameworks(monkeypatch):
+    entered = []
+
+    @contextmanager
+    def under(device, stream):
+        entered.append((device, stream))
+        yield
+        entered.append("left")
+
+    here = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
+    absent = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    rows = {
+        name: frameworks.Framework(name, lambda *_: None, under=under)
+        for name in ("there", "without_cuda", "not_imported")
+    }
+    monkeypatch.setattr(frameworks, "_ROWS", rows)
+    monkeypatch.setitem(sys.modules, "there", here)
+    monkeypatch.setitem(sys.modules, "without_cuda", absent)
+    with frameworks.launching_on(2, 77):
+        assert entered == [(2, 77)]
+    assert entered == [(2, 77), "left"]
 
 
 # ---------------------------------------------------------------------------------------- failing
@@ -591,9 +643,12 @@ def test_the_rank_of_a_cuda_kernel(estimate, first):
         assert (ranking[-1] is registration.kernels[0]) == (estimate != "model" and not first)
 
 
-def test_an_estimate_that_fails_names_the_kernel():
-    with register_kernel(DECLARED, estimate=fails):
-        with pytest.raises(ProviderError, match="kernel own_f16: estimate raised KeyError"):
+@pytest.mark.parametrize(
+    ("estimate", "reason"), [(fails, "estimate raised KeyError"), (lambda p: "soon", "estimate returned 'soon'")]
+)
+def test_an_estimate_that_fails_names_the_kernel(estimate, reason):
+    with register_kernel(DECLARED, estimate=estimate):
+        with pytest.raises(ProviderError, match=f"kernel own_f16: {reason}"):
             rank(HALF.problem, compiled=False)
 
 

@@ -273,6 +273,7 @@ void bind_metadata(nb::module_& m) {
           nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
           "copy"_a = nb::none())
       .def("__dlpack_device__", [](const Lent& x) { return dlpack_device(x.tensor().device); })
+      .def_prop_ro("__array_interface__", &Lent::array_interface)
       .def_prop_ro("address", &Lent::address, "Of the first element. BufferError once the run is over.")
       .def_prop_ro("dtype", [](const Lent& x) { return dtype_name(x.tensor().dtype); })
       .def_prop_ro("shape", [](const Lent& x) { return tuple_of(x.tensor().shape); })

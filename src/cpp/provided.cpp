@@ -56,6 +56,16 @@ class Arguments {
   std::vector<nb::object> lent_;
 };
 
+std::string numpy_kind(int dlpack_code) {
+  switch (dlpack_code) {
+    case kDLInt: return "<i";
+    case kDLUInt: return "<u";
+    case kDLFloat: return "<f";
+    case kDLComplex: return "<c";
+    default: return "|V";
+  }
+}
+
 }  // namespace
 
 const Exported& Lent::lent(const char* wanted) const {
@@ -65,6 +75,23 @@ const Exported& Lent::lent(const char* wanted) const {
     nb::raise_python_error();
   }
   return *tensor_;
+}
+
+nb::typed<nb::dict, nb::str, nb::any> Lent::array_interface() const {
+  const Exported& tensor = lent("memory");
+  if (tensor.device.type != DeviceType::cpu)
+    throw nb::attribute_error("an operand on a device has no __array_interface__");
+  static char nothing[16];
+  const int size = dtype_size(tensor.dtype);
+  nb::list shape, strides;
+  for (int64_t extent : tensor.shape) shape.append(extent);
+  for (int64_t stride : tensor.strides) strides.append(stride * size);
+  nb::typed<nb::dict, nb::str, nb::any> interface;
+  interface["version"] = 3;
+  interface["shape"] = nb::tuple(shape), interface["strides"] = nb::tuple(strides);
+  interface["typestr"] = numpy_kind(kDtypes[int(tensor.dtype)].dlpack_code) + std::to_string(size);
+  interface["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(tensor.data ? tensor.data : nothing), false);
+  return interface;
 }
 
 nb::object Lent::dlpack(nb::handle stream, nb::handle max_version) const {

@@ -21,6 +21,8 @@ class Lent {
   nb::object dlpack(nb::handle stream, nb::handle max_version) const;
   const Exported& tensor() const { return *tensor_; }
   uintptr_t address() const { return reinterpret_cast<uintptr_t>(lent("address").data); }
+  // NumPy's own protocol, of memory of the host; dtypes that NumPy has no name for are bytes ("|V2").
+  nb::typed<nb::dict, nb::str, nb::any> array_interface() const;
   void end() { ended_ = true; }
 
  private:

@@ -392,6 +392,9 @@ class Operand:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
     @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+    @property
     def address(self) -> int:
         """Of the first element. BufferError once the run is over."""
 

@@ -231,16 +231,11 @@ def split(array: Any) -> list[Any]:
     return [TypedView(matrix, array.dtype) for matrix in matrices]
 
 
-def launching_on(device: int, stream: int | None) -> ExitStack:
+def launching_on(device: int, stream: int) -> ExitStack:
     """A context in which a stream is the current one of every framework that this process has imported."""
     stack = ExitStack()
     for known in _ROWS.values():
-        if (
-            stream is not None
-            and known.under
-            and known.name in sys.modules
-            and sys.modules[known.name].cuda.is_available()
-        ):
+        if known.under and known.name in sys.modules and sys.modules[known.name].cuda.is_available():
             stack.enter_context(known.under(device, stream))
     return stack
 

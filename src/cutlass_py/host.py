@@ -23,18 +23,15 @@ class _Memory:
 
 
 def host_array(operand: Operand) -> Any:
-    """A NumPy array over an operand, whose memory somebody else keeps alive for the duration of a call.
-
-    By DLPack NumPy would take only the dtypes that it has a name for itself.
-    """
-    import ml_dtypes  # noqa: F401
+    """A NumPy array over an operand, of any dtype; the memory is somebody else's, for the duration of a call."""
     import numpy as np
 
-    shape, dtype = operand.shape, DTYPES[operand.dtype]
-    if 0 in shape:
-        return np.empty(shape, dtype.numpy)
-    strides = tuple(stride * dtype.itemsize for stride in operand.strides)
-    return np.asarray(_Memory((operand.address, dtype.name, shape, strides))).view(dtype.numpy)
+    array: Any = np.asarray(operand)
+    if array.dtype.kind != "V":
+        return array
+    import ml_dtypes  # noqa: F401
+
+    return array.view(DTYPES[operand.dtype].numpy)
 
 
 def shares_memory(x: HostOperand, y: HostOperand) -> bool:

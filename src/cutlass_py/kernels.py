@@ -38,7 +38,7 @@ class OperandMetadata:
     """What a kernel reads or writes as it lies.
 
     Attributes:
-        dtype: in memory: f32 for a kernel that multiplies tf32.
+        dtype: in memory: f32 for a kernel that multiplies tf32. A provider says tf32, which decides what it is asked.
         layout: "t" row-major, "n" column-major, "*" any; of a bias the axis that it goes along, "n" or "m".
         alignment: bytes that addresses, rows and steps of the batch are multiples of. A 2.x kernel also wants a, b, c
             and d to have extents of whole accesses: alignment / itemsize along the contiguous axis.
@@ -87,15 +87,16 @@ class KernelMetadata:
     """Everything get_kernels(where=...) can look at.
 
     Attributes:
-        name: general to particular: family, dtypes of A, B, accumulator and D, layout, tile, design, epilogue.
-        operands: by name: a, b, d, and c, bias, gate, aux where the kernel takes one.
+        name: general to particular: family, dtypes of A, B, accumulator and D, layout, tile, design, epilogue; or as
+            the user calls it.
+        operands: by name: a, b, d, and c, bias, gate, aux, ... where the kernel takes one.
         accumulator: dtype of the sums; "*" for any.
-        epilogue: what is applied to the product `acc`, as a formula. For kernels of providers also a name of
-            `EPILOGUES` (epilogues.py), such as "linear".
-        family: kernels that belong together: a row of FAMILIES (families.py), or what a provider says.
+        epilogue: what is applied to the product `acc`, as a formula. For kernels of providers also a name of EPILOGUES
+            (epilogues.py), such as "linear".
+        family: whose template it is made from, a row of FAMILIES (families.py); of providers, what belongs together.
         api: CUTLASS's generation, 2 or 3; 0 for what is no CUTLASS kernel.
         design: tile, cluster, schedule, stages, and what they take.
-        cc: lowest compute capability that runs it, times ten, and the highest; `CPU` for host memory.
+        cc: lowest compute capability that runs it, times ten, and the highest; (0, 0) for operands in host memory.
         deterministic: the same bits on every run.
     """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 from . import _core
@@ -21,6 +21,7 @@ from .errors import CompileError, ProviderError
 from .families import FAMILIES, SCHEDULES, KernelConfig
 from .kernels import CutlassKernel
 from .legality import interface_of
+from .provider import checked_estimate
 
 Extents = tuple[int, int, int]
 
@@ -78,7 +79,8 @@ class CudaKernel:
         device_type: a CUTLASS device type: 2.x `device::GemmUniversal<...>`, 3.x `device::GemmUniversalAdapter<...>`.
         b, accumulator, d: dtypes; by default A's, and what gemm sums and returns for it.
         epilogue: a name of EPILOGUES: "linear", "linearc" (reads c), "bias_relu", ...
-        schedule: a name of SCHEDULES; "tiled" for 2.x, "coop" for 3.x.
+        schedule: a name of SCHEDULES; by default "tiled" for 2.x, "coop" for 3.x. One that ends in "direct" says that D
+            does not leave by TMA.
         cluster: 3.x.
         warp, stages: 2.x; 0 for what is not said.
         align: elements of A and B that are read at once; rows and addresses have to be multiples. 0: 16 bytes.
@@ -188,12 +190,11 @@ class OwnKernel(CutlassKernel):
         try:
             estimate = self._estimate(estimates.p)
         except Exception as error:
-            raise ProviderError(f"kernel {self.name}: estimate raised {type(error).__name__}: {error}") from error
-        if estimate is None:
-            return inf
-        if not isinstance(estimate, (int, float)) or not isfinite(estimate) or estimate <= 0:
-            raise ProviderError(f"kernel {self.name}: estimate returned {estimate!r}; expected microseconds or None")
-        return float(estimate)
+            raise self._error(f"estimate raised {type(error).__name__}: {error}") from error
+        return checked_estimate(estimate, self._error)
+
+    def _error(self, what: str) -> ProviderError:
+        return ProviderError(f"kernel {self.name}: {what}")
 
     def _facts(self) -> dict[str, Any]:
         """The library's facts, where they are what was declared."""

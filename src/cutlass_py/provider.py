@@ -6,7 +6,7 @@ The CPU's kernel (providers/numpy.py) is the first of them. Registering: registe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Any
@@ -22,7 +22,7 @@ from .kernels import CPU, Kernel, KernelMetadata, OperandMetadata, Status
 from .legality import Interface, Way
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class KernelCall:
     """One call in canonical form: the formula of `gemm`, with A and B perhaps exchanged so that D is row-major.
 
@@ -129,19 +129,17 @@ class ProvidedKernel(Kernel):
 
     def microseconds(self, p: Problem) -> float:
         """The provider's estimate; infinite where there is none."""
-        estimate = self._ask("estimate", p)
-        if estimate is None:
-            return inf
-        if not isinstance(estimate, (int, float)) or not isfinite(estimate) or estimate <= 0:
-            raise self._error(f"estimate returned {estimate!r}; expected microseconds or None")
-        return float(estimate)
+        return checked_estimate(self._ask("estimate", p), self._error)
 
     def call(self, **given: Any) -> None:
         """Runs a canonical call, by the names of KernelCall; called from C++ with device and stream ready."""
         call = KernelCall(**given)
         try:
-            with launching_on(call.problem.device_id, call.stream):
+            if call.stream is None:
                 returned: object = self.provider.run(self._metadata, call)
+            else:
+                with launching_on(call.problem.device_id, call.stream):
+                    returned = self.provider.run(self._metadata, call)
         except MemoryError:
             raise
         except Exception as error:
@@ -157,6 +155,15 @@ class ProvidedKernel(Kernel):
 
     def _error(self, what: str) -> ProviderError:
         return ProviderError(f"provider {self.provider.name}, kernel {self.name}: {what}")
+
+
+def checked_estimate(estimate: Any, error: Callable[[str], Exception]) -> float:
+    """Microseconds as a user's function returned them, infinite for None; raises `error` of anything else."""
+    if estimate is None:
+        return inf
+    if not isinstance(estimate, (int, float)) or not isfinite(estimate) or estimate <= 0:
+        raise error(f"estimate returned {estimate!r}; expected microseconds or None")
+    return float(estimate)
 
 
 def _what(value: object) -> str:

@@ -94,6 +94,7 @@ struct Device3x {
 
   static size_t workspace_size(const CutlassPyGemm* g) { return Kernel::get_workspace_size(arguments(*g)); }
   static int run(const CutlassPyGemm* g) { return launch_3x<Config, Kernel>(g, arguments(*g)); }
+  static int registers() { return registers_of(function_3x<Kernel>()); }
 };
 
 template <class Device>
