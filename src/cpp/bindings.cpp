@@ -73,7 +73,7 @@ Args:
     deterministic: take only kernels that give the same bits on every run.
     kernel: run this kernel (a Kernel or its name) and no other; it must take the operands as they lie. Compiled
         first if it is declared but not there (docs/jit.md).
-    stream: CUDA stream to launch on: an int, a torch or CuPy stream, or anything with __cuda_stream__. By
+    stream: CUDA stream to launch on: an int, a torch or CuPy stream, or anything with `__cuda_stream__`. By
         default the framework's current stream. With it, ordering other streams behind the launch is the caller's.
 
 Arrays of factors and scales are f32 (f64, c64, c128 where the sum is). Scales, activations, gate, aux and bias_grad are
@@ -338,7 +338,8 @@ NB_MODULE(_core, m) {
 
   nb::set_leak_warnings(false);  // the tables of types, dtypes and plans live as long as the process, and hold objects
 
-  nb::exception<CudaError>(m, "CudaError", PyExc_RuntimeError);
+  nb::exception<CudaError>(m, "CudaError", PyExc_RuntimeError).attr("__doc__") =
+      "A CUDA or CUTLASS call failed: the message has the call, and the error's name and text.";
   nb::register_exception_translator([](const std::exception_ptr& error, void*) {
     try {
       std::rethrow_exception(error);

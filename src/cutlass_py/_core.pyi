@@ -9,7 +9,9 @@ from typing_extensions import CapsuleType
 
 
 class CudaError(RuntimeError):
-    pass
+    """
+    A CUDA or CUTLASS call failed: the message has the call, and the error's name and text.
+    """
 
 def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
     """
@@ -60,7 +62,7 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
         deterministic: take only kernels that give the same bits on every run.
         kernel: run this kernel (a Kernel or its name) and no other; it must take the operands as they lie. Compiled
             first if it is declared but not there (docs/jit.md).
-        stream: CUDA stream to launch on: an int, a torch or CuPy stream, or anything with __cuda_stream__. By
+        stream: CUDA stream to launch on: an int, a torch or CuPy stream, or anything with `__cuda_stream__`. By
             default the framework's current stream. With it, ordering other streams behind the launch is the caller's.
 
     Arrays of factors and scales are f32 (f64, c64, c128 where the sum is). Scales, activations, gate, aux and bias_grad are

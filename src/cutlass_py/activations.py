@@ -10,7 +10,11 @@ from .epilogues import ACTIVATIONS
 
 @dataclass(frozen=True)
 class Activation:
-    """One row of epilogues.ACTIVATIONS with its parameters, which kernels hold in f32.
+    """An activation with its parameters, for `activation=`; `clamp` and `leaky_relu` make one.
+
+    Attributes:
+        name: one that gemm knows.
+        parameters: as many numbers as that activation has; kernels hold them in f32.
 
     Raises:
         ValueError: a name that is not known, another number of parameters, or bounds of clamp that are not in order.
@@ -38,12 +42,20 @@ class Activation:
 
 
 def leaky_relu(slope: float = 0.01) -> Activation:
-    """x where x > 0, else slope * x."""
+    """The activation that is x where x > 0, else slope * x.
+
+    Args:
+        slope: any number.
+    """
     return Activation("leaky_relu", (float(slope),))
 
 
 def clamp(low: float, high: float) -> Activation:
-    """min(max(x, low), high); NaN stays.
+    """The activation min(max(x, low), high), which leaves NaN as it is.
+
+    Args:
+        low: the least value; -inf for none.
+        high: the greatest value; inf for none.
 
     Raises:
         ValueError: low is above high, or one of them is NaN.

@@ -75,7 +75,11 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
 
     Args:
         a: GemmArguments; or the first operand, with `b` and gemm's keywords following. Arrays or TensorSpecs.
-        candidates: how many choices are run, the best by the model; and kernels of yours that have no estimate.
+        candidates: how many choices are run, the best by the model; 32 by default. Kernels of yours that have no
+            estimate come on top.
+
+    Returns:
+        The fastest choice, the one before, and the time of each that ran. str() is one line.
 
     Raises:
         ValueError: the operands are on the CPU, or there is no product to compute.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from . import reference  # noqa: F401  (its lowering is for every platform that has none of its own)
 from .api import gemm, matmul
 from .device import register
-from .mlp import mlp
+from .perceptron import mlp
 
 __all__ = ["gemm", "matmul", "mlp", "register"]
 

@@ -110,6 +110,12 @@ def matmul(a: Any, b: Any, *, layout: str = "tt", compute: str | None = None, ou
 
     Args:
         a, b, layout, compute, out_dtype: as in `gemm`.
+
+    Returns:
+        An array of the shape that numpy.matmul gives, of out_dtype, or of gemm's dtype for these operands.
+
+    Raises:
+        ValueError, TypeError, NoKernelError, CompileError: as `gemm` does.
     """
     return gemm(a, b, layout=layout, compute=compute, out_dtype=out_dtype)
 

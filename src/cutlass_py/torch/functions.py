@@ -231,21 +231,34 @@ def _refuse_gradient(function: str) -> None:
 
 
 def mm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
-    """torch.mm: (n, m) @ (m, p)."""
+    """torch.mm: (n, m) @ (m, p) to (n, p), of operands of one dtype, which is the result's.
+
+    Raises:
+        RuntimeError: what torch.mm refuses, with its words; dtypes that are not multiplied here (docs/torch.md).
+        TypeError: an operand that is no tensor.
+    """
     if out_dtype is None and not compiling() and (d := _straight(input, mat2, out, None, 2)) is not None:
         return d
     return _like_torch("mm", input, mat2, 2, out_dtype, out)
 
 
 def bmm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
-    """torch.bmm: (b, n, m) @ (b, m, p)."""
+    """torch.bmm: (b, n, m) @ (b, m, p) to (b, n, p).
+
+    Raises:
+        RuntimeError, TypeError: as `mm` does.
+    """
     if out_dtype is None and not compiling() and (d := _straight(input, mat2, out, None, 3)) is not None:
         return d
     return _like_torch("bmm", input, mat2, 3, out_dtype, out)
 
 
 def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """torch.matmul: vectors, matrices, batches that broadcast."""
+    """torch.matmul: vectors, matrices, batches that broadcast.
+
+    Raises:
+        RuntimeError, TypeError: as `mm` does.
+    """
     if not compiling() and (d := _straight(input, other, out, None, 0)) is not None:
         return d
     return _like_torch("matmul", input, other, 0, None, out)
@@ -255,7 +268,21 @@ def addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, beta: complex = 1,
     alpha: complex = 1, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """torch.addmm: beta * input + alpha * (mat1 @ mat2); an input that is repeated along rows is a fused bias."""
+    """torch.addmm: beta * input + alpha * (mat1 @ mat2); an input that is repeated along rows is a fused bias.
+
+    Args:
+        input: of a shape that broadcasts to (n, p). With beta = 0 it is not read.
+        mat1: (n, m).
+        mat2: (m, p).
+        out_dtype: another dtype of the result, as in torch.
+        beta: factor of input, a number.
+        alpha: factor of the product, a number.
+        out: written and returned, resized if its shape is another.
+
+    Raises:
+        RuntimeError: as `mm` does.
+        TypeError: an operand that is no tensor; a factor that is a tensor with dimensions or a gradient.
+    """
     return _like_torch("addmm", mat1, mat2, 2, out_dtype, out, input, beta, alpha)
 
 
@@ -263,12 +290,23 @@ def baddbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, out_dtype: torch.dtype | None = None, *, beta: complex = 1,
     alpha: complex = 1, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """torch.baddbmm: beta * input + alpha * (batch1 @ batch2)."""
+    """torch.baddbmm: beta * input + alpha * (batch1 @ batch2), of (b, n, m) and (b, m, p).
+
+    Raises:
+        RuntimeError, TypeError: as `addmm` does.
+    """
     return _like_torch("baddbmm", batch1, batch2, 3, out_dtype, out, input, beta, alpha)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """torch.nn.functional.linear: (..., in) with a weight of (out, in) and a bias of (out,), fused."""
+    """torch.nn.functional.linear: (..., in) with a weight of (out, in) and a bias of (out,), fused.
+
+    Returns:
+        (..., out).
+
+    Raises:
+        RuntimeError, TypeError: as `mm` does.
+    """
     if not compiling() and isinstance(weight, Tensor) and weight.dim() == 2:
         if (d := _straight(input, weight.mT, None, bias, 0)) is not None:
             return d

@@ -1,0 +1,215 @@
+# %% [markdown]
+# # Basic GEMM
+#
+# `cutlass_py.gemm(a, b)` chooses a kernel and launches it. This notebook takes the same call apart: describe the
+# operation, find the kernels that can do it, ask one of them why or why not, compile it, run it by hand, and prepare it
+# to run again.
+#
+# All of it runs everywhere. Questions about a GPU need none; arrays are multiplied on an NVIDIA GPU through torch where
+# there is one, otherwise on the CPU through NumPy.
+
+# %%
+import numpy as np
+
+import cutlass_py
+
+try:
+    import torch
+
+    on_gpu = torch.cuda.is_available() and bool(cutlass_py.get_kernels(cc=torch.cuda.get_device_capability()[0] * 10))
+except ImportError:
+    on_gpu = False
+print("on", torch.cuda.get_device_name() if on_gpu else "the CPU")
+
+# %% [markdown]
+# ## An operation as a value
+#
+# `GemmArguments` holds what `gemm` would be called with: operands, destination, and every keyword of the epilogue. An
+# operand is an array, or a `TensorSpec`: shape, dtype and, where it is not row-major, strides. A spec has no memory and
+# its device need not exist, so what follows can be asked on any machine. Here: activations times weights that are
+# stored as (n, k), in bf16.
+
+# %%
+m, n, k = 2048, 14336, 4096
+x = cutlass_py.TensorSpec((m, k), "bf16")
+weight = cutlass_py.TensorSpec((k, n), "bf16", strides=(1, k))
+args = cutlass_py.GemmArguments(x, weight)
+args
+
+# %% [markdown]
+# Two letters say how A and B lie: `t` row-major, `n` column-major. What the call would return is part of it: a bf16
+# matrix. The canonical problem has the rest, and is all that a choice of kernel depends on.
+
+# %%
+problem = args.problem
+print(problem.m, problem.n, problem.k, "layouts", problem.layout_a + problem.layout_b, "summed in", problem.accumulator)
+
+# %% [markdown]
+# ## Finding kernels
+#
+# Without arguments `get_kernels` lists what is there. A package holds a few hundred compiled kernels (none, if it was
+# built without CUDA, but for NumPy's), and declares thousands that can be compiled on demand.
+
+# %%
+declared = cutlass_py.get_kernels(compiled=False)
+print(len(cutlass_py.get_kernels()), "kernels to run at once,", len(declared), "declared")
+
+# %% [markdown]
+# With arguments it gives those that take the operands as they lie, best first: in the order in which `gemm` would take
+# them, by the model of `cost.py`, or by what `tune` has measured.
+
+# %%
+kernels = cutlass_py.get_kernels(args, compiled=False)
+print(len(kernels), "of them fit; the best:")
+for kernel in kernels[:3]:
+    print(" ", kernel.name)
+
+# %% [markdown]
+# A name reads from general to particular: the family, dtypes of A, B, the sum and D, layouts, tile, cluster, schedule,
+# epilogue. The same is there as data, typed: `operands` decide what a kernel can do, `design` how fast, `epilogue` is a
+# formula.
+
+# %%
+best = kernels[0]
+print(best.metadata.design)
+print(best.metadata.operands["a"], "...", best.metadata.epilogue)
+
+# %% [markdown]
+# `where` filters by metadata, with arguments or without; `cc` by compute capability.
+
+# %%
+square = cutlass_py.get_kernels(args, where=lambda meta: meta.design.tile[:2] == (128, 128), compiled=False)
+print(len(square), "with tiles of 128x128")
+portable = cutlass_py.get_kernels(args, cc=80, compiled=False)
+print(len(portable), "also run on Ampere, such as", portable[0].name)
+doubles = cutlass_py.get_kernels(where=lambda meta: meta.operands and meta.operands["a"].dtype == "f64", compiled=False)
+print(len(doubles), "multiply f64")
+assert square and portable and doubles and not set(doubles) & set(kernels)
+
+# %% [markdown]
+# ## Asking one
+#
+# `supports` answers with a `Status`: true, or an `error` that says what was found and what the kernel expects.
+
+# %%
+odd = cutlass_py.GemmArguments(cutlass_py.TensorSpec((m, k + 1), "bf16"), cutlass_py.TensorSpec((k + 1, n), "bf16"))
+for asked in (args, odd):
+    status = best.supports(asked)
+    print(bool(status), status.error)
+assert best.supports(args) and not best.supports(odd)
+
+# %% [markdown]
+# `explain` asks all of them. It gives what `gemm` does, which need not be a single launch on the operands as they lie:
+# it may pack one of them first, split k, or finish the result in the elementwise kernel. Within `jit()` it goes through
+# declared kernels too; outside through compiled ones.
+
+# %%
+with cutlass_py.jit():
+    print(cutlass_py.explain(odd))
+
+# %% [markdown]
+# ## Running one by hand
+#
+# From here on there are arrays. `arrays` makes them where this notebook runs; the calls are the same.
+
+
+# %%
+def arrays(rows, cols, depth):
+    """Random operands and a destination, small integers so that every sum is exact."""
+    rng = np.random.default_rng(rows)
+    a, b = (rng.integers(-2, 3, shape).astype(np.float32) for shape in ((rows, depth), (depth, cols)))
+    out = np.zeros((rows, cols), np.float32)
+    return [torch.from_numpy(array).cuda() for array in (a, b, out)] if on_gpu else [a, b, out]
+
+
+a, b, out = arrays(256, 192, 128)
+args = cutlass_py.GemmArguments(a, b, out=out)
+kernel = cutlass_py.get_kernels(args)[0]
+kernel
+
+# %%
+returned = kernel.run(args)
+assert returned is out and bool((out == a @ b).all())
+
+# %% [markdown]
+# `run` compiles the kernel first if it is not there. To do that ahead, and to see where the machine code lies, ask for
+# the artifact. Compiling costs tens of seconds once; the cache on disk keeps it (docs/jit.md).
+
+# %%
+artifact = kernel.compile(args)
+artifact
+
+# %%
+out[...] = 0
+kernel.run(args, artifact)
+assert bool((out == a @ b).all())
+
+# %% [markdown]
+# The stream is the framework's current one, unless `stream=` says another. With it, ordering is yours.
+
+# %%
+if on_gpu:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    kernel.run(args, stream=side)
+    torch.cuda.current_stream().wait_stream(side)
+    assert bool((out == a @ b).all())
+
+# %% [markdown]
+# Some calls need memory beside their operands: the parts of a k that is split, for instance. It comes from a pool of
+# this package; give it yourself where you want no allocation behind your back. Most kernels need none, and the CPU
+# never does.
+
+# %%
+split = cutlass_py.GemmArguments(a, b, out=out, splits=4)
+splitting = cutlass_py.get_kernels(split)[0]
+size = splitting.workspace_size(split)
+print(splitting.name, "needs", size, "bytes")
+if on_gpu:
+    workspace = torch.empty(size, dtype=torch.uint8, device="cuda")
+    splitting.run(split, workspace=workspace)
+    assert size > 0 and bool((out == a @ b).all())
+
+# %% [markdown]
+# ## Again, with other arrays
+#
+# Arguments are values: `replace` gives the same operation on other operands, checked anew.
+
+# %%
+a2, b2, out2 = arrays(64, 192, 128)
+kernel.run(args.replace(a=a2, out=out2))
+assert bool((out2 == a2 @ b).all())
+
+# %% [markdown]
+# Where shapes stay, a plan settles everything once: legality, choice, launch. Calling it checks only that the new
+# arrays are like the first ones, and launches. What is left out is what the plan was made with.
+
+# %%
+plan = kernel.plan(args)
+a3, b3, out3 = arrays(256, 192, 128)
+plan(a3, b3, out3)
+assert bool((out3 == a3 @ b3).all())
+
+# %% [markdown]
+# An array of another shape is refused by name. Nothing is launched then.
+
+# %%
+try:
+    plan(a2, b3, out3)
+except ValueError as error:
+    print(error)
+else:
+    raise AssertionError("a plan took an array of another shape")
+
+# %% [markdown]
+# ## All of it in one call
+#
+# `gemm` does every step above, and remembers the choice for each class of problems. `kernel=` makes the choice yours.
+
+# %%
+assert bool((cutlass_py.gemm(a, b) == a @ b).all())
+assert cutlass_py.gemm(a, b, out=out, kernel=kernel) is out
+
+# %% [markdown]
+# docs/discovery.md has the rules. Next: let the GPU order the kernels instead of the model (docs/tuning.md), or have
+# one compiled for an epilogue that no built kernel has (docs/jit.md).

@@ -1,0 +1,46 @@
+"""What the documents promise: examples and notebooks run as they stand, pages that are named are there.
+
+Links within the site are checked as it is built (mkdocs.yml).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cutlass_py
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = [*ROOT.glob("examples/*.py"), *ROOT.glob("docs/notebooks/*.py")]
+TEXTS = [
+    ROOT / "README.md",
+    *(path for part in ("docs", "src", "examples", "benchmarks") for path in (ROOT / part).rglob("*.*")),
+]
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS), ids=lambda path: path.stem)
+def test_scripts_run_in_an_empty_directory(script, tmp_path):
+    """Examples say so and leave without their framework or a GPU; notebooks run anywhere."""
+    package = Path(cutlass_py.__file__).parent.parent  # a source tree on the path stays on it
+    environment = os.environ | {"PYTHONPATH": str(package), "CUTLASS_PY_CACHE_DIR": str(tmp_path / "cache")}
+    home = tmp_path / "empty"
+    home.mkdir()
+    done = subprocess.run([sys.executable, str(script)], cwd=home, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout and not list(home.iterdir())
+
+
+def test_pages_that_are_named_are_there():
+    named = {
+        (path.relative_to(ROOT), page)
+        for path in TEXTS
+        if path.suffix in {".md", ".py", ".pyi", ".cpp", ".h", ".cuh", ".cu"}
+        for page in re.findall(r"\bdocs/[\w/]+\.md\b", path.read_text())
+    }
+    assert named
+    assert [(str(path), page) for path, page in sorted(named) if not (ROOT / page).is_file()] == []
