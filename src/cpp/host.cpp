@@ -31,6 +31,23 @@ nb::object host_scalar(const Scalar& x, Dtype accumulator) {
   return nb::float_(x.value);
 }
 
+// The number of the class, and what was given for each parameter and output. What a reduction writes has an extent of 1
+// along the axis that it goes over.
+nb::tuple host_user(const Call& call) {
+  const Problem& p = call.problem;
+  nb::list operands;
+  for (const UserOperand& x : call.user) {
+    if (x.matrix.dtype == Dtype::none) {
+      operands.append(x.value);
+    } else {
+      const bool reduced = x.written && x.kind != 't';
+      operands.append(
+          host_operand(x.matrix, reduced && x.kind == 'n' ? 1 : p.m, reduced && x.kind == 'm' ? 1 : p.n, p.batch));
+    }
+  }
+  return nb::make_tuple(p.user, nb::tuple(operands));
+}
+
 }  // namespace
 
 void run_on_host(const Call& call, const Plan& plan) {
@@ -51,6 +68,7 @@ void run_on_host(const Call& call, const Plan& plan) {
   given["scale_out"] = host_scalar(e.scale_out, p.accumulator);
   given["activation"] = kActivations[int(e.activation)].name;
   given["parameters"] = nb::make_tuple(e.parameters[0], e.parameters[1]);
+  if (p.user >= 0) given["user"] = host_user(call);
   given["accumulator"] = dtype_name(p.accumulator);
   given["empty_product"] = p.empty_product;
   plan.host(given);

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CUTLASS_PY_ABI 2
+#define CUTLASS_PY_ABI 3
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,18 +30,29 @@ typedef struct CutlassPyScalar {
   const void* device;
 } CutlassPyScalar;
 
+/* What was given for one parameter or output of an epilogue that the user wrote: a number, or an array. Arrays of one
+ * element and vectors have a stride of 0 along the axes that repeat them, or that a reduction goes over. */
+typedef struct CutlassPyOperand {
+  CutlassPyArray array;
+  double value; /* where the array is absent */
+} CutlassPyOperand;
+
 /* What happens to the product before it is stored:
  *
  *   z = alpha * scale_a * scale_b * acc + beta * c + bias         aux = z, where the activation is no derivative
  *   d = scale_out * y,  y = activation(z);   activation(gate) * z with a gate;   z * f'(aux) for the derivative of f
  *   bias_grad = y summed over the axis that its stride repeats
  *
- * Vectors are arrays with a stride of 0 along the other axis. `c` is not read where beta is 0. */
+ * Vectors are arrays with a stride of 0 along the other axis. `c` is not read where beta is 0.
+ *
+ * Where `user` is not null, the kernel was compiled for a traced function (usercode.py), which takes acc and these
+ * operands in its own order; all else is absent. */
 typedef struct CutlassPyEpilogue {
   CutlassPyScalar alpha, beta, scale_out;
   CutlassPyArray c, bias, scale_a, scale_b, gate, aux, bias_grad;
   int32_t activation; /* index into ACTIVATIONS (epilogues.py) */
   float parameters[2];
+  const CutlassPyOperand* user;
 } CutlassPyEpilogue;
 
 /* D = epilogue(A @ B) for `batch` problems. A is (m, k), B is (k, n), D is (m, n), row-major. Leading dimensions and

@@ -12,7 +12,14 @@ namespace nb = nanobind;
 // As Python hands them over; None stands for "not given".
 struct Keywords {
   nb::handle out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad, compute,
-      out_dtype, splits, deterministic, kernel, stream;
+      out_dtype, splits, deterministic, kernel, stream, epilogue;
+};
+
+// What a user's epilogue returns when it is called: its program (user.h), and what was given for each parameter and
+// output.
+struct EpilogueCall {
+  int32_t program;
+  nb::tuple values;
 };
 
 // From those of GemmArguments. What a dictionary lacks is None.

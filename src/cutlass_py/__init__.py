@@ -14,24 +14,28 @@ if TYPE_CHECKING:
     from .activations import Activation, clamp, leaky_relu
     from .arguments import GemmArguments, TensorSpec, view
     from .compiler import jit
-    from .errors import CompileError, NoKernelError
+    from .errors import CompileError, EpilogueError, NoKernelError
     from .explanation import explain
     from .kernels import Kernel, Status, get_kernels
     from .tuning import autotuning, tune
+    from .user_epilogue import UserEpilogue, epilogue
 
 __all__ = [
     "Activation",
     "CompileError",
     "CudaError",
+    "EpilogueError",
     "GemmArguments",
     "Kernel",
     "NoKernelError",
     "Status",
     "TensorSpec",
     "TypedView",
+    "UserEpilogue",
     "__version__",
     "autotuning",
     "clamp",
+    "epilogue",
     "explain",
     "gemm",
     "get_kernels",
@@ -44,13 +48,16 @@ __all__ = [
 _HOME = {
     "Activation": "activations",
     "CompileError": "errors",
+    "EpilogueError": "errors",
     "GemmArguments": "arguments",
     "Kernel": "kernels",
     "NoKernelError": "errors",
     "Status": "kernels",
     "TensorSpec": "arguments",
+    "UserEpilogue": "user_epilogue",
     "autotuning": "tuning",
     "clamp": "activations",
+    "epilogue": "user_epilogue",
     "explain": "explanation",
     "get_kernels": "kernels",
     "jit": "compiler",

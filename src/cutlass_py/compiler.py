@@ -23,6 +23,7 @@ from time import monotonic
 from typing import Any
 
 from . import _core, cache, codegen, toolkit
+from .epilogues import epilogue_named
 from .errors import CompileError
 from .families import FAMILIES, KernelConfig
 from .gpu import capabilities
@@ -255,8 +256,10 @@ def load(config: KernelConfig) -> dict[str, Any]:
             load.
     """
     made, may_compile = recipe(config), _may_compile()
+    user = epilogue_named(config.epilogue).user
     library = find(made, any_compiler=not may_compile)
-    prebuild = f"python -m cutlass_py cache build --kernel {config.name}"
+    prebuild = "make the call once where it may be compiled, with the same CUTLASS_PY_CACHE_DIR"
+    prebuild = prebuild if user else f"python -m cutlass_py cache build --kernel {config.name}"
     if not library and not may_compile:
         raise CompileError(
             f"gemm: kernel {config.name} is not in the built set, and CUTLASS_PY_JIT=0 forbids to compile it. "

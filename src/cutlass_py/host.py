@@ -36,6 +36,7 @@ class HostCall(_Always, total=False):
     gate: HostOperand
     aux: HostOperand
     bias_grad: HostOperand
+    user: tuple[int, tuple[float | HostOperand, ...]]  # Problem.user, and its operands in order
 
 
 class _Memory:

@@ -12,13 +12,15 @@ from typing import Any
 from . import _core
 from ._core import Problem
 from .arguments import GemmArguments, problem_of
+from .carriers import carrier
 from .cost import design
 from .dtypes import DTYPES
-from .epilogues import ACTIVATIONS
+from .epilogues import ACTIVATIONS, Epilogue
 from .errors import CompileError
 from .families import FAMILIES, Family, KernelConfig, find, named
 from .gpu import Gpu, gpu_of
 from .legality import Interface, Way, interface_of
+from .user_epilogue import asked_by
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,16 @@ class CutlassKernel(Kernel):
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """As in Kernel."""
-        return self.interface.way(p, gpu)
+        kernel = self.carrying(p)
+        return kernel if isinstance(kernel, str) else kernel.interface.way(p, gpu)
+
+    def carrying(self, p: Problem) -> CutlassKernel | str:
+        """This kernel with the user's epilogue that a problem asks for, or why there is none; itself where none is."""
+        asked = asked_by(p)
+        if not asked or self.interface.epilogue.user:
+            return self
+        config = carrier(self.config, asked.epilogue)
+        return config if isinstance(config, str) else _cutlass_kernel(config)
 
 
 @cache
@@ -268,7 +279,22 @@ def candidates(p: Problem, compiled: bool) -> dict[Interface, list[CutlassKernel
     """CUTLASS kernels worth asking about a problem, by interface: none where the operands are in host memory."""
     if p.device_id < 0:
         return {}
+    if asked := asked_by(p):
+        groups = _carriers(p.operand_a or "", p.operand_b or "", asked.epilogue)
+        ready = {i: [kernel for kernel in group if kernel.compiled or not compiled] for i, group in groups.items()}
+        return {interface: group for interface, group in ready.items() if group}
     return by_operands(compiled).get((p.operand_a or "", p.operand_b or ""), {})
+
+
+@cache
+def _carriers(a: str, b: str, epilogue: Epilogue) -> dict[Interface, list[CutlassKernel]]:
+    """Every declared design for these dtypes with a user's epilogue, compiled or not."""
+    declared = (kernel.config for group in by_operands(False).get((a, b), {}).values() for kernel in group)
+    configs = {c: None for config in declared if isinstance(c := carrier(config, epilogue), KernelConfig)}
+    groups: dict[Interface, list[CutlassKernel]] = {}
+    for kernel in map(_cutlass_kernel, configs):
+        groups.setdefault(kernel.interface, []).append(kernel)
+    return groups
 
 
 def host_kernels(p: Problem) -> list[Kernel]:
@@ -307,6 +333,8 @@ def kernel_named(name: str) -> Kernel:
     Raises:
         ValueError: there is none.
     """
+    if known := _cutlass.get(name):
+        return known
     if config := find(name):
         return _cutlass_kernel(config)
     for kernel in _host_kernels():

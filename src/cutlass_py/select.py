@@ -14,9 +14,20 @@ from .cost import Estimates
 from .errors import NoKernelError
 from .families import SCHEDULES, find
 from .gpu import Gpu, gpu_of
-from .kernels import CutlassKernel, Kernel, Route, all_kernels, candidates, host_kernels, kernel_named, numbered
+from .kernels import (
+    CutlassKernel,
+    Kernel,
+    Route,
+    all_kernels,
+    by_operands,
+    candidates,
+    host_kernels,
+    kernel_named,
+    numbered,
+)
 from .legality import Interface, Way, function_of
 from .tuned import lookup
+from .user_epilogue import asked_by
 
 
 @dataclass(frozen=True)
@@ -50,13 +61,13 @@ def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
     """Every possible choice, best first: what was measured before what the model says.
 
     Args:
-        compiled: of compiled kernels only, by default outside `jit` alone.
+        compiled: of compiled kernels only, by default outside `jit` and without a user's epilogue.
     """
     gpu = gpu_of(p)
     if gpu is None:
         ways = ((kernel, kernel.way(p, gpu)) for kernel in host_kernels(p) if _reproducible(kernel, p))
         return [Choice(Route(kernel, way), 0.0) for kernel, way in ways if isinstance(way, Way)]
-    compiled = not _core.jit_allowed() if compiled is None else compiled
+    compiled = _compiled_only(p) if compiled is None else compiled
     estimated = [_choice(each, p, gpu) for each in sorted(_timed(p, gpu, compiled), key=_time)]
     first = _measured(p, gpu, compiled)
     return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
@@ -67,16 +78,21 @@ def best(p: Problem) -> Choice | None:
     gpu = gpu_of(p)
     if gpu is None:
         return next(iter(rank(p)), None)
-    compiled = not _core.jit_allowed()
+    compiled = _compiled_only(p)
     if choice := _measured(p, gpu, compiled):
         return choice
     timed = min(_timed(p, gpu, compiled), key=_time, default=None)
     return timed and _choice(timed, p, gpu)
 
 
+def _compiled_only(p: Problem) -> bool:
+    """Whether nothing may be compiled. A user's epilogue is compiled by its nature."""
+    return not _core.jit_allowed() and p.user < 0
+
+
 def _measured(p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:
     """The choice that `tune` found for problems of this class, where it can still be taken."""
-    if p.splits or not (entry := lookup(p, gpu)) or not (config := find(entry.kernel)):
+    if p.splits or p.user >= 0 or not (entry := lookup(p, gpu)) or not (config := find(entry.kernel)):
         return None
     kernel = kernel_named(config.name)
     if not isinstance(kernel, CutlassKernel) or (compiled and not kernel.compiled) or not _reproducible(kernel, p):
@@ -187,13 +203,15 @@ def plan(p: Problem) -> Plan:
         NoKernelError: no kernel fits.
         CompileError: the kernel asked for, or the best one within `jit`, cannot be compiled.
     """
+    if p.user >= 0 and p.device_id >= 0 and p.k == 0:
+        raise ValueError("gemm: k is 0; on a GPU, epilogue= takes a product of at least one term")
     if p.device_id >= 0 and (p.empty_product or not p.m or not p.n or not p.batch):
         # The composed epilogue alone, even where a kernel was asked for: it would read A and B, or wait for tiles of k
         # that never come.
         return Plan()
     if p.kernel >= 0:
         return plan_of(_forced(numbered(p.kernel), p), p)
-    if _core.tuning_allowed():
+    if _core.tuning_allowed() and p.user < 0:
         from .tuning import tune_once
 
         tune_once(p)
@@ -231,13 +249,16 @@ def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
     """Whether a launch may start before its predecessor in the stream has ended.
 
     3.x kernels wait before their first TMA load, and everything else follows from the loads. Not so factors in device
-    memory, which are read as the kernel starts. And a C that is read element by element goes through the L1 cache,
-    which may hold lines that the predecessor is still writing.
+    memory, which are read as the kernel starts, and the counters of reductions, which are cleared before it. And a C
+    that is read element by element goes through the L1 cache, which may hold lines that the predecessor is still
+    writing.
     """
     if not kernel.family.overlaps:
         return False
     if way.scratch:
         return True
+    if (asked := asked_by(p)) and ("s" in asked.kinds or asked.reduces):
+        return False
     if p.device_alpha or p.device_beta or p.scale_a or p.scale_b or p.scale_out == "s":
         return False
     return SCHEDULES[kernel.config.schedule].tma_store or not p.c
@@ -245,6 +266,8 @@ def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
 
 def _forced(kernel: Kernel, p: Problem) -> Choice:
     gpu = gpu_of(p)
+    if isinstance(kernel, CutlassKernel) and isinstance(carrying := kernel.carrying(p), CutlassKernel):
+        kernel = carrying
     way = kernel.way(p, gpu)
     if isinstance(way, str) or way.detours:
         reason = way if isinstance(way, str) else way.detours[0]
@@ -262,11 +285,20 @@ def _forced(kernel: Kernel, p: Problem) -> Choice:
 def misses(p: Problem) -> list[tuple[Kernel, str]]:
     """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem."""
     gpu = gpu_of(p)
+    if p.user >= 0:
+        return _unable(p, gpu)
     answers: list[tuple[Kernel, str]] = []
     for interface, kernels in candidates(p, compiled=True).items():
         if isinstance(reason := interface.way(p, gpu), str):
             answers += [(kernel, reason) for kernel in kernels]
     return answers
+
+
+def _unable(p: Problem, gpu: Gpu | None) -> list[tuple[Kernel, str]]:
+    """Declared kernels that cannot run a user's epilogue, one for each interface."""
+    declared = by_operands(False).get((p.operand_a or "", p.operand_b or ""), {}) if gpu else {}
+    plain = (kernels[0] for interface, kernels in declared.items() if interface.epilogue.plain)
+    return [(kernel, way) for kernel in plain if isinstance(way := kernel.way(p, gpu), str)]
 
 
 def not_compiled(p: Problem) -> list[Kernel]:

@@ -61,26 +61,52 @@ using Activated2x =
     cutlass::epilogue::thread::LinearCombinationGeneric<ActivationFunctor<F, false>::template Of, typename Config::D,
                                                         Config::align_d, typename Config::Accumulator, Compute>;
 
+// The kernel of a configuration, and what its epilogue is told.
 template <class Config>
+struct Parts2x {
+  using Accumulator = typename Config::Accumulator;
+  using Compute = EpilogueCompute<Accumulator, typename Config::D>;
+  using Epilogue = typename Config::template Epilogue<Compute>;
+  using Swizzle = std::conditional_t<Config::stream_k, cutlass::gemm::threadblock::ThreadblockSwizzleStreamK,
+                                     cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>>;
+  using Device = cutlass::gemm::device::GemmUniversal<
+      typename Config::A, typename Config::LayoutA, typename Config::B, typename Config::LayoutB, typename Config::D,
+      cutlass::layout::RowMajor, Accumulator, typename Config::OpClass, typename Config::Arch, typename Config::Tile,
+      typename Config::Warp, typename Config::Instruction, Epilogue, Swizzle, Config::stages, Config::align,
+      Config::align, typename Config::Math>;
+  using Kernel = typename Device::GemmKernel;
+
+  // A factor that may be complex.
+  static Compute number(const CutlassPyScalar& scalar) {
+    if constexpr (cutlass::is_complex<Compute>::value) {
+      using Real = typename Compute::value_type;
+      return Compute(Real(scalar.value), Real(scalar.imaginary));
+    } else {
+      return Compute(scalar.value);
+    }
+  }
+
+  static typename Epilogue::Params epilogue(const CutlassPyGemm& g) {
+    const CutlassPyEpilogue& e = g.epilogue;
+    typename Epilogue::Params params(number(e.alpha), e.bias.data ? Compute(1) : number(e.beta));
+    params.alpha_ptr = static_cast<const Compute*>(e.alpha.device);
+    if (!e.bias.data) params.beta_ptr = static_cast<const Compute*>(e.beta.device);
+    if constexpr (!std::is_same_v<Epilogue, Linear2x<Config, Compute>>)
+      params.values[0] = e.parameters[0], params.values[1] = e.parameters[1];
+    return params;
+  }
+};
+
+template <class Config, class Parts = Parts2x<Config>>
 struct Gemm2x {
   using RowMajor = cutlass::layout::RowMajor;
   using ElementA = typename Config::A;
   using ElementB = typename Config::B;
   using ElementD = typename Config::D;
   using Accumulator = typename Config::Accumulator;
-  using Compute = EpilogueCompute<Accumulator, ElementD>;
-  using Epilogue = typename Config::template Epilogue<Compute>;
-  static constexpr int align_ab = Config::align;
   static constexpr bool stream_k = Config::stream_k;
-
-  using Swizzle = std::conditional_t<stream_k, cutlass::gemm::threadblock::ThreadblockSwizzleStreamK,
-                                     cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>>;
-  using Device = cutlass::gemm::device::GemmUniversal<
-      ElementA, typename Config::LayoutA, ElementB, typename Config::LayoutB, ElementD, RowMajor, Accumulator,
-      typename Config::OpClass, typename Config::Arch, typename Config::Tile, typename Config::Warp,
-      typename Config::Instruction, Epilogue, Swizzle, Config::stages, align_ab, align_ab, typename Config::Math>;
-  using Kernel = typename Device::GemmKernel;
-  using Arguments = typename Device::Arguments;
+  using Kernel = typename Parts::Kernel;
+  using Arguments = typename Kernel::Arguments;
   static constexpr int smem_bytes = int(sizeof(typename Kernel::SharedStorage));
   static constexpr int kMostSharedMemory = 227 << 10;  // of a multiprocessor
 
@@ -105,33 +131,14 @@ struct Gemm2x {
                           !stream_k};
   }
 
-  // A factor that may be complex.
-  static Compute number(const CutlassPyScalar& scalar) {
-    if constexpr (cutlass::is_complex<Compute>::value) {
-      using Real = typename Compute::value_type;
-      return Compute(Real(scalar.value), Real(scalar.imaginary));
-    } else {
-      return Compute(scalar.value);
-    }
-  }
-
-  static typename Epilogue::Params epilogue(const CutlassPyEpilogue& e) {
-    typename Epilogue::Params params(number(e.alpha), e.bias.data ? Compute(1) : number(e.beta));
-    params.alpha_ptr = static_cast<const Compute*>(e.alpha.device);
-    if (!e.bias.data) params.beta_ptr = static_cast<const Compute*>(e.beta.device);
-    if constexpr (!std::is_same_v<Epilogue, Linear2x<Config, Compute>>)
-      params.values[0] = e.parameters[0], params.values[1] = e.parameters[1];
-    return params;
-  }
-
   static Arguments arguments(const CutlassPyGemm& g) {
     using Mode = cutlass::gemm::GemmUniversalMode;
     const Mode mode = g.pointers ? Mode::kArray : g.batch > 1 ? Mode::kBatched : Mode::kGemm;
     const CutlassPyEpilogue& e = g.epilogue;
     const CutlassPyArray absent{g.d, 0, g.ldd, 1, g.batch_d};
     const CutlassPyArray& c = e.bias.data ? e.bias : e.c.data ? e.c : absent;
-    return Arguments(mode, {g.m, g.n, g.k}, g.batch, epilogue(e), g.a, g.b, c.data, g.d, g.batch_a, g.batch_b, c.batch,
-                     g.batch_d, g.lda, g.ldb, c.row, g.ldd);
+    return Arguments(mode, {g.m, g.n, g.k}, g.batch, Parts::epilogue(g), g.a, g.b, c.data, g.d, g.batch_a, g.batch_b,
+                     c.batch, g.batch_d, g.lda, g.ldb, c.row, g.ldd);
   }
 
   static const void* function() { return reinterpret_cast<const void*>(&cutlass::Kernel2<Kernel>); }
