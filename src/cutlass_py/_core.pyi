@@ -357,13 +357,13 @@ class TensorSpecBase:
 class EpilogueCall:
     """A user's epilogue with its operands: what gemm's `epilogue` takes."""
 
-    def __init__(self, program: int, values: tuple) -> None: ...
+    def __init__(self, program: int, values: tuple[Any, ...]) -> None: ...
 
     @property
     def program(self) -> int: ...
 
     @property
-    def values(self) -> tuple:
+    def values(self) -> tuple[Any, ...]:
         """In the order of the program's parameters, then its outputs."""
 
 class TypedView:
