@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <unordered_map>
 
 #include "canonical.h"
 
@@ -104,12 +105,12 @@ int32_t add_program(UserProgram program) {
 const UserProgram& program_of(int32_t number) { return programs()[size_t(number)]; }
 
 int32_t number_of(const UserClass& user) {
-  auto& known = classes();
-  const auto found = std::find_if(known.begin(), known.end(), [&](const UserClass& each) {
-    return each.program == user.program && each.items == user.items;
-  });
-  if (found == known.end()) known.push_back(user);
-  return found == known.end() ? int32_t(known.size() - 1) : int32_t(found - known.begin());
+  static auto* numbers = new std::unordered_map<std::string, int32_t>();
+  std::string key(reinterpret_cast<const char*>(&user.program), sizeof user.program);
+  for (const UserClass::Item& x : user.items) key += {x.kind, char(x.dtype), char(x.align), char(x.regular)};
+  const auto [found, fresh] = numbers->emplace(std::move(key), int32_t(classes().size()));
+  if (fresh) classes().push_back(user);
+  return found->second;
 }
 
 const UserClass& user_class(int32_t number) { return classes()[size_t(number)]; }

@@ -24,9 +24,6 @@ struct UserClass {
     Dtype dtype;
     uint8_t align;  // log2 of bytes, 4 at most
     bool regular;   // a matrix that lies as D does, a vector of unit stride
-    bool operator==(const Item& other) const {
-      return kind == other.kind && dtype == other.dtype && align == other.align && regular == other.regular;
-    }
   };
   int32_t program;
   std::vector<Item> items;
