@@ -143,6 +143,9 @@ REFUSED = {
     "raises to a power that is traced": lambda x: 2.0**x,
     "casts to 'f12'; expected one of f16": lambda x: cast(x, "f12"),
     "sum over axis=0; expected -1": lambda x: sum_over(x, axis=0),
+    "joins numbers by & | or ~": lambda x: x & 3,
+    "joins numbers by & .* what comparisons yield": lambda x: ~x,
+    "TypeError: unsupported operand": lambda x: x // 2,
     "computes with a reduction": lambda x: x - max_over(x, axis=-1),
     "computes with a reduction, which": lambda x: max_over(x, axis=-1) * 2,
     "NameError: name 'unknown'": lambda x: unknown(x),  # noqa: F821
@@ -427,6 +430,8 @@ def test_explain_names_the_function():
     a, b, c = operands()
     text = str(explain(a, b, epilogue=gelu_bias(alpha=1, bias=c)))
     assert "gelu_bias(accum, alpha, bias)" in text and "cpu_gemm_numpy" in text
+    same = epilogue(lambda accum, p, q: gelu(p * accum + q))
+    assert "<lambda>(accum, p, q)" in str(explain(a, b, epilogue=same(p=1, q=c)))
 
 
 def test_registering_leaves_no_kernel_behind():

@@ -164,7 +164,7 @@ def _default_accumulator(p: Problem) -> str:
 def _formula(p: Problem) -> str:
     """The epilogue in words, in the order in which it is applied."""
     if user := asked_by(p):
-        return f"{p.a} @ {p.b} -> {user.epilogue.formula}"
+        return f"{p.a} @ {p.b} -> {user.program.formula}"
     scales = [name for name in ("scale_a", "scale_b") if getattr(p, name)]
     text = " * ".join([f"{p.a} @ {p.b}", *scales])
     text += f" + {p.c} C" if p.c else ""

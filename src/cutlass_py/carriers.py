@@ -69,7 +69,7 @@ def obstacle(interface: Interface, p: Problem, asked: Asked | None) -> str | Non
     """Why kernels of this interface, or the problem's operands, do not go with the epilogue asked for."""
     own = interface.epilogue
     if not asked or asked.epilogue is not own:
-        wanted = f"the epilogue {asked.epilogue.formula}" if asked else "another epilogue"
+        wanted = f"the epilogue {asked.program.formula}" if asked else "another epilogue"
         return f"computes {own.formula}; {wanted} is asked for" if asked or own.user else None
     if p.splits not in (0, 1):
         return "does not split k: a user's epilogue takes whole sums"

@@ -184,22 +184,23 @@ class Value(Opaque):
     __hash__ = Opaque.__hash__  # __eq__ is a comparison of elements
 
 
-def _binary(op: str, swapped: bool) -> Callable[[Value, Any], Value]:
-    def applied(self: Value, other: Any) -> Value:
-        return self.trace.apply(op, *((other, self) if swapped else (self, other)))
+def _operator(op: str, swapped: bool = False) -> Callable[..., Value]:
+    def applied(self: Value, *others: Any) -> Value:
+        operands = (*others, self) if swapped else (self, *others)
+        if op.startswith("logical_") and not all(self.trace.value(x).node.truth for x in operands):
+            self.trace.refuse("joins numbers by & | or ~, which are for what comparisons yield")
+        return self.trace.apply(op, *operands)
 
     return applied
 
 
 for _name, _op in {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "and": "logical_and",
                    "or": "logical_or"}.items():  # fmt: skip
-    setattr(Value, f"__{_name}__", _binary(_op, False))
-    setattr(Value, f"__r{_name}__", _binary(_op, True))
+    setattr(Value, f"__{_name}__", _operator(_op))
+    setattr(Value, f"__r{_name}__", _operator(_op, swapped=True))
 for _name, _op in {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal",
-                   "ne": "not_equal"}.items():  # fmt: skip
-    setattr(Value, f"__{_name}__", _binary(_op, False))
-for _name, _op in {"neg": "negative", "invert": "logical_not", "abs": "abs"}.items():
-    setattr(Value, f"__{_name}__", lambda self, op=_op: self.trace.apply(op, self))
+                   "ne": "not_equal", "neg": "negative", "invert": "logical_not", "abs": "abs"}.items():  # fmt: skip
+    setattr(Value, f"__{_name}__", _operator(_op))
 
 
 class Reduced(Opaque):
