@@ -351,6 +351,27 @@ def test_several_outputs(batch, layout):
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_batch_that_shares_b():
+    """It folds into tall problems, but not under a reduction over the rows of each."""
+    a, b = next(operands(5, 6, 7, (3,))), np.random.default_rng(1).standard_normal((7, 6)).astype(np.float32)
+    row, acc = np.arange(6, dtype=np.float32), a.astype(float) @ b
+    rows, columns = np.empty((3, 5, 1), np.float32), np.empty((3, 1, 6), np.float32)
+    f = epilogue(lambda x, row: (x + row, {"s": sum_over(x, axis=-1)}))
+    args = GemmArguments(a, b, epilogue=f(row=row, s=rows))
+    assert args.problem.batch == 1 and np.allclose(args.run(), acc + row, atol=1e-5)
+    np.testing.assert_allclose(rows, acc.sum(-1, keepdims=True), rtol=1e-4, atol=1e-5)
+    g = epilogue(lambda x: (x, {"t": sum_over(x, axis=-2)}))
+    args = GemmArguments(a, b, epilogue=g(t=columns))
+    assert args.problem.batch == 3 and np.allclose(args.run(), acc, atol=1e-5)
+    np.testing.assert_allclose(columns, acc.sum(-2, keepdims=True), rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_without_a_single_stride():
+    a, b = np.ones((2, 3, 4, 5), np.float32).transpose(1, 0, 2, 3), np.ones((3, 2, 5, 6), np.float32)
+    with pytest.raises(ValueError, match="epilogue is given but the batch of the operands has no single stride"):
+        gemm(a, b, epilogue=epilogue(lambda x: x)())
+
+
 def test_vectors_of_one_dimension():
     a, b, _ = operands(5, 6, 7)
     f = epilogue(lambda x, row, c: (x * row + c, {"s": sum_over(x, axis=-1), "t": sum_over(x, axis=-2)}))

@@ -51,7 +51,8 @@ def _room(c: KernelConfig, user: Traced) -> str | None:
     parts = tm * tn // (rows * cols)
     source = DTYPES[user.source_dtype].itemsize if user.source_dtype else 0
     reuse = source == size and size > 1
-    loads, stores = max(min(parts, 4), 3 if reuse and parts > 1 else 0), min(parts, 2)
+    stores = min(parts, 2)
+    loads = max(min(parts, 4), stores + 1 if reuse else 0)
     read, written = user.matrix_bytes
     held = rows * cols * (loads * read + stores * (written + (0 if reuse else size)))
     stages = (_SHARED_MEMORY - held) // ((tm + tn) * tk * DTYPES[c.a].itemsize)
