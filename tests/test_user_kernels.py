@@ -36,6 +36,7 @@ DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
 WHY_NOT = why_not()
 SQUARE = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_linear"
 LARGE = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x256x64_1x2x1_coop_linear"
+AMPERE_ODD = "sm80_gemm_bf16_bf16_f32_bf16_tt_128x128x32_64x64x32_s2_a1_linearc"
 AMPERE = "sm80_gemm_bf16_bf16_f32_bf16_tn_128x128x32_64x64x32_s4_a8_linearc"
 
 
@@ -155,6 +156,14 @@ def test_odd_rows_go_to_other_kernels():
     assert explain(args).chosen.route.kernel.family.api == 2
     aux = problem(several, given=of_several(512, 504, row=spec(504)), n=504)
     assert explain(aux).chosen.route.kernel.family.api == 3  # 504 * 2 and 504 * 4 are whole granules
+
+
+def test_the_other_generation_runs_it_in_one_launch():
+    n, batch = 2**23 + 1, 65536
+    args = GemmArguments(spec(8, 8), spec(8, n), epilogue=gelu_bias(alpha=1, bias=1.0))
+    assert f"is one launch, whose grid ends before n = {n}" in kernel_named(AMPERE_ODD).supports(args).error
+    args = GemmArguments(spec(batch, 8, 8), spec(batch, 8, 8), epilogue=gelu_bias(alpha=1, bias=1.0))
+    assert f"the batch is {batch}" in kernel_named(AMPERE_ODD).supports(args).error
 
 
 def test_matrices_leave_room_for_the_mainloop():

@@ -126,7 +126,7 @@ class Interface:
             return "takes lists of matrices"
         if p.pointers and not self.takes_lists:
             return "takes no lists of matrices"
-        one_launch = p.pointers or (self.stream_k and self.family.api == 2)
+        one_launch = p.pointers or (self.family.api == 2 and (self.stream_k or p.user >= 0))
         if one_launch and p.n > _MOST_COLUMNS:
             return f"is one launch, whose grid ends before n = {p.n}"
         if self.stream_k and self.family.api == 2 and p.batch > 1:
