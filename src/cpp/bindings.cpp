@@ -223,7 +223,8 @@ void bind_metadata(nb::module_& m) {
           "program"_a, "values"_a)
       .def_ro("program", &EpilogueCall::program)
       .def_prop_ro(
-          "values", [](const EpilogueCall& call) { return nb::typed<nb::tuple, nb::any, nb::ellipsis>(call.values); }, "In the order of the program's parameters, then its outputs.");
+          "values", [](const EpilogueCall& call) { return nb::typed<nb::tuple, nb::any, nb::ellipsis>(call.values); },
+          "In the order of the program's parameters, then its outputs.");
   nb::class_<TypedView>(m, "TypedView", "An array of bytes or integers read as another dtype; made by cutlass_py.view.")
       .def(
           "__init__",
@@ -336,7 +337,9 @@ NB_MODULE(_core, m) {
         }
         return std::make_pair(user.program, items);
       },
-      "number"_a, "What Problem.user stands for: the program's number; of each of its operands kind, dtype, bytes of alignment, and whether it is a matrix that lies as D does or a "
+      "number"_a,
+      "What Problem.user stands for: the program's number; of each of its operands kind, dtype, bytes of alignment, "
+      "and whether it is a matrix that lies as D does or a "
       "vector of unit stride.");
   m.def("clear_plans", &clear_plans, "Forget every choice made so far: the next call of each class selects again.");
 
