@@ -1,4 +1,4 @@
-// The pieces that canonicalise (problem.cpp) is put together from: shapes.cpp, epilogue.cpp, overlap.cpp.
+// The pieces that canonicalise (problem.cpp) is put together from: shapes.cpp, epilogue.cpp, user.cpp, overlap.cpp.
 #pragma once
 
 #include <limits>
