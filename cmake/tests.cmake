@@ -3,7 +3,7 @@
 enable_testing()
 foreach(name problem xla_call)
   add_executable(test_${name} tests/cpp/test_${name}.cpp src/cpp/problem.cpp src/cpp/shapes.cpp src/cpp/epilogue.cpp
-                 src/cpp/overlap.cpp)
+                 src/cpp/overlap.cpp src/cpp/user.cpp)
   target_include_directories(test_${name} PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
   # -UNDEBUG: a test may be an assertion, in every build type.
   target_compile_options(test_${name} PRIVATE -Wall -Wextra -UNDEBUG)

@@ -226,7 +226,8 @@ def test_signature():
     import inspect
 
     ours = inspect.signature(ct.gemm).parameters
-    assert list(ours) == [*inspect.signature(cutlass_py.GemmArguments).parameters, "kernel"]
+    all_of_gemm = [*inspect.signature(cutlass_py.GemmArguments).parameters, "kernel"]
+    assert list(ours) == [name for name in all_of_gemm if name != "epilogue"]  # which has no derivative
 
 
 @pytest.mark.parametrize("a_shape,b_shape", [((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4,))])

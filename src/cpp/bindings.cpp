@@ -1,6 +1,7 @@
 // The extension module: names C++ functions and holds their docstrings. No logic here.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -9,6 +10,7 @@
 #include "buffer.h"
 #include "build_info.h"
 #include "call.h"
+#include "canonical.h"
 #include "device.h"
 #include "dlpack_view.h"
 #include "measure.h"
@@ -19,6 +21,7 @@
 #include "registry.h"
 #include "straight.h"
 #include "trace.h"
+#include "user.h"
 #include "xla_handler.h"
 
 namespace cutlass_py {
@@ -64,6 +67,8 @@ Args:
     scale_out: factor of the result: a number or an array of one element.
     bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives f(z), before scale_out, summed over
         the other axis and over the batch, which must be one that a single stride describes for every operand.
+    epilogue: a call of a function under @cutlass_py.epilogue: D is what that makes of a @ b. It takes the place of c,
+        alpha and all the operands and keywords since; on a GPU a kernel is compiled for it (docs/epilogues.md).
     compute: arithmetic: "f32" (f16, bf16, fp8: accumulation in f32; f32: exact multiplication too; c64), "tf32" and
         "3xtf32" (f32 on tensor cores, the second with f32's accuracy), "f64" (f64, c128), "s32" (integers), "f16"
         (f16 summed in f16), "fast" (fp8 without promotion: sums of about 14 bits). The first is the default.
@@ -91,7 +96,7 @@ Raises:
     ValueError: ranks, shapes, devices, strides, names or overlap that do not fit; a `kernel` that does not.
     TypeError: an operand that is no array, or a dtype that does not fit.
     NoKernelError: no kernel can compute this problem.
-    CompileError: the kernel asked for, or chosen within `jit`, cannot be compiled.
+    CompileError: the kernel asked for, chosen within `jit`, or with `epilogue`, cannot be compiled.
     CudaError: a CUDA or CUTLASS call failed.)";
 
 constexpr const char* kPreparedDoc = R"(Run it: gemm on these arrays by the plan's kernel, without choosing anew.
@@ -213,6 +218,7 @@ void bind_problem(nb::module_& m) {
       .def_ro("jit", &Problem::jit, "A declared kernel may be compiled for it.")
       .def_ro("splits", &Problem::splits, "Parts of k asked for; 0: none in particular, -1: stream-K.")
       .def_ro("kernel", &Problem::kernel, "Number of the kernel asked for, -1 for none.")
+      .def_ro("user", &Problem::user, "Number of the user's epilogue and the kinds of its operands, -1 for none.")
       .def_prop_ro("device", [](const Problem& p) { return to_string(p.device); })
       .def_prop_ro(
           "device_id", [](const Problem& p) { return p.device.type == DeviceType::cpu ? -1 : p.device.id; },
@@ -243,6 +249,18 @@ void bind_metadata(nb::module_& m) {
       .def_prop_ro("dtype", [](const TensorSpec& s) { return dtype_name(s.dtype); })
       .def_prop_ro("device", [](const TensorSpec& s) { return to_string(s.device); })
       .def_ro("alignment", &TensorSpec::alignment, "Of the first element, in bytes.");
+  nb::class_<EpilogueCall>(m, "EpilogueCall", "A user's epilogue with its operands: what gemm's `epilogue` takes.")
+      .def(
+          "__init__",
+          [](EpilogueCall* self, int32_t program, nb::typed<nb::tuple, nb::any, nb::ellipsis> values) {
+            if (nb::len(values) != program_of(program).names.size()) throw nb::value_error("one value for each name");
+            new (self) EpilogueCall{program, std::move(values)};
+          },
+          "program"_a, "values"_a)
+      .def_ro("program", &EpilogueCall::program)
+      .def_prop_ro(
+          "values", [](const EpilogueCall& call) { return nb::typed<nb::tuple, nb::any, nb::ellipsis>(call.values); },
+          "In the order of the program's parameters, then its outputs.");
   nb::class_<TypedView>(m, "TypedView", "An array of bytes or integers read as another dtype; made by cutlass_py.view.")
       .def(
           "__init__",
@@ -303,11 +321,9 @@ void bind_prepared(nb::module_& m) {
       .def(
           "__call__",
           [](Prepared& self, nb::handle a, nb::handle b, nb::handle out) {  // fewer arguments to take apart
-            const nb::handle none(Py_None);
-            return self(a, b,
-                        {out, none, none, none, none, none, none, none, none, none, none, none, none, none, none, none,
-                         none, none},
-                        none);
+            Keywords given;
+            given.out = out;
+            return self(a, b, given, nb::handle(Py_None));
           },
           "a"_a.none(), "b"_a.none(), "out"_a.none(), "As below, with these three alone.")
       .def(
@@ -315,11 +331,12 @@ void bind_prepared(nb::module_& m) {
           [](Prepared& self, nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle bias, nb::handle gate,
              nb::handle aux, nb::handle alpha, nb::handle beta, nb::handle scale_a, nb::handle scale_b,
              nb::handle scale_out, nb::handle bias_grad, nb::handle stream, nb::handle workspace) {
-            const nb::handle none(Py_None);
-            return self(a, b,
-                        {out, c, alpha, beta, bias, none, aux, gate, scale_a, scale_b, scale_out, bias_grad, none, none,
-                         none, none, none, stream},
-                        workspace);
+            Keywords given;
+            given.out = out, given.c = c, given.bias = bias, given.gate = gate, given.aux = aux;
+            given.alpha = alpha, given.beta = beta;
+            given.scale_a = scale_a, given.scale_b = scale_b, given.scale_out = scale_out;
+            given.bias_grad = bias_grad, given.stream = stream;
+            return self(a, b, given, workspace);
           },
           "a"_a = nb::none(), "b"_a = nb::none(), "out"_a = nb::none(), nb::kw_only(), "c"_a = nb::none(),
           "bias"_a = nb::none(), "gate"_a = nb::none(), "aux"_a = nb::none(), "alpha"_a = nb::none(),
@@ -352,32 +369,33 @@ NB_MODULE(_core, m) {
       "gemm",
       [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
          nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a, nb::handle scale_b,
-         nb::handle scale_out, nb::handle bias_grad, nb::handle compute, nb::handle out_dtype, nb::handle splits,
-         nb::handle deterministic, nb::handle kernel, nb::handle stream) {
+         nb::handle scale_out, nb::handle bias_grad, nb::handle epilogue, nb::handle compute, nb::handle out_dtype,
+         nb::handle splits, nb::handle deterministic, nb::handle kernel, nb::handle stream) {
         return gemm(a, b,
                     {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad, compute,
-                     out_dtype, splits, deterministic, kernel, stream});
+                     out_dtype, splits, deterministic, kernel, stream, epilogue});
       },
       "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
       "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
       "gate"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
-      "bias_grad"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "splits"_a = nb::none(),
-      "deterministic"_a.none() = false, "kernel"_a = nb::none(), "stream"_a = nb::none(), kGemmDoc);
+      "bias_grad"_a = nb::none(), "epilogue"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(),
+      "splits"_a = nb::none(), "deterministic"_a.none() = false, "kernel"_a = nb::none(), "stream"_a = nb::none(),
+      kGemmDoc);
   m.def(
       "problem",
       [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
          nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a, nb::handle scale_b,
-         nb::handle scale_out, nb::handle bias_grad, nb::handle compute, nb::handle out_dtype, nb::handle splits,
-         nb::handle deterministic, nb::handle kernel) {
+         nb::handle scale_out, nb::handle bias_grad, nb::handle epilogue, nb::handle compute, nb::handle out_dtype,
+         nb::handle splits, nb::handle deterministic, nb::handle kernel) {
         return problem_of(a, b,
                           {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad,
-                           compute, out_dtype, splits, deterministic, kernel, nb::none()});
+                           compute, out_dtype, splits, deterministic, kernel, nb::none(), epilogue});
       },
       "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
       "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
       "gate"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
-      "bias_grad"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "splits"_a = nb::none(),
-      "deterministic"_a.none() = false, "kernel"_a = nb::none(),
+      "bias_grad"_a = nb::none(), "epilogue"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(),
+      "splits"_a = nb::none(), "deterministic"_a.none() = false, "kernel"_a = nb::none(),
       "The canonical problem of a gemm call, which is not run. Takes TensorSpecs as well as arrays.");
   m.def(
       "scratch_bytes",
@@ -401,6 +419,32 @@ NB_MODULE(_core, m) {
       "trace", [](unsigned wanted) { return trace::wanted.exchange(wanted); }, "wanted"_a,
       "Set what is told of calls (bits, trace.h); returns what was told before.");
   m.def("has_ranges", &trace::has_ranges, "Whether this build has NVTX.");
+  m.def(
+      "add_program",
+      [](std::string name, std::vector<std::string> names, std::string roles) {
+        if (names.size() != roles.size() || names.size() > size_t(kMostUserOperands)) {
+          throw nb::value_error("expected as many roles as names, at most 16");
+        }
+        return add_program({std::move(name), std::move(names), std::move(roles)});
+      },
+      "name"_a, "names"_a, "roles"_a,
+      "Number of a traced function: its name, those of parameters and outputs, and of each 'r' (read), 'w' (a written "
+      "matrix), 'm' or 'n' (written along that axis of D).");
+  m.def(
+      "user_class",
+      [](int32_t number) {
+        const UserClass& user = user_class(number);
+        nb::typed<nb::list, nb::typed<nb::tuple, nb::str, nb::any, int, bool>> items;
+        for (const UserClass::Item& item : user.items) {
+          nb::object dtype = item.dtype == Dtype::none ? nb::none() : nb::object(nb::str(dtype_name(item.dtype)));
+          items.append(nb::make_tuple(nb::str(&item.kind, 1), dtype, 1 << item.align, item.regular));
+        }
+        return std::make_pair(user.program, items);
+      },
+      "number"_a,
+      "What Problem.user stands for: the program's number; of each of its operands kind, dtype, bytes of alignment, "
+      "and whether it is a matrix that lies as D does or a "
+      "vector of unit stride.");
   m.def("clear_plans", &clear_plans, "Forget every choice made so far: the next call of each class selects again.");
 
   m.def(

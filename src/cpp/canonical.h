@@ -1,4 +1,4 @@
-// The pieces that canonicalise (problem.cpp) is put together from: shapes.cpp, epilogue.cpp, overlap.cpp.
+// The pieces that canonicalise (problem.cpp) is put together from: shapes.cpp, epilogue.cpp, user.cpp, overlap.cpp.
 #pragma once
 
 #include <limits>
@@ -7,6 +7,7 @@
 
 namespace cutlass_py {
 
+constexpr int kMostUserOperands = 16;                                        // of one epilogue
 constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max() - 1023;  // CUTLASS rounds up to tiles in 32 bits
 
 [[noreturn]] void refuse(const std::string& text);        // ValueError
@@ -33,12 +34,12 @@ Extents extents_of(const Operand& a, const Operand& b);
 // One operand as the batch sees it: its matrix, and its stride along each dimension of the batch, 0 where it repeats.
 struct Part {
   Matrix* matrix;
-  int64_t Shift::* shift;
+  int64_t Shift::* shift;  // null for operands of a user's epilogue, whose calls have no loop
   int64_t strides[kMaxRank];
 };
 
 struct Parts {
-  Part items[sizeof(Shift) / sizeof(int64_t)];  // one for each member of Shift
+  Part items[sizeof(Shift) / sizeof(int64_t) + kMostUserOperands];  // one for each member of Shift
   int count = 0;
 
   // The last `core` dimensions of x are its matrix, which the caller fills in; the others are its batch.
@@ -67,6 +68,31 @@ int64_t divide_batch(const Extents& extents, Parts& parts, std::vector<Shift>& l
 // C, vectors, factors, gate, aux and the rest of the epilogue, in the coordinates of the caller's D. Needs a, b, d,
 // the accumulator and k of the problem; sets empty_product.
 void read_epilogue(const Request& request, const Extents& extents, Call& call, Parts& parts);
+
+// What an array is to D: its elements; whether it is a column (..., m, 1) or a row (..., 1, n); the axis that a vector
+// goes along: 'n' for (n,) and (..., 1, n), 'm' for (..., m, 1), 0 where it is neither.
+int64_t size_of(const Operand& x);
+bool is_column(const Operand& x, const Extents& extents);
+bool is_row(const Operand& x, const Extents& extents);
+char axis_of(const Operand& x, const Extents& extents);
+// A vector as a matrix that repeats it along the other axis.
+Matrix vector_of(const Operand& x, char axis);
+
+// ------------------------------------------------------------------------------------------------ user's epilogue
+
+// Its operands; sets problem.user once the call is in canonical form.
+void read_user(const Request& request, const Extents& extents, Call& call, Parts& parts);
+void settle_user(const Request& request, Call& call);
+
+// ------------------------------------------------------------------------------------------------ layouts
+
+// log2 of bytes that every line of every matrix of an operand is aligned to. `lines`: bytes between them.
+uint8_t alignment_of(const Matrix& x, int64_t lines, const Call& call, int64_t Shift::* shift,
+                     const std::vector<void*>* pointers = nullptr);
+// Layout and alignment of an operand that is read or written beside D. Where it lies as D does, its rows are given the
+// leading dimension, which a single row has free.
+void settle(Matrix& x, char& layout, uint8_t& align, const Call& call, int64_t Shift::* shift,
+            const std::vector<void*>* pointers = nullptr);
 
 // ------------------------------------------------------------------------------------------------ overlap
 

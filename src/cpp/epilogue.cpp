@@ -6,6 +6,30 @@
 #include "canonical.h"
 
 namespace cutlass_py {
+
+int64_t size_of(const Operand& x) {
+  int64_t size = 1;
+  for (int i = 0; i < x.rank; ++i) size *= x.shape[i];
+  return size;
+}
+
+static bool ends_in(const Operand& x, int64_t rows, int64_t cols) {
+  return x.rank >= 2 && x.shape[x.rank - 2] == rows && x.shape[x.rank - 1] == cols;
+}
+
+bool is_column(const Operand& x, const Extents& e) { return ends_in(x, e.m, 1); }
+bool is_row(const Operand& x, const Extents& e) { return ends_in(x, 1, e.n); }
+
+char axis_of(const Operand& x, const Extents& e) {
+  if (x.rank == 1) return x.shape[0] == e.n ? 'n' : 0;
+  return is_row(x, e) ? 'n' : is_column(x, e) ? 'm' : 0;
+}
+
+Matrix vector_of(const Operand& x, char axis) {
+  const int64_t stride = x.rank == 1 || axis == 'n' ? x.strides[x.rank - 1] : x.strides[x.rank - 2];
+  return {x.data, x.dtype, axis == 'm' ? stride : 0, axis == 'n' ? stride : 0, 0};
+}
+
 namespace {
 
 using Dtypes = std::initializer_list<Dtype>;
@@ -36,12 +60,6 @@ void check_elements(const Operand& x, const Problem& p) {
   refuse_dtype_of(x, accepted.data(), accepted.data() + accepted.size());
 }
 
-int64_t size_of(const Operand& x) {
-  int64_t size = 1;
-  for (int i = 0; i < x.rank; ++i) size *= x.shape[i];
-  return size;
-}
-
 std::string text_of(const Extents& e, bool along_m, bool along_n) {
   const int64_t row[] = {1, e.n}, column[] = {e.m, 1};
   if (along_n && along_m) {
@@ -49,25 +67,6 @@ std::string text_of(const Extents& e, bool along_m, bool along_n) {
   }
   return along_n ? shape_text(&e.n, 1) + " or " + shape_text(row, 2)
                  : shape_text(&e.m, 1) + " or " + shape_text(column, 2);
-}
-
-// Whether x is a column (..., m, 1) or a row (..., 1, n) of D.
-bool ends_in(const Operand& x, int64_t rows, int64_t cols) {
-  return x.rank >= 2 && x.shape[x.rank - 2] == rows && x.shape[x.rank - 1] == cols;
-}
-bool is_column(const Operand& x, const Extents& e) { return ends_in(x, e.m, 1); }
-bool is_row(const Operand& x, const Extents& e) { return ends_in(x, 1, e.n); }
-
-// The axis of D that a vector goes along: 'n' for (n,) and (..., 1, n), 'm' for (..., m, 1); 0 where it is neither.
-char axis_of(const Operand& x, const Extents& e) {
-  if (x.rank == 1) return x.shape[0] == e.n ? 'n' : 0;
-  return is_row(x, e) ? 'n' : is_column(x, e) ? 'm' : 0;
-}
-
-// A vector as a matrix that repeats it along the other axis.
-Matrix vector_of(const Operand& x, char axis) {
-  const int64_t stride = x.rank == 1 || axis == 'n' ? x.strides[x.rank - 1] : x.strides[x.rank - 2];
-  return {x.data, x.dtype, axis == 'm' ? stride : 0, axis == 'n' ? stride : 0, 0};
 }
 
 // ------------------------------------------------------------------------------------------------ factors

@@ -30,6 +30,13 @@ typedef struct CutlassPyScalar {
   const void* device;
 } CutlassPyScalar;
 
+/* What was given for one parameter or output of an epilogue that the user wrote: a number, or an array. Arrays of one
+ * element and vectors have a stride of 0 along the axes that repeat them, or that a reduction goes over. */
+typedef struct CutlassPyOperand {
+  CutlassPyArray array;
+  double value; /* where the array is absent */
+} CutlassPyOperand;
+
 /* What happens to the product before it is stored:
  *
  *   z = alpha * scale_a * scale_b * acc + beta * c + bias         aux = z, where the activation is no derivative
@@ -39,12 +46,16 @@ typedef struct CutlassPyScalar {
  * Vectors are arrays with a stride of 0 along the other axis. `c` is not read where beta is 0.
  *
  * Kernels for scales in blocks apply them within the product: scale_a is (m, k / 128), a factor for every row and every
- * 128 of k; scale_b is (k / 128, n / 128) or (k / 128, n). Parts of 128 count as whole ones. */
+ * 128 of k; scale_b is (k / 128, n / 128) or (k / 128, n). Parts of 128 count as whole ones.
+ *
+ * Where `user` is not null, the kernel was compiled for a traced function (usercode.py), which takes acc and these
+ * operands in its own order; all else is absent. */
 typedef struct CutlassPyEpilogue {
   CutlassPyScalar alpha, beta, scale_out;
   CutlassPyArray c, bias, scale_a, scale_b, gate, aux, bias_grad;
   int32_t activation; /* index into ACTIVATIONS (epilogues.py) */
   float parameters[2];
+  const CutlassPyOperand* user;
 } CutlassPyEpilogue;
 
 /* D = epilogue(A @ B) for `batch` problems. A is (m, k), B is (k, n), D is (m, n), row-major. Leading dimensions and

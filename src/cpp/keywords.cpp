@@ -8,6 +8,7 @@
 
 #include "canonical.h"
 #include "metadata.h"
+#include "user.h"
 
 namespace cutlass_py {
 namespace {
@@ -159,12 +160,56 @@ bool deterministic_from(nb::handle value) {
   refuse_type("deterministic is a " + type_of(value) + "; expected True or False");
 }
 
+[[noreturn]] void refuse_immutable(const char* name, const char* instead = "") {
+  refuse_type(std::string(name) + " is a JAX array, which is immutable" + instead);
+}
+
 void check_mutable(const Operands& operands, Role role) {
   operands.each_of(role, [&](const View& view) {
     if (view.type->mutable_) return;
-    refuse_type(std::string(view.operand.name) + " is a JAX array, which is immutable" +
-                (role == Role::out ? "; use the returned array instead" : ""));
+    refuse_immutable(view.operand.name, role == Role::out ? "; use the returned array instead" : "");
   });
+}
+
+// ------------------------------------------------------------------------------------------------ user's epilogue
+
+// The function says all that happens to the product.
+void check_alone(const Keywords& k) {
+  const std::pair<nb::handle, const char*> others[] = {{k.c, "c"},
+                                                       {k.beta, "beta"},
+                                                       {k.bias, "bias"},
+                                                       {k.activation, "activation"},
+                                                       {k.aux, "aux"},
+                                                       {k.gate, "gate"},
+                                                       {k.scale_a, "scale_a"},
+                                                       {k.scale_b, "scale_b"},
+                                                       {k.scale_out, "scale_out"},
+                                                       {k.bias_grad, "bias_grad"}};
+  const bool alpha = !PyFloat_CheckExact(k.alpha.ptr()) || PyFloat_AsDouble(k.alpha.ptr()) != 1;
+  const char* given = alpha ? "alpha" : nullptr;
+  for (auto [value, name] : others) given = !given && !value.is_none() ? name : given;
+  if (given) refuse(std::string(given) + " is given beside epilogue; make it a parameter of the function");
+}
+
+void open_user(Operands& operands, const Keywords& k) {
+  if (!nb::isinstance<EpilogueCall>(k.epilogue)) {
+    refuse_type("epilogue is a " + type_of(k.epilogue) +
+                "; expected a call of a function under @cutlass_py.epilogue, such as scaled(alpha=0.5)");
+  }
+  check_alone(k);
+  const EpilogueCall& call = nb::cast<const EpilogueCall&>(k.epilogue);
+  const UserProgram& program = program_of(call.program);
+  operands.begin_user(call.program);
+  for (size_t i = 0; i < program.names.size(); ++i) {
+    const nb::handle value = call.values[i];
+    const char* name = program.names[i].c_str();
+    const bool read = program.roles[i] == 'r';
+    if (read && !is_array(value)) {
+      operands.add_user(real_number(value, name));
+    } else if (const View& view = operands.add_user(value, name); !read && !view.type->mutable_) {
+      refuse_immutable(name);
+    }
+  }
 }
 
 }  // namespace
@@ -174,9 +219,10 @@ Keywords keywords_from(nb::dict given) {
     PyObject* value = PyDict_GetItemString(given.ptr(), name);  // borrowed: the dictionary keeps it
     return value ? value : Py_None;
   };
-  return {get("out"),     get("c"),         get("alpha"),   get("beta"),          get("bias"),      get("activation"),
-          get("aux"),     get("gate"),      get("scale_a"), get("scale_b"),       get("scale_out"), get("bias_grad"),
-          get("compute"), get("out_dtype"), get("splits"),  get("deterministic"), get("kernel"),    get("stream")};
+  return {get("out"),           get("c"),         get("alpha"),   get("beta"),      get("bias"),
+          get("activation"),    get("aux"),       get("gate"),    get("scale_a"),   get("scale_b"),
+          get("scale_out"),     get("bias_grad"), get("compute"), get("out_dtype"), get("splits"),
+          get("deterministic"), get("kernel"),    get("stream"),  get("epilogue")};
 }
 
 void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keywords& k) {
@@ -201,6 +247,7 @@ void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keyword
   open(Role::out, k.out, "out");
   check_mutable(operands, Role::out);
   check_mutable(operands, Role::bias_grad);
+  if (!k.epilogue.is_none()) open_user(operands, k);
 }
 
 Request request_from(Operands& operands, const Keywords& keywords) {

@@ -11,8 +11,17 @@ namespace nb = nanobind;
 
 // As Python hands them over; None stands for "not given".
 struct Keywords {
-  nb::handle out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad, compute,
-      out_dtype, splits, deterministic, kernel, stream;
+  nb::handle out = Py_None, c = Py_None, alpha = Py_None, beta = Py_None, bias = Py_None, activation = Py_None,
+             aux = Py_None, gate = Py_None, scale_a = Py_None, scale_b = Py_None, scale_out = Py_None,
+             bias_grad = Py_None, compute = Py_None, out_dtype = Py_None, splits = Py_None, deterministic = Py_None,
+             kernel = Py_None, stream = Py_None, epilogue = Py_None;
+};
+
+// What a user's epilogue returns when it is called: its program (user.h), and what was given for each parameter and
+// output.
+struct EpilogueCall {
+  int32_t program;
+  nb::tuple values;
 };
 
 // From those of GemmArguments. What a dictionary lacks is None.

@@ -108,7 +108,22 @@ void Operands::check_lists() const {
   }
 }
 
+void Operands::begin_user(int32_t program) {
+  user_ = std::make_unique<User>();
+  user_->request.program = program;
+}
+
+const View& Operands::add_user(nb::handle object, const char* name) {
+  View& view = user_->views.emplace_back();
+  view.open(object, name);
+  user_->request.items.push_back({&view.operand, 0});
+  return view;
+}
+
+void Operands::add_user(double number) { user_->request.items.push_back({nullptr, number}); }
+
 void Operands::describe(Request& request) {
+  if (user_) request.user = &user_->request;
   request.lists = has_lists();
   if (request.lists) check_lists();
   for (int i = 0; i < count_; ++i) {

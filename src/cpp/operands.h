@@ -24,6 +24,9 @@ class Operands {
   template <class Function>
   void each(Function function) const {
     for (int i = 0; i < count_; ++i) each_of(order_[i], function);
+    if (user_) {
+      for (View& view : user_->views) function(view);
+    }
   }
 
   // The array of one role, or the matrices of its list; none where it is absent.
@@ -35,6 +38,11 @@ class Operands {
       function(*views_[int(role)]);
     }
   }
+
+  // A user's epilogue: its program (user.h), then an array or a number for each parameter and output, in order.
+  void begin_user(int32_t program);
+  const View& add_user(nb::handle object, const char* name);
+  void add_user(double number);
 
   // Once all are imported: the operands as canonicalise takes them. They live as long as this.
   void describe(Request& request);
@@ -57,6 +65,11 @@ class Operands {
     std::unique_ptr<List> of[kRoles];
   };
 
+  struct User {
+    std::list<View> views;
+    UserRequest request;
+  };
+
   List* list_of(Role role) const { return lists_ ? lists_->of[int(role)].get() : nullptr; }
   void open_list(Role role, nb::handle object, const char* name);
   void check_lists() const;
@@ -65,6 +78,7 @@ class Operands {
   int count_ = 0;
   View* views_[kRoles] = {};
   std::unique_ptr<Lists> lists_;                                // where there are any
+  std::unique_ptr<User> user_;                                  // likewise
   alignas(View) unsigned char storage_[kRoles * sizeof(View)];  // not initialised: most calls use three of them
 };
 

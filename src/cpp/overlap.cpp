@@ -184,19 +184,60 @@ bool surely_disjoint(const Operand& x, const Operand& y) {
   return offset >= x.shape[x.rank - 1] * x_size && offset + y.shape[y.rank - 1] * y_size <= pitch;
 }
 
-void check_overlap(const Request& r, Call& call) {
-  for (const Operand* x : r.operands) {
-    if (x && x->metadata_only) return;
+namespace {
+
+void check_itself(const Operand& x) {
+  if (self_overlapping(x)) {
+    refuse(std::string(x.name) + " overlaps itself: it has a stride of 0 or interleaved rows");
   }
+  if (list_overlaps_itself(x)) {
+    refuse(std::string(x.name) + " overlaps itself: matrices of the list share elements, or cannot be told apart");
+  }
+}
+
+// What a user's epilogue writes, against everything; out also against what it reads, which it may be itself.
+void check_user_overlap(const Request& r, Call& call) {
+  auto array = [&](size_t i) { return r.user->items[i].array; };
+  auto suspect = [&](const Operand& x, const Operand& y, const char* exception) {
+    if (surely_disjoint(x, y)) return;
+    call.suspects.push_back({&x, &y, std::string("gemm: ") + x.name + " shares elements with " + y.name + exception});
+  };
+  const Operand* out = r.at(Role::out);
+  for (size_t i = 0; i < call.user.size(); ++i) {
+    const Operand* x = array(i);
+    if (!x) continue;
+    if (!call.user[i].written) {
+      if (!out || (call.user[i].kind == 't' && same_elements(*out, *x))) continue;
+      suspect(*out, *x, "; it may only be a whole matrix that the epilogue reads, element for element");
+      continue;
+    }
+    check_itself(*x);
+    for (const Operand* y : r.operands) {
+      if (y) suspect(*x, *y, "; what is written has memory of its own");
+    }
+    for (size_t j = 0; j < call.user.size(); ++j) {
+      const bool told = call.user[j].written && j < i;
+      if (j != i && !told && array(j)) suspect(*x, *array(j), "; what is written has memory of its own");
+    }
+  }
+}
+
+bool is_metadata(const Request& r) {
+  auto metadata = [](const Operand* x) { return x && x->metadata_only; };
+  if (std::any_of(std::begin(r.operands), std::end(r.operands), metadata)) return true;
+  return r.user && std::any_of(r.user->items.begin(), r.user->items.end(),
+                               [&](const UserRequest::Item& item) { return metadata(item.array); });
+}
+
+}  // namespace
+
+void check_overlap(const Request& r, Call& call) {
+  if (is_metadata(r)) return;
+  if (r.user) check_user_overlap(r, call);
   for (Role role : {Role::out, Role::aux, Role::bias_grad}) {
     const Operand* x = r.at(role);
     if (!x || !written(r, role)) continue;
-    if (self_overlapping(*x)) {
-      refuse(std::string(x->name) + " overlaps itself: it has a stride of 0 or interleaved rows");
-    }
-    if (list_overlaps_itself(*x)) {
-      refuse(std::string(x->name) + " overlaps itself: matrices of the list share elements, or cannot be told apart");
-    }
+    check_itself(*x);
     for (int i = 0; i < kRoles; ++i) {
       const Role other = Role(i);
       const Operand* y = r.operands[i];

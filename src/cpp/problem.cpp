@@ -92,9 +92,10 @@ uint8_t log2_of(uint64_t bits) {
   return log2;
 }
 
-// log2 of bytes that every line of every matrix of an operand is aligned to. `lines`: bytes between them.
+}  // namespace
+
 uint8_t alignment_of(const Matrix& x, int64_t lines, const Call& call, int64_t Shift::* shift,
-                     const std::vector<void*>* pointers = nullptr) {
+                     const std::vector<void*>* pointers) {
   uint64_t bits = reinterpret_cast<uintptr_t>(x.data) | uint64_t(lines);
   if (pointers && !pointers->empty()) {
     for (const void* pointer : *pointers) bits |= reinterpret_cast<uintptr_t>(pointer);
@@ -105,16 +106,16 @@ uint8_t alignment_of(const Matrix& x, int64_t lines, const Call& call, int64_t S
   return log2_of(bits);
 }
 
-// Layout and alignment of an operand that is read or written beside D. Where it lies as D does, its rows are given the
-// leading dimension, which a single row has free.
 void settle(Matrix& x, char& layout, uint8_t& align, const Call& call, int64_t Shift::* shift,
-            const std::vector<void*>* pointers = nullptr) {
+            const std::vector<void*>* pointers) {
   if (x.dtype == Dtype::none) return;
   int64_t ld = 0;
   layout = layout_of(x, call.problem.m, call.problem.n, ld) == 't' ? 't' : 'x';
   if (layout == 't') x.row = ld, x.col = 1;
   align = alignment_of(x, ld * dtype_size(x.dtype), call, shift, pointers);
 }
+
+namespace {
 
 // Whether TMA can read the factors of the rows of A: side by side, and those of each 128 of k aligned. A single block
 // of k has the step to the next one free.
@@ -158,6 +159,10 @@ void transpose(Call& call, int64_t& m, int64_t& n) {
   for (Matrix* x : {&call.a, &call.b, &call.d, &e.c, &e.bias, &e.scale_a, &e.scale_b, &e.gate, &e.aux, &e.bias_grad}) {
     transpose(*x);
   }
+  for (UserOperand& x : call.user) {
+    transpose(x.matrix);
+    x.kind = other_axis(x.kind);
+  }
   p.bias_axis = other_axis(p.bias_axis);
   p.bias_grad_axis = other_axis(p.bias_grad_axis);
   p.transposed = true;
@@ -172,7 +177,11 @@ void fold_batch(Call& call, int64_t& m, int64_t& batch) {
   for (const Matrix* x : {&call.a, &call.d, &e.c, &e.bias, &e.scale_a, &e.gate, &e.aux}) {
     if (!stacked(*x)) return;
   }
+  for (const UserOperand& x : call.user) {
+    if (!stacked(x.matrix)) return;
+  }
   if (e.scale_b.batch != 0) return;
+  for (UserOperand& x : call.user) x.matrix.batch = 0;
   m *= batch;
   batch = 1;
   for (Matrix* x : {&call.a, &call.d, &e.c, &e.bias, &e.scale_a, &e.gate, &e.aux}) x->batch = 0;
@@ -257,11 +266,15 @@ Call canonicalise(const Request& r) {
     parts.add_new(call.d, &Shift::d, extents);
   }
   read_epilogue(r, extents, call, parts);
-  if (out || r.at(Role::aux) || r.at(Role::bias_grad)) check_overlap(r, call);
+  if (r.user) read_user(r, extents, call, parts);
+  if (out || r.at(Role::aux) || r.at(Role::bias_grad) || r.user) check_overlap(r, call);
 
   int64_t m = extents.m, n = extents.n, batch = divide_batch(extents, parts, call.loop);
   if (!call.loop.empty() && r.at(Role::bias_grad)) {
     refuse("bias_grad is given but the batch of the operands has no single stride; pass it as one dimension");
+  }
+  if (!call.loop.empty() && r.user) {
+    refuse("epilogue is given but the batch of the operands has no single stride; pass it as one dimension");
   }
   if (scattered(r) && batch > 0) scatter(r, call, batch);
   if (m == 0 || n == 0 || batch == 0) p.empty_product = true;
@@ -290,6 +303,7 @@ Call canonicalise(const Request& r) {
   settle(call.epilogue.gate, p.layout_gate, p.align_gate, call, &Shift::gate);
   settle(call.epilogue.aux, p.layout_aux, p.align_aux, call, &Shift::aux);
   settle_vectors(call);
+  if (r.user) settle_user(r, call);
   p.splits = r.splits;
   p.deterministic = r.deterministic;
   p.device = a.device;

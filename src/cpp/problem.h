@@ -98,13 +98,14 @@ struct Problem {
   int16_t splits = 0;          // parts of k asked for; 0: selection decides, -1: stream-K
   Device device;
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
+  int32_t user = -1;    // the epilogue that the user wrote and the kinds of its operands, as numbered in user.h
 
   bool has_c() const { return c != Dtype::none; }
   // Columns of B that share a factor where scales are blocks, else 0.
   int block() const { return scale_b == 'b' ? int(kScaleBlock) : scale_b == 'r' ? 1 : 0; }
   bool operator==(const Problem& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Problem) == 68 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
+static_assert(sizeof(Problem) == 72 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
 
 struct ProblemHash {
   size_t operator()(const Problem& problem) const {
@@ -131,6 +132,14 @@ struct Epilogue {
   float parameters[2] = {};
 };
 
+// What was given for a parameter or an output of a user's epilogue: a number, or an array in the coordinates of D.
+struct UserOperand {
+  char kind = 'h';  // 'h' a number, 's' one element, 'm' or 'n' a vector along that axis of D, 't' a matrix
+  bool written = false;
+  double value = 0;
+  Matrix matrix;
+};
+
 // How far each operand of one run of a call lies from that of the first, in bytes.
 struct Shift {
   int64_t a, b, d, c, bias, scale_a, scale_b, gate, aux;
@@ -148,6 +157,7 @@ struct Call {
   Matrix a, b, d;
   int64_t lda = 0, ldb = 0, ldd = 0;  // of a and b as they lie, where their layout is not 'x'
   Epilogue epilogue;
+  std::vector<UserOperand> user;  // in place of that epilogue, where the user wrote one
   // Lists of matrices: the addresses of each one's elements; the matrices above describe the first.
   std::vector<void*> pointers_a, pointers_b, pointers_c, pointers_d;
   // Batches that no single stride describes: everything runs once for each of these. Empty for one run.
@@ -155,6 +165,17 @@ struct Call {
   int out_rank = 2;  // shape of the result as the caller sees it
   int64_t out_shape[kMaxRank];
   std::vector<Suspect> suspects;
+};
+
+// A user's epilogue as it was asked for: the program's number (user.h), and an array or a number for each of its
+// parameters and outputs.
+struct UserRequest {
+  struct Item {
+    const Operand* array = nullptr;
+    double value = 0;
+  };
+  int32_t program = 0;
+  std::vector<Item> items;
 };
 
 // A call as it was asked for: operands by role, null where absent, and the rest of its keywords.
@@ -169,6 +190,7 @@ struct Request {
   float parameters[2] = {};
   int16_t splits = 0;  // as in Problem
   bool deterministic = false;
+  const UserRequest* user = nullptr;
   bool lists = false;  // a, b, c and out may be lists; the first extent of those that are is their length
 
   const Operand* at(Role role) const { return operands[int(role)]; }

@@ -30,6 +30,7 @@ class Arguments {
     given["activation"] = kActivations[int(e.activation)].name;
     given["parameters"] = nb::make_tuple(e.parameters[0], e.parameters[1]);
     given["problem"] = nb::cast(p_);
+    if (p_.user >= 0) given["user"] = user(call);
     if (p_.device.type == DeviceType::cuda) given["stream"] = reinterpret_cast<uintptr_t>(stream);
   }
   ~Arguments() {
@@ -54,6 +55,22 @@ class Arguments {
     if (x.device) return lend({const_cast<void*>(x.device), scalar_dtype(p_.accumulator)}, {});
     if (x.imaginary != 0) return nb::steal(PyComplex_FromDoubles(x.value, x.imaginary));
     return nb::float_(x.value);
+  }
+
+  // Of each parameter and output of a user's epilogue. What a reduction writes has an extent of 1 along the axis that
+  // it goes over.
+  nb::tuple user(const Call& call) {
+    nb::list operands;
+    for (const UserOperand& x : call.user) {
+      const bool reduced = x.written && x.kind != 't';
+      if (x.matrix.dtype == Dtype::none) {
+        operands.append(x.value);
+      } else {
+        operands.append(
+            lend(x.matrix, {p_.batch, reduced && x.kind == 'n' ? 1 : p_.m, reduced && x.kind == 'm' ? 1 : p_.n}));
+      }
+    }
+    return nb::tuple(operands);
   }
 
   const Problem& p_;

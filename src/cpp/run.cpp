@@ -66,11 +66,28 @@ CutlassPyArray array_of(const Matrix& matrix) {
   return {matrix.data, int32_t(matrix.dtype), matrix.row, matrix.col, matrix.batch};
 }
 
-CutlassPyEpilogue epilogue_of(const Epilogue& e) {
+// `user` is read until the launch.
+CutlassPyEpilogue epilogue_of(const Epilogue& e, const CutlassPyOperand* user = nullptr) {
   auto scalar = [](const Scalar& x) { return CutlassPyScalar{x.value, x.imaginary, x.device}; };
-  return {scalar(e.alpha),  scalar(e.beta),        scalar(e.scale_out),   array_of(e.c),
-          array_of(e.bias), array_of(e.scale_a),   array_of(e.scale_b),   array_of(e.gate),
-          array_of(e.aux),  array_of(e.bias_grad), int32_t(e.activation), {e.parameters[0], e.parameters[1]}};
+  return {scalar(e.alpha),
+          scalar(e.beta),
+          scalar(e.scale_out),
+          array_of(e.c),
+          array_of(e.bias),
+          array_of(e.scale_a),
+          array_of(e.scale_b),
+          array_of(e.gate),
+          array_of(e.aux),
+          array_of(e.bias_grad),
+          int32_t(e.activation),
+          {e.parameters[0], e.parameters[1]},
+          user};
+}
+
+std::vector<CutlassPyOperand> operands_of(const std::vector<UserOperand>& user) {
+  std::vector<CutlassPyOperand> operands;
+  for (const UserOperand& x : user) operands.push_back({array_of(x.matrix), x.value});
+  return operands;
 }
 
 // What a kernel applies to a product that another one finishes: nothing.
@@ -187,7 +204,8 @@ class Run {
         stream_(stream),
         scratch_(p_.device.id, stream, given),
         composed_(plan.scratch != Dtype::none || !plan.kernel),
-        epilogue_(composed_ ? finishing(call) : epilogue_of(call.epilogue)),
+        user_(operands_of(call.user)),
+        epilogue_(composed_ ? finishing(call) : epilogue_of(call.epilogue, user_.empty() ? nullptr : user_.data())),
         parts_(p_, plan.splits),
         g_(launch_of(call, plan, stream)) {
     g_.epilogue = composed_ ? unfinished(call) : epilogue_;
@@ -271,6 +289,7 @@ class Run {
   const Stream stream_;
   Scratch scratch_;
   const bool composed_;
+  const std::vector<CutlassPyOperand> user_;
   const CutlassPyEpilogue epilogue_;
   const Splits parts_;
   CutlassPyGemm g_;
@@ -331,7 +350,8 @@ void run_on_device(const Call& call, const DevicePlan& plan, Stream stream, cons
 
 std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& plan) {
   const bool single = plan.kernel && !plan.pack_a && !plan.pack_b && plan.scratch == Dtype::none && plan.splits == 1;
-  if (!single || call.problem.pointers || !call.loop.empty() || nothing_to_do(call.problem)) return std::nullopt;
+  if (!single || !call.user.empty() || call.problem.pointers || !call.loop.empty() || nothing_to_do(call.problem))
+    return std::nullopt;
   CutlassPyGemm g = launch_of(call, plan, nullptr);
   g.epilogue = epilogue_of(call.epilogue);
   g.a = call.a.data, g.batch_a = call.a.batch;

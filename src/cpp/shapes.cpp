@@ -70,7 +70,7 @@ std::vector<Shift> all_shifts(const Parts& parts, const int64_t* extents, int ra
         Shift shift = shifts[j];
         for (int x = 0; x < parts.count; ++x) {
           const Part& part = parts.items[x];
-          shift.*part.shift += index * part.strides[i] * dtype_size(part.matrix->dtype);
+          if (part.shift) shift.*part.shift += index * part.strides[i] * dtype_size(part.matrix->dtype);
         }
         shifts.push_back(shift);
       }

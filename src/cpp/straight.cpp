@@ -59,9 +59,8 @@ bool means_the_same(const Operands& operands, int rank) {
 
 nb::object gemm_if_the_same(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank) {
   static PyObject* one = PyFloat_FromDouble(1);
-  const nb::handle none(Py_None);
-  const Keywords keywords{out,  none, one,  none, bias, none, none,     none, none,
-                          none, none, none, none, none, none, Py_False, none, none};
+  Keywords keywords;
+  keywords.out = out, keywords.bias = bias, keywords.alpha = one, keywords.deterministic = Py_False;
   Operands operands;
   open_operands(operands, a, b, keywords);
   return means_the_same(operands, rank) ? gemm(operands, keywords) : nb::none();

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .artifact import Artifact
     from .compiler import jit
     from .describe import KernelDescription, unregister_kernel
-    from .errors import CompileError, NoKernelError, ProviderError
+    from .errors import CompileError, EpilogueError, NoKernelError, ProviderError
     from .explanation import explain
     from .kernels import Kernel, Status, get_kernels
     from .metadata import Design, KernelMetadata, OperandMetadata
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .register import Registration, register_kernel, register_provider, unregister
     from .tracing import dump, log, nvtx
     from .tuning import autotuning, tune
+    from .user_epilogue import UserEpilogue, epilogue
 
 __all__ = [
     "Activation",
@@ -34,6 +35,7 @@ __all__ = [
     "CudaError",
     "CudaKernel",
     "Design",
+    "EpilogueError",
     "GemmArguments",
     "Kernel",
     "KernelCall",
@@ -47,10 +49,12 @@ __all__ = [
     "Status",
     "TensorSpec",
     "TypedView",
+    "UserEpilogue",
     "__version__",
     "autotuning",
     "clamp",
     "dump",
+    "epilogue",
     "explain",
     "gemm",
     "get_kernels",
@@ -72,6 +76,7 @@ _HOME = {
     "CompileError": "errors",
     "CudaKernel": "own",
     "Design": "metadata",
+    "EpilogueError": "errors",
     "GemmArguments": "arguments",
     "Kernel": "kernels",
     "KernelCall": "provider",
@@ -84,9 +89,11 @@ _HOME = {
     "Registration": "register",
     "Status": "kernels",
     "TensorSpec": "arguments",
+    "UserEpilogue": "user_epilogue",
     "autotuning": "tuning",
     "clamp": "activations",
     "dump": "tracing",
+    "epilogue": "user_epilogue",
     "explain": "explanation",
     "get_kernels": "kernels",
     "jit": "compiler",

@@ -13,7 +13,7 @@ class CudaError(RuntimeError):
     A CUDA or CUTLASS call failed: the message has the call, and the error's name and text.
     """
 
-def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
+def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, epilogue: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
     """
     D = epilogue(a @ b), by a prebuilt CUTLASS kernel (NumPy on the CPU).
 
@@ -53,6 +53,8 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
         scale_out: factor of the result: a number or an array of one element.
         bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives f(z), before scale_out, summed over
             the other axis and over the batch, which must be one that a single stride describes for every operand.
+        epilogue: a call of a function under @cutlass_py.epilogue: D is what that makes of a @ b. It takes the place of c,
+            alpha and all the operands and keywords since; on a GPU a kernel is compiled for it (docs/epilogues.md).
         compute: arithmetic: "f32" (f16, bf16, fp8: accumulation in f32; f32: exact multiplication too; c64), "tf32" and
             "3xtf32" (f32 on tensor cores, the second with f32's accuracy), "f64" (f64, c128), "s32" (integers), "f16"
             (f16 summed in f16), "fast" (fp8 without promotion: sums of about 14 bits). The first is the default.
@@ -80,11 +82,11 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
         ValueError: ranks, shapes, devices, strides, names or overlap that do not fit; a `kernel` that does not.
         TypeError: an operand that is no array, or a dtype that does not fit.
         NoKernelError: no kernel can compute this problem.
-        CompileError: the kernel asked for, or chosen within `jit`, cannot be compiled.
+        CompileError: the kernel asked for, chosen within `jit`, or with `epilogue`, cannot be compiled.
         CudaError: a CUDA or CUTLASS call failed.
     """
 
-def problem(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None) -> Problem:
+def problem(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, epilogue: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None) -> Problem:
     """
     The canonical problem of a gemm call, which is not run. Takes TensorSpecs as well as arrays.
     """
@@ -111,6 +113,16 @@ def trace(wanted: int) -> int:
 
 def has_ranges() -> bool:
     """Whether this build has NVTX."""
+
+def add_program(name: str, names: Sequence[str], roles: str) -> int:
+    """
+    Number of a traced function: its name, those of parameters and outputs, and of each 'r' (read), 'w' (a written matrix), 'm' or 'n' (written along that axis of D).
+    """
+
+def user_class(number: int) -> tuple[int, list[tuple[str, Any, int, bool]]]:
+    """
+    What Problem.user stands for: the program's number; of each of its operands kind, dtype, bytes of alignment, and whether it is a matrix that lies as D does or a vector of unit stride.
+    """
 
 def clear_plans() -> None:
     """
@@ -343,6 +355,12 @@ class Problem:
         """Number of the kernel asked for, -1 for none."""
 
     @property
+    def user(self) -> int:
+        """
+        Number of the user's epilogue and the kinds of its operands, -1 for none.
+        """
+
+    @property
     def device(self) -> str: ...
 
     @property
@@ -374,6 +392,18 @@ class TensorSpecBase:
     @property
     def alignment(self) -> int:
         """Of the first element, in bytes."""
+
+class EpilogueCall:
+    """A user's epilogue with its operands: what gemm's `epilogue` takes."""
+
+    def __init__(self, program: int, values: tuple[Any, ...]) -> None: ...
+
+    @property
+    def program(self) -> int: ...
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """In the order of the program's parameters, then its outputs."""
 
 class TypedView:
     """

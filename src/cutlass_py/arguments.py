@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from ._core import Problem, TypedView
+from ._core import EpilogueCall, Problem, TypedView
 from .activations import Activation
 from .dtypes import COMPUTE
+from .user_epilogue import asked_by
 
 
 class TensorSpec(_core.TensorSpecBase):
@@ -121,6 +122,7 @@ class GemmArguments:
         scale_b: Any = None,
         scale_out: Any = None,
         bias_grad: Any = None,
+        epilogue: EpilogueCall | None = None,
         compute: str | None = None,
         out_dtype: Any = None,
         splits: int | str | None = None,
@@ -130,7 +132,8 @@ class GemmArguments:
         self.keywords = {
             "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux,
             "gate": gate, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad,
-            "compute": compute, "out_dtype": out_dtype, "splits": splits, "deterministic": deterministic,
+            "epilogue": epilogue, "compute": compute, "out_dtype": out_dtype, "splits": splits,
+            "deterministic": deterministic,
         }  # fmt: skip
         self.problem: Problem = _core.problem(a, b, **self.keywords)
 
@@ -174,6 +177,8 @@ def _default_accumulator(p: Problem) -> str:
 
 def _formula(p: Problem) -> str:
     """The epilogue in words, in the order in which it is applied."""
+    if user := asked_by(p):
+        return f"{p.a} @ {p.b} -> {user.program.formula}"
     scales = [name + _block_text(name, getattr(p, name)) for name in ("scale_a", "scale_b") if getattr(p, name)]
     text = " * ".join([f"{p.a} @ {p.b}", *scales])
     text += f" + {p.c} C" if p.c else ""

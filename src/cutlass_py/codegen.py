@@ -6,7 +6,7 @@ The same text whether it is compiled with the package or on demand. Standard lib
 from __future__ import annotations
 
 from .dtypes import DTYPES
-from .epilogues import EPILOGUES, Epilogue
+from .epilogues import Epilogue, epilogue_named
 from .families import FAMILIES, SCHEDULES, Family, KernelConfig
 
 _LAYOUT_CPP = {"t": "cutlass::layout::RowMajor", "n": "cutlass::layout::ColumnMajor"}
@@ -34,6 +34,8 @@ def _shape(template: str, extents: tuple[int, ...]) -> str:
 
 def _chain(e: Epilogue) -> str:
     """The epilogue of a 3.x kernel as stages of fusion3x.cuh, from the product outwards."""
+    if e.user:
+        return f"user::Epilogue<X, {e.name}>"
     if e.plain:
         return "fusion3x::Linear<X>"
     f = f"activation::{e.activation}"
@@ -50,9 +52,10 @@ def _chain(e: Epilogue) -> str:
 
 
 def _fields_3x(c: KernelConfig) -> dict[str, str]:
-    schedule, epilogue = SCHEDULES[c.schedule], EPILOGUES[c.epilogue]
+    schedule, epilogue = SCHEDULES[c.schedule], epilogue_named(c.epilogue)
+    source = c.d if epilogue.source or epilogue.gated else epilogue.user and epilogue.user.source_dtype
     return {
-        "using C": DTYPES[c.d].cpp if epilogue.source or epilogue.gated else "void",
+        "using C": DTYPES[source].cpp if source else "void",
         "using BiasElement": DTYPES[c.bias].cpp,
         "using Tile": _shape("cute::Shape", c.tile),
         "using Cluster": _shape("cute::Shape", c.cluster),
@@ -67,7 +70,7 @@ def _fields_3x(c: KernelConfig) -> dict[str, str]:
 
 def _fields_2x(c: KernelConfig) -> dict[str, str]:
     op_class, instruction, operation = INSTRUCTION[c.family, c.a]
-    activation, this = EPILOGUES[c.epilogue].activation, f"config_{c.name}"
+    activation, this = epilogue_named(c.epilogue).activation, f"config_{c.name}"
     plain = activation == "identity"
     return {
         "using Arch": FAMILIES[c.family].cpp_arch,
@@ -88,7 +91,8 @@ def _fields_2x(c: KernelConfig) -> dict[str, str]:
 
 def definition(c: KernelConfig) -> str:
     """The C++ that defines one kernel, without its family's header."""
-    family = FAMILIES[c.family]
+    family, user = FAMILIES[c.family], epilogue_named(c.epilogue).user
+    launcher = f"User{family.launcher}" if user else family.launcher
     fields = {
         "using A": DTYPES[c.a].cpp,
         "using B": DTYPES[c.b].cpp,
@@ -96,18 +100,21 @@ def definition(c: KernelConfig) -> str:
         "using Accumulator": DTYPES[c.accumulator].cpp,
         "using LayoutA": _LAYOUT_CPP[c.layout[0]],
         "using LayoutB": _LAYOUT_CPP[c.layout[1]],
+        **({"using Program": user.name} if user else {}),
         **(_fields_3x(c) if family.api == 3 else _fields_2x(c)),
     }
     body = "".join(f"  {name} = {value};\n" for name, value in fields.items())
     return (
-        f"namespace cutlass_py {{\nstruct config_{c.name} {{\n{body}}};\n}}\n"
-        f"CUTLASS_PY_KERNEL({c.name}, cutlass_py::{family.launcher}<cutlass_py::config_{c.name}>)\n"
+        f"{user.definition if user else ''}namespace cutlass_py {{\nstruct config_{c.name} {{\n{body}}};\n}}\n"
+        f"CUTLASS_PY_KERNEL({c.name}, cutlass_py::{launcher}<cutlass_py::config_{c.name}>)\n"
     )
 
 
 def source(configs: list[KernelConfig]) -> str:
     """A whole translation unit with kernels of one family."""
-    header = FAMILIES[configs[0].family].header
+    family = FAMILIES[configs[0].family]
+    user = epilogue_named(configs[0].epilogue).user
+    header = f"gemm/user{family.api}x.cuh" if user else family.header
     return f'#include "{header}"\n\n' + "\n".join(map(definition, configs))
 
 

@@ -297,7 +297,7 @@ def obtain(made: Recipe) -> Path:
 def _prebuild(made: Recipe) -> str:
     if declared(made.kernel):
         return f"python -m cutlass_py cache build --kernel {made.kernel}"
-    return "compile() where it is allowed"
+    return "make the call once where it may be compiled, with the same CUTLASS_PY_CACHE_DIR"
 
 
 def load(config: KernelConfig) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ._core import Problem
 from .dtypes import DTYPES
+from .epilogues import epilogue_named
 from .families import FAMILIES, SCHEDULES, KernelConfig
 from .gpu import Gpu
 from .legality import Interface, Way
@@ -48,6 +49,7 @@ _ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5}
 _SM_LOAD = 94e3  # bytes per microsecond that one multiprocessor takes in
 _DIRECT_STORE = 0.93  # share of the rate beside an epilogue that stores element by element
 _EPILOGUE = {"tma": 1.8, "direct": 34.0}  # microseconds to store a 128x256 tile, by TMA and element by element
+_INSTRUCTION = 0.15  # microseconds of one instruction for each element of such a tile, by four schedulers at 1.7 GHz
 _LAUNCH = {3: 2.9, 2: 2.5}  # microseconds of an empty problem
 _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
@@ -93,7 +95,8 @@ _designs: dict[tuple[object, ...], int] = {}
 
 def design(c: KernelConfig) -> int:
     """A number for the part of a kernel that the model looks at."""
-    key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d)
+    key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d,
+           epilogue_named(c.epilogue).user)  # fmt: skip
     return _designs.setdefault(key, len(_designs))
 
 
@@ -113,7 +116,9 @@ def _product(c: KernelConfig, p: Problem, gpu: Gpu, splits: int) -> float:
     compute = waves(c, p.m, p.n, k, batch, gpu)
     if SCHEDULES[c.schedule].stream_k:
         compute = _dealt_out(c, p, gpu, compute)
-    moved = size * (p.m * k + k * p.n) + p.m * p.n * d_size * (2 if p.c else 1)
+    user = epilogue_named(c.epilogue).user
+    d_bytes = d_size * (2 if p.c else 1) + (sum(user.matrix_bytes) if user else 0)
+    moved = size * (p.m * k + k * p.n) + p.m * p.n * d_bytes
     memory = batch * moved / (gpu.bandwidth * 1e3)
     return _LAUNCH[FAMILIES[c.family].api] + _both(compute, memory)
 
@@ -148,7 +153,9 @@ def _waves_3x(c: KernelConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> 
     loaded = (min(tm, rows) + min(tn, cols)) * tk * DTYPES[c.a].itemsize
     step = _both(2 * tm * tn * tk / rate, loaded / _SM_LOAD)
     mainloop = ceil(k / tk) * step
-    epilogue = _EPILOGUE["tma" if schedule.tma_store else "direct"] * tm * tn / (128 * 256)
+    epilogue = _EPILOGUE["tma" if schedule.tma_store else "direct"]
+    epilogue += _INSTRUCTION * epilogue_named(c.epilogue).instructions
+    epilogue *= tm * tn / (128 * 256)
     if schedule.pingpong:
         return waves * max(mainloop, (mainloop + epilogue) / 2)
     return waves * (mainloop + epilogue)

@@ -1,6 +1,6 @@
 """Activations and fused epilogues: what can happen to a product before it is stored.
 
-Standard library only, no imports from the package: the build reads it before the package exists.
+Standard library and its sibling tables only: the build reads it before the package exists.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+
+from .usercode import Traced
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Epilogue:
         gated: instead multiplies by activation(gate), or by the derivative's value at aux.
         aux: stores what the activation is applied to, in D's dtype.
         scaled: multiplies by scale_a and scale_b (vectors, or single values in device memory), at the end by scale_out.
+        user: what a user's function does instead of all this.
     """
 
     name: str
@@ -70,15 +73,28 @@ class Epilogue:
     gated: bool = False
     aux: bool = False
     scaled: bool = False
+    user: Traced | None = None
+
+    @staticmethod
+    def of_user(traced: Traced) -> Epilogue:
+        """A user's epilogue, known by its name from now on; the same one for the same content."""
+        return _user.setdefault(traced.name, Epilogue(traced.name, user=traced))
+
+    @property
+    def instructions(self) -> int:
+        """Of a GPU for one element, about; 0 where the cost model's rates include it."""
+        return self.user.program.instructions if self.user else 0
 
     @property
     def plain(self) -> bool:
         """Whether it is alpha * acc, with or without beta * c, and nothing else."""
-        return not (self.bias or self.gated or self.aux or self.scaled or self.activation != "identity")
+        return not (self.user or self.bias or self.gated or self.aux or self.scaled or self.activation != "identity")
 
     @cached_property
     def formula(self) -> str:
         """In words, as kernels' metadata shows it."""
+        if self.user:
+            return self.user.formula
         return self.form(self.activation)
 
     def form(self, f: str) -> str:
@@ -113,5 +129,13 @@ def _epilogues() -> Iterator[Epilogue]:
 
 
 EPILOGUES = {e.name: e for e in _epilogues()}
+_user: dict[str, Epilogue] = {}  # by the name of their content, which is no declared one's
+
+
+def epilogue_named(name: str) -> Epilogue:
+    """A declared epilogue, or one that a user wrote."""
+    return EPILOGUES.get(name) or _user[name]
+
+
 # The activations that are part of built sets as fused variants; the others are fused on demand.
 USUAL = ("relu", "gelu", "gelu_tanh", "silu")

@@ -16,3 +16,7 @@ class CompileError(RuntimeError):
 
     The message says what to install, what forbids it, or where the source is kept, with the compiler's first errors.
     """
+
+
+class EpilogueError(ValueError):
+    """A Python function cannot become an epilogue. The message names the function, file, line and reason."""

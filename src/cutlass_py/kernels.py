@@ -14,14 +14,16 @@ from . import _core, families, packs
 from ._core import Prepared, Problem
 from .arguments import GemmArguments, describe, problem_of
 from .artifact import Artifact
+from .carriers import carrier
 from .cost import Estimates, design
 from .dtypes import DTYPES
-from .epilogues import ACTIVATIONS
+from .epilogues import ACTIVATIONS, Epilogue
 from .errors import CompileError
 from .families import FAMILIES, Family, KernelConfig, added, find, named
 from .gpu import Gpu, gpu_of
 from .legality import Interface, Way, function_of, interface_of
 from .metadata import CPU, Design, KernelMetadata, OperandMetadata
+from .user_epilogue import asked_by
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,16 @@ class CutlassKernel(Kernel):
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """As in Kernel."""
-        return self.interface.way(p, gpu)
+        kernel = self.carrying(p)
+        return kernel if isinstance(kernel, str) else kernel.interface.way(p, gpu)
+
+    def carrying(self, p: Problem) -> CutlassKernel | str:
+        """This kernel with the user's epilogue that a problem asks for, or why there is none; itself where none is."""
+        asked = asked_by(p)
+        if not asked or self.interface.epilogue.user:
+            return self
+        config = carrier(self.config, asked.epilogue)
+        return config if isinstance(config, str) else _cutlass_kernel(config)
 
     def microseconds(self, estimates: Estimates, splits: int = 1) -> float:
         """What the product takes by the model, k in so many parts."""
@@ -374,6 +385,10 @@ def candidates(p: Problem, compiled: bool) -> dict[Interface, list[CutlassKernel
     """CUTLASS kernels worth asking about a problem, by interface: none where the operands are in host memory."""
     if p.device_id < 0:
         return {}
+    if asked := asked_by(p):
+        groups = _carriers(p.operand_a or "", p.operand_b or "", asked.epilogue)
+        ready = {i: [kernel for kernel in group if kernel.compiled or not compiled] for i, group in groups.items()}
+        return {interface: group for interface, group in ready.items() if group}
     return by_operands(compiled).get((p.operand_a or "", p.operand_b or ""), {})
 
 
@@ -385,6 +400,17 @@ def forget_kernel(name: str) -> None:
             _numbered[number] = None
     _core.forget_kernel(name)
     forget()
+
+
+@cache
+def _carriers(a: str, b: str, epilogue: Epilogue) -> dict[Interface, list[CutlassKernel]]:
+    """Every declared design for these dtypes with a user's epilogue, compiled or not."""
+    declared = (kernel.config for group in by_operands(False).get((a, b), {}).values() for kernel in group)
+    configs = {c: None for config in declared if isinstance(c := carrier(config, epilogue), KernelConfig)}
+    groups: dict[Interface, list[CutlassKernel]] = {}
+    for kernel in map(_cutlass_kernel, configs):
+        groups.setdefault(kernel.interface, []).append(kernel)
+    return groups
 
 
 def straight_candidates(p: Problem, compiled: bool) -> dict[Interface, list[CutlassKernel]]:
@@ -435,7 +461,7 @@ def kernel_named(name: str) -> Kernel:
     Raises:
         ValueError: there is none.
     """
-    if kernel := find_kernel(name):
+    if kernel := _cutlass.get(name) or find_kernel(name):
         return kernel
     raise ValueError(f"gemm: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
 

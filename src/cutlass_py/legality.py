@@ -1,8 +1,8 @@
 """What a kernel can compute: its interface against a canonical problem, with the reason where it cannot.
 
-Legality is decided here and only here. Kernels that differ in tile, cluster or schedule alone share an interface, so a
-question is answered once for all of them. CUTLASS's own can_implement is not asked: it accepts misaligned pointers and
-refuses extents that run (docs/design.md).
+Legality is decided here, and in carriers.py for users' epilogues. Kernels that differ in tile, cluster or schedule
+alone share an interface, so a question is answered once for all of them. CUTLASS's own can_implement is not asked: it
+accepts misaligned pointers and refuses extents that run (docs/design.md).
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from functools import cache, cached_property
 from typing import Any
 
 from ._core import Problem
+from .carriers import obstacle
 from .dtypes import DTYPES, WIDER
-from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
+from .epilogues import ACTIVATIONS, Epilogue, epilogue_named
 from .families import FAMILIES, SCHEDULES, Family, KernelConfig
 from .gpu import Gpu
+from .user_epilogue import asked_by
 
 _TMA = 16  # bytes: addresses, rows and batches of TMA operands are multiples of it
 _MOST_COLUMNS = 65535 // 8 * 8 * 64  # of one 2.x launch with the narrowest tile (api2x.cuh)
@@ -125,6 +127,9 @@ class Interface:
             return f"multiplies {_product(self.a, self.b)}; the operands are {_product(p.operand_a, p.operand_b)}"
         if p.accumulator != self.accumulator and WIDER.get(p.accumulator or "") != self.accumulator:
             return f"sums in {self.accumulator}; {p.accumulator} is asked for"
+        if p.user >= 0 or self.epilogue.user:
+            if error := obstacle(self, p, asked_by(p)) or self._output_detour(p):
+                return error  # nothing else could finish the product
         return self._block_obstacle(p) or self._list_obstacle(p) or self._vector_obstacle(p)
 
     def _block_obstacle(self, p: Problem) -> str | None:
@@ -146,7 +151,7 @@ class Interface:
             return "takes lists of matrices; a and b are arrays"
         if p.pointers and not self.takes_lists:
             return "takes arrays; the operands are lists of matrices"
-        one_launch = p.pointers or (self.stream_k and self.family.api == 2)
+        one_launch = p.pointers or (self.family.api == 2 and (self.stream_k or p.user >= 0))
         if one_launch and p.n > _MOST_COLUMNS:
             return f"is one launch, which reaches n = {_MOST_COLUMNS}; n is {p.n}"
         if self.stream_k and self.family.api == 2 and p.batch > 1:
@@ -257,7 +262,7 @@ def interface_of(c: KernelConfig) -> Interface:
 
 @cache
 def _interface(*, family: str, epilogue: str, **fields: Any) -> Interface:
-    return Interface(family=FAMILIES[family], epilogue=EPILOGUES[epilogue], **fields)
+    return Interface(family=FAMILIES[family], epilogue=epilogue_named(epilogue), **fields)
 
 
 def _operand_detour(name: str, layout: str, align: int, wanted: str, bytes_wanted: int) -> str | None:

@@ -41,6 +41,8 @@ class KernelCall:
             Where `problem.block` is not 0, scales are in blocks: (batch, m, k / 128) and (batch, k / 128, n / block),
             rounded up.
         bias_grad: (1, 1, n) or (1, m, 1), written.
+        user: for each parameter and output of a user's epilogue (docs/epilogues.md; `problem.user` is its number), a
+            number or an operand; empty where there is none.
         stream: the CUDA stream to launch on, as a number; None on the CPU. It is also the current stream of torch and
             CuPy during `run`, and the device is the current one.
     """
@@ -61,6 +63,7 @@ class KernelCall:
     scale_a: Operand | None = None
     scale_b: Operand | None = None
     bias_grad: Operand | None = None
+    user: tuple[float | Operand, ...] = ()
     stream: int | None = None
 
 

@@ -18,6 +18,7 @@ from .kernels import (
     Kernel,
     Route,
     all_kernels,
+    by_operands,
     candidates,
     find_kernel,
     numbered,
@@ -27,6 +28,7 @@ from .kernels import (
 from .legality import Interface, Way, function_of
 from .provider import ProvidedKernel
 from .tuned import Entry, lookup
+from .user_epilogue import asked_by
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,10 @@ def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
     """Every possible choice, best first: what was measured, then what has an estimate, then the others.
 
     Args:
-        compiled: of compiled kernels only, by default outside `jit` alone.
+        compiled: of compiled kernels only, by default outside `jit` and without a user's epilogue.
     """
     gpu = gpu_of(p)
-    compiled = not _core.jit_allowed() if compiled is None else compiled
+    compiled = _compiled_only(p) if compiled is None else compiled
     estimated = [_choice(each, p, gpu) for each in sorted(_timed(p, gpu, compiled), key=_time)]
     first = _measured(p, gpu, compiled)
     return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
@@ -114,16 +116,21 @@ def best(p: Problem, *, provided: bool = True) -> Choice | None:
         provided: whether it may be a kernel written in Python.
     """
     gpu = gpu_of(p)
-    compiled = not _core.jit_allowed()
+    compiled = _compiled_only(p)
     if (choice := _measured(p, gpu, compiled)) and (provided or isinstance(choice.route.kernel, CutlassKernel)):
         return choice
     timed = min(_timed(p, gpu, compiled, provided), key=_time, default=None)
     return timed and _choice(timed, p, gpu)
 
 
+def _compiled_only(p: Problem) -> bool:
+    """Whether nothing may be compiled. A user's epilogue is compiled by its nature."""
+    return not _core.jit_allowed() and p.user < 0
+
+
 def _measured(p: Problem, gpu: Gpu | None, compiled: bool) -> Choice | None:
     """The first choice of a table for problems of this class that can be taken."""
-    if gpu is None or p.splits:
+    if gpu is None or p.splits or p.user >= 0:
         return None
     return next((choice for entry in lookup(p, gpu) if (choice := _tabled(entry, p, gpu, compiled))), None)
 
@@ -269,12 +276,14 @@ def plan(p: Problem, *, provided: bool = True) -> Plan:
 
 def _chosen(p: Problem, provided: bool) -> Choice | None:
     """The choice; None for the composed epilogue alone, and for a list that goes matrix by matrix."""
+    if p.user >= 0 and p.device_id >= 0 and p.k == 0:
+        raise ValueError("gemm: k is 0; on a GPU, epilogue= takes a product of at least one term")
     if p.device_id >= 0 and (p.empty_product or not p.m or not p.n or not p.batch):
         # Even where a kernel was asked for: it would read A and B, or wait for tiles of k that never come.
         return None
     if p.kernel >= 0:
         return _forced(numbered(p.kernel), p, provided)
-    if _core.tuning_allowed():
+    if _core.tuning_allowed() and p.user < 0:
         from .tuning import tune_once
 
         tune_once(p)
@@ -313,13 +322,16 @@ def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
     """Whether a launch may start before its predecessor in the stream has ended.
 
     3.x kernels wait before they load operands, and scales in blocks; everything else follows from that. Not so factors
-    in device memory, which are read as the kernel starts. And a C that is read element by element goes through the L1
-    cache, which may hold lines that the predecessor is still writing.
+    in device memory, which are read as the kernel starts, and the counters of reductions, which are cleared before it.
+    And a C that is read element by element goes through the L1 cache, which may hold lines that the predecessor is
+    still writing.
     """
     if not kernel.family.overlaps:
         return False
     if way.scratch:
         return True
+    if (asked := asked_by(p)) and ("s" in asked.kinds or asked.reduces):
+        return False
     scales = not p.block and (p.scale_a or p.scale_b)
     if p.device_alpha or p.device_beta or scales or p.scale_out == "s":
         return False
@@ -328,6 +340,8 @@ def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
 
 def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
     gpu = gpu_of(p)
+    if isinstance(kernel, CutlassKernel) and isinstance(carrying := kernel.carrying(p), CutlassKernel):
+        kernel = carrying
     way: Way | str = "is written in Python, which there is none of inside of a compiled computation"
     if provided or isinstance(kernel, CutlassKernel):
         way = kernel.way(p, gpu)
@@ -355,12 +369,21 @@ def misses(p: Problem) -> list[tuple[Kernel, str]]:
     ]
     if gpu is None:
         return brought
+    if p.user >= 0:
+        return [*brought, *_unable(p, gpu)]
     estimates = Estimates(p, gpu)
     answers: list[tuple[float, CutlassKernel, str]] = []
     for interface, kernels in candidates(p, compiled=True).items():
         if isinstance(reason := interface.way(p, gpu), str):
             answers += [(kernel.microseconds(estimates), kernel, reason) for kernel in kernels]
     return [*brought, *((kernel, reason) for _, kernel, reason in sorted(answers, key=lambda answer: answer[0]))]
+
+
+def _unable(p: Problem, gpu: Gpu | None) -> list[tuple[Kernel, str]]:
+    """Declared kernels that cannot run a user's epilogue, one for each interface."""
+    declared = by_operands(False).get((p.operand_a or "", p.operand_b or ""), {}) if gpu else {}
+    plain = (kernels[0] for interface, kernels in declared.items() if interface.epilogue.plain)
+    return [(kernel, way) for kernel in plain if isinstance(way := kernel.way(p, gpu), str)]
 
 
 def not_compiled(p: Problem) -> list[Kernel]:

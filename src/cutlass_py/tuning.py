@@ -82,7 +82,7 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
         The fastest choice, the one before, and the time of each that ran. str() is one line.
 
     Raises:
-        ValueError: the operands are on the CPU, or there is no product to compute.
+        ValueError: the operands are on the CPU, there is no product to compute, or the epilogue is a user's.
         NoKernelError: no kernel fits.
         CudaError: there is no such device, or nothing could run on it.
         CompileError: nothing could be compiled, or the cache directory is named after nobody.
@@ -92,6 +92,8 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
     if operator.index(candidates) < 1:
         raise ValueError(f"tune: candidates is {candidates}; expected 1 or more")
     p = problem_of(a if b is None else GemmArguments(a, b, **keywords))
+    if p.user >= 0:
+        raise ValueError("tune: epilogue= is not measured; tune the product alone, and name its kernel by kernel=")
     return _tune(p, candidates, not _core.jit_allowed())
 
 

@@ -85,20 +85,45 @@ constexpr bool has_values = false;
 template <class Params>
 constexpr bool has_values<Params, std::void_t<decltype(Params::values)>> = true;
 
+// The kernel of a configuration, and what its epilogue is told.
 template <class Config>
+struct Parts2x {
+  using Compute = EpilogueCompute<typename Config::Accumulator, typename Config::D>;
+  using Epilogue = typename Config::template Epilogue<Compute>;
+  using Device = typename Device2x<Config>::type;
+  using Kernel = typename Device::GemmKernel;
+
+  // A factor that may be complex.
+  static Compute number(const CutlassPyScalar& scalar) {
+    if constexpr (cutlass::is_complex<Compute>::value) {
+      using Real = typename Compute::value_type;
+      return Compute(Real(scalar.value), Real(scalar.imaginary));
+    } else {
+      return Compute(scalar.value);
+    }
+  }
+
+  static typename Epilogue::Params epilogue(const CutlassPyGemm& g) {
+    const CutlassPyEpilogue& e = g.epilogue;
+    typename Epilogue::Params params(number(e.alpha), e.bias.data ? Compute(1) : number(e.beta));
+    params.alpha_ptr = static_cast<const Compute*>(e.alpha.device);
+    if (!e.bias.data) params.beta_ptr = static_cast<const Compute*>(e.beta.device);
+    if constexpr (has_values<typename Epilogue::Params>)
+      params.values[0] = e.parameters[0], params.values[1] = e.parameters[1];
+    return params;
+  }
+};
+
+template <class Config, class Parts = Parts2x<Config>>
 struct Gemm2x {
   using RowMajor = cutlass::layout::RowMajor;
   using ElementA = typename Config::A;
   using ElementB = typename Config::B;
   using ElementD = typename Config::D;
   using Accumulator = typename Config::Accumulator;
-  using Compute = EpilogueCompute<Accumulator, ElementD>;
-  using Epilogue = typename Config::template Epilogue<Compute>;
   static constexpr bool stream_k = Config::stream_k;
-
-  using Device = typename Device2x<Config>::type;
-  using Kernel = typename Device::GemmKernel;
-  using Arguments = typename Device::Arguments;
+  using Kernel = typename Parts::Kernel;
+  using Arguments = typename Kernel::Arguments;
   static constexpr int smem_bytes = int(sizeof(typename Kernel::SharedStorage));
   static constexpr int kMostSharedMemory = 227 << 10;  // of a multiprocessor
 
@@ -123,33 +148,14 @@ struct Gemm2x {
                           !stream_k};
   }
 
-  // A factor that may be complex.
-  static Compute number(const CutlassPyScalar& scalar) {
-    if constexpr (cutlass::is_complex<Compute>::value) {
-      using Real = typename Compute::value_type;
-      return Compute(Real(scalar.value), Real(scalar.imaginary));
-    } else {
-      return Compute(scalar.value);
-    }
-  }
-
-  static typename Epilogue::Params epilogue(const CutlassPyEpilogue& e) {
-    typename Epilogue::Params params(number(e.alpha), e.bias.data ? Compute(1) : number(e.beta));
-    params.alpha_ptr = static_cast<const Compute*>(e.alpha.device);
-    if (!e.bias.data) params.beta_ptr = static_cast<const Compute*>(e.beta.device);
-    if constexpr (has_values<typename Epilogue::Params>)
-      params.values[0] = e.parameters[0], params.values[1] = e.parameters[1];
-    return params;
-  }
-
   static Arguments arguments(const CutlassPyGemm& g) {
     using Mode = cutlass::gemm::GemmUniversalMode;
     const Mode mode = g.pointers ? Mode::kArray : g.batch > 1 ? Mode::kBatched : Mode::kGemm;
     const CutlassPyEpilogue& e = g.epilogue;
     const CutlassPyArray absent{g.d, 0, g.ldd, 1, g.batch_d};
     const CutlassPyArray& c = e.bias.data ? e.bias : e.c.data ? e.c : absent;
-    return Arguments(mode, {g.m, g.n, g.k}, g.batch, epilogue(e), g.a, g.b, c.data, g.d, g.batch_a, g.batch_b, c.batch,
-                     g.batch_d, g.lda, g.ldb, c.row, g.ldd);
+    return Arguments(mode, {g.m, g.n, g.k}, g.batch, Parts::epilogue(g), g.a, g.b, c.data, g.d, g.batch_a, g.batch_b,
+                     c.batch, g.batch_d, g.lda, g.ldb, c.row, g.ldd);
   }
 
   static const void* function() { return reinterpret_cast<const void*>(&cutlass::Kernel2<Kernel>); }

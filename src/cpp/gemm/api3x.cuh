@@ -57,6 +57,7 @@ struct Types3x {
   static constexpr int align_b = 16 / int(sizeof(B));
   static constexpr bool tma_store = !std::is_same_v<EpilogueSchedule, cutlass::epilogue::NoSmemWarpSpecialized>;
   static constexpr int align_d = tma_store ? 16 / int(sizeof(D)) : 1;
+  static constexpr int align_c = align_d * int(sizeof(D)) / int(sizeof(std::conditional_t<std::is_void_v<C>, D, C>));
 
   static auto stride_d(int64_t ld, int64_t batch) {
     return stride_of<cutlass::detail::TagToStrideC_t<LayoutD>>(ld, batch);
@@ -73,7 +74,7 @@ struct Collectives3x {
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename Config::Tile, typename Config::Cluster,
       cutlass::epilogue::collective::EpilogueTileAuto, typename X::Accumulator, typename X::Compute, typename X::C,
-      LayoutD, X::align_d, typename X::D, LayoutD, X::align_d, typename Config::EpilogueSchedule, Node>::CollectiveOp;
+      LayoutD, X::align_c, typename X::D, LayoutD, X::align_d, typename Config::EpilogueSchedule, Node>::CollectiveOp;
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename X::A, LayoutA, X::align_a, typename X::B, LayoutB,
       X::align_b, typename X::Accumulator, typename Config::Tile, typename Config::Cluster,

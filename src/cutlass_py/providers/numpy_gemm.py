@@ -31,22 +31,44 @@ def compute(call: KernelCall) -> None:
 
 def _compute(call: KernelCall) -> None:
     wide = _arithmetic(call)
+    if call.problem.user >= 0:
+        return _user(call, wide)
     z = _linear(call, wide)
     name, parameters = call.activation, call.parameters
     derivative = _DERIVATIVES.get(name)
     if call.aux and not derivative:
-        _store(host_array(call.aux), z)
+        store(host_array(call.aux), z)
     if call.aux and derivative:
         y = z * derivative(_read(call.aux, wide))
     elif call.gate:
-        y = z * _ACTIVATIONS[name](_read(call.gate, wide), *parameters)
+        y = z * ACTIVATIONS[name](_read(call.gate, wide), *parameters)
     else:
-        y = _ACTIVATIONS[name](z, *parameters)
+        y = ACTIVATIONS[name](z, *parameters)
     if call.bias_grad:
         gradient = host_array(call.bias_grad)
         summed = tuple(axis for axis in range(3) if gradient.shape[axis] == 1)
-        _store(gradient, y.sum(axis=summed, keepdims=True))
-    _store(host_array(call.d), _scaled(y, call.scale_out))
+        store(gradient, y.sum(axis=summed, keepdims=True))
+    store(host_array(call.d), _scaled(y, call.scale_out))
+
+
+def _user(call: KernelCall, wide: Any) -> None:
+    """A user's epilogue in place of all else."""
+    from ..user_epilogue import asked
+    from .numpy_epilogue import run
+
+    user = asked(call.problem.user)
+    count = len(user.program.inputs)
+    inputs = {
+        name: _read(x, wide) if isinstance(x, Operand) else wide.type(x)
+        for name, x in zip(user.program.inputs, call.user, strict=False)
+    }
+    empty = call.problem.empty_product
+    accumulated = np.zeros(call.d.shape, wide) if empty else _product(call).astype(wide, copy=False)
+    d, outputs = run(user.program, accumulated, inputs, user.kinds[count:])
+    written: Any = call.user[count:]
+    for operand, x in zip(written, outputs, strict=True):
+        store(host_array(operand), x)
+    store(host_array(call.d), np.asarray(d, wide))
 
 
 def _arithmetic(call: KernelCall) -> Any:
@@ -112,7 +134,7 @@ def _read(operand: Operand, dtype: Any) -> Any:
     return host_array(operand).astype(dtype, copy=False)
 
 
-def _store(out: Any, x: Any) -> None:
+def store(out: Any, x: Any) -> None:
     """The one rounding: to nearest even; s8, u8, s32 and fp8 saturate, NaN becomes 0 in integers."""
     if out.dtype.kind in "iu":
         limits: Any = np.iinfo(out.dtype)
@@ -140,7 +162,8 @@ _SQRT_HALF, _SQRT_2_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)
 _GELU_CUBIC = 0.044715  # Hendrycks and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415
 
 
-def _erf(x: Any) -> Any:
+def erf(x: Any) -> Any:
+    """The error function of an array."""
     return np.fromiter(map(math.erf, x.flat), x.dtype, x.size).reshape(x.shape)  # NumPy has none
 
 
@@ -169,7 +192,7 @@ def _d_relu(x: Any) -> Any:
 
 
 def _d_gelu(x: Any) -> Any:
-    return (1 + _erf(x * _SQRT_HALF)) / 2 + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    return (1 + erf(x * _SQRT_HALF)) / 2 + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
 
 
 def _d_gelu_tanh(x: Any) -> Any:
@@ -184,11 +207,11 @@ def _d_silu(x: Any) -> Any:
 
 
 # By the names of epilogues.ACTIVATIONS; every function takes the two parameters of kernel.h.
-_ACTIVATIONS: dict[str, Callable[[Any, float, float], Any]] = {
+ACTIVATIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "identity": lambda x, _, __: x,
     "relu": lambda x, _, __: _clip(x, 0, math.inf),
     "leaky_relu": lambda x, slope, _: _leaky_relu(x, slope),
-    "gelu": lambda x, _, __: x * (1 + _erf(x * _SQRT_HALF)) / 2,
+    "gelu": lambda x, _, __: x * (1 + erf(x * _SQRT_HALF)) / 2,
     "gelu_tanh": lambda x, _, __: x * (1 + _gelu_tanh_inner(x)) / 2,
     "silu": lambda x, _, __: x * _sigmoid(x),
     "sigmoid": lambda x, _, __: _sigmoid(x),

@@ -1,0 +1,160 @@
+// The operands of a user's epilogue in canonical form: what each is to D, and that what is written overlaps nothing.
+#include "user.h"
+
+#include <algorithm>
+#include <deque>
+#include <unordered_map>
+
+#include "canonical.h"
+
+namespace cutlass_py {
+namespace {
+
+std::deque<UserProgram>& programs() {
+  static auto* list = new std::deque<UserProgram>();  // addresses of names are handed out
+  return *list;
+}
+
+std::deque<UserClass>& classes() {
+  static auto* list = new std::deque<UserClass>();
+  return *list;
+}
+
+void check_real(const Operand& x, Dtype accumulator) {
+  const bool wider = x.dtype == Dtype::f64 && accumulator != Dtype::f64;
+  if (is_complex(x.dtype)) refuse_dtype(found_dtype(x) + "; expected a real dtype");
+  if (wider) refuse_dtype(found_dtype(x) + "; the epilogue computes in f32, expected at most 32 bits");
+}
+
+void check_scalar_dtype(const Operand& x, Dtype accumulator) {
+  const Dtype expected = scalar_dtype(accumulator);
+  if (x.dtype != expected) refuse_dtype(found_dtype(x) + "; expected " + dtype_name(expected));
+}
+
+// An operand of these shapes in front of which the batch may be broadcast, or must be whole.
+bool whole_batch(const Operand& x, int core, const Extents& e) {
+  return x.rank - core == e.rank && std::equal(x.shape, x.shape + e.rank, e.batch);
+}
+
+std::string expected_text(const Extents& e) {
+  int64_t shape[kMaxRank];
+  const int rank = e.result(shape);
+  const int64_t row[] = {1, e.n}, column[] = {e.m, 1};
+  return "a number, one element, " + shape_text(&e.n, 1) + ", " + shape_text(row, 2) + ", " + shape_text(column, 2) +
+         " or " + shape_text(shape, rank);
+}
+
+void read(const Operand& x, const Extents& e, Dtype accumulator, UserOperand& user, Parts& parts) {
+  const char axis = axis_of(x, e);
+  if (size_of(x) == 1) {
+    check_scalar_dtype(x, accumulator);
+    user.kind = 's', user.matrix = {x.data, x.dtype, 0, 0, 0};
+    return;
+  }
+  check_real(x, accumulator);
+  if (axis && batch_fits(x, std::min(x.rank, 2), e)) {
+    user.kind = axis, user.matrix = vector_of(x, axis);
+    return parts.add(user.matrix, nullptr, x, std::min(x.rank, 2), e);
+  }
+  int64_t shape[kMaxRank];
+  const int rank = e.result(shape), core = e.core(), lead = x.rank - core;
+  const bool fits = lead >= 0 && std::equal(x.shape + lead, x.shape + x.rank, shape + rank - core);
+  if (!fits || !batch_fits(x, core, e)) refuse(found(x) + "; expected " + expected_text(e));
+  user.kind = 't', user.matrix = matrix_of(x, e.no_rows, e.no_cols);
+  parts.add(user.matrix, nullptr, x, core, e);
+}
+
+void write(const Operand& x, char role, const Extents& e, Dtype accumulator, UserOperand& user, Parts& parts) {
+  if (x.readonly) refuse(std::string(x.name) + " is read-only");
+  user.written = true;
+  if (role == 'w') {
+    check_result_shape(x, e, false);
+    check_real(x, accumulator);
+    if (is_integer(x.dtype)) refuse_dtype(found_dtype(x) + "; expected floats");
+    user.kind = 't', user.matrix = matrix_of(x, e.no_rows, e.no_cols);
+    return parts.add(user.matrix, nullptr, x, e.core(), e);
+  }
+  check_scalar_dtype(x, accumulator);
+  const int64_t length = role == 'm' ? e.m : e.n;
+  const bool flat = x.rank == 1 && e.rank == 0 && x.shape[0] == length;
+  if (!flat && !((role == 'm' ? is_column(x, e) : is_row(x, e)) && whole_batch(x, 2, e))) {
+    int64_t shape[kMaxRank];
+    std::copy(e.batch, e.batch + e.rank, shape);
+    shape[e.rank] = role == 'm' ? e.m : 1, shape[e.rank + 1] = role == 'm' ? 1 : e.n;
+    const std::string alone = e.rank ? "" : shape_text(&length, 1) + " or ";
+    refuse(found(x) + "; expected " + alone + shape_text(shape, e.rank + 2));
+  }
+  if (e.m == 0 || e.n == 0) refuse(std::string(x.name) + " reduces over no elements");
+  user.kind = role, user.matrix = vector_of(x, role);
+  if (flat) user.matrix = {x.data, x.dtype, role == 'm' ? x.strides[0] : 0, role == 'n' ? x.strides[0] : 0, 0};
+  parts.add(user.matrix, nullptr, x, std::min(x.rank, 2), e);
+}
+
+bool has_unit_stride(const UserOperand& x, const Problem& p) {
+  if (x.kind == 'n') return p.n <= 1 || x.matrix.col == 1;
+  return x.kind != 'm' || p.m <= 1 || x.matrix.row == 1;
+}
+
+}  // namespace
+
+int32_t add_program(UserProgram program) {
+  programs().push_back(std::move(program));
+  return int32_t(programs().size() - 1);
+}
+
+const UserProgram& program_of(int32_t number) { return programs()[size_t(number)]; }
+
+int32_t number_of(const UserClass& user) {
+  static auto* numbers = new std::unordered_map<std::string, int32_t>();
+  std::string key(reinterpret_cast<const char*>(&user.program), sizeof user.program);
+  for (const UserClass::Item& x : user.items) key += {x.kind, char(x.dtype), char(x.align), char(x.regular)};
+  const auto [found, fresh] = numbers->emplace(std::move(key), int32_t(classes().size()));
+  if (fresh) classes().push_back(user);
+  return found->second;
+}
+
+const UserClass& user_class(int32_t number) { return classes()[size_t(number)]; }
+
+void read_user(const Request& r, const Extents& e, Call& call, Parts& parts) {
+  const UserRequest& given = *r.user;
+  const UserProgram& program = program_of(given.program);
+  const Dtype accumulator = call.problem.accumulator;
+  if (is_complex(accumulator)) {
+    refuse_dtype(std::string("epilogue is given but a is ") + dtype_name(call.problem.a) + "; expected a real dtype");
+  }
+  if (call.problem.d == Dtype::s32) {
+    refuse_dtype("epilogue is given but the result is s32; it computes in floats: give out_dtype, such as 'f32'");
+  }
+  if (r.lists) refuse("epilogue is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");
+  call.user.resize(given.items.size());  // parts keep addresses
+  for (size_t i = 0; i < given.items.size(); ++i) {
+    const UserRequest::Item& item = given.items[i];
+    const char role = program.roles[i];
+    if (!item.array) {
+      call.user[i].value = item.value;
+    } else if (role == 'r') {
+      read(*item.array, e, accumulator, call.user[i], parts);
+    } else {
+      write(*item.array, role, e, accumulator, call.user[i], parts);
+    }
+  }
+}
+
+void settle_user(const Request& r, Call& call) {
+  UserClass user{r.user->program, {}};
+  for (UserOperand& x : call.user) {
+    bool regular = has_unit_stride(x, call.problem);
+    uint8_t align = 0;
+    if (x.kind == 't') {
+      char layout = 0;
+      settle(x.matrix, layout, align, call, &Shift::d);
+      regular = layout == 't';
+    } else if (x.kind == 'm' || x.kind == 'n') {
+      align = alignment_of(x.matrix, 0, call, &Shift::d);
+    }
+    user.items.push_back({x.kind, x.matrix.dtype, align, regular});
+  }
+  call.problem.user = number_of(user);
+}
+
+}  // namespace cutlass_py

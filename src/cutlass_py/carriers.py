@@ -1,0 +1,103 @@
+"""Kernels for users' epilogues: which declared designs can carry one, and what it has to find to run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ._core import Problem
+from .dtypes import DTYPES
+from .epilogues import Epilogue
+from .families import SCHEDULES, KernelConfig
+from .user_epilogue import Asked
+from .usercode import Traced
+
+if TYPE_CHECKING:
+    from .legality import Interface
+
+_SHARED_MEMORY = 227 << 10  # bytes of a thread block on compute capability 9.0
+_FEWEST_STAGES = 3  # of a mainloop, below which loads are no longer hidden
+_TENSOR_CORES = ("sm80_gemm", "sm90_dgemm")  # 2.x families
+_READ = ("f16", "bf16", "f32")
+
+
+def carrier(config: KernelConfig, epilogue: Epilogue) -> KernelConfig | str:
+    """The kernel of the same design with a user's epilogue, or why there is none."""
+    schedule, user = SCHEDULES[config.schedule], epilogue.user
+    assert user is not None
+    if type(config) is not KernelConfig:
+        return "a user's epilogue is carried by kernels of the package alone"
+    if schedule.stream_k or schedule.pointers or schedule.block or not schedule.tma_store:
+        return f"a user's epilogue is not carried by {config.schedule} kernels"
+    if config.api == 3:
+        error = _room(config, user)
+    else:
+        error = _tensor_cores(config, user)
+    return error or replace(config, epilogue=epilogue.name)
+
+
+def _tensor_cores(c: KernelConfig, user: Traced) -> str | None:
+    if c.family not in _TENSOR_CORES or DTYPES[c.a].name == "c128":
+        return "a user's epilogue is carried by kernels of the tensor cores alone (compute='3xtf32' is exact to f32)"
+    if any(reduction for *_, reduction in user.outputs):
+        return "reduces by atomics, in no fixed order; 3.x kernels reduce in order"
+    return None
+
+
+def _room(c: KernelConfig, user: Traced) -> str | None:
+    """Shared memory of a 3.x epilogue, as CUTLASS lays it out; what is left goes to the mainloop."""
+    (tm, tn, tk), size = c.tile, DTYPES[c.d].itemsize
+    cooperative = not SCHEDULES[c.schedule].pingpong
+    rows = min(128 if cooperative else 64, tm)
+    cols = min(64 if not cooperative and size == 1 and tn % 64 == 0 else 32, tn)
+    parts = tm * tn // (rows * cols)
+    source = DTYPES[user.source_dtype].itemsize if user.source_dtype else 0
+    reuse = source == size and size > 1
+    stores = min(parts, 2)
+    loads = max(min(parts, 4), stores + 1 if reuse else 0)
+    read, written = user.matrix_bytes
+    held = rows * cols * (loads * read + stores * (written + (0 if reuse else size)))
+    stages = (_SHARED_MEMORY - held) // ((tm + tn) * tk * DTYPES[c.a].itemsize)
+    if stages < _FEWEST_STAGES:
+        return f"has room for {max(stages, 0)} stages of its mainloop beside the matrices of this epilogue"
+    along_n = "m" if SCHEDULES[c.schedule].swap else "n"
+    joined = any(reduction and kind == along_n for _, kind, _, reduction in user.outputs)
+    warps = 8 if cooperative else 4
+    if joined and tn * warps * 4 > rows * cols * size:
+        return "has no room to join the warps' parts of a reduction"
+    return None
+
+
+def obstacle(interface: Interface, p: Problem, asked: Asked | None) -> str | None:
+    """Why kernels of this interface, or the problem's operands, do not go with the epilogue asked for."""
+    own = interface.epilogue
+    if not asked or asked.epilogue is not own:
+        wanted = f"the epilogue {asked.program.formula}" if asked else "another epilogue"
+        return f"computes {own.formula}; {wanted} is asked for" if asked or own.user else None
+    if p.splits not in (0, 1):
+        return "does not split k: a user's epilogue takes whole sums"
+    if interface.family.api == 2 and p.batch > 65535:
+        return f"is one launch, which ends at 65535 problems; the batch is {p.batch}"
+    if any(node.op == "cast" for node in asked.program.nodes) and interface.accumulator == "f64":
+        return "casts from f32, not from f64"
+    for index, (name, kind) in enumerate(zip(asked.names, asked.kinds, strict=True)):
+        if kind in "mnt" and (error := _operand(interface, p, asked, index, name, kind)):
+            return error
+    return None
+
+
+def _operand(interface: Interface, p: Problem, asked: Asked, index: int, name: str, kind: str) -> str | None:
+    dtype, size = str(asked.dtypes[index]), DTYPES[str(asked.dtypes[index])].itemsize
+    wide = ("f64",) if interface.accumulator == "f64" else ()
+    if dtype not in (*_READ, *wide):
+        return f"takes {name} in {', '.join((*_READ, *wide))}; it is {dtype}"
+    if not asked.regular[index]:
+        return f"{name} does not lie as out does" if kind == "t" else f"{name} has no unit stride"
+    whole = kind == "t" if interface.family.api == 3 else kind != "m"
+    wanted = min(16, interface.align_d * size) if interface.family.api == 2 else 16
+    if whole and asked.alignments[index] < wanted:
+        return f"takes {name} by {wanted} bytes; it is aligned to {asked.alignments[index]}"
+    written = index >= len(asked.program.inputs)
+    if written and kind == "t" and interface.granules and p.n * size % 16:
+        return f"TMA writes rows in granules of 16 bytes; those of {name} have {p.n * size}"
+    return None

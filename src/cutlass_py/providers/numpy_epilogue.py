@@ -1,0 +1,75 @@
+"""Users' epilogues in NumPy: the twin of usercode.py in meaning, for operands in host memory and for plain calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DTYPES
+from ..operations import Program
+from .numpy_gemm import ACTIVATIONS, erf, store
+
+_UNARY = ("tanh", "sigmoid", "relu", "gelu", "gelu_tanh", "silu", "hardswish")
+_NAN = (float("nan"), float("nan"))  # parameters that these do not have
+
+
+def _activation(name: str) -> Callable[[Any], Any]:
+    return lambda x: ACTIVATIONS[name](np.asarray(x), *_NAN)[()]
+
+
+# By the names of operations.OPERATIONS.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(np, name) for name in (
+        "add", "subtract", "multiply", "divide", "negative", "less", "less_equal", "greater", "greater_equal", "equal",
+        "not_equal", "logical_and", "logical_or", "logical_not", "where", "minimum", "maximum", "abs", "exp", "log",
+        "sqrt",
+    )},
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "erf": lambda x: erf(np.asarray(x, getattr(x, "dtype", np.float64)))[()],
+    **{name: _activation(name) for name in _UNARY},
+}  # fmt: skip
+
+
+def rounded(x: Any, dtype: str) -> Any:
+    """x rounded to a dtype, and back."""
+    given = np.asarray(x)
+    narrow = np.empty(given.shape, DTYPES[dtype].numpy)
+    store(narrow, given)
+    return narrow.astype(given.dtype)[()]
+
+
+def reduced(x: Any, reduction: str, axis: int) -> Any:
+    """x over an axis of matrices, whose extent stays as 1."""
+    return getattr(np, reduction)(x, axis=axis, keepdims=True)
+
+
+def run(program: Program, accumulated: Any, inputs: dict[str, Any], axes: tuple[str, ...]) -> tuple[Any, list[Any]]:
+    """D and the further outputs, from the sums and what was given for the parameters, all of one dtype.
+
+    Args:
+        axes: of the outputs as Output has them; where D is computed as its transpose, they are exchanged.
+    """
+    wide = accumulated.dtype.type
+    values: list[Any] = []
+    for index, node in enumerate(program.nodes):
+        if index not in program.used:
+            value = None
+        elif node.op == "accum":
+            value = accumulated
+        elif node.op == "input":
+            value = inputs[node.name]
+        elif node.op == "constant":
+            value = wide(node.number)
+        elif node.op == "cast":
+            value = rounded(values[node.operands[0]], node.name)
+        else:
+            value = FUNCTIONS[node.op](*(values[i] for i in node.operands))
+        values.append(value)
+    whole = [np.broadcast_to(values[o.node], accumulated.shape) for o in program.outputs]
+    outputs = [
+        reduced(x, o.reduction, -1 if axis == "m" else -2) if o.reduction else x
+        for o, x, axis in zip(program.outputs, whole, axes, strict=True)
+    ]
+    return values[program.result], outputs

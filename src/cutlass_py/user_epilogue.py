@@ -1,0 +1,132 @@
+"""Epilogues that users write: `@epilogue` on a function, its call, and what a problem's number stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, update_wrapper
+from typing import Any
+
+from . import _core, trace
+from ._core import EpilogueCall, Problem
+from .epilogues import Epilogue
+from .errors import EpilogueError
+from .operations import Program
+from .usercode import Traced
+
+
+class UserEpilogue:
+    """A function of the product's sums as an epilogue; call it with its parameters by name for `gemm(epilogue=...)`.
+
+    Attributes:
+        program: what was traced.
+        __wrapped__: the function itself, which also runs on NumPy arrays.
+    """
+
+    __wrapped__: Callable[..., Any]
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.program = trace.traced(function)
+        self._number = _number(self.program)
+        self._defaults = trace.defaults(function)
+        outputs = tuple(output.name for output in self.program.outputs)
+        self._names = (*self.program.inputs, *outputs)
+        self._all = set(self._names)
+        update_wrapper(self, function)
+
+    def __call__(self, **operands: Any) -> EpilogueCall:
+        """The epilogue with its operands.
+
+        Args:
+            operands: by the name of the parameter: a number (read at run time), or an array: one element (read when
+                the kernel runs), (n,) or (..., 1, n) one value per column, (..., m, 1) one per row, or D's shape. By
+                the name of an output: the array that it is written to.
+
+        Raises:
+            TypeError: a name that is missing or not known.
+        """
+        if operands.keys() != self._all:
+            operands = {**self._defaults, **operands}
+            if wrong := operands.keys() ^ self._all:
+                found = " and ".join(sorted(wrong))
+                verb = "misses" if wrong <= self._all else "has no"
+                raise TypeError(
+                    f"epilogue {self.program.name} {verb} {found}; expected {', '.join(self._names) or 'none'}"
+                )
+        return EpilogueCall(self._number, tuple([operands[name] for name in self._names]))
+
+    def __repr__(self) -> str:
+        return f"<epilogue {self.program.formula}>"
+
+
+def epilogue(function: Callable[..., Any]) -> UserEpilogue:
+    """Make a function an epilogue of gemm.
+
+    The first parameter is an element of a @ b as it was summed, the others are what the call gives for them. The
+    function returns D's element, or a tuple of that and a dictionary of further outputs by name: values for matrices
+    of D's shape, and what `cutlass_py.functions.sum`, `max` and `min` return for vectors. It is called once, here, with
+    values that record what it computes (docs/epilogues.md).
+
+    Raises:
+        EpilogueError: it does what cannot be recorded; the message says where and what.
+        TypeError: it is no function.
+    """
+    return UserEpilogue(function)
+
+
+# ---------------------------------------------------------------------------------------------------- by number
+
+_programs: dict[int, Program] = {}
+
+
+@cache
+def _number(program: Program) -> int:
+    roles = "r" * len(program.inputs) + "".join(output.axis or "w" for output in program.outputs)
+    names = [*program.inputs, *(output.name for output in program.outputs)]
+    if len(names) > 16:
+        raise EpilogueError(f"epilogue {program.name}: {len(names)} parameters and outputs; expected at most 16")
+    number = _core.add_program(program.name, names, roles)
+    _programs[number] = program
+    return number
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A problem's user epilogue.
+
+    Attributes:
+        epilogue: as kernels have it.
+        kinds, dtypes, alignments: of the operands, the last in bytes.
+        regular: whether each is a matrix that lies as D does, or a vector of unit stride.
+    """
+
+    epilogue: Epilogue
+    program: Program
+    kinds: tuple[str, ...]
+    dtypes: tuple[str | None, ...]
+    alignments: tuple[int, ...]
+    regular: tuple[bool, ...]
+
+    @property
+    def reduces(self) -> bool:
+        """Whether something written is a reduction."""
+        return any(output.reduction for output in self.program.outputs)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the operands."""
+        return (*self.program.inputs, *(output.name for output in self.program.outputs))
+
+
+@cache
+def asked(number: int) -> Asked:
+    """What Problem.user stands for."""
+    program, items = _core.user_class(number)
+    kinds, dtypes, alignments, regular = zip(*items, strict=True) if items else ((), (), (), ())
+    traced = Traced(_programs[program], tuple(zip(kinds, dtypes, strict=True)))
+    return Asked(Epilogue.of_user(traced), _programs[program], kinds, dtypes, alignments, regular)
+
+
+def asked_by(p: Problem) -> Asked | None:
+    """A problem's user epilogue, or None."""
+    return asked(p.user) if p.user >= 0 else None

@@ -1,0 +1,326 @@
+"""Epilogues that users write, compiled and run on both generations of kernels, against float64."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gpu  # noqa: E402
+from nvcc import why_not  # noqa: E402
+
+import cutlass_py  # noqa: E402
+from cutlass_py import _core, cache, epilogue, explain, gemm  # noqa: E402
+from cutlass_py.functions import cast, erf, exp, gelu, minimum, relu, silu, tanh, where  # noqa: E402
+from cutlass_py.functions import max as max_over  # noqa: E402
+from cutlass_py.functions import min as min_over  # noqa: E402
+from cutlass_py.functions import sum as sum_over  # noqa: E402
+
+WHY_NOT = why_not()
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
+sm90 = pytest.mark.sm90
+
+M, N, K = 328, 264, 136  # no multiples of a tile, whole granules
+SQUARE = "128x128x64_2x1x1_pingpong"
+# One of each schedule, and the widest tile.
+DESIGNS = [SQUARE, "128x256x64_1x2x1_coop", "64x32x128_1x1x1_pingpongswap", "128x256x64_2x1x1_coopswap"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """What is compiled here is compiled once, and not taken from the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("CUTLASS_PY_JIT", "1")
+        yield
+
+
+@epilogue
+def gelu_bias(accum, alpha, bias):
+    return gelu(alpha * accum + bias)
+
+
+@epilogue
+def several(accum, factor, column, c, residual):
+    z = factor * accum + column
+    below = minimum(z - residual, 3.0) * exp(-abs(c)) + cast(z / 3, "bf16")
+    return where((z > 0) & ~(c < residual), tanh(z) * erf(c), below), {"z": z, "kept": silu(z)}
+
+
+@epilogue
+def reduced(accum, c):
+    d = accum + c
+    return relu(d), {"rows": sum_over(d, axis=-1), "columns": sum_over(d, axis=-2), "most": max_over(d, axis=-1)}
+
+
+@epilogue
+def extremes(accum):
+    return accum, {"most": max_over(accum, axis=-2), "least": min_over(accum, axis=-2)}
+
+
+def base(design: str, dtype: str = "bf16", d: str = "", layout: str = "tn") -> str:
+    """Named, because small problems would go to the other generation."""
+    return f"sm90_gemm_{dtype}_{dtype}_f32_{d or dtype}_{layout}_{design}_linear"
+
+
+def operands(dtype="bf16", m=M, n=N, k=K, batch=(), layout="tn"):
+    """Small integers, whose products are exact."""
+    a = gpu.laid_out(gpu.integers((*batch, m, k), dtype, -1, 2), layout[0])
+    return a, gpu.laid_out(gpu.integers((*batch, k, n), dtype, -1, 2), layout[1])
+
+
+def gelu64(z):
+    return gpu.FUNCTIONS["gelu"](z)
+
+
+def check_gelu(a, b, bias, d="bf16", alpha=0.25, layout="t", **keywords):
+    z = float(alpha) * gpu.expected(a, b) + gpu.wide(bias)
+    out = gpu.guarded(tuple(z.shape), d, layout)
+    assert gemm(a, b, out=out.view, epilogue=gelu_bias(alpha=alpha, bias=bias), **keywords) is out.view
+    gpu.assert_near(out.view, gelu64(z), 2e-6 * (1 + z.abs()))
+    out.check()
+
+
+def chosen(a, b, call, **keywords):
+    return explain(a, b, epilogue=call, **keywords).chosen.route.kernel
+
+
+# ------------------------------------------------------------------------------------------------ one output
+
+
+@sm90
+@pytest.mark.parametrize("design", DESIGNS)
+def test_designs(design):
+    a, b = operands()
+    for bias in (gpu.integers((N,), "bf16"), gpu.integers((M, 1), "bf16")):
+        check_gelu(a, b, bias, kernel=base(design))
+
+
+@sm90
+@pytest.mark.parametrize("layout", ["tn", "tt", "nt", "nn"])
+def test_layouts_and_a_result_that_is_column_major(layout):
+    a, b = operands("f16", layout=layout)
+    check_gelu(a, b, gpu.integers((N,), "f16"), "f16", kernel=base(SQUARE, "f16", layout=layout))
+    check_gelu(a, b, gpu.integers((N,), "f16"), "f16", layout="n")
+
+
+@sm90
+def test_dtypes():
+    a, b = operands("bf16")
+    check_gelu(a, b, gpu.integers((N,), "f32"), "f32", kernel=base(SQUARE, d="f32"))
+    a, b = operands("e4m3", k=K + 8)
+    check_gelu(a, b, gpu.integers((N,), "f32"), "bf16")
+    a, b = operands("s8", n=N + 8, k=K + 8)
+    check_gelu(a, b, gpu.integers((N + 8,), "bf16"), "f16")
+    a, b = operands("f32")
+    tf32 = base("128x128x32_2x1x1_pingpong", "tf32", "f32")
+    check_gelu(a, b, gpu.integers((N,), "f32"), "f32", compute="tf32", kernel=tf32)
+
+
+@pytest.mark.parametrize(("dtype", "n", "keywords"), [
+    ("bf16", N - 1, {}), ("f16", N - 2, {}), ("f32", N - 1, {"compute": "3xtf32"}), ("f64", N - 1, {}),
+])  # fmt: skip
+def test_the_other_generation(dtype, n, keywords):
+    a, b = operands(dtype, n=n)
+    bias = gpu.integers((n,), dtype)
+    assert chosen(a, b, gelu_bias(alpha=0.25, bias=bias), **keywords).family.api == 2
+    check_gelu(a, b, bias, dtype, **keywords)
+    check_gelu(a, b, gpu.integers((M, 1), dtype), dtype, **keywords)
+
+
+def test_by_name_on_the_other_generation():
+    kernel = "sm80_gemm_bf16_bf16_f32_bf16_tn_128x128x32_64x64x32_s4_a8_linearc"
+    a, b = operands()
+    check_gelu(a, b, gpu.integers((N,), "bf16"), kernel=kernel)
+    check_several(a, b, kernel=kernel)
+
+
+@sm90
+def test_batches():
+    a, b = operands(batch=(3,))
+    for kernel in (base(SQUARE), None):
+        check_gelu(a, b, gpu.integers((3, 1, N), "bf16"), kernel=kernel)
+        check_gelu(a, b[0], gpu.integers((N,), "bf16"), kernel=kernel)
+
+
+def test_operands_are_packed_first_where_need_be():
+    a, b = operands()
+    a = gpu.laid_out(a, "t", pad=1)
+    bias = gpu.integers((N,), "bf16")
+    check_gelu(a, b, bias)
+    large = gpu.laid_out(gpu.integers((4096, 1024), "bf16", -1, 2), "t", pad=1)
+    b = gpu.laid_out(gpu.integers((1024, N), "bf16", -1, 2), "n")
+    assert "packs a first" in str(explain(large, b, epilogue=gelu_bias(alpha=0.25, bias=bias)))
+    check_gelu(large, b, bias)
+
+
+# ------------------------------------------------------------------------------------------------ several
+
+
+def check_several(a, b, d="bf16", layout="t", **keywords):
+    m, n = a.shape[-2], b.shape[-1]
+    factor, column = torch.full((1,), 0.5, device="cuda"), gpu.integers((m, 1), "f32")
+    c, residual = gpu.filled(gpu.normals((m, n), "bf16"), layout), gpu.filled(gpu.normals((m, n), "f32"), layout)
+    outputs = {name: gpu.guarded((m, n), dtype, layout) for name, dtype in (("d", d), ("z", "bf16"), ("kept", "f32"))}
+    call = several(factor=factor, column=column, c=c, residual=residual,
+                   z=outputs["z"].view, kept=outputs["kept"].view)  # fmt: skip
+    gemm(a, b, out=outputs["d"].view, epilogue=call, **keywords)
+    z = 0.5 * gpu.expected(a, b) + gpu.wide(column)
+    x, r = gpu.wide(c), gpu.wide(residual)
+    rounded = gpu.wide((z.float() / 3).bfloat16())
+    below = (z - r).clamp(max=3) * torch.exp(-x.abs()) + rounded
+    expected = torch.where((z > 0) & ~(x < r), torch.tanh(z) * torch.erf(x), below)
+    gpu.assert_near(outputs["d"].view, expected, 4e-6 * (1 + z.abs()))
+    gpu.assert_exact(outputs["z"].view, z)
+    gpu.assert_near(outputs["kept"].view, gpu.FUNCTIONS["silu"](z), 2e-6 * (1 + z.abs()))
+    for output in outputs.values():
+        output.check()
+
+
+@sm90
+@pytest.mark.parametrize("design", [SQUARE, "64x32x128_1x1x1_pingpongswap", "128x128x64_1x1x1_pingpong"])
+def test_several_outputs(design):
+    check_several(*operands(), kernel=base(design))
+
+
+@sm90
+def test_several_outputs_column_major():
+    a, b = operands(layout="tn")
+    check_several(a, b, layout="n", kernel=base(SQUARE))
+
+
+def test_several_outputs_on_the_other_generation():
+    check_several(*operands(n=N - 1))
+
+
+@sm90
+def test_out_may_be_what_is_read():
+    a, b = operands()
+    c = gpu.filled(gpu.integers((M, N), "bf16"))
+    expected = gpu.expected(a, b) + gpu.wide(c)
+    rows, most = torch.empty(M, 1, device="cuda"), torch.empty(M, 1, device="cuda")
+    columns = torch.empty(N, device="cuda")
+    gemm(a, b, out=c, epilogue=reduced(c=c, rows=rows, columns=columns, most=most))
+    gpu.assert_exact(c, expected.clamp(min=0))
+
+
+# ------------------------------------------------------------------------------------------------ reductions
+
+
+def check_reduced(a, b, batch=(), **keywords):
+    c = gpu.filled(gpu.integers((*batch, M, N), "bf16"))
+    rows, most = (gpu.guarded((*batch, M, 1), "f32", pad=0) for _ in range(2))
+    columns = gpu.guarded((*batch, 1, N), "f32", pad=0)
+    d = gemm(a, b, epilogue=reduced(c=c, rows=rows.view, columns=columns.view, most=most.view), **keywords)
+    z = gpu.expected(a, b) + gpu.wide(c)
+    gpu.assert_exact(d, z.clamp(min=0))
+    gpu.assert_exact(rows.view, z.sum(-1, keepdim=True))
+    gpu.assert_exact(columns.view, z.sum(-2, keepdim=True))
+    gpu.assert_exact(most.view, z.amax(-1, keepdim=True))
+    for output in (rows, columns, most):
+        output.check()
+
+
+@sm90
+@pytest.mark.parametrize("design", DESIGNS)
+def test_reductions(design):
+    check_reduced(*operands(), kernel=base(design))
+
+
+@sm90
+def test_reductions_of_batches_and_of_columns_as_rows():
+    check_reduced(*operands(batch=(3,)), batch=(3,))
+    a, b = operands()
+    out = gpu.guarded((M, N), "bf16", "n")
+    most, least = (torch.full((N,), torch.nan, device="cuda") for _ in range(2))
+    gemm(a, b, out=out.view, epilogue=extremes(most=most, least=least))
+    z = gpu.expected(a, b)
+    gpu.assert_exact(out.view, z)
+    gpu.assert_exact(most, z.amax(0))
+    gpu.assert_exact(least, z.amin(0))
+
+
+@sm90
+@pytest.mark.parametrize("design", DESIGNS[:2])
+def test_the_same_bits_on_every_run(design):
+    a, b = gpu.normals((1000, 512), "bf16"), gpu.laid_out(gpu.normals((512, 1032), "bf16"), "n")
+    c = gpu.normals((1000, 1032), "bf16")
+    first = None
+    for _ in range(100):
+        rows, most = torch.empty(1000, 1, device="cuda"), torch.empty(1000, 1, device="cuda")
+        columns = torch.empty(1032, device="cuda")
+        call = reduced(c=c, rows=rows, columns=columns, most=most)
+        d = gemm(a, b, epilogue=call, kernel=base(design), deterministic=True)
+        found = (d, rows, columns, most)
+        first = first or found
+        assert all(torch.equal(x, y) for x, y in zip(found, first, strict=True))
+    z = gpu.wide(a) @ gpu.wide(b) + gpu.wide(c)
+    torch.testing.assert_close(first[1].double(), z.sum(-1, keepdim=True), rtol=0, atol=0.05)
+    torch.testing.assert_close(first[2].double(), z.sum(0), rtol=0, atol=0.05)
+
+
+@sm90
+def test_nan_goes_through_reductions():
+    a, b = operands()
+    a[3, 5] = torch.nan
+    most, least = (torch.zeros(N, device="cuda") for _ in range(2))
+    gemm(a, b, epilogue=extremes(most=most, least=least))
+    assert torch.isnan(most).all() and torch.isnan(least).all()
+
+
+# ------------------------------------------------------------------------------------------------ the call
+
+
+@sm90
+def test_a_graph_reads_factors_when_it_runs():
+    a, b = operands()
+    alpha, bias = torch.full((1,), 0.25, device="cuda"), gpu.integers((N,), "bf16")
+    out = torch.empty(M, N, device="cuda", dtype=torch.bfloat16)
+    call = gelu_bias(alpha=alpha, bias=bias)
+    gemm(a, b, out=out, epilogue=call)  # compiled and loaded before the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gemm(a, b, out=out, epilogue=call)
+    for value in (0.25, -2.0):
+        alpha.fill_(value)
+        graph.replay()
+        z = value * gpu.expected(a, b) + gpu.wide(bias)
+        gpu.assert_near(out, gelu64(z), 2e-6 * (1 + z.abs()))
+
+
+@sm90
+def test_streams():
+    a, b = operands()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        check_gelu(a, b, gpu.integers((N,), "bf16"))
+    check_gelu(a, b, gpu.integers((N,), "bf16"), stream=torch.cuda.current_stream())
+
+
+@sm90
+def test_the_cpu_computes_the_same():
+    a, b = operands()
+    bias = gpu.integers((N,), "bf16")
+    there = gemm(a, b, epilogue=gelu_bias(alpha=0.25, bias=bias))
+    here = gemm(a.cpu(), b.cpu(), epilogue=gelu_bias(alpha=0.25, bias=bias.cpu()))
+    torch.testing.assert_close(there.cpu(), here, rtol=2**-7, atol=1e-6)
+
+
+@sm90
+def test_compiled_once_for_a_content_and_not_listed():
+    kernels, entries = cutlass_py.get_kernels(), len(cache.entries())
+    one = epilogue(lambda accum, p: accum * p - 7)
+    other = epilogue(lambda x, q: x * q - 7)
+    a, b = operands()
+    for call in (one(p=2), other(q=3.0), one(p=torch.full((1,), 4.0, device="cuda"))):
+        d = gemm(a, b, epilogue=call, out_dtype="f32")
+        gpu.assert_exact(d, gpu.expected(a, b) * float(call.values[0]) - 7)
+    assert len(cache.entries()) == entries + 1 and cutlass_py.get_kernels() == kernels
+    assert [name for name in _core.kernel_facts() if "_user_" in name]
+
+
+def test_no_terms():
+    a, b = torch.empty(8, 0, device="cuda"), torch.empty(0, 8, device="cuda")
+    with pytest.raises(ValueError, match="k is 0; on a GPU"):
+        gemm(a, b, epilogue=gelu_bias(alpha=1, bias=1.0))

@@ -1,0 +1,263 @@
+"""Kernels with users' epilogues: which design carries one, the reasons where none does, and their C++."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import replace
+
+import pytest
+from nvcc import why_not
+
+import cutlass_py
+from cutlass_py import (
+    CompileError,
+    GemmArguments,
+    NoKernelError,
+    TensorSpec,
+    codegen,
+    compiler,
+    epilogue,
+    explain,
+    families,
+    get_kernels,
+    select,
+)
+from cutlass_py.carriers import carrier
+from cutlass_py.functions import cast, erf, exp, gelu, log, maximum, minimum, relu, rsqrt, sqrt, tanh, where
+from cutlass_py.functions import max as max_over
+from cutlass_py.functions import sum as sum_over
+from cutlass_py.kernels import CutlassKernel, kernel_named
+from cutlass_py.operations import OPERATIONS
+from cutlass_py.user_epilogue import asked
+
+DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
+WHY_NOT = why_not()
+SQUARE = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_linear"
+LARGE = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x256x64_1x2x1_coop_linear"
+AMPERE_ODD = "sm80_gemm_bf16_bf16_f32_bf16_tt_128x128x32_64x64x32_s2_a1_linearc"
+AMPERE = "sm80_gemm_bf16_bf16_f32_bf16_tn_128x128x32_64x64x32_s4_a8_linearc"
+
+
+@epilogue
+def gelu_bias(accum, alpha, bias):
+    return gelu(alpha * accum + bias)
+
+
+@epilogue
+def several(accum, factor, row, column, c, residual):
+    z = factor * accum + row + column
+    safe = log(1 + z * z) * rsqrt(1 + c * c) + sqrt(abs(residual)) / exp(-abs(z)) - cast(z, "bf16")
+    d = where((z > 0) & ~(c <= residual), tanh(z) * erf(c), minimum(maximum(safe, -1e30), float("inf")))
+    return d, {"z": z, "kept": relu(z)}
+
+
+@epilogue
+def reduced(accum, c):
+    d = accum + c
+    return d, {"rows": sum_over(d, axis=-1), "columns": max_over(d, axis=-2)}
+
+
+def spec(*shape, dtype="bf16", **keywords):
+    return TensorSpec(shape, dtype, device=DEVICE, **keywords)
+
+
+def problem(f, m=512, n=512, k=512, dtype="bf16", given=None, **keywords):
+    a, b = spec(m, k, dtype=dtype), spec(k, n, dtype=dtype, strides=(1, k))
+    return GemmArguments(a, b, epilogue=f(**(given or {"alpha": 0.5, "bias": spec(n)})), **keywords)
+
+
+def of_several(m=512, n=512, **changed):
+    vectors = {"factor": spec(1, dtype="f32"), "row": spec(n), "column": spec(m, 1, dtype="f32")}
+    matrices = {"c": spec(m, n), "residual": spec(m, n, dtype="f32"), "z": spec(m, n), "kept": spec(m, n, dtype="f32")}
+    return {**vectors, **matrices, **changed}
+
+
+def of_reduced(m=512, n=512, dtype="bf16", **changed):
+    vectors = {"rows": spec(m, 1, dtype="f32"), "columns": spec(n, dtype="f32")}
+    return {"c": spec(m, n, dtype=dtype), **vectors, **changed}
+
+
+def with_epilogue(name, args):
+    config = carrier(families.find(name), asked(args.problem.user).epilogue)
+    assert not isinstance(config, str), config
+    return config
+
+
+# ---------------------------------------------------------------------------------------- selection
+
+
+def test_the_design_is_ranked_as_that_of_the_plain_problem():
+    args = problem(epilogue(lambda accum, c: accum + c), 8192, 4096, 4096, given={"c": 1})
+    plain = GemmArguments(args.a, args.b)
+    chosen, user = explain(args).chosen.route.kernel, asked(args.problem.user).epilogue
+    with cutlass_py.jit():
+        carried = (carrier(choice.route.kernel.config, user) for choice in explain(plain).ranking)
+    assert chosen.config == next(config for config in carried if not isinstance(config, str))
+    assert chosen.config.epilogue == user.name and not chosen.compiled
+
+
+def test_dear_functions_go_to_designs_that_hide_them():
+    args = problem(gelu_bias, 8192, 4096, 4096)
+    assert "pingpong" in explain(args).chosen.route.kernel.config.schedule
+
+
+def test_it_is_compiled_without_the_context_of_jit():
+    text = str(explain(problem(gelu_bias)))
+    assert "is compiled first" in text and "fused: gelu_bias(accum, alpha, bias)" in text
+
+
+def test_kernels_are_found_by_arguments_alone():
+    args = problem(gelu_bias)
+    before, found = get_kernels(compiled=False), get_kernels(args, compiled=False)
+    assert found and all(k.metadata.epilogue == "gelu_bias(accum, alpha, bias)" for k in found)
+    assert get_kernels(args) == [] and get_kernels(compiled=False) == before
+    assert not set(found) & set(before) and kernel_named(found[0].name) is found[0]
+
+
+def test_a_base_kernel_stands_for_itself_with_the_epilogue():
+    args, base = problem(gelu_bias), kernel_named(LARGE)
+    assert base.supports(args) and base.supports(GemmArguments(args.a, args.b))
+    named = GemmArguments(args.a, args.b, epilogue=args.keywords["epilogue"]).problem
+    choice = select._forced(base, named)
+    assert choice.route.kernel.config == replace(base.config, epilogue=asked(named.user).epilogue.name)
+    carried = choice.route.kernel
+    assert carried.supports(args) and "computes gelu_bias" in carried.supports(GemmArguments(args.a, args.b)).error
+    other = problem(reduced, given=of_reduced())
+    assert "the epilogue reduced(accum, c) with rows" in carried.supports(other).error
+
+
+def reasons(args):
+    return " ".join(reason for _, reason in select.misses(args.problem))
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (problem(several, given=of_several(c=spec(512, 512, strides=(1, 512)))), "c does not lie as out does"),
+        (problem(several, given=of_several(z=spec(512, 512, strides=(1, 512)))), "z does not lie as out does"),
+        (problem(several, given=of_several(row=spec(512, strides=(2,)))), "row has no unit stride"),
+        (problem(several, given=of_several(c=spec(512, 512, alignment=2))), "takes c by 16 bytes; it is aligned to 2"),
+        (problem(several, given=of_several(c=spec(512, 512, dtype="s8"))), "takes c in f16, bf16, f32; it is s8"),
+        (problem(reduced, given=of_reduced(), splits=4), "does not split k"),
+        (problem(reduced, given=of_reduced(), splits="stream"), "does not split k|deal out"),
+        (problem(reduced, m=64, n=61, given=of_reduced(64, 61)), "reduces by atomics, in no fixed order"),
+        (problem(gelu_bias, dtype="f32"), "tensor cores alone .compute='3xtf32'"),
+        (problem(gelu_bias, out=spec(512, 512, strides=(1024, 2))), "out has no unit stride"),
+    ],
+)  # fmt: skip
+def test_reasons(args, reason):
+    assert re.search(reason, reasons(args)), reasons(args)
+
+
+def test_odd_rows_go_to_other_kernels():
+    args = problem(gelu_bias, 100, 77, 33)
+    assert explain(args).chosen.route.kernel.family.api == 2
+    aux = problem(several, given=of_several(512, 504, row=spec(504)), n=504)
+    assert explain(aux).chosen.route.kernel.family.api == 3  # 504 * 2 and 504 * 4 are whole granules
+
+
+def test_the_other_generation_runs_it_in_one_launch():
+    n, batch = 2**23 + 1, 65536
+    args = GemmArguments(spec(8, 8), spec(8, n), epilogue=gelu_bias(alpha=1, bias=1.0))
+    assert f"is one launch, whose grid ends before n = {n}" in kernel_named(AMPERE_ODD).supports(args).error
+    args = GemmArguments(spec(batch, 8, 8), spec(batch, 8, 8), epilogue=gelu_bias(alpha=1, bias=1.0))
+    assert f"the batch is {batch}" in kernel_named(AMPERE_ODD).supports(args).error
+
+
+def test_matrices_leave_room_for_the_mainloop():
+    many = epilogue(lambda x, p, q: (p + q + x, {"z": x}))
+    wide = {name: spec(512, 512, dtype="f32") for name in "pqz"}
+    args = problem(many, given=wide)
+    user = asked(args.problem.user).epilogue
+    assert "has room for" in carrier(families.find(LARGE), user)
+    assert not isinstance(carrier(families.find(SQUARE), user), str)
+
+
+def test_what_no_kernel_runs_is_said():
+    args = problem(gelu_bias, dtype="f32")
+    with pytest.raises(NoKernelError, match=r"gelu_bias\(accum, alpha, bias\)(.|\n)*compute='3xtf32'"):
+        select.plan(args.problem)
+    with pytest.raises(ValueError, match="k is 0; on a GPU, epilogue= takes a product of at least one term"):
+        select.plan(problem(gelu_bias, k=0).problem)
+    with pytest.raises(ValueError, match="tune: epilogue= is not measured"):
+        cutlass_py.tune(problem(gelu_bias))
+
+
+def test_launches_overlap_where_nothing_is_read_too_early():
+    def overlaps(args):
+        kernel = next(
+            k for k in get_kernels(args, compiled=False) if isinstance(k, CutlassKernel) and k.family.overlaps
+        )
+        return select._may_overlap(kernel, select.Way(), args.problem)
+
+    assert overlaps(problem(gelu_bias))
+    assert not overlaps(problem(gelu_bias, given={"alpha": spec(1, dtype="f32"), "bias": spec(512)}))
+    assert not overlaps(problem(reduced, given=of_reduced()))
+
+
+# ---------------------------------------------------------------------------------------- compilation
+
+
+def test_compilation_may_be_forbidden(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CUTLASS_PY_JIT", "0")
+    monkeypatch.setattr(compiler, "find", lambda *_, **__: None)
+    monkeypatch.setattr(compiler, "recipe", lambda config: None)
+    with pytest.raises(CompileError, match=r"CUTLASS_PY_JIT=0 forbids to compile it\. .* make the call once"):
+        select.plan(problem(gelu_bias).problem)
+
+
+def test_the_source_holds_every_operation_that_is_used_and_no_other():
+    text = codegen.source([with_epilogue(SQUARE, problem(several, given=of_several()))])
+    assert text.startswith('#include "gemm/user3x.cuh"') and "UserGemm3x<" in text
+    for piece in ("::erf(", "::log(", "::rsqrt(", "::sqrt(", "::exp(", "activation::relu<fast>", "T(INFINITY)",
+                  "user::rounded<cutlass::bfloat16_t>", "user::Number<X, 0>", "wide = true",
+                  "user::Vector<X, 1, 'n', cutlass::bfloat16_t>", "user::Vector<X, 2, 'm', float>",
+                  "user::Source<X, 3, cutlass::bfloat16_t>", "user::Matrix<X, 4, float>",
+                  "user::Store<X, 5, cutlass::bfloat16_t>", "user::Store<X, 6, float>"):  # fmt: skip
+        assert piece in text, piece
+    assert "gelu" not in text
+    assert 'include "gemm/user2x.cuh"' in codegen.source([with_epilogue(AMPERE, problem(gelu_bias))])
+    turned = codegen.source([with_epilogue(SQUARE, problem(reduced, given=of_reduced()))])
+    assert "user::Reduce<X, 1, 'm', float, user::Sum>, user::Reduce<X, 2, 'n', float, user::Max>" in turned
+
+
+def test_every_operation_has_all_its_operands_in_cpp():
+    for name, operation in OPERATIONS.items():
+        places = sorted(set(re.findall(r"\{(\d)\}", operation.cpp)))
+        assert places == [str(i) for i in range(len(places))] and places, name
+
+
+def test_the_name_changes_with_the_content_alone():
+    name = with_epilogue(SQUARE, problem(gelu_bias)).name
+    assert with_epilogue(SQUARE, problem(gelu_bias, given={"alpha": 3.0, "bias": spec(512)})).name == name
+    assert with_epilogue(SQUARE, problem(gelu_bias, given={"alpha": 3.0, "bias": spec(512, dtype="f32")})).name != name
+    assert re.fullmatch(r"\w+", name)
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+@pytest.mark.parametrize(
+    ("base", "args"),
+    [
+        (SQUARE, problem(several, given=of_several())),
+        (SQUARE, problem(reduced, given=of_reduced())),
+        (AMPERE, problem(several, given=of_several())),
+    ],
+    ids=["3.x", "3.x-reductions", "2.x"],
+)
+def test_the_real_compiler_takes_it(tmp_path, base, args):
+    made = compiler.recipe(with_epilogue(base, args))
+    source, (nvcc, _) = tmp_path / "kernel.cu", compiler.find_nvcc()
+    source.write_text(made.source)
+    command = [
+        nvcc,
+        *made.flags,
+        *(f"-I{place}" for place in made.include),
+        "-o",
+        str(tmp_path / "kernel.so"),
+        str(source),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr[:2000]
