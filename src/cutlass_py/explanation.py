@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from . import _core
 from .arguments import GemmArguments, describe, problem_of
 from .kernels import CutlassKernel, Kernel
 from .select import Choice, misses, not_compiled, rank
@@ -170,5 +171,9 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
         return Explanation(text, None, (), (), note="composed: no product (k = 0 or alpha = 0), the epilogue alone")
     ranking = tuple(rank(p))
     chosen = ranking[0] if ranking else None
-    note = "no kernel takes it as a list: one matrix after the other, each by a plan of its own" if p.pointers else ""
+    note = ""
+    if p.pointers:
+        note = "no kernel takes it as a list: one matrix after the other, each by a plan of its own"
+    elif p.device_id >= 0 and not _core.kernel_facts():
+        note = "no kernel fits: this package was built without CUDA and holds none"
     return Explanation(text, chosen, ranking, tuple(misses(p)), tuple(not_compiled(p)), note)
