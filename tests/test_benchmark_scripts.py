@@ -166,14 +166,17 @@ def test_exports_become_the_package_s_tables(script, tmp_path, capsys):
         export(tmp_path / "z", H100, c=4.0),
     ]
     assert tuned_table.main([*files, "--out", str(out)]) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["nvidia-h100-pcie-114.json", "nvidia-h200-132.json"]
-    assert "nvidia-h200-132.json: 2 classes, 2 of them new; 0 left out" in capsys.readouterr().out
-    table = tuned.read(out / "nvidia-h200-132.json", H200)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "tuned-nvidia-h100-pcie-114.json",
+        "tuned-nvidia-h200-132.json",
+    ]
+    assert "tuned-nvidia-h200-132.json: 2 classes, 2 of them new; 0 left out" in capsys.readouterr().out
+    table = tuned.read(out / "tuned-nvidia-h200-132.json", H200)
     assert {key: entry.microseconds for key, entry in table.items()} == {"a": 1.0, "b": 3.0}
     assert tuned_table.main([export(tmp_path / "w", H200, d=5.0), "--out", str(out)]) == 0
-    assert set(tuned.read(out / "nvidia-h200-132.json", H200)) == {"a", "b", "d"}
+    assert set(tuned.read(out / "tuned-nvidia-h200-132.json", H200)) == {"a", "b", "d"}
     assert tuned_table.main([str(tmp_path / "w"), "--out", str(out), "--afresh"]) == 0
-    assert set(tuned.read(out / "nvidia-h200-132.json", H200)) == {"d"}
+    assert set(tuned.read(out / "tuned-nvidia-h200-132.json", H200)) == {"d"}
 
 
 def test_kernels_that_are_not_declared_are_left_out(script, tmp_path, capsys):

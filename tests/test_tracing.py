@@ -14,7 +14,7 @@ from specs import problem
 
 import cutlass_py
 from cutlass_py import GemmArguments, TensorSpec, _core, reproducer, select, tracing
-from cutlass_py.providers.numpy import NumpyKernel
+from cutlass_py.provider import ProvidedKernel
 
 A, B = np.ones((8, 16), np.float32), np.ones((16, 4), np.float32)
 LINE = "(8, 4, 16) tt: f32 @ f32 -> f32 on cpu: cpu_gemm_numpy"
@@ -256,10 +256,10 @@ def failing(monkeypatch):
     """The CPU's kernel raises what it is told to."""
     errors = []
 
-    def host(call):
+    def call(self, **given):
         raise errors[-1]
 
-    monkeypatch.setattr(NumpyKernel, "host", staticmethod(host))
+    monkeypatch.setattr(ProvidedKernel, "call", call)
     _core.clear_plans()
     yield errors.append
     _core.clear_plans()
@@ -310,8 +310,8 @@ def test_what_cannot_be_written_does_not_hide_the_failure(failing, tmp_path):
 
 def test_the_environment_asks_for_scripts(tmp_path):
     code = (
-        "from cutlass_py.providers.numpy import NumpyKernel\n"
-        "NumpyKernel.host = staticmethod(lambda call: 1 / 0)\n"
+        "from cutlass_py.provider import ProvidedKernel\n"
+        "ProvidedKernel.call = lambda self, **given: 1 / 0\n"
         "a = np.ones((8, 8), 'f4'); cutlass_py.gemm(a, a)"
     )
     done = in_a_process(code, CUTLASS_PY_DUMP=str(tmp_path))

@@ -417,6 +417,8 @@ def straight_candidates(p: Problem, compiled: bool) -> dict[Interface, list[Cutl
     """Of these, the ones that may take the operands as they lie. Others would pack or finish elsewhere."""
     if p.device_id < 0:
         return {}
+    if p.user >= 0:
+        return candidates(p, compiled)
     signature = (p.operand_a or "", p.operand_b or "", p.layout_a + p.layout_b, p.d or "", function_of(p))
     return by_signature(compiled).get(signature, {})
 
@@ -461,8 +463,10 @@ def kernel_named(name: str) -> Kernel:
     Raises:
         ValueError: there is none.
     """
-    if kernel := _cutlass.get(name) or find_kernel(name):
+    if kernel := find_kernel(name):
         return kernel
+    if (carrying := _cutlass.get(name)) and carrying.interface.epilogue.user:  # declared nowhere
+        return carrying
     raise ValueError(f"gemm: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
 
 
