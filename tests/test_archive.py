@@ -18,14 +18,14 @@ from cutlass_py.families import FAMILIES
 from cutlass_py.gpu import Gpu
 from cutlass_py.kernels import all_kernels
 
-CONFIG = FAMILIES["simt_gemm"].full[0]
-# A kernel that no version declares.
-OTHER = dataclasses.replace(CONFIG, tile=(32, 96, 8))
+# Declared, and in no built set; and one that no version declares.
+CONFIG = families.find("sm90_gemm_bf16_bf16_f32_bf16_tn_128x192x64_1x2x1_coop_linear")
+OTHER = dataclasses.replace(CONFIG, tile=(128, 176, 64))
 
 
 def manifest(**changes) -> archive.Manifest:
     values = {
-        "kernel": CONFIG.name, "config": dataclasses.asdict(CONFIG), "codes": ("sm_90",),
+        "kernel": CONFIG.name, "config": dataclasses.asdict(CONFIG), "codes": ("sm_90a",),
         "machine": archive.platform.machine(), "abi": _core.kernel_abi(), "version": "0.1.0", "cutlass": "4.2.0",
         "nvcc": "13.0.1", "facts": {}, "sha256": archive._digest(b"library"),
     }  # fmt: skip
@@ -143,7 +143,7 @@ def test_wrong_manifests(artifact, changes, message):
         ({"config": dataclasses.asdict(CONFIG) | {"color": "red"}}, "not a kernel of this one: .*color"),
         ({"config": dataclasses.asdict(CONFIG) | {"family": "sm75_gemm"}}, "does not know sm75_gemm"),
         ({"config": dataclasses.asdict(CONFIG) | {"epilogue": "swirl", "a": "f12"}}, "does not know swirl, f12"),
-        ({"config": dataclasses.asdict(CONFIG) | {"tile": [1, 2, 3]}}, "there it is called simt_gemm_.*_1x2x3_"),
+        ({"config": dataclasses.asdict(CONFIG) | {"tile": [1, 2, 3]}}, "there it is called sm90_gemm_.*_1x2x3_"),
         ({"config": dataclasses.asdict(CONFIG) | {"tile": 5}}, "not a kernel of this one: "),
     ],
     ids=lambda x: str(x)[:20],
@@ -216,7 +216,7 @@ LOAD = """
 import json, sys
 from cutlass_py import Artifact, GemmArguments, TensorSpec, get_kernels, kernels, select
 declared, rows = len(get_kernels(compiled=False)), []
-a, b = TensorSpec((512, 512), "f32", device="cuda:63"), TensorSpec((512, 512), "f32", (1, 512), device="cuda:63")
+a, b = TensorSpec((512, 512), "bf16", device="cuda:63"), TensorSpec((512, 512), "bf16", (1, 512), device="cuda:63")
 args = GemmArguments(a, b)
 for path in sys.argv[1:]:
     artifact = Artifact.load(path)
@@ -308,9 +308,10 @@ def test_what_a_manifest_says_of_a_kernel(nvcc, monkeypatch):
     monkeypatch.setattr("cutlass_py.kernels.add", lambda config: None)
     monkeypatch.setattr(_core, "kernel_facts", lambda: {CONFIG.name: {"threads": 128}})
     monkeypatch.setattr(_core, "device_count", lambda: 0)
+    monkeypatch.setattr(compiler, "cutlass_version", lambda include: "4.2.0")
     found, library = archive.of_kernel(CONFIG)
     assert library == b"library of " + compiler.recipe(CONFIG).source.encode()
-    assert (found.kernel, found.codes, found.nvcc, found.cutlass) == (CONFIG.name, ("sm_90",), "13.0.1", "")
+    assert (found.kernel, found.codes, found.nvcc, found.cutlass) == (CONFIG.name, ("sm_90a",), "13.0.1", "4.2.0")
     assert found.facts == {"threads": 128} and archive.config_of(found) == CONFIG
 
 

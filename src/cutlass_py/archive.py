@@ -230,13 +230,15 @@ def read(path: str | os.PathLike[str]) -> tuple[Manifest, bytes]:
         ValueError: it is no artifact, or damaged; the message names the file.
         OSError: it cannot be read.
     """
+    import io
     import json
     import zipfile
     import zlib
 
     name = os.fspath(path)
+    content = io.BytesIO(Path(path).read_bytes())
     try:
-        with zipfile.ZipFile(path) as file:
+        with zipfile.ZipFile(content) as file:
             manifest = Manifest.read(json.loads(file.read(_MANIFEST)))
             library = file.read(_LIBRARY)
     except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
