@@ -282,6 +282,25 @@ def test_it_can_be_unregistered(registered):
     assert _core.problem(*2 * [cutlass_py.TensorSpec((8, 8), "bf16")], kernel=again).kernel != number
 
 
+def test_what_is_compiled_is_asked_anew(registered, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(_core, "kernel_facts", lambda: {registered.name: {"stages": 4}})
+        unregister_kernel(registered)
+        assert NEW.kernel().compiled
+        unregister_kernel(registered.name)
+    assert not NEW.kernel().compiled
+
+
+def test_users_epilogues_follow_what_is_described(registered):
+    scaled = cutlass_py.epilogue(lambda accum, by: accum * by)
+    args = problem(layout="tt", epilogue=scaled(by=2.0))
+    carried = {kernel.metadata.design.tile for kernel in get_kernels(args, compiled=False)}
+    assert (64, 80, 64) in carried
+    unregister_kernel(registered)
+    after = {kernel.metadata.design.tile for kernel in get_kernels(args, compiled=False)}
+    assert after == carried - {(64, 80, 64)}
+
+
 def test_its_source_is_that_of_its_values(registered):
     text = codegen.source([registered.config])
     assert "using Tile = cute::Shape<cute::_64, cute::_80, cute::_64>;" in text
@@ -289,7 +308,7 @@ def test_its_source_is_that_of_its_values(registered):
 
 
 def test_what_is_no_cutlass_kernel_has_no_description():
-    with pytest.raises(TypeError, match="cpu_gemm_numpy is no CUTLASS kernel"):
+    with pytest.raises(TypeError, match="<Kernel cpu_gemm_numpy> is no CUTLASS kernel"):
         KernelDescription.of(kernel_named("cpu_gemm_numpy"))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import rules
-from .families import added
+from .families import KernelConfig, added
 from .kernels import CutlassKernel, Kernel, forget, forget_kernel, kernel_named
 from .rules import Fault, Resolved
 
@@ -57,11 +57,10 @@ class KernelDescription:
         """The description of a CUTLASS kernel, to start another one from with dataclasses.replace.
 
         Raises:
-            TypeError: it is no CUTLASS kernel.
+            TypeError: it is no CUTLASS kernel of this package's templates.
         """
-        if not isinstance(kernel, CutlassKernel):
-            raise TypeError(f"KernelDescription: {kernel.name} is no CUTLASS kernel")
-        c = kernel.config
+        if not isinstance(kernel, CutlassKernel) or type(c := kernel.config) is not KernelConfig:
+            raise TypeError(f"KernelDescription: {kernel!r} is no CUTLASS kernel of this package's templates")
         names = ("a", "b", "accumulator", "d", "layout", "tile", "epilogue", "schedule")
         common = {name: getattr(c, name) for name in names}
         if c.api == 3:

@@ -366,6 +366,7 @@ def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[Cu
 
 def add(config: KernelConfig) -> CutlassKernel:
     """A kernel whose library is part of this process joins the others, whether or not it is declared."""
+    packs.load()  # what is compiled is asked for once, below
     families.added[config.name] = config
     kernel = _cutlass_kernel(config)
     if not kernel.compiled:
@@ -376,7 +377,7 @@ def add(config: KernelConfig) -> CutlassKernel:
 
 def forget() -> None:
     """Looks at the declaration and at what is compiled anew."""
-    for listed in (all_kernels, by_operands, by_signature):
+    for listed in (_facts, all_kernels, by_operands, by_signature, _carriers):
         listed.cache_clear()
     _core.clear_plans()
 
