@@ -126,6 +126,8 @@ class CudaKernel:
                 or any(not isinstance(x, int) or x < lowest for x in value)
             ):
                 raise ValueError(f"CudaKernel: {field} is {value!r}; expected three extents")
+        if not isinstance(self.stages, int) or self.stages < 0:
+            raise ValueError(f"CudaKernel: stages is {self.stages!r}; expected a number, 0 for what is not said")
         if not (self.source.strip() or self.device_type.strip()):
             raise ValueError("CudaKernel: neither source nor device_type is given")
         if not self.device_type and self.name not in self.source:

@@ -86,13 +86,13 @@ def register_kernel(
     if isinstance(kernel, CudaKernel):
         if run is not None:
             raise TypeError("register_kernel: a CudaKernel is run by itself; expected no function beside it")
-        if isinstance(estimate, str) and estimate != "model":
+        if not (estimate is None or estimate == "model" or callable(estimate)):
             raise ValueError(f"register_kernel: estimate is {estimate!r}; expected 'model' or a function")
         return _register(kernel.name, [OwnKernel(kernel, estimate)])
     if not isinstance(kernel, KernelMetadata):
         raise TypeError(f"register_kernel: found {type(kernel).__name__}; expected CudaKernel or KernelMetadata")
-    if not callable(run) or isinstance(estimate, str):
-        raise TypeError("register_kernel: metadata say what `run` computes, which is no function")
+    if not callable(run) or not (estimate is None or callable(estimate)):
+        raise TypeError("register_kernel: metadata say what `run` computes and `estimate` says; expected functions")
     try:
         return _register(kernel.name, kernels_of(_One(kernel, run, estimate)))
     except ProviderError as error:
@@ -112,8 +112,10 @@ def unregister(name: str) -> None:
 
 
 def _register(name: str, found: Iterable[Kernel]) -> Registration:
-    if name in (*_registrations, "numpy"):
+    if name in _registrations:
         raise ValueError(f"register: {name!r} is registered already; cutlass_py.unregister({name!r}) takes it back")
+    if name == "numpy":
+        raise ValueError("register: 'numpy' is the package's own; expected another name")
     registration = Registration(name, tuple(found))
     if len({kernel.name for kernel in registration.kernels}) < len(registration.kernels):
         raise ValueError(f"register: {name!r} has two kernels of the same name")
