@@ -258,8 +258,8 @@ def _operands(i: Interface) -> dict[str, OperandMetadata]:
     epilogue, output = i.epilogue, OperandMetadata(i.d, "t", i.bytes_d)
     derivative = ACTIVATIONS[epilogue.activation].derivative
     operands = {
-        "a": OperandMetadata(DTYPES[i.a].storage or i.a, i.layout[0], i.bytes_ab),
-        "b": OperandMetadata(DTYPES[i.b].storage or i.b, i.layout[1], i.bytes_ab),
+        "a": OperandMetadata(DTYPES[i.a].stored, i.layout[0], i.bytes_ab),
+        "b": OperandMetadata(DTYPES[i.b].stored, i.layout[1], i.bytes_ab),
         "d": output,
     }
     operands |= {"c": output} if epilogue.source else {}
