@@ -1,7 +1,7 @@
 """Writes the package's tables of tuned choices, one for each kind of GPU, from exports of `tune`.
 
     python -m cutlass_py tune problems.json --export h200.json    # on the GPU
-    python benchmarks/tuned_table.py h200.json more.json          # anywhere; src/cutlass_py/tables/tuned-nvidia-h200-132.json
+    python benchmarks/tuned_table.py h200.json more.json          # anywhere: writes src/cutlass_py/tables/
 
 What the table has already stays, later exports win over earlier ones. Entries of kernels that are not declared are left
 out.
