@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .arguments import GemmArguments, TensorSpec, view
     from .artifact import Artifact
     from .compiler import jit
-    from .describe import KernelDescription, unregister_kernel
+    from .describe import KernelDescription
     from .errors import CompileError, EpilogueError, NoKernelError, ProviderError
     from .explanation import explain
     from .kernels import Kernel, Status, get_kernels
@@ -66,7 +66,6 @@ __all__ = [
     "register_provider",
     "tune",
     "unregister",
-    "unregister_kernel",
     "view",
 ]
 
@@ -104,7 +103,6 @@ _HOME = {
     "register_provider": "register",
     "tune": "tuning",
     "unregister": "register",
-    "unregister_kernel": "describe",
     "view": "arguments",
 }
 

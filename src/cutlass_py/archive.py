@@ -276,7 +276,8 @@ def join(manifest: Manifest, library: Path) -> None:
     _core.load_library(str(library))
     if manifest.kernel not in _core.kernel_facts():
         raise ValueError(f"{library} holds no kernel {manifest.kernel}")
-    families.added[manifest.kernel] = config_of(manifest)
+    if not families.find(manifest.kernel):
+        families.added[manifest.kernel] = config_of(manifest)
     _joined[manifest.kernel] = manifest, library
 
 

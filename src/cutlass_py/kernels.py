@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock, RLock
 from typing import Any
 
-from . import _core, families, packs
+from . import _core, packs
 from ._core import Prepared, Problem
 from .arguments import GemmArguments, describe, problem_of
 from .artifact import Artifact
@@ -367,12 +367,21 @@ def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[Cu
 def add(config: KernelConfig) -> CutlassKernel:
     """A kernel whose library is part of this process joins the others, whether or not it is declared."""
     packs.load()  # what is compiled is asked for once, below
-    families.added[config.name] = config
+    if not find(config.name):
+        added[config.name] = config
     kernel = _cutlass_kernel(config)
     if not kernel.compiled:
         kernel.loaded(_core.kernel_facts()[config.name])
     forget()
     return kernel
+
+
+def remove(name: str) -> bool:
+    """Forgets a kernel that was described or loaded; whether there was one."""
+    if added.pop(name, None) is None:
+        return False
+    forget_kernel(name)
+    return True
 
 
 def forget() -> None:

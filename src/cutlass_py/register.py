@@ -9,6 +9,7 @@ from typing import Any
 from . import kernels
 from ._core import Problem
 from .errors import ProviderError
+from .families import added
 from .kernels import Kernel
 from .metadata import KernelMetadata
 from .own import CudaKernel, OwnKernel
@@ -99,16 +100,26 @@ def register_kernel(
         raise ValueError(f"register_kernel: {error}") from None
 
 
-def unregister(name: str) -> None:
-    """Takes back what was registered under a name: that of a provider, or of a single kernel.
+def unregister(what: str | Kernel) -> None:
+    """Takes back what this process brought: a provider by its name; a kernel that was registered, described or loaded.
+
+    Such kernels are neither found nor chosen any more. Where one is compiled, its entry in the cache stays.
+
+    Args:
+        what: a name, or the kernel itself.
 
     Raises:
-        ValueError: nothing was.
+        TypeError: neither.
+        ValueError: nothing was brought under that name.
     """
-    if name not in _registrations:
-        known = ", ".join(_registrations) or "nothing"
+    name = what.name if isinstance(what, Kernel) else what
+    if not isinstance(name, str):
+        raise TypeError(f"unregister: found {type(name).__name__}; expected a name or a Kernel")
+    if registration := _registrations.get(name):
+        registration.unregister()
+    elif not kernels.remove(name):
+        known = ", ".join((*_registrations, *added)) or "nothing"
         raise ValueError(f"unregister: nothing is registered as {name!r}; there is {known}")
-    _registrations[name].unregister()
 
 
 def _register(name: str, found: Iterable[Kernel]) -> Registration:
