@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from .arguments import GemmArguments, TensorSpec, view
     from .artifact import Artifact
     from .compiler import jit
+    from .cuda_kernel import CudaKernel
     from .describe import KernelDescription
     from .errors import CompileError, EpilogueError, NoKernelError, ProviderError
     from .explanation import explain
     from .kernels import Kernel, Status, get_kernels
     from .metadata import Design, KernelMetadata, OperandMetadata
-    from .own import CudaKernel
     from .provider import KernelCall, Provider
     from .register import Registration, register_kernel, register_provider, unregister
     from .tracing import dump, log, nvtx
@@ -73,7 +73,7 @@ _HOME = {
     "Activation": "activations",
     "Artifact": "artifact",
     "CompileError": "errors",
-    "CudaKernel": "own",
+    "CudaKernel": "cuda_kernel",
     "Design": "metadata",
     "EpilogueError": "errors",
     "GemmArguments": "arguments",

@@ -23,11 +23,11 @@ from time import monotonic
 from typing import Any
 
 from . import _core, cache, codegen, toolkit
+from .cuda_kernel import OwnConfig
 from .errors import CompileError
 from .families import FAMILIES, KernelConfig
 from .families import find as declared
 from .gpu import capabilities
-from .own import OwnConfig
 
 failed: dict[str, str] = {}  # kernels that this process could not compile or load, and why
 _running: set[int] = set()  # process groups, each an nvcc and what it has started

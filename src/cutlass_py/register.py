@@ -8,11 +8,11 @@ from typing import Any
 
 from . import kernels
 from ._core import Problem
+from .cuda_kernel import CudaKernel, OwnKernel
 from .errors import ProviderError
 from .families import added
 from .kernels import Kernel
 from .metadata import KernelMetadata
-from .own import CudaKernel, OwnKernel
 from .provider import KernelCall, Provider, kernels_of
 
 Run = Callable[[KernelCall], None]
