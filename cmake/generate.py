@@ -32,8 +32,7 @@ def tables() -> dict[str, str]:
     dtypes_py, epilogues_py = load_module("dtypes"), load_module("epilogues")
     index = {name: i for i, name in enumerate(dtypes_py.DTYPES)}
     dtypes = [
-        f"CUTLASS_PY_DTYPE({d.name}, {d.bits}, {d.dlpack}, {index[d.storage or d.name]}, "
-        f"{index[d.scalar]}, {d.mantissa})"
+        f"CUTLASS_PY_DTYPE({d.name}, {d.bits}, {d.dlpack}, {index[d.stored]}, {index[d.scalar]}, {d.mantissa})"
         for d in dtypes_py.DTYPES.values()
     ]
     compute = [

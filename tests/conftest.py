@@ -70,7 +70,6 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Iterable[str]],
     def pretend(names: Iterable[str]) -> None:
         facts: dict[str, dict[str, object]] = {name: {} for name in names}
         monkeypatch.setattr(_core, "kernel_facts", lambda: facts)
-        monkeypatch.setattr(kernels, "_facts", lambda: facts)
         for table in ("_cutlass", "_numbers"):
             monkeypatch.setattr(kernels, table, {})
         monkeypatch.setattr(kernels, "_numbered", [])

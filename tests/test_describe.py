@@ -19,7 +19,7 @@ from cutlass_py import (
     rules,
     select,
     tuned,
-    unregister_kernel,
+    unregister,
 )
 from cutlass_py.dtypes import DTYPES
 from cutlass_py.families import FAMILIES, added, find, named
@@ -230,8 +230,8 @@ def test_a_declared_kernel_is_itself():
     kernel = kernel_named("sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_pingpong_linear")
     assert WGMMA.kernel() is kernel and KernelDescription.of(kernel).kernel() is kernel
     assert not added
-    with pytest.raises(ValueError, match="is no described kernel"):
-        unregister_kernel(kernel)
+    with pytest.raises(ValueError, match="nothing is registered as"):
+        unregister(kernel)
 
 
 def test_a_described_kernel_is_found(registered):
@@ -264,22 +264,51 @@ def test_a_table_may_name_it(registered, monkeypatch):
     gpu = gpu_of(args.problem)
     choice = select._measured(args.problem, gpu, compiled=False)
     assert choice.route.kernel is registered and choice.microseconds == 3.25
-    unregister_kernel(registered)
+    unregister(registered)
     assert select._measured(args.problem, gpu, compiled=False) is None
 
 
 def test_it_can_be_unregistered(registered):
     before = len(get_kernels(compiled=False))
     number = _core.problem(*2 * [cutlass_py.TensorSpec((8, 8), "bf16")], kernel=registered).kernel
-    unregister_kernel(registered.name)
+    unregister(registered.name)
     assert find(registered.name) is None and len(get_kernels(compiled=False)) == before - 1
     with pytest.raises(ValueError, match="no kernel is called"):
         _core.problem(*2 * [cutlass_py.TensorSpec((8, 8), "bf16")], kernel=registered.name)
-    with pytest.raises(ValueError, match="is no described kernel"):
-        unregister_kernel(registered)
+    with pytest.raises(ValueError, match="nothing is registered as"):
+        unregister(registered)
     again = NEW.kernel()
     assert again is not registered and again.name == registered.name
     assert _core.problem(*2 * [cutlass_py.TensorSpec((8, 8), "bf16")], kernel=again).kernel != number
+
+
+def test_what_is_compiled_is_asked_anew(registered, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(_core, "kernel_facts", lambda: {registered.name: {"stages": 4}})
+        unregister(registered)
+        assert NEW.kernel().compiled
+        unregister(registered.name)
+    assert not NEW.kernel().compiled
+
+
+def test_users_epilogues_follow_what_is_described(registered):
+    scaled = cutlass_py.epilogue(lambda accum, by: accum * by)
+    args = problem(layout="tt", epilogue=scaled(by=2.0))
+    carried = {kernel.metadata.design.tile for kernel in get_kernels(args, compiled=False)}
+    assert (64, 80, 64) in carried
+    unregister(registered)
+    after = {kernel.metadata.design.tile for kernel in get_kernels(args, compiled=False)}
+    assert after == carried - {(64, 80, 64)}
+
+
+def test_what_cannot_be_unregistered():
+    declared = kernel_named("sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_pingpong_linear")
+    for wrong in (declared, declared.name, "cpu_gemm_numpy"):
+        with pytest.raises(ValueError, match="nothing is registered as"):
+            unregister(wrong)
+    for wrong in (None, [], 3):
+        with pytest.raises(TypeError, match="expected a name or a Kernel"):
+            unregister(wrong)
 
 
 def test_its_source_is_that_of_its_values(registered):
@@ -289,7 +318,7 @@ def test_its_source_is_that_of_its_values(registered):
 
 
 def test_what_is_no_cutlass_kernel_has_no_description():
-    with pytest.raises(TypeError, match="cpu_gemm_numpy is no CUTLASS kernel"):
+    with pytest.raises(TypeError, match="<Kernel cpu_gemm_numpy> is no CUTLASS kernel"):
         KernelDescription.of(kernel_named("cpu_gemm_numpy"))
 
 
@@ -306,5 +335,5 @@ def test_a_described_kernel_compiles(tmp_path, monkeypatch):
     assert artifact.library.parent == tmp_path and kernel.name in artifact.library.name
     assert (facts["tile"], facts["stages"], facts["threads"]) == ((64, 128, 64), 3, 128)
     assert (facts["a"], facts["d"], facts["layout"]) == ("bf16", "f32", "nn") and "f32" in DTYPES
-    unregister_kernel(kernel)
+    unregister(kernel)
     assert kernel not in get_kernels()

@@ -10,7 +10,7 @@ import gpu  # noqa: E402
 from nvcc import why_not  # noqa: E402
 
 import cutlass_py  # noqa: E402
-from cutlass_py import GemmArguments, KernelDescription, get_kernels, unregister_kernel  # noqa: E402
+from cutlass_py import GemmArguments, KernelDescription, get_kernels, unregister  # noqa: E402
 from cutlass_py.families import added  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -300,7 +300,7 @@ def test_a_described_kernel_computes(description, tmp_path, monkeypatch):
         assert kernel.metadata.design.registers in range(16, 256)
     finally:
         if kernel.name in added:
-            unregister_kernel(kernel)
+            unregister(kernel)
 
 
 def test_registers_are_the_driver_s_answer():

@@ -21,10 +21,12 @@ from specs import DEVICE, listed, operand, problem, vector
 
 import cutlass_py
 from cutlass_py import (
+    Artifact,
     CompileError,
     CudaKernel,
     Design,
     GemmArguments,
+    KernelDescription,
     KernelMetadata,
     NoKernelError,
     OperandMetadata,
@@ -170,7 +172,7 @@ def test_an_exception_ends_the_registration():
     [
         (Own(metadata("other")), "'own' is registered already; cutlass_py.unregister('own') takes it back"),
         (type("Other", (Own,), {"name": "other"})(), "a kernel is called 'own_f64' already"),
-        (type("Other", (Own,), {"name": "numpy"})(), "'numpy' is registered already"),
+        (type("Other", (Own,), {"name": "numpy"})(), "'numpy' is the package's own"),
         (type("Other", (Own,), {"name": "other"})(metadata("cpu_gemm_numpy")), "'cpu_gemm_numpy' already"),
         (
             type("Other", (Own,), {"name": "other"})(metadata("twice"), metadata("twice")),
@@ -203,6 +205,11 @@ def test_the_name_of_a_declared_kernel_is_taken():
         (Own(metadata(operands={"a": OperandMetadata("f64")})), ProviderError, "own_f64 has no operand b, d"),
         (Own(metadata(dtype="f65")), ProviderError, "own_f64: a is 'f65'; expected one of f16"),
         (Own(metadata(accumulator="f65")), ProviderError, "accumulator is 'f65'"),
+        (Own(metadata(operands=None)), ProviderError, "operands is None; expected a dictionary of OperandMetadata"),
+        (Own(metadata(operands=dict.fromkeys("abd", 1))), ProviderError, "expected a dictionary of OperandMetadata"),
+        (Own(metadata(operands=dict.fromkeys("abd", OperandMetadata("*", "*", 0)))), ProviderError, "alignment 0"),
+        (Own(metadata(cc=80)), ProviderError, "own_f64: cc is 80; expected the lowest and the highest"),
+        (Own(metadata(cc=(90, 80))), ProviderError, "own_f64: cc is (90, 80)"),
         (Own(metadata(operands=dict.fromkeys("abdx", OperandMetadata("*")))), ProviderError, "an operand 'x'"),
         (Own(metadata(operands=dict.fromkeys("abd", OperandMetadata("f64", "c")))), ProviderError, "has layout 'c'"),
         (Own(metadata(operands=dict.fromkeys("abd", OperandMetadata("f64", "*", 16)))), ProviderError, "of an element"),
@@ -225,8 +232,9 @@ def test_a_provider_that_fails_to_say_what_its_kernels_are():
     ("arguments", "error", "reason"),
     [
         ((3,), TypeError, "found int; expected CudaKernel or KernelMetadata"),
-        ((metadata(),), TypeError, "metadata say what `run` computes, which is no function"),
-        ((metadata(), multiply, "model"), TypeError, "no function"),
+        ((metadata(),), TypeError, "metadata say what `run` computes and `estimate` says; expected functions"),
+        ((metadata(), multiply, "model"), TypeError, "expected functions"),
+        ((metadata(), multiply, 3), TypeError, "expected functions"),
         ((metadata("a b"), multiply), ValueError, "a kernel is called 'a b'"),
     ],
 )
@@ -627,6 +635,17 @@ def test_a_cuda_kernel_is_declared_as_the_packages_own_are():
         assert kernel is get_kernels(HALF, compiled=False)[-1]  # no estimate
 
 
+def test_a_cuda_kernel_is_known_to_this_process_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUTLASS_PY_INCLUDE", str(Path(__file__).parents[1] / "src" / "cpp"))
+    with register_kernel(DECLARED) as registration:
+        (kernel,) = registration.kernels
+        assert kernel.source().endswith(SOURCE.splitlines()[1] + "\n")
+        with pytest.raises(ValueError, match="own_f16 is known to this process alone"):
+            Artifact("own_f16", "80", None, False).save(tmp_path / "x")
+        with pytest.raises(TypeError, match="own_f16.* is no CUTLASS kernel of this package's templates"):
+            KernelDescription.of(kernel)
+
+
 def test_what_the_launcher_of_the_package_adds():
     args = problem(dtype="f16", bias=vector(512, "f16"))
     with register_kernel(replace(DECLARED, epilogue="linearc")) as plain:
@@ -666,6 +685,7 @@ def test_an_estimate_that_fails_names_the_kernel(estimate, reason):
         ({"tile": (64, 64)}, "tile is (64, 64); expected three extents"),
         ({"tile": (64, 0, 64)}, "tile is (64, 0, 64)"),
         ({"cluster": [1, 1, 1]}, "cluster is [1, 1, 1]"),
+        ({"stages": -1}, "stages is -1; expected a number"),
         ({"source": ""}, "neither source nor device_type is given"),
         ({"source": "int x;"}, "the source does not mention 'own_f16'"),
         ({"align": 3}, "align is 3; expected a power of two, 8 elements at most"),
@@ -681,6 +701,7 @@ def test_a_declaration_that_is_none(changes, reason):
     ("kernel", "arguments", "error", "reason"),
     [
         (DECLARED, {"run": multiply}, TypeError, "expected no function"),
+        (DECLARED, {"estimate": 3}, ValueError, "estimate is 3; expected 'model' or a function"),
         (DECLARED, {"estimate": "modle"}, ValueError, "estimate is 'modle'; expected 'model' or a function"),
         (replace(DECLARED, warp=(0, 0, 0)), {"estimate": "model"}, ValueError, "no rate for f16 in sm80_gemm"),
         (replace(DECLARED, family="simt_gemm"), {"estimate": "model"}, ValueError, "no rate for f16 in simt_gemm"),

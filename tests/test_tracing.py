@@ -13,8 +13,9 @@ import pytest
 from specs import problem
 
 import cutlass_py
-from cutlass_py import GemmArguments, TensorSpec, _core, reproducer, select, tracing
+from cutlass_py import GemmArguments, TensorSpec, _core, functions, reproducer, select, tracing
 from cutlass_py.provider import ProvidedKernel
+from cutlass_py.user_epilogue import asked_by
 
 A, B = np.ones((8, 16), np.float32), np.ones((16, 4), np.float32)
 LINE = "(8, 4, 16) tt: f32 @ f32 -> f32 on cpu: cpu_gemm_numpy"
@@ -159,10 +160,16 @@ def run_script(text, tmp_path):
     return done.stdout
 
 
-def same_problem(text, args):
-    """Runs a script up to its call, and compares what that would compute."""
+def run_up_to_its_call(text):
+    """Runs a script up to its call; its names."""
     namespace = {}
     exec(text.replace("cutlass_py.gemm(", "cutlass_py.GemmArguments(").replace("print(result)", ""), namespace)
+    return namespace
+
+
+def same_problem(text, args):
+    """Runs a script up to its call, and compares what that would compute."""
+    namespace = run_up_to_its_call(text)
     assert namespace["result"].problem == args.problem, text
     return namespace
 
@@ -206,6 +213,23 @@ CALLS = {
 def test_a_call_as_code(name):
     args = CALLS[name]()
     same_problem(reproducer.script(args), args)
+
+
+@cutlass_py.epilogue
+def several(accum, a, by, row=0.5):
+    """Arguments are called as gemm's are."""
+    kept = functions.where((accum > float("inf")) | ~(a <= 1), functions.gelu(accum - by), -accum / row)
+    return kept, {"rounded": functions.cast(kept, "bf16"), "most": functions.max(kept, axis=-1)}
+
+
+def test_a_users_epilogue_as_code(tmp_path):
+    given = several(a=rows(8, 4), by=3.0, row=rows(4), rounded=rows(8, 4), most=rows(8, 1))
+    args = GemmArguments(A, B, epilogue=given)
+    text = reproducer.script(args)
+    again = run_up_to_its_call(text)["result"].problem
+    ours, theirs = asked_by(args.problem), asked_by(again)
+    assert (ours.epilogue.name, ours.kinds, ours.dtypes) == (theirs.epilogue.name, theirs.kinds, theirs.dtypes)
+    assert "by=3.0" in text and run_script(text, tmp_path)
 
 
 def test_shared_memory_stays_shared():

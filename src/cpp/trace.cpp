@@ -115,6 +115,11 @@ nb::dict facts(const Operands& operands, const Call& call) {
   found["problem"] = nb::cast(call.problem), found["operands"] = arrays;
   found["alpha"] = number(e.alpha), found["beta"] = number(e.beta), found["scale_out"] = number(e.scale_out);
   found["parameters"] = nb::make_tuple(e.parameters[0], e.parameters[1]);
+  nb::list numbers;  // what a user's epilogue was given beside its arrays, in order
+  for (const UserOperand& x : call.user) {
+    if (x.kind == 'h') numbers.append(x.value);
+  }
+  found["numbers"] = numbers;
   return found;
 }
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from .arguments import GemmArguments, TensorSpec, view
     from .artifact import Artifact
     from .compiler import jit
-    from .describe import KernelDescription, unregister_kernel
+    from .cuda_kernel import CudaKernel
+    from .describe import KernelDescription
     from .errors import CompileError, EpilogueError, NoKernelError, ProviderError
     from .explanation import explain
     from .kernels import Kernel, Status, get_kernels
     from .metadata import Design, KernelMetadata, OperandMetadata
-    from .own import CudaKernel
     from .provider import KernelCall, Provider
     from .register import Registration, register_kernel, register_provider, unregister
     from .tracing import dump, log, nvtx
@@ -66,7 +66,6 @@ __all__ = [
     "register_provider",
     "tune",
     "unregister",
-    "unregister_kernel",
     "view",
 ]
 
@@ -74,7 +73,7 @@ _HOME = {
     "Activation": "activations",
     "Artifact": "artifact",
     "CompileError": "errors",
-    "CudaKernel": "own",
+    "CudaKernel": "cuda_kernel",
     "Design": "metadata",
     "EpilogueError": "errors",
     "GemmArguments": "arguments",
@@ -104,7 +103,6 @@ _HOME = {
     "register_provider": "register",
     "tune": "tuning",
     "unregister": "register",
-    "unregister_kernel": "describe",
     "view": "arguments",
 }
 

@@ -158,7 +158,7 @@ def of_kernel(config: KernelConfig) -> tuple[Manifest, bytes]:
     """A kernel's library - as it was loaded, from the cache, or compiled now - and what it is.
 
     Raises:
-        ValueError: it fuses a function of this process, which no other could name.
+        ValueError: it was registered in this process or fuses a function of it, which no other could name.
         CompileError: it is not there and cannot be compiled.
     """
     from . import __version__, compiler
@@ -166,7 +166,7 @@ def of_kernel(config: KernelConfig) -> tuple[Manifest, bytes]:
 
     if joined := _joined.get(config.name):
         return joined[0], _library(*joined)
-    if unknown := _unknown(config):
+    if unknown := [config.name] if type(config) is not KernelConfig else _unknown(config):
         raise ValueError(f"{config.name}: not to be saved: {', '.join(unknown)} is known to this process alone")
     made = compiler.recipe(config)
     path = compiler.obtain(made)
@@ -278,7 +278,8 @@ def join(manifest: Manifest, library: Path) -> None:
     _core.load_library(str(library))
     if manifest.kernel not in _core.kernel_facts():
         raise ValueError(f"{library} holds no kernel {manifest.kernel}")
-    families.added[manifest.kernel] = config_of(manifest)
+    if not families.find(manifest.kernel):
+        families.added[manifest.kernel] = config_of(manifest)
     _joined[manifest.kernel] = manifest, library
 
 

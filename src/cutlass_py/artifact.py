@@ -34,11 +34,11 @@ class Artifact:
             OSError: the file cannot be written.
         """
         from . import archive
-        from .families import find
+        from .kernels import CutlassKernel, kernel_named
 
-        if not (config := find(self.kernel)):
+        if not isinstance(kernel := kernel_named(self.kernel), CutlassKernel):
             raise ValueError(f"save: {self.kernel} has no machine code of its own")
-        archive.write(path, *archive.of_kernel(config))
+        archive.write(path, *archive.of_kernel(kernel.config))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Artifact:

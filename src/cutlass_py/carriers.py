@@ -9,13 +9,13 @@ from ._core import Problem
 from .dtypes import DTYPES
 from .epilogues import Epilogue
 from .families import SCHEDULES, KernelConfig
+from .shared_memory import SM90, EpilogueTile
 from .user_epilogue import Asked
 from .usercode import Traced
 
 if TYPE_CHECKING:
     from .legality import Interface
 
-_SHARED_MEMORY = 227 << 10  # bytes of a thread block on compute capability 9.0
 _FEWEST_STAGES = 3  # of a mainloop, below which loads are no longer hidden
 _TENSOR_CORES = ("sm80_gemm", "sm90_dgemm")  # 2.x families
 _READ = ("f16", "bf16", "f32")
@@ -45,25 +45,20 @@ def _tensor_cores(c: KernelConfig, user: Traced) -> str | None:
 
 
 def _room(c: KernelConfig, user: Traced) -> str | None:
-    """Shared memory of a 3.x epilogue, as CUTLASS lays it out; what is left goes to the mainloop."""
-    (tm, tn, tk), size = c.tile, DTYPES[c.d].itemsize
-    cooperative = not SCHEDULES[c.schedule].pingpong
-    rows = min(128 if cooperative else 64, tm)
-    cols = min(64 if not cooperative and size == 1 and tn % 64 == 0 else 32, tn)
-    parts = tm * tn // (rows * cols)
+    """Shared memory of a 3.x epilogue; what is left goes to the mainloop."""
+    (tm, tn, tk), size, schedule = c.tile, DTYPES[c.d].itemsize, SCHEDULES[c.schedule]
+    part = EpilogueTile(schedule, c.tile, size)
     source = DTYPES[user.source_dtype].itemsize if user.source_dtype else 0
-    reuse = source == size and size > 1
-    stores = min(parts, 2)
-    loads = max(min(parts, 4), stores + 1 if reuse else 0)
+    reused = source == size and size > 1
     read, written = user.matrix_bytes
-    held = rows * cols * (loads * read + stores * (written + (0 if reuse else size)))
-    stages = (_SHARED_MEMORY - held) // ((tm + tn) * tk * DTYPES[c.a].itemsize)
+    held = part.elements * (part.loads(reused) * read + part.stores * (written + (0 if reused else size)))
+    stages = (SM90 - held) // ((tm + tn) * tk * DTYPES[c.a].itemsize)
     if stages < _FEWEST_STAGES:
         return f"has room for {max(stages, 0)} stages of its mainloop beside the matrices of this epilogue"
-    along_n = "m" if SCHEDULES[c.schedule].swap else "n"
+    along_n = "m" if schedule.swap else "n"
     joined = any(reduction and kind == along_n for _, kind, _, reduction in user.outputs)
-    warps = 8 if cooperative else 4
-    if joined and tn * warps * 4 > rows * cols * size:
+    warps = 4 if schedule.pingpong else 8
+    if joined and tn * warps * 4 > part.elements * size:
         return "has no room to join the warps' parts of a reduction"
     return None
 

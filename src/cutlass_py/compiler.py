@@ -23,11 +23,11 @@ from time import monotonic
 from typing import Any
 
 from . import _core, cache, codegen, toolkit
+from .cuda_kernel import OwnConfig
 from .errors import CompileError
 from .families import FAMILIES, KernelConfig
 from .families import find as declared
 from .gpu import capabilities
-from .own import OwnConfig
 
 failed: dict[str, str] = {}  # kernels that this process could not compile or load, and why
 _running: set[int] = set()  # process groups, each an nvcc and what it has started
@@ -81,6 +81,11 @@ class Recipe:
         return f"{self.kernel}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
 
 
+def definition(config: KernelConfig) -> str:
+    """The C++ that defines a kernel: written from its declaration, or as a user brought it."""
+    return config.source if isinstance(config, OwnConfig) else codegen.source([config])
+
+
 def recipe(config: KernelConfig) -> Recipe:
     """How a kernel is compiled for the devices that are here.
 
@@ -88,8 +93,7 @@ def recipe(config: KernelConfig) -> Recipe:
         CompileError: the headers are missing.
     """
     family = FAMILIES[config.family]
-    text = config.source if isinstance(config, OwnConfig) else codegen.source([config])
-    source = f"{text}\n{codegen.library([config], elementwise=False)}"
+    source = f"{definition(config)}\n{codegen.library([config], elementwise=False)}"
     flags = codegen.flags(family, family.gencode_for(capabilities()))
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
 

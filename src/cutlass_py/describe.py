@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import rules
-from .families import added
-from .kernels import CutlassKernel, Kernel, forget, forget_kernel, kernel_named
+from .families import KernelConfig, added
+from .kernels import CutlassKernel, Kernel, forget, kernel_named
 from .rules import Fault, Resolved
 
 
@@ -57,11 +57,10 @@ class KernelDescription:
         """The description of a CUTLASS kernel, to start another one from with dataclasses.replace.
 
         Raises:
-            TypeError: it is no CUTLASS kernel.
+            TypeError: it is no CUTLASS kernel of this package's templates.
         """
-        if not isinstance(kernel, CutlassKernel):
-            raise TypeError(f"KernelDescription: {kernel.name} is no CUTLASS kernel")
-        c = kernel.config
+        if not isinstance(kernel, CutlassKernel) or type(c := kernel.config) is not KernelConfig:
+            raise TypeError(f"KernelDescription: {kernel!r} is no CUTLASS kernel of this package's templates")
         names = ("a", "b", "accumulator", "d", "layout", "tile", "epilogue", "schedule")
         common = {name: getattr(c, name) for name in names}
         if c.api == 3:
@@ -78,7 +77,8 @@ class KernelDescription:
     def kernel(self) -> Kernel:
         """The kernel, which from now on is declared in this process: found by name, by get_kernels and by `jit`.
 
-        It is not compiled yet: compile(), kernel= or `jit` do that. One that is declared already is that one.
+        It is not compiled yet: compile(), kernel= or `jit` do that. `unregister` takes it back. One that is
+        declared already is that one.
 
         Raises:
             ValueError: the description has faults; the message lists all of them.
@@ -93,15 +93,3 @@ class KernelDescription:
             added[config.name] = config
             forget()
         return kernel_named(config.name)
-
-
-def unregister_kernel(kernel: Kernel | str) -> None:
-    """Forgets a described kernel: it is neither found nor chosen any more. Where it is compiled, its cache entry stays.
-
-    Raises:
-        ValueError: no described kernel has that name.
-    """
-    name = kernel if isinstance(kernel, str) else kernel.name
-    if added.pop(name, None) is None:
-        raise ValueError(f"unregister_kernel: {name!r} is no described kernel")
-    forget_kernel(name)

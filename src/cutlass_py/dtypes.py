@@ -17,7 +17,7 @@ class Dtype:
     cpp: str
     dlpack: int
     numpy: str
-    storage: str = ""  # the dtype of the array in memory, where that is not the dtype itself
+    storage: str = ""  # the dtype of the array in memory, where that is not the dtype itself; `stored` in any case
     mantissa: int = 0  # bits of it as a number lies in memory, or each part of a complex one; integers have none
     scalar: str = "f32"  # the dtype of factors and scales in memory beside sums in this one
 
@@ -25,6 +25,11 @@ class Dtype:
     def itemsize(self) -> int:
         """Bytes of an element."""
         return self.bits // 8
+
+    @property
+    def stored(self) -> str:
+        """The dtype of the array in memory."""
+        return self.storage or self.name
 
 
 # The order is the numbering used by C++ (dtype.h): append only.

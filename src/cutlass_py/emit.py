@@ -33,7 +33,7 @@ def source(config: KernelConfig) -> str:
         CompileError: this package's headers are missing.
     """
     own = compiler.own_headers(config.name)
-    return _head(config) + "".join(_parts(own, codegen.source([config]), config.name, set()))
+    return _head(config) + "".join(_parts(own, compiler.definition(config), config.name, set()))
 
 
 def _head(config: KernelConfig) -> str:
@@ -115,10 +115,6 @@ def write(files: dict[str, str], directory: str | os.PathLike[str]) -> list[Path
     return [target / name for name in files]
 
 
-def _storage(dtype: str) -> str:
-    return DTYPES[dtype].storage or dtype
-
-
 def _fields(c: KernelConfig) -> dict[str, str]:
     """What every template may say of a kernel."""
     epilogue, schedule, family = EPILOGUES[c.epilogue], SCHEDULES[c.schedule], FAMILIES[c.family]
@@ -148,7 +144,7 @@ def _fields(c: KernelConfig) -> dict[str, str]:
         "cmake_flags": "\n  ".join(_flags(c)),
         "python_flags": "".join(f'    "{flag}",\n' for flag in _flags(c)),
         **{name: str(value).lower() for name, value in flags.items()},
-        **{f"cpp_{name}": DTYPES[_storage(getattr(c, name))].cpp for name in ("a", "b", "accumulator", "d", "bias")},
+        **{f"cpp_{name}": DTYPES[getattr(c, name)].cpp for name in ("a", "b", "accumulator", "d", "bias")},
         "cpp_scalar": DTYPES[DTYPES[c.accumulator].scalar].cpp,
         "index_activation": str(list(ACTIVATIONS).index(epilogue.activation)),
         "index_d": str(STORAGE[c.d]),
@@ -175,7 +171,7 @@ def _torch_fields(c: KernelConfig) -> dict[str, str]:
     rows = [*_tensors(epilogue), *_numbers(epilogue, number)]
     lines = [line for _, _, _, line in rows]
     return {
-        **{f"aten_{name}": _ATEN[_storage(getattr(c, name))] for name in ("a", "b", "d", "bias")},
+        **{f"aten_{name}": _ATEN[DTYPES[getattr(c, name)].stored] for name in ("a", "b", "d", "bias")},
         "aten_scalar": _ATEN[DTYPES[c.accumulator].scalar],
         "declared": "".join(f", {kind} {name}" for name, kind, _, _ in rows),
         "named": "".join(f'py::arg("{name}"){default},\n        ' for name, _, default, _ in rows),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .trace import cast as _cast
-from .trace import reduce as _reduce
-from .trace import trace_of
+from .epilogue_trace import cast as _cast
+from .epilogue_trace import reduce as _reduce
+from .epilogue_trace import trace_of
 
 __all__ = [
     "abs", "cast", "clamp", "erf", "exp", "gelu", "gelu_tanh", "hardswish", "leaky_relu", "log", "max", "maximum",

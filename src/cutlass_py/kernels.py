@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock, RLock
 from typing import Any
 
-from . import _core, families, packs
+from . import _core, packs
 from ._core import Prepared, Problem
 from .arguments import GemmArguments, describe, problem_of
 from .artifact import Artifact
@@ -258,8 +258,8 @@ def _operands(i: Interface) -> dict[str, OperandMetadata]:
     epilogue, output = i.epilogue, OperandMetadata(i.d, "t", i.bytes_d)
     derivative = ACTIVATIONS[epilogue.activation].derivative
     operands = {
-        "a": OperandMetadata(DTYPES[i.a].storage or i.a, i.layout[0], i.bytes_ab),
-        "b": OperandMetadata(DTYPES[i.b].storage or i.b, i.layout[1], i.bytes_ab),
+        "a": OperandMetadata(DTYPES[i.a].stored, i.layout[0], i.bytes_ab),
+        "b": OperandMetadata(DTYPES[i.b].stored, i.layout[1], i.bytes_ab),
         "d": output,
     }
     operands |= {"c": output} if epilogue.source else {}
@@ -366,7 +366,9 @@ def by_operands(compiled: bool) -> dict[tuple[str, str], dict[Interface, list[Cu
 
 def add(config: KernelConfig) -> CutlassKernel:
     """A kernel whose library is part of this process joins the others, whether or not it is declared."""
-    families.added[config.name] = config
+    packs.load()  # what is compiled is asked for once, below
+    if not find(config.name):
+        added[config.name] = config
     kernel = _cutlass_kernel(config)
     if not kernel.compiled:
         kernel.loaded(_core.kernel_facts()[config.name])
@@ -374,9 +376,17 @@ def add(config: KernelConfig) -> CutlassKernel:
     return kernel
 
 
+def remove(name: str) -> bool:
+    """Forgets a kernel that was described or loaded; whether there was one."""
+    if added.pop(name, None) is None:
+        return False
+    forget_kernel(name)
+    return True
+
+
 def forget() -> None:
     """Looks at the declaration and at what is compiled anew."""
-    for listed in (all_kernels, by_operands, by_signature):
+    for listed in (_facts, all_kernels, by_operands, by_signature, _carriers):
         listed.cache_clear()
     _core.clear_plans()
 

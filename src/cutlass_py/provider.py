@@ -256,6 +256,8 @@ def _mistake(m: Any) -> str | None:
         return f"found {_what(m)}; expected KernelMetadata"
     if not isinstance(m.name, str) or not m.name.isidentifier():
         return f"a kernel is called {m.name!r}; expected letters, digits and _"
+    if not isinstance(m.operands, dict) or not all(isinstance(x, OperandMetadata) for x in m.operands.values()):
+        return f"{m.name}: operands is {m.operands!r}; expected a dictionary of OperandMetadata by name"
     if missing := [name for name in ("a", "b", "d") if name not in m.operands]:
         return f"{m.name} has no operand {', '.join(missing)}"
     for name, x in m.operands.items():
@@ -265,10 +267,14 @@ def _mistake(m: Any) -> str | None:
             return f"{m.name}: {name} is {x.dtype!r}; expected one of {', '.join(DTYPES)}, or '*'"
         if name in ("a", "b") and x.layout not in ("t", "n", "*"):
             return f"{m.name}: {name} has layout {x.layout!r}; expected 't', 'n' or '*'"
+        if type(x.alignment) is not int or x.alignment < 1:
+            return f"{m.name}: {name} has alignment {x.alignment!r}; expected bytes, 1 or more"
         if x.layout == "*" and x.dtype != "*" and x.alignment > DTYPES[x.dtype].itemsize:
             return f"{m.name}: {name} has any strides and an alignment of {x.alignment}; expected one of an element"
     if m.accumulator not in ("*", *DTYPES):
         return f"{m.name}: accumulator is {m.accumulator!r}; expected one of {', '.join(DTYPES)}, or '*'"
+    if not isinstance(m.cc, tuple) or [type(x) for x in m.cc] != [int, int] or m.cc[0] > m.cc[1]:
+        return f"{m.name}: cc is {m.cc!r}; expected the lowest and the highest compute capability, such as (80, 999)"
     return None
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from . import kernels
 from ._core import Problem
+from .cuda_kernel import CudaKernel, OwnKernel
 from .errors import ProviderError
+from .families import added
 from .kernels import Kernel
 from .metadata import KernelMetadata
-from .own import CudaKernel, OwnKernel
 from .provider import KernelCall, Provider, kernels_of
 
 Run = Callable[[KernelCall], None]
@@ -86,34 +87,46 @@ def register_kernel(
     if isinstance(kernel, CudaKernel):
         if run is not None:
             raise TypeError("register_kernel: a CudaKernel is run by itself; expected no function beside it")
-        if isinstance(estimate, str) and estimate != "model":
+        if not (estimate is None or estimate == "model" or callable(estimate)):
             raise ValueError(f"register_kernel: estimate is {estimate!r}; expected 'model' or a function")
         return _register(kernel.name, [OwnKernel(kernel, estimate)])
     if not isinstance(kernel, KernelMetadata):
         raise TypeError(f"register_kernel: found {type(kernel).__name__}; expected CudaKernel or KernelMetadata")
-    if not callable(run) or isinstance(estimate, str):
-        raise TypeError("register_kernel: metadata say what `run` computes, which is no function")
+    if not callable(run) or not (estimate is None or callable(estimate)):
+        raise TypeError("register_kernel: metadata say what `run` computes and `estimate` says; expected functions")
     try:
         return _register(kernel.name, kernels_of(_One(kernel, run, estimate)))
     except ProviderError as error:
         raise ValueError(f"register_kernel: {error}") from None
 
 
-def unregister(name: str) -> None:
-    """Takes back what was registered under a name: that of a provider, or of a single kernel.
+def unregister(what: str | Kernel) -> None:
+    """Takes back what this process brought: a provider by its name; a kernel that was registered, described or loaded.
+
+    Such kernels are neither found nor chosen any more. Where one is compiled, its entry in the cache stays.
+
+    Args:
+        what: a name, or the kernel itself.
 
     Raises:
-        ValueError: nothing was.
+        TypeError: neither.
+        ValueError: nothing was brought under that name.
     """
-    if name not in _registrations:
-        known = ", ".join(_registrations) or "nothing"
+    name = what.name if isinstance(what, Kernel) else what
+    if not isinstance(name, str):
+        raise TypeError(f"unregister: found {type(name).__name__}; expected a name or a Kernel")
+    if registration := _registrations.get(name):
+        registration.unregister()
+    elif not kernels.remove(name):
+        known = ", ".join((*_registrations, *added)) or "nothing"
         raise ValueError(f"unregister: nothing is registered as {name!r}; there is {known}")
-    _registrations[name].unregister()
 
 
 def _register(name: str, found: Iterable[Kernel]) -> Registration:
-    if name in (*_registrations, "numpy"):
+    if name in _registrations:
         raise ValueError(f"register: {name!r} is registered already; cutlass_py.unregister({name!r}) takes it back")
+    if name == "numpy":
+        raise ValueError("register: 'numpy' is the package's own; expected another name")
     registration = Registration(name, tuple(found))
     if len({kernel.name for kernel in registration.kernels}) < len(registration.kernels):
         raise ValueError(f"register: {name!r} has two kernels of the same name")

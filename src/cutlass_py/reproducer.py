@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from . import _core
 from .arguments import GemmArguments, describe
 from .dtypes import COMPUTE, DTYPES
+from .operations import Node, Program
+from .user_epilogue import Asked, asked_by
 
 _GRANULE = 256  # alignments beyond it make no difference
 directory: str | None = None  # where scripts of failed calls go (tracing.dump)
@@ -66,14 +69,19 @@ def script(args: GemmArguments, why: str = "") -> str:
 
 
 def _script(facts: dict[str, Any], why: str) -> str:
-    operands = _operands(facts["operands"])
+    asked, operands = asked_by(facts["problem"]), _operands(facts["operands"])
+    own = sum(kind != "h" for kind in asked.kinds) if asked else 0  # a user's epilogue's arrays come last
+    given = operands[: len(operands) - own]
+    users = [replace(x, name=f"user_{x.name}") for x in operands[len(given) :]]
+    operands = [*given, *users]
     cuda = operands[0].device != "cpu"
     library = _Torch() if cuda and find_spec("torch") else _CuPy() if cuda else _NumPy()
     lines = ['"""' + _title(facts, why) + '"""', "", *library.head(operands[0].device), "", "", *library.made(), ""]
+    lines += _function(asked.program) if asked else []
     for number, block in enumerate(_blocks(operands)):
         lines.append(f"memory_{number} = made({block.high - block.low}, {library.dtype(block.operands[0].dtype)})")
         lines += [f"{_variable(x)} = {library.view(x, number, x.address - block.low)}" for x in block.operands]
-    words = ", ".join(_keywords(facts, operands))
+    words = ", ".join([*_keywords(facts, given), *(_epilogue(asked, users, facts["numbers"]) if asked else ())])
     lines += ["", f"result = cutlass_py.gemm({words})", *library.wait(), "print(result)"]
     return "\n".join(lines) + "\n"
 
@@ -123,6 +131,64 @@ def _keywords(facts: dict[str, Any], operands: Sequence[Operand]) -> list[str]:
             words.append(f"{name}={facts[name]!r}")
     words += _choices(p, facts["parameters"], "out" in names)
     return words
+
+
+def _epilogue(asked: Asked, arrays: Sequence[Operand], numbers: Sequence[float]) -> Iterator[str]:
+    """The call of a user's epilogue."""
+    values, variables = map(_number, numbers), map(_variable, arrays)
+    given = (next(values if kind == "h" else variables) for kind in asked.kinds)
+    yield f"epilogue=user({', '.join(f'{name}={value}' for name, value in zip(asked.names, given, strict=True))})"
+
+
+# Operations that are no functions of cutlass_py.functions.
+_OPERATORS = {
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "less": "<", "less_equal": "<=", "greater": ">",
+    "greater_equal": ">=", "equal": "==", "not_equal": "!=", "logical_and": "&", "logical_or": "|", "negative": "-",
+    "logical_not": "~",
+}  # fmt: skip
+
+
+def _function(program: Program) -> list[str]:
+    """A user's epilogue as it was traced, one line an operation."""
+    first = next(name for name in ("accum", "accum_", "accum__") if name not in program.inputs)
+    head = f"def user({', '.join([first, *program.inputs])}):"
+    lines = [f"    v{i} = {_expression(program.nodes[i], first)}" for i in sorted(program.used)]
+    outputs = [
+        f"{o.name!r}: functions.{o.reduction}(v{o.node}, {-1 if o.axis == 'm' else -2})" if o.reduction
+        else f"{o.name!r}: v{o.node}"
+        for o in program.outputs
+    ]  # fmt: skip
+    returned = f"v{program.result}" + (f", {{{', '.join(outputs)}}}" if outputs else "")
+    what = f'    """{program.formula.replace(chr(34), "")}, as it was traced."""'
+    return [
+        "from cutlass_py import functions  # noqa: E402",
+        "",
+        "",
+        "@cutlass_py.epilogue",
+        head,
+        what,
+        *lines,
+        f"    return {returned}",
+        "",
+        "",
+    ]
+
+
+def _expression(node: Node, first: str) -> str:
+    x = [f"v{i}" for i in node.operands]
+    if node.op in ("accum", "input"):
+        return node.name or first
+    if node.op == "constant":
+        return _number(float(node.number))
+    if node.op == "cast":
+        return f"functions.cast({x[0]}, {node.name!r})"
+    if sign := _OPERATORS.get(node.op):
+        return f"{x[0]} {sign} {x[1]}" if len(x) > 1 else f"{sign}{x[0]}"
+    return f"functions.{node.op}({', '.join(x)})"
+
+
+def _number(value: float) -> str:
+    return repr(value) if isfinite(value) else f"float('{value}')"
 
 
 def _value(found: Sequence[Operand]) -> str:

@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
-from math import gcd, prod
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .codegen import INSTRUCTION
 from .dtypes import COMPUTE, DTYPES, LAYOUTS
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from .families import FAMILIES, SCHEDULES, Family, KernelConfig
+from .shared_memory import SM80, SM90, EpilogueTile
 
 if TYPE_CHECKING:
     from .describe import KernelDescription
 
 WGMMA, TENSOROP, SIMT = "wgmma", "tensorop", "simt"
-_SM90_SHARED = 227 << 10  # bytes that a thread block may have
-_SM80_SHARED = 99 << 10  # of 8.6, 8.9 and 12.0, which run the family too; an A100 has 163 KB
 # Accumulators of a thread. Of the 240 registers of a wgmma thread they may be so many; promoted, each is there twice.
 _SM90_ACCUMULATORS, _PROMOTED_ACCUMULATORS, _SM80_ACCUMULATORS = 192, 64, 128
 
@@ -230,27 +229,22 @@ def _cluster_3x(k: Resolved) -> _Faults:
 
 
 def _epilogue_bytes(k: Resolved) -> int:
-    """Shared memory of a 3.x epilogue that stores by TMA: the builder's tiles and stages (sm90_builder.inl)."""
+    """Shared memory of a 3.x epilogue."""
     if not k.schedule.tma_store:
         return 512
-    m, n, _ = k.tile
     e, size = k.epilogue, DTYPES[k.d].itemsize
-    wide = 64 if k.schedule.pingpong and size == 1 and n % 64 == 0 else 32
-    part = min(64 if k.schedule.pingpong else 128, m), gcd(min(wide, n), n)
-    tiles = (m // part[0]) * (n // part[1])
-    stages_d = min(tiles, 2)
+    part = EpilogueTile(k.schedule, k.tile, size)
     read = e.source or e.gated
     reused = read and size > 1
-    stages_c = (max(min(tiles, 4), stages_d + 1) if reused else min(tiles, 4)) if read else 0
-    buffers = stages_c + (0 if reused else stages_d) + (stages_d if e.aux else 0)
+    buffers = (part.loads(reused) if read else 0) + part.stores * ((not reused) + e.aux)
     vectors = 512 if e.scaled else 0
-    return buffers * part[0] * part[1] * size + vectors + 2048  # barriers, and what alignment loses
+    return buffers * part.elements * size + vectors + 2048  # barriers, and what alignment loses
 
 
 def stages_3x(k: Resolved) -> int:
     """Stages of the pipeline that fit beside the epilogue."""
     m, n, depth = k.tile
-    return (_SM90_SHARED - _epilogue_bytes(k)) // ((m + n) * depth * k.size + 16)
+    return (SM90 - _epilogue_bytes(k)) // ((m + n) * depth * k.size + 16)
 
 
 def _block_3x(k: Resolved) -> _Faults:
@@ -269,7 +263,7 @@ def _block_3x(k: Resolved) -> _Faults:
 
 def _shared_3x(k: Resolved) -> _Faults:
     if (stages := stages_3x(k)) < 2:
-        room = _SM90_SHARED - _epilogue_bytes(k)
+        room = SM90 - _epilogue_bytes(k)
         yield Fault(
             "tile", k.tile, f"(m + n) * k up to {room // 2 // k.size}: two stages beside the epilogue; {stages} fit"
         )
@@ -379,7 +373,7 @@ def _stages(k: Resolved) -> _Faults:
 
 
 def _shared_2x(k: Resolved) -> _Faults:
-    most = _SM90_SHARED if k.family.name == "sm90_dgemm" else _SM80_SHARED
+    most = SM90 if k.family.name == "sm90_dgemm" else SM80
     needed = (k.tile[0] + k.tile[1]) * k.tile[2] * k.size * k.stages
     if needed > most:
         yield Fault("stages", k.stages, f"stages of {needed // k.stages} bytes within {most}; found {needed} bytes")

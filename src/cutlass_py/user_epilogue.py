@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, update_wrapper
 from typing import Any
 
-from . import _core, trace
+from . import _core, epilogue_trace
 from ._core import EpilogueCall, Problem
 from .epilogues import Epilogue
 from .errors import EpilogueError
@@ -26,9 +26,9 @@ class UserEpilogue:
     __wrapped__: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.program = trace.traced(function)
+        self.program = epilogue_trace.traced(function)
         self._number = _number(self.program)
-        self._defaults = trace.defaults(function)
+        self._defaults = epilogue_trace.defaults(function)
         outputs = tuple(output.name for output in self.program.outputs)
         self._names = (*self.program.inputs, *outputs)
         self._all = set(self._names)

@@ -126,6 +126,8 @@ class CudaKernel:
                 or any(not isinstance(x, int) or x < lowest for x in value)
             ):
                 raise ValueError(f"CudaKernel: {field} is {value!r}; expected three extents")
+        if not isinstance(self.stages, int) or self.stages < 0:
+            raise ValueError(f"CudaKernel: stages is {self.stages!r}; expected a number, 0 for what is not said")
         if not (self.source.strip() or self.device_type.strip()):
             raise ValueError("CudaKernel: neither source nor device_type is given")
         if not self.device_type and self.name not in self.source:
@@ -214,8 +216,8 @@ def declared_facts(c: KernelConfig) -> dict[str, Any]:
     """What the facts of a compiled kernel (kernel.h) have to be by its declaration."""
     interface, epilogue = interface_of(c), EPILOGUES[c.epilogue]
     facts: dict[str, Any] = {
-        "a": _storage(c.a), "b": _storage(c.b), "accumulator": _storage(c.accumulator), "d": c.d, "layout": c.layout,
-        "api": c.api, "tile": c.tile, "cluster": c.cluster, "align_a": interface.align_ab,
+        "a": DTYPES[c.a].stored, "b": DTYPES[c.b].stored, "accumulator": DTYPES[c.accumulator].stored, "d": c.d,
+        "layout": c.layout, "api": c.api, "tile": c.tile, "cluster": c.cluster, "align_a": interface.align_ab,
         "align_b": interface.align_ab, "align_d": c.align_d,
     }  # fmt: skip
     if epilogue.source or epilogue.gated:
@@ -225,7 +227,3 @@ def declared_facts(c: KernelConfig) -> dict[str, Any]:
     if interface.takes_lists:
         facts["pointers"] = True
     return facts
-
-
-def _storage(dtype: str) -> str:
-    return DTYPES[dtype].storage or dtype

@@ -1,0 +1,37 @@
+"""Shared memory: what a thread block may have, and what 3.x epilogues take of it that store by TMA.
+
+As CUTLASS's builder lays it out (sm90_builder.inl); the rest goes to the stages of the mainloop.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from .families import Schedule
+
+# Bytes of a thread block, by what families are named after.
+SM90 = 227 << 10
+SM80 = 99 << 10  # of 8.6, 8.9 and 12.0, which run those families too; an A100 has 163 KB
+
+
+class EpilogueTile:
+    """The part of a thread block's tile that goes through shared memory at once.
+
+    Attributes:
+        rows, cols: of the part.
+        elements: rows * cols.
+        stores: buffers for parts on their way out.
+    """
+
+    def __init__(self, schedule: Schedule, tile: tuple[int, int, int], itemsize: int) -> None:
+        m, n, _ = tile
+        wide = 64 if schedule.pingpong and itemsize == 1 and n % 64 == 0 else 32
+        self.rows = min(64 if schedule.pingpong else 128, m)
+        self.cols = gcd(min(wide, n), n)
+        self.elements = self.rows * self.cols
+        self._parts = (m // self.rows) * (n // self.cols)
+        self.stores = min(self._parts, 2)
+
+    def loads(self, reused: bool) -> int:
+        """Buffers for parts of what is read; `reused`: D leaves through them."""
+        return max(min(self._parts, 4), self.stores + 1 if reused else 0)
