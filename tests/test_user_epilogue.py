@@ -462,6 +462,37 @@ def test_registering_leaves_no_kernel_behind():
     assert cutlass_py.get_kernels() == before
 
 
+class Moving:
+    """An array of a framework that may give it other memory."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **keywords):
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_a_prepared_call_finds_its_operands_where_they_are():
+    @epilogue
+    def shifted(accum, bias):
+        return accum + bias, {"rows": sum_over(accum, axis=-1)}
+
+    a, b, _ = operands()
+    bias, rows = Moving(np.zeros(6, np.float32)), Moving(np.zeros((5, 1), np.float32))
+    args = GemmArguments(a, b, epilogue=shifted(bias=bias, rows=rows))
+    prepared = cutlass_py.get_kernels(args)[0].plan(args)
+    first = prepared()
+    bias.array, rows.array = np.full(6, 2, np.float32), np.zeros((5, 1), np.float32)
+    np.testing.assert_allclose(prepared(), first + 2, rtol=1e-6)
+    np.testing.assert_allclose(rows.array, (a @ b).sum(1, keepdims=True), rtol=1e-5)
+    bias.array = np.zeros(7, np.float32)
+    with pytest.raises(ValueError, match=r"bias is \(7,\); the plan takes \(6,\)"):
+        prepared()
+
+
 def test_calls_of_an_epilogue_are_values():
     call = gelu_bias(alpha=0.5, bias=2)
     assert isinstance(call, _core.EpilogueCall) and call.values == (0.5, 2)
