@@ -491,6 +491,9 @@ def test_a_prepared_call_finds_its_operands_where_they_are():
     bias.array = np.zeros(7, np.float32)
     with pytest.raises(ValueError, match=r"bias is \(7,\); the plan takes \(6,\)"):
         prepared()
+    spec = args.replace(epilogue=shifted(bias=TensorSpec((6,), "f32", device="cpu"), rows=rows))
+    with pytest.raises(ValueError, match="bias is a TensorSpec; a plan keeps the arrays of its epilogue"):
+        cutlass_py.get_kernels(args)[0].plan(spec)
 
 
 def test_calls_of_an_epilogue_are_values():

@@ -144,6 +144,8 @@ Prepared::Prepared(nb::object a, nb::object b, nb::dict keywords)
   if (request.user) {
     for (const UserRequest::Item& item : request.user->items) {
       user_.push_back(item.array ? *item.array : Operand{});
+      if (!user_.back().metadata_only) continue;
+      refuse(std::string(item.array->name) + " is a TensorSpec; a plan keeps the arrays of its epilogue");
     }
   }
   prototype_.suspects.clear();  // decided, and about operands that go with this scope
