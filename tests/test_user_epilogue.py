@@ -303,6 +303,24 @@ def test_out_may_be_a_matrix_that_is_read_and_nothing_else():
         gemm(a, b, out=c, epilogue=f(c=c[:1]))
 
 
+@pytest.mark.parametrize("kept", [np.s_[:1, :], np.s_[0, :], np.s_[:, :1], np.s_[:, 0], np.s_[:1, :1]])
+def test_out_of_one_row_or_column_is_a_matrix_too(kept):
+    a, b, _ = operands()
+    a, b = (a[kept[0]] if kept[0] != np.s_[:] else a), (b[:, kept[1]] if kept[1] != np.s_[:] else b)
+    c = np.ones_like(a @ b)
+    f = epilogue(lambda x, c: x + c)
+    args = GemmArguments(a, b, out=c, epilogue=f(c=c))
+    assert asked(args.problem.user).kinds == ("t",)
+    expected = a @ b + c
+    np.testing.assert_allclose(args.run(), expected, rtol=1e-5)
+
+
+def test_specs_are_never_in_place():
+    a, b, row = (TensorSpec(shape, "f32", device="cpu") for shape in ((1, 7), (7, 6), (1, 6)))
+    args = GemmArguments(a, b, out=row, epilogue=epilogue(lambda x, c: x + c)(c=row))
+    assert asked(args.problem.user).kinds == ("n",)
+
+
 def test_problems_that_have_none():
     a, b, c = operands()
     f = gelu_bias(alpha=1, bias=1)
