@@ -437,6 +437,32 @@ def test_a_prepared_call_keeps_their_alignment(rng):
         prepared(a, b, scale_a=laid(1))
 
 
+@pytest.mark.parametrize("aligned", ["scale_a", "scale_b"])
+def test_a_prepared_call_with_a_transposed_result_takes_its_own_operands(rng, aligned):
+    """What TMA would read is then scale_b, by columns; the other may lie anywhere, in the plan and after it."""
+    a, b, rows, columns, x, y = quantised(rng, 8, 140, 300, block=1)
+    buffer = np.empty((4, 1024), np.float32)
+    first = -buffer.ctypes.data % 16 // 4
+
+    def laid(line, values, offset):
+        place = buffer[line, first + offset :][: values.size].reshape(values.shape)
+        place[...] = values
+        return place
+
+    scales = {
+        "scale_a": laid(0, rows, aligned != "scale_a"),
+        "scale_b": laid(1, columns, aligned != "scale_b"),
+    }
+    args = GemmArguments(a, b, **scales, out=np.empty((8, 140), np.float32, order="F"))
+    assert args.problem.transposed
+    prepared = cutlass_py.get_kernels(args)[0].plan(args)
+    assert_exact(to_numpy(prepared()), x @ y, "f32")
+    assert_exact(to_numpy(prepared(scale_a=laid(2, rows * 2, 1))), 2 * (x @ y), "f32")
+    if aligned == "scale_b":
+        with pytest.raises(ValueError, match="scale_b starts at an address that is no multiple of 16 bytes"):
+            prepared(scale_b=laid(3, columns, 1))
+
+
 # ---------------------------------------------------------------------------------------- frameworks
 
 

@@ -95,18 +95,27 @@ def test_plans_of_devices_say_how_and_how_long(caplog, built):
     tracing.planned(p, select.Plan(tn, pack_b="n"), choice)
     tracing.planned(p, select.Plan(tn, scratch="f32", splits=4), choice)
     tracing.planned(p, select.Plan(each=True), None)
-    tracing.called(p, None, None, None, "f32", 1, 0x7F)
+    tracing.called(p, 0x7F, scratch="f32")
     said = [r.getMessage() for r in caplog.records]
     assert f": {tn}, packs b; estimated " in said[0] and said[0].endswith(" us")
     assert f": {tn}, splits k by 4; estimated " in said[1]
     assert said[2].endswith(": one matrix after the other")
+    assert len(said) == 3  # calls are not asked for
 
 
 def test_calls_on_devices_say_the_stream(caplog):
     cutlass_py.log("calls")
-    tracing.called(problem(512, 512, 64).problem, "a_kernel", "t", None, "f32", 1, 0x7F)
-    (record,) = caplog.records
-    assert record.getMessage().endswith(": a_kernel, packs a, composed; stream 0x7f")
+    p = problem(512, 512, 64).problem
+    provided = cutlass_py.get_kernels(GemmArguments(A, B))[0].call
+    for how, words in [
+        ({"kernel": "a_kernel", "pack_a": "t", "scratch": "f32"}, "a_kernel, packs a, composed"),
+        ({"kernel": "a_kernel", "pack_scales": True}, "a_kernel, packs scale_a"),
+        ({"provided": provided}, "cpu_gemm_numpy"),
+        ({"each": True}, "one matrix after the other"),
+        ({"scratch": None}, "the epilogue alone"),
+    ]:
+        tracing.called(p, 0x7F, **how)
+        assert caplog.records[-1].getMessage().endswith(f": {words}; stream 0x7f")
 
 
 def test_unknown_levels():
@@ -241,6 +250,23 @@ def test_shared_memory_stays_shared():
 def test_no_value_is_written():
     secret = np.full((4, 4), 0.123456, np.float32)
     assert "0.12" not in reproducer.script(GemmArguments(secret, secret))
+
+
+def test_a_users_epilogue_is_not_written(failing, tmp_path):
+    """Without its function a script would compute something else."""
+
+    @cutlass_py.epilogue
+    def biased(accum, bias):
+        return accum + bias
+
+    args = GemmArguments(A, B, epilogue=biased(bias=rows(4)))
+    with pytest.raises(ValueError, match="script: epilogue= is a function, which is not written"):
+        reproducer.script(args)
+    failing(RuntimeError("it broke"))
+    cutlass_py.dump(tmp_path)
+    with pytest.raises(RuntimeError, match="^it broke$"):
+        args.run()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_script_runs(tmp_path):

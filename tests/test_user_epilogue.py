@@ -303,6 +303,24 @@ def test_out_may_be_a_matrix_that_is_read_and_nothing_else():
         gemm(a, b, out=c, epilogue=f(c=c[:1]))
 
 
+@pytest.mark.parametrize("kept", [np.s_[:1, :], np.s_[0, :], np.s_[:, :1], np.s_[:, 0], np.s_[:1, :1]])
+def test_out_of_one_row_or_column_is_a_matrix_too(kept):
+    a, b, _ = operands()
+    a, b = (a[kept[0]] if kept[0] != np.s_[:] else a), (b[:, kept[1]] if kept[1] != np.s_[:] else b)
+    c = np.ones_like(a @ b)
+    f = epilogue(lambda x, c: x + c)
+    args = GemmArguments(a, b, out=c, epilogue=f(c=c))
+    assert asked(args.problem.user).kinds == ("t",)
+    expected = a @ b + c
+    np.testing.assert_allclose(args.run(), expected, rtol=1e-5)
+
+
+def test_specs_are_never_in_place():
+    a, b, row = (TensorSpec(shape, "f32", device="cpu") for shape in ((1, 7), (7, 6), (1, 6)))
+    args = GemmArguments(a, b, out=row, epilogue=epilogue(lambda x, c: x + c)(c=row))
+    assert asked(args.problem.user).kinds == ("n",)
+
+
 def test_problems_that_have_none():
     a, b, c = operands()
     f = gelu_bias(alpha=1, bias=1)
@@ -460,6 +478,40 @@ def test_registering_leaves_no_kernel_behind():
     a, b, c = operands()
     gemm(a, b, epilogue=gelu_bias(alpha=1, bias=c))
     assert cutlass_py.get_kernels() == before
+
+
+class Moving:
+    """An array of a framework that may give it other memory."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **keywords):
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_a_prepared_call_finds_its_operands_where_they_are():
+    @epilogue
+    def shifted(accum, bias):
+        return accum + bias, {"rows": sum_over(accum, axis=-1)}
+
+    a, b, _ = operands()
+    bias, rows = Moving(np.zeros(6, np.float32)), Moving(np.zeros((5, 1), np.float32))
+    args = GemmArguments(a, b, epilogue=shifted(bias=bias, rows=rows))
+    prepared = cutlass_py.get_kernels(args)[0].plan(args)
+    first = prepared()
+    bias.array, rows.array = np.full(6, 2, np.float32), np.zeros((5, 1), np.float32)
+    np.testing.assert_allclose(prepared(), first + 2, rtol=1e-6)
+    np.testing.assert_allclose(rows.array, (a @ b).sum(1, keepdims=True), rtol=1e-5)
+    bias.array = np.zeros(7, np.float32)
+    with pytest.raises(ValueError, match=r"bias is \(7,\); the plan takes \(6,\)"):
+        prepared()
+    spec = args.replace(epilogue=shifted(bias=TensorSpec((6,), "f32", device="cpu"), rows=rows))
+    with pytest.raises(ValueError, match="bias is a TensorSpec; a plan keeps the arrays of its epilogue"):
+        cutlass_py.get_kernels(args)[0].plan(spec)
 
 
 def test_calls_of_an_epilogue_are_values():

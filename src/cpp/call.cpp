@@ -123,6 +123,21 @@ class NoTuning {
   const bool before_;
 };
 
+// Queues a call and orders with it what comes next, even where it failed: what was queued before that runs.
+template <class Queue, class Order>
+void queue_in_order(Queue queue, Order order) {
+  try {
+    queue();
+  } catch (...) {
+    try {
+      order();
+    } catch (const CudaError&) {  // the first error says more
+    }
+    throw;
+  }
+  order();
+}
+
 nb::object execute_on_device(Operands& operands, Source& source, nb::handle out, nb::handle stream,
                              Workspace& workspace) {
   const int device_id = operands[Role::a]->operand.device.id;
@@ -146,18 +161,18 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
         workspace ? workspace.on(streams.launch, operands, scratch_bytes(call, plan)) : nullptr;
     if (new_result) result.allocate(operands, call, streams.launch, streams.given);
     streams.before();
-    trace::watched(operands, call, plan, streams.launch,
-                   [&] { run_all(call, [&] { run_on_device(call, plan, streams.launch, scratch); }); });
-    streams.after();
-    if (result.on_own_stream || streams.streamless) {  // what this package owes to others is ordered by its own stream
-      if (streams.launch != device::own_stream(device_id)) {
-        device::wait(device::own_stream(device_id), streams.launch);
-      }
-    }
+    const auto run = [&] { run_all(call, [&] { run_on_device(call, plan, streams.launch, scratch); }); };
+    queue_in_order([&] { trace::watched(operands, call, plan, streams.launch, run); },
+                   [&] {
+                     streams.after();
+                     if (!result.on_own_stream && !streams.streamless) return;
+                     // What this package owes to others is ordered by its own stream.
+                     const Stream own = device::own_stream(device_id);
+                     if (streams.launch != own) device::wait(own, streams.launch);
+                     if (streams.streamless) release_when_done(operands, own);
+                   });
   }
-  nb::object returned = new_result ? result.finish() : nb::borrow(out);
-  if (streams.streamless) release_when_done(operands, device::own_stream(device_id));
-  return returned;
+  return new_result ? result.finish() : nb::borrow(out);
 }
 
 }  // namespace

@@ -99,4 +99,7 @@ void settle(Matrix& x, char& layout, uint8_t& align, const Call& call, int64_t S
 // Whatever is written overlaps neither itself nor anything else; what cannot be decided here becomes a suspect.
 void check_overlap(const Request& request, Call& call);
 
+// The same elements in the same order, missing dimensions in front aside.
+bool same_elements(const Operand& x, const Operand& y);
+
 }  // namespace cutlass_py

@@ -45,19 +45,6 @@ bool self_overlapping(const Operand& x) {
   return false;
 }
 
-// The same elements in the same order, missing dimensions in front aside.
-bool same_elements(const Operand& x, const Operand& y) {
-  if (x.data != y.data || x.dtype != y.dtype || bool(x.list) != bool(y.list)) return false;
-  if (x.list && *x.list != *y.list) return false;
-  for (int back = 1; back <= std::max(x.rank, y.rank); ++back) {
-    const int i = x.rank - back, j = y.rank - back;
-    const int64_t extent = i < 0 ? 1 : x.shape[i];
-    if (extent != (j < 0 ? 1 : y.shape[j])) return false;
-    if (extent > 1 && !(x.list && i == 0) && x.strides[i] != y.strides[j]) return false;
-  }
-  return true;
-}
-
 // ------------------------------------------------------------------------------------------------ lists
 
 struct Member {
@@ -164,6 +151,18 @@ void compare(const Request& r, Call& call, Role role, const Operand& x, Role oth
 }
 
 }  // namespace
+
+bool same_elements(const Operand& x, const Operand& y) {
+  if (x.data != y.data || x.dtype != y.dtype || bool(x.list) != bool(y.list)) return false;
+  if (x.list && *x.list != *y.list) return false;
+  for (int back = 1; back <= std::max(x.rank, y.rank); ++back) {
+    const int i = x.rank - back, j = y.rank - back;
+    const int64_t extent = i < 0 ? 1 : x.shape[i];
+    if (extent != (j < 0 ? 1 : y.shape[j])) return false;
+    if (extent > 1 && !(x.list && i == 0) && x.strides[i] != y.strides[j]) return false;
+  }
+  return true;
+}
 
 bool surely_disjoint(const Operand& x, const Operand& y) {
   const Range rx = range_of(x), ry = range_of(y);

@@ -7,6 +7,7 @@
 #include "canonical.h"
 #include "host.h"
 #include "trace.h"
+#include "user.h"
 
 namespace cutlass_py {
 namespace {
@@ -90,7 +91,11 @@ uint8_t alignment(const Problem& p, Role role) {
     case Role::gate: return p.align_gate;
     case Role::aux: return p.align_aux;
     case Role::out: return p.align_d;
-    case Role::scale_a: return p.block() && p.scale_a == 'r' ? 4 : 0;  // TMA reads it
+    case Role::scale_a:
+    case Role::scale_b: {
+      const Role rows = p.transposed ? Role::scale_b : Role::scale_a;  // blocks of which TMA reads
+      return p.block() && p.scale_a == 'r' && role == rows ? 4 : 0;
+    }
     default: return 0;
   }
 }
@@ -134,6 +139,15 @@ Prepared::Prepared(nb::object a, nb::object b, nb::dict keywords)
     align_[i] = alignment(prototype_.problem, Role(i));
   }
   if (!operands[Role::out]) expected_[int(Role::out)] = new_result(prototype_);
+  Request request;
+  operands.describe(request);
+  if (request.user) {
+    for (const UserRequest::Item& item : request.user->items) {
+      user_.push_back(item.array ? *item.array : Operand{});
+      if (!user_.back().metadata_only) continue;
+      refuse(std::string(item.array->name) + " is a TensorSpec; a plan keeps the arrays of its epilogue");
+    }
+  }
   prototype_.suspects.clear();  // decided, and about operands that go with this scope
   writes_aux_ = !kActivations[int(prototype_.problem.activation)].derivative;
   plan_ = plan_for(prototype_.problem);
@@ -261,6 +275,13 @@ Call Prepared::call(Operands& operands) {
     }
     check_same(*x, expected_[i], align_[i]);
     if (const void** slot = address(call, Role(i))) *slot = x->data;
+  }
+  for (size_t i = 0; i < user_.size(); ++i) {  // the same arrays, whose memory may be another by now
+    if (!is_there(user_[i])) continue;
+    const Operand& x = *r.user->items[i].array;
+    check_same(x, user_[i], user_class(call.problem.user).items[i].align);
+    if (x.readonly && call.user[i].written) refuse(std::string(x.name) + " is read-only");
+    call.user[i].matrix.data = x.data;
   }
   for (Role role : {Role::out, Role::bias_grad, Role::aux}) {
     const Operand* x = r.at(role);

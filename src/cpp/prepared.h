@@ -38,6 +38,7 @@ class Prepared final : public Source {
   Keywords keywords_;
   Operand expected_[kRoles];    // without a name where the call has no such operand
   uint8_t align_[kRoles] = {};  // log2 of the bytes that each one's address is a multiple of
+  std::vector<Operand> user_;   // of a user's epilogue; without a name where a number was given
   bool writes_aux_ = false;
   Call prototype_;
   Plan plan_;

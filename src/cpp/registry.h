@@ -20,7 +20,7 @@ const CutlassPyLibrary* load_library(const std::string& path);
 // The library built with the package, which lies beside the extension; null in a package built without CUDA.
 const CutlassPyLibrary* builtin_library();
 
-// All kernels of all loaded libraries. `find_kernel` returns null for an unknown name.
+// All kernels of all loaded libraries. `find_kernel` returns null for an unknown name; what it returns stays.
 const std::vector<KernelEntry>& loaded_kernels();
 const KernelEntry* find_kernel(const std::string& name);
 

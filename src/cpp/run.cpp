@@ -349,7 +349,8 @@ void run_on_device(const Call& call, const DevicePlan& plan, Stream stream, cons
 }
 
 std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& plan) {
-  const bool single = plan.kernel && !plan.pack_a && !plan.pack_b && plan.scratch == Dtype::none && plan.splits == 1;
+  const bool packs = plan.pack_a || plan.pack_b || plan.pack_scales;
+  const bool single = plan.kernel && !packs && plan.scratch == Dtype::none && plan.splits == 1;
   if (!single || !call.user.empty() || call.problem.pointers || !call.loop.empty() || nothing_to_do(call.problem))
     return std::nullopt;
   CutlassPyGemm g = launch_of(call, plan, nullptr);

@@ -13,6 +13,15 @@ namespace cutlass_py::trace {
 
 std::atomic<unsigned> wanted{0};
 
+std::string kernel_of(const DevicePlan& plan) {
+  return plan.kernel ? plan.kernel->name : plan.each ? "matrix by matrix" : "epilogue";
+}
+
+std::string kernel_of(const Plan& plan) {
+  if (plan.provided.is_none()) return kernel_of(static_cast<const DevicePlan&>(plan));
+  return nb::cast<std::string>(plan.provided.attr("__self__").attr("name"));  // ProvidedKernel.call
+}
+
 // ------------------------------------------------------------------------------------------------ ranges
 
 #ifdef CUTLASS_PY_NVTX
@@ -26,16 +35,15 @@ nvtxDomainHandle_t domain() {
   return made;
 }
 
-std::string name_of(const Problem& p, const DevicePlan& plan) {
-  std::string text = plan.kernel ? plan.kernel->name : p.device.type == DeviceType::cpu ? "host" : "epilogue";
+std::string name_of(const Problem& p, std::string text) {
   text += p.batch != 1 ? " " + std::to_string(p.batch) + " x (" : " (";
   return text + std::to_string(p.m) + ", " + std::to_string(p.n) + ", " + std::to_string(p.k) + ")";
 }
 
 }  // namespace
 
-void Range::push(const Problem& problem, const DevicePlan& plan) {
-  const std::string name = name_of(problem, plan);
+void Range::push(const Problem& problem, const std::string& kernel) {
+  const std::string name = name_of(problem, kernel);
   nvtxEventAttributes_t attributes{};
   attributes.version = NVTX_VERSION, attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
   attributes.messageType = NVTX_MESSAGE_TYPE_ASCII, attributes.message.ascii = name.c_str();
@@ -48,7 +56,7 @@ void Range::pop() { nvtxDomainRangePop(domain()); }
 
 bool has_ranges() { return false; }
 
-void Range::push(const Problem&, const DevicePlan&) {}
+void Range::push(const Problem&, const std::string&) {}
 void Range::pop() {}
 
 #endif
@@ -67,9 +75,12 @@ nb::object letter_or_none(char letter) { return letter ? nb::object(nb::str(&let
 
 void tell(const Problem& problem, const Plan& plan, device::Stream stream) {
   const char* scratch = plan.scratch == Dtype::none ? nullptr : dtype_name(plan.scratch);
-  python("cutlass_py.tracing", "called")(problem, text_or_none(plan.kernel ? plan.kernel->name : nullptr),
-                                         letter_or_none(plan.pack_a), letter_or_none(plan.pack_b),
-                                         text_or_none(scratch), plan.splits, reinterpret_cast<uintptr_t>(stream));
+  nb::dict how;  // as select.py's Plan has it
+  how["kernel"] = text_or_none(plan.kernel ? plan.kernel->name : nullptr), how["provided"] = plan.provided;
+  how["pack_a"] = letter_or_none(plan.pack_a), how["pack_b"] = letter_or_none(plan.pack_b);
+  how["pack_scales"] = plan.pack_scales, how["scratch"] = text_or_none(scratch);
+  how["splits"] = plan.splits, how["each"] = plan.each;
+  python("cutlass_py.tracing", "called")(problem, reinterpret_cast<uintptr_t>(stream), **how);
 }
 
 // ------------------------------------------------------------------------------------------------ failures

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <string>
 
 #include "keywords.h"
 #include "plan.h"
@@ -17,11 +18,16 @@ inline bool asked_for(unsigned bits) { return wanted.load(std::memory_order_rela
 // Whether this build has NVTX.
 bool has_ranges();
 
-// A range of the domain "cutlass_py" for its lifetime, named after kernel and problem. Needs no GIL.
+// What computes a call, as ranges name it. Of a Plan, takes the GIL to be held.
+std::string kernel_of(const DevicePlan& plan);
+std::string kernel_of(const Plan& plan);
+
+// A range of the domain "cutlass_py" for its lifetime, named after kernel and problem.
 class Range {
  public:
-  Range(const Problem& problem, const DevicePlan& plan) : open_(asked_for(kRanges)) {
-    if (open_) push(problem, plan);
+  template <class AnyPlan>
+  Range(const Problem& problem, const AnyPlan& plan) : open_(asked_for(kRanges)) {
+    if (open_) push(problem, kernel_of(plan));
   }
   ~Range() {
     if (open_) pop();
@@ -29,7 +35,7 @@ class Range {
   Range(const Range&) = delete;
 
  private:
-  static void push(const Problem& problem, const DevicePlan& plan);
+  static void push(const Problem& problem, const std::string& kernel);
   static void pop();
   const bool open_;
 };

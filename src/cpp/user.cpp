@@ -44,9 +44,14 @@ std::string expected_text(const Extents& e) {
          " or " + shape_text(shape, rank);
 }
 
-void read(const Operand& x, const Extents& e, Dtype accumulator, UserOperand& user, Parts& parts) {
-  const char axis = axis_of(x, e);
-  if (size_of(x) == 1) {
+bool is_in_place(const Operand& x, const Operand* out) {
+  return out && !x.metadata_only && x.rank == out->rank && same_elements(x, *out);
+}
+
+// What is D itself counts as a matrix even where it has one row: a vector may be read again after D is written.
+void read(const Operand& x, bool in_place, const Extents& e, Dtype accumulator, UserOperand& user, Parts& parts) {
+  const char axis = in_place ? 0 : axis_of(x, e);
+  if (size_of(x) == 1 && !in_place) {
     check_scalar_dtype(x, accumulator);
     user.kind = 's', user.matrix = {x.data, x.dtype, 0, 0, 0};
     return;
@@ -126,6 +131,7 @@ void read_user(const Request& r, const Extents& e, Call& call, Parts& parts) {
     refuse_dtype("epilogue is given but the result is s32; it computes in floats: give out_dtype, such as 'f32'");
   }
   if (r.lists) refuse("epilogue is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");
+  const Operand* out = r.at(Role::out);
   call.user.resize(given.items.size());  // parts keep addresses
   for (size_t i = 0; i < given.items.size(); ++i) {
     const UserRequest::Item& item = given.items[i];
@@ -133,7 +139,7 @@ void read_user(const Request& r, const Extents& e, Call& call, Parts& parts) {
     if (!item.array) {
       call.user[i].value = item.value;
     } else if (role == 'r') {
-      read(*item.array, e, accumulator, call.user[i], parts);
+      read(*item.array, is_in_place(*item.array, out), e, accumulator, call.user[i], parts);
     } else {
       write(*item.array, role, e, accumulator, call.user[i], parts);
     }

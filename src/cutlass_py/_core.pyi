@@ -485,7 +485,7 @@ class Prepared:
             a, b, out: as in gemm. What is None, here and below, is what the plan was made with; where it was made without
                 `out`, a new array is returned.
             c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad: arrays in place of those that the plan was
-                made with. Numbers and names stay those of the plan.
+                made with. Numbers and names stay those of the plan, and so does its epilogue with the arrays given to it.
             stream: as in gemm.
             workspace: Kernel.workspace_size bytes (u8) of device memory, aligned to 256 bytes, instead of the package's own
                 pool. It is used on the stream of the launch; what else uses it has to be ordered with that by the caller.

@@ -55,13 +55,20 @@ class Plan:
     swizzle: int = 1
     overlap: bool = False
     each: bool = False  # a list of matrices, one after the other
-    provided: Callable[..., None] | None = None  # a kernel written in Python, which does all of it
+    provided: Callable[..., None] | None = None  # ProvidedKernel.call of one written in Python, which does all of it
     pack_scales: bool = False
+
+    @property
+    def provided_name(self) -> str | None:
+        """Of the kernel written in Python."""
+        kernel = getattr(self.provided, "__self__", None)
+        return kernel.name if isinstance(kernel, ProvidedKernel) else None
 
     @property
     def detours(self) -> list[str]:
         """What surrounds the kernel, in words."""
-        words = [f"packs {name}" for name in ("a", "b") if getattr(self, f"pack_{name}")]
+        packs = {"a": self.pack_a, "b": self.pack_b, "scale_a": self.pack_scales}
+        words = [f"packs {name}" for name, pack in packs.items() if pack]
         if self.splits > 1:
             return [*words, f"splits k by {self.splits}"]
         return words + ["composed"] * bool(self.scratch)

@@ -14,11 +14,12 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from . import _core
 from ._core import Problem
 from .arguments import describe
-from .select import Choice, Plan, best
+from .select import Choice, Plan
 
 logger = logging.getLogger("cutlass_py")
 LEVELS = {"off": logging.NOTSET, "plans": logging.INFO, "calls": logging.DEBUG}
@@ -110,34 +111,17 @@ def planned(p: Problem, plan: Plan, choice: Choice | None) -> None:
     time = ""
     if choice is not None and choice.microseconds:
         time = f"; {'measured' if choice.measured else 'estimated'} {choice.microseconds:.1f} us"
-    logger.info("plan of %s: %s%s", describe(p), _words(p, plan), time)
+    logger.info("plan of %s: %s%s", describe(p), _words(plan), time)
 
 
-def called(
-    p: Problem,
-    kernel: str | None,
-    pack_a: str | None,
-    pack_b: str | None,
-    scratch: str | None,
-    splits: int,
-    stream: int,
-) -> None:
-    """A call is about to run; said by trace.cpp."""
-    plan = Plan(kernel, pack_a, pack_b, scratch, splits)
+def called(p: Problem, stream: int, **how: Any) -> None:
+    """A call is about to run, by a plan of these fields; said by trace.cpp."""
     on = "" if p.device_id < 0 else f"; stream {stream:#x}"
-    logger.debug("gemm %s: %s%s", describe(p), _words(p, plan), on)
+    logger.debug("gemm %s: %s%s", describe(p), _words(Plan(**how)), on)
 
 
-def _words(p: Problem, plan: Plan) -> str:
+def _words(plan: Plan) -> str:
     """Kernel and detours."""
-    kernel = plan.kernel or ("the epilogue alone" if p.device_id >= 0 else _host_kernel(p))
-    return ", ".join(["one matrix after the other" if plan.each else kernel, *plan.detours])
-
-
-def _host_kernel(p: Problem) -> str:
-    from .kernels import numbered
-
-    if p.kernel >= 0:
-        return numbered(p.kernel).name
-    choice = best(p)
-    return choice.route.kernel.name if choice else "none"
+    if plan.each:
+        return "one matrix after the other"
+    return ", ".join([plan.kernel or plan.provided_name or "the epilogue alone", *plan.detours])
