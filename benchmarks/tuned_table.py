@@ -1,11 +1,7 @@
 """Writes the package's tables of tuned choices, one for each kind of GPU, from exports of `tune`.
 
     python -m cutlass_py tune problems.json --export h200.json    # on the GPU
-<<<<<<< HEAD
-    python benchmarks/tuned_table.py h200.json more.json          # anywhere; writes src/cutlass_py/tables/<gpu>.json
-=======
     python benchmarks/tuned_table.py h200.json more.json          # anywhere: writes src/cutlass_py/tables/
->>>>>>> r2
 
 What the table has already stays, later exports win over earlier ones. Entries of kernels that are not declared are left
 out.
