@@ -252,23 +252,6 @@ def test_no_value_is_written():
     assert "0.12" not in reproducer.script(GemmArguments(secret, secret))
 
 
-def test_a_users_epilogue_is_not_written(failing, tmp_path):
-    """Without its function a script would compute something else."""
-
-    @cutlass_py.epilogue
-    def biased(accum, bias):
-        return accum + bias
-
-    args = GemmArguments(A, B, epilogue=biased(bias=rows(4)))
-    with pytest.raises(ValueError, match="script: epilogue= is a function, which is not written"):
-        reproducer.script(args)
-    failing(RuntimeError("it broke"))
-    cutlass_py.dump(tmp_path)
-    with pytest.raises(RuntimeError, match="^it broke$"):
-        args.run()
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_script_runs(tmp_path):
     assert run_script(reproducer.script(CALLS["epilogue"](), why='said """so\\'), tmp_path)
 

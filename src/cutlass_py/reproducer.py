@@ -63,12 +63,7 @@ def script(args: GemmArguments, why: str = "") -> str:
     Args:
         args: the call; arrays or TensorSpecs.
         why: stands in the script's docstring.
-
-    Raises:
-        ValueError: the epilogue is a user's, whose function is not written.
     """
-    if args.problem.user >= 0:
-        raise ValueError("script: epilogue= is a function, which is not written; pass the product alone")
     given = {name: value for name, value in args.keywords.items() if value is not None}
     return _script(_core.call_facts(args.a, args.b, given), why)
 
@@ -335,9 +330,9 @@ def failed(facts: dict[str, Any], reason: str) -> str:
 
     Said by trace.cpp, which takes no error of this for the call's own.
     """
-    problem = facts["problem"]
-    if directory is None or problem.user >= 0:
+    if directory is None:
         return ""
+    problem = facts["problem"]
     if problem not in _written:
         place = Path(directory)
         place.mkdir(parents=True, exist_ok=True)
