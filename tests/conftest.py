@@ -86,3 +86,12 @@ if find_spec("hypothesis"):
     # Cold plans and array libraries on first use take any time; no database of examples in the tree.
     settings.register_profile("cutlass_py", deadline=None, database=None, derandomize=True)
     settings.load_profile("cutlass_py")
+
+
+@pytest.fixture
+def nothing_is_left():
+    """Registering and unregistering leaves what there is as it was."""
+    before = [kernels.get_kernels(compiled=compiled) for compiled in (True, False)]
+    yield
+    assert [kernels.get_kernels(compiled=compiled) for compiled in (True, False)] == before
+    assert set(_core.kernel_facts()) <= {kernel.name for kernel in before[1]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -11,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from cutlass_py import compiler
+from cutlass_py.families import FAMILIES
+
 ROOT = Path(__file__).resolve().parent.parent
+CONFIG = FAMILIES["simt_gemm"].full[0]  # quickly compiled
 # Answers --version; counts its calls in a file; "compiles" after a while, into bytes or, where it is to be loaded, into
 # a kernel library with one kernel of the source's name.
 NVCC = """\
@@ -90,3 +95,13 @@ def in_python(code: str, *arguments: object, path: str = "", **environment: str)
     done = python(code, *map(str, arguments), PYTHONPATH=places, **environment)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return done.stdout
+
+
+def build(config=CONFIG) -> Path:
+    """The library of a kernel, in the cache."""
+    return compiler.build(compiler.recipe(config))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True

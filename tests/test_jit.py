@@ -1,17 +1,13 @@
-"""Kernels compiled on demand, their cache and the `cache` command: a script stands in for nvcc."""
+"""Kernels compiled on demand: what is compiled, when, and what goes wrong. A script stands in for nvcc."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -20,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from nvcc import why_not
-from stand_in import NVCC, compiled, needs_gxx, python, stub
+from stand_in import CONFIG, NVCC, Terminal, build, compiled, needs_gxx, python, stub
 
 import cutlass_py
 from cutlass_py import (
@@ -39,23 +35,11 @@ from cutlass_py.dtypes import DTYPES
 from cutlass_py.epilogues import EPILOGUES
 from cutlass_py.families import FAMILIES
 from cutlass_py.kernels import CutlassKernel, all_kernels
-from cutlass_py.problems import read
 from cutlass_py.select import plan, rank
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIG = FAMILIES["simt_gemm"].full[0]
 WHY_NOT = why_not()  # nothing can really be compiled here
 DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
-
-
-def build(config=CONFIG) -> Path:
-    return compiler.build(compiler.recipe(config))
-
-
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cutlass_py", "cache", *map(str, arguments)], capture_output=True, text=True
-    )
 
 
 def problem(m=512, n=512, k=512, **keywords) -> GemmArguments:
@@ -115,268 +99,6 @@ def test_missing_headers_are_named(nvcc, tmp_path, monkeypatch):
     monkeypatch.delenv("CUTLASS_PY_INCLUDE")
     with pytest.raises(CompileError, match=rf"kernel.h is not in {tmp_path}/include\. "):
         compiler.recipe(CONFIG)
-
-
-# ---------------------------------------------------------------------------------------- the key
-
-
-def tree(root: Path, **changed: str) -> tuple[Path, ...]:
-    """A small tree of headers, some of them with other content."""
-    for name, path in {"kernel": "kernel.h", "common": "gemm/common.cuh", "version": "cutlass/version.h"}.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(changed.get(name, f"// {name}\n"))
-    return (root,)
-
-
-def recipe(include: tuple[Path, ...], **changed) -> compiler.Recipe:
-    return compiler.Recipe(**{"kernel": "k", "source": "s", "flags": ("-x", "-y"), "include": include} | changed)
-
-
-def test_the_entry_does_not_depend_on_paths(tmp_path):
-    assert recipe(tree(tmp_path / "one")).entry == recipe(tree(tmp_path / "two")).entry
-
-
-@pytest.mark.parametrize("changed", ["kernel", "common", "version"])
-def test_the_entry_depends_on_each_header(tmp_path, changed):
-    assert recipe(tree(tmp_path / "one")).entry != recipe(tree(tmp_path / "two", **{changed: "// other\n"})).entry
-
-
-@pytest.mark.parametrize("changed", [{"kernel": "l"}, {"source": "t"}, {"flags": ("-x",)}, {"flags": ("-y", "-x")}])
-def test_the_entry_depends_on_what_is_compiled(tmp_path, changed):
-    include = tree(tmp_path)
-    assert recipe(include).entry != recipe(include, **changed).entry
-
-
-def test_the_entry_depends_on_the_package_the_machine_and_nvccs_environment(tmp_path, monkeypatch):
-    made = recipe(tree(tmp_path))
-    entries = {made.entry}
-    monkeypatch.setattr(cutlass_py, "__version__", "0.0")
-    entries.add(made.entry)
-    monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
-    entries.add(made.entry)
-    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-G")
-    assert len(entries | {made.entry}) == 4
-
-
-def test_another_compiler_is_another_entry(nvcc, tmp_path, monkeypatch):
-    first = build()
-    newer = tmp_path / "nvcc-newer"
-    newer.write_text(NVCC.replace("PYTHON", sys.executable).replace("V13.0.1", "V13.0.2"))
-    newer.chmod(0o755)
-    monkeypatch.setenv("CUDACXX", str(newer))
-    second = build()
-    assert compiled(nvcc) == 2 and first != second
-    assert first.name.endswith("nvcc13.0.1.so") and second.name.endswith("nvcc13.0.2.so")
-
-
-# ---------------------------------------------------------------------------------------- the cache
-
-
-def test_compiled_once_and_found_again(nvcc):
-    path = build()
-    assert build() == path == compiler.find(compiler.recipe(CONFIG)) and compiled(nvcc) == 1
-    assert path.name.startswith(f"{CONFIG.name}-") and path.parent == cache.directory()
-    assert path.read_bytes()[:-32] == b"library of " + compiler.recipe(CONFIG).source.encode()
-    assert [p.suffix for p in path.parent.iterdir() if p.suffix not in (".so", ".lock")] == []
-    assert os.listdir(tempfile.tempdir) == []
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: content[:-1],
-        lambda content: content[: len(content) // 2],
-        lambda content: content[:20] + b"?" + content[21:],
-        lambda content: b"",
-        lambda content: hashlib.sha256(b"").digest(),
-    ],
-    ids=["short", "half", "flipped", "empty", "digest alone"],
-)
-def test_damage_is_a_miss(nvcc, damage):
-    path = build()
-    whole = path.read_bytes()
-    path.write_bytes(damage(whole))
-    assert compiler.find(compiler.recipe(CONFIG)) is None
-    assert build() == path and path.read_bytes() == whole and compiled(nvcc) == 2
-
-
-def test_threads_compile_once(nvcc, monkeypatch):
-    monkeypatch.setenv("NVCC_SECONDS", "0.5")
-    with ThreadPoolExecutor(4) as pool:
-        assert len(set(pool.map(build, [CONFIG] * 4))) == 1
-    assert compiled(nvcc) == 1
-
-
-def test_processes_compile_once(nvcc):
-    code = (
-        "from cutlass_py import compiler, families;"
-        "print(compiler.build(compiler.recipe(families.FAMILIES['simt_gemm'].full[0])))"
-    )
-    with ThreadPoolExecutor(3) as pool:
-        done = list(pool.map(lambda _: python(code, NVCC_SECONDS="1.5"), range(3)))
-    assert {one.returncode for one in done} == {0}, done[0].stderr
-    assert len({one.stdout for one in done}) == 1 and compiled(nvcc) == 1
-
-
-def test_different_kernels_compile_at_once(nvcc, tmp_path):
-    """One lock per entry: another kernel's does not hold this one up."""
-    other = FAMILIES["simt_gemm"].full[1]
-    with cache.locked(f"{compiler.recipe(other).entry}-nvcc13.0.1"):
-        assert build().is_file()
-
-
-def test_a_directory_that_cannot_be_written(nvcc, tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.warns(RuntimeWarning, match=r"file/cache cannot be used \(.+\): .* Set CUTLASS_PY_CACHE_DIR") as seen:
-        path = build()
-        assert build() == path and build(FAMILIES["simt_gemm"].full[1]) != path
-    assert len(seen) == 1 and compiled(nvcc) == 2
-    assert path.parent.stat().st_mode & 0o077 == 0 and path.parent.parent == Path(tempfile.tempdir)
-
-
-def test_the_private_directory_goes_with_the_process(nvcc, tmp_path):
-    (tmp_path / "file").touch()
-    code = (
-        "from cutlass_py import compiler, families;"
-        "print(compiler.build(compiler.recipe(families.FAMILIES['simt_gemm'].full[0])))"
-    )
-    done = python(code, CUTLASS_PY_CACHE_DIR=str(tmp_path / "file" / "cache"))
-    assert done.stderr.count("RuntimeWarning") == 1
-    assert done.stdout.startswith(tempfile.tempdir) and os.listdir(tempfile.tempdir) == []
-
-
-def test_a_directory_that_is_only_read(nvcc, monkeypatch):
-    path = build()
-
-    def refuse(*_arguments, **_keywords):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    assert build() == path  # no warning either
-
-
-def test_a_full_disk_leaves_nothing_behind_and_loses_nothing(nvcc, monkeypatch):
-    replace = os.replace
-
-    def refuse(source, target):
-        if Path(target).parent == cache.directory():
-            raise OSError(28, "No space left on device")
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.warns(RuntimeWarning, match=r"cannot be used \(No space left on device\)") as seen:
-        path = build()
-        assert build() == path and path.parent.parent == Path(tempfile.tempdir)
-    assert len(seen) == 1 and compiled(nvcc) == 1
-    assert [p.suffix for p in cache.directory().iterdir()] in ([".lock"], [])
-
-
-def test_no_room_anywhere(nvcc, monkeypatch):
-    def refuse(source, _target):
-        os.unlink(source)  # as `cache clear` of another process does
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.warns(RuntimeWarning), pytest.raises(OSError, match="No space left"):
-        build()
-
-
-@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), NotImplementedError("no flock")], ids=repr)
-def test_a_lock_that_is_refused(nvcc, monkeypatch, error):
-    acquired = cache._acquired
-
-    def refuse(path):
-        if path.parent == cache.directory():
-            raise error
-        return acquired(path)
-
-    monkeypatch.setattr(cache, "_acquired", refuse)
-    with pytest.warns(RuntimeWarning, match=r"cannot be used \((Permission denied|no flock)\)") as seen:
-        path = build()
-        assert build() == path
-    assert len(seen) == 1 and compiled(nvcc) == 1 and path.parent.parent == Path(tempfile.tempdir)
-
-
-def test_locks_are_for_every_user_of_a_shared_directory(nvcc):
-    with cache.locked("any"):
-        assert (cache.directory() / "any.lock").stat().st_mode & 0o777 == 0o666
-
-
-def test_clear_leaves_what_is_not_the_caches(nvcc):
-    path = build()
-    ours = [path, path.with_suffix(".so.lock"), path.with_name(f"{path.stem}.a_1.part")]
-    others = [path.with_name(name) for name in ("libfoo.so", "a.lock", "b.part", f"x{path.name}.bak")]
-    for file in (*ours[2:], *others):
-        file.touch()
-    assert cache.entries() == [path]
-    assert cache.clear()[0] == 1 and sorted(cache.directory().glob("*.*")) == sorted(others)
-
-
-def test_clear_beside_another_clear(nvcc, monkeypatch):
-    path = build()
-    monkeypatch.setattr(cache, "_files", lambda: [path, path.with_name("gone.lock")])
-    assert cache.clear()[0] == 1 and cache.size(path) == 0
-
-
-@pytest.fixture
-def by_default(nvcc, tmp_path, monkeypatch):
-    """The user's cache directory, which CUTLASS_PY_CACHE_DIR does not name."""
-    monkeypatch.delenv("CUTLASS_PY_CACHE_DIR")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    return tmp_path / "xdg" / "cutlass_py"
-
-
-@pytest.mark.parametrize("place", ["directory", "file"])
-def test_what_everyone_may_write_is_not_loaded(nvcc, by_default, place, monkeypatch):
-    path = build()
-    assert path.parent == by_default and build() == path
-    (path if place == "file" else by_default).chmod(0o777)
-    assert compiler.find(compiler.recipe(CONFIG)) is None
-    if place == "directory":
-        with pytest.warns(RuntimeWarning, match="everyone may write it"):
-            assert build().parent.parent == Path(tempfile.tempdir)
-        by_default.chmod(0o1777)
-        monkeypatch.setattr(cache, "_fallback", {})
-    else:
-        assert build() == path and path.stat().st_mode & 0o777 == 0o644  # replaced
-    assert compiler.find(compiler.recipe(CONFIG)) == path
-
-
-def test_what_belongs_to_another_user_is_not_loaded(nvcc, by_default, monkeypatch):
-    path = build()
-    if os.geteuid() == 0:
-        os.chown(path, 12345, -1)
-    else:
-        monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert compiler.find(compiler.recipe(CONFIG)) is None
-    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(by_default))
-    assert compiler.find(compiler.recipe(CONFIG)) == path  # asked for
-
-
-def test_the_home_of_nobody(nvcc, monkeypatch):
-    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", "~nobody-of-that-name/x")
-    with pytest.raises(CompileError, match="CUTLASS_PY_CACHE_DIR is '~nobody-of-that-name/x': "):
-        build()
-
-
-def test_without_a_home(nvcc, monkeypatch):
-    monkeypatch.setattr(cache, "directory", lambda: Path("~/.cache/cutlass_py"))  # what platformdirs says then
-    monkeypatch.delenv("CUTLASS_PY_CACHE_DIR")
-    with pytest.warns(RuntimeWarning, match="there is no home directory"):
-        path = build()
-    assert build() == path and path.parent.parent == Path(tempfile.tempdir) and not Path("~").exists()
-
-
-def test_the_users_cache_directory_by_default(monkeypatch):
-    monkeypatch.delenv("CUTLASS_PY_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache.directory() == Path("/somewhere/cutlass_py")
-
-
-def test_importing_loads_neither_locks_nor_directories():
-    code = "import sys, cutlass_py; cutlass_py.jit; print({'filelock', 'platformdirs'} & set(sys.modules))"
-    assert python(code).stdout == "set()\n"
 
 
 # ---------------------------------------------------------------------------------------- failures
@@ -502,11 +224,6 @@ def test_the_extra_names_the_wheels_that_are_looked_for():
 
 
 # ---------------------------------------------------------------------------------------- progress
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_line_of_progress_on_a_terminal(nvcc, monkeypatch):
@@ -703,97 +420,3 @@ def test_on_the_cpu_the_context_changes_nothing():
 def test_kernels_of_the_cpu_need_no_compiler():
     kernel = next(k for k in all_kernels() if not isinstance(k, CutlassKernel))
     assert kernel.compile() == cutlass_py.Artifact(kernel.name, "cpu", None, True) and kernel.compiled
-
-
-# ---------------------------------------------------------------------------------------- the command
-
-
-GOOD = {"m": 8, "n": 8, "k": 8, "a": "f32"}
-
-
-@pytest.fixture
-def problems(tmp_path):
-    """Two problems of one kernel, one of another, and one without a product."""
-    path = tmp_path / "problems.json"
-    large = {"m": 8192, "n": 8192, "k": 8192, "a": "bf16", "layout": "tn"}
-    path.write_text(json.dumps([large, large | {"m": 8320}, GOOD, GOOD | {"k": 0}]))
-    return path
-
-
-def best(path: Path) -> list[str]:
-    ranked = (rank(args.problem, compiled=False)[0].route.kernel for args in read(path)[:3])
-    return list(dict.fromkeys(kernel.name for kernel in ranked))
-
-
-def test_build_info_clear(nvcc, problems):
-    rows = json.loads(command("build", problems, "--jobs", 2, "--json").stdout)
-    assert [row["kernel"] for row in rows] == best(problems)
-    built_in = {k.name for k in all_kernels() if k.compiled}
-    assert all(row["state"] == ("built in" if row["kernel"] in built_in else "compiled") for row in rows)
-    missing = [name for name in best(problems) if name not in built_in]
-    assert sorted(nvcc.read_text().split()) == sorted(missing)
-
-    again = command("build", problems)
-    assert again.returncode == 0 and again.stdout.count("  cached\n") == len(missing) == compiled(nvcc)
-
-    info = json.loads(command("info", "--json").stdout)
-    assert info["directory"] == os.environ["CUTLASS_PY_CACHE_DIR"] and len(info["entries"]) == len(missing)
-    assert all(any(entry.startswith(name) for entry in info["entries"]) for name in missing)
-    assert f"{len(missing)} kernels, " in command("info").stdout.splitlines()[0]
-
-    assert json.loads(command("clear", "--json").stdout)["removed"] == len(missing)
-    assert list(cache.directory().iterdir()) == []
-    assert "removed 0 kernels" in command("clear").stdout
-
-
-def test_build_goes_on_after_a_failure(nvcc, problems, monkeypatch):
-    names = [k.name for k in all_kernels() if not k.compiled][:2]
-    if len(names) < 2:
-        pytest.skip("every declared kernel is in the built set")
-    monkeypatch.setenv("NVCC_FAILS", "1")
-    done = command("build", *(f"--kernel={name}" for name in names), "--json")
-    rows = json.loads(done.stdout)
-    assert done.returncode == 1 and [(row["kernel"], row["state"]) for row in rows] == [(n, "failed") for n in names]
-    assert all(row["error"].startswith(f"gemm: cannot compile {row['kernel']}: ") for row in rows)
-
-
-def test_info_of_a_cache_that_is_not_there(monkeypatch, tmp_path):
-    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path / "nowhere"))
-    assert command("info").stdout == f"{tmp_path}/nowhere: 0 kernels, 0.0 MB\n"
-    assert not (tmp_path / "nowhere").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("build",), "expected a file of problems, or --kernel"),
-        (("build", "nowhere.json"), "nowhere.json"),
-        (("build", "--kernel", "typo"), "no kernel is called 'typo'"),
-        (("build", "--kernel", "cpu_gemm_numpy"), "kernel cpu_gemm_numpy is not one to compile"),
-        (("build", "--jobs", "0", "--kernel", CONFIG.name), "--jobs is 0; expected 1 or more"),
-        (("empty",), "invalid choice"),
-        ((), "required"),
-    ],
-    ids=str,
-)
-def test_wrong_usage(arguments, message):
-    done = command(*arguments)
-    assert done.returncode == 2 and "error: " in done.stderr and message in done.stderr and not done.stdout
-    assert "Traceback" not in done.stderr
-
-
-def test_a_problem_that_no_declared_kernel_takes(nvcc, tmp_path):
-    path = tmp_path / "problems.json"
-    path.write_text(json.dumps([GOOD | {"a": "f64", "splits": "stream"}]))
-    done = command("build", path)
-    assert done.returncode == 2 and "no declared kernel fits (8, 8, 8) tt: f64" in done.stderr and compiled(nvcc) == 0
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("rich"), reason="rich is not installed")
-def test_a_bar_with_rich_on_a_terminal(nvcc, monkeypatch):
-    from cutlass_py.prebuild import build as prebuild
-
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    lines: list[str] = []
-    outcomes = prebuild([CutlassKernel(CONFIG, None)], 1, lines.append)
-    assert "1/1" in sys.stderr.getvalue() and outcomes[0].state == "compiled" and lines[0].startswith(CONFIG.name)

@@ -70,14 +70,13 @@ Tail tail_of(Stream stream) {
   Tail tail;
   const cudaGraphNode_t* nodes = nullptr;
   size_t count = 0;
-#if CUDART_VERSION >= 13000
   const cudaGraphEdgeData* edges = nullptr;  // without a place for them, edges that carry data are an error
-  cudaError_t error = cudaStreamGetCaptureInfo(handle(stream), &status, &tail.capture, nullptr, &nodes, &edges, &count);
+#if CUDART_VERSION >= 13000
+  auto* const info = cudaStreamGetCaptureInfo;
 #else
-  const cudaGraphEdgeData* edges = nullptr;
-  cudaError_t error =
-      cudaStreamGetCaptureInfo_v3(handle(stream), &status, &tail.capture, nullptr, &nodes, &edges, &count);
+  auto* const info = cudaStreamGetCaptureInfo_v3;
 #endif
+  const cudaError_t error = info(handle(stream), &status, &tail.capture, nullptr, &nodes, &edges, &count);
   if (error != cudaSuccess) {
     cudaGetLastError();
     return {};

@@ -166,7 +166,7 @@ def of_kernel(config: KernelConfig) -> tuple[Manifest, bytes]:
 
     if joined := _joined.get(config.name):
         return joined[0], _library(*joined)
-    if unknown := [config.name] if type(config) is not KernelConfig else _unknown(config):
+    if unknown := [config.name] if config.own_source else _unknown(config):
         raise ValueError(f"{config.name}: not to be saved: {', '.join(unknown)} is known to this process alone")
     made = compiler.recipe(config)
     path = compiler.obtain(made)

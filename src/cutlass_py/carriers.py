@@ -25,7 +25,7 @@ def carrier(config: KernelConfig, epilogue: Epilogue) -> KernelConfig | str:
     """The kernel of the same design with a user's epilogue, or why there is none."""
     schedule, user = SCHEDULES[config.schedule], epilogue.user
     assert user is not None
-    if type(config) is not KernelConfig:
+    if config.own_source:
         return "a user's epilogue is carried by kernels of the package alone"
     if schedule.stream_k or schedule.pointers or schedule.block or not schedule.tma_store:
         return f"a user's epilogue is not carried by {config.schedule} kernels"

@@ -23,7 +23,6 @@ from time import monotonic
 from typing import Any
 
 from . import _core, cache, codegen, toolkit
-from .cuda_kernel import OwnConfig
 from .errors import CompileError
 from .families import FAMILIES, KernelConfig
 from .families import find as declared
@@ -83,7 +82,7 @@ class Recipe:
 
 def definition(config: KernelConfig) -> str:
     """The C++ that defines a kernel: written from its declaration, or as a user brought it."""
-    return config.source if isinstance(config, OwnConfig) else codegen.source([config])
+    return config.own_source or codegen.source([config])
 
 
 def recipe(config: KernelConfig) -> Recipe:

@@ -41,6 +41,11 @@ class OwnConfig(KernelConfig):
         return self.called
 
     @property
+    def own_source(self) -> str:
+        """As given."""
+        return self.source
+
+    @property
     def align_d(self) -> int:
         """As declared."""
         return self.access_d

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import rules
-from .families import KernelConfig, added
+from .families import added
 from .kernels import CutlassKernel, Kernel, forget, kernel_named
 from .rules import Fault, Resolved
 
@@ -59,7 +59,7 @@ class KernelDescription:
         Raises:
             TypeError: it is no CUTLASS kernel of this package's templates.
         """
-        if not isinstance(kernel, CutlassKernel) or type(c := kernel.config) is not KernelConfig:
+        if not isinstance(kernel, CutlassKernel) or (c := kernel.config).own_source:
             raise TypeError(f"KernelDescription: {kernel!r} is no CUTLASS kernel of this package's templates")
         names = ("a", "b", "accumulator", "d", "layout", "tile", "epilogue", "schedule")
         common = {name: getattr(c, name) for name in names}

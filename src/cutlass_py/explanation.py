@@ -83,7 +83,7 @@ class Explanation:
         if not (sys.stdout.isatty() and find_spec("rich")):
             print(self)
             return
-        from .commands.output import print_table
+        from .terminal import print_table
 
         print(self.problem if self.chosen else f"{self.problem}: {self.note or 'no kernel fits'}")
         rows = enumerate(self.rows(most=8), 1)
@@ -175,5 +175,5 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
     if p.pointers:
         note = "no kernel takes it as a list: one matrix after the other, each by a plan of its own"
     elif p.device_id >= 0 and not _core.kernel_facts():
-        note = "no kernel fits: this package was built without CUDA and holds none"
+        note = "no kernel fits: none is compiled in this package"
     return Explanation(text, chosen, ranking, tuple(misses(p)), tuple(not_compiled(p)), note)

@@ -121,6 +121,11 @@ class KernelConfig:
         return vector if self.align * DTYPES[self.a].itemsize == 16 else 1
 
     @property
+    def own_source(self) -> str:
+        """C++ that a user wrote for it; empty where it is written from this value (codegen.py)."""
+        return ""
+
+    @property
     def takes_lists(self) -> bool:
         """Whether the operands may be arrays of addresses; those of `pointers` schedules must be."""
         schedule = SCHEDULES[self.schedule]

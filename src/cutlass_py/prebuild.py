@@ -11,8 +11,8 @@ from . import compiler
 from .arguments import GemmArguments, describe
 from .errors import CompileError, NoKernelError
 from .kernels import CutlassKernel, kernel_named
-from .progress import progress
 from .select import rank
+from .terminal import progress
 
 
 @dataclass(frozen=True)

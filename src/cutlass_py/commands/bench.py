@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..dtypes import LAYOUTS
-from .output import print_table
+from ..terminal import print_table
 
 if TYPE_CHECKING:
     from ..bench.bars import Verdict
@@ -137,7 +137,7 @@ def _measured(options: argparse.Namespace) -> Result:
 def _watch(run: Any, options: argparse.Namespace) -> None:
     """Measures; says each case as it comes, above a table of means and a bar where somebody watches."""
     from ..bench.report import header, row, summarise, summary_table
-    from ..progress import progress, rich_table
+    from ..terminal import progress, rich_table
 
     regimes = list(dict.fromkeys(regime for part in run.parts for regime in part.settings.regimes))
     silent = options.json == "-"

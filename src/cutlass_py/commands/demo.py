@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from .output import json_option, print_json, print_table
+from ..terminal import print_table
+from .output import json_option, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import _core
-from .output import json_option, print_json, print_table
+from ..terminal import print_table
+from .output import json_option, print_json
 
 if TYPE_CHECKING:
     from ..packs import Pack

@@ -45,7 +45,7 @@ def _measure(options: argparse.Namespace) -> bool:
     """Tune the problems of the file one by one; whether any failed."""
     from ..arguments import describe
     from ..problems import read
-    from ..progress import progress
+    from ..terminal import progress
     from ..tuning import tune
 
     problems = read(options.file) if options.file else []

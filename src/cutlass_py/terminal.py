@@ -1,10 +1,11 @@
-"""A progress bar for what takes long, where rich is installed and somebody watches."""
+"""What a terminal shows: progress bars and tables, by rich where it is installed and somebody watches."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -40,15 +41,17 @@ def progress(label: str, total: int, table: Callable[[], Any] | None = None) -> 
         yield advance
 
 
-def tables() -> Callable[[str, Sequence[str], Sequence[Sequence[str]]], None] | None:
-    """What prints a table (title, head, rows) on stdout; None where that is no terminal, or rich is not installed."""
-    if not (sys.stdout and sys.stdout.isatty()):
-        return None
-    try:
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Aligned columns on stdout; with rules and bold heads where a terminal and rich are there."""
+    if sys.stdout and sys.stdout.isatty() and find_spec("rich"):
         from rich.console import Console
-    except ModuleNotFoundError:
-        return None
-    return lambda title, head, rows: Console().print(rich_table(head, rows, title))
+
+        Console().print(rich_table(head, rows))
+        return
+    lines = [head, *rows] if any(head) else list(rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
 def rich_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Any:

@@ -1,0 +1,132 @@
+"""`python -m cutlass_py cache`: what is shown, removed and compiled ahead. A script stands in for nvcc."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nvcc import why_not
+from stand_in import CONFIG, Terminal, compiled
+
+from cutlass_py import (
+    GemmArguments,
+    TensorSpec,
+    cache,
+)
+from cutlass_py.kernels import CutlassKernel, all_kernels
+from cutlass_py.problems import read
+from cutlass_py.select import rank
+
+ROOT = Path(__file__).resolve().parent.parent
+WHY_NOT = why_not()  # nothing can really be compiled here
+DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cutlass_py", "cache", *map(str, arguments)], capture_output=True, text=True
+    )
+
+
+def problem(m=512, n=512, k=512, **keywords) -> GemmArguments:
+    a, b = TensorSpec((m, k), "bf16", device=DEVICE), TensorSpec((k, n), "bf16", device=DEVICE)
+    return GemmArguments(a, b, **keywords)
+
+
+# ---------------------------------------------------------------------------------------- the command
+
+
+GOOD = {"m": 8, "n": 8, "k": 8, "a": "f32"}
+
+
+@pytest.fixture
+def problems(tmp_path):
+    """Two problems of one kernel, one of another, and one without a product."""
+    path = tmp_path / "problems.json"
+    large = {"m": 8192, "n": 8192, "k": 8192, "a": "bf16", "layout": "tn"}
+    path.write_text(json.dumps([large, large | {"m": 8320}, GOOD, GOOD | {"k": 0}]))
+    return path
+
+
+def best(path: Path) -> list[str]:
+    ranked = (rank(args.problem, compiled=False)[0].route.kernel for args in read(path)[:3])
+    return list(dict.fromkeys(kernel.name for kernel in ranked))
+
+
+def test_build_info_clear(nvcc, problems):
+    rows = json.loads(command("build", problems, "--jobs", 2, "--json").stdout)
+    assert [row["kernel"] for row in rows] == best(problems)
+    built_in = {k.name for k in all_kernels() if k.compiled}
+    assert all(row["state"] == ("built in" if row["kernel"] in built_in else "compiled") for row in rows)
+    missing = [name for name in best(problems) if name not in built_in]
+    assert sorted(nvcc.read_text().split()) == sorted(missing)
+
+    again = command("build", problems)
+    assert again.returncode == 0 and again.stdout.count("  cached\n") == len(missing) == compiled(nvcc)
+
+    info = json.loads(command("info", "--json").stdout)
+    assert info["directory"] == os.environ["CUTLASS_PY_CACHE_DIR"] and len(info["entries"]) == len(missing)
+    assert all(any(entry.startswith(name) for entry in info["entries"]) for name in missing)
+    assert f"{len(missing)} kernels, " in command("info").stdout.splitlines()[0]
+
+    assert json.loads(command("clear", "--json").stdout)["removed"] == len(missing)
+    assert list(cache.directory().iterdir()) == []
+    assert "removed 0 kernels" in command("clear").stdout
+
+
+def test_build_goes_on_after_a_failure(nvcc, problems, monkeypatch):
+    names = [k.name for k in all_kernels() if not k.compiled][:2]
+    if len(names) < 2:
+        pytest.skip("every declared kernel is in the built set")
+    monkeypatch.setenv("NVCC_FAILS", "1")
+    done = command("build", *(f"--kernel={name}" for name in names), "--json")
+    rows = json.loads(done.stdout)
+    assert done.returncode == 1 and [(row["kernel"], row["state"]) for row in rows] == [(n, "failed") for n in names]
+    assert all(row["error"].startswith(f"gemm: cannot compile {row['kernel']}: ") for row in rows)
+
+
+def test_info_of_a_cache_that_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path / "nowhere"))
+    assert command("info").stdout == f"{tmp_path}/nowhere: 0 kernels, 0.0 MB\n"
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("build",), "expected a file of problems, or --kernel"),
+        (("build", "nowhere.json"), "nowhere.json"),
+        (("build", "--kernel", "typo"), "no kernel is called 'typo'"),
+        (("build", "--kernel", "cpu_gemm_numpy"), "kernel cpu_gemm_numpy is not one to compile"),
+        (("build", "--jobs", "0", "--kernel", CONFIG.name), "--jobs is 0; expected 1 or more"),
+        (("empty",), "invalid choice"),
+        ((), "required"),
+    ],
+    ids=str,
+)
+def test_wrong_usage(arguments, message):
+    done = command(*arguments)
+    assert done.returncode == 2 and "error: " in done.stderr and message in done.stderr and not done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_problem_that_no_declared_kernel_takes(nvcc, tmp_path):
+    path = tmp_path / "problems.json"
+    path.write_text(json.dumps([GOOD | {"a": "f64", "splits": "stream"}]))
+    done = command("build", path)
+    assert done.returncode == 2 and "no declared kernel fits (8, 8, 8) tt: f64" in done.stderr and compiled(nvcc) == 0
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("rich"), reason="rich is not installed")
+def test_a_bar_with_rich_on_a_terminal(nvcc, monkeypatch):
+    from cutlass_py.prebuild import build as prebuild
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    lines: list[str] = []
+    outcomes = prebuild([CutlassKernel(CONFIG, None)], 1, lines.append)
+    assert "1/1" in sys.stderr.getvalue() and outcomes[0].state == "compiled" and lines[0].startswith(CONFIG.name)
