@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from stand_in import nvcc  # noqa: F401 (a fixture)
 
-from cutlass_py import _core, kernels
+from cutlass_py import _core, registry
 from cutlass_py.demo import installed
 
 
@@ -71,13 +71,13 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Iterable[str]],
         facts: dict[str, dict[str, object]] = {name: {} for name in names}
         monkeypatch.setattr(_core, "kernel_facts", lambda: facts)
         for table in ("_cutlass", "_numbers"):
-            monkeypatch.setattr(kernels, table, {})
-        monkeypatch.setattr(kernels, "_numbered", [])
-        kernels.forget()
+            monkeypatch.setattr(registry, table, {})
+        monkeypatch.setattr(registry, "_numbered", [])
+        registry.forget()
 
     yield pretend
     monkeypatch.undo()
-    kernels.forget()
+    registry.forget()
 
 
 if find_spec("hypothesis"):
@@ -91,7 +91,7 @@ if find_spec("hypothesis"):
 @pytest.fixture
 def nothing_is_left():
     """Registering and unregistering leaves what there is as it was."""
-    before = [kernels.get_kernels(compiled=compiled) for compiled in (True, False)]
+    before = [registry.get_kernels(compiled=compiled) for compiled in (True, False)]
     yield
-    assert [kernels.get_kernels(compiled=compiled) for compiled in (True, False)] == before
+    assert [registry.get_kernels(compiled=compiled) for compiled in (True, False)] == before
     assert set(_core.kernel_facts()) <= {kernel.name for kernel in before[1]}

@@ -16,7 +16,7 @@ from stand_in import compiled, in_python, needs_gxx, python, stub
 from cutlass_py import CompileError, _core, archive, cache, compiler, families
 from cutlass_py.families import FAMILIES
 from cutlass_py.gpu import Gpu
-from cutlass_py.kernels import all_kernels
+from cutlass_py.registry import all_kernels
 
 # Declared, and in no built set; and one that no version declares.
 CONFIG = families.find("sm90_gemm_bf16_bf16_f32_bf16_tn_128x192x64_1x2x1_coop_linear")
@@ -207,27 +207,27 @@ def test_codes_of_flags():
 
 SAVE = """
 import sys
-from cutlass_py import archive, kernels
+from cutlass_py import archive, registry
 from test_archive import CONFIG, OTHER
-kernels.kernel_named(CONFIG.name).compile().save(f"{sys.argv[1]}/declared")
+registry.kernel_named(CONFIG.name).compile().save(f"{sys.argv[1]}/declared")
 archive.write(f"{sys.argv[1]}/other", *archive.of_kernel(OTHER))
 """
 LOAD = """
 import json, sys
-from cutlass_py import Artifact, GemmArguments, TensorSpec, get_kernels, kernels, select
+from cutlass_py import Artifact, GemmArguments, TensorSpec, _core, get_kernels, registry, select
 declared, rows = len(get_kernels(compiled=False)), []
 a, b = TensorSpec((512, 512), "bf16", device="cuda:63"), TensorSpec((512, 512), "bf16", (1, 512), device="cuda:63")
 args = GemmArguments(a, b)
 for path in sys.argv[1:]:
     artifact = Artifact.load(path)
-    kernel = kernels.kernel_named(artifact.kernel)
+    kernel = registry.kernel_named(artifact.kernel)
     artifact.save(f"{path}.again")
     rows.append({
         "name": kernel.name, "where": str(artifact.library), "compiled": kernel.compiled, "facts": kernel.facts["a"],
         "listed": kernel in get_kernels() and kernel in get_kernels(compiled=False),
-        "same": kernels.kernel_named(kernel.name) is kernel, "chosen_from": kernel in get_kernels(args),
+        "same": registry.kernel_named(kernel.name) is kernel, "chosen_from": kernel in get_kernels(args),
         "more": len(get_kernels(compiled=False)) - declared,
-        "forced": select.plan(kernels._core.problem(a, b, kernel=kernel.name)).kernel,
+        "forced": select.plan(_core.problem(a, b, kernel=kernel.name)).kernel,
     })
 print(json.dumps(rows))
 """
@@ -305,7 +305,7 @@ def test_a_library_that_does_not_load_changes_nothing(artifact, tmp_path, monkey
 
 def test_what_a_manifest_says_of_a_kernel(nvcc, monkeypatch):
     monkeypatch.setattr(_core, "load_library", lambda path: None)
-    monkeypatch.setattr("cutlass_py.kernels.add", lambda config: None)
+    monkeypatch.setattr("cutlass_py.registry.add", lambda config: None)
     monkeypatch.setattr(_core, "kernel_facts", lambda: {CONFIG.name: {"threads": 128}})
     monkeypatch.setattr(_core, "device_count", lambda: 0)
     monkeypatch.setattr(compiler, "cutlass_version", lambda include: "4.2.0")

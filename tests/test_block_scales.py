@@ -13,7 +13,8 @@ from specs import DEVICE, operand, vector
 import cutlass_py
 from cutlass_py import GemmArguments, NoKernelError, TensorSpec, codegen, explain, gemm
 from cutlass_py.families import SCHEDULES, find, named
-from cutlass_py.kernels import CutlassKernel, kernel_named
+from cutlass_py.kernels import CutlassKernel
+from cutlass_py.registry import kernel_named
 from cutlass_py.select import plan, rank
 
 KERNELS = [CutlassKernel(c, None) for c in named("declared").values() if SCHEDULES[c.schedule].block]

@@ -24,7 +24,8 @@ from cutlass_py import (
 from cutlass_py.dtypes import DTYPES
 from cutlass_py.families import FAMILIES, added, find, named
 from cutlass_py.gpu import gpu_of
-from cutlass_py.kernels import CutlassKernel, all_kernels, forget, kernel_named
+from cutlass_py.kernels import CutlassKernel
+from cutlass_py.registry import all_kernels, forget, kernel_named
 from cutlass_py.rules import Fault, Resolved
 
 WGMMA = KernelDescription(a="bf16", tile=(128, 128, 64))

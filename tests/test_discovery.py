@@ -15,10 +15,11 @@ import pytest
 from specs import CORE, listed, operand, problem, vector
 
 import cutlass_py
-from cutlass_py import Artifact, GemmArguments, TensorSpec, _core, explain, explanation, get_kernels, kernels, select
+from cutlass_py import Artifact, GemmArguments, TensorSpec, _core, explain, explanation, get_kernels, registry, select
 from cutlass_py.families import FAMILIES
-from cutlass_py.kernels import CutlassKernel, kernel_named
+from cutlass_py.kernels import CutlassKernel
 from cutlass_py.legality import Interface, Way
+from cutlass_py.registry import kernel_named
 
 CPU = kernel_named("cpu_gemm_numpy")
 
@@ -142,14 +143,14 @@ def declaration(monkeypatch):
 
     def pretend(times):
         large = blown_up(times)
-        monkeypatch.setattr(kernels, "named", lambda part: large)
-        monkeypatch.setattr(kernels, "_cutlass", {})
-        kernels.forget()
+        monkeypatch.setattr(registry, "named", lambda part: large)
+        monkeypatch.setattr(registry, "_cutlass", {})
+        registry.forget()
         return large
 
     yield pretend
     monkeypatch.undo()
-    kernels.forget()
+    registry.forget()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ from cutlass_py import (
 from cutlass_py.dtypes import DTYPES
 from cutlass_py.epilogues import EPILOGUES
 from cutlass_py.families import FAMILIES
-from cutlass_py.kernels import CutlassKernel, all_kernels
+from cutlass_py.kernels import CutlassKernel
+from cutlass_py.registry import all_kernels
 from cutlass_py.select import plan, rank
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -253,8 +254,8 @@ def test_nothing_is_printed_where_nobody_watches(nvcc, capfd):
 
 LOAD = """
 import json
-from cutlass_py import _core, get_kernels, kernels
-k = next(k for k in kernels.all_kernels() if not k.compiled)
+from cutlass_py import _core, get_kernels, registry
+k = next(k for k in registry.all_kernels() if not k.compiled)
 k.compile(); k.compile()
 print(json.dumps([k.name, k.compiled, k in get_kernels(), k.facts["a"], k.name in _core.kernel_facts()]))
 """
@@ -318,8 +319,8 @@ def test_a_wrong_setting_names_the_choices(nvcc, monkeypatch, value):
 
 REAL = """
 import json
-from cutlass_py import kernels
-k = next(k for k in kernels.all_kernels() if not k.compiled and k.family.api == 2)
+from cutlass_py import registry
+k = next(k for k in registry.all_kernels() if not k.compiled and k.family.api == 2)
 k.compile()
 print(json.dumps([k.name, k.facts]))
 """

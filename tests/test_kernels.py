@@ -13,8 +13,9 @@ from cutlass_py.dtypes import DTYPES
 from cutlass_py.epilogues import ACTIVATIONS, EPILOGUES
 from cutlass_py.families import FAMILIES, named
 from cutlass_py.gpu import gpu_of
-from cutlass_py.kernels import CutlassKernel, all_kernels, kernel_named, number_of, numbered
+from cutlass_py.kernels import CutlassKernel
 from cutlass_py.provider import KernelCall
+from cutlass_py.registry import all_kernels, kernel_named, number_of, numbered
 from cutlass_py.select import rank
 
 # ---------------------------------------------------------------------------------------- values

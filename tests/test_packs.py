@@ -97,8 +97,8 @@ def test_without_the_package_that_writes_wheels(tmp_path, monkeypatch):
 
 SEEN = """
 import json
-from cutlass_py import get_kernels, kernels, packs
-named = kernels.kernel_named  # by name alone, before anything is listed
+from cutlass_py import get_kernels, packs, registry
+named = registry.kernel_named  # by name alone, before anything is listed
 from test_archive import CONFIG, OTHER
 rows = [[k.name, k.compiled, k in get_kernels(), k.facts is not None] for k in map(named, (CONFIG.name, OTHER.name))]
 print(json.dumps(rows))

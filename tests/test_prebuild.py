@@ -18,8 +18,9 @@ from cutlass_py import (
     TensorSpec,
     cache,
 )
-from cutlass_py.kernels import CutlassKernel, all_kernels
+from cutlass_py.kernels import CutlassKernel
 from cutlass_py.problems import read
+from cutlass_py.registry import all_kernels
 from cutlass_py.select import rank
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -30,9 +30,9 @@ from cutlass_py import (
     explain,
     frameworks,
     get_kernels,
-    kernels,
     register_kernel,
     register_provider,
+    registry,
     tuned,
     unregister,
 )
@@ -96,9 +96,9 @@ def test_a_registered_kernel_is_listed_filtered_and_explained():
 def test_what_is_unregistered_is_not_found_by_name_or_number():
     with register_kernel(metadata(), multiply) as registration:
         (kernel,) = registration.kernels
-        number = kernels.number_of("own_f64")
+        number = registry.number_of("own_f64")
         asked = _core.problem(A, B, kernel="own_f64")
-        assert kernels.numbered(number) is kernel
+        assert registry.numbered(number) is kernel
         assert (cutlass_py.gemm(A, B, kernel=kernel) == A @ B).all()
     with pytest.raises(ValueError, match="no kernel is called 'own_f64'"):
         cutlass_py.gemm(A, B, kernel="own_f64")

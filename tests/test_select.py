@@ -13,7 +13,8 @@ import cutlass_py
 from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, get_kernels
 from cutlass_py.epilogues import EPILOGUES
 from cutlass_py.families import SCHEDULES, find
-from cutlass_py.kernels import CutlassKernel, all_kernels, kernel_named
+from cutlass_py.kernels import CutlassKernel
+from cutlass_py.registry import all_kernels, kernel_named
 from cutlass_py.select import Plan, plan, rank
 
 D = operand(512, 512, "t")

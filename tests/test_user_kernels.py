@@ -28,8 +28,9 @@ from cutlass_py.carriers import carrier
 from cutlass_py.functions import cast, erf, exp, gelu, log, maximum, minimum, relu, rsqrt, sqrt, tanh, where
 from cutlass_py.functions import max as max_over
 from cutlass_py.functions import sum as sum_over
-from cutlass_py.kernels import CutlassKernel, kernel_named
+from cutlass_py.kernels import CutlassKernel
 from cutlass_py.operations import OPERATIONS
+from cutlass_py.registry import kernel_named
 from cutlass_py.user_epilogue import asked
 
 DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from .describe import KernelDescription
     from .errors import CompileError, EpilogueError, NoKernelError, ProviderError
     from .explanation import explain
-    from .kernels import Kernel, Status, get_kernels
+    from .kernels import Kernel, Status
     from .metadata import Design, KernelMetadata, OperandMetadata
     from .provider import KernelCall, Provider
     from .register import Registration, register_kernel, register_provider, unregister
+    from .registry import get_kernels
     from .tracing import dump, log, nvtx
     from .tuning import autotuning, tune
     from .user_epilogue import UserEpilogue, epilogue
@@ -94,7 +95,7 @@ _HOME = {
     "dump": "tracing",
     "epilogue": "user_epilogue",
     "explain": "explanation",
-    "get_kernels": "kernels",
+    "get_kernels": "registry",
     "jit": "compiler",
     "leaky_relu": "activations",
     "log": "tracing",

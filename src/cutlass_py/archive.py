@@ -162,7 +162,7 @@ def of_kernel(config: KernelConfig) -> tuple[Manifest, bytes]:
         CompileError: it is not there and cannot be compiled.
     """
     from . import __version__, compiler
-    from .kernels import add
+    from .registry import add
 
     if joined := _joined.get(config.name):
         return joined[0], _library(*joined)

@@ -34,7 +34,8 @@ class Artifact:
             OSError: the file cannot be written.
         """
         from . import archive
-        from .kernels import CutlassKernel, kernel_named
+        from .kernels import CutlassKernel
+        from .registry import kernel_named
 
         if not isinstance(kernel := kernel_named(self.kernel), CutlassKernel):
             raise ValueError(f"save: {self.kernel} has no machine code of its own")
@@ -49,8 +50,8 @@ class Artifact:
             RuntimeError: the loader refuses the library.
             OSError: the file cannot be read, or its library not be unpacked.
         """
-        from . import archive, kernels
+        from . import archive, registry
 
         manifest, library = archive.read(path)
         archive.load(manifest, library)
-        return kernels.add(archive.config_of(manifest)).compile()
+        return registry.add(archive.config_of(manifest)).compile()

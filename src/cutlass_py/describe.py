@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import rules
-from .families import added
-from .kernels import CutlassKernel, Kernel, forget, kernel_named
+from .kernels import CutlassKernel, Kernel
+from .registry import add, find_kernel
 from .rules import Fault, Resolved
 
 
@@ -87,9 +87,4 @@ class KernelDescription:
             lines = "".join(f"\n  {fault}" for fault in faults)
             raise ValueError(f"KernelDescription: {len(faults)} fault{'s'[: len(faults) > 1]}:{lines}")
         config = Resolved(self).config
-        try:
-            return kernel_named(config.name)
-        except ValueError:
-            added[config.name] = config
-            forget()
-        return kernel_named(config.name)
+        return find_kernel(config.name) or add(config)

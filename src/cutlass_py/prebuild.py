@@ -10,7 +10,8 @@ from time import monotonic
 from . import compiler
 from .arguments import GemmArguments, describe
 from .errors import CompileError, NoKernelError
-from .kernels import CutlassKernel, kernel_named
+from .kernels import CutlassKernel
+from .registry import kernel_named
 from .select import rank
 from .terminal import progress
 

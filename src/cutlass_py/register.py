@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import kernels
+from . import registry
 from ._core import Problem
 from .cuda_kernel import CudaKernel, OwnKernel
 from .errors import ProviderError
@@ -35,7 +35,7 @@ class Registration:
         if self.active:
             self.active = False
             del _registrations[self.name]
-            kernels.unregister(self.kernels)
+            registry.unregister(self.kernels)
 
     def __enter__(self) -> Registration:
         return self
@@ -117,7 +117,7 @@ def unregister(what: str | Kernel) -> None:
         raise TypeError(f"unregister: found {type(name).__name__}; expected a name or a Kernel")
     if registration := _registrations.get(name):
         registration.unregister()
-    elif not kernels.remove(name):
+    elif not registry.remove(name):
         known = ", ".join((*_registrations, *added)) or "nothing"
         raise ValueError(f"unregister: nothing is registered as {name!r}; there is {known}")
 
@@ -130,7 +130,7 @@ def _register(name: str, found: Iterable[Kernel]) -> Registration:
     registration = Registration(name, tuple(found))
     if len({kernel.name for kernel in registration.kernels}) < len(registration.kernels):
         raise ValueError(f"register: {name!r} has two kernels of the same name")
-    kernels.register(registration.kernels)
+    registry.register(registration.kernels)
     _registrations[name] = registration
     return registration
 

@@ -200,7 +200,7 @@ def _value(found: Sequence[Operand]) -> str:
 def _choices(p: _core.Problem, parameters: tuple[float, float], has_out: bool) -> list[str]:
     """Keywords that are names and switches."""
     from .epilogues import ACTIVATIONS
-    from .kernels import numbered
+    from .registry import numbered
 
     words = []
     if p.activation != "identity":

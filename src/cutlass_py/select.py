@@ -13,20 +13,19 @@ from .cost import Estimates
 from .errors import NoKernelError
 from .families import SCHEDULES
 from .gpu import Gpu, gpu_of
-from .kernels import (
-    CutlassKernel,
-    Kernel,
-    Route,
+from .kernels import CutlassKernel, Kernel, Route
+from .legality import Interface, Way, function_of
+from .provider import ProvidedKernel
+from .registry import (
     all_kernels,
     by_operands,
     candidates,
+    carrying,
     find_kernel,
     numbered,
     registered,
     straight_candidates,
 )
-from .legality import Interface, Way, function_of
-from .provider import ProvidedKernel
 from .tuned import Entry, lookup
 from .user_epilogue import asked_by
 
@@ -347,8 +346,8 @@ def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
 
 def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
     gpu = gpu_of(p)
-    if isinstance(kernel, CutlassKernel) and isinstance(carrying := kernel.carrying(p), CutlassKernel):
-        kernel = carrying
+    if isinstance(kernel, CutlassKernel):
+        kernel = carrying(kernel, p)
     way: Way | str = "is written in Python, which there is none of inside of a compiled computation"
     if provided or isinstance(kernel, CutlassKernel):
         way = kernel.way(p, gpu)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from .. import kernels
 from .._core import gemm
 from ..arguments import GemmArguments
 from ..explanation import explain
-from ..kernels import get_kernels
+from ..registry import get_kernels, kernel_named
 from .frameworks import Framework
 from .operands import Operands
 from .results import OURS, Record
@@ -104,7 +103,7 @@ def _arguments(case: Case, operands: Operands, splits: Splits | None = None) -> 
 
 def _forced(case: Case, operands: Operands, settings: Settings) -> list[Any]:
     """Kernels to run by name beside the default choice; in a sweep, those that take the operands as they lie."""
-    named = [kernels.kernel_named(settings.kernel)] if settings.kernel else []
+    named = [kernel_named(settings.kernel)] if settings.kernel else []
     for kernel in named:
         kernel.load()
     return named + (get_kernels(_arguments(case, operands)) if settings.mode == SWEEP else [])

@@ -18,7 +18,7 @@ from typing import Any
 from .. import _core
 from .._core import gemm
 from ..arguments import GemmArguments
-from ..kernels import get_kernels
+from ..registry import get_kernels
 from .results import Record
 
 EXTENT = 64

@@ -215,7 +215,8 @@ def _part(options: argparse.Namespace, cases: Sequence[Any], kernel: str | None 
 def _part_of_kernel(options: argparse.Namespace, known: Sequence[str]) -> Part:
     """One kernel, in the dtype and layout of its name, beside gemm's choice and the reference."""
     from ..bench.suites import ARITHMETICS, Case
-    from ..kernels import CutlassKernel, kernel_named
+    from ..kernels import CutlassKernel
+    from ..registry import kernel_named
 
     if options.suite or options.shape or options.dtype or options.layout:
         raise ValueError(

@@ -24,8 +24,9 @@ def run(options: argparse.Namespace) -> int:
     """The command."""
     from .. import __version__
     from ..demo import installed
-    from ..kernels import CutlassKernel, all_kernels
+    from ..kernels import CutlassKernel
     from ..packs import installed as installed_packs
+    from ..registry import all_kernels
 
     if options.cmake_dir:
         print_json({"cmake_dir": _cmake_dir()}) if options.json else print(_cmake_dir())
@@ -75,7 +76,7 @@ def _pack_line(pack: Pack) -> str:
 
 def _device_line(device: dict[str, object]) -> str:
     from ..families import FAMILIES
-    from ..kernels import get_kernels
+    from ..registry import get_kernels
 
     cc = int(str(device["cc"]))
     usable = len(get_kernels(cc=cc))

@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command."""
-    from ..kernels import get_kernels
+    from ..registry import get_kernels
 
     if options.coverage:
         from ..coverage import markdown

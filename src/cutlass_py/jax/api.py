@@ -13,7 +13,8 @@ from ..activations import Activation
 from ..arguments import GemmArguments
 from ..dtypes import LAYOUTS
 from ..epilogues import ACTIVATIONS
-from ..kernels import Kernel, number_of
+from ..kernels import Kernel
+from ..registry import number_of
 from .gradient import differentiable
 from .primitive import vary_alike
 from .spec import SCALARS, Result, Shape, Spec, array, dtype_of

@@ -1,0 +1,299 @@
+"""The registry: every kernel there is, one object each, found by name, by number and by what it multiplies.
+
+What a kernel is says kernels.py; which of them is taken, select.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from threading import Lock, RLock
+from typing import Any
+
+from . import _core, packs
+from ._core import Problem
+from .arguments import GemmArguments, problem_of
+from .carriers import carrier
+from .epilogues import Epilogue
+from .families import FAMILIES, KernelConfig, added, find, named
+from .kernels import CutlassKernel, Kernel
+from .legality import Interface, function_of
+from .metadata import KernelMetadata
+from .provider import kernels_of
+from .providers.numpy import NumpyProvider
+from .user_epilogue import asked_by
+
+# ---------------------------------------------------------------------------------------------------- what there is
+
+
+_cutlass: dict[str, CutlassKernel] = {}  # by name: one object per kernel, made when it is first asked for
+
+
+def _cutlass_kernel(config: KernelConfig) -> CutlassKernel:
+    if (kernel := _cutlass.get(config.name)) is None:
+        kernel = _cutlass.setdefault(config.name, CutlassKernel(config, _facts().get(config.name)))
+    return kernel
+
+
+@cache
+def _facts() -> dict[str, dict[str, Any]]:
+    return _core.kernel_facts()
+
+
+_registered: dict[str, Kernel] = {}  # by name, in the order of registration; the CPU's come first
+_registering = RLock()
+
+
+def registered() -> dict[str, Kernel]:
+    """Kernels that are not of the declaration: the CPU's, and those that users brought (register.py)."""
+    with _registering:
+        if not _registered:
+            _registered.update((kernel.name, kernel) for kernel in kernels_of(NumpyProvider()))
+        return dict(_registered)
+
+
+@cache
+def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
+    """Every kernel in the order of declaration, what was registered last; or those that are compiled."""
+    packs.load()
+    if compiled:
+        configs = [config for name in _core.kernel_facts() if (config := find(name))]
+    else:
+        configs = list((named("declared") | added).values())
+    brought = (kernel for kernel in registered().values() if kernel.compiled or not compiled)
+    return (*map(_cutlass_kernel, configs), *brought)
+
+
+# ---------------------------------------------------------------------------------------------------- coming and going
+
+
+def add(config: KernelConfig) -> CutlassKernel:
+    """A kernel joins the others, whether or not it is declared, as code where its library is part of this process."""
+    packs.load()  # what is compiled is asked for once, below
+    if not find(config.name):
+        added[config.name] = config
+    kernel = _cutlass_kernel(config)
+    if not kernel.compiled and (facts := _core.kernel_facts().get(config.name)):
+        kernel.loaded(facts)
+    forget()
+    return kernel
+
+
+def remove(name: str) -> bool:
+    """Forgets a kernel that was described or loaded; whether there was one."""
+    if added.pop(name, None) is None:
+        return False
+    forget_kernel(name)
+    return True
+
+
+def register(kernels: Sequence[Kernel]) -> None:
+    """Adds kernels. register.py is the public side.
+
+    Raises:
+        ValueError: a name is taken; nothing is added then.
+    """
+    with _registering:
+        taken = registered()
+        for kernel in kernels:
+            if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
+                raise ValueError(f"register: a kernel is called {kernel.name!r} already")
+            taken[kernel.name] = kernel
+        _registered.update(taken)
+        forget()
+
+
+def unregister(kernels: Sequence[Kernel]) -> None:
+    """Removes kernels that are registered; their names, plans and libraries are forgotten."""
+    with _registering:
+        for kernel in kernels:
+            del _registered[kernel.name]
+            forget_kernel(kernel.name)
+
+
+def forget_kernel(name: str) -> None:
+    """Gives up the object, the number and the library of a kernel that is there no more; plans that hold it go on."""
+    _cutlass.pop(name, None)
+    with _numbering:
+        if (number := _numbers.pop(name, None)) is not None:
+            _numbered[number] = None
+    _core.forget_kernel(name)
+    forget()
+
+
+def forget() -> None:
+    """Looks at the declaration and at what is compiled anew."""
+    for listed in (_facts, all_kernels, by_operands, by_signature, _carriers):
+        listed.cache_clear()
+    _core.clear_plans()
+
+
+# ---------------------------------------------------------------------------------------------------- by problem
+
+Grouped = dict[Interface, list[CutlassKernel]]
+Signature = tuple[str, str, str, str, tuple[str, bool]]
+
+
+@cache
+def by_operands(compiled: bool) -> dict[tuple[str, str], Grouped]:
+    """Kernels by the dtypes they multiply, then by interface: what a question goes through."""
+    groups: dict[tuple[str, str], Grouped] = {}
+    for kernel in all_kernels(compiled):
+        if isinstance(kernel, CutlassKernel):
+            group = groups.setdefault((kernel.config.a, kernel.config.b), {})
+            group.setdefault(kernel.interface, []).append(kernel)
+    return groups
+
+
+@cache
+def by_signature(compiled: bool) -> dict[Signature, Grouped]:
+    """Likewise, by everything that a kernel needs in common with operands that it takes as they lie."""
+    groups: dict[Signature, Grouped] = {}
+    for (a, b), interfaces in by_operands(compiled).items():
+        for interface, kernels in interfaces.items():
+            groups.setdefault((a, b, interface.layout, interface.d, interface.function), {})[interface] = kernels
+    return groups
+
+
+@cache
+def _carriers(a: str, b: str, epilogue: Epilogue) -> Grouped:
+    """Every declared design for these dtypes with a user's epilogue, compiled or not."""
+    declared = (kernel.config for group in by_operands(False).get((a, b), {}).values() for kernel in group)
+    configs = {c: None for config in declared if isinstance(c := carrier(config, epilogue), KernelConfig)}
+    groups: Grouped = {}
+    for kernel in map(_cutlass_kernel, configs):
+        groups.setdefault(kernel.interface, []).append(kernel)
+    return groups
+
+
+def carrying(kernel: CutlassKernel, p: Problem) -> CutlassKernel:
+    """The kernel of the same design with the user's epilogue that a problem asks for; itself where there is none."""
+    config = kernel.carried(p)
+    return kernel if config is kernel.config or isinstance(config, str) else _cutlass_kernel(config)
+
+
+def candidates(p: Problem, compiled: bool) -> Grouped:
+    """CUTLASS kernels worth asking about a problem, by interface: none where the operands are in host memory."""
+    if p.device_id < 0:
+        return {}
+    if asked := asked_by(p):
+        groups = _carriers(p.operand_a or "", p.operand_b or "", asked.epilogue)
+        ready = {i: [kernel for kernel in group if kernel.compiled or not compiled] for i, group in groups.items()}
+        return {interface: group for interface, group in ready.items() if group}
+    return by_operands(compiled).get((p.operand_a or "", p.operand_b or ""), {})
+
+
+def straight_candidates(p: Problem, compiled: bool) -> Grouped:
+    """Of these, the ones that may take the operands as they lie. Others would pack or finish elsewhere."""
+    if p.device_id < 0 or p.user >= 0:
+        return candidates(p, compiled)
+    signature = (p.operand_a or "", p.operand_b or "", p.layout_a + p.layout_b, p.d or "", function_of(p))
+    return by_signature(compiled).get(signature, {})
+
+
+# ---------------------------------------------------------------------------------------------------- by name or number
+
+# Kernels that were asked for; their index is the number that Problem.kernel holds. None where one was unregistered.
+_numbered: list[Kernel | None] = []
+_numbers: dict[str, int] = {}  # by name
+_numbering = Lock()  # a number is published when its kernel is there
+
+
+def find_kernel(name: str) -> Kernel | None:
+    """The kernel of that name."""
+    packs.load()
+    if config := find(name):
+        return _cutlass_kernel(config)
+    return registered().get(name)
+
+
+def kernel_named(name: str) -> Kernel:
+    """The kernel of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if kernel := find_kernel(name):
+        return kernel
+    if (made := _cutlass.get(name)) and made.interface.epilogue.user:  # declared nowhere
+        return made
+    raise ValueError(f"gemm: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
+
+
+def number_of(kernel: Kernel | str) -> int:
+    """Number of a kernel given by name or object, as Problem.kernel holds it.
+
+    Raises:
+        TypeError: neither a name nor an object.
+        ValueError: no kernel has that name.
+    """
+    name = kernel if isinstance(kernel, str) else getattr(kernel, "name", None)
+    if not isinstance(name, str):
+        raise TypeError(f"gemm: kernel is a {type(kernel).__name__}; expected a Kernel or its name")
+    if name not in _numbers:
+        found = kernel_named(name)
+        with _numbering:
+            if name not in _numbers:
+                _numbered.append(found)
+                _numbers[name] = len(_numbered) - 1
+    return _numbers[name]
+
+
+def numbered(number: int) -> Kernel:
+    """The kernel that number_of gave this number to.
+
+    Raises:
+        ValueError: it was unregistered since.
+    """
+    if (kernel := _numbered[number]) is None:
+        raise ValueError("gemm: the kernel that was asked for is not registered any more")
+    return kernel
+
+
+# ---------------------------------------------------------------------------------------------------- all that fit
+
+
+def _on(cc: int | str) -> Callable[[Kernel], bool]:
+    """Whether a kernel runs on a compute capability; "90a": whether it is one of that architecture's own."""
+    text = str(cc)
+    if any(family.arch == text and not text.isdecimal() for family in FAMILIES.values()):
+        return lambda kernel: isinstance(kernel, CutlassKernel) and kernel.family.arch == text
+    if isinstance(cc, bool) or not text.isdecimal():
+        own = " or ".join(sorted({repr(f.arch) for f in FAMILIES.values() if not f.arch.isdecimal()}))
+        raise ValueError(
+            f"get_kernels: cc is {cc!r}; expected a compute capability times ten, such as 80 or '90', or {own}"
+        )
+    return lambda kernel: kernel.metadata.cc[0] <= int(text) <= kernel.metadata.cc[1]
+
+
+def get_kernels(
+    args: GemmArguments | None = None,
+    where: Callable[[KernelMetadata], bool] | None = None,
+    *,
+    cc: int | str | None = None,
+    compiled: bool = True,
+) -> list[Kernel]:
+    """Kernels, best first where arguments are given; explain(args) has the reason for the order.
+
+    Args:
+        args: only kernels that support these arguments as they lie, in the order in which `gemm` would take them: what
+            `tune` measured for them, then by the model's estimate. Without it, every kernel in the order of
+            declaration.
+        where: only kernels whose metadata satisfies this predicate.
+        cc: only kernels that run on this compute capability: 80, 86, 90, "90", ...; "90a" for those of the
+            architecture's own instructions, which run nowhere else.
+        compiled: False includes kernels that are declared but neither in the built set nor compiled since.
+
+    Raises:
+        ValueError: there is no such `cc`.
+    """
+    runs = None if cc is None else _on(cc)
+    if args is not None:
+        from .select import rank_straight
+
+        kernels = [choice.route.kernel for choice in rank_straight(problem_of(args), compiled=compiled)]
+    else:
+        kernels = list(all_kernels(compiled))
+    if runs is not None:
+        kernels = [kernel for kernel in kernels if runs(kernel)]
+    return [k for k in kernels if where is None or where(k.metadata)]
