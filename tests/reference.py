@@ -25,7 +25,9 @@ NUMPY = {
     "c64": np.dtype(np.complex64),
     "c128": np.dtype(np.complex128),
 }
-INTEGERS, FP8, COMPLEX = ("s8", "u8", "s32"), ("e4m3", "e5m2"), ("c64", "c128")
+FLOATS, FP8 = ("f16", "bf16", "f32", "f64"), ("e4m3", "e5m2")
+INTEGERS, COMPLEX = ("s8", "u8", "s32"), ("c64", "c128")
+REAL = (*FLOATS, *FP8, *INTEGERS)
 # Half a unit in the last place of 1, and the smallest subnormal: what storing a value in a dtype may cost.
 ROUNDOFF = {"f16": 2**-11, "bf16": 2**-8, "f32": 2**-24, "f64": 2**-53, "e4m3": 2**-4, "e5m2": 2**-3, "tf32": 2**-11}
 ROUNDOFF |= {"c64": 2**-24, "c128": 2**-53}
@@ -39,6 +41,17 @@ DEFAULT_OUT = {"e4m3": "bf16", "e5m2": "bf16", "s8": "s32", "u8": "s32"}
 
 def nan(*shape, dtype=np.float32):
     return np.full(shape, np.nan, dtype)
+
+
+def matrices(rng, m=6, n=5, k=4):
+    """a, b and an out, in f32."""
+    a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+    return a, b, nan(m, n)
+
+
+def close(found, wanted):
+    """Small f32 results of random values."""
+    np.testing.assert_allclose(np.asarray(found, np.float64), wanted, rtol=1e-5, atol=1e-5)
 
 
 def rounded(x: np.ndarray, dtype: str) -> np.ndarray:

@@ -12,6 +12,7 @@ from reference import (
     COMPLEX,
     DERIVATIVES,
     INTEGERS,
+    REAL,
     assert_exact,
     assert_near,
     integers,
@@ -23,7 +24,6 @@ import cutlass_py
 from cutlass_py import GemmArguments, clamp, epilogues, gemm, leaky_relu
 
 PLAIN = [name for name in ACTIVATIONS if name != "clamp"]
-REAL = ["f16", "bf16", "f32", "f64", "e4m3", "e5m2", "s8", "u8", "s32"]
 M, N, K = 6, 9, 4
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import REAL
 from specs import A100, ARITHMETICS, B200, CORE, DEVICE, ladder, listed, operand, problem, tma, vector
 
 from cutlass_py import GemmArguments, TensorSpec, clamp
@@ -367,7 +368,6 @@ def test_layouts_of_vectors_need_no_leading_dimension():
 # ---------------------------------------------------------------------------------------- coverage by core
 
 
-REAL = ("f16", "bf16", "f32", "f64", "e4m3", "e5m2", "s8", "u8", "s32")
 INTERFACES = {k.interface: k for k in CORE}
 GPUS = [ABSENT, A100, B200]
 extents = st.integers(1, 300)

@@ -1,0 +1,106 @@
+"""Arguments as values, and ordinary NumPy arrays, which are read in place."""
+
+from __future__ import annotations
+
+import copy
+import sys
+
+import numpy as np
+import pytest
+from reference import close, matrices
+from specs import operand, problem, vector
+
+import cutlass_py
+from cutlass_py import GemmArguments, _core
+
+# ---------------------------------------------------------------------------------------- values
+
+
+def test_replace_gives_new_tensors_to_the_same_operation(rng):
+    a, b, out = matrices(rng)
+    args = GemmArguments(a, b, out=out, alpha=2.0, bias=np.ones(5, np.float32))
+    x, y, z = matrices(rng)
+    again = args.replace(a=x, b=y, out=z)
+    assert again.run() is z
+    close(z, 2 * x @ y + 1)
+    assert np.isnan(out).all() and args.keywords["out"] is out and args.a is a
+
+
+def test_replace_may_change_the_problem():
+    args = problem(bias=vector(512))
+    assert args.replace(bias=None).problem.bias is None
+    assert args.replace(b=operand(512, 64, "t"), bias=None).problem.n == 64
+    assert args.replace() is not args and args.replace().problem == args.problem
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="copy.replace is of Python 3.13")
+def test_copy_replace():
+    assert copy.replace(problem(), alpha=0.0).problem.empty_product
+
+
+def test_replace_refuses_what_is_no_keyword():
+    with pytest.raises(TypeError, match="kernel"):
+        problem().replace(kernel="x")
+    with pytest.raises(ValueError, match=r"a is \(512, 3\) but b is \(512, 512\)"):
+        problem().replace(a=operand(512, 3, "t"))
+
+
+# ---------------------------------------------------------------------------------------- NumPy in place
+
+
+def ndarrays():
+    base = np.arange(4 * 6 * 8, dtype=np.float32).reshape(4, 6, 8) % 5
+    yield base
+    yield base[:, ::-1]
+    yield base[:, :, ::2]
+    yield base.transpose(0, 2, 1)
+    yield base[:, 2:5, 1:]
+    yield np.asfortranarray(base[0])
+    yield base[0, 0]
+    yield base[:0]
+
+
+@pytest.mark.parametrize("x", list(ndarrays()), ids=lambda x: f"{x.shape}{x.strides}")
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float64", "int8", "uint8", "complex64", "bfloat16", "float8_e4m3fn"]
+)
+def test_numpy_arrays_are_read_as_their_export_says(x, dtype):
+    """An ordinary array is read in place; a subclass goes through __dlpack__."""
+    import ml_dtypes  # noqa: F401
+
+    class Exported(np.ndarray):
+        pass
+
+    held = x.astype(dtype)  # keeps no reversed strides: views are made again below
+    held = np.lib.stride_tricks.as_strided(held, x.shape, held.strides) if x.flags.c_contiguous else _like(x, dtype)
+    b = np.ones((held.shape[-1], 3), dtype)
+    found, exported = (_core.problem(y, b) for y in (held, held.view(Exported)))
+    assert found == exported
+    np.testing.assert_array_equal(
+        np.asarray(cutlass_py.gemm(held, b)).astype(np.complex128),
+        np.asarray(cutlass_py.gemm(held.view(Exported), b)).astype(np.complex128),
+    )
+
+
+def _like(x, dtype):
+    """x in another dtype, lying as x lies in its base."""
+    base = x.base if x.base is not None else x
+    whole = np.ascontiguousarray(base).astype(dtype)
+    size = np.dtype(dtype).itemsize
+    offset = (x.__array_interface__["data"][0] - base.__array_interface__["data"][0]) // x.itemsize
+    start = whole.reshape(-1)[offset:]
+    return np.lib.stride_tricks.as_strided(start, x.shape, [s // x.itemsize * size for s in x.strides])
+
+
+def test_numpy_arrays_that_are_not_ordinary_are_refused_as_before(rng):
+    a, b, out = matrices(rng)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="out is read-only"):
+        cutlass_py.gemm(a, b, out=out)
+    for bad in (a.astype(">f4"), a.astype(np.longdouble), a.astype(object), a.astype(bool), a.astype("M8[s]")):
+        with pytest.raises((TypeError, ValueError), match="a has dtype"):
+            cutlass_py.gemm(bad, b)
+    record = np.zeros((6, 4), [("x", "f4"), ("y", "i1")])
+    with pytest.raises(BufferError, match="multiple of itemsize"):
+        cutlass_py.gemm(record["x"], b)
+    close(cutlass_py.gemm(cutlass_py.view(a.view(np.int32).view(np.uint32), "f32"), b), a @ b)

@@ -1,0 +1,177 @@
+"""Calls prepared by `Kernel.plan`, on the CPU: on new arrays, on arrays that differ, of every operand."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from reference import close, matrices
+
+from cutlass_py import GemmArguments, TensorSpec, _core
+from cutlass_py.registry import kernel_named
+
+CPU = kernel_named("cpu_gemm_numpy")
+
+
+def test_a_plan_runs_on_new_arrays(rng):
+    a, b, out = matrices(rng)
+    plan = CPU.plan(GemmArguments(a, b, out=out))
+    for _ in range(3):
+        x, y, z = matrices(rng)
+        assert plan(x, y, z) is z and np.isnan(out).all()
+        close(z, x @ y)
+    assert plan() is out
+    close(out, a @ b)
+    assert plan(out=z) is z
+    close(z, a @ b)
+    assert plan.problem.kernel >= 0 and (plan.problem.m, plan.problem.n, plan.problem.k) == (6, 5, 4)
+    assert repr(plan) == "<Prepared (6, 5, 4) tt: f32 @ f32 -> f32 on cpu, cpu_gemm_numpy>"
+
+
+def test_a_plan_without_out_makes_results(rng):
+    a, b, out = matrices(rng)
+    plan = CPU.plan(GemmArguments(a, b))
+    first, second = plan(), plan(a, b)
+    assert first is not second
+    close(first, a @ b)
+    assert plan(a, b, out) is out
+    close(out, a @ b)
+    with pytest.raises(ValueError, match=r"out has strides \(1, 6\); the plan takes \(5, 1\)"):
+        plan(a, b, np.empty((5, 6), np.float32).T)
+
+
+def test_a_plan_of_specs_takes_arrays_alone(rng):
+    spec = {"dtype": "f32", "device": "cpu"}
+    args = GemmArguments(TensorSpec((6, 4), **spec), TensorSpec((4, 5), **spec), bias=TensorSpec((5,), **spec))
+    plan = CPU.plan(args)
+    a, b, _ = matrices(rng)
+    bias = rng.standard_normal(5).astype(np.float32)
+    close(plan(a, b, bias=bias), a @ b + bias)
+    with pytest.raises(TypeError, match="bias is a TensorSpec, which has no memory; pass an array to the plan"):
+        plan(a, b)
+
+
+def test_every_array_of_a_plan_may_be_new(rng):
+    """Of a transposed problem too, whose a and b change places."""
+    for order, f in product("CF", ("relu", "d_relu")):
+
+        def fresh(order=order):
+            x = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in {
+                "a": (6, 4), "b": (4, 5), "c": (6, 5), "bias": (5,), "scale_a": (6, 1), "scale_b": (5,), "aux": (6, 5),
+            }.items()}  # fmt: skip
+            x |= {name: np.full(1, rng.standard_normal(), np.float32) for name in ("alpha", "beta", "scale_out")}
+            return x | {"out": np.full((6, 5), np.nan, np.float32, order=order), "bias_grad": np.empty(5, np.float32)}
+
+        first = fresh()
+        plan = CPU.plan(GemmArguments(**first, activation=f))
+        x = fresh()
+        read = x["aux"].copy()
+        assert plan(**x) is x["out"]
+        z = x["alpha"] * x["scale_a"] * x["scale_b"] * (x["a"] @ x["b"]) + x["beta"] * x["c"] + x["bias"]
+        y = np.maximum(z, 0) if f == "relu" else z * (read > 0)
+        close(x["out"], x["scale_out"] * y)
+        close(x["bias_grad"], y.sum(0))
+        close(x["aux"], z if f == "relu" else read)
+        assert np.isnan(first["out"]).all()
+
+
+BATCHED = [((3, 6, 4), (4, 5)), ((3, 6, 4), (3, 4, 5)), ((2, 3, 6, 4), (3, 4, 5)), ((4,), (4, 5)), ((6, 4), (4,))]
+
+
+@pytest.mark.parametrize(("left", "right"), BATCHED)
+def test_plans_of_batches_and_vectors(rng, left, right):
+    a, b, x, y = (rng.standard_normal(shape).astype(np.float32) for shape in (left, right, left, right))
+    plan = CPU.plan(GemmArguments(a, b))
+    close(plan(x, y), x @ y)
+    out = np.empty_like(x @ y)
+    close(plan(x, y, out), x @ y)
+
+
+def test_a_plan_refuses_what_is_not_like_the_first(rng):
+    a, b, out = matrices(rng, 8, 8, 8)
+    plan = CPU.plan(GemmArguments(a, b, out=out))
+    memory = np.zeros(65, np.float32)
+    for bad, error, message in [
+        (a[:4], ValueError, r"a is \(4, 8\); the plan takes \(8, 8\)"),
+        (a[None], ValueError, r"a is \(1, 8, 8\); the plan takes \(8, 8\)"),
+        (a.T, ValueError, r"a has strides \(1, 8\); the plan takes \(8, 1\)"),
+        (a.astype(np.float64), TypeError, "a is f64; the plan takes f32"),
+        (memory[1:].reshape(8, 8), ValueError, "a starts at an address that is no multiple of 16 bytes"),
+        ([a], ValueError, "a plan takes arrays; found lists of matrices"),
+        (out, ValueError, "out shares elements with a"),
+        ("a", TypeError, "a is a builtins.str; expected an array"),
+    ]:
+        if bad.__class__ is np.ndarray and bad.base is memory and bad.ctypes.data % 16 == 0:
+            bad = memory[2:].reshape(-1)[:63]  # pragma: no cover
+        with pytest.raises(error, match=message):
+            plan(bad, b, out)
+    for keywords, message in [
+        ({"c": out}, "c is given; the plan was made without such an array"),
+        ({"alpha": 2.0}, "alpha is given; the plan was made without such an array"),
+        ({"bias": b[0]}, "bias is given; the plan was made without such an array"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            plan(a, b, out, **keywords)
+    assert np.isnan(out).all()
+    readonly = out.copy()
+    readonly.flags.writeable = False
+    with pytest.raises(ValueError, match="out is read-only"):
+        plan(a, b, readonly)
+
+
+def test_a_factor_of_a_plan_stays_an_array(rng):
+    a, b, out = matrices(rng)
+    plan = CPU.plan(GemmArguments(a, b, out=out, alpha=np.full(1, 2, np.float32)))
+    with pytest.raises(ValueError, match="alpha is a number; the plan takes an array"):
+        plan(a, b, out, alpha=3.0)
+
+
+def test_strides_of_single_elements_do_not_matter(rng):
+    a, b, out = matrices(rng, m=1)
+    plan = CPU.plan(GemmArguments(a, b, out=out))
+    wide = rng.standard_normal((3, 4)).astype(np.float32)
+    close(plan(wide[::3], b, out), wide[:1] @ b)
+
+
+def test_interleaved_operands_are_compared_on_every_call(rng):
+    memory = rng.standard_normal((8, 16)).astype(np.float32)
+    a, b, out = memory[:, ::2], rng.standard_normal((8, 8)).astype(np.float32), memory[:, 1::2]
+    plan = CPU.plan(GemmArguments(a, b, out=out))
+    for _ in range(3):
+        wanted = a @ b
+        plan(a, b, out)
+        close(out, wanted)
+    other = np.array(memory)
+    with pytest.raises(ValueError, match="out shares elements with a"):
+        plan(other[:, ::2], b, other[:, ::2])
+
+
+def test_no_plan_of_lists(rng):
+    a, b, _ = matrices(rng)
+    with pytest.raises(ValueError, match="a plan takes arrays; found lists of matrices"):
+        CPU.plan(GemmArguments([a, a], [b, b]))
+
+
+def test_plans_in_other_frameworks(rng):
+    torch = pytest.importorskip("torch")
+    a, b, out = (torch.from_numpy(x) for x in matrices(rng))
+    plan = CPU.plan(GemmArguments(a, b, out=out))
+    x, y, z = matrices(rng)
+    assert plan(torch.from_numpy(x), torch.from_numpy(y), out) is out
+    close(out, x @ y)
+    close(plan(x, y, z), x @ y)  # NumPy's arrays are as good
+    with pytest.raises(ValueError, match="a requires a gradient"):
+        plan(torch.from_numpy(x).requires_grad_(), b, out)
+    jax = pytest.importorskip("jax")
+    left, right = jax.numpy.asarray(x), jax.numpy.asarray(y)
+    close(CPU.plan(GemmArguments(left, right))(left, right), x @ y)
+    with pytest.raises(TypeError, match="out is a JAX array, which is immutable"):
+        plan(a, b, jax.numpy.zeros((6, 5), "float32"))
+
+
+def test_a_plan_keeps_its_choice_when_plans_are_forgotten(rng):
+    a, b, out = matrices(rng)
+    plan = CPU.plan(GemmArguments(a, b, out=out))
+    _core.clear_plans()
+    close(plan(a, b, out), a @ b)

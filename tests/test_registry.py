@@ -1,0 +1,231 @@
+"""What kernels there are: numbers and names, get_kernels, and that questions stay cheap in large declarations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from specs import CORE, operand, problem, vector
+
+from cutlass_py import GemmArguments, TensorSpec, _core, explain, get_kernels, registry, select
+from cutlass_py.dtypes import DTYPES
+from cutlass_py.epilogues import EPILOGUES
+from cutlass_py.families import FAMILIES, named
+from cutlass_py.gpu import gpu_of
+from cutlass_py.kernels import CutlassKernel
+from cutlass_py.legality import Interface, Way
+from cutlass_py.registry import all_kernels, kernel_named, number_of, numbered
+from cutlass_py.select import rank
+
+# ---------------------------------------------------------------------------------------- numbers and names
+
+
+def test_a_kernel_has_a_number_once_it_is_asked_for():
+    kernels = [all_kernels()[3], all_kernels()[-1], CORE[-1]]
+    for k in kernels:
+        assert number_of(k) == number_of(k.name) and numbered(number_of(k)).name == k.name
+    assert len({number_of(k) for k in kernels}) == len(kernels)
+
+
+def test_a_kernel_is_one_object():
+    for k in (all_kernels()[3], all_kernels()[-1]):
+        assert kernel_named(k.name) is k is numbered(number_of(k.name))
+
+
+def test_names_that_are_none():
+    for ask in (number_of, kernel_named):
+        with pytest.raises(ValueError, match=r"no kernel is called 'typo'; cutlass_py.get_kernels\(\) lists them"):
+            ask("typo")
+    with pytest.raises(ValueError, match="no kernel is called 'typo'"):
+        number_of("typo")  # not remembered either
+    with pytest.raises(TypeError, match="kernel is a int; expected a Kernel or its name"):
+        number_of(3)
+
+
+# ---------------------------------------------------------------------------------------- get_kernels
+
+
+def test_get_kernels_without_arguments_is_the_declaration():
+    everything = get_kernels(compiled=False)
+    assert [k.name for k in everything] == [*named("declared"), "cpu_gemm_numpy"]
+    declared = {name for name in _core.kernel_facts() if "_user_" not in name}
+    assert {k.name for k in get_kernels()} == {*declared, "cpu_gemm_numpy"}
+
+
+def test_what_is_compiled_is_listed(built):
+    names = [k.name for k in CORE]
+    built(names)
+    assert {k.name for k in get_kernels()} == {*names, "cpu_gemm_numpy"} and all(k.compiled for k in get_kernels())
+    assert sum(k.compiled for k in get_kernels(compiled=False)) == len(names) + 1
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (lambda m: m.operands["a"].dtype == "f64", lambda c: c.a == "f64"),
+        (lambda m: m.operands["a"].dtype == "f32", lambda c: c.a in ("f32", "tf32", "tf32x3")),
+        (
+            lambda m: m.operands["b"].dtype == "e5m2" and m.accumulator == "fast",
+            lambda c: (c.b, c.accumulator) == ("e5m2", "fast"),
+        ),
+        (lambda m: m.design.tile[:2] == (64, 16), lambda c: c.tile[:2] == (64, 16)),
+        (
+            lambda m: m.api == 2 and m.operands["a"].alignment == 1,
+            lambda c: c.api == 2 and c.align * DTYPES[c.a].itemsize == 1,
+        ),
+        (lambda m: "gelu_tanh" in m.epilogue, lambda c: EPILOGUES[c.epilogue].activation.endswith("gelu_tanh")),
+        (lambda m: "gate" in m.operands, lambda c: c.epilogue.startswith("gate_")),
+        (lambda m: m.design.schedule == "cooparray", lambda c: c.family == "sm90_array"),
+        (lambda m: False, lambda c: False),
+    ],
+)
+def test_where_filters_the_whole_declaration(where, expected):
+    found = [k.name for k in get_kernels(where=where, compiled=False) if k.name != "cpu_gemm_numpy"]
+    assert found == [name for name, c in named("declared").items() if expected(c)]
+
+
+@pytest.mark.parametrize(
+    ("cc", "families"),
+    [
+        (75, set()),
+        ("80", {"sm80_gemm", "simt_gemm"}),
+        (80, {"sm80_gemm", "simt_gemm"}),
+        (89, {"sm80_gemm", "simt_gemm"}),
+        ("90", set(FAMILIES)),
+        (90, set(FAMILIES)),
+        ("90a", {"sm90_gemm", "sm90_streamk", "sm90_array", "sm90_block", "sm90_dgemm"}),
+        ("100", {"sm80_gemm", "simt_gemm"}),
+        (120, {"sm80_gemm", "simt_gemm"}),
+    ],
+)
+def test_cc_is_a_number_or_its_text(cc, families):
+    assert {k.metadata.family for k in get_kernels(cc=cc, compiled=False)} == families
+    found = get_kernels(problem(), where=lambda m: m.design.tile[0] == 128, cc=cc, compiled=False)
+    assert bool(found) == bool(families) and {k.family.name for k in found} <= families
+
+
+@pytest.mark.parametrize("cc", ["9.0", "sm_90", "90b", "", -80, True])
+def test_cc_that_is_none(cc):
+    with pytest.raises(
+        ValueError, match="cc is .*; expected a compute capability times ten, such as 80 or '90', or '90a'"
+    ):
+        get_kernels(cc=cc)
+
+
+def test_unknown_keyword_and_wrong_type():
+    with pytest.raises(TypeError, match="expected GemmArguments, found int"):
+        get_kernels(3)
+    with pytest.raises(TypeError, match="cc_"):
+        get_kernels(cc_=90)
+
+
+# ---------------------------------------------------------------------------------------- of arguments
+
+
+def test_get_kernels_on_cpu_arguments():
+    args = GemmArguments(TensorSpec((4, 5), "f32", device="cpu"), TensorSpec((5, 6), "f32", device="cpu"))
+    assert [k.name for k in get_kernels(args)] == ["cpu_gemm_numpy"]
+    assert gpu_of(args.problem) is None
+
+
+def test_where_filters_what_supports_arguments():
+    found = get_kernels(problem(), where=lambda m: m.api == 2, compiled=False)
+    assert found and all(k.family.api == 2 and k.supports(problem()) for k in found)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "tf32", "tf32x3", "f32", "f64", "e4m3", "s8", "c64", "c128"])
+def test_get_kernels_lists_supporting_kernels_best_first(dtype):
+    args = problem(m=640, n=768, k=512, dtype=dtype)
+    found = get_kernels(args, compiled=False)
+    choices = [choice for choice in rank(args.problem, compiled=False) if choice.route.direct]
+    assert found and found == [choice.route.kernel for choice in choices]
+    assert {k.name for k in found} == {k.name for k in all_kernels() if k.supports(args)}
+
+
+@pytest.mark.parametrize("layout", ["tn", "tt"])
+@pytest.mark.parametrize("splits", [None, 1, 3, "stream"])
+def test_get_kernels_is_the_order_in_which_gemm_would_take_them(layout, splits):
+    args = problem(m=96, n=640, k=4096, layout=layout, splits=splits, out_dtype="f32")
+    parts = 3 if splits == 3 else 1
+    ranked = [c.route.kernel for c in select.rank(args.problem, compiled=False) if c.route.splits == parts]
+    found = get_kernels(args, compiled=False)
+    assert found and [k for k in ranked if k in found] == found
+    assert all(k.supports(args) for k in found)
+
+
+def test_a_measured_kernel_comes_first(built, monkeypatch):
+    built([k.name for k in CORE])
+    args = problem()
+    order = get_kernels(args)
+    slow = order[-1]
+    way = slow.way(args.problem, select.gpu_of(args.problem))
+    assert isinstance(way, Way)
+    choice = select.Choice(select.Route(slow, way), 1.5, measured=True)
+    monkeypatch.setattr(select, "_measured", lambda p, gpu, compiled: choice)
+    assert get_kernels(args) == [slow, *order[:-1]]
+    row = explain(args).rows()[0]
+    assert (row.kernel, row.microseconds, row.measured) == (slow.name, 1.5, True)
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"bias": vector(768), "activation": "gelu"},
+        {"bias": vector((640, 1))},
+        {"gate": operand(640, 768, "t"), "activation": "silu"},
+        {"aux": operand(640, 768, "t"), "activation": "d_gelu"},
+        {"aux": operand(640, 768, "t"), "activation": "relu"},
+        {"c": operand(640, 768, "t"), "bias": vector(768)},
+    ],
+    ids=lambda keywords: "-".join(map(str, keywords)),
+)
+def test_every_form_of_the_epilogue_is_fused_somewhere(keywords):
+    args = problem(m=640, n=768, k=512, **keywords)
+    found = get_kernels(args, compiled=False)
+    assert found and {k.name for k in found} == {k.name for k in all_kernels() if k.supports(args)}
+
+
+def blown_up(times):
+    """The declared kernels, and copies of the tensor-core ones that differ in a tile and count as declared too."""
+    configs = [c for family in FAMILIES.values() for c in family.declared]
+    wide = [c for c in configs if c.api == 3]
+    copies = [replace(c, tile=(c.tile[0] + 64 * i, *c.tile[1:])) for i in range(1, times) for c in wide]
+    return {c.name: c for c in (*configs, *copies)}
+
+
+@pytest.fixture
+def declaration(monkeypatch):
+    """As if so many kernels were declared."""
+
+    def pretend(times):
+        large = blown_up(times)
+        monkeypatch.setattr(registry, "named", lambda part: large)
+        monkeypatch.setattr(registry, "_cutlass", {})
+        registry.forget()
+        return large
+
+    yield pretend
+    monkeypatch.undo()
+    registry.forget()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        problem(),
+        problem(n=96, bias=vector(96), activation="gelu"),
+        problem(layout="tt", dtype="f16"),
+        problem(dtype="e4m3", scale_a=vector((512, 1), "f32")),
+    ],
+    ids=str,
+)
+def test_a_query_by_arguments_looks_at_few_of_many_kernels(declaration, monkeypatch, args):
+    large = declaration(3)
+    assert len(large) > 10_000
+    asked = []
+    way = Interface.way
+    monkeypatch.setattr(Interface, "way", lambda self, p, gpu: asked.append(self) or way(self, p, gpu))
+    found = get_kernels(args, compiled=False)
+    assert len(asked) < 40 and len(asked) == len(set(map(id, asked)))
+    monkeypatch.undo()
+    assert {k.name for k in found} == {c.name for c in large.values() if CutlassKernel(c, None).supports(args)}
