@@ -33,7 +33,7 @@ void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keyword
 // Everything else, and the operands by role; these are complete by now.
 Request request_from(Operands& operands, const Keywords& keywords);
 
-// The kernel asked for, as kernels.py numbers it; -1 for None.
+// The kernel asked for, as registry.py numbers it; -1 for None.
 int32_t kernel_number(nb::handle kernel);
 
 }  // namespace cutlass_py

@@ -1,6 +1,6 @@
 """The registry: every kernel there is, one object each, found by name, by number and by what it multiplies.
 
-What a kernel is says kernels.py; which of them is taken, select.py.
+kernels.py says what a kernel is; select.py, which of them is taken.
 """
 
 from __future__ import annotations
