@@ -105,7 +105,9 @@ Args:
     a, b, out: as in gemm. What is None, here and below, is what the plan was made with; where it was made without
         `out`, a new array is returned.
     c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad: arrays in place of those that the plan was
-        made with. Numbers and names stay those of the plan, and so does its epilogue with the arrays given to it.
+        made with. Numbers and names stay those of the plan.
+    epilogue: a call of the plan's own function (docs/epilogues.md): all that it is given counts, numbers too, which
+        may be others. What was an array is one like it, what was a number is a number.
     stream: as in gemm.
     workspace: Kernel.workspace_size bytes (u8) of device memory, aligned to 256 bytes, instead of the package's own
         pool. It is used on the stream of the launch; what else uses it has to be ordered with that by the caller.
@@ -115,7 +117,7 @@ Returns:
 
 Raises:
     ValueError: an array whose shape, strides, device or alignment is not the plan's, one that the plan has no place
-        for, overlap, or a workspace that does not do. The message names the operand.
+        for, overlap, an epilogue of another function, or a workspace that does not do. The message names the operand.
     TypeError: no array, or one of another dtype.
     CudaError: a CUDA or CUTLASS call failed.)";
 
@@ -330,18 +332,19 @@ void bind_prepared(nb::module_& m) {
           "__call__",
           [](Prepared& self, nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle bias, nb::handle gate,
              nb::handle aux, nb::handle alpha, nb::handle beta, nb::handle scale_a, nb::handle scale_b,
-             nb::handle scale_out, nb::handle bias_grad, nb::handle stream, nb::handle workspace) {
+             nb::handle scale_out, nb::handle bias_grad, nb::handle epilogue, nb::handle stream, nb::handle workspace) {
             Keywords given;
             given.out = out, given.c = c, given.bias = bias, given.gate = gate, given.aux = aux;
             given.alpha = alpha, given.beta = beta;
             given.scale_a = scale_a, given.scale_b = scale_b, given.scale_out = scale_out;
-            given.bias_grad = bias_grad, given.stream = stream;
+            given.bias_grad = bias_grad, given.epilogue = epilogue, given.stream = stream;
             return self(a, b, given, workspace);
           },
           "a"_a = nb::none(), "b"_a = nb::none(), "out"_a = nb::none(), nb::kw_only(), "c"_a = nb::none(),
           "bias"_a = nb::none(), "gate"_a = nb::none(), "aux"_a = nb::none(), "alpha"_a = nb::none(),
           "beta"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
-          "bias_grad"_a = nb::none(), "stream"_a = nb::none(), "workspace"_a = nb::none(), kPreparedDoc)
+          "bias_grad"_a = nb::none(), "epilogue"_a = nb::none(), "stream"_a = nb::none(), "workspace"_a = nb::none(),
+          kPreparedDoc)
       .def_prop_ro("problem", &Prepared::problem, "What it computes.")
       .def("__repr__", [](const Prepared& self) { return self.repr(); });
 }

@@ -36,7 +36,7 @@ constexpr Given kArrays[] = {
 bool is_there(const Operand& x) { return x.dtype != Dtype::none; }
 
 bool only_out(const Keywords& given) {
-  bool others = !given.stream.is_none();
+  bool others = !given.stream.is_none() || !given.epilogue.is_none();
   for (const Given& each : kArrays) others |= each.role != Role::out && !(given.*each.value).is_none();
   return !others && !given.out.is_none();
 }
@@ -144,8 +144,6 @@ Prepared::Prepared(nb::object a, nb::object b, nb::dict keywords)
   if (request.user) {
     for (const UserRequest::Item& item : request.user->items) {
       user_.push_back(item.array ? *item.array : Operand{});
-      if (!user_.back().metadata_only) continue;
-      refuse(std::string(item.array->name) + " is a TensorSpec; a plan keeps the arrays of its epilogue");
     }
   }
   prototype_.suspects.clear();  // decided, and about operands that go with this scope
@@ -244,6 +242,10 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
     }
     keywords.*each.value = value;
   }
+  if (!given.epilogue.is_none()) {
+    if (prototype_.problem.user < 0) refuse("epilogue is given; the plan was made without one");
+    keywords.epilogue = given.epilogue;
+  }
   Operands operands;
   open_operands(operands, a.is_none() ? nb::handle(a_) : a, b.is_none() ? nb::handle(b_) : b, keywords);
   operands.each([](const View& view) {
@@ -262,6 +264,30 @@ std::string Prepared::repr() const {
   return "<Prepared " + nb::cast<std::string>(words) + ", " + nb::cast<std::string>(kernel.attr("name")) + ">";
 }
 
+// The operands of a user's epilogue: even the arrays that the plan keeps may lie elsewhere by now.
+void Prepared::take_user(const UserRequest& given, Call& call) const {
+  const UserClass& planned = user_class(call.problem.user);
+  const UserProgram& program = program_of(planned.program);
+  if (given.program != planned.program) {
+    refuse("epilogue is another function, " + program_of(given.program).name + "; the plan takes " + program.name);
+  }
+  for (size_t i = 0; i < user_.size(); ++i) {
+    const Operand* x = given.items[i].array;
+    if (bool(x) != is_there(user_[i])) {
+      refuse(program.names[i] +
+             (x ? " is an array; the plan takes a number" : " is a number; the plan takes an array"));
+    }
+    UserOperand& taken = call.user[i];
+    if (!x) {
+      taken.value = given.items[i].value;
+      continue;
+    }
+    check_same(*x, user_[i], planned.items[i].align);
+    if (x->readonly && taken.written) refuse(program.names[i] + " is read-only");
+    taken.matrix.data = x->data;
+  }
+}
+
 Call Prepared::call(Operands& operands) {
   Request r;
   r.activation = prototype_.problem.activation;
@@ -276,13 +302,7 @@ Call Prepared::call(Operands& operands) {
     check_same(*x, expected_[i], align_[i]);
     if (const void** slot = address(call, Role(i))) *slot = x->data;
   }
-  for (size_t i = 0; i < user_.size(); ++i) {  // the same arrays, whose memory may be another by now
-    if (!is_there(user_[i])) continue;
-    const Operand& x = *r.user->items[i].array;
-    check_same(x, user_[i], user_class(call.problem.user).items[i].align);
-    if (x.readonly && call.user[i].written) refuse(std::string(x.name) + " is read-only");
-    call.user[i].matrix.data = x.data;
-  }
+  if (r.user) take_user(*r.user, call);
   for (Role role : {Role::out, Role::bias_grad, Role::aux}) {
     const Operand* x = r.at(role);
     if (!x || (role == Role::aux && !writes_aux_)) continue;

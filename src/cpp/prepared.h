@@ -11,7 +11,7 @@ class Prepared final : public Source {
   Prepared(nb::object a, nb::object b, nb::dict keywords);
 
   // Runs it. What is None is what it was prepared with; `given.out` absent on both sides is a new result. Of the
-  // keywords only arrays are looked at.
+  // keywords only arrays and `epilogue` are looked at.
   nb::object operator()(nb::handle a, nb::handle b, const Keywords& given, nb::handle workspace);
 
   const Problem& problem() const { return prototype_.problem; }
@@ -32,6 +32,7 @@ class Prepared final : public Source {
 
   Call call(Operands& operands) override;
   Plan plan(const Problem&) override { return plan_; }
+  void take_user(const UserRequest& given, Call& call) const;
 
   nb::object a_, b_;
   nb::dict kept_;  // owns what `keywords_` refers to
