@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import json
 import re
 import sys
+import weakref
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
+from exporters import Exporter
 from specs import CORE, listed, operand, problem, vector
 
 import cutlass_py
-from cutlass_py import Artifact, GemmArguments, TensorSpec, _core, explain, explanation, get_kernels, kernels, select
+from cutlass_py import (
+    Artifact,
+    GemmArguments,
+    TensorSpec,
+    _core,
+    epilogue,
+    explain,
+    explanation,
+    get_kernels,
+    kernels,
+    select,
+)
 from cutlass_py.families import FAMILIES
 from cutlass_py.kernels import CutlassKernel, kernel_named
 from cutlass_py.legality import Interface, Way
@@ -544,3 +558,31 @@ def test_a_plan_keeps_its_choice_when_plans_are_forgotten(rng):
     plan = CPU.plan(GemmArguments(a, b, out=out))
     _core.clear_plans()
     close(plan(a, b, out), a @ b)
+
+
+# ---------------------------------------------------------------------------------------- garbage
+
+
+@epilogue
+def shifted(accum, bias):
+    return accum + bias
+
+
+@pytest.mark.parametrize("holder", [
+    lambda array, b: CPU.plan(GemmArguments(array, b)),
+    lambda array, b: CPU.plan(GemmArguments(b, array)),
+    lambda array, b: CPU.plan(GemmArguments(b, b, out=array)),
+    lambda array, b: CPU.plan(GemmArguments(b, b, epilogue=shifted(bias=array))),
+    lambda array, b: shifted(bias=array),
+    lambda array, b: cutlass_py.view(array, "f32"),
+], ids=["a", "b", "out", "epilogue", "EpilogueCall", "TypedView"])  # fmt: skip
+def test_cycles_through_what_keeps_arrays_are_collected(holder):
+    array = Exporter(np.zeros((4, 4), np.float32))
+    array.held = holder(array, np.zeros((4, 4), np.float32))
+    assert gc.is_tracked(array.held)
+    gc.collect()
+    assert array.held is not None  # reached from here
+    gone = weakref.ref(array)
+    del array
+    gc.collect()
+    assert gone() is None

@@ -11,6 +11,7 @@
 #include "build_info.h"
 #include "call.h"
 #include "canonical.h"
+#include "collected.h"
 #include "device.h"
 #include "dlpack_view.h"
 #include "measure.h"
@@ -251,7 +252,8 @@ void bind_metadata(nb::module_& m) {
       .def_prop_ro("dtype", [](const TensorSpec& s) { return dtype_name(s.dtype); })
       .def_prop_ro("device", [](const TensorSpec& s) { return to_string(s.device); })
       .def_ro("alignment", &TensorSpec::alignment, "Of the first element, in bytes.");
-  nb::class_<EpilogueCall>(m, "EpilogueCall", "A user's epilogue with its operands: what gemm's `epilogue` takes.")
+  nb::class_<EpilogueCall>(m, "EpilogueCall", nb::type_slots(collected<EpilogueCall>()),
+                           "A user's epilogue with its operands: what gemm's `epilogue` takes.")
       .def(
           "__init__",
           [](EpilogueCall* self, int32_t program, nb::typed<nb::tuple, nb::any, nb::ellipsis> values) {
@@ -263,7 +265,8 @@ void bind_metadata(nb::module_& m) {
       .def_prop_ro(
           "values", [](const EpilogueCall& call) { return nb::typed<nb::tuple, nb::any, nb::ellipsis>(call.values); },
           "In the order of the program's parameters, then its outputs.");
-  nb::class_<TypedView>(m, "TypedView", "An array of bytes or integers read as another dtype; made by cutlass_py.view.")
+  nb::class_<TypedView>(m, "TypedView", nb::type_slots(collected<TypedView>()),
+                        "An array of bytes or integers read as another dtype; made by cutlass_py.view.")
       .def(
           "__init__",
           [](TypedView* self, nb::object array, nb::handle dtype) {
@@ -311,13 +314,13 @@ void bind_metadata(nb::module_& m) {
 }
 
 void bind_prepared(nb::module_& m) {
-  nb::class_<Prepared>(m, "Prepared",
+  nb::class_<Prepared>(m, "Prepared", nb::type_slots(collected<Prepared>()),
                        "A call whose legality and plan are settled; made by Kernel.plan. Calling it with arrays of the "
                        "same shapes, strides, dtypes, device and alignment launches it on them.")
       .def(
           "__init__",
           [](Prepared* self, nb::object a, nb::object b, nb::typed<nb::dict, nb::str, nb::any> keywords) {
-            new (self) Prepared(std::move(a), std::move(b), std::move(keywords));
+            new (self) Prepared(std::move(a), std::move(b), keywords);
           },
           "a"_a, "b"_a, "keywords"_a)
       .def(

@@ -129,8 +129,8 @@ void check_same(const Operand& x, const Operand& wanted, uint8_t align) {
 
 }  // namespace
 
-Prepared::Prepared(nb::object a, nb::object b, nb::dict keywords)
-    : a_(std::move(a)), b_(std::move(b)), kept_(std::move(keywords)), keywords_(keywords_from(kept_)) {
+Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords)
+    : a_(std::move(a)), b_(std::move(b)), kept_(keywords.values()), keywords_(keywords_from(keywords)) {
   Operands operands;
   prototype_ = call_of(operands, a_, b_, keywords_);
   if (operands.has_lists()) refuse("a plan takes arrays; found lists of matrices");
@@ -260,8 +260,8 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
 
 std::string Prepared::repr() const {
   nb::object words = nb::module_::import_("cutlass_py.arguments").attr("describe")(nb::cast(problem()));
-  nb::object kernel = kept_["kernel"];
-  return "<Prepared " + nb::cast<std::string>(words) + ", " + nb::cast<std::string>(kernel.attr("name")) + ">";
+  const std::string kernel = nb::cast<std::string>(keywords_.kernel.attr("name"));
+  return "<Prepared " + nb::cast<std::string>(words) + ", " + kernel + ">";
 }
 
 // The operands of a user's epilogue: even the arrays that the plan keeps may lie elsewhere by now.
