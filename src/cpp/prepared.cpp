@@ -100,14 +100,6 @@ uint8_t alignment(const Problem& p, Role role) {
   }
 }
 
-// Whether every element lies where the other operand's does; a stride that is never taken does not matter.
-bool same_strides(const Operand& x, const Operand& y) {
-  for (int i = 0; i < x.rank; ++i) {
-    if (x.shape[i] > 1 && x.strides[i] != y.strides[i]) return false;
-  }
-  return true;
-}
-
 void check_same(const Operand& x, const Operand& wanted, uint8_t align) {
   const std::string plan = "; the plan takes ";
   if (x.dtype != wanted.dtype) refuse_dtype(found_dtype(x) + plan + dtype_name(wanted.dtype));
@@ -117,7 +109,7 @@ void check_same(const Operand& x, const Operand& wanted, uint8_t align) {
   if (x.rank != wanted.rank || !std::equal(x.shape, x.shape + x.rank, wanted.shape)) {
     refuse(found(x) + plan + shape_text(wanted.shape, wanted.rank));
   }
-  if (!same_strides(x, wanted)) {
+  if (!same_strides(x.shape, x.strides, wanted.strides, x.rank)) {
     refuse(std::string(x.name) + " has strides " + shape_text(x.strides, x.rank) + plan +
            shape_text(wanted.strides, wanted.rank));
   }
@@ -194,8 +186,9 @@ char* Prepared::address_of(nb::handle array, const Straight& operand, const Arra
       x.device.device_type != kDLCUDA || x.device.device_id != wanted.device.id || !x.strides) {
     return nullptr;
   }
-  for (int i = 0; i < wanted.rank; ++i) {
-    if (x.shape[i] != wanted.shape[i] || (x.strides[i] != wanted.strides[i] && x.shape[i] > 1)) return nullptr;
+  if (!std::equal(x.shape, x.shape + wanted.rank, wanted.shape) ||
+      !same_strides(wanted.shape, x.strides, wanted.strides, wanted.rank)) {
+    return nullptr;
   }
   char* address = static_cast<char*>(x.data) + x.byte_offset;
   if (!x.data || reinterpret_cast<uintptr_t>(address) & operand.misaligned) return nullptr;
