@@ -134,16 +134,4 @@ void run_provided(const Call& call, const Plan& plan, device::Stream stream) {
   plan.provided(**arguments.given);
 }
 
-void run_on_device(const Call& call, const Plan& plan, device::Stream stream, const GivenScratch* given) {
-  if (plan.provided.is_none()) {
-    run_on_device(call, static_cast<const DevicePlan&>(plan), stream, given);
-  } else {
-    run_provided(call, plan, stream);
-  }
-}
-
-size_t scratch_bytes(const Call& call, const Plan& plan) {
-  return plan.provided.is_none() ? scratch_bytes(call, static_cast<const DevicePlan&>(plan)) : 0;
-}
-
 }  // namespace cutlass_py

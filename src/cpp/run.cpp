@@ -4,7 +4,6 @@
 #include <optional>
 #include <vector>
 
-#include "plan.h"
 #include "registry.h"
 
 namespace cutlass_py {
@@ -322,26 +321,11 @@ void run_list(const Call& call, const DevicePlan& plan, Stream stream) {
   launch(plan, g);
 }
 
-// A list that no kernel takes as one: each matrix by the plan of its own.
-void run_each(const Call& call, Stream stream) {
-  Call one = call;
-  one.problem.pointers = false;
-  one.problem.batch = 1;
-  const Plan plan = plan_for(one.problem);
-  for (size_t i = 0; i < call.pointers_d.size(); ++i) {
-    one.a.data = call.pointers_a[i], one.b.data = call.pointers_b[i], one.d.data = call.pointers_d[i];
-    if (!call.pointers_c.empty()) one.epilogue.c.data = call.pointers_c[i];
-    run_on_device(one, plan, stream);
-  }
-}
-
 }  // namespace
 
 void run_on_device(const Call& call, const DevicePlan& plan, Stream stream, const GivenScratch* given) {
   if (!call.problem.pointers) {
     Run(call, plan, stream, given)();
-  } else if (plan.each) {
-    run_each(call, stream);
   } else {
     run_list(call, plan, stream);
   }
