@@ -301,7 +301,7 @@ void bind_metadata(nb::module_& m) {
           [](const Lent& x, nb::handle stream, nb::handle max_version, nb::handle, nb::handle) {
             return x.dlpack(stream, max_version);
           },
-          nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
+          nb::kw_only(), "stream"_a.none() = -1, "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
           "copy"_a = nb::none())
       .def("__dlpack_device__", [](const Lent& x) { return dlpack_device(x.tensor().device); })
       .def_prop_ro("__array_interface__", &Lent::array_interface)
