@@ -171,6 +171,14 @@ def test_lists(dtype, layout):
         gpu.assert_exact(torch.stack(result), reference.d)
 
 
+def test_a_list_that_is_refused_matrix_by_matrix_allocates_nothing(monkeypatch):
+    a, b = ([gpu.integers((64, 64), "f64") for _ in range(3)] for _ in range(2))
+    a[0], a[-1] = a[-1], a[0]  # do not lie evenly
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: pytest.fail("a result is allocated"))
+    with pytest.raises(cutlass_py.NoKernelError):
+        cutlass_py.gemm(a, b, splits="stream", stream=torch.cuda.current_stream())
+
+
 def test_lists_under_capture():
     """Addresses travel by value: a graph keeps them, the caller's list may go."""
     a = [gpu.integers((64, 32), "bf16") for _ in range(900)]

@@ -127,6 +127,62 @@ def test_a_captured_call_runs_again_in_the_graph(own):
     assert len(seen) == 2
 
 
+class Asking:
+    """An operand as a consumer asks for it that passes this stream, or none (...)."""
+
+    def __init__(self, operand, stream):
+        self.operand, self.stream = operand, {} if stream is ... else {"stream": stream}
+
+    def __dlpack__(self, *, stream=None, **given):
+        return self.operand.__dlpack__(**given, **self.stream)
+
+    def __dlpack_device__(self):
+        return self.operand.__dlpack_device__()
+
+
+@pytest.mark.parametrize("stream", [None, 1])
+def test_a_consumer_on_the_default_stream_follows_the_launch(stream):
+    copies, side = [], torch.cuda.Stream()
+
+    def copied(call):
+        with torch.cuda.stream(torch.cuda.default_stream()):
+            copies.append(torch.from_dlpack(Asking(call.a, stream)).clone())
+        in_torch(call)
+
+    source, b = operands(64, 64, 64, None, "f32")
+    a = torch.zeros_like(source)
+    with register_kernel(METADATA, copied) as registration:
+        cutlass_py.gemm(source, b, kernel=registration.kernels[0])
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(50_000_000)
+            a.copy_(source)
+            out = cutlass_py.gemm(a, b, kernel=registration.kernels[0])
+        torch.cuda.default_stream().synchronize()
+        assert torch.equal(copies[1][0], source)
+        side.synchronize()
+        gpu.assert_exact(out, gpu.expected(source, b))
+
+
+@pytest.mark.parametrize("stream", [..., -1])
+def test_a_consumer_that_names_no_stream_may_be_captured(stream):
+    def product(call):
+        a, b, d = (torch.from_dlpack(Asking(x, stream)) for x in (call.a, call.b, call.d))
+        torch.matmul(a, b, out=d)
+
+    a, b = operands(64, 64, 64, None, "f32")
+    out = torch.zeros(64, 64, device=gpu.DEVICE)
+    with register_kernel(METADATA, product) as registration:
+        cutlass_py.gemm(a, b, out=out, kernel=registration.kernels[0])
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            cutlass_py.gemm(a, b, out=out, kernel=registration.kernels[0])
+    a.copy_(gpu.integers((64, 64), "f32"))
+    graph.replay()
+    gpu.assert_exact(out, gpu.expected(a, b))
+
+
 @pytest.mark.parametrize("framework", ["cupy", "jax"])
 def test_operands_of_other_frameworks(own, framework):
     np = pytest.importorskip("numpy")

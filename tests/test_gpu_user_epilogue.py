@@ -288,6 +288,50 @@ def test_a_graph_reads_factors_when_it_runs():
         gpu.assert_near(out, gelu64(z), 2e-6 * (1 + z.abs()))
 
 
+@pytest.mark.parametrize("n", [N, N - 1])  # either generation
+def test_a_plan_takes_another_call_of_its_epilogue(n):
+    a, b = operands(n=n)
+    called = gelu_bias(alpha=1.0, bias=gpu.integers((n,), "bf16"))
+    args = cutlass_py.GemmArguments(a, b, out=torch.empty(M, n, device="cuda", dtype=torch.bfloat16), epilogue=called)
+    plan = cutlass_py.get_kernels(args, compiled=False)[0].plan(args)
+    for alpha in (0.25, -0.5):
+        x, y = operands(n=n)
+        bias, out = gpu.integers((n,), "bf16"), gpu.guarded((M, n), "bf16", pad=0)
+        assert plan(x, y, out.view, epilogue=gelu_bias(alpha=alpha, bias=bias)) is out.view
+        z = alpha * gpu.expected(x, y) + gpu.wide(bias)
+        gpu.assert_near(out.view, gelu64(z), 2e-6 * (1 + z.abs()))
+        out.check()
+    with pytest.raises(ValueError, match="bias is a number; the plan takes an array"):
+        plan(a, b, out.view, epilogue=gelu_bias(alpha=1.0, bias=0.0))
+    with pytest.raises(ValueError, match=r"bias is \(1, .*; the plan takes"):
+        plan(a, b, out.view, epilogue=gelu_bias(alpha=1.0, bias=bias[None]))
+
+
+@sm90
+def test_a_plan_takes_other_outputs_of_its_epilogue():
+    a, b = operands()
+
+    def fresh():
+        c, columns = gpu.filled(gpu.integers((M, N), "bf16")), gpu.guarded((1, N), "f32", pad=0)
+        rows, most = (gpu.guarded((M, 1), "f32", pad=0) for _ in range(2))
+        return c, rows, columns, most, reduced(c=c, rows=rows.view, columns=columns.view, most=most.view)
+
+    first = fresh()
+    args = cutlass_py.GemmArguments(a, b, epilogue=first[-1])
+    plan = cutlass_py.get_kernels(args, compiled=False)[0].plan(args)
+    for _ in range(2):
+        x, y = operands()
+        c, rows, columns, most, called = fresh()
+        d, z = plan(x, y, epilogue=called), gpu.expected(x, y) + gpu.wide(c)
+        gpu.assert_exact(d, z.clamp(min=0))
+        for output, expected in ((rows, z.sum(-1, keepdim=True)), (columns, z.sum(0, keepdim=True))):
+            gpu.assert_exact(output.view, expected)
+        gpu.assert_exact(most.view, z.amax(-1, keepdim=True))
+        for output in (rows, columns, most):
+            output.check()
+    assert all((x.buffer.view(torch.uint8) == x.byte).all() for x in first[1:4])
+
+
 @sm90
 def test_streams():
     a, b = operands()

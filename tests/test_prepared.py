@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from itertools import product
 
 import numpy as np
 import pytest
+from exporters import Exporter
 from reference import close, matrices
 
-from cutlass_py import GemmArguments, TensorSpec, _core
+import cutlass_py
+from cutlass_py import GemmArguments, TensorSpec, _core, epilogue
 from cutlass_py.registry import kernel_named
 
 CPU = kernel_named("cpu_gemm_numpy")
@@ -175,3 +179,31 @@ def test_a_plan_keeps_its_choice_when_plans_are_forgotten(rng):
     plan = CPU.plan(GemmArguments(a, b, out=out))
     _core.clear_plans()
     close(plan(a, b, out), a @ b)
+
+
+# ---------------------------------------------------------------------------------------- garbage
+
+
+@epilogue
+def shifted(accum, bias):
+    return accum + bias
+
+
+@pytest.mark.parametrize("holder", [
+    lambda array, b: CPU.plan(GemmArguments(array, b)),
+    lambda array, b: CPU.plan(GemmArguments(b, array)),
+    lambda array, b: CPU.plan(GemmArguments(b, b, out=array)),
+    lambda array, b: CPU.plan(GemmArguments(b, b, epilogue=shifted(bias=array))),
+    lambda array, b: shifted(bias=array),
+    lambda array, b: cutlass_py.view(array, "f32"),
+], ids=["a", "b", "out", "epilogue", "EpilogueCall", "TypedView"])  # fmt: skip
+def test_cycles_through_what_keeps_arrays_are_collected(holder):
+    array = Exporter(np.zeros((4, 4), np.float32))
+    array.held = holder(array, np.zeros((4, 4), np.float32))
+    assert gc.is_tracked(array.held)
+    gc.collect()
+    assert array.held is not None  # reached from here
+    gone = weakref.ref(array)
+    del array
+    gc.collect()
+    assert gone() is None

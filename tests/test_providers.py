@@ -302,6 +302,19 @@ def test_a_prepared_call_and_a_run():
     assert (prepared(A, B) == 2 * A @ B).all()  # it keeps what it was made with
 
 
+def test_a_plan_and_what_runs_it_are_collected_together():
+    def product(call):
+        multiply(call)
+
+    with register_kernel(metadata(), product) as registration:
+        product.plan = registration.kernels[0].plan(GemmArguments(A, B))
+    assert (product.plan() == A @ B).all()
+    gone = weakref.ref(product)
+    del product, registration
+    gc.collect()
+    assert gone() is None
+
+
 def test_the_stream_of_a_call_becomes_the_current_one_of_imported_frameworks(monkeypatch):
     entered = []
 

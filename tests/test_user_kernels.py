@@ -31,6 +31,7 @@ from cutlass_py.functions import sum as sum_over
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.operations import OPERATIONS
 from cutlass_py.registry import kernel_named
+from cutlass_py.rules import Resolved, stages_3x
 from cutlass_py.user_epilogue import asked
 
 DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
@@ -174,6 +175,15 @@ def test_matrices_leave_room_for_the_mainloop():
     user = asked(args.problem.user).epilogue
     assert "has room for" in carrier(families.find(LARGE), user)
     assert not isinstance(carrier(families.find(SQUARE), user), str)
+
+
+@pytest.mark.parametrize("tile", [(128, 128, 64), (128, 96, 144), (128, 96, 160), (64, 160, 160), (192, 128, 112)])
+def test_a_matrix_that_is_read_leaves_the_stages_that_a_source_leaves(tile):
+    added = problem(epilogue(lambda x, c: x + c), given={"c": spec(512, 512)})
+    found = carrier(replace(families.find(SQUARE), tile=tile), asked(added.problem.user).epilogue)
+    described = cutlass_py.KernelDescription(a="bf16", tile=tile, schedule="pingpong", epilogue="biasc")
+    left = stages_3x(Resolved(described))
+    assert (f"has room for {left} stages" in found) if left < 3 else not isinstance(found, str)
 
 
 def test_what_no_kernel_runs_is_said():

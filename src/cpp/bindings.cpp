@@ -11,6 +11,7 @@
 #include "build_info.h"
 #include "call.h"
 #include "canonical.h"
+#include "collected.h"
 #include "device.h"
 #include "dlpack_view.h"
 #include "measure.h"
@@ -105,7 +106,9 @@ Args:
     a, b, out: as in gemm. What is None, here and below, is what the plan was made with; where it was made without
         `out`, a new array is returned.
     c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad: arrays in place of those that the plan was
-        made with. Numbers and names stay those of the plan, and so does its epilogue with the arrays given to it.
+        made with. Numbers and names stay those of the plan.
+    epilogue: a call of the plan's own function (docs/epilogues.md): all that it is given counts, numbers too, which
+        may be others. What was an array is one like it, what was a number is a number.
     stream: as in gemm.
     workspace: Kernel.workspace_size bytes (u8) of device memory, aligned to 256 bytes, instead of the package's own
         pool. It is used on the stream of the launch; what else uses it has to be ordered with that by the caller.
@@ -115,7 +118,7 @@ Returns:
 
 Raises:
     ValueError: an array whose shape, strides, device or alignment is not the plan's, one that the plan has no place
-        for, overlap, or a workspace that does not do. The message names the operand.
+        for, overlap, an epilogue of another function, or a workspace that does not do. The message names the operand.
     TypeError: no array, or one of another dtype.
     CudaError: a CUDA or CUTLASS call failed.)";
 
@@ -249,7 +252,8 @@ void bind_metadata(nb::module_& m) {
       .def_prop_ro("dtype", [](const TensorSpec& s) { return dtype_name(s.dtype); })
       .def_prop_ro("device", [](const TensorSpec& s) { return to_string(s.device); })
       .def_ro("alignment", &TensorSpec::alignment, "Of the first element, in bytes.");
-  nb::class_<EpilogueCall>(m, "EpilogueCall", "A user's epilogue with its operands: what gemm's `epilogue` takes.")
+  nb::class_<EpilogueCall>(m, "EpilogueCall", nb::type_slots(collected<EpilogueCall>()),
+                           "A user's epilogue with its operands: what gemm's `epilogue` takes.")
       .def(
           "__init__",
           [](EpilogueCall* self, int32_t program, nb::typed<nb::tuple, nb::any, nb::ellipsis> values) {
@@ -261,7 +265,8 @@ void bind_metadata(nb::module_& m) {
       .def_prop_ro(
           "values", [](const EpilogueCall& call) { return nb::typed<nb::tuple, nb::any, nb::ellipsis>(call.values); },
           "In the order of the program's parameters, then its outputs.");
-  nb::class_<TypedView>(m, "TypedView", "An array of bytes or integers read as another dtype; made by cutlass_py.view.")
+  nb::class_<TypedView>(m, "TypedView", nb::type_slots(collected<TypedView>()),
+                        "An array of bytes or integers read as another dtype; made by cutlass_py.view.")
       .def(
           "__init__",
           [](TypedView* self, nb::object array, nb::handle dtype) {
@@ -296,7 +301,7 @@ void bind_metadata(nb::module_& m) {
           [](const Lent& x, nb::handle stream, nb::handle max_version, nb::handle, nb::handle) {
             return x.dlpack(stream, max_version);
           },
-          nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
+          nb::kw_only(), "stream"_a.none() = -1, "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
           "copy"_a = nb::none())
       .def("__dlpack_device__", [](const Lent& x) { return dlpack_device(x.tensor().device); })
       .def_prop_ro("__array_interface__", &Lent::array_interface)
@@ -309,13 +314,13 @@ void bind_metadata(nb::module_& m) {
 }
 
 void bind_prepared(nb::module_& m) {
-  nb::class_<Prepared>(m, "Prepared",
+  nb::class_<Prepared>(m, "Prepared", nb::type_slots(collected<Prepared>()),
                        "A call whose legality and plan are settled; made by Kernel.plan. Calling it with arrays of the "
                        "same shapes, strides, dtypes, device and alignment launches it on them.")
       .def(
           "__init__",
           [](Prepared* self, nb::object a, nb::object b, nb::typed<nb::dict, nb::str, nb::any> keywords) {
-            new (self) Prepared(std::move(a), std::move(b), std::move(keywords));
+            new (self) Prepared(std::move(a), std::move(b), keywords);
           },
           "a"_a, "b"_a, "keywords"_a)
       .def(
@@ -330,18 +335,19 @@ void bind_prepared(nb::module_& m) {
           "__call__",
           [](Prepared& self, nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle bias, nb::handle gate,
              nb::handle aux, nb::handle alpha, nb::handle beta, nb::handle scale_a, nb::handle scale_b,
-             nb::handle scale_out, nb::handle bias_grad, nb::handle stream, nb::handle workspace) {
+             nb::handle scale_out, nb::handle bias_grad, nb::handle epilogue, nb::handle stream, nb::handle workspace) {
             Keywords given;
             given.out = out, given.c = c, given.bias = bias, given.gate = gate, given.aux = aux;
             given.alpha = alpha, given.beta = beta;
             given.scale_a = scale_a, given.scale_b = scale_b, given.scale_out = scale_out;
-            given.bias_grad = bias_grad, given.stream = stream;
+            given.bias_grad = bias_grad, given.epilogue = epilogue, given.stream = stream;
             return self(a, b, given, workspace);
           },
           "a"_a = nb::none(), "b"_a = nb::none(), "out"_a = nb::none(), nb::kw_only(), "c"_a = nb::none(),
           "bias"_a = nb::none(), "gate"_a = nb::none(), "aux"_a = nb::none(), "alpha"_a = nb::none(),
           "beta"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
-          "bias_grad"_a = nb::none(), "stream"_a = nb::none(), "workspace"_a = nb::none(), kPreparedDoc)
+          "bias_grad"_a = nb::none(), "epilogue"_a = nb::none(), "stream"_a = nb::none(), "workspace"_a = nb::none(),
+          kPreparedDoc)
       .def_prop_ro("problem", &Prepared::problem, "What it computes.")
       .def("__repr__", [](const Prepared& self) { return self.repr(); });
 }

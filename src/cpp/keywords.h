@@ -22,6 +22,11 @@ struct Keywords {
 struct EpilogueCall {
   int32_t program;
   nb::tuple values;
+
+  template <class Visit>
+  void held(Visit visit) const {
+    visit(values);
+  }
 };
 
 // From those of GemmArguments. What a dictionary lacks is None.

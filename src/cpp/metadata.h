@@ -34,6 +34,11 @@ struct TensorSpec {
 struct TypedView {
   nanobind::object array;
   Dtype dtype = Dtype::none;
+
+  template <class Visit>
+  void held(Visit visit) const {
+    visit(array);
+  }
 };
 
 std::string storage_dtypes();  // "f16, bf16, ..." for messages

@@ -23,11 +23,8 @@ std::string described(const Operand& x) {
 }
 
 bool alike(const Operand& x, const Operand& y) {
-  if (x.dtype != y.dtype || !std::equal(x.shape, x.shape + 2, y.shape)) return false;
-  for (int i = 0; i < 2; ++i) {
-    if (x.shape[i] > 1 && x.strides[i] != y.strides[i]) return false;
-  }
-  return true;
+  const bool same = x.dtype == y.dtype && std::equal(x.shape, x.shape + 2, y.shape);
+  return same && same_strides(x.shape, x.strides, y.strides, 2);
 }
 
 }  // namespace

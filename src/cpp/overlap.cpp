@@ -155,13 +155,12 @@ void compare(const Request& r, Call& call, Role role, const Operand& x, Role oth
 bool same_elements(const Operand& x, const Operand& y) {
   if (x.data != y.data || x.dtype != y.dtype || bool(x.list) != bool(y.list)) return false;
   if (x.list && *x.list != *y.list) return false;
-  for (int back = 1; back <= std::max(x.rank, y.rank); ++back) {
-    const int i = x.rank - back, j = y.rank - back;
-    const int64_t extent = i < 0 ? 1 : x.shape[i];
-    if (extent != (j < 0 ? 1 : y.shape[j])) return false;
-    if (extent > 1 && !(x.list && i == 0) && x.strides[i] != y.strides[j]) return false;
-  }
-  return true;
+  const int rank = std::min(x.rank, y.rank), i = x.rank - rank, j = y.rank - rank;
+  const auto is_one = [](int64_t extent) { return extent == 1; };
+  if (!std::all_of(x.shape, x.shape + i, is_one) || !std::all_of(y.shape, y.shape + j, is_one)) return false;
+  if (!std::equal(x.shape + i, x.shape + x.rank, y.shape + j)) return false;
+  const int first = x.list ? 1 : 0;  // both have one, whose stride means nothing
+  return same_strides(x.shape + i + first, x.strides + i + first, y.strides + j + first, rank - first);
 }
 
 bool surely_disjoint(const Operand& x, const Operand& y) {

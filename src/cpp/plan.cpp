@@ -6,6 +6,7 @@
 
 #include "device.h"
 #include "dlpack_view.h"
+#include "provided.h"
 #include "registry.h"
 
 namespace cutlass_py {
@@ -18,6 +19,13 @@ std::unordered_map<Problem, Plan, ProblemHash>& plans() {
 
 // A program with ever new shapes must not grow without bound.
 constexpr size_t kMostPlans = 1 << 16;
+
+// The problem of each matrix of a list.
+Problem one_of(Problem list) {
+  list.pointers = false;
+  list.batch = 1;
+  return list;
+}
 
 }  // namespace
 
@@ -42,7 +50,6 @@ DevicePlan device_plan(nb::handle chosen) {
   plan.pack_scales = nb::cast<bool>(chosen.attr("pack_scales"));
   if (nb::object scratch = chosen.attr("scratch"); !scratch.is_none()) plan.scratch = dtype_from(scratch, "scratch");
   plan.splits = nb::cast<int>(chosen.attr("splits"));
-  plan.each = nb::cast<bool>(chosen.attr("each"));
   plan.raster = nb::cast<int>(chosen.attr("raster"));
   plan.swizzle = nb::cast<int>(chosen.attr("swizzle"));
   plan.overlap = nb::cast<bool>(chosen.attr("overlap"));
@@ -50,8 +57,9 @@ DevicePlan device_plan(nb::handle chosen) {
 }
 
 Plan plan_from(nb::handle chosen, const Problem& problem) {
-  Plan plan{device_plan(chosen), chosen.attr("provided")};
+  Plan plan{device_plan(chosen), chosen.attr("provided"), nullptr};
   if (problem.device.type == DeviceType::cuda) plan.sm_count = device::info(problem.device.id).sm_count;
+  if (nb::cast<bool>(chosen.attr("each"))) plan.each = std::make_shared<const Plan>(plan_for(one_of(problem)));
   return plan;
 }
 
@@ -65,5 +73,29 @@ Plan plan_for(const Problem& problem) {
 }
 
 void clear_plans() { plans().clear(); }
+
+static void run_each(const Call& list, const Plan& plan, device::Stream stream) {
+  Call one = list;
+  one.problem = one_of(list.problem);
+  for (size_t i = 0; i < list.pointers_d.size(); ++i) {
+    one.a.data = list.pointers_a[i], one.b.data = list.pointers_b[i], one.d.data = list.pointers_d[i];
+    if (!list.pointers_c.empty()) one.epilogue.c.data = list.pointers_c[i];
+    run_on_device(one, plan, stream);
+  }
+}
+
+void run_on_device(const Call& call, const Plan& plan, device::Stream stream, const GivenScratch* given) {
+  if (plan.each) {
+    run_each(call, *plan.each, stream);
+  } else if (!plan.provided.is_none()) {
+    run_provided(call, plan, stream);
+  } else {
+    run_on_device(call, static_cast<const DevicePlan&>(plan), stream, given);
+  }
+}
+
+size_t scratch_bytes(const Call& call, const Plan& plan) {
+  return plan.provided.is_none() ? scratch_bytes(call, static_cast<const DevicePlan&>(plan)) : 0;
+}
 
 }  // namespace cutlass_py

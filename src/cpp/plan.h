@@ -1,6 +1,8 @@
 // The plan table: how each class of problem is computed. Filled by cutlass_py.select, once per class.
 #pragma once
 
+#include <memory>
+
 #include <nanobind/nanobind.h>
 
 #include "run.h"
@@ -11,9 +13,10 @@ namespace nb = nanobind;
 
 struct Plan : DevicePlan {
   nb::object provided = nb::none();  // a kernel written in Python (provided.h); there is no other then
+  std::shared_ptr<const Plan> each;  // of a list that no kernel takes: how each matrix goes, one after the other
 };
 
-// As in run.h, by a plan whose kernel may be written in Python; that has no scratch. Take the GIL to be held.
+// As in run.h, by any plan; a kernel written in Python has no scratch. Take the GIL to be held.
 void run_on_device(const Call& call, const Plan& plan, device::Stream stream, const GivenScratch* given = nullptr);
 size_t scratch_bytes(const Call& call, const Plan& plan);
 

@@ -36,7 +36,7 @@ constexpr Given kArrays[] = {
 bool is_there(const Operand& x) { return x.dtype != Dtype::none; }
 
 bool only_out(const Keywords& given) {
-  bool others = !given.stream.is_none();
+  bool others = !given.stream.is_none() || !given.epilogue.is_none();
   for (const Given& each : kArrays) others |= each.role != Role::out && !(given.*each.value).is_none();
   return !others && !given.out.is_none();
 }
@@ -100,14 +100,6 @@ uint8_t alignment(const Problem& p, Role role) {
   }
 }
 
-// Whether every element lies where the other operand's does; a stride that is never taken does not matter.
-bool same_strides(const Operand& x, const Operand& y) {
-  for (int i = 0; i < x.rank; ++i) {
-    if (x.shape[i] > 1 && x.strides[i] != y.strides[i]) return false;
-  }
-  return true;
-}
-
 void check_same(const Operand& x, const Operand& wanted, uint8_t align) {
   const std::string plan = "; the plan takes ";
   if (x.dtype != wanted.dtype) refuse_dtype(found_dtype(x) + plan + dtype_name(wanted.dtype));
@@ -117,7 +109,7 @@ void check_same(const Operand& x, const Operand& wanted, uint8_t align) {
   if (x.rank != wanted.rank || !std::equal(x.shape, x.shape + x.rank, wanted.shape)) {
     refuse(found(x) + plan + shape_text(wanted.shape, wanted.rank));
   }
-  if (!same_strides(x, wanted)) {
+  if (!same_strides(x.shape, x.strides, wanted.strides, x.rank)) {
     refuse(std::string(x.name) + " has strides " + shape_text(x.strides, x.rank) + plan +
            shape_text(wanted.strides, wanted.rank));
   }
@@ -129,8 +121,8 @@ void check_same(const Operand& x, const Operand& wanted, uint8_t align) {
 
 }  // namespace
 
-Prepared::Prepared(nb::object a, nb::object b, nb::dict keywords)
-    : a_(std::move(a)), b_(std::move(b)), kept_(std::move(keywords)), keywords_(keywords_from(kept_)) {
+Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords)
+    : a_(std::move(a)), b_(std::move(b)), kept_(keywords.values()), keywords_(keywords_from(keywords)) {
   Operands operands;
   prototype_ = call_of(operands, a_, b_, keywords_);
   if (operands.has_lists()) refuse("a plan takes arrays; found lists of matrices");
@@ -144,8 +136,6 @@ Prepared::Prepared(nb::object a, nb::object b, nb::dict keywords)
   if (request.user) {
     for (const UserRequest::Item& item : request.user->items) {
       user_.push_back(item.array ? *item.array : Operand{});
-      if (!user_.back().metadata_only) continue;
-      refuse(std::string(item.array->name) + " is a TensorSpec; a plan keeps the arrays of its epilogue");
     }
   }
   prototype_.suspects.clear();  // decided, and about operands that go with this scope
@@ -196,8 +186,9 @@ char* Prepared::address_of(nb::handle array, const Straight& operand, const Arra
       x.device.device_type != kDLCUDA || x.device.device_id != wanted.device.id || !x.strides) {
     return nullptr;
   }
-  for (int i = 0; i < wanted.rank; ++i) {
-    if (x.shape[i] != wanted.shape[i] || (x.strides[i] != wanted.strides[i] && x.shape[i] > 1)) return nullptr;
+  if (!std::equal(x.shape, x.shape + wanted.rank, wanted.shape) ||
+      !same_strides(wanted.shape, x.strides, wanted.strides, wanted.rank)) {
+    return nullptr;
   }
   char* address = static_cast<char*>(x.data) + x.byte_offset;
   if (!x.data || reinterpret_cast<uintptr_t>(address) & operand.misaligned) return nullptr;
@@ -244,6 +235,10 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
     }
     keywords.*each.value = value;
   }
+  if (!given.epilogue.is_none()) {
+    if (prototype_.problem.user < 0) refuse("epilogue is given; the plan was made without one");
+    keywords.epilogue = given.epilogue;
+  }
   Operands operands;
   open_operands(operands, a.is_none() ? nb::handle(a_) : a, b.is_none() ? nb::handle(b_) : b, keywords);
   operands.each([](const View& view) {
@@ -258,8 +253,32 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
 
 std::string Prepared::repr() const {
   nb::object words = nb::module_::import_("cutlass_py.arguments").attr("describe")(nb::cast(problem()));
-  nb::object kernel = kept_["kernel"];
-  return "<Prepared " + nb::cast<std::string>(words) + ", " + nb::cast<std::string>(kernel.attr("name")) + ">";
+  const std::string kernel = nb::cast<std::string>(keywords_.kernel.attr("name"));
+  return "<Prepared " + nb::cast<std::string>(words) + ", " + kernel + ">";
+}
+
+// The operands of a user's epilogue: even the arrays that the plan keeps may lie elsewhere by now.
+void Prepared::take_user(const UserRequest& given, Call& call) const {
+  const UserClass& planned = user_class(call.problem.user);
+  const UserProgram& program = program_of(planned.program);
+  if (given.program != planned.program) {
+    refuse("epilogue is another function, " + program_of(given.program).name + "; the plan takes " + program.name);
+  }
+  for (size_t i = 0; i < user_.size(); ++i) {
+    const Operand* x = given.items[i].array;
+    if (bool(x) != is_there(user_[i])) {
+      refuse(program.names[i] +
+             (x ? " is an array; the plan takes a number" : " is a number; the plan takes an array"));
+    }
+    UserOperand& taken = call.user[i];
+    if (!x) {
+      taken.value = given.items[i].value;
+      continue;
+    }
+    check_same(*x, user_[i], planned.items[i].align);
+    if (x->readonly && taken.written) refuse(program.names[i] + " is read-only");
+    taken.matrix.data = x->data;
+  }
 }
 
 Call Prepared::call(Operands& operands) {
@@ -276,13 +295,7 @@ Call Prepared::call(Operands& operands) {
     check_same(*x, expected_[i], align_[i]);
     if (const void** slot = address(call, Role(i))) *slot = x->data;
   }
-  for (size_t i = 0; i < user_.size(); ++i) {  // the same arrays, whose memory may be another by now
-    if (!is_there(user_[i])) continue;
-    const Operand& x = *r.user->items[i].array;
-    check_same(x, user_[i], user_class(call.problem.user).items[i].align);
-    if (x.readonly && call.user[i].written) refuse(std::string(x.name) + " is read-only");
-    call.user[i].matrix.data = x.data;
-  }
+  if (r.user) take_user(*r.user, call);
   for (Role role : {Role::out, Role::bias_grad, Role::aux}) {
     const Operand* x = r.at(role);
     if (!x || (role == Role::aux && !writes_aux_)) continue;

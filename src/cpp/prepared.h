@@ -8,14 +8,19 @@ namespace cutlass_py {
 class Prepared final : public Source {
  public:
   // Operands and keywords as GemmArguments holds them; `kernel` is among the keywords. Operands may be TensorSpecs.
-  Prepared(nb::object a, nb::object b, nb::dict keywords);
+  Prepared(nb::object a, nb::object b, const nb::dict& keywords);
 
   // Runs it. What is None is what it was prepared with; `given.out` absent on both sides is a new result. Of the
-  // keywords only arrays are looked at.
+  // keywords only arrays and `epilogue` are looked at.
   nb::object operator()(nb::handle a, nb::handle b, const Keywords& given, nb::handle workspace);
 
   const Problem& problem() const { return prototype_.problem; }
   std::string repr() const;
+
+  template <class Visit>
+  void held(Visit visit) const {
+    visit(a_), visit(b_), visit(kept_), visit(plan_.provided);
+  }
 
  private:
   // One operand of a straight launch, and the bytes that it covers from its first element on.
@@ -32,9 +37,10 @@ class Prepared final : public Source {
 
   Call call(Operands& operands) override;
   Plan plan(const Problem&) override { return plan_; }
+  void take_user(const UserRequest& given, Call& call) const;
 
   nb::object a_, b_;
-  nb::dict kept_;  // owns what `keywords_` refers to
+  nb::tuple kept_;  // owns what `keywords_` refers to
   Keywords keywords_;
   Operand expected_[kRoles];    // without a name where the call has no such operand
   uint8_t align_[kRoles] = {};  // log2 of the bytes that each one's address is a multiple of

@@ -118,12 +118,12 @@ nb::typed<nb::dict, nb::str, nb::any> Lent::array_interface() const {
 
 nb::object Lent::dlpack(nb::handle stream, nb::handle max_version) const {
   const Exported& tensor = lent("memory");
-  if (tensor.device.type == DeviceType::cuda && !stream.is_none()) {
-    // 1 is the legacy default stream, as 0 is.
-    const int64_t number = nb::cast<int64_t>(stream), consumer = number == 1 ? 0 : number;
+  if (tensor.device.type == DeviceType::cuda) {
+    constexpr int64_t legacy = 1;  // as DLPack numbers streams; launches know it as 0 too
+    const int64_t consumer = stream.is_none() ? legacy : nb::cast<int64_t>(stream);
     const auto launch = reinterpret_cast<int64_t>(launch_);
-    if (number != -1 && consumer != (launch == 1 ? 0 : launch)) {
-      device::wait(reinterpret_cast<device::Stream>(number), launch_);
+    if (consumer != -1 && (consumer ? consumer : legacy) != (launch ? launch : legacy)) {
+      device::wait(reinterpret_cast<device::Stream>(consumer), launch_);
     }
   }
   return dlpack_capsule(tensor, tensor_, max_version);
@@ -132,18 +132,6 @@ nb::object Lent::dlpack(nb::handle stream, nb::handle max_version) const {
 void run_provided(const Call& call, const Plan& plan, device::Stream stream) {
   const Arguments arguments(call, stream);
   plan.provided(**arguments.given);
-}
-
-void run_on_device(const Call& call, const Plan& plan, device::Stream stream, const GivenScratch* given) {
-  if (plan.provided.is_none()) {
-    run_on_device(call, static_cast<const DevicePlan&>(plan), stream, given);
-  } else {
-    run_provided(call, plan, stream);
-  }
-}
-
-size_t scratch_bytes(const Call& call, const Plan& plan) {
-  return plan.provided.is_none() ? scratch_bytes(call, static_cast<const DevicePlan&>(plan)) : 0;
 }
 
 }  // namespace cutlass_py

@@ -17,7 +17,9 @@ class Lent {
   Lent(Exported tensor, device::Stream launch)
       : tensor_(std::make_shared<Exported>(std::move(tensor))), launch_(launch) {}
 
-  // stream: None or -1 (no synchronisation), or a CUDA stream.
+  // stream: the consumer's, which is made to follow the launch's; -1 asks for nothing, None is the legacy default
+  // stream, as the array API has it. Where none is named, -1 is meant, not None (torch's tensors say the same):
+  // operands are lent to be worked on in the launch's stream, and a wait of the legacy stream would end its capture.
   nb::object dlpack(nb::handle stream, nb::handle max_version) const;
   const Exported& tensor() const { return *tensor_; }
   uintptr_t address() const { return reinterpret_cast<uintptr_t>(lent("address").data); }

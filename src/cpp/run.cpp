@@ -4,7 +4,6 @@
 #include <optional>
 #include <vector>
 
-#include "plan.h"
 #include "registry.h"
 
 namespace cutlass_py {
@@ -179,7 +178,7 @@ void run_parts(const DevicePlan& plan, CutlassPyGemm g, const Splits& parts, int
   for (; part < parts.count; ++part) run(part, 0);
 }
 
-// What every launch of a plan has in common.
+// The launch of a plan on the operands as they lie, whose epilogue is the caller's to say.
 CutlassPyGemm launch_of(const Call& call, const DevicePlan& plan, Stream stream) {
   const Problem& p = call.problem;
   CutlassPyGemm g{};
@@ -189,7 +188,9 @@ CutlassPyGemm launch_of(const Call& call, const DevicePlan& plan, Stream stream)
   g.raster = plan.raster;
   g.swizzle = plan.swizzle;
   g.stream = stream;
-  g.lda = call.lda, g.ldb = call.ldb, g.ldd = call.ldd;
+  g.a = call.a.data, g.lda = call.lda, g.batch_a = call.a.batch;
+  g.b = call.b.data, g.ldb = call.ldb, g.batch_b = call.b.batch;
+  g.d = call.d.data, g.ldd = call.ldd, g.batch_d = call.d.batch;
   return g;
 }
 
@@ -209,9 +210,6 @@ class Run {
         parts_(p_, plan.splits),
         g_(launch_of(call, plan, stream)) {
     g_.epilogue = composed_ ? unfinished(call) : epilogue_;
-    g_.a = call.a.data, g_.batch_a = call.a.batch;
-    g_.b = call.b.data, g_.batch_b = call.b.batch;
-    g_.d = call.d.data, g_.batch_d = call.d.batch;
   }
 
   void operator()() {
@@ -323,26 +321,11 @@ void run_list(const Call& call, const DevicePlan& plan, Stream stream) {
   launch(plan, g);
 }
 
-// A list that no kernel takes as one: each matrix by the plan of its own.
-void run_each(const Call& call, Stream stream) {
-  Call one = call;
-  one.problem.pointers = false;
-  one.problem.batch = 1;
-  const Plan plan = plan_for(one.problem);
-  for (size_t i = 0; i < call.pointers_d.size(); ++i) {
-    one.a.data = call.pointers_a[i], one.b.data = call.pointers_b[i], one.d.data = call.pointers_d[i];
-    if (!call.pointers_c.empty()) one.epilogue.c.data = call.pointers_c[i];
-    run_on_device(one, plan, stream);
-  }
-}
-
 }  // namespace
 
 void run_on_device(const Call& call, const DevicePlan& plan, Stream stream, const GivenScratch* given) {
   if (!call.problem.pointers) {
     Run(call, plan, stream, given)();
-  } else if (plan.each) {
-    run_each(call, stream);
   } else {
     run_list(call, plan, stream);
   }
@@ -355,9 +338,6 @@ std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& p
     return std::nullopt;
   CutlassPyGemm g = launch_of(call, plan, nullptr);
   g.epilogue = epilogue_of(call.epilogue);
-  g.a = call.a.data, g.batch_a = call.a.batch;
-  g.b = call.b.data, g.batch_b = call.b.batch;
-  g.d = call.d.data, g.batch_d = call.d.batch;
   return plan.kernel->workspace_size(&g) ? std::nullopt : std::optional(g);
 }
 

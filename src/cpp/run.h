@@ -19,7 +19,6 @@ struct DevicePlan {
   int splits = 1;               // parts of k whose sums the elementwise kernel joins
   int raster = 0, swizzle = 1;
   bool overlap = false;  // programmatic dependent launch, where the stream lets it
-  bool each = false;     // a list of matrices goes one after the other
   int sm_count = 0;
 };
 

@@ -13,11 +13,10 @@ namespace cutlass_py::trace {
 
 std::atomic<unsigned> wanted{0};
 
-std::string kernel_of(const DevicePlan& plan) {
-  return plan.kernel ? plan.kernel->name : plan.each ? "matrix by matrix" : "epilogue";
-}
+std::string kernel_of(const DevicePlan& plan) { return plan.kernel ? plan.kernel->name : "epilogue"; }
 
 std::string kernel_of(const Plan& plan) {
+  if (plan.each) return "matrix by matrix";
   if (plan.provided.is_none()) return kernel_of(static_cast<const DevicePlan&>(plan));
   return nb::cast<std::string>(plan.provided.attr("__self__").attr("name"));  // ProvidedKernel.call
 }
@@ -79,7 +78,7 @@ void tell(const Problem& problem, const Plan& plan, device::Stream stream) {
   how["kernel"] = text_or_none(plan.kernel ? plan.kernel->name : nullptr), how["provided"] = plan.provided;
   how["pack_a"] = letter_or_none(plan.pack_a), how["pack_b"] = letter_or_none(plan.pack_b);
   how["pack_scales"] = plan.pack_scales, how["scratch"] = text_or_none(scratch);
-  how["splits"] = plan.splits, how["each"] = plan.each;
+  how["splits"] = plan.splits, how["each"] = bool(plan.each);
   python("cutlass_py.tracing", "called")(problem, reinterpret_cast<uintptr_t>(stream), **how);
 }
 

@@ -441,7 +441,7 @@ class Operand:
     An array of a call, lent to a kernel for the length of its run: (batch, rows, cols), or () for a factor. Hands itself over by DLPack, without a copy. Repeats where a stride is 0.
     """
 
-    def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> object: ...
+    def __dlpack__(self, *, stream: object | None = -1, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> object: ...
 
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
@@ -477,7 +477,7 @@ class Prepared:
         """As below, with these three alone."""
 
     @overload
-    def __call__(self, a: object | None = None, b: object | None = None, out: object | None = None, *, c: object | None = None, bias: object | None = None, gate: object | None = None, aux: object | None = None, alpha: object | None = None, beta: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, stream: object | None = None, workspace: object | None = None) -> object:
+    def __call__(self, a: object | None = None, b: object | None = None, out: object | None = None, *, c: object | None = None, bias: object | None = None, gate: object | None = None, aux: object | None = None, alpha: object | None = None, beta: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, epilogue: object | None = None, stream: object | None = None, workspace: object | None = None) -> object:
         """
         Run it: gemm on these arrays by the plan's kernel, without choosing anew.
 
@@ -485,7 +485,9 @@ class Prepared:
             a, b, out: as in gemm. What is None, here and below, is what the plan was made with; where it was made without
                 `out`, a new array is returned.
             c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad: arrays in place of those that the plan was
-                made with. Numbers and names stay those of the plan, and so does its epilogue with the arrays given to it.
+                made with. Numbers and names stay those of the plan.
+            epilogue: a call of the plan's own function (docs/epilogues.md): all that it is given counts, numbers too, which
+                may be others. What was an array is one like it, what was a number is a number.
             stream: as in gemm.
             workspace: Kernel.workspace_size bytes (u8) of device memory, aligned to 256 bytes, instead of the package's own
                 pool. It is used on the stream of the launch; what else uses it has to be ordered with that by the caller.
@@ -495,7 +497,7 @@ class Prepared:
 
         Raises:
             ValueError: an array whose shape, strides, device or alignment is not the plan's, one that the plan has no place
-                for, overlap, or a workspace that does not do. The message names the operand.
+                for, overlap, an epilogue of another function, or a workspace that does not do. The message names the operand.
             TypeError: no array, or one of another dtype.
             CudaError: a CUDA or CUTLASS call failed.
         """

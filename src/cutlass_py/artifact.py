@@ -46,12 +46,15 @@ class Artifact:
         """Brings the kernel of a file into this process, as code: it is one of the others then, declared or not.
 
         Raises:
-            ValueError: the file is damaged, or does not fit this version, processor or GPU; found and expected.
+            ValueError: the file is damaged, or does not fit this version, processor or GPU; found and expected. Or its
+                kernel has the name of one that was registered.
             RuntimeError: the loader refuses the library.
             OSError: the file cannot be read, or its library not be unpacked.
         """
         from . import archive, registry
 
         manifest, library = archive.read(path)
+        if manifest.kernel in registry.registered():
+            raise ValueError(f"load: a kernel that was registered is called {manifest.kernel!r} already")
         archive.load(manifest, library)
         return registry.add(archive.config_of(manifest)).compile()

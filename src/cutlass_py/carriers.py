@@ -9,7 +9,7 @@ from ._core import Problem
 from .dtypes import DTYPES
 from .epilogues import Epilogue
 from .families import SCHEDULES, KernelConfig
-from .shared_memory import SM90, EpilogueTile
+from .shared_memory import BARRIERS, EpilogueTile, stages
 from .user_epilogue import Asked
 from .usercode import Traced
 
@@ -46,19 +46,19 @@ def _tensor_cores(c: KernelConfig, user: Traced) -> str | None:
 
 def _room(c: KernelConfig, user: Traced) -> str | None:
     """Shared memory of a 3.x epilogue; what is left goes to the mainloop."""
-    (tm, tn, tk), size, schedule = c.tile, DTYPES[c.d].itemsize, SCHEDULES[c.schedule]
+    size, schedule = DTYPES[c.d].itemsize, SCHEDULES[c.schedule]
     part = EpilogueTile(schedule, c.tile, size)
     source = DTYPES[user.source_dtype].itemsize if user.source_dtype else 0
     reused = source == size and size > 1
     read, written = user.matrix_bytes
     held = part.elements * (part.loads(reused) * read + part.stores * (written + (0 if reused else size)))
-    stages = (SM90 - held) // ((tm + tn) * tk * DTYPES[c.a].itemsize)
-    if stages < _FEWEST_STAGES:
-        return f"has room for {max(stages, 0)} stages of its mainloop beside the matrices of this epilogue"
+    left = stages(c.tile, DTYPES[c.a].itemsize, held + BARRIERS)
+    if left < _FEWEST_STAGES:
+        return f"has room for {max(left, 0)} stages of its mainloop beside the matrices of this epilogue"
     along_n = "m" if schedule.swap else "n"
     joined = any(reduction and kind == along_n for _, kind, _, reduction in user.outputs)
     warps = 4 if schedule.pingpong else 8
-    if joined and tn * warps * 4 > part.elements * size:
+    if joined and c.tile[1] * warps * 4 > part.elements * size:
         return "has no room to join the warps' parts of a reduction"
     return None
 

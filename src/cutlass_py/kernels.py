@@ -143,8 +143,8 @@ class Kernel(ABC):
         """A call prepared: `plan(a, b, out)` runs it on new arrays, without checking and choosing anew.
 
         The kernel is compiled if need be. The plan keeps `args`, whose arrays are the defaults of its call; TensorSpecs
-        do where every call brings arrays, which it does not for `epilogue`. New arrays have the shapes, strides, dtypes
-        and device of the first, and are aligned as they are; whatever else differs is refused by name.
+        do where every call brings arrays. New arrays have the shapes, strides, dtypes and device of the first, and are
+        aligned as they are; whatever else differs is refused by name.
 
         Raises:
             ValueError: the kernel does not support the arguments, or they are lists of matrices.

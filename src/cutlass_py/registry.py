@@ -93,6 +93,7 @@ def register(kernels: Sequence[Kernel]) -> None:
     Raises:
         ValueError: a name is taken; nothing is added then.
     """
+    packs.load()  # their names are taken too
     with _registering:
         taken = registered()
         for kernel in kernels:

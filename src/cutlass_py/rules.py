@@ -16,7 +16,7 @@ from .codegen import INSTRUCTION
 from .dtypes import COMPUTE, DTYPES, LAYOUTS
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from .families import FAMILIES, SCHEDULES, Family, KernelConfig
-from .shared_memory import SM80, SM90, EpilogueTile
+from .shared_memory import BARRIERS, SM80, SM90, EpilogueTile, stages
 
 if TYPE_CHECKING:
     from .describe import KernelDescription
@@ -238,13 +238,12 @@ def _epilogue_bytes(k: Resolved) -> int:
     reused = read and size > 1
     buffers = (part.loads(reused) if read else 0) + part.stores * ((not reused) + e.aux)
     vectors = 512 if e.scaled else 0
-    return buffers * part.elements * size + vectors + 2048  # barriers, and what alignment loses
+    return buffers * part.elements * size + vectors + BARRIERS
 
 
 def stages_3x(k: Resolved) -> int:
     """Stages of the pipeline that fit beside the epilogue."""
-    m, n, depth = k.tile
-    return (SM90 - _epilogue_bytes(k)) // ((m + n) * depth * k.size + 16)
+    return stages(k.tile, k.size, _epilogue_bytes(k))
 
 
 def _block_3x(k: Resolved) -> _Faults:
@@ -262,10 +261,10 @@ def _block_3x(k: Resolved) -> _Faults:
 
 
 def _shared_3x(k: Resolved) -> _Faults:
-    if (stages := stages_3x(k)) < 2:
+    if (fit := stages_3x(k)) < 2:
         room = SM90 - _epilogue_bytes(k)
         yield Fault(
-            "tile", k.tile, f"(m + n) * k up to {room // 2 // k.size}: two stages beside the epilogue; {stages} fit"
+            "tile", k.tile, f"(m + n) * k up to {room // 2 // k.size}: two stages beside the epilogue; {fit} fit"
         )
 
 

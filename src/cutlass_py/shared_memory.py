@@ -1,6 +1,6 @@
-"""Shared memory: what a thread block may have, and what 3.x epilogues take of it that store by TMA.
+"""Shared memory: what a thread block may have, what 3.x epilogues take of it that store by TMA, and the stages left.
 
-As CUTLASS's builder lays it out (sm90_builder.inl); the rest goes to the stages of the mainloop.
+As CUTLASS's builders lay it out (sm90_builder.inl, sm90_gmma_builder.inl).
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from .families import Schedule
 # Bytes of a thread block, by what families are named after.
 SM90 = 227 << 10
 SM80 = 99 << 10  # of 8.6, 8.9 and 12.0, which run those families too; an A100 has 163 KB
+# Of a 3.x epilogue that stores by TMA, beside its buffers: barriers, and what alignment loses.
+BARRIERS = 2048
+
+
+def stages(tile: tuple[int, int, int], itemsize: int, epilogue: int) -> int:
+    """Stages of a 3.x mainloop that fit beside an epilogue of so many bytes. `itemsize`: of A and B."""
+    m, n, k = tile
+    return (SM90 - epilogue) // ((m + n) * k * itemsize + 16)  # each has its own pair of barriers
 
 
 class EpilogueTile:

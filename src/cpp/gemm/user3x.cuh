@@ -96,6 +96,17 @@ struct Min {
   static double identity() { return std::numeric_limits<double>::infinity(); }
 };
 
+// CUTLASS (4.2) lets the parts of a workspace that belong to up to four nodes follow each other without a gap, but sets
+// their counters to zero as if each began at a multiple of the alignment: so each has to be a multiple long.
+template <class Base>
+struct WholeWorkspace : Base {
+  using Base::Base;
+  template <class Shape>
+  static size_t get_workspace_size(const Shape& shape, const typename Base::Arguments& arguments) {
+    return cutlass::round_nearest(Base::get_workspace_size(shape, arguments), cutlass::MinWorkspaceAlignment);
+  }
+};
+
 // One value for each column of D (axis n) or each row (axis m), over the other axis. Tiles write their share to the
 // workspace, and the last of a line joins them in order: the same bits on every run.
 template <class X, int index, char axis, class Element, class Reduction>
@@ -106,9 +117,9 @@ struct Reduce {
   using Join = typename Reduction::template Join<T>;
   using Stride = std::conditional_t<along_rows, cute::Stride<cute::_1, cute::_0, int64_t>,
                                     cute::Stride<cute::_0, cute::_1, int64_t>>;
-  using Node = std::conditional_t<
+  using Node = WholeWorkspace<std::conditional_t<
       along_rows, visitor::Sm90ColReduction<Join, Join, Join, 0, typename X::Tile, Element, Compute, kRound, Stride>,
-      visitor::Sm90RowReduction<Join, Join, Join, 0, typename X::Tile, Element, Compute, kRound, Stride>>;
+      visitor::Sm90RowReduction<Join, Join, Join, 0, typename X::Tile, Element, Compute, kRound, Stride>>>;
   static typename Node::Arguments arguments(const CutlassPyGemm& g) {
     const CutlassPyArray& x = operand(g, index).array;
     return {x.data, Compute(Reduction::identity()), {{}, {}, x.batch}};
