@@ -231,6 +231,18 @@ for path in sys.argv[1:]:
     })
 print(json.dumps(rows))
 """
+CLASH = """
+import sys
+from cutlass_py import Artifact, get_kernels, register_kernel
+from own_kernels import metadata, multiply
+from test_archive import OTHER
+own = register_kernel(metadata(name=OTHER.name), multiply).kernels[0]
+try:
+    Artifact.load(sys.argv[1])
+except ValueError as error:
+    print(error)
+assert [kernel for kernel in get_kernels(compiled=False) if kernel.name == OTHER.name] == [own]
+"""
 WITHOUT = {"CUDACXX": "/nowhere/nvcc", "CUTLASS_PY_INCLUDE": "", "CUTLASS_PY_JIT": "0"}
 
 
@@ -257,6 +269,12 @@ def test_another_process_runs_what_was_saved_without_a_compiler(saved, tmp_path)
         assert archive.read(f"{path}.again") == archive.read(path)
     assert sorted({row["where"] for row in rows}) == sorted(str(path) for path in place.glob("*.so"))
     assert not families.find(OTHER.name)  # of this process
+
+
+@needs_gxx
+def test_a_name_that_was_registered_is_taken(saved):
+    said = in_python(CLASH, saved / "other", **WITHOUT)
+    assert said.strip() == f"load: a kernel that was registered is called '{OTHER.name}' already"
 
 
 @needs_gxx

@@ -54,6 +54,12 @@ def reduced(accum, c):
 
 
 @epilogue
+def weighed(accum, factor, bias, c):
+    d = factor * accum + bias + c
+    return d, {"rows": sum_over(d, axis=-1), "columns": sum_over(d, axis=-2), "least": min_over(d, axis=-1)}
+
+
+@epilogue
 def extremes(accum):
     return accum, {"most": max_over(accum, axis=-2), "least": min_over(accum, axis=-2)}
 
@@ -225,6 +231,23 @@ def check_reduced(a, b, batch=(), **keywords):
 @pytest.mark.parametrize("design", DESIGNS)
 def test_reductions(design):
     check_reduced(*operands(), kernel=base(design))
+
+
+@sm90
+def test_reductions_beside_several_operands():
+    """CUTLASS lays out the workspaces of up to four nodes and of more of them by different rules."""
+    a, b = operands()
+    bias, c = gpu.integers((N,), "bf16"), gpu.integers((M, N), "bf16")
+    rows, least = (gpu.guarded((M, 1), "f32", pad=0) for _ in range(2))
+    columns = gpu.guarded((1, N), "f32", pad=0)
+    out = gpu.guarded((M, N), "f32")
+    call = weighed(factor=2.0, bias=bias, c=c, rows=rows.view, columns=columns.view, least=least.view)
+    gemm(a, b, out=out.view, epilogue=call)
+    z = 2 * gpu.expected(a, b) + gpu.wide(bias) + gpu.wide(c)
+    reduced_to = (z, z.sum(-1, keepdim=True), z.sum(-2, keepdim=True), z.amin(-1, keepdim=True))
+    for output, wanted in zip((out, rows, columns, least), reduced_to, strict=True):
+        gpu.assert_exact(output.view, wanted)
+        output.check()
 
 
 @sm90

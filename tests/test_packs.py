@@ -105,6 +105,25 @@ print(json.dumps(rows))
 """
 
 
+CLASH = """
+from cutlass_py import register_kernel
+from own_kernels import metadata, multiply
+from test_archive import OTHER
+try:
+    register_kernel(metadata(name=OTHER.name), multiply)
+except ValueError as error:
+    print(error)
+"""
+
+
+@needs_gxx
+def test_names_of_packs_are_taken_before_they_are_asked_for(nvcc, tmp_path):
+    in_python(SAVE, tmp_path, NVCC_LOADS=stub(nvcc))
+    site = installed(pack(tmp_path, archive.read(tmp_path / "other")), tmp_path / "site")
+    said = in_python(CLASH, path=site, CUTLASS_PY_INCLUDE="", CUDACXX="/nowhere/nvcc")
+    assert said.strip() == f"register: a kernel is called '{OTHER.name}' already"
+
+
 @needs_gxx
 def test_a_pack_is_made_installed_and_seen(nvcc, tmp_path):
     in_python(SAVE, tmp_path, NVCC_LOADS=stub(nvcc))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
+import weakref
 from contextlib import contextmanager
 from types import SimpleNamespace
 
