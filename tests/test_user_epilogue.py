@@ -524,7 +524,8 @@ def test_a_prepared_call_takes_another_call_of_its_epilogue(order):
     a, b, c = operands()
     spec = {"dtype": "f32", "device": "cpu"}
     called = scaled_rows(scale=1, bias=TensorSpec((6,), **spec), rows=TensorSpec((5, 1), **spec))
-    prepared = cutlass_py.get_kernels()[0].plan(GemmArguments(a, b, out=np.array(c, order=order), epilogue=called))
+    args = GemmArguments(a, b, out=np.array(c, order=order), epilogue=called)
+    prepared = cutlass_py.get_kernels(args)[0].plan(args)
     for scale, shift in ((2, 0.5), (np.float32(-0.5), 3)):
         x, y = a + shift, b - shift
         bias, rows, out = np.full(6, shift, np.float32), np.empty((5, 1), np.float32), np.array(c, order=order)
