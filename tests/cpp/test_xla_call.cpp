@@ -138,7 +138,7 @@ void test_plan() {
   const XlaCall x = decoded(with_scratch());
   CHECK(x.kernel == "some_kernel" && !x.plan.kernel && x.plan.pack_a == 0 && x.plan.pack_b == 'n');
   CHECK(x.plan.scratch == Dtype::f32 && x.plan.splits == 3 && x.plan.raster == 1 && x.plan.swizzle == 2);
-  CHECK(x.plan.overlap && !x.plan.each);
+  CHECK(x.plan.overlap);
 }
 
 void test_kernel_alone() {
