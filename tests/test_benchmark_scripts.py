@@ -1,7 +1,8 @@
-"""What is made of results: the page of performance, kernel sets out of sweeps, tables of tuned choices."""
+"""What is made of results: the page of performance; out of sweeps kernel sets, constants; tables of tuned choices."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -23,7 +24,7 @@ def script(monkeypatch):
     """A script of benchmarks/, imported."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     yield __import__
-    for name in ("kernel_set", "performance", "places", "tuned_table"):
+    for name in ("fit_cost", "kernel_set", "performance", "places", "tuned_table"):
         sys.modules.pop(name, None)
 
 
@@ -137,10 +138,46 @@ def test_the_first_sweep_is_reduced(script, capsys, tmp_path):
     assert "within 2% of the best found" in capsys.readouterr().out
 
 
+def test_what_the_default_choice_takes_of_a_set(script):
+    """Its kernels that the choice ranks first, however slow they were; problems that none was timed on do not count."""
+    kernel_set = script("kernel_set")
+    tn = "sm90_gemm_bf16_bf16_f32_bf16_tn_"
+    large, skinny = f"{tn}128x256x64_1x2x1_coop_linear", f"{tn}64x16x128_1x1x1_pingpongswap_linear"
+    (group,) = kernel_set.groups_of([sweep({large: 2, skinny: 8, "fast": 1}, {"fast": 1})], "sustained")
+    group.shapes = [{"batch": 1, "m": 8192, "n": 8192, "k": 8192}] * 2
+    assert group.chosen({large, skinny}) == [1 / 2]
+    assert group.chosen({skinny}) == [1 / 8]
+
+
+def test_constants_are_found_in_what_follows_from_them(script, capsys, tmp_path):
+    pytest.importorskip("scipy")
+    fit_cost = script("fit_cost")
+    result = json.loads(SWEEP.read_text())
+    result["cases"] = result["cases"][::8]
+    cases = fit_cost.cases_of([result], "sustained")
+    before = fit_cost.values()
+    names = [key for _, key in fit_cost.PLACES]
+    moved = {"launch": 5.0, "direct": 0.6, 64 * 64: 300.0}
+    wanted = dict(zip(names, before, strict=True)) | moved
+    try:
+        fit_cost.put(wanted.values())
+        made = [dataclasses.replace(case, us=case.estimates()) for case in cases]
+        found = dict(zip(names, fit_cost.fit(made, before), strict=True))
+        assert {name: found[name] for name in moved} == pytest.approx(moved, rel=0.02)
+        assert fit_cost.reached(made, wanted.values()) == [1.0] * len(made)
+    finally:
+        fit_cost.put(before)
+    path = tmp_path / "sweep.json"
+    path.write_text(json.dumps(result))
+    assert fit_cost.main([str(path)]) == 0 and fit_cost.values() == before
+    assert "on what it was not fitted to: 0.9" in capsys.readouterr().out
+
+
 def test_no_sweep_at_all(script, capsys, tmp_path):
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"cases": [{"mode": "default", "sustained": {"us": {"torch": 1, "cutlass_py": 1}}}]}))
-    assert script("kernel_set").main([str(path)]) == 2 and "--all-kernels" in capsys.readouterr().err
+    for name in ("kernel_set", "fit_cost"):
+        assert script(name).main([str(path)]) == 2 and "--all-kernels" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------- tables of tuned choices

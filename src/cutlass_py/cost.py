@@ -1,32 +1,40 @@
 """A model of the time a route takes, in microseconds. It only has to order kernels.
 
-Whole waves of tiles, each bound by the tensor cores or by what one multiprocessor can load, beside the floor of device
-memory; plus packing, the composed epilogue and a fixed cost per launch. The constants of 3.x kernels were fitted to a
-bf16 sweep on one H200 (benchmarks/results/kernel_speed-h200-sweep.json); over the problems it was fitted to, the choice
-is within 2% of the best kernel, geometric mean. The direct store's is one reading (64 x (128, 2048, 128), 70 us). Not
-measured: 2.x rates, elementwise kernels, splits of k, stream-K, and dtypes of another size than bf16's, which scale its
-rates. Rates scale with the number of multiprocessors.
+Waves of tiles, each bound by the tensor cores, by what one multiprocessor can load, or by its part of the traffic of
+device memory; plus packing, the composed epilogue and a fixed cost per launch. The constants of 3.x kernels were fitted
+to a bf16 sweep on one H200 by benchmarks/fit_cost.py, which also tells how near to the best kernels the choice comes.
+Not measured: 2.x rates, elementwise kernels, splits of k, stream-K, and dtypes of another size than bf16's, which scale
+its rates. Rates scale with the number of multiprocessors.
 """
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from ._core import Problem
 from .dtypes import DTYPES
 from .epilogues import epilogue_named
-from .families import FAMILIES, SCHEDULES, KernelConfig
+from .families import SCHEDULES, KernelConfig
 from .gpu import Gpu
 from .legality import Interface, Way
 
 if TYPE_CHECKING:
     from .kernels import CutlassKernel
 
-_SM_COUNT = 132  # of the GPU that the rates below were fitted on
-# TFLOP/s of 3.x kernels while tiles are in flight, by tile area (m * n). Small tiles starve the tensor cores; the
-# pingpong schedule of 128x128 and 64x256 hides all but the mainloop.
-_RATE_3X = [(128 * 128 + 1, 865.0), (128 * 128, 990.0), (64 * 64, 480.0), (64 * 32, 350.0), (0, 205.0)]
+_SM_COUNT = 132  # of the GPU that the rates below were measured on
+# TFLOP/s of 3.x kernels while tiles are in flight, by the least area (m * n) of such tiles: small ones starve the
+# tensor cores. benchmarks/fit_cost.py fits these, and what follows.
+RATE_3X = {128 * 128 + 1: 756.0, 128 * 128: 712.0, 64 * 128: 476.0, 64 * 64: 412.0, 64 * 32: 237.0, 0: 133.0}
+FITTED_3X = {
+    "direct": 0.856,  # share of the rate beside an epilogue that stores element by element
+    "load": 132e3,  # bytes per microsecond that one multiprocessor takes in
+    "multicast": 0.5,  # what a byte counts of that in a cluster, whose multiprocessors share loads
+    "epilogue": 0.95,  # microseconds to store a 128x256 tile by TMA
+    "epilogue_direct": 42.0,  # likewise, element by element
+    "partial_wave": 0.33,  # how much of a wave's idle part is gained back by the others (clock, bandwidth)
+    "launch": 3.0,  # microseconds of an empty problem
+}
 # TFLOP/s of a 2.x family's large tile, by the dtype it multiplies; smaller tiles reach the share below. A complex
 # product counts as one multiplication.
 _RATE_2X = {
@@ -46,15 +54,12 @@ _RATE_2X = {
 _SMALL_TILE_2X = 0.7
 # Narrow accesses of 16-bit types stall 2.x loads: share of the rate by bytes per access.
 _ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5}
-_SM_LOAD = 94e3  # bytes per microsecond that one multiprocessor takes in
-_DIRECT_STORE = 0.93  # share of the rate beside an epilogue that stores element by element
-_EPILOGUE = {"tma": 1.8, "direct": 34.0}  # microseconds to store a 128x256 tile, by TMA and element by element
 _INSTRUCTION = 0.15  # microseconds of one instruction for each element of such a tile, by four schedulers at 1.7 GHz
-_LAUNCH = {3: 2.9, 2: 2.5}  # microseconds of an empty problem
+_LAUNCH_2X = 2.5  # microseconds of an empty problem
 _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
 _STREAM_K = 6.0  # microseconds, a guess: a memset before the launch, and partial tiles through memory
-_PARTIAL_WAVE = 0.12  # how much of an idle wave's time is gained back by the others (clock, bandwidth)
+_UNPROVEN = 1.1  # so much a cut of k, which nobody has measured, must promise to gain over whole tiles
 
 
 class Estimates:
@@ -69,7 +74,10 @@ class Estimates:
         key = kernel.design << 16 | splits
         time = self._products.get(key)
         if time is None:
-            time = self._products[key] = _product(kernel.config, self.p, self.gpu, splits)
+            time = _product(kernel.config, self.p, self.gpu, splits)
+            if splits > 1 or SCHEDULES[kernel.config.schedule].stream_k:
+                time *= _UNPROVEN
+            self._products[key] = time
         return time
 
     def detours(self, way: Way, interface: Interface, splits: int = 1) -> float:
@@ -112,53 +120,64 @@ def _move(moved_bytes: int, gpu: Gpu) -> float:
 def _product(c: KernelConfig, p: Problem, gpu: Gpu, splits: int) -> float:
     size, d_size = DTYPES[c.a].itemsize, DTYPES[c.d].itemsize
     k, batch = ceil(p.k / splits), p.batch * splits
-    waves = _waves_3x if c.api == 3 else _waves_2x
-    compute = waves(c, p.m, p.n, k, batch, gpu)
-    if SCHEDULES[c.schedule].stream_k:
-        compute = _dealt_out(c, p, gpu, compute)
     user = epilogue_named(c.epilogue).user
     d_bytes = d_size * (2 if p.c else 1) + (sum(user.matrix_bytes) if user else 0)
     moved = size * (p.m * k + k * p.n) + p.m * p.n * d_bytes
     memory = batch * moved / (gpu.bandwidth * 1e3)
-    return _LAUNCH[FAMILIES[c.family].api] + _both(compute, memory)
-
-
-def _dealt_out(c: KernelConfig, p: Problem, gpu: Gpu, in_waves: float) -> float:
-    """Stream-K: no idle part of a wave, but clearing flags and joining partial tiles costs."""
-    tiles = max(ceil(p.m / c.tile[0]) * ceil(p.n / c.tile[1]) * p.batch, 1)
-    filled = tiles / gpu.sm_count
-    return in_waves * filled / ceil(filled) + _STREAM_K
+    if c.api == 3:
+        return FITTED_3X["launch"] + _product_3x(c, (p.m, p.n, k), batch, memory, gpu)
+    return _LAUNCH_2X + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory)
 
 
 def _both(x: float, y: float) -> float:
     """Two limits at once: near the ridge a little more than the larger."""
-    norm: float = (x**6 + y**6) ** (1 / 6)
+    norm: float = (x**4 + y**4) ** (1 / 4)
     return norm
 
 
-def _waves_3x(c: KernelConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> float:
+def _product_3x(c: KernelConfig, extents: tuple[int, int, int], batch: int, memory: float, gpu: Gpu) -> float:
+    """The last wave waits for its tiles even where memory kept the others waiting."""
+    m, n, k = extents
     schedule = SCHEDULES[c.schedule]
-    tm, tn, tk = c.tile
     rows, cols = (n, m) if schedule.swap else (m, n)
-    # Clusters are scheduled whole.
-    tiles_m = ceil(ceil(rows / tm) / c.cluster[0]) * c.cluster[0]
-    tiles_n = ceil(ceil(cols / tn) / c.cluster[1]) * c.cluster[1]
+    filled, tile = _filled(c, rows, cols, gpu) * batch, _tile_3x(c, rows, cols, k)
+    if not filled:
+        return memory
+    if schedule.stream_k:  # no idle part of a wave, but clearing flags and joining partial tiles costs
+        return _both(filled * tile, memory) + _STREAM_K
+    whole = floor(filled)
+    rest = filled - whole
+    time = _both(whole * tile, memory * whole / filled)
+    if rest:
+        time += _both((1 - FITTED_3X["partial_wave"] * (1 - rest)) * tile, memory * rest / filled)
+    return time
+
+
+def _filled(c: KernelConfig, rows: int, cols: int, gpu: Gpu) -> float:
+    """Waves of tiles in one problem of a batch. Clusters are scheduled whole."""
     in_cluster = c.cluster[0] * c.cluster[1]
-    filled = tiles_m * tiles_n * batch / (gpu.sm_count // in_cluster * in_cluster)
-    waves = ceil(filled) * (1 - _PARTIAL_WAVE) + max(filled, 1) * _PARTIAL_WAVE
-    rate = next(rate for area, rate in _RATE_3X if tm * tn >= area) * 1e6 / _SM_COUNT
+    clusters = ceil(ceil(rows / c.tile[0]) / c.cluster[0]) * ceil(ceil(cols / c.tile[1]) / c.cluster[1])
+    return clusters / (gpu.sm_count // in_cluster)
+
+
+def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
+    """Microseconds that a multiprocessor takes for a tile, one after the other."""
+    tm, tn, tk = c.tile
+    schedule = SCHEDULES[c.schedule]
+    rate = next(rate for area, rate in RATE_3X.items() if tm * tn >= area) * 1e6 / _SM_COUNT
     rate *= 16 / DTYPES[c.a].bits
     if not schedule.tma_store:
-        rate *= _DIRECT_STORE
-    loaded = (min(tm, rows) + min(tn, cols)) * tk * DTYPES[c.a].itemsize
-    step = _both(2 * tm * tn * tk / rate, loaded / _SM_LOAD)
-    mainloop = ceil(k / tk) * step
-    epilogue = _EPILOGUE["tma" if schedule.tma_store else "direct"]
+        rate *= FITTED_3X["direct"]
+    load = (min(tm, rows) + min(tn, cols)) * tk * DTYPES[c.a].itemsize / FITTED_3X["load"]
+    if c.cluster != (1, 1, 1):
+        load *= FITTED_3X["multicast"]
+    mainloop = ceil(k / tk) * _both(2 * tm * tn * tk / rate, load)
+    epilogue = FITTED_3X["epilogue" if schedule.tma_store else "epilogue_direct"]
     epilogue += _INSTRUCTION * epilogue_named(c.epilogue).instructions
     epilogue *= tm * tn / (128 * 256)
-    if schedule.pingpong:
-        return waves * max(mainloop, (mainloop + epilogue) / 2)
-    return waves * (mainloop + epilogue)
+    if schedule.pingpong:  # one epilogue beside the other mainloop
+        return max(mainloop, (mainloop + epilogue) / 2)
+    return mainloop + epilogue
 
 
 def _waves_2x(c: KernelConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> float:

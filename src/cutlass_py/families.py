@@ -388,10 +388,8 @@ def _sm90_declared() -> Iterator[KernelConfig]:
 
 
 def _sm90_core() -> Iterator[KernelConfig]:
-    # By how much each adds to what the default choice takes over shapes of the `llm` and `square` suites, within what
-    # two cores compile in about nine minutes. In the bf16 sweep (benchmarks/results) the choice among these reaches 98%
-    # of the best of all plain designs in every layout, the best of these 99%. f16 was not swept: by bf16's times the
-    # best of its sets reach 94% (tn), 91% (tt) and 77% (nt, nn).
+    # What adds most to the default choice over the `llm` and `square` suites, within what two cores compile in about
+    # nine minutes: benchmarks/kernel_set.py says what it reaches in the bf16 sweep. f16 was not swept: it goes by bf16.
     lean = {
         ("bf16", "tn"): [_LARGE, _MEDIUM, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16],
         ("bf16", "tt"): [_LARGE, _SQUARE, _SMALL, _SKINNY64, _SKINNY16],

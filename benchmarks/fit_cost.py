@@ -1,0 +1,151 @@
+"""Fits the constants of 3.x kernels in src/cutlass_py/cost.py to sweeps, and says what the choice makes of them.
+
+    python -m cutlass_py bench --suite llm square --all-kernels --json sweep.json
+    pip install scipy
+    python benchmarks/fit_cost.py sweep.json ...
+
+Robust least squares of the logarithm of estimate over time. A kernel counts by how near it comes to its problem's
+fastest one: far behind that, the order does not matter. The choice among all kernels that were timed is judged by the
+best time over its time, as geometric means: with the constants as they are, with those found, and with those found from
+three quarters of the (n, k), on the problems of the fourth. What is found is printed, to be copied.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from kernel_set import groups_of
+from scipy.optimize import least_squares
+
+from cutlass_py import cost
+from cutlass_py._core import Problem
+from cutlass_py.arguments import problem_of
+from cutlass_py.bench.results import geomean
+from cutlass_py.cost import Estimates
+from cutlass_py.families import named
+from cutlass_py.gpu import ABSENT, Gpu, bandwidth_of
+from cutlass_py.kernels import CutlassKernel
+from cutlass_py.problems import arguments
+
+_NEAR = 0.15  # a kernel that is slower by this, as a logarithm, counts 1/e of the fastest
+_USUAL = 0.05  # errors beyond this, as logarithms, count linearly
+_STAY = 0.02  # weight of a constant's own change, so that one that the sweep says nothing about stays as it was
+
+Place = tuple[dict[Any, float], Any]  # a constant: where it is, and its key
+PLACES: list[Place] = [(where, key) for where in (cost.RATE_3X, cost.FITTED_3X) for key in where]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem, and the microseconds of the 3.x kernels that were timed on it, in the order of declaration."""
+
+    p: Problem
+    gpu: Gpu
+    kernels: list[CutlassKernel]
+    us: list[float]
+
+    @property
+    def fold(self) -> int:
+        """Which quarter it belongs to: problems with the same B go together."""
+        return hash((self.p.n, self.p.k)) % 4
+
+    def estimates(self) -> list[float]:
+        model = Estimates(self.p, self.gpu)
+        return [model.product(kernel) for kernel in self.kernels]
+
+    def share(self) -> float:
+        """The best time over that of the kernel with the least estimate."""
+        estimates = self.estimates()
+        return min(self.us) / self.us[estimates.index(min(estimates))]
+
+    def weights(self) -> list[float]:
+        return [(us / min(self.us)) ** (-0.5 / _NEAR) for us in self.us]
+
+
+def cases_of(results: Iterable[Mapping[str, Any]], regime: str) -> list[Case]:
+    """The sweeps' problems."""
+    return [case for result in results for case in _cases(result, regime)]
+
+
+def _cases(result: Mapping[str, Any], regime: str) -> Iterator[Case]:
+    for group in groups_of([result], regime):
+        for shape, times in zip(group.shapes, group.problems, strict=True):
+            p = problem_of(arguments({**shape, "a": group.dtype, "layout": group.layout}))
+            configs = [config for name, config in named("declared").items() if name in times and config.api == 3]
+            kernels, us = (
+                [CutlassKernel(config, None) for config in configs],
+                [times[config.name] for config in configs],
+            )
+            yield Case(p, _gpu(result["machine"]), kernels, us)
+
+
+def _gpu(machine: Mapping[str, Any]) -> Gpu:
+    sm_count = machine["sm_count"]
+    return Gpu(machine["gpu"], machine["compute_capability"], sm_count, bandwidth_of(ABSENT.cc, sm_count))
+
+
+def values() -> list[float]:
+    """The constants as they are."""
+    return [where[key] for where, key in PLACES]
+
+
+def put(constants: Iterable[float]) -> None:
+    """Sets them, in this process."""
+    for (where, key), value in zip(PLACES, constants, strict=True):
+        where[key] = float(value)
+
+
+def fit(cases: Sequence[Case], start: Sequence[float]) -> list[float]:
+    """The constants that suit the cases best, from those to start with."""
+    times = np.array([us for case in cases for us in case.us])
+    weights = np.array([weight for case in cases for weight in case.weights()])
+
+    def errors(changes: Any) -> Any:
+        put(np.array(start) * np.exp(changes))
+        estimates = np.array([estimate for case in cases for estimate in case.estimates()])
+        return np.concatenate([np.log(estimates / times) * weights, changes * math.sqrt(_STAY)])
+
+    found = least_squares(errors, np.zeros(len(start)), loss="soft_l1", f_scale=_USUAL)
+    return [float(value) for value in np.array(start) * np.exp(found.x)]
+
+
+def reached(cases: Iterable[Case], constants: Sequence[float]) -> list[float]:
+    """The share of each case."""
+    put(constants)
+    return [case.share() for case in cases]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweeps", nargs="+", type=Path, help="results of bench --all-kernels")
+    parser.add_argument("--regime", default="sustained", choices=("sustained", "mixed"))
+    args = parser.parse_args(arguments)
+    cases = cases_of([json.loads(path.read_text(encoding="utf-8")) for path in args.sweeps], args.regime)
+    if not cases:
+        print("fit_cost: no case was timed with kernels by name: bench --all-kernels does that", file=sys.stderr)
+        return 2
+    now = values()
+    found = fit(cases, now)
+    for (where, key), before, after in zip(PLACES, now, found, strict=True):
+        print(f"{'RATE_3X' if where is cost.RATE_3X else 'FITTED_3X'}[{key!r}]: {before:.4g} -> {after:.4g}")
+    apart = []
+    for fold in sorted({case.fold for case in cases}):
+        others = fit([case for case in cases if case.fold != fold], now)
+        apart += reached([case for case in cases if case.fold == fold], others)
+    shares = {"as it is": reached(cases, now), "as found": reached(cases, found), "on what it was not fitted to": apart}
+    for name, each in shares.items():
+        print(f"{name}: {geomean(each):.4f} of the best; under 0.93: {sum(x < 0.93 for x in each)} of {len(each)}")
+    put(now)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
