@@ -6,6 +6,7 @@ import gc
 import weakref
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 import pytest
 from exporters import Exporter
@@ -13,8 +14,10 @@ from reference import close, matrices
 
 import cutlass_py
 from cutlass_py import GemmArguments, TensorSpec, _core, epilogue
+from cutlass_py.functions import sum as sum_over
 from cutlass_py.registry import kernel_named
 
+BF16 = ml_dtypes.bfloat16
 CPU = kernel_named("cpu_gemm_numpy")
 
 
@@ -181,12 +184,98 @@ def test_a_plan_keeps_its_choice_when_plans_are_forgotten(rng):
     close(plan(a, b, out), a @ b)
 
 
-# ---------------------------------------------------------------------------------------- garbage
+# ---------------------------------------------------------------------------------------- users' epilogues
 
 
 @epilogue
 def shifted(accum, bias):
     return accum + bias
+
+
+@epilogue
+def scaled_rows(accum, scale, bias):
+    z = scale * accum + bias
+    return z, {"rows": sum_over(z, axis=-1)}
+
+
+class Moving:
+    """An array of a framework that may give it other memory."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **keywords):
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_a_plan_finds_the_operands_of_its_epilogue_where_they_are(rng):
+    a, b, _ = matrices(rng)
+    bias, rows = Moving(np.zeros(5, np.float32)), Moving(np.zeros((6, 1), np.float32))
+    plan = CPU.plan(GemmArguments(a, b, epilogue=scaled_rows(scale=1, bias=bias, rows=rows)))
+    first = plan()
+    bias.array, rows.array = np.full(5, 2, np.float32), np.zeros((6, 1), np.float32)
+    close(plan(), first + 2)
+    close(rows.array, (a @ b + 2).sum(1, keepdims=True))
+    bias.array = np.zeros(7, np.float32)
+    with pytest.raises(ValueError, match=r"bias is \(7,\); the plan takes \(5,\)"):
+        plan()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_plan_takes_another_call_of_its_epilogue(rng, order):
+    """Of a transposed problem too, whose rows are columns."""
+    a, b, out = (np.array(x, order=order) for x in matrices(rng))
+    spec = {"dtype": "f32", "device": "cpu"}
+    called = scaled_rows(scale=1, bias=TensorSpec((5,), **spec), rows=TensorSpec((6, 1), **spec))
+    plan = CPU.plan(GemmArguments(a, b, out=out, epilogue=called))
+    for scale, shift in ((2, 0.5), (np.float32(-0.5), 3)):
+        x, y = a + shift, b - shift
+        bias, rows = np.full(5, shift, np.float32), np.empty((6, 1), np.float32)
+        assert plan(x, y, out, epilogue=scaled_rows(scale=scale, bias=bias, rows=rows)) is out
+        close(out, scale * (x @ y) + bias)
+        close(rows, out.sum(1, keepdims=True))
+    with pytest.raises(TypeError, match="bias is a TensorSpec, which has no memory; pass an array to the plan"):
+        plan(a, b, out)
+
+
+def test_a_plan_refuses_what_its_epilogue_was_not_planned_for(rng):
+    a, b, out = matrices(rng)
+    bias, rows = np.zeros(5, np.float32), np.full((6, 1), np.nan, np.float32)
+    plan = CPU.plan(GemmArguments(a, b, out=out, epilogue=scaled_rows(scale=1, bias=bias, rows=rows)))
+    given = {"scale": 1, "bias": bias, "rows": rows}
+    memory = np.zeros(6, np.float32)
+    readonly = rows.copy()
+    readonly.flags.writeable = False
+    for changed, error, message in [
+        ({"bias": np.zeros(7, np.float32)}, ValueError, r"bias is \(7,\); the plan takes \(5,\)"),
+        ({"bias": np.zeros(10, np.float32)[::2]}, ValueError, r"bias has strides \(2,\); the plan takes \(1,\)"),
+        ({"bias": np.zeros(5, BF16)}, TypeError, "bias is bf16; the plan takes f32"),
+        ({"bias": np.zeros(6, np.float32)[1:]}, ValueError, "bias starts at an address that is no multiple of"),
+        ({"bias": 1.0}, ValueError, "bias is a number; the plan takes an array"),
+        ({"bias": out[0]}, ValueError, "out shares elements with bias"),
+        ({"scale": np.ones(1, np.float32)}, ValueError, "scale is an array; the plan takes a number"),
+        ({"scale": "1"}, TypeError, "scale is a str; expected a number"),
+        ({"rows": readonly}, ValueError, "rows is read-only"),
+        ({"bias": memory[:5], "rows": memory[:6, None]}, ValueError, "rows shares elements with bias"),
+        ({"rows": Exporter(rows.copy(), device=(2, 0))}, ValueError, "a is on cpu but rows is on cuda:0"),
+    ]:
+        with pytest.raises(error, match=message):
+            plan(a, b, out, epilogue=scaled_rows(**(given | changed)))
+    for other, error, message in [
+        (shifted(bias=bias), ValueError, "epilogue is another function, shifted; the plan takes scaled_rows"),
+        (scaled_rows, TypeError, "epilogue is a UserEpilogue; expected a call of a function"),
+    ]:
+        with pytest.raises(error, match=message):
+            plan(a, b, out, epilogue=other)
+    assert np.isnan(out).all() and np.isnan(rows).all()
+    with pytest.raises(ValueError, match="epilogue is given; the plan was made without one"):
+        CPU.plan(GemmArguments(a, b))(a, b, epilogue=scaled_rows(**given))
+
+
+# ---------------------------------------------------------------------------------------- garbage
 
 
 @pytest.mark.parametrize("holder", [

@@ -8,7 +8,6 @@ from functools import wraps
 import ml_dtypes
 import numpy as np
 import pytest
-from exporters import Exporter
 
 import cutlass_py
 from cutlass_py import EpilogueError, GemmArguments, TensorSpec, _core, epilogue, explain, functions, gemm
@@ -479,96 +478,6 @@ def test_registering_leaves_no_kernel_behind():
     a, b, c = operands()
     gemm(a, b, epilogue=gelu_bias(alpha=1, bias=c))
     assert cutlass_py.get_kernels() == before
-
-
-class Moving:
-    """An array of a framework that may give it other memory."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **keywords):
-        return self.array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-
-def test_a_prepared_call_finds_its_operands_where_they_are():
-    @epilogue
-    def shifted(accum, bias):
-        return accum + bias, {"rows": sum_over(accum, axis=-1)}
-
-    a, b, _ = operands()
-    bias, rows = Moving(np.zeros(6, np.float32)), Moving(np.zeros((5, 1), np.float32))
-    args = GemmArguments(a, b, epilogue=shifted(bias=bias, rows=rows))
-    prepared = cutlass_py.get_kernels(args)[0].plan(args)
-    first = prepared()
-    bias.array, rows.array = np.full(6, 2, np.float32), np.zeros((5, 1), np.float32)
-    np.testing.assert_allclose(prepared(), first + 2, rtol=1e-6)
-    np.testing.assert_allclose(rows.array, (a @ b).sum(1, keepdims=True), rtol=1e-5)
-    bias.array = np.zeros(7, np.float32)
-    with pytest.raises(ValueError, match=r"bias is \(7,\); the plan takes \(6,\)"):
-        prepared()
-
-
-@epilogue
-def scaled_rows(accum, scale, bias):
-    z = scale * accum + bias
-    return z, {"rows": sum_over(z, axis=-1)}
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_a_prepared_call_takes_another_call_of_its_epilogue(order):
-    """Of a transposed problem too, whose rows are columns."""
-    a, b, c = operands()
-    spec = {"dtype": "f32", "device": "cpu"}
-    called = scaled_rows(scale=1, bias=TensorSpec((6,), **spec), rows=TensorSpec((5, 1), **spec))
-    args = GemmArguments(a, b, out=np.array(c, order=order), epilogue=called)
-    prepared = cutlass_py.get_kernels(args)[0].plan(args)
-    for scale, shift in ((2, 0.5), (np.float32(-0.5), 3)):
-        x, y = a + shift, b - shift
-        bias, rows, out = np.full(6, shift, np.float32), np.empty((5, 1), np.float32), np.array(c, order=order)
-        assert prepared(x, y, out, epilogue=scaled_rows(scale=scale, bias=bias, rows=rows)) is out
-        np.testing.assert_allclose(out, scale * (x @ y) + bias, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(rows, out.sum(1, keepdims=True), rtol=1e-4, atol=1e-4)
-    with pytest.raises(TypeError, match="bias is a TensorSpec, which has no memory; pass an array to the plan"):
-        prepared(a, b, np.array(c, order=order))
-
-
-def test_a_prepared_call_refuses_what_its_epilogue_was_not_planned_for():
-    a, b, c = operands()
-    bias, rows, out = np.zeros(6, np.float32), np.full((5, 1), np.nan, np.float32), np.full_like(c, np.nan)
-    args = GemmArguments(a, b, out=out, epilogue=scaled_rows(scale=1, bias=bias, rows=rows))
-    prepared = cutlass_py.get_kernels(args)[0].plan(args)
-    given = {"scale": 1, "bias": bias, "rows": rows}
-    readonly = rows.copy()
-    readonly.flags.writeable = False
-    for changed, error, message in [
-        ({"bias": np.zeros(7, np.float32)}, ValueError, r"bias is \(7,\); the plan takes \(6,\)"),
-        ({"bias": np.zeros(12, np.float32)[::2]}, ValueError, r"bias has strides \(2,\); the plan takes \(1,\)"),
-        ({"bias": np.zeros(6, BF16)}, TypeError, "bias is bf16; the plan takes f32"),
-        ({"bias": np.zeros(7, np.float32)[1:]}, ValueError, "bias starts at an address that is no multiple of"),
-        ({"bias": 1.0}, ValueError, "bias is a number; the plan takes an array"),
-        ({"bias": out[0]}, ValueError, "out shares elements with bias"),
-        ({"scale": np.ones(1, np.float32)}, ValueError, "scale is an array; the plan takes a number"),
-        ({"scale": "1"}, TypeError, "scale is a str; expected a number"),
-        ({"rows": readonly}, ValueError, "rows is read-only"),
-        ({"rows": bias[:5, None]}, ValueError, "rows shares elements with bias"),
-        ({"rows": Exporter(rows.copy(), device=(2, 0))}, ValueError, "a is on cpu but rows is on cuda:0"),
-    ]:
-        with pytest.raises(error, match=message):
-            prepared(a, b, out, epilogue=scaled_rows(**(given | changed)))
-    for other, error, message in [
-        (gelu_bias(alpha=1, bias=bias), ValueError, "epilogue is another function, gelu_bias; the plan takes scaled_r"),
-        (scaled_rows, TypeError, "epilogue is a UserEpilogue; expected a call of a function"),
-    ]:
-        with pytest.raises(error, match=message):
-            prepared(a, b, out, epilogue=other)
-    assert np.isnan(out).all() and np.isnan(rows).all()
-    plain = cutlass_py.get_kernels(args)[0].plan(GemmArguments(a, b))
-    with pytest.raises(ValueError, match="epilogue is given; the plan was made without one"):
-        plain(a, b, epilogue=scaled_rows(**given))
 
 
 def test_calls_of_an_epilogue_are_values():
