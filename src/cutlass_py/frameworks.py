@@ -49,11 +49,15 @@ class Framework:
 _NATIVE = ("f16", "f32", "f64", "s8", "u8", "s32", "c64", "c128")  # every framework can name these
 
 
+def carrier_of(dtype: str) -> str | None:
+    """NumPy's name of the integers that carry a dtype, None where every framework can name it."""
+    return None if dtype in _NATIVE else _CARRIER[DTYPES[dtype].itemsize]
+
+
 def _carried(make: Callable[[str], Any], dtype: str, typed: bool) -> Any:
     """An array by NumPy dtype name; as a TypedView of integers where the caller works with those."""
-    if not typed or dtype in _NATIVE:
-        return make(DTYPES[dtype].numpy)
-    return TypedView(make(_CARRIER[DTYPES[dtype].itemsize]), dtype)
+    carrier = carrier_of(dtype) if typed else None
+    return TypedView(make(carrier), dtype) if carrier else make(DTYPES[dtype].numpy)
 
 
 # ---------------------------------------------------------------------------------------------------- NumPy

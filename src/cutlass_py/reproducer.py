@@ -19,6 +19,7 @@ from typing import Any
 from . import _core
 from .arguments import GemmArguments, describe
 from .dtypes import COMPUTE, DTYPES
+from .frameworks import carrier_of
 from .operations import Node, Program
 from .user_epilogue import Asked, asked_by
 
@@ -309,7 +310,7 @@ class _CuPy:
 
     def view(self, x: Operand, number: int, offset: int) -> str:
         size = DTYPES[x.dtype].itemsize
-        carried = {"bf16": "uint16", "e4m3": "uint8", "e5m2": "uint8"}.get(x.dtype)
+        carried = carrier_of(x.dtype)
         strides = tuple(stride * size for stride in x.strides)
         kind = repr(carried or DTYPES[x.dtype].numpy)
         array = f"cupy.ndarray({x.shape}, {kind}, memory_{number}.data + {offset}, {strides})"
