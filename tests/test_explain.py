@@ -59,6 +59,10 @@ def test_explain_without_a_product(k, alpha):
     assert "no product" in str(answer)
 
 
+def test_explain_without_elements():
+    assert explain(problem(0, 8, 8)).note == "the result has no elements"
+
+
 def test_explain_on_the_cpu_names_the_provider():
     spec = TensorSpec((8, 8), "f32", device="cpu")
     answer = explain(spec, spec)

@@ -389,5 +389,5 @@ def test_compiled_once_for_a_content_and_not_listed():
 
 def test_no_terms():
     a, b = torch.empty(8, 0, device="cuda"), torch.empty(0, 8, device="cuda")
-    with pytest.raises(ValueError, match="k is 0; on a GPU"):
+    with pytest.raises(ValueError, match="epilogue is given and k is 0; on a GPU"):
         gemm(a, b, epilogue=gelu_bias(alpha=1, bias=1.0))

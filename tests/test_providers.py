@@ -143,8 +143,8 @@ F64 = {name: OperandMetadata("f64", "t", 16) for name in ("a", "b", "d")}
             None,
         ),
         ({"cc": (80, 999)}, problem(dtype="f64", alpha=vector(1, "f64")), "takes factors as numbers"),
-        ({"cc": (80, 999)}, problem(dtype="f64", splits=4), None),
-        ({"cc": (80, 999)}, problem(dtype="f64", splits="stream"), "does not deal out its k loops"),
+        ({"cc": (80, 999)}, problem(dtype="f64", splits=4), "splits k as it likes; splits=4 is asked for"),
+        ({"cc": (80, 999)}, problem(dtype="f64", splits="stream"), "splits k as it likes; splits='stream' is"),
         (
             {"cc": (80, 999)},
             GemmArguments(listed(64, 64, "t", "f64"), listed(64, 64, "t", "f64")),
@@ -185,6 +185,17 @@ def test_only_kernels_that_promise_it_are_deterministic():
             for promised in (False, True)
         ]
     assert names == [["own_f64", "cpu_gemm_numpy"], ["cpu_gemm_numpy"]]
+
+
+def test_a_kernel_that_does_not_promise_it_is_refused_by_name():
+    reason = "need not give the same bits again; deterministic=True is asked for"
+    args = GemmArguments(A, B, deterministic=True)
+    with register_kernel(metadata(deterministic=False), multiply) as registration:
+        assert registration.kernels[0].supports(args).error == reason
+        assert f"own_f64: {reason}" in str(explain(args))
+        with pytest.raises(ValueError, match=f"kernel own_f64 does not fit .*: {reason}"):
+            cutlass_py.gemm(A, B, deterministic=True, kernel="own_f64")
+        assert (cutlass_py.gemm(A, B, kernel="own_f64") == A @ B).all()
 
 
 # ---------------------------------------------------------------------------------------- run

@@ -16,6 +16,7 @@ from cutlass_py import (
     OperandMetadata,
     ProviderError,
     _core,
+    compiler,
     explain,
     get_kernels,
     register_kernel,
@@ -73,6 +74,29 @@ def test_nothing_keeps_a_provider_that_is_gone():
     del provider
     gc.collect()
     assert gone() is None
+
+
+def test_a_plan_that_was_being_made_meanwhile_is_not_kept():
+    """Another thread, say, unregisters a kernel while a call is choosing it."""
+
+    def answers(call):
+        host_array(call.d)[...] = 42
+
+    def leaves(problem):
+        if registered:
+            registered.pop().unregister()
+
+    registered = [register_kernel(metadata("first"), answers, estimate=lambda p: 1.0)]
+    with register_kernel(metadata("second"), multiply, estimate=leaves):
+        assert (cutlass_py.gemm(A, B) == 42).all() and not registered
+        assert (cutlass_py.gemm(A, B) == A @ B).all()
+
+
+def test_a_failed_compile_is_forgotten():
+    """A better source under the same name is not refused for what the first one was."""
+    compiler.failed["mine"] = "gemm: cannot compile mine"
+    registry.forget_kernel("mine")
+    assert "mine" not in compiler.failed
 
 
 def test_taken_back_by_name():

@@ -256,7 +256,7 @@ def test_a_forced_kernel_splits(core):
 
 
 def test_a_forced_kernel_that_cannot_split(core):
-    with pytest.raises(ValueError, match=rf"kernel {TN}linear \w+ ?\w+ split k: "):
+    with pytest.raises(ValueError, match=f"kernel {TN}linear does not fit .*: cannot split k: nothing else can finish"):
         plan(forced(problem(**LONG_K, splits=4), TN + "linear"))
     with pytest.raises(ValueError, match="splits k as it likes; splits=4 is asked for"):
         plan(forced(problem(**LONG_K, splits=4), STREAM_K))
@@ -272,10 +272,6 @@ def test_deterministic_leaves_out_kernels_that_say_otherwise(core, monkeypatch):
     monkeypatch.setattr(first, "deterministic", False, raising=False)
     assert rank(args.problem)[0].route.kernel is first
     assert first not in {choice.route.kernel for choice in rank(promised.problem)}
-
-
-def test_every_kernel_is_deterministic():
-    assert all(k.deterministic and k.metadata.deterministic for k in CORE)
 
 
 # ---------------------------------------------------------------------------------------- lists

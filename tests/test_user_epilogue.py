@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from functools import wraps
 
 import ml_dtypes
@@ -478,6 +480,18 @@ def test_registering_leaves_no_kernel_behind():
     a, b, c = operands()
     gemm(a, b, epilogue=gelu_bias(alpha=1, bias=c))
     assert cutlass_py.get_kernels() == before
+
+
+def test_an_epilogue_is_pickled_by_name():
+    assert pickle.loads(pickle.dumps(gelu_bias)) is gelu_bias and copy.deepcopy(gelu_bias) is gelu_bias
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(epilogue(lambda accum: accum))
+
+
+@pytest.mark.parametrize("program", [-1, 10**6])
+def test_a_program_that_is_not_there(program):
+    with pytest.raises(ValueError, match="no such program"):
+        _core.EpilogueCall(program, ())
 
 
 def test_calls_of_an_epilogue_are_values():

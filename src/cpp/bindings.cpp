@@ -257,6 +257,7 @@ void bind_metadata(nb::module_& m) {
       .def(
           "__init__",
           [](EpilogueCall* self, int32_t program, nb::typed<nb::tuple, nb::any, nb::ellipsis> values) {
+            if (!is_program(program)) throw nb::value_error("no such program");
             if (nb::len(values) != program_of(program).names.size()) throw nb::value_error("one value for each name");
             new (self) EpilogueCall{program, std::move(values)};
           },

@@ -107,6 +107,8 @@ int32_t add_program(UserProgram program) {
   return int32_t(programs().size() - 1);
 }
 
+bool is_program(int32_t number) { return number >= 0 && size_t(number) < programs().size(); }
+
 const UserProgram& program_of(int32_t number) { return programs()[size_t(number)]; }
 
 int32_t number_of(const UserClass& user) {
@@ -129,6 +131,9 @@ void read_user(const Request& r, const Extents& e, Call& call, Parts& parts) {
   }
   if (call.problem.d == Dtype::s32) {
     refuse_dtype("epilogue is given but the result is s32; it computes in floats: give out_dtype, such as 'f32'");
+  }
+  if (e.k == 0 && r.at(Role::a)->device.type == DeviceType::cuda) {
+    refuse("epilogue is given and k is 0; on a GPU it takes a product of at least one term");
   }
   if (r.lists) refuse("epilogue is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");
   const Operand* out = r.at(Role::out);

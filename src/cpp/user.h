@@ -15,6 +15,7 @@ struct UserProgram {
 };
 
 int32_t add_program(UserProgram program);
+bool is_program(int32_t number);
 const UserProgram& program_of(int32_t number);
 
 // What a kernel is compiled for: the program and its operands without their values.

@@ -10,7 +10,7 @@ from typing import Any
 from . import _core
 from .arguments import GemmArguments, describe, problem_of
 from .kernels import CutlassKernel, Kernel
-from .select import Choice, misses, not_compiled, rank
+from .select import Choice, misses, not_compiled, rank, without_product
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Explanation:
         chosen: what gemm takes; None where no kernel fits, or where there is no product to compute.
         ranking: every compiled possibility, best first; within `jit` those that are not compiled too.
         rejected: compiled kernels of the operands' dtype that cannot, with the first check that failed; the one that
-            would be fastest comes first.
+            would be fastest comes first. Of a user's epilogue, which is compiled when it is met: declared kernels.
         not_compiled: kernels that could, but are not in the built set.
         note: what happens without a kernel.
     """
@@ -61,11 +61,13 @@ class Explanation:
         Args:
             most: rows of either kind.
         """
+        return [*map(_row, self.ranking[:most]), *self._missed()[:most]]
+
+    def _missed(self) -> list[Row]:
         seen: dict[str, list[Kernel]] = {}
         for kernel, reason in self.rejected:
             seen.setdefault(reason, []).append(kernel)
-        missed = [Row(kernels[0].name, None, False, (), reason, len(kernels)) for reason, kernels in seen.items()]
-        return [*map(_row, self.ranking[:most]), *missed[:most]]
+        return [Row(kernels[0].name, None, False, (), reason, len(kernels)) for reason, kernels in seen.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, for JSON; kernels by name."""
@@ -103,7 +105,7 @@ class Explanation:
             lines += [f"  {_estimate(choice)}  {choice.route.kernel.name}{_how(choice)}" for choice in others]
         if self.rejected:
             lines.append(f"not possible, {len(self.rejected)} in all:")
-            lines += [f"  {kernel.name}: {reason}" for kernel, reason in self.rejected[:5]]
+            lines += [f"  {row.kernel}: {_why(row)}" for row in self._missed()[:5]]
         if self.not_compiled:
             lines.append(f"possible but not in the built set: {len(self.not_compiled)} kernels")
         return "\n".join(lines)
@@ -118,7 +120,9 @@ def steps(choice: Choice, with_time: bool = True) -> list[str]:
         lines.append(f"splits k into {route.splits} parts")
     if isinstance(route.kernel, CutlassKernel) and not way.scratch:
         epilogue = route.kernel.interface.epilogue
-        lines += [f"fused: {epilogue.formula}"] if not epilogue.plain else []
+        # Functions of the same content share a kernel: its formula may be another's.
+        formula = "the user's function" if epilogue.user else epilogue.formula
+        lines += [f"fused: {formula}"] if not epilogue.plain else []
     if way.scratch:
         lines.append(f"composed: the product goes through {way.scratch} scratch, an elementwise kernel writes out")
     lines += [f"reason: {reason}" for reason in way.detours]
@@ -167,13 +171,15 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
     text = describe(p)
     if p.transposed:
         text += " (transposed: out is column-major)"
-    if p.empty_product and p.device_id >= 0:
-        return Explanation(text, None, (), (), note="composed: no product (k = 0 or alpha = 0), the epilogue alone")
+    if without_product(p):
+        nothing, alone = "the result has no elements", "composed: no product (k = 0 or alpha = 0), the epilogue alone"
+        return Explanation(text, None, (), (), note=alone if p.m and p.n and p.batch else nothing)
     ranking = tuple(rank(p))
     chosen = ranking[0] if ranking else None
     note = ""
     if p.pointers:
         note = "no kernel takes it as a list: one matrix after the other, each by a plan of its own"
-    elif p.device_id >= 0 and not _core.kernel_facts():
+    unbuilt = tuple(not_compiled(p))
+    if not chosen and unbuilt and not _core.kernel_facts():
         note = "no kernel fits: none is compiled in this package"
-    return Explanation(text, chosen, ranking, tuple(misses(p)), tuple(not_compiled(p)), note)
+    return Explanation(text, chosen, ranking, tuple(misses(p)), unbuilt, note)

@@ -64,9 +64,15 @@ class Kernel(ABC):
     def metadata(self) -> KernelMetadata:
         """Operands (legality), design (performance) and epilogue."""
 
-    @abstractmethod
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """The way to compute `p` with this kernel, or the reason that there is none."""
+        if p.deterministic and not self.deterministic:
+            return "need not give the same bits again; deterministic=True is asked for"
+        return self._way(p, gpu)
+
+    @abstractmethod
+    def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+        """Likewise, whether or not the same bits are asked for again."""
 
     def supports(self, args: GemmArguments) -> Status:
         """Whether the kernel computes these arguments as they lie: no packing, no composed epilogue.
@@ -232,7 +238,7 @@ class CutlassKernel(Kernel):
             )
         return self._metadata
 
-    def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+    def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """As in Kernel; with the user's epilogue that a problem asks for."""
         config = self.carried(p)
         if isinstance(config, str):

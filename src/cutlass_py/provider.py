@@ -126,8 +126,10 @@ class ProvidedKernel(Kernel):
         dtypes = ((operands["a"].dtype, p.operand_a), (operands["b"].dtype, p.operand_b))
         return (self._metadata.cc == CPU) == (p.device_id < 0) and all(x in ("*", y) for x, y in dtypes)
 
-    def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+    def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """As in Kernel; there are no detours."""
+        if p.splits not in (0, 1) and p.device_id >= 0:
+            return f"splits k as it likes; splits={'stream' if p.splits < 0 else p.splits!r} is asked for"
         status = self._ask("supports", p)
         if not isinstance(status, Status):
             raise self._error(f"supports returned {_what(status)}; expected a Status")

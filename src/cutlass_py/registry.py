@@ -114,7 +114,10 @@ def unregister(kernels: Sequence[Kernel]) -> None:
 
 def forget_kernel(name: str) -> None:
     """Gives up the object, the number and the library of a kernel that is there no more; plans that hold it go on."""
+    from .compiler import failed
+
     _cutlass.pop(name, None)
+    failed.pop(name, None)
     with _numbering:
         if (number := _numbers.pop(name, None)) is not None:
             _numbered[number] = None
@@ -283,7 +286,8 @@ def get_kernels(
         where: only kernels whose metadata satisfies this predicate.
         cc: only kernels that run on this compute capability: 80, 86, 90, "90", ...; "90a" for those of the
             architecture's own instructions, which run nowhere else.
-        compiled: False includes kernels that are declared but neither in the built set nor compiled since.
+        compiled: False includes kernels that are declared but neither in the built set nor compiled since. Those of a
+            user's epilogue in `args` are included either way, as `gemm` compiles them.
 
     Raises:
         ValueError: there is no such `cc`.
@@ -292,7 +296,8 @@ def get_kernels(
     if args is not None:
         from .select import rank_straight
 
-        kernels = [choice.route.kernel for choice in rank_straight(problem_of(args), compiled=compiled)]
+        p = problem_of(args)
+        kernels = [choice.route.kernel for choice in rank_straight(p, compiled=compiled and p.user < 0)]
     else:
         kernels = list(all_kernels(compiled))
     if runs is not None:

@@ -103,7 +103,7 @@ def _straight_routes(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
     timed: list[Timed] = []
     for interface, kernels in straight_candidates(p, compiled).items():
         way = interface.way(p, gpu)
-        if isinstance(way, str) or way.detours or (p.splits > 1 and not _splittable(interface, p)):
+        if isinstance(way, str) or way.detours:
             continue
         for kernel in kernels:
             if not _reproducible(kernel, p):
@@ -144,7 +144,7 @@ def _measured(p: Problem, gpu: Gpu | None, compiled: bool) -> Choice | None:
 def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:
     """What an entry of a table says, where that can be taken."""
     kernel = find_kernel(entry.kernel)
-    if not kernel or (compiled and not kernel.compiled) or not _reproducible(kernel, p):
+    if not kernel or (compiled and not kernel.compiled):
         return None
     way = kernel.way(p, gpu)
     if isinstance(way, str):
@@ -180,7 +180,7 @@ def _timed(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True) -
 
 
 def _provided_routes(p: Problem, gpu: Gpu | None) -> list[Timed]:
-    ways = ((kernel, kernel.way(p, gpu)) for kernel in providers_kernels(p) if _reproducible(kernel, p))
+    ways = ((kernel, kernel.way(p, gpu)) for kernel in providers_kernels(p))
     return [(kernel.microseconds(p), kernel, way, 1) for kernel, way in ways if isinstance(way, Way)]
 
 
@@ -282,13 +282,11 @@ def plan(p: Problem, *, provided: bool = True) -> Plan:
 
 def _chosen(p: Problem, provided: bool) -> Choice | None:
     """The choice; None for the composed epilogue alone, and for a list that goes matrix by matrix."""
-    if p.user >= 0 and p.device_id >= 0 and p.k == 0:
-        raise ValueError("gemm: k is 0; on a GPU, epilogue= takes a product of at least one term")
-    if p.device_id >= 0 and (p.empty_product or not p.m or not p.n or not p.batch):
-        # Even where a kernel was asked for: it would read A and B, or wait for tiles of k that never come.
-        return None
-    if p.kernel >= 0:
-        return _forced(numbered(p.kernel), p, provided)
+    forced = _forced(numbered(p.kernel), p, provided) if p.kernel >= 0 else None
+    if without_product(p):
+        return None  # even where a kernel was asked for: it would read A and B, or wait for tiles of k that never come
+    if forced:
+        return forced
     if _core.tuning_allowed() and p.user < 0:
         from .tuning import tune_once
 
@@ -297,6 +295,11 @@ def _chosen(p: Problem, provided: bool) -> Choice | None:
     if choice or p.pointers:
         return choice
     raise NoKernelError(_nothing_fits(p))
+
+
+def without_product(p: Problem) -> bool:
+    """Whether a problem on a GPU has no product to compute: at most the epilogue is left."""
+    return p.device_id >= 0 and (p.empty_product or not p.m or not p.n or not p.batch)
 
 
 def plan_of(choice: Choice, p: Problem) -> Plan:
@@ -356,11 +359,9 @@ def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
         raise ValueError(f"gemm: kernel {kernel.name} does not fit {describe(p)}: {reason}")
     if not isinstance(kernel, CutlassKernel) or gpu is None:
         return Choice(Route(kernel, way), 0.0)
-    estimates, interface = Estimates(p, gpu), kernel.interface
+    estimates = Estimates(p, gpu)
     if p.splits <= 1:
         return _choice((kernel.microseconds(estimates), kernel, way, 1), p, gpu)
-    if not interface.finishable:
-        raise ValueError(f"gemm: kernel {kernel.name} cannot split k: nothing else can finish its product")
     return _choice(_split(kernel, way, p, gpu, estimates)[0], p, gpu)
 
 
@@ -380,8 +381,11 @@ def misses(p: Problem) -> list[tuple[Kernel, str]]:
     estimates = Estimates(p, gpu)
     answers: list[tuple[float, CutlassKernel, str]] = []
     for interface, kernels in candidates(p, compiled=True).items():
-        if isinstance(reason := interface.way(p, gpu), str):
-            answers += [(kernel.microseconds(estimates), kernel, reason) for kernel in kernels]
+        shared = interface.way(p, gpu)
+        for kernel in kernels:
+            reason = shared if isinstance(shared, str) or _reproducible(kernel, p) else kernel.way(p, gpu)
+            if isinstance(reason, str):
+                answers.append((kernel.microseconds(estimates), kernel, reason))
     return [*brought, *((kernel, reason) for _, kernel, reason in sorted(answers, key=lambda answer: answer[0]))]
 
 

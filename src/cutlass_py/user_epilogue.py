@@ -24,6 +24,7 @@ class UserEpilogue:
     """
 
     __wrapped__: Callable[..., Any]
+    __qualname__: str
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.program = epilogue_trace.traced(function)
@@ -54,6 +55,9 @@ class UserEpilogue:
                     f"epilogue {self.program.name} {verb} {found}; expected {', '.join(self._names) or 'none'}"
                 )
         return EpilogueCall(self._number, tuple([operands[name] for name in self._names]))
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # by name, as functions are pickled
 
     def __repr__(self) -> str:
         return f"<epilogue {self.program.formula}>"
