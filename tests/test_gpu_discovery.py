@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -48,6 +50,38 @@ def test_every_kernel_found_runs_by_a_plan_on_new_tensors(dtype, layout):
             gpu.assert_exact(z.view, gpu.expected(x, y))
             z.check()
     assert torch.equal(out.buffer.view(torch.uint8), torch.full_like(out.buffer.view(torch.uint8), out.byte))
+
+
+@pytest.mark.parametrize(
+    ("extents", "keywords"),
+    [((264, 136, 200), {}), ((97, 131, 61), {}), ((128, 128, 4096), {"splits": 3}), ((96, 80, 0), {"alpha": 2.0})],
+    ids=["straight", "packed", "split", "no terms"],
+)
+def test_a_plan_of_gemms_own_choice(extents, keywords):
+    def fresh():
+        return operands(*extents)
+
+    a, b, out = fresh()
+    args = GemmArguments(a, b, out=out.view, **keywords)
+    plan = args.plan()
+    for workspace in (None, memory(args.workspace_size())):
+        x, y, z = fresh()
+        plan(x, y, z.view, workspace=workspace)
+        gpu.assert_exact(z.view, gpu.expected(x, y) * keywords.get("alpha", 1.0))
+        z.check()
+
+
+def test_tiles_in_any_order():
+    a, b, out = operands(1030, 1048, 136)
+    args = GemmArguments(a, b, out=out.view)
+    kernel = next((k for k in get_kernels(args) if k.metadata.api == 3), None)
+    if kernel is None:
+        pytest.skip("no 3.x kernel takes this")
+    for raster, swizzle in product((None, "m", "n"), (None, 1, 2, 4, 8)):
+        out.view.fill_(float("nan"))
+        kernel.plan(args, raster=raster, swizzle=swizzle)()
+        gpu.assert_exact(out.view, gpu.expected(a, b))
+    out.check()
 
 
 def test_a_column_major_result():

@@ -177,6 +177,38 @@ def test_plans_in_other_frameworks(rng):
         plan(a, b, jax.numpy.zeros((6, 5), "float32"))
 
 
+def test_a_plan_of_gemms_own_choice(rng):
+    a, b, out = matrices(rng)
+    args = GemmArguments(a, b, out=out, activation="relu")
+    plan = args.plan()
+    x, y, z = matrices(rng)
+    close(plan(x, y, z), np.maximum(x @ y, 0))
+    assert "cpu_gemm_numpy" in repr(plan) and args.workspace_size() == 0
+
+
+def test_an_order_of_tiles(rng):
+    a, b, out = matrices(rng)
+    args = GemmArguments(a, b, out=out)
+    for order in ({"raster": "k"}, {"swizzle": 3}, {"swizzle": 0}, {"raster": 1}):
+        with pytest.raises(ValueError, match="expected 'm' or 'n', and 1, 2, 4 or 8"):
+            args.plan(**order)
+    with pytest.raises(ValueError, match="raster or swizzle is given; the order of tiles is 3.x kernels'"):
+        CPU.plan(args, swizzle=2)
+    assert np.isnan(out).all()
+
+
+@pytest.mark.parametrize("what", [CPU.plan, CPU.run, CPU.workspace_size, CPU.supports, CPU.compile])
+def test_what_is_no_arguments(what):
+    with pytest.raises(TypeError, match="expected GemmArguments, found str"):
+        what("a")
+
+
+def test_an_artifact_of_something_else(rng):
+    a, b, out = matrices(rng)
+    with pytest.raises(TypeError, match="artifact is a str; expected what compile returned"):
+        CPU.run(GemmArguments(a, b, out=out), "cpu_gemm_numpy")
+
+
 def test_a_plan_keeps_its_choice_when_plans_are_forgotten(rng):
     a, b, out = matrices(rng)
     plan = CPU.plan(GemmArguments(a, b, out=out))

@@ -315,15 +315,15 @@ void bind_metadata(nb::module_& m) {
 }
 
 void bind_prepared(nb::module_& m) {
-  nb::class_<Prepared>(m, "Prepared", nb::type_slots(collected<Prepared>()),
-                       "A call whose legality and plan are settled; made by Kernel.plan. Calling it with arrays of the "
-                       "same shapes, strides, dtypes, device and alignment launches it on them.")
+  nb::class_<Prepared>(
+      m, "Prepared", nb::type_slots(collected<Prepared>()),
+      "A call whose legality and plan are settled; made by GemmArguments.plan. Calling it with arrays of the "
+      "same shapes, strides, dtypes, device and alignment launches it on them.")
       .def(
           "__init__",
-          [](Prepared* self, nb::object a, nb::object b, nb::typed<nb::dict, nb::str, nb::any> keywords) {
-            new (self) Prepared(std::move(a), std::move(b), keywords);
-          },
-          "a"_a, "b"_a, "keywords"_a)
+          [](Prepared* self, nb::object a, nb::object b, nb::typed<nb::dict, nb::str, nb::any> keywords, int raster,
+             int swizzle) { new (self) Prepared(std::move(a), std::move(b), keywords, raster, swizzle); },
+          "a"_a, "b"_a, "keywords"_a, "raster"_a, "swizzle"_a)
       .def(
           "__call__",
           [](Prepared& self, nb::handle a, nb::handle b, nb::handle out) {  // fewer arguments to take apart

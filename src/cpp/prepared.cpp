@@ -121,7 +121,7 @@ void check_same(const Operand& x, const Operand& wanted, uint8_t align) {
 
 }  // namespace
 
-Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords)
+Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords, int raster, int swizzle)
     : a_(std::move(a)), b_(std::move(b)), kept_(keywords.values()), keywords_(keywords_from(keywords)) {
   Operands operands;
   prototype_ = call_of(operands, a_, b_, keywords_);
@@ -141,6 +141,12 @@ Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords)
   prototype_.suspects.clear();  // decided, and about operands that go with this scope
   writes_aux_ = !kActivations[int(prototype_.problem.activation)].derivative;
   plan_ = plan_for(prototype_.problem);
+  if (raster || swizzle) {
+    if (!plan_.kernel || plan_.kernel->facts.api != 3)
+      refuse("raster or swizzle is given; the order of tiles is 3.x kernels'");
+    if (raster) plan_.raster = raster;
+    if (swizzle) plan_.swizzle = swizzle;
+  }
   prepare_straight();
 }
 
@@ -253,7 +259,9 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
 
 std::string Prepared::repr() const {
   nb::object words = nb::module_::import_("cutlass_py.arguments").attr("describe")(nb::cast(problem()));
-  const std::string kernel = nb::cast<std::string>(keywords_.kernel.attr("name"));
+  std::string kernel = "the epilogue alone";
+  if (plan_.kernel) kernel = plan_.kernel->name;
+  if (!plan_.provided.is_none()) kernel = nb::cast<std::string>(plan_.provided.attr("__self__").attr("name"));
   return "<Prepared " + nb::cast<std::string>(words) + ", " + kernel + ">";
 }
 

@@ -8,7 +8,8 @@ namespace cutlass_py {
 class Prepared final : public Source {
  public:
   // Operands and keywords as GemmArguments holds them; `kernel` is among the keywords. Operands may be TensorSpecs.
-  Prepared(nb::object a, nb::object b, const nb::dict& keywords);
+  // `raster` and `swizzle` as in kernel.h; 0: as chosen.
+  Prepared(nb::object a, nb::object b, const nb::dict& keywords, int raster, int swizzle);
 
   // Runs it. What is None is what it was prepared with; `given.out` absent on both sides is a new result. Of the
   // keywords only arrays and `epilogue` are looked at.

@@ -467,10 +467,10 @@ class Operand:
 
 class Prepared:
     """
-    A call whose legality and plan are settled; made by Kernel.plan. Calling it with arrays of the same shapes, strides, dtypes, device and alignment launches it on them.
+    A call whose legality and plan are settled; made by GemmArguments.plan. Calling it with arrays of the same shapes, strides, dtypes, device and alignment launches it on them.
     """
 
-    def __init__(self, a: object, b: object, keywords: dict[str, Any]) -> None: ...
+    def __init__(self, a: object, b: object, keywords: dict[str, Any], raster: int, swizzle: int) -> None: ...
 
     @overload
     def __call__(self, a: object | None, b: object | None, out: object | None) -> object:

@@ -96,7 +96,8 @@ class GemmArguments:
     """Operands and keywords of one gemm: what get_kernels, explain, Kernel.supports and Kernel.run take.
 
     The keywords are those of `gemm`, but for `kernel` and `stream`, which `run` takes. Operands may be arrays or
-    TensorSpecs.
+    TensorSpecs. `run`, `plan` and `workspace_size` are about gemm's own choice; a kernel's methods of these names about
+    that kernel.
 
     Attributes:
         problem: the canonical problem, which legality and ranking look at.
@@ -151,13 +152,62 @@ class GemmArguments:
 
     __replace__ = replace  # copy.replace
 
-    def run(self, *, kernel: Any = None, stream: Any = None) -> Any:
-        """Run it: `gemm` on these operands."""
+    def run(self, *, kernel: Any = None, stream: Any = None, workspace: Any = None) -> Any:
+        """Run it: `gemm` on these operands.
+
+        Args:
+            kernel, stream: as in gemm.
+            workspace: as in Kernel.run.
+
+        Raises:
+            As gemm; ValueError: the workspace does not do.
+        """
+        if workspace is not None:
+            return self.plan(kernel=kernel)(stream=stream, workspace=workspace)
         return _core.gemm(self.a, self.b, **self.keywords, kernel=kernel, stream=stream)
+
+    def plan(self, *, kernel: Any = None, raster: str | None = None, swizzle: int | None = None) -> _core.Prepared:
+        """A call prepared: `plan(a, b, out)` runs it on new arrays, without checking and choosing anew.
+
+        The plan keeps these operands as the defaults of its call; TensorSpecs do where every call brings arrays. New
+        arrays have the shapes, strides, dtypes and device of these, and are aligned as they are; whatever else differs
+        is refused by name. Packing, splits of k and composed epilogues are part of the plan.
+
+        Args:
+            kernel: as in gemm.
+            raster: "m" or "n", the axis along which a 3.x kernel's tiles follow each other; by default as chosen.
+            swizzle: 1, 2, 4 or 8: at most so many rows of tiles, or columns, side by side; likewise.
+
+        Raises:
+            As gemm; ValueError: these are lists of matrices, or the kernel's tiles have no order to choose.
+        """
+        if raster not in _RASTERS or swizzle not in (None, 1, 2, 4, 8):
+            raise ValueError(
+                f"plan: raster is {raster!r}, swizzle is {swizzle!r}; expected 'm' or 'n', and 1, 2, 4 or 8"
+            )
+        return _core.Prepared(self.a, self.b, {**self.keywords, "kernel": kernel}, _RASTERS[raster], swizzle or 0)
+
+    def workspace_size(self, *, kernel: Any = None) -> int:
+        """Bytes of device memory that `run` needs beside the operands; 0 on the CPU. The kernel is compiled if need be.
+
+        Raises:
+            As gemm; ValueError: these are lists, whose scratch is the package's own.
+        """
+        from .gpu import gpu_of
+        from .select import plan
+
+        p = _core.problem(self.a, self.b, **self.keywords, kernel=kernel)
+        chosen, gpu = plan(p), gpu_of(p)
+        if gpu is None or chosen.provided:
+            return 0
+        return _core.scratch_bytes(self.a, self.b, self.keywords, chosen, gpu.sm_count)
 
     def __repr__(self) -> str:
         p = self.problem
         return f"GemmArguments({describe(p)})"
+
+
+_RASTERS = {None: 0, "m": 1, "n": 2}  # as in kernel.h
 
 
 def describe(p: Problem) -> str:

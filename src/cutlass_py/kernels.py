@@ -52,6 +52,12 @@ class Route:
         return not self.way.detours and self.splits == 1
 
 
+def _arguments(args: Any) -> GemmArguments:
+    if not isinstance(args, GemmArguments):
+        raise TypeError(f"expected GemmArguments, found {type(args).__name__}")
+    return args
+
+
 class Kernel(ABC):
     """One kernel: `name`, whether it is `compiled`, its `metadata`, what it `supports`, and `run`."""
 
@@ -90,16 +96,25 @@ class Kernel(ABC):
 
         Args:
             args: what it will be run on: refused here where the kernel does not support it. The machine code is the
-                same for all arguments.
+                same for all arguments, but for a user's epilogue, with which the kernel is another one.
 
         Raises:
             ValueError: the kernel does not support `args`.
             CompileError: there is no compiler, it failed, or CUTLASS_PY_JIT forbids it.
         """
-        if args is not None and not (status := self.supports(args)):
-            raise ValueError(f"compile: kernel {self.name} does not fit {describe(problem_of(args))}: {status.error}")
-        self.load()
-        return self._artifact()
+        kernel = self
+        if args is not None:
+            if not (status := self.supports(args)):
+                raise ValueError(
+                    f"compile: kernel {self.name} does not fit {describe(problem_of(args))}: {status.error}"
+                )
+            kernel = self._for(problem_of(args))
+        kernel.load()
+        return kernel._artifact()
+
+    def _for(self, p: Problem) -> Kernel:
+        """The kernel that computes a problem which this one supports: it carries the user's epilogue, where asked."""
+        return self
 
     def load(self) -> None:
         """Brings the kernel into this process, compiled if need be."""
@@ -124,11 +139,13 @@ class Kernel(ABC):
             ValueError: the kernel does not support the arguments, or the artifact or the workspace does not do.
             CompileError: as `compile` does.
         """
-        if artifact is not None and artifact.kernel != self.name:
-            raise ValueError(f"run: artifact is of kernel {artifact.kernel}; expected one of {self.name}")
-        if workspace is None:
-            return args.run(kernel=self, stream=stream)
-        return self.plan(args)(stream=stream, workspace=workspace)
+        args = _arguments(args)
+        if artifact is not None:
+            if not isinstance(artifact, Artifact):
+                raise TypeError(f"run: artifact is a {type(artifact).__name__}; expected what compile returned")
+            if artifact.kernel not in (self.name, wanted := self._for(args.problem).name):
+                raise ValueError(f"run: artifact is of kernel {artifact.kernel}; expected one of {wanted}")
+        return args.run(kernel=self, stream=stream, workspace=workspace)
 
     def workspace_size(self, args: GemmArguments) -> int:
         """Bytes of device memory that `run` needs beside the operands; 0 on the CPU. The kernel is compiled if need be.
@@ -137,26 +154,17 @@ class Kernel(ABC):
             ValueError: the kernel does not support the arguments; they are lists, whose scratch is the package's own.
             CompileError: as `compile` does.
         """
-        from .select import plan
+        return _arguments(args).workspace_size(kernel=self)
 
-        p = _core.problem(args.a, args.b, **args.keywords, kernel=self)
-        chosen, gpu = plan(p), gpu_of(p)
-        if gpu is None or chosen.provided:
-            return 0
-        return _core.scratch_bytes(args.a, args.b, args.keywords, chosen, gpu.sm_count)
-
-    def plan(self, args: GemmArguments) -> Prepared:
-        """A call prepared: `plan(a, b, out)` runs it on new arrays, without checking and choosing anew.
-
-        The kernel is compiled if need be. The plan keeps `args`, whose arrays are the defaults of its call; TensorSpecs
-        do where every call brings arrays. New arrays have the shapes, strides, dtypes and device of the first, and are
-        aligned as they are; whatever else differs is refused by name.
+    def plan(self, args: GemmArguments, *, raster: str | None = None, swizzle: int | None = None) -> Prepared:
+        """A call of this kernel prepared, compiled if need be; see GemmArguments.plan.
 
         Raises:
-            ValueError: the kernel does not support the arguments, or they are lists of matrices.
+            ValueError: the kernel does not support the arguments, or they are lists of matrices; its tiles have no
+                order to choose.
             CompileError: as `compile` does.
         """
-        return Prepared(args.a, args.b, {**args.keywords, "kernel": self})
+        return _arguments(args).plan(kernel=self, raster=raster, swizzle=swizzle)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name}{'' if self.compiled else ' (not compiled)'}>"
@@ -194,6 +202,11 @@ class CutlassKernel(Kernel):
     def _artifact(self) -> Artifact:
         library, package = (Path(file).resolve() for file in (_core.kernel_library(self.name), _core.__file__))
         return Artifact(self.name, self.family.arch, library, library.parent == package.parent)
+
+    def _for(self, p: Problem) -> Kernel:
+        from .registry import carrying
+
+        return carrying(self, p)
 
     def ready(self) -> None:
         """As compile, but where that failed in this process before, it fails again at once."""
