@@ -15,7 +15,7 @@ from cutlass_py.epilogues import EPILOGUES
 from cutlass_py.families import SCHEDULES, find
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.registry import all_kernels, kernel_named
-from cutlass_py.select import Plan, plan, rank
+from cutlass_py.select import Plan, best, plan, rank
 
 D = operand(512, 512, "t")
 TN = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_"
@@ -260,6 +260,16 @@ def test_a_forced_kernel_that_cannot_split(core):
         plan(forced(problem(**LONG_K, splits=4), TN + "linear"))
     with pytest.raises(ValueError, match="splits k as it likes; splits=4 is asked for"):
         plan(forced(problem(**LONG_K, splits=4), STREAM_K))
+
+
+@pytest.mark.parametrize("layout", ["tn", "nt"])
+@pytest.mark.parametrize("extents", [(1, 4096, 14336), (64, 2112, 7168), (513, 1024, 100), (8, 8, 30000), (4096,) * 3])
+@pytest.mark.parametrize("keywords", [{}, {"activation": "gelu_tanh"}, {"deterministic": True}, {"splits": 4}], ids=str)
+def test_the_best_is_the_first_of_all(core, layout, extents, keywords):
+    """Though those that cannot win are not looked at."""
+    m, n, k = extents
+    p = problem(m, n, k, layout=layout, **keywords).problem
+    assert best(p) == rank(p)[0]
 
 
 # ---------------------------------------------------------------------------------------- deterministic

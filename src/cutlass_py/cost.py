@@ -58,6 +58,7 @@ _INSTRUCTION = 0.15  # microseconds of one instruction for each element of such 
 _LAUNCH_2X = 2.5  # microseconds of an empty problem
 _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
+_TRANSPOSED = 1.2  # a guess: how much longer a copy takes that turns rows into columns
 _STREAM_K = 6.0  # microseconds, a guess: a memset before the launch, and partial tiles through memory
 _UNPROVEN = 1.1  # so much a cut of k, which nobody has measured, must promise to gain over whole tiles
 
@@ -68,6 +69,19 @@ class Estimates:
     def __init__(self, p: Problem, gpu: Gpu) -> None:
         self.p, self.gpu = p, gpu
         self._products: dict[int, float] = {}
+        self._bounds: dict[tuple[str, str], float] = {}
+        a, b = DTYPES[p.operand_a or "f32"], DTYPES[p.operand_b or "f32"]
+        moved = p.batch * (p.m * p.k * a.itemsize + p.k * p.n * b.itemsize)
+        self._least = min(_LAUNCH_2X, FITTED_3X["launch"]) + moved / (gpu.bandwidth * 1e3)
+
+    def least(self, interface: Interface, way: Way | None = None, splits: int = 1) -> float:
+        """What no route through an interface falls below: by layouts and dtypes, or with the detours of a way."""
+        if way:
+            return self._least + self.detours(way, interface, splits)
+        key = interface.layout, interface.d
+        if (time := self._bounds.get(key)) is None:
+            time = self._bounds[key] = self._least + self.detours(_at_least(interface, self.p), interface)
+        return time
 
     def product(self, kernel: CutlassKernel, splits: int = 1) -> float:
         """The kernel itself, k in `splits` parts."""
@@ -86,9 +100,9 @@ class Estimates:
             return 0.0
         p, size, time = self.p, DTYPES[interface.a].itemsize, 0.0
         if way.pack_a:
-            time += _move(2 * p.m * p.k * p.batch * size, self.gpu)
+            time += _pack(2 * p.m * p.k * p.batch * size, way.pack_a == p.layout_a, self.gpu)
         if way.pack_b:
-            time += _move(2 * p.k * p.n * p.batch * size, self.gpu)
+            time += _pack(2 * p.k * p.n * p.batch * size, way.pack_b == p.layout_b, self.gpu)
         if way.pack_scales:
             time += _move(2 * p.m * ceil(p.k / 128) * p.batch * DTYPES["f32"].itemsize, self.gpu)
         if way.scratch:
@@ -96,6 +110,14 @@ class Estimates:
             bytes_each += sum(DTYPES[x].itemsize for x in (p.c, p.gate, p.aux, p.d) if x)
             time += _move(p.m * p.n * p.batch * bytes_each, self.gpu)
         return time
+
+
+def _at_least(interface: Interface, p: Problem) -> Way:
+    """The detours that layouts and dtypes alone ask for."""
+    a, b = interface.layout[0], interface.layout[1]
+    pack_a, pack_b = a if a != p.layout_a else None, b if b != p.layout_b else None
+    scratch = interface.d if interface.d != p.d else None
+    return Way(pack_a, pack_b, scratch, tuple(filter(None, (pack_a, pack_b, scratch))))
 
 
 _designs: dict[tuple[object, ...], int] = {}
@@ -111,6 +133,10 @@ def design(c: KernelConfig) -> int:
 def models(c: KernelConfig) -> bool:
     """Whether the model can say anything about a configuration that is not of the declaration."""
     return c.api == 3 or ((c.family, c.a) in _RATE_2X and all(c.warp))
+
+
+def _pack(moved_bytes: int, as_it_lies: bool, gpu: Gpu) -> float:
+    return _move(moved_bytes, gpu) * (1.0 if as_it_lies else _TRANSPOSED)
 
 
 def _move(moved_bytes: int, gpu: Gpu) -> float:

@@ -5,7 +5,9 @@ kernels.py says what a kernel is; select.py, which of them is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from threading import Lock, RLock
 from typing import Any
@@ -138,7 +140,23 @@ Grouped = dict[Interface, list[CutlassKernel]]
 Signature = tuple[str, str, str, str, tuple[str, bool]]
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collections: so many new objects, all of which stay, would bring about one of the whole heap.
+
+    Beside torch that takes 0.1 s, more than everything else in a first call.
+    """
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
 @cache
+@_uncollected()
 def by_operands(compiled: bool) -> dict[tuple[str, str], Grouped]:
     """Kernels by the dtypes they multiply, then by interface: what a question goes through."""
     groups: dict[tuple[str, str], Grouped] = {}

@@ -111,7 +111,7 @@ def _straight_routes(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
             if p.splits <= 1:
                 timed.append((kernel.microseconds(estimates), kernel, way, 1))
             else:
-                timed += _split(kernel, way, p, gpu, estimates)
+                timed += _split(kernel, _split_way(way, interface), p, gpu, estimates)
     return timed
 
 
@@ -125,7 +125,7 @@ def best(p: Problem, *, provided: bool = True) -> Choice | None:
     compiled = _compiled_only(p)
     if (choice := _measured(p, gpu, compiled)) and (provided or isinstance(choice.route.kernel, CutlassKernel)):
         return choice
-    timed = min(_timed(p, gpu, compiled, provided), key=_time, default=None)
+    timed = min(_timed(p, gpu, compiled, provided, every=False), key=_time, default=None)
     return timed and _choice(timed, p, gpu)
 
 
@@ -152,7 +152,7 @@ def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool) -> Choice | None
     if entry.splits > 1:
         if not isinstance(kernel, CutlassKernel) or not _splittable(kernel.interface, p):
             return None
-        way = _split_way(way, kernel)
+        way = _split_way(way, kernel.interface)
     return Choice(Route(kernel, way, entry.splits), entry.microseconds, entry.swizzle, entry.raster, measured=True)
 
 
@@ -173,9 +173,9 @@ def _splittable(interface: Interface, p: Problem) -> bool:
     return interface.finishable and not interface.stream_k and not p.pointers
 
 
-def _timed(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True) -> list[Timed]:
-    """Every route to a problem with its estimate; those of the same estimate in the order of declaration."""
-    routes = _compiled_routes(p, gpu, compiled) if gpu else []
+def _timed(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True, every: bool = True) -> list[Timed]:
+    """Every route to a problem with its estimate, or those that may be the first of them; equals in one order."""
+    routes = _compiled_routes(p, gpu, compiled, every) if gpu else []
     return routes + _provided_routes(p, gpu) if provided else routes
 
 
@@ -191,42 +191,47 @@ def providers_kernels(p: Problem) -> Iterator[ProvidedKernel]:
             yield kernel
 
 
-def _compiled_routes(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
+def _compiled_routes(p: Problem, gpu: Gpu, compiled: bool, every: bool) -> list[Timed]:
+    """Without `every`: none that is certain to be slower than one that comes before it."""
     estimates = Estimates(p, gpu)
     wanted = function_of(p)
     routes: list[Timed] = []
-    for interface, kernels in candidates(p, compiled).items():
+    fastest = inf
+    for interface, kernels in {**straight_candidates(p, compiled), **candidates(p, compiled)}.items():
         if not interface.finishable and interface.function != wanted:
             continue  # legality would say so too, at more length
+        if not every and estimates.least(interface) >= fastest:
+            continue
         way = interface.way(p, gpu)
         if isinstance(way, str):
             continue
-        detours = estimates.detours(way, interface)
-        splitting = _splittable(interface, p) and p.splits not in (1, -1)
-        for kernel in kernels:
-            if not _reproducible(kernel, p):
-                continue
-            if p.splits <= 1:
-                routes.append((kernel.microseconds(estimates) + detours, kernel, way, 1))
-            if splitting:
-                routes += _split(kernel, way, p, gpu, estimates)
+        found: list[Timed] = []
+        if p.splits <= 1 and (every or estimates.least(interface, way) < fastest):
+            detours = estimates.detours(way, interface)
+            found += [(kernel.microseconds(estimates) + detours, kernel, way, 1) for kernel in kernels]
+        if _splittable(interface, p) and p.splits not in (1, -1):
+            split = _split_way(way, interface)
+            if every or estimates.least(interface, split, p.splits or 2) < fastest:
+                found += [timed for kernel in kernels for timed in _split(kernel, split, p, gpu, estimates)]
+        found = [timed for timed in found if _reproducible(timed[1], p)]
+        fastest = min(fastest, *(timed[0] for timed in found)) if found else fastest
+        routes += found
     return routes
 
 
-def _split(kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu, estimates: Estimates) -> list[Timed]:
+def _split(kernel: CutlassKernel, split: Way, p: Problem, gpu: Gpu, estimates: Estimates) -> list[Timed]:
     """The route that splits k into the parts asked for, or into as many as are best by the model."""
     wanted = (p.splits,) if p.splits else _splits(kernel, p, gpu)
     if not wanted:
         return []
-    interface, split = kernel.interface, _split_way(way, kernel)
-    times = {s: kernel.microseconds(estimates, s) + estimates.detours(split, interface, s) for s in wanted}
+    times = {s: kernel.microseconds(estimates, s) + estimates.detours(split, kernel.interface, s) for s in wanted}
     splits = min(times, key=times.__getitem__)
     return [(times[splits], kernel, split, splits)] if times[splits] < inf or p.splits else []
 
 
-def _split_way(way: Way, kernel: CutlassKernel) -> Way:
+def _split_way(way: Way, interface: Interface) -> Way:
     reason = "splits k: the parts are summed in order"
-    return replace(way, scratch=kernel.interface.d, detours=(*way.detours, reason))
+    return replace(way, scratch=interface.d, detours=(*way.detours, reason))
 
 
 def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
@@ -362,7 +367,7 @@ def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
     estimates = Estimates(p, gpu)
     if p.splits <= 1:
         return _choice((kernel.microseconds(estimates), kernel, way, 1), p, gpu)
-    return _choice(_split(kernel, way, p, gpu, estimates)[0], p, gpu)
+    return _choice(_split(kernel, _split_way(way, kernel.interface), p, gpu, estimates)[0], p, gpu)
 
 
 def misses(p: Problem) -> list[tuple[Kernel, str]]:

@@ -101,8 +101,9 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
 def autotuning() -> Iterator[None]:
     """Within it, calls of this thread that are the first of their class are tuned before they run.
 
-    Compiled kernels only, and no class for which a table has a choice already; nor a call whose own streams
-    are captured. Where measuring fails, for want of memory for example, a warning says so, and the call runs untuned.
+    Compiled kernels only, and no class for which a table has a choice already; nor calls with `deterministic`, whose
+    bits would depend on which kernel was a little faster; nor a call whose own streams are captured. Where measuring
+    fails, for want of memory for example, a warning says so, and the call runs untuned.
     """
     before = _core.allow_tuning(True)
     _core.clear_plans()
@@ -118,7 +119,13 @@ _given_up: set[str] = set()  # classes that could not be measured
 def tune_once(p: Problem) -> None:
     """What `autotuning` does to a problem: measures it, unless that was done or is of no use."""
     gpu = gpu_of(p)
-    if gpu is None or p.splits or class_of(p) in _given_up or ((choice := best(p)) and choice.measured):
+    if (
+        gpu is None
+        or p.splits
+        or p.deterministic
+        or class_of(p) in _given_up
+        or ((choice := best(p)) and choice.measured)
+    ):
         return
     try:
         _tune(p, _CANDIDATES, compiled=True)
@@ -137,7 +144,7 @@ def _tune(p: Problem, candidates: int, compiled: bool) -> Tuning:
         raise ValueError(f"tune: {describe(p)} has no product to compute")
     driver = _core.device_info(p.device_id)["driver"]
     record(gpu, {})  # what stands in the way of writing says so before anything is measured
-    ranking = rank(p, compiled=compiled)
+    ranking = _distinct(rank(p, compiled=compiled))
     if not ranking:
         raise NoKernelError(f"tune: no kernel fits {describe(p)}")
     usual = replace(ranking[0], measured=False)
@@ -154,6 +161,16 @@ def _tune(p: Problem, candidates: int, compiled: bool) -> Tuning:
         record(gpu, {class_of(p): _entry(chosen, driver)})
         _core.clear_plans()
     return Tuning(describe(p), chosen, default, (*measured, *(m for m in screened if m.choice not in seen)))
+
+
+def _distinct(ranking: Iterable[Choice]) -> list[Choice]:
+    """One of those whose kernels compute alike on the same way: the first, which has the leanest epilogue."""
+    first: dict[Any, Choice] = {}
+    for choice in ranking:
+        kernel = choice.route.kernel
+        alike = kernel.design if isinstance(kernel, CutlassKernel) else kernel.name
+        first.setdefault((alike, choice.route.way, choice.route.splits), choice)
+    return list(first.values())
 
 
 def _entry(chosen: Measurement, driver: int) -> Entry:
