@@ -324,16 +324,19 @@ def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
 
 def _sm90_bytes() -> Iterator[KernelConfig]:
     """The full set of 8-bit operands and of tf32."""
-    for pair in _FP8:
+    e4m3 = ("e4m3", "e4m3")
+    for epilogue in ("linear", "scaled"):  # the latter for scales that are arrays, as frameworks' mostly are
         for design in _SM90_PROMOTED:
-            yield _sm90(pair, "tn", "bf16", "linear", design)
+            yield _sm90(e4m3, "tn", "bf16", epilogue, design)
         for design in (_LARGE_2X1, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16):
-            yield _sm90(pair, "tn", "bf16", "linear", design, "fast")
-        for design in (_PROMOTED, _SMALL):
-            yield _sm90(pair, "tn", "bf16", "scaled", design)
+            yield _sm90(e4m3, "tn", "bf16", epilogue, design, "fast")
+    for pair in _FP8:
+        for epilogue, design in product(("linear", "scaled"), (_PROMOTED, _SMALL, _SKINNY32)):
+            yield _sm90(pair, "tn", "bf16", epilogue, design)
+        yield _sm90(pair, "tn", "bf16", "linear", _SQUARE, "fast")
         yield _sm90(pair, "tn", "f32", "linearc", _SM90_PROMOTED_DIRECT)
     for d in ("f16", "f32", "e4m3"):
-        yield _sm90(("e4m3", "e4m3"), "tn", d, "scaled", _PROMOTED)
+        yield _sm90(e4m3, "tn", d, "scaled", _PROMOTED)
     for pair in _INT8:
         for design in (_SQUARE, _SMALL, _SKINNY32):
             yield _sm90(pair, "tn", "s32", "linear", design, "s32")
