@@ -76,6 +76,7 @@ SCHEDULES = {
         Schedule("coopdirect", _COOP[0], _DIRECT),
         Schedule("pingpongdirect", _PINGPONG[0], _DIRECT),
         Schedule("coopstreamk", *_COOP, stream_k=True),
+        Schedule("coopstreamkswap", *_COOP, swap=True, stream_k=True),
         Schedule("cooparray", *_ARRAY, pointers=True),
         Schedule("coopblock", *_COOP_BLOCK, block=128),
         Schedule("pingpongblock", *_PINGPONG_BLOCK, block=128),
@@ -266,6 +267,8 @@ _SM90_DIRECT: list[Design] = [
 ]
 _SM90_PROMOTED_DIRECT: Design = ((128, 128, 64), (1, 1, 1), "coopdirect")
 _SM90_STREAMK: list[Design] = [((128, 128, 64), (2, 1, 1), "coopstreamk"), ((128, 256, 64), (2, 1, 1), "coopstreamk")]
+# For few rows of a wide weight. Compiled on demand.
+_SM90_STREAMK_SWAP: list[Design] = [((128, m, 128), (1, 1, 1), "coopstreamkswap") for m in (16, 32, 64)]
 _SM90_ARRAY: list[Design] = [((128, 128, 64), (1, 1, 1), "cooparray")]
 # Promoted as above, every 128 of k: tiles are as deep, and hold whole blocks of 128 columns.
 _SM90_BLOCK: list[Design] = [
@@ -432,6 +435,11 @@ def _streamk_full() -> Iterator[KernelConfig]:
         for design in _SM90_STREAMK:
             yield _sm90((dtype, dtype), layout, dtype, "linear", design)
         yield _sm90((dtype, dtype), layout, "f32", "linear", _SM90_STREAMK[0])
+
+
+def _streamk_declared() -> Iterator[KernelConfig]:
+    for dtype, layout, design in product(_HALVES, LAYOUTS, _SM90_STREAMK_SWAP):
+        yield _sm90((dtype, dtype), layout, dtype, "linear", design)
 
 
 def _array_full() -> Iterator[KernelConfig]:
@@ -612,6 +620,7 @@ FAMILIES = {
             "TMA + wgmma, k loops dealt out evenly",
             declare_core=_none,  # the mma.sync kernels do it there
             declare_full=_streamk_full,
+            declare_more=_streamk_declared,
         ),
         _hopper(
             "sm90_array",

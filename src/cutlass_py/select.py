@@ -66,8 +66,7 @@ class Plan:
     @property
     def detours(self) -> list[str]:
         """What surrounds the kernel, in words."""
-        packs = {"a": self.pack_a, "b": self.pack_b, "scale_a": self.pack_scales}
-        words = [f"packs {name}" for name, pack in packs.items() if pack]
+        words = [f"packs {name}" for name in Way(self.pack_a, self.pack_b, pack_scales=self.pack_scales).packed]
         if self.splits > 1:
             return [*words, f"splits k by {self.splits}"]
         return words + ["composed"] * bool(self.scratch)
