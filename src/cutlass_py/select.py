@@ -268,7 +268,7 @@ def plan(p: Problem, *, provided: bool = True) -> Plan:
 
     Raises:
         ValueError: the kernel asked for does not fit.
-        ProviderError: a registered provider failed to answer.
+        ProviderError: the provider of the kernel asked for failed to answer.
         NoKernelError: no kernel fits.
         CompileError: the kernel asked for, or the best one within `jit`, cannot be compiled.
     """
@@ -350,7 +350,7 @@ def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
         kernel = carrying(kernel, p)
     way: Way | str = "is written in Python, which there is none of inside of a compiled computation"
     if provided or isinstance(kernel, CutlassKernel):
-        way = kernel.way(p, gpu)
+        way = kernel.answer(p) if isinstance(kernel, ProvidedKernel) else kernel.way(p, gpu)
     if isinstance(way, str) or way.detours:
         reason = way if isinstance(way, str) else way.detours[0]
         raise ValueError(f"gemm: kernel {kernel.name} does not fit {describe(p)}: {reason}")
