@@ -482,6 +482,23 @@ def test_tuning_measures_it_and_selection_takes_it_from_then_on(built, clock):
         assert best.route.kernel.name == "own_f64"
         assert plan(args.problem).provided
         assert "chosen: own_f64\n  measured 1.0 us" in str(explain(args))
-    assert plan(args.problem).kernel  # the entry names a kernel that is not there
+        with tuned.afresh():
+            assert plan(args.problem).kernel
+        assert plan(args.problem).provided
+        assert not tuned.table(ABSENT) and not tuned.read(tuned.path_of(ABSENT), ABSENT)
+    assert plan(args.problem).kernel
     with register_kernel(own, multiply):
-        assert plan(args.problem).provided  # and now again
+        assert plan(args.problem).kernel  # another kernel, whatever its name: nobody has measured it
+
+
+def test_a_table_that_names_a_registered_kernel_means_another(built, clock):
+    name = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_linear"
+    built([name])
+    args, own = problem(), metadata(dtype="bf16", accumulator="f32", cc=(80, 999))
+    tuned.record(ABSENT, {tuned.class_of(args.problem): tuned.Entry("own_f64", 1, 0, 1, 0.5, 13000, "")})
+    with register_kernel(own, multiply):
+        assert not tuned.lookup(args.problem, ABSENT) and plan(args.problem).kernel == name
+        cutlass_py.tune(args, candidates=1)
+        assert plan(args.problem).provided
+        tuned.record(ABSENT, {tuned.class_of(args.problem): tuned.Entry(name, 1, 0, 1, 0.5, 13000, "")})
+        assert plan(args.problem).kernel == name  # what was measured last
