@@ -111,6 +111,7 @@ def test_a_kernel_that_does_not_repeat_itself_says_so():
     ("changes", "reason"),
     [
         ({"name": "own-f16"}, "name is 'own-f16'; expected letters"),
+        ({"family": ["sm80_gemm"]}, "family is ['sm80_gemm']; expected one of sm90_gemm"),
         ({"family": "sm70"}, "family is 'sm70'; expected one of sm90_gemm"),
         ({"a": "f15"}, "a is 'f15'; expected one of f16"),
         ({"b": "f15"}, "b is 'f15'"),

@@ -124,7 +124,8 @@ class CudaKernel:
         if not isinstance(self.name, str) or not (self.name.isidentifier() and self.name.isascii()):
             raise ValueError(f"CudaKernel: name is {self.name!r}; expected letters, digits and _")
         for field, known in _CHOICES.items():
-            if (value := getattr(self, field)) not in known and (value or field not in _DEFAULTS):
+            value = getattr(self, field)
+            if not isinstance(value, str) or (value not in known and (value or field not in _DEFAULTS)):
                 raise ValueError(f"CudaKernel: {field} is {value!r}; expected one of {', '.join(known)}")
         for field in ("tile", "cluster", "warp"):
             value = getattr(self, field)
@@ -154,11 +155,8 @@ class CudaKernel:
     @cached_property
     def config(self) -> OwnConfig:
         """The declaration as the package writes its own."""
-        sums = next((x for row in COMPUTE.values() for x in row.values() if x.operand == self.a), None)
-        if not (self.accumulator and self.d) and sums is None:
-            raise ValueError(f"CudaKernel: there is no default accumulator for a in {self.a}")
-        accumulator = self.accumulator or (sums.accumulator if sums else "")
-        d = self.d or (sums.output if sums else "")
+        usual = next(x for row in COMPUTE.values() for x in row.values() if x.operand == self.a)
+        accumulator, d = self.accumulator or usual.accumulator, self.d or usual.output
         family = FAMILIES[self.family]
         schedule = self.schedule or _schedules(family)[0]
         return OwnConfig(
@@ -231,9 +229,9 @@ class OwnKernel(CutlassKernel):
         try:
             return checked_estimate(self._estimate(estimates.p), self._error)
         except ProviderError as error:
-            self._failures.passed_over(error)
+            self._failures.told(error)
         except Exception as error:
-            self._failures.passed_over(self._error(f"estimate raised {type(error).__name__}: {error}"))
+            self._failures.told(self._error(f"estimate raised {type(error).__name__}: {error}"))
         return inf
 
     def _error(self, what: str) -> ProviderError:

@@ -136,7 +136,7 @@ class ProvidedKernel(Kernel):
         try:
             return self.answer(p)
         except ProviderError as error:
-            return self._failures.passed_over(error)
+            return self._failures.told(error)
 
     def answer(self, p: Problem) -> Way | str:
         """Likewise, where the kernel was asked for by name.
@@ -154,7 +154,7 @@ class ProvidedKernel(Kernel):
         try:
             return checked_estimate(self._ask("estimate", p), self._error)
         except ProviderError as error:
-            self._failures.passed_over(error)
+            self._failures.told(error)
             return inf
 
     def call(self, **given: Any) -> None:
@@ -189,11 +189,15 @@ class Failures:
     def __init__(self) -> None:
         self._told = False
 
-    def passed_over(self, error: ProviderError) -> str:
+    def told(self, error: ProviderError) -> str:
         """The failure in words, and as a warning if it is the first."""
         if not self._told:
             self._told = True
-            warnings.warn(f"cutlass_py: {error}; it is passed over", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"cutlass_py: {error}; calls that do not name the kernel go on without its answer",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return str(error)
 
 
