@@ -244,6 +244,7 @@ WHY_NOT = why_not()
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_a_source_through_a_real_compiler(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
     from own_kernel import DGEMM
 
     monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
@@ -261,6 +262,7 @@ def test_a_source_through_a_real_compiler(tmp_path, monkeypatch):
 
 def test_the_cute_dsl_kernel_compiles_without_a_gpu(monkeypatch):
     pytest.importorskip("cutlass.cute", reason="nvidia-cutlass-dsl is not installed")
+    monkeypatch.syspath_prepend(ROOT / "examples")
     from own_cute_dsl import CuteDsl, Dgemm
 
     monkeypatch.setenv("CUTE_DSL_ARCH", "sm_90a")
