@@ -12,6 +12,10 @@ try:
 except ImportError as error:
     print(f"CuTe DSL is not installed: {error}")
     raise SystemExit from None
+try:
+    import torch
+except ImportError:
+    torch = None
 
 import cutlass_py
 from cutlass_py import (
@@ -20,10 +24,10 @@ from cutlass_py import (
     KernelCall,
     KernelMetadata,
     OperandMetadata,
+    Problem,
     Provider,
     Status,
     TensorSpec,
-    _core,
 )
 
 # ---------------------------------------------------------------------------------------- the implementation
@@ -105,7 +109,7 @@ class CuteDsl(Provider):
                 design=Design(tile=(rows, cols, 1), threads=rows * cols),
             )
 
-    def supports(self, kernel: KernelMetadata, problem: _core.Problem) -> Status:
+    def supports(self, kernel: KernelMetadata, problem: Problem) -> Status:
         cols = kernel.design.tile[1]
         if problem.n > 65535 * cols or problem.batch > 65535:
             return Status("is one launch, whose grid ends before")
@@ -125,11 +129,9 @@ def main() -> None:
     with cutlass_py.register_provider(CuteDsl()) as registration:
         for kernel in registration.kernels:
             print(f"{kernel.name}: supports it: {bool(kernel.supports(GemmArguments(spec, spec)))}")
-        if not _core.device_count():
-            print(f"not run: {_core.why_no_device()}")
+        if not (torch and torch.cuda.is_available()):
+            print("not run: no GPU, or no torch to make arrays there")
             return
-        import torch
-
         a = torch.rand(4, 300, 200, dtype=torch.float64, device="cuda")
         b = torch.rand(4, 100, 200, dtype=torch.float64, device="cuda").mT
         for kernel in registration.kernels:

@@ -13,7 +13,7 @@ except ImportError as error:
     raise SystemExit from None
 
 import cutlass_py
-from cutlass_py import Design, KernelCall, KernelMetadata, OperandMetadata, Provider, Status, _core
+from cutlass_py import Design, KernelCall, KernelMetadata, OperandMetadata, Problem, Provider, Status
 
 TILE = (128, 128, 32)
 
@@ -56,7 +56,7 @@ class Triton(Provider):
                 design=Design(tile=TILE, threads=128),
             )
 
-    def supports(self, kernel: KernelMetadata, problem: _core.Problem) -> Status:
+    def supports(self, kernel: KernelMetadata, problem: Problem) -> Status:
         if problem.n > 65535 * TILE[1] or problem.batch > 65535:
             return Status("is one launch, whose grid ends before")
         return super().supports(kernel, problem)
@@ -73,8 +73,8 @@ class Triton(Provider):
 def main() -> None:
     with cutlass_py.register_provider(Triton()) as registration:
         print(", ".join(kernel.name for kernel in registration.kernels))
-        if not _core.device_count():
-            print(f"not run: {_core.why_no_device()}")
+        if not torch.cuda.is_available():
+            print("not run: no GPU")
             return
         a = torch.randn(1000, 512, dtype=torch.float16, device="cuda")
         b = torch.randn(700, 512, dtype=torch.float16, device="cuda").T

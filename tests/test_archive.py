@@ -277,6 +277,58 @@ def test_a_name_that_was_registered_is_taken(saved):
     assert said.strip() == f"load: a kernel that was registered is called '{OTHER.name}' already"
 
 
+BACK = """
+import sys
+from cutlass_py import Artifact, _core, get_kernels, unregister
+from test_archive import CONFIG, OTHER
+def listed():
+    return [(kernel.name, kernel.compiled) for kernel in get_kernels(compiled=False)]
+before = listed()
+for config, path in zip((CONFIG, OTHER), sys.argv[1:]):
+    for what in (config.name, Artifact.load(path).kernel):
+        Artifact.load(path)
+        assert config.name in _core.kernel_facts()
+        unregister(what)
+        assert config.name not in _core.kernel_facts()
+        assert listed() == before
+    try:
+        unregister(config.name)
+    except ValueError as error:
+        print(str(error).rpartition("; ")[2])
+artifact = Artifact.load(sys.argv[1])
+try:
+    unregister("nobody")
+except ValueError as error:
+    print(error)
+"""
+
+
+@needs_gxx
+def test_what_was_loaded_is_taken_back_whether_or_not_it_is_declared(saved):
+    said = in_python(BACK, saved / "declared", saved / "other", **WITHOUT).splitlines()
+    assert said[:2] == ["there is nothing"] * 2
+    assert said[2] == f"unregister: nothing is registered as 'nobody'; there is {CONFIG.name}"
+
+
+@needs_gxx
+def test_a_kernel_that_was_there_before_the_artifact_stays(saved):
+    code = """
+import sys
+from cutlass_py import Artifact, _core, registry, unregister
+from test_archive import CONFIG
+kernel = registry.kernel_named(CONFIG.name)
+library = kernel.compile().library
+Artifact.load(sys.argv[1])
+unregister(kernel)
+assert kernel.compiled and _core.kernel_library(CONFIG.name) == str(library)
+try:
+    unregister(kernel)
+except ValueError as error:
+    print(error)
+"""
+    assert "there is nothing" in in_python(code, saved / "declared", CUTLASS_PY_JIT="0")
+
+
 @needs_gxx
 def test_it_is_an_entry_of_the_cache(saved, tmp_path, monkeypatch):
     monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path / "elsewhere"))

@@ -22,7 +22,6 @@ from cutlass_py import (
     GemmArguments,
     KernelDescription,
     OperandMetadata,
-    ProviderError,
     _core,
     compiler,
     explain,
@@ -43,6 +42,7 @@ DECLARED = CudaKernel(
     "own_f16", family="sm80_gemm", a="f16", layout="tn", tile=(64, 64, 32), warp=(32, 32, 32), stages=4, source=SOURCE
 )
 HALF = problem(dtype="f16")
+HOPPER = {"family": "sm90_gemm", "warp": (0, 0, 0), "stages": 0}
 
 
 def test_a_cuda_kernel_is_declared_as_the_packages_own_are():
@@ -90,16 +90,28 @@ def test_the_rank_of_a_cuda_kernel(estimate, first):
 @pytest.mark.parametrize(
     ("estimate", "reason"), [(fails, "estimate raised KeyError"), (lambda p: "soon", "estimate returned 'soon'")]
 )
-def test_an_estimate_that_fails_names_the_kernel(estimate, reason):
-    with register_kernel(DECLARED, estimate=estimate):
-        with pytest.raises(ProviderError, match=f"kernel own_f16: {reason}"):
-            rank(HALF.problem, compiled=False)
+def test_an_estimate_that_fails_names_the_kernel_and_is_none(estimate, reason):
+    with register_kernel(DECLARED, estimate=estimate) as registration:
+        with pytest.warns(RuntimeWarning, match=f"kernel own_f16: {reason}") as told:
+            for _ in range(2):
+                ranking = rank(HALF.problem, compiled=False)
+        assert len(told) == 1
+        (choice,) = (each for each in ranking if each.route.kernel is registration.kernels[0])
+        assert choice.microseconds == 0 and ranking[0] is not choice
+
+
+def test_a_kernel_that_does_not_repeat_itself_says_so():
+    with register_kernel(replace(DECLARED, deterministic=False), estimate=lambda p: 0.5) as registration:
+        (kernel,) = registration.kernels
+        assert not kernel.metadata.deterministic and kernel in get_kernels(HALF, compiled=False)
+        assert kernel not in get_kernels(problem(dtype="f16", deterministic=True), compiled=False)
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"name": "own-f16"}, "name is 'own-f16'; expected letters"),
+        ({"family": ["sm80_gemm"]}, "family is ['sm80_gemm']; expected one of sm90_gemm"),
         ({"family": "sm70"}, "family is 'sm70'; expected one of sm90_gemm"),
         ({"a": "f15"}, "a is 'f15'; expected one of f16"),
         ({"b": "f15"}, "b is 'f15'"),
@@ -114,11 +126,35 @@ def test_an_estimate_that_fails_names_the_kernel(estimate, reason):
         ({"source": "int x;"}, "the source does not mention 'own_f16'"),
         ({"align": 3}, "align is 3; expected a power of two, 8 elements at most"),
         ({"align_d": 16}, "align_d is 16"),
+        ({"a": "s32"}, "a is 's32'; expected one of f16"),
+        ({"d": "tf32"}, "d is 'tf32'; expected one of f16"),
+        ({"b": "f32"}, "b is 'f32'; expected what f16 is multiplied with: f16"),
+        ({"accumulator": "f64"}, "accumulator is 'f64'; expected what f16 is summed in: f32, f16"),
+        ({"schedule": "pingpong"}, "schedule is 'pingpong'; expected one that sm80_gemm has: tiled, streamk"),
+        ({"family": "simt_gemm", "schedule": "coop"}, "schedule is 'coop'; expected one that simt_gemm has"),
+        ({**HOPPER, "schedule": "tiled"}, "schedule is 'tiled'; expected one that sm90_gemm has: coop, pingpong"),
+        ({**HOPPER, "schedule": "cooparray"}, "schedule is 'cooparray'; expected one that sm90_gemm has"),
+        ({**HOPPER, "warp": (32, 32, 32)}, "warp is (32, 32, 32); expected none"),
+        ({**HOPPER, "gemm2x": True}, "gemm2x is True; expected False: sm90_gemm is of 3.x"),
+        ({"cluster": (2, 1, 1)}, "cluster is (2, 1, 1); expected (1, 1, 1): sm80_gemm is of 2.x"),
+        ({"tile": (16, 16, 16)}, "warp is (32, 32, 32); expected parts of the tile (16, 16, 16)"),
+        ({"warp": (32, 32, 0)}, "warp is (32, 32, 0); expected parts of the tile"),
+        ({"source": 5}, "source is 5; expected a str"),
+        ({"device_type": None}, "device_type is None; expected a str"),
+        ({"deterministic": 1}, "deterministic is 1; expected a bool"),
     ],
 )
 def test_a_declaration_that_is_none(changes, reason):
     with pytest.raises(ValueError, match=re.escape(f"CudaKernel: {reason}")):
         replace(DECLARED, **changes)
+
+
+@pytest.mark.parametrize(
+    ("family", "schedule"), [("sm90_gemm", "coop"), ("sm90_array", "cooparray"), ("sm90_streamk", "coopstreamk")]
+)
+def test_the_usual_schedule_is_one_of_the_family(family, schedule):
+    declared = replace(DECLARED, **{**HOPPER, "family": family, "tile": (128, 128, 64)})
+    assert declared.config.schedule == schedule and declared.config.takes_lists == (family == "sm90_array")
 
 
 @pytest.mark.parametrize(
@@ -208,6 +244,7 @@ WHY_NOT = why_not()
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_a_source_through_a_real_compiler(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
     from own_kernel import DGEMM
 
     monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
@@ -225,6 +262,7 @@ def test_a_source_through_a_real_compiler(tmp_path, monkeypatch):
 
 def test_the_cute_dsl_kernel_compiles_without_a_gpu(monkeypatch):
     pytest.importorskip("cutlass.cute", reason="nvidia-cutlass-dsl is not installed")
+    monkeypatch.syspath_prepend(ROOT / "examples")
     from own_cute_dsl import CuteDsl, Dgemm
 
     monkeypatch.setenv("CUTE_DSL_ARCH", "sm_90a")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 from nvcc import why_not
 from specs import problem
@@ -195,6 +196,23 @@ def test_nonsense_in_any_field_is_a_fault_of_that_field(name, value):
         found = {fault.field for fault in replace(good, **{name: value}).faults()}
         allowed = {name, "warps"} | ({"tile", "stages"} if name in ("stages", "alignment", "instruction") else set())
         assert name in found and found <= allowed, found
+
+
+def test_whole_numbers_of_any_kind_are_the_same_description():
+    tile = [np.int64(128), np.int32(128), 32]
+    given = replace(TENSOROP, tile=tile, warps=[2, 2, np.uint8(1)], stages=np.int64(4), alignment=np.int16(8))
+    assert given == TENSOROP and hash(given) == hash(TENSOROP) and given.faults() == () and type(given.stages) is int
+    assert all(type(x) is int for x in (*given.tile, *given.warps))
+    assert replace(WGMMA, cluster=range(1, 4)).cluster == (1, 2, 3)
+    assert {fault.found for fault in replace(WGMMA, tile=(128.0, 128, 64)).faults()} == {(128.0, 128, 64)}
+    assert {fault.field for fault in replace(TENSOROP, stages=np.True_, warps=np.ones(2)).faults()} == {
+        "stages",
+        "warps",
+    }
+    assert {fault.field for fault in replace(TENSOROP, stages=True, tile=(True, 128, 32)).faults()} == {
+        "stages",
+        "tile",
+    }
 
 
 def test_a_fault_is_data():

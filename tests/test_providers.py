@@ -20,11 +20,13 @@ from cutlass_py import (
     GemmArguments,
     NoKernelError,
     OperandMetadata,
+    Provider,
     ProviderError,
     Status,
     _core,
     explain,
     frameworks,
+    get_kernels,
     register_kernel,
     register_provider,
     tuned,
@@ -171,9 +173,19 @@ def test_a_way_of_its_own_to_judge():
 
 
 def test_a_formula_that_the_package_does_not_know_needs_one():
-    with register_kernel(metadata(epilogue="sin(acc)"), multiply):
-        with pytest.raises(ProviderError, match="own_f64: supports raised ValueError: epilogue is 'sin\\(acc\\)'"):
-            cutlass_py.gemm(A, B)
+    strange = metadata(epilogue="sin(acc)")
+    reason = "own_f64: epilogue is 'sin\\(acc\\)'; expected a name of EPILOGUES, or a provider with its own supports"
+    with pytest.raises(ValueError, match=reason):
+        register_kernel(strange, multiply)
+    with pytest.raises(ProviderError, match=reason):
+        register_provider(
+            type("Plain", (Provider,), {"name": "plain", "kernels": lambda self: [strange], "run": fails})()
+        )
+    with register_kernel(metadata(epilogue="alpha * acc"), multiply) as registration:
+        assert registration.kernels[0].supports(GemmArguments(A, B))
+    with register_provider(Own(strange)):  # its own supports asks Provider's
+        with pytest.raises(ProviderError, match=reason):
+            cutlass_py.gemm(A, B, kernel="own_f64")
     with register_provider(Own(metadata(epilogue="sin(acc)"), supports=lambda p: Status())):
         assert (cutlass_py.gemm(A, B, kernel="own_f64") == A @ B).all()
 
@@ -262,6 +274,7 @@ def test_numpy_reads_every_dtype(dtype):
     name, seen = DTYPES[dtype].numpy, []
 
     def look(call):
+        assert np.asarray(call.a).view(name).dtype.name == name  # as docs/providers.md has it
         seen.append((host_array(call.a).dtype.name, host_array(call.b).copy()))
 
     x = np.arange(6).reshape(2, 3).astype(name)
@@ -354,16 +367,73 @@ def test_the_stream_of_a_call_becomes_the_current_one_of_imported_frameworks(mon
 # ---------------------------------------------------------------------------------------- failing
 
 
+SUPPORTS = [
+    (fails, "supports raised KeyError: 'nothing in here'"),
+    (lambda p: True, "supports returned a bool; expected a Status"),
+    (lambda p: None, "supports returned a NoneType; expected a Status"),
+]
+ESTIMATES = [
+    (fails, "estimate raised KeyError"),
+    ("soon", "estimate returned 'soon'; expected microseconds or None"),
+    (True, "estimate returned True"),
+    (-1.0, "estimate returned -1.0"),
+    (float("nan"), "estimate returned nan"),
+]
+
+
+@pytest.mark.parametrize(("supports", "reason"), SUPPORTS)
+def test_a_provider_that_cannot_judge_is_passed_over(supports, reason):
+    reason = f"provider own, kernel own_f64: {reason}"
+    with register_provider(Own(estimate=1.0, supports=supports)) as registration:
+        with pytest.warns(RuntimeWarning, match=re.escape(reason)) as told:
+            for n in (5, 4):
+                assert (cutlass_py.gemm(A, B[:, :n]) == A @ B[:, :n]).all()
+        assert len(told) == 1
+        args = GemmArguments(A, B)
+        (kernel,) = registration.kernels
+        ((rejected, said),) = explain(args).rejected
+        assert rejected is kernel and reason in said and reason in kernel.supports(args).error
+        assert kernel not in get_kernels(args)
+        for ask in (
+            lambda: cutlass_py.gemm(A, B, kernel="own_f64"),
+            lambda: kernel.plan(args),
+            lambda: kernel.run(args),
+        ):
+            with pytest.raises(ProviderError, match=re.escape(reason)):
+                ask()
+
+
+@pytest.mark.parametrize(("estimate", "reason"), ESTIMATES)
+def test_an_estimate_that_fails_is_none(estimate, reason):
+    with register_provider(Own(estimate=estimate)) as registration:
+        with pytest.warns(RuntimeWarning, match=re.escape(f"provider own, kernel own_f64: {reason}")) as told:
+            for n in (5, 4):
+                assert (cutlass_py.gemm(A, B[:, :n]) == A @ B[:, :n]).all()
+        assert len(told) == 1
+        assert get_kernels(GemmArguments(A, B))[-1] is registration.kernels[0]
+        assert (cutlass_py.gemm(A, B, kernel="own_f64") == A @ B).all()
+
+
+@pytest.mark.parametrize("number", [3, np.float32(2.5), np.int64(3), np.float64(1)])
+def test_estimates_are_numbers_of_any_kind(number):
+    with register_provider(Own(estimate=number)):
+        assert explain(GemmArguments(A, B)).chosen.microseconds == number
+
+
+def test_one_that_fails_does_not_hide_why_nothing_fits(built):
+    built([])
+    own = metadata(dtype="bf16", accumulator="f32", cc=(80, 999))
+    with register_provider(Own(own, supports=fails)):
+        with (
+            pytest.warns(RuntimeWarning, match="supports raised KeyError"),
+            pytest.raises(NoKernelError, match="own_f64: provider own, kernel own_f64: supports raised KeyError"),
+        ):
+            plan(problem(64, 64, 64).problem)
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"supports": fails}, "supports raised KeyError: 'nothing in here'"),
-        ({"supports": lambda p: True}, "supports returned a bool; expected a Status"),
-        ({"supports": lambda p: None}, "supports returned a NoneType; expected a Status"),
-        ({"estimate": fails}, "estimate raised KeyError"),
-        ({"estimate": "soon"}, "estimate returned 'soon'; expected microseconds or None"),
-        ({"estimate": -1.0}, "estimate returned -1.0"),
-        ({"estimate": float("nan")}, "estimate returned nan"),
         ({"estimate": 1.0, "run": fails}, "run raised KeyError: 'nothing in here'"),
         ({"estimate": 1.0, "run": lambda call: A}, "run returned a numpy.ndarray; expected None: the result goes to"),
         ({"estimate": 1.0, "run": lambda call: np.copyto(host_array(call.d), np.ones(7))}, "run raised ValueError: "),
@@ -423,6 +493,23 @@ def test_tuning_measures_it_and_selection_takes_it_from_then_on(built, clock):
         assert best.route.kernel.name == "own_f64"
         assert plan(args.problem).provided
         assert "chosen: own_f64\n  measured 1.0 us" in str(explain(args))
-    assert plan(args.problem).kernel  # the entry names a kernel that is not there
+        with tuned.afresh():
+            assert plan(args.problem).kernel
+        assert plan(args.problem).provided
+        assert not tuned.table(ABSENT) and not tuned.read(tuned.path_of(ABSENT), ABSENT)
+    assert plan(args.problem).kernel
     with register_kernel(own, multiply):
-        assert plan(args.problem).provided  # and now again
+        assert plan(args.problem).kernel  # another kernel, whatever its name: nobody has measured it
+
+
+def test_a_table_that_names_a_registered_kernel_means_another(built, clock):
+    name = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_linear"
+    built([name])
+    args, own = problem(), metadata(dtype="bf16", accumulator="f32", cc=(80, 999))
+    tuned.record(ABSENT, {tuned.class_of(args.problem): tuned.Entry("own_f64", 1, 0, 1, 0.5, 13000, "")})
+    with register_kernel(own, multiply):
+        assert not tuned.lookup(args.problem, ABSENT) and plan(args.problem).kernel == name
+        cutlass_py.tune(args, candidates=1)
+        assert plan(args.problem).provided
+        tuned.record(ABSENT, {tuned.class_of(args.problem): tuned.Entry(name, 1, 0, 1, 0.5, 13000, "")})
+        assert plan(args.problem).kernel == name  # what was measured last

@@ -29,6 +29,11 @@ from cutlass_py.select import plan
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
+
+def with_operand(name, operand):
+    return metadata(operands={**metadata().operands, name: operand})
+
+
 # ---------------------------------------------------------------------------------------- found, and gone
 
 
@@ -164,6 +169,18 @@ def test_the_name_of_a_declared_kernel_is_taken():
         (Own(metadata(operands=dict.fromkeys("abdx", OperandMetadata("*")))), ProviderError, "an operand 'x'"),
         (Own(metadata(operands=dict.fromkeys("abd", OperandMetadata("f64", "c")))), ProviderError, "has layout 'c'"),
         (Own(metadata(operands=dict.fromkeys("abd", OperandMetadata("f64", "*", 16)))), ProviderError, "of an element"),
+        (Own(metadata(operands=dict.fromkeys("abd", OperandMetadata("f64", "t", 24)))), ProviderError, "alignment 24"),
+        (Own(metadata(operands=dict.fromkeys("abd", OperandMetadata("f64", "t", 32)))), ProviderError, "alignment 32"),
+        (Own(with_operand("d", OperandMetadata("f64", "n"))), ProviderError, "d has layout 'n'; expected 't', '*'"),
+        (Own(with_operand("gate", OperandMetadata("f64", "q"))), ProviderError, "gate has layout 'q'"),
+        (Own(with_operand("bias", OperandMetadata("f64", "t"))), ProviderError, "bias has layout 't'"),
+        (Own(with_operand("d", OperandMetadata("tf32"))), ProviderError, "d is 'tf32'; expected one of f16"),
+        (Own(with_operand("a", OperandMetadata("s32"))), ProviderError, "a is 's32'; expected one of f16"),
+        (Own(with_operand("b", OperandMetadata("f32"))), ProviderError, "b is 'f32'; expected what f64 is multiplied"),
+        (Own(metadata(accumulator="f32")), ProviderError, "accumulator is 'f32'; expected what f64 is summed in: f64"),
+        (Own(metadata(design=None)), ProviderError, "own_f64: design is None; expected a Design"),
+        (Own(metadata(deterministic="yes")), ProviderError, "deterministic is 'yes'; expected a bool"),
+        (Own(metadata(epilogue=None)), ProviderError, "epilogue is None; expected a str"),
     ],
 )  # fmt: skip
 def test_a_provider_that_says_nonsense_of_its_kernels(wrong, error, reason):

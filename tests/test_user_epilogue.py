@@ -147,7 +147,23 @@ REFUSED = {
     "sum over axis=0; expected -1": lambda x: sum_over(x, axis=0),
     "joins numbers by & | or ~": lambda x: x & 3,
     "joins numbers by & .* what comparisons yield": lambda x: ~x,
-    "TypeError: unsupported operand": lambda x: x // 2,
+    r"uses //, which is not among \+ - \* / \*\*": lambda x: x // 2,
+    "uses //, which": lambda x: 7.0 // x,
+    "uses %, which": lambda x: x % 2,
+    r"uses divmod\(\), which": lambda x: divmod(x, 2),
+    r"uses \^, which": lambda x: (x > 0) ^ (x < 1),
+    r"uses \^, which is": lambda x: True ^ (x < 1),
+    "uses @, which": lambda x: x @ x,
+    "uses <<, which": lambda x: x << 1,
+    r"calls pow\(\) with a modulus": lambda x: pow(x, 2, 5),
+    "calls the epilogue gelu_bias; its function is gelu_bias.__wrapped__": lambda x: gelu_bias(x, 1.0, 2.0),
+    "calls the epilogue gelu_bias": lambda x: gelu_bias(accum=x, alpha=1.0, bias=2.0),
+    "takes a EpilogueCall; expected a traced value": lambda x: x + gelu_bias(alpha=1.0, bias=2.0),
+    "takes the sum of a float; expected a traced value": lambda x: (x, {"n": sum_over(1.0, -1)}),
+    "takes the max of a float; expected a traced value": lambda x: (x, {"n": max_over(3.0, -2)}),
+    "takes the min of a ndarray; expected": lambda x: (x, {"n": min_over(np.ones((2, 2)), -2)}),
+    "computes with a reduction, which is known": lambda x: 2.0 ** sum_over(x, -1),
+    "computes with a reduction, which is known only": lambda x: True & sum_over(x, -1),
     "computes with a reduction": lambda x: x - max_over(x, axis=-1),
     "computes with a reduction, which": lambda x: max_over(x, axis=-1) * 2,
     "NameError: name 'unknown'": lambda x: unknown(x),  # noqa: F821
@@ -163,6 +179,28 @@ REFUSED = {
     r"c=None; expected a number as a default": lambda x, c=None: x,
     r"expected the sum \(accum\) as the first parameter": lambda: 1.0,
 }
+
+
+def test_torch_functions_are_refused_by_name():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(EpilogueError, match=r"test_user_epilogue\.py:\d+: calls torch.relu, which is not among"):
+        epilogue(lambda x: torch.relu(x))
+    with pytest.raises(EpilogueError, match=r"test_user_epilogue\.py:\d+: takes a Tensor; .*passed as parameters"):
+        epilogue(lambda x: torch.ones(2) * x)
+
+
+def test_the_line_is_not_that_of_a_library():
+    jax = pytest.importorskip("jax")
+    with pytest.raises(
+        EpilogueError, match=r"^epilogue <lambda>: .*test_user_epilogue\.py:\d+: asks a traced value for "
+    ):
+        epilogue(lambda x: jax.numpy.exp(x))
+
+
+def test_reductions_of_arrays_outside_of_a_trace():
+    with pytest.raises(EpilogueError):
+        epilogue(lambda x: sum_over(1.0, -1))
+    assert (sum_over(np.ones((2, 3)), -1) == 3).all() and sum_over(1.0, -1) == 1
 
 
 @pytest.mark.parametrize("reason", REFUSED)
@@ -217,6 +255,8 @@ def test_operands_are_given_by_name():
         gelu_bias(alpha=1)
     with pytest.raises(TypeError, match="epilogue gelu_bias has no gamma; expected alpha, bias"):
         gelu_bias(alpha=1, bias=2, gamma=3)
+    with pytest.raises(TypeError, match="epilogue gelu_bias takes its operands by name; expected alpha, bias"):
+        gelu_bias(1, bias=2)
     with pytest.raises(TypeError, match="misses z"):
         epilogue(lambda x: (x, {"z": x}))()
 

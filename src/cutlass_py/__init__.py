@@ -9,7 +9,7 @@ from importlib import import_module
 from os import environ
 from typing import TYPE_CHECKING, Any
 
-from ._core import CudaError, TypedView, gemm
+from ._core import CudaError, Problem, TypedView, gemm
 
 if TYPE_CHECKING:
     from .activations import Activation, clamp, leaky_relu
@@ -44,6 +44,7 @@ __all__ = [
     "KernelMetadata",
     "NoKernelError",
     "OperandMetadata",
+    "Problem",
     "Provider",
     "ProviderError",
     "Registration",

@@ -202,64 +202,80 @@ class Problem:
     """
 
     @property
-    def m(self) -> int: ...
+    def m(self) -> int:
+        """Rows of D."""
 
     @property
-    def n(self) -> int: ...
+    def n(self) -> int:
+        """Columns of D."""
 
     @property
-    def k(self) -> int: ...
+    def k(self) -> int:
+        """Length of the sums."""
 
     @property
-    def batch(self) -> int: ...
+    def batch(self) -> int:
+        """Products of these extents."""
 
     @property
-    def a(self) -> str | None: ...
+    def a(self) -> str | None:
+        """Dtype of A in memory."""
 
     @property
-    def b(self) -> str | None: ...
+    def b(self) -> str | None:
+        """Dtype of B in memory."""
 
     @property
     def c(self) -> str | None:
         """None where C is absent or not read (beta = 0)."""
 
     @property
-    def d(self) -> str | None: ...
+    def d(self) -> str | None:
+        """Dtype of D."""
 
     @property
     def operand_a(self) -> str | None:
         """What kernels multiply: tf32 for f32 with compute='tf32'."""
 
     @property
-    def operand_b(self) -> str | None: ...
+    def operand_b(self) -> str | None:
+        """As operand_a."""
 
     @property
-    def accumulator(self) -> str | None: ...
+    def accumulator(self) -> str | None:
+        """Dtype of the sums."""
 
     @property
-    def layout_a(self) -> str: ...
+    def layout_a(self) -> str:
+        """'t', 'n' or 'x'."""
 
     @property
-    def layout_b(self) -> str: ...
+    def layout_b(self) -> str:
+        """'t', 'n' or 'x'."""
 
     @property
     def layout_c(self) -> str:
         """'t' as D lies, or 'x'; likewise of gate and aux."""
 
     @property
-    def layout_d(self) -> str: ...
+    def layout_d(self) -> str:
+        """'t' or 'x'."""
 
     @property
-    def align_a(self) -> int: ...
+    def align_a(self) -> int:
+        """Of address, rows and batches."""
 
     @property
-    def align_b(self) -> int: ...
+    def align_b(self) -> int:
+        """As align_a."""
 
     @property
-    def align_c(self) -> int: ...
+    def align_c(self) -> int:
+        """As align_a."""
 
     @property
-    def align_d(self) -> int: ...
+    def align_d(self) -> int:
+        """As align_a."""
 
     @property
     def empty_product(self) -> bool:
@@ -270,10 +286,12 @@ class Problem:
         """a and b changed places because D is column-major."""
 
     @property
-    def activation(self) -> str: ...
+    def activation(self) -> str:
+        """Its name."""
 
     @property
-    def bias(self) -> str | None: ...
+    def bias(self) -> str | None:
+        """Dtype of the bias."""
 
     @property
     def bias_axis(self) -> str:
@@ -284,25 +302,32 @@ class Problem:
         """1 also where it has no unit stride."""
 
     @property
-    def gate(self) -> str | None: ...
+    def gate(self) -> str | None:
+        """Dtype of the gate."""
 
     @property
-    def layout_gate(self) -> str: ...
+    def layout_gate(self) -> str:
+        """As layout_c."""
 
     @property
-    def align_gate(self) -> int: ...
+    def align_gate(self) -> int:
+        """As align_a."""
 
     @property
-    def aux(self) -> str | None: ...
+    def aux(self) -> str | None:
+        """Dtype of aux."""
 
     @property
-    def layout_aux(self) -> str: ...
+    def layout_aux(self) -> str:
+        """As layout_c."""
 
     @property
-    def align_aux(self) -> int: ...
+    def align_aux(self) -> int:
+        """As align_a."""
 
     @property
-    def bias_grad(self) -> str | None: ...
+    def bias_grad(self) -> str | None:
+        """Dtype of the bias gradient."""
 
     @property
     def bias_grad_axis(self) -> str:
@@ -315,7 +340,8 @@ class Problem:
         """
 
     @property
-    def scale_b(self) -> str: ...
+    def scale_b(self) -> str:
+        """As scale_a, of the columns of B."""
 
     @property
     def block(self) -> int:
@@ -326,10 +352,12 @@ class Problem:
         """'h': a number, 's': one factor in memory."""
 
     @property
-    def device_alpha(self) -> bool: ...
+    def device_alpha(self) -> bool:
+        """alpha is an array."""
 
     @property
-    def device_beta(self) -> bool: ...
+    def device_beta(self) -> bool:
+        """beta is an array."""
 
     @property
     def plain_sum(self) -> bool:
@@ -340,7 +368,8 @@ class Problem:
         """The operands are lists of matrices that do not lie evenly."""
 
     @property
-    def deterministic(self) -> bool: ...
+    def deterministic(self) -> bool:
+        """The same bits on every run are asked for."""
 
     @property
     def jit(self) -> bool:
@@ -361,7 +390,8 @@ class Problem:
         """
 
     @property
-    def device(self) -> str: ...
+    def device(self) -> str:
+        """Of all operands."""
 
     @property
     def device_id(self) -> int:

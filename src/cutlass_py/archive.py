@@ -34,7 +34,7 @@ class Manifest:
         machine: the processor of its host code, such as "x86_64".
         abi: CUTLASS_PY_ABI (kernel.h).
         version, cutlass, nvcc: of this package, of CUTLASS and of the compiler; told, and not compared.
-        facts: what the kernel says of itself, as in `_core.kernel_facts`.
+        facts: what the kernel says of itself, as in `_core.kernel_facts`; likewise.
         sha256: digest of the library.
     """
 
@@ -164,8 +164,8 @@ def of_kernel(config: KernelConfig) -> tuple[Manifest, bytes]:
     from . import __version__, compiler
     from .registry import add
 
-    if joined := _joined.get(config.name):
-        return joined[0], _library(*joined)
+    if known := joined.get(config.name):
+        return known[0], _library(*known)
     if unknown := [config.name] if config.own_source else _unknown(config):
         raise ValueError(f"{config.name}: not to be saved: {', '.join(unknown)} is known to this process alone")
     made = compiler.recipe(config)
@@ -280,10 +280,24 @@ def join(manifest: Manifest, library: Path) -> None:
         raise ValueError(f"{library} holds no kernel {manifest.kernel}")
     if not families.find(manifest.kernel):
         families.added[manifest.kernel] = config_of(manifest)
-    _joined[manifest.kernel] = manifest, library
+    joined[manifest.kernel] = manifest, library
 
 
-_joined: dict[str, tuple[Manifest, Path]] = {}  # what came from artifacts and packs, and the files it was loaded from
+joined: dict[str, tuple[Manifest, Path]] = {}  # what came from artifacts and packs, and the files it was loaded from
+
+
+def forget(kernel: str) -> bool:
+    """Takes back what came from an artifact or a pack under this name; whether something did.
+
+    A kernel that had been there before, of the built set or compiled here, stays: it is what runs.
+    """
+    from .registry import forget_kernel
+
+    if not (found := joined.pop(kernel, None)):
+        return False
+    if kernel in _core.kernel_facts() and _core.kernel_library(kernel) == str(found[1]):
+        forget_kernel(kernel)
+    return True
 
 
 def _library(manifest: Manifest, path: Path) -> bytes:

@@ -15,13 +15,13 @@ from typing import Any
 from . import _core
 from ._core import Problem
 from .cost import Estimates, models
-from .dtypes import COMPUTE, DTYPES, LAYOUTS
+from .dtypes import COMPUTE, DTYPES, LAYOUTS, STORAGE
 from .epilogues import EPILOGUES
 from .errors import CompileError, ProviderError
-from .families import FAMILIES, SCHEDULES, KernelConfig
+from .families import FAMILIES, SCHEDULES, Family, KernelConfig
 from .kernels import CutlassKernel
 from .legality import interface_of
-from .provider import checked_estimate
+from .provider import FACTORS, SUMS, Failures, checked_estimate, product_mistake
 
 Extents = tuple[int, int, int]
 
@@ -84,14 +84,17 @@ class CudaKernel:
         device_type: a CUTLASS device type: 2.x `device::GemmUniversal<...>`, 3.x `device::GemmUniversalAdapter<...>`.
         b, accumulator, d: dtypes; by default A's, and what gemm sums and returns for it.
         epilogue: a name of EPILOGUES: "linear", "linearc" (reads c), "bias_relu", ...
-        schedule: a name of SCHEDULES; by default "tiled" for 2.x, "coop" for 3.x. One that ends in "direct" says that D
-            does not leave by TMA.
+        schedule: a name of SCHEDULES that the family has, by default the first: "tiled" for 2.x, "coop" for sm90_gemm.
+            One that ends in "direct" says that D does not leave by TMA.
         cluster: 3.x.
-        warp, stages: 2.x; 0 for what is not said.
+        warp: 2.x, parts of the tile; 0 for what is not said.
+        stages: of the pipeline, likewise.
         align: elements of A and B that are read at once; rows and addresses have to be multiples. 0: 16 bytes.
         align_d: elements of D and C, likewise.
-        gemm2x: its launcher is Gemm2x, as that of a 2.x `device_type` is: it also takes lists of matrices, and a bias
-            along n as a C whose rows are all the same.
+        gemm2x: 2.x: its launcher is Gemm2x, as that of a 2.x `device_type` is: it also takes lists of matrices, and a
+            bias along n as a C whose rows are all the same.
+        deterministic: the same bits on every run. False for what adds up by atomics: gemm's `deterministic=True` passes
+            over it.
 
     Raises:
         ValueError: a field that is none of this, or contradicts another; the message names it.
@@ -115,12 +118,14 @@ class CudaKernel:
     align: int = 0
     align_d: int = 0
     gemm2x: bool = False
+    deterministic: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not (self.name.isidentifier() and self.name.isascii()):
             raise ValueError(f"CudaKernel: name is {self.name!r}; expected letters, digits and _")
         for field, known in _CHOICES.items():
-            if (value := getattr(self, field)) not in known and (value or field not in _DEFAULTS):
+            value = getattr(self, field)
+            if not isinstance(value, str) or (value not in known and (value or field not in _DEFAULTS)):
                 raise ValueError(f"CudaKernel: {field} is {value!r}; expected one of {', '.join(known)}")
         for field in ("tile", "cluster", "warp"):
             value = getattr(self, field)
@@ -133,6 +138,9 @@ class CudaKernel:
                 raise ValueError(f"CudaKernel: {field} is {value!r}; expected three extents")
         if not isinstance(self.stages, int) or self.stages < 0:
             raise ValueError(f"CudaKernel: stages is {self.stages!r}; expected a number, 0 for what is not said")
+        for field, kind in (("source", str), ("device_type", str), ("gemm2x", bool), ("deterministic", bool)):
+            if not isinstance(value := getattr(self, field), kind):
+                raise ValueError(f"CudaKernel: {field} is {value!r}; expected a {kind.__name__}")
         if not (self.source.strip() or self.device_type.strip()):
             raise ValueError("CudaKernel: neither source nor device_type is given")
         if not self.device_type and self.name not in self.source:
@@ -141,17 +149,16 @@ class CudaKernel:
             value, most = getattr(self, field), 16 // DTYPES[dtype].itemsize
             if value not in (0, *(1 << bit for bit in range(5) if 1 << bit <= most)):
                 raise ValueError(f"CudaKernel: {field} is {value}; expected a power of two, {most} elements at most")
+        if contradiction := _contradiction(self.config):
+            raise ValueError(f"CudaKernel: {contradiction}")
 
     @cached_property
     def config(self) -> OwnConfig:
         """The declaration as the package writes its own."""
-        sums = next((x for row in COMPUTE.values() for x in row.values() if x.operand == self.a), None)
-        if not (self.accumulator and self.d) and sums is None:
-            raise ValueError(f"CudaKernel: there is no default accumulator for a in {self.a}")
-        accumulator = self.accumulator or (sums.accumulator if sums else "")
-        d = self.d or (sums.output if sums else "")
+        usual = next(x for row in COMPUTE.values() for x in row.values() if x.operand == self.a)
+        accumulator, d = self.accumulator or usual.accumulator, self.d or usual.output
         family = FAMILIES[self.family]
-        schedule = self.schedule or ("coop" if family.api == 3 else "tiled")
+        schedule = self.schedule or _schedules(family)[0]
         return OwnConfig(
             self.family, self.a, self.b or self.a, accumulator, d, self.layout, self.tile, self.epilogue,
             schedule, self.cluster, self.warp, self.stages,
@@ -171,9 +178,30 @@ class CudaKernel:
 
 _DEFAULTS = ("b", "accumulator", "d", "schedule")
 _CHOICES: dict[str, Any] = {
-    "family": FAMILIES, "a": DTYPES, "b": DTYPES, "accumulator": DTYPES, "d": DTYPES, "layout": LAYOUTS,
+    "family": FAMILIES, "a": FACTORS, "b": FACTORS, "accumulator": SUMS, "d": STORAGE, "layout": LAYOUTS,
     "epilogue": EPILOGUES, "schedule": SCHEDULES,
 }  # fmt: skip
+
+
+def _schedules(family: Family) -> list[str]:
+    """Those that kernels of a family can have, the usual one first."""
+    if family.api == 2:
+        return [name for name, row in SCHEDULES.items() if not row.mainloop]
+    return [name for name, row in SCHEDULES.items() if row.mainloop and row.family == family.name]
+
+
+def _contradiction(c: OwnConfig) -> str | None:
+    """What no kernel of the family can be, in fields that are each well-formed."""
+    if c.schedule not in (known := _schedules(FAMILIES[c.family])):
+        return f"schedule is {c.schedule!r}; expected one that {c.family} has: {', '.join(known)}"
+    if c.api == 2 and c.cluster != (1, 1, 1):
+        return f"cluster is {c.cluster}; expected (1, 1, 1): {c.family} is of 2.x"
+    if c.api == 3 and c.gemm2x:
+        return f"gemm2x is True; expected False: {c.family} is of 3.x"
+    if any(c.warp) and (c.api == 3 or not all(c.warp) or any(x % y for x, y in zip(c.tile, c.warp, strict=True))):
+        expected = "none: 3.x schedules say which warps there are" if c.api == 3 else f"parts of the tile {c.tile}"
+        return f"warp is {c.warp}; expected {expected}"
+    return product_mistake(c.a, c.b, c.accumulator)
 
 
 class OwnKernel(CutlassKernel):
@@ -186,19 +214,25 @@ class OwnKernel(CutlassKernel):
                 f"register_kernel: the model has no rate for {self.config.a} in {self.config.family}, or no warp tile; "
                 "expected an estimate of your own, or none"
             )
+        self.deterministic = declared.deterministic
         self._estimate = estimate
+        self._failures = Failures()
 
     def microseconds(self, estimates: Estimates, splits: int = 1) -> float:
-        """The product by the model, or by the user's estimate for k in one part; infinite where there is neither."""
+        """The product by the model, or by the user's estimate for k in one part; infinite where there is none, or it
+        fails.
+        """
         if self._estimate == "model":
             return super().microseconds(estimates, splits)
         if not callable(self._estimate) or splits > 1:
             return inf
         try:
-            estimate = self._estimate(estimates.p)
+            return checked_estimate(self._estimate(estimates.p), self._error)
+        except ProviderError as error:
+            self._failures.told(error)
         except Exception as error:
-            raise self._error(f"estimate raised {type(error).__name__}: {error}") from error
-        return checked_estimate(estimate, self._error)
+            self._failures.told(self._error(f"estimate raised {type(error).__name__}: {error}"))
+        return inf
 
     def _error(self, what: str) -> ProviderError:
         return ProviderError(f"kernel {self.name}: {what}")

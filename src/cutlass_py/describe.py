@@ -6,7 +6,10 @@ kernel like any other, compiled on demand (docs/discovery.md).
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from . import rules
 from .kernels import CutlassKernel, Kernel
@@ -18,7 +21,8 @@ from .rules import Fault, Resolved
 class KernelDescription:
     """A kernel in words. `faults` says all that is wrong with it, `kernel` makes it.
 
-    What tiles are walked in which order (swizzle, raster) is no part of it: every launch chooses.
+    Extents may be any sequence of whole numbers, and those of any library's kind: they are kept as tuples of int. What
+    tiles are walked in which order (swizzle, raster) is no part of it: every launch chooses.
 
     Attributes:
         a, b: dtypes that are multiplied ("tf32" and "tf32x3" for f32 arrays); b is a's by default.
@@ -51,6 +55,10 @@ class KernelDescription:
     alignment: int | None = None
     epilogue: str | None = None
     arch: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tile", "cluster", "warps", "stages", "alignment"):
+            object.__setattr__(self, name, _whole(getattr(self, name)))
 
     @classmethod
     def of(cls, kernel: Kernel) -> KernelDescription:
@@ -88,3 +96,19 @@ class KernelDescription:
             raise ValueError(f"KernelDescription: {len(faults)} fault{'s'[: len(faults) > 1]}:{lines}")
         config = Resolved(self).config
         return find_kernel(config.name) or add(config)
+
+
+def _whole(value: Any) -> Any:
+    """A whole number as int, a sequence of them as a tuple; anything else as it is, for `faults` to tell."""
+    try:
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+            return tuple(map(_index, value))
+        return _index(value)
+    except TypeError:
+        return value
+
+
+def _index(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)

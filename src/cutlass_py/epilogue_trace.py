@@ -10,13 +10,16 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
+from contextvars import ContextVar
 from numbers import Real
+from types import FrameType
 from typing import Any, NoReturn
 
 from .errors import EpilogueError
 from .operations import CASTS, OPERATIONS, Node, Output, Program
 
-_PACKAGE = __name__.partition(".")[0]
+# Whose own code is not the user's: a refusal names the line that called it.
+_LIBRARIES = (__name__.partition(".")[0], "numpy", "torch", "jax", "cupy")
 _BRANCH = (
     "branches on a traced value (if, while, and, or, not, min(), max()); it has no value yet: use where(), minimum(), "
     "maximum(), &, | and ~"
@@ -81,7 +84,7 @@ class Trace:
             EpilogueError: always; it names the line of the user's code that is being run.
         """
         frame = sys._getframe(1)
-        while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in (_PACKAGE, "numpy"):
+        while frame.f_back and not _is_users(frame):
             frame = frame.f_back
         raise EpilogueError(f"epilogue {self.name}: {frame.f_code.co_filename}:{frame.f_lineno}: {reason}")
 
@@ -114,6 +117,14 @@ class Opaque:
             given = f" with {', '.join(keywords)}=" if name and keywords else ""
             self.trace.refuse(f"calls numpy.{ufunc.__name__}{how}{given}, which is not among cutlass_py.functions")
         return self.trace.apply(name, *inputs) if name in OPERATIONS else _function(name)(*inputs)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
+        if not (trace := tracing()):
+            return NotImplemented
+        for array in (x for x in args if hasattr(x, "__dlpack__")):
+            trace.value(array)  # which says how arrays are given
+        trace.refuse(f"calls torch.{function.__name__}, which is not among cutlass_py.functions")
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
         if function.__name__ == "where" and len(args) == 3 and not keywords:
@@ -159,6 +170,11 @@ for _names, _reason in {
 }.items():
     for _name in _names:
         setattr(Opaque, f"__{_name}__", _refusal(_reason))
+for _name, _sign in {"floordiv": "//", "mod": "%", "divmod": "divmod()", "xor": "^", "lshift": "<<", "rshift": ">>",
+                     "matmul": "@"}.items():  # fmt: skip
+    for _side in ("", "r"):
+        _reason = f"uses {_sign}, which is not among + - * / **, comparisons, & | and ~"
+        setattr(Opaque, f"__{_side}{_name}__", _refusal(_reason))
 
 
 class Value(Opaque):
@@ -166,7 +182,9 @@ class Value(Opaque):
 
     __slots__ = ()
 
-    def __pow__(self, exponent: Any) -> Value:
+    def __pow__(self, exponent: Any, modulo: Any = None) -> Value:
+        if modulo is not None:
+            self.trace.refuse("calls pow() with a modulus, which no traced value has")
         whole = isinstance(exponent, Real) and not isinstance(exponent, bool) and exponent in range(1, 9)
         if not whole:
             self.trace.refuse("raises to a power that is no whole number from 1 to 8; use exp() and log()")
@@ -213,8 +231,8 @@ class Reduced(Opaque):
         self.reduction, self.axis = reduction, axis
 
 
-for _name in ("add", "sub", "mul", "truediv", "pow", "lt", "le", "gt", "ge", "eq", "ne", "neg", "abs", "radd", "rsub",
-              "rmul", "rtruediv"):  # fmt: skip
+for _name in ("add", "sub", "mul", "truediv", "pow", "and", "or", "lt", "le", "gt", "ge", "eq", "ne", "neg", "pos",
+              "abs", "invert", "radd", "rsub", "rmul", "rtruediv", "rpow", "rand", "ror"):  # fmt: skip
     setattr(Reduced, f"__{_name}__", _refusal("computes with a reduction, which is known only at the end"))
 Reduced.__hash__ = Opaque.__hash__  # type: ignore[method-assign]
 
@@ -222,6 +240,14 @@ Reduced.__hash__ = Opaque.__hash__  # type: ignore[method-assign]
 def trace_of(*operands: Any) -> Trace | None:
     """The trace that operands of a function belong to, or None where none is traced."""
     return next((x.trace for x in operands if isinstance(x, Opaque)), None)
+
+
+_current: ContextVar[Trace | None] = ContextVar("trace", default=None)
+
+
+def tracing() -> Trace | None:
+    """The trace of the function that is being called, or None outside of one."""
+    return _current.get()
 
 
 def cast(value: Any, dtype: str) -> Value:
@@ -260,12 +286,15 @@ def traced(function: Callable[..., Any]) -> Program:
     only = inspect.Parameter.KEYWORD_ONLY
     positional = [value for p, value in zip(parameters, given, strict=True) if p.kind != only]
     keywords = {p.name: value for p, value in zip(parameters, given, strict=True) if p.kind == only}
+    entered = _current.set(trace)
     try:
         returned = function(*positional, **keywords)
     except EpilogueError:
         raise
     except Exception as error:
         raise EpilogueError(f"epilogue {name}: {_line_of(error)}: {type(error).__name__}: {error}") from error
+    finally:
+        _current.reset(entered)
     return _program(trace, function, tuple(p.name for p in parameters[1:]), returned)
 
 
@@ -290,15 +319,16 @@ def _definition(function: Any) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
 
 
+def _is_users(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES
+
+
 def _line_of(error: Exception) -> str:
     """The last line of the user's own code that the error went through."""
-    frames = [
-        frame
-        for frame, _ in traceback.walk_tb(error.__traceback__)
-        if frame.f_globals.get("__name__", "").partition(".")[0] != _PACKAGE
+    lines = [
+        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_users(frame)
     ]
-    lines = {id(frame): line for frame, line in traceback.walk_tb(error.__traceback__)}
-    return f"{frames[-1].f_code.co_filename}:{lines[id(frames[-1])]}" if frames else "?"
+    return "{}:{}".format(*lines[-1]) if lines else "?"
 
 
 def _program(trace: Trace, function: Callable[..., Any], inputs: tuple[str, ...], returned: Any) -> Program:

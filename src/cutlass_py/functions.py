@@ -10,7 +10,7 @@ from typing import Any
 
 from .epilogue_trace import cast as _cast
 from .epilogue_trace import reduce as _reduce
-from .epilogue_trace import trace_of
+from .epilogue_trace import trace_of, tracing
 
 __all__ = [
     "abs", "cast", "clamp", "erf", "exp", "gelu", "gelu_tanh", "hardswish", "leaky_relu", "log", "max", "maximum",
@@ -148,6 +148,8 @@ def min(x: Any, axis: int) -> Any:  # noqa: A001
 def _reduced(reduction: str, x: Any, axis: int) -> Any:
     if trace_of(x):
         return _reduce(x, reduction, axis)
+    if trace := tracing():
+        trace.refuse(f"takes the {reduction} of a {type(x).__name__}; expected a traced value")
     from .providers.numpy_epilogue import reduced
 
     return reduced(x, reduction, axis)

@@ -247,8 +247,9 @@ class CutlassKernel(Kernel):
             )  # fmt: skip
             epilogue = self.interface.epilogue.formula
             self._metadata = KernelMetadata(
-                self.name, _operands(self.interface), c.accumulator, epilogue, c.family, c.api, design, self.family.cc
-            )
+                self.name, _operands(self.interface), c.accumulator, epilogue, c.family, c.api, design, self.family.cc,
+                self.deterministic,
+            )  # fmt: skip
         return self._metadata
 
     def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:

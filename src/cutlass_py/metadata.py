@@ -14,8 +14,8 @@ class OperandMetadata:
     Attributes:
         dtype: in memory: f32 for a kernel that multiplies tf32. A provider says tf32, which decides what it is asked.
         layout: "t" row-major, "n" column-major, "*" any; of a bias the axis that it goes along, "n" or "m".
-        alignment: bytes that addresses, rows and steps of the batch are multiples of. A 2.x kernel also wants a, b, c
-            and d to have extents of whole accesses: alignment / itemsize along the contiguous axis.
+        alignment: 1, 2, 4, 8 or 16: bytes that addresses, rows and steps of the batch are multiples of. A 2.x kernel
+            also wants a, b, c and d to have extents of whole accesses: alignment / itemsize along the contiguous axis.
     """
 
     dtype: str

@@ -5,14 +5,16 @@ The CPU's kernel (providers/numpy.py) is the first of them. Registering: registe
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import inf, isfinite
+from numbers import Real
 from typing import Any
 
 from ._core import Operand, Problem
-from .dtypes import DTYPES
+from .dtypes import COMPUTE, DTYPES, PAIRS, STORAGE
 from .epilogues import EPILOGUES
 from .errors import ProviderError
 from .families import Family
@@ -20,7 +22,7 @@ from .frameworks import launching_on
 from .gpu import Gpu, gpu_of
 from .kernels import Kernel, Status
 from .legality import Interface, Way
-from .metadata import CPU, KernelMetadata, OperandMetadata
+from .metadata import CPU, Design, KernelMetadata, OperandMetadata
 
 
 @dataclass(slots=True)
@@ -71,7 +73,9 @@ class Provider(ABC):
     """Brings kernels into selection: says what there are, which problems each takes, and runs them.
 
     `name` tells providers apart. Whatever a method raises becomes a ProviderError that names the provider; nothing of
-    the call that asked is left behind. Methods may be called by any thread that holds the GIL.
+    the call that asked is left behind. Where nobody asked for the kernel by name, one whose `supports` fails is passed
+    over, and one whose `estimate` fails has none: a RuntimeWarning says so once. Methods may be called by any thread
+    that holds the GIL.
     """
 
     name: str
@@ -114,6 +118,7 @@ class ProvidedKernel(Kernel):
         self.name = metadata.name
         self.deterministic = metadata.deterministic
         self._metadata = metadata
+        self._failures = Failures()
 
     @property
     def metadata(self) -> KernelMetadata:
@@ -127,17 +132,32 @@ class ProvidedKernel(Kernel):
         return (self._metadata.cc == CPU) == (p.device_id < 0) and all(x in ("*", y) for x, y in dtypes)
 
     def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
-        """As in Kernel; there are no detours."""
+        """As in Kernel; there are no detours. Where the provider fails to answer, that is the reason."""
         if p.splits not in (0, 1) and p.device_id >= 0:
             return f"splits k as it likes; splits={'stream' if p.splits < 0 else p.splits!r} is asked for"
+        try:
+            return self.answer(p)
+        except ProviderError as error:
+            return self._failures.told(error)
+
+    def answer(self, p: Problem) -> Way | str:
+        """What the provider says.
+
+        Raises:
+            ProviderError: it failed to answer.
+        """
         status = self._ask("supports", p)
         if not isinstance(status, Status):
             raise self._error(f"supports returned {_what(status)}; expected a Status")
         return Way() if status.error is None else status.error
 
     def microseconds(self, p: Problem) -> float:
-        """The provider's estimate; infinite where there is none."""
-        return checked_estimate(self._ask("estimate", p), self._error)
+        """The provider's estimate; infinite where there is none, or it fails to make one."""
+        try:
+            return checked_estimate(self._ask("estimate", p), self._error)
+        except ProviderError as error:
+            self._failures.told(error)
+            return inf
 
     def call(self, **given: Any) -> None:
         """Runs a canonical call, by the names of KernelCall; called from C++ with device and stream ready."""
@@ -165,11 +185,30 @@ class ProvidedKernel(Kernel):
         return ProviderError(f"provider {self.provider.name}, kernel {self.name}: {what}")
 
 
+class Failures:
+    """What a kernel failed to answer where it was one of many: the first is told, the others would be as it."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def told(self, error: ProviderError) -> str:
+        """The failure in words, and as a warning if it is the first."""
+        if not self._told:
+            self._told = True
+            warnings.warn(
+                f"cutlass_py: {error}; calls that do not name the kernel go on without its answer",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return str(error)
+
+
 def checked_estimate(estimate: Any, error: Callable[[str], Exception]) -> float:
     """Microseconds as a user's function returned them, infinite for None; raises `error` of anything else."""
     if estimate is None:
         return inf
-    if not isinstance(estimate, (int, float)) or not isfinite(estimate) or estimate <= 0:
+    number = isinstance(estimate, Real) and not isinstance(estimate, bool)
+    if not number or not isfinite(estimate) or estimate <= 0:
         raise error(f"estimate returned {estimate!r}; expected microseconds or None")
     return float(estimate)
 
@@ -182,7 +221,18 @@ def _what(value: object) -> str:
 # ---------------------------------------------------------------------------------------------------- metadata
 
 _FORMULAS = {e.formula: e for e in EPILOGUES.values()}
-_READS = ("a", "b", "d", "c", "bias", "gate", "aux", "scale_a", "scale_b", "bias_grad")
+# The layouts that each operand may have: D, and what lies like it, is row-major; a vector goes along n or m.
+_LAYOUTS = {
+    **dict.fromkeys(("a", "b"), ("t", "n", "*")),
+    **dict.fromkeys(("d", "c", "gate", "aux"), ("t", "*")),
+    **dict.fromkeys(("bias", "bias_grad"), ("n", "m", "*")),
+    **dict.fromkeys(("scale_a", "scale_b"), ("t", "n", "m", "*")),
+}
+_ALIGNMENTS = (1, 2, 4, 8, 16)  # bytes: a Problem tells no more
+_KINDS = {"epilogue": str, "family": str, "api": int, "design": Design, "deterministic": bool}
+_ARITHMETICS = [arithmetic for row in COMPUTE.values() for arithmetic in row.values()]
+FACTORS = tuple(dict.fromkeys(x.operand for x in _ARITHMETICS))  # dtypes that are multiplied
+SUMS = tuple(dict.fromkeys(x.accumulator for x in _ARITHMETICS))
 _HOST = Gpu("the CPU", 0, 1, 0.0)
 
 
@@ -209,10 +259,8 @@ def metadata_fits(m: KernelMetadata, p: Problem) -> Status:
 
 def _interface(m: KernelMetadata, p: Problem) -> Interface:
     """Metadata as legality takes them; where they say "*", what the problem has."""
-    if m.epilogue not in _FORMULAS:
-        raise ValueError(
-            f"epilogue is {m.epilogue!r}; expected a name of EPILOGUES, or a provider with its own supports"
-        )
+    if unknown := _unknown_formula(m):
+        raise ValueError(unknown)
     a, b, d = (m.operands[name] for name in ("a", "b", "d"))
     dtypes = {"a": (a.dtype, p.operand_a), "b": (b.dtype, p.operand_b), "d": (d.dtype, p.d)}
     dtypes["accumulator"] = (m.accumulator, p.accumulator)
@@ -240,14 +288,15 @@ def kernels_of(provider: Provider) -> list[ProvidedKernel]:
     """The kernels of a provider.
 
     Raises:
-        ProviderError: its `kernels` raised, or what it gave are no metadata.
+        ProviderError: its `kernels` raised, or what it gave are no metadata, or contradict themselves.
     """
     try:
         found = list(provider.kernels())
     except Exception as error:
         raise ProviderError(f"provider {provider.name}: kernels raised {type(error).__name__}: {error}") from error
+    usual = getattr(provider.supports, "__func__", None) is Provider.supports
     for m in found:
-        if wrong := _mistake(m):
+        if wrong := _mistake(m) or (_unknown_formula(m) if usual else None):
             raise ProviderError(f"provider {provider.name}: kernels: {wrong}")
     return [ProvidedKernel(provider, _with_formula(m)) for m in found]
 
@@ -263,21 +312,51 @@ def _mistake(m: Any) -> str | None:
     if missing := [name for name in ("a", "b", "d") if name not in m.operands]:
         return f"{m.name} has no operand {', '.join(missing)}"
     for name, x in m.operands.items():
-        if name not in _READS:
-            return f"{m.name} has an operand {name!r}; expected {', '.join(_READS)}"
-        if x.dtype not in ("*", *DTYPES):
-            return f"{m.name}: {name} is {x.dtype!r}; expected one of {', '.join(DTYPES)}, or '*'"
-        if name in ("a", "b") and x.layout not in ("t", "n", "*"):
-            return f"{m.name}: {name} has layout {x.layout!r}; expected 't', 'n' or '*'"
-        if type(x.alignment) is not int or x.alignment < 1:
-            return f"{m.name}: {name} has alignment {x.alignment!r}; expected bytes, 1 or more"
-        if x.layout == "*" and x.dtype != "*" and x.alignment > DTYPES[x.dtype].itemsize:
-            return f"{m.name}: {name} has any strides and an alignment of {x.alignment}; expected one of an element"
-    if m.accumulator not in ("*", *DTYPES):
-        return f"{m.name}: accumulator is {m.accumulator!r}; expected one of {', '.join(DTYPES)}, or '*'"
+        if wrong := _operand_mistake(name, x):
+            return f"{m.name}{wrong}"
+    if m.accumulator not in ("*", *SUMS):
+        return f"{m.name}: accumulator is {m.accumulator!r}; expected one of {', '.join(SUMS)}, or '*'"
+    if wrong := product_mistake(m.operands["a"].dtype, m.operands["b"].dtype, m.accumulator):
+        return f"{m.name}: {wrong}"
     if not isinstance(m.cc, tuple) or [type(x) for x in m.cc] != [int, int] or m.cc[0] > m.cc[1]:
         return f"{m.name}: cc is {m.cc!r}; expected the lowest and the highest compute capability, such as (80, 999)"
+    for field, kind in _KINDS.items():
+        if not isinstance(value := getattr(m, field), kind):
+            return f"{m.name}: {field} is {value!r}; expected a {kind.__name__}"
     return None
+
+
+def _operand_mistake(name: str, x: OperandMetadata) -> str | None:
+    if name not in _LAYOUTS:
+        return f" has an operand {name!r}; expected {', '.join(_LAYOUTS)}"
+    dtypes = FACTORS if name in ("a", "b") else tuple(STORAGE)
+    if x.dtype not in ("*", *dtypes):
+        return f": {name} is {x.dtype!r}; expected one of {', '.join(dtypes)}, or '*'"
+    if x.layout not in _LAYOUTS[name]:
+        return f": {name} has layout {x.layout!r}; expected {', '.join(map(repr, _LAYOUTS[name]))}"
+    if type(x.alignment) is not int or x.alignment not in _ALIGNMENTS:
+        return f": {name} has alignment {x.alignment!r}; expected bytes: {', '.join(map(str, _ALIGNMENTS))}"
+    if x.layout == "*" and x.dtype != "*" and x.alignment > DTYPES[x.dtype].itemsize:
+        return f": {name} has any strides and an alignment of {x.alignment}; expected one of an element"
+    return None
+
+
+def product_mistake(a: str, b: str, accumulator: str) -> str | None:
+    """Why gemm never asks for such a product: it does not multiply the dtypes with each other, or not sum them so."""
+    partners = next((pair for pair in PAIRS if a in pair), (a,))
+    if "*" not in (a, b) and b not in partners:
+        return f"b is {b!r}; expected what {a} is multiplied with: {', '.join(partners)}"
+    sums = dict.fromkeys(x.accumulator for x in _ARITHMETICS if x.operand in (a, b))
+    if sums and accumulator not in ("*", *sums):
+        return f"accumulator is {accumulator!r}; expected what {a if a != '*' else b} is summed in: {', '.join(sums)}"
+    return None
+
+
+def _unknown_formula(m: KernelMetadata) -> str | None:
+    """Why nothing can be concluded from an epilogue."""
+    if m.epilogue in EPILOGUES or m.epilogue in _FORMULAS:
+        return None
+    return f"{m.name}: epilogue is {m.epilogue!r}; expected a name of EPILOGUES, or a provider with its own supports"
 
 
 def _with_formula(m: KernelMetadata) -> KernelMetadata:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import registry
+from . import archive, registry
 from ._core import Problem
 from .cuda_kernel import CudaKernel, OwnKernel
 from .errors import ProviderError
@@ -103,7 +103,8 @@ def register_kernel(
 def unregister(what: str | Kernel) -> None:
     """Takes back what this process brought: a provider by its name; a kernel that was registered, described or loaded.
 
-    Such kernels are neither found nor chosen any more. Where one is compiled, its entry in the cache stays.
+    Such kernels are neither found nor chosen any more; a declared one that came from an artifact or a pack is what it
+    was before that. Where one is compiled, its entry in the cache stays.
 
     Args:
         what: a name, or the kernel itself.
@@ -117,8 +118,8 @@ def unregister(what: str | Kernel) -> None:
         raise TypeError(f"unregister: found {type(name).__name__}; expected a name or a Kernel")
     if registration := _registrations.get(name):
         registration.unregister()
-    elif not registry.remove(name):
-        known = ", ".join((*_registrations, *added)) or "nothing"
+    elif not any([archive.forget(name), registry.remove(name)]):
+        known = ", ".join(dict.fromkeys((*_registrations, *added, *archive.joined))) or "nothing"
         raise ValueError(f"unregister: nothing is registered as {name!r}; there is {known}")
 
 

@@ -272,7 +272,7 @@ def plan(p: Problem, *, provided: bool = True) -> Plan:
 
     Raises:
         ValueError: the kernel asked for does not fit.
-        ProviderError: a registered provider failed to answer.
+        ProviderError: the provider of the kernel asked for failed to answer.
         NoKernelError: no kernel fits.
         CompileError: the kernel asked for, or the best one within `jit`, cannot be compiled.
     """
@@ -357,6 +357,8 @@ def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
         kernel = carrying(kernel, p)
     way: Way | str = "is written in Python, which there is none of inside of a compiled computation"
     if provided or isinstance(kernel, CutlassKernel):
+        if isinstance(kernel, ProvidedKernel):
+            kernel.answer(p)  # or fails: who names a kernel hears of it
         way = kernel.way(p, gpu)
     if isinstance(way, str) or way.detours:
         reason = way if isinstance(way, str) else way.detours[0]

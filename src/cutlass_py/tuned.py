@@ -2,7 +2,8 @@
 
 A table maps classes of problems, as text, to the choice that was fastest there (docs/tuning.md). Kernels are named, so
 that a table holds for any set of kernels: what is not compiled is passed over. The user's table comes first; below it
-are those that were shipped, in the directories of PLACES.
+are those that were shipped, in the directories of PLACES. The name of a kernel that was registered does not say what it
+is, and another may have it later: what was measured of it is kept beside the tables, for as long as it is registered.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from dataclasses import asdict, dataclass, fields
 from math import inf
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 from . import _core, cache, packs
 from ._core import Problem
 from .errors import CompileError
 from .gpu import Gpu
+from .kernels import Kernel
+from .registry import registered
 
 _FORMAT = 1
 # What a choice depends on, as attributes of Problem, in the order of a class's text.
@@ -90,14 +94,26 @@ PLACES = [Path(__file__).with_name("tables")]
 
 _tables: dict[Path, Table] = {}  # as on disk when first asked for, and what this process added
 _added: dict[Path, Table] = {}
+_brought: dict[tuple[str, str], tuple[Entry, ref[Kernel]]] = {}  # by file_name and class: of registered kernels
 _detached = False  # within `afresh`
 
 
 def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
-    """What tables say about the class of a problem: the user's, those of packs, those that came with the package."""
+    """What was measured for the class of a problem.
+
+    First of a kernel that is registered, then what tables say: the user's, those of packs, those that came with the
+    package. An entry of theirs that has the name of a registered kernel is of another.
+    """
     known = [found for found in (table(gpu), *_installed(gpu)) if found]
-    key = class_of(p) if known else ""
-    return [found[key] for found in known if key in found]
+    if not (known or _brought):
+        return []
+    key, here = class_of(p), registered()
+    entries = [found[key] for found in known if key in found and found[key].kernel not in here]
+    if own := _brought.get((file_name(gpu.name, gpu.sm_count), key)):
+        entry, kernel = own[0], own[1]()
+        if kernel and here.get(entry.kernel) is kernel:
+            return [entry, *entries]
+    return entries
 
 
 def _installed(gpu: Gpu) -> Iterator[Table]:
@@ -127,8 +143,9 @@ def table(gpu: Gpu) -> Table:
 def afresh() -> Iterator[None]:
     """Within it, user's tables are empty at first, and what is added is gone at the end: for measurements."""
     global _detached
-    before, kept, _detached = _detached, dict(_tables), True
+    before, kept, brought, _detached = _detached, dict(_tables), dict(_brought), True
     _tables.clear()
+    _brought.clear()
     _core.clear_plans()
     try:
         yield
@@ -136,19 +153,23 @@ def afresh() -> Iterator[None]:
         _detached = before
         _tables.clear()
         _tables.update(kept)
+        _brought.clear()
+        _brought.update(brought)
         _core.clear_plans()
 
 
 def record(gpu: Gpu, entries: Table) -> Path:
     """Adds entries to the user's table, over those of the same classes; returns its path.
 
-    Where the table cannot be written, a warning says so, and the entries hold for this process.
+    Where the table cannot be written, a warning says so, and the entries hold for this process. Those of registered
+    kernels are not written, and hold while they are registered.
 
     Raises:
         ValueError: what is there is no table.
         CompileError: as `path_of`.
     """
     path = path_of(gpu)
+    entries = _without_registered(gpu, entries)
     if _detached:
         _tables[path] = table(gpu) | entries
         return path
@@ -161,9 +182,23 @@ def record(gpu: Gpu, entries: Table) -> Path:
     return path
 
 
+def _without_registered(gpu: Gpu, entries: Table) -> Table:
+    """Keeps entries of registered kernels in this process; returns the others."""
+    here, others = registered(), {}
+    for key, entry in entries.items():
+        place = file_name(gpu.name, gpu.sm_count), key
+        _brought.pop(place, None)
+        if kernel := here.get(entry.kernel):
+            _brought[place] = entry, ref(kernel)
+        else:
+            others[key] = entry
+    return others
+
+
 def forget() -> None:
     """Tables are read anew, and choices made anew, at the next call of each class."""
     _tables.clear()
+    _brought.clear()
     _added.clear()
     _core.clear_plans()
 

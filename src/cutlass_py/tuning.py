@@ -67,7 +67,8 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
     """Measures the most promising choices for a problem and keeps the fastest for all calls of its class.
 
     A class is a problem without its addresses: extents, dtypes, layouts, alignments, epilogue. What is found holds from
-    the next call on, and in later processes: it goes to the user's table of this GPU (docs/tuning.md). Choices run on
+    the next call on, and in later processes: it goes to the user's table of this GPU (docs/tuning.md), but for kernels
+    that were registered, which are measured anew wherever they are registered again. Choices run on
     random operands made up for the purpose, which takes as much memory as the problem has, and more where an operand is
     broadcast along the batch; arrays that are given are looked at for their metadata alone. Within `jit`, declared
     kernels are tried too, and compiled; such a choice is taken within `jit`, or once its kernel is there. Waits for the

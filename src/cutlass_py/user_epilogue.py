@@ -35,7 +35,7 @@ class UserEpilogue:
         self._all = set(self._names)
         update_wrapper(self, function)
 
-    def __call__(self, **operands: Any) -> EpilogueCall:
+    def __call__(self, *values: Any, **operands: Any) -> EpilogueCall:
         """The epilogue with its operands.
 
         Args:
@@ -44,16 +44,20 @@ class UserEpilogue:
                 the name of an output: the array that it is written to.
 
         Raises:
-            TypeError: a name that is missing or not known.
+            TypeError: a name that is missing or not known, or a value without one.
+            EpilogueError: another epilogue calls it; the function itself, `__wrapped__`, may be called there.
         """
-        if operands.keys() != self._all:
+        if values or operands.keys() != self._all:
+            if trace := epilogue_trace.tracing():
+                trace.refuse(f"calls the epilogue {self.program.name}; its function is {self.program.name}.__wrapped__")
+            expected = f"expected {', '.join(self._names) or 'none'}"
+            if values:
+                raise TypeError(f"epilogue {self.program.name} takes its operands by name; {expected}")
             operands = {**self._defaults, **operands}
             if wrong := operands.keys() ^ self._all:
                 found = " and ".join(sorted(wrong))
                 verb = "misses" if wrong <= self._all else "has no"
-                raise TypeError(
-                    f"epilogue {self.program.name} {verb} {found}; expected {', '.join(self._names) or 'none'}"
-                )
+                raise TypeError(f"epilogue {self.program.name} {verb} {found}; {expected}")
         return EpilogueCall(self._number, tuple([operands[name] for name in self._names]))
 
     def __reduce__(self) -> str:
