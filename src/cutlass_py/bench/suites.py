@@ -10,7 +10,8 @@ from typing import Any
 from ..dtypes import COMPUTE, DTYPES, LAYOUTS
 
 Shape = tuple[int, int, int, int]  # batch, m, n, k
-DEFAULT, TUNED, SWEEP = MODES = ("default", "tuned", "sweep")  # gemm's choice; the same after `tune`; every kernel
+# gemm's choice; every kernel; the choice after `tune`: in the order in which bars are measured.
+DEFAULT, SWEEP, TUNED = MODES = ("default", "sweep", "tuned")
 
 
 @dataclass(frozen=True)
