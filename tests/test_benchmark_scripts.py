@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from cutlass_py import tuned
-from cutlass_py.families import find, named
+from cutlass_py.bench.suites import ARITHMETICS, Case
+from cutlass_py.commands import main
+from cutlass_py.families import find, named, select
 from cutlass_py.gpu import Gpu
 from cutlass_py.tuned import Entry
 
@@ -24,7 +26,7 @@ def script(monkeypatch):
     """A script of benchmarks/, imported."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     yield __import__
-    for name in ("fit_cost", "kernel_set", "performance", "places", "tuned_table"):
+    for name in ("candidates", "fit_cost", "kernel_set", "performance", "places", "tuned_table"):
         sys.modules.pop(name, None)
 
 
@@ -81,6 +83,37 @@ def test_another_page_is_noticed(script, monkeypatch, tmp_path, capsys):
     performance = script("performance")
     monkeypatch.setattr(performance, "PAGE", tmp_path / "page.md")
     assert performance.main(["--check"]) == 1
+
+
+# ---------------------------------------------------------------------------------------- what to sweep
+
+
+@pytest.mark.parametrize("dtype", ARITHMETICS)
+def test_candidates_are_what_the_model_thinks_best(script, dtype):
+    candidates = script("candidates")
+    layout = ARITHMETICS[dtype].layouts[0]
+    small, large = (Case("x", dtype, layout, (1, m, 4096, 4096)) for m in (32, 4096))
+    first, both = candidates.candidates([large], 1), candidates.candidates([small, large, large], 1)
+    assert len(first) == 1 and both[0] == first[0] and set(both) == {*first, *candidates.candidates([small], 1)}
+    assert find(first[0]).layout == layout
+
+
+def test_candidates_can_be_built(script, capsys, tmp_path):
+    """What is printed is a file that the build takes; so are the names of `kernels --all`, cut as the document says."""
+    assert script("candidates").main(["--suite", "square", "--layout", "tn", "--best", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert main(["kernels", "--all", "_128x192x64_"]) == 0
+    names = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()]
+    for text in (printed, "\n".join(names)):
+        path = tmp_path / "names.txt"
+        path.write_text(text)
+        found = select(str(path), ["80", "90a"])
+        assert len(found) == len([line for line in text.splitlines() if not line.startswith("#")]) > 0
+
+
+def test_no_candidates(script, capsys):
+    assert script("candidates").main(["--suite", "batched", "--dtype", "s8"]) == 2
+    assert "takes none of these problems" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------- kernel sets
@@ -214,6 +247,31 @@ def test_exports_become_the_package_s_tables(script, tmp_path, capsys):
     assert set(tuned.read(out / "tuned-nvidia-h200-132.json", H200)) == {"a", "b", "d"}
     assert tuned_table.main([str(tmp_path / "w"), "--out", str(out), "--afresh"]) == 0
     assert set(tuned.read(out / "tuned-nvidia-h200-132.json", H200)) == {"d"}
+
+
+def bench_result(path, *tunings):
+    machine = {"gpu": H200.name, "sm_count": H200.sm_count}
+    path.write_text(json.dumps({"machine": machine, "cases": [{"mode": "default"}, {"failed": "x"}, *tunings]}))
+    return str(path)
+
+
+def test_results_of_the_bench_become_tables_too(script, tmp_path):
+    """One run on a GPU gives the bars and the table."""
+    tuned_table = script("tuned_table")
+    entry = dataclasses.asdict(Entry(KERNEL, 2, 1, 4, 5.0, 13000, "0.1.0"))
+    case = {"mode": "tuned", "tuning": {"measured": 3, "us": 5.0, "class": "m=1", "entry": entry}}
+    files = [export(tmp_path / "x", H200, a=1.0), bench_result(tmp_path / "y", case)]
+    assert tuned_table.main([*files, "--out", str(tmp_path)]) == 0
+    table = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200)
+    assert set(table) == {"a", "m=1"} and dataclasses.asdict(table["m=1"]) == entry
+
+
+@pytest.mark.parametrize(("tunings", "message"), [
+    ([], "no case was tuned"), ([{"tuning": {"class": "m=1", "entry": {"kernel": "x"}}}], "m=1: expected an object of"),
+])  # fmt: skip
+def test_results_without_a_table(script, tmp_path, capsys, tunings, message):
+    assert script("tuned_table").main([bench_result(tmp_path / "y", *tunings), "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_kernels_that_are_not_declared_are_left_out(script, tmp_path, capsys):
