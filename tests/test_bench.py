@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,9 @@ from fake_gpu import FakeGpu
 
 import cutlass_py
 from cutlass_py import _core, tuned, tuning
-from cutlass_py.bench import bars, cases, frameworks, host, results, runs, suites, surroundings, timing
+from cutlass_py.bench import bars, cases, frameworks, host, plots, results, runs, suites, surroundings, timing
 from cutlass_py.bench.report import choice_ratio, faults, published, row, summarise
+from cutlass_py.bench.results import geomean
 from cutlass_py.bench.suites import ARITHMETICS, SUITES, Case, case_of
 from cutlass_py.commands import main
 from cutlass_py.dtypes import LAYOUTS
@@ -607,10 +609,38 @@ def test_pictures(tmp_path, capsys):
         text = (tmp_path / "x" / name).read_text()
         assert text.startswith("<?xml") and "bf16" in text and text == (tmp_path / "y" / name).read_text()
     assert "ratio.svg" in capsys.readouterr().err
+    result = results.read(STORED)
+    timed = [r for r in result["cases"] if (r["suite"], r["layout"]) == ("square", "tn")]
+    means = [f"{regime} {geomean(r[regime]['ratio'] for r in timed):.3f}" for regime in timing.REGIMES]
+    assert f">bf16 tn: {', '.join(means)}</text>" in (tmp_path / "x" / "ratio.svg").read_text()
 
 
-def test_nothing_to_plot(tmp_path, capsys):
-    stored = ROOT / "benchmarks" / "results" / "host_cost-h200.json"
+def test_pictures_of_all_bars(tmp_path):
+    """Default, tuned and swept cases stand apart, and the files stay small enough for a repository."""
+    pytest.importorskip("matplotlib")
+    ratios = {"default": (1.0, 1.2), "sweep": (0.5, None), "tuned": (2.0, 3.0)}
+    records = []
+    for mode, (sustained, mixed) in ratios.items():
+        found = {(c.dtype, c.layout, c.shape): c for bar in bars.BARS if bar.mode == mode for c in bar.cases()}
+        for index, case in enumerate(found.values()):
+            near = 1 + index % 97 / 1e6
+            records.append(record_of(case, sustained * near, mixed and mixed / near, mode))
+    machine = {"compute_capability": 90, "sm_count": 132, "clocks.max.sm": 1980.0}
+    ratio, roofline = plots.draw({"cases": records, "machine": machine}, tmp_path)
+    assert max(path.stat().st_size for path in (ratio, roofline)) < 250_000
+    titles = re.findall(r">([^<]*sustained 0.500|[^<]*sustained [12].000, [^<]*)<", ratio.read_text())
+    wanted = [f"bf16 {layout}: sustained 1.000, mixed 1.200" for layout in LAYOUTS]
+    wanted += [f"bf16 {layout}, tuned: sustained 2.000, mixed 3.000" for layout in LAYOUTS]
+    wanted += ["bf16 tn tt, sweep: sustained 0.500", "f64 tn tt nt nn: sustained 1.000, mixed 1.200"]
+    assert set(wanted) <= set(titles) and len(titles) == 16
+    assert re.findall(r">(bf16, [^<]*)<", roofline.read_text()) == [
+        "bf16, sustained", "bf16, sustained, sweep", "bf16, sustained, tuned",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["host_cost-h200", "kernel_speed-h200-sweep"])
+def test_nothing_to_plot(tmp_path, capsys, name):
+    stored = ROOT / "benchmarks" / "results" / f"{name}.json"
     assert main(["bench", "--from", str(stored), "--plot", str(tmp_path)]) == 2
     assert "holds no cases" in capsys.readouterr().err
 

@@ -43,7 +43,7 @@ def test_the_page_is_what_the_results_say(script, capsys):
 def test_the_page_says_what_its_numbers_are_of(script):
     performance = script("performance")
     text = performance.PAGE.read_text()
-    for result in performance.results():
+    for result in performance.contributing(performance.results()):
         machine = result["machine"]
         for fact in (result["commit"][:7], result["file"], machine["gpu"], machine["driver_version"]):
             assert fact in text
@@ -72,11 +72,54 @@ def test_losses_are_those_of_both_regimes(script):
     assert rows.splitlines()[2:] == ["| bf16 tn | (64, 32) | 1 **4** | 0.73 | 0.60 |"]
 
 
+CUBE = {"suite": "square", "dtype": "bf16", "layout": "tn", "batch": 1, "m": 4096, "n": 4096, "k": 4096}
+
+
 def test_a_later_result_counts(script):
+    """Under whatever suite it was measured; what nothing is left of is not named."""
     performance = script("performance")
-    case = {"suite": "square", "dtype": "bf16", "layout": "tn", "batch": 1, "m": 8, "n": 8, "k": 8}
-    found = [{"cases": [case | {"mixed": {"ratio": ratio}}]} for ratio in (1.0, 2.0)]
-    assert [r["mixed"]["ratio"] for r in performance.latest(found)] == [2.0]
+    old, new = ({"cases": [CUBE | {"suite": suite, "mixed": {"ratio": r}}]} for suite, r in (("square", 1), ("llm", 2)))
+    assert [r["mixed"]["ratio"] for r in performance.measured([old, new])] == [2]
+    assert performance.contributing([old, new]) == [new]
+    other = {"cases": [*old["cases"], CUBE | {"layout": "tt", "mixed": {"ratio": 3}}]}
+    assert performance.contributing([other, new]) == [other, new]
+    failed = {"cases": [CUBE | {"failed": "MemoryError"}]}
+    assert performance.measured([old, failed]) == []
+    assert performance.failures([old, failed]) == ["Failed: bf16 tn (4096, 4096, 4096): MemoryError."]
+    assert performance.failures([failed, new]) == []
+
+
+def test_a_problem_stands_in_each_of_its_suites(script):
+    """A square is a problem of `llm` too; not of a suite of which nothing was measured in its dtype and mode."""
+    performance = script("performance")
+    cube, other = CUBE | {"suite": "llm"}, CUBE | {"m": 256, "n": 256, "k": 256}
+    found = performance.by_suite(
+        [cube, other, CUBE | {"suite": "shape", "m": 1}, CUBE | {"layout": "tt", "mode": "tuned"}]
+    )
+    assert [(r["suite"], r["m"], r["layout"]) for r in found] == [
+        ("llm", 4096, "tn"), ("llm", 1, "tn"), ("square", 4096, "tn"), ("square", 256, "tn"), ("square", 4096, "tt"),
+    ]  # fmt: skip
+
+
+def test_what_other_scripts_write(script, monkeypatch, tmp_path, capsys):
+    """Epilogues and host times have their tables, a machine without a GPU its section; other files are passed over."""
+    performance = script("performance")
+    for path in performance.RESULTS.glob("*.json"):
+        (tmp_path / path.name).write_text(path.read_text())
+    host = json.loads((tmp_path / "host_cost-h200.json").read_text())
+    cpu = {"gpu": None, "cpu": "A processor", "cpus": 8, "system": "linux"}
+    row = host["rows"][0] | {"row": "NumPy float32 cpu, out="}
+    ratios = {"fused / plain": 1.02, "torch / default": 1.1}
+    fused = {"m": 8192, "n": 4096, "k": 4096, "activation": "gelu", "mixed": {"us": {"plain": 7.0}, "ratio": ratios}}
+    files = {"host_cost-cpu": host | {"machine": cpu, "rows": [row]}, "epilogue_speed-h200": host | {"cases": [fused]}}
+    for name, content in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    monkeypatch.setattr(performance, "RESULTS", tmp_path)
+    text = performance.page(performance.results())
+    assert "## no GPU" in text and "A processor, 8 processors, no GPU, torch" in text
+    assert "| gelu | (8192, 4096, 4096) | mixed | 7.0 | 1.020 | 1.100 |" in text
+    (tmp_path / "x.json").write_text("[]")
+    assert performance.main(["--check"]) == 2 and "x.json: expected an object" in capsys.readouterr().err
 
 
 def test_another_page_is_noticed(script, monkeypatch, tmp_path, capsys):

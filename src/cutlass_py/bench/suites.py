@@ -103,6 +103,11 @@ class Case:
         return f"{self.dtype} {self.layout} {shape_text(self.shape)}"
 
 
+def is_case(record: Mapping[str, Any]) -> bool:
+    """Whether a record says which case it is of: other scripts write other records."""
+    return {"suite", "dtype", "layout", "batch", "m", "n", "k"} <= record.keys()
+
+
 def case_of(record: Mapping[str, Any]) -> Case:
     """The case of a record of the JSON."""
     batch, m, n, k = (record[extent] for extent in ("batch", "m", "n", "k"))

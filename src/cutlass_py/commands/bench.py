@@ -116,11 +116,12 @@ def run(options: argparse.Namespace) -> int:
 def _stored(options: argparse.Namespace) -> Result:
     """Results of a file, the cases that the options ask for."""
     from ..bench.results import read
+    from ..bench.suites import is_case
 
     result = read(options.stored)
     wanted = {"suite": options.suite, "dtype": options.dtype, "layout": options.layout}
-    if "cases" not in result:
-        raise ValueError(f"{options.stored}: holds no cases; expected a result of `bench --json`")
+    if "cases" not in result or not all(map(is_case, result["cases"])):
+        raise ValueError(f"{options.stored}: holds no cases of suites; expected a result of `bench --json`")
     result["cases"] = [r for r in result["cases"] if all(not names or r[key] in names for key, names in wanted.items())]
     return result
 
