@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ from cutlass_py.bench import bars, cases, frameworks, host, plots, results, runs
 from cutlass_py.bench.report import choice_ratio, faults, published, row, summarise
 from cutlass_py.bench.results import geomean
 from cutlass_py.bench.suites import ARITHMETICS, SUITES, Case, case_of
-from cutlass_py.commands import main
+from cutlass_py.commands import bench, main
 from cutlass_py.dtypes import LAYOUTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -467,6 +469,37 @@ def test_a_host_that_fails_does_not_lose_the_cases(gpu, monkeypatch, capsys, tmp
     printed = capsys.readouterr().out
     assert "FAILED: torch cuda: RuntimeError: no such thing" in printed and "FAILED: first call: Runtime" in printed
     assert printed.count("reached") == 3 and len(results.read(path)["cases"]) == 2
+
+
+def test_the_documented_commands_measure_every_bar(gpu, monkeypatch):
+    """Each within ten minutes, those after tuning apart: the groups that README.md names, and as many cases."""
+    text = (ROOT / "benchmarks" / "README.md").read_text().replace("\\\n", " ")
+    commands = re.findall(r"^python -m cutlass_py (bench --bars .* --json \S+) +# (\d+) cases", text, re.MULTILINE)
+    parser = argparse.ArgumentParser()
+    bench.configure(parser)
+    groups, modes, everything = [], [], 0
+    for command, cases_ in commands:
+        options = parser.parse_args(command.split()[1:])
+        parts = bench._parts(options, frameworks.Torch.dtypes)
+        assert sum(len(part.cases) for part in parts) == int(cases_) and options.limit_seconds < 600
+        groups += options.bars
+        modes.append([part.settings.mode for part in parts])
+        everything += int(cases_)
+    assert sorted(groups) == sorted(bars.GROUPS) and modes == [["default", "sweep"], ["tuned"]]
+    parts = bench._parts(parser.parse_args(["--bars"]), frameworks.Torch.dtypes)
+    assert [part.settings.mode for part in parts] == ["default", "sweep", "tuned"]
+    assert sum(len(part.cases) for part in parts) == everything
+
+
+def test_host_times_come_first_and_count(gpu, monkeypatch, tmp_path, capsys):
+    """What they take is part of the limit; they are in the file from the first time that it is written."""
+    small_bars(monkeypatch, 1.0)
+    clock, path = [0.0], tmp_path / "found.json"
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(host, "first_call_ms", lambda: clock.__setitem__(0, 50.0) or 12.5)
+    assert main(["bench", "--bars", "key", "first", "--limit-seconds", "40", "--json", str(path)]) == 1
+    found = results.read(path)
+    assert found["first_call_ms"] == 12.5 and found["cases"] == [] and "the time was up" in capsys.readouterr().err
 
 
 def test_bars_that_were_measured_in_part_are_not_reached(gpu, monkeypatch, capsys):

@@ -26,7 +26,7 @@ def script(monkeypatch):
     """A script of benchmarks/, imported."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     yield __import__
-    for name in ("candidates", "fit_cost", "kernel_set", "performance", "places", "tuned_table"):
+    for name in ("candidates", "epilogue_speed", "fit_cost", "kernel_set", "performance", "places", "tuned_table"):
         sys.modules.pop(name, None)
 
 
@@ -126,6 +126,31 @@ def test_another_page_is_noticed(script, monkeypatch, tmp_path, capsys):
     performance = script("performance")
     monkeypatch.setattr(performance, "PAGE", tmp_path / "page.md")
     assert performance.main(["--check"]) == 1
+
+
+def test_an_epilogue_that_fails_does_not_lose_the_others(script, monkeypatch, tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    speed, path = script("epilogue_speed"), tmp_path / "x.json"
+
+    def measure(shape, f, gpu, args):
+        if f == "relu":
+            raise ValueError("not this one")
+        timed = {"us": {"plain": 1.0}, "ratio": {}}
+        record = {"m": 8, "n": 8, "k": 8, "activation": f, "wrong": [], "mixed": timed}
+        return record | {"default": {"kernel": "x", "scratch": None}}
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    facts = {"machine": {"gpu": "x"}, "versions": {"torch": "0"}}
+    for name, value in {"Torch": lambda: None, "surroundings": lambda commit: facts, "measure": measure}.items():
+        monkeypatch.setattr(speed, name, value)
+    monkeypatch.setattr(speed, "warm_up", lambda *_: None)
+    monkeypatch.setattr(speed, "Operands", lambda *_: None)
+    monkeypatch.setattr(speed, "reference_arm", lambda *_: speed.Arm("torch", print))
+    options = ["--shape", "8,8,8", "--activation", "relu", "silu", "--regime", "mixed", "--json", str(path)]
+    monkeypatch.setattr(sys, "argv", ["epilogue_speed.py", *options])
+    assert speed.main() == 1
+    assert "FAILED: relu (8, 8, 8): ValueError: not this one" in capsys.readouterr().out
+    assert [case["activation"] for case in json.loads(path.read_text())["cases"]] == ["silu"]
 
 
 # ---------------------------------------------------------------------------------------- what to sweep
