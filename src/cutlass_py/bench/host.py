@@ -195,12 +195,13 @@ def first_call_ms(times: int = 3) -> float:
 
     Raises:
         RuntimeError: such a process failed.
+        TimeoutExpired: it took two minutes.
         ValueError: no framework finds the GPU.
     """
     name = framework().name if _core.device_count() else "numpy"
     found = []
     for _ in range(times):
-        done = subprocess.run([sys.executable, "-c", _FIRST[name] + _CALL], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", _FIRST[name] + _CALL], capture_output=True, text=True, timeout=120)
         if done.returncode:
             raise RuntimeError(f"bench: the first call failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
         found.append(float(done.stdout))
