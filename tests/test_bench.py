@@ -236,6 +236,31 @@ def test_cuts_of_k(gpu):
     assert row(record, ["sustained"]).splitlines()[1].startswith("  splits=1 ")
 
 
+def test_orders_of_tiles(gpu, monkeypatch, capsys):
+    """Each raster and swizzle of the choice, or of the kernel asked for, by a plan of its own."""
+    plans = []
+
+    def plan(self, *, kernel, raster, swizzle):
+        plans.append((kernel, raster, swizzle))
+        us = 10.0 + swizzle if raster == "m" else 30.0
+        return lambda a, b, d, scale_a, scale_b: gpu.tick(us) or d.__setitem__(..., a @ b)
+
+    monkeypatch.setattr(cutlass_py.GemmArguments, "plan", plan)
+    options = ["--shape", "24,16,8", "--dtype", "f32", "--layout", "tn", "--budget-ms", "1"]
+    assert main(["bench", *options, "--orders", "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)["cases"]
+    us = dict(list(record["sustained"]["us"].items())[2:])
+    assert us == pytest.approx({
+        "raster=m swizzle=1": 11, "raster=m swizzle=2": 12, "raster=m swizzle=4": 14, "raster=m swizzle=8": 18,
+        **{f"raster=n swizzle={swizzle}": 30 for swizzle in (1, 2, 4, 8)},
+    })  # fmt: skip
+    assert plans == [(None, raster, swizzle) for raster in "mn" for swizzle in (1, 2, 4, 8)]
+    assert main(["bench", *options, "--orders"]) == 0
+    assert "  raster=m swizzle=1: sustained 11.00 us, ratio 2.727\n" in capsys.readouterr().out
+    monkeypatch.undo()
+    assert cases.order_arms(SMALL, cases.Operands(SMALL, gpu), None) == []  # a CPU's kernel has no tiles
+
+
 # ---------------------------------------------------------------------------------------- bars
 
 
@@ -595,6 +620,7 @@ def test_one_kernel_by_name(gpu, capsys, monkeypatch):
     (["--shape", "8,8,8", "--dtype", "tf32"], "no reference multiplies tf32 here; expected one of f16, bf16, f32, s8"),
     (["--shape", "8,8,8", "--dtype", "s8"], "the reference takes none of these problems"),
     (["--bars", "key", "--suite", "llm"], "--bars says what is measured"),
+    (["--bars", "key", "--orders"], "--bars says what is measured"),
     (["--tune", "--all-kernels"], "two different measurements"),
     (["--every", "0"], "must be above 0"),
     (["--from", "/nonexistent.json"], "No such file"),

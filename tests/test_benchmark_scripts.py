@@ -190,7 +190,7 @@ def test_no_candidates(script, capsys):
 def sweep(*problems, suite="llm"):
     """Problems as {kernel: microseconds}."""
     case = {"suite": suite, "dtype": "bf16", "layout": "tn", "batch": 1, "m": 8, "n": 8, "k": 8, "mode": "sweep"}
-    arms = {"torch": 1.0, "cutlass_py": 1.0, "splits=2": 0.1}
+    arms = {"torch": 1.0, "cutlass_py": 1.0, "splits=2": 0.1, "raster=m swizzle=1": 0.1}
     return {"cases": [case | {"sustained": {"us": arms | times, "ratio": 1.0}} for times in problems]}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -21,6 +22,7 @@ from .timing import REGIMES, Arm, regime_us, rough_us
 HOPELESS = 4.0  # in a sweep, kernels this much slower than the fastest are not measured beyond a rough estimate
 FINALISTS = 3  # its fastest kernels, timed once more beside the choice: the least of many times is a lucky one
 Splits = int | str  # parts of k, or "stream"
+_SWIZZLES = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Settings:
         mode: of suites.MODES; `tuned` tunes a case first, `sweep` times every compiled kernel that fits beside.
         kernel: the name of one kernel to time beside the default choice.
         splits: cuts of k to time beside it.
+        orders: whether to time the choice, or that kernel, in every order of its tiles beside it.
         budget_ms: GPU time per arm and regime; a quarter of it in a sweep, whose finalists get the whole.
         alone: tables of tuned choices of the user's are left out: the choice is the package's own.
     """
@@ -40,6 +43,7 @@ class Settings:
     mode: str = DEFAULT
     kernel: str | None = None
     splits: tuple[Splits, ...] = ()
+    orders: bool = False
     budget_ms: float = 40.0
     alone: bool = False
 
@@ -62,6 +66,8 @@ def measure(case: Case, settings: Settings, gpu: Framework) -> Record:
         if settings.splits:
             record["decompositions"] = _decompositions(case, operands, settings.splits)
             arms += [our_arm(case, operands, splits=found["splits"]) for found in record["decompositions"]]
+        if settings.orders:
+            arms += order_arms(case, operands, settings.kernel)
         record["error"], refused = errors(case, arms, operands, len(main))
         if refused:
             record["refused"] = refused
@@ -104,6 +110,25 @@ def our_arm(case: Case, operands: Operands, kernel: Any = None, splits: Splits |
         return gemm(a, b, out=d, compute=compute, scale_a=x, scale_b=y, kernel=kernel, splits=splits)
 
     return Arm(kernel.name if kernel else f"splits={splits}" if splits else OURS, launch)
+
+
+def order_arms(case: Case, operands: Operands, kernel: str | None) -> list[Arm]:
+    """The choice, or a kernel by name, in each order of its tiles; none where it has no orders."""
+    args = _arguments(case, operands)
+
+    def arm(raster: str, swizzle: int) -> Arm:
+        plan = args.plan(kernel=kernel, raster=raster, swizzle=swizzle)
+
+        def launch(i: int) -> object:
+            (a, b, d), (x, y) = operands[i], operands.scales(i)
+            return plan(a, b, d, scale_a=x, scale_b=y)
+
+        return Arm(f"raster={raster} swizzle={swizzle}", launch)
+
+    try:
+        return [arm(raster, swizzle) for raster, swizzle in product("mn", _SWIZZLES)]
+    except ValueError:  # of plan: swapped and 2.x kernels have one order
+        return []
 
 
 def _arguments(case: Case, operands: Operands, splits: Splits | None = None) -> GemmArguments:

@@ -65,13 +65,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=REGIMES,
         metavar="NAME",
-        help="sustained, mixed (default both; with --all-kernels or --splits sustained)",
+        help="sustained, mixed (default both; with --all-kernels, --splits or --orders sustained)",
     )
     how.add_argument("--tune", action="store_true", help="tune each problem first; nothing of that is kept")
     how.add_argument(
         "--all-kernels", action="store_true", help="time every compiled kernel that fits beside the choice"
     )
     how.add_argument("--splits", nargs="+", type=parts, default=[], metavar="S", help="cuts of k beside: 1 2 4 stream")
+    how.add_argument("--orders", action="store_true", help="the choice, or KERNEL, in each raster and swizzle beside")
     how.add_argument(
         "--budget-ms",
         type=float,
@@ -224,10 +225,10 @@ def _part(options: argparse.Namespace, cases: Sequence[Any], kernel: str | None 
 
     if options.tune and options.all_kernels:
         raise ValueError("bench: --tune and --all-kernels are two different measurements; expected one of them")
-    sweep = options.all_kernels or bool(options.splits)
+    sweep = options.all_kernels or options.orders or bool(options.splits)
     regimes = tuple(options.regime or (REGIMES[:1] if sweep else REGIMES))
     mode = SWEEP if options.all_kernels else TUNED if options.tune else DEFAULT
-    return Part(cases, Settings(regimes, mode, kernel, tuple(options.splits), options.budget_ms))
+    return Part(cases, Settings(regimes, mode, kernel, tuple(options.splits), options.orders, options.budget_ms))
 
 
 def _part_of_kernel(options: argparse.Namespace, known: Sequence[str]) -> Part:
@@ -283,7 +284,8 @@ def _bars(options: argparse.Namespace) -> list[Any]:
     """The bars asked for, of the dtypes and layouts asked for."""
     from ..bench.bars import BARS
 
-    if options.suite or options.shape or options.kernel or options.tune or options.all_kernels or options.splits:
+    beside = options.all_kernels or options.splits or options.orders
+    if options.suite or options.shape or options.kernel or options.tune or beside:
         raise ValueError(
             "bench: --bars says what is measured; of the other options only --dtype, --layout and --regime, "
             "--every, --budget-ms and --limit-seconds go with it"
