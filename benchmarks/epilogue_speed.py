@@ -22,7 +22,7 @@ from cutlass_py import functions
 from cutlass_py.bench.cases import reference_arm
 from cutlass_py.bench.frameworks import Torch
 from cutlass_py.bench.operands import Operands
-from cutlass_py.bench.results import write
+from cutlass_py.bench.results import reason, write
 from cutlass_py.bench.suites import Case
 from cutlass_py.bench.surroundings import gpu_state, surroundings
 from cutlass_py.bench.timing import REGIMES, ROUNDS, Arm, regime_us, rough_us, warm_up
@@ -254,15 +254,19 @@ def main() -> int:
     print_header(args.regime)
     square = Case("warm-up", "bf16", "tt", (1, 8192, 8192, 8192))
     warm_up(gpu, reference_arm(square, Operands(square, gpu)).launch)
-    clocks, records = [gpu_state()], []
+    settings = {"design": args.design, "regimes": args.regime, "budget_ms": args.budget_ms, "rounds": ROUNDS}
+    clocks, records, failed = [gpu_state()], [], 0
     for extents in args.shape or SHAPES:
         for f in args.activation:
-            records.append(measure(extents, f, gpu, args))
-            print_row(records[-1], args.regime)
+            try:
+                records.append(measure(extents, f, gpu, args))
+                print_row(records[-1], args.regime)
+            except Exception as error:  # the others go on
+                print(f"FAILED: {f} {extents}: {reason(error)}", flush=True)
+                failed += 1
         clocks.append(gpu_state())  # right after a case: the clock under load
-    settings = {"design": args.design, "regimes": args.regime, "budget_ms": args.budget_ms, "rounds": ROUNDS}
-    write(path, {**facts, **settings, "clocks": clocks, "cases": records})
-    return 1 if verdicts(records, args.regime) else 0
+        write(path, {**facts, **settings, "clocks": clocks, "cases": records})
+    return 1 if verdicts(records, args.regime) or failed else 0
 
 
 if __name__ == "__main__":

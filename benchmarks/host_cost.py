@@ -67,15 +67,16 @@ def main() -> int:
     args = parser.parse_args()
 
     print(HEADER)
-    groups = {name: GROUPS[name] for name in args.only}
-    records, skipped = measure_all(groups, args.seconds, lambda record: print(row_text(record), flush=True))
-    for name, reason in skipped.items():
-        print(f"{name:34} skipped: {reason}")
+    wanted = {name: GROUPS[name] for name in args.only}
+    records, skipped, failed = measure_all(wanted, args.seconds, lambda record: print(row_text(record), flush=True))
+    for word, groups in (("skipped", skipped), ("FAILED", failed)):
+        for name, reason in groups.items():
+            print(f"{name:34} {word}: {reason}")
     facts = surroundings(args.commit)
     path = args.json or default_path("host_cost", facts["machine"])
-    write(path, {**facts, "extent": EXTENT, "batch": BATCH, "rows": records, "skipped": skipped})
+    write(path, {**facts, "extent": EXTENT, "batch": BATCH, "rows": records, "skipped": skipped, "failed": failed})
     print(f"JSON: {path}")
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python benchmarks/performance.py            # after new files in benchmarks/results/
     python benchmarks/performance.py --check    # 1 where the page is not what the results say
 
-Where several results hold one case, the latest counts.
+From results of `bench`, `epilogue_speed.py` and `host_cost.py`; other files are passed over. Where several hold one
+case, the latest counts; files of which nothing is left are not named.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from places import RESULTS, ROOT
 
-from cutlass_py.bench.bars import BARS, first_verdict, host_verdicts, verdict_table, verdicts
+from cutlass_py.bench.bars import BARS, GROUPS, first_verdict, host_verdicts, verdict_table, verdicts
 from cutlass_py.bench.report import published, regimes_of, summarise, summary_table
 from cutlass_py.bench.results import Record, Result, geomean, read
-from cutlass_py.bench.suites import DEFAULT, SUITES, Case, case_of, shape_text
+from cutlass_py.bench.suites import DEFAULT, SUITES, case_of, is_case, shape_text
 from cutlass_py.dtypes import LAYOUTS
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -27,20 +28,33 @@ PICTURES = ROOT / "docs" / "performance"
 WON = 0.97  # ratios below, in both regimes, count as the reference's win: nearer is within what runs differ
 # What has to be known about results of a commit that is not the package's present one.
 NOTES = {
-    "c50cf1e766f24043f95031915702173b46810907": "That commit is older than this page: it was before fused epilogues, "
-    "split-K, stream-K and lists, with the core set of then (156 kernels, of which 57 have since moved to the full "
-    "set; nt and nn lost most). What came since (fp8, int8, complex and fused kernels among it) has no numbers here: "
-    "it has been compiled, and tested on the CPU, and has yet to be measured.",
+    "c50cf1e766f24043f95031915702173b46810907": "That commit was before fused epilogues, split-K, stream-K and lists, "
+    "with the core set of then (156 kernels, of which 57 have since moved to the full set; nt and nn lost most).",
 }
 
 # ---------------------------------------------------------------------------------------------------- results
 
 
 def results() -> list[Result]:
-    """Those of today's format, oldest first."""
+    """Those that the page can show something of, oldest first."""
     found = [read(path) | {"file": path.name} for path in sorted(RESULTS.glob("*.json"))]
-    usable = [result for result in found if "rows" in result or "host" in result or regimes_of(result.get("cases", ()))]
-    return sorted(usable, key=lambda result: str(result["date"]))
+    return sorted(filter(parts_of, found), key=lambda result: str(result["date"]))
+
+
+def parts_of(result: Result) -> dict[Any, Any]:
+    """What a result holds, by what it is about: a problem and how it was run, a fused epilogue, a host time."""
+    parts: dict[Any, Any] = {}
+    for record in result.get("cases", ()):
+        if is_case(record) and (regimes_of([record]) or "failed" in record):
+            case = case_of(record)
+            parts["problem", record.get("mode", DEFAULT), case.dtype, case.layout, case.shape] = record
+        elif "activation" in record:
+            parts["epilogue", record["activation"], record["m"], record["n"], record["k"]] = record
+    for row in (*result.get("rows", ()), *result.get("host", ())):
+        parts["host", row["row"]] = row
+    if result.get("first_call_ms") is not None:
+        parts["first",] = result["first_call_ms"]
+    return parts
 
 
 def by_gpu(found: Iterable[Result]) -> dict[str, list[Result]]:
@@ -50,15 +64,44 @@ def by_gpu(found: Iterable[Result]) -> dict[str, list[Result]]:
     return groups
 
 
-def latest(found: Iterable[Result]) -> list[Record]:
-    """Every case of every suite once: the latest, in the order of suites and layouts."""
-    cases: dict[tuple[str, Case], Record] = {}
+def latest(found: Iterable[Result], kind: str) -> list[Any]:
+    """Everything of a kind once: the latest of it, those that failed included."""
+    parts: dict[Any, Any] = {}
     for result in found:
-        for record in result.get("cases", ()):
-            if regimes_of([record]):
-                cases[record.get("mode", DEFAULT), case_of(record)] = record
+        parts |= parts_of(result)
+    return [part for key, part in parts.items() if key[0] == kind]
+
+
+def contributing(found: Sequence[Result]) -> list[Result]:
+    """Results of which later ones have left something."""
+    kept: list[Result] = []
+    seen: set[Any] = set()
+    for result in reversed(found):
+        keys = parts_of(result).keys()
+        kept += [result] if keys - seen else []
+        seen |= keys
+    return kept[::-1]
+
+
+def measured(found: Iterable[Result]) -> list[Record]:
+    """The latest of every problem, in the order of suites and layouts."""
+    return _in_order(record for record in latest(found, "problem") if "failed" not in record)
+
+
+def by_suite(records: Sequence[Record]) -> list[Record]:
+    """Each record once for every suite that has its problem, of those that were measured in its dtype and mode."""
+    kinds = {(r.get("mode", DEFAULT), r["dtype"], r["suite"]) for r in records}
+    found = []
+    for r in records:
+        suites = [suite for suite in SUITES if (r.get("mode", DEFAULT), r["dtype"], suite) in kinds]
+        homes = [suite for suite in suites if case_of(r).shape in SUITES[suite]]
+        found += [r | {"suite": suite} for suite in homes or [r["suite"]]]
+    return _in_order(found)
+
+
+def _in_order(records: Iterable[Record]) -> list[Record]:
     order = [*SUITES, "shape", "bars"]
-    return sorted(cases.values(), key=lambda r: (order.index(r["suite"]), r["dtype"], LAYOUTS.index(r["layout"])))
+    return sorted(records, key=lambda r: (order.index(r["suite"]), r["dtype"], LAYOUTS.index(r["layout"])))
 
 
 # ---------------------------------------------------------------------------------------------------- the page
@@ -77,28 +120,30 @@ def page(found: Sequence[Result]) -> str:
         parts += section(gpu, of_gpu)
     parts += [
         "## Repeating it",
-        "```bash\npython -m cutlass_py bench --suite llm square odd batched --json benchmarks/results/NAME.json\n"
-        "python -m cutlass_py bench --bars --json benchmarks/results/bars-NAME.json\n"
-        "python benchmarks/host_cost.py && python benchmarks/performance.py\n```",
+        f"```bash\npython -m cutlass_py bench --bars {' '.join(group for group in GROUPS if group != 'tuned')} \\\n"
+        "    --json benchmarks/results/bars-NAME.json\n"
+        "python -m cutlass_py bench --bars tuned --json benchmarks/results/tuned-NAME.json\n"
+        "python benchmarks/epilogue_speed.py; python benchmarks/host_cost.py; python benchmarks/performance.py\n```",
     ]
     return "\n\n".join(wrapped(part) for part in parts) + "\n"
 
 
 def section(gpu: str, found: Sequence[Result]) -> list[str]:
-    records = latest(found)
-    rows = [row for result in found for row in (*result.get("rows", ()), *result.get("host", ()))]
-    first = next((ms for result in reversed(found) if (ms := result.get("first_call_ms")) is not None), None)
-    parts = [f"## {gpu}", *provenance(found)]
+    records, rows, fused = measured(found), latest(found, "host"), latest(found, "epilogue")
+    first = next(iter(latest(found, "first")), None)
+    parts = [f"## {gpu}", *provenance(contributing(found))]
     if records:
         folder = f"performance/{slug(gpu)}"
         parts += [f"![Ratios to cuBLAS over the size of the problem]({folder}/ratio.svg)"]
         parts += [f"![What both reach, beside the limits of memory and tensor cores]({folder}/roofline.svg)"]
         parts += ["### Suites", suites(records)]
-        parts += ["### What is aimed at", *bars(records, rows, first)]
+        parts += ["### What is aimed at", *bars(records, rows, first), *failures(found)]
         header, cells = published(records)
         if cells:
             parts += ["### Scales in blocks, TFLOP/s; DeepGEMM's on an H800", table(header, cells)]
         parts += ["### Where cuBLAS wins", *losses(records)]
+    if fused:
+        parts += ["### What an epilogue costs", epilogues(fused)]
     if rows:
         parts += ["### Host time of a call", host(rows)]
     return parts
@@ -111,7 +156,7 @@ def provenance(found: Sequence[Result]) -> list[str]:
         of_commit = [result for result in found if str(result["commit"]) == commit]
         files = ", ".join(f"`{result['file']}`" for result in of_commit)
         last = of_commit[-1]
-        machine, versions, build = last["machine"], last["versions"], last["versions"]["build"]
+        versions, build = last["versions"], last["versions"]["build"]
         lines.append(
             f"**These numbers are of commit {commit[:7]}** ({str(last['date'])[:10]}, cutlass_py "
             f"{versions['cutlass_py']}, the {build['kernels']} kernel set, CUTLASS {build['cutlass']}, nvcc "
@@ -119,16 +164,28 @@ def provenance(found: Sequence[Result]) -> list[str]:
             f"{NOTES.get(commit, '')}".rstrip()
         )
         lines.append(
-            f"One {machine['gpu']}: compute capability {machine['compute_capability'] / 10:.1f}, {machine['sm_count']} "
-            f"multiprocessors, up to {machine['clocks.max.sm']:.0f} MHz and {machine['power.limit']:.0f} W; driver "
-            f"{machine['driver_version']}, torch {versions['torch']} with CUDA {versions['torch_cuda'] or 'none'}, "
-            f"CuPy {versions['cupy']}, JAX {versions['jax']}, Python {versions['python']}."
+            f"{machine_text(last['machine'])}, torch {versions['torch']} with CUDA "
+            f"{versions.get('torch_cuda') or 'none'}, CuPy {versions['cupy']}, JAX {versions['jax']}, "
+            f"Python {versions['python']}."
         )
     return lines
 
 
+def machine_text(machine: Mapping[str, Any]) -> str:
+    """GPU, limits and driver, as far as they are known."""
+    if not machine["gpu"]:
+        return f"{machine['cpu']}, {machine['cpus']} processors, no GPU"
+    facts = [("clocks.max.sm", "MHz"), ("power.limit", "W")]
+    limits = [f"{machine[name]:.0f} {unit}" for name, unit in facts if isinstance(machine.get(name), float)]
+    return (
+        f"One {machine['gpu']}: compute capability {machine['compute_capability'] / 10:.1f}, {machine['sm_count']} "
+        f"multiprocessors{', up to ' * bool(limits)}{' and '.join(limits)}; "
+        f"driver {machine.get('driver_version', 'unknown')}"
+    )
+
+
 def suites(records: Sequence[Record]) -> str:
-    summary = [row for row in summarise(records) if row["suite"] != "bars"]
+    summary = [row for row in summarise(by_suite(records)) if row["suite"] != "bars"]
     header, cells = summary_table(summary)
     plain = all(row["mode"] == DEFAULT for row in summary)
     kept = [i for i, title in enumerate(header) if title != "mode" or not plain]
@@ -143,11 +200,17 @@ def bars(records: Sequence[Record], rows: Sequence[Record], first: float | None)
     return [table(header, cells), *([f"Not measured yet: {'; '.join(lacking)}."] if lacking else [])]
 
 
+def failures(found: Sequence[Result]) -> list[str]:
+    """Problems that could not be measured the last time."""
+    failed = [f"{case_of(r)}: {r['failed']}" for r in latest(found, "problem") if "failed" in r]
+    return [f"Failed: {'; '.join(failed)}."] if failed else []
+
+
 def losses(records: Sequence[Record]) -> list[str]:
     """Shapes where the reference is ahead in every regime that was measured."""
     behind: dict[tuple[str, str, str], list[Record]] = {}
-    default = {replace(case_of(r), suite=""): r for r in records if r.get("mode", DEFAULT) == DEFAULT}
-    for record in default.values():
+    default = [record for record in records if record.get("mode", DEFAULT) == DEFAULT]
+    for record in default:
         if best_ratio(record) < WON:
             behind.setdefault((record["dtype"], record["layout"], weights(record)), []).append(record)
     count = sum(map(len, behind.values()))
@@ -173,9 +236,21 @@ def weights(record: Record) -> str:
     return f"({n}, {k})" if batch == 1 else shape_text((batch, m, n, k))
 
 
-def host(rows: Sequence[Mapping[str, object]]) -> str:
+def epilogues(records: Sequence[Record]) -> str:
+    """Ratios of times as `epilogue_speed.py` says them: benchmarks/README.md has what they are of."""
+    measured = [(record, regime, record[regime]) for record in records for regime in regimes_of([record])]
+    names = list(dict.fromkeys(name for _, _, timed in measured for name in timed["ratio"]))
     cells = []
-    for row in {row["row"]: row for row in rows}.values():
+    for record, regime, timed in measured:
+        ratios = [f"{timed['ratio'][name]:.3f}" if name in timed["ratio"] else "" for name in names]
+        shape = f"({record['m']}, {record['n']}, {record['k']})"
+        cells.append([record["activation"], shape, regime, f"{timed['us']['plain']:.1f}", *ratios])
+    return table(["f(x @ w.T + bias)", "(m, n, k)", "regime", "plain, us", *names], cells)
+
+
+def host(rows: Sequence[Mapping[str, Any]]) -> str:
+    cells = []
+    for row in rows:
         us, ratio = row["us"], row["ratio"]
         times = [f"{us[arm]['median']:.1f}" for arm in ("cutlass_py", "framework")]
         cells.append(
@@ -214,7 +289,7 @@ def draw_all(found: Sequence[Result]) -> list[Path]:
     return [
         path
         for gpu, of_gpu in by_gpu(found).items()
-        if (records := latest(of_gpu))
+        if (records := measured(of_gpu))
         for path in draw({**of_gpu[-1], "cases": records}, PICTURES / slug(gpu))
     ]
 
@@ -223,7 +298,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     args = parser.parse_args(arguments)
-    found = results()
+    try:
+        found = results()
+    except (ValueError, OSError) as error:
+        print(f"performance: {error}", file=sys.stderr)
+        return 2
     text = page(found)
     if args.check:
         current = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""

@@ -1,9 +1,10 @@
-"""Writes the package's tables of tuned choices, one for each kind of GPU, from exports of `tune`.
+"""Writes the package's tables of tuned choices, one for each kind of GPU, from exports of `tune` and runs of `bench`.
 
-    python -m cutlass_py tune problems.json --export h200.json    # on the GPU
-    python benchmarks/tuned_table.py h200.json more.json          # anywhere: writes src/cutlass_py/tables/
+    python -m cutlass_py bench --bars tuned --json tuned.json     # on the GPU; or --tune, or:
+    python -m cutlass_py tune problems.json --export h200.json
+    python benchmarks/tuned_table.py tuned.json h200.json         # anywhere: writes src/cutlass_py/tables/
 
-What the table has already stays, later exports win over earlier ones. Entries of kernels that are not declared are left
+What the table has already stays, later files win over earlier ones. Entries of kernels that are not declared are left
 out.
 """
 
@@ -20,35 +21,43 @@ from places import ROOT
 from cutlass_py import tuned
 from cutlass_py.families import find
 from cutlass_py.gpu import Gpu
+from cutlass_py.tuned import Table
 
 TABLES = ROOT / "src" / "cutlass_py" / "tables"
 
 
-def gpu_of(path: Path) -> Gpu:
-    """The GPU that an export names.
+def table_of(path: Path) -> tuple[Gpu, Table]:
+    """The GPU that a file is about, and what was found on it.
 
     Raises:
-        ValueError: it names none.
+        ValueError: it is neither an export nor a result of cases that were tuned.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return Gpu(str(content["gpu"]), 0, int(content["sm_count"]), 0.0)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: expected a table as `tune --export` writes it: {error!r}") from None
+        machine = content.get("machine", content)
+        gpu = Gpu(str(machine["gpu"]), 0, int(machine["sm_count"]), 0.0)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: expected a table as `tune --export` writes it, or a result: {error!r}") from None
+    if machine is content:
+        return gpu, tuned.read(path, gpu)
+    found = [case["tuning"] for case in content.get("cases", ()) if "entry" in case.get("tuning", ())]
+    if not found:
+        raise ValueError(f"{path}: no case was tuned: `bench --tune` and `bench --bars tuned` do that")
+    return gpu, tuned.entries({tuning["class"]: tuning["entry"] for tuning in found}, str(path))
 
 
 def merge(exports: Sequence[Path], directory: Path, afresh: bool = False) -> dict[Path, tuple[int, int, int]]:
     """Writes the tables; for each file how many entries it has, how many of them are new, how many were left out.
 
     Args:
-        exports: files of `tune --export`; those of several GPUs make several tables.
+        exports: files of `tune --export` and of `bench`; those of several GPUs make several tables.
         directory: where the tables go.
         afresh: what the tables have by now is dropped.
 
     Raises:
         ValueError: a file is no table; nothing is written then.
     """
-    read = [(gpu, tuned.read(path, gpu)) for path in exports for gpu in [gpu_of(path)]]
+    read = [table_of(path) for path in exports]
     written = {}
     for gpu in dict.fromkeys(gpu for gpu, _ in read):
         path = directory / tuned.file_name(gpu.name, gpu.sm_count)
@@ -63,7 +72,7 @@ def merge(exports: Sequence[Path], directory: Path, afresh: bool = False) -> dic
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("exports", nargs="+", type=Path, help="files of tune --export")
+    parser.add_argument("exports", nargs="+", type=Path, help="files of tune --export, and results of bench")
     parser.add_argument("--out", type=Path, default=TABLES, help="directory of tables (default the package's)")
     parser.add_argument("--afresh", action="store_true", help="drop what the table has by now")
     args = parser.parse_args(arguments)

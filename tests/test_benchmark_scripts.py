@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from cutlass_py import tuned
-from cutlass_py.families import find, named
+from cutlass_py.bench.suites import ARITHMETICS, Case
+from cutlass_py.commands import main
+from cutlass_py.families import find, named, select
 from cutlass_py.gpu import Gpu
 from cutlass_py.tuned import Entry
 
@@ -24,7 +26,7 @@ def script(monkeypatch):
     """A script of benchmarks/, imported."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     yield __import__
-    for name in ("fit_cost", "kernel_set", "performance", "places", "tuned_table"):
+    for name in ("candidates", "epilogue_speed", "fit_cost", "kernel_set", "performance", "places", "tuned_table"):
         sys.modules.pop(name, None)
 
 
@@ -41,7 +43,7 @@ def test_the_page_is_what_the_results_say(script, capsys):
 def test_the_page_says_what_its_numbers_are_of(script):
     performance = script("performance")
     text = performance.PAGE.read_text()
-    for result in performance.results():
+    for result in performance.contributing(performance.results()):
         machine = result["machine"]
         for fact in (result["commit"][:7], result["file"], machine["gpu"], machine["driver_version"]):
             assert fact in text
@@ -70,11 +72,54 @@ def test_losses_are_those_of_both_regimes(script):
     assert rows.splitlines()[2:] == ["| bf16 tn | (64, 32) | 1 **4** | 0.73 | 0.60 |"]
 
 
+CUBE = {"suite": "square", "dtype": "bf16", "layout": "tn", "batch": 1, "m": 4096, "n": 4096, "k": 4096}
+
+
 def test_a_later_result_counts(script):
+    """Under whatever suite it was measured; what nothing is left of is not named."""
     performance = script("performance")
-    case = {"suite": "square", "dtype": "bf16", "layout": "tn", "batch": 1, "m": 8, "n": 8, "k": 8}
-    found = [{"cases": [case | {"mixed": {"ratio": ratio}}]} for ratio in (1.0, 2.0)]
-    assert [r["mixed"]["ratio"] for r in performance.latest(found)] == [2.0]
+    old, new = ({"cases": [CUBE | {"suite": suite, "mixed": {"ratio": r}}]} for suite, r in (("square", 1), ("llm", 2)))
+    assert [r["mixed"]["ratio"] for r in performance.measured([old, new])] == [2]
+    assert performance.contributing([old, new]) == [new]
+    other = {"cases": [*old["cases"], CUBE | {"layout": "tt", "mixed": {"ratio": 3}}]}
+    assert performance.contributing([other, new]) == [other, new]
+    failed = {"cases": [CUBE | {"failed": "MemoryError"}]}
+    assert performance.measured([old, failed]) == []
+    assert performance.failures([old, failed]) == ["Failed: bf16 tn (4096, 4096, 4096): MemoryError."]
+    assert performance.failures([failed, new]) == []
+
+
+def test_a_problem_stands_in_each_of_its_suites(script):
+    """A square is a problem of `llm` too; not of a suite of which nothing was measured in its dtype and mode."""
+    performance = script("performance")
+    cube, other = CUBE | {"suite": "llm"}, CUBE | {"m": 256, "n": 256, "k": 256}
+    found = performance.by_suite(
+        [cube, other, CUBE | {"suite": "shape", "m": 1}, CUBE | {"layout": "tt", "mode": "tuned"}]
+    )
+    assert [(r["suite"], r["m"], r["layout"]) for r in found] == [
+        ("llm", 4096, "tn"), ("llm", 1, "tn"), ("square", 4096, "tn"), ("square", 256, "tn"), ("square", 4096, "tt"),
+    ]  # fmt: skip
+
+
+def test_what_other_scripts_write(script, monkeypatch, tmp_path, capsys):
+    """Epilogues and host times have their tables, a machine without a GPU its section; other files are passed over."""
+    performance = script("performance")
+    for path in performance.RESULTS.glob("*.json"):
+        (tmp_path / path.name).write_text(path.read_text())
+    host = json.loads((tmp_path / "host_cost-h200.json").read_text())
+    cpu = {"gpu": None, "cpu": "A processor", "cpus": 8, "system": "linux"}
+    row = host["rows"][0] | {"row": "NumPy float32 cpu, out="}
+    ratios = {"fused / plain": 1.02, "torch / default": 1.1}
+    fused = {"m": 8192, "n": 4096, "k": 4096, "activation": "gelu", "mixed": {"us": {"plain": 7.0}, "ratio": ratios}}
+    files = {"host_cost-cpu": host | {"machine": cpu, "rows": [row]}, "epilogue_speed-h200": host | {"cases": [fused]}}
+    for name, content in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    monkeypatch.setattr(performance, "RESULTS", tmp_path)
+    text = performance.page(performance.results())
+    assert "## no GPU" in text and "A processor, 8 processors, no GPU, torch" in text
+    assert "| gelu | (8192, 4096, 4096) | mixed | 7.0 | 1.020 | 1.100 |" in text
+    (tmp_path / "x.json").write_text("[]")
+    assert performance.main(["--check"]) == 2 and "x.json: expected an object" in capsys.readouterr().err
 
 
 def test_another_page_is_noticed(script, monkeypatch, tmp_path, capsys):
@@ -83,13 +128,69 @@ def test_another_page_is_noticed(script, monkeypatch, tmp_path, capsys):
     assert performance.main(["--check"]) == 1
 
 
+def test_an_epilogue_that_fails_does_not_lose_the_others(script, monkeypatch, tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    speed, path = script("epilogue_speed"), tmp_path / "x.json"
+
+    def measure(shape, f, gpu, args):
+        if f == "relu":
+            raise ValueError("not this one")
+        timed = {"us": {"plain": 1.0}, "ratio": {}}
+        record = {"m": 8, "n": 8, "k": 8, "activation": f, "wrong": [], "mixed": timed}
+        return record | {"default": {"kernel": "x", "scratch": None}}
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    facts = {"machine": {"gpu": "x"}, "versions": {"torch": "0"}}
+    for name, value in {"Torch": lambda: None, "surroundings": lambda commit: facts, "measure": measure}.items():
+        monkeypatch.setattr(speed, name, value)
+    monkeypatch.setattr(speed, "warm_up", lambda *_: None)
+    monkeypatch.setattr(speed, "Operands", lambda *_: None)
+    monkeypatch.setattr(speed, "reference_arm", lambda *_: speed.Arm("torch", print))
+    options = ["--shape", "8,8,8", "--activation", "relu", "silu", "--regime", "mixed", "--json", str(path)]
+    monkeypatch.setattr(sys, "argv", ["epilogue_speed.py", *options])
+    assert speed.main() == 1
+    assert "FAILED: relu (8, 8, 8): ValueError: not this one" in capsys.readouterr().out
+    assert [case["activation"] for case in json.loads(path.read_text())["cases"]] == ["silu"]
+
+
+# ---------------------------------------------------------------------------------------- what to sweep
+
+
+@pytest.mark.parametrize("dtype", ARITHMETICS)
+def test_candidates_are_what_the_model_thinks_best(script, dtype):
+    candidates = script("candidates")
+    layout = ARITHMETICS[dtype].layouts[0]
+    small, large = (Case("x", dtype, layout, (1, m, 4096, 4096)) for m in (32, 4096))
+    first, both = candidates.candidates([large], 1), candidates.candidates([small, large, large], 1)
+    assert len(first) == 1 and both[0] == first[0] and set(both) == {*first, *candidates.candidates([small], 1)}
+    assert find(first[0]).layout == layout
+
+
+def test_candidates_can_be_built(script, capsys, tmp_path):
+    """What is printed is a file that the build takes; so are the names of `kernels --all`, cut as the document says."""
+    assert script("candidates").main(["--suite", "square", "--layout", "tn", "--best", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert main(["kernels", "--all", "_128x192x64_"]) == 0
+    names = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()]
+    for text in (printed, "\n".join(names)):
+        path = tmp_path / "names.txt"
+        path.write_text(text)
+        found = select(str(path), ["80", "90a"])
+        assert len(found) == len([line for line in text.splitlines() if not line.startswith("#")]) > 0
+
+
+def test_no_candidates(script, capsys):
+    assert script("candidates").main(["--suite", "batched", "--dtype", "s8"]) == 2
+    assert "takes none of these problems" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------------------------------- kernel sets
 
 
 def sweep(*problems, suite="llm"):
     """Problems as {kernel: microseconds}."""
     case = {"suite": suite, "dtype": "bf16", "layout": "tn", "batch": 1, "m": 8, "n": 8, "k": 8, "mode": "sweep"}
-    arms = {"torch": 1.0, "cutlass_py": 1.0, "splits=2": 0.1}
+    arms = {"torch": 1.0, "cutlass_py": 1.0, "splits=2": 0.1, "raster=m swizzle=1": 0.1}
     return {"cases": [case | {"sustained": {"us": arms | times, "ratio": 1.0}} for times in problems]}
 
 
@@ -214,6 +315,31 @@ def test_exports_become_the_package_s_tables(script, tmp_path, capsys):
     assert set(tuned.read(out / "tuned-nvidia-h200-132.json", H200)) == {"a", "b", "d"}
     assert tuned_table.main([str(tmp_path / "w"), "--out", str(out), "--afresh"]) == 0
     assert set(tuned.read(out / "tuned-nvidia-h200-132.json", H200)) == {"d"}
+
+
+def bench_result(path, *tunings):
+    machine = {"gpu": H200.name, "sm_count": H200.sm_count}
+    path.write_text(json.dumps({"machine": machine, "cases": [{"mode": "default"}, {"failed": "x"}, *tunings]}))
+    return str(path)
+
+
+def test_results_of_the_bench_become_tables_too(script, tmp_path):
+    """One run on a GPU gives the bars and the table."""
+    tuned_table = script("tuned_table")
+    entry = dataclasses.asdict(Entry(KERNEL, 2, 1, 4, 5.0, 13000, "0.1.0"))
+    case = {"mode": "tuned", "tuning": {"measured": 3, "us": 5.0, "class": "m=1", "entry": entry}}
+    files = [export(tmp_path / "x", H200, a=1.0), bench_result(tmp_path / "y", case)]
+    assert tuned_table.main([*files, "--out", str(tmp_path)]) == 0
+    table = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200)
+    assert set(table) == {"a", "m=1"} and dataclasses.asdict(table["m=1"]) == entry
+
+
+@pytest.mark.parametrize(("tunings", "message"), [
+    ([], "no case was tuned"), ([{"tuning": {"class": "m=1", "entry": {"kernel": "x"}}}], "m=1: expected an object of"),
+])  # fmt: skip
+def test_results_without_a_table(script, tmp_path, capsys, tunings, message):
+    assert script("tuned_table").main([bench_result(tmp_path / "y", *tunings), "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_kernels_that_are_not_declared_are_left_out(script, tmp_path, capsys):

@@ -268,11 +268,22 @@ def contents(path: str | os.PathLike[str]) -> tuple[str, int, Table]:
             raise ValueError(f"{name}: not JSON: {error}") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f"{name}: expected a table of tuned choices of format {_FORMAT}")
-    entries = content.get("entries")
-    if not isinstance(entries, dict):
+    return str(content.get("gpu")), int(content.get("sm_count") or 0), entries(content.get("entries"), name)
+
+
+def entries(values: Any, name: str) -> Table:
+    """Entries by class, out of what JSON makes of them: objects.
+
+    Args:
+        values: the objects by class.
+        name: the file's, for messages.
+
+    Raises:
+        ValueError: they are none.
+    """
+    if not isinstance(values, dict):
         raise ValueError(f"{name}: entries is not an object")
-    table = {key: _entry(value, f"{name}: {key}") for key, value in entries.items()}
-    return str(content.get("gpu")), int(content.get("sm_count") or 0), table
+    return {key: _entry(value, f"{name}: {key}") for key, value in values.items()}
 
 
 def _entry(value: Any, where: str) -> Entry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..dtypes import LAYOUTS
@@ -109,7 +109,13 @@ GROUPS = (*dict.fromkeys(bar.group for bar in BARS), "host", "first")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found beside what was demanded. `found` is None where nothing was measured."""
+    """What was found beside what was demanded.
+
+    Attributes:
+        found: None where nothing was measured.
+        met: whether that is what was demanded.
+        measured, wanted: cases, where the demand is about cases.
+    """
 
     group: str
     what: str
@@ -117,16 +123,25 @@ class Verdict:
     demand: str
     target: float | None
     found: float | None
-    reached: bool
-    cases: str = ""
+    met: bool
+    measured: int = 0
+    wanted: int = 0
+
+    @property
+    def reached(self) -> bool:
+        """Met, and by all that the demand is about: a part of the cases says nothing of the others."""
+        return self.met and self.measured == self.wanted
 
     @property
     def word(self) -> str:
         """For tables."""
         if self.found is None:
             return "not measured"
-        measured, _, wanted = self.cases.partition(" of ")
-        return ("reached" if measured == wanted or not wanted else "reached in part") if self.reached else "MISSED"
+        return "reached" if self.reached else "met in part" if self.met else "MISSED"
+
+    def facts(self) -> dict[str, Any]:
+        """As it stands in the JSON."""
+        return asdict(self) | {"reached": self.reached}
 
 
 def verdicts(records: Iterable[Record], bars: Iterable[Bar] = BARS, regimes: Sequence[str] = REGIMES) -> list[Verdict]:
@@ -152,16 +167,14 @@ def _verdict(bar: Bar, regime: str, measured: list[dict[str, Any]], wanted: int)
     at_most = bar.of == "slow"
     demand = f"{'<=' if at_most else '>='} {bar.bound:.2f}"
     value = _value(bar.of, measured) if measured else None
-    reached = value is not None and (value <= bar.bound if at_most else value >= bar.bound)
+    met = value is not None and (value <= bar.bound if at_most else value >= bar.bound)
     of = {"slow": f"share below {_SLOW}"}.get(bar.of, bar.of)
-    return Verdict(
-        bar.group, str(bar), f"{of}, {regime}", demand, bar.target, value, reached, f"{len(measured)} of {wanted}"
-    )
+    return Verdict(bar.group, str(bar), f"{of}, {regime}", demand, bar.target, value, met, len(measured), wanted)
 
 
 def _value(of: str, measured: list[dict[str, Any]]) -> float:
     if of == "choice":
-        return geomean(choice_ratio(m["us"]) for m in measured)
+        return geomean(map(choice_ratio, measured))
     ratios: list[float] = [m["ratio"] for m in measured]
     if of == "slow":
         return sum(ratio < _SLOW for ratio in ratios) / len(ratios)
@@ -182,9 +195,9 @@ def host_verdicts(rows: Iterable[Mapping[str, Any]]) -> list[Verdict]:
 
 def first_verdict(milliseconds: float | None) -> Verdict:
     """Of the first call in a process."""
-    reached = milliseconds is not None and milliseconds < FIRST_CALL_MS
+    met = milliseconds is not None and milliseconds < FIRST_CALL_MS
     what = "first call in a process, prebuilt kernel, CUDA up"
-    return Verdict("first", what, "milliseconds", f"< {FIRST_CALL_MS:g}", None, milliseconds, reached)
+    return Verdict("first", what, "milliseconds", f"< {FIRST_CALL_MS:g}", None, milliseconds, met)
 
 
 def verdict_table(found: Iterable[Verdict]) -> tuple[list[str], list[list[str]]]:
@@ -198,4 +211,5 @@ def verdict_table(found: Iterable[Verdict]) -> tuple[list[str], list[list[str]]]
         [v.group, v.what, v.of, v.demand, f"{v.target:.2f}" if v.target is not None else "", number(v.found), v.word]
         for v in found
     ]
-    return header, [[*row, v.cases] for row, v in zip(rows, found, strict=True)]
+    cases = [f"{v.measured} of {v.wanted}" if v.wanted else "" for v in found]
+    return header, [[*row, text] for row, text in zip(rows, cases, strict=True)]

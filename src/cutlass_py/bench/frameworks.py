@@ -108,6 +108,11 @@ def framework() -> Framework:
     raise ValueError("bench: neither torch with CUDA nor CuPy is installed: kernels are measured against theirs")
 
 
+def _padded(blocks: int) -> int:
+    """Blocks of k in a column of torch's factors of B."""
+    return ceil(blocks / 4) * 4
+
+
 def _wide(dtype: str) -> str:
     """The dtype of a product to compare with."""
     return "float32" if DTYPES[dtype].bits <= 16 and DTYPES[dtype].mantissa else "float64"
@@ -147,16 +152,13 @@ class Torch(Framework):
 
         depth, columns = ceil(k / _BLOCK), ceil(n / _BLOCK)
         # Those of B one column after the other, each padded to four blocks of k.
-        return factors(depth, m).t(), factors(columns, ceil(depth / 4) * 4)[:, :depth].t()
+        return factors(depth, m).t(), factors(columns, _padded(depth)).t()[:depth]
 
     def reference(self, case: Case) -> Callable[..., object]:
         """As in Framework."""
         torch = self.torch
         if case.arithmetic.reference == "block_scaled_mm":
-            from torch.nn.functional import ScalingType, scaled_mm
-
-            rows, squares = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128
-            return lambda a, b, d, x, y: scaled_mm(a, b, x, rows, y, squares)
+            return self._block_scaled()
         if case.arithmetic.reference == "scaled_mm":
             kind, fast = torch.bfloat16, case.arithmetic.compute == "fast"
             return lambda a, b, d, x, y: torch._scaled_mm(a, b, x, y, out_dtype=kind, use_fast_accum=fast, out=d)
@@ -164,6 +166,24 @@ class Torch(Framework):
             return lambda a, b, d, x, y: torch._int_mm(a, b, out=d)
         matmul = torch.bmm if case.shape[0] > 1 else torch.mm
         return lambda a, b, d, x, y: matmul(a, b, out=d)
+
+    def _block_scaled(self) -> Callable[..., object]:
+        """torch.nn.functional.scaled_mm, or the operator below it, where that has what the function has not: `out`."""
+        from torch.nn.functional import ScalingType, scaled_mm
+
+        rows, squares, kind = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128, self.torch.bfloat16
+
+        def whole(y: Any) -> Any:
+            """With the padding, which torch wants to see."""
+            return y.as_strided((_padded(y.shape[0]), y.shape[1]), y.stride())
+
+        operator = getattr(self.torch.ops.aten, "_scaled_mm_v2", None)
+        if operator is None or "out" not in operator.overloads():
+            return lambda a, b, d, x, y: scaled_mm(a, b, x, rows, whole(y), squares, output_dtype=kind)
+        of_a, of_b = [rows.value], [squares.value]
+        return lambda a, b, d, x, y: operator.out(
+            a, b, [x], of_a, [], [whole(y)], of_b, [], None, kind, [], False, out=d
+        )
 
     @contextmanager
     def arithmetic(self, case: Case) -> Iterator[None]:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from statistics import median
 from timeit import Timer
 from typing import Any
@@ -19,7 +18,8 @@ from .. import _core
 from .._core import gemm
 from ..arguments import GemmArguments
 from ..registry import get_kernels
-from .results import Record
+from .frameworks import framework
+from .results import Record, reason
 
 EXTENT = 64
 BATCH = 200  # calls between two synchronisations: the launch queue holds about a thousand
@@ -92,17 +92,19 @@ def measure(row: Row, seconds: float) -> Record:
 
 def measure_all(
     groups: Mapping[str, Callable[[], Iterator[Row]]], seconds: float, done: Callable[[Record], object]
-) -> tuple[list[Record], dict[str, str]]:
-    """Every row of every group; also the groups that are absent, and why."""
-    records, skipped = [], {}
+) -> tuple[list[Record], dict[str, str], dict[str, str]]:
+    """Every row of every group; the groups that are absent, and those that failed in some row, with the reasons."""
+    records, skipped, failed = [], {}, {}
     for name, rows in groups.items():
         try:
             for row in rows():
                 records.append(measure(row, seconds))
                 done(records[-1])
-        except Absent as reason:
-            skipped[name] = str(reason)
-    return records, skipped
+        except Absent as error:
+            skipped[name] = str(error)
+        except Exception as error:  # the other groups go on
+            failed[name] = reason(error)
+    return records, skipped, failed
 
 
 def row_text(record: Record) -> str:
@@ -189,16 +191,18 @@ print((time.perf_counter() - start) * 1e3)
 def first_call_ms(times: int = 3) -> float:
     """Milliseconds of the first call in a process whose framework has used the GPU before; the median of several.
 
-    Without a GPU it is NumPy's.
+    The framework is that of the measurements; without a GPU it is NumPy.
 
     Raises:
         RuntimeError: such a process failed.
+        TimeoutExpired: it took two minutes.
+        ValueError: no framework finds the GPU.
     """
-    name = "numpy" if not _core.device_count() else "torch" if find_spec("torch") else "cupy"
+    name = framework().name if _core.device_count() else "numpy"
     found = []
     for _ in range(times):
-        done = subprocess.run([sys.executable, "-c", _FIRST[name] + _CALL], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", _FIRST[name] + _CALL], capture_output=True, text=True, timeout=120)
         if done.returncode:
-            raise RuntimeError(f"bench: the first call failed: {done.stderr.strip().splitlines()[-1]}")
+            raise RuntimeError(f"bench: the first call failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
         found.append(float(done.stdout))
     return median(found)

@@ -94,13 +94,18 @@ def summarise(records: Sequence[Record]) -> list[Record]:
         found["worst_shape"] = [worst[extent] for extent in ("batch", "m", "n", "k")]
         found |= {"below_0.97": sum(r < 0.97 for r in ratios), "below_0.95": sum(r < 0.95 for r in ratios)}
         if found["mode"] == SWEEP:
-            found["choice"] = geomean(choice_ratio(r[regime]["us"]) for r in members)
+            found["choice"] = geomean(choice_ratio(r[regime]) for r in members)
         rows.append(found)
     return rows
 
 
-def choice_ratio(us: dict[str, float]) -> float:
-    """The best time found over our kernels, over that of the default choice: 1 where nothing beats it."""
+def choice_ratio(timed: Record) -> float:
+    """The best time found over our kernels, over that of the default choice: 1 where nothing beats it.
+
+    Args:
+        timed: one regime of a sweep's record; of those timed once more, where there are some.
+    """
+    us: dict[str, float] = timed.get("finals", timed)["us"]
     return min(list(us.values())[1:]) / us[OURS]
 
 
@@ -140,6 +145,7 @@ def faults(records: Iterable[Record]) -> list[str]:
     for record in records:
         if "failed" in record:
             found.append(f"FAILED: {case_of(record)}: {record['failed']}")
+        found += [f"FAILED: {case_of(record)}: {arm}: {why}" for arm, why in record.get("refused", {}).items()]
         for name in record.get("wrong", ()):
             errors = {arm: float(error) for arm, error in record["error"].items()}  # JSON has no NaN: its name is there
             error, reference = errors[name], next(iter(errors.values()))

@@ -20,6 +20,11 @@ def geomean(values: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
+def reason(error: BaseException) -> str:
+    """What a record says of an error: its type, and the first line of its text."""
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+
+
 def read(path: str | os.PathLike[str]) -> Result:
     """A file of results.
 

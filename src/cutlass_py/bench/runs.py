@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from .. import tuned
@@ -15,8 +16,8 @@ from .cases import Settings, measure, reference_arm
 from .frameworks import Framework
 from .operands import Operands
 from .report import summarise
-from .results import Record, Result, write
-from .suites import Case
+from .results import Record, Result, reason, write
+from .suites import TUNED, Case
 from .surroundings import gpu_state
 from .timing import ROUNDS, warm_up
 
@@ -50,7 +51,7 @@ class Run:
         self.total = sum(len(part.cases) for part in parts)
 
     def all(self, done: Callable[[Record], object], limit_seconds: float = inf) -> None:
-        """Every case, in order; stops between two after the limit, or where the user interrupts.
+        """Every case, in order; stops after the limit, where the user interrupts, or once the GPU fails altogether.
 
         Args:
             done: called with each record.
@@ -62,32 +63,46 @@ class Run:
             for part in self.parts:
                 for case in part.cases:
                     if time.monotonic() > end:
-                        self.ended = f"stopped after {limit_seconds:g} s"
+                        self.ended = "the time was up"
                         return
                     self._one(case, part.settings, done)
+                    if self.ended:
+                        return
         except KeyboardInterrupt:
             self.ended = "interrupted"
         finally:
-            self._save()
+            self.save()
 
     def _warm_up(self) -> None:
         case = Case("warm-up", "f16", "tt", (1, 8192, 8192, 8192))
-        warm_up(self.gpu, reference_arm(case, Operands(case, self.gpu)).launch)
+        try:
+            warm_up(self.gpu, reference_arm(case, Operands(case, self.gpu)).launch)
+        except Exception as error:  # the first cases may run at another clock, then; what fails for good they say
+            self.facts = self.facts | {"warm_up_failed": reason(error)}
 
     def _one(self, case: Case, settings: Settings, done: Callable[[Record], object]) -> None:
         try:
-            with tuned.afresh() if settings.alone or settings.mode == "tuned" else nullcontext():
+            with tuned.afresh() if settings.alone or settings.mode == TUNED else nullcontext():
                 record = measure(case, settings, self.gpu)
-        except RuntimeError as error:  # no kernel, no memory, refused by the framework: the others go on
-            record = case.facts() | {"mode": settings.mode}
-            record["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            self.gpu.free()
+        except Exception as error:  # no kernel, no memory, refused by the framework, whatever it raises: others go on
+            record = case.facts() | {"mode": settings.mode, "failed": reason(error), "where": _where(error)}
+        if "failed" in record:  # not within the handler: the error holds on to the operands
+            self._recover()
         self.records.append(record)
         done(record)
         if time.monotonic() > self._saved + _SAVED_EVERY:
-            self._save()
+            self.save()
 
-    def _save(self) -> None:
+    def _recover(self) -> None:
+        """Frees memory; after an error that stays, such as an illegal access, there is nothing left to measure."""
+        try:
+            self.gpu.free()
+            self.gpu.synchronize()
+        except Exception as error:
+            self.ended = f"the GPU works no more: {reason(error)}"
+
+    def save(self) -> None:
+        """Writes what was measured so far, where a path was given."""
         self._clocks.append(gpu_state())  # right after a case: the clock under load
         self._saved = time.monotonic()
         if self.path:
@@ -105,3 +120,9 @@ class Run:
             "summary": summarise(self.records),
             "cases": self.records,
         }
+
+
+def _where(error: Exception) -> str:
+    """File, line and function that raised it."""
+    frame = extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}, {frame.name}"

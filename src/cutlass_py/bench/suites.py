@@ -10,7 +10,8 @@ from typing import Any
 from ..dtypes import COMPUTE, DTYPES, LAYOUTS
 
 Shape = tuple[int, int, int, int]  # batch, m, n, k
-DEFAULT, TUNED, SWEEP = MODES = ("default", "tuned", "sweep")  # gemm's choice; the same after `tune`; every kernel
+# gemm's choice; every kernel; the choice after `tune`: in the order in which bars are measured.
+DEFAULT, SWEEP, TUNED = MODES = ("default", "sweep", "tuned")
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.layout} {shape_text(self.shape)}"
+
+
+def is_case(record: Mapping[str, Any]) -> bool:
+    """Whether a record says which case it is of: other scripts write other records."""
+    return {"suite", "dtype", "layout", "batch", "m", "n", "k"} <= record.keys()
 
 
 def case_of(record: Mapping[str, Any]) -> Case:

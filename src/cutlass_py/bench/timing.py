@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from .frameworks import Framework, Launch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def sustained_us(
     }
 
 
-def _turned(arms: Sequence[Arm], index: int) -> Sequence[Arm]:
+def _turned(arms: Sequence[T], index: int) -> Sequence[T]:
     return arms if index % 2 == 0 else arms[::-1]
 
 
@@ -98,53 +101,57 @@ def mixed_us(
 ) -> tuple[Rounds, bool]:
     """Calls on a plain stream, each followed by a small elementwise kernel of the library's, as inside of a model.
 
-    A burst is queued while the GPU spins, so that host time does not show. Times include the elementwise kernel; the
-    arm called NEIGHBOUR is that kernel alone, to be subtracted.
+    A burst is queued while the GPU spins, so that host time does not show. The bursts of all arms go through the
+    operand sets together, each from where the last one ended: one may be too short to outgrow the cache. Times include
+    the elementwise kernel; the arm called NEIGHBOUR is that kernel alone, to be subtracted.
 
     Returns:
         The rounds, and whether the whole of each burst was queued before the spin ended.
     """
-    small = gpu.small_kernel()
-    arms = [*arms, Arm(NEIGHBOUR, lambda i: None)]
-    window_us = budget_ms * 1e3 / rounds
-    plans = {}
-    for arm in arms:
+    small, window_us, sets = gpu.small_kernel(), budget_ms * 1e3 / rounds, count()
+
+    def burst(arm: Arm, sets: Iterator[int]) -> _Burst:
         calls = min(max(int(window_us / (rough.get(arm.name, 0.0) + 2)), 2), _MOST_BURST)
-        plans[arm.name] = _Burst(gpu, arm, small, calls)
-    times: Rounds = {arm.name: [] for arm in arms}
+        return _Burst(gpu, arm, small, calls, sets)
+
+    bursts = [*(burst(arm, sets) for arm in arms), burst(Arm(NEIGHBOUR, lambda i: None), count())]
+    times: Rounds = {burst.arm.name: [] for burst in bursts}
     for index in range(rounds):
-        for arm in _turned(arms, index):
-            times[arm.name].append(plans[arm.name].run())
-    return times, all(burst.filled for burst in plans.values())
+        for each in _turned(bursts, index):
+            times[each.arm.name].append(each.run())
+    return times, all(burst.filled for burst in bursts)
 
 
 class _Burst:
     """Calls and elementwise kernels in turn, behind a spin that outlasts their queueing."""
 
-    def __init__(self, gpu: Framework, arm: Arm, small: Callable[[], object], calls: int) -> None:
-        self.gpu, self.arm, self.small, self.calls, self.filled = gpu, arm, small, calls, True
-        self.spin_us = 0.0
+    def __init__(self, gpu: Framework, arm: Arm, small: Callable[[], object], calls: int, sets: Iterator[int]) -> None:
+        self.gpu, self.arm, self.small, self.calls, self.sets, self.filled = gpu, arm, small, calls, sets, True
         self._queue()  # warm
+        gpu.synchronize()
         began = time.perf_counter()
         self._queue()
         self.spin_us = 1.5 * (time.perf_counter() - began) * 1e6 + 100
+        gpu.synchronize()
 
     def run(self) -> float:
         for _ in range(4):
-            us, self.filled = self._queue()
+            us, self.filled = self._timed()
             if self.filled:
                 break
             self.spin_us *= 2
             self.calls = max(self.calls // 2, 2)
         return us
 
-    def _queue(self) -> tuple[float, bool]:
-        if self.spin_us:
-            self.gpu.spin(self.spin_us)
-        start = self.gpu.event()
-        for i in range(self.calls):
+    def _queue(self) -> None:
+        for i in islice(self.sets, self.calls):
             self.arm.launch(i)
             self.small()
+
+    def _timed(self) -> tuple[float, bool]:
+        self.gpu.spin(self.spin_us)
+        start = self.gpu.event()
+        self._queue()
         end = self.gpu.event()
         filled = not self.gpu.passed(start)
         self.gpu.synchronize()
