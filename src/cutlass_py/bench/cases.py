@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -10,7 +11,9 @@ from .._core import gemm
 from ..arguments import GemmArguments
 from ..explanation import explain
 from ..registry import get_kernels, kernel_named
+from . import one_kernel
 from .frameworks import Framework
+from .one_kernel import KernelCase, KernelOperands
 from .operands import Operands
 from .results import OURS, Record
 from .suites import DEFAULT, SWEEP, TUNED, Case
@@ -18,6 +21,7 @@ from .timing import REGIMES, Arm, regime_us, rough_us
 
 HOPELESS = 4.0  # in a sweep, kernels this much slower than the fastest are not measured beyond a rough estimate
 Splits = int | str  # parts of k, or "stream"
+_Operands = Operands | KernelOperands
 
 
 @dataclass(frozen=True)
@@ -48,21 +52,20 @@ def measure(case: Case, settings: Settings, gpu: Framework) -> Record:
         RuntimeError: no kernel fits, the framework refuses the case, or the GPU lacks memory for it.
     """
     record: Record = case.facts() | {"mode": settings.mode}
-    with gpu.arithmetic(case):
-        operands = Operands(case, gpu)
+    with gpu.arithmetic(case) if case.compared else nullcontext():
+        operands = KernelOperands(case, gpu) if isinstance(case, KernelCase) else Operands(case, gpu)
         record["sets"] = operands.count
         if settings.mode == TUNED:
-            record["tuning"] = _tuned(case, operands)
-        main = [reference_arm(case, operands), our_arm(case, operands)]
-        arms = [*main, *(our_arm(case, operands, k) for k in _forced(case, operands, settings))]
-        record["chosen"] = choice_of(case, operands)
+            record["tuning"] = _tuned(operands)
+        main = [our_arm(operands)]
+        if isinstance(operands, Operands):
+            main.insert(0, reference_arm(case, operands))
+        arms = [*main, *(our_arm(operands, k) for k in _forced(operands, settings))]
+        record["chosen"] = choice_of(operands)
         if settings.splits:
-            record["decompositions"] = _decompositions(case, operands, settings.splits)
-            arms += [our_arm(case, operands, splits=found["splits"]) for found in record["decompositions"]]
-        record["error"] = errors(case, arms, operands)
-        # Not <=: a NaN is wrong as well. The constant is for references that are the framework's own result.
-        limit = 4 * record["error"][gpu.name] + 1e-12
-        record["wrong"] = [name for name, error in record["error"].items() if not error < limit]
+            record["decompositions"] = _decompositions(operands, settings.splits)
+            arms += [our_arm(operands, splits=found["splits"]) for found in record["decompositions"]]
+        record |= _checked(case, arms, operands)
         rough = {arm.name: rough_us(gpu, arm) for arm in arms}
         fastest = min(rough.values())
         asked = settings.kernel
@@ -85,42 +88,41 @@ def reference_arm(case: Case, operands: Operands) -> Arm:
     return Arm(operands.framework.name, launch)
 
 
-def our_arm(case: Case, operands: Operands, kernel: Any = None, splits: Splits | None = None) -> Arm:
+def our_arm(operands: _Operands, kernel: Any = None, splits: Splits | None = None) -> Arm:
     """cutlass_py.gemm: its own choice, a kernel, or a cut of k."""
-    compute = case.arithmetic.compute
 
     def launch(i: int) -> object:
-        (a, b, d), (x, y) = operands[i], operands.scales(i)
-        return gemm(a, b, out=d, compute=compute, scale_a=x, scale_b=y, kernel=kernel, splits=splits)
+        a, b, keywords = operands.call(i)
+        return gemm(a, b, **(keywords | {"kernel": kernel, "splits": splits}))
 
     return Arm(kernel.name if kernel else f"splits={splits}" if splits else OURS, launch)
 
 
-def _arguments(case: Case, operands: Operands, splits: Splits | None = None) -> GemmArguments:
-    (a, b, d), (x, y) = operands[0], operands.scales(0)
-    return GemmArguments(a, b, out=d, compute=case.arithmetic.compute, scale_a=x, scale_b=y, splits=splits)
+def _arguments(operands: _Operands, splits: Splits | None = None) -> GemmArguments:
+    a, b, keywords = operands.call(0)
+    return GemmArguments(a, b, **(keywords | {"splits": splits}))
 
 
-def _forced(case: Case, operands: Operands, settings: Settings) -> list[Any]:
+def _forced(operands: _Operands, settings: Settings) -> list[Any]:
     """Kernels to run by name beside the default choice; in a sweep, those that take the operands as they lie."""
     named = [kernel_named(settings.kernel)] if settings.kernel else []
     for kernel in named:
         kernel.load()
-    return named + (get_kernels(_arguments(case, operands)) if settings.mode == SWEEP else [])
+    return named + (get_kernels(_arguments(operands)) if settings.mode == SWEEP else [])
 
 
-def _tuned(case: Case, operands: Operands) -> dict[str, Any]:
+def _tuned(operands: _Operands) -> dict[str, Any]:
     """What `tune` found: the choice before and after, by its own clock."""
     from ..tuning import tune
 
-    found = tune(_arguments(case, operands))
+    found = tune(_arguments(operands))
     before = found.default and found.default.microseconds
     return {"measured": len(found.measured), "us": found.best.microseconds, "default_us": before}
 
 
-def choice_of(case: Case, operands: Operands, splits: Splits | None = None) -> dict[str, Any]:
+def choice_of(operands: _Operands, splits: Splits | None = None) -> dict[str, Any]:
     """The default choice and its plan."""
-    chosen = explain(_arguments(case, operands, splits)).chosen
+    chosen = explain(_arguments(operands, splits)).chosen
     if chosen is None:
         return {"kernel": None}
     route, way = chosen.route, chosen.route.way
@@ -131,10 +133,23 @@ def choice_of(case: Case, operands: Operands, splits: Splits | None = None) -> d
     }  # fmt: skip
 
 
-def _decompositions(case: Case, operands: Operands, splits: tuple[Splits, ...]) -> list[dict[str, Any]]:
+def _decompositions(operands: _Operands, splits: tuple[Splits, ...]) -> list[dict[str, Any]]:
     """The choice for each way to cut k, with the model's estimate; those that some compiled kernel can do."""
-    choices = [choice_of(case, operands, parts) | {"splits": parts} for parts in splits]
+    choices = [choice_of(operands, parts) | {"splits": parts} for parts in splits]
     return [choice for choice in choices if choice["kernel"]]
+
+
+def _checked(case: Case, arms: list[Arm], operands: _Operands) -> Record:
+    """The error of each arm, and those that are wrong; the limit too, where no reference is there to say it."""
+    found: Record = {}
+    if isinstance(case, KernelCase) and isinstance(operands, KernelOperands):
+        found["error"], found["limit"] = one_kernel.errors(case, arms, operands)
+    elif isinstance(operands, Operands):
+        found["error"] = errors(case, arms, operands)
+    # The constant is for references that are the framework's own result.
+    limit = found["limit"] if "limit" in found else 4 * found["error"][operands.framework.name] + 1e-12
+    found["wrong"] = [name for name, error in found["error"].items() if not error < limit]  # a NaN as well
+    return found
 
 
 def errors(case: Case, arms: list[Arm], operands: Operands) -> dict[str, float]:
@@ -150,10 +165,12 @@ def errors(case: Case, arms: list[Arm], operands: Operands) -> dict[str, float]:
 
 
 def _regime(
-    regime: str, arms: list[Arm], operands: Operands, rough: dict[str, float], budget_ms: float
+    regime: str, arms: list[Arm], operands: _Operands, rough: dict[str, float], budget_ms: float
 ) -> dict[str, Any]:
     theirs = operands.framework.name
     record = regime_us(operands.framework, regime, arms, operands.count, rough, budget_ms)
+    if theirs not in record["us"]:
+        return record
     record["ratio"] = record["us"][theirs] / record["us"][OURS]
     if "neighbour_us" in record:
         whole = {name: median(times) for name, times in record["rounds_us"].items()}
