@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 
+from ..terminal import print_table, watched
 from .output import json_option, print_json
 
 
@@ -37,9 +39,20 @@ def _info(options: argparse.Namespace) -> int:
         print_json({"directory": str(cache.directory()), "bytes": size, "entries": [p.stem for p in entries]})
         return 0
     print(f"{cache.directory()}: {len(entries)} kernels, {size / 1e6:.1f} MB")
+    if watched() and entries:
+        print_table(("kernel", "MB", "entry"), [_cells(path) for path in entries])
+        return 0
     for path in entries:
         print(f"  {path.stem}")
     return 0
+
+
+def _cells(path: Path) -> tuple[str, str, str]:
+    """Kernel, size, and the digest and compiler that its entry is called after."""
+    from .. import cache
+
+    kernel, _, made = path.stem.partition("-")
+    return kernel, f"{cache.size(path) / 1e6:.1f}", made
 
 
 def _clear(options: argparse.Namespace) -> int:
