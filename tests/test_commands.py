@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import cutlass_py
-from cutlass_py import _core, commands
+from cutlass_py import _core, archive, commands
 from cutlass_py import cache as cache_module
 from cutlass_py.commands import COMMANDS, main
 
@@ -198,6 +198,23 @@ def test_info(capsys):
     facts = json.loads(said(capsys, "info --json")[1].out)
     assert facts["build"] == _core.build_info() and len(facts["devices"]) == _core.device_count()
     assert "declared kernels" in said(capsys, "info")[1].out
+
+
+def test_where_cmake_looks_as_json(capsys, tmp_path, monkeypatch):
+    (tmp_path / "cmake").mkdir()
+    (tmp_path / "cmake" / "cutlass_pyConfig.cmake").touch()
+    monkeypatch.setattr(_core, "__file__", str(tmp_path / "_core.so"))
+    assert json.loads(said(capsys, "info --cmake-dir --json")[1].out) == {"cmake_dir": str(tmp_path / "cmake")}
+
+
+def test_what_a_pack_is_compiled_for(capsys, monkeypatch):
+    def of_kernel(config, cc):
+        raise ValueError(f"{config.name} for {cc}")
+
+    monkeypatch.setattr(archive, "of_kernel", of_kernel)
+    for more, cc in (("", []), (" --cc 80 --cc 90a", [80, 90])):
+        code, printed = said(capsys, f"pack some --kernel {SIMT}{more}")
+        assert code == 2 and printed.err == f"error: {SIMT} for {cc}\n"
 
 
 def test_kernels(capsys):
