@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401
 import numpy as np
 
-from cutlass_py.bench.frameworks import Framework
+from cutlass_py.bench.frameworks import Framework, _integers
 from cutlass_py.dtypes import DTYPES
 
 
@@ -29,9 +29,10 @@ class FakeGpu(Framework):
         self.launches += 1
 
     def random(self, shape: Sequence[int], dtype: str) -> Any:
-        if dtype == "s8":
-            return self.rng.integers(-128, 128, shape, np.int8)
-        return self.rng.standard_normal(shape).astype(np.dtype(DTYPES[dtype].numpy))
+        kind = np.dtype(DTYPES[dtype].numpy)
+        if kind.kind in "iu":
+            return self.rng.integers(*_integers(np.iinfo(kind)), shape).astype(kind)
+        return self.rng.standard_normal(shape).astype(kind)
 
     def scales(self, case: Any) -> tuple[Any, Any]:
         scaled = case.arithmetic.reference == "scaled_mm"
@@ -50,13 +51,16 @@ class FakeGpu(Framework):
         yield
 
     def poison(self, array: Any) -> None:
-        array.fill(np.nan if array.dtype.kind != "i" else np.iinfo(array.dtype).min)
+        array.fill(np.nan if array.dtype.kind not in "iu" else np.iinfo(array.dtype).min)
 
     def product(self, case: Any, a: Any, b: Any, x: Any, y: Any) -> Any:
         return np.matmul(a.astype(np.float64), b.astype(np.float64))
 
     def difference(self, d: Any, product: Any) -> float:
-        return float(np.abs(d.astype(np.float64) - product).max() / np.abs(product).max())
+        return float(np.abs(d.astype(product.dtype) - product).max() / np.abs(product).max())
+
+    def host(self, array: Any) -> Any:
+        return array.copy()
 
     def l2_bytes(self) -> int:
         return 1 << 16

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from stand_in import compiled, in_python, needs_gxx, python, stub
 
-from cutlass_py import CompileError, _core, archive, cache, compiler, families
+from cutlass_py import Artifact, CompileError, _core, archive, cache, compiler, families
 from cutlass_py.families import FAMILIES
 from cutlass_py.gpu import Gpu
 from cutlass_py.registry import all_kernels
@@ -383,6 +383,40 @@ def test_what_a_manifest_says_of_a_kernel(nvcc, monkeypatch):
     assert library == b"library of " + compiler.recipe(CONFIG).source.encode()
     assert (found.kernel, found.codes, found.nvcc, found.cutlass) == (CONFIG.name, ("sm_90a",), "13.0.1", "4.2.0")
     assert found.facts == {"threads": 128} and archive.config_of(found) == CONFIG
+
+
+LADDER = FAMILIES["sm80_gemm"].core[0]
+
+
+@pytest.mark.parametrize(
+    ("cc", "here", "codes"),
+    [((), (), ["sm_90"]), ((80,), (), ["sm_80"]), ((90, 80, 86), (), ["sm_80", "sm_86", "sm_90"]),
+     ((80,), (90,), ["sm_80", "sm_90"]), ((), (86,), ["sm_86"])],
+)  # fmt: skip
+def test_what_a_library_is_compiled_for(nvcc, monkeypatch, tmp_path, cc, here, codes):
+    monkeypatch.setattr(_core, "load_library", lambda path: None)
+    monkeypatch.setattr("cutlass_py.registry.add", lambda config: None)
+    monkeypatch.setattr(_core, "kernel_facts", lambda: {LADDER.name: {"threads": 128}})
+    monkeypatch.setattr(_core, "device_count", lambda: len(here))
+    monkeypatch.setattr("cutlass_py.gpu.device", lambda ordinal: Gpu("a GPU", here[ordinal], 100, 1000.0))
+    monkeypatch.setattr(compiler, "cutlass_version", lambda include: "4.2.0")
+    Artifact(LADDER.name, "80", None, False).save(tmp_path / "saved", cc=cc)
+    assert archive.read(tmp_path / "saved")[0].codes == tuple(codes)
+
+
+@needs_gxx
+def test_a_library_for_what_the_kernel_does_not_run_on(nvcc, saved):
+    with pytest.raises(ValueError, match=rf"{CONFIG.name} runs on compute capability 9.0 only; asked for is 8.0"):
+        archive.of_kernel(CONFIG, (80,))
+    code = (
+        "import sys; from cutlass_py import Artifact\n"
+        "artifact = Artifact.load(sys.argv[1])\n"
+        "artifact.save(sys.argv[1], cc=(90,))\n"
+        "try: artifact.save(sys.argv[1], cc=(90, 100))\n"
+        "except ValueError as error: print(error)"
+    )
+    said = in_python(code, saved / "declared", NVCC_LOADS=stub(nvcc))
+    assert "was loaded as machine code for sm_90a; asked for is 10.0" in said
 
 
 def test_saving_without_a_compiler(nvcc, monkeypatch):

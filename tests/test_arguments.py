@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import re
 import sys
 
 import numpy as np
@@ -11,7 +13,7 @@ from reference import close, matrices
 from specs import operand, problem, vector
 
 import cutlass_py
-from cutlass_py import GemmArguments, _core
+from cutlass_py import GemmArguments, TensorSpec, _core
 
 # ---------------------------------------------------------------------------------------- values
 
@@ -43,6 +45,50 @@ def test_replace_refuses_what_is_no_keyword():
         problem().replace(kernel="x")
     with pytest.raises(ValueError, match=r"a is \(512, 3\) but b is \(512, 512\)"):
         problem().replace(a=operand(512, 3, "t"))
+
+
+# ---------------------------------------------------------------------------------------- without memory
+
+
+def specs():
+    yield TensorSpec((3, 4), "f32")
+    yield TensorSpec((3, 4), "bf16")
+    yield TensorSpec((4, 3), "f32")
+    yield TensorSpec((3, 4), "f32", (1, 3))
+    yield TensorSpec((3, 4), "f32", device="cuda:1")
+    yield TensorSpec((3, 4), "f32", device="cpu")
+    yield TensorSpec((3, 4), "f32", alignment=16)
+    yield TensorSpec((), "f32")
+
+
+def test_specs_are_values():
+    ours, theirs = list(specs()), list(specs())
+    assert ours == theirs and len(set(ours) | set(theirs)) == len(ours)
+    assert all((x == y) == (i == j) for i, x in enumerate(ours) for j, y in enumerate(theirs))
+    assert ours[0] == TensorSpec([3, 4], "float32", [4, 1], "cuda:0", 256) and ours[0] != (3, 4)
+    for again in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
+        for spec in ours:
+            assert again(spec) == spec and again(spec).alignment == spec.alignment
+
+
+def absent():
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    yield torch.empty(8, 4, device="meta"), "'torch.float32'"
+    with FakeTensorMode():
+        yield torch.empty(8, 4, dtype=torch.bfloat16), "'torch.bfloat16'"
+    yield jax.ShapeDtypeStruct((8, 4), "float16"), "'float16'"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_metadata_of_frameworks_are_pointed_to_specs():
+    for x, dtype in absent():
+        for operands in ({"a": x, "b": operand(4, 8, "t")}, {"a": operand(8, 8, "t"), "b": x}):
+            spec = f"TensorSpec((8, 4), {dtype})"
+            with pytest.raises((TypeError, ValueError), match=rf"; {re.escape(spec)} describes an operand that has no"):
+                GemmArguments(**operands)
+            assert eval(spec).shape == [8, 4]
 
 
 # ---------------------------------------------------------------------------------------- NumPy in place

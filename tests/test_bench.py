@@ -10,17 +10,32 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from fake_gpu import FakeGpu
 
 import cutlass_py
-from cutlass_py import _core, tuned, tuning
-from cutlass_py.bench import bars, cases, frameworks, host, plots, results, runs, suites, surroundings, timing
+from cutlass_py import _core, problems, tuned, tuning
+from cutlass_py.bench import (
+    bars,
+    cases,
+    frameworks,
+    host,
+    one_kernel,
+    plots,
+    results,
+    runs,
+    suites,
+    surroundings,
+    timing,
+)
 from cutlass_py.bench.report import choice_ratio, faults, published, row, summarise
 from cutlass_py.bench.results import geomean
 from cutlass_py.bench.suites import ARITHMETICS, SUITES, Case, case_of
 from cutlass_py.commands import bench, main
-from cutlass_py.dtypes import LAYOUTS
+from cutlass_py.dtypes import DTYPES, LAYOUTS, STORAGE
+from cutlass_py.families import FAMILIES, find
+from cutlass_py.kernels import CutlassKernel
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED = ROOT / "benchmarks" / "results" / "kernel_speed-h200-llm-square-odd-batched.json"
@@ -243,7 +258,7 @@ def test_orders_of_tiles(gpu, monkeypatch, capsys):
     def plan(self, *, kernel, raster, swizzle):
         plans.append((kernel, raster, swizzle))
         us = 10.0 + swizzle if raster == "m" else 30.0
-        return lambda a, b, d, scale_a, scale_b: gpu.tick(us) or d.__setitem__(..., a @ b)
+        return lambda a, b, out, **_: gpu.tick(us) or out.__setitem__(..., a @ b)
 
     monkeypatch.setattr(cutlass_py.GemmArguments, "plan", plan)
     options = ["--shape", "24,16,8", "--dtype", "f32", "--layout", "tn", "--budget-ms", "1"]
@@ -612,6 +627,97 @@ def test_one_kernel_by_name(gpu, capsys, monkeypatch):
     assert (record["layout"], record["dtype"], record["m"]) == ("tn", "f32", 24)
     assert main(command) == 0  # slow as it is, it is what was asked for
     assert ": mixed 100.00 us, ratio 0.300\n" in capsys.readouterr().out
+
+
+DECLARED = [c for family in FAMILIES.values() for c in family.declared]
+BY_NAME = {
+    c.name: c  # one of each arithmetic, each schedule, each epilogue
+    for found in (
+        {(c.family, c.a, c.b, c.accumulator, c.d): c for c in DECLARED},
+        {c.schedule: c for c in DECLARED},
+        {c.epilogue: c for c in DECLARED},
+    )
+    for c in found.values()
+}
+
+
+@pytest.fixture
+def runs_anything(gpu, monkeypatch):
+    """Kernels by name take 10 us more than the choice, and compute what the CPU's kernel does."""
+
+    def gemm(a, b, kernel=None, **keywords):
+        gpu.tick(10.0 if kernel else 0.0)
+        cpu_gemm(a, b, **keywords)
+
+    cpu_gemm = cutlass_py.gemm
+    monkeypatch.setattr(CutlassKernel, "load", lambda self: None)
+    monkeypatch.setattr(cases, "gemm", lambda a, b, **keywords: gpu.tick(20.0) or gemm(a, b, **keywords))
+
+
+@pytest.mark.parametrize("config", BY_NAME.values(), ids=lambda c: c.name)
+def test_every_kind_of_kernel_by_name(gpu, runs_anything, config):
+    """With every operand of its epilogue; beside a reference where there is one for it."""
+    kernel = CutlassKernel(config, None)
+    shape = (1, 48, 256, 384) if kernel.interface.block else (1, 48, 32, 64)
+    if config.name.startswith("sm90_array"):
+        with pytest.raises(ValueError, match="lists of matrices: expected B M N K, with a B of 3 or more"):
+            one_kernel.KernelCase.of(config, shape)
+        shape = (4, *shape[1:])
+    case = bench._case_of(kernel, shape, frameworks.Torch.dtypes)
+    assert case.compared == (not isinstance(case, one_kernel.KernelCase))
+    args = problems.arguments(case.problem())
+    if not kernel.interface.pointers:
+        assert kernel.supports(args) or case.compared
+    if case.compared:
+        return
+    record = cases.measure(case, cases.Settings(("sustained",), kernel=config.name, budget_ms=0.2), gpu)
+    assert record["wrong"] == [] and 0 < record["limit"] <= 1 and json.loads(results.dumps(record))
+    us = record["sustained"]["us"]
+    assert us == pytest.approx({"cutlass_py": 20, config.name: 30}) and "ratio" not in record["sustained"]
+    operands = {name for name in (*kernel.metadata.operands, "out") if name != "d"} - {"a", "b"}
+    a, b, given = one_kernel.KernelOperands(case, gpu).call(0)
+    if config.d == "s32":
+        operands.discard("c")
+    assert operands <= {name for name, x in given.items() if x is not None}
+    assert isinstance(a, list) == kernel.interface.pointers and record["flop"] >= case.flop
+
+
+@pytest.mark.parametrize("dtype", STORAGE)
+def test_copies_in_host_memory(dtype):
+    torch = pytest.importorskip("torch")
+    values = (torch.arange(12) % 5).reshape(3, 4).to(getattr(torch, DTYPES[dtype].numpy)).T
+    found = frameworks.Torch().host(values)
+    assert (
+        found.dtype.name == DTYPES[dtype].numpy
+        and (found.astype("complex64") == (np.arange(12) % 5).reshape(3, 4).T).all()
+    )
+
+
+GATED = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_gate_silu"
+
+
+@pytest.mark.parametrize("off", [0.0, 20.0, float("nan")])
+def test_one_kernel_without_a_reference(gpu, runs_anything, capsys, monkeypatch, off):
+    assert "gate" in find(GATED).epilogue
+    cpu = cases.gemm
+
+    def gemm(a, b, **keywords):
+        cpu(a, b, **keywords)
+        if keywords["kernel"]:
+            keywords["out"][-1, -1] += off
+
+    monkeypatch.setattr(cases, "gemm", gemm)
+    command = ["bench", GATED, "96", "64", "32", "--regime", "sustained", "--budget-ms", "1"]
+    assert main([*command, "--json"]) == (1 if off else 0)
+    found = json.loads(capsys.readouterr().out)
+    (record,) = found["cases"]
+    assert record["wrong"] == ([GATED] if off else []) and found["summary"] == []
+    assert record["moved_bytes"] == 2 * (96 * 32 + 32 * 64 + 2 * 96 * 64) and record["flop"] == 2 * 96 * 64 * 32
+    assert main(command) == (1 if off else 0)
+    printed = capsys.readouterr().out
+    rates = f"{2 * 96 * 64 * 32 / 30e6:.4g} TFLOP/s, {record['moved_bytes'] / 30e3:.4g} GB/s"
+    assert f": sustained 30.00 us, {rates}\n" in printed and "ratio" not in printed.split("sustained 30.00")[1]
+    assert ("rounding by" in printed) == bool(off)
 
 
 @pytest.mark.parametrize(("options", "message"), [

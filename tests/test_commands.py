@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -12,21 +14,33 @@ from pathlib import Path
 import pytest
 
 import cutlass_py
-from cutlass_py import _core, commands
+from cutlass_py import _core, archive, commands
+from cutlass_py import cache as cache_module
 from cutlass_py.commands import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parent.parent
+BARS = ROOT / "benchmarks" / "results" / "kernel_speed-h200-bars.json"
 NO_GPU = pytest.mark.skipif(_core.device_count() > 0, reason="there is a GPU")
-# One call of each command that works on any machine and prints JSON.
-JSON = {
-    "info": "info --json",
-    "kernels": "kernels simt --all --json",
-    "explain": "explain 64 32 16 --device cpu --json",
-    "bench": f"bench --from {ROOT}/benchmarks/results/kernel_speed-h200-bars.json --json",
-    "cache": "cache info --json",
-    "demo": "demo --size 16 --json",
-}
-ELSEWHERE = {"tune", "emit", "pack"}  # test_tuning.py, with a clock of its own; test_emit.py; test_packs.py
+SIMT = "simt_gemm_f32_f32_f32_f32_tn_64x64x8_32x32x8_s4_a1_linearc"
+# Every form of each command that works on any machine and prints JSON.
+JSON = [
+    "info --json",
+    "kernels simt --all --json",
+    "kernels --coverage --json",
+    "explain 64 32 16 --device cpu --json",
+    "explain 64 32 16 --jit --json",
+    "bench --from {stored} --json",
+    "bench --bars key --from {stored} --json",
+    "cache info --json",
+    "cache clear --json",
+    "cache build {problems} --json",
+    f"emit {SIMT} --json",
+    f"emit {SIMT} -o {{there}} --json",
+    f"emit {SIMT} --cmake -o {{there}} --json",
+    f"emit {SIMT} --torch-extension -o {{there}} --json",
+    "demo --size 16 --json",
+]
+ELSEWHERE = {"tune", "pack"}  # test_tuning.py, with a clock of its own; test_packs.py
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +76,9 @@ def said(capsys, line):
 
 
 def test_every_command_is_tried():
-    assert set(JSON) | ELSEWHERE == set(COMMANDS)
+    assert {line.split()[0] for line in JSON} | ELSEWHERE == set(COMMANDS)
+    tried = {" ".join(line.split()[:2]) for line in JSON}
+    assert {name for name in PARSERS if " " in name} <= tried  # every action
     assert {name.split()[0] for name in PARSERS} == set(COMMANDS)
     modules = {path.stem for path in (ROOT / "src" / "cutlass_py" / "commands").glob("*.py")}
     assert set(COMMANDS) <= modules
@@ -94,10 +110,56 @@ def test_json_is_an_option_everywhere(name):
     assert "--json" in options
 
 
-@pytest.mark.parametrize("name", JSON)
-def test_json_is_printed_and_nothing_else(name, capsys):
-    code, printed = said(capsys, JSON[name])
+@pytest.mark.parametrize("line", JSON)
+def test_json_is_printed_and_nothing_else(line, capsys, tmp_path, monkeypatch):
+    if not (Path(_core.__file__).parent / "include").is_dir():
+        known = [str(ROOT / "src" / "cpp"), *filter(None, [os.environ.get("CUTLASS_PY_INCLUDE")])]
+        monkeypatch.setenv("CUTLASS_PY_INCLUDE", os.pathsep.join(known))
+    (tmp_path / "none.json").write_text("[]")
+    places = {"there": tmp_path / "there", "problems": tmp_path / "none.json"}
+    code, printed = said(capsys, line.format(stored=BARS, **places))
     assert code == 0 and json.loads(printed.out) is not None
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["--version"])
+    assert done.value.code == 0 and capsys.readouterr().out == f"cutlass_py {cutlass_py.__version__}\n"
+
+
+# ---------------------------------------------------------------------------------------- tables on a terminal
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What a command draws on a terminal."""
+    pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def drawn(line):
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        assert main(line.split()) == 0
+        return sys.stdout.getvalue()
+
+    return drawn
+
+
+def test_kernels_on_a_terminal(drawn):
+    text = drawn(f"kernels {SIMT} --all")
+    assert "shared memory" in text and "─" in text and f" {SIMT} " in text and " 8.0+ " in text
+
+
+def test_the_cache_on_a_terminal(drawn, tmp_path):
+    name = f"a_kernel-{'0' * 32}-nvcc13.0"
+    cache_module.store(name, b"x" * 100_000)
+    text = drawn("cache info")
+    assert "1 kernels" in text and "─" in text
+    assert ["a_kernel", "0.1", f"{'0' * 32}-nvcc13.0"] in [line.split() for line in text.splitlines()]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -138,13 +200,50 @@ def test_info(capsys):
     assert "declared kernels" in said(capsys, "info")[1].out
 
 
+def test_where_cmake_looks_as_json(capsys, tmp_path, monkeypatch):
+    (tmp_path / "cmake").mkdir()
+    (tmp_path / "cmake" / "cutlass_pyConfig.cmake").touch()
+    monkeypatch.setattr(_core, "__file__", str(tmp_path / "_core.so"))
+    assert json.loads(said(capsys, "info --cmake-dir --json")[1].out) == {"cmake_dir": str(tmp_path / "cmake")}
+
+
+def test_what_a_pack_is_compiled_for(capsys, monkeypatch):
+    def of_kernel(config, cc):
+        raise ValueError(f"{config.name} for {cc}")
+
+    monkeypatch.setattr(archive, "of_kernel", of_kernel)
+    for more, cc in (("", []), (" --cc 80 --cc 90a", [80, 90])):
+        code, printed = said(capsys, f"pack some --kernel {SIMT}{more}")
+        assert code == 2 and printed.err == f"error: {SIMT} for {cc}\n"
+
+
 def test_kernels(capsys):
-    rows = json.loads(said(capsys, JSON["kernels"])[1].out)
-    assert rows and all("simt" in row["name"] and not row["compiled"] for row in rows if not row["compiled"])
+    rows = json.loads(said(capsys, "kernels simt --all --json")[1].out)
+    compiled = {kernel.name for kernel in cutlass_py.get_kernels()}
+    assert rows and all("simt" in row["name"] and row["compiled"] == (row["name"] in compiled) for row in rows)
+    assert {row["name"] for row in rows if row["compiled"]} == {name for name in compiled if "simt" in name}
+    assert all(row["design"].keys() >= {"registers", "threads"} and "kernel" not in row["design"] for row in rows)
     listed = said(capsys, "kernels simt --all")[1].out.splitlines()
     assert [line.split()[0] for line in listed] == [row["name"] for row in rows]
     assert "| operands |" in said(capsys, "kernels --coverage")[1].out
     assert json.loads(said(capsys, "kernels nonesuch --json")[1].out) == []
+
+
+def test_coverage(capsys):
+    found = json.loads(said(capsys, "kernels --coverage --json")[1].out)
+    declared = cutlass_py.get_kernels(compiled=False, where=lambda meta: meta.api > 0)
+    assert sum(row["declared"] for row in found["kernels"]) == len(declared)
+    assert {"fused": "alpha * acc", "f in core": ["yes"]}.items() <= found["epilogues"][0].items()
+    for more in ("simt", "--cc 90", "--all"):
+        code, printed = said(capsys, f"kernels --coverage {more}")
+        assert code == 2 and "--coverage is about the whole declaration" in printed.err and not printed.out
+
+
+def test_explain_within_jit(capsys):
+    line = "explain 512 256 128 --device cuda:63"
+    found = [json.loads(said(capsys, f"{line} {more} --json")[1].out) for more in ("", "--jit")]
+    assert len(found[0]["ranking"]) < len(found[1]["ranking"]) and found[1]["chosen"]
+    assert not _core.jit_allowed()
 
 
 def test_cache(capsys, tmp_path):
@@ -156,13 +255,14 @@ def test_cache(capsys, tmp_path):
 
 
 def test_demo(capsys):
-    rows = json.loads(said(capsys, JSON["demo"])[1].out)
+    rows = json.loads(said(capsys, "demo --size 16 --json")[1].out)
     assert {row["framework"] for row in rows} >= {"numpy"} and all(row["error"] <= row["bound"] for row in rows)
     assert "error vs float64" in said(capsys, "demo --size 16")[1].out
+    assert said(capsys, "demo --size 0")[1].err == "error: demo: --size is 0; expected 1 or more\n"
 
 
 def test_bench(capsys):
-    assert len(json.loads(said(capsys, JSON["bench"])[1].out)["cases"]) == 7
+    assert len(json.loads(said(capsys, f"bench --from {BARS} --json")[1].out)["cases"]) == 7
 
 
 @NO_GPU

@@ -20,13 +20,14 @@ from cutlass_py import CompileError, _core, codegen, compiler, emit, families, g
 from cutlass_py.commands import main
 from cutlass_py.dtypes import STORAGE
 from cutlass_py.epilogues import ACTIVATIONS
-from cutlass_py.families import FAMILIES
+from cutlass_py.families import FAMILIES, SCHEDULES
 
 WHY_NOT = why_not()
 SIMT = "simt_gemm_f32_f32_f32_f32_tn_64x64x8_32x32x8_s4_a1_linearc"
-# One kernel of each family and epilogue.
-KINDS = list({(c.family, c.epilogue): c for c in families.named("declared").values()}.values())
-PLAIN = [c for c in KINDS if FAMILIES[c.family].launcher in emit._KNOWN]
+# One kernel of each family and epilogue, and of each kind of scales in blocks.
+KINDS = list(
+    {(c.family, c.epilogue, SCHEDULES[c.schedule].block): c for c in families.named("declared").values()}.values()
+)
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +94,7 @@ def test_without_headers(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", emit.PROJECTS)
-@pytest.mark.parametrize("kernel", PLAIN, ids=lambda c: f"{c.family}-{c.epilogue}")
+@pytest.mark.parametrize("kernel", KINDS, ids=lambda c: f"{c.schedule}-{c.epilogue}")
 def test_projects_of_every_family_and_epilogue(kernel, kind):
     files = emit.project(kernel, kind)
     assert {f"{kernel.name}.cu", "kernel.h", *emit.PROJECTS[kind]} <= set(files)
@@ -126,11 +127,21 @@ def parameters(kernel) -> list[str]:
     ],
 )
 def test_a_torch_extension_takes_what_its_kernel_takes(epilogue, expected):
-    assert parameters(next(c for c in PLAIN if c.epilogue == epilogue)) == expected
+    assert parameters(next(c for c in KINDS if c.epilogue == epilogue)) == expected
+
+
+def test_a_torch_extension_takes_scales_in_blocks():
+    for c in (c for c in KINDS if SCHEDULES[c.schedule].block):
+        added = ["c"] if c.epilogue == "linearc" else []
+        beta = ["beta"] if added else []
+        assert parameters(c) == [*added, "scale_a", "scale_b", "alpha", *beta]
+        text = emit.project(c, "torch")["binding.cpp"]
+        tma = str(SCHEDULES[c.schedule].block > 1 and not SCHEDULES[c.schedule].swap).lower()
+        assert f"p.m, (p.k + 127) / 128, {tma})" in text and f"kBlock = {SCHEDULES[c.schedule].block};" in text
 
 
 def test_parameters_of_an_activation_keep_their_defaults():
-    text = emit.project(next(c for c in PLAIN if c.epilogue == "linearc_leaky_relu"), "torch")["binding.cpp"]
+    text = emit.project(next(c for c in KINDS if c.epilogue == "linearc_leaky_relu"), "torch")["binding.cpp"]
     assert f'py::arg("slope") = {ACTIVATIONS["leaky_relu"].parameters[0][1]}' in text
 
 
@@ -241,13 +252,17 @@ def toolkit_headers() -> Path | None:
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
-def test_the_binding_of_a_torch_extension_compiles(tmp_path):
+@pytest.mark.parametrize(
+    "kernel",
+    [config("sm90_gemm", epilogue="scaled_clamp"), config("sm90_block", epilogue="linearc")],
+    ids=lambda c: c.epilogue,
+)
+def test_the_binding_of_a_torch_extension_compiles(kernel, tmp_path):
     """Its syntax and types, against torch's own headers; a torch without CUDA lacks one that is generated."""
     torch = pytest.importorskip("torch")
     cuda = toolkit_headers()
     if not cuda:
         pytest.skip("no headers of the CUDA runtime")
-    kernel = config("sm90_gemm", epilogue="scaled_clamp")
     emit.write(emit.project(kernel, "torch"), tmp_path / "project")
     macros = tmp_path / "stub" / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h"
     macros.parent.mkdir(parents=True)

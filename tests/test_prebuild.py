@@ -16,8 +16,11 @@ from stand_in import CONFIG, Terminal, compiled
 from cutlass_py import (
     GemmArguments,
     TensorSpec,
+    _core,
     cache,
+    compiler,
 )
+from cutlass_py.families import FAMILIES
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.problems import read
 from cutlass_py.registry import all_kernels
@@ -78,6 +81,26 @@ def test_build_info_clear(nvcc, problems):
     assert json.loads(command("clear", "--json").stdout)["removed"] == len(missing)
     assert list(cache.directory().iterdir()) == []
     assert "removed 0 kernels" in command("clear").stdout
+
+
+@pytest.mark.skipif(_core.device_count() > 0, reason="there is a GPU")
+def test_build_for_another_machine(nvcc, monkeypatch):
+    """Its entries are those that a machine with such GPUs looks for."""
+    config = next(c for c in FAMILIES["sm80_gemm"].declared if c.name not in _core.kernel_facts())
+    tma = next(c for c in FAMILIES["sm90_gemm"].declared if c.name not in _core.kernel_facts())
+    done = command("build", "--kernel", config.name, "--kernel", tma.name, "--cc", 80, "--json")
+    rows = json.loads(done.stdout)
+    assert done.returncode == 1 and [row["state"] for row in rows] == ["compiled", "failed"]
+    assert f"{tma.name} runs on compute capability 9.0 only; asked for is 8.0" in rows[1]["error"]
+    assert compiler.find(compiler.recipe(config)) is None
+    monkeypatch.setattr(compiler, "capabilities", lambda: (80,))
+    assert str(compiler.find(compiler.recipe(config))) == rows[0]["library"]
+
+
+@pytest.mark.parametrize("text", ["75", "hopper", "sm_90"])
+def test_what_is_no_compute_capability(text):
+    done = command("build", "--kernel", CONFIG.name, "--cc", text)
+    assert done.returncode == 2 and f"'{text}' is no compute capability times ten" in done.stderr
 
 
 def test_build_goes_on_after_a_failure(nvcc, problems, monkeypatch):

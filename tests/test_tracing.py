@@ -13,7 +13,17 @@ import pytest
 from specs import problem
 
 import cutlass_py
-from cutlass_py import GemmArguments, TensorSpec, _core, functions, reproducer, select, tracing
+from cutlass_py import (
+    GemmArguments,
+    KernelMetadata,
+    OperandMetadata,
+    TensorSpec,
+    _core,
+    functions,
+    reproducer,
+    select,
+    tracing,
+)
 from cutlass_py.provider import ProvidedKernel
 from cutlass_py.user_epilogue import asked_by
 
@@ -118,6 +128,28 @@ def test_calls_on_devices_say_the_stream(caplog):
         assert caplog.records[-1].getMessage().endswith(f": {words}; stream 0x7f")
 
 
+def test_a_level_of_the_user_s_own_is_left_as_it_was(caplog):
+    logger = logging.getLogger("cutlass_py")
+    before = logger.level
+    try:
+        for level in (logging.WARNING, logging.DEBUG):
+            logger.setLevel(level)
+            cutlass_py.log("off")
+            assert logger.level == level
+            cutlass_py.log("plans")
+            assert logger.level == logging.INFO
+            cutlass_py.log("calls")
+            cutlass_py.log("off")
+            cutlass_py.log("off")
+            assert logger.level == level
+        cutlass_py.log("plans")
+        logger.setLevel(logging.ERROR)  # the last word
+        cutlass_py.log("off")
+        assert logger.level == logging.ERROR
+    finally:
+        logger.setLevel(before)
+
+
 def test_unknown_levels():
     with pytest.raises(ValueError, match="log: 'loud'; expected one of off, plans, calls"):
         cutlass_py.log("loud")
@@ -206,6 +238,12 @@ CALLS = {
     "list": lambda: GemmArguments([A, A.copy(), A.copy()], [B, B.copy(), B.copy()], c=rows(8, 4)),
     "list with out": lambda: GemmArguments([A], [B], out=[rows(8, 4)]),
     "switches": lambda: GemmArguments(A, B, splits=2, deterministic=True),
+    "numbers without end": lambda: GemmArguments(
+        A, B, alpha=float("inf"), beta=float("nan"), c=rows(8, 4), activation=cutlass_py.clamp(-float("inf"), 6.0)
+    ),
+    "complex without end": lambda: GemmArguments(
+        rows(8, 8, dtype=np.complex64), rows(8, 8, dtype=np.complex64), alpha=complex(1, float("-inf"))
+    ),
     "complex": lambda: GemmArguments(rows(8, 8, dtype=np.complex64), rows(8, 8, dtype=np.complex64), alpha=1 - 2j),
     "fp8": lambda: GemmArguments(
         rows(16, 32, dtype=ml_dtypes.float8_e4m3fn), rows(16, 32, dtype=ml_dtypes.float8_e5m2).T, compute="fast"
@@ -239,6 +277,24 @@ def test_a_users_epilogue_as_code(tmp_path):
     ours, theirs = asked_by(args.problem), asked_by(again)
     assert (ours.epilogue.name, ours.kinds, ours.dtypes) == (theirs.epilogue.name, theirs.kinds, theirs.dtypes)
     assert "by=3.0" in text and run_script(text, tmp_path)
+
+
+@cutlass_py.epilogue
+def awkward(accum, v0, v_1, functions):
+    """Arguments are called as a script's own names, an output by a keyword."""
+    from cutlass_py.functions import gelu
+
+    return gelu(accum + v0) * v_1 + functions, {"class": accum + v0 * functions, "lambda": accum}
+
+
+def test_names_of_a_users_epilogue_that_a_script_has_too(tmp_path):
+    given = awkward(v0=rows(4), v_1=3.0, functions=rows(8, 4), **{"class": rows(8, 4), "lambda": rows(8, 4)})
+    args = GemmArguments(A, B, epilogue=given)
+    text = reproducer.script(args)
+    again = run_up_to_its_call(text)["result"].problem
+    ours, theirs = asked_by(args.problem), asked_by(again)
+    assert (ours.epilogue.name, ours.kinds, ours.names) == (theirs.epilogue.name, theirs.kinds, theirs.names)
+    assert run_script(text, tmp_path)
 
 
 def test_shared_memory_stays_shared():
@@ -313,6 +369,26 @@ def test_a_failed_call_leaves_a_script(failing, tmp_path, error):
     with pytest.raises(type(error)):
         cutlass_py.gemm(A, B, activation="relu", kernel="cpu_gemm_numpy")
     assert len(list((tmp_path / "scripts").iterdir())) == 1  # once for a class
+
+
+def test_a_failed_call_of_a_kernel_that_a_script_cannot_have(tmp_path):
+    operand = OperandMetadata("f32")
+    mine = KernelMetadata("mine", dict.fromkeys("abd", operand), "f32", cc=(0, 0))
+    cutlass_py.dump(tmp_path)
+    with cutlass_py.register_kernel(mine, lambda call: 1 / 0), pytest.raises(Exception, match="division"):
+        cutlass_py.gemm(A, B, kernel="mine")
+    (path,) = tmp_path.iterdir()
+    text = path.read_text()
+    assert "\n# The call asked for kernel='mine', which its process brought; here gemm chooses.\nresult = " in text
+    assert "kernel=" not in text.split("result = ")[1] and run_script(text, tmp_path)
+
+
+def test_a_kernel_of_the_declaration_stays_asked_for():
+    name = "simt_gemm_f32_f32_f32_f32_tn_64x64x8_32x32x8_s4_a1_linearc"
+    args = problem(64, 64, 64, dtype="f32")
+    given = {key: value for key, value in args.keywords.items() if value is not None}
+    facts = _core.call_facts(args.a, args.b, given | {"kernel": name})
+    assert f"kernel={name!r}" in reproducer._script(facts, "")
 
 
 def test_without_being_asked_nothing_is_written(failing, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 
@@ -420,6 +421,19 @@ def test_command_goes_on_behind_a_problem_that_fails(gpu, tmp_path, capsys):
     assert main(["tune", str(tmp_path / "problems.json"), "--json"]) == 1
     first, second = json.loads(capsys.readouterr().out)
     assert "no product" in first["error"] and second["best"]
+
+
+def test_command_draws_a_table_on_a_terminal(gpu, tmp_path, monkeypatch):
+    pytest.importorskip("rich")
+    problems = [{"m": 512, "n": 512, "k": k, "a": "bf16"} for k in (0, 512)]
+    (tmp_path / "problems.json").write_text(json.dumps(problems))
+    monkeypatch.setenv("COLUMNS", "300")
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdout", terminal)
+    assert main(["tune", str(tmp_path / "problems.json")]) == 1
+    text = terminal.getvalue()
+    assert "─" in text and "no product" in text and " 4.0 " in text and "times as fast" not in text
 
 
 def test_command_merges(gpu, tmp_path, capsys, table):

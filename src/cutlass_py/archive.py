@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from . import _core, cache, families
 from .dtypes import DTYPES
 from .epilogues import EPILOGUES
 from .families import FAMILIES, SCHEDULES, KernelConfig
-from .gpu import device
+from .gpu import capabilities, device
 
 _FORMAT = 1
 _MANIFEST, _LIBRARY = "manifest.json", "library.so"
@@ -154,21 +154,31 @@ def runs_on(codes: Iterable[str], cc: int) -> bool:
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-def of_kernel(config: KernelConfig) -> tuple[Manifest, bytes]:
+def of_kernel(config: KernelConfig, cc: Collection[int] = ()) -> tuple[Manifest, bytes]:
     """A kernel's library - as it was loaded, from the cache, or compiled now - and what it is.
 
+    Args:
+        config: the kernel.
+        cc: compute capabilities, times ten, that it is compiled for beside those of the devices here.
+
     Raises:
-        ValueError: it was registered in this process or fuses a function of it, which no other could name.
+        ValueError: it was registered in this process or fuses a function of it, which no other could name; or it runs
+            on none of these, or was loaded without code for them.
         CompileError: it is not there and cannot be compiled.
     """
     from . import __version__, compiler
     from .registry import add
 
     if known := joined.get(config.name):
+        codes = known[0].codes
+        if lacking := [x for x in cc if not runs_on(codes, x)]:
+            found = f"{config.name}: was loaded as machine code for {', '.join(codes)}"
+            raise ValueError(f"{found}; asked for is {', '.join(f'{x / 10:.1f}' for x in lacking)}")
         return known[0], _library(*known)
     if unknown := [config.name] if config.own_source else _unknown(config):
         raise ValueError(f"{config.name}: not to be saved: {', '.join(unknown)} is known to this process alone")
-    made = compiler.recipe(config)
+    here = capabilities() if _core.device_count() else ()  # the library is loaded below
+    made = compiler.recipe(config, {*cc, *here} if cc else ())
     path = compiler.obtain(made)
     _core.load_library(str(path))
     add(config)

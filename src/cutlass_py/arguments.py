@@ -16,7 +16,8 @@ from .user_epilogue import asked_by
 class TensorSpec(_core.TensorSpecBase):
     """A tensor described without memory, for questions that need none: get_kernels, explain, Kernel.supports.
 
-    In a list, TensorSpecs stand for matrices that do not lie evenly.
+    In a list, TensorSpecs stand for matrices that do not lie evenly. Equal ones are those of the same fields; they can
+    be copied and pickled.
 
     Args:
         shape: extents.
@@ -40,19 +41,33 @@ class TensorSpec(_core.TensorSpecBase):
         shape = _integers("shape", shape)
         if len(shape) > 8:
             raise ValueError(f"TensorSpec: {len(shape)} dimensions; expected at most 8")
-        if any(extent < 0 for extent in shape):
+        if shape and min(shape) < 0:
             raise ValueError(f"TensorSpec: shape is {tuple(shape)}; extents must not be negative, found {min(shape)}")
         if strides is None:
             strides = [1] * len(shape)
             for i in range(len(shape) - 2, -1, -1):
                 strides[i] = strides[i + 1] * max(shape[i + 1], 1)
         strides = _integers("strides", strides)
-        (alignment,) = _integers("alignment", [alignment])
+        if type(alignment) is not int or alignment != 256:
+            (alignment,) = _integers("alignment", [alignment])
         if len(strides) != len(shape):
             raise ValueError(f"TensorSpec: {len(shape)} extents but {len(strides)} strides")
         if alignment <= 0 or alignment & (alignment - 1):
             raise ValueError(f"TensorSpec: alignment is {alignment}; expected a power of two")
-        super().__init__(shape, strides, dtype, _ordinal(device), alignment)
+        super().__init__(shape, strides, dtype, 0 if device == "cuda" else _ordinal(device), alignment)
+
+    def _fields(self) -> tuple[Any, ...]:
+        """What `__init__` takes."""
+        return tuple(self.shape), self.dtype, tuple(self.strides), self.device, self.alignment
+
+    def __eq__(self, other: object) -> bool:
+        return self._fields() == other._fields() if isinstance(other, TensorSpec) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._fields())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorSpec, self._fields()
 
     def __repr__(self) -> str:
         return f"TensorSpec({tuple(self.shape)}, {self.dtype!r}, {tuple(self.strides)}, {self.device!r})"
@@ -61,10 +76,10 @@ class TensorSpec(_core.TensorSpecBase):
 def _integers(parameter: str, values: Sequence[int]) -> list[int]:
     """Whole numbers of 64 bits."""
     try:
-        numbers = [operator.index(value) for value in values]
+        numbers = list(map(operator.index, values))
     except TypeError:
         raise TypeError(f"TensorSpec: {parameter} is {values!r}; expected whole numbers") from None
-    if any(not -(2**63) <= number < 2**63 for number in numbers):
+    if numbers and not (-(2**63) <= min(numbers) and max(numbers) < 2**63):
         raise ValueError(f"TensorSpec: {parameter} is {numbers}; expected numbers of 64 bits")
     return numbers
 
@@ -136,7 +151,13 @@ class GemmArguments:
             "epilogue": epilogue, "compute": compute, "out_dtype": out_dtype, "splits": splits,
             "deterministic": deterministic,
         }  # fmt: skip
-        self.problem: Problem = _core.problem(a, b, **self.keywords)
+        try:
+            self.problem: Problem = _core.problem(a, b, **self.keywords)
+        except (TypeError, ValueError) as error:
+            if (absent := _without_memory([a, b, *self.keywords.values()])) is None:
+                raise
+            spec = f"TensorSpec({tuple(absent.shape)}, {str(absent.dtype)!r})"
+            raise type(error)(f"{error}; {spec} describes an operand that has no memory") from error
 
     def replace(self, **changes: Any) -> GemmArguments:
         """The same operation with other operands or keywords: `args.replace(a=x, out=y)`.
@@ -205,6 +226,12 @@ class GemmArguments:
     def __repr__(self) -> str:
         p = self.problem
         return f"GemmArguments({describe(p)})"
+
+
+def _without_memory(values: Sequence[Any]) -> Any:
+    """The first that is an array's metadata in a framework: torch's meta and fake tensors, JAX's shapes."""
+    abstract = ("FakeTensor", "ShapeDtypeStruct")
+    return next((x for x in values if getattr(x, "is_meta", False) or type(x).__name__ in abstract), None)
 
 
 _RASTERS = {None: 0, "m": 1, "n": 2}  # as in kernel.h

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +24,19 @@ class Artifact:
     library: Path | None
     built: bool
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, cc: Collection[int] = ()) -> None:
         """Writes a file that other processes, and machines with such a GPU, load without a compiler (docs/shipping.md).
 
         A kernel of the built set is compiled into a library of its own first.
 
+        Args:
+            path: of the file.
+            cc: compute capabilities, times ten, that the file is for beside those of the GPUs here, such as (80, 90).
+                By default those alone; without a GPU 90.
+
         Raises:
-            ValueError: there is no machine code, or what the kernel computes is known to this process alone.
+            ValueError: there is no machine code, or what the kernel computes is known to this process alone; or the
+                kernel runs on none of `cc`.
             CompileError: the kernel has to be compiled, and cannot be.
             OSError: the file cannot be written.
         """
@@ -39,7 +46,7 @@ class Artifact:
 
         if not isinstance(kernel := kernel_named(self.kernel), CutlassKernel):
             raise ValueError(f"save: {self.kernel} has no machine code of its own")
-        archive.write(path, *archive.of_kernel(kernel.config))
+        archive.write(path, *archive.of_kernel(kernel.config, cc))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Artifact:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache as remember
@@ -27,6 +27,7 @@ from .errors import CompileError
 from .families import FAMILIES, KernelConfig
 from .families import find as declared
 from .gpu import capabilities
+from .legality import cc_range
 
 failed: dict[str, str] = {}  # kernels that this process could not compile or load, and why
 _running: set[int] = set()  # process groups, each an nvcc and what it has started
@@ -85,15 +86,20 @@ def definition(config: KernelConfig) -> str:
     return config.own_source or codegen.source([config])
 
 
-def recipe(config: KernelConfig) -> Recipe:
-    """How a kernel is compiled for the devices that are here.
+def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
+    """How a kernel is compiled, for the devices that are here, or for these compute capabilities, times ten.
 
     Raises:
+        ValueError: it runs on none of them.
         CompileError: the headers are missing.
     """
     family = FAMILIES[config.family]
+    lowest, highest = family.cc
+    if cc and not any(lowest <= x <= highest for x in cc):
+        found = ", ".join(f"{x / 10:.1f}" for x in cc)
+        raise ValueError(f"{config.name} runs on compute capability {cc_range(lowest, highest)}; asked for is {found}")
     source = f"{definition(config)}\n{codegen.library([config], elementwise=False)}"
-    flags = codegen.flags(family, family.gencode_for(capabilities()))
+    flags = codegen.flags(family, family.gencode_for(cc or capabilities()))
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
 
 

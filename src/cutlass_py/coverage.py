@@ -1,8 +1,9 @@
-"""What exists, as the two tables of the README: generated from the declaration, for `python -m cutlass_py kernels`."""
+"""What exists, as the two tables of the README: generated from the declaration, for `kernels --coverage`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from .dtypes import COMPUTE, LAYOUTS, PAIRS
 from .epilogues import EPILOGUES, Epilogue
@@ -14,6 +15,21 @@ _SETS = ("core", "full", "declared")
 def markdown() -> str:
     """Both tables."""
     return f"{_table(_kernels())}\n\n{_table(_epilogues())}"
+
+
+def data() -> dict[str, list[dict[str, Any]]]:
+    """Both tables as plain data: their cells by column; lists are lists, and counts numbers."""
+    counts = dict.fromkeys(_SETS, lambda cell: int(cell or 0))
+    functions = {f"f in {part}": str.split for part in _SETS}
+    return {
+        "kernels": _objects(_kernels(), {"layouts read": str.split, "results written": str.split, **counts}),
+        "epilogues": _objects(_epilogues(), {"operands": str.split, **functions}),
+    }
+
+
+def _objects(rows: list[list[str]], kinds: Mapping[str, Callable[[str], Any]]) -> list[dict[str, Any]]:
+    head, *body = ([cell.strip("`") for cell in row] for row in rows)
+    return [{name: kinds.get(name, str)(cell) for name, cell in zip(head, row, strict=True)} for row in body]
 
 
 def _table(rows: list[list[str]]) -> str:

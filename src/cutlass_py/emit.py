@@ -43,13 +43,17 @@ def _head(config: KernelConfig) -> str:
     lines = [
         config.name,
         "",
-        f"D = {interface_of(config).epilogue.formula}, where acc = A @ B.",
+        f"D = {interface_of(config).epilogue.formula}, where acc = A @ B{_scaled(config)}.",
         "CutlassPyKernel, below, says what it takes, and CutlassPyGemm how it is called.",
         "Needs CUTLASS 4.2 or newer, below 5:",
         f"  {command}",
         f"Written by cutlass_py {__version__}. SPDX-License-Identifier: BSD-3-Clause",
     ]
     return "".join(f"// {line}".rstrip() + "\n" for line in lines)
+
+
+def _scaled(config: KernelConfig) -> str:
+    return ", scaled in blocks by scale_a and scale_b" if SCHEDULES[config.schedule].block else ""
 
 
 def _parts(own: Path, text: str, name: str, seen: set[str]) -> Iterator[str]:
@@ -73,7 +77,7 @@ PROJECTS = {
     "cmake": ("CMakeLists.txt", "main.cu"),
     "torch": ("pyproject.toml", "setup.py", "binding.cpp"),
 }
-_KNOWN = ("Gemm2x", "Gemm3x", "GemmArray3x")  # launchers, of whose operands templates know
+_KNOWN = ("Gemm2x", "Gemm3x", "GemmArray3x", "GemmBlockwise3x")  # launchers, of whose operands templates know
 
 
 def project(config: KernelConfig, kind: str) -> dict[str, str]:
@@ -136,6 +140,8 @@ def _fields(c: KernelConfig) -> dict[str, str]:
         "kernel": c.name,
         "version": __version__,
         "formula": epilogue.formula,
+        "acc_scaled": _scaled(c),
+        "block": str(schedule.block),
         "bias_axis": epilogue.bias or "-",
         "activation": epilogue.activation,
         "lowest_cc": str(family.cc[0]),
@@ -168,7 +174,7 @@ def _torch_fields(c: KernelConfig) -> dict[str, str]:
     epilogue = EPILOGUES[c.epilogue]
     complex_sum = DTYPES[c.accumulator].cpp.startswith("cutlass::complex")
     number = "std::complex<double>" if complex_sum else "double"
-    rows = [*_tensors(epilogue), *_numbers(epilogue, number)]
+    rows = [*_tensors(epilogue), *_blocks(c), *_numbers(epilogue, number)]
     lines = [line for _, _, _, line in rows]
     return {
         **{f"aten_{name}": _ATEN[DTYPES[getattr(c, name)].stored] for name in ("a", "b", "d", "bias")},
@@ -202,6 +208,16 @@ def _tensors(e: Epilogue) -> Iterator[_Row]:
                 f"if ({name}) epilogue.{name} = vector(\"{name}\", *{name}, kScalar, kScalarIndex, p, '{axis}', true);"
             )
             yield name, "const Optional&", _NONE, line
+
+
+def _blocks(c: KernelConfig) -> Iterator[_Row]:
+    """Scales in blocks, which the product takes."""
+    if not SCHEDULES[c.schedule].block:
+        return
+    depth, columns = "(p.k + 127) / 128", "(p.n + kBlock - 1) / kBlock"
+    tma = str(interface_of(c).tma_scales).lower()
+    for name, extents in (("scale_a", f"p.m, {depth}, {tma}"), ("scale_b", f"{depth}, {columns}, false")):
+        yield name, "const Tensor&", "", f'epilogue.{name} = blocks("{name}", {name}, p, {extents});'
 
 
 def _numbers(e: Epilogue, number: str) -> Iterator[_Row]:

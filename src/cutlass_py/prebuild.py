@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from time import monotonic
@@ -54,10 +54,15 @@ def named(name: str) -> CutlassKernel:
     return kernel
 
 
-def build(kernels: Sequence[CutlassKernel], jobs: int, report: Callable[[str], None]) -> list[Outcome]:
-    """Compiles what is neither built in nor cached, at most `jobs` at once. A failure does not stop the others."""
+def build(
+    kernels: Sequence[CutlassKernel], jobs: int, report: Callable[[str], None], cc: Collection[int] = ()
+) -> list[Outcome]:
+    """Compiles what is neither built in nor cached, at most `jobs` at once. A failure does not stop the others.
+
+    With `cc`, as a machine with GPUs of these compute capabilities, times ten, would.
+    """
     with ThreadPoolExecutor(jobs) as pool, progress("compiling", len(kernels)) as advance:
-        pending = [pool.submit(_build, kernel) for kernel in kernels]
+        pending = [pool.submit(_build, kernel, cc) for kernel in kernels]
         try:
             for done in as_completed(pending):
                 outcome = done.result()
@@ -71,15 +76,15 @@ def build(kernels: Sequence[CutlassKernel], jobs: int, report: Callable[[str], N
     return [done.result() for done in pending]
 
 
-def _build(kernel: CutlassKernel) -> Outcome:
+def _build(kernel: CutlassKernel, cc: Collection[int]) -> Outcome:
     if kernel.compiled:
         return Outcome(kernel.name, "built in")
     began = monotonic()
     try:
-        made = compiler.recipe(kernel.config)
+        made = compiler.recipe(kernel.config, cc)
         if found := compiler.find(made):
             return Outcome(kernel.name, "cached", library=str(found))
         library = compiler.build(made, quiet=True)
-    except (CompileError, OSError) as error:
+    except (CompileError, OSError, ValueError) as error:
         return Outcome(kernel.name, "failed", monotonic() - began, error=str(error))
     return Outcome(kernel.name, "compiled", monotonic() - began, str(library))

@@ -9,18 +9,22 @@ from __future__ import annotations
 import os
 import sys
 import time
+from cmath import isfinite
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from math import isfinite
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
-from . import _core
+from . import _core, packs
 from .arguments import GemmArguments, describe
 from .dtypes import COMPUTE, DTYPES
+from .families import named
 from .frameworks import carrier_of
 from .operations import Node, Program
+from .provider import ProvidedKernel
+from .providers.numpy import NumpyProvider
 from .user_epilogue import Asked, asked_by
 
 _GRANULE = 256  # alignments beyond it make no difference
@@ -83,7 +87,8 @@ def _script(facts: dict[str, Any], why: str) -> str:
         lines.append(f"memory_{number} = made({block.high - block.low}, {library.dtype(block.operands[0].dtype)})")
         lines += [f"{_variable(x)} = {library.view(x, number, x.address - block.low)}" for x in block.operands]
     words = ", ".join([*_keywords(facts, given), *(_epilogue(asked, users, facts["numbers"]) if asked else ())])
-    lines += ["", f"result = cutlass_py.gemm({words})", *library.wait(), "print(result)"]
+    lines += ["", *_kernel_lost(facts["problem"]), f"result = cutlass_py.gemm({words})"]
+    lines += [*library.wait(), "print(result)"]
     return "\n".join(lines) + "\n"
 
 
@@ -129,7 +134,7 @@ def _keywords(facts: dict[str, Any], operands: Sequence[Operand]) -> list[str]:
     words = [names.pop("a"), names.pop("b"), *(f"{name}={value}" for name, value in names.items())]
     for name, usual in (("alpha", 1.0), ("beta", 1.0 if "c" in names else 0.0), ("scale_out", 1.0)):
         if name not in names and facts[name] != usual:
-            words.append(f"{name}={facts[name]!r}")
+            words.append(f"{name}={_number(facts[name])}")
     words += _choices(p, facts["parameters"], "out" in names)
     return words
 
@@ -138,7 +143,11 @@ def _epilogue(asked: Asked, arrays: Sequence[Operand], numbers: Sequence[float])
     """The call of a user's epilogue."""
     values, variables = map(_number, numbers), map(_variable, arrays)
     given = (next(values if kind == "h" else variables) for kind in asked.kinds)
-    yield f"epilogue=user({', '.join(f'{name}={value}' for name, value in zip(asked.names, given, strict=True))})"
+    found = dict(zip(asked.names, given, strict=True))
+    words = [f"{name}={value}" for name, value in found.items() if not iskeyword(name)]
+    others = [f"{name!r}: {value}" for name, value in found.items() if iskeyword(name)]  # as outputs may be called
+    words += ["**{" + ", ".join(others) + "}"] if others else []
+    yield f"epilogue=user({', '.join(words)})"
 
 
 # Operations that are no functions of cutlass_py.functions.
@@ -151,18 +160,21 @@ _OPERATORS = {
 
 def _function(program: Program) -> list[str]:
     """A user's epilogue as it was traced, one line an operation."""
-    first = next(name for name in ("accum", "accum_", "accum__") if name not in program.inputs)
+    first, functions = (_free(name, program) for name in ("accum", "functions"))
     head = f"def user({', '.join([first, *program.inputs])}):"
-    lines = [f"    v{i} = {_expression(program.nodes[i], first)}" for i in sorted(program.used)]
+    v = "v"
+    while any(name[: len(v)] == v and name[len(v) :].isdecimal() for name in program.inputs):
+        v += "_"
+    lines = [f"    {v}{i} = {_expression(program.nodes[i], first, functions, v)}" for i in sorted(program.used)]
     outputs = [
-        f"{o.name!r}: functions.{o.reduction}(v{o.node}, {-1 if o.axis == 'm' else -2})" if o.reduction
-        else f"{o.name!r}: v{o.node}"
+        f"{o.name!r}: {functions}.{o.reduction}({v}{o.node}, {-1 if o.axis == 'm' else -2})" if o.reduction
+        else f"{o.name!r}: {v}{o.node}"
         for o in program.outputs
     ]  # fmt: skip
-    returned = f"v{program.result}" + (f", {{{', '.join(outputs)}}}" if outputs else "")
+    returned = f"{v}{program.result}" + (f", {{{', '.join(outputs)}}}" if outputs else "")
     what = f'    """{program.formula.replace(chr(34), "")}, as it was traced."""'
     return [
-        "from cutlass_py import functions  # noqa: E402",
+        f"from cutlass_py import functions{'' if functions == 'functions' else f' as {functions}'}  # noqa: E402",
         "",
         "",
         "@cutlass_py.epilogue",
@@ -175,21 +187,29 @@ def _function(program: Program) -> list[str]:
     ]
 
 
-def _expression(node: Node, first: str) -> str:
-    x = [f"v{i}" for i in node.operands]
+def _free(name: str, program: Program) -> str:
+    """A name that no parameter has."""
+    while name in program.inputs:
+        name += "_"
+    return name
+
+
+def _expression(node: Node, first: str, functions: str, v: str) -> str:
+    """What a node computes; `v` begins the names of those before."""
+    x = [f"{v}{i}" for i in node.operands]
     if node.op in ("accum", "input"):
         return node.name or first
     if node.op == "constant":
         return _number(float(node.number))
     if node.op == "cast":
-        return f"functions.cast({x[0]}, {node.name!r})"
+        return f"{functions}.cast({x[0]}, {node.name!r})"
     if sign := _OPERATORS.get(node.op):
         return f"{x[0]} {sign} {x[1]}" if len(x) > 1 else f"{sign}{x[0]}"
-    return f"functions.{node.op}({', '.join(x)})"
+    return f"{functions}.{node.op}({', '.join(x)})"
 
 
-def _number(value: float) -> str:
-    return repr(value) if isfinite(value) else f"float('{value}')"
+def _number(value: float | complex) -> str:
+    return repr(value) if isfinite(value) else f"{type(value).__name__}('{value}')"
 
 
 def _value(found: Sequence[Operand]) -> str:
@@ -206,7 +226,7 @@ def _choices(p: _core.Problem, parameters: tuple[float, float], has_out: bool) -
     words = []
     if p.activation != "identity":
         count = len(ACTIVATIONS[p.activation].parameters)
-        values = ", ".join(map(repr, parameters[:count]))
+        values = ", ".join(map(_number, parameters[:count]))
         words.append(f"activation={f'cutlass_py.{p.activation}({values})' if count else repr(p.activation)}")
     row = COMPUTE[p.a or ""]
     names = [name for name, x in row.items() if (x.operand, x.accumulator) == (p.operand_a, p.accumulator)]
@@ -214,8 +234,22 @@ def _choices(p: _core.Problem, parameters: tuple[float, float], has_out: bool) -
     words += [] if has_out else [f"out_dtype={p.d!r}"]
     words += [f"splits={'stream' if p.splits < 0 else p.splits!r}"] if p.splits else []
     words += ["deterministic=True"] if p.deterministic else []
-    words += [f"kernel={numbered(p.kernel).name!r}"] if p.kernel >= 0 else []
+    words += [f"kernel={numbered(p.kernel).name!r}"] if p.kernel >= 0 and not _kernel_lost(p) else []
     return words
+
+
+def _kernel_lost(p: _core.Problem) -> list[str]:
+    """A comment where the kernel that was asked for is one that this process brought, which a script cannot have."""
+    from .registry import numbered
+
+    if p.kernel < 0:
+        return []
+    kernel = numbered(p.kernel)
+    own = isinstance(kernel, ProvidedKernel) and isinstance(kernel.provider, NumpyProvider)
+    packed = (manifest.kernel for pack in packs.installed() for manifest in pack.kernels)
+    if own or kernel.name in named("declared") or kernel.name in packed:
+        return []
+    return [f"# The call asked for kernel={kernel.name!r}, which its process brought; here gemm chooses."]
 
 
 def _title(facts: dict[str, Any], why: str) -> str:

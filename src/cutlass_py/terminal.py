@@ -41,9 +41,14 @@ def progress(label: str, total: int, table: Callable[[], Any] | None = None) -> 
         yield advance
 
 
+def watched() -> bool:
+    """Whether tables are drawn: somebody watches, and rich is there."""
+    return bool(sys.stdout and sys.stdout.isatty() and find_spec("rich"))
+
+
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Aligned columns on stdout; with rules and bold heads where a terminal and rich are there."""
-    if sys.stdout and sys.stdout.isatty() and find_spec("rich"):
+    if watched():
         from rich.console import Console
 
         Console().print(rich_table(head, rows))

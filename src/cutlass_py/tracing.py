@@ -22,7 +22,9 @@ from .arguments import describe
 from .select import Choice, Plan
 
 logger = logging.getLogger("cutlass_py")
-LEVELS = {"off": logging.NOTSET, "plans": logging.INFO, "calls": logging.DEBUG}
+LEVELS = {"plans": logging.INFO, "calls": logging.DEBUG}
+_WHAT = ("off", *LEVELS)
+_levels: tuple[int, int] | None = None  # what the logger had before `log` set one, and what it set
 _CALLS, _RANGES, _FAILURES = 1, 2, 4  # trace.h
 _handler = logging.StreamHandler()
 _handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
@@ -33,7 +35,7 @@ def log(what: str) -> None:
 
     Choices are told at level INFO, when a class of problems is first met; "plans" forgets those made so far, so that
     they are told again. Calls are told at level DEBUG, each with its problem, kernel, detours and stream. Where no
-    handler is set up, lines go to stderr.
+    handler is set up, lines go to stderr. "off" gives the logger the level back that it had.
 
     Args:
         what: "off", "plans" or "calls", which tells plans too.
@@ -41,14 +43,22 @@ def log(what: str) -> None:
     Raises:
         ValueError: `what` is none of those.
     """
-    if what not in LEVELS:
-        raise ValueError(f"log: {what!r}; expected one of {', '.join(LEVELS)}")
-    logger.setLevel(LEVELS[what])
+    if what not in _WHAT:
+        raise ValueError(f"log: {what!r}; expected one of {', '.join(_WHAT)}")
+    _set_level(LEVELS.get(what))
     logger.removeHandler(_handler)
     if what != "off" and not logger.hasHandlers():
         logger.addHandler(_handler)
     _switch(_CALLS, what == "calls")
     _core.clear_plans()
+
+
+def _set_level(level: int | None) -> None:
+    """The logger's level; None: as before, unless somebody else has set one since."""
+    global _levels
+    before = _levels[0] if _levels and logger.level == _levels[1] else logger.level
+    _levels = None if level is None else (before, level)
+    logger.setLevel(before if level is None else level)
 
 
 def nvtx(on: bool) -> None:
@@ -85,7 +95,7 @@ def from_environment() -> None:
         ValueError: a variable has a value that is not known.
     """
     switches: dict[str, dict[str, Callable[[], None]]] = {
-        "CUTLASS_PY_LOG": {what: partial(log, what) for what in LEVELS},
+        "CUTLASS_PY_LOG": {what: partial(log, what) for what in _WHAT},
         "CUTLASS_PY_NVTX": {"0": partial(nvtx, False), "1": partial(nvtx, True)},
     }
     for variable, choices in switches.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import product
 from statistics import median
@@ -13,7 +14,9 @@ from ..arguments import GemmArguments
 from ..explanation import explain
 from ..gpu import gpu_of
 from ..registry import get_kernels, kernel_named
+from . import one_kernel
 from .frameworks import Framework
+from .one_kernel import KernelCase, KernelOperands
 from .operands import Operands
 from .results import OURS, Record, reason
 from .suites import DEFAULT, SWEEP, TUNED, Case
@@ -23,6 +26,7 @@ HOPELESS = 4.0  # in a sweep, kernels this much slower than the fastest are not 
 FINALISTS = 3  # its fastest kernels, timed once more beside the choice: the least of many times is a lucky one
 Splits = int | str  # parts of k, or "stream"
 _SWIZZLES = (1, 2, 4, 8)
+_Operands = Operands | KernelOperands
 
 
 @dataclass(frozen=True)
@@ -55,26 +59,26 @@ def measure(case: Case, settings: Settings, gpu: Framework) -> Record:
     beside the choice goes into the record, under `refused`.
     """
     record: Record = case.facts() | {"mode": settings.mode}
-    with gpu.arithmetic(case):
-        operands = Operands(case, gpu)
+    with gpu.arithmetic(case) if case.compared else nullcontext():
+        operands = KernelOperands(case, gpu) if isinstance(case, KernelCase) else Operands(case, gpu)
         record["sets"] = operands.count
         if settings.mode == TUNED:
-            record["tuning"] = _tuned(case, operands)
-        main = [reference_arm(case, operands), our_arm(case, operands)]
-        arms = [*main, *(our_arm(case, operands, k) for k in _forced(case, operands, settings))]
-        record["chosen"] = choice_of(case, operands)
+            record["tuning"] = _tuned(operands)
+        main = [our_arm(operands)]
+        if isinstance(operands, Operands):
+            main.insert(0, reference_arm(case, operands))
+        arms = [*main, *(our_arm(operands, k) for k in _forced(operands, settings))]
+        record["chosen"] = choice_of(operands)
         if settings.splits:
-            record["decompositions"] = _decompositions(case, operands, settings.splits)
-            arms += [our_arm(case, operands, splits=found["splits"]) for found in record["decompositions"]]
+            record["decompositions"] = _decompositions(operands, settings.splits)
+            arms += [our_arm(operands, splits=found["splits"]) for found in record["decompositions"]]
         if settings.orders:
-            arms += order_arms(case, operands, settings.kernel)
-        record["error"], refused = errors(case, arms, operands, len(main))
+            arms += order_arms(operands, settings.kernel)
+        checked, refused = _checked(case, arms, operands, len(main))
+        record |= checked
         if refused:
             record["refused"] = refused
             arms = [arm for arm in arms if arm.name not in refused]
-        # Not <=: a NaN is wrong as well. The constant is for references that are the framework's own result.
-        limit = 4 * record["error"][gpu.name] + 1e-12
-        record["wrong"] = [name for name, error in record["error"].items() if not error < limit]
         rough = {arm.name: rough_us(gpu, arm) for arm in arms}
         fastest = min(rough.values())
         asked = settings.kernel
@@ -101,27 +105,26 @@ def reference_arm(case: Case, operands: Operands) -> Arm:
     return Arm(operands.framework.name, launch)
 
 
-def our_arm(case: Case, operands: Operands, kernel: Any = None, splits: Splits | None = None) -> Arm:
+def our_arm(operands: _Operands, kernel: Any = None, splits: Splits | None = None) -> Arm:
     """cutlass_py.gemm: its own choice, a kernel, or a cut of k."""
-    compute = case.arithmetic.compute
 
     def launch(i: int) -> object:
-        (a, b, d), (x, y) = operands[i], operands.scales(i)
-        return gemm(a, b, out=d, compute=compute, scale_a=x, scale_b=y, kernel=kernel, splits=splits)
+        a, b, keywords = operands.call(i)
+        return gemm(a, b, **(keywords | {"kernel": kernel, "splits": splits}))
 
     return Arm(kernel.name if kernel else f"splits={splits}" if splits else OURS, launch)
 
 
-def order_arms(case: Case, operands: Operands, kernel: str | None) -> list[Arm]:
+def order_arms(operands: _Operands, kernel: str | None) -> list[Arm]:
     """The choice, or a kernel by name, in each order of its tiles; none where it has no orders."""
-    args = _arguments(case, operands)
+    args = _arguments(operands)
 
     def arm(raster: str, swizzle: int) -> Arm:
         plan = args.plan(kernel=kernel, raster=raster, swizzle=swizzle)
 
         def launch(i: int) -> object:
-            (a, b, d), (x, y) = operands[i], operands.scales(i)
-            return plan(a, b, d, scale_a=x, scale_b=y)
+            a, b, keywords = operands.call(i)
+            return plan(a, b, **{name: x for name, x in keywords.items() if hasattr(x, "shape")})
 
         return Arm(f"raster={raster} swizzle={swizzle}", launch)
 
@@ -131,28 +134,28 @@ def order_arms(case: Case, operands: Operands, kernel: str | None) -> list[Arm]:
         return []
 
 
-def _arguments(case: Case, operands: Operands, splits: Splits | None = None) -> GemmArguments:
-    (a, b, d), (x, y) = operands[0], operands.scales(0)
-    return GemmArguments(a, b, out=d, compute=case.arithmetic.compute, scale_a=x, scale_b=y, splits=splits)
+def _arguments(operands: _Operands, splits: Splits | None = None) -> GemmArguments:
+    a, b, keywords = operands.call(0)
+    return GemmArguments(a, b, **(keywords | {"splits": splits}))
 
 
-def _forced(case: Case, operands: Operands, settings: Settings) -> list[Any]:
+def _forced(operands: _Operands, settings: Settings) -> list[Any]:
     """Kernels to run by name beside the default choice; in a sweep, those that take the operands as they lie."""
     named = [kernel_named(settings.kernel)] if settings.kernel else []
     for kernel in named:
         kernel.load()
-    return named + (get_kernels(_arguments(case, operands)) if settings.mode == SWEEP else [])
+    return named + (get_kernels(_arguments(operands)) if settings.mode == SWEEP else [])
 
 
 def _fastest(arms: list[Arm], us: dict[str, float]) -> list[Arm]:
     return sorted(arms, key=lambda arm: us[arm.name])[:FINALISTS]
 
 
-def _tuned(case: Case, operands: Operands) -> dict[str, Any]:
+def _tuned(operands: _Operands) -> dict[str, Any]:
     """What `tune` found, by its own clock: the choice before and after, its times in each order of tiles, the entry."""
     from ..tuning import tune
 
-    args = _arguments(case, operands)
+    args = _arguments(operands)
     found = tune(args)
     before = found.default and found.default.microseconds
     orders: dict[str, dict[str, float]] = {}  # microseconds by "raster,swizzle", by kernel and parts of k
@@ -173,9 +176,9 @@ def _entry(args: GemmArguments) -> dict[str, Any]:
     return {"class": tuned.class_of(p), "entry": asdict(entry)} if entry else {}
 
 
-def choice_of(case: Case, operands: Operands, splits: Splits | None = None) -> dict[str, Any]:
+def choice_of(operands: _Operands, splits: Splits | None = None) -> dict[str, Any]:
     """The default choice and its plan."""
-    chosen = explain(_arguments(case, operands, splits)).chosen
+    chosen = explain(_arguments(operands, splits)).chosen
     if chosen is None:
         return {"kernel": None}
     route, way = chosen.route, chosen.route.way
@@ -186,17 +189,36 @@ def choice_of(case: Case, operands: Operands, splits: Splits | None = None) -> d
     }  # fmt: skip
 
 
-def _decompositions(case: Case, operands: Operands, splits: tuple[Splits, ...]) -> list[dict[str, Any]]:
+def _decompositions(operands: _Operands, splits: tuple[Splits, ...]) -> list[dict[str, Any]]:
     """The choice for each way to cut k, with the model's estimate; those that some compiled kernel can do."""
-    choices = [choice_of(case, operands, parts) | {"splits": parts} for parts in splits]
+    choices = [choice_of(operands, parts) | {"splits": parts} for parts in splits]
     return [choice for choice in choices if choice["kernel"]]
+
+
+def _checked(case: Case, arms: list[Arm], operands: _Operands, needed: int) -> tuple[Record, dict[str, str]]:
+    """The error of each arm, those that are wrong, and the limit where no reference is there to say it.
+
+    Returns:
+        That, and why there is none, by arm: only the first arms, so many as are needed, raise what they raise.
+    """
+    refused: dict[str, str] = {}
+    if isinstance(operands, Operands):
+        error, refused = errors(case, arms, operands, needed)
+        limit = 4 * error[operands.framework.name] + 1e-12  # the constant: the framework's own result may be exact
+        found: Record = {"error": error}
+    else:
+        assert isinstance(case, KernelCase)
+        error, limit = one_kernel.errors(case, arms, operands)
+        found = {"error": error, "limit": limit}
+    found["wrong"] = [name for name, each in error.items() if not each < limit]  # a NaN as well
+    return found, refused
 
 
 def errors(case: Case, arms: list[Arm], operands: Operands, needed: int) -> tuple[dict[str, float], dict[str, str]]:
     """Largest error of each arm's result, relative to the largest element of a product in a wider dtype.
 
     Returns:
-        The errors, and why there is none, by arm: only the first arms, so many as are needed, raise what they raise.
+        The errors, and why there is none, by arm, as `_checked`.
     """
     gpu, (a, b, d) = operands.framework, operands[0]
     product = gpu.product(case, a, b, *operands.scales(0))
@@ -214,10 +236,12 @@ def errors(case: Case, arms: list[Arm], operands: Operands, needed: int) -> tupl
 
 
 def _regime(
-    regime: str, arms: list[Arm], operands: Operands, rough: dict[str, float], budget_ms: float
+    regime: str, arms: list[Arm], operands: _Operands, rough: dict[str, float], budget_ms: float
 ) -> dict[str, Any]:
     theirs = operands.framework.name
     record = regime_us(operands.framework, regime, arms, operands.count, rough, budget_ms)
+    if theirs not in record["us"]:
+        return record
     record["ratio"] = record["us"][theirs] / record["us"][OURS]
     if "neighbour_us" in record:
         whole = {name: median(times) for name, times in record["rounds_us"].items()}

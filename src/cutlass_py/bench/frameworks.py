@@ -10,7 +10,8 @@ from math import ceil
 from typing import Any
 
 from .. import _core
-from ..dtypes import DTYPES
+from ..dtypes import DTYPES, STORAGE
+from ..frameworks import carrier_of
 from .suites import Case
 
 Launch = Callable[[int], object]  # queues one call, on the i-th of the operand sets
@@ -26,7 +27,11 @@ class Framework(ABC):
 
     @abstractmethod
     def random(self, shape: Sequence[int], dtype: str) -> Any:
-        """An array of random elements, row-major: normal, or every 8-bit integer."""
+        """An array of random elements, row-major: normal, or every 8-bit integer.
+
+        Raises:
+            ValueError: the library cannot name the dtype.
+        """
 
     def scales(self, case: Case) -> tuple[Any, Any]:
         """Factors of A and B, where the reference takes some: f32 arrays, as it wants them to lie."""
@@ -52,6 +57,10 @@ class Framework(ABC):
     @abstractmethod
     def difference(self, d: Any, product: Any) -> float:
         """The largest of |d - product|, relative to the largest element of the product."""
+
+    @abstractmethod
+    def host(self, array: Any) -> Any:
+        """A copy as a NumPy array."""
 
     @abstractmethod
     def l2_bytes(self) -> int:
@@ -118,6 +127,11 @@ def _wide(dtype: str) -> str:
     return "float32" if DTYPES[dtype].bits <= 16 and DTYPES[dtype].mantissa else "float64"
 
 
+def _integers(limits: Any) -> tuple[int, int]:
+    """From where to below what random integers are drawn: all that 8 bits hold."""
+    return max(int(limits.min), -128), min(int(limits.max), 255) + 1
+
+
 class Torch(Framework):
     """torch: cuBLAS and cuBLASLt."""
 
@@ -135,7 +149,8 @@ class Torch(Framework):
         """As in Framework."""
         torch, kind = self.torch, getattr(self.torch, DTYPES[dtype].numpy)
         if not DTYPES[dtype].mantissa:
-            return torch.randint(-128, 128, tuple(shape), device="cuda", dtype=kind)
+            low, high = _integers(torch.iinfo(kind))
+            return torch.randint(low, high, tuple(shape), device="cuda", dtype=kind)
         made = torch.bfloat16 if DTYPES[dtype].bits < 16 else kind  # torch draws no fp8
         return torch.randn(tuple(shape), device="cuda", dtype=made).to(kind)
 
@@ -197,7 +212,8 @@ class Torch(Framework):
 
     def poison(self, array: Any) -> None:
         """As in Framework."""
-        array.fill_(float("nan") if array.is_floating_point() else self.torch.iinfo(array.dtype).min)
+        has_nan = array.is_floating_point() or array.is_complex()
+        array.fill_(float("nan") if has_nan else self.torch.iinfo(array.dtype).min)
 
     def product(self, case: Case, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         """As in Framework."""
@@ -211,6 +227,17 @@ class Torch(Framework):
     def difference(self, d: Any, product: Any) -> float:
         """As in Framework."""
         return float((d.to(product.dtype) - product).abs().max() / product.abs().max())
+
+    def host(self, array: Any) -> Any:
+        """As in Framework."""
+        import ml_dtypes  # noqa: F401  (bfloat16 and fp8)
+        import numpy as np
+
+        copied, name = array.cpu(), str(array.dtype).removeprefix("torch.")
+        if name not in {DTYPES[dtype].numpy for dtype in STORAGE if carrier_of(dtype)}:
+            return copied.numpy()
+        integers = {1: self.torch.uint8, 2: self.torch.int16}[copied.dtype.itemsize]
+        return copied.view(integers).numpy().view(np.dtype(name))
 
     def l2_bytes(self) -> int:
         """As in Framework."""
@@ -285,8 +312,16 @@ class CuPy(Framework):
 
     def random(self, shape: Sequence[int], dtype: str) -> Any:
         """As in Framework."""
-        made = "float64" if dtype == "f64" else "float32"
-        return self.cupy.random.standard_normal(tuple(shape), made).astype(DTYPES[dtype].numpy)
+        cupy, kind = self.cupy, DTYPES[dtype].numpy
+        if carrier_of(dtype):
+            raise ValueError(f"bench: CuPy has no {dtype}; install torch, which has")
+        if not DTYPES[dtype].mantissa:
+            return cupy.random.randint(*_integers(cupy.iinfo(kind)), tuple(shape)).astype(kind)
+        made = "float64" if dtype in ("f64", "c128") else "float32"
+        drawn = cupy.random.standard_normal(tuple(shape), made).astype(kind)
+        if drawn.dtype.kind == "c":
+            drawn.imag = cupy.random.standard_normal(tuple(shape), made)
+        return drawn
 
     def reference(self, case: Case) -> Callable[..., object]:
         """As in Framework."""
@@ -295,7 +330,7 @@ class CuPy(Framework):
 
     def poison(self, array: Any) -> None:
         """As in Framework."""
-        array.fill(float("nan"))
+        array.fill(self.cupy.iinfo(array.dtype).min if array.dtype.kind in "iu" else float("nan"))
 
     def product(self, case: Case, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         """As in Framework."""
@@ -305,6 +340,10 @@ class CuPy(Framework):
     def difference(self, d: Any, product: Any) -> float:
         """As in Framework."""
         return float(abs(d.astype(product.dtype) - product).max() / abs(product).max())
+
+    def host(self, array: Any) -> Any:
+        """As in Framework."""
+        return array.get()
 
     def l2_bytes(self) -> int:
         """As in Framework."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..dtypes import LAYOUTS
 from ..gpu import bandwidth_of
-from .report import regimes_of, theirs_of
+from .report import compared, regimes_of, theirs_of
 from .results import OURS, Record, Result, geomean
 from .suites import DEFAULT, Case, case_of
 
@@ -33,9 +33,9 @@ def draw(result: Result, directory: Path) -> list[Path]:
     """Writes every picture that the result has data for; returns their paths.
 
     Raises:
-        ValueError: matplotlib is not installed, or no case was measured.
+        ValueError: matplotlib is not installed, or no case was measured beside a reference.
     """
-    measured = [record for record in result["cases"] if regimes_of([record])]
+    measured = compared(result["cases"])
     if not measured:
         raise ValueError("bench: nothing was measured that could be plotted")
     directory.mkdir(parents=True, exist_ok=True)

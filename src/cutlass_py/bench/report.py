@@ -21,6 +21,16 @@ def theirs_of(us: dict[str, float]) -> float:
     return next(iter(us.values()))
 
 
+def ours_of(record: Record, regime: str) -> list[str]:
+    """The arms of a record that are kernels of ours."""
+    return list(record[regime]["us"])[1 if "ratio" in record[regime] else 0 :]
+
+
+def compared(records: Iterable[Record]) -> list[Record]:
+    """Those that were timed beside a reference."""
+    return [record for record in records if any("ratio" in record[regime] for regime in regimes_of([record]))]
+
+
 def header(regimes: Sequence[str], reference: str) -> str:
     """Two lines above the rows."""
     columns = "".join(f" | {regime:^27}" for regime in regimes)
@@ -35,9 +45,10 @@ def row(record: Record, regimes: Sequence[str]) -> str:
         return f"{name:40} | {record['failed']}"
     times = ""
     for regime in regimes:
-        us = record[regime]["us"]
+        us, ratio = record[regime]["us"], record[regime].get("ratio")
         mark = " " if record[regime].get("queue_filled", True) else "?"  # host time may show
-        times += f" | {theirs_of(us):9.2f} {us[OURS]:9.2f} {record[regime]['ratio']:6.3f}{mark}"
+        theirs, compared = ("", "") if ratio is None else (f"{theirs_of(us):.2f}", f"{ratio:.3f}")
+        times += f" | {theirs:>9} {us[OURS]:9.2f} {compared:>6}{mark}"
     chosen = record["chosen"]
     split = chosen.get("splits", 1) > 1
     how = [f"packs {x}" for x in "ab" if chosen.get(f"pack_{x}")] + [f"splits k by {chosen['splits']}"] * split
@@ -50,14 +61,21 @@ def row(record: Record, regimes: Sequence[str]) -> str:
 def _named(record: Record, regimes: Sequence[str]) -> list[str]:
     """Kernels that were timed by name; of a sweep, the fastest."""
     us = record[regimes[0]]["us"]
-    names = [name for name in list(us)[1:] if name != OURS and not name.startswith("splits=")]
+    names = [name for name in ours_of(record, regimes[0]) if name != OURS and not name.startswith("splits=")]
     names = sorted(names, key=us.__getitem__)[: 1 if record["mode"] == SWEEP else None]
     lines = []
     for name in names:
         found = [(regime, record[regime]["us"]) for regime in regimes]
-        times = [f"{regime} {us[name]:.2f} us, ratio {theirs_of(us) / us[name]:.3f}" for regime, us in found]
+        times = [f"{regime} {us[name]:.2f} us, {_beside(record, us, name)}" for regime, us in found]
         lines.append(f"  {short(name)}: {'; '.join(times)}")
     return lines
+
+
+def _beside(record: Record, us: dict[str, float], name: str) -> str:
+    """How a kernel compares with the reference; without one, its rates."""
+    if "flop" not in record:
+        return f"ratio {theirs_of(us) / us[name]:.3f}"
+    return f"{record['flop'] / us[name] / 1e6:.4g} TFLOP/s, {record['moved_bytes'] / us[name] / 1e3:.4g} GB/s"
 
 
 def _decomposition(found: Record, record: Record, regimes: Sequence[str]) -> str:
@@ -80,7 +98,7 @@ def short(kernel: str | None) -> str:
 def summarise(records: Sequence[Record]) -> list[Record]:
     """Geomean, worst and the number of slow shapes by suite, dtype, layout, regime and mode."""
     groups: dict[tuple[str, ...], list[Record]] = {}
-    for record in records:
+    for record in compared(records):
         for regime in regimes_of([record]):
             facts = [record["suite"], record["dtype"], record["layout"], regime, record.get("mode", DEFAULT)]
             groups.setdefault(tuple(facts), []).append(record)
@@ -148,6 +166,7 @@ def faults(records: Iterable[Record]) -> list[str]:
         found += [f"FAILED: {case_of(record)}: {arm}: {why}" for arm, why in record.get("refused", {}).items()]
         for name in record.get("wrong", ()):
             errors = {arm: float(error) for arm, error in record["error"].items()}  # JSON has no NaN: its name is there
-            error, reference = errors[name], next(iter(errors.values()))
-            found.append(f"WRONG: {case_of(record)}: {name} is off by {error:.1e}, the reference by {reference:.1e}")
+            reference = f"the reference by {next(iter(errors.values())):.1e}"
+            beside = f"rounding by {record['limit']:.1e} at most" if "limit" in record else reference
+            found.append(f"WRONG: {case_of(record)}: {name} is off by {errors[name]:.1e}, {beside}")
     return found

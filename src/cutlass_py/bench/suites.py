@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 from ..dtypes import COMPUTE, DTYPES, LAYOUTS
 
@@ -74,6 +74,7 @@ class Case:
     dtype: str
     layout: str
     shape: Shape
+    compared: ClassVar[bool] = True  # with a function of the framework
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -92,6 +93,14 @@ class Case:
         batch, m, n, k = self.shape
         size, size_d = DTYPES[self.arithmetic.dtype].itemsize, DTYPES[self.arithmetic.result].itemsize
         return batch * ((m * k + k * n) * size + m * n * size_d)
+
+    def problem(self) -> dict[str, Any]:
+        """As an entry of a problem file (problems.py)."""
+        batch, m, n, k = self.shape
+        found = self.arithmetic
+        entry = {"m": m, "n": n, "k": k, "batch": batch, "layout": self.layout, "a": found.dtype}
+        factor = {"scaled_mm": "one", "block_scaled_mm": "block"}.get(found.reference)
+        return {**entry, "compute": found.compute, "scale_a": factor, "scale_b": factor}
 
     def facts(self) -> dict[str, Any]:
         """As it stands in the JSON."""

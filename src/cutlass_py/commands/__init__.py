@@ -8,12 +8,15 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from .. import __version__
+
 # A module's first line is its command's help.
 COMMANDS = ("info", "kernels", "explain", "bench", "tune", "cache", "emit", "pack", "demo")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cutlass_py", description="CUTLASS kernels on any DLPack array.")
+    parser.add_argument("--version", action="version", version=f"cutlass_py {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
     for name in COMMANDS:
         command = import_module(f"{__name__}.{name}")

@@ -6,7 +6,7 @@ to back, `mixed` puts a small elementwise kernel between the calls on a plain st
 
   bench --suite llm square --layout tn         suites of shapes; --json FILE keeps every reading
   bench --shape 2048,4096,14336 --dtype e4m3   one problem: M,N,K or B,M,N,K
-  bench KERNEL 4096 4096 4096                  one kernel by name, in its own dtype and layout
+  bench KERNEL 4096 4096 4096                  one kernel by name, in its own dtypes and layout, with its epilogue
   bench --bars [GROUP ...]                     what must be reached, and whether it is; all of it takes 11 minutes on
                                                an H200, of which those after tuning, the group `tuned`, 5
   bench --from FILE --plot DIR                 pictures and tables of stored results; needs no GPU
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from ..bench.bars import Verdict
     from ..bench.results import Record, Result
     from ..bench.runs import Part
-    from ..bench.suites import Shape
+    from ..bench.suites import Case, Shape
+    from ..kernels import CutlassKernel
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -232,9 +233,9 @@ def _part(options: argparse.Namespace, cases: Sequence[Any], kernel: str | None 
 
 
 def _part_of_kernel(options: argparse.Namespace, known: Sequence[str]) -> Part:
-    """One kernel, in the dtype and layout of its name, beside gemm's choice and the reference."""
-    from ..bench.suites import ARITHMETICS, Case
+    """One kernel, in the dtypes and the layout of its name, beside gemm's choice, and the reference if there is one."""
     from ..kernels import CutlassKernel
+    from ..metadata import CPU
     from ..registry import kernel_named
 
     if options.suite or options.shape or options.dtype or options.layout:
@@ -247,15 +248,28 @@ def _part_of_kernel(options: argparse.Namespace, known: Sequence[str]) -> Part:
             f"bench: {len(options.extents)} extents behind {kernel.name}; expected M N K, or B M N K, 1 or more"
         )
     if not isinstance(kernel, CutlassKernel):
-        raise ValueError(f"bench: {kernel.name} computes on the CPU; there is nothing to compare it with")
+        where = "computes on the CPU" if kernel.metadata.cc == CPU else "is a Python function"
+        raise ValueError(f"bench: {kernel.name} {where}; expected a CUTLASS kernel")
+    batch, m, n, k = options.extents if len(options.extents) == 4 else [1, *options.extents]
+    return _part(options, [_case_of(kernel, (batch, m, n, k), known)], kernel.name)
+
+
+def _case_of(kernel: CutlassKernel, shape: Shape, known: Sequence[str]) -> Case:
+    """What the framework computes as well as the kernel does; else the kernel's own problem, which it does not."""
+    from .. import problems
+    from ..bench.one_kernel import KernelCase
+    from ..bench.suites import ARITHMETICS, Case
+    from ..gpu import gpu_of
+
     c = kernel.config
-    shape = tuple(options.extents if len(options.extents) == 4 else [1, *options.extents])
     for name, found in ARITHMETICS.items():
-        case = Case("shape", name, c.layout, shape)
         same = c.a == c.b and found.formats == (c.a, c.accumulator, c.d)
         if same and name in known and c.layout in found.layouts and found.takes(shape):
-            return _part(options, [case], kernel.name)
-    raise ValueError(f"bench: no function of the framework computes what {kernel.name} does for {shape[1:]}")
+            case = Case("shape", name, c.layout, shape)
+            p = problems.arguments(case.problem()).problem
+            if not isinstance(kernel.way(p, gpu_of(p)), str):
+                return case
+    return KernelCase.of(c, shape)
 
 
 def _parts_of_bars(options: argparse.Namespace, known: Sequence[str]) -> list[Part]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 
-from .output import json_option, print_json
+from ..terminal import print_table, watched
+from .output import cc_option, json_option, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         json_option(sub)
     sub.add_argument("file", nargs="?", help="problems: a JSON list (docs/jit.md)")
     sub.add_argument("--kernel", action="append", default=[], metavar="NAME", help="this kernel; may be repeated")
+    cc_option(sub, "for a machine with GPUs of this kind instead of those here")
     sub.add_argument("--jobs", type=int, help="nvcc at once; by default one per core and 5 GB of free memory")
 
 
@@ -37,9 +40,20 @@ def _info(options: argparse.Namespace) -> int:
         print_json({"directory": str(cache.directory()), "bytes": size, "entries": [p.stem for p in entries]})
         return 0
     print(f"{cache.directory()}: {len(entries)} kernels, {size / 1e6:.1f} MB")
+    if watched() and entries:
+        print_table(("kernel", "MB", "entry"), [_cells(path) for path in entries])
+        return 0
     for path in entries:
         print(f"  {path.stem}")
     return 0
+
+
+def _cells(path: Path) -> tuple[str, str, str]:
+    """Kernel, size, and the digest and compiler that its entry is called after."""
+    from .. import cache
+
+    kernel, _, made = path.stem.partition("-")
+    return kernel, f"{cache.size(path) / 1e6:.1f}", made
 
 
 def _clear(options: argparse.Namespace) -> int:
@@ -64,8 +78,12 @@ def _build(options: argparse.Namespace) -> int:
         raise ValueError(f"cache build: --jobs is {options.jobs}; expected 1 or more")
     wanted = [named(name) for name in options.kernel]
     wanted += filter(None, map(best, read(options.file) if options.file else ()))
-    silent = options.json
-    outcomes = build(list(dict.fromkeys(wanted)), options.jobs or nvcc_jobs(), lambda line: silent or print(line))
+
+    def report(line: str) -> None:
+        if not options.json:
+            print(line)
+
+    outcomes = build(list(dict.fromkeys(wanted)), options.jobs or nvcc_jobs(), report, options.cc)
     if options.json:
         print_json([asdict(outcome) for outcome in outcomes])
     return 1 if any(outcome.state == "failed" for outcome in outcomes) else 0

@@ -19,6 +19,8 @@ def run(options: argparse.Namespace) -> int:
     """The command; 1 where an error is beyond its bound."""
     from .. import demo
 
+    if options.size < 1:
+        raise ValueError(f"demo: --size is {options.size}; expected 1 or more")
     rows = demo.run(options.size)
     if options.json:
         print_json([asdict(row) for row in rows])

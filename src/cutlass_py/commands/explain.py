@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 
 from .output import json_option, print_json
 from .problem import problem_from, problem_options
@@ -11,14 +12,17 @@ from .problem import problem_from, problem_options
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
     problem_options(parser)
+    parser.add_argument("--jit", action="store_true", help="as within jit(): among all declared kernels; compiles none")
     json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """The command."""
+    from ..compiler import jit
     from ..explanation import explain
 
-    found = explain(problem_from(options))
+    with jit() if options.jit else nullcontext():
+        found = explain(problem_from(options))
     if options.json:
         print_json(found.to_dict())
     else:

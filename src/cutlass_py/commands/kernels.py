@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from ..terminal import print_table, watched
 from .output import json_option, print_json
+
+if TYPE_CHECKING:
+    from ..kernels import Kernel
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("match", nargs="?", default="", help="part of the name")
     parser.add_argument("--cc", help="compute capability times ten, such as 90; 90a: of that architecture alone")
     parser.add_argument("--all", action="store_true", help="include kernels that are declared but not compiled")
-    parser.add_argument("--coverage", action="store_true", help="instead, the declaration as Markdown tables")
+    parser.add_argument("--coverage", action="store_true", help="instead, the whole declaration as Markdown tables")
     json_option(parser)
 
 
@@ -22,14 +28,40 @@ def run(options: argparse.Namespace) -> int:
     from ..registry import get_kernels
 
     if options.coverage:
-        from ..coverage import markdown
-
-        print(markdown())
-        return 0
+        return _coverage(options)
     found = get_kernels(cc=options.cc, compiled=not options.all, where=lambda m: options.match in m.name)
     if options.json:
-        print_json([asdict(k.metadata) | {"compiled": k.compiled} for k in found])
-        return 0
-    for kernel in found:
-        print(kernel.name if kernel.compiled else f"{kernel.name}  (not compiled)")
+        print_json([_row(kernel) for kernel in found])
+    elif watched():
+        _print_table(found)
+    else:
+        for kernel in found:
+            print(kernel.name if kernel.compiled else f"{kernel.name}  (not compiled)")
     return 0
+
+
+def _coverage(options: argparse.Namespace) -> int:
+    from ..coverage import data, markdown
+
+    if options.match or options.cc or options.all:
+        raise ValueError("kernels: --coverage is about the whole declaration; of the others only --json goes with it")
+    print_json(data()) if options.json else print(markdown())
+    return 0
+
+
+def _row(kernel: Kernel) -> dict[str, Any]:
+    row, design = asdict(kernel.metadata), kernel.metadata.design
+    del row["design"]["kernel"]  # the row's name
+    row["design"]["registers"] = design.registers
+    return row | {"compiled": kernel.compiled}
+
+
+def _print_table(kernels: Sequence[Kernel]) -> None:
+    head = ("kernel", "on", "stages", "threads", "shared memory", "compiled")
+    cells = []
+    for kernel in kernels:
+        (lowest, highest), design = kernel.metadata.cc, kernel.metadata.design
+        on = f"{lowest / 10:.1f}" + ("" if lowest == highest else "+") if lowest else "CPU"
+        numbers = (str(x or "") for x in (design.stages, design.threads, design.smem_bytes))
+        cells.append((kernel.name, on, *numbers, "yes" if kernel.compiled else "no"))
+    print_table(head, cells)

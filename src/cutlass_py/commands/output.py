@@ -12,6 +12,19 @@ def json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def cc_option(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """`--cc`, which may be repeated: what code is compiled for."""
+    text = f"{meaning}: compute capability times ten, such as 80; may be repeated. Without a GPU 90 is assumed"
+    parser.add_argument("--cc", action="append", type=_capability, default=[], metavar="CC", help=text)
+
+
+def _capability(text: str) -> int:
+    number = text.removesuffix("a")  # as CUTLASS_PY_ARCHS has it
+    if not number.isdecimal() or int(number) < 80:
+        raise argparse.ArgumentTypeError(f"{text!r} is no compute capability times ten, such as 80 or 90")
+    return int(number)
+
+
 def print_json(value: Any) -> None:
     """One value; lists and objects over several lines."""
     print(json.dumps(value, indent=1))

@@ -45,11 +45,11 @@ def _measure(options: argparse.Namespace) -> bool:
     """Tune the problems of the file one by one; whether any failed."""
     from ..arguments import describe
     from ..problems import read
-    from ..terminal import progress
+    from ..terminal import print_table, progress, watched
     from ..tuning import tune
 
     problems = read(options.file) if options.file else []
-    rows, failed = [], False
+    rows, failed, drawn = [], False, watched() and not options.json
     with progress("tuning", len(problems)) as advance:
         for problem in problems:
             try:
@@ -60,12 +60,23 @@ def _measure(options: argparse.Namespace) -> bool:
                 failed = True
                 rows.append({"problem": describe(problem.problem), "error": str(error)})
                 line = f"error: {error}"
-            if not options.json:
+            if not (options.json or drawn):
                 print(line)
             advance()
     if options.json:
         print_json(rows)
+    elif drawn and rows:
+        print_table(("problem", "us", "before", "kernel, or what failed"), list(map(_cells, rows)))
     return failed
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    if "error" in row:
+        return row["problem"], "", "", row["error"]
+    best, before = row["best"], row["default"]
+    splits = f", k in {best['splits']} parts" if best["splits"] > 1 else ""
+    times = (f"{x['microseconds']:.1f}" if x else "" for x in (best, before))
+    return row["problem"], *times, best["kernel"] + splits
 
 
 def _row(tuning: Tuning) -> dict[str, Any]:
