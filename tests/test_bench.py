@@ -273,7 +273,7 @@ def test_orders_of_tiles(gpu, monkeypatch, capsys):
     assert main(["bench", *options, "--orders"]) == 0
     assert "  raster=m swizzle=1: sustained 11.00 us, ratio 2.727\n" in capsys.readouterr().out
     monkeypatch.undo()
-    assert cases.order_arms(SMALL, cases.Operands(SMALL, gpu), None) == []  # a CPU's kernel has no tiles
+    assert cases.order_arms(cases.Operands(SMALL, gpu), None) == []  # a CPU's kernel has no tiles
 
 
 # ---------------------------------------------------------------------------------------- bars
