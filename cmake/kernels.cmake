@@ -20,6 +20,8 @@ install(TARGETS cutlass_py_kernels LIBRARY DESTINATION cutlass_py)
 # Kernel sources include it; the JIT compiles them.
 install(DIRECTORY ${CUTLASS_PY_CUTLASS_INCLUDE}/cute ${CUTLASS_PY_CUTLASS_INCLUDE}/cutlass
         DESTINATION cutlass_py/include)
+file(CONFIGURE OUTPUT ${CUTLASS_PY_GENERATED}/cutlass.sha256 CONTENT "${CUTLASS_PY_CUTLASS_DIGEST}")
+install(FILES ${CUTLASS_PY_GENERATED}/cutlass.sha256 DESTINATION cutlass_py/include) # so that the JIT need not compute it
 install(FILES ${CUTLASS_PY_CUTLASS_LICENCE} DESTINATION cutlass_py/licenses RENAME CUTLASS_LICENSE.txt)
 
 # Not find_package(CUDAToolkit): it insists on libcudart.so, which the wheels do not have. No libcuda: the static runtime

@@ -39,6 +39,7 @@ class Options:
     CUTLASS_PY_CUDA: str = "AUTO"
     CUTLASS_PY_ARCHS: str = "80;90a"
     CUTLASS_PY_KERNELS: str = "core"
+    CUTLASS_PY_NVCC_JOBS: str = ""
     CUTLASS_DIR: str = ""
     DLPACK_DIR: str = ""
 
@@ -52,6 +53,8 @@ class Options:
             if not path.is_file():
                 raise BuildError(f"CUTLASS_PY_KERNELS is {self.CUTLASS_PY_KERNELS!r}; it must be core, full or a file")
             self.CUTLASS_PY_KERNELS = str(path)
+        if not re.fullmatch(r"([1-9]\d*)?", self.CUTLASS_PY_NVCC_JOBS):
+            raise BuildError(f"CUTLASS_PY_NVCC_JOBS is {self.CUTLASS_PY_NVCC_JOBS!r}; it must be a number from 1")
         for name in ("CUTLASS_DIR", "DLPACK_DIR"):
             if getattr(self, name):
                 setattr(self, name, str(Path(getattr(self, name)).resolve()))
@@ -242,9 +245,10 @@ def _settings(options: Options) -> dict[str, object]:
     licence = cutlass.parent / "LICENSE.txt"
     found |= {
         "nvcc": find_nvcc(copy=True),
-        "nvcc_jobs": toolkit.nvcc_jobs(),
+        "nvcc_jobs": options.CUTLASS_PY_NVCC_JOBS or toolkit.nvcc_jobs(),
         "cutlass_include": cutlass,
         "cutlass_version": ".".join(map(str, version)),
+        "cutlass_digest": toolkit.digest(cutlass, *toolkit.CUTLASS_HEADERS),
         # Every header begins with the whole licence.
         "cutlass_licence": licence if licence.is_file() else cutlass / "cutlass" / "version.h",
     }

@@ -17,6 +17,7 @@ from cutlass_py import (
     explain,
     gemm,
     get_kernels,
+    leaky_relu,
     view,
 )  # fmt: skip
 
@@ -161,6 +162,11 @@ CASES = {
     "alpha str": (lambda: gemm(A, B, alpha="2"), TypeError, "gemm: alpha is a str; expected a number"),
     "alpha complex": (lambda: gemm(A, B, alpha=1j), TypeError, "gemm: alpha is a complex; expected a number"),
     "alpha array": (lambda: gemm(A, B, alpha=np.ones(1)), TypeError, "gemm: alpha is f64; expected f32$"),
+    "alpha int64": (
+        lambda: gemm(A, B, alpha=np.array(2)),
+        TypeError,
+        "^gemm: alpha has dtype int64; expected f32, or the operands' dtype where that is f64, c64 or c128$",
+    ),
     "alpha f32": (
         lambda: gemm(A.astype(float), B.astype(float), alpha=ONE),
         TypeError,
@@ -181,7 +187,7 @@ CASES = {
     "alpha numpy complex": (
         lambda: gemm(A, B, alpha=np.complex64(1)),
         TypeError,
-        "gemm: alpha is a complex64; expected a number",
+        "gemm: alpha is a numpy.complex64; expected a number",
     ),
     "alpha str of complex": (
         lambda: gemm(C64, C64.T, alpha="1j"),
@@ -214,7 +220,7 @@ CASES = {
         "gemm: bias is s8; expected one of f32, s32$",
     ),
     "bias of complex": (lambda: gemm(C64, C64.T, bias=np.ones(3, F32)), TypeError, "gemm: bias is f32; expected c64$"),
-    "bias number": (lambda: gemm(A, B, bias=1.0), TypeError, "gemm: bias is a builtins.float; expected an array"),
+    "bias number": (lambda: gemm(A, B, bias=1.0), TypeError, "gemm: bias is a float; expected an array"),
     "bias on a device": (
         lambda: GemmArguments(A, B, bias=TensorSpec((5,), "f32")),
         ValueError,
@@ -273,6 +279,9 @@ CASES = {
         "gemm: activation is a builtin_function_or_method",
     ),
     "activation surrogate": (lambda: gemm(A, B, activation="\udc80"), ValueError, "gemm: activation is no valid text"),
+    "slope str": (lambda: leaky_relu("x"), TypeError, "^leaky_relu: slope is 'x'; expected a number$"),
+    "bound str": (lambda: clamp("0", 1), TypeError, "^clamp: low is '0'; expected a number$"),
+    "bound none": (lambda: clamp(0, None), TypeError, "^clamp: high is None; expected a number$"),
     "activation parameters": (
         lambda: gemm(A, B, activation=Activation("relu", (1.0,))),
         ValueError,
@@ -359,7 +368,11 @@ CASES = {
     "splits str": (lambda: gemm(A, B, splits="k"), ValueError, "gemm: splits='k' is not 'stream'"),
     "splits bool": (lambda: gemm(A, B, splits=True), TypeError, "gemm: splits is a bool; expected a number of parts"),
     "splits float": (lambda: gemm(A, B, splits=2.0), TypeError, "gemm: splits is a float; expected a number of parts"),
-    "deterministic": (lambda: gemm(A, B, deterministic=1), TypeError, "gemm: deterministic is a int; expected True or"),
+    "deterministic": (
+        lambda: gemm(A, B, deterministic=1),
+        TypeError,
+        "gemm: deterministic is an int; expected True or",
+    ),
     # lists
     "list empty": (lambda: gemm([], B), ValueError, "gemm: a is an empty list; expected one matrix or more"),
     "list lengths": (
@@ -384,7 +397,7 @@ CASES = {
         r"gemm: a\[1\] is \(3, 4\) of f16 with .* but a\[0\] is \(3, 4\) of f32",
     ),
     "list of strides": (lambda: gemm([A, np.asfortranarray(A)], B), ValueError, r"with strides \(1, 3\) but a\[0\]"),
-    "list of numbers": (lambda: gemm(A, [B, 3]), TypeError, r"gemm: b\[1\] is a builtins.int; expected an array"),
+    "list of numbers": (lambda: gemm(A, [B, 3]), TypeError, r"gemm: b\[1\] is an int; expected an array"),
     "list and batch": (
         lambda: gemm(LIST_A, np.ones((3, 4, 5), F32)),
         ValueError,
@@ -395,6 +408,12 @@ CASES = {
         ValueError,
         "gemm: out is an array but a is a list; expected a list of 3 matrices",
     ),
+    "list and list gate": (
+        lambda: gemm(LIST_A, B, gate=[C, C, C]),
+        ValueError,
+        r"^gemm: gate is given with a list of matrices; pass a batch \(an array of 3 dimensions\) instead$",
+    ),
+    "list gate alone": (lambda: gemm(A, B, gate=[C]), TypeError, "gemm: gate is a list; expected an array that speaks"),
     "list c alone": (lambda: gemm(A, B, c=[C, C]), ValueError, "gemm: c is a list but neither a nor b is one"),
     "list out alone": (lambda: gemm(A, B, out=[zeros(3, 5)]), ValueError, "gemm: out is a list but neither a nor b is"),
     "list inner": (
@@ -449,7 +468,11 @@ CASES = {
         ValueError,
         "compute='f32' is not one of 'f64' for f64 inputs",
     ),
-    "compute type": (lambda: gemm(A, B, compute=32), TypeError, "gemm: compute must be a string such as 'tf32'"),
+    "compute type": (
+        lambda: gemm(A, B, compute=32),
+        TypeError,
+        "gemm: compute is an int; expected a name such as 'tf32'$",
+    ),
     "kernel name": (lambda: gemm(A, B, kernel="typo"), ValueError, "gemm: no kernel is called 'typo'; .*get_kernels"),
     "kernel type": (lambda: gemm(A, B, kernel=3), TypeError, "gemm: kernel is a int; expected a Kernel or its name"),
     "kernel of a GPU": (
@@ -461,13 +484,13 @@ CASES = {
     "list": (
         lambda: gemm([[1.0]], B),
         TypeError,
-        r"gemm: a\[0\] is a builtins.list; expected an array that speaks DLPack",
+        r"gemm: a\[0\] is a list; expected an array that speaks DLPack",
     ),
-    "str": (lambda: gemm(A, "b"), TypeError, "gemm: b is a builtins.str; expected an array that speaks DLPack"),
-    "class": (lambda: gemm(np.ndarray, B), TypeError, "gemm: a is a builtins.type; expected an array that speaks"),
+    "str": (lambda: gemm(A, "b"), TypeError, "gemm: b is a str; expected an array that speaks DLPack"),
+    "class": (lambda: gemm(np.ndarray, B), TypeError, "gemm: a is a type; expected an array that speaks"),
     "scalar": (lambda: gemm(F32(1), B), TypeError, "gemm: a is a numpy.float32; expected an array that speaks DLPack"),
-    "c number": (lambda: gemm(A, B, c=1.0), TypeError, "gemm: c is a builtins.float; expected an array that speaks"),
-    "out object": (lambda: gemm(A, B, out=object()), TypeError, "gemm: out is a builtins.object; expected an array"),
+    "c number": (lambda: gemm(A, B, c=1.0), TypeError, "gemm: c is a float; expected an array that speaks"),
+    "out object": (lambda: gemm(A, B, out=object()), TypeError, "gemm: out is an object; expected an array"),
     "spec": (
         lambda: gemm(TensorSpec((3, 4), "f32", device="cpu"), B),
         TypeError,
@@ -592,7 +615,7 @@ CASES = {
         "gemm: a is viewed as bf16 but its elements have 32 bits",
     ),
     "view as tf32": (lambda: view(A, "tf32"), TypeError, f"dtype is 'tf32'; expected one of {STORAGE}"),
-    "view of no array": (lambda: gemm(view([1], "f32"), B), TypeError, "gemm: a is a builtins.list; expected an array"),
+    "view of no array": (lambda: gemm(view([1], "f32"), B), TypeError, "gemm: a is a list; expected an array"),
     # specs and questions
     "spec rank": (lambda: TensorSpec((1,) * 9, "f32"), ValueError, "TensorSpec: 9 dimensions; expected at most 8"),
     "spec strides": (lambda: TensorSpec((3, 4), "f32", (1,)), ValueError, "TensorSpec: 2 extents but 1 strides"),
@@ -711,12 +734,16 @@ def test_numpy_dtypes_that_dlpack_has_not(array):
         gemm(A, array.T)
 
 
+STREAM = "expected the handle of a CUDA stream, a torch or CuPy stream, or what has __cuda_stream__"
 ODD_VALUES = [
     pytest.param(lambda: gemm(None, B), TypeError, "gemm: a is "),
     pytest.param(lambda: gemm(A, B, alpha=None), TypeError, "gemm: alpha is a NoneType"),
     pytest.param(lambda: gemm(A, B, out_dtype=["f32"]), TypeError, "gemm: out_dtype is "),
     pytest.param(lambda: gemm(A, B, compute="\udc80"), ValueError, "gemm: compute"),
-    pytest.param(lambda: gemm(A, B, stream="fast"), TypeError, "gemm: stream must be an int"),
+    pytest.param(lambda: gemm(A, B, stream="fast"), TypeError, f"^gemm: stream is a str; {STREAM}$"),
+    pytest.param(lambda: gemm(A, B, stream=-1), TypeError, f"^gemm: stream is -1; {STREAM}$"),
+    pytest.param(lambda: gemm(A, B, stream=True), TypeError, f"^gemm: stream is True; {STREAM}$"),
+    pytest.param(lambda: gemm(A, B, stream=10**9999), TypeError, f"^gemm: stream is an int; {STREAM}$"),
     pytest.param(lambda: gemm(A, B, alpha=10**400), (TypeError, ValueError, OverflowError), "alpha .*(large|range)"),
     pytest.param(lambda: gemm(view(view(A, "f32"), "f32"), B), TypeError, "gemm: a is a .*[vV]iew"),
     pytest.param(lambda: gemm(np.ma.masked_array(A, A > 0), B), TypeError, "gemm: a is a .*MaskedArray"),

@@ -147,7 +147,10 @@ def test_activations_with_parameters(rng):
     for low, high in ((-1, 1), (0, 6), (-np.inf, 0.1), (2, 2)):
         expected = reference_epilogue(a @ b, activation="clamp", parameters=(low, high)).d
         assert_near(to_numpy(gemm(x, y, activation=clamp(low, high))), expected, "f32", 1e-6)
-    assert leaky_relu(0.5) == leaky_relu(slope=0.5) != leaky_relu(0.25) and len({clamp(0, 1), clamp(0, 1.0)}) == 1
+    assert (
+        leaky_relu(0.5) == leaky_relu(slope=np.float32(0.5)) == leaky_relu(slope=0.5) != leaky_relu(0.25)
+        and len({clamp(0, 1), clamp(0, 1.0)}) == 1
+    )
     assert repr(clamp(0, 6)) == "clamp(0.0, 6.0)"
 
 

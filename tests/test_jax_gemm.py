@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers import make
 from reference import NUMPY, rounded
 
 import cutlass_py
@@ -251,6 +252,18 @@ def test_shapes_are_known_without_arrays():
 ONE = np.ones((3, 3), np.float32)
 
 
+def test_only_results_of_64_bits_enable_them(monkeypatch):
+    """By cutlass_py.gemm on arrays of JAX: entering the context takes microseconds."""
+    entered, enable = [], jax.enable_x64
+    arrays = {name: make("jax", np.eye(3), name) for name in ("f32", "bf16", "f64", "c64", "c128")}
+    monkeypatch.setattr(jax, "enable_x64", lambda on: entered.append(on) or enable(on))
+    for name, x in arrays.items():
+        entered.clear()
+        d = cutlass_py.gemm(x, x)
+        assert isinstance(d, jax.Array) and d.dtype == x.dtype
+        assert entered == ([True] if name in ("f64", "c128") else [])
+
+
 @pytest.mark.parametrize(
     "keywords, error, message",
     [
@@ -270,7 +283,7 @@ ONE = np.ones((3, 3), np.float32)
         ({"bias_grad": struct(4)}, ValueError, "bias_grad is (4,); expected (3,), (1, 3) or (3, 1)"),
         ({"compute": "f16"}, ValueError, "compute='f16' is not one of 'f32', 'tf32', '3xtf32' for f32 inputs"),
         ({"splits": 0}, ValueError, "splits is 0; expected 1 to 32767, or 'stream'"),
-        ({"deterministic": 1}, TypeError, "deterministic is a int; expected True or False"),
+        ({"deterministic": 1}, TypeError, "deterministic is an int; expected True or False"),
         ({"out_dtype": "f12"}, TypeError, "out_dtype is 'f12'; expected one of "),
         ({"kernel": "no_such"}, ValueError, "no kernel is called 'no_such'"),
         ({"layout": "ab"}, ValueError, "layout is 'ab'; expected one of tn, tt, nt, nn"),
@@ -279,9 +292,9 @@ ONE = np.ones((3, 3), np.float32)
         ({"a": 3.0}, TypeError, "a is a float; expected an array"),
         ({"b": None}, TypeError, "b is a NoneType; expected an array"),
         ({"bias": 3.0}, TypeError, "bias is a float; expected an array"),
-        ({"gate": struct(3, 3)}, TypeError, "gate is a ShapeDtypeStruct; expected an array"),
+        ({"gate": struct(3, 3)}, TypeError, "gate is a jax.ShapeDtypeStruct; expected an array"),
         ({"activation": "relu", "aux": ONE}, TypeError, "aux is an array; expected jax.ShapeDtypeStruct"),
-        ({"activation": "d_relu", "aux": struct(3, 3)}, TypeError, "aux is a ShapeDtypeStruct; expected an array"),
+        ({"activation": "d_relu", "aux": struct(3, 3)}, TypeError, "aux is a jax.ShapeDtypeStruct; expected an array"),
         ({"bias_grad": ONE[0]}, TypeError, "bias_grad is an array; expected jax.ShapeDtypeStruct"),
     ],
 )

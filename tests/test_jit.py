@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -100,6 +101,45 @@ def test_missing_headers_are_named(nvcc, tmp_path, monkeypatch):
     monkeypatch.delenv("CUTLASS_PY_INCLUDE")
     with pytest.raises(CompileError, match=rf"kernel.h is not in {tmp_path}/include\. "):
         compiler.recipe(CONFIG)
+
+
+@pytest.mark.parametrize("change", ["content", "name", "none"])
+def test_another_cutlass_is_another_kernel(nvcc, change):
+    """Of the same version, that is: patched, say."""
+    cutlass = nvcc.parent / "headers" / "cutlass"
+    (cutlass / "gemm").mkdir()
+    (cutlass / "gemm" / "kernel.hpp").write_text("// as published\n")
+    before, path = compiler.recipe(CONFIG).entry, build()
+    assert build() == path and compiled(nvcc) == 1
+    if change == "content":
+        (cutlass / "gemm" / "kernel.hpp").write_text("// as patched!!\n")
+    if change == "name":
+        (cutlass / "gemm" / "kernel.hpp").rename(cutlass / "gemm" / "other.hpp")
+    compiler._headers.cache_clear()  # another process
+    assert (compiler.recipe(CONFIG).entry == before) == (change == "none")
+    assert build().is_file() and compiled(nvcc) == (1 if change == "none" else 2)
+
+
+def test_the_build_says_the_digest_of_the_copy_that_it_installs(nvcc):
+    headers = nvcc.parent / "headers"
+    before = compiler.recipe(CONFIG).entry
+    (headers / "cutlass.sha256").write_text(toolkit.digest(headers, *toolkit.CUTLASS_HEADERS))
+    compiler._headers.cache_clear()
+    assert compiler.recipe(CONFIG).entry == before
+    assert "cutlass.sha256 DESTINATION cutlass_py/include" in (ROOT / "cmake" / "kernels.cmake").read_text()
+
+
+def test_a_digest_is_of_names_and_contents_wherever_they_lie(tmp_path):
+    def tree(name, files):
+        for file, text in files.items():
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file).write_text(text)
+        return toolkit.digest(tmp_path / name, "x.h", "dir")
+
+    files = {"x.h": "x", "dir/a": "1", "dir/b/c": "2"}
+    assert tree("one", files) == tree("two", dict(reversed(files.items()))) == tree("three", files | {"beside": "3"})
+    others = [{**files, "dir/a": "12", "dir/b/c": ""}, {**files, "dir/d": ""}, {"x.h": "x", "dir/a": "1"}]
+    assert len({tree("one", files), *(tree(f"other{i}", other) for i, other in enumerate(others))}) == 4
 
 
 # ---------------------------------------------------------------------------------------- failures
@@ -247,6 +287,38 @@ def test_the_line_fits_the_terminal(nvcc, monkeypatch):
 def test_nothing_is_printed_where_nobody_watches(nvcc, capfd):
     build()
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_log_tells_when_a_compilation_begins_and_ends(nvcc, caplog, monkeypatch):
+    caplog.set_level(logging.INFO, "cutlass_py")
+    build()
+    build()  # in the cache
+    monkeypatch.setenv("NVCC_FAILS", "1")
+    with pytest.raises(CompileError):
+        build(FAMILIES["simt_gemm"].full[1])
+    began, ended, *failed = [record.getMessage() for record in caplog.records]
+    assert began == f"compiling {CONFIG.name}" and re.fullmatch(rf"compiled {CONFIG.name} in \d+\.\d s", ended)
+    name = FAMILIES["simt_gemm"].full[1].name
+    assert len(failed) == 2 and re.fullmatch(rf"failed to compile {name} in \d+\.\d s", failed[1])
+    assert {(record.name, record.levelno) for record in caplog.records} == {("cutlass_py", logging.INFO)}
+
+
+# ---------------------------------------------------------------------------------------- the build
+
+
+def test_how_many_nvcc_the_build_starts(monkeypatch):
+    """An option like the others; what it is by default depends on the machine."""
+    monkeypatch.syspath_prepend(ROOT / "cmake")
+    import toolchain
+
+    given = toolchain.Options.read
+    assert given({"cmake.define.CUTLASS_PY_NVCC_JOBS": "3"}).CUTLASS_PY_NVCC_JOBS == "3"
+    assert given({}).CUTLASS_PY_NVCC_JOBS == ""
+    monkeypatch.setenv("CUTLASS_PY_NVCC_JOBS", "12")
+    assert given({}).CUTLASS_PY_NVCC_JOBS == "12"
+    for wrong in ("0", "-1", "many", "2.5"):
+        with pytest.raises(toolchain.BuildError, match=f"CUTLASS_PY_NVCC_JOBS is '{wrong}'; it must be a number from"):
+            toolchain.Options(CUTLASS_PY_NVCC_JOBS=wrong)
 
 
 # ---------------------------------------------------------------------------------------- loading

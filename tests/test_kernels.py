@@ -112,7 +112,7 @@ def test_run_with_an_artifact_and_a_workspace(rng):
 @pytest.mark.parametrize(
     ("workspace", "error", "message"),
     [
-        (3, TypeError, "workspace is a builtins.int; expected an array"),
+        (3, TypeError, "workspace is an int; expected an array"),
         (np.empty(8, np.float32), TypeError, r"workspace is f32; expected bytes \(u8\)"),
         (
             np.empty((2, 8), np.uint8),

@@ -130,7 +130,7 @@ def test_the_examples_of_the_document_are_problems(tmp_path):
         ({"activation": "d_relu"}, "needs aux"),
         ({"gate": 1}, "gate: 1; expected one of"),
         ({"splits": 0}, "splits is 0"),
-        ({"deterministic": 1}, "deterministic is a int"),
+        ({"deterministic": 1}, "deterministic is an int"),
     ],
     ids=str,
 )

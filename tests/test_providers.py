@@ -117,7 +117,11 @@ F64 = {name: OperandMetadata("f64", "t", 16) for name in ("a", "b", "d")}
         ({}, GemmArguments(HOST, HOST), None),
         ({}, problem(dtype="f64"), f"runs on the CPU; the operands are on {DEVICE}"),
         ({"cc": (80, 999)}, GemmArguments(HOST, HOST), "runs on a GPU; the operands are on cpu"),
-        ({"cc": (80, 89)}, problem(dtype="f64"), "runs on compute capability 8.0 to 8.9; an absent H200 has 9.0"),
+        (
+            {"cc": (80, 89)},
+            problem(dtype="f64"),
+            "runs on compute capability 8.0 to 8.9; an absent NVIDIA H200 has 9.0",
+        ),
         ({"cc": (80, 999)}, problem(dtype="f32"), "multiplies f64; the operands are f32"),
         ({"cc": (80, 999), "dtype": "f32", "accumulator": "f32"}, problem(dtype="tf32"), "the operands are tf32"),
         ({"cc": (80, 999), "dtype": "f16", "accumulator": "f32"}, problem(dtype="f16", compute="f16"), None),

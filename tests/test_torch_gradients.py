@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,9 +11,10 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
-from cutlass_py import clamp, epilogues, leaky_relu  # noqa: E402
-from cutlass_py.torch import activations  # noqa: E402
+from cutlass_py import _core, clamp, epilogues, leaky_relu  # noqa: E402
+from cutlass_py.torch import activations, operators  # noqa: E402
 
 ACTIVATIONS = [name for name, row in epilogues.ACTIVATIONS.items() if not row.derivative and name != "clamp"]
 ACTIVATIONS = [None, *ACTIVATIONS[1:], clamp(-0.5, 1), leaky_relu(0.25)]
@@ -340,3 +343,39 @@ def test_clamp_has_torchs_derivative_at_its_bounds():
     ours, w.grad = w.grad, None
     torch.clamp(x @ w, 0, 1).sum().backward()
     torch.testing.assert_close(ours, w.grad)
+
+
+# ---------------------------------------------------------------------------------------- threads
+
+
+@pytest.mark.parametrize("within", [cutlass_py.jit, cutlass_py.autotuning])
+@pytest.mark.parametrize("layers", ["gemm", "mlp"])
+def test_a_backward_pass_on_another_thread_is_allowed_what_the_forward_pass_was(within, layers, monkeypatch):
+    allowed = {cutlass_py.jit: _core.jit_allowed, cutlass_py.autotuning: _core.tuning_allowed}[within]
+    seen, compute = [], operators._core_gemm
+    monkeypatch.setattr(operators, "_core_gemm", lambda *call: seen.append(allowed()) or compute(*call))
+    x, w1, w2 = leaf(4, 5), leaf(6, 5), leaf(3, 6)
+
+    def forward():
+        return ct.mlp(x, w1, w2, activation="relu") if layers == "mlp" else ct.gemm(x, w1.mT, activation="relu")
+
+    def backward(y, later):
+        gradients = torch.autograd.grad(y.sum(), (x, w1), create_graph=later)
+        if later:
+            torch.autograd.grad(sum(g.square().sum() for g in gradients), (x, w1))
+        assert not allowed()
+
+    with within():
+        inside = forward()
+    outside = forward()
+    assert seen == [True] * (len(seen) // 2) + [False] * (len(seen) // 2) and seen
+    for y, expected in ((inside, True), (outside, False)):
+        seen.clear()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(backward, y, later=True).result()
+        assert len(seen) >= 4 and set(seen) == {expected}
+    y = forward()
+    seen.clear()
+    with within():
+        torch.autograd.grad(y.sum(), x)
+    assert set(seen) == {True}  # the backward pass's own thread counts too

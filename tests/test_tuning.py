@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import threading
@@ -12,7 +13,7 @@ from specs import CORE, problem
 import cutlass_py
 from cutlass_py import GemmArguments, TensorSpec, _core, cache, explain, tuned, tuning
 from cutlass_py.commands import main
-from cutlass_py.gpu import ABSENT, Gpu
+from cutlass_py.gpu import ABSENT, Gpu, device
 from cutlass_py.registry import kernel_named
 from cutlass_py.select import best, plan, rank
 from cutlass_py.tuned import APART, CLASS, Entry, class_of
@@ -75,6 +76,16 @@ def values_of(**changes):
 
 
 # ---------------------------------------------------------------------------------------- classes
+
+
+def test_a_machine_without_a_gpu_assumes_what_the_real_one_says(monkeypatch):
+    info = {"name": "NVIDIA H200", "cc": 90, "sm_count": 132}
+    monkeypatch.setattr(_core, "device_count", lambda: 1)
+    monkeypatch.setattr(_core, "device_info", lambda ordinal: info)
+    real = device.__wrapped__(0)
+    assert real == dataclasses.replace(ABSENT, absent=False)
+    assert tuned.path_of(ABSENT) == tuned.path_of(real)
+    assert (str(real), str(ABSENT)) == ("NVIDIA H200", "an absent NVIDIA H200")
 
 
 def test_every_attribute_of_a_problem_is_in_its_class_or_left_out_knowingly():

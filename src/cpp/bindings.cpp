@@ -488,6 +488,7 @@ NB_MODULE(_core, m) {
   m.def(
       "allow_jit", [](bool allowed) { return std::exchange(jit_allowed, allowed); }, "allowed"_a,
       "Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.");
+  m.def("described_type", &described_type, "value"_a.none(), "Its type with an article, for messages: 'an int'.");
   m.def("jit_allowed", [] { return jit_allowed; }, "Whether this thread is within `jit`.");
   m.def(
       "allow_tuning", [](bool allowed) { return std::exchange(tuning_allowed, allowed); }, "allowed"_a,

@@ -222,7 +222,7 @@ void Workspace::open(nb::handle array, const Operand& a) {
   view_.open(array, "workspace");
   if (view_.operand.metadata_only || !view_.type->mutable_) {
     throw nb::type_error(
-        ("gemm: workspace is a " + name_of_type(array) + "; expected an array that can be written").c_str());
+        ("gemm: workspace is " + described_type(array) + "; expected an array that can be written").c_str());
   }
   check_same_device(a, view_.operand);
 }

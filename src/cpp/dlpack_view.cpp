@@ -2,16 +2,22 @@
 
 #include <nanobind/stl/string.h>
 
+#include <cstring>
 #include <unordered_map>
 
 #include "metadata.h"
 
 namespace cutlass_py {
 
-std::string name_of_type(nb::handle object) {
+static std::string name_of_type(nb::handle object) {
   nb::object type = nb::borrow(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))));
-  return nb::cast<std::string>(nb::str(type.attr("__module__"))) + "." +
-         nb::cast<std::string>(nb::str(type.attr("__qualname__")));
+  const std::string module = nb::cast<std::string>(nb::str(type.attr("__module__")));
+  return (module == "builtins" ? "" : module + ".") + nb::cast<std::string>(nb::str(type.attr("__qualname__")));
+}
+
+std::string described_type(nb::handle object) {
+  const std::string name = name_of_type(object);
+  return (std::strchr("aeioAEIO", name[0]) ? "an " : "a ") + name;
 }
 
 namespace {
@@ -33,21 +39,33 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
   if (entry.is_spec || entry.is_typed_view) return entry;
   entry.exchange = exchange_api(type);
   if (!entry.exchange && !nb::hasattr(type, "__dlpack__")) {
-    throw nb::type_error(("gemm: " + std::string(operand) + " is a " + name_of_type(object) +
+    throw nb::type_error(("gemm: " + std::string(operand) + " is " + described_type(object) +
                           "; expected an array that speaks DLPack (torch, CuPy, JAX, NumPy, ...)")
                              .c_str());
   }
   entry.row = nb::module_::import_("cutlass_py.frameworks").attr("row")(type);
   entry.mutable_ = nb::cast<bool>(entry.row.attr("mutable"));
   entry.checks_grad = nb::cast<bool>(entry.row.attr("differentiates"));
-  entry.has_stream = entry.exchange || !entry.row.attr("current_stream").is_none();
-  entry.checks_always = !entry.checks_grad && !entry.row.attr("check").is_none();
-  entry.exports = !entry.row.attr("export").is_none();
+  auto function = [&](const char* name) {
+    nb::object found = entry.row.attr(name);
+    return found.is_none() ? nb::object() : found;
+  };
+  entry.check = function("check");
+  entry.exporter = function("export");
+  if (nb::object bind = function("current_stream"); bind.is_valid() && !entry.exchange) entry.current_stream = bind();
   entry.is_numpy = name_of_type(object) == "numpy.ndarray";
   return entry;
 }
 
-Dtype dtype_of(DLDataType type, const std::string& name) {
+// "int64", "bool"; of a type that has no such name its number and width.
+std::string name_of(DLDataType type) {
+  static const char* const codes[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  const std::string bits = std::to_string(type.bits);
+  if (type.code >= std::size(codes)) return "DLPack type " + std::to_string(type.code) + " of " + bits + " bits";
+  return codes[type.code] + (type.code == kDLBool && type.bits == 8 ? "" : bits);
+}
+
+Dtype dtype_of(DLDataType type, const std::string& name, const char* expected) {
   if (type.lanes != 1) {
     throw DtypeError("gemm: " + name + " has " + std::to_string(type.lanes) + " lanes per element; expected 1");
   }
@@ -55,10 +73,8 @@ Dtype dtype_of(DLDataType type, const std::string& name) {
     const DtypeRow& row = kDtypes[i];
     if (row.dlpack_code == type.code && row.bits == type.bits && int(row.storage) == i) return Dtype(i);
   }
-  static const char* const codes[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
-  std::string found = (type.code < 7 ? codes[type.code] : "DLPack type " + std::to_string(type.code) + " of ") +
-                      std::to_string(type.bits);
-  throw DtypeError("gemm: " + name + " has dtype " + found + " bits; expected one of " + storage_dtypes());
+  throw DtypeError("gemm: " + name + " has dtype " + name_of(type) + "; expected " +
+                   (expected ? expected : "one of " + storage_dtypes()));
 }
 
 Device device_of(DLDevice device, const std::string& name) {
@@ -114,7 +130,7 @@ namespace {
 [[noreturn]] void refuse_export(nb::handle object, const std::string& name) {
   nb::python_error cause;
   std::string text = nb::cast<std::string>(nb::str(cause.value()));
-  text = "gemm: " + name + " is a " + name_of_type(object) +
+  text = "gemm: " + name + " is " + described_type(object) +
          " that cannot be exported: " + text.substr(0, text.find('\n'));
   nb::raise_from(cause, PyExc_ValueError, "%s", text.c_str());
 }
@@ -125,20 +141,37 @@ Device announced_device(nb::handle object, const std::string& name) {
     throw nb::type_error(
         ("gemm: " + name + ".__dlpack_device__() " + found + "; expected a device type and an id").c_str());
   };
-  if (!nb::hasattr(object, "__dlpack_device__")) {
-    throw nb::type_error(("gemm: " + name + " is a " + name_of_type(object) +
+  static PyObject* device = PyUnicode_InternFromString("__dlpack_device__");
+  nb::object method = nb::steal(PyObject_GetAttr(object.ptr(), device));
+  if (!method.is_valid()) {
+    PyErr_Clear();
+    throw nb::type_error(("gemm: " + name + " is " + described_type(object) +
                           " without __dlpack_device__; expected an array that speaks DLPack")
                              .c_str());
   }
-  nb::object pair = object.attr("__dlpack_device__")();
-  if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) refuse("returned a " + name_of_type(pair));
+  nb::object pair = method();
+  if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) refuse("returned " + described_type(pair));
   int numbers[2];
   for (int i = 0; i < 2; ++i) {
     nb::handle item = PyTuple_GetItem(pair.ptr(), i);
-    if (!PyIndex_Check(item.ptr())) refuse("holds a " + name_of_type(item));
+    if (!PyIndex_Check(item.ptr())) refuse("holds " + described_type(item));
     if (!nb::try_cast<int>(nb::int_(item), numbers[i])) refuse("holds a number out of range");
   }
   return device_of({DLDeviceType(numbers[0]), numbers[1]}, name);
+}
+
+// What __dlpack__ hands out. Called by hand: nanobind would make its keywords and the version anew each time.
+nb::object exported(nb::handle object, nb::handle stream) {
+  static PyObject *dlpack = PyUnicode_InternFromString("__dlpack__"),
+                  *keywords = nb::make_tuple("stream", "max_version").release().ptr(),
+                  *version = nb::make_tuple(DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION).release().ptr();
+  PyObject* arguments[] = {object.ptr(), stream.ptr(), version};
+  nb::object capsule = nb::steal(PyObject_VectorcallMethod(dlpack, arguments, 1, keywords));
+  if (capsule.is_valid()) return capsule;
+  nb::python_error error;
+  // Exporters older than DLPack 1.0 do not know max_version.
+  if (!error.matches(PyExc_TypeError)) throw error;
+  return object.attr("__dlpack__")(nb::arg("stream") = stream);
 }
 
 }  // namespace
@@ -155,7 +188,7 @@ void View::open(nb::handle given, const char* name) {
     type = array_type(inner, name);
     if (type->is_typed_view || type->is_spec) {
       throw nb::type_error(
-          ("gemm: " + std::string(name) + " is a view of a " + name_of_type(inner) + "; expected a view of an array")
+          ("gemm: " + std::string(name) + " is a view of " + described_type(inner) + "; expected a view of an array")
               .c_str());
     }
   }
@@ -168,7 +201,7 @@ void View::open(nb::handle given, const char* name) {
     fill(tensor);
     complete = true;
   } else {
-    if (type->checks_always) type->row.attr("check")(object, name);
+    if (!type->checks_grad && type->check.is_valid()) type->check(object, name);
     if (type->is_numpy && fill_from_numpy()) return;
     operand.device = announced_device(object, name);
   }
@@ -180,22 +213,12 @@ void View::import(void* stream) {
   // DLPack numbers CUDA's legacy default stream 1; 0 is ambiguous there.
   if (operand.device.type == DeviceType::cuda)
     consumer_stream = nb::int_(stream ? reinterpret_cast<uintptr_t>(stream) : 1);
-  if (type->exports) {
-    nb::tuple exported = nb::cast<nb::tuple>(type->row.attr("export")(object, consumer_stream, operand.name));
+  if (type->exporter.is_valid()) {
+    nb::tuple exported = nb::cast<nb::tuple>(type->exporter(object, consumer_stream, operand.name));
     if (!exported[1].is_none()) dtype_override_ = dtype_from(exported[1], operand.name);
     import_capsule(exported[0]);
   } else {
-    nb::object method = object.attr("__dlpack__");
-    nb::object capsule;
-    try {
-      capsule = method(nb::arg("stream") = consumer_stream,
-                       nb::arg("max_version") = nb::make_tuple(DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION));
-    } catch (nb::python_error& error) {
-      // Exporters older than DLPack 1.0 do not know max_version.
-      if (!error.matches(PyExc_TypeError)) throw;
-      capsule = method(nb::arg("stream") = consumer_stream);
-    }
-    import_capsule(capsule);
+    import_capsule(exported(object, consumer_stream));
   }
   complete = true;
 }
@@ -223,7 +246,7 @@ void View::import_capsule(nb::object capsule) {
     throw std::invalid_argument("gemm: " + name + " handed out a DLPack capsule that was already consumed");
   } else {
     throw nb::type_error(
-        ("gemm: " + name + ".__dlpack__() returned a " + name_of_type(capsule) + "; expected a DLPack capsule")
+        ("gemm: " + name + ".__dlpack__() returned " + described_type(capsule) + "; expected a DLPack capsule")
             .c_str());
   }
   fill(*tensor);
@@ -320,7 +343,7 @@ void View::fill(const DLTensor& tensor) {
     }
     operand.dtype = dtype_override_;
   } else {
-    operand.dtype = dtype_of(tensor.dtype, name);
+    operand.dtype = dtype_of(tensor.dtype, name, expected);
   }
   operand.rank = tensor.ndim;
   int64_t elements = 1;
@@ -337,7 +360,7 @@ void View::fill(const DLTensor& tensor) {
     if (operand.strides[i] == 1 && tensor.shape[i] > 1) unusual = false;
   }
   if (!tensor.data && elements != 0) {
-    throw std::invalid_argument("gemm: " + name + " is a " + name_of_type(object) +
+    throw std::invalid_argument("gemm: " + name + " is " + described_type(object) +
                                 " without memory of its own (a fake, distributed or wrapped tensor)");
   }
   operand.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
@@ -356,7 +379,7 @@ bool requires_grad(nb::handle array) {
 
 // torch: a gradient that would be lost, or a lazily negated or conjugated view (without unit stride, or complex).
 void View::check(bool perhaps_lazy) {
-  if (requires_grad(object) || perhaps_lazy) type->row.attr("check")(object, operand.name);
+  if (requires_grad(object) || perhaps_lazy) type->check(object, operand.name);
 }
 
 void View::release() noexcept {
@@ -371,7 +394,7 @@ Dtype dtype_from(nb::handle value, const char* parameter) {
   if (PyObject* index = PyDict_GetItem(known->ptr(), value.ptr())) return Dtype(nb::cast<int>(nb::handle(index)));
   if (PyObject_Hash(value.ptr()) == -1) {
     PyErr_Clear();
-    throw nb::type_error(("gemm: " + std::string(parameter) + " is a " + name_of_type(value) + "; expected one of " +
+    throw nb::type_error(("gemm: " + std::string(parameter) + " is " + described_type(value) + "; expected one of " +
                           storage_dtypes() + " or a framework's dtype")
                              .c_str());
   }

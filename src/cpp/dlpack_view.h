@@ -13,18 +13,21 @@ namespace cutlass_py {
 
 namespace nb = nanobind;
 
-// What is known of an array type, looked up once per type. `row` is the type's row in frameworks.py.
+// What is known of an array type, looked up once per type. `row` is the type's row in frameworks.py; its functions are
+// null where it has none.
 struct ArrayType {
   PyTypeObject* type = nullptr;  // a reference is held: heap types may die otherwise
   const DLPackExchangeAPI* exchange = nullptr;
   nb::object row;
+  nb::object check;           // sees every array (JAX), or with checks_grad those that look suspicious
+  nb::object exporter;        // instead of __dlpack__ (NumPy with ml_dtypes)
+  nb::object current_stream;  // device ordinal -> stream
   bool is_spec = false, is_typed_view = false;
-  bool mutable_ = true;        // false: never written (JAX)
-  bool checks_grad = false;    // has requires_grad (torch): checked when that, or the strides, look suspicious
-  bool checks_always = false;  // the row checks every array (JAX)
-  bool has_stream = false;     // the framework has a current stream
-  bool exports = false;        // the row exports instead of __dlpack__ (NumPy with ml_dtypes)
-  bool is_numpy = false;       // exactly numpy.ndarray: read in place where it is an ordinary array
+  bool mutable_ = true;      // false: never written (JAX)
+  bool checks_grad = false;  // has requires_grad (torch): checked when that, or the strides, look suspicious
+  bool is_numpy = false;     // exactly numpy.ndarray: read in place where it is an ordinary array
+
+  bool has_stream() const { return exchange || current_stream.is_valid(); }
 };
 
 // The type's entry; the returned pointer stays valid. Raises TypeError naming `operand` when it is no DLPack array.
@@ -59,6 +62,7 @@ class View {
   nb::handle object;  // the array itself (borrowed from the caller, or owned by `inner`)
   nb::object inner;   // the array inside a TypedView
   Operand operand;
+  const char* expected = nullptr;  // dtypes, for the message about one that is none of ours; null: all of ours
 
  private:
   void fill(const DLTensor& tensor);
@@ -69,8 +73,8 @@ class View {
   Managed managed_;
 };
 
-// "numpy.ndarray", for messages.
-std::string name_of_type(nb::handle object);
+// "a numpy.ndarray", "an int", for messages.
+std::string described_type(nb::handle object);
 
 // Dtype of a Python value: this package's names, NumPy's and ml_dtypes' dtypes, a framework's own.
 Dtype dtype_from(nb::handle value, const char* parameter);

@@ -267,9 +267,7 @@ void check_complex(const Request& r, const Problem& p) {
 // Lists of matrices share their vectors, and have no other operand of their own.
 void check_lists(const Request& r) {
   for (Role role : {Role::gate, Role::aux, Role::bias_grad}) {
-    if (!r.at(role)) continue;
-    refuse(std::string(r.at(role)->name) +
-           " is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");
+    if (r.at(role)) refuse_beside_lists(r.at(role)->name);
   }
   for (Role role : {Role::bias, Role::scale_a, Role::scale_b}) {
     const Operand* x = r.at(role);

@@ -34,7 +34,7 @@ double real_number(nb::handle value, const char* name) {
     const bool overflow = PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_OverflowError);
     PyErr_Clear();
     if (overflow) refuse(std::string(name) + " is too large for a float");
-    refuse_type(std::string(name) + " is a " + type_of(value) + "; expected a number");
+    refuse_type(std::string(name) + " is " + described_type(value) + "; expected a number");
   }
   return number;
 }
@@ -46,7 +46,7 @@ Scalar complex_number(nb::handle value, const char* name) {
                                                         static_cast<PyObject*>(nullptr));
   if (!number) {
     PyErr_Clear();
-    refuse_type(std::string(name) + " is a " + type_of(value) + "; expected a number");
+    refuse_type(std::string(name) + " is " + described_type(value) + "; expected a number");
   }
   nb::object owner = nb::steal(number);
   return {PyComplex_RealAsDouble(number), PyComplex_ImagAsDouble(number), nullptr};
@@ -111,7 +111,7 @@ void read_activation_name(const char* name, Request& r) {
 void read_activation_object(nb::handle value, Request& r) {
   nb::object name = nb::getattr(value, "name", nb::none()), given = nb::getattr(value, "parameters", nb::none());
   if (!PyUnicode_Check(name.ptr()) || !PyTuple_Check(given.ptr())) {
-    refuse_type("activation is a " + type_of(value) +
+    refuse_type("activation is " + described_type(value) +
                 "; expected a name such as 'gelu', or what cutlass_py.leaky_relu " + "or clamp return");
   }
   const int number = activation_number(text_from(name, "activation", "'gelu'"));
@@ -138,7 +138,7 @@ int16_t splits_from(nb::handle value) {
     refuse(std::string("splits='") + text + "' is not 'stream'");
   }
   if (!PyIndex_Check(value.ptr()) || PyBool_Check(value.ptr())) {
-    refuse_type("splits is a " + type_of(value) + "; expected a number of parts of k, or 'stream'");
+    refuse_type("splits is " + described_type(value) + "; expected a number of parts of k, or 'stream'");
   }
   const long long parts = PyLong_AsLongLong(nb::int_(value).ptr());
   PyErr_Clear();
@@ -157,7 +157,7 @@ bool is_numpy_bool(nb::handle value) {
 bool deterministic_from(nb::handle value) {
   if (value.ptr() == Py_False || value.ptr() == Py_True) return value.ptr() == Py_True;
   if (is_numpy_bool(value)) return PyObject_IsTrue(value.ptr()) == 1;
-  refuse_type("deterministic is a " + type_of(value) + "; expected True or False");
+  refuse_type("deterministic is " + described_type(value) + "; expected True or False");
 }
 
 [[noreturn]] void refuse_immutable(const char* name, const char* instead = "") {
@@ -193,7 +193,7 @@ void check_alone(const Keywords& k) {
 
 void open_user(Operands& operands, const Keywords& k) {
   if (!nb::isinstance<EpilogueCall>(k.epilogue)) {
-    refuse_type("epilogue is a " + type_of(k.epilogue) +
+    refuse_type("epilogue is " + described_type(k.epilogue) +
                 "; expected a call of a function under @cutlass_py.epilogue, such as scaled(alpha=0.5)");
   }
   check_alone(k);
@@ -255,7 +255,9 @@ Request request_from(Operands& operands, const Keywords& keywords) {
   read_factors(operands, keywords, r);
   read_activation(keywords.activation, r);
   if (!keywords.compute.is_none()) {
-    if (!PyUnicode_Check(keywords.compute.ptr())) refuse_type("compute must be a string such as 'tf32'");
+    if (!PyUnicode_Check(keywords.compute.ptr())) {
+      refuse_type("compute is " + described_type(keywords.compute) + "; expected a name such as 'tf32'");
+    }
     r.compute = text_from(keywords.compute, "compute", "'tf32'");
   }
   if (!keywords.out_dtype.is_none()) r.out_dtype = dtype_from(keywords.out_dtype, "out_dtype");

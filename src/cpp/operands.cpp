@@ -1,6 +1,7 @@
 #include "operands.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "canonical.h"
 
@@ -27,14 +28,23 @@ bool alike(const Operand& x, const Operand& y) {
   return same && same_strides(x.shape, x.strides, y.strides, 2);
 }
 
+bool is_one_of(Role role, std::initializer_list<Role> roles) {
+  return std::find(roles.begin(), roles.end(), role) != roles.end();
+}
+
 }  // namespace
 
 void Operands::open(Role role, nb::handle object, const char* name) {
-  const bool listable = role == Role::a || role == Role::b || role == Role::c || role == Role::out;
-  if (listable && (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()))) return open_list(role, object, name);
+  if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
+    if (is_one_of(role, {Role::a, Role::b, Role::c, Role::out})) return open_list(role, object, name);
+    if (lists_ && is_one_of(role, {Role::gate, Role::aux, Role::bias_grad})) refuse_beside_lists(name);
+  }
   View* view = new (storage_ + int(role) * sizeof(View)) View;  // View() would zero it first
   views_[int(role)] = view;
   order_[count_++] = role;
+  if (is_one_of(role, {Role::alpha, Role::beta, Role::scale_a, Role::scale_b, Role::scale_out})) {
+    view->expected = "f32, or the operands' dtype where that is f64, c64 or c128";
+  }
   view->open(object, name);
 }
 

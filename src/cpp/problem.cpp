@@ -233,6 +233,10 @@ void scatter(const Request& r, Call& call, int64_t& batch) {
 void refuse(const std::string& text) { throw std::invalid_argument("gemm: " + text); }
 void refuse_dtype(const std::string& text) { throw DtypeError("gemm: " + text); }
 
+void refuse_beside_lists(const char* name) {
+  refuse(std::string(name) + " is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");
+}
+
 void check_same_device(const Operand& a, const Operand& x) {
   if (x.device != a.device) {
     refuse(std::string(a.name) + " is on " + to_string(a.device) + " but " + x.name + " is on " + to_string(x.device));

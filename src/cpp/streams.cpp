@@ -1,5 +1,7 @@
 #include "streams.h"
 
+#include <nanobind/stl/string.h>
+
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -17,7 +19,7 @@ Stream current_stream(const ArrayType& type, int device_id) {
     if (type.exchange->current_work_stream(kDLCUDA, device_id, &stream) != 0) nb::raise_python_error();
     return stream;
   }
-  return reinterpret_cast<Stream>(nb::cast<uintptr_t>(type.row.attr("current_stream")(device_id)));
+  return reinterpret_cast<Stream>(nb::cast<uintptr_t>(type.current_stream(device_id)));
 }
 
 // Managed tensors of frameworks without a current stream: memory that they may reuse as soon as the deleter runs. Their
@@ -56,11 +58,23 @@ void on_device_done(void* argument) {
   if (Py_IsInitialized()) Py_AddPendingCall(&release_finished, nullptr);
 }
 
+[[noreturn]] void refuse_stream(const std::string& found) {
+  throw nb::type_error(("gemm: stream is " + found +
+                        "; expected the handle of a CUDA stream, a torch or CuPy stream, or what has __cuda_stream__")
+                           .c_str());
+}
+
+std::string shown(nb::handle value) {
+  nb::object text = nb::steal(PyLong_Check(value.ptr()) ? PyObject_Repr(value.ptr()) : nullptr);
+  PyErr_Clear();  // Python does not write out numbers of many thousand digits
+  return text.is_valid() ? nb::cast<std::string>(text) : described_type(value);
+}
+
 Stream stream_handle(nb::handle number) {
   const unsigned long long handle =
       PyLong_Check(number.ptr()) && !PyBool_Check(number.ptr()) ? PyLong_AsUnsignedLongLong(number.ptr()) : ~0ull;
   PyErr_Clear();  // negative, or more than 64 bits
-  if (handle == ~0ull) throw nb::type_error("gemm: stream is not the handle of a CUDA stream");
+  if (handle == ~0ull) refuse_stream(shown(number));
   return reinterpret_cast<Stream>(uintptr_t(handle));
 }
 
@@ -71,14 +85,16 @@ device::Stream stream_from(nb::handle value) {
   if (nb::hasattr(value, "__cuda_stream__")) {
     nb::object pair = value.attr("__cuda_stream__")();
     if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) {
-      throw nb::type_error("gemm: stream.__cuda_stream__() must return a version and a handle");
+      throw nb::type_error(("gemm: stream.__cuda_stream__() returned " + described_type(pair) +
+                            "; expected a tuple of a version and a handle")
+                               .c_str());
     }
     return stream_handle(PyTuple_GetItem(pair.ptr(), 1));
   }
   for (const char* attribute : {"cuda_stream", "ptr"}) {  // torch, CuPy
     if (nb::hasattr(value, attribute)) return stream_handle(value.attr(attribute));
   }
-  throw nb::type_error("gemm: stream must be an int, a torch or CuPy stream, or have __cuda_stream__");
+  refuse_stream(described_type(value));
 }
 
 Streams::Streams(const Operands& operands, int device_id, nb::handle requested) {
@@ -91,7 +107,7 @@ Streams::Streams(const Operands& operands, int device_id, nb::handle requested) 
 }
 
 void Streams::visit(const View& view, int device_id, bool& chosen) {
-  if (!view.type->has_stream) {
+  if (!view.type->has_stream()) {
     streamless = true;
     return;
   }
@@ -141,7 +157,7 @@ void release_when_done(Operands& operands, Stream stream) {
   release_finished(nullptr);
   auto batch = std::make_unique<Batch>();
   operands.each([&](View& view) {
-    if (view.type->has_stream) return;
+    if (view.type->has_stream()) return;
     if (View::Managed managed = view.take_managed(); managed.deleter) batch->push_back(managed);
   });
   if (batch->empty()) return;

@@ -135,7 +135,7 @@ void read_user(const Request& r, const Extents& e, Call& call, Parts& parts) {
   if (e.k == 0 && r.at(Role::a)->device.type == DeviceType::cuda) {
     refuse("epilogue is given and k is 0; on a GPU it takes a product of at least one term");
   }
-  if (r.lists) refuse("epilogue is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");
+  if (r.lists) refuse_beside_lists("epilogue");
   const Operand* out = r.at(Role::out);
   call.user.resize(given.items.size());  // parts keep addresses
   for (size_t i = 0; i < given.items.size(); ++i) {

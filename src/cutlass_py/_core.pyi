@@ -158,6 +158,9 @@ def allow_jit(allowed: bool) -> bool:
     Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.
     """
 
+def described_type(value: object | None) -> str:
+    """Its type with an article, for messages: 'an int'."""
+
 def jit_allowed() -> bool:
     """Whether this thread is within `jit`."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 from .epilogues import ACTIVATIONS
 
@@ -46,8 +47,11 @@ def leaky_relu(slope: float = 0.01) -> Activation:
 
     Args:
         slope: any number.
+
+    Raises:
+        TypeError: slope is no number.
     """
-    return Activation("leaky_relu", (float(slope),))
+    return Activation("leaky_relu", (_number("leaky_relu", "slope", slope),))
 
 
 def clamp(low: float, high: float) -> Activation:
@@ -59,5 +63,15 @@ def clamp(low: float, high: float) -> Activation:
 
     Raises:
         ValueError: low is above high, or one of them is NaN.
+        TypeError: one of them is no number.
     """
-    return Activation("clamp", (float(low), float(high)))
+    return Activation("clamp", (_number("clamp", "low", low), _number("clamp", "high", high)))
+
+
+def _number(function: str, parameter: str, value: Any) -> float:
+    try:
+        if not isinstance(value, (str, bytes)):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"{function}: {parameter} is {value!r}; expected a number")

@@ -6,6 +6,7 @@ The source is that of the built set, the flags too (codegen.py); only the time d
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import platform
 import re
@@ -29,6 +30,7 @@ from .families import find as declared
 from .gpu import capabilities
 from .legality import cc_range
 
+logger = logging.getLogger("cutlass_py")  # tracing.py, which imports this
 failed: dict[str, str] = {}  # kernels that this process could not compile or load, and why
 _running: set[int] = set()  # process groups, each an nvcc and what it has started
 _INSTALL = "pip install 'cutlass_py[jit]'"
@@ -130,15 +132,16 @@ def _include(kernel: str, wanted: tuple[str, ...] = (*_OWN, "cutlass/version.h")
 
 
 @remember
-def _headers(include: tuple[Path, ...]) -> str:
-    """Digest of this package's headers by name and content; CUTLASS's by its version."""
+def _headers(include: tuple[Path, ...]) -> tuple[str, str]:
+    """Digests of this package's headers and of CUTLASS's, whose 800 files take 40 ms or more: once per process.
+
+    The build leaves that of the copy which it installs beside it.
+    """
     ours = next(place for place in include if (place / "kernel.h").is_file())
-    files = [ours / "kernel.h", *sorted((ours / "gemm").iterdir()), _version_header(include)]
-    digest = hashlib.sha256()
-    for file in files:
-        content = file.read_bytes()
-        digest.update(f"{file.name} {len(content)} ".encode() + content)
-    return digest.hexdigest()
+    cutlass = _version_header(include).parent.parent
+    known = cutlass / "cutlass.sha256"
+    theirs = known.read_text(encoding="ascii") if known.is_file() else toolkit.digest(cutlass, *toolkit.CUTLASS_HEADERS)
+    return toolkit.digest(ours, "kernel.h", "gemm"), theirs
 
 
 def _version_header(include: tuple[Path, ...]) -> Path:
@@ -204,6 +207,8 @@ def _compile(made: Recipe, nvcc: str, quiet: bool) -> bytes:
     command = [nvcc, *made.flags, *(f"-I{place}" for place in made.include), "-o", str(library), str(source)]
     if (wheels := Path(nvcc).parent.parent / "lib" / "libcudart_static.a").is_file():
         command.append(f"-L{wheels.parent}")  # nvcc itself looks in lib64
+    logger.info("compiling %s", made.kernel)
+    began = monotonic()
     try:
         status, output = _run(command, "" if quiet else made.kernel)
         if status == 0:
@@ -211,6 +216,7 @@ def _compile(made: Recipe, nvcc: str, quiet: bool) -> bytes:
     except BaseException:
         shutil.rmtree(work)
         raise
+    logger.info("%s %s in %.1f s", "failed to compile" if status else "compiled", made.kernel, monotonic() - began)
     if status:
         log.write_text(f"{' '.join(command)}\n{output}", encoding="utf-8")
         failed[made.kernel] = (

@@ -26,7 +26,8 @@ class Framework:
     Attributes:
         empty: (shape, dtype name, device ordinal or -1, stream, wanted as TypedView) -> new array, usable on `stream`.
         finish: turns what `empty` made into what the caller receives.
-        current_stream: device ordinal -> CUDA stream; None where the framework has no such thing.
+        current_stream: () -> the function device ordinal -> CUDA stream, bound once, for it is called by every gemm;
+            None where the framework has no such thing.
         under: (device ordinal, stream) -> a context in which these are the current device and stream.
         export: (array, stream, operand name) -> (DLPack capsule, dtype name or None); None: the array's own __dlpack__.
         check: (array, operand name) raises if the array's values are not what its memory holds.
@@ -38,7 +39,7 @@ class Framework:
     name: str
     empty: Callable[[tuple[int, ...], str, int, int, bool], Any]
     finish: Callable[[Any], Any] = lambda array: array
-    current_stream: Callable[[int], int] | None = None
+    current_stream: Callable[[], Callable[[int], int]] | None = None
     under: Callable[[int, int], AbstractContextManager[Any]] | None = None
     export: Callable[[Any, int | None, str], tuple[Any, str | None]] | None = None
     check: Callable[[Any, str], None] | None = None
@@ -128,10 +129,10 @@ def _torch_check(array: Any, operand: str) -> None:
         )
 
 
-def _torch_stream(device: int) -> int:
-    import torch
+def _torch_streams() -> Callable[[int], int]:
+    from torch.cuda import current_stream
 
-    return int(torch.cuda.current_stream(device).cuda_stream)
+    return lambda device: current_stream(device).cuda_stream
 
 
 # ---------------------------------------------------------------------------------------------------- CuPy
@@ -153,7 +154,7 @@ def _cupy_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, ty
     # CuPy names no bfloat16 or fp8: those come back as integers with their dtype beside them.
     typed = typed or dtype not in _NATIVE
     with cupy.cuda.Device(device):
-        if stream == _cupy_stream(device):
+        if stream == cupy.cuda.get_current_stream(device).ptr:
             return _carried(lambda name: cupy.empty(shape, name), dtype, typed)
     # Allocated under the launch stream: CuPy's pool keeps memory by stream.
     with _cupy_under(device, stream):
@@ -169,10 +170,10 @@ def _cupy_under(device: int, stream: int) -> Iterator[None]:
         yield
 
 
-def _cupy_stream(device: int) -> int:
-    import cupy
+def _cupy_streams() -> Callable[[int], int]:
+    from cupy.cuda import get_current_stream
 
-    return int(cupy.cuda.get_current_stream(device).ptr)
+    return lambda device: get_current_stream(device).ptr
 
 
 # ---------------------------------------------------------------------------------------------------- JAX
@@ -199,13 +200,13 @@ def _jax_check(array: Any, operand: str) -> None:
 def _jax_finish(array: Any) -> Any:
     import jax
 
-    if isinstance(array, Buffer):
-        with jax.enable_x64(array.dtype in ("f64", "c128") or jax.config.jax_enable_x64):
-            return jax.dlpack.from_dlpack(array)
     if isinstance(array, TypedView):
         return TypedView(jax.numpy.asarray(array.array), array.dtype)
-    with jax.enable_x64(array.dtype in ("float64", "complex128") or jax.config.jax_enable_x64):
-        return jax.numpy.asarray(array)
+    adopt = jax.dlpack.from_dlpack if isinstance(array, Buffer) else jax.numpy.asarray
+    if array.dtype in ("f64", "c128", "float64", "complex128"):  # which JAX would narrow otherwise
+        with jax.enable_x64(True):
+            return adopt(array)
+    return adopt(array)
 
 
 # ---------------------------------------------------------------------------------------------------- others
@@ -218,9 +219,14 @@ def _other_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, t
 _ROWS = {
     "numpy": Framework("numpy", _numpy_empty, export=_numpy_export),
     "torch": Framework(
-        "torch", _torch_empty, current_stream=_torch_stream, under=_torch_under, check=_torch_check, differentiates=True
+        "torch",
+        _torch_empty,
+        current_stream=_torch_streams,
+        under=_torch_under,
+        check=_torch_check,
+        differentiates=True,
     ),
-    "cupy": Framework("cupy", _cupy_empty, current_stream=_cupy_stream, under=_cupy_under),
+    "cupy": Framework("cupy", _cupy_empty, current_stream=_cupy_streams, under=_cupy_under),
     "jax": Framework("jax", _jax_empty, finish=_jax_finish, check=_jax_check, mutable=False),
     "other": Framework("other", _other_empty),
 }

@@ -122,7 +122,7 @@ class Interface:
         if gpu is None:
             return "runs on a GPU; the operands are on the CPU"
         if not lowest <= gpu.cc <= highest:
-            return f"runs on compute capability {cc_range(lowest, highest)}; {gpu.name} has {gpu.cc / 10:.1f}"
+            return f"runs on compute capability {cc_range(lowest, highest)}; {gpu} has {gpu.cc / 10:.1f}"
         if (p.operand_a, p.operand_b) != (self.a, self.b):
             return f"multiplies {_product(self.a, self.b)}; the operands are {_product(p.operand_a, p.operand_b)}"
         if p.accumulator != self.accumulator and WIDER.get(p.accumulator or "") != self.accumulator:

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 
@@ -24,6 +25,7 @@ NVCC_OLDEST = (12, 4)
 _SOUGHT = "CUDACXX, PATH, CUDA_HOME (/usr/local/cuda), nvidia-cuda-nvcc"
 NVCC_MISSING = f"no nvcc {_dotted(NVCC_OLDEST)} or later in {_SOUGHT}"
 NVCC_MEMORY = 5 << 30  # bytes: one of the larger kernels takes 4.5 GB
+CUTLASS_HEADERS = ("cute", "cutlass")  # the directories in its include/ that kernels are compiled from
 
 
 def find_package(name: str, member: str) -> Path | None:
@@ -80,6 +82,22 @@ def nvcc_wheels() -> Path | None:
     if missing:
         raise ValueError(f"{root} has no {', '.join(missing)}: pip install {' '.join(NVCC_WHEELS)}")
     return root
+
+
+def digest(root: Path, *members: str) -> str:
+    """SHA-256 of names and contents: of files below `root`, and of all files in directories below it."""
+    found = sha256()
+    for member in members:
+        paths = [str(root / member)] if (root / member).is_file() else _files(str(root / member))
+        for path in paths:
+            with open(path, "rb", buffering=0) as file:
+                content = file.read()
+            found.update(f"{path[len(str(root)) :]} {len(content)} ".encode() + content)
+    return found.hexdigest()
+
+
+def _files(directory: str) -> list[str]:
+    return sorted(os.path.join(place, name) for place, _, names in os.walk(directory) for name in names)
 
 
 def nvcc_jobs() -> int:

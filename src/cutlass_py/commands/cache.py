@@ -81,7 +81,7 @@ def _build(options: argparse.Namespace) -> int:
 
     def report(line: str) -> None:
         if not options.json:
-            print(line)
+            print(line, flush=True)
 
     outcomes = build(list(dict.fromkeys(wanted)), options.jobs or nvcc_jobs(), report, options.cc)
     if options.json:

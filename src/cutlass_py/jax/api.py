@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _core
 from ..activations import Activation
 from ..arguments import GemmArguments
 from ..dtypes import LAYOUTS
@@ -140,9 +141,9 @@ def _is_array(name: str, x: Any) -> bool:
 
 def _array(name: str, x: Any) -> Any:
     if name in ("a", "b", "c") and isinstance(x, (list, tuple)):
-        raise TypeError(f"gemm: {name} is a {type(x).__name__}; in JAX pass a batch, an array of 3 dimensions")
+        raise TypeError(f"gemm: {name} is {_core.described_type(x)}; in JAX pass a batch, an array of 3 dimensions")
     if not hasattr(x, "shape") or not hasattr(x, "dtype") or isinstance(x, jax.ShapeDtypeStruct):
-        raise TypeError(f"gemm: {name} is a {type(x).__name__}; expected an array")
+        raise TypeError(f"gemm: {name} is {_core.described_type(x)}; expected an array")
     return jnp.asarray(x)
 
 

@@ -217,7 +217,7 @@ def _check_tensors(function: str, **operands: Any) -> None:
     for name, x in operands.items():
         if not isinstance(x, Tensor) and (x is not None or name in ("a", "b")):
             hint = "; lists of matrices go to cutlass_py.gemm" if isinstance(x, (list, tuple)) else ""
-            raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a torch.Tensor{hint}")
+            raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected a torch.Tensor{hint}")
 
 
 def _refuse_gradient(function: str) -> None:

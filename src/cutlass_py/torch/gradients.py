@@ -6,13 +6,15 @@ products, with their factors and scales in the epilogue. What passes through f i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import _C, Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 
+from .. import _core
 from ..epilogues import ACTIVATIONS
 from . import activations
 from .operators import LIBRARY, NAME, TENSORS, Call, in_blocks, operator
@@ -38,6 +40,24 @@ def _from_result(call: Call) -> bool:
 # ---------------------------------------------------------------------------------------------------- the node
 
 
+class Allowed:
+    """What `jit` and `autotuning` allow the thread of a forward pass; torch runs backward passes on others."""
+
+    def __init__(self) -> None:
+        self.jit, self.tuning = _core.jit_allowed(), _core.tuning_allowed()
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """Within it, this thread is allowed the same, beside what it is allowed itself."""
+        jit, tuning = _core.allow_jit(self.jit or _core.jit_allowed()), _core.tuning_allowed()
+        _core.allow_tuning(self.tuning or tuning)
+        try:
+            yield
+        finally:
+            _core.allow_jit(jit)
+            _core.allow_tuning(tuning)
+
+
 class _Gemm(torch.autograd.Function):  # type: ignore[misc]
     """Records one call of the operator."""
 
@@ -59,7 +79,8 @@ class _Gemm(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         found: dict[str, Tensor | None] = {}
         if any(grad is not None for grad in grads):
-            found = _Backward(ctx, *grads).gradients()
+            with ctx.allowed.here():
+                found = _Backward(ctx, *grads).gradients()
         count = len(ctx.needs_input_grad) - 1
         return None, *(found.get(name) for name in Call._fields[:count])
 
@@ -100,6 +121,7 @@ def _save(ctx: Any, call: Call, results: tuple[Tensor, ...]) -> None:
     tensors = [x if name in wanted else None for name, x in zip(Call._fields, call[:TENSORS], strict=False)]
     ctx.save_for_backward(*tensors, results[1] if call.keep else None, results[0] if _from_result(call) else None)
     ctx.options = call[TENSORS:]
+    ctx.allowed = Allowed()
     ctx.like = {name: _Like(x) for name, x in zip(Call._fields, call[:TENSORS], strict=False) if x is not None}
     ctx.like["d"] = _Like(results[0])
 

@@ -15,9 +15,10 @@ from ..activations import Activation
 from ..epilogues import ACTIVATIONS
 from . import activations
 from .functions import cast, gemm
+from .gradients import Allowed
 from .operators import Call, operator
 from .sharding import register_if_used
-from .straight import tracked
+from .straight import compiling, tracked
 
 
 def mlp(
@@ -68,9 +69,17 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
         _, y, z = output
         ctx.save_for_backward(x, w1, w2, b1, b2, y, y if ctx.name in activations.FROM_RESULT else z)
         ctx.set_materialize_grads(False)
+        ctx.allowed = None if compiling() else Allowed()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if compiling():
+            return _Mlp._gradients(ctx, *grads)
+        with ctx.allowed.here():
+            return _Mlp._gradients(ctx, *grads)
+
+    @staticmethod
+    def _gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         of_d, of_y, of_z = grads
         x, w1, w2, b1, b2, y, z = ctx.saved_tensors
         needs_x, needs_w1, needs_w2, needs_b1, needs_b2, _ = ctx.needs_input_grad
