@@ -474,7 +474,7 @@ CASES = {
         "gemm: compute is an int; expected a name such as 'tf32'$",
     ),
     "kernel name": (lambda: gemm(A, B, kernel="typo"), ValueError, "gemm: no kernel is called 'typo'; .*get_kernels"),
-    "kernel type": (lambda: gemm(A, B, kernel=3), TypeError, "gemm: kernel is a int; expected a Kernel or its name"),
+    "kernel type": (lambda: gemm(A, B, kernel=3), TypeError, "gemm: kernel is an int; expected a Kernel or its name"),
     "kernel of a GPU": (
         lambda: gemm(A, B, kernel=get_kernels(compiled=False)[0]),
         ValueError,

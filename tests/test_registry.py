@@ -38,7 +38,7 @@ def test_names_that_are_none():
             ask("typo")
     with pytest.raises(ValueError, match="no kernel is called 'typo'"):
         number_of("typo")  # not remembered either
-    with pytest.raises(TypeError, match="kernel is a int; expected a Kernel or its name"):
+    with pytest.raises(TypeError, match="kernel is an int; expected a Kernel or its name"):
         number_of(3)
 
 

@@ -142,7 +142,7 @@ class Kernel(ABC):
         args = _arguments(args)
         if artifact is not None:
             if not isinstance(artifact, Artifact):
-                raise TypeError(f"run: artifact is a {type(artifact).__name__}; expected what compile returned")
+                raise TypeError(f"run: artifact is {_core.described_type(artifact)}; expected what compile returned")
             if artifact.kernel not in (self.name, wanted := self._for(args.problem).name):
                 raise ValueError(f"run: artifact is of kernel {artifact.kernel}; expected one of {wanted}")
         return args.run(kernel=self, stream=stream, workspace=workspace)

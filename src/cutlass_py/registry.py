@@ -251,7 +251,7 @@ def number_of(kernel: Kernel | str) -> int:
     """
     name = kernel if isinstance(kernel, str) else getattr(kernel, "name", None)
     if not isinstance(name, str):
-        raise TypeError(f"gemm: kernel is a {type(kernel).__name__}; expected a Kernel or its name")
+        raise TypeError(f"gemm: kernel is {_core.described_type(kernel)}; expected a Kernel or its name")
     if name not in _numbers:
         found = kernel_named(name)
         with _numbering:
