@@ -382,6 +382,16 @@ def test_a_zero_in_memory_leaves_c_unread_but_not_a():
     assert (gemm(nan, a, scale_b=0) == 0).all()
 
 
+@pytest.mark.parametrize("scale", [np.inf, -np.inf, np.nan])
+def test_a_zero_says_alone_that_a_and_b_are_not_read(scale):
+    """Whatever it meets; a product of factors that only becomes zero is none."""
+    a, nan = np.ones((2, 2), np.float32), np.full((2, 2), np.nan, np.float32)
+    for keywords in ({"alpha": 0, "scale_a": scale}, {"alpha": -0.0, "scale_b": scale}, {"alpha": scale, "scale_a": 0}):
+        assert (gemm(nan, a, **keywords) == 0).all()
+        assert GemmArguments(nan, a, **keywords).problem.empty_product
+    assert np.isnan(gemm(nan, a, alpha=1e-200, scale_a=1e-200)).all()
+
+
 @pytest.mark.parametrize("alpha", [1j, 2 - 3j, 2, np.complex64(1 + 1j), np.complex128(1j), np.float32(3)], ids=repr)
 def test_complex_scalars(rng, alpha):
     a, b = integers(rng, (M, K), "c64"), integers(rng, (K, N), "c64")

@@ -48,7 +48,8 @@ Args:
     c: the addend, of the shape of the result or with batch dimensions that broadcast to it, any real dtype (complex
         for complex operands). A list, or one matrix for all, for lists.
     alpha: factor of the product. A number, or an array of one element that is read when the kernel runs. With the
-        number 0, a and b are not read; an array is not looked at before.
+        number 0, here or as a scale, a and b are not read, whatever the other factors are; an array is not looked at
+        before.
     beta: factor of c, likewise; 1 by default. With 0, c is not read.
     bias: (n,) or (1, n), one value per column; (m, 1), one per row; batch dimensions in front broadcast. Of D's dtype
         or f32 (f64 operands: or f64; integer D: f32 or s32).
@@ -192,7 +193,8 @@ void bind_problem(nb::module_& m) {
       .def_prop_ro("align_b", &align<&Problem::align_b>)
       .def_prop_ro("align_c", &align<&Problem::align_c>)
       .def_prop_ro("align_d", &align<&Problem::align_d>)
-      .def_ro("empty_product", &Problem::empty_product, "k = 0, alpha = 0 or no elements of D: a and b are not read.")
+      .def_ro("empty_product", &Problem::empty_product,
+              "k = 0, a factor of 0 or no elements of D: a and b are not read.")
       .def_ro("transposed", &Problem::transposed, "a and b changed places because D is column-major.")
       .def_prop_ro("activation", [](const Problem& p) { return kActivations[int(p.activation)].name; })
       .def_prop_ro("bias", &dtype<&Problem::bias>)

@@ -33,7 +33,8 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
         c: the addend, of the shape of the result or with batch dimensions that broadcast to it, any real dtype (complex
             for complex operands). A list, or one matrix for all, for lists.
         alpha: factor of the product. A number, or an array of one element that is read when the kernel runs. With the
-            number 0, a and b are not read; an array is not looked at before.
+            number 0, here or as a scale, a and b are not read, whatever the other factors are; an array is not looked at
+            before.
         beta: factor of c, likewise; 1 by default. With 0, c is not read.
         bias: (n,) or (1, n), one value per column; (m, 1), one per row; batch dimensions in front broadcast. Of D's dtype
             or f32 (f64 operands: or f64; integer D: f32 or s32).
@@ -263,7 +264,7 @@ class Problem:
 
     @property
     def empty_product(self) -> bool:
-        """k = 0, alpha = 0 or no elements of D: a and b are not read."""
+        """k = 0, a factor of 0 or no elements of D: a and b are not read."""
 
     @property
     def transposed(self) -> bool:
