@@ -17,6 +17,7 @@ from .._core import Operand
 from ..dtypes import DTYPES
 from ..host import host_array
 from ..provider import KernelCall
+from .numpy_erf import erf
 
 _BLOCK = 128  # of k, where scales are in blocks
 
@@ -160,11 +161,6 @@ def _to_odd(x: Any) -> Any:
 
 _SQRT_HALF, _SQRT_2_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)
 _GELU_CUBIC = 0.044715  # Hendrycks and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415
-
-
-def erf(x: Any) -> Any:
-    """The error function of an array."""
-    return np.fromiter(map(math.erf, x.flat), x.dtype, x.size).reshape(x.shape)  # NumPy has none
 
 
 def _sigmoid(x: Any) -> Any:
