@@ -301,6 +301,13 @@ def test_bias_grad(rng, dtype, grad, shape, batch, column_major):
     gradient.assert_rest_untouched()
 
 
+def test_bias_grad_of_f64_is_summed_in_f64():
+    a, gradient = np.ones((9, 1), np.float32), np.zeros(1)
+    a[0] = 2**25
+    gemm(a, np.ones((1, 1), np.float32), bias_grad=gradient)
+    assert gradient[0] == 2**25 + 8
+
+
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 5, 4), (3, 5, 0), (0, 5, 0), (3, 0, 4)])
 def test_bias_grad_of_nothing_is_zero(m, n, k):
     gradient = np.full(n, np.nan, np.float32)

@@ -67,8 +67,9 @@ Args:
         columns, or of (..., ceil(k / 128), n). The last block of an extent may be shorter. Kernels read a scale_a
         whose columns are contiguous and start at multiples of 16 bytes; any other is packed first.
     scale_out: factor of the result: a number or an array of one element.
-    bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives f(z), before scale_out, summed over
-        the other axis and over the batch, which must be one that a single stride describes for every operand.
+    bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives D before scale_out and before it is
+        rounded - f(z), f(gate) * z or f'(aux) * z - summed over the other axis and over the batch, which must be one
+        that a single stride describes for every operand. In f64 where it is f64.
     epilogue: a call of a function under @cutlass_py.epilogue: D is what that makes of a @ b. It takes the place of c,
         alpha and all the operands and keywords since; on a GPU a kernel is compiled for it (docs/epilogues.md).
     compute: arithmetic: "f32" (f16, bf16, fp8: accumulation in f32; f32: exact multiplication too; c64), "tf32" and

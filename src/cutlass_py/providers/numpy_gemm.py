@@ -74,7 +74,7 @@ def _user(call: KernelCall, wide: Any) -> None:
 
 def _arithmetic(call: KernelCall) -> Any:
     """The dtype of the epilogue: the accumulator's, wider where that of an operand or of D is; f64 for integers."""
-    given = [x.dtype for x in (call.c, call.bias, call.gate, call.aux, call.d) if x]
+    given = [x.dtype for x in (call.c, call.bias, call.gate, call.aux, call.bias_grad, call.d) if x]
     names = [call.problem.accumulator, *given]
     if "c64" in names or "c128" in names:
         return np.dtype("complex128" if "c128" in names else "complex64")
