@@ -151,6 +151,33 @@ def test_activations_with_parameters(rng):
     assert repr(clamp(0, 6)) == "clamp(0.0, 6.0)"
 
 
+def test_parameters_have_the_digits_of_the_arithmetic():
+    """Of f64 where that is computed in, for integers too: f32 holds neither 0.1 as f64 does nor 2**24 + 1."""
+    a, b, five = np.full((1, 2048), 127, np.int8), np.full((2048, 1), 127, np.int8), np.full((1, 1), 5.0)
+    assert gemm(a, b, activation=clamp(0, 2**24 + 1)) == 2**24 + 1
+    assert gemm(five, five, activation=clamp(0, 0.1)) == 0.1
+    assert gemm(five, -five, activation=leaky_relu(0.1)) == 0.1 * -25 == gemm(five, -five, activation="leaky_relu") * 10
+    assert gemm(five, five, activation=clamp(0, 1e300), alpha=1e301) == 1e300
+    assert gemm(f32(five), f32(five), activation=clamp(0, 0.1)) == np.float32(0.1)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("function", ["silu", "sigmoid", "gelu_tanh", "tanh", "d_silu", "d_gelu_tanh"])
+def test_small_values_keep_their_digits(function, dtype):
+    """Functions that go to 0 far on the negative side are as exact there as everywhere."""
+    x = rounded(np.concatenate([np.linspace(-30, -2, 281), np.linspace(-2, 0, 21), -np.logspace(-30, -1, 30)]), dtype)
+    x = x[x < -2] if function in DERIVATIVES else x  # they are 0 at about -1
+    one, column = make("numpy", np.ones((1, 1)), dtype), make("numpy", x[:, None], dtype)
+    with np.errstate(over="ignore"):
+        wanted = (ACTIVATIONS | DERIVATIVES)[function](x)
+    if function in DERIVATIVES:
+        found = gemm(np.ones_like(column), one, activation=function, aux=column)
+    else:
+        found = gemm(column, one, activation=function)
+    exact = 1e-12 if dtype == "f64" else 1e-4  # exp has the error of its argument, up to 90 times
+    np.testing.assert_allclose(found[:, 0], wanted, rtol=exact, atol=0 if dtype == "f64" else 1e-35)
+
+
 def test_parameters_are_no_part_of_the_plan():
     a = np.ones((3, 3), np.float32)
     p, q = (GemmArguments(a, a, activation=leaky_relu(slope)).problem for slope in (0.1, 0.2))

@@ -129,7 +129,7 @@ struct Epilogue {
   Scalar alpha, beta{0}, scale_out;
   Matrix c, bias, scale_a, scale_b, gate, aux, bias_grad;
   Activation activation = Activation::identity;
-  float parameters[2] = {};
+  double parameters[2] = {};
 };
 
 // What was given for a parameter or an output of a user's epilogue: a number, or an array in the coordinates of D.
@@ -187,7 +187,7 @@ struct Request {
   const char* compute = nullptr;  // null: the default of the inputs' dtype
   Dtype out_dtype = Dtype::none;
   Activation activation = Activation::identity;
-  float parameters[2] = {};
+  double parameters[2] = {};
   int16_t splits = 0;  // as in Problem
   bool deterministic = false;
   const UserRequest* user = nullptr;

@@ -40,7 +40,8 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
             or f32 (f64 operands: or f64; integer D: f32 or s32).
         activation: None, "identity", "relu", "leaky_relu", "gelu" (by erf), "gelu_tanh", "silu", "sigmoid", "tanh",
             "hardswish", cutlass_py.leaky_relu(slope), cutlass_py.clamp(low, high), or a derivative: "d_relu", "d_gelu",
-            "d_gelu_tanh", "d_silu". Complex operands take none.
+            "d_gelu_tanh", "d_silu". Complex operands take none. slope, low and high are rounded to the dtype that the
+            epilogue is computed in.
         aux: of the shape of D, any real dtype. With a derivative it is read: where the function was evaluated (its batch
             dimensions broadcast). Otherwise it is written, and receives z.
         gate: of the shape of D (batch dimensions broadcast), any real dtype. The activation applies to it, not to z.

@@ -167,8 +167,9 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-def _gelu_tanh_inner(x: Any) -> Any:
-    return np.tanh(_SQRT_2_OVER_PI * (x + _GELU_CUBIC * x * x * x))
+def _gelu_tanh_share(x: Any) -> Any:
+    """(1 + tanh(u)) / 2, which is the logistic function of 2 u: small values keep their digits."""
+    return _sigmoid(2 * _SQRT_2_OVER_PI * (x + _GELU_CUBIC * x * x * x))
 
 
 def _tanh(x: Any) -> Any:
@@ -192,9 +193,9 @@ def _d_gelu(x: Any) -> Any:
 
 
 def _d_gelu_tanh(x: Any) -> Any:
-    t = _gelu_tanh_inner(x)
-    square = np.minimum(x * x, 1e6)  # beyond, 1 - t * t is 0; infinity would make NaN of it
-    return (1 + t) / 2 + x * (1 - t * t) * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * square) / 2
+    s = _gelu_tanh_share(x)
+    square = np.minimum(x * x, 1e6)  # beyond, s * (1 - s) is 0; infinity would make NaN of it
+    return s + x * s * (1 - s) * 2 * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * square)
 
 
 def _d_silu(x: Any) -> Any:
@@ -208,7 +209,7 @@ ACTIVATIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "relu": lambda x, _, __: _clip(x, 0, math.inf),
     "leaky_relu": lambda x, slope, _: _leaky_relu(x, slope),
     "gelu": lambda x, _, __: x * (1 + erf(x * _SQRT_HALF)) / 2,
-    "gelu_tanh": lambda x, _, __: x * (1 + _gelu_tanh_inner(x)) / 2,
+    "gelu_tanh": lambda x, _, __: x * _gelu_tanh_share(x),
     "silu": lambda x, _, __: x * _sigmoid(x),
     "sigmoid": lambda x, _, __: _sigmoid(x),
     "tanh": lambda x, _, __: _tanh(x),
