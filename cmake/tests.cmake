@@ -1,7 +1,7 @@
 # CTest runs everything: the C++ tests, then pytest without and with a GPU, on the installed package.
 
 enable_testing()
-foreach(name problem xla_call)
+foreach(name problem run xla_call)
   add_executable(test_${name} tests/cpp/test_${name}.cpp src/cpp/problem.cpp src/cpp/shapes.cpp src/cpp/epilogue.cpp
                  src/cpp/overlap.cpp src/cpp/user.cpp)
   target_include_directories(test_${name} PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
@@ -10,6 +10,7 @@ foreach(name problem xla_call)
   add_test(NAME test_${name} COMMAND test_${name})
   set_tests_properties(test_${name} PROPERTIES LABELS cpp)
 endforeach()
+target_sources(test_run PRIVATE src/cpp/run.cpp)
 target_sources(test_xla_call PRIVATE src/cpp/xla_call.cpp)
 
 add_test(NAME pytest COMMAND ${Python_EXECUTABLE} -m pytest -m "not gpu" WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

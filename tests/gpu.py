@@ -141,8 +141,9 @@ def expected(
     return result if c is None else result + beta * wide(c)
 
 
-def _tanh_of_gelu(x: torch.Tensor) -> torch.Tensor:
-    return torch.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))
+def _logit_of_gelu(x: torch.Tensor) -> torch.Tensor:
+    """(1 + tanh(u)) / 2 is the sigmoid of this, without the cancellation."""
+    return 2 * sqrt(2 / pi) * (x + 0.044715 * x**3)
 
 
 def _step(x: torch.Tensor) -> torch.Tensor:
@@ -150,8 +151,8 @@ def _step(x: torch.Tensor) -> torch.Tensor:
 
 
 def _d_gelu_tanh(x: torch.Tensor) -> torch.Tensor:
-    t = _tanh_of_gelu(x)
-    return (1 + t) / 2 + x * (1 - t * t) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x) / 2
+    s, other = (torch.sigmoid(sign * _logit_of_gelu(x)) for sign in (1, -1))
+    return s + x * s * other * 2 * sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x)
 
 
 # The functions of epilogues.ACTIVATIONS, of a float64 tensor and the parameters.
@@ -160,7 +161,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "relu": lambda x: torch.where(x < 0, torch.zeros_like(x), x),
     "leaky_relu": lambda x, slope: torch.where(x < 0, slope * x, x),
     "gelu": lambda x: x * (1 + torch.erf(x / sqrt(2))) / 2,
-    "gelu_tanh": lambda x: x * (1 + _tanh_of_gelu(x)) / 2,
+    "gelu_tanh": lambda x: x * torch.sigmoid(_logit_of_gelu(x)),
     "silu": lambda x: x * torch.sigmoid(x),
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
@@ -169,7 +170,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "d_relu": _step,
     "d_gelu": lambda x: (1 + torch.erf(x / sqrt(2))) / 2 + x * torch.exp(-x * x / 2) / sqrt(2 * pi),
     "d_gelu_tanh": _d_gelu_tanh,
-    "d_silu": lambda x: torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))),
+    "d_silu": lambda x: torch.sigmoid(x) * (1 + x * torch.sigmoid(-x)),
 }
 PLAIN = tuple(name for name, row in ACTIVATIONS.items() if not row.derivative)
 DERIVATIVES = tuple(name for name, row in ACTIVATIONS.items() if row.derivative)
@@ -306,9 +307,21 @@ def epilogue_error(
         at: where the function is evaluated: z, gate or aux.
         fast: tanh may be the hardware's, as in kernels whose result has 16 bits or less.
     """
-    x = at.abs().nan_to_num(0, 0, 0)
-    unit = 2**-10 if fast else 2**-20
-    own = 0 if name in EXACT else unit * (1 + x) ** (3 if name.startswith("d_") else 1)
+    own = _own_error(name, at.nan_to_num(0, 0, 0), fast)
     if at is result.z:
         return 1.6 * error + own + 2**-21 * result.y.abs()
     return apply(activation(name), at).abs() * error + own * result.z.abs() + 2**-21 * result.y.abs()
+
+
+def _own_error(name: str, x: torch.Tensor, fast: bool) -> torch.Tensor | float:
+    """Bound on the error of f(x) itself: relative to the value, or to the terms of a sum that may cancel."""
+    if name in EXACT:
+        return 0.0
+    function = name.removeprefix("d_")
+    if function in ("silu", "sigmoid", "gelu_tanh"):  # the logistic function loses digits of its argument in exp
+        logit = _logit_of_gelu(x) if function == "gelu_tanh" else x
+        terms = torch.sigmoid(logit) * (1 + 3 * logit.abs()) if name != function else FUNCTIONS[name](x).abs()
+        return 2**-21 * (1 + logit.abs()) * terms + 2**-118  # exp overflows
+    if name == "tanh":
+        return (2**-11 if fast else 2**-21) * torch.tanh(x).abs()
+    return 2**-20 * (1 + x.abs()) ** (3 if name == "d_gelu" else 1)  # erf is next to -1, where f(x) is small

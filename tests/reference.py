@@ -113,11 +113,11 @@ def _normal(x: np.ndarray) -> np.ndarray:
 
 
 def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    """By the logistic function: x * s(2 u), u the argument of tanh; 1 + tanh(u) would cancel."""
+    return x / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 def _d_gelu_tanh(x: np.ndarray) -> np.ndarray:
-    """By the logistic function: gelu_tanh(x) = x * s(2 u), u the argument of tanh."""
     u, du = (math.sqrt(2 / math.pi) * v for v in (x + 0.044715 * x**3, 1 + 3 * 0.044715 * x**2))
     s = 1 / (1 + np.exp(-2 * u))
     return s + x * s * (1 - s) * 2 * du
@@ -135,14 +135,14 @@ def _d_silu(x: np.ndarray) -> np.ndarray:
 ACTIVATIONS = {
     "identity": lambda x: x,
     "relu": lambda x: np.where(x < 0, 0, x),
-    "leaky_relu": lambda x, slope=0.01: np.where(x < 0, np.float32(slope) * x, x),
+    "leaky_relu": lambda x, slope=0.01: np.where(x < 0, slope * x, x),
     "gelu": lambda x: x / 2 * (1 + _erf(x / math.sqrt(2))),
     "gelu_tanh": _gelu_tanh,
     "silu": _silu,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
     "hardswish": lambda x: x * np.minimum(np.maximum(x + 3, 0), 6) / 6,
-    "clamp": lambda x, low, high: np.minimum(np.maximum(x, np.float32(low)), np.float32(high)),
+    "clamp": lambda x, low, high: np.minimum(np.maximum(x, low), high),
 }
 DERIVATIVES = {
     "d_relu": lambda x: np.where(np.isnan(x), x, x > 0),

@@ -110,7 +110,7 @@ def parameters(kernel) -> list[str]:
     assert [part.split()[-1].lstrip("&") for part in declared.split(", ")] == names
     assert names[:2] == ["a", "b"] and names[-1] == "out"
     for name in names[2:-1]:
-        assert re.search(rf"epilogue\.(parameters\[\d\] = float\({name}\)|{name} = )", text), name
+        assert re.search(rf"epilogue\.(parameters\[\d\] = {name};|{name} = )", text), name
     return names[2:-1]
 
 

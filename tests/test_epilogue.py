@@ -154,6 +154,33 @@ def test_activations_with_parameters(rng):
     assert repr(clamp(0, 6)) == "clamp(0.0, 6.0)"
 
 
+def test_parameters_have_the_digits_of_the_arithmetic():
+    """Of f64 where that is computed in, for integers too: f32 holds neither 0.1 as f64 does nor 2**24 + 1."""
+    a, b, five = np.full((1, 2048), 127, np.int8), np.full((2048, 1), 127, np.int8), np.full((1, 1), 5.0)
+    assert gemm(a, b, activation=clamp(0, 2**24 + 1)) == 2**24 + 1
+    assert gemm(five, five, activation=clamp(0, 0.1)) == 0.1
+    assert gemm(five, -five, activation=leaky_relu(0.1)) == 0.1 * -25 == gemm(five, -five, activation="leaky_relu") * 10
+    assert gemm(five, five, activation=clamp(0, 1e300), alpha=1e301) == 1e300
+    assert gemm(f32(five), f32(five), activation=clamp(0, 0.1)) == np.float32(0.1)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("function", ["silu", "sigmoid", "gelu_tanh", "tanh", "d_silu", "d_gelu_tanh"])
+def test_small_values_keep_their_digits(function, dtype):
+    """Functions that go to 0 far on the negative side are as exact there as everywhere."""
+    x = rounded(np.concatenate([np.linspace(-30, -2, 281), np.linspace(-2, 0, 21), -np.logspace(-30, -1, 30)]), dtype)
+    x = x[x < -2] if function in DERIVATIVES else x  # they are 0 at about -1
+    one, column = make("numpy", np.ones((1, 1)), dtype), make("numpy", x[:, None], dtype)
+    with np.errstate(over="ignore"):
+        wanted = (ACTIVATIONS | DERIVATIVES)[function](x)
+    if function in DERIVATIVES:
+        found = gemm(np.ones_like(column), one, activation=function, aux=column)
+    else:
+        found = gemm(column, one, activation=function)
+    exact = 1e-12 if dtype == "f64" else 1e-4  # exp has the error of its argument, up to 90 times
+    np.testing.assert_allclose(found[:, 0], wanted, rtol=exact, atol=0 if dtype == "f64" else 1e-35)
+
+
 def test_parameters_are_no_part_of_the_plan():
     a = np.ones((3, 3), np.float32)
     p, q = (GemmArguments(a, a, activation=leaky_relu(slope)).problem for slope in (0.1, 0.2))
@@ -304,6 +331,13 @@ def test_bias_grad(rng, dtype, grad, shape, batch, column_major):
     gradient.assert_rest_untouched()
 
 
+def test_bias_grad_of_f64_is_summed_in_f64():
+    a, gradient = np.ones((9, 1), np.float32), np.zeros(1)
+    a[0] = 2**25
+    gemm(a, np.ones((1, 1), np.float32), bias_grad=gradient)
+    assert gradient[0] == 2**25 + 8
+
+
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 5, 4), (3, 5, 0), (0, 5, 0), (3, 0, 4)])
 def test_bias_grad_of_nothing_is_zero(m, n, k):
     gradient = np.full(n, np.nan, np.float32)
@@ -383,6 +417,16 @@ def test_a_zero_in_memory_leaves_c_unread_but_not_a():
     assert np.isnan(gemm(nan, a, alpha=zero)).all()
     assert (gemm(nan, a, alpha=0, scale_a=np.full(2, np.nan, np.float32)) == 0).all()
     assert (gemm(nan, a, scale_b=0) == 0).all()
+
+
+@pytest.mark.parametrize("scale", [np.inf, -np.inf, np.nan])
+def test_a_zero_says_alone_that_a_and_b_are_not_read(scale):
+    """Whatever it meets; a product of factors that only becomes zero is none."""
+    a, nan = np.ones((2, 2), np.float32), np.full((2, 2), np.nan, np.float32)
+    for keywords in ({"alpha": 0, "scale_a": scale}, {"alpha": -0.0, "scale_b": scale}, {"alpha": scale, "scale_a": 0}):
+        assert (gemm(nan, a, **keywords) == 0).all()
+        assert GemmArguments(nan, a, **keywords).problem.empty_product
+    assert np.isnan(gemm(nan, a, alpha=1e-200, scale_a=1e-200)).all()
 
 
 @pytest.mark.parametrize("alpha", [1j, 2 - 3j, 2, np.complex64(1 + 1j), np.complex128(1j), np.float32(3)], ids=repr)

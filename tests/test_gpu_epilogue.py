@@ -39,7 +39,7 @@ def compare(d: torch.Tensor, result: gpu.Result, keywords: dict[str, Any], exact
     argument = keywords.get("gate", keywords.get("aux") if name in gpu.DERIVATIVES else None)
     at = result.z if argument is None else gpu.wide(argument)
     error = gpu.epilogue_error(name, result, at, 0.0, fast=gpu.name_of(d.dtype) in NARROW)
-    gpu.assert_near(d, result.d, error)
+    gpu.assert_near(d, result.d, abs(float(keywords.get("scale_out", 1))) * error)
 
 
 def operands(dtype: str = "bf16", m: int = M, n: int = N, k: int = K) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,6 +65,40 @@ def test_activation_bias_and_c(dtype, name):
         if with_c:
             keywords |= {"c": gpu.filled(gpu.integers((M, n), dtype)), "alpha": 0.25, "beta": -2}
         check(a, b[:, :n], dtype, **keywords)
+
+
+@pytest.mark.parametrize("name", [*gpu.PLAIN, *gpu.DERIVATIVES])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64"])
+def test_small_values_keep_their_digits(dtype, name):
+    """Far on the negative side functions go to 0, and are as exact as everywhere, fused or composed."""
+    a, b = operands(dtype)
+    x = torch.linspace(-24, 8, N, device=gpu.DEVICE).to(gpu.DTYPES[dtype])
+    matrix = x.expand(M, N).contiguous()
+    function = gpu.activation(name)
+    if name in gpu.DERIVATIVES:
+        check(a, b, dtype, activation=function, aux=matrix)
+        return
+    check(torch.zeros_like(a), b, dtype, activation=function, bias=x)
+    check(torch.zeros_like(a), b, dtype, activation=function, bias=x, c=matrix)
+    check(a, b, dtype, activation=function, gate=matrix)
+
+
+def test_parameters_have_the_digits_of_the_arithmetic():
+    for dtype in ("f64", "f32"):
+        a, b = (torch.full(shape, 5.0, device=gpu.DEVICE, dtype=gpu.DTYPES[dtype]) for shape in ((M, K), (K, N)))
+        clamped = cutlass_py.gemm(a, b, activation=cutlass_py.clamp(0, 0.1))
+        assert (clamped == torch.tensor(0.1, dtype=a.dtype)).all()
+        leaky = cutlass_py.gemm(a, -b, activation=cutlass_py.leaky_relu(0.1))
+        gpu.assert_near(leaky, gpu.wide(a) @ -gpu.wide(b) * 0.1, 1e-11 if dtype == "f64" else 1e-3)
+    a, b = (torch.full(shape, 127, device=gpu.DEVICE, dtype=torch.int8) for shape in ((16, 2048), (16, 2048)))
+    assert (cutlass_py.gemm(a, b.mT, activation=cutlass_py.clamp(0, 2**24 + 1)) == 2**24 + 1).all()
+
+
+def test_bias_grad_of_f64_is_summed_in_f64():
+    a, grad = torch.ones(9, 1, device=gpu.DEVICE), torch.empty(1, device=gpu.DEVICE, dtype=torch.float64)
+    a[0] = 2.0**25
+    cutlass_py.gemm(a, torch.ones(1, 1, device=gpu.DEVICE), bias_grad=grad)
+    assert grad.item() == 2**25 + 8
 
 
 @pytest.mark.parametrize("name", gpu.PLAIN)

@@ -17,12 +17,12 @@ struct ActivationRow {
   int parameter_count;
   bool derivative;  // takes aux, where the function was evaluated
   const char* parameters[2];
-  float defaults[2];  // NAN: has to be given
+  double defaults[2];  // NAN: has to be given
 };
 
 inline constexpr ActivationRow kActivations[] = {
 #define CUTLASS_PY_ACTIVATION(NAME, COUNT, DERIVATIVE, PARAMETER0, PARAMETER1, DEFAULT0, DEFAULT1) \
-  {#NAME, COUNT, DERIVATIVE, {PARAMETER0, PARAMETER1}, {float(DEFAULT0), float(DEFAULT1)}},
+  {#NAME, COUNT, DERIVATIVE, {PARAMETER0, PARAMETER1}, {DEFAULT0, DEFAULT1}},
 #include "activations.inc"
 #undef CUTLASS_PY_ACTIVATION
 };

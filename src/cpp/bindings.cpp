@@ -48,13 +48,15 @@ Args:
     c: the addend, of the shape of the result or with batch dimensions that broadcast to it, any real dtype (complex
         for complex operands). A list, or one matrix for all, for lists.
     alpha: factor of the product. A number, or an array of one element that is read when the kernel runs. With the
-        number 0, a and b are not read; an array is not looked at before.
+        number 0, here or as a scale, a and b are not read, whatever the other factors are; an array is not looked at
+        before.
     beta: factor of c, likewise; 1 by default. With 0, c is not read.
     bias: (n,) or (1, n), one value per column; (m, 1), one per row; batch dimensions in front broadcast. Of D's dtype
         or f32 (f64 operands: or f64; integer D: f32 or s32).
     activation: None, "identity", "relu", "leaky_relu", "gelu" (by erf), "gelu_tanh", "silu", "sigmoid", "tanh",
         "hardswish", cutlass_py.leaky_relu(slope), cutlass_py.clamp(low, high), or a derivative: "d_relu", "d_gelu",
-        "d_gelu_tanh", "d_silu". Complex operands take none.
+        "d_gelu_tanh", "d_silu". Complex operands take none. slope, low and high are rounded to the dtype that the
+        epilogue is computed in.
     aux: of the shape of D, any real dtype. With a derivative it is read: where the function was evaluated (its batch
         dimensions broadcast). Otherwise it is written, and receives z.
     gate: of the shape of D (batch dimensions broadcast), any real dtype. The activation applies to it, not to z.
@@ -66,8 +68,9 @@ Args:
         columns, or of (..., ceil(k / 128), n). The last block of an extent may be shorter. Kernels read a scale_a
         whose columns are contiguous and start at multiples of 16 bytes; any other is packed first.
     scale_out: factor of the result: a number or an array of one element.
-    bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives f(z), before scale_out, summed over
-        the other axis and over the batch, which must be one that a single stride describes for every operand.
+    bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives D before scale_out and before it is
+        rounded - f(z), f(gate) * z or f'(aux) * z - summed over the other axis and over the batch, which must be one
+        that a single stride describes for every operand. In f64 where it is f64.
     epilogue: a call of a function under @cutlass_py.epilogue: D is what that makes of a @ b. It takes the place of c,
         alpha and all the operands and keywords since; on a GPU a kernel is compiled for it (docs/epilogues.md).
     compute: arithmetic: "f32" (f16, bf16, fp8: accumulation in f32; f32: exact multiplication too; c64), "tf32" and
@@ -192,7 +195,8 @@ void bind_problem(nb::module_& m) {
       .def_prop_ro("align_b", &align<&Problem::align_b>, "As align_a.")
       .def_prop_ro("align_c", &align<&Problem::align_c>, "As align_a.")
       .def_prop_ro("align_d", &align<&Problem::align_d>, "As align_a.")
-      .def_ro("empty_product", &Problem::empty_product, "k = 0, alpha = 0 or no elements of D: a and b are not read.")
+      .def_ro("empty_product", &Problem::empty_product,
+              "k = 0, a factor of 0 or no elements of D: a and b are not read.")
       .def_ro("transposed", &Problem::transposed, "a and b changed places because D is column-major.")
       .def_prop_ro(
           "activation", [](const Problem& p) { return kActivations[int(p.activation)].name; }, "Its name.")

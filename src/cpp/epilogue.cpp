@@ -167,12 +167,17 @@ void read_factors(const Request& r, Call& call) {
   e.alpha.value *= r.scale_a * r.scale_b;
 }
 
+// Whether nothing of A and B remains, whatever the other factors are; one in device memory may be anything.
+bool is_empty(const Request& r, const Extents& e) {
+  const bool alpha = r.at(Role::alpha) || r.alpha.value != 0 || r.alpha.imaginary != 0;
+  return e.k == 0 || !alpha || r.scale_a == 0 || r.scale_b == 0;
+}
+
 // After read_factors. What is not read is left out.
 void read_product(const Request& r, const Extents& e, Call& call, Parts& parts) {
   Problem& p = call.problem;
   Epilogue& epilogue = call.epilogue;
-  const Scalar& alpha = epilogue.alpha;
-  p.empty_product = e.k == 0 || (!alpha.device && alpha.value == 0 && alpha.imaginary == 0);
+  p.empty_product = is_empty(r, e);
   const Operand *a = r.at(Role::scale_a), *b = r.at(Role::scale_b);
   const bool in_blocks = has_blocks(r, e, p);
   if (in_blocks) read_blocks(r, e, call, parts);

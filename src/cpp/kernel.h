@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CUTLASS_PY_ABI 3
+#define CUTLASS_PY_ABI 4
 
 #ifdef __cplusplus
 extern "C" {
@@ -53,8 +53,8 @@ typedef struct CutlassPyOperand {
 typedef struct CutlassPyEpilogue {
   CutlassPyScalar alpha, beta, scale_out;
   CutlassPyArray c, bias, scale_a, scale_b, gate, aux, bias_grad;
-  int32_t activation; /* index into ACTIVATIONS (epilogues.py) */
-  float parameters[2];
+  int32_t activation;   /* index into ACTIVATIONS (epilogues.py) */
+  double parameters[2]; /* of the activation; a kernel rounds them to the dtype of its arithmetic */
   const CutlassPyOperand* user;
 } CutlassPyEpilogue;
 

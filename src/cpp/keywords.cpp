@@ -121,7 +121,7 @@ void read_activation_object(nb::handle value, Request& r) {
            std::to_string(kActivations[number].parameter_count) + " parameters; found " + std::to_string(count));
   }
   r.activation = Activation(number);
-  for (size_t i = 0; i < count; ++i) r.parameters[i] = float(real_number(given[i], "a parameter of activation"));
+  for (size_t i = 0; i < count; ++i) r.parameters[i] = real_number(given[i], "a parameter of activation");
 }
 
 void read_activation(nb::handle value, Request& r) {

@@ -73,7 +73,7 @@ struct Problem {
   Dtype accumulator = Dtype::none;
   char layout_a = 't', layout_b = 't', layout_c = 0, layout_d = 't';
   uint8_t align_a = 0, align_b = 0, align_c = 0, align_d = 0;  // log2 of bytes, 4 at most: base, rows, batch stride
-  bool empty_product = false;                                  // k = 0, alpha = 0 or no D: A and B are not read
+  bool empty_product = false;                                  // k = 0, a factor of 0 or no D: A and B are not read
   bool transposed = false;                                     // A and B changed places because D is column-major
   // The epilogue (kernel.h), but for values that no choice depends on.
   Activation activation = Activation::identity;
@@ -129,7 +129,7 @@ struct Epilogue {
   Scalar alpha, beta{0}, scale_out;
   Matrix c, bias, scale_a, scale_b, gate, aux, bias_grad;
   Activation activation = Activation::identity;
-  float parameters[2] = {};
+  double parameters[2] = {};
 };
 
 // What was given for a parameter or an output of a user's epilogue: a number, or an array in the coordinates of D.
@@ -187,7 +187,7 @@ struct Request {
   const char* compute = nullptr;  // null: the default of the inputs' dtype
   Dtype out_dtype = Dtype::none;
   Activation activation = Activation::identity;
-  float parameters[2] = {};
+  double parameters[2] = {};
   int16_t splits = 0;  // as in Problem
   bool deterministic = false;
   const UserRequest* user = nullptr;

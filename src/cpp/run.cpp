@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "registry.h"
@@ -142,40 +143,22 @@ struct Splits {
       : k(p.k),
         length(round_up((k + splits - 1) / splits, p.block() ? kScaleBlock : 64)),
         count(splits > 1 ? (k + length - 1) / length : 1) {}
+
+  // Calls launch(first part, number of parts) for each launch: those of equal length are one, as a batch, where there
+  // is no other batch.
+  template <class Launch>
+  void each(int64_t batch, Launch launch) const {
+    const int64_t equal = batch == 1 && k / length > 1 ? k / length : 0;
+    if (equal) launch(0, equal);
+    for (int64_t part = equal; part < count; ++part) launch(part, 1);
+  }
 };
 
-// Scales in blocks, some elements on. Absent ones stay absent.
-CutlassPyArray moved(CutlassPyArray scale, int64_t elements) {
-  if (scale.data) scale.data = static_cast<float*>(scale.data) + elements;
-  return scale;
-}
-
-// One launch for each part; those of equal length in one launch, as a batch, where there is no other batch.
-void run_parts(const DevicePlan& plan, CutlassPyGemm g, const Splits& parts, int64_t part_stride, bool row_major_a,
-               bool row_major_b, int size_a, int size_b, int size_d) {
-  const int64_t step_a = parts.length * (row_major_a ? 1 : g.lda), step_b = parts.length * (row_major_b ? g.ldb : 1);
-  const char *a = static_cast<const char*>(g.a), *b = static_cast<const char*>(g.b);
-  char* d = static_cast<char*>(g.d);
-  const CutlassPyArray scale_a = g.epilogue.scale_a, scale_b = g.epilogue.scale_b;
-  const int64_t step_scale_a = parts.length / kScaleBlock * scale_a.col;
-  const int64_t step_scale_b = parts.length / kScaleBlock * scale_b.row;
-  auto run = [&](int64_t part, int64_t batched) {
-    g.a = a + part * step_a * size_a, g.b = b + part * step_b * size_b, g.d = d + part * part_stride * size_d;
-    g.k = int32_t(std::min(parts.length, parts.k - part * parts.length));
-    g.epilogue.scale_a = moved(scale_a, part * step_scale_a), g.epilogue.scale_b = moved(scale_b, part * step_scale_b);
-    if (batched) {
-      g.batch = int32_t(batched), g.batch_a = step_a, g.batch_b = step_b, g.batch_d = part_stride;
-      g.epilogue.scale_a.batch = step_scale_a, g.epilogue.scale_b.batch = step_scale_b;
-    }
-    launch(plan, g);
-  };
-  const int64_t equal = parts.k / parts.length;
-  int64_t part = 0;
-  if (g.batch == 1 && equal > 1) {
-    run(0, equal);
-    g.batch = 1, part = equal;
-  }
-  for (; part < parts.count; ++part) run(part, 0);
+// Some bytes on; null stays null.
+template <class T>
+T* moved(T* data, int64_t bytes) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return data ? static_cast<Byte*>(data) + bytes : nullptr;
 }
 
 // The launch of a plan on the operands as they lie, whose epilogue is the caller's to say.
@@ -233,6 +216,9 @@ class Run {
     if (plan_.pack_scales) {
       pack_scales_.emplace(call_.epilogue.scale_a, 'n', p_.m, blocks_of(p_.k), p_.batch, scratch_);
     }
+    if (pack_a_) g_.lda = pack_a_->ld, g_.batch_a = pack_a_->packed.batch;
+    if (pack_b_) g_.ldb = pack_b_->ld, g_.batch_b = pack_b_->packed.batch;
+    if (pack_scales_) g_.epilogue.scale_a = array_of(pack_scales_->packed);  // no address yet
     product_.dtype = p_.accumulator;
     if (plan_.kernel && composed_) {
       const int64_t size = dtype_size(plan_.scratch);
@@ -241,21 +227,32 @@ class Run {
       product_.batch = product_.row * p_.m;
       part_stride_ = product_.batch * p_.batch;
       product_offset_ = scratch_.reserve(size_t(part_stride_ * parts_.count * size));
+      g_.ldd = product_.row, g_.batch_d = product_.batch;
     }
     if (composed_) {
       finish_offset_ = scratch_.reserve(elementwise().compose_workspace(&epilogue_, p_.batch, p_.m, p_.n));
     }
-    if (plan_.kernel) workspace_offset_ = scratch_.reserve(plan_.kernel->workspace_size(&g_));
+    if (plan_.kernel) workspace_offset_ = scratch_.reserve(workspace_bytes());
+  }
+
+  // The launches run one after the other: enough for any.
+  size_t workspace_bytes() const {
+    size_t most = 0;
+    parts_.each(p_.batch, [&](int64_t first, int64_t count) {
+      const CutlassPyGemm g = launch_of_parts(first, count);
+      most = std::max(most, plan_.kernel->workspace_size(&g));
+    });
+    return most;
   }
 
   void pack() {
     if (pack_a_) {
       pack_a_->run(plan_, call_.a, p_.m, p_.k, p_.batch, scratch_, stream_);
-      g_.a = pack_a_->packed.data, g_.lda = pack_a_->ld, g_.batch_a = pack_a_->packed.batch;
+      g_.a = pack_a_->packed.data;
     }
     if (pack_b_) {
       pack_b_->run(plan_, call_.b, p_.k, p_.n, p_.batch, scratch_, stream_);
-      g_.b = pack_b_->packed.data, g_.ldb = pack_b_->ld, g_.batch_b = pack_b_->packed.batch;
+      g_.b = pack_b_->packed.data;
     }
     if (pack_scales_) {
       pack_scales_->run(plan_, call_.epilogue.scale_a, p_.m, blocks_of(p_.k), p_.batch, scratch_, stream_);
@@ -265,13 +262,32 @@ class Run {
 
   void multiply() {
     g_.workspace = scratch_.at(workspace_offset_);
-    if (!composed_) return launch(plan_, g_);
-    product_.data = scratch_.at(product_offset_);
-    g_.d = product_.data, g_.ldd = product_.row, g_.batch_d = product_.batch;
+    if (composed_) g_.d = product_.data = scratch_.at(product_offset_);
+    parts_.each(p_.batch, [&](int64_t first, int64_t count) {
+      CutlassPyGemm g = launch_of_parts(first, count);
+      launch(plan_, g);
+    });
+  }
+
+  // One part of k, or several of equal length as a batch.
+  CutlassPyGemm launch_of_parts(int64_t first, int64_t count) const {
     const bool row_major_a = (plan_.pack_a ? plan_.pack_a : p_.layout_a) == 't';
     const bool row_major_b = (plan_.pack_b ? plan_.pack_b : p_.layout_b) == 't';
-    run_parts(plan_, g_, parts_, part_stride_, row_major_a, row_major_b, dtype_size(p_.a), dtype_size(p_.b),
-              dtype_size(plan_.scratch));
+    const int64_t step_a = parts_.length * (row_major_a ? 1 : g_.lda);
+    const int64_t step_b = parts_.length * (row_major_b ? g_.ldb : 1);
+    CutlassPyGemm g = g_;
+    CutlassPyArray &scale_a = g.epilogue.scale_a, &scale_b = g.epilogue.scale_b;
+    g.a = moved(g.a, first * step_a * dtype_size(p_.a)), g.b = moved(g.b, first * step_b * dtype_size(p_.b));
+    g.d = moved(g.d, first * part_stride_ * dtype_size(plan_.scratch));
+    g.k = int32_t(std::min(parts_.length, parts_.k - first * parts_.length));
+    if (count > 1) g.batch = int32_t(count), g.batch_a = step_a, g.batch_b = step_b, g.batch_d = part_stride_;
+    if (!p_.block()) return g;
+    const int64_t blocks = parts_.length / kScaleBlock;
+    const int64_t step_scale_a = blocks * scale_a.col, step_scale_b = blocks * scale_b.row;
+    scale_a.data = moved(scale_a.data, first * step_scale_a * int64_t(sizeof(float)));
+    scale_b.data = moved(scale_b.data, first * step_scale_b * int64_t(sizeof(float)));
+    if (count > 1) scale_a.batch = step_scale_a, scale_b.batch = step_scale_b;
+    return g;
   }
 
   void finish() {

@@ -11,7 +11,7 @@ namespace cutlass_py {
 
 // How a problem is computed on a device. Plain data, so that it can be read on a thread without the GIL.
 struct DevicePlan {
-  const CutlassPyKernel* kernel = nullptr;  // null: no product (k = 0, alpha = 0)
+  const CutlassPyKernel* kernel = nullptr;  // null: no product (Problem)
   const CutlassPyLibrary* library = nullptr;
   char pack_a = 0, pack_b = 0;  // layout to pack the operand into first, 0 to read it as it lies
   bool pack_scales = false;     // of the rows of A, in blocks: TMA cannot read them as they lie

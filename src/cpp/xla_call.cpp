@@ -195,7 +195,7 @@ void read_keywords(const Attributes& attributes, Request& r) {
   r.scale_out.value = attributes.number("scale_out");
   r.activation = activation_of(attributes.text("activation"));
   const double* parameters = attributes.pair("activation_parameters");
-  r.parameters[0] = float(parameters[0]), r.parameters[1] = float(parameters[1]);
+  r.parameters[0] = parameters[0], r.parameters[1] = parameters[1];
 }
 
 Dtype dtype_named(std::string_view name) {

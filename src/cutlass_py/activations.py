@@ -15,7 +15,7 @@ class Activation:
 
     Attributes:
         name: one that gemm knows.
-        parameters: as many numbers as that activation has; kernels hold them in f32.
+        parameters: as many numbers as that activation has; epilogues round them to the dtype of their arithmetic.
 
     Raises:
         ValueError: a name that is not known, another number of parameters, or bounds of clamp that are not in order.

@@ -227,4 +227,4 @@ def _numbers(e: Epilogue, number: str) -> Iterator[_Row]:
     if e.scaled:
         yield "scale_out", "double", " = 1.0", "epilogue.scale_out = scalar(scale_out);"
     for i, (name, default) in enumerate(ACTIVATIONS[e.activation].parameters):
-        yield name, "double", "" if default is None else f" = {default}", f"epilogue.parameters[{i}] = float({name});"
+        yield name, "double", "" if default is None else f" = {default}", f"epilogue.parameters[{i}] = {name};"

@@ -64,8 +64,8 @@ OPERATIONS = {
     "sigmoid": _exact("sigmoid", 18),
     "relu": _activation("relu", 2),
     "gelu": _activation("gelu", 44),
-    "gelu_tanh": _activation("gelu_tanh", 7),
-    "silu": _activation("silu", 4),
+    "gelu_tanh": _activation("gelu_tanh", 8),
+    "silu": _activation("silu", 6),
     "hardswish": _activation("hardswish", 6),
 }
 # Dtypes that a value may be rounded to, and back.

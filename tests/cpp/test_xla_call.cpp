@@ -163,11 +163,11 @@ void test_epilogue() {
   frame.result({3, 5}, xla::DataType::f32, 4096).result({3, 5}, xla::DataType::bf16).result({5});
   frame.with("operands", "a b c bias scale_out").with("results", "out aux bias_grad");
   frame.with("alpha", std::vector<double>{2, 0}).with("beta", std::vector<double>{0.5, 0}).with("scale_a", 4.0);
-  frame.with("activation", "clamp").with("activation_parameters", std::vector<double>{-1, 6});
+  frame.with("activation", "clamp").with("activation_parameters", std::vector<double>{-1, 0.1});
   const XlaCall x = decoded(std::move(frame));
   const Epilogue& e = x.call.epilogue;
   CHECK(e.alpha.value == 8 && e.beta.value == 0.5 && e.scale_out.device);
-  CHECK(e.activation == Activation::clamp && e.parameters[0] == -1 && e.parameters[1] == 6);
+  CHECK(e.activation == Activation::clamp && e.parameters[0] == -1 && e.parameters[1] == 0.1);
   CHECK(x.call.problem.c == Dtype::f32 && x.call.problem.bias_axis == 'n' && x.call.problem.aux == Dtype::bf16);
   CHECK(x.call.problem.bias_grad == Dtype::f32 && x.call.problem.bias_grad_axis == 'n');
   CHECK(e.c.data == x.call.d.data);  // one buffer, donated

@@ -56,11 +56,12 @@ bool by_vectors(const Compose& p) {
 }
 
 // Double where any array holds f64, or where integers beyond 2^24 have to stay exact.
-bool in_double(const Compose& p) {
+bool in_double(const Compose& p, const CutlassPyArray& bias_grad) {
   const auto is = [](const Array& x, Dtype dtype) { return x.data && x.dtype == dtype; };
   for (const Array* x : {&p.acc, &p.c, &p.bias, &p.scale_a, &p.scale_b, &p.argument, &p.aux, &p.d}) {
     if (is(*x, Dtype::f64)) return true;
   }
+  if (p.sums != Sums::none && Dtype(bias_grad.dtype) == Dtype::f64) return true;
   return is(p.c, Dtype::s32) || is(p.bias, Dtype::s32) || (is(p.acc, Dtype::s32) && is(p.d, Dtype::s32));
 }
 
@@ -80,7 +81,7 @@ int launch(const Compose& p, const Shape& shape, const CutlassPyArray& bias_grad
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   if (p.batch * p.rows * p.cols == 0 && p.sums == Sums::none) return 0;
   const dim3 grid(unsigned(blocks), unsigned(shape.depth));
-  const bool wide = in_double(p);
+  const bool wide = in_double(p, bias_grad);
   const bool plain = p.parts <= 1 && p.sums == Sums::none;
   auto* kernel = wide             ? &compose_kernel<double, false, false>
                  : !by_vectors(p) ? (plain ? &compose_kernel<float, false, true> : &compose_kernel<float, false, false>)

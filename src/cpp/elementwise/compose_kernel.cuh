@@ -37,7 +37,7 @@ struct Compose {
   int parts;
   int64_t part_stride;
   Activation activation;
-  float parameters[2];
+  double parameters[2];
   // One block: `passes` times kThreads >> lanes_log2 rows, by kElements << lanes_log2 columns.
   int64_t batch;
   uint32_t rows, cols, tiles_per_row;
@@ -135,10 +135,11 @@ __device__ T read(const Factor& factor, Dtype dtype) {
 template <class T>
 __device__ void activate(const Compose& p, T (&x)[kElements]) {
   constexpr int kUnroll = sizeof(T) == 4 ? kElements : 1;
+  const T parameters[] = {T(p.parameters[0]), T(p.parameters[1])};
   switch (p.activation) {
-#define CUTLASS_PY_ACTIVATION(NAME, ...)                                                                      \
-  case Activation::NAME:                                                                                      \
-    _Pragma("unroll kUnroll") for (T& value : x) value = activation::NAME<false>::apply(value, p.parameters); \
+#define CUTLASS_PY_ACTIVATION(NAME, ...)                                                                    \
+  case Activation::NAME:                                                                                    \
+    _Pragma("unroll kUnroll") for (T& value : x) value = activation::NAME<false>::apply(value, parameters); \
     break;
 #include "activations.inc"
 #undef CUTLASS_PY_ACTIVATION

@@ -1,14 +1,24 @@
 // The activations, for fused and composed epilogues alike, and on the host for who checks a kernel (emit.py).
 //
-// Each is a struct with `apply(x, parameters)`. `Fast` computes tanh by the hardware (relative error 2^-11): for
-// results of 16 bits and less. NaN goes through every one of them.
+// Each is a struct with `apply(x, parameters)`. `Fast` uses the hardware's approximations, for results of 16 bits and
+// less: its own relative error is below theirs at every x. So 1 + tanh is never taken, which would leave little of the
+// small values on the negative side. NaN goes through every one of them.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 namespace cutlass_py {
 namespace activation {
 
+inline constexpr float kLog2E = 1.44269504f;  // log2(e)
+
+// Beside an x that says what T is: null does where there are none.
+template <class T>
+using Numbers = const std::common_type_t<T>*;
+
+// tanh.approx: relative error 2^-11.
 template <bool Fast, class T>
 __host__ __device__ T hyperbolic_tangent(T x) {
 #ifdef __CUDA_ARCH__
@@ -21,13 +31,18 @@ __host__ __device__ T hyperbolic_tangent(T x) {
   return ::tanh(x);
 }
 
+// 1 / (1 + exp(-x)). Fast: relative error (4 + |x|) * 2^-23 down to -87, and 0 below.
 template <bool Fast, class T>
 __host__ __device__ T logistic(T x) {
-  if constexpr (Fast) {
-    return T(0.5) + T(0.5) * hyperbolic_tangent<true>(T(0.5) * x);
-  } else {
-    return T(1) / (T(1) + ::exp(-x));
+#ifdef __CUDA_ARCH__
+  if constexpr (Fast && sizeof(T) == 4) {
+    float power, y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -kLog2E));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1 + power));
+    return y;
   }
+#endif
+  return T(1) / (T(1) + ::exp(-x));
 }
 
 // fmin and fmax drop NaN; a comparison that NaN fails keeps it.
@@ -49,7 +64,7 @@ inline constexpr double kGeluCubic = 0.044715;
 template <bool Fast>
 struct identity {
   template <class T>
-  static __host__ __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, Numbers<T>) {
     return x;
   }
 };
@@ -57,7 +72,7 @@ struct identity {
 template <bool Fast>
 struct relu {
   template <class T>
-  static __host__ __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, Numbers<T>) {
     return at_least(x, T(0));
   }
 };
@@ -65,49 +80,44 @@ struct relu {
 template <bool Fast>
 struct leaky_relu {
   template <class T>
-  static __host__ __device__ T apply(T x, const float* slope) {
-    return x < T(0) ? T(slope[0]) * x : x;
+  static __host__ __device__ T apply(T x, Numbers<T> slope) {
+    return x < T(0) ? slope[0] * x : x;
   }
 };
 
 template <bool Fast>
 struct gelu {
   template <class T>
-  static __host__ __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, Numbers<T>) {
     return T(0.5) * x * (T(1) + ::erf(x * T(kSqrtHalf)));
   }
 };
 
+// (1 + tanh(u)) / 2 is the logistic function of 2 u.
 template <bool Fast>
 struct gelu_tanh {
   template <class T>
-  static __host__ __device__ T inner(T x) {
-    return hyperbolic_tangent<Fast>(x * (T(kSqrt2OverPi) + T(kSqrt2OverPi * kGeluCubic) * x * x));
+  static __host__ __device__ T share(T x) {
+    return logistic<Fast>(x * (T(2 * kSqrt2OverPi) + T(2 * kSqrt2OverPi * kGeluCubic) * x * x));
   }
   template <class T>
-  static __host__ __device__ T apply(T x, const float*) {
-    const T half = T(0.5) * x;
-    return half + half * inner(x);
+  static __host__ __device__ T apply(T x, Numbers<T>) {
+    return x * share(x);
   }
 };
 
 template <bool Fast>
 struct silu {
   template <class T>
-  static __host__ __device__ T apply(T x, const float*) {
-    if constexpr (Fast) {
-      const T half = T(0.5) * x;
-      return half + half * hyperbolic_tangent<true>(half);
-    } else {
-      return x / (T(1) + ::exp(-x));
-    }
+  static __host__ __device__ T apply(T x, Numbers<T>) {
+    return x * logistic<Fast>(x);
   }
 };
 
 template <bool Fast>
 struct sigmoid {
   template <class T>
-  static __host__ __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, Numbers<T>) {
     return logistic<Fast>(x);
   }
 };
@@ -115,7 +125,7 @@ struct sigmoid {
 template <bool Fast>
 struct tanh {
   template <class T>
-  static __host__ __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, Numbers<T>) {
     return hyperbolic_tangent<Fast>(x);
   }
 };
@@ -123,7 +133,7 @@ struct tanh {
 template <bool Fast>
 struct hardswish {
   template <class T>
-  static __host__ __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, Numbers<T>) {
     return x * at_most(at_least(x + T(3), T(0)), T(6)) * T(1.0 / 6);
   }
 };
@@ -131,15 +141,15 @@ struct hardswish {
 template <bool Fast>
 struct clamp {
   template <class T>
-  static __host__ __device__ T apply(T x, const float* bounds) {
-    return at_most(at_least(x, T(bounds[0])), T(bounds[1]));
+  static __host__ __device__ T apply(T x, Numbers<T> bounds) {
+    return at_most(at_least(x, bounds[0]), bounds[1]);
   }
 };
 
 template <bool Fast>
 struct d_relu {
   template <class T>
-  static __host__ __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, Numbers<T>) {
     return x > T(0) ? T(1) : x <= T(0) ? T(0) : x;  // NaN stays
   }
 };
@@ -147,7 +157,7 @@ struct d_relu {
 template <bool Fast>
 struct d_gelu {
   template <class T>
-  static __host__ __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, Numbers<T>) {
     return T(0.5) * (T(1) + ::erf(x * T(kSqrtHalf))) + x * ::exp(T(-0.5) * x * x) * T(kInverseSqrt2Pi);
   }
 };
@@ -155,18 +165,18 @@ struct d_gelu {
 template <bool Fast>
 struct d_gelu_tanh {
   template <class T>
-  static __host__ __device__ T apply(T x, const float*) {
-    const T t = gelu_tanh<Fast>::inner(x);
-    const T square = at_most(x * x, T(1e6));  // beyond, 1 - t * t is 0; infinity would make NaN of it
-    const T slope = T(kSqrt2OverPi) + T(3 * kSqrt2OverPi * kGeluCubic) * square;
-    return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * slope;
+  static __host__ __device__ T apply(T x, Numbers<T>) {
+    const T s = gelu_tanh<Fast>::share(x);
+    const T square = at_most(x * x, T(1e6));  // beyond, s * (1 - s) is 0; infinity would make NaN of it
+    const T slope = T(2 * kSqrt2OverPi) + T(6 * kSqrt2OverPi * kGeluCubic) * square;
+    return s + s * x * (T(1) - s) * slope;
   }
 };
 
 template <bool Fast>
 struct d_silu {
   template <class T>
-  static __host__ __device__ T apply(T x, const float*) {
+  static __host__ __device__ T apply(T x, Numbers<T>) {
     const T s = logistic<Fast>(x);
     return s + s * x * (T(1) - s);
   }
@@ -174,11 +184,11 @@ struct d_silu {
 
 }  // namespace activation
 
-// An activation as CUTLASS's functors on fragments (or single numbers), with run-time parameters.
-template <template <bool> class F, bool Fast>
+// An activation as CUTLASS's functors on fragments (or single numbers) of T, with run-time parameters.
+template <template <bool> class F, bool Fast, class T>
 struct ActivationFunctor {
   struct Parameters {
-    float values[2] = {};
+    T values[2] = {};
   };
   template <class Fragment>
   struct Of {

@@ -58,8 +58,9 @@ using Linear2x = cutlass::epilogue::thread::LinearCombination<typename Config::D
                                                               typename Config::Accumulator, Compute>;
 template <class Config, class Compute, template <bool> class F>
 using Activated2x =
-    cutlass::epilogue::thread::LinearCombinationGeneric<ActivationFunctor<F, false>::template Of, typename Config::D,
-                                                        Config::align_d, typename Config::Accumulator, Compute>;
+    cutlass::epilogue::thread::LinearCombinationGeneric<ActivationFunctor<F, false, Compute>::template Of,
+                                                        typename Config::D, Config::align_d,
+                                                        typename Config::Accumulator, Compute>;
 
 // The device type of a configuration; one that has such a type already is taken at its word (device.cuh).
 template <class Config, class = void>
@@ -109,7 +110,7 @@ struct Parts2x {
     params.alpha_ptr = static_cast<const Compute*>(e.alpha.device);
     if (!e.bias.data) params.beta_ptr = static_cast<const Compute*>(e.beta.device);
     if constexpr (has_values<typename Epilogue::Params>)
-      params.values[0] = e.parameters[0], params.values[1] = e.parameters[1];
+      params.values[0] = Compute(e.parameters[0]), params.values[1] = Compute(e.parameters[1]);
     return params;
   }
 };

@@ -136,13 +136,13 @@ struct AuxStore {
   }
 };
 
-// tanh.approx is as exact as a result of 16 bits.
 template <class X, template <bool> class F>
-using Functor = ActivationFunctor<F, sizeof(typename X::D) <= 2>;
+using Functor = ActivationFunctor<F, sizeof(typename X::D) <= 2, typename X::Compute>;
 
 template <class X, template <bool> class F>
 typename Functor<X, F>::Parameters parameters(const CutlassPyGemm& g) {
-  return {{g.epilogue.parameters[0], g.epilogue.parameters[1]}};
+  using Compute = typename X::Compute;
+  return {{Compute(g.epilogue.parameters[0]), Compute(g.epilogue.parameters[1])}};
 }
 
 template <class X, template <bool> class F, class Inner>

@@ -22,8 +22,9 @@ _SQRT_HALF, _SQRT_2_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)
 _GELU_CUBIC = 0.044715
 
 
-def _tanh_inner(x: Any) -> Any:
-    return jnp.tanh(_SQRT_2_OVER_PI * (x + _GELU_CUBIC * x * x * x))
+def _gelu_tanh_share(x: Any) -> Any:
+    """(1 + tanh(u)) / 2, which is the logistic function of 2 u: small values keep their digits."""
+    return jax.nn.sigmoid(2 * _SQRT_2_OVER_PI * (x + _GELU_CUBIC * x * x * x))
 
 
 def _clamp(x: Any, low: float, high: float) -> Any:
@@ -39,9 +40,9 @@ def _d_gelu(x: Any) -> Any:
 
 
 def _d_gelu_tanh(x: Any) -> Any:
-    t = _tanh_inner(x)
-    square = jnp.minimum(x * x, 1e6)  # beyond, 1 - t * t is 0; infinity would make NaN of it
-    return (1 + t) / 2 + x * (1 - t * t) * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * square) / 2
+    s = _gelu_tanh_share(x)
+    square = jnp.minimum(x * x, 1e6)  # beyond, s * (1 - s) is 0; infinity would make NaN of it
+    return s + x * s * (1 - s) * 2 * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * square)
 
 
 def _d_silu(x: Any) -> Any:
@@ -54,7 +55,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "relu": lambda x: jnp.where(x <= 0, 0, x).astype(x.dtype),
     "leaky_relu": lambda x, slope: jnp.where(x < 0, slope * x, x),
     "gelu": lambda x: x * (1 + jax.lax.erf(x * _SQRT_HALF)) / 2,
-    "gelu_tanh": lambda x: x * (1 + _tanh_inner(x)) / 2,
+    "gelu_tanh": lambda x: x * _gelu_tanh_share(x),
     "silu": lambda x: x * jax.nn.sigmoid(x),
     "sigmoid": jax.nn.sigmoid,
     "tanh": jnp.tanh,
@@ -69,7 +70,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def function(activation: Activation) -> Callable[[Any], Any]:
     """The activation, or the derivative that it names, elementwise."""
-    parameters = [np.float32(x).item() for x in activation.parameters]  # as kernels hold them
+    parameters = [float(x) for x in activation.parameters]  # of no dtype: they take that of x
     return lambda x: _FUNCTIONS[activation.name](x, *parameters)
 
 

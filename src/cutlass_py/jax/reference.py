@@ -63,7 +63,7 @@ def _product(spec: Spec, x: dict[str, Any]) -> Any:
 def _linear(spec: Spec, x: dict[str, Any], wide: Any) -> Any:
     """alpha * scale_a * scale_b * (a @ b) + beta * c + bias. What has a factor of 0 is not read: its NaN stays."""
     number = spec.alpha * spec.scale_a * spec.scale_b
-    if number == 0 and "alpha" not in x:
+    if 0 in (spec.alpha, spec.scale_a, spec.scale_b):
         z = jnp.zeros(spec.out_shape(x["a"].shape, x["b"].shape), wide)
     else:
         z = _times(_product(spec, x).astype(wide), number, x.get("alpha"))

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..dtypes import DTYPES
 from ..operations import Program
-from .numpy_gemm import ACTIVATIONS, erf, store
+from .numpy_erf import erf
+from .numpy_gemm import ACTIVATIONS, store
 
 _UNARY = ("tanh", "sigmoid", "relu", "gelu", "gelu_tanh", "silu", "hardswish")
 _NAN = (float("nan"), float("nan"))  # parameters that these do not have

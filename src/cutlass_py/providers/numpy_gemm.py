@@ -17,6 +17,7 @@ from .._core import Operand
 from ..dtypes import DTYPES
 from ..host import host_array
 from ..provider import KernelCall
+from .numpy_erf import erf
 
 _BLOCK = 128  # of k, where scales are in blocks
 
@@ -73,7 +74,7 @@ def _user(call: KernelCall, wide: Any) -> None:
 
 def _arithmetic(call: KernelCall) -> Any:
     """The dtype of the epilogue: the accumulator's, wider where that of an operand or of D is; f64 for integers."""
-    given = [x.dtype for x in (call.c, call.bias, call.gate, call.aux, call.d) if x]
+    given = [x.dtype for x in (call.c, call.bias, call.gate, call.aux, call.bias_grad, call.d) if x]
     names = [call.problem.accumulator, *given]
     if "c64" in names or "c128" in names:
         return np.dtype("complex128" if "c128" in names else "complex64")
@@ -162,17 +163,13 @@ _SQRT_HALF, _SQRT_2_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)
 _GELU_CUBIC = 0.044715  # Hendrycks and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415
 
 
-def erf(x: Any) -> Any:
-    """The error function of an array."""
-    return np.fromiter(map(math.erf, x.flat), x.dtype, x.size).reshape(x.shape)  # NumPy has none
-
-
 def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-def _gelu_tanh_inner(x: Any) -> Any:
-    return np.tanh(_SQRT_2_OVER_PI * (x + _GELU_CUBIC * x * x * x))
+def _gelu_tanh_share(x: Any) -> Any:
+    """(1 + tanh(u)) / 2, which is the logistic function of 2 u: small values keep their digits."""
+    return _sigmoid(2 * _SQRT_2_OVER_PI * (x + _GELU_CUBIC * x * x * x))
 
 
 def _tanh(x: Any) -> Any:
@@ -196,9 +193,9 @@ def _d_gelu(x: Any) -> Any:
 
 
 def _d_gelu_tanh(x: Any) -> Any:
-    t = _gelu_tanh_inner(x)
-    square = np.minimum(x * x, 1e6)  # beyond, 1 - t * t is 0; infinity would make NaN of it
-    return (1 + t) / 2 + x * (1 - t * t) * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * square) / 2
+    s = _gelu_tanh_share(x)
+    square = np.minimum(x * x, 1e6)  # beyond, s * (1 - s) is 0; infinity would make NaN of it
+    return s + x * s * (1 - s) * 2 * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * square)
 
 
 def _d_silu(x: Any) -> Any:
@@ -212,7 +209,7 @@ ACTIVATIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "relu": lambda x, _, __: _clip(x, 0, math.inf),
     "leaky_relu": lambda x, slope, _: _leaky_relu(x, slope),
     "gelu": lambda x, _, __: x * (1 + erf(x * _SQRT_HALF)) / 2,
-    "gelu_tanh": lambda x, _, __: x * (1 + _gelu_tanh_inner(x)) / 2,
+    "gelu_tanh": lambda x, _, __: x * _gelu_tanh_share(x),
     "silu": lambda x, _, __: x * _sigmoid(x),
     "sigmoid": lambda x, _, __: _sigmoid(x),
     "tanh": lambda x, _, __: _tanh(x),
