@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import exporters  # noqa: E402
 import gpu  # noqa: E402
 
 import cutlass_py  # noqa: E402
@@ -191,3 +192,97 @@ def test_jax_is_refused_under_capture(jax):
         with pytest.raises(ValueError, match="graph capture"):
             cutlass_py.gemm(b, a)
     gpu.assert_exact(cutlass_py.gemm(b, a), 64 * b.double())
+
+
+# ------------------------------------------------------------------------------------------------ others
+
+
+def over(kind, x: torch.Tensor):
+    """Memory of a tensor in a ctypes-made exporter."""
+    carrier = np.empty(x.shape, np.float32)
+    exporter = kind(carrier, data=x.data_ptr(), device=(2, x.device.index))
+    exporter.memory = x
+    return exporter
+
+
+def operands() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    a, b = gpu.integers((65, 40), "f32"), gpu.integers((40, 72), "f32")
+    torch.cuda.synchronize()
+    return a, b, gpu.expected(a, b)
+
+
+def test_a_view_without_a_stream_is_exported_for_the_launch_stream():
+    """As cuda.core's, whose table allocates nothing and names stream 0."""
+    kind = exporters.exchanging(allocate=None)
+    a, b, expected = operands()
+    x = over(kind, a)
+    d = cutlass_py.gemm(x, over(kind, b))
+    gpu.assert_exact(torch.from_dlpack(d), expected)
+    assert x.requests[0]["stream"] > 2  # this package's own, not the default one
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    d = cutlass_py.gemm(x, over(kind, b), stream=side)
+    side.synchronize()
+    gpu.assert_exact(torch.from_dlpack(d), expected)
+    assert x.requests[1]["stream"] == side.cuda_stream
+
+
+def test_a_current_stream_of_the_exchange_api_is_the_launch_stream():
+    side = torch.cuda.Stream()
+    kind = exporters.exchanging(stream=side.cuda_stream)
+    kind.allocates = lambda shape: len(shape) == 1  # the result is a Buffer then
+    a, b, expected = operands()
+    out = torch.zeros_like(expected, dtype=torch.float32)
+    cutlass_py.gemm(over(kind, a), over(kind, b), out=over(kind, out))  # the first call chooses and loads
+    torch.cuda.synchronize()
+    out.zero_()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(int(45e6))
+    cutlass_py.gemm(over(kind, a), over(kind, b), out=over(kind, out))
+    assert not side.query() and not out.any()  # behind the spin kernel
+    side.synchronize()
+    gpu.assert_exact(out, expected)
+    gpu.assert_exact(torch.from_dlpack(cutlass_py.gemm(over(kind, a), over(kind, b))), expected)
+
+
+def test_a_current_stream_that_fails_without_an_exception():
+    kind = exporters.exchanging(stream=lambda *_: -1)
+    a, b, expected = operands()
+    with pytest.raises(RuntimeError, match=r"gemm: current_work_stream of exporters.*Exchanging failed and gave no"):
+        cutlass_py.gemm(over(kind, a), over(kind, b))
+    gpu.assert_exact(cutlass_py.gemm(a, b), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_cuda_core(dtype):
+    core = pytest.importorskip("cuda.core")
+    view_of = core.utils.StridedMemoryView
+    device = core.Device(0)
+    device.set_current()
+    stream, pinned = device.create_stream(), core.LegacyPinnedMemoryResource()
+
+    def memory_of(array: np.ndarray):
+        memory, staged = device.allocate(array.nbytes, stream=stream), pinned.allocate(array.nbytes)
+        np.from_dlpack(staged).view(array.dtype).reshape(array.shape)[...] = array
+        memory.copy_from(staged, stream=stream)
+        stream.sync()
+        return memory
+
+    x, y = (values(*shape).astype(dtype) for shape in ((65, 40), (40, 72)))
+    a, b = (view_of.from_buffer(memory_of(v), v.shape, dtype=v.dtype) for v in (x, y))
+    held = memory_of(np.zeros((65, 72), dtype))
+    out = view_of.from_buffer(held, (65, 72), dtype=np.dtype(dtype))
+    with torch.cuda.stream(torch.cuda.ExternalStream(int(stream.handle))):
+        torch.cuda._sleep(int(45e6))
+    assert cutlass_py.gemm(a, b, out=out, stream=stream) is out
+    staged = pinned.allocate(held.size)
+    held.copy_to(staged, stream=stream)
+    stream.sync()
+    np.testing.assert_array_equal(np.from_dlpack(staged).view(dtype).reshape(65, 72), x @ y)
+
+    d = cutlass_py.gemm(a, b, c=out, beta=-1.0, stream=stream)
+    seen = view_of.from_any_interface(d, stream_ptr=int(stream.handle))
+    assert seen.shape == (65, 72) and seen.device_id == 0
+    stream.sync()
+    assert not torch.from_dlpack(d).any()
