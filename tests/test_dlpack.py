@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 
 import numpy as np
 import pytest
 from exporters import RAISE_BY_FILENO, READ_ONLY, Exporter, LegacyExporter, RaisingExporter, capsule_name, exchanging
 from helpers import CPU_FRAMEWORKS, address, to_numpy
+from leaks import assert_nothing_stays
 
 from cutlass_py import gemm, view
 
@@ -551,23 +551,6 @@ def test_a_shape_is_no_array(jax):
 # ---------------------------------------------------------------------------------------- leaks
 
 
-def resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def unrelenting(call, count):
-    """Repeats a call; growth of this process in bytes after a first third of warming up."""
-    for _ in range(count // 3):
-        call()
-    gc.collect()
-    before = resident()
-    for _ in range(count):
-        call()
-    gc.collect()
-    return resident() - before
-
-
 @pytest.mark.parametrize("framework", CPU_FRAMEWORKS)
 def test_ten_thousand_calls_leak_nothing(framework):
     from helpers import make
@@ -575,10 +558,9 @@ def test_ten_thousand_calls_leak_nothing(framework):
     a, b, c = (make(framework, x, "f32") for x in (np.ones((64, 64)), np.ones((64, 64)), np.ones((64, 64))))
     keywords = {} if framework == "jax" else {"out": c}
     gemm(a, b, c=c, **keywords)
-    counts = [sys.getrefcount(x) for x in (a, b, c, type(a))]
-    growth = unrelenting(lambda: gemm(a, b, c=c, **keywords), 2000 if framework == "jax" else 10_000)
-    assert [sys.getrefcount(x) for x in (a, b, c, type(a))] == counts
-    assert growth < 2 << 20  # a leaked 64 x 64 result would be 160 MB
+    count = 2000 if framework == "jax" else 10_000
+    # A leaked 64 x 64 result would be 32 MB or more.
+    assert_nothing_stays(lambda: gemm(a, b, c=c, **keywords), (a, b, c, type(a)), count=count)
     assert to_numpy(gemm(a, b)).shape == (64, 64)
 
 
@@ -588,24 +570,21 @@ def test_thousands_of_results_leak_nothing(framework):
 
     a, b = (make(framework, np.ones((64, 64)), "bf16") for _ in range(2))
     gemm(a, b, out_dtype="f32")
-    counts = [sys.getrefcount(x) for x in (a, b, "bf16", type(a))]
-    growth = unrelenting(lambda: gemm(a, b, out_dtype="f32"), 2000 if framework == "jax" else 6000)
-    assert growth < 4 << 20  # leaked results would be 32 MB or more
-    assert [sys.getrefcount(x) for x in (a, b, "bf16", type(a))] == counts
+    count = 2000 if framework == "jax" else 6000
+    assert_nothing_stays(
+        lambda: gemm(a, b, out_dtype="f32"), (a, b, "bf16", type(a)), count=count, host=4 << 20
+    )  # leaked results would be 32 MB or more
 
 
 def test_errors_leak_nothing():
     a, b, boom = np.ones((64, 64), np.float32), np.ones((65, 64), np.float32), RaisingExporter(LookupError())
-    counts = [sys.getrefcount(x) for x in (a, b, boom)]
 
     def call():
         for operands, keywords in (((a, b), {}), ((a, a), {"beta": 1}), ((a, boom), {}), ((a, a), {"compute": "?"})):
             with pytest.raises((ValueError, LookupError)):
                 gemm(*operands, **keywords)
 
-    growth = unrelenting(call, 1500)
-    assert [sys.getrefcount(x) for x in (a, b, boom)] == counts
-    assert growth < 2 << 20
+    assert_nothing_stays(call, (a, b, boom), count=1500)
 
 
 def test_exporters_are_not_kept():
