@@ -483,6 +483,14 @@ def test_without_jit_and_with_debug_nans():
         np.testing.assert_array_equal(cj.gemm(a, b), np.full((4, 4), 8.0))
 
 
+@pytest.mark.parametrize("rows, k", [(0, 7), (3, 0)])
+def test_mlp_without_elements(rows, k):
+    layers = [(jnp.ones((k, 9)), jnp.ones(9)), (jnp.ones((9, 4)), None)]
+    found = jax.grad(lambda x, y: cj.mlp(x, y).sum(), (0, 1))(jnp.ones((rows, k)), layers)
+    assert found[0].shape == (rows, k) and found[1][0][0].shape == (k, 9)
+    np.testing.assert_allclose(found[1][0][1], 4 * rows * jax.grad(jax.nn.gelu)(1.0) * np.ones(9), rtol=1e-9)
+
+
 def test_mlp_says_what_it_takes():
     x, weight = jnp.ones((4, 8)), jnp.ones((8, 8))
     with pytest.raises(ValueError, match=r"the bias of layer 1 is \(1, 8\); expected one dimension"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import jax
@@ -55,7 +56,10 @@ def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layou
     for number, (_, bias) in enumerate(layers):
         if bias is not None and bias.ndim != 1:
             raise ValueError(f"mlp: the bias of layer {number} is {bias.shape}; expected one dimension")
-    operands = [jnp.reshape(x, (-1, x.shape[-1])), *(y for layer in layers for y in layer if y is not None)]
+    operands = [
+        jnp.reshape(x, (prod(x.shape[:-1]), x.shape[-1])),
+        *(y for layer in layers for y in layer if y is not None),
+    ]
     rows, *rest = vary_alike(operands)
     alike = iter(rest)
     found = _mlp(activation, layout, rows, tuple((next(alike), None if b is None else next(alike)) for _, b in layers))
