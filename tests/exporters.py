@@ -55,6 +55,9 @@ class DLManagedTensorVersioned(ctypes.Structure):
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype = ctypes.c_void_p
+_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _name = ctypes.pythonapi.PyCapsule_GetName
 _name.restype = ctypes.c_char_p
 _name.argtypes = [ctypes.py_object]
@@ -95,24 +98,29 @@ class Exporter:
         """Everything exported was released, once."""
         return self.exported == self.deleted and not self._alive
 
-    def capsule(self) -> Any:
+    def describe(self, tensor: DLTensor) -> list[Any]:
+        """Fills a DLTensor; returns what has to live as long as it."""
         says, array = self.says, self.array
-        managed = self.struct()
-        address = ctypes.addressof(managed)
         shape = says.get("shape", array.shape)
         strides = says.get("strides", tuple(s // array.itemsize for s in array.strides))
-        tensor = managed.dl_tensor
         tensor.data = says.get("data", array.ctypes.data)
         tensor.device = DLDevice(*self.device)
         tensor.ndim = says.get("ndim", len(shape))
         bits, lanes = says.get("bits", array.itemsize * 8), says.get("lanes", 1)
         tensor.dtype = DLDataType(says.get("code", CODES.get(array.dtype.kind, 3)), bits, lanes)
-        held = [array, managed]
+        held = []
         for field, values in (("shape", shape), ("strides", strides)):
             if values is not None:
                 held.append((ctypes.c_int64 * max(len(values), 1))(*values))
                 setattr(tensor, field, held[-1])
         tensor.byte_offset = says.get("byte_offset", 0)
+        return held
+
+    def capsule(self) -> Any:
+        says, array = self.says, self.array
+        managed = self.struct()
+        address = ctypes.addressof(managed)
+        held = [array, managed, *self.describe(managed.dl_tensor)]
         if self.struct is DLManagedTensorVersioned:
             managed.major, managed.minor = says.get("major", 1), 0
             managed.flags = says.get("flags", 0)
@@ -151,3 +159,91 @@ class RaisingExporter(Exporter):
 
     def __dlpack__(self, **request: Any) -> Any:
         raise type(self.error)(*self.error.args)  # a new one: an exception keeps the frames it passed
+
+
+# ---------------------------------------------------------------------------------------- the exchange API
+
+_FILL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
+_STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+_SET_ERROR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+_ALLOCATE = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(DLTensor), ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, _SET_ERROR
+)
+_ADOPT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+
+
+class ExchangeTable(ctypes.Structure):
+    """DLPackExchangeAPI. A function that is missing is a null pointer."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("allocate", _ALLOCATE),
+        ("export", ctypes.c_void_p),
+        ("adopt", _ADOPT),
+        ("fill", _FILL),
+        ("stream", _STREAM),
+    ]
+
+
+# Of the Python C API: -1 with the error that the object's fileno raises. What ctypes calls back cannot set errors.
+RAISE_BY_FILENO = ctypes.cast(ctypes.pythonapi.PyObject_AsFileDescriptor, _FILL)
+
+_tables: list[Any] = []  # types are remembered by the extension, and so are their tables
+
+
+def exchanging(stream: Any = None, **functions: Any) -> type[Exporter]:
+    """A new type of exporters that have DLPack's C functions beside `__dlpack__`. Its arrays are NumPy's within.
+
+    Args:
+        stream: what the current stream is said to be, or a function that says so.
+        functions: replacements by their name in ExchangeTable, as Python functions of its types; None leaves one out.
+
+    The type's `made` holds the arrays that its allocator has made; `allocates` says of a shape whether it will.
+    """
+
+    class Exchanging(Exporter):
+        made: list[Exporter] = []
+        allocates = staticmethod(lambda shape: True)
+
+    @_FILL
+    def fill(exporter: Exchanging, tensor: Any) -> int:
+        exporter.borrowed = exporter.describe(tensor.contents)
+        return 0
+
+    @_ALLOCATE
+    def allocate(prototype: Any, out: Any, context: Any, set_error: Any) -> int:
+        wanted = prototype.contents
+        kind = next(kind for kind, code in CODES.items() if code == wanted.dtype.code)
+        shape = tuple(wanted.shape[: wanted.ndim])
+        if not Exchanging.allocates(shape):
+            return -1
+        array = Exchanging(np.empty(shape, np.dtype(f"{kind}{wanted.dtype.bits // 8}")))
+        Exchanging.made.append(array)
+        out[0] = _pointer(array.capsule(), array.struct.capsule_name)
+        return 0
+
+    @_ADOPT
+    def adopt(managed: int, out: Any) -> int:
+        array = next(x for x in Exchanging.made if managed in x._alive)
+        DLManagedTensorVersioned.from_address(managed).deleter(managed)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
+        out[0] = id(array)
+        return 0
+
+    @_STREAM
+    def current(device_type: int, device_id: int, out: Any) -> int:
+        out[0] = stream
+        return 0
+
+    given = {"allocate": allocate, "adopt": adopt, "fill": fill, "stream": stream if callable(stream) else current}
+    given |= functions
+    types = dict(ExchangeTable._fields_)
+    table = ExchangeTable(1, 3)
+    for name, function in given.items():
+        if function is not None:
+            setattr(table, name, function if isinstance(function, types[name]) else types[name](function))
+    _tables.append(table)
+    Exchanging.__dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(table), b"dlpack_exchange_api", None)
+    return Exchanging

@@ -120,6 +120,13 @@ def filled(values: torch.Tensor, layout: str = "t", pad: int | None = None) -> t
     return held.copy_(values)
 
 
+def used() -> int:
+    """Bytes in use of the device, once it is idle."""
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
+
+
 # ---------------------------------------------------------------------------------------------------- oracle
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import threading
 
 import numpy as np
 import pytest
+from leaks import assert_nothing_stays
 from reference import NUMPY, rounded
 
 import cutlass_py
@@ -239,27 +239,17 @@ def test_no_leak():
     a = jnp.ones((64, 64), jnp.bfloat16)
     call = jax.jit(lambda a, c: cj.gemm(a, a, c=c, splits=2, alpha=0.0625))
 
-    def calls(count: int) -> None:
-        c = a
-        for i in range(count):
-            c = call(a, c)
-            if i % 1000 == 0:
-                c.block_until_ready()
-        c.block_until_ready()
+    held = [a]
 
-    def used() -> tuple[int, int, int]:
-        gc.collect()
-        with open("/proc/self/statm") as file:
-            pages = int(file.read().split()[1])
-        return jax.devices()[0].memory_stats()["bytes_in_use"], pages * os.sysconf("SC_PAGE_SIZE"), sys.getrefcount(a)
+    def one() -> None:
+        held[0] = call(a, held[0])
 
-    calls(2000)
-    before = used()
-    calls(100_000)
-    after = used()
-    assert after[0] - before[0] < 1 << 20  # of the device
-    assert after[1] - before[1] < 32 << 20  # of the host
-    assert after[2] == before[2]
+    def used() -> int:
+        held[0].block_until_ready()
+        return jax.devices()[0].memory_stats()["bytes_in_use"]
+
+    one()  # from here on, the first C is not a
+    assert_nothing_stays(one, (a,), host=32 << 20, used=used, device=1 << 20)
 
 
 # ------------------------------------------------------------------------------------------------ streams

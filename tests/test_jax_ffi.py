@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,16 @@ def test_vectors_and_batches(declared):
 def test_c_and_the_result_share_memory_where_they_are_alike(declared, c, keywords, alias):
     text = lowered(lambda a, b, c: cj.gemm(a, b, c=c, **keywords), struct(64, 96), struct(96, 32), c)
     assert ("output_tuple_indices = [0], operand_index = 2" in text) == alias
+
+
+@pytest.mark.parametrize("activation, heeded", [(None, True), ("relu", True), ("silu", False)])
+def test_the_forward_pass_runs_the_kernel_asked_for_unless_it_writes_z(declared, activation, heeded):
+    x, w = cutlass_py.TensorSpec((64, 96), "bf16"), cutlass_py.TensorSpec((96, 32), "bf16", [1, 96])
+    args = cutlass_py.GemmArguments(x, w, activation=activation)
+    kernel = next(kernel for kernel in cutlass_py.get_kernels() if kernel.supports(args))
+    call = partial(cj.gemm, layout="tn", activation=activation, kernel=kernel)
+    text = lowered(jax.value_and_grad(lambda x, w: call(x, w).astype("f4").sum()), struct(64, 96), struct(32, 96))
+    assert (f'kernel = "{kernel.name}"' in text) == heeded
 
 
 def test_the_gradient_runs_gemm_alone(declared):

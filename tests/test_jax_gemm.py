@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -304,6 +305,30 @@ def test_refusals(keywords, error, message):
     with pytest.raises(error) as found:
         cj.gemm(a, b, **{name: array(x) for name, x in given.items()})
     assert f"gemm: {message}" in str(found.value)
+
+
+def test_errors_name_the_shapes_that_were_given():
+    a, b = jnp.ones((2, 5, 17)), jnp.ones((6, 16))
+    with pytest.raises(ValueError, match=re.escape("but b is (6, 16) lying transposed; inner")):
+        cj.gemm(a, b, layout="tn")
+    with pytest.raises(ValueError, match=re.escape("a is (2, 5, 17) lying transposed but")):
+        cj.gemm(a, b, layout="nt")
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("dtype", ["bf16", "f32", "s8", "c64"])
+def test_numbers_may_be_traced(dtype, x64):
+    with jax.enable_x64(x64):
+        a, c = jnp.asarray(values((4, 4), dtype)), jnp.asarray(values((4, 4), "c64" if dtype == "c64" else "f32", 1))
+        call = jax.jit(lambda **keywords: cj.gemm(a, a, c=c, **keywords))
+        scales = {} if dtype == "c64" else {"scale_out": 3, "scale_a": 2.0}
+        for numbers in ({"alpha": 2, "beta": 0.5}, {"alpha": -1.5, "beta": 1} | scales):
+            assert_close(np.asarray(call(**numbers)), np.asarray(cj.gemm(a, a, c=c, **numbers)), dtype)
+        if dtype == "c64":
+            assert_close(np.asarray(call(alpha=2j)), np.asarray(cj.gemm(a, a, c=c, alpha=2j)), dtype)
+        else:
+            with pytest.raises(TypeError, match="alpha is c(64|128); expected f32"):
+                call(alpha=2j)
 
 
 def test_64_bits_need_x64():

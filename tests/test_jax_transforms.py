@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -175,6 +176,79 @@ def test_gradient_through_what_gemm_returns_beside_d():
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3), (2, 4, 0)], ids=str)
+@pytest.mark.parametrize("batches", [((), ()), ((5,), ()), ((5,), (5,)), ((), (5,)), ((0,), ())], ids=str)
+@pytest.mark.parametrize("layout", ["tt", "nn"])
+def test_gradient_without_elements(shape, batches, layout):
+    m, k, n = shape
+    a, b = (
+        jnp.ones((*batch, *(extents[::-1] if lies == "n" else extents)))
+        for batch, extents, lies in zip(batches, ((m, k), (k, n)), layout, strict=True)
+    )
+    assert_same_gradients(a, b, layout=layout)
+
+
+@pytest.mark.parametrize("operand", ["gate", "aux"])
+def test_gradient_beside_a_gate_or_aux_without_the_batch(operand):
+    for activation in ("d_silu",) if operand == "aux" else (None, "silu", "tanh", "relu"):
+        given = {operand: normal(5, 4, seed=3), "activation": activation}
+        assert_same_gradients(normal(2, 3, 5, 7), normal(7, 4), **given)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "silu", "tanh", "hardswish"])
+@pytest.mark.parametrize("aux", ["int8", "float8_e4m3fn", "bfloat16", "float32"])
+def test_a_narrow_aux_does_not_change_the_gradient(activation, aux):
+    a, b = normal(5, 7), normal(7, 4)
+
+    def loss(a, b, **more):
+        found = cj.gemm(a, b, activation=activation, **more)
+        d, written = found if more else (found, None)
+        return (d * normal(5, 4, seed=9)).sum(), written
+
+    more = {"aux": jax.ShapeDtypeStruct((5, 4), aux)}
+    found, written = jax.grad(loss, (0, 1), has_aux=True)(a, b, **more)
+    expected, _ = jax.grad(loss, (0, 1), has_aux=True)(a, b)
+    np.testing.assert_array_equal(written, loss(a, b, **more)[1])
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
+
+
+def kept_by(call, *arrays) -> list[str]:
+    """What each gemm of the forward pass returns, by shape and dtype."""
+    text = str(jax.make_jaxpr(lambda *x: jax.vjp(call, *x)[0])(*arrays))
+    return re.findall(r"^ *(.+?) = cutlass_py_gemm\[", text, re.MULTILINE)
+
+
+def test_z_is_kept_where_the_derivative_needs_it():
+    a, b, gate = normal(5, 7), normal(7, 4), normal(5, 4)
+    for activation, count in {None: 1, "relu": 1, "sigmoid": 1, "tanh": 1, "gelu": 2, "silu": 2}.items():
+        (found,) = kept_by(lambda a, b, activation=activation: cj.gemm(a, b, activation=activation), a, b)
+        assert found.count("f64[5,4]") == count, activation
+    (found,) = kept_by(lambda a, b: cj.gemm(a, b, activation="tanh", scale_out=2.0), a, b)
+    assert found.count("f64[5,4]") == 2  # D is not tanh(z)
+    (found,) = kept_by(lambda a, b: cj.gemm(a, b, gate=gate, activation="silu"), a, b)
+    assert found.count("f64[5,4]") == 1  # nobody asks for the gradient of the gate
+    (found,) = kept_by(lambda a, gate: cj.gemm(a, b, gate=gate, activation="silu"), a, gate)
+    assert found.count("f64[5,4]") == 2
+    layers = [(b, None), (normal(4, 3), None)]
+    for activation, count in {"relu": 1, "silu": 2}.items():
+        found, _ = kept_by(lambda a, activation=activation: cj.mlp(a, layers, activation=activation), a)
+        assert found.count("f64[5,4]") == count
+
+
+def test_gradient_where_the_result_is_not_used():
+    a, b = normal(5, 7), normal(7, 4)
+
+    def loss(a):
+        _, z, total = cj.gemm(
+            a, b, activation="silu", aux=jax.ShapeDtypeStruct((5, 4), "float64"),
+            bias_grad=jax.ShapeDtypeStruct((4,), "float64"),
+        )  # fmt: skip
+        return (z**2).sum()
+
+    np.testing.assert_allclose(jax.grad(loss)(a), 2 * (a @ b) @ b.T, rtol=1e-10)
+
+
 def test_a_second_derivative():
     x, w = normal(3, 4), normal(4, 2)
 
@@ -321,9 +395,11 @@ def test_export_and_back():
     np.testing.assert_allclose(again.call(a, b), formula(a, b, activation="gelu"), rtol=1e-12, atol=1e-12)
 
 
-def test_forward_mode_is_refused():
+def test_forward_mode_and_transposition_are_refused():
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(lambda a: cj.gemm(a, a), (normal(3, 3),), (normal(3, 3),))
+    with pytest.raises(Exception, match="[Tt]ranspos|linear|differentiation rule"):
+        jax.linear_transpose(lambda a: cj.gemm(a, normal(3, 3)), normal(3, 3))(normal(3, 3))
 
 
 SHARDED = """
@@ -405,6 +481,14 @@ def test_without_jit_and_with_debug_nans():
         np.testing.assert_array_equal(jax.grad(lambda x: cj.gemm(x, b).sum())(a), np.full((4, 8), 4.0))
     with jax.debug_nans(True):
         np.testing.assert_array_equal(cj.gemm(a, b), np.full((4, 4), 8.0))
+
+
+@pytest.mark.parametrize("rows, k", [(0, 7), (3, 0)])
+def test_mlp_without_elements(rows, k):
+    layers = [(jnp.ones((k, 9)), jnp.ones(9)), (jnp.ones((9, 4)), None)]
+    found = jax.grad(lambda x, y: cj.mlp(x, y).sum(), (0, 1))(jnp.ones((rows, k)), layers)
+    assert found[0].shape == (rows, k) and found[1][0][0].shape == (k, 9)
+    np.testing.assert_allclose(found[1][0][1], 4 * rows * jax.grad(jax.nn.gelu)(1.0) * np.ones(9), rtol=1e-9)
 
 
 def test_mlp_says_what_it_takes():

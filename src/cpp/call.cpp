@@ -43,9 +43,8 @@ struct Result {
     const View& like = *operands[Role::a];
     lists = operands.has_lists();
     const Device device = call.problem.device;
-    if (like.type->exchange && !like.inner.is_valid() && !stream_given) {
-      allocate_by_exchange(*like.type->exchange, call);
-    } else {
+    const bool may_exchange = like.type->exchange && !like.inner.is_valid() && !stream_given;
+    if (!may_exchange || !allocate_by_exchange(*like.type, call)) {
       nb::list shape;
       for (int i = 0; i < call.out_rank; ++i) shape.append(call.out_shape[i]);
       row = like.type->row;
@@ -74,7 +73,8 @@ struct Result {
  private:
   bool lists = false;
 
-  void allocate_by_exchange(const DLPackExchangeAPI& api, const Call& call) {
+  // False where the framework makes no array like this one: its row in frameworks.py may, or says why not.
+  bool allocate_by_exchange(const ArrayType& type, const Call& call) {
     const Device device = call.problem.device;
     const DtypeRow& dtype = kDtypes[int(call.problem.d)];
     DLTensor prototype{};
@@ -82,18 +82,15 @@ struct Result {
     prototype.ndim = call.out_rank;
     prototype.dtype = {uint8_t(dtype.dlpack_code), uint8_t(dtype.bits), 1};
     prototype.shape = const_cast<int64_t*>(call.out_shape);
-    DLManagedTensorVersioned* managed = nullptr;
-    std::string problem;
-    auto set_error = [](void* context, const char* kind, const char* message) {
-      *static_cast<std::string*>(context) = std::string(kind) + ": " + message;
-    };
-    if (api.managed_tensor_allocator(&prototype, &managed, &problem, set_error) != 0) {
-      throw std::runtime_error("gemm: the framework could not allocate the result: " + problem);
-    }
-    view.operand.data = static_cast<char*>(managed->dl_tensor.data) + managed->dl_tensor.byte_offset;
+    DLManagedTensorVersioned* made = new_array(*type.exchange, prototype);
+    if (!made) return false;
+    view.operand.data = static_cast<char*>(made->dl_tensor.data) + made->dl_tensor.byte_offset;
     void* object = nullptr;
-    if (api.managed_tensor_to_py_object_no_sync(managed, &object) != 0) nb::raise_python_error();
+    if (type.exchange->managed_tensor_to_py_object_no_sync(made, &object) != 0) {
+      raise_for_exchange(type, "managed_tensor_to_py_object_no_sync");
+    }
     array = nb::steal(static_cast<PyObject*>(object));
+    return true;
   }
 };
 

@@ -20,6 +20,21 @@ std::string described_type(nb::handle object) {
   return (std::strchr("aeioAEIO", name[0]) ? "an " : "a ") + name;
 }
 
+DLManagedTensorVersioned* new_array(const DLPackExchangeAPI& api, DLTensor& prototype) {
+  DLManagedTensorVersioned* made = nullptr;
+  const auto ignore = [](void*, const char*, const char*) {};
+  if (api.managed_tensor_allocator && api.managed_tensor_allocator(&prototype, &made, nullptr, ignore) == 0)
+    return made;
+  PyErr_Clear();
+  return nullptr;
+}
+
+void raise_for_exchange(const ArrayType& type, const char* function) {
+  if (PyErr_Occurred()) nb::raise_python_error();
+  const nb::str name = nb::type_name(nb::handle(reinterpret_cast<PyObject*>(type.type)));
+  throw std::runtime_error(std::string("gemm: ") + function + " of " + name.c_str() + " failed and gave no reason");
+}
+
 namespace {
 
 const DLPackExchangeAPI* exchange_api(nb::handle type) {
@@ -32,18 +47,34 @@ const DLPackExchangeAPI* exchange_api(nb::handle type) {
   return api && api->dltensor_from_py_object_no_sync && api->current_work_stream ? api : nullptr;
 }
 
+// Whether the table is a framework's. A view of memory whose owner is another (cuda.core) makes no arrays, and names
+// the default stream where it knows of none: such types export by __dlpack__, ordered as arrays without a stream are.
+bool makes_arrays(const DLPackExchangeAPI& api) {
+  int64_t extent = 1;
+  DLTensor prototype{};
+  prototype.device = {kDLCPU, 0};
+  prototype.ndim = 1;
+  prototype.dtype = {kDLFloat, 32, 1};
+  prototype.shape = &extent;
+  DLManagedTensorVersioned* made = new_array(api, prototype);
+  if (made && made->deleter) made->deleter(made);
+  return made;
+}
+
 ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
   ArrayType entry;
   entry.is_spec = nb::isinstance<TensorSpec>(object);
   entry.is_typed_view = nb::isinstance<TypedView>(object);
   if (entry.is_spec || entry.is_typed_view) return entry;
+  entry.row = nb::module_::import_("cutlass_py.frameworks").attr("row")(type);
+  const bool known_stream = !entry.row.attr("current_stream").is_none();
   entry.exchange = exchange_api(type);
+  if (entry.exchange && !known_stream && !makes_arrays(*entry.exchange)) entry.exchange = nullptr;
   if (!entry.exchange && !nb::hasattr(type, "__dlpack__")) {
     throw nb::type_error(("gemm: " + std::string(operand) + " is " + described_type(object) +
                           "; expected an array that speaks DLPack (torch, CuPy, JAX, NumPy, ...)")
                              .c_str());
   }
-  entry.row = nb::module_::import_("cutlass_py.frameworks").attr("row")(type);
   entry.mutable_ = nb::cast<bool>(entry.row.attr("mutable"));
   entry.checks_grad = nb::cast<bool>(entry.row.attr("differentiates"));
   auto function = [&](const char* name) {
@@ -126,8 +157,12 @@ const ArrayType* array_type(nb::handle object, const char* operand) {
 
 namespace {
 
-// A framework's refusal in one line, with the operand; the original is its cause.
+// A framework's refusal in one line, with the operand; the original is its cause, if there is one.
 [[noreturn]] void refuse_export(nb::handle object, const std::string& name) {
+  if (!PyErr_Occurred()) {
+    throw std::invalid_argument("gemm: " + name + " is " + described_type(object) +
+                                " that cannot be exported, for a reason that its DLPack exchange API does not give");
+  }
   nb::python_error cause;
   std::string text = nb::cast<std::string>(nb::str(cause.value()));
   text = "gemm: " + name + " is " + described_type(object) +

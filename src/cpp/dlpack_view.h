@@ -16,8 +16,8 @@ namespace nb = nanobind;
 // What is known of an array type, looked up once per type. `row` is the type's row in frameworks.py; its functions are
 // null where it has none.
 struct ArrayType {
-  PyTypeObject* type = nullptr;  // a reference is held: heap types may die otherwise
-  const DLPackExchangeAPI* exchange = nullptr;
+  PyTypeObject* type = nullptr;                 // a reference is held: heap types may die otherwise
+  const DLPackExchangeAPI* exchange = nullptr;  // of a framework; not of views that cannot make arrays
   nb::object row;
   nb::object check;           // sees every array (JAX), or with checks_grad those that look suspicious
   nb::object exporter;        // instead of __dlpack__ (NumPy with ml_dtypes)
@@ -32,6 +32,12 @@ struct ArrayType {
 
 // The type's entry; the returned pointer stays valid. Raises TypeError naming `operand` when it is no DLPack array.
 const ArrayType* array_type(nb::handle object, const char* operand);
+
+// A new array like the prototype, null where the API's framework refuses to make it.
+DLManagedTensorVersioned* new_array(const DLPackExchangeAPI& api, DLTensor& prototype);
+
+// Raises what a function of the type's exchange API failed with, or an error that names both where it set none.
+[[noreturn]] void raise_for_exchange(const ArrayType& type, const char* function);
 
 // What torch says of an array whose type `checks_grad`.
 bool requires_grad(nb::handle array);

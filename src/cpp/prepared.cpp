@@ -218,7 +218,9 @@ bool Prepared::launch_straight(nb::handle a, nb::handle b, nb::handle out) const
   const int device_id = prototype_.problem.device.id;
   const device::Guard guard(device_id);
   CutlassPyGemm g = *single_;
-  if (type->exchange->current_work_stream(kDLCUDA, device_id, &g.stream) != 0) nb::raise_python_error();
+  if (type->exchange->current_work_stream(kDLCUDA, device_id, &g.stream) != 0) {
+    raise_for_exchange(*type, "current_work_stream");
+  }
   const bool swapped = prototype_.problem.transposed;
   g.a = addresses[swapped], g.b = addresses[!swapped], g.d = addresses[2];
   launch(plan_, g);

@@ -27,6 +27,8 @@ constexpr int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / un
 // What an operand is to a call, in the order in which errors name them.
 enum class Role : uint8_t { a, b, c, bias, gate, aux, scale_a, scale_b, alpha, beta, scale_out, bias_grad, out };
 constexpr int kRoles = 13;
+constexpr const char* kRoleNames[kRoles] = {"a",       "b",     "c",    "bias",      "gate",      "aux", "scale_a",
+                                            "scale_b", "alpha", "beta", "scale_out", "bias_grad", "out"};
 
 enum class DeviceType : int32_t { cpu = 1, cuda = 2 };
 

@@ -16,7 +16,9 @@ using device::Stream;
 Stream current_stream(const ArrayType& type, int device_id) {
   if (type.exchange) {
     void* stream = nullptr;
-    if (type.exchange->current_work_stream(kDLCUDA, device_id, &stream) != 0) nb::raise_python_error();
+    if (type.exchange->current_work_stream(kDLCUDA, device_id, &stream) != 0) {
+      raise_for_exchange(type, "current_work_stream");
+    }
     return stream;
   }
   return reinterpret_cast<Stream>(nb::cast<uintptr_t>(type.current_stream(device_id)));

@@ -70,12 +70,9 @@ Attributes attributes_of(const xla::CallFrame& frame) {
 
 // ------------------------------------------------------------------------------------------------ buffers
 
-constexpr const char* kNames[kRoles] = {"a",       "b",     "c",    "bias",      "gate",      "aux", "scale_a",
-                                        "scale_b", "alpha", "beta", "scale_out", "bias_grad", "out"};
-
 Role role_of(std::string_view name) {
   for (int i = 0; i < kRoles; ++i) {
-    if (name == kNames[i]) return Role(i);
+    if (name == kRoleNames[i]) return Role(i);
   }
   refuse("the call has an operand '" + std::string(name) + "'; expected what cutlass_py.jax writes");
 }
@@ -139,7 +136,7 @@ std::string_view next(std::string_view& names) {
 void place(XlaCall& x, Request& r, std::string_view name, const xla::Buffer& buffer, Device device) {
   const Role role = role_of(name);
   if (r.at(role)) refuse("the call has " + std::string(name) + " twice");
-  x.operands[int(role)] = operand_of(buffer, kNames[int(role)], device);
+  x.operands[int(role)] = operand_of(buffer, kRoleNames[int(role)], device);
   r.operands[int(role)] = &x.operands[int(role)];
 }
 

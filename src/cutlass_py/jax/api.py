@@ -12,13 +12,13 @@ import numpy as np
 from .. import _core
 from ..activations import Activation
 from ..arguments import GemmArguments
-from ..dtypes import LAYOUTS
+from ..dtypes import COMPUTE, LAYOUTS
 from ..epilogues import ACTIVATIONS
 from ..kernels import Kernel
 from ..registry import number_of
 from .gradient import differentiable
 from .primitive import vary_alike
-from .spec import SCALARS, Result, Shape, Spec, array, dtype_of
+from .spec import SCALARS, Result, Shape, Spec, array, dtype_of, factor_dtype, numpy_dtype
 
 
 def gemm(
@@ -62,7 +62,8 @@ def gemm(
         bias_grad: jax.ShapeDtypeStruct of the sums to write, returned last.
         compute, splits, deterministic: as in cutlass_py.gemm. The last two say nothing on the CPU.
         out_dtype: as in cutlass_py.gemm; 64 bits need jax_enable_x64.
-        kernel: as in cutlass_py.gemm. There is none to ask for outside of CUDA.
+        kernel: as in cutlass_py.gemm. There is none to ask for outside of CUDA. Not heeded where a gradient makes the
+            forward pass write z, for which there are other kernels.
 
     Returns:
         The result; with aux or bias_grad to write, a tuple of the result and what they receive.
@@ -80,6 +81,7 @@ def gemm(
         if not isinstance(x, jax.ShapeDtypeStruct):
             raise TypeError(f"gemm: {name} is an array; expected jax.ShapeDtypeStruct of what is to be returned")
     arrays = {name: _array(name, x) for name, x in given.items() if _is_array(name, x)}
+    arrays |= {name: _factor(x, arrays["a"]) for name, x in arrays.items() if name in _NUMBERS}
     numbers = {name: x for name, x in given.items() if x is not None and name not in arrays}
     options = {"compute": compute, "splits": splits, "deterministic": deterministic, "activation": activation}
     _check_layout(layout, arrays)
@@ -147,6 +149,15 @@ def _array(name: str, x: Any) -> Any:
     return jnp.asarray(x)
 
 
+def _factor(x: Any, a: Any) -> Any:
+    """A Python number that was traced, jax.jit's argument say, in the dtype that factors have here."""
+    dtype = dtype_of(a.dtype, "a")
+    if not jax.typeof(x).weak_type or dtype not in COMPUTE:
+        return x
+    target = numpy_dtype(factor_dtype(dtype))
+    return x if x.dtype.kind == "c" != target.kind else x.astype(target)
+
+
 def _check_layout(layout: str, arrays: dict[str, Any]) -> None:
     if layout not in LAYOUTS:
         raise ValueError(f"gemm: layout is {layout!r}; expected one of {', '.join(LAYOUTS)}")
@@ -163,7 +174,20 @@ def _arguments(layout: str, arrays: dict[str, Any], numbers: Any, written: Any, 
         for name, x in (arrays | written).items()
     }
     keywords: dict[str, Any] = specs | numbers | options
-    return GemmArguments(keywords.pop("a"), keywords.pop("b"), **keywords)
+    try:
+        return GemmArguments(keywords.pop("a"), keywords.pop("b"), **keywords)
+    except (TypeError, ValueError) as error:
+        raise type(error)(_as_given(str(error), letters, arrays)) from None
+
+
+def _as_given(message: str, letters: dict[str, str], arrays: dict[str, Any]) -> str:
+    """An error with the shapes that the caller's arrays have, where the layout says that they lie transposed."""
+    for name, letter in letters.items():
+        if letter == "n":
+            shape = arrays[name].shape
+            seen = f"{name} is {(*shape[:-2], shape[-1], shape[-2])}"
+            message = message.replace(seen, f"{name} is {shape} lying transposed")
+    return message
 
 
 def _storable(dtype: str, parameter: str) -> str:

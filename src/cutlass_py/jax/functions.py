@@ -67,6 +67,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "d_silu": _d_silu,
 }
 
+# Derivatives that are functions of the value, of that value: nothing else has to be kept for them.
+FROM_RESULT: dict[str, Callable[[Any], Any]] = {
+    "relu": _d_relu,
+    "sigmoid": lambda y: y * (1 - y),
+    "tanh": lambda y: 1 - y * y,
+}
+
 
 def function(activation: Activation) -> Callable[[Any], Any]:
     """The activation, or the derivative that it names, elementwise."""

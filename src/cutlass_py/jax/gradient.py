@@ -16,12 +16,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from ..activations import Activation
+from ..dtypes import DTYPES
 from ..epilogues import ACTIVATIONS
-from .functions import function, pullback, rounded
+from .functions import FROM_RESULT, function, pullback, rounded
 from .primitive import bind
-from .spec import Result, Shape, Spec, dtype_of
+from .spec import Result, Shape, Spec, dtype_of, factor_dtype, numpy_dtype
 
 _IDENTITY = Activation("identity")
 
@@ -32,50 +34,78 @@ def differentiable(spec: Spec, operands: tuple[Any, ...]) -> list[Any]:
     return bind(spec, operands)
 
 
-def _forward(spec: Spec, operands: tuple[Any, ...]) -> Any:
-    """Keeps z where the derivative needs it: in D's dtype, in f32 beside 8 bits and integers. Differentiable again."""
-    if spec.aux or not _keeps_z(spec):
+_Kept = tuple[tuple[Any, ...], dict[str, Any], dict[str, None]]
+
+
+def _forward(spec: Spec, primals: tuple[Any, ...]) -> tuple[list[Any], _Kept]:
+    """Differentiable again. Keeps the operands, what f' follows from (z or D), and the names of what has a gradient."""
+    operands = tuple(x.value for x in primals)
+    wanted = {name: None for name, x in zip(spec.operands, primals, strict=True) if x.perturbed}
+    if _from_result(spec):
         results = differentiable(spec, operands)
-        return results, (operands, results[1] if spec.aux else None)
-    shape = spec.out_shape(*(x.shape for x in operands[:2]))
-    narrow = spec.out_dtype in ("e4m3", "e5m2", "s8", "u8", "s32")
-    aux = Result(shape, "f32" if narrow else spec.out_dtype)
-    # A kernel that was asked for may not be one that writes z.
+        return results, (operands, {"d": results[0]}, wanted)
+    if not _needs_z(spec, wanted):
+        return differentiable(spec, operands), (operands, {}, wanted)
+    if spec.aux:
+        results = differentiable(spec, operands)
+        whole = np.can_cast(numpy_dtype(_dtype_of_z(spec)), numpy_dtype(spec.aux.dtype))
+        return results, (operands, {"z": results[1]} if whole else {}, wanted)
+    aux = Result(spec.out_shape(*(x.shape for x in operands[:2])), _dtype_of_z(spec))
+    # A kernel that was asked for does not write z: one that does is another.
     d, z, *others = differentiable(replace(spec, aux=aux, kernel=None), operands)
-    return [d, *others], (operands, z)
+    return [d, *others], (operands, {"z": z}, wanted)
 
 
-def _keeps_z(spec: Spec) -> bool:
-    return "gate" in spec.operands or not (_derivative(spec) or spec.activation.name == "identity")
+def _needs_z(spec: Spec, wanted: dict[str, None]) -> bool:
+    if "gate" in spec.operands:
+        return "gate" in wanted
+    return not (_derivative(spec) or spec.activation.name == "identity")
+
+
+def _from_result(spec: Spec) -> bool:
+    """Whether f' follows from D as it is stored."""
+    scaled = spec.scale_out != 1 or "scale_out" in spec.operands
+    return spec.activation.name in FROM_RESULT and "gate" not in spec.operands and not scaled and not _narrow(spec)
 
 
 def _derivative(spec: Spec) -> bool:
     return ACTIVATIONS[spec.activation.name].derivative
 
 
-def _backward(spec: Spec, kept: Any, cotangents: Sequence[Any]) -> tuple[tuple[Any, ...]]:
-    operands, z = kept
+def _narrow(spec: Spec) -> bool:
+    """Whether D has 8 bits or is an integer."""
+    return DTYPES[spec.out_dtype].itemsize == 1 or not DTYPES[spec.out_dtype].mantissa
+
+
+def _dtype_of_z(spec: Spec) -> str:
+    return "f32" if _narrow(spec) else spec.out_dtype
+
+
+def _backward(spec: Spec, residuals: _Kept, cotangents: Sequence[Any]) -> tuple[tuple[Any, ...]]:
+    operands, kept, wanted = residuals
     x = spec.named(operands)
     d_y, d_aux_out = _of_y(spec, x, cotangents)
-    found, d_z = _through_activation(spec, x, z, d_y)
+    found, d_z = _through_activation(spec, x, kept, wanted, d_y)
     if d_aux_out is not None:
         d_z = d_z + d_aux_out
     found |= _through_sum(spec, x, d_z)
     if "scale_out" in x:
         y = _recomputed(spec, x, scale_out=1.0)
         found["scale_out"] = jnp.sum(_wide(cotangents[0]) * y) * spec.scale_out
-    return (tuple(_fitted(found[name], x[name]) for name in spec.operands),)
+    return (tuple(_fitted(found[name], x[name]) if name in found else None for name in spec.operands),)
 
 
-differentiable.defvjp(_forward, _backward)
+differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
 
 # ---------------------------------------------------------------------------------------------------- the epilogue
 
 
 def _wide(x: Any) -> Any:
-    """In the dtype of elementwise work: f32 at least. Integers have no cotangent."""
+    """In the dtype of elementwise work: f32 at least. Integers have no cotangent, nor has what nothing depends on."""
     if x.dtype == jax.dtypes.float0:
         return jnp.zeros(x.shape, jnp.float32)
+    if isinstance(x, SymbolicZero):
+        x = jnp.zeros(x.shape, x.dtype)
     wide = x.dtype.kind in "fc" and x.dtype.itemsize >= 4  # not by promote_types, which knows no way up from 8 bits
     return x if wide else x.astype(jnp.float32)
 
@@ -92,17 +122,24 @@ def _of_y(spec: Spec, x: dict[str, Any], cotangents: Sequence[Any]) -> tuple[Any
     return d_y, d_aux
 
 
-def _through_activation(spec: Spec, x: dict[str, Any], z: Any, d_y: Any) -> tuple[dict[str, Any], Any]:
-    """The cotangents of gate or aux, and of z."""
-    f = spec.activation
+def _through_activation(spec: Spec, x: dict[str, Any], kept: Any, wanted: Any, d_y: Any) -> tuple[dict[str, Any], Any]:
+    """The cotangents of gate or aux, where they are wanted, and of z."""
+    f, found = spec.activation, dict[str, Any]()
     for name in ("gate", "aux"):
         if name in x:
-            at = _wide(x[name])
-            z = _wide(z) if name == "gate" else _recomputed(spec, x, activation=_IDENTITY)
-            value, back = jax.vjp(function(f), at)
-            other = pullback(f, at, z * d_y) if name == "gate" else back(z * d_y)[0]
-            return {name: other}, value * d_y
-    return {}, d_y if z is None or f.name == "identity" else pullback(f, _wide(z), d_y)
+            at = jnp.broadcast_to(_wide(x[name]), d_y.shape)
+            if name in wanted:
+                found[name] = pullback(f, at, _z(spec, x, kept) * d_y)
+            return found, function(f)(at) * d_y
+    if f.name == "identity":
+        return found, d_y
+    if "d" in kept:
+        return found, FROM_RESULT[f.name](_wide(kept["d"])) * d_y
+    return found, pullback(f, _z(spec, x, kept), d_y)
+
+
+def _z(spec: Spec, x: dict[str, Any], kept: dict[str, Any]) -> Any:
+    return _wide(kept["z"]) if "z" in kept else _recomputed(spec, x, activation=_IDENTITY)
 
 
 def _recomputed(spec: Spec, x: dict[str, Any], **changes: Any) -> Any:
@@ -116,7 +153,7 @@ def _recomputed(spec: Spec, x: dict[str, Any], **changes: Any) -> Any:
 
 
 def _wide_dtype(x: dict[str, Any]) -> str:
-    return {"f64": "f64", "c64": "c64", "c128": "c128"}.get(dtype_of(x["a"].dtype, "a"), "f32")
+    return factor_dtype(dtype_of(x["a"].dtype, "a"))
 
 
 # ---------------------------------------------------------------------------------------------------- the sum
@@ -164,7 +201,10 @@ def _of_operands(spec: Spec, x: dict[str, Any], d_p: Any) -> tuple[Any, Any]:
         d_a = product(b, d_p, lies_b + "n", x["a"].shape)
     if lies_a == "t" and prod(b.shape[:-2]) == 1:  # the batch is one tall sum
         a, d_p = (
-            jnp.reshape(jnp.broadcast_to(y, (*d_p.shape[:-2], *y.shape[-2:])), (-1, y.shape[-1])) for y in (a, d_p)
+            jnp.reshape(
+                jnp.broadcast_to(y, (*d_p.shape[:-2], *y.shape[-2:])), (prod(d_p.shape[:-2]) * y.shape[-2], y.shape[-1])
+            )
+            for y in (a, d_p)
         )
     if lies_b == "t":
         d_b = product(a, d_p, other[lies_a] + "t", x["b"].shape)

@@ -8,17 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from ..dtypes import COMPUTE, DTYPES
 from ..epilogues import ACTIVATIONS
 from .api import gemm
 from .primitive import vary_alike
 from .spec import dtype_of
 
 Layer = tuple[Any, Any]  # weight, and bias or None
+# Real numbers whose products come out in their own dtype.
+_DTYPES = [
+    name
+    for name, rows in COMPUTE.items()
+    if next(iter(rows.values())).output == name and not DTYPES[name].numpy.startswith("complex")
+]
 
 
 def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layout: str = "tt") -> Any:
@@ -43,12 +51,15 @@ def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layou
         raise ValueError(f"mlp: layout is {layout!r}; expected tt or tn")
     if not layers:
         raise ValueError("mlp: layers is empty; expected at least one")
-    if dtype_of(x.dtype, "x") not in ("f16", "bf16", "f32", "f64"):
-        raise TypeError(f"mlp: x is {x.dtype}; expected f16, bf16, f32 or f64")
+    if dtype_of(x.dtype, "x") not in _DTYPES:
+        raise TypeError(f"mlp: x is {x.dtype}; expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}")
     for number, (_, bias) in enumerate(layers):
         if bias is not None and bias.ndim != 1:
             raise ValueError(f"mlp: the bias of layer {number} is {bias.shape}; expected one dimension")
-    operands = [jnp.reshape(x, (-1, x.shape[-1])), *(y for layer in layers for y in layer if y is not None)]
+    operands = [
+        jnp.reshape(x, (prod(x.shape[:-1]), x.shape[-1])),
+        *(y for layer in layers for y in layer if y is not None),
+    ]
     rows, *rest = vary_alike(operands)
     alike = iter(rest)
     found = _mlp(activation, layout, rows, tuple((next(alike), None if b is None else next(alike)) for _, b in layers))
@@ -66,8 +77,11 @@ def _forward(activation: str, layout: str, x: Any, layers: tuple[Layer, ...]) ->
     """Keeps what each layer reads, and where its activation was evaluated."""
     read, evaluated = [x], []
     for weight, bias in layers[:-1]:
-        z = jax.ShapeDtypeStruct((x.shape[0], weight.shape["nt".index(layout[1])]), x.dtype)
-        x, at = gemm(x, weight, layout=layout, bias=bias, activation=activation, aux=z)
+        if activation == "relu":  # d_relu is the same of z and of the result
+            x = at = gemm(x, weight, layout=layout, bias=bias, activation=activation)
+        else:
+            z = jax.ShapeDtypeStruct((x.shape[0], weight.shape["nt".index(layout[1])]), x.dtype)
+            x, at = gemm(x, weight, layout=layout, bias=bias, activation=activation, aux=z)
         read.append(x)
         evaluated.append(at)
     return gemm(x, layers[-1][0], layout=layout, bias=layers[-1][1]), (layers, read, evaluated)

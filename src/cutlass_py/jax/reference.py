@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax.interpreters import mlir
 
 from ..activations import Activation
-from ..dtypes import COMPUTE
+from ..dtypes import DTYPES
 from ..epilogues import ACTIVATIONS
 from .functions import function, rounded
 from .primitive import gemm_p
-from .spec import Shape, Spec, dtype_of, numpy_dtype
+from .spec import Shape, Spec, accumulator_of, dtype_of, numpy_dtype
 
 
 def _lowered(*operands: Any, spec: Spec) -> list[Any]:
@@ -37,8 +37,7 @@ def compute(spec: Spec, x: dict[str, Any]) -> list[Any]:
 
 
 def _accumulator(spec: Spec, x: dict[str, Any]) -> str:
-    rows = COMPUTE[dtype_of(x["a"].dtype, "a")]
-    return rows[spec.compute or next(iter(rows))].accumulator
+    return accumulator_of(dtype_of(x["a"].dtype, "a"), spec.compute)
 
 
 def _arithmetic(spec: Spec, x: dict[str, Any]) -> Any:
@@ -53,7 +52,7 @@ def _arithmetic(spec: Spec, x: dict[str, Any]) -> Any:
 def _product(spec: Spec, x: dict[str, Any]) -> Any:
     """a @ b in the accumulator's dtype; sums of integers wrap around."""
     accumulator = _accumulator(spec, x)
-    wide = numpy_dtype(accumulator if accumulator in ("s32", "f64", "c64", "c128") else "f32")
+    wide = numpy_dtype(accumulator if accumulator == "s32" else DTYPES[accumulator].scalar)
     a, b = (
         jnp.swapaxes(x[name], -1, -2) if lies == "n" else x[name] for name, lies in zip("ab", spec.layout, strict=True)
     )

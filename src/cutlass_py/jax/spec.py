@@ -16,7 +16,7 @@ import numpy as np
 
 from ..activations import Activation
 from ..arguments import GemmArguments, TensorSpec
-from ..dtypes import DTYPES
+from ..dtypes import COMPUTE, DTYPES
 from ..frameworks import dtype_index
 
 SCALARS = ("alpha", "beta", "scale_out")
@@ -117,6 +117,17 @@ def dtype_of(value: Any, parameter: str) -> str:
         TypeError: it is none that an array of ours can have; the message names the parameter.
     """
     return list(DTYPES)[dtype_index(value, parameter)]
+
+
+def accumulator_of(a: str, compute: str | None = None) -> str:
+    """The dtype that products of these operands are summed in."""
+    rows = COMPUTE[a]
+    return rows[compute or next(iter(rows))].accumulator
+
+
+def factor_dtype(a: str) -> str:
+    """The dtype of factors and scales beside these operands: f32 at least, complex where they are."""
+    return DTYPES[accumulator_of(a)].scalar
 
 
 def numpy_dtype(name: str) -> Any:
