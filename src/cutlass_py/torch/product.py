@@ -83,16 +83,7 @@ def gemm(
 def multiply(
     a: Tensor, b: Tensor, out: Tensor | None, keywords: dict[str, Any], hidden: bool, checked: bool = True
 ) -> Tensor:
-    """gemm of tensors that are cast already.
-
-    Args:
-        a: as gemm takes it; so are b, out and the keywords, those that are given.
-        b: see a.
-        out: see a.
-        keywords: see a.
-        hidden: whether nothing but a gradient has to see the call.
-        checked: whether nothing is left for cutlass_py.gemm to refuse that the operator has no words for.
-    """
+    """gemm of tensors that are cast; `hidden`: only a gradient has to see it; `checked`: no keyword is out of range."""
     tensors = tuple(x for x in (a, b, out, *keywords.values()) if isinstance(x, Tensor))
     if hidden and plain(tensors) and not has_other_meaning(tensors):
         return _straight_gemm(a, b, out, keywords)
