@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from reference import ROUNDOFF
 
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
-from cutlass_py.torch import functions  # noqa: E402
+from cutlass_py.torch import functions, product  # noqa: E402
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 UNIT = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
@@ -173,6 +174,7 @@ REFUSED = {
     "addend": (lambda f: f.addmm(randn(7), randn(2, 3), randn(3, 2)), RuntimeError),
     "addend rank": (lambda f: f.addmm(randn(1, 2, 2), randn(2, 3), randn(3, 2)), RuntimeError),
     "no tensor": (lambda f: f.mm("a", randn(3, 2)), TypeError),
+    "no addend": (lambda f: f.addmm(None, randn(2, 3), randn(3, 2)), TypeError),
     "None": (lambda f: f.mm(randn(2, 3), None), TypeError),
     "list": (lambda f: f.matmul([randn(2, 3)], randn(3, 2)), TypeError),
     "out dtype": (lambda f: f.mm(randn(2, 3), randn(3, 2), out=torch.empty(2, 2, dtype=torch.float64)), RuntimeError),
@@ -222,6 +224,93 @@ def test_gemm_is_that_of_the_package():
         ct.gemm(a, b, activation="swish")
 
 
+SAME = {
+    "splits": {"splits": "foo"},
+    "no splits": {"splits": 0},
+    "negative splits": {"splits": -1},
+    "NumPy's splits": {"splits": np.int64(2)},
+    "dtype of NumPy": {"out_dtype": np.float64},
+    "name of NumPy": {"out_dtype": "float64"},
+    "activation": {"activation": torch.relu},
+    "complex scale": {"scale_out": 1j},
+    "scalar": {"alpha": np.float32(0.1)},
+    "array": {"alpha": np.array(2, np.float32)},
+    "scalars": {"scale_a": np.float64(0.5), "scale_b": np.float32(3)},
+    "deterministic": {"deterministic": 1},
+    "kernel": {"kernel": "foo"},
+    "out": {"out": torch.empty(3, 5), "out_dtype": torch.bfloat16},
+    "bias_grad of bytes": {"bias_grad": torch.empty(5, dtype=torch.int8)},
+    "bias_grad of fp8": {"bias_grad": torch.empty(5, dtype=torch.float8_e4m3fn)},
+    "bias_grad": {"bias_grad": torch.empty(7)},
+    "scalar bias_grad": {"bias_grad": torch.empty(())},
+    "wide aux": {"aux": torch.empty(3, 5, dtype=torch.float64), "out_dtype": torch.bfloat16, "activation": "gelu"},
+    "fp8 aux": {"aux": torch.empty(3, 5, dtype=torch.float8_e5m2), "out_dtype": "f16", "alpha": 1e4},
+    "aux of bytes": {"aux": torch.empty(3, 5, dtype=torch.int8), "out_dtype": "bf16", "alpha": 33},
+    "nine dimensions": {"c": torch.empty((1,) * 9)},
+}
+
+
+@pytest.mark.parametrize("keywords", SAME.values(), ids=SAME)
+def test_every_way_gives_the_same(keywords):
+    """Values of D and aux, or type and text of the error: straight, with a gradient, and through the operator."""
+    a, b = randn(3, 4), randn(4, 5)
+
+    def outcome(a, f=ct.gemm):
+        given = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in keywords.items()}
+        try:
+            d = f(a, b, **given)
+        except (ValueError, TypeError) as error:
+            return type(error), str(error)
+        return [d.detach(), *(given[name].detach() for name in ("aux",) if name in given)]
+
+    expected = outcome(a, cutlass_py.gemm)
+    others = [outcome(a), under_dispatch_mode(lambda: outcome(a))]
+    if "out" not in keywords:
+        others.append(outcome(a.clone().requires_grad_()))
+    for other in others:
+        assert type(other) is type(expected)
+        if isinstance(expected, tuple):
+            assert other == expected
+        else:
+            assert [x.dtype for x in other] == [x.dtype for x in expected]
+            assert all(torch.equal(x.double(), y.double()) for x, y in zip(other, expected, strict=True))
+
+
+def test_compiled_calls_do_not_take_contradictions():
+    a, b = randn(3, 4), randn(4, 5)
+    for match, keywords in (
+        ("out is f32 but out_dtype is bf16", {"out": torch.empty(3, 5), "out_dtype": torch.bfloat16}),
+        (r"bias_grad is \(7,\); expected \(5,\), \(1, 5\) or \(3, 1\)", {"bias_grad": torch.empty(7)}),
+        ("bias_grad is s8", {"bias_grad": torch.empty(5, dtype=torch.int8)}),
+    ):
+        with pytest.raises(Exception, match=match):
+            torch.compile(lambda k=keywords: ct.gemm(a, b, **k), backend="eager", fullgraph=True)()
+
+
+def test_operands_on_two_devices_are_refused():
+    with pytest.raises(RuntimeError, match="mm: a is on cpu but b is on meta"):
+        ct.mm(randn(3, 4), randn(4, 5).to("meta"))
+
+
+def test_an_addend_of_another_dtype_than_the_result():
+    a, b, bias = randn(3, 4).bfloat16(), randn(4, 5).bfloat16(), randn(5).bfloat16()
+    expected = a.float() @ b.float() + bias.float()
+    near(ct.addmm(bias, a, b, torch.float32), expected)
+    near(ct.baddbmm(bias, a[None], b[None], torch.float32), expected[None])
+    near(ct.addmm(expected[:, :1].bfloat16(), a, b, torch.float32), a.float() @ b.float() + expected[:, :1].bfloat16())
+
+
+def test_torch_fx_records_the_functions():
+    def program(a, b, bias):
+        return ct.linear(ct.addmm(bias, a, b, beta=2), ct.gemm(b, b.mT, activation="relu") @ b, bias=ct.mm(a, b)[0, :4])
+
+    a, b, bias = randn(3, 4), randn(4, 5), randn(5)
+    traced = torch.fx.symbolic_trace(program)
+    torch.testing.assert_close(traced(a, b, bias), program(a, b, bias))
+    called = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    assert {ct.linear, ct.addmm, ct.gemm, ct.mm} <= set(called)
+
+
 def test_signature():
     import inspect
 
@@ -263,7 +352,7 @@ def test_errors_of_the_operator_are_those_of_the_straight_way():
         (ValueError, "bias is .4,.", lambda: ct.gemm(a, b, bias=randn(4))),
         (ValueError, "compute='f16'", lambda: ct.gemm(a, b, compute="f16")),
         (TypeError, "b is f64", lambda: ct.gemm(a, b.double())),
-        (ValueError, "alpha is a tensor but a scale", lambda: ct.gemm(a, b, alpha=randn(1), scale_a=2.0)),
+        (ValueError, "alpha is an array but scale_a is a number", lambda: ct.gemm(a, b, alpha=randn(1), scale_a=2.0)),
         (RuntimeError, "don't support automatic differentiation", lambda: ct.gemm(a, b, out=torch.empty(3, 5))),
         (RuntimeError, "don't support automatic", lambda: ct.gemm(a.detach(), b, out=randn(3, 5).requires_grad_())),
     ]:
@@ -317,8 +406,8 @@ class Seen:
 
     def __init__(self, monkeypatch):
         self.straight = 0
-        for name in ("_gemm", "_straight"):
-            monkeypatch.setattr(functions, name, self.counting(getattr(functions, name)))
+        for module, name in ((product, "_gemm"), (functions, "_straight")):
+            monkeypatch.setattr(module, name, self.counting(getattr(module, name)))
 
     def counting(self, real):
         def count(*arguments, **keywords):
@@ -421,6 +510,15 @@ def test_forward_mode_is_refused():
     a, b = randn(3, 4), randn(4, 5)
     with pytest.raises(NotImplementedError, match="forward mode"):
         torch.func.jvp(lambda x: ct.mm(x, b), (a,), (a,))
+    for f in (
+        lambda x: ct.mm(x, b).square().sum(),
+        lambda x: ct.gemm(x, b, activation="gelu").sum(),
+        lambda x: ct.mlp(x, b.mT, b).sum(),
+    ):
+        grad = torch.func.grad(f)
+        for nested in (torch.func.hessian(f), torch.func.jacfwd(grad), lambda x, g=grad: torch.func.jvp(g, (x,), (x,))):
+            with pytest.raises(NotImplementedError, match="forward mode"):
+                nested(a)
     with torch.autograd.forward_ad.dual_level():
         with pytest.raises(NotImplementedError, match="forward mode"):
             ct.mm(torch.autograd.forward_ad.make_dual(a, a), b)

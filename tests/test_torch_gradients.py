@@ -64,6 +64,79 @@ def test_derivatives(activation):
     check(lambda a, b, aux: ct.gemm(a, b, aux=aux, activation=activation), leaf(3, 4), leaf(4, 5), leaf(3, 5))
 
 
+BROADCAST = [("gate", name) for name in THEIRS] + [("aux", name) for name in DERIVATIVES]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("operand", "activation"), BROADCAST, ids=str)
+def test_what_is_broadcast_over_the_batch(operand, activation, dtype):
+    """In dtypes for which torch's kernels on the CPU are others than in f64, and a gradient for each example."""
+
+    def loss(a, b, x):
+        return ct.gemm(a, b, activation=activation, **{operand: x}).double().square().sum()
+
+    given = [x.detach().to(dtype) for x in (leaf(2, 3, 4), leaf(4, 5), leaf(3, 5))]
+    found, wanted = (
+        torch.autograd.grad(loss(*leaves), leaves)
+        for leaves in ([x.to(y).requires_grad_() for x in given] for y in (dtype, torch.float64))
+    )
+    for grad, right in zip(found, wanted, strict=True):
+        assert (
+            grad.dtype == dtype
+            and (grad.double() - right).norm() <= (0.03 if dtype.itemsize == 2 else 1e-5) * right.norm()
+        )
+
+    a, b, x = given
+    grads = torch.func.grad(loss, (0, 2))
+    each = torch.func.vmap(grads, (0, None, None))(a[:, None], b, x)
+    torch.testing.assert_close(each, tuple(map(torch.stack, zip(*(grads(y[None], b, x) for y in a), strict=True))))
+
+
+@pytest.mark.parametrize("activation", [None, "gelu", "relu", "tanh"])
+def test_fp8_results(activation):
+    values = [x.detach().bfloat16() for x in (leaf(3, 4), leaf(4, 5))]
+    scale = torch.tensor(2.0, requires_grad=True)
+    for scale_out in (None, 2.0, scale):
+        a, b = (x.clone().requires_grad_() for x in values)
+        d = ct.gemm(a, b, activation=activation, scale_out=scale_out, out_dtype=torch.float8_e4m3fn)
+        d.float().sum().backward()
+        wide = [x.double().requires_grad_() for x in values]
+        expected = THEIRS.get(activation, lambda x: x)(wide[0] @ wide[1]) * (1 if scale_out is None else 2)
+        expected.sum().backward()
+        for x, y in zip((a, b), wide, strict=True):
+            assert (x.grad.double() - y.grad).norm() < 0.1 * y.grad.norm()
+    torch.testing.assert_close(scale.grad.double(), expected.sum().detach() / 2, rtol=0.1, atol=0.3)
+
+
+def test_aux_of_fewer_bits_does_not_make_gradients_coarser():
+    a, b = leaf(3, 4), leaf(4, 5)
+    aux = torch.empty(3, 5, dtype=torch.float8_e4m3fn)
+    d = ct.gemm(a, b, activation="gelu", aux=aux)
+    torch.testing.assert_close(torch.autograd.grad(d.sum(), (a, b)), torch.autograd.grad(F.gelu(a @ b).sum(), (a, b)))
+    torch.testing.assert_close(aux.detach().double(), (a @ b).detach(), rtol=0.07, atol=0.01)
+
+
+def test_eager_gradients_are_those_of_the_operator(monkeypatch):
+    """Where nothing else has to see a call, it is recorded without torch's dispatch."""
+    from cutlass_py.torch import gradients
+
+    calls, below = [], gradients._below
+    monkeypatch.setattr(gradients, "_below", lambda *call: calls.append(call) or below(*call))
+    a, b, bias = leaf(3, 4), leaf(4, 5), leaf(5)
+
+    def step():
+        sums = torch.zeros(5, dtype=torch.float64)
+        d = ct.gemm(a, b, bias=bias, activation="silu", bias_grad=sums)
+        return d, sums, *torch.autograd.grad(d.square().sum() + sums.sum(), (a, b, bias), create_graph=True)
+
+    direct = step()
+    assert not calls
+    with FlopCounterMode(display=False):
+        seen = step()
+    assert calls
+    torch.testing.assert_close(direct, seen)
+
+
 @pytest.mark.parametrize("activation", [name.removeprefix("d_") for name in DERIVATIVES])
 def test_mlp(activation):
     operands = leaf(2, 2, 4), leaf(6, 4), leaf(5, 6), leaf(6), leaf(5)
@@ -334,6 +407,25 @@ def test_mlp_without_inputs():
     x, w1, w2 = torch.rand(3, 0), torch.rand(4, 0, requires_grad=True), torch.rand(2, 4, requires_grad=True)
     ct.mlp(x, w1, w2, activation="relu").sum().backward()
     assert w1.grad.shape == (4, 0) and (w2.grad == 0).all()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_mlp_refuses(grad):
+    x, w1, w2 = (torch.rand(shape, requires_grad=grad) for shape in ((3, 4), (5, 4), (2, 5)))
+    for error, match, call in [
+        (TypeError, "mlp: input is a ndarray; expected a torch.Tensor", lambda: ct.mlp(x.detach().numpy(), w1, w2)),
+        (TypeError, "mlp: weight2 is a NoneType", lambda: ct.mlp(x, w1, None)),
+        (ValueError, r"mlp: input is \(\); expected at least 1 dimension", lambda: ct.mlp(x[0, 0], w1, w2)),
+        (ValueError, r"mlp: weight1 is \(1, 5, 4\); expected 2 dimensions", lambda: ct.mlp(x, w1[None], w2)),
+        (ValueError, r"mlp: bias1 is \(1, 5\); expected 1 dimension", lambda: ct.mlp(x, w1, w2, torch.rand(1, 5))),
+        (
+            ValueError,
+            r"mlp: bias2 is \(3, 1\); expected 1 dimension",
+            lambda: ct.mlp(x, w1, w2, None, torch.rand(3, 1)),
+        ),
+    ]:
+        with pytest.raises(error, match=match):
+            call()
 
 
 def test_clamp_has_torchs_derivative_at_its_bounds():

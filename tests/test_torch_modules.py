@@ -50,6 +50,15 @@ def test_linear_refuses(activation):
         ct.Linear(4, 6, activation=activation)
 
 
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_linear_refuses_as_nn_linear(activation):
+    layer, stock = ct.Linear(4, 6, activation=activation), nn.Linear(4, 6)
+    for x, error in ((torch.ones(3, 7), RuntimeError), (torch.ones(3, 4).double(), RuntimeError), ([1.0], TypeError)):
+        for module in (layer, stock):
+            with pytest.raises(error):
+                module(x)
+
+
 def test_linear_survives_copies_and_files():
     layer = ct.Linear(4, 6, activation=clamp(0, 1))
     x, file = torch.randn(3, 4), io.BytesIO()
@@ -138,6 +147,21 @@ def test_replace_linear():
     assert dict(m.named_modules()) == modules and list(m.state_dict()) == state
     assert all(p is parameters[name] for name, p in m.named_parameters(remove_duplicate=False))
     assert not ct.replace_linear(m).replaced
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_layers_that_are_not_called_in_inference_are_left():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    report = ct.replace_linear(nn.Sequential(layer, nn.Linear(8, 8)))
+    why = "nn.TransformerEncoderLayer reads its weight without calling it in inference"
+    assert report.replaced == ["1"]
+    assert report.left["0.linear1"] == report.left["0.linear2"] == why
+
+    class Own(nn.TransformerEncoderLayer):
+        def forward(self, x):
+            return self.linear2(torch.relu(self.linear1(x)))
+
+    assert ct.replace_linear(Own(8, 2, 16)).replaced == ["linear1", "linear2"]
 
 
 def test_the_report_is_a_table():

@@ -37,7 +37,7 @@ def test_the_schema_is_the_tuple():
 OPTIONS = {
     "plain": {},
     "batch": {"a": (2, 3, 4), "c": (3, 5), "beta_value": 0.5},
-    "keep": {"bias": (5,), "activation": "gelu", "keep": True},
+    "keep": {"bias": (5,), "activation": "gelu", "aux_dtype": torch.float32},
     "gate": {"gate": (3, 5), "activation": "silu", "bias_grad": "n"},
     "derivative": {"aux": (3, 5), "activation": "d_gelu_tanh"},
     "scales": {"scale_a": (3,), "scale_b": (1, 5), "alpha": (1,), "scale_out": (), "bias_grad": "m"},
@@ -85,7 +85,7 @@ def test_fake_results_are_like_the_real_ones(shapes, dtype, keywords, device):
     [
         (ValueError, "inner extents must agree", lambda a: ct.gemm(a, a)),
         (TypeError, "a is torch.int64; expected one of torch.float16", lambda a: ct.gemm(a.long(), a.mT.long())),
-        (ValueError, "compute='f16' is not one of f32, tf32", lambda a: ct.gemm(a, a.mT, compute="f16")),
+        (ValueError, "compute='f16' is not one of 'f32', 'tf32'", lambda a: ct.gemm(a, a.mT, compute="f16")),
         (RuntimeError, "^mm: a is .* inner extents", lambda a: ct.mm(a, a)),
     ],
 )
@@ -202,6 +202,19 @@ def test_compile_of_out_autocast_and_transforms():
     compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, out), program(x, expected))
     torch.testing.assert_close(out, expected)
+
+
+@quiet
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_compile_of_rows_that_depend_on_data(activation):
+    def program(x, w):
+        return ct.mlp(x[x[:, 0] > 0], w, w.mT, activation=activation).square().sum()
+
+    x, w = randn(6, 4), randn(5, 4).requires_grad_()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
+        found = torch.autograd.grad(compiled(x, w), w)
+    torch.testing.assert_close(found, torch.autograd.grad(program(x, w), w))
 
 
 @quiet

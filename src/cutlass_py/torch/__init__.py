@@ -6,9 +6,10 @@ Importing registers the operator `cutlass_py::gemm` with torch, which carries al
 from __future__ import annotations
 
 from . import flops as _flops  # noqa: F401  (registers)
-from .functions import addmm, baddbmm, bmm, gemm, linear, matmul, mm
+from .functions import addmm, baddbmm, bmm, linear, matmul, mm
 from .modules import Linear, Replacement, replace_linear
 from .perceptron import mlp
+from .product import gemm
 from .sharding import register_if_used
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""`gemm`, and torch's matrix products by their own names, on torch tensors: differentiable, castable, traceable."""
+"""torch's matrix products by their own names: its dtypes, ranks, out= and errors, computed by `gemm`."""
 
 from __future__ import annotations
 
@@ -7,227 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _core
-from ..activations import Activation
-from ..epilogues import ACTIVATIONS
-from .gradients import keeps_z
-from .operators import DTYPE, Call, operator, result_shape
-from .sharding import register_if_used
-from .straight import FLOATS, autocasting, compiling, plain, tracked, unseen, written
+from .dtypes import BYTES, FLOATS
+from .operators import result_shape
+from .product import cast, check_tensors, gemm, multiply, refuse_gradient
+from .straight import compiling, tracked, unseen
 
-_gemm = _core.gemm
 _straight = _core.straight_gemm
-_BYTES = (torch.int8, torch.uint8)
-
-
-# ---------------------------------------------------------------------------------------------------- gemm
-
-
-def gemm(
-    a: Tensor,
-    b: Tensor,
-    *,
-    out: Tensor | None = None,
-    c: Tensor | None = None,
-    alpha: complex | Tensor = 1.0,
-    beta: complex | Tensor | None = None,
-    bias: Tensor | None = None,
-    activation: str | Activation | None = None,
-    aux: Tensor | None = None,
-    gate: Tensor | None = None,
-    scale_a: float | Tensor | None = None,
-    scale_b: float | Tensor | None = None,
-    scale_out: float | Tensor | None = None,
-    bias_grad: Tensor | None = None,
-    compute: str | None = None,
-    out_dtype: torch.dtype | str | None = None,
-    splits: int | str | None = None,
-    deterministic: bool = False,
-    kernel: Any = None,
-) -> Tensor:
-    """cutlass_py.gemm, differentiable: its operands, shapes, dtypes and errors, on torch tensors.
-
-    Runs on torch's current stream. Gradients go to a, b, c, bias, gate, the aux that a derivative reads, and to alpha,
-    beta and the scales where they are tensors; they come from the result and from the aux and bias_grad that are
-    written. Under torch.autocast, a and b are cast as for torch.mm, and without out_dtype so are c, bias, gate and the
-    aux that is read; with `out`, nothing is.
-
-    Returns:
-        `out`, or a new row-major tensor.
-
-    Raises:
-        ValueError, TypeError, NoKernelError: as cutlass_py.gemm; TypeError also for an operand that is no tensor, and
-            for fp8 operands that require a gradient.
-        RuntimeError: `out` is given and an operand requires a gradient.
-    """
-    operands = (a, b, c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad, out)
-    keywords = {
-        "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux, "gate": gate,
-        "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad, "compute": compute,
-        "out_dtype": out_dtype, "splits": splits, "deterministic": deterministic, "kernel": kernel,
-    }  # fmt: skip
-    hidden = unseen()
-    casts = out is None and (not hidden or autocasting())
-    if hidden and not casts and plain(operands):
-        try:
-            return _straight_gemm(a, b, out, keywords)
-        except (ValueError, TypeError):
-            if isinstance(a, Tensor) and isinstance(b, Tensor) and not _has_other_meaning(operands):
-                raise
-    _check_tensors("gemm", a=a, b=b, out=out, c=c, bias=bias, aux=aux, gate=gate, bias_grad=bias_grad)
-    if casts:
-        a, b, keywords = _as_autocast(a, b, keywords)
-    wants_gradient = tracked(operands)
-    if out is not None and wants_gradient:
-        _refuse_gradient("gemm")
-    if hidden and plain(operands) and not _has_other_meaning(operands):  # only autocast spoke against it
-        return _straight_gemm(a, b, out, keywords)
-    return _through_operator(a, b, out, wants_gradient, **keywords)
-
-
-def _straight_gemm(a: Any, b: Any, out: Any, keywords: dict[str, Any]) -> Any:
-    d = _gemm(a, b, out=out, **keywords)
-    aux = None if _is_derivative(keywords["activation"]) else keywords["aux"]
-    if changed := tuple(x for x in (out, aux, keywords["bias_grad"]) if x is not None):
-        written(changed)
-    return d
-
-
-def _has_other_meaning(operands: tuple[Any, ...]) -> bool:
-    """Whether one of them has no values (meta), or others than its memory (lazily conjugated or negated)."""
-    return any(isinstance(x, Tensor) and (x.is_meta or x.is_conj() or x.is_neg()) for x in operands)
-
-
-def _as_autocast(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    kind = a.device.type
-    a, b = cast(kind, a, b)
-    if keywords["out_dtype"] is None and a.dtype == b.dtype == torch.get_autocast_dtype(kind):
-        names = ["c", "bias", "gate"] + ["aux"] * _is_derivative(keywords["activation"])
-        keywords = keywords | dict(zip(names, cast(kind, *(keywords[name] for name in names)), strict=True))
-    return a, b, keywords
-
-
-def cast(device_type: str, *tensors: Any) -> tuple[Any, ...]:
-    """As torch.autocast, where it is on, casts the operands of torch.mm: floats but f64 (and fp8, which mm has not)."""
-    if device_type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device_type):
-        return tensors
-    dtype = torch.get_autocast_dtype(device_type)
-    narrow = (torch.float16, torch.bfloat16, torch.float32)
-    fits = [x is not None and x.dtype in narrow and x.device.type == device_type for x in tensors]
-    return tuple(x.to(dtype) if fit else x for x, fit in zip(tensors, fits, strict=True))
-
-
-def _through_operator(
-    a: Tensor, b: Tensor, out: Tensor | None, wants_gradient: bool, *, aux: Any, bias_grad: Any, **keywords: Any
-) -> Tensor:
-    register_if_used()
-    row, column = a.dim() == 1, b.dim() == 1
-
-    def matrix(x: Any) -> Any:
-        """With the axes that the result lacks where a or b is a vector."""
-        x = x.unsqueeze(-1) if column and x is not None else x
-        return x.unsqueeze(-2) if row and x is not None else x
-
-    derivative = _is_derivative(keywords["activation"])
-    read, written = (matrix(aux), None) if derivative else (None, matrix(aux))
-    call = _call(a.unsqueeze(0) if row else a, b.unsqueeze(1) if column else b, matrix, out, read, **keywords)
-    keep = written is not None or (wants_gradient and keeps_z(call))
-    d, z, sums = operator(*call[:-2], keep, _axis(bias_grad, call))
-    if written is not None:
-        _store("aux", written, z)
-    if bias_grad is not None:
-        _store("bias_grad", bias_grad, sums.reshape(bias_grad.shape))
-    d = d.squeeze(-2) if row else d
-    d = d.squeeze(-1) if column else d
-    return d if out is None else _store("out", out, d)
-
-
-def _call(
-    a: Tensor, b: Tensor, matrix: Any, out: Tensor | None, aux: Any, *, c: Any, alpha: Any, beta: Any, bias: Any,
-    activation: Any, gate: Any, scale_a: Any, scale_b: Any, scale_out: Any, compute: Any, out_dtype: Any, splits: Any,
-    deterministic: Any, kernel: Any,
-) -> Call:  # fmt: skip
-    """The keywords of gemm as the operator takes them, numbers and tensors apart; all but the last two of a Call."""
-    if beta is not None and c is None:
-        raise ValueError("gemm: beta is given but c is not")
-    alpha, alpha_value = _factor(alpha)
-    beta, beta_value = _factor(1 if beta is None else beta)
-    scale_out, scale_out_value = _factor(1.0 if scale_out is None else scale_out)
-    scale_a, a_value = _factor(1 if scale_a is None else scale_a)
-    scale_b, b_value = _factor(1 if scale_b is None else scale_b)
-    if alpha is not None and (a_value != 1 or b_value != 1):
-        raise ValueError("gemm: alpha is a tensor but a scale is a number; pass both as tensors or both as numbers")
-    if out_dtype is None and out is not None:
-        out_dtype = out.dtype
-    return Call(
-        a,
-        b,
-        matrix(c),
-        bias,
-        matrix(gate),
-        aux,
-        alpha,
-        beta,
-        scale_a,
-        scale_b,
-        scale_out,
-        splits=-1 if splits == "stream" else 0 if splits is None else splits,
-        alpha_value=alpha_value * a_value * b_value,
-        beta_value=beta_value,
-        scale_out_value=scale_out_value,
-        activation=_name_of(activation),
-        parameters=activation.parameters if isinstance(activation, Activation) else (),
-        compute=compute,
-        out_dtype=DTYPE.get(out_dtype, out_dtype),
-        deterministic=deterministic,
-        kernel_name=getattr(kernel, "name", kernel),
-    )
-
-
-def _factor(value: Any) -> tuple[Tensor | None, Any]:
-    return (value, 1) if isinstance(value, Tensor) else (None, value)
-
-
-def _name_of(activation: Any) -> str:
-    return "identity" if activation is None else getattr(activation, "name", activation)
-
-
-def _is_derivative(activation: Any) -> bool:
-    row = ACTIVATIONS.get(_name_of(activation))
-    return row is not None and row.derivative
-
-
-def _axis(bias_grad: Tensor | None, call: Call) -> str:
-    if bias_grad is None:
-        return ""
-    along_n = bias_grad.dim() == 1 or (bias_grad.shape[0] == 1 and bias_grad.shape[-1] == call.b.shape[-1])
-    return "n" if along_n else "m"
-
-
-def _store(name: str, destination: Tensor, value: Tensor) -> Tensor:
-    if destination.device != value.device:
-        raise ValueError(f"gemm: {name} is on {destination.device}; expected {value.device}")
-    if destination.shape != value.shape:
-        raise ValueError(f"gemm: {name} is {tuple(destination.shape)}; expected {tuple(value.shape)}")
-    return destination.copy_(value)
-
-
-def _check_tensors(function: str, **operands: Any) -> None:
-    for name, x in operands.items():
-        if not isinstance(x, Tensor) and (x is not None or name in ("a", "b")):
-            hint = "; lists of matrices go to cutlass_py.gemm" if isinstance(x, (list, tuple)) else ""
-            raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected a torch.Tensor{hint}")
-
-
-def _refuse_gradient(function: str) -> None:
-    raise RuntimeError(
-        f"{function}(): functions with out=... arguments don't support automatic differentiation, but one of the "
-        "arguments requires grad."
-    )
-
-
-# ---------------------------------------------------------------------------------------------------- torch's names
 
 
 def mm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
@@ -283,6 +71,9 @@ def addmm(
         RuntimeError: as `mm` does.
         TypeError: an operand that is no tensor; a factor that is a tensor with dimensions or a gradient.
     """
+    if _is_product_and_bias(input, out_dtype, beta, alpha) and not compiling():
+        if (d := _straight(mat1, mat2, out, input, 2)) is not None:
+            return d
     return _like_torch("addmm", mat1, mat2, 2, out_dtype, out, input, beta, alpha)
 
 
@@ -295,6 +86,9 @@ def baddbmm(
     Raises:
         RuntimeError, TypeError: as `addmm` does.
     """
+    if _is_product_and_bias(input, out_dtype, beta, alpha) and not compiling():
+        if (d := _straight(batch1, batch2, out, input, 3)) is not None:
+            return d
     return _like_torch("baddbmm", batch1, batch2, 3, out_dtype, out, input, beta, alpha)
 
 
@@ -307,13 +101,26 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Raises:
         RuntimeError, TypeError: as `mm` does.
     """
-    if not compiling() and isinstance(weight, Tensor) and weight.dim() == 2:
-        if (d := _straight(input, weight.mT, None, bias, 0)) is not None:
+    turned = weight
+    if isinstance(weight, Tensor) and weight.dim() == 2:
+        turned = weight.mT
+        if not compiling() and (d := _straight(input, turned, None, bias, 0)) is not None:
             return d
-    _check_tensors("linear", a=input, b=weight, bias=bias)
+    if not _are_tensors(input, weight, bias):
+        return _overridden("linear", (input, weight), {"bias": bias})
     if weight.dim() not in (1, 2):
         raise RuntimeError(f"linear: weight is {tuple(weight.shape)}; expected 1 or 2 dimensions")
-    return _like_torch("linear", input, weight.mT if weight.dim() == 2 else weight, 0, None, None, bias)
+    return _like_torch("linear", input, turned, 0, None, None, bias)
+
+
+def _is_product_and_bias(x: Any, out_dtype: Any, beta: Any, alpha: Any) -> bool:
+    return (
+        type(beta) is type(alpha) is int
+        and beta == alpha == 1
+        and out_dtype is None
+        and isinstance(x, Tensor)
+        and x.dim() == 1
+    )
 
 
 def _like_torch(
@@ -321,28 +128,53 @@ def _like_torch(
     addend: Tensor | None = None, beta: Any = 1, alpha: Any = 1,
 ) -> Tensor:  # fmt: skip
     """gemm with the dtypes, the errors and the out= of torch's function of this name; rank 0: any."""
-    _check_tensors(name, a=a, b=b, input=addend, out=out)
+    adds = name in ("addmm", "baddbmm")
+    if not _are_tensors(a, b, addend, out) or (adds and addend is None):
+        operands = (addend, a, b) if adds else (a, b)
+        return _overridden(name, operands, {"out_dtype": out_dtype, "out": out, "beta": beta, "alpha": alpha})
     if out is None:
         a, b, addend = cast(a.device.type, a, b, addend)
     _check_ranks(name, a, b, rank)
     _check_dtypes(name, a, b, addend)
-    for factor, x in (("alpha", alpha), ("beta", beta)):
-        if isinstance(x, Tensor) and (x.dim() or x.requires_grad):
-            raise TypeError(f"{name}: {factor} is a tensor; expected a number; gemm takes tensors")
-    alpha, beta = (x.item() if isinstance(x, Tensor) else x for x in (alpha, beta))
+    alpha, beta = _number(name, "alpha", alpha), _number(name, "beta", beta)
     if out_dtype is None and a.dtype not in FLOATS:
         out_dtype = a.dtype
     try:
         if out is not None:
             if tracked((a, b, addend, out)):
-                _refuse_gradient(name)
+                refuse_gradient(name)
             _prepare(name, out, result_shape(a, b), out_dtype or a.dtype)
-        if a.dtype in _BYTES:
+        if a.dtype in BYTES:
             d = _integers(a, b, addend, alpha, beta, out_dtype)
             return d if out is None else out.copy_(d)
-        return gemm(a, b, out=out, alpha=alpha, out_dtype=out_dtype, **_addend(addend, beta, a, b))
+        keywords = {"alpha": alpha, "out_dtype": out_dtype, **_addend(addend, beta, a, b, out_dtype)}
+        return multiply(a, b, out, keywords, unseen())
     except (ValueError, TypeError) as refusal:
         raise RuntimeError(str(refusal).replace("gemm:", f"{name}:", 1)) from refusal
+
+
+def _number(name: str, factor: str, x: Any) -> Any:
+    if not isinstance(x, Tensor):
+        return x
+    if x.dim() or x.requires_grad:
+        raise TypeError(f"{name}: {factor} is a tensor; expected a number; gemm takes tensors")
+    return x.item()
+
+
+def _are_tensors(a: Any, b: Any, *others: Any) -> bool:
+    """Whether a and b are, and each other is one or None."""
+    return isinstance(a, Tensor) and isinstance(b, Tensor) and all(x is None or isinstance(x, Tensor) for x in others)
+
+
+def _overridden(name: str, operands: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """What an operand that is no tensor makes of the call by __torch_function__, as torch.fx's proxies do."""
+    given = {key: x for key, x in keywords.items() if x is not None and not (key in ("alpha", "beta") and x == 1)}
+    everything = (*operands, *given.values())
+    if not has_torch_function(everything):
+        *addend, a, b = operands
+        others = {key: given.get(key) for key in ("bias", "out")}
+        check_tensors(name, a=a, b=b, **dict(zip(["input"], addend, strict=False)), **others)
+    return handle_torch_function(globals()[name], everything, *operands, **given)
 
 
 def _check_ranks(name: str, a: Tensor, b: Tensor, rank: int) -> None:
@@ -376,22 +208,23 @@ def _prepare(name: str, out: Tensor, shape: tuple[int, ...], dtype: torch.dtype)
     out.resize_(shape)
 
 
-def _addend(x: Tensor | None, beta: Any, a: Tensor, b: Tensor) -> dict[str, Any]:
+def _addend(x: Tensor | None, beta: Any, a: Tensor, b: Tensor, out_dtype: torch.dtype | None) -> dict[str, Any]:
     """beta * x, broadcast to the shape of a @ b, as gemm takes it: a vector is a bias, anything else c."""
     if x is None:
         return {}
-    if beta == 1 and x.dim() == 1 and b.dim() > 1 and x.shape[0] == b.shape[-1]:
+    is_bias = beta == 1 and (out_dtype in (None, x.dtype) or x.dtype == torch.float32)
+    if is_bias and x.dim() == 1 and b.dim() > 1 and x.shape[0] == b.shape[-1]:
         return {"bias": x}
     shape = result_shape(a, b)
-    x.expand(shape)  # raises what torch would
+    repeated = x.expand(shape)  # raises what torch would
     if beta == 0:
         return {}
     rows = x.shape[-2] if x.dim() > 1 else 1
-    if beta == 1 and rows == 1:
+    if is_bias and rows == 1:
         return {"bias": x.expand(*x.shape[:-1], shape[-1])}
-    if beta == 1 and x.shape[-1] == 1:
+    if is_bias and x.shape[-1] == 1:
         return {"bias": x}
-    return {"c": x.expand(*x.shape[:-2], *shape[-2:]), "beta": beta}
+    return {"c": repeated if x.dim() < 2 else x.expand(*x.shape[:-2], *shape[-2:]), "beta": beta}
 
 
 def _integers(a: Tensor, b: Tensor, addend: Tensor | None, alpha: Any, beta: Any, dtype: Any) -> Tensor:

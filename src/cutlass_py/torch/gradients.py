@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import compress
 from typing import Any
 
 import torch
 from torch import _C, Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from .. import _core
 from ..epilogues import ACTIVATIONS
 from . import activations
-from .operators import LIBRARY, NAME, TENSORS, Call, in_blocks, operator
-from .straight import forward_mode
+from .dtypes import FLOATS, FP8, WIDE
+from .operators import LIBRARY, TENSORS, Call, compute, in_blocks, operator, z_dtype
+from .straight import exact, forward_mode, has_other_meaning, tracked, unseen
 
-_FP8 = ("e4m3", "e5m2")
+_OPERANDS = Call._fields[:TENSORS]
+_FACTORS = frozenset(("alpha", "beta", "scale_a", "scale_b", "scale_out"))
 
 
 def keeps_z(call: Call) -> bool:
@@ -63,15 +67,19 @@ class _Gemm(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, keyset: Any, *arguments: Any) -> Any:
-        if _C._are_functorch_transforms_active():
-            with torch.enable_grad():  # it is off in here, for this level alone: those below record the call as well
+        call = Call(*arguments)
+        if keyset is None:
+            results = compute(call)
+        elif _C._are_functorch_transforms_active():
+            # Both are off in here, for this level alone: those below record the call as well, or refuse it.
+            with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
                 results = _below(keyset, arguments)
         else:
             results = _below(keyset, arguments)
         ctx.set_materialize_grads(False)
-        call = Call(*arguments)
-        asked = (True, call.keep, bool(call.bias_grad))
-        ctx.mark_non_differentiable(*(x for x, wanted in zip(results, asked, strict=True) if not wanted))
+        if keyset is not None:
+            asked = (True, call.aux_dtype is not None, bool(call.bias_grad))
+            ctx.mark_non_differentiable(*(x for x, wanted in zip(results, asked, strict=True) if not wanted))
         _save(ctx, call, results)
         return results
 
@@ -106,43 +114,67 @@ def _below(keyset: Any, arguments: tuple[Any, ...]) -> Any:
 LIBRARY.impl("gemm", _autograd, "Autograd", with_keyset=True)
 
 
+def run(call: Call) -> Any:
+    """operator(*call); where nothing but a gradient has to see it, without torch's dispatch and the empty results."""
+    tensors = tuple(x for x in call[:TENSORS] if x is not None)
+    if not unseen() or not exact(tensors) or has_other_meaning(tensors):
+        return operator(*call)
+    return _record(None, *call) if tracked(tensors) else compute(call)
+
+
 def _save(ctx: Any, call: Call, results: tuple[Tensor, ...]) -> None:
-    needed = dict(zip(Call._fields, ctx.needs_input_grad[1:], strict=False))
+    needed = _needed(ctx)
     for name in ("a", "b"):
-        if needed[name] and NAME.get(getattr(call, name).dtype) in _FP8:
+        if name in needed and getattr(call, name).dtype in FP8:
             raise TypeError(
                 f"gemm: {name} requires a gradient and is {getattr(call, name).dtype}; expected a float of 16 bits or "
                 f"more: pass {name}.detach(), or quantise inside of a function with a gradient of its own"
             )
     for name in ("scale_a", "scale_b"):
-        if needed.get(name) and in_blocks(call):
+        if name in needed and in_blocks(call):
             raise TypeError(f"gemm: {name} requires a gradient, which scales in blocks lack: pass {name}.detach()")
-    wanted = _operands_of_backward(call, needed)
-    tensors = [x if name in wanted else None for name, x in zip(Call._fields, call[:TENSORS], strict=False)]
-    ctx.save_for_backward(*tensors, results[1] if call.keep else None, results[0] if _from_result(call) else None)
+    wanted = _operands_of_backward(call, results, needed)
+    tensors = [x if name in wanted else None for name, x in zip(_OPERANDS, call, strict=False)]
+    kept = results[1] if _is_kept(call, results) else None
+    ctx.save_for_backward(*tensors, kept, results[0] if _from_result(call) else None)
     ctx.options = call[TENSORS:]
     ctx.allowed = Allowed()
-    ctx.like = {name: _Like(x) for name, x in zip(Call._fields, call[:TENSORS], strict=False) if x is not None}
+    ctx.like = {name: _Like(getattr(call, name)) for name in needed}
     ctx.like["d"] = _Like(results[0])
 
 
-def _operands_of_backward(call: Call, needed: dict[str, bool]) -> set[str]:
+def _is_kept(call: Call, results: tuple[Tensor, ...]) -> bool:
+    """Whether z is among the results, as exact as D is. An aux of fewer bits is not: z is then computed again."""
+    dtype, of_d = call.aux_dtype, results[0].dtype
+    return dtype in WIDE and (of_d not in WIDE or torch.promote_types(dtype, of_d) == dtype)
+
+
+def _needed(ctx: Any) -> frozenset[str]:
+    """The operands that need a gradient."""
+    return frozenset(compress(Call._fields, ctx.needs_input_grad[1:]))
+
+
+def _operands_of_backward(call: Call, results: tuple[Tensor, ...], needed: frozenset[str]) -> set[str]:
     """Which operands the backward pass reads."""
-    factors = {"alpha", "beta", "scale_a", "scale_b", "scale_out"}
-    wanted = factors | ({"gate", "aux"} if call.activation != "identity" or call.gate is not None else set())
-    wanted |= {"b"} if needed["a"] else set()
-    wanted |= {"a"} if needed["b"] else set()
-    wanted |= {"c"} if needed.get("beta") else set()
-    if any(needed.get(name) for name in ("alpha", "scale_a", "scale_b")):
+    wanted = set(_FACTORS)
+    if call.activation != "identity" or call.gate is not None:
+        wanted |= {"gate", "aux"}
+    if _reads_z(call, needed) and not _is_kept(call, results) and not _from_result(call):
+        return set(_OPERANDS)
+    if "a" in needed:
+        wanted.add("b")
+    if "b" in needed:
+        wanted.add("a")
+    if "beta" in needed:
+        wanted.add("c")
+    if needed & {"alpha", "scale_a", "scale_b"}:
         wanted |= {"a", "b"}
-    if _reads_z(call, needed) and not call.keep and not _from_result(call):
-        wanted |= set(Call._fields[:TENSORS])
     return wanted
 
 
-def _reads_z(call: Call, needed: dict[str, bool]) -> bool:
+def _reads_z(call: Call, needed: frozenset[str]) -> bool:
     through = call.activation != "identity" and call.gate is None and call.aux is None
-    return through or any(needed.get(name, False) for name in ("gate", "aux", "scale_out"))
+    return through or bool(needed & {"gate", "aux", "scale_out"})
 
 
 class _Like:
@@ -163,8 +195,8 @@ class _Backward:
         *tensors, self.kept_z, self.result = ctx.saved_tensors
         self.call = Call(*tensors, *ctx.options)
         self.like: dict[str, _Like] = ctx.like
-        self.needed = dict(zip(Call._fields, ctx.needs_input_grad[1:], strict=False))
-        self.of_d, self.of_z, self.of_sums = d, z, sums
+        self.needed = _needed(ctx)
+        self.of_d, self.of_z, self.of_sums = (_widened(grad) for grad in (d, z, sums))
 
     def gradients(self) -> dict[str, Tensor | None]:
         """By the operand's name."""
@@ -179,7 +211,7 @@ class _Backward:
             "gate": lambda: activations.derivative(call.activation, *_same(y * self.z, call.gate), call.parameters),
             "aux": lambda: activations.derivative(call.activation, *_same(y * self.z, call.aux), call.parameters),
             "alpha": lambda: dz * self._without("alpha").conj(),
-            "beta": lambda: dz * call.c.conj(),  # type: ignore[union-attr]
+            "beta": lambda: dz * _widened(call.c).conj(),
             "scale_a": lambda: dz * self._without("scale_a"),
             "scale_b": lambda: dz * self._without("scale_b"),
             "scale_out": lambda: self.of_d * self._value(),
@@ -187,7 +219,7 @@ class _Backward:
         return {name: self._like(name, way()) for name, way in ways.items() if self._wants(name)}
 
     def _wants(self, name: str) -> bool:
-        return self.needed.get(name, False) and (name != "scale_out" or self.of_d is not None)
+        return name in self.needed and (name != "scale_out" or self.of_d is not None)
 
     # What the epilogue did, backwards.
 
@@ -213,7 +245,7 @@ class _Backward:
         if ACTIVATIONS[call.activation].derivative:
             dz = activations.derivative(call.activation.removeprefix("d_"), *_same(y, call.aux), call.parameters)
         elif call.gate is not None:
-            dz = y * activations.value(call.activation, call.gate, call.parameters)
+            dz = y * activations.value(call.activation, _widened(call.gate), call.parameters)
         elif call.activation == "identity":
             dz = y
         elif self.result is not None:
@@ -228,7 +260,7 @@ class _Backward:
     def z(self) -> Tensor:
         """z, kept or computed again."""
         if self.kept_z is None:
-            self.kept_z = operator(*_linear(self.call, out_dtype=self.like["d"].dtype))[0]
+            self.kept_z = run(_linear(self.call, out_dtype=z_dtype(self.call)))[0]
         return self.kept_z
 
     def _value(self) -> Tensor:
@@ -237,7 +269,7 @@ class _Backward:
         return (
             activations.value(call.activation, z, call.parameters)
             if at is None
-            else z * activations.value(call.activation, at, call.parameters)
+            else z * activations.value(call.activation, _widened(at), call.parameters)
         )
 
     def _without(self, factor: str) -> Tensor:
@@ -245,7 +277,7 @@ class _Backward:
         options: dict[str, Any] = {factor: None, "c": None, "beta": None, "bias": None}
         if factor == "alpha":
             options["alpha_value"] = 1
-        return operator(*_linear(self.call, **options))[0]
+        return run(_linear(self.call, **options))[0]
 
     # The two products.
 
@@ -269,16 +301,18 @@ class _Backward:
         x, y = x.to(like.dtype), y.to(like.dtype)
         if like.column_major:
             x, y, scale_a, scale_b = y.mT, x.mT, _turned(scale_b), _turned(scale_a)
-        product = operator(
-            x,
-            y,
-            alpha=None if call.alpha is None else call.alpha.conj().resolve_conj(),
-            alpha_value=call.alpha_value.conjugate(),
-            scale_a=scale_a,
-            scale_b=scale_b,
-            compute=call.compute,
-            out_dtype=like.dtype,
-            deterministic=call.deterministic,
+        product = run(
+            Call(
+                x,
+                y,
+                alpha=None if call.alpha is None else _conjugated(call.alpha),
+                alpha_value=call.alpha_value.conjugate(),
+                scale_a=scale_a,
+                scale_b=scale_b,
+                compute=call.compute,
+                out_dtype=like.dtype,
+                deterministic=call.deterministic,
+            )
         )[0]
         return product.mT if like.column_major else product
 
@@ -288,9 +322,10 @@ class _Backward:
         shape = like.shape
         if name == "scale_a" and len(shape) == 1 and shape[0] != 1:
             shape = (*shape, 1)
-        elif name in ("alpha", "beta", "scale_a", "scale_b", "scale_out") and shape.numel() == 1:
+        elif name in _FACTORS and shape.numel() == 1:
             shape = ()
-        return grad.sum_to_size(shape).reshape(like.shape).to(like.dtype)
+        grad = grad if grad.shape == shape else grad.sum_to_size(shape)
+        return (grad if shape == like.shape else grad.reshape(like.shape)).to(like.dtype)
 
 
 def _linear(call: Call, **changes: Any) -> Call:
@@ -299,7 +334,7 @@ def _linear(call: Call, **changes: Any) -> Call:
     plain |= {
         "activation": "identity",
         "parameters": (),
-        "keep": False,
+        "aux_dtype": None,
         "bias_grad": "",
         "splits": 0,
         "kernel_name": None,
@@ -308,9 +343,17 @@ def _linear(call: Call, **changes: Any) -> Call:
 
 
 def _same(grad: Tensor, x: Any) -> tuple[Tensor, Tensor]:
-    """Both in one dtype, the wider: z of an 8-bit result is kept in f32."""
-    dtype = torch.promote_types(grad.dtype, x.dtype)
-    return grad.to(dtype), x.to(dtype)
+    """Both in one dtype, the wider (z of an 8-bit result is kept in f32), and one shape, as torch's kernels need it."""
+    x = _widened(x)
+    if grad.dtype != x.dtype:
+        dtype = torch.promote_types(grad.dtype, x.dtype)
+        grad, x = grad.to(dtype), x.to(dtype)
+    return (grad, x) if grad.shape == x.shape else torch.broadcast_tensors(grad, x)
+
+
+def _widened(x: Any) -> Any:
+    """Nothing is computed in 8 bits, in which torch gives the gradient of an fp8 result; and f' of no integers."""
+    return x if x is None or x.dtype in FLOATS else x.float()
 
 
 def _conjugated(x: Any) -> Tensor:

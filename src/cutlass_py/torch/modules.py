@@ -13,9 +13,10 @@ from torch.nn.utils import parametrize
 
 from ..activations import Activation
 from ..epilogues import ACTIVATIONS
-from .functions import gemm, linear
+from .dtypes import FLOATS
+from .functions import linear
+from .product import gemm
 from .sharding import register_if_used
-from .straight import FLOATS
 
 # torch.fx.symbolic_trace records calls of these from here, as it does of torch's functions.
 torch.fx.wrap("linear")
@@ -51,10 +52,20 @@ class Linear(nn.Linear):  # type: ignore[misc]
         register_if_used()
 
     def forward(self, input: Tensor) -> Tensor:
-        """(..., in_features) to (..., out_features)."""
+        """(..., in_features) to (..., out_features).
+
+        Raises:
+            RuntimeError: what nn.Linear refuses, whatever the activation.
+            TypeError: the input is no tensor.
+        """
         if self.activation is None:
             return linear(input, self.weight, self.bias)
-        return gemm(input, self.weight.mT, bias=self.bias, activation=self.activation)
+        try:
+            return gemm(input, self.weight.mT, bias=self.bias, activation=self.activation)
+        except (ValueError, TypeError) as refusal:
+            if not isinstance(input, Tensor):
+                raise
+            raise RuntimeError(str(refusal).replace("gemm:", "Linear:", 1)) from refusal
 
     def extra_repr(self) -> str:
         """As nn.Linear's, and the activation."""
@@ -95,7 +106,8 @@ def replace_linear(model: nn.Module, *, where: Callable[[str, nn.Linear], bool] 
     Modules, parameters and buffers stay the same objects: optimisers, tied weights and modules that are used in several
     places keep working, state_dict does not change. Left alone: subclasses of nn.Linear, modules with hooks,
     parametrizations or a forward of their own, lazy and quantised ones, those on the meta device, those of a dtype that
-    gemm does not multiply, and what `where` says no to.
+    gemm does not multiply, those of an nn.TransformerEncoderLayer (which in inference reads their weights and does not
+    call them), and what `where` says no to.
 
     Args:
         model: any module.
@@ -106,10 +118,15 @@ def replace_linear(model: nn.Module, *, where: Callable[[str, nn.Linear], bool] 
     """
     register_if_used()
     report = Replacement()
-    for name, module in model.named_modules():
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
         if isinstance(module, Linear) or not _is_linear(module):
             continue
-        why = _obstacle(module) or ("where said no" if where and not where(name, module) else "")
+        why = (
+            _obstacle(module)
+            or _passed_over(modules[name.rpartition(".")[0]])
+            or ("where said no" if where and not where(name, module) else "")
+        )
         if why:
             report.left[name] = why
             continue
@@ -140,6 +157,12 @@ def _obstacle(module: nn.Module) -> str:
     if module.weight.dtype not in FLOATS:
         return f"its weight is {module.weight.dtype}"
     return ""
+
+
+def _passed_over(parent: nn.Module) -> str:
+    """Why a module around it may never call it."""
+    own = isinstance(parent, nn.TransformerEncoderLayer) and type(parent).forward is nn.TransformerEncoderLayer.forward
+    return "nn.TransformerEncoderLayer reads its weight without calling it in inference" if own else ""
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

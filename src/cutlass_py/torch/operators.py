@@ -14,12 +14,9 @@ from torch import Tensor
 
 from .. import _core
 from ..activations import Activation
-from ..dtypes import COMPUTE, DTYPES, STORAGE
-
-DTYPE = {name: getattr(torch, DTYPES[name].numpy) for name in STORAGE}  # torch's dtype by this package's name
-NAME = {dtype: name for name, dtype in DTYPE.items()}
-# Floats of 16 bits and more, in which z is kept and partial sums may be stored.
-WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+from ..dtypes import COMPUTE
+from .dtypes import DTYPE, NAME, WIDE
+from .rules import check_devices, problem_of
 
 
 class Call(NamedTuple):
@@ -31,7 +28,7 @@ class Call(NamedTuple):
         alpha: one element, instead of alpha_value; likewise beta and scale_out.
         splits: parts of k; 0: none in particular, -1: stream-K.
         parameters: of the activation; empty: its defaults.
-        keep: return z, in D's dtype (f32 where that has 8 bits or is an integer).
+        aux_dtype: return z, in this dtype.
         bias_grad: "n" or "m": return f(z) summed to (n,) or (m, 1), in f32 (f64 for f64).
     """
 
@@ -57,7 +54,7 @@ class Call(NamedTuple):
     out_dtype: torch.dtype | None = None
     deterministic: bool = False
     kernel_name: str | None = None
-    keep: bool = False
+    aux_dtype: torch.dtype | None = None
     bias_grad: str = ""
 
 
@@ -67,7 +64,8 @@ _SCHEMA = (
     "Tensor? alpha=None, Tensor? beta=None, Tensor? scale_a=None, Tensor? scale_b=None, Tensor? scale_out=None, "
     "int splits=0, Scalar alpha_value=1, Scalar beta_value=1, float scale_out_value=1.0, "
     'str activation="identity", float[] parameters=[], str? compute=None, ScalarType? out_dtype=None, '
-    'bool deterministic=False, str? kernel_name=None, bool keep=False, str bias_grad="") -> (Tensor, Tensor, Tensor)'
+    'bool deterministic=False, str? kernel_name=None, ScalarType? aux_dtype=None, str bias_grad="") '
+    "-> (Tensor, Tensor, Tensor)"
 )
 LIBRARY = torch.library.Library("cutlass_py", "DEF")
 LIBRARY.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
@@ -117,57 +115,69 @@ def result_dtype(call: Call) -> torch.dtype:
         names = ", ".join(str(DTYPE[name]) for name in COMPUTE)
         raise TypeError(f"gemm: a is {call.a.dtype}; expected one of {names}")
     if call.compute is not None and call.compute not in rows:
-        raise ValueError(f"gemm: compute={call.compute!r} is not one of {', '.join(rows)} for {call.a.dtype} inputs")
+        names = ", ".join(map(repr, rows))
+        raise ValueError(f"gemm: compute={call.compute!r} is not one of {names} for {NAME[call.a.dtype]} inputs")
     return DTYPE[(rows[call.compute] if call.compute else next(iter(rows.values()))).output]
 
 
-def _beside(call: Call) -> tuple[Tensor, Tensor]:
-    """Memory for z and for the sums of a bias gradient; empty if they are not asked for."""
+def z_dtype(call: Call) -> torch.dtype:
+    """In which z is kept for derivatives: D's dtype, f32 where that has 8 bits or is an integer."""
+    dtype = result_dtype(call)
+    return dtype if dtype in WIDE else torch.float32
+
+
+def _beside(call: Call) -> tuple[Tensor | None, Tensor | None]:
+    """Memory for z and for the sums of a bias gradient, where they are asked for."""
     new = call.a.new_empty
     z = sums = None
-    if call.keep:
-        dtype = result_dtype(call)
-        z = new(result_shape(call.a, call.b), dtype=dtype if dtype in WIDE else torch.float32)
+    if call.aux_dtype is not None:
+        z = new(result_shape(call.a, call.b), dtype=call.aux_dtype)
     if call.bias_grad:
         wide = torch.float64 if torch.float64 in (result_dtype(call), call.a.dtype) else torch.float32
         sums = new((call.a.shape[-2], 1) if call.bias_grad == "m" else call.b.shape[-1:], dtype=wide)
-    return new(0) if z is None else z, new(0) if sums is None else sums
+    return z, sums
 
 
-def _fake(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    call = Call(*arguments)
-    return call.a.new_empty(result_shape(call.a, call.b), dtype=result_dtype(call)), *_beside(call)
-
-
-def _compute(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    call = Call(*arguments)
+def compute(call: Call) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """What the operator does, by cutlass_py.gemm; None for what is not asked for."""
     z, sums = _beside(call)
-    return _core_gemm(call, z if call.keep else call.aux, sums if call.bias_grad else None), z, sums
+    return _core.gemm(call.a, call.b, **_keywords(call, z, sums)), z, sums
 
 
-def _core_gemm(call: Call, aux: Tensor | None, sums: Tensor | None) -> Any:
+def _compute(*arguments: Any) -> tuple[Tensor, ...]:
+    call = Call(*arguments)
+    return tuple(call.a.new_empty(0) if x is None else x for x in compute(call))
+
+
+def _fake(*arguments: Any) -> tuple[Tensor, ...]:
+    call = Call(*arguments)
+    check_devices(call.a, dict(zip(Call._fields, call[:TENSORS], strict=False)))
+    d, beside = call.a.new_empty(result_shape(call.a, call.b), dtype=result_dtype(call)), _beside(call)
+    problem_of(call.a, call.b, _keywords(call, *beside))
+    return d, *(call.a.new_empty(0) if x is None else x for x in beside)
+
+
+def _keywords(call: Call, z: Tensor | None, sums: Tensor | None) -> dict[str, Any]:
     """The call as cutlass_py.gemm takes it."""
     name, parameters = call.activation, tuple(call.parameters)
-    return _core.gemm(
-        call.a,
-        call.b,
-        c=call.c,
-        bias=call.bias,
-        gate=call.gate,
-        aux=aux,
-        alpha=call.alpha_value if call.alpha is None else call.alpha,
-        beta=None if call.c is None else call.beta_value if call.beta is None else call.beta,
-        scale_a=call.scale_a,
-        scale_b=call.scale_b,
-        scale_out=_unless_one(call.scale_out_value) if call.scale_out is None else call.scale_out,
-        activation=Activation(name, parameters) if parameters else None if name == "identity" else name,
-        bias_grad=sums,
-        compute=call.compute,
-        out_dtype=call.out_dtype,
-        splits="stream" if call.splits < 0 else call.splits or None,
-        deterministic=call.deterministic,
-        kernel=call.kernel_name,
-    )
+    return {
+        "c": call.c,
+        "bias": call.bias,
+        "gate": call.gate,
+        "aux": call.aux if z is None else z,
+        "alpha": call.alpha_value if call.alpha is None else call.alpha,
+        "beta": None if call.c is None else call.beta_value if call.beta is None else call.beta,
+        "scale_a": call.scale_a,
+        "scale_b": call.scale_b,
+        "scale_out": _unless_one(call.scale_out_value) if call.scale_out is None else call.scale_out,
+        "activation": Activation(name, parameters) if parameters else None if name == "identity" else name,
+        "bias_grad": sums,
+        "compute": call.compute,
+        "out_dtype": call.out_dtype,
+        "splits": "stream" if call.splits < 0 else call.splits or None,
+        "deterministic": call.deterministic,
+        "kernel": call.kernel_name,
+    }
 
 
 def _unless_one(number: float) -> float | None:
@@ -225,7 +235,7 @@ def _vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
     for name, along, extent in (("scale_a", "m", m), ("scale_b", "n", n)):
         if getattr(dims, name) is not None:
             new = new._replace(**{name: _scale(getattr(call, name), getattr(dims, name), rank, along, extent)})
-    return operator(*new), (0, 0 if call.keep else None, None)
+    return operator(*new), (0, None if call.aux_dtype is None else 0, None)
 
 
 for _backend in ("CPU", "CUDA"):

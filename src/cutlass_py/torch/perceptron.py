@@ -14,9 +14,9 @@ from torch import Tensor
 from ..activations import Activation
 from ..epilogues import ACTIVATIONS
 from . import activations
-from .functions import cast, gemm
-from .gradients import Allowed
-from .operators import Call, operator
+from .gradients import Allowed, run
+from .operators import Call, z_dtype
+from .product import cast, gemm
 from .sharding import register_if_used
 from .straight import compiling, tracked
 
@@ -42,8 +42,9 @@ def mlp(
         (..., out).
 
     Raises:
-        ValueError, TypeError: as gemm.
+        ValueError, TypeError: as gemm; another number of dimensions of a weight or a bias.
     """
+    _check(input, weight1=(weight1, 2), weight2=(weight2, 2), bias1=(bias1, 1), bias2=(bias2, 1))
     operands = cast(input.device.type, input, weight1, weight2, bias1, bias2)
     x, w1, w2, b1, b2 = operands
     if not tracked(operands) or f"d_{activation}" not in ACTIVATIONS:
@@ -53,6 +54,17 @@ def mlp(
     return _Mlp.apply(rows, w1, w2, b1, b2, activation)[0].reshape(*x.shape[:-1], w2.shape[0])
 
 
+def _check(input: Any, **others: tuple[Any, int]) -> None:
+    for name, (x, rank) in {"input": (input, 0), **others}.items():
+        if x is None and name.startswith("bias"):
+            continue
+        if not isinstance(x, Tensor):
+            raise TypeError(f"mlp: {name} is a {type(x).__name__}; expected a torch.Tensor")
+        if x.dim() != rank if rank else not x.dim():
+            expected = f"{rank} dimension{'s' * (rank > 1)}" if rank else "at least 1 dimension"
+            raise ValueError(f"mlp: {name} is {tuple(x.shape)}; expected {expected}")
+
+
 class _Mlp(torch.autograd.Function):  # type: ignore[misc]
     """Matrices in, matrices out. The hidden values are results as well: second derivatives need their graph."""
 
@@ -60,8 +72,9 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        y, z, _ = operator(*Call(x, w1.mT, bias=b1, activation=name, keep=name not in activations.FROM_RESULT))
-        return operator(*Call(y, w2.mT, bias=b2))[0], y, z
+        first = Call(x, w1.mT, bias=b1, activation=name)
+        y, z, _ = run(first if name in activations.FROM_RESULT else first._replace(aux_dtype=z_dtype(first)))
+        return run(Call(y, w2.mT, bias=b2))[0], y, z
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -87,16 +100,16 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
         if of_d is not None:
             if needs_x or needs_w1 or needs_b1:
                 sums = "n" if needs_b1 else ""
-                dz, _, db1 = operator(*Call(of_d, w2, aux=z, activation=f"d_{ctx.name}", bias_grad=sums))
-            dw2 = operator(*Call(of_d.mT, y))[0] if needs_w2 else None
+                dz, _, db1 = run(Call(of_d, w2, aux=z, activation=f"d_{ctx.name}", bias_grad=sums))
+            dw2 = run(Call(of_d.mT, y))[0] if needs_w2 else None
             db2 = of_d.sum(0) if needs_b2 else None
         if of_y is not None:
             dy = activations.derivative(ctx.name, of_y, z, ())
             dz, db1 = dy if dz is None else dz + dy, None
-        if of_z is not None and of_z.numel():
+        if of_z is not None and ctx.name not in activations.FROM_RESULT:
             dz, db1 = of_z if dz is None else dz + of_z, None
         if dz is not None:
-            dx = operator(*Call(dz, w1))[0] if needs_x else None
-            dw1 = operator(*Call(dz.mT, x))[0] if needs_w1 else None
+            dx = run(Call(dz, w1))[0] if needs_x else None
+            dw1 = run(Call(dz.mT, x))[0] if needs_w1 else None
             db1 = (dz.sum(0) if db1 is None else db1).to(b1.dtype) if needs_b1 else None
         return dx, dw1, dw2, db1, db2, None

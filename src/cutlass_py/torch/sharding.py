@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from ..epilogues import ACTIVATIONS
-from .operators import TENSORS, WIDE, Call, in_blocks, operator
+from .dtypes import WIDE
+from .operators import TENSORS, Call, in_blocks, operator
 
 _FACTORS = ("alpha", "beta", "scale_out")
 
@@ -66,7 +67,7 @@ def _along(call: Call, shape: tuple[int, ...], dim: int) -> tuple[list[Any], lis
         return Shard(own) if own >= 0 and x.shape[own] == shape[dim] else Replicate()
 
     sums = Shard(0) if axis and axis == call.bias_grad else Partial() if call.bias_grad else Replicate()
-    return [Shard(dim), Shard(dim) if call.keep else Replicate(), sums], _inputs(call, placement)
+    return [Shard(dim), Replicate() if call.aux_dtype is None else Shard(dim), sums], _inputs(call, placement)
 
 
 def _along_k(call: Call) -> tuple[list[Any], list[Any]]:
@@ -74,12 +75,16 @@ def _along_k(call: Call) -> tuple[list[Any], list[Any]]:
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     parts = {"a": Shard(len(call.a.shape) - 1), "b": Shard(len(call.b.shape) - 2), "c": Partial(), "bias": Partial()}
-    results = [Partial(), Partial() if call.keep else Replicate(), Partial() if call.bias_grad else Replicate()]
+    results = [
+        Partial(),
+        Replicate() if call.aux_dtype is None else Partial(),
+        Partial() if call.bias_grad else Replicate(),
+    ]
     return results, _inputs(call, lambda name, x: parts.get(name, Replicate()))
 
 
 def _is_linear(call: Call) -> bool:
-    """Whether D is a linear function of z, stored in a dtype that does not saturate."""
+    """Whether D is a linear function of z, and both are stored in dtypes that do not saturate."""
     row = ACTIVATIONS[call.activation]
-    dtype = call.out_dtype or call.a.tensor_meta.dtype
-    return (call.activation == "identity" or call.gate is not None or row.derivative) and dtype in WIDE
+    dtypes = {call.out_dtype or call.a.tensor_meta.dtype, call.aux_dtype or torch.float32}
+    return (call.activation == "identity" or call.gate is not None or row.derivative) and dtypes <= WIDE

@@ -25,9 +25,12 @@ _recording = torch.is_grad_enabled
 autocasting = _C._is_any_autocast_enabled
 # Exactly these types: a subclass may mean anything.
 TENSORS = (torch.Tensor, torch.nn.Parameter)
-# The dtypes of which both gemm's and torch's results are.
-FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128))
-_OTHERS = frozenset((type(None), float, int, bool, complex))
+_PLAIN = frozenset((*TENSORS, type(None), float, int, bool, complex))
+
+
+def forward_mode() -> bool:
+    """Whether derivatives are carried forward, which the operator refuses in torch's words."""
+    return forward_ad._current_level >= 0  # type: ignore[no-any-return]
 
 
 def unseen() -> bool:
@@ -38,7 +41,7 @@ def unseen() -> bool:
         or (_function_modes() and not _only_a_default_device())
         or _transforms()
         or _jit_traces()
-        or forward_ad._current_level >= 0
+        or forward_mode()
     )
 
 
@@ -47,24 +50,30 @@ def _only_a_default_device() -> bool:
     return _C._len_torch_function_stack() == 1 and type(_C._get_function_stack_at(0)) is DeviceContext
 
 
-def forward_mode() -> bool:
-    """Whether derivatives are carried forward, which the operator refuses in torch's words."""
-    return forward_ad._current_level >= 0  # type: ignore[no-any-return]
+def exact(operands: tuple[Any, ...]) -> bool:
+    """Whether these are numbers, None, and tensors that are not a subclass's."""
+    return _PLAIN.issuperset(map(type, operands))
 
 
 def plain(operands: tuple[Any, ...]) -> bool:
-    """Whether these are numbers, None, and tensors that neither are a subclass's nor have their gradient recorded."""
-    recording = _recording()
-    for x in operands:
-        kind = type(x)
-        if kind not in _OTHERS and (kind not in TENSORS or (recording and x.requires_grad)):
-            return False
+    """Whether they are, and no gradient has to be recorded."""
+    if not exact(operands):
+        return False
+    if _recording():
+        for x in operands:
+            if x is not None and type(x) in TENSORS and x.requires_grad:
+                return False
     return True
+
+
+def has_other_meaning(operands: tuple[Any, ...]) -> bool:
+    """Whether one of them has no values (meta), or others than its memory (lazily conjugated or negated)."""
+    return any(isinstance(x, torch.Tensor) and (x.is_meta or x.is_conj() or x.is_neg()) for x in operands)
 
 
 def tracked(operands: tuple[Any, ...]) -> bool:
     """Whether a gradient has to be recorded."""
-    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
+    return _recording() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
 
 
 # Autograd knows by a tensor's version that it was written to after it was kept; DLPack does not change that.

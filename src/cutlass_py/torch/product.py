@@ -1,0 +1,261 @@
+"""`gemm` on torch tensors: which way a call goes, and its keywords as torch's operator takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
+
+from .. import _core
+from ..activations import Activation
+from ..epilogues import ACTIVATIONS
+from .dtypes import BYTES, CAST, DTYPE, NAME
+from .gradients import keeps_z, run
+from .operators import Call, result_dtype, z_dtype
+from .rules import problem_of
+from .sharding import register_if_used
+from .straight import autocasting, compiling, has_other_meaning, plain, tracked, unseen, written
+
+_gemm = _core.gemm
+
+
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    *,
+    out: Tensor | None = None,
+    c: Tensor | None = None,
+    alpha: complex | Tensor = 1.0,
+    beta: complex | Tensor | None = None,
+    bias: Tensor | None = None,
+    activation: str | Activation | None = None,
+    aux: Tensor | None = None,
+    gate: Tensor | None = None,
+    scale_a: float | Tensor | None = None,
+    scale_b: float | Tensor | None = None,
+    scale_out: float | Tensor | None = None,
+    bias_grad: Tensor | None = None,
+    compute: str | None = None,
+    out_dtype: torch.dtype | str | None = None,
+    splits: int | str | None = None,
+    deterministic: bool = False,
+    kernel: Any = None,
+) -> Tensor:
+    """cutlass_py.gemm, differentiable: its operands, shapes, dtypes and errors, on torch tensors.
+
+    Runs on torch's current stream. Gradients go to a, b, c, bias, gate, the aux that a derivative reads, and to alpha,
+    beta and the scales where they are tensors; they come from the result and from the aux and bias_grad that are
+    written. Under torch.autocast, a and b are cast as for torch.mm, and without out_dtype so are c, bias, gate and the
+    aux that is read; with `out`, nothing is.
+
+    Returns:
+        `out`, or a new row-major tensor.
+
+    Raises:
+        ValueError, TypeError, NoKernelError: as cutlass_py.gemm; TypeError also for an operand that is no tensor, and
+            for fp8 operands that require a gradient.
+        RuntimeError: `out` is given and an operand requires a gradient.
+    """
+    operands = (a, b, c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad, out)
+    keywords = {
+        "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux, "gate": gate,
+        "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad, "compute": compute,
+        "out_dtype": out_dtype, "splits": splits, "deterministic": deterministic, "kernel": kernel,
+    }  # fmt: skip
+    hidden = unseen()
+    casts = out is None and (not hidden or autocasting())
+    if hidden and not casts and plain(operands):
+        try:
+            return _straight_gemm(a, b, out, keywords)
+        except (ValueError, TypeError):
+            if isinstance(a, Tensor) and isinstance(b, Tensor) and not has_other_meaning(operands):
+                raise
+    if has_torch_function(operands) and not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return handle_torch_function(gemm, operands, a, b, out=out, **keywords)  # torch.fx's proxies
+    check_tensors("gemm", a=a, b=b, out=out, c=c, bias=bias, aux=aux, gate=gate, bias_grad=bias_grad)
+    if casts:
+        a, b, keywords = _as_autocast(a, b, keywords)
+    return multiply(a, b, out, keywords, hidden, checked=False)
+
+
+def multiply(
+    a: Tensor, b: Tensor, out: Tensor | None, keywords: dict[str, Any], hidden: bool, checked: bool = True
+) -> Tensor:
+    """gemm of tensors that are cast; `hidden`: only a gradient has to see it; `checked`: no keyword is out of range."""
+    tensors = tuple(x for x in (a, b, out, *keywords.values()) if isinstance(x, Tensor))
+    if hidden and plain(tensors) and not has_other_meaning(tensors):
+        return _straight_gemm(a, b, out, keywords)
+    wants_gradient = tracked(tensors)
+    if out is not None and wants_gradient:
+        refuse_gradient("gemm")
+    if not checked and not compiling():  # which sees metadata that are no numbers yet
+        keywords = _as_the_operator_knows_them(a, b, out, keywords)
+    return _through_operator(a, b, out, wants_gradient, **keywords)
+
+
+def _as_the_operator_knows_them(a: Tensor, b: Tensor, out: Tensor | None, keywords: dict[str, Any]) -> dict[str, Any]:
+    """Keywords that cutlass_py.gemm takes too, without what is NumPy's."""
+    problem = problem_of(a, b, {"out": out, **keywords})
+    changes = {} if problem is None or keywords["out_dtype"] is None else {"out_dtype": problem.d}
+    for name in _NUMBERS:
+        if not isinstance(x := keywords[name], Tensor) and hasattr(x, "item"):
+            changes[name] = x.item()
+    return keywords | changes
+
+
+_NUMBERS = ("alpha", "beta", "scale_a", "scale_b", "scale_out")
+
+
+def _straight_gemm(a: Any, b: Any, out: Any, keywords: dict[str, Any]) -> Any:
+    d = _gemm(a, b, out=out, **keywords)
+    aux, sums = keywords.get("aux"), keywords.get("bias_grad")
+    if aux is not None and _is_derivative(keywords["activation"]):
+        aux = None
+    if out is not None or aux is not None or sums is not None:
+        written(tuple(x for x in (out, aux, sums) if x is not None))
+    return d
+
+
+def _as_autocast(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    kind = a.device.type
+    a, b = cast(kind, a, b)
+    if keywords["out_dtype"] is None and a.dtype == b.dtype == torch.get_autocast_dtype(kind):
+        names = ["c", "bias", "gate"] + ["aux"] * _is_derivative(keywords["activation"])
+        keywords = keywords | dict(zip(names, cast(kind, *(keywords[name] for name in names)), strict=True))
+    return a, b, keywords
+
+
+def cast(device_type: str, *tensors: Any) -> tuple[Any, ...]:
+    """As torch.autocast, where it is on, casts the operands of torch.mm: floats but f64 (and fp8, which mm has not)."""
+    if device_type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device_type):
+        return tensors
+    dtype = torch.get_autocast_dtype(device_type)
+    fits = [x is not None and x.dtype in CAST and x.device.type == device_type for x in tensors]
+    return tuple(x.to(dtype) if fit else x for x, fit in zip(tensors, fits, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------- by the operator
+
+
+def _through_operator(
+    a: Tensor, b: Tensor, out: Tensor | None, wants_gradient: bool, *, aux: Any = None, bias_grad: Any = None,
+    **keywords: Any,
+) -> Tensor:  # fmt: skip
+    register_if_used()
+    row, column = a.dim() == 1, b.dim() == 1
+
+    def matrix(x: Any) -> Any:
+        """With the axes that the result lacks where a or b is a vector."""
+        x = x.unsqueeze(-1) if column and x is not None else x
+        return x.unsqueeze(-2) if row and x is not None else x
+
+    read, written = (matrix(aux), None) if _is_derivative(keywords.get("activation")) else (None, matrix(aux))
+    call = _call(a.unsqueeze(0) if row else a, b.unsqueeze(1) if column else b, matrix, out, read, **keywords)
+    aux_dtype = written.dtype if written is not None else z_dtype(call) if wants_gradient and keeps_z(call) else None
+    d, z, sums = run(call._replace(aux_dtype=aux_dtype, bias_grad=_axis(bias_grad, call)))
+    if written is not None:
+        _store("aux", written, z)
+    if bias_grad is not None:
+        _store("bias_grad", bias_grad, sums.reshape(bias_grad.shape))
+    d = d.squeeze(-2) if row else d
+    d = d.squeeze(-1) if column else d
+    return d if out is None else _store("out", out, d)
+
+
+def _call(
+    a: Tensor, b: Tensor, matrix: Any, out: Tensor | None, aux: Any, *, c: Any = None, alpha: Any = 1,
+    beta: Any = None, bias: Any = None, activation: Any = None, gate: Any = None, scale_a: Any = None,
+    scale_b: Any = None, scale_out: Any = None, compute: Any = None, out_dtype: Any = None, splits: Any = None,
+    deterministic: bool = False, kernel: Any = None,
+) -> Call:  # fmt: skip
+    """The keywords of gemm as the operator takes them, numbers and tensors apart; all but the last two of a Call."""
+    if beta is not None and c is None:
+        raise ValueError("gemm: beta is given but c is not")
+    alpha, alpha_value = _factor(alpha)
+    beta, beta_value = _factor(1 if beta is None else beta)
+    scale_out, scale_out_value = _factor(1.0 if scale_out is None else scale_out)
+    scale_a, a_value = _factor(1 if scale_a is None else scale_a)
+    scale_b, b_value = _factor(1 if scale_b is None else scale_b)
+    if alpha is not None and (a_value != 1 or b_value != 1):
+        raise ValueError("gemm: alpha is an array but a scale is a number; pass both as arrays or both as numbers")
+    out_dtype = DTYPE.get(out_dtype, out_dtype)
+    if out is not None:
+        if out_dtype is not None and out_dtype != out.dtype:
+            raise TypeError(f"gemm: out is {NAME.get(out.dtype)} but out_dtype is {NAME.get(out_dtype)}")
+        out_dtype = out.dtype
+    return Call(
+        a,
+        b,
+        matrix(c),
+        bias,
+        matrix(gate),
+        aux,
+        alpha,
+        beta,
+        scale_a,
+        scale_b,
+        scale_out,
+        splits=-1 if splits == "stream" else 0 if splits is None else int(splits),
+        alpha_value=alpha_value * a_value * b_value,
+        beta_value=beta_value,
+        scale_out_value=scale_out_value,
+        activation=_name_of(activation),
+        parameters=activation.parameters if isinstance(activation, Activation) else (),
+        compute=compute,
+        out_dtype=out_dtype,
+        deterministic=deterministic,
+        kernel_name=getattr(kernel, "name", kernel),
+    )
+
+
+def _factor(value: Any) -> tuple[Tensor | None, Any]:
+    return (value, 1) if isinstance(value, Tensor) else (None, value)
+
+
+def _name_of(activation: Any) -> str:
+    return "identity" if activation is None else getattr(activation, "name", activation)
+
+
+def _is_derivative(activation: Any) -> bool:
+    row = ACTIVATIONS.get(_name_of(activation)) if activation is not None else None
+    return row is not None and row.derivative
+
+
+def _axis(bias_grad: Tensor | None, call: Call) -> str:
+    if bias_grad is None:
+        return ""
+    if bias_grad.dtype not in (torch.float32, torch.float64, result_dtype(call)) or bias_grad.dtype in BYTES:
+        raise TypeError(f"gemm: bias_grad is {NAME.get(bias_grad.dtype, bias_grad.dtype)}; expected one of f32, f64")
+    m, n = call.a.shape[-2], call.b.shape[-1]
+    shape = tuple(bias_grad.shape)
+    if shape in ((n,), (1, n)):
+        return "n"
+    if shape == (m, 1):
+        return "m"
+    raise ValueError(f"gemm: bias_grad is {shape}; expected ({n},), (1, {n}) or ({m}, 1)")
+
+
+def _store(name: str, destination: Tensor, value: Tensor) -> Tensor:
+    if destination.device != value.device:
+        raise ValueError(f"gemm: {name} is on {destination.device}; expected {value.device}")
+    if destination.shape != value.shape:
+        raise ValueError(f"gemm: {name} is {tuple(destination.shape)}; expected {tuple(value.shape)}")
+    return destination.copy_(value)
+
+
+def check_tensors(function: str, **operands: Any) -> None:
+    """Raises TypeError for what is no torch.Tensor; all but a, b and input may be None."""
+    for name, x in operands.items():
+        if not isinstance(x, Tensor) and (x is not None or name in ("a", "b", "input")):
+            hint = "; lists of matrices go to cutlass_py.gemm" if isinstance(x, (list, tuple)) else ""
+            raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected a torch.Tensor{hint}")
+
+
+def refuse_gradient(function: str) -> None:
+    """Raises in torch's words."""
+    raise RuntimeError(
+        f"{function}(): functions with out=... arguments don't support automatic differentiation, but one of the "
+        "arguments requires grad."
+    )
