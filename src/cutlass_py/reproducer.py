@@ -20,7 +20,7 @@ from . import _core
 from .arguments import GemmArguments, describe
 from .dtypes import COMPUTE, DTYPES
 from .frameworks import carrier_of
-from .operations import Node, Program
+from .operations import AXES, Node, Program
 from .user_epilogue import Asked, asked_by
 
 _GRANULE = 256  # alignments beyond it make no difference
@@ -155,7 +155,7 @@ def _function(program: Program) -> list[str]:
     head = f"def user({', '.join([first, *program.inputs])}):"
     lines = [f"    v{i} = {_expression(program.nodes[i], first)}" for i in sorted(program.used)]
     outputs = [
-        f"{o.name!r}: functions.{o.reduction}(v{o.node}, {-1 if o.axis == 'm' else -2})" if o.reduction
+        f"{o.name!r}: functions.{o.reduction}(v{o.node}, {AXES[o.axis]})" if o.reduction
         else f"{o.name!r}: v{o.node}"
         for o in program.outputs
     ]  # fmt: skip

@@ -61,6 +61,10 @@ class Traced:
         written = sum(operands[i][1] for i, kind, _, _ in self.outputs if kind == "t")
         return read, written
 
+    def left(self, api: int) -> list[str]:
+        """Reductions that kernels of a generation do not finish: an elementwise kernel does."""
+        return [reduction for _, kind, _, reduction in self.outputs if reduction and (api == 2 or kind == "s")]
+
     @cached_property
     def source(self) -> int:
         """The operand that a 3.x kernel reads as its C: the first matrix. -1 where there is none."""
