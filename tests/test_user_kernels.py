@@ -282,10 +282,10 @@ def test_the_source_holds_every_operation_that_is_used_and_no_other():
     assert "gelu" not in text
     assert 'include "gemm/user2x.cuh"' in codegen.source([with_epilogue(AMPERE, problem(gelu_bias))])
     turned = codegen.source([with_epilogue(SQUARE, problem(reduced, given=of_reduced()))])
-    assert "user::Reduce<X, 1, 'm', float, user::Sum>, user::Reduce<X, 2, 'n', float, user::Max>" in turned
+    assert "user::Reduce<X, 1, 'm', float, user::Sum, 1>, user::Reduce<X, 2, 'n', float, user::Max, 1>" in turned
     given = {"total": spec(1, 1, dtype="f64"), "rows": spec(512, 1, dtype="f64")}
     single = codegen.source([with_epilogue(DOUBLE, problem(summed, dtype="f64", given=given))])
-    assert "user::Reduce<X, 0, 's', double, user::Sum>, user::Reduce<X, 1, 'm', double, user::Max>" in single
+    assert "user::Reduce<X, 0, 's', double, user::Sum, 0>, user::Reduce<X, 1, 'm', double, user::Max, 0>" in single
 
 
 def test_every_operation_has_all_its_operands_in_cpp():

@@ -34,8 +34,8 @@ typedef struct CutlassPyScalar {
  * element and vectors have a stride of 0 along the axes that repeat them, or that a reduction goes over.
  *
  * Reductions that a kernel does not finish it leaves in the array of that output, for CutlassPyElementwise's `reduce`:
- * 2.x kernels the values themselves, a matrix like D; 3.x kernels one over both axes as one value per row. Those are
- * f32, or f64 beside f64 sums. */
+ * 2.x kernels the values themselves, a matrix like D (in that of the first output that reduces them); 3.x kernels one
+ * over both axes as one value per row. Those are f32, or f64 beside f64 sums. */
 typedef struct CutlassPyOperand {
   CutlassPyArray array;
   double value; /* where the array is absent */

@@ -139,6 +139,7 @@ struct UserOperand {
   char kind = 'h';
   bool written = false;
   int8_t reduction = -1;  // that is written: as numbered in kernel.h
+  int8_t first = -1;      // the operand that is the first to reduce the same value
   double value = 0;
   Matrix matrix;
 };

@@ -127,10 +127,11 @@ class Pending {
     return x.reduction >= 0 && (kernel.facts.api == 2 || x.kind == 's');
   }
 
-  // `handed` is what the kernel writes to in place of the result.
+  // `handed` is what the kernel writes to in place of the result. Values that another one, `stored`, has in scratch are
+  // there only once.
   Pending(CutlassPyArray& handed, const UserOperand& x, const Problem& p, const CutlassPyKernel& kernel,
-          Scratch& scratch)
-      : handed_(&handed), to_(handed), reduction_(x.reduction), batch_(p.batch) {
+          const Pending* stored, Scratch& scratch)
+      : handed_(&handed), to_(handed), reduction_(x.reduction), first_(x.first), batch_(p.batch) {
     const int64_t m = p.m, n = p.n;
     const bool values = kernel.facts.api == 2;
     handed = {nullptr, to_.dtype, values ? n : 1, values ? 1 : 0, values ? m * n : m};
@@ -139,9 +140,12 @@ class Pending {
     if (x.kind == 'n') from_.row = 1, from_.col = n, lines_ = n, length_ = m;
     if (x.kind == 's') length_ = handed.batch;
     if (x.kind == 'n') to_.row = to_.col;
-    offset_ = scratch.reserve(size_t(handed.batch * batch_ * dtype_size(Dtype(to_.dtype))));
+    const size_t bytes = size_t(handed.batch * batch_ * dtype_size(Dtype(to_.dtype)));
+    offset_ = stored ? stored->offset_ : scratch.reserve(bytes);
     workspace_ = scratch.reserve(elementwise().reduce_workspace(&from_, batch_, lines_, length_));
   }
+
+  int first() const { return first_; }
 
   void place(const Scratch& scratch) { handed_->data = from_.data = scratch.at(offset_); }
 
@@ -154,6 +158,7 @@ class Pending {
   CutlassPyArray* handed_;
   CutlassPyArray to_, from_;
   int32_t reduction_;
+  int first_;
   int64_t batch_, lines_ = 1, length_ = 0;
   size_t offset_, workspace_;
 };
@@ -284,11 +289,18 @@ class Run {
     if (composed_) {
       finish_offset_ = scratch_.reserve(elementwise().compose_workspace(&epilogue_, p_.batch, p_.m, p_.n));
     }
-    for (size_t i = 0; plan_.kernel && i < user_.size(); ++i) {
-      const UserOperand& x = call_.user[i];
-      if (Pending::is(x, *plan_.kernel)) pending_.emplace_back(user_[i].array, x, p_, *plan_.kernel, scratch_);
-    }
+    for (size_t i = 0; plan_.kernel && i < user_.size(); ++i) reserve_reduction(i);
     if (plan_.kernel) workspace_offset_ = scratch_.reserve(plan_.kernel->workspace_size(&g_));
+  }
+
+  void reserve_reduction(size_t i) {
+    const UserOperand& x = call_.user[i];
+    const CutlassPyKernel& kernel = *plan_.kernel;
+    if (!Pending::is(x, kernel)) return;
+    const auto same = [&](const Pending& each) { return kernel.facts.api == 2 && each.first() == x.first; };
+    const auto found = std::find_if(pending_.begin(), pending_.end(), same);
+    const Pending* stored = found == pending_.end() ? nullptr : &*found;
+    pending_.push_back(Pending(user_[i].array, x, p_, kernel, stored, scratch_));
   }
 
   void pack() {

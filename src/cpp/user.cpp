@@ -97,8 +97,7 @@ struct ReducedShapes {
   }
 };
 
-void write(const Operand& x, char role, int reduction, const Extents& e, Dtype accumulator, UserOperand& user,
-           Parts& parts) {
+void write(const Operand& x, char role, const Extents& e, Dtype accumulator, UserOperand& user, Parts& parts) {
   if (x.readonly) refuse(std::string(x.name) + " is read-only");
   user.written = true;
   if (role == 'w') {
@@ -113,7 +112,7 @@ void write(const Operand& x, char role, int reduction, const Extents& e, Dtype a
   const int core = shapes.core_of(x);
   if (core < 0) refuse(found(x) + "; expected " + shapes.text());
   if (e.m == 0 || e.n == 0) refuse(std::string(x.name) + " reduces over no elements");
-  user.kind = role, user.reduction = int8_t(reduction);
+  user.kind = role;
   user.matrix = role == 's' ? Matrix{x.data, x.dtype, 0, 0, 0} : vector_of(x, role);
   parts.add(user.matrix, nullptr, x, core, e);
 }
@@ -169,7 +168,8 @@ void read_user(const Request& r, const Extents& e, Call& call, Parts& parts) {
     } else if (role == 'r') {
       read(*item.array, is_in_place(*item.array, out), e, accumulator, call.user[i], parts);
     } else {
-      write(*item.array, role, program.reductions[i], e, accumulator, call.user[i], parts);
+      write(*item.array, role, e, accumulator, call.user[i], parts);
+      call.user[i].reduction = int8_t(program.reductions[i]), call.user[i].first = int8_t(program.firsts[i]);
     }
   }
 }

@@ -15,6 +15,7 @@ struct UserProgram {
   // matrix, 's'.
   std::string roles;
   std::vector<int> reductions;  // of each: as numbered in kernel.h, -1 for none
+  std::vector<int> firsts;      // of each: the first that reduces the same value, itself where there is none
 };
 
 int32_t add_program(UserProgram program);

@@ -159,8 +159,9 @@ def _product(c: KernelConfig, p: Problem, gpu: Gpu, splits: int) -> float:
 
 def _reductions(c: KernelConfig, p: Problem, user: Traced, gpu: Gpu) -> float:
     """What an elementwise kernel reduces behind a user's epilogue: 3.x kernels leave a vector, 2.x ones all values."""
-    values = 2 * p.m * p.n * p.batch * DTYPES[c.accumulator].itemsize if c.api == 2 else 0
-    return len(user.left(c.api)) * _move(values, gpu)
+    values = p.m * p.n * p.batch * DTYPES[c.accumulator].itemsize if c.api == 2 else 0
+    stored = len({output.node for output in user.program.outputs if output.reduction})
+    return len(user.left(c.api)) * _move(values, gpu) + stored * values / (gpu.bandwidth * 1e3)
 
 
 def _both(x: float, y: float) -> float:

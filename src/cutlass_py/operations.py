@@ -137,6 +137,12 @@ class Program:
         return frozenset(self.nodes[i].name for i in self.used if self.nodes[i].op == "input")
 
     @cached_property
+    def firsts(self) -> tuple[int, ...]:
+        """For each output, the first output that reduces the same value; itself where it reduces nothing."""
+        reduced: dict[int, int] = {}
+        return tuple(reduced.setdefault(o.node, i) if o.reduction else i for i, o in enumerate(self.outputs))
+
+    @cached_property
     def instructions(self) -> int:
         """Of a GPU, about, for one element."""
         known = (self.nodes[i].op for i in self.used)

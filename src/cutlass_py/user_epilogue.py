@@ -89,9 +89,11 @@ def _number(program: Program) -> int:
     names = [*program.inputs, *(output.name for output in program.outputs)]
     if len(names) > 16:
         raise EpilogueError(f"epilogue {program.name}: {len(names)} parameters and outputs; expected at most 16")
-    reductions = [-1] * len(program.inputs)
+    count = len(program.inputs)
+    firsts = [*range(count), *(count + first for first in program.firsts)]
+    reductions = [-1] * count
     reductions += [REDUCTIONS.index(output.reduction) if output.reduction else -1 for output in program.outputs]
-    number = _core.add_program(program.name, names, roles, reductions)
+    number = _core.add_program(program.name, names, roles, reductions, firsts)
     _programs[number] = program
     return number
 

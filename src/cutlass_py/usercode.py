@@ -106,9 +106,10 @@ class Traced:
                 else f"user::Matrix<X, {i}, {cpp}>" if kind == "t"
                 else f"user::Vector<X, {i}, '{kind}', {cpp}>"
             )  # fmt: skip
-        for i, kind, cpp, reduction in self.outputs:
+        inputs = len(self.program.inputs)
+        for (i, kind, cpp, reduction), first in zip(self.outputs, self.program.firsts, strict=True):
             stores.append(
-                f"user::Reduce<X, {i}, '{kind}', {cpp}, user::{reduction.capitalize()}>" if reduction
+                f"user::Reduce<X, {i}, '{kind}', {cpp}, user::{reduction.capitalize()}, {inputs + first}>" if reduction
                 else f"user::Store<X, {i}, {cpp}>"
             )  # fmt: skip
         return (

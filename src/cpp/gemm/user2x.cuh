@@ -106,12 +106,21 @@ struct Store {
   }
 };
 
+// What is stored already.
+template <class X>
+struct Stored {
+  using Compute = typename X::Compute;
+  using Node = visitor::VisitorCompute<cutlass::epilogue::thread::Identity, Compute, Compute, kRound>;
+  static typename Node::Arguments arguments(const CutlassPyGemm&) { return {}; }
+};
+
 // The values of a reduction go to scratch memory as they are: an elementwise kernel reduces them, whatever the axis.
+// They go once: `first` is the first operand that reduces them.
 struct Sum {};
 struct Max {};
 struct Min {};
-template <class X, int index, char axis, class Element, class Reduction>
-struct Reduce : Store<X, index, Element> {};
+template <class X, int index, char axis, class Element, class Reduction, int first>
+struct Reduce : std::conditional_t<first == index, Store<X, index, Element>, Stored<X>> {};
 
 // D itself.
 template <class X>

@@ -110,7 +110,7 @@ struct WholeWorkspace : Base {
 // One value for each column of D (axis n) or each row (axis m), over the other axis. Tiles write their share to the
 // workspace, and the last of a line joins them in order: the same bits on every run. For a single value (axis s), one
 // for each row goes to scratch memory, and an elementwise kernel reduces those.
-template <class X, int index, char axis, class Element, class Reduction>
+template <class X, int index, char axis, class Element, class Reduction, int first>
 struct Reduce {
   static constexpr bool along_rows = (axis != 'n') != X::swap;  // of the kernel's own problem
   using Compute = typename X::Compute;
