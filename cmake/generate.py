@@ -72,7 +72,7 @@ def library(families: Any, configs: list[Any]) -> dict[str, str]:
             files[f"{name}_{i}.cu"] = codegen.source(part)
             cmake.append((f"${{CMAKE_CURRENT_LIST_DIR}}/{name}_{i}.cu", family))
     # The elementwise kernels run wherever any kernel does.
-    for part in ("compose", "compose_complex", "copy", "table"):
+    for part in ("compose", "compose_complex", "copy", "reduce", "table"):
         path = f"${{PROJECT_SOURCE_DIR}}/src/cpp/elementwise/{part}.cu"
         cmake.append((path, families.FAMILIES["simt_gemm"]))
     # 3.x files first: they take longest, and a long file that starts last leaves the other cores idle.

@@ -60,6 +60,18 @@ def weighed(accum, factor, bias, c):
 
 
 @epilogue
+def totals(accum, row, column, c):
+    d = accum + row + column + c
+    outputs = {"rows": sum_over(d, axis=-1), "columns": max_over(d, axis=-2), "total": sum_over(d)}
+    return relu(d), {**outputs, "most": max_over(d, axis=None), "least": min_over(accum), "kept": accum}
+
+
+@epilogue
+def single(accum):
+    return accum, {"total": sum_over(accum), "most": max_over(accum), "least": min_over(accum)}
+
+
+@epilogue
 def extremes(accum):
     return accum, {"most": max_over(accum, axis=-2), "least": min_over(accum, axis=-2)}
 
@@ -124,7 +136,7 @@ def test_dtypes():
 
 
 @pytest.mark.parametrize(("dtype", "n", "keywords"), [
-    ("bf16", N - 1, {}), ("f16", N - 2, {}), ("f32", N - 1, {"compute": "3xtf32"}), ("f64", N - 1, {}),
+    ("bf16", N - 1, {}), ("f16", N - 2, {}), ("f32", N - 1, {"compute": "3xtf32"}), ("f64", N - 1, {}), ("f32", N, {}),
 ])  # fmt: skip
 def test_the_other_generation(dtype, n, keywords):
     a, b = operands(dtype, n=n)
@@ -197,6 +209,12 @@ def test_several_outputs_column_major():
 
 def test_several_outputs_on_the_other_generation():
     check_several(*operands(n=N - 1))
+
+
+@pytest.mark.parametrize("tile", ["128x128x8_32x64x8", "64x64x8_32x32x8"])
+def test_several_outputs_in_exact_f32(tile):
+    a, b = operands("f32", m=M - 1, n=N - 1)
+    check_several(a, b, d="f32", kernel=f"simt_gemm_f32_f32_f32_f32_tn_{tile}_s4_a1_linearc")
 
 
 @sm90
@@ -289,6 +307,124 @@ def test_nan_goes_through_reductions():
     most, least = (torch.zeros(N, device="cuda") for _ in range(2))
     gemm(a, b, epilogue=extremes(most=most, least=least))
     assert torch.isnan(most).all() and torch.isnan(least).all()
+
+
+# ------------------------------------------------------------------------------------------------ single values
+
+
+def check_totals(a, b, scalar="f32", d=None, layout="t", **keywords):
+    """All kinds of reductions beside all kinds of operands; small integers, so that every order gives the same sum."""
+    *batch, m = a.shape[:-1]
+    n = b.shape[-1]
+    d = d or gpu.name_of(a.dtype)
+    read = {"row": gpu.integers((n,), d), "column": gpu.integers((m, 1), d)}
+    read["c"] = gpu.filled(gpu.integers((*batch, m, n), d), layout, pad=0)  # one row or column is a vector
+    shapes = {"rows": (m, 1), "columns": (1, n), "total": (1, 1), "most": (1, 1), "least": (1, 1)}
+    written = {name: gpu.guarded((*batch, *shape), scalar, pad=0) for name, shape in shapes.items()}
+    written["kept"] = gpu.guarded((*batch, m, n), d, layout)
+    out = gpu.guarded((*batch, m, n), d, layout)
+    call = totals(**read, **{name: x.view for name, x in written.items()})
+    gemm(a, b, out=out.view, epilogue=call, **keywords)
+    acc = gpu.expected(a, b)
+    z = acc + sum(gpu.wide(x) for x in read.values())
+    exact = {
+        "rows": z.sum(-1, keepdim=True), "columns": z.amax(-2, keepdim=True), "total": z.sum((-2, -1), keepdim=True),
+        "most": z.amax((-2, -1), keepdim=True), "least": acc.amin((-2, -1), keepdim=True), "kept": acc,
+    }  # fmt: skip
+    gpu.assert_exact(out.view, z.clamp(min=0))
+    out.check()
+    for name, x in written.items():
+        gpu.assert_exact(x.view, exact[name])
+        x.check()
+
+
+@sm90
+@pytest.mark.parametrize("design", [SQUARE, *DESIGNS[1:3]])
+def test_single_values(design):
+    check_totals(*operands(), kernel=base(design))
+
+
+@sm90
+def test_single_values_of_batches_and_column_major():
+    check_totals(*operands(batch=(3,)), kernel=base(SQUARE))
+    check_totals(*operands(layout="tn"), layout="n", kernel=base(SQUARE))
+
+
+@pytest.mark.parametrize(("dtype", "keywords"), [("bf16", {}), ("f32", {}), ("f32", {"compute": "3xtf32"}),
+                                                 ("f64", {})])  # fmt: skip
+def test_reductions_of_the_other_generation(dtype, keywords):
+    scalar = "f64" if dtype == "f64" else "f32"
+    for batch, layout in (((), "t"), ((3,), "t"), ((), "n")):
+        a, b = operands(dtype, m=M - 1, n=N - 1, batch=batch)
+        check_totals(a, b, scalar, layout=layout, **keywords)
+
+
+def test_reductions_by_name_on_the_other_generation():
+    check_totals(*operands(), kernel="sm80_gemm_bf16_bf16_f32_bf16_tn_128x128x32_64x64x32_s4_a8_linearc")
+
+
+@pytest.mark.parametrize("extents", [(1, 1, 8), (1, 3000, 16), (3000, 1, 16), (2500, 3001, 8)])
+def test_reductions_of_any_extents(extents):
+    """One line, one value, and so many that each is cut into parts."""
+    m, n, k = extents
+    check_totals(*operands("f32", m, n, k))
+
+
+@pytest.mark.parametrize("n", [N, N - 1])  # either generation
+def test_nan_goes_through_single_values(n):
+    a, b = operands(n=n)
+    a[3, 5] = torch.nan
+    found = torch.zeros(3, device="cuda")
+    gemm(a, b, epilogue=single(total=found[0], most=found[1], least=found[2].reshape(1, 1)))
+    assert torch.isnan(found).all()
+    a[3, 5] = torch.inf
+    b[5] = 1.0
+    gemm(a, b, epilogue=single(total=found[0], most=found[1:2], least=found[2]))
+    assert found[0] == torch.inf and found[1] == torch.inf and torch.isfinite(found[2])
+
+
+@pytest.mark.parametrize(("dtype", "n"), [("bf16", 1032), ("bf16", 1031), ("f64", 1031)])
+def test_single_values_are_the_same_bits_on_every_run(dtype, n):
+    a, b = gpu.normals((1000, 512), dtype), gpu.laid_out(gpu.normals((512, n), dtype), "n")
+    scalar = torch.float64 if dtype == "f64" else torch.float32
+    first = None
+    for _ in range(100):
+        found = torch.empty(3, device="cuda", dtype=scalar)
+        call = single(total=found[0], most=found[1], least=found[2])
+        d = gemm(a, b, epilogue=call, deterministic=True)
+        first = first or (d, found)
+        assert torch.equal(d, first[0]) and torch.equal(found, first[1])
+    z = gpu.wide(a) @ gpu.wide(b)
+    exact = torch.stack([z.sum(), z.amax(), z.amin()])
+    torch.testing.assert_close(first[1].double(), exact, rtol=1e-5, atol=1e-9 if dtype == "f64" else 0.5)
+
+
+@pytest.mark.parametrize("n", [N, N - 1])  # either generation
+def test_a_workspace_holds_what_is_reduced(n):
+    a, b = operands(n=n)
+    found, out = torch.zeros(3, device="cuda"), torch.empty(M, n, device="cuda", dtype=torch.bfloat16)
+    called = single(total=found[0], most=found[1], least=found[2])
+    args = cutlass_py.GemmArguments(a, b, out=out, epilogue=called)
+    kernel = cutlass_py.get_kernels(args, compiled=False)[0]
+    needed = kernel.workspace_size(args)
+    least = 3 * M * 4 if kernel.family.api == 3 else M * n * 4  # values that all three reduce are there once
+    assert least <= needed < 2 * M * n * 4
+    whole = torch.full((needed + 767,), 0xAB, device="cuda", dtype=torch.uint8)
+    buffer = whole[-whole.data_ptr() % 256 :][: needed + 512]
+    plan = kernel.plan(args)
+    plan(workspace=buffer[256 : 256 + needed])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan(workspace=buffer[256 : 256 + needed])
+    a.copy_(gpu.integers((M, K), "bf16", -1, 2))
+    found.fill_(torch.nan)
+    graph.replay()
+    z = gpu.expected(a, b)
+    gpu.assert_exact(out, z)
+    gpu.assert_exact(found, torch.stack([z.sum(), z.amax(), z.amin()]))
+    assert (buffer[:256] == 0xAB).all() and (buffer[256 + needed :] == 0xAB).all()
+    with pytest.raises(ValueError, match=f"workspace has {needed - 1} bytes; expected at least {needed}"):
+        plan(workspace=buffer[256 : 255 + needed])
 
 
 # ------------------------------------------------------------------------------------------------ the call

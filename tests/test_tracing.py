@@ -266,11 +266,15 @@ def test_a_call_as_code(name):
 def several(accum, a, by, row=0.5):
     """Arguments are called as gemm's are."""
     kept = functions.where((accum > float("inf")) | ~(a <= 1), functions.gelu(accum - by), -accum / row)
-    return kept, {"rounded": functions.cast(kept, "bf16"), "most": functions.max(kept, axis=-1)}
+    return kept, {
+        "rounded": functions.cast(kept, "bf16"),
+        "most": functions.max(kept, axis=-1),
+        "total": functions.sum(kept),
+    }
 
 
 def test_a_users_epilogue_as_code(tmp_path):
-    given = several(a=rows(8, 4), by=3.0, row=rows(4), rounded=rows(8, 4), most=rows(8, 1))
+    given = several(a=rows(8, 4), by=3.0, row=rows(4), rounded=rows(8, 4), most=rows(8, 1), total=rows())
     args = GemmArguments(A, B, epilogue=given)
     text = reproducer.script(args)
     again = run_up_to_its_call(text)["result"].problem

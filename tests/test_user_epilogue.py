@@ -145,6 +145,8 @@ REFUSED = {
     "raises to a power that is traced": lambda x: 2.0**x,
     "casts to 'f12'; expected one of f16": lambda x: cast(x, "f12"),
     "sum over axis=0; expected -1": lambda x: sum_over(x, axis=0),
+    r"sum over axis=\(-2, -1\); expected -1 .* or None": lambda x: sum_over(x, axis=(-2, -1)),
+    "max over axis=True; expected": lambda x: max_over(x, axis=True),
     "joins numbers by & | or ~": lambda x: x & 3,
     "joins numbers by & .* what comparisons yield": lambda x: ~x,
     r"uses //, which is not among \+ - \* / \*\*": lambda x: x // 2,
@@ -166,6 +168,7 @@ REFUSED = {
     "computes with a reduction, which is known only": lambda x: True & sum_over(x, -1),
     "computes with a reduction": lambda x: x - max_over(x, axis=-1),
     "computes with a reduction, which": lambda x: max_over(x, axis=-1) * 2,
+    "computes with a reduction, which is": lambda x: x / sum_over(x),
     "NameError: name 'unknown'": lambda x: unknown(x),  # noqa: F821
     "returns a NoneType as d": lambda x: None,
     "returns a list as d": lambda x: [x],
@@ -337,6 +340,37 @@ def test_operands_that_do_not_fit():
         GemmArguments(a, b, epilogue=f(**{**good, "c": TensorSpec((5, 6), "f32")}))
 
 
+ONE = epilogue(lambda x: (x, {"one": sum_over(x)}))
+
+
+@pytest.mark.parametrize(("batch", "shape", "expected"), [
+    ((), (2,), r"\(\), \(1,\) or \(1, 1\)"),
+    ((), (5, 1), r"\(\), \(1,\) or \(1, 1\)"),
+    ((), (1, 1, 1), r"\(\), \(1,\) or \(1, 1\)"),
+    ((3,), (), r"\(3,\) or \(3, 1, 1\)"),
+    ((3,), (1, 1), r"\(3,\) or \(3, 1, 1\)"),
+    ((3,), (3, 1), r"\(3,\) or \(3, 1, 1\)"),
+    ((2, 3), (6,), r"\(2, 3\) or \(2, 3, 1, 1\)"),
+])  # fmt: skip
+def test_shapes_that_a_single_value_has_not(batch, shape, expected):
+    a, b, _ = operands(5, 6, 7, batch)
+    found = str(shape).replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(ValueError, match=f"gemm: one is {found}; expected {expected}$"):
+        gemm(a, b, epilogue=ONE(one=np.empty(shape, np.float32)))
+
+
+def test_a_single_value_is_an_array():
+    a, b, _ = operands()
+    with pytest.raises(TypeError, match="one is f64; expected f32"):
+        gemm(a, b, epilogue=ONE(one=np.empty(())))
+    with pytest.raises(TypeError, match="one is a builtins.float; expected an array"):
+        gemm(a, b, epilogue=ONE(one=1.0))
+    with pytest.raises(ValueError, match="one reduces over no elements"):
+        gemm(a[:0], b, epilogue=ONE(one=np.empty((), np.float32)))
+    with pytest.raises(ValueError, match="one shares elements with a; what is written has memory of its own"):
+        gemm(a, b, epilogue=ONE(one=a[0, 0:1]))
+
+
 def test_out_may_be_a_matrix_that_is_read_and_nothing_else():
     a, b, c = operands()
     f = epilogue(lambda x, c: x + c)
@@ -426,6 +460,52 @@ def test_a_batch_that_shares_b():
     args = GemmArguments(a, b, epilogue=g(t=columns))
     assert args.problem.batch == 3 and np.allclose(args.run(), acc, atol=1e-5)
     np.testing.assert_allclose(columns, acc.sum(-2, keepdims=True), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["t", "n"])
+@pytest.mark.parametrize(("batch", "shape"), [
+    ((), ()), ((), (1,)), ((), (1, 1)), ((3,), (3,)), ((3,), (3, 1, 1)), ((2, 3), (2, 3)), ((2, 3), (2, 3, 1, 1)),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_single_values(batch, shape, layout, dtype):
+    a, b, c = operands(5, 6, 7, batch, dtype)
+    out = np.empty((*batch, 5, 6), dtype)
+    out = out if layout == "t" else out.swapaxes(-1, -2).copy().swapaxes(-1, -2)
+    f = epilogue(lambda x, c: (x * c, {"total": sum_over(x * c), "most": max_over(x), "least": min_over(x, axis=None)}))
+    total, most, least = (np.full(shape, np.nan, dtype) for _ in range(3))
+    gemm(a, b, out=out, epilogue=f(c=c, total=total, most=most, least=least))
+    acc = a.astype(float) @ b
+    np.testing.assert_allclose(out, acc * c, rtol=1e-4, atol=1e-5)
+    for ours, exact in ((total, (acc * c).sum((-2, -1))), (most, acc.max((-2, -1))), (least, acc.min((-2, -1)))):
+        np.testing.assert_allclose(ours.reshape(batch), exact, rtol=1e-4, atol=1e-5)
+
+
+def test_single_values_of_vectors_and_of_a_batch_that_shares_b():
+    a, b, _ = operands(3, 6, 7)
+    one = np.full((), np.nan, np.float32)
+    for x, y in ((a[0], b), (a, b[:, 0]), (a[0], b[:, 0])):
+        gemm(x, y, epilogue=ONE(one=one))
+        np.testing.assert_allclose(one, (x.astype(float) @ y).sum(), rtol=1e-4, atol=1e-5)
+    a, ones = next(operands(5, 6, 7, (3,))), np.full((3, 1, 1), np.nan, np.float32)
+    args = GemmArguments(a, b, epilogue=ONE(one=ones))
+    assert args.problem.batch == 3  # it does not fold: each has a value of its own
+    args.run()
+    np.testing.assert_allclose(ones[:, 0, 0], (a.astype(float) @ b).sum((1, 2)), rtol=1e-4, atol=1e-5)
+
+
+def test_nan_goes_through_single_values():
+    a, b, _ = operands()
+    a[2, 3] = np.nan
+    f = epilogue(lambda x: (x, {"total": sum_over(x), "most": max_over(x), "least": min_over(x)}))
+    values = np.zeros((3, 1), np.float32)
+    gemm(a, b, epilogue=f(total=values[0], most=values[1], least=values[2]))
+    assert np.isnan(values).all()
+
+
+def test_reductions_of_arrays():
+    x = np.arange(24.0).reshape(2, 3, 4)
+    assert sum_over(x).shape == (2, 1, 1) and np.array_equal(sum_over(x)[:, 0, 0], x.sum((1, 2)))
+    assert np.array_equal(max_over(x, axis=None), min_over(-x) * -1)
 
 
 def test_a_batch_without_a_single_stride():

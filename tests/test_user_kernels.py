@@ -20,6 +20,7 @@ from cutlass_py import (
     compiler,
     epilogue,
     explain,
+    explanation,
     families,
     get_kernels,
     select,
@@ -40,6 +41,8 @@ SQUARE = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_linear"
 LARGE = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x256x64_1x2x1_coop_linear"
 AMPERE_ODD = "sm80_gemm_bf16_bf16_f32_bf16_tt_128x128x32_64x64x32_s2_a1_linearc"
 AMPERE = "sm80_gemm_bf16_bf16_f32_bf16_tn_128x128x32_64x64x32_s4_a8_linearc"
+DOUBLE = "sm80_gemm_f64_f64_f64_f64_tn_128x128x16_32x64x16_s3_a1_linearc"
+EXACT = "simt_gemm_f32_f32_f32_f32_tn_128x128x8_32x64x8_s4_a1_linearc"
 
 
 @epilogue
@@ -61,13 +64,24 @@ def reduced(accum, c):
     return d, {"rows": sum_over(d, axis=-1), "columns": max_over(d, axis=-2)}
 
 
+@epilogue
+def summed(accum):
+    return accum, {"total": sum_over(accum), "rows": max_over(accum, axis=-1)}
+
+
+@epilogue
+def most_of_it(accum, row, column, c):
+    d = gelu(accum + row + column) * c
+    return d, {"z": accum, "total": sum_over(d), "columns": sum_over(d, axis=-2), "most": max_over(accum)}
+
+
 def spec(*shape, dtype="bf16", **keywords):
     return TensorSpec(shape, dtype, device=DEVICE, **keywords)
 
 
 def problem(f, m=512, n=512, k=512, dtype="bf16", given=None, **keywords):
     a, b = spec(m, k, dtype=dtype), spec(k, n, dtype=dtype, strides=(1, k))
-    return GemmArguments(a, b, epilogue=f(**(given or {"alpha": 0.5, "bias": spec(n)})), **keywords)
+    return GemmArguments(a, b, epilogue=f(**({"alpha": 0.5, "bias": spec(n)} if given is None else given)), **keywords)
 
 
 def of_several(m=512, n=512, **changed):
@@ -79,6 +93,13 @@ def of_several(m=512, n=512, **changed):
 def of_reduced(m=512, n=512, dtype="bf16", **changed):
     vectors = {"rows": spec(m, 1, dtype="f32"), "columns": spec(n, dtype="f32")}
     return {"c": spec(m, n, dtype=dtype), **vectors, **changed}
+
+
+def of_most(dtype, scalar="f32", m=512, n=512):
+    """Every kind of operand, a single value beside another output among them."""
+    read = {"row": spec(n, dtype=dtype), "column": spec(m, 1, dtype=dtype), "c": spec(m, n, dtype=dtype)}
+    reduced_to = {"total": spec(dtype=scalar), "columns": spec(n, dtype=scalar), "most": spec(1, 1, dtype=scalar)}
+    return {**read, "z": spec(m, n, dtype=dtype), **reduced_to}
 
 
 def with_epilogue(name, args):
@@ -145,8 +166,7 @@ def reasons(args):
         (problem(several, given=of_several(c=spec(512, 512, dtype="s8"))), "takes c in f16, bf16, f32; it is s8"),
         (problem(reduced, given=of_reduced(), splits=4), "does not split k"),
         (problem(reduced, given=of_reduced(), splits="stream"), "does not split k|deal out"),
-        (problem(reduced, m=64, n=61, given=of_reduced(64, 61)), "reduces by atomics, in no fixed order"),
-        (problem(gelu_bias, dtype="f32"), "tensor cores alone .compute='3xtf32'"),
+        (problem(reduced, given=of_reduced(rows=spec(512, 1, dtype="f32", strides=(2, 1)))), "rows has no unit stride"),
         (problem(gelu_bias, out=spec(512, 512, strides=(1024, 2))), "out has no unit stride"),
     ],
 )  # fmt: skip
@@ -155,8 +175,8 @@ def test_reasons(args, reason):
 
 
 def test_odd_rows_go_to_other_kernels():
-    args = problem(gelu_bias, 100, 77, 33)
-    assert explain(args).chosen.route.kernel.family.api == 2
+    for args in (problem(gelu_bias, 100, 77, 33), problem(reduced, 100, 77, 33, given=of_reduced(100, 77))):
+        assert explain(args).chosen.route.kernel.family.api == 2
     aux = problem(several, given=of_several(512, 504, row=spec(504)), n=504)
     assert explain(aux).chosen.route.kernel.family.api == 3  # 504 * 2 and 504 * 4 are whole granules
 
@@ -187,9 +207,37 @@ def test_a_matrix_that_is_read_leaves_the_stages_that_a_source_leaves(tile):
     assert (f"has room for {left} stages" in found) if left < 3 else not isinstance(found, str)
 
 
+@pytest.mark.parametrize(("dtype", "compute", "family"), [
+    ("f32", None, "simt_gemm"), ("f32", "3xtf32", "sm80_gemm"), ("f64", None, "sm80_gemm"),
+])  # fmt: skip
+def test_exact_arithmetics_are_those_of_other_kernels(dtype, compute, family):
+    scalars = {"rows": spec(512, 1, dtype=dtype), "columns": spec(512, dtype=dtype)}
+    for args in (
+        problem(gelu_bias, dtype=dtype, compute=compute, given={"alpha": 0.5, "bias": spec(512, dtype=dtype)}),
+        problem(reduced, dtype=dtype, compute=compute, given=of_reduced(dtype=dtype, **scalars)),
+    ):
+        assert explain(args).chosen.route.kernel.config.family == family
+
+
+def test_reductions_that_a_kernel_leaves_are_said_and_cost():
+    total = {"total": spec(dtype="f32"), "rows": spec(512, 1, dtype="f32")}
+    args, base, ampere = problem(summed, given=total), kernel_named(SQUARE), kernel_named(AMPERE)
+    said = {k: explanation.steps(select._forced(k, args.problem, provided=True)) for k in (base, ampere)}
+    assert "an elementwise kernel reduces afterwards: sum" in said[base]
+    assert "an elementwise kernel reduces afterwards: sum, max" in said[ampere]
+    rows = problem(reduced, given=of_reduced())
+    assert not any(
+        "afterwards" in line for line in explanation.steps(select._forced(base, rows.problem, provided=True))
+    )
+    plain = problem(epilogue(lambda accum: accum), given={})
+    for kernel in (base, ampere):
+        alone = select._forced(kernel, plain.problem, provided=True).microseconds
+        assert select._forced(kernel, args.problem, provided=True).microseconds > alone + 2
+
+
 def test_what_no_kernel_runs_is_said():
-    args = problem(gelu_bias, dtype="f32")
-    with pytest.raises(NoKernelError, match=r"gelu_bias\(accum, alpha, bias\)(.|\n)*compute='3xtf32'"):
+    args = problem(reduced, m=512, n=61, given=of_reduced(512, 61, c=spec(512, 61, dtype="s8")))
+    with pytest.raises(NoKernelError, match=r"reduced\(accum, c\) with rows(.|\n)*takes c in f16, bf16, f32; it is s8"):
         select.plan(args.problem)
     with pytest.raises(ValueError, match="k is 0; on a GPU it takes a product of at least one term"):
         problem(gelu_bias, k=0)
@@ -207,6 +255,7 @@ def test_launches_overlap_where_nothing_is_read_too_early():
     assert overlaps(problem(gelu_bias))
     assert not overlaps(problem(gelu_bias, given={"alpha": spec(1, dtype="f32"), "bias": spec(512)}))
     assert not overlaps(problem(reduced, given=of_reduced()))
+    assert not overlaps(problem(summed, given={"total": spec(1, dtype="f32"), "rows": spec(512, 1, dtype="f32")}))
 
 
 # ---------------------------------------------------------------------------------------- compilation
@@ -233,7 +282,10 @@ def test_the_source_holds_every_operation_that_is_used_and_no_other():
     assert "gelu" not in text
     assert 'include "gemm/user2x.cuh"' in codegen.source([with_epilogue(AMPERE, problem(gelu_bias))])
     turned = codegen.source([with_epilogue(SQUARE, problem(reduced, given=of_reduced()))])
-    assert "user::Reduce<X, 1, 'm', float, user::Sum>, user::Reduce<X, 2, 'n', float, user::Max>" in turned
+    assert "user::Reduce<X, 1, 'm', float, user::Sum, 1>, user::Reduce<X, 2, 'n', float, user::Max, 1>" in turned
+    given = {"total": spec(1, 1, dtype="f64"), "rows": spec(512, 1, dtype="f64")}
+    single = codegen.source([with_epilogue(DOUBLE, problem(summed, dtype="f64", given=given))])
+    assert "user::Reduce<X, 0, 's', double, user::Sum, 0>, user::Reduce<X, 1, 'm', double, user::Max, 0>" in single
 
 
 def test_every_operation_has_all_its_operands_in_cpp():
@@ -255,9 +307,13 @@ def test_the_name_changes_with_the_content_alone():
     [
         (SQUARE, problem(several, given=of_several())),
         (SQUARE, problem(reduced, given=of_reduced())),
+        (SQUARE, problem(most_of_it, given=of_most("bf16"))),
         (AMPERE, problem(several, given=of_several())),
+        (AMPERE, problem(most_of_it, given=of_most("bf16"))),
+        (DOUBLE, problem(most_of_it, dtype="f64", given=of_most("f64", "f64"))),
+        (EXACT, problem(most_of_it, dtype="f32", given=of_most("f32"))),
     ],
-    ids=["3.x", "3.x-reductions", "2.x"],
+    ids=["3.x", "3.x-reductions", "3.x-single", "2.x", "2.x-reductions", "2.x-f64", "2.x-f32"],
 )
 def test_the_real_compiler_takes_it(tmp_path, base, args):
     made = compiler.recipe(with_epilogue(base, args))

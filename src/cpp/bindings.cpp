@@ -434,15 +434,20 @@ NB_MODULE(_core, m) {
   m.def("has_ranges", &trace::has_ranges, "Whether this build has NVTX.");
   m.def(
       "add_program",
-      [](std::string name, std::vector<std::string> names, std::string roles) {
-        if (names.size() != roles.size() || names.size() > size_t(kMostUserOperands)) {
-          throw nb::value_error("expected as many roles as names, at most 16");
+      [](std::string name, std::vector<std::string> names, std::string roles, std::vector<int> reductions,
+         std::vector<int> firsts) {
+        const size_t count = names.size();
+        const bool same = roles.size() == count && reductions.size() == count && firsts.size() == count;
+        if (!same || count > size_t(kMostUserOperands)) {
+          throw nb::value_error("expected a role, a reduction and a first for each name, at most 16");
         }
-        return add_program({std::move(name), std::move(names), std::move(roles)});
+        return add_program(
+            {std::move(name), std::move(names), std::move(roles), std::move(reductions), std::move(firsts)});
       },
-      "name"_a, "names"_a, "roles"_a,
-      "Number of a traced function: its name, those of parameters and outputs, and of each 'r' (read), 'w' (a written "
-      "matrix), 'm' or 'n' (written along that axis of D).");
+      "name"_a, "names"_a, "roles"_a, "reductions"_a, "firsts"_a,
+      "Number of a traced function: its name, those of parameters and outputs; of each 'r' (read), 'w' (a written "
+      "matrix), or for reductions 'm' or 'n' (written along that axis of D) or 's' (a single value); the reduction's "
+      "index in REDUCTIONS (operations.py), -1 for none; and the first that reduces the same value, or itself.");
   m.def(
       "user_class",
       [](int32_t number) {

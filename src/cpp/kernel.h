@@ -31,7 +31,11 @@ typedef struct CutlassPyScalar {
 } CutlassPyScalar;
 
 /* What was given for one parameter or output of an epilogue that the user wrote: a number, or an array. Arrays of one
- * element and vectors have a stride of 0 along the axes that repeat them, or that a reduction goes over. */
+ * element and vectors have a stride of 0 along the axes that repeat them, or that a reduction goes over.
+ *
+ * Reductions that a kernel does not finish it leaves in the array of that output, for CutlassPyElementwise's `reduce`:
+ * 2.x kernels the values themselves, a matrix like D (in that of the first output that reduces them); 3.x kernels one
+ * over both axes as one value per row. Those are f32, or f64 beside f64 sums. */
 typedef struct CutlassPyOperand {
   CutlassPyArray array;
   double value; /* where the array is absent */
@@ -108,6 +112,12 @@ typedef struct CutlassPyElementwise {
   int (*compose)(const CutlassPyArray* acc, int32_t parts, int64_t part_stride, const CutlassPyEpilogue* epilogue,
                  const CutlassPyArray* d, int64_t batch, int64_t rows, int64_t cols, void* workspace, void* stream);
   size_t (*compose_workspace)(const CutlassPyEpilogue* epilogue, int64_t batch, int64_t rows, int64_t cols);
+  /* to (batch, lines) = the sum (0), largest (1) or smallest (2) of each line of `from` (batch, lines, length), in a
+   * fixed order; NaN goes through. Both f32 or both f64. `workspace` is reduce_workspace() bytes, which follow from
+   * strides and extents. */
+  int (*reduce)(const CutlassPyArray* from, const CutlassPyArray* to, int32_t reduction, int64_t batch, int64_t lines,
+                int64_t length, void* workspace, void* stream);
+  size_t (*reduce_workspace)(const CutlassPyArray* from, int64_t batch, int64_t lines, int64_t length);
   /* Writes `count` addresses to device memory, by value through the launch: the host's list may go, graphs keep them.
    */
   int (*write_pointers)(const void* const* pointers, int64_t count, void* destination, void* stream);

@@ -136,8 +136,12 @@ struct Epilogue {
 
 // What was given for a parameter or an output of a user's epilogue: a number, or an array in the coordinates of D.
 struct UserOperand {
-  char kind = 'h';  // 'h' a number, 's' one element, 'm' or 'n' a vector along that axis of D, 't' a matrix
+  // 'h' a number, 's' one element (written: one for each matrix), 'm' or 'n' a vector along that axis of D, 't' a
+  // matrix
+  char kind = 'h';
   bool written = false;
+  int8_t reduction = -1;  // that is written: as numbered in kernel.h
+  int8_t first = -1;      // the operand that is the first to reduce the same value
   double value = 0;
   Matrix matrix;
 };

@@ -57,17 +57,16 @@ class Arguments {
     return nb::float_(x.value);
   }
 
-  // Of each parameter and output of a user's epilogue. What a reduction writes has an extent of 1 along the axis that
+  // Of each parameter and output of a user's epilogue. What a reduction writes has an extent of 1 along each axis that
   // it goes over.
   nb::tuple user(const Call& call) {
     nb::list operands;
     for (const UserOperand& x : call.user) {
-      const bool reduced = x.written && x.kind != 't';
       if (x.matrix.dtype == Dtype::none) {
         operands.append(x.value);
       } else {
-        operands.append(
-            lend(x.matrix, {p_.batch, reduced && x.kind == 'n' ? 1 : p_.m, reduced && x.kind == 'm' ? 1 : p_.n}));
+        const bool rows = x.reduction < 0 || x.kind == 'm', cols = x.reduction < 0 || x.kind == 'n';
+        operands.append(lend(x.matrix, {p_.batch, rows ? p_.m : 1, cols ? p_.n : 1}));
       }
     }
     return nb::tuple(operands);

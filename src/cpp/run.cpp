@@ -121,6 +121,49 @@ struct Packing {
   }
 };
 
+// A reduction of a user's epilogue that the kernel leaves in scratch (CutlassPyOperand), and its end.
+class Pending {
+ public:
+  static bool is(const UserOperand& x, const CutlassPyKernel& kernel) {
+    return x.reduction >= 0 && (kernel.facts.api == 2 || x.kind == 's');
+  }
+
+  // `handed` is what the kernel writes to in place of the result. Values that another one, `stored`, has in scratch are
+  // there only once.
+  Pending(CutlassPyArray& handed, const UserOperand& x, const Problem& p, const CutlassPyKernel& kernel,
+          const Pending* stored, Scratch& scratch)
+      : handed_(&handed), to_(handed), reduction_(x.reduction), first_(x.first), batch_(p.batch) {
+    const int64_t m = p.m, n = p.n;
+    const bool values = kernel.facts.api == 2;
+    handed = {nullptr, to_.dtype, values ? n : 1, values ? 1 : 0, values ? m * n : m};
+    from_ = {nullptr, to_.dtype, 0, 1, handed.batch};
+    if (x.kind == 'm') from_.row = n, lines_ = m, length_ = n;
+    if (x.kind == 'n') from_.row = 1, from_.col = n, lines_ = n, length_ = m;
+    if (x.kind == 's') length_ = handed.batch;
+    if (x.kind == 'n') to_.row = to_.col;
+    const size_t bytes = size_t(handed.batch * batch_ * dtype_size(Dtype(to_.dtype)));
+    offset_ = stored ? stored->offset_ : scratch.reserve(bytes);
+    workspace_ = scratch.reserve(elementwise().reduce_workspace(&from_, batch_, lines_, length_));
+  }
+
+  int first() const { return first_; }
+
+  void place(const Scratch& scratch) { handed_->data = from_.data = scratch.at(offset_); }
+
+  void run(const DevicePlan& plan, const Scratch& scratch, Stream stream) const {
+    check(elementwise().reduce(&from_, &to_, reduction_, batch_, lines_, length_, scratch.at(workspace_), stream), plan,
+          "a reduction");
+  }
+
+ private:
+  CutlassPyArray* handed_;
+  CutlassPyArray to_, from_;
+  int32_t reduction_;
+  int first_;
+  int64_t batch_, lines_ = 1, length_ = 0;
+  size_t offset_, workspace_;
+};
+
 // What a kernel does to a product that another one finishes: nothing, but for scales that are part of the product.
 CutlassPyEpilogue unfinished(const Call& call) {
   CutlassPyEpilogue e = no_epilogue();
@@ -178,7 +221,7 @@ CutlassPyGemm launch_of(const Call& call, const DevicePlan& plan, Stream stream)
 }
 
 // One problem by its plan. Scratch is laid out and allocated at once; then everything is queued: packing, the kernel,
-// the composed epilogue.
+// reductions that it leaves, the composed epilogue.
 class Run {
  public:
   Run(const Call& call, const DevicePlan& plan, Stream stream, const GivenScratch* given = nullptr)
@@ -200,6 +243,7 @@ class Run {
     scratch_.allocate();
     pack();
     if (plan_.kernel) multiply();
+    for (const Pending& each : pending_) each.run(plan_, scratch_, stream_);
     if (composed_) finish();
   }
 
@@ -232,6 +276,7 @@ class Run {
     if (composed_) {
       finish_offset_ = scratch_.reserve(elementwise().compose_workspace(&epilogue_, p_.batch, p_.m, p_.n));
     }
+    for (size_t i = 0; plan_.kernel && i < user_.size(); ++i) reserve_reduction(i);
     if (plan_.kernel) workspace_offset_ = scratch_.reserve(workspace_bytes());
   }
 
@@ -243,6 +288,16 @@ class Run {
       most = std::max(most, plan_.kernel->workspace_size(&g));
     });
     return most;
+  }
+
+  void reserve_reduction(size_t i) {
+    const UserOperand& x = call_.user[i];
+    const CutlassPyKernel& kernel = *plan_.kernel;
+    if (!Pending::is(x, kernel)) return;
+    const auto same = [&](const Pending& each) { return kernel.facts.api == 2 && each.first() == x.first; };
+    const auto found = std::find_if(pending_.begin(), pending_.end(), same);
+    const Pending* stored = found == pending_.end() ? nullptr : &*found;
+    pending_.push_back(Pending(user_[i].array, x, p_, kernel, stored, scratch_));
   }
 
   void pack() {
@@ -262,6 +317,7 @@ class Run {
 
   void multiply() {
     g_.workspace = scratch_.at(workspace_offset_);
+    for (Pending& each : pending_) each.place(scratch_);
     if (composed_) g_.d = product_.data = scratch_.at(product_offset_);
     parts_.each(p_.batch, [&](int64_t first, int64_t count) {
       CutlassPyGemm g = launch_of_parts(first, count);
@@ -303,11 +359,12 @@ class Run {
   const Stream stream_;
   Scratch scratch_;
   const bool composed_;
-  const std::vector<CutlassPyOperand> user_;
+  std::vector<CutlassPyOperand> user_;
   const CutlassPyEpilogue epilogue_;
   const Splits parts_;
   CutlassPyGemm g_;
   std::optional<Packing> pack_a_, pack_b_, pack_scales_;
+  std::vector<Pending> pending_;
   Matrix product_{nullptr, Dtype::none, 0, 1, 0};  // in scratch; without a kernel it has a dtype and nothing else
   int64_t part_stride_ = 0;
   size_t product_offset_ = 0, finish_offset_ = 0, workspace_offset_ = 0;

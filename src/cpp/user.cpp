@@ -69,6 +69,34 @@ void read(const Operand& x, bool in_place, const Extents& e, Dtype accumulator, 
   parts.add(user.matrix, nullptr, x, core, e);
 }
 
+// The shapes that a reduction may be written to: with extents of 1 where it was reduced; without these, the batch alone
+// for single values, and (rows,) or (columns,) where there is no batch.
+struct ReducedShapes {
+  const Extents& e;
+  int64_t rows, cols;  // that are left
+  bool single;
+
+  ReducedShapes(const Extents& extents, char role)
+      : e(extents), rows(role == 'm' ? e.m : 1), cols(role == 'n' ? e.n : 1), single(role == 's') {}
+
+  // Dimensions of x behind the batch, or -1 where x has none of the shapes.
+  int core_of(const Operand& x) const {
+    const bool kept = whole_batch(x, 2, e) && x.shape[x.rank - 2] == rows && x.shape[x.rank - 1] == cols;
+    if (kept) return 2;
+    if (single && whole_batch(x, 0, e)) return 0;
+    return e.rank == 0 && x.rank == 1 && x.shape[0] == rows * cols ? 1 : -1;
+  }
+  std::string text() const {
+    int64_t shape[kMaxRank];
+    std::copy(e.batch, e.batch + e.rank, shape);
+    shape[e.rank] = rows, shape[e.rank + 1] = cols;
+    const int64_t length = rows * cols;
+    std::string text = single ? shape_text(shape, e.rank) : "";
+    if (e.rank == 0) text += (single ? ", " : "") + shape_text(&length, 1);
+    return text + (text.empty() ? "" : " or ") + shape_text(shape, e.rank + 2);
+  }
+};
+
 void write(const Operand& x, char role, const Extents& e, Dtype accumulator, UserOperand& user, Parts& parts) {
   if (x.readonly) refuse(std::string(x.name) + " is read-only");
   user.written = true;
@@ -80,19 +108,13 @@ void write(const Operand& x, char role, const Extents& e, Dtype accumulator, Use
     return parts.add(user.matrix, nullptr, x, e.core(), e);
   }
   check_scalar_dtype(x, accumulator);
-  const int64_t length = role == 'm' ? e.m : e.n;
-  const bool flat = x.rank == 1 && e.rank == 0 && x.shape[0] == length;
-  if (!flat && !((role == 'm' ? is_column(x, e) : is_row(x, e)) && whole_batch(x, 2, e))) {
-    int64_t shape[kMaxRank];
-    std::copy(e.batch, e.batch + e.rank, shape);
-    shape[e.rank] = role == 'm' ? e.m : 1, shape[e.rank + 1] = role == 'm' ? 1 : e.n;
-    const std::string alone = e.rank ? "" : shape_text(&length, 1) + " or ";
-    refuse(found(x) + "; expected " + alone + shape_text(shape, e.rank + 2));
-  }
+  const ReducedShapes shapes(e, role);
+  const int core = shapes.core_of(x);
+  if (core < 0) refuse(found(x) + "; expected " + shapes.text());
   if (e.m == 0 || e.n == 0) refuse(std::string(x.name) + " reduces over no elements");
-  user.kind = role, user.matrix = vector_of(x, role);
-  if (flat) user.matrix = {x.data, x.dtype, role == 'm' ? x.strides[0] : 0, role == 'n' ? x.strides[0] : 0, 0};
-  parts.add(user.matrix, nullptr, x, std::min(x.rank, 2), e);
+  user.kind = role;
+  user.matrix = role == 's' ? Matrix{x.data, x.dtype, 0, 0, 0} : vector_of(x, role);
+  parts.add(user.matrix, nullptr, x, core, e);
 }
 
 bool has_unit_stride(const UserOperand& x, const Problem& p) {
@@ -147,6 +169,7 @@ void read_user(const Request& r, const Extents& e, Call& call, Parts& parts) {
       read(*item.array, is_in_place(*item.array, out), e, accumulator, call.user[i], parts);
     } else {
       write(*item.array, role, e, accumulator, call.user[i], parts);
+      call.user[i].reduction = int8_t(program.reductions[i]), call.user[i].first = int8_t(program.firsts[i]);
     }
   }
 }

@@ -11,7 +11,11 @@ namespace cutlass_py {
 struct UserProgram {
   std::string name;
   std::vector<std::string> names;  // of parameters behind the sum, then of outputs beside D
-  std::string roles;               // of each: 'r' read, 'w' a written matrix, 'm' or 'n' written along that axis of D
+  // Of each: 'r' read, 'w' a written matrix; a reduction that is written along that axis of D, 'm' or 'n', or for each
+  // matrix, 's'.
+  std::string roles;
+  std::vector<int> reductions;  // of each: as numbered in kernel.h, -1 for none
+  std::vector<int> firsts;      // of each: the first that reduces the same value, itself where there is none
 };
 
 int32_t add_program(UserProgram program);

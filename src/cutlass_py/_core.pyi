@@ -117,9 +117,9 @@ def trace(wanted: int) -> int:
 def has_ranges() -> bool:
     """Whether this build has NVTX."""
 
-def add_program(name: str, names: Sequence[str], roles: str) -> int:
+def add_program(name: str, names: Sequence[str], roles: str, reductions: Sequence[int], firsts: Sequence[int]) -> int:
     """
-    Number of a traced function: its name, those of parameters and outputs, and of each 'r' (read), 'w' (a written matrix), 'm' or 'n' (written along that axis of D).
+    Number of a traced function: its name, those of parameters and outputs; of each 'r' (read), 'w' (a written matrix), or for reductions 'm' or 'n' (written along that axis of D) or 's' (a single value); the reduction's index in REDUCTIONS (operations.py), -1 for none; and the first that reduces the same value, or itself.
     """
 
 def user_class(number: int) -> tuple[int, list[tuple[str, Any, int, bool]]]:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .legality import Interface
 
 _FEWEST_STAGES = 3  # of a mainloop, below which loads are no longer hidden
-_TENSOR_CORES = ("sm80_gemm", "sm90_dgemm")  # 2.x families
 _READ = ("f16", "bf16", "f32")
 
 
@@ -29,19 +28,10 @@ def carrier(config: KernelConfig, epilogue: Epilogue) -> KernelConfig | str:
         return "a user's epilogue is carried by kernels of the package alone"
     if schedule.stream_k or schedule.pointers or schedule.block or not schedule.tma_store:
         return f"a user's epilogue is not carried by {config.schedule} kernels"
-    if config.api == 3:
-        error = _room(config, user)
-    else:
-        error = _tensor_cores(config, user)
+    if config.accumulator in ("c64", "c128"):
+        return "a user's epilogue computes in real numbers"
+    error = _room(config, user) if config.api == 3 else None
     return error or replace(config, epilogue=epilogue.name)
-
-
-def _tensor_cores(c: KernelConfig, user: Traced) -> str | None:
-    if c.family not in _TENSOR_CORES or DTYPES[c.a].name == "c128":
-        return "a user's epilogue is carried by kernels of the tensor cores alone (compute='3xtf32' is exact to f32)"
-    if any(reduction for *_, reduction in user.outputs):
-        return "reduces by atomics, in no fixed order; 3.x kernels reduce in order"
-    return None
 
 
 def _room(c: KernelConfig, user: Traced) -> str | None:
@@ -55,8 +45,8 @@ def _room(c: KernelConfig, user: Traced) -> str | None:
     left = stages(c.tile, DTYPES[c.a].itemsize, held + BARRIERS)
     if left < _FEWEST_STAGES:
         return f"has room for {max(left, 0)} stages of its mainloop beside the matrices of this epilogue"
-    along_n = "m" if schedule.swap else "n"
-    joined = any(reduction and kind == along_n for _, kind, _, reduction in user.outputs)
+    along_n = "ms" if schedule.swap else "n"
+    joined = any(reduction and kind in along_n for _, kind, _, reduction in user.outputs)
     warps = 4 if schedule.pingpong else 8
     if joined and c.tile[1] * warps * 4 > part.elements * size:
         return "has no room to join the warps' parts of a reduction"
@@ -82,6 +72,9 @@ def obstacle(interface: Interface, p: Problem, asked: Asked | None) -> str | Non
 
 
 def _operand(interface: Interface, p: Problem, asked: Asked, index: int, name: str, kind: str) -> str | None:
+    written = index - len(asked.program.inputs)
+    if interface.family.api == 2 and written >= 0 and asked.program.outputs[written].reduction:
+        return None  # an elementwise kernel writes it
     dtype, size = str(asked.dtypes[index]), DTYPES[str(asked.dtypes[index])].itemsize
     wide = ("f64",) if interface.accumulator == "f64" else ()
     if dtype not in (*_READ, *wide):
@@ -92,7 +85,6 @@ def _operand(interface: Interface, p: Problem, asked: Asked, index: int, name: s
     wanted = min(16, interface.align_d * size) if interface.family.api == 2 else 16
     if whole and asked.alignments[index] < wanted:
         return f"takes {name} by {wanted} bytes; it is aligned to {asked.alignments[index]}"
-    written = index >= len(asked.program.inputs)
-    if written and kind == "t" and interface.granules and p.n * size % 16:
+    if written >= 0 and kind == "t" and interface.granules and p.n * size % 16:
         return f"TMA writes rows in granules of 16 bytes; those of {name} have {p.n * size}"
     return None

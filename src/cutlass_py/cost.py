@@ -18,6 +18,7 @@ from .epilogues import epilogue_named
 from .families import SCHEDULES, KernelConfig
 from .gpu import Gpu
 from .legality import Interface, Way
+from .usercode import Traced
 
 if TYPE_CHECKING:
     from .kernels import CutlassKernel
@@ -150,9 +151,17 @@ def _product(c: KernelConfig, p: Problem, gpu: Gpu, splits: int) -> float:
     d_bytes = d_size * (2 if p.c else 1) + (sum(user.matrix_bytes) if user else 0)
     moved = size * (p.m * k + k * p.n) + p.m * p.n * d_bytes
     memory = batch * moved / (gpu.bandwidth * 1e3)
+    reductions = _reductions(c, p, user, gpu) if user else 0.0
     if c.api == 3:
-        return FITTED_3X["launch"] + _product_3x(c, (p.m, p.n, k), batch, memory, gpu)
-    return _LAUNCH_2X + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory)
+        return FITTED_3X["launch"] + _product_3x(c, (p.m, p.n, k), batch, memory, gpu) + reductions
+    return _LAUNCH_2X + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory) + reductions
+
+
+def _reductions(c: KernelConfig, p: Problem, user: Traced, gpu: Gpu) -> float:
+    """What an elementwise kernel reduces behind a user's epilogue: 3.x kernels leave a vector, 2.x ones all values."""
+    values = p.m * p.n * p.batch * DTYPES[c.accumulator].itemsize if c.api == 2 else 0
+    stored = len({output.node for output in user.program.outputs if output.reduction})
+    return len(user.left(c.api)) * _move(values, gpu) + stored * values / (gpu.bandwidth * 1e3)
 
 
 def _both(x: float, y: float) -> float:

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from .errors import EpilogueError
-from .operations import CASTS, OPERATIONS, Node, Output, Program
+from .operations import AXES, CASTS, OPERATIONS, Node, Output, Program
 
 # Whose own code is not the user's: a refusal names the line that called it.
 _LIBRARIES = (__name__.partition(".")[0], "numpy", "torch", "jax", "cupy")
@@ -259,11 +259,11 @@ def cast(value: Any, dtype: str) -> Value:
 
 
 def reduce(value: Any, reduction: str, axis: Any) -> Reduced:
-    """A reduction of a traced value over -1 (one value per row of D) or -2 (one per column)."""
+    """A reduction of a traced value over -1 (one value per row of D), -2 (one per column) or None (one in all)."""
     trace: Trace = value.trace
-    axes = {-1: "m", -2: "n"}
-    if not isinstance(axis, int) or axis not in axes:
-        trace.refuse(f"{reduction} over axis={axis!r}; expected -1 (one value per row) or -2 (one per column)")
+    axes = {over: axis for axis, over in AXES.items()}
+    if not isinstance(axis, int | None) or axis not in axes:
+        trace.refuse(f"{reduction} over axis={axis!r}; expected -1 (one value per row), -2 (one per column) or None")
     return Reduced(trace.number(value), reduction, axes[axis])
 
 

@@ -123,6 +123,8 @@ def steps(choice: Choice, with_time: bool = True) -> list[str]:
         # Functions of the same content share a kernel: its formula may be another's.
         formula = "the user's function" if epilogue.user else epilogue.formula
         lines += [f"fused: {formula}"] if not epilogue.plain else []
+        left = epilogue.user.left(route.kernel.config.api) if epilogue.user else []
+        lines += [f"an elementwise kernel reduces afterwards: {', '.join(left)}"] if left else []
     if way.scratch:
         lines.append(f"composed: the product goes through {way.scratch} scratch, an elementwise kernel writes out")
     lines += [f"reason: {reason}" for reason in way.detours]

@@ -130,22 +130,25 @@ def cast(x: Any, dtype: str) -> Any:
     return rounded(x, dtype)
 
 
-def sum(x: Any, axis: int) -> Any:  # noqa: A001
-    """Over the columns (axis -1: one value per row) or the rows (axis -2: one per column) of D. Only to be returned."""
+def sum(x: Any, axis: int | None = None) -> Any:  # noqa: A001
+    """Over the columns (axis -1: one value per row), the rows (-2: one per column) or all (None) of D.
+
+    Of a batch each matrix is reduced on its own. Traced, it can only be returned; arrays keep both axes.
+    """
     return _reduced("sum", x, axis)
 
 
-def max(x: Any, axis: int) -> Any:  # noqa: A001
+def max(x: Any, axis: int | None = None) -> Any:  # noqa: A001
     """The largest, likewise; NaN where one is."""
     return _reduced("max", x, axis)
 
 
-def min(x: Any, axis: int) -> Any:  # noqa: A001
+def min(x: Any, axis: int | None = None) -> Any:  # noqa: A001
     """The smallest, likewise; NaN where one is."""
     return _reduced("min", x, axis)
 
 
-def _reduced(reduction: str, x: Any, axis: int) -> Any:
+def _reduced(reduction: str, x: Any, axis: int | None) -> Any:
     if trace_of(x):
         return _reduce(x, reduction, axis)
     if trace := tracing():

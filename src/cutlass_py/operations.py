@@ -70,7 +70,8 @@ OPERATIONS = {
 }
 # Dtypes that a value may be rounded to, and back.
 CASTS = ("f16", "bf16", "e4m3", "e5m2")
-REDUCTIONS = ("sum", "max", "min")
+REDUCTIONS = ("sum", "max", "min")  # the order is the numbering of kernel.h
+AXES = {"m": -1, "n": -2, "s": None}  # that a reduction goes over, by Output.axis
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Output:
-    """What is written beside D: a matrix like it, or its reduction over an axis.
+    """What is written beside D: a matrix like it, or its reduction over one axis or both.
 
     Attributes:
         reduction: "" or one of REDUCTIONS.
-        axis: the axis of D that what is written goes along: "m" one value per row, "n" one per column; "" for a matrix.
+        axis: the axis of D that what is written goes along: "m" one value per row, "n" one per column, "s" neither: a
+            single value; "" for a matrix.
     """
 
     name: str
@@ -133,6 +135,12 @@ class Program:
     def read(self) -> frozenset[str]:
         """Inputs that something written depends on."""
         return frozenset(self.nodes[i].name for i in self.used if self.nodes[i].op == "input")
+
+    @cached_property
+    def firsts(self) -> tuple[int, ...]:
+        """For each output, the first output that reduces the same value; itself where it reduces nothing."""
+        reduced: dict[int, int] = {}
+        return tuple(reduced.setdefault(o.node, i) if o.reduction else i for i, o in enumerate(self.outputs))
 
     @cached_property
     def instructions(self) -> int:

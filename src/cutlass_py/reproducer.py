@@ -22,7 +22,7 @@ from .arguments import GemmArguments, describe
 from .dtypes import COMPUTE, DTYPES
 from .families import named
 from .frameworks import carrier_of
-from .operations import Node, Program
+from .operations import AXES, Node, Program
 from .provider import ProvidedKernel
 from .providers.numpy import NumpyProvider
 from .user_epilogue import Asked, asked_by
@@ -167,7 +167,7 @@ def _function(program: Program) -> list[str]:
         v += "_"
     lines = [f"    {v}{i} = {_expression(program.nodes[i], first, functions, v)}" for i in sorted(program.used)]
     outputs = [
-        f"{o.name!r}: {functions}.{o.reduction}({v}{o.node}, {-1 if o.axis == 'm' else -2})" if o.reduction
+        f"{o.name!r}: {functions}.{o.reduction}({v}{o.node}, {AXES[o.axis]})" if o.reduction
         else f"{o.name!r}: {v}{o.node}"
         for o in program.outputs
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from . import _core, epilogue_trace
 from ._core import EpilogueCall, Problem
 from .epilogues import Epilogue
 from .errors import EpilogueError
-from .operations import Program
+from .operations import REDUCTIONS, Program
 from .usercode import Traced
 
 
@@ -41,7 +41,7 @@ class UserEpilogue:
         Args:
             operands: by the name of the parameter: a number (read at run time), or an array: one element (read when
                 the kernel runs), (n,) or (..., 1, n) one value per column, (..., m, 1) one per row, or D's shape. By
-                the name of an output: the array that it is written to.
+                the name of an output: the array that it is written to (docs/epilogues.md).
 
         Raises:
             TypeError: a name that is missing or not known, or a value without one.
@@ -72,8 +72,8 @@ def epilogue(function: Callable[..., Any]) -> UserEpilogue:
 
     The first parameter is an element of a @ b as it was summed, the others are what the call gives for them. The
     function returns D's element, or a tuple of that and a dictionary of further outputs by name: values for matrices
-    of D's shape, and what `cutlass_py.functions.sum`, `max` and `min` return for vectors. It is called once, here, with
-    values that record what it computes (docs/epilogues.md).
+    of D's shape, and what `cutlass_py.functions.sum`, `max` and `min` return for vectors and single values. It is
+    called once, here, with values that record what it computes (docs/epilogues.md).
 
     Raises:
         EpilogueError: it does what cannot be recorded; the message says where and what.
@@ -93,7 +93,11 @@ def _number(program: Program) -> int:
     names = [*program.inputs, *(output.name for output in program.outputs)]
     if len(names) > 16:
         raise EpilogueError(f"epilogue {program.name}: {len(names)} parameters and outputs; expected at most 16")
-    number = _core.add_program(program.name, names, roles)
+    count = len(program.inputs)
+    firsts = [*range(count), *(count + first for first in program.firsts)]
+    reductions = [-1] * count
+    reductions += [REDUCTIONS.index(output.reduction) if output.reduction else -1 for output in program.outputs]
+    number = _core.add_program(program.name, names, roles, reductions, firsts)
     _programs[number] = program
     return number
 

@@ -61,6 +61,10 @@ class Traced:
         written = sum(operands[i][1] for i, kind, _, _ in self.outputs if kind == "t")
         return read, written
 
+    def left(self, api: int) -> list[str]:
+        """Reductions that kernels of a generation do not finish: an elementwise kernel does."""
+        return [reduction for _, kind, _, reduction in self.outputs if reduction and (api == 2 or kind == "s")]
+
     @cached_property
     def source(self) -> int:
         """The operand that a 3.x kernel reads as its C: the first matrix. -1 where there is none."""
@@ -102,9 +106,10 @@ class Traced:
                 else f"user::Matrix<X, {i}, {cpp}>" if kind == "t"
                 else f"user::Vector<X, {i}, '{kind}', {cpp}>"
             )  # fmt: skip
-        for i, kind, cpp, reduction in self.outputs:
+        inputs = len(self.program.inputs)
+        for (i, kind, cpp, reduction), first in zip(self.outputs, self.program.firsts, strict=True):
             stores.append(
-                f"user::Reduce<X, {i}, '{kind}', {cpp}, user::{reduction.capitalize()}>" if reduction
+                f"user::Reduce<X, {i}, '{kind}', {cpp}, user::{reduction.capitalize()}, {inputs + first}>" if reduction
                 else f"user::Store<X, {i}, {cpp}>"
             )  # fmt: skip
         return (

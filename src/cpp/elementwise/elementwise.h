@@ -25,6 +25,11 @@ int compose_complex(const CutlassPyArray* acc, int32_t parts, int64_t part_strid
 
 size_t compose_workspace(const CutlassPyEpilogue* epilogue, int64_t batch, int64_t rows, int64_t cols);
 
+int reduce(const CutlassPyArray* from, const CutlassPyArray* to, int32_t reduction, int64_t batch, int64_t lines,
+           int64_t length, void* workspace, void* stream);
+
+size_t reduce_workspace(const CutlassPyArray* from, int64_t batch, int64_t lines, int64_t length);
+
 int write_pointers(const void* const* pointers, int64_t count, void* destination, void* stream);
 
 constexpr int64_t kMostBlocksY = 65535;

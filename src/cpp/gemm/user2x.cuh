@@ -1,5 +1,5 @@
-// Epilogues that users write (epilogue=), on 2.x kernels of the tensor cores: as user3x.cuh says, with this
-// generation's visitors. D is one more store. Loads and stores go straight to memory, `align_d` elements at once.
+// Epilogues that users write (epilogue=), on 2.x kernels: as user3x.cuh says, with this generation's visitors. D is one
+// more store. Loads and stores go straight to memory, `align_d` elements at once.
 #pragma once
 
 #include "gemm/api2x.cuh"
@@ -15,12 +15,52 @@ namespace visitor = cutlass::epilogue::threadblock;
 constexpr auto kRound = cutlass::FloatRoundStyle::round_to_nearest;
 using Rows = cute::Stride<int64_t, cute::_1, int64_t>;
 
+// CUTLASS's OutputTileThreadLayout, which it has for tensor cores alone, for kernels of the CUDA cores: where in D the
+// elements lie that a thread sees. A warp takes whole rows. In a step it takes one of each of its groups of rows, which
+// change from warp to warp; after a step it takes the next row of each, then come the next groups.
+template <class Config>
+struct SimtThreads : Parts2x<Config>::Kernel::Epilogue::OutputTileIterator::ThreadMap {
+  using Map = typename Parts2x<Config>::Kernel::Epilogue::OutputTileIterator::ThreadMap;
+  template <int i>
+  using Int = cute::Int<i>;
+  using Shape = typename Map::Shape;
+  using Count = typename Map::Count;
+  using Detail = typename Map::Detail;
+  using Iterations = typename Map::Iterations;
+  static_assert(Shape::kRow == 1 && Detail::kWarpsRemainingForRows == 1 && Iterations::kCluster == 1);
+  static constexpr int Stages = 1;
+
+  using Warps = Int<Detail::kWarpsRemainingForGroups>;  // beside each other; each cluster of rows has so many
+  using ThreadShape = cute::Shape<Int<Detail::kAccessWidth>, Warps, Int<Shape::kCluster>>;
+  using RowShape = cute::Shape<Int<Map::kElementsPerAccess>, Int<Detail::kAccessWidth>, Int<Iterations::kColumn>>;
+  using ColumnShape =
+      cute::Shape<Int<Count::kRow>, Warps, Int<Iterations::kGroup>, Int<Count::kGroup>, Int<Shape::kCluster>>;
+  static constexpr int kRows = Count::kRow * Shape::kGroup * Count::kGroup * Shape::kCluster;
+  using Tile = cute::Shape<Int<kRows>, Int<Shape::kColumn>, cute::_1>;
+
+  // Modes: vector, columns and rows of a fragment, then steps: rows, groups, clusters.
+  template <class Tensor>
+  static CUTLASS_DEVICE auto partition(Tensor&& x, int thread, cutlass::gemm::GemmCoord at) {
+    using namespace cute;
+    const auto tile =
+        local_tile(x, Tile{}, make_coord(_, _, _), Step<_1, _1, Underscore>{})(_, _, at.m(), at.n(), at.k());
+    const auto by_rows = make_layout(get<1>(tile.layout()), get<0>(tile.layout()));
+    const auto elements =
+        make_tensor(tile.data(), composition(by_rows, make_layout(append(RowShape{}, ColumnShape{}))));
+    const auto [lane, warp, cluster] = idx2crd(thread, ThreadShape{});
+    const auto own = elements(_, lane, _, make_coord(_, warp, _, _, cluster));
+    return make_tensor(own.data(), append<6>(select<0, 1, 3, 2, 4>(flatten(own.layout()))));
+  }
+};
+
 // The context of loads and stores.
 template <class Config>
 struct Types2x {
   using D = typename Config::D;
   using Compute = EpilogueCompute<typename Config::Accumulator, D>;
-  using Threads = visitor::OutputTileThreadLayout<typename Config::Tile, typename Config::Warp, D, Config::align_d, 1>;
+  using Threads = std::conditional_t<
+      std::is_same_v<typename Config::OpClass, cutlass::arch::OpClassSimt>, SimtThreads<Config>,
+      visitor::OutputTileThreadLayout<typename Config::Tile, typename Config::Warp, D, Config::align_d, 1>>;
 };
 
 // A number, or one in device memory.
@@ -65,6 +105,22 @@ struct Store {
     return {static_cast<Element*>(x.data), {x.row, {}, x.batch}};
   }
 };
+
+// What is stored already.
+template <class X>
+struct Stored {
+  using Compute = typename X::Compute;
+  using Node = visitor::VisitorCompute<cutlass::epilogue::thread::Identity, Compute, Compute, kRound>;
+  static typename Node::Arguments arguments(const CutlassPyGemm&) { return {}; }
+};
+
+// The values of a reduction go to scratch memory as they are: an elementwise kernel reduces them, whatever the axis.
+// They go once: `first` is the first operand that reduces them.
+struct Sum {};
+struct Max {};
+struct Min {};
+template <class X, int index, char axis, class Element, class Reduction, int first>
+struct Reduce : std::conditional_t<first == index, Store<X, index, Element>, Stored<X>> {};
 
 // D itself.
 template <class X>

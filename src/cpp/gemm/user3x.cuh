@@ -108,10 +108,11 @@ struct WholeWorkspace : Base {
 };
 
 // One value for each column of D (axis n) or each row (axis m), over the other axis. Tiles write their share to the
-// workspace, and the last of a line joins them in order: the same bits on every run.
-template <class X, int index, char axis, class Element, class Reduction>
+// workspace, and the last of a line joins them in order: the same bits on every run. For a single value (axis s), one
+// for each row goes to scratch memory, and an elementwise kernel reduces those.
+template <class X, int index, char axis, class Element, class Reduction, int first>
 struct Reduce {
-  static constexpr bool along_rows = (axis == 'm') != X::swap;  // of the kernel's own problem
+  static constexpr bool along_rows = (axis != 'n') != X::swap;  // of the kernel's own problem
   using Compute = typename X::Compute;
   template <class T>
   using Join = typename Reduction::template Join<T>;

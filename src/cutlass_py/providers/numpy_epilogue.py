@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DTYPES
-from ..operations import Program
+from ..operations import AXES, Program
 from .numpy_erf import erf
 from .numpy_gemm import ACTIVATIONS, store
 
@@ -41,9 +41,9 @@ def rounded(x: Any, dtype: str) -> Any:
     return narrow.astype(given.dtype)[()]
 
 
-def reduced(x: Any, reduction: str, axis: int) -> Any:
-    """x over an axis of matrices, whose extent stays as 1."""
-    return getattr(np, reduction)(x, axis=axis, keepdims=True)
+def reduced(x: Any, reduction: str, axis: int | None) -> Any:
+    """x over an axis of matrices, or both (None), whose extents stay as 1."""
+    return getattr(np, reduction)(x, axis=(-2, -1) if axis is None else axis, keepdims=True)
 
 
 def run(program: Program, accumulated: Any, inputs: dict[str, Any], axes: tuple[str, ...]) -> tuple[Any, list[Any]]:
@@ -70,7 +70,7 @@ def run(program: Program, accumulated: Any, inputs: dict[str, Any], axes: tuple[
         values.append(value)
     whole = [np.broadcast_to(values[o.node], accumulated.shape) for o in program.outputs]
     outputs = [
-        reduced(x, o.reduction, -1 if axis == "m" else -2) if o.reduction else x
+        reduced(x, o.reduction, AXES[axis]) if o.reduction else x
         for o, x, axis in zip(program.outputs, whole, axes, strict=True)
     ]
     return values[program.result], outputs
