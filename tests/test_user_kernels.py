@@ -224,6 +224,7 @@ def test_reductions_that_a_kernel_leaves_are_said_and_cost():
     args, base, ampere = problem(summed, given=total), kernel_named(SQUARE), kernel_named(AMPERE)
     said = {k: explanation.steps(select._forced(k, args.problem, provided=True)) for k in (base, ampere)}
     assert "an elementwise kernel reduces afterwards: sum" in said[base]
+    assert "summed(accum) with total = sum, rows = max[m] -> bf16" in str(explain(args))
     assert "an elementwise kernel reduces afterwards: sum, max" in said[ampere]
     rows = problem(reduced, given=of_reduced())
     assert not any(

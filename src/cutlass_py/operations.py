@@ -151,7 +151,8 @@ class Program:
     @cached_property
     def formula(self) -> str:
         """In words, as kernels' metadata shows it."""
-        written = [f"{o.name} = {o.reduction or 'values'}{f'[{o.axis}]' if o.axis else ''}" for o in self.outputs]
+        over = {"m": "[m]", "n": "[n]"}
+        written = [f"{o.name} = {o.reduction or 'values'}{over.get(o.axis, '')}" for o in self.outputs]
         return f"{self.name}({', '.join(['accum', *self.inputs])})" + (f" with {', '.join(written)}" if written else "")
 
 
