@@ -16,7 +16,18 @@ from pathlib import Path
 from places import default_path
 
 import cutlass_py
-from cutlass_py.bench.host import BATCH, EXTENT, HEADER, Absent, Row, cupy_rows, measure_all, row_text, torch_rows
+from cutlass_py.bench.host import (
+    BATCH,
+    EXTENT,
+    HEADER,
+    Absent,
+    Row,
+    cupy_rows,
+    measure_all,
+    operator_rows,
+    row_text,
+    torch_rows,
+)
 from cutlass_py.bench.results import write
 from cutlass_py.bench.surroundings import surroundings
 
@@ -51,9 +62,11 @@ def numpy_rows() -> Iterator[Row]:
 
 GROUPS: dict[str, Callable[[], Iterator[Row]]] = {
     "torch cuda": lambda: torch_rows("cuda", "bfloat16"),
+    "cutlass_py.torch cuda": lambda: operator_rows("cuda"),
     "cupy": cupy_rows,
     "jax": jax_rows,
     "torch cpu": lambda: torch_rows("cpu", "float32"),
+    "cutlass_py.torch cpu": lambda: operator_rows("cpu"),
     "numpy": numpy_rows,
 }
 

@@ -40,17 +40,22 @@ class Absent(Exception):
     """A framework or device that this machine does not have."""
 
 
-def torch_rows(device: str, dtype: str) -> Iterator[Row]:
-    """torch.mm on "cuda" or "cpu"."""
+def _torch(device: str) -> Any:
+    """The module, and what waits for the device."""
     try:
         import torch
     except ImportError as error:
         raise Absent("torch is not installed") from error
     if device == "cuda" and not torch.cuda.is_available():
         raise Absent("torch finds no GPU")
+    return torch, torch.cuda.synchronize if device == "cuda" else lambda: None
+
+
+def torch_rows(device: str, dtype: str) -> Iterator[Row]:
+    """torch.mm on "cuda" or "cpu"."""
+    torch, drain = _torch(device)
     a, b, c = (torch.randn(EXTENT, EXTENT, device=device).to(getattr(torch, dtype)) for _ in range(3))
     names = {"gemm": gemm, "mm": torch.mm, "a": a, "b": b, "c": c}
-    drain = torch.cuda.synchronize if device == "cuda" else lambda: None
     title = f"torch {dtype} {device}"
     yield Row(f"{title}, out=", "gemm(a, b, out=c)", "mm(a, b, out=c)", names, drain)
     yield Row(f"{title}, new result", "gemm(a, b)", "mm(a, b)", names, drain)
@@ -58,6 +63,22 @@ def torch_rows(device: str, dtype: str) -> Iterator[Row]:
     args = GemmArguments(a, b, out=c)
     names["plan"] = get_kernels(args)[0].plan(args)
     yield Row(f"{title}, prepared plan", "plan(a, b, c)", "mm(a, b, out=c)", names, drain)
+
+
+def operator_rows(device: str) -> Iterator[Row]:
+    """cutlass_py.torch beside cutlass_py.gemm, and a layer of its beside torch's, on "cuda" or "cpu"."""
+    torch, drain = _torch(device)
+    from .. import torch as ct
+
+    a, b, c = (torch.randn(EXTENT, EXTENT, device=device, dtype=torch.bfloat16) for _ in range(3))
+    x = a.clone().requires_grad_()
+    stock = torch.nn.Linear(EXTENT, EXTENT, device=device, dtype=torch.bfloat16)
+    ours = ct.Linear(EXTENT, EXTENT, device=device, dtype=torch.bfloat16)
+    names = {"gemm": gemm, "mm": ct.mm, "ours": ours, "stock": stock, "a": a, "b": b, "c": c, "x": x}
+    title = f"cutlass_py.torch {device}"
+    yield Row(f"{title}, mm over gemm", "mm(a, b, out=c)", "gemm(a, b, out=c)", names, drain)
+    yield Row(f"{title}, Linear", "ours(x)", "stock(x)", names, drain)
+    yield Row(f"{title}, Linear, trained", "ours(x).backward(a)", "stock(x).backward(a)", names, drain)
 
 
 def cupy_rows() -> Iterator[Row]:

@@ -180,7 +180,11 @@ def _host(options: argparse.Namespace) -> Result:
 
     found: Result = {"host_failed": {}}
     if not options.bars or "host" in options.bars:
-        groups = {"torch cuda": lambda: host.torch_rows("cuda", "bfloat16"), "cupy": host.cupy_rows}
+        groups = {
+            "torch cuda": lambda: host.torch_rows("cuda", "bfloat16"),
+            "cutlass_py.torch cuda": lambda: host.operator_rows("cuda"),
+            "cupy": host.cupy_rows,
+        }
         found["host"], found["host_skipped"], found["host_failed"] = host.measure_all(groups, 2.0, lambda record: None)
     if not options.bars or "first" in options.bars:
         try:
