@@ -50,10 +50,10 @@ GOOD = {"m": 8, "n": 8, "k": 8, "a": "f32"}
 
 @pytest.fixture
 def problems(tmp_path):
-    """Two problems of one kernel, one of another, and one without a product."""
+    """Two problems of one kernel that core has not, one of another, and one without a product."""
     path = tmp_path / "problems.json"
-    large = {"m": 8192, "n": 8192, "k": 8192, "a": "bf16", "layout": "tn"}
-    path.write_text(json.dumps([large, large | {"m": 8320}, GOOD, GOOD | {"k": 0}]))
+    wide = {"m": 1024, "n": 2112, "k": 7168, "a": "bf16", "layout": "tn"}
+    path.write_text(json.dumps([wide, wide | {"m": 1016}, GOOD, GOOD | {"k": 0}]))
     return path
 
 
