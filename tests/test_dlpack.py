@@ -390,7 +390,7 @@ def test_exchange_functions_that_fail_without_an_exception():
     """The process was aborted by them."""
     kind = exchanging(fill=refuse)
     with pytest.raises(
-        ValueError, match=r"b is a exporters.*Exchanging that cannot be exported, for a reason that its"
+        ValueError, match=r"b is an exporters.*Exchanging that cannot be exported, for a reason that its"
     ):
         gemm(A, kind(B))
     kind = exchanging(adopt=refuse)
@@ -406,7 +406,7 @@ def test_exchange_functions_that_fail_with_an_exception():
         raise BufferError("not on Sundays\nand holidays")
 
     kind.fileno = fileno
-    with pytest.raises(ValueError, match="a is a .*Exchanging that cannot be exported: not on Sundays$") as error:
+    with pytest.raises(ValueError, match="a is an .*Exchanging that cannot be exported: not on Sundays$") as error:
         gemm(kind(A), B)
     assert isinstance(error.value.__cause__, BufferError)
 
