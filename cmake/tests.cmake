@@ -1,12 +1,14 @@
 # CTest runs everything: the C++ tests, then pytest without and with a GPU, on the installed package.
 
 enable_testing()
+add_custom_target(cpp_tests)
 foreach(name problem run xla_call)
   add_executable(test_${name} tests/cpp/test_${name}.cpp src/cpp/problem.cpp src/cpp/shapes.cpp src/cpp/epilogue.cpp
                  src/cpp/overlap.cpp src/cpp/user.cpp)
   target_include_directories(test_${name} PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
   # -UNDEBUG: a test may be an assertion, in every build type.
   target_compile_options(test_${name} PRIVATE -Wall -Wextra -UNDEBUG)
+  add_dependencies(cpp_tests test_${name})
   add_test(NAME test_${name} COMMAND test_${name})
   set_tests_properties(test_${name} PROPERTIES LABELS cpp)
 endforeach()

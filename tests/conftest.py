@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from fake_gpu import fake_gpu  # noqa: F401 (a fixture)
 from stand_in import nvcc  # noqa: F401 (a fixture)
 
 from cutlass_py import _core, registry

@@ -1,4 +1,4 @@
-"""An array library without a GPU, for the benchmarks: NumPy's arrays, and a clock that launches turn forward."""
+"""The benchmarks without a GPU: NumPy's arrays, a clock that launches turn forward, records as they keep them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401
 import numpy as np
+import pytest
 
+import cutlass_py
+from cutlass_py.bench import cases, frameworks, runs, surroundings
 from cutlass_py.bench.frameworks import Framework, _integers
+from cutlass_py.bench.suites import Case
 from cutlass_py.dtypes import DTYPES
+
+SMALL = Case("shape", "f32", "tn", (1, 24, 16, 8))
 
 
 class FakeGpu(Framework):
@@ -88,3 +94,34 @@ class FakeGpu(Framework):
 
     def free(self) -> None:
         self.freed += 1
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    """A library whose calls take 30 us where ours take 20; it is what the command finds."""
+    fake = FakeGpu()
+    calls = []
+
+    def gemm(a, b, **keywords):
+        calls.append(keywords)
+        fake.tick(20.0)
+        if max(*a.shape, *b.shape) < 1000:
+            cutlass_py.gemm(a, b, **keywords)
+            if fake.off:
+                keywords["out"][...] += fake.off
+
+    fake.calls = calls
+    monkeypatch.setattr(cases, "gemm", gemm)
+    monkeypatch.setattr(frameworks, "framework", lambda: fake)
+    monkeypatch.setattr(runs, "warm_up", lambda *_: None)
+    monkeypatch.setattr(runs, "Operands", lambda case, gpu: cases.Operands(SMALL, gpu))
+    monkeypatch.setattr(surroundings, "_versions", lambda: {"numpy": "0"})
+    return fake
+
+
+def record_of(case, sustained, mixed=None, mode="default", **us):
+    record = case.facts() | {"mode": mode}
+    for regime, ratio in (("sustained", sustained), ("mixed", mixed)):
+        if ratio:
+            record[regime] = {"ratio": ratio, "us": {"torch": ratio, "cutlass_py": 1.0, **us}}
+    return record

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import gc
-import os
-import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import gpu  # noqa: E402
+from leaks import assert_nothing_stays  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -291,37 +289,25 @@ def test_memory_is_given_back_behind_the_launch():
 
 
 def test_nothing_leaks():
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        pytest.skip("free device memory is counted: needs a GPU without other workers")
     a, b, out = (gpu.integers((64, 64), "bf16") for _ in range(3))
+    bias = a[0]
+
+    def straight():
+        ct.mm(a, b, out=out)
+        ct.linear(a, b, bias)
+
+    assert_nothing_stays(straight, (a, b, out, bias), used=gpu.used)
+
+
+def test_nothing_that_gradients_take_leaks():
+    a, bias = (gpu.integers(shape, "bf16") for shape in ((64, 64), (64,)))
     weight = gpu.integers((64, 64), "bf16").requires_grad_()
 
-    def calls(straight: int, recorded: int) -> None:
-        for _ in range(straight):
-            ct.mm(a, b, out=out)
-            ct.linear(a, b, a[0])
-        for _ in range(recorded):
-            weight.grad = None
-            ct.gemm(a, weight.mT, bias=a[0], activation="gelu").sum().backward()
-        torch.cuda.synchronize()
+    def step():
+        weight.grad = None
+        ct.gemm(a, weight.mT, bias=bias, activation="gelu").sum().backward()
 
-    def counts() -> tuple[int, ...]:
-        gc.collect()
-        references = sum(sys.getrefcount(x) for x in (a, b, out, weight))
-        return references, torch.cuda.memory_allocated(), len(gc.get_objects()) // 500
-
-    calls(100, 100)
-    before, free, resident = counts(), torch.cuda.mem_get_info()[0], resident_bytes()
-    calls(50_000, 2_000)
-    after = counts()
-    assert after[:2] == before[:2] and abs(after[2] - before[2]) <= 1
-    assert free - torch.cuda.mem_get_info()[0] < 16 << 20
-    assert resident_bytes() - resident < 16 << 20
-
-
-def resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert_nothing_stays(step, (a, bias, weight), count=20_000, used=gpu.used)
 
 
 # ------------------------------------------------------------------------------------------------ two devices

@@ -414,8 +414,12 @@ def test_mlp_without_inputs():
 def test_mlp_refuses(grad):
     x, w1, w2 = (torch.rand(shape, requires_grad=grad) for shape in ((3, 4), (5, 4), (2, 5)))
     for error, match, call in [
-        (TypeError, "mlp: input is a ndarray; expected a torch.Tensor", lambda: ct.mlp(x.detach().numpy(), w1, w2)),
-        (TypeError, "mlp: weight2 is a NoneType", lambda: ct.mlp(x, w1, None)),
+        (
+            TypeError,
+            "mlp: input is a numpy.ndarray; expected a torch.Tensor",
+            lambda: ct.mlp(x.numpy(force=True), w1, w2),
+        ),
+        (TypeError, "mlp: weight2 is a NoneType; expected a torch.Tensor", lambda: ct.mlp(x, w1, None)),
         (ValueError, r"mlp: input is \(\); expected at least 1 dimension", lambda: ct.mlp(x[0, 0], w1, w2)),
         (ValueError, r"mlp: weight1 is \(1, 5, 4\); expected 2 dimensions", lambda: ct.mlp(x, w1[None], w2)),
         (ValueError, r"mlp: bias1 is \(1, 5\); expected 1 dimension", lambda: ct.mlp(x, w1, w2, torch.rand(1, 5))),

@@ -7,8 +7,7 @@ to back, `mixed` puts a small elementwise kernel between the calls on a plain st
   bench --suite llm square --layout tn         suites of shapes; --json FILE keeps every reading
   bench --shape 2048,4096,14336 --dtype e4m3   one problem: M,N,K or B,M,N,K
   bench KERNEL 4096 4096 4096                  one kernel by name, in its own dtypes and layout, with its epilogue
-  bench --bars [GROUP ...]                     what must be reached, and whether it is; all of it takes 11 minutes on
-                                               an H200, of which those after tuning, the group `tuned`, 5
+  bench --bars [GROUP ...]                     what must be reached, and whether it is; `tuned`: after tuning
   bench --from FILE --plot DIR                 pictures and tables of stored results; needs no GPU
 
 Exit code: 0; 1 where a case failed, a result is wrong, or a bar is missed or was not measured in whole; 2 for wrong

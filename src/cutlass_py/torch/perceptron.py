@@ -16,7 +16,7 @@ from ..epilogues import ACTIVATIONS
 from . import activations
 from .gradients import Allowed, run
 from .operators import Call, z_dtype
-from .product import cast, gemm
+from .product import cast, check_tensors, gemm
 from .sharding import register_if_used
 from .straight import compiling, tracked
 
@@ -44,7 +44,10 @@ def mlp(
     Raises:
         ValueError, TypeError: as gemm; another number of dimensions of a weight or a bias.
     """
-    _check(input, weight1=(weight1, 2), weight2=(weight2, 2), bias1=(bias1, 1), bias2=(bias2, 1))
+    check_tensors("mlp", input=input, weight1=weight1, weight2=weight2, bias1=bias1, bias2=bias2)
+    if not input.dim():
+        raise ValueError("mlp: input is (); expected at least 1 dimension")
+    _check_dimensions(weight1=(weight1, 2), weight2=(weight2, 2), bias1=(bias1, 1), bias2=(bias2, 1))
     operands = cast(input.device.type, input, weight1, weight2, bias1, bias2)
     x, w1, w2, b1, b2 = operands
     if not tracked(operands) or f"d_{activation}" not in ACTIVATIONS:
@@ -54,15 +57,10 @@ def mlp(
     return _Mlp.apply(rows, w1, w2, b1, b2, activation)[0].reshape(*x.shape[:-1], w2.shape[0])
 
 
-def _check(input: Any, **others: tuple[Any, int]) -> None:
-    for name, (x, rank) in {"input": (input, 0), **others}.items():
-        if x is None and name.startswith("bias"):
-            continue
-        if not isinstance(x, Tensor):
-            raise TypeError(f"mlp: {name} is a {type(x).__name__}; expected a torch.Tensor")
-        if x.dim() != rank if rank else not x.dim():
-            expected = f"{rank} dimension{'s' * (rank > 1)}" if rank else "at least 1 dimension"
-            raise ValueError(f"mlp: {name} is {tuple(x.shape)}; expected {expected}")
+def _check_dimensions(**operands: tuple[Tensor | None, int]) -> None:
+    for name, (x, expected) in operands.items():
+        if x is not None and x.dim() != expected:
+            raise ValueError(f"mlp: {name} is {tuple(x.shape)}; expected {expected} dimension{'s' * (expected > 1)}")
 
 
 class _Mlp(torch.autograd.Function):  # type: ignore[misc]

@@ -246,9 +246,9 @@ def _store(name: str, destination: Tensor, value: Tensor) -> Tensor:
 
 
 def check_tensors(function: str, **operands: Any) -> None:
-    """Raises TypeError for what is no torch.Tensor; all but a, b and input may be None."""
+    """Raises TypeError for what is no torch.Tensor; what is not a factor of a product may be None."""
     for name, x in operands.items():
-        if not isinstance(x, Tensor) and (x is not None or name in ("a", "b", "input")):
+        if not isinstance(x, Tensor) and (x is not None or name in ("a", "b", "input", "weight1", "weight2")):
             hint = "; lists of matrices go to cutlass_py.gemm" if isinstance(x, (list, tuple)) else ""
             raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected a torch.Tensor{hint}")
 

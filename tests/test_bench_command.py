@@ -1,0 +1,181 @@
+"""`bench` as a command: what it measures, what ends it, wrong usage, stored results and pictures."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from fake_gpu import FakeGpu, record_of
+
+import cutlass_py
+from cutlass_py import _core
+from cutlass_py.bench import bars, plots, results, runs, timing
+from cutlass_py.bench.results import geomean
+from cutlass_py.commands import main
+from cutlass_py.dtypes import LAYOUTS
+
+ROOT = Path(__file__).resolve().parent.parent
+STORED = ROOT / "benchmarks" / "results" / "kernel_speed-h200-llm-square-odd-batched.json"
+
+
+def test_the_command_measures(fake_gpu, capsys, tmp_path):
+    path = tmp_path / "found.json"
+    options = ["--shape", "24,16,8", "2,8,8,8", "--dtype", "f32", "--layout", "tn", "tt", "--budget-ms", "1"]
+    assert main(["bench", *options, "--json", str(path), "--commit", "abc"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("cpu_gemm_numpy") == 4 and "f32 tt 2 x (8, 8, 8)" in printed
+    found = results.read(path)
+    assert found["complete"] and found["commit"] == "abc" and found["reference"] == "numpy"
+    assert len(found["cases"]) == 4 and all(line["geomean"] == 1.5 for line in found["summary"])
+    assert found["parts"][0]["regimes"] == ["sustained", "mixed"] and str(tmp_path) not in found["command"]
+    assert main(["bench", "--from", str(path), "--layout", "tn", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["cases"]) == 2
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError, ImportError, MemoryError, AssertionError])
+def test_a_failing_case_does_not_stop_the_others(fake_gpu, capsys, monkeypatch, error):
+    reference = FakeGpu.reference
+
+    def refuses(self, case):
+        if case.layout == "tn":
+            raise error("no memory\nat all")
+        return reference(self, case)
+
+    monkeypatch.setattr(FakeGpu, "reference", refuses)
+    assert main(["bench", "--shape", "24,16,8", "--dtype", "f32", "--layout", "tn", "tt", "--budget-ms", "1"]) == 1
+    printed = capsys.readouterr().out
+    assert f"FAILED: f32 tn (24, 16, 8): {error.__name__}: no memory\n" in printed and "cpu_gemm_numpy" in printed
+    assert fake_gpu.freed == 1
+
+
+def test_an_error_without_a_word():
+    assert results.reason(MemoryError()) == "MemoryError"
+
+
+def test_a_warm_up_that_fails_is_told(fake_gpu, monkeypatch, capsys):
+    monkeypatch.setattr(runs, "warm_up", lambda *_: (_ for _ in ()).throw(MemoryError()))
+    assert main(["bench", "--shape", "24,16,8", "--dtype", "f32", "--budget-ms", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["warm_up_failed"] == "MemoryError" and len(found["cases"]) == 4
+
+
+def test_wrong_results_count(fake_gpu, capsys):
+    fake_gpu.off = 1.0
+    assert main(["bench", "--shape", "24,16,8", "--dtype", "f32", "--budget-ms", "1", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["cases"][0]["wrong"] == ["cutlass_py"]
+
+
+@pytest.mark.parametrize("ends", ["limit", "interrupt"])
+def test_a_run_that_ends_early_is_kept(fake_gpu, capsys, tmp_path, monkeypatch, ends):
+    path = tmp_path / "found.json"
+    if ends == "interrupt":
+        measured = runs.measure
+
+        def measure(case, settings, fake_gpu):
+            if case.layout == "tt":
+                raise KeyboardInterrupt
+            return measured(case, settings, fake_gpu)
+
+        monkeypatch.setattr(runs, "measure", measure)
+    limit = ["--limit-seconds", "-1"] if ends == "limit" else []
+    options = ["--shape", "24,16,8", "--dtype", "f32", "--layout", "tn", "tt", "--budget-ms", "1", "--json", str(path)]
+    assert main(["bench", *options, *limit]) == 0
+    found = results.read(path)
+    assert not found["complete"] and len(found["cases"]) == (0 if ends == "limit" else 1)
+    assert f"{len(found['cases'])} of 2 cases" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["nonesuch", "1", "2", "3"], "no kernel is called 'nonesuch'"),
+    (["cpu_gemm_numpy", "1", "2", "3"], "computes on the CPU"),
+    (["--shape", "8,8,8", "--dtype", "tf32"], "no reference multiplies tf32 here; expected one of f16, bf16, f32, s8"),
+    (["--shape", "8,8,8", "--dtype", "s8"], "the reference takes none of these problems"),
+    (["--bars", "key", "--suite", "llm"], "--bars says what is measured"),
+    (["--bars", "key", "--orders"], "--bars says what is measured"),
+    (["--tune", "--all-kernels"], "two different measurements"),
+    (["--every", "0"], "must be above 0"),
+    (["--from", "/nonexistent.json"], "No such file"),
+])  # fmt: skip
+def test_wrong_usage(fake_gpu, capsys, options, message):
+    assert main(["bench", *options]) == 2
+    said = capsys.readouterr()
+    assert message in said.err and not said.out
+
+
+@pytest.mark.parametrize("options", [["--shape", "8,8"], ["--suite", "none"], ["--splits", "0"], ["--bars", "none"]])
+def test_options_that_are_none(capsys, options):
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", *options])
+    assert stopped.value.code == 2 and "error: " in capsys.readouterr().err
+
+
+def test_an_extent_is_missing(fake_gpu, capsys):
+    name = cutlass_py.get_kernels(compiled=False)[0].name
+    assert main(["bench", name, "1", "2"]) == 2 and "2 extents behind" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(_core.device_count() > 0, reason="there is a GPU")
+def test_without_a_gpu(capsys):
+    assert main(["bench"]) == 2
+    assert capsys.readouterr().err.startswith("error: bench: needs a GPU: ")
+
+
+def test_stored_results_of_before_are_read(capsys):
+    assert main(["bench", "--from", str(STORED), "--suite", "square", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["cases"]) == 28
+    assert main(["bench", "--from", str(STORED), "--bars", "dense", "--dtype", "bf16"]) == 1
+    assert capsys.readouterr().out.count("163 of 163") == 16
+
+
+def test_pictures(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    for place in (tmp_path / "x", tmp_path / "y"):
+        assert main(["bench", "--from", str(STORED), "--suite", "square", "--layout", "tn", "--plot", str(place)]) == 0
+    for name in ("ratio.svg", "roofline.svg"):
+        text = (tmp_path / "x" / name).read_text()
+        assert text.startswith("<?xml") and "bf16" in text and text == (tmp_path / "y" / name).read_text()
+    assert "ratio.svg" in capsys.readouterr().err
+    result = results.read(STORED)
+    timed = [r for r in result["cases"] if (r["suite"], r["layout"]) == ("square", "tn")]
+    means = [f"{regime} {geomean(r[regime]['ratio'] for r in timed):.3f}" for regime in timing.REGIMES]
+    assert f">bf16 tn: {', '.join(means)}</text>" in (tmp_path / "x" / "ratio.svg").read_text()
+
+
+def test_pictures_of_all_bars(tmp_path):
+    """Default, tuned and swept cases stand apart, and the files stay small enough for a repository."""
+    pytest.importorskip("matplotlib")
+    ratios = {"default": (1.0, 1.2), "sweep": (0.5, None), "tuned": (2.0, 3.0)}
+    records = []
+    for mode, (sustained, mixed) in ratios.items():
+        found = {(c.dtype, c.layout, c.shape): c for bar in bars.BARS if bar.mode == mode for c in bar.cases()}
+        for index, case in enumerate(found.values()):
+            near = 1 + index % 97 / 1e6
+            records.append(record_of(case, sustained * near, mixed and mixed / near, mode))
+    machine = {"compute_capability": 90, "sm_count": 132, "clocks.max.sm": 1980.0}
+    ratio, roofline = plots.draw({"cases": records, "machine": machine}, tmp_path)
+    assert max(path.stat().st_size for path in (ratio, roofline)) < 250_000
+    titles = re.findall(r">([^<]*sustained 0.500|[^<]*sustained [12].000, [^<]*)<", ratio.read_text())
+    wanted = [f"bf16 {layout}: sustained 1.000, mixed 1.200" for layout in LAYOUTS]
+    wanted += [f"bf16 {layout}, tuned: sustained 2.000, mixed 3.000" for layout in LAYOUTS]
+    wanted += ["bf16 tn tt, sweep: sustained 0.500", "f64 tn tt nt nn: sustained 1.000, mixed 1.200"]
+    assert set(wanted) <= set(titles) and len(titles) == 16
+    assert re.findall(r">(bf16, [^<]*)<", roofline.read_text()) == [
+        "bf16, sustained", "bf16, sustained, sweep", "bf16, sustained, tuned",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["host_cost-h200", "kernel_speed-h200-sweep"])
+def test_nothing_to_plot(tmp_path, capsys, name):
+    stored = ROOT / "benchmarks" / "results" / f"{name}.json"
+    assert main(["bench", "--from", str(stored), "--plot", str(tmp_path)]) == 2
+    assert "holds no cases" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("content", "message"), [("{", "not JSON"), ("[]", "expected an object"), ("{}", "expected")])
+def test_what_is_no_result(tmp_path, capsys, content, message):
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    assert main(["bench", "--from", str(path)]) == 2 and message in capsys.readouterr().err
