@@ -282,6 +282,8 @@ def test_compiled_calls_do_not_take_contradictions():
         ("out is f32 but out_dtype is bf16", {"out": torch.empty(3, 5), "out_dtype": torch.bfloat16}),
         (r"bias_grad is \(7,\); expected \(5,\), \(1, 5\) or \(3, 1\)", {"bias_grad": torch.empty(7)}),
         ("bias_grad is s8", {"bias_grad": torch.empty(5, dtype=torch.int8)}),
+        ("splits is below 1; expected 1 to 32767", {"splits": 0}),
+        ("splits is below 1; expected 1 to 32767", {"splits": -1}),
     ):
         with pytest.raises(Exception, match=match):
             torch.compile(lambda k=keywords: ct.gemm(a, b, **k), backend="eager", fullgraph=True)()

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from nvcc import why_not
+from stand_in import build
 
 import cutlass_py
 from cutlass_py import (
@@ -269,6 +270,30 @@ def test_compilation_may_be_forbidden(tmp_path, monkeypatch):
     monkeypatch.setattr(compiler, "recipe", lambda config: compiler.Recipe(config.name, "", (), ()))
     with pytest.raises(CompileError, match=r"CUTLASS_PY_JIT=0 forbids to compile it\. .* make the call once"):
         select.plan(problem(gelu_bias).problem)
+
+
+def test_what_was_compiled_is_taken_where_nothing_else_can_be(nvcc, monkeypatch):
+    args = problem(gelu_bias)
+    fastest, *_, other = get_kernels(args)[:5]
+    build(other.config)
+
+    def first():
+        return {select.best(args.problem).route.kernel, get_kernels(args)[0], select.rank(args.problem)[0].route.kernel}
+
+    assert first() == {fastest}
+    for forbidden in (True, False):
+        with monkeypatch.context() as patch:
+            if forbidden:
+                patch.setenv("CUTLASS_PY_JIT", "0")
+            else:
+                patch.setattr(compiler, "find_nvcc", lambda: None)
+            assert first() == {other}
+            patch.setattr(compiler, "_include", no_headers)
+            assert first() == {fastest}
+
+
+def no_headers(*_):
+    raise CompileError("no headers")
 
 
 def test_the_source_holds_every_operation_that_is_used_and_no_other():

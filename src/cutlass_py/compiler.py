@@ -292,6 +292,22 @@ def may_compile() -> bool:
     return value == "1"
 
 
+def can_compile() -> bool:
+    """Whether `load` may compile, and finds a compiler, if only to refuse it."""
+    try:
+        return may_compile() and find_nvcc() is not None
+    except CompileError:
+        return True
+
+
+def at_hand(config: KernelConfig) -> bool:
+    """Whether the cache has the kernel; any compiler's, for use where there is none."""
+    try:
+        return find(recipe(config), any_compiler=True) is not None
+    except CompileError:  # no headers, by whose content it would be known
+        return False
+
+
 def obtain(made: Recipe) -> Path:
     """The library, from the cache or compiled now if CUTLASS_PY_JIT allows it.
 

@@ -9,6 +9,7 @@ from math import ceil, inf
 from . import _core
 from ._core import Problem
 from .arguments import describe
+from .compiler import at_hand, can_compile
 from .cost import Estimates
 from .errors import NoKernelError
 from .families import SCHEDULES
@@ -80,7 +81,7 @@ def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
     """
     gpu = gpu_of(p)
     compiled = _compiled_only(p) if compiled is None else compiled
-    estimated = [_choice(each, p, gpu) for each in sorted(_timed(p, gpu, compiled), key=_time)]
+    estimated = [_choice(each, p, gpu) for each in _in_order(_timed(p, gpu, compiled), p)]
     first = _measured(p, gpu, compiled)
     return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
 
@@ -90,7 +91,7 @@ def rank_straight(p: Problem, *, compiled: bool) -> list[Choice]:
     gpu = gpu_of(p)
     timed = _straight_routes(p, gpu, compiled) if gpu else []
     timed += _provided_routes(p, gpu)
-    estimated = [_choice(each, p, gpu) for each in sorted(timed, key=_time)]
+    estimated = [_choice(each, p, gpu) for each in _in_order(timed, p)]
     first = _measured(p, gpu, compiled)
     if first is None or not first.route.direct:
         return estimated
@@ -124,8 +125,25 @@ def best(p: Problem, *, provided: bool = True) -> Choice | None:
     compiled = _compiled_only(p)
     if (choice := _measured(p, gpu, compiled)) and (provided or isinstance(choice.route.kernel, CutlassKernel)):
         return choice
-    timed = min(_timed(p, gpu, compiled, provided, every=False), key=_time, default=None)
-    return timed and _choice(timed, p, gpu)
+    timed = _timed(p, gpu, compiled, provided, every=_needs_ready(p))
+    return _choice(_in_order(timed, p)[0], p, gpu) if timed else None
+
+
+def _needs_ready(p: Problem) -> bool:
+    """Whether a user's epilogue has to do with the kernels that were compiled for it before."""
+    return p.user >= 0 and not can_compile()
+
+
+def _in_order(timed: list[Timed], p: Problem) -> list[Timed]:
+    """By time; before all others those that are ready, where nothing else will do."""
+    ordered = sorted(timed, key=_time)
+    if _needs_ready(p):
+        ordered.sort(key=lambda each: not _is_ready(each[1]))
+    return ordered
+
+
+def _is_ready(kernel: Kernel) -> bool:
+    return kernel.compiled or (isinstance(kernel, CutlassKernel) and at_hand(kernel.config))
 
 
 def _compiled_only(p: Problem) -> bool:

@@ -197,7 +197,7 @@ def _call(
         scale_a,
         scale_b,
         scale_out,
-        splits=-1 if splits == "stream" else 0 if splits is None else int(splits),
+        splits=_parts(splits),
         alpha_value=alpha_value * a_value * b_value,
         beta_value=beta_value,
         scale_out_value=scale_out_value,
@@ -208,6 +208,15 @@ def _call(
         deterministic=deterministic,
         kernel_name=getattr(kernel, "name", kernel),
     )
+
+
+def _parts(splits: Any) -> int:
+    """As the operator says it, to which 0 and below are words: a compiled call comes here unchecked."""
+    if splits is None or splits == "stream":
+        return 0 if splits is None else -1
+    if (parts := int(splits)) < 1:  # dynamic shapes may have made a symbol of it, which has no text
+        raise ValueError("gemm: splits is below 1; expected 1 to 32767, or 'stream'")
+    return parts
 
 
 def _factor(value: Any) -> tuple[Tensor | None, Any]:
