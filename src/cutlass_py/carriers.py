@@ -16,6 +16,7 @@ from .usercode import Traced
 if TYPE_CHECKING:
     from .legality import Interface
 
+MOST_BLOCKS = 65535  # of a launch, along y and along z of its grid
 _FEWEST_STAGES = 3  # of a mainloop, below which loads are no longer hidden
 _READ = ("f16", "bf16", "f32")
 
@@ -61,8 +62,8 @@ def obstacle(interface: Interface, p: Problem, asked: Asked | None) -> str | Non
         return f"computes {own.formula}; {wanted} is asked for" if asked or own.user else None
     if p.splits not in (0, 1):
         return "does not split k: a user's epilogue takes whole sums"
-    if interface.family.api == 2 and p.batch > 65535:
-        return f"is one launch, which ends at 65535 problems; the batch is {p.batch}"
+    if interface.family.api == 2 and p.batch > MOST_BLOCKS:
+        return f"is one launch, which ends at {MOST_BLOCKS} problems; the batch is {p.batch}"
     if any(node.op == "cast" for node in asked.program.nodes) and interface.accumulator == "f64":
         return "casts from f32, not from f64"
     for index, (name, kind) in enumerate(zip(asked.names, asked.kinds, strict=True)):

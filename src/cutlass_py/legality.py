@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from ._core import Problem
-from .carriers import obstacle
+from .carriers import MOST_BLOCKS, obstacle
 from .dtypes import DTYPES, WIDER
 from .epilogues import ACTIVATIONS, Epilogue, epilogue_named
 from .families import FAMILIES, SCHEDULES, Family, KernelConfig
@@ -20,7 +20,7 @@ from .gpu import Gpu
 from .user_epilogue import asked_by
 
 _TMA = 16  # bytes: addresses, rows and batches of TMA operands are multiples of it
-_MOST_COLUMNS = 65535 // 8 * 8 * 64  # of one 2.x launch with the narrowest tile (api2x.cuh)
+_MOST_COLUMNS = MOST_BLOCKS // 8 * 8 * 32  # of one 2.x launch with the narrowest tile that rules.py lets through
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import product
-from statistics import median
 from typing import Any
 
 from .. import tuned
@@ -20,7 +19,7 @@ from .one_kernel import KernelCase, KernelOperands
 from .operands import Operands
 from .results import OURS, Record, reason
 from .suites import DEFAULT, SWEEP, TUNED, Case
-from .timing import REGIMES, Arm, regime_us, rough_us
+from .timing import REGIMES, Arm, alone, ratio_of, regime_us, rough_us
 
 HOPELESS = 4.0  # in a sweep, kernels this much slower than the fastest are not measured beyond a rough estimate
 FINALISTS = 3  # its fastest kernels, timed once more beside the choice: the least of many times is a lucky one
@@ -242,8 +241,8 @@ def _regime(
     record = regime_us(operands.framework, regime, arms, operands.count, rough, budget_ms)
     if theirs not in record["us"]:
         return record
-    record["ratio"] = record["us"][theirs] / record["us"][OURS]
+    rounds = record["rounds_us"]
+    record["ratio"] = ratio_of(alone(rounds), theirs, OURS)
     if "neighbour_us" in record:
-        whole = {name: median(times) for name, times in record["rounds_us"].items()}
-        record["ratio_with_neighbour"] = whole[theirs] / whole[OURS]
+        record["ratio_with_neighbour"] = ratio_of(rounds, theirs, OURS)
     return record

@@ -7,7 +7,7 @@ from typing import Any
 
 from .results import OURS, Record, geomean
 from .suites import DEEPGEMM, DEFAULT, SWEEP, case_of, shape_text
-from .timing import REGIMES
+from .timing import REGIMES, alone, ratio_of
 
 
 def regimes_of(records: Iterable[Record]) -> list[str]:
@@ -123,8 +123,9 @@ def choice_ratio(timed: Record) -> float:
     Args:
         timed: one regime of a sweep's record; of those timed once more, where there are some.
     """
-    us: dict[str, float] = timed.get("finals", timed)["us"]
-    return min(list(us.values())[1:]) / us[OURS]
+    last = timed.get("finals", timed)
+    rounds = alone(last["rounds_us"])
+    return min(ratio_of(rounds, name, OURS) for name in list(rounds)[1:])
 
 
 def summary_table(rows: Sequence[Record]) -> tuple[list[str], list[list[str]]]:

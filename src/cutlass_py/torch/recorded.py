@@ -38,7 +38,7 @@ def _suits(a: Tensor, b: Tensor, bias: Tensor | None) -> bool:
         return False
     if bias is not None and (bias.dtype != a.dtype or bias.shape != b.shape[-1:]):
         return False
-    return a.dim() > 1 if b.dim() == 2 else a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0]
+    return bool(a.dim() > 1 if b.dim() == 2 else a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0])
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
