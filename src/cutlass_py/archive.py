@@ -177,6 +177,7 @@ def of_kernel(config: KernelConfig, cc: Collection[int] = ()) -> tuple[Manifest,
         return known[0], _library(*known)
     if unknown := [config.name] if config.own_source else _unknown(config):
         raise ValueError(f"{config.name}: not to be saved: {', '.join(unknown)} is known to this process alone")
+    compiler.covered(config, cc)
     here = capabilities() if _core.device_count() else ()  # the library is loaded below
     made = compiler.recipe(config, {*cc, *here} if cc else ())
     path = compiler.obtain(made)

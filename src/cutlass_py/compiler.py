@@ -88,6 +88,20 @@ def definition(config: KernelConfig) -> str:
     return config.own_source or codegen.source([config])
 
 
+def covered(config: KernelConfig, cc: Collection[int]) -> list[int]:
+    """Of compute capabilities, times ten, those that a kernel runs on.
+
+    Raises:
+        ValueError: it runs on none of them, though there are some.
+    """
+    lowest, highest = FAMILIES[config.family].cc
+    found = [x for x in cc if lowest <= x <= highest]
+    if cc and not found:
+        asked = ", ".join(f"{x / 10:.1f}" for x in cc)
+        raise ValueError(f"{config.name} runs on compute capability {cc_range(lowest, highest)}; asked for is {asked}")
+    return found
+
+
 def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
     """How a kernel is compiled, for the devices that are here, or for these compute capabilities, times ten.
 
@@ -95,11 +109,8 @@ def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
         ValueError: it runs on none of them.
         CompileError: the headers are missing.
     """
+    covered(config, cc)
     family = FAMILIES[config.family]
-    lowest, highest = family.cc
-    if cc and not any(lowest <= x <= highest for x in cc):
-        found = ", ".join(f"{x / 10:.1f}" for x in cc)
-        raise ValueError(f"{config.name} runs on compute capability {cc_range(lowest, highest)}; asked for is {found}")
     source = f"{definition(config)}\n{codegen.library([config], elementwise=False)}"
     flags = codegen.flags(family, family.gencode_for(cc or capabilities()))
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))

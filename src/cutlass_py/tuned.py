@@ -70,10 +70,13 @@ def class_of(p: Problem) -> str:
     return " ".join(f"{name}={int(value) if value is True else value}" for name, value in values if value)
 
 
+FILES = "tuned-*.json"  # tables in a directory
+
+
 def file_name(gpu: str, sm_count: int) -> str:
     """The file of a table for GPUs of this name and number of multiprocessors."""
     name = re.sub(r"\W+", "-", gpu).strip("-").lower()
-    return f"tuned-{name}-{sm_count}.json"
+    return FILES.replace("*", f"{name}-{sm_count}")
 
 
 def path_of(gpu: Gpu) -> Path:
@@ -118,7 +121,7 @@ def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
 
 def _installed(gpu: Gpu) -> Iterator[Table]:
     """Tables for such GPUs that somebody else measured."""
-    for place in (*packs.tables(), *PLACES):
+    for place in (*packs.directories(), *PLACES):
         path = place / file_name(gpu.name, gpu.sm_count)
         if path not in _tables:
             _tables.setdefault(path, _usable(path, gpu))
