@@ -83,8 +83,8 @@ class Recipe:
         return f"{self.kernel}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
 
 
-def definition(config: KernelConfig) -> str:
-    """The C++ that defines a kernel: written from its declaration, or as a user brought it."""
+def source_of(config: KernelConfig) -> str:
+    """The C++ source that defines a kernel: written from its declaration, or as a user brought it."""
     return config.own_source or codegen.source([config])
 
 
@@ -111,7 +111,7 @@ def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
     """
     covered(config, cc)
     family = FAMILIES[config.family]
-    source = f"{definition(config)}\n{codegen.library([config], elementwise=False)}"
+    source = f"{source_of(config)}\n{codegen.library([config], elementwise=False)}"
     flags = codegen.flags(family, family.gencode_for(cc or capabilities()))
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
 

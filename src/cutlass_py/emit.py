@@ -33,7 +33,7 @@ def source(config: KernelConfig) -> str:
         CompileError: this package's headers are missing.
     """
     own = compiler.own_headers(config.name)
-    return _head(config) + "".join(_parts(own, compiler.definition(config), config.name, set()))
+    return _head(config) + "".join(_parts(own, compiler.source_of(config), config.name, set()))
 
 
 def _head(config: KernelConfig) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..terminal import print_table, watched
-from .output import cc_option, json_option, print_json
+from .options import cc_option, json_option, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

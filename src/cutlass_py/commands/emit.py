@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .output import json_option, print_json
+from .options import json_option, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
