@@ -121,7 +121,7 @@ def test_names_of_packs_are_taken_before_they_are_asked_for(nvcc, tmp_path):
     in_python(SAVE, tmp_path, NVCC_LOADS=stub(nvcc))
     site = installed(pack(tmp_path, archive.read(tmp_path / "other")), tmp_path / "site")
     said = in_python(CLASH, path=site, CUTLASS_PY_INCLUDE="", CUDACXX="/nowhere/nvcc")
-    assert said.strip() == f"register: a kernel is called '{OTHER.name}' already"
+    assert said.strip() == f"register_kernel: a kernel is called '{OTHER.name}' already"
 
 
 @needs_gxx

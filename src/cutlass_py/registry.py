@@ -89,8 +89,8 @@ def remove(name: str) -> bool:
     return True
 
 
-def register(kernels: Sequence[Kernel]) -> None:
-    """Adds kernels. register.py is the public side.
+def register(caller: str, kernels: Sequence[Kernel]) -> None:
+    """Adds kernels. register.py is the public side, whose function `caller` is.
 
     Raises:
         ValueError: a name is taken; nothing is added then.
@@ -100,7 +100,7 @@ def register(kernels: Sequence[Kernel]) -> None:
         taken = registered()
         for kernel in kernels:
             if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
-                raise ValueError(f"register: a kernel is called {kernel.name!r} already")
+                raise ValueError(f"{caller}: a kernel is called {kernel.name!r} already")
             taken[kernel.name] = kernel
         _registered.update(taken)
         forget()
