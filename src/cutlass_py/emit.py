@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 
 from . import codegen, compiler
-from .dtypes import DTYPES, STORAGE
+from .dtypes import BLOCK, DTYPES, STORAGE
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from .families import FAMILIES, SCHEDULES, KernelConfig
 from .legality import cc_range, interface_of
@@ -214,7 +214,7 @@ def _blocks(c: KernelConfig) -> Iterator[_Row]:
     """Scales in blocks, which the product takes."""
     if not SCHEDULES[c.schedule].block:
         return
-    depth, columns = "(p.k + 127) / 128", "(p.n + kBlock - 1) / kBlock"
+    depth, columns = f"(p.k + {BLOCK - 1}) / {BLOCK}", "(p.n + kBlock - 1) / kBlock"
     tma = str(interface_of(c).tma_scales).lower()
     for name, extents in (("scale_a", f"p.m, {depth}, {tma}"), ("scale_b", f"{depth}, {columns}, false")):
         yield name, "const Tensor&", "", f'epilogue.{name} = blocks("{name}", {name}, p, {extents});'

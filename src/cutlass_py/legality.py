@@ -13,7 +13,7 @@ from typing import Any
 
 from ._core import Problem
 from .carriers import obstacle
-from .dtypes import DTYPES, WIDER
+from .dtypes import BLOCK, DTYPES, WIDER
 from .epilogues import ACTIVATIONS, Epilogue, epilogue_named
 from .families import FAMILIES, SCHEDULES, Family, KernelConfig
 from .gpu import Gpu
@@ -137,9 +137,9 @@ class Interface:
             return None
         if not self.block:
             return "does not apply scales in blocks; scale_a and scale_b are"
-        columns = {1: "each column", 128: "128 columns"}
+        columns = {1: "each column", BLOCK: f"{BLOCK} columns"}
         found = f"scale_b has one for {columns[p.block]}" if p.block else "there are none"
-        return f"applies scales in blocks of 128 of k by {columns[self.block]}; {found}"
+        return f"applies scales in blocks of {BLOCK} of k by {columns[self.block]}; {found}"
 
     def _scales_detour(self, p: Problem) -> str | None:
         if self.tma_scales and p.scale_a == "p":

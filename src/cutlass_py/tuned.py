@@ -21,6 +21,7 @@ from weakref import ref
 
 from . import _core, cache, packs
 from ._core import Problem
+from .arguments import SWIZZLES
 from .errors import CompileError
 from .gpu import Gpu
 from .kernels import Kernel
@@ -299,7 +300,7 @@ def _entry(value: Any, where: str) -> Entry:
         if not isinstance(value[name], kind) or isinstance(value[name], bool):
             raise ValueError(f"{where}: {name} is {value[name]!r}")
     entry = Entry(**value)
-    ranges = {"splits": range(1, 2**15), "raster": range(3), "swizzle": (1, 2, 4, 8)}
+    ranges = {"splits": range(1, 2**15), "raster": range(3), "swizzle": SWIZZLES}
     for name, allowed in ranges.items():
         if getattr(entry, name) not in allowed:
             raise ValueError(f"{where}: {name} is {value[name]}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import tuned
 from .._core import gemm
-from ..arguments import GemmArguments
+from ..arguments import SWIZZLES, GemmArguments
 from ..explanation import explain
 from ..gpu import gpu_of
 from ..registry import get_kernels, kernel_named
@@ -25,7 +25,6 @@ from .timing import REGIMES, Arm, regime_us, rough_us
 HOPELESS = 4.0  # in a sweep, kernels this much slower than the fastest are not measured beyond a rough estimate
 FINALISTS = 3  # its fastest kernels, timed once more beside the choice: the least of many times is a lucky one
 Splits = int | str  # parts of k, or "stream"
-_SWIZZLES = (1, 2, 4, 8)
 _Operands = Operands | KernelOperands
 
 
@@ -129,7 +128,7 @@ def order_arms(operands: _Operands, kernel: str | None) -> list[Arm]:
         return Arm(f"raster={raster} swizzle={swizzle}", launch)
 
     try:
-        return [arm(raster, swizzle) for raster, swizzle in product("mn", _SWIZZLES)]
+        return [arm(raster, swizzle) for raster, swizzle in product("mn", SWIZZLES)]
     except ValueError:  # of plan: swapped and 2.x kernels have one order
         return []
 
