@@ -172,7 +172,7 @@ def test_the_wrong_device(kernel, gpu, reason):
 
 
 def test_a_range_of_capabilities():
-    interface = replace(SM80.interface, family=replace(SM80.family, cc=(80, 89)))
+    interface = replace(SM80.interface, cc=(80, 89))
     assert interface.way(problem().problem, ABSENT).startswith("runs on compute capability 8.0 to 8.9; ")
 
 

@@ -155,7 +155,10 @@ def test_info_of_a_cache_that_is_not_there(monkeypatch, tmp_path):
         (("build",), "expected a file of problems, or --kernel"),
         (("build", "nowhere.json"), "nowhere.json"),
         (("build", "--kernel", "typo"), "no kernel is called 'typo'"),
-        (("build", "--kernel", "cpu_gemm_numpy"), "kernel cpu_gemm_numpy is not one to compile"),
+        (
+            ("build", "--kernel", "cpu_gemm_numpy"),
+            "kernel cpu_gemm_numpy computes on the CPU; expected a CUTLASS kernel",
+        ),
         (("build", "--jobs", "0", "--kernel", CONFIG.name), "--jobs is 0; expected 1 or more"),
         (("empty",), "invalid choice"),
         ((), "required"),

@@ -13,7 +13,6 @@ from .arguments import GemmArguments, describe
 from .errors import CompileError, NoKernelError
 from .gpu import Gpu, gpu_with
 from .kernels import CutlassKernel
-from .registry import kernel_named
 from .select import rank
 from .terminal import progress
 
@@ -49,18 +48,6 @@ def _best(p: Problem, gpu: Gpu | None) -> CutlassKernel:
     if kernel := next((kernel for kernel in ranked if isinstance(kernel, CutlassKernel)), None):
         return kernel
     raise NoKernelError(f"gemm: no declared kernel fits {describe(p)}" + (f", for {gpu}" if gpu else ""))
-
-
-def named(name: str) -> CutlassKernel:
-    """A declared kernel by its name.
-
-    Raises:
-        ValueError: there is none.
-    """
-    kernel = kernel_named(name)
-    if not isinstance(kernel, CutlassKernel):
-        raise ValueError(f"gemm: kernel {name} is not one to compile")
-    return kernel
 
 
 def build(

@@ -17,7 +17,6 @@ from ._core import Operand, Problem
 from .dtypes import COMPUTE, DTYPES, PAIRS, STORAGE
 from .epilogues import EPILOGUES
 from .errors import ProviderError
-from .families import Family
 from .frameworks import launching_on
 from .gpu import Gpu, gpu_of
 from .kernels import Kernel, Status
@@ -267,7 +266,8 @@ def _interface(m: KernelMetadata, p: Problem) -> Interface:
     known = {name: str(asked) if said == "*" else said for name, (said, asked) in dtypes.items()}
     bias = m.operands.get("bias", OperandMetadata("*")).dtype
     return Interface(
-        family=Family(m.family, "", m.api, m.cc, "", (), "", "", "", tuple, tuple),
+        api=m.api,
+        cc=m.cc,
         bias=str(p.bias or known["d"]) if bias == "*" else bias,
         layout=a.layout + b.layout,
         epilogue=_FORMULAS[m.epilogue],

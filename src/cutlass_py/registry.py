@@ -20,7 +20,7 @@ from .epilogues import Epilogue
 from .families import FAMILIES, KernelConfig, added, find, named
 from .kernels import CutlassKernel, Kernel
 from .legality import Interface, function_of
-from .metadata import KernelMetadata
+from .metadata import CPU, KernelMetadata
 from .provider import kernels_of
 from .providers.numpy import NumpyProvider
 from .user_epilogue import asked_by
@@ -240,6 +240,19 @@ def kernel_named(name: str) -> Kernel:
     if (made := _cutlass.get(name)) and made.interface.epilogue.user:  # declared nowhere
         return made
     raise ValueError(f"gemm: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
+
+
+def cutlass_kernel_named(name: str) -> CutlassKernel:
+    """The CUTLASS kernel of that name.
+
+    Raises:
+        ValueError: there is no kernel of that name, or it is none of CUTLASS.
+    """
+    kernel = kernel_named(name)
+    if not isinstance(kernel, CutlassKernel):
+        where = "computes on the CPU" if kernel.metadata.cc == CPU else "is a Python function"
+        raise ValueError(f"gemm: kernel {name} {where}; expected a CUTLASS kernel")
+    return kernel
 
 
 def number_of(kernel: Kernel | str) -> int:

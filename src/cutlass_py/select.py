@@ -65,12 +65,9 @@ class Plan:
         return kernel.name if isinstance(kernel, ProvidedKernel) else None
 
     @property
-    def detours(self) -> list[str]:
+    def steps(self) -> list[str]:
         """What surrounds the kernel, in words."""
-        words = [f"packs {name}" for name in Way(self.pack_a, self.pack_b, pack_scales=self.pack_scales).packed]
-        if self.splits > 1:
-            return [*words, f"splits k by {self.splits}"]
-        return words + ["composed"] * bool(self.scratch)
+        return Way(self.pack_a, self.pack_b, self.scratch, pack_scales=self.pack_scales).steps(self.splits)
 
 
 def rank(p: Problem, *, compiled: bool | None = None, gpu: Gpu | None = None) -> list[Choice]:
@@ -330,7 +327,7 @@ def _chosen(p: Problem, provided: bool) -> Choice | None:
 
 def without_product(p: Problem) -> bool:
     """Whether a problem on a GPU has no product to compute: at most the epilogue is left."""
-    return p.device_id >= 0 and (p.empty_product or not p.m or not p.n or not p.batch)
+    return p.device_id >= 0 and p.empty_product
 
 
 def plan_of(choice: Choice, p: Problem) -> Plan:

@@ -71,15 +71,16 @@ def _clear(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from ..prebuild import best, build, named
+    from ..prebuild import best, build
     from ..problems import read
+    from ..registry import cutlass_kernel_named
     from ..toolkit import nvcc_jobs
 
     if not options.file and not options.kernel:
         raise ValueError("cache build: expected a file of problems, or --kernel")
     if options.jobs is not None and options.jobs < 1:
         raise ValueError(f"cache build: --jobs is {options.jobs}; expected 1 or more")
-    wanted = [named(name) for name in options.kernel]
+    wanted = list(map(cutlass_kernel_named, options.kernel))
     for args in read(options.file) if options.file else ():
         wanted += best(args, options.cc)
 

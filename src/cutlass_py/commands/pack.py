@@ -24,10 +24,11 @@ def run(options: argparse.Namespace) -> int:
     """The command."""
     from .. import archive, compiler
     from ..packing import write
-    from ..prebuild import best, named
+    from ..prebuild import best
     from ..problems import read
+    from ..registry import cutlass_kernel_named
 
-    kernels = [named(name) for name in options.kernel]
+    kernels = list(map(cutlass_kernel_named, options.kernel))
     for args in read(options.problems) if options.problems else ():
         kernels += best(args, options.cc)
     artifacts = [archive.read(path) for path in options.artifacts]
