@@ -2,6 +2,8 @@
 
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/dtypes.py
+  ${PROJECT_SOURCE_DIR}/src/cutlass_py/operations.py
+  ${PROJECT_SOURCE_DIR}/src/cutlass_py/usercode.py
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/epilogues.py
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/families.py
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/codegen.py
