@@ -30,9 +30,10 @@ from cutlass_py import (
     toolkit,
 )
 from cutlass_py.commands import main
+from cutlass_py.config import SCHEDULES
 from cutlass_py.dtypes import STORAGE
 from cutlass_py.epilogues import ACTIVATIONS
-from cutlass_py.families import FAMILIES, SCHEDULES
+from cutlass_py.families import FAMILIES
 
 WHY_NOT = why_not()
 SIMT = "simt_gemm_f32_f32_f32_f32_tn_64x64x8_32x32x8_s4_a1_linearc"

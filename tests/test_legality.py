@@ -11,9 +11,9 @@ from reference import REAL
 from specs import A100, ARITHMETICS, B200, CORE, DEVICE, ladder, listed, operand, problem, tma, vector
 
 from cutlass_py import GemmArguments, TensorSpec, clamp
+from cutlass_py.config import SCHEDULES
 from cutlass_py.dtypes import COMPUTE, DTYPES, LAYOUTS, PAIRS
 from cutlass_py.epilogues import ACTIVATIONS
-from cutlass_py.families import SCHEDULES
 from cutlass_py.gpu import ABSENT, Gpu
 from cutlass_py.legality import Way
 

@@ -11,8 +11,9 @@ from specs import ARITHMETICS, CORE, DEVICE, forced, listed, operand, problem, v
 
 import cutlass_py
 from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, get_kernels
+from cutlass_py.config import SCHEDULES
 from cutlass_py.epilogues import EPILOGUES
-from cutlass_py.families import SCHEDULES, find
+from cutlass_py.families import find
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.registry import all_kernels, kernel_named
 from cutlass_py.select import Plan, best, plan, rank, without_product

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from . import _core, cache, families
+from .config import SCHEDULES, KernelConfig
 from .dtypes import DTYPES
 from .epilogues import EPILOGUES
-from .families import FAMILIES, SCHEDULES, KernelConfig
+from .families import FAMILIES
 from .gpu import capabilities, device
 
 _FORMAT = 1

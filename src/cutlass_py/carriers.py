@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ._core import Problem
+from .config import SCHEDULES, KernelConfig
 from .dtypes import DTYPES
 from .epilogues import Epilogue
-from .families import SCHEDULES, KernelConfig
 from .shared_memory import BARRIERS, EpilogueTile, stages
 from .user_epilogue import Asked
 from .usercode import Traced

@@ -24,8 +24,9 @@ from time import monotonic
 from typing import Any
 
 from . import _core, cache, codegen, toolkit
+from .config import KernelConfig
 from .errors import CompileError
-from .families import FAMILIES, KernelConfig
+from .families import FAMILIES
 from .families import find as declared
 from .gpu import capabilities
 from .legality import cc_range

@@ -13,9 +13,9 @@ from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from ._core import Problem
+from .config import SCHEDULES, KernelConfig
 from .dtypes import BLOCK, DTYPES
 from .epilogues import epilogue_named
-from .families import SCHEDULES, KernelConfig
 from .gpu import Gpu
 from .legality import Interface, Way
 from .usercode import Traced

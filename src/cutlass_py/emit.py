@@ -14,9 +14,10 @@ from pathlib import Path
 from string import Template
 
 from . import codegen, compiler
+from .config import SCHEDULES, KernelConfig
 from .dtypes import BLOCK, DTYPES, STORAGE
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
-from .families import FAMILIES, SCHEDULES, KernelConfig
+from .families import FAMILIES
 from .legality import cc_range, interface_of
 
 _TEMPLATES = Path(__file__).parent / "templates"

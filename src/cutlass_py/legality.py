@@ -13,9 +13,10 @@ from typing import Any
 
 from ._core import Problem
 from .carriers import obstacle
+from .config import SCHEDULES, KernelConfig
 from .dtypes import BLOCK, DTYPES, WIDER
 from .epilogues import ACTIVATIONS, Epilogue, epilogue_named
-from .families import FAMILIES, SCHEDULES, KernelConfig
+from .families import FAMILIES
 from .gpu import Gpu
 from .user_epilogue import asked_by
 

@@ -16,8 +16,9 @@ from . import _core, packs
 from ._core import Problem
 from .arguments import GemmArguments, problem_of
 from .carriers import carrier
+from .config import KernelConfig
 from .epilogues import Epilogue
-from .families import FAMILIES, KernelConfig, added, find, named
+from .families import FAMILIES, added, find, named
 from .kernels import CutlassKernel, Kernel
 from .legality import Interface, function_of
 from .metadata import CPU, KernelMetadata

@@ -13,9 +13,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .codegen import INSTRUCTION
+from .config import SCHEDULES, Family, KernelConfig
 from .dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
-from .families import FAMILIES, SCHEDULES, Family, KernelConfig
+from .families import FAMILIES
 from .shared_memory import BARRIERS, SM80, SM90, EpilogueTile, stages
 
 if TYPE_CHECKING:

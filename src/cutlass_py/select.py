@@ -10,9 +10,9 @@ from . import _core
 from ._core import Problem
 from .arguments import describe
 from .compiler import at_hand, can_compile
+from .config import SCHEDULES
 from .cost import Estimates
 from .errors import NoKernelError
-from .families import SCHEDULES
 from .gpu import Gpu, gpu_of
 from .kernels import CutlassKernel, Kernel, Route
 from .legality import Interface, Way, function_of

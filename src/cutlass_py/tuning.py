@@ -14,8 +14,8 @@ from typing import Any
 from . import _core
 from ._core import Problem
 from .arguments import GemmArguments, describe, problem_of
+from .config import SCHEDULES
 from .errors import CompileError, NoKernelError, ProviderError
-from .families import SCHEDULES
 from .gpu import gpu_of
 from .kernels import CutlassKernel
 from .select import Choice, best, plan_of, rank, without_product
