@@ -3,6 +3,7 @@
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/dtypes.py
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/epilogues.py
+  ${PROJECT_SOURCE_DIR}/src/cutlass_py/config.py
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/families.py
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/operations.py
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/codegen.py

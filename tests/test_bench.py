@@ -118,6 +118,15 @@ def test_a_case(fake_gpu, dtype):
     assert "1.500" in row(record, timing.REGIMES)
 
 
+def test_a_row_says_what_surrounds_the_kernel(fake_gpu):
+    record = cases.measure(SMALL, cases.Settings(budget_ms=1.0), fake_gpu)
+    assert record["chosen"]["pack_scales"] is False and row(record, timing.REGIMES).endswith("cpu_gemm_numpy")
+    record["chosen"] |= {"pack_a": "t", "pack_scales": True, "scratch": "f32"}
+    assert row(record, timing.REGIMES).endswith(" packs a, packs scale_a, composed")
+    record["chosen"]["splits"] = 4
+    assert row(record, timing.REGIMES).endswith(" packs a, packs scale_a, splits k by 4")
+
+
 def test_scales_are_arrays_on_both_sides(fake_gpu, monkeypatch):
     monkeypatch.setattr(FakeGpu, "dtypes", ("e4m3",))
     record = cases.measure(Case("shape", "e4m3", "tn", (1, 32, 16, 16)), cases.Settings(("sustained",)), fake_gpu)

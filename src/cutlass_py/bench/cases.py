@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import tuned
 from .._core import gemm
-from ..arguments import GemmArguments
+from ..arguments import SWIZZLES, GemmArguments
 from ..explanation import explain
 from ..gpu import gpu_of
 from ..registry import get_kernels, kernel_named
@@ -24,7 +24,6 @@ from .timing import REGIMES, Arm, alone, ratio_of, regime_us, rough_us
 HOPELESS = 4.0  # in a sweep, kernels this much slower than the fastest are not measured beyond a rough estimate
 FINALISTS = 3  # its fastest kernels, timed once more beside the choice: the least of many times is a lucky one
 Splits = int | str  # parts of k, or "stream"
-_SWIZZLES = (1, 2, 4, 8)
 _Operands = Operands | KernelOperands
 
 
@@ -128,7 +127,7 @@ def order_arms(operands: _Operands, kernel: str | None) -> list[Arm]:
         return Arm(f"raster={raster} swizzle={swizzle}", launch)
 
     try:
-        return [arm(raster, swizzle) for raster, swizzle in product("mn", _SWIZZLES)]
+        return [arm(raster, swizzle) for raster, swizzle in product("mn", SWIZZLES)]
     except ValueError:  # of plan: swapped and 2.x kernels have one order
         return []
 
@@ -183,7 +182,7 @@ def choice_of(operands: _Operands, splits: Splits | None = None) -> dict[str, An
     route, way = chosen.route, chosen.route.way
     return {
         "kernel": route.kernel.name, "splits": route.splits, "pack_a": way.pack_a, "pack_b": way.pack_b,
-        "scratch": way.scratch, "swizzle": chosen.swizzle, "raster": chosen.raster,
+        "pack_scales": way.pack_scales, "scratch": way.scratch, "swizzle": chosen.swizzle, "raster": chosen.raster,
         "measured" if chosen.measured else "estimated_us": chosen.microseconds,
     }  # fmt: skip
 
