@@ -54,7 +54,14 @@ def tables() -> dict[str, str]:
 
 
 def split(configs: list[Any], per_file: int) -> list[list[Any]]:
-    """Even parts of at most `per_file`, kernels of one design side by side: they share an epilogue's instantiation."""
+    """Even parts of at most `per_file`, kernels of one design side by side: they share an epilogue's instantiation.
+
+    Those of odd widths stand apart, whose header is dear.
+    """
+    codegen = load_module("codegen")
+    if len({codegen.odd_width(c) for c in configs}) > 1:
+        groups = [[c for c in configs if codegen.odd_width(c) == odd] for odd in (False, True)]
+        return [part for group in groups for part in split(group, per_file)]
     configs = sorted(configs, key=lambda c: (c.schedule, c.tile, c.cluster, c.d, c.epilogue, c.name))
     count = -(-len(configs) // per_file)
     bounds = [len(configs) * i // count for i in range(count + 1)]

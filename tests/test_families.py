@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ FULL = [c for f in FAMILIES.values() for c in f.full]
 # What tells one piece of generated text from another: a kernel of each.
 KINDS = list({(c.family, c.a, c.b, c.accumulator, c.d, c.schedule, c.epilogue): c for c in CONFIGS.values()}.values())
 FACTS = _core.kernel_facts()
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_names_are_unique():
@@ -158,7 +160,7 @@ def test_core_computes_every_arithmetic_and_finishes_it_elsewhere():
 @pytest.mark.parametrize("config", KINDS, ids=[c.name for c in KINDS])
 def test_source_says_what_the_config_says(config: KernelConfig):
     text = codegen.source([config])
-    assert text.startswith(f'#include "{FAMILIES[config.family].header}"\n')
+    assert text.splitlines()[codegen.odd_width(config)] == f'#include "{FAMILIES[config.family].header}"'
     assert text.count("{") == text.count("}") and text.count("<") == text.count(">")
     assert "None" not in text and "{" + "}" not in text
     assert f"struct config_{config.name} {{" in text
@@ -176,6 +178,21 @@ def test_one_file_includes_its_header_once():
     text = codegen.source(list(kernels))
     assert text.count("#include") == 1
     assert text.count("CUTLASS_PY_KERNEL(") == len(kernels)
+
+
+def test_widths_that_cute_has_on_request_are_asked_for_and_stand_apart():
+    """Without, a tile of 160 columns would be multiplied 32 at a time; with, every file takes a minute longer."""
+    asks = "#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED\n"
+    for c in CONFIGS.values():
+        if c.api == 3 and c.epilogue == "linear":
+            widest = max(x for x in (8, 16, 32, 64, 96, 128, 192, 256) if c.tile[1] % x == 0)
+            assert codegen.source([c]).startswith(asks) == (widest < c.tile[1]), c.name
+    written = "import sys; sys.path.insert(0, 'cmake'); import generate; f = generate.load_module('families')\n"
+    written += "for text in generate.library(f, f.select('full', ['90a'])).values():\n"
+    written += "    print('x160x' in text or 'x224x' in text, 'EXTENDED' in text, 'x256x' in text)"
+    found = subprocess.run([sys.executable, "-I", "-c", written], cwd=ROOT, capture_output=True, text=True, check=True)
+    kinds = {tuple(word == "True" for word in line.split()) for line in found.stdout.splitlines()[:-2]}
+    assert {kind[:2] for kind in kinds} == {(True, True), (False, False)} and (True, True, True) not in kinds
 
 
 def test_void_c_for_epilogues_without_source():

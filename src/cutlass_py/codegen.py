@@ -111,12 +111,24 @@ def definition(c: KernelConfig) -> str:
     )
 
 
+_USUAL_WIDTHS = (256, 192, 128, 96, 64, 32, 16, 8)
+
+
+def odd_width(c: KernelConfig) -> bool:
+    """Whether a tile is as wide as an instruction that CuTe only has on request: it would be cut into narrow ones.
+
+    The header with all of them takes a minute to compile.
+    """
+    return c.api == 3 and c.tile[1] not in _USUAL_WIDTHS
+
+
 def source(configs: list[KernelConfig]) -> str:
     """A whole translation unit with kernels of one family."""
     family = FAMILIES[configs[0].family]
     user = epilogue_named(configs[0].epilogue).user
     header = f"gemm/user{family.api}x.cuh" if user else family.header
-    return f'#include "{header}"\n\n' + "\n".join(map(definition, configs))
+    widths = "#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED\n" if any(map(odd_width, configs)) else ""
+    return f'{widths}#include "{header}"\n\n' + "\n".join(map(definition, configs))
 
 
 _LIBRARY = """\

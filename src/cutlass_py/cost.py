@@ -9,6 +9,7 @@ its rates. Rates scale with the number of multiprocessors.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from .kernels import CutlassKernel
 
 _SM_COUNT = 132  # of the GPU that the rates below were measured on
-# TFLOP/s of 3.x kernels while tiles are in flight, by the least area (m * n) of such tiles: small ones starve the
-# tensor cores. benchmarks/fit_cost.py fits these, and what follows.
-RATE_3X = {128 * 128 + 1: 756.0, 128 * 128: 712.0, 64 * 128: 476.0, 64 * 64: 412.0, 64 * 32: 237.0, 0: 133.0}
+# TFLOP/s of 3.x kernels while tiles are in flight, by the area (m * n) of the tiles that were timed: small ones starve
+# the tensor cores. benchmarks/fit_cost.py fits these, and what follows.
+RATE_3X = {64 * 16: 133.0, 64 * 32: 237.0, 64 * 64: 412.0, 64 * 128: 476.0, 128 * 128: 712.0, 128 * 256: 756.0}
+_AREAS = tuple(RATE_3X)
 FITTED_3X = {
     "direct": 0.856,  # share of the rate beside an epilogue that stores element by element
     "load": 132e3,  # bytes per microsecond that one multiprocessor takes in
@@ -171,7 +173,7 @@ def _both(x: float, y: float) -> float:
 
 
 def _product_3x(c: KernelConfig, extents: tuple[int, int, int], batch: int, memory: float, gpu: Gpu) -> float:
-    """The last wave waits for its tiles even where memory kept the others waiting."""
+    """Waves of tiles, the last one waiting for its slowest; or memory."""
     m, n, k = extents
     schedule = SCHEDULES[c.schedule]
     rows, cols = (n, m) if schedule.swap else (m, n)
@@ -182,10 +184,10 @@ def _product_3x(c: KernelConfig, extents: tuple[int, int, int], batch: int, memo
         return _both(filled * tile, memory) + _STREAM_K
     whole = floor(filled)
     rest = filled - whole
-    time = _both(whole * tile, memory * whole / filled)
+    busy = whole * tile
     if rest:
-        time += _both((1 - FITTED_3X["partial_wave"] * (1 - rest)) * tile, memory * rest / filled)
-    return time
+        busy += (1 - FITTED_3X["partial_wave"] * (1 - rest)) * tile
+    return _both(busy, memory)
 
 
 def _filled(c: KernelConfig, rows: int, cols: int, gpu: Gpu) -> float:
@@ -199,7 +201,7 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
     """Microseconds that a multiprocessor takes for a tile, one after the other."""
     tm, tn, tk = c.tile
     schedule = SCHEDULES[c.schedule]
-    rate = next(rate for area, rate in RATE_3X.items() if tm * tn >= area) * 1e6 / _SM_COUNT
+    rate = _rate_3x(tm * tn) * 1e6 / _SM_COUNT
     rate *= 16 / DTYPES[c.a].bits
     if not schedule.tma_store:
         rate *= FITTED_3X["direct"]
@@ -213,6 +215,15 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
     if schedule.pingpong:  # one epilogue beside the other mainloop
         return max(mainloop, (mainloop + epilogue) / 2)
     return mainloop + epilogue
+
+
+def _rate_3x(area: int) -> float:
+    """What tiles between two that were timed reach is between what those do, in proportion."""
+    above = min(bisect_left(_AREAS, area), len(_AREAS) - 1)
+    high, low = _AREAS[above], _AREAS[max(above - 1, 0)]
+    if not low < area < high:
+        return RATE_3X[high]
+    return RATE_3X[low] + (RATE_3X[high] - RATE_3X[low]) * (area - low) / (high - low)
 
 
 def _waves_2x(c: KernelConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> float:

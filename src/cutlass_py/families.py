@@ -47,16 +47,20 @@ _SM90_TMA: list[Design] = [
     ((64, 32, 128), (1, 1, 1), "pingpongswap"),
     ((64, 16, 128), (1, 1, 1), "pingpongswap"),
 ]
-# Widths between the powers of two, which leave less of a last wave idle: n = 2112 is 11 times 192, and 128 rows by 6144
-# are 128 tiles of 64x96. Compiled on demand; no GPU has timed them yet.
+# Widths between the powers of two, which leave less of a last wave idle: n = 2112 is 11 times 192, 10240 64 times 160,
+# 7168 and 28672 are multiples of 224, and 128 rows by 6144 are 128 tiles of 64x96. No GPU has timed them yet.
 _SM90_WIDTHS: list[Design] = [
     ((128, 192, 64), (1, 2, 1), "coop"),
     ((128, 192, 64), (1, 1, 1), "pingpong"),
     ((128, 160, 64), (2, 1, 1), "coop"),
     ((128, 160, 64), (1, 1, 1), "pingpong"),
+    ((128, 224, 64), (2, 1, 1), "coop"),
+    ((128, 224, 64), (1, 2, 1), "coop"),
     ((128, 96, 64), (1, 1, 1), "pingpong"),
     ((64, 96, 64), (1, 1, 1), "pingpong"),
 ]
+# Small tiles that share their loads, for few tiles of long k. Compiled on demand; not timed either.
+_SM90_SHARED: list[Design] = [((64, 128, 64), (2, 1, 1), "pingpong"), ((64, 64, 128), (1, 2, 1), "pingpongswap")]
 # A promoted fp8 sum takes every accumulator twice: what is above 64 of them a thread spills.
 _SM90_PROMOTED: list[Design] = [
     ((128, 128, 64), (2, 1, 1), "coop"),
@@ -114,6 +118,9 @@ def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
         for d, design in product((dtype, "f32"), _SM90_TMA):
             if _fits(design, d):
                 yield _sm90(pair, layout, d, "linear", design)
+        for design in _SM90_WIDTHS:
+            if layout[1] == "n" or design[0][1] % 64 == 0:  # where B is read along n, it needs whole lines of 64
+                yield _sm90(pair, layout, dtype, "linear", design)
         for design in _SM90_TMA:
             yield _sm90(pair, layout, dtype, "linearc", design)
         for d, design in product((dtype, "f32"), _SM90_DIRECT):
@@ -171,7 +178,7 @@ def _sm90_declared() -> Iterator[KernelConfig]:
     narrow = [d for d in _SM90_TMA if _fits(d, "f32")]
     for dtype, layout in product(_HALVES, LAYOUTS):
         pair = (dtype, dtype)
-        for design in _SM90_WIDTHS:
+        for design in (*_SM90_WIDTHS, *_SM90_SHARED):
             yield _sm90(pair, layout, dtype, "linear", design)
         for epilogue in EPILOGUES.values():
             designs = narrow if epilogue.aux or epilogue.gated or epilogue.source else _SM90_TMA
