@@ -138,6 +138,25 @@ def test_eager_gradients_are_those_of_the_operator(monkeypatch):
     torch.testing.assert_close(direct, seen)
 
 
+def test_sums_in_f64_of_operands_in_f32():
+    """Every way sums 2**25 and eight ones in f64, and takes an incoming gradient in it."""
+    x = torch.ones(9, 1)
+    x[0] = 2.0**25
+
+    def step(a):
+        sums = torch.zeros(1, dtype=torch.float64)
+        ct.gemm(a, torch.ones(1, 1), bias_grad=sums)
+        return sums, *torch.autograd.grad(sums.square().sum(), a)
+
+    recorded = step(x.clone().requires_grad_())
+    with FlopCounterMode(display=False):
+        seen = step(x.clone().requires_grad_())
+    compiled = torch.compile(step, backend="aot_eager")(x.clone().requires_grad_())
+    for sums, gradient in (recorded, seen, compiled):
+        assert sums.item() == 2**25 + 8
+        torch.testing.assert_close(gradient, torch.full((9, 1), 2.0 * (2**25 + 8)))
+
+
 @pytest.mark.parametrize("activation", [name.removeprefix("d_") for name in DERIVATIVES])
 def test_mlp(activation):
     operands = leaf(2, 2, 4), leaf(6, 4), leaf(5, 6), leaf(6), leaf(5)
