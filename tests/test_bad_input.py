@@ -280,6 +280,11 @@ CASES = {
     ),
     "activation surrogate": (lambda: gemm(A, B, activation="\udc80"), ValueError, "gemm: activation is no valid text"),
     "slope str": (lambda: leaky_relu("x"), TypeError, "^leaky_relu: slope is 'x'; expected a number$"),
+    "slope of many digits": (
+        lambda: leaky_relu(10**5000),
+        ValueError,
+        "^leaky_relu: slope is too large for a float$",
+    ),
     "bound str": (lambda: clamp("0", 1), TypeError, "^clamp: low is '0'; expected a number$"),
     "bound none": (lambda: clamp(0, None), TypeError, "^clamp: high is None; expected a number$"),
     "activation parameters": (

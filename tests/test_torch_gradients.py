@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
-from cutlass_py import _core, clamp, epilogues, leaky_relu  # noqa: E402
+from cutlass_py import Activation, _core, clamp, epilogues, leaky_relu  # noqa: E402
 from cutlass_py.torch import activations, operators  # noqa: E402
 
 ACTIVATIONS = [name for name, row in epilogues.ACTIVATIONS.items() if not row.derivative and name != "clamp"]
@@ -421,6 +421,13 @@ def test_mlp_multiplies_only_for_what_is_trained(trainable):
         F.linear(F.relu(F.linear(x, w1, b1)), w2, b2).square().sum().backward()
     assert counted.get_total_flops() == wanted.get_total_flops()
     torch.testing.assert_close(ours[trainable].grad, theirs[trainable].grad)
+
+
+def test_mlp_is_fused_backwards_by_an_activation_too():
+    x, w1, w2 = leaf(3, 4), leaf(6, 4), leaf(5, 6)
+    named, made = (ct.mlp(x, w1, w2, activation=f) for f in ("silu", Activation("silu")))
+    assert torch.equal(named, made)
+    assert "_MlpBackward" in str([made.grad_fn, made.grad_fn.next_functions])
 
 
 def test_mlp_without_inputs():
