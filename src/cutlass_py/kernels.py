@@ -121,7 +121,7 @@ class Kernel(ABC):
         return  # a Python function is there
 
     def _artifact(self) -> Artifact:
-        return Artifact(self.name, "cpu" if self.metadata.cc == CPU else "cuda", None, True)
+        return Artifact(self.name, "cpu" if self.metadata.cc == CPU else "cuda", None, False)
 
     def run(
         self, args: GemmArguments, artifact: Artifact | None = None, *, stream: Any = None, workspace: Any = None
@@ -247,8 +247,8 @@ class CutlassKernel(Kernel):
             )  # fmt: skip
             epilogue = self.interface.epilogue.formula
             self._metadata = KernelMetadata(
-                self.name, _operands(self.interface), c.accumulator, epilogue, c.family, c.api, design, self.family.cc,
-                self.deterministic,
+                self.name, dict(_operands(self.interface)), c.accumulator, epilogue, c.family, c.api, design,
+                self.family.cc, self.deterministic,
             )  # fmt: skip
         return self._metadata
 
