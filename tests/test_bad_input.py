@@ -668,8 +668,21 @@ CASES = {
         "gemm: a is on cpu but out is on cuda:0",
     ),
     "arguments unknown keyword": (lambda: GemmArguments(A, B, bais=C), TypeError, "bais"),
-    "explain an array": (lambda: explain(A), TypeError, "expected GemmArguments, found ndarray"),
-    "get_kernels of an array": (lambda: get_kernels(A), TypeError, "expected GemmArguments, found ndarray"),
+    "explain an array": (
+        lambda: explain(A),
+        TypeError,
+        "^explain: a is a numpy.ndarray and b is missing; expected both operands, or GemmArguments$",
+    ),
+    "explain a keyword": (
+        lambda: explain(A, bias=C),
+        TypeError,
+        "^explain: a is a numpy.ndarray and b is missing",
+    ),
+    "get_kernels of an array": (
+        lambda: get_kernels(A),
+        TypeError,
+        "^get_kernels: args is a numpy.ndarray; expected GemmArguments$",
+    ),
 }
 
 

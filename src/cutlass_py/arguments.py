@@ -277,10 +277,26 @@ def _block_text(name: str, mark: str) -> str:
     return {"b": "[128x128]", "r": "[1x128]" if name == "scale_a" else "[128x1]", "p": "[1x128]"}.get(mark, "")
 
 
-def problem_of(args: Any) -> Problem:
-    """The canonical problem of GemmArguments, or the problem itself."""
-    if isinstance(args, Problem):
-        return args
-    if isinstance(args, GemmArguments):
-        return args.problem
-    raise TypeError(f"expected GemmArguments, found {type(args).__name__}")
+def arguments_of(function: str, args: Any) -> GemmArguments:
+    """What is GemmArguments; TypeError, of the function that was called, for what is not."""
+    if not isinstance(args, GemmArguments):
+        raise TypeError(f"{function}: args is {_core.described_type(args)}; expected GemmArguments")
+    return args
+
+
+def problem_of(function: str, args: Any) -> Problem:
+    """Their canonical problem, or the problem itself."""
+    return args if isinstance(args, Problem) else arguments_of(function, args).problem
+
+
+def problem_asked(function: str, a: Any, b: Any, keywords: dict[str, Any]) -> Problem:
+    """The problem of a function that takes GemmArguments, or what they are made of."""
+    if b is not None:
+        return GemmArguments(a, b, **keywords).problem
+    if not isinstance(a, GemmArguments | Problem):
+        raise TypeError(
+            f"{function}: a is {_core.described_type(a)} and b is missing; expected both operands, or GemmArguments"
+        )
+    if keywords:
+        raise TypeError(f"{function}: {', '.join(keywords)} belong into the GemmArguments")
+    return problem_of(function, a)
