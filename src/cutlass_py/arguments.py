@@ -70,7 +70,8 @@ class TensorSpec(_core.TensorSpecBase):
         return TensorSpec, self._fields()
 
     def __repr__(self) -> str:
-        return f"TensorSpec({tuple(self.shape)}, {self.dtype!r}, {tuple(self.strides)}, {self.device!r})"
+        aligned = "" if self.alignment == 256 else f", alignment={self.alignment}"
+        return f"TensorSpec({tuple(self.shape)}, {self.dtype!r}, {tuple(self.strides)}, {self.device!r}{aligned})"
 
 
 def _integers(parameter: str, values: Sequence[int]) -> list[int]:
@@ -97,12 +98,16 @@ def view(array: Any, dtype: Any) -> TypedView:
     """An array read as another dtype of the same size, for frameworks that cannot name it.
 
     Args:
-        array: any DLPack array of integers (or bytes) of the dtype's size, e.g. a CuPy uint16 array for "bf16".
+        array: any DLPack array whose elements have the dtype's size, e.g. a CuPy uint16 array for "bf16". It is not
+            looked at before a call; that takes the bits as they are, of floats too, and refuses another size.
         dtype: what its elements are.
 
     Returns:
         A value that gemm accepts wherever it accepts an array. As `out` it is returned itself; results of operands that
         are views come back as views where the framework cannot name their dtype.
+
+    Raises:
+        TypeError: `dtype` is none that arrays have. In a call: the array is none, or its elements have another size.
     """
     return TypedView(array, dtype)
 

@@ -1,8 +1,8 @@
 """What exists: schedules, tiles and kernel families, and which kernels are core, full and declared.
 
 The only place where a tile, a schedule or an architecture is written down. CMake, the registry, the documents and the
-tests read it. Standard library and its sibling tables (dtypes.py, epilogues.py) only: the build runs it before the
-package exists.
+tests read it. Standard library, dtypes.py and epilogues.py only, and what that reads (usercode.py, operations.py): the
+build runs it before the package exists.
 """
 
 from __future__ import annotations
