@@ -25,6 +25,7 @@ class Arm:
 Rounds = dict[str, list[float]]  # microseconds per call by arm, one entry per round
 
 ROUNDS = 5
+_SETTLING_SECONDS = 2.0  # of the clock
 _MOST_NODES = 512  # calls in one graph
 _MOST_BURST = 150  # calls behind one spin: the launch queue holds about 1000 entries, a call may take several
 
@@ -42,9 +43,9 @@ def rough_us(gpu: Framework, arm: Arm) -> float:
     return max(gpu.microseconds(start, end) / 4, 1.0)
 
 
-def warm_up(gpu: Framework, launch: Launch, seconds: float = 2.0) -> None:
+def warm_up(gpu: Framework, launch: Launch) -> None:
     """Keeps the GPU multiplying until its clock has settled: cold, the first case would run at another one."""
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + _SETTLING_SECONDS
     while time.perf_counter() < end:
         for i in range(20):
             launch(i)
