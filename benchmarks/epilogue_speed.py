@@ -25,7 +25,7 @@ from cutlass_py.bench.operands import Operands
 from cutlass_py.bench.results import reason, write
 from cutlass_py.bench.suites import Case
 from cutlass_py.bench.surroundings import gpu_state, surroundings
-from cutlass_py.bench.timing import REGIMES, ROUNDS, Arm, regime_us, rough_us, warm_up
+from cutlass_py.bench.timing import REGIMES, ROUNDS, Arm, alone, ratio_of, regime_us, rough_us, warm_up
 
 DESIGN = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong"
 SHAPES = [(8192, 4096, 4096), (4096, 24576, 1536), (512, 28672, 4096)]
@@ -145,8 +145,9 @@ def measure(shape: tuple[int, int, int], f: str, gpu: Torch, args: argparse.Name
     rough = {arm.name: rough_us(gpu, arm) for arm in arms}
     for regime in args.regime:
         record[regime] = regime_us(gpu, regime, arms, operands.count, rough, args.budget_ms)
-        us = record[regime]["us"]
-        record[regime]["ratio"] = {name: us[x] / us[y] for name, (x, y) in RATIOS.items() if x in us and y in us}
+        rounds = alone(record[regime]["rounds_us"])
+        pairs = {name: (x, y) for name, (x, y) in RATIOS.items() if x in rounds and y in rounds}
+        record[regime]["ratio"] = {name: ratio_of(rounds, x, y) for name, (x, y) in pairs.items()}
     return record
 
 

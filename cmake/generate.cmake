@@ -3,9 +3,12 @@
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/dtypes.py
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/epilogues.py
+  ${PROJECT_SOURCE_DIR}/src/cutlass_py/config.py
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/families.py
+  ${PROJECT_SOURCE_DIR}/src/cutlass_py/operations.py
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/codegen.py
   ${PROJECT_SOURCE_DIR}/src/cutlass_py/toolkit.py
+  ${PROJECT_SOURCE_DIR}/src/cutlass_py/usercode.py
   ${PROJECT_SOURCE_DIR}/cmake/generate.py
   ${PROJECT_SOURCE_DIR}/cmake/toolchain.py)
 if(EXISTS ${CUTLASS_PY_KERNELS})

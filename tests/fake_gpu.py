@@ -123,5 +123,6 @@ def record_of(case, sustained, mixed=None, mode="default", **us):
     record = case.facts() | {"mode": mode}
     for regime, ratio in (("sustained", sustained), ("mixed", mixed)):
         if ratio:
-            record[regime] = {"ratio": ratio, "us": {"torch": ratio, "cutlass_py": 1.0, **us}}
+            times = {"torch": ratio, "cutlass_py": 1.0, **us}
+            record[regime] = {"ratio": ratio, "us": times, "rounds_us": {name: [x] for name, x in times.items()}}
     return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import pi, prod, sqrt
@@ -128,6 +129,15 @@ def used() -> int:
 
 
 # ---------------------------------------------------------------------------------------------------- oracle
+
+
+def overlapping_edges(graph: torch.cuda.CUDAGraph) -> int:
+    """How many launches of a graph may begin before the one that they follow has ended, as the driver says."""
+    driver, raw, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(graph.raw_cuda_graph()), ctypes.c_size_t(0)
+    assert driver.cuGraphGetEdges_v2(raw, None, None, None, ctypes.byref(count)) == 0
+    nodes, edges = [(ctypes.c_void_p * count.value)() for _ in range(2)], (ctypes.c_ubyte * (8 * count.value))()
+    assert driver.cuGraphGetEdges_v2(raw, *nodes, edges, ctypes.byref(count)) == 0
+    return sum(edges[8 * i + 2] == 1 for i in range(count.value))  # the third byte is the edge's type
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:

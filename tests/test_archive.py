@@ -404,6 +404,14 @@ def test_what_a_library_is_compiled_for(nvcc, monkeypatch, tmp_path, cc, here, c
     assert archive.read(tmp_path / "saved")[0].codes == tuple(codes)
 
 
+def test_a_gpu_here_makes_up_for_no_other(nvcc, monkeypatch, tmp_path):
+    monkeypatch.setattr(_core, "device_count", lambda: 1)
+    monkeypatch.setattr("cutlass_py.gpu.device", lambda ordinal: Gpu("a GPU", 90, 100, 1000.0))
+    with pytest.raises(ValueError, match=rf"{CONFIG.name} runs on compute capability 9.0 only; asked for is 8.0"):
+        Artifact(CONFIG.name, "90a", None, False).save(tmp_path / "saved", cc=(80,))
+    assert compiled(nvcc) == 0 and not (tmp_path / "saved").exists()
+
+
 @needs_gxx
 def test_a_library_for_what_the_kernel_does_not_run_on(nvcc, saved):
     with pytest.raises(ValueError, match=rf"{CONFIG.name} runs on compute capability 9.0 only; asked for is 8.0"):
@@ -432,7 +440,7 @@ def test_what_only_this_process_knows_is_not_saved():
 
 def test_what_has_no_machine_code_is_not_saved(tmp_path):
     kernel = next(k for k in all_kernels() if k.metadata.family == "cpu_gemm")
-    with pytest.raises(ValueError, match=f"save: {kernel.name} has no machine code of its own"):
+    with pytest.raises(ValueError, match=f"kernel {kernel.name} computes on the CPU; expected a CUTLASS kernel"):
         kernel.compile().save(tmp_path / "x")
     assert not (tmp_path / "x").exists()
 

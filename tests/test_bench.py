@@ -60,6 +60,23 @@ def test_both_regimes_time_what_the_gpu_does():
     assert found["rounds_us"]["fast"][0] == pytest.approx(12)
 
 
+def test_a_clock_that_falls_between_rounds_is_no_ones_advantage():
+    """Theirs is a tenth slower in every round; medians of each alone would say that it is faster."""
+    rounds = {"theirs": [11.0, 11, 11, 22, 22], "ours": [10.0, 10, 20, 20, 20]}
+    assert timing.ratio_of(rounds, "theirs", "ours") == pytest.approx(1.1)
+
+
+def test_long_calls_begin_when_the_clock_has_settled():
+    """A tenth of a second of the first arm comes before the first window; short calls need none."""
+    for us, before in ((50.0, 100_000), (20.0, 0)):
+        fake_gpu = FakeGpu()
+        timing.sustained_us(
+            fake_gpu, [timing.Arm("x", lambda i, gpu=fake_gpu, us=us: gpu.tick(us))], 1, {"x": us}, 1.0, 2
+        )
+        calls = 2 * 2 * 0.25e3 + 2 * 0.5e3  # two windows, and a replay of a quarter before each
+        assert fake_gpu.now >= before and abs(fake_gpu.now - before) < 2 * calls
+
+
 def test_a_burst_spins_for_as_long_as_queueing_takes(monkeypatch):
     """And not for as long as the GPU works: each burst would take it half as long again."""
     fake_gpu, clock, spins = FakeGpu(), [0.0], []
@@ -101,6 +118,15 @@ def test_a_case(fake_gpu, dtype):
     assert "1.500" in row(record, timing.REGIMES)
 
 
+def test_a_row_says_what_surrounds_the_kernel(fake_gpu):
+    record = cases.measure(SMALL, cases.Settings(budget_ms=1.0), fake_gpu)
+    assert record["chosen"]["pack_scales"] is False and row(record, timing.REGIMES).endswith("cpu_gemm_numpy")
+    record["chosen"] |= {"pack_a": "t", "pack_scales": True, "scratch": "f32"}
+    assert row(record, timing.REGIMES).endswith(" packs a, packs scale_a, composed")
+    record["chosen"]["splits"] = 4
+    assert row(record, timing.REGIMES).endswith(" packs a, packs scale_a, splits k by 4")
+
+
 def test_scales_are_arrays_on_both_sides(fake_gpu, monkeypatch):
     monkeypatch.setattr(FakeGpu, "dtypes", ("e4m3",))
     record = cases.measure(Case("shape", "e4m3", "tn", (1, 32, 16, 16)), cases.Settings(("sustained",)), fake_gpu)
@@ -123,7 +149,8 @@ def test_a_sweep(fake_gpu):
     assert list(record["sustained"]["us"]) == ["numpy", "cutlass_py", "cpu_gemm_numpy"]
     assert {call["kernel"].name for call in fake_gpu.calls if call["kernel"]} == {"cpu_gemm_numpy"}
     assert summarise([record])[0]["choice"] == pytest.approx(1)
-    assert choice_ratio({"us": {"torch": 1, "cutlass_py": 4, "x": 3, "y": 5}}) == 0.75
+    rounds = {"torch": [1.0] * 3, "cutlass_py": [4.0, 8, 12], "x": [3.0, 7, 6], "y": [5.0, 9, 13]}
+    assert choice_ratio({"rounds_us": rounds | {"neighbour": [1.0, 4, 3]}}) == 2 / 3
 
 
 def test_the_fastest_of_a_sweep_are_timed_once_more(fake_gpu, monkeypatch):
@@ -135,7 +162,7 @@ def test_the_fastest_of_a_sweep_are_timed_once_more(fake_gpu, monkeypatch):
         first = not readings
         readings.append((budget_ms, [arm.name for arm in arms]))
         us = {arm.name: 20.0 - (int(arm.name[6:]) if first and arm.name in names else 0) for arm in arms}
-        return {"us": us, "rounds_us": {}}
+        return {"us": us, "rounds_us": {name: [x] for name, x in us.items()}}
 
     monkeypatch.setattr(cases, "regime_us", regime_us)
     monkeypatch.setattr(cases, "_forced", lambda *_: [type("K", (), {"name": name})() for name in names])

@@ -12,7 +12,8 @@ from specs import DEVICE, operand, vector
 
 import cutlass_py
 from cutlass_py import GemmArguments, NoKernelError, TensorSpec, codegen, explain, gemm
-from cutlass_py.families import SCHEDULES, find, named
+from cutlass_py.config import SCHEDULES
+from cutlass_py.families import find, named
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.registry import kernel_named
 from cutlass_py.select import plan, rank

@@ -14,13 +14,26 @@ from pathlib import Path
 
 import pytest
 from nvcc import why_not
+from specs import DEVICE, problem
 from stand_in import ROOT
 
-from cutlass_py import CompileError, _core, codegen, compiler, emit, families, get_kernels, toolkit
+from cutlass_py import (
+    CompileError,
+    TensorSpec,
+    _core,
+    codegen,
+    compiler,
+    emit,
+    epilogue,
+    families,
+    get_kernels,
+    toolkit,
+)
 from cutlass_py.commands import main
+from cutlass_py.config import SCHEDULES
 from cutlass_py.dtypes import STORAGE
 from cutlass_py.epilogues import ACTIVATIONS
-from cutlass_py.families import FAMILIES, SCHEDULES
+from cutlass_py.families import FAMILIES
 
 WHY_NOT = why_not()
 SIMT = "simt_gemm_f32_f32_f32_f32_tn_64x64x8_32x32x8_s4_a1_linearc"
@@ -159,10 +172,14 @@ def test_the_python_side_of_a_torch_extension_is_python():
     assert tomllib.loads(files["pyproject.toml"])["project"]["name"] == kernel.name
 
 
-def test_projects_of_kernels_with_operands_of_their_own_are_refused(monkeypatch):
-    monkeypatch.setattr(emit, "_KNOWN", ("Gemm3x",))
-    with pytest.raises(ValueError, match=f"emit: {SIMT} takes operands of its own; emit its source, without a project"):
-        emit.project(families.find(SIMT), "cmake")
+@pytest.mark.parametrize("kind", emit.PROJECTS)
+def test_projects_of_kernels_with_operands_of_their_own_are_refused(kind):
+    squared = epilogue(lambda accum, left: accum * accum + left)
+    left = TensorSpec((512, 512), "bf16", device=DEVICE)
+    kernel = get_kernels(problem(epilogue=squared(left=left)))[0]
+    wanted = f"emit: {kernel.name} takes operands of its own; emit its source, without a project"
+    with pytest.raises(ValueError, match=wanted):
+        emit.project(kernel.config, kind)
 
 
 def test_every_dtype_in_memory_has_a_name_in_aten():
@@ -201,7 +218,7 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     ("arguments", "message"),
     [
         (("typo",), "no kernel is called 'typo'"),
-        (("cpu_gemm_numpy",), "kernel cpu_gemm_numpy is not one to compile"),
+        (("cpu_gemm_numpy",), "kernel cpu_gemm_numpy computes on the CPU; expected a CUTLASS kernel"),
         ((SIMT, "--cmake"), "say where by -o DIR"),
         ((SIMT, "--cmake", "--torch-extension", "-o", "x"), "not allowed with argument --cmake"),
     ],

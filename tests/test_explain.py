@@ -12,7 +12,7 @@ from itertools import product
 import pytest
 from specs import CORE, listed, operand, problem, vector
 
-from cutlass_py import GemmArguments, TensorSpec, explain, explanation, select
+from cutlass_py import GemmArguments, TensorSpec, explain, select, terminal
 from cutlass_py.select import rank
 
 # ---------------------------------------------------------------------------------------- in words
@@ -178,10 +178,12 @@ def test_show_is_plain_elsewhere(built, monkeypatch, capsys):
     answer = explain(problem(n=97))
     answer.show()
     assert capsys.readouterr().out == f"{answer}\n"
-    monkeypatch.setattr(explanation, "find_spec", lambda name: None)  # rich is not there
+    monkeypatch.setattr(terminal, "find_spec", lambda name: None)  # rich is not there
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     answer.show()
     assert capsys.readouterr().out == f"{answer}\n"
+    monkeypatch.setattr(sys, "stdout", None)  # as under pythonw, where print says nothing
+    answer.show()
 
 
 @pytest.mark.parametrize("args", [problem(k=511), problem(k=0), problem(dtype="e4m3")], ids=str)

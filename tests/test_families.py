@@ -12,9 +12,10 @@ from itertools import product
 import pytest
 
 from cutlass_py import _core, codegen, families
+from cutlass_py.config import SCHEDULES, KernelConfig
 from cutlass_py.dtypes import COMPUTE, DTYPES, LAYOUTS, PAIRS, STORAGE, WIDER
 from cutlass_py.epilogues import EPILOGUES
-from cutlass_py.families import FAMILIES, SCHEDULES, KernelConfig
+from cutlass_py.families import FAMILIES
 from cutlass_py.legality import interface_of
 
 CONFIGS = families.named("declared")
@@ -57,6 +58,7 @@ def test_names_are_identifiers_that_read_from_general_to_particular():
 def test_every_field_of_a_kernel_is_declared():
     for c in CONFIGS.values():
         family, schedule = FAMILIES[c.family], SCHEDULES[c.schedule]
+        assert c.api == family.api
         assert {c.a, c.b, c.d, c.accumulator} <= set(DTYPES) and c.layout in LAYOUTS and c.epilogue in EPILOGUES
         assert c.d in STORAGE, f"{c.name} writes {c.d}, which no array holds"
         assert c.api == family.api and bool(schedule.mainloop) == (family.api == 3)

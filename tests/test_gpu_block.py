@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import gpu  # noqa: E402
 
 import cutlass_py  # noqa: E402
-from cutlass_py.families import SCHEDULES  # noqa: E402
+from cutlass_py.config import SCHEDULES  # noqa: E402
 from cutlass_py.kernels import CutlassKernel  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.sm90]

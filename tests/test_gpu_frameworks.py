@@ -233,6 +233,7 @@ def test_jax_is_refused_under_capture(jax):
     a = jax.numpy.ones((64, 64))
     b = torch.ones(64, 64, device="cuda")
     cutlass_py.gemm(b, a)
+    a.block_until_ready()  # JAX asks no event of it any more
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         b.add(1)
@@ -281,6 +282,7 @@ def test_a_current_stream_of_the_exchange_api_is_the_launch_stream():
     a, b, expected = operands()
     out = torch.zeros_like(expected, dtype=torch.float32)
     cutlass_py.gemm(over(kind, a), over(kind, b), out=over(kind, out))  # the first call chooses and loads
+    assert out.any()  # loads what asks
     torch.cuda.synchronize()
     out.zero_()
     torch.cuda.synchronize()

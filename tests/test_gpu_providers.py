@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -297,6 +298,35 @@ def test_a_device_type_of_3x():
         d = cutlass_py.gemm(a, b, c=c, beta=2, kernel=kernel)
         gpu.assert_exact(d, gpu.expected(a, b, c, beta=2))
         check(kernel, a, b)
+
+
+@needs_nvcc
+@pytest.mark.sm90
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_device_type_overlaps_where_it_waits(waits):
+    """CUTLASS's kernels that load by cp.async never wait for what they read."""
+    from own_kernel import HOPPER
+
+    text = HOPPER.source
+    if not waits:
+        text = text.replace("cutlass::gemm::KernelTmaW", "cutlass::gemm::KernelCpAsyncW").replace(
+            "cute::_2", "cute::_1"
+        )
+        text = text.replace("TmaWarpSpecializedCooperative>::", "NoSmemWarpSpecialized>::")
+    own = replace(HOPPER, source=text, cluster=HOPPER.cluster if waits else (1, 1, 1))
+    with register_kernel(own) as registration:
+        registration.kernels[0].compile()
+        a, b = operands(512, 512, 512, None, "f16", "tn")
+        half, out = torch.empty(512, 512, device="cuda", dtype=torch.float16), torch.empty_like(a)
+        cutlass_py.gemm(a, b, out=half)
+        cutlass_py.gemm(half, b, out=out, kernel=own.name)
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.graph(graph):
+            cutlass_py.gemm(a, b, out=half)
+            cutlass_py.gemm(half, b, out=out, kernel=own.name)
+        assert gpu.overlapping_edges(graph) == waits
+        graph.replay()
+        gpu.assert_exact(out, gpu.expected(gpu.expected(a, b).half(), b).half().double())
 
 
 # ---------------------------------------------------------------------------------------- CuTe DSL and Triton

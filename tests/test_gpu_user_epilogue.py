@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -26,11 +28,12 @@ SQUARE = "128x128x64_2x1x1_pingpong"
 DESIGNS = [SQUARE, "128x256x64_1x2x1_coop", "64x32x128_1x1x1_pingpongswap", "128x256x64_2x1x1_coopswap"]
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory):
-    """What is compiled here is compiled once, and not taken from the user's cache."""
+    """Not the user's; CUTLASS_PY_TEST_CACHE may name one that is filled already, since compiling takes long."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        filled = os.environ.get("CUTLASS_PY_TEST_CACHE")
+        patch.setenv("CUTLASS_PY_CACHE_DIR", filled or str(tmp_path_factory.mktemp("cache")))
         patch.setenv("CUTLASS_PY_JIT", "1")
         yield
 

@@ -11,9 +11,9 @@ from reference import REAL
 from specs import A100, ARITHMETICS, B200, CORE, DEVICE, ladder, listed, operand, problem, tma, vector
 
 from cutlass_py import GemmArguments, TensorSpec, clamp
+from cutlass_py.config import SCHEDULES
 from cutlass_py.dtypes import COMPUTE, DTYPES, LAYOUTS, PAIRS
 from cutlass_py.epilogues import ACTIVATIONS
-from cutlass_py.families import SCHEDULES
 from cutlass_py.gpu import ABSENT, Gpu
 from cutlass_py.legality import Way
 
@@ -172,7 +172,7 @@ def test_the_wrong_device(kernel, gpu, reason):
 
 
 def test_a_range_of_capabilities():
-    interface = replace(SM80.interface, family=replace(SM80.family, cc=(80, 89)))
+    interface = replace(SM80.interface, cc=(80, 89))
     assert interface.way(problem().problem, ABSENT).startswith("runs on compute capability 8.0 to 8.9; ")
 
 

@@ -121,7 +121,7 @@ def test_names_of_packs_are_taken_before_they_are_asked_for(nvcc, tmp_path):
     in_python(SAVE, tmp_path, NVCC_LOADS=stub(nvcc))
     site = installed(pack(tmp_path, archive.read(tmp_path / "other")), tmp_path / "site")
     said = in_python(CLASH, path=site, CUTLASS_PY_INCLUDE="", CUDACXX="/nowhere/nvcc")
-    assert said.strip() == f"register: a kernel is called '{OTHER.name}' already"
+    assert said.strip() == f"register_kernel: a kernel is called '{OTHER.name}' already"
 
 
 @needs_gxx
@@ -158,6 +158,28 @@ def test_a_pack_is_made_installed_and_seen(nvcc, tmp_path):
     ]  # fmt: skip
     text = in_python("from cutlass_py.commands import main; main(['info'])", path=site, **environment)
     assert re.search(r"^pack pack_one +2\.0: 3 kernels, 1 tuned tables$", text, re.MULTILINE)
+
+
+@needs_gxx
+@pytest.mark.skipif(_core.device_count() > 0, reason="there is a GPU, for which it is compiled too")
+def test_a_pack_for_other_machines_holds_the_best_for_each(nvcc, tmp_path):
+    path = tmp_path / "problems.json"
+    path.write_text(
+        json.dumps([{"m": 512, "n": 512, "k": 512, "a": "bf16", "bias": "bf16", "activation": "gelu_tanh"}])
+    )
+    command = ["pack", "x", "--problems", path, "--cc", 80, "--cc", 90, "-o", tmp_path, "--json"]
+    code = "import sys; from cutlass_py.commands import main; sys.exit(main(sys.argv[1:]))"
+    said = json.loads(in_python(code, *command, NVCC_LOADS=stub(nvcc)))
+    assert [name.partition("_")[0] for name in said["kernels"]] == ["sm80", "sm90"]
+    with zipfile.ZipFile(said["wheel"]) as file:
+        content = json.loads(file.read("x/pack.json"))
+    assert [kernel["codes"] for kernel in content["kernels"]] == [["sm_80", "sm_90"], ["sm_90a"]]
+
+
+def test_what_tables_are_called(tmp_path):
+    for gpu in ("NVIDIA H200", "A*B"):
+        (tmp_path / tuned.file_name(gpu, 132)).touch()
+    assert packs.Pack("x", "1", tmp_path).tables == sorted(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -266,7 +288,7 @@ def tables(built, monkeypatch, tmp_path):
     place = tmp_path / "pack"
     place.mkdir()
     monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(packs, "tables", lambda: [place])
+    monkeypatch.setattr(packs, "directories", lambda: [place])
     tuned.forget()
     yield place
     tuned.forget()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from nvcc import why_not
+from specs import vector
 from stand_in import CONFIG, Terminal, compiled
 
 from cutlass_py import (
@@ -21,9 +23,10 @@ from cutlass_py import (
     compiler,
 )
 from cutlass_py.families import FAMILIES
+from cutlass_py.gpu import gpu_with
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.problems import read
-from cutlass_py.registry import all_kernels
+from cutlass_py.registry import all_kernels, find_kernel
 from cutlass_py.select import rank
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,6 +100,32 @@ def test_build_for_another_machine(nvcc, monkeypatch):
     assert str(compiler.find(compiler.recipe(config))) == rows[0]["library"]
 
 
+@pytest.mark.skipif(_core.device_count() > 0, reason="there is a GPU")
+def test_problems_of_another_machine_get_the_best_that_runs_there(nvcc, tmp_path):
+    path = tmp_path / "problems.json"
+    fused = {"m": 512, "n": 512, "k": 512, "a": "bf16", "bias": "bf16", "activation": "gelu_tanh"}
+    path.write_text(json.dumps([fused, fused | {"m": 0}]))
+
+    def built(*cc: int) -> list[str]:
+        done = command("build", path, *(f"--cc={x}" for x in cc), "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [row["kernel"] for row in json.loads(done.stdout)]
+
+    (ampere,), (hopper,) = built(80), built()
+    assert FAMILIES["sm80_gemm"].cc == find_kernel(ampere).metadata.cc and find_kernel(hopper).metadata.cc == (90, 90)
+    assert built(90) == [hopper] and built(80, 90) == [ampere, hopper] and built(80, 86) == [ampere]
+    ranking = rank(problem(bias=vector(512), activation="gelu_tanh").problem, compiled=False, gpu=gpu_with(80))
+    assert ranking[0].route.kernel.name == ampere
+
+
+def test_a_problem_of_fp8_on_another_machine(tmp_path):
+    path = tmp_path / "problems.json"
+    path.write_text(json.dumps([{"m": 512, "n": 512, "k": 512, "a": "e4m3", "layout": "tn"}]))
+    done = command("build", path, "--cc", 80)
+    assert done.returncode == 2
+    assert re.search("no declared kernel fits .*: e4m3 @ e4m3 -> .*, for an absent NVIDIA A100", done.stderr)
+
+
 @pytest.mark.parametrize("text", ["75", "hopper", "sm_90"])
 def test_what_is_no_compute_capability(text):
     done = command("build", "--kernel", CONFIG.name, "--cc", text)
@@ -126,7 +155,10 @@ def test_info_of_a_cache_that_is_not_there(monkeypatch, tmp_path):
         (("build",), "expected a file of problems, or --kernel"),
         (("build", "nowhere.json"), "nowhere.json"),
         (("build", "--kernel", "typo"), "no kernel is called 'typo'"),
-        (("build", "--kernel", "cpu_gemm_numpy"), "kernel cpu_gemm_numpy is not one to compile"),
+        (
+            ("build", "--kernel", "cpu_gemm_numpy"),
+            "kernel cpu_gemm_numpy computes on the CPU; expected a CUTLASS kernel",
+        ),
         (("build", "--jobs", "0", "--kernel", CONFIG.name), "--jobs is 0; expected 1 or more"),
         (("empty",), "invalid choice"),
         ((), "required"),

@@ -373,8 +373,8 @@ def test_the_stream_of_a_call_becomes_the_current_one_of_imported_frameworks(mon
 
 SUPPORTS = [
     (fails, "supports raised KeyError: 'nothing in here'"),
-    (lambda p: True, "supports returned a bool; expected a Status"),
-    (lambda p: None, "supports returned a NoneType; expected a Status"),
+    (lambda p: True, "supports returned bool; expected a Status"),
+    (lambda p: None, "supports returned NoneType; expected a Status"),
 ]
 ESTIMATES = [
     (fails, "estimate raised KeyError"),
@@ -449,7 +449,7 @@ def test_one_that_fails_does_not_hide_why_nothing_fits(built):
     ("given", "reason"),
     [
         ({"estimate": 1.0, "run": fails}, "run raised KeyError: 'nothing in here'"),
-        ({"estimate": 1.0, "run": lambda call: A}, "run returned a numpy.ndarray; expected None: the result goes to"),
+        ({"estimate": 1.0, "run": lambda call: A}, "run returned numpy.ndarray; expected None: the result goes to"),
         ({"estimate": 1.0, "run": lambda call: np.copyto(host_array(call.d), np.ones(7))}, "run raised ValueError: "),
     ],
 )  # fmt: skip

@@ -139,14 +139,14 @@ def test_an_exception_ends_the_registration():
 def test_names_are_taken_once(second, reason):
     with register_provider(Own()):
         before = get_kernels()
-        with pytest.raises(ValueError, match=re.escape(reason)):
+        with pytest.raises(ValueError, match="^register_provider: .*" + re.escape(reason)):
             register_provider(second)
         assert get_kernels() == before
 
 
 def test_the_name_of_a_declared_kernel_is_taken():
     declared = get_kernels(compiled=False)[0].name
-    with pytest.raises(ValueError, match=f"'{declared}' already"):
+    with pytest.raises(ValueError, match=f"^register_kernel: .*'{declared}' already"):
         register_kernel(metadata(declared), multiply)
 
 
@@ -156,8 +156,10 @@ def test_the_name_of_a_declared_kernel_is_taken():
         (3, TypeError, "found int; expected a cutlass_py.Provider"),
         (Own, TypeError, "found ABCMeta"),
         (type("Nameless", (Own,), {"name": None})(), TypeError, "the name of Nameless is None"),
-        (Own(3), ProviderError, "provider own: kernels: found a int; expected KernelMetadata"),
+        (Own(3), ProviderError, "provider own: kernels: found int; expected KernelMetadata"),
         (Own(metadata("a b")), ProviderError, "a kernel is called 'a b'"),
+        (Own(metadata("\u00e9")), ProviderError, "a kernel is called '\u00e9'; expected letters, digits and _"),
+        (Own(metadata(api="3")), ProviderError, "own_f64: api is '3'; expected int"),
         (Own(metadata(operands={"a": OperandMetadata("f64")})), ProviderError, "own_f64 has no operand b, d"),
         (Own(metadata(dtype="f65")), ProviderError, "own_f64: a is 'f65'; expected one of f16"),
         (Own(metadata(accumulator="f65")), ProviderError, "accumulator is 'f65'"),
@@ -178,9 +180,9 @@ def test_the_name_of_a_declared_kernel_is_taken():
         (Own(with_operand("a", OperandMetadata("s32"))), ProviderError, "a is 's32'; expected one of f16"),
         (Own(with_operand("b", OperandMetadata("f32"))), ProviderError, "b is 'f32'; expected what f64 is multiplied"),
         (Own(metadata(accumulator="f32")), ProviderError, "accumulator is 'f32'; expected what f64 is summed in: f64"),
-        (Own(metadata(design=None)), ProviderError, "own_f64: design is None; expected a Design"),
-        (Own(metadata(deterministic="yes")), ProviderError, "deterministic is 'yes'; expected a bool"),
-        (Own(metadata(epilogue=None)), ProviderError, "epilogue is None; expected a str"),
+        (Own(metadata(design=None)), ProviderError, "own_f64: design is None; expected Design"),
+        (Own(metadata(deterministic="yes")), ProviderError, "deterministic is 'yes'; expected bool"),
+        (Own(metadata(epilogue=None)), ProviderError, "epilogue is None; expected str"),
     ],
 )  # fmt: skip
 def test_a_provider_that_says_nonsense_of_its_kernels(wrong, error, reason):
@@ -203,10 +205,12 @@ def test_a_provider_that_fails_to_say_what_its_kernels_are():
         ((metadata(),), TypeError, "metadata say what `run` computes and `estimate` says; expected functions"),
         ((metadata(), multiply, "model"), TypeError, "expected functions"),
         ((metadata(), multiply, 3), TypeError, "expected functions"),
-        ((metadata("a b"), multiply), ValueError, "a kernel is called 'a b'"),
+        ((metadata("a b"), multiply), ValueError, "register_kernel: a kernel is called 'a b'"),
+        ((metadata(cc=(80,)), multiply), ValueError, "register_kernel: own_f64: cc is (80,); expected the lowest"),
+        ((metadata(epilogue="x"), multiply), ValueError, "register_kernel: own_f64: epilogue is 'x'; expected a name"),
     ],
 )
 def test_register_kernel_refuses(arguments, error, reason):
     kernel, run, estimate = (*arguments, None, None)[:3]
-    with pytest.raises(error, match=re.escape(reason)):
+    with pytest.raises(error, match=("^" if reason.startswith("register") else "") + re.escape(reason)):
         register_kernel(kernel, run, estimate=estimate)

@@ -11,11 +11,12 @@ from specs import ARITHMETICS, CORE, DEVICE, forced, listed, operand, problem, v
 
 import cutlass_py
 from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, get_kernels
+from cutlass_py.config import SCHEDULES
 from cutlass_py.epilogues import EPILOGUES
-from cutlass_py.families import SCHEDULES, find
+from cutlass_py.families import find
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.registry import all_kernels, kernel_named
-from cutlass_py.select import Plan, best, plan, rank
+from cutlass_py.select import Plan, best, plan, rank, without_product
 
 D = operand(512, 512, "t")
 TN = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_"
@@ -328,6 +329,16 @@ def test_a_forced_kernel_is_a_class_of_its_own():
     plain, asked = problem().problem, forced(problem(), TN + "linear")
     assert plain != asked and asked.kernel >= 0 and plain.kernel == -1
     assert forced(problem(), TN + "linear") == asked != forced(problem(), TN + "bias")
+
+
+@pytest.mark.parametrize("layout", ["tn", "nt"])
+@pytest.mark.parametrize("empty", [{"m": 0}, {"n": 0}, {"k": 0}, {"batch": 0}], ids=lambda empty: next(iter(empty)))
+def test_a_problem_without_elements_or_sums_has_no_product(core, empty, layout):
+    extents = {"m": 64, "n": 64, "k": 64, "batch": 2} | empty
+    a = operand(extents["m"], extents["k"], layout[0], batch=extents["batch"])
+    b = operand(extents["k"], extents["n"], layout[1], batch=extents["batch"])
+    p = GemmArguments(a, b).problem
+    assert p.empty_product and without_product(p) and plan(p) == Plan()
 
 
 # ---------------------------------------------------------------------------------------- within jit

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
 from cutlass_py import Activation, _core, clamp, epilogues, leaky_relu  # noqa: E402
-from cutlass_py.torch import activations, operators  # noqa: E402
+from cutlass_py.torch import activations, operators, recorded  # noqa: E402
 
 ACTIVATIONS = [name for name, row in epilogues.ACTIVATIONS.items() if not row.derivative and name != "clamp"]
 ACTIVATIONS = [None, *ACTIVATIONS[1:], clamp(-0.5, 1), leaky_relu(0.25)]
@@ -257,6 +257,74 @@ def test_only_what_is_needed_is_computed():
     assert counter.get_total_flops() == 3 * 2 * 3 * 6 * (4 + 5)
 
 
+# ---------------------------------------------------------------------------------------- products and biases alone
+
+
+PRODUCTS = {
+    "mm": (ct.mm, (3, 4), (4, 5)),
+    "bmm": (ct.bmm, (2, 3, 4), (2, 4, 5)),
+    "batch and matrix": (ct.matmul, (2, 2, 3, 4), (4, 5)),
+    "addmm": (lambda a, b, bias: ct.addmm(bias, a, b), (3, 4), (4, 5), (5,)),
+    "baddbmm": (lambda a, b, bias: ct.baddbmm(bias, a, b), (2, 3, 4), (2, 4, 5), (5,)),
+    "linear": (ct.linear, (2, 3, 4), (5, 4), (5,)),
+    "one row": (ct.linear, (1, 1), (1, 1), (1,)),
+    "no rows": (ct.linear, (0, 4), (5, 4), (5,)),
+}
+
+
+@pytest.mark.parametrize(("function", "shapes"), [(f, shapes) for f, *shapes in PRODUCTS.values()], ids=PRODUCTS)
+def test_products_and_biases_have_a_node_of_their_own(function, shapes):
+    operands = [leaf(*shape) for shape in shapes]
+    d = function(*operands)
+    assert d.grad_fn.name() == "_ProductBackward"
+    check(function, *operands)
+    turned = [x.detach().mT.contiguous().mT.requires_grad_() if x.dim() > 1 else x for x in operands]
+    check(function, *turned)
+    check(lambda *x: function(*(y.expand(y.shape) for y in x)).sum(), *operands)  # whose gradient is one number
+    for i, x in enumerate(operands):
+        only = [y if i == j else y.detach() for j, y in enumerate(operands)]
+        (found,) = torch.autograd.grad(function(*only).square().sum(), x)
+        with FlopCounterMode(display=False):  # the operator and its node
+            (expected,) = torch.autograd.grad(function(*only).square().sum(), x)
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride() and found.dtype == x.dtype
+
+
+def test_who_has_to_see_the_backward_pass_of_a_product_sees_it():
+    x, w = leaf(3, 4), leaf(5, 4)
+    d = ct.linear(x, w)
+    with FlopCounterMode(display=False) as counter:
+        d.sum().backward()
+    assert counter.get_total_flops() == 2 * 2 * 3 * 4 * 5
+    torch.testing.assert_close(w.grad, x.detach().sum(0).expand(5, 4))
+
+
+def test_a_product_keeps_its_operands_alone():
+    x, w, kept = leaf(3, 4), leaf(5, 4), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        ct.linear(x, w, leaf(5))
+    assert [t.data_ptr() for t in kept] == [x.data_ptr(), w.data_ptr()]
+
+
+@pytest.mark.parametrize("other", ["a vector", "a repeated batch", "another factor", "a wider result", "a conjugate"])
+def test_other_products_have_the_node_of_every_epilogue(other):
+    a, b = leaf(2, 3, 4), leaf(4, 5)
+    d = {
+        "a vector": lambda: ct.matmul(a, b[:, 0]),
+        "a repeated batch": lambda: ct.matmul(a[0], b.expand(2, 4, 5)),
+        "another factor": lambda: ct.addmm(b[0], a[0], b, alpha=2),
+        "a wider result": lambda: ct.gemm(a, b, out_dtype="f32"),
+        "a conjugate": lambda: ct.mm(a[0].to(torch.complex128).conj(), b.to(torch.complex128)),
+    }[other]()
+    node = d.grad_fn
+    while node.name() != "_GemmBackward" and node.next_functions:
+        node = node.next_functions[0][0]
+    assert node.name() == "_GemmBackward"
+
+
+# ---------------------------------------------------------------------------------------- what is kept, dtypes
+
+
 @pytest.mark.parametrize("activation", ["relu", "sigmoid", "gelu"])
 def test_what_is_kept_for_the_backward_pass(activation):
     """Where f' follows from the result, nothing but that is kept; else z is, once."""
@@ -472,7 +540,7 @@ def test_clamp_has_torchs_derivative_at_its_bounds():
 
 
 @pytest.mark.parametrize("within", [cutlass_py.jit, cutlass_py.autotuning])
-@pytest.mark.parametrize("layers", ["gemm", "mlp"])
+@pytest.mark.parametrize("layers", ["gemm", "mlp", "linear"])
 def test_a_backward_pass_on_another_thread_is_allowed_what_the_forward_pass_was(within, layers, monkeypatch):
     allowed = {cutlass_py.jit: _core.jit_allowed, cutlass_py.autotuning: _core.tuning_allowed}[within]
     seen = []
@@ -482,9 +550,12 @@ def test_a_backward_pass_on_another_thread_is_allowed_what_the_forward_pass_was(
         return cutlass_py.gemm(*operands, **keywords)
 
     monkeypatch.setattr(operators, "_core", SimpleNamespace(gemm=gemm))
+    monkeypatch.setattr(recorded, "_gemm", gemm)
     x, w1, w2 = leaf(4, 5), leaf(6, 5), leaf(3, 6)
 
     def forward():
+        if layers == "linear":
+            return ct.linear(x, w1)
         return ct.mlp(x, w1, w2, activation="relu") if layers == "mlp" else ct.gemm(x, w1.mT, activation="relu")
 
     def backward(y, later):

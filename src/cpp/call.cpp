@@ -55,7 +55,14 @@ struct Result {
         on_own_stream = true;
         place_result(call, nb::cast<Buffer&>(array).data());
         const Stream own = device::own_stream(device.id);
-        if (own != stream) device::wait(stream, own);
+        if (own == stream) return;
+        if (device::capturing(stream)) {
+          throw std::invalid_argument(
+              "gemm: during graph capture a result in memory of this package's own, which another stream orders, "
+              "cannot "
+              "be made: pass out=");
+        }
+        device::wait(stream, own);
         return;
       }
       view.open(array, "out");

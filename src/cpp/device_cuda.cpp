@@ -18,6 +18,18 @@ void check(cudaError_t error, const char* call) {
 
 cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream); }
 
+// Within it this thread may do what a capture forbids it, such as making streams; nothing of that is captured.
+class Relaxed {
+ public:
+  Relaxed() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
+  ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 struct PerDevice {
   std::once_flag once;
   Info info;
@@ -39,6 +51,7 @@ PerDevice& per_device(int ordinal) {
   PerDevice& device = devices()[size_t(ordinal)];
   std::call_once(device.once, [&] {
     Guard guard(ordinal);
+    Relaxed relaxed;  // the first call of a process may stand in a capture
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
     device.info.name = properties.name;
@@ -49,10 +62,12 @@ PerDevice& per_device(int ordinal) {
     cudaMemPoolProps pool{};
     pool.allocType = cudaMemAllocationTypePinned;
     pool.location = {cudaMemLocationTypeDevice, ordinal};
-    check(cudaMemPoolCreate(&device.pool, &pool), "cudaMemPoolCreate");
+    if (!device.pool) check(cudaMemPoolCreate(&device.pool, &pool), "cudaMemPoolCreate");  // kept where the rest failed
     uint64_t keep = uint64_t(1) << 30;  // bytes that stay for the next call instead of going back at a synchronisation
     check(cudaMemPoolSetAttribute(device.pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
-    check(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    if (!device.stream) {
+      check(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    }
     check(cudaEventCreateWithFlags(&device.event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   });
   return device;
@@ -160,6 +175,7 @@ void* allocate(size_t bytes, int ordinal, Stream stream) {
   cudaError_t error = cudaMallocFromPoolAsync(&memory, bytes, pool, handle(stream));
   if (error == cudaErrorMemoryAllocation) {  // give back what the pool keeps, and try once more
     cudaGetLastError();
+    Relaxed relaxed;
     cudaMemPoolTrimTo(pool, 0);
     error = cudaMallocFromPoolAsync(&memory, bytes, pool, handle(stream));
   }

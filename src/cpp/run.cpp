@@ -23,7 +23,7 @@ class Scratch {
 
   size_t reserve(size_t bytes) {  // returns the offset
     const size_t offset = size_;
-    size_ += (bytes + 255) / 256 * 256;
+    size_ += scratch_aligned(bytes);
     return offset;
   }
   void allocate() {

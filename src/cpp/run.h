@@ -22,8 +22,11 @@ struct DevicePlan {
   int sm_count = 0;
 };
 
-// Memory of a caller that has its own, so aligned.
+// Where each piece of scratch begins; so does memory of a caller that has its own.
 constexpr size_t kScratchAlignment = 256;
+constexpr size_t scratch_aligned(size_t bytes) {
+  return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+}
 struct GivenScratch {
   char* data = nullptr;
   size_t bytes = 0;

@@ -142,7 +142,7 @@ void place(XlaCall& x, Request& r, std::string_view name, const xla::Buffer& buf
 
 GivenScratch scratch_of(const xla::Buffer& buffer) {
   if (buffer.dtype != xla::DataType::u8 || buffer.rank != 1) refuse("scratch is no vector of bytes");
-  const uintptr_t address = reinterpret_cast<uintptr_t>(buffer.data), aligned = (address + 255) / 256 * 256;
+  const uintptr_t address = reinterpret_cast<uintptr_t>(buffer.data), aligned = scratch_aligned(address);
   const size_t bytes = size_t(buffer.dims[0]), lost = size_t(aligned - address);
   return {reinterpret_cast<char*>(aligned), bytes > lost ? bytes - lost : 0};
 }

@@ -14,7 +14,7 @@ struct Error;             // XLA's own; whoever receives one destroys it
 struct ExecutionContext;  // XLA's own
 
 enum class ExtensionType : int32_t { metadata = 1 };
-enum class ErrorCode : int32_t { invalid_argument = 3, failed_precondition = 9, unimplemented = 12, internal = 13 };
+enum class ErrorCode : int32_t { invalid_argument = 3, unimplemented = 12, internal = 13 };
 enum class DataType : int32_t {
   s8 = 2,
   s32 = 4,

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from . import _core, cache, families
+from .config import SCHEDULES, KernelConfig
 from .dtypes import DTYPES
 from .epilogues import EPILOGUES
-from .families import FAMILIES, SCHEDULES, KernelConfig
+from .families import FAMILIES
 from .gpu import capabilities, device
 
 _FORMAT = 1
@@ -177,6 +178,7 @@ def of_kernel(config: KernelConfig, cc: Collection[int] = ()) -> tuple[Manifest,
         return known[0], _library(*known)
     if unknown := [config.name] if config.own_source else _unknown(config):
         raise ValueError(f"{config.name}: not to be saved: {', '.join(unknown)} is known to this process alone")
+    compiler.covered(config, cc)
     here = capabilities() if _core.device_count() else ()  # the library is loaded below
     made = compiler.recipe(config, {*cc, *here} if cc else ())
     path = compiler.obtain(made)

@@ -207,7 +207,7 @@ class GemmArguments:
         Raises:
             As gemm; ValueError: these are lists of matrices, or the kernel's tiles have no order to choose.
         """
-        if raster not in _RASTERS or swizzle not in (None, 1, 2, 4, 8):
+        if raster not in _RASTERS or swizzle not in (None, *SWIZZLES):
             raise ValueError(
                 f"plan: raster is {raster!r}, swizzle is {swizzle!r}; expected 'm' or 'n', and 1, 2, 4 or 8"
             )
@@ -240,6 +240,7 @@ def _without_memory(values: Sequence[Any]) -> Any:
 
 
 _RASTERS = {None: 0, "m": 1, "n": 2}  # as in kernel.h
+SWIZZLES = (1, 2, 4, 8)  # likewise
 
 
 def describe(p: Problem) -> str:

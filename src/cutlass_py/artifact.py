@@ -41,12 +41,9 @@ class Artifact:
             OSError: the file cannot be written.
         """
         from . import archive
-        from .kernels import CutlassKernel
-        from .registry import kernel_named
+        from .registry import cutlass_kernel_named
 
-        if not isinstance(kernel := kernel_named(self.kernel), CutlassKernel):
-            raise ValueError(f"save: {self.kernel} has no machine code of its own")
-        archive.write(path, *archive.of_kernel(kernel.config, cc))
+        archive.write(path, *archive.of_kernel(cutlass_kernel_named(self.kernel).config, cc))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Artifact:

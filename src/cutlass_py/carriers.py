@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ._core import Problem
+from .config import SCHEDULES, KernelConfig
 from .dtypes import DTYPES
 from .epilogues import Epilogue
-from .families import SCHEDULES, KernelConfig
 from .shared_memory import BARRIERS, EpilogueTile, stages
 from .user_epilogue import Asked
 from .usercode import Traced
@@ -16,6 +16,7 @@ from .usercode import Traced
 if TYPE_CHECKING:
     from .legality import Interface
 
+MOST_BLOCKS = 65535  # of a launch, along y and along z of its grid
 _FEWEST_STAGES = 3  # of a mainloop, below which loads are no longer hidden
 _READ = ("f16", "bf16", "f32")
 
@@ -61,8 +62,8 @@ def obstacle(interface: Interface, p: Problem, asked: Asked | None) -> str | Non
         return f"computes {own.formula}; {wanted} is asked for" if asked or own.user else None
     if p.splits not in (0, 1):
         return "does not split k: a user's epilogue takes whole sums"
-    if interface.family.api == 2 and p.batch > 65535:
-        return f"is one launch, which ends at 65535 problems; the batch is {p.batch}"
+    if interface.api == 2 and p.batch > MOST_BLOCKS:
+        return f"is one launch, which ends at {MOST_BLOCKS} problems; the batch is {p.batch}"
     if any(node.op == "cast" for node in asked.program.nodes) and interface.accumulator == "f64":
         return "casts from f32, not from f64"
     for index, (name, kind) in enumerate(zip(asked.program.names, asked.kinds, strict=True)):
@@ -73,7 +74,7 @@ def obstacle(interface: Interface, p: Problem, asked: Asked | None) -> str | Non
 
 def _operand(interface: Interface, p: Problem, asked: Asked, index: int, name: str, kind: str) -> str | None:
     written = index - len(asked.program.inputs)
-    if interface.family.api == 2 and written >= 0 and asked.program.outputs[written].reduction:
+    if interface.api == 2 and written >= 0 and asked.program.outputs[written].reduction:
         return None  # an elementwise kernel writes it
     dtype, size = str(asked.dtypes[index]), DTYPES[str(asked.dtypes[index])].itemsize
     wide = ("f64",) if interface.accumulator == "f64" else ()
@@ -81,8 +82,8 @@ def _operand(interface: Interface, p: Problem, asked: Asked, index: int, name: s
         return f"takes {name} in {', '.join((*_READ, *wide))}; it is {dtype}"
     if not asked.regular[index]:
         return f"{name} does not lie as out does" if kind == "t" else f"{name} has no unit stride"
-    whole = kind == "t" if interface.family.api == 3 else kind != "m"
-    wanted = min(16, interface.align_d * size) if interface.family.api == 2 else 16
+    whole = kind == "t" if interface.api == 3 else kind != "m"
+    wanted = min(16, interface.align_d * size) if interface.api == 2 else 16
     if whole and asked.alignments[index] < wanted:
         return f"takes {name} by {wanted} bytes; it is aligned to {asked.alignments[index]}"
     if written >= 0 and kind == "t" and interface.granules and p.n * size % 16:

@@ -5,9 +5,10 @@ The same text whether it is compiled with the package or on demand. Standard lib
 
 from __future__ import annotations
 
+from .config import SCHEDULES, Family, KernelConfig
 from .dtypes import DTYPES
 from .epilogues import Epilogue, epilogue_named
-from .families import FAMILIES, SCHEDULES, Family, KernelConfig
+from .families import FAMILIES
 
 _LAYOUT_CPP = {"t": "cutlass::layout::RowMajor", "n": "cutlass::layout::ColumnMajor"}
 # 2.x: operator class, instruction shape and operation by (family, dtype of A).

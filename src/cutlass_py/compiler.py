@@ -24,8 +24,9 @@ from time import monotonic
 from typing import Any
 
 from . import _core, cache, codegen, toolkit
+from .config import KernelConfig
 from .errors import CompileError
-from .families import FAMILIES, KernelConfig
+from .families import FAMILIES
 from .families import find as declared
 from .gpu import capabilities
 from .legality import cc_range
@@ -83,9 +84,23 @@ class Recipe:
         return f"{self.kernel}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
 
 
-def definition(config: KernelConfig) -> str:
-    """The C++ that defines a kernel: written from its declaration, or as a user brought it."""
+def source_of(config: KernelConfig) -> str:
+    """The C++ source that defines a kernel: written from its declaration, or as a user brought it."""
     return config.own_source or codegen.source([config])
+
+
+def covered(config: KernelConfig, cc: Collection[int]) -> list[int]:
+    """Of compute capabilities, times ten, those that a kernel runs on.
+
+    Raises:
+        ValueError: it runs on none of them, though there are some.
+    """
+    lowest, highest = FAMILIES[config.family].cc
+    found = [x for x in cc if lowest <= x <= highest]
+    if cc and not found:
+        asked = ", ".join(f"{x / 10:.1f}" for x in cc)
+        raise ValueError(f"{config.name} runs on compute capability {cc_range(lowest, highest)}; asked for is {asked}")
+    return found
 
 
 def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
@@ -95,12 +110,9 @@ def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
         ValueError: it runs on none of them.
         CompileError: the headers are missing.
     """
+    covered(config, cc)
     family = FAMILIES[config.family]
-    lowest, highest = family.cc
-    if cc and not any(lowest <= x <= highest for x in cc):
-        found = ", ".join(f"{x / 10:.1f}" for x in cc)
-        raise ValueError(f"{config.name} runs on compute capability {cc_range(lowest, highest)}; asked for is {found}")
-    source = f"{definition(config)}\n{codegen.library([config], elementwise=False)}"
+    source = f"{source_of(config)}\n{codegen.library([config], elementwise=False)}"
     flags = codegen.flags(family, family.gencode_for(cc or capabilities()))
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
 

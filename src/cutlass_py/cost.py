@@ -13,9 +13,9 @@ from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from ._core import Problem
-from .dtypes import DTYPES
+from .config import SCHEDULES, KernelConfig
+from .dtypes import BLOCK, DTYPES
 from .epilogues import epilogue_named
-from .families import SCHEDULES, KernelConfig
 from .gpu import Gpu
 from .legality import Interface, Way
 from .usercode import Traced
@@ -105,7 +105,7 @@ class Estimates:
         if way.pack_b:
             time += _pack(2 * p.k * p.n * p.batch * size, way.pack_b == p.layout_b, self.gpu)
         if way.pack_scales:
-            time += _move(2 * p.m * ceil(p.k / 128) * p.batch * DTYPES["f32"].itemsize, self.gpu)
+            time += _move(2 * p.m * ceil(p.k / BLOCK) * p.batch * DTYPES["f32"].itemsize, self.gpu)
         if way.scratch:
             bytes_each = DTYPES[way.scratch].itemsize * splits
             bytes_each += sum(DTYPES[x].itemsize for x in (p.c, p.gate, p.aux, p.d) if x)

@@ -14,11 +14,12 @@ from typing import Any
 
 from . import _core
 from ._core import Problem
+from .config import SCHEDULES, Family, KernelConfig
 from .cost import Estimates, models
 from .dtypes import COMPUTE, DTYPES, LAYOUTS, STORAGE
 from .epilogues import EPILOGUES
 from .errors import CompileError, ProviderError
-from .families import FAMILIES, SCHEDULES, Family, KernelConfig
+from .families import FAMILIES
 from .kernels import CutlassKernel
 from .legality import interface_of
 from .provider import FACTORS, SUMS, Failures, checked_estimate, product_mistake

@@ -31,7 +31,7 @@ class KernelDescription:
         accumulator: dtype of the sums; "fast" for fp8 sums without promotion. By default the arithmetic's.
         d: dtype of the result, by default the arithmetic's.
         layout: of A, then B: t row-major, n column-major.
-        schedule: a row of SCHEDULES (families.py): for wgmma "coop", "pingpong" (the default), "coopdirect", ...;
+        schedule: a row of SCHEDULES (config.py): for wgmma "coop", "pingpong" (the default), "coopdirect", ...;
             otherwise "tiled" (the default) or "streamk".
         cluster: wgmma: thread blocks (m, n, k) that share loads.
         warps: 2.x: warps of a thread block along m, n and k.

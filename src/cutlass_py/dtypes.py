@@ -93,5 +93,8 @@ PAIRS = (("e4m3", "e5m2"), ("s8", "u8"))
 # A problem that allows the first accumulator may also be summed in the second, which is more accurate.
 WIDER = {"fast": "f32", "f16": "f32"}
 
+# What shares a factor where scales are in blocks: so many elements of k, and of B so many columns, or each by itself.
+BLOCK = 128
+
 # Layouts as in BLAS, for A then B: t row-major, n column-major. D is always row-major (problem.h transposes).
 LAYOUTS = ("tn", "tt", "nt", "nn")

@@ -14,9 +14,10 @@ from pathlib import Path
 from string import Template
 
 from . import codegen, compiler
-from .dtypes import DTYPES, STORAGE
+from .config import SCHEDULES, KernelConfig
+from .dtypes import BLOCK, DTYPES, STORAGE
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
-from .families import FAMILIES, SCHEDULES, KernelConfig
+from .families import FAMILIES
 from .legality import cc_range, interface_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -33,7 +34,7 @@ def source(config: KernelConfig) -> str:
         CompileError: this package's headers are missing.
     """
     own = compiler.own_headers(config.name)
-    return _head(config) + "".join(_parts(own, compiler.definition(config), config.name, set()))
+    return _head(config) + "".join(_parts(own, compiler.source_of(config), config.name, set()))
 
 
 def _head(config: KernelConfig) -> str:
@@ -77,7 +78,6 @@ PROJECTS = {
     "cmake": ("CMakeLists.txt", "main.cu"),
     "torch": ("pyproject.toml", "setup.py", "binding.cpp"),
 }
-_KNOWN = ("Gemm2x", "Gemm3x", "GemmArray3x", "GemmBlockwise3x")  # launchers, of whose operands templates know
 
 
 def project(config: KernelConfig, kind: str) -> dict[str, str]:
@@ -91,7 +91,7 @@ def project(config: KernelConfig, kind: str) -> dict[str, str]:
         ValueError: the kernel takes operands that no template knows.
         CompileError: this package's headers are missing.
     """
-    if config.epilogue not in EPILOGUES or FAMILIES[config.family].launcher not in _KNOWN:
+    if config.epilogue not in EPILOGUES:
         raise ValueError(f"emit: {config.name} takes operands of its own; emit its source, without a project")
     own = compiler.own_headers(config.name)
     fields = _fields(config) | (_torch_fields(config) if kind == "torch" else {})
@@ -214,7 +214,7 @@ def _blocks(c: KernelConfig) -> Iterator[_Row]:
     """Scales in blocks, which the product takes."""
     if not SCHEDULES[c.schedule].block:
         return
-    depth, columns = "(p.k + 127) / 128", "(p.n + kBlock - 1) / kBlock"
+    depth, columns = f"(p.k + {BLOCK - 1}) / {BLOCK}", "(p.n + kBlock - 1) / kBlock"
     tma = str(interface_of(c).tma_scales).lower()
     for name, extents in (("scale_a", f"p.m, {depth}, {tma}"), ("scale_b", f"{depth}, {columns}, false")):
         yield name, "const Tensor&", "", f'epilogue.{name} = blocks("{name}", {name}, p, {extents});'

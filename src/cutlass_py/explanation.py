@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from typing import Any
 
 from . import _core
@@ -82,11 +80,11 @@ class Explanation:
 
     def show(self) -> None:
         """Prints it: as a table where a terminal is watched and rich is installed, otherwise as str() has it."""
-        if not (sys.stdout.isatty() and find_spec("rich")):
+        from .terminal import print_table, watched
+
+        if not watched():
             print(self)
             return
-        from .terminal import print_table
-
         print(self.problem if self.chosen else f"{self.problem}: {self.note or 'no kernel fits'}")
         rows = enumerate(self.rows(most=8), 1)
         cells = [("" if row.reason else str(place), _time(row), row.kernel, _why(row)) for place, row in rows]
@@ -153,11 +151,8 @@ def _estimate(choice: Choice) -> str:
 
 
 def _how(choice: Choice) -> str:
-    route, way = choice.route, choice.route.way
-    parts = [f"packs {name}" for name in way.packed]
-    parts += [f"splits k by {route.splits}"] if route.splits > 1 else []
-    parts += ["composed"] if way.scratch and route.splits == 1 else []
-    return f" ({', '.join(parts)})" if parts else ""
+    words = choice.route.way.steps(choice.route.splits)
+    return f" ({', '.join(words)})" if words else ""
 
 
 def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:

@@ -32,8 +32,22 @@ def bandwidth_of(cc: int, sm_count: int) -> float:
     return _BANDWIDTH_PER_SM.get(cc, 30.0) * sm_count
 
 
-# Assumed where no device answers: all that selection would know of the real one, its name for the tables included.
-ABSENT = Gpu("NVIDIA H200", 90, 132, bandwidth_of(90, 132), absent=True)
+# Name and multiprocessors of a usual device of each compute capability.
+_USUAL = {
+    80: ("NVIDIA A100-SXM4-80GB", 108),
+    86: ("NVIDIA A40", 84),
+    89: ("NVIDIA L40S", 142),
+    90: ("NVIDIA H200", 132),
+}
+
+
+def _stand_in(cc: int) -> Gpu:
+    """All that selection would know of a real device, its name for the tables included."""
+    name, sm_count = _USUAL.get(cc, (f"GPU of compute capability {cc / 10:.1f}", 132))
+    return Gpu(name, cc, sm_count, bandwidth_of(cc, sm_count), absent=True)
+
+
+ABSENT = _stand_in(90)  # assumed where no device answers
 
 
 @cache
@@ -50,6 +64,12 @@ def capabilities() -> tuple[int, ...]:
     """Compute capabilities, times ten, of the devices here; the stand-in's where there are none."""
     count = _core.device_count()
     return tuple(sorted({device(ordinal).cc for ordinal in range(count)})) if count else (ABSENT.cc,)
+
+
+def gpu_with(cc: int) -> Gpu:
+    """A device of this compute capability, times ten: the first here, or a stand-in."""
+    here = map(device, range(_core.device_count()))
+    return next((gpu for gpu in here if gpu.cc == cc), None) or _stand_in(cc)
 
 
 def gpu_of(p: Problem) -> Gpu | None:

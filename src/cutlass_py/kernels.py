@@ -13,11 +13,12 @@ from ._core import Prepared, Problem
 from .arguments import GemmArguments, arguments_of, describe, problem_of
 from .artifact import Artifact
 from .carriers import carrier
+from .config import Family, KernelConfig
 from .cost import Estimates, design
 from .dtypes import DTYPES
 from .epilogues import ACTIVATIONS
 from .errors import CompileError
-from .families import FAMILIES, Family, KernelConfig
+from .families import FAMILIES
 from .gpu import Gpu, gpu_of
 from .legality import Interface, Way, interface_of
 from .metadata import CPU, Design, KernelMetadata, OperandMetadata

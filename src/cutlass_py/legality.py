@@ -12,15 +12,16 @@ from functools import cache, cached_property
 from typing import Any
 
 from ._core import Problem
-from .carriers import obstacle
-from .dtypes import DTYPES, WIDER
+from .carriers import MOST_BLOCKS, obstacle
+from .config import SCHEDULES, KernelConfig
+from .dtypes import BLOCK, DTYPES, WIDER
 from .epilogues import ACTIVATIONS, Epilogue, epilogue_named
-from .families import FAMILIES, SCHEDULES, Family, KernelConfig
+from .families import FAMILIES
 from .gpu import Gpu
 from .user_epilogue import asked_by
 
 _TMA = 16  # bytes: addresses, rows and batches of TMA operands are multiples of it
-_MOST_COLUMNS = 65535 // 8 * 8 * 64  # of one 2.x launch with the narrowest tile (api2x.cuh)
+_MOST_COLUMNS = MOST_BLOCKS // 8 * 8 * 32  # of one 2.x launch with the narrowest tile that rules.py lets through
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,20 @@ class Way:
         packs = {"a": self.pack_a, "b": self.pack_b, "scale_a": self.pack_scales}
         return tuple(name for name, pack in packs.items() if pack)
 
+    def steps(self, splits: int = 1) -> list[str]:
+        """What surrounds the kernel, which takes k in so many parts, in words."""
+        words = [f"packs {name}" for name in self.packed]
+        if splits > 1:
+            return [*words, f"splits k by {splits}"]
+        return words + ["composed"] * bool(self.scratch)
+
 
 @dataclass(frozen=True, eq=False)  # one object for each; see interface_of
 class Interface:
     """The part of a kernel that legality depends on.
 
     Attributes:
+        api, cc: as in Family.
         align_ab, align_d: elements per access of A and B, and of C, D and what lies like D.
         granules: D leaves by TMA, in whole accesses.
         stream_k, pointers, block: as in Schedule; `pointers` for kernels that take nothing else.
@@ -59,7 +68,8 @@ class Interface:
         takes_lists, bias_as_c: as in KernelConfig.
     """
 
-    family: Family
+    api: int
+    cc: tuple[int, int]
     a: str
     b: str
     accumulator: str
@@ -118,7 +128,7 @@ class Interface:
         )
 
     def _obstacle(self, p: Problem, gpu: Gpu | None) -> str | None:
-        lowest, highest = self.family.cc
+        lowest, highest = self.cc
         if gpu is None:
             return "runs on a GPU; the operands are on the CPU"
         if not lowest <= gpu.cc <= highest:
@@ -137,9 +147,9 @@ class Interface:
             return None
         if not self.block:
             return "does not apply scales in blocks; scale_a and scale_b are"
-        columns = {1: "each column", 128: "128 columns"}
+        columns = {1: "each column", BLOCK: f"{BLOCK} columns"}
         found = f"scale_b has one for {columns[p.block]}" if p.block else "there are none"
-        return f"applies scales in blocks of 128 of k by {columns[self.block]}; {found}"
+        return f"applies scales in blocks of {BLOCK} of k by {columns[self.block]}; {found}"
 
     def _scales_detour(self, p: Problem) -> str | None:
         if self.tma_scales and p.scale_a == "p":
@@ -151,10 +161,10 @@ class Interface:
             return "takes lists of matrices; a and b are arrays"
         if p.pointers and not self.takes_lists:
             return "takes arrays; the operands are lists of matrices"
-        one_launch = p.pointers or (self.family.api == 2 and (self.stream_k or p.user >= 0))
+        one_launch = p.pointers or (self.api == 2 and (self.stream_k or p.user >= 0))
         if one_launch and p.n > _MOST_COLUMNS:
             return f"is one launch, which reaches n = {_MOST_COLUMNS}; n is {p.n}"
-        if self.stream_k and self.family.api == 2 and p.batch > 1:
+        if self.stream_k and self.api == 2 and p.batch > 1:
             return f"deals out the k loops of one problem; the batch is {p.batch}"
         if p.splits == -1 and not self.stream_k:
             return "does not deal out its k loops; splits='stream' is asked for"
@@ -166,7 +176,7 @@ class Interface:
 
     def _vector_obstacle(self, p: Problem) -> str | None:
         """2.x reads whole vectors along the contiguous axis; TMA clips at the extent."""
-        if self.family.api == 3:
+        if self.api == 3:
             return None
         for axis in ("k" if self.layout[0] == "t" else "m", "n" if self.layout[1] == "t" else "k"):
             if getattr(p, axis) % self.align_ab:
@@ -242,7 +252,8 @@ def interface_of(c: KernelConfig) -> Interface:
     """The interface of a kernel; the same object for all that share it."""
     schedule = SCHEDULES[c.schedule]
     return _interface(
-        family=c.family,
+        api=c.api,
+        cc=FAMILIES[c.family].cc,
         a=c.a,
         b=c.b,
         accumulator=c.accumulator,
@@ -263,8 +274,8 @@ def interface_of(c: KernelConfig) -> Interface:
 
 
 @cache
-def _interface(*, family: str, epilogue: str, **fields: Any) -> Interface:
-    return Interface(family=FAMILIES[family], epilogue=epilogue_named(epilogue), **fields)
+def _interface(*, epilogue: str, **fields: Any) -> Interface:
+    return Interface(epilogue=epilogue_named(epilogue), **fields)
 
 
 def _operand_detour(name: str, layout: str, align: int, wanted: str, bytes_wanted: int) -> str | None:

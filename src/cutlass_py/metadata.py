@@ -30,7 +30,7 @@ class Design:
     Attributes:
         tile: (m, n, k) of a thread block, in elements.
         cluster: thread blocks (m, n, k) that load together; (1, 1, 1) for 2.x kernels.
-        schedule: a row of SCHEDULES (families.py), such as "coop", "pingpong" or "tiled".
+        schedule: a row of SCHEDULES (config.py), such as "coop", "pingpong" or "tiled".
         stages: of the pipeline through shared memory. Like the next two read from the compiled kernel, and 0 where it
             is not compiled; of a 2.x kernel always known.
         threads: of a thread block.

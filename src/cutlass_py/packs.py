@@ -42,7 +42,9 @@ class Pack:
     @property
     def tables(self) -> list[Path]:
         """Its tuned tables."""
-        return sorted(self.directory.glob("tuned-*.json"))
+        from .tuned import FILES
+
+        return sorted(self.directory.glob(FILES))
 
 
 @cache
@@ -103,6 +105,6 @@ def _join(pack: Pack) -> None:
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
-def tables() -> list[Path]:
+def directories() -> list[Path]:
     """Directories of the packs that fit, which may hold tuned tables."""
     return [pack.directory for pack in installed() if not pack.error]

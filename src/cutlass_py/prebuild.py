@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from time import monotonic
 
 from . import compiler
+from ._core import Problem
 from .arguments import GemmArguments, describe
 from .errors import CompileError, NoKernelError
+from .gpu import Gpu, gpu_with
 from .kernels import CutlassKernel
-from .registry import kernel_named
 from .select import rank
 from .terminal import progress
 
@@ -27,31 +28,26 @@ class Outcome:
     error: str | None = None
 
 
-def best(args: GemmArguments) -> CutlassKernel | None:
-    """The best of all declared kernels by the model; None where no product is computed.
+def best(args: GemmArguments, cc: Collection[int] = ()) -> list[CutlassKernel]:
+    """The best of all declared kernels by the model; none where no product is computed.
+
+    Args:
+        args: the problem.
+        cc: for each of these compute capabilities, times ten, instead of the problem's device.
 
     Raises:
         NoKernelError: no declared kernel fits.
     """
     if args.problem.empty_product:
-        return None
-    ranking = rank(args.problem, compiled=False)
-    if not ranking:
-        raise NoKernelError(f"gemm: no declared kernel fits {describe(args.problem)}")
-    kernel = ranking[0].route.kernel
-    return kernel if isinstance(kernel, CutlassKernel) else None
+        return []
+    return list(dict.fromkeys(_best(args.problem, gpu) for gpu in (map(gpu_with, cc) if cc else [None])))
 
 
-def named(name: str) -> CutlassKernel:
-    """A declared kernel by its name.
-
-    Raises:
-        ValueError: there is none.
-    """
-    kernel = kernel_named(name)
-    if not isinstance(kernel, CutlassKernel):
-        raise ValueError(f"gemm: kernel {name} is not one to compile")
-    return kernel
+def _best(p: Problem, gpu: Gpu | None) -> CutlassKernel:
+    ranked = (choice.route.kernel for choice in rank(p, compiled=False, gpu=gpu))
+    if kernel := next((kernel for kernel in ranked if isinstance(kernel, CutlassKernel)), None):
+        return kernel
+    raise NoKernelError(f"gemm: no declared kernel fits {describe(p)}" + (f", for {gpu}" if gpu else ""))
 
 
 def build(

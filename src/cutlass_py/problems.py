@@ -13,7 +13,7 @@ from typing import Any
 
 from .activations import Activation
 from .arguments import GemmArguments, TensorSpec
-from .dtypes import COMPUTE, DTYPES, LAYOUTS, STORAGE
+from .dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS, STORAGE
 from .epilogues import ACTIVATIONS
 
 KEYS = {
@@ -50,7 +50,6 @@ _FACTORS = {
     "scale_b": "n",
     "scale_out": "",
 }  # and the axis of a vector of them
-_BLOCK = 128
 _IN_BLOCKS = {"scale_a": ("block",), "scale_b": ("block", "group")}
 
 
@@ -142,12 +141,12 @@ class _Entry:
 
     def blocks(self, key: str, value: str) -> TensorSpec:
         """Scales in blocks as kernels read them: those of rows side by side, each 128 of k 16 bytes aligned."""
-        depth = ceil(self.k / _BLOCK)
+        depth = ceil(self.k / BLOCK)
         if key == "scale_a":
             pitch = ceil(self.m / 4) * 4
             strides = [pitch * depth] * len(self.batch) + [1, pitch]
             return TensorSpec([*self.batch, self.m, depth], "f32", strides, self.device)
-        columns = ceil(self.n / _BLOCK) if value == "block" else self.n
+        columns = ceil(self.n / BLOCK) if value == "block" else self.n
         return TensorSpec([*self.batch, depth, columns], "f32", device=self.device)
 
     def activation(self) -> str | Activation:

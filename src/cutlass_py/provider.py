@@ -17,7 +17,6 @@ from ._core import Operand, Problem
 from .dtypes import COMPUTE, DTYPES, PAIRS, STORAGE
 from .epilogues import EPILOGUES
 from .errors import ProviderError
-from .families import Family
 from .frameworks import launching_on
 from .gpu import Gpu, gpu_of
 from .kernels import Kernel, Status
@@ -219,7 +218,7 @@ def checked_estimate(estimate: Any, error: Callable[[str], Exception]) -> float:
 
 def _what(value: object) -> str:
     kind = type(value)
-    return f"a {kind.__module__}.{kind.__qualname__}".replace("a builtins.", "a ")
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
 # ---------------------------------------------------------------------------------------------------- metadata
@@ -271,7 +270,8 @@ def _interface(m: KernelMetadata, p: Problem) -> Interface:
     known = {name: str(asked) if said == "*" else said for name, (said, asked) in dtypes.items()}
     bias = m.operands.get("bias", OperandMetadata("*")).dtype
     return Interface(
-        family=Family(m.family, "", m.api, m.cc, "", (), "", "", "", tuple, tuple),
+        api=m.api,
+        cc=m.cc,
         bias=str(p.bias or known["d"]) if bias == "*" else bias,
         layout=a.layout + b.layout,
         epilogue=_FORMULAS[m.epilogue],
@@ -300,16 +300,16 @@ def kernels_of(provider: Provider) -> list[ProvidedKernel]:
         raise ProviderError(f"provider {provider.name}: kernels raised {type(error).__name__}: {error}") from error
     usual = getattr(provider.supports, "__func__", None) is Provider.supports
     for m in found:
-        if wrong := _mistake(m) or (_unknown_formula(m) if usual else None):
+        if wrong := mistake(m, usual):
             raise ProviderError(f"provider {provider.name}: kernels: {wrong}")
     return [ProvidedKernel(provider, _with_formula(m)) for m in found]
 
 
-def _mistake(m: Any) -> str | None:
-    """What is wrong with metadata in themselves."""
+def mistake(m: Any, usual: bool = True) -> str | None:
+    """What is wrong with metadata in themselves; with `usual`, for a provider without a `supports` of its own."""
     if not isinstance(m, KernelMetadata):
         return f"found {_what(m)}; expected KernelMetadata"
-    if not isinstance(m.name, str) or not m.name.isidentifier():
+    if not isinstance(m.name, str) or not (m.name.isidentifier() and m.name.isascii()):
         return f"a kernel is called {m.name!r}; expected letters, digits and _"
     if not isinstance(m.operands, dict) or not all(isinstance(x, OperandMetadata) for x in m.operands.values()):
         return f"{m.name}: operands is {m.operands!r}; expected a dictionary of OperandMetadata by name"
@@ -326,8 +326,8 @@ def _mistake(m: Any) -> str | None:
         return f"{m.name}: cc is {m.cc!r}; expected the lowest and the highest compute capability, such as (80, 999)"
     for field, kind in _KINDS.items():
         if not isinstance(value := getattr(m, field), kind):
-            return f"{m.name}: {field} is {value!r}; expected a {kind.__name__}"
-    return None
+            return f"{m.name}: {field} is {value!r}; expected {kind.__name__}"
+    return _unknown_formula(m) if usual else None
 
 
 def _operand_mistake(name: str, x: OperandMetadata) -> str | None:

@@ -9,11 +9,10 @@ from typing import Any
 from . import archive, registry
 from ._core import Problem
 from .cuda_kernel import CudaKernel, OwnKernel
-from .errors import ProviderError
 from .families import added
 from .kernels import Kernel
 from .metadata import KernelMetadata
-from .provider import KernelCall, Provider, kernels_of
+from .provider import KernelCall, Provider, kernels_of, mistake
 
 Run = Callable[[KernelCall], None]
 Estimate = Callable[[Problem], "float | None"]
@@ -63,7 +62,7 @@ def register_provider(provider: Provider) -> Registration:
     name = getattr(provider, "name", None)
     if not isinstance(name, str) or not name:
         raise TypeError(f"register_provider: the name of {type(provider).__name__} is {name!r}; expected a string")
-    return _register(name, kernels_of(provider))
+    return _register("register_provider", name, kernels_of(provider))
 
 
 def register_kernel(
@@ -89,15 +88,14 @@ def register_kernel(
             raise TypeError("register_kernel: a CudaKernel is run by itself; expected no function beside it")
         if not (estimate is None or estimate == "model" or callable(estimate)):
             raise ValueError(f"register_kernel: estimate is {estimate!r}; expected 'model' or a function")
-        return _register(kernel.name, [OwnKernel(kernel, estimate)])
+        return _register("register_kernel", kernel.name, [OwnKernel(kernel, estimate)])
     if not isinstance(kernel, KernelMetadata):
         raise TypeError(f"register_kernel: found {type(kernel).__name__}; expected CudaKernel or KernelMetadata")
     if not callable(run) or not (estimate is None or callable(estimate)):
         raise TypeError("register_kernel: metadata say what `run` computes and `estimate` says; expected functions")
-    try:
-        return _register(kernel.name, kernels_of(_One(kernel, run, estimate)))
-    except ProviderError as error:
-        raise ValueError(f"register_kernel: {error}") from None
+    if wrong := mistake(kernel):
+        raise ValueError(f"register_kernel: {wrong}")
+    return _register("register_kernel", kernel.name, kernels_of(_One(kernel, run, estimate)))
 
 
 def unregister(what: str | Kernel) -> None:
@@ -123,15 +121,15 @@ def unregister(what: str | Kernel) -> None:
         raise ValueError(f"unregister: nothing is registered as {name!r}; there is {known}")
 
 
-def _register(name: str, found: Iterable[Kernel]) -> Registration:
+def _register(caller: str, name: str, found: Iterable[Kernel]) -> Registration:
     if name in _registrations:
-        raise ValueError(f"register: {name!r} is registered already; cutlass_py.unregister({name!r}) takes it back")
+        raise ValueError(f"{caller}: {name!r} is registered already; cutlass_py.unregister({name!r}) takes it back")
     if name == "numpy":
-        raise ValueError("register: 'numpy' is the package's own; expected another name")
+        raise ValueError(f"{caller}: 'numpy' is the package's own; expected another name")
     registration = Registration(name, tuple(found))
     if len({kernel.name for kernel in registration.kernels}) < len(registration.kernels):
-        raise ValueError(f"register: {name!r} has two kernels of the same name")
-    registry.register(registration.kernels)
+        raise ValueError(f"{caller}: {name!r} has two kernels of the same name")
+    registry.register(caller, registration.kernels)
     _registrations[name] = registration
     return registration
 

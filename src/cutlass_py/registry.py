@@ -16,11 +16,12 @@ from . import _core, packs
 from ._core import Problem
 from .arguments import GemmArguments, problem_of
 from .carriers import carrier
+from .config import KernelConfig
 from .epilogues import Epilogue
-from .families import FAMILIES, KernelConfig, added, find, named
+from .families import FAMILIES, added, find, named
 from .kernels import CutlassKernel, Kernel
 from .legality import Interface, function_of
-from .metadata import KernelMetadata
+from .metadata import CPU, KernelMetadata
 from .provider import kernels_of
 from .providers.numpy import NumpyProvider
 from .user_epilogue import asked_by
@@ -89,8 +90,8 @@ def remove(name: str) -> bool:
     return True
 
 
-def register(kernels: Sequence[Kernel]) -> None:
-    """Adds kernels. register.py is the public side.
+def register(caller: str, kernels: Sequence[Kernel]) -> None:
+    """Adds kernels. register.py is the public side, whose function `caller` is.
 
     Raises:
         ValueError: a name is taken; nothing is added then.
@@ -100,7 +101,7 @@ def register(kernels: Sequence[Kernel]) -> None:
         taken = registered()
         for kernel in kernels:
             if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
-                raise ValueError(f"register: a kernel is called {kernel.name!r} already")
+                raise ValueError(f"{caller}: a kernel is called {kernel.name!r} already")
             taken[kernel.name] = kernel
         _registered.update(taken)
         forget()
@@ -240,6 +241,19 @@ def kernel_named(name: str) -> Kernel:
     if (made := _cutlass.get(name)) and made.interface.epilogue.user:  # declared nowhere
         return made
     raise ValueError(f"gemm: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
+
+
+def cutlass_kernel_named(name: str) -> CutlassKernel:
+    """The CUTLASS kernel of that name.
+
+    Raises:
+        ValueError: there is no kernel of that name, or it is none of CUTLASS.
+    """
+    kernel = kernel_named(name)
+    if not isinstance(kernel, CutlassKernel):
+        where = "computes on the CPU" if kernel.metadata.cc == CPU else "is a Python function"
+        raise ValueError(f"gemm: kernel {name} {where}; expected a CUTLASS kernel")
+    return kernel
 
 
 def number_of(kernel: Kernel | str) -> int:

@@ -32,7 +32,7 @@ directory: str | None = None  # where scripts of failed calls go (tracing.dump)
 
 
 @dataclass(frozen=True)
-class Operand:
+class _Array:
     """One array: strides in elements; `address` of its first element, which may be made up."""
 
     name: str
@@ -59,7 +59,7 @@ class _Block:
 
     low: int
     high: int
-    operands: list[Operand]
+    operands: list[_Array]
 
 
 def script(args: GemmArguments, why: str = "") -> str:
@@ -92,18 +92,18 @@ def _script(facts: dict[str, Any], why: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _operands(found: Sequence[dict[str, Any]]) -> list[Operand]:
+def _operands(found: Sequence[dict[str, Any]]) -> list[_Array]:
     """Operands by address; those without memory lie one behind the other, aligned as they say."""
     operands, free = [], 1 << 62
     for entry in found:
         aligned = entry.pop("alignment", None)
-        operand = Operand(**({"address": free + aligned % _GRANULE} if aligned else {}), **entry)
+        operand = _Array(**({"address": free + aligned % _GRANULE} if aligned else {}), **entry)
         free = _up(operand.span[1]) if aligned else free
         operands.append(operand)
     return operands
 
 
-def _blocks(operands: Sequence[Operand]) -> list[_Block]:
+def _blocks(operands: Sequence[_Array]) -> list[_Block]:
     """Operands whose bytes overlap, together."""
     blocks: list[_Block] = []
     for operand in sorted(operands, key=lambda x: x.span):
@@ -120,14 +120,14 @@ def _up(address: int) -> int:
     return -(-address // _GRANULE) * _GRANULE
 
 
-def _variable(operand: Operand) -> str:
+def _variable(operand: _Array) -> str:
     return operand.name.replace("[", "_").replace("]", "")  # of a list: a[3]
 
 
-def _keywords(facts: dict[str, Any], operands: Sequence[Operand]) -> list[str]:
+def _keywords(facts: dict[str, Any], operands: Sequence[_Array]) -> list[str]:
     """The arguments of gemm. Factors that were numbers are in alpha by now."""
     p = facts["problem"]
-    given: dict[str, list[Operand]] = {}
+    given: dict[str, list[_Array]] = {}
     for operand in operands:
         given.setdefault(operand.name.split("[")[0], []).append(operand)
     names = {name: _value(found) for name, found in given.items()}
@@ -139,7 +139,7 @@ def _keywords(facts: dict[str, Any], operands: Sequence[Operand]) -> list[str]:
     return words
 
 
-def _epilogue(asked: Asked, arrays: Sequence[Operand], numbers: Sequence[float]) -> Iterator[str]:
+def _epilogue(asked: Asked, arrays: Sequence[_Array], numbers: Sequence[float]) -> Iterator[str]:
     """The call of a user's epilogue."""
     values, variables = map(_number, numbers), map(_variable, arrays)
     given = (next(values if kind == "h" else variables) for kind in asked.kinds)
@@ -212,7 +212,7 @@ def _number(value: float | complex) -> str:
     return repr(value) if isfinite(value) else f"{type(value).__name__}('{value}')"
 
 
-def _value(found: Sequence[Operand]) -> str:
+def _value(found: Sequence[_Array]) -> str:
     """An array, or a list of matrices."""
     variables = ", ".join(map(_variable, found))
     return f"[{variables}]" if "[" in found[0].name else variables
@@ -292,7 +292,7 @@ class _NumPy:
     def dtype(self, name: str) -> str:
         return repr(DTYPES[name].numpy)
 
-    def view(self, x: Operand, number: int, offset: int) -> str:
+    def view(self, x: _Array, number: int, offset: int) -> str:
         strides = tuple(stride * DTYPES[x.dtype].itemsize for stride in x.strides)
         return f"np.ndarray({x.shape}, {self.dtype(x.dtype)}, memory_{number}, {offset}, {strides})"
 
@@ -317,7 +317,7 @@ class _Torch:
     def dtype(self, name: str) -> str:
         return f"torch.{DTYPES[name].numpy}"
 
-    def view(self, x: Operand, number: int, offset: int) -> str:
+    def view(self, x: _Array, number: int, offset: int) -> str:
         size = DTYPES[x.dtype].itemsize
         memory = f"memory_{number}.view({self.dtype(x.dtype)})"
         return f"{memory}.as_strided({x.shape}, {x.strides}, {offset // size})"
@@ -342,7 +342,7 @@ class _CuPy:
     def dtype(self, name: str) -> str:
         return repr(DTYPES[name].numpy)
 
-    def view(self, x: Operand, number: int, offset: int) -> str:
+    def view(self, x: _Array, number: int, offset: int) -> str:
         size = DTYPES[x.dtype].itemsize
         carried = carrier_of(x.dtype)
         strides = tuple(stride * size for stride in x.strides)

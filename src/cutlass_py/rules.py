@@ -13,9 +13,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .codegen import INSTRUCTION
-from .dtypes import COMPUTE, DTYPES, LAYOUTS
+from .config import SCHEDULES, Family, KernelConfig
+from .dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
-from .families import FAMILIES, SCHEDULES, Family, KernelConfig
+from .families import FAMILIES
 from .shared_memory import BARRIERS, SM80, SM90, EpilogueTile, stages
 
 if TYPE_CHECKING:
@@ -251,8 +252,8 @@ def _block_3x(k: Resolved) -> _Faults:
     row = k.schedule
     if not row.block:
         return
-    if k.tile[2] != 128:
-        yield Fault("tile", k.tile, f"k of 128: so many share a scale of schedule {row.name}")
+    if k.tile[2] != BLOCK:
+        yield Fault("tile", k.tile, f"k of {BLOCK}: so many share a scale of schedule {row.name}")
     if k.tile[0 if row.swap else 1] % row.block:
         yield Fault("tile", k.tile, f"{'m' if row.swap else 'n'} a multiple of {row.block}: columns that share a scale")
     known = dict.fromkeys(c.epilogue for c in k.family.declared if c.schedule == row.name)

@@ -10,9 +10,9 @@ from . import _core
 from ._core import Problem
 from .arguments import describe
 from .compiler import at_hand, can_compile
+from .config import SCHEDULES
 from .cost import Estimates
 from .errors import NoKernelError
-from .families import SCHEDULES
 from .gpu import Gpu, gpu_of
 from .kernels import CutlassKernel, Kernel, Route
 from .legality import Interface, Way, function_of
@@ -65,21 +65,19 @@ class Plan:
         return kernel.name if isinstance(kernel, ProvidedKernel) else None
 
     @property
-    def detours(self) -> list[str]:
+    def steps(self) -> list[str]:
         """What surrounds the kernel, in words."""
-        words = [f"packs {name}" for name in Way(self.pack_a, self.pack_b, pack_scales=self.pack_scales).packed]
-        if self.splits > 1:
-            return [*words, f"splits k by {self.splits}"]
-        return words + ["composed"] * bool(self.scratch)
+        return Way(self.pack_a, self.pack_b, self.scratch, pack_scales=self.pack_scales).steps(self.splits)
 
 
-def rank(p: Problem, *, compiled: bool | None = None) -> list[Choice]:
+def rank(p: Problem, *, compiled: bool | None = None, gpu: Gpu | None = None) -> list[Choice]:
     """Every possible choice, best first: what was measured, then what has an estimate, then the others.
 
     Args:
         compiled: of compiled kernels only, by default outside `jit` and without a user's epilogue.
+        gpu: for this one instead of the problem's own.
     """
-    gpu = gpu_of(p)
+    gpu = gpu or gpu_of(p)
     compiled = _compiled_only(p) if compiled is None else compiled
     estimated = [_choice(each, p, gpu) for each in _in_order(_timed(p, gpu, compiled), p)]
     first = _measured(p, gpu, compiled)
@@ -126,7 +124,7 @@ def best(p: Problem, *, provided: bool = True) -> Choice | None:
     if (choice := _measured(p, gpu, compiled)) and (provided or isinstance(choice.route.kernel, CutlassKernel)):
         return choice
     timed = _timed(p, gpu, compiled, provided, every=_needs_ready(p))
-    return _choice(_in_order(timed, p)[0], p, gpu) if timed else None
+    return _choice(_first(timed, p), p, gpu) if timed else None
 
 
 def _needs_ready(p: Problem) -> bool:
@@ -140,6 +138,14 @@ def _in_order(timed: list[Timed], p: Problem) -> list[Timed]:
     if _needs_ready(p):
         ordered.sort(key=lambda each: not _is_ready(each[1]))
     return ordered
+
+
+def _first(timed: list[Timed], p: Problem) -> Timed:
+    """The first of `_in_order`, without asking those behind it whether they are ready."""
+    if not _needs_ready(p):
+        return min(timed, key=_time)
+    ordered = sorted(timed, key=_time)
+    return next((each for each in ordered if _is_ready(each[1])), ordered[0])
 
 
 def _is_ready(kernel: Kernel) -> bool:
@@ -321,7 +327,7 @@ def _chosen(p: Problem, provided: bool) -> Choice | None:
 
 def without_product(p: Problem) -> bool:
     """Whether a problem on a GPU has no product to compute: at most the epilogue is left."""
-    return p.device_id >= 0 and (p.empty_product or not p.m or not p.n or not p.batch)
+    return p.device_id >= 0 and p.empty_product
 
 
 def plan_of(choice: Choice, p: Problem) -> Plan:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from .families import Schedule
+from .config import Schedule
 
 # Bytes of a thread block, by what families are named after.
 SM90 = 227 << 10

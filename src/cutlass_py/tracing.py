@@ -131,7 +131,7 @@ def called(p: Problem, stream: int, **how: Any) -> None:
 
 
 def _words(plan: Plan) -> str:
-    """Kernel and detours."""
+    """Kernel, and what surrounds it."""
     if plan.each:
         return "one matrix after the other"
-    return ", ".join([plan.kernel or plan.provided_name or "the epilogue alone", *plan.detours])
+    return ", ".join([plan.kernel or plan.provided_name or "the epilogue alone", *plan.steps])

@@ -21,6 +21,7 @@ from weakref import ref
 
 from . import _core, cache, packs
 from ._core import Problem
+from .arguments import SWIZZLES
 from .errors import CompileError
 from .gpu import Gpu
 from .kernels import Kernel
@@ -70,10 +71,13 @@ def class_of(p: Problem) -> str:
     return " ".join(f"{name}={int(value) if value is True else value}" for name, value in values if value)
 
 
+FILES = "tuned-*.json"  # tables in a directory
+
+
 def file_name(gpu: str, sm_count: int) -> str:
     """The file of a table for GPUs of this name and number of multiprocessors."""
     name = re.sub(r"\W+", "-", gpu).strip("-").lower()
-    return f"tuned-{name}-{sm_count}.json"
+    return FILES.replace("*", f"{name}-{sm_count}")
 
 
 def path_of(gpu: Gpu) -> Path:
@@ -118,7 +122,7 @@ def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
 
 def _installed(gpu: Gpu) -> Iterator[Table]:
     """Tables for such GPUs that somebody else measured."""
-    for place in (*packs.tables(), *PLACES):
+    for place in (*packs.directories(), *PLACES):
         path = place / file_name(gpu.name, gpu.sm_count)
         if path not in _tables:
             _tables.setdefault(path, _usable(path, gpu))
@@ -296,7 +300,7 @@ def _entry(value: Any, where: str) -> Entry:
         if not isinstance(value[name], kind) or isinstance(value[name], bool):
             raise ValueError(f"{where}: {name} is {value[name]!r}")
     entry = Entry(**value)
-    ranges = {"splits": range(1, 2**15), "raster": range(3), "swizzle": (1, 2, 4, 8)}
+    ranges = {"splits": range(1, 2**15), "raster": range(3), "swizzle": SWIZZLES}
     for name, allowed in ranges.items():
         if getattr(entry, name) not in allowed:
             raise ValueError(f"{where}: {name} is {value[name]}")

@@ -14,11 +14,11 @@ from typing import Any
 from . import _core
 from ._core import Problem
 from .arguments import describe, problem_asked
+from .config import SCHEDULES
 from .errors import CompileError, NoKernelError, ProviderError
-from .families import SCHEDULES
 from .gpu import gpu_of
 from .kernels import CutlassKernel
-from .select import Choice, best, plan_of, rank
+from .select import Choice, best, plan_of, rank, without_product
 from .tuned import Entry, class_of, record
 
 _CANDIDATES = 32  # choices that are run at all, the best by the model
@@ -144,7 +144,7 @@ def _tune(p: Problem, candidates: int, compiled: bool) -> Tuning:
     gpu = gpu_of(p)
     if gpu is None:
         raise ValueError("tune: the operands are on the CPU; kernels are measured on a GPU")
-    if p.empty_product or not p.m or not p.n or not p.batch:
+    if without_product(p):
         raise ValueError(f"tune: {describe(p)} has no product to compute")
     driver = _core.device_info(p.device_id)["driver"]
     record(gpu, {})  # what stands in the way of writing says so before anything is measured

@@ -17,7 +17,9 @@ struct Noted {
   size_t needed;  // bytes of workspace
 };
 std::vector<Noted> launches;
-std::vector<char> memory;  // that was allocated last
+std::vector<char> memory;                            // that was allocated last
+bool captures = false, behind_a_marked_one = false;  // what the stream is said to be
+int marks = 0;
 
 // Large for batches of short sums: a launch for all of k would need less than one for its parts.
 size_t bytes_per_problem(const CutlassPyGemm* g) { return size_t(g->batch) * 1024; }
@@ -46,7 +48,7 @@ int compose(const CutlassPyArray*, int32_t, int64_t, const CutlassPyEpilogue*, c
   return 0;
 }
 size_t compose_workspace(const CutlassPyEpilogue*, int64_t, int64_t, int64_t) { return 0; }
-const CutlassPyElementwise elementwise = {&copy, &compose, &compose_workspace, nullptr};
+const CutlassPyElementwise elementwise = {&copy, &compose, &compose_workspace, nullptr, nullptr, nullptr};
 const CutlassPyLibrary library = {CUTLASS_PY_ABI, 0, nullptr, &elementwise, nullptr};
 
 // Row-major f32 operands, whose memory nothing here reads.
@@ -123,6 +125,23 @@ void test_scratch_bytes_are_those_of_a_run() {
   CHECK(scratch_bytes(call, plan) == memory.size());
 }
 
+// In a stream; in a graph behind one of ours alone, which are marked for that.
+void test_which_launches_overlap() {
+  const Call call = call_of(8, 16, 1000, 1);
+  DevicePlan plan = plan_with<bytes_per_problem>(1);
+  for (bool planned : {false, true}) {
+    for (bool captured : {false, true}) {
+      for (bool behind : {false, true}) {
+        plan.overlap = planned, captures = captured, behind_a_marked_one = behind, marks = 0;
+        run(call, plan);
+        CHECK(bool(launches.back().g.overlap) == (planned && (!captured || behind)));
+        CHECK(marks == (planned && captured));
+      }
+    }
+  }
+  captures = behind_a_marked_one = false;
+}
+
 }  // namespace
 
 namespace cutlass_py {
@@ -131,9 +150,9 @@ const CutlassPyLibrary* builtin_library() { return &library; }
 
 namespace device {
 std::string why_none() { return ""; }
-bool capturing(Stream) { return false; }
-void mark_last(Stream) {}
-bool follows_marked(Stream) { return false; }
+bool capturing(Stream) { return captures; }
+void mark_last(Stream) { ++marks; }
+bool follows_marked(Stream) { return behind_a_marked_one; }
 void* allocate(size_t bytes, int, Stream) {
   memory.assign(bytes, 0);
   return memory.data();
@@ -148,6 +167,7 @@ int main() {
   test_every_launch_has_its_workspace();
   test_the_workspace_is_that_of_operands_as_they_are_launched();
   test_scratch_bytes_are_those_of_a_run();
+  test_which_launches_overlap();
   if (failures) std::printf("%d checks failed\n", failures);
   return failures ? 1 : 0;
 }

@@ -219,8 +219,11 @@ struct Gemm2x {
         CutlassPyGemm part = *g;
         part.batch = g->batch - batch < most_batches ? g->batch - batch : most_batches;
         part.n = int32_t(g->n - column < most_columns ? g->n - column : most_columns);
+        const bool whole = part.n == g->n && part.batch == g->batch;
+        if (g->pointers ? part.n < g->n : g->epilogue.user && !whole) {
+          return -int(cutlass::Status::kErrorInvalidProblem);  // legality.py forbids it
+        }
         if (g->pointers) {
-          if (part.n < g->n) return -int(cutlass::Status::kErrorInvalidProblem);  // legality.py forbids it
           part.a = static_cast<const void* const*>(g->a) + batch;
           part.b = static_cast<const void* const*>(g->b) + batch;
           part.d = static_cast<void**>(g->d) + batch;

@@ -115,6 +115,20 @@ constexpr CutlassPyFacts facts_3x(bool pointers) {
                         pointers};
 }
 
+// Whether the kernel waits for its predecessor before it reads what that writes, and may begin before it has ended:
+// CUTLASS's TMA kernels whose warps share out the work do, where they were compiled for it; others never wait.
+template <class Kernel>
+constexpr bool waits_3x() {
+#ifdef CUTLASS_ENABLE_GDC_FOR_SM90
+  using Schedule = typename Kernel::CollectiveMainloop::DispatchPolicy::Schedule;
+  return std::is_base_of_v<cutlass::gemm::KernelTmaWarpSpecialized, Schedule> ||
+         std::is_base_of_v<cutlass::gemm::KernelTmaWarpSpecializedCooperative, Schedule> ||
+         std::is_base_of_v<cutlass::gemm::KernelTmaWarpSpecializedPingpong, Schedule>;
+#else
+  return false;
+#endif
+}
+
 template <class Kernel>
 const void* function_3x() {
   return reinterpret_cast<const void*>(&cutlass::device_kernel<Kernel>);
@@ -134,18 +148,24 @@ int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
 
   using Cluster = typename Config::Cluster;
   cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {unsigned(cute::size<0>(Cluster{})), unsigned(cute::size<1>(Cluster{})),
-                                  unsigned(cute::size<2>(Cluster{}))};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  unsigned count = 0;
+  // Not for clusters of one block: so launched, kernels were up to 1.7 times slower the more tiles share an operand.
+  if constexpr (cute::size(Cluster{}) > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {unsigned(cute::size<0>(Cluster{})), unsigned(cute::size<1>(Cluster{})),
+                                          unsigned(cute::size<2>(Cluster{}))};
+  }
+  if (waits_3x<Kernel>() && g->overlap) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = Kernel::get_grid_shape(params);
   config.blockDim = Kernel::get_block_shape();
   config.dynamicSmemBytes = Kernel::SharedStorageSize;
   config.stream = cudaStream_t(g->stream);
   config.attrs = attributes;
-  config.numAttrs = g->overlap ? 2 : 1;
+  config.numAttrs = count;
   void* kernel_args[] = {&params};
   return launch_status(cudaLaunchKernelExC(&config, function, kernel_args));
 }
@@ -164,13 +184,47 @@ const CutlassPyArray* source_of(const CutlassPyGemm& g) {
 
 // fp8: sums stay in the tensor cores for this many MMAs before they are added up in f32. CUTLASS counts to it in steps
 // of a tile's MMAs (32 deep) and looks for equality, so that a longer tile needs a longer interval.
-template <class Config, class Arguments>
+template <class Kernel, class Arguments>
 auto promote(Arguments& mainloop, int) -> decltype(void(mainloop.mma_promotion_interval)) {
-  constexpr int mmas = int(cute::size<2>(typename Config::Tile{})) / 32;
+  constexpr int mmas = int(cute::size<2>(typename Kernel::TileShape{})) / 32;
   mainloop.mma_promotion_interval = mmas > 4 ? mmas : 4;
 }
-template <class Config, class Arguments>
+template <class Kernel, class Arguments>
 void promote(Arguments&, long) {}  // not a mainloop that promotes
+
+template <bool swap, class Arguments>
+auto order_tiles(Arguments& scheduler, const CutlassPyGemm& g, int) -> decltype(void(scheduler.raster_order)) {
+  using Raster = cutlass::gemm::kernel::detail::RasterOrderOptions;
+  constexpr Raster along_m = swap ? Raster::AlongN : Raster::AlongM;
+  constexpr Raster along_n = swap ? Raster::AlongM : Raster::AlongN;
+  scheduler.raster_order = g.raster == 0 ? Raster::Heuristic : g.raster == 1 ? along_m : along_n;
+  scheduler.max_swizzle_size = g.swizzle;
+}
+template <bool swap, class Arguments>
+void order_tiles(Arguments&, const CutlassPyGemm&, long) {}  // not a scheduler with an order to choose
+
+// Everything but the epilogue's own arguments. `source` is what the kernel reads as C, null for nothing.
+template <class Kernel, bool swap>
+typename Kernel::Arguments arguments_3x(const CutlassPyGemm& g, const CutlassPyArray* source) {
+  typename Kernel::Arguments args{};
+  args.mode = cutlass::gemm::GemmUniversalMode::kGemm;
+  args.problem_shape = swap ? cute::make_shape(g.n, g.m, g.k, g.batch) : cute::make_shape(g.m, g.n, g.k, g.batch);
+  args.mainloop.ptr_A = static_cast<decltype(args.mainloop.ptr_A)>(swap ? g.b : g.a);
+  args.mainloop.ptr_B = static_cast<decltype(args.mainloop.ptr_B)>(swap ? g.a : g.b);
+  args.mainloop.dA = stride_of<typename Kernel::StrideA>(swap ? g.ldb : g.lda, swap ? g.batch_b : g.batch_a);
+  args.mainloop.dB = stride_of<typename Kernel::StrideB>(swap ? g.lda : g.ldb, swap ? g.batch_a : g.batch_b);
+  promote<Kernel>(args.mainloop, 0);
+  // A TMA descriptor is encoded for C even where it is not read, and wants a valid address.
+  args.epilogue.ptr_C = static_cast<decltype(args.epilogue.ptr_C)>(source ? source->data : g.d);
+  args.epilogue.ptr_D = static_cast<decltype(args.epilogue.ptr_D)>(g.d);
+  args.epilogue.dC =
+      stride_of<typename Kernel::StrideC>(source ? source->row : g.ldd, source ? source->batch : g.batch_d);
+  args.epilogue.dD = stride_of<typename Kernel::StrideD>(g.ldd, g.batch_d);
+  args.hw_info.device_id = g.device;
+  args.hw_info.sm_count = g.sm_count;
+  order_tiles<swap>(args.scheduler, g, 0);
+  return args;
+}
 
 template <class Config>
 using Parts3x = Collectives3x<Config, typename Types3x<Config>::LayoutA, typename Types3x<Config>::LayoutB,
@@ -187,30 +241,8 @@ struct Gemm3x {
   static constexpr CutlassPyFacts facts() { return facts_3x<Config, Kernel>(false); }
 
   static Arguments arguments(const CutlassPyGemm& g) {
-    constexpr bool swap = X::swap;
-    Arguments args{};
-    args.mode = cutlass::gemm::GemmUniversalMode::kGemm;
-    args.problem_shape = swap ? cute::make_shape(g.n, g.m, g.k, g.batch) : cute::make_shape(g.m, g.n, g.k, g.batch);
-    args.mainloop.ptr_A = static_cast<const typename X::A*>(swap ? g.b : g.a);
-    args.mainloop.ptr_B = static_cast<const typename X::B*>(swap ? g.a : g.b);
-    args.mainloop.dA = stride_of<typename Kernel::StrideA>(swap ? g.ldb : g.lda, swap ? g.batch_b : g.batch_a);
-    args.mainloop.dB = stride_of<typename Kernel::StrideB>(swap ? g.lda : g.ldb, swap ? g.batch_a : g.batch_b);
-    promote<Config>(args.mainloop, 0);
-    // A TMA descriptor is encoded for C even where it is not read, and wants a valid address.
-    const CutlassPyArray* source = source_of<X>(g);
-    args.epilogue.ptr_C = static_cast<decltype(args.epilogue.ptr_C)>(source ? source->data : g.d);
-    args.epilogue.ptr_D = static_cast<typename X::D*>(g.d);
-    args.epilogue.dC =
-        stride_of<typename Kernel::StrideC>(source ? source->row : g.ldd, source ? source->batch : g.batch_d);
-    args.epilogue.dD = stride_of<typename Kernel::StrideD>(g.ldd, g.batch_d);
+    Arguments args = arguments_3x<Kernel, X::swap>(g, source_of<X>(g));
     args.epilogue.thread = Parts::fusion_arguments(g);
-    args.hw_info.device_id = g.device;
-    args.hw_info.sm_count = g.sm_count;
-    using Raster = cutlass::gemm::kernel::detail::RasterOrderOptions;
-    constexpr Raster along_m = swap ? Raster::AlongN : Raster::AlongM;
-    constexpr Raster along_n = swap ? Raster::AlongM : Raster::AlongN;
-    args.scheduler.raster_order = g.raster == 0 ? Raster::Heuristic : g.raster == 1 ? along_m : along_n;
-    args.scheduler.max_swizzle_size = g.swizzle;
     return args;
   }
 

@@ -36,6 +36,7 @@ struct GemmArray3x {
     args.epilogue.thread = Parts::fusion_arguments(g);
     args.hw_info.device_id = g.device;
     args.hw_info.sm_count = g.sm_count;
+    order_tiles<false>(args.scheduler, g, 0);
     return args;
   }
 

@@ -2,8 +2,8 @@
 // row of A and every 128 columns of B (or every single one, `scale_columns` in the configuration). The mainloop
 // multiplies the sum over each 128 of k by its two factors before it adds it up in f32.
 //
-// A tile is 128 deep, and its extents are multiples of what shares a factor. The last block of k and of n may be
-// shorter: operands read as 0 beyond their extents.
+// 128 is kernel.h's, and the depth of CUTLASS's blocks. A tile is 128 deep, and its extents are multiples of what
+// shares a factor. The last block of k and of n may be shorter: operands read as 0 beyond their extents.
 #pragma once
 
 #include "gemm/api3x.cuh"

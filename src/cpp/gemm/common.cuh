@@ -58,7 +58,10 @@ template <class KernelFunction>
 int prepare(KernelFunction function, int smem_bytes, int device, std::atomic<uint64_t>& prepared) {
   const uint64_t bit = uint64_t(1) << (device & 63);
   if (smem_bytes < (48 << 10) || (prepared.load(std::memory_order_acquire) & bit)) return 0;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // it loads the kernel, for which a capture is no obstacle
+  cudaThreadExchangeStreamCaptureMode(&mode);
   cudaError_t error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+  cudaThreadExchangeStreamCaptureMode(&mode);
   if (error != cudaSuccess) {
     cudaGetLastError();  // not sticky: leave nothing behind for the caller's next check
     return error;

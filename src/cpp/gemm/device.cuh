@@ -43,7 +43,9 @@ struct Device3x {
     using Cluster = typename Mainloop::DispatchPolicy::ClusterShape;
     using Tile = typename Kernel::TileShape;
   };
-  static_assert(std::is_same_v<typename Device::LayoutD, cutlass::layout::RowMajor>, "cutlass_py: D must be row-major");
+  using RowMajor = cutlass::layout::RowMajor;
+  static_assert(std::is_same_v<typename Device::LayoutD, RowMajor>, "cutlass_py: D must be row-major");
+  static_assert(!reads_c || std::is_same_v<typename Device::LayoutC, RowMajor>, "cutlass_py: C must be row-major");
 
   static constexpr CutlassPyFacts facts() {
     using Tile = typename Config::Tile;
@@ -69,26 +71,12 @@ struct Device3x {
 
   static Arguments arguments(const CutlassPyGemm& g) {
     const CutlassPyEpilogue& e = g.epilogue;
-    Arguments args{};
-    args.mode = cutlass::gemm::GemmUniversalMode::kGemm;
-    args.problem_shape = cute::make_shape(g.m, g.n, g.k, g.batch);
-    args.mainloop.ptr_A = static_cast<const typename Device::ElementA*>(g.a);
-    args.mainloop.ptr_B = static_cast<const typename Device::ElementB*>(g.b);
-    args.mainloop.dA = stride_of<typename Kernel::StrideA>(g.lda, g.batch_a);
-    args.mainloop.dB = stride_of<typename Kernel::StrideB>(g.ldb, g.batch_b);
-    promote<Config>(args.mainloop, 0);
-    // A TMA descriptor is encoded for C even where it is not read, and wants a valid address.
     const bool given = reads_c && e.c.data;
-    args.epilogue.ptr_C = static_cast<decltype(args.epilogue.ptr_C)>(given ? e.c.data : g.d);
-    args.epilogue.ptr_D = static_cast<D*>(g.d);
-    args.epilogue.dC = stride_of<typename Kernel::StrideC>(given ? e.c.row : g.ldd, given ? e.c.batch : g.batch_d);
-    args.epilogue.dD = stride_of<typename Kernel::StrideD>(g.ldd, g.batch_d);
+    Arguments args = arguments_3x<Kernel, false>(g, given ? &e.c : nullptr);
     auto& linear = args.epilogue.thread;
     linear.alpha = Compute(e.alpha.value), linear.beta = Compute(given ? e.beta.value : 0);
     linear.alpha_ptr = static_cast<const Compute*>(e.alpha.device);
     linear.beta_ptr = static_cast<const Compute*>(given ? e.beta.device : nullptr);
-    args.hw_info.device_id = g.device;
-    args.hw_info.sm_count = g.sm_count;
     return args;
   }
 

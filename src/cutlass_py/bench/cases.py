@@ -5,12 +5,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import product
-from statistics import median
 from typing import Any
 
 from .. import tuned
 from .._core import gemm
-from ..arguments import GemmArguments
+from ..arguments import SWIZZLES, GemmArguments
 from ..explanation import explain
 from ..gpu import gpu_of
 from ..registry import get_kernels, kernel_named
@@ -20,12 +19,11 @@ from .one_kernel import KernelCase, KernelOperands
 from .operands import Operands
 from .results import OURS, Record, reason
 from .suites import DEFAULT, SWEEP, TUNED, Case
-from .timing import REGIMES, Arm, regime_us, rough_us
+from .timing import REGIMES, Arm, alone, ratio_of, regime_us, rough_us
 
 HOPELESS = 4.0  # in a sweep, kernels this much slower than the fastest are not measured beyond a rough estimate
 FINALISTS = 3  # its fastest kernels, timed once more beside the choice: the least of many times is a lucky one
 Splits = int | str  # parts of k, or "stream"
-_SWIZZLES = (1, 2, 4, 8)
 _Operands = Operands | KernelOperands
 
 
@@ -129,7 +127,7 @@ def order_arms(operands: _Operands, kernel: str | None) -> list[Arm]:
         return Arm(f"raster={raster} swizzle={swizzle}", launch)
 
     try:
-        return [arm(raster, swizzle) for raster, swizzle in product("mn", _SWIZZLES)]
+        return [arm(raster, swizzle) for raster, swizzle in product("mn", SWIZZLES)]
     except ValueError:  # of plan: swapped and 2.x kernels have one order
         return []
 
@@ -184,7 +182,7 @@ def choice_of(operands: _Operands, splits: Splits | None = None) -> dict[str, An
     route, way = chosen.route, chosen.route.way
     return {
         "kernel": route.kernel.name, "splits": route.splits, "pack_a": way.pack_a, "pack_b": way.pack_b,
-        "scratch": way.scratch, "swizzle": chosen.swizzle, "raster": chosen.raster,
+        "pack_scales": way.pack_scales, "scratch": way.scratch, "swizzle": chosen.swizzle, "raster": chosen.raster,
         "measured" if chosen.measured else "estimated_us": chosen.microseconds,
     }  # fmt: skip
 
@@ -242,8 +240,8 @@ def _regime(
     record = regime_us(operands.framework, regime, arms, operands.count, rough, budget_ms)
     if theirs not in record["us"]:
         return record
-    record["ratio"] = record["us"][theirs] / record["us"][OURS]
+    rounds = record["rounds_us"]
+    record["ratio"] = ratio_of(alone(rounds), theirs, OURS)
     if "neighbour_us" in record:
-        whole = {name: median(times) for name, times in record["rounds_us"].items()}
-        record["ratio_with_neighbour"] = whole[theirs] / whole[OURS]
+        record["ratio_with_neighbour"] = ratio_of(rounds, theirs, OURS)
     return record

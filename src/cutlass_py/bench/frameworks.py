@@ -10,12 +10,11 @@ from math import ceil
 from typing import Any
 
 from .. import _core
-from ..dtypes import DTYPES, STORAGE
+from ..dtypes import BLOCK, DTYPES, STORAGE
 from ..frameworks import carrier_of
 from .suites import Case
 
 Launch = Callable[[int], object]  # queues one call, on the i-th of the operand sets
-_BLOCK = 128  # of scales in blocks
 _SPIN_CYCLES = 2000  # per microsecond: above the clock of any GPU so far, so a spin is never short
 
 
@@ -165,7 +164,7 @@ class Torch(Framework):
         def factors(*shape: int) -> Any:
             return (torch.rand(shape, device="cuda") + 0.5) / k**0.5
 
-        depth, columns = ceil(k / _BLOCK), ceil(n / _BLOCK)
+        depth, columns = ceil(k / BLOCK), ceil(n / BLOCK)
         # Those of B one column after the other, each padded to four blocks of k.
         return factors(depth, m).t(), factors(columns, _padded(depth)).t()[:depth]
 
@@ -220,8 +219,8 @@ class Torch(Framework):
         kind = getattr(self.torch, _wide(case.arithmetic.dtype))
         x, y = a.to(kind), b.to(kind)
         if case.arithmetic.reference == "block_scaled_mm":
-            x = x * scale_a.repeat_interleave(_BLOCK, 1)[:, : x.shape[1]]
-            y = y * scale_b.repeat_interleave(_BLOCK, 0).repeat_interleave(_BLOCK, 1)[: y.shape[0], : y.shape[1]]
+            x = x * scale_a.repeat_interleave(BLOCK, 1)[:, : x.shape[1]]
+            y = y * scale_b.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)[: y.shape[0], : y.shape[1]]
         return self.torch.matmul(x, y)  # other factors are ones
 
     def difference(self, d: Any, product: Any) -> float:

@@ -14,9 +14,9 @@ from typing import Any
 
 from .._core import gemm
 from ..arguments import GemmArguments, TensorSpec
+from ..config import SCHEDULES, KernelConfig
 from ..dtypes import COMPUTE, DTYPES
 from ..epilogues import ACTIVATIONS, epilogue_named
-from ..families import SCHEDULES, KernelConfig
 from ..problems import arguments
 from .frameworks import Framework
 from .operands import Call, sets_of

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..legality import Way
 from .results import OURS, Record, geomean
 from .suites import DEEPGEMM, DEFAULT, SWEEP, case_of, shape_text
-from .timing import REGIMES
+from .timing import REGIMES, alone, ratio_of
 
 
 def regimes_of(records: Iterable[Record]) -> list[str]:
@@ -50,10 +51,9 @@ def row(record: Record, regimes: Sequence[str]) -> str:
         theirs, compared = ("", "") if ratio is None else (f"{theirs_of(us):.2f}", f"{ratio:.3f}")
         times += f" | {theirs:>9} {us[OURS]:9.2f} {compared:>6}{mark}"
     chosen = record["chosen"]
-    split = chosen.get("splits", 1) > 1
-    how = [f"packs {x}" for x in "ab" if chosen.get(f"pack_{x}")] + [f"splits k by {chosen['splits']}"] * split
-    how += ["composed"] * (bool(chosen.get("scratch")) and not split)
-    line = f"{name:40}{times} | {record['error'][OURS]:.1e} {short(chosen['kernel'])} {', '.join(how)}".rstrip()
+    way = Way(**{name: chosen.get(name) for name in ("pack_a", "pack_b", "pack_scales", "scratch")})
+    how = ", ".join(way.steps(chosen.get("splits", 1)))
+    line = f"{name:40}{times} | {record['error'][OURS]:.1e} {short(chosen['kernel'])} {how}".rstrip()
     beside = [_decomposition(found, record, regimes) for found in record.get("decompositions", ())]
     return "\n".join([line, *_named(record, regimes), *beside])
 
@@ -123,8 +123,9 @@ def choice_ratio(timed: Record) -> float:
     Args:
         timed: one regime of a sweep's record; of those timed once more, where there are some.
     """
-    us: dict[str, float] = timed.get("finals", timed)["us"]
-    return min(list(us.values())[1:]) / us[OURS]
+    last = timed.get("finals", timed)
+    rounds = alone(last["rounds_us"])
+    return min(ratio_of(rounds, name, OURS) for name in list(rounds)[1:])
 
 
 def summary_table(rows: Sequence[Record]) -> tuple[list[str], list[list[str]]]:

@@ -237,22 +237,17 @@ def _part(options: argparse.Namespace, cases: Sequence[Any], kernel: str | None 
 
 def _part_of_kernel(options: argparse.Namespace, known: Sequence[str]) -> Part:
     """One kernel, in the dtypes and the layout of its name, beside gemm's choice, and the reference if there is one."""
-    from ..kernels import CutlassKernel
-    from ..metadata import CPU
-    from ..registry import kernel_named
+    from ..registry import cutlass_kernel_named
 
     if options.suite or options.shape or options.dtype or options.layout:
         raise ValueError(
             "bench: KERNEL M N K says what is measured: --suite, --shape, --dtype and --layout do not go with it"
         )
-    kernel = kernel_named(options.kernel)
+    kernel = cutlass_kernel_named(options.kernel)
     if len(options.extents) not in (3, 4) or min(options.extents, default=0) < 1:
         raise ValueError(
             f"bench: {len(options.extents)} extents behind {kernel.name}; expected M N K, or B M N K, 1 or more"
         )
-    if not isinstance(kernel, CutlassKernel):
-        where = "computes on the CPU" if kernel.metadata.cc == CPU else "is a Python function"
-        raise ValueError(f"bench: {kernel.name} {where}; expected a CUTLASS kernel")
     batch, m, n, k = options.extents if len(options.extents) == 4 else [1, *options.extents]
     return _part(options, [_case_of(kernel, (batch, m, n, k), known)], kernel.name)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..terminal import print_table, watched
-from .output import cc_option, json_option, print_json
+from .options import cc_option, json_option, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name, text in (
         ("info", "Where the cache is and what it holds."),
         ("clear", "Remove every compiled kernel and lock."),
-        ("build", "Compile the best declared kernel for each problem of a file, for device 0 or an H200."),
+        (
+            "build",
+            "Compile the best declared kernel for each problem of a file, on device 0, an H200, or what --cc says.",
+        ),
     ):
         sub = actions.add_parser(name, help=text, description=text)
         json_option(sub)
@@ -68,16 +71,18 @@ def _clear(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from ..prebuild import best, build, named
+    from ..prebuild import best, build
     from ..problems import read
+    from ..registry import cutlass_kernel_named
     from ..toolkit import nvcc_jobs
 
     if not options.file and not options.kernel:
         raise ValueError("cache build: expected a file of problems, or --kernel")
     if options.jobs is not None and options.jobs < 1:
         raise ValueError(f"cache build: --jobs is {options.jobs}; expected 1 or more")
-    wanted = [named(name) for name in options.kernel]
-    wanted += filter(None, map(best, read(options.file) if options.file else ()))
+    wanted = list(map(cutlass_kernel_named, options.kernel))
+    for args in read(options.file) if options.file else ():
+        wanted += best(args, options.cc)
 
     def report(line: str) -> None:
         if not options.json:

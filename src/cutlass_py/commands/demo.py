@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from ..terminal import print_table
-from .output import json_option, print_json
+from .options import json_option, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .output import json_option, print_json
+from .options import json_option, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The command."""
     from ..emit import project, source, write
-    from ..prebuild import named
+    from ..registry import cutlass_kernel_named
 
-    kernel = named(options.kernel)
+    kernel = cutlass_kernel_named(options.kernel)
     if options.kind and not options.output:
         raise ValueError("emit: a project is several files; say where by -o DIR")
     files = project(kernel.config, options.kind) if options.kind else {f"{kernel.name}.cu": source(kernel.config)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import nullcontext
 
-from .output import json_option, print_json
+from .options import json_option, print_json
 from .problem import problem_from, problem_options
 
 

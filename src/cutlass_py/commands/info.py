@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..terminal import print_table
-from .output import json_option, print_json
+from .options import json_option, print_json
 
 if TYPE_CHECKING:
     from ..packs import Pack

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..terminal import print_table, watched
-from .output import json_option, print_json
+from .options import json_option, print_json
 
 if TYPE_CHECKING:
     from ..kernels import Kernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .output import cc_option, json_option, print_json
+from .options import cc_option, json_option, print_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +13,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifacts", nargs="*", metavar="artifact", help="files that Artifact.save wrote")
     parser.add_argument("--kernel", action="append", default=[], metavar="NAME", help="this kernel; may be repeated")
     parser.add_argument("--problems", metavar="FILE", help="the best kernel for each problem of a file (docs/jit.md)")
-    cc_option(parser, "compile for this too, beside the GPUs here")
+    cc_option(parser, "compile for this too, beside the GPUs here, and choose for it")
     parser.add_argument("--tuned", action="append", default=[], metavar="TABLE", help="a table of `tune --export`")
     parser.add_argument("--version", default="1.0", help="of the package (1.0)")
     parser.add_argument("-o", "--output", metavar="DIR", default=".", help="where the wheel goes (.)")
@@ -22,15 +22,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command."""
-    from .. import archive
+    from .. import archive, compiler
     from ..packing import write
-    from ..prebuild import best, named
+    from ..prebuild import best
     from ..problems import read
+    from ..registry import cutlass_kernel_named
 
-    kernels = [named(name) for name in options.kernel]
-    kernels += filter(None, map(best, read(options.problems) if options.problems else ()))
+    kernels = list(map(cutlass_kernel_named, options.kernel))
+    for args in read(options.problems) if options.problems else ():
+        kernels += best(args, options.cc)
     artifacts = [archive.read(path) for path in options.artifacts]
-    artifacts += [archive.of_kernel(kernel.config, options.cc) for kernel in dict.fromkeys(kernels)]
+    configs = [kernel.config for kernel in dict.fromkeys(kernels)]
+    artifacts += [archive.of_kernel(config, compiler.covered(config, options.cc)) for config in configs]
     wheel = write(options.name, options.version, artifacts, options.tuned, options.output)
     names = [manifest.kernel for manifest, _ in artifacts]
     if options.json:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from .output import json_option, print_json
+from .options import json_option, print_json
 
 if TYPE_CHECKING:
     from ..tuning import Measurement, Tuning

@@ -14,12 +14,10 @@ import ml_dtypes
 import numpy as np
 
 from .._core import Operand
-from ..dtypes import DTYPES
+from ..dtypes import BLOCK, DTYPES
 from ..host import host_array
 from ..provider import KernelCall
 from .numpy_erf import erf
-
-_BLOCK = 128  # of k, where scales are in blocks
 
 # ---------------------------------------------------------------------------------------------------- the call
 
@@ -115,8 +113,8 @@ def _product_in_blocks(call: KernelCall, a: Any, b: Any) -> Any:
     rows, columns = host_array(call.scale_a), host_array(call.scale_b)
     columns = columns.repeat(call.problem.block, axis=-1)[..., : b.shape[-1]]
     total = np.zeros(call.d.shape, np.float32)
-    for i, start in enumerate(range(0, a.shape[-1], _BLOCK)):
-        part = slice(start, start + _BLOCK)
+    for i, start in enumerate(range(0, a.shape[-1], BLOCK)):
+        part = slice(start, start + BLOCK)
         product = a[..., part].astype(np.float32) @ b[..., part, :].astype(np.float32)
         total += product * (rows[..., i, None] * columns[..., i, None, :])
     return total

@@ -13,6 +13,7 @@ from .. import _core
 from .dtypes import BYTES, FLOATS
 from .operators import result_shape
 from .product import cast, check_tensors, gemm, multiply, refuse_gradient
+from .recorded import recorded
 from .straight import compiling, tracked, unseen
 
 _straight = _core.straight_gemm
@@ -147,6 +148,8 @@ def _like_torch(
         if a.dtype in BYTES:
             d = _integers(a, b, addend, alpha, beta, out_dtype)
             return d if out is None else out.copy_(d)
+        if out is None and out_dtype is None and alpha == beta == 1 and (d := recorded(a, b, addend)) is not None:
+            return d
         keywords = {"alpha": alpha, "out_dtype": out_dtype, **_addend(addend, beta, a, b, out_dtype)}
         return multiply(a, b, out, keywords, unseen())
     except (ValueError, TypeError) as refusal:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .. import _core
 from ..activations import Activation
-from ..dtypes import COMPUTE
+from ..dtypes import BLOCK, COMPUTE
 from .dtypes import DTYPE, NAME, WIDE
 from .rules import check_devices, problem_of
 
@@ -79,9 +79,9 @@ def in_blocks(call: Call) -> bool:
     """Whether the scales hold a factor for each 128 of k (docs/design.md), and not for whole rows and columns."""
     if call.scale_a is None or call.scale_b is None or len(call.scale_b.shape) < 2:
         return False
-    n, depth = call.b.shape[-1], -(-call.a.shape[-1] // 128)
+    n, depth = call.b.shape[-1], -(-call.a.shape[-1] // BLOCK)
     found = tuple(call.scale_b.shape[-2:])
-    return found in ((depth, -(-n // 128)), (depth, n)) and found not in ((1, 1), (1, n))
+    return found in ((depth, -(-n // BLOCK)), (depth, n)) and found not in ((1, 1), (1, n))
 
 
 # ---------------------------------------------------------------------------------------------------- results

@@ -1,4 +1,4 @@
-"""`--json`, and what it prints."""
+"""Options that several commands have, and the JSON of `--json`."""
 
 from __future__ import annotations
 

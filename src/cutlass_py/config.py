@@ -1,0 +1,214 @@
+"""What a kernel is made from: how it runs its tiles, its configuration, and the family that shares its template.
+
+families.py says which there are. Like it, read by the build before the package exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from .dtypes import BLOCK, DTYPES
+
+# ---------------------------------------------------------------------------------------------------- schedules
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a kernel runs its tiles.
+
+    Attributes:
+        mainloop, epilogue: CUTLASS's policies of a 3.x kernel.
+        swap: A and B change places, so that D^T is computed.
+        stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
+        pointers: operands are arrays of addresses, and nothing else (2.x kernels take those as well).
+        block: columns of B that share a factor for every 128 of k, beside one for each row of A: scales that the
+            mainloop applies. 0 where it applies none.
+    """
+
+    name: str
+    mainloop: str = ""
+    epilogue: str = ""
+    swap: bool = False
+    stream_k: bool = False
+    pointers: bool = False
+    block: int = 0
+
+    @property
+    def pingpong(self) -> bool:
+        """Whether two warpgroups take turns: one stores its tile while the other multiplies."""
+        return "Pingpong" in self.mainloop
+
+    @property
+    def family(self) -> str:
+        """Of the 3.x kernels that run so."""
+        if self.stream_k or self.pointers:
+            return "sm90_streamk" if self.stream_k else "sm90_array"
+        return "sm90_block" if self.block else "sm90_gemm"
+
+    @property
+    def tma_store(self) -> bool:
+        """Whether D leaves by TMA, which writes whole 16-byte granules; otherwise element by element."""
+        return "NoSmem" not in self.epilogue
+
+
+_COOP = ("cutlass::gemm::KernelTmaWarpSpecializedCooperative", "cutlass::epilogue::TmaWarpSpecializedCooperative")
+_PINGPONG = ("cutlass::gemm::KernelTmaWarpSpecializedPingpong", "cutlass::epilogue::TmaWarpSpecialized")
+_DIRECT = "cutlass::epilogue::NoSmemWarpSpecialized"
+_ARRAY = (
+    "cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperative",
+    "cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative",
+)
+_COOP_BLOCK = (_COOP[0] + "FP8Blockwise", _COOP[1])
+_PINGPONG_BLOCK = (_PINGPONG[0] + "FP8Blockwise", _PINGPONG[1])
+SCHEDULES = {
+    s.name: s
+    for s in [
+        Schedule("coop", *_COOP),
+        Schedule("pingpong", *_PINGPONG),
+        Schedule("coopswap", *_COOP, swap=True),
+        Schedule("pingpongswap", *_PINGPONG, swap=True),
+        Schedule("coopdirect", _COOP[0], _DIRECT),
+        Schedule("pingpongdirect", _PINGPONG[0], _DIRECT),
+        Schedule("coopstreamk", *_COOP, stream_k=True),
+        Schedule("coopstreamkswap", *_COOP, swap=True, stream_k=True),
+        Schedule("cooparray", *_ARRAY, pointers=True),
+        Schedule("coopblock", *_COOP_BLOCK, block=BLOCK),
+        Schedule("pingpongblock", *_PINGPONG_BLOCK, block=BLOCK),
+        Schedule("pingpongblockswap", *_PINGPONG_BLOCK, swap=True, block=BLOCK),
+        Schedule("coopgroup", *_COOP_BLOCK, block=1),
+        Schedule("tiled"),  # 2.x: one tile per thread block
+        Schedule("streamk", stream_k=True),  # 2.x
+    ]
+}
+
+# ---------------------------------------------------------------------------------------------------- kernels
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """One kernel: everything that tells it from the others. Its name and source are functions of this value."""
+
+    family: str
+    a: str
+    b: str
+    accumulator: str
+    d: str
+    layout: str
+    tile: tuple[int, int, int]
+    epilogue: str
+    schedule: str
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    warp: tuple[int, int, int] = (0, 0, 0)  # 2.x
+    stages: int = 0  # 2.x; 3.x takes what fits
+    align: int = 0  # 2.x: elements per access of A and B
+
+    @property
+    def api(self) -> int:
+        """CUTLASS generation."""
+        return 3 if SCHEDULES[self.schedule].mainloop else 2
+
+    @property
+    def align_d(self) -> int:
+        """Elements per access of C and D, which their base, rows and extent must be multiples of."""
+        vector = 16 // DTYPES[self.d].itemsize
+        if self.api == 3:
+            return vector if SCHEDULES[self.schedule].tma_store else 1
+        return vector if self.align * DTYPES[self.a].itemsize == 16 else 1
+
+    @property
+    def own_source(self) -> str:
+        """C++ that a user wrote for it; empty where it is written from this value (codegen.py)."""
+        return ""
+
+    @property
+    def takes_lists(self) -> bool:
+        """Whether the operands may be arrays of addresses; those of `pointers` schedules must be."""
+        schedule = SCHEDULES[self.schedule]
+        return schedule.pointers or (self.api == 2 and not schedule.stream_k)
+
+    @property
+    def bias_as_c(self) -> bool:
+        """Whether it reads a bias along n as a C whose rows are all the same."""
+        return self.api == 2
+
+    @property
+    def bias(self) -> str:
+        """Dtype of the bias it adds: D's, but f32 beside a D of 8 bits."""
+        return "f32" if DTYPES[self.d].bits == 8 else self.d
+
+    @cached_property
+    def name(self) -> str:
+        """General to particular: family, dtypes (A, B, accumulator, D), layout, tile, design, epilogue."""
+        if self.api == 3:
+            design = [extents_text(self.cluster), self.schedule]
+        else:
+            design = [extents_text(self.warp), f"s{self.stages}", f"a{self.align}"]
+            design += [self.schedule] if self.schedule != "tiled" else []
+        dtypes = [self.a, self.b, self.accumulator, self.d]
+        return "_".join([self.family, *dtypes, self.layout, extents_text(self.tile), *design, self.epilogue])
+
+
+def extents_text(extents: tuple[int, ...]) -> str:
+    """As it stands in names, such as "128x256x64"."""
+    return "x".join(map(str, extents))
+
+
+def _distinct(configs: Iterable[KernelConfig]) -> tuple[KernelConfig, ...]:
+    return tuple({c.name: c for c in configs}.values())
+
+
+# ---------------------------------------------------------------------------------------------------- families
+
+
+Declaration = Callable[[], Iterable[KernelConfig]]
+
+
+def nothing() -> Iterable[KernelConfig]:
+    """A declaration of no kernel."""
+    return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Kernels that share a template: who can run them, how they are compiled, and which are declared."""
+
+    name: str
+    title: str
+    api: int  # CUTLASS generation: 2 or 3
+    cc: tuple[int, int]  # lowest compute capability that runs them, times ten, and the highest
+    arch: str  # the entry of CUTLASS_PY_ARCHS that asks for them
+    gencode: tuple[str, ...]
+    header: str
+    launcher: str  # the header's template that takes a configuration
+    cpp_arch: str  # 2.x
+    # Which kernels there are; listed when they are first asked for.
+    declare_core: Declaration = field(repr=False)
+    declare_full: Declaration = field(repr=False)
+    declare_more: Declaration = field(default=nothing, repr=False)  # compiled on demand alone
+    per_file: int = 6  # kernels per translation unit: headers cost more than a kernel, and each 0.8 GB of memory
+    overlaps: bool = False  # programmatic dependent launch is compiled in
+
+    @cached_property
+    def core(self) -> tuple[KernelConfig, ...]:
+        """The set that two cores build in about nine minutes."""
+        return _distinct(self.declare_core())
+
+    @cached_property
+    def full(self) -> tuple[KernelConfig, ...]:
+        """The largest set to build."""
+        return _distinct((*self.declare_full(), *self.core))
+
+    @cached_property
+    def declared(self) -> tuple[KernelConfig, ...]:
+        """All that can be compiled."""
+        return _distinct((*self.full, *self.declare_more()))
+
+    def gencode_for(self, capabilities: Iterable[int]) -> tuple[str, ...]:
+        """-gencode for machine code of these compute capabilities alone; `gencode` where the family fixes its own."""
+        lowest, highest = self.cc
+        codes = [f"sm_{cc}" for cc in sorted(set(capabilities)) if lowest <= cc <= highest]
+        if lowest == highest or not codes:
+            return self.gencode
+        return (f"{self.gencode[0].partition(',')[0]},code=[{','.join(codes)}]",)
