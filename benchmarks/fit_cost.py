@@ -27,7 +27,6 @@ from scipy.optimize import least_squares
 
 from cutlass_py import cost
 from cutlass_py._core import Problem
-from cutlass_py.arguments import problem_of
 from cutlass_py.bench.results import geomean
 from cutlass_py.cost import Estimates
 from cutlass_py.families import named
@@ -78,7 +77,7 @@ def cases_of(results: Iterable[Mapping[str, Any]], regime: str) -> list[Case]:
 def _cases(result: Mapping[str, Any], regime: str) -> Iterator[Case]:
     for group in groups_of([result], regime):
         for shape, times in zip(group.shapes, group.problems, strict=True):
-            p = problem_of(arguments({**shape, "a": group.dtype, "layout": group.layout}))
+            p = arguments({**shape, "a": group.dtype, "layout": group.layout}).problem
             configs = [config for name, config in named("declared").items() if name in times and config.api == 3]
             kernels, us = (
                 [CutlassKernel(config, None) for config in configs],

@@ -19,16 +19,14 @@ import cutlass_py
 from cutlass_py.bench.host import (
     BATCH,
     EXTENT,
-    HEADER,
     Absent,
     Row,
     cupy_rows,
     measure_all,
     operator_rows,
-    row_text,
     torch_rows,
 )
-from cutlass_py.bench.results import write
+from cutlass_py.bench.results import Record, write
 from cutlass_py.bench.surroundings import surroundings
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other frameworks share the GPU with JAX here
@@ -71,6 +69,21 @@ GROUPS: dict[str, Callable[[], Iterator[Row]]] = {
 }
 
 
+_HEADER = (
+    f"{'microseconds per call':34} {'ours':^17} | {'theirs':^17} | {'ours / theirs':^13}\n"
+    f"{'':34} {'min':>8} {'median':>8} | {'min':>8} {'median':>8} | {'min':>6} {'median':>6}"
+)
+
+
+def _text(record: Record) -> str:
+    """One row, for the terminal: minimum and median of both sides, and their ratios."""
+    ours, theirs, ratio = record["us"]["cutlass_py"], record["us"]["framework"], record["ratio"]
+    return (
+        f"{record['row']:34} {ours['minimum']:8.2f} {ours['median']:8.2f} | {theirs['minimum']:8.2f} "
+        f"{theirs['median']:8.2f} | {ratio['minimum']:6.2f} {ratio['median']:6.2f}"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS))
@@ -79,9 +92,9 @@ def main() -> int:
     parser.add_argument("--commit", help="what was measured, where there is no .git to ask")
     args = parser.parse_args()
 
-    print(HEADER)
+    print(_HEADER)
     wanted = {name: GROUPS[name] for name in args.only}
-    records, skipped, failed = measure_all(wanted, args.seconds, lambda record: print(row_text(record), flush=True))
+    records, skipped, failed = measure_all(wanted, args.seconds, lambda record: print(_text(record), flush=True))
     for word, groups in (("skipped", skipped), ("FAILED", failed)):
         for name, reason in groups.items():
             print(f"{name:34} {word}: {reason}")

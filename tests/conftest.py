@@ -12,7 +12,7 @@ from fake_gpu import fake_gpu  # noqa: F401 (a fixture)
 from stand_in import nvcc  # noqa: F401 (a fixture)
 
 from cutlass_py import _core, registry
-from cutlass_py.demo import installed
+from cutlass_py.versions import installed
 
 
 def _device() -> tuple[int, str]:

@@ -69,6 +69,7 @@ def test_specs_are_values():
     for again in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
         for spec in ours:
             assert again(spec) == spec and again(spec).alignment == spec.alignment
+    assert [eval(repr(spec)) for spec in ours] == ours
 
 
 def absent():

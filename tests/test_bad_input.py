@@ -280,6 +280,11 @@ CASES = {
     ),
     "activation surrogate": (lambda: gemm(A, B, activation="\udc80"), ValueError, "gemm: activation is no valid text"),
     "slope str": (lambda: leaky_relu("x"), TypeError, "^leaky_relu: slope is 'x'; expected a number$"),
+    "slope of many digits": (
+        lambda: leaky_relu(10**5000),
+        ValueError,
+        "^leaky_relu: slope is too large for a float$",
+    ),
     "bound str": (lambda: clamp("0", 1), TypeError, "^clamp: low is '0'; expected a number$"),
     "bound none": (lambda: clamp(0, None), TypeError, "^clamp: high is None; expected a number$"),
     "activation parameters": (
@@ -614,7 +619,8 @@ CASES = {
         TypeError,
         "gemm: a is viewed as bf16 but its elements have 32 bits",
     ),
-    "view as tf32": (lambda: view(A, "tf32"), TypeError, f"dtype is 'tf32'; expected one of {STORAGE}"),
+    "view as tf32": (lambda: view(A, "tf32"), TypeError, f"^view: dtype is 'tf32'; expected one of {STORAGE}"),
+    "view as nothing": (lambda: view(A, None), TypeError, f"^view: dtype is None; expected one of {STORAGE}"),
     "view of no array": (lambda: gemm(view([1], "f32"), B), TypeError, "gemm: a is a list; expected an array"),
     # specs and questions
     "spec rank": (lambda: TensorSpec((1,) * 9, "f32"), ValueError, "TensorSpec: 9 dimensions; expected at most 8"),
@@ -635,7 +641,13 @@ CASES = {
         "TensorSpec: device is 'tpu'; expected 'cpu', 'cuda' or 'cuda:<ordinal>'",
     ),
     "spec ordinal": (lambda: TensorSpec((3, 4), "f32", device="cuda:-1"), ValueError, "device is 'cuda:-1'; expected"),
-    "spec dtype": (lambda: TensorSpec((3, 4), "float33"), TypeError, f"dtype is 'float33'; expected one of {STORAGE}"),
+    "spec dtype": (
+        lambda: TensorSpec((3, 4), "f33"),
+        TypeError,
+        f"^TensorSpec: dtype is 'f33'; expected one of {STORAGE}",
+    ),
+    "spec no dtype": (lambda: TensorSpec((3, 4), None), TypeError, "^TensorSpec: dtype is None; expected one of"),
+    "spec list": (lambda: TensorSpec((3, 4), []), TypeError, "^TensorSpec: dtype is a list; expected one of"),
     "spec extent": (lambda: TensorSpec((3.5, 4), "f32"), TypeError, r"TensorSpec: shape is .*; expected whole numbers"),
     "spec too large": (
         lambda: GemmArguments(TensorSpec((2**31, 4), "f32"), TensorSpec((4, 4), "f32")),
@@ -663,8 +675,21 @@ CASES = {
         "gemm: a is on cpu but out is on cuda:0",
     ),
     "arguments unknown keyword": (lambda: GemmArguments(A, B, bais=C), TypeError, "bais"),
-    "explain an array": (lambda: explain(A), TypeError, "expected GemmArguments, found ndarray"),
-    "get_kernels of an array": (lambda: get_kernels(A), TypeError, "expected GemmArguments, found ndarray"),
+    "explain an array": (
+        lambda: explain(A),
+        TypeError,
+        "^explain: a is a numpy.ndarray and b is missing; expected both operands, or GemmArguments$",
+    ),
+    "explain a keyword": (
+        lambda: explain(A, bias=C),
+        TypeError,
+        "^explain: a is a numpy.ndarray and b is missing",
+    ),
+    "get_kernels of an array": (
+        lambda: get_kernels(A),
+        TypeError,
+        "^get_kernels: args is a numpy.ndarray; expected GemmArguments$",
+    ),
 }
 
 

@@ -231,6 +231,12 @@ def test_what_gemm_writes_is_returned(shape):
     assert_close(np.asarray(sums), total, "f32")
 
 
+def test_bias_grad_of_f64_is_summed_in_f64():
+    a = jnp.ones((9, 1), jnp.float32).at[0].set(2.0**25)
+    _, total = cj.gemm(a, jnp.ones((1, 1), jnp.float32), bias_grad=struct(1, dtype="float64"))
+    assert total[0] == 2**25 + 8
+
+
 def test_aux_of_vectors_has_the_shape_of_the_result():
     for a, b in [((17,), (17,)), ((17,), (17, 6)), ((5, 17), (17,)), ((2, 5, 17), (17,))]:
         x, y = jnp.asarray(values(a, "f32")), jnp.asarray(values(b, "f32", 1))

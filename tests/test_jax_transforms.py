@@ -495,5 +495,28 @@ def test_mlp_says_what_it_takes():
     x, weight = jnp.ones((4, 8)), jnp.ones((8, 8))
     with pytest.raises(ValueError, match=r"the bias of layer 1 is \(1, 8\); expected one dimension"):
         cj.mlp(x, [(weight, None), (weight, jnp.ones((1, 8)))])
+    for error, message, given in [
+        (TypeError, "x is a list; expected an array", ([[1.0]], [(weight, None)])),
+        (TypeError, "x is a NoneType; expected an array", (None, [(weight, None)])),
+        (ValueError, r"x is \(\); expected at least one dimension", (jnp.float32(1), [(weight, None)])),
+        (TypeError, "layers is a .*Array.*; expected a list of", (x, weight)),
+        (TypeError, "layers is a numpy.ndarray; expected a list of", (x, np.ones((2, 2)))),
+        (TypeError, "layers is a NoneType; expected a list of", (x, None)),
+        (TypeError, "layer 0 is a .*Array.*; expected .weight, bias.", (x, [weight])),
+        (TypeError, "layer 1 is a .*Array.*; expected .weight, bias.", (x, [(weight, None), weight[:2]])),
+        (ValueError, "layer 0 has 3 entries; expected .weight, bias.", (x, [(weight, None, None)])),
+        (TypeError, "the weight of layer 0 is a NoneType; expected an array", (x, [(None, None)])),
+        (ValueError, r"the weight of layer 0 is \(1, 8, 8\); expected two dimensions", (x, [(weight[None], None)])),
+        (ValueError, r"the weight of layer 0 is \(8,\); expected two dimensions", (x, [(weight[0], None)])),
+        (TypeError, "the bias of layer 0 is a float; expected an array", (x, [(weight, 0.0)])),
+    ]:
+        with pytest.raises(error, match=f"^mlp: {message}"):
+            cj.mlp(*given)
     with pytest.raises(TypeError, match="x is float8_e4m3fn; expected f16, bf16, f32 or f64"):
         cj.mlp(x.astype(jnp.float8_e4m3fn), [(weight, None)])
+
+
+def test_mlp_takes_arrays_of_numpy():
+    x, weight, bias = normal(4, 8), normal(8, 8), normal(8)
+    given = [np.asarray(y) for y in (x, weight, bias)]
+    np.testing.assert_array_equal(cj.mlp(given[0], [given[1:]]), cj.mlp(x, [(weight, bias)]))

@@ -23,6 +23,13 @@ CPU = kernel_named("cpu_gemm_numpy")
 # ---------------------------------------------------------------------------------------- values
 
 
+def test_kernels_share_no_metadata_that_can_be_written():
+    alike = [CutlassKernel(k.config, None) for k in CORE if k.interface == CORE[0].interface]
+    known = dict(alike[1].metadata.operands)
+    alike[0].metadata.operands.clear()
+    assert known and alike[1].metadata.operands == known == CutlassKernel(alike[0].config, None).metadata.operands
+
+
 def test_status_is_true_or_has_a_reason():
     assert Status() and Status().error is None
     assert not Status("why") and Status("why").error == "why"
@@ -84,7 +91,7 @@ def test_cpu_kernel_says_what_it_reads():
 
 def test_a_compiled_kernel_says_where_it_is():
     artifact = CPU.compile()
-    assert artifact == Artifact("cpu_gemm_numpy", "cpu", None, True)
+    assert artifact == Artifact("cpu_gemm_numpy", "cpu", None, False)
     spec = TensorSpec((4, 4), "f32", device="cpu")
     assert CPU.compile(GemmArguments(spec, spec)) == artifact
 

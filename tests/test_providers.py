@@ -407,6 +407,16 @@ def test_a_provider_that_cannot_judge_is_passed_over(supports, reason):
                 ask()
 
 
+def test_a_kernel_asked_for_by_name_is_asked_once_for_a_class_of_problems():
+    asked = []
+    with register_provider(Own(supports=lambda problem: asked.append(problem) or Status())) as registration:
+        for _ in range(2):
+            cutlass_py.gemm(A, B, kernel="own_f64")
+        assert len(asked) == 1
+        registration.kernels[0].supports(GemmArguments(A, B))
+        assert len(asked) == 2
+
+
 @pytest.mark.parametrize(("estimate", "reason"), ESTIMATES)
 def test_an_estimate_that_fails_is_none(estimate, reason):
     with register_provider(Own(estimate=estimate)) as registration:

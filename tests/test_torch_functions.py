@@ -242,6 +242,8 @@ SAME = {
     "bias_grad of bytes": {"bias_grad": torch.empty(5, dtype=torch.int8)},
     "bias_grad of fp8": {"bias_grad": torch.empty(5, dtype=torch.float8_e4m3fn)},
     "bias_grad": {"bias_grad": torch.empty(7)},
+    "wide bias_grad": {"bias_grad": torch.empty(5, dtype=torch.float64), "bias": torch.full((5,), 2.0**20)},
+    "bias_grad of 16 bits": {"bias_grad": torch.empty(3, 1, dtype=torch.bfloat16), "out_dtype": "bf16"},
     "scalar bias_grad": {"bias_grad": torch.empty(())},
     "wide aux": {"aux": torch.empty(3, 5, dtype=torch.float64), "out_dtype": torch.bfloat16, "activation": "gelu"},
     "fp8 aux": {"aux": torch.empty(3, 5, dtype=torch.float8_e5m2), "out_dtype": "f16", "alpha": 1e4},
@@ -252,7 +254,7 @@ SAME = {
 
 @pytest.mark.parametrize("keywords", SAME.values(), ids=SAME)
 def test_every_way_gives_the_same(keywords):
-    """Values of D and aux, or type and text of the error: straight, with a gradient, and through the operator."""
+    """Values of what is written, or type and text of the error: straight, with a gradient, and through the operator."""
     a, b = randn(3, 4), randn(4, 5)
 
     def outcome(a, f=ct.gemm):
@@ -261,7 +263,7 @@ def test_every_way_gives_the_same(keywords):
             d = f(a, b, **given)
         except (ValueError, TypeError) as error:
             return type(error), str(error)
-        return [d.detach(), *(given[name].detach() for name in ("aux",) if name in given)]
+        return [d.detach(), *(given[name].detach() for name in ("aux", "bias_grad") if name in given)]
 
     expected = outcome(a, cutlass_py.gemm)
     others = [outcome(a), under_dispatch_mode(lambda: outcome(a))]

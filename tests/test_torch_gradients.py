@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
-from cutlass_py import _core, clamp, epilogues, leaky_relu  # noqa: E402
+from cutlass_py import Activation, _core, clamp, epilogues, leaky_relu  # noqa: E402
 from cutlass_py.torch import activations, operators, recorded  # noqa: E402
 
 ACTIVATIONS = [name for name, row in epilogues.ACTIVATIONS.items() if not row.derivative and name != "clamp"]
@@ -136,6 +136,25 @@ def test_eager_gradients_are_those_of_the_operator(monkeypatch):
         seen = step()
     assert calls
     torch.testing.assert_close(direct, seen)
+
+
+def test_sums_in_f64_of_operands_in_f32():
+    """Every way sums 2**25 and eight ones in f64, and takes an incoming gradient in it."""
+    x = torch.ones(9, 1)
+    x[0] = 2.0**25
+
+    def step(a):
+        sums = torch.zeros(1, dtype=torch.float64)
+        ct.gemm(a, torch.ones(1, 1), bias_grad=sums)
+        return sums, *torch.autograd.grad(sums.square().sum(), a)
+
+    recorded = step(x.clone().requires_grad_())
+    with FlopCounterMode(display=False):
+        seen = step(x.clone().requires_grad_())
+    compiled = torch.compile(step, backend="aot_eager")(x.clone().requires_grad_())
+    for sums, gradient in (recorded, seen, compiled):
+        assert sums.item() == 2**25 + 8
+        torch.testing.assert_close(gradient, torch.full((9, 1), 2.0 * (2**25 + 8)))
 
 
 @pytest.mark.parametrize("activation", [name.removeprefix("d_") for name in DERIVATIVES])
@@ -470,6 +489,13 @@ def test_mlp_multiplies_only_for_what_is_trained(trainable):
         F.linear(F.relu(F.linear(x, w1, b1)), w2, b2).square().sum().backward()
     assert counted.get_total_flops() == wanted.get_total_flops()
     torch.testing.assert_close(ours[trainable].grad, theirs[trainable].grad)
+
+
+def test_mlp_is_fused_backwards_by_an_activation_too():
+    x, w1, w2 = leaf(3, 4), leaf(6, 4), leaf(5, 6)
+    named, made = (ct.mlp(x, w1, w2, activation=f) for f in ("silu", Activation("silu")))
+    assert torch.equal(named, made)
+    assert "_MlpBackward" in str([made.grad_fn, made.grad_fn.next_functions])
 
 
 def test_mlp_without_inputs():

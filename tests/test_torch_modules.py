@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import cutlass_py.torch as ct  # noqa: E402
-from cutlass_py import clamp  # noqa: E402
+from cutlass_py import Activation, clamp  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,9 @@ def test_linear_is_made_where_and_as_asked():
     assert repr(ct.Linear(4, 6, False)) == "Linear(in_features=4, out_features=6, bias=False)"
 
 
-@pytest.mark.parametrize("activation", ["swish", "d_gelu", 3])
+@pytest.mark.parametrize("activation", ["swish", "d_gelu", Activation("d_gelu"), "clamp", ["relu"], 3], ids=str)
 def test_linear_refuses(activation):
-    with pytest.raises(ValueError, match="Linear: activation is .*; expected one of identity, relu"):
+    with pytest.raises(ValueError, match=r"Linear: activation is .*; expected one of identity, relu, .*, clamp\(low"):
         ct.Linear(4, 6, activation=activation)
 
 

@@ -39,6 +39,7 @@ OPTIONS = {
     "batch": {"a": (2, 3, 4), "c": (3, 5), "beta_value": 0.5},
     "keep": {"bias": (5,), "activation": "gelu", "aux_dtype": torch.float32},
     "gate": {"gate": (3, 5), "activation": "silu", "bias_grad": "n"},
+    "wide sums": {"activation": "tanh", "bias_grad": "n", "bias_grad_dtype": torch.float64},
     "derivative": {"aux": (3, 5), "activation": "d_gelu_tanh"},
     "scales": {"scale_a": (3,), "scale_b": (1, 5), "alpha": (1,), "scale_out": (), "bias_grad": "m"},
     "parameters": {"activation": "clamp", "parameters": [-1.0, 0.5], "out_dtype": torch.float64},

@@ -297,7 +297,11 @@ def test_names_of_a_users_epilogue_that_a_script_has_too(tmp_path):
     text = reproducer.script(args)
     again = run_up_to_its_call(text)["result"].problem
     ours, theirs = asked_by(args.problem), asked_by(again)
-    assert (ours.epilogue.name, ours.kinds, ours.names) == (theirs.epilogue.name, theirs.kinds, theirs.names)
+    assert (ours.epilogue.name, ours.kinds, ours.program.names) == (
+        theirs.epilogue.name,
+        theirs.kinds,
+        theirs.program.names,
+    )
     assert run_script(text, tmp_path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import re
 from functools import wraps
 
 import ml_dtypes
@@ -204,6 +205,22 @@ def test_reductions_of_arrays_outside_of_a_trace():
     with pytest.raises(EpilogueError):
         epilogue(lambda x: sum_over(1.0, -1))
     assert (sum_over(np.ones((2, 3)), -1) == 3).all() and sum_over(1.0, -1) == 1
+
+
+@pytest.mark.parametrize("x", [2.0, np.ones((2, 3), np.float32)], ids=["number", "array"])
+@pytest.mark.parametrize("dtype", ["s8", "f32", "foo", None])
+def test_casts_of_arrays_are_to_the_same_dtypes(x, dtype):
+    with pytest.raises(ValueError, match=f"^functions: casts to {dtype!r}; expected one of f16, bf16, e4m3, e5m2$"):
+        cast(x, dtype)
+    with pytest.raises(EpilogueError, match=rf"\.py:\d+: casts to {dtype!r}; expected one of f16, bf16, e4m3, e5m2$"):
+        epilogue(lambda accum: accum * cast(2.0, dtype))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -3, (-2, -1), True, -1.0])
+@pytest.mark.parametrize("function", [sum_over, max_over, min_over])
+def test_reductions_of_arrays_are_over_the_same_axes(function, axis):
+    with pytest.raises(ValueError, match=rf"^functions: .* over axis={re.escape(repr(axis))}; expected -1 .* or None$"):
+        function(np.ones((4, 2, 3)), axis)
 
 
 @pytest.mark.parametrize("reason", REFUSED)

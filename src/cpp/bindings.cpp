@@ -250,9 +250,10 @@ void bind_metadata(nb::module_& m) {
           [](TensorSpec* self, std::vector<int64_t> shape, std::vector<int64_t> strides, nb::handle dtype,
              int device_id, int64_t alignment) {
             Device device = device_id < 0 ? Device{} : Device{DeviceType::cuda, device_id};
-            new (self) TensorSpec{std::move(shape), std::move(strides), dtype_from(dtype, "dtype"), device, alignment};
+            const Dtype type = dtype_from(dtype, "dtype", "TensorSpec");
+            new (self) TensorSpec{std::move(shape), std::move(strides), type, device, alignment};
           },
-          "shape"_a, "strides"_a, "dtype"_a, "device_id"_a, "alignment"_a)
+          "shape"_a, "strides"_a, "dtype"_a.none(), "device_id"_a, "alignment"_a)
       .def_ro("shape", &TensorSpec::shape)
       .def_ro("strides", &TensorSpec::strides, "In elements.")
       .def_prop_ro("dtype", [](const TensorSpec& s) { return dtype_name(s.dtype); })
@@ -277,9 +278,9 @@ void bind_metadata(nb::module_& m) {
       .def(
           "__init__",
           [](TypedView* self, nb::object array, nb::handle dtype) {
-            new (self) TypedView{std::move(array), dtype_from(dtype, "dtype")};
+            new (self) TypedView{std::move(array), dtype_from(dtype, "dtype", "view")};
           },
-          "array"_a, "dtype"_a)
+          "array"_a, "dtype"_a.none())
       .def_ro("array", &TypedView::array, "The array as it was given.")
       .def_prop_ro("dtype", [](const TypedView& v) { return dtype_name(v.dtype); });
   nb::class_<Buffer>(m, "Buffer", "Device memory that hands itself over by DLPack.")

@@ -424,16 +424,16 @@ void View::release() noexcept {
 
 View::Managed View::take_managed() { return std::exchange(managed_, {}); }
 
-Dtype dtype_from(nb::handle value, const char* parameter) {
+Dtype dtype_from(nb::handle value, const char* parameter, const char* function) {
   static auto* known = new nb::dict();  // value -> index; never freed, the values are types and dtypes
   if (PyObject* index = PyDict_GetItem(known->ptr(), value.ptr())) return Dtype(nb::cast<int>(nb::handle(index)));
   if (PyObject_Hash(value.ptr()) == -1) {
     PyErr_Clear();
-    throw nb::type_error(("gemm: " + std::string(parameter) + " is " + described_type(value) + "; expected one of " +
-                          storage_dtypes() + " or a framework's dtype")
+    throw nb::type_error((std::string(function) + ": " + parameter + " is " + described_type(value) +
+                          "; expected one of " + storage_dtypes() + " or a framework's dtype")
                              .c_str());
   }
-  nb::object index = nb::module_::import_("cutlass_py.frameworks").attr("dtype_index")(value, parameter);
+  nb::object index = nb::module_::import_("cutlass_py.frameworks").attr("dtype_index")(value, parameter, function);
   (*known)[value] = index;
   return Dtype(nb::cast<int>(index));
 }

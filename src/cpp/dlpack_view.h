@@ -83,6 +83,6 @@ class View {
 std::string described_type(nb::handle object);
 
 // Dtype of a Python value: this package's names, NumPy's and ml_dtypes' dtypes, a framework's own.
-Dtype dtype_from(nb::handle value, const char* parameter);
+Dtype dtype_from(nb::handle value, const char* parameter, const char* function = "gemm");
 
 }  // namespace cutlass_py

@@ -410,7 +410,7 @@ class Problem:
 class TensorSpecBase:
     """What TensorSpec (arguments.py) gives friendlier arguments to."""
 
-    def __init__(self, shape: Sequence[int], strides: Sequence[int], dtype: object, device_id: int, alignment: int) -> None: ...
+    def __init__(self, shape: Sequence[int], strides: Sequence[int], dtype: object | None, device_id: int, alignment: int) -> None: ...
 
     @property
     def shape(self) -> list[int]: ...
@@ -446,7 +446,7 @@ class TypedView:
     An array of bytes or integers read as another dtype; made by cutlass_py.view.
     """
 
-    def __init__(self, array: object, dtype: object) -> None: ...
+    def __init__(self, array: object, dtype: object | None) -> None: ...
 
     @property
     def array(self) -> object:

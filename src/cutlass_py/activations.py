@@ -50,6 +50,7 @@ def leaky_relu(slope: float = 0.01) -> Activation:
 
     Raises:
         TypeError: slope is no number.
+        ValueError: it is too large for a float.
     """
     return Activation("leaky_relu", (_number("leaky_relu", "slope", slope),))
 
@@ -62,7 +63,7 @@ def clamp(low: float, high: float) -> Activation:
         high: the greatest value; inf for none.
 
     Raises:
-        ValueError: low is above high, or one of them is NaN.
+        ValueError: low is above high, or one of them is NaN or too large for a float.
         TypeError: one of them is no number.
     """
     return Activation("clamp", (_number("clamp", "low", low), _number("clamp", "high", high)))
@@ -72,6 +73,8 @@ def _number(function: str, parameter: str, value: Any) -> float:
     try:
         if not isinstance(value, (str, bytes)):
             return float(value)
+    except OverflowError:
+        raise ValueError(f"{function}: {parameter} is too large for a float") from None
     except (TypeError, ValueError):
         pass
     raise TypeError(f"{function}: {parameter} is {value!r}; expected a number")

@@ -70,7 +70,8 @@ class TensorSpec(_core.TensorSpecBase):
         return TensorSpec, self._fields()
 
     def __repr__(self) -> str:
-        return f"TensorSpec({tuple(self.shape)}, {self.dtype!r}, {tuple(self.strides)}, {self.device!r})"
+        aligned = "" if self.alignment == 256 else f", alignment={self.alignment}"
+        return f"TensorSpec({tuple(self.shape)}, {self.dtype!r}, {tuple(self.strides)}, {self.device!r}{aligned})"
 
 
 def _integers(parameter: str, values: Sequence[int]) -> list[int]:
@@ -97,12 +98,16 @@ def view(array: Any, dtype: Any) -> TypedView:
     """An array read as another dtype of the same size, for frameworks that cannot name it.
 
     Args:
-        array: any DLPack array of integers (or bytes) of the dtype's size, e.g. a CuPy uint16 array for "bf16".
+        array: any DLPack array whose elements have the dtype's size, e.g. a CuPy uint16 array for "bf16". It is not
+            looked at before a call; that takes the bits as they are, of floats too, and refuses another size.
         dtype: what its elements are.
 
     Returns:
         A value that gemm accepts wherever it accepts an array. As `out` it is returned itself; results of operands that
         are views come back as views where the framework cannot name their dtype.
+
+    Raises:
+        TypeError: `dtype` is none that arrays have. In a call: the array is none, or its elements have another size.
     """
     return TypedView(array, dtype)
 
@@ -278,10 +283,26 @@ def _block_text(name: str, mark: str) -> str:
     return {"b": "[128x128]", "r": "[1x128]" if name == "scale_a" else "[128x1]", "p": "[1x128]"}.get(mark, "")
 
 
-def problem_of(args: Any) -> Problem:
-    """The canonical problem of GemmArguments, or the problem itself."""
-    if isinstance(args, Problem):
-        return args
-    if isinstance(args, GemmArguments):
-        return args.problem
-    raise TypeError(f"expected GemmArguments, found {type(args).__name__}")
+def arguments_of(function: str, args: Any) -> GemmArguments:
+    """What is GemmArguments; TypeError, of the function that was called, for what is not."""
+    if not isinstance(args, GemmArguments):
+        raise TypeError(f"{function}: args is {_core.described_type(args)}; expected GemmArguments")
+    return args
+
+
+def problem_of(function: str, args: Any) -> Problem:
+    """Their canonical problem, or the problem itself."""
+    return args if isinstance(args, Problem) else arguments_of(function, args).problem
+
+
+def problem_asked(function: str, a: Any, b: Any, keywords: dict[str, Any]) -> Problem:
+    """The problem of a function that takes GemmArguments, or what they are made of."""
+    if b is not None:
+        return GemmArguments(a, b, **keywords).problem
+    if not isinstance(a, GemmArguments | Problem):
+        raise TypeError(
+            f"{function}: a is {_core.described_type(a)} and b is missing; expected both operands, or GemmArguments"
+        )
+    if keywords:
+        raise TypeError(f"{function}: {', '.join(keywords)} belong into the GemmArguments")
+    return problem_of(function, a)

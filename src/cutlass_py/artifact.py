@@ -16,7 +16,7 @@ class Artifact:
         kernel: its name.
         arch: the family's entry in CUTLASS_PY_ARCHS: "80", "90a"; "cpu" or "cuda" for a Python function.
         library: the file that holds it: of the built set, or an entry of the cache; None for a Python function.
-        built: it is part of the set that the package was built with.
+        built: it is machine code of the set that the package was built with, and no Python function.
     """
 
     kernel: str

@@ -66,7 +66,7 @@ def obstacle(interface: Interface, p: Problem, asked: Asked | None) -> str | Non
         return f"is one launch, which ends at {MOST_BLOCKS} problems; the batch is {p.batch}"
     if any(node.op == "cast" for node in asked.program.nodes) and interface.accumulator == "f64":
         return "casts from f32, not from f64"
-    for index, (name, kind) in enumerate(zip(asked.names, asked.kinds, strict=True)):
+    for index, (name, kind) in enumerate(zip(asked.program.names, asked.kinds, strict=True)):
         if kind in "mnt" and (error := _operand(interface, p, asked, index, name, kind)):
             return error
     return None

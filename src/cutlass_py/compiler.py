@@ -240,11 +240,11 @@ def _compile(made: Recipe, nvcc: str, quiet: bool) -> bytes:
     return content
 
 
-def _first_errors(output: str, most: int = 5, width: int = 200) -> str:
+def _first_errors(output: str) -> str:
     """The lines that say what is wrong, each clipped: templates spell out pages of types."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b(error|fatal)\b(?!-)", line, re.IGNORECASE)]
-    return "\n".join(f"  {line[:width]}" for line in (errors or lines)[:most])
+    return "\n".join(f"  {line[:200]}" for line in (errors or lines)[:5])
 
 
 def _run(command: list[str], shown: str) -> tuple[int, str]:

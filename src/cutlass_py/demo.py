@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
 from . import _core, gemm
 from .arguments import GemmArguments
 from .dtypes import DTYPES
 from .explanation import explain
+from .versions import installed
 
-_FRAMEWORKS = {
-    "numpy": ("numpy",),
-    "torch": ("torch",),
-    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
-    "jax": ("jax",),
-}
 # Unit roundoff of a dtype: what storing a result in it may cost, relative to its size.
 _ROUNDOFF = {"f16": 2**-11, "bf16": 2**-8, "f32": 2**-24, "f64": 2**-53}
 
@@ -34,21 +27,6 @@ class Row:
     kernel: str
     error: float
     bound: float
-
-
-def installed() -> dict[str, str]:
-    """Versions of the array frameworks found, without importing them."""
-    found = {}
-    for module, distributions in _FRAMEWORKS.items():
-        if find_spec(module) is None:
-            continue
-        for distribution in distributions:
-            try:
-                found[module] = version(distribution)
-                break
-            except PackageNotFoundError:
-                found[module] = "?"
-    return found
 
 
 def run(size: int) -> list[Row]:

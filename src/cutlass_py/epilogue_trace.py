@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from .errors import EpilogueError
-from .operations import AXES, CASTS, OPERATIONS, Node, Output, Program
+from .operations import AXES, OPERATIONS, Node, Output, Program
 
 # Whose own code is not the user's: a refusal names the line that called it.
 _LIBRARIES = (__name__.partition(".")[0], "numpy", "torch", "jax", "cupy")
@@ -251,20 +251,16 @@ def tracing() -> Trace | None:
 
 
 def cast(value: Any, dtype: str) -> Value:
-    """A traced value rounded to a dtype, and back."""
+    """A traced value rounded to one of CASTS, and back."""
     trace: Trace = value.trace
-    if dtype not in CASTS:
-        trace.refuse(f"casts to {dtype!r}; expected one of {', '.join(CASTS)}")
     return trace.add(Node("cast", (trace.number(value).index,), dtype))
 
 
-def reduce(value: Any, reduction: str, axis: Any) -> Reduced:
-    """A reduction of a traced value over -1 (one value per row of D), -2 (one per column) or None (one in all)."""
+def reduce(value: Any, reduction: str, axis: int | None) -> Reduced:
+    """A reduction of a traced value over one of AXES."""
     trace: Trace = value.trace
-    axes = {over: axis for axis, over in AXES.items()}
-    if not isinstance(axis, int | None) or axis not in axes:
-        trace.refuse(f"{reduction} over axis={axis!r}; expected -1 (one value per row), -2 (one per column) or None")
-    return Reduced(trace.number(value), reduction, axes[axis])
+    along = next(name for name, over in AXES.items() if over == axis)
+    return Reduced(trace.number(value), reduction, along)
 
 
 # ---------------------------------------------------------------------------------------------------- a function

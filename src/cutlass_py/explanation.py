@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from . import _core
-from .arguments import GemmArguments, describe, problem_of
+from .arguments import describe, problem_asked
 from .kernels import CutlassKernel, Kernel
 from .select import Choice, misses, not_compiled, rank, without_product
 
@@ -159,12 +159,16 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
     """Which kernel gemm takes for a problem, what it costs by the model, and why each other one was not taken.
 
     Args:
-        a: GemmArguments; or the first operand, with `b` and gemm's keywords following. Arrays or TensorSpecs.
+        a: GemmArguments; or the first operand, with `b` and gemm's keywords following, but for `kernel` and `stream`.
+            Arrays or TensorSpecs.
+
+    Returns:
+        The choice, the ranking and the reasons. str() is a text, `show` prints a table.
+
+    Raises:
+        ValueError, TypeError: as GemmArguments; TypeError also where `b` is missing.
     """
-    if b is None and keywords:
-        raise TypeError(f"explain: {', '.join(keywords)} belong into the GemmArguments")
-    args = a if b is None else GemmArguments(a, b, **keywords)
-    p = problem_of(args)
+    p = problem_asked("explain", a, b, keywords)
     text = describe(p)
     if p.transposed:
         text += " (transposed: out is column-major)"

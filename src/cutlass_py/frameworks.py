@@ -266,6 +266,8 @@ _BY_NUMPY_NAME = {d.numpy: d.name for d in reversed(DTYPES.values())}
 
 @cache
 def _dtype_name(value: Any) -> str | None:
+    if value is None:
+        return None  # which is f64 to NumPy
     if isinstance(value, str) and value in STORAGE:
         return value
     text = str(value)
@@ -280,9 +282,10 @@ def _dtype_name(value: Any) -> str | None:
         return None
 
 
-def dtype_index(value: Any, parameter: str) -> int:
+def dtype_index(value: Any, parameter: str, function: str = "gemm") -> int:
     """Number of a dtype given as this package's name, or NumPy's, ml_dtypes' or a framework's own dtype."""
     name = _dtype_name(value)
     if name is None:
-        raise TypeError(f"gemm: {parameter} is {value!r}; expected one of {', '.join(STORAGE)} or a framework's dtype")
+        names = ", ".join(STORAGE)
+        raise TypeError(f"{function}: {parameter} is {value!r}; expected one of {names} or a framework's dtype")
     return STORAGE[name]

@@ -6,11 +6,12 @@ NumPy's functions of the same names (numpy.exp, numpy.where, ...) may be called 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from .epilogue_trace import cast as _cast
 from .epilogue_trace import reduce as _reduce
 from .epilogue_trace import trace_of, tracing
+from .operations import AXES, CASTS
 
 __all__ = [
     "abs", "cast", "clamp", "erf", "exp", "gelu", "gelu_tanh", "hardswish", "leaky_relu", "log", "max", "maximum",
@@ -122,7 +123,13 @@ def hardswish(x: Any) -> Any:
 
 
 def cast(x: Any, dtype: str) -> Any:
-    """x rounded to "f16", "bf16", "e4m3" or "e5m2" (which saturate), and back."""
+    """x rounded to "f16", "bf16", "e4m3" or "e5m2" (which saturate), and back.
+
+    Raises:
+        ValueError: another dtype; while an epilogue is traced, as EpilogueError.
+    """
+    if dtype not in CASTS:
+        _refuse(x, f"casts to {dtype!r}; expected one of {', '.join(CASTS)}")
     if trace_of(x):
         return _cast(x, dtype)
     from .providers.numpy_epilogue import rounded
@@ -134,6 +141,9 @@ def sum(x: Any, axis: int | None = None) -> Any:  # noqa: A001
     """Over the columns (axis -1: one value per row), the rows (-2: one per column) or all (None) of D.
 
     Of a batch each matrix is reduced on its own. Traced, it can only be returned; arrays keep both axes.
+
+    Raises:
+        ValueError: another axis; while an epilogue is traced, as EpilogueError.
     """
     return _reduced("sum", x, axis)
 
@@ -149,6 +159,8 @@ def min(x: Any, axis: int | None = None) -> Any:  # noqa: A001
 
 
 def _reduced(reduction: str, x: Any, axis: int | None) -> Any:
+    if not isinstance(axis, int | None) or axis not in AXES.values():
+        _refuse(x, f"{reduction} over axis={axis!r}; expected -1 (one value per row), -2 (one per column) or None")
     if trace_of(x):
         return _reduce(x, reduction, axis)
     if trace := tracing():
@@ -156,3 +168,9 @@ def _reduced(reduction: str, x: Any, axis: int | None) -> Any:
     from .providers.numpy_epilogue import reduced
 
     return reduced(x, reduction, axis)
+
+
+def _refuse(x: Any, reason: str) -> NoReturn:
+    if trace := trace_of(x) or tracing():
+        trace.refuse(reason)
+    raise ValueError(f"functions: {reason}")

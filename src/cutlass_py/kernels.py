@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _core
 from ._core import Prepared, Problem
-from .arguments import GemmArguments, describe, problem_of
+from .arguments import GemmArguments, arguments_of, describe, problem_of
 from .artifact import Artifact
 from .carriers import carrier
 from .config import Family, KernelConfig
@@ -53,12 +53,6 @@ class Route:
         return not self.way.detours and self.splits == 1
 
 
-def _arguments(args: Any) -> GemmArguments:
-    if not isinstance(args, GemmArguments):
-        raise TypeError(f"expected GemmArguments, found {type(args).__name__}")
-    return args
-
-
 class Kernel(ABC):
     """One kernel: `name`, whether it is `compiled`, its `metadata`, what it `supports`, and `run`."""
 
@@ -85,8 +79,13 @@ class Kernel(ABC):
         """Whether the kernel computes these arguments as they lie: no packing, no composed epilogue.
 
         Compiled or not makes no difference here; see `compiled`.
+
+        Raises:
+            TypeError: `args` is no GemmArguments.
         """
-        p = problem_of(args)
+        return self._status(problem_of("supports", args))
+
+    def _status(self, p: Problem) -> Status:
         way = self.way(p, gpu_of(p))
         if isinstance(way, str):
             return Status(way)
@@ -105,11 +104,10 @@ class Kernel(ABC):
         """
         kernel = self
         if args is not None:
-            if not (status := self.supports(args)):
-                raise ValueError(
-                    f"compile: kernel {self.name} does not fit {describe(problem_of(args))}: {status.error}"
-                )
-            kernel = self._for(problem_of(args))
+            p = problem_of("compile", args)
+            if not (status := self._status(p)):
+                raise ValueError(f"compile: kernel {self.name} does not fit {describe(p)}: {status.error}")
+            kernel = self._for(p)
         kernel.load()
         return kernel._artifact()
 
@@ -122,7 +120,7 @@ class Kernel(ABC):
         return  # a Python function is there
 
     def _artifact(self) -> Artifact:
-        return Artifact(self.name, "cpu" if self.metadata.cc == CPU else "cuda", None, True)
+        return Artifact(self.name, "cpu" if self.metadata.cc == CPU else "cuda", None, False)
 
     def run(
         self, args: GemmArguments, artifact: Artifact | None = None, *, stream: Any = None, workspace: Any = None
@@ -140,7 +138,7 @@ class Kernel(ABC):
             ValueError: the kernel does not support the arguments, or the artifact or the workspace does not do.
             CompileError: as `compile` does.
         """
-        args = _arguments(args)
+        args = arguments_of("run", args)
         if artifact is not None:
             if not isinstance(artifact, Artifact):
                 raise TypeError(f"run: artifact is {_core.described_type(artifact)}; expected what compile returned")
@@ -155,7 +153,7 @@ class Kernel(ABC):
             ValueError: the kernel does not support the arguments; they are lists, whose scratch is the package's own.
             CompileError: as `compile` does.
         """
-        return _arguments(args).workspace_size(kernel=self)
+        return arguments_of("workspace_size", args).workspace_size(kernel=self)
 
     def plan(self, args: GemmArguments, *, raster: str | None = None, swizzle: int | None = None) -> Prepared:
         """A call of this kernel prepared, compiled if need be; see GemmArguments.plan.
@@ -165,7 +163,7 @@ class Kernel(ABC):
                 order to choose.
             CompileError: as `compile` does.
         """
-        return _arguments(args).plan(kernel=self, raster=raster, swizzle=swizzle)
+        return arguments_of("plan", args).plan(kernel=self, raster=raster, swizzle=swizzle)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name}{'' if self.compiled else ' (not compiled)'}>"
@@ -248,8 +246,8 @@ class CutlassKernel(Kernel):
             )  # fmt: skip
             epilogue = self.interface.epilogue.formula
             self._metadata = KernelMetadata(
-                self.name, _operands(self.interface), c.accumulator, epilogue, c.family, c.api, design, self.family.cc,
-                self.deterministic,
+                self.name, dict(_operands(self.interface)), c.accumulator, epilogue, c.family, c.api, design,
+                self.family.cc, self.deterministic,
             )  # fmt: skip
         return self._metadata
 

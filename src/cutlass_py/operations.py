@@ -121,6 +121,11 @@ class Program:
     outputs: tuple[Output, ...] = ()
 
     @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of what a call gives: inputs, then outputs."""
+        return (*self.inputs, *(output.name for output in self.outputs))
+
+    @cached_property
     def used(self) -> frozenset[int]:
         """Nodes that something written depends on."""
         seen: set[int] = set()

@@ -71,10 +71,10 @@ class KernelCall:
 class Provider(ABC):
     """Brings kernels into selection: says what there are, which problems each takes, and runs them.
 
-    `name` tells providers apart. Whatever a method raises becomes a ProviderError that names the provider; nothing of
-    the call that asked is left behind. Where nobody asked for the kernel by name, one whose `supports` fails is passed
-    over, and one whose `estimate` fails has none: a RuntimeWarning says so once. Methods may be called by any thread
-    that holds the GIL.
+    `name` tells providers apart. Whatever a method raises becomes a ProviderError that names the provider, but for a
+    MemoryError of `run`, which passes as it is; nothing of the call that asked is left behind. Where nobody asked for
+    the kernel by name, one whose `supports` fails is passed over, and one whose `estimate` fails has none: a
+    RuntimeWarning says so once. Methods may be called by any thread that holds the GIL.
     """
 
     name: str
@@ -92,9 +92,10 @@ class Provider(ABC):
         """
 
     def supports(self, kernel: KernelMetadata, problem: Problem) -> Status:
-        """Whether the kernel computes a problem as it lies; asked once for each class of problems.
+        """Whether the kernel computes a problem as it lies.
 
-        By default, whether `metadata_fits`. A provider adds conditions to that, or replaces it.
+        `gemm` asks as it meets a class of problems, and not again for calls of that class; `explain`, `get_kernels` and
+        `tune` ask anew. By default, whether `metadata_fits`. A provider adds conditions to that, or replaces it.
         """
         return metadata_fits(kernel, problem)
 
@@ -130,21 +131,24 @@ class ProvidedKernel(Kernel):
         dtypes = ((operands["a"].dtype, p.operand_a), (operands["b"].dtype, p.operand_b))
         return (self._metadata.cc == CPU) == (p.device_id < 0) and all(x in ("*", y) for x, y in dtypes)
 
-    def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+    def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """As in Kernel; there are no detours. Where the provider fails to answer, that is the reason."""
-        if p.splits not in (0, 1) and p.device_id >= 0:
-            return f"splits k as it likes; splits={'stream' if p.splits < 0 else p.splits!r} is asked for"
         try:
-            return self.answer(p)
+            return self.answer(p, gpu)
         except ProviderError as error:
             return self._failures.told(error)
 
-    def answer(self, p: Problem) -> Way | str:
-        """What the provider says.
+    def answer(self, p: Problem, gpu: Gpu | None) -> Way | str:
+        """Likewise, but where the provider fails.
 
         Raises:
             ProviderError: it failed to answer.
         """
+        return super().way(p, gpu)
+
+    def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+        if p.splits not in (0, 1) and p.device_id >= 0:
+            return f"splits k as it likes; splits={'stream' if p.splits < 0 else p.splits!r} is asked for"
         status = self._ask("supports", p)
         if not isinstance(status, Status):
             raise self._error(f"supports returned {_what(status)}; expected a Status")

@@ -323,12 +323,13 @@ def get_kernels(
 
     Raises:
         ValueError: there is no such `cc`.
+        TypeError: `args` is no GemmArguments.
     """
     runs = None if cc is None else _on(cc)
     if args is not None:
         from .select import rank_straight
 
-        p = problem_of(args)
+        p = problem_of("get_kernels", args)
         kernels = [choice.route.kernel for choice in rank_straight(p, compiled=compiled and p.user < 0)]
     else:
         kernels = list(all_kernels(compiled))

@@ -143,7 +143,7 @@ def _epilogue(asked: Asked, arrays: Sequence[_Array], numbers: Sequence[float]) 
     """The call of a user's epilogue."""
     values, variables = map(_number, numbers), map(_variable, arrays)
     given = (next(values if kind == "h" else variables) for kind in asked.kinds)
-    found = dict(zip(asked.names, given, strict=True))
+    found = dict(zip(asked.program.names, given, strict=True))
     words = [f"{name}={value}" for name, value in found.items() if not iskeyword(name)]
     others = [f"{name!r}: {value}" for name, value in found.items() if iskeyword(name)]  # as outputs may be called
     words += ["**{" + ", ".join(others) + "}"] if others else []
@@ -255,7 +255,7 @@ def _kernel_lost(p: _core.Problem) -> list[str]:
 def _title(facts: dict[str, Any], why: str) -> str:
     """Docstring of the script."""
     from . import __version__
-    from .demo import installed
+    from .versions import installed
 
     found = ", ".join(f"{name} {version}" for name, version in installed().items())
     where = [f"cutlass_py {__version__}", f"Python {sys.version.split()[0]}", found, *_device(facts["problem"])]

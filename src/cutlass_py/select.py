@@ -379,11 +379,12 @@ def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
     gpu = gpu_of(p)
     if isinstance(kernel, CutlassKernel):
         kernel = carrying(kernel, p)
-    way: Way | str = "is written in Python, which there is none of inside of a compiled computation"
-    if provided or isinstance(kernel, CutlassKernel):
-        if isinstance(kernel, ProvidedKernel):
-            kernel.answer(p)  # or fails: who names a kernel hears of it
+    if not isinstance(kernel, ProvidedKernel):
         way = kernel.way(p, gpu)
+    elif provided:
+        way = kernel.answer(p, gpu)  # or fails: who names a kernel hears of it
+    else:
+        way = "is written in Python, which there is none of inside of a compiled computation"
     if isinstance(way, str) or way.detours:
         reason = way if isinstance(way, str) else way.detours[0]
         raise ValueError(f"gemm: kernel {kernel.name} does not fit {describe(p)}: {reason}")

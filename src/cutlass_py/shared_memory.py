@@ -26,18 +26,16 @@ class EpilogueTile:
     """The part of a thread block's tile that goes through shared memory at once.
 
     Attributes:
-        rows, cols: of the part.
-        elements: rows * cols.
+        elements: of the part.
         stores: buffers for parts on their way out.
     """
 
     def __init__(self, schedule: Schedule, tile: tuple[int, int, int], itemsize: int) -> None:
         m, n, _ = tile
         wide = 64 if schedule.pingpong and itemsize == 1 and n % 64 == 0 else 32
-        self.rows = min(64 if schedule.pingpong else 128, m)
-        self.cols = gcd(min(wide, n), n)
-        self.elements = self.rows * self.cols
-        self._parts = (m // self.rows) * (n // self.cols)
+        rows, cols = min(64 if schedule.pingpong else 128, m), gcd(min(wide, n), n)
+        self.elements = rows * cols
+        self._parts = (m // rows) * (n // cols)
         self.stores = min(self._parts, 2)
 
     def loads(self, reused: bool) -> int:

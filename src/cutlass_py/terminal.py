@@ -59,13 +59,13 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def rich_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Any:
+def rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
     """The table as rich prints it; rich must be there."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, show_header=any(head))
+    table = Table(box=SIMPLE_HEAD, show_header=any(head))
     for name in head:
         table.add_column(Text(name), overflow="fold")  # names are what users copy
     for row in rows:

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import _core
 from ._core import Problem
-from .arguments import GemmArguments, describe, problem_of
+from .arguments import describe, problem_asked
 from .config import SCHEDULES
 from .errors import CompileError, NoKernelError, ProviderError
 from .gpu import gpu_of
@@ -75,7 +75,8 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
     device: not for use while any stream of the process is captured into a graph.
 
     Args:
-        a: GemmArguments; or the first operand, with `b` and gemm's keywords following. Arrays or TensorSpecs.
+        a: GemmArguments; or the first operand, with `b` and gemm's keywords following, but for `kernel` and `stream`.
+            Arrays or TensorSpecs.
         candidates: how many choices are run, the best by the model; 32 by default. Kernels of yours that have no
             estimate come on top.
 
@@ -83,16 +84,18 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
         The fastest choice, the one before, and the time of each that ran. str() is one line.
 
     Raises:
-        ValueError: the operands are on the CPU, there is no product to compute, or the epilogue is a user's.
+        ValueError: the operands are on the CPU, there is no product to compute, or the epilogue is a user's; or as
+            GemmArguments.
+        TypeError: as GemmArguments; `b` is missing, or `candidates` is no whole number.
         NoKernelError: no kernel fits.
         CudaError: there is no such device, or nothing could run on it.
         CompileError: nothing could be compiled, or the cache directory is named after nobody.
     """
-    if b is None and keywords:
-        raise TypeError(f"tune: {', '.join(keywords)} belong into the GemmArguments")
+    if not hasattr(candidates, "__index__"):
+        raise TypeError(f"tune: candidates is {_core.described_type(candidates)}; expected a whole number")
     if operator.index(candidates) < 1:
         raise ValueError(f"tune: candidates is {candidates}; expected 1 or more")
-    p = problem_of(a if b is None else GemmArguments(a, b, **keywords))
+    p = problem_asked("tune", a, b, keywords)
     if p.user >= 0:
         raise ValueError("tune: epilogue= is not measured; tune the product alone, and name its kernel by kernel=")
     return _tune(p, candidates, not _core.jit_allowed())

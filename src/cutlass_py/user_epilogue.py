@@ -30,8 +30,7 @@ class UserEpilogue:
         self.program = epilogue_trace.traced(function)
         self._number = _number(self.program)
         self._defaults = epilogue_trace.defaults(function)
-        outputs = tuple(output.name for output in self.program.outputs)
-        self._names = (*self.program.inputs, *outputs)
+        self._names = self.program.names
         self._all = set(self._names)
         update_wrapper(self, function)
 
@@ -90,14 +89,15 @@ _programs: dict[int, Program] = {}
 @cache
 def _number(program: Program) -> int:
     roles = "r" * len(program.inputs) + "".join(output.axis or "w" for output in program.outputs)
-    names = [*program.inputs, *(output.name for output in program.outputs)]
-    if len(names) > 16:
-        raise EpilogueError(f"epilogue {program.name}: {len(names)} parameters and outputs; expected at most 16")
+    if len(program.names) > 16:
+        raise EpilogueError(
+            f"epilogue {program.name}: {len(program.names)} parameters and outputs; expected at most 16"
+        )
     count = len(program.inputs)
     firsts = [*range(count), *(count + first for first in program.firsts)]
     reductions = [-1] * count
     reductions += [REDUCTIONS.index(output.reduction) if output.reduction else -1 for output in program.outputs]
-    number = _core.add_program(program.name, names, roles, reductions, firsts)
+    number = _core.add_program(program.name, program.names, roles, reductions, firsts)
     _programs[number] = program
     return number
 
@@ -123,11 +123,6 @@ class Asked:
     def reduces(self) -> bool:
         """Whether something written is a reduction."""
         return any(output.reduction for output in self.program.outputs)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the operands."""
-        return (*self.program.inputs, *(output.name for output in self.program.outputs))
 
 
 @cache

@@ -128,20 +128,6 @@ def measure_all(
     return records, skipped, failed
 
 
-def row_text(record: Record) -> str:
-    """One row, for the terminal: minimum and median of both sides, and their ratios."""
-    ours, theirs, ratio = record["us"]["cutlass_py"], record["us"]["framework"], record["ratio"]
-    return (
-        f"{record['row']:34} {ours['minimum']:8.2f} {ours['median']:8.2f} | {theirs['minimum']:8.2f} "
-        f"{theirs['median']:8.2f} | {ratio['minimum']:6.2f} {ratio['median']:6.2f}"
-    )
-
-
-HEADER = (
-    f"{'microseconds per call':34} {'ours':^17} | {'theirs':^17} | {'ours / theirs':^13}\n"
-    f"{'':34} {'min':>8} {'median':>8} | {'min':>8} {'median':>8} | {'min':>6} {'median':>6}"
-)
-
 # ---------------------------------------------------------------------------------------------------- the clock
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
+from ..versions import FRAMEWORKS, installed
 
 
 def surroundings(commit: str | None = None) -> dict[str, Any]:
@@ -91,9 +92,7 @@ def _cpu() -> str:
 def _versions() -> dict[str, Any]:
     found: dict[str, Any] = {"python": platform.python_version(), "cutlass_py": _version("cutlass_py")}
     found["build"] = _core.build_info()
-    for package in ("torch", "numpy", "jax", "ml_dtypes"):
-        found[package] = _version(package)
-    found["cupy"] = next(filter(None, map(_version, ("cupy-cuda13x", "cupy-cuda12x", "cupy"))), None)
+    found |= {"ml_dtypes": _version("ml_dtypes"), **dict.fromkeys(FRAMEWORKS), **installed()}
     if "torch" in sys.modules:
         found["torch_cuda"] = sys.modules["torch"].version.cuda
     return found

@@ -25,6 +25,7 @@ class Arm:
 Rounds = dict[str, list[float]]  # microseconds per call by arm, one entry per round
 
 ROUNDS = 5
+_SETTLING_SECONDS = 2.0  # of the clock
 _MOST_NODES = 512  # calls in one graph
 _SETTLE_US = (
     100_000.0  # of load, in which the clock falls as far as it will; in the first windows it would fall for one
@@ -46,9 +47,9 @@ def rough_us(gpu: Framework, arm: Arm) -> float:
     return max(gpu.microseconds(start, end) / 4, 1.0)
 
 
-def warm_up(gpu: Framework, launch: Launch, seconds: float = 2.0) -> None:
+def warm_up(gpu: Framework, launch: Launch) -> None:
     """Keeps the GPU multiplying until its clock has settled: cold, the first case would run at another one."""
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + _SETTLING_SECONDS
     while time.perf_counter() < end:
         for i in range(20):
             launch(i)

@@ -23,10 +23,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The command."""
     from .. import __version__
-    from ..demo import installed
     from ..kernels import CutlassKernel
     from ..packs import installed as installed_packs
     from ..registry import all_kernels
+    from ..versions import installed
 
     if options.cmake_dir:
         print_json({"cmake_dir": _cmake_dir()}) if options.json else print(_cmake_dir())

@@ -80,7 +80,7 @@ def gemm(
     for name, x in written.items():
         if not isinstance(x, jax.ShapeDtypeStruct):
             raise TypeError(f"gemm: {name} is an array; expected jax.ShapeDtypeStruct of what is to be returned")
-    arrays = {name: _array(name, x) for name, x in given.items() if _is_array(name, x)}
+    arrays = {name: checked_array("gemm", name, x) for name, x in given.items() if _is_array(name, x)}
     arrays |= {name: _factor(x, arrays["a"]) for name, x in arrays.items() if name in _NUMBERS}
     numbers = {name: x for name, x in given.items() if x is not None and name not in arrays}
     options = {"compute": compute, "splits": splits, "deterministic": deterministic, "activation": activation}
@@ -141,11 +141,14 @@ def _is_array(name: str, x: Any) -> bool:
     return name not in _NUMBERS or (hasattr(x, "shape") and not isinstance(x, np.generic))
 
 
-def _array(name: str, x: Any) -> Any:
+def checked_array(function: str, name: str, x: Any) -> Any:
+    """JAX's or NumPy's array as JAX's; TypeError for anything else."""
     if name in ("a", "b", "c") and isinstance(x, (list, tuple)):
-        raise TypeError(f"gemm: {name} is {_core.described_type(x)}; in JAX pass a batch, an array of 3 dimensions")
+        raise TypeError(
+            f"{function}: {name} is {_core.described_type(x)}; in JAX pass a batch, an array of 3 dimensions"
+        )
     if not hasattr(x, "shape") or not hasattr(x, "dtype") or isinstance(x, jax.ShapeDtypeStruct):
-        raise TypeError(f"gemm: {name} is {_core.described_type(x)}; expected an array")
+        raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected an array")
     return jnp.asarray(x)
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._core import described_type
 from ..dtypes import COMPUTE, DTYPES
 from ..epilogues import ACTIVATIONS
-from .api import gemm
+from .api import checked_array, gemm
 from .primitive import vary_alike
 from .spec import dtype_of
 
@@ -42,28 +43,52 @@ def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layou
         (..., n of the last layer), of the dtype of x.
 
     Raises:
-        ValueError, TypeError: as `gemm` does; another activation or layout; no layers.
+        ValueError, TypeError: as `gemm` does; another activation or layout; no layers, or one that is no pair; another
+            number of dimensions.
     """
     known = [name for name in ACTIVATIONS if f"d_{name}" in ACTIVATIONS]
     if activation not in known:
         raise ValueError(f"mlp: activation is {activation!r}; expected one of {', '.join(known)}")
     if layout not in ("tt", "tn"):
         raise ValueError(f"mlp: layout is {layout!r}; expected tt or tn")
-    if not layers:
-        raise ValueError("mlp: layers is empty; expected at least one")
+    x = checked_array("mlp", "x", x)
+    if not x.ndim:
+        raise ValueError("mlp: x is (); expected at least one dimension")
     if dtype_of(x.dtype, "x") not in _DTYPES:
         raise TypeError(f"mlp: x is {x.dtype}; expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}")
-    for number, (_, bias) in enumerate(layers):
-        if bias is not None and bias.ndim != 1:
-            raise ValueError(f"mlp: the bias of layer {number} is {bias.shape}; expected one dimension")
+    pairs = _checked(layers)
     operands = [
         jnp.reshape(x, (prod(x.shape[:-1]), x.shape[-1])),
-        *(y for layer in layers for y in layer if y is not None),
+        *(y for layer in pairs for y in layer if y is not None),
     ]
     rows, *rest = vary_alike(operands)
     alike = iter(rest)
-    found = _mlp(activation, layout, rows, tuple((next(alike), None if b is None else next(alike)) for _, b in layers))
+    found = _mlp(activation, layout, rows, tuple((next(alike), None if b is None else next(alike)) for _, b in pairs))
     return found.reshape(*x.shape[:-1], found.shape[-1])
+
+
+def _checked(layers: Any) -> list[Layer]:
+    if not isinstance(layers, (list, tuple)):
+        raise TypeError(f"mlp: layers is {described_type(layers)}; expected a list of (weight, bias)")
+    if not layers:
+        raise ValueError("mlp: layers is empty; expected at least one")
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, (list, tuple)):
+            raise TypeError(f"mlp: layer {number} is {described_type(layer)}; expected (weight, bias)")
+        if len(layer) != 2:
+            raise ValueError(f"mlp: layer {number} has {len(layer)} entries; expected (weight, bias)")
+    return [
+        (_operand("weight", i, w, 2), None if b is None else _operand("bias", i, b, 1))
+        for i, (w, b) in enumerate(layers)
+    ]
+
+
+def _operand(what: str, number: int, x: Any, dimensions: int) -> Any:
+    name = f"the {what} of layer {number}"
+    x = checked_array("mlp", name, x)
+    if x.ndim != dimensions:
+        raise ValueError(f"mlp: {name} is {x.shape}; expected {('one dimension', 'two dimensions')[dimensions - 1]}")
+    return x
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -41,9 +41,10 @@ def _accumulator(spec: Spec, x: dict[str, Any]) -> str:
 
 
 def _arithmetic(spec: Spec, x: dict[str, Any]) -> Any:
-    """The dtype of the epilogue: the accumulator's, wider where that of an operand or of D is; f64 for integers."""
+    """The dtype of the epilogue: the accumulator's, wider where an operand's or a result's is; f64 for integers."""
     given = [dtype_of(x[name].dtype, name) for name in ("c", "bias", "gate", "aux") if name in x]
-    names = [_accumulator(spec, x), spec.out_dtype, *given, *([spec.aux.dtype] if spec.aux else [])]
+    results = [result.dtype for result in (spec.aux, spec.bias_grad) if result]
+    names = [_accumulator(spec, x), spec.out_dtype, *given, *results]
     if "c64" in names or "c128" in names:
         return numpy_dtype("c128" if "c128" in names else "c64")
     return numpy_dtype("f64" if "f64" in names or "s32" in names else "f32")

@@ -336,6 +336,7 @@ def _linear(call: Call, **changes: Any) -> Call:
         "parameters": (),
         "aux_dtype": None,
         "bias_grad": "",
+        "bias_grad_dtype": None,
         "splits": 0,
         "kernel_name": None,
     }

@@ -35,7 +35,7 @@ class Linear(nn.Linear):  # type: ignore[misc]
         dtype: of the parameters.
 
     Raises:
-        ValueError: the activation is not known, or a derivative.
+        ValueError: the activation is not known, a derivative, or the name of one whose parameters have no defaults.
     """
 
     def __init__(
@@ -74,10 +74,12 @@ class Linear(nn.Linear):  # type: ignore[misc]
 
 
 def _checked(activation: str | Activation | None) -> str | Activation | None:
-    name = getattr(activation, "name", activation)
-    if name is not None and (name not in ACTIVATIONS or ACTIVATIONS[name].derivative):
-        names = ", ".join(row.name for row in ACTIVATIONS.values() if not row.derivative)
-        raise ValueError(f"Linear: activation is {activation!r}; expected one of {names}")
+    plain = [row for row in ACTIVATIONS.values() if not row.derivative]
+    names = [row.name for row in plain if None not in dict(row.parameters).values()]
+    made = isinstance(activation, Activation) and activation.name in [row.name for row in plain]
+    if activation is not None and not made and activation not in names:
+        expected = ", ".join(names)
+        raise ValueError(f"Linear: activation is {activation!r}; expected one of {expected}, clamp(low, high)")
     return activation
 
 

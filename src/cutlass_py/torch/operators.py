@@ -29,7 +29,8 @@ class Call(NamedTuple):
         splits: parts of k; 0: none in particular, -1: stream-K.
         parameters: of the activation; empty: its defaults.
         aux_dtype: return z, in this dtype.
-        bias_grad: "n" or "m": return f(z) summed to (n,) or (m, 1), in f32 (f64 for f64).
+        bias_grad: "n" or "m": return f(z) summed to (n,) or (m, 1).
+        bias_grad_dtype: of these sums; None: f32 (f64 for f64).
     """
 
     a: Tensor
@@ -56,6 +57,7 @@ class Call(NamedTuple):
     kernel_name: str | None = None
     aux_dtype: torch.dtype | None = None
     bias_grad: str = ""
+    bias_grad_dtype: torch.dtype | None = None
 
 
 TENSORS = Call._fields.index("splits")  # the operands; what follows are numbers and names
@@ -64,7 +66,8 @@ _SCHEMA = (
     "Tensor? alpha=None, Tensor? beta=None, Tensor? scale_a=None, Tensor? scale_b=None, Tensor? scale_out=None, "
     "int splits=0, Scalar alpha_value=1, Scalar beta_value=1, float scale_out_value=1.0, "
     'str activation="identity", float[] parameters=[], str? compute=None, ScalarType? out_dtype=None, '
-    'bool deterministic=False, str? kernel_name=None, ScalarType? aux_dtype=None, str bias_grad="") '
+    'bool deterministic=False, str? kernel_name=None, ScalarType? aux_dtype=None, str bias_grad="", '
+    "ScalarType? bias_grad_dtype=None) "
     "-> (Tensor, Tensor, Tensor)"
 )
 LIBRARY = torch.library.Library("cutlass_py", "DEF")
@@ -134,7 +137,8 @@ def _beside(call: Call) -> tuple[Tensor | None, Tensor | None]:
         z = new(result_shape(call.a, call.b), dtype=call.aux_dtype)
     if call.bias_grad:
         wide = torch.float64 if torch.float64 in (result_dtype(call), call.a.dtype) else torch.float32
-        sums = new((call.a.shape[-2], 1) if call.bias_grad == "m" else call.b.shape[-1:], dtype=wide)
+        shape = (call.a.shape[-2], 1) if call.bias_grad == "m" else call.b.shape[-1:]
+        sums = new(shape, dtype=call.bias_grad_dtype or wide)
     return z, sums
 
 

@@ -50,11 +50,12 @@ def mlp(
     _check_dimensions(weight1=(weight1, 2), weight2=(weight2, 2), bias1=(bias1, 1), bias2=(bias2, 1))
     operands = cast(input.device.type, input, weight1, weight2, bias1, bias2)
     x, w1, w2, b1, b2 = operands
-    if not tracked(operands) or f"d_{activation}" not in ACTIVATIONS:
-        return gemm(gemm(x, w1.mT, bias=b1, activation=activation), w2.mT, bias=b2)
+    name = activation.name if isinstance(activation, Activation) and not activation.parameters else activation
+    if not tracked(operands) or f"d_{name}" not in ACTIVATIONS:
+        return gemm(gemm(x, w1.mT, bias=b1, activation=name), w2.mT, bias=b2)
     register_if_used()
     rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
-    return _Mlp.apply(rows, w1, w2, b1, b2, activation)[0].reshape(*x.shape[:-1], w2.shape[0])
+    return _Mlp.apply(rows, w1, w2, b1, b2, name)[0].reshape(*x.shape[:-1], w2.shape[0])
 
 
 def _check_dimensions(**operands: tuple[Tensor | None, int]) -> None:

@@ -154,7 +154,10 @@ def _through_operator(
     read, written = (matrix(aux), None) if _is_derivative(keywords.get("activation")) else (None, matrix(aux))
     call = _call(a.unsqueeze(0) if row else a, b.unsqueeze(1) if column else b, matrix, out, read, **keywords)
     aux_dtype = written.dtype if written is not None else z_dtype(call) if wants_gradient and keeps_z(call) else None
-    d, z, sums = run(call._replace(aux_dtype=aux_dtype, bias_grad=_axis(bias_grad, call)))
+    # Sums of fewer bits than f32 are asked for in f32: devices' parts of them and gradients are added up.
+    sums_dtype = torch.float64 if bias_grad is not None and bias_grad.dtype == torch.float64 else None
+    axis = _axis(bias_grad, call)
+    d, z, sums = run(call._replace(aux_dtype=aux_dtype, bias_grad=axis, bias_grad_dtype=sums_dtype))
     if written is not None:
         _store("aux", written, z)
     if bias_grad is not None:
