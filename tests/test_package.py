@@ -61,9 +61,10 @@ def test_questions_need_no_array_library():
 def test_a_numpy_call_loads_numpy_alone():
     code = (
         "import sys, numpy as np; from cutlass_py import gemm; a = np.ones((2, 2), np.float32);"
-        "assert (gemm(a, a) == 2).all(); print('torch' in sys.modules, 'jax' in sys.modules)"
+        "assert (gemm(a, a) == 2).all();"
+        "print({'torch', 'jax', 'subprocess', 'cutlass_py.compiler'} & set(sys.modules))"
     )
-    assert python(code, "-W", "error") == "False False\n"
+    assert python(code, "-W", "error") == "set()\n"
 
 
 def test_it_survives_fork_after_import():

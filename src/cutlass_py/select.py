@@ -9,7 +9,6 @@ from math import ceil, inf
 from . import _core
 from ._core import Problem
 from .arguments import describe
-from .compiler import at_hand, can_compile
 from .config import SCHEDULES
 from .cost import Estimates
 from .errors import NoKernelError
@@ -129,7 +128,11 @@ def best(p: Problem, *, provided: bool = True) -> Choice | None:
 
 def _needs_ready(p: Problem) -> bool:
     """Whether a user's epilogue has to do with the kernels that were compiled for it before."""
-    return p.user >= 0 and not can_compile()
+    if p.user < 0:
+        return False
+    from .compiler import can_compile  # imported here: a first call without an epilogue needs nothing of it
+
+    return not can_compile()
 
 
 def _in_order(timed: list[Timed], p: Problem) -> list[Timed]:
@@ -149,6 +152,8 @@ def _first(timed: list[Timed], p: Problem) -> Timed:
 
 
 def _is_ready(kernel: Kernel) -> bool:
+    from .compiler import at_hand
+
     return kernel.compiled or (isinstance(kernel, CutlassKernel) and at_hand(kernel.config))
 
 
