@@ -60,7 +60,7 @@ OBSTACLES = [
     (ARRAY, problem(), "takes lists of matrices; a and b are arrays"),
     (SM90_C, lists(), "takes arrays; the operands are lists of matrices"),
     (SM80_STREAM_K, lists(), "takes arrays; the operands are lists of matrices"),
-    (ARRAY, lists(n=1 << 23), "is one launch, which reaches n = 2096896; n is 8388608"),
+    (SM80, lists(n=1 << 23), "is one launch, which reaches n = 2096896; n is 8388608"),
     (
         SM80_STREAM_K,
         GemmArguments(operand(64, 64, "t", batch=2), operand(64, 64, "n", batch=2)),

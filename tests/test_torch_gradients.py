@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -299,11 +300,48 @@ def test_who_has_to_see_the_backward_pass_of_a_product_sees_it():
     torch.testing.assert_close(w.grad, x.detach().sum(0).expand(5, 4))
 
 
-def test_a_product_keeps_its_operands_alone():
-    x, w, kept = leaf(3, 4), leaf(5, 4), []
+@pytest.mark.parametrize("needed", list(product((False, True), repeat=3)), ids=str)
+def test_a_product_keeps_what_its_gradient_reads(needed):
+    """As torch does: what is trained alone may be written to before the backward pass; frozen layers keep no input."""
+    x, w, bias = (leaf(*shape) for shape in ((3, 4), (5, 4), (5,)))
+    operands, kept = [y if wanted else y.detach() for y, wanted in zip((x, w, bias), needed, strict=True)], []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        ct.linear(x, w, leaf(5))
-    assert [t.data_ptr() for t in kept] == [x.data_ptr(), w.data_ptr()]
+        d = ct.linear(*operands)
+    assert {t.data_ptr() for t in kept} == {y.data_ptr() for y, wanted in ((w, needed[0]), (x, needed[1])) if wanted}
+    if any(needed):
+        with torch.no_grad():
+            for y, wanted in ((x, needed[1]), (w, needed[0])):
+                if not wanted:
+                    y.zero_()
+        d.sum().backward()
+
+
+def test_a_product_without_a_gradient_passes_none_on():
+    class Ends(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.set_materialize_grads(False)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return None
+
+    a, b = leaf(3, 4), leaf(4, 5)
+    Ends.apply(ct.mm(a, b)).sum().backward()
+    assert a.grad is None and b.grad is None
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize(("function", "shapes"), [(f, shapes) for f, *shapes in PRODUCTS.values()], ids=PRODUCTS)
+def test_batched_gradients(function, shapes):
+    """Which torch computes by a vmap of its own: jacobian(vectorize=True), is_grads_batched."""
+    if shapes[0][0]:
+        assert torch.autograd.gradcheck(function, [leaf(*shape) for shape in shapes], check_batched_grad=True)
+    a, b = leaf(3, 4), leaf(4, 5)
+    d, grads = ct.gemm(a, b, activation="silu"), torch.randn(6, 3, 5, dtype=torch.float64)
+    (found,) = torch.autograd.grad(d, a, grads, is_grads_batched=True, retain_graph=True)
+    torch.testing.assert_close(found, torch.stack([torch.autograd.grad(d, a, g, retain_graph=True)[0] for g in grads]))
 
 
 @pytest.mark.parametrize("other", ["a vector", "a repeated batch", "another factor", "a wider result", "a conjugate"])
@@ -313,7 +351,7 @@ def test_other_products_have_the_node_of_every_epilogue(other):
         "a vector": lambda: ct.matmul(a, b[:, 0]),
         "a repeated batch": lambda: ct.matmul(a[0], b.expand(2, 4, 5)),
         "another factor": lambda: ct.addmm(b[0], a[0], b, alpha=2),
-        "a wider result": lambda: ct.gemm(a, b, out_dtype="f32"),
+        "a wider result": lambda: ct.mm(a[0].bfloat16(), b.bfloat16(), torch.float32),
         "a conjugate": lambda: ct.mm(a[0].to(torch.complex128).conj(), b.to(torch.complex128)),
     }[other]()
     node = d.grad_fn

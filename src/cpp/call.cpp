@@ -58,9 +58,8 @@ struct Result {
         if (own == stream) return;
         if (device::capturing(stream)) {
           throw std::invalid_argument(
-              "gemm: during graph capture a result in memory of this package's own, which another stream orders, "
-              "cannot "
-              "be made: pass out=");
+              "gemm: during graph capture no result is made in memory of this package's own, which another stream "
+              "orders: pass out=");
         }
         device::wait(stream, own);
         return;

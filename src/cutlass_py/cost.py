@@ -63,7 +63,7 @@ _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
 _TRANSPOSED = 1.2  # a guess: how much longer a copy takes that turns rows into columns
 _STREAM_K = 6.0  # microseconds, a guess: a memset before the launch, and partial tiles through memory
-_UNPROVEN = 1.1  # so much a cut of k, which nobody has measured, must promise to gain over whole tiles
+_UNPROVEN = 1.1  # so much a cut of k or a tile, which nobody has measured, must promise to gain over what was
 
 
 class Estimates:
@@ -92,7 +92,7 @@ class Estimates:
         time = self._products.get(key)
         if time is None:
             time = _product(kernel.config, self.p, self.gpu, splits)
-            if splits > 1 or SCHEDULES[kernel.config.schedule].stream_k:
+            if splits > 1 or _unproven(kernel.config):
                 time *= _UNPROVEN
             self._products[key] = time
         return time
@@ -113,6 +113,11 @@ class Estimates:
             bytes_each += sum(DTYPES[x].itemsize for x in (p.c, p.gate, p.aux, p.d) if x)
             time += _move(p.m * p.n * p.batch * bytes_each, self.gpu)
         return time
+
+
+def _unproven(c: KernelConfig) -> bool:
+    """Stream-K, and 3.x tiles of areas that were not timed."""
+    return SCHEDULES[c.schedule].stream_k or (c.api == 3 and c.tile[0] * c.tile[1] not in RATE_3X)
 
 
 def _at_least(interface: Interface, p: Problem) -> Way:

@@ -59,8 +59,6 @@ _SM90_WIDTHS: list[Design] = [
     ((128, 96, 64), (1, 1, 1), "pingpong"),
     ((64, 96, 64), (1, 1, 1), "pingpong"),
 ]
-# Small tiles that share their loads, for few tiles of long k. Compiled on demand; not timed either.
-_SM90_SHARED: list[Design] = [((64, 128, 64), (2, 1, 1), "pingpong"), ((64, 64, 128), (1, 2, 1), "pingpongswap")]
 # A promoted fp8 sum takes every accumulator twice: what is above 64 of them a thread spills.
 _SM90_PROMOTED: list[Design] = [
     ((128, 128, 64), (2, 1, 1), "coop"),
@@ -178,7 +176,7 @@ def _sm90_declared() -> Iterator[KernelConfig]:
     narrow = [d for d in _SM90_TMA if _fits(d, "f32")]
     for dtype, layout in product(_HALVES, LAYOUTS):
         pair = (dtype, dtype)
-        for design in (*_SM90_WIDTHS, *_SM90_SHARED):
+        for design in _SM90_WIDTHS:
             yield _sm90(pair, layout, dtype, "linear", design)
         for epilogue in EPILOGUES.values():
             designs = narrow if epilogue.aux or epilogue.gated or epilogue.source else _SM90_TMA

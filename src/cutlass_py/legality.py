@@ -161,7 +161,7 @@ class Interface:
             return "takes lists of matrices; a and b are arrays"
         if p.pointers and not self.takes_lists:
             return "takes arrays; the operands are lists of matrices"
-        one_launch = p.pointers or (self.api == 2 and (self.stream_k or p.user >= 0))
+        one_launch = self.api == 2 and (p.pointers or self.stream_k or p.user >= 0)
         if one_launch and p.n > _MOST_COLUMNS:
             return f"is one launch, which reaches n = {_MOST_COLUMNS}; n is {p.n}"
         if self.stream_k and self.api == 2 and p.batch > 1:

@@ -27,9 +27,8 @@ Rounds = dict[str, list[float]]  # microseconds per call by arm, one entry per r
 ROUNDS = 5
 _SETTLING_SECONDS = 2.0  # of the clock
 _MOST_NODES = 512  # calls in one graph
-_SETTLE_US = (
-    100_000.0  # of load, in which the clock falls as far as it will; in the first windows it would fall for one
-)
+# Of load, in which the clock falls as far as it will; else it would do so in the first windows, those of one arm.
+_SETTLE_US = 100_000.0
 _LOAD_US = 25.0  # the shortest calls that bring it down
 _MOST_BURST = 150  # calls behind one spin: the launch queue holds about 1000 entries, a call may take several
 

@@ -93,8 +93,12 @@ class _Gemm(torch.autograd.Function):  # type: ignore[misc]
         return None, *(found.get(name) for name in Call._fields[:count])
 
 
-# torch.autograd.Function.apply would enter functorch anew: here one of its levels is running already.
-_record = super(torch.autograd.Function, _Gemm).apply
+def node_of(function: Any) -> Any:
+    """Its `apply`, but for the questions about functorch: asked before, or one of whose levels is running already."""
+    return super(torch.autograd.Function, function).apply
+
+
+_record = node_of(_Gemm)
 
 
 def _autograd(keyset: Any, *arguments: Any) -> Any:
@@ -177,12 +181,17 @@ def _reads_z(call: Call, needed: frozenset[str]) -> bool:
     return through or bool(needed & {"gate", "aux", "scale_out"})
 
 
+def column_major(x: Tensor) -> bool:
+    """Whether a gradient of it had better lie column by column."""
+    return bool(x.dim() > 1 and x.stride(-2) == 1 and x.stride(-1) > 1)
+
+
 class _Like:
     """What remains of an operand: shape, dtype, and whether it is column-major."""
 
     def __init__(self, x: Tensor) -> None:
         self.shape, self.dtype = x.shape, x.dtype
-        self.column_major = x.dim() > 1 and x.stride(-2) == 1 and x.stride(-1) > 1
+        self.column_major = column_major(x)
 
 
 # ---------------------------------------------------------------------------------------------------- its gradient

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import _core
 from .dtypes import WIDE
-from .gradients import Allowed
+from .gradients import Allowed, column_major, node_of
 from .operators import operator
 from .straight import exact, has_other_meaning, tracked, unseen
 
@@ -46,38 +46,41 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-        ctx.save_for_backward(a, b)
+        needs_a, needs_b, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)  # kept is what the other's gradient reads
+        ctx.set_materialize_grads(False)
+        ctx.turned, ctx.one_matrix = (column_major(a), column_major(b)), b.dim() == 2
         ctx.allowed = Allowed()
         return _gemm(a, b, bias=bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        a, b = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         needs_a, needs_b, *needs_bias = ctx.needs_input_grad
+        if grad is None:
+            return (None,) * len(ctx.needs_input_grad)
+        a, b = ctx.saved_tensors
+        of_a = of_b = None
         with ctx.allowed.here():
-            of_a = _as(a, grad, b.mT) if needs_a else None
-            of_b = None
-            if needs_b:
-                if b.dim() == 2:  # the sum over the batch is part of the product
-                    a, rows = a.flatten(0, -2), grad.flatten(0, -2)
-                    of_b = _as(b, a.mT, rows)
-                else:
-                    of_b = _as(b, a.mT, grad)
+            if needs_a:
+                of_a = _times(grad, b.mT, ctx.turned[0])
+            if needs_b:  # the sum over the batch is part of the product
+                left, right = (_rows(a), _rows(grad)) if ctx.one_matrix else (a, grad)
+                of_b = _times(left.mT, right, ctx.turned[1])
         return of_a, of_b, *(grad.sum_to_size(grad.shape[-1:]) if needed else None for needed in needs_bias)
 
 
-# Not torch.autograd.Function.apply, which asks about transforms first: `unseen` has done that.
-_record = super(torch.autograd.Function, _Product).apply
+_record = node_of(_Product)
 
 
-def _as(like: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """x @ y, lying in memory as the operand whose gradient it is."""
-    if like.stride(-2) == 1 and like.stride(-1) > 1:
-        return _times(y.mT, x.mT).mT
-    return _times(x, y)
+def _rows(x: Tensor) -> Tensor:
+    """Without its batch; by reshape, which torch's batched gradients know."""
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
-def _times(x: Tensor, y: Tensor) -> Tensor:
+def _times(x: Tensor, y: Tensor, turned: bool) -> Tensor:
+    """x @ y, lying in memory as the operand whose gradient it is: column-major if that is `turned`."""
+    if turned:
+        return _times(y.mT, x.mT, False).mT
     if not unseen() or not exact((x, y)) or has_other_meaning((x, y)):
         product: Tensor = operator(x, y)[0]
         return product

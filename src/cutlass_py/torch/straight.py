@@ -22,6 +22,7 @@ _function_modes = _C._is_torch_function_mode_enabled
 _transforms = _C._are_functorch_transforms_active
 _jit_traces = _C._is_tracing
 _recording = torch.is_grad_enabled
+_is_batch = _C._functorch.is_legacy_batchedtensor
 autocasting = _C._is_any_autocast_enabled
 # Exactly these types: a subclass may mean anything.
 TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -67,8 +68,13 @@ def plain(operands: tuple[Any, ...]) -> bool:
 
 
 def has_other_meaning(operands: tuple[Any, ...]) -> bool:
-    """Whether one of them has no values (meta), or others than its memory (lazily conjugated or negated)."""
-    return any(isinstance(x, torch.Tensor) and (x.is_meta or x.is_conj() or x.is_neg()) for x in operands)
+    """Whether one of them has no values (meta), others than its memory (lazily conjugated or negated), or many.
+
+    The last are what torch's batched gradients are computed with: a vmap that nothing else here sees.
+    """
+    return any(
+        isinstance(x, torch.Tensor) and (x.is_meta or x.is_conj() or x.is_neg() or _is_batch(x)) for x in operands
+    )
 
 
 def tracked(operands: tuple[Any, ...]) -> bool:
