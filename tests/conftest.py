@@ -8,11 +8,17 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from fake_gpu import fake_gpu  # noqa: F401 (a fixture)
 from stand_in import nvcc  # noqa: F401 (a fixture)
 
 from cutlass_py import _core, registry
 from cutlass_py.versions import installed
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    from fake_gpu import install  # the benchmarks, which most tests need nothing of
+
+    return install(monkeypatch)
 
 
 def _device() -> tuple[int, str]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401
 import numpy as np
-import pytest
 
 import cutlass_py
 from cutlass_py.bench import cases, frameworks, runs, surroundings
@@ -96,8 +95,7 @@ class FakeGpu(Framework):
         self.freed += 1
 
 
-@pytest.fixture
-def fake_gpu(monkeypatch):
+def install(monkeypatch):
     """A library whose calls take 30 us where ours take 20; it is what the command finds."""
     fake = FakeGpu()
     calls = []

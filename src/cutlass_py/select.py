@@ -122,8 +122,11 @@ def best(p: Problem, *, provided: bool = True) -> Choice | None:
     compiled = _compiled_only(p)
     if (choice := _measured(p, gpu, compiled)) and (provided or isinstance(choice.route.kernel, CutlassKernel)):
         return choice
-    timed = _timed(p, gpu, compiled, provided, every=_needs_ready(p))
-    return _choice(_first(timed, p), p, gpu) if timed else None
+    needs_ready = _needs_ready(p)
+    timed = _timed(p, gpu, compiled, provided, every=needs_ready)
+    if not timed:
+        return None
+    return _choice(_first_ready(timed) if needs_ready else min(timed, key=_time), p, gpu)
 
 
 def _needs_ready(p: Problem) -> bool:
@@ -143,10 +146,8 @@ def _in_order(timed: list[Timed], p: Problem) -> list[Timed]:
     return ordered
 
 
-def _first(timed: list[Timed], p: Problem) -> Timed:
+def _first_ready(timed: list[Timed]) -> Timed:
     """The first of `_in_order`, without asking those behind it whether they are ready."""
-    if not _needs_ready(p):
-        return min(timed, key=_time)
     ordered = sorted(timed, key=_time)
     return next((each for each in ordered if _is_ready(each[1])), ordered[0])
 

@@ -149,7 +149,7 @@ int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
   using Cluster = typename Config::Cluster;
   cudaLaunchAttribute attributes[2];
   unsigned count = 0;
-  // Not for clusters of one block: so launched, kernels were up to 1.7 times slower the more tiles share an operand.
+  // Not for clusters of one block: with it they took up to 1.7 times as long as without (docs/design.md, inferred).
   if constexpr (cute::size(Cluster{}) > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;
     attributes[count++].val.clusterDim = {unsigned(cute::size<0>(Cluster{})), unsigned(cute::size<1>(Cluster{})),
