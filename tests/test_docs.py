@@ -1,4 +1,4 @@
-"""What the documents promise: examples and notebooks run as they stand, pages that are named are there.
+"""What the documents promise: examples, notebooks and snippets run as they stand, pages that are named are there.
 
 Links within the site are checked as it is built (mkdocs.yml).
 """
@@ -17,6 +17,7 @@ import cutlass_py
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = [*ROOT.glob("examples/*.py"), *ROOT.glob("docs/notebooks/*.py")]
+SNIPPETS = ["discovery", "epilogues", "gemm", "jax", "providers", "torch"]
 TEXTS = [
     ROOT / "README.md",
     *(path for part in ("docs", "src", "examples", "benchmarks") for path in (ROOT / part).rglob("*.*")),
@@ -38,6 +39,28 @@ def test_scripts_run_in_an_empty_directory(script, device, tmp_path):
     assert done.stdout and not list(home.iterdir())
     if device and "not installed" in done.stdout.splitlines()[0]:
         pytest.skip(done.stdout)
+
+
+def program(page: Path) -> str:
+    """The Python of a page as one program, each line where it stands there, on the CPU and on small arrays."""
+    kept, inside, skipped, lines = [], False, False, page.read_text().splitlines()
+    for line, before in zip(lines, ["", *lines], strict=False):
+        if line.startswith("```"):
+            inside, skipped = line == "```python", before.startswith("<!-- not run")
+        kept.append(line if inside and not skipped and line != "```python" else "")
+    return "\n".join(kept).replace('device="cuda"', 'device="cpu"').replace("2048, 14336, 4096", "32, 48, 64")
+
+
+@pytest.mark.parametrize("page", ["README", *(f"docs/{name}" for name in SNIPPETS)])
+def test_snippets_of_a_page_run_in_order(page, tmp_path):
+    script = tmp_path / "page.py"
+    script.write_text(program(ROOT / f"{page}.md"))
+    for framework in ("torch", "jax"):
+        if f"import {framework}" in script.read_text():
+            pytest.importorskip(framework)
+    environment = os.environ | {"PYTHONPATH": str(Path(cutlass_py.__file__).parent.parent), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_pages_that_are_named_are_there():
