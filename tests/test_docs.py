@@ -63,6 +63,14 @@ def test_snippets_of_a_page_run_in_order(page, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_map_names_every_source():
+    section = (ROOT / "docs" / "design.md").read_text().split("## Map of the sources")[1].split("\n## ")[0]
+    named = set(re.findall(r"`([\w./]+)`", section))
+    assert {name for name in named if name.endswith(".cpp")} == {x.name for x in (ROOT / "src" / "cpp").glob("*.cpp")}
+    modules = {x.stem for x in (ROOT / "src" / "cutlass_py").glob("*.py") if not x.stem.startswith("__")}
+    assert modules <= named
+
+
 def test_pages_that_are_named_are_there():
     named = {
         (path.relative_to(ROOT), page)
