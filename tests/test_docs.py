@@ -28,17 +28,24 @@ TEXTS = [
 @pytest.mark.parametrize("script", sorted(SCRIPTS), ids=lambda path: path.stem)
 def test_scripts_run_in_an_empty_directory(script, device, tmp_path):
     """Examples say so and leave without their framework or a GPU; notebooks run anywhere."""
+    printed = run(script, tmp_path, device)
+    assert printed
+    if device and "not installed" in printed.splitlines()[0]:
+        pytest.skip(printed)
+
+
+def run(script: Path, scratch: Path, device: str = "") -> str:
+    """What it prints, in an empty directory that stays empty."""
     package = Path(cutlass_py.__file__).parent.parent  # a source tree on the path stays on it
-    environment = os.environ | {"PYTHONPATH": str(package), "CUTLASS_PY_CACHE_DIR": str(tmp_path / "cache")}
+    environment = os.environ | {"PYTHONPATH": str(package), "CUTLASS_PY_CACHE_DIR": str(scratch / "cache")}
     if not device:
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    home = tmp_path / "empty"
+    home = scratch / "empty"
     home.mkdir()
     done = subprocess.run([sys.executable, str(script)], cwd=home, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout and not list(home.iterdir())
-    if device and "not installed" in done.stdout.splitlines()[0]:
-        pytest.skip(done.stdout)
+    assert not list(home.iterdir())
+    return done.stdout
 
 
 def program(page: Path) -> str:
@@ -58,9 +65,7 @@ def test_snippets_of_a_page_run_in_order(page, tmp_path):
     for framework in ("torch", "jax"):
         if f"import {framework}" in script.read_text():
             pytest.importorskip(framework)
-    environment = os.environ | {"PYTHONPATH": str(Path(cutlass_py.__file__).parent.parent), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run(script, tmp_path)
 
 
 def test_the_map_names_every_source():
