@@ -1,4 +1,4 @@
-"""Problems as data: one gemm as a JSON object, a file of them as a list (docs/jit.md).
+"""Problems as data: one gemm as a JSON object, a file of them as a list (docs/problems.md).
 
 Operands are named by their dtype, aligned and without gaps; everything but A and B is row-major.
 """
