@@ -30,10 +30,15 @@ DESIGNS = [SQUARE, "128x256x64_1x2x1_coop", "64x32x128_1x1x1_pingpongswap", "128
 
 @pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory):
-    """Not the user's; CUTLASS_PY_TEST_CACHE may name one that is filled already, since compiling takes long."""
+    """Not the user's, and one for all workers; CUTLASS_PY_TEST_CACHE may name one that is filled already.
+
+    Compiling takes long.
+    """
+    run = tmp_path_factory.getbasetemp()
+    run = run.parent if "PYTEST_XDIST_WORKER" in os.environ else run
     with pytest.MonkeyPatch.context() as patch:
         filled = os.environ.get("CUTLASS_PY_TEST_CACHE")
-        patch.setenv("CUTLASS_PY_CACHE_DIR", filled or str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("CUTLASS_PY_CACHE_DIR", filled or str(run / "user-epilogues"))
         patch.setenv("CUTLASS_PY_JIT", "1")
         yield
 
