@@ -11,7 +11,7 @@ import pytest
 from specs import CORE, problem
 
 import cutlass_py
-from cutlass_py import GemmArguments, TensorSpec, _core, cache, explain, tuned, tuning
+from cutlass_py import CudaKernel, GemmArguments, TensorSpec, _core, cache, explain, registry, tuned, tuning
 from cutlass_py.commands import main
 from cutlass_py.gpu import ABSENT, Gpu, device
 from cutlass_py.registry import kernel_named
@@ -283,6 +283,26 @@ def test_kernels_that_compute_alike_are_measured_once(clock):
     cutlass_py.tune(args, candidates=1000)
     straight = [kernel_named(made.kernel) for made in measured[0] if not made.steps]
     assert len({kernel.design for kernel in straight}) == len(straight) < len(cutlass_py.get_kernels(args))
+
+
+def test_users_kernels_are_measured_whatever_tiles_others_have(clock):
+    alike = next(k for k in CORE if k.config.family == "sm80_gemm" and k.supports(problem(512, 512, 512)))
+    c = alike.config
+    found = [
+        CudaKernel(
+            name, c.family, c.a, c.layout, c.tile, source=name, epilogue=c.epilogue, warp=c.warp, stages=c.stages,
+            align=c.align,
+        )
+        for name in ("one", "another")
+    ]  # fmt: skip
+    measured = clock(lambda made: 4.0)
+    with cutlass_py.register_kernel(found[0]) as one, cutlass_py.register_kernel(found[1]) as another:
+        for kernel in (*one.kernels, *another.kernels):
+            assert kernel.design == alike.design
+            kernel.loaded({})
+        registry.forget()
+        cutlass_py.tune(problem(512, 512, 512))
+    assert {"one", "another", alike.name} <= {made.kernel for made in measured[0]}
 
 
 def test_tune_tries_the_orders_of_tiles(clock):
