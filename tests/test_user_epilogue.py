@@ -588,6 +588,18 @@ def test_functions_are_the_same_traced_and_on_arrays(name):
     assert np.array_equal(gemm(x, np.ones((1, 1), np.float32), epilogue=traced()), expected)
 
 
+def test_functions_of_whole_numbers():
+    for function in (functions.erf, functions.gelu, functions.tanh, functions.exp, functions.rsqrt):
+        expected = function(np.array([1.0, 2.0]))
+        assert np.array_equal(function(np.array([1, 2])), expected) and function(2) == expected[1]
+
+
+def test_numbers_of_the_surrounding_program_stay_numbers():
+    a, b, _ = operands()
+    function = epilogue(lambda accum: accum * functions.where(True, 2.0, 3.0) + leaky_relu(-1.0, 0.5))
+    np.testing.assert_allclose(gemm(a, b, epilogue=function()), a @ b * 2 - 0.5, rtol=1e-5, atol=1e-5)
+
+
 def test_activations_are_those_of_gemm():
     a, b, _ = operands(20, 30, 10)
     for name in ("relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish"):
