@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -43,6 +44,29 @@ def test_names_that_are_none():
 
 
 # ---------------------------------------------------------------------------------------- get_kernels
+
+
+def test_what_is_listed_while_a_kernel_comes_is_not_kept(built, monkeypatch):
+    first, second = (k.name for k in CORE[:2])
+    built([first])
+    facts, begun, goes_on = _core.kernel_facts(), threading.Event(), threading.Event()
+
+    def slowly():
+        found = dict(facts)
+        if threading.current_thread() is other:
+            begun.set()
+            goes_on.wait(0.5)
+        return found
+
+    monkeypatch.setattr(_core, "kernel_facts", slowly)
+    other = threading.Thread(target=lambda: all_kernels(compiled=True))
+    other.start()
+    begun.wait()
+    facts[second] = {}
+    registry.forget()
+    goes_on.set()
+    other.join()
+    assert [k.name for k in all_kernels(compiled=True) if isinstance(k, CutlassKernel)] == [first, second]
 
 
 def test_get_kernels_without_arguments_is_the_declaration():
