@@ -145,7 +145,7 @@ def test_a_missing_key_is_named(key):
         arguments({name: value for name, value in GOOD.items() if name != key})
 
 
-@pytest.mark.parametrize("text", ["{", "{}", "[1]", "[[]]", '[{"m": 8}, 3]'])
+@pytest.mark.parametrize("text", ["{", "{}", "[1]", "[[]]", '[{"m": 8}, 3]', "[" * 100_000], ids=lambda text: text[:9])
 def test_a_file_that_is_no_list_of_objects(tmp_path, text):
     path = tmp_path / "problems.json"
     path.write_text(text)

@@ -182,7 +182,7 @@ def read(path: str | os.PathLike[str]) -> list[GemmArguments]:
     with open(path, encoding="utf-8") as file:
         try:
             entries = json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{name}: not JSON: {error}") from None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{name}: expected a list of objects, each one problem")
