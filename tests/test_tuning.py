@@ -168,6 +168,15 @@ def test_tables_are_kept_merged_and_read_by_later_processes(core, table):
     assert len(tuned.read(table, ABSENT)) == 2 and table.read_text().count("\n  ") == 2
 
 
+def test_what_another_process_has_found_since_stays_in_the_file(core, table):
+    x, y = problem(512, 512, 512), problem(1024, 512, 512)
+    remember(x.problem, entry_for(rank(x.problem)[0]))
+    newer = entry_for(rank(x.problem)[1])
+    table.write_text(tuned.dumps(ABSENT, {class_of(x.problem): newer}))
+    remember(y.problem, entry_for(rank(y.problem)[0]))
+    assert tuned.read(table, ABSENT)[class_of(x.problem)] == newer and len(tuned.read(table, ABSENT)) == 2
+
+
 def test_threads_lose_nothing(core):
     problems = [problem(512, 512, 64 * i).problem for i in range(1, 17)]
     entry = entry_for(rank(problems[0])[0])

@@ -179,10 +179,10 @@ def record(gpu: Gpu, entries: Table) -> Path:
         return path
     added = _added.setdefault(path, {})
     with cache.locked(path.stem):
-        found = _users(path, gpu, strict=True)
+        found = _users(path, gpu, strict=True) | entries
         added |= entries
         _tables[path] = found | added
-        cache.put(path.name, dumps(gpu, _tables[path]).encode())
+        cache.put(path.name, dumps(gpu, found).encode())
     return path
 
 
