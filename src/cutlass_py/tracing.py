@@ -79,7 +79,7 @@ def dump(directory: str | os.PathLike[str] | None) -> None:
     """
     from . import reproducer
 
-    reproducer.directory = None if directory is None else os.fspath(directory)
+    reproducer.write_to(None if directory is None else os.fspath(directory))
     _switch(_FAILURES, directory is not None)
 
 
