@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from specs import CORE, operand, problem, vector
 
-from cutlass_py import GemmArguments, TensorSpec, _core, explain, get_kernels, registry, select
+from cutlass_py import GemmArguments, TensorSpec, _core, cost, explain, get_kernels, registry, select
 from cutlass_py.dtypes import DTYPES
 from cutlass_py.epilogues import EPILOGUES
 from cutlass_py.families import FAMILIES, named
@@ -44,6 +44,23 @@ def test_names_that_are_none():
 
 
 # ---------------------------------------------------------------------------------------- get_kernels
+
+
+def test_designs_that_are_numbered_at_the_same_time_have_two_numbers(monkeypatch):
+    one, another = CORE[0].config, CORE[-1].config
+
+    class Interrupted(dict):
+        was = False
+
+        def __len__(self):
+            found = super().__len__()
+            if not self.was:
+                self.was = True
+                cost.design(another)  # as a thread that comes in between
+            return found
+
+    monkeypatch.setattr(cost, "_designs", Interrupted())
+    assert cost.design(one) != cost.design(another)
 
 
 def test_what_is_listed_while_a_kernel_comes_is_not_kept(built, monkeypatch):
