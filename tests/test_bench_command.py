@@ -117,6 +117,9 @@ def test_a_run_that_ends_early_is_kept(fake_gpu, capsys, tmp_path, monkeypatch, 
     (["--tune", "--all-kernels"], "two different measurements"),
     (["--every", "0"], "must be above 0"),
     (["--from", "/nonexistent.json"], "No such file"),
+    (["--from", "results.json", "--json", "others.json"], "bench: --from measures nothing: of the other options only"),
+    (["--from", "results.json", "--shape", "8,8,8"], "bench: --from measures nothing: of the other options only"),
+    (["--from", "results.json", "--every", "2"], "bench: --from measures nothing: of the other options only"),
 ])  # fmt: skip
 def test_wrong_usage(fake_gpu, capsys, options, message):
     assert main(["bench", *options]) == 2

@@ -116,10 +116,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _stored(options: argparse.Namespace) -> Result:
-    """Results of a file, the cases that the options ask for."""
+    """Results of a file, the cases that the options ask for.
+
+    Raises:
+        ValueError: an option about what is measured or where it goes, or a file that holds no cases.
+    """
     from ..bench.results import read
     from ..bench.suites import is_case
 
+    measured = options.kernel or options.shape or options.tune or options.all_kernels or options.splits
+    if measured or options.orders or options.every != 1 or options.json not in (None, "-"):
+        raise ValueError(
+            "bench: --from measures nothing: of the other options only --suite, --dtype, --layout, --bars, --regime, "
+            "--plot and --json without a file go with it"
+        )
     result = read(options.stored)
     wanted = {"suite": options.suite, "dtype": options.dtype, "layout": options.layout}
     if "cases" not in result or not all(map(is_case, result["cases"])):
