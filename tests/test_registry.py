@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from dataclasses import replace
 
@@ -44,6 +45,21 @@ def test_names_that_are_none():
 
 
 # ---------------------------------------------------------------------------------------- get_kernels
+
+
+def test_a_first_listing_waits_for_no_garbage_collection(built):
+    built([])
+    collected = []
+
+    def seen(phase, info):
+        collected.append(info["generation"])
+
+    gc.callbacks.append(seen)
+    try:
+        assert len(get_kernels(where=lambda meta: meta.api == 3, compiled=False)) > 1000
+    finally:
+        gc.callbacks.remove(seen)
+    assert len(collected) < 10, "once in a while between two listings, that is"
 
 
 def test_designs_that_are_numbered_at_the_same_time_have_two_numbers(monkeypatch):

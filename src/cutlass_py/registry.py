@@ -49,6 +49,21 @@ def _kept(listing: Callable[_P, _T]) -> Callable[_P, _T]:
     return kept
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collections: so many new objects, all of which stay, would bring about one of the whole heap.
+
+    Beside torch that takes 0.1 s, more than everything else in a first call.
+    """
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
 _cutlass: dict[str, CutlassKernel] = {}  # by name: one object per kernel, made when it is first asked for
 
 
@@ -75,6 +90,7 @@ def registered() -> dict[str, Kernel]:
 
 
 @_kept
+@_uncollected()
 def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
     """Every kernel in the order of declaration, what was registered last; or those that are compiled."""
     packs.load()
@@ -158,21 +174,6 @@ def forget() -> None:
 
 Grouped = dict[Interface, list[CutlassKernel]]
 Signature = tuple[str, str, str, str, tuple[str, bool]]
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collections: so many new objects, all of which stay, would bring about one of the whole heap.
-
-    Beside torch that takes 0.1 s, more than everything else in a first call.
-    """
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
 
 
 @_kept
@@ -354,4 +355,7 @@ def get_kernels(
         kernels = list(all_kernels(compiled))
     if runs is not None:
         kernels = [kernel for kernel in kernels if runs(kernel)]
-    return [k for k in kernels if where is None or where(k.metadata)]
+    if where is None:
+        return kernels
+    with _uncollected():  # which a first look at all metadata is another case of
+        return [k for k in kernels if where(k.metadata)]
