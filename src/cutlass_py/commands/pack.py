@@ -23,11 +23,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The command."""
     from .. import archive, compiler
-    from ..packing import write
+    from ..packing import check, write
     from ..prebuild import best
     from ..problems import read
     from ..registry import cutlass_kernel_named
 
+    check(options.name, options.version)
     kernels = list(map(cutlass_kernel_named, options.kernel))
     for args in read(options.problems) if options.problems else ():
         kernels += best(args, options.cc)
