@@ -273,6 +273,8 @@ def test_too_many_parameters():
 def test_operands_are_given_by_name():
     with pytest.raises(TypeError, match="epilogue gelu_bias misses bias; expected alpha, bias"):
         gelu_bias(alpha=1)
+    with pytest.raises(TypeError, match="epilogue gelu_bias has no gamma and misses bias; expected alpha, bias"):
+        gelu_bias(alpha=1, gamma=2)
     with pytest.raises(TypeError, match="epilogue gelu_bias has no gamma; expected alpha, bias"):
         gelu_bias(alpha=1, bias=2, gamma=3)
     with pytest.raises(TypeError, match="epilogue gelu_bias takes its operands by name; expected alpha, bias"):
