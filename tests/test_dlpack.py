@@ -538,6 +538,15 @@ def test_lazily_negated_views_are_refused(torch, shape):
     assert (gemm(z.real, y) == shape[1]).all() and (gemm(z.imag, y) == 2 * shape[1]).all()
 
 
+def test_a_factor_without_dimensions_is_looked_at_as_well(torch):
+    alpha = torch.tensor(1 + 2j).conj().imag
+    assert alpha.is_neg() and alpha.dim() == 0
+    x = torch.ones(2, 2)
+    with pytest.raises(ValueError, match=r"alpha is a lazily negated or conjugated view; pass alpha.resolve_neg\(\)"):
+        gemm(x, x, alpha=alpha)
+    assert (gemm(x, x, alpha=alpha.resolve_neg()) == -4).all()
+
+
 def test_conjugated_views_are_refused(torch):
     x = torch.full((3, 3), 1 + 2j, dtype=torch.complex64)
     assert (gemm(x, x) == x @ x).all()

@@ -331,7 +331,7 @@ bool View::fill_from_numpy() {
   const auto* array =
       capsule.is_valid() ? static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr)) : nullptr;
   if (!array) PyErr_Clear();
-  if (!array || !(array->flags & kNotSwapped) || array->nd > kMaxRank) return false;
+  if (!array || !(array->flags & kNotSwapped) || array->nd > kMaxRank || array->itemsize < 1) return false;
   int code = code_of(array->typekind, array->itemsize);
   if (code < 0) {
     if (dtype_override_ != Dtype::none || array->itemsize > 2) return false;
@@ -382,7 +382,7 @@ void View::fill(const DLTensor& tensor) {
   }
   operand.rank = tensor.ndim;
   int64_t elements = 1;
-  bool unusual = tensor.ndim > 0;
+  bool unusual = true;  // until a unit stride is met: torch's negated views (imag of a conjugate) have none
   for (int i = 0; i < tensor.ndim; ++i) {
     operand.shape[i] = tensor.shape[i];
     elements *= tensor.shape[i];
@@ -426,8 +426,9 @@ View::Managed View::take_managed() { return std::exchange(managed_, {}); }
 
 Dtype dtype_from(nb::handle value, const char* parameter, const char* function) {
   static auto* known = new nb::dict();  // value -> index; never freed, the values are types and dtypes
-  if (PyObject* index = PyDict_GetItem(known->ptr(), value.ptr())) return Dtype(nb::cast<int>(nb::handle(index)));
-  if (PyObject_Hash(value.ptr()) == -1) {
+  PyObject* found = PyDict_GetItemWithError(known->ptr(), value.ptr());
+  if (found) return Dtype(nb::cast<int>(nb::handle(found)));
+  if (PyErr_Occurred()) {  // it has no hash
     PyErr_Clear();
     throw nb::type_error((std::string(function) + ": " + parameter + " is " + described_type(value) +
                           "; expected one of " + storage_dtypes() + " or a framework's dtype")

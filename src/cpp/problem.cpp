@@ -173,6 +173,15 @@ void fold_batch(Call& call, int64_t& m, int64_t& batch) {
   Epilogue& e = call.epilogue;
   if (batch <= 1 || call.problem.pointers || call.b.batch != 0 || m * batch > kMostExtent) return;
   if (call.problem.bias_grad_axis == 'm') return;  // one sum per row, over the batches
+  auto free_row = [&](Matrix& x) {
+    if (x.batch) x.row = x.batch;
+  };
+  if (m == 1) {  // a stride that is never taken; NumPy's newaxis makes it 0
+    for (Matrix* x : {&call.a, &call.d, &e.c, &e.scale_a, &e.gate, &e.aux}) free_row(*x);
+    for (UserOperand& x : call.user) {
+      if (x.kind == 't') free_row(x.matrix);
+    }
+  }
   auto stacked = [&](const Matrix& x) { return x.dtype == Dtype::none || x.batch == m * x.row; };
   for (const Matrix* x : {&call.a, &call.d, &e.c, &e.bias, &e.scale_a, &e.gate, &e.aux}) {
     if (!stacked(*x)) return;
