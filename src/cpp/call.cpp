@@ -168,11 +168,9 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
     queue_in_order([&] { trace::watched(operands, call, plan, streams.launch, run); },
                    [&] {
                      streams.after();
-                     if (!result.on_own_stream && !streams.streamless) return;
-                     // What this package owes to others is ordered by its own stream.
-                     const Stream own = device::own_stream(device_id);
+                     const Stream own = result.on_own_stream ? device::own_stream(device_id) : streams.launch;
                      if (streams.launch != own) device::wait(own, streams.launch);
-                     if (streams.streamless) release_when_done(operands, own);
+                     if (streams.streamless) release_when_done(operands, streams.launch);
                    });
   }
   return new_result ? result.finish() : nb::borrow(out);
