@@ -88,9 +88,9 @@ bool needs_parameters(const ActivationRow& row) {
 }
 
 int activation_number(const char* name) {
+  if (const int found = activation_named(name); found >= 0) return found;
   std::string known;
   for (int i = 0; i < kActivationCount; ++i) {
-    if (!std::strcmp(kActivations[i].name, name)) return i;
     if (!needs_parameters(kActivations[i])) known += (i ? ", '" : "'") + std::string(kActivations[i].name) + "'";
   }
   refuse(std::string("activation='") + name + "' is not one of " + known + ", clamp(low, high)");
