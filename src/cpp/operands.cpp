@@ -10,13 +10,12 @@ namespace {
 
 // The step between addresses that lie evenly, in bytes; -1 where they do not, or where no batch stride says it.
 int64_t even_step(const std::vector<void*>& addresses, int64_t size) {
-  constexpr int64_t most = int64_t(1) << 40;  // of a TMA stride
   auto step = [&](size_t i) { return static_cast<char*>(addresses[i]) - static_cast<char*>(addresses[i - 1]); };
   if (addresses.size() == 1) return 0;
   for (size_t i = 2; i < addresses.size(); ++i) {
     if (step(i) != step(1)) return -1;
   }
-  return step(1) >= 0 && step(1) < most && step(1) % size == 0 ? step(1) : -1;
+  return step(1) >= 0 && step(1) <= kMostStride && step(1) % size == 0 ? step(1) : -1;
 }
 
 std::string described(const Operand& x) {
@@ -113,6 +112,14 @@ void Operands::check_lists() const {
       refuse(found(view->operand) + "; expected 2 dimensions beside a list of matrices");
     }
   }
+}
+
+void Operands::check_memory(const char* instead) const {
+  each([&](const View& view) {
+    if (!view.operand.metadata_only) return;
+    const std::string found = "gemm: " + std::string(view.operand.name) + " is a TensorSpec, which has no memory; ";
+    throw nb::type_error((found + instead).c_str());
+  });
 }
 
 void Operands::begin_user(int32_t program) {

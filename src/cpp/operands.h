@@ -39,6 +39,9 @@ class Operands {
     }
   }
 
+  // Refuses TensorSpecs, with what to do instead.
+  void check_memory(const char* instead) const;
+
   // A user's epilogue: its program (user.h), then an array or a number for each parameter and output, in order.
   void begin_user(int32_t program);
   const View& add_user(nb::handle object, const char* name);

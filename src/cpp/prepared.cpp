@@ -249,12 +249,7 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
   }
   Operands operands;
   open_operands(operands, a.is_none() ? nb::handle(a_) : a, b.is_none() ? nb::handle(b_) : b, keywords);
-  operands.each([](const View& view) {
-    if (!view.operand.metadata_only) return;
-    throw nb::type_error(
-        ("gemm: " + std::string(view.operand.name) + " is a TensorSpec, which has no memory; pass an array to the plan")
-            .c_str());
-  });
+  operands.check_memory("pass an array to the plan");
   if (operands.has_lists()) refuse("a plan takes arrays; found lists of matrices");
   return execute(operands, *this, keywords.out, given.stream, workspace);
 }

@@ -68,9 +68,8 @@ void choose_arithmetic(const Request& r, Problem& p) {
 // Layout and leading dimension of a matrix of these extents. Rows that overlap or run backwards are 'x'.
 char layout_of(const Matrix& x, int64_t rows, int64_t cols, int64_t& ld) {
   ld = 0;
-  constexpr int64_t most_bytes = int64_t(1) << 40;  // of a TMA stride
   const int64_t largest = std::max({std::abs(x.row), std::abs(x.col), x.batch}) * dtype_size(x.dtype);
-  if (x.batch < 0 || largest >= most_bytes) return 'x';
+  if (x.batch < 0 || largest > kMostStride) return 'x';
   const int64_t aligned = 16 / dtype_size(x.dtype);
   const bool row_major = (x.col == 1 || cols <= 1) && (rows <= 1 || x.row >= cols);
   const bool col_major = (x.row == 1 || rows <= 1) && (cols <= 1 || x.col >= rows);
