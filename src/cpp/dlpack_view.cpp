@@ -253,7 +253,8 @@ void View::import(void* stream) {
     consumer_stream = nb::int_(stream ? reinterpret_cast<uintptr_t>(stream) : 1);
   if (type->exporter.is_valid()) {
     nb::tuple exported = nb::cast<nb::tuple>(type->exporter(object, consumer_stream, operand.name));
-    if (!exported[1].is_none()) dtype_override_ = dtype_from(exported[1], operand.name);
+    const bool viewed = dtype_override_ != Dtype::none;
+    if (!viewed && !exported[1].is_none()) dtype_override_ = dtype_from(exported[1], operand.name);
     import_capsule(exported[0]);
   } else {
     import_capsule(exported(object, consumer_stream));

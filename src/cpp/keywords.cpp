@@ -149,9 +149,8 @@ int16_t splits_from(nb::handle value) {
 }
 
 bool is_numpy_bool(nb::handle value) {
-  const nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())));
-  const std::string name = type_of(value);  // bool_ before NumPy 2
-  return (name == "bool" || name == "bool_") && nb::cast<std::string>(nb::str(type.attr("__module__"))) == "numpy";
+  const std::string type = described_type(value);
+  return type == "a numpy.bool" || type == "a numpy.bool_";  // the latter before NumPy 2
 }
 
 bool deterministic_from(nb::handle value) {
