@@ -33,10 +33,10 @@ bool is_one_of(Role role, std::initializer_list<Role> roles) {
 
 }  // namespace
 
-void Operands::open(Role role, nb::handle object, const char* name) {
+void Operands::open(Role role, nb::handle object) {
   if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
-    if (is_one_of(role, {Role::a, Role::b, Role::c, Role::out})) return open_list(role, object, name);
-    if (lists_ && is_one_of(role, {Role::gate, Role::aux, Role::bias_grad})) refuse_beside_lists(name);
+    if (is_one_of(role, {Role::a, Role::b, Role::c, Role::out})) return open_list(role, object);
+    if (lists_ && is_one_of(role, {Role::gate, Role::aux, Role::bias_grad})) refuse_beside_lists(kRoleNames[int(role)]);
   }
   View* view = new (storage_ + int(role) * sizeof(View)) View;  // View() would zero it first
   views_[int(role)] = view;
@@ -44,7 +44,7 @@ void Operands::open(Role role, nb::handle object, const char* name) {
   if (is_one_of(role, {Role::alpha, Role::beta, Role::scale_a, Role::scale_b, Role::scale_out})) {
     view->expected = "f32, or the operands' dtype where that is f64, c64 or c128";
   }
-  view->open(object, name);
+  view->open(object, kRoleNames[int(role)]);
 }
 
 Operands::~Operands() {
@@ -53,7 +53,8 @@ Operands::~Operands() {
   }
 }
 
-void Operands::open_list(Role role, nb::handle object, const char* name) {
+void Operands::open_list(Role role, nb::handle object) {
+  const char* name = kRoleNames[int(role)];
   auto list = std::make_unique<List>();
   list->name = name;
   nb::object given = nb::steal(PySequence_Tuple(object.ptr()));

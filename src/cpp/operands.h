@@ -15,7 +15,7 @@ class Operands {
   Operands(const Operands&) = delete;
 
   // An array; for a, b, c and out also a list or tuple of matrices.
-  void open(Role role, nb::handle object, const char* name);
+  void open(Role role, nb::handle object);
 
   View* operator[](Role role) const { return views_[int(role)]; }  // of a list, that of its first matrix
   bool has_lists() const { return bool(lists_); }
@@ -74,7 +74,7 @@ class Operands {
   };
 
   List* list_of(Role role) const { return lists_ ? lists_->of[int(role)].get() : nullptr; }
-  void open_list(Role role, nb::handle object, const char* name);
+  void open_list(Role role, nb::handle object);
   void check_lists() const;
 
   Role order_[kRoles];
