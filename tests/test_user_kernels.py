@@ -31,6 +31,7 @@ from cutlass_py.functions import cast, erf, exp, gelu, log, maximum, minimum, re
 from cutlass_py.functions import max as max_over
 from cutlass_py.functions import sum as sum_over
 from cutlass_py.kernels import CutlassKernel
+from cutlass_py.misses import misses
 from cutlass_py.operations import OPERATIONS
 from cutlass_py.registry import kernel_named
 from cutlass_py.rules import Resolved, stages_3x
@@ -154,7 +155,7 @@ def test_a_base_kernel_stands_for_itself_with_the_epilogue():
 
 
 def reasons(args):
-    return " ".join(reason for _, reason in select.misses(args.problem))
+    return " ".join(reason for _, reason in misses(args.problem))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any
 from . import _core
 from .arguments import describe, problem_asked
 from .kernels import CutlassKernel, Kernel
-from .select import Choice, misses, not_compiled, rank, without_product
+from .misses import misses, not_compiled
+from .select import Choice, rank, without_product
 
 
 @dataclass(frozen=True)

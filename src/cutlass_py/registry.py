@@ -22,7 +22,7 @@ from .families import FAMILIES, added, find, named
 from .kernels import CutlassKernel, Kernel
 from .legality import Interface, function_of
 from .metadata import CPU, KernelMetadata
-from .provider import kernels_of
+from .provider import ProvidedKernel, kernels_of
 from .providers.numpy import NumpyProvider
 from .user_epilogue import asked_by
 
@@ -232,6 +232,13 @@ def straight_candidates(p: Problem, compiled: bool) -> Grouped:
         return candidates(p, compiled)
     signature = (p.operand_a or "", p.operand_b or "", p.layout_a + p.layout_b, p.d or "", function_of(p))
     return by_signature(compiled).get(signature, {})
+
+
+def written_in_python(p: Problem) -> Iterator[ProvidedKernel]:
+    """Kernels written in Python that are worth asking about a problem: those for its dtypes, on its kind of device."""
+    for kernel in registered().values():
+        if isinstance(kernel, ProvidedKernel) and kernel.concerns(p):
+            yield kernel
 
 
 # ---------------------------------------------------------------------------------------------------- by name or number

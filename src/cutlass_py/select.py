@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
@@ -15,17 +15,9 @@ from .errors import NoKernelError
 from .gpu import Gpu, gpu_of
 from .kernels import CutlassKernel, Kernel, Route
 from .legality import Interface, Way, function_of
+from .misses import nothing_fits
 from .provider import ProvidedKernel
-from .registry import (
-    all_kernels,
-    by_operands,
-    candidates,
-    carrying,
-    find_kernel,
-    numbered,
-    registered,
-    straight_candidates,
-)
+from .registry import candidates, carrying, find_kernel, numbered, straight_candidates, written_in_python
 from .tuned import Entry, lookup
 from .user_epilogue import asked_by
 
@@ -209,15 +201,8 @@ def _timed(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True, e
 
 
 def _provided_routes(p: Problem, gpu: Gpu | None) -> list[Timed]:
-    ways = ((kernel, kernel.way(p, gpu)) for kernel in providers_kernels(p))
+    ways = ((kernel, kernel.way(p, gpu)) for kernel in written_in_python(p))
     return [(kernel.microseconds(p), kernel, way, 1) for kernel, way in ways if isinstance(way, Way)]
-
-
-def providers_kernels(p: Problem) -> Iterator[ProvidedKernel]:
-    """Kernels written in Python that are worth asking about a problem: those for its dtypes, on its kind of device."""
-    for kernel in registered().values():
-        if isinstance(kernel, ProvidedKernel) and kernel.concerns(p):
-            yield kernel
 
 
 def _compiled_routes(p: Problem, gpu: Gpu, compiled: bool, every: bool) -> list[Timed]:
@@ -328,7 +313,7 @@ def _chosen(p: Problem, provided: bool) -> Choice | None:
     choice = best(p, provided=provided)
     if choice or p.pointers:
         return choice
-    raise NoKernelError(_nothing_fits(p))
+    raise NoKernelError(nothing_fits(p))
 
 
 def without_product(p: Problem) -> bool:
@@ -400,58 +385,3 @@ def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
     if p.splits <= 1:
         return _choice((kernel.microseconds(estimates), kernel, way, 1), p, gpu)
     return _choice(_split(kernel, _split_way(way, kernel.interface), p, gpu, estimates)[0], p, gpu)
-
-
-def misses(p: Problem) -> list[tuple[Kernel, str]]:
-    """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem.
-
-    Kernels that were registered come first, then the greatest loss, by the time that the model would give them.
-    """
-    gpu = gpu_of(p)
-    brought: list[tuple[Kernel, str]] = [
-        (kernel, way) for kernel in providers_kernels(p) if isinstance(way := kernel.way(p, gpu), str)
-    ]
-    if gpu is None:
-        return brought
-    if p.user >= 0:
-        return [*brought, *_unable(p, gpu)]
-    estimates = Estimates(p, gpu)
-    answers: list[tuple[float, CutlassKernel, str]] = []
-    for interface, kernels in candidates(p, compiled=True).items():
-        shared = interface.way(p, gpu)
-        for kernel in kernels:
-            reason = shared if isinstance(shared, str) or _reproducible(kernel, p) else kernel.way(p, gpu)
-            if isinstance(reason, str):
-                answers.append((kernel.microseconds(estimates), kernel, reason))
-    return [*brought, *((kernel, reason) for _, kernel, reason in sorted(answers, key=lambda answer: answer[0]))]
-
-
-def _unable(p: Problem, gpu: Gpu | None) -> list[tuple[Kernel, str]]:
-    """Declared kernels that cannot run a user's epilogue, one for each interface."""
-    declared = by_operands(False).get((p.operand_a or "", p.operand_b or ""), {}) if gpu else {}
-    plain = (kernels[0] for interface, kernels in declared.items() if interface.epilogue.plain)
-    return [(kernel, way) for kernel in plain if isinstance(way := kernel.way(p, gpu), str)]
-
-
-def not_compiled(p: Problem) -> list[Kernel]:
-    """Kernels that could take the problem but are not in the built set."""
-    gpu = gpu_of(p)
-    return [
-        kernel
-        for interface, kernels in candidates(p, compiled=False).items()
-        if isinstance(interface.way(p, gpu), Way)
-        for kernel in kernels
-        if not kernel.compiled
-    ]
-
-
-def _nothing_fits(p: Problem) -> str:
-    """The problem, how many were considered, and three with their reasons: those of its dtype before others."""
-    gpu = gpu_of(p)
-    unbuilt = "is declared but not in the built set; `with cutlass_py.jit():` compiles it"
-    near = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]]
-    near += misses(p)
-    far = [(kernel, way) for kernel in all_kernels(compiled=True) if isinstance(way := kernel.way(p, gpu), str)]
-    seen = dict(near[:3] or far[:3])
-    lines = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in seen.items())
-    return f"gemm: none of {len(all_kernels(compiled=True))} compiled kernels fits {describe(p)}. Nearest:{lines}"

@@ -1,0 +1,68 @@
+"""Why not: the kernels that cannot take a problem, each with its reason, and those that are not compiled."""
+
+from __future__ import annotations
+
+from ._core import Problem
+from .arguments import describe
+from .cost import Estimates
+from .gpu import Gpu, gpu_of
+from .kernels import CutlassKernel, Kernel
+from .legality import Way
+from .registry import all_kernels, by_operands, candidates, written_in_python
+
+
+def misses(p: Problem) -> list[tuple[Kernel, str]]:
+    """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem.
+
+    Kernels that were registered come first, then the greatest loss, by the time that the model would give them.
+    """
+    gpu = gpu_of(p)
+    brought: list[tuple[Kernel, str]] = [
+        (kernel, way) for kernel in written_in_python(p) if isinstance(way := kernel.way(p, gpu), str)
+    ]
+    if gpu is None:
+        return brought
+    if p.user >= 0:
+        return [*brought, *_unable(p, gpu)]
+    estimates = Estimates(p, gpu)
+    answers: list[tuple[float, CutlassKernel, str]] = []
+    for interface, kernels in candidates(p, compiled=True).items():
+        shared = interface.way(p, gpu)
+        for kernel in kernels:
+            reason = shared
+            if isinstance(shared, Way) and p.deterministic and not kernel.deterministic:
+                reason = kernel.way(p, gpu)
+            if isinstance(reason, str):
+                answers.append((kernel.microseconds(estimates), kernel, reason))
+    return [*brought, *((kernel, reason) for _, kernel, reason in sorted(answers, key=lambda answer: answer[0]))]
+
+
+def _unable(p: Problem, gpu: Gpu | None) -> list[tuple[Kernel, str]]:
+    """Declared kernels that cannot run a user's epilogue, one for each interface."""
+    declared = by_operands(False).get((p.operand_a or "", p.operand_b or ""), {}) if gpu else {}
+    plain = (kernels[0] for interface, kernels in declared.items() if interface.epilogue.plain)
+    return [(kernel, way) for kernel in plain if isinstance(way := kernel.way(p, gpu), str)]
+
+
+def not_compiled(p: Problem) -> list[Kernel]:
+    """Kernels that could take the problem but are not in the built set."""
+    gpu = gpu_of(p)
+    return [
+        kernel
+        for interface, kernels in candidates(p, compiled=False).items()
+        if isinstance(interface.way(p, gpu), Way)
+        for kernel in kernels
+        if not kernel.compiled
+    ]
+
+
+def nothing_fits(p: Problem) -> str:
+    """The problem, how many were considered, and three with their reasons: those of its dtype before others."""
+    gpu = gpu_of(p)
+    unbuilt = "is declared but not in the built set; `with cutlass_py.jit():` compiles it"
+    near = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]]
+    near += misses(p)
+    far = [(kernel, way) for kernel in all_kernels(compiled=True) if isinstance(way := kernel.way(p, gpu), str)]
+    seen = dict(near[:3] or far[:3])
+    lines = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in seen.items())
+    return f"gemm: none of {len(all_kernels(compiled=True))} compiled kernels fits {describe(p)}. Nearest:{lines}"
