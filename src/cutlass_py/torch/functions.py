@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _core
-from .dtypes import BYTES, FLOATS
+from .dtypes import BYTES, CAST, FLOATS, FP8
 from .operators import result_shape
 from .product import cast, check_tensors, gemm, multiply, refuse_gradient
 from .recorded import recorded
@@ -111,6 +111,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _overridden("linear", (input, weight), {"bias": bias})
     if weight.dim() not in (1, 2):
         raise RuntimeError(f"linear: weight is {tuple(weight.shape)}; expected 1 or 2 dimensions")
+    if weight.dim() == 1 and bias is not None:  # of the one feature that there is
+        return linear(input, weight.unsqueeze(0), bias).squeeze(-1)
     return _like_torch("linear", input, turned, 0, None, None, bias)
 
 
@@ -134,7 +136,7 @@ def _like_torch(
         operands = (addend, a, b) if adds else (a, b)
         return _overridden(name, operands, {"out_dtype": out_dtype, "out": out, "beta": beta, "alpha": alpha})
     if out is None:
-        a, b, addend = cast(a.device.type, a, b, addend)
+        a, b, addend = cast(a.device.type, a, b, addend, dtypes=CAST | FP8)
     _check_ranks(name, a, b, rank)
     _check_dtypes(name, a, b, addend)
     alpha, beta = _number(name, "alpha", alpha), _number(name, "beta", beta)
@@ -152,7 +154,7 @@ def _like_torch(
             return d
         keywords = {"alpha": alpha, "out_dtype": out_dtype, **_addend(addend, beta, a, b, out_dtype)}
         return multiply(a, b, out, keywords, unseen())
-    except (ValueError, TypeError) as refusal:
+    except (ValueError, TypeError, OverflowError) as refusal:
         raise RuntimeError(str(refusal).replace("gemm:", f"{name}:", 1)) from refusal
 
 
@@ -220,7 +222,7 @@ def _addend(x: Tensor | None, beta: Any, a: Tensor, b: Tensor, out_dtype: torch.
         return {"bias": x}
     shape = result_shape(a, b)
     repeated = x.expand(shape)  # raises what torch would
-    if beta == 0:
+    if beta == 0 and not tracked((x,)):  # its gradient is zeros
         return {}
     rows = x.shape[-2] if x.dim() > 1 else 1
     if is_bias and rows == 1:
@@ -235,5 +237,5 @@ def _integers(a: Tensor, b: Tensor, addend: Tensor | None, alpha: Any, beta: Any
     d = gemm(a, b, out_dtype=torch.int32)
     d = d if alpha == 1 else d * int(alpha)
     if addend is not None:
-        d = d + int(beta) * addend.to(torch.int32)
+        d = d + int(beta) * addend.to(torch.int32).expand(d.shape)
     return d.to(dtype)

@@ -127,12 +127,12 @@ def _as_autocast(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> tuple[Tensor
     return a, b, keywords
 
 
-def cast(device_type: str, *tensors: Any) -> tuple[Any, ...]:
-    """As torch.autocast, where it is on, casts the operands of torch.mm: floats but f64 (and fp8, which mm has not)."""
+def cast(device_type: str, *tensors: Any, dtypes: frozenset[torch.dtype] = CAST) -> tuple[Any, ...]:
+    """As torch.autocast, where it is on, casts the operands of torch.mm; without `dtypes`, fp8 stays."""
     if device_type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device_type):
         return tensors
     dtype = torch.get_autocast_dtype(device_type)
-    fits = [x is not None and x.dtype in CAST and x.device.type == device_type for x in tensors]
+    fits = [x is not None and x.dtype in dtypes and x.device.type == device_type for x in tensors]
     return tuple(x.to(dtype) if fit else x for x, fit in zip(tensors, fits, strict=True))
 
 
