@@ -13,8 +13,7 @@ from .. import _core
 from .dtypes import BYTES, CAST, FLOATS, FP8
 from .operators import result_shape
 from .product import cast, check_tensors, gemm, multiply, refuse_gradient
-from .recorded import recorded
-from .straight import compiling, tracked, unseen
+from .straight import autocasting, compiling, tracked, unseen
 
 _straight = _core.straight_gemm
 
@@ -135,7 +134,7 @@ def _like_torch(
     if not _are_tensors(a, b, addend, out) or (adds and addend is None):
         operands = (addend, a, b) if adds else (a, b)
         return _overridden(name, operands, {"out_dtype": out_dtype, "out": out, "beta": beta, "alpha": alpha})
-    if out is None:
+    if out is None and autocasting():
         a, b, addend = cast(a.device.type, a, b, addend, dtypes=CAST | FP8)
     _check_ranks(name, a, b, rank)
     _check_dtypes(name, a, b, addend)
@@ -150,8 +149,6 @@ def _like_torch(
         if a.dtype in BYTES:
             d = _integers(a, b, addend, alpha, beta, out_dtype)
             return d if out is None else out.copy_(d)
-        if out is None and out_dtype is None and alpha == beta == 1 and (d := recorded(a, b, addend)) is not None:
-            return d
         keywords = {"alpha": alpha, "out_dtype": out_dtype, **_addend(addend, beta, a, b, out_dtype)}
         return multiply(a, b, out, keywords, unseen())
     except (ValueError, TypeError, OverflowError) as refusal:
@@ -168,7 +165,12 @@ def _number(name: str, factor: str, x: Any) -> Any:
 
 def _are_tensors(a: Any, b: Any, *others: Any) -> bool:
     """Whether a and b are, and each other is one or None."""
-    return isinstance(a, Tensor) and isinstance(b, Tensor) and all(x is None or isinstance(x, Tensor) for x in others)
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return False
+    for x in others:
+        if x is not None and not isinstance(x, Tensor):
+            return False
+    return True
 
 
 def _overridden(name: str, operands: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -184,7 +186,7 @@ def _overridden(name: str, operands: tuple[Any, ...], keywords: dict[str, Any]) 
 
 def _check_ranks(name: str, a: Tensor, b: Tensor, rank: int) -> None:
     for operand, x in (("a", a), ("b", b)):
-        if x.dim() != rank if rank else x.dim() < 1:
+        if x.dim() != rank if rank else not x.dim():
             raise RuntimeError(
                 f"{name}: {operand} is {tuple(x.shape)}; expected {rank or 'at least 1'} dimension{'s' * (rank > 1)}"
             )

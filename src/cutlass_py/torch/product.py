@@ -14,9 +14,10 @@ from ..epilogues import ACTIVATIONS
 from .dtypes import BYTES, CAST, DTYPE, NAME
 from .gradients import keeps_z, run
 from .operators import Call, result_dtype, z_dtype
+from .recorded import recorded
 from .rules import problem_of
 from .sharding import register_if_used
-from .straight import autocasting, compiling, has_other_meaning, plain, tracked, unseen, written
+from .straight import autocasting, compiling, exact, has_other_meaning, plain, tracked, unseen, written
 
 _gemm = _core.gemm
 
@@ -85,11 +86,14 @@ def multiply(
 ) -> Tensor:
     """gemm of tensors that are cast; `hidden`: only a gradient has to see it; `checked`: no keyword is out of range."""
     tensors = tuple(x for x in (a, b, out, *keywords.values()) if isinstance(x, Tensor))
-    if hidden and plain(tensors) and not has_other_meaning(tensors):
-        return _straight_gemm(a, b, out, keywords)
     wants_gradient = tracked(tensors)
     if out is not None and wants_gradient:
         refuse_gradient("gemm")
+    if hidden and exact(tensors) and not has_other_meaning(tensors):
+        if not wants_gradient:
+            return _straight_gemm(a, b, out, keywords)
+        if (d := recorded(a, b, keywords)) is not None:
+            return d
     if not checked and not compiling():  # which sees metadata that are no numbers yet
         keywords = _as_the_operator_knows_them(a, b, out, keywords)
     return _through_operator(a, b, out, wants_gradient, **keywords)
