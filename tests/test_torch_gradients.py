@@ -118,6 +118,16 @@ def test_aux_of_fewer_bits_does_not_make_gradients_coarser():
     torch.testing.assert_close(aux.detach().double(), (a @ b).detach(), rtol=0.07, atol=0.01)
 
 
+def test_z_is_computed_again_beside_a_bias_of_8_bits():
+    a, b, dtype = leaf(3, 4, dtype=torch.bfloat16), torch.randn(4, 5).bfloat16(), torch.float8_e4m3fn
+    ones = torch.ones(3, 5, dtype=dtype)
+    d = ct.gemm(a, b, bias=ones[0], activation="gelu", aux=torch.empty_like(ones), out_dtype=dtype)
+    (grad,) = torch.autograd.grad(d, a, ones)
+    wide = a.detach().double().requires_grad_()
+    (expected,) = torch.autograd.grad(F.gelu(wide @ b.double() + 1).sum(), wide)
+    torch.testing.assert_close(grad.double(), expected, rtol=0.05, atol=0.05)
+
+
 def test_eager_gradients_are_those_of_the_operator(monkeypatch):
     """Where nothing else has to see a call, it is recorded without torch's dispatch."""
     from cutlass_py.torch import gradients
