@@ -76,8 +76,8 @@ def cases_of(results: Iterable[Mapping[str, Any]], regime: str) -> list[Case]:
 
 def _cases(result: Mapping[str, Any], regime: str) -> Iterator[Case]:
     for group in groups_of([result], regime):
-        for shape, times in zip(group.shapes, group.problems, strict=True):
-            p = arguments({**shape, "a": group.dtype, "layout": group.layout}).problem
+        for case, times in zip(group.cases, group.problems, strict=True):
+            p = arguments(case.problem()).problem
             configs = [config for name, config in named("declared").items() if name in times and config.api == 3]
             kernels, us = (
                 [CutlassKernel(config, None) for config in configs],

@@ -25,7 +25,7 @@ from typing import Any
 
 import cutlass_py
 from cutlass_py.bench.results import OURS, geomean
-from cutlass_py.bench.suites import SUITES
+from cutlass_py.bench.suites import SUITES, Case, Shape
 from cutlass_py.families import FAMILIES, find, named
 from cutlass_py.problems import arguments
 
@@ -39,12 +39,12 @@ _ABSENT = 0.05  # of the best speed: what a set counts where none of its kernels
 
 @dataclass
 class Group:
-    """The problems of one suite, dtype and layout: their shapes, and microseconds by kernel for each."""
+    """The problems of one suite, dtype and layout, and microseconds by kernel for each."""
 
     suite: str
     dtype: str
     layout: str
-    shapes: list[dict[str, int]] = field(default_factory=list)
+    cases: list[Case] = field(default_factory=list)
     problems: list[dict[str, float]] = field(default_factory=list)
 
     def shares(self, kernels: Iterable[str]) -> list[float]:
@@ -58,8 +58,8 @@ class Group:
     def chosen(self, kernels: set[str]) -> list[float]:
         """Likewise over the one that the default choice would take, of problems where that was timed."""
         shares = []
-        for shape, times in zip(self.shapes, self.problems, strict=True):
-            args = arguments({**shape, "a": self.dtype, "layout": self.layout})
+        for case, times in zip(self.cases, self.problems, strict=True):
+            args = arguments(case.problem())
             ranked = (kernel.name for kernel in cutlass_py.get_kernels(args, compiled=False))
             if name := next((name for name in ranked if name in kernels and name in times), None):
                 shares.append(min(times.values()) / times[name])
@@ -79,7 +79,7 @@ def groups_of(results: Iterable[Mapping[str, Any]], regime: str) -> list[Group]:
                 key = (_suite(record), record.get("dtype", "bf16"), record.get("layout") or record["lay"])
                 group = found.setdefault(key, Group(*key))
                 group.problems.append(times)
-                group.shapes.append({"batch": record.get("batch", 1), **{axis: record[axis] for axis in "mnk"}})
+                group.cases.append(Case(*key, _shape(record)))
     return list(found.values())
 
 
@@ -100,8 +100,11 @@ def _times(record: Mapping[str, Any], regime: str) -> dict[str, float]:
 def _suite(record: Mapping[str, Any]) -> str:
     if "suite" in record:
         return str(record["suite"])
-    shape = (record.get("batch", 1), record["m"], record["n"], record["k"])
-    return next((name for name, shapes in SUITES.items() if shape in shapes), "shape")
+    return next((name for name, shapes in SUITES.items() if _shape(record) in shapes), "shape")
+
+
+def _shape(record: Mapping[str, Any]) -> Shape:
+    return record.get("batch", 1), record["m"], record["n"], record["k"]
 
 
 # ---------------------------------------------------------------------------------------------------- the sets

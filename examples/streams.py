@@ -38,8 +38,7 @@ cutlass_py.gemm(a, b, out=out, stream=side)
 torch.cuda.current_stream().wait_stream(side)
 check("stream=")
 
-# Capture: no allocation outlives the graph and nothing waits on the host. The first call of a shape chooses its kernel,
-# so make it before.
+# Capture: no allocation outlives the graph and nothing waits on the host. What must be compiled has to be there before.
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     cutlass_py.gemm(a, b, out=out)

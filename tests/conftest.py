@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 
@@ -55,14 +56,35 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Where there is a GPU, JAX would put every array on it: tests without the mark are about the CPU."""
-    if item.get_closest_marker("gpu") or not _device()[0] or not find_spec("jax"):
+    """The same random operands alone and among others. Those without the mark are about the CPU, as JAX is told."""
+    if item.get_closest_marker("gpu"):
+        if torch := sys.modules.get("torch"):
+            torch.manual_seed(2026)
+        yield
+        return
+    if not _device()[0] or not find_spec("jax"):
         yield
         return
     import jax
 
     with jax.default_device(jax.devices("cpu")[0]):
         yield
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Ends a process whose GPU has failed for good, as after an illegal address: all later tests would fail in it.
+
+    Under xdist another worker takes them over.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            os._exit(1)
+        pytest.exit(f"{nodeid}: the GPU works no more: {error}", returncode=1)
 
 
 @pytest.fixture

@@ -19,6 +19,12 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def needs_the_device_alone() -> None:
+    """Skips beside other workers, who take and give memory of the device too."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("memory of the device is counted: needs a GPU without other workers")
+
+
 def assert_nothing_stays(
     call: Callable[[], Any],
     watched: Sequence[Any],
@@ -37,8 +43,8 @@ def assert_nothing_stays(
         used: bytes in use of the device, once it is idle; asked every thousand calls, so that no queue grows long.
         device: bytes by which they may grow.
     """
-    if used and "PYTEST_XDIST_WORKER" in os.environ:
-        pytest.skip("memory of the device is counted: needs a GPU without other workers")
+    if used:
+        needs_the_device_alone()
 
     def repeat(times: int) -> tuple[list[int], int, int]:
         for i in range(times):

@@ -748,6 +748,8 @@ def test_types_of_errors():
         A.astype("U3"),
         np.zeros((3, 4), [("x", "f4")]),
         np.zeros((3, 4), "V4"),
+        np.zeros((3, 4), "V0"),
+        np.zeros((3, 4), []),
         np.zeros((3, 4), ml_dtypes.int4),
         np.zeros((3, 4), ml_dtypes.float8_e4m3fnuz),
         np.zeros((3, 4), ml_dtypes.bfloat16).astype(">f2"),

@@ -77,6 +77,15 @@ def test_long_calls_begin_when_the_clock_has_settled():
         assert fake_gpu.now >= before and abs(fake_gpu.now - before) < 2 * calls
 
 
+@pytest.mark.parametrize("sets", [1, 3, 37, 120, 512])
+def test_a_graph_goes_through_all_operand_sets(sets):
+    """Whole rounds of them: of a round begun, the next replay would find the first sets in the cache."""
+    fake_gpu, captured = FakeGpu(), []
+    fake_gpu.capture = lambda launch, calls: captured.append(calls) or (lambda: None)
+    timing.sustained_us(fake_gpu, [timing.Arm("x", lambda i: None)], sets, {"x": 12.0}, 20.0, 5)
+    assert captured == [max(83 // sets, 1) * sets]
+
+
 def test_a_burst_spins_for_as_long_as_queueing_takes(monkeypatch):
     """And not for as long as the GPU works: each burst would take it half as long again."""
     fake_gpu, clock, spins = FakeGpu(), [0.0], []

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_gpu import FakeGpu, record_of
 
 import cutlass_py
 from cutlass_py import _core
-from cutlass_py.bench import bars, plots, results, runs, timing
+from cutlass_py.bench import bars, one_kernel, plots, results, runs, timing
 from cutlass_py.bench.results import geomean
-from cutlass_py.commands import main
+from cutlass_py.commands import bench, main
 from cutlass_py.dtypes import LAYOUTS
+from cutlass_py.families import find
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED = ROOT / "benchmarks" / "results" / "kernel_speed-h200-llm-square-odd-batched.json"
@@ -32,6 +34,24 @@ def test_the_command_measures(fake_gpu, capsys, tmp_path):
     assert found["parts"][0]["regimes"] == ["sustained", "mixed"] and str(tmp_path) not in found["command"]
     assert main(["bench", "--from", str(path), "--layout", "tn", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["cases"]) == 2
+
+
+def test_a_library_without_graphs_is_timed_in_the_other_regime(fake_gpu, monkeypatch, capsys):
+    """As CuPy. Kernels that have no reference are replayed all the same."""
+    monkeypatch.setattr(FakeGpu, "captures", False)
+    monkeypatch.setattr(FakeGpu, "capture", lambda *_: pytest.fail("a graph is made"))
+    options = ["bench", "--shape", "24,16,8", "--dtype", "f32", "--layout", "tn", "--budget-ms", "1"]
+    for more in ((), ("--all-kernels",), ("--regime", "mixed")):
+        assert main([*options, *more, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["parts"][0]["regimes"] == ["mixed"] and found["cases"][0]["mixed"]["ratio"] == 1.5
+    assert main([*options, "--regime", "sustained"]) == 2
+    assert "no graph can be made of numpy's matmul, which is what sustained replays" in capsys.readouterr().err
+    kernel = one_kernel.KernelCase.of(
+        find("sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_bias"), (1, 8, 8, 8)
+    )
+    asked = SimpleNamespace(regime=["sustained"])
+    assert bench._regimes(asked, fake_gpu, [kernel]) == timing.REGIMES
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError, ImportError, MemoryError, AssertionError])
@@ -97,6 +117,9 @@ def test_a_run_that_ends_early_is_kept(fake_gpu, capsys, tmp_path, monkeypatch, 
     (["--tune", "--all-kernels"], "two different measurements"),
     (["--every", "0"], "must be above 0"),
     (["--from", "/nonexistent.json"], "No such file"),
+    (["--from", "results.json", "--json", "others.json"], "bench: --from measures nothing: of the other options only"),
+    (["--from", "results.json", "--shape", "8,8,8"], "bench: --from measures nothing: of the other options only"),
+    (["--from", "results.json", "--every", "2"], "bench: --from measures nothing: of the other options only"),
 ])  # fmt: skip
 def test_wrong_usage(fake_gpu, capsys, options, message):
     assert main(["bench", *options]) == 2

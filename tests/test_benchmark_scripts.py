@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import cutlass_py
 from cutlass_py import tuned
 from cutlass_py.bench.suites import ARITHMETICS, Case
 from cutlass_py.commands import main
 from cutlass_py.families import find, named, select
 from cutlass_py.gpu import Gpu
+from cutlass_py.problems import arguments
 from cutlass_py.tuned import Entry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -245,9 +247,25 @@ def test_what_the_default_choice_takes_of_a_set(script):
     tn = "sm90_gemm_bf16_bf16_f32_bf16_tn_"
     large, skinny = f"{tn}128x256x64_1x2x1_coop_linear", f"{tn}64x16x128_1x1x1_pingpongswap_linear"
     (group,) = kernel_set.groups_of([sweep({large: 2, skinny: 8, "fast": 1}, {"fast": 1})], "sustained")
-    group.shapes = [{"batch": 1, "m": 8192, "n": 8192, "k": 8192}] * 2
+    group.cases = [Case("llm", "bf16", "tn", (1, 8192, 8192, 8192))] * 2
     assert group.chosen({large, skinny}) == [1 / 2]
     assert group.chosen({skinny}) == [1 / 8]
+
+
+@pytest.mark.parametrize("dtype", ARITHMETICS)
+def test_sweeps_of_every_dtype(script, dtype):
+    """Names of the benchmarks, such as tf32 and e4m3_block, stand for operands, an arithmetic and scales."""
+    kernel_set = script("kernel_set")
+    case = Case("large", dtype, "tn", (1, 4096, 4096, 4096))
+    chosen = cutlass_py.get_kernels(arguments(case.problem()), compiled=False)[0].name
+    result = {"machine": {"gpu": "NVIDIA H200", "compute_capability": 90, "sm_count": 132}}
+    result["cases"] = [case.facts() | {"sustained": {"us": {"torch": 1.0, "cutlass_py": 2.0, chosen: 2.0, "x": 1.0}}}]
+    (group,) = kernel_set.groups_of([result], "sustained")
+    assert group.cases == [case] and group.chosen({chosen}) == [1 / 2]
+    if find(chosen).api == 3:
+        pytest.importorskip("scipy")
+        (timed,) = script("fit_cost").cases_of([result], "sustained")
+        assert [kernel.name for kernel in timed.kernels] == [chosen] and timed.share() == 1.0
 
 
 def test_constants_are_found_in_what_follows_from_them(script, capsys, tmp_path):

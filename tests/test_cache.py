@@ -265,7 +265,7 @@ def test_what_belongs_to_another_user_is_not_loaded(nvcc, by_default, monkeypatc
 
 def test_the_home_of_nobody(nvcc, monkeypatch):
     monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", "~nobody-of-that-name/x")
-    with pytest.raises(CompileError, match="CUTLASS_PY_CACHE_DIR is '~nobody-of-that-name/x': "):
+    with pytest.raises(CompileError, match="^CUTLASS_PY_CACHE_DIR is '~nobody-of-that-name/x': "):
         build()
 
 

@@ -16,7 +16,7 @@ import pytest
 import cutlass_py
 from cutlass_py import _core, archive, commands
 from cutlass_py import cache as cache_module
-from cutlass_py.commands import COMMANDS, main
+from cutlass_py.commands import COMMANDS, info, main
 
 ROOT = Path(__file__).resolve().parent.parent
 BARS = ROOT / "benchmarks" / "results" / "kernel_speed-h200-bars.json"
@@ -73,6 +73,27 @@ def said(capsys, line):
 
 
 # ---------------------------------------------------------------------------------------- all of them
+
+
+def test_without_a_command_the_commands_are_listed(capsys):
+    code, printed = said(capsys, "")
+    assert code == 0 and all(name in printed.out for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (cutlass_py.CompileError("cannot compile x"), 1, "error: cannot compile x\n"),
+        (ValueError("x is 1"), 2, "error: x is 1\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ],
+)
+def test_exit_codes(monkeypatch, capsys, error, code, line):
+    def run(options):
+        raise error
+
+    monkeypatch.setattr(info, "run", run)
+    assert said(capsys, "info") == (code, ("", line))
 
 
 def test_every_command_is_tried():
@@ -188,7 +209,7 @@ def test_as_a_process():
     )
     assert done.returncode == 0 and done.stdout.startswith("simt_") and not done.stderr
     done = subprocess.run([sys.executable, "-m", "cutlass_py"], capture_output=True, text=True)
-    assert done.returncode == 2 and "usage: python -m cutlass_py" in done.stderr
+    assert done.returncode == 0 and "usage: python -m cutlass_py" in done.stdout
 
 
 # ---------------------------------------------------------------------------------------- each of them
@@ -257,7 +278,8 @@ def test_cache(capsys, tmp_path):
 def test_demo(capsys):
     rows = json.loads(said(capsys, "demo --size 16 --json")[1].out)
     assert {row["framework"] for row in rows} >= {"numpy"} and all(row["error"] <= row["bound"] for row in rows)
-    assert "error vs float64" in said(capsys, "demo --size 16")[1].out
+    table = said(capsys, "demo --size 16")[1].out
+    assert "error vs float64" in table and ("CPU only: " in table) == (not _core.device_count())
     assert said(capsys, "demo --size 0")[1].err == "error: demo: --size is 0; expected 1 or more\n"
 
 

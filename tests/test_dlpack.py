@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 
+import ml_dtypes  # noqa: F401  (registers its types' names with NumPy)
 import numpy as np
 import pytest
 from exporters import RAISE_BY_FILENO, READ_ONLY, Exporter, LegacyExporter, RaisingExporter, capsule_name, exchanging
@@ -139,6 +140,16 @@ def test_a_null_deleter_is_no_obligation():
 def test_a_view_of_an_exporter():
     a = Exporter(A.view(np.uint32))
     assert np.array_equal(gemm(view(a, "f32"), B), AB) and a.balanced
+
+
+@pytest.mark.parametrize(
+    ("held", "meant"), [("bfloat16", "f16"), ("float16", "bf16"), ("float8_e4m3fn", "e5m2"), ("float8_e4m3fn", "s8")]
+)
+def test_a_view_says_what_the_bits_are_whatever_they_were(held, meant):
+    array = np.full((3, 3), 1.5).astype(held)
+    bits = array.view(f"u{array.itemsize}")
+    d, expected = (gemm(view(x, meant), view(x, meant), out_dtype="f32") for x in (array, bits))
+    assert np.array_equal(d, expected) and not (d == 3 * 1.5**2).all()
 
 
 def test_an_exporter_that_multiplies_while_it_exports():
@@ -536,6 +547,15 @@ def test_lazily_negated_views_are_refused(torch, shape):
         gemm(x, y)
     assert (gemm(x.resolve_neg(), y) == -2 * shape[1]).all()
     assert (gemm(z.real, y) == shape[1]).all() and (gemm(z.imag, y) == 2 * shape[1]).all()
+
+
+def test_a_factor_without_dimensions_is_looked_at_as_well(torch):
+    alpha = torch.tensor(1 + 2j).conj().imag
+    assert alpha.is_neg() and alpha.dim() == 0
+    x = torch.ones(2, 2)
+    with pytest.raises(ValueError, match=r"alpha is a lazily negated or conjugated view; pass alpha.resolve_neg\(\)"):
+        gemm(x, x, alpha=alpha)
+    assert (gemm(x, x, alpha=alpha.resolve_neg()) == -4).all()
 
 
 def test_conjugated_views_are_refused(torch):

@@ -1,4 +1,4 @@
-"""What the documents promise: examples and notebooks run as they stand, pages that are named are there.
+"""What the documents promise: examples, notebooks and snippets run as they stand, pages that are named are there.
 
 Links within the site are checked as it is built (mkdocs.yml).
 """
@@ -17,6 +17,7 @@ import cutlass_py
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = [*ROOT.glob("examples/*.py"), *ROOT.glob("docs/notebooks/*.py")]
+SNIPPETS = ["discovery", "epilogues", "gemm", "jax", "providers", "torch"]
 TEXTS = [
     ROOT / "README.md",
     *(path for part in ("docs", "src", "examples", "benchmarks") for path in (ROOT / part).rglob("*.*")),
@@ -27,17 +28,52 @@ TEXTS = [
 @pytest.mark.parametrize("script", sorted(SCRIPTS), ids=lambda path: path.stem)
 def test_scripts_run_in_an_empty_directory(script, device, tmp_path):
     """Examples say so and leave without their framework or a GPU; notebooks run anywhere."""
+    printed = run(script, tmp_path, device)
+    assert printed
+    if device and "not installed" in printed.splitlines()[0]:
+        pytest.skip(printed)
+
+
+def run(script: Path, scratch: Path, device: str = "") -> str:
+    """What it prints, in an empty directory that stays empty."""
     package = Path(cutlass_py.__file__).parent.parent  # a source tree on the path stays on it
-    environment = os.environ | {"PYTHONPATH": str(package), "CUTLASS_PY_CACHE_DIR": str(tmp_path / "cache")}
+    environment = os.environ | {"PYTHONPATH": str(package), "CUTLASS_PY_CACHE_DIR": str(scratch / "cache")}
     if not device:
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    home = tmp_path / "empty"
+    home = scratch / "empty"
     home.mkdir()
     done = subprocess.run([sys.executable, str(script)], cwd=home, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout and not list(home.iterdir())
-    if device and "not installed" in done.stdout.splitlines()[0]:
-        pytest.skip(done.stdout)
+    assert not list(home.iterdir())
+    return done.stdout
+
+
+def program(page: Path) -> str:
+    """The Python of a page as one program, each line where it stands there, on the CPU and on small arrays."""
+    kept, inside, skipped, lines = [], False, False, page.read_text().splitlines()
+    for line, before in zip(lines, ["", *lines], strict=False):
+        if line.startswith("```"):
+            inside, skipped = line == "```python", before.startswith("<!-- not run")
+        kept.append(line if inside and not skipped and line != "```python" else "")
+    return "\n".join(kept).replace('device="cuda"', 'device="cpu"').replace("2048, 14336, 4096", "32, 48, 64")
+
+
+@pytest.mark.parametrize("page", ["README", *(f"docs/{name}" for name in SNIPPETS)])
+def test_snippets_of_a_page_run_in_order(page, tmp_path):
+    script = tmp_path / "page.py"
+    script.write_text(program(ROOT / f"{page}.md"))
+    for framework in ("torch", "jax"):
+        if f"import {framework}" in script.read_text():
+            pytest.importorskip(framework)
+    run(script, tmp_path)
+
+
+def test_the_map_names_every_source():
+    section = (ROOT / "docs" / "design.md").read_text().split("## Map of the sources")[1].split("\n## ")[0]
+    named = set(re.findall(r"`([\w./]+)`", section))
+    assert {name for name in named if name.endswith(".cpp")} == {x.name for x in (ROOT / "src" / "cpp").glob("*.cpp")}
+    modules = {x.stem for x in (ROOT / "src" / "cutlass_py").glob("*.py") if not x.stem.startswith("__")}
+    assert modules <= named
 
 
 def test_pages_that_are_named_are_there():

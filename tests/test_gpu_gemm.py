@@ -334,7 +334,7 @@ def test_the_first_call_of_a_process_may_stand_in_a_capture():
 @pytest.mark.sm90
 @pytest.mark.parametrize("axis", ["n", "m"])
 def test_a_bias_that_the_call_before_writes(axis):
-    """Launches overlap: its vector may not be read before the kernel in front has written it, one value at a time."""
+    """Whatever kernels are chosen: here parts of k are summed, and values stored one at a time."""
     m, n, k = 512, 1001, 4096
     a, b = gpu.integers((m, k), "bf16"), gpu.integers((k, n + 7), "bf16")[:, :n]
     reference = gpu.expected(a, b)

@@ -256,6 +256,39 @@ def test_fp8_sums_are_promoted(kernel):
     assert ((gpu.wide(d) - wanted).abs() / wanted).max() <= torch.finfo(d.dtype).eps / 2 + 2**-11
 
 
+def writes(dtype: str) -> CutlassKernel:
+    """A kernel whose result has this dtype, and behind which the next may begin early."""
+    for kernel in KERNELS:
+        c = kernel.config
+        if (c.d, c.layout, c.epilogue, c.schedule) == (dtype, "tn", "linear", "pingpong") and c.a in ("bf16", "f16"):
+            return kernel
+    pytest.skip(f"no kernel of the built set writes {dtype}")
+
+
+READS_A_BIAS = [k for k in KERNELS if k.config.api == 3 and k.interface.epilogue.bias and not k.interface.pointers]
+
+
+@every_kernel([k for k in READS_A_BIAS if k.interface.epilogue.activation == "identity"])
+def test_a_bias_that_the_kernel_in_front_writes(kernel):
+    """Launches overlap: few blocks sum over a long k, while the others could read what they have not written yet."""
+    m, n, k = 512, 1008, 4096
+    a, b = operands(kernel, 1, m, n, k)
+    along_n, front = kernel.interface.epilogue.bias == "n", writes(kernel.config.bias)
+    extent, dtype = n if along_n else m, front.config.a
+    left = gpu.integers((1, 8192), dtype, 1, 2)
+    right = [torch.full((extent, 8192), 2.0**-power, device=gpu.DEVICE, dtype=gpu.DTYPES[dtype]) for power in (13, 12)]
+    bias = torch.zeros(1, extent, device=gpu.DEVICE, dtype=gpu.DTYPES[kernel.config.bias])
+    keywords = {"kernel": kernel, "compute": compute_of(kernel), "out_dtype": kernel.config.d, "alpha": 2.0**-8}
+    keywords["bias"] = bias[0] if along_n else bias.mT
+    found = []
+    for i in range(20):
+        cutlass_py.gemm(left, right[i % 2].mT, out=bias, kernel=front)  # 1 or 2, everywhere
+        found.append(cutlass_py.gemm(a, b, **keywords))
+    torch.cuda.synchronize()
+    for i, d in enumerate(found):
+        gpu.assert_exact(d, gpu.expected(a, b) / 2**8 + 1 + i % 2)
+
+
 LINEAR = [k for k in KERNELS if k.config.epilogue in ("linear", "linearc") and k.config.d != "s32"]
 
 

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpu  # noqa: E402
+from leaks import needs_the_device_alone  # noqa: E402
 
 import cutlass_py  # noqa: E402
 from cutlass_py import GemmArguments, TensorSpec, _core, explain, tuned  # noqa: E402
@@ -102,11 +103,10 @@ def test_autotuning_and_capture():
 
 
 def test_memory_comes_back():
+    needs_the_device_alone()
     cutlass_py.tune(*operands(), candidates=4)
-    torch.cuda.synchronize()
-    free = torch.cuda.mem_get_info()[0]
+    before = gpu.used()
     large = TensorSpec((1 << 15, 1 << 14), "bf16")  # 1 GB: more than the pool keeps, with B and D
     for _ in range(3):
         cutlass_py.tune(large, TensorSpec((1 << 14, 1 << 15), "bf16"), candidates=2)
-    torch.cuda.synchronize()
-    assert free - torch.cuda.mem_get_info()[0] < 1100 << 20
+    assert gpu.used() - before < 1100 << 20

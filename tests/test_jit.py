@@ -158,7 +158,7 @@ def test_a_failing_compiler(nvcc, monkeypatch):
     with pytest.raises(CompileError) as error:
         build()
     text = str(error.value)
-    assert text.startswith(f"gemm: cannot compile {CONFIG.name}: nvcc failed with status 1. ")
+    assert text.startswith(f"cannot compile {CONFIG.name}: nvcc failed with status 1. ")
     kept = Path(re.search(r"The source is kept: (.+?\.cu); ", text).group(1))
     assert kept.read_text() == compiler.recipe(CONFIG).source
     assert kept.with_suffix(".log").read_text().count("error: number") == 20

@@ -190,11 +190,14 @@ def test_what_tables_are_called(tmp_path):
         (("x", __file__), "test_packs.py is no artifact"),
         (("x", "--tuned", __file__), "test_packs.py: not JSON"),
         (("x", "--kernel", "typo"), "no kernel is called 'typo'"),
+        (("X", "--kernel", CONFIG.name), "name is 'X'"),
+        (("x", "--version", "one", "--kernel", CONFIG.name), "version is 'one'"),
         ((), "required: name"),
     ],
     ids=lambda x: str(x)[:24],
 )
-def test_wrong_usage(capsys, arguments, message):
+def test_wrong_usage(capsys, monkeypatch, arguments, message):
+    monkeypatch.setattr(archive, "of_kernel", lambda *_: pytest.fail("compiles before it looks"))
     try:
         status = main(["pack", *arguments])
     except SystemExit as usage:

@@ -140,7 +140,7 @@ def test_build_goes_on_after_a_failure(nvcc, problems, monkeypatch):
     done = command("build", *(f"--kernel={name}" for name in names), "--json")
     rows = json.loads(done.stdout)
     assert done.returncode == 1 and [(row["kernel"], row["state"]) for row in rows] == [(n, "failed") for n in names]
-    assert all(row["error"].startswith(f"gemm: cannot compile {row['kernel']}: ") for row in rows)
+    assert all(row["error"].startswith(f"cannot compile {row['kernel']}: ") for row in rows)
 
 
 def test_info_of_a_cache_that_is_not_there(monkeypatch, tmp_path):

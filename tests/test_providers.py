@@ -109,6 +109,7 @@ def test_jax_computations_leave_python_out(built, monkeypatch):
 
 
 F64 = {name: OperandMetadata("f64", "t", 16) for name in ("a", "b", "d")}
+WIDE_C = {name: OperandMetadata("f64") for name in ("a", "b", "d")} | {"c": OperandMetadata("f64", "t", 16)}
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,39 @@ F64 = {name: OperandMetadata("f64", "t", 16) for name in ("a", "b", "d")}
             {"cc": (80, 999)},
             GemmArguments(listed(64, 64, "t", "f64"), listed(64, 64, "t", "f64")),
             "the operands are lists of matrices",
+        ),
+        (
+            {"cc": (80, 999), "epilogue": "linearc", "operands": WIDE_C},
+            problem(layout="tt", dtype="f64", c=vector((512, 512), "f64")),
+            None,
+        ),
+        (
+            {"cc": (80, 999), "epilogue": "linearc", "operands": WIDE_C},
+            problem(layout="tt", dtype="f64", c=vector((512, 512), "f64", alignment=8)),
+            "takes c by 16 bytes; it is aligned to 8",
+        ),
+        (
+            {
+                "cc": (80, 999),
+                "epilogue": "linearc",
+                "operands": F64 | {"d": OperandMetadata("*"), "c": OperandMetadata("f64")},
+            },
+            problem(layout="tt", dtype="f64", out_dtype="f32", c=vector((512, 512), "f32")),
+            "takes c in f64; it is f32",
+        ),
+        (
+            {
+                "cc": (80, 999),
+                "epilogue": "gate_relu",
+                "operands": F64 | {"gate": WIDE_C["c"], "d": OperandMetadata("f64")},
+            },
+            problem(layout="tt", dtype="f64", activation="relu", gate=vector((512, 512), "f64", alignment=8)),
+            "takes gate by 16 bytes; it is aligned to 8",
+        ),
+        (
+            {"cc": (80, 999), "epilogue": "bias", "operands": F64 | {"bias": OperandMetadata("f64", "n", 16)}},
+            problem(layout="tt", dtype="f64", bias=vector(512, "f64", alignment=8)),
+            "takes bias by 16 bytes; it is aligned to 8",
         ),
         ({}, GemmArguments(HOST, HOST, alpha=0.0), "multiplies; there is no product"),
         ({}, GemmArguments(HOST, HOST, c=HOST), "does not read c; c is given"),

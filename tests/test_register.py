@@ -30,8 +30,8 @@ from cutlass_py.select import plan
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
-def with_operand(name, operand):
-    return metadata(operands={**metadata().operands, name: operand})
+def with_operand(name, operand, **fields):
+    return metadata(operands={**metadata().operands, name: operand}, **fields)
 
 
 # ---------------------------------------------------------------------------------------- found, and gone
@@ -99,7 +99,7 @@ def test_a_plan_that_was_being_made_meanwhile_is_not_kept():
 
 def test_a_failed_compile_is_forgotten():
     """A better source under the same name is not refused for what the first one was."""
-    compiler.failed["mine"] = "gemm: cannot compile mine"
+    compiler.failed["mine"] = "cannot compile mine"
     registry.forget_kernel("mine")
     assert "mine" not in compiler.failed
 
@@ -208,6 +208,16 @@ def test_a_provider_that_fails_to_say_what_its_kernels_are():
         ((metadata("a b"), multiply), ValueError, "register_kernel: a kernel is called 'a b'"),
         ((metadata(cc=(80,)), multiply), ValueError, "register_kernel: own_f64: cc is (80,); expected the lowest"),
         ((metadata(epilogue="x"), multiply), ValueError, "register_kernel: own_f64: epilogue is 'x'; expected a name"),
+        (
+            (with_operand("c", OperandMetadata("f32"), epilogue="linearc"), multiply),
+            ValueError,
+            "register_kernel: own_f64: c is 'f32'; expected d's dtype, 'f64', or a provider with its own supports",
+        ),
+        (
+            (with_operand("bias", OperandMetadata("f64", "m"), epilogue="bias"), multiply),
+            ValueError,
+            "register_kernel: own_f64: bias has layout 'm'; expected 'n', as epilogue 'bias' has it",
+        ),
     ],
 )
 def test_register_kernel_refuses(arguments, error, reason):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from dataclasses import replace
 
 import pytest
 from specs import CORE, operand, problem, vector
 
-from cutlass_py import GemmArguments, TensorSpec, _core, explain, get_kernels, registry, select
+from cutlass_py import GemmArguments, TensorSpec, _core, cost, explain, get_kernels, registry, select
 from cutlass_py.dtypes import DTYPES
 from cutlass_py.epilogues import EPILOGUES
 from cutlass_py.families import FAMILIES, named
@@ -43,6 +45,61 @@ def test_names_that_are_none():
 
 
 # ---------------------------------------------------------------------------------------- get_kernels
+
+
+def test_a_first_listing_waits_for_no_garbage_collection(built):
+    built([])
+    collected = []
+
+    def seen(phase, info):
+        collected.append(info["generation"])
+
+    gc.callbacks.append(seen)
+    try:
+        assert len(get_kernels(where=lambda meta: meta.api == 3, compiled=False)) > 1000
+    finally:
+        gc.callbacks.remove(seen)
+    assert len(collected) < 10, "once in a while between two listings, that is"
+
+
+def test_designs_that_are_numbered_at_the_same_time_have_two_numbers(monkeypatch):
+    one, another = CORE[0].config, CORE[-1].config
+
+    class Interrupted(dict):
+        was = False
+
+        def __len__(self):
+            found = super().__len__()
+            if not self.was:
+                self.was = True
+                cost.design(another)  # as a thread that comes in between
+            return found
+
+    monkeypatch.setattr(cost, "_designs", Interrupted())
+    assert cost.design(one) != cost.design(another)
+
+
+def test_what_is_listed_while_a_kernel_comes_is_not_kept(built, monkeypatch):
+    first, second = (k.name for k in CORE[:2])
+    built([first])
+    facts, begun, goes_on = _core.kernel_facts(), threading.Event(), threading.Event()
+
+    def slowly():
+        found = dict(facts)
+        if threading.current_thread() is other:
+            begun.set()
+            goes_on.wait(0.5)
+        return found
+
+    monkeypatch.setattr(_core, "kernel_facts", slowly)
+    other = threading.Thread(target=lambda: all_kernels(compiled=True))
+    other.start()
+    begun.wait()
+    facts[second] = {}
+    registry.forget()
+    goes_on.set()
+    other.join()
+    assert [k.name for k in all_kernels(compiled=True) if isinstance(k, CutlassKernel)] == [first, second]
 
 
 def test_get_kernels_without_arguments_is_the_declaration():

@@ -37,7 +37,6 @@ def silent():
     cutlass_py.log("off")
     cutlass_py.nvtx(False)
     cutlass_py.dump(None)
-    reproducer._written.clear()
 
 
 def in_a_process(code, **environment):
@@ -377,6 +376,10 @@ def test_a_failed_call_leaves_a_script(failing, tmp_path, error):
     with pytest.raises(type(error)):
         cutlass_py.gemm(A, B, activation="relu", kernel="cpu_gemm_numpy")
     assert len(list((tmp_path / "scripts").iterdir())) == 1  # once for a class
+    cutlass_py.dump(tmp_path / "others")
+    with pytest.raises(type(error)):
+        cutlass_py.gemm(A, B, activation="relu", kernel="cpu_gemm_numpy")
+    assert len(list((tmp_path / "others").iterdir())) == 1  # wherever that is
 
 
 def test_a_failed_call_of_a_kernel_that_a_script_cannot_have(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from specs import CORE, problem
 
 import cutlass_py
-from cutlass_py import GemmArguments, TensorSpec, _core, cache, explain, tuned, tuning
+from cutlass_py import CudaKernel, GemmArguments, TensorSpec, _core, cache, explain, registry, tuned, tuning
 from cutlass_py.commands import main
 from cutlass_py.gpu import ABSENT, Gpu, device
 from cutlass_py.registry import kernel_named
@@ -168,6 +168,15 @@ def test_tables_are_kept_merged_and_read_by_later_processes(core, table):
     assert len(tuned.read(table, ABSENT)) == 2 and table.read_text().count("\n  ") == 2
 
 
+def test_what_another_process_has_found_since_stays_in_the_file(core, table):
+    x, y = problem(512, 512, 512), problem(1024, 512, 512)
+    remember(x.problem, entry_for(rank(x.problem)[0]))
+    newer = entry_for(rank(x.problem)[1])
+    table.write_text(tuned.dumps(ABSENT, {class_of(x.problem): newer}))
+    remember(y.problem, entry_for(rank(y.problem)[0]))
+    assert tuned.read(table, ABSENT)[class_of(x.problem)] == newer and len(tuned.read(table, ABSENT)) == 2
+
+
 def test_threads_lose_nothing(core):
     problems = [problem(512, 512, 64 * i).problem for i in range(1, 17)]
     entry = entry_for(rank(problems[0])[0])
@@ -188,6 +197,9 @@ def test_threads_lose_nothing(core):
         ('{"format": 2}', "expected a table of tuned choices of format 1"),
         ('{"format": 1, "gpu": "a GPU", "sm_count": 7, "entries": {}}', "a GPU with 7 multiprocessors; expected"),
         ('{"format": 1, "gpu": "%s", "sm_count": 132, "entries": []}', "entries is not an object"),
+        ('{"format": 1, "gpu": "%s", "sm_count": [132], "entries": {}}', r"sm_count is \[132\]; expected a name and a"),
+        ('{"format": 1, "gpu": "%s", "sm_count": Infinity, "entries": {}}', "sm_count is inf; expected a name and a"),
+        ('{"format": 1, "entries": {}}', "gpu is None, sm_count is None; expected a name and a number"),
         ('{"format": 1, "gpu": "%s", "sm_count": 132, "entries": {"m=1": 3}}', "m=1: expected an object of kernel"),
         ("[" * 100_000, "not JSON"),
         *((TABLE % values_of(**{name: value}), f"m=1: {name} is {value!r}") for name, value in UNUSABLE),
@@ -283,6 +295,26 @@ def test_kernels_that_compute_alike_are_measured_once(clock):
     cutlass_py.tune(args, candidates=1000)
     straight = [kernel_named(made.kernel) for made in measured[0] if not made.steps]
     assert len({kernel.design for kernel in straight}) == len(straight) < len(cutlass_py.get_kernels(args))
+
+
+def test_users_kernels_are_measured_whatever_tiles_others_have(clock):
+    alike = next(k for k in CORE if k.config.family == "sm80_gemm" and k.supports(problem(512, 512, 512)))
+    c = alike.config
+    found = [
+        CudaKernel(
+            name, c.family, c.a, c.layout, c.tile, source=name, epilogue=c.epilogue, warp=c.warp, stages=c.stages,
+            align=c.align,
+        )
+        for name in ("one", "another")
+    ]  # fmt: skip
+    measured = clock(lambda made: 4.0)
+    with cutlass_py.register_kernel(found[0]) as one, cutlass_py.register_kernel(found[1]) as another:
+        for kernel in (*one.kernels, *another.kernels):
+            assert kernel.design == alike.design
+            kernel.loaded({})
+        registry.forget()
+        cutlass_py.tune(problem(512, 512, 512))
+    assert {"one", "another", alike.name} <= {made.kernel for made in measured[0]}
 
 
 def test_tune_tries_the_orders_of_tiles(clock):

@@ -273,6 +273,8 @@ def test_too_many_parameters():
 def test_operands_are_given_by_name():
     with pytest.raises(TypeError, match="epilogue gelu_bias misses bias; expected alpha, bias"):
         gelu_bias(alpha=1)
+    with pytest.raises(TypeError, match="epilogue gelu_bias has no gamma and misses bias; expected alpha, bias"):
+        gelu_bias(alpha=1, gamma=2)
     with pytest.raises(TypeError, match="epilogue gelu_bias has no gamma; expected alpha, bias"):
         gelu_bias(alpha=1, bias=2, gamma=3)
     with pytest.raises(TypeError, match="epilogue gelu_bias takes its operands by name; expected alpha, bias"):
@@ -586,6 +588,20 @@ def test_functions_are_the_same_traced_and_on_arrays(name):
         traced = epilogue(lambda accum: function(accum, *given))
         expected = function(x, *given)
     assert np.array_equal(gemm(x, np.ones((1, 1), np.float32), epilogue=traced()), expected)
+
+
+def test_functions_of_whole_numbers():
+    for function in (functions.erf, functions.gelu, functions.tanh, functions.exp, functions.rsqrt):
+        expected = function(np.array([1.0, 2.0]))
+        assert np.array_equal(function(np.array([1, 2])), expected) and function(2) == expected[1]
+
+
+def test_numbers_of_the_surrounding_program_stay_numbers():
+    a, b, _ = operands()
+    function = epilogue(lambda accum: accum * functions.where(True, 2.0, 3.0) + leaky_relu(-1.0, 0.5))
+    np.testing.assert_allclose(gemm(a, b, epilogue=function()), a @ b * 2 - 0.5, rtol=1e-5, atol=1e-5)
+    function = epilogue(lambda accum: functions.where((accum > 0) & (len("abc") > 2) | False, accum, 0))
+    np.testing.assert_allclose(gemm(a, b, epilogue=function()), np.maximum(a @ b, 0), rtol=1e-5, atol=1e-5)
 
 
 def test_activations_are_those_of_gemm():

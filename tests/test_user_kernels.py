@@ -268,7 +268,7 @@ def test_compilation_may_be_forbidden(tmp_path, monkeypatch):
     monkeypatch.setenv("CUTLASS_PY_JIT", "0")
     monkeypatch.setattr(compiler, "find", lambda *_, **__: None)
     monkeypatch.setattr(compiler, "recipe", lambda config: compiler.Recipe(config.name, "", (), ()))
-    with pytest.raises(CompileError, match=r"CUTLASS_PY_JIT=0 forbids to compile it\. .* make the call once"):
+    with pytest.raises(CompileError, match=r"CUTLASS_PY_JIT=0 forbids compiling it\. .* make the call once"):
         select.plan(problem(gelu_bias).problem)
 
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string_view>
 
 namespace cutlass_py {
 
@@ -27,5 +28,13 @@ inline constexpr ActivationRow kActivations[] = {
 #undef CUTLASS_PY_ACTIVATION
 };
 inline constexpr int kActivationCount = sizeof kActivations / sizeof kActivations[0];
+
+// Its number; -1 where there is none of that name.
+constexpr int activation_named(std::string_view name) {
+  for (int i = 0; i < kActivationCount; ++i) {
+    if (name == kActivations[i].name) return i;
+  }
+  return -1;
+}
 
 }  // namespace cutlass_py

@@ -32,7 +32,7 @@ using namespace nb::literals;
 
 constexpr const char* kGemmDoc = R"(D = epilogue(a @ b), by a prebuilt CUTLASS kernel (NumPy on the CPU).
 
-With f the activation and every operand optional that has a default:
+f is the activation; what has a default is optional:
 
     z = alpha * scale_a * scale_b * (a @ b) + beta * c + bias
     D = scale_out * f(z);  with gate: scale_out * f(gate) * z;  for a derivative f': scale_out * f'(aux) * z
@@ -40,25 +40,25 @@ With f the activation and every operand optional that has a default:
 Args:
     a: (m, k), (k,) or (..., m, k). Any array that speaks DLPack, row- or column-major without a copy; or a list of
         (m, k) matrices of one dtype and one set of strides.
-    b: (k, n), (k,) or (..., k, n), on a's device, of a dtype that goes with a's: the same; e4m3 and e5m2 go with each
-        other, so do s8 and u8. Or a list, as long as a's. Shapes follow numpy.matmul: batches broadcast, the axis that
-        a vector lacks is missing in the result.
-    out: written and returned, of the shape of the result. Strided views are fine; it may be c, gate or an aux that is
-        read, element for element, and otherwise shares no element with anything. A list for lists.
+    b: (k, n), (k,) or (..., k, n), on a's device, of a's dtype (e4m3 and e5m2 may be mixed, and so may s8 and u8). Or
+        a list, as long as a's. Shapes follow numpy.matmul: batches broadcast, the axis that a vector lacks is missing
+        in the result.
+    out: written and returned, of the shape of the result. Strided views are fine. It may be exactly c, gate or an aux
+        that is read, and otherwise shares no element with anything. A list for lists.
     c: the addend, of the shape of the result or with batch dimensions that broadcast to it, any real dtype (complex
         for complex operands). A list, or one matrix for all, for lists.
     alpha: factor of the product. A number, or an array of one element that is read when the kernel runs. With the
-        number 0, here or as a scale, a and b are not read, whatever the other factors are; an array is not looked at
-        before.
-    beta: factor of c, likewise; 1 by default. With 0, c is not read.
+        number 0, here or as a scale, a and b are not read, whatever the other factors are. With a 0 in an array they
+        are.
+    beta: factor of c, a number or such an array; 1 by default. With the number 0, c is not read.
     bias: (n,) or (1, n), one value per column; (m, 1), one per row; batch dimensions in front broadcast. Of D's dtype
         or f32 (f64 operands: or f64; integer D: f32 or s32).
     activation: None, "identity", "relu", "leaky_relu", "gelu" (by erf), "gelu_tanh", "silu", "sigmoid", "tanh",
         "hardswish", cutlass_py.leaky_relu(slope), cutlass_py.clamp(low, high), or a derivative: "d_relu", "d_gelu",
         "d_gelu_tanh", "d_silu". Complex operands take none. slope, low and high are rounded to the dtype that the
         epilogue is computed in.
-    aux: of the shape of D, any real dtype. With a derivative it is read: where the function was evaluated (its batch
-        dimensions broadcast). Otherwise it is written, and receives z.
+    aux: of the shape of D, any real dtype. With a derivative it is read: the values at which the derivative is taken
+        (its batch dimensions broadcast). Otherwise it is written, and receives z.
     gate: of the shape of D (batch dimensions broadcast), any real dtype. The activation applies to it, not to z.
     scale_a: factor of the rows of a: a number, an array of one element, (m,) or (..., m, 1).
     scale_b: factor of the columns of b: a number, an array of one element, (n,) or (..., 1, n). Where alpha is an
@@ -68,11 +68,11 @@ Args:
         columns, or of (..., ceil(k / 128), n). The last block of an extent may be shorter. Kernels read a scale_a
         whose columns are contiguous and start at multiples of 16 bytes; any other is packed first.
     scale_out: factor of the result: a number or an array of one element.
-    bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives D before scale_out and before it is
-        rounded - f(z), f(gate) * z or f'(aux) * z - summed over the other axis and over the batch, which must be one
-        that a single stride describes for every operand. In f64 where it is f64.
-    epilogue: a call of a function under @cutlass_py.epilogue: D is what that makes of a @ b. It takes the place of c,
-        alpha and all the operands and keywords since; on a GPU a kernel is compiled for it (docs/epilogues.md).
+    bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives sums of f(z), f(gate) * z or
+        f'(aux) * z, before scale_out and before rounding, over the other axis and over the batch. They are computed
+        in f64 if it is f64. The batch must have a single stride in every operand.
+    epilogue: a call of a function under @cutlass_py.epilogue: D is what that makes of a @ b. It replaces c, alpha and
+        everything up to here; on a GPU a kernel is compiled for it (docs/epilogues.md).
     compute: arithmetic: "f32" (f16, bf16, fp8: accumulation in f32; f32: exact multiplication too; c64), "tf32" and
         "3xtf32" (f32 on tensor cores, the second with f32's accuracy), "f64" (f64, c128), "s32" (integers), "f16"
         (f16 summed in f16), "fast" (fp8 without promotion: sums of about 14 bits). The first is the default.
@@ -83,10 +83,10 @@ Args:
     kernel: run this kernel (a Kernel or its name) and no other; it must take the operands as they lie. Compiled
         first if it is declared but not there (docs/jit.md).
     stream: CUDA stream to launch on: an int, a torch or CuPy stream, or anything with `__cuda_stream__`. By
-        default the framework's current stream. With it, ordering other streams behind the launch is the caller's.
+        default the framework's current stream. Where it is given, the caller orders other streams behind the launch.
 
-Arrays of factors and scales are f32 (f64, c64, c128 where the sum is). Scales, activations, gate, aux and bias_grad are
-of real operands; gate, aux and bias_grad are not for lists, whose bias and scales are shared.
+Arrays of factors and scales are f32 (f64, c64, c128 where the sum is). Complex operands take no scales, activation,
+gate, aux or bias_grad. Lists take no gate, aux or bias_grad, and share their bias and scales.
 
 Rounding: sums of integers wrap around at 32 bits. Every result is rounded once, to nearest even: to s8, u8, s32, e4m3
 and e5m2 it saturates at the largest finite value, infinities included, and NaN stays NaN in fp8 and becomes 0 in
@@ -94,7 +94,7 @@ integers; to wider floats it overflows to infinity.
 
 Returns:
     `out`, or a new row-major array of a's framework on a's device; for lists a list, whose matrices share
-    one allocation (but for JAX, whose arrays are separate).
+    one allocation (with JAX, each has its own).
 
 Raises:
     ValueError: ranks, shapes, devices, strides, names or overlap that do not fit; a `kernel` that does not.
@@ -110,18 +110,18 @@ Args:
         `out`, a new array is returned.
     c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad: arrays in place of those that the plan was
         made with. Numbers and names stay those of the plan.
-    epilogue: a call of the plan's own function (docs/epilogues.md): all that it is given counts, numbers too, which
-        may be others. What was an array is one like it, what was a number is a number.
+    epilogue: a call of the plan's own function (docs/epilogues.md), with all of its operands. Numbers may be others,
+        arrays are like those of the plan.
     stream: as in gemm.
     workspace: Kernel.workspace_size bytes (u8) of device memory, aligned to 256 bytes, instead of the package's own
-        pool. It is used on the stream of the launch; what else uses it has to be ordered with that by the caller.
+        pool. It is used on the stream of the launch; the caller orders other uses of it.
 
 Returns:
     As gemm.
 
 Raises:
     ValueError: an array whose shape, strides, device or alignment is not the plan's, one that the plan has no place
-        for, overlap, an epilogue of another function, or a workspace that does not do. The message names the operand.
+        for, overlap, an epilogue of another function, or a workspace that does not fit. The message names the operand.
     TypeError: no array, or one of another dtype.
     CudaError: a CUDA or CUTLASS call failed.)";
 

@@ -115,10 +115,10 @@ nb::object execute_on_host(Operands& operands, Source& source, nb::handle out, n
   return operands[Role::out] ? nb::borrow(out) : result.finish();
 }
 
-// For its length, and where it is wanted, no class of calls is measured: waiting would end a capture.
+// For its length no class of calls is measured.
 class NoTuning {
  public:
-  explicit NoTuning(bool unwanted) : before_(tuning_allowed) { tuning_allowed = before_ && !unwanted; }
+  NoTuning() : before_(tuning_allowed) { tuning_allowed = false; }
   ~NoTuning() { tuning_allowed = before_; }
   NoTuning(const NoTuning&) = delete;
 
@@ -158,7 +158,8 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
   if (nothing_to_do(call.problem)) {
     if (new_result) result.allocate(operands, call, streams.launch, streams.given);
   } else {
-    const NoTuning untouched(tuning_allowed && streams.capturing());
+    std::optional<NoTuning> untouched;
+    if (tuning_allowed && streams.capturing()) untouched.emplace();  // waiting would end the capture
     const Plan plan = source.plan(call.problem);
     const GivenScratch* scratch =
         workspace ? workspace.on(streams.launch, operands, scratch_bytes(call, plan)) : nullptr;
@@ -168,11 +169,9 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
     queue_in_order([&] { trace::watched(operands, call, plan, streams.launch, run); },
                    [&] {
                      streams.after();
-                     if (!result.on_own_stream && !streams.streamless) return;
-                     // What this package owes to others is ordered by its own stream.
-                     const Stream own = device::own_stream(device_id);
+                     const Stream own = result.on_own_stream ? device::own_stream(device_id) : streams.launch;
                      if (streams.launch != own) device::wait(own, streams.launch);
-                     if (streams.streamless) release_when_done(operands, own);
+                     if (streams.streamless) release_when_done(operands, streams.launch);
                    });
   }
   return new_result ? result.finish() : nb::borrow(out);
@@ -183,12 +182,7 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
 nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords) {
   Operands operands;
   open_operands(operands, a, b, keywords);
-  operands.each([](const View& view) {
-    if (!view.operand.metadata_only) return;
-    throw nb::type_error(("gemm: " + std::string(view.operand.name) +
-                          " is a TensorSpec, which has no memory; use explain or get_kernels")
-                             .c_str());
-  });
+  operands.check_memory("use explain or get_kernels");
   return gemm(operands, keywords);
 }
 

@@ -9,6 +9,7 @@ namespace cutlass_py {
 
 constexpr int kMostUserOperands = 16;                                        // of one epilogue
 constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max() - 1023;  // CUTLASS rounds up to tiles in 32 bits
+constexpr int64_t kMostStride = (int64_t(1) << 40) - 1;                      // bytes, that TMA takes
 
 [[noreturn]] void refuse(const std::string& text);        // ValueError
 [[noreturn]] void refuse_dtype(const std::string& text);  // TypeError
@@ -62,7 +63,9 @@ struct Parts {
 // Whether the dimensions of x in front of its last `core` broadcast to the batch.
 bool batch_fits(const Operand& x, int core, const Extents& extents);
 
-// Refuses x unless it is a result's shape; `broadcast`: its batch may be smaller.
+// Whether x has the shape of the result, or one whose batch broadcasts to it.
+bool fits_result(const Operand& x, const Extents& extents);
+// Refuses x unless it has the shape of the result; `broadcast`: unless it fits.
 void check_result_shape(const Operand& x, const Extents& extents, bool broadcast);
 
 // x in the coordinates of the product; an axis that the result does not have has stride 0.

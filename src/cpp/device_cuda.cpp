@@ -35,7 +35,8 @@ struct PerDevice {
   Info info;
   cudaMemPool_t pool = nullptr;
   cudaStream_t stream = nullptr;
-  std::mutex ordering;  // of `event`
+  cudaStream_t aside = nullptr;  // of host functions
+  std::mutex ordering;           // of `event`
   cudaEvent_t event = nullptr;
 };
 
@@ -65,12 +66,18 @@ PerDevice& per_device(int ordinal) {
     if (!device.pool) check(cudaMemPoolCreate(&device.pool, &pool), "cudaMemPoolCreate");  // kept where the rest failed
     uint64_t keep = uint64_t(1) << 30;  // bytes that stay for the next call instead of going back at a synchronisation
     check(cudaMemPoolSetAttribute(device.pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
-    if (!device.stream) {
-      check(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    for (cudaStream_t* stream : {&device.stream, &device.aside}) {
+      if (!*stream) check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     }
     check(cudaEventCreateWithFlags(&device.event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   });
   return device;
+}
+
+PerDevice& current_device() {
+  int ordinal = 0;
+  check(cudaGetDevice(&ordinal), "cudaGetDevice");
+  return per_device(ordinal);
 }
 
 // Where a capture stands: its number in this process, and the node that the next one would follow; null where that is
@@ -159,11 +166,9 @@ bool follows_marked(Stream stream) {
 }
 
 void wait(Stream waiter, Stream signaler) {
-  int ordinal = 0;
-  check(cudaGetDevice(&ordinal), "cudaGetDevice");
   // One event per device serves every pair: a wait refers to the record before it. Not under the GIL alone: deleters
   // of results run on whatever thread their owner likes.
-  PerDevice& device = per_device(ordinal);
+  PerDevice& device = current_device();
   std::lock_guard lock(device.ordering);
   check(cudaEventRecord(device.event, handle(signaler)), "cudaEventRecord");
   check(cudaStreamWaitEvent(handle(waiter), device.event, 0), "cudaStreamWaitEvent");
@@ -188,7 +193,9 @@ void release(void* memory, Stream stream) noexcept {
 }
 
 void when_done(Stream stream, void (*function)(void*), void* argument) {
-  check(cudaLaunchHostFunc(handle(stream), function, argument), "cudaLaunchHostFunc");
+  const cudaStream_t aside = current_device().aside;  // what follows on `stream` does not wait for the host
+  wait(aside, stream);
+  check(cudaLaunchHostFunc(aside, function, argument), "cudaLaunchHostFunc");
 }
 
 Stream own_stream(int ordinal) { return per_device(ordinal).stream; }

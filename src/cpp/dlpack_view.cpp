@@ -5,6 +5,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "canonical.h"
 #include "metadata.h"
 
 namespace cutlass_py {
@@ -96,27 +97,27 @@ std::string name_of(DLDataType type) {
   return codes[type.code] + (type.code == kDLBool && type.bits == 8 ? "" : bits);
 }
 
-Dtype dtype_of(DLDataType type, const std::string& name, const char* expected) {
+Dtype dtype_of(DLDataType type, const char* name, const char* expected) {
   if (type.lanes != 1) {
-    throw DtypeError("gemm: " + name + " has " + std::to_string(type.lanes) + " lanes per element; expected 1");
+    refuse_dtype(std::string(name) + " has " + std::to_string(type.lanes) + " lanes per element; expected 1");
   }
   for (int i = 0; i < kDtypeCount; ++i) {
     const DtypeRow& row = kDtypes[i];
     if (row.dlpack_code == type.code && row.bits == type.bits && int(row.storage) == i) return Dtype(i);
   }
-  throw DtypeError("gemm: " + name + " has dtype " + name_of(type) + "; expected " +
-                   (expected ? expected : "one of " + storage_dtypes()));
+  refuse_dtype(std::string(name) + " has dtype " + name_of(type) + "; expected " +
+               (expected ? expected : "one of " + storage_dtypes()));
 }
 
-Device device_of(DLDevice device, const std::string& name) {
+Device device_of(DLDevice device, const char* name) {
   switch (device.device_type) {
     case kDLCPU:
     case kDLCUDAHost: return {DeviceType::cpu, 0};
     case kDLCUDA:
     case kDLCUDAManaged: return {DeviceType::cuda, device.device_id};
     default:
-      throw std::invalid_argument("gemm: " + name + " is on DLPack device type " + std::to_string(device.device_type) +
-                                  "; expected a CPU or CUDA array");
+      refuse(std::string(name) + " is on DLPack device type " + std::to_string(device.device_type) +
+             "; expected a CPU or CUDA array");
   }
 }
 
@@ -160,8 +161,8 @@ namespace {
 // A framework's refusal in one line, with the operand; the original is its cause, if there is one.
 [[noreturn]] void refuse_export(nb::handle object, const std::string& name) {
   if (!PyErr_Occurred()) {
-    throw std::invalid_argument("gemm: " + name + " is " + described_type(object) +
-                                " that cannot be exported, for a reason that its DLPack exchange API does not give");
+    refuse(name + " is " + described_type(object) +
+           " that cannot be exported, for a reason that its DLPack exchange API does not give");
   }
   nb::python_error cause;
   std::string text = nb::cast<std::string>(nb::str(cause.value()));
@@ -171,20 +172,22 @@ namespace {
 }
 
 // What __dlpack_device__ says, which must be two integers.
-Device announced_device(nb::handle object, const std::string& name) {
+Device announced_device(nb::handle object, const char* name) {
   auto refuse = [&](const std::string& found) {
     throw nb::type_error(
-        ("gemm: " + name + ".__dlpack_device__() " + found + "; expected a device type and an id").c_str());
+        ("gemm: " + std::string(name) + ".__dlpack_device__() " + found + "; expected a device type and an id")
+            .c_str());
   };
   static PyObject* device = PyUnicode_InternFromString("__dlpack_device__");
-  nb::object method = nb::steal(PyObject_GetAttr(object.ptr(), device));
-  if (!method.is_valid()) {
-    PyErr_Clear();
-    throw nb::type_error(("gemm: " + name + " is " + described_type(object) +
+  PyObject* arguments[] = {object.ptr()};
+  nb::object pair = nb::steal(PyObject_VectorcallMethod(device, arguments, 1, nullptr));
+  if (!pair.is_valid()) {
+    nb::python_error error;
+    if (nb::hasattr(object, "__dlpack_device__")) throw error;
+    throw nb::type_error(("gemm: " + std::string(name) + " is " + described_type(object) +
                           " without __dlpack_device__; expected an array that speaks DLPack")
                              .c_str());
   }
-  nb::object pair = method();
   if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) refuse("returned " + described_type(pair));
   int numbers[2];
   for (int i = 0; i < 2; ++i) {
@@ -250,7 +253,8 @@ void View::import(void* stream) {
     consumer_stream = nb::int_(stream ? reinterpret_cast<uintptr_t>(stream) : 1);
   if (type->exporter.is_valid()) {
     nb::tuple exported = nb::cast<nb::tuple>(type->exporter(object, consumer_stream, operand.name));
-    if (!exported[1].is_none()) dtype_override_ = dtype_from(exported[1], operand.name);
+    const bool viewed = dtype_override_ != Dtype::none;
+    if (!viewed && !exported[1].is_none()) dtype_override_ = dtype_from(exported[1], operand.name);
     import_capsule(exported[0]);
   } else {
     import_capsule(exported(object, consumer_stream));
@@ -267,8 +271,7 @@ void View::import_capsule(nb::object capsule) {
     PyCapsule_SetName(ptr, "used_dltensor_versioned");
     managed_ = {&delete_managed<DLManagedTensorVersioned>, managed};
     if (managed->version.major != DLPACK_MAJOR_VERSION) {
-      throw std::invalid_argument("gemm: " + name + " exports DLPack version " +
-                                  std::to_string(managed->version.major) + "; expected 1");
+      refuse(name + " exports DLPack version " + std::to_string(managed->version.major) + "; expected 1");
     }
     operand.readonly = managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
     tensor = &managed->dl_tensor;
@@ -278,7 +281,7 @@ void View::import_capsule(nb::object capsule) {
     managed_ = {&delete_managed<DLManagedTensor>, managed};
     tensor = &managed->dl_tensor;
   } else if (PyCapsule_IsValid(ptr, "used_dltensor") || PyCapsule_IsValid(ptr, "used_dltensor_versioned")) {
-    throw std::invalid_argument("gemm: " + name + " handed out a DLPack capsule that was already consumed");
+    refuse(name + " handed out a DLPack capsule that was already consumed");
   } else {
     throw nb::type_error(
         ("gemm: " + name + ".__dlpack__() returned " + described_type(capsule) + "; expected a DLPack capsule")
@@ -331,7 +334,7 @@ bool View::fill_from_numpy() {
   const auto* array =
       capsule.is_valid() ? static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr)) : nullptr;
   if (!array) PyErr_Clear();
-  if (!array || !(array->flags & kNotSwapped) || array->nd > kMaxRank) return false;
+  if (!array || !(array->flags & kNotSwapped) || array->nd > kMaxRank || array->itemsize < 1) return false;
   int code = code_of(array->typekind, array->itemsize);
   if (code < 0) {
     if (dtype_override_ != Dtype::none || array->itemsize > 2) return false;
@@ -359,22 +362,21 @@ bool View::fill_from_numpy() {
 }
 
 void View::fill(const DLTensor& tensor) {
-  const std::string name = operand.name;
+  const char* const name = operand.name;
   if (tensor.ndim < 0 || tensor.ndim > kMaxRank) {
-    throw std::invalid_argument("gemm: " + name + " has " + std::to_string(tensor.ndim) +
-                                " dimensions; expected at most " + std::to_string(kMaxRank));
+    refuse(std::string(name) + " has " + std::to_string(tensor.ndim) + " dimensions; expected at most " +
+           std::to_string(kMaxRank));
   }
   const Device device = device_of(tensor.device, name);
   if (!type->exchange && device != operand.device) {  // checked against the other operands when it was announced
-    throw std::invalid_argument("gemm: " + name + " was announced on " + to_string(operand.device) + " but lies on " +
-                                to_string(device));
+    refuse(std::string(name) + " was announced on " + to_string(operand.device) + " but lies on " + to_string(device));
   }
   operand.device = device;
   const int64_t size = tensor.dtype.bits / 8;
   if (dtype_override_ != Dtype::none) {
     if (tensor.dtype.lanes != 1 || size != dtype_size(dtype_override_)) {
-      throw DtypeError("gemm: " + name + " is viewed as " + dtype_name(dtype_override_) + " but its elements have " +
-                       std::to_string(tensor.dtype.bits * tensor.dtype.lanes) + " bits");
+      refuse_dtype(std::string(name) + " is viewed as " + dtype_name(dtype_override_) + " but its elements have " +
+                   std::to_string(tensor.dtype.bits * tensor.dtype.lanes) + " bits");
     }
     operand.dtype = dtype_override_;
   } else {
@@ -382,25 +384,26 @@ void View::fill(const DLTensor& tensor) {
   }
   operand.rank = tensor.ndim;
   int64_t elements = 1;
-  bool unusual = tensor.ndim > 0;
+  bool unusual = true;  // until a unit stride is met: torch's negated views (imag of a conjugate) have none
   for (int i = 0; i < tensor.ndim; ++i) {
     operand.shape[i] = tensor.shape[i];
     elements *= tensor.shape[i];
   }
   int64_t packed = 1;
-  for (int i = tensor.ndim - 1; i >= 0; --i) {  // null strides: compact, row-major (DLPack before 1.2)
+  const int log2 = __builtin_ctz(unsigned(size));  // a power of two, as it is one of ours
+  for (int i = tensor.ndim - 1; i >= 0; --i) {     // null strides: compact, row-major (DLPack before 1.2)
     // Through bytes and back, modulo 2^64: CuPy divides the byte strides of reversed views as unsigned numbers.
-    operand.strides[i] = !tensor.strides ? packed : size ? int64_t(uint64_t(tensor.strides[i]) * size) / size : 0;
+    operand.strides[i] = tensor.strides ? int64_t(uint64_t(tensor.strides[i]) << log2) >> log2 : packed;
     packed *= tensor.shape[i];
     if (operand.strides[i] == 1 && tensor.shape[i] > 1) unusual = false;
   }
   if (!tensor.data && elements != 0) {
-    throw std::invalid_argument("gemm: " + name + " is " + described_type(object) +
-                                " without memory of its own (a fake, distributed or wrapped tensor)");
+    refuse(std::string(name) + " is " + described_type(object) +
+           " without memory of its own (a fake, distributed or wrapped tensor)");
   }
   operand.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
-  if (size && reinterpret_cast<uintptr_t>(operand.data) % size) {
-    throw std::invalid_argument("gemm: " + name + " starts at an address that is no multiple of its element size");
+  if (reinterpret_cast<uintptr_t>(operand.data) & uintptr_t(size - 1)) {
+    refuse(std::string(name) + " starts at an address that is no multiple of its element size");
   }
   if (type->checks_grad) check(unusual || is_complex(operand.dtype));
 }
@@ -426,8 +429,9 @@ View::Managed View::take_managed() { return std::exchange(managed_, {}); }
 
 Dtype dtype_from(nb::handle value, const char* parameter, const char* function) {
   static auto* known = new nb::dict();  // value -> index; never freed, the values are types and dtypes
-  if (PyObject* index = PyDict_GetItem(known->ptr(), value.ptr())) return Dtype(nb::cast<int>(nb::handle(index)));
-  if (PyObject_Hash(value.ptr()) == -1) {
+  PyObject* found = PyDict_GetItemWithError(known->ptr(), value.ptr());
+  if (found) return Dtype(nb::cast<int>(nb::handle(found)));
+  if (PyErr_Occurred()) {  // it has no hash
     PyErr_Clear();
     throw nb::type_error((std::string(function) + ": " + parameter + " is " + described_type(value) +
                           "; expected one of " + storage_dtypes() + " or a framework's dtype")

@@ -88,9 +88,9 @@ bool needs_parameters(const ActivationRow& row) {
 }
 
 int activation_number(const char* name) {
+  if (const int found = activation_named(name); found >= 0) return found;
   std::string known;
   for (int i = 0; i < kActivationCount; ++i) {
-    if (!std::strcmp(kActivations[i].name, name)) return i;
     if (!needs_parameters(kActivations[i])) known += (i ? ", '" : "'") + std::string(kActivations[i].name) + "'";
   }
   refuse(std::string("activation='") + name + "' is not one of " + known + ", clamp(low, high)");
@@ -149,9 +149,8 @@ int16_t splits_from(nb::handle value) {
 }
 
 bool is_numpy_bool(nb::handle value) {
-  const nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())));
-  const std::string name = type_of(value);  // bool_ before NumPy 2
-  return (name == "bool" || name == "bool_") && nb::cast<std::string>(nb::str(type.attr("__module__"))) == "numpy";
+  const std::string type = described_type(value);
+  return type == "a numpy.bool" || type == "a numpy.bool_";  // the latter before NumPy 2
 }
 
 bool deterministic_from(nb::handle value) {
@@ -226,25 +225,25 @@ Keywords keywords_from(nb::dict given) {
 }
 
 void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keywords& k) {
-  auto open = [&](Role role, nb::handle value, const char* name) {
-    if (!value.is_none()) operands.open(role, value, name);
+  auto open = [&](Role role, nb::handle value) {
+    if (!value.is_none()) operands.open(role, value);
   };
-  auto open_array = [&](Role role, nb::handle value, const char* name) {
-    if (!value.is_none() && is_array(value)) operands.open(role, value, name);
+  auto open_array = [&](Role role, nb::handle value) {
+    if (!value.is_none() && is_array(value)) operands.open(role, value);
   };
-  operands.open(Role::a, a, "a");
-  operands.open(Role::b, b, "b");
-  open(Role::c, k.c, "c");
-  open(Role::bias, k.bias, "bias");
-  open(Role::gate, k.gate, "gate");
-  open(Role::aux, k.aux, "aux");
-  open_array(Role::scale_a, k.scale_a, "scale_a");
-  open_array(Role::scale_b, k.scale_b, "scale_b");
-  open_array(Role::alpha, k.alpha, "alpha");
-  open_array(Role::beta, k.beta, "beta");
-  open_array(Role::scale_out, k.scale_out, "scale_out");
-  open(Role::bias_grad, k.bias_grad, "bias_grad");
-  open(Role::out, k.out, "out");
+  operands.open(Role::a, a);
+  operands.open(Role::b, b);
+  open(Role::c, k.c);
+  open(Role::bias, k.bias);
+  open(Role::gate, k.gate);
+  open(Role::aux, k.aux);
+  open_array(Role::scale_a, k.scale_a);
+  open_array(Role::scale_b, k.scale_b);
+  open_array(Role::alpha, k.alpha);
+  open_array(Role::beta, k.beta);
+  open_array(Role::scale_out, k.scale_out);
+  open(Role::bias_grad, k.bias_grad);
+  open(Role::out, k.out);
   check_mutable(operands, Role::out);
   check_mutable(operands, Role::bias_grad);
   if (!k.epilogue.is_none()) open_user(operands, k);

@@ -10,13 +10,12 @@ namespace {
 
 // The step between addresses that lie evenly, in bytes; -1 where they do not, or where no batch stride says it.
 int64_t even_step(const std::vector<void*>& addresses, int64_t size) {
-  constexpr int64_t most = int64_t(1) << 40;  // of a TMA stride
   auto step = [&](size_t i) { return static_cast<char*>(addresses[i]) - static_cast<char*>(addresses[i - 1]); };
   if (addresses.size() == 1) return 0;
   for (size_t i = 2; i < addresses.size(); ++i) {
     if (step(i) != step(1)) return -1;
   }
-  return step(1) >= 0 && step(1) < most && step(1) % size == 0 ? step(1) : -1;
+  return step(1) >= 0 && step(1) <= kMostStride && step(1) % size == 0 ? step(1) : -1;
 }
 
 std::string described(const Operand& x) {
@@ -34,10 +33,10 @@ bool is_one_of(Role role, std::initializer_list<Role> roles) {
 
 }  // namespace
 
-void Operands::open(Role role, nb::handle object, const char* name) {
+void Operands::open(Role role, nb::handle object) {
   if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
-    if (is_one_of(role, {Role::a, Role::b, Role::c, Role::out})) return open_list(role, object, name);
-    if (lists_ && is_one_of(role, {Role::gate, Role::aux, Role::bias_grad})) refuse_beside_lists(name);
+    if (is_one_of(role, {Role::a, Role::b, Role::c, Role::out})) return open_list(role, object);
+    if (lists_ && is_one_of(role, {Role::gate, Role::aux, Role::bias_grad})) refuse_beside_lists(kRoleNames[int(role)]);
   }
   View* view = new (storage_ + int(role) * sizeof(View)) View;  // View() would zero it first
   views_[int(role)] = view;
@@ -45,7 +44,7 @@ void Operands::open(Role role, nb::handle object, const char* name) {
   if (is_one_of(role, {Role::alpha, Role::beta, Role::scale_a, Role::scale_b, Role::scale_out})) {
     view->expected = "f32, or the operands' dtype where that is f64, c64 or c128";
   }
-  view->open(object, name);
+  view->open(object, kRoleNames[int(role)]);
 }
 
 Operands::~Operands() {
@@ -54,7 +53,8 @@ Operands::~Operands() {
   }
 }
 
-void Operands::open_list(Role role, nb::handle object, const char* name) {
+void Operands::open_list(Role role, nb::handle object) {
+  const char* name = kRoleNames[int(role)];
   auto list = std::make_unique<List>();
   list->name = name;
   nb::object given = nb::steal(PySequence_Tuple(object.ptr()));
@@ -113,6 +113,14 @@ void Operands::check_lists() const {
       refuse(found(view->operand) + "; expected 2 dimensions beside a list of matrices");
     }
   }
+}
+
+void Operands::check_memory(const char* instead) const {
+  each([&](const View& view) {
+    if (!view.operand.metadata_only) return;
+    const std::string found = "gemm: " + std::string(view.operand.name) + " is a TensorSpec, which has no memory; ";
+    throw nb::type_error((found + instead).c_str());
+  });
 }
 
 void Operands::begin_user(int32_t program) {

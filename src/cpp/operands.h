@@ -15,7 +15,7 @@ class Operands {
   Operands(const Operands&) = delete;
 
   // An array; for a, b, c and out also a list or tuple of matrices.
-  void open(Role role, nb::handle object, const char* name);
+  void open(Role role, nb::handle object);
 
   View* operator[](Role role) const { return views_[int(role)]; }  // of a list, that of its first matrix
   bool has_lists() const { return bool(lists_); }
@@ -38,6 +38,9 @@ class Operands {
       function(*views_[int(role)]);
     }
   }
+
+  // Refuses TensorSpecs, with what to do instead.
+  void check_memory(const char* instead) const;
 
   // A user's epilogue: its program (user.h), then an array or a number for each parameter and output, in order.
   void begin_user(int32_t program);
@@ -71,7 +74,7 @@ class Operands {
   };
 
   List* list_of(Role role) const { return lists_ ? lists_->of[int(role)].get() : nullptr; }
-  void open_list(Role role, nb::handle object, const char* name);
+  void open_list(Role role, nb::handle object);
   void check_lists() const;
 
   Role order_[kRoles];

@@ -14,23 +14,22 @@ namespace {
 
 struct Given {
   Role role;
-  const char* name;
   nb::handle Keywords::* value;
 };
 
 // The keywords that may be arrays.
 constexpr Given kArrays[] = {
-    {Role::c, "c", &Keywords::c},
-    {Role::bias, "bias", &Keywords::bias},
-    {Role::gate, "gate", &Keywords::gate},
-    {Role::aux, "aux", &Keywords::aux},
-    {Role::scale_a, "scale_a", &Keywords::scale_a},
-    {Role::scale_b, "scale_b", &Keywords::scale_b},
-    {Role::alpha, "alpha", &Keywords::alpha},
-    {Role::beta, "beta", &Keywords::beta},
-    {Role::scale_out, "scale_out", &Keywords::scale_out},
-    {Role::bias_grad, "bias_grad", &Keywords::bias_grad},
-    {Role::out, "out", &Keywords::out},
+    {Role::c, &Keywords::c},
+    {Role::bias, &Keywords::bias},
+    {Role::gate, &Keywords::gate},
+    {Role::aux, &Keywords::aux},
+    {Role::scale_a, &Keywords::scale_a},
+    {Role::scale_b, &Keywords::scale_b},
+    {Role::alpha, &Keywords::alpha},
+    {Role::beta, &Keywords::beta},
+    {Role::scale_out, &Keywords::scale_out},
+    {Role::bias_grad, &Keywords::bias_grad},
+    {Role::out, &Keywords::out},
 };
 
 bool is_there(const Operand& x) { return x.dtype != Dtype::none; }
@@ -44,7 +43,7 @@ bool only_out(const Keywords& given) {
 // A new row-major result.
 Operand new_result(const Call& call) {
   Operand x;
-  x.name = "out";
+  x.name = kRoleNames[int(Role::out)];
   x.dtype = call.problem.d;
   x.device = call.problem.device;
   x.rank = call.out_rank;
@@ -239,7 +238,7 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
     const nb::handle value = given.*each.value;
     if (value.is_none()) continue;
     if (!is_there(expected_[int(each.role)])) {
-      refuse(std::string(each.name) + " is given; the plan was made without such an array");
+      refuse(std::string(kRoleNames[int(each.role)]) + " is given; the plan was made without such an array");
     }
     keywords.*each.value = value;
   }
@@ -249,12 +248,7 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
   }
   Operands operands;
   open_operands(operands, a.is_none() ? nb::handle(a_) : a, b.is_none() ? nb::handle(b_) : b, keywords);
-  operands.each([](const View& view) {
-    if (!view.operand.metadata_only) return;
-    throw nb::type_error(
-        ("gemm: " + std::string(view.operand.name) + " is a TensorSpec, which has no memory; pass an array to the plan")
-            .c_str());
-  });
+  operands.check_memory("pass an array to the plan");
   if (operands.has_lists()) refuse("a plan takes arrays; found lists of matrices");
   return execute(operands, *this, keywords.out, given.stream, workspace);
 }

@@ -68,9 +68,8 @@ void choose_arithmetic(const Request& r, Problem& p) {
 // Layout and leading dimension of a matrix of these extents. Rows that overlap or run backwards are 'x'.
 char layout_of(const Matrix& x, int64_t rows, int64_t cols, int64_t& ld) {
   ld = 0;
-  constexpr int64_t most_bytes = int64_t(1) << 40;  // of a TMA stride
   const int64_t largest = std::max({std::abs(x.row), std::abs(x.col), x.batch}) * dtype_size(x.dtype);
-  if (x.batch < 0 || largest >= most_bytes) return 'x';
+  if (x.batch < 0 || largest > kMostStride) return 'x';
   const int64_t aligned = 16 / dtype_size(x.dtype);
   const bool row_major = (x.col == 1 || cols <= 1) && (rows <= 1 || x.row >= cols);
   const bool col_major = (x.row == 1 || rows <= 1) && (cols <= 1 || x.col >= rows);
@@ -173,6 +172,15 @@ void fold_batch(Call& call, int64_t& m, int64_t& batch) {
   Epilogue& e = call.epilogue;
   if (batch <= 1 || call.problem.pointers || call.b.batch != 0 || m * batch > kMostExtent) return;
   if (call.problem.bias_grad_axis == 'm') return;  // one sum per row, over the batches
+  auto free_row = [&](Matrix& x) {
+    if (x.batch) x.row = x.batch;
+  };
+  if (m == 1) {  // a stride that is never taken; NumPy's newaxis makes it 0
+    for (Matrix* x : {&call.a, &call.d, &e.c, &e.scale_a, &e.gate, &e.aux}) free_row(*x);
+    for (UserOperand& x : call.user) {
+      if (x.kind == 't') free_row(x.matrix);
+    }
+  }
   auto stacked = [&](const Matrix& x) { return x.dtype == Dtype::none || x.batch == m * x.row; };
   for (const Matrix* x : {&call.a, &call.d, &e.c, &e.bias, &e.scale_a, &e.gate, &e.aux}) {
     if (!stacked(*x)) return;

@@ -112,9 +112,9 @@ static_assert(sizeof(Problem) == 72 && alignof(Problem) == 4, "Problem is compar
 struct ProblemHash {
   size_t operator()(const Problem& problem) const {
     uint64_t hash = 0x9e3779b97f4a7c15;
-    uint32_t words[sizeof(Problem) / 4];
+    uint64_t words[sizeof(Problem) / 8];
     std::memcpy(words, &problem, sizeof problem);
-    for (uint32_t word : words) hash = (hash ^ word) * 0xff51afd7ed558ccd, hash ^= hash >> 32;
+    for (uint64_t word : words) hash = (hash ^ word) * 0xff51afd7ed558ccd, hash ^= hash >> 32;
     return size_t(hash);
   }
 };

@@ -397,7 +397,10 @@ void run_list(const Call& call, const DevicePlan& plan, Stream stream) {
 }  // namespace
 
 void run_on_device(const Call& call, const DevicePlan& plan, Stream stream, const GivenScratch* given) {
-  if (!call.problem.pointers) {
+  if (std::optional<CutlassPyGemm> g = single_launch(call, plan)) {
+    g->stream = stream;
+    launch(plan, *g);
+  } else if (!call.problem.pointers) {
     Run(call, plan, stream, given)();
   } else {
     run_list(call, plan, stream);

@@ -118,12 +118,18 @@ bool batch_fits(const Operand& x, int core, const Extents& e) {
   return true;
 }
 
-void check_result_shape(const Operand& x, const Extents& e, bool broadcast) {
+bool fits_result(const Operand& x, const Extents& e) {
   int64_t shape[kMaxRank];
   const int rank = e.result(shape), core = e.core(), lead = x.rank - core;
   const bool same_matrix = lead >= 0 && std::equal(x.shape + lead, x.shape + x.rank, shape + rank - core);
-  const bool same = same_matrix && x.rank == rank && std::equal(x.shape, x.shape + rank, shape);
-  if (same || (broadcast && same_matrix && batch_fits(x, core, e))) return;
+  return same_matrix && batch_fits(x, core, e);
+}
+
+void check_result_shape(const Operand& x, const Extents& e, bool broadcast) {
+  int64_t shape[kMaxRank];
+  const int rank = e.result(shape), core = e.core();
+  if (x.rank == rank && std::equal(x.shape, x.shape + rank, shape)) return;
+  if (broadcast && fits_result(x, e)) return;
   const std::string full = shape_text(shape, rank);
   const bool either = broadcast && e.rank;
   refuse(found(x) + "; expected " + (either ? shape_text(shape + e.rank, core) + " or " + full : full));

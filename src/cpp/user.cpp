@@ -61,12 +61,9 @@ void read(const Operand& x, bool in_place, const Extents& e, Dtype accumulator, 
     user.kind = axis, user.matrix = vector_of(x, axis);
     return parts.add(user.matrix, nullptr, x, std::min(x.rank, 2), e);
   }
-  int64_t shape[kMaxRank];
-  const int rank = e.result(shape), core = e.core(), lead = x.rank - core;
-  const bool fits = lead >= 0 && std::equal(x.shape + lead, x.shape + x.rank, shape + rank - core);
-  if (!fits || !batch_fits(x, core, e)) refuse(found(x) + "; expected " + expected_text(e));
+  if (!fits_result(x, e)) refuse(found(x) + "; expected " + expected_text(e));
   user.kind = 't', user.matrix = matrix_of(x, e.no_rows, e.no_cols);
-  parts.add(user.matrix, nullptr, x, core, e);
+  parts.add(user.matrix, nullptr, x, e.core(), e);
 }
 
 // The shapes that a reduction may be written to: with extents of 1 where it was reduced; without these, the batch alone

@@ -177,9 +177,7 @@ Scalar factor(const Attributes& attributes, const char* name) {
 }
 
 Activation activation_of(std::string_view name) {
-  for (int i = 0; i < kActivationCount; ++i) {
-    if (name == kActivations[i].name) return Activation(i);
-  }
+  if (const int found = activation_named(name); found >= 0) return Activation(found);
   refuse("activation='" + std::string(name) + "' is not known");
 }
 

@@ -16,8 +16,8 @@ from .user_epilogue import asked_by
 class TensorSpec(_core.TensorSpecBase):
     """A tensor described without memory, for questions that need none: get_kernels, explain, Kernel.supports.
 
-    In a list, TensorSpecs stand for matrices that do not lie evenly. Equal ones are those of the same fields; they can
-    be copied and pickled.
+    In a list, TensorSpecs stand for matrices at unequal distances. Specs with the same fields are equal; they can be
+    copied and pickled.
 
     Args:
         shape: extents.
@@ -27,7 +27,7 @@ class TensorSpec(_core.TensorSpecBase):
         alignment: of the first element, in bytes.
 
     Raises:
-        ValueError, TypeError: a parameter that is none of this; the message names it.
+        ValueError, TypeError: a parameter does not fit; the message names it.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class GemmArguments:
             workspace: as in Kernel.run.
 
         Raises:
-            As gemm; ValueError: the workspace does not do.
+            As gemm; ValueError: the workspace does not fit.
         """
         if workspace is not None:
             return self.plan(kernel=kernel)(stream=stream, workspace=workspace)

@@ -47,7 +47,7 @@ class Artifact:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Artifact:
-        """Brings the kernel of a file into this process, as code: it is one of the others then, declared or not.
+        """Loads the kernel of a file into this process, where it is then like any other. The file is executed as code.
 
         Raises:
             ValueError: the file is damaged, or does not fit this version, processor or GPU; found and expected. Or its

@@ -39,7 +39,7 @@ def directory() -> Path:
         try:
             return Path(asked).expanduser().absolute()
         except RuntimeError as error:
-            raise CompileError(f"gemm: CUTLASS_PY_CACHE_DIR is {asked!r}: {error}") from None
+            raise CompileError(f"CUTLASS_PY_CACHE_DIR is {asked!r}: {error}") from None
     from platformdirs import user_cache_path
 
     try:

@@ -137,8 +137,8 @@ def _include(kernel: str, wanted: tuple[str, ...] = (*_OWN, "cutlass/version.h")
     for header in wanted:
         if not any((place / header).is_file() for place in places):
             raise CompileError(
-                f"gemm: cannot compile {kernel}: {header} is not in {', '.join(map(str, places))}. A package that is "
-                "built with CUDA has it; for a source tree set CUTLASS_PY_INCLUDE"
+                f"cannot compile {kernel}: {header} is not in {', '.join(map(str, places))}. A package that is built "
+                "with CUDA has it; without, or in a source tree, set CUTLASS_PY_INCLUDE"
             )
     return tuple(place for place in places if place.is_dir())
 
@@ -177,12 +177,12 @@ def find_nvcc() -> tuple[str, str] | None:
         if not nvcc and (root := toolkit.nvcc_wheels()):
             nvcc = str(root / "bin" / "nvcc")
     except ValueError as error:
-        raise CompileError(f"gemm: {error}") from None
+        raise CompileError(str(error)) from None
     if not nvcc:
         return None
     found = toolkit.nvcc_version(nvcc)
     if not found:
-        raise CompileError(f"gemm: {nvcc} does not say its version")
+        raise CompileError(f"{nvcc} does not say its version")
     return nvcc, ".".join(map(str, found))
 
 
@@ -204,7 +204,7 @@ def build(made: Recipe, *, quiet: bool = False) -> Path:
     """
     nvcc = find_nvcc()
     if not nvcc:
-        raise CompileError(f"gemm: cannot compile {made.kernel}: {toolkit.NVCC_MISSING}: {_INSTALL}")
+        raise CompileError(f"cannot compile {made.kernel}: {toolkit.NVCC_MISSING}: {_INSTALL}")
     name = f"{made.entry}-nvcc{nvcc[1]}"
     if found := cache.find(name):
         return found
@@ -232,7 +232,7 @@ def _compile(made: Recipe, nvcc: str, quiet: bool) -> bytes:
     if status:
         log.write_text(f"{' '.join(command)}\n{output}", encoding="utf-8")
         failed[made.kernel] = (
-            f"gemm: cannot compile {made.kernel}: nvcc failed with status {status}. The source is kept: {source}; "
+            f"cannot compile {made.kernel}: nvcc failed with status {status}. The source is kept: {source}; "
             f"beside it the command and all that nvcc said. It began:\n{_first_errors(output)}"
         )
         raise CompileError(failed[made.kernel])
@@ -331,7 +331,7 @@ def obtain(made: Recipe) -> Path:
         return library
     if not allowed:
         raise CompileError(
-            f"gemm: kernel {made.kernel} is not in the built set, and CUTLASS_PY_JIT=0 forbids to compile it. "
+            f"kernel {made.kernel} is not in the built set, and CUTLASS_PY_JIT=0 forbids compiling it. "
             f"Prebuild it: {_prebuild(made)}"
         )
     return build(made)
@@ -357,12 +357,12 @@ def load(config: KernelConfig) -> dict[str, Any]:
     except RuntimeError as error:  # whole, but of no use here: linked with a newer libc, say
         if not may_compile():
             raise CompileError(
-                f"gemm: {error}, and CUTLASS_PY_JIT=0 forbids to compile it again. Remove {library} and prebuild it: "
+                f"{error}, and CUTLASS_PY_JIT=0 forbids compiling it again. Remove {library} and prebuild it: "
                 f"{_prebuild(made)}"
             ) from None
         _load_anew(made, library)
     if config.name not in (facts := _core.kernel_facts()):
-        failed[config.name] = f"gemm: the source of {config.name} names its kernel otherwise"
+        failed[config.name] = f"the source of {config.name} names its kernel otherwise"
         raise CompileError(failed[config.name])
     failed.pop(config.name, None)
     return facts[config.name]

@@ -10,6 +10,7 @@ its rates. Rates scale with the number of multiprocessors.
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import count
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
@@ -129,13 +130,14 @@ def _at_least(interface: Interface, p: Problem) -> Way:
 
 
 _designs: dict[tuple[object, ...], int] = {}
+_numbers = count()
 
 
 def design(c: KernelConfig) -> int:
     """A number for the part of a kernel that the model looks at."""
     key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d,
            epilogue_named(c.epilogue).user)  # fmt: skip
-    return _designs.setdefault(key, len(_designs))
+    return _designs.setdefault(key, next(_numbers))  # in one step: another thread may number one at the same time
 
 
 def models(c: KernelConfig) -> bool:

@@ -21,12 +21,12 @@ from .rules import Fault, Resolved
 class KernelDescription:
     """A kernel in words. `faults` says all that is wrong with it, `kernel` makes it.
 
-    Extents may be any sequence of whole numbers, and those of any library's kind: they are kept as tuples of int. What
-    tiles are walked in which order (swizzle, raster) is no part of it: every launch chooses.
+    Extents may be any sequence of whole numbers, NumPy's included; they are kept as tuples of int. The order of tiles
+    (swizzle, raster) is not part of a kernel: every launch has its own.
 
     Attributes:
         a, b: dtypes that are multiplied ("tf32" and "tf32x3" for f32 arrays); b is a's by default.
-        tile: (m, n, k) of a thread block, in elements. Of a schedule that swaps, of the transposed problem.
+        tile: (m, n, k) of a thread block, in elements. With a schedule that swaps, those of the transposed problem.
         instruction: "wgmma" (Hopper's, 3.x kernels), "tensorop" (mma.sync) or "simt" (CUDA cores), 2.x kernels.
         accumulator: dtype of the sums; "fast" for fp8 sums without promotion. By default the arithmetic's.
         d: dtype of the result, by default the arithmetic's.

@@ -205,7 +205,9 @@ class Value(Opaque):
 def _operator(op: str, swapped: bool = False) -> Callable[..., Value]:
     def applied(self: Value, *others: Any) -> Value:
         operands = (*others, self) if swapped else (self, *others)
-        if op.startswith("logical_") and not all(self.trace.value(x).node.truth for x in operands):
+        if op.startswith("logical_") and not all(
+            isinstance(x, bool) or self.trace.value(x).node.truth for x in operands
+        ):
             self.trace.refuse("joins numbers by & | or ~, which are for what comparisons yield")
         return self.trace.apply(op, *operands)
 

@@ -135,7 +135,7 @@ class Kernel(ABC):
                 package's own pool. It is used on the launch's stream.
 
         Raises:
-            ValueError: the kernel does not support the arguments, or the artifact or the workspace does not do.
+            ValueError: the kernel does not support the arguments, or the artifact or the workspace does not fit.
             CompileError: as `compile` does.
         """
         args = arguments_of("run", args)

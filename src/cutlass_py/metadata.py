@@ -12,10 +12,11 @@ class OperandMetadata:
     """What a kernel reads or writes as it lies.
 
     Attributes:
-        dtype: in memory: f32 for a kernel that multiplies tf32. A provider says tf32, which decides what it is asked.
+        dtype: in memory, so f32 for a kernel that multiplies tf32. Only the kernels of a provider say tf32 there: it
+            decides which calls they are asked about.
         layout: "t" row-major, "n" column-major, "*" any; of a bias the axis that it goes along, "n" or "m".
-        alignment: 1, 2, 4, 8 or 16: bytes that addresses, rows and steps of the batch are multiples of. A 2.x kernel
-            also wants a, b, c and d to have extents of whole accesses: alignment / itemsize along the contiguous axis.
+        alignment: 1, 2, 4, 8 or 16: addresses, rows and steps of the batch are multiples of so many bytes. For a 2.x
+            kernel, so are the contiguous extents of a, b, c and d.
     """
 
     dtype: str

@@ -28,6 +28,25 @@ Tag: {tag}
 """
 
 
+def check(name: str, version: str) -> None:
+    """What can be said before anything is compiled.
+
+    Args:
+        name: of the distribution and of its package: lower-case letters, digits and _.
+        version: of the pack, such as "1.0".
+
+    Raises:
+        ValueError: a wrong name or version, or the `wheel` package is missing.
+    """
+    for what, text, pattern in (("name", name, r"[a-z][a-z0-9_]*"), ("version", version, r"\d+(\.\d+)*([a-z]+\d+)?")):
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"pack: {what} is {text!r}; expected {pattern}")
+    try:
+        import wheel.wheelfile  # noqa: F401
+    except ModuleNotFoundError:
+        raise ValueError("pack: writing a wheel needs the package wheel: pip install 'cutlass_py[pack]'") from None
+
+
 def write(
     name: str,
     version: str,
@@ -38,20 +57,17 @@ def write(
     """Writes a wheel for the platform that is here; returns its path.
 
     Args:
-        name: of the distribution and of its package: lower-case letters, digits and _.
-        version: of the pack, such as "1.0".
+        name, version: as `check` takes them.
         artifacts: manifests and libraries.
         tables: files that `tune --export` wrote; one for each kind of GPU.
         directory: where the wheel goes; made where it is not there.
 
     Raises:
-        ValueError: a wrong name or version, two of the same kernel or of the same GPU, a kernel that does not fit this
-            version, nothing to pack, or the `wheel` package is missing.
+        ValueError: as `check`; two of the same kernel or of the same GPU, a kernel that does not fit this version, or
+            nothing to pack.
         OSError: a file cannot be read or written.
     """
-    for what, text, pattern in (("name", name, r"[a-z][a-z0-9_]*"), ("version", version, r"\d+(\.\d+)*([a-z]+\d+)?")):
-        if not re.fullmatch(pattern, text):
-            raise ValueError(f"pack: {what} is {text!r}; expected {pattern}")
+    check(name, version)
     files = {f"{name}/{file}": content for file, content in _contents(artifacts, tables).items()}
     tag = f"py3-none-{re.sub(r'[-.]', '_', sysconfig.get_platform())}"
     info = f"{name}-{version}.dist-info"
@@ -88,10 +104,8 @@ def _put(files: dict[str, str | bytes], name: str, content: bytes) -> None:
 
 
 def _wheel(path: Path, files: dict[str, str | bytes]) -> Path:
-    try:
-        from wheel.wheelfile import WheelFile
-    except ModuleNotFoundError:
-        raise ValueError("pack: writing a wheel needs the package wheel: pip install 'cutlass_py[pack]'") from None
+    from wheel.wheelfile import WheelFile
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with WheelFile(path, "w") as wheel:
         for name, content in files.items():

@@ -47,7 +47,7 @@ def _best(p: Problem, gpu: Gpu | None) -> CutlassKernel:
     ranked = (choice.route.kernel for choice in rank(p, compiled=False, gpu=gpu))
     if kernel := next((kernel for kernel in ranked if isinstance(kernel, CutlassKernel)), None):
         return kernel
-    raise NoKernelError(f"gemm: no declared kernel fits {describe(p)}" + (f", for {gpu}" if gpu else ""))
+    raise NoKernelError(f"no declared kernel fits {describe(p)}" + (f", for {gpu}" if gpu else ""))
 
 
 def build(

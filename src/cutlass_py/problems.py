@@ -1,4 +1,4 @@
-"""Problems as data: one gemm as a JSON object, a file of them as a list (docs/jit.md).
+"""Problems as data: one gemm as a JSON object, a file of them as a list (docs/problems.md).
 
 Operands are named by their dtype, aligned and without gaps; everything but A and B is row-major.
 """
@@ -31,11 +31,11 @@ KEYS = {
     "beta": "a number, or one",
     "bias": "dtype of a bias",
     "bias_axis": "n: one value per column of the result, m: one per row (default n)",
-    "activation": "its name, or a list of the name and its parameters",
+    "activation": 'its name, or with parameters ["clamp", 0, 6]',
     "aux": "dtype of aux",
     "gate": "dtype of a gate",
     "scale_a": "a number, one, vector: one value per row; or block: one per row and 128 of k",
-    "scale_b": "likewise, vector: one value per column; block: one per 128 of k and 128 columns, or group: and column",
+    "scale_b": "likewise; vector: one value per column; block: one per 128 of k by 128 columns; group: by one column",
     "scale_out": "a number, or one",
     "bias_grad": "dtype of a bias gradient",
     "bias_grad_axis": "as bias_axis",
@@ -182,7 +182,7 @@ def read(path: str | os.PathLike[str]) -> list[GemmArguments]:
     with open(path, encoding="utf-8") as file:
         try:
             entries = json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{name}: not JSON: {error}") from None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{name}: expected a list of objects, each one problem")

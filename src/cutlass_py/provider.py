@@ -15,7 +15,7 @@ from typing import Any
 
 from ._core import Operand, Problem
 from .dtypes import COMPUTE, DTYPES, PAIRS, STORAGE
-from .epilogues import EPILOGUES
+from .epilogues import EPILOGUES, Epilogue
 from .errors import ProviderError
 from .frameworks import launching_on
 from .gpu import Gpu, gpu_of
@@ -224,10 +224,11 @@ def _what(value: object) -> str:
 # ---------------------------------------------------------------------------------------------------- metadata
 
 _FORMULAS = {e.formula: e for e in EPILOGUES.values()}
+_LIKE_D = ("c", "gate", "aux")
 # The layouts that each operand may have: D, and what lies like it, is row-major; a vector goes along n or m.
 _LAYOUTS = {
     **dict.fromkeys(("a", "b"), ("t", "n", "*")),
-    **dict.fromkeys(("d", "c", "gate", "aux"), ("t", "*")),
+    **dict.fromkeys(("d", *_LIKE_D), ("t", "*")),
     **dict.fromkeys(("bias", "bias_grad"), ("n", "m", "*")),
     **dict.fromkeys(("scale_a", "scale_b"), ("t", "n", "m", "*")),
 }
@@ -256,8 +257,21 @@ def metadata_fits(m: KernelMetadata, p: Problem) -> Status:
         return Status("takes factors as numbers; one of them is an array")
     way = _interface(m, p).way(p, gpu or _HOST)
     if isinstance(way, Way):
-        way = way.detours[0] if way.detours else ""
-    return Status(way or None)
+        return Status(way.detours[0] if way.detours else _other_than_said(m, p))
+    return Status(way)
+
+
+def _other_than_said(m: KernelMetadata, p: Problem) -> str | None:
+    """Why an operand beside A, B and D, which an Interface takes as it takes D, is none that the metadata say."""
+    for name in (*_LIKE_D, "bias"):
+        said, dtype = m.operands.get(name), getattr(p, name)
+        if not said or not dtype:
+            continue
+        if said.dtype not in ("*", dtype):
+            return f"takes {name} in {said.dtype}; it is {dtype}"
+        if (align := getattr(p, f"align_{name}")) < said.alignment:
+            return f"takes {name} by {said.alignment} bytes; it is aligned to {align}"
+    return None
 
 
 def _interface(m: KernelMetadata, p: Problem) -> Interface:
@@ -274,7 +288,7 @@ def _interface(m: KernelMetadata, p: Problem) -> Interface:
         cc=m.cc,
         bias=str(p.bias or known["d"]) if bias == "*" else bias,
         layout=a.layout + b.layout,
-        epilogue=_FORMULAS[m.epilogue],
+        epilogue=_formula(m),
         align_ab=max(a.alignment, b.alignment) // DTYPES[known["a"]].itemsize or 1,
         align_d=d.alignment // DTYPES[known["d"]].itemsize or 1,
         granules=False,
@@ -327,7 +341,20 @@ def mistake(m: Any, usual: bool = True) -> str | None:
     for field, kind in _KINDS.items():
         if not isinstance(value := getattr(m, field), kind):
             return f"{m.name}: {field} is {value!r}; expected {kind.__name__}"
-    return _unknown_formula(m) if usual else None
+    return (_unknown_formula(m) or _contradiction(m)) if usual else None
+
+
+def _contradiction(m: KernelMetadata) -> str | None:
+    """Why no problem is both what the metadata say of an operand and what is concluded from the rest."""
+    d, axis = m.operands["d"].dtype, _formula(m).bias
+    for name in _LIKE_D:
+        said = m.operands.get(name, OperandMetadata("*")).dtype
+        if "*" not in (d, said) and said != d:
+            return f"{m.name}: {name} is {said!r}; expected d's dtype, {d!r}, or a provider with its own supports"
+    along = m.operands.get("bias", OperandMetadata("*")).layout
+    if axis and along not in ("*", axis):
+        return f"{m.name}: bias has layout {along!r}; expected {axis!r}, as epilogue {m.epilogue!r} has it"
+    return None
 
 
 def _operand_mistake(name: str, x: OperandMetadata) -> str | None:
@@ -361,6 +388,10 @@ def _unknown_formula(m: KernelMetadata) -> str | None:
     if m.epilogue in EPILOGUES or m.epilogue in _FORMULAS:
         return None
     return f"{m.name}: epilogue is {m.epilogue!r}; expected a name of EPILOGUES, or a provider with its own supports"
+
+
+def _formula(m: KernelMetadata) -> Epilogue:
+    return EPILOGUES.get(m.epilogue) or _FORMULAS[m.epilogue]
 
 
 def _with_formula(m: KernelMetadata) -> KernelMetadata:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import wraps
 from threading import Lock, RLock
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from . import _core, packs
 from ._core import Problem
@@ -28,6 +28,41 @@ from .user_epilogue import asked_by
 
 # ---------------------------------------------------------------------------------------------------- what there is
 
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+_changing = RLock()  # held while kernels come and go, and while those that are there are listed
+_lists: dict[Any, Any] = {}  # by what was asked
+
+
+def _kept(listing: Callable[_P, _T]) -> Callable[_P, _T]:
+    """What a function lists, kept until `forget`; nothing begun before a change is kept after it."""
+
+    @wraps(listing)
+    def kept(*asked: _P.args, **by_name: _P.kwargs) -> _T:
+        key = listing, asked, tuple(by_name.items())
+        with _changing:
+            if key not in _lists:
+                _lists[key] = listing(*asked, **by_name)
+            found: _T = _lists[key]
+            return found
+
+    return kept
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collections: so many new objects, all of which stay, would bring about one of the whole heap.
+
+    Beside torch that takes 0.1 s, more than everything else in a first call.
+    """
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
 
 _cutlass: dict[str, CutlassKernel] = {}  # by name: one object per kernel, made when it is first asked for
 
@@ -38,24 +73,24 @@ def _cutlass_kernel(config: KernelConfig) -> CutlassKernel:
     return kernel
 
 
-@cache
+@_kept
 def _facts() -> dict[str, dict[str, Any]]:
     return _core.kernel_facts()
 
 
 _registered: dict[str, Kernel] = {}  # by name, in the order of registration; the CPU's come first
-_registering = RLock()
 
 
 def registered() -> dict[str, Kernel]:
     """Kernels that are not of the declaration: the CPU's, and those that users brought (register.py)."""
-    with _registering:
+    with _changing:
         if not _registered:
             _registered.update((kernel.name, kernel) for kernel in kernels_of(NumpyProvider()))
         return dict(_registered)
 
 
-@cache
+@_kept
+@_uncollected()
 def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
     """Every kernel in the order of declaration, what was registered last; or those that are compiled."""
     packs.load()
@@ -97,7 +132,7 @@ def register(caller: str, kernels: Sequence[Kernel]) -> None:
         ValueError: a name is taken; nothing is added then.
     """
     packs.load()  # their names are taken too
-    with _registering:
+    with _changing:
         taken = registered()
         for kernel in kernels:
             if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
@@ -109,7 +144,7 @@ def register(caller: str, kernels: Sequence[Kernel]) -> None:
 
 def unregister(kernels: Sequence[Kernel]) -> None:
     """Removes kernels that are registered; their names, plans and libraries are forgotten."""
-    with _registering:
+    with _changing:
         for kernel in kernels:
             del _registered[kernel.name]
             forget_kernel(kernel.name)
@@ -130,8 +165,8 @@ def forget_kernel(name: str) -> None:
 
 def forget() -> None:
     """Looks at the declaration and at what is compiled anew."""
-    for listed in (_facts, all_kernels, by_operands, by_signature, _carriers):
-        listed.cache_clear()
+    with _changing:
+        _lists.clear()
     _core.clear_plans()
 
 
@@ -141,22 +176,7 @@ Grouped = dict[Interface, list[CutlassKernel]]
 Signature = tuple[str, str, str, str, tuple[str, bool]]
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collections: so many new objects, all of which stay, would bring about one of the whole heap.
-
-    Beside torch that takes 0.1 s, more than everything else in a first call.
-    """
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
-
-
-@cache
+@_kept
 @_uncollected()
 def by_operands(compiled: bool) -> dict[tuple[str, str], Grouped]:
     """Kernels by the dtypes they multiply, then by interface: what a question goes through."""
@@ -168,7 +188,7 @@ def by_operands(compiled: bool) -> dict[tuple[str, str], Grouped]:
     return groups
 
 
-@cache
+@_kept
 def by_signature(compiled: bool) -> dict[Signature, Grouped]:
     """Likewise, by everything that a kernel needs in common with operands that it takes as they lie."""
     groups: dict[Signature, Grouped] = {}
@@ -178,7 +198,7 @@ def by_signature(compiled: bool) -> dict[Signature, Grouped]:
     return groups
 
 
-@cache
+@_kept
 def _carriers(a: str, b: str, epilogue: Epilogue) -> Grouped:
     """Every declared design for these dtypes with a user's epilogue, compiled or not."""
     declared = (kernel.config for group in by_operands(False).get((a, b), {}).values() for kernel in group)
@@ -335,4 +355,7 @@ def get_kernels(
         kernels = list(all_kernels(compiled))
     if runs is not None:
         kernels = [kernel for kernel in kernels if runs(kernel)]
-    return [k for k in kernels if where is None or where(k.metadata)]
+    if where is None:
+        return kernels
+    with _uncollected():  # which a first look at all metadata is another case of
+        return [k for k in kernels if where(k.metadata)]

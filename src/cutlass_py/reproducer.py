@@ -28,7 +28,6 @@ from .providers.numpy import NumpyProvider
 from .user_epilogue import Asked, asked_by
 
 _GRANULE = 256  # alignments beyond it make no difference
-directory: str | None = None  # where scripts of failed calls go (tracing.dump)
 
 
 @dataclass(frozen=True)
@@ -357,7 +356,15 @@ class _CuPy:
 # ---------------------------------------------------------------------------------------------------- failures
 
 
-_written: dict[_core.Problem, str] = {}
+_directory: str | None = None
+_written: dict[_core.Problem, str] = {}  # to that directory
+
+
+def write_to(directory: str | None) -> None:
+    """Where scripts of calls that fail from now on go; None: nowhere."""
+    global _directory
+    _directory = directory
+    _written.clear()
 
 
 def failed(facts: dict[str, Any], reason: str) -> str:
@@ -365,11 +372,11 @@ def failed(facts: dict[str, Any], reason: str) -> str:
 
     Said by trace.cpp, which takes no error of this for the call's own.
     """
-    if directory is None:
+    if _directory is None:
         return ""
     problem = facts["problem"]
     if problem not in _written:
-        place = Path(directory)
+        place = Path(_directory)
         place.mkdir(parents=True, exist_ok=True)
         path = place / f"gemm-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{len(_written)}.py"
         path.write_text(_script(facts, reason.strip().splitlines()[-1]), encoding="utf-8")

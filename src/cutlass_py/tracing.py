@@ -73,13 +73,13 @@ def nvtx(on: bool) -> None:
 
 
 def dump(directory: str | os.PathLike[str] | None) -> None:
-    """Leave a script that repeats it in this directory, where a call fails after it was checked; None: do not.
+    """Where a call fails after it was checked, write a script that repeats it into this directory; None: do not.
 
-    One for each class of problems. Operands are made up: values are not written.
+    There is one script for each class of problems. Its operands are random: the caller's values are not written.
     """
     from . import reproducer
 
-    reproducer.directory = None if directory is None else os.fspath(directory)
+    reproducer.write_to(None if directory is None else os.fspath(directory))
     _switch(_FAILURES, directory is not None)
 
 

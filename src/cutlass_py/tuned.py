@@ -179,10 +179,10 @@ def record(gpu: Gpu, entries: Table) -> Path:
         return path
     added = _added.setdefault(path, {})
     with cache.locked(path.stem):
-        found = _users(path, gpu, strict=True)
+        found = _users(path, gpu, strict=True) | entries
         added |= entries
         _tables[path] = found | added
-        cache.put(path.name, dumps(gpu, _tables[path]).encode())
+        cache.put(path.name, dumps(gpu, found).encode())
     return path
 
 
@@ -272,7 +272,10 @@ def contents(path: str | os.PathLike[str]) -> tuple[str, int, Table]:
             raise ValueError(f"{name}: not JSON: {error}") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f"{name}: expected a table of tuned choices of format {_FORMAT}")
-    return str(content.get("gpu")), int(content.get("sm_count") or 0), entries(content.get("entries"), name)
+    gpu, sm_count = content.get("gpu"), content.get("sm_count")
+    if not isinstance(gpu, str) or not isinstance(sm_count, int):
+        raise ValueError(f"{name}: gpu is {gpu!r}, sm_count is {sm_count!r}; expected a name and a number")
+    return gpu, sm_count, entries(content.get("entries"), name)
 
 
 def entries(values: Any, name: str) -> Table:

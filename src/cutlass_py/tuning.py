@@ -168,11 +168,16 @@ def _tune(p: Problem, candidates: int, compiled: bool) -> Tuning:
 
 
 def _distinct(ranking: Iterable[Choice]) -> list[Choice]:
-    """One of those whose kernels compute alike on the same way: the first, which has the leanest epilogue."""
+    """One of those whose kernels compute alike on the same way: the first, which has the leanest epilogue.
+
+    What kernels in a user's own words compute alike, nobody knows.
+    """
     first: dict[Any, Choice] = {}
     for choice in ranking:
         kernel = choice.route.kernel
-        alike = kernel.design if isinstance(kernel, CutlassKernel) else kernel.name
+        alike: int | str = kernel.name
+        if isinstance(kernel, CutlassKernel) and not kernel.config.own_source:
+            alike = kernel.design
         first.setdefault((alike, choice.route.way, choice.route.splits), choice)
     return list(first.values())
 

@@ -53,10 +53,11 @@ class UserEpilogue:
             if values:
                 raise TypeError(f"epilogue {self.program.name} takes its operands by name; {expected}")
             operands = {**self._defaults, **operands}
-            if wrong := operands.keys() ^ self._all:
-                found = " and ".join(sorted(wrong))
-                verb = "misses" if wrong <= self._all else "has no"
-                raise TypeError(f"epilogue {self.program.name} {verb} {found}; {expected}")
+            if operands.keys() != self._all:
+                unknown, missing = sorted(operands.keys() - self._all), sorted(self._all - operands.keys())
+                wrong = [f"has no {' and '.join(unknown)}"] if unknown else []
+                wrong += [f"misses {' and '.join(missing)}"] if missing else []
+                raise TypeError(f"epilogue {self.program.name} {' and '.join(wrong)}; {expected}")
         return EpilogueCall(self._number, tuple([operands[name] for name in self._names]))
 
     def __reduce__(self) -> str:

@@ -132,6 +132,10 @@ void test_batch_folds_into_rows() {
   Call call = call_of({7, 3, 4}, {4, 5});
   CHECK(call.problem.batch == 1 && call.problem.m == 21 && call.a.batch == 0 && call.d.batch == 0);
   CHECK(call.out_rank == 3 && call.out_shape[1] == 3);
+  // A single row's stride means nothing.
+  Operand rows = operand("a", {7, 1, 4}, {9, 0, 1}), results = operand("out", {7, 1, 5}, {6, 77, 1});
+  call = canonicalise(rows, operand("b", {4, 5}), nullptr, &results, {});
+  CHECK(call.problem.batch == 1 && call.problem.m == 7 && call.lda == 9 && call.ldd == 6);
   // Not where rows of the batches do not continue each other.
   Operand padded = operand("a", {7, 3, 4}, {16, 4, 1});
   CHECK(canonicalise(padded, operand("b", {4, 5}), nullptr, nullptr, {}).problem.batch == 7);

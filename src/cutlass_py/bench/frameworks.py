@@ -23,6 +23,7 @@ class Framework(ABC):
 
     name: str  # of the reference's arm
     dtypes: tuple[str, ...]  # of ARITHMETICS: those that it has, with a reference
+    captures = True  # whether a graph may be made of its references
 
     @abstractmethod
     def random(self, shape: Sequence[int], dtype: str) -> Any:
@@ -299,6 +300,7 @@ class CuPy(Framework):
 
     name = "cupy"
     dtypes = ("f16", "f32", "f64")
+    captures = False  # it refuses to call cuBLAS on a stream that is captured
 
     def __init__(self) -> None:
         import cupy

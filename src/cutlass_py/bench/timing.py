@@ -66,7 +66,7 @@ def sustained_us(
     Args:
         gpu: the array library.
         arms: what to compare.
-        sets: number of operand sets; a graph holds at least one call on each.
+        sets: number of operand sets; a graph goes through all of them, once or more, so that none is met again soon.
         rough: microseconds of a call by arm, as rough_us tells.
         budget_ms: GPU time per arm, over all rounds.
         rounds: windows per arm.
@@ -74,7 +74,7 @@ def sustained_us(
     graphs: dict[str, tuple[Callable[[], object], int, int]] = {}
     window_us = budget_ms * 1e3 / rounds
     for arm in arms:
-        nodes = min(max(int(window_us / rough[arm.name] / 4), sets, 1), _MOST_NODES)
+        nodes = max(min(int(window_us / rough[arm.name] / 4), _MOST_NODES) // sets, 1) * sets
         replays = max(round(window_us / rough[arm.name] / nodes), 1)
         graphs[arm.name] = (gpu.capture(arm.launch, nodes), nodes, replays)
     replay, nodes, _ = graphs[arms[0].name]

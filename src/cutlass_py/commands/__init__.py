@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from .. import __version__
+from ..errors import CompileError
 
 # A module's first line is its command's help.
 COMMANDS = ("info", "kernels", "explain", "bench", "tune", "cache", "emit", "pack", "demo")
@@ -17,7 +18,7 @@ COMMANDS = ("info", "kernels", "explain", "bench", "tune", "cache", "emit", "pac
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cutlass_py", description="CUTLASS kernels on any DLPack array.")
     parser.add_argument("--version", action="version", version=f"cutlass_py {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
+    subparsers = parser.add_subparsers(dest="command", metavar="command")
     for name in COMMANDS:
         command = import_module(f"{__name__}.{name}")
         text = (command.__doc__ or "").splitlines()[0]
@@ -28,8 +29,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0, 1 for a result that is wrong, 2 for wrong usage."""
-    options = _parser().parse_args(arguments)
+    """Run one command; returns the exit code.
+
+    0; 1 for a result that is wrong and a kernel that cannot be compiled, 2 for wrong usage, 130 where interrupted.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not options.command:
+        parser.print_help()
+        return 0
     try:
         code = int(options.run(options))
         sys.stdout.flush()
@@ -37,6 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except CompileError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     except (ValueError, TypeError, NotImplementedError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -29,6 +29,7 @@ from ..terminal import print_table
 
 if TYPE_CHECKING:
     from ..bench.bars import Verdict
+    from ..bench.frameworks import Framework
     from ..bench.results import Record, Result
     from ..bench.runs import Part
     from ..bench.suites import Case, Shape
@@ -115,10 +116,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _stored(options: argparse.Namespace) -> Result:
-    """Results of a file, the cases that the options ask for."""
+    """Results of a file, the cases that the options ask for.
+
+    Raises:
+        ValueError: an option about what is measured or where it goes, or a file that holds no cases.
+    """
     from ..bench.results import read
     from ..bench.suites import is_case
 
+    measured = options.kernel or options.shape or options.tune or options.all_kernels or options.splits
+    if measured or options.orders or options.every != 1 or options.json not in (None, "-"):
+        raise ValueError(
+            "bench: --from measures nothing: of the other options only --suite, --dtype, --layout, --bars, --regime, "
+            "--plot and --json without a file go with it"
+        )
     result = read(options.stored)
     wanted = {"suite": options.suite, "dtype": options.dtype, "layout": options.layout}
     if "cases" not in result or not all(map(is_case, result["cases"])):
@@ -136,7 +147,7 @@ def _measured(options: argparse.Namespace) -> Result:
     from ..bench.surroundings import surroundings
 
     began, gpu = time.monotonic(), framework()
-    parts_ = _parts(options, gpu.dtypes)
+    parts_ = _parts(options, gpu)
     facts = surroundings(options.commit)
     if options.bars is not None:
         facts |= _host(options)
@@ -196,18 +207,19 @@ def _host(options: argparse.Namespace) -> Result:
 # ---------------------------------------------------------------------------------------------------- what to measure
 
 
-def _parts(options: argparse.Namespace, known: Sequence[str]) -> list[Part]:
+def _parts(options: argparse.Namespace, gpu: Framework) -> list[Part]:
     """The cases, grouped by how they are measured.
 
     Raises:
         ValueError: options that do not go together, or leave nothing.
     """
     if options.bars is not None:
-        return _parts_of_bars(options, known)
+        return _parts_of_bars(options, gpu)
     if options.kernel:
-        return [_part_of_kernel(options, known)]
+        return [_part_of_kernel(options, gpu)]
     from ..bench.suites import cases
 
+    known = gpu.dtypes
     dtypes, layouts = options.dtype or ["bf16" if "bf16" in known else known[0]], options.layout or LAYOUTS
     for dtype in dtypes:
         if dtype not in known:
@@ -218,24 +230,38 @@ def _parts(options: argparse.Namespace, known: Sequence[str]) -> list[Part]:
         raise ValueError(
             f"bench: the reference takes none of these problems in {' '.join(dtypes)}, {' '.join(layouts)}"
         )
-    return [_part(options, found)]
+    return [_part(options, gpu, found)]
 
 
-def _part(options: argparse.Namespace, cases: Sequence[Any], kernel: str | None = None) -> Part:
+def _part(options: argparse.Namespace, gpu: Framework, cases: Sequence[Any], kernel: str | None = None) -> Part:
     from ..bench.cases import Settings
     from ..bench.runs import Part
     from ..bench.suites import DEFAULT, SWEEP, TUNED
-    from ..bench.timing import REGIMES
 
     if options.tune and options.all_kernels:
         raise ValueError("bench: --tune and --all-kernels are two different measurements; expected one of them")
     sweep = options.all_kernels or options.orders or bool(options.splits)
-    regimes = tuple(options.regime or (REGIMES[:1] if sweep else REGIMES))
+    known = _regimes(options, gpu, cases)
+    regimes = tuple(options.regime or (known[:1] if sweep else known))
     mode = SWEEP if options.all_kernels else TUNED if options.tune else DEFAULT
     return Part(cases, Settings(regimes, mode, kernel, tuple(options.splits), options.orders, options.budget_ms))
 
 
-def _part_of_kernel(options: argparse.Namespace, known: Sequence[str]) -> Part:
+def _regimes(options: argparse.Namespace, gpu: Framework, cases: Sequence[Any]) -> tuple[str, ...]:
+    """Those in which cases of one kind can be timed, compared with the framework or not.
+
+    Raises:
+        ValueError: another was asked for.
+    """
+    from ..bench.timing import REGIMES
+
+    found = REGIMES if gpu.captures or not cases[0].compared else REGIMES[1:]
+    if unfit := set(options.regime or ()) - set(found):
+        raise ValueError(f"bench: no graph can be made of {gpu.name}'s matmul, which is what {unfit.pop()} replays")
+    return found
+
+
+def _part_of_kernel(options: argparse.Namespace, gpu: Framework) -> Part:
     """One kernel, in the dtypes and the layout of its name, beside gemm's choice, and the reference if there is one."""
     from ..registry import cutlass_kernel_named
 
@@ -249,7 +275,7 @@ def _part_of_kernel(options: argparse.Namespace, known: Sequence[str]) -> Part:
             f"bench: {len(options.extents)} extents behind {kernel.name}; expected M N K, or B M N K, 1 or more"
         )
     batch, m, n, k = options.extents if len(options.extents) == 4 else [1, *options.extents]
-    return _part(options, [_case_of(kernel, (batch, m, n, k), known)], kernel.name)
+    return _part(options, gpu, [_case_of(kernel, (batch, m, n, k), gpu.dtypes)], kernel.name)
 
 
 def _case_of(kernel: CutlassKernel, shape: Shape, known: Sequence[str]) -> Case:
@@ -270,25 +296,25 @@ def _case_of(kernel: CutlassKernel, shape: Shape, known: Sequence[str]) -> Case:
     return KernelCase.of(c, shape)
 
 
-def _parts_of_bars(options: argparse.Namespace, known: Sequence[str]) -> list[Part]:
+def _parts_of_bars(options: argparse.Namespace, gpu: Framework) -> list[Part]:
     """Every case of the bars asked for, once for each mode: those that tune, which take longest, last."""
     from ..bench.cases import Settings
     from ..bench.runs import Part
     from ..bench.suites import MODES, SWEEP
-    from ..bench.timing import REGIMES
 
     parts_ = []
     for mode in MODES:
         found: dict[Any, Any] = {}
         for bar in _bars(options):
-            if bar.mode == mode and bar.dtype in known:
+            if bar.mode == mode and bar.dtype in gpu.dtypes:
                 found |= {
                     (case.dtype, case.layout, case.shape): case for case in reversed(bar.cases()[:: options.every])
                 }
-        regimes = ("sustained",) if mode == SWEEP else tuple(options.regime or REGIMES)
         if found:
-            settings = Settings(regimes, mode, budget_ms=options.budget_ms, alone=True)
-            parts_.append(Part(list(found.values()), settings))
+            cases = list(found.values())
+            known = _regimes(options, gpu, cases)
+            regimes = known[:1] if mode == SWEEP else tuple(options.regime or known)
+            parts_.append(Part(cases, Settings(regimes, mode, budget_ms=options.budget_ms, alone=True)))
     return parts_
 
 

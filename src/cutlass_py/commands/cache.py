@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ):
         sub = actions.add_parser(name, help=text, description=text)
         json_option(sub)
-    sub.add_argument("file", nargs="?", help="problems: a JSON list (docs/jit.md)")
+    sub.add_argument("file", nargs="?", help="problems: a JSON list (docs/problems.md)")
     sub.add_argument("--kernel", action="append", default=[], metavar="NAME", help="this kernel; may be repeated")
     cc_option(sub, "for a machine with GPUs of this kind instead of those here")
     sub.add_argument("--jobs", type=int, help="nvcc at once; by default one per core and 5 GB of free memory")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from .. import _core
 from ..terminal import print_table
 from .options import json_option, print_json
 
@@ -30,4 +31,6 @@ def run(options: argparse.Namespace) -> int:
             (r.framework, r.device, r.dtype, r.problem, r.kernel, f"{r.error:.1e}", f"{r.bound:.1e}") for r in rows
         ]
         print_table(header, cells)
+        if not _core.device_count():
+            print(f"CPU only: {_core.why_no_device()}")
     return 0 if all(row.error <= row.bound for row in rows) else 1

@@ -12,7 +12,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="of the package: lower-case letters, digits and _")
     parser.add_argument("artifacts", nargs="*", metavar="artifact", help="files that Artifact.save wrote")
     parser.add_argument("--kernel", action="append", default=[], metavar="NAME", help="this kernel; may be repeated")
-    parser.add_argument("--problems", metavar="FILE", help="the best kernel for each problem of a file (docs/jit.md)")
+    parser.add_argument("--problems", metavar="FILE", help="the best kernel for each of these (docs/problems.md)")
     cc_option(parser, "compile for this too, beside the GPUs here, and choose for it")
     parser.add_argument("--tuned", action="append", default=[], metavar="TABLE", help="a table of `tune --export`")
     parser.add_argument("--version", default="1.0", help="of the package (1.0)")
@@ -23,11 +23,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The command."""
     from .. import archive, compiler
-    from ..packing import write
+    from ..packing import check, write
     from ..prebuild import best
     from ..problems import read
     from ..registry import cutlass_kernel_named
 
+    check(options.name, options.version)
     kernels = list(map(cutlass_kernel_named, options.kernel))
     for args in read(options.problems) if options.problems else ():
         kernels += best(args, options.cc)

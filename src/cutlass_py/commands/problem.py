@@ -1,4 +1,4 @@
-"""A problem on the command line: extents, and an option for every other key of a problem file (docs/jit.md)."""
+"""A problem on the command line: extents, and an option for every other key of a problem file (docs/problems.md)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("file", nargs="?", help="problems: a JSON list (docs/jit.md)")
+    parser.add_argument("file", nargs="?", help="problems: a JSON list (docs/problems.md)")
     parser.add_argument("--candidates", type=int, default=32, help="choices that are run for each problem")
     parser.add_argument("--merge", action="append", metavar="TABLE", help="take over an exported table first")
     parser.add_argument("--export", metavar="TABLE", help="write all that was found so far to this file")

@@ -20,15 +20,25 @@ def _activation(name: str) -> Callable[[Any], Any]:
     return lambda x: ACTIVATIONS[name](np.asarray(x), *_NAN)[()]
 
 
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    chosen: Any = np.where(condition, x, y)
+    return chosen[()]  # of numbers a number
+
+
+def _floats(x: Any) -> Any:
+    given = np.asarray(x)
+    return given.astype(np.float64) if given.dtype.kind in "biu" else given
+
+
 # By the names of operations.OPERATIONS.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(np, name) for name in (
         "add", "subtract", "multiply", "divide", "negative", "less", "less_equal", "greater", "greater_equal", "equal",
-        "not_equal", "logical_and", "logical_or", "logical_not", "where", "minimum", "maximum", "abs", "exp", "log",
-        "sqrt",
+        "not_equal", "logical_and", "logical_or", "logical_not", "minimum", "maximum", "abs", "exp", "log", "sqrt",
     )},
+    "where": _where,
     "rsqrt": lambda x: 1 / np.sqrt(x),
-    "erf": lambda x: erf(np.asarray(x, getattr(x, "dtype", np.float64)))[()],
+    "erf": lambda x: erf(_floats(x))[()],
     **{name: _activation(name) for name in _UNARY},
 }  # fmt: skip
 
