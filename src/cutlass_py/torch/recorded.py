@@ -1,6 +1,6 @@
 """Layers that only a gradient has to see, a product with at most a bias and an activation: in as few steps as it takes.
 
-They are computed and differentiated as gradients.py says; its node, for every epilogue, costs several times as much.
+They are computed and differentiated as gradients.py says; its node, for every epilogue, costs two or three times that.
 """
 
 from __future__ import annotations
