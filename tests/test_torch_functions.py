@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -71,6 +72,10 @@ CALLS = [
     ("linear", [(3, 4), (5, 4), (1,)], {}),
     ("linear", [(3, 4), (5, 4), ()], {}),
     ("linear", [(3, 4), (4,)], {}),
+    ("linear", [(2, 3, 4), (4,), ()], {}),
+    ("linear", [(4,), (4,), ()], {}),
+    ("addmm", [(3, 5), (3, 4), (4, 5)], {"beta": 0}),
+    ("baddbmm", [(5,), (2, 3, 4), (2, 4, 5)], {"beta": 0.0}),
 ]
 
 
@@ -116,6 +121,11 @@ def test_bytes_wrap_around(dtype):
     assert torch.equal(ct.addmm(c, a, b, beta=3, alpha=5), torch.addmm(c, a, b, beta=3, alpha=5))
     out = torch.empty(30, 50, dtype=dtype)
     assert ct.matmul(a, b, out=out) is out and torch.equal(out, a @ b)
+    for beta in (0, 1):
+        with pytest.raises(RuntimeError, match="expand"):
+            ct.addmm(c[:, None, :1], a, b, beta=beta)
+    with pytest.raises(RuntimeError, match="float infinity"):
+        ct.addmm(c, a, b, beta=math.inf)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
@@ -368,7 +378,7 @@ def test_errors_of_the_operator_are_those_of_the_straight_way():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("given", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8], ids=str)
+@pytest.mark.parametrize("given", [*FLOATS, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
 @pytest.mark.parametrize(
     ("name", "shapes", "keywords"), [CALLS[0], CALLS[10], CALLS[12], CALLS[21], CALLS[29]], ids=str
 )

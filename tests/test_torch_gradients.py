@@ -118,6 +118,16 @@ def test_aux_of_fewer_bits_does_not_make_gradients_coarser():
     torch.testing.assert_close(aux.detach().double(), (a @ b).detach(), rtol=0.07, atol=0.01)
 
 
+def test_z_is_computed_again_beside_a_bias_of_8_bits():
+    a, b, dtype = leaf(3, 4, dtype=torch.bfloat16), torch.randn(4, 5).bfloat16(), torch.float8_e4m3fn
+    ones = torch.ones(3, 5, dtype=dtype)
+    d = ct.gemm(a, b, bias=ones[0], activation="gelu", aux=torch.empty_like(ones), out_dtype=dtype)
+    (grad,) = torch.autograd.grad(d, a, ones)
+    wide = a.detach().double().requires_grad_()
+    (expected,) = torch.autograd.grad(F.gelu(wide @ b.double() + 1).sum(), wide)
+    torch.testing.assert_close(grad.double(), expected, rtol=0.05, atol=0.05)
+
+
 def test_eager_gradients_are_those_of_the_operator(monkeypatch):
     """Where nothing else has to see a call, it is recorded without torch's dispatch."""
     from cutlass_py.torch import gradients
@@ -258,10 +268,14 @@ def test_only_what_is_needed_is_computed():
     assert counter.get_total_flops() == 3 * 2 * 3 * 6 * (4 + 5)
 
 
-# ---------------------------------------------------------------------------------------- products and biases alone
+# ---------------------------------------------------------------------------------------- layers alone
 
 
-PRODUCTS = {
+def layer(activation):
+    return lambda a, b, bias: ct.gemm(a, b, bias=bias, activation=activation)
+
+
+LAYERS = {
     "mm": (ct.mm, (3, 4), (4, 5)),
     "bmm": (ct.bmm, (2, 3, 4), (2, 4, 5)),
     "batch and matrix": (ct.matmul, (2, 2, 3, 4), (4, 5)),
@@ -270,14 +284,19 @@ PRODUCTS = {
     "linear": (ct.linear, (2, 3, 4), (5, 4), (5,)),
     "one row": (ct.linear, (1, 1), (1, 1), (1,)),
     "no rows": (ct.linear, (0, 4), (5, 4), (5,)),
+    "gelu": (layer("gelu"), (2, 3, 4), (4, 5), (5,)),
+    "relu": (layer("relu"), (3, 4), (4, 5), (5,)),
+    "leaky_relu": (layer(leaky_relu(0.25)), (2, 3, 4), (2, 4, 5), (5,)),
+    "identity": (layer("identity"), (3, 4), (4, 5), (5,)),
+    "silu without a bias": (lambda a, b: ct.gemm(a, b, activation="silu"), (3, 4), (4, 5)),
 }
 
 
-@pytest.mark.parametrize(("function", "shapes"), [(f, shapes) for f, *shapes in PRODUCTS.values()], ids=PRODUCTS)
-def test_products_and_biases_have_a_node_of_their_own(function, shapes):
+@pytest.mark.parametrize(("function", "shapes"), [(f, shapes) for f, *shapes in LAYERS.values()], ids=LAYERS)
+def test_layers_have_a_node_of_their_own(function, shapes):
     operands = [leaf(*shape) for shape in shapes]
     d = function(*operands)
-    assert d.grad_fn.name() == "_ProductBackward"
+    assert d.grad_fn.name() == "_LayerBackward"
     check(function, *operands)
     turned = [x.detach().mT.contiguous().mT.requires_grad_() if x.dim() > 1 else x for x in operands]
     check(function, *turned)
@@ -333,7 +352,7 @@ def test_a_product_without_a_gradient_passes_none_on():
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
-@pytest.mark.parametrize(("function", "shapes"), [(f, shapes) for f, *shapes in PRODUCTS.values()], ids=PRODUCTS)
+@pytest.mark.parametrize(("function", "shapes"), [(f, shapes) for f, *shapes in LAYERS.values()], ids=LAYERS)
 def test_batched_gradients(function, shapes):
     """Which torch computes by a vmap of its own: jacobian(vectorize=True), is_grads_batched."""
     if shapes[0][0]:
@@ -363,13 +382,14 @@ def test_other_products_have_the_node_of_every_epilogue(other):
 # ---------------------------------------------------------------------------------------- what is kept, dtypes
 
 
+@pytest.mark.parametrize("alpha", [1, 2])  # a layer, and the node of every epilogue
 @pytest.mark.parametrize("activation", ["relu", "sigmoid", "gelu"])
-def test_what_is_kept_for_the_backward_pass(activation):
+def test_what_is_kept_for_the_backward_pass(activation, alpha):
     """Where f' follows from the result, nothing but that is kept; else z is, once."""
     a, b = leaf(30, 40), leaf(40, 50)
     kept = {}
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.setdefault(x.data_ptr(), x), lambda x: x):
-        d = ct.gemm(a, b, activation=activation)
+        d = ct.gemm(a, b, alpha=alpha, activation=activation)
     assert (d.data_ptr() in kept) == (activation != "gelu")
     assert sum(x.numel() == d.numel() for x in kept.values()) == 1
 
@@ -594,7 +614,9 @@ def test_a_backward_pass_on_another_thread_is_allowed_what_the_forward_pass_was(
     def forward():
         if layers == "linear":
             return ct.linear(x, w1)
-        return ct.mlp(x, w1, w2, activation="relu") if layers == "mlp" else ct.gemm(x, w1.mT, activation="relu")
+        return (
+            ct.mlp(x, w1, w2, activation="relu") if layers == "mlp" else ct.gemm(x, w1.mT, alpha=2, activation="relu")
+        )
 
     def backward(y, later):
         gradients = torch.autograd.grad(y.sum(), (x, w1), create_graph=later)

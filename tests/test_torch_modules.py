@@ -103,6 +103,8 @@ def model():
     renewed.forward = lambda x: x
     shared, tied = nn.Linear(4, 4), nn.Linear(4, 4)
     tied.weight = shared.weight
+    sparse = nn.Linear(4, 4)
+    sparse.weight = nn.Parameter(sparse.weight.detach().to_sparse(), requires_grad=False)
     return nn.ModuleDict(
         {
             "plain": nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4, bias=False)),
@@ -119,6 +121,7 @@ def model():
             "quantised": Quantised(),
             "meta": nn.Linear(4, 4, device="meta"),
             "bytes": nn.Linear(4, 4).requires_grad_(False).to(torch.float8_e4m3fn),
+            "sparse": sparse,
             "attention": nn.MultiheadAttention(4, 2),
         }
     )
@@ -140,6 +143,7 @@ def test_replace_linear():
         "quantised": "of type test_torch_modules.Quantised",
         "meta": "it is on the meta device",
         "bytes": "its weight is torch.float8_e4m3fn",
+        "sparse": "its weight is torch.sparse_coo",
         "attention.out_proj": "of type torch.nn.modules.linear.NonDynamicallyQuantizableLinear",
     }
     assert all(type(m.get_submodule(name)) is ct.Linear for name in report.replaced)
@@ -168,7 +172,7 @@ def test_the_report_is_a_table():
     lines = str(ct.replace_linear(model())).splitlines()
     assert lines[0] == "plain.0             replaced"
     assert lines[4] == "hooked              left: it has hooks"
-    assert lines[-1] == "4 of 14 linear modules replaced"
+    assert lines[-1] == "4 of 15 linear modules replaced"
     assert str(ct.replace_linear(nn.ReLU())) == "0 of 0 linear modules replaced"
     assert str(ct.replace_linear(nn.Linear(2, 2))).startswith("(the model itself)  replaced\n1 of 1")
 

@@ -16,5 +16,5 @@ FP8 = _OF_A_BYTE - BYTES
 WIDE = frozenset(dtype for dtype in NAME if dtype.is_floating_point) - FP8
 # The dtypes of which both gemm's and torch's results are.
 FLOATS = WIDE | frozenset(dtype for dtype in NAME if dtype.is_complex)
-# What torch.autocast casts: mm has no fp8, and doubles stay.
+# What torch.autocast casts, beside fp8: doubles stay.
 CAST = WIDE - {torch.float64}

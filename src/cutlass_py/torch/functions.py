@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _core
-from .dtypes import BYTES, FLOATS
+from .dtypes import BYTES, CAST, FLOATS, FP8
 from .operators import result_shape
 from .product import cast, check_tensors, gemm, multiply, refuse_gradient
-from .recorded import recorded
-from .straight import compiling, tracked, unseen
+from .straight import autocasting, compiling, tracked, unseen
 
 _straight = _core.straight_gemm
 
@@ -111,6 +110,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _overridden("linear", (input, weight), {"bias": bias})
     if weight.dim() not in (1, 2):
         raise RuntimeError(f"linear: weight is {tuple(weight.shape)}; expected 1 or 2 dimensions")
+    if weight.dim() == 1 and bias is not None:  # of the one feature that there is
+        return linear(input, weight.unsqueeze(0), bias).squeeze(-1)
     return _like_torch("linear", input, turned, 0, None, None, bias)
 
 
@@ -133,8 +134,8 @@ def _like_torch(
     if not _are_tensors(a, b, addend, out) or (adds and addend is None):
         operands = (addend, a, b) if adds else (a, b)
         return _overridden(name, operands, {"out_dtype": out_dtype, "out": out, "beta": beta, "alpha": alpha})
-    if out is None:
-        a, b, addend = cast(a.device.type, a, b, addend)
+    if out is None and autocasting():
+        a, b, addend = cast(a.device.type, a, b, addend, dtypes=CAST | FP8)
     _check_ranks(name, a, b, rank)
     _check_dtypes(name, a, b, addend)
     alpha, beta = _number(name, "alpha", alpha), _number(name, "beta", beta)
@@ -148,11 +149,9 @@ def _like_torch(
         if a.dtype in BYTES:
             d = _integers(a, b, addend, alpha, beta, out_dtype)
             return d if out is None else out.copy_(d)
-        if out is None and out_dtype is None and alpha == beta == 1 and (d := recorded(a, b, addend)) is not None:
-            return d
         keywords = {"alpha": alpha, "out_dtype": out_dtype, **_addend(addend, beta, a, b, out_dtype)}
         return multiply(a, b, out, keywords, unseen())
-    except (ValueError, TypeError) as refusal:
+    except (ValueError, TypeError, OverflowError) as refusal:
         raise RuntimeError(str(refusal).replace("gemm:", f"{name}:", 1)) from refusal
 
 
@@ -166,7 +165,12 @@ def _number(name: str, factor: str, x: Any) -> Any:
 
 def _are_tensors(a: Any, b: Any, *others: Any) -> bool:
     """Whether a and b are, and each other is one or None."""
-    return isinstance(a, Tensor) and isinstance(b, Tensor) and all(x is None or isinstance(x, Tensor) for x in others)
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return False
+    for x in others:
+        if x is not None and not isinstance(x, Tensor):
+            return False
+    return True
 
 
 def _overridden(name: str, operands: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -182,7 +186,7 @@ def _overridden(name: str, operands: tuple[Any, ...], keywords: dict[str, Any]) 
 
 def _check_ranks(name: str, a: Tensor, b: Tensor, rank: int) -> None:
     for operand, x in (("a", a), ("b", b)):
-        if x.dim() != rank if rank else x.dim() < 1:
+        if x.dim() != rank if rank else not x.dim():
             raise RuntimeError(
                 f"{name}: {operand} is {tuple(x.shape)}; expected {rank or 'at least 1'} dimension{'s' * (rank > 1)}"
             )
@@ -220,7 +224,7 @@ def _addend(x: Tensor | None, beta: Any, a: Tensor, b: Tensor, out_dtype: torch.
         return {"bias": x}
     shape = result_shape(a, b)
     repeated = x.expand(shape)  # raises what torch would
-    if beta == 0:
+    if beta == 0 and not tracked((x,)):  # its gradient is zeros
         return {}
     rows = x.shape[-2] if x.dim() > 1 else 1
     if is_bias and rows == 1:
@@ -235,5 +239,5 @@ def _integers(a: Tensor, b: Tensor, addend: Tensor | None, alpha: Any, beta: Any
     d = gemm(a, b, out_dtype=torch.int32)
     d = d if alpha == 1 else d * int(alpha)
     if addend is not None:
-        d = d + int(beta) * addend.to(torch.int32)
+        d = d + int(beta) * addend.to(torch.int32).expand(d.shape)
     return d.to(dtype)

@@ -269,7 +269,8 @@ class _Backward:
     def z(self) -> Tensor:
         """z, kept or computed again."""
         if self.kept_z is None:
-            self.kept_z = run(_linear(self.call, out_dtype=z_dtype(self.call)))[0]
+            bias = _widened(self.call.bias)  # which may be of D's 8 bits
+            self.kept_z = run(_linear(self.call, bias=bias, out_dtype=z_dtype(self.call)))[0]
         return self.kept_z
 
     def _value(self) -> Tensor:

@@ -107,9 +107,9 @@ def replace_linear(model: nn.Module, *, where: Callable[[str, nn.Linear], bool] 
 
     Modules, parameters and buffers stay the same objects: optimisers, tied weights and modules that are used in several
     places keep working, state_dict does not change. Left alone: subclasses of nn.Linear, modules with hooks,
-    parametrizations or a forward of their own, lazy and quantised ones, those on the meta device, those of a dtype that
-    gemm does not multiply, those of an nn.TransformerEncoderLayer (which in inference reads their weights and does not
-    call them), and what `where` says no to.
+    parametrizations or a forward of their own, lazy and quantised ones, those on the meta device, those whose weights
+    are sparse or of a dtype that gemm does not multiply, those of an nn.TransformerEncoderLayer (which in inference
+    reads their weights and does not call them), and what `where` says no to.
 
     Args:
         model: any module.
@@ -151,13 +151,15 @@ def _obstacle(module: nn.Module) -> str:
         return "its forward is replaced"
     if any(getattr(module, hooks) for hooks in _HOOKS):
         return "it has hooks"
-    weight = getattr(module, "weight", None)  # pruning and offloading take it away
+    weight: Any = getattr(module, "weight", None)  # pruning and offloading take it away
     if type(weight) is not nn.Parameter:
         return f"its weight is a {type(weight).__name__}"
-    if module.weight.is_meta:
+    if weight.is_meta:
         return "it is on the meta device"
-    if module.weight.dtype not in FLOATS:
-        return f"its weight is {module.weight.dtype}"
+    if weight.layout != torch.strided:
+        return f"its weight is {weight.layout}"
+    if weight.dtype not in FLOATS:
+        return f"its weight is {weight.dtype}"
     return ""
 
 

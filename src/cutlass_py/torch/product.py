@@ -14,9 +14,10 @@ from ..epilogues import ACTIVATIONS
 from .dtypes import BYTES, CAST, DTYPE, NAME
 from .gradients import keeps_z, run
 from .operators import Call, result_dtype, z_dtype
+from .recorded import recorded
 from .rules import problem_of
 from .sharding import register_if_used
-from .straight import autocasting, compiling, has_other_meaning, plain, tracked, unseen, written
+from .straight import autocasting, compiling, exact, has_other_meaning, plain, tracked, unseen, written
 
 _gemm = _core.gemm
 
@@ -85,11 +86,14 @@ def multiply(
 ) -> Tensor:
     """gemm of tensors that are cast; `hidden`: only a gradient has to see it; `checked`: no keyword is out of range."""
     tensors = tuple(x for x in (a, b, out, *keywords.values()) if isinstance(x, Tensor))
-    if hidden and plain(tensors) and not has_other_meaning(tensors):
-        return _straight_gemm(a, b, out, keywords)
     wants_gradient = tracked(tensors)
     if out is not None and wants_gradient:
         refuse_gradient("gemm")
+    if hidden and exact(tensors) and not has_other_meaning(tensors):
+        if not wants_gradient:
+            return _straight_gemm(a, b, out, keywords)
+        if (d := recorded(a, b, keywords)) is not None:
+            return d
     if not checked and not compiling():  # which sees metadata that are no numbers yet
         keywords = _as_the_operator_knows_them(a, b, out, keywords)
     return _through_operator(a, b, out, wants_gradient, **keywords)
@@ -127,12 +131,12 @@ def _as_autocast(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> tuple[Tensor
     return a, b, keywords
 
 
-def cast(device_type: str, *tensors: Any) -> tuple[Any, ...]:
-    """As torch.autocast, where it is on, casts the operands of torch.mm: floats but f64 (and fp8, which mm has not)."""
+def cast(device_type: str, *tensors: Any, dtypes: frozenset[torch.dtype] = CAST) -> tuple[Any, ...]:
+    """As torch.autocast, where it is on, casts the operands of torch.mm; without `dtypes`, fp8 stays."""
     if device_type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device_type):
         return tensors
     dtype = torch.get_autocast_dtype(device_type)
-    fits = [x is not None and x.dtype in CAST and x.device.type == device_type for x in tensors]
+    fits = [x is not None and x.dtype in dtypes and x.device.type == device_type for x in tensors]
     return tuple(x.to(dtype) if fit else x for x, fit in zip(tensors, fits, strict=True))
 
 

@@ -1,16 +1,20 @@
-"""Products with at most a bias that only a gradient has to see: a training loop's calls, in as few steps as it takes.
+"""Layers that only a gradient has to see, a product with at most a bias and an activation: in as few steps as it takes.
 
-They are computed and differentiated as gradients.py says; its node, for every epilogue, costs several times as much.
+They are computed and differentiated as gradients.py says; its node, for every epilogue, costs two or three times that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import _core
+from ..activations import Activation
+from ..epilogues import ACTIVATIONS
+from . import activations
 from .dtypes import WIDE
 from .gradients import Allowed, column_major, node_of
 from .operators import operator
@@ -19,69 +23,103 @@ from .straight import exact, has_other_meaning, tracked, unseen
 _gemm = _core.gemm
 
 
-def recorded(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor | None:
-    """a @ b + bias with its gradient; None where it is not for this node: nothing to record, more to see, other shapes.
+def recorded(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> Tensor | None:
+    """f(a @ b + bias) with its gradient, of operands that nothing else has to see; None where it is not for this node.
 
     Args:
         a: (..., m, k), real floats of one dtype as all of these.
         b: (k, n), or (batch, k, n) beside an `a` of (batch, m, k).
-        bias: (n,).
+        keywords: of gemm; a bias of (n,), and an activation that is no derivative.
     """
-    operands = (a, b) if bias is None else (a, b, bias)
-    if not _suits(a, b, bias) or not unseen() or not exact(operands):
+    bias, activation = keywords.get("bias"), keywords.get("activation")
+    if a.dtype not in WIDE or b.dtype != a.dtype or not _are_rows_and_columns(a, b):
         return None
-    return _record(*operands) if tracked(operands) and not has_other_meaning(operands) else None
-
-
-def _suits(a: Tensor, b: Tensor, bias: Tensor | None) -> bool:
-    if a.dtype not in WIDE or b.dtype != a.dtype:
-        return False
     if bias is not None and (bias.dtype != a.dtype or bias.shape != b.shape[-1:]):
-        return False
+        return None
+    for name, x in keywords.items():
+        if not (x is None or x is False or name in ("bias", "activation") or (name == "alpha" and _is_one(x))):
+            return None
+    if activation is not None:
+        row = ACTIVATIONS.get(_name(activation))
+        if row is None or row.derivative:
+            return None
+    found = _record(a, b, bias, activation)
+    return found if isinstance(found, Tensor) else found[0]
+
+
+def _are_rows_and_columns(a: Tensor, b: Tensor) -> bool:
     return bool(a.dim() > 1 if b.dim() == 2 else a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0])
 
 
-class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """Its backward pass is two of itself, where derivatives of higher order ask for that."""
+def _is_one(x: Any) -> bool:
+    return type(x) in (int, float) and x == 1
+
+
+def _name(activation: Any) -> str:
+    return activation.name if isinstance(activation, Activation) else str(activation)
+
+
+class _Layer(torch.autograd.Function):  # type: ignore[misc]
+    """D, and z where the activation's derivative does not follow from D.
+
+    Its backward pass is two products of its own, where derivatives of higher order ask for that.
+    """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None = None, activation: Any = None) -> Any:
         needs_a, needs_b, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)  # kept is what the other's gradient reads
+        ctx.activation = None if activation is None or _name(activation) == "identity" else activation
+        z = a.new_empty((*a.shape[:-1], b.shape[-1])) if _reads_z(ctx.activation) else None
+        d = _gemm(a, b, bias=bias, activation=activation, aux=z)
+        at = None if ctx.activation is None else d if z is None else z
+        ctx.save_for_backward(a if needs_b else None, b if needs_a else None, at)  # what the other's gradient reads
         ctx.set_materialize_grads(False)
         ctx.turned, ctx.one_matrix = (column_major(a), column_major(b)), b.dim() == 2
         ctx.allowed = Allowed()
-        return _gemm(a, b, bias=bias)
+        return d if z is None else (d, z)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, of_z: Tensor | None = None) -> tuple[Tensor | None, ...]:
         needs_a, needs_b, *needs_bias = ctx.needs_input_grad
-        if grad is None:
+        if grad is None and of_z is None:
             return (None,) * len(ctx.needs_input_grad)
-        a, b = ctx.saved_tensors
-        of_a = of_b = None
+        a, b, at = ctx.saved_tensors
         with ctx.allowed.here():
+            dz = _through(ctx.activation, grad, at, of_z)
+            times, (turned_a, turned_b) = _way((dz, a, b)), ctx.turned
+            of_a = of_b = None
             if needs_a:
-                of_a = _times(grad, b.mT, ctx.turned[0])
+                of_a = times(b, dz.mT).mT if turned_a else times(dz, b.mT)
             if needs_b:  # the sum over the batch is part of the product
-                left, right = (_rows(a), _rows(grad)) if ctx.one_matrix else (a, grad)
-                of_b = _times(left.mT, right, ctx.turned[1])
-        return of_a, of_b, *(grad.sum_to_size(grad.shape[-1:]) if needed else None for needed in needs_bias)
+                left, right = (_rows(a), _rows(dz)) if ctx.one_matrix else (a, dz)
+                of_b = times(right.mT, left).mT if turned_b else times(left.mT, right)
+        return of_a, of_b, *(dz.sum(tuple(range(dz.dim() - 1))) if needed else None for needed in needs_bias)
 
 
-_record = node_of(_Product)
+_record = node_of(_Layer)
+
+
+def _reads_z(activation: Any) -> bool:
+    return activation is not None and _name(activation) not in activations.FROM_RESULT
+
+
+def _through(activation: Any, grad: Any, at: Any, of_z: Any) -> Any:
+    """The gradient of z."""
+    if grad is None or activation is None:
+        return of_z if grad is None else grad
+    if not _reads_z(activation):
+        return activations.derivative_from_result(_name(activation), grad, at)
+    dz = activations.derivative(_name(activation), grad, at, getattr(activation, "parameters", ()))
+    return dz if of_z is None else dz + of_z
 
 
 def _rows(x: Tensor) -> Tensor:
     """Without its batch; by reshape, which torch's batched gradients know."""
-    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    return x if x.dim() == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
-def _times(x: Tensor, y: Tensor, turned: bool) -> Tensor:
-    """x @ y, lying in memory as the operand whose gradient it is: column-major if that is `turned`."""
-    if turned:
-        return _times(y.mT, x.mT, False).mT
-    if not unseen() or not exact((x, y)) or has_other_meaning((x, y)):
-        product: Tensor = operator(x, y)[0]
-        return product
-    return _record(x, y) if tracked((x, y)) else _gemm(x, y)
+def _way(operands: tuple[Tensor | None, ...]) -> Callable[[Tensor, Tensor], Tensor]:
+    """How products of these are computed."""
+    if not unseen() or not exact(operands) or has_other_meaning(operands):
+        return lambda x, y: operator(x, y)[0]
+    return _record if tracked(operands) else _gemm

@@ -72,14 +72,19 @@ def has_other_meaning(operands: tuple[Any, ...]) -> bool:
 
     The last are what torch's batched gradients are computed with: a vmap that nothing else here sees.
     """
-    return any(
-        isinstance(x, torch.Tensor) and (x.is_meta or x.is_conj() or x.is_neg() or _is_batch(x)) for x in operands
-    )
+    for x in operands:  # a loop: any() of a generator takes twice as long
+        if isinstance(x, torch.Tensor) and (x.is_meta or x.is_conj() or x.is_neg() or _is_batch(x)):
+            return True
+    return False
 
 
 def tracked(operands: tuple[Any, ...]) -> bool:
     """Whether a gradient has to be recorded."""
-    return _recording() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
+    if _recording():
+        for x in operands:
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                return True
+    return False
 
 
 # Autograd knows by a tensor's version that it was written to after it was kept; DLPack does not change that.
