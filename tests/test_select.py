@@ -387,7 +387,7 @@ def test_a_compiled_kernel_of_the_dtype_is_nearer_than_another(built):
 def test_an_fp8_product_needs_hopper(core, monkeypatch):
     from specs import A100
 
-    for module in ("select", "kernels"):
+    for module in ("select", "misses", "kernels"):
         monkeypatch.setattr(f"cutlass_py.{module}.gpu_of", lambda p: A100)
     with pytest.raises(NoKernelError, match="runs on compute capability 9.0 only; an A100 has 8.0"):
         plan(problem(dtype="e4m3").problem)
