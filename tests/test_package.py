@@ -249,7 +249,6 @@ def test_explain_command():
         ("explain", "64", "32", "16", "--compute", "f16"),
         ("explain", "64", "32", "16", "--device", "tpu"),
         ("typo",),
-        (),
     ],
     ids=" ".join,
 )
