@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from kernel_set import seconds
 
@@ -23,23 +22,12 @@ from cutlass_py.bench.suites import ARITHMETICS, SUITES, Case, cases
 from cutlass_py.dtypes import LAYOUTS
 from cutlass_py.problems import arguments
 
-_FACTORS = {"scaled_mm": "one", "block_scaled_mm": "block"}  # scale_a and scale_b, by the reference's function
-
-
-def problem(case: Case) -> dict[str, Any]:
-    """A case as an object of a file of problems (docs/jit.md)."""
-    batch, m, n, k = case.shape
-    arithmetic = case.arithmetic
-    factor = _FACTORS.get(arithmetic.reference)
-    entry = {"batch": batch, "m": m, "n": n, "k": k, "layout": case.layout, "a": arithmetic.dtype}
-    return entry | {"compute": arithmetic.compute, "scale_a": factor, "scale_b": factor}
-
 
 def candidates(problems: Iterable[Case], best: int) -> list[str]:
     """The best so many kernels of each problem, compiled or not; those that are wanted most often first."""
     wanted: dict[str, int] = {}
     for case in problems:
-        for kernel in cutlass_py.get_kernels(arguments(problem(case)), compiled=False)[:best]:
+        for kernel in cutlass_py.get_kernels(arguments(case.problem()), compiled=False)[:best]:
             wanted[kernel.name] = wanted.get(kernel.name, 0) + 1
     return sorted(wanted, key=lambda name: -wanted[name])
 

@@ -56,7 +56,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """The same random operands alone and among others. Those without the mark are about the CPU, as JAX is told."""
+    """A test draws the same operands alone and among others; one without the mark is about the CPU, as JAX is told."""
     if item.get_closest_marker("gpu"):
         if torch := sys.modules.get("torch"):
             torch.manual_seed(2026)

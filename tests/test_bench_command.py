@@ -47,6 +47,8 @@ def test_a_library_without_graphs_is_timed_in_the_other_regime(fake_gpu, monkeyp
         assert found["parts"][0]["regimes"] == ["mixed"] and found["cases"][0]["mixed"]["ratio"] == 1.5
     assert main([*options, "--regime", "sustained"]) == 2
     assert "no graph can be made of numpy's matmul, which is what sustained replays" in capsys.readouterr().err
+    assert main(["bench", "--bars", "key"]) == 2
+    assert "no graph can be made of numpy's matmul, and the bars are about graphs" in capsys.readouterr().err
     kernel = one_kernel.KernelCase.of(
         find("sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_bias"), (1, 8, 8, 8)
     )
@@ -119,6 +121,9 @@ def test_a_run_that_ends_early_is_kept(fake_gpu, capsys, tmp_path, monkeypatch, 
     (["--from", "/nonexistent.json"], "No such file"),
     (["--from", "results.json", "--json", "others.json"], "bench: --from measures nothing: of the other options only"),
     (["--from", "results.json", "--shape", "8,8,8"], "bench: --from measures nothing: of the other options only"),
+    (["--from", "results.json", "--commit", "abc"], "bench: --from measures nothing: of the other options only"),
+    (["--from", "results.json", "--budget-ms", "9"], "bench: --from measures nothing: of the other options only"),
+    (["--from", "results.json", "--limit-seconds", "9"], "bench: --from measures nothing: of the other options only"),
     (["--from", "results.json", "--every", "2"], "bench: --from measures nothing: of the other options only"),
 ])  # fmt: skip
 def test_wrong_usage(fake_gpu, capsys, options, message):

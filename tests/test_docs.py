@@ -71,9 +71,17 @@ def test_snippets_of_a_page_run_in_order(page, tmp_path):
 def test_the_map_names_every_source():
     section = (ROOT / "docs" / "design.md").read_text().split("## Map of the sources")[1].split("\n## ")[0]
     named = set(re.findall(r"`([\w./]+)`", section))
-    assert {name for name in named if name.endswith(".cpp")} == {x.name for x in (ROOT / "src" / "cpp").glob("*.cpp")}
-    modules = {x.stem for x in (ROOT / "src" / "cutlass_py").glob("*.py") if not x.stem.startswith("__")}
-    assert modules <= named
+    cpp, package = ROOT / "src" / "cpp", ROOT / "src" / "cutlass_py"
+    sources = {x.name for x in cpp.glob("*.cpp")}
+    headers = {x.name for x in cpp.glob("*.h") if not x.with_suffix(".cpp").is_file()}
+    kernels = {x.stem for part in ("gemm", "elementwise") for x in (cpp / part).glob("*.cu*")}
+    modules = {x.stem for x in package.glob("*.py") if not x.stem.startswith("__")}
+    assert sources | headers | modules <= named and kernels <= {Path(name).stem for name in named}
+    beside = {"_core", "libcutlass_py_kernels.so", "get_kernels", "tune"}
+    there = sources | headers | kernels | modules | {x.name for x in (ROOT / "cmake").iterdir()} | beside
+    assert [
+        x for x in named - there if not any((place / x).exists() for place in (ROOT, cpp, cpp / "gemm", package))
+    ] == []
 
 
 def test_pages_that_are_named_are_there():

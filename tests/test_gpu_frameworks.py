@@ -275,6 +275,23 @@ def test_a_view_without_a_stream_is_exported_for_the_launch_stream():
     assert x.requests[1]["stream"] == side.cuda_stream
 
 
+def test_arrays_without_a_stream_follow_a_call_that_torch_led():
+    kind = exporters.exchanging(allocate=None)
+    a, b, expected = operands()
+    written, weight = torch.zeros_like(expected, dtype=torch.float32), gpu.integers((72, 8), "f32")
+    x, w = over(kind, written), over(kind, weight)
+    cutlass_py.gemm(a, b, out=x)
+    cutlass_py.gemm(x, w)  # the first calls choose and load
+    torch.cuda.synchronize()
+    written.zero_()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(int(45e6))
+        cutlass_py.gemm(a, b, out=x)  # behind the spin kernel
+    d = cutlass_py.gemm(x, w)  # on our own stream
+    gpu.assert_exact(torch.from_dlpack(d), expected.double() @ weight.double())
+
+
 def test_a_current_stream_of_the_exchange_api_is_the_launch_stream():
     side = torch.cuda.Stream()
     kind = exporters.exchanging(stream=side.cuda_stream)

@@ -68,12 +68,11 @@ def test_designs_that_are_numbered_at_the_same_time_have_two_numbers(monkeypatch
     class Interrupted(dict):
         was = False
 
-        def __len__(self):
-            found = super().__len__()
+        def setdefault(self, key, number):
             if not self.was:
                 self.was = True
                 cost.design(another)  # as a thread that comes in between
-            return found
+            return super().setdefault(key, number)
 
     monkeypatch.setattr(cost, "_designs", Interrupted())
     assert cost.design(one) != cost.design(another)

@@ -380,6 +380,10 @@ def test_a_failed_call_leaves_a_script(failing, tmp_path, error):
     with pytest.raises(type(error)):
         cutlass_py.gemm(A, B, activation="relu", kernel="cpu_gemm_numpy")
     assert len(list((tmp_path / "others").iterdir())) == 1  # wherever that is
+    cutlass_py.dump(tmp_path / "scripts")
+    with pytest.raises(type(error)):
+        cutlass_py.gemm(A, B, kernel="cpu_gemm_numpy")
+    assert len(list((tmp_path / "scripts").iterdir())) == 2  # beside those of before
 
 
 def test_a_failed_call_of_a_kernel_that_a_script_cannot_have(tmp_path):

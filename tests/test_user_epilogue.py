@@ -600,7 +600,7 @@ def test_numbers_of_the_surrounding_program_stay_numbers():
     a, b, _ = operands()
     function = epilogue(lambda accum: accum * functions.where(True, 2.0, 3.0) + leaky_relu(-1.0, 0.5))
     np.testing.assert_allclose(gemm(a, b, epilogue=function()), a @ b * 2 - 0.5, rtol=1e-5, atol=1e-5)
-    function = epilogue(lambda accum: functions.where((accum > 0) & (len("abc") > 2) | False, accum, 0))
+    function = epilogue(lambda accum: functions.where((accum > 0) & (len("abc") > 2) | np.False_, accum, 0))
     np.testing.assert_allclose(gemm(a, b, epilogue=function()), np.maximum(a @ b, 0), rtol=1e-5, atol=1e-5)
 
 

@@ -13,9 +13,9 @@ from cutlass_py.commands import COMMANDS
 
 _HEAD = """# Commands
 
-`python -m cutlass_py <command>`. The exit code is 0; 1 where a result is wrong, a bar is missed or a kernel cannot be
-compiled; 130 where it was interrupted; or 2 where the command was used wrongly or could not do its work, with the
-reason on stderr. With `--json`, stdout is data.
+`python -m cutlass_py <command>`. The exit code is 0; 1 where a result is wrong, a bar is missed, or a kernel can be
+neither compiled nor kept; 130 where it was interrupted; or 2 where the command was used wrongly or could not do its
+work, with the reason on stderr. With `--json`, stdout is data.
 """
 
 

@@ -169,7 +169,9 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
     queue_in_order([&] { trace::watched(operands, call, plan, streams.launch, run); },
                    [&] {
                      streams.after();
-                     const Stream own = result.on_own_stream ? device::own_stream(device_id) : streams.launch;
+                     if (!result.on_own_stream && !streams.streamless) return;
+                     // Arrays without a stream, and results of ours, are ordered by our own stream.
+                     const Stream own = device::own_stream(device_id);
                      if (streams.launch != own) device::wait(own, streams.launch);
                      if (streams.streamless) release_when_done(operands, streams.launch);
                    });

@@ -384,7 +384,7 @@ void View::fill(const DLTensor& tensor) {
   }
   operand.rank = tensor.ndim;
   int64_t elements = 1;
-  bool unusual = true;  // until a unit stride is met: torch's negated views (imag of a conjugate) have none
+  bool unusual = true;  // until a unit stride is met: imag of a conjugate, a negated view, has none
   for (int i = 0; i < tensor.ndim; ++i) {
     operand.shape[i] = tensor.shape[i];
     elements *= tensor.shape[i];

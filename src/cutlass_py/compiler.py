@@ -347,7 +347,7 @@ def load(config: KernelConfig) -> dict[str, Any]:
     """Brings a kernel into this process, compiled if it must be; returns its facts.
 
     Raises:
-        CompileError: CUTLASS_PY_JIT=0 forbids to compile it, there is no compiler, it failed, or the library does not
+        CompileError: CUTLASS_PY_JIT=0 forbids compiling it, there is no compiler, it failed, or the library does not
             load.
     """
     made = recipe(config)

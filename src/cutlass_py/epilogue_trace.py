@@ -15,6 +15,8 @@ from numbers import Real
 from types import FrameType
 from typing import Any, NoReturn
 
+import numpy as np
+
 from .errors import EpilogueError
 from .operations import AXES, OPERATIONS, Node, Output, Program
 
@@ -50,7 +52,7 @@ class Trace:
             return given
         if isinstance(given, Opaque):
             self.refuse("computes with a reduction, which is known only at the end; it can only be returned")
-        if not isinstance(given, Real):
+        if not isinstance(given, (Real, np.bool_)):
             self.refuse(
                 f"takes a {_kind(given)}; expected a traced value or a number (arrays are passed as parameters)"
             )
@@ -206,7 +208,7 @@ def _operator(op: str, swapped: bool = False) -> Callable[..., Value]:
     def applied(self: Value, *others: Any) -> Value:
         operands = (*others, self) if swapped else (self, *others)
         if op.startswith("logical_") and not all(
-            isinstance(x, bool) or self.trace.value(x).node.truth for x in operands
+            isinstance(x, (bool, np.bool_)) or self.trace.value(x).node.truth for x in operands
         ):
             self.trace.refuse("joins numbers by & | or ~, which are for what comparisons yield")
         return self.trace.apply(op, *operands)

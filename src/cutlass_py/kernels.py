@@ -65,9 +65,13 @@ class Kernel(ABC):
     def metadata(self) -> KernelMetadata:
         """Operands (legality), design (performance) and epilogue."""
 
+    def repeats(self, p: Problem) -> bool:
+        """Whether it gives the same bits again, where the problem asks for that."""
+        return self.deterministic or not p.deterministic
+
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """The way to compute `p` with this kernel, or the reason that there is none."""
-        if p.deterministic and not self.deterministic:
+        if not self.repeats(p):
             return "need not give the same bits again; deterministic=True is asked for"
         return self._way(p, gpu)
 

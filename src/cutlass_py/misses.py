@@ -30,7 +30,7 @@ def misses(p: Problem) -> list[tuple[Kernel, str]]:
         shared = interface.way(p, gpu)
         for kernel in kernels:
             reason = shared
-            if isinstance(shared, Way) and p.deterministic and not kernel.deterministic:
+            if isinstance(shared, Way) and not kernel.repeats(p):
                 reason = kernel.way(p, gpu)
             if isinstance(reason, str):
                 answers.append((kernel.microseconds(estimates), kernel, reason))

@@ -30,21 +30,19 @@ from .user_epilogue import asked_by
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
-_changing = RLock()  # held while kernels come and go, and while those that are there are listed
-_lists: dict[Any, Any] = {}  # by what was asked
+_lists: dict[Any, Any] = {}  # by what was asked; another one after each `forget`
 
 
 def _kept(listing: Callable[_P, _T]) -> Callable[_P, _T]:
-    """What a function lists, kept until `forget`; nothing begun before a change is kept after it."""
+    """What a function lists, kept until `forget`. What was begun before that is kept where nobody looks any more."""
 
     @wraps(listing)
     def kept(*asked: _P.args, **by_name: _P.kwargs) -> _T:
-        key = listing, asked, tuple(by_name.items())
-        with _changing:
-            if key not in _lists:
-                _lists[key] = listing(*asked, **by_name)
-            found: _T = _lists[key]
-            return found
+        lists, key = _lists, (listing, asked, tuple(by_name.items()))
+        if key not in lists:
+            lists.setdefault(key, listing(*asked, **by_name))  # without a lock: it takes long, and a fork would keep it
+        found: _T = lists[key]
+        return found
 
     return kept
 
@@ -53,7 +51,7 @@ def _kept(listing: Callable[_P, _T]) -> Callable[_P, _T]:
 def _uncollected() -> Iterator[None]:
     """Without garbage collections: so many new objects, all of which stay, would bring about one of the whole heap.
 
-    Beside torch that takes 0.1 s, more than everything else in a first call.
+    Beside torch that takes 0.1 s, more than everything else in a first call. All metadata are another such case.
     """
     on = gc.isenabled()
     gc.disable()
@@ -79,11 +77,12 @@ def _facts() -> dict[str, dict[str, Any]]:
 
 
 _registered: dict[str, Kernel] = {}  # by name, in the order of registration; the CPU's come first
+_registering = RLock()
 
 
 def registered() -> dict[str, Kernel]:
     """Kernels that are not of the declaration: the CPU's, and those that users brought (register.py)."""
-    with _changing:
+    with _registering:
         if not _registered:
             _registered.update((kernel.name, kernel) for kernel in kernels_of(NumpyProvider()))
         return dict(_registered)
@@ -132,7 +131,7 @@ def register(caller: str, kernels: Sequence[Kernel]) -> None:
         ValueError: a name is taken; nothing is added then.
     """
     packs.load()  # their names are taken too
-    with _changing:
+    with _registering:
         taken = registered()
         for kernel in kernels:
             if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
@@ -144,7 +143,7 @@ def register(caller: str, kernels: Sequence[Kernel]) -> None:
 
 def unregister(kernels: Sequence[Kernel]) -> None:
     """Removes kernels that are registered; their names, plans and libraries are forgotten."""
-    with _changing:
+    with _registering:
         for kernel in kernels:
             del _registered[kernel.name]
             forget_kernel(kernel.name)
@@ -165,8 +164,8 @@ def forget_kernel(name: str) -> None:
 
 def forget() -> None:
     """Looks at the declaration and at what is compiled anew."""
-    with _changing:
-        _lists.clear()
+    global _lists
+    _lists = {}
     _core.clear_plans()
 
 
@@ -364,5 +363,5 @@ def get_kernels(
         kernels = [kernel for kernel in kernels if runs(kernel)]
     if where is None:
         return kernels
-    with _uncollected():  # which a first look at all metadata is another case of
+    with _uncollected():
         return [k for k in kernels if where(k.metadata)]

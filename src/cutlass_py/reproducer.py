@@ -13,6 +13,7 @@ from cmath import isfinite
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import count
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
@@ -358,6 +359,7 @@ class _CuPy:
 
 _directory: str | None = None
 _written: dict[_core.Problem, str] = {}  # to that directory
+_scripts = count()
 
 
 def write_to(directory: str | None) -> None:
@@ -378,7 +380,7 @@ def failed(facts: dict[str, Any], reason: str) -> str:
     if problem not in _written:
         place = Path(_directory)
         place.mkdir(parents=True, exist_ok=True)
-        path = place / f"gemm-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{len(_written)}.py"
+        path = place / f"gemm-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_scripts)}.py"
         path.write_text(_script(facts, reason.strip().splitlines()[-1]), encoding="utf-8")
         _written[problem] = str(path)
     return _written[problem]

@@ -95,7 +95,7 @@ def _straight_routes(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
         if isinstance(way, str) or way.detours:
             continue
         for kernel in kernels:
-            if not _reproducible(kernel, p):
+            if not kernel.repeats(p):
                 continue
             if p.splits <= 1:
                 timed.append((kernel.microseconds(estimates), kernel, way, 1))
@@ -185,10 +185,6 @@ def _time(timed: Timed) -> float:
     return timed[0]
 
 
-def _reproducible(kernel: Kernel, p: Problem) -> bool:
-    return kernel.deterministic or not p.deterministic
-
-
 def _splittable(interface: Interface, p: Problem) -> bool:
     """Whether the kernels may compute parts of k that another one adds up."""
     return interface.finishable and not interface.stream_k and not p.pointers
@@ -227,7 +223,7 @@ def _compiled_routes(p: Problem, gpu: Gpu, compiled: bool, every: bool) -> list[
             split = _split_way(way, interface)
             if every or estimates.least(interface, split, p.splits or 2) < fastest:
                 found += [timed for kernel in kernels for timed in _split(kernel, split, p, gpu, estimates)]
-        found = [timed for timed in found if _reproducible(timed[1], p)]
+        found = [timed for timed in found if timed[1].repeats(p)]
         fastest = min(fastest, *(timed[0] for timed in found)) if found else fastest
         routes += found
     return routes

@@ -35,11 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
-    if not options.command:
-        parser.print_help()
-        return 0
     try:
-        code = int(options.run(options))
+        code = 0
+        if options.command:
+            code = int(options.run(options))
+        else:
+            parser.print_help()
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `| head` has seen enough

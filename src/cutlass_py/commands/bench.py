@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from ..kernels import CutlassKernel
 
 
+_BUDGET_MS = 40.0
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
     from ..bench.bars import GROUPS
@@ -77,8 +80,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--budget-ms",
         type=float,
-        default=40.0,
-        help="GPU time per arm and regime (default 40; a sweep's arms get a quarter, its fastest the whole)",
+        default=_BUDGET_MS,
+        help=f"GPU time per arm and regime (default {_BUDGET_MS:g}; a sweep's arms get a quarter, its fastest all)",
     )
     how.add_argument(
         "--limit-seconds",
@@ -124,8 +127,9 @@ def _stored(options: argparse.Namespace) -> Result:
     from ..bench.results import read
     from ..bench.suites import is_case
 
-    measured = options.kernel or options.shape or options.tune or options.all_kernels or options.splits
-    if measured or options.orders or options.every != 1 or options.json not in (None, "-"):
+    what = options.kernel or options.shape or options.tune or options.all_kernels or options.splits or options.orders
+    how = (options.every, options.budget_ms, options.limit_seconds) != (1, _BUDGET_MS, inf)
+    if what or how or options.commit or options.json not in (None, "-"):
         raise ValueError(
             "bench: --from measures nothing: of the other options only --suite, --dtype, --layout, --bars, --regime, "
             "--plot and --json without a file go with it"
@@ -301,6 +305,7 @@ def _parts_of_bars(options: argparse.Namespace, gpu: Framework) -> list[Part]:
     from ..bench.cases import Settings
     from ..bench.runs import Part
     from ..bench.suites import MODES, SWEEP
+    from ..bench.timing import REGIMES
 
     parts_ = []
     for mode in MODES:
@@ -311,10 +316,13 @@ def _parts_of_bars(options: argparse.Namespace, gpu: Framework) -> list[Part]:
                     (case.dtype, case.layout, case.shape): case for case in reversed(bar.cases()[:: options.every])
                 }
         if found:
-            cases = list(found.values())
-            known = _regimes(options, gpu, cases)
-            regimes = known[:1] if mode == SWEEP else tuple(options.regime or known)
-            parts_.append(Part(cases, Settings(regimes, mode, budget_ms=options.budget_ms, alone=True)))
+            regimes = REGIMES[:1] if mode == SWEEP else tuple(options.regime or REGIMES)
+            settings = Settings(regimes, mode, budget_ms=options.budget_ms, alone=True)
+            parts_.append(Part(list(found.values()), settings))
+    if parts_ and not gpu.captures:
+        raise ValueError(
+            f"bench: no graph can be made of {gpu.name}'s matmul, and the bars are about graphs; use torch"
+        )
     return parts_
 
 

@@ -110,7 +110,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _overridden("linear", (input, weight), {"bias": bias})
     if weight.dim() not in (1, 2):
         raise RuntimeError(f"linear: weight is {tuple(weight.shape)}; expected 1 or 2 dimensions")
-    if weight.dim() == 1 and bias is not None:  # of the one feature that there is
+    if weight.dim() == 1 and bias is not None and bias.numel() == 1:  # of the one feature that there is
         return linear(input, weight.unsqueeze(0), bias).squeeze(-1)
     return _like_torch("linear", input, turned, 0, None, None, bias)
 
