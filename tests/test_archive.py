@@ -393,7 +393,8 @@ LADDER = FAMILIES["sm80_gemm"].core[0]
     [((), (), ["sm_90"]), ((80,), (), ["sm_80"]), ((90, 80, 86), (), ["sm_80", "sm_86", "sm_90"]),
      ((80,), (90,), ["sm_80", "sm_90"]), ((), (86,), ["sm_86"])],
 )  # fmt: skip
-def test_what_a_library_is_compiled_for(nvcc, monkeypatch, tmp_path, cc, here, codes):
+def test_what_a_library_is_compiled_for(nvcc, built, monkeypatch, tmp_path, cc, here, codes):
+    built([LADDER.name])  # which keeps the kernel out of other tests
     monkeypatch.setattr(_core, "load_library", lambda path: None)
     monkeypatch.setattr("cutlass_py.registry.add", lambda config: None)
     monkeypatch.setattr(_core, "kernel_facts", lambda: {LADDER.name: {"threads": 128}})

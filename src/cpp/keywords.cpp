@@ -225,25 +225,12 @@ Keywords keywords_from(nb::dict given) {
 }
 
 void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keywords& k) {
-  auto open = [&](Role role, nb::handle value) {
-    if (!value.is_none()) operands.open(role, value);
-  };
-  auto open_array = [&](Role role, nb::handle value) {
-    if (!value.is_none() && is_array(value)) operands.open(role, value);
-  };
   operands.open(Role::a, a);
   operands.open(Role::b, b);
-  open(Role::c, k.c);
-  open(Role::bias, k.bias);
-  open(Role::gate, k.gate);
-  open(Role::aux, k.aux);
-  open_array(Role::scale_a, k.scale_a);
-  open_array(Role::scale_b, k.scale_b);
-  open_array(Role::alpha, k.alpha);
-  open_array(Role::beta, k.beta);
-  open_array(Role::scale_out, k.scale_out);
-  open(Role::bias_grad, k.bias_grad);
-  open(Role::out, k.out);
+  for (const ArrayKeyword& each : kArrayKeywords) {
+    const nb::handle value = k.*each.value;
+    if (!value.is_none() && (!each.or_number || is_array(value))) operands.open(each.role, value);
+  }
   check_mutable(operands, Role::out);
   check_mutable(operands, Role::bias_grad);
   if (!k.epilogue.is_none()) open_user(operands, k);

@@ -1,4 +1,4 @@
-// The keywords of gemm that are no arrays: numbers, names and switches.
+// The keywords of gemm: which of them may be arrays, and what the others say in numbers, names and switches.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,6 +15,26 @@ struct Keywords {
              aux = Py_None, gate = Py_None, scale_a = Py_None, scale_b = Py_None, scale_out = Py_None,
              bias_grad = Py_None, compute = Py_None, out_dtype = Py_None, splits = Py_None, deterministic = Py_None,
              kernel = Py_None, stream = Py_None, epilogue = Py_None;
+};
+
+// The keywords that may be arrays, in the order in which these are opened.
+struct ArrayKeyword {
+  Role role;
+  nb::handle Keywords::* value;
+  bool or_number = false;
+};
+inline constexpr ArrayKeyword kArrayKeywords[] = {
+    {Role::c, &Keywords::c},
+    {Role::bias, &Keywords::bias},
+    {Role::gate, &Keywords::gate},
+    {Role::aux, &Keywords::aux},
+    {Role::scale_a, &Keywords::scale_a, true},
+    {Role::scale_b, &Keywords::scale_b, true},
+    {Role::alpha, &Keywords::alpha, true},
+    {Role::beta, &Keywords::beta, true},
+    {Role::scale_out, &Keywords::scale_out, true},
+    {Role::bias_grad, &Keywords::bias_grad},
+    {Role::out, &Keywords::out},
 };
 
 // What a user's epilogue returns when it is called: its program (user.h), and what was given for each parameter and

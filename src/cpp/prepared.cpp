@@ -12,31 +12,11 @@
 namespace cutlass_py {
 namespace {
 
-struct Given {
-  Role role;
-  nb::handle Keywords::* value;
-};
-
-// The keywords that may be arrays.
-constexpr Given kArrays[] = {
-    {Role::c, &Keywords::c},
-    {Role::bias, &Keywords::bias},
-    {Role::gate, &Keywords::gate},
-    {Role::aux, &Keywords::aux},
-    {Role::scale_a, &Keywords::scale_a},
-    {Role::scale_b, &Keywords::scale_b},
-    {Role::alpha, &Keywords::alpha},
-    {Role::beta, &Keywords::beta},
-    {Role::scale_out, &Keywords::scale_out},
-    {Role::bias_grad, &Keywords::bias_grad},
-    {Role::out, &Keywords::out},
-};
-
 bool is_there(const Operand& x) { return x.dtype != Dtype::none; }
 
 bool only_out(const Keywords& given) {
   bool others = !given.stream.is_none() || !given.epilogue.is_none();
-  for (const Given& each : kArrays) others |= each.role != Role::out && !(given.*each.value).is_none();
+  for (const ArrayKeyword& each : kArrayKeywords) others |= each.role != Role::out && !(given.*each.value).is_none();
   return !others && !given.out.is_none();
 }
 
@@ -234,7 +214,7 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
     return nb::borrow(given.out);
   }
   Keywords keywords = keywords_;
-  for (const Given& each : kArrays) {
+  for (const ArrayKeyword& each : kArrayKeywords) {
     const nb::handle value = given.*each.value;
     if (value.is_none()) continue;
     if (!is_there(expected_[int(each.role)])) {

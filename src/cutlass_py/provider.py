@@ -282,11 +282,10 @@ def _interface(m: KernelMetadata, p: Problem) -> Interface:
     dtypes = {"a": (a.dtype, p.operand_a), "b": (b.dtype, p.operand_b), "d": (d.dtype, p.d)}
     dtypes["accumulator"] = (m.accumulator, p.accumulator)
     known = {name: str(asked) if said == "*" else said for name, (said, asked) in dtypes.items()}
-    bias = m.operands.get("bias", OperandMetadata("*")).dtype
     return Interface(
         api=m.api,
         cc=m.cc,
-        bias=str(p.bias or known["d"]) if bias == "*" else bias,
+        bias=str(p.bias or known["d"]),
         layout=a.layout + b.layout,
         epilogue=_formula(m),
         align_ab=max(a.alignment, b.alignment) // DTYPES[known["a"]].itemsize or 1,

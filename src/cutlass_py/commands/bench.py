@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..kernels import CutlassKernel
 
 
-_BUDGET_MS = 40.0
+_BESIDE_STORED = {"stored", "suite", "dtype", "layout", "bars", "regime", "plot", "json"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -80,8 +80,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--budget-ms",
         type=float,
-        default=_BUDGET_MS,
-        help=f"GPU time per arm and regime (default {_BUDGET_MS:g}; a sweep's arms get a quarter, its fastest all)",
+        default=40.0,
+        help="GPU time per arm and regime (default 40; a sweep's arms get a quarter, its fastest all)",
     )
     how.add_argument(
         "--limit-seconds",
@@ -95,6 +95,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     out.add_argument("--plot", type=Path, metavar="DIR", help="write ratio.svg and roofline.svg (needs matplotlib)")
     out.add_argument("--from", dest="stored", metavar="FILE", help="read stored results and measure nothing")
     out.add_argument("--commit", help="what is measured, where git cannot tell")
+    parser.set_defaults(unasked=vars(parser.parse_args([])))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -127,9 +128,8 @@ def _stored(options: argparse.Namespace) -> Result:
     from ..bench.results import read
     from ..bench.suites import is_case
 
-    what = options.kernel or options.shape or options.tune or options.all_kernels or options.splits or options.orders
-    how = (options.every, options.budget_ms, options.limit_seconds) != (1, _BUDGET_MS, inf)
-    if what or how or options.commit or options.json not in (None, "-"):
+    asked = {name for name, value in options.unasked.items() if getattr(options, name) != value}
+    if asked - _BESIDE_STORED or options.json not in (None, "-"):
         raise ValueError(
             "bench: --from measures nothing: of the other options only --suite, --dtype, --layout, --bars, --regime, "
             "--plot and --json without a file go with it"

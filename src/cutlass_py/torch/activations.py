@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,11 @@ _VALUE: dict[str, Callable[[Tensor, Numbers], Tensor]] = {
     "hardswish": lambda x, _: _aten.hardswish(x),
     "clamp": lambda x, p: torch.clamp(x, p[0], p[1]),
 }
+
+
+def name_of(activation: Any) -> str:
+    """Of an Activation, of what is a name already, or of none at all."""
+    return "identity" if activation is None else getattr(activation, "name", activation)
 
 
 def _silu_backward(grad: Tensor, x: Tensor) -> Tensor:

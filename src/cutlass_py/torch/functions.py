@@ -16,6 +16,7 @@ from .product import cast, check_tensors, gemm, multiply, refuse_gradient
 from .straight import autocasting, compiling, tracked, unseen
 
 _straight = _core.straight_gemm
+_CAST = CAST | FP8  # torch.mm and its like have no fp8
 
 
 def mm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
@@ -135,7 +136,7 @@ def _like_torch(
         operands = (addend, a, b) if adds else (a, b)
         return _overridden(name, operands, {"out_dtype": out_dtype, "out": out, "beta": beta, "alpha": alpha})
     if out is None and autocasting():
-        a, b, addend = cast(a.device.type, a, b, addend, dtypes=CAST | FP8)
+        a, b, addend = cast(a.device.type, a, b, addend, dtypes=_CAST)
     _check_ranks(name, a, b, rank)
     _check_dtypes(name, a, b, addend)
     alpha, beta = _number(name, "alpha", alpha), _number(name, "beta", beta)

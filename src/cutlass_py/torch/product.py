@@ -11,6 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from .. import _core
 from ..activations import Activation
 from ..epilogues import ACTIVATIONS
+from .activations import name_of
 from .dtypes import BYTES, CAST, DTYPE, NAME
 from .gradients import keeps_z, run
 from .operators import Call, result_dtype, z_dtype
@@ -208,7 +209,7 @@ def _call(
         alpha_value=alpha_value * a_value * b_value,
         beta_value=beta_value,
         scale_out_value=scale_out_value,
-        activation=_name_of(activation),
+        activation=name_of(activation),
         parameters=activation.parameters if isinstance(activation, Activation) else (),
         compute=compute,
         out_dtype=out_dtype,
@@ -230,12 +231,8 @@ def _factor(value: Any) -> tuple[Tensor | None, Any]:
     return (value, 1) if isinstance(value, Tensor) else (None, value)
 
 
-def _name_of(activation: Any) -> str:
-    return "identity" if activation is None else getattr(activation, "name", activation)
-
-
 def _is_derivative(activation: Any) -> bool:
-    row = ACTIVATIONS.get(_name_of(activation)) if activation is not None else None
+    row = ACTIVATIONS.get(name_of(activation)) if activation is not None else None
     return row is not None and row.derivative
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ..activations import Activation
 from ..epilogues import ACTIVATIONS
 from . import activations
 from .dtypes import WIDE
@@ -40,7 +39,7 @@ def recorded(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> Tensor | None:
         if not (x is None or x is False or name in ("bias", "activation") or (name == "alpha" and _is_one(x))):
             return None
     if activation is not None:
-        row = ACTIVATIONS.get(_name(activation))
+        row = ACTIVATIONS.get(str(activations.name_of(activation)))
         if row is None or row.derivative:
             return None
     found = _record(a, b, bias, activation)
@@ -55,10 +54,6 @@ def _is_one(x: Any) -> bool:
     return type(x) in (int, float) and x == 1
 
 
-def _name(activation: Any) -> str:
-    return activation.name if isinstance(activation, Activation) else str(activation)
-
-
 class _Layer(torch.autograd.Function):  # type: ignore[misc]
     """D, and z where the activation's derivative does not follow from D.
 
@@ -68,7 +63,7 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None = None, activation: Any = None) -> Any:
         needs_a, needs_b, *_ = ctx.needs_input_grad
-        ctx.activation = None if activation is None or _name(activation) == "identity" else activation
+        ctx.activation = None if activations.name_of(activation) == "identity" else activation
         z = a.new_empty((*a.shape[:-1], b.shape[-1])) if _reads_z(ctx.activation) else None
         d = _gemm(a, b, bias=bias, activation=activation, aux=z)
         at = None if ctx.activation is None else d if z is None else z
@@ -100,7 +95,7 @@ _record = node_of(_Layer)
 
 
 def _reads_z(activation: Any) -> bool:
-    return activation is not None and _name(activation) not in activations.FROM_RESULT
+    return activation is not None and activations.name_of(activation) not in activations.FROM_RESULT
 
 
 def _through(activation: Any, grad: Any, at: Any, of_z: Any) -> Any:
@@ -108,8 +103,8 @@ def _through(activation: Any, grad: Any, at: Any, of_z: Any) -> Any:
     if grad is None or activation is None:
         return of_z if grad is None else grad
     if not _reads_z(activation):
-        return activations.derivative_from_result(_name(activation), grad, at)
-    dz = activations.derivative(_name(activation), grad, at, getattr(activation, "parameters", ()))
+        return activations.derivative_from_result(activations.name_of(activation), grad, at)
+    dz = activations.derivative(activations.name_of(activation), grad, at, getattr(activation, "parameters", ()))
     return dz if of_z is None else dz + of_z
 
 

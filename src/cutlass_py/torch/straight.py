@@ -58,13 +58,7 @@ def exact(operands: tuple[Any, ...]) -> bool:
 
 def plain(operands: tuple[Any, ...]) -> bool:
     """Whether they are, and no gradient has to be recorded."""
-    if not exact(operands):
-        return False
-    if _recording():
-        for x in operands:
-            if x is not None and type(x) in TENSORS and x.requires_grad:
-                return False
-    return True
+    return exact(operands) and not tracked(operands)
 
 
 def has_other_meaning(operands: tuple[Any, ...]) -> bool:
