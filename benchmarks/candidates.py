@@ -19,7 +19,7 @@ from kernel_set import seconds
 
 import cutlass_py
 from cutlass_py.bench.suites import ARITHMETICS, SUITES, Case, cases
-from cutlass_py.dtypes import LAYOUTS
+from cutlass_py.declaration.dtypes import LAYOUTS
 from cutlass_py.problems import arguments
 
 

@@ -1,4 +1,4 @@
-"""Fits the constants of 3.x kernels in src/cutlass_py/cost.py to sweeps, and says what the choice makes of them.
+"""Fits the constants of 3.x kernels in src/cutlass_py/choice/cost.py to sweeps, and says what the choice makes of them.
 
     python -m cutlass_py bench --suite llm square --all-kernels --json sweep.json
     pip install scipy
@@ -25,11 +25,11 @@ import numpy as np
 from kernel_set import groups_of
 from scipy.optimize import least_squares
 
-from cutlass_py import cost
 from cutlass_py._core import Problem
 from cutlass_py.bench.results import geomean
-from cutlass_py.cost import Estimates
-from cutlass_py.families import named
+from cutlass_py.choice import cost
+from cutlass_py.choice.cost import Estimates
+from cutlass_py.declaration.families import named
 from cutlass_py.gpu import ABSENT, Gpu, bandwidth_of
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.problems import arguments

@@ -26,7 +26,7 @@ from typing import Any
 import cutlass_py
 from cutlass_py.bench.results import OURS, geomean
 from cutlass_py.bench.suites import SUITES, Case, Shape
-from cutlass_py.families import FAMILIES, find, named
+from cutlass_py.declaration.families import FAMILIES, find, named
 from cutlass_py.problems import arguments
 
 # Core-seconds of one kernel in the build, its share of the headers included, by CUTLASS's generation.

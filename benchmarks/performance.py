@@ -21,7 +21,7 @@ from cutlass_py.bench.bars import BARS, GROUPS, first_verdict, host_verdicts, ve
 from cutlass_py.bench.report import published, regimes_of, summarise, summary_table
 from cutlass_py.bench.results import Record, Result, geomean, read
 from cutlass_py.bench.suites import DEFAULT, SUITES, case_of, is_case, shape_text
-from cutlass_py.dtypes import LAYOUTS
+from cutlass_py.declaration.dtypes import LAYOUTS
 
 PAGE = ROOT / "docs" / "performance.md"
 PICTURES = ROOT / "docs" / "performance"

@@ -2,7 +2,7 @@
 
     python -m cutlass_py bench --bars tuned --json tuned.json     # on the GPU; or --tune, or:
     python -m cutlass_py tune problems.json --export h200.json
-    python benchmarks/tuned_table.py tuned.json h200.json         # anywhere: writes src/cutlass_py/tables/
+    python benchmarks/tuned_table.py tuned.json h200.json         # anywhere: writes src/cutlass_py/choice/tables/
 
 What the table has already stays, later files win over earlier ones. Entries of kernels that are not declared are left
 out.
@@ -18,12 +18,12 @@ from pathlib import Path
 
 from places import ROOT
 
-from cutlass_py import tuned
-from cutlass_py.families import find
+from cutlass_py.choice import tuned
+from cutlass_py.choice.tuned import Table
+from cutlass_py.declaration.families import find
 from cutlass_py.gpu import Gpu
-from cutlass_py.tuned import Table
 
-TABLES = ROOT / "src" / "cutlass_py" / "tables"
+TABLES = ROOT / "src" / "cutlass_py" / "choice" / "tables"
 
 
 def table_of(path: Path) -> tuple[Gpu, Table]:

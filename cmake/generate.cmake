@@ -1,14 +1,8 @@
 # Runs generate.py at configure time, and again whenever the declarations change.
 
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
-  ${PROJECT_SOURCE_DIR}/src/cutlass_py/dtypes.py
-  ${PROJECT_SOURCE_DIR}/src/cutlass_py/epilogues.py
-  ${PROJECT_SOURCE_DIR}/src/cutlass_py/config.py
-  ${PROJECT_SOURCE_DIR}/src/cutlass_py/families.py
-  ${PROJECT_SOURCE_DIR}/src/cutlass_py/operations.py
-  ${PROJECT_SOURCE_DIR}/src/cutlass_py/codegen.py
-  ${PROJECT_SOURCE_DIR}/src/cutlass_py/toolkit.py
-  ${PROJECT_SOURCE_DIR}/src/cutlass_py/usercode.py
+file(GLOB declaration CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cutlass_py/declaration/*.py)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${declaration}
+  ${PROJECT_SOURCE_DIR}/src/cutlass_py/compiling/toolkit.py
   ${PROJECT_SOURCE_DIR}/cmake/generate.py
   ${PROJECT_SOURCE_DIR}/cmake/toolchain.py)
 if(EXISTS ${CUTLASS_PY_KERNELS})

@@ -29,7 +29,7 @@ def load_module(name: str) -> Any:
 
 def tables() -> dict[str, str]:
     """What dtype.h and activation.h include."""
-    dtypes_py, epilogues_py = load_module("dtypes"), load_module("epilogues")
+    dtypes_py, epilogues_py = load_module("declaration.dtypes"), load_module("declaration.epilogues")
     index = {name: i for i, name in enumerate(dtypes_py.DTYPES)}
     dtypes = [
         f"CUTLASS_PY_DTYPE({d.name}, {d.bits}, {d.dlpack}, {index[d.stored]}, {index[d.scalar]}, {d.mantissa})"
@@ -58,7 +58,7 @@ def split(configs: list[Any], per_file: int) -> list[list[Any]]:
 
     Those of odd widths stand apart, whose header is dear.
     """
-    codegen = load_module("codegen")
+    codegen = load_module("declaration.codegen")
     if len({codegen.odd_width(c) for c in configs}) > 1:
         groups = [[c for c in configs if codegen.odd_width(c) == odd] for odd in (False, True)]
         return [part for group in groups for part in split(group, per_file)]
@@ -70,7 +70,7 @@ def split(configs: list[Any], per_file: int) -> list[list[Any]]:
 
 def library(families: Any, configs: list[Any]) -> dict[str, str]:
     """The kernel sources, the function that lists the kernels, and sources.cmake."""
-    codegen = load_module("codegen")
+    codegen = load_module("declaration.codegen")
     files, cmake = {}, []
     configs = sorted(configs, key=lambda c: list(families.FAMILIES).index(c.family))
     for name, group in groupby(configs, key=lambda c: c.family):
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--archs", required=True, help="entries of CUTLASS_PY_ARCHS, separated by ;")
     parser.add_argument("--tables-only", action="store_true", help="for a build without CUDA")
     args = parser.parse_args()
-    families = load_module("families")
+    families = load_module("declaration.families")
     try:
         configs = families.select(args.kernels, args.archs.split(";"))
     except ValueError as error:

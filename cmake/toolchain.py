@@ -25,7 +25,7 @@ DEPS = ROOT / "build" / "deps"
 CUTLASS = ">= 4.2, < 5"
 CUTLASS_WHEEL = "nvidia-cutlass==4.2.*"
 DLPACK_WHEEL = "apache-tvm-ffi>=0.1.15,<0.2"  # ships the upstream DLPack 1.3 header
-toolkit = load_module("toolkit")  # nvcc: the same search as the package's own at run time
+toolkit = load_module("compiling.toolkit")  # nvcc: the same search as the package's own at run time
 
 
 class BuildError(Exception):

@@ -13,7 +13,7 @@ import cutlass_py
 from cutlass_py.bench import cases, frameworks, runs, surroundings
 from cutlass_py.bench.frameworks import Framework, _integers
 from cutlass_py.bench.suites import Case
-from cutlass_py.dtypes import DTYPES
+from cutlass_py.declaration.dtypes import DTYPES
 
 SMALL = Case("shape", "f32", "tn", (1, 24, 16, 8))
 

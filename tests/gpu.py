@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from cutlass_py.activations import Activation, clamp, leaky_relu
-from cutlass_py.dtypes import COMPUTE, PAIRS, STORAGE
-from cutlass_py.dtypes import DTYPES as _ROWS
-from cutlass_py.epilogues import ACTIVATIONS
+from cutlass_py.declaration.dtypes import COMPUTE, PAIRS, STORAGE
+from cutlass_py.declaration.dtypes import DTYPES as _ROWS
+from cutlass_py.declaration.epilogues import ACTIVATIONS
 
 DEVICE = "cuda"
 DTYPES = {name: getattr(torch, _ROWS[name].numpy) for name in STORAGE}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cutlass_py import CompileError, _core, compiler, toolkit
-from cutlass_py.families import FAMILIES
+from cutlass_py import CompileError, _core
+from cutlass_py.compiling import compiler, toolkit
+from cutlass_py.declaration.families import FAMILIES
 
 
 def why_not() -> str:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from cutlass_py import GemmArguments, TensorSpec, _core
-from cutlass_py.config import KernelConfig
-from cutlass_py.dtypes import COMPUTE
-from cutlass_py.families import FAMILIES
+from cutlass_py.declaration.config import KernelConfig
+from cutlass_py.declaration.dtypes import COMPUTE
+from cutlass_py.declaration.families import FAMILIES
 from cutlass_py.gpu import Gpu
 from cutlass_py.kernels import CutlassKernel
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cutlass_py import compiler
-from cutlass_py.families import FAMILIES
+from cutlass_py.compiling import compiler
+from cutlass_py.declaration.families import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = FAMILIES["simt_gemm"].full[0]  # quickly compiled

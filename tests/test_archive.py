@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 from stand_in import compiled, in_python, needs_gxx, python, stub
 
-from cutlass_py import Artifact, CompileError, _core, archive, cache, compiler, families
-from cutlass_py.families import FAMILIES
+from cutlass_py import Artifact, CompileError, _core
+from cutlass_py.compiling import cache, compiler
+from cutlass_py.declaration import families
+from cutlass_py.declaration.families import FAMILIES
 from cutlass_py.gpu import Gpu
 from cutlass_py.registry import all_kernels
+from cutlass_py.shipping import archive
 
 # Declared, and in no built set; and one that no version declares.
 CONFIG = families.find("sm90_gemm_bf16_bf16_f32_bf16_tn_128x192x64_1x2x1_coop_linear")
@@ -207,14 +210,16 @@ def test_codes_of_flags():
 
 SAVE = """
 import sys
-from cutlass_py import archive, registry
+from cutlass_py import registry
+from cutlass_py.shipping import archive
 from test_archive import CONFIG, OTHER
 registry.kernel_named(CONFIG.name).compile().save(f"{sys.argv[1]}/declared")
 archive.write(f"{sys.argv[1]}/other", *archive.of_kernel(OTHER))
 """
 LOAD = """
 import json, sys
-from cutlass_py import Artifact, GemmArguments, TensorSpec, _core, get_kernels, registry, select
+from cutlass_py import Artifact, GemmArguments, TensorSpec, _core, get_kernels, registry
+from cutlass_py.choice import select
 declared, rows = len(get_kernels(compiled=False)), []
 a, b = TensorSpec((512, 512), "bf16", device="cuda:63"), TensorSpec((512, 512), "bf16", (1, 512), device="cuda:63")
 args = GemmArguments(a, b)
@@ -353,7 +358,9 @@ def test_a_cache_that_cannot_be_written(saved, tmp_path):
 def test_a_library_of_another_kernel(saved):
     code = """
 import dataclasses, sys
-from cutlass_py import _core, archive, families
+from cutlass_py import _core
+from cutlass_py.declaration import families
+from cutlass_py.shipping import archive
 from test_archive import CONFIG
 found, library = archive.read(sys.argv[1])
 found = dataclasses.replace(found, kernel=CONFIG.name, config=dataclasses.asdict(CONFIG))

@@ -10,12 +10,12 @@ import pytest
 from fake_gpu import SMALL, FakeGpu
 
 import cutlass_py
-from cutlass_py import tuned, tuning
 from cutlass_py.bench import cases, frameworks, host, results, suites, timing
 from cutlass_py.bench.report import choice_ratio, faults, row, summarise
 from cutlass_py.bench.suites import ARITHMETICS, SUITES, Case, case_of
+from cutlass_py.choice import tuned, tuning
 from cutlass_py.commands import main
-from cutlass_py.dtypes import LAYOUTS
+from cutlass_py.declaration.dtypes import LAYOUTS
 
 
 def test_suites():

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from fake_gpu import FakeGpu, record_of
 
-from cutlass_py import tuned
 from cutlass_py.bench import bars, frameworks, host, results, runs, suites
 from cutlass_py.bench.report import published
 from cutlass_py.bench.suites import Case
+from cutlass_py.choice import tuned
 from cutlass_py.commands import bench, main
-from cutlass_py.dtypes import LAYOUTS
+from cutlass_py.declaration.dtypes import LAYOUTS
 
 ROOT = Path(__file__).resolve().parent.parent
 

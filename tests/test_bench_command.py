@@ -15,8 +15,8 @@ from cutlass_py import _core
 from cutlass_py.bench import bars, one_kernel, plots, results, runs, timing
 from cutlass_py.bench.results import geomean
 from cutlass_py.commands import bench, main
-from cutlass_py.dtypes import LAYOUTS
-from cutlass_py.families import find
+from cutlass_py.declaration.dtypes import LAYOUTS
+from cutlass_py.declaration.families import find
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED = ROOT / "benchmarks" / "results" / "kernel_speed-h200-llm-square-odd-batched.json"

@@ -11,8 +11,8 @@ import cutlass_py
 from cutlass_py import problems
 from cutlass_py.bench import cases, frameworks, one_kernel, results
 from cutlass_py.commands import bench, main
-from cutlass_py.dtypes import DTYPES, STORAGE
-from cutlass_py.families import FAMILIES, find
+from cutlass_py.declaration.dtypes import DTYPES, STORAGE
+from cutlass_py.declaration.families import FAMILIES, find
 from cutlass_py.kernels import CutlassKernel
 
 

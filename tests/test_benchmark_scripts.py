@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import cutlass_py
-from cutlass_py import tuned
 from cutlass_py.bench.suites import ARITHMETICS, Case
+from cutlass_py.choice import tuned
+from cutlass_py.choice.tuned import Entry
 from cutlass_py.commands import main
-from cutlass_py.families import find, named, select
+from cutlass_py.declaration.families import find, named, select
 from cutlass_py.gpu import Gpu
 from cutlass_py.problems import arguments
-from cutlass_py.tuned import Entry
 
 ROOT = Path(__file__).resolve().parent.parent
 SWEEP = ROOT / "benchmarks" / "results" / "kernel_speed-h200-sweep.json"
@@ -378,5 +378,5 @@ def test_what_is_no_export(script, tmp_path, capsys, content):
 
 def test_the_package_s_directory_is_where_selection_looks(script):
     tables = script("tuned_table").TABLES
-    assert tables == ROOT / "src" / "cutlass_py" / "tables" and tables.is_dir()
+    assert tables == ROOT / "src" / "cutlass_py" / "choice" / "tables" and tables.is_dir()
     assert tuned.PLACES[-1].parts[-2:] == tables.parts[-2:]

@@ -14,12 +14,9 @@ from nvcc import why_not
 from stand_in import CONFIG, NVCC, build, compiled, python
 
 import cutlass_py
-from cutlass_py import (
-    CompileError,
-    cache,
-    compiler,
-)
-from cutlass_py.families import FAMILIES
+from cutlass_py import CompileError
+from cutlass_py.compiling import cache, compiler
+from cutlass_py.declaration.families import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
 WHY_NOT = why_not()  # nothing can really be compiled here
@@ -118,7 +115,7 @@ def test_threads_compile_once(nvcc, monkeypatch):
 
 def test_processes_compile_once(nvcc):
     code = (
-        "from cutlass_py import compiler, families;"
+        "from cutlass_py.compiling import compiler; from cutlass_py.declaration import families;"
         "print(compiler.build(compiler.recipe(families.FAMILIES['simt_gemm'].full[0])))"
     )
     with ThreadPoolExecutor(3) as pool:
@@ -147,7 +144,7 @@ def test_a_directory_that_cannot_be_written(nvcc, tmp_path, monkeypatch):
 def test_the_private_directory_goes_with_the_process(nvcc, tmp_path):
     (tmp_path / "file").touch()
     code = (
-        "from cutlass_py import compiler, families;"
+        "from cutlass_py.compiling import compiler; from cutlass_py.declaration import families;"
         "print(compiler.build(compiler.recipe(families.FAMILIES['simt_gemm'].full[0])))"
     )
     done = python(code, CUTLASS_PY_CACHE_DIR=str(tmp_path / "file" / "cache"))

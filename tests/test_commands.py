@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 import cutlass_py
-from cutlass_py import _core, archive, commands
-from cutlass_py import cache as cache_module
+from cutlass_py import _core, commands
 from cutlass_py.commands import COMMANDS, main
+from cutlass_py.compiling import cache as cache_module
+from cutlass_py.shipping import archive
 
 ROOT = Path(__file__).resolve().parent.parent
 BARS = ROOT / "benchmarks" / "results" / "kernel_speed-h200-bars.json"

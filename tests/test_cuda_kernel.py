@@ -23,13 +23,13 @@ from cutlass_py import (
     KernelDescription,
     OperandMetadata,
     _core,
-    compiler,
     explain,
     get_kernels,
     register_kernel,
     register_provider,
 )
-from cutlass_py.select import plan, rank
+from cutlass_py.choice.select import plan, rank
+from cutlass_py.compiling import compiler
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.usefixtures("nothing_is_left")

@@ -10,20 +10,11 @@ from nvcc import why_not
 from specs import problem
 
 import cutlass_py
-from cutlass_py import (
-    KernelDescription,
-    _core,
-    codegen,
-    explain,
-    get_kernels,
-    jit,
-    rules,
-    select,
-    tuned,
-    unregister,
-)
-from cutlass_py.dtypes import DTYPES
-from cutlass_py.families import FAMILIES, added, find, named
+from cutlass_py import KernelDescription, _core, explain, get_kernels, jit, rules, unregister
+from cutlass_py.choice import select, tuned
+from cutlass_py.declaration import codegen
+from cutlass_py.declaration.dtypes import DTYPES
+from cutlass_py.declaration.families import FAMILIES, added, find, named
 from cutlass_py.gpu import gpu_of
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.registry import all_kernels, forget, kernel_named

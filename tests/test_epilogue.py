@@ -21,7 +21,8 @@ from reference import (
 )
 
 import cutlass_py
-from cutlass_py import GemmArguments, clamp, epilogues, gemm, leaky_relu
+from cutlass_py import GemmArguments, clamp, gemm, leaky_relu
+from cutlass_py.declaration import epilogues
 
 PLAIN = [name for name in ACTIVATIONS if name != "clamp"]
 M, N, K = 6, 9, 4

@@ -12,8 +12,9 @@ from itertools import product
 import pytest
 from specs import CORE, listed, operand, problem, vector
 
-from cutlass_py import GemmArguments, TensorSpec, explain, select, terminal
-from cutlass_py.select import rank
+from cutlass_py import GemmArguments, TensorSpec, explain, terminal
+from cutlass_py.choice import select
+from cutlass_py.choice.select import rank
 
 # ---------------------------------------------------------------------------------------- in words
 

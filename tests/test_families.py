@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from cutlass_py import _core, codegen, families
-from cutlass_py.config import SCHEDULES, KernelConfig
-from cutlass_py.dtypes import COMPUTE, DTYPES, LAYOUTS, PAIRS, STORAGE, WIDER
-from cutlass_py.epilogues import EPILOGUES
-from cutlass_py.families import FAMILIES
-from cutlass_py.legality import interface_of
+from cutlass_py import _core
+from cutlass_py.choice.legality import interface_of
+from cutlass_py.declaration import codegen, families
+from cutlass_py.declaration.config import SCHEDULES, KernelConfig
+from cutlass_py.declaration.dtypes import COMPUTE, DTYPES, LAYOUTS, PAIRS, STORAGE, WIDER
+from cutlass_py.declaration.epilogues import EPILOGUES
+from cutlass_py.declaration.families import FAMILIES
 
 CONFIGS = families.named("declared")
 CORE = [c for f in FAMILIES.values() for c in f.core]
@@ -186,7 +187,9 @@ def test_widths_that_cute_has_on_request_are_asked_for_and_stand_apart():
         if c.api == 3 and c.epilogue == "linear":
             widest = max(x for x in (8, 16, 32, 64, 96, 128, 192, 256) if c.tile[1] % x == 0)
             assert codegen.source([c]).startswith(asks) == (widest < c.tile[1]), c.name
-    written = "import sys; sys.path.insert(0, 'cmake'); import generate; f = generate.load_module('families')\n"
+    written = (
+        "import sys; sys.path.insert(0, 'cmake'); import generate; f = generate.load_module('declaration.families')\n"
+    )
     written += "for text in generate.library(f, f.select('full', ['90a'])).values():\n"
     written += "    print('x160x' in text or 'x224x' in text, 'EXTENDED' in text, 'x256x' in text)"
     found = subprocess.run([sys.executable, "-I", "-c", written], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -204,7 +207,7 @@ def test_tables_load_outside_of_the_package():
     """The build reads them before the package exists: standard library only."""
     code = (
         "import sys, types; package = types.ModuleType('tables'); package.__path__ = [sys.argv[1]];"
-        "sys.modules['tables'] = package; from tables import codegen, families;"
+        "sys.modules['tables'] = package; from tables import codegen, coverage, families, shared_memory;"
         "assert not {'cutlass_py', 'numpy'} & set(sys.modules); print(len(families.named('declared')))"
     )
     command = [sys.executable, "-I", "-c", code, os.path.dirname(families.__file__)]

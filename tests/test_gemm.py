@@ -399,7 +399,8 @@ def test_kernel_by_name_and_object():
 
 
 def test_clear_plans_selects_again(monkeypatch):
-    from cutlass_py import _core, select
+    from cutlass_py import _core
+    from cutlass_py.choice import select
 
     a = np.ones((3, 3), np.float32)
     gemm(a, a)
@@ -415,7 +416,8 @@ def test_clear_plans_selects_again(monkeypatch):
 
 
 def test_a_failed_selection_is_not_remembered(monkeypatch):
-    from cutlass_py import _core, select
+    from cutlass_py import _core
+    from cutlass_py.choice import select
 
     a = np.ones((3, 3), np.float32)
     _core.clear_plans()

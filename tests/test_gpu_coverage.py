@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import gpu  # noqa: E402
 
 import cutlass_py  # noqa: E402
-from cutlass_py.dtypes import COMPUTE, LAYOUTS, PAIRS  # noqa: E402
+from cutlass_py.declaration.dtypes import COMPUTE, LAYOUTS, PAIRS  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

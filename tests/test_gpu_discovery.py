@@ -13,7 +13,7 @@ from nvcc import why_not  # noqa: E402
 
 import cutlass_py  # noqa: E402
 from cutlass_py import GemmArguments, KernelDescription, get_kernels, unregister  # noqa: E402
-from cutlass_py.families import added  # noqa: E402
+from cutlass_py.declaration.families import added  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

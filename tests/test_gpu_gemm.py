@@ -14,7 +14,7 @@ from leaks import assert_nothing_stays  # noqa: E402
 from stand_in import python  # noqa: E402
 
 import cutlass_py  # noqa: E402
-from cutlass_py.dtypes import COMPUTE  # noqa: E402
+from cutlass_py.declaration.dtypes import COMPUTE  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

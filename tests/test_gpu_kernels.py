@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 import gpu  # noqa: E402
 
 import cutlass_py  # noqa: E402
-from cutlass_py.config import SCHEDULES  # noqa: E402
-from cutlass_py.dtypes import COMPUTE, DTYPES  # noqa: E402
-from cutlass_py.epilogues import ACTIVATIONS  # noqa: E402
+from cutlass_py.declaration.config import SCHEDULES  # noqa: E402
+from cutlass_py.declaration.dtypes import COMPUTE, DTYPES  # noqa: E402
+from cutlass_py.declaration.epilogues import ACTIVATIONS  # noqa: E402
 from cutlass_py.kernels import CutlassKernel  # noqa: E402
 
 pytestmark = pytest.mark.gpu

@@ -14,7 +14,7 @@ import pytest
 
 import cutlass_py
 from cutlass_py import _core
-from cutlass_py.families import named
+from cutlass_py.declaration.families import named
 
 jax = pytest.importorskip("jax")
 
@@ -170,7 +170,7 @@ def test_without_a_kernel_lowering_says_so(built):
 def test_scratch_of_a_plan():
     a = cutlass_py.TensorSpec((0, 8), "f32", device="cpu")
     args = cutlass_py.GemmArguments(a, cutlass_py.TensorSpec((8, 4), "f32", device="cpu"))
-    from cutlass_py.select import Plan
+    from cutlass_py.choice.select import Plan
 
     assert _core.scratch_bytes(args.a, args.b, args.keywords, Plan(), 132) == 0
     with pytest.raises(RuntimeError, match="kernel no_such is not loaded"):
@@ -184,7 +184,8 @@ import sys
 from pathlib import Path
 import numpy as np, jax, jax.numpy as jnp
 import xla_on_host, cutlass_py.jax as cj
-from cutlass_py import _core, select
+from cutlass_py import _core
+from cutlass_py.choice import select
 from cutlass_py.jax import device
 
 jax.config.update("jax_enable_x64", True)

@@ -20,24 +20,15 @@ from nvcc import why_not
 from stand_in import CONFIG, NVCC, Terminal, build, compiled, needs_gxx, python, stub
 
 import cutlass_py
-from cutlass_py import (
-    CompileError,
-    GemmArguments,
-    TensorSpec,
-    _core,
-    cache,
-    codegen,
-    compiler,
-    explain,
-    families,
-    toolkit,
-)
-from cutlass_py.dtypes import DTYPES
-from cutlass_py.epilogues import EPILOGUES
-from cutlass_py.families import FAMILIES
+from cutlass_py import CompileError, GemmArguments, TensorSpec, _core, explain
+from cutlass_py.choice.select import plan, rank
+from cutlass_py.compiling import cache, compiler, toolkit
+from cutlass_py.declaration import codegen, families
+from cutlass_py.declaration.dtypes import DTYPES
+from cutlass_py.declaration.epilogues import EPILOGUES
+from cutlass_py.declaration.families import FAMILIES
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.registry import all_kernels
-from cutlass_py.select import plan, rank
 
 ROOT = Path(__file__).resolve().parent.parent
 WHY_NOT = why_not()  # nothing can really be compiled here

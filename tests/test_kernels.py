@@ -11,11 +11,11 @@ from reference import close, matrices
 from specs import CORE, problem
 
 from cutlass_py import Artifact, GemmArguments, Kernel, Status, TensorSpec, _core
-from cutlass_py.dtypes import DTYPES
-from cutlass_py.epilogues import ACTIVATIONS, EPILOGUES
-from cutlass_py.families import FAMILIES, named
+from cutlass_py.declaration.dtypes import DTYPES
+from cutlass_py.declaration.epilogues import ACTIVATIONS, EPILOGUES
+from cutlass_py.declaration.families import FAMILIES, named
 from cutlass_py.kernels import CutlassKernel
-from cutlass_py.provider import KernelCall
+from cutlass_py.providers.provider import KernelCall
 from cutlass_py.registry import all_kernels, kernel_named
 
 CPU = kernel_named("cpu_gemm_numpy")

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import cutlass_py
-from cutlass_py import _core, coverage
+from cutlass_py import _core
+from cutlass_py.declaration import coverage
 
 HOME = Path(cutlass_py.__file__).parent
 try:
@@ -62,7 +63,7 @@ def test_a_numpy_call_loads_numpy_alone():
     code = (
         "import sys, numpy as np; from cutlass_py import gemm; a = np.ones((2, 2), np.float32);"
         "assert (gemm(a, a) == 2).all();"
-        "print({'torch', 'jax', 'subprocess', 'cutlass_py.compiler'} & set(sys.modules))"
+        "print({'torch', 'jax', 'subprocess', 'cutlass_py.compiling.compiler'} & set(sys.modules))"
     )
     assert python(code, "-W", "error") == "set()\n"
 

@@ -15,19 +15,14 @@ from nvcc import why_not
 from specs import vector
 from stand_in import CONFIG, Terminal, compiled
 
-from cutlass_py import (
-    GemmArguments,
-    TensorSpec,
-    _core,
-    cache,
-    compiler,
-)
-from cutlass_py.families import FAMILIES
+from cutlass_py import GemmArguments, TensorSpec, _core
+from cutlass_py.choice.select import rank
+from cutlass_py.compiling import cache, compiler
+from cutlass_py.declaration.families import FAMILIES
 from cutlass_py.gpu import gpu_with
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.problems import read
 from cutlass_py.registry import all_kernels, find_kernel
-from cutlass_py.select import rank
 
 ROOT = Path(__file__).resolve().parent.parent
 WHY_NOT = why_not()  # nothing can really be compiled here
@@ -180,7 +175,7 @@ def test_a_problem_that_no_declared_kernel_takes(nvcc, tmp_path):
 
 @pytest.mark.skipif(not importlib.util.find_spec("rich"), reason="rich is not installed")
 def test_a_bar_with_rich_on_a_terminal(nvcc, monkeypatch):
-    from cutlass_py.prebuild import build as prebuild
+    from cutlass_py.compiling.prebuild import build as prebuild
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     lines: list[str] = []

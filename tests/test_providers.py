@@ -29,12 +29,12 @@ from cutlass_py import (
     get_kernels,
     register_kernel,
     register_provider,
-    tuned,
 )
-from cutlass_py.dtypes import DTYPES
+from cutlass_py.choice import tuned
+from cutlass_py.choice.select import plan, rank
+from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.gpu import ABSENT
 from cutlass_py.host import host_array
-from cutlass_py.select import plan, rank
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -16,7 +16,6 @@ from cutlass_py import (
     OperandMetadata,
     ProviderError,
     _core,
-    compiler,
     explain,
     get_kernels,
     register_kernel,
@@ -24,8 +23,9 @@ from cutlass_py import (
     registry,
     unregister,
 )
+from cutlass_py.choice.select import plan
+from cutlass_py.compiling import compiler
 from cutlass_py.host import host_array
-from cutlass_py.select import plan
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -9,15 +9,16 @@ from dataclasses import replace
 import pytest
 from specs import CORE, operand, problem, vector
 
-from cutlass_py import GemmArguments, TensorSpec, _core, cost, explain, get_kernels, registry, select
-from cutlass_py.dtypes import DTYPES
-from cutlass_py.epilogues import EPILOGUES
-from cutlass_py.families import FAMILIES, named
+from cutlass_py import GemmArguments, TensorSpec, _core, explain, get_kernels, registry
+from cutlass_py.choice import cost, select
+from cutlass_py.choice.legality import Interface, Way
+from cutlass_py.choice.select import rank
+from cutlass_py.declaration.dtypes import DTYPES
+from cutlass_py.declaration.epilogues import EPILOGUES
+from cutlass_py.declaration.families import FAMILIES, named
 from cutlass_py.gpu import gpu_of
 from cutlass_py.kernels import CutlassKernel
-from cutlass_py.legality import Interface, Way
 from cutlass_py.registry import all_kernels, kernel_named, number_of, numbered
-from cutlass_py.select import rank
 
 # ---------------------------------------------------------------------------------------- numbers and names
 

@@ -11,12 +11,12 @@ from specs import ARITHMETICS, CORE, DEVICE, forced, listed, operand, problem, v
 
 import cutlass_py
 from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, get_kernels
-from cutlass_py.config import SCHEDULES
-from cutlass_py.epilogues import EPILOGUES
-from cutlass_py.families import find
+from cutlass_py.choice.select import Plan, best, plan, rank, without_product
+from cutlass_py.declaration.config import SCHEDULES
+from cutlass_py.declaration.epilogues import EPILOGUES
+from cutlass_py.declaration.families import find
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.registry import all_kernels, kernel_named
-from cutlass_py.select import Plan, best, plan, rank, without_product
 
 D = operand(512, 512, "t")
 TN = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_"
@@ -387,7 +387,7 @@ def test_a_compiled_kernel_of_the_dtype_is_nearer_than_another(built):
 def test_an_fp8_product_needs_hopper(core, monkeypatch):
     from specs import A100
 
-    for module in ("select", "misses", "kernels"):
+    for module in ("choice.select", "choice.misses", "kernels"):
         monkeypatch.setattr(f"cutlass_py.{module}.gpu_of", lambda p: A100)
     with pytest.raises(NoKernelError, match="runs on compute capability 9.0 only; an A100 has 8.0"):
         plan(problem(dtype="e4m3").problem)

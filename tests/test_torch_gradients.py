@@ -15,7 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
-from cutlass_py import Activation, _core, clamp, epilogues, leaky_relu  # noqa: E402
+from cutlass_py import Activation, _core, clamp, leaky_relu  # noqa: E402
+from cutlass_py.declaration import epilogues  # noqa: E402
 from cutlass_py.torch import activations, operators, recorded  # noqa: E402
 
 ACTIVATIONS = [name for name, row in epilogues.ACTIVATIONS.items() if not row.derivative and name != "clamp"]

@@ -13,18 +13,9 @@ import pytest
 from specs import problem
 
 import cutlass_py
-from cutlass_py import (
-    GemmArguments,
-    KernelMetadata,
-    OperandMetadata,
-    TensorSpec,
-    _core,
-    functions,
-    reproducer,
-    select,
-    tracing,
-)
-from cutlass_py.provider import ProvidedKernel
+from cutlass_py import GemmArguments, KernelMetadata, OperandMetadata, TensorSpec, _core, functions, reproducer, tracing
+from cutlass_py.choice import select
+from cutlass_py.providers.provider import ProvidedKernel
 from cutlass_py.user_epilogue import asked_by
 
 A, B = np.ones((8, 16), np.float32), np.ones((16, 4), np.float32)
@@ -434,7 +425,7 @@ def test_what_cannot_be_written_does_not_hide_the_failure(failing, tmp_path):
 
 def test_the_environment_asks_for_scripts(tmp_path):
     code = (
-        "from cutlass_py.provider import ProvidedKernel\n"
+        "from cutlass_py.providers.provider import ProvidedKernel\n"
         "ProvidedKernel.call = lambda self, **given: 1 / 0\n"
         "a = np.ones((8, 8), 'f4'); cutlass_py.gemm(a, a)"
     )

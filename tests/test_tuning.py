@@ -11,12 +11,14 @@ import pytest
 from specs import CORE, problem
 
 import cutlass_py
-from cutlass_py import CudaKernel, GemmArguments, TensorSpec, _core, cache, explain, registry, tuned, tuning
+from cutlass_py import CudaKernel, GemmArguments, TensorSpec, _core, explain, registry
+from cutlass_py.choice import tuned, tuning
+from cutlass_py.choice.select import best, plan, rank
+from cutlass_py.choice.tuned import APART, CLASS, Entry, class_of
 from cutlass_py.commands import main
+from cutlass_py.compiling import cache
 from cutlass_py.gpu import ABSENT, Gpu, device
 from cutlass_py.registry import kernel_named
-from cutlass_py.select import best, plan, rank
-from cutlass_py.tuned import APART, CLASS, Entry, class_of
 
 HOST = TensorSpec((8, 8), "f32", device="cpu")
 INFO = {"name": ABSENT.name, "cc": 90, "sm_count": 132, "driver": 13000}
@@ -405,7 +407,7 @@ def test_autotuning_that_fails_warns_once_and_lets_the_call_run(clock, table, mo
         table.write_text("{")
         with pytest.warns(RuntimeWarning, match="tuned choices are left out"):
             tuned.table(ABSENT)
-    monkeypatch.setattr("cutlass_py.tuning._given_up", set())
+    monkeypatch.setattr("cutlass_py.choice.tuning._given_up", set())
     p = problem(512, 512, 512).problem
     with cutlass_py.autotuning():
         with pytest.warns(RuntimeWarning, match="is not tuned: "):

@@ -14,11 +14,11 @@ import pytest
 
 import cutlass_py
 from cutlass_py import EpilogueError, GemmArguments, TensorSpec, _core, epilogue, explain, functions, gemm
+from cutlass_py.declaration.operations import OPERATIONS
 from cutlass_py.functions import cast, clamp, exp, gelu, leaky_relu, maximum, minimum, relu, tanh, where
 from cutlass_py.functions import max as max_over
 from cutlass_py.functions import min as min_over
 from cutlass_py.functions import sum as sum_over
-from cutlass_py.operations import OPERATIONS
 from cutlass_py.user_epilogue import asked
 
 BF16 = ml_dtypes.bfloat16
@@ -94,7 +94,7 @@ def test_the_same_content_is_the_same_epilogue_under_any_name():
     assert one is other  # where a factor lies makes no difference to the kernel
     assert one is not named(epilogue(lambda x, p, q: relu(x * p + q)), p=2, q=bias)  # a.b is another program than b.a
     assert one is not named(epilogue(lambda x, p, q: relu(p * x + q)), p=2, q=TensorSpec((64, 1), "f32"))
-    assert one.name.startswith("user_") and one.name not in cutlass_py.families.EPILOGUES
+    assert one.name.startswith("user_") and one.name not in cutlass_py.declaration.families.EPILOGUES
 
 
 def test_equal_values_are_computed_once_and_unused_ones_not_at_all():

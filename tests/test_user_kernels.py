@@ -17,22 +17,21 @@ from cutlass_py import (
     GemmArguments,
     NoKernelError,
     TensorSpec,
-    codegen,
-    compiler,
     epilogue,
     explain,
     explanation,
-    families,
     get_kernels,
-    select,
 )
-from cutlass_py.carriers import carrier
+from cutlass_py.choice import select
+from cutlass_py.choice.carriers import carrier
+from cutlass_py.choice.misses import misses
+from cutlass_py.compiling import compiler
+from cutlass_py.declaration import codegen, families
+from cutlass_py.declaration.operations import OPERATIONS
 from cutlass_py.functions import cast, erf, exp, gelu, log, maximum, minimum, relu, rsqrt, sqrt, tanh, where
 from cutlass_py.functions import max as max_over
 from cutlass_py.functions import sum as sum_over
 from cutlass_py.kernels import CutlassKernel
-from cutlass_py.misses import misses
-from cutlass_py.operations import OPERATIONS
 from cutlass_py.registry import kernel_named
 from cutlass_py.rules import Resolved, stages_3x
 from cutlass_py.user_epilogue import asked

@@ -69,7 +69,7 @@ Plan plan_for(const Problem& problem) {
   auto& table = plans();
   if (auto found = table.find(problem); found != table.end()) return found->second;
   const uint64_t before = cleared;
-  nb::object chosen = nb::module_::import_("cutlass_py.select").attr("plan")(nb::cast(problem));
+  nb::object chosen = nb::module_::import_("cutlass_py.choice.select").attr("plan")(nb::cast(problem));
   Plan plan = plan_from(chosen, problem);
   if (cleared != before) return plan;  // of what was there, and may be gone: the next call asks again
   if (table.size() >= kMostPlans) table.clear();

@@ -1,4 +1,4 @@
-// The plan table: how each class of problem is computed. Filled by cutlass_py.select, once per class.
+// The plan table: how each class of problem is computed. Filled by cutlass_py.choice.select, once per class.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ struct Plan : DevicePlan {
 void run_on_device(const Call& call, const Plan& plan, device::Stream stream, const GivenScratch* given = nullptr);
 size_t scratch_bytes(const Call& call, const Plan& plan);
 
-// The plan of a problem; asks cutlass_py.select where there is none yet. By value: another thread may clear the table
+// The plan of a problem; asks cutlass_py.choice.select where there is none yet. By value: another thread may clear the table
 // whenever Python code runs.
 Plan plan_for(const Problem& problem);
 

@@ -14,19 +14,19 @@ from ._core import CudaError, Problem, TypedView, gemm
 if TYPE_CHECKING:
     from .activations import Activation, clamp, leaky_relu
     from .arguments import GemmArguments, TensorSpec, view
-    from .artifact import Artifact
-    from .compiler import jit
-    from .cuda_kernel import CudaKernel
+    from .choice.tuning import autotuning, tune
+    from .compiling.compiler import jit
     from .describe import KernelDescription
     from .errors import CompileError, EpilogueError, NoKernelError, ProviderError
     from .explanation import explain
     from .kernels import Kernel, Status
     from .metadata import Design, KernelMetadata, OperandMetadata
-    from .provider import KernelCall, Provider
-    from .register import Registration, register_kernel, register_provider, unregister
+    from .providers.cuda_kernel import CudaKernel
+    from .providers.provider import KernelCall, Provider
+    from .providers.register import Registration, register_kernel, register_provider, unregister
     from .registry import get_kernels
+    from .shipping.artifact import Artifact
     from .tracing import dump, log, nvtx
-    from .tuning import autotuning, tune
     from .user_epilogue import UserEpilogue, epilogue
 
 __all__ = [
@@ -73,38 +73,38 @@ __all__ = [
 
 _HOME = {
     "Activation": "activations",
-    "Artifact": "artifact",
+    "Artifact": "shipping.artifact",
     "CompileError": "errors",
-    "CudaKernel": "cuda_kernel",
+    "CudaKernel": "providers.cuda_kernel",
     "Design": "metadata",
     "EpilogueError": "errors",
     "GemmArguments": "arguments",
     "Kernel": "kernels",
-    "KernelCall": "provider",
+    "KernelCall": "providers.provider",
     "KernelDescription": "describe",
     "KernelMetadata": "metadata",
     "NoKernelError": "errors",
     "OperandMetadata": "metadata",
-    "Provider": "provider",
+    "Provider": "providers.provider",
     "ProviderError": "errors",
-    "Registration": "register",
+    "Registration": "providers.register",
     "Status": "kernels",
     "TensorSpec": "arguments",
     "UserEpilogue": "user_epilogue",
-    "autotuning": "tuning",
+    "autotuning": "choice.tuning",
     "clamp": "activations",
     "dump": "tracing",
     "epilogue": "user_epilogue",
     "explain": "explanation",
     "get_kernels": "registry",
-    "jit": "compiler",
+    "jit": "compiling.compiler",
     "leaky_relu": "activations",
     "log": "tracing",
     "nvtx": "tracing",
-    "register_kernel": "register",
-    "register_provider": "register",
-    "tune": "tuning",
-    "unregister": "register",
+    "register_kernel": "providers.register",
+    "register_provider": "providers.register",
+    "tune": "choice.tuning",
+    "unregister": "providers.register",
     "view": "arguments",
 }
 

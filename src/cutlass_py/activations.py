@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from .epilogues import ACTIVATIONS
+from .declaration.epilogues import ACTIVATIONS
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from . import _core
 from ._core import EpilogueCall, Problem, TypedView
 from .activations import Activation
-from .dtypes import COMPUTE
+from .declaration.dtypes import COMPUTE
 from .user_epilogue import asked_by
 
 
@@ -219,8 +219,8 @@ class GemmArguments:
         Raises:
             As gemm; ValueError: these are lists, whose scratch is the package's own.
         """
+        from .choice.select import plan
         from .gpu import gpu_of
-        from .select import plan
 
         p = _core.problem(self.a, self.b, **self.keywords, kernel=kernel)
         chosen, gpu = plan(p), gpu_of(p)

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _core, gemm
 from .arguments import GemmArguments
-from .dtypes import DTYPES
+from .declaration.dtypes import DTYPES
 from .explanation import explain
 from .versions import installed
 

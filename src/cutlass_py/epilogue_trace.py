@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .declaration.operations import AXES, OPERATIONS, Node, Output, Program
 from .errors import EpilogueError
-from .operations import AXES, OPERATIONS, Node, Output, Program
 
 # Whose own code is not the user's: a refusal names the line that called it.
 _LIBRARIES = (__name__.partition(".")[0], "numpy", "torch", "jax", "cupy")

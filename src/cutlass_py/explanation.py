@@ -7,9 +7,9 @@ from typing import Any
 
 from . import _core
 from .arguments import describe, problem_asked
+from .choice.misses import misses, not_compiled
+from .choice.select import Choice, rank, without_product
 from .kernels import CutlassKernel, Kernel
-from .misses import misses, not_compiled
-from .select import Choice, rank, without_product
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from ._core import Buffer, TypedView
-from .dtypes import DTYPES, STORAGE
+from .declaration.dtypes import DTYPES, STORAGE
 
 # The unsigned integer dtype that carries values of a dtype which a framework cannot name, by bytes per element.
 _CARRIER = {1: "uint8", 2: "uint16"}

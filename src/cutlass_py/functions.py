@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from .declaration.operations import AXES, CASTS
 from .epilogue_trace import cast as _cast
 from .epilogue_trace import reduce as _reduce
 from .epilogue_trace import trace_of, tracing
-from .operations import AXES, CASTS
 
 __all__ = [
     "abs", "cast", "clamp", "erf", "exp", "gelu", "gelu_tanh", "hardswish", "leaky_relu", "log", "max", "maximum",

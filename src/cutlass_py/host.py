@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._core import Operand
-from .dtypes import DTYPES
+from .declaration.dtypes import DTYPES
 
 HostOperand = tuple[int, str, tuple[int, ...], tuple[int, ...]]  # address, dtype, shape, strides in bytes
 

@@ -11,17 +11,17 @@ from typing import Any
 from . import _core
 from ._core import Prepared, Problem
 from .arguments import GemmArguments, arguments_of, describe, problem_of
-from .artifact import Artifact
-from .carriers import carrier
-from .config import Family, KernelConfig
-from .cost import Estimates, design
-from .dtypes import DTYPES
-from .epilogues import ACTIVATIONS
+from .choice.carriers import carrier
+from .choice.cost import Estimates, design
+from .choice.legality import Interface, Way, interface_of
+from .declaration.config import Family, KernelConfig
+from .declaration.dtypes import DTYPES
+from .declaration.epilogues import ACTIVATIONS
+from .declaration.families import FAMILIES
 from .errors import CompileError
-from .families import FAMILIES
 from .gpu import Gpu, gpu_of
-from .legality import Interface, Way, interface_of
 from .metadata import CPU, Design, KernelMetadata, OperandMetadata
+from .shipping.artifact import Artifact
 from .user_epilogue import asked_by
 
 
@@ -198,7 +198,7 @@ class CutlassKernel(Kernel):
         self.compiled, self._metadata = True, None
 
     def _facts(self) -> dict[str, Any]:
-        from .compiler import load
+        from .compiling.compiler import load
 
         return load(self.config)
 
@@ -213,7 +213,7 @@ class CutlassKernel(Kernel):
 
     def ready(self) -> None:
         """As compile, but where that failed in this process before, it fails again at once."""
-        from .compiler import failed
+        from .compiling.compiler import failed
 
         if not self.compiled and self.name in failed:
             raise CompileError(failed[self.name])
@@ -225,7 +225,7 @@ class CutlassKernel(Kernel):
         Raises:
             CompileError: this package's headers are missing (docs/shipping.md).
         """
-        from .emit import source
+        from .compiling.emit import source
 
         return source(self.config)
 

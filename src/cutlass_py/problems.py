@@ -13,8 +13,8 @@ from typing import Any
 
 from .activations import Activation
 from .arguments import GemmArguments, TensorSpec
-from .dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS, STORAGE
-from .epilogues import ACTIVATIONS
+from .declaration.dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS, STORAGE
+from .declaration.epilogues import ACTIVATIONS
 
 KEYS = {
     "m": "rows of the result",

@@ -12,18 +12,19 @@ from functools import wraps
 from threading import Lock, RLock
 from typing import Any, ParamSpec, TypeVar
 
-from . import _core, packs
+from . import _core
 from ._core import Problem
 from .arguments import GemmArguments, problem_of
-from .carriers import carrier
-from .config import KernelConfig
-from .epilogues import Epilogue
-from .families import FAMILIES, added, find, named
+from .choice.carriers import carrier
+from .choice.legality import Interface, function_of
+from .declaration.config import KernelConfig
+from .declaration.epilogues import Epilogue
+from .declaration.families import FAMILIES, added, find, named
 from .kernels import CutlassKernel, Kernel
-from .legality import Interface, function_of
 from .metadata import CPU, KernelMetadata
-from .provider import ProvidedKernel, kernels_of
 from .providers.numpy import NumpyProvider
+from .providers.provider import ProvidedKernel, kernels_of
+from .shipping import packs
 from .user_epilogue import asked_by
 
 # ---------------------------------------------------------------------------------------------------- what there is
@@ -151,7 +152,7 @@ def unregister(kernels: Sequence[Kernel]) -> None:
 
 def forget_kernel(name: str) -> None:
     """Gives up the object, the number and the library of a kernel that is there no more; plans that hold it go on."""
-    from .compiler import failed
+    from .compiling.compiler import failed
 
     _cutlass.pop(name, None)
     failed.pop(name, None)
@@ -353,7 +354,7 @@ def get_kernels(
     """
     runs = None if cc is None else _on(cc)
     if args is not None:
-        from .select import rank_straight
+        from .choice.select import rank_straight
 
         p = problem_of("get_kernels", args)
         kernels = [choice.route.kernel for choice in rank_straight(p, compiled=compiled and p.user < 0)]

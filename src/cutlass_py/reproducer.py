@@ -18,14 +18,15 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
-from . import _core, packs
+from . import _core
 from .arguments import GemmArguments, describe
-from .dtypes import COMPUTE, DTYPES
-from .families import named
+from .declaration.dtypes import COMPUTE, DTYPES
+from .declaration.families import named
+from .declaration.operations import AXES, Node, Program
 from .frameworks import carrier_of
-from .operations import AXES, Node, Program
-from .provider import ProvidedKernel
 from .providers.numpy import NumpyProvider
+from .providers.provider import ProvidedKernel
+from .shipping import packs
 from .user_epilogue import Asked, asked_by
 
 _GRANULE = 256  # alignments beyond it make no difference
@@ -220,7 +221,7 @@ def _value(found: Sequence[_Array]) -> str:
 
 def _choices(p: _core.Problem, parameters: tuple[float, float], has_out: bool) -> list[str]:
     """Keywords that are names and switches."""
-    from .epilogues import ACTIVATIONS
+    from .declaration.epilogues import ACTIVATIONS
     from .registry import numbered
 
     words = []

@@ -12,12 +12,12 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .codegen import INSTRUCTION
-from .config import SCHEDULES, Family, KernelConfig
-from .dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS
-from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
-from .families import FAMILIES
-from .shared_memory import BARRIERS, SM80, SM90, EpilogueTile, stages
+from .declaration.codegen import INSTRUCTION
+from .declaration.config import SCHEDULES, Family, KernelConfig
+from .declaration.dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS
+from .declaration.epilogues import ACTIVATIONS, EPILOGUES, Epilogue
+from .declaration.families import FAMILIES
+from .declaration.shared_memory import BARRIERS, SM80, SM90, EpilogueTile, stages
 
 if TYPE_CHECKING:
     from .describe import KernelDescription

@@ -19,7 +19,7 @@ from typing import Any
 from . import _core
 from ._core import Problem
 from .arguments import describe
-from .select import Choice, Plan
+from .choice.select import Choice, Plan
 
 logger = logging.getLogger("cutlass_py")
 LEVELS = {"plans": logging.INFO, "calls": logging.DEBUG}

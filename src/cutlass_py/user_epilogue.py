@@ -9,10 +9,10 @@ from typing import Any
 
 from . import _core, epilogue_trace
 from ._core import EpilogueCall, Problem
-from .epilogues import Epilogue
+from .declaration.epilogues import Epilogue
+from .declaration.operations import REDUCTIONS, Program
+from .declaration.usercode import Traced
 from .errors import EpilogueError
-from .operations import REDUCTIONS, Program
-from .usercode import Traced
 
 
 class UserEpilogue:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..dtypes import LAYOUTS
+from ..declaration.dtypes import LAYOUTS
 from .report import choice_ratio
 from .results import Record, geomean
 from .suites import DEFAULT, SWEEP, TUNED, Case, Shape, case_of, cases, shape_text

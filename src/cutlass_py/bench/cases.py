@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from .. import tuned
 from .._core import gemm
 from ..arguments import SWIZZLES, GemmArguments
+from ..choice import tuned
 from ..explanation import explain
 from ..gpu import gpu_of
 from ..registry import get_kernels, kernel_named
@@ -151,7 +151,7 @@ def _fastest(arms: list[Arm], us: dict[str, float]) -> list[Arm]:
 
 def _tuned(operands: _Operands) -> dict[str, Any]:
     """What `tune` found, by its own clock: the choice before and after, its times in each order of tiles, the entry."""
-    from ..tuning import tune
+    from ..choice.tuning import tune
 
     args = _arguments(operands)
     found = tune(args)

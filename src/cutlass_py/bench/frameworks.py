@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any
 
 from .. import _core
-from ..dtypes import BLOCK, DTYPES, STORAGE
+from ..declaration.dtypes import BLOCK, DTYPES, STORAGE
 from ..frameworks import carrier_of
 from .suites import Case
 

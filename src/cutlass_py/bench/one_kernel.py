@@ -14,9 +14,9 @@ from typing import Any
 
 from .._core import gemm
 from ..arguments import GemmArguments, TensorSpec
-from ..config import SCHEDULES, KernelConfig
-from ..dtypes import COMPUTE, DTYPES
-from ..epilogues import ACTIVATIONS, epilogue_named
+from ..declaration.config import SCHEDULES, KernelConfig
+from ..declaration.dtypes import COMPUTE, DTYPES
+from ..declaration.epilogues import ACTIVATIONS, epilogue_named
 from ..problems import arguments
 from .frameworks import Framework
 from .operands import Call, sets_of

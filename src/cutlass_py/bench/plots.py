@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from ..dtypes import LAYOUTS
+from ..declaration.dtypes import LAYOUTS
 from ..gpu import bandwidth_of
 from .report import compared, regimes_of, theirs_of
 from .results import OURS, Record, Result, geomean

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
-from ..dtypes import COMPUTE, DTYPES, LAYOUTS
+from ..declaration.dtypes import COMPUTE, DTYPES, LAYOUTS
 
 Shape = tuple[int, int, int, int]  # batch, m, n, k
 # gemm's choice; every kernel; the choice after `tune`: in the order in which bars are measured.

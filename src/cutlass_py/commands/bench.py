@@ -24,7 +24,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..dtypes import LAYOUTS
+from ..declaration.dtypes import LAYOUTS
 from ..terminal import print_table
 
 if TYPE_CHECKING:

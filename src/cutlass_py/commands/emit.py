@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command."""
-    from ..emit import project, source, write
+    from ..compiling.emit import project, source, write
     from ..registry import cutlass_kernel_named
 
     kernel = cutlass_kernel_named(options.kernel)

@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command."""
-    from ..compiler import jit
+    from ..compiling.compiler import jit
     from ..explanation import explain
 
     with jit() if options.jit else nullcontext():

@@ -11,7 +11,7 @@ from ..terminal import print_table
 from .options import json_option, print_json
 
 if TYPE_CHECKING:
-    from ..packs import Pack
+    from ..shipping.packs import Pack
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +24,8 @@ def run(options: argparse.Namespace) -> int:
     """The command."""
     from .. import __version__
     from ..kernels import CutlassKernel
-    from ..packs import installed as installed_packs
     from ..registry import all_kernels
+    from ..shipping.packs import installed as installed_packs
     from ..versions import installed
 
     if options.cmake_dir:
@@ -75,7 +75,7 @@ def _pack_line(pack: Pack) -> str:
 
 
 def _device_line(device: dict[str, object]) -> str:
-    from ..families import FAMILIES
+    from ..declaration.families import FAMILIES
     from ..registry import get_kernels
 
     cc = int(str(device["cc"]))

@@ -22,11 +22,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command."""
-    from .. import archive, compiler
-    from ..packing import check, write
-    from ..prebuild import best
+    from ..compiling import compiler
+    from ..compiling.prebuild import best
     from ..problems import read
     from ..registry import cutlass_kernel_named
+    from ..shipping import archive
+    from ..shipping.packing import check, write
 
     check(options.name, options.version)
     kernels = list(map(cutlass_kernel_named, options.kernel))

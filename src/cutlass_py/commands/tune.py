@@ -9,7 +9,7 @@ from .. import _core
 from .options import json_option, print_json
 
 if TYPE_CHECKING:
-    from ..tuning import Measurement, Tuning
+    from ..choice.tuning import Measurement, Tuning
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command; 1 where a problem could not be tuned."""
-    from .. import tuned
+    from ..choice import tuned
     from ..gpu import device
 
     if not _core.device_count():
@@ -44,9 +44,9 @@ def run(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace) -> bool:
     """Tune the problems of the file one by one; whether any failed."""
     from ..arguments import describe
+    from ..choice.tuning import tune
     from ..problems import read
     from ..terminal import print_table, progress, watched
-    from ..tuning import tune
 
     problems = read(options.file) if options.file else []
     rows, failed, drawn = [], False, watched() and not options.json

@@ -12,8 +12,8 @@ import numpy as np
 from .. import _core
 from ..activations import Activation
 from ..arguments import GemmArguments
-from ..dtypes import COMPUTE, LAYOUTS
-from ..epilogues import ACTIVATIONS
+from ..declaration.dtypes import COMPUTE, LAYOUTS
+from ..declaration.epilogues import ACTIVATIONS
 from ..kernels import Kernel
 from ..registry import number_of
 from .gradient import differentiable

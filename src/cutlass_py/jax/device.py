@@ -9,8 +9,9 @@ import jax
 import numpy as np
 from jax.interpreters import mlir
 
-from .. import _core, select
+from .. import _core
 from ..arguments import describe
+from ..choice import select
 from ..gpu import device
 from .primitive import gemm_p
 from .spec import Spec, dtype_of, numpy_dtype

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from ..activations import Activation
-from ..dtypes import DTYPES
+from ..declaration.dtypes import DTYPES
 from .spec import numpy_dtype
 
 _SQRT_HALF, _SQRT_2_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)

@@ -19,8 +19,8 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from ..activations import Activation
-from ..dtypes import DTYPES
-from ..epilogues import ACTIVATIONS
+from ..declaration.dtypes import DTYPES
+from ..declaration.epilogues import ACTIVATIONS
 from .functions import FROM_RESULT, function, pullback, rounded
 from .primitive import bind
 from .spec import Result, Shape, Spec, dtype_of, factor_dtype, numpy_dtype

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from .._core import described_type
-from ..dtypes import COMPUTE, DTYPES
-from ..epilogues import ACTIVATIONS
+from ..declaration.dtypes import COMPUTE, DTYPES
+from ..declaration.epilogues import ACTIVATIONS
 from .api import checked_array, gemm
 from .primitive import vary_alike
 from .spec import dtype_of

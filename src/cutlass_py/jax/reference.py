@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.interpreters import mlir
 
 from ..activations import Activation
-from ..dtypes import DTYPES
-from ..epilogues import ACTIVATIONS
+from ..declaration.dtypes import DTYPES
+from ..declaration.epilogues import ACTIVATIONS
 from .functions import function, rounded
 from .primitive import gemm_p
 from .spec import Shape, Spec, accumulator_of, dtype_of, numpy_dtype

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..activations import Activation
 from ..arguments import GemmArguments, TensorSpec
-from ..dtypes import COMPUTE, DTYPES
+from ..declaration.dtypes import COMPUTE, DTYPES
 from ..frameworks import dtype_index
 
 SCALARS = ("alpha", "beta", "scale_out")

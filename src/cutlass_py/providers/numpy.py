@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from .._core import Problem
 from ..kernels import Status
 from ..metadata import CPU, KernelMetadata, OperandMetadata
-from ..provider import KernelCall, Provider
+from .provider import KernelCall, Provider
 
 _OPERANDS = ("a", "b", "d", "c", "bias", "gate", "aux", "scale_a", "scale_b", "bias_grad")
 _EPILOGUE = (

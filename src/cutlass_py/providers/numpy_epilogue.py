@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DTYPES
-from ..operations import AXES, Program
+from ..declaration.dtypes import DTYPES
+from ..declaration.operations import AXES, Program
 from .numpy_erf import erf
 from .numpy_gemm import ACTIVATIONS, store
 

@@ -14,10 +14,10 @@ import ml_dtypes
 import numpy as np
 
 from .._core import Operand
-from ..dtypes import BLOCK, DTYPES
+from ..declaration.dtypes import BLOCK, DTYPES
 from ..host import host_array
-from ..provider import KernelCall
 from .numpy_erf import erf
+from .provider import KernelCall
 
 # ---------------------------------------------------------------------------------------------------- the call
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS
 
 _aten = torch.ops.aten
 Numbers = Sequence[float]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..dtypes import DTYPES, STORAGE
+from ..declaration.dtypes import DTYPES, STORAGE
 
 DTYPE: dict[str, torch.dtype] = {name: getattr(torch, DTYPES[name].numpy) for name in STORAGE}
 NAME = {dtype: name for name, dtype in DTYPE.items()}

@@ -17,7 +17,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 from .. import _core
-from ..epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS
 from . import activations
 from .dtypes import FLOATS, FP8, WIDE
 from .operators import LIBRARY, TENSORS, Call, compute, in_blocks, operator, z_dtype

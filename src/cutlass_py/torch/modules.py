@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from ..activations import Activation
-from ..epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS
 from .dtypes import FLOATS
 from .functions import linear
 from .product import gemm

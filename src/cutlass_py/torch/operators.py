@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .. import _core
 from ..activations import Activation
-from ..dtypes import BLOCK, COMPUTE
+from ..declaration.dtypes import BLOCK, COMPUTE
 from .dtypes import DTYPE, NAME, WIDE
 from .rules import check_devices, problem_of
 

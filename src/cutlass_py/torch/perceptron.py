@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..activations import Activation
-from ..epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS
 from . import activations
 from .gradients import Allowed, run
 from .operators import Call, z_dtype

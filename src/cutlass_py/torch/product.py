@@ -10,7 +10,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _core
 from ..activations import Activation
-from ..epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS
 from .activations import name_of
 from .dtypes import BYTES, CAST, DTYPE, NAME
 from .gradients import keeps_z, run

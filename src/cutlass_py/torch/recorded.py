@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ..epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS
 from . import activations
 from .dtypes import WIDE
 from .gradients import Allowed, column_major, node_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS
 from .dtypes import WIDE
 from .operators import TENSORS, Call, in_blocks, operator
 

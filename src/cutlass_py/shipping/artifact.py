@@ -40,8 +40,8 @@ class Artifact:
             CompileError: the kernel has to be compiled, and cannot be.
             OSError: the file cannot be written.
         """
+        from ..registry import cutlass_kernel_named
         from . import archive
-        from .registry import cutlass_kernel_named
 
         archive.write(path, *archive.of_kernel(cutlass_kernel_named(self.kernel).config, cc))
 
@@ -55,7 +55,8 @@ class Artifact:
             RuntimeError: the loader refuses the library.
             OSError: the file cannot be read, or its library not be unpacked.
         """
-        from . import archive, registry
+        from .. import registry
+        from . import archive
 
         manifest, library = archive.read(path)
         if manifest.kernel in registry.registered():

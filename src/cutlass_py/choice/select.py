@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
-from . import _core
-from ._core import Problem
-from .arguments import describe
-from .config import SCHEDULES
+from .. import _core
+from .._core import Problem
+from ..arguments import describe
+from ..declaration.config import SCHEDULES
+from ..errors import NoKernelError
+from ..gpu import Gpu, gpu_of
+from ..kernels import CutlassKernel, Kernel, Route
+from ..providers.provider import ProvidedKernel
+from ..registry import candidates, carrying, find_kernel, numbered, straight_candidates, written_in_python
+from ..user_epilogue import asked_by
 from .cost import Estimates
-from .errors import NoKernelError
-from .gpu import Gpu, gpu_of
-from .kernels import CutlassKernel, Kernel, Route
 from .legality import Interface, Way, function_of
 from .misses import nothing_fits
-from .provider import ProvidedKernel
-from .registry import candidates, carrying, find_kernel, numbered, straight_candidates, written_in_python
 from .tuned import Entry, lookup
-from .user_epilogue import asked_by
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _needs_ready(p: Problem) -> bool:
     """Whether a user's epilogue has to do with the kernels that were compiled for it before."""
     if p.user < 0:
         return False
-    from .compiler import can_compile  # imported here: a first call without an epilogue needs nothing of it
+    from ..compiling.compiler import can_compile  # imported here: a first call without an epilogue needs nothing of it
 
     return not can_compile()
 
@@ -145,7 +145,7 @@ def _first_ready(timed: list[Timed]) -> Timed:
 
 
 def _is_ready(kernel: Kernel) -> bool:
-    from .compiler import at_hand
+    from ..compiling.compiler import at_hand
 
     return kernel.compiled or (isinstance(kernel, CutlassKernel) and at_hand(kernel.config))
 
@@ -287,7 +287,7 @@ def plan(p: Problem, *, provided: bool = True) -> Plan:
         NoKernelError: no kernel fits.
         CompileError: the kernel asked for, or the best one within `jit`, cannot be compiled.
     """
-    from .tracing import planned
+    from ..tracing import planned
 
     choice = _chosen(p, provided)
     made = plan_of(choice, p) if choice else Plan(each=p.pointers)

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from time import monotonic
 
+from .._core import Problem
+from ..arguments import GemmArguments, describe
+from ..choice.select import rank
+from ..errors import CompileError, NoKernelError
+from ..gpu import Gpu, gpu_with
+from ..kernels import CutlassKernel
+from ..terminal import progress
 from . import compiler
-from ._core import Problem
-from .arguments import GemmArguments, describe
-from .errors import CompileError, NoKernelError
-from .gpu import Gpu, gpu_with
-from .kernels import CutlassKernel
-from .select import rank
-from .terminal import progress
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ._core import Problem
-from .arguments import describe
+from .._core import Problem
+from ..arguments import describe
+from ..gpu import Gpu, gpu_of
+from ..kernels import CutlassKernel, Kernel
+from ..registry import all_kernels, by_operands, candidates, written_in_python
 from .cost import Estimates
-from .gpu import Gpu, gpu_of
-from .kernels import CutlassKernel, Kernel
 from .legality import Way
-from .registry import all_kernels, by_operands, candidates, written_in_python
 
 
 def misses(p: Problem) -> list[tuple[Kernel, str]]:

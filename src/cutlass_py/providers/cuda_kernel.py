@@ -12,16 +12,16 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
-from . import _core
-from ._core import Problem
-from .config import SCHEDULES, Family, KernelConfig
-from .cost import Estimates, models
-from .dtypes import COMPUTE, DTYPES, LAYOUTS, STORAGE
-from .epilogues import EPILOGUES
-from .errors import CompileError, ProviderError
-from .families import FAMILIES
-from .kernels import CutlassKernel
-from .legality import interface_of
+from .. import _core
+from .._core import Problem
+from ..choice.cost import Estimates, models
+from ..choice.legality import interface_of
+from ..declaration.config import SCHEDULES, Family, KernelConfig
+from ..declaration.dtypes import COMPUTE, DTYPES, LAYOUTS, STORAGE
+from ..declaration.epilogues import EPILOGUES
+from ..declaration.families import FAMILIES
+from ..errors import CompileError, ProviderError
+from ..kernels import CutlassKernel
 from .provider import FACTORS, SUMS, Failures, checked_estimate, product_mistake
 
 Extents = tuple[int, int, int]
@@ -240,7 +240,7 @@ class OwnKernel(CutlassKernel):
 
     def _facts(self) -> dict[str, Any]:
         """The library's facts, where they are what was declared."""
-        from .compiler import failed
+        from ..compiling.compiler import failed
 
         facts = super()._facts()
         declared = declared_facts(self.config)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from . import archive, packs, tuned
+from ..choice import tuned
+from . import archive, packs
 from .archive import Manifest
 
 _METADATA = """\

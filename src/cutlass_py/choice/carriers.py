@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ._core import Problem
-from .config import SCHEDULES, KernelConfig
-from .dtypes import DTYPES
-from .epilogues import Epilogue
-from .shared_memory import BARRIERS, EpilogueTile, stages
-from .user_epilogue import Asked
-from .usercode import Traced
+from .._core import Problem
+from ..declaration.config import SCHEDULES, KernelConfig
+from ..declaration.dtypes import DTYPES
+from ..declaration.epilogues import Epilogue
+from ..declaration.shared_memory import BARRIERS, EpilogueTile, stages
+from ..declaration.usercode import Traced
+from ..user_epilogue import Asked
 
 if TYPE_CHECKING:
     from .legality import Interface

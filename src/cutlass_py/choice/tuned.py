@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 from weakref import ref
 
-from . import _core, cache, packs
-from ._core import Problem
-from .arguments import SWIZZLES
-from .errors import CompileError
-from .gpu import Gpu
-from .kernels import Kernel
-from .registry import registered
+from .. import _core
+from .._core import Problem
+from ..arguments import SWIZZLES
+from ..compiling import cache
+from ..errors import CompileError
+from ..gpu import Gpu
+from ..kernels import Kernel
+from ..registry import registered
+from ..shipping import packs
 
 _FORMAT = 1
 # What a choice depends on, as attributes of Problem, in the order of a class's text.

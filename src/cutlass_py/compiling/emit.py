@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 
-from . import codegen, compiler
-from .config import SCHEDULES, KernelConfig
-from .dtypes import BLOCK, DTYPES, STORAGE
-from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
-from .families import FAMILIES
-from .legality import cc_range, interface_of
+from ..choice.legality import cc_range, interface_of
+from ..declaration import codegen
+from ..declaration.config import SCHEDULES, KernelConfig
+from ..declaration.dtypes import BLOCK, DTYPES, STORAGE
+from ..declaration.epilogues import ACTIVATIONS, EPILOGUES, Epilogue
+from ..declaration.families import FAMILIES
+from . import compiler
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _OWN = re.compile(r'#include "(?!cutlass/|cute/)(.+)"\n')
@@ -38,7 +39,7 @@ def source(config: KernelConfig) -> str:
 
 
 def _head(config: KernelConfig) -> str:
-    from . import __version__
+    from .. import __version__
 
     command = shlex.join(["nvcc", "-std=c++17", "-O3", *_flags(config), "-ICUTLASS/include", "-c", f"{config.name}.cu"])
     lines = [
@@ -134,7 +135,7 @@ def _fields(c: KernelConfig) -> dict[str, str]:
         "pointers": schedule.pointers,
         "one_problem": schedule.stream_k and c.api == 2,
     }
-    from . import __version__
+    from .. import __version__
 
     return {
         "kernel": c.name,

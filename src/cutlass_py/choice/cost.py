@@ -14,16 +14,16 @@ from itertools import count
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
-from ._core import Problem
-from .config import SCHEDULES, KernelConfig
-from .dtypes import BLOCK, DTYPES
-from .epilogues import epilogue_named
-from .gpu import Gpu
+from .._core import Problem
+from ..declaration.config import SCHEDULES, KernelConfig
+from ..declaration.dtypes import BLOCK, DTYPES
+from ..declaration.epilogues import epilogue_named
+from ..declaration.usercode import Traced
+from ..gpu import Gpu
 from .legality import Interface, Way
-from .usercode import Traced
 
 if TYPE_CHECKING:
-    from .kernels import CutlassKernel
+    from ..kernels import CutlassKernel
 
 _SM_COUNT = 132  # of the GPU that the rates below were measured on
 # TFLOP/s of 3.x kernels while tiles are in flight, by the area (m * n) of the tiles that were timed: small ones starve

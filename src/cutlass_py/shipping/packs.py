@@ -42,7 +42,7 @@ class Pack:
     @property
     def tables(self) -> list[Path]:
         """Its tuned tables."""
-        from .tuned import FILES
+        from ..choice.tuned import FILES
 
         return sorted(self.directory.glob(FILES))
 
@@ -58,8 +58,8 @@ def installed() -> tuple[Pack, ...]:
 def _pack(entry: EntryPoint) -> Pack:
     import json
 
+    from ..compiling.toolkit import find_package
     from .archive import Manifest, check_host
-    from .toolkit import find_package
 
     version = entry.dist.version if entry.dist else ""
     try:

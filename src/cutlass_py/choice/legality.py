@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from ._core import Problem
+from .._core import Problem
+from ..declaration.config import SCHEDULES, KernelConfig
+from ..declaration.dtypes import BLOCK, DTYPES, WIDER
+from ..declaration.epilogues import ACTIVATIONS, Epilogue, epilogue_named
+from ..declaration.families import FAMILIES
+from ..gpu import Gpu
+from ..user_epilogue import asked_by
 from .carriers import MOST_BLOCKS, obstacle
-from .config import SCHEDULES, KernelConfig
-from .dtypes import BLOCK, DTYPES, WIDER
-from .epilogues import ACTIVATIONS, Epilogue, epilogue_named
-from .families import FAMILIES
-from .gpu import Gpu
-from .user_epilogue import asked_by
 
 _TMA = 16  # bytes: addresses, rows and batches of TMA operands are multiples of it
 _MOST_COLUMNS = MOST_BLOCKS // 8 * 8 * 32  # of one 2.x launch with the narrowest tile that rules.py lets through

@@ -11,13 +11,13 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
-from . import _core
-from ._core import Problem
-from .arguments import describe, problem_asked
-from .config import SCHEDULES
-from .errors import CompileError, NoKernelError, ProviderError
-from .gpu import gpu_of
-from .kernels import CutlassKernel
+from .. import _core
+from .._core import Problem
+from ..arguments import describe, problem_asked
+from ..declaration.config import SCHEDULES
+from ..errors import CompileError, NoKernelError, ProviderError
+from ..gpu import gpu_of
+from ..kernels import CutlassKernel
 from .select import Choice, best, plan_of, rank, without_product
 from .tuned import Entry, class_of, record
 
@@ -183,7 +183,7 @@ def _distinct(ranking: Iterable[Choice]) -> list[Choice]:
 
 
 def _entry(chosen: Measurement, driver: int) -> Entry:
-    from . import __version__
+    from .. import __version__
 
     choice = chosen.choice
     name, time = choice.route.kernel.name, max(round(chosen.microseconds, 3), 0.001)

@@ -13,12 +13,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from . import _core, cache, families
-from .config import SCHEDULES, KernelConfig
-from .dtypes import DTYPES
-from .epilogues import EPILOGUES
-from .families import FAMILIES
-from .gpu import capabilities, device
+from .. import _core
+from ..compiling import cache
+from ..declaration import families
+from ..declaration.config import SCHEDULES, KernelConfig
+from ..declaration.dtypes import DTYPES
+from ..declaration.epilogues import EPILOGUES
+from ..declaration.families import FAMILIES
+from ..gpu import capabilities, device
 
 _FORMAT = 1
 _MANIFEST, _LIBRARY = "manifest.json", "library.so"
@@ -167,8 +169,9 @@ def of_kernel(config: KernelConfig, cc: Collection[int] = ()) -> tuple[Manifest,
             on none of these, or was loaded without code for them.
         CompileError: it is not there and cannot be compiled.
     """
-    from . import __version__, compiler
-    from .registry import add
+    from .. import __version__
+    from ..compiling import compiler
+    from ..registry import add
 
     if known := joined.get(config.name):
         codes = known[0].codes
@@ -303,7 +306,7 @@ def forget(kernel: str) -> bool:
 
     A kernel that had been there before, of the built set or compiled here, stays: it is what runs.
     """
-    from .registry import forget_kernel
+    from ..registry import forget_kernel
 
     if not (found := joined.pop(kernel, None)):
         return False

@@ -13,15 +13,15 @@ from math import inf, isfinite
 from numbers import Real
 from typing import Any
 
-from ._core import Operand, Problem
-from .dtypes import COMPUTE, DTYPES, PAIRS, STORAGE
-from .epilogues import EPILOGUES, Epilogue
-from .errors import ProviderError
-from .frameworks import launching_on
-from .gpu import Gpu, gpu_of
-from .kernels import Kernel, Status
-from .legality import Interface, Way
-from .metadata import CPU, Design, KernelMetadata, OperandMetadata
+from .._core import Operand, Problem
+from ..choice.legality import Interface, Way
+from ..declaration.dtypes import COMPUTE, DTYPES, PAIRS, STORAGE
+from ..declaration.epilogues import EPILOGUES, Epilogue
+from ..errors import ProviderError
+from ..frameworks import launching_on
+from ..gpu import Gpu, gpu_of
+from ..kernels import Kernel, Status
+from ..metadata import CPU, Design, KernelMetadata, OperandMetadata
 
 
 @dataclass(slots=True)

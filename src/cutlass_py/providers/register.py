@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import archive, registry
-from ._core import Problem
+from .. import registry
+from .._core import Problem
+from ..declaration.families import added
+from ..kernels import Kernel
+from ..metadata import KernelMetadata
+from ..shipping import archive
 from .cuda_kernel import CudaKernel, OwnKernel
-from .families import added
-from .kernels import Kernel
-from .metadata import KernelMetadata
 from .provider import KernelCall, Provider, kernels_of, mistake
 
 Run = Callable[[KernelCall], None]

@@ -23,13 +23,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from . import _core, cache, codegen, toolkit
-from .config import KernelConfig
-from .errors import CompileError
-from .families import FAMILIES
-from .families import find as declared
-from .gpu import capabilities
-from .legality import cc_range
+from .. import _core
+from ..choice.legality import cc_range
+from ..declaration import codegen
+from ..declaration.config import KernelConfig
+from ..declaration.families import FAMILIES
+from ..declaration.families import find as declared
+from ..errors import CompileError
+from ..gpu import capabilities
+from . import cache, toolkit
 
 logger = logging.getLogger("cutlass_py")  # tracing.py, which imports this
 failed: dict[str, str] = {}  # kernels that this process could not compile or load, and why
@@ -77,7 +79,7 @@ class Recipe:
     @property
     def entry(self) -> str:
         """The kernel's name and a digest of all the rest; of headers by content, so that it holds on every machine."""
-        from . import __version__
+        from .. import __version__
 
         added = [os.environ.get(name) for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")]  # nvcc reads them
         parts = [self.source, self.flags, added, _headers(self.include), __version__, platform.machine()]
