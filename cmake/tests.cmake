@@ -2,7 +2,7 @@
 
 enable_testing()
 add_custom_target(cpp_tests)
-foreach(name problem run xla_call)
+foreach(name problem run warm xla_call)
   add_executable(test_${name} tests/cpp/test_${name}.cpp src/cpp/problem.cpp src/cpp/shapes.cpp src/cpp/epilogue.cpp
                  src/cpp/overlap.cpp src/cpp/user.cpp)
   target_include_directories(test_${name} PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
@@ -13,6 +13,7 @@ foreach(name problem run xla_call)
   set_tests_properties(test_${name} PROPERTIES LABELS cpp)
 endforeach()
 target_sources(test_run PRIVATE src/cpp/run.cpp)
+target_sources(test_warm PRIVATE src/cpp/run.cpp src/cpp/warm.cpp)
 target_sources(test_xla_call PRIVATE src/cpp/xla_call.cpp)
 
 add_test(NAME pytest COMMAND ${Python_EXECUTABLE} -m pytest -m "not gpu" WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

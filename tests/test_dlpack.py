@@ -537,6 +537,29 @@ def test_gradients_in_a_view(torch):
         gemm(view(x, "bf16"), torch.ones(3, 3, dtype=torch.bfloat16))
 
 
+def test_gradients_of_a_subclass_are_those_that_it_names(torch):
+    class Property(torch.Tensor):
+        asked = 0
+
+        @property
+        def requires_grad(self):
+            Property.asked += 1
+            return True
+
+    class Attribute(torch.Tensor):
+        requires_grad = False  # what the tensor itself holds comes before it
+
+    x = torch.ones(3, 3)
+    with pytest.raises(ValueError, match="b requires a gradient"):
+        gemm(x, x.as_subclass(Property))
+    assert Property.asked
+    y = x.as_subclass(Attribute)
+    assert (gemm(x, y).as_subclass(torch.Tensor) == 3).all()
+    y.__dict__["requires_grad"] = True
+    with pytest.raises(ValueError, match="b requires a gradient"):
+        gemm(x, y)
+
+
 @pytest.mark.parametrize("shape", [(3, 4), (1, 4), (3, 1), (1, 1)], ids=str)
 def test_lazily_negated_views_are_refused(torch, shape):
     z = torch.full(shape, 1 + 2j, dtype=torch.complex64)

@@ -44,6 +44,28 @@ def test_every_shape_and_alignment(dtype, compute, layout, shape):
         out.check()
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype,output", [("bf16", "bf16"), ("f32", "f32"), ("e4m3", "bf16")])
+def test_calls_of_a_class_seen_before(dtype, output, layout):
+    """Other values and addresses; in between other alignments, a bias, an addend, a result that shares elements."""
+    m, n, k = 64, 96, 128
+    for turn in range(6):
+        offset = int(turn % 3 == 2)
+        a = gpu.laid_out(gpu.integers((m, k), dtype, -1, 2), layout[0], offset=offset)
+        b = gpu.laid_out(gpu.integers((k, n), dtype, -1, 2), layout[1], offset=offset)
+        bias, c = gpu.integers((n,), output), gpu.integers((m, n), output)
+        for extra, more in (({}, 0), ({"bias": bias}, bias), ({}, 0), ({"c": c}, c), ({}, 0)):
+            out = gpu.guarded((m, n), output, "tn"[turn // 3])
+            cutlass_py.gemm(a, b, out=out.view, **extra)
+            gpu.assert_exact(out.view, gpu.expected(a, b) + more)
+            out.check()
+    square = gpu.integers((k, k), output)
+    for _ in range(2):
+        cutlass_py.gemm(square, square, out=torch.empty_like(square))
+        with pytest.raises(ValueError, match="out shares elements with b"):
+            cutlass_py.gemm(square.clone(), square, out=square)
+
+
 @pytest.mark.parametrize("c_dtype", ["f16", "bf16", "f32", "f64"])
 @pytest.mark.parametrize("c_layout", "tn")
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "f64"])

@@ -13,14 +13,15 @@
 #include "run.h"
 #include "streams.h"
 #include "trace.h"
+#include "warm.h"
 
 namespace cutlass_py {
 namespace {
 
 using device::Stream;
 
-Call canonical_call(Operands& operands, const Keywords& keywords) {
-  Call call = canonicalise(request_from(operands, keywords));
+Call canonical_call(const Request& request, const Keywords& keywords) {
+  Call call = canonicalise(request);
   call.problem.kernel = kernel_number(keywords.kernel);
   call.problem.jit = jit_allowed;
   check_suspects(call);
@@ -152,9 +153,24 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
         "that captures: an event of another stream would end the capture");
   }
   operands.each([&](View& view) { view.import(streams.launch); });
-  Call call = source.call(operands);
   Result result;
+  const auto in_order = [&](auto queue) {
+    streams.before();
+    queue_in_order(queue, [&] {
+      streams.after();
+      if (!result.on_own_stream && !streams.streamless) return;
+      // Arrays without a stream, and results of ours, are ordered by our own stream.
+      const Stream own = device::own_stream(device_id);
+      if (streams.launch != own) device::wait(own, streams.launch);
+      if (streams.streamless) release_when_done(operands, streams.launch);
+    });
+  };
   const bool new_result = !operands[Role::out];
+  if (!new_result && !workspace && !trace::asked_for(trace::kAnything) && source.is_ready(operands)) {
+    in_order([&] { source.run_ready(streams.launch); });
+    return nb::borrow(out);
+  }
+  Call call = source.call(operands);
   if (nothing_to_do(call.problem)) {
     if (new_result) result.allocate(operands, call, streams.launch, streams.given);
   } else {
@@ -164,17 +180,9 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
     const GivenScratch* scratch =
         workspace ? workspace.on(streams.launch, operands, scratch_bytes(call, plan)) : nullptr;
     if (new_result) result.allocate(operands, call, streams.launch, streams.given);
-    streams.before();
     const auto run = [&] { run_all(call, [&] { run_on_device(call, plan, streams.launch, scratch); }); };
-    queue_in_order([&] { trace::watched(operands, call, plan, streams.launch, run); },
-                   [&] {
-                     streams.after();
-                     if (!result.on_own_stream && !streams.streamless) return;
-                     // Arrays without a stream, and results of ours, are ordered by our own stream.
-                     const Stream own = device::own_stream(device_id);
-                     if (streams.launch != own) device::wait(own, streams.launch);
-                     if (streams.streamless) release_when_done(operands, streams.launch);
-                   });
+    in_order([&] { trace::watched(operands, call, plan, streams.launch, run); });
+    source.keep(call);
   }
   return new_result ? result.finish() : nb::borrow(out);
 }
@@ -193,11 +201,31 @@ namespace {
 class Fresh final : public Source {
  public:
   explicit Fresh(const Keywords& keywords) : keywords_(keywords) {}
-  Call call(Operands& operands) override { return canonical_call(operands, keywords_); }
+  Call call(Operands& operands) override { return canonical_call(request(operands), keywords_); }
   Plan plan(const Problem& problem) override { return plan_for(problem); }
 
+  bool is_ready(Operands& operands) override {
+    if (!keywords_.kernel.is_none()) return false;  // Python numbers it
+    asked_.emplace(request(operands), jit_allowed);
+    if (*asked_) ready_ = find_ready(*asked_);
+    return ready_ && *ready_ && surely_apart(*request_);
+  }
+  void run_ready(Stream stream) override { (*ready_)(*request_, stream); }
+  void keep(const Call& call) override {
+    if (!asked_ || !*asked_ || ready_) return;
+    if (const Plan* plan = known_plan(call.problem)) keep_ready(*asked_, Ready(call, *plan));
+  }
+
  private:
+  const Request& request(Operands& operands) {
+    if (!request_) request_ = request_from(operands, keywords_);
+    return *request_;
+  }
+
   const Keywords& keywords_;
+  std::optional<Request> request_;
+  std::optional<Asked> asked_;
+  Ready* ready_ = nullptr;
 };
 
 }  // namespace
@@ -256,7 +284,7 @@ Call call_of(Operands& operands, nb::handle a, nb::handle b, const Keywords& key
     const bool cuda = view.operand.device.type == DeviceType::cuda;
     view.import(cuda ? device::own_stream(view.operand.device.id) : nullptr);
   });
-  return canonical_call(operands, keywords);
+  return canonical_call(request_from(operands, keywords), keywords);
 }
 
 Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords) {

@@ -15,6 +15,12 @@ class Source {
   virtual Call call(Operands& operands) = 0;      // once they are imported
   virtual Plan plan(const Problem& problem) = 0;  // may refuse: asked before anything is allocated
 
+  // Instead of both, for a call with `out`: the launch that it is, if that is known. False where it is not; `keep` is
+  // then told of the call once it has run.
+  virtual bool is_ready(Operands&) { return false; }
+  virtual void run_ready(device::Stream) {}
+  virtual void keep(const Call&) {}
+
  protected:
   ~Source() = default;
 };

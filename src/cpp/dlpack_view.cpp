@@ -62,6 +62,15 @@ bool makes_arrays(const DLPackExchangeAPI& api) {
   return made;
 }
 
+// A data descriptor answers before anything else that the attribute's lookup could find.
+void find_grad_flag(ArrayType& entry, nb::handle type) {
+  nb::object found = nb::getattr(type, "requires_grad", nb::none());
+  PyTypeObject* kind = Py_TYPE(found.ptr());
+  if (!PyType_GetSlot(kind, Py_tp_descr_set)) return;
+  entry.grad_flag = found;
+  entry.read_grad_flag = reinterpret_cast<descrgetfunc>(PyType_GetSlot(kind, Py_tp_descr_get));
+}
+
 ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
   ArrayType entry;
   entry.is_spec = nb::isinstance<TensorSpec>(object);
@@ -86,6 +95,7 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
   entry.exporter = function("export");
   if (nb::object bind = function("current_stream"); bind.is_valid() && !entry.exchange) entry.current_stream = bind();
   entry.is_numpy = name_of_type(object) == "numpy.ndarray";
+  if (entry.checks_grad) find_grad_flag(entry, type);
   return entry;
 }
 
@@ -408,16 +418,18 @@ void View::fill(const DLTensor& tensor) {
   if (type->checks_grad) check(unusual || is_complex(operand.dtype));
 }
 
-bool requires_grad(nb::handle array) {
+bool requires_grad(nb::handle array, const ArrayType& type) {
   static PyObject* name = PyUnicode_InternFromString("requires_grad");
-  nb::object flag = nb::steal(PyObject_GetAttr(array.ptr(), name));
+  nb::object flag = nb::steal(type.read_grad_flag ? type.read_grad_flag(type.grad_flag.ptr(), array.ptr(),
+                                                                        reinterpret_cast<PyObject*>(type.type))
+                                                  : PyObject_GetAttr(array.ptr(), name));
   if (!flag.is_valid()) nb::raise_python_error();
   return flag.ptr() == Py_True;
 }
 
 // torch: a gradient that would be lost, or a lazily negated or conjugated view (without unit stride, or complex).
 void View::check(bool perhaps_lazy) {
-  if (requires_grad(object) || perhaps_lazy) type->check(object, operand.name);
+  if (requires_grad(object, *type) || perhaps_lazy) type->check(object, operand.name);
 }
 
 void View::release() noexcept {

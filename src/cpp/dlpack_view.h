@@ -26,6 +26,8 @@ struct ArrayType {
   bool mutable_ = true;      // false: never written (JAX)
   bool checks_grad = false;  // has requires_grad (torch): checked when that, or the strides, look suspicious
   bool is_numpy = false;     // exactly numpy.ndarray: read in place where it is an ordinary array
+  nb::object grad_flag;      // the type's descriptor of requires_grad, and how it is read; null where it has none
+  descrgetfunc read_grad_flag = nullptr;
 
   bool has_stream() const { return exchange || current_stream.is_valid(); }
 };
@@ -40,7 +42,7 @@ DLManagedTensorVersioned* new_array(const DLPackExchangeAPI& api, DLTensor& prot
 [[noreturn]] void raise_for_exchange(const ArrayType& type, const char* function);
 
 // What torch says of an array whose type `checks_grad`.
-bool requires_grad(nb::handle array);
+bool requires_grad(nb::handle array, const ArrayType& type);
 
 // A view of one operand. Holds the exporter's managed tensor, if any, until release() or destruction.
 class View {

@@ -229,6 +229,18 @@ bool is_metadata(const Request& r) {
 
 }  // namespace
 
+bool surely_apart(const Request& r) {
+  for (Role role : {Role::out, Role::aux, Role::bias_grad}) {
+    const Operand* x = r.at(role);
+    if (!x || !written(r, role)) continue;
+    const Range bytes = range_of(*x);
+    for (const Operand* y : r.operands) {
+      if (y && y != x && intersect(bytes, range_of(*y)) && !surely_disjoint(*x, *y)) return false;
+    }
+  }
+  return true;
+}
+
 void check_overlap(const Request& r, Call& call) {
   if (is_metadata(r)) return;
   if (r.user) check_user_overlap(r, call);

@@ -8,6 +8,7 @@
 #include "dlpack_view.h"
 #include "provided.h"
 #include "registry.h"
+#include "warm.h"
 
 namespace cutlass_py {
 namespace {
@@ -65,9 +66,14 @@ Plan plan_from(nb::handle chosen, const Problem& problem) {
   return plan;
 }
 
+const Plan* known_plan(const Problem& problem) {
+  const auto found = plans().find(problem);
+  return found == plans().end() ? nullptr : &found->second;
+}
+
 Plan plan_for(const Problem& problem) {
   auto& table = plans();
-  if (auto found = table.find(problem); found != table.end()) return found->second;
+  if (const Plan* known = known_plan(problem)) return *known;
   const uint64_t before = cleared;
   nb::object chosen = nb::module_::import_("cutlass_py.choice.select").attr("plan")(nb::cast(problem));
   Plan plan = plan_from(chosen, problem);
@@ -79,6 +85,7 @@ Plan plan_for(const Problem& problem) {
 void clear_plans() {
   ++cleared;
   plans().clear();
+  forget_ready();
 }
 
 static void run_each(const Call& list, const Plan& plan, device::Stream stream) {

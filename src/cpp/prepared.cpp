@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "addresses.h"
 #include "canonical.h"
 #include "host.h"
 #include "trace.h"
@@ -33,32 +34,6 @@ Operand new_result(const Call& call) {
     stride *= x.shape[i];
   }
   return x;
-}
-
-// The address of an operand in a call; null where it is not read.
-const void** address(Call& call, Role role) {
-  Epilogue& e = call.epilogue;
-  const bool swapped = call.problem.transposed;
-  auto of = [](Matrix& x) -> const void** {
-    return x.dtype == Dtype::none ? nullptr : const_cast<const void**>(&x.data);
-  };
-  auto factor = [](Scalar& x) { return x.device ? &x.device : nullptr; };
-  switch (role) {
-    case Role::a: return of(swapped ? call.b : call.a);
-    case Role::b: return of(swapped ? call.a : call.b);
-    case Role::c: return of(e.c);
-    case Role::bias: return of(e.bias);
-    case Role::gate: return of(e.gate);
-    case Role::aux: return of(e.aux);
-    case Role::scale_a: return of(swapped ? e.scale_b : e.scale_a);
-    case Role::scale_b: return of(swapped ? e.scale_a : e.scale_b);
-    case Role::alpha: return factor(e.alpha);
-    case Role::beta: return factor(e.beta);
-    case Role::scale_out: return factor(e.scale_out);
-    case Role::bias_grad: return of(e.bias_grad);
-    case Role::out: return of(call.d);
-  }
-  return nullptr;
 }
 
 uint8_t alignment(const Problem& p, Role role) {
@@ -177,7 +152,7 @@ char* Prepared::address_of(nb::handle array, const Straight& operand, const Arra
   }
   char* address = static_cast<char*>(x.data) + x.byte_offset;
   if (!x.data || reinterpret_cast<uintptr_t>(address) & operand.misaligned) return nullptr;
-  return found->checks_grad && requires_grad(array) ? nullptr : address;
+  return found->checks_grad && requires_grad(array, *found) ? nullptr : address;
 }
 
 bool Prepared::launch_straight(nb::handle a, nb::handle b, nb::handle out) const {
@@ -277,7 +252,7 @@ Call Prepared::call(Operands& operands) {
       refuse(std::string(expected_[i].name) + " is a number; the plan takes an array");
     }
     check_same(*x, expected_[i], align_[i]);
-    if (const void** slot = address(call, Role(i))) *slot = x->data;
+    if (const void** address = address_slot(call, Role(i), call.problem.transposed)) *address = x->data;
   }
   if (r.user) take_user(*r.user, call);
   for (Role role : {Role::out, Role::bias_grad, Role::aux}) {

@@ -221,5 +221,7 @@ void place_result(Call& call, void* data);
 
 // True when two operands surely share no element: disjoint byte ranges, or column slices of one buffer.
 bool surely_disjoint(const Operand& x, const Operand& y);
+// Whether that holds for whatever the request writes and all else. Lists and a user's epilogue are not looked at.
+bool surely_apart(const Request& request);
 
 }  // namespace cutlass_py

@@ -17,6 +17,14 @@ bool truth(PyObject* answer) {
 
 bool ask(nb::handle function) { return truth(PyObject_CallNoArgs(function.ptr())); }
 
+// Called by hand: nanobind takes as long again.
+void tell_written(nb::handle tensor) {
+  nb::object tensors = nb::steal(PyTuple_Pack(1, tensor.ptr()));
+  PyObject* arguments[] = {tensors.ptr()};
+  nb::object done = nb::steal(PyObject_Vectorcall(questions->written.ptr(), arguments, 1, nullptr));
+  if (!done.is_valid()) nb::raise_python_error();
+}
+
 bool any(const nb::tuple& functions) {
   for (nb::handle function : functions) {
     if (ask(function)) return true;
@@ -31,16 +39,7 @@ bool is_tensor(nb::handle x) {
   return false;
 }
 
-nb::object attribute(nb::handle x, PyObject* name) {
-  PyObject* value = PyObject_GetAttr(x.ptr(), name);
-  if (!value) nb::raise_python_error();
-  return nb::steal(value);
-}
-
-bool wants_gradient(nb::handle x) {
-  static PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
-  return !x.is_none() && truth(attribute(x, requires_grad).release().ptr());
-}
+bool wants_gradient(nb::handle x) { return !x.is_none() && requires_grad(x, *array_type(x, "a tensor")); }
 
 bool new_result_is_other(nb::handle a, nb::handle b, nb::handle addend) {
   if (any(questions->for_results)) return true;
@@ -86,7 +85,7 @@ nb::object straight_gemm(nb::handle a, nb::handle b, nb::handle out, nb::handle 
   } catch (const nb::python_error& error) {
     if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw;
   }
-  if (!out.is_none() && !d.is_none()) questions->written(nb::make_tuple(out));
+  if (!out.is_none() && !d.is_none()) tell_written(out);
   return d;
 }
 

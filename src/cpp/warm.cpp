@@ -1,0 +1,96 @@
+#include "warm.h"
+
+#include <unordered_map>
+
+#include "addresses.h"
+
+namespace cutlass_py {
+namespace {
+
+uint64_t bits(double x) {
+  uint64_t word;
+  std::memcpy(&word, &x, sizeof word);
+  return word;
+}
+
+// One of an operand's, beside its extents and strides.
+uint64_t word_of(Role role, const Operand& x) {
+  return uint64_t(role) | uint64_t(x.dtype) << 8 | uint64_t(x.rank) << 16 | uint64_t(x.readonly) << 24 |
+         (reinterpret_cast<uintptr_t>(x.data) & 15) << 32;  // no alignment beyond 16 bytes counts
+}
+
+// Numbers that a call may have others of each time: only those of calls that give none are kept.
+bool has_plain_numbers(const Request& r) {
+  const auto is_one = [](const Scalar& x) { return x.value == 1 && x.imaginary == 0; };
+  return is_one(r.alpha) && is_one(r.beta) && is_one(r.scale_out) && r.scale_a == 1 && r.scale_b == 1;
+}
+
+struct AskedHash {
+  size_t operator()(const Asked& asked) const {
+    uint64_t hash = 0, factor = 0x9e3779b97f4a7c15;
+    for (int i = 0; i < asked.count; ++i, factor += 0x3c6ef372fe94f82a) {  // factors stay odd
+      hash += (asked.words[i] ^ asked.words[i] >> 32) * factor;
+    }
+    return size_t(hash ^ hash >> 32);
+  }
+};
+
+std::unordered_map<Asked, Ready, AskedHash>& table() {
+  static auto* map = new std::unordered_map<Asked, Ready, AskedHash>();
+  return *map;
+}
+constexpr size_t kMostReady = 1 << 12;
+
+}  // namespace
+
+Asked::Asked(const Request& r, bool jit) {
+  static_assert(sizeof(Request) == 256, "everything that canonicalise reads of a request is looked at here");
+  if (r.lists || r.user || r.compute || !has_plain_numbers(r)) return;
+  const Device device = r.at(Role::a)->device;  // that of all operands
+  int next = 0;
+  const auto put = [&](uint64_t word) { words[next++] = word; };
+  put(uint64_t(device.type) << 32 | uint32_t(device.id));
+  put(uint64_t(uint16_t(r.splits)) | uint64_t(r.activation) << 16 | uint64_t(r.out_dtype) << 24 |
+      uint64_t(r.has_beta) << 32 | uint64_t(r.has_scale_a) << 33 | uint64_t(r.has_scale_b) << 34 |
+      uint64_t(r.has_scale_out) << 35 | uint64_t(r.deterministic) << 36 | uint64_t(jit) << 37);
+  for (double x : r.parameters) put(bits(x));
+  for (int i = 0; i < kRoles; ++i) {
+    const Operand* x = r.operands[i];
+    if (!x) continue;
+    if (x->metadata_only || next + 1 + 2 * x->rank > kMost) return;
+    put(word_of(Role(i), *x));
+    for (int j = 0; j < x->rank; ++j) put(uint64_t(x->shape[j])), put(uint64_t(x->strides[j]));
+  }
+  count = next;
+}
+
+bool Asked::operator==(const Asked& other) const {
+  return count == other.count && std::equal(words, words + count, other.words);
+}
+
+Ready::Ready(const Call& call, const DevicePlan& plan)
+    : plan_(plan), transposed_(call.problem.transposed), launch_(single_launch(call, plan)) {}
+
+void Ready::operator()(const Request& r, device::Stream stream) {
+  CutlassPyGemm& g = *launch_;
+  g.stream = stream;
+  for (int i = 0; i < kRoles; ++i) {
+    if (!r.operands[i]) continue;
+    if (const void** address = address_slot(g, Role(i), transposed_)) *address = r.operands[i]->data;
+  }
+  launch(plan_, g);
+}
+
+Ready* find_ready(const Asked& asked) {
+  const auto found = table().find(asked);
+  return found == table().end() ? nullptr : &found->second;
+}
+
+void keep_ready(const Asked& asked, const Ready& ready) {
+  if (table().size() >= kMostReady) table().clear();
+  table().emplace(asked, ready);
+}
+
+void forget_ready() { table().clear(); }
+
+}  // namespace cutlass_py
