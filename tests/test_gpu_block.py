@@ -154,6 +154,16 @@ def test_what_a_batch_shares(kernel):
 
 
 @every_kernel
+def test_the_same_bits_on_every_run(kernel):
+    """Several tiles for each multiprocessor: factors arrive one by one, beside operands that TMA loads."""
+    c, (tm, tn, _) = kernel.config, kernel.config.tile
+    m, n = (20 * tn, 15 * tm) if SCHEDULES[c.schedule].swap else (20 * tm, 15 * tn)
+    for k in (256, 1152):
+        x = quantised(m, n, k, c.a, c.b, kernel.interface.block, exact=False)
+        gpu.assert_same_bits([run(x, kernel=kernel, out_dtype=c.d) for _ in range(12)])
+
+
+@every_kernel
 def test_scales_that_the_call_before_writes(kernel):
     """Launches overlap: scales may not be read before the kernel in front has written them."""
     c = kernel.config

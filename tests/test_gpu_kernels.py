@@ -242,6 +242,31 @@ def test_lists(kernel):
             outs[j].check()
 
 
+@every_kernel([k for k in KERNELS if not k.interface.pointers])
+def test_the_same_bits_on_every_run(kernel):
+    """Several tiles for each multiprocessor: what one still reads or stores, the next one may not touch."""
+    tm, tn, tk = kernel.config.tile
+    m, n = (20 * tn, 15 * tm) if SCHEDULES[kernel.config.schedule].swap else (20 * tm, 15 * tn)
+    for k in (tk, 9 * tk):
+        a, b = operands(kernel, 1, m, n, k, exact=False)
+        keywords = epilogue_of(kernel, (m, n), exact=False).keywords
+        gpu.assert_same_bits([cutlass_py.gemm(a, b, out_dtype=kernel.config.d, **keywords) for _ in range(12)])
+
+
+@every_kernel([k for k in KERNELS if k.interface.pointers])
+def test_lists_give_the_same_bits_on_every_run(kernel):
+    """Descriptors change from tile to tile."""
+    m, n, k = kernel.config.tile
+    a, b = zip(*(operands(kernel, 1, 2 * m, n, 2 * k, exact=False) for _ in range(300)), strict=True)
+    keywords = {"kernel": kernel, "compute": compute_of(kernel)} | unavoidable(kernel)
+    order = [*range(0, 300, 2), *range(1, 300, 2)]
+    a, b = [a[i] for i in order], [b[i] for i in order]
+    found = [torch.stack(cutlass_py.gemm(a, b, **keywords)) for _ in range(12)]
+    gpu.assert_same_bits(found)
+    for i in (0, 149, 150, 299):
+        gpu.assert_near(found[0][i], gpu.expected(a[i], b[i]), gpu.product_error(a[i], b[i], 2**-22))
+
+
 PROMOTED = [k for k in KERNELS if k.config.a in ("e4m3", "e5m2") and k.config.accumulator == "f32"]
 
 
@@ -309,13 +334,25 @@ def test_a_forced_kernel_and_k_0():
     assert (cutlass_py.gemm(a, b, kernel=cutlass_py.get_kernels(cutlass_py.GemmArguments(a, b))[0]) == 0).all()
 
 
-@pytest.mark.memcheck
-def test_one_kernel_of_each_family_and_epilogue():
+def check_one_of_each_family_and_epilogue() -> None:
     found = {(k.config.family, k.config.epilogue): k for k in KERNELS if runs_here(k) and not k.interface.pointers}
     for kernel in found.values():
         m, n, k = kernel.config.tile
         a, b = operands(kernel, 1, m + 16, n + 16, k + 16)
         check(kernel, a, b, epilogue_of(kernel, (m + 16, n + 16)), exact=True)
+
+
+@pytest.mark.memcheck
+def test_one_kernel_of_each_family_and_epilogue():
+    check_one_of_each_family_and_epilogue()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_one_kernel_of_each_family_and_epilogue_on_another_device():
+    """What a kernel is given once, such as its shared memory, each device has to give it."""
+    for device in (1, 0, 1):
+        with torch.cuda.device(device):
+            check_one_of_each_family_and_epilogue()
 
 
 def test_tf32_needs_compute():

@@ -40,6 +40,18 @@ class Guard {
   int previous_;
 };
 
+// Within it this thread may do what a capture forbids it, such as making streams and loading kernels; nothing of that
+// is captured.
+class Relaxed {
+ public:
+  Relaxed();
+  ~Relaxed();
+  Relaxed(const Relaxed&) = delete;
+
+ private:
+  int mode_;  // cudaStreamCaptureMode
+};
+
 // All of these expect the device to be current.
 bool capturing(Stream stream);
 // Under capture: `mark_last` after a launch that lets its successor begin early; `follows_marked` says whether the next

@@ -18,18 +18,6 @@ void check(cudaError_t error, const char* call) {
 
 cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream); }
 
-// Within it this thread may do what a capture forbids it, such as making streams; nothing of that is captured.
-class Relaxed {
- public:
-  Relaxed() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
-  ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  Relaxed(const Relaxed&) = delete;
-  Relaxed& operator=(const Relaxed&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 struct PerDevice {
   std::once_flag once;
   Info info;
@@ -142,6 +130,17 @@ Guard::Guard(int ordinal) : previous_(-1) {
 
 Guard::~Guard() {
   if (previous_ >= 0) cudaSetDevice(previous_);
+}
+
+Relaxed::Relaxed() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  mode_ = mode;
+}
+
+Relaxed::~Relaxed() {
+  auto mode = cudaStreamCaptureMode(mode_);
+  cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
 bool capturing(Stream stream) {

@@ -11,6 +11,8 @@ std::string why_none() { return "this package was built without CUDA (CUTLASS_PY
 const Info& info(int) { refuse(); }
 Guard::Guard(int) : previous_(0) { refuse(); }
 Guard::~Guard() = default;
+Relaxed::Relaxed() : mode_(0) { refuse(); }
+Relaxed::~Relaxed() = default;
 bool capturing(Stream) { refuse(); }
 void mark_last(Stream) { refuse(); }
 bool follows_marked(Stream) { refuse(); }

@@ -239,6 +239,7 @@ class Run {
   }
 
   void operator()() {
+    const device::Relaxed relaxed;  // the first launch of an elementwise kernel loads it
     reserve();
     scratch_.allocate();
     pack();
@@ -373,6 +374,7 @@ class Run {
 // A list of matrices in one launch: the addresses travel to the device in the launch of a small kernel.
 void run_list(const Call& call, const DevicePlan& plan, Stream stream) {
   const Problem& p = call.problem;
+  const device::Relaxed relaxed;  // as above
   Scratch scratch(p.device.id, stream);
   CutlassPyGemm g = launch_of(call, plan, stream);
   g.pointers = 1;

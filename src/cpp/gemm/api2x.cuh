@@ -163,15 +163,20 @@ struct Gemm2x {
 
   static int registers() { return registers_of(function()); }
 
-  // Thread blocks that a multiprocessor holds at once: stream-K spreads its work over all of them.
-  static int occupancy() {
-    int blocks = 0;
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function(), Kernel::kThreadCount, smem_bytes);
-    return blocks > 0 ? blocks : 1;
+  // Thread blocks that a multiprocessor holds at once: stream-K spreads its work over all of them. Each device is asked
+  // once, and not twice in every call.
+  static int occupancy(int device) {
+    static std::atomic<int> known[64];
+    std::atomic<int>& blocks = known[device & 63];
+    if (blocks.load(std::memory_order_relaxed)) return blocks;
+    int found = 0;
+    launch_status(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, function(), Kernel::kThreadCount, smem_bytes));
+    if (found > 0) blocks = found;
+    return found > 0 ? found : 1;
   }
 
   static typename Kernel::Params params_of(const CutlassPyGemm& g) {
-    return typename Kernel::Params(arguments(g), g.sm_count, stream_k ? occupancy() : 1);
+    return typename Kernel::Params(arguments(g), g.sm_count, stream_k ? occupancy(g.device) : 1);
   }
 
   static int prepare_once(const CutlassPyGemm& g) {

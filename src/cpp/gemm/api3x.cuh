@@ -8,6 +8,8 @@
 // descriptor can go stale), everything that is constant per device is done once.
 #pragma once
 
+#include "gemm/driver.cuh"
+
 #include "cute/tensor.hpp"
 #include "cutlass/device_kernel.h"
 #include "cutlass/epilogue/collective/collective_builder.hpp"

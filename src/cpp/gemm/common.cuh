@@ -53,12 +53,12 @@ using EpilogueCompute = std::conditional_t<std::is_same_v<Accumulator, cutlass::
 template <class Layout>
 constexpr char layout_letter = std::is_same_v<Layout, cutlass::layout::RowMajor> ? 't' : 'n';
 
-// Dynamic shared memory above 48 KB is opted into once per kernel and device.
+// Once per kernel and device: dynamic shared memory above 48 KB is opted into, and the kernel loaded.
 template <class KernelFunction>
 int prepare(KernelFunction function, int smem_bytes, int device, std::atomic<uint64_t>& prepared) {
   const uint64_t bit = uint64_t(1) << (device & 63);
-  if (smem_bytes < (48 << 10) || (prepared.load(std::memory_order_acquire) & bit)) return 0;
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // it loads the kernel, for which a capture is no obstacle
+  if (prepared.load(std::memory_order_acquire) & bit) return 0;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // loading is no part of a capture, and no obstacle to one
   cudaThreadExchangeStreamCaptureMode(&mode);
   cudaError_t error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
   cudaThreadExchangeStreamCaptureMode(&mode);

@@ -4,6 +4,8 @@
 // parameters are made from. Launched as every other kernel here, not by the type's own host code.
 #pragma once
 
+#include "gemm/driver.cuh"
+
 #include "cutlass/gemm/device/gemm_universal_adapter.h"
 #include "gemm/api2x.cuh"
 #include "gemm/api3x.cuh"
