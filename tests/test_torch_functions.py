@@ -13,6 +13,8 @@ from reference import ROUNDOFF
 
 torch = pytest.importorskip("torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
 from cutlass_py.torch import functions, product  # noqa: E402
@@ -214,6 +216,29 @@ def test_messages_name_the_function():
         ct.gemm([randn(2, 3)], [randn(3, 2)])
 
 
+class Raised(ValueError):
+    """What a user's code raises within a call."""
+
+
+class Raising(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.cutlass_py.gemm.default:
+            raise Raised("by a mode")
+        return function(*args, **(kwargs or {}))
+
+
+def raising(x):
+    raise Raised("by a hook")
+
+
+@pytest.mark.parametrize("around", [Raising, lambda: torch.autograd.graph.saved_tensors_hooks(raising, raising)])
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_what_others_raise_within_a_call_is_passed_on(activation, around):
+    x, layer = randn(3, 4), ct.Linear(4, 5, activation=activation)
+    with pytest.raises(Raised), around():
+        layer(x)
+
+
 def test_dtypes_that_torch_has_and_gemm_has_not():
     for dtype in (torch.int64, torch.int32, torch.bool):
         with pytest.raises(RuntimeError, match="^mm: "):
@@ -324,6 +349,9 @@ def test_torch_fx_records_the_functions():
     torch.testing.assert_close(traced(a, b, bias), program(a, b, bias))
     called = [node.target for node in traced.graph.nodes if node.op == "call_function"]
     assert {ct.linear, ct.addmm, ct.gemm, ct.mm} <= set(called)
+    traced = torch.fx.symbolic_trace(lambda x, bias: ct.mlp(x, b.mT, b, bias2=bias))
+    torch.testing.assert_close(traced(a, bias[:4]), ct.mlp(a, b.mT, b, bias2=bias[:4]))
+    assert ct.mlp in [node.target for node in traced.graph.nodes]
 
 
 def test_signature():
@@ -462,8 +490,6 @@ def under_function_mode(f):
 
 
 def under_dispatch_mode(f):
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             return func(*args, **(kwargs or {}))

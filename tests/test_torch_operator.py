@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 import cutlass_py.torch as ct  # noqa: E402
 from cutlass_py.torch.operators import Call, operator  # noqa: E402
 
@@ -232,18 +234,78 @@ def test_the_graph_holds_the_operator():
     assert len(re.findall(r"torch\.ops\.cutlass_py\.gemm\.default\(", graphs[0])) == 1
 
 
-@quiet
-@pytest.mark.parametrize("strict", [False, True])
-def test_export(strict):
-    model = torch.nn.Sequential(ct.Linear(4, 6, activation="gelu"), ct.Linear(6, 4))
-    program = torch.export.export(model, (randn(3, 4),), strict=strict)
-    x = randn(3, 4)
-    torch.testing.assert_close(program.module()(x), model(x))
-    assert "cutlass_py.gemm.default" in str(program.graph)
+class Deployed(torch.nn.Module):
+    """Layers whose derivatives read z."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.weight = ct.Linear(4, 6, activation="gelu"), torch.nn.Parameter(randn(8, 6))
+
+    def forward(self, x):
+        return ct.mlp(self.layer(x), self.weight, self.weight.mT, activation="silu")
 
 
 @quiet
-def test_jit_trace():
-    a, b = randn(3, 4), randn(4, 5)
-    traced = torch.jit.trace(ct.mm, (a, b))
-    torch.testing.assert_close(traced(2 * a, b), 2 * (a @ b))
+@pytest.mark.parametrize(
+    "record",
+    [
+        torch.jit.trace,
+        lambda model, x: torch.export.export(model, x, strict=False).module(),
+        lambda model, x: torch.export.export(model, x, strict=True).module(),
+    ],
+    ids=["jit.trace", "export", "export strictly"],
+)
+def test_recorded_programs_have_the_operator_and_keep_no_z(record):
+    calls = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function is operator:
+                calls.append(Call(*args, **(kwargs or {})))
+            return function(*args, **(kwargs or {}))
+
+    model, x = Deployed(), randn(3, 4)
+    program = record(model, (randn(3, 4),))
+    with Seen(), torch.no_grad():
+        torch.testing.assert_close(program(x), model(x))
+    assert len(calls) == 6 and all(call.aux_dtype is None for call in calls)
+    found, expected = (torch.autograd.grad(f(x).square().sum(), f.parameters()) for f in (program, model))
+    torch.testing.assert_close(found, expected)
+
+
+@quiet
+@pytest.mark.parametrize("call", [ct.linear, ct.mlp, "a layer"], ids=str)
+def test_branches_are_compiled(call):
+    """torch.cond would take weight.mT, an attribute, for a second operand of its branches."""
+    first, second = randn(5, 4).requires_grad_(), randn(2, 5).requires_grad_()
+    layer = ct.Linear(4, 5, activation="relu")
+    weights = (first, second) if call is ct.mlp else (first,)
+
+    def branch(x):
+        return layer(x) if call == "a layer" else call(x, *weights)
+
+    def program(x):
+        return torch.cond(x.sum() > 0, branch, lambda x: branch(-x), (x,))
+
+    x, given = randn(3, 4), tuple(layer.parameters()) if call == "a layer" else weights
+    compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
+    found, expected = compiled(x), branch(x if x.sum() > 0 else -x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), given) for y in (found, expected)))
+
+
+@quiet
+@pytest.mark.parametrize("keywords", [{}, {"alpha": 2.0}], ids=str)
+def test_backward_passes_of_eager_calls_are_compiled_as_a_whole(keywords):
+    """By torch's compiled autograd, which traces the nodes that eager calls recorded."""
+
+    def backward():
+        y = ct.gemm(x, first.mT, activation="gelu", **keywords)
+        ct.mlp(y, second, second.mT).square().sum().backward()
+        return [(w.grad, setattr(w, "grad", None))[0] for w in (first, second)]
+
+    x, first, second = randn(3, 4), randn(5, 4).requires_grad_(), randn(2, 5).requires_grad_()
+    expected = backward()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+        found = backward()
+    torch.testing.assert_close(found, expected)

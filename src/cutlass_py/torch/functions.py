@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from .. import _core
 from .dtypes import BYTES, CAST, FLOATS, FP8
 from .operators import result_shape
-from .product import cast, check_tensors, gemm, multiply, refuse_gradient
+from .product import cast, check_tensors, gemm, multiply, refuse_as_torch, refuse_gradient
 from .straight import autocasting, compiling, tracked, unseen
 
 _straight = _core.straight_gemm
@@ -104,7 +104,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     turned = weight
     if isinstance(weight, Tensor) and weight.dim() == 2:
-        turned = weight.mT
+        turned = weight.t()  # torch.cond cannot trace a branch with .mT
         if not compiling() and (d := _straight(input, turned, None, bias, 0)) is not None:
             return d
     if not _are_tensors(input, weight, bias):
@@ -152,8 +152,10 @@ def _like_torch(
             return d if out is None else out.copy_(d)
         keywords = {"alpha": alpha, "out_dtype": out_dtype, **_addend(addend, beta, a, b, out_dtype)}
         return multiply(a, b, out, keywords, unseen())
-    except (ValueError, TypeError, OverflowError) as refusal:
-        raise RuntimeError(str(refusal).replace("gemm:", f"{name}:", 1)) from refusal
+    except OverflowError as refusal:  # a factor of integers that is none
+        raise RuntimeError(f"{name}: {refusal}") from refusal
+    except (ValueError, TypeError) as refusal:
+        refuse_as_torch(name, refusal)
 
 
 def _number(name: str, factor: str, x: Any) -> Any:

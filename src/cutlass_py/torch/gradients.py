@@ -21,7 +21,7 @@ from ..declaration.epilogues import ACTIVATIONS
 from . import activations
 from .dtypes import FLOATS, FP8, WIDE
 from .operators import LIBRARY, TENSORS, Call, compute, in_blocks, operator, z_dtype
-from .straight import exact, forward_mode, has_other_meaning, tracked, unseen
+from .straight import compiling, exact, forward_mode, has_other_meaning, tracked, unseen
 
 _OPERANDS = Call._fields[:TENSORS]
 _FACTORS = frozenset(("alpha", "beta", "scale_a", "scale_b", "scale_out"))
@@ -45,14 +45,20 @@ def _from_result(call: Call) -> bool:
 
 
 class Allowed:
-    """What `jit` and `autotuning` allow the thread of a forward pass; torch runs backward passes on others."""
+    """What `jit` and `autotuning` allow the thread of a forward pass; torch runs backward passes on others.
+
+    Nothing where torch compiles a pass: it calls kernels later, and cannot trace these questions.
+    """
 
     def __init__(self) -> None:
-        self.jit, self.tuning = _core.jit_allowed(), _core.tuning_allowed()
+        self.jit, self.tuning = (False, False) if compiling() else (_core.jit_allowed(), _core.tuning_allowed())
 
     @contextmanager
     def here(self) -> Iterator[None]:
         """Within it, this thread is allowed the same, beside what it is allowed itself."""
+        if compiling():
+            yield
+            return
         jit, tuning = _core.allow_jit(self.jit or _core.jit_allowed()), _core.tuning_allowed()
         _core.allow_tuning(self.tuning or tuning)
         try:

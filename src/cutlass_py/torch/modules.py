@@ -15,7 +15,7 @@ from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
 from .dtypes import FLOATS
 from .functions import linear
-from .product import gemm
+from .product import gemm, refuse_as_torch
 from .sharding import register_if_used
 
 # torch.fx.symbolic_trace records calls of these from here, as it does of torch's functions.
@@ -61,11 +61,11 @@ class Linear(nn.Linear):  # type: ignore[misc]
         if self.activation is None:
             return linear(input, self.weight, self.bias)
         try:
-            return gemm(input, self.weight.mT, bias=self.bias, activation=self.activation)
+            return gemm(input, self.weight.t(), bias=self.bias, activation=self.activation)
         except (ValueError, TypeError) as refusal:
             if not isinstance(input, Tensor):
                 raise
-            raise RuntimeError(str(refusal).replace("gemm:", "Linear:", 1)) from refusal
+            refuse_as_torch("Linear", refusal)
 
     def extra_repr(self) -> str:
         """As nn.Linear's, and the activation."""

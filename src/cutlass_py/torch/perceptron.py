@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
@@ -18,7 +19,7 @@ from .gradients import Allowed, run
 from .operators import Call, z_dtype
 from .product import cast, check_tensors, gemm
 from .sharding import register_if_used
-from .straight import compiling, tracked
+from .straight import deployed, tracked
 
 
 def mlp(
@@ -44,15 +45,18 @@ def mlp(
     Raises:
         ValueError, TypeError: as gemm; another number of dimensions of a weight or a bias.
     """
+    given = (input, weight1, weight2, bias1, bias2)
+    if has_torch_function(given) and not all(x is None or isinstance(x, Tensor) for x in given):
+        return handle_torch_function(mlp, given, *given, activation=activation)  # torch.fx's proxies
     check_tensors("mlp", input=input, weight1=weight1, weight2=weight2, bias1=bias1, bias2=bias2)
     if not input.dim():
         raise ValueError("mlp: input is (); expected at least 1 dimension")
     _check_dimensions(weight1=(weight1, 2), weight2=(weight2, 2), bias1=(bias1, 1), bias2=(bias2, 1))
-    operands = cast(input.device.type, input, weight1, weight2, bias1, bias2)
+    operands = cast(input.device.type, *given)
     x, w1, w2, b1, b2 = operands
     name = activation.name if isinstance(activation, Activation) and not activation.parameters else activation
-    if not tracked(operands) or f"d_{name}" not in ACTIVATIONS:
-        return gemm(gemm(x, w1.mT, bias=b1, activation=name), w2.mT, bias=b2)
+    if not tracked(operands) or deployed() or f"d_{name}" not in ACTIVATIONS:
+        return gemm(gemm(x, w1.t(), bias=b1, activation=name), w2.t(), bias=b2)
     register_if_used()
     rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
     return _Mlp.apply(rows, w1, w2, b1, b2, name)[0].reshape(*x.shape[:-1], w2.shape[0])
@@ -71,9 +75,9 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        first = Call(x, w1.mT, bias=b1, activation=name)
+        first = Call(x, w1.t(), bias=b1, activation=name)
         y, z, _ = run(first if name in activations.FROM_RESULT else first._replace(aux_dtype=z_dtype(first)))
-        return run(Call(y, w2.mT, bias=b2))[0], y, z
+        return run(Call(y, w2.t(), bias=b2))[0], y, z
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -81,12 +85,10 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
         _, y, z = output
         ctx.save_for_backward(x, w1, w2, b1, b2, y, y if ctx.name in activations.FROM_RESULT else z)
         ctx.set_materialize_grads(False)
-        ctx.allowed = None if compiling() else Allowed()
+        ctx.allowed = Allowed()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        if compiling():
-            return _Mlp._gradients(ctx, *grads)
         with ctx.allowed.here():
             return _Mlp._gradients(ctx, *grads)
 
@@ -100,7 +102,7 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
             if needs_x or needs_w1 or needs_b1:
                 sums = "n" if needs_b1 else ""
                 dz, _, db1 = run(Call(of_d, w2, aux=z, activation=f"d_{ctx.name}", bias_grad=sums))
-            dw2 = run(Call(of_d.mT, y))[0] if needs_w2 else None
+            dw2 = run(Call(of_d.t(), y))[0] if needs_w2 else None
             db2 = of_d.sum(0) if needs_b2 else None
         if of_y is not None:
             dy = activations.derivative(ctx.name, of_y, z, ())
@@ -109,6 +111,6 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
             dz, db1 = of_z if dz is None else dz + of_z, None
         if dz is not None:
             dx = run(Call(dz, w1))[0] if needs_x else None
-            dw1 = run(Call(dz.mT, x))[0] if needs_w1 else None
+            dw1 = run(Call(dz.t(), x))[0] if needs_w1 else None
             db1 = (dz.sum(0) if db1 is None else db1).to(b1.dtype) if needs_b1 else None
         return dx, dw1, dw2, db1, db2, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from .operators import Call, result_dtype, z_dtype
 from .recorded import recorded
 from .rules import problem_of
 from .sharding import register_if_used
-from .straight import autocasting, compiling, exact, has_other_meaning, plain, tracked, unseen, written
+from .straight import autocasting, compiling, deployed, exact, has_other_meaning, plain, tracked, unseen, written
 
 _gemm = _core.gemm
 
@@ -158,7 +158,9 @@ def _through_operator(
 
     read, written = (matrix(aux), None) if _is_derivative(keywords.get("activation")) else (None, matrix(aux))
     call = _call(a.unsqueeze(0) if row else a, b.unsqueeze(1) if column else b, matrix, out, read, **keywords)
-    aux_dtype = written.dtype if written is not None else z_dtype(call) if wants_gradient and keeps_z(call) else None
+    aux_dtype = None if written is None else written.dtype
+    if written is None and wants_gradient and keeps_z(call) and not deployed():
+        aux_dtype = z_dtype(call)
     # Sums of fewer bits than f32 are asked for in f32: devices' parts of them and gradients are added up.
     sums_dtype = torch.float64 if bias_grad is not None and bias_grad.dtype == torch.float64 else None
     axis = _axis(bias_grad, call)
@@ -264,6 +266,13 @@ def check_tensors(function: str, **operands: Any) -> None:
         if not isinstance(x, Tensor) and (x is not None or name in ("a", "b", "input", "weight1", "weight2")):
             hint = "; lists of matrices go to cutlass_py.gemm" if isinstance(x, (list, tuple)) else ""
             raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected a torch.Tensor{hint}")
+
+
+def refuse_as_torch(function: str, refusal: Exception) -> NoReturn:
+    """Raises what gemm refused as a RuntimeError of this function; as it is what a mode or a hook raised meanwhile."""
+    if not (text := str(refusal)).startswith("gemm: "):
+        raise refusal
+    raise RuntimeError(text.replace("gemm:", f"{function}:", 1)) from refusal
 
 
 def refuse_gradient(function: str) -> None:

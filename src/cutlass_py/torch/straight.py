@@ -34,6 +34,11 @@ def forward_mode() -> bool:
     return forward_ad._current_level >= 0  # type: ignore[no-any-return]
 
 
+def deployed() -> bool:
+    """Whether torch.export or torch.jit.trace records a program, of which most runs need no gradient."""
+    return torch.compiler.is_exporting() or (not compiling() and _jit_traces())
+
+
 def unseen() -> bool:
     """Whether nothing in this thread has to see calls of torch's functions."""
     return not (
