@@ -279,6 +279,7 @@ def layer(activation):
 LAYERS = {
     "mm": (ct.mm, (3, 4), (4, 5)),
     "bmm": (ct.bmm, (2, 3, 4), (2, 4, 5)),
+    "heads": (ct.matmul, (2, 2, 3, 4), (2, 2, 4, 5)),
     "batch and matrix": (ct.matmul, (2, 2, 3, 4), (4, 5)),
     "addmm": (lambda a, b, bias: ct.addmm(bias, a, b), (3, 4), (4, 5), (5,)),
     "baddbmm": (lambda a, b, bias: ct.baddbmm(bias, a, b), (2, 3, 4), (2, 4, 5), (5,)),

@@ -27,7 +27,7 @@ def recorded(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> Tensor | None:
 
     Args:
         a: (..., m, k), real floats of one dtype as all of these.
-        b: (k, n), or (batch, k, n) beside an `a` of (batch, m, k).
+        b: (k, n), or of the batch dimensions of a.
         keywords: of gemm; a bias of (n,), and an activation that is no derivative.
     """
     bias, activation = keywords.get("bias"), keywords.get("activation")
@@ -47,7 +47,7 @@ def recorded(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> Tensor | None:
 
 
 def _are_rows_and_columns(a: Tensor, b: Tensor) -> bool:
-    return bool(a.dim() > 1 if b.dim() == 2 else a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0])
+    return bool(a.dim() > 1 if b.dim() == 2 else b.dim() > 2 and a.shape[:-2] == b.shape[:-2])
 
 
 def _is_one(x: Any) -> bool:
