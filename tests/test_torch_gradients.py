@@ -269,6 +269,41 @@ def test_only_what_is_needed_is_computed():
     assert counter.get_total_flops() == 3 * 2 * 3 * 6 * (4 + 5)
 
 
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (ct.linear, [(3, 4), (5, 4), (5,)]),
+        (ct.mm, [(3, 4), (4, 5)]),
+        (lambda a, w, bias: ct.gemm(a.sin(), w.mT, bias=bias, alpha=2, activation="gelu"), [(3, 4), (5, 4), (5,)]),
+        (ct.mlp, [(3, 4), (6, 4), (5, 6), (6,), (5,)]),
+    ],
+    ids=["linear", "mm", "gemm", "mlp"],
+)
+def test_products_that_nobody_asks_for_are_not_computed(function, shapes):
+    """As in autograd.grad(d, x) of a layer that is trained otherwise."""
+    operands = [leaf(*shape) for shape in shapes]
+    d = function(*operands)
+    expected, all_flops = counted(lambda: torch.autograd.grad(d.sum(), operands, retain_graph=True))
+    for i, x in enumerate(operands):
+        (found,), flops = counted(lambda x=x: torch.autograd.grad(d.sum(), x, retain_graph=True))
+        assert flops < all_flops
+        torch.testing.assert_close(found, expected[i])
+        _, as_many = counted(lambda x=x: d.sum().backward(inputs=[x], retain_graph=True))
+        assert as_many == flops
+        torch.testing.assert_close(x.grad, expected[i])
+    operands = [leaf(*shape) if i == 0 else y for i, (shape, y) in enumerate(zip(shapes, operands, strict=True))]
+    theirs = [x.detach().requires_grad_(i == 0) for i, x in enumerate(operands)]  # where the rest is frozen
+    flops = [counted(lambda x=x: torch.autograd.grad(function(*x).sum(), x[0]))[1] for x in (operands, theirs)]
+    assert flops[0] == flops[1]
+
+
+def counted(function):
+    """Its result, and the operations of its products."""
+    with FlopCounterMode(display=False) as counter:
+        result = function()
+    return result, counter.get_total_flops()
+
+
 # ---------------------------------------------------------------------------------------- layers alone
 
 

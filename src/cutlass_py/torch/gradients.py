@@ -99,6 +99,21 @@ class _Gemm(torch.autograd.Function):  # type: ignore[misc]
         return None, *(found.get(name) for name in Call._fields[:count])
 
 
+def is_asked(node: Any, position: int) -> bool:
+    """Whether this backward pass needs the gradient of the tensor at this position among the node's.
+
+    torch tells nodes in Python what required a gradient in the forward pass, but not that autograd.grad(d, x) leaves
+    the weights out, whose products would be computed in vain.
+    """
+    if compiling() or _C._are_functorch_transforms_active():
+        return True
+    function, _ = node.next_functions[position]
+    try:
+        return bool(_C._will_engine_execute_node(function))
+    except RuntimeError:  # a leaf that autograd.grad asks for, of which it does not speak
+        return True
+
+
 def node_of(function: Any) -> Any:
     """Its `apply`, but for the questions about functorch: asked before, or one of whose levels is running already."""
     return super(torch.autograd.Function, function).apply
@@ -210,7 +225,8 @@ class _Backward:
         *tensors, self.kept_z, self.result = ctx.saved_tensors
         self.call = Call(*tensors, *ctx.options)
         self.like: dict[str, _Like] = ctx.like
-        self.needed = _needed(ctx)
+        needed = _needed(ctx)
+        self.needed = needed.difference(x for i, x in enumerate("ab") if x in needed and not is_asked(ctx, i))
         self.of_d, self.of_z, self.of_sums = (_widened(grad) for grad in (d, z, sums))
 
     def gradients(self) -> dict[str, Tensor | None]:

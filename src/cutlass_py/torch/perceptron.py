@@ -15,7 +15,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
 from . import activations
-from .gradients import Allowed, run
+from .gradients import Allowed, is_asked, run
 from .operators import Call, z_dtype
 from .product import cast, check_tensors, gemm
 from .sharding import register_if_used
@@ -96,7 +96,8 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
     def _gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         of_d, of_y, of_z = grads
         x, w1, w2, b1, b2, y, z = ctx.saved_tensors
-        needs_x, needs_w1, needs_w2, needs_b1, needs_b2, _ = ctx.needs_input_grad
+        *needs, needs_b2, _ = ctx.needs_input_grad
+        needs_x, needs_w1, needs_w2, needs_b1 = (needed and is_asked(ctx, i) for i, needed in enumerate(needs))
         dz = dx = dw1 = dw2 = db1 = db2 = None
         if of_d is not None:
             if needs_x or needs_w1 or needs_b1:

@@ -15,7 +15,7 @@ from .. import _core
 from ..declaration.epilogues import ACTIVATIONS
 from . import activations
 from .dtypes import WIDE
-from .gradients import Allowed, column_major, node_of
+from .gradients import Allowed, column_major, is_asked, node_of
 from .operators import operator
 from .straight import exact, has_other_meaning, tracked, unseen
 
@@ -78,6 +78,7 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
         needs_a, needs_b, *needs_bias = ctx.needs_input_grad
         if grad is None and of_z is None:
             return (None,) * len(ctx.needs_input_grad)
+        needs_a, needs_b = needs_a and is_asked(ctx, 0), needs_b and is_asked(ctx, 1)
         a, b, at = ctx.saved_tensors
         with ctx.allowed.here():
             dz = _through(ctx.activation, grad, at, of_z)
