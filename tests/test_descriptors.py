@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from nvcc import why_not
 
-from cutlass_py import compiler
-from cutlass_py.families import FAMILIES
+from cutlass_py.compiling import compiler
+from cutlass_py.declaration.families import FAMILIES
 
 WHY_NOT = why_not()
 
