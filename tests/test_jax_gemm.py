@@ -313,6 +313,15 @@ def test_refusals(keywords, error, message):
     assert f"gemm: {message}" in str(found.value)
 
 
+def test_numbers_of_parts_and_shapes_are_not_traced():
+    assert cj.gemm(ONE, ONE, splits=jnp.int32(2)).shape == (3, 3)
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        jax.jit(lambda splits: cj.gemm(ONE, ONE, splits=splits))(2)
+    rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape("m, 3"), jnp.float32)
+    with pytest.raises(TypeError, match=re.escape("gemm: a is (m, 3), a symbolic shape; expected numbers")):
+        jax.eval_shape(cj.matmul, rows, ONE)
+
+
 def test_errors_name_the_shapes_that_were_given():
     a, b = jnp.ones((2, 5, 17)), jnp.ones((6, 16))
     with pytest.raises(ValueError, match=re.escape("but b is (6, 16) lying transposed; inner")):

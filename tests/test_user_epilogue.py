@@ -637,6 +637,12 @@ def test_registering_leaves_no_kernel_behind():
     assert cutlass_py.get_kernels() == before
 
 
+def test_a_parameter_may_be_called_self():
+    a, b, _ = operands()
+    call = epilogue(lambda accum, self: accum + self)(self=1)
+    np.testing.assert_allclose(np.asarray(gemm(a, b, epilogue=call)), np.asarray(gemm(a, b)) + 1, rtol=1e-6)
+
+
 def test_an_epilogue_is_pickled_by_name():
     assert pickle.loads(pickle.dumps(gelu_bias)) is gelu_bias and copy.deepcopy(gelu_bias) is gelu_bias
     with pytest.raises((pickle.PicklingError, AttributeError)):

@@ -192,7 +192,10 @@ def _jax_check(array: Any, operand: str) -> None:
     import jax
 
     if isinstance(array, jax.core.Tracer):
-        raise TypeError(f"gemm: {operand} is a {type(array).__module__} {type(array).__name__}, which has no memory")
+        raise TypeError(
+            f"gemm: {operand} is a JAX {type(array).__name__}, which has no memory; within jax.jit, grad, vmap and the "
+            "like, call cutlass_py.jax.gemm"
+        )
     if array.is_deleted():
         raise ValueError(f"gemm: {operand} is a JAX array that was deleted or donated")
 
