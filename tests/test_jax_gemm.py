@@ -271,6 +271,12 @@ def test_only_results_of_64_bits_enable_them(monkeypatch):
         assert entered == ([True] if name in ("f64", "c128") else [])
 
 
+def test_results_of_gemm_are_put_on_the_cpu_explicitly():
+    a = jnp.asarray(ONE)
+    with jax.transfer_guard("disallow"):
+        assert cutlass_py.gemm(a, a).devices() == a.devices()
+
+
 @pytest.mark.parametrize(
     "keywords, error, message",
     [

@@ -45,7 +45,7 @@ def _check(results: Sequence[Any]) -> None:
             raise FloatingPointError(f"invalid value ({what}) encountered in {gemm_p.name}")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)  # each holds compiled programs, of a megabyte or more
 def _compiled(spec: Spec) -> Any:
     return jax.jit(lambda operands: bind(spec, operands))
 
