@@ -185,6 +185,14 @@ REFUSED = {
 }
 
 
+def test_functions_of_jax_are_refused():
+    jnp = pytest.importorskip("jax.numpy")
+    with pytest.raises(
+        EpilogueError, match=r"test_user_epilogue\.py:\d+: gives a traced value to jax, whose functions"
+    ):
+        epilogue(lambda x: jnp.exp(x))
+
+
 def test_torch_functions_are_refused_by_name():
     torch = pytest.importorskip("torch")
     with pytest.raises(EpilogueError, match=r"test_user_epilogue\.py:\d+: calls torch.relu, which is not among"):
