@@ -72,6 +72,14 @@ def test_specs_are_values():
     assert [eval(repr(spec)) for spec in ours] == ours
 
 
+def test_arguments_are_copied_and_pickled():
+    a, b = np.ones((3, 4)), np.ones((4, 5))
+    described = GemmArguments(TensorSpec(a.shape, "bf16"), TensorSpec(b.shape, "bf16"), activation="gelu", splits=2)
+    for again in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
+        assert repr(again(described)) == repr(described) and again(described).keywords == described.keywords
+        np.testing.assert_array_equal(again(GemmArguments(a, b, alpha=0.5)).run(), np.full((3, 5), 2.0))
+
+
 def absent():
     torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -271,6 +271,12 @@ def test_only_results_of_64_bits_enable_them(monkeypatch):
         assert entered == ([True] if name in ("f64", "c128") else [])
 
 
+def test_results_of_gemm_are_put_on_the_cpu_explicitly():
+    a = jnp.asarray(ONE)
+    with jax.transfer_guard("disallow"):
+        assert cutlass_py.gemm(a, a).devices() == a.devices()
+
+
 @pytest.mark.parametrize(
     "keywords, error, message",
     [
@@ -311,6 +317,15 @@ def test_refusals(keywords, error, message):
     with pytest.raises(error) as found:
         cj.gemm(a, b, **{name: array(x) for name, x in given.items()})
     assert f"gemm: {message}" in str(found.value)
+
+
+def test_numbers_of_parts_and_shapes_are_not_traced():
+    assert cj.gemm(ONE, ONE, splits=jnp.int32(2)).shape == (3, 3)
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        jax.jit(lambda splits: cj.gemm(ONE, ONE, splits=splits))(2)
+    rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape("m, 3"), jnp.float32)
+    with pytest.raises(TypeError, match=re.escape("gemm: a is (m, 3), a symbolic shape; expected numbers")):
+        jax.eval_shape(cj.matmul, rows, ONE)
 
 
 def test_errors_name_the_shapes_that_were_given():

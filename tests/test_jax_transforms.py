@@ -479,8 +479,16 @@ def test_without_jit_and_with_debug_nans():
     with jax.disable_jit():
         np.testing.assert_array_equal(cj.gemm(a, b), np.full((4, 4), 8.0))
         np.testing.assert_array_equal(jax.grad(lambda x: cj.gemm(x, b).sum())(a), np.full((4, 8), 4.0))
-    with jax.debug_nans(True):
+    with jax.debug_nans(True), jax.debug_infs(True):
         np.testing.assert_array_equal(cj.gemm(a, b), np.full((4, 4), 8.0))
+
+
+@pytest.mark.parametrize("debug, value", [(jax.debug_nans, np.nan), (jax.debug_infs, np.inf)])
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_debug_nans_and_infs(debug, value, transform):
+    a, b = jnp.full((4, 8), value), jnp.ones((8, 4))
+    with debug(True), pytest.raises(FloatingPointError, match=f"{value}.* encountered in cutlass_py_gemm"):
+        transform(cj.matmul)(a, b)
 
 
 @pytest.mark.parametrize("rows, k", [(0, 7), (3, 0)])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import inspect
 import json
+import pickle
 import re
 import subprocess
 import sys
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,6 +42,11 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 # ---------------------------------------------------------------------------------------- importing
+
+
+def test_gemm_is_pickled_by_name():
+    assert pickle.loads(pickle.dumps(cutlass_py.gemm)) is cutlass_py.gemm
+    assert copy.deepcopy(partial(cutlass_py.gemm, alpha=2)).func is cutlass_py.gemm
 
 
 def test_importing_loads_no_array_library_and_no_driver():

@@ -185,6 +185,14 @@ REFUSED = {
 }
 
 
+def test_functions_of_jax_are_refused():
+    jnp = pytest.importorskip("jax.numpy")
+    with pytest.raises(
+        EpilogueError, match=r"test_user_epilogue\.py:\d+: gives a traced value to jax, whose functions"
+    ):
+        epilogue(lambda x: jnp.exp(x))
+
+
 def test_torch_functions_are_refused_by_name():
     torch = pytest.importorskip("torch")
     with pytest.raises(EpilogueError, match=r"test_user_epilogue\.py:\d+: calls torch.relu, which is not among"):
@@ -635,6 +643,12 @@ def test_registering_leaves_no_kernel_behind():
     a, b, c = operands()
     gemm(a, b, epilogue=gelu_bias(alpha=1, bias=c))
     assert cutlass_py.get_kernels() == before
+
+
+def test_a_parameter_may_be_called_self():
+    a, b, _ = operands()
+    call = epilogue(lambda accum, self: accum + self)(self=1)
+    np.testing.assert_allclose(np.asarray(gemm(a, b, epilogue=call)), np.asarray(gemm(a, b)) + 1, rtol=1e-6)
 
 
 def test_an_epilogue_is_pickled_by_name():

@@ -5,7 +5,9 @@ Importing makes no CUDA call and imports no array library; everything but `gemm`
 
 from __future__ import annotations
 
+import copyreg
 from importlib import import_module
+from operator import attrgetter
 from os import environ
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +109,9 @@ _HOME = {
     "unregister": "providers.register",
     "view": "arguments",
 }
+
+
+copyreg.pickle(type(gemm), attrgetter("__qualname__"))  # by name, as functions are: nanobind's are not by themselves
 
 
 def __getattr__(name: str) -> Any:

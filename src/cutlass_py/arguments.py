@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from . import _core
@@ -177,6 +178,9 @@ class GemmArguments:
         return GemmArguments(**{"a": self.a, "b": self.b, **self.keywords, **changes})
 
     __replace__ = replace  # copy.replace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(GemmArguments, **self.keywords), (self.a, self.b)
 
     def run(self, *, kernel: Any = None, stream: Any = None, workspace: Any = None) -> Any:
         """Run it: `gemm` on these operands.

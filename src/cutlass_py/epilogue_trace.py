@@ -110,6 +110,9 @@ class Opaque:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        library = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+        if library in _LIBRARIES[1:]:
+            self.trace.refuse(f"gives a traced value to {library}, whose functions are not among cutlass_py.functions")
         self.trace.refuse(f"asks a traced value for .{name}; {_ELEMENT}")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:

@@ -192,7 +192,10 @@ def _jax_check(array: Any, operand: str) -> None:
     import jax
 
     if isinstance(array, jax.core.Tracer):
-        raise TypeError(f"gemm: {operand} is a {type(array).__module__} {type(array).__name__}, which has no memory")
+        raise TypeError(
+            f"gemm: {operand} is a JAX {type(array).__name__}, which has no memory; within jax.jit, grad, vmap and the "
+            "like, call cutlass_py.jax.gemm"
+        )
     if array.is_deleted():
         raise ValueError(f"gemm: {operand} is a JAX array that was deleted or donated")
 
@@ -200,9 +203,13 @@ def _jax_check(array: Any, operand: str) -> None:
 def _jax_finish(array: Any) -> Any:
     import jax
 
+    # NumPy's result goes to the CPU, where the operands are, and not to the default device.
+    def placed(array: Any) -> Any:
+        return jax.device_put(array, jax.local_devices(backend="cpu")[0])
+
     if isinstance(array, TypedView):
-        return TypedView(jax.numpy.asarray(array.array), array.dtype)
-    adopt = jax.dlpack.from_dlpack if isinstance(array, Buffer) else jax.numpy.asarray
+        return TypedView(placed(array.array), array.dtype)
+    adopt = jax.dlpack.from_dlpack if isinstance(array, Buffer) else placed
     if array.dtype in ("f64", "c128", "float64", "complex128"):  # which JAX would narrow otherwise
         with jax.enable_x64(True):
             return adopt(array)

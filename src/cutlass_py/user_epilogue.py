@@ -34,7 +34,7 @@ class UserEpilogue:
         self._all = set(self._names)
         update_wrapper(self, function)
 
-    def __call__(self, *values: Any, **operands: Any) -> EpilogueCall:
+    def __call__(self, /, *values: Any, **operands: Any) -> EpilogueCall:
         """The epilogue with its operands.
 
         Args:

@@ -101,7 +101,7 @@ def gemm(
         bias_grad=_result(written, "bias_grad"),
         activation=_activation(activation),
         compute=compute,
-        splits=splits,
+        splits=splits if splits is None or isinstance(splits, str) else int(splits),
         deterministic=bool(deterministic),
         kernel=None if kernel is None else _kernel_name(kernel),
         **{name: _number(x) for name, x in numbers.items()},
@@ -149,6 +149,8 @@ def checked_array(function: str, name: str, x: Any) -> Any:
         )
     if not hasattr(x, "shape") or not hasattr(x, "dtype") or isinstance(x, jax.ShapeDtypeStruct):
         raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected an array")
+    if not all(isinstance(extent, int) for extent in x.shape):
+        raise TypeError(f"{function}: {name} is {x.shape}, a symbolic shape; expected numbers, to choose a kernel by")
     return jnp.asarray(x)
 
 
@@ -180,7 +182,9 @@ def _arguments(layout: str, arrays: dict[str, Any], numbers: Any, written: Any, 
     try:
         return GemmArguments(keywords.pop("a"), keywords.pop("b"), **keywords)
     except (TypeError, ValueError) as error:
-        raise type(error)(_as_given(str(error), letters, arrays)) from None
+        if (message := _as_given(str(error), letters, arrays)) == str(error):
+            raise  # as it is: JAX's own are not made of a text
+        raise type(error)(message) from None
 
 
 def _as_given(message: str, letters: dict[str, str], arrays: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching
 
@@ -26,11 +27,25 @@ def bind(spec: Spec, operands: Sequence[Any]) -> list[Any]:
 
 def _run(*operands: Any, spec: Spec) -> Any:
     # Where they are on, a jit of our own would end up here again.
-    with jax.disable_jit(False), jax.debug_nans(False):
-        return _compiled(spec)(operands)
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        results = _compiled(spec)(operands)
+    if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
+        _check(results)
+    return results
 
 
-@lru_cache(maxsize=4096)
+def _check(results: Sequence[Any]) -> None:
+    """What jax.debug_nans and jax.debug_infs ask of every operation that runs by itself."""
+    inexact = [x for x in results if jnp.issubdtype(x.dtype, jnp.inexact)]
+    for asked, is_so, what in (
+        (jax.config.jax_debug_nans, np.isnan, "nan"),
+        (jax.config.jax_debug_infs, np.isinf, "inf"),
+    ):
+        if asked and any(is_so(np.asarray(shard.data)).any() for x in inexact for shard in x.addressable_shards):
+            raise FloatingPointError(f"invalid value ({what}) encountered in {gemm_p.name}")
+
+
+@lru_cache(maxsize=256)  # each holds compiled programs, of a megabyte or more
 def _compiled(spec: Spec) -> Any:
     return jax.jit(lambda operands: bind(spec, operands))
 
