@@ -277,6 +277,17 @@ def test_results_of_gemm_are_put_on_the_cpu_explicitly():
         assert cutlass_py.gemm(a, a).devices() == a.devices()
 
 
+def test_results_of_gemm_where_jax_has_no_cpu(monkeypatch):
+    """JAX_PLATFORMS=cuda, and operands in pinned memory."""
+    a = jnp.asarray(ONE)
+
+    def refuse(backend):
+        raise RuntimeError(f"Unknown backend {backend}")
+
+    monkeypatch.setattr(jax, "local_devices", refuse)
+    assert (cutlass_py.gemm(a, a) == 3).all()
+
+
 @pytest.mark.parametrize(
     "keywords, error, message",
     [

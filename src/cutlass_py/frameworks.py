@@ -200,16 +200,23 @@ def _jax_check(array: Any, operand: str) -> None:
         raise ValueError(f"gemm: {operand} is a JAX array that was deleted or donated")
 
 
+def _jax_on_cpu(array: Any) -> Any:
+    """NumPy's result where the operands are, and not on the default device."""
+    import jax
+
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS leaves the CPU out: the operands are in pinned memory
+        return jax.numpy.asarray(array)
+    return jax.device_put(array, cpu)
+
+
 def _jax_finish(array: Any) -> Any:
     import jax
 
-    # NumPy's result goes to the CPU, where the operands are, and not to the default device.
-    def placed(array: Any) -> Any:
-        return jax.device_put(array, jax.local_devices(backend="cpu")[0])
-
     if isinstance(array, TypedView):
-        return TypedView(placed(array.array), array.dtype)
-    adopt = jax.dlpack.from_dlpack if isinstance(array, Buffer) else placed
+        return TypedView(_jax_on_cpu(array.array), array.dtype)
+    adopt = jax.dlpack.from_dlpack if isinstance(array, Buffer) else _jax_on_cpu
     if array.dtype in ("f64", "c128", "float64", "complex128"):  # which JAX would narrow otherwise
         with jax.enable_x64(True):
             return adopt(array)
