@@ -560,6 +560,25 @@ def test_gradients_of_a_subclass_are_those_that_it_names(torch):
         gemm(x, y)
 
 
+def test_gradients_of_a_subclass_that_looks_attributes_up_itself(torch):
+    class First(torch.Tensor):
+        def __getattribute__(self, name):
+            return True if name == "requires_grad" else super().__getattribute__(name)
+
+    class Last(torch.Tensor):
+        @property
+        def requires_grad(self):
+            raise AttributeError("not here")
+
+        def __getattr__(self, name):
+            return name == "requires_grad"
+
+    x = torch.ones(3, 3)
+    for kind in (First, Last):
+        with pytest.raises(ValueError, match="b requires a gradient"):
+            gemm(x, x.as_subclass(kind))
+
+
 @pytest.mark.parametrize("shape", [(3, 4), (1, 4), (3, 1), (1, 1)], ids=str)
 def test_lazily_negated_views_are_refused(torch, shape):
     z = torch.full(shape, 1 + 2j, dtype=torch.complex64)

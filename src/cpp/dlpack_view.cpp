@@ -62,8 +62,11 @@ bool makes_arrays(const DLPackExchangeAPI& api) {
   return made;
 }
 
-// A data descriptor answers before anything else that the attribute's lookup could find.
+// A data descriptor answers before anything else that the attribute's lookup could find, where the type looks up
+// attributes as objects do: with __getattribute__ or __getattr__ it does not.
 void find_grad_flag(ArrayType& entry, nb::handle type) {
+  void* const lookup = PyType_GetSlot(reinterpret_cast<PyTypeObject*>(type.ptr()), Py_tp_getattro);
+  if (lookup != reinterpret_cast<void*>(&PyObject_GenericGetAttr)) return;
   nb::object found = nb::getattr(type, "requires_grad", nb::none());
   PyTypeObject* kind = Py_TYPE(found.ptr());
   if (!PyType_GetSlot(kind, Py_tp_descr_set)) return;
