@@ -80,6 +80,14 @@ def test_arguments_are_copied_and_pickled():
         np.testing.assert_array_equal(again(GemmArguments(a, b, alpha=0.5)).run(), np.full((3, 5), 2.0))
 
 
+def test_a_deep_copy_shares_no_operand():
+    a, b, out = np.ones((3, 4)), np.ones((4, 5)), np.zeros((3, 5))
+    first = GemmArguments(a, b, c=out, out=out)
+    copied = copy.deepcopy(first)
+    assert copied.run() is copied.keywords["c"] and not out.any()
+    assert copy.copy(first).run() is out and (out == 4).all()
+
+
 def absent():
     torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
     from torch._subclasses.fake_tensor import FakeTensorMode

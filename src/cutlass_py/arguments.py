@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from . import _core
@@ -180,7 +179,7 @@ class GemmArguments:
     __replace__ = replace  # copy.replace
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(GemmArguments, **self.keywords), (self.a, self.b)
+        return _made_again, (self.a, self.b, self.keywords)
 
     def run(self, *, kernel: Any = None, stream: Any = None, workspace: Any = None) -> Any:
         """Run it: `gemm` on these operands.
@@ -235,6 +234,10 @@ class GemmArguments:
     def __repr__(self) -> str:
         p = self.problem
         return f"GemmArguments({describe(p)})"
+
+
+def _made_again(a: Any, b: Any, keywords: dict[str, Any]) -> GemmArguments:
+    return GemmArguments(a, b, **keywords)
 
 
 def _without_memory(values: Sequence[Any]) -> Any:
