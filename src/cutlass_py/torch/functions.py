@@ -152,7 +152,7 @@ def _like_torch(
             return d if out is None else out.copy_(d)
         keywords = {"alpha": alpha, "out_dtype": out_dtype, **_addend(addend, beta, a, b, out_dtype)}
         return multiply(a, b, out, keywords, unseen())
-    except OverflowError as refusal:  # a factor of integers that is none
+    except OverflowError as refusal:  # a factor of more bits than the operator's numbers have
         raise RuntimeError(f"{name}: {refusal}") from refusal
     except (ValueError, TypeError) as refusal:
         refuse_as_torch(name, refusal)
@@ -240,7 +240,14 @@ def _addend(x: Tensor | None, beta: Any, a: Tensor, b: Tensor, out_dtype: torch.
 def _integers(a: Tensor, b: Tensor, addend: Tensor | None, alpha: Any, beta: Any, dtype: Any) -> Tensor:
     """Products of bytes as torch has them: modulo 2**8, which sums modulo 2**32 determine."""
     d = gemm(a, b, out_dtype=torch.int32)
-    d = d if alpha == 1 else d * int(alpha)
+    d = d if alpha == 1 else d * _whole("alpha", alpha)
     if addend is not None:
-        d = d + int(beta) * addend.to(torch.int32).expand(d.shape)
+        d = d + _whole("beta", beta) * addend.to(torch.int32).expand(d.shape)
     return d.to(dtype)
+
+
+def _whole(factor: str, x: Any) -> int:
+    try:
+        return int(x)
+    except (ValueError, TypeError, OverflowError) as refusal:
+        raise ValueError(f"gemm: {factor} is {x!r}; expected a whole number") from refusal
