@@ -20,8 +20,8 @@ struct Plan : DevicePlan {
 void run_on_device(const Call& call, const Plan& plan, device::Stream stream, const GivenScratch* given = nullptr);
 size_t scratch_bytes(const Call& call, const Plan& plan);
 
-// The plan of a problem; asks cutlass_py.choice.select where there is none yet. By value: another thread may clear the table
-// whenever Python code runs.
+// The plan of a problem; asks cutlass_py.choice.select where there is none yet. By value: another thread may clear the
+// table whenever Python code runs.
 Plan plan_for(const Problem& problem);
 
 // A plan as select.py describes it; of a device alone, whose multiprocessors are the caller's.
