@@ -158,6 +158,8 @@ void* allocate(size_t bytes, int, Stream) {
   return memory.data();
 }
 void release(void*, Stream) noexcept {}
+Relaxed::Relaxed() : mode_(0) {}
+Relaxed::~Relaxed() = default;
 }  // namespace device
 
 }  // namespace cutlass_py

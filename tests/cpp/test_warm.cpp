@@ -258,6 +258,8 @@ void mark_last(Stream) {}
 bool follows_marked(Stream) { return false; }
 void* allocate(size_t, int, Stream) { return nullptr; }
 void release(void*, Stream) noexcept {}
+Relaxed::Relaxed() : mode_(0) {}
+Relaxed::~Relaxed() = default;
 }  // namespace device
 
 }  // namespace cutlass_py
