@@ -26,7 +26,7 @@ struct ArrayType {
   bool mutable_ = true;      // false: never written (JAX)
   bool checks_grad = false;  // has requires_grad (torch): checked when that, or the strides, look suspicious
   bool is_numpy = false;     // exactly numpy.ndarray: read in place where it is an ordinary array
-  nb::object grad_flag;      // the type's descriptor of requires_grad, and how it is read; null where it has none
+  nb::object grad_flag;      // the type's descriptor of requires_grad, and how it is read; null: by its name
   descrgetfunc read_grad_flag = nullptr;
 
   bool has_stream() const { return exchange || current_stream.is_valid(); }
