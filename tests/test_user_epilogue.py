@@ -185,10 +185,10 @@ REFUSED = {
 }
 
 
-def test_functions_of_jax_are_refused():
+def test_functions_of_jax_are_refused_on_the_line_that_calls_them():
     jnp = pytest.importorskip("jax.numpy")
     with pytest.raises(
-        EpilogueError, match=r"test_user_epilogue\.py:\d+: gives a traced value to jax, whose functions"
+        EpilogueError, match=r"^epilogue <lambda>: .*test_user_epilogue\.py:\d+: gives a traced value to jax, whose"
     ):
         epilogue(lambda x: jnp.exp(x))
 
@@ -199,14 +199,6 @@ def test_torch_functions_are_refused_by_name():
         epilogue(lambda x: torch.relu(x))
     with pytest.raises(EpilogueError, match=r"test_user_epilogue\.py:\d+: takes a Tensor; .*passed as parameters"):
         epilogue(lambda x: torch.ones(2) * x)
-
-
-def test_the_line_is_not_that_of_a_library():
-    jax = pytest.importorskip("jax")
-    with pytest.raises(
-        EpilogueError, match=r"^epilogue <lambda>: .*test_user_epilogue\.py:\d+: asks a traced value for "
-    ):
-        epilogue(lambda x: jax.numpy.exp(x))
 
 
 def test_reductions_of_arrays_outside_of_a_trace():
