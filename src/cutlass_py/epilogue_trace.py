@@ -110,8 +110,7 @@ class Opaque:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        library = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
-        if library in _LIBRARIES[1:]:
+        if (library := _library_of(sys._getframe(1))) in _LIBRARIES[1:]:
             self.trace.refuse(f"gives a traced value to {library}, whose functions are not among cutlass_py.functions")
         self.trace.refuse(f"asks a traced value for .{name}; {_ELEMENT}")
 
@@ -322,8 +321,12 @@ def _definition(function: Any) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
 
 
+def _library_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
 def _is_users(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES
+    return _library_of(frame) not in _LIBRARIES
 
 
 def _line_of(error: Exception) -> str:
