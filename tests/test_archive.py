@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from stand_in import compiled, in_python, needs_gxx, python, stub
 
-from cutlass_py import Artifact, CompileError, _core
-from cutlass_py.compiling import cache, compiler
+from cutlass_py import Artifact, CompileError, _core, cache
+from cutlass_py.compiling import compiler
 from cutlass_py.declaration import families
 from cutlass_py.declaration.families import FAMILIES
 from cutlass_py.gpu import Gpu

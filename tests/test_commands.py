@@ -15,8 +15,8 @@ import pytest
 
 import cutlass_py
 from cutlass_py import _core, commands
+from cutlass_py import cache as cache_module
 from cutlass_py.commands import COMMANDS, main
-from cutlass_py.compiling import cache as cache_module
 from cutlass_py.shipping import archive
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -20,9 +20,9 @@ from nvcc import why_not
 from stand_in import CONFIG, NVCC, Terminal, build, compiled, needs_gxx, python, stub
 
 import cutlass_py
-from cutlass_py import CompileError, GemmArguments, TensorSpec, _core, explain
+from cutlass_py import CompileError, GemmArguments, TensorSpec, _core, cache, explain
 from cutlass_py.choice.select import plan, rank
-from cutlass_py.compiling import cache, compiler, toolkit
+from cutlass_py.compiling import compiler, toolkit
 from cutlass_py.declaration import codegen, families
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.epilogues import EPILOGUES

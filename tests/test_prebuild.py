@@ -15,9 +15,9 @@ from nvcc import why_not
 from specs import vector
 from stand_in import CONFIG, Terminal, compiled
 
-from cutlass_py import GemmArguments, TensorSpec, _core
+from cutlass_py import GemmArguments, TensorSpec, _core, cache
 from cutlass_py.choice.select import rank
-from cutlass_py.compiling import cache, compiler
+from cutlass_py.compiling import compiler
 from cutlass_py.declaration.families import FAMILIES
 from cutlass_py.gpu import gpu_with
 from cutlass_py.kernels import CutlassKernel

@@ -11,12 +11,11 @@ import pytest
 from specs import CORE, problem
 
 import cutlass_py
-from cutlass_py import CudaKernel, GemmArguments, TensorSpec, _core, explain, registry
+from cutlass_py import CudaKernel, GemmArguments, TensorSpec, _core, cache, explain, registry
 from cutlass_py.choice import tuned, tuning
 from cutlass_py.choice.select import best, plan, rank
 from cutlass_py.choice.tuned import APART, CLASS, Entry, class_of
 from cutlass_py.commands import main
-from cutlass_py.compiling import cache
 from cutlass_py.gpu import ABSENT, Gpu, device
 from cutlass_py.registry import kernel_named
 

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 from weakref import ref
 
-from .. import _core
+from .. import _core, cache
 from .._core import Problem
 from ..arguments import SWIZZLES
-from ..compiling import cache
 from ..errors import CompileError
 from ..gpu import Gpu
 from ..kernels import Kernel

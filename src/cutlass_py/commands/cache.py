@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _info(options: argparse.Namespace) -> int:
-    from ..compiling import cache
+    from .. import cache
 
     entries = cache.entries()
     size = sum(map(cache.size, entries))
@@ -53,14 +53,14 @@ def _info(options: argparse.Namespace) -> int:
 
 def _cells(path: Path) -> tuple[str, str, str]:
     """Kernel, size, and the digest and compiler that its entry is called after."""
-    from ..compiling import cache
+    from .. import cache
 
     kernel, _, made = path.stem.partition("-")
     return kernel, f"{cache.size(path) / 1e6:.1f}", made
 
 
 def _clear(options: argparse.Namespace) -> int:
-    from ..compiling import cache
+    from .. import cache
 
     entries, size = cache.clear()
     if options.json:

@@ -23,7 +23,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from .. import _core
+from .. import _core, cache
 from ..choice.legality import cc_range
 from ..declaration import codegen
 from ..declaration.config import KernelConfig
@@ -31,7 +31,7 @@ from ..declaration.families import FAMILIES
 from ..declaration.families import find as declared
 from ..errors import CompileError
 from ..gpu import capabilities
-from . import cache, toolkit
+from . import toolkit
 
 logger = logging.getLogger("cutlass_py")  # tracing.py, which imports this
 failed: dict[str, str] = {}  # kernels that this process could not compile or load, and why

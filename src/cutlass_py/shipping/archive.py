@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .. import _core
-from ..compiling import cache
+from .. import _core, cache
 from ..declaration import families
 from ..declaration.config import SCHEDULES, KernelConfig
 from ..declaration.dtypes import DTYPES

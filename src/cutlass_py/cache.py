@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ..errors import CompileError
+from .errors import CompileError
 
 if TYPE_CHECKING:
     import tempfile
