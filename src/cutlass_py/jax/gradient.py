@@ -199,7 +199,8 @@ def _of_operands(spec: Spec, x: dict[str, Any], d_p: Any) -> tuple[Any, Any]:
         d_a = product(d_p, b, "t" + other[lies_b], x["a"].shape)
     else:
         d_a = product(b, d_p, lies_b + "n", x["a"].shape)
-    if lies_a == "t" and prod(b.shape[:-2]) == 1:  # the batch is one tall sum
+    divided = any(entry for y in (a, d_p) for entry in jax.typeof(y).sharding.spec)  # JAX does not fold such a batch
+    if lies_a == "t" and prod(b.shape[:-2]) == 1 and not divided:  # the batch is one tall sum
         a, d_p = (
             jnp.reshape(
                 jnp.broadcast_to(y, (*d_p.shape[:-2], *y.shape[-2:])), (prod(d_p.shape[:-2]) * y.shape[-2], y.shape[-1])
@@ -225,10 +226,12 @@ def _product(spec: Spec, number: complex, a: Any, b: Any, layout: str, shape: Sh
 
 
 def _fitted(found: Any, x: Any) -> Any:
-    """A cotangent of x: what was repeated is summed, and everything rounded once."""
+    """A cotangent of x: what was repeated is summed, everything rounded once, and sharded as the type of x says."""
     if x.dtype.kind in "iub":
         return np.zeros(x.shape, jax.dtypes.float0)
     rank = max(found.ndim, x.ndim)
     extents, wanted = ((1,) * (rank - y.ndim) + y.shape for y in (found, x))
     repeated = tuple(i for i in range(rank) if wanted[i] == 1 != extents[i])
-    return rounded(jnp.sum(found.reshape(extents), repeated).reshape(x.shape), dtype_of(x.dtype, "a"))
+    found = rounded(jnp.sum(found.reshape(extents), repeated).reshape(x.shape), dtype_of(x.dtype, "a"))
+    sharding, spec = jax.typeof(found).sharding, jax.typeof(x).sharding.spec
+    return found if sharding.spec == spec else jax.reshard(found, jax.sharding.NamedSharding(sharding.mesh, spec))
