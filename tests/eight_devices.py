@@ -208,6 +208,9 @@ def explicit() -> None:
     of_c = jax.grad(lambda a, b, c: (cj.gemm(a, b, c=c) ** 2).mean(), (0, 1, 2))
     types = "float32[64,32]", "float32[32,16]", "float32[64@x,16@y]"
     check(of_c, (shard(A), shard(B), shard(D, "x", "y")), *types)
+    of_aux = jax.grad(lambda a, b, aux: (cj.gemm(a, b, aux=aux, activation="d_gelu") ** 2).mean(), (0, 1, 2))
+    types = "float32[64@x,32]", "float32[32,16]", "float32[64,16]"
+    check(of_aux, (shard(A, "x"), shard(B), shard(D)), *types)
     batch = jax.grad(lambda a, b: (cj.gemm(a, b) ** 2).mean(), (0, 1))
     check(batch, (shard((8, *A), None, "x"), shard(B, None, "y")), "float32[8,64@x,32]", "float32[32,16@y]")
     # What is refused.
@@ -229,13 +232,9 @@ def explicit() -> None:
         parts = lambda a, b: jnp.einsum("mk,kn->mn", a, b, out_sharding=P(unreduced={"x"}))  # noqa: E731
         call = jax.jit(lambda a, b: cj.gemm(parts(a, b), jnp.ones((16, 8))))
         refused("parts of a sum; expected the sum", call, shard(A, None, "x"), shard(B, "x"))
-        same(step, (a := shard(A, "x"), *weights_of(shard)), step(a, *weights_of(shard, again=True)))
-
-
-def weights_of(shard: Callable[..., Any], again: bool = False) -> tuple[Any, ...]:
-    global random
-    random = np.random.default_rng(1)
-    return shard((48, 32)), shard((48,)), shard((48, 16))
+        arrays = shard(A, "x"), shard((48, 32)), shard((48,)), shard((48, 16))
+        eager = step(*arrays)
+    same(step, arrays, eager)
 
 
 def refused(message: str, call: Callable[..., Any], *arrays: Any, **keywords: Any) -> None:

@@ -127,7 +127,7 @@ def _through_activation(spec: Spec, x: dict[str, Any], kept: Any, wanted: Any, d
     f, found = spec.activation, dict[str, Any]()
     for name in ("gate", "aux"):
         if name in x:
-            at = jnp.broadcast_to(_wide(x[name]), d_y.shape)
+            at = _sharded_as(d_y, jnp.broadcast_to(_wide(x[name]), d_y.shape))
             if name in wanted:
                 found[name] = pullback(f, at, _z(spec, x, kept) * d_y)
             return found, function(f)(at) * d_y
@@ -232,6 +232,12 @@ def _fitted(found: Any, x: Any) -> Any:
     rank = max(found.ndim, x.ndim)
     extents, wanted = ((1,) * (rank - y.ndim) + y.shape for y in (found, x))
     repeated = tuple(i for i in range(rank) if wanted[i] == 1 != extents[i])
-    found = rounded(jnp.sum(found.reshape(extents), repeated).reshape(x.shape), dtype_of(x.dtype, "a"))
-    sharding, spec = jax.typeof(found).sharding, jax.typeof(x).sharding.spec
-    return found if sharding.spec == spec else jax.reshard(found, jax.sharding.NamedSharding(sharding.mesh, spec))
+    summed = jnp.sum(found.reshape(extents), repeated).reshape(x.shape)
+    return _sharded_as(x, rounded(summed, dtype_of(x.dtype, "a")))
+
+
+def _sharded_as(like: Any, x: Any) -> Any:
+    """x with the sharding of another's type, on an explicit mesh that one of them is on."""
+    given, wanted = jax.typeof(x).sharding, jax.typeof(like).sharding
+    mesh = given.mesh if wanted.mesh.empty else wanted.mesh
+    return x if given.spec == wanted.spec else jax.reshard(x, jax.sharding.NamedSharding(mesh, wanted.spec))
