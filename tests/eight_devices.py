@@ -20,6 +20,7 @@ import cutlass_py
 import cutlass_py.jax as cj
 from cutlass_py import _core
 from cutlass_py.choice import select
+from cutlass_py.declaration import families
 from cutlass_py.jax import partitioning, primitive, reference
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -82,8 +83,8 @@ tn, nt = partial(cj.gemm, layout="tn"), partial(cj.gemm, layout="nt")
 # ------------------------------------------------------------------------------------------------ automatic axes
 
 
-def automatic() -> None:
-    """jit and NamedSharding, with XLA's own operations in the place of the custom call."""
+def recorded() -> list[Any]:
+    """From now on gemm is divided on the CPU too, by XLA's operations: the shapes of what a device is given."""
     seen: list[Any] = []
 
     def local(*operands, spec):
@@ -91,11 +92,17 @@ def automatic() -> None:
         return reference._lowered(*operands, spec=spec)
 
     mlir.register_lowering(primitive.gemm_p, partitioning.divided(local), platform="cpu")
+    return seen
 
-    def check(call, arrays, shapes, moved=(), out=None):
+
+def automatic() -> None:
+    """jit and NamedSharding."""
+    seen = recorded()
+
+    def check(call, arrays, shapes, moved=(), out=None, **options):
         """`shapes`: of a device's operands, in the first call at least."""
         seen.clear()
-        compiled = jax.jit(call).lower(*arrays).compile()
+        compiled = jax.jit(call, **options).lower(*arrays).compile()
         assert seen[0][: len(shapes)] == shapes, seen
         assert collectives(compiled.as_text()) == set(moved), (seen, collectives(compiled.as_text()))
         found = compiled(*arrays)
@@ -108,9 +115,11 @@ def automatic() -> None:
     check(tn, (put(A, ("x", "y")), put(B[::-1])), ((8, 32), (16, 32)), out=P(("x", "y")))
     check(nt, (put(A[::-1], None, "x"), put(B, None, "y")), ((32, 16), (32, 8)), out=P("x", "y"))
     check(cj.gemm, (put(A), put(B, None, "x")), ((64, 32), (32, 4)), out=P(None, "x"))
-    # k: parts are summed, unless the axis is that of the rows or the kernel is asked for.
+    # k: parts are summed, unless the axis is that of an operand's rows.
     check(cj.gemm, (put(A, None, "x"), put(B, "x")), ((64, 8), (8, 16)), ["all-reduce"])
     check(cj.gemm, (put(A, "x", "y"), put(B, "y")), ((16, 16), (16, 16)), ["all-reduce"], P("x"))
+    rows = NamedSharding(AUTO, P("x"))
+    check(cj.gemm, (put(A, None, "x"), put(B, "x")), ((64, 8), (8, 16)), ["all-reduce"], P("x"), out_shardings=rows)
     check(cj.gemm, (put(A, "x"), put(B, "x")), ((16, 32), (32, 16)), ["all-gather"], P("x"))
     check(cj.gemm, (put((32,)), put(B, None, "x")), ((1, 32), (32, 4)))
     # Epilogues: once, also where k is divided. Sums over divided rows.
@@ -138,11 +147,12 @@ def automatic() -> None:
     weights = put((32, 48), None, "y"), put((48,), "y"), put((48, 16), "y"), put((16,))
     check(perceptron_step, (put((8, 8, 32), "x"), *weights), ((16, 32), (32, 24)), ["all-reduce"])
     # Narrow sums are rounded once; integers wrap around once; settings of the caller's thread hold.
-    ones = jnp.ones((64, 8), "bfloat16")
-    sums = lambda a, b: cj.gemm(a, b, bias_grad=jax.ShapeDtypeStruct((1,), "bfloat16"))  # noqa: E731
-    column = jnp.full((8, 1), 0.3 / 8, "bfloat16")
-    found = jax.jit(sums)(jax.device_put(ones, NamedSharding(AUTO, P(("x", "y")))), column)
-    np.testing.assert_array_equal(np.asarray(found[1]), np.asarray(sums(ones, column)[1]))
+    narrow = put(A, ("x", "y"), dtype="bfloat16"), put(B, dtype="bfloat16")
+    sums = [
+        jax.jit(partial(cj.gemm, bias_grad=jax.ShapeDtypeStruct((16,), dtype)))(*narrow)[1]
+        for dtype in ("float32", "bfloat16")
+    ]
+    np.testing.assert_array_equal(sums[0].astype("bfloat16"), sums[1])
     many = jnp.full((8, 64), 127, "int8")
     halves = jax.device_put(many, NamedSharding(AUTO, P(None, "x")))
     for dtype in ("int8", "int32"):
@@ -150,19 +160,13 @@ def automatic() -> None:
         np.testing.assert_array_equal(jax.jit(call)(halves, halves), call(many, many))
     with jax.enable_x64(True):
         wide = put(A, "x", "y", dtype="float64"), put(B, "y", dtype="float64")
-        sums = lambda a, b: cj.gemm(a, b, bias_grad=jax.ShapeDtypeStruct((16,), "float64"))  # noqa: E731
-        same(sums, wide, jax.jit(sums)(*wide), 1e-12)
+        call = partial(cj.gemm, bias_grad=jax.ShapeDtypeStruct((16,), "float64"))
+        same(call, wide, jax.jit(call)(*wide), 1e-12)
 
 
 def untyped() -> None:
     """Meshes that are not powers of two, and ones that no operand's type names."""
-    automatic_shapes: list[Any] = []
-
-    def local(*operands, spec):
-        automatic_shapes.append(tuple(x.shape for x in operands))
-        return reference._lowered(*operands, spec=spec)
-
-    mlir.register_lowering(primitive.gemm_p, partitioning.divided(local), platform="cpu")
+    seen = recorded()
     shardings = NamedSharding(AUTO, P("x")), NamedSharding(AUTO, P(None, "y"))
     arrays = jax.ShapeDtypeStruct(A, "float32"), jax.ShapeDtypeStruct(B, "float32")
     jax.jit(cj.gemm, in_shardings=shardings).lower(*arrays).compile()
@@ -170,7 +174,7 @@ def untyped() -> None:
     jax.jit(cj.gemm).lower(struct((12, 32), "x", mesh=six), struct(B, None, "y", mesh=six)).compile()
     row = Mesh(np.array(jax.devices()[:1:-1]), ("x",))
     jax.jit(cj.gemm).lower(struct((12, 32), "x", mesh=row), struct(B, mesh=row)).compile()
-    assert automatic_shapes == [((16, 32), (32, 8)), ((4, 32), (32, 8)), ((2, 32), (32, 16))], automatic_shapes
+    assert seen == [((16, 32), (32, 8)), ((4, 32), (32, 8)), ((2, 32), (32, 16))], seen
 
 
 # ------------------------------------------------------------------------------------------------ explicit axes
@@ -269,9 +273,15 @@ def custom_call(library: str) -> None:
     assert "(f32[16,8]{1,0}, u8[768]{0}) custom-call" in line and "output_to_operand_aliasing={{0}: (2, {})}" in line
     assert "(16, 8, 32) tt: f32 @ f32 + f32 C -> f32 on cuda:0" in line
     assert "input_output_alias={ {}: (2, {}, may-alias) }" in text and not collectives(text)
+    kernel = next(name for name in families.named("core") if name.startswith("sm80_gemm_bf16_bf16_f32_bf16_tn"))
+    halves = struct(A, None, "x", dtype="bfloat16"), struct(B[::-1], None, "x", dtype="bfloat16")
+    text = compiled(partial(cj.gemm, layout="tn", kernel=kernel), *halves)
+    assert collectives(text) == {"all-gather"} and "(64, 16, 32) tn" in text  # the kernel asked for has all of k
+    allowed.clear()
     with cutlass_py.jit():
         compiled(lambda a, b: cj.gemm(a, b), struct(A, "x"), struct(B))
-    assert allowed == [False, True], allowed
+    compiled(lambda a, b: cj.gemm(a, b), struct(A, "x"), struct(B))
+    assert allowed == [True, False], allowed
     # Cached programs are told apart: the operation says what it is.
     lowered = [
         jax.jit(partial(cj.gemm, activation=f)).lower(struct(A, "x"), struct(B)).as_text() for f in ("relu", "silu")

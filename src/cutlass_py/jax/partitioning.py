@@ -45,7 +45,7 @@ def divided(lowered: Callable[..., list[Any]]) -> Callable[..., Any]:
             return whole(ctx, *operands, spec=spec)
         module = ctx.module_context.replace(axis_context=devices)
         results = parts(ctx.replace(module_context=module), *operands, spec=spec)
-        # The operation itself has no word of the call: without this, XLA's cache would take another's program for it.
+        # The operation names a function of this process, nothing of the call: JAX's cache on disk could not tell two.
         said = {gemm_p.name: mlir.ir.StringAttr.get(repr(spec))}
         results[0].owner.attributes["mhlo.frontend_attributes"] = mlir.ir.DictAttr.get(said)
         return results
