@@ -348,6 +348,19 @@ def test_shard_map(mesh):
     assert_close(jax.jit(loss)(x, w1, w2), on_host(whole_loss, x, w1, w2), 1e-3)
 
 
+@pytest.mark.parametrize("by", ["rows", "columns"])
+def test_jit_of_sharded_arrays(mesh, by):
+    """The same MLP, divided by XLA: along the data's rows, or along columns and rows of the weights."""
+    spec = jax.sharding.PartitionSpec
+    specs = {"rows": (spec("x"), spec(), spec()), "columns": (spec(), spec(None, "x"), spec("x"))}[by]
+    operands = normal((64, 128), "float32"), normal((128, 256), "float32"), normal((256, 64), "float32")
+    step = jax.grad(lambda x, w1, w2: (cj.gemm(cj.gemm(x, w1, activation="gelu_tanh"), w2) ** 2).sum(), (0, 1, 2))
+    placed = [jax.device_put(x, jax.sharding.NamedSharding(mesh, s)) for x, s in zip(operands, specs, strict=True)]
+    compiled = jax.jit(step).lower(*placed).compile()
+    assert "cutlass_py_gemm" in compiled.as_text() and "all-gather" not in compiled.as_text()
+    assert_close(compiled(*placed), on_host(step, *operands), 1e-3)
+
+
 def test_each_device_runs_its_own(mesh):
     for device in mesh.devices.ravel():
         a = jax.device_put(whole((96, 96)).astype(np.float32), device)

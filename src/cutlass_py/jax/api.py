@@ -69,8 +69,10 @@ def gemm(
         The result; with aux or bias_grad to write, a tuple of the result and what they receive.
 
     Raises:
-        ValueError, TypeError: as cutlass_py.gemm does, while the call is traced.
-        NoKernelError, CompileError: likewise, as it is lowered for CUDA.
+        ValueError, TypeError: as cutlass_py.gemm does, while the call is traced. TypeError too for arrays whose types
+            are sharded in ways that disagree.
+        NoKernelError, CompileError: likewise, as it is lowered for CUDA. Where XLA divides the call among devices, they
+            are the text of a jax.errors.JaxRuntimeError, as it is compiled.
     """
     given = {
         "a": a, "b": b, "c": c, "bias": bias, "gate": gate, "aux": aux, "scale_a": scale_a, "scale_b": scale_b,

@@ -13,6 +13,7 @@ from .. import _core
 from ..arguments import describe
 from ..choice import select
 from ..gpu import device
+from .partitioning import divided
 from .primitive import gemm_p
 from .spec import Spec, dtype_of, numpy_dtype
 
@@ -32,7 +33,7 @@ def register(platform: str, handler: Any = None) -> None:
     capsule = _core.xla_handler() if handler is None else handler
     stages = {"initialize": capsule, "execute": capsule}
     jax.ffi.register_ffi_target(TARGET, stages, platform=_XLA_NAME.get(platform, platform))
-    mlir.register_lowering(gemm_p, mlir.lower_fun(_lowered, multiple_results=True), platform=platform)
+    mlir.register_lowering(gemm_p, divided(_lowered), platform=platform)
 
 
 def _lowered(*operands: Any, spec: Spec) -> list[Any]:

@@ -127,7 +127,7 @@ def _through_activation(spec: Spec, x: dict[str, Any], kept: Any, wanted: Any, d
     f, found = spec.activation, dict[str, Any]()
     for name in ("gate", "aux"):
         if name in x:
-            at = jnp.broadcast_to(_wide(x[name]), d_y.shape)
+            at = _sharded_as(d_y, jnp.broadcast_to(_wide(x[name]), d_y.shape))
             if name in wanted:
                 found[name] = pullback(f, at, _z(spec, x, kept) * d_y)
             return found, function(f)(at) * d_y
@@ -199,7 +199,8 @@ def _of_operands(spec: Spec, x: dict[str, Any], d_p: Any) -> tuple[Any, Any]:
         d_a = product(d_p, b, "t" + other[lies_b], x["a"].shape)
     else:
         d_a = product(b, d_p, lies_b + "n", x["a"].shape)
-    if lies_a == "t" and prod(b.shape[:-2]) == 1:  # the batch is one tall sum
+    divided = any(entry for y in (a, d_p) for entry in jax.typeof(y).sharding.spec)  # JAX does not fold such a batch
+    if lies_a == "t" and prod(b.shape[:-2]) == 1 and not divided:  # the batch is one tall sum
         a, d_p = (
             jnp.reshape(
                 jnp.broadcast_to(y, (*d_p.shape[:-2], *y.shape[-2:])), (prod(d_p.shape[:-2]) * y.shape[-2], y.shape[-1])
@@ -225,10 +226,18 @@ def _product(spec: Spec, number: complex, a: Any, b: Any, layout: str, shape: Sh
 
 
 def _fitted(found: Any, x: Any) -> Any:
-    """A cotangent of x: what was repeated is summed, and everything rounded once."""
+    """A cotangent of x: what was repeated is summed, everything rounded once, and sharded as the type of x says."""
     if x.dtype.kind in "iub":
         return np.zeros(x.shape, jax.dtypes.float0)
     rank = max(found.ndim, x.ndim)
     extents, wanted = ((1,) * (rank - y.ndim) + y.shape for y in (found, x))
     repeated = tuple(i for i in range(rank) if wanted[i] == 1 != extents[i])
-    return rounded(jnp.sum(found.reshape(extents), repeated).reshape(x.shape), dtype_of(x.dtype, "a"))
+    summed = jnp.sum(found.reshape(extents), repeated).reshape(x.shape)
+    return _sharded_as(x, rounded(summed, dtype_of(x.dtype, "a")))
+
+
+def _sharded_as(like: Any, x: Any) -> Any:
+    """x with the sharding of another's type, on an explicit mesh that one of them is on."""
+    given, wanted = jax.typeof(x).sharding, jax.typeof(like).sharding
+    mesh = given.mesh if wanted.mesh.empty else wanted.mesh
+    return x if given.spec == wanted.spec else jax.reshard(x, jax.sharding.NamedSharding(mesh, wanted.spec))

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching
+from jax.sharding import NamedSharding, PartitionSpec
 
-from .spec import SCALARS, Spec, numpy_dtype
+from .spec import SCALARS, Spec, axes_of, numpy_dtype
 
 gemm_p = Primitive("cutlass_py_gemm")
 gemm_p.multiple_results = True
@@ -21,8 +22,15 @@ gemm_p.multiple_results = True
 
 def bind(spec: Spec, operands: Sequence[Any]) -> list[Any]:
     """D, then aux and bias_grad as far as they are written."""
-    found: list[Any] = gemm_p.bind(*operands, spec=spec)
-    return found
+
+    def call(*operands: Any) -> list[Any]:
+        found: list[Any] = gemm_p.bind(*operands, spec=spec)
+        return found
+
+    shardings = _implied(spec, [jax.typeof(x) for x in operands])
+    if shardings:  # by type; within, XLA partitions: the primitive and its rules know of none
+        call = jax.sharding.auto_axes(call, axes=shardings[0].mesh.explicit_axes, out_sharding=shardings)
+    return call(*operands)
 
 
 def _run(*operands: Any, spec: Spec) -> Any:
@@ -56,9 +64,6 @@ gemm_p.def_impl(_run)
 
 
 def _types(*operands: Any, spec: Spec) -> list[Any]:
-    for name, x in zip(spec.operands, operands, strict=True):
-        if any(axis is not None for axis in x.sharding.spec):
-            raise TypeError(f"gemm: {name} is sharded as {x.sharding.spec} by its type; call it within jax.shard_map")
     first = operands[0]
     results = spec.results([x.shape for x in operands])
     return [_like(first, result.shape, numpy_dtype(result.dtype)) for result in results]
@@ -66,11 +71,42 @@ def _types(*operands: Any, spec: Spec) -> list[Any]:
 
 def _like(x: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """A type of the same mesh that varies along the same axes of it."""
-    unsharded = jax.sharding.NamedSharding(x.sharding.mesh, jax.sharding.PartitionSpec(*[None] * len(shape)))
+    unsharded = NamedSharding(x.sharding.mesh, PartitionSpec(*[None] * len(shape)))
     return x.update(shape=shape, dtype=dtype, weak_type=False, sharding=unsharded)
 
 
 gemm_p.def_abstract_eval(_types)
+
+
+def _implied(spec: Spec, operands: Sequence[Any]) -> list[NamedSharding]:
+    """The shardings of the results by the types of the operands, as jnp.matmul has them; none without explicit axes."""
+    mesh = next((x.sharding.mesh for x in operands if x.sharding.mesh.explicit_axes), None)
+    if mesh is None:
+        return []
+    letters = spec.letters([x.shape for x in operands])
+    found: dict[str, tuple[str, ...]] = {}
+    said: dict[str, str] = {}  # of each letter: by which operand
+    for name, x, along in zip(spec.operands, operands, letters, strict=False):
+        if x.sharding.spec.unreduced:
+            raise TypeError(f"gemm: {name} is {x}, parts of a sum; expected the sum: jax.reshard it")
+        for letter, axes in zip(along, map(axes_of, x.sharding.spec), strict=True):
+            if letter and axes:
+                if other := _conflict(letter, axes, found):
+                    wanted = f"those axes along {letter}" if other == letter else f"other axes along {letter}"
+                    raise TypeError(
+                        f"gemm: {name} is {x}, where {said[other]} has {found[other]} along {other}; expected "
+                        f"{wanted}: jax.reshard one of them, or call it within jax.shard_map"
+                    )
+                found.setdefault(letter, axes)
+                said.setdefault(letter, name)
+    return [NamedSharding(mesh, PartitionSpec(*map(found.get, along))) for along in letters[len(operands) :]]
+
+
+def _conflict(letter: str, axes: tuple[str, ...], found: dict[str, tuple[str, ...]]) -> str | None:
+    """The letter whose axes do not go with these: its own with others, or another with one of these."""
+    if letter in found:
+        return letter if found[letter] != axes else None
+    return next((other for other, taken in found.items() if set(axes) & set(taken)), None)
 
 
 def vary_alike(operands: Sequence[Any]) -> tuple[Any, ...]:

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 from jax.interpreters import mlir
 
 from ..activations import Activation
-from ..declaration.dtypes import DTYPES
 from ..declaration.epilogues import ACTIVATIONS
 from .functions import function, rounded
 from .primitive import gemm_p
-from .spec import Shape, Spec, accumulator_of, dtype_of, numpy_dtype
+from .spec import Shape, Spec, accumulator_of, dtype_of, numpy_dtype, product_dtype
 
 
 def _lowered(*operands: Any, spec: Spec) -> list[Any]:
@@ -23,10 +22,10 @@ def _lowered(*operands: Any, spec: Spec) -> list[Any]:
         return compute(spec, spec.named(operands))
 
 
-def compute(spec: Spec, x: dict[str, Any]) -> list[Any]:
-    """D, then aux and bias_grad as far as they are written."""
+def compute(spec: Spec, x: dict[str, Any], product: Any = None) -> list[Any]:
+    """D, then aux and bias_grad as far as they are written. `product`: a @ b, where it is known already."""
     wide = _arithmetic(spec, x)
-    z = _linear(spec, x, wide)
+    z = _linear(spec, x, wide, product)
     y = _activated(spec.activation, z, x, wide)
     results = [rounded(_times(y, spec.scale_out, x.get("scale_out")), spec.out_dtype)]
     if spec.aux:
@@ -36,15 +35,11 @@ def compute(spec: Spec, x: dict[str, Any]) -> list[Any]:
     return results
 
 
-def _accumulator(spec: Spec, x: dict[str, Any]) -> str:
-    return accumulator_of(dtype_of(x["a"].dtype, "a"), spec.compute)
-
-
 def _arithmetic(spec: Spec, x: dict[str, Any]) -> Any:
     """The dtype of the epilogue: the accumulator's, wider where an operand's or a result's is; f64 for integers."""
     given = [dtype_of(x[name].dtype, name) for name in ("c", "bias", "gate", "aux") if name in x]
     results = [result.dtype for result in (spec.aux, spec.bias_grad) if result]
-    names = [_accumulator(spec, x), spec.out_dtype, *given, *results]
+    names = [accumulator_of(dtype_of(x["a"].dtype, "a"), spec.compute), spec.out_dtype, *given, *results]
     if "c64" in names or "c128" in names:
         return numpy_dtype("c128" if "c128" in names else "c64")
     return numpy_dtype("f64" if "f64" in names or "s32" in names else "f32")
@@ -52,21 +47,21 @@ def _arithmetic(spec: Spec, x: dict[str, Any]) -> Any:
 
 def _product(spec: Spec, x: dict[str, Any]) -> Any:
     """a @ b in the accumulator's dtype; sums of integers wrap around."""
-    accumulator = _accumulator(spec, x)
-    wide = numpy_dtype(accumulator if accumulator == "s32" else DTYPES[accumulator].scalar)
+    wide = numpy_dtype(product_dtype(dtype_of(x["a"].dtype, "a"), spec.compute))
     a, b = (
         jnp.swapaxes(x[name], -1, -2) if lies == "n" else x[name] for name, lies in zip("ab", spec.layout, strict=True)
     )
     return jnp.matmul(a.astype(wide), b.astype(wide), precision="highest")
 
 
-def _linear(spec: Spec, x: dict[str, Any], wide: Any) -> Any:
+def _linear(spec: Spec, x: dict[str, Any], wide: Any, product: Any) -> Any:
     """alpha * scale_a * scale_b * (a @ b) + beta * c + bias. What has a factor of 0 is not read: its NaN stays."""
     number = spec.alpha * spec.scale_a * spec.scale_b
     if 0 in (spec.alpha, spec.scale_a, spec.scale_b):
         z = jnp.zeros(spec.out_shape(x["a"].shape, x["b"].shape), wide)
     else:
-        z = _times(_product(spec, x).astype(wide), number, x.get("alpha"))
+        product = _product(spec, x) if product is None else product
+        z = _times(product.astype(wide), number, x.get("alpha"))
         for name in ("scale_a", "scale_b"):
             z = z * x[name].astype(wide) if name in x else z
     if "c" in x:

@@ -74,6 +74,18 @@ class Spec:
         batch = np.broadcast_shapes(a[:-2], b[:-2])
         return (*batch, a[-1 if self.layout[0] == "n" else -2], b[-2 if self.layout[1] == "n" else -1])
 
+    def letters(self, shapes: Sequence[Shape]) -> list[tuple[str, ...]]:
+        """What the dimensions of the operands, then of the results, run along: m, n, k, or b0, b1, ... of the batch,
+        the innermost first; "" where there is one element."""
+        last = {"a": "mk"[:: 1 if self.layout[0] == "t" else -1], "b": "kn"[:: 1 if self.layout[1] == "t" else -1]}
+        found = []
+        of_results = [result.shape for result in self.results(shapes)]
+        for name, shape in zip((*self.operands, *("",) * len(of_results)), (*shapes, *of_results), strict=True):
+            along = [*(f"b{i}" for i in reversed(range(len(shape) - 2))), *last.get(name, "mn")]
+            along = along[len(along) - len(shape) :]
+            found.append(tuple("" if extent == 1 else x for x, extent in zip(along, shape, strict=True)))
+        return found
+
     def arguments(self, shapes: Sequence[Shape], dtypes: Sequence[str], device: str = "cuda") -> GemmArguments:
         """The call as GemmArguments of TensorSpecs, laid out and aligned as XLA's arrays are."""
         given: dict[str, Any] = {
@@ -110,6 +122,11 @@ def array(shape: Iterable[int], dtype: str, device: str, layout: str = "t") -> T
     return TensorSpec(extents, dtype, strides, device)
 
 
+def axes_of(entry: Any) -> tuple[str, ...]:
+    """The axes of a mesh in an entry of a PartitionSpec."""
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+
+
 def dtype_of(value: Any, parameter: str) -> str:
     """This package's name of a dtype.
 
@@ -123,6 +140,12 @@ def accumulator_of(a: str, compute: str | None = None) -> str:
     """The dtype that products of these operands are summed in."""
     rows = COMPUTE[a]
     return rows[compute or next(iter(rows))].accumulator
+
+
+def product_dtype(a: str, compute: str | None = None) -> str:
+    """The dtype that holds such a sum."""
+    accumulator = accumulator_of(a, compute)
+    return accumulator if accumulator == "s32" else DTYPES[accumulator].scalar
 
 
 def factor_dtype(a: str) -> str:
