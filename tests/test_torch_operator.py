@@ -274,7 +274,7 @@ def test_recorded_programs_have_the_operator_and_keep_no_z(record):
 
 
 @quiet
-@pytest.mark.parametrize("call", [ct.linear, ct.mlp, "a layer"], ids=str)
+@pytest.mark.parametrize("call", [ct.linear, ct.mlp, "a layer"], ids=["linear", "mlp", "a layer"])
 def test_branches_are_compiled(call):
     """torch.cond would take weight.mT, an attribute, for a second operand of its branches."""
     first, second = randn(5, 4).requires_grad_(), randn(2, 5).requires_grad_()
