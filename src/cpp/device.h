@@ -40,8 +40,8 @@ class Guard {
   int previous_;
 };
 
-// Within it this thread may do what a capture forbids it, such as making streams and loading kernels; nothing of that
-// is captured.
+// Within it this thread may do what a capture forbids it: make streams and load kernels, which are no part of a graph.
+// What it queues on a stream that captures is captured as ever.
 class Relaxed {
  public:
   Relaxed();

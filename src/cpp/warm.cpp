@@ -1,5 +1,6 @@
 #include "warm.h"
 
+#include <cstring>
 #include <unordered_map>
 
 #include "addresses.h"
@@ -26,13 +27,7 @@ bool has_plain_numbers(const Request& r) {
 }
 
 struct AskedHash {
-  size_t operator()(const Asked& asked) const {
-    uint64_t hash = 0, factor = 0x9e3779b97f4a7c15;
-    for (int i = 0; i < asked.count; ++i, factor += 0x3c6ef372fe94f82a) {  // factors stay odd
-      hash += (asked.words[i] ^ asked.words[i] >> 32) * factor;
-    }
-    return size_t(hash ^ hash >> 32);
-  }
+  size_t operator()(const Asked& asked) const { return hash_of(asked.words, asked.count); }
 };
 
 std::unordered_map<Asked, Ready, AskedHash>& table() {

@@ -2,7 +2,8 @@
 // the canonical form. Pure C++, as that is.
 //
 // The rule: a launch is found by everything that canonicalise reads of a request, addresses by their alignment alone.
-// What else follows from addresses is overlap, which is looked at in each call. Launches are forgotten with the plans.
+// What else follows from addresses is overlap, which is looked at in each call. Whoever clears the plan table clears
+// these launches.
 #pragma once
 
 #include <algorithm>

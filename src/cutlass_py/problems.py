@@ -5,12 +5,12 @@ Operands are named by their dtype, aligned and without gaps; everything but A an
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any
 
+from . import json_file
 from .activations import Activation
 from .arguments import GemmArguments, TensorSpec
 from .declaration.dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS, STORAGE
@@ -178,12 +178,7 @@ def read(path: str | os.PathLike[str]) -> list[GemmArguments]:
         ValueError: it is no such list; the message names the file, the entry (from 1) and the key.
         OSError: it cannot be read.
     """
-    name = os.fspath(path)
-    with open(path, encoding="utf-8") as file:
-        try:
-            entries = json.load(file)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{name}: not JSON: {error}") from None
+    name, entries = os.fspath(path), json_file.read(path)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{name}: expected a list of objects, each one problem")
     problems = []

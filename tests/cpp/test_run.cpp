@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "no_device.h"
 #include "registry.h"
 
 using namespace cutlass_py;
@@ -17,9 +18,6 @@ struct Noted {
   size_t needed;  // bytes of workspace
 };
 std::vector<Noted> launches;
-std::vector<char> memory;                            // that was allocated last
-bool captures = false, behind_a_marked_one = false;  // what the stream is said to be
-int marks = 0;
 
 // Large for batches of short sums: a launch for all of k would need less than one for its parts.
 size_t bytes_per_problem(const CutlassPyGemm* g) { return size_t(g->batch) * 1024; }
@@ -147,20 +145,6 @@ void test_which_launches_overlap() {
 namespace cutlass_py {
 
 const CutlassPyLibrary* builtin_library() { return &library; }
-
-namespace device {
-std::string why_none() { return ""; }
-bool capturing(Stream) { return captures; }
-void mark_last(Stream) { ++marks; }
-bool follows_marked(Stream) { return behind_a_marked_one; }
-void* allocate(size_t bytes, int, Stream) {
-  memory.assign(bytes, 0);
-  return memory.data();
-}
-void release(void*, Stream) noexcept {}
-Relaxed::Relaxed() : mode_(0) {}
-Relaxed::~Relaxed() = default;
-}  // namespace device
 
 }  // namespace cutlass_py
 

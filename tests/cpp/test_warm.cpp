@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.h"
+#include "no_device.h"
 #include "registry.h"
 
 using namespace cutlass_py;
@@ -250,17 +251,6 @@ namespace cutlass_py {
 
 // What run.cpp needs for other calls.
 const CutlassPyLibrary* builtin_library() { return nullptr; }
-
-namespace device {
-std::string why_none() { return ""; }
-bool capturing(Stream) { return false; }
-void mark_last(Stream) {}
-bool follows_marked(Stream) { return false; }
-void* allocate(size_t, int, Stream) { return nullptr; }
-void release(void*, Stream) noexcept {}
-Relaxed::Relaxed() : mode_(0) {}
-Relaxed::~Relaxed() = default;
-}  // namespace device
 
 }  // namespace cutlass_py
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .. import json_file
+
 Result = dict[str, Any]  # a whole file
 Record = dict[str, Any]  # one of its cases
 OURS = "cutlass_py"  # the arm of gemm's own choice; the first arm is the reference
@@ -32,13 +34,9 @@ def read(path: str | os.PathLike[str]) -> Result:
         ValueError: it is none; the message names the file.
         OSError: it cannot be read.
     """
-    name = os.fspath(path)
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{name}: not JSON: {error}") from None
+    content = json_file.read(path)
     if not isinstance(content, dict) or "machine" not in content:
-        raise ValueError(f"{name}: expected an object as `bench --json` writes it")
+        raise ValueError(f"{os.fspath(path)}: expected an object as `bench --json` writes it")
     return content
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from weakref import ref
 
-from .. import _core, cache
+from .. import _core, cache, json_file
 from .._core import Problem
 from ..arguments import SWIZZLES
 from ..errors import CompileError
@@ -263,14 +263,7 @@ def contents(path: str | os.PathLike[str]) -> tuple[str, int, Table]:
         ValueError: it is no table; the message names the file.
         OSError: it cannot be read.
     """
-    import json
-
-    name = os.fspath(path)
-    with open(path, encoding="utf-8") as file:
-        try:
-            content = json.load(file)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{name}: not JSON: {error}") from None
+    name, content = os.fspath(path), json_file.read(path)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f"{name}: expected a table of tuned choices of format {_FORMAT}")
     gpu, sm_count = content.get("gpu"), content.get("sm_count")
