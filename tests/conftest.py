@@ -10,8 +10,10 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from stand_in import nvcc  # noqa: F401 (a fixture)
+from tuned_tables import shipped, table  # noqa: F401 (fixtures)
 
 from cutlass_py import _core, registry
+from cutlass_py.declaration.families import named
 from cutlass_py.versions import installed
 
 
@@ -99,14 +101,20 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Iterable[str]],
     def pretend(names: Iterable[str]) -> None:
         facts: dict[str, dict[str, object]] = {name: {} for name in names}
         monkeypatch.setattr(_core, "kernel_facts", lambda: facts)
-        for table in ("_cutlass", "_numbers"):
-            monkeypatch.setattr(registry, table, {})
+        for cached in ("_cutlass", "_numbers"):
+            monkeypatch.setattr(registry, cached, {})
         monkeypatch.setattr(registry, "_numbered", [])
         registry.forget()
 
     yield pretend
     monkeypatch.undo()
     registry.forget()
+
+
+@pytest.fixture
+def core(built: Callable[[Iterable[str]], None]) -> None:
+    """As if the core set were compiled, and nothing else."""
+    built(named("core"))
 
 
 if find_spec("hypothesis"):

@@ -17,15 +17,7 @@ from cutlass_py import GemmArguments, TensorSpec, _core, explain  # noqa: E402
 from cutlass_py.choice import tuned  # noqa: E402
 from cutlass_py.gpu import gpu_of  # noqa: E402
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def table(tmp_path, monkeypatch):
-    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
-    tuned.forget()
-    yield
-    tuned.forget()
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("table")]
 
 
 def operands(m=256, n=384, k=2048):

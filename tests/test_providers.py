@@ -519,17 +519,13 @@ def test_what_is_not_the_providers_fault_passes(error):
 
 
 @pytest.fixture
-def clock(tmp_path, monkeypatch):
+def clock(table, monkeypatch):
     """A device on which kernels of providers take 1 us and all others 10."""
-    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(
         _core, "measure", lambda p, plans, rounds: [[1.0 if x.provided else 10.0] * rounds for x in plans]
     )
     info = {"name": ABSENT.name, "cc": 90, "sm_count": 132, "driver": 13000}
     monkeypatch.setattr(_core, "device_info", lambda ordinal: info)
-    tuned.forget()
-    yield
-    tuned.forget()
 
 
 def test_tuning_measures_it_and_selection_takes_it_from_then_on(built, clock):

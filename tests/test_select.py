@@ -26,12 +26,6 @@ ARRAY = "sm90_array_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_cooparray_linearc"
 LONG_K = {"m": 512, "n": 512, "k": 1 << 16}  # 16 tiles of 128 x 128: most of the multiprocessors would idle
 
 
-@pytest.fixture
-def core(built):
-    """As if the core set were compiled, and nothing else."""
-    built([k.name for k in CORE])
-
-
 def lists(count=3, dtype="bf16", layout="tn", **keywords):
     a, b = listed(512, 512, layout[0], dtype, count), listed(512, 512, layout[1], dtype, count)
     return GemmArguments(a, b, **keywords)
