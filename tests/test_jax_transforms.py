@@ -385,6 +385,17 @@ def test_scan_and_checkpoint():
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("through", [jax.jit, jax.checkpoint, jax.vmap, lambda f: lambda x: jax.lax.map(f, x)])
+def test_a_product_of_constants_within_a_transformation(through):
+    a, b, x = normal(5, 7), normal(7, 3, seed=1), normal(4, 3, seed=2)
+
+    def gradient(multiply):
+        f = through(lambda x: (x * multiply(a, b).sum(0)).sum())
+        return jax.grad(lambda x: f(x).sum())(x)
+
+    np.testing.assert_allclose(gradient(cj.matmul), gradient(jnp.matmul), rtol=1e-12)
+
+
 def test_export_and_back():
     a, b = normal(5, 7), normal(7, 4)
     allowed = [jax.export.DisabledSafetyCheck.custom_call("cutlass_py_gemm")]

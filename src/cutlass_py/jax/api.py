@@ -17,7 +17,7 @@ from ..declaration.epilogues import ACTIVATIONS
 from ..kernels import Kernel
 from ..registry import number_of
 from .gradient import differentiable
-from .primitive import vary_alike
+from .primitive import bind, vary_alike
 from .spec import SCALARS, Result, Shape, Spec, array, dtype_of, factor_dtype, numpy_dtype
 
 
@@ -151,9 +151,9 @@ def checked_array(function: str, name: str, x: Any) -> Any:
         )
     if not hasattr(x, "shape") or not hasattr(x, "dtype") or isinstance(x, jax.ShapeDtypeStruct):
         raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected an array")
-    if not all(isinstance(extent, int) for extent in x.shape):
+    if not all(isinstance(extent, (int, np.integer)) for extent in x.shape):
         raise TypeError(f"{function}: {name} is {x.shape}, a symbolic shape; expected numbers, to choose a kernel by")
-    return jnp.asarray(x)
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 def _factor(x: Any, a: Any) -> Any:
@@ -238,7 +238,9 @@ def _call(spec: Spec, arrays: dict[str, Any]) -> Any:
     operands = [_normal(name, x, missing) for name, x in arrays.items()]
     if spec.aux:
         spec = replace(spec, aux=replace(spec.aux, shape=_with_axes(spec.aux.shape, missing)))
-    d, *others = differentiable(spec, vary_alike(operands))
+    # Where nothing is traced nothing is differentiated, and custom_vjp takes as long as all the rest of an eager call.
+    run = differentiable if any(isinstance(x, jax.core.Tracer) for x in operands) else bind
+    d, *others = run(spec, vary_alike(operands))
     if missing:
         d = jnp.squeeze(d, missing)
         others = [jnp.squeeze(others[0], missing), *others[1:]] if spec.aux else others
