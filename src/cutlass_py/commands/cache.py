@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     sub.add_argument("file", nargs="?", help="problems: a JSON list (docs/problems.md)")
     sub.add_argument("--kernel", action="append", default=[], metavar="NAME", help="this kernel; may be repeated")
     cc_option(sub, "for a machine with GPUs of this kind instead of those here")
-    sub.add_argument("--jobs", type=int, help="nvcc at once; by default one per core and 5 GB of free memory")
+    sub.add_argument("--jobs", type=int, help="nvcc at once; by default one per core and 6 GB of free memory")
 
 
 def run(options: argparse.Namespace) -> int:

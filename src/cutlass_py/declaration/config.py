@@ -187,12 +187,12 @@ class Family:
     declare_core: Declaration = field(repr=False)
     declare_full: Declaration = field(repr=False)
     declare_more: Declaration = field(default=nothing, repr=False)  # compiled on demand alone
-    per_file: int = 6  # kernels per translation unit: headers cost more than a kernel, and each 0.8 GB of memory
+    per_file: int = 12  # kernels per translation unit: they share half a minute of templates and most of the memory
     overlaps: bool = False  # programmatic dependent launch is compiled in
 
     @cached_property
     def core(self) -> tuple[KernelConfig, ...]:
-        """The set that two cores build in about ten minutes."""
+        """The set that two cores build in about eight minutes."""
         return _distinct(self.declare_core())
 
     @cached_property
