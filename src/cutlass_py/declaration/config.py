@@ -192,7 +192,7 @@ class Family:
 
     @cached_property
     def core(self) -> tuple[KernelConfig, ...]:
-        """The set that two cores build in about eight minutes."""
+        """The set that two cores build in about ten minutes."""
         return _distinct(self.declare_core())
 
     @cached_property

@@ -204,7 +204,7 @@ def _sm90_declared() -> Iterator[KernelConfig]:
 
 
 def _sm90_core() -> Iterator[KernelConfig]:
-    # What adds most to the default choice over the `llm` and `square` suites, within what two cores compile in eight
+    # What adds most to the default choice over the `llm` and `square` suites, within what two cores compile in ten
     # minutes: benchmarks/kernel_set.py says what it reaches in the bf16 sweep. f16 was not swept: it goes by bf16.
     lean = {
         ("bf16", "tn"): [_LARGE, _MEDIUM, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16],

@@ -151,7 +151,7 @@ def checked_array(function: str, name: str, x: Any) -> Any:
         )
     if not hasattr(x, "shape") or not hasattr(x, "dtype") or isinstance(x, jax.ShapeDtypeStruct):
         raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected an array")
-    if not all(isinstance(extent, (int, np.integer)) for extent in x.shape):
+    if not all(isinstance(extent, int) for extent in x.shape):
         raise TypeError(f"{function}: {name} is {x.shape}, a symbolic shape; expected numbers, to choose a kernel by")
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
