@@ -16,16 +16,8 @@ from pathlib import Path
 from places import default_path
 
 import cutlass_py
-from cutlass_py.bench.host import (
-    BATCH,
-    EXTENT,
-    Absent,
-    Row,
-    cupy_rows,
-    measure_all,
-    operator_rows,
-    torch_rows,
-)
+from cutlass_py.bench import host
+from cutlass_py.bench.host import BATCH, EXTENT, Absent, Row
 from cutlass_py.bench.results import Record, write
 from cutlass_py.bench.surroundings import surroundings
 
@@ -59,12 +51,10 @@ def numpy_rows() -> Iterator[Row]:
 
 
 GROUPS: dict[str, Callable[[], Iterator[Row]]] = {
-    "torch cuda": lambda: torch_rows("cuda", "bfloat16"),
-    "cutlass_py.torch cuda": lambda: operator_rows("cuda"),
-    "cupy": cupy_rows,
+    **host.GROUPS,
     "jax": jax_rows,
-    "torch cpu": lambda: torch_rows("cpu", "float32"),
-    "cutlass_py.torch cpu": lambda: operator_rows("cpu"),
+    "torch cpu": lambda: host.torch_rows("cpu", "float32"),
+    "cutlass_py.torch cpu": lambda: host.operator_rows("cpu"),
     "numpy": numpy_rows,
 }
 
@@ -94,7 +84,7 @@ def main() -> int:
 
     print(_HEADER)
     wanted = {name: GROUPS[name] for name in args.only}
-    records, skipped, failed = measure_all(wanted, args.seconds, lambda record: print(_text(record), flush=True))
+    records, skipped, failed = host.measure_all(wanted, args.seconds, lambda record: print(_text(record), flush=True))
     for word, groups in (("skipped", skipped), ("FAILED", failed)):
         for name, reason in groups.items():
             print(f"{name:34} {word}: {reason}")

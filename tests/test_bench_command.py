@@ -103,10 +103,17 @@ def test_a_run_that_ends_early_is_kept(fake_gpu, capsys, tmp_path, monkeypatch, 
         monkeypatch.setattr(runs, "measure", measure)
     limit = ["--limit-seconds", "-1"] if ends == "limit" else []
     options = ["--shape", "24,16,8", "--dtype", "f32", "--layout", "tn", "tt", "--budget-ms", "1", "--json", str(path)]
-    assert main(["bench", *options, *limit]) == 0
+    assert main(["bench", *options, *limit]) == (130 if ends == "interrupt" else 0)
     found = results.read(path)
-    assert not found["complete"] and len(found["cases"]) == (0 if ends == "limit" else 1)
+    assert not found["complete"] and found["ended"] and len(found["cases"]) == (0 if ends == "limit" else 1)
     assert f"{len(found['cases'])} of 2 cases" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(fake_gpu, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "measure", lambda *_: pytest.fail("a case is measured"))
+    (tmp_path / "file").touch()
+    assert main(["bench", "--shape", "24,16,8", "--dtype", "f32", "--json", str(tmp_path / "file" / "found.json")]) == 2
+    assert "File exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -177,8 +177,11 @@ def test_an_option_that_is_not_known(name, capsys):
 
 @pytest.mark.parametrize(
     "error",
-    [ValueError("no"), TypeError("no"), cutlass_py.NoKernelError("no"), cutlass_py.CudaError("no"), OSError("no")],
-)
+    [
+        ValueError("no"), TypeError("no"), cutlass_py.NoKernelError("no"), cutlass_py.CudaError("no"), OSError("no"),
+        MemoryError("no"),
+    ],
+)  # fmt: skip
 def test_errors_are_one_line_and_code_2(capsys, monkeypatch, error):
     def run(options):
         raise error

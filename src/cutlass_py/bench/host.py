@@ -98,6 +98,14 @@ def cupy_rows() -> Iterator[Row]:
     yield Row("CuPy float16 cuda, new result", "gemm(a, b)", "matmul(a, b)", names, drain)
 
 
+# What is measured on a GPU.
+GROUPS: dict[str, Callable[[], Iterator[Row]]] = {
+    "torch cuda": lambda: torch_rows("cuda", "bfloat16"),
+    "cutlass_py.torch cuda": lambda: operator_rows("cuda"),
+    "cupy": cupy_rows,
+}
+
+
 def measure(row: Row, seconds: float) -> Record:
     """One row, as it goes into the JSON."""
     statements = {"cutlass_py": row.ours, "framework": row.theirs}

@@ -22,6 +22,7 @@ from .surroundings import gpu_state
 from .timing import ROUNDS, warm_up
 
 _SAVED_EVERY = 20.0  # seconds
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Run:
     def __init__(self, parts: Sequence[Part], gpu: Framework, facts: dict[str, Any], path: Path | None) -> None:
         self.parts, self.gpu, self.facts, self.path = parts, gpu, facts, path
         self.records: list[Record] = []
-        self.ended = ""  # why before the last case
+        self.ended = ""  # why, if before the last case
         self._clocks = [gpu_state()]
         self._saved = time.monotonic()
         self.total = sum(len(part.cases) for part in parts)
@@ -69,7 +70,7 @@ class Run:
                     if self.ended:
                         return
         except KeyboardInterrupt:
-            self.ended = "interrupted"
+            self.ended = INTERRUPTED
         finally:
             self.save()
 
@@ -117,6 +118,7 @@ class Run:
             "rounds": ROUNDS,
             "clocks": self._clocks,
             "complete": len(self.records) == self.total,
+            "ended": self.ended,
             "summary": summarise(self.records),
             "cases": self.records,
         }

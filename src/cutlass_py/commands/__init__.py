@@ -52,6 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except (ValueError, TypeError, NotImplementedError, RuntimeError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ValueError, TypeError, NotImplementedError, RuntimeError, OSError, MemoryError) as error:
+        print(f"error: {error or 'out of memory'}", file=sys.stderr)
         return 2

@@ -10,8 +10,8 @@ to back, `mixed` puts a small elementwise kernel between the calls on a plain st
   bench --bars [GROUP ...]                     what must be reached, and whether it is; `tuned`: after tuning
   bench --from FILE --plot DIR                 pictures and tables of stored results; needs no GPU
 
-Exit code: 0; 1 where a case failed, a result is wrong, or a bar is missed or was not measured in whole; 2 for wrong
-usage or without a GPU.
+Exit code: 0; 1 where a case failed, a result is wrong, or a bar is missed or was not measured in full; 2 for wrong
+usage or without a GPU; 130 where it was interrupted: what was measured by then is kept.
 """
 
 from __future__ import annotations
@@ -99,8 +99,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command; 1 where a case failed, a result is wrong, or a bar is missed or not measured in whole."""
+    """The command; 1 where a case failed, a result is wrong, or a bar is missed or not measured in full."""
     from ..bench.report import faults
+    from ..bench.runs import INTERRUPTED
 
     if options.every < 1 or options.budget_ms <= 0:
         raise ValueError("bench: --every and --budget-ms must be above 0")
@@ -116,6 +117,8 @@ def run(options: argparse.Namespace) -> int:
 
         for path in draw(result, options.plot):
             print(f"picture: {path}", file=sys.stderr)
+    if not options.stored and result["ended"] == INTERRUPTED:
+        return 130
     return 1 if said or any(not verdict.reached for verdict in verdicts) else 0
 
 
@@ -151,12 +154,11 @@ def _measured(options: argparse.Namespace) -> Result:
     from ..bench.surroundings import surroundings
 
     began, gpu = time.monotonic(), framework()
-    parts_ = _parts(options, gpu)
-    facts = surroundings(options.commit)
-    if options.bars is not None:
-        facts |= _host(options)
     path = Path(options.json) if options.json and options.json != "-" else None
-    run = Run(parts_, gpu, facts, path)
+    run = Run(_parts(options, gpu), gpu, surroundings(options.commit), path)
+    run.save()  # where the file cannot be written, before anything is measured
+    if options.bars is not None:
+        run.facts |= _host(options)
     if run.total:
         _watch(run, options, options.limit_seconds - (time.monotonic() - began))
     else:
@@ -194,12 +196,9 @@ def _host(options: argparse.Namespace) -> Result:
 
     found: Result = {"host_failed": {}}
     if not options.bars or "host" in options.bars:
-        groups = {
-            "torch cuda": lambda: host.torch_rows("cuda", "bfloat16"),
-            "cutlass_py.torch cuda": lambda: host.operator_rows("cuda"),
-            "cupy": host.cupy_rows,
-        }
-        found["host"], found["host_skipped"], found["host_failed"] = host.measure_all(groups, 2.0, lambda record: None)
+        found["host"], found["host_skipped"], found["host_failed"] = host.measure_all(
+            host.GROUPS, 2.0, lambda record: None
+        )
     if not options.bars or "first" in options.bars:
         try:
             found["first_call_ms"] = host.first_call_ms()
