@@ -65,41 +65,29 @@ def arms_of(f: str, operands: Operands, biases: list[Any], design: str) -> list[
     """plain, fused and user (an epilogue written in Python, compiled in its first launch): one tile, by name; default:
     gemm's choice; torch: eager; addmm: cuBLASLt's fused epilogue."""
     names = {kernel.name for kernel in cutlass_py.get_kernels()}
-    fused = f"{design}_bias" + ("" if f == "identity" else f"_{f}")
-    arms = [Arm("plain", plain(operands, f"{design}_linear"))]
-    arms += [Arm("fused", ours(f, operands, biases, fused))] if fused in names else []
-    arms += [Arm("user", users(operands, biases, f"{design}_linear"))] if f == "gelu" else []
-    arms += [Arm("default", ours(f, operands, biases)), Arm("torch", torchs(f, operands, biases))]
+    plain, fused = f"{design}_linear", f"{design}_bias" + ("" if f == "identity" else f"_{f}")
+    gelu_bias = cutlass_py.epilogue(lambda accum, bias: functions.gelu(accum + bias))
+
+    def bias_and_f(bias: Any) -> dict[str, Any]:
+        return {"bias": bias, "activation": f}
+
+    arms = [Arm("plain", ours(operands, biases, plain, lambda bias: {}))]
+    arms += [Arm("fused", ours(operands, biases, fused, bias_and_f))] if fused in names else []
+    if f == "gelu":
+        arms.append(Arm("user", ours(operands, biases, plain, lambda bias: {"epilogue": gelu_bias(bias=bias)})))
+    arms += [Arm("default", ours(operands, biases, None, bias_and_f)), Arm("torch", torchs(f, operands, biases))]
     return arms + ([Arm("addmm", addmm(f, operands, biases))] if f in ("identity", "relu", "gelu_tanh") else [])
 
 
-def plain(operands: Operands, kernel: str) -> Callable[[int], object]:
+def ours(
+    operands: Operands, biases: list[Any], kernel: str | None, keywords: Callable[[Any], dict[str, Any]]
+) -> Callable[[int], object]:
+    """gemm by a kernel, or its own choice, with the keywords that a bias makes."""
     gemm = cutlass_py.gemm
 
     def launch(i: int) -> None:
         a, b, d = operands[i]
-        gemm(a, b, out=d, kernel=kernel)
-
-    return launch
-
-
-def ours(f: str, operands: Operands, biases: list[Any], kernel: str | None = None) -> Callable[[int], object]:
-    gemm = cutlass_py.gemm
-
-    def launch(i: int) -> None:
-        a, b, d = operands[i]
-        gemm(a, b, out=d, bias=biases[i % operands.count], activation=f, kernel=kernel)
-
-    return launch
-
-
-def users(operands: Operands, biases: list[Any], kernel: str) -> Callable[[int], object]:
-    gemm = cutlass_py.gemm
-    gelu_bias = cutlass_py.epilogue(lambda accum, bias: functions.gelu(accum + bias))
-
-    def launch(i: int) -> None:
-        a, b, d = operands[i]
-        gemm(a, b, out=d, epilogue=gelu_bias(bias=biases[i % operands.count]), kernel=kernel)
+        gemm(a, b, out=d, kernel=kernel, **keywords(biases[i % operands.count]))
 
     return launch
 

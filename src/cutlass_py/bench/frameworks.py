@@ -1,4 +1,5 @@
 """What measuring needs of an array library on a GPU: events, graphs, random operands, its matmul. torch, or CuPy."""
+# ruff: noqa: D102  (what the methods do is said once, in Framework)
 
 from __future__ import annotations
 
@@ -146,7 +147,6 @@ class Torch(Framework):
         torch.manual_seed(0)
 
     def random(self, shape: Sequence[int], dtype: str) -> Any:
-        """As in Framework."""
         torch, kind = self.torch, getattr(self.torch, DTYPES[dtype].numpy)
         if not DTYPES[dtype].mantissa:
             low, high = _integers(torch.iinfo(kind))
@@ -155,7 +155,6 @@ class Torch(Framework):
         return torch.randn(tuple(shape), device="cuda", dtype=made).to(kind)
 
     def scales(self, case: Case) -> tuple[Any, Any]:
-        """As in Framework."""
         torch, (_, m, n, k) = self.torch, case.shape
         if case.arithmetic.reference == "scaled_mm":
             return torch.ones(1, device="cuda"), torch.ones(1, device="cuda")
@@ -170,7 +169,6 @@ class Torch(Framework):
         return factors(depth, m).t(), factors(columns, _padded(depth)).t()[:depth]
 
     def reference(self, case: Case) -> Callable[..., object]:
-        """As in Framework."""
         torch = self.torch
         if case.arithmetic.reference == "block_scaled_mm":
             return self._block_scaled()
@@ -202,7 +200,6 @@ class Torch(Framework):
 
     @contextmanager
     def arithmetic(self, case: Case) -> Iterator[None]:
-        """As in Framework."""
         before = self.torch.get_float32_matmul_precision()
         self.torch.set_float32_matmul_precision("high" if case.arithmetic.compute == "tf32" else "highest")
         try:
@@ -211,12 +208,10 @@ class Torch(Framework):
             self.torch.set_float32_matmul_precision(before)
 
     def poison(self, array: Any) -> None:
-        """As in Framework."""
         has_nan = array.is_floating_point() or array.is_complex()
         array.fill_(float("nan") if has_nan else self.torch.iinfo(array.dtype).min)
 
     def product(self, case: Case, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
-        """As in Framework."""
         kind = getattr(self.torch, _wide(case.arithmetic.dtype))
         x, y = a.to(kind), b.to(kind)
         if case.arithmetic.reference == "block_scaled_mm":
@@ -225,11 +220,9 @@ class Torch(Framework):
         return self.torch.matmul(x, y)  # other factors are ones
 
     def difference(self, d: Any, product: Any) -> float:
-        """As in Framework."""
         return float((d.to(product.dtype) - product).abs().max() / product.abs().max())
 
     def host(self, array: Any) -> Any:
-        """As in Framework."""
         import ml_dtypes  # noqa: F401  (bfloat16 and fp8)
         import numpy as np
 
@@ -240,33 +233,26 @@ class Torch(Framework):
         return copied.view(integers).numpy().view(np.dtype(name))
 
     def l2_bytes(self) -> int:
-        """As in Framework."""
         return int(self.torch.cuda.get_device_properties(0).L2_cache_size)
 
     def event(self) -> Any:
-        """As in Framework."""
         event = self.torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def passed(self, event: Any) -> bool:
-        """As in Framework."""
         return bool(event.query())
 
     def microseconds(self, start: Any, end: Any) -> float:
-        """As in Framework."""
         return float(start.elapsed_time(end)) * 1e3
 
     def spin(self, microseconds: float) -> None:
-        """As in Framework."""
         self.torch.cuda._sleep(int(microseconds * _SPIN_CYCLES))
 
     def synchronize(self) -> None:
-        """As in Framework."""
         self.torch.cuda.synchronize()
 
     def capture(self, launch: Launch, calls: int) -> Callable[[], object]:
-        """As in Framework."""
         cuda = self.torch.cuda
         self._stream = self._stream or cuda.Stream()
         graph = cuda.CUDAGraph()
@@ -286,12 +272,10 @@ class Torch(Framework):
         return replay
 
     def small_kernel(self) -> Callable[[], object]:
-        """As in Framework."""
         small = self.torch.zeros(1 << 16, device="cuda")
         return lambda: small.add_(1)
 
     def free(self) -> None:
-        """As in Framework."""
         self.torch.cuda.empty_cache()
 
 
@@ -312,7 +296,6 @@ class CuPy(Framework):
         self._spin = cupy.RawKernel(source, "spin")
 
     def random(self, shape: Sequence[int], dtype: str) -> Any:
-        """As in Framework."""
         cupy, kind = self.cupy, DTYPES[dtype].numpy
         if carrier_of(dtype):
             raise ValueError(f"bench: CuPy has no {dtype}; install torch, which has")
@@ -325,55 +308,43 @@ class CuPy(Framework):
         return drawn
 
     def reference(self, case: Case) -> Callable[..., object]:
-        """As in Framework."""
         matmul = self.cupy.matmul
         return lambda a, b, d, x, y: matmul(a, b, out=d)
 
     def poison(self, array: Any) -> None:
-        """As in Framework."""
         array.fill(self.cupy.iinfo(array.dtype).min if array.dtype.kind in "iu" else float("nan"))
 
     def product(self, case: Case, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
-        """As in Framework."""
         kind = _wide(case.arithmetic.dtype)
         return self.cupy.matmul(a.astype(kind), b.astype(kind))
 
     def difference(self, d: Any, product: Any) -> float:
-        """As in Framework."""
         return float(abs(d.astype(product.dtype) - product).max() / abs(product).max())
 
     def host(self, array: Any) -> Any:
-        """As in Framework."""
         return array.get()
 
     def l2_bytes(self) -> int:
-        """As in Framework."""
         return int(self.cupy.cuda.Device().attributes["L2CacheSize"])
 
     def event(self) -> Any:
-        """As in Framework."""
         event = self.cupy.cuda.Event()
         event.record()
         return event
 
     def passed(self, event: Any) -> bool:
-        """As in Framework."""
         return bool(event.done)
 
     def microseconds(self, start: Any, end: Any) -> float:
-        """As in Framework."""
         return float(self.cupy.cuda.get_elapsed_time(start, end)) * 1e3
 
     def spin(self, microseconds: float) -> None:
-        """As in Framework."""
         self._spin((1,), (1,), (int(microseconds * _SPIN_CYCLES),))
 
     def synchronize(self) -> None:
-        """As in Framework."""
         self.cupy.cuda.Device().synchronize()
 
     def capture(self, launch: Launch, calls: int) -> Callable[[], object]:
-        """As in Framework."""
         cuda = self.cupy.cuda
         self._stream = self._stream or cuda.Stream(non_blocking=True)
         self.synchronize()
@@ -391,10 +362,8 @@ class CuPy(Framework):
         return replay
 
     def small_kernel(self) -> Callable[[], object]:
-        """As in Framework."""
         small = self.cupy.zeros(1 << 16, "float32")
         return lambda: self.cupy.add(small, 1, out=small)
 
     def free(self) -> None:
-        """As in Framework."""
         self.cupy.get_default_memory_pool().free_all_blocks()

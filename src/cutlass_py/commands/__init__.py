@@ -53,5 +53,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except (ValueError, TypeError, NotImplementedError, RuntimeError, OSError, MemoryError) as error:
-        print(f"error: {error or 'out of memory'}", file=sys.stderr)
+        print(f"error: {str(error) or type(error).__name__}", file=sys.stderr)
         return 2

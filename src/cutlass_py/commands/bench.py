@@ -7,7 +7,7 @@ to back, `mixed` puts a small elementwise kernel between the calls on a plain st
   bench --suite llm square --layout tn         suites of shapes; --json FILE keeps every reading
   bench --shape 2048,4096,14336 --dtype e4m3   one problem: M,N,K or B,M,N,K
   bench KERNEL 4096 4096 4096                  one kernel by name, in its own dtypes and layout, with its epilogue
-  bench --bars [GROUP ...]                     what must be reached, and whether it is; `tuned`: after tuning
+  bench --bars [GROUP ...]                     what must be reached, and whether it is; `tuned` is after tuning
   bench --from FILE --plot DIR                 pictures and tables of stored results; needs no GPU
 
 Exit code: 0; 1 where a case failed, a result is wrong, or a bar is missed or was not measured in full; 2 for wrong
@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--layout", nargs="+", choices=LAYOUTS, metavar="XY", help=f"of A, then B: {', '.join(LAYOUTS)} (default all)"
     )
-    what.add_argument("--every", type=int, default=1, metavar="N", help="each N-th shape of the suites only")
+    what.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th shape of the suites")
     how = parser.add_argument_group("how")
     how.add_argument(
         "--regime",
@@ -71,30 +71,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="sustained, mixed (default both; with --all-kernels, --splits or --orders sustained)",
     )
-    how.add_argument("--tune", action="store_true", help="tune each problem first; nothing of that is kept")
+    how.add_argument("--tune", action="store_true", help="tune each problem first; what that finds is not kept")
+    how.add_argument("--all-kernels", action="store_true", help="also time every compiled kernel that fits")
     how.add_argument(
-        "--all-kernels", action="store_true", help="time every compiled kernel that fits beside the choice"
+        "--splits",
+        nargs="+",
+        type=parts,
+        default=[],
+        metavar="S",
+        help="also time the choice with k in S parts: 1 2 4 stream",
     )
-    how.add_argument("--splits", nargs="+", type=parts, default=[], metavar="S", help="cuts of k beside: 1 2 4 stream")
-    how.add_argument("--orders", action="store_true", help="the choice, or KERNEL, in each raster and swizzle beside")
+    how.add_argument(
+        "--orders", action="store_true", help="also time the choice, or KERNEL, with each raster and swizzle"
+    )
     how.add_argument(
         "--budget-ms",
         type=float,
         default=40.0,
-        help="GPU time per arm and regime (default 40; a sweep's arms get a quarter, its fastest all)",
+        help="GPU time for each side and regime (default 40; kernels of --all-kernels get a quarter, the fastest all)",
     )
     how.add_argument(
         "--limit-seconds",
         type=float,
         default=inf,
         metavar="S",
-        help="stop cleanly after this long; all results are kept",
+        help="stop after this long, and keep what was measured",
     )
     out = parser.add_argument_group("what becomes of it")
-    out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print JSON, or write it to FILE as it comes")
+    out.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="print JSON, or write it to FILE while measuring"
+    )
     out.add_argument("--plot", type=Path, metavar="DIR", help="write ratio.svg and roofline.svg (needs matplotlib)")
     out.add_argument("--from", dest="stored", metavar="FILE", help="read stored results and measure nothing")
-    out.add_argument("--commit", help="what is measured, where git cannot tell")
+    out.add_argument("--commit", help="the commit that is measured, where git cannot tell")
     parser.set_defaults(unasked=vars(parser.parse_args([])))
 
 
@@ -311,9 +320,9 @@ def _parts_of_bars(options: argparse.Namespace, gpu: Framework) -> list[Part]:
         found: dict[Any, Any] = {}
         for bar in _bars(options):
             if bar.mode == mode and bar.dtype in gpu.dtypes:
-                found |= {
-                    (case.dtype, case.layout, case.shape): case for case in reversed(bar.cases()[:: options.every])
-                }
+                # One problem of several suites is of the first of them, one of several bars of the last.
+                of_bar = reversed(bar.cases()[:: options.every])
+                found |= {(case.dtype, case.layout, case.shape): case for case in of_bar}
         if found:
             regimes = REGIMES[:1] if mode == SWEEP else tuple(options.regime or REGIMES)
             settings = Settings(regimes, mode, budget_ms=options.budget_ms, alone=True)

@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("clear", "Remove every compiled kernel and lock."),
         (
             "build",
-            "Compile the best declared kernel for each problem of a file, on device 0, an H200, or what --cc says.",
+            "Compile the best declared kernel for each problem of a file, for device 0 (else an H200) or for --cc.",
         ),
     ):
         sub = actions.add_parser(name, help=text, description=text)

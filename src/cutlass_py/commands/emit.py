@@ -1,4 +1,4 @@
-"""A kernel as C++: one source that needs CUTLASS alone, or a project around it."""
+"""Write a kernel as C++: one source that needs only CUTLASS, or a project around it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from .problem import problem_from, problem_options
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
     problem_options(parser)
-    parser.add_argument("--jit", action="store_true", help="as within jit(): among all declared kernels; compiles none")
+    parser.add_argument(
+        "--jit", action="store_true", help="choose among all declared kernels, as within jit(); compiles none"
+    )
     json_option(parser)
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("--cmake-dir", action="store_true", help="instead, where find_package(cutlass_py) looks")
+    parser.add_argument(
+        "--cmake-dir", action="store_true", help="print only the directory that find_package(cutlass_py) needs"
+    )
     json_option(parser)
 
 

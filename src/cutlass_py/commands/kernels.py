@@ -1,4 +1,4 @@
-"""The kernels, one a line."""
+"""List the kernels, one per line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("match", nargs="?", default="", help="part of the name")
     parser.add_argument("--cc", help="compute capability times ten, such as 90; 90a: of that architecture alone")
     parser.add_argument("--all", action="store_true", help="include kernels that are declared but not compiled")
-    parser.add_argument("--coverage", action="store_true", help="instead, the whole declaration as Markdown tables")
+    parser.add_argument("--coverage", action="store_true", help="print all that is declared as Markdown tables instead")
     json_option(parser)
 
 

@@ -1,4 +1,4 @@
-"""Measure what problems run fastest with, on device 0; show, export and merge what was found so far."""
+"""Measure which kernel is fastest for each problem of a file, on device 0; export and merge what was found so far."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("file", nargs="?", help="problems: a JSON list (docs/problems.md)")
-    parser.add_argument("--candidates", type=int, default=32, help="choices that are run for each problem")
-    parser.add_argument("--merge", action="append", metavar="TABLE", help="take over an exported table first")
+    parser.add_argument("--candidates", type=int, default=32, help="choices that are run for each problem (default 32)")
+    parser.add_argument(
+        "--merge", action="append", metavar="TABLE", help="add an exported table first; may be repeated"
+    )
     parser.add_argument("--export", metavar="TABLE", help="write all that was found so far to this file")
     json_option(parser)
 
