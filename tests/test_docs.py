@@ -1,4 +1,4 @@
-"""What the documents promise: examples, notebooks and snippets run as they stand, pages that are named are there.
+"""What the documents promise: examples, notebooks and snippets run as they stand, names and pages are there.
 
 Links within the site are checked as it is built (mkdocs.yml).
 """
@@ -9,6 +9,8 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,21 @@ def test_the_map_names_every_source():
     assert [
         x for x in named - there if not any((place / x).exists() for place in (ROOT, cpp, cpp / "gemm", package))
     ] == []
+
+
+def test_imports_and_names_in_prose_are_there():
+    """Of snippets that are not run too."""
+    lacking = []
+    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/notebooks/*.py")):
+        text = page.read_text()
+        wanted = re.findall(r"from (cutlass_py[\w.]*) import (\w+)", text)
+        wanted += [("cutlass_py", name) for name in re.findall(r"\bcutlass_py\.([A-Za-z_]\w*)", text)]
+        for module, name in wanted:
+            if module.startswith(("cutlass_py.torch", "cutlass_py.jax")) and not find_spec(module.split(".")[1]):
+                continue
+            if not hasattr(import_module(module), name) and not find_spec(f"{module}.{name}"):
+                lacking.append((page.name, module, name))
+    assert lacking == []
 
 
 def test_pages_that_are_named_are_there():

@@ -109,11 +109,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command; 1 where a case failed, a result is wrong, or a bar is missed or not measured in full."""
+    from ..bench.bars import GROUPS
     from ..bench.report import faults
     from ..bench.runs import INTERRUPTED
 
     if options.every < 1 or options.budget_ms <= 0:
         raise ValueError("bench: --every and --budget-ms must be above 0")
+    if options.bars == []:
+        options.bars = list(GROUPS)
     result = _stored(options) if options.stored else _measured(options)
     said = [
         *faults(result["cases"]),
@@ -204,11 +207,11 @@ def _host(options: argparse.Namespace) -> Result:
     from ..bench.results import reason
 
     found: Result = {"host_failed": {}}
-    if not options.bars or "host" in options.bars:
+    if "host" in options.bars:
         found["host"], found["host_skipped"], found["host_failed"] = host.measure_all(
             host.GROUPS, 2.0, lambda record: None
         )
-    if not options.bars or "first" in options.bars:
+    if "first" in options.bars:
         try:
             found["first_call_ms"] = host.first_call_ms()
         except Exception as error:  # the cases can still be measured
@@ -347,7 +350,7 @@ def _bars(options: argparse.Namespace) -> list[Any]:
     return [
         bar
         for bar in BARS
-        if (not options.bars or bar.group in options.bars)
+        if bar.group in options.bars
         and (not options.dtype or bar.dtype in options.dtype)
         and (not options.layout or set(bar.layouts) <= set(options.layout))
     ]
@@ -361,9 +364,9 @@ def _verdicts(options: argparse.Namespace, result: Result) -> list[Verdict]:
     from ..bench.timing import REGIMES
 
     found = bars.verdicts(result["cases"], _bars(options), options.regime or REGIMES)
-    if not options.bars or "host" in options.bars:
+    if "host" in options.bars:
         found += bars.host_verdicts(result.get("host", ()))
-    if not options.bars or "first" in options.bars:
+    if "first" in options.bars:
         found.append(bars.first_verdict(result.get("first_call_ms")))
     return found
 
