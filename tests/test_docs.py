@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import cutlass_py
+from cutlass_py.declaration.config import SCHEDULES
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = [*ROOT.glob("examples/*.py"), *ROOT.glob("docs/notebooks/*.py")]
@@ -85,6 +86,12 @@ def test_the_map_names_every_source():
     assert [
         x for x in named - there if not any((place / x).exists() for place in (ROOT, cpp, cpp / "gemm", package))
     ] == []
+
+
+def test_descriptions_name_every_schedule():
+    table = (ROOT / "docs" / "discovery.md").read_text().splitlines()
+    (row,) = (line for line in table if line.startswith("| `schedule` |"))
+    assert set(re.findall(r"`(\w+)`", row)) == {"schedule", *SCHEDULES}
 
 
 def test_imports_and_names_in_prose_are_there():
