@@ -109,14 +109,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command; 1 where a case failed, a result is wrong, or a bar is missed or not measured in full."""
-    from ..bench.bars import GROUPS
     from ..bench.report import faults
     from ..bench.runs import INTERRUPTED
 
     if options.every < 1 or options.budget_ms <= 0:
         raise ValueError("bench: --every and --budget-ms must be above 0")
-    if options.bars == []:
-        options.bars = list(GROUPS)
     result = _stored(options) if options.stored else _measured(options)
     said = [
         *faults(result["cases"]),
@@ -207,11 +204,11 @@ def _host(options: argparse.Namespace) -> Result:
     from ..bench.results import reason
 
     found: Result = {"host_failed": {}}
-    if "host" in options.bars:
+    if "host" in _groups(options):
         found["host"], found["host_skipped"], found["host_failed"] = host.measure_all(
             host.GROUPS, 2.0, lambda record: None
         )
-    if "first" in options.bars:
+    if "first" in _groups(options):
         try:
             found["first_call_ms"] = host.first_call_ms()
         except Exception as error:  # the cases can still be measured
@@ -337,6 +334,13 @@ def _parts_of_bars(options: argparse.Namespace, gpu: Framework) -> list[Part]:
     return parts_
 
 
+def _groups(options: argparse.Namespace) -> Sequence[str]:
+    """What `--bars` names; without a name, everything."""
+    from ..bench.bars import GROUPS
+
+    return options.bars or GROUPS
+
+
 def _bars(options: argparse.Namespace) -> list[Any]:
     """The bars asked for, of the dtypes and layouts asked for."""
     from ..bench.bars import BARS
@@ -350,7 +354,7 @@ def _bars(options: argparse.Namespace) -> list[Any]:
     return [
         bar
         for bar in BARS
-        if bar.group in options.bars
+        if bar.group in _groups(options)
         and (not options.dtype or bar.dtype in options.dtype)
         and (not options.layout or set(bar.layouts) <= set(options.layout))
     ]
@@ -364,9 +368,9 @@ def _verdicts(options: argparse.Namespace, result: Result) -> list[Verdict]:
     from ..bench.timing import REGIMES
 
     found = bars.verdicts(result["cases"], _bars(options), options.regime or REGIMES)
-    if "host" in options.bars:
+    if "host" in _groups(options):
         found += bars.host_verdicts(result.get("host", ()))
-    if "first" in options.bars:
+    if "first" in _groups(options):
         found.append(bars.first_verdict(result.get("first_call_ms")))
     return found
 
