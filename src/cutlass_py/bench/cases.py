@@ -22,7 +22,7 @@ from .suites import DEFAULT, SWEEP, TUNED, Case
 from .timing import REGIMES, Arm, alone, ratio_of, regime_us, rough_us
 
 HOPELESS = 4.0  # in a sweep, kernels this much slower than the fastest are not measured beyond a rough estimate
-FINALISTS = 3  # its fastest kernels, timed once more beside the choice: the least of many times is a lucky one
+FINALISTS = 3  # its fastest kernels, timed once more beside the choice: the least of many noisy times is too low
 Splits = int | str  # parts of k, or "stream"
 _Operands = Operands | KernelOperands
 
@@ -35,10 +35,10 @@ class Settings:
         regimes: of timing.REGIMES.
         mode: of suites.MODES; `tuned` tunes a case first, `sweep` times every compiled kernel that fits beside.
         kernel: the name of one kernel to time beside the default choice.
-        splits: cuts of k to time beside it.
+        splits: parts of k to time beside it.
         orders: whether to time the choice, or that kernel, in every order of its tiles beside it.
         budget_ms: GPU time per arm and regime; a quarter of it in a sweep, whose finalists get the whole.
-        alone: tables of tuned choices of the user's are left out: the choice is the package's own.
+        alone: leave out the user's tables of tuned choices, so that the choice is the package's own.
     """
 
     regimes: tuple[str, ...] = REGIMES
@@ -194,10 +194,10 @@ def _decompositions(operands: _Operands, splits: tuple[Splits, ...]) -> list[dic
 
 
 def _checked(case: Case, arms: list[Arm], operands: _Operands, needed: int) -> tuple[Record, dict[str, str]]:
-    """The error of each arm, those that are wrong, and the limit where no reference is there to say it.
+    """The error of each arm, the names of those that are wrong, and the limit, where no reference tells it.
 
     Returns:
-        That, and why there is none, by arm: only the first arms, so many as are needed, raise what they raise.
+        All that, and the reasons of arms that raised. What the first arms raise, as many as are needed, is let through.
     """
     refused: dict[str, str] = {}
     if isinstance(operands, Operands):
@@ -216,7 +216,7 @@ def errors(case: Case, arms: list[Arm], operands: Operands, needed: int) -> tupl
     """Largest error of each arm's result, relative to the largest element of a product in a wider dtype.
 
     Returns:
-        The errors, and why there is none, by arm, as `_checked`.
+        The errors, and the reasons of arms that raised, as in `_checked`.
     """
     gpu, (a, b, d) = operands.framework, operands[0]
     product = gpu.product(case, a, b, *operands.scales(0))

@@ -357,7 +357,7 @@ class CuPy(Framework):
                     launch(i)
             finally:
                 graph = self._stream.end_capture()
-        # The caller's stream by name: launched without one, a graph runs on the current one at that time.
+        # Launched without naming a stream, a graph runs on the one that is current then.
         replay: Callable[[], object] = graph.launch
         return replay
 

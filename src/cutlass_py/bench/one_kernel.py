@@ -97,7 +97,7 @@ class KernelCase(Case):
         return super().facts() | {"kernel": self.config.name, "flop": self.flop, "moved_bytes": self.moved_bytes}
 
     def limit(self, largest: float) -> float:
-        """Errors above it, relative to the largest element, are none of rounding."""
+        """Larger errors, relative to the largest element, do not come from rounding."""
         c = self.config
         own = _FAST if c.accumulator == "fast" else _unit(c.accumulator)
         stored = _unit(c.d) if DTYPES[c.d].mantissa else 1 / largest

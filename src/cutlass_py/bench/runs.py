@@ -78,7 +78,7 @@ class Run:
         case = Case("warm-up", "f16", "tt", (1, 8192, 8192, 8192))
         try:
             warm_up(self.gpu, reference_arm(case, Operands(case, self.gpu)).launch)
-        except Exception as error:  # the first cases may run at another clock, then; what fails for good they say
+        except Exception as error:  # the first cases may run at another clock; if this fails for good, they say so
             self.facts = self.facts | {"warm_up_failed": reason(error)}
 
     def _one(self, case: Case, settings: Settings, done: Callable[[Record], object]) -> None:

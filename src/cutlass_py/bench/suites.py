@@ -176,7 +176,7 @@ def cases(
         dtypes: names of ARITHMETICS.
         layouts: of A then B.
         extra: more shapes; they form the suite "shape".
-        every: take each so-manieth shape of a suite only.
+        every: take only every n-th shape of a suite.
     """
     shapes = [(suite, shape) for suite in suites for shape in SUITES[suite][::every]]
     shapes += [("shape", shape) for shape in extra]

@@ -25,11 +25,12 @@ class Arm:
 Rounds = dict[str, list[float]]  # microseconds per call by arm, one entry per round
 
 ROUNDS = 5
-_SETTLING_SECONDS = 2.0  # of the clock
+_SETTLING_SECONDS = 2.0  # what the clock of a GPU that was idle needs
 _MOST_NODES = 512  # calls in one graph
-# Of load, in which the clock falls as far as it will; else it would do so in the first windows, those of one arm.
+# The clock falls in the first tenth of a second of load. That goes before the first window, whose arm alone would
+# otherwise run at the higher clock. Calls shorter than _LOAD_US do not bring it down.
 _SETTLE_US = 100_000.0
-_LOAD_US = 25.0  # the shortest calls that bring it down
+_LOAD_US = 25.0
 _MOST_BURST = 150  # calls behind one spin: the launch queue holds about 1000 entries, a call may take several
 
 
@@ -60,13 +61,14 @@ def sustained_us(
 ) -> Rounds:
     """Calls back to back without a pause, replayed from one CUDA graph per arm.
 
-    Everything is queued before the host looks at a result, so the GPU never idles and its clock settles. Each window of
-    an arm follows a replay of that same arm; the order of the arms turns around in every round.
+    Everything is queued before the host looks at a result, so the GPU never idles and its clock settles. Before each
+    window of an arm, its graph is replayed once untimed; every other round takes the arms in reverse order.
 
     Args:
         gpu: the array library.
         arms: what to compare.
-        sets: number of operand sets; a graph goes through all of them, once or more, so that none is met again soon.
+        sets: number of operand sets; a graph goes through all of them, once or several times, so that each has left
+            the cache when its turn comes again.
         rough: microseconds of a call by arm, as rough_us tells.
         budget_ms: GPU time per arm, over all rounds.
         rounds: windows per arm.
@@ -109,9 +111,9 @@ def mixed_us(
 ) -> tuple[Rounds, bool]:
     """Calls on a plain stream, each followed by a small elementwise kernel of the library's, as inside of a model.
 
-    A burst is queued while the GPU spins, so that host time does not show. The bursts of all arms go through the
-    operand sets together, each from where the last one ended: one may be too short to outgrow the cache. Times include
-    the elementwise kernel; the arm called NEIGHBOUR is that kernel alone, to be subtracted.
+    A burst is queued while the GPU spins, so that host time does not count. The bursts of all arms go through the
+    operand sets together, each from where the last one ended, because the sets of one burst may all fit in the cache.
+    Times include the elementwise kernel; the arm called NEIGHBOUR is that kernel alone, to be subtracted.
 
     Returns:
         The rounds, and whether the whole of each burst was queued before the spin ended.
