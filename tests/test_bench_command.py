@@ -165,6 +165,13 @@ def test_stored_results_of_before_are_read(capsys):
     assert capsys.readouterr().out.count("163 of 163") == 16
 
 
+def test_pictures_need_matplotlib_before_anything_is_measured(fake_gpu, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    monkeypatch.setattr(runs, "measure", lambda *_: pytest.fail("a case is measured"))
+    assert main(["bench", "--shape", "24,16,8", "--dtype", "f32", "--plot", str(tmp_path)]) == 2
+    assert "--plot needs matplotlib: pip install" in capsys.readouterr().err
+
+
 def test_pictures(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     for place in (tmp_path / "x", tmp_path / "y"):
@@ -203,9 +210,9 @@ def test_pictures_of_all_bars(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["host_cost-h200", "kernel_speed-h200-sweep"])
-def test_nothing_to_plot(tmp_path, capsys, name):
+def test_stored_results_of_other_scripts(capsys, name):
     stored = ROOT / "benchmarks" / "results" / f"{name}.json"
-    assert main(["bench", "--from", str(stored), "--plot", str(tmp_path)]) == 2
+    assert main(["bench", "--from", str(stored)]) == 2
     assert "holds no cases" in capsys.readouterr().err
 
 

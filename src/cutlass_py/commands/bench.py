@@ -20,6 +20,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,33 +75,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--tune", action="store_true", help="tune each problem first; what that finds is not kept")
     how.add_argument("--all-kernels", action="store_true", help="also time every compiled kernel that fits")
     how.add_argument(
-        "--splits",
-        nargs="+",
-        type=parts,
-        default=[],
-        metavar="S",
-        help="also time the choice with k in S parts: 1 2 4 stream",
+        "--splits", nargs="+", type=parts, default=[], metavar="S", help="also time k in S parts: 2 4 stream"
     )
-    how.add_argument(
-        "--orders", action="store_true", help="also time the choice, or KERNEL, with each raster and swizzle"
-    )
+    how.add_argument("--orders", action="store_true", help="also time the choice, or KERNEL, in each order of tiles")
     how.add_argument(
         "--budget-ms",
         type=float,
         default=40.0,
         help="GPU time for each side and regime (default 40; kernels of --all-kernels get a quarter, the fastest all)",
     )
-    how.add_argument(
-        "--limit-seconds",
-        type=float,
-        default=inf,
-        metavar="S",
-        help="stop after this long, and keep what was measured",
-    )
+    how.add_argument("--limit-seconds", type=float, default=inf, metavar="S", help="stop after this long; keep results")
     out = parser.add_argument_group("what becomes of it")
-    out.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="print JSON, or write it to FILE while measuring"
-    )
+    out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print JSON, or write it to FILE meanwhile")
     out.add_argument("--plot", type=Path, metavar="DIR", help="write ratio.svg and roofline.svg (needs matplotlib)")
     out.add_argument("--from", dest="stored", metavar="FILE", help="read stored results and measure nothing")
     out.add_argument("--commit", help="the commit that is measured, where git cannot tell")
@@ -114,6 +100,8 @@ def run(options: argparse.Namespace) -> int:
 
     if options.every < 1 or options.budget_ms <= 0:
         raise ValueError("bench: --every and --budget-ms must be above 0")
+    if options.plot and not find_spec("matplotlib"):
+        raise ValueError("bench: --plot needs matplotlib: pip install 'cutlass_py[bench]'")
     result = _stored(options) if options.stored else _measured(options)
     said = [
         *faults(result["cases"]),
