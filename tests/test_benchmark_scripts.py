@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cutlass_py
-from cutlass_py.bench.suites import ARITHMETICS, Case
+from cutlass_py.bench.suites import ARITHMETICS, Case, case_of
 from cutlass_py.choice import tuned
 from cutlass_py.choice.tuned import Entry
 from cutlass_py.commands import main
@@ -51,6 +51,17 @@ def test_the_page_says_what_its_numbers_are_of(script):
             assert fact in text
         assert result["versions"]["torch"] in text
     assert all(len(line) <= 128 for line in text.splitlines() if not line.startswith("|"))
+
+
+def test_the_readme_quotes_the_results(script):
+    performance = script("performance")
+    measured = {str(case_of(record)): record for record in performance.measured(performance.results())}
+    text = (ROOT / "README.md").read_text()
+    quoted = re.findall(r"^\| ([tn]{2} \([\d, ]+\)) \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    assert quoted
+    for case, *ratios in quoted:
+        record = measured[f"bf16 {case}"]
+        assert ratios == [f"{record[regime]['ratio']:.2f}" for regime in ("sustained", "mixed")], case
 
 
 def test_the_pictures_are_there(script):

@@ -15,7 +15,6 @@ from .report import compared, regimes_of, theirs_of
 from .results import OURS, Record, Result, geomean
 from .suites import DEFAULT, Case, case_of
 
-_WHAT = {"ratio": "ratio.svg", "roofline": "roofline.svg"}
 # Operations of one multiprocessor in a cycle, dense, by compute capability and dtype (suites.ARITHMETICS).
 _FLOP_PER_CYCLE = {
     80: {"bf16": 2048, "f16": 2048, "tf32": 1024, "s8": 4096, "f64": 128, "f32": 128},
@@ -39,11 +38,13 @@ def draw(result: Result, directory: Path) -> list[Path]:
     if not measured:
         raise ValueError("bench: nothing was measured that could be plotted")
     directory.mkdir(parents=True, exist_ok=True)
-    pictures = {"ratio": _ratios(measured), "roofline": _roofline(measured, result)}
-    paths = [directory / _WHAT[name] for name in pictures]
-    for path, content in zip(paths, pictures.values(), strict=True):
+    pictures = {
+        directory / "ratio.svg": _ratios(measured),
+        directory / "roofline.svg": _roofline(measured, result),
+    }
+    for path, content in pictures.items():
         path.write_text(content, encoding="utf-8")
-    return paths
+    return list(pictures)
 
 
 def _figures(columns: int, panels: int) -> tuple[Any, list[Any]]:
