@@ -47,15 +47,15 @@ print(problem.m, problem.n, problem.k, "layouts", problem.layout_a + problem.lay
 # %% [markdown]
 # ## Finding kernels
 #
-# Without arguments `get_kernels` lists what is there. A package holds a few hundred compiled kernels (none, if it was
-# built without CUDA, but for NumPy's), and declares thousands that can be compiled on demand.
+# Without arguments `get_kernels` lists what is there. A package holds a hundred to a thousand compiled kernels (only
+# NumPy's, if it was built without CUDA), and declares thousands that can be compiled on demand.
 
 # %%
 declared = cutlass_py.get_kernels(compiled=False)
 print(len(cutlass_py.get_kernels()), "kernels to run at once,", len(declared), "declared")
 
 # %% [markdown]
-# With arguments it gives those that take the operands as they lie, best first: in the order in which `gemm` would take
+# With arguments it gives those that read the operands in place, best first: in the order in which `gemm` would take
 # them, by the model of `cost.py`, or by what `tune` has measured.
 
 # %%
@@ -99,9 +99,9 @@ for asked in (args, odd):
 assert best.supports(args) and not best.supports(odd)
 
 # %% [markdown]
-# `explain` asks all of them. It gives what `gemm` does, which need not be a single launch on the operands as they lie:
-# it may pack one of them first, split k, or finish the result in the elementwise kernel. Within `jit()` it goes through
-# declared kernels too; outside through compiled ones.
+# `explain` asks all of them. It says what `gemm` does, which need not be a single launch on the operands in place: it
+# may pack one of them first, split k, or finish the result in the elementwise kernel. Within `jit()` it considers all
+# declared kernels, otherwise only compiled ones.
 
 # %%
 with cutlass_py.jit():
@@ -132,8 +132,8 @@ returned = kernel.run(args)
 assert returned is out and bool((out == a @ b).all())
 
 # %% [markdown]
-# `run` compiles the kernel first if it is not there. To do that ahead, and to see where the machine code lies, ask for
-# the artifact. Compiling costs tens of seconds once; the cache on disk keeps it (docs/jit.md).
+# `run` compiles the kernel first if it is not there. To do that ahead of time, and to see where the machine code is,
+# ask for the artifact. Compiling takes tens of seconds, once; the cache on disk keeps it (docs/jit.md).
 
 # %%
 artifact = kernel.compile(args)
@@ -145,7 +145,7 @@ kernel.run(args, artifact)
 assert bool((out == a @ b).all())
 
 # %% [markdown]
-# The stream is the framework's current one, unless `stream=` says another. With it, ordering is yours.
+# The stream is the framework's current one, unless `stream=` gives another. Then ordering the streams is up to you.
 
 # %%
 if on_gpu:
@@ -156,9 +156,8 @@ if on_gpu:
     assert bool((out == a @ b).all())
 
 # %% [markdown]
-# Some calls need memory beside their operands: the parts of a k that is split, for instance. It comes from a pool of
-# this package; give it yourself where you want no allocation behind your back. Most kernels need none, and the CPU
-# never does.
+# Some calls need memory beside their operands: for the parts of a k that is split, for instance. It comes from a pool
+# of this package, unless you give it yourself. Most kernels need none, and the CPU never does.
 
 # %%
 split = cutlass_py.GemmArguments(a, b, out=out, splits=4)
@@ -181,8 +180,8 @@ kernel.run(args.replace(a=a2, out=out2))
 assert bool((out2 == a2 @ b).all())
 
 # %% [markdown]
-# Where shapes stay, a plan settles everything once: legality, choice, launch. Calling it checks only that the new
-# arrays are like the first ones, and launches. What is left out is what the plan was made with.
+# Where shapes stay the same, a plan settles everything once: legality, choice, launch. Calling it checks only that the
+# new arrays are like the first ones, and launches. For an array that is left out, it uses the one it was made with.
 
 # %%
 plan = kernel.plan(args)

@@ -6,12 +6,12 @@
 #
 # | what you have | how it is registered |
 # |---|---|
-# | a Python function that computes a call, or launches what does | `register_kernel(metadata, function)` |
+# | a Python function that computes a call, or launches something that does | `register_kernel(metadata, function)` |
 # | a family of those: CuTe DSL, Triton, anything that Python can start | `register_provider(provider)` |
 # | CUDA C++, or a CUTLASS type | `register_kernel(CudaKernel(...))`, compiled on demand |
 #
-# All of it runs here, wherever here is: the first two on the CPU, with NumPy; the third is compiled and run where there
-# is a GPU.
+# This notebook runs everywhere: the first two on the CPU, with NumPy; the third is compiled and run where there is a
+# GPU.
 
 # %%
 import numpy as np
@@ -65,7 +65,7 @@ for title, product in (("careful", d), ("NumPy", a @ b)):
 assert abs(d - exact).max() <= abs(a @ b - exact).max()
 
 # %% [markdown]
-# What the metadata do not promise, it is not asked to do. The reasons are those of any kernel:
+# It is never asked for what its metadata do not promise. The reasons read like those of any kernel:
 
 # %%
 kernel = registration.kernels[0]
@@ -109,9 +109,9 @@ else:
 # %% [markdown]
 # ## Several kernels: a provider
 #
-# Where one implementation has several configurations, keep the two apart: the implementation knows how to multiply, the
-# provider which kernels there are, what each of them takes, and how one is started. The implementation here goes
-# through D in tiles.
+# Where one implementation has several configurations, keep two things apart: the implementation knows how to multiply;
+# the provider knows which kernels there are, what each of them takes, and how to start one. The implementation here
+# goes through D in tiles.
 
 
 # %%
@@ -200,9 +200,9 @@ tiled.unregister()
 # %% [markdown]
 # ## CUDA C++
 #
-# A `CudaKernel` is a text and a declaration: a family of the package that it could be one of (its CUTLASS generation,
-# the GPUs that run it), dtypes, layouts, tile. With a CUTLASS device type that is all; a kernel written by hand defines
-# the struct of `kernel.h`. Below, f64 on the CUDA cores, with tiles that no built kernel has.
+# A `CudaKernel` is source text and a declaration: the family of the package that it belongs to (its CUTLASS generation,
+# the GPUs that run it), dtypes, layouts, tile. For a CUTLASS device type that is all; a kernel written by hand defines
+# the struct of `kernel.h`. Below: f64 on the CUDA cores, with tiles that no built kernel has.
 
 # %%
 dgemm = cutlass_py.CudaKernel(
@@ -245,8 +245,8 @@ print([found.name for found in cutlass_py.get_kernels(asked, compiled=False)])
 assert kernel in cutlass_py.get_kernels(asked, compiled=False)
 
 # %% [markdown]
-# Asked for by name, it is compiled: with the package's flags, into the same cache on disk (docs/jit.md). What the C++
-# type says of itself is compared with the declaration then. So it goes where there is a GPU:
+# Asked for by name, it is compiled, with the package's flags and into the same cache on disk (docs/jit.md). Then the
+# facts of the C++ type are compared with the declaration. Where there is a GPU:
 
 # %%
 try:
