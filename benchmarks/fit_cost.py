@@ -13,7 +13,6 @@ three quarters of the (n, k), on the problems of the fourth. What is found is pr
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ import numpy as np
 from kernel_set import groups_of
 from scipy.optimize import least_squares
 
+from cutlass_py import json_file
 from cutlass_py._core import Problem
 from cutlass_py.bench.results import geomean
 from cutlass_py.choice import cost
@@ -127,7 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("sweeps", nargs="+", type=Path, help="results of bench --all-kernels")
     parser.add_argument("--regime", default="sustained", choices=("sustained", "mixed"))
     args = parser.parse_args(arguments)
-    cases = cases_of([json.loads(path.read_text(encoding="utf-8")) for path in args.sweeps], args.regime)
+    try:
+        cases = cases_of(map(json_file.read, args.sweeps), args.regime)
+    except (ValueError, OSError) as error:
+        print(f"fit_cost: {error}", file=sys.stderr)
+        return 2
     if not cases:
         print("fit_cost: no case was timed with kernels by name: bench --all-kernels does that", file=sys.stderr)
         return 2

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import cutlass_py
+from cutlass_py import json_file
 from cutlass_py.bench.results import OURS, geomean
 from cutlass_py.bench.suites import SUITES, Case, Shape
 from cutlass_py.declaration.families import FAMILIES, find, named
@@ -73,7 +74,7 @@ def groups_of(results: Iterable[Mapping[str, Any]], regime: str) -> list[Group]:
     """The sweeps' problems by suite, dtype and layout."""
     found: dict[tuple[str, str, str], Group] = {}
     for result in results:
-        for record in result["cases"]:
+        for record in result.get("cases", ()):
             times = _times(record, regime)
             if times:
                 key = (_suite(record), record.get("dtype", "bf16"), record.get("layout") or record["lay"])
@@ -224,7 +225,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--regime", default="sustained", choices=("sustained", "mixed"))
     parser.add_argument("--json", type=Path, help="write both sets there")
     args = parser.parse_args(arguments)
-    groups = groups_of([json.loads(path.read_text(encoding="utf-8")) for path in args.sweeps], args.regime)
+    try:
+        groups = groups_of(map(json_file.read, args.sweeps), args.regime)
+    except (ValueError, OSError) as error:
+        print(f"kernel_set: {error}", file=sys.stderr)
+        return 2
     if not groups:
         print("kernel_set: no case was timed with kernels by name: bench --all-kernels does that", file=sys.stderr)
         return 2

@@ -252,6 +252,21 @@ def test_the_first_sweep_is_reduced(script, capsys, tmp_path):
     assert "within 2% of the best found" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["kernel_set", "fit_cost"])
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "No such file"), ("{", "not JSON"), ('{"rows": []}', "no case was timed")]
+)
+def test_files_that_are_no_sweeps(script, capsys, tmp_path, name, content, message):
+    if name == "fit_cost":
+        pytest.importorskip("scipy")
+    path = tmp_path / "sweep.json"
+    if content is not None:
+        path.write_text(content)
+    assert script(name).main([str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"{name}: ") and message in said
+
+
 def test_what_the_default_choice_takes_of_a_set(script):
     """Its kernels that the choice ranks first, however slow they were; problems that none was timed on do not count."""
     kernel_set = script("kernel_set")
