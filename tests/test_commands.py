@@ -267,6 +267,9 @@ def test_explain_within_jit(capsys):
     found = [json.loads(said(capsys, f"{line} {more} --json")[1].out) for more in ("", "--jit")]
     assert len(found[0]["ranking"]) < len(found[1]["ranking"]) and found[1]["chosen"]
     assert not _core.jit_allowed()
+    hint = "add --jit to choose among all declared kernels\n"
+    assert said(capsys, line)[1].out.endswith(hint) == (not found[0]["chosen"])
+    assert hint not in said(capsys, f"{line} --jit")[1].out
 
 
 def test_cache(capsys, tmp_path):

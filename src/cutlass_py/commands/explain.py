@@ -27,6 +27,8 @@ def run(options: argparse.Namespace) -> int:
         found = explain(problem_from(options))
     if options.json:
         print_json(found.to_dict())
-    else:
-        found.show()
+        return 0
+    found.show()
+    if found.not_compiled and not found.chosen:
+        print("add --jit to choose among all declared kernels")
     return 0
