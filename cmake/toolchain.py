@@ -66,7 +66,7 @@ class Options:
         args = settings.get("cmake.args", [])
         args = [*(args.split(";") if isinstance(args, str) else args), *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
         given = dict(os.environ)
-        given.update(re.findall(r"^-D(\w+)(?::\w+)?=(.*)$", "\n".join(args), re.MULTILINE))
+        given.update(re.findall(r"^-D\s*(\w+)(?::\w+)?=(.*)$", "\n".join(args), re.MULTILINE))
         given.update({k.removeprefix("cmake.define."): v for k, v in settings.items() if isinstance(v, str)})
         return cls(**{f.name: given[f.name] for f in fields(cls) if given.get(f.name)})
 

@@ -320,6 +320,16 @@ def test_how_many_nvcc_the_build_starts(monkeypatch):
             toolchain.Options(CUTLASS_PY_NVCC_JOBS=wrong)
 
 
+@pytest.mark.parametrize("args", ["-DCUTLASS_PY_KERNELS=full", "-D CUTLASS_PY_KERNELS:STRING=full -Wno-dev"])
+def test_options_of_the_build_as_cmake_takes_them(monkeypatch, args):
+    monkeypatch.syspath_prepend(ROOT / "cmake")
+    import toolchain
+
+    assert toolchain.Options.read({"cmake.args": args.replace(" ", ";")}).CUTLASS_PY_KERNELS == "full"
+    monkeypatch.setenv("CMAKE_ARGS", args)
+    assert toolchain.Options.read({}).CUTLASS_PY_KERNELS == "full"
+
+
 # ---------------------------------------------------------------------------------------- loading
 
 
