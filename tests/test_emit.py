@@ -77,6 +77,12 @@ def test_a_source_ends_in_the_definition_that_the_build_compiles():
     assert emit.source(kernel).endswith(codegen.definition(kernel))
 
 
+def test_what_stands_before_the_headers_stays_there():
+    kernel = next(c for c in FAMILIES["sm90_gemm"].declared if codegen.odd_width(c))
+    text, macro = emit.source(kernel), codegen.source([kernel]).splitlines()[0]
+    assert macro.startswith("#define ") and text.count(macro) == 1 and text.index(macro) < text.index("#include")
+
+
 def test_the_head_says_how_it_is_compiled():
     head = emit.source(FAMILIES["sm90_gemm"].declared[0])[:1500]
     assert "-DNDEBUG" in head and "-gencode=arch=compute_90a,code=sm_90a" in head and "D = alpha * acc" in head

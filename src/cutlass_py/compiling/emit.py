@@ -34,8 +34,11 @@ def source(config: KernelConfig) -> str:
     Raises:
         CompileError: this package's headers are missing.
     """
-    own = compiler.own_headers(config.name)
-    return _head(config) + "".join(_parts(own, compiler.source_of(config), config.name, set()))
+    own, text = compiler.own_headers(config.name), compiler.source_of(config)
+    ours = _OWN.search(text)
+    start = ours.start() if ours else 0  # before it are macros that headers look at
+    before = f"\n{text[:start].strip()}\n" if start else ""
+    return _head(config) + before + "".join(_parts(own, text[start:], config.name, set()))
 
 
 def _head(config: KernelConfig) -> str:
