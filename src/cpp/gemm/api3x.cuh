@@ -33,6 +33,8 @@ Stride stride_of(int64_t ld, int64_t batch) {
   return stride;
 }
 
+constexpr int kTmaBytes = 16;  // TMA: what rows are multiples of
+
 // The types of a kernel as CUTLASS sees the problem, after the swap; also the context of the stages in fusion3x.cuh.
 template <class Config>
 struct Types3x {
@@ -55,10 +57,10 @@ struct Types3x {
   using Tile = typename Config::Tile;
   using EpilogueSchedule = typename Config::EpilogueSchedule;
 
-  static constexpr int align_a = 16 / int(sizeof(A));  // TMA: 16-byte rows
-  static constexpr int align_b = 16 / int(sizeof(B));
+  static constexpr int align_a = kTmaBytes / int(sizeof(A));
+  static constexpr int align_b = kTmaBytes / int(sizeof(B));
   static constexpr bool tma_store = !std::is_same_v<EpilogueSchedule, cutlass::epilogue::NoSmemWarpSpecialized>;
-  static constexpr int align_d = tma_store ? 16 / int(sizeof(D)) : 1;
+  static constexpr int align_d = tma_store ? kTmaBytes / int(sizeof(D)) : 1;
   static constexpr int align_c = align_d * int(sizeof(D)) / int(sizeof(std::conditional_t<std::is_void_v<C>, D, C>));
 
   static auto stride_d(int64_t ld, int64_t batch) {
@@ -93,28 +95,35 @@ struct Collectives3x {
   }
 };
 
-template <class Config, class Kernel>
-constexpr CutlassPyFacts facts_3x(bool pointers) {
-  using X = Types3x<Config>;
-  using Tile = typename Config::Tile;
-  using Cluster = typename Config::Cluster;
-  return CutlassPyFacts{dtype_name<typename Config::A>,
-                        dtype_name<typename Config::B>,
-                        dtype_name<typename Config::Accumulator>,
-                        dtype_name<typename Config::C>,
-                        dtype_name<typename Config::D>,
-                        {layout_letter<typename Config::LayoutA>, layout_letter<typename Config::LayoutB>, '\0'},
+// `Types` has the dtypes and layouts as the caller sees the problem.
+template <class Types, class Kernel>
+constexpr CutlassPyFacts facts_3x(int align_a, int align_b, int align_d, bool pointers) {
+  using Tile = typename Kernel::TileShape;
+  using Cluster = typename Kernel::ClusterShape;
+  return CutlassPyFacts{dtype_name<typename Types::A>,
+                        dtype_name<typename Types::B>,
+                        dtype_name<typename Types::Accumulator>,
+                        dtype_name<typename Types::C>,
+                        dtype_name<typename Types::D>,
+                        {layout_letter<typename Types::LayoutA>, layout_letter<typename Types::LayoutB>, '\0'},
                         3,
                         {int(cute::size<0>(Tile{})), int(cute::size<1>(Tile{})), int(cute::size<2>(Tile{}))},
                         {int(cute::size<0>(Cluster{})), int(cute::size<1>(Cluster{})), int(cute::size<2>(Cluster{}))},
                         int(Kernel::MaxThreadsPerBlock),
                         int(Kernel::SharedStorageSize),
                         int(Kernel::CollectiveMainloop::DispatchPolicy::Stages),
-                        X::swap ? X::align_b : X::align_a,
-                        X::swap ? X::align_a : X::align_b,
-                        X::align_d,
-                        X::align_d,
+                        align_a,
+                        align_b,
+                        align_d,
+                        align_d,
                         pointers};
+}
+
+// Of a configuration.
+template <class Config, class Kernel>
+constexpr CutlassPyFacts facts_of(bool pointers) {
+  return facts_3x<Config, Kernel>(kTmaBytes / int(sizeof(typename Config::A)),
+                                  kTmaBytes / int(sizeof(typename Config::B)), Types3x<Config>::align_d, pointers);
 }
 
 // Whether the kernel waits for its predecessor before it reads what that writes, and may begin before it has ended:
@@ -137,7 +146,7 @@ const void* function_3x() {
 }
 
 // Workspace, Params, launch: the same for every 3.x kernel.
-template <class Config, class Kernel>
+template <class Kernel>
 int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
   static std::atomic<uint64_t> prepared{0};
   const void* function = function_3x<Kernel>();
@@ -148,7 +157,7 @@ int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
   }
   typename Kernel::Params params = Kernel::to_underlying_arguments(args, g->workspace);
 
-  using Cluster = typename Config::Cluster;
+  using Cluster = typename Kernel::ClusterShape;
   cudaLaunchAttribute attributes[2];
   unsigned count = 0;
   // Not for clusters of one block: with it they took up to 1.7 times as long as without (docs/design.md, inferred).
@@ -171,6 +180,14 @@ int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
   void* kernel_args[] = {&params};
   return launch_status(cudaLaunchKernelExC(&config, function, kernel_args));
 }
+
+// The functions of CutlassPyKernel, for a launcher that has a `Kernel` and makes that kernel's `arguments` of a call.
+template <class Gemm>
+struct Functions3x {
+  static size_t workspace_size(const CutlassPyGemm* g) { return Gemm::Kernel::get_workspace_size(Gemm::arguments(*g)); }
+  static int run(const CutlassPyGemm* g) { return launch_3x<typename Gemm::Kernel>(g, Gemm::arguments(*g)); }
+  static int registers() { return registers_of(function_3x<typename Gemm::Kernel>()); }
+};
 
 // What the kernel reads as CUTLASS's source C: the addend, the gate, or aux of a derivative.
 template <class X>
@@ -232,25 +249,19 @@ template <class Config>
 using Parts3x = Collectives3x<Config, typename Types3x<Config>::LayoutA, typename Types3x<Config>::LayoutB,
                               typename Types3x<Config>::LayoutD>;
 
-template <class Config, class Parts_ = Parts3x<Config>>
-struct Gemm3x {
+template <class Config, class Parts = Parts3x<Config>>
+struct Gemm3x : Functions3x<Gemm3x<Config, Parts>> {
   using X = Types3x<Config>;
-  using Parts = Parts_;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, typename Parts::Mainloop,
                                                       typename Parts::Epilogue, typename Config::Scheduler>;
-  using Arguments = typename Kernel::Arguments;
 
-  static constexpr CutlassPyFacts facts() { return facts_3x<Config, Kernel>(false); }
+  static constexpr CutlassPyFacts facts() { return facts_of<Config, Kernel>(false); }
 
-  static Arguments arguments(const CutlassPyGemm& g) {
-    Arguments args = arguments_3x<Kernel, X::swap>(g, source_of<X>(g));
+  static typename Kernel::Arguments arguments(const CutlassPyGemm& g) {
+    typename Kernel::Arguments args = arguments_3x<Kernel, X::swap>(g, source_of<X>(g));
     args.epilogue.thread = Parts::fusion_arguments(g);
     return args;
   }
-
-  static size_t workspace_size(const CutlassPyGemm* g) { return Kernel::get_workspace_size(arguments(*g)); }
-  static int run(const CutlassPyGemm* g) { return launch_3x<Config, Kernel>(g, arguments(*g)); }
-  static int registers() { return registers_of(function_3x<Kernel>()); }
 };
 
 }  // namespace cutlass_py

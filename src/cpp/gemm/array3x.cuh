@@ -10,7 +10,7 @@
 namespace cutlass_py {
 
 template <class Config>
-struct GemmArray3x {
+struct GemmArray3x : Functions3x<GemmArray3x<Config>> {
   using X = Types3x<Config>;
   using Parts = Collectives3x<Config, typename X::LayoutA, typename X::LayoutB, typename X::LayoutD>;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::ArrayProblemShape<cute::Shape<int, int, int, int>>,
@@ -18,7 +18,7 @@ struct GemmArray3x {
   using Arguments = typename Kernel::Arguments;
   static_assert(!X::swap);
 
-  static constexpr CutlassPyFacts facts() { return facts_3x<Config, Kernel>(true); }
+  static constexpr CutlassPyFacts facts() { return facts_of<Config, Kernel>(true); }
 
   static Arguments arguments(const CutlassPyGemm& g) {
     Arguments args{};
@@ -39,10 +39,6 @@ struct GemmArray3x {
     order_tiles<false>(args.scheduler, g, 0);
     return args;
   }
-
-  static size_t workspace_size(const CutlassPyGemm* g) { return Kernel::get_workspace_size(arguments(*g)); }
-  static int run(const CutlassPyGemm* g) { return launch_3x<Config, Kernel>(g, arguments(*g)); }
-  static int registers() { return registers_of(function_3x<Kernel>()); }
 };
 
 }  // namespace cutlass_py

@@ -56,15 +56,16 @@ struct BlockwiseParts3x {
 };
 
 template <class Config>
-struct GemmBlockwise3x : Gemm3x<Config, BlockwiseParts3x<Config>> {
-  using Base = Gemm3x<Config, BlockwiseParts3x<Config>>;
-  using typename Base::Arguments;
-  using typename Base::Kernel;
-  using typename Base::Parts;
-  using typename Base::X;
+struct GemmBlockwise3x : Functions3x<GemmBlockwise3x<Config>> {
+  using X = Types3x<Config>;
+  using Parts = BlockwiseParts3x<Config>;
+  using Base = Gemm3x<Config, Parts>;
+  using Kernel = typename Base::Kernel;
 
-  static Arguments arguments(const CutlassPyGemm& g) {
-    Arguments args = Base::arguments(g);
+  static constexpr CutlassPyFacts facts() { return Base::facts(); }
+
+  static auto arguments(const CutlassPyGemm& g) {
+    auto args = Base::arguments(g);
     const CutlassPyArray &a = g.epilogue.scale_a, &b = g.epilogue.scale_b;
     const CutlassPyArray &first = X::swap ? b : a, &second = X::swap ? a : b;
     args.mainloop.ptr_SFA = static_cast<const float*>(first.data);
@@ -75,9 +76,6 @@ struct GemmBlockwise3x : Gemm3x<Config, BlockwiseParts3x<Config>> {
                                                   X::swap ? a.col : b.row, second.batch);
     return args;
   }
-
-  static size_t workspace_size(const CutlassPyGemm* g) { return Kernel::get_workspace_size(arguments(*g)); }
-  static int run(const CutlassPyGemm* g) { return launch_3x<Config, Kernel>(g, arguments(*g)); }
 };
 
 }  // namespace cutlass_py

@@ -33,58 +33,35 @@ struct DeviceConfig2x {
 };
 
 template <class Device>
-struct Device3x {
+struct Device3x : Functions3x<Device3x<Device>> {
   using Kernel = typename Device::GemmKernel;
-  using Arguments = typename Kernel::Arguments;
-  using Mainloop = typename Kernel::CollectiveMainloop;
+  using A = typename Device::ElementA;
+  using B = typename Device::ElementB;
+  using C = typename Device::ElementC;
   using D = typename Device::ElementD;
   using Accumulator = typename Device::ElementAccumulator;
+  using LayoutA = typename Device::LayoutA;
+  using LayoutB = typename Device::LayoutB;
   using Compute = EpilogueCompute<Accumulator, D>;
-  static constexpr bool reads_c = !std::is_void_v<typename Device::ElementC>;
-  struct Config {
-    using Cluster = typename Mainloop::DispatchPolicy::ClusterShape;
-    using Tile = typename Kernel::TileShape;
-  };
+  static constexpr bool reads_c = !std::is_void_v<C>;
   using RowMajor = cutlass::layout::RowMajor;
   static_assert(std::is_same_v<typename Device::LayoutD, RowMajor>, "cutlass_py: D must be row-major");
   static_assert(!reads_c || std::is_same_v<typename Device::LayoutC, RowMajor>, "cutlass_py: C must be row-major");
 
   static constexpr CutlassPyFacts facts() {
-    using Tile = typename Config::Tile;
-    using Cluster = typename Config::Cluster;
-    return CutlassPyFacts{dtype_name<typename Device::ElementA>,
-                          dtype_name<typename Device::ElementB>,
-                          dtype_name<Accumulator>,
-                          dtype_name<typename Device::ElementC>,
-                          dtype_name<D>,
-                          {layout_letter<typename Device::LayoutA>, layout_letter<typename Device::LayoutB>, '\0'},
-                          3,
-                          {int(cute::size<0>(Tile{})), int(cute::size<1>(Tile{})), int(cute::size<2>(Tile{}))},
-                          {int(cute::size<0>(Cluster{})), int(cute::size<1>(Cluster{})), int(cute::size<2>(Cluster{}))},
-                          int(Kernel::MaxThreadsPerBlock),
-                          int(Kernel::SharedStorageSize),
-                          int(Mainloop::DispatchPolicy::Stages),
-                          Device::kAlignmentA,
-                          Device::kAlignmentB,
-                          Device::kAlignmentD,
-                          Device::kAlignmentD,
-                          false};
+    return facts_3x<Device3x, Kernel>(Device::kAlignmentA, Device::kAlignmentB, Device::kAlignmentD, false);
   }
 
-  static Arguments arguments(const CutlassPyGemm& g) {
+  static auto arguments(const CutlassPyGemm& g) {
     const CutlassPyEpilogue& e = g.epilogue;
     const bool given = reads_c && e.c.data;
-    Arguments args = arguments_3x<Kernel, false>(g, given ? &e.c : nullptr);
+    auto args = arguments_3x<Kernel, false>(g, given ? &e.c : nullptr);
     auto& linear = args.epilogue.thread;
     linear.alpha = Compute(e.alpha.value), linear.beta = Compute(given ? e.beta.value : 0);
     linear.alpha_ptr = static_cast<const Compute*>(e.alpha.device);
     linear.beta_ptr = static_cast<const Compute*>(given ? e.beta.device : nullptr);
     return args;
   }
-
-  static size_t workspace_size(const CutlassPyGemm* g) { return Kernel::get_workspace_size(arguments(*g)); }
-  static int run(const CutlassPyGemm* g) { return launch_3x<Config, Kernel>(g, arguments(*g)); }
-  static int registers() { return registers_of(function_3x<Kernel>()); }
 };
 
 template <class Device>

@@ -189,21 +189,16 @@ struct Epilogue {
 
 // As Gemm3x; one of the operands takes the place of C.
 template <class Config>
-struct UserGemm3x : Gemm3x<Config> {
+struct UserGemm3x : Functions3x<UserGemm3x<Config>> {
   using Base = Gemm3x<Config>;
+  using Kernel = typename Base::Kernel;
 
-  static CutlassPyGemm with_source(const CutlassPyGemm& g) {
-    CutlassPyGemm changed = g;
-    if constexpr (Config::Program::source >= 0) changed.epilogue.c = g.epilogue.user[Config::Program::source].array;
-    return changed;
-  }
-  static size_t workspace_size(const CutlassPyGemm* g) {
-    const CutlassPyGemm changed = with_source(*g);
-    return Base::workspace_size(&changed);
-  }
-  static int run(const CutlassPyGemm* g) {
-    const CutlassPyGemm changed = with_source(*g);
-    return Base::run(&changed);
+  static constexpr CutlassPyFacts facts() { return Base::facts(); }
+
+  static auto arguments(CutlassPyGemm g) {
+    constexpr int source = Config::Program::source;
+    if constexpr (source >= 0) g.epilogue.c = user::operand(g, source).array;
+    return Base::arguments(g);
   }
 };
 
