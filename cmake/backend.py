@@ -86,16 +86,17 @@ def _keep_cache(build_dir: Path, nvcc: str | None) -> bool:
     return True
 
 
-def get_requires_for_build_wheel(config_settings: Settings | None = None) -> list[str]:
+def _parts(config_settings: Settings | None) -> list[str]:
     with _explained():
-        parts = toolchain.requirements(toolchain.Options.read(config_settings))
-    return [*skbuild.get_requires_for_build_wheel(config_settings), *parts]
+        return toolchain.requirements(toolchain.Options.read(config_settings))
+
+
+def get_requires_for_build_wheel(config_settings: Settings | None = None) -> list[str]:
+    return [*skbuild.get_requires_for_build_wheel(config_settings), *_parts(config_settings)]
 
 
 def get_requires_for_build_editable(config_settings: Settings | None = None) -> list[str]:
-    with _explained():
-        parts = toolchain.requirements(toolchain.Options.read(config_settings))
-    return [*skbuild.get_requires_for_build_editable(config_settings), *parts]
+    return [*skbuild.get_requires_for_build_editable(config_settings), *_parts(config_settings)]
 
 
 def prepare_metadata_for_build_wheel(directory: str, config_settings: Settings | None = None) -> str:

@@ -177,11 +177,10 @@ _FLAGS = (
     "--expt-relaxed-constexpr",  # CUTLASS calls constexpr std functions on the device
     "-Xfatbin=-compress-all",  # a fifth of the size, at no cost
 )
-
-
-_OVERLAP = ("-DCUTLASS_ENABLE_GDC_FOR_SM90=1",)  # CUTLASS 4.2 does not compile stream-K with it
+_OVERLAP = "-DCUTLASS_ENABLE_GDC_FOR_SM90=1"  # CUTLASS 4.2 does not compile stream-K with it
 
 
 def flags(family: Family, gencode: tuple[str, ...]) -> list[str]:
     """What nvcc is told about the kernels of a family, whoever starts it."""
-    return [*_FLAGS, *_OVERLAP[: family.overlaps], *(f"-gencode={entry}" for entry in gencode)]
+    overlap = [_OVERLAP] if family.overlaps else []
+    return [*_FLAGS, *overlap, *(f"-gencode={entry}" for entry in gencode)]

@@ -46,12 +46,10 @@ _DTYPES = [
     Dtype("s32", 32, "int32_t", 0, "int32"),
     Dtype("c64", 64, "cutlass::complex<float>", 5, "complex64", mantissa=23, scalar="c64"),
     Dtype("c128", 128, "cutlass::complex<double>", 5, "complex128", mantissa=52, scalar="c128"),
-    Dtype(
-        "tf32x3", 32, "float", 2, "float32", storage="f32", mantissa=23
-    ),  # three tf32 products that add up to f32's accuracy
-    Dtype(
-        "fast", 32, "float", 2, "float32", storage="f32", mantissa=23
-    ),  # an fp8 sum that stays in the tensor cores: about 14 bits
+    # Three tf32 products that add up to f32's accuracy.
+    Dtype("tf32x3", 32, "float", 2, "float32", storage="f32", mantissa=23),
+    # An fp8 sum that stays in the tensor cores: about 14 bits.
+    Dtype("fast", 32, "float", 2, "float32", storage="f32", mantissa=23),
 ]
 DTYPES = {d.name: d for d in _DTYPES}
 # What an array can hold: every dtype but those that only name an arithmetic.
