@@ -68,10 +68,12 @@ struct Types3x {
   }
 };
 
-// The pieces of a kernel for a problem whose layouts are given as CUTLASS's tags (pointer arrays: as tags with a star).
-template <class Config, class LayoutA, class LayoutB, class LayoutD>
+// The pieces of a kernel. With scales in blocks, the layout of an operand is a tuple: its own, and that of its scales.
+template <class Config, class LayoutA = typename Types3x<Config>::LayoutA,
+          class LayoutB = typename Types3x<Config>::LayoutB>
 struct Collectives3x {
   using X = Types3x<Config>;
+  using LayoutD = typename X::LayoutD;
   using Fusion = typename Config::template Fusion<X>;
   static constexpr bool linear = std::is_same_v<Fusion, fusion3x::Linear<X>>;
   using Node = std::conditional_t<linear, typename Fusion::Node, fusion3x::Tree<X, Fusion>>;
@@ -245,11 +247,7 @@ typename Kernel::Arguments arguments_3x(const CutlassPyGemm& g, const CutlassPyA
   return args;
 }
 
-template <class Config>
-using Parts3x = Collectives3x<Config, typename Types3x<Config>::LayoutA, typename Types3x<Config>::LayoutB,
-                              typename Types3x<Config>::LayoutD>;
-
-template <class Config, class Parts = Parts3x<Config>>
+template <class Config, class Parts = Collectives3x<Config>>
 struct Gemm3x : Functions3x<Gemm3x<Config, Parts>> {
   using X = Types3x<Config>;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, typename Parts::Mainloop,

@@ -12,7 +12,7 @@ namespace cutlass_py {
 template <class Config>
 struct GemmArray3x : Functions3x<GemmArray3x<Config>> {
   using X = Types3x<Config>;
-  using Parts = Collectives3x<Config, typename X::LayoutA, typename X::LayoutB, typename X::LayoutD>;
+  using Parts = Collectives3x<Config>;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::ArrayProblemShape<cute::Shape<int, int, int, int>>,
                                                       typename Parts::Mainloop, typename Parts::Epilogue>;
   using Arguments = typename Kernel::Arguments;

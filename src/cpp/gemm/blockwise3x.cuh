@@ -49,7 +49,7 @@ struct BlockwiseParts3x {
   using OfA = BlockScales<X::swap ? columns : 1, tma>;
   using OfB = BlockScales<X::swap ? 1 : columns, false>;
   using Base = Collectives3x<Config, cute::tuple<typename X::LayoutA, typename OfA::Layout>,
-                             cute::tuple<typename X::LayoutB, typename OfB::Layout>, typename X::LayoutD>;
+                             cute::tuple<typename X::LayoutB, typename OfB::Layout>>;
   using Epilogue = typename Base::Epilogue;
   using Mainloop = WaitingMainloop<typename Base::Mainloop>;
   static auto fusion_arguments(const CutlassPyGemm& g) { return Base::fusion_arguments(g); }
