@@ -72,6 +72,12 @@ def test_specs_are_values():
     assert [eval(repr(spec)) for spec in ours] == ours
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_specs_take_devices_of_torch(device):
+    torch = pytest.importorskip("torch")
+    assert TensorSpec((3, 4), "f32", device=torch.device(device)) == TensorSpec((3, 4), "f32", device=device)
+
+
 def test_arguments_are_copied_and_pickled():
     a, b = np.ones((3, 4)), np.ones((4, 5))
     described = GemmArguments(TensorSpec(a.shape, "bf16"), TensorSpec(b.shape, "bf16"), activation="gelu", splits=2)

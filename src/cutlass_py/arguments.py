@@ -23,7 +23,7 @@ class TensorSpec(_core.TensorSpecBase):
         shape: extents.
         dtype: "f16", "bf16", "f32", "f64", ..., or a framework's dtype.
         strides: in elements; row-major without gaps by default.
-        device: "cpu", "cuda" or "cuda:1". Need not exist.
+        device: "cpu", "cuda" or "cuda:1", or a device of torch. Need not exist.
         alignment: of the first element, in bytes.
 
     Raises:
@@ -54,7 +54,7 @@ class TensorSpec(_core.TensorSpecBase):
             raise ValueError(f"TensorSpec: {len(shape)} extents but {len(strides)} strides")
         if alignment <= 0 or alignment & (alignment - 1):
             raise ValueError(f"TensorSpec: alignment is {alignment}; expected a power of two")
-        super().__init__(shape, strides, dtype, 0 if device == "cuda" else _ordinal(device), alignment)
+        super().__init__(shape, strides, dtype, 0 if device == "cuda" else _ordinal(str(device)), alignment)
 
     def _fields(self) -> tuple[Any, ...]:
         """What `__init__` takes."""
@@ -88,7 +88,7 @@ def _integers(parameter: str, values: Sequence[int]) -> list[int]:
 def _ordinal(device: str) -> int:
     if device == "cpu":
         return -1
-    kind, _, index = str(device).partition(":")
+    kind, _, index = device.partition(":")
     if kind != "cuda" or not (index or "0").isdecimal() or len(index) > 9:  # more does not fit an int32
         raise ValueError(f"TensorSpec: device is {device!r}; expected 'cpu', 'cuda' or 'cuda:<ordinal>'")
     return int(index or 0)
@@ -232,8 +232,7 @@ class GemmArguments:
         return _core.scratch_bytes(self.a, self.b, self.keywords, chosen, gpu.sm_count)
 
     def __repr__(self) -> str:
-        p = self.problem
-        return f"GemmArguments({describe(p)})"
+        return f"GemmArguments({describe(self.problem)})"
 
 
 def _made_again(a: Any, b: Any, keywords: dict[str, Any]) -> GemmArguments:
@@ -256,13 +255,10 @@ def describe(p: Problem) -> str:
     layouts = p.layout_a + p.layout_b
     lists = " in a list" if p.pointers else ""
     compute = f" computed in {p.operand_a}" if p.operand_a != p.a else ""
-    if p.accumulator != _default_accumulator(p):
+    usual = next(iter(COMPUTE[p.a or ""].values()))
+    if p.accumulator != usual.accumulator:
         compute += f" summed in {p.accumulator}"
     return f"{batch}({p.m}, {p.n}, {p.k}) {layouts}{lists}: {_formula(p)} -> {p.d}{compute} on {p.device}"
-
-
-def _default_accumulator(p: Problem) -> str:
-    return next(iter(COMPUTE[p.a or ""].values())).accumulator
 
 
 def _formula(p: Problem) -> str:
