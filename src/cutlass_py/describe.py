@@ -7,7 +7,6 @@ kernel like any other, compiled on demand (docs/discovery.md).
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from .rules import Fault, Resolved
 class KernelDescription:
     """A kernel in words. `faults` says all that is wrong with it, `kernel` makes it.
 
-    Extents may be any sequence of whole numbers, NumPy's included; they are kept as tuples of int. The order of tiles
+    Extents may be any sequence of whole numbers, or a NumPy array; they are kept as tuples of int. The order of tiles
     (swizzle, raster) is not part of a kernel: every launch has its own.
 
     Attributes:
@@ -99,13 +98,13 @@ class KernelDescription:
 
 
 def _whole(value: Any) -> Any:
-    """A whole number as int, a sequence of them as a tuple; anything else as it is, for `faults` to tell."""
-    try:
-        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            return tuple(map(_index, value))
-        return _index(value)
-    except TypeError:
-        return value
+    """A whole number as int, several as a tuple; anything else as it is, for `faults` to tell."""
+    for convert in (_index, lambda several: tuple(map(_index, several))):
+        try:
+            return convert(value)
+        except TypeError:
+            pass
+    return value
 
 
 def _index(value: Any) -> int:
