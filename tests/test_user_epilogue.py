@@ -288,6 +288,8 @@ def test_defaults():
     a, b, _ = operands()
     np.testing.assert_allclose(gemm(a, b, epilogue=scaled()), 2 * (a @ b) + 1, rtol=1e-5)
     np.testing.assert_allclose(gemm(a, b, epilogue=scaled(beta=-1)), 2 * (a @ b) - 1, rtol=1e-5, atol=1e-6)
+    of_all = epilogue(lambda accum=0.0, alpha=2.0: alpha * accum)
+    np.testing.assert_allclose(gemm(a, b, epilogue=of_all()), 2 * (a @ b), rtol=1e-5)
 
 
 def test_kinds_follow_from_what_is_given():

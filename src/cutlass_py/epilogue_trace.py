@@ -370,6 +370,6 @@ def _kind(value: Any) -> str:
 
 
 def defaults(function: Callable[..., Any]) -> dict[str, float]:
-    """Parameters that need not be given, and their numbers."""
-    given = inspect.signature(function).parameters.values()
+    """Parameters behind the sum that need not be given, and their numbers."""
+    _, *given = inspect.signature(function).parameters.values()
     return {p.name: float(p.default) for p in given if p.default is not p.empty}
