@@ -81,6 +81,17 @@ def test_explain_lists_the_kernels_that_cannot(built):
     assert f"not possible, {len(answer.rejected)} in all:" in str(answer)
 
 
+def test_explain_says_what_happens_to_a_list_that_no_kernel_takes(built):
+    lists = GemmArguments(listed(64, 64, "t"), listed(64, 64, "t"))
+    fit, other = "sm80_gemm_bf16_bf16_f32_bf16_tt_64x64x32_32x32x32_s6_a8_linearc", "simt_gemm_f32_f32_f32_f32_tn"
+    built([fit])
+    answer = explain(lists)
+    assert answer.chosen.route.kernel.name == fit and answer.note == ""
+    built([kernel.name for kernel in CORE if kernel.name.startswith(other)])
+    answer = explain(lists)
+    assert answer.chosen is None and answer.note.startswith("no kernel takes it as a list: one matrix after the other")
+
+
 def test_explain_takes_keywords_of_arguments_or_none():
     with pytest.raises(TypeError, match="activation belong into the GemmArguments"):
         explain(problem(), activation="relu")

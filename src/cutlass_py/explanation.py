@@ -178,10 +178,10 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
         return Explanation(text, None, (), (), note=alone if p.m and p.n and p.batch else nothing)
     ranking = tuple(rank(p))
     chosen = ranking[0] if ranking else None
-    note = ""
-    if p.pointers:
-        note = "no kernel takes it as a list: one matrix after the other, each by a plan of its own"
     unbuilt = tuple(not_compiled(p))
+    note = ""
     if not chosen and unbuilt and not _core.kernel_facts():
         note = "no kernel fits: none is compiled in this package"
+    elif not chosen and p.pointers:
+        note = "no kernel takes it as a list: one matrix after the other, each by a plan of its own"
     return Explanation(text, chosen, ranking, tuple(misses(p)), unbuilt, note)
