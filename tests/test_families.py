@@ -264,7 +264,7 @@ def test_compiled_kernels_are_what_was_declared(name):
     c, facts = CONFIGS[name], FACTS[name]
     family, epilogue = FAMILIES[c.family], EPILOGUES[c.epilogue]
     source = c.d if epilogue.source or epilogue.gated else "void"
-    vector = interface_of(c).align_ab
+    vector = interface_of(c).align_a
     declared = {
         "a": _storage(c.a), "b": _storage(c.b), "accumulator": _storage(c.accumulator), "d": c.d,
         "c": source, "layout": c.layout, "api": family.api, "tile": c.tile,

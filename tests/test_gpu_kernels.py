@@ -88,7 +88,7 @@ def values(shape: tuple[int, ...], dtype: str, exact: bool, small: bool = False)
 
 def operands(kernel: CutlassKernel, batch: int, m: int, n: int, k: int, exact: bool = True):
     """A and B in the kernel's layout, rows padded so that base and rows have just the alignment it needs."""
-    c, unit = kernel.config, kernel.interface.align_ab
+    c, unit = kernel.config, kernel.interface.align_a
     lead = (batch,) if batch > 1 else ()
     small = c.accumulator in ("f16", "fast")
 

@@ -23,6 +23,7 @@ from cutlass_py import (
     Provider,
     ProviderError,
     Status,
+    TensorSpec,
     _core,
     explain,
     frameworks,
@@ -109,6 +110,7 @@ def test_jax_computations_leave_python_out(built, monkeypatch):
 
 
 F64 = {name: OperandMetadata("f64", "t", 16) for name in ("a", "b", "d")}
+ALIGNED_A = F64 | {name: OperandMetadata("f64", "t") for name in ("b", "d")}
 WIDE_C = {name: OperandMetadata("f64") for name in ("a", "b", "d")} | {"c": OperandMetadata("f64", "t", 16)}
 
 
@@ -189,6 +191,12 @@ WIDE_C = {name: OperandMetadata("f64") for name in ("a", "b", "d")} | {"c": Oper
             {"cc": (80, 999), "epilogue": "bias", "operands": F64 | {"bias": OperandMetadata("f64", "n", 16)}},
             problem(layout="tt", dtype="f64", bias=vector(512, "f64", alignment=8)),
             "takes bias by 16 bytes; it is aligned to 8",
+        ),
+        ({"operands": ALIGNED_A}, GemmArguments(HOST, TensorSpec((8, 5), "f64", device="cpu", alignment=8)), None),
+        (
+            {"operands": ALIGNED_A},
+            GemmArguments(TensorSpec((8, 8), "f64", device="cpu", alignment=8), HOST),
+            "reads a by 16 bytes; it is aligned to 8",
         ),
         ({}, GemmArguments(HOST, HOST, alpha=0.0), "multiplies; there is no product"),
         ({}, GemmArguments(HOST, HOST, c=HOST), "does not read c; c is given"),

@@ -278,10 +278,11 @@ class CutlassKernel(Kernel):
 @cache
 def _operands(i: Interface) -> dict[str, OperandMetadata]:
     epilogue, output = i.epilogue, OperandMetadata(i.d, "t", i.bytes_d)
+    bytes_a, bytes_b = i.bytes_ab
     derivative = ACTIVATIONS[epilogue.activation].derivative
     operands = {
-        "a": OperandMetadata(DTYPES[i.a].stored, i.layout[0], i.bytes_ab),
-        "b": OperandMetadata(DTYPES[i.b].stored, i.layout[1], i.bytes_ab),
+        "a": OperandMetadata(DTYPES[i.a].stored, i.layout[0], bytes_a),
+        "b": OperandMetadata(DTYPES[i.b].stored, i.layout[1], bytes_b),
         "d": output,
     }
     operands |= {"c": output} if epilogue.source else {}

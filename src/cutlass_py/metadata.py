@@ -15,8 +15,8 @@ class OperandMetadata:
         dtype: in memory, so f32 for a kernel that multiplies tf32. Only the kernels of a provider say tf32 there: it
             decides which calls they are asked about.
         layout: "t" row-major, "n" column-major, "*" any; of a bias the axis that it goes along, "n" or "m".
-        alignment: 1, 2, 4, 8 or 16: addresses, rows and steps of the batch are multiples of so many bytes. For a 2.x
-            kernel, so are the contiguous extents of a, b, c and d.
+        alignment: 1, 2, 4, 8 or 16: addresses, rows and steps of the batch are multiples of so many bytes. Except for
+            3.x kernels, so are the contiguous extents of a, b, c and d.
     """
 
     dtype: str

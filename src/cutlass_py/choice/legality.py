@@ -61,7 +61,7 @@ class Interface:
 
     Attributes:
         api, cc: as in Family.
-        align_ab, align_d: elements per access of A and B, and of C, D and what lies like D.
+        align_a, align_b, align_d: elements per access of A, of B, and of C, D and what lies like D.
         granules: D leaves by TMA, in whole accesses.
         stream_k, pointers, block: as in Schedule; `pointers` for kernels that take nothing else.
         tma_scales: scales in blocks: those of the rows of A come by TMA, which wants them side by side.
@@ -77,7 +77,8 @@ class Interface:
     bias: str
     layout: str
     epilogue: Epilogue
-    align_ab: int
+    align_a: int
+    align_b: int
     align_d: int
     granules: bool
     stream_k: bool
@@ -88,9 +89,9 @@ class Interface:
     bias_as_c: bool
 
     @cached_property
-    def bytes_ab(self) -> int:
-        """Alignment of A and B."""
-        return self.align_ab * DTYPES[self.a].itemsize
+    def bytes_ab(self) -> tuple[int, int]:
+        """Alignment of A and of B."""
+        return self.align_a * DTYPES[self.a].itemsize, self.align_b * DTYPES[self.b].itemsize
 
     @cached_property
     def bytes_d(self) -> int:
@@ -111,8 +112,8 @@ class Interface:
         """Directly, or by packing operands and finishing D elsewhere; the reason where no detour helps."""
         if error := self._obstacle(p, gpu):
             return error
-        detour_a = _operand_detour("a", p.layout_a, p.align_a, self.layout[0], self.bytes_ab)
-        detour_b = _operand_detour("b", p.layout_b, p.align_b, self.layout[1], self.bytes_ab)
+        detour_a = _operand_detour("a", p.layout_a, p.align_a, self.layout[0], self.bytes_ab[0])
+        detour_b = _operand_detour("b", p.layout_b, p.align_b, self.layout[1], self.bytes_ab[1])
         detour_scales = self._scales_detour(p)
         detour_d = self._epilogue_detour(p) or self._output_detour(p)
         if p.pointers and (detour := detour_a or detour_b or detour_d):
@@ -178,9 +179,10 @@ class Interface:
         """2.x reads whole vectors along the contiguous axis; TMA clips at the extent."""
         if self.api == 3:
             return None
-        for axis in ("k" if self.layout[0] == "t" else "m", "n" if self.layout[1] == "t" else "k"):
-            if getattr(p, axis) % self.align_ab:
-                return f"reads vectors of {self.align_ab} along {axis}; {axis} is {getattr(p, axis)}"
+        along_a, along_b = "k" if self.layout[0] == "t" else "m", "n" if self.layout[1] == "t" else "k"
+        for axis, align in ((along_a, self.align_a), (along_b, self.align_b)):
+            if getattr(p, axis) % align:
+                return f"reads vectors of {align} along {axis}; {axis} is {getattr(p, axis)}"
         if p.n % self.align_d:
             return f"writes vectors of {self.align_d} along n; n is {p.n}"
         return None
@@ -250,7 +252,7 @@ def function_of(p: Problem) -> tuple[str, bool]:
 
 def interface_of(c: KernelConfig) -> Interface:
     """The interface of a kernel; the same object for all that share it."""
-    schedule = SCHEDULES[c.schedule]
+    schedule, align = SCHEDULES[c.schedule], c.align or _TMA // DTYPES[c.a].itemsize
     return _interface(
         api=c.api,
         cc=FAMILIES[c.family].cc,
@@ -261,7 +263,8 @@ def interface_of(c: KernelConfig) -> Interface:
         bias=c.bias,
         layout=c.layout,
         epilogue=c.epilogue,
-        align_ab=c.align or _TMA // DTYPES[c.a].itemsize,
+        align_a=align,
+        align_b=align,
         align_d=c.align_d,
         granules=c.api == 3 and schedule.tma_store,
         stream_k=schedule.stream_k,

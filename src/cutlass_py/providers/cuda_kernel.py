@@ -257,8 +257,8 @@ def declared_facts(c: KernelConfig) -> dict[str, Any]:
     interface, epilogue = interface_of(c), EPILOGUES[c.epilogue]
     facts: dict[str, Any] = {
         "a": DTYPES[c.a].stored, "b": DTYPES[c.b].stored, "accumulator": DTYPES[c.accumulator].stored, "d": c.d,
-        "layout": c.layout, "api": c.api, "tile": c.tile, "cluster": c.cluster, "align_a": interface.align_ab,
-        "align_b": interface.align_ab, "align_d": c.align_d,
+        "layout": c.layout, "api": c.api, "tile": c.tile, "cluster": c.cluster, "align_a": interface.align_a,
+        "align_b": interface.align_b, "align_d": c.align_d,
     }  # fmt: skip
     if epilogue.source or epilogue.gated:
         facts["c"] = c.d
