@@ -9,15 +9,14 @@ import numpy as np
 
 from ..declaration.dtypes import DTYPES
 from ..declaration.operations import AXES, Program
+from . import numpy_gemm
 from .numpy_erf import erf
-from .numpy_gemm import ACTIVATIONS, store
 
-_UNARY = ("tanh", "sigmoid", "relu", "gelu", "gelu_tanh", "silu", "hardswish")
-_NAN = (float("nan"), float("nan"))  # parameters that these do not have
+_ACTIVATIONS = ("tanh", "sigmoid", "relu", "gelu", "gelu_tanh", "silu", "hardswish")
 
 
 def _activation(name: str) -> Callable[[Any], Any]:
-    return lambda x: ACTIVATIONS[name](np.asarray(x), *_NAN)[()]
+    return lambda x: numpy_gemm.FUNCTIONS[name](np.asarray(x))[()]
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
@@ -39,7 +38,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "where": _where,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "erf": lambda x: erf(_floats(x))[()],
-    **{name: _activation(name) for name in _UNARY},
+    **{name: _activation(name) for name in _ACTIVATIONS},
 }  # fmt: skip
 
 
@@ -47,7 +46,7 @@ def rounded(x: Any, dtype: str) -> Any:
     """x rounded to a dtype, and back."""
     given = np.asarray(x)
     narrow = np.empty(given.shape, DTYPES[dtype].numpy)
-    store(narrow, given)
+    numpy_gemm.store(narrow, given)
     return narrow.astype(given.dtype)[()]
 
 

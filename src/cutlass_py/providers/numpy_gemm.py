@@ -15,6 +15,7 @@ import numpy as np
 
 from .._core import Operand
 from ..declaration.dtypes import BLOCK, DTYPES
+from ..declaration.epilogues import ACTIVATIONS
 from ..host import host_array
 from .numpy_erf import erf
 from .provider import KernelCall
@@ -33,16 +34,12 @@ def _compute(call: KernelCall) -> None:
     if call.problem.user >= 0:
         return _user(call, wide)
     z = _linear(call, wide)
-    name, parameters = call.activation, call.parameters
-    derivative = _DERIVATIVES.get(name)
-    if call.aux and not derivative:
+    activation = ACTIVATIONS[call.activation]
+    function, parameters = FUNCTIONS[activation.name], call.parameters[: len(activation.parameters)]
+    if call.aux and not activation.derivative:
         store(host_array(call.aux), z)
-    if call.aux and derivative:
-        y = z * derivative(_read(call.aux, wide))
-    elif call.gate:
-        y = z * ACTIVATIONS[name](_read(call.gate, wide), *parameters)
-    else:
-        y = ACTIVATIONS[name](z, *parameters)
+    beside = call.aux if activation.derivative else call.gate
+    y = z * function(_read(beside, wide), *parameters) if beside else function(z, *parameters)
     if call.bias_grad:
         gradient = host_array(call.bias_grad)
         summed = tuple(axis for axis in range(3) if gradient.shape[axis] == 1)
@@ -170,18 +167,6 @@ def _gelu_tanh_share(x: Any) -> Any:
     return _sigmoid(2 * _SQRT_2_OVER_PI * (x + _GELU_CUBIC * x * x * x))
 
 
-def _tanh(x: Any) -> Any:
-    return np.tanh(x)
-
-
-def _clip(x: Any, low: float, high: float) -> Any:
-    return np.clip(x, low, high)  # keeps NaN
-
-
-def _leaky_relu(x: Any, slope: float) -> Any:
-    return np.where(x < 0, slope * x, x)
-
-
 def _d_relu(x: Any) -> Any:
     return np.where(np.isnan(x), x, (x > 0).astype(x.dtype))
 
@@ -201,20 +186,18 @@ def _d_silu(x: Any) -> Any:
     return s * (1 + x * (1 - s))
 
 
-# By the names of epilogues.ACTIVATIONS; every function takes the two parameters of kernel.h.
-ACTIVATIONS: dict[str, Callable[[Any, float, float], Any]] = {
-    "identity": lambda x, _, __: x,
-    "relu": lambda x, _, __: _clip(x, 0, math.inf),
-    "leaky_relu": lambda x, slope, _: _leaky_relu(x, slope),
-    "gelu": lambda x, _, __: x * (1 + erf(x * _SQRT_HALF)) / 2,
-    "gelu_tanh": lambda x, _, __: x * _gelu_tanh_share(x),
-    "silu": lambda x, _, __: x * _sigmoid(x),
-    "sigmoid": lambda x, _, __: _sigmoid(x),
-    "tanh": lambda x, _, __: _tanh(x),
-    "hardswish": lambda x, _, __: x * _clip(x + 3, 0, 6) / 6,
-    "clamp": lambda x, low, high: _clip(x, low, high),
-}
-_DERIVATIVES: dict[str, Callable[[Any], Any]] = {
+# By the names of epilogues.ACTIVATIONS: of the value, and of the parameters that are declared there. clip keeps NaN.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "identity": lambda x: x,
+    "relu": lambda x: np.clip(x, 0, math.inf),
+    "leaky_relu": lambda x, slope: np.where(x < 0, slope * x, x),
+    "gelu": lambda x: x * (1 + erf(x * _SQRT_HALF)) / 2,
+    "gelu_tanh": lambda x: x * _gelu_tanh_share(x),
+    "silu": lambda x: x * _sigmoid(x),
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "clamp": np.clip,
     "d_relu": _d_relu,
     "d_gelu": _d_gelu,
     "d_gelu_tanh": _d_gelu_tanh,
