@@ -35,24 +35,6 @@ class Status:
         return self.error is None
 
 
-@dataclass(frozen=True)
-class Route:
-    """A kernel and its way to a problem.
-
-    Attributes:
-        splits: parts of k whose sums the elementwise kernel joins in order, as it finishes the product; 1 for none.
-    """
-
-    kernel: Kernel
-    way: Way = Way()
-    splits: int = 1
-
-    @property
-    def direct(self) -> bool:
-        """Whether the kernel reads and writes the operands as they lie."""
-        return not self.way.detours and self.splits == 1
-
-
 class Kernel(ABC):
     """One kernel: `name`, whether it is `compiled`, its `metadata`, what it `supports`, and `run`."""
 
@@ -111,12 +93,12 @@ class Kernel(ABC):
             p = problem_of("compile", args)
             if not (status := self._status(p)):
                 raise ValueError(f"compile: kernel {self.name} does not fit {describe(p)}: {status.error}")
-            kernel = self._for(p)
+            kernel = self.carrying(p)
         kernel.load()
         return kernel._artifact()
 
-    def _for(self, p: Problem) -> Kernel:
-        """The kernel that computes a problem which this one supports: it carries the user's epilogue, where asked."""
+    def carrying(self, p: Problem) -> Kernel:
+        """This kernel with the user's epilogue that a problem asks for; itself where there is none, or it cannot."""
         return self
 
     def load(self) -> None:
@@ -146,7 +128,7 @@ class Kernel(ABC):
         if artifact is not None:
             if not isinstance(artifact, Artifact):
                 raise TypeError(f"run: artifact is {_core.described_type(artifact)}; expected what compile returned")
-            if artifact.kernel not in (self.name, wanted := self._for(args.problem).name):
+            if artifact.kernel not in (self.name, wanted := self.carrying(args.problem).name):
                 raise ValueError(f"run: artifact is of kernel {artifact.kernel}; expected one of {wanted}")
         return args.run(kernel=self, stream=stream, workspace=workspace)
 
@@ -206,10 +188,12 @@ class CutlassKernel(Kernel):
         library, package = (Path(file).resolve() for file in (_core.kernel_library(self.name), _core.__file__))
         return Artifact(self.name, self.family.arch, library, library.parent == package.parent)
 
-    def _for(self, p: Problem) -> Kernel:
-        from .registry import carrying
+    def carrying(self, p: Problem) -> Kernel:
+        """As in Kernel."""
+        from .registry import cutlass_kernel
 
-        return carrying(self, p)
+        config = self.carried(p)
+        return self if config is self.config or isinstance(config, str) else cutlass_kernel(config)
 
     def ready(self) -> None:
         """As compile, but where that failed in this process before, it fails again at once."""

@@ -66,7 +66,8 @@ def _uncollected() -> Iterator[None]:
 _cutlass: dict[str, CutlassKernel] = {}  # by name: one object per kernel, made when it is first asked for
 
 
-def _cutlass_kernel(config: KernelConfig) -> CutlassKernel:
+def cutlass_kernel(config: KernelConfig) -> CutlassKernel:
+    """The kernel of a configuration, declared or not."""
     if (kernel := _cutlass.get(config.name)) is None:
         kernel = _cutlass.setdefault(config.name, CutlassKernel(config, _facts().get(config.name)))
     return kernel
@@ -99,7 +100,7 @@ def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
     else:
         configs = list((named("declared") | added).values())
     brought = (kernel for kernel in registered().values() if kernel.compiled or not compiled)
-    return (*map(_cutlass_kernel, configs), *brought)
+    return (*map(cutlass_kernel, configs), *brought)
 
 
 # ---------------------------------------------------------------------------------------------------- coming and going
@@ -110,7 +111,7 @@ def add(config: KernelConfig) -> CutlassKernel:
     packs.load()  # what is compiled is asked for once, below
     if not find(config.name):
         added[config.name] = config
-    kernel = _cutlass_kernel(config)
+    kernel = cutlass_kernel(config)
     if not kernel.compiled and (facts := _core.kernel_facts().get(config.name)):
         kernel.loaded(facts)
     forget()
@@ -204,25 +205,20 @@ def _carriers(a: str, b: str, epilogue: Epilogue) -> Grouped:
     declared = (kernel.config for group in by_operands(False).get((a, b), {}).values() for kernel in group)
     configs = {c: None for config in declared if isinstance(c := carrier(config, epilogue), KernelConfig)}
     groups: Grouped = {}
-    for kernel in map(_cutlass_kernel, configs):
+    for kernel in map(cutlass_kernel, configs):
         groups.setdefault(kernel.interface, []).append(kernel)
     return groups
 
 
-def carrying(kernel: CutlassKernel, p: Problem) -> CutlassKernel:
-    """The kernel of the same design with the user's epilogue that a problem asks for; itself where there is none."""
-    config = kernel.carried(p)
-    return kernel if config is kernel.config or isinstance(config, str) else _cutlass_kernel(config)
-
-
 def candidates(p: Problem, compiled: bool) -> Grouped:
-    """CUTLASS kernels worth asking about a problem, by interface: none where the operands are in host memory."""
+    """CUTLASS kernels worth asking about a problem, by interface: none where the operands are in host memory.
+
+    With a user's epilogue, which is compiled when it is met, compiled or not.
+    """
     if p.device_id < 0:
         return {}
     if asked := asked_by(p):
-        groups = _carriers(p.operand_a or "", p.operand_b or "", asked.epilogue)
-        ready = {i: [kernel for kernel in group if kernel.compiled or not compiled] for i, group in groups.items()}
-        return {interface: group for interface, group in ready.items() if group}
+        return _carriers(p.operand_a or "", p.operand_b or "", asked.epilogue)
     return by_operands(compiled).get((p.operand_a or "", p.operand_b or ""), {})
 
 
@@ -253,7 +249,7 @@ def find_kernel(name: str) -> Kernel | None:
     """The kernel of that name."""
     packs.load()
     if config := find(name):
-        return _cutlass_kernel(config)
+        return cutlass_kernel(config)
     return registered().get(name)
 
 

@@ -55,11 +55,14 @@ def _room(c: KernelConfig, user: Traced) -> str | None:
 
 
 def obstacle(interface: Interface, p: Problem, asked: Asked | None) -> str | None:
-    """Why kernels of this interface, or the problem's operands, do not go with the epilogue asked for."""
+    """Why kernels of this interface, or the problem's operands, do not go with the epilogue asked for.
+
+    One of the two is a user's, or both are.
+    """
     own = interface.epilogue
     if not asked or asked.epilogue is not own:
         wanted = f"the epilogue {asked.program.formula}" if asked else "another epilogue"
-        return f"computes {own.formula}; {wanted} is asked for" if asked or own.user else None
+        return f"computes {own.formula}; {wanted} is asked for"
     if p.splits not in (0, 1):
         return "does not split k: a user's epilogue takes whole sums"
     if interface.api == 2 and p.batch > MOST_BLOCKS:

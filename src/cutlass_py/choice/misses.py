@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._core import Problem
 from ..arguments import describe
 from ..gpu import Gpu, gpu_of
-from ..kernels import CutlassKernel, Kernel
+from ..kernels import Kernel
 from ..registry import all_kernels, by_operands, candidates, written_in_python
 from .cost import Estimates
 from .legality import Way
@@ -25,21 +25,14 @@ def misses(p: Problem) -> list[tuple[Kernel, str]]:
     if p.user >= 0:
         return [*brought, *_unable(p, gpu)]
     estimates = Estimates(p, gpu)
-    answers: list[tuple[float, CutlassKernel, str]] = []
-    for interface, kernels in candidates(p, compiled=True).items():
-        shared = interface.way(p, gpu)
-        for kernel in kernels:
-            reason = shared
-            if isinstance(shared, Way) and not kernel.repeats(p):
-                reason = kernel.way(p, gpu)
-            if isinstance(reason, str):
-                answers.append((kernel.microseconds(estimates), kernel, reason))
-    return [*brought, *((kernel, reason) for _, kernel, reason in sorted(answers, key=lambda answer: answer[0]))]
+    compiled = (kernel for kernels in candidates(p, compiled=True).values() for kernel in kernels)
+    unable = [(kernel, way) for kernel in compiled if isinstance(way := kernel.way(p, gpu), str)]
+    return [*brought, *sorted(unable, key=lambda miss: miss[0].microseconds(estimates))]
 
 
-def _unable(p: Problem, gpu: Gpu | None) -> list[tuple[Kernel, str]]:
+def _unable(p: Problem, gpu: Gpu) -> list[tuple[Kernel, str]]:
     """Declared kernels that cannot run a user's epilogue, one for each interface."""
-    declared = by_operands(False).get((p.operand_a or "", p.operand_b or ""), {}) if gpu else {}
+    declared = by_operands(False).get((p.operand_a or "", p.operand_b or ""), {})
     plain = (kernels[0] for interface, kernels in declared.items() if interface.epilogue.plain)
     return [(kernel, way) for kernel in plain if isinstance(way := kernel.way(p, gpu), str)]
 
@@ -52,7 +45,7 @@ def not_compiled(p: Problem) -> list[Kernel]:
         for interface, kernels in candidates(p, compiled=False).items()
         if isinstance(interface.way(p, gpu), Way)
         for kernel in kernels
-        if not kernel.compiled
+        if not kernel.compiled and kernel.repeats(p)
     ]
 
 
@@ -60,9 +53,8 @@ def nothing_fits(p: Problem) -> str:
     """The problem, how many were considered, and three with their reasons: those of its dtype before others."""
     gpu = gpu_of(p)
     unbuilt = "is declared but not in the built set; `with cutlass_py.jit():` compiles it"
-    near = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]]
-    near += misses(p)
-    far = [(kernel, way) for kernel in all_kernels(compiled=True) if isinstance(way := kernel.way(p, gpu), str)]
-    seen = dict(near[:3] or far[:3])
-    lines = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in seen.items())
-    return f"gemm: none of {len(all_kernels(compiled=True))} compiled kernels fits {describe(p)}. Nearest:{lines}"
+    compiled = all_kernels(compiled=True)
+    nearest = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]] + misses(p)
+    nearest = nearest or [(kernel, way) for kernel in compiled if isinstance(way := kernel.way(p, gpu), str)]
+    lines = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in nearest[:3])
+    return f"gemm: none of {len(compiled)} compiled kernels fits {describe(p)}. Nearest:{lines}"

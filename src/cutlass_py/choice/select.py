@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, inf
+from operator import itemgetter
 
 from .. import _core
 from .._core import Problem
@@ -12,14 +13,37 @@ from ..arguments import describe
 from ..declaration.config import SCHEDULES
 from ..errors import NoKernelError
 from ..gpu import Gpu, gpu_of
-from ..kernels import CutlassKernel, Kernel, Route
+from ..kernels import CutlassKernel, Kernel
 from ..providers.provider import ProvidedKernel
-from ..registry import candidates, carrying, find_kernel, numbered, straight_candidates, written_in_python
+from ..registry import candidates, find_kernel, numbered, straight_candidates, written_in_python
 from ..user_epilogue import asked_by
 from .cost import Estimates
 from .legality import Interface, Way, function_of
 from .misses import nothing_fits
 from .tuned import Entry, lookup
+
+
+@dataclass(frozen=True)
+class Route:
+    """A kernel and its way to a problem.
+
+    Attributes:
+        splits: parts of k whose sums the elementwise kernel joins in order, as it finishes the product; 1 for none.
+    """
+
+    kernel: Kernel
+    way: Way = Way()
+    splits: int = 1
+
+    @property
+    def direct(self) -> bool:
+        """Whether the kernel reads and writes the operands as they lie."""
+        return not self.way.detours
+
+
+# The fields of a route behind its microseconds, which are infinite where nobody can say: most never become a Choice.
+Timed = tuple[float, Kernel, Way, int]
+_time = itemgetter(0)
 
 
 @dataclass(frozen=True)
@@ -70,38 +94,40 @@ def rank(p: Problem, *, compiled: bool | None = None, gpu: Gpu | None = None) ->
     """
     gpu = gpu or gpu_of(p)
     compiled = _compiled_only(p) if compiled is None else compiled
-    estimated = [_choice(each, p, gpu) for each in _in_order(_timed(p, gpu, compiled), p)]
-    first = _measured(p, gpu, compiled)
-    return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
+    return _ranked(_measured(p, gpu, compiled), _timed(p, gpu, compiled), p, gpu)
 
 
 def rank_straight(p: Problem, *, compiled: bool) -> list[Choice]:
     """Of `rank`, one choice for each kernel that takes the operands as they lie, without a look at the others."""
     gpu = gpu_of(p)
     timed = _straight_routes(p, gpu, compiled) if gpu else []
-    timed += _provided_routes(p, gpu)
-    estimated = [_choice(each, p, gpu) for each in _in_order(timed, p)]
     first = _measured(p, gpu, compiled)
-    if first is None or not first.route.direct:
-        return estimated
-    return [first, *(choice for choice in estimated if choice.route.kernel is not first.route.kernel)]
+    return _ranked(first if first and first.route.direct else None, timed + _provided_routes(p, gpu), p, gpu)
+
+
+def _ranked(first: Choice | None, timed: list[Timed], p: Problem, gpu: Gpu | None) -> list[Choice]:
+    """The choices by time, behind the one that was measured."""
+    estimated = [_choice(each, p, gpu) for each in _in_order(timed, p)]
+    return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
 
 
 def _straight_routes(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
     estimates = Estimates(p, gpu)
-    timed: list[Timed] = []
-    for interface, kernels in straight_candidates(p, compiled).items():
-        way = interface.way(p, gpu)
-        if isinstance(way, str) or way.detours:
-            continue
-        for kernel in kernels:
-            if not kernel.repeats(p):
-                continue
-            if p.splits <= 1:
-                timed.append((kernel.microseconds(estimates), kernel, way, 1))
-            else:
-                timed += _split(kernel, _split_way(way, interface), p, gpu, estimates)
-    return timed
+    ways = ((interface.way(p, gpu), kernels) for interface, kernels in straight_candidates(p, compiled).items())
+    return [
+        _straight(kernel, way, p, gpu, estimates)
+        for way, kernels in ways
+        if isinstance(way, Way) and not way.detours
+        for kernel in kernels
+        if kernel.repeats(p)
+    ]
+
+
+def _straight(kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu, estimates: Estimates) -> Timed:
+    """The route of a kernel that takes the operands as they lie: k in one part, unless more are asked for."""
+    if p.splits <= 1:
+        return kernel.microseconds(estimates), kernel, way, 1
+    return _split(kernel, _split_way(way, kernel.interface), p, gpu, estimates)[0]
 
 
 def best(p: Problem, *, provided: bool = True) -> Choice | None:
@@ -175,14 +201,6 @@ def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool) -> Choice | None
             return None
         way = _split_way(way, kernel.interface)
     return Choice(Route(kernel, way, entry.splits), entry.microseconds, entry.swizzle, entry.raster, measured=True)
-
-
-# Microseconds (infinite where nobody can say), and the route: kernel, way, parts of k.
-Timed = tuple[float, Kernel, Way, int]
-
-
-def _time(timed: Timed) -> float:
-    return timed[0]
 
 
 def _splittable(interface: Interface, p: Problem) -> bool:
@@ -364,8 +382,7 @@ def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
 
 def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
     gpu = gpu_of(p)
-    if isinstance(kernel, CutlassKernel):
-        kernel = carrying(kernel, p)
+    kernel = kernel.carrying(p)
     if not isinstance(kernel, ProvidedKernel):
         way = kernel.way(p, gpu)
     elif provided:
@@ -377,7 +394,4 @@ def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
         raise ValueError(f"gemm: kernel {kernel.name} does not fit {describe(p)}: {reason}")
     if not isinstance(kernel, CutlassKernel) or gpu is None:
         return Choice(Route(kernel, way), 0.0)
-    estimates = Estimates(p, gpu)
-    if p.splits <= 1:
-        return _choice((kernel.microseconds(estimates), kernel, way, 1), p, gpu)
-    return _choice(_split(kernel, _split_way(way, kernel.interface), p, gpu, estimates)[0], p, gpu)
+    return _choice(_straight(kernel, way, p, gpu, Estimates(p, gpu)), p, gpu)
