@@ -43,13 +43,7 @@ KEYS = {
     "deterministic": "as in gemm",
 }
 _NEEDED = ("m", "n", "k", "a")
-_FACTORS = {
-    "alpha": "",
-    "beta": "",
-    "scale_a": "m",
-    "scale_b": "n",
-    "scale_out": "",
-}  # and the axis of a vector of them
+_FACTORS = {"alpha": "", "beta": "", "scale_a": "m", "scale_b": "n", "scale_out": ""}  # and the axis of a vector
 _IN_BLOCKS = {"scale_a": ("block",), "scale_b": ("block", "group")}
 
 
