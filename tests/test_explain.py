@@ -221,10 +221,10 @@ def test_every_reason_says_what_was_expected_and_what_was_found():
         keywords = {
             key: x for key, x in extra.items() if not (key == "bias" and n != 97) and not (key == "c" and n != 512)
         }
-        p = problem(m, n, k, layout, "bf16", **keywords).problem
-        reasons |= {s.error for s in (kernel.supports(p) for kernel in CORE) if s.error}
-    p = GemmArguments(listed(64, 64, "t"), listed(64, 64, "n")).problem
-    reasons |= {s.error for s in (kernel.supports(p) for kernel in CORE) if s.error}
+        args = problem(m, n, k, layout, "bf16", **keywords)
+        reasons |= {s.error for s in (kernel.supports(args) for kernel in CORE) if s.error}
+    args = GemmArguments(listed(64, 64, "t"), listed(64, 64, "n"))
+    reasons |= {s.error for s in (kernel.supports(args) for kernel in CORE) if s.error}
     assert len(reasons) > 12
     for reason in reasons:
         expected, _, found = reason.partition("; ")

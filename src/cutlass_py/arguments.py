@@ -293,19 +293,14 @@ def arguments_of(function: str, args: Any) -> GemmArguments:
     return args
 
 
-def problem_of(function: str, args: Any) -> Problem:
-    """Their canonical problem, or the problem itself."""
-    return args if isinstance(args, Problem) else arguments_of(function, args).problem
-
-
 def problem_asked(function: str, a: Any, b: Any, keywords: dict[str, Any]) -> Problem:
     """The problem of a function that takes GemmArguments, or what they are made of."""
     if b is not None:
         return GemmArguments(a, b, **keywords).problem
-    if not isinstance(a, GemmArguments | Problem):
+    if not isinstance(a, GemmArguments):
         raise TypeError(
             f"{function}: a is {_core.described_type(a)} and b is missing; expected both operands, or GemmArguments"
         )
     if keywords:
         raise TypeError(f"{function}: {', '.join(keywords)} belong into the GemmArguments")
-    return problem_of(function, a)
+    return a.problem

@@ -97,7 +97,7 @@ class Explanation:
             lines.append(self.note or "no kernel fits")
         else:
             lines.append(f"chosen: {self.chosen.route.kernel.name}")
-            lines += [f"  {text}" for text in steps(self.chosen)]
+            lines += [f"  {text}" for text in (*steps(self.chosen), self.chosen.time) if text]
         others = self.ranking[1:6]
         if others:
             lines.append(f"next of {len(self.ranking)}:")
@@ -110,8 +110,8 @@ class Explanation:
         return "\n".join(lines)
 
 
-def steps(choice: Choice, with_time: bool = True) -> list[str]:
-    """What a choice does, one line a launch; with what it takes."""
+def steps(choice: Choice) -> list[str]:
+    """What a choice does besides one launch of its kernel on the operands as they lie, and why."""
     route, way = choice.route, choice.route.way
     lines = [] if route.kernel.compiled else ["is compiled first: it is not in the built set"]
     lines += [f"packs {name} first" for name in way.packed]
@@ -126,15 +126,12 @@ def steps(choice: Choice, with_time: bool = True) -> list[str]:
         lines += [f"an elementwise kernel reduces afterwards: {', '.join(left)}"] if left else []
     if way.scratch:
         lines.append(f"composed: the product goes through {way.scratch} scratch, an elementwise kernel writes out")
-    lines += [f"reason: {reason}" for reason in way.detours]
-    if choice.microseconds and with_time:
-        lines.append(f"{'measured' if choice.measured else 'estimated'} {choice.microseconds:.1f} us")
-    return lines
+    return lines + [f"reason: {reason}" for reason in way.detours]
 
 
 def _row(choice: Choice) -> Row:
     time = choice.microseconds or None  # of a provider, which need not have an estimate
-    return Row(choice.route.kernel.name, time, choice.measured, tuple(steps(choice, with_time=False)))
+    return Row(choice.route.kernel.name, time, choice.measured, tuple(steps(choice)))
 
 
 def _time(row: Row) -> str:

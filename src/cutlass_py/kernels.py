@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _core
 from ._core import Prepared, Problem
-from .arguments import GemmArguments, arguments_of, describe, problem_of
+from .arguments import GemmArguments, arguments_of, describe
 from .choice.carriers import carrier
 from .choice.cost import Estimates, design
 from .choice.legality import Interface, Way, interface_of
@@ -69,7 +69,7 @@ class Kernel(ABC):
         Raises:
             TypeError: `args` is no GemmArguments.
         """
-        return self._status(problem_of("supports", args))
+        return self._status(arguments_of("supports", args).problem)
 
     def _status(self, p: Problem) -> Status:
         way = self.way(p, gpu_of(p))
@@ -90,7 +90,7 @@ class Kernel(ABC):
         """
         kernel = self
         if args is not None:
-            p = problem_of("compile", args)
+            p = arguments_of("compile", args).problem
             if not (status := self._status(p)):
                 raise ValueError(f"compile: kernel {self.name} does not fit {describe(p)}: {status.error}")
             kernel = self.carrying(p)

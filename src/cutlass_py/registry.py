@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from . import _core
 from ._core import Problem
-from .arguments import GemmArguments, problem_of
+from .arguments import GemmArguments, arguments_of
 from .choice.carriers import carrier
 from .choice.legality import Interface, function_of
 from .declaration.config import KernelConfig
@@ -352,7 +352,7 @@ def get_kernels(
     if args is not None:
         from .choice.select import rank_straight
 
-        p = problem_of("get_kernels", args)
+        p = arguments_of("get_kernels", args).problem
         kernels = [choice.route.kernel for choice in rank_straight(p, compiled=compiled and p.user < 0)]
     else:
         kernels = list(all_kernels(compiled))

@@ -21,13 +21,16 @@ from typing import Any
 from . import _core
 from .arguments import GemmArguments, describe
 from .declaration.dtypes import COMPUTE, DTYPES
+from .declaration.epilogues import ACTIVATIONS
 from .declaration.families import named
 from .declaration.operations import AXES, Node, Program
 from .frameworks import carrier_of
 from .providers.numpy import NumpyProvider
 from .providers.provider import ProvidedKernel
+from .registry import numbered
 from .shipping import packs
 from .user_epilogue import Asked, asked_by
+from .versions import installed
 
 _GRANULE = 256  # alignments beyond it make no difference
 
@@ -221,9 +224,6 @@ def _value(found: Sequence[_Array]) -> str:
 
 def _choices(p: _core.Problem, parameters: tuple[float, float], has_out: bool) -> list[str]:
     """Keywords that are names and switches."""
-    from .declaration.epilogues import ACTIVATIONS
-    from .registry import numbered
-
     words = []
     if p.activation != "identity":
         count = len(ACTIVATIONS[p.activation].parameters)
@@ -241,8 +241,6 @@ def _choices(p: _core.Problem, parameters: tuple[float, float], has_out: bool) -
 
 def _kernel_lost(p: _core.Problem) -> list[str]:
     """A comment where the kernel that was asked for is one that this process brought, which a script cannot have."""
-    from .registry import numbered
-
     if p.kernel < 0:
         return []
     kernel = numbered(p.kernel)
@@ -256,7 +254,6 @@ def _kernel_lost(p: _core.Problem) -> list[str]:
 def _title(facts: dict[str, Any], why: str) -> str:
     """Docstring of the script."""
     from . import __version__
-    from .versions import installed
 
     found = ", ".join(f"{name} {version}" for name, version in installed().items())
     where = [f"cutlass_py {__version__}", f"Python {sys.version.split()[0]}", found, *_device(facts["problem"])]

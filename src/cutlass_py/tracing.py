@@ -118,9 +118,7 @@ def planned(p: Problem, plan: Plan, choice: Choice | None) -> None:
     """A class of problems was met, and this is its plan."""
     if not logger.isEnabledFor(logging.INFO):
         return
-    time = ""
-    if choice is not None and choice.microseconds:
-        time = f"; {'measured' if choice.measured else 'estimated'} {choice.microseconds:.1f} us"
+    time = f"; {choice.time}" if choice and choice.time else ""
     logger.info("plan of %s: %s%s", describe(p), _words(plan), time)
 
 

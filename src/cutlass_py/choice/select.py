@@ -56,6 +56,12 @@ class Choice:
     raster: int = 0
     measured: bool = False  # by `tune`, and not the model's time
 
+    @property
+    def time(self) -> str:
+        """In words; empty where nobody can say."""
+        how = "measured" if self.measured else "estimated"
+        return f"{how} {self.microseconds:.1f} us" if self.microseconds else ""
+
 
 @dataclass(frozen=True)
 class Plan:
