@@ -182,6 +182,7 @@ def test_unknown_keyword_and_wrong_type():
 def test_get_kernels_on_cpu_arguments():
     args = GemmArguments(TensorSpec((4, 5), "f32", device="cpu"), TensorSpec((5, 6), "f32", device="cpu"))
     assert [k.name for k in get_kernels(args)] == ["cpu_gemm_numpy"]
+    assert [k.name for k in get_kernels(args.replace(splits=3))] == ["cpu_gemm_numpy"]
     assert gpu_of(args.problem) is None
 
 

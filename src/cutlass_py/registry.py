@@ -16,7 +16,7 @@ from . import _core
 from ._core import Problem
 from .arguments import GemmArguments, arguments_of
 from .choice.carriers import carrier
-from .choice.legality import Interface, function_of
+from .choice.legality import Interface
 from .declaration.config import KernelConfig
 from .declaration.epilogues import Epilogue
 from .declaration.families import FAMILIES, added, find, named
@@ -174,7 +174,6 @@ def forget() -> None:
 # ---------------------------------------------------------------------------------------------------- by problem
 
 Grouped = dict[Interface, list[CutlassKernel]]
-Signature = tuple[str, str, str, str, tuple[str, bool]]
 
 
 @_kept
@@ -186,16 +185,6 @@ def by_operands(compiled: bool) -> dict[tuple[str, str], Grouped]:
         if isinstance(kernel, CutlassKernel):
             group = groups.setdefault((kernel.config.a, kernel.config.b), {})
             group.setdefault(kernel.interface, []).append(kernel)
-    return groups
-
-
-@_kept
-def by_signature(compiled: bool) -> dict[Signature, Grouped]:
-    """Likewise, by everything that a kernel needs in common with operands that it takes as they lie."""
-    groups: dict[Signature, Grouped] = {}
-    for (a, b), interfaces in by_operands(compiled).items():
-        for interface, kernels in interfaces.items():
-            groups.setdefault((a, b, interface.layout, interface.d, interface.function), {})[interface] = kernels
     return groups
 
 
@@ -220,14 +209,6 @@ def candidates(p: Problem, compiled: bool) -> Grouped:
     if asked := asked_by(p):
         return _carriers(p.operand_a or "", p.operand_b or "", asked.epilogue)
     return by_operands(compiled).get((p.operand_a or "", p.operand_b or ""), {})
-
-
-def straight_candidates(p: Problem, compiled: bool) -> Grouped:
-    """Of these, the ones that may take the operands as they lie. Others would pack or finish elsewhere."""
-    if p.device_id < 0 or p.user >= 0:
-        return candidates(p, compiled)
-    signature = (p.operand_a or "", p.operand_b or "", p.layout_a + p.layout_b, p.d or "", function_of(p))
-    return by_signature(compiled).get(signature, {})
 
 
 def written_in_python(p: Problem) -> Iterator[ProvidedKernel]:

@@ -108,6 +108,10 @@ class Interface:
         """Whether another kernel can finish the product: it is all there, not rounded and not touched."""
         return self.epilogue.plain and self.d == WIDER.get(self.accumulator, self.accumulator)
 
+    def alike(self, p: Problem) -> bool:
+        """Whether layouts, the result's dtype and the function are the problem's: otherwise there are detours."""
+        return self.d == p.d and self.layout == p.layout_a + p.layout_b and self.function == function_of(p)
+
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """Directly, or by packing operands and finishing D elsewhere; the reason where no detour helps."""
         if error := self._obstacle(p, gpu):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from operator import itemgetter
@@ -15,7 +15,7 @@ from ..errors import NoKernelError
 from ..gpu import Gpu, gpu_of
 from ..kernels import CutlassKernel, Kernel
 from ..providers.provider import ProvidedKernel
-from ..registry import candidates, find_kernel, numbered, straight_candidates, written_in_python
+from ..registry import Grouped, candidates, find_kernel, numbered, written_in_python
 from ..user_epilogue import asked_by
 from .cost import Estimates
 from .legality import Interface, Way, function_of
@@ -43,7 +43,6 @@ class Route:
 
 # The fields of a route behind its microseconds, which are infinite where nobody can say: most never become a Choice.
 Timed = tuple[float, Kernel, Way, int]
-_time = itemgetter(0)
 
 
 @dataclass(frozen=True)
@@ -100,40 +99,23 @@ def rank(p: Problem, *, compiled: bool | None = None, gpu: Gpu | None = None) ->
     """
     gpu = gpu or gpu_of(p)
     compiled = _compiled_only(p) if compiled is None else compiled
-    return _ranked(_measured(p, gpu, compiled), _timed(p, gpu, compiled), p, gpu)
+    return _ranked(p, gpu, compiled, candidates(p, compiled))
 
 
 def rank_straight(p: Problem, *, compiled: bool) -> list[Choice]:
-    """Of `rank`, one choice for each kernel that takes the operands as they lie, without a look at the others."""
-    gpu = gpu_of(p)
-    timed = _straight_routes(p, gpu, compiled) if gpu else []
+    """Of `rank`, one choice for each kernel that takes the operands as they lie, k whole unless parts are asked for.
+
+    Without a look at most of the others.
+    """
+    alike = {interface: kernels for interface, kernels in candidates(p, compiled).items() if interface.alike(p)}
+    allowed = 1 if p.splits > 1 else 0  # the split itself
+    return [c for c in _ranked(p, gpu_of(p), compiled, alike) if len(c.route.way.detours) <= allowed]
+
+
+def _ranked(p: Problem, gpu: Gpu | None, compiled: bool, groups: Grouped) -> list[Choice]:
+    estimated = [_choice(each, p, gpu) for each in _in_order(_timed(p, gpu, groups), p)]
     first = _measured(p, gpu, compiled)
-    return _ranked(first if first and first.route.direct else None, timed + _provided_routes(p, gpu), p, gpu)
-
-
-def _ranked(first: Choice | None, timed: list[Timed], p: Problem, gpu: Gpu | None) -> list[Choice]:
-    """The choices by time, behind the one that was measured."""
-    estimated = [_choice(each, p, gpu) for each in _in_order(timed, p)]
     return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
-
-
-def _straight_routes(p: Problem, gpu: Gpu, compiled: bool) -> list[Timed]:
-    estimates = Estimates(p, gpu)
-    ways = ((interface.way(p, gpu), kernels) for interface, kernels in straight_candidates(p, compiled).items())
-    return [
-        _straight(kernel, way, p, gpu, estimates)
-        for way, kernels in ways
-        if isinstance(way, Way) and not way.detours
-        for kernel in kernels
-        if kernel.repeats(p)
-    ]
-
-
-def _straight(kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu, estimates: Estimates) -> Timed:
-    """The route of a kernel that takes the operands as they lie: k in one part, unless more are asked for."""
-    if p.splits <= 1:
-        return kernel.microseconds(estimates), kernel, way, 1
-    return _split(kernel, _split_way(way, kernel.interface), p, gpu, estimates)[0]
 
 
 def best(p: Problem, *, provided: bool = True) -> Choice | None:
@@ -146,11 +128,8 @@ def best(p: Problem, *, provided: bool = True) -> Choice | None:
     compiled = _compiled_only(p)
     if (choice := _measured(p, gpu, compiled)) and (provided or isinstance(choice.route.kernel, CutlassKernel)):
         return choice
-    needs_ready = _needs_ready(p)
-    timed = _timed(p, gpu, compiled, provided, every=needs_ready)
-    if not timed:
-        return None
-    return _choice(_first_ready(timed) if needs_ready else min(timed, key=_time), p, gpu)
+    first = next(_in_order(_timed(p, gpu, candidates(p, compiled), provided, every=_needs_ready(p)), p), None)
+    return _choice(first, p, gpu) if first else None
 
 
 def _needs_ready(p: Problem) -> bool:
@@ -162,18 +141,19 @@ def _needs_ready(p: Problem) -> bool:
     return not can_compile()
 
 
-def _in_order(timed: list[Timed], p: Problem) -> list[Timed]:
+def _in_order(timed: list[Timed], p: Problem) -> Iterator[Timed]:
     """By time; before all others those that are ready, where nothing else will do."""
-    ordered = sorted(timed, key=_time)
-    if _needs_ready(p):
-        ordered.sort(key=lambda each: not _is_ready(each[1]))
-    return ordered
-
-
-def _first_ready(timed: list[Timed]) -> Timed:
-    """The first of `_in_order`, without asking those behind it whether they are ready."""
-    ordered = sorted(timed, key=_time)
-    return next((each for each in ordered if _is_ready(each[1])), ordered[0])
+    by_time = sorted(timed, key=itemgetter(0))
+    if not _needs_ready(p):
+        yield from by_time
+        return
+    others = []
+    for each in by_time:
+        if _is_ready(each[1]):
+            yield each
+        else:
+            others.append(each)
+    yield from others
 
 
 def _is_ready(kernel: Kernel) -> bool:
@@ -214,9 +194,9 @@ def _splittable(interface: Interface, p: Problem) -> bool:
     return interface.finishable and not interface.stream_k and not p.pointers
 
 
-def _timed(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True, every: bool = True) -> list[Timed]:
+def _timed(p: Problem, gpu: Gpu | None, groups: Grouped, provided: bool = True, every: bool = True) -> list[Timed]:
     """Every route to a problem with its estimate, or those that may be the first of them; equals in one order."""
-    routes = _compiled_routes(p, gpu, compiled, every) if gpu else []
+    routes = _cutlass_routes(p, gpu, groups, every) if gpu else []
     return routes + _provided_routes(p, gpu) if provided else routes
 
 
@@ -225,17 +205,16 @@ def _provided_routes(p: Problem, gpu: Gpu | None) -> list[Timed]:
     return [(kernel.microseconds(p), kernel, way, 1) for kernel, way in ways if isinstance(way, Way)]
 
 
-def _compiled_routes(p: Problem, gpu: Gpu, compiled: bool, every: bool) -> list[Timed]:
+def _cutlass_routes(p: Problem, gpu: Gpu, groups: Grouped, every: bool) -> list[Timed]:
     """Without `every`: none that is certain to be slower than one that comes before it."""
-    estimates = Estimates(p, gpu)
-    wanted = function_of(p)
+    estimates, wanted = Estimates(p, gpu), function_of(p)
     routes: list[Timed] = []
     fastest = inf
-    for interface, kernels in {**straight_candidates(p, compiled), **candidates(p, compiled)}.items():
+    for interface, kernels in sorted(groups.items(), key=lambda group: estimates.least(group[0])):
         if not interface.finishable and interface.function != wanted:
             continue  # legality would say so too, at more length
         if not every and estimates.least(interface) >= fastest:
-            continue
+            break
         way = interface.way(p, gpu)
         if isinstance(way, str):
             continue
@@ -400,4 +379,7 @@ def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
         raise ValueError(f"gemm: kernel {kernel.name} does not fit {describe(p)}: {reason}")
     if not isinstance(kernel, CutlassKernel) or gpu is None:
         return Choice(Route(kernel, way), 0.0)
-    return _choice(_straight(kernel, way, p, gpu, Estimates(p, gpu)), p, gpu)
+    estimates = Estimates(p, gpu)
+    if p.splits > 1:
+        return _choice(_split(kernel, _split_way(way, kernel.interface), p, gpu, estimates)[0], p, gpu)
+    return _choice((kernel.microseconds(estimates), kernel, way, 1), p, gpu)
