@@ -27,8 +27,9 @@ from cutlass_py import (
     get_kernels,
     register_kernel,
     register_provider,
+    registry,
 )
-from cutlass_py.choice.select import plan, rank
+from cutlass_py.choice.select import best, plan, rank
 from cutlass_py.compiling import compiler
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,6 +86,15 @@ def test_the_rank_of_a_cuda_kernel(estimate, first):
         ranking = get_kernels(HALF, compiled=False)
         assert (ranking[0] is registration.kernels[0]) == first
         assert (ranking[-1] is registration.kernels[0]) == (estimate != "model" and not first)
+
+
+def test_gemm_takes_what_ranks_first_by_an_estimate_below_the_models_bounds(built):
+    built(["sm90_gemm_f16_f16_f32_f16_nn_128x256x64_1x2x1_coop_linear"])
+    with register_kernel(DECLARED, estimate=lambda p: 0.01) as registration:
+        registration.kernels[0].loaded({})
+        registry.forget()
+        p = problem(64, 64, 64, layout="nn", dtype="f16").problem  # which it has packed
+        assert rank(p)[0] == best(p) and best(p).route.kernel is registration.kernels[0]
 
 
 @pytest.mark.parametrize(
