@@ -23,27 +23,28 @@ class Gpu:
         return f"an absent {self.name}" if self.absent else self.name
 
 
-# GB/s of memory per multiprocessor, for devices that cannot be asked: about right for A100, H100 and H200.
-_BANDWIDTH_PER_SM = {80: 14.0, 86: 9.0, 89: 7.0, 90: 30.0}
+# By compute capability, times ten: a usual device's name and multiprocessors, and GB/s of memory for each of those,
+# which no device says of itself: about right for A100, H100 and H200.
+_USUAL = {
+    80: ("NVIDIA A100-SXM4-80GB", 108, 14.0),
+    86: ("NVIDIA A40", 84, 9.0),
+    89: ("NVIDIA L40S", 142, 7.0),
+    90: ("NVIDIA H200", 132, 30.0),
+}
+
+
+def _usual(cc: int) -> tuple[str, int, float]:
+    return _USUAL.get(cc, (f"GPU of compute capability {cc / 10:.1f}", 132, 30.0))
 
 
 def bandwidth_of(cc: int, sm_count: int) -> float:
     """GB/s that copies reach, roughly: a guess from the number of multiprocessors."""
-    return _BANDWIDTH_PER_SM.get(cc, 30.0) * sm_count
-
-
-# Name and multiprocessors of a usual device of each compute capability.
-_USUAL = {
-    80: ("NVIDIA A100-SXM4-80GB", 108),
-    86: ("NVIDIA A40", 84),
-    89: ("NVIDIA L40S", 142),
-    90: ("NVIDIA H200", 132),
-}
+    return _usual(cc)[2] * sm_count
 
 
 def _stand_in(cc: int) -> Gpu:
     """All that selection would know of a real device, its name for the tables included."""
-    name, sm_count = _USUAL.get(cc, (f"GPU of compute capability {cc / 10:.1f}", 132))
+    name, sm_count, _ = _usual(cc)
     return Gpu(name, cc, sm_count, bandwidth_of(cc, sm_count), absent=True)
 
 

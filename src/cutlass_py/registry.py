@@ -35,13 +35,13 @@ _lists: dict[Any, Any] = {}  # by what was asked; another one after each `forget
 
 
 def _kept(listing: Callable[_P, _T]) -> Callable[_P, _T]:
-    """What a function lists, kept until `forget`. What was begun before that is kept where nobody looks any more."""
+    """What a function lists, kept until `forget`: that starts new lists, so that what it interrupts goes to the old."""
 
     @wraps(listing)
     def kept(*asked: _P.args, **by_name: _P.kwargs) -> _T:
         lists, key = _lists, (listing, asked, tuple(by_name.items()))
         if key not in lists:
-            lists.setdefault(key, listing(*asked, **by_name))  # without a lock: it takes long, and a fork would keep it
+            lists.setdefault(key, listing(*asked, **by_name))  # without a lock, which a fork meanwhile would keep
         found: _T = lists[key]
         return found
 

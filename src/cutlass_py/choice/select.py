@@ -133,7 +133,7 @@ def best(p: Problem, *, provided: bool = True) -> Choice | None:
 
 
 def _needs_ready(p: Problem) -> bool:
-    """Whether a user's epilogue has to do with the kernels that were compiled for it before."""
+    """Whether there is no compiler for a user's epilogue, so that kernels compiled for it before have to do."""
     if p.user < 0:
         return False
     from ..compiling.compiler import can_compile  # imported here: a first call without an epilogue needs nothing of it

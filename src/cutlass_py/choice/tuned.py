@@ -13,10 +13,10 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 from weakref import ref
 
 from .. import _core, cache, json_file
@@ -63,6 +63,7 @@ class Entry:
     version: str
 
 
+_KINDS = get_type_hints(Entry)
 Table = dict[str, Entry]
 
 
@@ -288,13 +289,10 @@ def entries(values: Any, name: str) -> Table:
 
 
 def _entry(value: Any, where: str) -> Entry:
-    kinds: dict[str, Any] = {
-        field.name: {"str": str, "int": int, "float": (int, float)}[str(field.type)] for field in fields(Entry)
-    }
-    if not isinstance(value, dict) or value.keys() != kinds.keys():
-        raise ValueError(f"{where}: expected an object of {', '.join(kinds)}")
-    for name, kind in kinds.items():
-        if not isinstance(value[name], kind) or isinstance(value[name], bool):
+    if not isinstance(value, dict) or value.keys() != _KINDS.keys():
+        raise ValueError(f"{where}: expected an object of {', '.join(_KINDS)}")
+    for name, kind in _KINDS.items():
+        if type(value[name]) is not kind and not (kind is float and type(value[name]) is int):
             raise ValueError(f"{where}: {name} is {value[name]!r}")
     entry = Entry(**value)
     ranges = {"splits": range(1, 2**15), "raster": range(3), "swizzle": SWIZZLES}

@@ -152,9 +152,7 @@ def _tune(p: Problem, candidates: int, compiled: bool) -> Tuning:
     if not ranking:
         raise NoKernelError(f"tune: no kernel fits {describe(p)}")
     usual = replace(ranking[0], measured=False)
-    unknown = [
-        choice for choice in ranking[candidates:] if not choice.microseconds
-    ]  # of providers; nobody can rank them
+    unknown = [choice for choice in ranking[candidates:] if not choice.microseconds]  # nobody can rank them
     screened = _measure(p, [usual, *ranking[1:candidates], *unknown], _SCREENING)
     finalists = _in_every_order(m.choice for m in screened[:_FINALISTS])
     measured = _measure(p, list(dict.fromkeys([*finalists, usual])), _ROUNDS)

@@ -189,7 +189,7 @@ class ProvidedKernel(Kernel):
 
 
 class Failures:
-    """What a kernel failed to answer where it was one of many: the first is told, the others would be as it."""
+    """Failures of a kernel that nobody asked for by name: the first becomes a warning, and stands for all others."""
 
     def __init__(self) -> None:
         self._told = False
@@ -262,7 +262,7 @@ def metadata_fits(m: KernelMetadata, p: Problem) -> Status:
 
 
 def _other_than_said(m: KernelMetadata, p: Problem) -> str | None:
-    """Why an operand beside A, B and D, which an Interface takes as it takes D, is none that the metadata say."""
+    """Why c, gate, aux or bias is not as the metadata say of it: an Interface expects of all of them what D is."""
     for name in (*_LIKE_D, "bias"):
         said, dtype = m.operands.get(name), getattr(p, name)
         if not said or not dtype:
