@@ -325,6 +325,13 @@ def test_code_for_a_gpu(monkeypatch, library):
         assert "a = cutlass_py.view(cupy.ndarray((64, 32), 'uint16', memory_0.data + 16, (64, 2)), 'bf16')" in text
 
 
+def test_code_for_a_gpu_of_operands_that_torch_cannot_make(monkeypatch):
+    monkeypatch.setattr(reproducer, "find_spec", lambda name: True)
+    backwards = TensorSpec((64, 32), "f32", (-32, 1), device="cuda:1")
+    text = reproducer.script(GemmArguments(backwards, TensorSpec((32, 8), "f32", device="cuda:1")))
+    assert "import cupy" in text and "import torch" not in text and "(-128, 4))" in text
+
+
 def test_torch_s_code_makes_what_it_says(monkeypatch):
     """With the CPU in place of the GPU."""
     torch = pytest.importorskip("torch")

@@ -128,7 +128,8 @@ class Kernel(ABC):
         if artifact is not None:
             if not isinstance(artifact, Artifact):
                 raise TypeError(f"run: artifact is {_core.described_type(artifact)}; expected what compile returned")
-            if artifact.kernel not in (self.name, wanted := self.carrying(args.problem).name):
+            wanted = self.carrying(args.problem).name
+            if artifact.kernel not in (self.name, wanted):
                 raise ValueError(f"run: artifact is of kernel {artifact.kernel}; expected one of {wanted}")
         return args.run(kernel=self, stream=stream, workspace=workspace)
 
@@ -192,7 +193,7 @@ class CutlassKernel(Kernel):
         """As in Kernel."""
         from .registry import cutlass_kernel
 
-        config = self.carried(p)
+        config = self._config_for(p)
         return self if config is self.config or isinstance(config, str) else cutlass_kernel(config)
 
     def ready(self) -> None:
@@ -241,13 +242,13 @@ class CutlassKernel(Kernel):
 
     def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """As in Kernel; with the user's epilogue that a problem asks for."""
-        config = self.carried(p)
+        config = self._config_for(p)
         if isinstance(config, str):
             return config
         interface = self.interface if config is self.config else interface_of(config)
         return interface.way(p, gpu)
 
-    def carried(self, p: Problem) -> KernelConfig | str:
+    def _config_for(self, p: Problem) -> KernelConfig | str:
         """This design with the user's epilogue that a problem asks for, or why there is none; as it is if none is."""
         asked = asked_by(p)
         if not asked or self.interface.epilogue.user:

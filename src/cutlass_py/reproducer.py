@@ -83,8 +83,7 @@ def _script(facts: dict[str, Any], why: str) -> str:
     given = operands[: len(operands) - own]
     users = [replace(x, name=f"user_{x.name}") for x in operands[len(given) :]]
     operands = [*given, *users]
-    cuda = operands[0].device != "cpu"
-    library = _Torch() if cuda and find_spec("torch") else _CuPy() if cuda else _NumPy()
+    library = _library(operands)
     lines = ['"""' + _title(facts, why) + '"""', "", *library.head(operands[0].device), "", "", *library.made(), ""]
     lines += _function(asked.program) if asked else []
     for number, block in enumerate(_blocks(operands)):
@@ -94,6 +93,13 @@ def _script(facts: dict[str, Any], why: str) -> str:
     lines += ["", *_kernel_lost(facts["problem"]), f"result = cutlass_py.gemm({words})"]
     lines += [*library.wait(), "print(result)"]
     return "\n".join(lines) + "\n"
+
+
+def _library(operands: Sequence[_Array]) -> _NumPy | _Torch | _CuPy:
+    if operands[0].device == "cpu":
+        return _NumPy()
+    backwards = any(stride < 0 for operand in operands for stride in operand.strides)  # as no array of torch lies
+    return _Torch() if find_spec("torch") and not backwards else _CuPy()
 
 
 def _operands(found: Sequence[dict[str, Any]]) -> list[_Array]:
