@@ -192,6 +192,11 @@ WIDE_C = {name: OperandMetadata("f64") for name in ("a", "b", "d")} | {"c": Oper
             problem(layout="tt", dtype="f64", bias=vector(512, "f64", alignment=8)),
             "takes bias by 16 bytes; it is aligned to 8",
         ),
+        (
+            {"operands": F64, "api": 3},
+            GemmArguments(TensorSpec((8, 7), "f64", (8, 1), "cpu"), TensorSpec((7, 8), "f64", device="cpu")),
+            "reads vectors of 2 along k; k is 7",
+        ),
         ({"operands": ALIGNED_A}, GemmArguments(HOST, TensorSpec((8, 5), "f64", device="cpu", alignment=8)), None),
         (
             {"operands": ALIGNED_A},

@@ -283,7 +283,7 @@ def _interface(m: KernelMetadata, p: Problem) -> Interface:
     dtypes["accumulator"] = (m.accumulator, p.accumulator)
     known = {name: str(asked) if said == "*" else said for name, (said, asked) in dtypes.items()}
     return Interface(
-        api=m.api,
+        api=0,  # which metadata say for people alone
         cc=m.cc,
         bias=str(p.bias or known["d"]),
         layout=a.layout + b.layout,
