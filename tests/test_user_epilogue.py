@@ -161,7 +161,7 @@ REFUSED = {
     r"calls pow\(\) with a modulus": lambda x: pow(x, 2, 5),
     "calls the epilogue gelu_bias; its function is gelu_bias.__wrapped__": lambda x: gelu_bias(x, 1.0, 2.0),
     "calls the epilogue gelu_bias": lambda x: gelu_bias(accum=x, alpha=1.0, bias=2.0),
-    "takes a EpilogueCall; expected a traced value": lambda x: x + gelu_bias(alpha=1.0, bias=2.0),
+    "calls the epilogue gelu_bias; its function": lambda x: x + gelu_bias(alpha=1.0, bias=2.0),
     "takes the sum of a float; expected a traced value": lambda x: (x, {"n": sum_over(1.0, -1)}),
     "takes the max of a float; expected a traced value": lambda x: (x, {"n": max_over(3.0, -2)}),
     "takes the min of a ndarray; expected": lambda x: (x, {"n": min_over(np.ones((2, 2)), -2)}),

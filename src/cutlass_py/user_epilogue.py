@@ -46,9 +46,9 @@ class UserEpilogue:
             TypeError: a name that is missing or not known, or a value without one.
             EpilogueError: another epilogue calls it; the function itself, `__wrapped__`, may be called there.
         """
+        if trace := epilogue_trace.tracing():
+            trace.refuse(f"calls the epilogue {self.program.name}; its function is {self.program.name}.__wrapped__")
         if values or operands.keys() != self._all:
-            if trace := epilogue_trace.tracing():
-                trace.refuse(f"calls the epilogue {self.program.name}; its function is {self.program.name}.__wrapped__")
             expected = f"expected {', '.join(self._names) or 'none'}"
             if values:
                 raise TypeError(f"epilogue {self.program.name} takes its operands by name; {expected}")
