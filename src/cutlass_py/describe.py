@@ -92,7 +92,7 @@ class KernelDescription:
         """
         if faults := self.faults():
             lines = "".join(f"\n  {fault}" for fault in faults)
-            raise ValueError(f"KernelDescription: {len(faults)} fault{'s'[: len(faults) > 1]}:{lines}")
+            raise ValueError(f"KernelDescription: {len(faults)} fault{'s' if len(faults) > 1 else ''}:{lines}")
         config = Resolved(self).config
         return find_kernel(config.name) or add(config)
 

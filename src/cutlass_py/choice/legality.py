@@ -51,8 +51,10 @@ class Way:
         """What surrounds the kernel, which takes k in so many parts, in words."""
         words = [f"packs {name}" for name in self.packed]
         if splits > 1:
-            return [*words, f"splits k by {splits}"]
-        return words + ["composed"] * bool(self.scratch)
+            words.append(f"splits k by {splits}")
+        elif self.scratch:
+            words.append("composed")
+        return words
 
 
 @dataclass(frozen=True, eq=False)  # one object for each; see interface_of

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 from .._core import Problem
 from ..arguments import describe
 from ..gpu import Gpu, gpu_of
@@ -10,6 +13,8 @@ from ..registry import all_kernels, by_operands, candidates, written_in_python
 from .cost import Estimates
 from .legality import Way
 
+_K = TypeVar("_K", bound=Kernel)
+
 
 def misses(p: Problem) -> list[tuple[Kernel, str]]:
     """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem.
@@ -17,24 +22,21 @@ def misses(p: Problem) -> list[tuple[Kernel, str]]:
     Kernels that were registered come first, then the greatest loss, by the time that the model would give them.
     """
     gpu = gpu_of(p)
-    brought: list[tuple[Kernel, str]] = [
-        (kernel, way) for kernel in written_in_python(p) if isinstance(way := kernel.way(p, gpu), str)
-    ]
+    brought = _unable(written_in_python(p), p, gpu)
     if gpu is None:
-        return brought
-    if p.user >= 0:
-        return [*brought, *_unable(p, gpu)]
+        return [*brought]
+    if p.user >= 0:  # it is compiled when it is met: declared kernels that cannot carry it, one for each interface
+        declared = by_operands(False).get((p.operand_a or "", p.operand_b or ""), {})
+        plain = (kernels[0] for interface, kernels in declared.items() if interface.epilogue.plain)
+        return [*brought, *_unable(plain, p, gpu)]
     estimates = Estimates(p, gpu)
     compiled = (kernel for kernels in candidates(p, compiled=True).values() for kernel in kernels)
-    unable = [(kernel, way) for kernel in compiled if isinstance(way := kernel.way(p, gpu), str)]
-    return [*brought, *sorted(unable, key=lambda miss: miss[0].microseconds(estimates))]
+    return [*brought, *sorted(_unable(compiled, p, gpu), key=lambda miss: miss[0].microseconds(estimates))]
 
 
-def _unable(p: Problem, gpu: Gpu) -> list[tuple[Kernel, str]]:
-    """Declared kernels that cannot run a user's epilogue, one for each interface."""
-    declared = by_operands(False).get((p.operand_a or "", p.operand_b or ""), {})
-    plain = (kernels[0] for interface, kernels in declared.items() if interface.epilogue.plain)
-    return [(kernel, way) for kernel in plain if isinstance(way := kernel.way(p, gpu), str)]
+def _unable(kernels: Iterable[_K], p: Problem, gpu: Gpu | None) -> list[tuple[_K, str]]:
+    """Those of the kernels that cannot take a problem, with the reason."""
+    return [(kernel, way) for kernel in kernels if isinstance(way := kernel.way(p, gpu), str)]
 
 
 def not_compiled(p: Problem) -> list[Kernel]:
@@ -51,10 +53,9 @@ def not_compiled(p: Problem) -> list[Kernel]:
 
 def nothing_fits(p: Problem) -> str:
     """The problem, how many were considered, and three with their reasons: those of its dtype before others."""
-    gpu = gpu_of(p)
     unbuilt = "is declared but not in the built set; `with cutlass_py.jit():` compiles it"
     compiled = all_kernels(compiled=True)
     nearest = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]] + misses(p)
-    nearest = nearest or [(kernel, way) for kernel in compiled if isinstance(way := kernel.way(p, gpu), str)]
+    nearest = nearest or _unable(compiled, p, gpu_of(p))
     lines = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in nearest[:3])
     return f"gemm: none of {len(compiled)} compiled kernels fits {describe(p)}. Nearest:{lines}"
