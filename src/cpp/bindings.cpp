@@ -374,8 +374,8 @@ NB_MODULE(_core, m) {
   nb::register_exception_translator([](const std::exception_ptr& error, void*) {
     try {
       std::rethrow_exception(error);
-    } catch (const DtypeError& dtype_error) {
-      PyErr_SetString(PyExc_TypeError, dtype_error.what());
+    } catch (const TypeError& wrong) {
+      PyErr_SetString(PyExc_TypeError, wrong.what());
     }
   });
 

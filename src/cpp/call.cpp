@@ -58,8 +58,8 @@ struct Result {
         const Stream own = device::own_stream(device.id);
         if (own == stream) return;
         if (device::capturing(stream)) {
-          throw std::invalid_argument(
-              "gemm: during graph capture no result is made in memory of this package's own, which another stream "
+          refuse(
+              "during graph capture no result is made in memory of this package's own, which another stream "
               "orders: pass out=");
         }
         device::wait(stream, own);
@@ -148,8 +148,8 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
   device::Guard guard(device_id);
   const Streams streams(operands, device_id, stream);
   if (streams.several() && streams.capturing()) {
-    throw std::invalid_argument(
-        "gemm: during graph capture all operands must belong to one framework and its current stream must be the one "
+    refuse(
+        "during graph capture all operands must belong to one framework and its current stream must be the one "
         "that captures: an event of another stream would end the capture");
   }
   operands.each([&](View& view) { view.import(streams.launch); });
@@ -248,8 +248,7 @@ void Workspace::open(nb::handle array, const Operand& a) {
   if (array.is_none()) return;
   view_.open(array, "workspace");
   if (view_.operand.metadata_only || !view_.type->mutable_) {
-    throw nb::type_error(
-        ("gemm: workspace is " + described_type(array) + "; expected an array that can be written").c_str());
+    refuse_type("workspace is " + described_type(array) + "; expected an array that can be written");
   }
   check_same_device(a, view_.operand);
 }
@@ -258,8 +257,7 @@ const GivenScratch* Workspace::on(Stream stream, const Operands& operands, size_
   if (!view_) return nullptr;
   view_.import(stream);
   const Operand& x = view_.operand;
-  if (dtype_size(x.dtype) != 1)
-    throw DtypeError("gemm: workspace is " + std::string(dtype_name(x.dtype)) + "; expected bytes (u8)");
+  if (dtype_size(x.dtype) != 1) refuse_type(found_dtype(x) + "; expected bytes (u8)");
   if (x.rank != 1 || (x.shape[0] > 1 && x.strides[0] != 1))
     refuse(found(x) + " with strides " + shape_text(x.strides, x.rank) + "; expected one dimension without gaps");
   if (x.readonly) refuse("workspace is read-only");
@@ -295,7 +293,7 @@ Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords) {
 size_t scratch_bytes_of(nb::handle a, nb::handle b, const Keywords& keywords, nb::handle chosen, int sm_count) {
   Operands operands;
   const Call call = call_of(operands, a, b, keywords);
-  if (call.problem.pointers) throw std::invalid_argument("gemm: lists of matrices have no scratch of their caller's");
+  if (call.problem.pointers) refuse("lists of matrices have no scratch of their caller's");
   DevicePlan plan = device_plan(chosen);
   plan.sm_count = sm_count;
   // Kernels are asked on the device that they will run on; where there is none, the call is for another machine.

@@ -11,8 +11,6 @@ constexpr int kMostUserOperands = 16;                                        // 
 constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max() - 1023;  // CUTLASS rounds up to tiles in 32 bits
 constexpr int64_t kMostStride = (int64_t(1) << 40) - 1;                      // bytes, that TMA takes
 
-[[noreturn]] void refuse(const std::string& text);        // ValueError
-[[noreturn]] void refuse_dtype(const std::string& text);  // TypeError
 [[noreturn]] void refuse_beside_lists(const char* name);  // of what lists of matrices cannot have
 
 std::string found_dtype(const Operand& x);  // "a is f32"

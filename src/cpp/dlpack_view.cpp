@@ -5,7 +5,6 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "canonical.h"
 #include "metadata.h"
 
 namespace cutlass_py {
@@ -84,9 +83,8 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
   entry.exchange = exchange_api(type);
   if (entry.exchange && !known_stream && !makes_arrays(*entry.exchange)) entry.exchange = nullptr;
   if (!entry.exchange && !nb::hasattr(type, "__dlpack__")) {
-    throw nb::type_error(("gemm: " + std::string(operand) + " is " + described_type(object) +
-                          "; expected an array that speaks DLPack (torch, CuPy, JAX, NumPy, ...)")
-                             .c_str());
+    refuse_type(std::string(operand) + " is " + described_type(object) +
+                "; expected an array that speaks DLPack (torch, CuPy, JAX, NumPy, ...)");
   }
   entry.mutable_ = nb::cast<bool>(entry.row.attr("mutable"));
   entry.checks_grad = nb::cast<bool>(entry.row.attr("differentiates"));
@@ -112,14 +110,14 @@ std::string name_of(DLDataType type) {
 
 Dtype dtype_of(DLDataType type, const char* name, const char* expected) {
   if (type.lanes != 1) {
-    refuse_dtype(std::string(name) + " has " + std::to_string(type.lanes) + " lanes per element; expected 1");
+    refuse_type(std::string(name) + " has " + std::to_string(type.lanes) + " lanes per element; expected 1");
   }
   for (int i = 0; i < kDtypeCount; ++i) {
     const DtypeRow& row = kDtypes[i];
     if (row.dlpack_code == type.code && row.bits == type.bits && int(row.storage) == i) return Dtype(i);
   }
-  refuse_dtype(std::string(name) + " has dtype " + name_of(type) + "; expected " +
-               (expected ? expected : "one of " + storage_dtypes()));
+  refuse_type(std::string(name) + " has dtype " + name_of(type) + "; expected " +
+              (expected ? expected : "one of " + storage_dtypes()));
 }
 
 Device device_of(DLDevice device, const char* name) {
@@ -186,10 +184,8 @@ namespace {
 
 // What __dlpack_device__ says, which must be two integers.
 Device announced_device(nb::handle object, const char* name) {
-  auto refuse = [&](const std::string& found) {
-    throw nb::type_error(
-        ("gemm: " + std::string(name) + ".__dlpack_device__() " + found + "; expected a device type and an id")
-            .c_str());
+  auto refuse_pair = [&](const std::string& found) {
+    refuse_type(std::string(name) + ".__dlpack_device__() " + found + "; expected a device type and an id");
   };
   static PyObject* device = PyUnicode_InternFromString("__dlpack_device__");
   PyObject* arguments[] = {object.ptr()};
@@ -197,16 +193,15 @@ Device announced_device(nb::handle object, const char* name) {
   if (!pair.is_valid()) {
     nb::python_error error;
     if (nb::hasattr(object, "__dlpack_device__")) throw error;
-    throw nb::type_error(("gemm: " + std::string(name) + " is " + described_type(object) +
-                          " without __dlpack_device__; expected an array that speaks DLPack")
-                             .c_str());
+    refuse_type(std::string(name) + " is " + described_type(object) +
+                " without __dlpack_device__; expected an array that speaks DLPack");
   }
-  if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) refuse("returned " + described_type(pair));
+  if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) refuse_pair("returned " + described_type(pair));
   int numbers[2];
   for (int i = 0; i < 2; ++i) {
     nb::handle item = PyTuple_GetItem(pair.ptr(), i);
-    if (!PyIndex_Check(item.ptr())) refuse("holds " + described_type(item));
-    if (!nb::try_cast<int>(nb::int_(item), numbers[i])) refuse("holds a number out of range");
+    if (!PyIndex_Check(item.ptr())) refuse_pair("holds " + described_type(item));
+    if (!nb::try_cast<int>(nb::int_(item), numbers[i])) refuse_pair("holds a number out of range");
   }
   return device_of({DLDeviceType(numbers[0]), numbers[1]}, name);
 }
@@ -238,9 +233,7 @@ void View::open(nb::handle given, const char* name) {
     object = inner;
     type = array_type(inner, name);
     if (type->is_typed_view || type->is_spec) {
-      throw nb::type_error(
-          ("gemm: " + std::string(name) + " is a view of " + described_type(inner) + "; expected a view of an array")
-              .c_str());
+      refuse_type(std::string(name) + " is a view of " + described_type(inner) + "; expected a view of an array");
     }
   }
   if (type->is_spec) {
@@ -296,9 +289,7 @@ void View::import_capsule(nb::object capsule) {
   } else if (PyCapsule_IsValid(ptr, "used_dltensor") || PyCapsule_IsValid(ptr, "used_dltensor_versioned")) {
     refuse(name + " handed out a DLPack capsule that was already consumed");
   } else {
-    throw nb::type_error(
-        ("gemm: " + name + ".__dlpack__() returned " + described_type(capsule) + "; expected a DLPack capsule")
-            .c_str());
+    refuse_type(name + ".__dlpack__() returned " + described_type(capsule) + "; expected a DLPack capsule");
   }
   fill(*tensor);
 }
@@ -388,8 +379,8 @@ void View::fill(const DLTensor& tensor) {
   const int64_t size = tensor.dtype.bits / 8;
   if (dtype_override_ != Dtype::none) {
     if (tensor.dtype.lanes != 1 || size != dtype_size(dtype_override_)) {
-      refuse_dtype(std::string(name) + " is viewed as " + dtype_name(dtype_override_) + " but its elements have " +
-                   std::to_string(tensor.dtype.bits * tensor.dtype.lanes) + " bits");
+      refuse_type(std::string(name) + " is viewed as " + dtype_name(dtype_override_) + " but its elements have " +
+                  std::to_string(tensor.dtype.bits * tensor.dtype.lanes) + " bits");
     }
     operand.dtype = dtype_override_;
   } else {
@@ -448,9 +439,8 @@ Dtype dtype_from(nb::handle value, const char* parameter, const char* function) 
   if (found) return Dtype(nb::cast<int>(nb::handle(found)));
   if (PyErr_Occurred()) {  // it has no hash
     PyErr_Clear();
-    throw nb::type_error((std::string(function) + ": " + parameter + " is " + described_type(value) +
-                          "; expected one of " + storage_dtypes() + " or a framework's dtype")
-                             .c_str());
+    throw TypeError(std::string(function) + ": " + parameter + " is " + described_type(value) + "; expected one of " +
+                    storage_dtypes() + " or a framework's dtype");
   }
   nb::object index = nb::module_::import_("cutlass_py.frameworks").attr("dtype_index")(value, parameter, function);
   (*known)[value] = index;

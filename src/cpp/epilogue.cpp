@@ -40,7 +40,7 @@ using Dtypes = std::initializer_list<Dtype>;
     if (*dtype == Dtype::none || std::find(first, dtype, *dtype) != dtype) continue;  // said already
     names += (names.empty() ? "" : ", ") + std::string(dtype_name(*dtype));
   }
-  refuse_dtype(found_dtype(x) + "; expected " + (names.find(',') == std::string::npos ? "" : "one of ") + names);
+  refuse_type(found_dtype(x) + "; expected " + (names.find(',') == std::string::npos ? "" : "one of ") + names);
 }
 
 template <class Accepted>
@@ -260,12 +260,12 @@ void read_bias_grad(const Operand& x, const Extents& e, Call& call) {
 void check_complex(const Request& r, const Problem& p) {
   const std::string but = std::string(dtype_name(p.a)) + "; complex operands take alpha, beta, c and bias";
   if (r.activation != Activation::identity) {
-    refuse_dtype(std::string("activation='") + r.function().name + "' is given but a is " + but);
+    refuse_type(std::string("activation='") + r.function().name + "' is given but a is " + but);
   }
   const char* number = r.has_scale_a ? "scale_a" : r.has_scale_b ? "scale_b" : r.has_scale_out ? "scale_out" : nullptr;
-  if (number) refuse_dtype(std::string(number) + " is given but a is " + but);
+  if (number) refuse_type(std::string(number) + " is given but a is " + but);
   for (Role role : {Role::gate, Role::aux, Role::scale_a, Role::scale_b, Role::scale_out, Role::bias_grad}) {
-    if (const Operand* x = r.at(role)) refuse_dtype(std::string(x->name) + " is given but a is " + but);
+    if (const Operand* x = r.at(role)) refuse_type(std::string(x->name) + " is given but a is " + but);
   }
 }
 

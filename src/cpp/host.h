@@ -5,10 +5,7 @@
 
 namespace cutlass_py {
 
-// Whether two operands, whose bytes interleave, share an element; numpy's exact solver decides.
-bool shares_memory(const Operand& x, const Operand& y);
-
-// Decides what canonicalise has left open.
+// Decides what canonicalise has left open, by numpy's exact solver.
 void check_suspects(const Call& call);
 
 }  // namespace cutlass_py

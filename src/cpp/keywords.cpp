@@ -13,8 +13,6 @@
 namespace cutlass_py {
 namespace {
 
-[[noreturn]] void refuse_type(const std::string& text) { throw nb::type_error(("gemm: " + text).c_str()); }
-
 std::string type_of(nb::handle value) {
   return nb::cast<std::string>(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()))).attr("__name__"));
 }

@@ -118,8 +118,7 @@ void Operands::check_lists() const {
 void Operands::check_memory(const char* instead) const {
   each([&](const View& view) {
     if (!view.operand.metadata_only) return;
-    const std::string found = "gemm: " + std::string(view.operand.name) + " is a TensorSpec, which has no memory; ";
-    throw nb::type_error((found + instead).c_str());
+    refuse_type(std::string(view.operand.name) + " is a TensorSpec, which has no memory; " + instead);
   });
 }
 

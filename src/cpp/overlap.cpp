@@ -141,10 +141,10 @@ void compare(const Request& r, Call& call, Role role, const Operand& x, Role oth
   auto message = [&] {
     const char* exception = role == Role::out ? "; it may only be c, gate or a read aux itself, element for element"
                                               : "; what is written has memory of its own";
-    return std::string("gemm: ") + x.name + " shares elements with " + y.name + exception;
+    return std::string(x.name) + " shares elements with " + y.name + exception;
   };
   if (x.list || y.list) {
-    if (lists_intersect(x, y, in_place)) throw std::invalid_argument(message());
+    if (lists_intersect(x, y, in_place)) refuse(message());
   } else if (!in_place && !surely_disjoint(x, y)) {
     call.suspects.push_back({&x, &y, message()});
   }
@@ -198,7 +198,7 @@ void check_user_overlap(const Request& r, Call& call) {
   auto array = [&](size_t i) { return r.user->items[i].array; };
   auto suspect = [&](const Operand& x, const Operand& y, const char* exception) {
     if (surely_disjoint(x, y)) return;
-    call.suspects.push_back({&x, &y, std::string("gemm: ") + x.name + " shares elements with " + y.name + exception});
+    call.suspects.push_back({&x, &y, std::string(x.name) + " shares elements with " + y.name + exception});
   };
   const Operand* out = r.at(Role::out);
   for (size_t i = 0; i < call.user.size(); ++i) {

@@ -42,7 +42,7 @@ DevicePlan device_plan(nb::handle chosen) {
     const KernelEntry* entry = find_kernel(nb::cast<std::string>(kernel));
     if (!entry) throw std::runtime_error("gemm: kernel " + nb::cast<std::string>(kernel) + " is not loaded");
     plan.kernel = entry->kernel;
-    plan.library = entry->library;
+    plan.origin = entry->origin;
   }
   auto layout = [&](const char* name) {
     nb::object value = chosen.attr(name);

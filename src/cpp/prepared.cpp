@@ -56,7 +56,7 @@ uint8_t alignment(const Problem& p, Role role) {
 
 void check_same(const Operand& x, const Operand& wanted, uint8_t align) {
   const std::string plan = "; the plan takes ";
-  if (x.dtype != wanted.dtype) refuse_dtype(found_dtype(x) + plan + dtype_name(wanted.dtype));
+  if (x.dtype != wanted.dtype) refuse_type(found_dtype(x) + plan + dtype_name(wanted.dtype));
   if (x.device != wanted.device) {
     refuse(std::string(x.name) + " is on " + to_string(x.device) + plan + to_string(wanted.device));
   }

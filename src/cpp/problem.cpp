@@ -35,7 +35,7 @@ const ComputeRow& compute_row(const Operand& x, const char* compute) {
     if (!compute || !std::strcmp(row.name, compute)) return row;
     known += (known.empty() ? "'" : ", '") + std::string(row.name) + "'";
   }
-  if (known.empty()) refuse_dtype(found_dtype(x) + "; expected one of " + input_dtypes());
+  if (known.empty()) refuse_type(found_dtype(x) + "; expected one of " + input_dtypes());
   refuse(std::string("compute='") + compute + "' is not one of " + known + " for " + dtype_name(x.dtype) + " inputs");
 }
 
@@ -44,8 +44,8 @@ void choose_arithmetic(const Request& r, Problem& p) {
   const Operand &a = *r.at(Role::a), &b = *r.at(Role::b);
   const ComputeRow& row = compute_row(a, r.compute);
   if (!pairs_with(a.dtype, b.dtype)) {
-    refuse_dtype(found_dtype(a) + " but " + found_dtype(b) + "; " + dtype_name(a.dtype) + " goes with " +
-                 partners(a.dtype));
+    refuse_type(found_dtype(a) + " but " + found_dtype(b) + "; " + dtype_name(a.dtype) + " goes with " +
+                partners(a.dtype));
   }
   p.a = a.dtype, p.b = b.dtype;
   p.operand_a = row.operand;
@@ -54,12 +54,12 @@ void choose_arithmetic(const Request& r, Problem& p) {
   const Operand* out = r.at(Role::out);
   const bool named = r.out_dtype != Dtype::none;
   if (out && named && r.out_dtype != out->dtype) {
-    refuse_dtype(found_dtype(*out) + " but out_dtype is " + dtype_name(r.out_dtype));
+    refuse_type(found_dtype(*out) + " but out_dtype is " + dtype_name(r.out_dtype));
   }
   p.d = out ? out->dtype : named ? r.out_dtype : row.output;
   if (is_complex(p.d) != is_complex(p.accumulator)) {
-    refuse_dtype(std::string(out ? "out is " : "out_dtype is ") + dtype_name(p.d) + " but a is " + dtype_name(p.a) +
-                 "; expected " + (is_complex(p.d) ? "a real dtype" : "c64 or c128"));
+    refuse_type(std::string(out ? "out is " : "out_dtype is ") + dtype_name(p.d) + " but a is " + dtype_name(p.a) +
+                "; expected " + (is_complex(p.d) ? "a real dtype" : "c64 or c128"));
   }
 }
 
@@ -239,7 +239,7 @@ void scatter(const Request& r, Call& call, int64_t& batch) {
 }  // namespace
 
 void refuse(const std::string& text) { throw std::invalid_argument("gemm: " + text); }
-void refuse_dtype(const std::string& text) { throw DtypeError("gemm: " + text); }
+void refuse_type(const std::string& text) { throw TypeError("gemm: " + text); }
 
 void refuse_beside_lists(const char* name) {
   refuse(std::string(name) + " is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");

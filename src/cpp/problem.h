@@ -30,6 +30,13 @@ constexpr int kRoles = 13;
 constexpr const char* kRoleNames[kRoles] = {"a",       "b",     "c",    "bias",      "gate",      "aux", "scale_a",
                                             "scale_b", "alpha", "beta", "scale_out", "bias_grad", "out"};
 
+// What is wrong with a call: std::invalid_argument, which becomes a ValueError, or TypeError, which becomes Python's.
+struct TypeError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+[[noreturn]] void refuse(const std::string& text);
+[[noreturn]] void refuse_type(const std::string& text);
+
 enum class DeviceType : int32_t { cpu = 1, cuda = 2 };
 
 struct Device {
@@ -211,17 +218,11 @@ struct Request {
   const ActivationRow& function() const { return kActivations[int(activation)]; }
 };
 
-struct DtypeError : std::invalid_argument {  // becomes a TypeError
-  using std::invalid_argument::invalid_argument;
-};
-
-// Throws std::invalid_argument that names both devices. Before canonicalise, because operands are read with a device in
-// mind.
+// Refuses operands on two devices. Before canonicalise, because operands are read with a device in mind.
 void check_same_device(const Operand& a, const Operand& x);
 
 // Everything else that can be said without touching memory: ranks, shapes, dtypes, strides, overlap. Without `out`, D
 // is taken as a new row-major array and call.d.data stays null until place_result.
-// Throws std::invalid_argument (ValueError) and DtypeError (TypeError).
 Call canonicalise(const Request& request);
 
 // Gives a call the memory of its new result.

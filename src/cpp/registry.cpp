@@ -84,14 +84,14 @@ void forget_kernel(const std::string& name) {
   auto found = by_name().find(name);
   if (found == by_name().end()) return;
   const CutlassPyKernel* kernel = found->second.kernel;
-  const CutlassPyLibrary* library = found->second.library;
+  const CutlassPyLibrary* origin = found->second.origin;
   static auto* forgotten = new std::vector<std::unordered_map<std::string, KernelEntry>::node_type>();
   forgotten->push_back(by_name().extract(found));  // what has found it, perhaps without the GIL, reads it still
   auto& all = kernels();
   all.erase(std::remove_if(all.begin(), all.end(), [&](const KernelEntry& entry) { return entry.kernel == kernel; }),
             all.end());
   for (auto known = libraries().begin(); known != libraries().end();) {
-    known = known->second == library ? libraries().erase(known) : std::next(known);
+    known = known->second == origin ? libraries().erase(known) : std::next(known);
   }
 }
 

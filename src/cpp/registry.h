@@ -10,8 +10,8 @@ namespace cutlass_py {
 
 struct KernelEntry {
   const CutlassPyKernel* kernel;
-  const CutlassPyLibrary* library;
-  std::string path;  // of the file
+  const CutlassPyLibrary* origin;
+  std::string path;  // of the library's file
 };
 
 // Loads a library once; throws std::runtime_error with the loader's reason, or on another ABI.

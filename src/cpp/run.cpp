@@ -33,8 +33,8 @@ class Scratch {
       return;
     }
     if (size_ > given_->bytes) {
-      throw std::invalid_argument("gemm: " + std::to_string(size_) + " bytes of scratch are needed on cuda:" +
-                                  std::to_string(device_id_) + " but " + std::to_string(given_->bytes) + " were given");
+      refuse(std::to_string(size_) + " bytes of scratch are needed on cuda:" + std::to_string(device_id_) + " but " +
+             std::to_string(given_->bytes) + " were given");
     }
     memory_ = given_->data;
   }
@@ -57,7 +57,7 @@ const CutlassPyElementwise& elementwise() {
 
 void check(int status, const DevicePlan& plan, const char* what) {
   if (status == 0) return;
-  const CutlassPyLibrary* library = plan.library ? plan.library : builtin_library();
+  const CutlassPyLibrary* library = plan.origin ? plan.origin : builtin_library();
   throw CudaError("gemm: " + std::string(what) + " failed: " + library->error_string(status) + " (kernel " +
                   (plan.kernel ? plan.kernel->name : "none") + ")");
 }
@@ -88,13 +88,6 @@ std::vector<CutlassPyOperand> operands_of(const std::vector<UserOperand>& user) 
   std::vector<CutlassPyOperand> operands;
   for (const UserOperand& x : user) operands.push_back({array_of(x.matrix), x.value});
   return operands;
-}
-
-// What a kernel applies to a product that another one finishes: nothing.
-CutlassPyEpilogue no_epilogue() {
-  CutlassPyEpilogue e{};
-  e.alpha.value = e.scale_out.value = 1;
-  return e;
 }
 
 // A packed copy: rows padded to 16 bytes, so that TMA takes it.
@@ -166,7 +159,8 @@ class Pending {
 
 // What a kernel does to a product that another one finishes: nothing, but for scales that are part of the product.
 CutlassPyEpilogue unfinished(const Call& call) {
-  CutlassPyEpilogue e = no_epilogue();
+  CutlassPyEpilogue e{};
+  e.alpha.value = e.scale_out.value = 1;
   if (call.problem.block()) e.scale_a = array_of(call.epilogue.scale_a), e.scale_b = array_of(call.epilogue.scale_b);
   return e;
 }

@@ -11,12 +11,12 @@ namespace cutlass_py {
 
 // How a problem is computed on a device. Plain data, so that it can be read on a thread without the GIL.
 struct DevicePlan {
-  const CutlassPyKernel* kernel = nullptr;  // null: no product (Problem)
-  const CutlassPyLibrary* library = nullptr;
-  char pack_a = 0, pack_b = 0;  // layout to pack the operand into first, 0 to read it as it lies
-  bool pack_scales = false;     // of the rows of A, in blocks: TMA cannot read them as they lie
-  Dtype scratch = Dtype::none;  // dtype of a row-major product that the composed epilogue then finishes
-  int splits = 1;               // parts of k whose sums the elementwise kernel joins
+  const CutlassPyKernel* kernel = nullptr;   // null: no product (Problem)
+  const CutlassPyLibrary* origin = nullptr;  // the kernel's; null without one
+  char pack_a = 0, pack_b = 0;               // layout to pack the operand into first, 0 to read it as it lies
+  bool pack_scales = false;                  // of the rows of A, in blocks: TMA cannot read them as they lie
+  Dtype scratch = Dtype::none;               // dtype of a row-major product that the composed epilogue then finishes
+  int splits = 1;                            // parts of k whose sums the elementwise kernel joins
   int raster = 0, swizzle = 1;
   bool overlap = false;  // programmatic dependent launch, where the stream lets it
   int sm_count = 0;

@@ -81,7 +81,6 @@ nb::object straight_gemm(nb::handle a, nb::handle b, nb::handle out, nb::handle 
   try {
     d = gemm_if_the_same(a, b, out, bias, rank);
   } catch (const std::invalid_argument&) {  // for torch to resize, resolve, or refuse in its own words
-  } catch (const nb::builtin_exception&) {
   } catch (const nb::python_error& error) {
     if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw;
   }

@@ -61,9 +61,8 @@ void on_device_done(void* argument) {
 }
 
 [[noreturn]] void refuse_stream(const std::string& found) {
-  throw nb::type_error(("gemm: stream is " + found +
-                        "; expected the handle of a CUDA stream, a torch or CuPy stream, or what has __cuda_stream__")
-                           .c_str());
+  refuse_type("stream is " + found +
+              "; expected the handle of a CUDA stream, a torch or CuPy stream, or what has __cuda_stream__");
 }
 
 std::string shown(nb::handle value) {
@@ -87,9 +86,8 @@ device::Stream stream_from(nb::handle value) {
   if (nb::hasattr(value, "__cuda_stream__")) {
     nb::object pair = value.attr("__cuda_stream__")();
     if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) {
-      throw nb::type_error(("gemm: stream.__cuda_stream__() returned " + described_type(pair) +
-                            "; expected a tuple of a version and a handle")
-                               .c_str());
+      refuse_type("stream.__cuda_stream__() returned " + described_type(pair) +
+                  "; expected a tuple of a version and a handle");
     }
     return stream_handle(PyTuple_GetItem(pair.ptr(), 1));
   }
@@ -116,7 +114,7 @@ void Streams::visit(const View& view, int device_id, bool& chosen) {
   const void* framework = view.type->exchange ? static_cast<const void*>(view.type->exchange) : view.type->row.ptr();
   if (seen(framework)) return;
   if (size_t(other_count) == std::size(others)) {
-    throw std::invalid_argument("gemm: operands of more than " + std::to_string(std::size(others)) + " frameworks");
+    refuse("operands of more than " + std::to_string(std::size(others)) + " frameworks");
   }
   Stream stream = current_stream(*view.type, device_id);
   if (!chosen) launch = stream, chosen = true;

@@ -148,8 +148,6 @@ void fail(const Operands& operands, const Call& call) {
     const std::string path = written(operands, call, error.what());
     if (!path.empty()) python("cutlass_py.reproducer", "note")(error.value(), path);
     throw;
-  } catch (const nb::builtin_exception&) {  // refusals
-    throw;
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(with(error.what(), written(operands, call, error.what())));
   }

@@ -22,13 +22,13 @@ std::deque<UserClass>& classes() {
 
 void check_real(const Operand& x, Dtype accumulator) {
   const bool wider = x.dtype == Dtype::f64 && accumulator != Dtype::f64;
-  if (is_complex(x.dtype)) refuse_dtype(found_dtype(x) + "; expected a real dtype");
-  if (wider) refuse_dtype(found_dtype(x) + "; the epilogue computes in f32, expected at most 32 bits");
+  if (is_complex(x.dtype)) refuse_type(found_dtype(x) + "; expected a real dtype");
+  if (wider) refuse_type(found_dtype(x) + "; the epilogue computes in f32, expected at most 32 bits");
 }
 
 void check_scalar_dtype(const Operand& x, Dtype accumulator) {
   const Dtype expected = scalar_dtype(accumulator);
-  if (x.dtype != expected) refuse_dtype(found_dtype(x) + "; expected " + dtype_name(expected));
+  if (x.dtype != expected) refuse_type(found_dtype(x) + "; expected " + dtype_name(expected));
 }
 
 // An operand of these shapes in front of which the batch may be broadcast, or must be whole.
@@ -100,7 +100,7 @@ void write(const Operand& x, char role, const Extents& e, Dtype accumulator, Use
   if (role == 'w') {
     check_result_shape(x, e, false);
     check_real(x, accumulator);
-    if (is_integer(x.dtype)) refuse_dtype(found_dtype(x) + "; expected floats");
+    if (is_integer(x.dtype)) refuse_type(found_dtype(x) + "; expected floats");
     user.kind = 't', user.matrix = matrix_of(x, e.no_rows, e.no_cols);
     return parts.add(user.matrix, nullptr, x, e.core(), e);
   }
@@ -146,10 +146,10 @@ void read_user(const Request& r, const Extents& e, Call& call, Parts& parts) {
   const UserProgram& program = program_of(given.program);
   const Dtype accumulator = call.problem.accumulator;
   if (is_complex(accumulator)) {
-    refuse_dtype(std::string("epilogue is given but a is ") + dtype_name(call.problem.a) + "; expected a real dtype");
+    refuse_type(std::string("epilogue is given but a is ") + dtype_name(call.problem.a) + "; expected a real dtype");
   }
   if (call.problem.d == Dtype::s32) {
-    refuse_dtype("epilogue is given but the result is s32; it computes in floats: give out_dtype, such as 'f32'");
+    refuse_type("epilogue is given but the result is s32; it computes in floats: give out_dtype, such as 'f32'");
   }
   if (e.k == 0 && r.at(Role::a)->device.type == DeviceType::cuda) {
     refuse("epilogue is given and k is 0; on a GPU it takes a product of at least one term");

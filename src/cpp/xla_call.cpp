@@ -4,8 +4,6 @@
 #include <cstring>
 #include <string_view>
 
-#include "canonical.h"
-
 namespace cutlass_py {
 namespace {
 
@@ -90,7 +88,7 @@ Dtype dtype_of(const char* name, xla::DataType dtype) {
     case xla::DataType::s32: return Dtype::s32;
     case xla::DataType::c64: return Dtype::c64;
     case xla::DataType::c128: return Dtype::c128;
-    default: refuse_dtype(std::string(name) + " has XLA's dtype " + std::to_string(int(dtype)) + ", which gemm lacks");
+    default: refuse_type(std::string(name) + " has XLA's dtype " + std::to_string(int(dtype)) + ", which gemm lacks");
   }
 }
 
@@ -197,7 +195,7 @@ Dtype dtype_named(std::string_view name) {
   for (int i = 0; i < kDtypeCount; ++i) {
     if (name == kDtypes[i].name) return Dtype(i);
   }
-  if (!name.empty()) refuse_dtype("dtype '" + std::string(name) + "' is not known");
+  if (!name.empty()) refuse_type("dtype '" + std::string(name) + "' is not known");
   return Dtype::none;
 }
 

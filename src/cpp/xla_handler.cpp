@@ -32,7 +32,7 @@ void complete(XlaCall& x) {
   if (x.kernel.empty()) return;
   const KernelEntry& entry = loaded(x.kernel);
   x.plan.kernel = entry.kernel;
-  x.plan.library = entry.library;
+  x.plan.origin = entry.origin;
 }
 
 // Before a command buffer may be recorded, in which the device could not be asked what it is: a module that another

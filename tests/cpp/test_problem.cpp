@@ -607,7 +607,7 @@ void test_messages() {
         "gemm: a is (2147483648, 4); extents above 2147482624 are not supported");
   CHECK(call_of({(int64_t(1) << 31) - 1024, 4}, {4, 6}).problem.m == 2147482624);
   Operand other = operand("b", {4, 5}, {}, 0, Dtype::bf16);
-  CHECK(message<DtypeError>([&] { canonicalise(a, other, nullptr, nullptr, {}); }) ==
+  CHECK(message<TypeError>([&] { canonicalise(a, other, nullptr, nullptr, {}); }) ==
         "gemm: a is f32 but b is bf16; f32 goes with f32");
   Operand far = b;
   far.device = {DeviceType::cuda, 2};
@@ -620,7 +620,7 @@ void test_messages() {
   out.readonly = false;
   Request options;
   options.out_dtype = Dtype::f16;
-  CHECK(message<DtypeError>([&] { canonicalise(a, b, nullptr, &out, options); }) ==
+  CHECK(message<TypeError>([&] { canonicalise(a, b, nullptr, &out, options); }) ==
         "gemm: out is f32 but out_dtype is f16");
   out = operand("out", {3, 5}, {0, 1});
   CHECK(with(nullptr, &out) == "gemm: out overlaps itself: it has a stride of 0 or interleaved rows");
