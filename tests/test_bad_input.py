@@ -189,6 +189,11 @@ CASES = {
         TypeError,
         "gemm: alpha is a numpy.complex64; expected a number",
     ),
+    "alpha of many digits": (
+        lambda: gemm(C64, C64.T, alpha=10**400),
+        ValueError,
+        "^gemm: alpha is too large for a float$",
+    ),
     "alpha str of complex": (
         lambda: gemm(C64, C64.T, alpha="1j"),
         TypeError,
@@ -580,6 +585,16 @@ CASES = {
         lambda: gemm(A, B, aux=BUFFER[:3, :5], out=BUFFER[:3, :5]),
         ValueError,
         "gemm: out shares elements with aux",
+    ),
+    "spec out of a broadcast batch": (
+        lambda: GemmArguments(A3, B, out=TensorSpec((2, 3, 5), "f32", (0, 5, 1), device="cpu")),
+        ValueError,
+        "gemm: out overlaps itself",
+    ),
+    "out is a beside a spec": (
+        lambda: GemmArguments(SQUARE, TensorSpec((4, 4), "f32", device="cpu"), out=SQUARE),
+        ValueError,
+        "gemm: out shares elements with a;",
     ),
     "aux is c": (
         lambda: gemm(A, B, c=BUFFER[:3, :5], aux=BUFFER[:3, :5]),

@@ -15,7 +15,7 @@ from exporters import RAISE_BY_FILENO, READ_ONLY, Exporter, LegacyExporter, Rais
 from helpers import CPU_FRAMEWORKS, address, to_numpy
 from leaks import assert_nothing_stays
 
-from cutlass_py import frameworks, gemm, view
+from cutlass_py import KernelMetadata, OperandMetadata, frameworks, gemm, register_kernel, view
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 B = np.arange(20, dtype=np.float32).reshape(4, 5) - 7
@@ -657,6 +657,26 @@ def test_deleted_arrays_are_refused(jax):
 def test_a_shape_is_no_array(jax):
     with pytest.raises(TypeError, match="a is a jax.*ShapeDtypeStruct; expected an array that speaks DLPack"):
         gemm(jax.ShapeDtypeStruct((3, 3), np.float32), jax.numpy.ones((3, 3)))
+
+
+# ---------------------------------------------------------------------------------------- handing over
+
+
+def test_what_is_lent_is_neither_copied_nor_moved():
+    """A consumer that asks for either would take the caller's memory for its own."""
+    wrong = [({"copy": True}, "itself, not as a copy"), ({"dl_device": (2, 0)}, "where it lies, on cpu")]
+
+    def run(call):
+        for request, message in wrong:
+            with pytest.raises(BufferError, match=message):
+                call.a.__dlpack__(**request)
+        a = np.from_dlpack(call.a, copy=False)
+        np.asarray(call.d)[...] = a @ np.from_dlpack(call.b, device="cpu")
+
+    f32 = OperandMetadata("f32")
+    metadata = KernelMetadata("lender", {"a": f32, "b": f32, "d": f32}, accumulator="f32", cc=(0, 0))
+    with register_kernel(metadata, run):
+        assert np.array_equal(gemm(A, B, kernel="lender"), AB)
 
 
 # ---------------------------------------------------------------------------------------- leaks

@@ -237,12 +237,6 @@ void bind_problem(nb::module_& m) {
       .def("__hash__", [](const Problem& p) { return int64_t(ProblemHash()(p) >> 1); });
 }
 
-nb::typed<nb::tuple, int, nb::ellipsis> tuple_of(const std::vector<int64_t>& numbers) {
-  nb::list list;
-  for (int64_t number : numbers) list.append(number);
-  return nb::typed<nb::tuple, int, nb::ellipsis>(nb::tuple(list));
-}
-
 void bind_metadata(nb::module_& m) {
   nb::class_<TensorSpec>(m, "TensorSpecBase", "What TensorSpec (arguments.py) gives friendlier arguments to.")
       .def(
@@ -292,7 +286,8 @@ void bind_metadata(nb::module_& m) {
           "shape"_a, "dtype"_a, "device_id"_a)
       .def(
           "__dlpack__",
-          [](const Buffer& b, nb::handle stream, nb::handle max_version, nb::handle, nb::handle) {
+          [](const Buffer& b, nb::handle stream, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
+            check_handed_over_as_it_lies(b.device(), dl_device, copy);
             return b.dlpack(stream, max_version);
           },
           nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
@@ -300,13 +295,14 @@ void bind_metadata(nb::module_& m) {
       .def_prop_ro("dtype", [](const Buffer& b) { return dtype_name(b.dtype()); })
       .def("__len__", &Buffer::length)
       .def("__getitem__", &Buffer::matrix, "index"_a, "One matrix of a batch, in the same memory.")
-      .def("__dlpack_device__", &Buffer::dlpack_device);
+      .def("__dlpack_device__", [](const Buffer& b) { return dlpack_device(b.device()); });
   nb::class_<Lent>(m, "Operand",
                    "An array of a call, lent to a kernel for the length of its run: (batch, rows, cols), or () for a "
                    "factor. Hands itself over by DLPack, without a copy. Repeats where a stride is 0.")
       .def(
           "__dlpack__",
-          [](const Lent& x, nb::handle stream, nb::handle max_version, nb::handle, nb::handle) {
+          [](const Lent& x, nb::handle stream, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
+            check_handed_over_as_it_lies(x.tensor().device, dl_device, copy);
             return x.dlpack(stream, max_version);
           },
           nb::kw_only(), "stream"_a.none() = -1, "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
@@ -386,8 +382,8 @@ NB_MODULE(_core, m) {
          nb::handle scale_out, nb::handle bias_grad, nb::handle epilogue, nb::handle compute, nb::handle out_dtype,
          nb::handle splits, nb::handle deterministic, nb::handle kernel, nb::handle stream) {
         return gemm(a, b,
-                    {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad, compute,
-                     out_dtype, splits, deterministic, kernel, stream, epilogue});
+                    {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad, epilogue,
+                     compute, out_dtype, splits, deterministic, kernel, stream});
       },
       "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
       "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
@@ -397,20 +393,9 @@ NB_MODULE(_core, m) {
       kGemmDoc);
   m.def(
       "problem",
-      [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
-         nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a, nb::handle scale_b,
-         nb::handle scale_out, nb::handle bias_grad, nb::handle epilogue, nb::handle compute, nb::handle out_dtype,
-         nb::handle splits, nb::handle deterministic, nb::handle kernel) {
-        return problem_of(a, b,
-                          {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad,
-                           compute, out_dtype, splits, deterministic, kernel, nb::none(), epilogue});
-      },
-      "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
-      "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
-      "gate"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
-      "bias_grad"_a = nb::none(), "epilogue"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(),
-      "splits"_a = nb::none(), "deterministic"_a.none() = false, "kernel"_a = nb::none(),
-      "The canonical problem of a gemm call, which is not run. Takes TensorSpecs as well as arrays.");
+      [](nb::handle a, nb::handle b, const nb::kwargs& keywords) { return problem_of(a, b, keywords_from(keywords)); },
+      nb::sig("def problem(a: object, b: object, **keywords: Any) -> Problem"), "a"_a.none(), "b"_a.none(),
+      "keywords"_a, "The canonical problem of a gemm call, which is not run. Takes TensorSpecs as well as arrays.");
   m.def(
       "scratch_bytes",
       [](nb::handle a, nb::handle b, nb::typed<nb::dict, nb::str, nb::any> keywords, nb::handle plan, int sm_count) {

@@ -46,7 +46,7 @@ nb::object Buffer::dlpack(nb::handle stream, nb::handle max_version) const {
       memory_->consumers.insert(consumer);
     }
   }
-  return dlpack_capsule({data(), dtype_, {DeviceType::cuda, memory_->device_id}, shape_, {}}, memory_, max_version);
+  return dlpack_capsule({data(), dtype_, device(), shape_, {}}, memory_, max_version);
 }
 
 }  // namespace cutlass_py

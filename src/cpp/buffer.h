@@ -30,9 +30,7 @@ class Buffer {
   int64_t length() const { return shape_.empty() ? 0 : shape_[0]; }
   Dtype dtype() const { return dtype_; }
   void* data() const { return static_cast<char*>(memory_->data) + offset_; }
-  nb::typed<nb::tuple, int, int> dlpack_device() const {
-    return cutlass_py::dlpack_device({DeviceType::cuda, memory_->device_id});
-  }
+  Device device() const { return {DeviceType::cuda, memory_->device_id}; }
 
  private:
   struct Memory {

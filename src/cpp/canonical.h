@@ -33,10 +33,12 @@ Extents extents_of(const Operand& a, const Operand& b);
 
 // Whether elements of this shape lie alike by both strides; one that is never taken does not matter.
 inline bool same_strides(const int64_t* shape, const int64_t* x, const int64_t* y, int rank) {
+  bool same = true;
   for (int i = 0; i < rank; ++i) {
-    if (shape[i] > 1 && x[i] != y[i]) return false;
+    if (shape[i] == 0) return true;
+    same = same && (shape[i] == 1 || x[i] == y[i]);
   }
-  return true;
+  return same;
 }
 
 // One operand as the batch sees it: its matrix, and its stride along each dimension of the batch, 0 where it repeats.

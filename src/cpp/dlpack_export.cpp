@@ -60,4 +60,17 @@ nb::typed<nb::tuple, int, int> dlpack_device(Device device) {
   return nb::make_tuple(int(found.device_type), found.device_id);
 }
 
+void check_handed_over_as_it_lies(Device device, nb::handle dl_device, nb::handle copy) {
+  if (PyObject_IsTrue(copy.ptr()) == 1) throw nb::buffer_error("the memory is handed over itself, not as a copy");
+  if (!dl_device.is_none() && !dlpack_device(device).equal(dl_device)) {
+    throw nb::buffer_error(("the memory is handed over where it lies, on " + to_string(device)).c_str());
+  }
+}
+
+Integers tuple_of(const int64_t* numbers, size_t count, int64_t unit) {
+  nb::list list;
+  for (size_t i = 0; i < count; ++i) list.append(numbers[i] * unit);
+  return Integers(nb::tuple(list));
+}
+
 }  // namespace cutlass_py

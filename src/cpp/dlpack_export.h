@@ -28,4 +28,15 @@ nb::object dlpack_capsule(const Exported& tensor, std::shared_ptr<const void> ow
 // (device type, ordinal), as __dlpack_device__ answers.
 nb::typed<nb::tuple, int, int> dlpack_device(Device device);
 
+// BufferError where a consumer asks for a copy, or for memory of another device: what it gets is the memory itself.
+void check_handed_over_as_it_lies(Device device, nb::handle dl_device, nb::handle copy);
+
+using Integers = nb::typed<nb::tuple, int, nb::ellipsis>;
+
+// A shape, or strides in elements of `unit`.
+Integers tuple_of(const int64_t* numbers, size_t count, int64_t unit = 1);
+inline Integers tuple_of(const std::vector<int64_t>& numbers, int64_t unit = 1) {
+  return tuple_of(numbers.data(), numbers.size(), unit);
+}
+
 }  // namespace cutlass_py

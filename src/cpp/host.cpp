@@ -2,17 +2,15 @@
 
 #include <nanobind/stl/string.h>
 
-#include "dlpack_view.h"
+#include "dlpack_export.h"
 
 namespace cutlass_py {
 namespace {
 
 // An operand as host.py takes it: (address, dtype, shape, strides in bytes).
 nb::tuple host_operand(const Operand& x) {
-  const int64_t size = dtype_size(x.dtype);
-  nb::list shape, strides;
-  for (int i = 0; i < x.rank; ++i) shape.append(x.shape[i]), strides.append(x.strides[i] * size);
-  return nb::make_tuple(reinterpret_cast<uintptr_t>(x.data), dtype_name(x.dtype), nb::tuple(shape), nb::tuple(strides));
+  return nb::make_tuple(reinterpret_cast<uintptr_t>(x.data), dtype_name(x.dtype), tuple_of(x.shape, x.rank),
+                        tuple_of(x.strides, x.rank, dtype_size(x.dtype)));
 }
 
 }  // namespace

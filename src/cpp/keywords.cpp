@@ -24,30 +24,27 @@ bool is_array(nb::handle value) {
   return nb::hasattr(value, "__dlpack__") || nb::isinstance<TensorSpec>(value) || nb::isinstance<TypedView>(value);
 }
 
+[[noreturn]] void refuse_number(nb::handle value, const char* name) {
+  const bool overflow = PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_OverflowError);
+  PyErr_Clear();
+  if (overflow) refuse(std::string(name) + " is too large for a float");
+  refuse_type(std::string(name) + " is " + described_type(value) + "; expected a number");
+}
+
 double real_number(nb::handle value, const char* name) {
   // NumPy's complex scalars would convert, and lose a part.
-  const bool complex = !PyFloat_CheckExact(value.ptr()) && type_of(value).rfind("complex", 0) == 0;
-  const double number = complex ? -1.0 : PyFloat_AsDouble(value.ptr());
-  if (complex || (number == -1.0 && PyErr_Occurred())) {
-    const bool overflow = PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_OverflowError);
-    PyErr_Clear();
-    if (overflow) refuse(std::string(name) + " is too large for a float");
-    refuse_type(std::string(name) + " is " + described_type(value) + "; expected a number");
-  }
+  if (!PyFloat_CheckExact(value.ptr()) && type_of(value).rfind("complex", 0) == 0) refuse_number(value, name);
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number == -1.0 && PyErr_Occurred()) refuse_number(value, name);
   return number;
 }
 
 Scalar complex_number(nb::handle value, const char* name) {
-  PyObject* number = PyUnicode_Check(value.ptr())
-                         ? nullptr
-                         : PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyComplex_Type), value.ptr(),
-                                                        static_cast<PyObject*>(nullptr));
-  if (!number) {
-    PyErr_Clear();
-    refuse_type(std::string(name) + " is " + described_type(value) + "; expected a number");
-  }
-  nb::object owner = nb::steal(number);
-  return {PyComplex_RealAsDouble(number), PyComplex_ImagAsDouble(number), nullptr};
+  if (PyUnicode_Check(value.ptr())) refuse_number(value, name);  // complex() would read it
+  nb::object number = nb::steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyComplex_Type), value.ptr(),
+                                                             static_cast<PyObject*>(nullptr)));
+  if (!number.is_valid()) refuse_number(value, name);
+  return {PyComplex_RealAsDouble(number.ptr()), PyComplex_ImagAsDouble(number.ptr()), nullptr};
 }
 
 // A factor that is no array.
@@ -172,20 +169,15 @@ void check_mutable(const Operands& operands, Role role) {
 
 // The function says all that happens to the product.
 void check_alone(const Keywords& k) {
-  const std::pair<nb::handle, const char*> others[] = {{k.c, "c"},
-                                                       {k.beta, "beta"},
-                                                       {k.bias, "bias"},
-                                                       {k.activation, "activation"},
-                                                       {k.aux, "aux"},
-                                                       {k.gate, "gate"},
-                                                       {k.scale_a, "scale_a"},
-                                                       {k.scale_b, "scale_b"},
-                                                       {k.scale_out, "scale_out"},
-                                                       {k.bias_grad, "bias_grad"}};
-  const bool alpha = !PyFloat_CheckExact(k.alpha.ptr()) || PyFloat_AsDouble(k.alpha.ptr()) != 1;
-  const char* given = alpha ? "alpha" : nullptr;
-  for (auto [value, name] : others) given = !given && !value.is_none() ? name : given;
-  if (given) refuse(std::string(given) + " is given beside epilogue; make it a parameter of the function");
+  const auto check = [](bool absent, const char* name) {
+    if (!absent) refuse(std::string(name) + " is given beside epilogue; make it a parameter of the function");
+  };
+  check(PyFloat_CheckExact(k.alpha.ptr()) && PyFloat_AsDouble(k.alpha.ptr()) == 1, "alpha");
+  check(k.activation.is_none(), "activation");
+  for (const ArrayKeyword& each : kArrayKeywords) {
+    const bool may_be_given = each.role == Role::alpha || each.role == Role::out;
+    check(may_be_given || (k.*each.value).is_none(), kRoleNames[int(each.role)]);
+  }
 }
 
 void open_user(Operands& operands, const Keywords& k) {
@@ -211,15 +203,20 @@ void open_user(Operands& operands, const Keywords& k) {
 
 }  // namespace
 
-Keywords keywords_from(nb::dict given) {
-  auto get = [&](const char* name) -> nb::handle {
+Keywords keywords_from(const nb::dict& given) {
+  static PyObject* one = PyFloat_FromDouble(1);
+  auto get = [&](const char* name, PyObject* otherwise = Py_None) -> nb::handle {
     PyObject* value = PyDict_GetItemString(given.ptr(), name);  // borrowed: the dictionary keeps it
-    return value ? value : Py_None;
+    return value ? value : otherwise;
   };
-  return {get("out"),           get("c"),         get("alpha"),   get("beta"),      get("bias"),
-          get("activation"),    get("aux"),       get("gate"),    get("scale_a"),   get("scale_b"),
-          get("scale_out"),     get("bias_grad"), get("compute"), get("out_dtype"), get("splits"),
-          get("deterministic"), get("kernel"),    get("stream"),  get("epilogue")};
+  Keywords k;
+  k.out = get("out"), k.c = get("c"), k.alpha = get("alpha", one), k.beta = get("beta"), k.bias = get("bias");
+  k.activation = get("activation"), k.aux = get("aux"), k.gate = get("gate");
+  k.scale_a = get("scale_a"), k.scale_b = get("scale_b"), k.scale_out = get("scale_out");
+  k.bias_grad = get("bias_grad"), k.epilogue = get("epilogue");
+  k.compute = get("compute"), k.out_dtype = get("out_dtype"), k.splits = get("splits");
+  k.deterministic = get("deterministic", Py_False), k.kernel = get("kernel"), k.stream = get("stream");
+  return k;
 }
 
 void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keywords& k) {

@@ -13,8 +13,8 @@ namespace nb = nanobind;
 struct Keywords {
   nb::handle out = Py_None, c = Py_None, alpha = Py_None, beta = Py_None, bias = Py_None, activation = Py_None,
              aux = Py_None, gate = Py_None, scale_a = Py_None, scale_b = Py_None, scale_out = Py_None,
-             bias_grad = Py_None, compute = Py_None, out_dtype = Py_None, splits = Py_None, deterministic = Py_None,
-             kernel = Py_None, stream = Py_None, epilogue = Py_None;
+             bias_grad = Py_None, epilogue = Py_None, compute = Py_None, out_dtype = Py_None, splits = Py_None,
+             deterministic = Py_None, kernel = Py_None, stream = Py_None;
 };
 
 // The keywords that may be arrays, in the order in which these are opened.
@@ -49,8 +49,8 @@ struct EpilogueCall {
   }
 };
 
-// From those of GemmArguments. What a dictionary lacks is None.
-Keywords keywords_from(nb::dict given);
+// By name. What the dictionary lacks is as gemm has it by default.
+Keywords keywords_from(const nb::dict& given);
 
 // Opens every array among the operands and keywords. Destinations must be mutable.
 void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keywords& keywords);

@@ -136,7 +136,11 @@ bool may_be_in_place(const Request& r, Role role) {
 // beta = 0 does not read C.
 bool is_touched(const Call& call, Role role) { return role != Role::c || call.problem.has_c(); }
 
+// A TensorSpec lies nowhere.
+bool have_memory(const Operand& x, const Operand& y) { return !x.metadata_only && !y.metadata_only; }
+
 void compare(const Request& r, Call& call, Role role, const Operand& x, Role other_role, const Operand& y) {
+  if (!have_memory(x, y)) return;
   const bool in_place = role == Role::out && may_be_in_place(r, other_role) && same_elements(x, y);
   auto message = [&] {
     const char* exception = role == Role::out ? "; it may only be c, gate or a read aux itself, element for element"
@@ -188,7 +192,7 @@ void check_itself(const Operand& x) {
   if (self_overlapping(x)) {
     refuse(std::string(x.name) + " overlaps itself: it has a stride of 0 or interleaved rows");
   }
-  if (list_overlaps_itself(x)) {
+  if (!x.metadata_only && list_overlaps_itself(x)) {
     refuse(std::string(x.name) + " overlaps itself: matrices of the list share elements, or cannot be told apart");
   }
 }
@@ -197,7 +201,7 @@ void check_itself(const Operand& x) {
 void check_user_overlap(const Request& r, Call& call) {
   auto array = [&](size_t i) { return r.user->items[i].array; };
   auto suspect = [&](const Operand& x, const Operand& y, const char* exception) {
-    if (surely_disjoint(x, y)) return;
+    if (!have_memory(x, y) || surely_disjoint(x, y)) return;
     call.suspects.push_back({&x, &y, std::string(x.name) + " shares elements with " + y.name + exception});
   };
   const Operand* out = r.at(Role::out);
@@ -220,13 +224,6 @@ void check_user_overlap(const Request& r, Call& call) {
   }
 }
 
-bool is_metadata(const Request& r) {
-  auto metadata = [](const Operand* x) { return x && x->metadata_only; };
-  if (std::any_of(std::begin(r.operands), std::end(r.operands), metadata)) return true;
-  return r.user && std::any_of(r.user->items.begin(), r.user->items.end(),
-                               [&](const UserRequest::Item& item) { return metadata(item.array); });
-}
-
 }  // namespace
 
 bool surely_apart(const Request& r) {
@@ -242,7 +239,6 @@ bool surely_apart(const Request& r) {
 }
 
 void check_overlap(const Request& r, Call& call) {
-  if (is_metadata(r)) return;
   if (r.user) check_user_overlap(r, call);
   for (Role role : {Role::out, Role::aux, Role::bias_grad}) {
     const Operand* x = r.at(role);

@@ -91,9 +91,8 @@ std::string numpy_kind(int dlpack_code) {
 
 const Exported& Lent::lent(const char* wanted) const {
   if (ended_) {
-    PyErr_Format(PyExc_BufferError,
-                 "an operand is lent to a kernel for the length of its run; its %s is asked for later", wanted);
-    nb::raise_python_error();
+    const std::string when = "an operand is lent to a kernel for the length of its run; its ";
+    throw nb::buffer_error((when + wanted + " is asked for later").c_str());
   }
   return *tensor_;
 }
@@ -104,12 +103,9 @@ nb::typed<nb::dict, nb::str, nb::any> Lent::array_interface() const {
     throw nb::attribute_error("an operand on a device has no __array_interface__");
   static char nothing[16];
   const int size = dtype_size(tensor.dtype);
-  nb::list shape, strides;
-  for (int64_t extent : tensor.shape) shape.append(extent);
-  for (int64_t stride : tensor.strides) strides.append(stride * size);
   nb::typed<nb::dict, nb::str, nb::any> interface;
   interface["version"] = 3;
-  interface["shape"] = nb::tuple(shape), interface["strides"] = nb::tuple(strides);
+  interface["shape"] = tuple_of(tensor.shape), interface["strides"] = tuple_of(tensor.strides, size);
   interface["typestr"] = numpy_kind(kDtypes[int(tensor.dtype)].dlpack_code) + std::to_string(size);
   interface["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(tensor.data ? tensor.data : nothing), false);
   return interface;

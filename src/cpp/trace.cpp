@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "call.h"
+#include "dlpack_export.h"
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #define CUTLASS_PY_NVTX 1
@@ -88,11 +89,9 @@ namespace {
 
 // Shape, strides and place of one operand. A TensorSpec has no address, but an alignment.
 nb::dict operand_facts(const Operand& x) {
-  nb::list shape, strides;
-  for (int i = 0; i < x.rank; ++i) shape.append(x.shape[i]), strides.append(x.strides[i]);
   nb::dict found;
   found["name"] = x.name, found["dtype"] = dtype_name(x.dtype), found["device"] = to_string(x.device);
-  found["shape"] = nb::tuple(shape), found["strides"] = nb::tuple(strides);
+  found["shape"] = tuple_of(x.shape, x.rank), found["strides"] = tuple_of(x.strides, x.rank);
   found[x.metadata_only ? "alignment" : "address"] = reinterpret_cast<uintptr_t>(x.data);
   return found;
 }

@@ -89,7 +89,7 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
         CudaError: a CUDA or CUTLASS call failed.
     """
 
-def problem(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, epilogue: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None) -> Problem:
+def problem(a: object, b: object, **keywords: Any) -> Problem:
     """
     The canonical problem of a gemm call, which is not run. Takes TensorSpecs as well as arrays.
     """

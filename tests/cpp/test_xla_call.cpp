@@ -242,6 +242,10 @@ void test_messages() {
   Frame shifted;
   shifted.argument({3, 4}).argument({4, 5}, xla::DataType::f32, 4100).result({3, 5}).with("results", "out");
   CHECK(shifted.error() == "gemm: b is not aligned to 16 bytes, as the kernel was chosen for");
+  Frame shared;
+  shared.argument({3, 4}, xla::DataType::f32, 4096).argument({4, 5}).result({3, 5}, xla::DataType::f32, 4112);
+  CHECK(shared.with("results", "out").error() ==
+        "gemm: out shares elements with a; it may only be c, gate or a read aux itself, element for element");
   Frame deep;
   deep.argument({1, 1, 1, 1, 1, 1, 1, 3, 4}).argument({4, 5}).result({3, 5}).with("results", "out");
   CHECK(deep.error() == "gemm: a has 9 dimensions; expected at most 8");
