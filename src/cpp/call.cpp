@@ -6,6 +6,7 @@
 
 #include "buffer.h"
 #include "canonical.h"
+#include "dlpack_export.h"
 #include "host.h"
 #include "metadata.h"
 #include "plan.h"
@@ -34,54 +35,27 @@ void check_devices(const Operands& operands) {
 }
 
 // A new array of the caller's kind for the result. That of lists is one array, handed out in slices.
-struct Result {
-  nb::object array;
-  View view;
-  nb::object row;              // finishes the array, where the framework's row made it
-  bool on_own_stream = false;  // a Buffer: ordered by this package's stream
-
+class Result {
+ public:
   void allocate(const Operands& operands, Call& call, Stream stream, bool stream_given) {
     const View& like = *operands[Role::a];
-    lists = operands.has_lists();
-    const Device device = call.problem.device;
+    lists_ = operands.has_lists();
     const bool may_exchange = like.type->exchange && !like.inner.is_valid() && !stream_given;
-    if (!may_exchange || !allocate_by_exchange(*like.type, call)) {
-      nb::list shape;
-      for (int i = 0; i < call.out_rank; ++i) shape.append(call.out_shape[i]);
-      row = like.type->row;
-      const int ordinal = device.type == DeviceType::cuda ? device.id : -1;
-      array = row.attr("empty")(nb::tuple(shape), dtype_name(call.problem.d), ordinal,
-                                reinterpret_cast<uintptr_t>(stream), like.inner.is_valid());
-      if (nb::isinstance<Buffer>(array)) {
-        on_own_stream = true;
-        place_result(call, nb::cast<Buffer&>(array).data());
-        const Stream own = device::own_stream(device.id);
-        if (own == stream) return;
-        if (device::capturing(stream)) {
-          refuse(
-              "during graph capture no result is made in memory of this package's own, which another stream "
-              "orders: pass out=");
-        }
-        device::wait(stream, own);
-        return;
-      }
-      view.open(array, "out");
-      view.import(stream);
-    }
-    place_result(call, view.operand.data);
+    if (!may_exchange || !make_by_exchange(*like.type, call)) make_by_row(like, call, stream);
+    place_result(call, data_);
   }
 
+  bool is_on_own_stream() const { return on_own_stream_; }
+
   nb::object finish() {
-    view.release();
-    nb::object finished = row.is_valid() ? nb::object(row.attr("finish")(array)) : array;
-    return lists ? nb::module_::import_("cutlass_py.frameworks").attr("split")(finished) : finished;
+    view_.release();
+    nb::object finished = row_.is_valid() ? nb::object(row_.attr("finish")(array_)) : array_;
+    return lists_ ? nb::module_::import_("cutlass_py.frameworks").attr("split")(finished) : finished;
   }
 
  private:
-  bool lists = false;
-
   // False where the framework makes no array like this one: its row in frameworks.py may, or says why not.
-  bool allocate_by_exchange(const ArrayType& type, const Call& call) {
+  bool make_by_exchange(const ArrayType& type, const Call& call) {
     const Device device = call.problem.device;
     const DtypeRow& dtype = kDtypes[int(call.problem.d)];
     DLTensor prototype{};
@@ -91,14 +65,49 @@ struct Result {
     prototype.shape = const_cast<int64_t*>(call.out_shape);
     DLManagedTensorVersioned* made = new_array(*type.exchange, prototype);
     if (!made) return false;
-    view.operand.data = static_cast<char*>(made->dl_tensor.data) + made->dl_tensor.byte_offset;
+    data_ = static_cast<char*>(made->dl_tensor.data) + made->dl_tensor.byte_offset;
     void* object = nullptr;
     if (type.exchange->managed_tensor_to_py_object_no_sync(made, &object) != 0) {
       raise_for_exchange(type, "managed_tensor_to_py_object_no_sync");
     }
-    array = nb::steal(static_cast<PyObject*>(object));
+    array_ = nb::steal(static_cast<PyObject*>(object));
     return true;
   }
+
+  void make_by_row(const View& like, const Call& call, Stream stream) {
+    const Device device = call.problem.device;
+    const int ordinal = device.type == DeviceType::cuda ? device.id : -1;
+    row_ = like.type->row;
+    array_ = row_.attr("empty")(tuple_of(call.out_shape, call.out_rank), dtype_name(call.problem.d), ordinal,
+                                reinterpret_cast<uintptr_t>(stream), like.inner.is_valid());
+    if (nb::isinstance<Buffer>(array_)) {
+      on_own_stream_ = true;
+      data_ = nb::cast<Buffer&>(array_).data();
+      follow_own_stream(stream, device.id);
+    } else {
+      view_.open(array_, "out");
+      view_.import(stream);
+      data_ = view_.operand.data;
+    }
+  }
+
+  static void follow_own_stream(Stream stream, int device_id) {
+    const Stream own = device::own_stream(device_id);
+    if (own == stream) return;
+    if (device::capturing(stream)) {
+      refuse(
+          "during graph capture no result is made in memory of this package's own, which another stream orders: pass "
+          "out=");
+    }
+    device::wait(stream, own);
+  }
+
+  nb::object array_;
+  void* data_ = nullptr;
+  nb::object row_;              // finishes the array, where the framework's row made it
+  View view_;                   // of that array
+  bool on_own_stream_ = false;  // a Buffer: ordered by this package's stream
+  bool lists_ = false;
 };
 
 nb::object execute_on_host(Operands& operands, Source& source, nb::handle out, nb::handle stream,
@@ -158,7 +167,7 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
     streams.before();
     queue_in_order(queue, [&] {
       streams.after();
-      if (!result.on_own_stream && !streams.streamless) return;
+      if (!result.is_on_own_stream() && !streams.streamless) return;
       // Arrays without a stream, and results of ours, are ordered by our own stream.
       const Stream own = device::own_stream(device_id);
       if (streams.launch != own) device::wait(own, streams.launch);
@@ -205,7 +214,7 @@ class Fresh final : public Source {
   Plan plan(const Problem& problem) override { return plan_for(problem); }
 
   bool is_ready(Operands& operands) override {
-    if (!keywords_.kernel.is_none()) return false;  // Python numbers it
+    if (!keywords_.kernel.is_none()) return false;  // its number is asked of Python
     asked_.emplace(request(operands), jit_allowed);
     if (*asked_) ready_ = find_ready(*asked_);
     return ready_ && *ready_ && surely_apart(*request_);

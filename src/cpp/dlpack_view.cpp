@@ -108,6 +108,15 @@ std::string name_of(DLDataType type) {
   return codes[type.code] + (type.code == kDLBool && type.bits == 8 ? "" : bits);
 }
 
+// "f16, bf16, ..."
+std::string storage_dtypes() {
+  std::string names;
+  for (int i = 0; i < kDtypeCount; ++i) {
+    if (int(kDtypes[i].storage) == i) names += (names.empty() ? "" : ", ") + std::string(kDtypes[i].name);
+  }
+  return names;
+}
+
 Dtype dtype_of(DLDataType type, const char* name, const char* expected) {
   if (type.lanes != 1) {
     refuse_type(std::string(name) + " has " + std::to_string(type.lanes) + " lanes per element; expected 1");
@@ -139,14 +148,6 @@ void delete_managed(void* tensor) {
 }
 
 }  // namespace
-
-std::string storage_dtypes() {
-  std::string names;
-  for (int i = 0; i < kDtypeCount; ++i) {
-    if (int(kDtypes[i].storage) == i) names += (names.empty() ? "" : ", ") + std::string(kDtypes[i].name);
-  }
-  return names;
-}
 
 const ArrayType* array_type(nb::handle object, const char* operand) {
   // Guarded by the GIL. Entries are never removed; the few array types of a process stay.
@@ -387,18 +388,15 @@ void View::fill(const DLTensor& tensor) {
     operand.dtype = dtype_of(tensor.dtype, name, expected);
   }
   operand.rank = tensor.ndim;
-  int64_t elements = 1;
-  bool unusual = true;  // until a unit stride is met: imag of a conjugate, a negated view, has none
-  for (int i = 0; i < tensor.ndim; ++i) {
-    operand.shape[i] = tensor.shape[i];
-    elements *= tensor.shape[i];
-  }
-  int64_t packed = 1;
+  bool unusual = true;   // until a unit stride is met: imag of a conjugate, a negated view, has none
+  int64_t elements = 1;  // of the dimensions so far
   const int log2 = __builtin_ctz(unsigned(size));  // a power of two, as it is one of ours
-  for (int i = tensor.ndim - 1; i >= 0; --i) {     // null strides: compact, row-major (DLPack before 1.2)
-    // Through bytes and back, modulo 2^64: CuPy divides the byte strides of reversed views as unsigned numbers.
-    operand.strides[i] = tensor.strides ? int64_t(uint64_t(tensor.strides[i]) << log2) >> log2 : packed;
-    packed *= tensor.shape[i];
+  for (int i = tensor.ndim - 1; i >= 0; --i) {
+    operand.shape[i] = tensor.shape[i];
+    // Null strides: compact, row-major (DLPack before 1.2). Others go through bytes and back, modulo 2^64: CuPy divides
+    // the byte strides of reversed views as unsigned numbers.
+    operand.strides[i] = tensor.strides ? int64_t(uint64_t(tensor.strides[i]) << log2) >> log2 : elements;
+    elements *= tensor.shape[i];
     if (operand.strides[i] == 1 && tensor.shape[i] > 1) unusual = false;
   }
   if (!tensor.data && elements != 0) {

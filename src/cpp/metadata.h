@@ -3,7 +3,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <string>
 #include <vector>
 
 #include "problem.h"
@@ -40,7 +39,5 @@ struct TypedView {
     visit(array);
   }
 };
-
-std::string storage_dtypes();  // "f16, bf16, ..." for messages
 
 }  // namespace cutlass_py

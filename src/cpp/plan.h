@@ -31,7 +31,7 @@ DevicePlan device_plan(nb::handle chosen);
 // Whether this thread is inside of `with cutlass_py.jit()`, and of `with cutlass_py.autotuning()`.
 extern thread_local bool jit_allowed, tuning_allowed;
 
-// The plan that the table has; null where it has none, or has forgotten it. Until Python code runs.
+// The plan that the table has, valid until Python code runs; null where it has none, or has forgotten it.
 const Plan* known_plan(const Problem& problem);
 
 // Forgets every plan: the next call of each class asks again.

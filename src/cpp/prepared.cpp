@@ -27,12 +27,7 @@ Operand new_result(const Call& call) {
   x.name = kRoleNames[int(Role::out)];
   x.dtype = call.problem.d;
   x.device = call.problem.device;
-  x.rank = call.out_rank;
-  int64_t stride = 1;
-  for (int i = x.rank - 1; i >= 0; --i) {
-    x.shape[i] = call.out_shape[i], x.strides[i] = stride;
-    stride *= x.shape[i];
-  }
+  x.set_row_major(call.out_shape, call.out_rank);
   return x;
 }
 

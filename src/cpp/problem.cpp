@@ -63,6 +63,26 @@ void choose_arithmetic(const Request& r, Problem& p) {
   }
 }
 
+// ------------------------------------------------------------------------------------------------ the product
+
+// A, B and D, in the coordinates of the caller's.
+void read_matrices(const Request& r, const Extents& extents, Call& call, Parts& parts) {
+  const Operand &a = *r.at(Role::a), &b = *r.at(Role::b);
+  call.a = matrix_of(a, extents.no_rows, false);
+  call.b = matrix_of(b, false, extents.no_cols);
+  parts.add(call.a, &Shift::a, a, 2 - extents.no_rows, extents);
+  parts.add(call.b, &Shift::b, b, 2 - extents.no_cols, extents);
+  if (const Operand* out = r.at(Role::out)) {
+    check_result_shape(*out, extents, false);
+    if (out->readonly) refuse("out is read-only");
+    call.d = matrix_of(*out, extents.no_rows, extents.no_cols);
+    parts.add(call.d, &Shift::d, *out, extents.core(), extents);
+  } else {
+    call.d = {nullptr, call.problem.d, extents.n, 1, 0};
+    parts.add_new(call.d, &Shift::d, extents);
+  }
+}
+
 // ------------------------------------------------------------------------------------------------ layouts
 
 // Layout and leading dimension of a matrix of these extents. Rows that overlap or run backwards are 'x'.
@@ -124,6 +144,21 @@ bool rows_lie_for_tma(Call& call) {
   if (p.k <= kScaleBlock) x.col = round_up(p.m, 16 / dtype_size(x.dtype));
   if ((p.m > 1 && x.row != 1) || x.col < p.m || x.batch < 0) return false;
   return alignment_of(x, x.col * dtype_size(x.dtype), call, &Shift::scale_a) >= 4;
+}
+
+// Layouts, leading dimensions and alignments, once the extents are what they stay.
+void settle_matrices(Call& call) {
+  Problem& p = call.problem;
+  p.layout_a = layout_of(call.a, p.m, p.k, call.lda);
+  p.layout_b = layout_of(call.b, p.k, p.n, call.ldb);
+  // A folded column of single elements reads column-major too: D stays row-major, its rows as far apart as they are.
+  if (p.layout_d == 't' && layout_of(call.d, p.m, p.n, call.ldd) != 't') call.ldd = call.d.row;
+  p.align_a = alignment_of(call.a, call.lda * dtype_size(p.a), call, &Shift::a, &call.pointers_a);
+  p.align_b = alignment_of(call.b, call.ldb * dtype_size(p.b), call, &Shift::b, &call.pointers_b);
+  p.align_d = alignment_of(call.d, call.ldd * dtype_size(p.d), call, &Shift::d, &call.pointers_d);
+  settle(call.epilogue.c, p.layout_c, p.align_c, call, &Shift::c, &call.pointers_c);
+  settle(call.epilogue.gate, p.layout_gate, p.align_gate, call, &Shift::gate);
+  settle(call.epilogue.aux, p.layout_aux, p.align_aux, call, &Shift::aux);
 }
 
 void settle_vectors(Call& call) {
@@ -256,37 +291,21 @@ std::string to_string(Device device) {
 }
 
 Call canonicalise(const Request& r) {
-  const Operand &a = *r.at(Role::a), &b = *r.at(Role::b), *out = r.at(Role::out);
   Call call;
   Problem& p = call.problem;
   choose_arithmetic(r, p);
-  const Extents extents = extents_of(a, b);
+  const Extents extents = extents_of(*r.at(Role::a), *r.at(Role::b));
   call.out_rank = extents.result(call.out_shape);
-
   Parts parts;
-  call.a = matrix_of(a, extents.no_rows, false);
-  call.b = matrix_of(b, false, extents.no_cols);
-  parts.add(call.a, &Shift::a, a, 2 - extents.no_rows, extents);
-  parts.add(call.b, &Shift::b, b, 2 - extents.no_cols, extents);
-  if (out) {
-    check_result_shape(*out, extents, false);
-    if (out->readonly) refuse("out is read-only");
-    call.d = matrix_of(*out, extents.no_rows, extents.no_cols);
-    parts.add(call.d, &Shift::d, *out, extents.core(), extents);
-  } else {
-    call.d = {nullptr, p.d, extents.n, 1, 0};
-    parts.add_new(call.d, &Shift::d, extents);
-  }
+  read_matrices(r, extents, call, parts);
   read_epilogue(r, extents, call, parts);
   if (r.user) read_user(r, extents, call, parts);
-  if (out || r.at(Role::aux) || r.at(Role::bias_grad) || r.user) check_overlap(r, call);
+  check_overlap(r, call);
 
   int64_t m = extents.m, n = extents.n, batch = divide_batch(extents, parts, call.loop);
-  if (!call.loop.empty() && r.at(Role::bias_grad)) {
-    refuse("bias_grad is given but the batch of the operands has no single stride; pass it as one dimension");
-  }
-  if (!call.loop.empty() && r.user) {
-    refuse("epilogue is given but the batch of the operands has no single stride; pass it as one dimension");
+  if (!call.loop.empty() && (r.at(Role::bias_grad) || r.user)) {
+    refuse(std::string(r.user ? "epilogue" : "bias_grad") +
+           " is given but the batch of the operands has no single stride; pass it as one dimension");
   }
   if (scattered(r) && batch > 0) scatter(r, call, batch);
   if (m == 0 || n == 0 || batch == 0) p.empty_product = true;
@@ -303,22 +322,12 @@ Call canonicalise(const Request& r) {
   if (m > kMostExtent || n > kMostExtent || batch > kMostExtent)
     refuse("extents above " + std::to_string(kMostExtent) + " are not supported");
   p.m = int32_t(m), p.n = int32_t(n), p.k = int32_t(extents.k), p.batch = int32_t(batch);
-
-  p.layout_a = layout_of(call.a, m, p.k, call.lda);
-  p.layout_b = layout_of(call.b, p.k, n, call.ldb);
-  // A folded column of single elements reads column-major too: D stays row-major, its rows as far apart as they are.
-  if (p.layout_d == 't' && layout_of(call.d, m, n, call.ldd) != 't') call.ldd = call.d.row;
-  p.align_a = alignment_of(call.a, call.lda * dtype_size(p.a), call, &Shift::a, &call.pointers_a);
-  p.align_b = alignment_of(call.b, call.ldb * dtype_size(p.b), call, &Shift::b, &call.pointers_b);
-  p.align_d = alignment_of(call.d, call.ldd * dtype_size(p.d), call, &Shift::d, &call.pointers_d);
-  settle(call.epilogue.c, p.layout_c, p.align_c, call, &Shift::c, &call.pointers_c);
-  settle(call.epilogue.gate, p.layout_gate, p.align_gate, call, &Shift::gate);
-  settle(call.epilogue.aux, p.layout_aux, p.align_aux, call, &Shift::aux);
+  settle_matrices(call);
   settle_vectors(call);
   if (r.user) settle_user(r, call);
   p.splits = r.splits;
   p.deterministic = r.deterministic;
-  p.device = a.device;
+  p.device = r.at(Role::a)->device;
   return call;
 }
 

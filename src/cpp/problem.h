@@ -48,10 +48,6 @@ struct Device {
 
 std::string to_string(Device device);
 
-struct Operand;
-std::string shape_text(const int64_t* shape, int rank);
-std::string found(const Operand& x);  // "a is (3, 4)"
-
 // An operand as the caller gave it. Strides in elements. A list of matrices has its length as the first extent; where
 // the matrices do not lie evenly, `list` holds their addresses and the first stride means nothing.
 struct Operand {
@@ -64,7 +60,12 @@ struct Operand {
   int64_t shape[kMaxRank], strides[kMaxRank];  // as many as rank says
   bool readonly = false;
   bool metadata_only = false;  // a TensorSpec: `data` holds its alignment and is never followed
+
+  void set_row_major(const int64_t* extents, int count);
 };
+
+std::string shape_text(const int64_t* shape, int rank);
+std::string found(const Operand& x);  // "a is (3, 4)"
 
 // An operand as (batch, row, col), strides in elements.
 struct Matrix {
@@ -116,7 +117,7 @@ struct Problem {
 };
 static_assert(sizeof(Problem) == 72 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
 
-// Of the keys that a warm call looks up: a sum of products, none of which waits for another.
+// Hash of a key that warm calls look up. A sum of products: no multiplication waits for the one before.
 inline size_t hash_of(const uint64_t* words, int count) {
   uint64_t hash = 0, factor = 0x9e3779b97f4a7c15;
   for (int i = 0; i < count; ++i, factor += 0x3c6ef372fe94f82a) {  // factors stay odd

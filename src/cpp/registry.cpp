@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <iterator>
 #include <mutex>
 #include <stdexcept>
@@ -11,23 +10,20 @@
 namespace cutlass_py {
 namespace {
 
-// Written under `table`: XLA's threads, which do not hold the GIL, may be the first to need a kernel. Libraries stay
-// loaded for the life of the process.
-std::vector<KernelEntry>& kernels() {
-  static auto* list = new std::vector<KernelEntry>();
-  return *list;
-}
-std::unordered_map<std::string, KernelEntry>& by_name() {
-  static auto* map = new std::unordered_map<std::string, KernelEntry>();
-  return *map;
-}
+// XLA's threads, which do not hold the GIL, may be the first to need a kernel. Libraries stay loaded for the life of
+// the process.
+struct Table {
+  std::mutex mutex;
+  std::list<KernelEntry> kernels;
+  std::list<KernelEntry> forgotten;  // what has found one, perhaps without the GIL, reads it still
+  std::unordered_map<std::string, std::list<KernelEntry>::iterator> by_name;
+  std::unordered_map<std::string, const CutlassPyLibrary*> libraries;  // by path
+};
 
-std::unordered_map<std::string, const CutlassPyLibrary*>& libraries() {  // by path
-  static auto* map = new std::unordered_map<std::string, const CutlassPyLibrary*>();
-  return *map;
+Table& table() {
+  static auto* made = new Table();
+  return *made;
 }
-
-std::mutex table;  // guards all three
 
 // From the extension's own path: a module's __file__ points elsewhere in an editable install.
 std::string directory_of_extension() {
@@ -40,8 +36,9 @@ std::string directory_of_extension() {
 }  // namespace
 
 const CutlassPyLibrary* load_library(const std::string& path) {
-  std::lock_guard lock(table);
-  if (auto found = libraries().find(path); found != libraries().end()) return found->second;
+  Table& t = table();
+  std::lock_guard lock(t.mutex);
+  if (auto found = t.libraries.find(path); found != t.libraries.end()) return found->second;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) throw std::runtime_error("cannot load the kernel library: " + std::string(dlerror()));
   auto entry = reinterpret_cast<CutlassPyLibraryEntry>(dlsym(handle, "cutlass_py_library"));
@@ -52,10 +49,12 @@ const CutlassPyLibrary* load_library(const std::string& path) {
                                              : " is not a kernel library: it does not export cutlass_py_library"));
   }
   for (int i = 0; i < library->count; ++i) {
-    const KernelEntry kernel{library->kernels[i], library, path};
-    if (by_name().emplace(kernel.kernel->name, kernel).second) kernels().push_back(kernel);
+    const CutlassPyKernel* kernel = library->kernels[i];
+    if (t.by_name.count(kernel->name)) continue;
+    t.kernels.push_back({kernel, library, path});
+    t.by_name[kernel->name] = std::prev(t.kernels.end());
   }
-  return libraries()[path] = library;
+  return t.libraries[path] = library;
 }
 
 const CutlassPyLibrary* builtin_library() {
@@ -67,31 +66,29 @@ const CutlassPyLibrary* builtin_library() {
 #endif
 }
 
-const std::vector<KernelEntry>& loaded_kernels() {
+const std::list<KernelEntry>& loaded_kernels() {
   builtin_library();
-  return kernels();
+  return table().kernels;
 }
 
 const KernelEntry* find_kernel(const std::string& name) {
   builtin_library();
-  std::lock_guard lock(table);
-  auto found = by_name().find(name);
-  return found == by_name().end() ? nullptr : &found->second;
+  Table& t = table();
+  std::lock_guard lock(t.mutex);
+  const auto found = t.by_name.find(name);
+  return found == t.by_name.end() ? nullptr : &*found->second;
 }
 
 void forget_kernel(const std::string& name) {
-  std::lock_guard lock(table);
-  auto found = by_name().find(name);
-  if (found == by_name().end()) return;
-  const CutlassPyKernel* kernel = found->second.kernel;
-  const CutlassPyLibrary* origin = found->second.origin;
-  static auto* forgotten = new std::vector<std::unordered_map<std::string, KernelEntry>::node_type>();
-  forgotten->push_back(by_name().extract(found));  // what has found it, perhaps without the GIL, reads it still
-  auto& all = kernels();
-  all.erase(std::remove_if(all.begin(), all.end(), [&](const KernelEntry& entry) { return entry.kernel == kernel; }),
-            all.end());
-  for (auto known = libraries().begin(); known != libraries().end();) {
-    known = known->second == origin ? libraries().erase(known) : std::next(known);
+  Table& t = table();
+  std::lock_guard lock(t.mutex);
+  const auto found = t.by_name.find(name);
+  if (found == t.by_name.end()) return;
+  const CutlassPyLibrary* origin = found->second->origin;
+  t.forgotten.splice(t.forgotten.end(), t.kernels, found->second);
+  t.by_name.erase(found);
+  for (auto known = t.libraries.begin(); known != t.libraries.end();) {
+    known = known->second == origin ? t.libraries.erase(known) : std::next(known);
   }
 }
 

@@ -1,8 +1,8 @@
 // Kernels by name: loads kernel libraries (shared objects that export cutlass_py_library) and finds kernels in them.
 #pragma once
 
+#include <list>
 #include <string>
-#include <vector>
 
 #include "kernel.h"
 
@@ -21,7 +21,7 @@ const CutlassPyLibrary* load_library(const std::string& path);
 const CutlassPyLibrary* builtin_library();
 
 // All kernels of all loaded libraries. `find_kernel` returns null for an unknown name; what it returns stays.
-const std::vector<KernelEntry>& loaded_kernels();
+const std::list<KernelEntry>& loaded_kernels();
 const KernelEntry* find_kernel(const std::string& name);
 
 // A kernel is not found any more, nor is its library known, which stays loaded: plans may hold it.

@@ -81,6 +81,15 @@ std::vector<Shift> all_shifts(const Parts& parts, const int64_t* extents, int ra
 
 }  // namespace
 
+void Operand::set_row_major(const int64_t* extents, int count) {
+  rank = count;
+  int64_t stride = 1;
+  for (int i = rank - 1; i >= 0; --i) {
+    shape[i] = extents[i], strides[i] = stride;
+    stride *= std::max<int64_t>(extents[i], 1);
+  }
+}
+
 std::string shape_text(const int64_t* shape, int rank) {
   std::string text = "(";
   for (int i = 0; i < rank; ++i) text += (i ? ", " : "") + std::to_string(shape[i]);

@@ -1,4 +1,4 @@
-// The operands of a user's epilogue in canonical form: what each is to D, and that what is written overlaps nothing.
+// The operands of a user's epilogue in canonical form: what each is to D.
 #include "user.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void check_scalar_dtype(const Operand& x, Dtype accumulator) {
   if (x.dtype != expected) refuse_type(found_dtype(x) + "; expected " + dtype_name(expected));
 }
 
-// An operand of these shapes in front of which the batch may be broadcast, or must be whole.
+// Whether the dimensions of x in front of its last `core` are all of the batch; nothing broadcasts.
 bool whole_batch(const Operand& x, int core, const Extents& e) {
   return x.rank - core == e.rank && std::equal(x.shape, x.shape + e.rank, e.batch);
 }
@@ -48,7 +48,8 @@ bool is_in_place(const Operand& x, const Operand* out) {
   return out && !x.metadata_only && x.rank == out->rank && same_elements(x, *out);
 }
 
-// What is D itself counts as a matrix even where it has one row: a vector may be read again after D is written.
+// What is D itself counts as a matrix even where it has one row: a kernel may read a vector again after it has written
+// D.
 void read(const Operand& x, bool in_place, const Extents& e, Dtype accumulator, UserOperand& user, Parts& parts) {
   const char axis = in_place ? 0 : axis_of(x, e);
   if (size_of(x) == 1 && !in_place) {

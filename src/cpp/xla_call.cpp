@@ -14,8 +14,7 @@ class Attributes {
   explicit Attributes(const xla::Attrs& attrs) : attrs_(attrs) {}
 
   std::string_view text(const char* name) const {
-    const auto* span = static_cast<const xla::ByteSpan*>(find(name, xla::AttrType::string));
-    return {span->ptr, span->len};
+    return view(*static_cast<const xla::ByteSpan*>(find(name, xla::AttrType::string)));
   }
   int64_t integer(const char* name) const { return *scalar<int64_t>(name, xla::DataType::s64); }
   double number(const char* name) const { return *scalar<double>(name, xla::DataType::f64); }
@@ -28,23 +27,20 @@ class Attributes {
   }
 
  private:
+  static std::string_view view(const xla::ByteSpan& text) { return {text.ptr, text.len}; }
+
   [[noreturn]] static void wrong(const char* name) {
     refuse(std::string("attribute ") + name + " of the call is missing, or of another type; expected what " +
            "cutlass_py.jax writes");
   }
 
   const void* find(const char* name, xla::AttrType type) const {
-    int64_t first = 0, last = attrs_.size;
-    while (first < last) {
-      const int64_t middle = first + (last - first) / 2;
-      const std::string_view found(attrs_.names[middle]->ptr, attrs_.names[middle]->len);
-      if (found == name) {
-        if (attrs_.types[middle] != type) wrong(name);
-        return attrs_.attrs[middle];
-      }
-      (found < name ? first : last) = found < name ? middle + 1 : middle;
-    }
-    wrong(name);
+    const auto is_before = [](const xla::ByteSpan* x, std::string_view name) { return view(*x) < name; };
+    xla::ByteSpan** const end = attrs_.names + attrs_.size;
+    xla::ByteSpan** const found = std::lower_bound(attrs_.names, end, std::string_view(name), is_before);
+    const auto index = found - attrs_.names;
+    if (found == end || view(**found) != name || attrs_.types[index] != type) wrong(name);
+    return attrs_.attrs[index];
   }
 
   template <class T>
@@ -103,12 +99,7 @@ Operand operand_of(const xla::Buffer& buffer, const char* name, Device device) {
     refuse(std::string(name) + " has " + std::to_string(buffer.rank) + " dimensions; expected at most " +
            std::to_string(kMaxRank));
   }
-  x.rank = int(buffer.rank);
-  int64_t stride = 1;
-  for (int i = x.rank - 1; i >= 0; --i) {
-    x.shape[i] = buffer.dims[i], x.strides[i] = stride;
-    stride *= std::max<int64_t>(buffer.dims[i], 1);
-  }
+  x.set_row_major(buffer.dims, int(buffer.rank));
   // What the plan was made for. XLA's own allocations have more; a slice passed without a copy may have less.
   if (reinterpret_cast<uintptr_t>(x.data) % 16) {
     refuse(std::string(name) + " is not aligned to 16 bytes, as the kernel was chosen for");
