@@ -108,6 +108,14 @@ void settle(Matrix& x, char& layout, uint8_t& align, const Call& call, int64_t S
 
 // ------------------------------------------------------------------------------------------------ overlap
 
+struct Range {
+  uintptr_t first, last;  // bytes, last exclusive; empty where both are equal
+};
+
+// The bytes of an operand, or of one matrix of a list.
+Range range_of(const Operand& x);
+inline bool intersect(const Range& x, const Range& y) { return x.first < y.last && y.first < x.last; }
+
 // Whatever is written overlaps neither itself nor anything else; what cannot be decided here becomes a suspect.
 void check_overlap(const Request& request, Call& call);
 

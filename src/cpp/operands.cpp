@@ -36,8 +36,7 @@ bool is_one_of(Role role, std::initializer_list<Role> roles) {
 void Operands::open(Role role, nb::handle object) {
   if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
     if (is_one_of(role, {Role::a, Role::b, Role::c, Role::out})) return open_list(role, object);
-    if (has_lists() && is_one_of(role, {Role::gate, Role::aux, Role::bias_grad}))
-      refuse_beside_lists(kRoleNames[int(role)]);
+    if (lists_ && is_one_of(role, {Role::gate, Role::aux, Role::bias_grad})) refuse_beside_lists(kRoleNames[int(role)]);
   }
   View* view = new (storage_ + int(role) * sizeof(View)) View;  // View() would zero it first
   views_[int(role)] = view;
@@ -66,7 +65,8 @@ void Operands::open_list(Role role, nb::handle object) {
   }
   if (list->matrices.empty()) refuse(std::string(name) + " is an empty list; expected one matrix or more");
   views_[int(role)] = &list->matrices.front().view;
-  lists_[role] = std::move(list);
+  if (!lists_) lists_ = std::make_unique<Lists>();
+  lists_->of[int(role)] = std::move(list);
   order_[count_++] = role;
 }
 

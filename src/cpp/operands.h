@@ -2,7 +2,6 @@
 #pragma once
 
 #include <list>
-#include <map>
 #include <memory>
 
 #include "dlpack_view.h"
@@ -19,7 +18,7 @@ class Operands {
   void open(Role role, nb::handle object);
 
   View* operator[](Role role) const { return views_[int(role)]; }  // of a list, that of its first matrix
-  bool has_lists() const { return !lists_.empty(); }
+  bool has_lists() const { return bool(lists_); }
 
   // Every array, the matrices of lists included.
   template <class Function>
@@ -65,23 +64,24 @@ class Operands {
     void join();
   };
 
+  struct Lists {
+    std::unique_ptr<List> of[kRoles];
+  };
+
   struct User {
     std::list<View> views;
     UserRequest request;
   };
 
-  List* list_of(Role role) const {
-    const auto found = lists_.find(role);
-    return found == lists_.end() ? nullptr : found->second.get();
-  }
+  List* list_of(Role role) const { return lists_ ? lists_->of[int(role)].get() : nullptr; }
   void open_list(Role role, nb::handle object);
   void check_lists() const;
 
   Role order_[kRoles];
   int count_ = 0;
   View* views_[kRoles] = {};
-  std::map<Role, std::unique_ptr<List>> lists_;
-  std::unique_ptr<User> user_;                                  // where there is one
+  std::unique_ptr<Lists> lists_;                                // where there are any
+  std::unique_ptr<User> user_;                                  // likewise
   alignas(View) unsigned char storage_[kRoles * sizeof(View)];  // not initialised: most calls use three of them
 };
 

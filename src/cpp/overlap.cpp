@@ -7,24 +7,6 @@
 namespace cutlass_py {
 namespace {
 
-struct Range {
-  uintptr_t first, last;  // bytes, last exclusive; empty where both are equal
-};
-
-// The bytes of one matrix of a list, or of a whole operand.
-Range range_of(const Operand& x) {
-  int64_t low = 0, high = 0;
-  for (int i = x.list ? 1 : 0; i < x.rank; ++i) {
-    if (x.shape[i] == 0) return {0, 0};
-    (x.strides[i] < 0 ? low : high) += (x.shape[i] - 1) * x.strides[i];
-  }
-  const int64_t size = dtype_size(x.dtype);
-  const auto base = reinterpret_cast<uintptr_t>(x.data);
-  return {base + uintptr_t(low * size), base + uintptr_t((high + 1) * size)};
-}
-
-bool intersect(const Range& x, const Range& y) { return x.first < y.last && y.first < x.last; }
-
 // Two elements of one destination at one place.
 bool self_overlapping(const Operand& x) {
   struct {
@@ -155,6 +137,17 @@ void compare(const Request& r, Call& call, Role role, const Operand& x, Role oth
 }
 
 }  // namespace
+
+Range range_of(const Operand& x) {
+  int64_t low = 0, high = 0;
+  for (int i = x.list ? 1 : 0; i < x.rank; ++i) {
+    if (x.shape[i] == 0) return {0, 0};
+    (x.strides[i] < 0 ? low : high) += (x.shape[i] - 1) * x.strides[i];
+  }
+  const int64_t size = dtype_size(x.dtype);
+  const auto base = reinterpret_cast<uintptr_t>(x.data);
+  return {base + uintptr_t(low * size), base + uintptr_t((high + 1) * size)};
+}
 
 bool same_elements(const Operand& x, const Operand& y) {
   if (x.data != y.data || x.dtype != y.dtype || bool(x.list) != bool(y.list)) return false;

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "addresses.h"
-#include "canonical.h"
 #include "host.h"
 #include "trace.h"
 #include "user.h"
@@ -110,23 +109,21 @@ void Prepared::prepare_straight() {
   }
   for (int i = 0; i < 3; ++i) {
     const Operand& x = expected_[int(roles[i])];
-    Straight& each = straight_[i] = {&x, (uintptr_t(1) << align_[int(roles[i])]) - 1, 0, dtype_size(x.dtype)};
     bool unit = false;
-    for (int j = 0; j < x.rank; ++j) {
-      const int64_t bytes = (x.shape[j] - 1) * x.strides[j] * dtype_size(x.dtype);
-      (bytes < 0 ? each.low : each.high) += bytes;
-      unit |= x.strides[j] == 1 && x.shape[j] > 1;
-    }
+    for (int j = 0; j < x.rank; ++j) unit |= x.strides[j] == 1 && x.shape[j] > 1;
     // What View::fill looks into more closely: complex numbers, and views without unit stride.
     if (!unit || is_complex(x.dtype)) return;
-    each.misaligned |= uintptr_t(dtype_size(x.dtype)) - 1;
+    const uintptr_t align = std::max(1 << align_[int(roles[i])], dtype_size(x.dtype));
+    Operand somewhere = x;
+    somewhere.data = nullptr;
+    straight_[i] = {&x, align - 1, range_of(somewhere)};
   }
   const device::Guard guard(p.device.id);
   single_ = single_launch(prototype_, plan_);
 }
 
 // Null where the array is not what the plan takes, or needs a closer look.
-char* Prepared::address_of(nb::handle array, const Straight& operand, const ArrayType*& type) const {
+void* Prepared::address_of(nb::handle array, const Straight& operand, const ArrayType*& type) const {
   const Operand& wanted = *operand.expected;
   const ArrayType* found = array_type(array, wanted.name);
   if (!found->exchange || (type && found->exchange != type->exchange)) return nullptr;
@@ -154,16 +151,14 @@ bool Prepared::launch_straight(nb::handle a, nb::handle b, nb::handle out) const
   if (a.is_none() || b.is_none()) return false;
   const nb::handle arrays[] = {a, b, out};
   const ArrayType* type = nullptr;
-  char* addresses[3];
+  void* addresses[3];
+  Range bytes[3];
   for (int i = 0; i < 3; ++i) {
     if (!(addresses[i] = address_of(arrays[i], straight_[i], type))) return false;
+    const auto from = reinterpret_cast<uintptr_t>(addresses[i]);
+    bytes[i] = {from + straight_[i].bytes.first, from + straight_[i].bytes.last};
   }
-  if (!type->mutable_) return false;
-  for (int i = 0; i < 2; ++i) {
-    const bool apart = addresses[i] + straight_[i].high <= addresses[2] + straight_[2].low ||
-                       addresses[2] + straight_[2].high <= addresses[i] + straight_[i].low;
-    if (!apart) return false;
-  }
+  if (!type->mutable_ || intersect(bytes[0], bytes[2]) || intersect(bytes[1], bytes[2])) return false;
   const int device_id = prototype_.problem.device.id;
   const device::Guard guard(device_id);
   CutlassPyGemm g = *single_;
@@ -205,9 +200,8 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
 
 std::string Prepared::repr() const {
   nb::object words = nb::module_::import_("cutlass_py.arguments").attr("describe")(nb::cast(problem()));
-  std::string kernel = "the epilogue alone";
-  if (plan_.kernel) kernel = plan_.kernel->name;
-  if (!plan_.provided.is_none()) kernel = nb::cast<std::string>(plan_.provided.attr("__self__").attr("name"));
+  const bool alone = !plan_.kernel && plan_.provided.is_none();
+  const std::string kernel = alone ? "the epilogue alone" : trace::kernel_of(plan_);
   return "<Prepared " + nb::cast<std::string>(words) + ", " + kernel + ">";
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "call.h"
+#include "canonical.h"
 
 namespace cutlass_py {
 
@@ -24,16 +25,16 @@ class Prepared final : public Source {
   }
 
  private:
-  // One operand of a straight launch, and the bytes that it covers from its first element on.
+  // One operand of a straight launch.
   struct Straight {
     const Operand* expected;
     uintptr_t misaligned;  // bits that no address has
-    int64_t low, high;
+    Range bytes;           // from its first element on
   };
 
   // Calls with a, b and out alone, on their framework's current stream, without a step that could be spared.
   void prepare_straight();
-  char* address_of(nb::handle array, const Straight& operand, const ArrayType*& type) const;
+  void* address_of(nb::handle array, const Straight& operand, const ArrayType*& type) const;
   bool launch_straight(nb::handle a, nb::handle b, nb::handle out) const;
 
   Call call(Operands& operands) override;

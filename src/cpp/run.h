@@ -52,33 +52,24 @@ inline bool nothing_to_do(const Problem& p) {
   return (p.m == 0 || p.n == 0 || p.batch == 0) && p.bias_grad == Dtype::none;
 }
 
-// The matrices of a call, moved to another run of its loop and back.
-class Moved {
- public:
-  Moved(Call& call, const Shift& shift) : call_(call), shift_(shift) { move(1); }
-  ~Moved() { move(-1); }
-  Moved(const Moved&) = delete;
-
- private:
-  void move(int64_t sign) {
-    Epilogue& e = call_.epilogue;
-    auto by = [&](Matrix& x, int64_t bytes) {
-      if (x.data) x.data = static_cast<char*>(x.data) + sign * bytes;
-    };
-    by(call_.a, shift_.a), by(call_.b, shift_.b), by(call_.d, shift_.d), by(e.c, shift_.c), by(e.bias, shift_.bias);
-    by(e.scale_a, shift_.scale_a), by(e.scale_b, shift_.scale_b), by(e.gate, shift_.gate), by(e.aux, shift_.aux);
-  }
-  Call& call_;
-  const Shift& shift_;
-};
+// Moves the matrices of a call to another run of its loop, or back (`sign` is -1).
+inline void move(Call& call, const Shift& shift, int64_t sign) {
+  Epilogue& e = call.epilogue;
+  auto by = [&](Matrix& x, int64_t bytes) {
+    if (x.data) x.data = static_cast<char*>(x.data) + sign * bytes;
+  };
+  by(call.a, shift.a), by(call.b, shift.b), by(call.d, shift.d), by(e.c, shift.c), by(e.bias, shift.bias);
+  by(e.scale_a, shift.scale_a), by(e.scale_b, shift.scale_b), by(e.gate, shift.gate), by(e.aux, shift.aux);
+}
 
 // Every run of a call: one, but for batches that no single stride describes.
 template <class Run>
 void run_all(Call& call, Run run) {
   if (call.loop.empty()) return run();
   for (const Shift& shift : call.loop) {
-    Moved moved(call, shift);
+    move(call, shift, 1);
     run();
+    move(call, shift, -1);
   }
 }
 

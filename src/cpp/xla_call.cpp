@@ -1,7 +1,6 @@
 #include "xla_call.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 
 namespace cutlass_py {

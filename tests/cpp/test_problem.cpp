@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.h"
+#include "run.h"
 
 using namespace cutlass_py;
 
@@ -22,15 +23,10 @@ Operand operand(const char* name, Shape shape, Shape strides = {}, uintptr_t add
   Operand x;
   x.name = name;
   x.dtype = dtype;
-  x.rank = int(shape.size());
   // Far apart by default, so that nothing overlaps.
   x.data = reinterpret_cast<void*>(address ? address : (uintptr_t(name[0]) << 32));
-  std::copy(shape.begin(), shape.end(), x.shape);
-  int64_t packed = 1;
-  for (int i = x.rank - 1; i >= 0; --i) {
-    x.strides[i] = strides.empty() ? packed : strides[size_t(i)];
-    packed *= shape[size_t(i)];
-  }
+  x.set_row_major(shape.data(), int(shape.size()));
+  std::copy(strides.begin(), strides.end(), x.strides);
   return x;
 }
 
@@ -59,7 +55,7 @@ std::string message(Function function) {
 
 // ------------------------------------------------------------------------------------------------ single facts
 
-void test_row_major() {
+TEST(row_major) {
   Call call = call_of({3, 4}, {4, 5});
   const Problem& p = call.problem;
   CHECK(p.m == 3 && p.n == 5 && p.k == 4 && p.batch == 1 && !p.transposed && !p.empty_product);
@@ -70,7 +66,7 @@ void test_row_major() {
   CHECK(p.d == Dtype::f32 && p.operand_a == Dtype::f32 && p.accumulator == Dtype::f32 && p.kernel == -1);
 }
 
-void test_column_major_out_is_transposed() {
+TEST(column_major_out_is_transposed) {
   Operand out = operand("out", {3, 5}, {1, 3});
   Call call = canonicalise(operand("a", {3, 4}), operand("b", {4, 5}), nullptr, &out, {});
   const Problem& p = call.problem;
@@ -81,7 +77,7 @@ void test_column_major_out_is_transposed() {
   CHECK(call.out_shape[0] == 3 && call.out_shape[1] == 5);  // as the caller sees it
 }
 
-void test_free_leading_dimensions() {
+TEST(free_leading_dimensions) {
   // One row: its stride is never used, and must not cost the alignment.
   Operand out = operand("out", {1, 5}, {7, 1});
   Call call = canonicalise(operand("a", {1, 99}, {3, 1}), operand("b", {99, 5}), nullptr, &out, {});
@@ -92,7 +88,7 @@ void test_free_leading_dimensions() {
   CHECK(call.problem.transposed && call.problem.layout_a == 't' && call.lda == 100);
 }
 
-void test_no_unit_stride() {
+TEST(no_unit_stride) {
   auto layout = [](Shape strides) {
     return canonicalise(operand("a", {3, 4}, strides), operand("b", {4, 5}), nullptr, nullptr, {}).problem.layout_a;
   };
@@ -103,7 +99,7 @@ void test_no_unit_stride() {
   CHECK(canonicalise(operand("a", {3, 4}), operand("b", {4, 5}), nullptr, &out, {}).problem.layout_d == 'x');
 }
 
-void test_alignment() {
+TEST(alignment) {
   auto align = [](uintptr_t address, int64_t ld, int64_t batch_stride) {
     Operand a = operand("a", {2, 4, 8}, {batch_stride, ld, 1}, address, Dtype::bf16);
     return int(canonicalise(a, operand("b", {2, 8, 8}, {}, 0, Dtype::bf16), nullptr, nullptr, {}).problem.align_a);
@@ -114,7 +110,7 @@ void test_alignment() {
   CHECK(align(0x10000, 8, 65) == 1 && align(0x10000, 8, 68) == 3);
 }
 
-void test_batch() {
+TEST(batch) {
   Call call = call_of({7, 3, 4}, {7, 4, 5});
   CHECK(call.problem.batch == 7 && call.a.batch == 12 && call.b.batch == 20 && call.d.batch == 15);
   CHECK(call.out_rank == 3 && call.out_shape[0] == 7);
@@ -128,7 +124,7 @@ void test_batch() {
   CHECK(call.problem.batch == 0 && call.out_shape[0] == 0);
 }
 
-void test_batch_folds_into_rows() {
+TEST(batch_folds_into_rows) {
   Call call = call_of({7, 3, 4}, {4, 5});
   CHECK(call.problem.batch == 1 && call.problem.m == 21 && call.a.batch == 0 && call.d.batch == 0);
   CHECK(call.out_rank == 3 && call.out_shape[1] == 3);
@@ -151,7 +147,7 @@ void test_batch_folds_into_rows() {
   CHECK(call_of({1 << 16, 1 << 15, 1}, {1, 1}).problem.batch == 1 << 16);
 }
 
-void test_fold_to_one_column_keeps_its_rows() {
+TEST(fold_to_one_column_keeps_its_rows) {
   // D is (16, 1, 1), one element a batch: as (16, 1) its rows are one element apart.
   Call call = call_of({16, 1, 64}, {64, 1});
   const Problem& p = call.problem;
@@ -159,7 +155,7 @@ void test_fold_to_one_column_keeps_its_rows() {
   CHECK(batched || (column && call.ldd == call.d.row) || (row && call.d.col == 1));
 }
 
-void test_scalars() {
+TEST(scalars) {
   Request options;
   options.alpha.value = 0;
   CHECK(call_of({3, 4}, {4, 5}, options).problem.empty_product);
@@ -173,7 +169,7 @@ void test_scalars() {
   CHECK(call.epilogue.beta.value == 0 && !call.problem.has_c() && !call.epilogue.c.data);
 }
 
-void test_dtypes() {
+TEST(dtypes) {
   auto problem = [](Dtype dtype, const char* compute, Dtype out = Dtype::none) {
     Request options;
     options.compute = compute;
@@ -196,7 +192,7 @@ void test_dtypes() {
   CHECK(problem(Dtype::e4m3, nullptr).d == Dtype::bf16 && problem(Dtype::e4m3, nullptr, Dtype::f16).d == Dtype::f16);
 }
 
-void test_hash_and_equality() {
+TEST(hash_and_equality) {
   std::vector<Problem> problems;
   for (int64_t m : {3, 4}) {
     for (int64_t n : {5, 6}) {
@@ -232,7 +228,7 @@ Operand batch_of(uintptr_t address, Shape shape, Shape strides, Dtype dtype = Dt
   return operand("x", shape, strides, address, dtype);
 }
 
-void test_surely_disjoint_examples() {
+TEST(surely_disjoint_examples) {
   auto disjoint = [](uintptr_t x, uintptr_t y, int64_t pitch = 16) {
     return surely_disjoint(batch_of(x, {4, 4}, {16, 1}), batch_of(y, {4, 4}, {pitch, 1}));
   };
@@ -261,7 +257,7 @@ std::vector<uintptr_t> bytes_of(const Operand& x) {
 }
 
 // Random views of one region: whatever is called disjoint shares no byte; columns of one buffer are recognised.
-void test_surely_disjoint_at_random() {
+TEST(surely_disjoint_at_random) {
   std::mt19937 random(7);
   auto pick = [&](int low, int high) { return int64_t(std::uniform_int_distribution<int>(low, high)(random)); };
   int said = 0, unsaid = 0;
@@ -288,7 +284,7 @@ void test_surely_disjoint_at_random() {
   CHECK(said > 1000 && unsaid > 1000);
 }
 
-void test_out_overlap() {
+TEST(out_overlap) {
   auto suspects = [](const Operand& a, const Operand* c, const Operand& out) {
     return canonicalise(a, operand("b", {4, 4}), c, &out, {}).suspects.size();
   };
@@ -376,15 +372,6 @@ bool aligned(const Matrix& x, char layout, int64_t ld, int64_t batch, uint8_t lo
          (layout == 'x' || batch <= 1 || x.batch * 4 % bytes == 0);
 }
 
-Call moved(const Call& call, const Shift& shift) {
-  Call run = call;
-  auto by = [](Matrix& x, int64_t bytes) { x.data = static_cast<char*>(x.data) + bytes; };
-  Epilogue& e = run.epilogue;
-  by(run.a, shift.a), by(run.b, shift.b), by(run.d, shift.d), by(e.c, shift.c), by(e.bias, shift.bias);
-  by(e.scale_a, shift.scale_a), by(e.scale_b, shift.scale_b), by(e.gate, shift.gate);
-  return run;
-}
-
 // Computes one run of a call as kernels do; false where its alignments lie or D is written outside of `memory`.
 bool compute(const Call& call, std::vector<float>& memory) {
   const Problem& p = call.problem;
@@ -428,7 +415,7 @@ std::vector<Shape> indices_of(const Shape& shape) {
   return all;
 }
 
-void test_canonical_form_computes_the_same() {
+TEST(canonical_form_computes_the_same) {
   std::mt19937 random(11);
   auto pick = [&](int low, int high) { return int64_t(std::uniform_int_distribution<int>(low, high)(random)); };
   int folded = 0, transposed = 0, packed = 0, strided_d = 0, looped = 0, vectors = 0;
@@ -491,11 +478,7 @@ void test_canonical_form_computes_the_same() {
     looped += !call.loop.empty();
     vectors += p.scale_a == 'v' || p.scale_b == 'v';
     bool fine = true;
-    if (call.loop.empty()) {
-      fine = compute(call, out.memory);
-    } else {
-      for (const Shift& shift : call.loop) fine = compute(moved(call, shift), out.memory) && fine;
-    }
+    run_all(call, [&] { fine = compute(call, out.memory) && fine; });
     size_t written = 0;
     for (float value : out.memory) written += value != -777.0f;
     fine = fine && written == expected.size();
@@ -511,7 +494,7 @@ void test_canonical_form_computes_the_same() {
   CHECK(folded > 100 && transposed > 100 && packed > 100 && strided_d > 100 && looped > 100 && vectors > 100);
 }
 
-void test_vectors() {
+TEST(vectors) {
   CHECK(call_of({4}, {4, 5}).out_rank == 1 && call_of({3, 4}, {4}).out_rank == 1 && call_of({4}, {4}).out_rank == 0);
   Call call = call_of({4}, {2, 7, 4, 5});
   CHECK(call.out_rank == 3 && call.out_shape[1] == 7 && call.problem.batch == 14 && call.problem.m == 1);
@@ -519,7 +502,7 @@ void test_vectors() {
   CHECK(call.out_rank == 3 && call.problem.batch == 1);  // one tall matrix by one vector
 }
 
-void test_batch_of_many_dimensions() {
+TEST(batch_of_many_dimensions) {
   Call call = call_of({2, 3, 6, 4}, {2, 3, 4, 5});
   CHECK(call.problem.batch == 6 && call.loop.empty() && call.out_rank == 4);
   call = call_of({2, 3, 6, 4}, {4, 5});
@@ -531,7 +514,7 @@ void test_batch_of_many_dimensions() {
   CHECK(call.problem.batch == 0 && call.loop.empty());
 }
 
-void test_lists() {
+TEST(lists) {
   const std::vector<void*> left{reinterpret_cast<void*>(0x1000), reinterpret_cast<void*>(0x9000),
                                 reinterpret_cast<void*>(0x2008)};
   Operand a = operand("a", {3, 6, 4}, {0, 4, 1}, 0x1000), b = operand("b", {4, 5}), out = operand("out", {3, 6, 5});
@@ -562,7 +545,7 @@ void test_lists() {
   CHECK(call.problem.transposed && call.pointers_b == left && call.pointers_d == results);
 }
 
-void test_epilogue() {
+TEST(epilogue) {
   Operand a = operand("a", {3, 4}), b = operand("b", {4, 5}), bias = operand("bias", {5}),
           out = operand("out", {3, 5}, {1, 3});
   Operand scale = operand("scale_a", {3}), one = operand("alpha", {1});
@@ -592,7 +575,7 @@ void test_epilogue() {
 
 // ------------------------------------------------------------------------------------------------ messages
 
-void test_messages() {
+TEST(messages) {
   using Value = std::invalid_argument;
   const Operand a = operand("a", {3, 4}), b = operand("b", {4, 5});
   auto with = [&](const Operand* c, const Operand* out, Request options = {}) {
@@ -636,28 +619,3 @@ void test_messages() {
 }
 
 }  // namespace
-
-int main() {
-  test_row_major();
-  test_column_major_out_is_transposed();
-  test_free_leading_dimensions();
-  test_no_unit_stride();
-  test_alignment();
-  test_batch();
-  test_batch_folds_into_rows();
-  test_fold_to_one_column_keeps_its_rows();
-  test_scalars();
-  test_dtypes();
-  test_hash_and_equality();
-  test_surely_disjoint_examples();
-  test_surely_disjoint_at_random();
-  test_out_overlap();
-  test_canonical_form_computes_the_same();
-  test_vectors();
-  test_batch_of_many_dimensions();
-  test_lists();
-  test_epilogue();
-  test_messages();
-  if (failures) std::printf("%d checks failed\n", failures);
-  return failures ? 1 : 0;
-}

@@ -79,7 +79,7 @@ bool all_had_room() {
   return !launches.empty();
 }
 
-void test_parts_of_k() {
+TEST(parts_of_k) {
   run(call_of(8, 16, 1000, 1), plan_with<bytes_per_problem>(4));  // 3 parts of 256, then 232
   CHECK(launches.size() == 2);
   CHECK(launches[0].g.batch == 3 && launches[0].g.k == 256 && launches[1].g.batch == 1 && launches[1].g.k == 232);
@@ -95,7 +95,7 @@ void test_parts_of_k() {
 }
 
 // The workspace is that of the launches, not of one for all of k.
-void test_every_launch_has_its_workspace() {
+TEST(every_launch_has_its_workspace) {
   for (int32_t batch : {1, 5}) {
     for (int splits : {1, 2, 4, 7}) {
       const Call call = call_of(8, 16, 1000, batch);
@@ -107,7 +107,7 @@ void test_every_launch_has_its_workspace() {
   }
 }
 
-void test_the_workspace_is_that_of_operands_as_they_are_launched() {
+TEST(the_workspace_is_that_of_operands_as_they_are_launched) {
   Call call = call_of(8, 15, 999, 1);
   DevicePlan plan = plan_with<bytes_per_line>(2);
   plan.pack_a = plan.pack_b = 't';  // rows are padded to 16 bytes, as those of scratch are
@@ -116,7 +116,7 @@ void test_the_workspace_is_that_of_operands_as_they_are_launched() {
   CHECK(launches[0].g.lda == 1000 && launches[0].g.ldb == 16 && launches[0].g.ldd == 16);
 }
 
-void test_scratch_bytes_are_those_of_a_run() {
+TEST(scratch_bytes_are_those_of_a_run) {
   const Call call = call_of(8, 16, 1000, 1);
   const DevicePlan plan = plan_with<bytes_per_problem>(4);
   run(call, plan);
@@ -124,7 +124,7 @@ void test_scratch_bytes_are_those_of_a_run() {
 }
 
 // In a stream; in a graph behind one of ours alone, which are marked for that.
-void test_which_launches_overlap() {
+TEST(which_launches_overlap) {
   const Call call = call_of(8, 16, 1000, 1);
   DevicePlan plan = plan_with<bytes_per_problem>(1);
   for (bool planned : {false, true}) {
@@ -147,13 +147,3 @@ namespace cutlass_py {
 const CutlassPyLibrary* builtin_library() { return &library; }
 
 }  // namespace cutlass_py
-
-int main() {
-  test_parts_of_k();
-  test_every_launch_has_its_workspace();
-  test_the_workspace_is_that_of_operands_as_they_are_launched();
-  test_scratch_bytes_are_those_of_a_run();
-  test_which_launches_overlap();
-  if (failures) std::printf("%d checks failed\n", failures);
-  return failures ? 1 : 0;
-}

@@ -185,7 +185,7 @@ std::optional<Call> call_or_none(const Request& request) {
   }
 }
 
-void test_a_class_seen_before_is_launched_as_the_first_call_was() {
+TEST(a_class_seen_before_is_launched_as_the_first_call_was) {
   const device::Stream stream = reinterpret_cast<void*>(uintptr_t(0x51));
   Requests requests;
   requests.next();
@@ -212,7 +212,7 @@ void test_a_class_seen_before_is_launched_as_the_first_call_was() {
   CHECK(seen > 10'000 && refused > 10'000);
 }
 
-void test_which_calls_are_seen_again() {
+TEST(which_calls_are_seen_again) {
   static float memory_of_all[64];
   Operand a, b, out;
   const auto lay = [](Operand& x, const char* name, float* data) {
@@ -253,10 +253,3 @@ namespace cutlass_py {
 const CutlassPyLibrary* builtin_library() { return nullptr; }
 
 }  // namespace cutlass_py
-
-int main() {
-  test_a_class_seen_before_is_launched_as_the_first_call_was();
-  test_which_calls_are_seen_again();
-  if (failures) std::printf("%d checks failed\n", failures);
-  return failures ? 1 : 0;
-}

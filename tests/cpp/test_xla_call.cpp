@@ -126,7 +126,7 @@ XlaCall decoded(Frame frame) {
   return x;
 }
 
-void test_operands() {
+TEST(operands) {
   XlaCall x = decoded(with_scratch());
   const Problem& p = x.call.problem;
   CHECK(p.m == 3 && p.n == 5 && p.k == 4 && p.batch == 1 && p.layout_a == 't' && p.layout_b == 't');
@@ -134,21 +134,21 @@ void test_operands() {
   CHECK(x.call.a.data && x.call.d.data && x.call.a.data != x.call.b.data && x.call.lda == 4 && x.call.ldd == 5);
 }
 
-void test_plan() {
+TEST(plan) {
   const XlaCall x = decoded(with_scratch());
   CHECK(x.kernel == "some_kernel" && !x.plan.kernel && x.plan.pack_a == 0 && x.plan.pack_b == 'n');
   CHECK(x.plan.scratch == Dtype::f32 && x.plan.splits == 3 && x.plan.raster == 1 && x.plan.swizzle == 2);
   CHECK(x.plan.overlap);
 }
 
-void test_kernel_alone() {
+TEST(kernel_alone) {
   Frame frame = with_scratch();
   XlaCall x;
   frame.read(x);
   CHECK(frame.kernel_before == "some_kernel");
 }
 
-void test_layouts() {
+TEST(layouts) {
   Frame frame;
   frame.argument({4, 3}).argument({2, 5, 4}).result({2, 3, 5}).with("layout", "nn");
   const XlaCall x = decoded(std::move(frame));
@@ -157,7 +157,7 @@ void test_layouts() {
   CHECK(x.call.a.batch == 0 && x.call.b.batch == 20 && x.call.lda == 3 && x.call.ldb == 4);
 }
 
-void test_epilogue() {
+TEST(epilogue) {
   Frame frame;
   frame.argument({3, 4}).argument({4, 5}).argument({3, 5}, xla::DataType::f32, 4096).argument({1, 5}).argument({});
   frame.result({3, 5}, xla::DataType::f32, 4096).result({3, 5}, xla::DataType::bf16).result({5});
@@ -173,7 +173,7 @@ void test_epilogue() {
   CHECK(e.c.data == x.call.d.data);  // one buffer, donated
 }
 
-void test_complex_factors() {
+TEST(complex_factors) {
   Frame frame;
   frame.argument({3, 4}, xla::DataType::c64).argument({4, 5}, xla::DataType::c64).result({3, 5}, xla::DataType::c64);
   frame.with("alpha", std::vector<double>{2, -3}).with("results", "out");
@@ -181,7 +181,7 @@ void test_complex_factors() {
   CHECK(x.call.epilogue.alpha.value == 2 && x.call.epilogue.alpha.imaginary == -3);
 }
 
-void test_dtypes() {
+TEST(dtypes) {
   const std::pair<xla::DataType, Dtype> pairs[] = {
       {xla::DataType::f16, Dtype::f16},   {xla::DataType::bf16, Dtype::bf16}, {xla::DataType::f64, Dtype::f64},
       {xla::DataType::e4m3, Dtype::e4m3}, {xla::DataType::e5m2, Dtype::e5m2}, {xla::DataType::s8, Dtype::s8},
@@ -199,11 +199,11 @@ void test_dtypes() {
   CHECK(predicate.error() == "gemm: a has XLA's dtype 1, which gemm lacks");
 }
 
-void test_compute() {
+TEST(compute) {
   CHECK(decoded(std::move(with_scratch().with("compute", "tf32"))).call.problem.operand_a == Dtype::tf32);
 }
 
-void test_scratch() {
+TEST(scratch) {
   auto given = [](uintptr_t address) {
     return decoded(std::move(plain().result({1000}, xla::DataType::u8, address))).scratch;
   };
@@ -212,7 +212,7 @@ void test_scratch() {
   CHECK(decoded(std::move(plain().result({0}, xla::DataType::u8))).scratch.bytes == 0);
 }
 
-void test_empty() {
+TEST(empty) {
   Frame frame;
   frame.argument({3, 0}).argument({0, 5}).result({3, 5}).with("results", "out");
   const XlaCall x = decoded(std::move(frame));
@@ -222,7 +222,7 @@ void test_empty() {
   CHECK(nothing_to_do(decoded(std::move(none)).call.problem));
 }
 
-void test_messages() {
+TEST(messages) {
   const std::string writer = "; expected what cutlass_py.jax writes";
   const std::string lacking = " of the call is missing, or of another type" + writer;
   CHECK(with_scratch().with("format", int64_t(9)).error() ==
@@ -258,19 +258,3 @@ void test_messages() {
 }
 
 }  // namespace
-
-int main() {
-  test_operands();
-  test_plan();
-  test_kernel_alone();
-  test_layouts();
-  test_epilogue();
-  test_complex_factors();
-  test_dtypes();
-  test_compute();
-  test_scratch();
-  test_empty();
-  test_messages();
-  if (failures) std::printf("%d checks failed\n", failures);
-  return failures ? 1 : 0;
-}
