@@ -519,6 +519,13 @@ SEEN = {
 }
 
 
+@pytest.mark.parametrize("around", [under_fake_mode, lambda f: torch.func.functionalize(lambda x: f())(randn(2))])
+def test_a_result_without_memory_is_refused(around):
+    a, b = randn(3, 4), randn(4, 5)
+    with pytest.raises(ValueError, match="gemm: out is a .* without memory"):
+        around(lambda: cutlass_py.gemm(a, b))
+
+
 @pytest.mark.parametrize("way", SEEN.values(), ids=SEEN)
 @pytest.mark.parametrize("name", ["mm", "matmul", "linear", "gemm"])
 def test_these_calls_are_seen(seen, name, way):

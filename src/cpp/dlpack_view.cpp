@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 #include <unordered_map>
 
@@ -23,9 +24,14 @@ std::string described_type(nb::handle object) {
 DLManagedTensorVersioned* new_array(const DLPackExchangeAPI& api, DLTensor& prototype) {
   DLManagedTensorVersioned* made = nullptr;
   const auto ignore = [](void*, const char*, const char*) {};
-  if (api.managed_tensor_allocator && api.managed_tensor_allocator(&prototype, &made, nullptr, ignore) == 0)
-    return made;
-  PyErr_Clear();
+  if (!api.managed_tensor_allocator || api.managed_tensor_allocator(&prototype, &made, nullptr, ignore) != 0) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  const bool empty =
+      std::find(prototype.shape, prototype.shape + prototype.ndim, 0) != prototype.shape + prototype.ndim;
+  if (made->dl_tensor.data || empty) return made;
+  if (made->deleter) made->deleter(made);
   return nullptr;
 }
 

@@ -35,7 +35,8 @@ struct ArrayType {
 // The type's entry; the returned pointer stays valid. Raises TypeError naming `operand` when it is no DLPack array.
 const ArrayType* array_type(nb::handle object, const char* operand);
 
-// A new array like the prototype, null where the API's framework refuses to make it.
+// A new array like the prototype; null where the API's framework refuses to make it, or gives it no memory: torch does
+// so where it traces with fake tensors.
 DLManagedTensorVersioned* new_array(const DLPackExchangeAPI& api, DLTensor& prototype);
 
 // Raises what a function of the type's exchange API failed with, or an error that names both where it set none.
