@@ -486,6 +486,19 @@ def test_without_jit_and_with_debug_nans():
         np.testing.assert_array_equal(cj.gemm(a, b), np.full((4, 4), 8.0))
 
 
+def test_promotion_may_be_forbidden():
+    a, b, rows, w2 = (jnp.ones(shape, "bfloat16") for shape in ((2, 6, 8), (8, 4), (6, 1), (4, 8)))
+    sums = jax.ShapeDtypeStruct((4,), "float32")
+
+    def loss(a, b):
+        y, db = cj.gemm(a, b, bias=rows, scale_a=rows.astype("float32"), activation="silu", bias_grad=sums)
+        return y.astype("float32").sum() + db.sum() + cj.mlp(a, [(b, None), (w2, None)]).astype("float32").sum()
+
+    wanted = jax.grad(loss, (0, 1))(a, b)
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        jax.tree.map(np.testing.assert_array_equal, jax.grad(loss, (0, 1))(a, b), wanted)
+
+
 @pytest.mark.parametrize("debug, value", [(jax.debug_nans, np.nan), (jax.debug_infs, np.inf)])
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
 def test_debug_nans_and_infs(debug, value, transform):

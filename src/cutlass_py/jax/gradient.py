@@ -84,11 +84,12 @@ def _dtype_of_z(spec: Spec) -> str:
 def _backward(spec: Spec, residuals: _Kept, cotangents: Sequence[Any]) -> tuple[tuple[Any, ...]]:
     operands, kept, wanted = residuals
     x = spec.named(operands)
-    d_y, d_aux_out = _of_y(spec, x, cotangents)
-    found, d_z = _through_activation(spec, x, kept, wanted, d_y)
-    if d_aux_out is not None:
-        d_z = d_z + d_aux_out
-    found |= _through_sum(spec, x, d_z)
+    with jax.numpy_rank_promotion("allow"):  # what is not batched has fewer dimensions
+        d_y, d_aux_out = _of_y(spec, x, cotangents)
+        found, d_z = _through_activation(spec, x, kept, wanted, d_y)
+        if d_aux_out is not None:
+            d_z = d_z + d_aux_out
+        found |= _through_sum(spec, x, d_z)
     if "scale_out" in x:
         y = _recomputed(spec, x, scale_out=1.0)
         found["scale_out"] = jnp.sum(_wide(cotangents[0]) * y) * spec.scale_out

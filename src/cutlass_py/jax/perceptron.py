@@ -19,7 +19,7 @@ from ..declaration.dtypes import COMPUTE, DTYPES
 from ..declaration.epilogues import ACTIVATIONS
 from .api import checked_array, gemm
 from .primitive import vary_alike
-from .spec import dtype_of
+from .spec import dtype_of, factor_dtype, numpy_dtype
 
 Layer = tuple[Any, Any]  # weight, and bias or None
 # Real numbers whose products come out in their own dtype.
@@ -116,7 +116,7 @@ def _backward(activation: str, layout: str, kept: Any, d_z: Any) -> Any:
     layers, read, evaluated = kept
     found: list[Layer] = []
     transposed = "tt" if layout == "tn" else "tn"
-    d_bias = d_z.astype(jnp.promote_types(d_z.dtype, jnp.float32)).sum(0)
+    d_bias = d_z.astype(numpy_dtype(factor_dtype(dtype_of(d_z.dtype, "x")))).sum(0)
     for i in reversed(range(len(layers))):
         weight, bias = layers[i]
         d_weight = gemm(d_z, read[i], layout="nt") if layout == "tn" else gemm(read[i], d_z, layout="nt")

@@ -25,8 +25,9 @@ def _lowered(*operands: Any, spec: Spec) -> list[Any]:
 def compute(spec: Spec, x: dict[str, Any], product: Any = None) -> list[Any]:
     """D, then aux and bias_grad as far as they are written. `product`: a @ b, where it is known already."""
     wide = _arithmetic(spec, x)
-    z = _linear(spec, x, wide, product)
-    y = _activated(spec.activation, z, x, wide)
+    with jax.numpy_rank_promotion("allow"):  # what is not batched has fewer dimensions
+        z = _linear(spec, x, wide, product)
+        y = _activated(spec.activation, z, x, wide)
     results = [rounded(_times(y, spec.scale_out, x.get("scale_out")), spec.out_dtype)]
     if spec.aux:
         results.append(rounded(z, spec.aux.dtype))
