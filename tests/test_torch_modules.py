@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 
 import pytest
 
@@ -57,6 +58,8 @@ def test_linear_refuses_as_nn_linear(activation):
         for module in (layer, stock):
             with pytest.raises(error):
                 module(x)
+    with pytest.raises(RuntimeError, match=re.escape("inear: input is (3, 7) but weight is (6, 4)")):
+        layer(torch.ones(3, 7))
 
 
 def test_linear_survives_copies_and_files():

@@ -111,9 +111,17 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _overridden("linear", (input, weight), {"bias": bias})
     if weight.dim() not in (1, 2):
         raise RuntimeError(f"linear: weight is {tuple(weight.shape)}; expected 1 or 2 dimensions")
+    check_features("linear", input, weight)
     if weight.dim() == 1 and bias is not None and bias.numel() == 1:  # of the one feature that there is
         return linear(input, weight.unsqueeze(0), bias).squeeze(-1)
     return _like_torch("linear", input, turned, 0, None, None, bias)
+
+
+def check_features(function: str, input: Tensor, weight: Tensor) -> None:
+    """Refuses an input of other features than the weight's, which gemm would know as a transposed b."""
+    if input.dim() and input.shape[-1] != weight.shape[-1]:
+        shapes = f"input is {tuple(input.shape)} but weight is {tuple(weight.shape)}"
+        raise RuntimeError(f"{function}: {shapes}; last extents must agree")
 
 
 def _is_product_and_bias(x: Any, out_dtype: Any, beta: Any, alpha: Any) -> bool:

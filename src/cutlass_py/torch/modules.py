@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
 from .dtypes import FLOATS
-from .functions import linear
+from .functions import check_features, linear
 from .product import gemm, refuse_as_torch
 from .sharding import register_if_used
 
@@ -65,6 +65,7 @@ class Linear(nn.Linear):  # type: ignore[misc]
         except (ValueError, TypeError) as refusal:
             if not isinstance(input, Tensor):
                 raise
+            check_features("Linear", input, self.weight)
             refuse_as_torch("Linear", refusal)
 
     def extra_repr(self) -> str:
