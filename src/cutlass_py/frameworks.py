@@ -77,11 +77,10 @@ def _numpy_export(array: Any, stream: int | None, operand: str) -> tuple[Any, st
         raise TypeError(
             f"gemm: {operand} is a numpy.ma.MaskedArray, whose mask gemm does not apply; pass {operand}.filled()"
         )
-    dtype, name = array.dtype, None
-    if dtype.kind == "V" or dtype.name in _BY_NUMPY_NAME and dtype.num >= 256:
-        name = _BY_NUMPY_NAME.get(dtype.name)
-        if name is not None and dtype.isnative:
-            array = array.view(_CARRIER[DTYPES[name].itemsize])
+    dtype = array.dtype
+    name = _BY_NUMPY_NAME.get(dtype.name) if dtype.num >= 256 else None  # NumPy's own have lower numbers
+    if name is not None and dtype.isnative:
+        array = array.view(_CARRIER[DTYPES[name].itemsize])
     if (dtype.kind == "V" and name is None) or dtype.kind not in "Vfiucb" or dtype.char in "gG" or not dtype.isnative:
         raise TypeError(
             f"gemm: {operand} has dtype {dtype}; expected one of {', '.join(STORAGE)}, in native byte order"

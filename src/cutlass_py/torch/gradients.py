@@ -263,11 +263,7 @@ class _Backward:
         if self.of_sums is not None:
             shape = self.like["d"].shape
             y = self.of_sums.expand(shape) if y is None else y + self.of_sums
-        return self._zeros() if y is None else y
-
-    def _zeros(self) -> Tensor:
-        assert self.of_z is not None
-        return torch.zeros_like(self.of_z)
+        return torch.zeros_like(self.of_z) if y is None else y
 
     def _of_linear(self, y: Tensor) -> Tensor:
         call = self.call
