@@ -176,7 +176,7 @@ const ArrayType* array_type(nb::handle object, const char* operand) {
 
 namespace {
 
-// A framework's refusal in one line, with the operand; the original is its cause, if there is one.
+// A framework's refusal (by DLPack a BufferError) in one line, with the operand; it is the cause, if there is one.
 [[noreturn]] void refuse_export(nb::handle object, const std::string& name) {
   if (!PyErr_Occurred()) {
     refuse(name + " is " + described_type(object) +
@@ -198,6 +198,7 @@ Device announced_device(nb::handle object, const char* name) {
   PyObject* arguments[] = {object.ptr()};
   nb::object pair = nb::steal(PyObject_VectorcallMethod(device, arguments, 1, nullptr));
   if (!pair.is_valid()) {
+    if (PyErr_ExceptionMatches(PyExc_BufferError)) refuse_export(object, name);
     nb::python_error error;
     if (nb::hasattr(object, "__dlpack_device__")) throw error;
     refuse_type(std::string(name) + " is " + described_type(object) +
@@ -214,13 +215,14 @@ Device announced_device(nb::handle object, const char* name) {
 }
 
 // What __dlpack__ hands out. Called by hand: nanobind would make its keywords and the version anew each time.
-nb::object exported(nb::handle object, nb::handle stream) {
+nb::object exported(nb::handle object, nb::handle stream, const char* name) {
   static PyObject *dlpack = PyUnicode_InternFromString("__dlpack__"),
                   *keywords = nb::make_tuple("stream", "max_version").release().ptr(),
                   *version = nb::make_tuple(DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION).release().ptr();
   PyObject* arguments[] = {object.ptr(), stream.ptr(), version};
   nb::object capsule = nb::steal(PyObject_VectorcallMethod(dlpack, arguments, 1, keywords));
   if (capsule.is_valid()) return capsule;
+  if (PyErr_ExceptionMatches(PyExc_BufferError)) refuse_export(object, name);
   nb::python_error error;
   // Exporters older than DLPack 1.0 do not know max_version.
   if (!error.matches(PyExc_TypeError)) throw error;
@@ -270,7 +272,7 @@ void View::import(void* stream) {
     if (!viewed && !exported[1].is_none()) dtype_override_ = dtype_from(exported[1], operand.name);
     import_capsule(exported[0]);
   } else {
-    import_capsule(exported(object, consumer_stream));
+    import_capsule(exported(object, consumer_stream, operand.name));
   }
   complete = true;
 }
