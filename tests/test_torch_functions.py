@@ -569,9 +569,11 @@ def test_forward_mode_is_refused():
             with pytest.raises(NotImplementedError, match="forward mode"):
                 nested(a)
     with torch.autograd.forward_ad.dual_level():
-        with pytest.raises(NotImplementedError, match="forward mode"):
-            ct.mm(torch.autograd.forward_ad.make_dual(a, a), b)
-        near(ct.mm(a, b), a @ b)
+        dual, out = torch.autograd.forward_ad.make_dual(a, a), torch.empty(3, 5)
+        for given in (None, out):
+            with pytest.raises(NotImplementedError, match="forward mode"):
+                ct.mm(dual, b, out=given)
+            near(ct.mm(a, b, out=given), a @ b)
 
 
 def test_sparse_operands_are_refused():

@@ -502,11 +502,12 @@ NB_MODULE(_core, m) {
       "of which there are fewer where they take long; infinite where a plan does not run.");
   m.def(
       "set_questions",
-      [](nb::tuple types, nb::tuple modes, nb::object unseen, nb::tuple for_results, nb::object recording,
-         nb::object written) { set_questions({types, modes, unseen, for_results, recording, written}); },
+      [](nb::tuple types, nb::tuple modes, nb::object unseen, nb::dict forward, nb::object autocasting,
+         nb::object recording,
+         nb::object written) { set_questions({types, modes, unseen, forward, autocasting, recording, written}); },
       nb::sig("def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, "
-              "for_results: tuple[Any, ...], recording: object, written: object) -> None"),
-      "types"_a, "modes"_a, "unseen"_a, "for_results"_a, "recording"_a, "written"_a,
+              "forward: dict[str, Any], autocasting: object, recording: object, written: object) -> None"),
+      "types"_a, "modes"_a, "unseen"_a, "forward"_a, "autocasting"_a, "recording"_a, "written"_a,
       "What straight_gemm asks and tells; torch/straight.py says it once.");
   m.def("straight_gemm", &straight_gemm, "a"_a.none(), "b"_a.none(), "out"_a.none(), "bias"_a.none(), "rank"_a,
         "gemm(a, b, out=out, bias=bias) of torch tensors, or None where torch may mean something else by it, or gemm "

@@ -9,12 +9,13 @@ namespace nb = nanobind;
 
 // What to ask, said once by torch/straight.py.
 struct Questions {
-  nb::tuple types;        // of tensors that mean what their memory holds, exactly
-  nb::tuple modes;        // functions: whether something in this thread may have to see the call
-  nb::object unseen;      // asked where one says yes: whether nothing has to after all
-  nb::tuple for_results;  // functions: whether a new result is not simply gemm's (autocast)
-  nb::object recording;   // whether gradients are recorded
-  nb::object written;     // told a tuple of the tensors that were written
+  nb::tuple types;         // of tensors that mean what their memory holds, exactly
+  nb::tuple modes;         // functions: whether something in this thread may have to see the call
+  nb::object unseen;       // asked where one says yes: whether nothing has to after all
+  nb::dict forward;        // where torch keeps `_current_level`, negative unless derivatives are carried forward
+  nb::object autocasting;  // whether a new result may be of another dtype
+  nb::object recording;    // whether gradients are recorded
+  nb::object written;      // told a tuple of the tensors that were written
 };
 
 void set_questions(Questions questions);

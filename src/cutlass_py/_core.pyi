@@ -180,7 +180,7 @@ def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list
     Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each round, of which there are fewer where they take long; infinite where a plan does not run.
     """
 
-def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, for_results: tuple[Any, ...], recording: object, written: object) -> None:
+def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, forward: dict[str, Any], autocasting: object, recording: object, written: object) -> None:
     """What straight_gemm asks and tells; torch/straight.py says it once."""
 
 def straight_gemm(a: object | None, b: object | None, out: object | None, bias: object | None, rank: int) -> object:

@@ -94,7 +94,8 @@ _core.set_questions(
     types=TENSORS,
     modes=(_dispatch_modes, _function_modes, _transforms, _jit_traces),
     unseen=unseen,
-    for_results=(autocasting, forward_mode),
+    forward=vars(forward_ad),
+    autocasting=autocasting,
     recording=_recording,
     written=written,
 )
