@@ -77,16 +77,16 @@ def library(families: Any, configs: list[Any]) -> dict[str, str]:
         family = families.FAMILIES[name]
         for i, part in enumerate(split(list(group), family.per_file)):
             files[f"{name}_{i}.cu"] = codegen.source(part)
-            cmake.append((f"${{CMAKE_CURRENT_LIST_DIR}}/{name}_{i}.cu", family))
+            cmake.append((len(part) / family.per_file, f"${{CMAKE_CURRENT_LIST_DIR}}/{name}_{i}.cu", family))
     # The elementwise kernels run wherever any kernel does.
     for part in ("compose", "compose_complex", "copy", "reduce", "table"):
         path = f"${{PROJECT_SOURCE_DIR}}/src/cpp/elementwise/{part}.cu"
-        cmake.append((path, families.FAMILIES["simt_gemm"]))
-    # 3.x files first: they take longest, and a long file that starts last leaves the other cores idle.
-    cmake.sort(key=lambda row: -row[1].api)
+        cmake.append((0, path, families.FAMILIES["simt_gemm"]))
+    # Full files take about as long in every family. A long one that starts last leaves the other cores idle.
+    cmake.sort(key=lambda row: -row[0])
     files["library.cpp"] = codegen.library(configs, elementwise=True)
     lines = ["set(CUTLASS_PY_SOURCES)\n"]
-    for path, family in cmake:
+    for _, path, family in cmake:
         flags = " ".join(codegen.flags(family, family.gencode))
         lines.append(f'list(APPEND CUTLASS_PY_SOURCES "{path}")\n')
         lines.append(f'set_source_files_properties("{path}" PROPERTIES COMPILE_FLAGS "{flags}")\n')
