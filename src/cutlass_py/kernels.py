@@ -159,6 +159,8 @@ class Kernel(ABC):
 class CutlassKernel(Kernel):
     """A kernel of the declaration (families.py)."""
 
+    bounded = True  # no estimate of it is below what the model thinks possible
+
     def __init__(self, config: KernelConfig, facts: dict[str, Any] | None) -> None:
         self.config = config
         self.name = config.name

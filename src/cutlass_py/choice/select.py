@@ -109,11 +109,12 @@ def rank_straight(p: Problem, *, compiled: bool) -> list[Choice]:
     """
     alike = {interface: kernels for interface, kernels in candidates(p, compiled).items() if interface.alike(p)}
     allowed = 1 if p.splits > 1 else 0  # the split itself
-    return [c for c in _ranked(p, gpu_of(p), compiled, alike) if len(c.route.way.detours) <= allowed]
+    ranked = _ranked(p, gpu_of(p), compiled, alike, cuts=p.splits > 1)
+    return [choice for choice in ranked if len(choice.route.way.detours) <= allowed]
 
 
-def _ranked(p: Problem, gpu: Gpu | None, compiled: bool, groups: Grouped) -> list[Choice]:
-    estimated = [_choice(each, p, gpu) for each in _in_order(_timed(p, gpu, groups), p)]
+def _ranked(p: Problem, gpu: Gpu | None, compiled: bool, groups: Grouped, cuts: bool = True) -> list[Choice]:
+    estimated = [_choice(each, p, gpu) for each in _in_order(_timed(p, gpu, groups, cuts=cuts), p)]
     first = _measured(p, gpu, compiled)
     return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
 
@@ -194,9 +195,11 @@ def _splittable(interface: Interface, p: Problem) -> bool:
     return interface.finishable and not interface.stream_k and not p.pointers
 
 
-def _timed(p: Problem, gpu: Gpu | None, groups: Grouped, provided: bool = True, every: bool = True) -> list[Timed]:
+def _timed(
+    p: Problem, gpu: Gpu | None, groups: Grouped, provided: bool = True, every: bool = True, cuts: bool = True
+) -> list[Timed]:
     """Every route to a problem with its estimate, or those that may be the first of them; equals in one order."""
-    routes = _cutlass_routes(p, gpu, groups, every) if gpu else []
+    routes = _cutlass_routes(p, gpu, groups, every, cuts) if gpu else []
     return routes + _provided_routes(p, gpu) if provided else routes
 
 
@@ -205,10 +208,9 @@ def _provided_routes(p: Problem, gpu: Gpu | None) -> list[Timed]:
     return [(kernel.microseconds(p), kernel, way, 1) for kernel, way in ways if isinstance(way, Way)]
 
 
-def _cutlass_routes(p: Problem, gpu: Gpu, groups: Grouped, every: bool) -> list[Timed]:
-    """Without `every`: none that is certain to be slower than one that comes before it."""
-    # A user's own estimate may be below what the model thinks possible. Who was registered is the last of a group.
-    every = every or any(kernels[-1].config.own_source for kernels in groups.values())
+def _cutlass_routes(p: Problem, gpu: Gpu, groups: Grouped, every: bool, cuts: bool) -> list[Timed]:
+    """Without `every`: none that is certain to be slower than one that comes before it. Without `cuts`: k is whole."""
+    every = every or not all(kernel.bounded for kernels in groups.values() for kernel in kernels)
     estimates, wanted = Estimates(p, gpu), function_of(p)
     routes: list[Timed] = []
     fastest = inf
@@ -224,7 +226,7 @@ def _cutlass_routes(p: Problem, gpu: Gpu, groups: Grouped, every: bool) -> list[
         if p.splits <= 1 and (every or estimates.least(interface, way) < fastest):
             detours = estimates.detours(way, interface)
             found += [(kernel.microseconds(estimates) + detours, kernel, way, 1) for kernel in kernels]
-        if _splittable(interface, p) and p.splits not in (1, -1):
+        if cuts and _splittable(interface, p) and p.splits not in (1, -1):
             split = _split_way(way, interface)
             if every or estimates.least(interface, split, p.splits or 2) < fastest:
                 found += [timed for kernel in kernels for timed in _split(kernel, split, p, gpu, estimates)]

@@ -217,6 +217,7 @@ class OwnKernel(CutlassKernel):
             )
         self.deterministic = declared.deterministic
         self._estimate = estimate
+        self.bounded = not callable(estimate)
         self._failures = Failures()
 
     def microseconds(self, estimates: Estimates, splits: int = 1) -> float:
