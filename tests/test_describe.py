@@ -196,7 +196,8 @@ def test_whole_numbers_of_any_kind_are_the_same_description():
     assert all(type(x) is int for x in (*given.tile, *given.warps))
     assert replace(WGMMA, cluster=range(1, 4)).cluster == (1, 2, 3)
     assert replace(TENSOROP, tile=np.array(tile)) == TENSOROP
-    assert {fault.found for fault in replace(WGMMA, tile=(128.0, 128, 64)).faults()} == {(128.0, 128, 64)}
+    for wrong in ((128.0, 128, 64), b"\x80\x80@", iter((128, 128, 64)), ()):
+        assert {fault.found for fault in replace(WGMMA, tile=wrong).faults()} == {wrong}
     assert {fault.field for fault in replace(TENSOROP, stages=np.True_, warps=np.ones(2)).faults()} == {
         "stages",
         "warps",

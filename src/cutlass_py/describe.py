@@ -7,6 +7,7 @@ kernel like any other, compiled on demand (docs/discovery.md).
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,13 +99,12 @@ class KernelDescription:
 
 
 def _whole(value: Any) -> Any:
-    """A whole number as int, several as a tuple; anything else as it is, for `faults` to tell."""
-    for convert in (_index, lambda several: tuple(map(_index, several))):
-        try:
-            return convert(value)
-        except TypeError:
-            pass
-    return value
+    """A whole number as int, a sequence or array of them as a tuple; anything else as it is, for `faults` to tell."""
+    several = getattr(value, "ndim", 0) or (isinstance(value, Sequence) and not isinstance(value, str | bytes))
+    try:
+        return tuple(map(_index, value)) if several and len(value) else _index(value)
+    except TypeError:
+        return value
 
 
 def _index(value: Any) -> int:
