@@ -97,11 +97,15 @@ struct Collectives3x {
   }
 };
 
+// Every mainloop's policy has it; not every kernel.
+template <class Kernel>
+using ClusterOf = typename Kernel::CollectiveMainloop::DispatchPolicy::ClusterShape;
+
 // `Types` has the dtypes and layouts as the caller sees the problem.
 template <class Types, class Kernel>
 constexpr CutlassPyFacts facts_3x(int align_a, int align_b, int align_d, bool pointers) {
   using Tile = typename Kernel::TileShape;
-  using Cluster = typename Kernel::ClusterShape;
+  using Cluster = ClusterOf<Kernel>;
   return CutlassPyFacts{dtype_name<typename Types::A>,
                         dtype_name<typename Types::B>,
                         dtype_name<typename Types::Accumulator>,
@@ -159,7 +163,7 @@ int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
   }
   typename Kernel::Params params = Kernel::to_underlying_arguments(args, g->workspace);
 
-  using Cluster = typename Kernel::ClusterShape;
+  using Cluster = ClusterOf<Kernel>;
   cudaLaunchAttribute attributes[2];
   unsigned count = 0;
   // Not for clusters of one block: with it they took up to 1.7 times as long as without (docs/design.md, inferred).
