@@ -273,8 +273,15 @@ def test_any_exception_of_the_exporter_passes_through(error):
     refused(error, None, a, call=lambda: gemm(a, RaisingExporter(error())))
 
 
-def test_an_exporter_that_refuses_by_the_protocol():
+@pytest.mark.parametrize("legacy", [False, True], ids=["versioned", "legacy"])
+def test_an_exporter_that_refuses_by_the_protocol(legacy, monkeypatch):
     a, sharded = Exporter(A), RaisingExporter(BufferError("is sharded\nfor reasons"))
+    if legacy:
+
+        def export(self, stream=None):
+            raise BufferError(*self.error.args)
+
+        monkeypatch.setattr(RaisingExporter, "__dlpack__", export)
     refused(
         ValueError, "b is an .*RaisingExporter that cannot be exported: is sharded$", a, call=lambda: gemm(a, sharded)
     )
@@ -677,6 +684,8 @@ def test_what_is_lent_is_neither_copied_nor_moved():
         for request, message in wrong:
             with pytest.raises(BufferError, match=message):
                 call.a.__dlpack__(**request)
+        with pytest.raises(ValueError, match="ambiguous"):
+            call.a.__dlpack__(copy=np.array([1, 2]))
         a = np.from_dlpack(call.a, copy=False)
         np.asarray(call.d)[...] = a @ np.from_dlpack(call.b, device="cpu")
 

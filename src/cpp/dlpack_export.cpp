@@ -61,7 +61,9 @@ nb::typed<nb::tuple, int, int> dlpack_device(Device device) {
 }
 
 void check_handed_over_as_it_lies(Device device, nb::handle dl_device, nb::handle copy) {
-  if (PyObject_IsTrue(copy.ptr()) == 1) throw nb::buffer_error("the memory is handed over itself, not as a copy");
+  const int copied = PyObject_IsTrue(copy.ptr());
+  if (copied < 0) nb::raise_python_error();
+  if (copied) throw nb::buffer_error("the memory is handed over itself, not as a copy");
   if (!dl_device.is_none() && !dlpack_device(device).equal(dl_device)) {
     throw nb::buffer_error(("the memory is handed over where it lies, on " + to_string(device)).c_str());
   }

@@ -184,6 +184,7 @@ namespace {
   }
   nb::python_error cause;
   std::string text = nb::cast<std::string>(nb::str(cause.value()));
+  if (text.empty()) text = described_type(cause.value());
   text = "gemm: " + name + " is " + described_type(object) +
          " that cannot be exported: " + text.substr(0, text.find('\n'));
   nb::raise_from(cause, PyExc_ValueError, "%s", text.c_str());
@@ -221,12 +222,13 @@ nb::object exported(nb::handle object, nb::handle stream, const char* name) {
                   *version = nb::make_tuple(DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION).release().ptr();
   PyObject* arguments[] = {object.ptr(), stream.ptr(), version};
   nb::object capsule = nb::steal(PyObject_VectorcallMethod(dlpack, arguments, 1, keywords));
+  if (!capsule.is_valid() && PyErr_ExceptionMatches(PyExc_TypeError)) {
+    PyErr_Clear();  // exporters older than DLPack 1.0 do not know max_version
+    capsule = nb::steal(PyObject_VectorcallMethod(dlpack, arguments, 1, nb::make_tuple("stream").ptr()));
+  }
   if (capsule.is_valid()) return capsule;
   if (PyErr_ExceptionMatches(PyExc_BufferError)) refuse_export(object, name);
-  nb::python_error error;
-  // Exporters older than DLPack 1.0 do not know max_version.
-  if (!error.matches(PyExc_TypeError)) throw error;
-  return object.attr("__dlpack__")(nb::arg("stream") = stream);
+  nb::raise_python_error();
 }
 
 }  // namespace

@@ -205,8 +205,10 @@ void open_user(Operands& operands, const Keywords& k) {
 
 Keywords keywords_from(const nb::dict& given) {
   static PyObject* one = PyFloat_FromDouble(1);
+  size_t known = 0;
   auto get = [&](const char* name, PyObject* otherwise = Py_None) -> nb::handle {
     PyObject* value = PyDict_GetItemString(given.ptr(), name);  // borrowed: the dictionary keeps it
+    known += value != nullptr;
     return value ? value : otherwise;
   };
   Keywords k;
@@ -216,6 +218,9 @@ Keywords keywords_from(const nb::dict& given) {
   k.bias_grad = get("bias_grad"), k.epilogue = get("epilogue");
   k.compute = get("compute"), k.out_dtype = get("out_dtype"), k.splits = get("splits");
   k.deterministic = get("deterministic", Py_False), k.kernel = get("kernel"), k.stream = get("stream");
+  if (known != given.size()) {
+    refuse_type("keywords are " + nb::cast<std::string>(nb::str(given.keys())) + ", of which it does not know all");
+  }
   return k;
 }
 

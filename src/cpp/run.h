@@ -62,7 +62,7 @@ inline void move(Call& call, const Shift& shift, int64_t sign) {
   by(e.scale_a, shift.scale_a), by(e.scale_b, shift.scale_b), by(e.gate, shift.gate), by(e.aux, shift.aux);
 }
 
-// Every run of a call: one, but for batches that no single stride describes.
+// Every run of a call: one, but for batches that no single stride describes. After an exception the call is lost.
 template <class Run>
 void run_all(Call& call, Run run) {
   if (call.loop.empty()) return run();
