@@ -16,7 +16,7 @@ class OperandMetadata:
             decides which calls they are asked about.
         layout: "t" row-major, "n" column-major, "*" any; of a bias the axis that it goes along, "n" or "m".
         alignment: 1, 2, 4, 8 or 16: addresses, rows and steps of the batch are multiples of so many bytes. Except for
-            the package's 3.x kernels, so are the contiguous extents of a, b, c and d.
+            CUTLASS's 3.x kernels, so are the contiguous extents of a, b, c and d.
     """
 
     dtype: str
