@@ -183,6 +183,10 @@ def test_show_is_a_table_on_a_terminal(built, monkeypatch):
     answer.show()
     text = sys.stdout.getvalue()
     assert answer.chosen.route.kernel.name in text and answer.rejected[0][1] in text and "est." in text
+    built([])
+    answer = explain(problem(n=97))
+    answer.show()
+    assert f"possible but not in the built set: {len(answer.not_compiled)} kernels" in sys.stdout.getvalue()
 
 
 def test_show_is_plain_elsewhere(built, monkeypatch, capsys):

@@ -90,6 +90,12 @@ class Explanation:
         rows = enumerate(self.rows(most=8), 1)
         cells = [("" if row.reason else str(place), _time(row), row.kernel, _why(row)) for place, row in rows]
         print_table(("", "us", "kernel", "how, or why not"), cells)
+        if self.not_compiled:
+            print(self._unbuilt)
+
+    @property
+    def _unbuilt(self) -> str:
+        return f"possible but not in the built set: {len(self.not_compiled)} kernels"
 
     def __str__(self) -> str:
         lines = [self.problem]
@@ -106,7 +112,7 @@ class Explanation:
             lines.append(f"not possible, {len(self.rejected)} in all:")
             lines += [f"  {row.kernel}: {_why(row)}" for row in self._missed()[:5]]
         if self.not_compiled:
-            lines.append(f"possible but not in the built set: {len(self.not_compiled)} kernels")
+            lines.append(self._unbuilt)
         return "\n".join(lines)
 
 
