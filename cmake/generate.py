@@ -84,7 +84,7 @@ def library(families: Any, configs: list[Any]) -> dict[str, str]:
         cmake.append((0, path, families.FAMILIES["simt_gemm"]))
     # Full files take about as long in every family. A long one that starts last leaves the other cores idle.
     cmake.sort(key=lambda row: -row[0])
-    files["library.cpp"] = codegen.library(configs, elementwise=True)
+    files["library.cpp"] = codegen.entry_point(configs, elementwise=True)
     lines = ["set(CUTLASS_PY_SOURCES)\n"]
     for _, path, family in cmake:
         flags = " ".join(codegen.flags(family, family.gencode))

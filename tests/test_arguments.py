@@ -78,6 +78,12 @@ def test_specs_take_devices_of_torch(device):
     assert TensorSpec((3, 4), "f32", device=torch.device(device)) == TensorSpec((3, 4), "f32", device=device)
 
 
+def test_a_question_refuses_keywords_that_it_does_not_know():
+    a = np.ones((3, 3))
+    with pytest.raises(TypeError, match=r"keywords are .*'biass'.*, of which it does not know all"):
+        _core.problem(a, a, biass=a)
+
+
 def test_arguments_are_copied_and_pickled():
     a, b = np.ones((3, 4)), np.ones((4, 5))
     described = GemmArguments(TensorSpec(a.shape, "bf16"), TensorSpec(b.shape, "bf16"), activation="gelu", splits=2)

@@ -51,7 +51,7 @@ def test_the_source_is_that_of_the_built_set_and_its_table(nvcc):
 
 def test_the_table_of_a_library_with_elementwise_kernels():
     configs = list(FAMILIES["simt_gemm"].core)
-    text = codegen.library(configs, elementwise=True)
+    text = codegen.entry_point(configs, elementwise=True)
     assert text.count("    &cutlass_py_simt_gemm") == len(configs) and f"      {len(configs)},\n" in text
     assert "&cutlass_py_elementwise,\n" in text
 

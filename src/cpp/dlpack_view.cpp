@@ -28,9 +28,8 @@ DLManagedTensorVersioned* new_array(const DLPackExchangeAPI& api, DLTensor& prot
     PyErr_Clear();
     return nullptr;
   }
-  const bool empty =
-      std::find(prototype.shape, prototype.shape + prototype.ndim, 0) != prototype.shape + prototype.ndim;
-  if (made->dl_tensor.data || empty) return made;
+  int64_t* const end = prototype.shape + prototype.ndim;
+  if (made->dl_tensor.data || std::find(prototype.shape, end, 0) != end) return made;
   if (made->deleter) made->deleter(made);
   return nullptr;
 }

@@ -114,7 +114,7 @@ def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
     """
     covered(config, cc)
     family = FAMILIES[config.family]
-    source = f"{source_of(config)}\n{codegen.library([config], elementwise=False)}"
+    source = f"{source_of(config)}\n{codegen.entry_point([config], elementwise=False)}"
     flags = codegen.flags(family, family.gencode_for(cc or capabilities()))
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
 

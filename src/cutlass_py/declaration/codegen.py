@@ -131,7 +131,7 @@ def source(configs: list[KernelConfig]) -> str:
     return f'{widths}#include "{header}"\n\n' + "\n".join(map(definition, configs))
 
 
-_LIBRARY = """\
+_ENTRY_POINT = """\
 // The table of contents of a kernel library, which cutlass_py_library returns.
 #include "gemm/error_string.h"
 #include "kernel.h"
@@ -157,14 +157,14 @@ extern "C" __attribute__((visibility("default"))) const CutlassPyLibrary* cutlas
 """
 
 
-def library(configs: list[KernelConfig], *, elementwise: bool) -> str:
+def entry_point(configs: list[KernelConfig], *, elementwise: bool) -> str:
     """The function that every kernel library exports, over kernels that are compiled beside it.
 
     Args:
         configs: the kernels.
         elementwise: whether the elementwise kernels are linked into the same library.
     """
-    return _LIBRARY.format(
+    return _ENTRY_POINT.format(
         declarations="".join(f"extern const CutlassPyKernel cutlass_py_{c.name};\n" for c in configs),
         entries="".join(f"    &cutlass_py_{c.name},\n" for c in configs),
         count=len(configs),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from .. import _core
 from ..activations import Activation
@@ -70,7 +70,7 @@ _SCHEMA = (
     "ScalarType? bias_grad_dtype=None) "
     "-> (Tensor, Tensor, Tensor)"
 )
-LIBRARY = torch.library.Library("cutlass_py", "DEF")
+LIBRARY = library.Library("cutlass_py", "DEF")
 LIBRARY.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
 operator = torch.ops.cutlass_py.gemm.default
 
@@ -244,5 +244,5 @@ def _vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 for _backend in ("CPU", "CUDA"):
     LIBRARY.impl("gemm", _compute, _backend)
-torch.library.register_fake(operator, _fake, lib=LIBRARY)
-torch.library.register_vmap(operator, _vmap, lib=LIBRARY)
+library.register_fake(operator, _fake, lib=LIBRARY)
+library.register_vmap(operator, _vmap, lib=LIBRARY)
