@@ -54,6 +54,16 @@ def vector(axis: str, dtype: str, m: int = M, n: int = N) -> torch.Tensor:
 # ------------------------------------------------------------------------------------------------ functions
 
 
+@pytest.mark.parametrize(("dtype", "compute"), [("bf16", None), ("f32", "tf32")])
+def test_numbers_differ_between_calls_that_are_alike_otherwise(dtype, compute):
+    a, b = operands(dtype)
+    c = gpu.filled(gpu.integers((M, N), dtype))
+    numbers = [(1, 1), (2, 0.5), (0.5, -2), (0, 1), (3, 0), (1, 2), (1, 1)]
+    for (alpha, beta), _ in product(numbers, range(2)):
+        check(a, b, dtype, alpha=alpha, beta=beta, c=c, compute=compute)
+        check(a, b, dtype, alpha=alpha, compute=compute)
+
+
 @pytest.mark.parametrize("name", gpu.PLAIN)
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64"])
 def test_activation_bias_and_c(dtype, name):

@@ -208,6 +208,19 @@ def test_a_matrix_that_is_read_leaves_the_stages_that_a_source_leaves(tile):
     assert (f"has room for {left} stages" in found) if left < 3 else not isinstance(found, str)
 
 
+@pytest.mark.parametrize("width", [16, 32, 64, 96, 128, 160, 192, 224, 256])
+def test_lanes_of_a_warp_join_what_they_share_evenly(width):
+    """CUTLASS does not compile Sm90RowReduction, or reduces wrongly, where 8 lanes share a column of other widths."""
+    columns = problem(epilogue(lambda x: (x, {"most": max_over(x, axis=-2)})), given={"most": spec(512, dtype="f32")})
+    rows = problem(epilogue(lambda x: (x, {"most": max_over(x, axis=-1)})), given={"most": spec(512, 1, dtype="f32")})
+    for args, joins in (columns, True), (rows, False):
+        for schedule in ("pingpong", "pingpongswap"):
+            design = replace(families.find(SQUARE), tile=(128, width, 64), schedule=schedule)
+            found = carrier(design, asked(args.problem.user).epilogue)
+            refused = isinstance(found, str) and "lanes are joined" in found
+            assert refused == (width in (96, 160, 224) and joins == (schedule == "pingpong"))
+
+
 @pytest.mark.parametrize(("dtype", "compute", "family"), [
     ("f32", None, "simt_gemm"), ("f32", "3xtf32", "sm80_gemm"), ("f64", None, "sm80_gemm"),
 ])  # fmt: skip

@@ -157,14 +157,14 @@ char read_scale(const Operand& x, char axis, const Extents& e, const Problem& p,
 void read_factors(const Request& r, Call& call) {
   Problem& p = call.problem;
   Epilogue& e = call.epilogue;
-  e.alpha = factor(r, Role::alpha, r.alpha, p.accumulator);
-  e.beta = !r.at(Role::c) ? Scalar{0} : r.has_beta ? factor(r, Role::beta, r.beta, p.accumulator) : Scalar{1};
-  e.scale_out = factor(r, Role::scale_out, r.scale_out, p.accumulator);
+  const Factors numbers = numbers_of(r);
+  e.alpha = factor(r, Role::alpha, numbers.alpha, p.accumulator);
+  e.beta = r.at(Role::c) && r.has_beta ? factor(r, Role::beta, numbers.beta, p.accumulator) : numbers.beta;
+  e.scale_out = factor(r, Role::scale_out, numbers.scale_out, p.accumulator);
   if (e.alpha.device && (r.scale_a != 1 || r.scale_b != 1)) {
     refuse(std::string("alpha is an array but ") + (r.scale_a != 1 ? "scale_a" : "scale_b") +
            " is a number; pass both as arrays or both as numbers");
   }
-  e.alpha.value *= r.scale_a * r.scale_b;
 }
 
 // Whether nothing of A and B remains, whatever the other factors are; one in device memory may be anything.
@@ -283,6 +283,16 @@ void check_lists(const Request& r) {
 }  // namespace
 
 std::string found_dtype(const Operand& x) { return std::string(x.name) + " is " + dtype_name(x.dtype); }
+
+Factors numbers_of(const Request& r) {
+  Factors x;
+  if (!r.at(Role::alpha)) x.alpha = r.alpha;
+  if (!r.at(Role::beta) && r.has_beta) x.beta = r.beta;
+  if (!r.at(Role::scale_out)) x.scale_out = r.scale_out;
+  if (!r.at(Role::c)) x.beta = {0};
+  x.alpha.value *= r.scale_a * r.scale_b;
+  return x;
+}
 
 void read_epilogue(const Request& r, const Extents& e, Call& call, Parts& parts) {
   Problem& p = call.problem;

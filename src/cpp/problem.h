@@ -219,6 +219,12 @@ struct Request {
   const ActivationRow& function() const { return kActivations[int(activation)]; }
 };
 
+// The factors that are numbers, alpha with the scales of A and B in it; 1 in place of one in device memory.
+struct Factors {
+  Scalar alpha, beta, scale_out;
+};
+Factors numbers_of(const Request& request);
+
 // Refuses operands on two devices. Before canonicalise, because operands are read with a device in mind.
 void check_same_device(const Operand& a, const Operand& x);
 

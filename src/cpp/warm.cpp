@@ -20,10 +20,24 @@ uint64_t word_of(Role role, const Operand& x) {
          (reinterpret_cast<uintptr_t>(x.data) & 15) << 32;  // no alignment beyond 16 bytes counts
 }
 
-// Numbers that a call may have others of each time: only those of calls that give none are kept.
-bool has_plain_numbers(const Request& r) {
-  const auto is_one = [](const Scalar& x) { return x.value == 1 && x.imaginary == 0; };
-  return is_one(r.alpha) && is_one(r.beta) && is_one(r.scale_out) && r.scale_a == 1 && r.scale_b == 1;
+constexpr size_t kMostLetters = sizeof(uint64_t);  // of an arithmetic's name; what is longer is none
+
+uint64_t word_of(const char* name) {
+  uint64_t word = 0;
+  std::memcpy(&word, name, std::strlen(name));
+  return word;
+}
+
+// All that canonicalise asks of the factors that are numbers: which are 0 and which are 1.
+uint64_t word_of_numbers(const Request& r) {
+  const auto kind = [](double x) { return x == 0 ? 0 : x == 1 ? 1 : 2; };
+  const auto kind_of = [&](const Scalar& x) { return x.imaginary != 0 ? 2 : kind(x.value); };
+  return uint64_t(kind_of(r.alpha) | kind_of(r.beta) << 2 | kind_of(r.scale_out) << 4 | kind(r.scale_a) << 6 |
+                  kind(r.scale_b) << 8 | kind(numbers_of(r).alpha.value) << 10);
+}
+
+void set(CutlassPyScalar& factor, const Scalar& number) {
+  factor.value = number.value, factor.imaginary = number.imaginary;
 }
 
 struct AskedHash {
@@ -40,14 +54,18 @@ constexpr size_t kMostReady = 1 << 12;
 
 Asked::Asked(const Request& r, bool jit) {
   static_assert(sizeof(Request) == 256, "everything that canonicalise reads of a request is looked at here");
-  if (r.lists || r.user || r.compute || !has_plain_numbers(r)) return;
+  if (r.lists || r.user) return;
+  const bool no_arithmetic = r.compute && (!*r.compute || std::strlen(r.compute) > kMostLetters);
+  if (no_arithmetic) return;                    // it will be refused
   const Device device = r.at(Role::a)->device;  // that of all operands
   int next = 0;
   const auto put = [&](uint64_t word) { words[next++] = word; };
   put(uint64_t(device.type) << 32 | uint32_t(device.id));
   put(uint64_t(uint16_t(r.splits)) | uint64_t(r.activation) << 16 | uint64_t(r.out_dtype) << 24 |
       uint64_t(r.has_beta) << 32 | uint64_t(r.has_scale_a) << 33 | uint64_t(r.has_scale_b) << 34 |
-      uint64_t(r.has_scale_out) << 35 | uint64_t(r.deterministic) << 36 | uint64_t(jit) << 37);
+      uint64_t(r.has_scale_out) << 35 | uint64_t(r.deterministic) << 36 | uint64_t(jit) << 37 |
+      word_of_numbers(r) << 38);
+  put(r.compute ? word_of(r.compute) : 0);
   for (double x : r.parameters) put(bits(x));
   for (int i = 0; i < kRoles; ++i) {
     const Operand* x = r.operands[i];
@@ -69,6 +87,9 @@ Ready::Ready(const Call& call, const DevicePlan& plan)
 void Ready::operator()(const Request& r, device::Stream stream) {
   CutlassPyGemm& g = *launch_;
   g.stream = stream;
+  const Factors numbers = numbers_of(r);
+  set(g.epilogue.alpha, numbers.alpha), set(g.epilogue.beta, numbers.beta);
+  set(g.epilogue.scale_out, numbers.scale_out);
   for (int i = 0; i < kRoles; ++i) {
     if (!r.operands[i]) continue;
     if (const void** address = address_slot(g, Role(i), transposed_)) *address = r.operands[i]->data;

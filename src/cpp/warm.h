@@ -1,9 +1,9 @@
 // Calls of a class that was seen before, where one launch is all: what is asked leads to the launch itself, in front of
 // the canonical form. Pure C++, as that is.
 //
-// The rule: a launch is found by everything that canonicalise reads of a request, addresses by their alignment alone.
-// What else follows from addresses is overlap, which is looked at in each call. Whoever clears the plan table clears
-// these launches.
+// The rule: a launch is found by everything that canonicalise reads of a request, addresses by their alignment alone,
+// numbers among the factors by whether they are 0 or 1. What else follows from addresses is overlap, which is looked at
+// in each call. Whoever clears the plan table clears these launches.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,7 @@
 
 namespace cutlass_py {
 
-// A request in words. Empty where none are kept: lists, a user's epilogue, an arithmetic by its name, factors that are
-// numbers other than 1, many dimensions.
+// A request in words. Empty where none are kept: lists, a user's epilogue, many dimensions.
 struct Asked {
   static constexpr int kMost = 64;
 

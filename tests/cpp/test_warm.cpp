@@ -140,11 +140,11 @@ class Requests {
       case 13: request_.splits = int16_t(of(4) - 1); return;
       case 14: request_.deterministic = !request_.deterministic; return;
       case 15: request_.out_dtype = request_.out_dtype == d_ ? Dtype::none : d_; return;
-      case 16: request_.alpha = {of(3) / 2.0, 0, nullptr}; return;
-      case 17: request_.has_beta = true, request_.beta = {of(3) / 2.0, 0, nullptr}; return;
-      case 18: request_.has_scale_a = true, request_.scale_a = of(3); return;
-      case 19: request_.has_scale_b = true, request_.scale_b = of(3); return;
-      case 20: request_.has_scale_out = true, request_.scale_out = {of(3) / 2.0, 0, nullptr}; return;
+      case 16: request_.alpha = {of(4) / 2.0, 0, nullptr}; return;
+      case 17: request_.has_beta = true, request_.beta = {of(4) / 2.0, 0, nullptr}; return;
+      case 18: request_.has_scale_a = true, request_.scale_a = of(4) / 2.0; return;
+      case 19: request_.has_scale_b = true, request_.scale_b = of(4); return;
+      case 20: request_.has_scale_out = true, request_.scale_out = {of(4) / 2.0, 0, nullptr}; return;
       case 21: operands_[int(some)].readonly = !operands_[int(some)].readonly; return;
       case 22: {
         const int32_t id = of(2);
@@ -152,6 +152,9 @@ class Requests {
         return;
       }
       case 23: operands_[int(some)].dtype = one({Dtype::f32, Dtype::bf16, Dtype::f16}); return;
+      case 25:
+        request_.compute = one<const char*>({nullptr, nullptr, "f32", "tf32", "fast", "", "tensorfloat32"});
+        return;
       case 24: operands_[int(some)].shape[0] = one<int64_t>({1, 2, 8}); return;
       default:
         if (there_[int(some)]) move(some);
@@ -235,9 +238,12 @@ TEST(which_calls_are_seen_again) {
   CHECK(!Ready(call, plan));
   Request other = request;
   other.alpha.value = 2;
-  CHECK(!Asked(other, false));
+  CHECK(Asked(other, false) && !(Asked(other, false) == Asked(request, false)));
+  request.alpha.value = 3;
+  CHECK(Asked(other, false) == Asked(request, false));
   other = request, other.compute = "tf32";
-  CHECK(!Asked(other, false));
+  CHECK(Asked(other, false) && !(Asked(other, false) == Asked(request, false)));
+  for (const char* none : {"", "tensorfloat32"}) CHECK(other.compute = none, !Asked(other, false));
   other = request, other.lists = true;
   CHECK(!Asked(other, false));
   CHECK(surely_apart(request));

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MOST_BLOCKS = 65535  # of a launch, along y and along z of its grid
 _FEWEST_STAGES = 3  # of a mainloop, below which loads are no longer hidden
+# CUTLASS's Sm90RowReduction: 8 lanes of a warp have a share of the same columns, and deal them out in equal pairs.
+_LANES_JOIN = 64
 _READ = ("f16", "bf16", "f32")
 
 
@@ -49,6 +51,8 @@ def _room(c: KernelConfig, user: Traced) -> str | None:
     along_n = "ms" if schedule.swap else "n"
     joined = any(reduction and kind in along_n for _, kind, _, reduction in user.outputs)
     warps = 4 if schedule.pingpong else 8
+    if joined and c.tile[1] > _LANES_JOIN and c.tile[1] % _LANES_JOIN:
+        return f"is {c.tile[1]} wide; the lanes are joined of reductions up to {_LANES_JOIN} wide, or a multiple of it"
     if joined and c.tile[1] * warps * 4 > part.elements * size:
         return "has no room to join the warps' parts of a reduction"
     return None
