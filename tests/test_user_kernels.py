@@ -210,14 +210,14 @@ def test_a_matrix_that_is_read_leaves_the_stages_that_a_source_leaves(tile):
 
 @pytest.mark.parametrize("width", [16, 32, 64, 96, 128, 160, 192, 224, 256])
 def test_lanes_of_a_warp_join_what_they_share_evenly(width):
-    """CUTLASS does not compile Sm90RowReduction, or reduces wrongly, where 8 lanes share a column of other widths."""
+    """Sm90RowReduction was seen not to compile 160 wide; for 96 and 224 that follows from the same division."""
     columns = problem(epilogue(lambda x: (x, {"most": max_over(x, axis=-2)})), given={"most": spec(512, dtype="f32")})
     rows = problem(epilogue(lambda x: (x, {"most": max_over(x, axis=-1)})), given={"most": spec(512, 1, dtype="f32")})
     for args, joins in (columns, True), (rows, False):
         for schedule in ("pingpong", "pingpongswap"):
             design = replace(families.find(SQUARE), tile=(128, width, 64), schedule=schedule)
             found = carrier(design, asked(args.problem.user).epilogue)
-            refused = isinstance(found, str) and "lanes are joined" in found
+            refused = isinstance(found, str) and f"is {width} wide; it reduces in tiles" in found
             assert refused == (width in (96, 160, 224) and joins == (schedule == "pingpong"))
 
 

@@ -219,7 +219,8 @@ struct Request {
   const ActivationRow& function() const { return kActivations[int(activation)]; }
 };
 
-// The factors that are numbers, alpha with the scales of A and B in it; 1 in place of one in device memory.
+// The factors that are numbers, alpha with the scales of A and B in it, beta 0 without c; 1 in place of one in device
+// memory.
 struct Factors {
   Scalar alpha, beta, scale_out;
 };

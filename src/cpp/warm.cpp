@@ -1,6 +1,7 @@
 #include "warm.h"
 
 #include <cstring>
+#include <string>
 #include <unordered_map>
 
 #include "addresses.h"
@@ -21,6 +22,13 @@ uint64_t word_of(Role role, const Operand& x) {
 }
 
 constexpr size_t kMostLetters = sizeof(uint64_t);  // of an arithmetic's name; what is longer is none
+constexpr bool names_are_words() {
+  for (const ComputeRow& row : kCompute) {
+    if (std::char_traits<char>::length(row.name) > kMostLetters) return false;
+  }
+  return true;
+}
+static_assert(names_are_words(), "a call with an arithmetic of a longer name would not be kept");
 
 uint64_t word_of(const char* name) {
   uint64_t word = 0;

@@ -152,10 +152,10 @@ class Requests {
         return;
       }
       case 23: operands_[int(some)].dtype = one({Dtype::f32, Dtype::bf16, Dtype::f16}); return;
+      case 24: operands_[int(some)].shape[0] = one<int64_t>({1, 2, 8}); return;
       case 25:
         request_.compute = one<const char*>({nullptr, nullptr, "f32", "tf32", "fast", "", "tensorfloat32"});
         return;
-      case 24: operands_[int(some)].shape[0] = one<int64_t>({1, 2, 8}); return;
       default:
         if (there_[int(some)]) move(some);
     }

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 MOST_BLOCKS = 65535  # of a launch, along y and along z of its grid
 _FEWEST_STAGES = 3  # of a mainloop, below which loads are no longer hidden
-# CUTLASS's Sm90RowReduction: 8 lanes of a warp have a share of the same columns, and deal them out in equal pairs.
-_LANES_JOIN = 64
+# 8 lanes of a warp hold the same columns, 4 lie side by side: CUTLASS's Sm90RowReduction deals columns out in pairs.
+_EVEN_WIDTH = 8 * 4 * 2
 _READ = ("f16", "bf16", "f32")
 
 
@@ -33,7 +33,7 @@ def carrier(config: KernelConfig, epilogue: Epilogue) -> KernelConfig | str:
         return f"a user's epilogue is not carried by {config.schedule} kernels"
     if config.accumulator in ("c64", "c128"):
         return "a user's epilogue computes in real numbers"
-    error = _room(config, user) if config.api == 3 else None
+    error = (_room(config, user) or _join(config, user)) if config.api == 3 else None
     return error or replace(config, epilogue=epilogue.name)
 
 
@@ -48,12 +48,19 @@ def _room(c: KernelConfig, user: Traced) -> str | None:
     left = stages(c.tile, DTYPES[c.a].itemsize, held + BARRIERS)
     if left < _FEWEST_STAGES:
         return f"has room for {max(left, 0)} stages of its mainloop beside the matrices of this epilogue"
+    return None
+
+
+def _join(c: KernelConfig, user: Traced) -> str | None:
+    """Reductions over the rows of a 3.x kernel's own problem: lanes, then warps, join their parts."""
+    size, schedule, width = DTYPES[c.d].itemsize, SCHEDULES[c.schedule], c.tile[1]
     along_n = "ms" if schedule.swap else "n"
-    joined = any(reduction and kind in along_n for _, kind, _, reduction in user.outputs)
+    if not any(reduction and kind in along_n for _, kind, _, reduction in user.outputs):
+        return None
+    if width > _EVEN_WIDTH and width % _EVEN_WIDTH:
+        return f"is {width} wide; it reduces in tiles up to {_EVEN_WIDTH} wide, or a multiple of that"
     warps = 4 if schedule.pingpong else 8
-    if joined and c.tile[1] > _LANES_JOIN and c.tile[1] % _LANES_JOIN:
-        return f"is {c.tile[1]} wide; the lanes are joined of reductions up to {_LANES_JOIN} wide, or a multiple of it"
-    if joined and c.tile[1] * warps * 4 > part.elements * size:
+    if width * warps * 4 > EpilogueTile(schedule, c.tile, size).elements * size:
         return "has no room to join the warps' parts of a reduction"
     return None
 
