@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -290,28 +291,54 @@ def writes(dtype: str) -> CutlassKernel:
     pytest.skip(f"no kernel of the built set writes {dtype}")
 
 
-READS_A_BIAS = [k for k in KERNELS if k.config.api == 3 and k.interface.epilogue.bias and not k.interface.pointers]
+READS = [
+    k for k in KERNELS
+    if k.config.api == 3 and not k.interface.pointers and k.interface.epilogue.activation == "identity"
+]  # fmt: skip
 
 
-@every_kernel([k for k in READS_A_BIAS if k.interface.epilogue.activation == "identity"])
+def alternating(extent: int, front: CutlassKernel) -> tuple[torch.Tensor, Callable[[int], object]]:
+    """A vector, and what fills it by that kernel with 1 + i % 2 of a number i."""
+    dtype = front.config.a
+    left = gpu.integers((1, 8192), dtype, 1, 2)
+    right = [torch.full((extent, 8192), 2.0**-power, device=gpu.DEVICE, dtype=gpu.DTYPES[dtype]) for power in (13, 12)]
+    vector = torch.zeros(1, extent, device=gpu.DEVICE, dtype=gpu.DTYPES[front.config.d])
+    return vector, lambda i: cutlass_py.gemm(left, right[i % 2].mT, out=vector, kernel=front)
+
+
+@every_kernel([k for k in READS if k.interface.epilogue.bias])
 def test_a_bias_that_the_kernel_in_front_writes(kernel):
     """Launches overlap: few blocks sum over a long k, while the others could read what they have not written yet."""
     m, n, k = 512, 1008, 4096
     a, b = operands(kernel, 1, m, n, k)
-    along_n, front = kernel.interface.epilogue.bias == "n", writes(kernel.config.bias)
-    extent, dtype = n if along_n else m, front.config.a
-    left = gpu.integers((1, 8192), dtype, 1, 2)
-    right = [torch.full((extent, 8192), 2.0**-power, device=gpu.DEVICE, dtype=gpu.DTYPES[dtype]) for power in (13, 12)]
-    bias = torch.zeros(1, extent, device=gpu.DEVICE, dtype=gpu.DTYPES[kernel.config.bias])
+    along_n = kernel.interface.epilogue.bias == "n"
+    bias, fill = alternating(n if along_n else m, writes(kernel.config.bias))
     keywords = {"kernel": kernel, "compute": compute_of(kernel), "out_dtype": kernel.config.d, "alpha": 2.0**-8}
     keywords["bias"] = bias[0] if along_n else bias.mT
     found = []
     for i in range(20):
-        cutlass_py.gemm(left, right[i % 2].mT, out=bias, kernel=front)  # 1 or 2, everywhere
+        fill(i)
         found.append(cutlass_py.gemm(a, b, **keywords))
     torch.cuda.synchronize()
     for i, d in enumerate(found):
         gpu.assert_exact(d, gpu.expected(a, b) / 2**8 + 1 + i % 2)
+
+
+@every_kernel([k for k in READS if k.interface.epilogue.scaled])
+@pytest.mark.parametrize("axis", ["m", "n", "one"])
+def test_scales_that_the_kernel_in_front_writes(kernel, axis):
+    m, n, k = 512, 1008, 4096
+    a, b = operands(kernel, 1, m, n, k)
+    scale, fill = alternating({"m": m, "n": n, "one": 8}[axis], writes("f32"))
+    keywords = {"kernel": kernel, "compute": compute_of(kernel), "out_dtype": kernel.config.d, "alpha": 2.0**-8}
+    keywords["scale_b" if axis == "n" else "scale_a"] = scale.mT if axis == "m" else scale[0, : n if axis == "n" else 1]
+    found = []
+    for i in range(20):
+        fill(i)
+        found.append(cutlass_py.gemm(a, b, **keywords))
+    torch.cuda.synchronize()
+    for i, d in enumerate(found):
+        gpu.assert_exact(d, gpu.expected(a, b) / 2**8 * (1 + i % 2))
 
 
 LINEAR = [k for k in KERNELS if k.config.epilogue in ("linear", "linearc") and k.config.d != "s32"]

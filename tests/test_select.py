@@ -172,8 +172,8 @@ F32 = vector(1, "f32")
         (SCALED, problem(dtype="e4m3"), True),
         (SCALED, problem(dtype="e4m3", scale_out=0.5), True),
         (SCALED, problem(dtype="e4m3", scale_a=0.5), True),  # a number is part of alpha
-        (SCALED, problem(dtype="e4m3", scale_a=F32), False),
-        (SCALED, problem(dtype="e4m3", scale_b=vector(512, "f32")), False),
+        (SCALED, problem(dtype="e4m3", scale_a=F32), True),
+        (SCALED, problem(dtype="e4m3", scale_b=vector(512, "f32")), True),
         (SCALED, problem(dtype="e4m3", scale_out=F32), False),
         (STREAM_K, problem(), False),  # compiled without it
         (ARRAY, lists(), False),

@@ -82,6 +82,7 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(const __grid_constan
 // ------------------------------------------------------------------------------------------------ by registers
 
 constexpr int kWarps = 4;
+constexpr int kEdge = 32;  // elements that a thread has in flight where a square is not whole
 
 // How the threads of a block cover rows and columns, in squares. A warp reads lines of 128 bytes and writes 64 where it
 // transposes, 512 on both sides where it does not.
@@ -179,12 +180,26 @@ __global__ void __launch_bounds__(32 * kWarps) line_kernel(const __grid_constant
       for (int i = 0; i < kSide; ++i)
         *reinterpret_cast<uint4*>(to + i * p.dst.row) = *reinterpret_cast<const uint4*>(y[i]);
     } else {
-      // At the edges by elements, one of several lines of src at once: their misses overlap.
+      // At the edges by elements; many are loaded before the first is stored: their misses overlap.
       const int lines = kTurn ? cols : rows, length = kTurn ? rows : cols;
-      for (int i = 0; i < length; ++i) {
-#pragma unroll 8
-        for (int line = 0; line < lines; ++line) {
-          (kTurn ? to[i * p.dst.row + line] : to[line * p.dst.row + i]) = from[line * pitch + i];
+      constexpr int kStep = kEdge / kSide;
+      for (int first = 0; first < length; first += kStep) {
+        T x[kStep][kSide];
+#pragma unroll
+        for (int i = 0; i < kStep; ++i) {
+#pragma unroll
+          for (int line = 0; line < kSide; ++line) {
+            if (first + i < length && line < lines) x[i][line] = from[line * pitch + first + i];
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kStep; ++i) {
+          const int along = first + i;
+#pragma unroll
+          for (int line = 0; line < kSide; ++line) {
+            if (along < length && line < lines)
+              to[kTurn ? along * p.dst.row + line : line * p.dst.row + along] = x[i][line];
+          }
         }
       }
     }

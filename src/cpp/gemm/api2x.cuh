@@ -127,6 +127,7 @@ struct Gemm2x {
   using Arguments = typename Kernel::Arguments;
   static constexpr int smem_bytes = int(sizeof(typename Kernel::SharedStorage));
   static constexpr int kMostSharedMemory = 227 << 10;  // of a multiprocessor
+  inline static Launcher launcher;
 
   static constexpr CutlassPyFacts facts() {
     using Tile = typename Kernel::Mma::Shape;
@@ -179,10 +180,7 @@ struct Gemm2x {
     return typename Kernel::Params(arguments(g), g.sm_count, stream_k ? occupancy(g.device) : 1);
   }
 
-  static int prepare_once(const CutlassPyGemm& g) {
-    static std::atomic<uint64_t> prepared{0};
-    return prepare(function(), smem_bytes, g.device, prepared);
-  }
+  static int prepare_once(const CutlassPyGemm& g) { return launcher.prepare(function(), smem_bytes, g.device); }
 
   static size_t workspace_size(const CutlassPyGemm* g) {
     if constexpr (stream_k) {
@@ -210,7 +208,7 @@ struct Gemm2x {
     config.dynamicSmemBytes = smem_bytes;
     config.stream = cudaStream_t(g.stream);
     void* kernel_args[] = {&params};
-    return launch_status(cudaLaunchKernelExC(&config, function(), kernel_args));
+    return launcher.launch(function(), config, kernel_args, g.device);
   }
 
   // grid.y and grid.z end at 65535: longer problems go as several launches.

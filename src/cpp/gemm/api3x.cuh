@@ -154,9 +154,9 @@ const void* function_3x() {
 // Workspace, Params, launch: the same for every 3.x kernel.
 template <class Kernel>
 int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
-  static std::atomic<uint64_t> prepared{0};
+  static Launcher launcher;
   const void* function = function_3x<Kernel>();
-  if (int error = prepare(function, Kernel::SharedStorageSize, g->device, prepared)) return error;
+  if (int error = launcher.prepare(function, Kernel::SharedStorageSize, g->device)) return error;
   if (cutlass::Status status = Kernel::initialize_workspace(args, g->workspace, cudaStream_t(g->stream));
       status != cutlass::Status::kSuccess) {
     return -int(status);
@@ -184,7 +184,7 @@ int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
   config.attrs = attributes;
   config.numAttrs = count;
   void* kernel_args[] = {&params};
-  return launch_status(cudaLaunchKernelExC(&config, function, kernel_args));
+  return launcher.launch(function, config, kernel_args, g->device);
 }
 
 // The functions of CutlassPyKernel, for a launcher that has a `Kernel` and makes that kernel's `arguments` of a call.

@@ -1,7 +1,6 @@
-// What both kernel generations share: names of types, the cached launch preparation, the descriptor.
+// What both kernel generations share: names of types, the descriptor.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <type_traits>
 
@@ -11,6 +10,7 @@
 #include "cutlass/cutlass.h"
 #include "cutlass/layout/matrix.h"
 #include "cutlass/numeric_types.h"
+#include "gemm/driver.cuh"
 #include "kernel.h"
 
 namespace cutlass_py {
@@ -52,23 +52,6 @@ using EpilogueCompute = std::conditional_t<std::is_same_v<Accumulator, cutlass::
 
 template <class Layout>
 constexpr char layout_letter = std::is_same_v<Layout, cutlass::layout::RowMajor> ? 't' : 'n';
-
-// Once per kernel and device: dynamic shared memory above 48 KB is opted into, and the kernel loaded.
-template <class KernelFunction>
-int prepare(KernelFunction function, int smem_bytes, int device, std::atomic<uint64_t>& prepared) {
-  const uint64_t bit = uint64_t(1) << (device & 63);
-  if (prepared.load(std::memory_order_acquire) & bit) return 0;
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // loading is no part of a capture, and no obstacle to one
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  cudaError_t error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  if (error != cudaSuccess) {
-    cudaGetLastError();  // not sticky: leave nothing behind for the caller's next check
-    return error;
-  }
-  prepared.fetch_or(bit, std::memory_order_release);
-  return 0;
-}
 
 inline int registers_of(const void* function) {
   cudaFuncAttributes attributes{};

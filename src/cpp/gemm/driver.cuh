@@ -1,29 +1,83 @@
-// The driver's function that encodes TMA descriptors, looked up once. CUTLASS looks it up by its name for every
-// descriptor, of which a launch makes three or more.
+// The driver's functions that a launch calls, looked up once: libcuda is no dependency.
 //
 // To be included before what includes CuTe's TMA copies: those call what is declared by then.
 #pragma once
+
+#include <atomic>
 
 #include <cuda_runtime.h>
 
 #include "cutlass/cuda_host_adapter.hpp"
 
+namespace cutlass_py {
+
+// Null where the driver is older than `version`.
+template <class Function>
+Function driver_function(const char* name, [[maybe_unused]] unsigned version) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 13000
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found);
+#else
+  const cudaError_t error = cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found);
+#endif
+  if (error == cudaSuccess) return reinterpret_cast<Function>(function);
+  cudaGetLastError();
+  return nullptr;
+}
+
+// One kernel: prepared once on each device, and launched by the driver. The runtime looks its function up by the
+// address of a host function, and translates what it is launched with, at every launch.
+class Launcher {
+ public:
+  // Dynamic shared memory above 48 KB is opted into, and the kernel loaded.
+  int prepare(const void* kernel, int smem_bytes, int device) {
+    if (functions_[device & 63].load(std::memory_order_acquire)) return 0;
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // loading is no part of a capture, and no obstacle
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    cudaFunction_t function = nullptr;
+    if (error == cudaSuccess) error = cudaGetFuncBySymbol(&function, kernel);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    if (error != cudaSuccess) {
+      cudaGetLastError();  // not sticky: leave nothing behind for the caller's next check
+      return error;
+    }
+    functions_[device & 63].store(function, std::memory_order_release);
+    return 0;
+  }
+
+  // Where the driver refuses, the runtime launches, or says why not: a thread may have no context yet, and libraries
+  // may put another than the device's primary one in its place.
+  int launch(const void* kernel, const cudaLaunchConfig_t& c, void** arguments, int device) const {
+    static const auto launch = driver_function<decltype(&cuLaunchKernelEx)>("cuLaunchKernelEx", 11060);
+    static_assert(sizeof(CUlaunchAttribute) == sizeof(cudaLaunchAttribute));
+    CUlaunchConfig config{};
+    config.gridDimX = c.gridDim.x, config.gridDimY = c.gridDim.y, config.gridDimZ = c.gridDim.z;
+    config.blockDimX = c.blockDim.x, config.blockDimY = c.blockDim.y, config.blockDimZ = c.blockDim.z;
+    config.sharedMemBytes = unsigned(c.dynamicSmemBytes), config.hStream = c.stream;
+    config.attrs = reinterpret_cast<CUlaunchAttribute*>(c.attrs), config.numAttrs = c.numAttrs;
+    const cudaFunction_t function = functions_[device & 63].load(std::memory_order_relaxed);
+    if (launch && launch(&config, function, arguments, nullptr) == CUDA_SUCCESS) return 0;
+    const cudaError_t error = cudaLaunchKernelExC(&c, kernel, arguments);
+    if (error != cudaSuccess) cudaGetLastError();
+    return error;
+  }
+
+ private:
+  std::atomic<cudaFunction_t> functions_[64]{};
+};
+
+}  // namespace cutlass_py
+
 namespace cutlass {
 
-// A better match than CUTLASS's template of this name, all of whose parameters are one pack.
+// A better match than CUTLASS's template of this name, all of whose parameters are one pack. That looks the function up
+// for every descriptor, of which a launch makes three or more.
 template <class... Rest>
 CUresult call_cuTensorMapEncodeTiled(CUtensorMap* descriptor, Rest... rest) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    const char* name = "cuTensorMapEncodeTiled";
-#if CUDART_VERSION >= 13000
-    if (cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found)) function = nullptr;
-#else
-    if (cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found)) function = nullptr;
-#endif
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
+  using Encode = PFN_cuTensorMapEncodeTiled_v12000;
+  static const auto encode = cutlass_py::driver_function<Encode>("cuTensorMapEncodeTiled", 12000);
   return encode ? encode(descriptor, rest...) : CUDA_ERROR_UNKNOWN;
 }
 

@@ -6,8 +6,8 @@
 // the `arguments` of that tree. codegen.py writes the chain of an epilogue. Axes are the caller's, m and n; a swapped
 // kernel sees them exchanged, which only `Vector` has to know.
 //
-// Factors in device memory are read when a kernel starts, before it waits for its predecessor: such calls must not
-// overlap (select.py).
+// alpha, beta and scale_out in device memory are read when a kernel starts, before it waits for its predecessor: such
+// calls must not overlap (select.py).
 #pragma once
 
 #include "cute/tensor.hpp"
@@ -39,6 +39,32 @@ struct Factor {
   }
 };
 
+// A broadcast that is first read once the kernel's predecessor has written it. CUTLASS's own, where it may be a single
+// element, looks as the kernel starts whether that is zero.
+template <class Broadcast>
+struct AfterWait : Broadcast {
+  using Params = typename Broadcast::Params;
+  AfterWait() = default;
+  CUTLASS_HOST_DEVICE
+  AfterWait(const Params& params, const typename Broadcast::SharedStorage& storage)
+      : Broadcast(without_pointer(params), storage) {
+    this->params = params;
+  }
+
+  template <bool ReferenceSrc, class... Args>
+  CUTLASS_DEVICE auto get_consumer_store_callbacks(const visitor::ConsumerStoreArgs<Args...>& args) {
+    cutlass::arch::wait_on_dependent_grids();
+    return Broadcast::template get_consumer_store_callbacks<ReferenceSrc>(args);
+  }
+
+ private:
+  CUTLASS_HOST_DEVICE static Params without_pointer(Params params) {
+    auto& [pointer, absent, stride] = params;
+    pointer = nullptr;
+    return params;
+  }
+};
+
 // A vector of `Element` along an axis of the caller's problem; absent it is `absent` everywhere. A `dynamic` one may be
 // a single element.
 template <class X, char axis, class Element, bool dynamic>
@@ -47,10 +73,11 @@ struct Vector {
   using Extent = std::conditional_t<dynamic, bool, cute::_1>;
   using Stride =
       std::conditional_t<along_rows, cute::Stride<Extent, cute::_0, int64_t>, cute::Stride<cute::_0, Extent, int64_t>>;
-  using Node =
+  using Broadcast =
       std::conditional_t<along_rows,
                          visitor::Sm90ColBroadcast<0, typename X::Tile, Element, typename X::Compute, Stride, 1>,
                          visitor::Sm90RowBroadcast<0, typename X::Tile, Element, typename X::Compute, Stride, 1>>;
+  using Node = std::conditional_t<dynamic, AfterWait<Broadcast>, Broadcast>;
 
   static typename Node::Arguments arguments(const CutlassPyArray& array, Element absent) {
     Stride stride{};

@@ -15,7 +15,7 @@ from ..gpu import gpu_of
 from ..registry import get_kernels, kernel_named
 from . import one_kernel
 from .frameworks import Framework
-from .one_kernel import KernelCase, KernelOperands
+from .one_kernel import KernelCase, KernelOperands, unit_roundoff
 from .operands import Operands
 from .results import OURS, Record, reason
 from .suites import DEFAULT, SWEEP, TUNED, Case
@@ -202,7 +202,7 @@ def _checked(case: Case, arms: list[Arm], operands: _Operands, needed: int) -> t
     refused: dict[str, str] = {}
     if isinstance(operands, Operands):
         error, refused = errors(case, arms, operands, needed)
-        limit = 4 * error[operands.framework.name] + 1e-12  # the constant: the framework's own result may be exact
+        limit = 4 * max(error[operands.framework.name], unit_roundoff(case.arithmetic.result)) + 1e-12
         found: Record = {"error": error}
     else:
         assert isinstance(case, KernelCase)

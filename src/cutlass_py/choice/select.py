@@ -352,8 +352,8 @@ def plan_of(choice: Choice, p: Problem) -> Plan:
 def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
     """Whether a launch may start before its predecessor in the stream has ended.
 
-    3.x kernels wait before they load operands, and scales in blocks; everything else follows from that. Not so factors
-    in device memory, which are read as the kernel starts, and the counters of reductions, which are cleared before it.
+    3.x kernels wait before they load operands, and scales; everything else follows from that. Not so other factors in
+    device memory, which are read as the kernel starts, and the counters of reductions, which are cleared before it.
     And a C that is read element by element goes through the L1 cache, which may hold lines that the predecessor is
     still writing.
     """
@@ -363,8 +363,7 @@ def _may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
         return True
     if (asked := asked_by(p)) and ("s" in asked.kinds or asked.reduces):
         return False
-    scales = not p.block and (p.scale_a or p.scale_b)
-    if p.device_alpha or p.device_beta or scales or p.scale_out == "s":
+    if p.device_alpha or p.device_beta or p.scale_out == "s":
         return False
     return SCHEDULES[kernel.config.schedule].tma_store or not p.c
 
