@@ -2,8 +2,10 @@
 
     python -m cutlass_py bench --bars tuned --json tuned.json     # on the GPU; or --tune, or:
     python -m cutlass_py tune problems.json --export h200.json
-    python benchmarks/tuned_table.py tuned.json h200.json         # anywhere: writes src/cutlass_py/choice/tables/
+    python -m cutlass_py bench --suite llm --all-kernels --json sweep.json
+    python benchmarks/tuned_table.py sweep.json tuned.json        # anywhere: writes src/cutlass_py/choice/tables/
 
+Of a sweep, its fastest kernel where that beats the default choice, in the order of tiles that was timed: the usual one.
 What the table has already stays, later files win over earlier ones. Entries of kernels that are not declared are left
 out.
 """
@@ -13,15 +15,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from places import ROOT
 
+from cutlass_py.bench.results import OURS
+from cutlass_py.bench.suites import SWEEP, case_of
+from cutlass_py.bench.timing import ratio_of
 from cutlass_py.choice import tuned
-from cutlass_py.choice.tuned import Table
+from cutlass_py.choice.select import tile_order
+from cutlass_py.choice.tuned import Entry, Table
+from cutlass_py.choice.tuning import MARGIN
 from cutlass_py.declaration.families import find
 from cutlass_py.gpu import Gpu
+from cutlass_py.kernels import CutlassKernel
+from cutlass_py.problems import arguments
 
 TABLES = ROOT / "src" / "cutlass_py" / "choice" / "tables"
 
@@ -30,7 +40,7 @@ def table_of(path: Path) -> tuple[Gpu, Table]:
     """The GPU that a file is about, and what was found on it.
 
     Raises:
-        ValueError: it is neither an export nor a result of cases that were tuned.
+        ValueError: it is neither an export nor a result of cases that were tuned or swept.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -40,10 +50,27 @@ def table_of(path: Path) -> tuple[Gpu, Table]:
         raise ValueError(f"{path}: expected a table as `tune --export` writes it, or a result: {error!r}") from None
     if machine is content:
         return gpu, tuned.read(path, gpu)
-    found = [case["tuning"] for case in content.get("cases", ()) if "entry" in case.get("tuning", ())]
-    if not found:
-        raise ValueError(f"{path}: no case was tuned: `bench --tune` and `bench --bars tuned` do that")
-    return gpu, tuned.entries({tuning["class"]: tuning["entry"] for tuning in found}, str(path))
+    cases = content.get("cases", ())
+    found = {tuning["class"]: tuning["entry"] for case in cases if "entry" in (tuning := case.get("tuning", ()))}
+    table = tuned.entries(found, str(path))
+    for case in cases:
+        if case.get("mode") == SWEEP and "sustained" in case:
+            table |= _of_sweep(case, gpu, int(machine["driver_cuda"]), str(content["versions"]["cutlass_py"]))
+    if not table:
+        raise ValueError(f"{path}: no case was tuned: `bench --tune`, `--bars tuned` and `--all-kernels` do that")
+    return gpu, table
+
+
+def _of_sweep(record: Mapping[str, Any], gpu: Gpu, driver: int, version: str) -> Table:
+    """The class of a swept case with its fastest kernel; nothing where that is the default choice, or hardly faster."""
+    finals = record["sustained"]["finals"]
+    gains = {name: ratio_of(finals["rounds_us"], OURS, name) for name in finals["us"] if find(name)}
+    fastest = max(gains, key=gains.__getitem__, default=None)
+    if fastest is None or gains[fastest] * MARGIN <= 1:
+        return {}
+    p = arguments(case_of(record).problem()).problem
+    raster, swizzle = tile_order(CutlassKernel(find(fastest), None), p, gpu)
+    return {tuned.class_of(p): Entry(fastest, 1, raster, swizzle, round(finals["us"][fastest], 3), driver, version)}
 
 
 def merge(exports: Sequence[Path], directory: Path, afresh: bool = False) -> dict[Path, tuple[int, int, int]]:

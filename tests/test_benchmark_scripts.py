@@ -366,8 +366,9 @@ def test_exports_become_the_package_s_tables(script, tmp_path, capsys):
 
 
 def bench_result(path, *tunings):
-    machine = {"gpu": H200.name, "sm_count": H200.sm_count}
-    path.write_text(json.dumps({"machine": machine, "cases": [{"mode": "default"}, {"failed": "x"}, *tunings]}))
+    result = {"machine": {"gpu": H200.name, "sm_count": H200.sm_count, "driver_cuda": 13000}}
+    result |= {"versions": {"cutlass_py": "0.1.0"}, "cases": [{"mode": "default"}, {"failed": "x"}, *tunings]}
+    path.write_text(json.dumps(result))
     return str(path)
 
 
@@ -380,6 +381,29 @@ def test_results_of_the_bench_become_tables_too(script, tmp_path):
     assert tuned_table.main([*files, "--out", str(tmp_path)]) == 0
     table = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200)
     assert set(table) == {"a", "m=1"} and dataclasses.asdict(table["m=1"]) == entry
+
+
+def swept(shape, gains):
+    """The default choice took 12 us, and the others as much less as is said."""
+    case = Case("llm", "bf16", "tn", shape).facts()
+    us = {"torch": 10.0, "cutlass_py": 12.0} | {name: 12.0 / gain for name, gain in gains.items()}
+    finals = {"us": us, "rounds_us": {name: [each, each, each] for name, each in us.items()}}
+    return case | {"mode": "sweep", "sustained": {"us": us, "finals": finals}}
+
+
+def test_sweeps_become_tables_where_the_choice_was_not_the_fastest(script, tmp_path):
+    tn = "sm90_gemm_bf16_bf16_f32_bf16_tn_"
+    fast, faster = f"{tn}128x128x64_2x1x1_pingpong_linear", f"{tn}128x256x64_1x2x1_coop_linear"
+    large, small = (1, 16384, 16384, 16384), (1, 512, 512, 512)
+    cases = [
+        swept(large, {fast: 1.1, faster: 1.2, "one_of_mine": 2.0}),
+        swept(small, {fast: 1.005}),
+        swept((1, 256, 256, 256), {}),
+    ]
+    assert script("tuned_table").main([bench_result(tmp_path / "y", *cases), "--out", str(tmp_path)]) == 0
+    ((key, entry),) = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200).items()
+    assert key == tuned.class_of(arguments(Case("", "bf16", "tn", large).problem()).problem)
+    assert entry == Entry(faster, 1, 1, 2, 10.0, 13000, "0.1.0")
 
 
 @pytest.mark.parametrize(("tunings", "message"), [

@@ -264,11 +264,11 @@ def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
 
 def _choice(timed: Timed, p: Problem, gpu: Gpu | None) -> Choice:
     microseconds, kernel, way, splits = timed
-    raster, swizzle = _tile_order(kernel, p, gpu) if isinstance(kernel, CutlassKernel) and gpu else (0, 1)
+    raster, swizzle = tile_order(kernel, p, gpu) if isinstance(kernel, CutlassKernel) and gpu else (0, 1)
     return Choice(Route(kernel, way, splits), microseconds if microseconds < inf else 0.0, swizzle, raster)
 
 
-def _tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
+def tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
     """Raster and swizzle, so that the tiles in flight share what is in the L2 cache.
 
     Measured on an H200 (benchmarks/results/tile_order-h200.json): over eight waves and more, along m in pairs gains at
