@@ -39,7 +39,7 @@ _USUAL = 0.05  # errors beyond this, as logarithms, count linearly
 _STAY = 0.02  # weight of a constant's own change, so that one that the sweep says nothing about stays as it was
 
 Place = tuple[dict[Any, float], Any]  # a constant: where it is, and its key
-PLACES: list[Place] = [(where, key) for where in (cost.RATE_3X, cost.FITTED_3X) for key in where]
+PLACES: list[Place] = [(cost.FITTED_3X, key) for key in cost.FITTED_3X]
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     now = values()
     found = fit(cases, now)
-    for (where, key), before, after in zip(PLACES, now, found, strict=True):
-        print(f"{'RATE_3X' if where is cost.RATE_3X else 'FITTED_3X'}[{key!r}]: {before:.4g} -> {after:.4g}")
+    for (_, key), before, after in zip(PLACES, now, found, strict=True):
+        print(f"FITTED_3X[{key!r}]: {before:.4g} -> {after:.4g}")
     apart = []
     for fold in sorted({case.fold for case in cases}):
         others = fit([case for case in cases if case.fold != fold], now)

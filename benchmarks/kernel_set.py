@@ -2,7 +2,7 @@
 
     python -m cutlass_py bench --suite llm square --all-kernels --json sweep.json
     python benchmarks/kernel_set.py sweep.json
-    python benchmarks/kernel_set.py benchmarks/results/kernel_speed-h200-sweep.json --within 0.02 --json set.json
+    python benchmarks/kernel_set.py benchmarks/results/sweep-h200-*.json --within 0.02 --json set.json
 
 A set is good enough where, in each suite, its best kernels come within 2% of the best found, as a geometric mean.
 Kernels join greedily, by what they gain; then each that can go without a loss beyond the bound goes. `core` is the part
@@ -26,7 +26,7 @@ from typing import Any
 import cutlass_py
 from cutlass_py import json_file
 from cutlass_py.bench.results import OURS, geomean
-from cutlass_py.bench.suites import SUITES, Case, Shape
+from cutlass_py.bench.suites import Case, case_of
 from cutlass_py.declaration.families import FAMILIES, find, named
 from cutlass_py.problems import arguments
 
@@ -77,35 +77,20 @@ def groups_of(results: Iterable[Mapping[str, Any]], regime: str) -> list[Group]:
         for record in result.get("cases", ()):
             times = _times(record, regime)
             if times:
-                key = (_suite(record), record.get("dtype", "bf16"), record.get("layout") or record["lay"])
+                case = case_of(record)
+                key = case.suite, case.dtype, case.layout
                 group = found.setdefault(key, Group(*key))
                 group.problems.append(times)
-                group.cases.append(Case(*key, _shape(record)))
+                group.cases.append(case)
     return list(found.values())
 
 
 def _times(record: Mapping[str, Any], regime: str) -> dict[str, float]:
-    """Microseconds by kernel; of the first sweep, whose keys were kernel|swizzle, the best swizzle's."""
-    if "times" in record:
-        times: dict[str, float] = {}
-        for key, us in record["times"].items():
-            name = key.split("|")[0]
-            times[name] = min(us, times.get(name, math.inf))
-        return times
+    """Microseconds by kernel."""
     arms = record[regime]["us"] if regime in record else {}
     others = dict(list(arms.items())[1:])  # the first is the reference
     kernels = {name: us for name, us in others.items() if name != OURS and "=" not in name}
     return (record.get("rough_us", {}) | kernels) if kernels else {}
-
-
-def _suite(record: Mapping[str, Any]) -> str:
-    if "suite" in record:
-        return str(record["suite"])
-    return next((name for name, shapes in SUITES.items() if _shape(record) in shapes), "shape")
-
-
-def _shape(record: Mapping[str, Any]) -> Shape:
-    return record.get("batch", 1), record["m"], record["n"], record["k"]
 
 
 # ---------------------------------------------------------------------------------------------------- the sets

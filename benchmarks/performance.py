@@ -28,8 +28,10 @@ PICTURES = ROOT / "docs" / "performance"
 WON = 0.97  # ratios below, in both regimes, count as the reference's win: nearer is within what runs differ
 # What has to be known about results of a commit that is not the package's present one.
 NOTES = {
-    "c50cf1e766f24043f95031915702173b46810907": "That commit was before fused epilogues, split-K, stream-K and lists, "
-    "with the core set of then (156 kernels, of which 57 have since moved to the full set; nt and nn lost most).",
+    "d9c9fcf": "Since then the core set has changed, and the model by which `gemm` chooses was fitted anew.",
+    "cfdbcbd+trial": "These are sweeps, with 320 kernels under trial. The default choice in them "
+    "is that of before: the model was fitted to them, and `full`, `core` and the shipped table of tuned choices were "
+    "made from them.",
 }
 
 # ---------------------------------------------------------------------------------------------------- results

@@ -5,7 +5,7 @@
     python -m cutlass_py bench --suite llm --all-kernels --json sweep.json
     python benchmarks/tuned_table.py sweep.json tuned.json        # anywhere: writes src/cutlass_py/choice/tables/
 
-Of a sweep, its fastest kernel where that beats the default choice, in the order of tiles that was timed: the usual one.
+Of a sweep, its fastest kernel in the order of tiles that was timed: the usual one.
 What the table has already stays, later files win over earlier ones. Entries of kernels that are not declared are left
 out.
 """
@@ -27,7 +27,6 @@ from cutlass_py.bench.timing import ratio_of
 from cutlass_py.choice import tuned
 from cutlass_py.choice.select import tile_order
 from cutlass_py.choice.tuned import Entry, Table
-from cutlass_py.choice.tuning import MARGIN
 from cutlass_py.declaration.families import find
 from cutlass_py.gpu import Gpu
 from cutlass_py.kernels import CutlassKernel
@@ -62,15 +61,20 @@ def table_of(path: Path) -> tuple[Gpu, Table]:
 
 
 def _of_sweep(record: Mapping[str, Any], gpu: Gpu, driver: int, version: str) -> Table:
-    """The class of a swept case with its fastest kernel; nothing where that is the default choice, or hardly faster."""
-    finals = record["sustained"]["finals"]
-    gains = {name: ratio_of(finals["rounds_us"], OURS, name) for name in finals["us"] if find(name)}
-    fastest = max(gains, key=gains.__getitem__, default=None)
-    if fastest is None or gains[fastest] * MARGIN <= 1:
+    """The class of a swept case with its fastest declared kernel, by the finalists' second reading."""
+    finals, chosen = record["sustained"]["finals"], record["chosen"]
+    gains = {name: ratio_of(finals["rounds_us"], OURS, name) for name in finals["us"]}
+    named = {name: chosen["kernel"] if name == OURS else name for name in gains}
+    declared = [name for name in gains if find(named[name])]
+    if not declared:
         return {}
+    fastest = max(declared, key=gains.__getitem__)
     p = arguments(case_of(record).problem()).problem
-    raster, swizzle = tile_order(CutlassKernel(find(fastest), None), p, gpu)
-    return {tuned.class_of(p): Entry(fastest, 1, raster, swizzle, round(finals["us"][fastest], 3), driver, version)}
+    if fastest == OURS:
+        plan = chosen["splits"], chosen["raster"], chosen["swizzle"]
+    else:
+        plan = 1, *tile_order(CutlassKernel(find(fastest), None), p, gpu)
+    return {tuned.class_of(p): Entry(named[fastest], *plan, round(finals["us"][fastest], 3), driver, version)}
 
 
 def merge(exports: Sequence[Path], directory: Path, afresh: bool = False) -> dict[Path, tuple[int, int, int]]:

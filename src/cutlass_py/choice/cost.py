@@ -1,15 +1,14 @@
 """A model of the time a route takes, in microseconds. It only has to order kernels.
 
-Waves of tiles, each bound by the tensor cores, by what one multiprocessor can load, or by its part of the traffic of
-device memory; plus packing, the composed epilogue and a fixed cost per launch. The constants of 3.x kernels were fitted
-to a bf16 sweep on one H200 by benchmarks/fit_cost.py, which also tells how near to the best kernels the choice comes.
-Not measured: 2.x rates, elementwise kernels, splits of k, stream-K, and dtypes of another size than bf16's, which scale
-its rates. Rates scale with the number of multiprocessors.
+Waves of tiles, each bound by the tensor cores or by what one multiprocessor can load, or what device memory gives to
+the multiprocessors with a tile; plus packing, the composed epilogue and a fixed cost per launch. The constants of 3.x
+kernels were fitted to bf16 sweeps on one H200 by benchmarks/fit_cost.py, which also tells how near to the best kernels
+the choice comes; those of promoted sums to a sweep of fp8. Not measured: 2.x rates, elementwise kernels, splits of k
+and stream-K. Rates scale with the number of multiprocessors.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from itertools import count
 from math import ceil, floor
 from typing import TYPE_CHECKING
@@ -26,18 +25,26 @@ if TYPE_CHECKING:
     from ..kernels import CutlassKernel
 
 _SM_COUNT = 132  # of the GPU that the rates below were measured on
-# TFLOP/s of 3.x kernels while tiles are in flight, by the area (m * n) of the tiles that were timed: small ones starve
-# the tensor cores. benchmarks/fit_cost.py fits these, and what follows.
-RATE_3X = {64 * 16: 133.0, 64 * 32: 237.0, 64 * 64: 412.0, 64 * 128: 476.0, 128 * 128: 712.0, 128 * 256: 756.0}
-_AREAS = tuple(RATE_3X)
+# Of 3.x kernels. benchmarks/fit_cost.py fits these.
 FITTED_3X = {
-    "direct": 0.856,  # share of the rate beside an epilogue that stores element by element
-    "load": 132e3,  # bytes per microsecond that one multiprocessor takes in
-    "multicast": 0.5,  # what a byte counts of that in a cluster, whose multiprocessors share loads
-    "epilogue": 0.95,  # microseconds to store a 128x256 tile by TMA
-    "epilogue_direct": 42.0,  # likewise, element by element
-    "partial_wave": 0.33,  # how much of a wave's idle part is gained back by the others (clock, bandwidth)
-    "launch": 3.0,  # microseconds of an empty problem
+    "rate": 772.0,  # TFLOP/s of 16-bit pingpong kernels while tiles are in flight; others in proportion to their bits
+    "cooperative": 0.908,  # share of that where two warpgroups work on one tile
+    "promoted": 0.551,  # share of sums that leave the tensor cores every 128 of k
+    "promoted_cooperative": 0.81,  # likewise, of cooperative kernels
+    "deep": 0.212,  # the rate falls with this power of the accumulators that a thread has beyond 128
+    "narrow": 2.95,  # columns by which a tile is the wider for the tensor cores
+    "step": 0.0119,  # microseconds of 128 bytes of k, for each 64 rows that one warpgroup has of a tile
+    "load": 119e3,  # bytes per microsecond that one multiprocessor takes in
+    "multicast": 0.056,  # by how much another block in a cluster divides what is loaded
+    "outside": 1.67,  # rows of a tile that lie outside of its operand cost as many to load, beside themselves
+    "epilogue": 1.38,  # microseconds to store a 128x256 tile by TMA
+    "epilogue_direct": 61.0,  # likewise, element by element
+    "partial_wave": 0.45,  # how much of a wave's idle part is gained back by the others (clock, bandwidth)
+    "memory": 0.90,  # share of its bandwidth that device memory gives
+    "alone": 158e3,  # bytes per microsecond of it to a multiprocessor, where half of them have no tile
+    "alone_in_cluster": 0.72,  # share of that in a cluster, whose blocks lie side by side
+    "paired": 45.7e3,  # likewise, where more have one
+    "launch": 2.0,  # microseconds of an empty problem
 }
 # TFLOP/s of a 2.x family's large tile, by the dtype it multiplies; smaller tiles reach the share below. A complex
 # product counts as one multiplication.
@@ -64,7 +71,7 @@ _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
 _TRANSPOSED = 1.2  # a guess: how much longer a copy takes that turns rows into columns
 _STREAM_K = 6.0  # microseconds, a guess: a memset before the launch, and partial tiles through memory
-_UNPROVEN = 1.1  # so much a cut of k or a tile, which nobody has measured, must promise to gain over what was
+_UNPROVEN = 1.1  # so much a cut of k, which nobody has measured, must promise to gain over what was
 
 
 class Estimates:
@@ -93,7 +100,7 @@ class Estimates:
         time = self._products.get(key)
         if time is None:
             time = _product(kernel.config, self.p, self.gpu, splits)
-            if splits > 1 or _unproven(kernel.config):
+            if splits > 1 or SCHEDULES[kernel.config.schedule].stream_k:
                 time *= _UNPROVEN
             self._products[key] = time
         return time
@@ -114,11 +121,6 @@ class Estimates:
             bytes_each += sum(DTYPES[x].itemsize for x in (p.c, p.gate, p.aux, p.d) if x)
             time += _move(p.m * p.n * p.batch * bytes_each, self.gpu)
         return time
-
-
-def _unproven(c: KernelConfig) -> bool:
-    """Stream-K, and 3.x tiles of areas that were not timed."""
-    return SCHEDULES[c.schedule].stream_k or (c.api == 3 and c.tile[0] * c.tile[1] not in RATE_3X)
 
 
 def _at_least(interface: Interface, p: Problem) -> Way:
@@ -162,7 +164,7 @@ def _product(c: KernelConfig, p: Problem, gpu: Gpu, splits: int) -> float:
     memory = batch * moved / (gpu.bandwidth * 1e3)
     reductions = _reductions(c, p, user, gpu) if user else 0.0
     if c.api == 3:
-        return FITTED_3X["launch"] + _product_3x(c, (p.m, p.n, k), batch, memory, gpu) + reductions
+        return FITTED_3X["launch"] + _product_3x(c, (p.m, p.n, k), batch, moved * batch, gpu) + reductions
     return _LAUNCH_2X + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory) + reductions
 
 
@@ -179,14 +181,16 @@ def _both(x: float, y: float) -> float:
     return norm
 
 
-def _product_3x(c: KernelConfig, extents: tuple[int, int, int], batch: int, memory: float, gpu: Gpu) -> float:
+def _product_3x(c: KernelConfig, extents: tuple[int, int, int], batch: int, moved: float, gpu: Gpu) -> float:
     """Waves of tiles, the last one waiting for its slowest; or memory."""
     m, n, k = extents
-    schedule = SCHEDULES[c.schedule]
+    schedule, in_cluster = SCHEDULES[c.schedule], c.cluster[0] * c.cluster[1]
     rows, cols = (n, m) if schedule.swap else (m, n)
-    filled, tile = _filled(c, rows, cols, gpu) * batch, _tile_3x(c, rows, cols, k)
-    if not filled:
+    clusters = ceil(ceil(rows / c.tile[0]) / c.cluster[0]) * ceil(ceil(cols / c.tile[1]) / c.cluster[1]) * batch
+    memory = _memory_3x(moved, clusters * in_cluster, in_cluster > 1, gpu)
+    if not clusters:
         return memory
+    filled, tile = clusters / (gpu.sm_count // in_cluster), _tile_3x(c, rows, cols, k)  # clusters are scheduled whole
     if schedule.stream_k:  # no idle part of a wave, but clearing flags and joining partial tiles costs
         return _both(filled * tile, memory) + _STREAM_K
     whole = floor(filled)
@@ -197,25 +201,27 @@ def _product_3x(c: KernelConfig, extents: tuple[int, int, int], batch: int, memo
     return _both(busy, memory)
 
 
-def _filled(c: KernelConfig, rows: int, cols: int, gpu: Gpu) -> float:
-    """Waves of tiles in one problem of a batch. Clusters are scheduled whole."""
-    in_cluster = c.cluster[0] * c.cluster[1]
-    clusters = ceil(ceil(rows / c.tile[0]) / c.cluster[0]) * ceil(ceil(cols / c.tile[1]) / c.cluster[1])
-    return clusters / (gpu.sm_count // in_cluster)
+def _memory_3x(moved: float, blocks: int, clustered: bool, gpu: Gpu) -> float:
+    """What memory takes in all, or for one of the blocks that share it out: half of an H200's get it at full speed."""
+    time = moved / (FITTED_3X["memory"] * gpu.bandwidth * 1e3)
+    if not blocks:
+        return time
+    if blocks > gpu.sm_count / 2:
+        each = FITTED_3X["paired"]
+    else:
+        each = FITTED_3X["alone"] * (FITTED_3X["alone_in_cluster"] if clustered else 1)
+    return _both(time, moved / (each * min(blocks, gpu.sm_count)))
 
 
 def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
     """Microseconds that a multiprocessor takes for a tile, one after the other."""
     tm, tn, tk = c.tile
-    schedule = SCHEDULES[c.schedule]
-    rate = _rate_3x(tm * tn) * 1e6 / _SM_COUNT
-    rate *= 16 / DTYPES[c.a].bits
-    if not schedule.tma_store:
-        rate *= FITTED_3X["direct"]
-    load = (min(tm, rows) + min(tn, cols)) * tk * DTYPES[c.a].itemsize / FITTED_3X["load"]
-    if c.cluster != (1, 1, 1):
-        load *= FITTED_3X["multicast"]
-    mainloop = ceil(k / tk) * _both(2 * tm * tn * tk / rate, load)
+    schedule, size = SCHEDULES[c.schedule], DTYPES[c.a].itemsize
+    warpgroups = 1 if schedule.pingpong else 2  # on a tile
+    step = FITTED_3X["step"] * tm / (64 * warpgroups) * tk * size / 128
+    multiply = 2 * tm * (tn + FITTED_3X["narrow"]) * tk / _rate_3x(c, tm * tn / (128 * warpgroups)) + step
+    load = _loaded(tm, rows, c.cluster[1]) + _loaded(tn, cols, c.cluster[0])
+    mainloop = ceil(k / tk) * _both(multiply, load * tk * size / FITTED_3X["load"])
     epilogue = FITTED_3X["epilogue" if schedule.tma_store else "epilogue_direct"]
     epilogue += _INSTRUCTION * epilogue_named(c.epilogue).instructions
     epilogue *= tm * tn / (128 * 256)
@@ -224,13 +230,21 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
     return mainloop + epilogue
 
 
-def _rate_3x(area: int) -> float:
-    """What tiles between two that were timed reach is between what those do, in proportion."""
-    above = min(bisect_left(_AREAS, area), len(_AREAS) - 1)
-    high, low = _AREAS[above], _AREAS[max(above - 1, 0)]
-    if not low < area < high:
-        return RATE_3X[high]
-    return RATE_3X[low] + (RATE_3X[high] - RATE_3X[low]) * (area - low) / (high - low)
+def _rate_3x(c: KernelConfig, accumulators: float) -> float:
+    """Operations per microsecond of one multiprocessor, by the accumulators of a thread."""
+    cooperative = not SCHEDULES[c.schedule].pingpong
+    share = FITTED_3X["cooperative"] if cooperative else 1.0
+    if DTYPES[c.a].bits == 8 and c.accumulator == "f32":
+        share = FITTED_3X["promoted_cooperative" if cooperative else "promoted"]
+    return (
+        FITTED_3X["rate"] * 1e6 / _SM_COUNT * share * 16 / DTYPES[c.a].bits
+        * (128 / max(accumulators, 128)) ** FITTED_3X["deep"]
+    )  # fmt: skip
+
+
+def _loaded(extent: int, there: int, sharing: int) -> float:
+    """Rows of an operand, or columns, that a block loads of a tile: those outside of the problem are cleared."""
+    return (extent + FITTED_3X["outside"] * max(extent - there, 0)) / (1 + FITTED_3X["multicast"] * (sharing - 1))
 
 
 def _waves_2x(c: KernelConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> float:

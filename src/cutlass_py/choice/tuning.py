@@ -25,7 +25,7 @@ _CANDIDATES = 32  # choices that are run at all, the best by the model
 _SCREENING = 3  # rounds of all of them
 _FINALISTS = 6  # of them go on, in every order of their tiles
 _ROUNDS = 15  # of those, or as many as two seconds permit (measure.cpp)
-MARGIN = 0.99  # of the default's time: what is nearer is noise
+_MARGIN = 0.99  # of the default's time: what is nearer is noise
 # Raster and swizzle of 3.x kernels (kernel.h), beside what selection takes by itself.
 _TILE_ORDERS = ((0, 1), (0, 2), (0, 8), (1, 1), (1, 2), (2, 1), (2, 2))
 
@@ -157,7 +157,7 @@ def _tune(p: Problem, candidates: int, compiled: bool) -> Tuning:
     finalists = _in_every_order(m.choice for m in screened[:_FINALISTS])
     measured = _measure(p, list(dict.fromkeys([*finalists, usual])), _ROUNDS)
     default = next((m for m in measured if m.choice == usual), None)
-    chosen = measured[0] if default is None or measured[0].microseconds < MARGIN * default.microseconds else default
+    chosen = measured[0] if default is None or measured[0].microseconds < _MARGIN * default.microseconds else default
     seen = {m.choice for m in measured}
     if not p.splits:
         record(gpu, {class_of(p): _entry(chosen, driver)})

@@ -47,22 +47,53 @@ _SM90_TMA: list[Design] = [
     ((64, 32, 128), (1, 1, 1), "pingpongswap"),
     ((64, 16, 128), (1, 1, 1), "pingpongswap"),
 ]
-# Widths between the powers of two, which leave less of a last wave idle: n = 2112 is 11 times 192, 10240 64 times 160,
-# 7168 and 28672 are multiples of 224, and 128 rows by 6144 are 128 tiles of 64x96. No GPU has timed them yet.
-_SM90_WIDTHS: list[Design] = [
-    ((128, 192, 64), (1, 2, 1), "coop"),
-    ((128, 192, 64), (1, 1, 1), "pingpong"),
-    ((128, 160, 64), (2, 1, 1), "coop"),
-    ((128, 160, 64), (1, 1, 1), "pingpong"),
-    ((128, 224, 64), (2, 1, 1), "coop"),
-    ((128, 224, 64), (1, 2, 1), "coop"),
-    ((128, 96, 64), (1, 1, 1), "pingpong"),
-    ((64, 96, 64), (1, 1, 1), "pingpong"),
+# More for plain sums: what cuBLAS was beaten with where the tiles above leave multiprocessors idle, or their clock low.
+_SM90_MORE: list[Design] = [
+    ((128, 128, 64), (1, 2, 1), "pingpong"),
+    ((128, 192, 64), (2, 1, 1), "pingpong"),
+    ((64, 192, 64), (2, 1, 1), "pingpong"),
+    ((64, 128, 64), (2, 1, 1), "pingpong"),
+    ((64, 128, 64), (1, 1, 1), "pingpongswap"),
+    ((64, 256, 64), (1, 1, 1), "pingpongswap"),
+    ((64, 64, 128), (1, 2, 1), "pingpongswap"),
+    *(((64, m, 128), (2, 1, 1), "pingpongswap") for m in (64, 32, 16)),
+    *(((128, m, 128), (1, 1, 1), "coopswap") for m in (64, 32, 16)),
 ]
-# A promoted fp8 sum takes every accumulator twice: what is above 64 of them a thread spills.
+# Widths that are no multiple of 64, where B is read along k: n = 2112 is 12 times 176, 4608 is 32 times 144, 10240
+# is 64 times 160, 7168 a multiple of 112 and 224, 6144 of 96.
+_SM90_WIDTHS: list[Design] = [
+    ((128, 96, 64), (1, 1, 1), "pingpong"),
+    ((128, 96, 64), (2, 1, 1), "pingpong"),
+    ((128, 112, 64), (2, 1, 1), "pingpong"),
+    ((128, 144, 64), (1, 1, 1), "pingpong"),
+    ((128, 160, 64), (1, 1, 1), "pingpong"),
+    ((128, 176, 64), (1, 1, 1), "pingpong"),
+    ((128, 224, 64), (1, 2, 1), "coop"),
+    ((64, 80, 128), (1, 1, 1), "pingpong"),
+    ((64, 96, 64), (1, 1, 1), "pingpong"),
+    ((64, 96, 64), (2, 1, 1), "pingpong"),
+    ((64, 160, 64), (2, 1, 1), "pingpong"),
+]
+# A promoted fp8 sum takes every accumulator twice: what is above 96 of them a thread spills.
 _SM90_PROMOTED: list[Design] = [
     ((128, 128, 64), (2, 1, 1), "coop"),
     *(design for design in _SM90_TMA if design[0][0] * design[0][1] <= 64 * 128),
+]
+_SM90_PROMOTED_MORE: list[Design] = [
+    ((128, 128, 64), (1, 2, 1), "coop"),
+    ((128, 128, 64), (1, 1, 1), "coop"),
+    ((128, 192, 64), (2, 1, 1), "coop"),
+    ((128, 192, 64), (1, 2, 1), "coop"),
+    ((128, 144, 64), (2, 1, 1), "coop"),
+    ((64, 64, 128), (1, 2, 1), "pingpongswap"),
+]
+# Not promoted, beside those of _SM90_TMA that are named below.
+_SM90_FAST: list[Design] = [
+    ((256, 128, 64), (1, 2, 1), "coop"),
+    ((128, 192, 64), (2, 1, 1), "coop"),
+    ((128, 144, 64), (2, 1, 1), "pingpong"),
+    ((128, 128, 64), (1, 1, 1), "pingpong"),
+    ((64, 128, 64), (1, 1, 1), "pingpongswap"),
 ]
 # Stores D element by element: any D alignment. Also the kernel under a composed epilogue, hence the f32 D.
 _SM90_DIRECT: list[Design] = [
@@ -90,15 +121,23 @@ _SM90_GROUP: list[Design] = [((128, 128, 64), (1, 1, 1), "coopgroup"), ((128, 12
 
 _named = {
     f"{extents_text(tile)}_{extents_text(cluster)}_{schedule}": (tile, cluster, schedule)
-    for tile, cluster, schedule in _SM90_TMA
+    for tile, cluster, schedule in (*_SM90_TMA, *_SM90_MORE, *_SM90_WIDTHS)
 }
 _LARGE = _named["128x256x64_1x2x1_coop"]
 _LARGE_2X1 = _named["128x256x64_2x1x1_coop"]
 _MEDIUM = _named["64x256x64_2x1x1_pingpong"]
 _SQUARE = _named["128x128x64_2x1x1_pingpong"]
+_SQUARE_1X2 = _named["128x128x64_1x2x1_pingpong"]
+_NARROW = _named["128x96x64_1x1x1_pingpong"]
+_FLAT = _named["64x192x64_2x1x1_pingpong"]
 _SMALL = _named["64x128x64_1x1x1_pingpong"]
+_SMALL_SWAP = _named["64x128x64_1x1x1_pingpongswap"]
+_WEIGHT64, _WEIGHT16 = (_named[f"128x{n}x128_1x1x1_coopswap"] for n in (64, 16))
 _SKINNY64, _SKINNY32, _SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n in (64, 32, 16))
 _PROMOTED = _SM90_PROMOTED[0]
+_WIDE_PROMOTED = _SM90_PROMOTED_MORE[2]
+# Tiles for every kind of plain result: wider D, and with C.
+_FEW = (_LARGE, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16)
 _HALVES = ("bf16", "f16")
 # Operands of one byte, and tf32, are read along k alone: layout tn. The others are transposed in packing.
 _FP8, _INT8 = (tuple((a, b) for a in pair for b in pair) for pair in PAIRS)
@@ -113,13 +152,14 @@ def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
     """The full set of one 16-bit dtype."""
     pair = (dtype, dtype)
     for layout in LAYOUTS:
-        for d, design in product((dtype, "f32"), _SM90_TMA):
-            if _fits(design, d):
-                yield _sm90(pair, layout, d, "linear", design)
-        for design in _SM90_WIDTHS:
-            if layout[1] == "n" or design[0][1] % 64 == 0:  # where B is read along n, it needs whole lines of 64
+        for design in (*_SM90_TMA, *_SM90_MORE):
+            yield _sm90(pair, layout, dtype, "linear", design)
+        if layout[1] == "n":  # where B is read along n, it needs whole lines of 64
+            for design in _SM90_WIDTHS:
                 yield _sm90(pair, layout, dtype, "linear", design)
-        for design in _SM90_TMA:
+        for design in _FEW:
+            if _fits(design, "f32"):
+                yield _sm90(pair, layout, "f32", "linear", design)
             yield _sm90(pair, layout, dtype, "linearc", design)
         for d, design in product((dtype, "f32"), _SM90_DIRECT):
             yield _sm90(pair, layout, d, "linearc", design)
@@ -139,9 +179,9 @@ def _sm90_bytes() -> Iterator[KernelConfig]:
     """The full set of 8-bit operands and of tf32."""
     e4m3 = ("e4m3", "e4m3")
     for epilogue in ("linear", "scaled"):  # the latter for scales that are arrays, as frameworks' mostly are
-        for design in _SM90_PROMOTED:
+        for design in (*_SM90_PROMOTED, *_SM90_PROMOTED_MORE):
             yield _sm90(e4m3, "tn", "bf16", epilogue, design)
-        for design in (_LARGE_2X1, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16):
+        for design in (*_SM90_FAST, _LARGE_2X1, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16):
             yield _sm90(e4m3, "tn", "bf16", epilogue, design, "fast")
     for pair in _FP8:
         for epilogue, design in product(("linear", "scaled"), (_PROMOTED, _SMALL, _SKINNY32)):
@@ -157,7 +197,7 @@ def _sm90_bytes() -> Iterator[KernelConfig]:
         yield _sm90(pair, "tn", "s32", "linearc", _SM90_DIRECT[0], "s32")
     for d in ("f16", "f32", "s8"):
         yield _sm90(("s8", "s8"), "tn", d, "scaled", _SQUARE, "s32")
-    for design in (_SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16):
+    for design in (_SQUARE_1X2, _SQUARE, _MEDIUM, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16):
         yield _sm90(("tf32", "tf32"), "tn", "f32", "linear", design)
     yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", _SQUARE)
     yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", _SM90_DIRECT[0])
@@ -178,6 +218,10 @@ def _sm90_declared() -> Iterator[KernelConfig]:
         pair = (dtype, dtype)
         for design in _SM90_WIDTHS:
             yield _sm90(pair, layout, dtype, "linear", design)
+        for design in _SM90_TMA:
+            if _fits(design, "f32"):
+                yield _sm90(pair, layout, "f32", "linear", design)
+            yield _sm90(pair, layout, dtype, "linearc", design)
         for epilogue in EPILOGUES.values():
             designs = narrow if epilogue.aux or epilogue.gated or epilogue.source else _SM90_TMA
             if (epilogue.bias or epilogue.gated) and not epilogue.scaled:
@@ -204,17 +248,18 @@ def _sm90_declared() -> Iterator[KernelConfig]:
 
 
 def _sm90_core() -> Iterator[KernelConfig]:
-    # What adds most to the default choice over the `llm` and `square` suites, within what two cores compile in ten
-    # minutes: benchmarks/kernel_set.py says what it reaches in the bf16 sweep. f16 was not swept: it goes by bf16.
+    # What adds most over the `llm` and `square` suites, within what two cores compile in ten minutes:
+    # benchmarks/kernel_set.py says what it reaches in the sweeps. f16 was not swept: it goes by bf16.
+    anyhow = [_SQUARE, _SMALL_SWAP, _FLAT, _SKINNY64, _SKINNY16]
     lean = {
-        ("bf16", "tn"): [_LARGE, _MEDIUM, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16],
-        ("bf16", "tt"): [_LARGE, _SQUARE, _SMALL, _SKINNY64, _SKINNY16],
-        ("bf16", "nt"): [_LARGE, _SQUARE, _SKINNY64, _SKINNY16],
-        ("bf16", "nn"): [_LARGE, _SQUARE, _SKINNY64, _SKINNY16],
-        ("f16", "tn"): [_SQUARE, _SKINNY64, _SKINNY32],
-        ("f16", "tt"): [_SQUARE, _SKINNY32],
-        ("f16", "nt"): [_LARGE],
-        ("f16", "nn"): [_LARGE],
+        ("bf16", "tn"): [_SQUARE, _SMALL_SWAP, _NARROW, _SKINNY64, _SKINNY32, _SKINNY16, _WEIGHT64, _WEIGHT16],
+        ("bf16", "tt"): anyhow,
+        ("bf16", "nt"): anyhow,
+        ("bf16", "nn"): anyhow,
+        ("f16", "tn"): [_SQUARE, _SKINNY64, _SKINNY16],
+        ("f16", "tt"): [_SQUARE, _SKINNY64],
+        ("f16", "nt"): [_SQUARE],
+        ("f16", "nn"): [_SQUARE],
     }
     for (dtype, layout), chosen in lean.items():
         pair = (dtype, dtype)
@@ -233,11 +278,12 @@ def _sm90_core() -> Iterator[KernelConfig]:
         yield _sm90(bf16, "tn", "bf16", f"bias{f}", _SQUARE)
     yield _sm90(e4m3, "tn", "bf16", "linear", _PROMOTED)
     yield _sm90(e4m3, "tn", "bf16", "linear", _SQUARE, "fast")
-    yield _sm90(e4m3, "tn", "bf16", "scaled", _PROMOTED)
+    for design in (_PROMOTED, _WIDE_PROMOTED, _SKINNY32):
+        yield _sm90(e4m3, "tn", "bf16", "scaled", design)
     for pair in _FP8:
         yield _sm90(pair, "tn", "f32", "linearc", _SM90_PROMOTED_DIRECT)
     yield _sm90(s8, "tn", "s32", "linear", _SQUARE, "s32")
-    yield _sm90(tf32, "tn", "f32", "linear", _SQUARE)
+    yield _sm90(tf32, "tn", "f32", "linear", _SQUARE_1X2)
 
 
 def _streamk_full() -> Iterator[KernelConfig]:
