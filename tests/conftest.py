@@ -13,6 +13,7 @@ from stand_in import nvcc  # noqa: F401 (a fixture)
 from tuned_tables import shipped, table  # noqa: F401 (fixtures)
 
 from cutlass_py import _core, registry
+from cutlass_py.choice import tuned
 from cutlass_py.declaration.families import named
 from cutlass_py.versions import installed
 
@@ -87,6 +88,12 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
         if "PYTEST_XDIST_WORKER" in os.environ:
             os._exit(1)
         pytest.exit(f"{nodeid}: the GPU works no more: {error}", returncode=1)
+
+
+@pytest.fixture(autouse=True)
+def by_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choices are the model's: no test depends on what the package's tables of tuned choices say of some GPU."""
+    monkeypatch.setattr(tuned, "PLACES", [])
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from cutlass_py.registry import all_kernels
 from cutlass_py.shipping import archive
 
 # Declared, and in no built set; and one that no version declares.
-CONFIG = families.find("sm90_gemm_bf16_bf16_f32_bf16_tn_128x192x64_1x2x1_coop_linear")
-OTHER = dataclasses.replace(CONFIG, tile=(128, 176, 64))
+CONFIG = families.find("sm90_gemm_bf16_bf16_f32_bf16_tn_256x128x64_2x1x1_coop_linearc")
+OTHER = dataclasses.replace(CONFIG, tile=(256, 112, 64))
 
 
 def manifest(**changes) -> archive.Manifest:

@@ -437,7 +437,8 @@ def test_what_is_no_export(script, tmp_path, capsys, content):
     assert "tuned_table: " in capsys.readouterr().err and not list(out.iterdir())
 
 
-def test_the_package_s_directory_is_where_selection_looks(script):
+def test_the_package_s_directory_is_where_selection_looks(script, monkeypatch):
     tables = script("tuned_table").TABLES
+    monkeypatch.undo()  # by_the_model
     assert tables == ROOT / "src" / "cutlass_py" / "choice" / "tables" and tables.is_dir()
     assert tuned.PLACES[-1].parts[-2:] == tables.parts[-2:]

@@ -104,7 +104,7 @@ FAULTS = [
     (WGMMA, {"tile": (64, 48, 16)}, "tile is (64, 48, 16); expected n * k a multiple of 1024: what B has of a stage"),
     (WGMMA, {"tile": (64, 128, 24)}, "tile is (64, 128, 24); expected k a multiple of 16"),
     (E4M3, {"tile": (64, 128, 96)}, "tile is (64, 128, 96); expected k of 32, 64, or 128 and more: promotion"),
-    (E4M3, {"tile": (128, 128, 128)}, "tile is (128, 128, 128); expected m * n up to 8192: 64 accumulators"),
+    (E4M3, {"tile": (128, 128, 128)}, "tile is (128, 128, 128); expected m * n up to 12288: 96 accumulators"),
     (WGMMA, {"tile": (128, 256, 64)}, "tile is (128, 256, 64); expected m * n up to 24576: 192 accumulators"),
     (WGMMA, {"cluster": (3, 1, 1)}, "cluster is (3, 1, 1); expected m and n of 1, 2, 4 or 8, and k of 1"),
     (WGMMA, {"cluster": (1, 1, 2)}, "cluster is (1, 1, 2); expected m and n of 1, 2, 4 or 8, and k of 1"),

@@ -226,7 +226,8 @@ def test_gpus_have_tables_of_their_own():
 # ---------------------------------------------------------------------------------------- shipped tables
 
 
-def test_the_package_s_own_directory_is_there():
+def test_the_package_s_own_directory_is_there(monkeypatch):
+    monkeypatch.undo()  # by_the_model
     (place,) = tuned.PLACES
     assert place.is_dir() and (place / "README.md").is_file()
     for path in place.glob("*.json"):  # what is shipped is a table of the GPU that its name says
@@ -266,3 +267,13 @@ def test_a_broken_shipped_table_warns_and_is_left_out(core, shipped):
     (tuned.PLACES[0] / tuned.file_name(ABSENT.name, ABSENT.sm_count)).write_text("{")
     with pytest.warns(RuntimeWarning, match="tuned choices are left out: .*pack.*not JSON"):
         assert not best(args.problem).measured
+
+
+def test_the_package_s_own_table_is_looked_up(monkeypatch):
+    monkeypatch.undo()  # by_the_model
+    tuned.forget()
+    try:
+        (first, *_) = rank(problem(m=64, n=4096, k=4096).problem, compiled=False)
+        assert first.measured and first.route.kernel.name.endswith("64x64x128_1x1x1_pingpongswap_linear")
+    finally:
+        tuned.forget()

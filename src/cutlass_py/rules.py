@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WGMMA, TENSOROP, SIMT = "wgmma", "tensorop", "simt"
 # Accumulators of a thread. Of the 240 registers of a wgmma thread they may be so many; promoted, each is there twice.
-_SM90_ACCUMULATORS, _PROMOTED_ACCUMULATORS, _SM80_ACCUMULATORS = 192, 64, 128
+_SM90_ACCUMULATORS, _PROMOTED_ACCUMULATORS, _SM80_ACCUMULATORS = 192, 96, 128
 
 
 @dataclass(frozen=True)
