@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 _SM_COUNT = 132  # of the GPU that the rates below were measured on
 # Of 3.x kernels. benchmarks/fit_cost.py fits these.
 FITTED_3X = {
-    "rate": 772.0,  # TFLOP/s of 16-bit pingpong kernels while tiles are in flight; others in proportion to their bits
-    "cooperative": 0.908,  # share of that where two warpgroups work on one tile
+    "rate": 771.0,  # TFLOP/s of 16-bit pingpong kernels while tiles are in flight; others in proportion to their bits
+    "cooperative": 0.914,  # share of that where two warpgroups work on one tile
     "promoted": 0.551,  # share of sums that leave the tensor cores every 128 of k
     "promoted_cooperative": 0.81,  # likewise, of cooperative kernels
-    "deep": 0.212,  # the rate falls with this power of the accumulators that a thread has beyond 128
-    "narrow": 2.95,  # columns by which a tile is the wider for the tensor cores
-    "step": 0.0119,  # microseconds of 128 bytes of k, for each 64 rows that one warpgroup has of a tile
-    "load": 119e3,  # bytes per microsecond that one multiprocessor takes in
-    "multicast": 0.056,  # by how much another block in a cluster divides what is loaded
-    "outside": 1.67,  # rows of a tile that lie outside of its operand cost as many to load, beside themselves
-    "epilogue": 1.38,  # microseconds to store a 128x256 tile by TMA
-    "epilogue_direct": 61.0,  # likewise, element by element
-    "partial_wave": 0.45,  # how much of a wave's idle part is gained back by the others (clock, bandwidth)
-    "memory": 0.90,  # share of its bandwidth that device memory gives
-    "alone": 158e3,  # bytes per microsecond of it to a multiprocessor, where half of them have no tile
-    "alone_in_cluster": 0.72,  # share of that in a cluster, whose blocks lie side by side
-    "paired": 45.7e3,  # likewise, where more have one
-    "launch": 2.0,  # microseconds of an empty problem
+    "deep": 0.263,  # the rate falls with this power of the accumulators that a thread has beyond 128
+    "narrow": 1.56,  # columns by which a tile is the wider for the tensor cores
+    "step": 0.0121,  # microseconds of 128 bytes of k, for each 64 rows that one warpgroup has of a tile
+    "load": 112.6e3,  # bytes per microsecond that one multiprocessor takes in
+    "multicast": 0.058,  # by how much another block in a cluster divides what is loaded
+    "outside": 2.11,  # by how much rows of a tile that lie outside of their operand are dearer to load
+    "epilogue": 1.14,  # microseconds to store a 128x256 tile by TMA
+    "epilogue_direct": 61.2,  # likewise, element by element
+    "partial_wave": 0.454,  # how much of a wave's idle part is gained back by the others (clock, bandwidth)
+    "memory": 1.13,  # times the bandwidth of copies: what reading gets
+    "alone": 205e3,  # bytes per microsecond of it to a multiprocessor, where half of them have no tile
+    "alone_in_cluster": 0.55,  # share of that in a cluster, whose blocks lie side by side
+    "paired": 45.5e3,  # likewise, where more have one
+    "launch": 2.04,  # microseconds of an empty problem
 }
 # TFLOP/s of a 2.x family's large tile, by the dtype it multiplies; smaller tiles reach the share below. A complex
 # product counts as one multiplication.
@@ -83,7 +83,8 @@ class Estimates:
         self._bounds: dict[tuple[str, str], float] = {}
         a, b = DTYPES[p.operand_a or "f32"], DTYPES[p.operand_b or "f32"]
         moved = p.batch * (p.m * p.k * a.itemsize + p.k * p.n * b.itemsize)
-        self._least = min(_LAUNCH_2X, FITTED_3X["launch"]) + moved / (gpu.bandwidth * 1e3)
+        fastest = gpu.bandwidth * 1e3 * max(1.0, FITTED_3X["memory"])
+        self._least = min(_LAUNCH_2X, FITTED_3X["launch"]) + moved / fastest
 
     def least(self, interface: Interface, way: Way | None = None, splits: int = 1) -> float:
         """What no route through an interface falls below: by layouts and dtypes, or with the detours of a way."""
