@@ -127,7 +127,7 @@ struct Gemm2x {
   using Arguments = typename Kernel::Arguments;
   static constexpr int smem_bytes = int(sizeof(typename Kernel::SharedStorage));
   static constexpr int kMostSharedMemory = 227 << 10;  // of a multiprocessor
-  inline static Launcher launcher;
+  inline static DriverLauncher launcher;
 
   static constexpr CutlassPyFacts facts() {
     using Tile = typename Kernel::Mma::Shape;

@@ -154,7 +154,7 @@ const void* function_3x() {
 // Workspace, Params, launch: the same for every 3.x kernel.
 template <class Kernel>
 int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
-  static Launcher launcher;
+  static DriverLauncher launcher;
   const void* function = function_3x<Kernel>();
   if (int error = launcher.prepare(function, Kernel::SharedStorageSize, g->device)) return error;
   if (cutlass::Status status = Kernel::initialize_workspace(args, g->workspace, cudaStream_t(g->stream));

@@ -28,7 +28,7 @@ Function driver_function(const char* name, [[maybe_unused]] unsigned version) {
 
 // One kernel: prepared once on each device, and launched by the driver. The runtime looks its function up by the
 // address of a host function, and translates what it is launched with, at every launch.
-class Launcher {
+class DriverLauncher {
  public:
   // Dynamic shared memory above 48 KB is opted into, and the kernel loaded.
   int prepare(const void* kernel, int smem_bytes, int device) {
