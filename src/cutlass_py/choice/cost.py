@@ -237,10 +237,8 @@ def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     share = FITTED_3X["cooperative"] if cooperative else 1.0
     if DTYPES[c.a].bits == 8 and c.accumulator == "f32":
         share = FITTED_3X["promoted_cooperative" if cooperative else "promoted"]
-    return (
-        FITTED_3X["rate"] * 1e6 / _SM_COUNT * share * 16 / DTYPES[c.a].bits
-        * (128 / max(accumulators, 128)) ** FITTED_3X["deep"]
-    )  # fmt: skip
+    deep: float = (128 / max(accumulators, 128)) ** FITTED_3X["deep"]
+    return FITTED_3X["rate"] * 1e6 / _SM_COUNT * share * deep * 16 / DTYPES[c.a].bits
 
 
 def _loaded(extent: int, there: int, sharing: int) -> float:
