@@ -38,9 +38,6 @@ _NEAR = 0.15  # a kernel that is slower by this, as a logarithm, counts 1/e of t
 _USUAL = 0.05  # errors beyond this, as logarithms, count linearly
 _STAY = 0.02  # weight of a constant's own change, so that one that the sweep says nothing about stays as it was
 
-Place = tuple[dict[Any, float], Any]  # a constant: where it is, and its key
-PLACES: list[Place] = [(cost.FITTED_3X, key) for key in cost.FITTED_3X]
-
 
 @dataclass(frozen=True)
 class Case:
@@ -93,13 +90,13 @@ def _gpu(machine: Mapping[str, Any]) -> Gpu:
 
 def values() -> list[float]:
     """The constants as they are."""
-    return [where[key] for where, key in PLACES]
+    return list(cost.FITTED_3X.values())
 
 
 def put(constants: Iterable[float]) -> None:
     """Sets them, in this process."""
-    for (where, key), value in zip(PLACES, constants, strict=True):
-        where[key] = float(value)
+    for key, value in zip(cost.FITTED_3X, constants, strict=True):
+        cost.FITTED_3X[key] = float(value)
 
 
 def fit(cases: Sequence[Case], start: Sequence[float]) -> list[float]:
@@ -137,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     now = values()
     found = fit(cases, now)
-    for (_, key), before, after in zip(PLACES, now, found, strict=True):
+    for key, before, after in zip(cost.FITTED_3X, now, found, strict=True):
         print(f"FITTED_3X[{key!r}]: {before:.4g} -> {after:.4g}")
     apart = []
     for fold in sorted({case.fold for case in cases}):

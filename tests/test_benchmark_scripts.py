@@ -305,7 +305,7 @@ def test_constants_are_found_in_what_follows_from_them(script, capsys, tmp_path)
     result["cases"] = result["cases"][::5]
     cases = fit_cost.cases_of([result], "sustained")
     before = fit_cost.values()
-    names = [key for _, key in fit_cost.PLACES]
+    names = list(fit_cost.cost.FITTED_3X)
     moved = {"launch": 5.0, "cooperative": 0.6, "rate": 600.0}
     wanted = dict(zip(names, before, strict=True)) | moved
     try:

@@ -307,6 +307,18 @@ def alternating(extent: int, front: CutlassKernel) -> tuple[torch.Tensor, Callab
     return vector, lambda i: cutlass_py.gemm(left, right[i % 2].mT, out=vector, kernel=front)
 
 
+def check_in_turn(kernel, a, b, fill, keywords, expected: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
+    """Fills and calls by turns without a wait; `expected` makes of a product what a call had to see in the vector."""
+    keywords |= {"kernel": kernel, "compute": compute_of(kernel), "out_dtype": kernel.config.d, "alpha": 2.0**-8}
+    found = []
+    for i in range(20):
+        fill(i)
+        found.append(cutlass_py.gemm(a, b, **keywords))
+    torch.cuda.synchronize()
+    for i, d in enumerate(found):
+        gpu.assert_exact(d, expected(gpu.expected(a, b) / 2**8, 1 + i % 2))
+
+
 @every_kernel([k for k in READS if k.interface.epilogue.bias])
 def test_a_bias_that_the_kernel_in_front_writes(kernel):
     """Launches overlap: few blocks sum over a long k, while the others could read what they have not written yet."""
@@ -314,15 +326,7 @@ def test_a_bias_that_the_kernel_in_front_writes(kernel):
     a, b = operands(kernel, 1, m, n, k)
     along_n = kernel.interface.epilogue.bias == "n"
     bias, fill = alternating(n if along_n else m, writes(kernel.config.bias))
-    keywords = {"kernel": kernel, "compute": compute_of(kernel), "out_dtype": kernel.config.d, "alpha": 2.0**-8}
-    keywords["bias"] = bias[0] if along_n else bias.mT
-    found = []
-    for i in range(20):
-        fill(i)
-        found.append(cutlass_py.gemm(a, b, **keywords))
-    torch.cuda.synchronize()
-    for i, d in enumerate(found):
-        gpu.assert_exact(d, gpu.expected(a, b) / 2**8 + 1 + i % 2)
+    check_in_turn(kernel, a, b, fill, {"bias": bias[0] if along_n else bias.mT}, lambda product, x: product + x)
 
 
 @every_kernel([k for k in READS if k.interface.epilogue.scaled])
@@ -331,15 +335,8 @@ def test_scales_that_the_kernel_in_front_writes(kernel, axis):
     m, n, k = 512, 1008, 4096
     a, b = operands(kernel, 1, m, n, k)
     scale, fill = alternating({"m": m, "n": n, "one": 8}[axis], writes("f32"))
-    keywords = {"kernel": kernel, "compute": compute_of(kernel), "out_dtype": kernel.config.d, "alpha": 2.0**-8}
-    keywords["scale_b" if axis == "n" else "scale_a"] = scale.mT if axis == "m" else scale[0, : n if axis == "n" else 1]
-    found = []
-    for i in range(20):
-        fill(i)
-        found.append(cutlass_py.gemm(a, b, **keywords))
-    torch.cuda.synchronize()
-    for i, d in enumerate(found):
-        gpu.assert_exact(d, gpu.expected(a, b) / 2**8 * (1 + i % 2))
+    scales = {"m": {"scale_a": scale.mT}, "n": {"scale_b": scale[0]}, "one": {"scale_a": scale[0, :1]}}
+    check_in_turn(kernel, a, b, fill, scales[axis], lambda product, x: product * x)
 
 
 LINEAR = [k for k in KERNELS if k.config.epilogue in ("linear", "linearc") and k.config.d != "s32"]
