@@ -62,6 +62,20 @@ def test_a_kernel_asked_for_by_name(family):
     assert len(cache.entries()) == 1
 
 
+@pytest.mark.parametrize(
+    "design",
+    ["128x192x128_2x1x1_coopsteady", "256x96x128_2x1x1_coopsteady", "128x96x128_1x1x1_pingpongsteady",
+     "128x64x128_1x1x1_pingpongsteadyswap"],
+)  # fmt: skip
+def test_promoted_sums_that_pause_nowhere(design):
+    """One to nine tiles of k, as by_halves takes them in fours; several tiles of D for each multiprocessor."""
+    kernel = f"sm90_gemm_e4m3_e4m3_f32_bf16_tn_{design}_linear"
+    for m, n, k in [*((264, 520, k) for k in (16, 128, 144, 384, 512, 528, 640, 1152)), (4096, 4096, 656)]:
+        check(*operands(m, n, k, "e4m3", "tn"), "bf16", kernel=kernel)
+    a, b = operands(520, 264, 1 << 14, "e4m3", "tn")
+    gpu.assert_same_bits([cutlass_py.gemm(a, b, kernel=kernel) for _ in range(20)])
+
+
 def test_the_best_kernel_within_the_context():
     for (dtype, layout), m in product(product(("f16", "bf16"), ("nn", "nt", "tt", "tn")), (2048, 512, 128, 8)):
         a, b = operands(m, 1024, 256, dtype, layout)

@@ -210,6 +210,16 @@ def _tile_3x(k: Resolved) -> _Faults:
         yield Fault("tile", k.tile, "k of 32, 64, or 128 and more: promotion counts instructions in fours")
 
 
+def _steady_3x(k: Resolved) -> _Faults:
+    if not k.schedule.steady:
+        return
+    if not k.promoted:
+        yield Fault("schedule", k.schedule.name, "one for promoted fp8 sums alone: a of e4m3 or e5m2, accumulator f32")
+    fitting = (128,) if k.schedule.pingpong else (128, 256)
+    if k.tile[0] not in fitting:
+        yield Fault("tile", k.tile, f"m of {' or '.join(map(str, fitting))}: by turns or by halves of 64 rows")
+
+
 def _accumulators_3x(k: Resolved) -> _Faults:
     threads = 128 if k.schedule.pingpong else 256
     held = k.tile[0] * k.tile[1] // threads
@@ -291,6 +301,7 @@ _CHECKS_3X: list[_Check] = [
     (("stages", "alignment", "warps"), _none_of_3x),
     (("tile", "schedule"), _tile_3x),
     (("tile", "schedule", "accumulator"), _accumulators_3x),
+    (("tile", "schedule", "accumulator"), _steady_3x),
     (("tile", "cluster"), _cluster_3x),
     (("tile", "schedule", "epilogue"), _block_3x),
     (("tile", "schedule", "epilogue", "d"), _shared_3x),

@@ -17,6 +17,7 @@
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
 #include "gemm/common.cuh"
 #include "gemm/fusion3x.cuh"
+#include "gemm/steady3x.cuh"
 
 namespace cutlass_py {
 
@@ -81,11 +82,12 @@ struct Collectives3x {
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename Config::Tile, typename Config::Cluster,
       cutlass::epilogue::collective::EpilogueTileAuto, typename X::Accumulator, typename X::Compute, typename X::C,
       LayoutD, X::align_c, typename X::D, LayoutD, X::align_d, typename Config::EpilogueSchedule, Node>::CollectiveOp;
-  using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+  using Built = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename X::A, LayoutA, X::align_a, typename X::B, LayoutB,
       X::align_b, typename X::Accumulator, typename Config::Tile, typename Config::Cluster,
       cutlass::gemm::collective::StageCountAutoCarveout<int(sizeof(typename Epilogue::SharedStorage))>,
       typename Config::MainloopSchedule>::CollectiveOp;
+  using Mainloop = std::conditional_t<Config::steady, SteadyMainloop<Built>, Built>;
 
   using FusionArguments = std::remove_reference_t<decltype(std::declval<typename Epilogue::Arguments>().thread)>;
   static FusionArguments fusion_arguments(const CutlassPyGemm& g) {

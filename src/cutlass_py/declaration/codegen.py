@@ -65,6 +65,7 @@ def _fields_3x(c: KernelConfig) -> dict[str, str]:
         "using Scheduler": f"cutlass::gemm::{'StreamK' if schedule.stream_k else 'Persistent'}Scheduler",
         "template <class X> using Fusion": _chain(epilogue),
         "static constexpr bool swap": str(schedule.swap).lower(),
+        "static constexpr bool steady": str(schedule.steady).lower(),
         **({"static constexpr int scale_columns": str(schedule.block)} if schedule.block else {}),
     }
 

@@ -21,6 +21,7 @@ class Schedule:
     Attributes:
         mainloop, epilogue: CUTLASS's policies of a 3.x kernel.
         swap: A and B change places, so that D^T is computed.
+        steady: promoted fp8 sums are added up while other MMAs run (steady3x.cuh).
         stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
         pointers: operands are arrays of addresses, and nothing else (2.x kernels take those as well).
         block: columns of B that share a factor for every 128 of k, beside one for each row of A: scales that the
@@ -31,6 +32,7 @@ class Schedule:
     mainloop: str = ""
     epilogue: str = ""
     swap: bool = False
+    steady: bool = False
     stream_k: bool = False
     pointers: bool = False
     block: int = 0
@@ -71,6 +73,10 @@ SCHEDULES = {
         Schedule("pingpongswap", *_PINGPONG, swap=True),
         Schedule("coopdirect", _COOP[0], _DIRECT),
         Schedule("pingpongdirect", _PINGPONG[0], _DIRECT),
+        Schedule("coopsteady", *_COOP, steady=True),
+        Schedule("coopsteadyswap", *_COOP, swap=True, steady=True),
+        Schedule("pingpongsteady", *_PINGPONG, steady=True),
+        Schedule("pingpongsteadyswap", *_PINGPONG, swap=True, steady=True),
         Schedule("coopstreamk", *_COOP, stream_k=True),
         Schedule("coopstreamkswap", *_COOP, swap=True, stream_k=True),
         Schedule("cooparray", *_ARRAY, pointers=True),

@@ -74,6 +74,8 @@ _SM90_WIDTHS: list[Design] = [
     ((64, 96, 64), (2, 1, 1), "pingpong"),
     ((64, 160, 64), (2, 1, 1), "pingpong"),
 ]
+# Few rows: four blocks that share them, as cuBLAS has it. Not measured yet.
+_SM90_SHARED: list[Design] = [((64, m, 128), (4, 1, 1), "pingpongswap") for m in (32, 64)]
 # A promoted fp8 sum takes every accumulator twice: 96 of them a thread were fast, 128 three times slower.
 _SM90_PROMOTED: list[Design] = [
     ((128, 128, 64), (2, 1, 1), "coop"),
@@ -86,6 +88,25 @@ _SM90_PROMOTED_MORE: list[Design] = [
     ((128, 192, 64), (1, 2, 1), "coop"),
     ((128, 144, 64), (2, 1, 1), "coop"),
     ((64, 64, 128), (1, 2, 1), "pingpongswap"),
+]
+# Promoted without a pause of the tensor cores (steady3x.cuh). Not measured yet.
+_SM90_STEADY: list[Design] = [
+    ((128, 192, 64), (2, 1, 1), "coopsteady"),
+    ((128, 192, 64), (1, 2, 1), "coopsteady"),
+    ((128, 176, 64), (2, 1, 1), "coopsteady"),
+    ((128, 160, 64), (2, 1, 1), "coopsteady"),
+    ((128, 144, 64), (2, 1, 1), "coopsteady"),
+    *(((128, 128, 64), cluster, "coopsteady") for cluster in ((2, 1, 1), (1, 2, 1), (1, 1, 1))),
+    ((256, 96, 64), (2, 1, 1), "coopsteady"),
+    ((256, 64, 64), (2, 1, 1), "coopsteady"),
+    ((128, 96, 64), (2, 1, 1), "pingpongsteady"),
+    ((128, 96, 64), (1, 1, 1), "pingpongsteady"),
+    ((128, 64, 64), (2, 1, 1), "pingpongsteady"),
+    ((128, 64, 64), (1, 1, 1), "pingpongsteady"),
+    ((128, 128, 64), (1, 1, 1), "coopsteadyswap"),
+    ((128, 64, 128), (1, 1, 1), "coopsteadyswap"),
+    ((128, 64, 64), (1, 1, 1), "pingpongsteadyswap"),
+    ((128, 32, 128), (1, 1, 1), "pingpongsteadyswap"),
 ]
 # Not promoted, beside those of _SM90_TMA that are named below.
 _SM90_FAST: list[Design] = [
@@ -216,7 +237,7 @@ def _sm90_declared() -> Iterator[KernelConfig]:
     narrow = [d for d in _SM90_TMA if _fits(d, "f32")]
     for dtype, layout in product(_HALVES, LAYOUTS):
         pair = (dtype, dtype)
-        for design in _SM90_WIDTHS:
+        for design in (*_SM90_WIDTHS, *_SM90_SHARED):
             yield _sm90(pair, layout, dtype, "linear", design)
         for design in _SM90_TMA:
             if _fits(design, "f32"):
@@ -229,6 +250,8 @@ def _sm90_declared() -> Iterator[KernelConfig]:
                     yield _sm90(pair, layout, dtype, epilogue.name, design)
             if epilogue.bias and not epilogue.aux and not epilogue.scaled:
                 yield _sm90(pair, layout, "f32", epilogue.name, _SQUARE)
+    for design, name in product(_SM90_STEADY, ("linear", "scaled")):
+        yield _sm90(("e4m3", "e4m3"), "tn", "bf16", name, design)
     scaled = [e.name for e in EPILOGUES.values() if e.scaled]
     for pair, d in product(_FP8, ("bf16", "f16", "f32", "e4m3", "e5m2")):
         for accumulator, designs in (("f32", _SM90_PROMOTED), ("fast", narrow)):
@@ -364,6 +387,18 @@ _SIMT_F32: Ladder = {1: [((128, 128, 8), (32, 64, 8), 4), ((64, 64, 8), (32, 32,
 _SIMT_C64: Ladder = {1: [((64, 64, 8), (32, 32, 8), 4)]}
 _SM80_F64: Ladder = {1: [((128, 128, 16), (32, 64, 16), 3), ((64, 64, 16), (32, 32, 16), 3)]}
 _SM90_F64: Ladder = {1: [((128, 128, 16), (64, 32, 16), 3)]}
+# Several blocks on a multiprocessor, or more stages. Not measured yet.
+_SM90_F64_MORE: Ladder = {
+    1: [
+        ((128, 64, 16), (64, 32, 16), 3),
+        ((128, 64, 16), (64, 32, 16), 4),
+        ((64, 128, 16), (32, 64, 16), 3),
+        ((64, 64, 16), (32, 32, 16), 4),
+        ((128, 128, 16), (32, 64, 16), 3),
+        ((128, 128, 16), (64, 32, 16), 4),
+        ((256, 64, 16), (64, 32, 16), 3),
+    ]
+}
 _C128: Ladder = {1: [((64, 64, 8), (32, 32, 8), 3)]}
 
 
@@ -445,6 +480,10 @@ def _sm90_f64() -> Iterator[KernelConfig]:
     yield from _2x("sm90_dgemm", ("c128", "c128"), LAYOUTS, "c128", _C128, "c128")
 
 
+def _sm90_f64_declared() -> Iterator[KernelConfig]:
+    yield from _2x("sm90_dgemm", ("f64", "f64"), LAYOUTS, "f64", _SM90_F64_MORE, "f64")
+
+
 # sm_80 machine code does not run on 9.0: without its own copy every kernel would cost the driver 0.4 s of PTX
 # compilation. The PTX serves whatever comes after.
 _SM80_GENCODE = ("arch=compute_80,code=[sm_80,sm_90,compute_80]",)
@@ -513,6 +552,7 @@ FAMILIES = {
             cpp_arch="cutlass::arch::Sm90",
             declare_core=_sm90_f64,
             declare_full=_sm90_f64,
+            declare_more=_sm90_f64_declared,
         ),
     ]
 }
