@@ -1,8 +1,8 @@
-"""What exists: tiles and kernel families, and which kernels are core, full and declared.
+"""What exists: kernel families, and which kernels are core, full and declared.
 
-The only place where a tile or an architecture is written down; config.py says what they are made into. CMake, the
-registry, the documents and the tests read it. Standard library and siblings that need no more: the build runs it before
-the package exists.
+The only place where an architecture is written down; tiles.py has the tiles, config.py says what both are made into.
+CMake, the registry, the documents and the tests read it. Standard library and siblings that need no more: the build
+runs it before the package exists.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from itertools import product
 
-from .config import SCHEDULES, Family, KernelConfig, extents_text, nothing
+from . import tiles
+from .config import SCHEDULES, Family, KernelConfig, nothing
 from .dtypes import DTYPES, LAYOUTS, PAIRS
 from .epilogues import ACTIVATIONS, EPILOGUES, USUAL
+from .tiles import Design, Ladder
 
-# ---------------------------------------------------------------------------------------------------- designs
+# ---------------------------------------------------------------------------------------------------- 3.x
 
-Tile = tuple[int, int, int]
 Pair = tuple[str, str]  # dtypes of A and B
-Design = tuple[Tile, Tile, str]  # tile in 16-bit elements, cluster, schedule
+_HALVES = ("bf16", "f16")
+# Operands of one byte, and tf32, are read along k alone: layout tn. The others are transposed in packing.
+_FP8, _INT8 = (tuple((a, b) for a in pair for b in pair) for pair in PAIRS)
 
 
 def _sm90(dtypes: Pair, layout: str, d: str, epilogue: str, design: Design, accumulator: str = "f32") -> KernelConfig:
@@ -28,140 +31,6 @@ def _sm90(dtypes: Pair, layout: str, d: str, epilogue: str, design: Design, accu
     tile = (m, n, k * 16 // DTYPES[dtypes[0]].bits)
     family = SCHEDULES[schedule].family
     return KernelConfig(family, *dtypes, accumulator, d, layout, tile, epilogue, schedule, cluster)
-
-
-# What each is worth on an H200: benchmarks/results.
-_SM90_TMA: list[Design] = [
-    ((128, 256, 64), (1, 2, 1), "coop"),
-    ((128, 256, 64), (2, 1, 1), "coop"),
-    ((256, 128, 64), (1, 2, 1), "coop"),
-    ((256, 128, 64), (2, 1, 1), "coop"),
-    ((128, 128, 64), (1, 1, 1), "pingpong"),
-    ((128, 128, 64), (2, 1, 1), "pingpong"),
-    ((64, 256, 64), (2, 1, 1), "pingpong"),
-    ((64, 128, 64), (1, 1, 1), "pingpong"),
-    ((128, 256, 64), (1, 2, 1), "coopswap"),
-    ((128, 256, 64), (2, 1, 1), "coopswap"),
-    ((128, 128, 64), (1, 1, 1), "pingpongswap"),
-    ((64, 64, 128), (1, 1, 1), "pingpongswap"),
-    ((64, 32, 128), (1, 1, 1), "pingpongswap"),
-    ((64, 16, 128), (1, 1, 1), "pingpongswap"),
-]
-# More for plain sums: what cuBLAS was beaten with where the tiles above leave multiprocessors idle, or their clock low.
-_SM90_MORE: list[Design] = [
-    ((128, 128, 64), (1, 2, 1), "pingpong"),
-    ((128, 192, 64), (2, 1, 1), "pingpong"),
-    ((64, 192, 64), (2, 1, 1), "pingpong"),
-    ((64, 128, 64), (2, 1, 1), "pingpong"),
-    ((64, 128, 64), (1, 1, 1), "pingpongswap"),
-    ((64, 256, 64), (1, 1, 1), "pingpongswap"),
-    ((64, 64, 128), (1, 2, 1), "pingpongswap"),
-    *(((64, m, 128), (2, 1, 1), "pingpongswap") for m in (64, 32, 16)),
-    *(((128, m, 128), (1, 1, 1), "coopswap") for m in (64, 32, 16)),
-]
-# Widths that are no multiple of 64, where B is read along k: n = 2112 is 12 times 176, 4608 is 32 times 144, 10240
-# is 64 times 160, 7168 a multiple of 112 and 224, 6144 of 96.
-_SM90_WIDTHS: list[Design] = [
-    ((128, 96, 64), (1, 1, 1), "pingpong"),
-    ((128, 96, 64), (2, 1, 1), "pingpong"),
-    ((128, 112, 64), (2, 1, 1), "pingpong"),
-    ((128, 144, 64), (1, 1, 1), "pingpong"),
-    ((128, 160, 64), (1, 1, 1), "pingpong"),
-    ((128, 176, 64), (1, 1, 1), "pingpong"),
-    ((128, 224, 64), (1, 2, 1), "coop"),
-    ((64, 80, 128), (1, 1, 1), "pingpong"),
-    ((64, 96, 64), (1, 1, 1), "pingpong"),
-    ((64, 96, 64), (2, 1, 1), "pingpong"),
-    ((64, 160, 64), (2, 1, 1), "pingpong"),
-]
-# Few rows: four blocks that share them, as cuBLAS has it. Not measured yet.
-_SM90_SHARED: list[Design] = [((64, m, 128), (4, 1, 1), "pingpongswap") for m in (32, 64)]
-# A promoted fp8 sum takes every accumulator twice: 96 of them a thread were fast, 128 three times slower.
-_SM90_PROMOTED: list[Design] = [
-    ((128, 128, 64), (2, 1, 1), "coop"),
-    *(design for design in _SM90_TMA if design[0][0] * design[0][1] <= 64 * 128),
-]
-_SM90_PROMOTED_MORE: list[Design] = [
-    ((128, 128, 64), (1, 2, 1), "coop"),
-    ((128, 128, 64), (1, 1, 1), "coop"),
-    ((128, 192, 64), (2, 1, 1), "coop"),
-    ((128, 192, 64), (1, 2, 1), "coop"),
-    ((128, 144, 64), (2, 1, 1), "coop"),
-    ((64, 64, 128), (1, 2, 1), "pingpongswap"),
-]
-# Promoted without a pause of the tensor cores (steady3x.cuh). Not measured yet.
-_SM90_STEADY: list[Design] = [
-    ((128, 192, 64), (2, 1, 1), "coopsteady"),
-    ((128, 192, 64), (1, 2, 1), "coopsteady"),
-    ((128, 176, 64), (2, 1, 1), "coopsteady"),
-    ((128, 160, 64), (2, 1, 1), "coopsteady"),
-    ((128, 144, 64), (2, 1, 1), "coopsteady"),
-    *(((128, 128, 64), cluster, "coopsteady") for cluster in ((2, 1, 1), (1, 2, 1), (1, 1, 1))),
-    ((256, 96, 64), (2, 1, 1), "coopsteady"),
-    ((256, 64, 64), (2, 1, 1), "coopsteady"),
-    ((128, 96, 64), (2, 1, 1), "pingpongsteady"),
-    ((128, 96, 64), (1, 1, 1), "pingpongsteady"),
-    ((128, 64, 64), (2, 1, 1), "pingpongsteady"),
-    ((128, 64, 64), (1, 1, 1), "pingpongsteady"),
-    ((128, 128, 64), (1, 1, 1), "coopsteadyswap"),
-    ((128, 64, 128), (1, 1, 1), "coopsteadyswap"),
-    ((128, 64, 64), (1, 1, 1), "pingpongsteadyswap"),
-    ((128, 32, 128), (1, 1, 1), "pingpongsteadyswap"),
-]
-# Not promoted, beside those of _SM90_TMA that are named below.
-_SM90_FAST: list[Design] = [
-    ((256, 128, 64), (1, 2, 1), "coop"),
-    ((128, 192, 64), (2, 1, 1), "coop"),
-    ((128, 144, 64), (2, 1, 1), "pingpong"),
-    ((128, 128, 64), (1, 1, 1), "pingpong"),
-    ((64, 128, 64), (1, 1, 1), "pingpongswap"),
-]
-# Stores D element by element: any D alignment. Also the kernel under a composed epilogue, hence the f32 D.
-_SM90_DIRECT: list[Design] = [
-    ((128, 128, 64), (1, 1, 1), "pingpongdirect"),
-    ((128, 256, 64), (2, 1, 1), "coopdirect"),
-]
-_SM90_PROMOTED_DIRECT: Design = ((128, 128, 64), (1, 1, 1), "coopdirect")
-_SM90_STREAMK: list[Design] = [((128, 128, 64), (2, 1, 1), "coopstreamk"), ((128, 256, 64), (2, 1, 1), "coopstreamk")]
-# For few rows of a wide weight. Compiled on demand.
-_SM90_STREAMK_SWAP: list[Design] = [((128, m, 128), (1, 1, 1), "coopstreamkswap") for m in (16, 32, 64)]
-_SM90_ARRAY: list[Design] = [((128, 128, 64), (1, 1, 1), "cooparray")]
-# Promoted as above, every 128 of k: tiles are as deep, and hold whole blocks of 128 columns.
-_SM90_BLOCK: list[Design] = [
-    ((128, 128, 64), (2, 1, 1), "coopblock"),
-    ((128, 128, 64), (1, 2, 1), "coopblock"),
-    ((128, 128, 64), (1, 1, 1), "coopblock"),
-    ((64, 128, 64), (1, 1, 1), "pingpongblock"),
-    ((64, 128, 64), (2, 1, 1), "pingpongblock"),
-    ((64, 128, 64), (1, 2, 1), "pingpongblock"),
-    ((128, 64, 64), (1, 1, 1), "pingpongblockswap"),
-    ((128, 32, 64), (1, 1, 1), "pingpongblockswap"),
-    ((128, 16, 64), (1, 1, 1), "pingpongblockswap"),
-]
-_SM90_GROUP: list[Design] = [((128, 128, 64), (1, 1, 1), "coopgroup"), ((128, 128, 64), (2, 1, 1), "coopgroup")]
-
-_named = {
-    f"{extents_text(tile)}_{extents_text(cluster)}_{schedule}": (tile, cluster, schedule)
-    for tile, cluster, schedule in (*_SM90_TMA, *_SM90_MORE, *_SM90_WIDTHS)
-}
-_LARGE = _named["128x256x64_1x2x1_coop"]
-_LARGE_2X1 = _named["128x256x64_2x1x1_coop"]
-_MEDIUM = _named["64x256x64_2x1x1_pingpong"]
-_SQUARE = _named["128x128x64_2x1x1_pingpong"]
-_SQUARE_1X2 = _named["128x128x64_1x2x1_pingpong"]
-_NARROW = _named["128x96x64_1x1x1_pingpong"]
-_FLAT = _named["64x192x64_2x1x1_pingpong"]
-_SMALL = _named["64x128x64_1x1x1_pingpong"]
-_SMALL_SWAP = _named["64x128x64_1x1x1_pingpongswap"]
-_WEIGHT64, _WEIGHT16 = (_named[f"128x{n}x128_1x1x1_coopswap"] for n in (64, 16))
-_SKINNY64, _SKINNY32, _SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n in (64, 32, 16))
-_PROMOTED = _SM90_PROMOTED[0]
-_WIDE_PROMOTED = _SM90_PROMOTED_MORE[2]
-# Tiles for every kind of plain result: wider D, and with C.
-_FEW = (_LARGE, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16)
-_HALVES = ("bf16", "f16")
-# Operands of one byte, and tf32, are read along k alone: layout tn. The others are transposed in packing.
-_FP8, _INT8 = (tuple((a, b) for a in pair for b in pair) for pair in PAIRS)
 
 
 def _fits(design: Design, d: str) -> bool:
@@ -173,92 +42,110 @@ def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
     """The full set of one 16-bit dtype."""
     pair = (dtype, dtype)
     for layout in LAYOUTS:
-        for design in (*_SM90_TMA, *_SM90_MORE):
+        for design in (*tiles.SM90_TMA, *tiles.SM90_MORE):
             yield _sm90(pair, layout, dtype, "linear", design)
         if layout[1] == "n":  # where B is read along n, it needs whole lines of 64
-            for design in _SM90_WIDTHS:
+            for design in tiles.SM90_WIDTHS:
                 yield _sm90(pair, layout, dtype, "linear", design)
-        for design in _FEW:
+        for design in tiles.FEW:
             if _fits(design, "f32"):
                 yield _sm90(pair, layout, "f32", "linear", design)
             yield _sm90(pair, layout, dtype, "linearc", design)
-        for d, design in product((dtype, "f32"), _SM90_DIRECT):
+        for d, design in product((dtype, "f32"), tiles.SM90_DIRECT):
             yield _sm90(pair, layout, d, "linearc", design)
-        yield _sm90(pair, layout, "f32", "linearc", _SQUARE)
-        for f, design in product(("", *(f"_{f}" for f in USUAL)), (_LARGE, _SQUARE, _SMALL, _SKINNY32)):
+        yield _sm90(pair, layout, "f32", "linearc", tiles.SQUARE)
+        for f, design in product(
+            ("", *(f"_{f}" for f in USUAL)), (tiles.LARGE, tiles.SQUARE, tiles.SMALL, tiles.SKINNY32)
+        ):
             yield _sm90(pair, layout, dtype, f"bias{f}", design)
         for f in ("silu", "gelu_tanh"):
-            yield _sm90(pair, layout, dtype, f"gate_{f}", _SQUARE)
+            yield _sm90(pair, layout, dtype, f"gate_{f}", tiles.SQUARE)
         for f in USUAL:
-            yield _sm90(pair, layout, dtype, f"bias_{f}_aux", _SQUARE)
-            yield _sm90(pair, layout, dtype, f"d_{f}", _SQUARE)
-        yield _sm90(pair, layout, dtype, "biasm", _SQUARE)
-        yield _sm90(pair, layout, dtype, "biasc", _SQUARE)
+            yield _sm90(pair, layout, dtype, f"bias_{f}_aux", tiles.SQUARE)
+            yield _sm90(pair, layout, dtype, f"d_{f}", tiles.SQUARE)
+        yield _sm90(pair, layout, dtype, "biasm", tiles.SQUARE)
+        yield _sm90(pair, layout, dtype, "biasc", tiles.SQUARE)
 
 
 def _sm90_bytes() -> Iterator[KernelConfig]:
     """The full set of 8-bit operands and of tf32."""
     e4m3 = ("e4m3", "e4m3")
     for epilogue in ("linear", "scaled"):  # the latter for scales that are arrays, as frameworks' mostly are
-        for design in (*_SM90_PROMOTED, *_SM90_PROMOTED_MORE):
+        for design in (*tiles.SM90_PROMOTED, *tiles.SM90_PROMOTED_MORE):
             yield _sm90(e4m3, "tn", "bf16", epilogue, design)
-        for design in (*_SM90_FAST, _LARGE_2X1, _SQUARE, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16):
+        for design in (
+            *tiles.SM90_FAST,
+            tiles.LARGE_2X1,
+            tiles.SQUARE,
+            tiles.SMALL,
+            tiles.SKINNY64,
+            tiles.SKINNY32,
+            tiles.SKINNY16,
+        ):
             yield _sm90(e4m3, "tn", "bf16", epilogue, design, "fast")
     for pair in _FP8:
-        for epilogue, design in product(("linear", "scaled"), (_PROMOTED, _SMALL, _SKINNY32)):
+        for epilogue, design in product(("linear", "scaled"), (tiles.PROMOTED, tiles.SMALL, tiles.SKINNY32)):
             yield _sm90(pair, "tn", "bf16", epilogue, design)
-        yield _sm90(pair, "tn", "bf16", "linear", _SQUARE, "fast")
-        yield _sm90(pair, "tn", "f32", "linearc", _SM90_PROMOTED_DIRECT)
+        yield _sm90(pair, "tn", "bf16", "linear", tiles.SQUARE, "fast")
+        yield _sm90(pair, "tn", "f32", "linearc", tiles.SM90_PROMOTED_DIRECT)
     for d in ("f16", "f32", "e4m3"):
-        yield _sm90(e4m3, "tn", d, "scaled", _PROMOTED)
+        yield _sm90(e4m3, "tn", d, "scaled", tiles.PROMOTED)
     for pair in _INT8:
-        for design in (_SQUARE, _SMALL, _SKINNY32):
+        for design in (tiles.SQUARE, tiles.SMALL, tiles.SKINNY32):
             yield _sm90(pair, "tn", "s32", "linear", design, "s32")
-        yield _sm90(pair, "tn", "bf16", "scaled", _SQUARE, "s32")
-        yield _sm90(pair, "tn", "s32", "linearc", _SM90_DIRECT[0], "s32")
+        yield _sm90(pair, "tn", "bf16", "scaled", tiles.SQUARE, "s32")
+        yield _sm90(pair, "tn", "s32", "linearc", tiles.SM90_DIRECT[0], "s32")
     for d in ("f16", "f32", "s8"):
-        yield _sm90(("s8", "s8"), "tn", d, "scaled", _SQUARE, "s32")
-    for design in (_SQUARE_1X2, _SQUARE, _MEDIUM, _SMALL, _SKINNY64, _SKINNY32, _SKINNY16):
+        yield _sm90(("s8", "s8"), "tn", d, "scaled", tiles.SQUARE, "s32")
+    for design in (
+        tiles.SQUARE_1X2,
+        tiles.SQUARE,
+        tiles.MEDIUM,
+        tiles.SMALL,
+        tiles.SKINNY64,
+        tiles.SKINNY32,
+        tiles.SKINNY16,
+    ):
         yield _sm90(("tf32", "tf32"), "tn", "f32", "linear", design)
-    yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", _SQUARE)
-    yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", _SM90_DIRECT[0])
+    yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", tiles.SQUARE)
+    yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", tiles.SM90_DIRECT[0])
 
 
 def _sm90_full() -> Iterator[KernelConfig]:
     for dtype in _HALVES:
         yield from _sm90_half(dtype)
     for layout in LAYOUTS:
-        yield _sm90(("f16", "f16"), layout, "f16", "linear", _SQUARE, "f16")
+        yield _sm90(("f16", "f16"), layout, "f16", "linear", tiles.SQUARE, "f16")
     yield from _sm90_bytes()
 
 
 def _sm90_declared() -> Iterator[KernelConfig]:
     """What is compiled on demand: every activation on every tile, both axes of the bias, more results."""
-    narrow = [d for d in _SM90_TMA if _fits(d, "f32")]
+    narrow = [d for d in tiles.SM90_TMA if _fits(d, "f32")]
     for dtype, layout in product(_HALVES, LAYOUTS):
         pair = (dtype, dtype)
-        for design in (*_SM90_WIDTHS, *_SM90_SHARED):
+        for design in (*tiles.SM90_WIDTHS, *tiles.SM90_SHARED):
             yield _sm90(pair, layout, dtype, "linear", design)
-        for design in _SM90_TMA:
+        for design in tiles.SM90_TMA:
             if _fits(design, "f32"):
                 yield _sm90(pair, layout, "f32", "linear", design)
             yield _sm90(pair, layout, dtype, "linearc", design)
         for epilogue in EPILOGUES.values():
-            designs = narrow if epilogue.aux or epilogue.gated or epilogue.source else _SM90_TMA
+            designs = narrow if epilogue.aux or epilogue.gated or epilogue.source else tiles.SM90_TMA
             if (epilogue.bias or epilogue.gated) and not epilogue.scaled:
                 for design in designs:
                     yield _sm90(pair, layout, dtype, epilogue.name, design)
             if epilogue.bias and not epilogue.aux and not epilogue.scaled:
-                yield _sm90(pair, layout, "f32", epilogue.name, _SQUARE)
-    for design, name in product(_SM90_STEADY, ("linear", "scaled")):
+                yield _sm90(pair, layout, "f32", epilogue.name, tiles.SQUARE)
+    for design, name in product(tiles.SM90_STEADY, ("linear", "scaled")):
         yield _sm90(("e4m3", "e4m3"), "tn", "bf16", name, design)
     scaled = [e.name for e in EPILOGUES.values() if e.scaled]
     for pair, d in product(_FP8, ("bf16", "f16", "f32", "e4m3", "e5m2")):
-        for accumulator, designs in (("f32", _SM90_PROMOTED), ("fast", narrow)):
+        for accumulator, designs in (("f32", tiles.SM90_PROMOTED), ("fast", narrow)):
             for design, name in product(designs, ("linear", "scaled")):
                 yield _sm90(pair, "tn", d, name, design, accumulator)
         for name in scaled:
-            yield _sm90(pair, "tn", d, name, _PROMOTED)
+            yield _sm90(pair, "tn", d, name, tiles.PROMOTED)
     for pair, d, design in product(_INT8, ("bf16", "f16", "f32", "s8"), narrow):
         yield _sm90(pair, "tn", d, "scaled", design, "s32")
     for pair, design in product(_INT8, narrow):
@@ -266,23 +153,32 @@ def _sm90_declared() -> Iterator[KernelConfig]:
     for epilogue, design in product(EPILOGUES.values(), narrow):
         if epilogue.bias and not epilogue.aux and not epilogue.scaled:
             yield _sm90(("tf32", "tf32"), "tn", "f32", epilogue.name, design)
-    for layout, design in product(LAYOUTS, _SM90_TMA):
+    for layout, design in product(LAYOUTS, tiles.SM90_TMA):
         yield _sm90(("f16", "f16"), layout, "f16", "linear", design, "f16")
 
 
 def _sm90_core() -> Iterator[KernelConfig]:
     # What adds most over the `llm` and `square` suites, within what two cores compile in ten minutes:
     # benchmarks/kernel_set.py says what it reaches in the sweeps. f16 was not swept: it goes by bf16.
-    anyhow = [_SQUARE, _SMALL_SWAP, _FLAT, _SKINNY64, _SKINNY16]
+    anyhow = [tiles.SQUARE, tiles.SMALL_SWAP, tiles.FLAT, tiles.SKINNY64, tiles.SKINNY16]
     lean = {
-        ("bf16", "tn"): [_SQUARE, _SMALL_SWAP, _NARROW, _SKINNY64, _SKINNY32, _SKINNY16, _WEIGHT64, _WEIGHT16],
+        ("bf16", "tn"): [
+            tiles.SQUARE,
+            tiles.SMALL_SWAP,
+            tiles.NARROW,
+            tiles.SKINNY64,
+            tiles.SKINNY32,
+            tiles.SKINNY16,
+            tiles.WEIGHT64,
+            tiles.WEIGHT16,
+        ],
         ("bf16", "tt"): anyhow,
         ("bf16", "nt"): anyhow[:-1],
         ("bf16", "nn"): anyhow,
-        ("f16", "tn"): [_SQUARE, _SKINNY64],
-        ("f16", "tt"): [_SQUARE, _SKINNY64],
-        ("f16", "nt"): [_SQUARE],
-        ("f16", "nn"): [_SQUARE],
+        ("f16", "tn"): [tiles.SQUARE, tiles.SKINNY64],
+        ("f16", "tt"): [tiles.SQUARE, tiles.SKINNY64],
+        ("f16", "nt"): [tiles.SQUARE],
+        ("f16", "nn"): [tiles.SQUARE],
     }
     for (dtype, layout), chosen in lean.items():
         pair = (dtype, dtype)
@@ -291,115 +187,66 @@ def _sm90_core() -> Iterator[KernelConfig]:
         # The other layouts pack an operand where C is read, n is odd or D is f32.
         if layout == "tn" or (dtype, layout) == ("bf16", "tt"):
             if dtype == "bf16":
-                yield _sm90(pair, layout, dtype, "linearc", _SQUARE)
-            yield _sm90(pair, layout, dtype, "linearc", _SM90_DIRECT[0])
-            yield _sm90(pair, layout, "f32", "linearc", _SM90_DIRECT[0])
+                yield _sm90(pair, layout, dtype, "linearc", tiles.SQUARE)
+            yield _sm90(pair, layout, dtype, "linearc", tiles.SM90_DIRECT[0])
+            yield _sm90(pair, layout, "f32", "linearc", tiles.SM90_DIRECT[0])
     # Split-K sums f32 parts; the commonest fused epilogues; one kernel at least for whatever TMA can multiply.
     bf16, e4m3, s8, tf32 = ("bf16", "bf16"), ("e4m3", "e4m3"), ("s8", "s8"), ("tf32", "tf32")
-    yield _sm90(bf16, "tn", "f32", "linear", _SMALL)
+    yield _sm90(bf16, "tn", "f32", "linear", tiles.SMALL)
     for f in ("", "_gelu_tanh", "_silu"):
-        yield _sm90(bf16, "tn", "bf16", f"bias{f}", _SQUARE)
-    yield _sm90(e4m3, "tn", "bf16", "linear", _SQUARE, "fast")
-    for design in (_PROMOTED, _WIDE_PROMOTED, _SKINNY32):
+        yield _sm90(bf16, "tn", "bf16", f"bias{f}", tiles.SQUARE)
+    yield _sm90(e4m3, "tn", "bf16", "linear", tiles.SQUARE, "fast")
+    for design in (tiles.PROMOTED, tiles.WIDE_PROMOTED, tiles.SKINNY32):
         yield _sm90(e4m3, "tn", "bf16", "scaled", design)
     for pair in _FP8:
-        yield _sm90(pair, "tn", "f32", "linearc", _SM90_PROMOTED_DIRECT)
-    yield _sm90(s8, "tn", "s32", "linear", _SQUARE, "s32")
-    yield _sm90(tf32, "tn", "f32", "linear", _SQUARE_1X2)
+        yield _sm90(pair, "tn", "f32", "linearc", tiles.SM90_PROMOTED_DIRECT)
+    yield _sm90(s8, "tn", "s32", "linear", tiles.SQUARE, "s32")
+    yield _sm90(tf32, "tn", "f32", "linear", tiles.SQUARE_1X2)
 
 
 def _streamk_full() -> Iterator[KernelConfig]:
     for dtype, layout in product(_HALVES, LAYOUTS):
-        for design in _SM90_STREAMK:
+        for design in tiles.SM90_STREAMK:
             yield _sm90((dtype, dtype), layout, dtype, "linear", design)
-        yield _sm90((dtype, dtype), layout, "f32", "linear", _SM90_STREAMK[0])
+        yield _sm90((dtype, dtype), layout, "f32", "linear", tiles.SM90_STREAMK[0])
 
 
 def _streamk_declared() -> Iterator[KernelConfig]:
-    for dtype, layout, design in product(_HALVES, LAYOUTS, _SM90_STREAMK_SWAP):
+    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_STREAMK_SWAP):
         yield _sm90((dtype, dtype), layout, dtype, "linear", design)
 
 
 def _array_full() -> Iterator[KernelConfig]:
-    for dtype, layout, design in product(_HALVES, LAYOUTS, _SM90_ARRAY):
+    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_ARRAY):
         yield _sm90((dtype, dtype), layout, dtype, "linearc", design)
 
 
 def _block_core() -> Iterator[KernelConfig]:
     # The f32 one is what everything that no kernel fuses, and every split of k, goes through.
-    yield _sm90(("e4m3", "e4m3"), "tn", "bf16", "linear", _SM90_BLOCK[0])
-    yield _sm90(("e4m3", "e4m3"), "tn", "f32", "linear", _SM90_BLOCK[3])
+    yield _sm90(("e4m3", "e4m3"), "tn", "bf16", "linear", tiles.SM90_BLOCK[0])
+    yield _sm90(("e4m3", "e4m3"), "tn", "f32", "linear", tiles.SM90_BLOCK[3])
 
 
 def _block_full() -> Iterator[KernelConfig]:
-    for design in (*_SM90_BLOCK, _SM90_GROUP[0]):
+    for design in (*tiles.SM90_BLOCK, tiles.SM90_GROUP[0]):
         yield _sm90(("e4m3", "e4m3"), "tn", "bf16", "linear", design)
     for pair in _FP8:
-        yield _sm90(pair, "tn", "bf16", "linear", _SM90_BLOCK[0])
-        for design in (_SM90_BLOCK[3], _SM90_GROUP[0]):
+        yield _sm90(pair, "tn", "bf16", "linear", tiles.SM90_BLOCK[0])
+        for design in (tiles.SM90_BLOCK[3], tiles.SM90_GROUP[0]):
             yield _sm90(pair, "tn", "f32", "linear", design)
-    for design in (_SM90_BLOCK[0], _SM90_BLOCK[7]):
+    for design in (tiles.SM90_BLOCK[0], tiles.SM90_BLOCK[7]):
         yield _sm90(("e4m3", "e4m3"), "tn", "f32", "linear", design)
-    yield _sm90(("e4m3", "e4m3"), "tn", "f16", "linear", _SM90_BLOCK[0])
+    yield _sm90(("e4m3", "e4m3"), "tn", "f16", "linear", tiles.SM90_BLOCK[0])
 
 
 def _block_declared() -> Iterator[KernelConfig]:
-    designs = (*_SM90_BLOCK, *_SM90_GROUP)
+    designs = (*tiles.SM90_BLOCK, *tiles.SM90_GROUP)
     for pair, d, design in product(_FP8, ("bf16", "f16", "f32"), designs):
         for epilogue in ("linear", "linearc"):
             yield _sm90(pair, "tn", d, epilogue, design)
 
 
-# Tile, warp tile, stages of the 2.x kernels, by accesses of `align` elements. cp.async moves 4 bytes or more: below
-# that the two-stage pipeline through registers is the only one.
-Ladder = dict[int, list[tuple[Tile, Tile, int]]]
-_SM80_HALF: Ladder = {
-    8: [((128, 128, 32), (64, 64, 32), 4), ((64, 64, 32), (32, 32, 32), 6)],
-    2: [((128, 128, 32), (64, 64, 32), 4)],
-    1: [((128, 128, 32), (64, 64, 32), 2)],
-}
-_SM80_HALF_WIDE: Ladder = {8: _SM80_HALF[8][:1], 1: _SM80_HALF[1]}  # of an f32 D, in core
-_SM80_HALF_MORE: Ladder = {
-    8: [((128, 256, 32), (64, 64, 32), 3), ((256, 128, 32), (64, 64, 32), 3)],
-    4: [((128, 128, 32), (64, 64, 32), 4)],
-    2: [((64, 64, 32), (32, 32, 32), 4)],
-    1: [((64, 64, 32), (32, 32, 32), 2)],
-}
-_SM80_TF32: Ladder = {
-    4: [((128, 128, 16), (64, 64, 16), 4)],
-    1: [((128, 128, 16), (64, 64, 16), 4)],
-}
-_SM80_TF32_MORE: Ladder = {2: [((128, 128, 16), (64, 64, 16), 4)]}
-_SM80_TF32X3: Ladder = {
-    4: [((128, 128, 16), (64, 32, 16), 3)],
-    1: [((128, 128, 16), (64, 32, 16), 3)],
-}
-_SM80_INT8: Ladder = {
-    16: [((128, 128, 64), (64, 64, 64), 4)],
-    1: [((128, 128, 64), (64, 64, 64), 2)],
-}
-_SM80_INT8_MORE: Ladder = {
-    16: [((64, 64, 64), (32, 32, 64), 6)],
-    4: [((128, 128, 64), (64, 64, 64), 4)],
-}
-_SM80_STREAMK: Ladder = {8: [((128, 128, 32), (64, 64, 32), 4)]}
-_SIMT_F32: Ladder = {1: [((128, 128, 8), (32, 64, 8), 4), ((64, 64, 8), (32, 32, 8), 4)]}
-_SIMT_C64: Ladder = {1: [((64, 64, 8), (32, 32, 8), 4)]}
-_SM80_F64: Ladder = {1: [((128, 128, 16), (32, 64, 16), 3), ((64, 64, 16), (32, 32, 16), 3)]}
-_SM90_F64: Ladder = {1: [((128, 128, 16), (64, 32, 16), 3)]}
-# Several blocks on a multiprocessor, or more stages. Not measured yet.
-_SM90_F64_MORE: Ladder = {
-    1: [
-        ((128, 64, 16), (64, 32, 16), 3),
-        ((128, 64, 16), (64, 32, 16), 4),
-        ((64, 128, 16), (32, 64, 16), 3),
-        ((64, 64, 16), (32, 32, 16), 4),
-        ((128, 128, 16), (32, 64, 16), 3),
-        ((128, 128, 16), (64, 32, 16), 4),
-        ((256, 64, 16), (64, 32, 16), 3),
-    ]
-}
-_C128: Ladder = {1: [((64, 64, 8), (32, 32, 8), 3)]}
+# ---------------------------------------------------------------------------------------------------- 2.x
 
 
 def _2x(
@@ -422,18 +269,18 @@ def _2x(
 def _sm80_common() -> Iterator[KernelConfig]:
     """What both built sets hold: every dtype and layout, c read where there is one."""
     for dtype in _HALVES:
-        yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, _SM80_HALF)
-        yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), "f32", _SM80_HALF_WIDE)
-    yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", _SM80_TF32)
-    yield from _2x("sm80_gemm", ("tf32x3", "tf32x3"), LAYOUTS, "f32", _SM80_TF32X3)
-    yield from _2x("sm80_gemm", ("f64", "f64"), LAYOUTS, "f64", _SM80_F64, "f64")
-    yield from _2x("sm80_gemm", ("c128", "c128"), LAYOUTS, "c128", _C128, "c128")
+        yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, tiles.SM80_HALF)
+        yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), "f32", tiles.SM80_HALF_WIDE)
+    yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", tiles.SM80_TF32)
+    yield from _2x("sm80_gemm", ("tf32x3", "tf32x3"), LAYOUTS, "f32", tiles.SM80_TF32X3)
+    yield from _2x("sm80_gemm", ("f64", "f64"), LAYOUTS, "f64", tiles.SM80_F64, "f64")
+    yield from _2x("sm80_gemm", ("c128", "c128"), LAYOUTS, "c128", tiles.C128, "c128")
     for pair in _INT8:
-        yield from _2x("sm80_gemm", pair, ("tn",), "s32", _SM80_INT8, "s32")
+        yield from _2x("sm80_gemm", pair, ("tn",), "s32", tiles.SM80_INT8, "s32")
 
 
 def _sm80_fused(layouts: Iterable[str], activations: Iterable[str]) -> Iterator[KernelConfig]:
-    large = {8: _SM80_HALF[8][:1]}
+    large = {8: tiles.SM80_HALF[8][:1]}
     for dtype, f in product(_HALVES, activations):
         yield from _2x("sm80_gemm", (dtype, dtype), layouts, dtype, large, epilogue=f"linearc_{f}")
 
@@ -441,48 +288,50 @@ def _sm80_fused(layouts: Iterable[str], activations: Iterable[str]) -> Iterator[
 def _sm80_full() -> Iterator[KernelConfig]:
     yield from _sm80_common()
     for dtype in _HALVES:
-        yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, _SM80_HALF_MORE)
-        for ladder in (_SM80_HALF, _SM80_HALF_MORE):
+        yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, tiles.SM80_HALF_MORE)
+        for ladder in (tiles.SM80_HALF, tiles.SM80_HALF_MORE):
             yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, "f32", ladder)
-    yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", _SM80_TF32_MORE)
+    yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", tiles.SM80_TF32_MORE)
     for pair in _INT8:
-        yield from _2x("sm80_gemm", pair, ("tn",), "s32", _SM80_INT8_MORE, "s32")
+        yield from _2x("sm80_gemm", pair, ("tn",), "s32", tiles.SM80_INT8_MORE, "s32")
     yield from _sm80_fused(LAYOUTS, USUAL)
     for dtype in _HALVES:
         for d in (dtype, "f32"):
-            yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, d, _SM80_STREAMK, schedule="streamk")
-    yield from _2x("sm80_gemm", ("f16", "f16"), LAYOUTS, "f16", {8: _SM80_HALF[8]}, "f16")
+            yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, d, tiles.SM80_STREAMK, schedule="streamk")
+    yield from _2x("sm80_gemm", ("f16", "f16"), LAYOUTS, "f16", {8: tiles.SM80_HALF[8]}, "f16")
 
 
 def _sm80_core() -> Iterator[KernelConfig]:
     yield from _sm80_common()
     yield from _sm80_fused(("tn",), ("relu", "gelu_tanh", "silu"))
     for dtype, d in (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f32")):  # f32 is finished as any other result
-        yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), d, _SM80_STREAMK, schedule="streamk")
-    yield from _2x("sm80_gemm", ("f16", "f16"), ("tn",), "f16", {8: _SM80_HALF[8][:1]}, "f16")
+        yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), d, tiles.SM80_STREAMK, schedule="streamk")
+    yield from _2x("sm80_gemm", ("f16", "f16"), ("tn",), "f16", {8: tiles.SM80_HALF[8][:1]}, "f16")
 
 
 def _sm80_declared() -> Iterator[KernelConfig]:
     plain = [a.name for a in ACTIVATIONS.values() if not a.derivative][1:]
-    for dtype, ladder, f in product(_HALVES, (_SM80_HALF, _SM80_HALF_MORE), plain):
+    for dtype, ladder, f in product(_HALVES, (tiles.SM80_HALF, tiles.SM80_HALF_MORE), plain):
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, ladder, epilogue=f"linearc_{f}")
     for f in plain:
-        yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", _SM80_TF32, epilogue=f"linearc_{f}")
+        yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", tiles.SM80_TF32, epilogue=f"linearc_{f}")
 
 
 def _simt() -> Iterator[KernelConfig]:
-    yield from _2x("simt_gemm", ("f32", "f32"), LAYOUTS, "f32", _SIMT_F32)
-    yield from _2x("simt_gemm", ("c64", "c64"), LAYOUTS, "c64", _SIMT_C64, "c64")
+    yield from _2x("simt_gemm", ("f32", "f32"), LAYOUTS, "f32", tiles.SIMT_F32)
+    yield from _2x("simt_gemm", ("c64", "c64"), LAYOUTS, "c64", tiles.SIMT_C64, "c64")
 
 
 def _sm90_f64() -> Iterator[KernelConfig]:
-    yield from _2x("sm90_dgemm", ("f64", "f64"), LAYOUTS, "f64", _SM90_F64, "f64")
-    yield from _2x("sm90_dgemm", ("c128", "c128"), LAYOUTS, "c128", _C128, "c128")
+    yield from _2x("sm90_dgemm", ("f64", "f64"), LAYOUTS, "f64", tiles.SM90_F64, "f64")
+    yield from _2x("sm90_dgemm", ("c128", "c128"), LAYOUTS, "c128", tiles.C128, "c128")
 
 
 def _sm90_f64_declared() -> Iterator[KernelConfig]:
-    yield from _2x("sm90_dgemm", ("f64", "f64"), LAYOUTS, "f64", _SM90_F64_MORE, "f64")
+    yield from _2x("sm90_dgemm", ("f64", "f64"), LAYOUTS, "f64", tiles.SM90_F64_MORE, "f64")
 
+
+# ---------------------------------------------------------------------------------------------------- families
 
 # sm_80 machine code does not run on 9.0: without its own copy every kernel would cost the driver 0.4 s of PTX
 # compilation. The PTX serves whatever comes after.

@@ -1,0 +1,197 @@
+"""Tiles: how much of a product a thread block computes, and how. families.py says which kernels have them.
+
+The only place where a tile is written down. Standard library alone: the build reads it before the package exists.
+"""
+
+from __future__ import annotations
+
+from .config import extents_text
+
+Tile = tuple[int, int, int]
+
+# ---------------------------------------------------------------------------------------------------- 3.x
+
+Design = tuple[Tile, Tile, str]  # tile in 16-bit elements, cluster, schedule
+
+# What each is worth on an H200: benchmarks/results.
+SM90_TMA: list[Design] = [
+    ((128, 256, 64), (1, 2, 1), "coop"),
+    ((128, 256, 64), (2, 1, 1), "coop"),
+    ((256, 128, 64), (1, 2, 1), "coop"),
+    ((256, 128, 64), (2, 1, 1), "coop"),
+    ((128, 128, 64), (1, 1, 1), "pingpong"),
+    ((128, 128, 64), (2, 1, 1), "pingpong"),
+    ((64, 256, 64), (2, 1, 1), "pingpong"),
+    ((64, 128, 64), (1, 1, 1), "pingpong"),
+    ((128, 256, 64), (1, 2, 1), "coopswap"),
+    ((128, 256, 64), (2, 1, 1), "coopswap"),
+    ((128, 128, 64), (1, 1, 1), "pingpongswap"),
+    ((64, 64, 128), (1, 1, 1), "pingpongswap"),
+    ((64, 32, 128), (1, 1, 1), "pingpongswap"),
+    ((64, 16, 128), (1, 1, 1), "pingpongswap"),
+]
+# More for plain sums: what cuBLAS was beaten with where the tiles above leave multiprocessors idle, or their clock low.
+SM90_MORE: list[Design] = [
+    ((128, 128, 64), (1, 2, 1), "pingpong"),
+    ((128, 192, 64), (2, 1, 1), "pingpong"),
+    ((64, 192, 64), (2, 1, 1), "pingpong"),
+    ((64, 128, 64), (2, 1, 1), "pingpong"),
+    ((64, 128, 64), (1, 1, 1), "pingpongswap"),
+    ((64, 256, 64), (1, 1, 1), "pingpongswap"),
+    ((64, 64, 128), (1, 2, 1), "pingpongswap"),
+    *(((64, m, 128), (2, 1, 1), "pingpongswap") for m in (64, 32, 16)),
+    *(((128, m, 128), (1, 1, 1), "coopswap") for m in (64, 32, 16)),
+]
+# Widths that are no multiple of 64, where B is read along k: n = 2112 is 12 times 176, 4608 is 32 times 144, 10240
+# is 64 times 160, 7168 a multiple of 112 and 224, 6144 of 96.
+SM90_WIDTHS: list[Design] = [
+    ((128, 96, 64), (1, 1, 1), "pingpong"),
+    ((128, 96, 64), (2, 1, 1), "pingpong"),
+    ((128, 112, 64), (2, 1, 1), "pingpong"),
+    ((128, 144, 64), (1, 1, 1), "pingpong"),
+    ((128, 160, 64), (1, 1, 1), "pingpong"),
+    ((128, 176, 64), (1, 1, 1), "pingpong"),
+    ((128, 224, 64), (1, 2, 1), "coop"),
+    ((64, 80, 128), (1, 1, 1), "pingpong"),
+    ((64, 96, 64), (1, 1, 1), "pingpong"),
+    ((64, 96, 64), (2, 1, 1), "pingpong"),
+    ((64, 160, 64), (2, 1, 1), "pingpong"),
+]
+# Few rows: four blocks that share them, as cuBLAS has it. Not measured yet.
+SM90_SHARED: list[Design] = [((64, m, 128), (4, 1, 1), "pingpongswap") for m in (32, 64)]
+# A promoted fp8 sum takes every accumulator twice: 96 of them a thread were fast, 128 three times slower.
+SM90_PROMOTED: list[Design] = [
+    ((128, 128, 64), (2, 1, 1), "coop"),
+    *(design for design in SM90_TMA if design[0][0] * design[0][1] <= 64 * 128),
+]
+SM90_PROMOTED_MORE: list[Design] = [
+    ((128, 128, 64), (1, 2, 1), "coop"),
+    ((128, 128, 64), (1, 1, 1), "coop"),
+    ((128, 192, 64), (2, 1, 1), "coop"),
+    ((128, 192, 64), (1, 2, 1), "coop"),
+    ((128, 144, 64), (2, 1, 1), "coop"),
+    ((64, 64, 128), (1, 2, 1), "pingpongswap"),
+]
+# Promoted without a pause of the tensor cores (steady3x.cuh). Not measured yet.
+SM90_STEADY: list[Design] = [
+    ((128, 192, 64), (2, 1, 1), "coopsteady"),
+    ((128, 192, 64), (1, 2, 1), "coopsteady"),
+    ((128, 176, 64), (2, 1, 1), "coopsteady"),
+    ((128, 160, 64), (2, 1, 1), "coopsteady"),
+    ((128, 144, 64), (2, 1, 1), "coopsteady"),
+    *(((128, 128, 64), cluster, "coopsteady") for cluster in ((2, 1, 1), (1, 2, 1), (1, 1, 1))),
+    ((256, 96, 64), (2, 1, 1), "coopsteady"),
+    ((256, 64, 64), (2, 1, 1), "coopsteady"),
+    ((128, 96, 64), (2, 1, 1), "pingpongsteady"),
+    ((128, 96, 64), (1, 1, 1), "pingpongsteady"),
+    ((128, 64, 64), (2, 1, 1), "pingpongsteady"),
+    ((128, 64, 64), (1, 1, 1), "pingpongsteady"),
+    ((128, 128, 64), (1, 1, 1), "coopsteadyswap"),
+    ((128, 64, 128), (1, 1, 1), "coopsteadyswap"),
+    ((128, 64, 64), (1, 1, 1), "pingpongsteadyswap"),
+    ((128, 32, 128), (1, 1, 1), "pingpongsteadyswap"),
+]
+# Not promoted, beside those of SM90_TMA that are named below.
+SM90_FAST: list[Design] = [
+    ((256, 128, 64), (1, 2, 1), "coop"),
+    ((128, 192, 64), (2, 1, 1), "coop"),
+    ((128, 144, 64), (2, 1, 1), "pingpong"),
+    ((128, 128, 64), (1, 1, 1), "pingpong"),
+    ((64, 128, 64), (1, 1, 1), "pingpongswap"),
+]
+# Stores D element by element: any D alignment. Also the kernel under a composed epilogue, hence the f32 D.
+SM90_DIRECT: list[Design] = [
+    ((128, 128, 64), (1, 1, 1), "pingpongdirect"),
+    ((128, 256, 64), (2, 1, 1), "coopdirect"),
+]
+SM90_PROMOTED_DIRECT: Design = ((128, 128, 64), (1, 1, 1), "coopdirect")
+SM90_STREAMK: list[Design] = [((128, 128, 64), (2, 1, 1), "coopstreamk"), ((128, 256, 64), (2, 1, 1), "coopstreamk")]
+# For few rows of a wide weight. Compiled on demand.
+SM90_STREAMK_SWAP: list[Design] = [((128, m, 128), (1, 1, 1), "coopstreamkswap") for m in (16, 32, 64)]
+SM90_ARRAY: list[Design] = [((128, 128, 64), (1, 1, 1), "cooparray")]
+# Promoted as above, every 128 of k: tiles are as deep, and hold whole blocks of 128 columns.
+SM90_BLOCK: list[Design] = [
+    ((128, 128, 64), (2, 1, 1), "coopblock"),
+    ((128, 128, 64), (1, 2, 1), "coopblock"),
+    ((128, 128, 64), (1, 1, 1), "coopblock"),
+    ((64, 128, 64), (1, 1, 1), "pingpongblock"),
+    ((64, 128, 64), (2, 1, 1), "pingpongblock"),
+    ((64, 128, 64), (1, 2, 1), "pingpongblock"),
+    ((128, 64, 64), (1, 1, 1), "pingpongblockswap"),
+    ((128, 32, 64), (1, 1, 1), "pingpongblockswap"),
+    ((128, 16, 64), (1, 1, 1), "pingpongblockswap"),
+]
+SM90_GROUP: list[Design] = [((128, 128, 64), (1, 1, 1), "coopgroup"), ((128, 128, 64), (2, 1, 1), "coopgroup")]
+
+_named = {
+    f"{extents_text(tile)}_{extents_text(cluster)}_{schedule}": (tile, cluster, schedule)
+    for tile, cluster, schedule in (*SM90_TMA, *SM90_MORE, *SM90_WIDTHS)
+}
+LARGE = _named["128x256x64_1x2x1_coop"]
+LARGE_2X1 = _named["128x256x64_2x1x1_coop"]
+MEDIUM = _named["64x256x64_2x1x1_pingpong"]
+SQUARE = _named["128x128x64_2x1x1_pingpong"]
+SQUARE_1X2 = _named["128x128x64_1x2x1_pingpong"]
+NARROW = _named["128x96x64_1x1x1_pingpong"]
+FLAT = _named["64x192x64_2x1x1_pingpong"]
+SMALL = _named["64x128x64_1x1x1_pingpong"]
+SMALL_SWAP = _named["64x128x64_1x1x1_pingpongswap"]
+WEIGHT64, WEIGHT16 = (_named[f"128x{n}x128_1x1x1_coopswap"] for n in (64, 16))
+SKINNY64, SKINNY32, SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n in (64, 32, 16))
+PROMOTED = SM90_PROMOTED[0]
+WIDE_PROMOTED = SM90_PROMOTED_MORE[2]
+# Tiles for every kind of plain result: wider D, and with C.
+FEW = (LARGE, SQUARE, SMALL, SKINNY64, SKINNY32, SKINNY16)
+
+# ---------------------------------------------------------------------------------------------------- 2.x
+
+# Tile, warp tile, stages of the 2.x kernels, by accesses of `align` elements. cp.async moves 4 bytes or more: below
+# that the two-stage pipeline through registers is the only one.
+Ladder = dict[int, list[tuple[Tile, Tile, int]]]
+SM80_HALF: Ladder = {
+    8: [((128, 128, 32), (64, 64, 32), 4), ((64, 64, 32), (32, 32, 32), 6)],
+    2: [((128, 128, 32), (64, 64, 32), 4)],
+    1: [((128, 128, 32), (64, 64, 32), 2)],
+}
+SM80_HALF_WIDE: Ladder = {8: SM80_HALF[8][:1], 1: SM80_HALF[1]}  # of an f32 D, in core
+SM80_HALF_MORE: Ladder = {
+    8: [((128, 256, 32), (64, 64, 32), 3), ((256, 128, 32), (64, 64, 32), 3)],
+    4: [((128, 128, 32), (64, 64, 32), 4)],
+    2: [((64, 64, 32), (32, 32, 32), 4)],
+    1: [((64, 64, 32), (32, 32, 32), 2)],
+}
+SM80_TF32: Ladder = {
+    4: [((128, 128, 16), (64, 64, 16), 4)],
+    1: [((128, 128, 16), (64, 64, 16), 4)],
+}
+SM80_TF32_MORE: Ladder = {2: [((128, 128, 16), (64, 64, 16), 4)]}
+SM80_TF32X3: Ladder = {
+    4: [((128, 128, 16), (64, 32, 16), 3)],
+    1: [((128, 128, 16), (64, 32, 16), 3)],
+}
+SM80_INT8: Ladder = {
+    16: [((128, 128, 64), (64, 64, 64), 4)],
+    1: [((128, 128, 64), (64, 64, 64), 2)],
+}
+SM80_INT8_MORE: Ladder = {
+    16: [((64, 64, 64), (32, 32, 64), 6)],
+    4: [((128, 128, 64), (64, 64, 64), 4)],
+}
+SM80_STREAMK: Ladder = {8: [((128, 128, 32), (64, 64, 32), 4)]}
+SIMT_F32: Ladder = {1: [((128, 128, 8), (32, 64, 8), 4), ((64, 64, 8), (32, 32, 8), 4)]}
+SIMT_C64: Ladder = {1: [((64, 64, 8), (32, 32, 8), 4)]}
+SM80_F64: Ladder = {1: [((128, 128, 16), (32, 64, 16), 3), ((64, 64, 16), (32, 32, 16), 3)]}
+SM90_F64: Ladder = {1: [((128, 128, 16), (64, 32, 16), 3)]}
+# Several blocks on a multiprocessor, or more stages. Not measured yet.
+SM90_F64_MORE: Ladder = {
+    1: [
+        ((128, 64, 16), (64, 32, 16), 3),
+        ((128, 64, 16), (64, 32, 16), 4),
+        ((64, 128, 16), (32, 64, 16), 3),
+        ((64, 64, 16), (32, 32, 16), 4),
+        ((128, 128, 16), (32, 64, 16), 3),
+        ((128, 128, 16), (64, 32, 16), 4),
+        ((256, 64, 16), (64, 32, 16), 3),
+    ]
+}
+C128: Ladder = {1: [((64, 64, 8), (32, 32, 8), 3)]}
