@@ -24,12 +24,12 @@ import numpy as np
 from kernel_set import groups_of
 from scipy.optimize import least_squares
 
-from cutlass_py import json_file
 from cutlass_py._core import Problem
 from cutlass_py.bench.results import geomean
 from cutlass_py.choice import cost
 from cutlass_py.choice.cost import Estimates
 from cutlass_py.declaration.families import named
+from cutlass_py.files import read_json
 from cutlass_py.gpu import ABSENT, Gpu, bandwidth_of
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.problems import arguments
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--regime", default="sustained", choices=("sustained", "mixed"))
     args = parser.parse_args(arguments)
     try:
-        cases = cases_of(map(json_file.read, args.sweeps), args.regime)
+        cases = cases_of(map(read_json, args.sweeps), args.regime)
     except (ValueError, OSError) as error:
         print(f"fit_cost: {error}", file=sys.stderr)
         return 2

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import cutlass_py
-from cutlass_py import json_file
 from cutlass_py.bench.results import OURS, geomean
 from cutlass_py.bench.suites import Case, case_of
 from cutlass_py.declaration.families import FAMILIES, find, named
+from cutlass_py.files import read_json
 from cutlass_py.problems import arguments
 
 # Core-seconds of one kernel in the build, its share of the headers included, by CUTLASS's generation.
@@ -211,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write both sets there")
     args = parser.parse_args(arguments)
     try:
-        groups = groups_of(map(json_file.read, args.sweeps), args.regime)
+        groups = groups_of(map(read_json, args.sweeps), args.regime)
     except (ValueError, OSError) as error:
         print(f"kernel_set: {error}", file=sys.stderr)
         return 2

@@ -60,7 +60,8 @@ def _prepare(config_settings: Settings | None, build: bool) -> Settings:
     build_dir = f"build/{sysconfig.get_config_var('SOABI')}-{'cpu' if reason else 'cuda'}"
     settings = {"build-dir": build_dir, **(config_settings or {})}
     settings |= {f"cmake.define.{name}": value for name, value in asdict(options).items()}
-    if build and not _keep_cache(Path(settings["build-dir"]), nvcc):
+    templated = "{" in settings["build-dir"]  # what it becomes, scikit-build-core alone knows
+    if build and (templated or not _keep_cache(Path(settings["build-dir"]), nvcc)):
         settings["cmake.fresh"] = "true"
     return settings
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 from helpers import (
@@ -234,6 +236,27 @@ def test_lists_of_column_slices_in_any_order(rng):
     halves = [many[:, 2 * i : 2 * i + 2] for i in (1, 0, *range(2, 200))]
     with pytest.raises(ValueError, match="gemm: out overlaps itself: .* cannot be told apart"):
         gemm([xs[0][:2]] * 200, b[:, :2].astype(np.float32), out=halves)
+
+
+def test_a_list_that_changes_during_its_call():
+    """The call goes on with the matrices that it was given."""
+
+    class Clearing:
+        def __init__(self, array, matrices):
+            self.array, self.matrices = array, matrices
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+        def __dlpack__(self, **keywords):
+            self.matrices.clear()
+            gc.collect()
+            return self.array.__dlpack__(**keywords)
+
+    eye = np.eye(1024, dtype=np.float32)
+    a = [np.full_like(eye, i) for i in range(3)]
+    found = gemm(a, [eye, eye, Clearing(eye, a)])
+    assert not a and [(d == i).all() for i, d in enumerate(found)] == [True] * 3
 
 
 def test_lists_of_specs_are_scattered():

@@ -174,6 +174,7 @@ def test_the_usual_schedule_is_one_of_the_family(family, schedule):
         (DECLARED, {"estimate": 3}, ValueError, "estimate is 3; expected 'model' or a function"),
         (DECLARED, {"estimate": "modle"}, ValueError, "estimate is 'modle'; expected 'model' or a function"),
         (replace(DECLARED, warp=(0, 0, 0)), {"estimate": "model"}, ValueError, "no rate for f16 in sm80_gemm"),
+        (replace(DECLARED, stages=0), {"estimate": "model"}, ValueError, "no warp tile and stages"),
         (replace(DECLARED, family="simt_gemm"), {"estimate": "model"}, ValueError, "no rate for f16 in simt_gemm"),
         (replace(DECLARED, name="cpu_gemm_numpy", device_type="X"), {}, ValueError, "'cpu_gemm_numpy' already"),
     ],

@@ -292,6 +292,25 @@ def test_arrays_without_a_stream_follow_a_call_that_torch_led():
     gpu.assert_exact(torch.from_dlpack(d), expected.double() @ weight.double())
 
 
+def test_a_buffer_that_goes_while_its_reader_captures():
+    """No event of a stream that captures: it would draw the buffer's own stream into the capture, which then fails."""
+    side, x = torch.cuda.Stream(), torch.zeros(4, device=gpu.DEVICE)
+    buffer = cutlass_py._core.Buffer((1024,), "f32", 0)
+    capsule = buffer.__dlpack__(stream=side.cuda_stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        x += 1
+        with pytest.raises(BufferError, match="cannot be joined to a capture"):
+            buffer.__dlpack__(stream=side.cuda_stream)
+        del capsule, buffer
+        x += 1
+    graph.replay()
+    torch.cuda.synchronize()
+    assert x.tolist() == [2] * 4
+    d = cutlass_py._core.Buffer((1024,), "f32", 0)  # gives back what was kept
+    assert torch.from_dlpack(d).zero_().sum() == 0
+
+
 def test_a_current_stream_of_the_exchange_api_is_the_launch_stream():
     side = torch.cuda.Stream()
     kind = exporters.exchanging(stream=side.cuda_stream)

@@ -19,7 +19,7 @@ import pytest
 
 import cutlass_py
 from cutlass_py import _core
-from cutlass_py.declaration import coverage
+from cutlass_py.commands import coverage
 
 HOME = Path(cutlass_py.__file__).parent
 try:
@@ -76,12 +76,33 @@ def test_a_numpy_call_loads_numpy_alone():
     assert python(code, "-W", "error") == "set()\n"
 
 
+def test_the_module_that_errors_of_epilogues_send_to_is_there():
+    assert python("import cutlass_py; print(cutlass_py.functions.__name__)") == "cutlass_py.functions\n"
+
+
 def test_it_survives_fork_after_import():
     code = (
         "import os, numpy as np; from cutlass_py import gemm; a = np.ones((2, 2)); gemm(a, a); pid = os.fork();"
         "ok = (gemm(a, a) == 2).all(); pid or os._exit(0 if ok else 1); print(os.waitpid(pid, 0)[1])"
     )
     assert python(code, "-W", "ignore") == "0\n"  # Python warns of BLAS's threads
+
+
+def test_a_fork_while_another_thread_chooses_leaves_a_child_that_works():
+    """No lock is kept by a thread that is not there, and garbage is collected."""
+    code = (
+        "import gc, os, threading, numpy as np; from cutlass_py import GemmArguments, explain, gemm, registry\n"
+        "a, done = np.ones((2, 2)), threading.Event()\n"
+        "def choose():\n"
+        "    while not done.is_set(): registry.forget(); registry.all_kernels(); explain(a, a)\n"
+        "thread = threading.Thread(target=choose); thread.start(); bad = 0\n"
+        "for i in range(12):\n"
+        "    pid = os.fork()\n"
+        "    if not pid: os._exit(0 if gc.isenabled() and explain(a, a) and (gemm(a, a) == 2).all() else 1)\n"
+        "    bad += os.waitpid(pid, 0)[1] != 0\n"
+        "done.set(); thread.join(); print(bad)"
+    )
+    assert python(code, "-W", "ignore") == "0\n"
 
 
 def test_nothing_is_printed_at_exit():

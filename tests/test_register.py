@@ -68,6 +68,15 @@ def test_what_is_unregistered_is_not_found_by_name_or_number():
     registration.unregister()  # once is enough
     with register_kernel(metadata(), lambda call: host_array(call.d).fill(7)):
         assert (cutlass_py.gemm(A, B, kernel="own_f64") == 7).all()
+        with pytest.raises(ValueError, match="own_f64 was unregistered; another one has its name now"):
+            cutlass_py.gemm(A, B, kernel=kernel)
+
+
+def test_a_kernel_of_a_provider_goes_with_it():
+    with register_provider(Own()) as registration:
+        with pytest.raises(ValueError, match="'own_f64' is of provider '.*', which is unregistered as a whole"):
+            cutlass_py.unregister(registration.kernels[0])
+        assert cutlass_py.get_kernels(where=lambda m: m.name == "own_f64")
 
 
 def test_nothing_keeps_a_provider_that_is_gone():

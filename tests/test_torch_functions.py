@@ -205,13 +205,33 @@ def test_refusals_are_of_torchs_types(call, error):
             call(module)
 
 
+@pytest.mark.parametrize("m", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_sums_are_added_up_in_place_whatever_their_shape(m, n):
+    a, b, acc = randn(m, 4), randn(4, n), randn(m, n)
+    wanted = torch.addmm(acc, a, b)
+    assert ct.addmm(acc, a, b, out=acc) is acc
+    torch.testing.assert_close(acc, wanted)
+    batch = randn(2, m, n)
+    wanted = torch.baddbmm(batch, a.expand(2, m, 4), b.expand(2, 4, n))
+    ct.baddbmm(batch, a.expand(2, m, 4), b.expand(2, 4, n), out=batch)
+    torch.testing.assert_close(batch, wanted)
+
+
+def test_a_bias_beside_a_vector_has_the_axes_of_the_result():
+    x, w, bias = randn(2, 3, 2).mT, randn(3), torch.tensor([[0.0], [100.0]])
+    torch.testing.assert_close(ct.linear(x, w, bias), torch.nn.functional.linear(x, w, bias))
+
+
 def test_messages_name_the_function():
     with pytest.raises(RuntimeError, match="mm: out shares"):
         a = randn(3, 3)
         ct.mm(a, a, out=a)
-    with pytest.raises(RuntimeError, match=re.escape("mm: a is (2, 3) but b is (2, 3); inner extents must agree")):
+    with pytest.raises(
+        RuntimeError, match=re.escape("mm: input is (2, 3) but mat2 is (2, 3); inner extents must agree")
+    ):
         ct.mm(randn(2, 3), randn(2, 3))
-    with pytest.raises(RuntimeError, match="addmm: a is torch.float32 but input is torch.float64"):
+    with pytest.raises(RuntimeError, match="addmm: mat1 is torch.float32 but input is torch.float64"):
         ct.addmm(randn(3).double(), randn(2, 3), randn(3, 3))
     with pytest.raises(TypeError, match="lists of matrices go to cutlass_py.gemm"):
         ct.gemm([randn(2, 3)], [randn(3, 2)])
@@ -329,7 +349,7 @@ def test_compiled_calls_do_not_take_contradictions():
 
 
 def test_operands_on_two_devices_are_refused():
-    with pytest.raises(RuntimeError, match="mm: a is on cpu but b is on meta"):
+    with pytest.raises(RuntimeError, match="mm: input is on cpu but mat2 is on meta"):
         ct.mm(randn(3, 4), randn(4, 5).to("meta"))
 
 

@@ -175,6 +175,14 @@ def test_mlp(activation):
     check(lambda *operands: ct.mlp(*operands, activation=activation), *operands)
 
 
+@pytest.mark.parametrize("trained", range(5))
+def test_mlp_of_which_one_operand_is_trained(trained):
+    operands = [
+        x if i == trained else x.detach() for i, x in enumerate((leaf(2, 4), leaf(6, 4), leaf(5, 6), leaf(6), leaf(5)))
+    ]
+    check(lambda x: ct.mlp(*operands[:trained], x, *operands[trained + 1 :]), operands[trained])
+
+
 def test_mlp_is_what_it_says():
     x, w1, w2, b1, b2 = leaf(2, 3, 4), leaf(6, 4), leaf(5, 6), leaf(6), leaf(5)
     for name, f in THEIRS.items():
@@ -354,6 +362,31 @@ def test_who_has_to_see_the_backward_pass_of_a_product_sees_it():
         d.sum().backward()
     assert counter.get_total_flops() == 2 * 2 * 3 * 4 * 5
     torch.testing.assert_close(w.grad, x.detach().sum(0).expand(5, 4))
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("needed", list(product((False, True), repeat=5)), ids=str)
+def test_a_perceptron_keeps_what_its_gradient_reads(needed, activation):
+    operands = [leaf(*shape) for shape in ((6, 4), (5, 4), (3, 5), (5,), (3,))]
+    operands = [y if wanted else y.detach() for y, wanted in zip(operands, needed, strict=True)]
+    x, w1, w2, b1, b2 = operands
+    needs_x, needs_w1, needs_w2, needs_b1, needs_b2 = needed
+    kept = {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t):
+        d = ct.mlp(x, w1, w2, b1, b2, activation=activation)
+    hidden = needs_x or needs_w1 or needs_b1
+    read = [y for y, wanted in ((x, needs_w1), (w1, needs_x), (w2, hidden)) if wanted]
+    assert {t.data_ptr() for t in read} == {p for p in kept if p in {y.data_ptr() for y in operands}}
+    values = sum(t.shape == (6, 5) for t in kept.values())
+    assert values == (hidden or needs_w2 if activation == "relu" else hidden + needs_w2)
+    if any(needed):
+        same = [y.detach().requires_grad_(y.requires_grad) for y in operands]
+        f = torch.nn.functional
+        wanted = f.linear(getattr(f, activation)(f.linear(same[0], same[1], same[3])), same[2], same[4])
+        for result in (d, wanted):
+            result.square().sum().backward()
+        for y, z in zip(operands, same, strict=True):
+            torch.testing.assert_close(y.grad, z.grad)
 
 
 @pytest.mark.parametrize("needed", list(product((False, True), repeat=3)), ids=str)

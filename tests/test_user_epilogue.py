@@ -6,7 +6,7 @@ import copy
 import math
 import pickle
 import re
-from functools import wraps
+from functools import partial, wraps
 
 import ml_dtypes
 import numpy as np
@@ -60,6 +60,21 @@ def test_a_function_is_called_once_and_never_again():
     for _ in range(3):
         gemm(a, b, epilogue=counted(bias=c))
     assert len(calls) == 1
+
+
+def test_a_function_that_wraps_an_epilogue_is_its_own():
+    base = epilogue(lambda accum, alpha: accum * alpha)
+
+    @epilogue
+    @wraps(base)
+    def doubled(accum, alpha):
+        return 2 * base.__wrapped__(accum, alpha)
+
+    a, b, _ = operands()
+    np.testing.assert_allclose(gemm(a, b, epilogue=doubled(alpha=0.5)), a @ b, rtol=1e-5)
+    np.testing.assert_allclose(gemm(a, b, epilogue=base(alpha=0.5)), a @ b / 2, rtol=1e-5)
+    halved = epilogue(partial(lambda accum, alpha: accum * alpha, alpha=0.5))
+    assert copy.deepcopy(halved) is halved
 
 
 def test_what_the_source_looks_like_does_not_matter():

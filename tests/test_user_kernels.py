@@ -222,7 +222,7 @@ def test_lanes_of_a_warp_join_what_they_share_evenly(width):
 
 
 @pytest.mark.parametrize(("dtype", "compute", "family"), [
-    ("f32", None, "simt_gemm"), ("f32", "3xtf32", "sm80_gemm"), ("f64", None, "sm80_gemm"),
+    ("f32", None, "simt_gemm"), ("f32", "3xtf32", "sm80_gemm"), ("f64", None, "sm90_dgemm"),
 ])  # fmt: skip
 def test_exact_arithmetics_are_those_of_other_kernels(dtype, compute, family):
     scalars = {"rows": spec(512, 1, dtype=dtype), "columns": spec(512, dtype=dtype)}

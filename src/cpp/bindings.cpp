@@ -245,6 +245,15 @@ void bind_metadata(nb::module_& m) {
              int device_id, int64_t alignment) {
             Device device = device_id < 0 ? Device{} : Device{DeviceType::cuda, device_id};
             const Dtype type = dtype_from(dtype, "dtype", "TensorSpec");
+            const std::string extents = std::to_string(shape.size());
+            if (shape.size() > kMaxRank) {
+              const std::string most = std::to_string(kMaxRank);
+              throw std::invalid_argument("TensorSpec: " + extents + " dimensions; expected at most " + most);
+            }
+            if (strides.size() != shape.size()) {
+              const std::string found = std::to_string(strides.size());
+              throw std::invalid_argument("TensorSpec: " + extents + " extents but " + found + " strides");
+            }
             new (self) TensorSpec{std::move(shape), std::move(strides), type, device, alignment};
           },
           "shape"_a, "strides"_a, "dtype"_a.none(), "device_id"_a, "alignment"_a)

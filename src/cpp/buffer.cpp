@@ -1,23 +1,47 @@
 #include "buffer.h"
 
+#include <algorithm>
+#include <mutex>
+
 #include "dlpack_export.h"
 
 namespace cutlass_py {
 
-Buffer::Memory::~Memory() {
+bool Buffer::Memory::capturing() const {
+  return std::any_of(consumers.begin(), consumers.end(), &device::capturing);
+}
+
+void Buffer::Memory::release() noexcept {
   if (!data) return;
   try {
     device::Guard guard(device_id);
     const device::Stream own = device::own_stream(device_id);
-    for (device::Stream consumer : consumers) device::wait(own, consumer);
+    for (device::Stream consumer : consumers) {
+      try {
+        device::wait(own, consumer);
+      } catch (const CudaError&) {  // of a stream that failed, nothing more will run
+      }
+    }
     device::release(data, own);
   } catch (const CudaError&) {
     // The context is going down, and the memory with it.
   }
 }
 
+// An event of a stream that captures would draw our own into the capture. So what such a stream has read is kept, until
+// the next memory that is given back after the capture.
+void Buffer::Memory::retire(Memory* memory) noexcept {
+  static std::mutex mutex;  // deleters may come without the GIL
+  static auto* retired = new std::vector<Memory*>();
+  std::lock_guard<std::mutex> lock(mutex);
+  retired->push_back(memory);
+  const auto kept = std::partition(retired->begin(), retired->end(), [](Memory* each) { return !each->capturing(); });
+  for (auto each = retired->begin(); each != kept; ++each) (*each)->release(), delete *each;
+  retired->erase(retired->begin(), kept);
+}
+
 Buffer::Buffer(std::vector<int64_t> shape, Dtype dtype, int device_id)
-    : shape_(std::move(shape)), dtype_(dtype), memory_(std::make_shared<Memory>()) {
+    : shape_(std::move(shape)), dtype_(dtype), memory_(new Memory, &Memory::retire) {
   int64_t bytes = dtype_size(dtype);
   for (int64_t extent : shape_) bytes *= extent;
   device::Guard guard(device_id);
@@ -42,6 +66,10 @@ nb::object Buffer::dlpack(nb::handle stream, nb::handle max_version) const {
     device::Guard guard(memory_->device_id);
     const device::Stream own = device::own_stream(memory_->device_id);
     if (consumer != own) {
+      if (device::capturing(consumer)) {
+        PyErr_SetString(PyExc_BufferError, "a Buffer is ready on another stream, which cannot be joined to a capture");
+        nb::raise_python_error();
+      }
       device::wait(consumer, own);
       memory_->consumers.insert(consumer);
     }

@@ -36,8 +36,10 @@ class Buffer {
   struct Memory {
     void* data = nullptr;
     int device_id = 0;
-    std::set<device::Stream> consumers;  // freed behind all of them
-    ~Memory();
+    std::set<device::Stream> consumers;  // freed behind all of them, which therefore have to live as long
+    bool capturing() const;
+    void release() noexcept;
+    static void retire(Memory* memory) noexcept;
   };
   std::vector<int64_t> shape_;
   Dtype dtype_;

@@ -14,7 +14,6 @@
 #include "run.h"
 #include "streams.h"
 #include "trace.h"
-#include "warm.h"
 
 namespace cutlass_py {
 namespace {
@@ -37,12 +36,13 @@ void check_devices(const Operands& operands) {
 // A new array of the caller's kind for the result. That of lists is one array, handed out in slices.
 class Result {
  public:
-  void allocate(const Operands& operands, Call& call, Stream stream, bool stream_given) {
+  // Its memory, where no element may be read before it was written.
+  void* allocate(const Operands& operands, const Operand& made, Stream stream, bool stream_given) {
     const View& like = *operands[Role::a];
     lists_ = operands.has_lists();
     const bool may_exchange = like.type->exchange && !like.inner.is_valid() && !stream_given;
-    if (!may_exchange || !make_by_exchange(*like.type, call)) make_by_row(like, call, stream);
-    place_result(call, data_);
+    if (!may_exchange || !make_by_exchange(*like.type, made)) make_by_row(like, made, stream);
+    return data_;
   }
 
   bool is_on_own_stream() const { return on_own_stream_; }
@@ -55,14 +55,13 @@ class Result {
 
  private:
   // False where the framework makes no array like this one: its row in frameworks.py may, or says why not.
-  bool make_by_exchange(const ArrayType& type, const Call& call) {
-    const Device device = call.problem.device;
-    const DtypeRow& dtype = kDtypes[int(call.problem.d)];
+  bool make_by_exchange(const ArrayType& type, const Operand& x) {
+    const DtypeRow& dtype = kDtypes[int(x.dtype)];
     DLTensor prototype{};
-    prototype.device = {device.type == DeviceType::cuda ? kDLCUDA : kDLCPU, device.id};
-    prototype.ndim = call.out_rank;
+    prototype.device = {x.device.type == DeviceType::cuda ? kDLCUDA : kDLCPU, x.device.id};
+    prototype.ndim = x.rank;
     prototype.dtype = {uint8_t(dtype.dlpack_code), uint8_t(dtype.bits), 1};
-    prototype.shape = const_cast<int64_t*>(call.out_shape);
+    prototype.shape = const_cast<int64_t*>(x.shape);
     DLManagedTensorVersioned* made = new_array(*type.exchange, prototype);
     if (!made) return false;
     data_ = static_cast<char*>(made->dl_tensor.data) + made->dl_tensor.byte_offset;
@@ -74,16 +73,15 @@ class Result {
     return true;
   }
 
-  void make_by_row(const View& like, const Call& call, Stream stream) {
-    const Device device = call.problem.device;
-    const int ordinal = device.type == DeviceType::cuda ? device.id : -1;
+  void make_by_row(const View& like, const Operand& x, Stream stream) {
+    const int ordinal = x.device.type == DeviceType::cuda ? x.device.id : -1;
     row_ = like.type->row;
-    array_ = row_.attr("empty")(tuple_of(call.out_shape, call.out_rank), dtype_name(call.problem.d), ordinal,
+    array_ = row_.attr("empty")(tuple_of(x.shape, x.rank), dtype_name(x.dtype), ordinal,
                                 reinterpret_cast<uintptr_t>(stream), like.inner.is_valid());
     if (nb::isinstance<Buffer>(array_)) {
       on_own_stream_ = true;
       data_ = nb::cast<Buffer&>(array_).data();
-      follow_own_stream(stream, device.id);
+      follow_own_stream(stream, x.device.id);
     } else {
       view_.open(array_, "out");
       view_.import(stream);
@@ -117,7 +115,7 @@ nb::object execute_on_host(Operands& operands, Source& source, nb::handle out, n
   Call call = source.call(operands);
   workspace.on(nullptr, operands, 0);
   Result result;
-  if (!operands[Role::out]) result.allocate(operands, call, nullptr, false);
+  if (!operands[Role::out]) place_result(call, result.allocate(operands, new_result(call), nullptr, false));
   if (!nothing_to_do(call.problem)) {
     const Plan plan = source.plan(call.problem);
     trace::watched(operands, call, plan, nullptr, [&] { run_all(call, [&] { run_provided(call, plan, nullptr); }); });
@@ -174,26 +172,30 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
       if (streams.streamless) release_when_done(operands, streams.launch);
     });
   };
-  const bool new_result = !operands[Role::out];
-  if (!new_result && !workspace && !trace::asked_for(trace::kAnything) && source.is_ready(operands)) {
-    in_order([&] { source.run_ready(streams.launch); });
-    return nb::borrow(out);
+  const bool makes_result = !operands[Role::out];
+  const auto allocate = [&](const Operand& made) {
+    return result.allocate(operands, made, streams.launch, streams.given);
+  };
+  if (Ready* ready = workspace || trace::asked_for(trace::kAnything) ? nullptr : source.ready(operands)) {
+    void* const made = makes_result ? allocate(ready->result()) : nullptr;
+    in_order([&] { source.run_ready(streams.launch, made); });
+    return makes_result ? result.finish() : nb::borrow(out);
   }
   Call call = source.call(operands);
   if (nothing_to_do(call.problem)) {
-    if (new_result) result.allocate(operands, call, streams.launch, streams.given);
+    if (makes_result) allocate(new_result(call));
   } else {
     std::optional<NoTuning> untouched;
     if (tuning_allowed && streams.capturing()) untouched.emplace();  // waiting would end the capture
     const Plan plan = source.plan(call.problem);
     const GivenScratch* scratch =
         workspace ? workspace.on(streams.launch, operands, scratch_bytes(call, plan)) : nullptr;
-    if (new_result) result.allocate(operands, call, streams.launch, streams.given);
+    if (makes_result) place_result(call, allocate(new_result(call)));
     const auto run = [&] { run_all(call, [&] { run_on_device(call, plan, streams.launch, scratch); }); };
     in_order([&] { trace::watched(operands, call, plan, streams.launch, run); });
     source.keep(call);
   }
-  return new_result ? result.finish() : nb::borrow(out);
+  return makes_result ? result.finish() : nb::borrow(out);
 }
 
 }  // namespace
@@ -213,13 +215,16 @@ class Fresh final : public Source {
   Call call(Operands& operands) override { return canonical_call(request(operands), keywords_); }
   Plan plan(const Problem& problem) override { return plan_for(problem); }
 
-  bool is_ready(Operands& operands) override {
-    if (!keywords_.kernel.is_none()) return false;  // its number is asked of Python
+  Ready* ready(Operands& operands) override {
+    if (!keywords_.kernel.is_none()) return nullptr;  // its number is asked of Python
     asked_.emplace(request(operands), jit_allowed);
     if (*asked_) ready_ = find_ready(*asked_);
-    return ready_ && *ready_ && surely_apart(*request_);
+    if (!ready_ || !*ready_ || !surely_apart(*request_)) return nullptr;
+    // To allocate a result may run any Python, other calls of gemm too.
+    if (!operands[Role::out]) ready_ = &copy_.emplace(*ready_);
+    return ready_;
   }
-  void run_ready(Stream stream) override { (*ready_)(*request_, stream); }
+  void run_ready(Stream stream, void* result) override { (*ready_)(*request_, stream, result); }
   void keep(const Call& call) override {
     if (!asked_ || !*asked_ || ready_) return;
     if (const Plan* plan = known_plan(call.problem)) keep_ready(*asked_, Ready(call, *plan));
@@ -235,6 +240,7 @@ class Fresh final : public Source {
   std::optional<Request> request_;
   std::optional<Asked> asked_;
   Ready* ready_ = nullptr;
+  std::optional<Ready> copy_;
 };
 
 }  // namespace

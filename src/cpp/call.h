@@ -3,6 +3,7 @@
 
 #include "keywords.h"
 #include "plan.h"
+#include "warm.h"
 
 namespace cutlass_py {
 
@@ -15,10 +16,10 @@ class Source {
   virtual Call call(Operands& operands) = 0;      // once they are imported
   virtual Plan plan(const Problem& problem) = 0;  // may refuse: asked before anything is allocated
 
-  // Instead of both, for a call with `out`: the launch that it is, if that is known. False where it is not; `keep` is
-  // then told of the call once it has run.
-  virtual bool is_ready(Operands&) { return false; }
-  virtual void run_ready(device::Stream) {}
+  // Instead of both: the launch that a call is, if that is known. Null where it is not; `keep` is then told of the call
+  // once it has run.
+  virtual Ready* ready(Operands&) { return nullptr; }
+  virtual void run_ready(device::Stream, void* /*result*/) {}  // `result`: memory of the new one, null if there is none
   virtual void keep(const Call&) {}
 
  protected:

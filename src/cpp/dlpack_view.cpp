@@ -102,6 +102,7 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
   if (nb::object bind = function("current_stream"); bind.is_valid() && !entry.exchange) entry.current_stream = bind();
   entry.is_numpy = name_of_type(object) == "numpy.ndarray";
   if (entry.checks_grad) find_grad_flag(entry, type);
+  for (nb::handle method : entry.row.attr("lazy")) entry.lazy.push_back(type.attr(method));
   return entry;
 }
 
@@ -428,9 +429,19 @@ bool requires_grad(nb::handle array, const ArrayType& type) {
   return flag.ptr() == Py_True;
 }
 
+static bool is_lazy(nb::handle array, const ArrayType& type) {
+  for (const nb::object& method : type.lazy) {
+    PyObject* arguments[] = {array.ptr()};
+    nb::object answer = nb::steal(PyObject_Vectorcall(method.ptr(), arguments, 1, nullptr));
+    if (!answer.is_valid()) nb::raise_python_error();
+    if (answer.ptr() == Py_True) return true;
+  }
+  return false;
+}
+
 // torch: a gradient that would be lost, or a lazily negated or conjugated view (without unit stride, or complex).
 void View::check(bool perhaps_lazy) {
-  if (requires_grad(object, *type) || perhaps_lazy) type->check(object, operand.name);
+  if (requires_grad(object, *type) || (perhaps_lazy && is_lazy(object, *type))) type->check(object, operand.name);
 }
 
 void View::release() noexcept {
@@ -449,7 +460,7 @@ Dtype dtype_from(nb::handle value, const char* parameter, const char* function) 
     throw TypeError(std::string(function) + ": " + parameter + " is " + described_type(value) + "; expected one of " +
                     storage_dtypes() + " or a framework's dtype");
   }
-  nb::object index = nb::module_::import_("cutlass_py.frameworks").attr("dtype_index")(value, parameter, function);
+  nb::object index = nb::module_::import_("cutlass_py.dtype_names").attr("dtype_index")(value, parameter, function);
   (*known)[value] = index;
   return Dtype(nb::cast<int>(index));
 }

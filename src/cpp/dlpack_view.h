@@ -7,6 +7,8 @@
 #include <dlpack/dlpack.h>
 #include <nanobind/nanobind.h>
 
+#include <vector>
+
 #include "problem.h"
 
 namespace cutlass_py {
@@ -19,14 +21,15 @@ struct ArrayType {
   PyTypeObject* type = nullptr;                 // a reference is held: heap types may die otherwise
   const DLPackExchangeAPI* exchange = nullptr;  // of a framework; not of views that cannot make arrays
   nb::object row;
-  nb::object check;           // sees every array (JAX), or with checks_grad those that look suspicious
+  nb::object check;           // sees every array (JAX), or with checks_grad those that it may refuse
   nb::object exporter;        // instead of __dlpack__ (NumPy with ml_dtypes)
   nb::object current_stream;  // device ordinal -> stream
   bool is_spec = false, is_typed_view = false;
   bool mutable_ = true;      // false: never written (JAX)
   bool checks_grad = false;  // has requires_grad (torch): checked when that, or the strides, look suspicious
   bool is_numpy = false;     // exactly numpy.ndarray: read in place where it is an ordinary array
-  nb::object grad_flag;      // the type's descriptor of requires_grad, and how it is read; null: by its name
+  std::vector<nb::object> lazy;  // methods that say whether values differ from memory; asked where strides look it
+  nb::object grad_flag;          // the type's descriptor of requires_grad, and how it is read; null: by its name
   descrgetfunc read_grad_flag = nullptr;
 
   bool has_stream() const { return exchange || current_stream.is_valid(); }
@@ -68,7 +71,7 @@ class View {
   explicit operator bool() const { return type != nullptr; }
   bool complete = false;
   const ArrayType* type = nullptr;
-  nb::handle object;  // the array itself (borrowed from the caller, or owned by `inner`)
+  nb::handle object;  // the array itself (borrowed from the caller, or owned by `inner` or a list's tuple)
   nb::object inner;   // the array inside a TypedView
   Operand operand;
   const char* expected = nullptr;  // dtypes, for the message about one that is none of ours; null: all of ours

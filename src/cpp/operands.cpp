@@ -57,11 +57,12 @@ void Operands::open_list(Role role, nb::handle object) {
   const char* name = kRoleNames[int(role)];
   auto list = std::make_unique<List>();
   list->name = name;
-  nb::object given = nb::steal(PySequence_Tuple(object.ptr()));
-  for (size_t i = 0, length = nb::len(given); i < length; ++i) {
+  list->held = nb::steal<nb::tuple>(PySequence_Tuple(object.ptr()));
+  if (!list->held.is_valid()) nb::raise_python_error();
+  for (nb::handle array : list->held) {
     Matrix& matrix = list->matrices.emplace_back();
-    matrix.name = std::string(name) + "[" + std::to_string(i) + "]";
-    matrix.view.open(given[i], matrix.name.c_str());
+    matrix.name = std::string(name) + "[" + std::to_string(list->matrices.size() - 1) + "]";
+    matrix.view.open(array, matrix.name.c_str());
   }
   if (list->matrices.empty()) refuse(std::string(name) + " is an empty list; expected one matrix or more");
   views_[int(role)] = &list->matrices.front().view;
@@ -74,6 +75,7 @@ void Operands::List::join() {
   const Operand& first = matrices.front().view.operand;
   joined = first;
   joined.name = name;
+  addresses.clear();
   for (const Matrix& matrix : matrices) {
     const Operand& x = matrix.view.operand;
     if (x.rank != 2) refuse(found(x) + "; expected 2 dimensions: lists hold matrices");

@@ -57,6 +57,7 @@ class Operands {
   };
   struct List {
     const char* name;
+    nb::tuple held;  // nothing else keeps the matrices alive if the caller's list changes meanwhile
     std::list<Matrix> matrices;
     std::vector<void*> addresses;
     Operand joined;

@@ -78,7 +78,7 @@ Plan plan_for(const Problem& problem) {
   nb::object chosen = nb::module_::import_("cutlass_py.choice.select").attr("plan")(nb::cast(problem));
   Plan plan = plan_from(chosen, problem);
   if (cleared != before) return plan;  // of what was there, and may be gone: the next call asks again
-  if (table.size() >= kMostPlans) table.clear();
+  if (table.size() >= kMostPlans) clear_plans();
   return table[problem] = plan;
 }
 

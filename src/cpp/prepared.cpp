@@ -20,16 +20,6 @@ bool only_out(const Keywords& given) {
   return !others && !given.out.is_none();
 }
 
-// A new row-major result.
-Operand new_result(const Call& call) {
-  Operand x;
-  x.name = kRoleNames[int(Role::out)];
-  x.dtype = call.problem.d;
-  x.device = call.problem.device;
-  x.set_row_major(call.out_shape, call.out_rank);
-  return x;
-}
-
 uint8_t alignment(const Problem& p, Role role) {
   switch (role) {
     case Role::a: return p.transposed ? p.align_b : p.align_a;

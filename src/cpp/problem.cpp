@@ -331,6 +331,15 @@ Call canonicalise(const Request& r) {
   return call;
 }
 
+Operand new_result(const Call& call) {
+  Operand x;
+  x.name = kRoleNames[int(Role::out)];
+  x.dtype = call.problem.d;
+  x.device = call.problem.device;
+  x.set_row_major(call.out_shape, call.out_rank);
+  return x;
+}
+
 void place_result(Call& call, void* data) {
   call.d.data = data;
   if (!call.problem.pointers) return;

@@ -235,6 +235,7 @@ Call canonicalise(const Request& request);
 
 // Gives a call the memory of its new result.
 void place_result(Call& call, void* data);
+Operand new_result(const Call& call);  // that array, without memory
 
 // True when two operands surely share no element: disjoint byte ranges, or column slices of one buffer.
 bool surely_disjoint(const Operand& x, const Operand& y);

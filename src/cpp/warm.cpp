@@ -90,11 +90,15 @@ bool Asked::operator==(const Asked& other) const {
 }
 
 Ready::Ready(const Call& call, const DevicePlan& plan)
-    : plan_(plan), transposed_(call.problem.transposed), launch_(single_launch(call, plan)) {}
+    : plan_(plan),
+      result_(new_result(call)),
+      transposed_(call.problem.transposed),
+      launch_(single_launch(call, plan)) {}
 
-void Ready::operator()(const Request& r, device::Stream stream) {
+void Ready::operator()(const Request& r, device::Stream stream, void* result) {
   CutlassPyGemm& g = *launch_;
   g.stream = stream;
+  if (result) g.d = result;
   const Factors numbers = numbers_of(r);
   set(g.epilogue.alpha, numbers.alpha), set(g.epilogue.beta, numbers.beta);
   set(g.epilogue.scale_out, numbers.scale_out);

@@ -31,10 +31,12 @@ class Ready {
  public:
   Ready(const Call& call, const DevicePlan& plan);
   explicit operator bool() const { return bool(launch_); }
-  void operator()(const Request& request, device::Stream stream);
+  const Operand& result() const { return result_; }  // the new one of a call without `out`
+  void operator()(const Request& request, device::Stream stream, void* result);
 
  private:
   DevicePlan plan_;
+  Operand result_;
   bool transposed_;
   std::optional<CutlassPyGemm> launch_;
 };

@@ -106,6 +106,8 @@ def __getattr__(name: str) -> Any:
             return version("cutlass_py")
         except PackageNotFoundError:  # a source tree on the path
             return "none"
+    if name == "functions":  # the module, which errors of epilogues send to
+        return import_module(f"{__name__}.functions")
     if name not in _HOME:
         raise AttributeError(f"module 'cutlass_py' has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -39,8 +39,6 @@ class TensorSpec(_core.TensorSpecBase):
         alignment: int = 256,
     ) -> None:
         shape = _integers("shape", shape)
-        if len(shape) > 8:
-            raise ValueError(f"TensorSpec: {len(shape)} dimensions; expected at most 8")
         if shape and min(shape) < 0:
             raise ValueError(f"TensorSpec: shape is {tuple(shape)}; extents must not be negative, found {min(shape)}")
         if strides is None:
@@ -50,8 +48,6 @@ class TensorSpec(_core.TensorSpecBase):
         strides = _integers("strides", strides)
         if type(alignment) is not int or alignment != 256:
             (alignment,) = _integers("alignment", [alignment])
-        if len(strides) != len(shape):
-            raise ValueError(f"TensorSpec: {len(shape)} extents but {len(strides)} strides")
         if alignment <= 0 or alignment & (alignment - 1):
             raise ValueError(f"TensorSpec: alignment is {alignment}; expected a power of two")
         super().__init__(shape, strides, dtype, 0 if device == "cuda" else _ordinal(str(device)), alignment)
@@ -210,7 +206,7 @@ class GemmArguments:
         Raises:
             As gemm; ValueError: these are lists of matrices, or the kernel's tiles have no order to choose.
         """
-        if raster not in _RASTERS or swizzle not in (None, *SWIZZLES):
+        if raster not in tuple(_RASTERS) or swizzle not in (None, *SWIZZLES):
             raise ValueError(
                 f"plan: raster is {raster!r}, swizzle is {swizzle!r}; expected 'm' or 'n', and 1, 2, 4 or 8"
             )

@@ -16,6 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from .errors import CompileError
+from .files import replace
 
 if TYPE_CHECKING:
     import tempfile
@@ -178,26 +179,6 @@ def put(name: str, content: bytes) -> Path:
         return replace(_writable() / name, content)
     except OSError as error:
         return replace(_private(error) / name, content)
-
-
-def replace(path: Path, content: bytes) -> Path:
-    """A file written beside and renamed: readers see what was there before, or all of it.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    import tempfile
-
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}.", suffix=".part", delete=False) as beside:
-        try:
-            beside.write(content)
-            beside.flush()
-            os.chmod(beside.name, 0o644)  # the directory may be shared
-            os.replace(beside.name, path)
-        except BaseException:
-            Path(beside.name).unlink(missing_ok=True)  # another process may have cleared the directory
-            raise
-    return path
 
 
 def clear() -> tuple[int, int]:

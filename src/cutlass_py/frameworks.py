@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from ._core import Buffer, TypedView
 from .declaration.dtypes import DTYPES, STORAGE
+from .dtype_names import BY_NUMPY_NAME
 
 # The unsigned integer dtype that carries values of a dtype which a framework cannot name, by bytes per element.
 _CARRIER = {1: "uint8", 2: "uint16"}
@@ -31,7 +31,8 @@ class Framework:
         under: (device ordinal, stream) -> a context in which these are the current device and stream.
         export: (array, stream, operand name) -> (DLPack capsule, dtype name or None); None: the array's own __dlpack__.
         check: (array, operand name) raises if the array's values are not what its memory holds.
-            Where the framework differentiates, called for arrays that look suspicious; otherwise for all.
+            Where the framework differentiates, called for arrays with a gradient, or that are lazy; otherwise for all.
+        lazy: methods that say whether an array's values are not what its memory holds.
         mutable: whether arrays may be written.
         differentiates: whether arrays have `requires_grad`.
     """
@@ -43,6 +44,7 @@ class Framework:
     under: Callable[[int, int], AbstractContextManager[Any]] | None = None
     export: Callable[[Any, int | None, str], tuple[Any, str | None]] | None = None
     check: Callable[[Any, str], None] | None = None
+    lazy: tuple[str, ...] = ()
     mutable: bool = True
     differentiates: bool = False
 
@@ -78,7 +80,7 @@ def _numpy_export(array: Any, stream: int | None, operand: str) -> tuple[Any, st
             f"gemm: {operand} is a numpy.ma.MaskedArray, whose mask gemm does not apply; pass {operand}.filled()"
         )
     dtype = array.dtype
-    name = _BY_NUMPY_NAME.get(dtype.name) if dtype.num >= 256 else None  # NumPy's own have lower numbers
+    name = BY_NUMPY_NAME.get(dtype.name) if dtype.num >= 256 else None  # NumPy's own have lower numbers
     if name is not None and dtype.isnative:
         array = array.view(_CARRIER[DTYPES[name].itemsize])
     if (dtype.kind == "V" and name is None) or dtype.kind not in "Vfiucb" or dtype.char in "gG" or not dtype.isnative:
@@ -237,6 +239,7 @@ _ROWS = {
         current_stream=_torch_streams,
         under=_torch_under,
         check=_torch_check,
+        lazy=("is_neg", "is_conj"),
         differentiates=True,
     ),
     "cupy": Framework("cupy", _cupy_empty, current_stream=_cupy_streams, under=_cupy_under),
@@ -270,35 +273,3 @@ def row(array_type: type) -> Framework:
         if root in _ROWS:
             return _ROWS[root]
     return _ROWS["other"]
-
-
-# ---------------------------------------------------------------------------------------------------- dtypes
-
-_BY_NUMPY_NAME = {d.numpy: d.name for d in reversed(DTYPES.values())}
-
-
-@cache
-def _dtype_name(value: Any) -> str | None:
-    if value is None:
-        return None  # which is f64 to NumPy
-    if isinstance(value, str) and value in STORAGE:
-        return value
-    text = str(value)
-    if text.startswith("torch."):
-        return _BY_NUMPY_NAME.get(text.removeprefix("torch."))
-    import ml_dtypes  # noqa: F401
-    import numpy as np
-
-    try:
-        return _BY_NUMPY_NAME.get(np.dtype(value).name)
-    except TypeError:
-        return None
-
-
-def dtype_index(value: Any, parameter: str, function: str = "gemm") -> int:
-    """Number of a dtype given as this package's name, or NumPy's, ml_dtypes' or a framework's own dtype."""
-    name = _dtype_name(value)
-    if name is None:
-        names = ", ".join(STORAGE)
-        raise TypeError(f"{function}: {parameter} is {value!r}; expected one of {names} or a framework's dtype")
-    return STORAGE[name]

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any
 
-from . import json_file
 from .activations import Activation
 from .arguments import GemmArguments, TensorSpec
 from .declaration.dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS, STORAGE
 from .declaration.epilogues import ACTIVATIONS
+from .files import read_json
 
 KEYS = {
     "m": "rows of the result",
@@ -172,7 +172,7 @@ def read(path: str | os.PathLike[str]) -> list[GemmArguments]:
         ValueError: it is no such list; the message names the file, the entry (from 1) and the key.
         OSError: it cannot be read.
     """
-    name, entries = os.fspath(path), json_file.read(path)
+    name, entries = os.fspath(path), read_json(path)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{name}: expected a list of objects, each one problem")
     problems = []

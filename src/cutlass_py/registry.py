@@ -6,10 +6,11 @@ kernels.py says what a kernel is; select.py, which of them is taken.
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from threading import Lock, RLock
+from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 from . import _core
@@ -48,20 +49,29 @@ def _kept(listing: Callable[_P, _T]) -> Callable[_P, _T]:
     return kept
 
 
+_paused = False  # whether collections are off, to be switched on by the thread that did it
+
+
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Without garbage collections: so many new objects, all of which stay, would bring about one of the whole heap.
 
     Beside torch that takes 0.1 s, more than everything else in a first call. All metadata are another such case.
     """
+    global _paused
     on = gc.isenabled()
+    _paused = _paused or on
     gc.disable()
     try:
         yield
     finally:
         if on:
             gc.enable()
+            _paused = False
 
+
+# A child that is forked meanwhile has no thread that would switch them on again.
+os.register_at_fork(after_in_child=lambda: gc.enable() if _paused else None)
 
 _cutlass: dict[str, CutlassKernel] = {}  # by name: one object per kernel, made when it is first asked for
 
@@ -78,16 +88,15 @@ def _facts() -> dict[str, dict[str, Any]]:
     return _core.kernel_facts()
 
 
-_registered: dict[str, Kernel] = {}  # by name, in the order of registration; the CPU's come first
-_registering = RLock()
+# By name, in the order of registration; the CPU's come first. Another dictionary after each change: those who read it
+# need no lock, which a fork meanwhile would keep.
+_registered: dict[str, Kernel] = {kernel.name: kernel for kernel in kernels_of(NumpyProvider())}
+_registering = Lock()
 
 
 def registered() -> dict[str, Kernel]:
     """Kernels that are not of the declaration: the CPU's, and those that users brought (register.py)."""
-    with _registering:
-        if not _registered:
-            _registered.update((kernel.name, kernel) for kernel in kernels_of(NumpyProvider()))
-        return dict(_registered)
+    return _registered
 
 
 @_kept
@@ -133,22 +142,25 @@ def register(caller: str, kernels: Sequence[Kernel]) -> None:
         ValueError: a name is taken; nothing is added then.
     """
     packs.load()  # their names are taken too
+    global _registered
     with _registering:
-        taken = registered()
+        taken = dict(_registered)
         for kernel in kernels:
             if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
                 raise ValueError(f"{caller}: a kernel is called {kernel.name!r} already")
             taken[kernel.name] = kernel
-        _registered.update(taken)
-        forget()
+        _registered = taken
+    forget()
 
 
 def unregister(kernels: Sequence[Kernel]) -> None:
     """Removes kernels that are registered; their names, plans and libraries are forgotten."""
+    global _registered
+    names = {kernel.name for kernel in kernels}
     with _registering:
-        for kernel in kernels:
-            del _registered[kernel.name]
-            forget_kernel(kernel.name)
+        _registered = {name: kernel for name, kernel in _registered.items() if name not in names}
+    for name in names:
+        forget_kernel(name)
 
 
 def forget_kernel(name: str) -> None:
@@ -234,29 +246,29 @@ def find_kernel(name: str) -> Kernel | None:
     return registered().get(name)
 
 
-def kernel_named(name: str) -> Kernel:
+def kernel_named(name: str, caller: str = "gemm") -> Kernel:
     """The kernel of that name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none; of the function that was called.
     """
     if kernel := find_kernel(name):
         return kernel
     if (made := _cutlass.get(name)) and made.interface.epilogue.user:  # declared nowhere
         return made
-    raise ValueError(f"gemm: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
+    raise ValueError(f"{caller}: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
 
 
-def cutlass_kernel_named(name: str) -> CutlassKernel:
+def cutlass_kernel_named(name: str, caller: str) -> CutlassKernel:
     """The CUTLASS kernel of that name.
 
     Raises:
         ValueError: there is no kernel of that name, or it is none of CUTLASS.
     """
-    kernel = kernel_named(name)
+    kernel = kernel_named(name, caller)
     if not isinstance(kernel, CutlassKernel):
         where = "computes on the CPU" if kernel.metadata.cc == CPU else "is a Python function"
-        raise ValueError(f"gemm: kernel {name} {where}; expected a CUTLASS kernel")
+        raise ValueError(f"{caller}: kernel {name} {where}; expected a CUTLASS kernel")
     return kernel
 
 
@@ -265,11 +277,13 @@ def number_of(kernel: Kernel | str) -> int:
 
     Raises:
         TypeError: neither a name nor an object.
-        ValueError: no kernel has that name.
+        ValueError: no kernel has that name, or another one than the object.
     """
     name = kernel if isinstance(kernel, str) else getattr(kernel, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"gemm: kernel is {_core.described_type(kernel)}; expected a Kernel or its name")
+    if isinstance(kernel, Kernel) and registered().get(name, kernel) is not kernel:
+        raise ValueError(f"gemm: kernel {name} was unregistered; another one has its name now")
     if name not in _numbers:
         found = kernel_named(name)
         with _numbering:

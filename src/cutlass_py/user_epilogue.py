@@ -32,7 +32,8 @@ class UserEpilogue:
         self._defaults = epilogue_trace.defaults(function)
         self._names = self.program.names
         self._all = set(self._names)
-        update_wrapper(self, function)
+        update_wrapper(self, function, updated=())  # not its attributes: it may wrap an epilogue itself
+        self.__qualname__ = getattr(function, "__qualname__", self.program.name)
 
     def __call__(self, /, *values: Any, **operands: Any) -> EpilogueCall:
         """The epilogue with its operands.

@@ -122,7 +122,7 @@ class Requests {
   void change() {
     const Role some = Role(of(kRoles));
     const std::vector<int64_t> like_d = with_lead({m_, n_}), one_element = {1};
-    switch (of(32)) {
+    switch (of(33)) {
       case 0: return stride(operands_[int(some)]);
       case 1: return toggle(Role::c, like_d, one({d_, Dtype::f32}));
       case 2: return toggle(Role::bias, of(2) ? std::vector<int64_t>{n_} : std::vector<int64_t>{m_, 1}, d_);
@@ -156,6 +156,7 @@ class Requests {
       case 25:
         request_.compute = one<const char*>({nullptr, nullptr, "f32", "tf32", "fast", "", "tensorfloat32"});
         return;
+      case 26: return toggle(Role::out, like_d, d_);
       default:
         if (there_[int(some)]) move(some);
     }
@@ -192,12 +193,14 @@ TEST(a_class_seen_before_is_launched_as_the_first_call_was) {
   const device::Stream stream = reinterpret_cast<void*>(uintptr_t(0x51));
   Requests requests;
   requests.next();
-  int seen = 0, refused = 0;
+  int seen = 0, refused = 0, new_results = 0;
   for (int i = 0; i < 300'000; ++i) {
     const Request& request = requests.next();
     if (!request.operands[int(Role::a)]) continue;
     const Asked asked(request, false);
-    const std::optional<Call> call = call_or_none(request);
+    std::optional<Call> call = call_or_none(request);
+    void* const result = request.at(Role::out) ? nullptr : reinterpret_cast<void*>((uintptr_t(99) << 32) + 256u * i);
+    if (call && result) place_result(*call, result);
     refused += !call;
     Ready* const ready = asked ? find_ready(asked) : nullptr;
     if (!ready) {
@@ -208,11 +211,12 @@ TEST(a_class_seen_before_is_launched_as_the_first_call_was) {
     ++seen;
     std::optional<CutlassPyGemm> first;
     if (call) first = single_launch(*call, plan_of(call->problem));
-    (*ready)(request, stream);
+    (*ready)(request, stream, result);
+    new_results += bool(result);
     if (first) first->stream = stream;
     CHECK(call && call->suspects.empty() && first && shown(*first) == shown(*launched));
   }
-  CHECK(seen > 10'000 && refused > 10'000);
+  CHECK(seen > 10'000 && refused > 10'000 && new_results > 1'000);
 }
 
 TEST(which_calls_are_seen_again) {

@@ -10,12 +10,13 @@ from typing import Any
 from .._core import gemm
 from ..arguments import SWIZZLES, GemmArguments
 from ..choice import tuned
+from ..declaration.dtypes import DTYPES
 from ..explanation import explain
 from ..gpu import gpu_of
 from ..registry import get_kernels, kernel_named
 from . import one_kernel
 from .frameworks import Framework
-from .one_kernel import KernelCase, KernelOperands, unit_roundoff
+from .one_kernel import KernelCase, KernelOperands
 from .operands import Operands
 from .results import OURS, Record, reason
 from .suites import DEFAULT, SWEEP, TUNED, Case
@@ -202,7 +203,7 @@ def _checked(case: Case, arms: list[Arm], operands: _Operands, needed: int) -> t
     refused: dict[str, str] = {}
     if isinstance(operands, Operands):
         error, refused = errors(case, arms, operands, needed)
-        limit = 4 * max(error[operands.framework.name], unit_roundoff(case.arithmetic.result)) + 1e-12
+        limit = 4 * max(error[operands.framework.name], DTYPES[case.arithmetic.result].roundoff) + 1e-12
         found: Record = {"error": error}
     else:
         assert isinstance(case, KernelCase)

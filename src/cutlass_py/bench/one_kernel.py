@@ -99,16 +99,10 @@ class KernelCase(Case):
     def limit(self, largest: float) -> float:
         """Larger errors, relative to the largest element, do not come from rounding."""
         c = self.config
-        own = _FAST if c.accumulator == "fast" else unit_roundoff(c.accumulator)
-        stored = unit_roundoff(c.d) if DTYPES[c.d].mantissa else 1 / largest
+        own = _FAST if c.accumulator == "fast" else DTYPES[c.accumulator].roundoff
+        stored = DTYPES[c.d].roundoff if DTYPES[c.d].mantissa else 1 / largest
         function = _TANH if epilogue_named(c.epilogue).activation != "identity" else 0.0
         return 4 * (stored + _ROUNDED.get(c.a, 0.0) + function + math.sqrt(self.shape[-1]) * own) + 1e-12
-
-
-def unit_roundoff(dtype: str) -> float:
-    """What rounding to a dtype costs at most, relatively; sums in integers are exact."""
-    mantissa = DTYPES[dtype].mantissa
-    return 0.5 ** (mantissa + 1) if mantissa else 0.0
 
 
 # ---------------------------------------------------------------------------------------------------- operands

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import json_file
+from ..files import read_json, replace
 
 Result = dict[str, Any]  # a whole file
 Record = dict[str, Any]  # one of its cases
@@ -34,7 +34,7 @@ def read(path: str | os.PathLike[str]) -> Result:
         ValueError: it is none; the message names the file.
         OSError: it cannot be read.
     """
-    content = json_file.read(path)
+    content = read_json(path)
     if not isinstance(content, dict) or "machine" not in content:
         raise ValueError(f"{os.fspath(path)}: expected an object as `bench --json` writes it")
     return content
@@ -43,9 +43,7 @@ def read(path: str | os.PathLike[str]) -> Result:
 def write(path: Path, result: Mapping[str, Any]) -> None:
     """Writes a result whole or not at all; entries of long lists take a line each."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(dumps(result), encoding="utf-8")
-    partial.replace(path)
+    replace(path, dumps(result).encode())
 
 
 def dumps(result: Mapping[str, Any]) -> str:

@@ -145,7 +145,7 @@ def design(c: KernelConfig) -> int:
 
 def models(c: KernelConfig) -> bool:
     """Whether the model can say anything about a configuration that is not of the declaration."""
-    return c.api == 3 or ((c.family, c.a) in _RATE_2X and all(c.warp))
+    return c.api == 3 or ((c.family, c.a) in _RATE_2X and all(c.warp) and c.stages > 0)
 
 
 def _pack(moved_bytes: int, as_it_lies: bool, gpu: Gpu) -> float:

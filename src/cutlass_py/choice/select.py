@@ -127,7 +127,7 @@ def best(p: Problem, *, provided: bool = True) -> Choice | None:
     """
     gpu = gpu_of(p)
     compiled = _compiled_only(p)
-    if (choice := _measured(p, gpu, compiled)) and (provided or isinstance(choice.route.kernel, CutlassKernel)):
+    if choice := _measured(p, gpu, compiled, provided):
         return choice
     first = next(_in_order(_timed(p, gpu, candidates(p, compiled), provided, every=_needs_ready(p)), p), None)
     return _choice(first, p, gpu) if first else None
@@ -168,11 +168,12 @@ def _compiled_only(p: Problem) -> bool:
     return not _core.jit_allowed() and p.user < 0
 
 
-def _measured(p: Problem, gpu: Gpu | None, compiled: bool) -> Choice | None:
-    """The first choice of a table for problems of this class that can be taken."""
+def _measured(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True) -> Choice | None:
+    """The first choice of a table for problems of this class that can be taken; `provided` as in `best`."""
     if gpu is None or p.splits or p.user >= 0:
         return None
-    return next((choice for entry in lookup(p, gpu) if (choice := _tabled(entry, p, gpu, compiled))), None)
+    found = (choice for entry in lookup(p, gpu) if (choice := _tabled(entry, p, gpu, compiled)))
+    return next((choice for choice in found if provided or isinstance(choice.route.kernel, CutlassKernel)), None)
 
 
 def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from weakref import ref
 
-from .. import _core, cache, json_file
+from .. import _core, cache
 from .._core import Problem
 from ..arguments import SWIZZLES
 from ..errors import CompileError
+from ..files import read_json
 from ..gpu import Gpu
 from ..kernels import Kernel
 from ..registry import registered
@@ -264,7 +265,7 @@ def contents(path: str | os.PathLike[str]) -> tuple[str, int, Table]:
         ValueError: it is no table; the message names the file.
         OSError: it cannot be read.
     """
-    name, content = os.fspath(path), json_file.read(path)
+    name, content = os.fspath(path), read_json(path)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError(f"{name}: expected a table of tuned choices of format {_FORMAT}")
     gpu, sm_count = content.get("gpu"), content.get("sm_count")

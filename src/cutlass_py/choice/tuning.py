@@ -107,9 +107,11 @@ def autotuning() -> Iterator[None]:
 
     Compiled kernels only, and no class for which a table has a choice already; nor calls with `deterministic`, whose
     bits would depend on which kernel was a little faster; nor a call whose own streams are captured. Where measuring
-    fails, for want of memory for example, a warning says so, and the call runs untuned.
+    fails, for want of memory for example, a warning says so, and calls of that class run untuned to the context's end.
     """
     before = _core.allow_tuning(True)
+    if not before:
+        _given_up.clear()
     _core.clear_plans()
     try:
         yield
@@ -117,7 +119,7 @@ def autotuning() -> Iterator[None]:
         _core.allow_tuning(before)
 
 
-_given_up: set[str] = set()  # classes that could not be measured
+_given_up: set[tuple[int, str]] = set()  # devices and classes that could not be measured, until the next autotuning
 
 
 def tune_once(p: Problem) -> None:
@@ -127,7 +129,7 @@ def tune_once(p: Problem) -> None:
         gpu is None
         or p.splits
         or p.deterministic
-        or class_of(p) in _given_up
+        or (p.device_id, class_of(p)) in _given_up
         or ((choice := best(p)) and choice.measured)
     ):
         return
@@ -136,7 +138,7 @@ def tune_once(p: Problem) -> None:
     except NoKernelError:
         pass  # a list goes matrix by matrix; or gemm says so
     except (_core.CudaError, CompileError, ProviderError, ValueError, OSError) as error:
-        _given_up.add(class_of(p))
+        _given_up.add((p.device_id, class_of(p)))
         warnings.warn(f"cutlass_py: {describe(p)} is not tuned: {error}", RuntimeWarning, stacklevel=2)
 
 

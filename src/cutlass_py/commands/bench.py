@@ -269,7 +269,7 @@ def _part_of_kernel(options: argparse.Namespace, gpu: Framework) -> Part:
         raise ValueError(
             "bench: KERNEL M N K says what is measured: --suite, --shape, --dtype and --layout do not go with it"
         )
-    kernel = cutlass_kernel_named(options.kernel)
+    kernel = cutlass_kernel_named(options.kernel, "bench")
     if len(options.extents) not in (3, 4) or min(options.extents, default=0) < 1:
         raise ValueError(
             f"bench: {len(options.extents)} extents behind {kernel.name}; expected M N K, or B M N K, 1 or more"

@@ -80,7 +80,7 @@ def _build(options: argparse.Namespace) -> int:
         raise ValueError("cache build: expected a file of problems, or --kernel")
     if options.jobs is not None and options.jobs < 1:
         raise ValueError(f"cache build: --jobs is {options.jobs}; expected 1 or more")
-    wanted = list(map(cutlass_kernel_named, options.kernel))
+    wanted = [cutlass_kernel_named(name, "cache build") for name in options.kernel]
     for args in read(options.file) if options.file else ():
         wanted += best(args, options.cc)
 

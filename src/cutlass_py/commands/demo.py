@@ -12,9 +12,6 @@ from ..declaration.dtypes import DTYPES
 from ..terminal import print_table
 from .options import json_option, print_json
 
-# Unit roundoff of a dtype: what storing a result in it may cost, relative to its size.
-_ROUNDOFF = {"f16": 2**-11, "bf16": 2**-8, "f32": 2**-24, "f64": 2**-53}
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
@@ -68,7 +65,7 @@ def _row(framework: str, device: str, dtype: str, a: Any, b: Any, to_numpy: Call
     chosen = explain(GemmArguments(a, b)).chosen
     error = float(np.abs(d - reference).max() / np.abs(reference).max())
     # Rounding of the result, and k roundings of the accumulator, which is f32 or f64.
-    bound = _ROUNDOFF[dtype] + x.shape[-1] * _ROUNDOFF["f64" if dtype == "f64" else "f32"]
+    bound = DTYPES[dtype].roundoff + x.shape[-1] * DTYPES["f64" if dtype == "f64" else "f32"].roundoff
     m, k = x.shape
     kernel = chosen.route.kernel.name if chosen else "none"
     return _Row(framework, device, dtype, f"({m}, {k}) @ ({k}, {y.shape[1]})", kernel, error, bound)

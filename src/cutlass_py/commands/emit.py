@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     from ..compiling.emit import project, source, write
     from ..registry import cutlass_kernel_named
 
-    kernel = cutlass_kernel_named(options.kernel)
+    kernel = cutlass_kernel_named(options.kernel, "emit")
     if options.kind and not options.output:
         raise ValueError("emit: a project is several files; say where by -o DIR")
     files = project(kernel.config, options.kind) if options.kind else {f"{kernel.name}.cu": source(kernel.config)}

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _coverage(options: argparse.Namespace) -> int:
-    from ..declaration.coverage import data, markdown
+    from .coverage import data, markdown
 
     if options.match or options.cc or options.all:
         raise ValueError("kernels: --coverage is about the whole declaration; of the others only --json goes with it")

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     from ..shipping.packing import check, write
 
     check(options.name, options.version)
-    kernels = list(map(cutlass_kernel_named, options.kernel))
+    kernels = [cutlass_kernel_named(name, "pack") for name in options.kernel]
     for args in read(options.problems) if options.problems else ():
         kernels += best(args, options.cc)
     artifacts = [archive.read(path) for path in options.artifacts]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from ..files import replace
 from .options import json_option, print_json
 
 if TYPE_CHECKING:
@@ -36,8 +38,7 @@ def run(options: argparse.Namespace) -> int:
     failed = _measure(options)
     table = tuned.table(gpu)
     if options.export:
-        with open(options.export, "w", encoding="utf-8") as file:
-            file.write(tuned.dumps(gpu, table))
+        replace(Path(options.export), tuned.dumps(gpu, table).encode())
     elif not options.json:
         print(f"{tuned.path_of(gpu)}: {len(table)} classes of problems")
     return int(failed)

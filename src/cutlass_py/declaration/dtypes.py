@@ -27,6 +27,11 @@ class Dtype:
         return self.bits // 8
 
     @property
+    def roundoff(self) -> float:
+        """What rounding to it costs at most, relatively; 0 for integers, whose sums are exact."""
+        return 0.5 ** (self.mantissa + 1) if self.mantissa else 0.0
+
+    @property
     def stored(self) -> str:
         """The dtype of the array in memory."""
         return self.storage or self.name

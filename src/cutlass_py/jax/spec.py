@@ -17,7 +17,7 @@ import numpy as np
 from ..activations import Activation
 from ..arguments import GemmArguments, TensorSpec
 from ..declaration.dtypes import COMPUTE, DTYPES
-from ..frameworks import dtype_index
+from ..dtype_names import dtype_name
 
 SCALARS = ("alpha", "beta", "scale_out")
 Shape = tuple[int, ...]
@@ -133,7 +133,7 @@ def dtype_of(value: Any, parameter: str) -> str:
     Raises:
         TypeError: it is none that an array of ours can have; the message names the parameter.
     """
-    return list(DTYPES)[dtype_index(value, parameter)]
+    return dtype_name(value, parameter)
 
 
 def accumulator_of(a: str, compute: str | None = None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
+from math import inf, prod
 from typing import Any
 
 from .. import _core
@@ -197,6 +197,8 @@ def _contradiction(c: OwnConfig) -> str | None:
         return f"schedule is {c.schedule!r}; expected one that {c.family} has: {', '.join(known)}"
     if c.api == 2 and c.cluster != (1, 1, 1):
         return f"cluster is {c.cluster}; expected (1, 1, 1): {c.family} is of 2.x"
+    if prod(c.cluster) > 8:
+        return f"cluster is {c.cluster}; expected 8 thread blocks at most"
     if c.api == 3 and c.gemm2x:
         return f"gemm2x is True; expected False: {c.family} is of 3.x"
     if any(c.warp) and (c.api == 3 or not all(c.warp) or any(x % y for x, y in zip(c.tile, c.warp, strict=True))):
@@ -212,8 +214,8 @@ class OwnKernel(CutlassKernel):
         super().__init__(declared.config, None)
         if estimate == "model" and not models(self.config):
             raise ValueError(
-                f"register_kernel: the model has no rate for {self.config.a} in {self.config.family}, or no warp tile; "
-                "expected an estimate of your own, or none"
+                f"register_kernel: the model has no rate for {self.config.a} in {self.config.family}, or no warp tile "
+                "and stages; expected an estimate of your own, or none"
             )
         self.deterministic = declared.deterministic
         self._estimate = estimate

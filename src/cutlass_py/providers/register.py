@@ -106,17 +106,19 @@ def unregister(what: str | Kernel) -> None:
     was before that. Where one is compiled, its entry in the cache stays.
 
     Args:
-        what: a name, or the kernel itself.
+        what: a name, or the kernel itself. A kernel of a provider goes with the provider.
 
     Raises:
         TypeError: neither.
-        ValueError: nothing was brought under that name.
+        ValueError: nothing was brought under that name, or it is a provider's kernel.
     """
     name = what.name if isinstance(what, Kernel) else what
     if not isinstance(name, str):
         raise TypeError(f"unregister: found {type(name).__name__}; expected a name or a Kernel")
     if registration := _registrations.get(name):
         registration.unregister()
+    elif owner := next((r.name for r in _registrations.values() if name in {k.name for k in r.kernels}), None):
+        raise ValueError(f"unregister: kernel {name!r} is of provider {owner!r}, which is unregistered as a whole")
     elif not any([archive.forget(name), registry.remove(name)]):
         known = ", ".join(dict.fromkeys((*_registrations, *added, *archive.joined))) or "nothing"
         raise ValueError(f"unregister: nothing is registered as {name!r}; there is {known}")

@@ -19,6 +19,7 @@ from ..declaration.config import SCHEDULES, KernelConfig
 from ..declaration.dtypes import DTYPES
 from ..declaration.epilogues import EPILOGUES
 from ..declaration.families import FAMILIES
+from ..files import replace
 from ..gpu import capabilities, device
 
 _FORMAT = 1
@@ -225,7 +226,7 @@ def write(path: str | os.PathLike[str], manifest: Manifest, library: bytes) -> N
         for name, text in licences().items():
             file.writestr(f"licenses/{name}", text)
     target = Path(path)
-    cache.replace(target, content.getvalue())
+    replace(target, content.getvalue())
 
 
 def licences() -> dict[str, str]:

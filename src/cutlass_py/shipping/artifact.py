@@ -35,6 +35,7 @@ class Artifact:
                 By default those alone; without a GPU 90.
 
         Raises:
+            TypeError: cc is something else.
             ValueError: there is no machine code, or what the kernel computes is known to this process alone; or the
                 kernel runs on none of `cc`.
             CompileError: the kernel has to be compiled, and cannot be.
@@ -43,7 +44,9 @@ class Artifact:
         from ..registry import cutlass_kernel_named
         from . import archive
 
-        archive.write(path, *archive.of_kernel(cutlass_kernel_named(self.kernel).config, cc))
+        if not isinstance(cc, Collection) or not all(type(x) is int for x in cc):
+            raise TypeError(f"save: cc is {cc!r}; expected whole numbers, such as (80, 90)")
+        archive.write(path, *archive.of_kernel(cutlass_kernel_named(self.kernel, "save").config, cc))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Artifact:

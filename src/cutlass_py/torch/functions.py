@@ -17,13 +17,22 @@ from .straight import autocasting, compiling, tracked, unseen
 
 _straight = _core.straight_gemm
 _CAST = CAST | FP8  # torch.mm and its like have no fp8
+# What torch calls the operands that gemm calls a and b.
+_OPERANDS = {
+    "mm": ("input", "mat2"),
+    "bmm": ("input", "mat2"),
+    "matmul": ("input", "other"),
+    "addmm": ("mat1", "mat2"),
+    "baddbmm": ("batch1", "batch2"),
+    "linear": ("input", "weight"),
+}
 
 
 def mm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None) -> Tensor:
     """torch.mm: (n, m) @ (m, p) to (n, p), of operands of one dtype, which is the result's.
 
     Raises:
-        RuntimeError: what torch.mm refuses, with its words; dtypes that are not multiplied here (docs/torch.md).
+        RuntimeError: what torch.mm refuses; dtypes that are not multiplied here (docs/torch.md).
         TypeError: an operand that is no tensor.
     """
     if out_dtype is None and not compiling() and (d := _straight(input, mat2, out, None, 2)) is not None:
@@ -163,7 +172,7 @@ def _like_torch(
     except OverflowError as refusal:  # a factor of more bits than the operator's numbers have
         raise RuntimeError(f"{name}: {refusal}") from refusal
     except (ValueError, TypeError) as refusal:
-        refuse_as_torch(name, refusal)
+        refuse_as_torch(name, refusal, dict(zip("ab", _OPERANDS[name], strict=True)))
 
 
 def _number(name: str, factor: str, x: Any) -> Any:
@@ -190,25 +199,29 @@ def _overridden(name: str, operands: tuple[Any, ...], keywords: dict[str, Any]) 
     everything = (*operands, *given.values())
     if not has_torch_function(everything):
         *addend, a, b = operands
+        factors = dict(zip(_OPERANDS[name], (a, b), strict=True))
         others = {key: given.get(key) for key in ("bias", "out")}
-        check_tensors(name, a=a, b=b, **dict(zip(["input"], addend, strict=False)), **others)
+        check_tensors(name, factors | dict(zip(["input"], addend, strict=False)), **others)
     return handle_torch_function(globals()[name], everything, *operands, **given)
 
 
 def _check_ranks(name: str, a: Tensor, b: Tensor, rank: int) -> None:
-    for operand, x in (("a", a), ("b", b)):
+    first, second = _OPERANDS[name]
+    for operand, x in ((first, a), (second, b)):
         if x.dim() != rank if rank else not x.dim():
             raise RuntimeError(
                 f"{name}: {operand} is {tuple(x.shape)}; expected {rank or 'at least 1'} dimension{'s' * (rank > 1)}"
             )
     if rank == 3 and a.shape[0] != b.shape[0]:
-        raise RuntimeError(f"{name}: a is {tuple(a.shape)} but b is {tuple(b.shape)}; batch extents must agree")
+        shapes = f"{first} is {tuple(a.shape)} but {second} is {tuple(b.shape)}"
+        raise RuntimeError(f"{name}: {shapes}; batch extents must agree")
 
 
 def _check_dtypes(name: str, a: Tensor, b: Tensor, addend: Tensor | None) -> None:
-    for operand, x in (("b", b), ("input", addend)):
+    first, second = _OPERANDS[name]
+    for operand, x in ((second, b), ("bias" if name == "linear" else "input", addend)):
         if x is not None and x.dtype != a.dtype:
-            raise RuntimeError(f"{name}: a is {a.dtype} but {operand} is {x.dtype}; expected the same dtype")
+            raise RuntimeError(f"{name}: {first} is {a.dtype} but {operand} is {x.dtype}; expected the same dtype")
 
 
 def _prepare(name: str, out: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -227,13 +240,18 @@ def _prepare(name: str, out: Tensor, shape: tuple[int, ...], dtype: torch.dtype)
 
 
 def _addend(x: Tensor | None, beta: Any, a: Tensor, b: Tensor, out_dtype: torch.dtype | None) -> dict[str, Any]:
-    """beta * x, broadcast to the shape of a @ b, as gemm takes it: a vector is a bias, anything else c."""
+    """beta * x, broadcast to the shape of a @ b, as gemm takes it: a vector is a bias, anything else c.
+
+    One of the result's own shape is c too: `out` may be the same tensor then. So is one beside a vector: its axes are
+    the result's, and not gemm's.
+    """
     if x is None:
         return {}
     is_bias = beta == 1 and (out_dtype in (None, x.dtype) or x.dtype == torch.float32)
     if is_bias and x.dim() == 1 and b.dim() > 1 and x.shape[0] == b.shape[-1]:
         return {"bias": x}
     shape = result_shape(a, b)
+    is_bias = is_bias and x.shape != shape and min(a.dim(), b.dim()) > 1
     repeated = x.expand(shape)  # raises what torch would
     if beta == 0 and not tracked((x,)):  # its gradient is zeros
         return {}

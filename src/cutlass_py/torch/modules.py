@@ -66,7 +66,7 @@ class Linear(nn.Linear):  # type: ignore[misc]
             if not isinstance(input, Tensor):
                 raise
             check_features("Linear", input, self.weight)
-            refuse_as_torch("Linear", refusal)
+            refuse_as_torch("Linear", refusal, {"a": "input", "b": "weight"})
 
     def extra_repr(self) -> str:
         """As nn.Linear's, and the activation."""

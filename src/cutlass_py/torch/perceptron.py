@@ -48,7 +48,7 @@ def mlp(
     given = (input, weight1, weight2, bias1, bias2)
     if has_torch_function(given) and not all(x is None or isinstance(x, Tensor) for x in given):
         return handle_torch_function(mlp, given, *given, activation=activation)  # torch.fx's proxies
-    check_tensors("mlp", input=input, weight1=weight1, weight2=weight2, bias1=bias1, bias2=bias2)
+    check_tensors("mlp", {"input": input, "weight1": weight1, "weight2": weight2}, bias1=bias1, bias2=bias2)
     if not input.dim():
         raise ValueError("mlp: input is (); expected at least 1 dimension")
     _check_dimensions(weight1=(weight1, 2), weight2=(weight2, 2), bias1=(bias1, 1), bias2=(bias2, 1))
@@ -81,9 +81,14 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        x, w1, w2, b1, b2, ctx.name = inputs
+        x, w1, w2, b1, _, ctx.name = inputs
         _, y, z = output
-        ctx.save_for_backward(x, w1, w2, b1, b2, y, y if ctx.name in activations.FROM_RESULT else z)
+        needs_x, needs_w1, needs_w2, needs_b1, *_ = ctx.needs_input_grad
+        ctx.needs_hidden = needs_x or needs_w1 or needs_b1
+        at = y if ctx.name in activations.FROM_RESULT else z
+        needed = (needs_w1, needs_x, ctx.needs_hidden, needs_w2, ctx.needs_hidden)
+        ctx.save_for_backward(*(v if kept else None for v, kept in zip((x, w1, w2, y, at), needed, strict=True)))
+        ctx.dtype_b1 = None if b1 is None else b1.dtype
         ctx.set_materialize_grads(False)
         ctx.allowed = Allowed()
 
@@ -95,7 +100,7 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def _gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         of_d, of_y, of_z = grads
-        x, w1, w2, b1, b2, y, z = ctx.saved_tensors
+        x, w1, w2, y, z = ctx.saved_tensors
         *needs, needs_b2, _ = ctx.needs_input_grad
         needs_x, needs_w1, needs_w2, needs_b1 = (needed and is_asked(ctx, i) for i, needed in enumerate(needs))
         dz = dx = dw1 = dw2 = db1 = db2 = None
@@ -105,7 +110,7 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
                 dz, _, db1 = run(Call(of_d, w2, aux=z, activation=f"d_{ctx.name}", bias_grad=sums))
             dw2 = run(Call(of_d.t(), y))[0] if needs_w2 else None
             db2 = of_d.sum(0) if needs_b2 else None
-        if of_y is not None:
+        if of_y is not None and ctx.needs_hidden:
             dy = activations.derivative(ctx.name, of_y, z, ())
             dz, db1 = dy if dz is None else dz + dy, None
         if of_z is not None and ctx.name not in activations.FROM_RESULT:
@@ -113,5 +118,5 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
         if dz is not None:
             dx = run(Call(dz, w1))[0] if needs_x else None
             dw1 = run(Call(dz.t(), x))[0] if needs_w1 else None
-            db1 = (dz.sum(0) if db1 is None else db1).to(b1.dtype) if needs_b1 else None
+            db1 = (dz.sum(0) if db1 is None else db1).to(ctx.dtype_b1) if needs_b1 else None
         return dx, dw1, dw2, db1, db2, None

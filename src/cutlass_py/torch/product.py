@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NoReturn
 
 import torch
@@ -76,7 +77,7 @@ def gemm(
                 raise
     if has_torch_function(operands) and not (isinstance(a, Tensor) and isinstance(b, Tensor)):
         return handle_torch_function(gemm, operands, a, b, out=out, **keywords)  # torch.fx's proxies
-    check_tensors("gemm", a=a, b=b, out=out, c=c, bias=bias, aux=aux, gate=gate, bias_grad=bias_grad)
+    check_tensors("gemm", {"a": a, "b": b}, out=out, c=c, bias=bias, aux=aux, gate=gate, bias_grad=bias_grad)
     if casts:
         a, b, keywords = _as_autocast(a, b, keywords)
     return multiply(a, b, out, keywords, hidden, checked=False)
@@ -260,19 +261,27 @@ def _store(name: str, destination: Tensor, value: Tensor) -> Tensor:
     return destination.copy_(value)
 
 
-def check_tensors(function: str, **operands: Any) -> None:
-    """Raises TypeError for what is no torch.Tensor; what is not a factor of a product may be None."""
-    for name, x in operands.items():
-        if not isinstance(x, Tensor) and (x is not None or name in ("a", "b", "input", "weight1", "weight2")):
+_FACTOR = re.compile(r"\b[ab](?= (is|has|starts|shares|lies|requires)\b)")  # an operand, and not an article
+
+
+def check_tensors(function: str, needed: dict[str, Any], **others: Any) -> None:
+    """Raises TypeError for what is no torch.Tensor; the others may be None."""
+    for name, x in (needed | others).items():
+        if not isinstance(x, Tensor) and (x is not None or name in needed):
             hint = "; lists of matrices go to cutlass_py.gemm" if isinstance(x, (list, tuple)) else ""
             raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected a torch.Tensor{hint}")
 
 
-def refuse_as_torch(function: str, refusal: Exception) -> NoReturn:
-    """Raises what gemm refused as a RuntimeError of this function; as it is what a mode or a hook raised meanwhile."""
+def refuse_as_torch(function: str, refusal: Exception, names: dict[str, str]) -> NoReturn:
+    """Raises what gemm refused as a RuntimeError of this function; as it is what a mode or a hook raised meanwhile.
+
+    Args:
+        names: what the function calls gemm's a and b.
+    """
     if not (text := str(refusal)).startswith("gemm: "):
         raise refusal
-    raise RuntimeError(text.replace("gemm:", f"{function}:", 1)) from refusal
+    named = _FACTOR.sub(lambda match: names[match[0]], text.removeprefix("gemm: "))
+    raise RuntimeError(f"{function}: {named}") from refusal
 
 
 def refuse_gradient(function: str) -> None:

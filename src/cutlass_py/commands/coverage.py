@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .config import KernelConfig
-from .dtypes import COMPUTE, LAYOUTS, PAIRS
-from .epilogues import EPILOGUES, Epilogue
-from .families import FAMILIES, named
+from ..declaration.config import KernelConfig
+from ..declaration.dtypes import COMPUTE, LAYOUTS, PAIRS
+from ..declaration.epilogues import EPILOGUES, Epilogue
+from ..declaration.families import FAMILIES, named
 
 _SETS = ("core", "full", "declared")
 
