@@ -16,7 +16,7 @@ from cutlass_py import _core
 from cutlass_py.choice.legality import interface_of
 from cutlass_py.declaration import codegen, families
 from cutlass_py.declaration.config import SCHEDULES, KernelConfig
-from cutlass_py.declaration.dtypes import COMPUTE, DTYPES, LAYOUTS, PAIRS, STORAGE, WIDER
+from cutlass_py.declaration.dtypes import ARITHMETICS, COMPUTE, DTYPES, LAYOUTS, PAIRS, STORAGE, WIDER
 from cutlass_py.declaration.epilogues import EPILOGUES
 from cutlass_py.declaration.families import FAMILIES
 
@@ -73,7 +73,7 @@ def test_every_field_of_a_kernel_is_declared():
 
 
 def test_every_arithmetic_is_asked_for_by_some_compute():
-    asked = {(x.operand, x.accumulator) for row in COMPUTE.values() for x in row.values()}
+    asked = {(x.operand, x.accumulator) for x in ARITHMETICS}
     assert {(c.a, c.accumulator) for c in CONFIGS.values()} == asked
     assert {(c.b, c.accumulator) for c in CONFIGS.values()} == asked
 

@@ -14,7 +14,7 @@ import gpu  # noqa: E402
 
 import cutlass_py  # noqa: E402
 from cutlass_py.declaration.config import SCHEDULES  # noqa: E402
-from cutlass_py.declaration.dtypes import COMPUTE, DTYPES  # noqa: E402
+from cutlass_py.declaration.dtypes import DTYPES, compute_of  # noqa: E402
 from cutlass_py.declaration.epilogues import ACTIVATIONS  # noqa: E402
 from cutlass_py.kernels import CutlassKernel  # noqa: E402
 
@@ -44,10 +44,8 @@ def storage(dtype: str) -> str:
     return DTYPES[dtype].storage or dtype
 
 
-def compute_of(kernel: CutlassKernel) -> str:
-    c = kernel.config
-    rows = COMPUTE[storage(c.a)].items()
-    return next(name for name, x in rows if (x.operand, x.accumulator) == (c.a, c.accumulator))
+def compute(kernel: CutlassKernel) -> str:
+    return compute_of(kernel.config.a, kernel.config.accumulator)
 
 
 def adds(kernel: CutlassKernel) -> bool:
@@ -117,7 +115,11 @@ def epilogue_of(kernel: CutlassKernel, shape: tuple[int, ...], exact: bool = Tru
     """Every operand that the kernel's epilogue has."""
     c, e = kernel.config, kernel.interface.epilogue
     m, n = shape[-2:]
-    keywords: dict[str, Any] = {"kernel": kernel, "compute": compute_of(kernel), "alpha": 1 if c.d == "s32" else 2}
+    keywords: dict[str, Any] = {
+        "kernel": kernel,
+        "compute": compute(kernel),
+        "alpha": 1 if c.d == "s32" else 2,
+    }
     if adds(kernel):
         keywords |= {"c": gpu.filled(values(shape, c.d, exact)), "beta": -3}
     if e.bias:
@@ -177,7 +179,7 @@ def error_of_z(kernel: CutlassKernel, a: torch.Tensor, b: torch.Tensor, epilogue
 def test_edges(kernel):
     for batch, m, n, k in edge_shapes(kernel):
         a, b = operands(kernel, batch, m, n, k)
-        lean = {"kernel": kernel, "compute": compute_of(kernel)}
+        lean = {"kernel": kernel, "compute": compute(kernel)}
         if adds(kernel):
             check(kernel, a, b, Epilogue({**lean, **unavoidable(kernel)}, None), exact=True)  # C is not read
             if kernel.config.api == 2:  # a bias along n is a C of equal rows
@@ -230,7 +232,7 @@ def test_lists(kernel):
         addends = [gpu.filled(gpu.integers((m, n), c.d), pad=-n % unit + unit) for _ in pairs]
         order = (0, 2, 1)
         a, b = [pairs[i][0] for i in order], [pairs[i][1] for i in order]
-        keywords = {"kernel": kernel, "compute": compute_of(kernel)} | unavoidable(kernel)
+        keywords = {"kernel": kernel, "compute": compute(kernel)} | unavoidable(kernel)
         factors = {"alpha": 2, "beta": -1} if adds(kernel) else {}
         added = {"c": [addends[i] for i in order]} if adds(kernel) else {}
         cutlass_py.gemm(a, b, out=[outs[i].view for i in order], **added, **factors, **keywords)
@@ -259,7 +261,7 @@ def test_lists_give_the_same_bits_on_every_run(kernel):
     """Descriptors change from tile to tile."""
     m, n, k = kernel.config.tile
     a, b = zip(*(operands(kernel, 1, 2 * m, n, 2 * k, exact=False) for _ in range(300)), strict=True)
-    keywords = {"kernel": kernel, "compute": compute_of(kernel)} | unavoidable(kernel)
+    keywords = {"kernel": kernel, "compute": compute(kernel)} | unavoidable(kernel)
     order = [*range(0, 300, 2), *range(1, 300, 2)]
     a, b = [a[i] for i in order], [b[i] for i in order]
     found = [torch.stack(cutlass_py.gemm(a, b, **keywords)) for _ in range(12)]
@@ -309,7 +311,12 @@ def alternating(extent: int, front: CutlassKernel) -> tuple[torch.Tensor, Callab
 
 def check_in_turn(kernel, a, b, fill, keywords, expected: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
     """Fills and calls by turns without a wait; `expected` makes of a product what a call had to see in the vector."""
-    keywords |= {"kernel": kernel, "compute": compute_of(kernel), "out_dtype": kernel.config.d, "alpha": 2.0**-8}
+    keywords |= {
+        "kernel": kernel,
+        "compute": compute(kernel),
+        "out_dtype": kernel.config.d,
+        "alpha": 2.0**-8,
+    }
     found = []
     for i in range(20):
         fill(i)
@@ -349,7 +356,11 @@ def test_without_a_product_a_and_b_are_not_read(kernel):
     c = gpu.integers((m, n), kernel.config.d)
     for x in (a, b):
         gpu.poison(x._base)
-    keywords = {"kernel": kernel, "compute": compute_of(kernel), "out_dtype": kernel.config.d}
+    keywords = {
+        "kernel": kernel,
+        "compute": compute(kernel),
+        "out_dtype": kernel.config.d,
+    }
     keywords |= {"c": c, "beta": 2} if adds(kernel) else {}
     gpu.assert_exact(cutlass_py.gemm(a, b, alpha=0, **keywords), 2 * gpu.wide(c) * adds(kernel))
 

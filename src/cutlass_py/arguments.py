@@ -9,7 +9,7 @@ from typing import Any
 from . import _core
 from ._core import EpilogueCall, Problem, TypedView
 from .activations import Activation
-from .declaration.dtypes import COMPUTE
+from .declaration.dtypes import arithmetic
 from .user_epilogue import asked_by
 
 
@@ -251,8 +251,7 @@ def describe(p: Problem) -> str:
     layouts = p.layout_a + p.layout_b
     lists = " in a list" if p.pointers else ""
     compute = f" computed in {p.operand_a}" if p.operand_a != p.a else ""
-    usual = next(iter(COMPUTE[p.a or ""].values()))
-    if p.accumulator != usual.accumulator:
+    if p.accumulator != arithmetic(p.a or "").accumulator:
         compute += f" summed in {p.accumulator}"
     return f"{batch}({p.m}, {p.n}, {p.k}) {layouts}{lists}: {_formula(p)} -> {p.d}{compute} on {p.device}"
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from . import _core
 from .arguments import GemmArguments, describe
-from .declaration.dtypes import COMPUTE, DTYPES
+from .declaration.dtypes import COMPUTE, DTYPES, compute_of
 from .declaration.epilogues import ACTIVATIONS
 from .declaration.families import named
 from .declaration.operations import AXES, Node, Program
@@ -235,9 +235,8 @@ def _choices(p: _core.Problem, parameters: tuple[float, float], has_out: bool) -
         count = len(ACTIVATIONS[p.activation].parameters)
         values = ", ".join(map(_number, parameters[:count]))
         words.append(f"activation={f'cutlass_py.{p.activation}({values})' if count else repr(p.activation)}")
-    row = COMPUTE[p.a or ""]
-    names = [name for name, x in row.items() if (x.operand, x.accumulator) == (p.operand_a, p.accumulator)]
-    words += [f"compute={names[0]!r}"] if names and names[0] != next(iter(row)) else []
+    compute = compute_of(p.operand_a or "", p.accumulator or "")
+    words += [f"compute={compute!r}"] if compute != next(iter(COMPUTE[p.a or ""])) else []
     words += [] if has_out else [f"out_dtype={p.d!r}"]
     words += [f"splits={'stream' if p.splits < 0 else p.splits!r}"] if p.splits else []
     words += ["deterministic=True"] if p.deterministic else []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .declaration.codegen import INSTRUCTION
 from .declaration.config import SCHEDULES, Family, KernelConfig
-from .declaration.dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS
+from .declaration.dtypes import ARITHMETICS, BLOCK, DTYPES, LAYOUTS, usual_arithmetic
 from .declaration.epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from .declaration.families import FAMILIES
 from .declaration.shared_memory import BARRIERS, SM80, SM90, EpilogueTile, stages
@@ -73,9 +73,9 @@ class Resolved:
         self.given = given
         self.wgmma = given.instruction == WGMMA
         self.a, self.b = given.a, given.b or given.a
-        arithmetic = next(x for row in COMPUTE.values() for x in row.values() if x.operand == self.a)
-        self.accumulator = given.accumulator or arithmetic.accumulator
-        self.d = given.d or arithmetic.output
+        usual = usual_arithmetic(self.a)
+        self.accumulator = given.accumulator or usual.accumulator
+        self.d = given.d or usual.output
         self.schedule = SCHEDULES[given.schedule or ("pingpong" if self.wgmma else "tiled")]
         self.epilogue: Epilogue = EPILOGUES[given.epilogue or ("linear" if self.wgmma else "linearc")]
         self.size = DTYPES[self.a].itemsize
@@ -132,7 +132,7 @@ def _is_extents(value: Any) -> bool:
 
 def _names(k: KernelDescription) -> _Faults:
     """Fields that hold nothing known: what else could be said about them would mislead."""
-    operands = dict.fromkeys(x.operand for row in COMPUTE.values() for x in row.values())
+    operands = dict.fromkeys(x.operand for x in ARITHMETICS)
     yield from _one_of("instruction", k.instruction, (WGMMA, TENSOROP, SIMT))
     yield from _one_of("a", k.a, operands)
     yield from _one_of("layout", k.layout, LAYOUTS)

@@ -15,7 +15,7 @@ from typing import Any
 from .._core import gemm
 from ..arguments import GemmArguments, TensorSpec
 from ..declaration.config import SCHEDULES, KernelConfig
-from ..declaration.dtypes import COMPUTE, DTYPES
+from ..declaration.dtypes import DTYPES, compute_of
 from ..declaration.epilogues import ACTIVATIONS, epilogue_named
 from ..problems import arguments
 from .frameworks import Framework
@@ -56,9 +56,8 @@ class KernelCase(Case):
         """As in Case."""
         c, e = self.config, epilogue_named(self.config.epilogue)
         a, (batch, m, n, k) = DTYPES[c.a].stored, self.shape
-        compute = next(x for x, row in COMPUTE[a].items() if (row.operand, row.accumulator) == (c.a, c.accumulator))
         entry: dict[str, Any] = {"m": m, "n": n, "k": k, "batch": batch, "layout": c.layout, "a": a, "d": c.d}
-        entry |= {"b": DTYPES[c.b].stored, "compute": compute}
+        entry |= {"b": DTYPES[c.b].stored, "compute": compute_of(c.a, c.accumulator)}
         if e.source and c.d != "s32":  # sums in s32 are stored as they are
             entry["c"] = c.d
         if c.accumulator == "s32" and c.d != "s32":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
-from ..declaration.dtypes import COMPUTE, DTYPES, LAYOUTS
+from ..declaration.dtypes import DTYPES, LAYOUTS, arithmetic
 
 Shape = tuple[int, int, int, int]  # batch, m, n, k
 # gemm's choice; every kernel; the choice after `tune`: in the order in which bars are measured.
@@ -37,8 +37,7 @@ class Arithmetic:
     @property
     def formats(self) -> tuple[str, str, str]:
         """What kernels multiply, what they sum in, and what gemm returns: the dtype of D."""
-        row = COMPUTE[self.dtype]
-        found = row[self.compute or next(iter(row))]
+        found = arithmetic(self.dtype, self.compute)
         return found.operand, found.accumulator, found.output
 
     @property

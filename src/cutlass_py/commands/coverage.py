@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..declaration.config import KernelConfig
-from ..declaration.dtypes import COMPUTE, LAYOUTS, PAIRS
+from ..declaration.dtypes import COMPUTE, LAYOUTS, PAIRS, compute_of
 from ..declaration.epilogues import EPILOGUES, Epilogue
 from ..declaration.families import FAMILIES, named
 
@@ -52,7 +52,7 @@ def _kernels() -> list[list[str]]:
     rows = [["operands", "`compute`", "kernels", "on", "layouts read", "results written", *_SETS]]
     groups: dict[tuple[str, str, str], list[KernelConfig]] = {}
     for c in named("declared").values():
-        groups.setdefault((_operands(c), _compute(c), c.family), []).append(c)
+        groups.setdefault((_operands(c), compute_of(c.a, c.accumulator), c.family), []).append(c)
     for (operands, compute, name), configs in groups.items():
         family, members = FAMILIES[name], {c.name for c in configs}
         lowest, highest = family.cc
@@ -72,16 +72,6 @@ def _operands(c: KernelConfig) -> str:
             return ", ".join(pair) + " in any pairing"
     inputs = [name for name, row in COMPUTE.items() if any(x.operand == c.a for x in row.values())]
     return ", ".join(inputs)
-
-
-def _compute(c: KernelConfig) -> str:
-    names = (
-        name
-        for row in COMPUTE.values()
-        for name, x in row.items()
-        if (x.operand, x.accumulator) == (c.a, c.accumulator)
-    )
-    return next(names)
 
 
 def _epilogues() -> list[list[str]]:

@@ -91,6 +91,26 @@ COMPUTE = {
     "c64": {"f32": Arithmetic("c64", "c64", "c64")},
     "c128": {"f64": Arithmetic("c128", "c128", "c128")},
 }
+ARITHMETICS = [x for row in COMPUTE.values() for x in row.values()]
+
+
+def arithmetic(dtype: str, compute: str | None = None) -> Arithmetic:
+    """What `compute` names for inputs of this dtype, by default the first; KeyError where that is nothing."""
+    row = COMPUTE[dtype]
+    return row[compute or next(iter(row))]
+
+
+def usual_arithmetic(operand: str) -> Arithmetic:
+    """The first with factors of this dtype."""
+    return next(x for x in ARITHMETICS if x.operand == operand)
+
+
+def compute_of(operand: str, accumulator: str) -> str:
+    """The name of such products in `compute`."""
+    named = ((name, x) for row in COMPUTE.values() for name, x in row.items())
+    return next(name for name, x in named if (x.operand, x.accumulator) == (operand, accumulator))
+
+
 # Input dtypes that may be multiplied with each other; every dtype also with itself.
 PAIRS = (("e4m3", "e5m2"), ("s8", "u8"))
 # A problem that allows the first accumulator may also be summed in the second, which is more accurate.

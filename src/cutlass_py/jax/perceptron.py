@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from .._core import described_type
-from ..declaration.dtypes import COMPUTE, DTYPES
+from ..declaration.dtypes import COMPUTE, DTYPES, arithmetic
 from ..declaration.epilogues import ACTIVATIONS
 from .api import checked_array, gemm
 from .primitive import vary_alike
@@ -23,11 +23,7 @@ from .spec import dtype_of, factor_dtype, numpy_dtype
 
 Layer = tuple[Any, Any]  # weight, and bias or None
 # Real numbers whose products come out in their own dtype.
-_DTYPES = [
-    name
-    for name, rows in COMPUTE.items()
-    if next(iter(rows.values())).output == name and not DTYPES[name].numpy.startswith("complex")
-]
+_DTYPES = [x for x in COMPUTE if arithmetic(x).output == x and not DTYPES[x].numpy.startswith("complex")]
 
 
 def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layout: str = "tt") -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..activations import Activation
 from ..arguments import GemmArguments, TensorSpec
-from ..declaration.dtypes import COMPUTE, DTYPES
+from ..declaration.dtypes import DTYPES, arithmetic
 from ..dtype_names import dtype_name
 
 SCALARS = ("alpha", "beta", "scale_out")
@@ -138,8 +138,7 @@ def dtype_of(value: Any, parameter: str) -> str:
 
 def accumulator_of(a: str, compute: str | None = None) -> str:
     """The dtype that products of these operands are summed in."""
-    rows = COMPUTE[a]
-    return rows[compute or next(iter(rows))].accumulator
+    return arithmetic(a, compute).accumulator
 
 
 def product_dtype(a: str, compute: str | None = None) -> str:

@@ -17,7 +17,7 @@ from .._core import Problem
 from ..choice.cost import Estimates, models
 from ..choice.legality import interface_of
 from ..declaration.config import SCHEDULES, Family, KernelConfig
-from ..declaration.dtypes import COMPUTE, DTYPES, LAYOUTS, STORAGE
+from ..declaration.dtypes import DTYPES, LAYOUTS, STORAGE, usual_arithmetic
 from ..declaration.epilogues import EPILOGUES
 from ..declaration.families import FAMILIES
 from ..errors import CompileError, ProviderError
@@ -156,7 +156,7 @@ class CudaKernel:
     @cached_property
     def config(self) -> OwnConfig:
         """The declaration as the package writes its own."""
-        usual = next(x for row in COMPUTE.values() for x in row.values() if x.operand == self.a)
+        usual = usual_arithmetic(self.a)
         accumulator, d = self.accumulator or usual.accumulator, self.d or usual.output
         family = FAMILIES[self.family]
         schedule = self.schedule or _schedules(family)[0]

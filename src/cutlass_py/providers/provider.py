@@ -15,7 +15,7 @@ from typing import Any
 
 from .._core import Operand, Problem
 from ..choice.legality import Interface, Way
-from ..declaration.dtypes import COMPUTE, DTYPES, PAIRS, STORAGE
+from ..declaration.dtypes import ARITHMETICS, DTYPES, PAIRS, STORAGE
 from ..declaration.epilogues import EPILOGUES, Epilogue
 from ..errors import ProviderError
 from ..frameworks import launching_on
@@ -234,9 +234,8 @@ _LAYOUTS = {
 }
 _ALIGNMENTS = (1, 2, 4, 8, 16)  # bytes: a Problem tells no more
 _KINDS = {"epilogue": str, "family": str, "api": int, "design": Design, "deterministic": bool}
-_ARITHMETICS = [arithmetic for row in COMPUTE.values() for arithmetic in row.values()]
-FACTORS = tuple(dict.fromkeys(x.operand for x in _ARITHMETICS))  # dtypes that are multiplied
-SUMS = tuple(dict.fromkeys(x.accumulator for x in _ARITHMETICS))
+FACTORS = tuple(dict.fromkeys(x.operand for x in ARITHMETICS))  # dtypes that are multiplied
+SUMS = tuple(dict.fromkeys(x.accumulator for x in ARITHMETICS))
 _HOST = Gpu("the CPU", 0, 1, 0.0)
 
 
@@ -377,7 +376,7 @@ def product_mistake(a: str, b: str, accumulator: str) -> str | None:
     partners = next((pair for pair in PAIRS if a in pair), (a,))
     if "*" not in (a, b) and b not in partners:
         return f"b is {b!r}; expected what {a} is multiplied with: {', '.join(partners)}"
-    sums = dict.fromkeys(x.accumulator for x in _ARITHMETICS if x.operand in (a, b))
+    sums = dict.fromkeys(x.accumulator for x in ARITHMETICS if x.operand in (a, b))
     if sums and accumulator not in ("*", *sums):
         return f"accumulator is {accumulator!r}; expected what {a if a != '*' else b} is summed in: {', '.join(sums)}"
     return None

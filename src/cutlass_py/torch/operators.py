@@ -14,7 +14,7 @@ from torch import Tensor, library
 
 from .. import _core
 from ..activations import Activation
-from ..declaration.dtypes import BLOCK, COMPUTE
+from ..declaration.dtypes import BLOCK, COMPUTE, arithmetic
 from .dtypes import DTYPE, NAME, WIDE
 from .rules import check_devices, problem_of
 
@@ -120,7 +120,7 @@ def result_dtype(call: Call) -> torch.dtype:
     if call.compute is not None and call.compute not in rows:
         names = ", ".join(map(repr, rows))
         raise ValueError(f"gemm: compute={call.compute!r} is not one of {names} for {NAME[call.a.dtype]} inputs")
-    return DTYPE[(rows[call.compute] if call.compute else next(iter(rows.values()))).output]
+    return DTYPE[arithmetic(NAME[call.a.dtype], call.compute).output]
 
 
 def z_dtype(call: Call) -> torch.dtype:
