@@ -64,6 +64,10 @@ def test_calls_of_a_class_seen_before(dtype, output, layout):
             gpu.assert_exact(out.view, gpu.expected(a, b) + more)
             out.check()
             made.append((cutlass_py.gemm(a, b, **extra), gpu.expected(a, b) + more))
+        for _ in range(2):
+            total = c.clone()
+            assert cutlass_py.gemm(a, b, c=total, out=total) is total
+            gpu.assert_exact(total, gpu.expected(a, b) + c)
     for d, wanted in made:
         assert d.is_contiguous()
         gpu.assert_exact(d, wanted)

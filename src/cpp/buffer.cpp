@@ -7,9 +7,7 @@
 
 namespace cutlass_py {
 
-bool Buffer::Memory::capturing() const {
-  return std::any_of(consumers.begin(), consumers.end(), &device::capturing);
-}
+bool Buffer::Memory::capturing() const { return std::any_of(consumers.begin(), consumers.end(), &device::capturing); }
 
 void Buffer::Memory::release() noexcept {
   if (!data) return;

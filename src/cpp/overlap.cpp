@@ -111,8 +111,10 @@ bool written(const Request& r, Role role) {
   return role == Role::out || role == Role::bias_grad;
 }
 
-bool may_be_in_place(const Request& r, Role role) {
-  return role == Role::c || role == Role::gate || (role == Role::aux && !written(r, role));
+// Whether x, which is written, may be y itself, and is.
+bool is_in_place(const Request& r, Role role, const Operand& x, Role other, const Operand& y) {
+  const bool may_be = other == Role::c || other == Role::gate || (other == Role::aux && !written(r, other));
+  return role == Role::out && may_be && same_elements(x, y);
 }
 
 // beta = 0 does not read C.
@@ -123,7 +125,7 @@ bool have_memory(const Operand& x, const Operand& y) { return !x.metadata_only &
 
 void compare(const Request& r, Call& call, Role role, const Operand& x, Role other_role, const Operand& y) {
   if (!have_memory(x, y)) return;
-  const bool in_place = role == Role::out && may_be_in_place(r, other_role) && same_elements(x, y);
+  const bool in_place = is_in_place(r, role, x, other_role, y);
   auto message = [&] {
     const char* exception = role == Role::out ? "; it may only be c, gate or a read aux itself, element for element"
                                               : "; what is written has memory of its own";
@@ -224,8 +226,10 @@ bool surely_apart(const Request& r) {
     const Operand* x = r.at(role);
     if (!x || !written(r, role)) continue;
     const Range bytes = range_of(*x);
-    for (const Operand* y : r.operands) {
-      if (y && y != x && intersect(bytes, range_of(*y)) && !surely_disjoint(*x, *y)) return false;
+    for (int i = 0; i < kRoles; ++i) {
+      const Operand* y = r.operands[i];
+      if (!y || y == x || !intersect(bytes, range_of(*y))) continue;
+      if (!is_in_place(r, role, *x, Role(i), *y) && !surely_disjoint(*x, *y)) return false;
     }
   }
   return true;

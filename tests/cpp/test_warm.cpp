@@ -122,7 +122,7 @@ class Requests {
   void change() {
     const Role some = Role(of(kRoles));
     const std::vector<int64_t> like_d = with_lead({m_, n_}), one_element = {1};
-    switch (of(33)) {
+    switch (of(34)) {
       case 0: return stride(operands_[int(some)]);
       case 1: return toggle(Role::c, like_d, one({d_, Dtype::f32}));
       case 2: return toggle(Role::bias, of(2) ? std::vector<int64_t>{n_} : std::vector<int64_t>{m_, 1}, d_);
@@ -157,6 +157,13 @@ class Requests {
         request_.compute = one<const char*>({nullptr, nullptr, "f32", "tf32", "fast", "", "tensorfloat32"});
         return;
       case 26: return toggle(Role::out, like_d, d_);
+      case 27: {  // in place
+        const Role read = one({Role::c, Role::gate, Role::aux});
+        if (!there_[int(Role::out)] || !there_[int(read)]) return;
+        operands_[int(read)] = operands_[int(Role::out)];
+        operands_[int(read)].name = kRoleNames[int(read)];
+        return;
+      }
       default:
         if (there_[int(some)]) move(some);
     }
@@ -193,7 +200,7 @@ TEST(a_class_seen_before_is_launched_as_the_first_call_was) {
   const device::Stream stream = reinterpret_cast<void*>(uintptr_t(0x51));
   Requests requests;
   requests.next();
-  int seen = 0, refused = 0, new_results = 0;
+  int seen = 0, refused = 0, new_results = 0, in_place = 0;
   for (int i = 0; i < 300'000; ++i) {
     const Request& request = requests.next();
     if (!request.operands[int(Role::a)]) continue;
@@ -213,10 +220,12 @@ TEST(a_class_seen_before_is_launched_as_the_first_call_was) {
     if (call) first = single_launch(*call, plan_of(call->problem));
     (*ready)(request, stream, result);
     new_results += bool(result);
+    const Operand *out = request.at(Role::out), *c = request.at(Role::c), *gate = request.at(Role::gate);
+    in_place += out && ((c && c->data == out->data) || (gate && gate->data == out->data));
     if (first) first->stream = stream;
     CHECK(call && call->suspects.empty() && first && shown(*first) == shown(*launched));
   }
-  CHECK(seen > 10'000 && refused > 10'000 && new_results > 1'000);
+  CHECK(seen > 10'000 && refused > 10'000 && new_results > 1'000 && in_place > 100);
 }
 
 TEST(which_calls_are_seen_again) {
@@ -251,6 +260,10 @@ TEST(which_calls_are_seen_again) {
   other = request, other.lists = true;
   CHECK(!Asked(other, false));
   CHECK(surely_apart(request));
+  Operand c = out;
+  request.operands[int(Role::c)] = &c;
+  CHECK(surely_apart(request));
+  request.operands[int(Role::c)] = nullptr;
   out.data = memory_of_all + 20;
   CHECK(!surely_apart(request));
 }
