@@ -48,7 +48,7 @@ struct SteadyMainloop : Built {
   CUTLASS_DEVICE static void by_turns(Pipeline& pipeline, State stage, A const& a, B const& b, Part& part, Sums& sums,
                                       int k_tiles, int group) {
     using cutlass::arch::NamedBarrier;
-    if (group == 1) NamedBarrier::arrive(2 * kGroup, 0);
+    if (group == 1 && k_tiles > 0) NamedBarrier::arrive(2 * kGroup, 0);
     for (; k_tiles > 0; --k_tiles, ++stage) {
       pipeline.consumer_wait(stage);
       NamedBarrier::sync(2 * kGroup, group);
