@@ -36,7 +36,7 @@ void check_devices(const Operands& operands) {
 // A new array of the caller's kind for the result. That of lists is one array, handed out in slices.
 class Result {
  public:
-  // Its memory, where no element may be read before it was written.
+  // Makes it, and says where it lies.
   void* allocate(const Operands& operands, const Operand& made, Stream stream, bool stream_given) {
     const View& like = *operands[Role::a];
     lists_ = operands.has_lists();

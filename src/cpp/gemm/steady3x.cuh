@@ -47,7 +47,7 @@ struct SteadyMainloop : Built {
   template <class A, class B, class Part, class Sums>
   CUTLASS_DEVICE static void by_turns(Pipeline& pipeline, State stage, A const& a, B const& b, Part& part, Sums& sums,
                                       int k_tiles, int group) {
-    using cutlass::arch::NamedBarrier;
+    using cutlass::arch::NamedBarrier;  // that of a group's number is its turn, which the other one passes to it
     if (group == 1 && k_tiles > 0) NamedBarrier::arrive(2 * kGroup, 0);
     for (; k_tiles > 0; --k_tiles, ++stage) {
       pipeline.consumer_wait(stage);
