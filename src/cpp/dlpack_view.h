@@ -25,9 +25,9 @@ struct ArrayType {
   nb::object exporter;        // instead of __dlpack__ (NumPy with ml_dtypes)
   nb::object current_stream;  // device ordinal -> stream
   bool is_spec = false, is_typed_view = false;
-  bool mutable_ = true;      // false: never written (JAX)
-  bool checks_grad = false;  // has requires_grad (torch): checked when that, or the strides, look suspicious
-  bool is_numpy = false;     // exactly numpy.ndarray: read in place where it is an ordinary array
+  bool mutable_ = true;          // false: never written (JAX)
+  bool checks_grad = false;      // has requires_grad (torch): checked when that, or the strides, look suspicious
+  bool is_numpy = false;         // exactly numpy.ndarray: read in place where it is an ordinary array
   std::vector<nb::object> lazy;  // methods that say whether values differ from memory; asked where strides look it
   nb::object grad_flag;          // the type's descriptor of requires_grad, and how it is read; null: by its name
   descrgetfunc read_grad_flag = nullptr;

@@ -239,8 +239,8 @@ Operand new_result(const Call& call);  // that array, without memory
 
 // True when two operands surely share no element: disjoint byte ranges, or column slices of one buffer.
 bool surely_disjoint(const Operand& x, const Operand& y);
-// Whether that holds for whatever the request writes and all else, or `out` is what it may be, element for element. Lists
-// and a user's epilogue are not looked at.
+// Whether that holds for whatever the request writes and all else, or `out` is what it may be, element for element.
+// Lists and a user's epilogue are not looked at.
 bool surely_apart(const Request& request);
 
 }  // namespace cutlass_py
