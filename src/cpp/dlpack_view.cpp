@@ -155,23 +155,28 @@ void delete_managed(void* tensor) {
 
 }  // namespace
 
-const ArrayType* array_type(nb::handle object, const char* operand) {
-  // Guarded by the GIL. Entries are never removed; the few array types of a process stay.
-  static auto* types = new std::unordered_map<PyTypeObject*, ArrayType*>();
-  static PyTypeObject* last_type = nullptr;
+// Guarded by the GIL. Entries are never removed; the few array types of a process stay.
+static std::unordered_map<PyTypeObject*, const ArrayType*>& array_types() {
+  static auto* types = new std::unordered_map<PyTypeObject*, const ArrayType*>();
+  return *types;
+}
+
+const ArrayType* known_array_type(nb::handle object) {
   static const ArrayType* last = nullptr;
   PyTypeObject* type = Py_TYPE(object.ptr());
-  if (type == last_type) return last;
-  ArrayType*& entry = (*types)[type];
-  if (!entry) {
-    nb::handle type_handle(reinterpret_cast<PyObject*>(type));
-    ArrayType found = describe(object, type_handle, operand);
-    found.type = type;
-    type_handle.inc_ref();
-    entry = new ArrayType(std::move(found));
-  }
-  last_type = type;
-  return last = entry;
+  if (last && last->type == type) return last;
+  const auto found = array_types().find(type);
+  return found == array_types().end() ? nullptr : last = found->second;
+}
+
+const ArrayType* array_type(nb::handle object, const char* operand) {
+  if (const ArrayType* known = known_array_type(object)) return known;
+  PyTypeObject* type = Py_TYPE(object.ptr());
+  nb::handle type_handle(reinterpret_cast<PyObject*>(type));
+  ArrayType found = describe(object, type_handle, operand);
+  found.type = type;
+  type_handle.inc_ref();
+  return array_types()[type] = new ArrayType(std::move(found));
 }
 
 namespace {

@@ -35,7 +35,9 @@ struct ArrayType {
   bool has_stream() const { return exchange || current_stream.is_valid(); }
 };
 
-// The type's entry; the returned pointer stays valid. Raises TypeError naming `operand` when it is no DLPack array.
+// The entry of a type that was seen before; null of any other. The returned pointers stay valid.
+const ArrayType* known_array_type(nb::handle object);
+// The type's entry. Raises TypeError naming `operand` when it is no DLPack array.
 const ArrayType* array_type(nb::handle object, const char* operand);
 
 // A new array like the prototype; null where the API's framework refuses to make it, or gives it no memory: torch does

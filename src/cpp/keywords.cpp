@@ -21,7 +21,8 @@ std::string type_of(nb::handle value) {
 
 bool is_array(nb::handle value) {
   if (PyFloat_CheckExact(value.ptr()) || PyLong_CheckExact(value.ptr())) return false;
-  return nb::hasattr(value, "__dlpack__") || nb::isinstance<TensorSpec>(value) || nb::isinstance<TypedView>(value);
+  return known_array_type(value) || nb::hasattr(value, "__dlpack__") || nb::isinstance<TensorSpec>(value) ||
+         nb::isinstance<TypedView>(value);
 }
 
 [[noreturn]] void refuse_number(nb::handle value, const char* name) {
