@@ -639,6 +639,7 @@ CASES = {
     "view of no array": (lambda: gemm(view([1], "f32"), B), TypeError, "gemm: a is a list; expected an array"),
     # specs and questions
     "spec rank": (lambda: TensorSpec((1,) * 9, "f32"), ValueError, "TensorSpec: 9 dimensions; expected at most 8"),
+    "view order": (lambda: view(np.ones(4, np.int32), ">f4"), TypeError, "^view: dtype is '>f4'; expected one of"),
     "spec strides": (lambda: TensorSpec((3, 4), "f32", (1,)), ValueError, "TensorSpec: 2 extents but 1 strides"),
     "spec alignment": (
         lambda: TensorSpec((3, 4), "f32", alignment=12),

@@ -8,6 +8,7 @@ import re
 import sys
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 from specs import CORE, listed, operand, problem, vector
@@ -233,3 +234,10 @@ def test_every_reason_says_what_was_expected_and_what_was_found():
     for reason in reasons:
         expected, _, found = reason.partition("; ")
         assert expected and found and NAMES & set(re.findall(r"\w+", reason)), reason
+
+
+def test_what_the_readme_shows_is_what_the_core_set_gives(core):
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    shown = re.search(r"explain 1085 2219 2438 --layout tn\n(.+?)\n  \.\.\.\n", readme, re.DOTALL).group(1)
+    a, b = TensorSpec((1085, 2438), "bf16"), TensorSpec((2438, 2219), "bf16", (1, 2438))
+    assert str(explain(a, b)).startswith(shown)

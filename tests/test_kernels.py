@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from typing import get_type_hints
 
@@ -143,3 +145,8 @@ def test_a_workspace_lies_beside_the_operands(rng):
     a, b, out = matrices(rng)
     with pytest.raises(ValueError, match="workspace shares memory with out"):
         CPU.run(GemmArguments(a, b, out=out), workspace=out.reshape(-1).view(np.uint8))
+
+
+def test_kernels_are_pickled_by_name():
+    for kernel in (CPU, kernel_named(CORE[0].name)):
+        assert pickle.loads(pickle.dumps(kernel)) is kernel and copy.deepcopy(kernel) is kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from types import SimpleNamespace
@@ -362,6 +363,27 @@ def test_who_has_to_see_the_backward_pass_of_a_product_sees_it():
         d.sum().backward()
     assert counter.get_total_flops() == 2 * 2 * 3 * 4 * 5
     torch.testing.assert_close(w.grad, x.detach().sum(0).expand(5, 4))
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": None}, {"splits": False}, {"kernel": False}, {"compute": False}], ids=str)
+def test_a_gradient_makes_no_wrong_argument_right(wrong):
+    for a in (leaf(3, 4), leaf(3, 4).detach()):
+        with pytest.raises(TypeError, match=f"{next(iter(wrong))} is "):
+            ct.gemm(a, leaf(4, 2).detach(), **wrong)
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [{"scale_a": 0.0, "scale_b": math.inf}, {"alpha": 0, "scale_b": math.inf},
+     {"alpha": 1e200, "scale_a": 1e200, "scale_b": 1e-300}],
+)  # fmt: skip
+def test_factors_are_multiplied_as_gemm_does(factors):
+    a, b = leaf(3, 4), leaf(4, 2)
+    with torch.no_grad():
+        wanted = ct.gemm(a, b, **factors)
+    torch.testing.assert_close(ct.gemm(a, b, **factors), wanted)
+    compiled = torch.compile(lambda a, b: ct.gemm(a, b, **factors), backend="aot_eager")
+    torch.testing.assert_close(compiled(a, b), wanted)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])

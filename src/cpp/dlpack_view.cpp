@@ -274,7 +274,14 @@ void View::import(void* stream) {
   if (operand.device.type == DeviceType::cuda)
     consumer_stream = nb::int_(stream ? reinterpret_cast<uintptr_t>(stream) : 1);
   if (type->exporter.is_valid()) {
-    nb::tuple exported = nb::cast<nb::tuple>(type->exporter(object, consumer_stream, operand.name));
+    nb::tuple exported;
+    try {
+      exported = nb::cast<nb::tuple>(type->exporter(object, consumer_stream, operand.name));
+    } catch (nb::python_error& error) {
+      error.restore();
+      if (PyErr_ExceptionMatches(PyExc_BufferError)) refuse_export(object, operand.name);
+      nb::raise_python_error();
+    }
     const bool viewed = dtype_override_ != Dtype::none;
     if (!viewed && !exported[1].is_none()) dtype_override_ = dtype_from(exported[1], operand.name);
     import_capsule(exported[0]);

@@ -26,7 +26,9 @@ bool is_array(nb::handle value) {
 }
 
 [[noreturn]] void refuse_number(nb::handle value, const char* name) {
-  const bool overflow = PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_OverflowError);
+  const auto raised = [](PyObject* type) { return PyErr_Occurred() && PyErr_ExceptionMatches(type); };
+  const bool overflow = raised(PyExc_OverflowError);
+  if (PyErr_Occurred() && !overflow && !raised(PyExc_TypeError) && !raised(PyExc_ValueError)) nb::raise_python_error();
   PyErr_Clear();
   if (overflow) refuse(std::string(name) + " is too large for a float");
   refuse_type(std::string(name) + " is " + described_type(value) + "; expected a number");

@@ -44,6 +44,7 @@ def _known(value: Any) -> str | None:
     import numpy as np
 
     try:
-        return BY_NUMPY_NAME.get(np.dtype(value).name)
+        dtype = np.dtype(value)
+        return BY_NUMPY_NAME.get(dtype.name) if dtype.isnative else None
     except TypeError:
         return None

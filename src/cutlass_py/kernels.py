@@ -42,6 +42,11 @@ class Kernel(ABC):
     compiled: bool
     deterministic = True
 
+    def __reduce__(self) -> Any:
+        from .registry import kernel_named
+
+        return kernel_named, (self.name, "pickle")
+
     @property
     @abstractmethod
     def metadata(self) -> KernelMetadata:

@@ -256,7 +256,7 @@ def kernel_named(name: str, caller: str = "gemm") -> Kernel:
         return kernel
     if (made := _cutlass.get(name)) and made.interface.epilogue.user:  # declared nowhere
         return made
-    raise ValueError(f"{caller}: no kernel is called {name!r}; cutlass_py.get_kernels() lists them")
+    raise ValueError(f"{caller}: no kernel is called {name!r}; cutlass_py.get_kernels(compiled=False) lists them")
 
 
 def cutlass_kernel_named(name: str, caller: str) -> CutlassKernel:

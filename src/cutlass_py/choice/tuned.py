@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from math import inf
 from pathlib import Path
 from typing import Any, get_type_hints
 from weakref import ref
@@ -300,6 +299,6 @@ def _entry(value: Any, where: str) -> Entry:
     for name, allowed in ranges.items():
         if getattr(entry, name) not in allowed:
             raise ValueError(f"{where}: {name} is {value[name]}")
-    if not 0 < entry.microseconds < inf:
+    if not 0 < entry.microseconds < 1e300:  # an int may be larger than any float
         raise ValueError(f"{where}: microseconds is {entry.microseconds}")
     return entry

@@ -232,6 +232,9 @@ def _kernel_name(kernel: Kernel | str) -> str:
 # ---------------------------------------------------------------------------------------------------- normal form
 
 
+_differentiable_by_jit = jax.jit(differentiable, static_argnums=0)
+
+
 def _call(spec: Spec, arrays: dict[str, Any]) -> Any:
     """Runs a call whose arrays still have the caller's shapes, and gives the results theirs."""
     missing = tuple(axis for axis, name in ((-2, "a"), (-1, "b")) if arrays[name].ndim == 1)  # axes that D lacks
@@ -240,6 +243,8 @@ def _call(spec: Spec, arrays: dict[str, Any]) -> Any:
         spec = replace(spec, aux=replace(spec.aux, shape=_with_axes(spec.aux.shape, missing)))
     # Where nothing is traced nothing is differentiated, and custom_vjp takes as long as all the rest of an eager call.
     run = differentiable if any(isinstance(x, jax.core.Tracer) for x in operands) else bind
+    if any(type(x).__name__ == "ShardMapTracer" for x in operands):  # without jit, it knows no custom_vjp
+        run = _differentiable_by_jit
     d, *others = run(spec, vary_alike(operands))
     if missing:
         d = jnp.squeeze(d, missing)

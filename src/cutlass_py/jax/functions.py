@@ -54,7 +54,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
     "relu": lambda x: jnp.where(x <= 0, 0, x).astype(x.dtype),
     "leaky_relu": lambda x, slope: jnp.where(x < 0, slope * x, x),
-    "gelu": lambda x: x * (1 + jax.lax.erf(x * _SQRT_HALF)) / 2,
+    "gelu": lambda x: x / 2 * (1 + jax.lax.erf(x * _SQRT_HALF)),
     "gelu_tanh": lambda x: x * _gelu_tanh_share(x),
     "silu": lambda x: x * jax.nn.sigmoid(x),
     "sigmoid": jax.nn.sigmoid,

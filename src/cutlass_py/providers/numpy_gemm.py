@@ -191,7 +191,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
     "relu": lambda x: np.clip(x, 0, math.inf),
     "leaky_relu": lambda x, slope: np.where(x < 0, slope * x, x),
-    "gelu": lambda x: x * (1 + erf(x * _SQRT_HALF)) / 2,
+    "gelu": lambda x: x / 2 * (1 + erf(x * _SQRT_HALF)),
     "gelu_tanh": lambda x: x * _gelu_tanh_share(x),
     "silu": lambda x: x * _sigmoid(x),
     "sigmoid": _sigmoid,

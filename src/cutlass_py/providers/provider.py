@@ -9,7 +9,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf
 from numbers import Real
 from typing import Any
 
@@ -211,9 +211,13 @@ def checked_estimate(estimate: Any, error: Callable[[str], Exception]) -> float:
     if estimate is None:
         return inf
     number = isinstance(estimate, Real) and not isinstance(estimate, bool)
-    if not number or not isfinite(estimate) or estimate <= 0:
+    try:
+        microseconds = float(estimate) if number else inf
+    except OverflowError:  # an int of many digits
+        microseconds = inf
+    if not 0 < microseconds < inf:
         raise error(f"estimate returned {estimate!r}; expected microseconds or None")
-    return float(estimate)
+    return microseconds
 
 
 def _what(value: object) -> str:

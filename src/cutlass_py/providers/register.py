@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
 
 from .. import registry
@@ -34,8 +35,9 @@ class Registration:
         """
         if self.active:
             self.active = False
-            del _registrations[self.name]
-            registry.unregister(self.kernels)
+            with _registering:
+                del _registrations[self.name]
+                registry.unregister(self.kernels)
 
     def __enter__(self) -> Registration:
         return self
@@ -45,6 +47,7 @@ class Registration:
 
 
 _registrations: dict[str, Registration] = {}  # by the name of the provider, or of the one kernel
+_registering = RLock()  # of a name and its kernels; a provider may register others where it says what its kernels are
 
 
 def register_provider(provider: Provider) -> Registration:
@@ -125,15 +128,16 @@ def unregister(what: str | Kernel) -> None:
 
 
 def _register(caller: str, name: str, found: Iterable[Kernel]) -> Registration:
-    if name in _registrations:
-        raise ValueError(f"{caller}: {name!r} is registered already; cutlass_py.unregister({name!r}) takes it back")
     if name == "numpy":
         raise ValueError(f"{caller}: 'numpy' is the package's own; expected another name")
     registration = Registration(name, tuple(found))
     if len({kernel.name for kernel in registration.kernels}) < len(registration.kernels):
         raise ValueError(f"{caller}: {name!r} has two kernels of the same name")
-    registry.register(caller, registration.kernels)
-    _registrations[name] = registration
+    with _registering:
+        if name in _registrations:
+            raise ValueError(f"{caller}: {name!r} is registered already; cutlass_py.unregister({name!r}) takes it back")
+        registry.register(caller, registration.kernels)
+        _registrations[name] = registration
     return registration
 
 

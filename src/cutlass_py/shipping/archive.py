@@ -24,6 +24,7 @@ from ..gpu import capabilities, device
 
 _FORMAT = 1
 _MANIFEST, _LIBRARY = "manifest.json", "library.so"
+_DAMAGE = (KeyError, ValueError, EOFError, NotImplementedError, RuntimeError)  # as zipfile and json meet it
 
 
 @dataclass(frozen=True)
@@ -247,6 +248,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Manifest, bytes]:
     """
     import io
     import json
+    import lzma
     import zipfile
     import zlib
 
@@ -256,7 +258,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Manifest, bytes]:
         with zipfile.ZipFile(content) as file:
             manifest = Manifest.read(json.loads(file.read(_MANIFEST)))
             library = file.read(_LIBRARY)
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
+    except (*_DAMAGE, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"{name} is no artifact, or a damaged one: {error}") from None
     if _digest(library) != manifest.sha256:
         raise ValueError(f"{name} is damaged: the library's digest is not the manifest's")

@@ -209,7 +209,7 @@ def _call(
         scale_b,
         scale_out,
         splits=_parts(splits),
-        alpha_value=alpha_value * a_value * b_value,
+        alpha_value=_folded(alpha_value, a_value, b_value),
         beta_value=beta_value,
         scale_out_value=scale_out_value,
         activation=name_of(activation),
@@ -234,6 +234,14 @@ def _factor(value: Any) -> tuple[Tensor | None, Any]:
     return (value, 1) if isinstance(value, Tensor) else (None, value)
 
 
+def _folded(alpha: Any, scale_a: Any, scale_b: Any) -> Any:
+    """One factor of a product; 0 beside anything is 0, as gemm reads neither a nor b then."""
+    numbers = (alpha, scale_a, scale_b)
+    if any(type(x) in (int, float, complex) and x == 0 for x in numbers):
+        return 0.0
+    return alpha * (scale_a * scale_b)
+
+
 def _is_derivative(activation: Any) -> bool:
     row = ACTIVATIONS.get(name_of(activation)) if activation is not None else None
     return row is not None and row.derivative
@@ -246,7 +254,7 @@ def _axis(bias_grad: Tensor | None, call: Call) -> str:
         raise TypeError(f"gemm: bias_grad is {NAME.get(bias_grad.dtype, bias_grad.dtype)}; expected one of f32, f64")
     m, n = call.a.shape[-2], call.b.shape[-1]
     shape = tuple(bias_grad.shape)
-    if shape in ((n,), (1, n)):
+    if shape == (n,) or shape == (1, n):  # noqa: PLR1714  (`in` does not see through symbols)
         return "n"
     if shape == (m, 1):
         return "m"

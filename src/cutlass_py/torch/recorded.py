@@ -36,7 +36,8 @@ def recorded(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> Tensor | None:
     if bias is not None and (bias.dtype != a.dtype or bias.shape != b.shape[-1:]):
         return None
     for name, x in keywords.items():
-        if not (x is None or x is False or name in ("bias", "activation") or (name == "alpha" and _is_one(x))):
+        known = name in ("bias", "activation") or (_is_one(x) if name == "alpha" else x is None)
+        if not known and not (name == "deterministic" and x is False):
             return None
     if activation is not None:
         row = ACTIVATIONS.get(str(activations.name_of(activation)))
