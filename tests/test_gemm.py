@@ -449,3 +449,13 @@ def test_threads_share_plans(rng):
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(800)))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_number_that_is_interrupted(error):
+    class Factor:
+        def __float__(self):
+            raise error
+
+    with pytest.raises(error):
+        gemm(np.eye(2), np.eye(2), alpha=Factor())

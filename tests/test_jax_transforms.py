@@ -544,3 +544,12 @@ def test_mlp_takes_arrays_of_numpy():
     x, weight, bias = normal(4, 8), normal(8, 8), normal(8)
     given = [np.asarray(y) for y in (x, weight, bias)]
     np.testing.assert_array_equal(cj.mlp(given[0], [given[1:]]), cj.mlp(x, [(weight, bias)]))
+
+
+def test_shard_map_without_jit():
+    mesh = jax.make_mesh((1,), ("r",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows, whole = jax.sharding.PartitionSpec("r"), jax.sharding.PartitionSpec()
+    product = jax.shard_map(lambda a, b: cj.gemm(a, b), mesh=mesh, in_specs=(rows, whole), out_specs=rows)
+    a, b = jnp.ones((8, 4)), jnp.full((4, 3), 2.0)
+    assert (product(a, b) == a @ b).all()
+    assert (jax.grad(lambda b: product(a, b).sum())(b) == 8).all()
