@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any, ParamSpec, TypeVar
 
 from . import _core
@@ -91,7 +91,7 @@ def _facts() -> dict[str, dict[str, Any]]:
 # By name, in the order of registration; the CPU's come first. Another dictionary after each change: those who read it
 # need no lock, which a fork meanwhile would keep.
 _registered: dict[str, Kernel] = {kernel.name: kernel for kernel in kernels_of(NumpyProvider())}
-_registering = Lock()
+registering = RLock()  # a collection while it is held may run a destructor that unregisters
 
 
 def registered() -> dict[str, Kernel]:
@@ -143,7 +143,7 @@ def register(caller: str, kernels: Sequence[Kernel]) -> None:
     """
     packs.load()  # their names are taken too
     global _registered
-    with _registering:
+    with registering:
         taken = dict(_registered)
         for kernel in kernels:
             if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
@@ -157,7 +157,7 @@ def unregister(kernels: Sequence[Kernel]) -> None:
     """Removes kernels that are registered; their names, plans and libraries are forgotten."""
     global _registered
     names = {kernel.name for kernel in kernels}
-    with _registering:
+    with registering:
         _registered = {name: kernel for name, kernel in _registered.items() if name not in names}
     for name in names:
         forget_kernel(name)

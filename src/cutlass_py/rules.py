@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .declaration.codegen import INSTRUCTION
-from .declaration.config import SCHEDULES, Family, KernelConfig
+from .declaration.config import MOST_IN_CLUSTER, SCHEDULES, Family, KernelConfig
 from .declaration.dtypes import ARITHMETICS, BLOCK, DTYPES, LAYOUTS, usual_arithmetic
 from .declaration.epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from .declaration.families import FAMILIES
@@ -233,8 +233,8 @@ def _cluster_3x(k: Resolved) -> _Faults:
     cluster = k.given.cluster
     if cluster[2] != 1 or any(x not in (1, 2, 4, 8) for x in cluster[:2]):
         yield Fault("cluster", cluster, "m and n of 1, 2, 4 or 8, and k of 1")
-    elif prod(cluster) > 8:
-        yield Fault("cluster", cluster, "8 thread blocks at most: more do not run everywhere")
+    elif prod(cluster) > MOST_IN_CLUSTER:
+        yield Fault("cluster", cluster, f"{MOST_IN_CLUSTER} thread blocks at most: more do not run everywhere")
     elif k.tile[0] % (8 * cluster[1]) or k.tile[1] % (8 * cluster[0]):
         yield Fault("cluster", cluster, f"parts of 8 rows: its blocks load the tile {k.tile} in shares")
 

@@ -2,7 +2,7 @@
 //
 // The sum over the k of a tile leaves the tensor cores, and is added to the accumulators by ordinary instructions.
 // CUTLASS's mainloop waits for its MMAs, adds, and only then starts the next ones: two warpgroups that do so in step
-// leave the tensor cores idle together. Here
+// leave the tensor cores idle together (inferred; not measured). Here
 // - two warpgroups with 64 rows each issue their MMAs by turns, so that one adds while the other's run;
 // - a warpgroup with 128 rows has two halves, and adds one of them while the other's MMAs run.
 #pragma once

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -299,6 +300,6 @@ def _entry(value: Any, where: str) -> Entry:
     for name, allowed in ranges.items():
         if getattr(entry, name) not in allowed:
             raise ValueError(f"{where}: {name} is {value[name]}")
-    if not 0 < entry.microseconds < 1e300:  # an int may be larger than any float
+    if not 0 < entry.microseconds <= sys.float_info.max:  # an int may be larger
         raise ValueError(f"{where}: microseconds is {entry.microseconds}")
     return entry

@@ -89,6 +89,8 @@ SCHEDULES = {
     ]
 }
 
+MOST_IN_CLUSTER = 8  # thread blocks: more do not run everywhere
+
 # ---------------------------------------------------------------------------------------------------- kernels
 
 

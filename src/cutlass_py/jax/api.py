@@ -14,11 +14,12 @@ from ..activations import Activation
 from ..arguments import GemmArguments
 from ..declaration.dtypes import COMPUTE, LAYOUTS
 from ..declaration.epilogues import ACTIVATIONS
+from ..dtype_names import dtype_name
 from ..kernels import Kernel
 from ..registry import number_of
 from .gradient import differentiable
 from .primitive import bind, vary_alike
-from .spec import SCALARS, Result, Shape, Spec, array, dtype_of, factor_dtype, numpy_dtype
+from .spec import SCALARS, Result, Shape, Spec, array, factor_dtype, numpy_dtype
 
 
 def gemm(
@@ -88,7 +89,7 @@ def gemm(
     options = {"compute": compute, "splits": splits, "deterministic": deterministic, "activation": activation}
     _check_layout(layout, arrays)
     if out_dtype is not None:
-        options["out_dtype"] = dtype_of(out_dtype, "out_dtype")
+        options["out_dtype"] = dtype_name(out_dtype, "out_dtype")
     problem = _arguments(layout, arrays, numbers, written, options).problem
     if problem.block:
         shapes = " and ".join(f"{name} is {arrays[name].shape}" for name in ("scale_a", "scale_b"))
@@ -158,7 +159,7 @@ def checked_array(function: str, name: str, x: Any) -> Any:
 
 def _factor(x: Any, a: Any) -> Any:
     """A Python number that was traced, jax.jit's argument say, in the dtype that factors have here."""
-    dtype = dtype_of(a.dtype, "a")
+    dtype = dtype_name(a.dtype, "a")
     if not jax.typeof(x).weak_type or dtype not in COMPUTE:
         return x
     target = numpy_dtype(factor_dtype(dtype))
@@ -177,7 +178,7 @@ def _arguments(layout: str, arrays: dict[str, Any], numbers: Any, written: Any, 
     """The call as it was made, as metadata: checks it, by gemm's rules and with its messages."""
     letters = dict(zip("ab", layout, strict=True))
     specs = {
-        name: array(x.shape, dtype_of(x.dtype, name), "cuda", letters.get(name, "t"))
+        name: array(x.shape, dtype_name(x.dtype, name), "cuda", letters.get(name, "t"))
         for name, x in (arrays | written).items()
     }
     keywords: dict[str, Any] = specs | numbers | options
@@ -210,7 +211,7 @@ def _result(written: dict[str, Any], name: str) -> Result | None:
     if name not in written:
         return None
     x = written[name]
-    return Result(tuple(x.shape), _storable(dtype_of(x.dtype, name), name))
+    return Result(tuple(x.shape), _storable(dtype_name(x.dtype, name), name))
 
 
 def _number(x: Any) -> Any:

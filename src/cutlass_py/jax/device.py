@@ -12,10 +12,11 @@ from jax.interpreters import mlir
 from .. import _core
 from ..arguments import describe
 from ..choice import select
+from ..dtype_names import dtype_name
 from ..gpu import device
 from .partitioning import divided
 from .primitive import gemm_p
-from .spec import Spec, dtype_of, numpy_dtype
+from .spec import Spec, numpy_dtype
 
 TARGET = "cutlass_py_gemm"
 _FORMAT = 1  # kXlaFormat in xla_call.h
@@ -71,7 +72,7 @@ def _aliases(spec: Spec, operands: Any, d: Any) -> dict[int, int]:
 
 def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
     """The attributes of the call, and its bytes of scratch."""
-    shapes, dtypes = [x.shape for x in operands], [dtype_of(x.dtype, "an operand") for x in operands]
+    shapes, dtypes = [x.shape for x in operands], [dtype_name(x.dtype, "an operand") for x in operands]
     args = spec.arguments(shapes, dtypes, f"cuda:{_ordinals()[0]}")
     problem = _core.problem(args.a, args.b, **args.keywords, kernel=spec.kernel)
     plan = select.plan(problem, provided=False)

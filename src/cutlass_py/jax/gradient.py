@@ -21,9 +21,10 @@ from jax.custom_derivatives import SymbolicZero
 from ..activations import Activation
 from ..declaration.dtypes import DTYPES
 from ..declaration.epilogues import ACTIVATIONS
+from ..dtype_names import dtype_name
 from .functions import FROM_RESULT, function, pullback, rounded
 from .primitive import bind
-from .spec import Result, Shape, Spec, dtype_of, factor_dtype, numpy_dtype
+from .spec import Result, Shape, Spec, factor_dtype, numpy_dtype
 
 _IDENTITY = Activation("identity")
 
@@ -154,7 +155,7 @@ def _recomputed(spec: Spec, x: dict[str, Any], **changes: Any) -> Any:
 
 
 def _wide_dtype(x: dict[str, Any]) -> str:
-    return factor_dtype(dtype_of(x["a"].dtype, "a"))
+    return factor_dtype(dtype_name(x["a"].dtype, "a"))
 
 
 # ---------------------------------------------------------------------------------------------------- the sum
@@ -191,7 +192,7 @@ def _of_operands(spec: Spec, x: dict[str, Any], d_p: Any) -> tuple[Any, Any]:
     if a.dtype.kind in "iu":
         return None, None
     multiplied = jnp.bfloat16 if a.dtype.itemsize == 1 else a.dtype  # fp8 gradients would lose what fp8 operands have
-    a, b, d_p = a.astype(multiplied), b.astype(multiplied), rounded(d_p, dtype_of(multiplied, "a"))
+    a, b, d_p = a.astype(multiplied), b.astype(multiplied), rounded(d_p, dtype_name(multiplied, "a"))
     lies_a, lies_b = spec.layout[0], spec.layout[1]
     number = spec.alpha * spec.scale_a * spec.scale_b
     product = partial(_product, spec, number)
@@ -219,7 +220,7 @@ def _product(spec: Spec, number: complex, a: Any, b: Any, layout: str, shape: Sh
     """number * (a @ b), of this shape once the batch is summed; not rounded to less than f32 where there is a sum."""
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     summed = prod(batch) != prod(shape[:-2])
-    narrow = dtype_of(a.dtype, "a")
+    narrow = dtype_name(a.dtype, "a")
     dtype = _wide_dtype({"a": a}) if summed else narrow
     compute = spec.compute if narrow == "f32" else None
     call = Spec(("a", "b"), dtype, layout, alpha=number, compute=compute, deterministic=spec.deterministic)
@@ -234,7 +235,7 @@ def _fitted(found: Any, x: Any) -> Any:
     extents, wanted = ((1,) * (rank - y.ndim) + y.shape for y in (found, x))
     repeated = tuple(i for i in range(rank) if wanted[i] == 1 != extents[i])
     summed = jnp.sum(found.reshape(extents), repeated).reshape(x.shape)
-    return _sharded_as(x, rounded(summed, dtype_of(x.dtype, "a")))
+    return _sharded_as(x, rounded(summed, dtype_name(x.dtype, "a")))
 
 
 def _sharded_as(like: Any, x: Any) -> Any:

@@ -21,10 +21,11 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from .. import _core
 from ..compiling.compiler import jit
 from ..declaration.dtypes import DTYPES
+from ..dtype_names import dtype_name
 from .functions import rounded
 from .primitive import bind, gemm_p
 from .reference import compute
-from .spec import Result, Spec, axes_of, dtype_of, factor_dtype, product_dtype
+from .spec import Result, Spec, axes_of, factor_dtype, product_dtype
 
 _Axes = tuple[str, ...]  # of a mesh
 _Split = dict[str, _Axes]  # by letter
@@ -177,7 +178,7 @@ class _Division:
 
     def _product(self, spec: Spec, operands: Sequence[Any], axes: _Axes) -> Any:
         """a @ b of the whole k."""
-        dtype = product_dtype(dtype_of(operands[0].dtype, "a"), spec.compute)
+        dtype = product_dtype(dtype_name(operands[0].dtype, "a"), spec.compute)
         options = {name: getattr(spec, name) for name in ("compute", "splits", "deterministic")}
         (part,) = self.lowered(*operands[:2], spec=Spec(("a", "b"), dtype, spec.layout, **options))
         return jax.lax.psum(part, axes)
@@ -186,4 +187,4 @@ class _Division:
 def _unrounded(sums: Result | None, a: Any) -> Result | None:
     """In a dtype in which parts of the sums can be added up."""
     narrow = sums and DTYPES[sums.dtype].itemsize < 4
-    return replace(sums, dtype=factor_dtype(dtype_of(a.dtype, "a"))) if sums and narrow else sums
+    return replace(sums, dtype=factor_dtype(dtype_name(a.dtype, "a"))) if sums and narrow else sums

@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from .._core import described_type
 from ..declaration.dtypes import COMPUTE, DTYPES, arithmetic
 from ..declaration.epilogues import ACTIVATIONS
+from ..dtype_names import dtype_name
 from .api import checked_array, gemm
 from .primitive import vary_alike
-from .spec import dtype_of, factor_dtype, numpy_dtype
+from .spec import factor_dtype, numpy_dtype
 
 Layer = tuple[Any, Any]  # weight, and bias or None
 # Real numbers whose products come out in their own dtype.
@@ -50,7 +51,7 @@ def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layou
     x = checked_array("mlp", "x", x)
     if not x.ndim:
         raise ValueError("mlp: x is (); expected at least one dimension")
-    if dtype_of(x.dtype, "x") not in _DTYPES:
+    if dtype_name(x.dtype, "x") not in _DTYPES:
         raise TypeError(f"mlp: x is {x.dtype}; expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}")
     pairs = _checked(layers)
     operands = [
@@ -112,7 +113,7 @@ def _backward(activation: str, layout: str, kept: Any, d_z: Any) -> Any:
     layers, read, evaluated = kept
     found: list[Layer] = []
     transposed = "tt" if layout == "tn" else "tn"
-    d_bias = d_z.astype(numpy_dtype(factor_dtype(dtype_of(d_z.dtype, "x")))).sum(0)
+    d_bias = d_z.astype(numpy_dtype(factor_dtype(dtype_name(d_z.dtype, "x")))).sum(0)
     for i in reversed(range(len(layers))):
         weight, bias = layers[i]
         d_weight = gemm(d_z, read[i], layout="nt") if layout == "tn" else gemm(read[i], d_z, layout="nt")

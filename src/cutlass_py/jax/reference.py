@@ -10,9 +10,10 @@ from jax.interpreters import mlir
 
 from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
+from ..dtype_names import dtype_name
 from .functions import function, rounded
 from .primitive import gemm_p
-from .spec import Shape, Spec, accumulator_of, dtype_of, numpy_dtype, product_dtype
+from .spec import Shape, Spec, accumulator_of, numpy_dtype, product_dtype
 
 
 def _lowered(*operands: Any, spec: Spec) -> list[Any]:
@@ -38,9 +39,9 @@ def compute(spec: Spec, x: dict[str, Any], product: Any = None) -> list[Any]:
 
 def _arithmetic(spec: Spec, x: dict[str, Any]) -> Any:
     """The dtype of the epilogue: the accumulator's, wider where an operand's or a result's is; f64 for integers."""
-    given = [dtype_of(x[name].dtype, name) for name in ("c", "bias", "gate", "aux") if name in x]
+    given = [dtype_name(x[name].dtype, name) for name in ("c", "bias", "gate", "aux") if name in x]
     results = [result.dtype for result in (spec.aux, spec.bias_grad) if result]
-    names = [accumulator_of(dtype_of(x["a"].dtype, "a"), spec.compute), spec.out_dtype, *given, *results]
+    names = [accumulator_of(dtype_name(x["a"].dtype, "a"), spec.compute), spec.out_dtype, *given, *results]
     if "c64" in names or "c128" in names:
         return numpy_dtype("c128" if "c128" in names else "c64")
     return numpy_dtype("f64" if "f64" in names or "s32" in names else "f32")
@@ -48,7 +49,7 @@ def _arithmetic(spec: Spec, x: dict[str, Any]) -> Any:
 
 def _product(spec: Spec, x: dict[str, Any]) -> Any:
     """a @ b in the accumulator's dtype; sums of integers wrap around."""
-    wide = numpy_dtype(product_dtype(dtype_of(x["a"].dtype, "a"), spec.compute))
+    wide = numpy_dtype(product_dtype(dtype_name(x["a"].dtype, "a"), spec.compute))
     a, b = (
         jnp.swapaxes(x[name], -1, -2) if lies == "n" else x[name] for name, lies in zip("ab", spec.layout, strict=True)
     )

@@ -17,7 +17,6 @@ import numpy as np
 from ..activations import Activation
 from ..arguments import GemmArguments, TensorSpec
 from ..declaration.dtypes import DTYPES, arithmetic
-from ..dtype_names import dtype_name
 
 SCALARS = ("alpha", "beta", "scale_out")
 Shape = tuple[int, ...]
@@ -125,15 +124,6 @@ def array(shape: Iterable[int], dtype: str, device: str, layout: str = "t") -> T
 def axes_of(entry: Any) -> tuple[str, ...]:
     """The axes of a mesh in an entry of a PartitionSpec."""
     return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
-
-
-def dtype_of(value: Any, parameter: str) -> str:
-    """This package's name of a dtype.
-
-    Raises:
-        TypeError: it is none that an array of ours can have; the message names the parameter.
-    """
-    return dtype_name(value, parameter)
 
 
 def accumulator_of(a: str, compute: str | None = None) -> str:

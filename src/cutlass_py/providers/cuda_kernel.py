@@ -16,7 +16,7 @@ from .. import _core
 from .._core import Problem
 from ..choice.cost import Estimates, models
 from ..choice.legality import interface_of
-from ..declaration.config import SCHEDULES, Family, KernelConfig
+from ..declaration.config import MOST_IN_CLUSTER, SCHEDULES, Family, KernelConfig
 from ..declaration.dtypes import DTYPES, LAYOUTS, STORAGE, usual_arithmetic
 from ..declaration.epilogues import EPILOGUES
 from ..declaration.families import FAMILIES
@@ -197,8 +197,8 @@ def _contradiction(c: OwnConfig) -> str | None:
         return f"schedule is {c.schedule!r}; expected one that {c.family} has: {', '.join(known)}"
     if c.api == 2 and c.cluster != (1, 1, 1):
         return f"cluster is {c.cluster}; expected (1, 1, 1): {c.family} is of 2.x"
-    if prod(c.cluster) > 8:
-        return f"cluster is {c.cluster}; expected 8 thread blocks at most"
+    if prod(c.cluster) > MOST_IN_CLUSTER:
+        return f"cluster is {c.cluster}; expected {MOST_IN_CLUSTER} thread blocks at most"
     if c.api == 3 and c.gemm2x:
         return f"gemm2x is True; expected False: {c.family} is of 3.x"
     if any(c.warp) and (c.api == 3 or not all(c.warp) or any(x % y for x, y in zip(c.tile, c.warp, strict=True))):

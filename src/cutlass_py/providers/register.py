@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from threading import RLock
 from typing import Any
 
 from .. import registry
@@ -35,7 +34,7 @@ class Registration:
         """
         if self.active:
             self.active = False
-            with _registering:
+            with registry.registering:
                 del _registrations[self.name]
                 registry.unregister(self.kernels)
 
@@ -47,7 +46,6 @@ class Registration:
 
 
 _registrations: dict[str, Registration] = {}  # by the name of the provider, or of the one kernel
-_registering = RLock()  # of a name and its kernels; a provider may register others where it says what its kernels are
 
 
 def register_provider(provider: Provider) -> Registration:
@@ -133,7 +131,7 @@ def _register(caller: str, name: str, found: Iterable[Kernel]) -> Registration:
     registration = Registration(name, tuple(found))
     if len({kernel.name for kernel in registration.kernels}) < len(registration.kernels):
         raise ValueError(f"{caller}: {name!r} has two kernels of the same name")
-    with _registering:
+    with registry.registering:
         if name in _registrations:
             raise ValueError(f"{caller}: {name!r} is registered already; cutlass_py.unregister({name!r}) takes it back")
         registry.register(caller, registration.kernels)

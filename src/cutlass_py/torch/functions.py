@@ -18,7 +18,7 @@ from .straight import autocasting, compiling, tracked, unseen
 _straight = _core.straight_gemm
 _CAST = CAST | FP8  # torch.mm and its like have no fp8
 # What torch calls the operands that gemm calls a and b.
-_OPERANDS = {
+OPERANDS = {
     "mm": ("input", "mat2"),
     "bmm": ("input", "mat2"),
     "matmul": ("input", "other"),
@@ -172,7 +172,7 @@ def _like_torch(
     except OverflowError as refusal:  # a factor of more bits than the operator's numbers have
         raise RuntimeError(f"{name}: {refusal}") from refusal
     except (ValueError, TypeError) as refusal:
-        refuse_as_torch(name, refusal, dict(zip("ab", _OPERANDS[name], strict=True)))
+        refuse_as_torch(name, refusal, OPERANDS[name])
 
 
 def _number(name: str, factor: str, x: Any) -> Any:
@@ -199,14 +199,14 @@ def _overridden(name: str, operands: tuple[Any, ...], keywords: dict[str, Any]) 
     everything = (*operands, *given.values())
     if not has_torch_function(everything):
         *addend, a, b = operands
-        factors = dict(zip(_OPERANDS[name], (a, b), strict=True))
+        factors = dict(zip(OPERANDS[name], (a, b), strict=True))
         others = {key: given.get(key) for key in ("bias", "out")}
         check_tensors(name, factors | dict(zip(["input"], addend, strict=False)), **others)
     return handle_torch_function(globals()[name], everything, *operands, **given)
 
 
 def _check_ranks(name: str, a: Tensor, b: Tensor, rank: int) -> None:
-    first, second = _OPERANDS[name]
+    first, second = OPERANDS[name]
     for operand, x in ((first, a), (second, b)):
         if x.dim() != rank if rank else not x.dim():
             raise RuntimeError(
@@ -218,7 +218,7 @@ def _check_ranks(name: str, a: Tensor, b: Tensor, rank: int) -> None:
 
 
 def _check_dtypes(name: str, a: Tensor, b: Tensor, addend: Tensor | None) -> None:
-    first, second = _OPERANDS[name]
+    first, second = OPERANDS[name]
     for operand, x in ((second, b), ("bias" if name == "linear" else "input", addend)):
         if x is not None and x.dtype != a.dtype:
             raise RuntimeError(f"{name}: {first} is {a.dtype} but {operand} is {x.dtype}; expected the same dtype")

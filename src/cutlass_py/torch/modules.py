@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
 from .dtypes import FLOATS
-from .functions import check_features, linear
+from .functions import OPERANDS, check_features, linear
 from .product import gemm, refuse_as_torch
 from .sharding import register_if_used
 
@@ -66,7 +66,7 @@ class Linear(nn.Linear):  # type: ignore[misc]
             if not isinstance(input, Tensor):
                 raise
             check_features("Linear", input, self.weight)
-            refuse_as_torch("Linear", refusal, {"a": "input", "b": "weight"})
+            refuse_as_torch("Linear", refusal, OPERANDS["linear"])
 
     def extra_repr(self) -> str:
         """As nn.Linear's, and the activation."""

@@ -280,15 +280,15 @@ def check_tensors(function: str, needed: dict[str, Any], **others: Any) -> None:
             raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected a torch.Tensor{hint}")
 
 
-def refuse_as_torch(function: str, refusal: Exception, names: dict[str, str]) -> NoReturn:
+def refuse_as_torch(function: str, refusal: Exception, operands: tuple[str, str]) -> NoReturn:
     """Raises what gemm refused as a RuntimeError of this function; as it is what a mode or a hook raised meanwhile.
 
     Args:
-        names: what the function calls gemm's a and b.
+        operands: what the function calls gemm's a and b.
     """
     if not (text := str(refusal)).startswith("gemm: "):
         raise refusal
-    named = _FACTOR.sub(lambda match: names[match[0]], text.removeprefix("gemm: "))
+    named = _FACTOR.sub(lambda match: operands[match[0] == "b"], text.removeprefix("gemm: "))
     raise RuntimeError(f"{function}: {named}") from refusal
 
 
