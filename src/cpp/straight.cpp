@@ -9,13 +9,12 @@ namespace {
 
 Questions* questions = nullptr;  // guarded by the GIL; lives as long as the process, as torch does
 
-bool truth(PyObject* answer) {
-  if (!answer) nb::raise_python_error();
-  nb::object owner = nb::steal(answer);
-  return answer == Py_True || (answer != Py_False && nb::cast<bool>(nb::bool_(owner)));
+bool ask(nb::handle function) {
+  nb::object answer = nb::steal(PyObject_CallNoArgs(function.ptr()));
+  const int truth = answer.is_valid() ? PyObject_IsTrue(answer.ptr()) : -1;
+  if (truth < 0) nb::raise_python_error();
+  return truth;
 }
-
-bool ask(nb::handle function) { return truth(PyObject_CallNoArgs(function.ptr())); }
 
 // Called by hand: nanobind takes as long again.
 void tell_written(nb::handle tensor) {

@@ -1,8 +1,8 @@
 // A strided copy that also transposes, for operands that kernels cannot read as they lie.
 //
 // Bound by memory. Where the destination has aligned rows and the source runs along either axis, both sides move by 16
-// bytes a thread, which transposes in its registers. Everything else goes through a tile in shared memory, so that each
-// side is read or written along its own contiguous axis.
+// bytes a thread. Everything else goes through a tile in shared memory by elements, so that each side is read or
+// written along its own contiguous axis.
 #include <algorithm>
 
 #include "elementwise/elementwise.h"
@@ -32,7 +32,7 @@ int launch(void (*kernel)(Copy), int threads, Copy copy, int tile_rows, int tile
   return cudaGetLastError();
 }
 
-// ------------------------------------------------------------------------------------------------ by shared memory
+// ------------------------------------------------------------------------------------------------ by elements
 
 constexpr int kTileThreads = 256;
 
@@ -42,27 +42,27 @@ constexpr int kTile = sizeof(T) <= 4 ? 64 : 32;
 // `kVectorStore`: rows of dst are aligned to 16 bytes. dst runs along its columns.
 template <class T, bool kVectorStore>
 __global__ void __launch_bounds__(kTileThreads) tile_kernel(const __grid_constant__ Copy p) {
-  constexpr int kSide = kTile<T>;
-  constexpr int kPitch = kSide + (sizeof(T) < 4 ? 4 / sizeof(T) : 1);  // odd in 4-byte banks
-  __shared__ T tile[kSide * kPitch];
-  const int64_t row0 = blockIdx.x / p.tiles_per_row * kSide, col0 = blockIdx.x % p.tiles_per_row * kSide;
-  const int rows = int(min(int64_t(kSide), p.rows - row0)), cols = int(min(int64_t(kSide), p.cols - col0));
+  constexpr int kEdge = kTile<T>;
+  constexpr int kPitch = kEdge + (sizeof(T) < 4 ? 4 / sizeof(T) : 1);  // odd in 4-byte banks
+  __shared__ T tile[kEdge * kPitch];
+  const int64_t row0 = blockIdx.x / p.tiles_per_row * kEdge, col0 = blockIdx.x % p.tiles_per_row * kEdge;
+  const int rows = int(min(int64_t(kEdge), p.rows - row0)), cols = int(min(int64_t(kEdge), p.cols - col0));
   const bool along_rows = llabs(p.src.row) < llabs(p.src.col);
   for (int64_t batch = blockIdx.y; batch < p.batch; batch += gridDim.y) {
     const T* from = static_cast<const T*>(p.src.data) + batch * p.src.batch + row0 * p.src.row + col0 * p.src.col;
     T* to = static_cast<T*>(p.dst.data) + batch * p.dst.batch + row0 * p.dst.row + col0 * p.dst.col;
     __syncthreads();  // the tile of the batch before is stored
 #pragma unroll 8
-    for (int i = threadIdx.x; i < kSide * kSide; i += kTileThreads) {
-      const int fast = i % kSide, slow = i / kSide;
+    for (int i = threadIdx.x; i < kEdge * kEdge; i += kTileThreads) {
+      const int fast = i % kEdge, slow = i / kEdge;
       const int row = along_rows ? fast : slow, col = along_rows ? slow : fast;
       if (row < rows && col < cols) tile[row * kPitch + col] = from[row * p.src.row + col * p.src.col];
     }
     __syncthreads();
     constexpr int kVector = kVectorStore ? kVectorBytes / int(sizeof(T)) : 1;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < kSide * kSide / kVector; i += kTileThreads) {
-      const int row = i / (kSide / kVector), col = i % (kSide / kVector) * kVector;
+    for (int i = threadIdx.x; i < kEdge * kEdge / kVector; i += kTileThreads) {
+      const int row = i / (kEdge / kVector), col = i % (kEdge / kVector) * kVector;
       if (row >= rows || col >= cols) continue;
       if (kVectorStore && col + kVector <= cols) {
         struct alignas(kVectorBytes) Vector {
@@ -79,129 +79,149 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(const __grid_constan
   }
 }
 
-// ------------------------------------------------------------------------------------------------ by registers
-
-constexpr int kWarps = 4;
-constexpr int kEdge = 32;  // elements that a thread has in flight where a square is not whole
-
-// How the threads of a block cover rows and columns, in squares. A warp reads lines of 128 bytes and writes 64 where it
-// transposes, 512 on both sides where it does not.
-template <bool kTurn>
-struct Cover {
-  static constexpr int kLanesDown = kTurn ? 8 : 1, kLanesAcross = 32 / kLanesDown;
-  static constexpr int kWarpsDown = kTurn ? 1 : kWarps, kWarpsAcross = kWarps / kWarpsDown;
-  static constexpr int kRows = kLanesDown * kWarpsDown, kCols = kLanesAcross * kWarpsAcross;
-};
+// ------------------------------------------------------------------------------------------------ by vectors
 
 // Elements of one vector, and so the side of the square that a thread transposes.
 template <class T>
-constexpr int kSquare = kVectorBytes / int(sizeof(T));
+constexpr int kSide = kVectorBytes / int(sizeof(T));
 
-// The square as words: of each line, four.
-template <class T>
-using Square = uint32_t[kSquare<T>][4];
+// A line of a square, as words.
+struct alignas(kVectorBytes) Line {
+  uint32_t word[4];
+};
 
-// y[j] = the elements j of each line of x.
-__device__ void turn(const Square<uint8_t>& x, Square<uint8_t>& y) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t a = x[4 * i][j], b = x[4 * i + 1][j], c = x[4 * i + 2][j], d = x[4 * i + 3][j];
-      const uint32_t ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);  // a0 b0 a1 b1
-      const uint32_t ab_high = __byte_perm(a, b, 0x7362), cd_high = __byte_perm(c, d, 0x7362);
-      y[4 * j][i] = __byte_perm(ab, cd, 0x5410);
-      y[4 * j + 1][i] = __byte_perm(ab, cd, 0x7632);
-      y[4 * j + 2][i] = __byte_perm(ab_high, cd_high, 0x5410);
-      y[4 * j + 3][i] = __byte_perm(ab_high, cd_high, 0x7632);
-    }
-  }
-}
-
-__device__ void turn(const Square<uint16_t>& x, Square<uint16_t>& y) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      y[2 * j][i] = __byte_perm(x[2 * i][j], x[2 * i + 1][j], 0x5410);
-      y[2 * j + 1][i] = __byte_perm(x[2 * i][j], x[2 * i + 1][j], 0x7632);
-    }
-  }
-}
-
-__device__ void turn(const Square<uint32_t>& x, Square<uint32_t>& y) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) y[j][i] = x[i][j];
-  }
-}
-
-// 16 bytes from any address, by the aligned words around them: each holds a byte that is asked for.
-__device__ void load_line(const void* from, uint32_t (&line)[4]) {
+// The first `count` elements of a line that begins anywhere, by the aligned words around them: each word that is read
+// holds an element that is asked for. What follows those is arbitrary.
+template <class T, bool kAligned>
+__device__ Line load_line(const T* from, int count) {
+  if (kAligned && count >= kSide<T>) return *reinterpret_cast<const Line*>(from);
   const auto address = reinterpret_cast<uintptr_t>(from);
   const auto* words = reinterpret_cast<const uint32_t*>(address & ~uintptr_t(3));
-  const int shift = int(address & 3) * 8;
-  uint32_t word[5] = {words[0], words[1], words[2], words[3], 0};
-  if (shift) word[4] = words[4];
+  const int before = int(address & 3), end = before + min(count, kSide<T>) * int(sizeof(T));
+  uint32_t word[5];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) line[i] = __funnelshift_r(word[i], word[i + 1], shift);
+  for (int i = 0; i < 5; ++i) word[i] = 4 * i < end ? words[i] : 0;
+  Line line;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) line.word[i] = __funnelshift_r(word[i], word[i + 1], before * 8);
+  return line;
 }
 
-// dst runs along its columns by whole aligned vectors; src along rows (kTurn) or along columns, kAligned likewise.
-template <class T, bool kTurn, bool kAligned>
-__global__ void __launch_bounds__(32 * kWarps) line_kernel(const __grid_constant__ Copy p) {
-  using C = Cover<kTurn>;
-  constexpr int kSide = kSquare<T>;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int down = warp % C::kWarpsDown * C::kLanesDown + lane % C::kLanesDown;
-  const int across = warp / C::kWarpsDown * C::kLanesAcross + lane / C::kLanesDown;
-  const int64_t row0 = (blockIdx.x / p.tiles_per_row * C::kRows + down) * kSide;
-  const int64_t col0 = (blockIdx.x % p.tiles_per_row * C::kCols + across) * kSide;
-  const int rows = int(min(int64_t(kSide), p.rows - row0)), cols = int(min(int64_t(kSide), p.cols - col0));
-  if (rows <= 0 || cols <= 0) return;
-  const int64_t pitch = kTurn ? p.src.col : p.src.row;
+template <class T>
+__device__ void store_line(const Line& line, T* to, int count) {
+  if (count >= kSide<T>) {
+    *reinterpret_cast<Line*>(to) = line;
+  } else {
+    const auto* values = reinterpret_cast<const T*>(line.word);
+    for (int i = 0; i < count; ++i) to[i] = values[i];
+  }
+}
+
+// y[j] = the elements j of each line of x.
+__device__ void turn(const Line (&x)[16], Line (&y)[16]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t a = x[4 * i].word[j], b = x[4 * i + 1].word[j];
+      const uint32_t c = x[4 * i + 2].word[j], d = x[4 * i + 3].word[j];
+      const uint32_t ab = __byte_perm(a, b, 0x5140), cd = __byte_perm(c, d, 0x5140);  // a0 b0 a1 b1
+      const uint32_t ab_high = __byte_perm(a, b, 0x7362), cd_high = __byte_perm(c, d, 0x7362);
+      y[4 * j].word[i] = __byte_perm(ab, cd, 0x5410);
+      y[4 * j + 1].word[i] = __byte_perm(ab, cd, 0x7632);
+      y[4 * j + 2].word[i] = __byte_perm(ab_high, cd_high, 0x5410);
+      y[4 * j + 3].word[i] = __byte_perm(ab_high, cd_high, 0x7632);
+    }
+  }
+}
+
+__device__ void turn(const Line (&x)[8], Line (&y)[8]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      y[2 * j].word[i] = __byte_perm(x[2 * i].word[j], x[2 * i + 1].word[j], 0x5410);
+      y[2 * j + 1].word[i] = __byte_perm(x[2 * i].word[j], x[2 * i + 1].word[j], 0x7632);
+    }
+  }
+}
+
+__device__ void turn(const Line (&x)[4], Line (&y)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) y[j].word[i] = x[i].word[j];
+  }
+}
+
+__device__ void turn(const Line (&x)[2], Line (&y)[2]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) y[j].word[i] = x[i / 2].word[2 * j + i % 2];
+  }
+}
+
+// A tile of squares, which threads transpose in their registers and exchange by vectors, so that both sides move by
+// lines of 256 bytes (single bytes: 128 on the side of dst; more would not fit into 48 KB).
+template <class T>
+struct TurnTile {
+  static constexpr int kDown = 16, kAcross = sizeof(T) == 1 ? 8 : 16, kThreads = kDown * kAcross;
+  static constexpr int kRows = kDown * kSide<T>, kCols = kAcross * kSide<T>;
+};
+
+// dst runs along its columns by whole aligned vectors, src along its rows: kAligned by such vectors too.
+template <class T, bool kAligned>
+__global__ void __launch_bounds__(TurnTile<T>::kThreads) turn_kernel(const __grid_constant__ Copy p) {
+  using Tile = TurnTile<T>;
+  __shared__ Line tile[Tile::kRows][Tile::kAcross];
+  // Eight threads side by side, which share a row when they load and a column when they store, meet different banks.
+  const auto at = [&](int row, int across) -> Line& { return tile[row][across ^ row / kSide<T> % 8]; };
+  const int64_t row0 = blockIdx.x / p.tiles_per_row * Tile::kRows, col0 = blockIdx.x % p.tiles_per_row * Tile::kCols;
+  const int rows = int(min(int64_t(Tile::kRows), p.rows - row0)), cols = int(min(int64_t(Tile::kCols), p.cols - col0));
   for (int64_t batch = blockIdx.y; batch < p.batch; batch += gridDim.y) {
-    const T* from = static_cast<const T*>(p.src.data) + batch * p.src.batch + row0 * p.src.row + col0 * p.src.col;
+    const T* from = static_cast<const T*>(p.src.data) + batch * p.src.batch + row0 + col0 * p.src.col;
     T* to = static_cast<T*>(p.dst.data) + batch * p.dst.batch + row0 * p.dst.row + col0;
-    if (rows == kSide && cols == kSide) {
-      alignas(kVectorBytes) Square<T> x, turned;
+    const int row = threadIdx.x % Tile::kDown * kSide<T>, across = threadIdx.x / Tile::kDown;
+    const int col = across * kSide<T>;
+    Line x[kSide<T>], turned[kSide<T>];
 #pragma unroll
-      for (int i = 0; i < kSide; ++i) {
-        if constexpr (kAligned) {
-          *reinterpret_cast<uint4*>(x[i]) = *reinterpret_cast<const uint4*>(from + i * pitch);
-        } else {
-          load_line(from + i * pitch, x[i]);
-        }
-      }
-      if constexpr (kTurn) turn(x, turned);
-      const Square<T>& y = kTurn ? turned : x;
+    for (int i = 0; i < kSide<T>; ++i) {
+      if (row < rows && col + i < cols) x[i] = load_line<T, kAligned>(from + row + (col + i) * p.src.col, rows - row);
+    }
+    turn(x, turned);
+    __syncthreads();  // the tile of the batch before is stored
 #pragma unroll
-      for (int i = 0; i < kSide; ++i)
-        *reinterpret_cast<uint4*>(to + i * p.dst.row) = *reinterpret_cast<const uint4*>(y[i]);
-    } else {
-      // At the edges by elements; many are loaded before the first is stored: their misses overlap.
-      const int lines = kTurn ? cols : rows, length = kTurn ? rows : cols;
-      constexpr int kStep = kEdge / kSide;
-      for (int first = 0; first < length; first += kStep) {
-        T x[kStep][kSide];
+    for (int i = 0; i < kSide<T>; ++i) at(row + i, across) = turned[i];
+    __syncthreads();
 #pragma unroll
-        for (int i = 0; i < kStep; ++i) {
+    for (int i = 0; i < kSide<T>; ++i) {
+      const int r = i * Tile::kDown + threadIdx.x / Tile::kAcross, c = threadIdx.x % Tile::kAcross;
+      if (r < rows) store_line(at(r, c), to + r * p.dst.row + c * kSide<T>, cols - c * kSide<T>);
+    }
+  }
+}
+
+constexpr int kWarps = 4, kLines = 4;  // of a block, each with so many rows
+
+// dst runs along its columns by whole aligned vectors, src along its columns.
+template <class T>
+__global__ void __launch_bounds__(32 * kWarps) line_kernel(const __grid_constant__ Copy p) {
+  const int64_t row = (blockIdx.x / p.tiles_per_row * kWarps + threadIdx.x / 32) * kLines;
+  const int64_t col = (blockIdx.x % p.tiles_per_row * 32 + threadIdx.x % 32) * kSide<T>;
+  const int count = int(min(int64_t(kSide<T>), p.cols - col)), lines = int(min(int64_t(kLines), p.rows - row));
+  if (count <= 0) return;
+  for (int64_t batch = blockIdx.y; batch < p.batch; batch += gridDim.y) {
+    const T* from = static_cast<const T*>(p.src.data) + batch * p.src.batch + row * p.src.row + col;
+    T* to = static_cast<T*>(p.dst.data) + batch * p.dst.batch + row * p.dst.row + col;
+    Line x[kLines];
 #pragma unroll
-          for (int line = 0; line < kSide; ++line) {
-            if (first + i < length && line < lines) x[i][line] = from[line * pitch + first + i];
-          }
-        }
+    for (int i = 0; i < kLines; ++i) {
+      if (i < lines) x[i] = load_line<T, false>(from + i * p.src.row, count);
+    }
 #pragma unroll
-        for (int i = 0; i < kStep; ++i) {
-          const int along = first + i;
-#pragma unroll
-          for (int line = 0; line < kSide; ++line) {
-            if (along < length && line < lines)
-              to[kTurn ? along * p.dst.row + line : line * p.dst.row + along] = x[i][line];
-          }
-        }
-      }
+    for (int i = 0; i < kLines; ++i) {
+      if (i < lines) store_line(x[i], to + i * p.dst.row, count);
     }
   }
 }
@@ -218,15 +238,15 @@ bool aligned(const CutlassPyArray& array, int64_t pitch) {
 template <class T>
 int copy_as(const Copy& p, cudaStream_t stream) {
   const bool whole = p.dst.col == 1 && sizeof(T) < kVectorBytes && aligned<T>(p.dst, p.dst.row);
-  if constexpr (sizeof(T) <= 4) {
-    const auto by_lines = [&](auto* kernel, auto cover) {
-      return launch(kernel, 32 * kWarps, p, cover.kRows * kSquare<T>, cover.kCols * kSquare<T>, stream);
-    };
+  if constexpr (sizeof(T) < kVectorBytes) {
+    using Tile = TurnTile<T>;
     if (whole && p.src.row == 1) {
-      const bool lines = aligned<T>(p.src, p.src.col);
-      return by_lines(lines ? &line_kernel<T, true, true> : &line_kernel<T, true, false>, Cover<true>());
+      auto* kernel = aligned<T>(p.src, p.src.col) ? &turn_kernel<T, true> : &turn_kernel<T, false>;
+      return launch(kernel, Tile::kThreads, p, Tile::kRows, Tile::kCols, stream);
     }
-    if (whole && p.src.col == 1) return by_lines(&line_kernel<T, false, false>, Cover<false>());
+    if (whole && p.src.col == 1) {
+      return launch(&line_kernel<T>, 32 * kWarps, p, kWarps * kLines, 32 * kSide<T>, stream);
+    }
   }
   auto* kernel = whole ? &tile_kernel<T, true> : &tile_kernel<T, false>;
   return launch(kernel, kTileThreads, p, kTile<T>, kTile<T>, stream);
