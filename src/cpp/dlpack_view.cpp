@@ -92,7 +92,6 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
                 "; expected an array that speaks DLPack (torch, CuPy, JAX, NumPy, ...)");
   }
   entry.mutable_ = nb::cast<bool>(entry.row.attr("mutable"));
-  entry.checks_grad = nb::cast<bool>(entry.row.attr("differentiates"));
   auto function = [&](const char* name) {
     nb::object found = entry.row.attr(name);
     return found.is_none() ? nb::object() : found;
@@ -101,7 +100,10 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
   entry.exporter = function("export");
   if (nb::object bind = function("current_stream"); bind.is_valid() && !entry.exchange) entry.current_stream = bind();
   entry.is_numpy = name_of_type(object) == "numpy.ndarray";
-  if (entry.checks_grad) find_grad_flag(entry, type);
+  if (nb::object bind = function("recording"); bind.is_valid()) {
+    entry.recording = bind();
+    find_grad_flag(entry, type);
+  }
   for (nb::handle method : entry.row.attr("lazy")) entry.lazy.push_back(type.attr(method));
   return entry;
 }
@@ -261,7 +263,7 @@ void View::open(nb::handle given, const char* name) {
     fill(tensor);
     complete = true;
   } else {
-    if (!type->checks_grad && type->check.is_valid()) type->check(object, name);
+    if (!type->recording.is_valid() && type->check.is_valid()) type->check(object, name);
     if (type->is_numpy && fill_from_numpy()) return;
     operand.device = announced_device(object, name);
   }
@@ -429,16 +431,24 @@ void View::fill(const DLTensor& tensor) {
   if (reinterpret_cast<uintptr_t>(operand.data) & uintptr_t(size - 1)) {
     refuse(std::string(name) + " starts at an address that is no multiple of its element size");
   }
-  if (type->checks_grad) check(unusual || is_complex(operand.dtype));
+  if (type->recording.is_valid()) check(unusual || is_complex(operand.dtype));
 }
 
-bool requires_grad(nb::handle array, const ArrayType& type) {
+bool ask(nb::handle function) {
+  nb::object answer = nb::steal(PyObject_CallNoArgs(function.ptr()));
+  const int truth = answer.is_valid() ? PyObject_IsTrue(answer.ptr()) : -1;
+  if (truth < 0) nb::raise_python_error();
+  return truth;
+}
+
+bool wants_gradient(nb::handle array, const ArrayType& type) {
+  if (!type.recording.is_valid()) return false;
   static PyObject* name = PyUnicode_InternFromString("requires_grad");
   nb::object flag = nb::steal(type.read_grad_flag ? type.read_grad_flag(type.grad_flag.ptr(), array.ptr(),
                                                                         reinterpret_cast<PyObject*>(type.type))
                                                   : PyObject_GetAttr(array.ptr(), name));
   if (!flag.is_valid()) nb::raise_python_error();
-  return flag.ptr() == Py_True;
+  return flag.ptr() == Py_True && ask(type.recording);
 }
 
 static bool is_lazy(nb::handle array, const ArrayType& type) {
@@ -453,7 +463,7 @@ static bool is_lazy(nb::handle array, const ArrayType& type) {
 
 // torch: a gradient that would be lost, or a lazily negated or conjugated view (without unit stride, or complex).
 void View::check(bool perhaps_lazy) {
-  if (requires_grad(object, *type) || (perhaps_lazy && is_lazy(object, *type))) type->check(object, operand.name);
+  if (wants_gradient(object, *type) || (perhaps_lazy && is_lazy(object, *type))) type->check(object, operand.name);
 }
 
 void View::release() noexcept {

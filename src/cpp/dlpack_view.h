@@ -21,12 +21,12 @@ struct ArrayType {
   PyTypeObject* type = nullptr;                 // a reference is held: heap types may die otherwise
   const DLPackExchangeAPI* exchange = nullptr;  // of a framework; not of views that cannot make arrays
   nb::object row;
-  nb::object check;           // sees every array (JAX), or with checks_grad those that it may refuse
+  nb::object check;           // sees every array (JAX), or with `recording` those that it refuses
   nb::object exporter;        // instead of __dlpack__ (NumPy with ml_dtypes)
   nb::object current_stream;  // device ordinal -> stream
   bool is_spec = false, is_typed_view = false;
   bool mutable_ = true;          // false: never written (JAX)
-  bool checks_grad = false;      // has requires_grad (torch): checked when that, or the strides, look suspicious
+  nb::object recording;          // whether gradients are recorded, of arrays that have requires_grad (torch)
   bool is_numpy = false;         // exactly numpy.ndarray: read in place where it is an ordinary array
   std::vector<nb::object> lazy;  // methods that say whether values differ from memory; asked where strides look it
   nb::object grad_flag;          // the type's descriptor of requires_grad, and how it is read; null: by its name
@@ -47,8 +47,11 @@ DLManagedTensorVersioned* new_array(const DLPackExchangeAPI& api, DLTensor& prot
 // Raises what a function of the type's exchange API failed with, or an error that names both where it set none.
 [[noreturn]] void raise_for_exchange(const ArrayType& type, const char* function);
 
-// What torch says of an array whose type `checks_grad`.
-bool requires_grad(nb::handle array, const ArrayType& type);
+// Whether the array's framework would record what is computed with it.
+bool wants_gradient(nb::handle array, const ArrayType& type);
+
+// The truth of what a function of no arguments returns.
+bool ask(nb::handle function);
 
 // A view of one operand. Holds the exporter's managed tensor, if any, until release() or destruction.
 class View {

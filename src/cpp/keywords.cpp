@@ -257,6 +257,12 @@ Request request_from(Operands& operands, const Keywords& keywords) {
   return r;
 }
 
+bool reads_aux(const Keywords& keywords) {
+  Request r;
+  read_activation(keywords.activation, r);
+  return r.function().derivative;
+}
+
 int32_t kernel_number(nb::handle kernel) {
   if (kernel.is_none()) return -1;
   return nb::cast<int32_t>(nb::module_::import_("cutlass_py.registry").attr("number_of")(kernel));

@@ -58,6 +58,9 @@ void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keyword
 // Everything else, and the operands by role; these are complete by now.
 Request request_from(Operands& operands, const Keywords& keywords);
 
+// Whether `aux` is an input: of a derivative.
+bool reads_aux(const Keywords& keywords);
+
 // The kernel asked for, as registry.py numbers it; -1 for None.
 int32_t kernel_number(nb::handle kernel);
 

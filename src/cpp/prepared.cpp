@@ -134,7 +134,7 @@ void* Prepared::address_of(nb::handle array, const Straight& operand, const Arra
   }
   char* address = static_cast<char*>(x.data) + x.byte_offset;
   if (!x.data || reinterpret_cast<uintptr_t>(address) & operand.misaligned) return nullptr;
-  return found->checks_grad && requires_grad(array, *found) ? nullptr : address;
+  return wants_gradient(array, *found) ? nullptr : address;
 }
 
 bool Prepared::launch_straight(nb::handle a, nb::handle b, nb::handle out) const {

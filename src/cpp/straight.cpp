@@ -9,13 +9,6 @@ namespace {
 
 Questions* questions = nullptr;  // guarded by the GIL; lives as long as the process, as torch does
 
-bool ask(nb::handle function) {
-  nb::object answer = nb::steal(PyObject_CallNoArgs(function.ptr()));
-  const int truth = answer.is_valid() ? PyObject_IsTrue(answer.ptr()) : -1;
-  if (truth < 0) nb::raise_python_error();
-  return truth;
-}
-
 // Called by hand: nanobind takes as long again.
 void tell_written(nb::handle tensor) {
   nb::object tensors = nb::steal(PyTuple_Pack(1, tensor.ptr()));
@@ -45,11 +38,36 @@ bool is_tensor(nb::handle x) {
   return false;
 }
 
-bool wants_gradient(nb::handle x) { return !x.is_none() && requires_grad(x, *array_type(x, "a tensor")); }
+bool is_tensor_or_number(nb::handle x) {
+  return x.is_none() || is_tensor(x) || PyFloat_CheckExact(x.ptr()) || PyLong_CheckExact(x.ptr()) ||
+         PyBool_Check(x.ptr()) || PyComplex_CheckExact(x.ptr());
+}
 
-bool new_result_is_other(nb::handle a, nb::handle b, nb::handle addend) {
-  if (ask(questions->autocasting)) return true;
-  return (wants_gradient(a) || wants_gradient(b) || wants_gradient(addend)) && ask(questions->recording);
+// Whether something beside autograd has to see what is computed in this thread.
+bool is_seen() { return forward_mode() || (any(questions->modes) && !ask(questions->unseen)); }
+
+bool wants_gradient(nb::handle x) { return is_tensor(x) && wants_gradient(x, *array_type(x, "a tensor")); }
+
+// Whether `recorded` knows these: a product with at most a bias and an activation, of no particular kernel or dtype.
+bool is_layer(const Keywords& k) {
+  const nb::handle others[] = {k.out,       k.c,         k.beta,    k.aux,       k.gate,   k.scale_a, k.scale_b,
+                               k.scale_out, k.bias_grad, k.compute, k.out_dtype, k.splits, k.kernel};
+  for (nb::handle x : others) {
+    if (!x.is_none()) return false;
+  }
+  return PyFloat_CheckExact(k.alpha.ptr()) && PyFloat_AsDouble(k.alpha.ptr()) == 1 && k.deterministic.ptr() == Py_False;
+}
+
+// What `run` returns; None where it refuses.
+template <class Run>
+nb::object or_none(Run run) {
+  try {
+    return run();
+  } catch (const std::invalid_argument&) {
+  } catch (const nb::python_error& error) {
+    if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw;
+  }
+  return nb::none();
 }
 
 // Whether torch computes what gemm does: operands of one float dtype, of that rank, and batches that are the same.
@@ -78,19 +96,39 @@ void set_questions(Questions asked) {
   questions = new Questions(std::move(asked));
 }
 
-nb::object straight_gemm(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank) {
+nb::object straight_product(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank) {
   const bool plain = questions && is_tensor(a) && is_tensor(b) && (out.is_none() || is_tensor(out)) &&
                      (bias.is_none() || is_tensor(bias));
-  if (!plain || forward_mode() || (any(questions->modes) && !ask(questions->unseen))) return nb::none();
-  if (out.is_none() && new_result_is_other(a, b, bias)) return nb::none();
-  nb::object d = nb::none();
-  try {
-    d = gemm_if_the_same(a, b, out, bias, rank);
-  } catch (const std::invalid_argument&) {  // for torch to resize, resolve, or refuse in its own words
-  } catch (const nb::python_error& error) {
-    if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw;
+  if (!plain || is_seen()) return nb::none();
+  nb::tuple cast;  // holds them
+  if (out.is_none() && ask(questions->autocasting)) {
+    cast = nb::cast<nb::tuple>(questions->cast(a, b, bias));
+    a = cast[0], b = cast[1], bias = cast[2];
   }
+  nb::object d = or_none([&] {
+    const bool recorded = out.is_none() && (wants_gradient(a) || wants_gradient(b) || wants_gradient(bias));
+    return recorded ? questions->recorded(a, b, bias, nb::none(), rank) : gemm_if_the_same(a, b, out, bias, rank);
+  });
   if (!out.is_none() && !d.is_none()) tell_written(out);
+  return d;
+}
+
+nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& k) {
+  if (!questions || !is_tensor(a) || !is_tensor(b)) return nb::none();
+  bool gradient = wants_gradient(a) || wants_gradient(b);
+  for (const ArrayKeyword& each : kArrayKeywords) {
+    const nb::handle value = k.*each.value;
+    if (!is_tensor_or_number(value)) return nb::none();
+    gradient = gradient || wants_gradient(value);
+  }
+  if (is_seen() || (k.out.is_none() && ask(questions->autocasting))) return nb::none();
+  if (gradient && !is_layer(k)) return nb::none();
+  nb::object d = or_none([&] { return gradient ? questions->recorded(a, b, k.bias, k.activation, 0) : gemm(a, b, k); });
+  if (d.is_none()) return d;
+  const nb::handle aux = k.aux.is_none() || reads_aux(k) ? nb::handle(Py_None) : k.aux;
+  for (nb::handle x : {k.out, aux, k.bias_grad}) {
+    if (!x.is_none()) tell_written(x);
+  }
   return d;
 }
 

@@ -3,25 +3,31 @@
 
 #include <nanobind/nanobind.h>
 
+#include "keywords.h"
+
 namespace cutlass_py {
 
 namespace nb = nanobind;
 
-// What to ask, said once by torch/straight.py.
+// What to ask, said once by torch/functions.py.
 struct Questions {
   nb::tuple types;         // of tensors that mean what their memory holds, exactly
   nb::tuple modes;         // functions: whether something in this thread may have to see the call
   nb::object unseen;       // asked where one says yes: whether nothing has to after all
   nb::dict forward;        // where torch keeps `_current_level`, negative unless derivatives are carried forward
-  nb::object autocasting;  // whether a new result may be of another dtype
-  nb::object recording;    // whether gradients are recorded
+  nb::object autocasting;  // whether operands of a new result may have to be cast
+  nb::object cast;         // (a, b, bias) to what they are cast to
+  nb::object recorded;     // (a, b, bias, activation, rank): the product with its gradient, or None
   nb::object written;      // told a tuple of the tensors that were written
 };
 
 void set_questions(Questions questions);
 
-// gemm(a, b, out=out, bias=bias), or None where torch may mean something else by it, or gemm refuses it. Ranks of a and
-// b have to be `rank`, where that is not 0.
-nb::object straight_gemm(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank);
+// gemm(a, b, out=out, bias=bias), recorded where a gradient is asked for; or None where torch may mean something else
+// by it, or gemm refuses it. Ranks of a and b have to be `rank`, where that is not 0.
+nb::object straight_product(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank);
+
+// gemm of torch tensors, recorded if that is a layer; or None where something has to see it, or gemm refuses it.
+nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& keywords);
 
 }  // namespace cutlass_py

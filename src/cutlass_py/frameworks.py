@@ -31,10 +31,10 @@ class Framework:
         under: (device ordinal, stream) -> a context in which these are the current device and stream.
         export: (array, stream, operand name) -> (DLPack capsule, dtype name or None); None: the array's own __dlpack__.
         check: (array, operand name) raises if the array's values are not what its memory holds.
-            Where the framework differentiates, called for arrays with a gradient, or that are lazy; otherwise for all.
+            With `recording`, called for arrays whose gradient would be lost, or that are lazy; otherwise for all.
         lazy: methods that say whether an array's values are not what its memory holds.
         mutable: whether arrays may be written.
-        differentiates: whether arrays have `requires_grad`.
+        recording: () -> (-> whether gradients are recorded); None where arrays have no `requires_grad`.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Framework:
     check: Callable[[Any, str], None] | None = None
     lazy: tuple[str, ...] = ()
     mutable: bool = True
-    differentiates: bool = False
+    recording: Callable[[], Callable[[], bool]] | None = None
 
 
 _NATIVE = ("f16", "f32", "f64", "s8", "u8", "s32", "c64", "c128")  # every framework can name these
@@ -128,6 +128,13 @@ def _torch_check(array: Any, operand: str) -> None:
         raise ValueError(
             f"gemm: {operand} is a lazily negated or conjugated view; pass {operand}.resolve_neg().resolve_conj()"
         )
+
+
+def _torch_recording() -> Callable[[], bool]:
+    import torch
+
+    recording: Callable[[], bool] = torch.is_grad_enabled
+    return recording
 
 
 def _torch_streams() -> Callable[[int], int]:
@@ -240,7 +247,7 @@ _ROWS = {
         under=_torch_under,
         check=_torch_check,
         lazy=("is_neg", "is_conj"),
-        differentiates=True,
+        recording=_torch_recording,
     ),
     "cupy": Framework("cupy", _cupy_empty, current_stream=_cupy_streams, under=_cupy_under),
     "jax": Framework("jax", _jax_empty, finish=_jax_finish, check=_jax_check, mutable=False),

@@ -19,9 +19,9 @@ from .operators import Call, result_dtype, z_dtype
 from .recorded import recorded
 from .rules import problem_of
 from .sharding import register_if_used
-from .straight import autocasting, compiling, deployed, exact, has_other_meaning, plain, tracked, unseen, written
+from .straight import autocasting, compiling, deployed, exact, has_other_meaning, tracked, unseen, written
 
-_gemm = _core.gemm
+_gemm, _straight = _core.gemm, _core.straight_gemm
 
 
 def gemm(
@@ -61,6 +61,11 @@ def gemm(
             for fp8 operands that require a gradient.
         RuntimeError: `out` is given and an operand requires a gradient.
     """
+    if not compiling():
+        d = _straight(a, b, out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad,
+                      None, compute, out_dtype, splits, deterministic, kernel, None)  # fmt: skip
+        if d is not None:
+            return d
     operands = (a, b, c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad, out)
     keywords = {
         "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux, "gate": gate,
@@ -69,12 +74,6 @@ def gemm(
     }  # fmt: skip
     hidden = unseen()
     casts = out is None and (not hidden or autocasting())
-    if hidden and not casts and plain(operands):
-        try:
-            return _straight_gemm(a, b, out, keywords)
-        except (ValueError, TypeError):
-            if isinstance(a, Tensor) and isinstance(b, Tensor) and not has_other_meaning(operands):
-                raise
     if has_torch_function(operands) and not (isinstance(a, Tensor) and isinstance(b, Tensor)):
         return handle_torch_function(gemm, operands, a, b, out=out, **keywords)  # torch.fx's proxies
     check_tensors("gemm", {"a": a, "b": b}, out=out, c=c, bias=bias, aux=aux, gate=gate, bias_grad=bias_grad)

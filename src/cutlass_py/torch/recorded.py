@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
+from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
 from . import activations
 from .dtypes import WIDE
@@ -30,15 +31,23 @@ def recorded(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> Tensor | None:
         b: (k, n), or of the batch dimensions of a.
         keywords: of gemm; a bias of (n,), and an activation that is no derivative.
     """
-    bias, activation = keywords.get("bias"), keywords.get("activation")
-    if a.dtype not in WIDE or b.dtype != a.dtype or not _are_rows_and_columns(a, b):
-        return None
-    if bias is not None and (bias.dtype != a.dtype or bias.shape != b.shape[-1:]):
-        return None
     for name, x in keywords.items():
         known = name in ("bias", "activation") or (_is_one(x) if name == "alpha" else x is None)
         if not known and not (name == "deterministic" and x is False):
             return None
+    return layer(a, b, keywords.get("bias"), keywords.get("activation"))
+
+
+def layer(
+    a: Tensor, b: Tensor, bias: Tensor | None, activation: str | Activation | None = None, rank: int = 0
+) -> Tensor | None:
+    """The same for what `recorded` finds; ranks of a and b have to be `rank`, where that is not 0."""
+    if rank and not a.dim() == b.dim() == rank:
+        return None
+    if a.dtype not in WIDE or b.dtype != a.dtype or not _are_rows_and_columns(a, b):
+        return None
+    if bias is not None and (bias.dtype != a.dtype or bias.shape != b.shape[-1:]):
+        return None
     if activation is not None:
         row = ACTIVATIONS.get(str(activations.name_of(activation)))
         if row is None or row.derivative:
@@ -70,7 +79,8 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
         at = None if ctx.activation is None else d if z is None else z
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, at)  # what the other's gradient reads
         ctx.set_materialize_grads(False)
-        ctx.turned, ctx.one_matrix = (column_major(a), column_major(b)), b.dim() == 2
+        ctx.turned = needs_a and column_major(a), needs_b and column_major(b)
+        ctx.one_matrix = b.dim() == 2
         ctx.allowed = Allowed()
         return d if z is None else (d, z)
 

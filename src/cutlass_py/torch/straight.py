@@ -14,8 +14,6 @@ from torch import _C
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-from .. import _core
-
 compiling = torch.compiler.is_dynamo_compiling
 _dispatch_modes = _C._len_torch_dispatch_stack
 _function_modes = _C._is_torch_function_mode_enabled
@@ -61,11 +59,6 @@ def exact(operands: tuple[Any, ...]) -> bool:
     return _PLAIN.issuperset(map(type, operands))
 
 
-def plain(operands: tuple[Any, ...]) -> bool:
-    """Whether they are, and no gradient has to be recorded."""
-    return exact(operands) and not tracked(operands)
-
-
 def has_other_meaning(operands: tuple[Any, ...]) -> bool:
     """Whether one of them has no values (meta), others than its memory (lazily conjugated or negated), or many.
 
@@ -81,7 +74,7 @@ def tracked(operands: tuple[Any, ...]) -> bool:
     """Whether a gradient has to be recorded."""
     if _recording():
         for x in operands:
-            if isinstance(x, torch.Tensor) and x.requires_grad:
+            if x is not None and isinstance(x, torch.Tensor) and x.requires_grad:  # that of None takes long
                 return True
     return False
 
@@ -89,13 +82,12 @@ def tracked(operands: tuple[Any, ...]) -> bool:
 # Autograd knows by a tensor's version that it was written to after it was kept; DLPack does not change that.
 written = _C._increment_version
 
-# torch's namesakes ask by _core.straight_gemm, whose cost per call is a promise; `gemm` by the functions above.
-_core.set_questions(
-    types=TENSORS,
-    modes=(_dispatch_modes, _function_modes, _transforms, _jit_traces),
-    unseen=unseen,
-    forward=vars(forward_ad),
-    autocasting=autocasting,
-    recording=_recording,
-    written=written,
-)
+# The same for calls as they arrive, of which the functions of straight.cpp ask: their cost is a promise.
+QUESTIONS: dict[str, Any] = {
+    "types": TENSORS,
+    "modes": (_dispatch_modes, _function_modes, _transforms, _jit_traces),
+    "unseen": unseen,
+    "forward": vars(forward_ad),
+    "autocasting": autocasting,
+    "written": written,
+}
