@@ -90,30 +90,47 @@ struct alignas(kVectorBytes) Line {
   uint32_t word[4];
 };
 
-// The first `count` elements of a line that begins anywhere, by the aligned words around them: each word that is read
-// holds an element that is asked for. What follows those is arbitrary.
-template <class T, bool kAligned>
-__device__ Line load_line(const T* from, int count) {
-  if (kAligned && count >= kSide<T>) return *reinterpret_cast<const Line*>(from);
-  const auto address = reinterpret_cast<uintptr_t>(from);
-  const auto* words = reinterpret_cast<const uint32_t*>(address & ~uintptr_t(3));
-  const int before = int(address & 3), end = before + min(count, kSide<T>) * int(sizeof(T));
-  uint32_t word[5];
+// Lines that begin anywhere, `pitch` elements apart: the first `lines` of them, and of those the first `count`
+// elements. What follows is arbitrary. Where not all is there, or aligned, by the aligned words around each line, every
+// one of which holds an element that is asked for. All is loaded before anything is looked at: latencies overlap.
+template <class T, bool kAligned, int kLines>
+__device__ void load_lines(const T* from, int64_t pitch, int lines, int count, Line (&x)[kLines]) {
+  if (kAligned && lines >= kLines && count >= kSide<T>) {
 #pragma unroll
-  for (int i = 0; i < 5; ++i) word[i] = 4 * i < end ? words[i] : 0;
-  Line line;
+    for (int i = 0; i < kLines; ++i) x[i] = *reinterpret_cast<const Line*>(from + i * pitch);
+    return;
+  }
+  uint32_t word[kLines][5];
+  int before[kLines];  // bytes of the first word that are not the line's
 #pragma unroll
-  for (int i = 0; i < 4; ++i) line.word[i] = __funnelshift_r(word[i], word[i + 1], before * 8);
-  return line;
+  for (int i = 0; i < kLines; ++i) {
+    const auto address = reinterpret_cast<uintptr_t>(from + i * pitch);
+    const auto* words = reinterpret_cast<const uint32_t*>(address & ~uintptr_t(3));
+    before[i] = int(address & 3);
+    const int end = i < lines ? before[i] + min(count, kSide<T>) * int(sizeof(T)) : 0;
+#pragma unroll
+    for (int j = 0; j < 5; ++j) word[i][j] = 4 * j < end ? __ldg(words + j) : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < kLines; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) x[i].word[j] = __funnelshift_r(word[i][j], word[i][j + 1], before[i] * 8);
+  }
 }
 
 template <class T>
 __device__ void store_line(const Line& line, T* to, int count) {
   if (count >= kSide<T>) {
-    *reinterpret_cast<Line*>(to) = line;
-  } else {
-    const auto* values = reinterpret_cast<const T*>(line.word);
-    for (int i = 0; i < count; ++i) to[i] = values[i];
+    // By one instruction: nvcc 13.0 takes an assignment apart into four.
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(line.word[0]),
+                 "r"(line.word[1]), "r"(line.word[2]), "r"(line.word[3])
+                 : "memory");
+    return;
+  }
+  const auto* values = reinterpret_cast<const T*>(line.word);
+#pragma unroll
+  for (int i = 0; i < kSide<T>; ++i) {
+    if (i < count) to[i] = values[i];
   }
 }
 
@@ -185,19 +202,22 @@ __global__ void __launch_bounds__(TurnTile<T>::kThreads) turn_kernel(const __gri
     const int row = threadIdx.x % Tile::kDown * kSide<T>, across = threadIdx.x / Tile::kDown;
     const int col = across * kSide<T>;
     Line x[kSide<T>], turned[kSide<T>];
-#pragma unroll
-    for (int i = 0; i < kSide<T>; ++i) {
-      if (row < rows && col + i < cols) x[i] = load_line<T, kAligned>(from + row + (col + i) * p.src.col, rows - row);
-    }
+    load_lines<T, kAligned>(from + row + col * p.src.col, p.src.col, cols - col, rows - row, x);
     turn(x, turned);
     __syncthreads();  // the tile of the batch before is stored
 #pragma unroll
     for (int i = 0; i < kSide<T>; ++i) at(row + i, across) = turned[i];
     __syncthreads();
+    const int c = threadIdx.x % Tile::kAcross, first = threadIdx.x / Tile::kAcross;
+    T* const line = to + first * p.dst.row + c * kSide<T>;
+    if (rows == Tile::kRows && cols == Tile::kCols) {
 #pragma unroll
-    for (int i = 0; i < kSide<T>; ++i) {
-      const int r = i * Tile::kDown + threadIdx.x / Tile::kAcross, c = threadIdx.x % Tile::kAcross;
-      if (r < rows) store_line(at(r, c), to + r * p.dst.row + c * kSide<T>, cols - c * kSide<T>);
+      for (int i = 0; i < kSide<T>; ++i) x[i] = at(i * Tile::kDown + first, c);
+#pragma unroll
+      for (int i = 0; i < kSide<T>; ++i) store_line(x[i], line + i * Tile::kDown * p.dst.row, kSide<T>);
+    } else {
+      for (int r = first; r < rows; r += Tile::kDown)
+        store_line(at(r, c), line + (r - first) * p.dst.row, cols - c * kSide<T>);
     }
   }
 }
@@ -215,10 +235,7 @@ __global__ void __launch_bounds__(32 * kWarps) line_kernel(const __grid_constant
     const T* from = static_cast<const T*>(p.src.data) + batch * p.src.batch + row * p.src.row + col;
     T* to = static_cast<T*>(p.dst.data) + batch * p.dst.batch + row * p.dst.row + col;
     Line x[kLines];
-#pragma unroll
-    for (int i = 0; i < kLines; ++i) {
-      if (i < lines) x[i] = load_line<T, false>(from + i * p.src.row, count);
-    }
+    load_lines<T, false>(from, p.src.row, lines, count, x);
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
       if (i < lines) store_line(x[i], to + i * p.dst.row, count);
