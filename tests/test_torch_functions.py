@@ -438,6 +438,19 @@ def test_autocast_casts_as_for_torch(name, shapes, keywords, given, dtype):
         near(getattr(ct, name)(*operands, **keywords), theirs(name)(*operands, **keywords))
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes"), [("mm", [(3, 4), (4, 5)]), ("matmul", [(4,), (4, 5)]), ("matmul", [(2, 1, 3, 4), (3, 4, 5)])]
+)
+@pytest.mark.parametrize("gradient", [False, True])
+def test_autocast_casts_once(monkeypatch, name, shapes, gradient):
+    casts, cast = [], functions.cast
+    monkeypatch.setattr(functions, "cast", lambda *args, **keywords: casts.append(args) or cast(*args, **keywords))
+    a, b = (randn(*shape).requires_grad_(gradient) for shape in shapes)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        near(getattr(ct, name)(a, b), getattr(torch, name)(a, b))
+    assert len(casts) == 1
+
+
 def test_autocast_leaves_out_alone_and_mixed_doubles_apart():
     a, b = randn(3, 4), randn(4, 5)
     with torch.autocast("cpu", dtype=torch.bfloat16):

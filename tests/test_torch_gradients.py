@@ -356,6 +356,31 @@ def test_layers_have_a_node_of_their_own(function, shapes):
         assert found.stride() == expected.stride() and found.dtype == x.dtype
 
 
+def test_negated_views_with_a_unit_stride_keep_their_sign_where_a_gradient_is_asked_for():
+    w = leaf(3, 3)
+    x = torch._neg_view(torch.randn(3, 3, dtype=w.dtype))
+    assert x.is_neg() and x.stride() == (3, 1)
+    for a, b in ((x, w), (w, x)):
+        torch.testing.assert_close(ct.mm(a, b), a @ b)
+        torch.testing.assert_close(ct.gemm(a, b, activation="relu"), torch.relu(a @ b))
+    leaf_of_a_view = torch._neg_view(w).detach().requires_grad_()
+    with torch.no_grad(), pytest.raises(ValueError, match="a is a lazily negated"):
+        cutlass_py.gemm(leaf_of_a_view, w)
+
+
+@pytest.mark.parametrize("function", [ct.mm, lambda a, b: ct.gemm(a, b, activation="relu")], ids=["mm", "gemm"])
+def test_what_a_hook_raises_is_raised_and_nothing_is_computed_again(function):
+    calls = []
+
+    def pack(x):
+        calls.append(x)
+        raise ValueError("of the hook")
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), pytest.raises(ValueError, match="of the hook"):
+        function(leaf(3, 4), leaf(4, 5))
+    assert len(calls) == 1
+
+
 def test_who_has_to_see_the_backward_pass_of_a_product_sees_it():
     x, w = leaf(3, 4), leaf(5, 4)
     d = ct.linear(x, w)

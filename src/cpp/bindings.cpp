@@ -529,8 +529,8 @@ NB_MODULE(_core, m) {
         "scale_a"_a.none(), "scale_b"_a.none(), "scale_out"_a.none(), "bias_grad"_a.none(), "epilogue"_a.none(),
         "compute"_a.none(), "out_dtype"_a.none(), "splits"_a.none(), "deterministic"_a.none(), "kernel"_a.none(),
         "stream"_a.none(),
-        "gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, or "
-        "gemm refuses it.");
+        "gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, "
+        "operands may have to be cast, a gradient is asked of anything else, or gemm refuses it.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(

@@ -441,17 +441,21 @@ bool ask(nb::handle function) {
   return truth;
 }
 
-bool wants_gradient(nb::handle array, const ArrayType& type) {
+static bool requires_grad(nb::handle array, const ArrayType& type) {
   if (!type.recording.is_valid()) return false;
   static PyObject* name = PyUnicode_InternFromString("requires_grad");
   nb::object flag = nb::steal(type.read_grad_flag ? type.read_grad_flag(type.grad_flag.ptr(), array.ptr(),
                                                                         reinterpret_cast<PyObject*>(type.type))
                                                   : PyObject_GetAttr(array.ptr(), name));
   if (!flag.is_valid()) nb::raise_python_error();
-  return flag.ptr() == Py_True && ask(type.recording);
+  return flag.ptr() == Py_True;
 }
 
-static bool is_lazy(nb::handle array, const ArrayType& type) {
+bool wants_gradient(nb::handle array, const ArrayType& type) {
+  return requires_grad(array, type) && ask(type.recording);
+}
+
+bool is_lazy(nb::handle array, const ArrayType& type) {
   for (const nb::object& method : type.lazy) {
     PyObject* arguments[] = {array.ptr()};
     nb::object answer = nb::steal(PyObject_Vectorcall(method.ptr(), arguments, 1, nullptr));
@@ -463,7 +467,8 @@ static bool is_lazy(nb::handle array, const ArrayType& type) {
 
 // torch: a gradient that would be lost, or a lazily negated or conjugated view (without unit stride, or complex).
 void View::check(bool perhaps_lazy) {
-  if (wants_gradient(object, *type) || (perhaps_lazy && is_lazy(object, *type))) type->check(object, operand.name);
+  const bool flagged = requires_grad(object, *type), lost = flagged && ask(type->recording);
+  if (lost || ((flagged || perhaps_lazy) && is_lazy(object, *type))) type->check(object, operand.name);
 }
 
 void View::release() noexcept {

@@ -47,8 +47,10 @@ DLManagedTensorVersioned* new_array(const DLPackExchangeAPI& api, DLTensor& prot
 // Raises what a function of the type's exchange API failed with, or an error that names both where it set none.
 [[noreturn]] void raise_for_exchange(const ArrayType& type, const char* function);
 
-// Whether the array's framework would record what is computed with it.
+// Whether the array's framework would record what is computed with it, and whether its values are not what its memory
+// holds.
 bool wants_gradient(nb::handle array, const ArrayType& type);
+bool is_lazy(nb::handle array, const ArrayType& type);
 
 // The truth of what a function of no arguments returns.
 bool ask(nb::handle function);

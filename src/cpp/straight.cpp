@@ -1,5 +1,8 @@
 #include "straight.h"
 
+#include <nanobind/stl/string.h>
+
+#include <string>
 #include <utility>
 
 #include "call.h"
@@ -55,17 +58,31 @@ bool is_layer(const Keywords& k) {
   for (nb::handle x : others) {
     if (!x.is_none()) return false;
   }
-  return PyFloat_CheckExact(k.alpha.ptr()) && PyFloat_AsDouble(k.alpha.ptr()) == 1 && k.deterministic.ptr() == Py_False;
+  const bool number = PyFloat_CheckExact(k.alpha.ptr()) || PyLong_CheckExact(k.alpha.ptr());
+  return number && PyFloat_AsDouble(k.alpha.ptr()) == 1 && k.deterministic.ptr() == Py_False;
 }
 
-// What `run` returns; None where it refuses.
+// What the node of a layer computes, and autograd with it; None where it does not know these operands.
+nb::object record(nb::handle a, nb::handle b, nb::handle bias, nb::handle activation, int rank) {
+  for (nb::handle x : {a, b, bias}) {
+    if (!x.is_none() && is_lazy(x, *array_type(x, "a tensor"))) return nb::none();
+  }
+  return questions->recorded(a, b, bias, activation, rank);
+}
+
+bool is_refusal(const nb::python_error& error) {
+  if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) return false;
+  return nb::cast<std::string>(nb::str(error.value())).rfind("gemm: ", 0) == 0;  // else it is that of a hook, say
+}
+
+// What `run` returns; None where gemm refuses it.
 template <class Run>
 nb::object or_none(Run run) {
   try {
     return run();
   } catch (const std::invalid_argument&) {
   } catch (const nb::python_error& error) {
-    if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw;
+    if (!is_refusal(error)) throw;
   }
   return nb::none();
 }
@@ -102,12 +119,14 @@ nb::object straight_product(nb::handle a, nb::handle b, nb::handle out, nb::hand
   if (!plain || is_seen()) return nb::none();
   nb::tuple cast;  // holds them
   if (out.is_none() && ask(questions->autocasting)) {
-    cast = nb::cast<nb::tuple>(questions->cast(a, b, bias));
+    nb::object found = questions->cast(a, b, bias, rank);
+    if (found.is_none()) return found;
+    cast = nb::cast<nb::tuple>(found);
     a = cast[0], b = cast[1], bias = cast[2];
   }
   nb::object d = or_none([&] {
     const bool recorded = out.is_none() && (wants_gradient(a) || wants_gradient(b) || wants_gradient(bias));
-    return recorded ? questions->recorded(a, b, bias, nb::none(), rank) : gemm_if_the_same(a, b, out, bias, rank);
+    return recorded ? record(a, b, bias, nb::none(), rank) : gemm_if_the_same(a, b, out, bias, rank);
   });
   if (!out.is_none() && !d.is_none()) tell_written(out);
   return d;
@@ -123,7 +142,7 @@ nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& k) {
   }
   if (is_seen() || (k.out.is_none() && ask(questions->autocasting))) return nb::none();
   if (gradient && !is_layer(k)) return nb::none();
-  nb::object d = or_none([&] { return gradient ? questions->recorded(a, b, k.bias, k.activation, 0) : gemm(a, b, k); });
+  nb::object d = or_none([&] { return gradient ? record(a, b, k.bias, k.activation, 0) : gemm(a, b, k); });
   if (d.is_none()) return d;
   const nb::handle aux = k.aux.is_none() || reads_aux(k) ? nb::handle(Py_None) : k.aux;
   for (nb::handle x : {k.out, aux, k.bias_grad}) {

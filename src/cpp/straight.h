@@ -16,7 +16,7 @@ struct Questions {
   nb::object unseen;       // asked where one says yes: whether nothing has to after all
   nb::dict forward;        // where torch keeps `_current_level`, negative unless derivatives are carried forward
   nb::object autocasting;  // whether operands of a new result may have to be cast
-  nb::object cast;         // (a, b, bias) to what they are cast to
+  nb::object cast;         // (a, b, bias, rank) to what the three are cast to, or None where `recorded` would be
   nb::object recorded;     // (a, b, bias, activation, rank): the product with its gradient, or None
   nb::object written;      // told a tuple of the tensors that were written
 };
@@ -27,7 +27,8 @@ void set_questions(Questions questions);
 // by it, or gemm refuses it. Ranks of a and b have to be `rank`, where that is not 0.
 nb::object straight_product(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank);
 
-// gemm of torch tensors, recorded if that is a layer; or None where something has to see it, or gemm refuses it.
+// gemm of torch tensors, recorded if that is a layer; or None where something has to see it, operands may have to be
+// cast, a gradient is asked of anything else, or gemm refuses it.
 nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& keywords);
 
 }  // namespace cutlass_py

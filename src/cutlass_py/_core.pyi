@@ -192,7 +192,7 @@ def straight_product(a: object | None, b: object | None, out: object | None, bia
 
 def straight_gemm(a: object | None, b: object | None, out: object | None, c: object | None, alpha: object | None, beta: object | None, bias: object | None, activation: object | None, aux: object | None, gate: object | None, scale_a: object | None, scale_b: object | None, scale_out: object | None, bias_grad: object | None, epilogue: object | None, compute: object | None, out_dtype: object | None, splits: object | None, deterministic: object | None, kernel: object | None, stream: object | None) -> object:
     """
-    gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, or gemm refuses it.
+    gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, operands may have to be cast, a gradient is asked of anything else, or gemm refuses it.
     """
 
 def device_count() -> int:

@@ -107,7 +107,8 @@ __device__ void load_lines(const T* from, int64_t pitch, int lines, int count, L
     const auto address = reinterpret_cast<uintptr_t>(from + i * pitch);
     const auto* words = reinterpret_cast<const uint32_t*>(address & ~uintptr_t(3));
     before[i] = int(address & 3);
-    const int end = i < lines ? before[i] + min(count, kSide<T>) * int(sizeof(T)) : 0;
+    const bool there = i < lines && count > 0;
+    const int end = there ? before[i] + min(count, kSide<T>) * int(sizeof(T)) : 0;
 #pragma unroll
     for (int j = 0; j < 5; ++j) word[i][j] = 4 * j < end ? __ldg(words + j) : 0;
   }
@@ -224,8 +225,8 @@ __global__ void __launch_bounds__(TurnTile<T>::kThreads) turn_kernel(const __gri
 
 constexpr int kWarps = 4, kLines = 4;  // of a block, each with so many rows
 
-// dst runs along its columns by whole aligned vectors, src along its columns.
-template <class T>
+// dst runs along its columns by whole aligned vectors, src along its columns: kAligned by such vectors too.
+template <class T, bool kAligned>
 __global__ void __launch_bounds__(32 * kWarps) line_kernel(const __grid_constant__ Copy p) {
   const int64_t row = (blockIdx.x / p.tiles_per_row * kWarps + threadIdx.x / 32) * kLines;
   const int64_t col = (blockIdx.x % p.tiles_per_row * 32 + threadIdx.x % 32) * kSide<T>;
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(32 * kWarps) line_kernel(const __grid_constant
     const T* from = static_cast<const T*>(p.src.data) + batch * p.src.batch + row * p.src.row + col;
     T* to = static_cast<T*>(p.dst.data) + batch * p.dst.batch + row * p.dst.row + col;
     Line x[kLines];
-    load_lines<T, false>(from, p.src.row, lines, count, x);
+    load_lines<T, kAligned>(from, p.src.row, lines, count, x);
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
       if (i < lines) store_line(x[i], to + i * p.dst.row, count);
@@ -262,7 +263,8 @@ int copy_as(const Copy& p, cudaStream_t stream) {
       return launch(kernel, Tile::kThreads, p, Tile::kRows, Tile::kCols, stream);
     }
     if (whole && p.src.col == 1) {
-      return launch(&line_kernel<T>, 32 * kWarps, p, kWarps * kLines, 32 * kSide<T>, stream);
+      auto* kernel = aligned<T>(p.src, p.src.row) ? &line_kernel<T, true> : &line_kernel<T, false>;
+      return launch(kernel, 32 * kWarps, p, kWarps * kLines, 32 * kSide<T>, stream);
     }
   }
   auto* kernel = whole ? &tile_kernel<T, true> : &tile_kernel<T, false>;

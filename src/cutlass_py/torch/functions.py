@@ -13,18 +13,22 @@ from .. import _core
 from .dtypes import BYTES, CAST, FLOATS, FP8
 from .operators import result_shape
 from .product import cast, check_tensors, gemm, multiply, refuse_as_torch, refuse_gradient
-from .recorded import layer
+from .recorded import has_shapes, layer
 from .straight import QUESTIONS, autocasting, compiling, tracked, unseen
 
 _CAST = CAST | FP8  # torch.mm and its like have no fp8
 
 
-def _as_autocast(*operands: Tensor | None) -> tuple[Any, ...]:
-    first: Any = operands[0]
-    return cast(first.device.type, *operands, dtypes=_CAST)
+def _cast(a: Tensor, b: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
+    return cast(a.device.type, a, b, addend, dtypes=_CAST)
 
 
-_core.set_questions(**QUESTIONS, cast=_as_autocast, recorded=layer)
+def _cast_layer(a: Tensor, b: Tensor, bias: Tensor | None, rank: int) -> tuple[Any, ...] | None:
+    """Of other shapes nothing is cast: that would be done again on the way that they take."""
+    return _cast(a, b, bias) if has_shapes(a, b, bias, rank) else None
+
+
+_core.set_questions(**QUESTIONS, cast=_cast_layer, recorded=layer)
 _straight = _core.straight_product
 
 # What torch calls the operands that gemm calls a and b.
@@ -163,7 +167,7 @@ def _like_torch(
         operands = (addend, a, b) if adds else (a, b)
         return _overridden(name, operands, {"out_dtype": out_dtype, "out": out, "beta": beta, "alpha": alpha})
     if out is None and autocasting():
-        a, b, addend = _as_autocast(a, b, addend)
+        a, b, addend = _cast(a, b, addend)
     _check_ranks(name, a, b, rank)
     _check_dtypes(name, a, b, addend)
     alpha, beta = _number(name, "alpha", alpha), _number(name, "beta", beta)

@@ -41,12 +41,10 @@ def recorded(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> Tensor | None:
 def layer(
     a: Tensor, b: Tensor, bias: Tensor | None, activation: str | Activation | None = None, rank: int = 0
 ) -> Tensor | None:
-    """The same for what `recorded` finds; ranks of a and b have to be `rank`, where that is not 0."""
-    if rank and not a.dim() == b.dim() == rank:
+    """The same for what `recorded` finds."""
+    if a.dtype not in WIDE or b.dtype != a.dtype or not (bias is None or bias.dtype == a.dtype):
         return None
-    if a.dtype not in WIDE or b.dtype != a.dtype or not _are_rows_and_columns(a, b):
-        return None
-    if bias is not None and (bias.dtype != a.dtype or bias.shape != b.shape[-1:]):
+    if not has_shapes(a, b, bias, rank):
         return None
     if activation is not None:
         row = ACTIVATIONS.get(str(activations.name_of(activation)))
@@ -56,8 +54,12 @@ def layer(
     return found if isinstance(found, Tensor) else found[0]
 
 
-def _are_rows_and_columns(a: Tensor, b: Tensor) -> bool:
-    return bool(a.dim() > 1 if b.dim() == 2 else b.dim() > 2 and a.shape[:-2] == b.shape[:-2])
+def has_shapes(a: Tensor, b: Tensor, bias: Tensor | None, rank: int) -> bool:
+    """Whether these are the shapes of a layer; ranks of a and b have to be `rank`, where that is not 0."""
+    if rank and not a.dim() == b.dim() == rank:
+        return False
+    alike = a.dim() > 1 if b.dim() == 2 else b.dim() > 2 and a.shape[:-2] == b.shape[:-2]
+    return bool(alike and (bias is None or bias.shape == b.shape[-1:]))
 
 
 def _is_one(x: Any) -> bool:
