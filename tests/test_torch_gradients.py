@@ -356,6 +356,13 @@ def test_layers_have_a_node_of_their_own(function, shapes):
         assert found.stride() == expected.stride() and found.dtype == x.dtype
 
 
+def test_a_factor_of_one_is_none_and_one_beyond_floats_is_refused():
+    a, b = leaf(3, 4), leaf(4, 5)
+    assert ct.gemm(a, b, alpha=1).grad_fn.name() == "_LayerBackward"
+    with pytest.raises(ValueError, match="gemm: alpha is too large for a float"):
+        ct.gemm(a, b, alpha=10**400)
+
+
 def test_negated_views_with_a_unit_stride_keep_their_sign_where_a_gradient_is_asked_for():
     w = leaf(3, 3)
     x = torch._neg_view(torch.randn(3, 3, dtype=w.dtype))

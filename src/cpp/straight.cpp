@@ -51,6 +51,12 @@ bool is_seen() { return forward_mode() || (any(questions->modes) && !ask(questio
 
 bool wants_gradient(nb::handle x) { return is_tensor(x) && wants_gradient(x, *array_type(x, "a tensor")); }
 
+bool is_one(nb::handle x) {
+  if (PyFloat_CheckExact(x.ptr())) return PyFloat_AsDouble(x.ptr()) == 1;
+  int overflow = 0;
+  return PyLong_CheckExact(x.ptr()) && PyLong_AsLongAndOverflow(x.ptr(), &overflow) == 1;
+}
+
 // Whether `recorded` knows these: a product with at most a bias and an activation, of no particular kernel or dtype.
 bool is_layer(const Keywords& k) {
   const nb::handle others[] = {k.out,       k.c,         k.beta,    k.aux,       k.gate,   k.scale_a, k.scale_b,
@@ -58,8 +64,7 @@ bool is_layer(const Keywords& k) {
   for (nb::handle x : others) {
     if (!x.is_none()) return false;
   }
-  const bool number = PyFloat_CheckExact(k.alpha.ptr()) || PyLong_CheckExact(k.alpha.ptr());
-  return number && PyFloat_AsDouble(k.alpha.ptr()) == 1 && k.deterministic.ptr() == Py_False;
+  return is_one(k.alpha) && k.deterministic.ptr() == Py_False;
 }
 
 // What the node of a layer computes, and autograd with it; None where it does not know these operands.
