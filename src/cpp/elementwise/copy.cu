@@ -32,6 +32,34 @@ int launch(void (*kernel)(Copy), int threads, Copy copy, int tile_rows, int tile
   return cudaGetLastError();
 }
 
+// ------------------------------------------------------------------------------------------------ vectors
+
+// Elements of one vector.
+template <class T>
+constexpr int kSide = kVectorBytes / int(sizeof(T));
+
+// One vector, as words.
+struct alignas(kVectorBytes) Line {
+  uint32_t word[4];
+};
+
+// The first `count` elements; to where a vector may be stored.
+template <class T>
+__device__ void store_line(const Line& line, T* to, int count) {
+  if (count >= kSide<T>) {
+    // By one instruction: nvcc 13.0 takes an assignment apart into four.
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(line.word[0]),
+                 "r"(line.word[1]), "r"(line.word[2]), "r"(line.word[3])
+                 : "memory");
+    return;
+  }
+  const auto* values = reinterpret_cast<const T*>(line.word);
+#pragma unroll
+  for (int i = 0; i < kSide<T>; ++i) {
+    if (i < count) to[i] = values[i];
+  }
+}
+
 // ------------------------------------------------------------------------------------------------ by elements
 
 constexpr int kTileThreads = 256;
@@ -51,44 +79,43 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(const __grid_constan
   for (int64_t batch = blockIdx.y; batch < p.batch; batch += gridDim.y) {
     const T* from = static_cast<const T*>(p.src.data) + batch * p.src.batch + row0 * p.src.row + col0 * p.src.col;
     T* to = static_cast<T*>(p.dst.data) + batch * p.dst.batch + row0 * p.dst.row + col0 * p.dst.col;
-    __syncthreads();  // the tile of the batch before is stored
-#pragma unroll 8
-    for (int i = threadIdx.x; i < kEdge * kEdge; i += kTileThreads) {
-      const int fast = i % kEdge, slow = i / kEdge;
+    constexpr int kEach = kEdge * kEdge / kTileThreads;
+    T value[kEach];  // all of a thread's are loaded before the first is looked at
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int fast = threadIdx.x % kEdge, slow = (threadIdx.x + j * kTileThreads) / kEdge;
       const int row = along_rows ? fast : slow, col = along_rows ? slow : fast;
-      if (row < rows && col < cols) tile[row * kPitch + col] = from[row * p.src.row + col * p.src.col];
+      if (row < rows && col < cols) value[j] = from[row * p.src.row + col * p.src.col];
+    }
+    __syncthreads();  // the tile of the batch before is stored
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int fast = threadIdx.x % kEdge, slow = (threadIdx.x + j * kTileThreads) / kEdge;
+      tile[(along_rows ? fast : slow) * kPitch + (along_rows ? slow : fast)] = value[j];
     }
     __syncthreads();
-    constexpr int kVector = kVectorStore ? kVectorBytes / int(sizeof(T)) : 1;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < kEdge * kEdge / kVector; i += kTileThreads) {
-      const int row = i / (kEdge / kVector), col = i % (kEdge / kVector) * kVector;
-      if (row >= rows || col >= cols) continue;
-      if (kVectorStore && col + kVector <= cols) {
-        struct alignas(kVectorBytes) Vector {
-          T value[kVector];
-        } vector;
+    if constexpr (kVectorStore) {
+      constexpr int kAcross = kEdge / kSide<T>;
 #pragma unroll
-        for (int v = 0; v < kVector; ++v) vector.value[v] = tile[row * kPitch + col + v];
-        *reinterpret_cast<Vector*>(to + row * p.dst.row + col) = vector;
-      } else {
-        for (int v = 0; v < kVector && col + v < cols; ++v)
-          to[row * p.dst.row + (col + v) * p.dst.col] = tile[row * kPitch + col + v];
+      for (int i = threadIdx.x; i < kEdge * kAcross; i += kTileThreads) {
+        const int row = i / kAcross, col = i % kAcross * kSide<T>;
+        if (row >= rows) break;
+        Line line;
+#pragma unroll
+        for (int v = 0; v < kSide<T>; ++v) reinterpret_cast<T*>(line.word)[v] = tile[row * kPitch + col + v];
+        store_line(line, to + row * p.dst.row + col, cols - col);
+      }
+    } else {
+#pragma unroll 4
+      for (int i = threadIdx.x; i < kEdge * kEdge; i += kTileThreads) {
+        const int row = i / kEdge, col = i % kEdge;
+        if (row < rows && col < cols) to[row * p.dst.row + col * p.dst.col] = tile[row * kPitch + col];
       }
     }
   }
 }
 
 // ------------------------------------------------------------------------------------------------ by vectors
-
-// Elements of one vector, and so the side of the square that a thread transposes.
-template <class T>
-constexpr int kSide = kVectorBytes / int(sizeof(T));
-
-// A line of a square, as words.
-struct alignas(kVectorBytes) Line {
-  uint32_t word[4];
-};
 
 // Lines that begin anywhere, `pitch` elements apart: the first `lines` of them, and of those the first `count`
 // elements. What follows is arbitrary. Where not all is there, or aligned, by the aligned words around each line, every
@@ -116,22 +143,6 @@ __device__ void load_lines(const T* from, int64_t pitch, int lines, int count, L
   for (int i = 0; i < kLines; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) x[i].word[j] = __funnelshift_r(word[i][j], word[i][j + 1], before[i] * 8);
-  }
-}
-
-template <class T>
-__device__ void store_line(const Line& line, T* to, int count) {
-  if (count >= kSide<T>) {
-    // By one instruction: nvcc 13.0 takes an assignment apart into four.
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(line.word[0]),
-                 "r"(line.word[1]), "r"(line.word[2]), "r"(line.word[3])
-                 : "memory");
-    return;
-  }
-  const auto* values = reinterpret_cast<const T*>(line.word);
-#pragma unroll
-  for (int i = 0; i < kSide<T>; ++i) {
-    if (i < count) to[i] = values[i];
   }
 }
 
@@ -255,9 +266,9 @@ bool aligned(const CutlassPyArray& array, int64_t pitch) {
 
 template <class T>
 int copy_as(const Copy& p, cudaStream_t stream) {
-  const bool whole = p.dst.col == 1 && sizeof(T) < kVectorBytes && aligned<T>(p.dst, p.dst.row);
   if constexpr (sizeof(T) < kVectorBytes) {
     using Tile = TurnTile<T>;
+    const bool whole = p.dst.col == 1 && aligned<T>(p.dst, p.dst.row);
     if (whole && p.src.row == 1) {
       auto* kernel = aligned<T>(p.src, p.src.col) ? &turn_kernel<T, true> : &turn_kernel<T, false>;
       return launch(kernel, Tile::kThreads, p, Tile::kRows, Tile::kCols, stream);
@@ -266,9 +277,9 @@ int copy_as(const Copy& p, cudaStream_t stream) {
       auto* kernel = aligned<T>(p.src, p.src.row) ? &line_kernel<T, true> : &line_kernel<T, false>;
       return launch(kernel, 32 * kWarps, p, kWarps * kLines, 32 * kSide<T>, stream);
     }
+    if (whole) return launch(&tile_kernel<T, true>, kTileThreads, p, kTile<T>, kTile<T>, stream);
   }
-  auto* kernel = whole ? &tile_kernel<T, true> : &tile_kernel<T, false>;
-  return launch(kernel, kTileThreads, p, kTile<T>, kTile<T>, stream);
+  return launch(&tile_kernel<T, false>, kTileThreads, p, kTile<T>, kTile<T>, stream);
 }
 
 }  // namespace
