@@ -204,7 +204,7 @@ template <class T, bool kAligned>
 __global__ void __launch_bounds__(TurnTile<T>::kThreads) turn_kernel(const __grid_constant__ Copy p) {
   using Tile = TurnTile<T>;
   __shared__ Line tile[Tile::kRows][Tile::kAcross];
-  // Eight threads side by side, which share a row when they load and a column when they store, meet different banks.
+  // Eight threads side by side meet different banks: down a column when they fill the tile, along a row after that.
   const auto at = [&](int row, int across) -> Line& { return tile[row][across ^ row / kSide<T> % 8]; };
   const int64_t row0 = blockIdx.x / p.tiles_per_row * Tile::kRows, col0 = blockIdx.x % p.tiles_per_row * Tile::kCols;
   const int rows = int(min(int64_t(Tile::kRows), p.rows - row0)), cols = int(min(int64_t(Tile::kCols), p.cols - col0));
