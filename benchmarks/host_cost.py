@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from places import default_path
 
@@ -50,11 +51,45 @@ def numpy_rows() -> Iterator[Row]:
     yield Row("NumPy float32 cpu, out=", "gemm(a, b, out=c)", "matmul(a, b, out=c)", names)
 
 
+def alone_rows() -> Iterator[Row]:
+    """What cutlass_py.torch takes around products: of no rows, or with an allocation of their results instead."""
+    try:
+        import torch
+    except ImportError as error:
+        raise Absent("torch is not installed") from error
+    import cutlass_py.torch as ct
+    from cutlass_py.torch import recorded
+
+    def allocate(a: Any, b: Any, **_: Any) -> Any:
+        return a.new_empty((*a.shape[:-1], b.shape[-1]))
+
+    a, b, c, bias = (torch.zeros(shape) for shape in ((0, EXTENT), (EXTENT, EXTENT), (0, EXTENT), (EXTENT,)))
+    x, stock, ours = torch.randn(8, 8), torch.nn.Linear(8, 8), ct.Linear(8, 8)
+    fused = ct.Linear(8, 8, activation="gelu")
+    names = {
+        "gemm": cutlass_py.gemm, "ct": ct, "a": a, "b": b, "c": c, "bias": bias, "x": x, "stock": stock, "ours": ours,
+        "fused": fused, "gelu": torch.nn.GELU(),
+    }  # fmt: skip
+    yield Row("no rows, mm over gemm", "ct.mm(a, b, out=c)", "gemm(a, b, out=c)", names)
+    yield Row("no rows, addmm over gemm", "ct.addmm(bias, a, b, out=c)", "gemm(a, b, out=c, bias=bias)", names)
+    yield Row("no rows, ct.gemm over gemm", "ct.gemm(a, b, out=c)", "gemm(a, b, out=c)", names)
+    product, recorded._gemm = recorded._gemm, allocate
+    try:
+        yield Row("no product, Linear", "ours(x)", "stock(x)", names)
+        yield Row("no product, Linear, trained", "ours(x).backward(x)", "stock(x).backward(x)", names)
+        yield Row("no product, gelu, trained", "fused(x).backward(x)", "gelu(stock(x)).backward(x)", names)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            yield Row("no product, Linear, autocast", "ours(x)", "stock(x)", names)
+    finally:
+        recorded._gemm = product
+
+
 GROUPS: dict[str, Callable[[], Iterator[Row]]] = {
     **host.GROUPS,
     "jax": jax_rows,
     "torch cpu": lambda: host.torch_rows("cpu", "float32"),
     "cutlass_py.torch cpu": lambda: host.operator_rows("cpu"),
+    "cutlass_py.torch alone": alone_rows,
     "numpy": numpy_rows,
 }
 

@@ -365,18 +365,6 @@ void bind_prepared(nb::module_& m) {
       .def("__repr__", [](const Prepared& self) { return self.repr(); });
 }
 
-// A function of gemm's parameters.
-template <nb::object (*call)(nb::handle, nb::handle, const Keywords&)>
-nb::object with_keywords(nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta,
-                         nb::handle bias, nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a,
-                         nb::handle scale_b, nb::handle scale_out, nb::handle bias_grad, nb::handle epilogue,
-                         nb::handle compute, nb::handle out_dtype, nb::handle splits, nb::handle deterministic,
-                         nb::handle kernel, nb::handle stream) {
-  return call(a, b,
-              {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad, epilogue,
-               compute, out_dtype, splits, deterministic, kernel, stream});
-}
-
 }  // namespace
 }  // namespace cutlass_py
 
@@ -396,13 +384,22 @@ NB_MODULE(_core, m) {
     }
   });
 
-  m.def("gemm", &with_keywords<static_cast<nb::object (*)(nb::handle, nb::handle, const Keywords&)>(&gemm)>,
-        "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
-        "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
-        "gate"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
-        "bias_grad"_a = nb::none(), "epilogue"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(),
-        "splits"_a = nb::none(), "deterministic"_a.none() = false, "kernel"_a = nb::none(), "stream"_a = nb::none(),
-        kGemmDoc);
+  m.def(
+      "gemm",
+      [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
+         nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a, nb::handle scale_b,
+         nb::handle scale_out, nb::handle bias_grad, nb::handle epilogue, nb::handle compute, nb::handle out_dtype,
+         nb::handle splits, nb::handle deterministic, nb::handle kernel, nb::handle stream) {
+        return gemm(a, b,
+                    {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad, epilogue,
+                     compute, out_dtype, splits, deterministic, kernel, stream});
+      },
+      "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
+      "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
+      "gate"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
+      "bias_grad"_a = nb::none(), "epilogue"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(),
+      "splits"_a = nb::none(), "deterministic"_a.none() = false, "kernel"_a = nb::none(), "stream"_a = nb::none(),
+      kGemmDoc);
   m.def(
       "problem",
       [](nb::handle a, nb::handle b, const nb::kwargs& keywords) { return problem_of(a, b, keywords_from(keywords)); },
@@ -514,23 +511,36 @@ NB_MODULE(_core, m) {
       "of which there are fewer where they take long; infinite where a plan does not run.");
   m.def(
       "set_questions",
-      [](nb::tuple types, nb::tuple modes, nb::object unseen, nb::dict forward, nb::object autocasting, nb::object cast,
-         nb::object recorded,
-         nb::object written) { set_questions({types, modes, unseen, forward, autocasting, cast, recorded, written}); },
-      nb::sig("def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, "
-              "forward: dict[str, Any], autocasting: object, cast: object, recorded: object, written: object) -> None"),
-      "types"_a, "modes"_a, "unseen"_a, "forward"_a, "autocasting"_a, "cast"_a, "recorded"_a, "written"_a,
+      [](nb::tuple types, nb::tuple numbers, nb::tuple modes, nb::object unseen, nb::dict forward,
+         nb::object autocasting, nb::object cast, nb::object recorded, nb::object written) {
+        set_questions({types, numbers, modes, unseen, forward, autocasting, cast, recorded, written});
+      },
+      nb::sig("def set_questions(types: tuple[Any, ...], numbers: tuple[Any, ...], modes: tuple[Any, ...], "
+              "unseen: object, forward: dict[str, Any], autocasting: object, cast: object, recorded: object, "
+              "written: object) -> None"),
+      "types"_a, "numbers"_a, "modes"_a, "unseen"_a, "forward"_a, "autocasting"_a, "cast"_a, "recorded"_a, "written"_a,
       "What straight_product and straight_gemm ask and tell; torch/functions.py says it once.");
   m.def("straight_product", &straight_product, "a"_a.none(), "b"_a.none(), "out"_a.none(), "bias"_a.none(), "rank"_a,
         "gemm(a, b, out=out, bias=bias) of torch tensors, recorded where a gradient is asked for; or None where torch "
         "may mean something else by it, or gemm refuses it.");
-  m.def("straight_gemm", &with_keywords<&straight_gemm>, "a"_a.none(), "b"_a.none(), "out"_a.none(), "c"_a.none(),
-        "alpha"_a.none(), "beta"_a.none(), "bias"_a.none(), "activation"_a.none(), "aux"_a.none(), "gate"_a.none(),
-        "scale_a"_a.none(), "scale_b"_a.none(), "scale_out"_a.none(), "bias_grad"_a.none(), "epilogue"_a.none(),
-        "compute"_a.none(), "out_dtype"_a.none(), "splits"_a.none(), "deterministic"_a.none(), "kernel"_a.none(),
-        "stream"_a.none(),
-        "gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, "
-        "operands may have to be cast, a gradient is asked of anything else, or gemm refuses it.");
+  m.def(
+      "straight_gemm",
+      [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
+         nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a, nb::handle scale_b,
+         nb::handle scale_out, nb::handle bias_grad, nb::handle compute, nb::handle out_dtype, nb::handle splits,
+         nb::handle deterministic, nb::handle kernel, bool uncast) {
+        return straight_gemm(a, b,
+                             {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad,
+                              Py_None, compute, out_dtype, splits, deterministic, kernel, Py_None},
+                             uncast);
+      },
+      "a"_a.none(), "b"_a.none(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
+      "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
+      "gate"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
+      "bias_grad"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "splits"_a = nb::none(),
+      "deterministic"_a.none() = false, "kernel"_a = nb::none(), "uncast"_a = true,
+      "gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a "
+      "gradient is asked of anything else, or gemm refuses it; with `uncast`, also where autocast may have to cast.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(

@@ -34,17 +34,14 @@ bool forward_mode() {
   return !level || PyLong_AsLong(level) >= 0;
 }
 
-bool is_tensor(nb::handle x) {
-  for (nb::handle type : questions->types) {
+bool is_of(nb::handle x, const nb::tuple& types) {
+  for (nb::handle type : types) {
     if (reinterpret_cast<PyObject*>(Py_TYPE(x.ptr())) == type.ptr()) return true;
   }
   return false;
 }
 
-bool is_tensor_or_number(nb::handle x) {
-  return x.is_none() || is_tensor(x) || PyFloat_CheckExact(x.ptr()) || PyLong_CheckExact(x.ptr()) ||
-         PyBool_Check(x.ptr()) || PyComplex_CheckExact(x.ptr());
-}
+bool is_tensor(nb::handle x) { return is_of(x, questions->types); }
 
 // Whether something beside autograd has to see what is computed in this thread.
 bool is_seen() { return forward_mode() || (any(questions->modes) && !ask(questions->unseen)); }
@@ -57,7 +54,7 @@ bool is_one(nb::handle x) {
   return PyLong_CheckExact(x.ptr()) && PyLong_AsLongAndOverflow(x.ptr(), &overflow) == 1;
 }
 
-// Whether `recorded` knows these: a product with at most a bias and an activation, of no particular kernel or dtype.
+// Whether it is a product with at most a bias and an activation, of no particular kernel or dtype.
 bool is_layer(const Keywords& k) {
   const nb::handle others[] = {k.out,       k.c,         k.beta,    k.aux,       k.gate,   k.scale_a, k.scale_b,
                                k.scale_out, k.bias_grad, k.compute, k.out_dtype, k.splits, k.kernel};
@@ -137,15 +134,15 @@ nb::object straight_product(nb::handle a, nb::handle b, nb::handle out, nb::hand
   return d;
 }
 
-nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& k) {
+nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& k, bool uncast) {
   if (!questions || !is_tensor(a) || !is_tensor(b)) return nb::none();
   bool gradient = wants_gradient(a) || wants_gradient(b);
   for (const ArrayKeyword& each : kArrayKeywords) {
     const nb::handle value = k.*each.value;
-    if (!is_tensor_or_number(value)) return nb::none();
+    if (!value.is_none() && !is_tensor(value) && !is_of(value, questions->numbers)) return nb::none();
     gradient = gradient || wants_gradient(value);
   }
-  if (is_seen() || (k.out.is_none() && ask(questions->autocasting))) return nb::none();
+  if (is_seen() || (uncast && k.out.is_none() && ask(questions->autocasting))) return nb::none();
   if (gradient && !is_layer(k)) return nb::none();
   nb::object d = or_none([&] { return gradient ? record(a, b, k.bias, k.activation, 0) : gemm(a, b, k); });
   if (d.is_none()) return d;

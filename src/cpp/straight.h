@@ -12,6 +12,7 @@ namespace nb = nanobind;
 // What to ask, said once by torch/functions.py.
 struct Questions {
   nb::tuple types;         // of tensors that mean what their memory holds, exactly
+  nb::tuple numbers;       // types of numbers that need not be looked into
   nb::tuple modes;         // functions: whether something in this thread may have to see the call
   nb::object unseen;       // asked where one says yes: whether nothing has to after all
   nb::dict forward;        // where torch keeps `_current_level`, negative unless derivatives are carried forward
@@ -27,8 +28,8 @@ void set_questions(Questions questions);
 // by it, or gemm refuses it. Ranks of a and b have to be `rank`, where that is not 0.
 nb::object straight_product(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank);
 
-// gemm of torch tensors, recorded if that is a layer; or None where something has to see it, operands may have to be
-// cast, a gradient is asked of anything else, or gemm refuses it.
-nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& keywords);
+// gemm of torch tensors, recorded if that is a layer; or None where something has to see it, a gradient is asked of
+// anything else, or gemm refuses it; with `uncast`, also where autocast may have to cast them.
+nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& keywords, bool uncast);
 
 }  // namespace cutlass_py

@@ -180,7 +180,7 @@ def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list
     Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each round, of which there are fewer where they take long; infinite where a plan does not run.
     """
 
-def set_questions(types: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, forward: dict[str, Any], autocasting: object, cast: object, recorded: object, written: object) -> None:
+def set_questions(types: tuple[Any, ...], numbers: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, forward: dict[str, Any], autocasting: object, cast: object, recorded: object, written: object) -> None:
     """
     What straight_product and straight_gemm ask and tell; torch/functions.py says it once.
     """
@@ -190,9 +190,9 @@ def straight_product(a: object | None, b: object | None, out: object | None, bia
     gemm(a, b, out=out, bias=bias) of torch tensors, recorded where a gradient is asked for; or None where torch may mean something else by it, or gemm refuses it.
     """
 
-def straight_gemm(a: object | None, b: object | None, out: object | None, c: object | None, alpha: object | None, beta: object | None, bias: object | None, activation: object | None, aux: object | None, gate: object | None, scale_a: object | None, scale_b: object | None, scale_out: object | None, bias_grad: object | None, epilogue: object | None, compute: object | None, out_dtype: object | None, splits: object | None, deterministic: object | None, kernel: object | None, stream: object | None) -> object:
+def straight_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
     """
-    gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, operands may have to be cast, a gradient is asked of anything else, or gemm refuses it.
+    gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a gradient is asked of anything else, or gemm refuses it; with `uncast`, also where autocast may have to cast.
     """
 
 def device_count() -> int:

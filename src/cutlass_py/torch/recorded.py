@@ -23,25 +23,18 @@ from .straight import exact, has_other_meaning, tracked, unseen
 _gemm = _core.gemm
 
 
-def recorded(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> Tensor | None:
+def layer(
+    a: Tensor, b: Tensor, bias: Tensor | None, activation: str | Activation | None = None, rank: int = 0
+) -> Tensor | None:
     """f(a @ b + bias) with its gradient, of operands that nothing else has to see; None where it is not for this node.
 
     Args:
         a: (..., m, k), real floats of one dtype as all of these.
         b: (k, n), or of the batch dimensions of a.
-        keywords: of gemm; a bias of (n,), and an activation that is no derivative.
+        bias: (n,).
+        activation: of gemm, no derivative.
+        rank: what ranks of a and b have to be, where that is not 0.
     """
-    for name, x in keywords.items():
-        known = name in ("bias", "activation") or (_is_one(x) if name == "alpha" else x is None)
-        if not known and not (name == "deterministic" and x is False):
-            return None
-    return layer(a, b, keywords.get("bias"), keywords.get("activation"))
-
-
-def layer(
-    a: Tensor, b: Tensor, bias: Tensor | None, activation: str | Activation | None = None, rank: int = 0
-) -> Tensor | None:
-    """The same for what `recorded` finds."""
     if a.dtype not in WIDE or b.dtype != a.dtype or not (bias is None or bias.dtype == a.dtype):
         return None
     if not has_shapes(a, b, bias, rank):
@@ -60,10 +53,6 @@ def has_shapes(a: Tensor, b: Tensor, bias: Tensor | None, rank: int) -> bool:
         return False
     alike = a.dim() > 1 if b.dim() == 2 else b.dim() > 2 and a.shape[:-2] == b.shape[:-2]
     return bool(alike and (bias is None or bias.shape == b.shape[-1:]))
-
-
-def _is_one(x: Any) -> bool:
-    return type(x) in (int, float) and x == 1
 
 
 class _Layer(torch.autograd.Function):  # type: ignore[misc]

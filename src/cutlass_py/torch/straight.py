@@ -24,7 +24,8 @@ _is_batch = _C._functorch.is_legacy_batchedtensor
 autocasting = _C._is_any_autocast_enabled
 # Exactly these types: a subclass may mean anything.
 TENSORS = (torch.Tensor, torch.nn.Parameter)
-_PLAIN = frozenset((*TENSORS, type(None), float, int, bool, complex))
+_NUMBERS = (float, int, bool, complex)
+_PLAIN = frozenset((*TENSORS, *_NUMBERS, type(None)))
 
 
 def forward_mode() -> bool:
@@ -85,6 +86,7 @@ written = _C._increment_version
 # The same for calls as they arrive, of which the functions of straight.cpp ask: their cost is a promise.
 QUESTIONS: dict[str, Any] = {
     "types": TENSORS,
+    "numbers": _NUMBERS,
     "modes": (_dispatch_modes, _function_modes, _transforms, _jit_traces),
     "unseen": unseen,
     "forward": vars(forward_ad),
