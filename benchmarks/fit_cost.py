@@ -80,7 +80,8 @@ def _cases(result: Mapping[str, Any], regime: str) -> Iterator[Case]:
                 [CutlassKernel(config, None) for config in configs],
                 [times[config.name] for config in configs],
             )
-            yield Case(p, _gpu(result["machine"]), kernels, us)
+            if kernels:
+                yield Case(p, _gpu(result["machine"]), kernels, us)
 
 
 def _gpu(machine: Mapping[str, Any]) -> Gpu:

@@ -9,7 +9,8 @@ Kernels join greedily, by what they gain; then each that can go without a loss b
 of that which builds in the minutes given, by gain for build time. Only what was timed is judged: the choice of tiles,
 that is, by kernels that store plain sums; and kernels that serve other GPUs too are not dropped for being slow here.
 What a set's best kernels reach nobody gets who does not choose by hand: so each declared set also has the share of the
-best that the default choice would take of it, on this machine's GPU, or on an H200 where there is none.
+best that the model would take of it, without a table, on this machine's GPU, or on an H200 where there is none; and
+the ratio of the reference's time to that choice's.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import cutlass_py
+from cutlass_py.bench.report import theirs_of
 from cutlass_py.bench.results import OURS, geomean
 from cutlass_py.bench.suites import Case, case_of
+from cutlass_py.choice import tuned
+from cutlass_py.choice.select import rank
 from cutlass_py.declaration.families import FAMILIES, find, named
 from cutlass_py.files import read_json
 from cutlass_py.problems import arguments
@@ -40,13 +43,14 @@ _ABSENT = 0.05  # of the best speed: what a set counts where none of its kernels
 
 @dataclass
 class Group:
-    """The problems of one suite, dtype and layout, and microseconds by kernel for each."""
+    """The problems of one suite, dtype and layout, and microseconds for each: by kernel, and the reference's."""
 
     suite: str
     dtype: str
     layout: str
     cases: list[Case] = field(default_factory=list)
     problems: list[dict[str, float]] = field(default_factory=list)
+    references: list[float] = field(default_factory=list)
 
     def shares(self, kernels: Iterable[str]) -> list[float]:
         """Of each problem, the best time found over the best one of these kernels."""
@@ -56,15 +60,18 @@ class Group:
             for times in self.problems
         ]
 
-    def chosen(self, kernels: set[str]) -> list[float]:
-        """Likewise over the one that the default choice would take, of problems where that was timed."""
-        shares = []
-        for case, times in zip(self.cases, self.problems, strict=True):
-            args = arguments(case.problem())
-            ranked = (kernel.name for kernel in cutlass_py.get_kernels(args, compiled=False))
-            if name := next((name for name in ranked if name in kernels and name in times), None):
-                shares.append(min(times.values()) / times[name])
-        return shares
+    def chosen(self, kernels: set[str]) -> list[tuple[float, float]]:
+        """The best time and the reference's, each over that of the model's choice among these kernels.
+
+        Of problems where that takes the operands as they lie.
+        """
+        found = []
+        for case, times, reference in zip(self.cases, self.problems, self.references, strict=True):
+            ranked = (choice.route for choice in rank(arguments(case.problem()).problem, compiled=False))
+            route = next((route for route in ranked if route.kernel.name in kernels), None)
+            if route and route.direct and (us := times.get(route.kernel.name)):
+                found.append((min(times.values()) / us, reference / us))
+        return found
 
     def __str__(self) -> str:
         return f"{self.suite} {self.dtype} {self.layout}"
@@ -81,6 +88,7 @@ def groups_of(results: Iterable[Mapping[str, Any]], regime: str) -> list[Group]:
                 key = case.suite, case.dtype, case.layout
                 group = found.setdefault(key, Group(*key))
                 group.problems.append(times)
+                group.references.append(theirs_of(record[regime]["us"]))
                 group.cases.append(case)
     return list(found.values())
 
@@ -89,8 +97,9 @@ def _times(record: Mapping[str, Any], regime: str) -> dict[str, float]:
     """Microseconds by kernel."""
     arms = record[regime]["us"] if regime in record else {}
     others = dict(list(arms.items())[1:])  # the first is the reference
-    kernels = {name: us for name, us in others.items() if name != OURS and "=" not in name}
-    return (record.get("rough_us", {}) | kernels) if kernels else {}
+    timed = {name: us for name, us in others.items() if name != OURS and "=" not in name}
+    rough = {name: us for name, us in record.get("rough_us", {}).items() if "=" not in name}
+    return (rough | timed) if timed else {}
 
 
 # ---------------------------------------------------------------------------------------------------- the sets
@@ -157,16 +166,6 @@ def reduction(groups: Sequence[Group], within: float, minutes: float) -> dict[st
 
 def _set(name: str, kernels: Sequence[str], groups: Sequence[Group]) -> dict[str, Any]:
     timed, declared = _kernels(groups), set(named(name))
-    reached = {
-        str(group): {
-            "problems": len(group.problems),
-            "kernels": sum(any(k in times for times in group.problems) for k in kernels),
-            "of_best": round(geomean(group.shares(kernels)), 4),
-            "of_best_as_declared": round(geomean(group.shares(declared)), 4),
-            "of_best_as_chosen": round(geomean(group.chosen(declared)), 4),
-        }
-        for group in groups
-    }
     return {
         "kernels": list(kernels),
         "build_minutes": round(sum(map(seconds, kernels)) / 60 / _CORES, 1),
@@ -174,8 +173,23 @@ def _set(name: str, kernels: Sequence[str], groups: Sequence[Group]) -> dict[str
         "add": sorted(set(kernels) - declared),
         "drop": sorted(k for k in (declared & timed) - set(kernels) if not _serves_others(k)),
         "not_judged": len(declared - timed),
-        "reached": reached,
+        "reached": {str(group): _reached(group, kernels, declared) for group in groups},
     }
+
+
+def _reached(group: Group, kernels: Sequence[str], declared: set[str]) -> dict[str, float]:
+    chosen = group.chosen(declared)
+    means = {
+        "of_best": group.shares(kernels),
+        "of_best_as_declared": group.shares(declared),
+        "of_best_as_chosen": [share for share, _ in chosen],
+        "ratio_as_chosen": [ratio for _, ratio in chosen],
+    }
+    counts = {
+        "problems": len(group.problems),
+        "kernels": sum(any(k in times for times in group.problems) for k in kernels),
+    }
+    return counts | {key: round(geomean(values), 4) for key, values in means.items() if values}
 
 
 def _serves_others(name: str) -> bool:
@@ -193,13 +207,20 @@ def print_reduction(found: Mapping[str, Any]) -> None:
         for suite, row in part["reached"].items():
             print(
                 f"  {suite:24} {row['problems']:4} problems, {row['kernels']:3} kernels: {row['of_best']:.3f} of the "
-                f"best; as declared {row['of_best_as_declared']:.3f}, by default choice {row['of_best_as_chosen']:.3f}"
+                f"best; as declared {row['of_best_as_declared']:.3f}, {_choice(row)}"
             )
         for word in ("keep", "add", "drop"):
             print(f"  {word} {len(part[word])}")
             for kernel in part[word]:
                 print(f"    {kernel}")
         print(f"  not judged, because not timed: {part['not_judged']}")
+
+
+def _choice(row: Mapping[str, float]) -> str:
+    if "ratio_as_chosen" not in row:
+        return "the model's choice was not timed"
+    ratio = row["ratio_as_chosen"]
+    return f"as the model chooses {row['of_best_as_chosen']:.3f}: {ratio:.3f} times as fast as the reference"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -218,7 +239,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not groups:
         print("kernel_set: no case was timed with kernels by name: bench --all-kernels does that", file=sys.stderr)
         return 2
-    found = reduction(groups, args.within, args.minutes)
+    tuned.PLACES.clear()  # the shipped table was made from such sweeps
+    with tuned.afresh():
+        found = reduction(groups, args.within, args.minutes)
     print_reduction(found)
     if args.json:
         args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

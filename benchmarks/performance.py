@@ -10,6 +10,7 @@ case, the latest counts; files of which nothing is left are not named.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 from places import RESULTS, ROOT
 
 from cutlass_py.bench.bars import BARS, GROUPS, first_verdict, host_verdicts, verdict_table, verdicts
-from cutlass_py.bench.report import published, regimes_of, summarise, summary_table
+from cutlass_py.bench.report import compared, published, regimes_of, summarise, summary_table
 from cutlass_py.bench.results import Record, Result, geomean, read
 from cutlass_py.bench.suites import DEFAULT, SUITES, case_of, is_case, shape_text
 from cutlass_py.declaration.dtypes import LAYOUTS
@@ -29,7 +30,7 @@ WON = 0.97  # ratios below, in both regimes, count as the reference's win: neare
 # What has to be known about results of a commit that is not the package's present one.
 NOTES = {
     "d9c9fcf": "Since then the core set has changed, and the model by which `gemm` chooses was fitted anew.",
-    "cfdbcbd+trial": "These are sweeps, with 320 kernels under trial. The default choice in them "
+    "cfdbcbd+trial": "These are sweeps, with kernels under trial. The default choice in them "
     "is that of before: the model was fitted to them, and `full`, `core` and the shipped table of tuned choices were "
     "made from them.",
 }
@@ -47,7 +48,7 @@ def parts_of(result: Result) -> dict[Any, Any]:
     """What a result holds, by what it is about: a problem and how it was run, a fused epilogue, a host time."""
     parts: dict[Any, Any] = {}
     for record in result.get("cases", ()):
-        if is_case(record) and (regimes_of([record]) or "failed" in record):
+        if is_case(record) and (compared([record]) or "failed" in record):
             case = case_of(record)
             parts["problem", record.get("mode", DEFAULT), case.dtype, case.layout, case.shape] = record
         elif "activation" in record:
@@ -70,8 +71,21 @@ def latest(found: Iterable[Result], kind: str) -> list[Any]:
     """Everything of a kind once: the latest of it, those that failed included."""
     parts: dict[Any, Any] = {}
     for result in found:
-        parts |= parts_of(result)
+        for key, part in parts_of(result).items():
+            before = parts.get(key, {})
+            parts[key] = _beside(before, part) if key[0] == "problem" else part
     return [part for key, part in parts.items() if key[0] == kind]
+
+
+def _beside(before: Record, later: Record) -> Record:
+    """A problem's latest record, with a regime that only the one before has."""
+    if "failed" in before or "failed" in later:
+        return later
+    return {regime: before[regime] for regime in regimes_of([before])} | later
+
+
+def _regimes(key: Any, part: Any) -> Sequence[str]:
+    return (key[0] == "problem" and regimes_of([part])) or [""]
 
 
 def contributing(found: Sequence[Result]) -> list[Result]:
@@ -79,7 +93,7 @@ def contributing(found: Sequence[Result]) -> list[Result]:
     kept: list[Result] = []
     seen: set[Any] = set()
     for result in reversed(found):
-        keys = parts_of(result).keys()
+        keys = {(*key, regime) for key, part in parts_of(result).items() for regime in _regimes(key, part)}
         kept += [result] if keys - seen else []
         seen |= keys
     return kept[::-1]
@@ -160,9 +174,9 @@ def provenance(found: Sequence[Result]) -> list[str]:
         last = of_commit[-1]
         versions, build = last["versions"], last["versions"]["build"]
         lines.append(
-            f"**These numbers are of commit {commit[:7]}** ({str(last['date'])[:10]}, cutlass_py "
-            f"{versions['cutlass_py']}, the {build['kernels']} kernel set, CUTLASS {build['cutlass']}, nvcc "
-            f"{build['nvcc']}), from {files}. "
+            f"**These numbers are of commit {re.sub('[0-9a-f]{8,}', lambda name: name[0][:7], commit)}** "
+            f"({str(last['date'])[:10]}, cutlass_py {versions['cutlass_py']}, {_built(of_commit)}, CUTLASS "
+            f"{build['cutlass']}, nvcc {build['nvcc']}), from {files}. "
             f"{NOTES.get(commit, '')}".rstrip()
         )
         lines.append(
@@ -171,6 +185,12 @@ def provenance(found: Sequence[Result]) -> list[str]:
             f"Python {versions['python']}."
         )
     return lines
+
+
+def _built(found: Sequence[Result]) -> str:
+    """The sets of kernels that were compiled."""
+    sets = dict.fromkeys(str(result["versions"]["build"]["kernels"]) for result in found)
+    return f"the kernel set{'s' * (len(sets) > 1)} {', '.join(sets)}"
 
 
 def machine_text(machine: Mapping[str, Any]) -> str:
@@ -217,8 +237,9 @@ def losses(records: Sequence[Record]) -> list[str]:
             behind.setdefault((record["dtype"], record["layout"], weights(record)), []).append(record)
     count = sum(map(len, behind.values()))
     text = (
-        f"Of {len(default)} problems, {count} are below {WON} in both regimes: the better of the two is what the table "
-        "shows. By layout and, where the batch is 1, the extents (n, k); m as listed, the worst in bold."
+        f"Of {len(default)} problems, {count} are below {WON} in every regime that was measured: the better of the two "
+        "is what the table shows. By layout and, where the batch is 1, the extents (n, k); m as listed, the worst in "
+        "bold."
     )
     cells = []
     for (dtype, layout, extents), members in sorted(behind.items(), key=lambda entry: entry[0]):

@@ -115,6 +115,15 @@ def test_a_burst_that_is_not_queued_in_time_says_so():
     assert not found["queue_filled"]
 
 
+def test_a_burst_that_was_late_once_says_so():
+    """The times of that round are among the medians."""
+    fake_gpu = FakeGpu()
+    late = iter([True] * 4)  # all tries of the first round
+    fake_gpu.passed = lambda event: next(late, False)
+    found = timing.regime_us(fake_gpu, "mixed", [timing.Arm("x", lambda i: fake_gpu.tick(5))], 1, {"x": 5}, 1.0)
+    assert not found["queue_filled"]
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "s8"])
 def test_a_case(fake_gpu, dtype):
     record = cases.measure(replace(SMALL, dtype=dtype), cases.Settings(budget_ms=1.0), fake_gpu)

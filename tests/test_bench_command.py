@@ -124,6 +124,9 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(fake_
     (["--bars", "key", "--suite", "llm"], "--bars says what is measured"),
     (["--bars", "key", "--orders"], "--bars says what is measured"),
     (["--tune", "--all-kernels"], "two different measurements"),
+    (["--bars", "odd", "--layout", "tn"], "no bar of odd is about these dtypes and layouts alone"),
+    (["--bars", "fp8", "--dtype", "bf16", "--from", str(STORED)], "no bar of fp8 is about these dtypes"),
+    (["--bars", "first", "--plot", "pictures"], "--plot draws cases, and these bars have none"),
     (["--every", "0"], "must be above 0"),
     (["--from", "/nonexistent.json"], "No such file"),
     (["--from", "results.json", "--json", "others.json"], "bench: --from measures nothing: of the other options only"),
@@ -161,6 +164,10 @@ def test_stored_results_of_before_are_read(capsys):
     assert main(["bench", "--from", str(STORED), "--suite", "square", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["cases"] == [case for case in results.read(STORED)["cases"] if case["suite"] == "square"]
+    assert {row["suite"] for row in found["summary"]} == {"square"}
+    assert main(["bench", "--from", str(STORED), "--suite", "square", "--regime", "mixed", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {row["regime"] for row in found["summary"]} == {"mixed"} and "sustained" not in found["cases"][0]
     assert main(["bench", "--from", str(STORED), "--bars", "dense", "--dtype", "bf16"]) == 1
     assert capsys.readouterr().out.count("163 of 163") == 16
 

@@ -16,6 +16,7 @@ from specs import CORE, listed, operand, problem, vector
 from cutlass_py import GemmArguments, TensorSpec, explain, terminal
 from cutlass_py.choice import select
 from cutlass_py.choice.select import rank
+from cutlass_py.registry import kernel_named
 
 # ---------------------------------------------------------------------------------------- in words
 
@@ -32,8 +33,20 @@ def test_explain_names_transposition_batch_addend_and_compute():
     args = GemmArguments(operand(9, 5, "t", "f32", batch=3), operand(5, 7, "t", "f32", batch=3),
                          c=operand(9, 7, "t", "f16"), compute="tf32")  # fmt: skip
     assert explain(args).problem == "3 x (9, 7, 5) tt: f32 @ f32 + f16 C -> f32 computed in tf32 on cuda:63"
-    out = operand(100, 60, "n")
-    assert "(transposed: out is column-major)" in str(explain(operand(100, 40, "t"), operand(40, 60, "t"), out=out))
+
+
+def test_words_about_a_and_b_say_where_these_changed_places(built):
+    name = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_pingpong_linear"
+    built([name])
+    a = operand(2048, 4095, "t", alignment=2)
+    args = GemmArguments(a, operand(4095, 4096, "n", pad=1), out=operand(2048, 4096, "n"))
+    note = "(a and b have changed places: out is column-major)"
+    assert note in str(explain(args)) and note in repr(args)
+    status = kernel_named(name).supports(args)
+    assert "reads b by 16 bytes" in status.error and status.error.endswith(note)
+    with pytest.raises(ValueError, match="does not fit") as refused:
+        kernel_named(name).compile(args)
+    assert str(refused.value).count(note) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ from specs import ARITHMETICS, CORE, DEVICE, forced, listed, operand, problem, v
 
 import cutlass_py
 from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, get_kernels
+from cutlass_py.choice.cost import Estimates
 from cutlass_py.choice.select import Plan, best, plan, rank, without_product
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.epilogues import EPILOGUES
 from cutlass_py.declaration.families import find
+from cutlass_py.gpu import ABSENT
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.registry import all_kernels, kernel_named
 
@@ -24,6 +26,10 @@ DIRECT = "sm90_gemm_bf16_bf16_f32_{}_tn_128x128x64_1x1x1_pingpongdirect_linearc"
 STREAM_K = "sm90_streamk_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_coopstreamk_linear"
 ARRAY = "sm90_array_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_cooparray_linearc"
 LONG_K = {"m": 512, "n": 512, "k": 1 << 16}  # 16 tiles of 128 x 128: most of the multiprocessors would idle
+
+
+def batched(count, m, n, k):
+    return GemmArguments(operand(m, k, "t", batch=count), operand(k, n, "n", batch=count))
 
 
 def lists(count=3, dtype="bf16", layout="tn", **keywords):
@@ -220,6 +226,54 @@ def test_the_splits_asked_for(core, splits):
     assert get_kernels(args) == []  # none does it alone
     text = str(explain(args))
     assert f"splits k into {splits} parts" in text and f"(splits k by {splits})" in text
+
+
+@pytest.mark.parametrize("k", [1, 63, 64, 65, 2120, 7168, 16384])
+@pytest.mark.parametrize("splits", [1, 2, 3, 6, 32, 100])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_parts_of_k(k, splits, batch):
+    """They cover k, begin at multiples of 64, and are no more than asked for: those of one length are one launch."""
+    p = batched(batch, 16, 128, k).problem
+    launches = p.launches(splits)
+    lengths = [length for parts, length in launches for _ in range(parts)]
+    assert sum(lengths) == k and len(lengths) <= splits
+    assert len(set(lengths[:-1])) <= 1 and lengths[-1] <= lengths[0] and all(x % 64 == 0 for x in lengths[:-1])
+    assert len(launches) == (len(lengths) if batch > 1 else len(set(lengths)))
+    assert p.launches(len(lengths)) == launches
+
+
+def test_blocks_of_scales_are_not_cut():
+    scales = {"scale_a": vector((128, 5), "f32"), "scale_b": vector((5, 2), "f32")}
+    p = problem(128, 256, 640, dtype="e4m3", **scales)
+    assert p.problem.block and p.problem.launches(3) == [(2, 256), (1, 128)]
+
+
+def test_a_split_costs_what_is_launched(core):
+    """A part that is shorter, and each part of a batch, is a launch of its own, after the others."""
+    even, uneven = problem(64, 2112, 8192), problem(64, 2112, 8256)
+    batch = batched(2, 64, 2112, 8192)
+
+    def time(args, splits):
+        estimates = Estimates(args.problem, ABSENT)
+        return estimates.product(kernel_named(DIRECT.format("f32")), splits)
+
+    assert time(uneven, 4) > 1.3 * time(even, 4)
+    assert time(batch, 4) > 2 * time(even, 4)
+    assert not any(choice.route.splits > 1 for choice in rank(batched(4, 128, 128, 65536).problem))
+
+
+def test_no_more_parts_than_there_are(core):
+    args = problem(64, 2112, 200, splits=100)
+    assert plan(args.problem).splits == 4 and "splits k into 4 parts" in str(explain(args))
+
+
+def test_equal_estimates_are_taken_by_name(built):
+    names = [k.name for k in CORE]
+    args = problem(512, 512, 512)
+    built(names)
+    before = [choice.route.kernel.name for choice in rank(args.problem)]
+    built(names[::-1])
+    assert [choice.route.kernel.name for choice in rank(args.problem)] == before
 
 
 def test_splits_of_one_are_none(core):

@@ -44,7 +44,8 @@ def test_a_machine_without_a_gpu_assumes_what_the_real_one_says(monkeypatch):
 
 
 def test_every_attribute_of_a_problem_is_in_its_class_or_left_out_knowingly():
-    attributes = {name for name in dir(_core.Problem) if not name.startswith("_")}
+    members = {name: getattr(_core.Problem, name) for name in dir(_core.Problem) if not name.startswith("_")}
+    attributes = {name for name, member in members.items() if not callable(member)}
     assert set(CLASS) | set(APART) == attributes and not set(CLASS) & set(APART)
 
 
@@ -277,3 +278,25 @@ def test_the_package_s_own_table_is_looked_up(monkeypatch):
         assert first.measured and first.route.kernel.name.endswith("64x64x128_1x1x1_pingpongswap_linear")
     finally:
         tuned.forget()
+
+
+def test_a_thread_that_forgets_is_no_ones_loss(table):
+    """Whoever looks something up meanwhile sees the tables before or after."""
+    p, stop, raised = problem(512, 512, 512).problem, threading.Event(), []
+
+    def look():
+        try:
+            while not stop.is_set():
+                tuned.lookup(p, ABSENT)
+        except KeyError as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(300):
+        tuned.forget()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not raised

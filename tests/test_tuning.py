@@ -200,6 +200,10 @@ def test_autotuning_does_not_compile_and_does_not_wait_for_what_is_not_there(clo
     with cutlass_py.autotuning():
         plan(p)
     assert measured and best(p).measured
+    plan(problem(256, 512, 512).problem)
+    tuned.forget()
+    (kept,) = tuned.lookup(p, ABSENT)  # what another build found
+    assert kept.kernel == other and not best(p).measured
 
 
 def test_autotuning_is_over_after_an_error_and_holds_for_one_thread():
@@ -263,6 +267,16 @@ def test_command_merges(gpu, tmp_path, capsys, table):
     assert main(["tune", "--merge", str(other)]) == 0
     assert capsys.readouterr().out == f"{table}: 1 classes of problems\n"
     assert tuned.lookup(p, ABSENT)
+
+
+def test_command_exports_no_damaged_table_and_says_where_it_cannot_before(gpu, tmp_path, capsys, table):
+    exported = tmp_path / "exported.json"
+    exported.write_text("before")
+    table.write_text("{")
+    assert main(["tune", "--export", str(exported)]) == 2
+    assert str(table) in capsys.readouterr().err and exported.read_text() == "before"
+    assert main(["tune", "--export", str(tmp_path / "none" / "x.json")]) == 2
+    assert "no such directory" in capsys.readouterr().err
 
 
 def test_command_prints_json(gpu, tmp_path, capsys):

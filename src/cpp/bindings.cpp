@@ -232,6 +232,16 @@ void bind_problem(nb::module_& m) {
       .def_prop_ro(
           "device_id", [](const Problem& p) { return p.device.type == DeviceType::cpu ? -1 : p.device.id; },
           "CUDA ordinal, -1 on the CPU.")
+      .def(
+          "launches",
+          [](const Problem& p, int splits) {
+            const Splits parts(p, splits);
+            nb::typed<nb::list, nb::typed<nb::tuple, int64_t, int64_t>> found;
+            parts.each(
+                [&](int64_t first, int64_t count) { found.append(nb::make_tuple(count, parts.length_of(first))); });
+            return found;
+          },
+          "splits"_a, "What a kernel is launched for where k is cut into so many parts: (parts, length of each).")
       .def("__eq__", [](const Problem& x,
                         nb::handle y) { return nb::isinstance<Problem>(y) && x == nb::cast<const Problem&>(y); })
       .def("__hash__", [](const Problem& p) { return int64_t(ProblemHash()(p) >> 1); });

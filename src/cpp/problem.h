@@ -117,6 +117,28 @@ struct Problem {
 };
 static_assert(sizeof(Problem) == 72 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
 
+// k cut into parts of one length, the last one perhaps shorter. Each starts at a multiple of 64 elements, which is
+// aligned for any kernel, or where a block of scales does; so there may be fewer than were asked for.
+struct Splits {
+  int64_t k, length, count, batch;
+  Splits(const Problem& p, int64_t splits)
+      : k(p.k),
+        length(splits > 1 ? round_up((k + splits - 1) / splits, p.block() ? kScaleBlock : 64) : k),
+        count(length > 0 ? (k + length - 1) / length : 1),
+        batch(p.batch) {}
+
+  int64_t length_of(int64_t part) const { return part + 1 < count ? length : k - part * length; }
+
+  // Calls launch(first part, number of parts) for each launch: those of equal length are one, as a batch, where there
+  // is no other batch.
+  template <class Launch>
+  void each(Launch launch) const {
+    const int64_t whole = length > 0 ? k / length : 0, equal = batch == 1 && whole > 1 ? whole : 0;
+    if (equal) launch(int64_t(0), equal);
+    for (int64_t part = equal; part < count; ++part) launch(part, int64_t(1));
+  }
+};
+
 // Hash of a key that warm calls look up. A sum of products: no multiplication waits for the one before.
 inline size_t hash_of(const uint64_t* words, int count) {
   uint64_t hash = 0, factor = 0x9e3779b97f4a7c15;

@@ -172,25 +172,6 @@ CutlassPyEpilogue finishing(const Call& call) {
   return e;
 }
 
-// k cut into equal parts, the last one perhaps shorter. Each starts at a multiple of 64 elements, which is aligned for
-// any kernel, or where a block of scales does.
-struct Splits {
-  int64_t k, length, count;
-  explicit Splits(const Problem& p, int splits)
-      : k(p.k),
-        length(round_up((k + splits - 1) / splits, p.block() ? kScaleBlock : 64)),
-        count(splits > 1 ? (k + length - 1) / length : 1) {}
-
-  // Calls launch(first part, number of parts) for each launch: those of equal length are one, as a batch, where there
-  // is no other batch.
-  template <class Launch>
-  void each(int64_t batch, Launch launch) const {
-    const int64_t equal = batch == 1 && k / length > 1 ? k / length : 0;
-    if (equal) launch(0, equal);
-    for (int64_t part = equal; part < count; ++part) launch(part, 1);
-  }
-};
-
 // Some bytes on; null stays null.
 template <class T>
 T* moved(T* data, int64_t bytes) {
@@ -278,7 +259,7 @@ class Run {
   // The launches run one after the other: enough for any.
   size_t workspace_bytes() const {
     size_t most = 0;
-    parts_.each(p_.batch, [&](int64_t first, int64_t count) {
+    parts_.each([&](int64_t first, int64_t count) {
       const CutlassPyGemm g = launch_of_parts(first, count);
       most = std::max(most, plan_.kernel->workspace_size(&g));
     });
@@ -314,7 +295,7 @@ class Run {
     g_.workspace = scratch_.at(workspace_offset_);
     for (Pending& each : pending_) each.place(scratch_);
     if (composed_) g_.d = product_.data = scratch_.at(product_offset_);
-    parts_.each(p_.batch, [&](int64_t first, int64_t count) {
+    parts_.each([&](int64_t first, int64_t count) {
       CutlassPyGemm g = launch_of_parts(first, count);
       launch(plan_, g);
     });
@@ -330,7 +311,7 @@ class Run {
     CutlassPyArray &scale_a = g.epilogue.scale_a, &scale_b = g.epilogue.scale_b;
     g.a = moved(g.a, first * step_a * dtype_size(p_.a)), g.b = moved(g.b, first * step_b * dtype_size(p_.b));
     g.d = moved(g.d, first * part_stride_ * dtype_size(plan_.scratch));
-    g.k = int32_t(std::min(parts_.length, parts_.k - first * parts_.length));
+    g.k = int32_t(parts_.length_of(first));
     if (count > 1) g.batch = int32_t(count), g.batch_a = step_a, g.batch_b = step_b, g.batch_d = part_stride_;
     if (!p_.block()) return g;
     const int64_t blocks = parts_.length / kScaleBlock;

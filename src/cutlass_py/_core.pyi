@@ -410,6 +410,11 @@ class Problem:
     def device_id(self) -> int:
         """CUDA ordinal, -1 on the CPU."""
 
+    def launches(self, splits: int) -> list[tuple[int, int]]:
+        """
+        What a kernel is launched for where k is cut into so many parts: (parts, length of each).
+        """
+
     def __eq__(self, arg: object, /) -> bool: ...
 
     def __hash__(self) -> int: ...

@@ -253,7 +253,12 @@ def describe(p: Problem) -> str:
     compute = f" computed in {p.operand_a}" if p.operand_a != p.a else ""
     if p.accumulator != arithmetic(p.a or "").accumulator:
         compute += f" summed in {p.accumulator}"
-    return f"{batch}({p.m}, {p.n}, {p.k}) {layouts}{lists}: {_formula(p)} -> {p.d}{compute} on {p.device}"
+    return f"{batch}({p.m}, {p.n}, {p.k}) {layouts}{lists}: {_formula(p)} -> {p.d}{compute} on {p.device}{turned(p)}"
+
+
+def turned(p: Problem) -> str:
+    """What has to be known to read words about a problem's a and b: whether they are the caller's b and a."""
+    return " (a and b have changed places: out is column-major)" if p.transposed else ""
 
 
 def _formula(p: Problem) -> str:

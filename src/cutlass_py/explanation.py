@@ -174,8 +174,6 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
     """
     p = problem_asked("explain", a, b, keywords)
     text = describe(p)
-    if p.transposed:
-        text += " (transposed: out is column-major)"
     if without_product(p):
         nothing, alone = "the result has no elements", "composed: no product (k = 0 or alpha = 0), the epilogue alone"
         return Explanation(text, None, (), (), note=alone if p.m and p.n and p.batch else nothing)

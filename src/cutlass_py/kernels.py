@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _core
 from ._core import Prepared, Problem
-from .arguments import GemmArguments, arguments_of, describe
+from .arguments import GemmArguments, arguments_of, describe, turned
 from .choice.carriers import carrier
 from .choice.cost import Estimates, design
 from .choice.legality import Interface, Way, interface_of
@@ -74,13 +74,14 @@ class Kernel(ABC):
         Raises:
             TypeError: `args` is no GemmArguments.
         """
-        return self._status(arguments_of("supports", args).problem)
+        p = arguments_of("supports", args).problem
+        reason = self._unfit(p)
+        return Status(reason and reason + turned(p))
 
-    def _status(self, p: Problem) -> Status:
+    def _unfit(self, p: Problem) -> str | None:
+        """Why it cannot do a problem alone; None where it can."""
         way = self.way(p, gpu_of(p))
-        if isinstance(way, str):
-            return Status(way)
-        return Status(way.detours[0] if way.detours else None)
+        return way if isinstance(way, str) else next(iter(way.detours), None)
 
     def compile(self, args: GemmArguments | None = None) -> Artifact:
         """Compile and load the kernel, or take it from the cache, where it is not in the built set (docs/jit.md).
@@ -96,8 +97,8 @@ class Kernel(ABC):
         kernel = self
         if args is not None:
             p = arguments_of("compile", args).problem
-            if not (status := self._status(p)):
-                raise ValueError(f"compile: kernel {self.name} does not fit {describe(p)}: {status.error}")
+            if reason := self._unfit(p):
+                raise ValueError(f"compile: kernel {self.name} does not fit {describe(p)}: {reason}")
             kernel = self.carrying(p)
         kernel.load()
         return kernel._artifact()

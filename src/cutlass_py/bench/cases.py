@@ -77,7 +77,8 @@ def measure(case: Case, settings: Settings, gpu: Framework) -> Record:
         record |= checked
         if refused:
             record["refused"] = refused
-            arms = [arm for arm in arms if arm.name not in refused]
+        left_out = {*refused, *checked.get("wrong", ())} - {settings.kernel}
+        arms = [arm for arm in arms if arm in main or arm.name not in left_out]
         rough = {arm.name: rough_us(gpu, arm) for arm in arms}
         fastest = min(rough.values())
         asked = settings.kernel

@@ -149,7 +149,7 @@ def published(records: Iterable[Record]) -> tuple[list[str], list[list[str]]]:
     for record in records:
         case = case_of(record)
         figure = DEEPGEMM.get(case.shape[1:])
-        if figure is None or case.dtype != "e4m3_block":
+        if figure is None or case.dtype != "e4m3_block" or record.get("mode", DEFAULT) == SWEEP:
             continue
         for regime in regimes_of([record]):
             us = record[regime]["us"]

@@ -36,7 +36,11 @@ def _command() -> str:
     script = Path(sys.argv[0])
     words = ["cutlass_py" if script.name == "__main__.py" else script.name, *sys.argv[1:]]
     hidden = ("--json", "--plot")
-    return " ".join(word for before, word in zip(["", *words], words, strict=False) if not {before, word} & {*hidden})
+    return " ".join(
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if word.partition("=")[0] not in hidden and (before not in hidden or word.startswith("--"))
+    )
 
 
 def _commit() -> str | None:

@@ -133,7 +133,7 @@ def mixed_us(
 
 
 class _Burst:
-    """Calls and elementwise kernels in turn, behind a spin that outlasts their queueing."""
+    """Calls and elementwise kernels in turn, behind a spin that outlasts their queueing: `filled` until one did not."""
 
     def __init__(self, gpu: Framework, arm: Arm, small: Callable[[], object], calls: int, sets: Iterator[int]) -> None:
         self.gpu, self.arm, self.small, self.calls, self.sets, self.filled = gpu, arm, small, calls, sets, True
@@ -146,11 +146,12 @@ class _Burst:
 
     def run(self) -> float:
         for _ in range(4):
-            us, self.filled = self._timed()
-            if self.filled:
-                break
+            us, filled = self._timed()
+            if filled:
+                return us
             self.spin_us *= 2
             self.calls = max(self.calls // 2, 2)
+        self.filled = False
         return us
 
     def _queue(self) -> None:

@@ -63,8 +63,8 @@ _RATE_2X = {
     ("simt_gemm", "c64"): 10.5,
 }
 _SMALL_TILE_2X = 0.7
-# Narrow accesses of 16-bit types stall 2.x loads: share of the rate by bytes per access.
-_ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5}
+# Narrow accesses of types of 16 bits and less stall 2.x loads: share of the rate by bytes per access; 1 is a guess.
+_ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5, 1: 0.4}
 _INSTRUCTION = 0.15  # microseconds of one instruction for each element of such a tile, by four schedulers at 1.7 GHz
 _LAUNCH_2X = 2.5  # microseconds of an empty problem
 _ELEMENTWISE_LAUNCH = 2.5
@@ -100,7 +100,7 @@ class Estimates:
         key = kernel.design << 16 | splits
         time = self._products.get(key)
         if time is None:
-            time = _product(kernel.config, self.p, self.gpu, splits)
+            time = sum(_product(kernel.config, self.p, self.gpu, *each) for each in self.p.launches(splits))
             if splits > 1 or SCHEDULES[kernel.config.schedule].stream_k:
                 time *= _UNPROVEN
             self._products[key] = time
@@ -156,9 +156,10 @@ def _move(moved_bytes: int, gpu: Gpu) -> float:
     return _ELEMENTWISE_LAUNCH + moved_bytes / (_ELEMENTWISE * gpu.bandwidth * 1e3)
 
 
-def _product(c: KernelConfig, p: Problem, gpu: Gpu, splits: int) -> float:
+def _product(c: KernelConfig, p: Problem, gpu: Gpu, parts: int, k: int) -> float:
+    """One launch for so many parts of k, each of this length."""
     size, d_size = DTYPES[c.a].itemsize, DTYPES[c.d].itemsize
-    k, batch = ceil(p.k / splits), p.batch * splits
+    batch = p.batch * parts
     user = epilogue_named(c.epilogue).user
     d_bytes = d_size * (2 if p.c else 1) + (sum(user.matrix_bytes) if user else 0)
     moved = size * (p.m * k + k * p.n) + p.m * p.n * d_bytes
@@ -255,7 +256,7 @@ def _waves_2x(c: KernelConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> 
     if tm * tn < 128 * 128:
         rate *= _SMALL_TILE_2X
     size = DTYPES[c.a].itemsize
-    if size == 2:
+    if size <= 2:
         rate *= _ACCESS_2X[c.align * size]
     step = 2 * tm * tn * tk / rate * max(share, 1.0)
     return ceil(tiles / (gpu.sm_count * resident)) * ceil(k / tk) * step

@@ -188,7 +188,9 @@ def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool) -> Choice | None
         if not isinstance(kernel, CutlassKernel) or not _splittable(kernel.interface, p):
             return None
         way = _split_way(way, kernel.interface)
-    return Choice(Route(kernel, way, entry.splits), entry.microseconds, entry.swizzle, entry.raster, measured=True)
+    return Choice(
+        Route(kernel, way, _parts(p, entry.splits)), entry.microseconds, entry.swizzle, entry.raster, measured=True
+    )
 
 
 def _splittable(interface: Interface, p: Problem) -> bool:
@@ -229,7 +231,7 @@ def _cutlass_routes(p: Problem, gpu: Gpu, groups: Grouped, every: bool, cuts: bo
             found += [(kernel.microseconds(estimates) + detours, kernel, way, 1) for kernel in kernels]
         if cuts and _splittable(interface, p) and p.splits not in (1, -1):
             split = _split_way(way, interface)
-            if every or estimates.least(interface, split, p.splits or 2) < fastest:
+            if every or estimates.least(interface, split, _parts(p, p.splits or 2)) < fastest:
                 found += [timed for kernel in kernels for timed in _split(kernel, split, p, gpu, estimates)]
         found = [timed for timed in found if timed[1].repeats(p)]
         fastest = min(fastest, *(timed[0] for timed in found)) if found else fastest
@@ -239,7 +241,7 @@ def _cutlass_routes(p: Problem, gpu: Gpu, groups: Grouped, every: bool, cuts: bo
 
 def _split(kernel: CutlassKernel, split: Way, p: Problem, gpu: Gpu, estimates: Estimates) -> list[Timed]:
     """The route that splits k into the parts asked for, or into as many as are best by the model."""
-    wanted = (p.splits,) if p.splits else _splits(kernel, p, gpu)
+    wanted = {_parts(p, splits) for splits in ((p.splits,) if p.splits else _splits(kernel, p, gpu))}
     if not wanted:
         return []
     times = {s: kernel.microseconds(estimates, s) + estimates.detours(split, kernel.interface, s) for s in wanted}
@@ -252,15 +254,23 @@ def _split_way(way: Way, interface: Interface) -> Way:
     return replace(way, scratch=interface.d, detours=(*way.detours, reason))
 
 
+def _parts(p: Problem, splits: int) -> int:
+    """How many parts k is cut into where so many are asked for."""
+    return sum(parts for parts, _ in p.launches(splits))
+
+
 def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
-    """Parts worth asking the model about: few tiles, and each part long enough to pay for its epilogue."""
+    """Parts worth asking the model about: few tiles, and each part long enough to pay for its epilogue.
+
+    None of a batch, each part of which is a launch of its own.
+    """
     tile = kernel.config.tile
-    if p.k < 8 * tile[2]:
+    if p.k < 8 * tile[2] or p.batch > 1:
         return ()
     rows, cols = (p.n, p.m) if SCHEDULES[kernel.config.schedule].swap else (p.m, p.n)
-    tiles = max(ceil(rows / tile[0]) * ceil(cols / tile[1]) * p.batch, 1)
+    tiles = max(ceil(rows / tile[0]) * ceil(cols / tile[1]), 1)
     most = min(2 * gpu.sm_count // tiles, p.k // (4 * tile[2]))
-    return tuple(s for s in (2, 3, 4, 6, 8, 12, 16, 24, 32) if s <= most)
+    return tuple(s for s in (2, 3, 4, 6, 7, 8, 12, 14, 16, 24, 28, 32) if s <= most)
 
 
 def _choice(timed: Timed, p: Problem, gpu: Gpu | None) -> Choice:

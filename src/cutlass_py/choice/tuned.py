@@ -127,9 +127,8 @@ def _installed(gpu: Gpu) -> Iterator[Table]:
     """Tables for such GPUs that somebody else measured."""
     for place in (*packs.directories(), *PLACES):
         path = place / file_name(gpu.name, gpu.sm_count)
-        if path not in _tables:
-            _tables.setdefault(path, _usable(path, gpu))
-        yield _tables[path]
+        found = _tables.get(path)  # in one step: another thread may forget them all
+        yield _tables.setdefault(path, _usable(path, gpu)) if found is None else found
 
 
 def table(gpu: Gpu) -> Table:
@@ -141,9 +140,8 @@ def table(gpu: Gpu) -> Table:
         path = path_of(gpu)
     except CompileError:  # for those to say who write there
         return {}
-    if path not in _tables:
-        _tables.setdefault(path, {} if _detached else _users(path, gpu))
-    return _tables[path]
+    found = _tables.get(path)
+    return _tables.setdefault(path, {} if _detached else _users(path, gpu)) if found is None else found
 
 
 @contextmanager
@@ -165,11 +163,11 @@ def afresh() -> Iterator[None]:
         _core.clear_plans()
 
 
-def record(gpu: Gpu, entries: Table) -> Path:
+def record(gpu: Gpu, entries: Table, *, here: bool = False) -> Path:
     """Adds entries to the user's table, over those of the same classes; returns its path.
 
-    Where the table cannot be written, a warning says so, and the entries hold for this process. Those of registered
-    kernels are not written, and hold while they are registered.
+    Where the table cannot be written, a warning says so, and the entries hold for this process, as they do with `here`.
+    Those of registered kernels are not written, and hold while they are registered.
 
     Raises:
         ValueError: what is there is no table.
@@ -181,6 +179,10 @@ def record(gpu: Gpu, entries: Table) -> Path:
         _tables[path] = table(gpu) | entries
         return path
     added = _added.setdefault(path, {})
+    if here:
+        added |= entries
+        _tables[path] = table(gpu) | entries
+        return path
     with cache.locked(path.stem):
         found = _users(path, gpu, strict=True) | entries
         added |= entries

@@ -19,7 +19,7 @@ from ..errors import CompileError, NoKernelError, ProviderError
 from ..gpu import gpu_of
 from ..kernels import CutlassKernel
 from .select import Choice, best, plan_of, rank, without_product
-from .tuned import Entry, class_of, record
+from .tuned import Entry, class_of, lookup, record
 
 _CANDIDATES = 32  # choices that are run at all, the best by the model
 _SCREENING = 3  # rounds of all of them
@@ -84,8 +84,8 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
         The fastest choice, the one before, and the time of each that ran. str() is one line.
 
     Raises:
-        ValueError: the operands are on the CPU, there is no product to compute, or the epilogue is a user's; or as
-            GemmArguments.
+        ValueError: the operands are on the CPU, there is no product to compute, the epilogue is a user's, or the user's
+            table is damaged or cannot be read; or as GemmArguments.
         TypeError: as GemmArguments; `b` is missing, or `candidates` is no whole number.
         NoKernelError: no kernel fits.
         CudaError: there is no such device, or nothing could run on it.
@@ -105,9 +105,10 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
 def autotuning() -> Iterator[None]:
     """Within it, calls of this thread that are the first of their class are tuned before they run.
 
-    Compiled kernels only, and no class for which a table has a choice already; nor calls with `deterministic`, whose
-    bits would depend on which kernel was a little faster; nor a call whose own streams are captured. Where measuring
-    fails, for want of memory for example, a warning says so, and calls of that class run untuned to the context's end.
+    Compiled kernels only, and no class for which a table has a choice among them already; nor calls with
+    `deterministic`, whose bits would depend on which kernel was a little faster; nor a call whose own streams are
+    captured. Where measuring fails, for want of memory for example, a warning says so, and calls of that class run
+    untuned to the context's end.
     """
     before = _core.allow_tuning(True)
     if not before:
@@ -134,7 +135,8 @@ def tune_once(p: Problem) -> None:
     ):
         return
     try:
-        _tune(p, _CANDIDATES, compiled=True)
+        # What another build of the package found, whose kernels are not compiled here, stays in the table.
+        _tune(p, _CANDIDATES, compiled=True, here=bool(lookup(p, gpu)))
     except NoKernelError:
         pass  # a list goes matrix by matrix; or gemm says so
     except (_core.CudaError, CompileError, ProviderError, ValueError, OSError) as error:
@@ -142,7 +144,8 @@ def tune_once(p: Problem) -> None:
         warnings.warn(f"cutlass_py: {describe(p)} is not tuned: {error}", RuntimeWarning, stacklevel=2)
 
 
-def _tune(p: Problem, candidates: int, compiled: bool) -> Tuning:
+def _tune(p: Problem, candidates: int, compiled: bool, here: bool = False) -> Tuning:
+    """`here`: what is found holds for this process alone."""
     gpu = gpu_of(p)
     if gpu is None:
         raise ValueError("tune: the operands are on the CPU; kernels are measured on a GPU")
@@ -162,7 +165,7 @@ def _tune(p: Problem, candidates: int, compiled: bool) -> Tuning:
     chosen = measured[0] if default is None or measured[0].microseconds < _MARGIN * default.microseconds else default
     seen = {m.choice for m in measured}
     if not p.splits:
-        record(gpu, {class_of(p): _entry(chosen, driver)})
+        record(gpu, {class_of(p): _entry(chosen, driver)}, here=here)
         _core.clear_plans()
     return Tuning(describe(p), chosen, default, (*measured, *(m for m in screened if m.choice not in seen)))
 

@@ -102,6 +102,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("bench: --every and --budget-ms must be above 0")
     if options.plot and not find_spec("matplotlib"):
         raise ValueError("bench: --plot needs matplotlib: pip install 'cutlass_py[bench]'")
+    if options.plot and options.bars is not None and not _bars(options):
+        raise ValueError("bench: --plot draws cases, and these bars have none")
     result = _stored(options) if options.stored else _measured(options)
     said = [
         *faults(result["cases"]),
@@ -125,8 +127,10 @@ def _stored(options: argparse.Namespace) -> Result:
     Raises:
         ValueError: an option about what is measured or where it goes, or a file that holds no cases.
     """
+    from ..bench.report import summarise
     from ..bench.results import read
     from ..bench.suites import is_case
+    from ..bench.timing import REGIMES
 
     asked = {name for name, value in options.unasked.items() if getattr(options, name) != value}
     if asked - _BESIDE_STORED or options.json not in (None, "-"):
@@ -138,7 +142,10 @@ def _stored(options: argparse.Namespace) -> Result:
     wanted = {"suite": options.suite, "dtype": options.dtype, "layout": options.layout}
     if "cases" not in result or not all(map(is_case, result["cases"])):
         raise ValueError(f"{options.stored}: holds no cases of suites; expected a result of `bench --json`")
-    result["cases"] = [r for r in result["cases"] if all(not names or r[key] in names for key, names in wanted.items())]
+    others = {*REGIMES} - {*(options.regime or REGIMES)}
+    kept = [r for r in result["cases"] if all(not names or r[key] in names for key, names in wanted.items())]
+    result["cases"] = [{key: value for key, value in r.items() if key not in others} for r in kept]
+    result["summary"] = summarise(result["cases"])
     return result
 
 
@@ -238,6 +245,8 @@ def _part(options: argparse.Namespace, gpu: Framework, cases: Sequence[Any], ker
     from ..bench.runs import Part
     from ..bench.suites import DEFAULT, SWEEP, TUNED
 
+    if options.plot and not any(case.compared for case in cases):
+        raise ValueError("bench: --plot draws ratios, and nothing is compared: no reference computes what KERNEL does")
     if options.tune and options.all_kernels:
         raise ValueError("bench: --tune and --all-kernels are two different measurements; expected one of them")
     sweep = options.all_kernels or options.orders or bool(options.splits)
@@ -339,13 +348,17 @@ def _bars(options: argparse.Namespace) -> list[Any]:
             "bench: --bars says what is measured; of the other options only --dtype, --layout and --regime, "
             "--every, --budget-ms and --limit-seconds go with it"
         )
-    return [
+    groups = _groups(options)
+    found = [
         bar
         for bar in BARS
-        if bar.group in _groups(options)
+        if bar.group in groups
         and (not options.dtype or bar.dtype in options.dtype)
         and (not options.layout or set(bar.layouts) <= set(options.layout))
     ]
+    if not found and not {"host", "first"} & {*groups}:
+        raise ValueError(f"bench: no bar of {' '.join(groups)} is about these dtypes and layouts alone")
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------- what is said

@@ -32,9 +32,11 @@ def run(options: argparse.Namespace) -> int:
 
     if not _core.device_count():
         raise ValueError(f"tune: needs a GPU: {_core.why_no_device()}")
+    if options.export and not Path(options.export).parent.is_dir():
+        raise ValueError(f"tune: --export {options.export}: there is no such directory")
     gpu = device(0)
-    if options.merge:
-        tuned.record(gpu, {key: entry for path in options.merge for key, entry in tuned.read(path, gpu).items()})
+    # Also where nothing is merged: a damaged table says so before it is measured for, or exported as empty.
+    tuned.record(gpu, {key: entry for path in options.merge or () for key, entry in tuned.read(path, gpu).items()})
     failed = _measure(options)
     table = tuned.table(gpu)
     if options.export:
