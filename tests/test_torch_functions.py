@@ -375,6 +375,54 @@ def test_torch_fx_records_the_functions():
     assert ct.mlp in [node.target for node in traced.graph.nodes]
 
 
+def test_torch_fx_records_what_comes_beside_the_product():
+    """A factor that is computed from a shape, and operands of an epilogue."""
+    a, c, gate = randn(2, 3, 4), randn(2, 3, 4), randn(3, 5)
+    scaled = torch.fx.symbolic_trace(lambda x: ct.baddbmm(c, x, x.mT @ x, alpha=1 / x.shape[-1]))
+    torch.testing.assert_close(scaled(a), ct.baddbmm(c, a, a.mT @ a, alpha=0.25))
+    beta = torch.fx.symbolic_trace(lambda beta: ct.addmm(c[0], a[0], a[0].mT @ a[0], beta=beta))
+    torch.testing.assert_close(beta(2.0), ct.addmm(c[0], a[0], a[0].mT @ a[0], beta=2.0))
+    x, w = randn(3, 4), randn(4, 5)
+    traced = torch.fx.symbolic_trace(lambda gate, c: ct.gemm(x, w, gate=gate, c=c))
+    torch.testing.assert_close(traced(gate, -gate), ct.gemm(x, w, gate=gate, c=-gate))
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda x: ct.mm(x, x * 2, out=x), "mm: out shares elements with input$"),
+    (lambda x: ct.mm(x * 2, x, out=x), "mm: out shares elements with mat2$"),
+    (lambda x: ct.addmm(x[0], x, x, out=x), "addmm: out shares elements with mat1; it may only be input itself"),
+    (lambda x: ct.addmm(x[0], x * 2, x * 3, out=x), "addmm: out shares elements with input; it may only be input"),
+    (lambda x: ct.mm(x.to_sparse(), x, out=x), "mm: input is torch.sparse_coo; expected torch.strided"),
+    (lambda x: ct.linear(x.to_sparse(), x), "linear: input is torch.sparse_coo; expected torch.strided"),
+    (lambda x: ct.linear(x, x, x[0].to_sparse()), "linear: bias is torch.sparse_coo; expected torch.strided"),
+])  # fmt: skip
+def test_operands_are_called_as_torch_calls_them(call, message):
+    with pytest.raises(RuntimeError, match=message):
+        call(randn(4, 4))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_operand():
+    nested = torch.nested.nested_tensor([randn(2, 4), randn(3, 4)], layout=torch.jagged)
+    with pytest.raises(RuntimeError, match="linear: input is torch.jagged; expected torch.strided"):
+        ct.linear(nested, randn(5, 4))
+
+
+def test_an_operand_is_not_resized():
+    c, a, b = torch.ones(5), torch.ones(3, 4), torch.ones(4, 5)
+    for call, out in ((lambda: ct.addmm(c, a, b, out=c), c), (lambda: ct.mm(a, b, out=a[:0]), a)):
+        with pytest.raises(RuntimeError, match="out is .* and shares the memory of an operand; expected"):
+            call()
+        assert torch.equal(out, torch.ones_like(out))
+
+
+def test_results_lie_where_the_operands_do_whatever_the_default_device():
+    bits = torch.zeros(3, 4, dtype=torch.uint16)
+    with torch.device("meta"):
+        d = cutlass_py.gemm(cutlass_py.view(bits, "bf16"), cutlass_py.view(bits.T, "bf16"))
+    assert cutlass_py.gemm(d, d).array.device.type == "cpu"
+
+
 def test_signature():
     import inspect
 

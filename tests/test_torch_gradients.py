@@ -201,6 +201,80 @@ def test_mlp_is_what_it_says():
     )  # without a fused derivative
 
 
+@pytest.mark.parametrize("mapped", [(None, None, 0), (0, None, None), (None, 0, 0)], ids=str)
+def test_second_derivatives_of_a_mapped_mlp(mapped):
+    """Of an ensemble over the last layer, for one, whose hidden values are not mapped."""
+    shapes = [(2, *s) if dim == 0 else s for s, dim in zip(((3, 4), (5, 4), (6, 5)), mapped, strict=True)]
+    operands = [leaf(*s) for s in shapes]
+
+    def second(f):
+        d = torch.func.vmap(f, mapped)(*operands)
+        grads = torch.autograd.grad(d.sin().sum(), operands, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in grads), operands)
+
+    expected = second(lambda x, w1, w2: torch.nn.functional.gelu(x @ w1.mT) @ w2.mT)
+    torch.testing.assert_close(second(ct.mlp), expected)
+
+
+@pytest.mark.parametrize("call", [
+    lambda a, b, s: ct.mlp(a, b.mT, b),
+    lambda a, b, s: ct.gemm(a, b, alpha=s),
+    lambda a, b, s: ct.gemm(a, b, scale_out=s),
+    lambda a, b, s: ct.gemm(a, b, activation="d_gelu", aux=s.expand(3, 5)),
+    lambda a, b, s: ct.mm(a, b),
+])  # fmt: skip
+def test_a_pullback_is_called_after_its_transform(call):
+    """What it has kept are torch.func's own tensors, without memory."""
+    operands = leaf(3, 4), leaf(4, 5), leaf(1)
+    d, pullback = torch.func.vjp(call, *(x.detach() for x in operands))
+    found = pullback(torch.ones_like(d))
+    expected = torch.autograd.grad(call(*operands).sum(), operands, allow_unused=True, materialize_grads=True)
+    torch.testing.assert_close(found, expected)
+
+
+def test_zeros_that_torch_has_not_made_yet():
+    zeros, w = torch._efficientzerotensor(3, 4), torch.randn(4, 5)
+    assert torch.equal(ct.mm(zeros, w), torch.zeros(3, 5))
+
+
+@pytest.mark.parametrize("call", [ct.mm, lambda x, w: ct.gemm(x, w, alpha=2) / 2, lambda x, w: ct.mlp(x, w.mT, w)])
+def test_a_sparse_gradient(call):
+    x, w, index = leaf(3, 4), leaf(4, 4), torch.tensor([[0, 2], [1, 1], [3, 0]])
+    found = torch.autograd.grad(torch.gather(call(x, w), 1, index, sparse_grad=True).sum(), (x, w))
+    expected = torch.autograd.grad(torch.gather(call(x, w), 1, index).sum(), (x, w))
+    torch.testing.assert_close(found, expected)
+
+
+def test_values_beyond_f16_within_a_backward_pass():
+    """What a factor brings into D's range need not have been in it before."""
+    a, b = torch.full((2, 100), 100.0).half(), torch.full((100, 3), 100.0).half()
+    for name in ("alpha", "scale_a"):
+        factor = torch.tensor([1e-3], requires_grad=True)
+        d = ct.gemm(a, b, **{name: factor})
+        (grad,) = torch.autograd.grad(d.float().sum(), factor)
+        torch.testing.assert_close(grad, torch.tensor([6e6]))
+    x = (a / 100).requires_grad_()
+    for activation in ("gelu", "silu", "relu"):
+        d = ct.gemm(x, b * 10, activation=activation, scale_out=1e-3)
+        (grad,) = torch.autograd.grad(d.float().sum(), x)
+        torch.testing.assert_close(grad, torch.full((2, 100), 3.0).half())
+    gate = torch.full((2, 3), -10.0).half().requires_grad_()
+    d = ct.gemm(a, b / 10, gate=gate, activation="silu")
+    (grad,) = torch.autograd.grad(d.float().sum(), gate)
+    wide = gate.detach().float().requires_grad_()
+    (expected,) = torch.autograd.grad((1e5 * torch.nn.functional.silu(wide)).sum(), wide)
+    torch.testing.assert_close(grad.float(), expected, rtol=2e-3, atol=0.0)
+
+
+@pytest.mark.parametrize("name", ["alpha", "scale_a", "scale_b"])
+def test_the_factor_of_an_fp8_result(name):
+    factor = torch.full((1,), 2.0, requires_grad=True)
+    a, b = torch.rand(3, 4).bfloat16(), torch.rand(4, 5).bfloat16()
+    d = ct.gemm(a, b, **{name: factor}, out_dtype=torch.float8_e4m3fn)
+    (grad,) = torch.autograd.grad(d.float().sum(), factor)
+    torch.testing.assert_close(grad, (a.float() @ b.float()).sum().reshape(1), rtol=1e-2, atol=0.0)
+
+
 FACTORS = {
     "vectors": ((3, 4), (4, 5), {"scale_a": (3,), "scale_b": (5,)}),
     "columns and rows": ((2, 3, 4), (4, 5), {"scale_a": (2, 3, 1), "scale_b": (1, 5)}),
@@ -699,6 +773,16 @@ def test_mlp_refuses(grad):
         (ValueError, r"mlp: input is \(\); expected at least 1 dimension", lambda: ct.mlp(x[0, 0], w1, w2)),
         (ValueError, r"mlp: weight1 is \(1, 5, 4\); expected 2 dimensions", lambda: ct.mlp(x, w1[None], w2)),
         (ValueError, r"mlp: bias1 is \(1, 5\); expected 1 dimension", lambda: ct.mlp(x, w1, w2, torch.rand(1, 5))),
+        (
+            ValueError,
+            r"mlp: weight1 is \(5, 4\) but weight2 is \(4, 6\); expected 5 columns of weight2",
+            lambda: ct.mlp(x, w1, torch.rand(4, 6)),
+        ),
+        (
+            ValueError,
+            r"mlp: input is \(3, 5\) but weight1 is \(5, 4\); expected 5 columns of weight1",
+            lambda: ct.mlp(torch.rand(3, 5), w1, w2),
+        ),
         (
             ValueError,
             r"mlp: bias2 is \(3, 1\); expected 1 dimension",

@@ -24,7 +24,7 @@ def seed():
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", [None, "gelu", "relu", clamp(0, 1)], ids=str)
 def test_linear_is_nn_linear(bias, activation):
-    stock, ours = nn.Linear(4, 6, bias=bias), ct.Linear(4, 6, bias, activation)
+    stock, ours = nn.Linear(4, 6, bias=bias), ct.Linear(4, 6, bias, activation=activation)
     assert isinstance(ours, nn.Linear)
     ours.load_state_dict(stock.state_dict())
     assert list(ours.state_dict()) == list(stock.state_dict())
@@ -43,6 +43,12 @@ def test_linear_is_made_where_and_as_asked():
     assert layer.weight.is_meta and layer.weight.dtype == torch.bfloat16
     assert repr(layer) == "Linear(in_features=4, out_features=6, bias=True, activation=silu)"
     assert repr(ct.Linear(4, 6, False)) == "Linear(in_features=4, out_features=6, bias=False)"
+
+
+def test_linear_takes_the_arguments_of_nn_linear():
+    assert ct.Linear(4, 6, True, "meta", torch.float16).weight.dtype == torch.float16
+    with pytest.raises(TypeError, match="Linear: input is a NoneType; expected a torch.Tensor"):
+        ct.Linear(4, 6, activation="gelu")(None)
 
 
 @pytest.mark.parametrize("activation", ["swish", "d_gelu", Activation("d_gelu"), "clamp", ["relu"], 3], ids=str)
@@ -106,6 +112,8 @@ def model():
     renewed.forward = lambda x: x
     shared, tied = nn.Linear(4, 4), nn.Linear(4, 4)
     tied.weight = shared.weight
+    active = nn.Linear(4, 4)
+    active.activation = nn.PReLU()  # which a Linear here would take for its own
     sparse = nn.Linear(4, 4)
     sparse.weight = nn.Parameter(sparse.weight.detach().to_sparse(), requires_grad=False)
     return nn.ModuleDict(
@@ -115,6 +123,7 @@ def model():
             "again": shared,
             "tied": tied,
             "ours": ct.Linear(4, 4),
+            "active": active,
             "hooked": hooked,
             "pre_hooked": pre_hooked,
             "renewed": renewed,
@@ -137,6 +146,7 @@ def test_replace_linear():
     report = ct.replace_linear(m)
     assert report.replaced == ["plain.0", "plain.2", "shared", "tied"]
     assert report.left == {
+        "active": "it has an attribute activation",
         "hooked": "it has hooks",
         "pre_hooked": "it has hooks",
         "renewed": "its forward is replaced",

@@ -100,7 +100,7 @@ def _torch_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, t
 
     def make(name: str) -> Any:
         if device < 0:
-            return torch.empty(shape, dtype=getattr(torch, name))
+            return torch.empty(shape, dtype=getattr(torch, name), device="cpu")  # whatever torch's default is
         # Allocated under the launch stream, so that the caching allocator orders the memory's reuse behind it.
         with _torch_under(device, stream):
             return torch.empty(shape, dtype=getattr(torch, name), device=f"cuda:{device}")

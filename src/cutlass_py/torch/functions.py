@@ -14,7 +14,7 @@ from .dtypes import BYTES, CAST, FLOATS, FP8
 from .operators import result_shape
 from .product import cast, check_tensors, gemm, multiply, refuse_as_torch, refuse_gradient
 from .recorded import has_shapes, layer
-from .straight import QUESTIONS, autocasting, compiling, tracked, unseen
+from .straight import QUESTIONS, autocasting, compiling, stands_in, tracked, unseen
 
 _CAST = CAST | FP8  # torch.mm and its like have no fp8
 
@@ -31,14 +31,14 @@ def _cast_layer(a: Tensor, b: Tensor, bias: Tensor | None, rank: int) -> tuple[A
 _core.set_questions(**QUESTIONS, cast=_cast_layer, recorded=layer)
 _straight = _core.straight_product
 
-# What torch calls the operands that gemm calls a and b.
+# What torch calls the operands of gemm.
 OPERANDS = {
-    "mm": ("input", "mat2"),
-    "bmm": ("input", "mat2"),
-    "matmul": ("input", "other"),
-    "addmm": ("mat1", "mat2"),
-    "baddbmm": ("batch1", "batch2"),
-    "linear": ("input", "weight"),
+    "mm": {"a": "input", "b": "mat2"},
+    "bmm": {"a": "input", "b": "mat2"},
+    "matmul": {"a": "input", "b": "other"},
+    "addmm": {"a": "mat1", "b": "mat2", "c": "input", "bias": "input"},
+    "baddbmm": {"a": "batch1", "b": "batch2", "c": "input", "bias": "input"},
+    "linear": {"a": "input", "b": "weight", "bias": "bias"},
 }
 
 
@@ -163,7 +163,7 @@ def _like_torch(
 ) -> Tensor:  # fmt: skip
     """gemm with the dtypes, the errors and the out= of torch's function of this name; rank 0: any."""
     adds = name in ("addmm", "baddbmm")
-    if not _are_tensors(a, b, addend, out) or (adds and addend is None):
+    if not _are_tensors(a, b, addend, out) or (adds and (addend is None or stands_in(alpha) or stands_in(beta))):
         operands = (addend, a, b) if adds else (a, b)
         return _overridden(name, operands, {"out_dtype": out_dtype, "out": out, "beta": beta, "alpha": alpha})
     if out is None and autocasting():
@@ -177,7 +177,7 @@ def _like_torch(
         if out is not None:
             if tracked((a, b, addend, out)):
                 refuse_gradient(name)
-            _prepare(name, out, result_shape(a, b), out_dtype or a.dtype)
+            _prepare(name, out, result_shape(a, b), out_dtype or a.dtype, (a, b, addend))
         if a.dtype in BYTES:
             d = _integers(a, b, addend, alpha, beta, out_dtype)
             return d if out is None else out.copy_(d)
@@ -185,7 +185,8 @@ def _like_torch(
         return multiply(a, b, out, keywords, unseen())
     except OverflowError as refusal:  # a factor of more bits than the operator's numbers have
         raise RuntimeError(f"{name}: {refusal}") from refusal
-    except (ValueError, TypeError) as refusal:
+    except (ValueError, TypeError, NotImplementedError) as refusal:
+        _check_layouts(name, {"a": a, "b": b, "bias": addend, "out": out})
         refuse_as_torch(name, refusal, OPERANDS[name])
 
 
@@ -209,18 +210,18 @@ def _are_tensors(a: Any, b: Any, *others: Any) -> bool:
 
 def _overridden(name: str, operands: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """What an operand that is no tensor makes of the call by __torch_function__, as torch.fx's proxies do."""
-    given = {key: x for key, x in keywords.items() if x is not None and not (key in ("alpha", "beta") and x == 1)}
+    given = {key: x for key, x in keywords.items() if x is not None and not (type(x) in (int, float) and x == 1)}
     everything = (*operands, *given.values())
     if not has_torch_function(everything):
         *addend, a, b = operands
-        factors = dict(zip(OPERANDS[name], (a, b), strict=True))
+        factors = {OPERANDS[name]["a"]: a, OPERANDS[name]["b"]: b}
         others = {key: given.get(key) for key in ("bias", "out")}
         check_tensors(name, factors | dict(zip(["input"], addend, strict=False)), **others)
     return handle_torch_function(globals()[name], everything, *operands, **given)
 
 
 def _check_ranks(name: str, a: Tensor, b: Tensor, rank: int) -> None:
-    first, second = OPERANDS[name]
+    first, second = OPERANDS[name]["a"], OPERANDS[name]["b"]
     for operand, x in ((first, a), (second, b)):
         if x.dim() != rank if rank else not x.dim():
             raise RuntimeError(
@@ -232,18 +233,31 @@ def _check_ranks(name: str, a: Tensor, b: Tensor, rank: int) -> None:
 
 
 def _check_dtypes(name: str, a: Tensor, b: Tensor, addend: Tensor | None) -> None:
-    first, second = OPERANDS[name]
-    for operand, x in ((second, b), ("bias" if name == "linear" else "input", addend)):
+    names = OPERANDS[name]
+    for operand, x in (("b", b), ("bias", addend)):
         if x is not None and x.dtype != a.dtype:
-            raise RuntimeError(f"{name}: {first} is {a.dtype} but {operand} is {x.dtype}; expected the same dtype")
+            found = f"{names['a']} is {a.dtype} but {names[operand]} is {x.dtype}"
+            raise RuntimeError(f"{name}: {found}; expected the same dtype")
 
 
-def _prepare(name: str, out: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def _check_layouts(name: str, operands: dict[str, Tensor | None]) -> None:
+    for operand, x in operands.items():
+        if x is not None and x.layout != torch.strided:
+            found = OPERANDS[name].get(operand, operand)
+            raise RuntimeError(f"{name}: {found} is {x.layout}; expected torch.strided")
+
+
+def _prepare(
+    name: str, out: Tensor, shape: tuple[int, ...], dtype: torch.dtype, operands: tuple[Tensor | None, ...]
+) -> None:
     """Resizes `out` as torch does, which warns if it held something."""
     if out.dtype != dtype:
         raise RuntimeError(f"{name}: out is {out.dtype}; expected {dtype}")
     if out.shape == shape:
         return
+    if not compiling() and any(x is not None and torch._C._is_alias_of(out, x) for x in operands):
+        found = f"out is {tuple(out.shape)} and shares the memory of an operand"
+        raise RuntimeError(f"{name}: {found}; expected {shape}, or memory of its own")
     if out.numel():
         warnings.warn(
             f"{name}: out is {tuple(out.shape)} and was resized to {shape}; pass one of this shape, or "

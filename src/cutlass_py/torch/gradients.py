@@ -20,7 +20,7 @@ from .. import _core
 from ..declaration.epilogues import ACTIVATIONS
 from . import activations
 from .dtypes import FLOATS, FP8, WIDE
-from .operators import LIBRARY, TENSORS, Call, compute, in_blocks, operator, z_dtype
+from .operators import LIBRARY, TENSORS, Call, compute, in_blocks, operator, result_dtype, z_dtype
 from .straight import compiling, exact, forward_mode, has_other_meaning, tracked, unseen
 
 _OPERANDS = Call._fields[:TENSORS]
@@ -202,6 +202,11 @@ def _reads_z(call: Call, needed: frozenset[str]) -> bool:
     return through or bool(needed & {"gate", "aux", "scale_out"})
 
 
+def strided(grad: Tensor | None) -> Tensor | None:
+    """A gradient as it lies in memory: that of torch.gather, for one, may come sparse, but not where torch compiles."""
+    return grad if grad is None or compiling() or grad.layout == torch.strided else grad.to_dense()
+
+
 def column_major(x: Tensor) -> bool:
     """Whether a gradient of it had better lie column by column."""
     return bool(x.dim() > 1 and x.stride(-2) == 1 and x.stride(-1) > 1)
@@ -227,7 +232,7 @@ class _Backward:
         self.like: dict[str, _Like] = ctx.like
         needed = _needed(ctx)
         self.needed = needed.difference(x for i, x in enumerate("ab") if x in needed and not is_asked(ctx, i))
-        self.of_d, self.of_z, self.of_sums = (_widened(grad) for grad in (d, z, sums))
+        self.of_d, self.of_z, self.of_sums = (_widened(strided(grad)) for grad in (d, z, sums))
 
     def gradients(self) -> dict[str, Tensor | None]:
         """By the operand's name."""
@@ -301,8 +306,10 @@ class _Backward:
         )
 
     def _without(self, factor: str) -> Tensor:
-        """The product with every factor but this one."""
-        options: dict[str, Any] = {factor: None, "c": None, "beta": None, "bias": None}
+        """The product with every factor but this one, which may be what brought it into D's range."""
+        dtype = result_dtype(self.call)
+        wide = dtype if dtype in WIDE and dtype.itemsize > 2 else torch.float32
+        options: dict[str, Any] = {factor: None, "c": None, "beta": None, "bias": None, "out_dtype": wide}
         if factor == "alpha":
             options["alpha_value"] = 1
         return run(_linear(self.call, **options))[0]

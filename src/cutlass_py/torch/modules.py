@@ -15,7 +15,7 @@ from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
 from .dtypes import FLOATS
 from .functions import OPERANDS, check_features, linear
-from .product import gemm, refuse_as_torch
+from .product import check_tensors, gemm, refuse_as_torch
 from .sharding import register_if_used
 
 # torch.fx.symbolic_trace records calls of these from here, as it does of torch's functions.
@@ -30,9 +30,9 @@ class Linear(nn.Linear):  # type: ignore[misc]
         in_features: last extent of the input.
         out_features: last extent of the result.
         bias: whether there is one.
-        activation: as gemm takes it, but no derivative.
         device: of the parameters.
         dtype: of the parameters.
+        activation: as gemm takes it, but no derivative.
 
     Raises:
         ValueError: the activation is not known, a derivative, or the name of one whose parameters have no defaults.
@@ -43,9 +43,10 @@ class Linear(nn.Linear):  # type: ignore[misc]
         in_features: int,
         out_features: int,
         bias: bool = True,
-        activation: str | Activation | None = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        *,
+        activation: str | Activation | None = None,
     ) -> None:
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.activation = _checked(activation)
@@ -63,8 +64,7 @@ class Linear(nn.Linear):  # type: ignore[misc]
         try:
             return gemm(input, self.weight.t(), bias=self.bias, activation=self.activation)
         except (ValueError, TypeError) as refusal:
-            if not isinstance(input, Tensor):
-                raise
+            check_tensors("Linear", {"input": input})
             check_features("Linear", input, self.weight)
             refuse_as_torch("Linear", refusal, OPERANDS["linear"])
 
@@ -108,9 +108,10 @@ def replace_linear(model: nn.Module, *, where: Callable[[str, nn.Linear], bool] 
 
     Modules, parameters and buffers stay the same objects: optimisers, tied weights and modules that are used in several
     places keep working, state_dict does not change. Left alone: subclasses of nn.Linear, modules with hooks,
-    parametrizations or a forward of their own, lazy and quantised ones, those on the meta device, those whose weights
-    are sparse or of a dtype that gemm does not multiply, those of an nn.TransformerEncoderLayer (which in inference
-    reads their weights and does not call them), and what `where` says no to.
+    parametrizations, a forward or an attribute `activation` of their own, lazy and quantised ones, those on the meta
+    device, those whose weights are sparse or of a dtype that gemm does not multiply, those of an
+    nn.TransformerEncoderLayer (which in inference reads their weights and does not call them), and what `where` says no
+    to.
 
     Args:
         model: any module.
@@ -148,6 +149,8 @@ def _obstacle(module: nn.Module) -> str:
     if type(module) is not nn.Linear:
         kind = "parametrized" if parametrize.is_parametrized(module) else "of type"
         return f"{kind} {type(module).__module__}.{type(module).__qualname__}"
+    if hasattr(module, "activation"):
+        return "it has an attribute activation"
     if "forward" in vars(module):
         return "its forward is replaced"
     if any(getattr(module, hooks) for hooks in _HOOKS):

@@ -124,9 +124,13 @@ def result_dtype(call: Call) -> torch.dtype:
 
 
 def z_dtype(call: Call) -> torch.dtype:
-    """In which z is kept for derivatives: D's dtype, f32 where that has 8 bits or is an integer."""
+    """In which z is kept for derivatives: D's dtype; f32 where that has 8 bits or is an integer.
+
+    And where it is f16, if a gate or a scale follows: z may be out of its range then, though D is not.
+    """
     dtype = result_dtype(call)
-    return dtype if dtype in WIDE else torch.float32
+    goes_on = call.gate is not None or call.scale_out is not None or call.scale_out_value != 1
+    return torch.float32 if dtype not in WIDE or (goes_on and dtype == torch.float16) else dtype
 
 
 def _beside(call: Call) -> tuple[Tensor | None, Tensor | None]:

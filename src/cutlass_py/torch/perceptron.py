@@ -15,7 +15,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
 from . import activations
-from .gradients import Allowed, is_asked, run
+from .gradients import Allowed, is_asked, run, strided
 from .operators import Call, z_dtype
 from .product import cast, check_tensors, gemm
 from .sharding import register_if_used
@@ -43,7 +43,7 @@ def mlp(
         (..., out).
 
     Raises:
-        ValueError, TypeError: as gemm; another number of dimensions of a weight or a bias.
+        ValueError, TypeError: as gemm; a weight or a bias of another shape.
     """
     given = (input, weight1, weight2, bias1, bias2)
     if has_torch_function(given) and not all(x is None or isinstance(x, Tensor) for x in given):
@@ -52,12 +52,19 @@ def mlp(
     if not input.dim():
         raise ValueError("mlp: input is (); expected at least 1 dimension")
     _check_dimensions(weight1=(weight1, 2), weight2=(weight2, 2), bias1=(bias1, 1), bias2=(bias2, 1))
+    if not deployed():  # extents that torch.jit.trace records are tensors
+        _check_extents(input=(input, -1), weight1=(weight1, 1))
+        _check_extents(weight1=(weight1, 0), weight2=(weight2, 1))
     operands = cast(input.device.type, *given)
     x, w1, w2, b1, b2 = operands
     name = activation.name if isinstance(activation, Activation) and not activation.parameters else activation
-    if not tracked(operands) or deployed() or f"d_{name}" not in ACTIVATIONS:
+    # Of a Function, torch.func knows no second derivatives where only some results are mapped.
+    others = deployed() or torch._C._are_functorch_transforms_active()
+    if not tracked(operands) or others or f"d_{name}" not in ACTIVATIONS:
         return gemm(gemm(x, w1.t(), bias=b1, activation=name), w2.t(), bias=b2)
     register_if_used()
+    if x.dim() == 2:
+        return _Mlp.apply(x, w1, w2, b1, b2, name)[0]
     rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
     return _Mlp.apply(rows, w1, w2, b1, b2, name)[0].reshape(*x.shape[:-1], w2.shape[0])
 
@@ -68,29 +75,32 @@ def _check_dimensions(**operands: tuple[Tensor | None, int]) -> None:
             raise ValueError(f"mlp: {name} is {tuple(x.shape)}; expected {expected} dimension{'s' * (expected > 1)}")
 
 
+def _check_extents(**operands: tuple[Tensor, int]) -> None:
+    (first, (x, i)), (second, (y, j)) = operands.items()
+    if x.shape[i] != y.shape[j]:
+        found = f"{first} is {tuple(x.shape)} but {second} is {tuple(y.shape)}"
+        raise ValueError(f"mlp: {found}; expected {x.shape[i]} columns of {second}")
+
+
 class _Mlp(torch.autograd.Function):  # type: ignore[misc]
     """Matrices in, matrices out. The hidden values are results as well: second derivatives need their graph."""
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, name: str
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         first = Call(x, w1.t(), bias=b1, activation=name)
         y, z, _ = run(first if name in activations.FROM_RESULT else first._replace(aux_dtype=z_dtype(first)))
-        return run(Call(y, w2.t(), bias=b2))[0], y, z
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        x, w1, w2, b1, _, ctx.name = inputs
-        _, y, z = output
+        ctx.name = name
         needs_x, needs_w1, needs_w2, needs_b1, *_ = ctx.needs_input_grad
         ctx.needs_hidden = needs_x or needs_w1 or needs_b1
-        at = y if ctx.name in activations.FROM_RESULT else z
+        at = y if name in activations.FROM_RESULT else z
         needed = (needs_w1, needs_x, ctx.needs_hidden, needs_w2, ctx.needs_hidden)
         ctx.save_for_backward(*(v if kept else None for v, kept in zip((x, w1, w2, y, at), needed, strict=True)))
         ctx.dtype_b1 = None if b1 is None else b1.dtype
         ctx.set_materialize_grads(False)
         ctx.allowed = Allowed()
+        return run(Call(y, w2.t(), bias=b2))[0], y, z
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -99,7 +109,7 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def _gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        of_d, of_y, of_z = grads
+        of_d, of_y, of_z = map(strided, grads)
         x, w1, w2, y, z = ctx.saved_tensors
         *needs, needs_b2, _ = ctx.needs_input_grad
         needs_x, needs_w1, needs_w2, needs_b1 = (needed and is_asked(ctx, i) for i, needed in enumerate(needs))

@@ -18,7 +18,7 @@ from .gradients import keeps_z, run
 from .operators import Call, result_dtype, z_dtype
 from .rules import problem_of
 from .sharding import register_if_used
-from .straight import autocasting, compiling, deployed, exact, has_other_meaning, tracked, unseen, written
+from .straight import autocasting, compiling, deployed, exact, has_other_meaning, stands_in, tracked, unseen, written
 
 _gemm, _straight = _core.gemm, _core.straight_gemm
 
@@ -73,8 +73,8 @@ def gemm(
     }  # fmt: skip
     hidden = unseen()
     casts = out is None and (not hidden or autocasting())
-    if has_torch_function(operands) and not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-        return handle_torch_function(gemm, operands, a, b, out=out, **keywords)  # torch.fx's proxies
+    if has_torch_function(operands) and any(map(stands_in, operands)):
+        return handle_torch_function(gemm, operands, a, b, out=out, **keywords)
     check_tensors("gemm", {"a": a, "b": b}, out=out, c=c, bias=bias, aux=aux, gate=gate, bias_grad=bias_grad)
     if casts:
         a, b, keywords = _as_autocast(a, b, keywords)
@@ -267,7 +267,9 @@ def _store(name: str, destination: Tensor, value: Tensor) -> Tensor:
     return destination.copy_(value)
 
 
-_FACTOR = re.compile(r"\b[ab](?= (is|has|starts|shares|lies|requires)\b)")  # an operand, and not an article
+# An operand, and not an article; and what gemm's out may be, of which torch's functions have the addend alone.
+_OPERAND = re.compile(r"\b(a|b|c|bias)(?= (is|has|starts|shares|lies|requires)\b|;|$)")
+_EXCEPTION = "; it may only be c, gate or a read aux itself, element for element"
 
 
 def check_tensors(function: str, needed: dict[str, Any], **others: Any) -> None:
@@ -278,16 +280,17 @@ def check_tensors(function: str, needed: dict[str, Any], **others: Any) -> None:
             raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected a torch.Tensor{hint}")
 
 
-def refuse_as_torch(function: str, refusal: Exception, operands: tuple[str, str]) -> NoReturn:
+def refuse_as_torch(function: str, refusal: Exception, names: dict[str, str]) -> NoReturn:
     """Raises what gemm refused as a RuntimeError of this function; as it is what a mode or a hook raised meanwhile.
 
     Args:
-        operands: what the function calls gemm's a and b.
+        names: what the function calls gemm's a, b, c and bias.
     """
     if not (text := str(refusal)).startswith("gemm: "):
         raise refusal
-    named = _FACTOR.sub(lambda match: operands[match[0] == "b"], text.removeprefix("gemm: "))
-    raise RuntimeError(f"{function}: {named}") from refusal
+    named = _OPERAND.sub(lambda match: names.get(match[0], match[0]), text.removeprefix("gemm: "))
+    exception = f"; it may only be {names['c']} itself, element for element" if "c" in names else ""
+    raise RuntimeError(f"{function}: {named.replace(_EXCEPTION, exception)}") from refusal
 
 
 def refuse_gradient(function: str) -> None:

@@ -16,7 +16,7 @@ from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
 from . import activations
 from .dtypes import WIDE
-from .gradients import Allowed, column_major, is_asked, node_of
+from .gradients import Allowed, column_major, is_asked, node_of, strided
 from .operators import operator
 from .straight import exact, has_other_meaning, tracked, unseen
 
@@ -83,7 +83,7 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
         needs_a, needs_b = needs_a and is_asked(ctx, 0), needs_b and is_asked(ctx, 1)
         a, b, at = ctx.saved_tensors
         with ctx.allowed.here():
-            dz = _through(ctx.activation, grad, at, of_z)
+            dz = _through(ctx.activation, strided(grad), at, strided(of_z))
             times, (turned_a, turned_b) = _way((dz, a, b)), ctx.turned
             of_a = of_b = None
             if needs_a:

@@ -21,6 +21,7 @@ _transforms = _C._are_functorch_transforms_active
 _jit_traces = _C._is_tracing
 _recording = torch.is_grad_enabled
 _is_batch = _C._functorch.is_legacy_batchedtensor
+_is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 autocasting = _C._is_any_autocast_enabled
 # Exactly these types: a subclass may mean anything.
 TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -55,18 +56,26 @@ def _only_a_default_device() -> bool:
     return _C._len_torch_function_stack() == 1 and type(_C._get_function_stack_at(0)) is DeviceContext
 
 
+def stands_in(x: Any) -> bool:
+    """Whether it is no tensor, and torch's functions let it say what they do: a proxy of torch.fx."""
+    return not isinstance(x, torch.Tensor) and hasattr(type(x), "__torch_function__")
+
+
 def exact(operands: tuple[Any, ...]) -> bool:
     """Whether these are numbers, None, and tensors that are not a subclass's."""
     return _PLAIN.issuperset(map(type, operands))
 
 
 def has_other_meaning(operands: tuple[Any, ...]) -> bool:
-    """Whether one of them has no values (meta), others than its memory (lazily conjugated or negated), or many.
+    """Whether one of them has no values (meta), others than its memory (lazily conjugated or negated), or no memory.
 
-    The last are what torch's batched gradients are computed with: a vmap that nothing else here sees.
+    Without memory are zeros that torch has not made yet, tensors of torch.func, which outlive their transform in what a
+    backward pass has kept, and the many in one that torch's batched gradients are computed with.
     """
     for x in operands:  # a loop: any() of a generator takes twice as long
-        if isinstance(x, torch.Tensor) and (x.is_meta or x.is_conj() or x.is_neg() or _is_batch(x)):
+        if isinstance(x, torch.Tensor) and (
+            x.is_meta or x.is_conj() or x.is_neg() or _is_batch(x) or _is_wrapped(x) or x._is_zerotensor()
+        ):
             return True
     return False
 
