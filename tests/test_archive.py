@@ -381,7 +381,7 @@ def test_a_library_that_does_not_load_changes_nothing(artifact, tmp_path, monkey
 
 
 def test_what_a_manifest_says_of_a_kernel(nvcc, monkeypatch):
-    monkeypatch.setattr(_core, "load_library", lambda path: None)
+    monkeypatch.setattr(_core, "load_library", lambda path, kernel: True)
     monkeypatch.setattr("cutlass_py.registry.add", lambda config: None)
     monkeypatch.setattr(_core, "kernel_facts", lambda: {CONFIG.name: {"threads": 128}})
     monkeypatch.setattr(_core, "device_count", lambda: 0)
@@ -402,7 +402,7 @@ LADDER = FAMILIES["sm80_gemm"].core[0]
 )  # fmt: skip
 def test_what_a_library_is_compiled_for(nvcc, built, monkeypatch, tmp_path, cc, here, codes):
     built([LADDER.name])  # which keeps the kernel out of other tests
-    monkeypatch.setattr(_core, "load_library", lambda path: None)
+    monkeypatch.setattr(_core, "load_library", lambda path, kernel: True)
     monkeypatch.setattr("cutlass_py.registry.add", lambda config: None)
     monkeypatch.setattr(_core, "kernel_facts", lambda: {LADDER.name: {"threads": 128}})
     monkeypatch.setattr(_core, "device_count", lambda: len(here))

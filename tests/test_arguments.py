@@ -179,3 +179,11 @@ def test_numpy_arrays_that_are_not_ordinary_are_refused_as_before(rng):
     with pytest.raises(ValueError, match="gemm: a is a numpy.ndarray that cannot be exported: .* multiple of itemsize"):
         cutlass_py.gemm(record["x"], b)
     close(cutlass_py.gemm(cutlass_py.view(a.view(np.int32).view(np.uint32), "f32"), b), a @ b)
+
+
+@pytest.mark.parametrize(("dtype", "least"), [("s8", 1), ("bf16", 2), ("f32", 4), ("c128", 16)])
+def test_an_alignment_that_no_array_has(dtype, least):
+    assert TensorSpec((4, 4), dtype, alignment=least).alignment == least
+    if least > 1:
+        with pytest.raises(ValueError, match=f"alignment is {least // 2}; expected {least} at least, of {dtype}"):
+            TensorSpec((4, 4), dtype, alignment=least // 2)

@@ -152,6 +152,33 @@ def test_the_private_directory_goes_with_the_process(nvcc, tmp_path):
     assert done.stdout.startswith(tempfile.tempdir) and os.listdir(tempfile.tempdir) == []
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_the_private_directory_outlives_children(nvcc, tmp_path):
+    (tmp_path / "file").touch()
+    code = (
+        "import os, sys; from cutlass_py.compiling import compiler; from cutlass_py.declaration import families;"
+        "path = compiler.build(compiler.recipe(families.FAMILIES['simt_gemm'].full[0]));"
+        "child = os.fork();"
+        "sys.exit() if not child else os.waitpid(child, 0);"
+        "print(path.exists())"
+    )
+    assert python(code, CUTLASS_PY_CACHE_DIR=str(tmp_path / "file" / "cache")).stdout == "True\n"
+
+
+def test_a_directory_that_is_cleared_while_it_is_written_to(nvcc, monkeypatch):
+    replace, cleared = os.replace, []
+
+    def clears(source, target):
+        if not cleared:
+            cleared.append(cache.clear())
+            os.unlink(source) if os.path.exists(source) else None
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", clears)
+    path = build()  # no warning
+    assert cleared and path.parent == cache.directory()
+
+
 def test_a_directory_that_is_only_read(nvcc, monkeypatch):
     path = build()
 

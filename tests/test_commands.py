@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import cutlass_py
-from cutlass_py import _core, commands
+from cutlass_py import _core, commands, files
 from cutlass_py import cache as cache_module
 from cutlass_py.commands import COMMANDS, main
 from cutlass_py.shipping import archive
@@ -297,3 +297,25 @@ def test_commands_that_measure_need_a_gpu(capsys):
     for line in ("tune", "bench"):
         code, printed = said(capsys, line)
         assert code == 2 and printed.err.startswith(f"error: {line}: needs a GPU: ")
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_stream_that_is_closed(monkeypatch, closed):
+    monkeypatch.setattr(sys, closed, None)
+    assert main(["info"]) == 0 and main(["kernels", "--json"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_is_no_file_is_not_replaced(tmp_path, kind):
+    path, target = tmp_path / kind, tmp_path / "target"
+    if kind == "link":
+        target.write_bytes(b"before")
+        path.symlink_to(target)
+        files.replace(path, b"content")
+        assert path.is_symlink() and target.read_bytes() == b"content"
+        return
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    files.replace(path, b"content")
+    assert path.is_fifo() and os.read(reader, 100) == b"content"
+    os.close(reader)

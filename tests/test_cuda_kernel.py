@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -282,3 +283,42 @@ def test_the_cute_dsl_kernel_compiles_without_a_gpu(monkeypatch):
         args = problem(dtype="f64", layout="nn")
         assert all(kernel.supports(args) for kernel in registration.kernels)
         assert not registration.kernels[0].supports(problem(dtype="f64", bias=operand(1, 512, "t", "f64")))
+
+
+def test_a_kernel_that_goes_while_it_is_compiled_leaves_its_name(monkeypatch):
+    """To the next one of that name."""
+    registration = register_kernel(DECLARED)
+    (kernel,) = registration.kernels
+
+    def compiles(config):
+        registration.unregister()
+        return registry.CutlassKernel  # never looked at
+
+    forgotten = []
+    monkeypatch.setattr(compiler, "load", compiles)
+    monkeypatch.setattr(_core, "forget_kernel", forgotten.append)
+    with pytest.raises(CompileError, match="kernel own_f16 is not registered any more"):
+        kernel.compile()
+    assert forgotten[-1] == "own_f16"
+
+
+def test_the_number_of_a_name_is_that_of_the_kernel_that_has_it(monkeypatch):
+    """Also where one goes while it is asked for."""
+    first = register_kernel(metadata("mine"), multiply)
+    look = registry.kernel_named
+
+    def slowly(name, *caller):
+        found = look(name, *caller)
+        thread = threading.Thread(target=first.unregister)
+        thread.start()
+        thread.join(0.2)  # waits for the number
+        waiting.append(thread)
+        return found
+
+    waiting = []
+    monkeypatch.setattr(registry, "kernel_named", slowly)
+    registry.number_of("mine")
+    waiting[0].join()
+    monkeypatch.undo()
+    with register_kernel(metadata("mine"), multiply) as second:
+        assert registry.numbered(registry.number_of("mine")) is second.kernels[0]

@@ -75,7 +75,10 @@ def test_pip_installs_it(tmp_path):
     [
         ("Pack-1", "1", [ARTIFACT], "name is 'Pack-1'; expected"),
         ("../x", "1", [ARTIFACT], "name is '../x'; expected"),
+        ("a_", "1", [ARTIFACT], "name is 'a_'; expected"),
+        ("cutlass_py", "1", [ARTIFACT], "expected one of its own: the wheel would replace the package"),
         ("x", "one", [ARTIFACT], "version is 'one'; expected"),
+        ("x", "1.0foo1", [ARTIFACT], "version is '1.0foo1'; expected"),
         ("x", "1", [ARTIFACT, ARTIFACT], f"there are two of {CONFIG.name}.so"),
         ("x", "1", [], "there is nothing to pack"),
         ("x", "1", [(manifest(abi=1), b"")], "has kernel ABI 1"),
@@ -179,6 +182,16 @@ def test_a_pack_for_other_machines_holds_the_best_for_each(nvcc, tmp_path):
     assert [kernel["codes"] for kernel in content["kernels"]] == [["sm_80", "sm_90"], ["sm_90a"]]
 
 
+def test_what_cannot_be_packed_is_said_before_anything_is_compiled(nvcc, tmp_path, capsys, monkeypatch):
+    table_ = tmp_path / "table.json"
+    table_.write_text("{}")
+    kernel = ["--kernel", CONFIG.name]
+    for arguments in ([*kernel, "--tuned", str(table_)], [*kernel, "-o", str(table_ / "dist")]):
+        assert main(["pack", "pack_one", *arguments]) == 2
+        assert capsys.readouterr().err
+    assert not nvcc.exists() or not compiled(nvcc)
+
+
 def test_what_tables_are_called(tmp_path):
     for gpu in ("NVIDIA H200", "A*B"):
         (tmp_path / tuned.file_name(gpu, 132)).touch()
@@ -266,11 +279,57 @@ def one_pack(monkeypatch, tmp_path):
 def test_kernels_that_no_gpu_here_runs_are_left_out_silently(one_pack, monkeypatch, cc, joined):
     seen = []
     monkeypatch.setattr(archive, "join", lambda found, library: seen.append((found.kernel, library)))
+    (one_pack.directory / f"{CONFIG.name}.so").write_bytes(b"library")
     monkeypatch.setattr(_core, "device_count", lambda: 1)
     monkeypatch.setattr(archive, "device", lambda ordinal: Gpu("GPU", cc, 100, 1.0))
     packs.load()
     packs.load()
     assert seen == [(name, one_pack.directory / f"{name}.so") for name in joined]
+
+
+@pytest.mark.parametrize("wrong", ["torn", "missing", "refused"])
+def test_a_pack_of_which_one_library_is_no_good_is_left_out_whole(monkeypatch, tmp_path, wrong):
+    """A torn library would end the process as it is loaded."""
+    first, second = manifest(), manifest(kernel=OTHER.name, config=dataclasses.asdict(OTHER))
+    found = packs.Pack("pack_one", "1", tmp_path, (first, second))
+    monkeypatch.setattr(packs, "installed", lambda: (found,))
+    monkeypatch.setattr(packs, "_loaded", [])
+    monkeypatch.setattr(packs, "_refused", {})
+    for each in found.kernels:
+        (tmp_path / f"{each.kernel}.so").write_bytes(b"library")
+    torn = tmp_path / f"{OTHER.name}.so"
+    torn.write_bytes(b"lib") if wrong == "torn" else torn.unlink() if wrong == "missing" else None
+    joined, forgotten = [], []
+
+    def join(each, library):
+        if wrong == "refused" and joined:
+            raise RuntimeError("of another libc")
+        joined.append(each.kernel)
+
+    monkeypatch.setattr(archive, "join", join)
+    monkeypatch.setattr(archive, "forget", forgotten.append)
+    with pytest.warns(RuntimeWarning, match="kernel pack pack_one 1 is left out: "):
+        packs.load()
+    assert joined == forgotten == [CONFIG.name]
+    assert packs.why_left_out(found) and not packs.directories()
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"kernels": 3}', "[]"], ids=["deep", "a number", "a list"])
+def test_an_index_that_is_none(tmp_path, content):
+    site = installed(pack(tmp_path), tmp_path / "site")
+    Path(site, "pack_one", "pack.json").write_text(content)
+    done = python(NAMES, PYTHONPATH=os.pathsep.join([site, *sys.path]))
+    assert done.returncode == 0 and "kernel pack pack_one 1.2 is left out: " in done.stderr
+
+
+def test_no_code_of_a_pack_runs(tmp_path):
+    """Looking for a package within another would import that one."""
+    site = Path(installed(pack(tmp_path), tmp_path / "site"))
+    (site / "evil").mkdir()
+    (site / "evil" / "__init__.py").write_text("raise SystemExit('it runs')")
+    (site / "pack_one-1.2.dist-info" / "entry_points.txt").write_text(f"[{packs.GROUP}]\npack_one = evil.sub\n")
+    done = python(NAMES, PYTHONPATH=os.pathsep.join([str(site), *sys.path]))
+    assert done.returncode == 0 and "there is no pack.json in evil.sub" in done.stderr
 
 
 def test_nobody_looks_for_packs_before_a_kernel_is_wanted():

@@ -570,3 +570,12 @@ def test_a_table_that_names_a_registered_kernel_means_another(built, clock):
         assert plan(args.problem).provided
         tuned.record(ABSENT, {tuned.class_of(args.problem): tuned.Entry(name, 1, 0, 1, 0.5, 13000, "")})
         assert plan(args.problem).kernel == name  # what was measured last
+
+
+@pytest.mark.parametrize("reason", [True, False, 3])
+def test_a_status_without_words(reason):
+    with register_provider(Own(supports=lambda p: Status(reason))):
+        with pytest.raises(ProviderError, match="supports returned a Status of .*; expected a reason, or None"):
+            cutlass_py.gemm(A, B, kernel="own_f64")
+        with pytest.warns(RuntimeWarning, match="returned a Status of"):
+            cutlass_py.gemm(A, B)

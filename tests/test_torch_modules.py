@@ -184,8 +184,8 @@ def test_layers_that_are_not_called_in_inference_are_left():
 def test_the_report_is_a_table():
     lines = str(ct.replace_linear(model())).splitlines()
     assert lines[0] == "plain.0             replaced"
-    assert lines[4] == "hooked              left: it has hooks"
-    assert lines[-1] == "4 of 15 linear modules replaced"
+    assert lines[5] == "hooked              left: it has hooks"
+    assert lines[-1] == "4 of 16 linear modules replaced"
     assert str(ct.replace_linear(nn.ReLU())) == "0 of 0 linear modules replaced"
     assert str(ct.replace_linear(nn.Linear(2, 2))).startswith("(the model itself)  replaced\n1 of 1")
 

@@ -679,3 +679,65 @@ def test_calls_of_an_epilogue_are_values():
     assert np.array_equal(gemm(a, b, epilogue=call), gemm(a, b, epilogue=call))
     with pytest.raises(ValueError, match="one value for each name"):
         _core.EpilogueCall(call.program, (1,))
+
+
+def test_a_reduction_that_another_function_left_behind():
+    left = []
+
+    @cutlass_py.epilogue
+    def first(accum, x):
+        left.append(functions.sum(accum * x, axis=-1))
+        return accum, {"s": left[0]}
+
+    with pytest.raises(EpilogueError, match="returns a reduction as s that another function left behind"):
+
+        @cutlass_py.epilogue
+        def second(accum, y):
+            return accum + y, {"s": left[0]}
+
+
+@pytest.mark.parametrize("number", [np.float32(0), np.float64(0), np.int64(0), np.array(0.0)], ids=repr)
+def test_numpys_numbers_on_the_left_of_a_comparison(number):
+    @cutlass_py.epilogue
+    def positive(accum):
+        return functions.where(number < accum, accum, 0.0)
+
+    a = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    eye = np.eye(4, dtype=np.float32)
+    np.testing.assert_array_equal(cutlass_py.gemm(a, eye, epilogue=positive()), np.maximum(a, 0))
+
+
+def test_a_default_that_is_no_float():
+    with pytest.raises(EpilogueError, match="a default is too large for a float"):
+
+        @cutlass_py.epilogue
+        def huge(accum, x=10**400):
+            return accum * x
+
+
+@pytest.mark.parametrize(("m", "n", "axis", "shape"), [(0, 5, -1, (0, 1)), (3, 0, -2, (0,))])
+def test_reductions_of_nothing_to_nothing(m, n, axis, shape):
+    @cutlass_py.epilogue
+    def sums(accum):
+        return accum, {"s": functions.sum(accum, axis=axis)}
+
+    a, b = np.ones((m, 4), np.float32), np.ones((4, n), np.float32)
+    assert cutlass_py.gemm(a, b, epilogue=sums(s=np.empty(shape, np.float32))).shape == (m, n)
+
+
+def test_values_of_a_long_epilogue_do_not_pile_up():
+    import tracemalloc
+
+    @cutlass_py.epilogue
+    def long(accum):
+        for _ in range(40):
+            accum = accum * 1.5 - accum
+        return accum
+
+    a, b = np.ones((512, 8), np.float32), np.ones((8, 512), np.float32)
+    cutlass_py.gemm(a, b, epilogue=long())
+    tracemalloc.start()
+    cutlass_py.gemm(a, b, epilogue=long())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * 512 * 512 * 4

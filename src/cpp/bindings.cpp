@@ -495,8 +495,11 @@ NB_MODULE(_core, m) {
       },
       "name"_a, "Path of the library that a loaded kernel lies in.");
   m.def(
-      "load_library", [](const std::string& path) { load_library(path); }, "path"_a,
-      "Load a kernel library: its kernels join kernel_facts(). Loading it again does nothing.");
+      "load_library",
+      [](const std::string& path, const std::string& kernel) { return load_library(path, kernel) != nullptr; },
+      "path"_a, "kernel"_a,
+      "Load a library for one of its kernels, which joins kernel_facts(); False where it holds none of that name. "
+      "Loading it again does nothing.");
   m.def("forget_kernel", &forget_kernel, "name"_a,
         "A loaded kernel is not found any more; what has found it may go on. Another one may have its name then.");
   m.def(

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <iterator>
 #include <mutex>
 #include <stdexcept>
@@ -33,12 +34,19 @@ std::string directory_of_extension() {
   return path.substr(0, path.find_last_of('/'));
 }
 
+bool holds(const CutlassPyLibrary& library, const std::string& kernel) {
+  const auto end = library.kernels + library.count;
+  return std::any_of(library.kernels, end, [&](const CutlassPyKernel* each) { return each->name == kernel; });
+}
+
 }  // namespace
 
-const CutlassPyLibrary* load_library(const std::string& path) {
+const CutlassPyLibrary* load_library(const std::string& path, const std::string& only) {
   Table& t = table();
   std::lock_guard lock(t.mutex);
-  if (auto found = t.libraries.find(path); found != t.libraries.end()) return found->second;
+  if (auto found = t.libraries.find(path); found != t.libraries.end()) {
+    return only.empty() || holds(*found->second, only) ? found->second : nullptr;
+  }
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) throw std::runtime_error("cannot load the kernel library: " + std::string(dlerror()));
   auto entry = reinterpret_cast<CutlassPyLibraryEntry>(dlsym(handle, "cutlass_py_library"));
@@ -48,9 +56,13 @@ const CutlassPyLibrary* load_library(const std::string& path) {
     throw std::runtime_error(path + (library ? " was built for another version of the kernel ABI"
                                              : " is not a kernel library: it does not export cutlass_py_library"));
   }
+  if (!only.empty() && !holds(*library, only)) {
+    dlclose(handle);
+    return nullptr;
+  }
   for (int i = 0; i < library->count; ++i) {
     const CutlassPyKernel* kernel = library->kernels[i];
-    if (t.by_name.count(kernel->name)) continue;
+    if (t.by_name.count(kernel->name) || (!only.empty() && kernel->name != only)) continue;
     t.kernels.push_back({kernel, library, path});
     t.by_name[kernel->name] = std::prev(t.kernels.end());
   }

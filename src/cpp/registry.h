@@ -14,8 +14,9 @@ struct KernelEntry {
   std::string path;  // of the library's file
 };
 
-// Loads a library once; throws std::runtime_error with the loader's reason, or on another ABI.
-const CutlassPyLibrary* load_library(const std::string& path);
+// Loads a library once; throws std::runtime_error with the loader's reason, or on another ABI. `only`: the one kernel
+// of it that joins the others; null, and nothing is loaded, where it holds none of that name.
+const CutlassPyLibrary* load_library(const std::string& path, const std::string& only = "");
 
 // The library built with the package, which lies beside the extension; null in a package built without CUDA.
 const CutlassPyLibrary* builtin_library();

@@ -9,7 +9,7 @@ from typing import Any
 from . import _core
 from ._core import EpilogueCall, Problem, TypedView
 from .activations import Activation
-from .declaration.dtypes import arithmetic
+from .declaration.dtypes import DTYPES, arithmetic
 from .user_epilogue import asked_by
 
 
@@ -51,6 +51,9 @@ class TensorSpec(_core.TensorSpecBase):
         if alignment <= 0 or alignment & (alignment - 1):
             raise ValueError(f"TensorSpec: alignment is {alignment}; expected a power of two")
         super().__init__(shape, strides, dtype, 0 if device == "cuda" else _ordinal(str(device)), alignment)
+        if alignment < 16 and alignment < DTYPES[self.dtype].itemsize:
+            least = DTYPES[self.dtype].itemsize
+            raise ValueError(f"TensorSpec: alignment is {alignment}; expected {least} at least, of {self.dtype}")
 
     def _fields(self) -> tuple[Any, ...]:
         """What `__init__` takes."""

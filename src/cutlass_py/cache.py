@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -27,6 +27,15 @@ _OURS = re.compile(r"\w+-[0-9a-f]{32}-nvcc[\d.]+\.(so|lock|\w+\.part)")  # the d
 DIGEST = 32  # bytes of a SHA-256
 _guard = Lock()
 _fallback: dict[Path, tempfile.TemporaryDirectory[str]] = {}  # by the directory that cannot be written
+
+
+def _left_to_the_parent() -> None:
+    """A child that was forked does not remove its parent's private directories as it ends."""
+    for made in _fallback.values():
+        made._finalizer.detach()  # type: ignore[attr-defined]
+
+
+os.register_at_fork(after_in_child=_left_to_the_parent)
 
 
 def directory() -> Path:
@@ -175,8 +184,16 @@ def put(name: str, content: bytes) -> Path:
     Raises:
         OSError: there is no room for the private directory either.
     """
+    with suppress(FileNotFoundError):  # another process cleared the directory meanwhile
+        return _replaced(name, content)
+    return _replaced(name, content)
+
+
+def _replaced(name: str, content: bytes) -> Path:
     try:
         return replace(_writable() / name, content)
+    except FileNotFoundError:
+        raise
     except OSError as error:
         return replace(_private(error) / name, content)
 

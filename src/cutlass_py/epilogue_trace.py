@@ -52,6 +52,8 @@ class Trace:
             return given
         if isinstance(given, Opaque):
             self.refuse("computes with a reduction, which is known only at the end; it can only be returned")
+        if isinstance(given, np.ndarray) and not given.ndim:
+            given = given[()]  # what NumPy's numbers become on the left of a comparison
         if not isinstance(given, (Real, np.bool_)):
             self.refuse(
                 f"takes a {_kind(given)}; expected a traced value or a number (arrays are passed as parameters)"
@@ -359,6 +361,8 @@ def _program(trace: Trace, function: Callable[..., Any], inputs: tuple[str, ...]
         if not isinstance(name, str) or not name.isidentifier() or name in inputs:
             refuse(f"returns an output called {name!r}; expected names that are not those of parameters")
         if isinstance(given, Reduced):
+            if given.trace is not trace:
+                refuse(f"returns a reduction as {name} that another function left behind")
             outputs.append(Output(name, given.index, given.reduction, given.axis))
         else:
             outputs.append(Output(name, index(given, name)))
@@ -372,4 +376,7 @@ def _kind(value: Any) -> str:
 def defaults(function: Callable[..., Any]) -> dict[str, float]:
     """Parameters behind the sum that need not be given, and their numbers."""
     _, *given = inspect.signature(function).parameters.values()
-    return {p.name: float(p.default) for p in given if p.default is not p.empty}
+    try:
+        return {p.name: float(p.default) for p in given if p.default is not p.empty}
+    except OverflowError:
+        raise EpilogueError(f"epilogue {function.__name__}: a default is too large for a float") from None

@@ -119,7 +119,7 @@ class Explanation:
 def steps(choice: Choice) -> list[str]:
     """What a choice does besides one launch of its kernel on the operands as they lie, and why."""
     route, way = choice.route, choice.route.way
-    lines = [] if route.kernel.compiled else ["is compiled first: it is not in the built set"]
+    lines = [] if route.kernel.compiled else ["is not in the built set: taken from the cache, or compiled first"]
     lines += [f"packs {name} first" for name in way.packed]
     if route.splits > 1:
         lines.append(f"splits k into {route.splits} parts")

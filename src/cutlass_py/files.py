@@ -26,17 +26,23 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 def replace(path: Path, content: bytes) -> Path:
     """A file written beside and renamed: readers see what was there before, or all of it.
 
+    What a link points to is replaced, and not the link; a device or a pipe is written to.
+
     Raises:
         OSError: it cannot be written.
     """
     import tempfile
 
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}.", suffix=".part", delete=False) as beside:
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        target.write_bytes(content)
+        return path
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f"{path.stem}.", suffix=".part", delete=False) as beside:
         try:
             beside.write(content)
             beside.flush()
             os.chmod(beside.name, 0o644)  # the directory may be shared
-            os.replace(beside.name, path)
+            os.replace(beside.name, target)
         except BaseException:
             Path(beside.name).unlink(missing_ok=True)  # another process may have cleared the directory
             raise

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from threading import Lock, RLock
+from threading import RLock
 from typing import Any, ParamSpec, TypeVar
 
 from . import _core
@@ -239,7 +239,7 @@ def written_in_python(p: Problem) -> Iterator[ProvidedKernel]:
 # Kernels that were asked for; their index is the number that Problem.kernel holds. None where one was unregistered.
 _numbered: list[Kernel | None] = []
 _numbers: dict[str, int] = {}  # by name
-_numbering = Lock()  # a number is published when its kernel is there
+_numbering = RLock()  # a collection while it is held may run a destructor that unregisters
 
 
 def find_kernel(name: str) -> Kernel | None:
@@ -286,15 +286,14 @@ def number_of(kernel: Kernel | str) -> int:
     name = kernel if isinstance(kernel, str) else getattr(kernel, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"gemm: kernel is {_core.described_type(kernel)}; expected a Kernel or its name")
-    if isinstance(kernel, Kernel) and registered().get(name, kernel) is not kernel:
-        raise ValueError(f"gemm: kernel {name} was unregistered; another one has its name now")
-    if name not in _numbers:
-        found = kernel_named(name)
-        with _numbering:
-            if name not in _numbers:
-                _numbered.append(found)
-                _numbers[name] = len(_numbered) - 1
-    return _numbers[name]
+    packs.load()  # which has a lock of its own
+    with _numbering:  # against forget_kernel: a name never keeps the number of a kernel that it had before
+        if isinstance(kernel, Kernel) and registered().get(name, kernel) is not kernel:
+            raise ValueError(f"gemm: kernel {name} was unregistered; another one has its name now")
+        if (number := _numbers.get(name)) is None:
+            _numbered.append(kernel_named(name))
+            number = _numbers[name] = len(_numbered) - 1
+        return number
 
 
 def numbered(number: int) -> Kernel:

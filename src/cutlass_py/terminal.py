@@ -25,13 +25,13 @@ def progress(label: str, total: int, table: Callable[[], Any] | None = None) -> 
     except ModuleNotFoundError:
         yield lambda: None
         return
-    if not sys.stderr.isatty():
+    if not (sys.stderr and sys.stderr.isatty()):
         yield lambda: None
         return
     bar = Progress(TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     task = bar.add_task("", total=total)
     # What is printed meanwhile goes above, unless it goes to a file.
-    with Live(bar, console=Console(stderr=True), redirect_stdout=sys.stdout.isatty()) as live:
+    with Live(bar, console=Console(stderr=True), redirect_stdout=bool(sys.stdout and sys.stdout.isatty())) as live:
 
         def advance() -> None:
             bar.advance(task)

@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = int(options.run(options))
         else:
             parser.print_help()
-        sys.stdout.flush()
+        if sys.stdout:  # `>&-` leaves none
+            sys.stdout.flush()
         return code
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

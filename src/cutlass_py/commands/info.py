@@ -64,15 +64,19 @@ def _cmake_dir() -> str:
 
 
 def _pack(pack: Pack) -> dict[str, object]:
+    from ..shipping.packs import why_left_out
+
     return {
-        "name": pack.name, "version": pack.version, "directory": str(pack.directory), "error": pack.error,
+        "name": pack.name, "version": pack.version, "directory": str(pack.directory), "error": why_left_out(pack),
         "kernels": [manifest.kernel for manifest in pack.kernels], "tables": [path.name for path in pack.tables],
     }  # fmt: skip
 
 
 def _pack_line(pack: Pack) -> str:
-    if pack.error:
-        return f"left out: {pack.error}"
+    from ..shipping.packs import why_left_out
+
+    if reason := why_left_out(pack):
+        return f"left out: {reason}"
     return f"{pack.version}: {len(pack.kernels)} kernels, {len(pack.tables)} tuned tables"
 
 

@@ -29,15 +29,15 @@ def run(options: argparse.Namespace) -> int:
     from ..shipping import archive
     from ..shipping.packing import check, write
 
-    check(options.name, options.version)
     kernels = [cutlass_kernel_named(name, "pack") for name in options.kernel]
     for args in read(options.problems) if options.problems else ():
         kernels += best(args, options.cc)
     artifacts = [archive.read(path) for path in options.artifacts]
     configs = [kernel.config for kernel in dict.fromkeys(kernels)]
+    names = [*(manifest.kernel for manifest, _ in artifacts), *(config.name for config in configs)]
+    check(options.name, options.version, names, options.tuned, options.output)
     artifacts += [archive.of_kernel(config, compiler.covered(config, options.cc)) for config in configs]
     wheel = write(options.name, options.version, artifacts, options.tuned, options.output)
-    names = [manifest.kernel for manifest, _ in artifacts]
     if options.json:
         print_json({"wheel": str(wheel), "kernels": names})
     else:

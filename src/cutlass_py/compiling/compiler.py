@@ -36,6 +36,7 @@ from . import toolkit
 logger = logging.getLogger("cutlass_py")  # tracing.py, which imports this
 failed: dict[str, str] = {}  # kernels that this process could not compile or load, and why
 _running: set[int] = set()  # process groups, each an nvcc and what it has started
+_stopped: set[int] = set()  # those that `stop` ended
 _INSTALL = "pip install 'cutlass_py[jit]'"
 # As CMake compiles the built set: only cutlass_py_library is exported, and the runtime is the library's own.
 _SHARED = (
@@ -194,12 +195,13 @@ def find(made: Recipe, *, any_compiler: bool = False) -> Path | None:
     return cache.find(f"{made.entry}-nvcc{nvcc[1] if nvcc else '*'}")
 
 
-def build(made: Recipe, *, quiet: bool = False) -> Path:
+def build(made: Recipe, *, quiet: bool = False, instead_of: Path | None = None) -> Path:
     """The library, from the cache or compiled now. Of all threads and processes one compiles it, the others wait.
 
     Args:
         made: of what.
         quiet: no line of progress on a terminal.
+        instead_of: an entry that is of no use here, until a new one replaces it.
 
     Raises:
         CompileError: there is no compiler, or it failed.
@@ -208,33 +210,42 @@ def build(made: Recipe, *, quiet: bool = False) -> Path:
     if not nvcc:
         raise CompileError(f"cannot compile {made.kernel}: {toolkit.NVCC_MISSING}: {_INSTALL}")
     name = f"{made.entry}-nvcc{nvcc[1]}"
-    if found := cache.find(name):
+    useless = instead_of and instead_of.stat().st_ino
+
+    def usable() -> Path | None:
+        found = cache.find(name)
+        return None if found is None or found.stat().st_ino == useless else found
+
+    if found := usable():
         return found
     with cache.locked(name):
-        return cache.find(name) or cache.store(name, _compile(made, nvcc[0], quiet))
+        return usable() or cache.store(name, _compile(made, nvcc[0], quiet))
 
 
 def _compile(made: Recipe, nvcc: str, quiet: bool) -> bytes:
     work = Path(tempfile.mkdtemp(prefix="cutlass_py-"))
     source, library, log = (work / f"{made.kernel}.{suffix}" for suffix in ("cu", "so", "log"))
-    source.write_text(made.source, encoding="utf-8")
     command = [nvcc, *made.flags, *(f"-I{place}" for place in made.include), "-o", str(library), str(source)]
     if (wheels := Path(nvcc).parent.parent / "lib" / "libcudart_static.a").is_file():
         command.append(f"-L{wheels.parent}")  # nvcc itself looks in lib64
     logger.info("compiling %s", made.kernel)
     began = monotonic()
     try:
+        source.write_text(made.source, encoding="utf-8")
         status, output = _run(command, "" if quiet else made.kernel)
-        if status == 0:
-            content = library.read_bytes()
-    except BaseException:
+        content = library.read_bytes() if status == 0 and library.is_file() else b""
+        if not content:
+            log.write_text(f"{' '.join(command)}\n{output}", encoding="utf-8")
+    except BaseException as error:
         shutil.rmtree(work)
+        if isinstance(error, OSError):
+            raise CompileError(f"cannot compile {made.kernel}: {error}") from None
         raise
-    logger.info("%s %s in %.1f s", "failed to compile" if status else "compiled", made.kernel, monotonic() - began)
-    if status:
-        log.write_text(f"{' '.join(command)}\n{output}", encoding="utf-8")
+    logger.info("%s %s in %.1f s", "compiled" if content else "failed to compile", made.kernel, monotonic() - began)
+    if not content:
+        how = f"failed with status {status}" if status else "wrote no library"
         failed[made.kernel] = (
-            f"cannot compile {made.kernel}: nvcc failed with status {status}. The source is kept: {source}; "
+            f"cannot compile {made.kernel}: nvcc {how}. The source is kept: {source}; "
             f"beside it the command and all that nvcc said. It began:\n{_first_errors(output)}"
         )
         raise CompileError(failed[made.kernel])
@@ -270,6 +281,9 @@ def _run(command: list[str], shown: str) -> tuple[int, str]:
             raise
         finally:
             _running.discard(process.pid)
+    if process.pid in _stopped:
+        _stopped.discard(process.pid)
+        raise CompileError("the compilation was stopped")  # no failure: nothing is kept of it
     if watched:
         _line(shown, monotonic() - began, end="\n")
     return process.returncode, output.decode(errors="replace")
@@ -278,6 +292,7 @@ def _run(command: list[str], shown: str) -> tuple[int, str]:
 def stop() -> None:
     """Ends every compilation of this process: signals from the terminal do not reach them."""
     for group in tuple(_running):
+        _stopped.add(group)
         _kill(group)
 
 
@@ -355,27 +370,26 @@ def load(config: KernelConfig) -> dict[str, Any]:
     made = recipe(config)
     library = obtain(made)
     try:
-        _core.load_library(str(library))
+        found = _core.load_library(str(library), config.name)
     except RuntimeError as error:  # whole, but of no use here: linked with a newer libc, say
-        if not may_compile():
+        reason = "CUTLASS_PY_JIT=0 forbids" if not may_compile() else "" if find_nvcc() else toolkit.NVCC_MISSING
+        if reason:
             raise CompileError(
-                f"{error}, and CUTLASS_PY_JIT=0 forbids compiling it again. Remove {library} and prebuild it: "
+                f"{error}, and it cannot be compiled again: {reason}. Remove {library} and prebuild it: "
                 f"{_prebuild(made)}"
             ) from None
-        _load_anew(made, library)
-    if config.name not in (facts := _core.kernel_facts()):
+        found = _load_anew(made, library)
+    if not found:
         failed[config.name] = f"the source of {config.name} names its kernel otherwise"
         raise CompileError(failed[config.name])
     failed.pop(config.name, None)
-    return facts[config.name]
+    return _core.kernel_facts()[config.name]
 
 
-def _load_anew(made: Recipe, useless: Path) -> None:
-    with suppress(OSError):  # of a directory that is only read
-        useless.unlink()
-    library = build(made)
+def _load_anew(made: Recipe, useless: Path) -> bool:
+    library = build(made, instead_of=useless)
     try:
-        _core.load_library(str(library))
+        return _core.load_library(str(library), made.kernel)
     except RuntimeError as error:
         failed[made.kernel] = str(error)
         raise CompileError(str(error)) from None

@@ -39,7 +39,7 @@ def find_package(name: str, member: str) -> Path | None:
 def nvcc_version(nvcc: str) -> tuple[int, ...]:
     """What `nvcc --version` says, such as (13, 0, 88); empty where it says nothing."""
     try:
-        out = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+        out = subprocess.run([nvcc, "--version"], capture_output=True, text=True, errors="replace", check=False).stdout
     except OSError:
         return ()
     found = re.search(r"V(\d+)\.(\d+)\.(\d+)", out)

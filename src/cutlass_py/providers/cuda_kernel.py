@@ -244,8 +244,12 @@ class OwnKernel(CutlassKernel):
     def _facts(self) -> dict[str, Any]:
         """The library's facts, where they are what was declared."""
         from ..compiling.compiler import failed
+        from ..registry import registered
 
         facts = super()._facts()
+        if registered().get(self.name) is not self:  # while it was compiled, or before
+            _core.forget_kernel(self.name)
+            raise CompileError(f"gemm: kernel {self.name} is not registered any more")
         declared = declared_facts(self.config)
         wrong = [f"{key} is {facts[key]!r}, declared {said!r}" for key, said in declared.items() if facts[key] != said]
         if wrong:

@@ -63,6 +63,8 @@ def run(program: Program, accumulated: Any, inputs: dict[str, Any], axes: tuple[
     """
     wide = accumulated.dtype.type
     values: list[Any] = []
+    last = {i: index for index in sorted(program.used) for i in program.nodes[index].operands}
+    written = {program.result, *(output.node for output in program.outputs)}
     for index, node in enumerate(program.nodes):
         if index not in program.used:
             value = None
@@ -77,6 +79,9 @@ def run(program: Program, accumulated: Any, inputs: dict[str, Any], axes: tuple[
         else:
             value = FUNCTIONS[node.op](*(values[i] for i in node.operands))
         values.append(value)
+        for i in node.operands:
+            if last.get(i) == index and i not in written:
+                values[i] = None  # as large as D
     whole = [np.broadcast_to(values[o.node], accumulated.shape) for o in program.outputs]
     outputs = [
         reduced(x, o.reduction, AXES[axis]) if o.reduction else x

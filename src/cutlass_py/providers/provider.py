@@ -152,6 +152,8 @@ class ProvidedKernel(Kernel):
         status = self._ask("supports", p)
         if not isinstance(status, Status):
             raise self._error(f"supports returned {_what(status)}; expected a Status")
+        if not isinstance(status.error, str | None):
+            raise self._error(f"supports returned a Status of {_what(status.error)}; expected a reason, or None")
         return Way() if status.error is None else status.error
 
     def microseconds(self, p: Problem) -> float:

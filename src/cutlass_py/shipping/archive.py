@@ -88,10 +88,14 @@ def config_of(manifest: Manifest) -> KernelConfig:
     try:
         values: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in manifest.config.items()}
         config = KernelConfig(**values)
-        unknown = _unknown(config)
-        if not unknown and config.name == manifest.kernel:
-            return config
-        reason = f"it does not know {', '.join(unknown)}" if unknown else f"there it is called {config.name}"
+        if unknown := _unknown(config):
+            reason = f"it does not know {', '.join(unknown)}"
+        elif config.name != manifest.kernel:
+            reason = f"there it is called {config.name}"
+        elif config != (known := families.find(config.name) or config):
+            reason = f"here it is {known}"
+        else:
+            return known
     except (TypeError, AttributeError, KeyError) as error:
         reason = str(error)
     raise ValueError(f"{manifest.kernel}: made by cutlass_py {manifest.version}; not a kernel of this one: {reason}")
@@ -186,7 +190,8 @@ def of_kernel(config: KernelConfig, cc: Collection[int] = ()) -> tuple[Manifest,
     here = capabilities() if _core.device_count() else ()  # the library is loaded below
     made = compiler.recipe(config, {*cc, *here} if cc else ())
     path = compiler.obtain(made)
-    _core.load_library(str(path))
+    if not _core.load_library(str(path), config.name):
+        raise ValueError(f"{path} holds no kernel {config.name}")
     add(config)
     library = path.read_bytes()[: -cache.DIGEST]
     manifest = Manifest(
@@ -285,6 +290,17 @@ def load(manifest: Manifest, library: bytes) -> Path:
     return path
 
 
+def check_whole(manifest: Manifest, library: Path) -> None:
+    """Whether a file is the library of a manifest: a torn one would end the process as it is loaded.
+
+    Raises:
+        ValueError: it is not.
+        OSError: it cannot be read.
+    """
+    if _digest(library.read_bytes()) != manifest.sha256:
+        raise ValueError(f"{library} is damaged: its digest is not the manifest's")
+
+
 def join(manifest: Manifest, library: Path) -> None:
     """Loads a library that fits; its kernel can be found from now on.
 
@@ -292,8 +308,7 @@ def join(manifest: Manifest, library: Path) -> None:
         ValueError: it does not hold that kernel.
         RuntimeError: the loader refuses it.
     """
-    _core.load_library(str(library))
-    if manifest.kernel not in _core.kernel_facts():
+    if not _core.load_library(str(library), manifest.kernel):
         raise ValueError(f"{library} holds no kernel {manifest.kernel}")
     if not families.find(manifest.kernel):
         families.added[manifest.kernel] = config_of(manifest)

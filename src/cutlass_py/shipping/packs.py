@@ -30,7 +30,7 @@ class Pack:
 
     Attributes:
         kernels: what it holds.
-        error: why it is left out, where it is.
+        error: what speaks against loading it (see also why_left_out).
     """
 
     name: str
@@ -56,21 +56,19 @@ def installed() -> tuple[Pack, ...]:
 
 
 def _pack(entry: EntryPoint) -> Pack:
-    import json
-
     from ..compiling.toolkit import find_package
+    from ..files import read_json
     from .archive import Manifest, check_host
 
     version = entry.dist.version if entry.dist else ""
-    try:
-        directory = find_package(entry.value, INDEX)
+    try:  # of a package in another, looking would import that one
+        directory = find_package(entry.value, INDEX) if entry.value.isidentifier() else None
     except (ImportError, ValueError, AttributeError):
         directory = None
     if not directory:
         return Pack(entry.name, version, Path(), error=f"there is no {INDEX} in {entry.value}")
     try:
-        content = json.loads((directory / INDEX).read_text(encoding="utf-8"))
-        kernels = tuple(map(Manifest.read, content["kernels"]))
+        kernels = tuple(map(Manifest.read, read_json(directory / INDEX)["kernels"]))
         for manifest in kernels:
             check_host(manifest)
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -92,19 +90,34 @@ def load() -> None:
 
 
 def _join(pack: Pack) -> None:
-    from .archive import device_error, join
+    from .archive import check_whole, device_error, forget, join
 
+    fitting = [] if pack.error else [manifest for manifest in pack.kernels if not device_error(manifest)]
+    joined = []
     try:
         if pack.error:
             raise ValueError(pack.error)
-        for manifest in pack.kernels:
-            if not device_error(manifest):
-                join(manifest, pack.directory / f"{manifest.kernel}.so")
-    except (ValueError, RuntimeError) as error:
+        for manifest in fitting:
+            library = pack.directory / f"{manifest.kernel}.so"
+            check_whole(manifest, library)
+            join(manifest, library)
+            joined.append(manifest.kernel)
+    except (ValueError, RuntimeError, OSError) as error:
+        for kernel in joined:
+            forget(kernel)
+        _refused[pack.name] = str(error)
         message = f"cutlass_py: kernel pack {pack.name} {pack.version} is left out: {error}"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
+_refused: dict[str, str] = {}
+
+
+def why_left_out(pack: Pack) -> str | None:
+    """Why a pack that was to be loaded is left out; None where it is not."""
+    return pack.error or _refused.get(pack.name)
+
+
 def directories() -> list[Path]:
     """Directories of the packs that fit, which may hold tuned tables."""
-    return [pack.directory for pack in installed() if not pack.error]
+    return [pack.directory for pack in installed() if not why_left_out(pack)]
