@@ -173,6 +173,25 @@ def test_jax_operands_may_be_dropped_at_once(jax):
     np.testing.assert_array_equal(np.asarray(total), np.full((512, 512), sum(range(200)), np.float32))
 
 
+def test_jax_results_may_be_dropped_at_once(jax):
+    """What reads them is queued, and late; the next product would write into their memory."""
+    jnp = jax.numpy
+    slow = jax.jit(lambda x: jax.lax.fori_loop(0, 200, lambda _, y: y @ y / 64, x))
+    late = jax.jit(lambda x, s: x + 0 * s[0, 0])
+    ones, twos, eye = jnp.ones((512, 512)), 2 * jnp.ones((512, 512)), jnp.eye(512)
+    busy = jnp.eye(2048)
+    late(ones, slow(busy))
+    cutlass_py.gemm(ones, eye)
+    jax.block_until_ready((ones, twos, eye, busy))
+    for _ in range(10):
+        d = cutlass_py.gemm(ones, eye)
+        read = late(d, slow(busy))
+        del d
+        others = [cutlass_py.gemm(twos, eye) for _ in range(4)]
+        np.testing.assert_array_equal(np.asarray(read), np.ones((512, 512)))
+        del others
+
+
 def test_jax_no_leak(jax):
     a = jax.numpy.ones((64, 64), jax.numpy.bfloat16)
     assert_nothing_stays(lambda: cutlass_py.gemm(a, a), (a, type(a)), host=32 << 20, used=gpu.used, device=64 << 20)
