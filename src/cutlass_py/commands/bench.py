@@ -100,10 +100,10 @@ def run(options: argparse.Namespace) -> int:
 
     if options.every < 1 or options.budget_ms <= 0:
         raise ValueError("bench: --every and --budget-ms must be above 0")
-    if options.plot and not find_spec("matplotlib"):
-        raise ValueError("bench: --plot needs matplotlib: pip install 'cutlass_py[bench]'")
     if options.plot and options.bars is not None and not _bars(options):
         raise ValueError("bench: --plot draws cases, and these bars have none")
+    if options.plot and not find_spec("matplotlib"):
+        raise ValueError("bench: --plot needs matplotlib: pip install 'cutlass_py[bench]'")
     result = _stored(options) if options.stored else _measured(options)
     said = [
         *faults(result["cases"]),
