@@ -108,7 +108,7 @@ OBSTACLES = [
     (BIAS_M, problem(bias=vector(512)), "adds no bias along n; one is given"),
     (BIAS, problem(bias=vector(512, "f32")), "adds a bias in bf16; it is f32"),
     (SCALED_E4M3, problem(dtype="e4m3", out_dtype="e4m3", bias=vector(512, "e4m3")), "adds a bias in f32; it is e4m3"),
-    (BIAS, problem(bias=vector(512, alignment=1)), "reads the bias by 2 bytes; it is aligned to 1"),
+    (BIAS, problem(bias=vector(512, strides=[2])), "reads the bias by 2 bytes; it is aligned to 1"),
     (BIAS, problem(bias=vector(512, strides=[2])), "reads the bias by 2 bytes; it is aligned to 1"),
     (SM80, problem(bias=vector(512, alignment=8)), "reads the bias by 16 bytes; it is aligned to 8"),
     (SM80, problem(bias=vector(512), c=D), "adds no bias along n; one is given"),

@@ -21,6 +21,12 @@ std::string described_type(nb::handle object) {
   return (std::strchr("aeioAEIO", name[0]) ? "an " : "a ") + name;
 }
 
+std::string shown(nb::handle value) {
+  nb::object text = nb::steal(PyLong_Check(value.ptr()) ? PyObject_Repr(value.ptr()) : nullptr);
+  PyErr_Clear();  // Python does not write out numbers of many thousand digits
+  return text.is_valid() ? nb::cast<std::string>(text) : described_type(value);
+}
+
 DLManagedTensorVersioned* new_array(const DLPackExchangeAPI& api, DLTensor& prototype) {
   DLManagedTensorVersioned* made = nullptr;
   const auto ignore = [](void*, const char*, const char*) {};

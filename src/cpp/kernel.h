@@ -2,14 +2,14 @@
  *
  * Plain C: a kernel library knows nothing of Python, DLPack or any framework. A library exports one function,
  * cutlass_py_library(), and everything else is reached through the tables it returns. Bump CUTLASS_PY_ABI with any
- * change to a struct here. */
+ * change to a struct here, or to what kernels do before they wait where launches overlap. */
 #ifndef CUTLASS_PY_KERNEL_H
 #define CUTLASS_PY_KERNEL_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define CUTLASS_PY_ABI 4
+#define CUTLASS_PY_ABI 5
 
 #ifdef __cplusplus
 extern "C" {
@@ -77,7 +77,9 @@ typedef struct CutlassPyGemm {
   int32_t sm_count; /* multiprocessors of that device */
   int32_t raster;   /* 0 heuristic, 1 along m, 2 along n (3.x only) */
   int32_t swizzle;  /* largest swizzle of the tile order: 1, 2, 4 or 8 */
-  int32_t overlap;  /* nonzero: launch with programmatic dependent launch where the kernel supports it */
+  int32_t overlap;  /* nonzero: launch with programmatic dependent launch where the kernel supports it. It reads a, b
+                     * and scales after its predecessor has ended; other factors in device memory, and a C that comes
+                     * without TMA, before that. */
   void* workspace;  /* workspace_size() bytes, 256-byte aligned */
   void* stream;     /* cudaStream_t */
 } CutlassPyGemm;

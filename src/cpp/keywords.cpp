@@ -141,7 +141,7 @@ int16_t splits_from(nb::handle value) {
   const long long parts = PyLong_AsLongLong(nb::int_(value).ptr());
   PyErr_Clear();
   if (parts < 1 || parts > 32767) {
-    refuse("splits is " + nb::cast<std::string>(nb::str(value)) + "; expected 1 to 32767, or 'stream'");
+    refuse("splits is " + shown(value) + "; expected 1 to 32767, or 'stream'");
   }
   return int16_t(parts);
 }

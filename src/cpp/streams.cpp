@@ -65,12 +65,6 @@ void on_device_done(void* argument) {
               "; expected the handle of a CUDA stream, a torch or CuPy stream, or what has __cuda_stream__");
 }
 
-std::string shown(nb::handle value) {
-  nb::object text = nb::steal(PyLong_Check(value.ptr()) ? PyObject_Repr(value.ptr()) : nullptr);
-  PyErr_Clear();  // Python does not write out numbers of many thousand digits
-  return text.is_valid() ? nb::cast<std::string>(text) : described_type(value);
-}
-
 Stream stream_handle(nb::handle number) {
   const unsigned long long handle =
       PyLong_Check(number.ptr()) && !PyBool_Check(number.ptr()) ? PyLong_AsUnsignedLongLong(number.ptr()) : ~0ull;
@@ -161,7 +155,7 @@ void release_when_done(Operands& operands, Stream stream) {
     if (View::Managed managed = view.take_managed(); managed.deleter) batch->push_back(managed);
   });
   if (batch->empty()) return;
-  device::when_done(stream, &on_device_done, batch.get());
+  device::when_done(stream, &on_device_done, batch.get());  // where that fails, nobody knows who reads them still
   batch.release();
 }
 

@@ -1,8 +1,8 @@
 // A strided copy that also transposes, for operands that kernels cannot read as they lie.
 //
 // Bound by memory. Where the destination has aligned rows and the source runs along either axis, both sides move by 16
-// bytes a thread. Everything else goes through a tile in shared memory by elements, so that each side is read or
-// written along its own contiguous axis.
+// bytes a thread, a source that is not aligned by words. Everything else goes through a tile in shared memory by
+// elements, so that each side is read or written along its own contiguous axis.
 #include <algorithm>
 
 #include "elementwise/elementwise.h"

@@ -171,7 +171,9 @@ struct Gemm2x {
     std::atomic<int>& blocks = known[device & 63];
     if (blocks.load(std::memory_order_relaxed)) return blocks;
     int found = 0;
-    launch_status(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, function(), Kernel::kThreadCount, smem_bytes));
+    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, function(), Kernel::kThreadCount, smem_bytes)) {
+      cudaGetLastError();
+    }
     if (found > 0) blocks = found;
     return found > 0 ? found : 1;
   }

@@ -60,11 +60,6 @@ inline int registers_of(const void* function) {
   return 0;
 }
 
-inline int launch_status(cudaError_t error) {
-  if (error != cudaSuccess) cudaGetLastError();
-  return error;
-}
-
 // The descriptor of one kernel: facts from the type, functions from its launcher.
 template <class Gemm>
 constexpr CutlassPyKernel describe(const char* name) {
