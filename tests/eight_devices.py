@@ -250,6 +250,16 @@ def refused(message: str, call: Callable[..., Any], *arrays: Any, **keywords: An
         raise AssertionError("taken")
 
 
+# ------------------------------------------------------------------------------------------------ one of them
+
+
+def one() -> None:
+    """Arrays on a device that is not the first: DLPack does not say which, and cutlass_py.gemm takes the first."""
+    first, second = jax.devices()[:2]
+    a = jax.device_put(np.ones((4, 4), "float32"), second)
+    assert cj.gemm(a, a).devices() == {second} and cutlass_py.gemm(a, a).devices() == {first}
+
+
 # ------------------------------------------------------------------------------------------------ the custom call
 
 

@@ -16,6 +16,8 @@ import cutlass_py
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
+from jax.experimental import sparse  # noqa: E402
+
 import cutlass_py.jax as cj  # noqa: E402
 
 
@@ -198,6 +200,17 @@ def test_no_elements(shape):
     both(np.ones((m, k), np.float32), np.ones((k, n), np.float32), bias=np.ones(n, np.float32))
 
 
+@pytest.mark.parametrize("name", ["alpha", "scale_a", "scale_b"])
+@pytest.mark.parametrize("factor", [np.inf, np.nan])
+@pytest.mark.parametrize("layout", ["tt", "nn"])
+def test_without_k_no_factor_reaches_the_result(name, factor, layout):
+    a, b = (np.ones((2, 0)), np.ones((0, 2)))
+    assert not cutlass_py.gemm(a, b, **{name: factor}).any()
+    given = (a, b) if layout == "tt" else (a.T, b.T)
+    for value in (factor, jnp.float64(factor)):
+        np.testing.assert_array_equal(cj.gemm(*given, layout=layout, **{name: value}), 0)
+
+
 @pytest.mark.parametrize("layout", ["tt", "tn", "nt", "nn"])
 def test_layout(layout):
     a, b = values((2, 5, 17), "f32"), values((17, 6), "f32", 1)
@@ -317,9 +330,10 @@ def test_results_of_gemm_where_jax_has_no_cpu(monkeypatch):
         ({"b": None}, TypeError, "b is a NoneType; expected an array"),
         ({"bias": 3.0}, TypeError, "bias is a float; expected an array"),
         ({"gate": struct(3, 3)}, TypeError, "gate is a jax.ShapeDtypeStruct; expected an array"),
-        ({"activation": "relu", "aux": ONE}, TypeError, "aux is an array; expected jax.ShapeDtypeStruct"),
+        ({"activation": "relu", "aux": ONE}, TypeError, "aux is a jax"),
+        ({"activation": "relu", "aux": (3, 3)}, TypeError, "aux is a tuple; expected jax.ShapeDtypeStruct of what"),
         ({"activation": "d_relu", "aux": struct(3, 3)}, TypeError, "aux is a jax.ShapeDtypeStruct; expected an array"),
-        ({"bias_grad": ONE[0]}, TypeError, "bias_grad is an array; expected jax.ShapeDtypeStruct"),
+        ({"bias_grad": ONE[0]}, TypeError, "bias_grad is a jax"),
     ],
 )
 def test_refusals(keywords, error, message):
@@ -330,6 +344,45 @@ def test_refusals(keywords, error, message):
     assert f"gemm: {message}" in str(found.value)
 
 
+@pytest.mark.parametrize("dtype", [">f4", "O", "U3", "g", "m8[s]", [("x", "f4")]], ids=str)
+@pytest.mark.parametrize("name", ["a", "bias", "alpha"])
+def test_dtypes_that_jax_does_not_take(dtype, name):
+    x = np.ones({"a": (3, 3), "bias": 3, "alpha": ()}[name], "i4").astype(dtype)
+    message = f"gemm: {name} is a numpy.ndarray of {x.dtype}, which JAX does not take"
+    with pytest.raises(TypeError, match=re.escape(message)):
+        cj.gemm(**{"a": ONE, "b": ONE} | {name: x})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        jax.new_ref,
+        sparse.BCOO.fromdense,
+        lambda x: cutlass_py.TensorSpec(x.shape, "f32"),
+        lambda x: pytest.importorskip("torch").ones(3, 3, requires_grad=True),
+        list,
+    ],
+)
+def test_what_is_no_array_of_jax_or_numpy(make):
+    x = make(jnp.asarray(ONE))
+    with pytest.raises(TypeError, match="^gemm: bias is a.*; expected an array of JAX or NumPy"):
+        cj.gemm(ONE, ONE, bias=x)
+    with pytest.raises(TypeError, match="^mlp: the weight of layer 0 is a.*; expected an array of JAX or NumPy"):
+        cj.mlp(ONE, [(x, None)])
+
+
+def test_arrays_of_numpy_and_by_jaxs_protocol():
+    class Wrapped:
+        def __jax_array__(self):
+            return jnp.asarray(ONE)
+
+    np.testing.assert_array_equal(cj.gemm(Wrapped(), ONE, c=ONE), 4)
+    assert cj.gemm(ONE[0], ONE[0], c=np.float32(2)) == 5
+    masked = np.ma.masked_array(ONE)
+    with pytest.raises(TypeError, match=r"a is a numpy.ma.*MaskedArray of float32, which JAX does not take"):
+        cj.gemm(masked, ONE)
+
+
 def test_numbers_of_parts_and_shapes_are_not_traced():
     assert cj.gemm(ONE, ONE, splits=jnp.int32(2)).shape == (3, 3)
     with pytest.raises(jax.errors.ConcretizationTypeError):
@@ -337,6 +390,11 @@ def test_numbers_of_parts_and_shapes_are_not_traced():
     rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape("m, 3"), jnp.float32)
     with pytest.raises(TypeError, match=re.escape("gemm: a is (m, 3), a symbolic shape; expected numbers")):
         jax.eval_shape(cj.matmul, rows, ONE)
+    batch = jax.ShapeDtypeStruct(jax.export.symbolic_shape("m, 3, 3"), jnp.float32)
+    for name, of in (("a", batch), ("bias", rows)):
+        call = jax.vmap(lambda x, name=name: cj.gemm(**{"a": ONE, "b": ONE} | {name: x}))
+        with pytest.raises(TypeError, match="gemm: vmap over m elements, a symbolic axis; expected a number"):
+            jax.export.export(jax.jit(call))(of)
 
 
 def test_errors_name_the_shapes_that_were_given():

@@ -13,6 +13,7 @@ jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
 import cutlass_py.jax as cj  # noqa: E402
+from cutlass_py.jax import primitive  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +136,97 @@ def test_gradient_in_narrow_dtypes(dtype, tolerance):
     for x, y in zip(found, expected, strict=True):
         assert x.dtype == dtype
         np.testing.assert_allclose(x.astype(float), y, rtol=tolerance, atol=tolerance * float(abs(y).max()))
+
+
+@pytest.mark.parametrize("activation", [None, "tanh", "hardswish"])
+@pytest.mark.parametrize(
+    "dtypes",  # of a and b, of the result, of c or gate, of bias_grad or of nothing
+    [
+        ("float64", "float64", {"gate": "float32"}, None),
+        ("float64", "float32", {"gate": "bfloat16"}, None),
+        ("float64", "float32", {"c": "float16"}, None),
+        ("float32", "float32", {"c": "float64"}, None),
+        ("float32", "float32", {"gate": "float64"}, "float64"),
+        ("float32", "float32", {}, "float64"),
+        ("bfloat16", "float64", {"gate": "float32"}, "float32"),
+        ("float16", "float64", {"c": "float32"}, None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_gradient_where_dtypes_meet(activation, dtypes, scaled):
+    """The same as by arrays that are all of f64, and without an implicit promotion."""
+    narrow, out_dtype, other, sums = dtypes
+    x = {"a": normal(5, 7, dtype=narrow), "b": normal(7, 4, dtype=narrow)}
+    x |= {name: normal(5, 4, seed=3, dtype=dtype) for name, dtype in other.items()}
+    if scaled:
+        factor = jnp.asarray(1.5, "float64" if narrow == "float64" else "float32")
+        x |= {"alpha": factor, "scale_a": factor, "scale_out": factor} | ({"beta": factor} if "c" in x else {})
+
+    def loss(x, out_dtype, sums):
+        more = {"bias_grad": jax.ShapeDtypeStruct((4,), sums)} if sums else {}
+        found = cj.gemm(**x, activation=activation, out_dtype=out_dtype, **more)
+        return sum((y.astype("float64") ** 2).sum() for y in jax.tree.leaves(found))
+
+    expected = jax.grad(loss)({name: y.astype("float64") for name, y in x.items()}, "f64", sums and "float64")
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        found = jax.grad(loss)(x, out_dtype, sums)
+    for name, y in x.items():
+        assert found[name].dtype == y.dtype
+        tolerance = 8 * float(max(jnp.finfo(dtype).eps for dtype in (narrow, out_dtype, y.dtype)))
+        tolerance *= max(1, float(abs(expected[name]).max()))
+        np.testing.assert_allclose(found[name].astype(float), expected[name], rtol=0, atol=tolerance, err_msg=name)
+
+
+def test_gradient_to_a_narrower_aux():
+    a, b, aux = normal(5, 7), normal(7, 4), normal(5, 4, seed=3)
+    found, expected = (
+        jax.grad(lambda aux: cj.gemm(a, b, aux=aux, activation="d_silu").sum())(x) for x in (aux.astype("f4"), aux)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float16", 1e-2), ("bfloat16", 8e-2)])
+@pytest.mark.parametrize("name", ["c", "gate"])
+def test_a_second_derivative_through_a_rounding_to_16_bits(dtype, tolerance, name):
+    a, b, x = normal(5, 7), normal(7, 4), normal(5, 4, seed=3, dtype=dtype)
+
+    def twice(call):
+        once = jax.grad(lambda x, a: (call(a, b, **{name: x}, activation="gelu") ** 2).sum())
+        return jax.grad(lambda a: (once(x, a).astype("float64") ** 2).sum())(a)
+
+    found, expected = (twice(call) for call in (cj.gemm, formula))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * float(abs(expected).max()))
+
+
+def gemms_of(gradient, x) -> int:
+    """How many gemms an eager gradient runs."""
+    seen, run = [], primitive.gemm_p.impl
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(primitive.gemm_p, "impl", lambda *operands, spec: seen.append(spec) or run(*operands, spec=spec))
+        gradient(x)
+    return len(seen)
+
+
+def test_only_the_gemms_that_are_asked_for_run():
+    one = jnp.asarray(0.5)
+    x = {"a": normal(5, 7), "b": normal(7, 4)}
+    bias, scales, out = {"bias": normal(4)}, {"scale_a": one, "scale_b": one}, {"scale_out": one}
+    for names, more, count in [
+        ("a", {}, 2), ("b", {}, 2), ("ab", {}, 3), (["bias"], bias, 1), ("b", bias, 2), ("b", scales, 2),
+        (["scale_a"], scales, 2), (["scale_a", "scale_b", "b"], scales, 3), ("a", out, 2), (["scale_out"], out, 2),
+    ]:  # fmt: skip
+        given = x | more
+        loss = jax.grad(lambda y, given=given: cj.gemm(**(given | y), activation="silu").sum())
+        assert gemms_of(loss, {name: given[name] for name in names}) == count, (names, more)
+
+
+def test_a_given_aux_is_kept_where_it_holds_all_values_of_the_result():
+    a, b = normal(5, 7, dtype="bfloat16"), normal(7, 4, dtype="bfloat16")
+    for aux, count in {"bfloat16": 2, "float32": 2, "float16": 3}.items():
+        z = jax.ShapeDtypeStruct((5, 4), aux)
+        loss = jax.grad(lambda a, z=z: cj.gemm(a, b, activation="silu", aux=z)[0].astype("float32").sum())
+        assert gemms_of(loss, a) == count, aux
 
 
 def test_gradient_of_fp8_operands_is_rounded_once_more():
@@ -517,6 +609,9 @@ def test_mlp_without_elements(rows, k):
 
 def test_mlp_says_what_it_takes():
     x, weight = jnp.ones((4, 8)), jnp.ones((8, 8))
+    narrow, half, swapped = weight[:, :5], weight.astype("float16"), np.ones((8, 8), ">f8")
+    with pytest.raises(ValueError, match=r"the weight of layer 1 is \(8, 5\); expected \(n, 8\)"):
+        cj.mlp(x, [(weight, None), (narrow, None)], layout="tn")
     with pytest.raises(ValueError, match=r"the bias of layer 1 is \(1, 8\); expected one dimension"):
         cj.mlp(x, [(weight, None), (weight, jnp.ones((1, 8)))])
     for error, message, given in [
@@ -533,6 +628,12 @@ def test_mlp_says_what_it_takes():
         (ValueError, r"the weight of layer 0 is \(1, 8, 8\); expected two dimensions", (x, [(weight[None], None)])),
         (ValueError, r"the weight of layer 0 is \(8,\); expected two dimensions", (x, [(weight[0], None)])),
         (TypeError, "the bias of layer 0 is a float; expected an array", (x, [(weight, 0.0)])),
+        (ValueError, r"the weight of layer 0 is \(7, 8\); expected \(8, n\)", (x, [(weight[:7], None)])),
+        (ValueError, r"the weight of layer 1 is \(8, 8\); expected \(5, n\)", (x, [(narrow, None), (weight, None)])),
+        (TypeError, "the weight of layer 1 is f16; expected f64, as x is", (x, [(weight, None), (half, None)])),
+        (ValueError, r"the bias of layer 1 is \(3,\); expected \(8,\)", (x, [(weight, None), (weight, weight[0, :3])])),
+        (TypeError, "the bias of layer 0 is f16; expected f64 or f32", (x, [(weight, half[0])])),
+        (TypeError, "the weight of layer 0 is a numpy.ndarray of >f8, which JAX", (x, [(swapped, None)])),
     ]:
         with pytest.raises(error, match=f"^mlp: {message}"):
             cj.mlp(*given)
@@ -546,10 +647,29 @@ def test_mlp_takes_arrays_of_numpy():
     np.testing.assert_array_equal(cj.mlp(given[0], [given[1:]]), cj.mlp(x, [(weight, bias)]))
 
 
-def test_shard_map_without_jit():
+@pytest.mark.parametrize("how", ["plain", "checkpoint", "grad of checkpoint", "scan", "grad of scan"])
+@pytest.mark.parametrize("function", ["gemm", "mlp"])
+def test_shard_map_without_jit(how, function):
     mesh = jax.make_mesh((1,), ("r",), axis_types=(jax.sharding.AxisType.Auto,))
     rows, whole = jax.sharding.PartitionSpec("r"), jax.sharding.PartitionSpec()
-    product = jax.shard_map(lambda a, b: cj.gemm(a, b), mesh=mesh, in_specs=(rows, whole), out_specs=rows)
-    a, b = jnp.ones((8, 4)), jnp.full((4, 3), 2.0)
-    assert (product(a, b) == a @ b).all()
-    assert (jax.grad(lambda b: product(a, b).sum())(b) == 8).all()
+
+    def call(multiply):
+        def one(a, b):
+            if function == "mlp" and multiply is cj.gemm:
+                return cj.mlp(a, [(b, None), (b, None)], activation="silu")
+            y = multiply(a, b, activation="silu")
+            return multiply(y, b) if function == "mlp" else y
+
+        def scanned(a, b):
+            return jax.lax.scan(lambda x, _: (one(x, b), None), a, length=2)[0]
+
+        inner = {"plain": one, "checkpoint": jax.checkpoint(one), "scan": scanned}[how.removeprefix("grad of ")]
+        if how.startswith("grad"):
+            return lambda a, b: jax.grad(lambda a: inner(a, b).sum())(a)
+        return inner
+
+    a, b = normal(8, 4), normal(4, 4)
+    sharded = jax.shard_map(call(cj.gemm), mesh=mesh, in_specs=(rows, whole), out_specs=rows)
+    np.testing.assert_allclose(sharded(a, b), call(formula)(a, b), rtol=1e-9)
+    found, expected = (jax.grad(lambda b, f=f: f(a, b).sum())(b) for f in (sharded, call(formula)))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)

@@ -209,7 +209,10 @@ def _jax_check(array: Any, operand: str) -> None:
 
 
 def _jax_on_cpu(array: Any) -> Any:
-    """NumPy's result where the operands are, and not on the default device."""
+    """NumPy's result on JAX's first CPU device, and not on the default device, which may be a GPU.
+
+    Not on the operands' own of several CPU devices: DLPack, by which they are read, has no numbers for those.
+    """
     import jax
 
     try:

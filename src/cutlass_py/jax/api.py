@@ -82,7 +82,8 @@ def gemm(
     written = {name: given.pop(name) for name in _written(activation) if given[name] is not None}
     for name, x in written.items():
         if not isinstance(x, jax.ShapeDtypeStruct):
-            raise TypeError(f"gemm: {name} is an array; expected jax.ShapeDtypeStruct of what is to be returned")
+            found = _core.described_type(x)
+            raise TypeError(f"gemm: {name} is {found}; expected jax.ShapeDtypeStruct of what is to be returned")
     arrays = {name: checked_array("gemm", name, x) for name, x in given.items() if _is_array(name, x)}
     arrays |= {name: _factor(x, arrays["a"]) for name, x in arrays.items() if name in _NUMBERS}
     numbers = {name: x for name, x in given.items() if x is not None and name not in arrays}
@@ -145,16 +146,21 @@ def _is_array(name: str, x: Any) -> bool:
 
 
 def checked_array(function: str, name: str, x: Any) -> Any:
-    """JAX's or NumPy's array as JAX's; TypeError for anything else."""
+    """JAX's or NumPy's array, or what JAX's protocol makes one, as JAX's; TypeError for anything else."""
     if name in ("a", "b", "c") and isinstance(x, (list, tuple)):
         raise TypeError(
             f"{function}: {name} is {_core.described_type(x)}; in JAX pass a batch, an array of 3 dimensions"
         )
-    if not hasattr(x, "shape") or not hasattr(x, "dtype") or isinstance(x, jax.ShapeDtypeStruct):
-        raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected an array")
+    if not (isinstance(x, (jax.Array, np.ndarray, np.generic)) or hasattr(x, "__jax_array__")):
+        raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected an array of JAX or NumPy")
+    try:
+        x = x if isinstance(x, jax.Array) else jnp.asarray(x)
+    except (TypeError, ValueError) as error:
+        found = f"{_core.described_type(x)} of {x.dtype}"
+        raise TypeError(f"{function}: {name} is {found}, which JAX does not take") from error
     if not all(isinstance(extent, int) for extent in x.shape):
         raise TypeError(f"{function}: {name} is {x.shape}, a symbolic shape; expected numbers, to choose a kernel by")
-    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+    return x
 
 
 def _factor(x: Any, a: Any) -> Any:
@@ -244,7 +250,7 @@ def _call(spec: Spec, arrays: dict[str, Any]) -> Any:
         spec = replace(spec, aux=replace(spec.aux, shape=_with_axes(spec.aux.shape, missing)))
     # Where nothing is traced nothing is differentiated, and custom_vjp takes as long as all the rest of an eager call.
     run = differentiable if any(isinstance(x, jax.core.Tracer) for x in operands) else bind
-    if any(type(x).__name__ == "ShardMapTracer" for x in operands):  # without jit, it knows no custom_vjp
+    if jax.sharding.get_abstract_mesh().manual_axes:  # shard_map, which knows no such custom_vjp outside of jit
         run = _differentiable_by_jit
     d, *others = run(spec, vary_alike(operands))
     if missing:

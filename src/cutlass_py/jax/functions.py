@@ -106,11 +106,17 @@ def rounded(x: Any, dtype: str) -> Any:
     return jax.lax.optimization_barrier(x.astype(target))
 
 
+@jax.custom_jvp  # type: ignore[untyped-decorator]
 def _to_odd(x: Any) -> Any:
     """f64 as f32, to the neighbour with an odd last bit where it is not exact: rounded again, that is rounded once."""
     nearest = x.astype(jnp.float32)
     even = jax.lax.bitcast_convert_type(nearest, jnp.int32) & 1 == 0
-    inexact = (nearest != x) & even & jnp.isfinite(x)
+    again = nearest.astype(x.dtype)
+    inexact = (again != x) & even & jnp.isfinite(x)
     return jnp.where(
-        inexact, jnp.nextafter(nearest, jnp.where(x > nearest, jnp.inf, -jnp.inf).astype(jnp.float32)), nearest
+        inexact, jnp.nextafter(nearest, jnp.where(x > again, jnp.inf, -jnp.inf).astype(jnp.float32)), nearest
     )
+
+
+# A rounding is differentiated as the cast that it is: nextafter has no derivative.
+_to_odd.defjvp(lambda primals, tangents: (_to_odd(*primals), tangents[0].astype(jnp.float32)))

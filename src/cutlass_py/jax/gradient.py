@@ -24,7 +24,7 @@ from ..declaration.epilogues import ACTIVATIONS
 from ..dtype_names import dtype_name
 from .functions import FROM_RESULT, function, pullback, rounded
 from .primitive import bind
-from .spec import Result, Shape, Spec, factor_dtype, numpy_dtype
+from .spec import Result, Shape, Spec, elementwise_dtype, factor_dtype, numpy_dtype
 
 _IDENTITY = Activation("identity")
 
@@ -85,16 +85,17 @@ def _dtype_of_z(spec: Spec) -> str:
 def _backward(spec: Spec, residuals: _Kept, cotangents: Sequence[Any]) -> tuple[tuple[Any, ...]]:
     operands, kept, wanted = residuals
     x = spec.named(operands)
+    wide = numpy_dtype(elementwise_dtype(spec.dtypes(x)))
+    d_results = [_wide(y, wide) for y in cotangents]
     with jax.numpy_rank_promotion("allow"):  # what is not batched has fewer dimensions
-        d_y, d_aux_out = _of_y(spec, x, cotangents)
+        d_y, d_aux_out = _of_y(spec, x, d_results)
         found, d_z = _through_activation(spec, x, kept, wanted, d_y)
         if d_aux_out is not None:
             d_z = d_z + d_aux_out
-        found |= _through_sum(spec, x, d_z)
-    if "scale_out" in x:
-        y = _recomputed(spec, x, scale_out=1.0)
-        found["scale_out"] = jnp.sum(_wide(cotangents[0]) * y) * spec.scale_out
-    return (tuple(_fitted(found[name], x[name]) if name in found else None for name in spec.operands),)
+        found |= _through_sum(spec, x, wanted, d_z)
+    if "scale_out" in wanted:
+        found["scale_out"] = d_results[0] * _recomputed(spec, x, wide, scale_out=1.0)
+    return (tuple(_fitted(found[name], x[name]) if name in found.keys() & wanted else None for name in spec.operands),)
 
 
 differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
@@ -102,25 +103,22 @@ differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
 # ---------------------------------------------------------------------------------------------------- the epilogue
 
 
-def _wide(x: Any) -> Any:
-    """In the dtype of elementwise work: f32 at least. Integers have no cotangent, nor has what nothing depends on."""
-    if x.dtype == jax.dtypes.float0:
-        return jnp.zeros(x.shape, jnp.float32)
-    if isinstance(x, SymbolicZero):
-        x = jnp.zeros(x.shape, x.dtype)
-    wide = x.dtype.kind in "fc" and x.dtype.itemsize >= 4  # not by promote_types, which knows no way up from 8 bits
-    return x if wide else x.astype(jnp.float32)
+def _wide(x: Any, dtype: Any) -> Any:
+    """In the dtype of elementwise work. Integers have no cotangent, nor has what nothing depends on."""
+    if x.dtype == jax.dtypes.float0 or isinstance(x, SymbolicZero):
+        return jnp.zeros(x.shape, dtype)
+    return x.astype(dtype)
 
 
-def _of_y(spec: Spec, x: dict[str, Any], cotangents: Sequence[Any]) -> tuple[Any, Any]:
+def _of_y(spec: Spec, x: dict[str, Any], d_results: Sequence[Any]) -> tuple[Any, Any]:
     """The cotangents of y and of aux as it was returned."""
-    rest = list(cotangents[1:])
-    d_aux = _wide(rest.pop(0)) if spec.aux else None
-    d_y = _wide(cotangents[0]) * spec.scale_out
+    d_d, *rest = d_results
+    d_aux = rest.pop(0) if spec.aux else None
+    d_y = d_d * spec.scale_out
     if "scale_out" in x:
-        d_y = d_y * x["scale_out"]
+        d_y = d_y * _wide(x["scale_out"], d_y.dtype)
     if spec.bias_grad:  # a sum over everything that its shape lacks
-        d_y = d_y + _wide(rest.pop(0))
+        d_y = d_y + rest.pop(0)
     return d_y, d_aux
 
 
@@ -129,78 +127,74 @@ def _through_activation(spec: Spec, x: dict[str, Any], kept: Any, wanted: Any, d
     f, found = spec.activation, dict[str, Any]()
     for name in ("gate", "aux"):
         if name in x:
-            at = _sharded_as(d_y, jnp.broadcast_to(_wide(x[name]), d_y.shape))
+            at = _sharded_as(d_y, jnp.broadcast_to(_wide(x[name], d_y.dtype), d_y.shape))
             if name in wanted:
-                found[name] = pullback(f, at, _z(spec, x, kept) * d_y)
+                found[name] = pullback(f, at, _z(spec, x, kept, d_y.dtype) * d_y)
             return found, function(f)(at) * d_y
     if f.name == "identity":
         return found, d_y
     if "d" in kept:
-        return found, FROM_RESULT[f.name](_wide(kept["d"])) * d_y
-    return found, pullback(f, _z(spec, x, kept), d_y)
+        return found, FROM_RESULT[f.name](_wide(kept["d"], d_y.dtype)) * d_y
+    return found, pullback(f, _z(spec, x, kept, d_y.dtype), d_y)
 
 
-def _z(spec: Spec, x: dict[str, Any], kept: dict[str, Any]) -> Any:
-    return _wide(kept["z"]) if "z" in kept else _recomputed(spec, x, activation=_IDENTITY)
+def _z(spec: Spec, x: dict[str, Any], kept: dict[str, Any], wide: Any) -> Any:
+    return _wide(kept["z"], wide) if "z" in kept else _recomputed(spec, x, wide, activation=_IDENTITY)
 
 
-def _recomputed(spec: Spec, x: dict[str, Any], **changes: Any) -> Any:
-    """The result of a simpler call on the same operands, wide."""
+def _recomputed(spec: Spec, x: dict[str, Any], wide: Any, **changes: Any) -> Any:
+    """The result of a simpler call on the same operands, in this dtype."""
     names = [name for name in spec.operands if name != "scale_out"]
     if changes.get("activation") is _IDENTITY:
         names = [name for name in names if name not in ("gate", "aux")]
-    changes |= {"aux": None, "bias_grad": None, "scale_out": 1.0, "out_dtype": _wide_dtype(x), "kernel": None}
+    out_dtype = dtype_name(wide, "out_dtype")
+    changes |= {"aux": None, "bias_grad": None, "scale_out": 1.0, "out_dtype": out_dtype, "kernel": None}
     simpler = replace(spec, operands=tuple(names), **changes)
-    return differentiable(simpler, tuple(_wide(x[name]) if name == "bias" else x[name] for name in names))[0]
-
-
-def _wide_dtype(x: dict[str, Any]) -> str:
-    return factor_dtype(dtype_name(x["a"].dtype, "a"))
+    return differentiable(simpler, tuple(_wide(x[name], wide) if name == "bias" else x[name] for name in names))[0]
 
 
 # ---------------------------------------------------------------------------------------------------- the sum
 
 
-def _through_sum(spec: Spec, x: dict[str, Any], d_z: Any) -> dict[str, Any]:
-    """The cotangents of what z is the sum of."""
+def _through_sum(spec: Spec, x: dict[str, Any], wanted: dict[str, None], d_z: Any) -> dict[str, Any]:
+    """The cotangents of what z is the sum of; those that take a product only where they are wanted."""
     found: dict[str, Any] = {}
+    wide = d_z.dtype
     if "c" in x:
-        beta = x["beta"] if "beta" in x else spec.beta
-        found["c"] = d_z * beta
+        found["c"] = d_z * (_wide(x["beta"], wide) if "beta" in x else spec.beta)
         if "beta" in x:
-            found["beta"] = d_z * _wide(x["c"])
+            found["beta"] = d_z * _wide(x["c"], wide)
     if "bias" in x:
         found["bias"] = d_z
     scales = [name for name in ("alpha", "scale_a", "scale_b") if name in x]
-    if scales:
-        product = _recomputed(
-            replace(spec, operands=("a", "b"), alpha=1.0, scale_a=1.0, scale_b=1.0), x, activation=_IDENTITY
-        )
+    if asked := [name for name in scales if name in wanted]:
+        bare = replace(spec, operands=("a", "b"), alpha=1.0, scale_a=1.0, scale_b=1.0)
+        product = _recomputed(bare, x, wide, activation=_IDENTITY)
         number = spec.alpha * spec.scale_a * spec.scale_b
-        for name in scales:
-            others = prod((_wide(x[other]) for other in scales if other != name), start=jnp.asarray(number, d_z.dtype))
+        for name in asked:
+            others = prod((_wide(x[other], wide) for other in scales if other != name), start=jnp.asarray(number, wide))
             found[name] = d_z * product * others
     for name in scales:
-        d_z = d_z * _wide(x[name])
-    found["a"], found["b"] = _of_operands(spec, x, d_z)
-    return found
+        d_z = d_z * _wide(x[name], wide)
+    return found | _of_operands(spec, x, wanted, d_z)
 
 
-def _of_operands(spec: Spec, x: dict[str, Any], d_p: Any) -> tuple[Any, Any]:
-    """d_a = d_p @ b.T and d_b = a.T @ d_p, each as its operand lies."""
-    a, b = x["a"], x["b"]
+def _of_operands(spec: Spec, x: dict[str, Any], wanted: dict[str, None], d_p: Any) -> dict[str, Any]:
+    """d_a = d_p @ b.T and d_b = a.T @ d_p, each as its operand lies, where they are wanted."""
+    a, b, found = x["a"], x["b"], dict[str, Any]()
     if a.dtype.kind in "iu":
-        return None, None
+        return found
     multiplied = jnp.bfloat16 if a.dtype.itemsize == 1 else a.dtype  # fp8 gradients would lose what fp8 operands have
     a, b, d_p = a.astype(multiplied), b.astype(multiplied), rounded(d_p, dtype_name(multiplied, "a"))
     lies_a, lies_b = spec.layout[0], spec.layout[1]
     number = spec.alpha * spec.scale_a * spec.scale_b
     product = partial(_product, spec, number)
     other = {"t": "n", "n": "t"}
-    if lies_a == "t":
-        d_a = product(d_p, b, "t" + other[lies_b], x["a"].shape)
-    else:
-        d_a = product(b, d_p, lies_b + "n", x["a"].shape)
+    if "a" in wanted:
+        d_a = (d_p, b, "t" + other[lies_b]) if lies_a == "t" else (b, d_p, lies_b + "n")
+        found["a"] = product(*d_a, x["a"].shape)
+    if "b" not in wanted:
+        return found
     divided = any(entry for y in (a, d_p) for entry in jax.typeof(y).sharding.spec)  # JAX does not fold such a batch
     if lies_a == "t" and prod(b.shape[:-2]) == 1 and not divided:  # the batch is one tall sum
         a, d_p = (
@@ -209,11 +203,8 @@ def _of_operands(spec: Spec, x: dict[str, Any], d_p: Any) -> tuple[Any, Any]:
             )
             for y in (a, d_p)
         )
-    if lies_b == "t":
-        d_b = product(a, d_p, other[lies_a] + "t", x["b"].shape)
-    else:
-        d_b = product(d_p, a, "n" + lies_a, x["b"].shape)
-    return d_a, d_b
+    d_b = (a, d_p, other[lies_a] + "t") if lies_b == "t" else (d_p, a, "n" + lies_a)
+    return found | {"b": product(*d_b, x["b"].shape)}
 
 
 def _product(spec: Spec, number: complex, a: Any, b: Any, layout: str, shape: Shape) -> Any:
@@ -221,7 +212,7 @@ def _product(spec: Spec, number: complex, a: Any, b: Any, layout: str, shape: Sh
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     summed = prod(batch) != prod(shape[:-2])
     narrow = dtype_name(a.dtype, "a")
-    dtype = _wide_dtype({"a": a}) if summed else narrow
+    dtype = factor_dtype(narrow) if summed else narrow
     compute = spec.compute if narrow == "f32" else None
     call = Spec(("a", "b"), dtype, layout, alpha=number, compute=compute, deterministic=spec.deterministic)
     return differentiable(call, (a, b))[0]

@@ -51,9 +51,9 @@ def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layou
     x = checked_array("mlp", "x", x)
     if not x.ndim:
         raise ValueError("mlp: x is (); expected at least one dimension")
-    if dtype_name(x.dtype, "x") not in _DTYPES:
+    if dtype_name(x.dtype, "x", "mlp") not in _DTYPES:
         raise TypeError(f"mlp: x is {x.dtype}; expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}")
-    pairs = _checked(layers)
+    pairs = _checked(layers, x, layout)
     operands = [
         jnp.reshape(x, (prod(x.shape[:-1]), x.shape[-1])),
         *(y for layer in pairs for y in layer if y is not None),
@@ -64,7 +64,7 @@ def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layou
     return found.reshape(*x.shape[:-1], found.shape[-1])
 
 
-def _checked(layers: Any) -> list[Layer]:
+def _checked(layers: Any, x: Any, layout: str) -> list[Layer]:
     if not isinstance(layers, (list, tuple)):
         raise TypeError(f"mlp: layers is {described_type(layers)}; expected a list of (weight, bias)")
     if not layers:
@@ -74,10 +74,17 @@ def _checked(layers: Any) -> list[Layer]:
             raise TypeError(f"mlp: layer {number} is {described_type(layer)}; expected (weight, bias)")
         if len(layer) != 2:
             raise ValueError(f"mlp: layer {number} has {len(layer)} entries; expected (weight, bias)")
-    return [
+    pairs = [
         (_operand("weight", i, w, 2), None if b is None else _operand("bias", i, b, 1))
         for i, (w, b) in enumerate(layers)
     ]
+    dtype, k = dtype_name(x.dtype, "x"), x.shape[-1]
+    for i, (weight, bias) in enumerate(pairs):
+        _check_weight(f"the weight of layer {i}", weight, layout, dtype, k)
+        k = weight.shape["nt".index(layout[1])]
+        if bias is not None:
+            _check_bias(f"the bias of layer {i}", bias, dtype, k)
+    return pairs
 
 
 def _operand(what: str, number: int, x: Any, dimensions: int) -> Any:
@@ -86,6 +93,23 @@ def _operand(what: str, number: int, x: Any, dimensions: int) -> Any:
     if x.ndim != dimensions:
         raise ValueError(f"mlp: {name} is {x.shape}; expected {('one dimension', 'two dimensions')[dimensions - 1]}")
     return x
+
+
+def _check_weight(name: str, weight: Any, layout: str, dtype: str, k: int) -> None:
+    """Against the dtype and the number of elements that the layer reads."""
+    if (found := dtype_name(weight.dtype, name, "mlp")) != dtype:
+        raise TypeError(f"mlp: {name} is {found}; expected {dtype}, as x is")
+    if weight.shape["tn".index(layout[1])] != k:
+        raise ValueError(f"mlp: {name} is {weight.shape}; expected {f'({k}, n)' if layout == 'tt' else f'(n, {k})'}")
+
+
+def _check_bias(name: str, bias: Any, dtype: str, n: int) -> None:
+    """By gemm's rules, with the layer's number."""
+    allowed = dict.fromkeys((dtype, "f32"))
+    if (found := dtype_name(bias.dtype, name, "mlp")) not in allowed:
+        raise TypeError(f"mlp: {name} is {found}; expected {' or '.join(allowed)}")
+    if bias.shape != (n,):
+        raise ValueError(f"mlp: {name} is {bias.shape}; expected ({n},)")
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -145,6 +145,8 @@ def _one_by_one(spec: Spec, operands: dict[str, Any], batched: set[str], size: i
 
 
 def _at_once(spec: Spec, operands: dict[str, Any], batched: set[str], size: int) -> list[Any]:
+    if not isinstance(size, int):
+        raise TypeError(f"gemm: vmap over {size} elements, a symbolic axis; expected a number, to choose a kernel by")
     shapes = {name: x.shape[name in batched :] for name, x in operands.items()}
     out = spec.out_shape(shapes["a"], shapes["b"])
     for name, core in (("scale_a", (out[-2], 1)), ("scale_b", (1, out[-1]))):

@@ -13,7 +13,7 @@ from ..declaration.epilogues import ACTIVATIONS
 from ..dtype_names import dtype_name
 from .functions import function, rounded
 from .primitive import gemm_p
-from .spec import Shape, Spec, accumulator_of, numpy_dtype, product_dtype
+from .spec import Shape, Spec, accumulator_of, elementwise_dtype, numpy_dtype, product_dtype
 
 
 def _lowered(*operands: Any, spec: Spec) -> list[Any]:
@@ -38,13 +38,9 @@ def compute(spec: Spec, x: dict[str, Any], product: Any = None) -> list[Any]:
 
 
 def _arithmetic(spec: Spec, x: dict[str, Any]) -> Any:
-    """The dtype of the epilogue: the accumulator's, wider where an operand's or a result's is; f64 for integers."""
-    given = [dtype_name(x[name].dtype, name) for name in ("c", "bias", "gate", "aux") if name in x]
-    results = [result.dtype for result in (spec.aux, spec.bias_grad) if result]
-    names = [accumulator_of(dtype_name(x["a"].dtype, "a"), spec.compute), spec.out_dtype, *given, *results]
-    if "c64" in names or "c128" in names:
-        return numpy_dtype("c128" if "c128" in names else "c64")
-    return numpy_dtype("f64" if "f64" in names or "s32" in names else "f32")
+    """The dtype of the epilogue, f64 beside integers of 32 bits."""
+    dtypes = [accumulator_of(dtype_name(x["a"].dtype, "a"), spec.compute), *spec.dtypes(x)]
+    return numpy_dtype("f64" if "s32" in dtypes else elementwise_dtype(dtypes))
 
 
 def _product(spec: Spec, x: dict[str, Any]) -> Any:
@@ -57,9 +53,12 @@ def _product(spec: Spec, x: dict[str, Any]) -> Any:
 
 
 def _linear(spec: Spec, x: dict[str, Any], wide: Any, product: Any) -> Any:
-    """alpha * scale_a * scale_b * (a @ b) + beta * c + bias. What has a factor of 0 is not read: its NaN stays."""
-    number = spec.alpha * spec.scale_a * spec.scale_b
-    if 0 in (spec.alpha, spec.scale_a, spec.scale_b):
+    """alpha * scale_a * scale_b * (a @ b) + beta * c + bias. What has a factor of 0 is not read: its NaN stays.
+
+    Without elements along k the product is 0 beside any factor.
+    """
+    number, k = spec.alpha * spec.scale_a * spec.scale_b, x["a"].shape[-1 if spec.layout[0] == "t" else -2]
+    if 0 in (spec.alpha, spec.scale_a, spec.scale_b, k):
         z = jnp.zeros(spec.out_shape(x["a"].shape, x["b"].shape), wide)
     else:
         product = _product(spec, x) if product is None else product

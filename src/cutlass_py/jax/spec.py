@@ -17,6 +17,7 @@ import numpy as np
 from ..activations import Activation
 from ..arguments import GemmArguments, TensorSpec
 from ..declaration.dtypes import DTYPES, arithmetic
+from ..dtype_names import dtype_name
 
 SCALARS = ("alpha", "beta", "scale_out")
 Shape = tuple[int, ...]
@@ -67,6 +68,11 @@ class Spec:
         """D, aux and bias_grad as far as they are written. `shapes`: of the operands."""
         d = Result(self.out_shape(*shapes[:2]), self.out_dtype)
         return [d, *(result for result in (self.aux, self.bias_grad) if result)]
+
+    def dtypes(self, x: dict[str, Any]) -> list[str]:
+        """Of the operands, by name, then of the results."""
+        results = [result.dtype for result in (self.aux, self.bias_grad) if result]
+        return [*(dtype_name(y.dtype, name) for name, y in x.items()), self.out_dtype, *results]
 
     def out_shape(self, a: Shape, b: Shape) -> Shape:
         """Of D, whose batch is what those of a and b broadcast to."""
@@ -140,6 +146,11 @@ def product_dtype(a: str, compute: str | None = None) -> str:
 def factor_dtype(a: str) -> str:
     """The dtype of factors and scales beside these operands: f32 at least, complex where they are."""
     return DTYPES[accumulator_of(a)].scalar
+
+
+def elementwise_dtype(dtypes: Sequence[str]) -> str:
+    """The dtype of elementwise work on these: f32 at least, wider or complex where one of them is."""
+    return next((name for name in ("c128", "c64", "f64") if name in dtypes), "f32")
 
 
 def numpy_dtype(name: str) -> Any:
