@@ -10,7 +10,6 @@ case, the latest counts; files of which nothing is left are not named.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -172,9 +171,10 @@ def provenance(found: Sequence[Result]) -> list[str]:
         of_commit = [result for result in found if str(result["commit"]) == commit]
         files = ", ".join(f"`{result['file']}`" for result in of_commit)
         last = of_commit[-1]
+        digits, *changed = commit.partition("+")
         versions, build = last["versions"], last["versions"]["build"]
         lines.append(
-            f"**These numbers are of commit {re.sub('[0-9a-f]{8,}', lambda name: name[0][:7], commit)}** "
+            f"**These numbers are of commit {digits[:7]}{''.join(changed)}** "
             f"({str(last['date'])[:10]}, cutlass_py {versions['cutlass_py']}, {_built(of_commit)}, CUTLASS "
             f"{build['cutlass']}, nvcc {build['nvcc']}), from {files}. "
             f"{NOTES.get(commit, '')}".rstrip()

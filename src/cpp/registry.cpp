@@ -34,7 +34,9 @@ std::string directory_of_extension() {
   return path.substr(0, path.find_last_of('/'));
 }
 
+// Whether it has the kernel that is asked for, if one is.
 bool holds(const CutlassPyLibrary& library, const std::string& kernel) {
+  if (kernel.empty()) return true;
   const auto end = library.kernels + library.count;
   return std::any_of(library.kernels, end, [&](const CutlassPyKernel* each) { return each->name == kernel; });
 }
@@ -45,7 +47,7 @@ const CutlassPyLibrary* load_library(const std::string& path, const std::string&
   Table& t = table();
   std::lock_guard lock(t.mutex);
   if (auto found = t.libraries.find(path); found != t.libraries.end()) {
-    return only.empty() || holds(*found->second, only) ? found->second : nullptr;
+    return holds(*found->second, only) ? found->second : nullptr;
   }
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) throw std::runtime_error("cannot load the kernel library: " + std::string(dlerror()));
@@ -56,7 +58,7 @@ const CutlassPyLibrary* load_library(const std::string& path, const std::string&
     throw std::runtime_error(path + (library ? " was built for another version of the kernel ABI"
                                              : " is not a kernel library: it does not export cutlass_py_library"));
   }
-  if (!only.empty() && !holds(*library, only)) {
+  if (!holds(*library, only)) {
     dlclose(handle);
     return nullptr;
   }

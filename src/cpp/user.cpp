@@ -109,9 +109,9 @@ void write(const Operand& x, char role, const Extents& e, Dtype accumulator, Use
   const ReducedShapes shapes(e, role);
   const int core = shapes.core_of(x);
   if (core < 0) refuse(found(x) + "; expected " + shapes.text());
-  // A result without elements is no sum of nothing.
-  const bool none = role == 's' ? e.m == 0 || e.n == 0 : role == 'n' ? e.m == 0 && e.n > 0 : e.n == 0 && e.m > 0;
-  if (none) refuse(std::string(x.name) + " reduces over no elements");
+  const int64_t over = role == 'n' ? e.m : role == 'm' ? e.n : int64_t(e.m) * e.n;
+  const int64_t left = role == 'n' ? e.n : role == 'm' ? e.m : 1;
+  if (over == 0 && left > 0) refuse(std::string(x.name) + " reduces over no elements");
   user.kind = role;
   user.matrix = role == 's' ? Matrix{x.data, x.dtype, 0, 0, 0} : vector_of(x, role);
   parts.add(user.matrix, nullptr, x, core, e);

@@ -7,35 +7,13 @@ from typing import Any, overload
 
 from typing_extensions import CapsuleType
 
+
 class CudaError(RuntimeError):
     """
     A CUDA or CUTLASS call failed: the message has the call, and the error's name and text.
     """
 
-def gemm(
-    a: object | None,
-    b: object | None,
-    *,
-    out: object | None = None,
-    c: object | None = None,
-    alpha: object | None = 1.0,
-    beta: object | None = None,
-    bias: object | None = None,
-    activation: object | None = None,
-    aux: object | None = None,
-    gate: object | None = None,
-    scale_a: object | None = None,
-    scale_b: object | None = None,
-    scale_out: object | None = None,
-    bias_grad: object | None = None,
-    epilogue: object | None = None,
-    compute: object | None = None,
-    out_dtype: object | None = None,
-    splits: object | None = None,
-    deterministic: object | None = False,
-    kernel: object | None = None,
-    stream: object | None = None,
-) -> object:
+def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, epilogue: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
     """
     D = epilogue(a @ b), by a prebuilt CUTLASS kernel (NumPy on the CPU).
 
@@ -202,17 +180,7 @@ def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list
     Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each round, of which there are fewer where they take long; infinite where a plan does not run.
     """
 
-def set_questions(
-    types: tuple[Any, ...],
-    numbers: tuple[Any, ...],
-    modes: tuple[Any, ...],
-    unseen: object,
-    forward: dict[str, Any],
-    autocasting: object,
-    cast: object,
-    recorded: object,
-    written: object,
-) -> None:
+def set_questions(types: tuple[Any, ...], numbers: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, forward: dict[str, Any], autocasting: object, cast: object, recorded: object, written: object) -> None:
     """
     What straight_product and straight_gemm ask and tell; torch/functions.py says it once.
     """
@@ -222,28 +190,7 @@ def straight_product(a: object | None, b: object | None, out: object | None, bia
     gemm(a, b, out=out, bias=bias) of torch tensors, recorded where a gradient is asked for; or None where torch may mean something else by it, or gemm refuses it.
     """
 
-def straight_gemm(
-    a: object | None,
-    b: object | None,
-    out: object | None = None,
-    c: object | None = None,
-    alpha: object | None = 1.0,
-    beta: object | None = None,
-    bias: object | None = None,
-    activation: object | None = None,
-    aux: object | None = None,
-    gate: object | None = None,
-    scale_a: object | None = None,
-    scale_b: object | None = None,
-    scale_out: object | None = None,
-    bias_grad: object | None = None,
-    compute: object | None = None,
-    out_dtype: object | None = None,
-    splits: object | None = None,
-    deterministic: object | None = False,
-    kernel: object | None = None,
-    uncast: bool = True,
-) -> object:
+def straight_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
     """
     gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a gradient is asked of anything else, or gemm refuses it; with `uncast`, also where autocast may have to cast.
     """
@@ -469,24 +416,27 @@ class Problem:
         """
 
     def __eq__(self, arg: object, /) -> bool: ...
+
     def __hash__(self) -> int: ...
 
 class TensorSpecBase:
     """What TensorSpec (arguments.py) gives friendlier arguments to."""
 
-    def __init__(
-        self, shape: Sequence[int], strides: Sequence[int], dtype: object | None, device_id: int, alignment: int
-    ) -> None: ...
+    def __init__(self, shape: Sequence[int], strides: Sequence[int], dtype: object | None, device_id: int, alignment: int) -> None: ...
+
     @property
     def shape(self) -> list[int]: ...
+
     @property
     def strides(self) -> list[int]:
         """In elements."""
 
     @property
     def dtype(self) -> str: ...
+
     @property
     def device(self) -> str: ...
+
     @property
     def alignment(self) -> int:
         """Of the first element, in bytes."""
@@ -495,8 +445,10 @@ class EpilogueCall:
     """A user's epilogue with its operands: what gemm's `epilogue` takes."""
 
     def __init__(self, program: int, values: tuple[Any, ...]) -> None: ...
+
     @property
     def program(self) -> int: ...
+
     @property
     def values(self) -> tuple[Any, ...]:
         """In the order of the program's parameters, then its outputs."""
@@ -507,6 +459,7 @@ class TypedView:
     """
 
     def __init__(self, array: object, dtype: object | None) -> None: ...
+
     @property
     def array(self) -> object:
         """The array as it was given."""
@@ -518,17 +471,14 @@ class Buffer:
     """Device memory that hands itself over by DLPack."""
 
     def __init__(self, shape: Sequence[int], dtype: object, device_id: int) -> None: ...
-    def __dlpack__(
-        self,
-        *,
-        stream: object | None = None,
-        max_version: object | None = None,
-        dl_device: object | None = None,
-        copy: object | None = None,
-    ) -> object: ...
+
+    def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> object: ...
+
     @property
     def dtype(self) -> str: ...
+
     def __len__(self) -> int: ...
+
     def __getitem__(self, index: int) -> Buffer:
         """One matrix of a batch, in the same memory."""
 
@@ -539,25 +489,23 @@ class Operand:
     An array of a call, lent to a kernel for the length of its run: (batch, rows, cols), or () for a factor. Hands itself over by DLPack, without a copy. Repeats where a stride is 0.
     """
 
-    def __dlpack__(
-        self,
-        *,
-        stream: object | None = -1,
-        max_version: object | None = None,
-        dl_device: object | None = None,
-        copy: object | None = None,
-    ) -> object: ...
+    def __dlpack__(self, *, stream: object | None = -1, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> object: ...
+
     def __dlpack_device__(self) -> tuple[int, int]: ...
+
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
+
     @property
     def address(self) -> int:
         """Of the first element. BufferError once the run is over."""
 
     @property
     def dtype(self) -> str: ...
+
     @property
     def shape(self) -> tuple[int, ...]: ...
+
     @property
     def strides(self) -> tuple[int, ...]:
         """In elements."""
@@ -571,31 +519,13 @@ class Prepared:
     """
 
     def __init__(self, a: object, b: object, keywords: dict[str, Any], raster: int, swizzle: int) -> None: ...
+
     @overload
     def __call__(self, a: object | None, b: object | None, out: object | None) -> object:
         """As below, with these three alone."""
 
     @overload
-    def __call__(
-        self,
-        a: object | None = None,
-        b: object | None = None,
-        out: object | None = None,
-        *,
-        c: object | None = None,
-        bias: object | None = None,
-        gate: object | None = None,
-        aux: object | None = None,
-        alpha: object | None = None,
-        beta: object | None = None,
-        scale_a: object | None = None,
-        scale_b: object | None = None,
-        scale_out: object | None = None,
-        bias_grad: object | None = None,
-        epilogue: object | None = None,
-        stream: object | None = None,
-        workspace: object | None = None,
-    ) -> object:
+    def __call__(self, a: object | None = None, b: object | None = None, out: object | None = None, *, c: object | None = None, bias: object | None = None, gate: object | None = None, aux: object | None = None, alpha: object | None = None, beta: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, epilogue: object | None = None, stream: object | None = None, workspace: object | None = None) -> object:
         """
         Run it: gemm on these arrays by the plan's kernel, without choosing anew.
 

@@ -6,6 +6,7 @@ entry appears by one rename, and one that is damaged or torn is none.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import warnings
@@ -19,23 +20,12 @@ from .errors import CompileError
 from .files import replace
 
 if TYPE_CHECKING:
-    import tempfile
-
     from filelock import BaseFileLock
 
 _OURS = re.compile(r"\w+-[0-9a-f]{32}-nvcc[\d.]+\.(so|lock|\w+\.part)")  # the directory may hold other files
 DIGEST = 32  # bytes of a SHA-256
 _guard = Lock()
-_fallback: dict[Path, tempfile.TemporaryDirectory[str]] = {}  # by the directory that cannot be written
-
-
-def _left_to_the_parent() -> None:
-    """A child that was forked does not remove its parent's private directories as it ends."""
-    for made in _fallback.values():
-        made._finalizer.detach()  # type: ignore[attr-defined]
-
-
-os.register_at_fork(after_in_child=_left_to_the_parent)
+_fallback: dict[Path, Path] = {}  # private directories, by those that cannot be written
 
 
 def directory() -> Path:
@@ -77,7 +67,7 @@ def _writable() -> Path:
     """The directory, or a private one for the life of this process where that cannot be used."""
     wanted = directory()
     if wanted in _fallback:
-        return Path(_fallback[wanted].name)
+        return _fallback[wanted]
     if reason := unsafe(wanted):
         return _private(reason)
     import tempfile
@@ -97,8 +87,9 @@ def _private(why: Exception | str) -> Path:
     wanted = directory()
     with _guard:
         if known := _fallback.get(wanted):
-            return Path(known.name)
-        made = _fallback[wanted] = tempfile.TemporaryDirectory(prefix="cutlass_py-")
+            return known
+        made = _fallback[wanted] = Path(tempfile.mkdtemp(prefix="cutlass_py-"))
+        atexit.register(_remove, made, os.getpid())
     reason = why.strerror if isinstance(why, OSError) and why.strerror else why
     warnings.warn(
         f"cutlass_py: {wanted} cannot be used ({reason}): what this process compiles or tunes is lost when it ends. "
@@ -106,7 +97,15 @@ def _private(why: Exception | str) -> Path:
         RuntimeWarning,
         stacklevel=2,
     )
-    return Path(made.name)
+    return made
+
+
+def _remove(directory: Path, owner: int) -> None:
+    """At the end of the process that made it: children that were forked end too, and before that one."""
+    if os.getpid() == owner:
+        import shutil
+
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _whole(path: Path) -> bool:
@@ -140,7 +139,7 @@ def size(path: Path) -> int:
 def find(pattern: str) -> Path | None:
     """A whole entry whose name without .so matches the pattern (of glob), or None. The last by name if several do."""
     wanted = directory()
-    places = [wanted, *([Path(_fallback[wanted].name)] if wanted in _fallback else [])]
+    places = [wanted, *([_fallback[wanted]] if wanted in _fallback else [])]
     safe = (place for place in places if not unsafe(place))
     matching = (path for place in safe for path in sorted(place.glob(f"{pattern}.so"), reverse=True))
     return next((path for path in matching if not unsafe(path) and _whole(path)), None)

@@ -286,10 +286,15 @@ def number_of(kernel: Kernel | str) -> int:
     name = kernel if isinstance(kernel, str) else getattr(kernel, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"gemm: kernel is {_core.described_type(kernel)}; expected a Kernel or its name")
+    if isinstance(kernel, Kernel) and registered().get(name, kernel) is not kernel:
+        raise ValueError(f"gemm: kernel {name} was unregistered; another one has its name now")
+    number = _numbers.get(name)  # calls that come again take no lock
+    return _number_anew(name) if number is None else number
+
+
+def _number_anew(name: str) -> int:
     packs.load()  # which has a lock of its own
     with _numbering:  # against forget_kernel: a name never keeps the number of a kernel that it had before
-        if isinstance(kernel, Kernel) and registered().get(name, kernel) is not kernel:
-            raise ValueError(f"gemm: kernel {name} was unregistered; another one has its name now")
         if (number := _numbers.get(name)) is None:
             _numbered.append(kernel_named(name))
             number = _numbers[name] = len(_numbered) - 1

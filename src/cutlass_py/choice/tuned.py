@@ -181,7 +181,7 @@ def record(gpu: Gpu, entries: Table, *, here: bool = False) -> Path:
     added = _added.setdefault(path, {})
     if here:
         added |= entries
-        _tables[path] = table(gpu) | entries
+        _tables[path] = table(gpu) | added
         return path
     with cache.locked(path.stem):
         found = _users(path, gpu, strict=True) | entries

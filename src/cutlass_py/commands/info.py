@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .. import _core
+from ..shipping import packs
+from ..shipping.packs import Pack
 from ..terminal import print_table
 from .options import json_option, print_json
-
-if TYPE_CHECKING:
-    from ..shipping.packs import Pack
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +25,6 @@ def run(options: argparse.Namespace) -> int:
     from .. import __version__
     from ..kernels import CutlassKernel
     from ..registry import all_kernels
-    from ..shipping.packs import installed as installed_packs
     from ..versions import installed
 
     if options.cmake_dir:
@@ -35,18 +32,18 @@ def run(options: argparse.Namespace) -> int:
         return 0
     kernels = [k for k in all_kernels() if isinstance(k, CutlassKernel)]
     compiled = sum(k.compiled for k in kernels)
-    packs = installed_packs()
+    found = packs.installed()
     build, frameworks = _core.build_info(), installed()
     devices = [_core.device_info(i) for i in range(_core.device_count())]
     if options.json:
         counts = {"compiled": compiled, "declared": len(kernels)}
         facts = {"version": __version__, "build": build, "kernels": counts}
-        print_json({**facts, "devices": devices, "frameworks": frameworks, "packs": [_pack(p) for p in packs]})
+        print_json({**facts, "devices": devices, "frameworks": frameworks, "packs": [_pack(p) for p in found]})
         return 0
     rows = [("cutlass_py", __version__)]
     rows += [(name, str(value)) for name, value in build.items() if value]
     rows.append(("compiled", f"{compiled} of {len(kernels)} declared kernels"))
-    rows += [(f"pack {pack.name}", _pack_line(pack)) for pack in packs]
+    rows += [(f"pack {pack.name}", _pack_line(pack)) for pack in found]
     rows += [(f"cuda:{i}", _device_line(d)) for i, d in enumerate(devices)]
     if not devices:
         rows.append(("device", f"CPU only: {_core.why_no_device()}"))
@@ -64,18 +61,14 @@ def _cmake_dir() -> str:
 
 
 def _pack(pack: Pack) -> dict[str, object]:
-    from ..shipping.packs import why_left_out
-
     return {
-        "name": pack.name, "version": pack.version, "directory": str(pack.directory), "error": why_left_out(pack),
+        "name": pack.name, "version": pack.version, "directory": str(pack.directory), "error": packs.why_left_out(pack),
         "kernels": [manifest.kernel for manifest in pack.kernels], "tables": [path.name for path in pack.tables],
     }  # fmt: skip
 
 
 def _pack_line(pack: Pack) -> str:
-    from ..shipping.packs import why_left_out
-
-    if reason := why_left_out(pack):
+    if reason := packs.why_left_out(pack):
         return f"left out: {reason}"
     return f"{pack.version}: {len(pack.kernels)} kernels, {len(pack.tables)} tuned tables"
 

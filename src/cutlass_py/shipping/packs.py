@@ -22,6 +22,7 @@ GROUP = "cutlass_py.kernels"
 INDEX = "pack.json"
 _guard = Lock()
 _loaded: list[bool] = []
+_refused: dict[str, str] = {}  # packs that could not be loaded, and why
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,13 @@ def load() -> None:
 def _join(pack: Pack) -> None:
     from .archive import check_whole, device_error, forget, join
 
-    fitting = [] if pack.error else [manifest for manifest in pack.kernels if not device_error(manifest)]
     joined = []
     try:
         if pack.error:
             raise ValueError(pack.error)
-        for manifest in fitting:
+        for manifest in pack.kernels:
+            if device_error(manifest):
+                continue
             library = pack.directory / f"{manifest.kernel}.so"
             check_whole(manifest, library)
             join(manifest, library)
@@ -108,9 +110,6 @@ def _join(pack: Pack) -> None:
         _refused[pack.name] = str(error)
         message = f"cutlass_py: kernel pack {pack.name} {pack.version} is left out: {error}"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
-
-
-_refused: dict[str, str] = {}
 
 
 def why_left_out(pack: Pack) -> str | None:

@@ -63,10 +63,9 @@ def mlp(
     if not tracked(operands) or others or f"d_{name}" not in ACTIVATIONS:
         return gemm(gemm(x, w1.t(), bias=b1, activation=name), w2.t(), bias=b2)
     register_if_used()
-    if x.dim() == 2:
-        return _Mlp.apply(x, w1, w2, b1, b2, name)[0]
     rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
-    return _Mlp.apply(rows, w1, w2, b1, b2, name)[0].reshape(*x.shape[:-1], w2.shape[0])
+    d = _Mlp.apply(rows, w1, w2, b1, b2, name)[0]
+    return d if x.dim() == 2 else d.reshape(*x.shape[:-1], w2.shape[0])  # which a sparse gradient does not pass
 
 
 def _check_dimensions(**operands: tuple[Tensor | None, int]) -> None:
