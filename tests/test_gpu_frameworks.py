@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -142,6 +144,42 @@ def test_cupy_graph(cupy):
         graph.launch()
         stream.synchronize()
     np.testing.assert_array_equal(out.get(), 2 * (x @ y))
+
+
+_FULL_QUEUE = """
+import sys, time
+import cupy, torch
+import cutlass_py
+
+a = cupy.ones((64, 64), "float16")
+out = cupy.empty_like(a)
+args = cutlass_py.GemmArguments(a, a, out=out)
+plan = cutlass_py.get_kernels(args)[0].plan(args)
+calls = {
+    "gemm": lambda: cutlass_py.gemm(a, a, out=out),
+    "plan": lambda: plan(a, a, out),
+    "packing": lambda: cutlass_py.gemm(a[:, ::-1], a, out=out),
+}
+call = calls[sys.argv[1]]
+stream = cupy.cuda.Stream(non_blocking=True)
+with stream:
+    call()  # chooses and loads
+    stream.synchronize()
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
+        torch.cuda._sleep(int(2e9))  # a second or more: the queue is full before the function is called
+    stream.launch_host_func(lambda seen: seen.append(time.time()), seen := [])
+    for _ in range(10_000):
+        call()
+stream.synchronize()
+print(len(seen), float(out[0, 0]))
+"""
+
+
+@pytest.mark.parametrize("call", ["gemm", "plan", "packing"])
+def test_a_full_queue_lets_the_interpreter_go(cupy, call):
+    """A host function in front of more launches than a stream takes needs the interpreter, or nothing ever moves."""
+    done = subprocess.run([sys.executable, "-c", _FULL_QUEUE, call], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["1", "64.0"], done.stderr
 
 
 # ------------------------------------------------------------------------------------------------ JAX

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "dlpack_export.h"
+#include "streams.h"
 
 namespace cutlass_py {
 
@@ -47,6 +48,11 @@ Buffer::Buffer(std::vector<int64_t> shape, Dtype dtype, int device_id)
   if (bytes) memory_->data = device::allocate(size_t(bytes), device_id, device::own_stream(device_id));
 }
 
+Buffer::~Buffer() {
+  nb::gil_scoped_release may_wait;
+  memory_.reset();
+}
+
 Buffer Buffer::matrix(int64_t index) const {
   if (index < 0 || index >= length()) throw nb::index_error("Buffer: no such matrix");
   Buffer matrix = *this;
@@ -68,7 +74,7 @@ nb::object Buffer::dlpack(nb::handle stream, nb::handle max_version) const {
         PyErr_SetString(PyExc_BufferError, "a Buffer is ready on another stream, which cannot be joined to a capture");
         nb::raise_python_error();
       }
-      device::wait(consumer, own);
+      follow(consumer, own);
       memory_->consumers.insert(consumer);
     }
   }

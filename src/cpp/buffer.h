@@ -21,6 +21,8 @@ namespace nb = nanobind;
 class Buffer {
  public:
   Buffer(std::vector<int64_t> shape, Dtype dtype, int device_id);
+  Buffer(const Buffer&) = default;
+  ~Buffer();  // with the GIL, which is given up to free the memory
 
   // stream: None (legacy default stream), -1 (no synchronisation), or a CUDA stream, which is made to follow the
   // result. max_version: the consumer's newest DLPack version, or None, which asks for the legacy struct.

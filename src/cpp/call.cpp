@@ -97,7 +97,7 @@ class Result {
           "during graph capture no result is made in memory of this package's own, which another stream orders: pass "
           "out=");
     }
-    device::wait(stream, own);
+    follow(stream, own);
   }
 
   nb::object array_;
@@ -168,7 +168,7 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
       if (!result.is_on_own_stream() && !streams.streamless) return;
       // Arrays without a stream, and results of ours, are ordered by our own stream.
       const Stream own = device::own_stream(device_id);
-      if (streams.launch != own) device::wait(own, streams.launch);
+      if (streams.launch != own) follow(own, streams.launch);
       if (streams.streamless) release_when_done(operands, streams.launch);
     });
   };
@@ -176,7 +176,7 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
   const auto allocate = [&](const Operand& made) {
     return result.allocate(operands, made, streams.launch, streams.given);
   };
-  if (Ready* ready = workspace || trace::asked_for(trace::kAnything) ? nullptr : source.ready(operands)) {
+  if (const Ready* ready = workspace || trace::asked_for(trace::kAnything) ? nullptr : source.ready(operands)) {
     void* const made = makes_result ? allocate(ready->result()) : nullptr;
     in_order([&] { source.run_ready(streams.launch, made); });
     return makes_result ? result.finish() : nb::borrow(out);
@@ -215,7 +215,7 @@ class Fresh final : public Source {
   Call call(Operands& operands) override { return canonical_call(request(operands), keywords_); }
   Plan plan(const Problem& problem) override { return plan_for(problem); }
 
-  Ready* ready(Operands& operands) override {
+  const Ready* ready(Operands& operands) override {
     if (!keywords_.kernel.is_none()) return nullptr;  // its number is asked of Python
     asked_.emplace(request(operands), jit_allowed);
     if (*asked_) ready_ = find_ready(*asked_);
@@ -224,7 +224,12 @@ class Fresh final : public Source {
     if (!operands[Role::out]) ready_ = &copy_.emplace(*ready_);
     return ready_;
   }
-  void run_ready(Stream stream, void* result) override { (*ready_)(*request_, stream, result); }
+  void run_ready(Stream stream, void* result) override {
+    CutlassPyGemm g = ready_->launch_of(*request_, stream, result);
+    const DevicePlan plan = ready_->plan();
+    nb::gil_scoped_release may_wait;  // the table may be cleared meanwhile
+    launch(plan, g);
+  }
   void keep(const Call& call) override {
     if (!asked_ || !*asked_ || ready_) return;
     if (const Plan* plan = known_plan(call.problem)) keep_ready(*asked_, Ready(call, *plan));
@@ -239,7 +244,7 @@ class Fresh final : public Source {
   const Keywords& keywords_;
   std::optional<Request> request_;
   std::optional<Asked> asked_;
-  Ready* ready_ = nullptr;
+  const Ready* ready_ = nullptr;
   std::optional<Ready> copy_;
 };
 

@@ -18,7 +18,7 @@ class Source {
 
   // Instead of both: the launch that a call is, if that is known. Null where it is not; `keep` is then told of the call
   // once it has run.
-  virtual Ready* ready(Operands&) { return nullptr; }
+  virtual const Ready* ready(Operands&) { return nullptr; }
   virtual void run_ready(device::Stream, void* /*result*/) {}  // `result`: memory of the new one, null if there is none
   virtual void keep(const Call&) {}
 

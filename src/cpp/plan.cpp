@@ -104,6 +104,7 @@ void run_on_device(const Call& call, const Plan& plan, device::Stream stream, co
   } else if (!plan.provided.is_none()) {
     run_provided(call, plan, stream);
   } else {
+    nb::gil_scoped_release may_wait;  // for room in the stream, behind work that needs the interpreter
     run_on_device(call, static_cast<const DevicePlan&>(plan), stream, given);
   }
 }

@@ -157,6 +157,7 @@ bool Prepared::launch_straight(nb::handle a, nb::handle b, nb::handle out) const
   }
   const bool swapped = prototype_.problem.transposed;
   g.a = addresses[swapped], g.b = addresses[!swapped], g.d = addresses[2];
+  nb::gil_scoped_release may_wait;
   launch(plan_, g);
   return true;
 }

@@ -4,6 +4,7 @@
 
 #include "dlpack_view.h"
 #include "run.h"
+#include "streams.h"
 
 namespace cutlass_py {
 namespace {
@@ -118,7 +119,7 @@ nb::object Lent::dlpack(nb::handle stream, nb::handle max_version) const {
     const int64_t consumer = stream.is_none() ? legacy : nb::cast<int64_t>(stream);
     const auto launch = reinterpret_cast<int64_t>(launch_);
     if (consumer != -1 && (consumer ? consumer : legacy) != (launch ? launch : legacy)) {
-      device::wait(reinterpret_cast<device::Stream>(consumer), launch_);
+      follow(reinterpret_cast<device::Stream>(consumer), launch_);
     }
   }
   return dlpack_capsule(tensor, tensor_, max_version);

@@ -75,6 +75,11 @@ Stream stream_handle(nb::handle number) {
 
 }  // namespace
 
+void follow(Stream waiter, Stream signaler) {
+  nb::gil_scoped_release may_wait;
+  device::wait(waiter, signaler);
+}
+
 device::Stream stream_from(nb::handle value) {
   if (PyLong_Check(value.ptr())) return stream_handle(value);
   if (nb::hasattr(value, "__cuda_stream__")) {
@@ -129,14 +134,14 @@ bool Streams::capturing() const {
 
 void Streams::before() const {
   for (int i = 0; i < other_count; ++i) {
-    if (others[i].stream != launch) device::wait(launch, others[i].stream);
+    if (others[i].stream != launch) follow(launch, others[i].stream);
   }
 }
 
 void Streams::after() const {
   if (given) return;
   for (int i = 0; i < other_count; ++i) {
-    if (others[i].stream != launch) device::wait(others[i].stream, launch);
+    if (others[i].stream != launch) follow(others[i].stream, launch);
   }
 }
 
@@ -155,7 +160,10 @@ void release_when_done(Operands& operands, Stream stream) {
     if (View::Managed managed = view.take_managed(); managed.deleter) batch->push_back(managed);
   });
   if (batch->empty()) return;
-  device::when_done(stream, &on_device_done, batch.get());  // where that fails, nobody knows who reads them still
+  {
+    nb::gil_scoped_release may_wait;
+    device::when_done(stream, &on_device_done, batch.get());  // where that fails, nobody knows who reads them still
+  }
   batch.release();
 }
 

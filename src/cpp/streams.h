@@ -35,6 +35,9 @@ struct Streams {
   bool seen(const void* framework) const;
 };
 
+// device::wait without the GIL: it may wait itself, for room in a stream behind work that needs the interpreter.
+void follow(device::Stream waiter, device::Stream signaler);
+
 // A CUDA stream given as an int, by the __cuda_stream__ protocol, or as torch's or CuPy's object.
 device::Stream stream_from(nb::handle value);
 

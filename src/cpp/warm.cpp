@@ -95,8 +95,8 @@ Ready::Ready(const Call& call, const DevicePlan& plan)
       transposed_(call.problem.transposed),
       launch_(single_launch(call, plan)) {}
 
-void Ready::operator()(const Request& r, device::Stream stream, void* result) {
-  CutlassPyGemm& g = *launch_;
+CutlassPyGemm Ready::launch_of(const Request& r, device::Stream stream, void* result) const {
+  CutlassPyGemm g = *launch_;
   g.stream = stream;
   if (result) g.d = result;
   const Factors numbers = numbers_of(r);
@@ -106,10 +106,10 @@ void Ready::operator()(const Request& r, device::Stream stream, void* result) {
     if (!r.operands[i]) continue;
     if (const void** address = address_slot(g, Role(i), transposed_)) *address = r.operands[i]->data;
   }
-  launch(plan_, g);
+  return g;
 }
 
-Ready* find_ready(const Asked& asked) {
+const Ready* find_ready(const Asked& asked) {
   const auto found = table().find(asked);
   return found == table().end() ? nullptr : &found->second;
 }

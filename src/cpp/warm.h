@@ -32,7 +32,9 @@ class Ready {
   Ready(const Call& call, const DevicePlan& plan);
   explicit operator bool() const { return bool(launch_); }
   const Operand& result() const { return result_; }  // the new one of a call without `out`
-  void operator()(const Request& request, device::Stream stream, void* result);
+  const DevicePlan& plan() const { return plan_; }
+  // What `launch` takes for a request of the class; `result` is memory of the new one, null if there is none.
+  CutlassPyGemm launch_of(const Request& request, device::Stream stream, void* result) const;
 
  private:
   DevicePlan plan_;
@@ -42,7 +44,7 @@ class Ready {
 };
 
 // Guarded by the GIL. What is found stays until the next of the other two.
-Ready* find_ready(const Asked& asked);  // null where the class was not seen
+const Ready* find_ready(const Asked& asked);  // null where the class was not seen
 void keep_ready(const Asked& asked, const Ready& ready);
 void forget_ready();
 

@@ -209,7 +209,7 @@ TEST(a_class_seen_before_is_launched_as_the_first_call_was) {
     void* const result = request.at(Role::out) ? nullptr : reinterpret_cast<void*>((uintptr_t(99) << 32) + 256u * i);
     if (call && result) place_result(*call, result);
     refused += !call;
-    Ready* const ready = asked ? find_ready(asked) : nullptr;
+    const Ready* const ready = asked ? find_ready(asked) : nullptr;
     if (!ready) {
       if (asked && call) keep_ready(asked, Ready(*call, plan_of(call->problem)));
       continue;
@@ -218,7 +218,8 @@ TEST(a_class_seen_before_is_launched_as_the_first_call_was) {
     ++seen;
     std::optional<CutlassPyGemm> first;
     if (call) first = single_launch(*call, plan_of(call->problem));
-    (*ready)(request, stream, result);
+    CutlassPyGemm g = ready->launch_of(request, stream, result);
+    launch(ready->plan(), g);
     new_results += bool(result);
     const Operand *out = request.at(Role::out), *c = request.at(Role::c), *gate = request.at(Role::gate);
     in_place += out && ((c && c->data == out->data) || (gate && gate->data == out->data));
