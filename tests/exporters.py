@@ -93,6 +93,9 @@ class Exporter:
         self.requests.append(request)
         return self.capsule()
 
+    def given_back(self) -> None:
+        """Nothing of it is held elsewhere any more."""
+
     @property
     def balanced(self) -> bool:
         """Everything exported was released, once."""
@@ -129,6 +132,8 @@ class Exporter:
             self.deleted += 1
             # A second call for the same tensor raises, which pytest reports. This thunk must outlive its own call.
             self._recent.append(self._alive.pop(pointer))
+            if not self._alive:
+                self.given_back()
 
         if "deleter" not in says:
             managed.deleter = DELETER(delete)
@@ -219,7 +224,8 @@ def exchanging(stream: Any = None, **functions: Any) -> type[Exporter]:
         shape = tuple(wanted.shape[: wanted.ndim])
         if not Exchanging.allocates(shape):
             return -1
-        array = Exchanging(np.empty(shape, np.dtype(f"{kind}{wanted.dtype.bits // 8}")))
+        place = (wanted.device.device_type, wanted.device.device_id)
+        array = Exchanging(np.empty(shape, np.dtype(f"{kind}{wanted.dtype.bits // 8}")), device=place)
         Exchanging.made.append(array)
         out[0] = _pointer(array.capsule(), array.struct.capsule_name)
         return 0
