@@ -237,9 +237,41 @@ print("done")
 @needs_compiler
 @pytest.mark.skipif(_core.device_count() > 0, reason="a GPU would be given addresses of the host")
 def test_the_handler_reads_xlas_frames(library):
-    code = f"import sys; sys.path.insert(0, {str(xla_on_host.HERE)!r})\n{ON_HOST}"
+    check_in_a_process(ON_HOST, library)
+
+
+def check_in_a_process(code, library):
+    code = f"import sys; sys.path.insert(0, {str(xla_on_host.HERE)!r})\n{code}"
     found = subprocess.run([sys.executable, "-c", code, str(library)], capture_output=True, text=True)
     assert found.stdout == "done\n", found.stderr
+
+
+STREAM = """
+import sys
+from pathlib import Path
+import jax
+import xla_on_host
+from cutlass_py import _core, xla_stream
+
+jax.config.update("jax_num_cpu_devices", 2)
+library = xla_on_host.load(Path(sys.argv[1]), _core.xla_stream_handler(), 0x5700)
+xla_stream.register("cpu", jax.ffi.pycapsule(library.on_host))
+first, second = jax.devices()
+try:
+    _core.xla_stream(second.local_hardware_id)
+except IndexError:
+    assert xla_stream.of(second) == 0x5700
+traced = jax.jit(lambda x: x + xla_stream.of(first))
+assert traced(1) == 0x5701
+library.set_handler(0, 0)  # is not asked again
+assert xla_stream.of(first) == 0x5700
+print("done")
+"""
+
+
+@needs_compiler
+def test_xla_tells_its_stream(library):
+    check_in_a_process(STREAM, library)
 
 
 def test_stream_k_of_a_batch_goes_one_by_one(declared):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -23,18 +24,18 @@ def build(folder: Path) -> Path:
     return library
 
 
-def load(library: Path) -> ctypes.CDLL:
-    """The library, with the handler of the extension in it."""
+def load(library: Path, capsule: Any = None, stream: int = 0) -> ctypes.CDLL:
+    """The library with a handler of the extension in it (gemm's if none is given) and what its stream is to be."""
     found = ctypes.CDLL(str(library))
     python = ctypes.pythonapi
     python.PyCapsule_GetName.restype = ctypes.c_char_p
     python.PyCapsule_GetName.argtypes = [ctypes.py_object]
     python.PyCapsule_GetPointer.restype = ctypes.c_void_p
     python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    capsule = _core.xla_handler()
+    capsule = capsule or _core.xla_handler()
     pointer = python.PyCapsule_GetPointer(capsule, python.PyCapsule_GetName(capsule))
-    found.set_handler.argtypes = [ctypes.c_void_p]
-    found.set_handler(pointer)
+    found.set_handler.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    found.set_handler(pointer, stream)
     return found
 
 

@@ -311,6 +311,10 @@ void bind_metadata(nb::module_& m) {
           },
           nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
           "copy"_a = nb::none())
+      .def(
+          "read_on", &Buffer::read_on, "stream"_a,
+          "What is queued on this stream until the memory is given back may read it still then. The stream has to live "
+          "as long.")
       .def_prop_ro("dtype", [](const Buffer& b) { return dtype_name(b.dtype()); })
       .def("__len__", &Buffer::length)
       .def("__getitem__", &Buffer::matrix, "index"_a, "One matrix of a batch, in the same memory.")
@@ -426,6 +430,12 @@ NB_MODULE(_core, m) {
   m.def(
       "xla_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla_handler)); },
       "gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.");
+  m.def(
+      "xla_stream_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla_stream_handler)); },
+      "Another such call, without operands, which learns XLA's stream.");
+  m.def(
+      "xla_stream", [](int device_id) { return uintptr_t(xla_stream(device_id)); }, "device_id"_a,
+      "The stream that xla_stream_handler has learned. IndexError if it has not run on this device.");
   m.def(
       "call_facts",
       [](nb::handle a, nb::handle b, nb::typed<nb::dict, nb::str, nb::any> keywords) {

@@ -81,4 +81,6 @@ nb::object Buffer::dlpack(nb::handle stream, nb::handle max_version) const {
   return dlpack_capsule({data(), dtype_, device(), shape_, {}}, memory_, max_version);
 }
 
+void Buffer::read_on(uintptr_t stream) { memory_->consumers.insert(reinterpret_cast<device::Stream>(stream)); }
+
 }  // namespace cutlass_py

@@ -27,6 +27,8 @@ class Buffer {
   // stream: None (legacy default stream), -1 (no synchronisation), or a CUDA stream, which is made to follow the
   // result. max_version: the consumer's newest DLPack version, or None, which asks for the legacy struct.
   nb::object dlpack(nb::handle stream, nb::handle max_version) const;
+  // For consumers that read on another stream than the one they gave: the memory is freed behind what is on this one.
+  void read_on(uintptr_t stream);
   // One matrix of a batch, in the same memory.
   Buffer matrix(int64_t index) const;
   int64_t length() const { return shape_.empty() ? 0 : shape_[0]; }

@@ -1,5 +1,8 @@
 #include "xla_handler.h"
 
+#include <map>
+#include <mutex>
+
 #include "registry.h"
 #include "trace.h"
 #include "xla_call.h"
@@ -14,9 +17,9 @@ xla::Error* error(const xla::CallFrame& frame, ErrorCode code, const char* text)
   return frame.api->error_create(&args);
 }
 
-void describe(xla::Metadata& metadata) {
+void describe(xla::Metadata& metadata, uint32_t traits) {
   metadata.api_version = {sizeof(xla::ApiVersion), nullptr, xla::kApiMajor, xla::kApiMinor};
-  metadata.traits = xla::kCommandBufferCompatible;
+  metadata.traits = traits;
 }
 
 const KernelEntry& loaded(const std::string& kernel) {
@@ -57,30 +60,57 @@ xla::Error* execute(const xla::CallFrame& frame, int ordinal) {
   return nullptr;
 }
 
-xla::Error* call(const xla::CallFrame& frame) {
-  if (frame.api->struct_size < sizeof(xla::Api)) {
-    return error(frame, ErrorCode::unimplemented, "gemm: this XLA is too old to say which device a call runs on");
+struct Learned {
+  std::mutex mutex;  // XLA calls from any thread
+  std::map<int, void*> streams;
+};
+
+Learned& learned() {
+  static auto* all = new Learned();
+  return *all;
+}
+
+xla::Error* learn(const xla::CallFrame& frame, int ordinal) {
+  xla::StreamGetArgs stream{sizeof stream, nullptr, frame.ctx, nullptr};
+  if (xla::Error* failed = frame.api->stream_get(&stream)) return failed;
+  std::lock_guard lock(learned().mutex);
+  learned().streams[ordinal] = stream.stream;
+  return nullptr;
+}
+
+template <typename Run>
+xla::Error* answer(const xla::CallFrame& frame, uint32_t traits, Run run) {
+  xla::Extension* extension = frame.extension_start;
+  if (extension && extension->type == xla::ExtensionType::metadata) {
+    describe(*reinterpret_cast<xla::MetadataExtension*>(extension)->metadata, traits);
+    return nullptr;
   }
-  xla::DeviceOrdinalGetArgs device{sizeof device, nullptr, frame.ctx, 0};
-  if (xla::Error* failed = frame.api->device_ordinal_get(&device)) return failed;
-  return (frame.stage == xla::Stage::initialize ? initialize : execute)(frame, device.device_ordinal);
+  try {
+    if (frame.api->struct_size < sizeof(xla::Api)) {
+      return error(frame, ErrorCode::unimplemented, "gemm: this XLA is too old to say which device a call runs on");
+    }
+    xla::DeviceOrdinalGetArgs device{sizeof device, nullptr, frame.ctx, 0};
+    if (xla::Error* failed = frame.api->device_ordinal_get(&device)) return failed;
+    return run(frame, device.device_ordinal);
+  } catch (const std::invalid_argument& wrong) {
+    return error(frame, ErrorCode::invalid_argument, wrong.what());
+  } catch (const std::exception& failed) {
+    return error(frame, ErrorCode::internal, failed.what());
+  }
 }
 
 }  // namespace
 
 xla::Error* xla_handler(xla::CallFrame* frame) {
-  xla::Extension* extension = frame->extension_start;
-  if (extension && extension->type == xla::ExtensionType::metadata) {
-    describe(*reinterpret_cast<xla::MetadataExtension*>(extension)->metadata);
-    return nullptr;
-  }
-  try {
-    return call(*frame);
-  } catch (const std::invalid_argument& wrong) {
-    return error(*frame, ErrorCode::invalid_argument, wrong.what());
-  } catch (const std::exception& failed) {
-    return error(*frame, ErrorCode::internal, failed.what());
-  }
+  const auto run = frame->stage == xla::Stage::initialize ? &initialize : &execute;
+  return answer(*frame, xla::kCommandBufferCompatible, run);
+}
+
+xla::Error* xla_stream_handler(xla::CallFrame* frame) { return answer(*frame, 0, &learn); }
+
+void* xla_stream(int ordinal) {
+  std::lock_guard lock(learned().mutex);
+  return learned().streams.at(ordinal);
 }
 
 }  // namespace cutlass_py

@@ -104,6 +104,14 @@ def xla_handler() -> CapsuleType:
     gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.
     """
 
+def xla_stream_handler() -> CapsuleType:
+    """Another such call, without operands, which learns XLA's stream."""
+
+def xla_stream(device_id: int) -> int:
+    """
+    The stream that xla_stream_handler has learned. IndexError if it has not run on this device.
+    """
+
 def call_facts(a: object, b: object, keywords: dict[str, Any]) -> dict[str, Any]:
     """
     Operands and factors of a call with these keywords (of `problem`), as reproducer.py takes them.
@@ -473,6 +481,11 @@ class Buffer:
     def __init__(self, shape: Sequence[int], dtype: object, device_id: int) -> None: ...
 
     def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> object: ...
+
+    def read_on(self, stream: int) -> None:
+        """
+        What is queued on this stream until the memory is given back may read it still then. The stream has to live as long.
+        """
 
     @property
     def dtype(self) -> str: ...

@@ -222,12 +222,23 @@ def _jax_on_cpu(array: Any) -> Any:
     return jax.device_put(array, cpu)
 
 
+def _jax_adopt(buffer: Buffer) -> Any:
+    import jax
+
+    from . import xla_stream
+
+    array = jax.dlpack.from_dlpack(buffer)
+    # XLA gives memory of others back when its readers are queued, and they are not on the stream that it asked for.
+    buffer.read_on(xla_stream.of(array.device))
+    return array
+
+
 def _jax_finish(array: Any) -> Any:
     import jax
 
     if isinstance(array, TypedView):
         return TypedView(_jax_on_cpu(array.array), array.dtype)
-    adopt = jax.dlpack.from_dlpack if isinstance(array, Buffer) else _jax_on_cpu
+    adopt = _jax_adopt if isinstance(array, Buffer) else _jax_on_cpu
     if array.dtype in ("f64", "c128", "float64", "complex128"):  # which JAX would narrow otherwise
         with jax.enable_x64(True):
             return adopt(array)

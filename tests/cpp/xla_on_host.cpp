@@ -127,21 +127,25 @@ static_assert(ours::kCommandBufferCompatible == XLA_FFI_HANDLER_TRAITS_COMMAND_B
 namespace {
 
 XLA_FFI_Handler* handler = nullptr;
+void* stream = nullptr;
 
-XLA_FFI_Error* null_stream(XLA_FFI_Stream_Get_Args* args) {
-  args->stream = nullptr;
+XLA_FFI_Error* get_stream(XLA_FFI_Stream_Get_Args* args) {
+  args->stream = stream;
   return nullptr;
 }
 
 }  // namespace
 
-extern "C" void set_handler(void* function) { handler = reinterpret_cast<XLA_FFI_Handler*>(function); }
+extern "C" void set_handler(void* function, void* its_stream) {
+  handler = reinterpret_cast<XLA_FFI_Handler*>(function);
+  stream = its_stream;
+}
 
-// The handler with the null stream, which XLA's CPU has not to give.
+// The handler with a stream, which XLA's CPU has not to give.
 extern "C" XLA_FFI_Error* on_host(XLA_FFI_CallFrame* frame) {
   if (frame->extension_start) return handler(frame);  // asked for its metadata: it may be given no API then
   XLA_FFI_Api api = *frame->api;
-  api.XLA_FFI_Stream_Get = null_stream;
+  api.XLA_FFI_Stream_Get = get_stream;
   XLA_FFI_CallFrame changed = *frame;
   changed.api = &api;
   return handler(&changed);

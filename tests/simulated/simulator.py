@@ -161,13 +161,15 @@ class Streamless(exporters.Exporter):
             self.array.fill(85)
 
 
-def read(buffer: Any, stream: int) -> np.ndarray:
-    """What `stream` finds in a Buffer when it comes to that. The Buffer may go at once."""
+def read(buffer: Any, stream: int, on: int | None = None) -> np.ndarray:
+    """What `stream`, or `on` that follows it, finds in a Buffer when it comes to that. The Buffer may go at once."""
     capsule = buffer.__dlpack__(stream=stream, max_version=(1, 0))
     managed = exporters.DLManagedTensorVersioned.from_address(exporters._pointer(capsule, b"dltensor_versioned"))
     tensor = managed.dl_tensor
     kind = {0: "i", 1: "u", 2: "f"}[tensor.dtype.code]
     found = np.zeros(tuple(tensor.shape[: tensor.ndim]), f"{kind}{tensor.dtype.bits // 8}")
     address = tensor.data
-    queue(stream, lambda: ctypes.memmove(found.ctypes.data, address, found.nbytes))
+    if on:
+        wait(on, stream)
+    queue(on or stream, lambda: ctypes.memmove(found.ctypes.data, address, found.nbytes))
     return found

@@ -257,6 +257,19 @@ def test_a_result_may_be_dropped_once_its_reader_is_queued(seed):
     np.testing.assert_array_equal(found, x @ y)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_result_may_be_dropped_once_a_reader_elsewhere_is_queued(seed):
+    """As with XLA: the stream that follows the result is not the one that reads it."""
+    owner, given, reader = (simulator.stream() for _ in range(3))
+    x, y = values(M, K), values(K, N, seed=1)
+    d = gemm(Streamless(x, owner), Streamless(y, owner))
+    found = simulator.read(d, given, on=reader)
+    d.read_on(reader)
+    del d
+    simulator.run(seed)
+    np.testing.assert_array_equal(found, x @ y)
+
+
 # ---------------------------------------------------------------------------------------------------- graphs
 
 
