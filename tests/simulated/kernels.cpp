@@ -1,5 +1,5 @@
-// The kernel library of the simulated GPU: products and their epilogues as loops, in double precision. Which kernels
-// there are, device.py says (`simulated_declare`) before the library is asked for.
+// The kernel library of the simulated GPU: products and their epilogues as loops, in double precision, beside the
+// elementwise kernels themselves. Which products there are, simulator.py says before the library is asked for.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "activation.h"
-#include "dtype.h"
+#include "elementwise/number.cuh"
+#include "gemm/activation.cuh"
 #include "kernel.h"
 #include "simulator.h"
 
@@ -19,58 +20,21 @@ namespace {
 
 using cutlass_py::Dtype;
 
-double bf16_value(uint16_t bits) {
-  const uint32_t word = uint32_t(bits) << 16;
-  float value;
-  std::memcpy(&value, &word, sizeof value);
-  return value;
-}
-
-uint16_t bf16_bits(double x) {  // exact numbers alone are asked for
-  const float value = float(x);
-  uint32_t word;
-  std::memcpy(&word, &value, sizeof word);
-  return uint16_t(word >> 16);
-}
-
-template <class T>
-double value_of(const void* at) {
-  T value;
-  std::memcpy(&value, at, sizeof value);
-  return double(value);
-}
-
-template <class T>
-void put(void* at, T value) {
-  std::memcpy(at, &value, sizeof value);
-}
-
 double load(const void* memory, int dtype, int64_t index) {
-  const char* at = static_cast<const char*>(memory) + index * cutlass_py::dtype_size(Dtype(dtype));
+  const int size = cutlass_py::dtype_size(Dtype(dtype));
+  const char* at = static_cast<const char*>(memory) + index * size;
   simulated::check_alive(at);
-  switch (Dtype(dtype)) {
-    case Dtype::f16: return value_of<_Float16>(at);
-    case Dtype::bf16: return bf16_value(uint16_t(value_of<uint16_t>(at)));
-    case Dtype::f32: return value_of<float>(at);
-    case Dtype::f64: return value_of<double>(at);
-    case Dtype::s8: return value_of<int8_t>(at);
-    case Dtype::s32: return value_of<int32_t>(at);
-    default: simulated::wrong("a dtype that is not simulated is read"); return NAN;
-  }
+  uint64_t word[1] = {};
+  std::memcpy(word, at, size_t(size));
+  double x[1];
+  cutlass_py::decode<false>(Dtype(dtype), word, x);
+  return x[0];
 }
 
 void store(void* memory, int dtype, int64_t index, double x) {
   char* at = static_cast<char*>(memory) + index * cutlass_py::dtype_size(Dtype(dtype));
   simulated::check_alive(at);
-  switch (Dtype(dtype)) {
-    case Dtype::f16: return put(at, _Float16(x));
-    case Dtype::bf16: return put(at, bf16_bits(x));
-    case Dtype::f32: return put(at, float(x));
-    case Dtype::f64: return put(at, x);
-    case Dtype::s8: return put(at, int8_t(x));
-    case Dtype::s32: return put(at, int32_t(x));
-    default: simulated::wrong("a dtype that is not simulated is written");
-  }
+  cutlass_py::encode(Dtype(dtype), {x}, [&](const auto& bits) { std::memcpy(at, bits, sizeof bits); });
 }
 
 struct Place {
@@ -87,12 +51,14 @@ void store(const CutlassPyArray& x, const Place& p, double value) {
 
 double factor(const CutlassPyScalar& x) { return x.device ? load(x.device, int(Dtype::f32), 0) : x.value; }
 
-double activated(int activation, double x) {
-  switch (cutlass_py::Activation(activation)) {
-    case cutlass_py::Activation::identity: return x;
-    case cutlass_py::Activation::relu: return x < 0 ? 0 : x;
-    default: simulated::wrong("an activation that is not simulated"); return NAN;
+double activated(const CutlassPyEpilogue& e, double x) {
+  switch (cutlass_py::Activation(e.activation)) {
+#define CUTLASS_PY_ACTIVATION(NAME, ...) \
+  case cutlass_py::Activation::NAME: return cutlass_py::activation::NAME<false>::apply(x, e.parameters);
+#include "activations.inc"
+#undef CUTLASS_PY_ACTIVATION
   }
+  return NAN;
 }
 
 // kernel.h's formula for one element of D.
@@ -102,9 +68,10 @@ double finished(const CutlassPyEpilogue& e, double acc, const Place& p) {
   if (e.scale_b.data) z *= load(e.scale_b, p);
   if (e.c.data && (e.beta.device || e.beta.value != 0)) z += factor(e.beta) * load(e.c, p);
   if (e.bias.data) z += load(e.bias, p);
-  if (e.aux.data) store(e.aux, p, z);
-  const double y = e.gate.data ? activated(e.activation, load(e.gate, p)) * z : activated(e.activation, z);
-  return factor(e.scale_out) * y;
+  const bool derivative = cutlass_py::kActivations[e.activation].derivative;
+  if (e.aux.data && !derivative) store(e.aux, p, z);
+  const CutlassPyArray& argument = derivative ? e.aux : e.gate;
+  return factor(e.scale_out) * (argument.data ? activated(e, load(argument, p)) * z : activated(e, z));
 }
 
 void each_place(int64_t batch, int64_t rows, int64_t cols, const std::function<void(const Place&)>& f) {
@@ -122,6 +89,7 @@ int status(bool queued) { return queued ? 0 : 1; }
 struct Declared {
   std::string name, layout;
   std::array<std::string, 5> dtypes;  // a, b, acc, c, d
+  int block;                          // columns of B that share a factor; 0 without scales in blocks
   CutlassPyKernel kernel{};
 };
 std::deque<Declared> declared;
@@ -141,10 +109,18 @@ const void* list_item(const void* list, int64_t i) {
   return item;
 }
 
+constexpr int kBlock = 128;  // of k
+
 void multiply(const Declared& by, CutlassPyGemm g) {
   const int a = dtype_named(by.dtypes[0]), b = dtype_named(by.dtypes[1]), d = dtype_named(by.dtypes[4]);
   const bool rows_a = by.layout[0] == 't', rows_b = by.layout[1] == 't';
   const CutlassPyGemm list = g;
+  if (by.block) g.epilogue.scale_a = g.epilogue.scale_b = {};
+  const auto scale = [&](const Place& p, int64_t k) {
+    if (!by.block) return 1.0;
+    const CutlassPyEpilogue& e = list.epilogue;
+    return load(e.scale_a, {p.batch, p.row, k / kBlock}) * load(e.scale_b, {p.batch, k / kBlock, p.col / by.block});
+  };
   each_place(g.batch, g.m, g.n, [&](const Place& p) {
     Place at = p;
     if (list.pointers) {
@@ -155,7 +131,7 @@ void multiply(const Declared& by, CutlassPyGemm g) {
     }
     double sum = 0;
     for (int64_t k = 0; k < g.k; ++k) {
-      sum += load(g.a, a, at.batch * g.batch_a + (rows_a ? p.row * g.lda + k : k * g.lda + p.row)) *
+      sum += scale(at, k) * load(g.a, a, at.batch * g.batch_a + (rows_a ? p.row * g.lda + k : k * g.lda + p.row)) *
              load(g.b, b, at.batch * g.batch_b + (rows_b ? k * g.ldb + p.col : p.col * g.ldb + k));
     }
     store(g.d, d, at.batch * g.batch_d + p.row * g.ldd + p.col, finished(g.epilogue, sum, at));
@@ -193,72 +169,14 @@ constexpr std::array<int (*)(const CutlassPyGemm*), kMost> launchers(std::index_
 }
 constexpr auto kLaunchers = launchers(std::make_index_sequence<kMost>());
 
-// ------------------------------------------------------------------------------------------------ elementwise
-
-int copy(const CutlassPyArray* from, const CutlassPyArray* to, int32_t size, int64_t batch, int64_t rows, int64_t cols,
-         void* stream) {
-  const CutlassPyArray x = *from, y = *to;
-  return status(simulated::queue(stream, [=] {
-    each_place(batch, rows, cols, [&](const Place& p) {
-      const char* source = static_cast<char*>(x.data) + size * (p.batch * x.batch + p.row * x.row + p.col * x.col);
-      char* target = static_cast<char*>(y.data) + size * (p.batch * y.batch + p.row * y.row + p.col * y.col);
-      simulated::check_alive(source), simulated::check_alive(target);
-      std::memcpy(target, source, size_t(size));
-    });
-  }));
-}
-
-void sum_over(const CutlassPyArray& sums, const CutlassPyArray& d, int64_t batch, int64_t rows, int64_t cols,
-              double scale_out) {
-  each_place(batch, rows, cols, [&](const Place& p) { store(sums, p, 0); });
-  each_place(batch, rows, cols, [&](const Place& p) { store(sums, p, load(sums, p) + load(d, p) / scale_out); });
-}
-
-int compose(const CutlassPyArray* acc, int32_t parts, int64_t part_stride, const CutlassPyEpilogue* epilogue,
-            const CutlassPyArray* d, int64_t batch, int64_t rows, int64_t cols, void* workspace, void* stream) {
-  const CutlassPyArray product = *acc, result = *d;
-  const CutlassPyEpilogue e = *epilogue;
-  return status(simulated::queue(stream, [=] {
-    simulated::check_alive(workspace);
-    std::memset(workspace, 0xff, kWorkspace);
-    each_place(batch, rows, cols, [&](const Place& p) {
-      double sum = 0;
-      for (int i = 0; i < parts && product.data; ++i) {
-        CutlassPyArray part = product;
-        part.data = static_cast<char*>(part.data) + i * part_stride * cutlass_py::dtype_size(Dtype(part.dtype));
-        sum += load(part, p);
-      }
-      store(result, p, finished(e, sum, p));
-    });
-    if (e.bias_grad.data) sum_over(e.bias_grad, result, batch, rows, cols, factor(e.scale_out));
-  }));
-}
-
-size_t compose_workspace(const CutlassPyEpilogue*, int64_t, int64_t, int64_t) { return kWorkspace; }
-
-int reduce(const CutlassPyArray*, const CutlassPyArray*, int32_t, int64_t, int64_t, int64_t, void*, void*) {
-  simulated::wrong("a reduction, which is not simulated");
-  return 1;
-}
-size_t reduce_workspace(const CutlassPyArray*, int64_t, int64_t, int64_t) { return 0; }
-
-int write_pointers(const void* const* pointers, int64_t count, void* destination, void* stream) {
-  const std::vector<const void*> list(pointers, pointers + count);
-  return status(simulated::queue(stream, [=] {
-    simulated::check_alive(destination);
-    std::memcpy(destination, list.data(), list.size() * sizeof(void*));
-  }));
-}
-
-const CutlassPyElementwise elementwise = {&copy,   &compose,          &compose_workspace,
-                                          &reduce, &reduce_workspace, &write_pointers};
-
 }  // namespace
 
 extern "C" {
 
+extern const CutlassPyElementwise cutlass_py_elementwise;
+
 // dtypes: a, b, acc, c, d. numbers: api, tile, cluster, alignments of a, b, c, d, whether it takes lists, whether it
-// takes a workspace.
+// takes a workspace, columns of B in a block.
 void simulated_declare(const char* name, const char* layout, const char* const* dtypes, const int* numbers) {
   Declared& made = declared.emplace_back();
   made.name = name, made.layout = layout;
@@ -271,6 +189,7 @@ void simulated_declare(const char* name, const char* layout, const char* const* 
   std::copy(numbers + 1, numbers + 4, f.tile), std::copy(numbers + 4, numbers + 7, f.cluster);
   f.align_a = numbers[7], f.align_b = numbers[8], f.align_c = numbers[9], f.align_d = numbers[10];
   f.pointers = numbers[11];
+  made.block = numbers[13];
   made.kernel.name = made.name.c_str();
   made.kernel.workspace_size = numbers[12] ? &needs_workspace : &needs_none;
   made.kernel.run = kLaunchers.at(declared.size() - 1);
@@ -279,8 +198,8 @@ void simulated_declare(const char* name, const char* layout, const char* const* 
 const CutlassPyLibrary* cutlass_py_library() {
   static std::vector<const CutlassPyKernel*> kernels;
   for (const Declared& each : declared) kernels.push_back(&each.kernel);
-  static const CutlassPyLibrary library = {CUTLASS_PY_ABI, int32_t(kernels.size()), kernels.data(), &elementwise,
-                                           [](int) { return "a simulated failure"; }};
+  static const CutlassPyLibrary library = {CUTLASS_PY_ABI, int32_t(kernels.size()), kernels.data(),
+                                           &cutlass_py_elementwise, [](int) { return "a simulated failure"; }};
   return &library;
 }
 }

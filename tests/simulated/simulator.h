@@ -1,4 +1,4 @@
-// A GPU that is none: its memory is the host's, its streams are queues that nothing empties by itself, its kernels are
+// A GPU that is none: its memory is the host's, its streams are queues that nothing empties by itself, its products are
 // loops. Tests of the call path see then what a call queues, in every order that its events allow, and what is lost
 // where a call to CUDA fails.
 #pragma once

@@ -19,7 +19,6 @@ from cutlass_py import _core
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.families import find, named
 
-_DTYPES = {"f16", "bf16", "f32", "tf32", "f64", "s8", "s32"}
 _WORK = ctypes.CFUNCTYPE(None)
 _lib: Any = None
 _queued: list[Any] = []  # what is called back has to live until then
@@ -41,17 +40,33 @@ def is_here() -> bool:
 
 def _declare(c: Any) -> None:
     dtypes = (c.a, c.b, c.accumulator, c.d, c.d)
-    if not {c.a, c.b, c.d} <= _DTYPES:
-        return
-    stream_k = SCHEDULES[c.schedule].stream_k
+    if c.d in ("c64", "c128"):
+        return  # products are of real numbers here
+    schedule = SCHEDULES[c.schedule]
     align = c.align or 1
-    numbers = [c.api, *c.tile, *c.cluster, align, align, c.align_d, c.align_d, c.takes_lists, stream_k]
+    numbers = [
+        c.api,
+        *c.tile,
+        *c.cluster,
+        align,
+        align,
+        c.align_d,
+        c.align_d,
+        c.takes_lists,
+        schedule.stream_k,
+        schedule.block,
+    ]
     _lib.simulated_declare(
         c.name.encode(),
         (c.layout + "t").encode(),
         (ctypes.c_char_p * 5)(*(x.encode() for x in dtypes)),
         (ctypes.c_int * len(numbers))(*map(int, numbers)),
     )
+
+
+def exported(name: str, kind: Any) -> Any:
+    """A ctypes structure that the kernel library exports."""
+    return kind.in_dll(_lib, name)
 
 
 # ---------------------------------------------------------------------------------------------------- the device

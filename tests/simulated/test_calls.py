@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import simulator
+from reference import NUMPY, rounded
 from simulator import Streamless, streamed
+from test_block_scales import SHAPES, quantised
 
-from cutlass_py import CudaError, GemmArguments, _core, autotuning, explain, gemm, get_kernels, tune
+from cutlass_py import CudaError, GemmArguments, _core, autotuning, explain, gemm, get_kernels, tune, view
 
 SEEDS = range(8)
 M, N, K = 17, 24, 40
@@ -134,6 +136,35 @@ def test_dtypes_and_layouts(on, dtype, result, layout):
     simulator.run()
     assert d.array.dtype == result
     np.testing.assert_array_equal(d.array, x.astype("f8") @ y.astype("f8"))
+
+
+def _typed(on: Any, x: np.ndarray, dtype: str) -> Any:
+    """As integers, for frameworks that cannot name the dtype."""
+    narrow = x.astype(NUMPY[dtype])
+    return view(on(narrow.view(f"u{narrow.itemsize}")), dtype)
+
+
+NARROW = ["bf16 bf16 f32", "e4m3 e5m2 bf16", "e5m2 e4m3 e4m3", "u8 u8 s32", "s8 s8 u8"]
+
+
+@pytest.mark.parametrize("dtypes", NARROW)
+def test_dtypes_that_frameworks_cannot_name(on, dtypes):
+    a, b, d = dtypes.split()
+    x, y = np.abs(values(M, K)), np.abs(values(K, N, seed=1))
+    out = _typed(on, empty(M, N), d)
+    gemm(_typed(on, x, a), _typed(on, y, b), out=out)
+    simulator.run()
+    np.testing.assert_array_equal(out.array.array.view(NUMPY[d]).astype("f8"), rounded(x @ y, d))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_scales_in_blocks(on, rng, shape):
+    x, y, rows, columns, wide_x, wide_y = quantised(rng, *shape)
+    out = on(empty(shape[0], shape[1]))
+    keywords = {"scale_a": on(rows), "scale_b": on(columns)}
+    gemm(_typed(on, x, "e4m3"), _typed(on, y, "e4m3"), out=out, **keywords)
+    simulator.run()
+    np.testing.assert_array_equal(out.array, wide_x @ wide_y)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -71,9 +71,8 @@ int finish(const Compose& p, const Shape& shape, const CutlassPyArray& bias_grad
   const int64_t extent = of_columns ? p.cols : p.rows, slots = shape.slots(p.sums);
   const Array to = array_of(bias_grad);
   if (extent == 0) return 0;
-  finish_kernel<T><<<unsigned(ceil_div(extent, kFinishWidth)), dim3(kFinishWidth, kFinishDepth), 0, stream>>>(
-      static_cast<const T*>(p.partial), slots, extent, to, of_columns ? to.col : to.row);
-  return cudaGetLastError();
+  return queue(finish_kernel<T>, unsigned(ceil_div(extent, kFinishWidth)), dim3(kFinishWidth, kFinishDepth), stream,
+               static_cast<const T*>(p.partial), slots, extent, to, of_columns ? to.col : to.row);
 }
 
 int launch(const Compose& p, const Shape& shape, const CutlassPyArray& bias_grad, cudaStream_t stream) {
@@ -86,8 +85,7 @@ int launch(const Compose& p, const Shape& shape, const CutlassPyArray& bias_grad
   auto* kernel = wide             ? &compose_kernel<double, false, false>
                  : !by_vectors(p) ? (plain ? &compose_kernel<float, false, true> : &compose_kernel<float, false, false>)
                                   : (plain ? &compose_kernel<float, true, true> : &compose_kernel<float, true, false>);
-  kernel<<<grid, kThreads, 0, stream>>>(p);
-  if (int error = cudaGetLastError()) return error;
+  if (int error = queue(kernel, grid, kThreads, stream, p)) return error;
   if (p.sums == Sums::none) return 0;
   return wide ? finish<double>(p, shape, bias_grad, stream) : finish<float>(p, shape, bias_grad, stream);
 }

@@ -88,8 +88,8 @@ int compose_complex(const CutlassPyArray* acc, int32_t parts, int64_t part_strid
   bool wide = false;
   for (const CutlassPyArray* x : {&p.acc, &p.c, &p.bias, &p.d}) wide |= x->data && Dtype(x->dtype) == Dtype::c128;
   auto* kernel = wide ? &complex_kernel<double> : &complex_kernel<float>;
-  kernel<<<dim3(unsigned(blocks), unsigned(std::min(batch, kMostBlocksY))), dim3(kWidth, kHeight), 0, stream>>>(p);
-  return cudaGetLastError();
+  return queue(kernel, dim3(unsigned(blocks), unsigned(std::min(batch, kMostBlocksY))), dim3(kWidth, kHeight), stream,
+               p);
 }
 
 }  // namespace cutlass_py

@@ -28,8 +28,7 @@ int launch(void (*kernel)(Copy), int threads, Copy copy, int tile_rows, int tile
   const int64_t blocks = ceil_div(copy.rows, tile_rows) * copy.tiles_per_row;
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   if (blocks * copy.batch == 0) return 0;
-  kernel<<<dim3(unsigned(blocks), unsigned(std::min(copy.batch, kMostBlocksY))), threads, 0, stream>>>(copy);
-  return cudaGetLastError();
+  return queue(kernel, dim3(unsigned(blocks), unsigned(std::min(copy.batch, kMostBlocksY))), threads, stream, copy);
 }
 
 // ------------------------------------------------------------------------------------------------ vectors
@@ -43,16 +42,21 @@ struct alignas(kVectorBytes) Line {
   uint32_t word[4];
 };
 
+// By one instruction: nvcc 13.0 takes an assignment apart into four.
+__device__ inline void store_vector(const Line& line, void* to) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(line.word[0]),
+               "r"(line.word[1]), "r"(line.word[2]), "r"(line.word[3])
+               : "memory");
+#else
+  *static_cast<Line*>(to) = line;
+#endif
+}
+
 // The first `count` elements; to where a vector may be stored.
 template <class T>
 __device__ void store_line(const Line& line, T* to, int count) {
-  if (count >= kSide<T>) {
-    // By one instruction: nvcc 13.0 takes an assignment apart into four.
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(line.word[0]),
-                 "r"(line.word[1]), "r"(line.word[2]), "r"(line.word[3])
-                 : "memory");
-    return;
-  }
+  if (count >= kSide<T>) return store_vector(line, to);
   const auto* values = reinterpret_cast<const T*>(line.word);
 #pragma unroll
   for (int i = 0; i < kSide<T>; ++i) {

@@ -107,9 +107,8 @@ int launch(const CutlassPyArray& from, const CutlassPyArray& to, Reduction reduc
                    reduction};
   const T infinity = std::numeric_limits<T>::infinity();
   const T nothing = reduction == Reduction::sum ? T(0) : reduction == Reduction::max ? -infinity : infinity;
-  reduce_kernel<T>
-      <<<dim3(unsigned(blocks), unsigned(std::min(batch, kMostBlocksY))), kThreads, 0, stream>>>(p, nothing);
-  return cudaGetLastError();
+  const dim3 grid(unsigned(blocks), unsigned(std::min(batch, kMostBlocksY)));
+  return queue(reduce_kernel<T>, grid, kThreads, stream, p, nothing);
 }
 
 template <class T>

@@ -23,8 +23,8 @@ int write_pointers(const void* const* pointers, int64_t count, void* destination
     const int64_t some = std::min(count - first, kAddresses);
     Addresses list;
     std::copy(pointers + first, pointers + first + some, list.address);
-    write_kernel<<<1, unsigned(some), 0, cudaStream_t(stream)>>>(list, static_cast<const void**>(destination) + first);
-    if (int error = cudaGetLastError()) return error;
+    const void** to = static_cast<const void**>(destination) + first;
+    if (int error = queue(write_kernel, 1, unsigned(some), cudaStream_t(stream), list, to)) return error;
   }
   return 0;
 }

@@ -1,0 +1,120 @@
+// CUDA C++ as the elementwise kernels speak it, for the compiler of the host: launches are queued on the simulated GPU.
+#pragma once
+
+#include <math.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+
+#include "simulator.h"
+#include "threads.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __noinline__ __attribute__((noinline))
+#define __shared__ static  // one block runs at a time
+
+using std::isnan, std::max, std::min;
+using dim3 = simulated::Extents;
+using cudaStream_t = simulated::Stream;
+enum cudaError_t {
+  cudaSuccess,
+  cudaErrorInvalidValue,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorLaunchFailure = 719
+};
+
+inline const dim3 &threadIdx = simulated::running.index, &blockIdx = simulated::running.block,
+                  &gridDim = simulated::running.grid;
+
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  cudaStream_t stream;
+};
+
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments... arguments) {
+  const auto run = [=, c = *config] { simulated::run_grid(c.gridDim, c.blockDim, [&] { kernel(arguments...); }); };
+  return simulated::queue(config->stream, run) ? cudaSuccess : cudaErrorLaunchFailure;
+}
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+// ------------------------------------------------------------------------------------------------ between threads
+
+inline void __syncthreads() { simulated::synchronize(); }
+
+// Of blocks whose threads all take part.
+template <class T>
+T __shfl_down_sync(uint32_t, T value, int distance, int width) {
+  static T values[simulated::kMostThreads];
+  const int at = simulated::running.number;
+  values[at] = value;
+  __syncthreads();
+  const T found = at % width + distance < width ? values[at + distance] : value;
+  __syncthreads();
+  return found;
+}
+
+// ------------------------------------------------------------------------------------------------ bits
+
+namespace simulated {
+
+template <class To, class From>
+To bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// To nearest, ties to even; saturates, and makes 0 of NaN.
+inline int32_t to_int(double x) {
+  if (std::isnan(x)) return 0;
+  return int32_t(std::nearbyint(std::min(std::max(x, -2147483648.0), 2147483647.0)));
+}
+
+}  // namespace simulated
+
+inline float __uint_as_float(uint32_t x) { return simulated::bits<float>(x); }
+inline float __int_as_float(int32_t x) { return simulated::bits<float>(x); }
+inline uint32_t __float_as_uint(float x) { return simulated::bits<uint32_t>(x); }
+inline double __longlong_as_double(int64_t x) { return simulated::bits<double>(x); }
+inline int64_t __double_as_longlong(double x) { return simulated::bits<int64_t>(x); }
+
+inline float __double2float_rz(double x) {
+  const float nearest = float(x);
+  return std::fabs(double(nearest)) > std::fabs(x) ? std::nextafter(nearest, 0.0f) : nearest;
+}
+inline int32_t __float2int_rn(float x) { return simulated::to_int(x); }
+inline int32_t __double2int_rn(double x) { return simulated::to_int(x); }
+
+template <class T>
+T __ldg(const T* from) {
+  return *from;
+}
+
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
+  return uint32_t((uint64_t(high) << 32 | low) >> (shift & 31));
+}
+
+inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
+  const uint64_t bytes = uint64_t(y) << 32 | x;
+  uint32_t found = 0;
+  for (int i = 0; i < 4; ++i) found |= uint32_t(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return found;
+}
