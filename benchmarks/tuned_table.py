@@ -6,8 +6,8 @@
     python benchmarks/tuned_table.py sweep.json tuned.json        # anywhere: writes src/cutlass_py/choice/tables/
 
 Of a sweep, its fastest kernel in the order of tiles that was timed: the usual one.
-What the table has already stays, later files win over earlier ones. Entries of kernels that are not declared are left
-out.
+What the table has already stays, later files win over earlier ones. Entries of kernels that are not declared (any
+more) are left out.
 """
 
 from __future__ import annotations
@@ -94,11 +94,15 @@ def merge(exports: Sequence[Path], directory: Path, afresh: bool = False) -> dic
         path = directory / tuned.file_name(gpu.name, gpu.sm_count)
         before = tuned.read(path, gpu) if path.exists() and not afresh else {}
         found = {key: entry for other, table in read if other == gpu for key, entry in table.items()}
-        usable = {key: entry for key, entry in found.items() if find(entry.kernel)}
-        table = before | usable
+        usable = _declared(found)
+        table = _declared(before) | usable
         path.write_text(tuned.dumps(gpu, table), encoding="utf-8")
         written[path] = (len(table), len(usable.keys() - before.keys()), len(found) - len(usable))
     return written
+
+
+def _declared(table: Table) -> Table:
+    return {key: entry for key, entry in table.items() if find(entry.kernel)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

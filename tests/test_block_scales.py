@@ -342,7 +342,7 @@ def test_metadata_names_the_scales():
             "applies scales in blocks of 128 of k by 128 columns; there are none",
         ),
         (
-            "sm90_gemm_e4m3_e4m3_f32_bf16_tn_128x128x128_2x1x1_coop_scaled",
+            "sm90_gemm_e4m3_e4m3_f32_bf16_tn_128x96x128_1x1x1_pingpongsteady_scaled",
             asked(),
             "does not apply scales in blocks; scale_a and scale_b are",
         ),

@@ -161,7 +161,7 @@ def test_an_empty_result_can_be_asked_about(core, extents, keywords):
 
 
 SM80 = "sm80_gemm_bf16_bf16_f32_bf16_tn_128x128x32_64x64x32_s4_a8_linearc"
-SCALED = "sm90_gemm_e4m3_e4m3_f32_bf16_tn_128x128x128_2x1x1_coop_scaled"
+SCALED = "sm90_gemm_e4m3_e4m3_f32_bf16_tn_128x96x128_1x1x1_pingpongsteady_scaled"
 F32 = vector(1, "f32")
 
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <limits>
 #include <random>
 #include <string>
@@ -71,7 +72,8 @@ void fill_with_numbers(char* memory, Dtype dtype, size_t bytes, uint64_t seed, S
 // A call of the problem's class on memory of its own: layouts and alignments as the class says, and no better.
 class Sample {
  public:
-  Sample(const Problem& p, Stream stream) : p_(p), stream_(stream) {
+  // The numbers of `like`, if there is one: to copy them is faster.
+  Sample(const Problem& p, Stream stream, const Sample* like) : p_(p), stream_(stream), like_(like) {
     call_.problem = p;
     call_.a = matrix(p.a, p.layout_a, p.align_a, p.m, p.k), call_.lda = leading(call_.a, p.layout_a);
     call_.b = matrix(p.b, p.layout_b, p.align_b, p.k, p.n), call_.ldb = leading(call_.b, p.layout_b);
@@ -80,6 +82,7 @@ class Sample {
     if (p.pointers) list_matrices();
   }
   const Call& call() const { return call_; }
+  size_t bytes() const { return bytes_; }
 
  private:
   static int64_t leading(const Matrix& x, char layout) { return layout == 'n' ? x.col : x.row; }
@@ -87,9 +90,14 @@ class Sample {
   // Aligned to `align` (log2 of bytes) and no better; a class knows nothing finer than an element nor above 16 bytes.
   char* memory(Dtype dtype, int64_t elements, uint8_t align) {
     const size_t size = dtype_size(dtype), unit = std::max(size_t(1) << align, size), offset = unit < 16 ? unit : 0;
-    memory_.emplace_back(offset + size_t(elements) * size, p_.device.id, stream_);
-    char* data = memory_.back().data() + offset;
-    fill_with_numbers(data, dtype, size_t(elements) * size, memory_.size(), stream_);
+    const size_t bytes = size_t(elements) * size, index = memory_.size();
+    char* data = memory_.emplace_back(offset + bytes, p_.device.id, stream_).data() + offset;
+    if (like_) {
+      device::copy(data, like_->memory_[index].data() + offset, bytes, stream_);
+    } else {
+      fill_with_numbers(data, dtype, bytes, index, stream_);
+    }
+    bytes_ += bytes;
     return data;
   }
 
@@ -156,8 +164,53 @@ class Sample {
 
   const Problem& p_;
   Stream stream_;
+  const Sample* like_;
   std::vector<Memory> memory_;
+  size_t bytes_ = 0;
   Call call_;
+};
+
+// ------------------------------------------------------------------------------------------------ time
+
+constexpr int kMostCalls = 8;
+constexpr float kBurst = 400;  // microseconds of calls, as far as there are several
+
+// Calls in a row, as a program makes them: half of them follow one of ours, which they may overlap, and half a foreign
+// kernel; each finds its operands in memory alone.
+class Burst {
+ public:
+  Burst(const Problem& p, Stream stream)
+      : stream_(stream),
+        flushed_(std::max<size_t>(2 * device::info(p.device.id).l2_bytes, size_t(128) << 20)),
+        flush_(flushed_, p.device.id, stream) {
+    const Sample& first = samples_.emplace_back(p, stream, nullptr);
+    while (samples_.size() * first.bytes() < flushed_ && samples_.size() < kMostCalls) {
+      samples_.emplace_back(p, stream, &first);
+    }
+  }
+
+  // Empties the cache. That takes longer than queueing the calls behind it, so that the host does not show.
+  void flush() { device::fill(flush_.data(), 0, flushed_, stream_); }
+
+  void queue(const Plan& plan, int calls) {
+    for (int i = 0; i < calls; ++i) {
+      if (i && i % 2 == 0) foreign();
+      run_on_device(samples_[next_++ % samples_.size()].call(), plan, stream_);
+    }
+  }
+
+  // What a burst has beside the calls.
+  void queue_rest(int calls) {
+    for (int i = 2; i < calls; i += 2) foreign();
+  }
+
+ private:
+  void foreign() { device::fill(flush_.data(), 0, 1 << 10, stream_); }
+
+  Stream stream_;
+  size_t flushed_, next_ = 0;
+  Memory flush_;
+  std::deque<Sample> samples_;
 };
 
 // A phase of `tune` ends behind the round that reaches this.
@@ -180,23 +233,22 @@ bool left_out(const nb::python_error& error) {
 
 std::vector<std::vector<float>> times_of(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
   const Stream stream = device::own_stream(problem.device.id);
-  const Sample sample(problem, stream);
-  // Twice the cache; filling it takes longer than queueing a few launches, so that the host does not show.
-  const size_t flushed = std::max<size_t>(2 * device::info(problem.device.id).l2_bytes, size_t(128) << 20);
-  const Memory flush(flushed, problem.device.id, stream);
+  Burst burst(problem, stream);
+  device::Timer rest;
   std::vector<device::Timer> timers(plans.size());
   std::vector<std::vector<float>> times(plans.size());
   std::vector<bool> failed(plans.size());
+  int calls = 1;
   wait_for_device();  // work of other streams would take part
   const auto end = std::chrono::steady_clock::now() + kLongEnough;
-  for (int round = -1; round < rounds; ++round) {  // the first one warms up
+  for (int round = -2; round < rounds; ++round) {  // the first one warms up, the next one tells how many calls to time
     for (size_t turn = 0; turn < plans.size(); ++turn) {
-      const size_t i = (turn + size_t(round + 1)) % plans.size();  // nobody is always the first on an idle device
+      const size_t i = (turn + size_t(round + 2)) % plans.size();  // nobody is always the first on an idle device
       if (failed[i]) continue;
-      device::fill(flush.data(), round, flushed, stream);
+      burst.flush();
       timers[i].start(stream);
       try {
-        run_on_device(sample.call(), plans[i], stream);
+        burst.queue(plans[i], calls);
       } catch (const CudaError&) {
         failed[i] = true;
       } catch (const nb::python_error& error) {
@@ -204,12 +256,20 @@ std::vector<std::vector<float>> times_of(const Problem& problem, const std::vect
       }
       timers[i].stop(stream);
     }
+    burst.flush();
+    rest.start(stream);
+    burst.queue_rest(calls);
+    rest.stop(stream);
     nb::gil_scoped_release waiting;
+    const float idle = rest.microseconds();
+    float fastest = std::numeric_limits<float>::infinity();
     for (size_t i = 0; i < plans.size(); ++i) {
       if (failed[i]) continue;
-      const float time = timers[i].microseconds();
+      const float time = (timers[i].microseconds() - idle) / float(calls);
+      fastest = std::min(fastest, time);
       if (round >= 0) times[i].push_back(time);
     }
+    if (round < 0) calls = int(std::clamp(kBurst / std::max(fastest, 1.0f), 1.0f, float(kMostCalls)));
     if (round >= 0 && std::chrono::steady_clock::now() > end) break;
   }
   for (size_t i = 0; i < plans.size(); ++i) {

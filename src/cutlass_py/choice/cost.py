@@ -31,6 +31,8 @@ FITTED_3X = {
     "cooperative": 0.914,  # share of that where two warpgroups work on one tile
     "promoted": 0.551,  # share of sums that leave the tensor cores every 128 of k
     "promoted_cooperative": 0.81,  # likewise, of cooperative kernels
+    "steady": 0.8,  # likewise, of those that leave while other MMAs run
+    "steady_cooperative": 0.885,
     "deep": 0.263,  # the rate falls with this power of the accumulators that a thread has beyond 128
     "narrow": 1.56,  # columns by which a tile is the wider for the tensor cores
     "step": 0.0121,  # microseconds of 128 bytes of k, for each 64 rows that one warpgroup has of a tile
@@ -58,11 +60,12 @@ _RATE_2X = {
     ("sm80_gemm", "f64"): 30.0,
     ("sm80_gemm", "c128"): 7.5,
     ("sm90_dgemm", "f64"): 58.0,
-    ("sm90_dgemm", "c128"): 14.0,
+    ("sm90_dgemm", "c128"): 10.3,
     ("simt_gemm", "f32"): 42.0,
     ("simt_gemm", "c64"): 10.5,
 }
-_SMALL_TILE_2X = 0.7
+_SMALL_TILE_2X = {"sm90_dgemm": 0.95}  # by family, others:
+_SMALL_TILE_2X_USUAL = 0.7
 # Narrow accesses of types of 16 bits and less stall 2.x loads: share of the rate by bytes per access; 1 is a guess.
 _ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5, 1: 0.4}
 _INSTRUCTION = 0.15  # microseconds of one instruction for each element of such a tile, by four schedulers at 1.7 GHz
@@ -234,10 +237,11 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
 
 def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     """Operations per microsecond of one multiprocessor, by the accumulators of a thread."""
-    cooperative = not SCHEDULES[c.schedule].pingpong
-    share = FITTED_3X["cooperative"] if cooperative else 1.0
+    schedule = SCHEDULES[c.schedule]
+    share = 1.0 if schedule.pingpong else FITTED_3X["cooperative"]
     if DTYPES[c.a].bits == 8 and c.accumulator == "f32":
-        share = FITTED_3X["promoted_cooperative" if cooperative else "promoted"]
+        how = "steady" if schedule.steady else "promoted"
+        share = FITTED_3X[how if schedule.pingpong else f"{how}_cooperative"]
     deep: float = (128 / max(accumulators, 128)) ** FITTED_3X["deep"]
     return FITTED_3X["rate"] * 1e6 / _SM_COUNT * share * deep * 16 / DTYPES[c.a].bits
 
@@ -254,7 +258,7 @@ def _waves_2x(c: KernelConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> 
     share = min(tiles / gpu.sm_count, resident)  # tiles that a multiprocessor works on at once
     rate = _RATE_2X[c.family, c.a] * 1e6 / _SM_COUNT
     if tm * tn < 128 * 128:
-        rate *= _SMALL_TILE_2X
+        rate *= _SMALL_TILE_2X.get(c.family, _SMALL_TILE_2X_USUAL)
     size = DTYPES[c.a].itemsize
     if size <= 2:
         rate *= _ACCESS_2X[c.align * size]

@@ -24,7 +24,7 @@ from .tuned import Entry, class_of, lookup, record
 _CANDIDATES = 32  # choices that are run at all, the best by the model
 _SCREENING = 3  # rounds of all of them
 _FINALISTS = 6  # of them go on, in every order of their tiles
-_ROUNDS = 15  # of those, or as many as two seconds permit (measure.cpp)
+_ROUNDS = 11  # of those, or as many as two seconds permit (measure.cpp)
 _MARGIN = 0.99  # of the default's time: what is nearer is noise
 # Raster and swizzle of 3.x kernels (kernel.h), beside what selection takes by itself.
 _TILE_ORDERS = ((0, 1), (0, 2), (0, 8), (1, 1), (1, 2), (2, 1), (2, 2))
@@ -32,7 +32,7 @@ _TILE_ORDERS = ((0, 1), (0, 2), (0, 8), (1, 1), (1, 2), (2, 1), (2, 2))
 
 @dataclass(frozen=True)
 class Measurement:
-    """One choice and its time: the median of the rounds, in microseconds, from a cold L2 cache."""
+    """One choice and its time: the median of the rounds, in microseconds of a call in a row, from a cold L2 cache."""
 
     choice: Choice
     microseconds: float

@@ -124,7 +124,7 @@ def _sm90_declared() -> Iterator[KernelConfig]:
     narrow = [d for d in tiles.SM90_TMA if _fits(d, "f32")]
     for dtype, layout in product(_HALVES, LAYOUTS):
         pair = (dtype, dtype)
-        for design in (*tiles.SM90_WIDTHS, *tiles.SM90_SHARED):
+        for design in tiles.SM90_WIDTHS:
             yield _sm90(pair, layout, dtype, "linear", design)
         for design in tiles.SM90_TMA:
             if _fits(design, "f32"):
@@ -137,8 +137,6 @@ def _sm90_declared() -> Iterator[KernelConfig]:
                     yield _sm90(pair, layout, dtype, epilogue.name, design)
             if epilogue.bias and not epilogue.aux and not epilogue.scaled:
                 yield _sm90(pair, layout, "f32", epilogue.name, tiles.SQUARE)
-    for design, name in product(tiles.SM90_STEADY, ("linear", "scaled")):
-        yield _sm90(("e4m3", "e4m3"), "tn", "bf16", name, design)
     scaled = [e.name for e in EPILOGUES.values() if e.scaled]
     for pair, d in product(_FP8, ("bf16", "f16", "f32", "e4m3", "e5m2")):
         for accumulator, designs in (("f32", tiles.SM90_PROMOTED), ("fast", narrow)):
@@ -195,8 +193,7 @@ def _sm90_core() -> Iterator[KernelConfig]:
     yield _sm90(bf16, "tn", "f32", "linear", tiles.SMALL)
     for f in ("", "_gelu_tanh", "_silu"):
         yield _sm90(bf16, "tn", "bf16", f"bias{f}", tiles.SQUARE)
-    yield _sm90(e4m3, "tn", "bf16", "linear", tiles.SQUARE, "fast")
-    for design in (tiles.PROMOTED, tiles.WIDE_PROMOTED, tiles.SKINNY32):
+    for design in (tiles.PROMOTED, tiles.NARROW_PROMOTED, tiles.WEIGHT_PROMOTED, tiles.SKINNY16):
         yield _sm90(e4m3, "tn", "bf16", "scaled", design)
     for pair in _FP8:
         yield _sm90(pair, "tn", "f32", "linearc", tiles.SM90_PROMOTED_DIRECT)
@@ -327,10 +324,6 @@ def _sm90_f64() -> Iterator[KernelConfig]:
     yield from _2x("sm90_dgemm", ("c128", "c128"), LAYOUTS, "c128", tiles.C128, "c128")
 
 
-def _sm90_f64_declared() -> Iterator[KernelConfig]:
-    yield from _2x("sm90_dgemm", ("f64", "f64"), LAYOUTS, "f64", tiles.SM90_F64_MORE, "f64")
-
-
 # ---------------------------------------------------------------------------------------------------- families
 
 # sm_80 machine code does not run on 9.0: without its own copy every kernel would cost the driver 0.4 s of PTX
@@ -401,7 +394,6 @@ FAMILIES = {
             cpp_arch="cutlass::arch::Sm90",
             declare_core=_sm90_f64,
             declare_full=_sm90_f64,
-            declare_more=_sm90_f64_declared,
         ),
     ]
 }

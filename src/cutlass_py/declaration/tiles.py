@@ -57,39 +57,19 @@ SM90_WIDTHS: list[Design] = [
     ((64, 96, 64), (2, 1, 1), "pingpong"),
     ((64, 160, 64), (2, 1, 1), "pingpong"),
 ]
-# Few rows: four blocks that share them, as cuBLAS has it. Not measured yet.
-SM90_SHARED: list[Design] = [((64, m, 128), (4, 1, 1), "pingpongswap") for m in (32, 64)]
-# A promoted fp8 sum takes every accumulator twice: 96 of them a thread were fast, 128 three times slower.
+# Of promoted fp8 sums every accumulator is there twice: a thread has registers for 96 of them. `steady` kernels
+# (steady3x.cuh) are ahead of CUTLASS's own mainloop wherever a tile has 128 rows or more.
 SM90_PROMOTED: list[Design] = [
-    ((128, 128, 64), (2, 1, 1), "coop"),
+    ((256, 96, 64), (2, 1, 1), "coopsteady"),
+    ((128, 96, 64), (1, 1, 1), "pingpongsteady"),
     *(design for design in SM90_TMA if design[0][0] * design[0][1] <= 64 * 128),
 ]
 SM90_PROMOTED_MORE: list[Design] = [
-    ((128, 128, 64), (1, 2, 1), "coop"),
-    ((128, 128, 64), (1, 1, 1), "coop"),
-    ((128, 192, 64), (2, 1, 1), "coop"),
-    ((128, 192, 64), (1, 2, 1), "coop"),
-    ((128, 144, 64), (2, 1, 1), "coop"),
-    ((64, 64, 128), (1, 2, 1), "pingpongswap"),
-]
-# Promoted without a pause of the tensor cores (steady3x.cuh). Not measured yet.
-SM90_STEADY: list[Design] = [
-    ((128, 192, 64), (2, 1, 1), "coopsteady"),
-    ((128, 192, 64), (1, 2, 1), "coopsteady"),
-    ((128, 176, 64), (2, 1, 1), "coopsteady"),
-    ((128, 160, 64), (2, 1, 1), "coopsteady"),
-    ((128, 144, 64), (2, 1, 1), "coopsteady"),
-    *(((128, 128, 64), cluster, "coopsteady") for cluster in ((2, 1, 1), (1, 2, 1), (1, 1, 1))),
-    ((256, 96, 64), (2, 1, 1), "coopsteady"),
     ((256, 64, 64), (2, 1, 1), "coopsteady"),
-    ((128, 96, 64), (2, 1, 1), "pingpongsteady"),
-    ((128, 96, 64), (1, 1, 1), "pingpongsteady"),
-    ((128, 64, 64), (2, 1, 1), "pingpongsteady"),
     ((128, 64, 64), (1, 1, 1), "pingpongsteady"),
-    ((128, 128, 64), (1, 1, 1), "coopsteadyswap"),
     ((128, 64, 128), (1, 1, 1), "coopsteadyswap"),
-    ((128, 64, 64), (1, 1, 1), "pingpongsteadyswap"),
     ((128, 32, 128), (1, 1, 1), "pingpongsteadyswap"),
+    ((64, 64, 128), (1, 2, 1), "pingpongswap"),
 ]
 # Not promoted, beside those of SM90_TMA that are named below.
 SM90_FAST: list[Design] = [
@@ -138,8 +118,8 @@ SMALL = _named["64x128x64_1x1x1_pingpong"]
 SMALL_SWAP = _named["64x128x64_1x1x1_pingpongswap"]
 WEIGHT64, WEIGHT16 = (_named[f"128x{n}x128_1x1x1_coopswap"] for n in (64, 16))
 SKINNY64, SKINNY32, SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n in (64, 32, 16))
-PROMOTED = SM90_PROMOTED[0]
-WIDE_PROMOTED = SM90_PROMOTED_MORE[2]
+PROMOTED, NARROW_PROMOTED = SM90_PROMOTED[:2]
+WEIGHT_PROMOTED = SM90_PROMOTED_MORE[2]
 # Tiles for every kind of plain result: wider D, and with C.
 FEW = (LARGE, SQUARE, SMALL, SKINNY64, SKINNY32, SKINNY16)
 
@@ -181,17 +161,5 @@ SM80_STREAMK: Ladder = {8: [((128, 128, 32), (64, 64, 32), 4)]}
 SIMT_F32: Ladder = {1: [((128, 128, 8), (32, 64, 8), 4), ((64, 64, 8), (32, 32, 8), 4)]}
 SIMT_C64: Ladder = {1: [((64, 64, 8), (32, 32, 8), 4)]}
 SM80_F64: Ladder = {1: [((128, 128, 16), (32, 64, 16), 3), ((64, 64, 16), (32, 32, 16), 3)]}
-SM90_F64: Ladder = {1: [((128, 128, 16), (64, 32, 16), 3)]}
-# Several blocks on a multiprocessor, or more stages. Not measured yet.
-SM90_F64_MORE: Ladder = {
-    1: [
-        ((128, 64, 16), (64, 32, 16), 3),
-        ((128, 64, 16), (64, 32, 16), 4),
-        ((64, 128, 16), (32, 64, 16), 3),
-        ((64, 64, 16), (32, 32, 16), 4),
-        ((128, 128, 16), (32, 64, 16), 3),
-        ((128, 128, 16), (64, 32, 16), 4),
-        ((256, 64, 16), (64, 32, 16), 3),
-    ]
-}
+SM90_F64: Ladder = {1: [((128, 128, 16), (64, 32, 16), 4), ((64, 64, 16), (32, 32, 16), 4)]}
 C128: Ladder = {1: [((64, 64, 8), (32, 32, 8), 3)]}
