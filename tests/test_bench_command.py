@@ -19,7 +19,7 @@ from cutlass_py.declaration.dtypes import LAYOUTS
 from cutlass_py.declaration.families import find
 
 ROOT = Path(__file__).resolve().parent.parent
-STORED = ROOT / "benchmarks" / "results" / "bars-h200-core.json"
+STORED = ROOT / "benchmarks" / "results" / "bars-h200-full-dense.json"
 
 
 def test_the_command_measures(fake_gpu, capsys, tmp_path):

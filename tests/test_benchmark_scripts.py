@@ -131,7 +131,7 @@ def test_what_other_scripts_write(script, monkeypatch, tmp_path, capsys):
     performance = script("performance")
     for path in performance.RESULTS.glob("*.json"):
         (tmp_path / path.name).write_text(path.read_text())
-    host = json.loads((tmp_path / "bars-h200-core-host.json").read_text())
+    host = json.loads((tmp_path / "bars-h200-full.json").read_text())
     cpu = {"gpu": None, "cpu": "A processor", "cpus": 8, "system": "linux"}
     row = host.pop("host")[0] | {"row": "NumPy float32 cpu, out="}
     ratios = {"fused / plain": 1.02, "torch / default": 1.1}

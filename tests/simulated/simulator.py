@@ -31,8 +31,8 @@ def is_here() -> bool:
     if not _core.device_count() or _core.device_info(0)["name"] != "Simulated GPU":
         return False
     _lib = ctypes.CDLL(str(Path(_core.__file__).parent / "libcutlass_py_kernels.so"))
-    for function in ("simulated_stream", "simulated_wrong"):
-        getattr(_lib, function).restype = ctypes.c_void_p if function == "simulated_stream" else ctypes.c_char_p
+    _lib.simulated_stream.restype, _lib.simulated_wrong.restype = ctypes.c_void_p, ctypes.c_char_p
+    _lib.simulated_gelu.restype = ctypes.c_float
     for name in named("core"):
         _declare(find(name))
     return True
@@ -67,6 +67,11 @@ def _declare(c: Any) -> None:
 def exported(name: str, kind: Any) -> Any:
     """A ctypes structure that the kernel library exports."""
     return kind.in_dll(_lib, name)
+
+
+def gelu(x: float) -> float:
+    """As kernels with results of 16 bits compute it."""
+    return float(_lib.simulated_gelu(ctypes.c_float(x)))
 
 
 # ---------------------------------------------------------------------------------------------------- the device

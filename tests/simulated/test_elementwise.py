@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -275,6 +276,19 @@ def test_complex_epilogues(device, rng, dtype, layout):
         compose(device, array(held, dtype), to.array, dtype, alpha=Scalar(2, -1), beta=Scalar(0, 1), **given)
         np.testing.assert_array_equal(to.array, (2 - 1j) * acc + 1j * c + bias)
         to.assert_rest_untouched()
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_gelu_for_results_of_16_bits(dtype):
+    """Its error is below half of what rounding may cost, wherever its result is a normal number."""
+    for x in exact(every_number(dtype)).ravel().tolist():
+        found, wanted = simulator.gelu(x), x * math.erfc(-x / math.sqrt(2)) / 2
+        if math.isnan(wanted):
+            assert math.isnan(found)
+        elif abs(wanted) >= 2**-126 * max(abs(x), 1):
+            assert found == wanted or abs(found / wanted - 1) < 2**-13
+        else:
+            assert abs(found) <= 2**-125 * max(abs(x), 1)
 
 
 # ---------------------------------------------------------------------------------------------------- reductions

@@ -31,18 +31,32 @@ __host__ __device__ T hyperbolic_tangent(T x) {
   return ::tanh(x);
 }
 
+// 2^x and 1 / x by the hardware: relative errors of 2^-22 and 2^-23.
+__host__ __device__ inline float quick_exp2(float x) {
+#ifdef __CUDA_ARCH__
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
+  return x;
+#else
+  return ::exp2f(x);
+#endif
+}
+__host__ __device__ inline float quick_reciprocal(float x) {
+#ifdef __CUDA_ARCH__
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
+  return x;
+#else
+  return 1 / x;
+#endif
+}
+
 // 1 / (1 + exp(-x)). Fast: relative error (4 + |x|) * 2^-23 down to -87, and 0 below.
 template <bool Fast, class T>
 __host__ __device__ T logistic(T x) {
-#ifdef __CUDA_ARCH__
   if constexpr (Fast && sizeof(T) == 4) {
-    float power, y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -kLog2E));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1 + power));
-    return y;
+    return quick_reciprocal(1 + quick_exp2(x * -kLog2E));
+  } else {
+    return T(1) / (T(1) + ::exp(-x));
   }
-#endif
-  return T(1) / (T(1) + ::exp(-x));
 }
 
 // fmin and fmax drop NaN; a comparison that NaN fails keeps it.
@@ -85,11 +99,27 @@ struct leaky_relu {
   }
 };
 
+// The share of the normal distribution that lies below x. Fast: relative error 2^-15 down to where that is no normal
+// number, -13. In the form of Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26; the coefficients have
+// the least relative error of the tail.
+template <bool Fast, class T>
+__host__ __device__ T normal_share(T x) {
+  if constexpr (Fast && sizeof(T) == 4) {
+    const float t = quick_reciprocal(1 + 0.376505404f * ::fabsf(x));
+    const float polynomial =
+        t * (0.149687910f + t * (0.158006930f + t * (0.085284830f + t * (0.197972130f + t * -0.090966020f))));
+    const float tail = polynomial * quick_exp2(x * x * (-0.5f * kLog2E));
+    return x < 0 ? tail : 1 - tail;  // of NaN the latter
+  } else {
+    return T(0.5) * (T(1) + ::erf(x * T(kSqrtHalf)));
+  }
+}
+
 template <bool Fast>
 struct gelu {
   template <class T>
   static __host__ __device__ T apply(T x, Numbers<T>) {
-    return T(0.5) * x * (T(1) + ::erf(x * T(kSqrtHalf)));
+    return x * normal_share<Fast>(x);
   }
 };
 
@@ -158,7 +188,7 @@ template <bool Fast>
 struct d_gelu {
   template <class T>
   static __host__ __device__ T apply(T x, Numbers<T>) {
-    return T(0.5) * (T(1) + ::erf(x * T(kSqrtHalf))) + x * ::exp(T(-0.5) * x * x) * T(kInverseSqrt2Pi);
+    return normal_share<false>(x) + x * ::exp(T(-0.5) * x * x) * T(kInverseSqrt2Pi);
   }
 };
 

@@ -130,7 +130,7 @@ def order_arms(operands: _Operands, kernel: str | None) -> list[Arm]:
 
     try:
         return [arm(raster, swizzle) for raster, swizzle in product("mn", SWIZZLES)]
-    except ValueError:  # of plan: swapped and 2.x kernels have one order
+    except ValueError:  # of plan: 2.x kernels have one order
         return []
 
 

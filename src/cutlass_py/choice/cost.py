@@ -10,7 +10,7 @@ and stream-K. Rates scale with the number of multiprocessors.
 from __future__ import annotations
 
 from itertools import count
-from math import ceil, floor
+from math import ceil, floor, log2
 from typing import TYPE_CHECKING
 
 from .._core import Problem
@@ -68,6 +68,11 @@ _SMALL_TILE_2X = {"sm90_dgemm": 0.95}  # by family, others:
 _SMALL_TILE_2X_USUAL = 0.7
 # Narrow accesses of types of 16 bits and less stall 2.x loads: share of the rate by bytes per access; 1 is a guess.
 _ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5, 1: 0.4}
+# "outside", of operands that are read along their rows or columns instead of k: seen at 8 rows in tiles of 16.
+_OUTSIDE_ALONG = 14.0
+# Swapped tiles of 64 rows take all columns in turn. Beyond so many of them, each doubling costs this share more: the L2
+# cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
+_COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
 _INSTRUCTION = 0.15  # microseconds of one instruction for each element of such a tile, by four schedulers at 1.7 GHz
 _LAUNCH_2X = 2.5  # microseconds of an empty problem
 _ELEMENTWISE_LAUNCH = 2.5
@@ -141,7 +146,7 @@ _numbers = count()
 
 def design(c: KernelConfig) -> int:
     """A number for the part of a kernel that the model looks at."""
-    key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d,
+    key = (c.family, c.layout, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d,
            epilogue_named(c.epilogue).user)  # fmt: skip
     return _designs.setdefault(key, next(_numbers))  # in one step: another thread may number one at the same time
 
@@ -198,6 +203,8 @@ def _product_3x(c: KernelConfig, extents: tuple[int, int, int], batch: int, move
     filled, tile = clusters / (gpu.sm_count // in_cluster), _tile_3x(c, rows, cols, k)  # clusters are scheduled whole
     if schedule.stream_k:  # no idle part of a wave, but clearing flags and joining partial tiles costs
         return _both(filled * tile, memory) + _STREAM_K
+    if schedule.swap and c.tile[0] == 64 and cols > _COLUMNS_KEPT:
+        tile *= 1 + _COLUMNS_LOST * log2(cols / _COLUMNS_KEPT)
     whole = floor(filled)
     rest = filled - whole
     busy = whole * tile
@@ -225,7 +232,10 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
     warpgroups = 1 if schedule.pingpong else 2  # on a tile
     step = FITTED_3X["step"] * tm / (64 * warpgroups) * tk * size / 128
     multiply = 2 * tm * (tn + FITTED_3X["narrow"]) * tk / _rate_3x(c, tm * tn / (128 * warpgroups)) + step
-    load = _loaded(tm, rows, c.cluster[1]) + _loaded(tn, cols, c.cluster[0])
+    along_rows, along_cols = c.layout[0] == "n", c.layout[1] == "t"
+    if schedule.swap:
+        along_rows, along_cols = along_cols, along_rows
+    load = _loaded(tm, rows, c.cluster[1], along_rows) + _loaded(tn, cols, c.cluster[0], along_cols)
     mainloop = ceil(k / tk) * _both(multiply, load * tk * size / FITTED_3X["load"])
     epilogue = FITTED_3X["epilogue" if schedule.tma_store else "epilogue_direct"]
     epilogue += _INSTRUCTION * epilogue_named(c.epilogue).instructions
@@ -246,9 +256,13 @@ def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     return FITTED_3X["rate"] * 1e6 / _SM_COUNT * share * deep * 16 / DTYPES[c.a].bits
 
 
-def _loaded(extent: int, there: int, sharing: int) -> float:
-    """Rows of an operand, or columns, that a block loads of a tile: those outside of the problem are cleared."""
-    return (extent + FITTED_3X["outside"] * max(extent - there, 0)) / (1 + FITTED_3X["multicast"] * (sharing - 1))
+def _loaded(extent: int, there: int, sharing: int, along: bool) -> float:
+    """Rows of an operand, or columns, that a block loads of a tile: those outside of the problem are cleared.
+
+    `along`: whether the operand is read along them.
+    """
+    outside = _OUTSIDE_ALONG if along else FITTED_3X["outside"]
+    return (extent + outside * max(extent - there, 0)) / (1 + FITTED_3X["multicast"] * (sharing - 1))
 
 
 def _waves_2x(c: KernelConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> float:

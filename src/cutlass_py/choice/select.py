@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import ceil, inf, prod
 from operator import itemgetter
 
 from .. import _core
 from .._core import Problem
 from ..arguments import describe
-from ..declaration.config import SCHEDULES
+from ..declaration.config import SCHEDULES, KernelConfig
 from ..errors import NoKernelError
 from ..gpu import Gpu, gpu_of
 from ..kernels import CutlassKernel, Kernel
@@ -259,6 +259,12 @@ def _parts(p: Problem, splits: int) -> int:
     return sum(parts for parts, _ in p.launches(splits))
 
 
+def tiles_of(c: KernelConfig, p: Problem) -> tuple[int, int]:
+    """Rows and columns of tiles: of the transposed problem, where the schedule swaps."""
+    rows, cols = (p.n, p.m) if SCHEDULES[c.schedule].swap else (p.m, p.n)
+    return ceil(rows / c.tile[0]), ceil(cols / c.tile[1])
+
+
 def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
     """Parts worth asking the model about: few tiles, and each part long enough to pay for its epilogue.
 
@@ -267,8 +273,8 @@ def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
     tile = kernel.config.tile
     if p.k < 8 * tile[2] or p.batch > 1:
         return ()
-    rows, cols = (p.n, p.m) if SCHEDULES[kernel.config.schedule].swap else (p.m, p.n)
-    tiles = max(ceil(rows / tile[0]) * ceil(cols / tile[1]), 1)
+    rows, cols = tiles_of(kernel.config, p)
+    tiles = max(rows * cols, 1)
     most = min(2 * gpu.sm_count // tiles, p.k // (4 * tile[2]))
     return tuple(s for s in (2, 3, 4, 6, 7, 8, 12, 14, 16, 24, 28, 32) if s <= most)
 
@@ -289,7 +295,7 @@ def tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
     c = kernel.config
     if c.api == 2 or SCHEDULES[c.schedule].swap:
         return 0, 1
-    waves = ceil(p.m / c.tile[0]) * ceil(p.n / c.tile[1]) / gpu.sm_count
+    waves = prod(tiles_of(c, p)) / gpu.sm_count
     return (1, 2) if waves >= 8 else (0, 1)
 
 

@@ -14,11 +14,10 @@ from typing import Any
 from .. import _core
 from .._core import Problem
 from ..arguments import describe, problem_asked
-from ..declaration.config import SCHEDULES
 from ..errors import CompileError, NoKernelError, ProviderError
 from ..gpu import gpu_of
 from ..kernels import CutlassKernel
-from .select import Choice, best, plan_of, rank, without_product
+from .select import Choice, best, plan_of, rank, tiles_of, without_product
 from .tuned import Entry, class_of, lookup, record
 
 _CANDIDATES = 32  # choices that are run at all, the best by the model
@@ -159,7 +158,7 @@ def _tune(p: Problem, candidates: int, compiled: bool, here: bool = False) -> Tu
     usual = replace(ranking[0], measured=False)
     unknown = [choice for choice in ranking[candidates:] if not choice.microseconds]  # nobody can rank them
     screened = _measure(p, [usual, *ranking[1:candidates], *unknown], _SCREENING)
-    finalists = _in_every_order(m.choice for m in screened[:_FINALISTS])
+    finalists = _in_every_order(p, (m.choice for m in screened[:_FINALISTS]))
     measured = _measure(p, list(dict.fromkeys([*finalists, usual])), _ROUNDS)
     default = next((m for m in measured if m.choice == usual), None)
     chosen = measured[0] if default is None or measured[0].microseconds < _MARGIN * default.microseconds else default
@@ -193,12 +192,12 @@ def _entry(chosen: Measurement, driver: int) -> Entry:
     return Entry(name, choice.route.splits, choice.raster, choice.swizzle, time, driver, __version__)
 
 
-def _in_every_order(choices: Iterable[Choice]) -> Iterator[Choice]:
-    """Each choice as it is, and in other orders of tiles where its kernel has them."""
+def _in_every_order(p: Problem, choices: Iterable[Choice]) -> Iterator[Choice]:
+    """Each choice as it is, and in other orders of its tiles, where there are rows and columns of them."""
     for choice in choices:
         yield choice
         kernel = choice.route.kernel
-        if isinstance(kernel, CutlassKernel) and kernel.config.api == 3 and not SCHEDULES[kernel.config.schedule].swap:
+        if isinstance(kernel, CutlassKernel) and kernel.config.api == 3 and min(tiles_of(kernel.config, p)) > 1:
             yield from (replace(choice, raster=raster, swizzle=swizzle) for raster, swizzle in _TILE_ORDERS)
 
 

@@ -63,7 +63,7 @@ OPERATIONS = {
     "tanh": _exact("tanh", 25),
     "sigmoid": _exact("sigmoid", 18),
     "relu": _activation("relu", 2),
-    "gelu": _activation("gelu", 44),
+    "gelu": _activation("gelu", 18),
     "gelu_tanh": _activation("gelu_tanh", 8),
     "silu": _activation("silu", 6),
     "hardswish": _activation("hardswish", 6),
