@@ -39,7 +39,7 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-def train(model, run):
+def train(model):
     """Losses of all steps, and milliseconds per step over the second half."""
     torch.manual_seed(1)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -49,7 +49,7 @@ def train(model, run):
             start = synchronised()
         x = torch.randn(batch, tokens, width, device=device)
         with torch.autocast(device, dtype=torch.bfloat16):
-            y = run(x)
+            y = model(x)
         loss = functional.mse_loss(y.float(), x.flip(1))
         optimiser.zero_grad()
         loss.backward()
@@ -66,19 +66,32 @@ def synchronised():
 
 torch.manual_seed(0)
 stock = Block().to(device)
-ours, compiled = copy.deepcopy(stock), copy.deepcopy(stock)
+ours = copy.deepcopy(stock)
 print(cutlass_py.torch.replace_linear(ours))
-cutlass_py.torch.replace_linear(compiled)
+rounded = copy.deepcopy(stock)  # how far curves part by rounding alone: weights off by half a unit of bf16
+with torch.no_grad():
+    for parameter in rounded.parameters():
+        parameter *= 1 + 2**-9 * torch.randn_like(parameter)
 backend = "inductor" if gpu else "aot_eager"  # inductor would call a C++ compiler for a CPU
 
-reference, _ = curve, milliseconds = train(stock, stock)
-print(f"\n{'on ' + device:22}{'first loss':>12}{'last':>8}{'off by':>10}{'ms/step':>10}")
-print(f"{'nn.Linear':22}{curve[0]:12.4f}{curve[-1]:8.4f}{'':10}{milliseconds:10.2f}")
-for title, model, run in (
-    ("replace_linear", ours, ours),
-    ("the same, compiled", compiled, torch.compile(compiled, backend=backend, fullgraph=True)),
-):
-    curve, milliseconds = train(model, run)
-    off = ((curve - reference).abs() / reference).max()
-    assert curve[-1] < curve[0] and off < 0.05, "the losses part from those of stock layers"
-    print(f"{title:22}{curve[0]:12.4f}{curve[-1]:8.4f}{off:10.1e}{milliseconds:10.2f}")
+
+def compiled(model):
+    return torch.compile(copy.deepcopy(model), backend=backend, fullgraph=True)
+
+
+runs = {
+    "nn.Linear": stock,
+    "nn.Linear, rounded": rounded,
+    "replace_linear": ours,
+    "nn.Linear, compiled": compiled(stock),
+    "replace_linear, compiled": compiled(ours),
+}
+print(f"\n{'on ' + device:26}{'first loss':>12}{'last':>8}{'off by':>10}{'ms/step':>10}")
+curves, noise = {}, 0.0
+for title, model in runs.items():
+    curve, milliseconds = train(model)
+    curves[title] = curve
+    off = ((curve - curves["nn.Linear"]).abs() / curves["nn.Linear"]).max()
+    noise = off if title == "nn.Linear, rounded" else noise
+    print(f"{title:26}{curve[0]:12.4f}{curve[-1]:8.4f}{off:10.1e}{milliseconds:10.2f}")
+    assert curve[-1] < curve[0] and off < 0.01 + 2 * noise, "the losses part from those of stock layers"
