@@ -342,6 +342,19 @@ def test_bias_grad(axis, dtype):
         total.check()
 
 
+@pytest.mark.parametrize("axis", "nm")
+def test_bias_grad_behind_a_fused_epilogue(axis):
+    """D is summed as it was stored, where nothing else is left to do."""
+    for m, n, batch in ((8, 8, 1), (72, 104, 3), (128, 256, 1), (1032, 40, 1), (3000, 520, 1)):
+        lead = (batch,) if batch > 1 else ()
+        a, b = gpu.integers((*lead, m, 16), "bf16", -1, 2), gpu.integers((*lead, 16, n), "bf16", -1, 2)
+        total = gpu.guarded((1, n) if axis == "n" else (m, 1), "f32", "t" if axis == "n" else "n")
+        result = check(a, b, bias_grad=total.view, activation="relu", bias=gpu.integers((n,), "bf16"))
+        dims = tuple(range(len(lead))) + ((-2,) if axis == "n" else (-1,))
+        gpu.assert_exact(total.view, result.y.sum(dims).reshape(total.view.shape))
+        total.check()
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f64"])
 def test_bias_grad_of_a_derivative(dtype):
     a, b = gpu.normals((1000, K), dtype), gpu.normals((K, 264), dtype)

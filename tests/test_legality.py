@@ -88,7 +88,7 @@ OBSTACLES = [
     (GATE, problem(gate=D), "computes (alpha * acc) * silu(gate); a gate through identity is asked for"),
     (DERIVATIVE, problem(aux=D, activation="d_relu"), "computes (alpha * acc) * d_gelu(aux); d_relu is asked for"),
     (DERIVATIVE, problem(activation="gelu"), "computes (alpha * acc) * d_gelu(aux); gelu is asked for"),
-    (BIAS, problem(bias_grad=vector(512)), "does not sum a bias gradient; bias_grad is given"),
+    (BIAS, problem(bias_grad=vector(512, "f64")), "does not sum a bias gradient; bias_grad is given"),
     # Scales.
     (E4M3, problem(dtype="e4m3", scale_a=vector(512, "f32")), "does not apply scales; scale_a is given"),
     (E4M3, problem(dtype="e4m3", scale_b=vector(1, "f32")), "does not apply scales; scale_b is given"),
@@ -238,10 +238,11 @@ DETOURS = [
     (DIRECT_F32, problem(activation="tanh"), "computes alpha * acc + beta * c; tanh is asked for", {"scratch": "f32"}),
     (
         DIRECT_F32,
-        problem(bias_grad=vector(512)),
+        problem(bias_grad=vector(512, "f32"), scale_out=0.5, out_dtype="f32"),
         "does not sum a bias gradient; bias_grad is given",
         {"scratch": "f32"},
     ),
+    (SM90, problem(bias_grad=vector(512, "f32")), "does not sum a bias gradient; bias_grad is given", {"sums": True}),
     (DIRECT_F32, problem(bias=vector((512, 1))), "adds no bias along m; one is given", {"scratch": "f32"}),
     (DIRECT_F32, problem(aux=D), "does not store aux; aux is given", {"scratch": "f32"}),
     (DIRECT_F32, problem(scale_a=vector(512, "f32")), "does not apply scales; scale_a is given", {"scratch": "f32"}),
@@ -285,7 +286,7 @@ def test_detour(kernel, args, reason, how):
     way = kernel.way(args.problem, ABSENT)
     assert isinstance(way, Way)
     assert way.detours[0] == reason
-    assert {key: getattr(way, key) for key in ("pack_a", "pack_b", "scratch") if getattr(way, key)} == how
+    assert {key: getattr(way, key) for key in ("pack_a", "pack_b", "scratch", "sums") if getattr(way, key)} == how
     assert kernel.supports(args).error == reason
 
 

@@ -69,8 +69,9 @@ Args:
         whose columns are contiguous and start at multiples of 16 bytes; any other is packed first.
     scale_out: factor of the result: a number or an array of one element.
     bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives sums of f(z), f(gate) * z or
-        f'(aux) * z, before scale_out and before rounding, over the other axis and over the batch. They are computed
-        in f64 if it is f64. The batch must have a single stride in every operand.
+        f'(aux) * z, before scale_out, over the other axis and over the batch; of a D of 16 bits or f32 before or
+        after it is rounded, as the kernel has it. They are computed in f64, and before rounding, if it is f64. The
+        batch must have a single stride in every operand.
     epilogue: a call of a function under @cutlass_py.epilogue: D is what that makes of a @ b. It replaces c, alpha and
         everything up to here; on a GPU a kernel is compiled for it (docs/epilogues.md).
     compute: arithmetic: "f32" (f16, bf16, fp8: accumulation in f32; f32: exact multiplication too; c64), "tf32" and

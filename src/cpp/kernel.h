@@ -110,7 +110,7 @@ typedef struct CutlassPyElementwise {
               int64_t cols, void* stream);
   /* d = epilogue(acc), converted to D's dtype. acc is the sum over `parts` arrays `part_stride` elements apart, added
    * in their order; its data is null for a product of 0, its dtype tells that of scalars. `workspace` is
-   * compose_workspace() bytes. */
+   * compose_workspace() bytes. Where D's data is null, only bias_grad is written. */
   int (*compose)(const CutlassPyArray* acc, int32_t parts, int64_t part_stride, const CutlassPyEpilogue* epilogue,
                  const CutlassPyArray* d, int64_t batch, int64_t rows, int64_t cols, void* workspace, void* stream);
   size_t (*compose_workspace)(const CutlassPyEpilogue* epilogue, int64_t batch, int64_t rows, int64_t cols);

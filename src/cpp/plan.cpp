@@ -52,6 +52,7 @@ DevicePlan device_plan(nb::handle chosen) {
   plan.pack_b = layout("pack_b");
   plan.pack_scales = nb::cast<bool>(chosen.attr("pack_scales"));
   if (nb::object scratch = chosen.attr("scratch"); !scratch.is_none()) plan.scratch = dtype_from(scratch, "scratch");
+  plan.sums = nb::cast<bool>(chosen.attr("sums"));
   plan.splits = nb::cast<int>(chosen.attr("splits"));
   plan.raster = nb::cast<int>(chosen.attr("raster"));
   plan.swizzle = nb::cast<int>(chosen.attr("swizzle"));

@@ -172,6 +172,14 @@ CutlassPyEpilogue finishing(const Call& call) {
   return e;
 }
 
+// What is left to do to a D that is summed as it is.
+CutlassPyEpilogue summing(const Call& call) {
+  CutlassPyEpilogue e{};
+  e.alpha.value = e.scale_out.value = 1;
+  e.bias_grad = array_of(call.epilogue.bias_grad);
+  return e;
+}
+
 // Some bytes on; null stays null.
 template <class T>
 T* moved(T* data, int64_t bytes) {
@@ -207,10 +215,10 @@ class Run {
         scratch_(p_.device.id, stream, given),
         composed_(plan.scratch != Dtype::none || !plan.kernel),
         user_(operands_of(call.user)),
-        epilogue_(composed_ ? finishing(call) : epilogue_of(call.epilogue, user_.empty() ? nullptr : user_.data())),
+        behind_(composed_ ? finishing(call) : summing(call)),
         parts_(p_, plan.splits),
         g_(launch_of(call, plan, stream)) {
-    g_.epilogue = composed_ ? unfinished(call) : epilogue_;
+    g_.epilogue = composed_ ? unfinished(call) : epilogue_of(call.epilogue, user_.empty() ? nullptr : user_.data());
   }
 
   void operator()() {
@@ -220,7 +228,7 @@ class Run {
     pack();
     if (plan_.kernel) multiply();
     for (const Pending& each : pending_) each.run(plan_, scratch_, stream_);
-    if (composed_) finish();
+    if (composed_ || plan_.sums) finish();
   }
 
   // Without running it.
@@ -249,8 +257,8 @@ class Run {
       product_offset_ = scratch_.reserve(size_t(part_stride_ * parts_.count * size));
       g_.ldd = product_.row, g_.batch_d = product_.batch;
     }
-    if (composed_) {
-      finish_offset_ = scratch_.reserve(elementwise().compose_workspace(&epilogue_, p_.batch, p_.m, p_.n));
+    if (composed_ || plan_.sums) {
+      finish_offset_ = scratch_.reserve(elementwise().compose_workspace(&behind_, p_.batch, p_.m, p_.n));
     }
     for (size_t i = 0; plan_.kernel && i < user_.size(); ++i) reserve_reduction(i);
     if (plan_.kernel) workspace_offset_ = scratch_.reserve(workspace_bytes());
@@ -323,8 +331,10 @@ class Run {
   }
 
   void finish() {
-    const CutlassPyArray product = array_of(product_), d = array_of(call_.d);
-    check(elementwise().compose(&product, int32_t(parts_.count), part_stride_, &epilogue_, &d, p_.batch, p_.m, p_.n,
+    CutlassPyArray d = array_of(call_.d);
+    const CutlassPyArray product = composed_ ? array_of(product_) : d;
+    if (!composed_) d.data = nullptr;
+    check(elementwise().compose(&product, int32_t(parts_.count), part_stride_, &behind_, &d, p_.batch, p_.m, p_.n,
                                 scratch_.at(finish_offset_), stream_),
           plan_, "the composed epilogue");
   }
@@ -336,7 +346,7 @@ class Run {
   Scratch scratch_;
   const bool composed_;
   std::vector<CutlassPyOperand> user_;
-  const CutlassPyEpilogue epilogue_;
+  const CutlassPyEpilogue behind_;
   const Splits parts_;
   CutlassPyGemm g_;
   std::optional<Packing> pack_a_, pack_b_, pack_scales_;
@@ -386,7 +396,7 @@ void run_on_device(const Call& call, const DevicePlan& plan, Stream stream, cons
 
 std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& plan) {
   const bool packs = plan.pack_a || plan.pack_b || plan.pack_scales;
-  const bool single = plan.kernel && !packs && plan.scratch == Dtype::none && plan.splits == 1;
+  const bool single = plan.kernel && !packs && !plan.sums && plan.scratch == Dtype::none && plan.splits == 1;
   if (!single || !call.user.empty() || call.problem.pointers || !call.loop.empty() || nothing_to_do(call.problem))
     return std::nullopt;
   CutlassPyGemm g = launch_of(call, plan, nullptr);

@@ -16,6 +16,7 @@ struct DevicePlan {
   char pack_a = 0, pack_b = 0;               // layout to pack the operand into first, 0 to read it as it lies
   bool pack_scales = false;                  // of the rows of A, in blocks: TMA cannot read them as they lie
   Dtype scratch = Dtype::none;               // dtype of a row-major product that the composed epilogue then finishes
+  bool sums = false;                         // for bias_grad: D is summed behind the kernel, as it was stored
   int splits = 1;                            // parts of k whose sums the elementwise kernel joins
   int raster = 0, swizzle = 1;
   bool overlap = false;  // programmatic dependent launch, where the stream lets it

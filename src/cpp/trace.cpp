@@ -79,7 +79,7 @@ void tell(const Problem& problem, const Plan& plan, device::Stream stream) {
   how["kernel"] = text_or_none(plan.kernel ? plan.kernel->name : nullptr), how["provided"] = plan.provided;
   how["pack_a"] = letter_or_none(plan.pack_a), how["pack_b"] = letter_or_none(plan.pack_b);
   how["pack_scales"] = plan.pack_scales, how["scratch"] = text_or_none(scratch);
-  how["splits"] = plan.splits, how["each"] = bool(plan.each);
+  how["sums"] = plan.sums, how["splits"] = plan.splits, how["each"] = bool(plan.each);
   python("cutlass_py.tracing", "called")(problem, reinterpret_cast<uintptr_t>(stream), **how);
 }
 

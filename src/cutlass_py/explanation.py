@@ -132,6 +132,8 @@ def steps(choice: Choice) -> list[str]:
         lines += [f"an elementwise kernel reduces afterwards: {', '.join(left)}"] if left else []
     if way.scratch:
         lines.append(f"composed: the product goes through {way.scratch} scratch, an elementwise kernel writes out")
+    if way.sums:
+        lines.append("an elementwise kernel sums D afterwards")
     return lines + [f"reason: {reason}" for reason in way.detours]
 
 

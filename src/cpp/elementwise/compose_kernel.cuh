@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kVector, kPlain>)
         if (!kPlain && i < count) column_sums[i] += y[i], row_sum += y[i];
         y[i] *= factors.scale_out;
       }
-      store<T, kVector>(p.d, at, count, y);
+      if (p.d.data) store<T, kVector>(p.d, at, count, y);
     }
     if (!kPlain && p.sums == Sums::of_rows) store_row_sums(p, at.row, row_sum);
   }

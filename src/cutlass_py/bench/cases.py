@@ -184,7 +184,8 @@ def choice_of(operands: _Operands, splits: Splits | None = None) -> dict[str, An
     route, way = chosen.route, chosen.route.way
     return {
         "kernel": route.kernel.name, "splits": route.splits, "pack_a": way.pack_a, "pack_b": way.pack_b,
-        "pack_scales": way.pack_scales, "scratch": way.scratch, "swizzle": chosen.swizzle, "raster": chosen.raster,
+        "pack_scales": way.pack_scales, "scratch": way.scratch, "sums": way.sums, "swizzle": chosen.swizzle,
+        "raster": chosen.raster,
         "measured" if chosen.measured else "estimated_us": chosen.microseconds,
     }  # fmt: skip
 

@@ -129,6 +129,8 @@ class Estimates:
             bytes_each = DTYPES[way.scratch].itemsize * splits
             bytes_each += sum(DTYPES[x].itemsize for x in (p.c, p.gate, p.aux, p.d) if x)
             time += _move(p.m * p.n * p.batch * bytes_each, self.gpu)
+        if way.sums:
+            time += _move(p.m * p.n * p.batch * DTYPES[interface.d].itemsize, self.gpu)
         return time
 
 

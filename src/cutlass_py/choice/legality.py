@@ -20,6 +20,7 @@ from ..gpu import Gpu
 from ..user_epilogue import asked_by
 from .carriers import MOST_BLOCKS, obstacle
 
+_UNSUMMED = "does not sum a bias gradient; bias_grad is given"
 _TMA = 16  # bytes: addresses, rows and batches of TMA operands are multiples of it
 _MOST_COLUMNS = MOST_BLOCKS // 8 * 8 * 32  # of one 2.x launch with the narrowest tile that rules.py lets through
 
@@ -33,6 +34,7 @@ class Way:
         pack_scales: whether scale_a, in blocks, is copied so that TMA can read it.
         scratch: dtype of a product that the elementwise kernel then finishes into out, or None.
         detours: the reason of each, in words.
+        sums: whether D is summed behind the kernel, as it was stored.
     """
 
     pack_a: str | None = None
@@ -40,6 +42,7 @@ class Way:
     scratch: str | None = None
     detours: tuple[str, ...] = ()
     pack_scales: bool = False
+    sums: bool = False
 
     @property
     def packed(self) -> tuple[str, ...]:
@@ -54,6 +57,8 @@ class Way:
             words.append(f"splits k by {splits}")
         elif self.scratch:
             words.append("composed")
+        if self.sums:
+            words.append("sums D")
         return words
 
 
@@ -122,6 +127,7 @@ class Interface:
         detour_b = _operand_detour("b", p.layout_b, p.align_b, self.layout[1], self.bytes_ab[1])
         detour_scales = self._scales_detour(p)
         detour_d = self._epilogue_detour(p) or self._output_detour(p)
+        detour_sums = _UNSUMMED if p.bias_grad and not detour_d else None
         if p.pointers and (detour := detour_a or detour_b or detour_d):
             return f"{detour}; lists of matrices are neither packed nor finished elsewhere"
         if detour_d and not self.finishable:
@@ -130,8 +136,9 @@ class Interface:
             self.layout[0] if detour_a else None,
             self.layout[1] if detour_b else None,
             self.d if detour_d else None,
-            tuple(filter(None, (detour_a, detour_b, detour_scales, detour_d))),
+            tuple(filter(None, (detour_a, detour_b, detour_scales, detour_d, detour_sums))),
             pack_scales=bool(detour_scales),
+            sums=bool(detour_sums),
         )
 
     def _obstacle(self, p: Problem, gpu: Gpu | None) -> str | None:
@@ -198,8 +205,8 @@ class Interface:
         e, (_, gated) = self.epilogue, function_of(p)
         if function_of(p) != self.function:
             return f"computes {e.formula}; {'a gate through ' if p.gate else ''}{p.activation} is asked for"
-        if p.bias_grad:
-            return "does not sum a bias gradient; bias_grad is given"
+        if p.bias_grad and not _is_summable(p, self.d):
+            return _UNSUMMED
         scales = [] if p.block else [name for name in ("scale_a", "scale_b") if getattr(p, name)]  # of the product
         scales += ["scale_out"] if p.scale_out else []
         if scales and not e.scaled:
@@ -249,6 +256,11 @@ class Interface:
                 if align < self.bytes_d:
                     return f"takes {name} by {self.bytes_d} bytes; it is aligned to {align}"
         return None
+
+
+def _is_summable(p: Problem, d: str) -> bool:
+    """Whether a D of this dtype may be summed as it was stored: without a factor, saturation, or sums wider than it."""
+    return not p.scale_out and d in ("f16", "bf16", "f32", "f64") and (p.bias_grad != "f64" or d == "f64")
 
 
 def function_of(p: Problem) -> tuple[str, bool]:

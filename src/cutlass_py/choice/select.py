@@ -77,6 +77,7 @@ class Plan:
     each: bool = False  # a list of matrices, one after the other
     provided: Callable[..., None] | None = None  # ProvidedKernel.call of one written in Python, which does all of it
     pack_scales: bool = False
+    sums: bool = False
 
     @property
     def provided_name(self) -> str | None:
@@ -87,7 +88,8 @@ class Plan:
     @property
     def steps(self) -> list[str]:
         """What surrounds the kernel, in words."""
-        return Way(self.pack_a, self.pack_b, self.scratch, pack_scales=self.pack_scales).steps(self.splits)
+        way = Way(self.pack_a, self.pack_b, self.scratch, pack_scales=self.pack_scales, sums=self.sums)
+        return way.steps(self.splits)
 
 
 def rank(p: Problem, *, compiled: bool | None = None, gpu: Gpu | None = None) -> list[Choice]:
@@ -251,7 +253,7 @@ def _split(kernel: CutlassKernel, split: Way, p: Problem, gpu: Gpu, estimates: E
 
 def _split_way(way: Way, interface: Interface) -> Way:
     reason = "splits k: the parts are summed in order"
-    return replace(way, scratch=interface.d, detours=(*way.detours, reason))
+    return replace(way, scratch=interface.d, detours=(*way.detours, reason), sums=False)
 
 
 def _parts(p: Problem, splits: int) -> int:
@@ -363,6 +365,7 @@ def plan_of(choice: Choice, p: Problem) -> Plan:
         choice.swizzle,
         overlap=_may_overlap(kernel, way, p),
         pack_scales=way.pack_scales,
+        sums=way.sums,
     )
 
 
