@@ -145,8 +145,11 @@ def test_dtypes_and_layouts(on, dtype, result, layout):
 
 
 def _typed(on: Any, x: np.ndarray, dtype: str) -> Any:
-    """As integers, for frameworks that cannot name the dtype."""
-    narrow = x.astype(NUMPY[dtype])
+    """As integers, for frameworks that cannot name the dtype. In whole words, by which copies read to the end."""
+    values = x.astype(NUMPY[dtype])
+    memory = np.empty(-(-values.nbytes // 4), np.uint32)
+    narrow = np.ndarray(values.shape, values.dtype, memory, strides=values.strides)
+    narrow[...] = values
     return view(on(narrow.view(f"u{narrow.itemsize}")), dtype)
 
 
