@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 import cutlass_py
 from cutlass_py import _core
+from cutlass_py.choice.select import Plan
 from cutlass_py.declaration.families import named
 
 jax = pytest.importorskip("jax")
@@ -83,6 +85,12 @@ def test_packing_and_scratch_are_in_the_lowered_text(declared):
     text = lowered(lambda a, b: cj.gemm(a, b, alpha=0.5, splits=4), struct(128, 8192), struct(8192, 128))
     assert attributes(text)["splits"] == "4" and attributes(text)["scratch"] == '"f32"'
     assert f"tensor<{4096 + 256}xui8>" in text
+
+
+def test_a_plan_is_in_the_lowered_text_as_a_whole(declared):
+    """But for lists, kernels written in Python and scales in blocks, which no call of XLA has."""
+    found = attributes(lowered(cj.gemm, struct(64, 128), struct(128, 32)))
+    assert {field.name for field in fields(Plan)} - set(found) == {"each", "provided", "pack_scales"}
 
 
 def test_operands_and_results_by_name(declared):
@@ -170,8 +178,6 @@ def test_without_a_kernel_lowering_says_so(built):
 def test_scratch_of_a_plan():
     a = cutlass_py.TensorSpec((0, 8), "f32", device="cpu")
     args = cutlass_py.GemmArguments(a, cutlass_py.TensorSpec((8, 4), "f32", device="cpu"))
-    from cutlass_py.choice.select import Plan
-
     assert _core.scratch_bytes(args.a, args.b, args.keywords, Plan(), 132) == 0
     with pytest.raises(RuntimeError, match="kernel no_such is not loaded"):
         _core.scratch_bytes(args.a, args.b, args.keywords, Plan("no_such"), 132)
@@ -218,8 +224,8 @@ assert empty.shape == (0, 4)
 plan = device._plan
 def changed(**changes):
     device._plan = lambda spec, operands: (plan(spec, operands)[0] | changes, 512)
-changed(format=2)
-assert "INVALID_ARGUMENT: gemm: the call was lowered in format 2" in message(lambda a, b: cj.gemm(a, b) + 1, one, one.T)
+changed(format=1)
+assert "INVALID_ARGUMENT: gemm: the call was lowered in format 1" in message(lambda a, b: cj.gemm(a, b) + 1, one, one.T)
 changed(layout="tn")
 assert "inner extents must agree" in message(lambda a, b: cj.gemm(a, b) + 2, one, one.T)
 changed(swizzle="x")
@@ -263,7 +269,7 @@ except IndexError:
     assert xla_stream.of(second) == 0x5700
 traced = jax.jit(lambda x: x + xla_stream.of(first))
 assert traced(1) == 0x5701
-library.set_handler(0, 0)  # is not asked again
+library.set_handler(0, 0, None)  # is not asked again
 assert xla_stream.of(first) == 0x5700
 print("done")
 """

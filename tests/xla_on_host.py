@@ -13,6 +13,8 @@ import cutlass_py.jax as cj
 from cutlass_py import _core
 
 HERE = Path(__file__).parent
+_CALL = ctypes.CFUNCTYPE(None)
+_called: list[Any] = []  # what the libraries call has to live as long
 
 
 def build(folder: Path) -> Path:
@@ -24,8 +26,10 @@ def build(folder: Path) -> Path:
     return library
 
 
-def load(library: Path, capsule: Any = None, stream: int = 0) -> ctypes.CDLL:
-    """The library with a handler of the extension in it (gemm's if none is given) and what its stream is to be."""
+def load(library: Path, capsule: Any = None, stream: int = 0, after: Any = None) -> ctypes.CDLL:
+    """The library with a handler of the extension in it (gemm's if none is given), what its stream is to be, and what
+    is called behind every call.
+    """
     found = ctypes.CDLL(str(library))
     python = ctypes.pythonapi
     python.PyCapsule_GetName.restype = ctypes.c_char_p
@@ -34,11 +38,12 @@ def load(library: Path, capsule: Any = None, stream: int = 0) -> ctypes.CDLL:
     python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
     capsule = capsule or _core.xla_handler()
     pointer = python.PyCapsule_GetPointer(capsule, python.PyCapsule_GetName(capsule))
-    found.set_handler.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    found.set_handler(pointer, stream)
+    _called.append(_CALL(after) if after else _CALL())
+    found.set_handler.argtypes = [ctypes.c_void_p] * 3
+    found.set_handler(pointer, stream, ctypes.cast(_called[-1], ctypes.c_void_p))
     return found
 
 
-def register(library: Path) -> None:
+def register(library: Path, after: Any = None) -> None:
     """From now on, gemm on JAX's CPU is the custom call, on the null stream."""
-    cj.register("cpu", jax.ffi.pycapsule(load(library).on_host))
+    cj.register("cpu", jax.ffi.pycapsule(load(library, after=after).on_host))

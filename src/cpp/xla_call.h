@@ -11,7 +11,7 @@
 namespace cutlass_py {
 
 // The meaning of the attributes. An exported module keeps the one that it was lowered with.
-constexpr int64_t kXlaFormat = 1;
+constexpr int64_t kXlaFormat = 2;
 
 struct XlaCall {
   Operand operands[kRoles];  // what `call` may refer to

@@ -36,6 +36,7 @@ class Frame {
                                           {"pack_a", ""},
                                           {"pack_b", "n"},
                                           {"scratch", "f32"},
+                                          {"sums", int64_t(1)},
                                           {"splits", int64_t(3)},
                                           {"raster", int64_t(1)},
                                           {"swizzle", int64_t(2)},
@@ -138,7 +139,7 @@ TEST(plan) {
   const XlaCall x = decoded(with_scratch());
   CHECK(x.kernel == "some_kernel" && !x.plan.kernel && x.plan.pack_a == 0 && x.plan.pack_b == 'n');
   CHECK(x.plan.scratch == Dtype::f32 && x.plan.splits == 3 && x.plan.raster == 1 && x.plan.swizzle == 2);
-  CHECK(x.plan.overlap);
+  CHECK(x.plan.overlap && x.plan.sums);
 }
 
 TEST(kernel_alone) {
@@ -226,7 +227,7 @@ TEST(messages) {
   const std::string writer = "; expected what cutlass_py.jax writes";
   const std::string lacking = " of the call is missing, or of another type" + writer;
   CHECK(with_scratch().with("format", int64_t(9)).error() ==
-        "gemm: the call was lowered in format 9; this version of cutlass_py reads 1");
+        "gemm: the call was lowered in format 9; this version of cutlass_py reads 2");
   CHECK(with_scratch().with("format", 1.0).error() == "gemm: attribute format" + lacking);
   CHECK(with_scratch().with("alpha", std::vector<double>{1}).error() == "gemm: attribute alpha" + lacking);
   Frame missing = with_scratch();

@@ -128,6 +128,7 @@ namespace {
 
 XLA_FFI_Handler* handler = nullptr;
 void* stream = nullptr;
+void (*after)() = nullptr;
 
 XLA_FFI_Error* get_stream(XLA_FFI_Stream_Get_Args* args) {
   args->stream = stream;
@@ -136,9 +137,10 @@ XLA_FFI_Error* get_stream(XLA_FFI_Stream_Get_Args* args) {
 
 }  // namespace
 
-extern "C" void set_handler(void* function, void* its_stream) {
+extern "C" void set_handler(void* function, void* its_stream, void (*called_after)()) {
   handler = reinterpret_cast<XLA_FFI_Handler*>(function);
   stream = its_stream;
+  after = called_after;
 }
 
 // The handler with a stream, which XLA's CPU has not to give.
@@ -148,7 +150,9 @@ extern "C" XLA_FFI_Error* on_host(XLA_FFI_CallFrame* frame) {
   api.XLA_FFI_Stream_Get = get_stream;
   XLA_FFI_CallFrame changed = *frame;
   changed.api = &api;
-  return handler(&changed);
+  XLA_FFI_Error* error = handler(&changed);
+  if (after) after();
+  return error;
 }
 
 // The stage before execution, which XLA's CPU leaves out.

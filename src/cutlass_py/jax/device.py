@@ -19,7 +19,7 @@ from .primitive import gemm_p
 from .spec import Spec, numpy_dtype
 
 TARGET = "cutlass_py_gemm"
-_FORMAT = 1  # kXlaFormat in xla_call.h
+_FORMAT = 2  # kXlaFormat in xla_call.h
 _XLA_NAME = {"cuda": "CUDA"}  # of a platform, where it differs
 
 
@@ -97,6 +97,7 @@ def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
             "pack_a": plan.pack_a or "",
             "pack_b": plan.pack_b or "",
             "scratch": plan.scratch or "",
+            "sums": int(plan.sums),
             "splits": plan.splits,
             "raster": plan.raster,
             "swizzle": plan.swizzle,
