@@ -531,7 +531,8 @@ class Seen:
 
     def __init__(self, monkeypatch):
         self.straight = 0
-        for module, name in ((product, "_gemm"), (product, "_straight"), (functions, "_straight")):
+        ways = (product, "_gemm"), (product, "_straight"), (functions, "_straight"), (functions, "_straight_linear")
+        for module, name in ways:
             monkeypatch.setattr(module, name, self.counting(getattr(module, name)))
 
     def counting(self, real):

@@ -394,6 +394,13 @@ def layer(activation):
     return lambda a, b, bias: ct.gemm(a, b, bias=bias, activation=activation)
 
 
+def module(activation):
+    """An activated Linear of these parameters, without a module's hooks: FlopCounterMode's fail of autograd.grad."""
+    return lambda x, weight, bias: ct.Linear.forward(
+        SimpleNamespace(weight=weight, bias=bias, activation=activation), x
+    )
+
+
 LAYERS = {
     "mm": (ct.mm, (3, 4), (4, 5)),
     "bmm": (ct.bmm, (2, 3, 4), (2, 4, 5)),
@@ -408,6 +415,8 @@ LAYERS = {
     "relu": (layer("relu"), (3, 4), (4, 5), (5,)),
     "leaky_relu": (layer(leaky_relu(0.25)), (2, 3, 4), (2, 4, 5), (5,)),
     "identity": (layer("identity"), (3, 4), (4, 5), (5,)),
+    "module": (module("gelu"), (2, 3, 4), (5, 4), (5,)),
+    "module of D": (module("sigmoid"), (3, 4), (5, 4), (5,)),
     "silu without a bias": (lambda a, b: ct.gemm(a, b, activation="silu"), (3, 4), (4, 5)),
 }
 
@@ -811,12 +820,16 @@ def test_a_backward_pass_on_another_thread_is_allowed_what_the_forward_pass_was(
     allowed = {cutlass_py.jit: _core.jit_allowed, cutlass_py.autotuning: _core.tuning_allowed}[within]
     seen = []
 
-    def gemm(*operands, **keywords):
-        seen.append(allowed())
-        return cutlass_py.gemm(*operands, **keywords)
+    def watched(real):
+        def call(*operands, **keywords):
+            seen.append(allowed())
+            return real(*operands, **keywords)
 
-    monkeypatch.setattr(operators, "_core", SimpleNamespace(gemm=gemm))
-    monkeypatch.setattr(recorded, "_gemm", gemm)
+        return call
+
+    monkeypatch.setattr(operators, "_core", SimpleNamespace(gemm=watched(cutlass_py.gemm)))
+    for name in ("_gemm", "_straight"):
+        monkeypatch.setattr(recorded, name, watched(getattr(recorded, name)))
     x, w1, w2 = leaf(4, 5), leaf(6, 5), leaf(3, 6)
 
     def forward():

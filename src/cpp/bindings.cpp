@@ -547,6 +547,8 @@ NB_MODULE(_core, m) {
   m.def("straight_product", &straight_product, "a"_a.none(), "b"_a.none(), "out"_a.none(), "bias"_a.none(), "rank"_a,
         "gemm(a, b, out=out, bias=bias) of torch tensors, recorded where a gradient is asked for; or None where torch "
         "may mean something else by it, or gemm refuses it.");
+  m.def("straight_linear", &straight_linear, "input"_a.none(), "weight"_a.none(), "bias"_a.none(),
+        "activation"_a.none(), "gemm(input, weight.t(), bias=bias, activation=activation), likewise.");
   m.def(
       "straight_gemm",
       [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,

@@ -64,12 +64,19 @@ bool is_layer(const Keywords& k) {
   return is_one(k.alpha) && k.deterministic.ptr() == Py_False;
 }
 
+// f(a @ b + bias). Ranks of a and b have to be `rank`, where that is not 0.
+struct Layer {
+  nb::handle a, b, bias, activation;
+  int rank = 0;
+  bool turned = false;  // b is (n, k), as torch has the weight of a layer
+};
+
 // What the node of a layer computes, and autograd with it; None where it does not know these operands.
-nb::object record(nb::handle a, nb::handle b, nb::handle bias, nb::handle activation, int rank) {
-  for (nb::handle x : {a, b, bias}) {
+nb::object record(const Layer& l) {
+  for (nb::handle x : {l.a, l.b, l.bias}) {
     if (!x.is_none() && is_lazy(x, *array_type(x, "a tensor"))) return nb::none();
   }
-  return questions->recorded(a, b, bias, activation, rank);
+  return questions->recorded(l.a, l.b, l.bias, l.activation, l.rank, l.turned);
 }
 
 bool is_refusal(const nb::python_error& error) {
@@ -90,22 +97,49 @@ nb::object or_none(Run run) {
 }
 
 // Whether torch computes what gemm does: operands of one float dtype, of that rank, and batches that are the same.
-bool means_the_same(const Operands& operands, int rank) {
+bool means_the_same(const Operands& operands, const Layer& l) {
   const Operand &a = operands[Role::a]->operand, &b = operands[Role::b]->operand;
-  if (rank && (a.rank != rank || b.rank != rank || (rank == 3 && a.shape[0] != b.shape[0]))) return false;
+  if (l.rank && (a.rank != l.rank || b.rank != l.rank || (l.rank == 3 && a.shape[0] != b.shape[0]))) return false;
+  if (l.turned && b.rank != 2) return false;
   if (is_integer(a.dtype) || dtype_size(a.dtype) < 2) return false;
   bool same = true;
   operands.each([&](const View& view) { same = same && view.operand.dtype == a.dtype; });
   return same;
 }
 
-nb::object gemm_if_the_same(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank) {
+nb::object gemm_if_the_same(const Layer& l, nb::handle out) {
   static PyObject* one = PyFloat_FromDouble(1);
   Keywords keywords;
-  keywords.out = out, keywords.bias = bias, keywords.alpha = one, keywords.deterministic = Py_False;
+  keywords.out = out, keywords.bias = l.bias, keywords.activation = l.activation;
+  keywords.alpha = one, keywords.deterministic = Py_False;
   Operands operands;
-  open_operands(operands, a, b, keywords);
-  return means_the_same(operands, rank) ? gemm(operands, keywords) : nb::none();
+  open_operands(operands, l.a, l.b, keywords);
+  if (!means_the_same(operands, l)) return nb::none();
+  if (l.turned) {
+    Operand& b = operands[Role::b]->operand;
+    std::swap(b.shape[0], b.shape[1]), std::swap(b.strides[0], b.strides[1]);
+  }
+  return gemm(operands, keywords);
+}
+
+// As straight_product and straight_linear say.
+nb::object straight(Layer l, nb::handle out) {
+  const bool plain = questions && is_tensor(l.a) && is_tensor(l.b) && (out.is_none() || is_tensor(out)) &&
+                     (l.bias.is_none() || is_tensor(l.bias));
+  if (!plain || is_seen()) return nb::none();
+  nb::tuple cast;  // holds them
+  if (out.is_none() && ask(questions->autocasting)) {
+    nb::object found = questions->cast(l.a, l.b, l.bias, l.rank, l.turned);
+    if (found.is_none()) return found;
+    cast = nb::cast<nb::tuple>(found);
+    l.a = cast[0], l.b = cast[1], l.bias = cast[2];
+  }
+  nb::object d = or_none([&] {
+    const bool recorded = out.is_none() && (wants_gradient(l.a) || wants_gradient(l.b) || wants_gradient(l.bias));
+    return recorded ? record(l) : gemm_if_the_same(l, out);
+  });
+  if (!out.is_none() && !d.is_none()) tell_written(out);
+  return d;
 }
 
 }  // namespace
@@ -116,22 +150,11 @@ void set_questions(Questions asked) {
 }
 
 nb::object straight_product(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank) {
-  const bool plain = questions && is_tensor(a) && is_tensor(b) && (out.is_none() || is_tensor(out)) &&
-                     (bias.is_none() || is_tensor(bias));
-  if (!plain || is_seen()) return nb::none();
-  nb::tuple cast;  // holds them
-  if (out.is_none() && ask(questions->autocasting)) {
-    nb::object found = questions->cast(a, b, bias, rank);
-    if (found.is_none()) return found;
-    cast = nb::cast<nb::tuple>(found);
-    a = cast[0], b = cast[1], bias = cast[2];
-  }
-  nb::object d = or_none([&] {
-    const bool recorded = out.is_none() && (wants_gradient(a) || wants_gradient(b) || wants_gradient(bias));
-    return recorded ? record(a, b, bias, nb::none(), rank) : gemm_if_the_same(a, b, out, bias, rank);
-  });
-  if (!out.is_none() && !d.is_none()) tell_written(out);
-  return d;
+  return straight({a, b, bias, Py_None, rank}, out);
+}
+
+nb::object straight_linear(nb::handle input, nb::handle weight, nb::handle bias, nb::handle activation) {
+  return straight({input, weight, bias, activation, 0, true}, Py_None);
 }
 
 nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& k, bool uncast) {
@@ -144,7 +167,7 @@ nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& k, bool unc
   }
   if (is_seen() || (uncast && k.out.is_none() && ask(questions->autocasting))) return nb::none();
   if (gradient && !is_layer(k)) return nb::none();
-  nb::object d = or_none([&] { return gradient ? record(a, b, k.bias, k.activation, 0) : gemm(a, b, k); });
+  nb::object d = or_none([&] { return gradient ? record({a, b, k.bias, k.activation}) : gemm(a, b, k); });
   if (d.is_none()) return d;
   const nb::handle aux = k.aux.is_none() || reads_aux(k) ? nb::handle(Py_None) : k.aux;
   for (nb::handle x : {k.out, aux, k.bias_grad}) {

@@ -17,8 +17,8 @@ struct Questions {
   nb::object unseen;       // asked where one says yes: whether nothing has to after all
   nb::dict forward;        // where torch keeps `_current_level`, negative unless derivatives are carried forward
   nb::object autocasting;  // whether operands of a new result may have to be cast
-  nb::object cast;         // (a, b, bias, rank) to what the three are cast to, or None where `recorded` would be
-  nb::object recorded;     // (a, b, bias, activation, rank): the product with its gradient, or None
+  nb::object cast;         // (a, b, bias, rank, turned) to what these are cast to, or None where `recorded` would be
+  nb::object recorded;     // (a, b, bias, activation, rank, turned): the product with its gradient, or None
   nb::object written;      // told a tuple of the tensors that were written
 };
 
@@ -27,6 +27,9 @@ void set_questions(Questions questions);
 // gemm(a, b, out=out, bias=bias), recorded where a gradient is asked for; or None where torch may mean something else
 // by it, or gemm refuses it. Ranks of a and b have to be `rank`, where that is not 0.
 nb::object straight_product(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank);
+
+// gemm(input, weight.t(), bias=bias, activation=activation), likewise.
+nb::object straight_linear(nb::handle input, nb::handle weight, nb::handle bias, nb::handle activation);
 
 // gemm of torch tensors, recorded if that is a layer; or None where something has to see it, a gradient is asked of
 // anything else, or gemm refuses it; with `uncast`, also where autocast may have to cast them.

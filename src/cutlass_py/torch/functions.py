@@ -23,13 +23,13 @@ def _cast(a: Tensor, b: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
     return cast(a.device.type, a, b, addend, dtypes=_CAST)
 
 
-def _cast_layer(a: Tensor, b: Tensor, bias: Tensor | None, rank: int) -> tuple[Any, ...] | None:
+def _cast_layer(a: Tensor, b: Tensor, bias: Tensor | None, rank: int, turned: bool) -> tuple[Any, ...] | None:
     """Of other shapes nothing is cast: that would be done again on the way that they take."""
-    return _cast(a, b, bias) if has_shapes(a, b, bias, rank) else None
+    return _cast(a, b, bias) if has_shapes(a, b, bias, rank, turned) else None
 
 
 _core.set_questions(**QUESTIONS, cast=_cast_layer, recorded=layer)
-_straight = _core.straight_product
+_straight, _straight_linear = _core.straight_product, _core.straight_linear
 
 # What torch calls the operands of gemm.
 OPERANDS = {
@@ -125,11 +125,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Raises:
         RuntimeError, TypeError: as `mm` does.
     """
-    turned = weight
-    if isinstance(weight, Tensor) and weight.dim() == 2:
-        turned = weight.t()  # torch.cond cannot trace a branch with .mT
-        if not compiling() and (d := _straight(input, turned, None, bias, 0)) is not None:
-            return d
+    if not compiling() and (d := _straight_linear(input, weight, bias, None)) is not None:
+        return d
     if not _are_tensors(input, weight, bias):
         return _overridden("linear", (input, weight), {"bias": bias})
     if weight.dim() not in (1, 2):
@@ -137,6 +134,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     check_features("linear", input, weight)
     if weight.dim() == 1 and bias is not None and bias.numel() == 1:  # of the one feature that there is
         return linear(input, weight.unsqueeze(0), bias).squeeze(-1)
+    turned = weight.t() if weight.dim() == 2 else weight  # torch.cond cannot trace a branch with .mT
     return _like_torch("linear", input, turned, 0, None, None, bias)
 
 

@@ -7,7 +7,8 @@ products, with their factors and scales in the epilogue. What passes through f i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -44,28 +45,29 @@ def _from_result(call: Call) -> bool:
 # ---------------------------------------------------------------------------------------------------- the node
 
 
-class Allowed:
-    """What `jit` and `autotuning` allow the thread of a forward pass; torch runs backward passes on others.
+def allowance() -> Callable[[], AbstractContextManager[None]]:
+    """A context in which a thread is allowed what `jit` and `autotuning` allow this one, beside what it is itself.
 
-    Nothing where torch compiles a pass: it calls kernels later, and cannot trace these questions.
+    For backward passes, which torch runs on other threads. Without effect where torch compiles a pass: it calls kernels
+    later, and cannot trace these questions.
     """
+    if compiling() or not (_core.jit_allowed() or _core.tuning_allowed()):
+        return nullcontext
+    return partial(_allowing, _core.jit_allowed(), _core.tuning_allowed())
 
-    def __init__(self) -> None:
-        self.jit, self.tuning = (False, False) if compiling() else (_core.jit_allowed(), _core.tuning_allowed())
 
-    @contextmanager
-    def here(self) -> Iterator[None]:
-        """Within it, this thread is allowed the same, beside what it is allowed itself."""
-        if compiling():
-            yield
-            return
-        jit, tuning = _core.allow_jit(self.jit or _core.jit_allowed()), _core.tuning_allowed()
-        _core.allow_tuning(self.tuning or tuning)
-        try:
-            yield
-        finally:
-            _core.allow_jit(jit)
-            _core.allow_tuning(tuning)
+@contextmanager
+def _allowing(jit: bool, tuning: bool) -> Iterator[None]:
+    if compiling():
+        yield
+        return
+    own_jit, own_tuning = _core.allow_jit(jit or _core.jit_allowed()), _core.tuning_allowed()
+    _core.allow_tuning(tuning or own_tuning)
+    try:
+        yield
+    finally:
+        _core.allow_jit(own_jit)
+        _core.allow_tuning(own_tuning)
 
 
 class _Gemm(torch.autograd.Function):  # type: ignore[misc]
@@ -93,7 +95,7 @@ class _Gemm(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         found: dict[str, Tensor | None] = {}
         if any(grad is not None for grad in grads):
-            with ctx.allowed.here():
+            with ctx.allowed():
                 found = _Backward(ctx, *grads).gradients()
         count = len(ctx.needs_input_grad) - 1
         return None, *(found.get(name) for name in Call._fields[:count])
@@ -163,7 +165,7 @@ def _save(ctx: Any, call: Call, results: tuple[Tensor, ...]) -> None:
     kept = results[1] if _is_kept(call, results) else None
     ctx.save_for_backward(*tensors, kept, results[0] if _from_result(call) else None)
     ctx.options = call[TENSORS:]
-    ctx.allowed = Allowed()
+    ctx.allowed = allowance()
     ctx.like = {name: _Like(getattr(call, name)) for name in needed}
     ctx.like["d"] = _Like(results[0])
 

@@ -11,12 +11,16 @@ import torch.fx
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from .. import _core
 from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
 from .dtypes import FLOATS
 from .functions import OPERANDS, check_features, linear
 from .product import check_tensors, gemm, refuse_as_torch
 from .sharding import register_if_used
+from .straight import compiling
+
+_straight_linear = _core.straight_linear
 
 # torch.fx.symbolic_trace records calls of these from here, as it does of torch's functions.
 torch.fx.wrap("linear")
@@ -61,6 +65,8 @@ class Linear(nn.Linear):  # type: ignore[misc]
         """
         if self.activation is None:
             return linear(input, self.weight, self.bias)
+        if not compiling() and (d := _straight_linear(input, self.weight, self.bias, self.activation)) is not None:
+            return d
         try:
             return gemm(input, self.weight.t(), bias=self.bias, activation=self.activation)
         except (ValueError, TypeError) as refusal:

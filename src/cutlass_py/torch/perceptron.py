@@ -15,7 +15,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
 from . import activations
-from .gradients import Allowed, is_asked, run, strided
+from .gradients import allowance, is_asked, run, strided
 from .operators import Call, z_dtype
 from .product import cast, check_tensors, gemm
 from .sharding import register_if_used
@@ -98,12 +98,12 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
         ctx.save_for_backward(*(v if kept else None for v, kept in zip((x, w1, w2, y, at), needed, strict=True)))
         ctx.dtype_b1 = None if b1 is None else b1.dtype
         ctx.set_materialize_grads(False)
-        ctx.allowed = Allowed()
+        ctx.allowed = allowance()
         return run(Call(y, w2.t(), bias=b2))[0], y, z
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        with ctx.allowed.here():
+        with ctx.allowed():
             return _Mlp._gradients(ctx, *grads)
 
     @staticmethod
