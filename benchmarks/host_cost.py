@@ -73,7 +73,8 @@ def alone_rows() -> Iterator[Row]:
     yield Row("no rows, mm over gemm", "ct.mm(a, b, out=c)", "gemm(a, b, out=c)", names)
     yield Row("no rows, addmm over gemm", "ct.addmm(bias, a, b, out=c)", "gemm(a, b, out=c, bias=bias)", names)
     yield Row("no rows, ct.gemm over gemm", "ct.gemm(a, b, out=c)", "gemm(a, b, out=c)", names)
-    product, recorded._gemm = recorded._gemm, allocate
+    products = recorded._gemm, recorded._straight
+    recorded._gemm = recorded._straight = allocate
     try:
         yield Row("no product, Linear", "ours(x)", "stock(x)", names)
         yield Row("no product, Linear, trained", "ours(x).backward(x)", "stock(x).backward(x)", names)
@@ -81,7 +82,7 @@ def alone_rows() -> Iterator[Row]:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             yield Row("no product, Linear, autocast", "ours(x)", "stock(x)", names)
     finally:
-        recorded._gemm = product
+        recorded._gemm, recorded._straight = products
 
 
 GROUPS: dict[str, Callable[[], Iterator[Row]]] = {

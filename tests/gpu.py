@@ -183,7 +183,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "identity": lambda x: x,
     "relu": lambda x: torch.where(x < 0, torch.zeros_like(x), x),
     "leaky_relu": lambda x, slope: torch.where(x < 0, slope * x, x),
-    "gelu": lambda x: x * (1 + torch.erf(x / sqrt(2))) / 2,
+    "gelu": lambda x: x * torch.erfc(-x / sqrt(2)) / 2,
     "gelu_tanh": lambda x: x * torch.sigmoid(_logit_of_gelu(x)),
     "silu": lambda x: x * torch.sigmoid(x),
     "sigmoid": torch.sigmoid,
@@ -191,7 +191,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "hardswish": lambda x: x * torch.clamp(x + 3, 0, 6) / 6,
     "clamp": torch.clamp,
     "d_relu": _step,
-    "d_gelu": lambda x: (1 + torch.erf(x / sqrt(2))) / 2 + x * torch.exp(-x * x / 2) / sqrt(2 * pi),
+    "d_gelu": lambda x: torch.erfc(-x / sqrt(2)) / 2 + x * torch.exp(-x * x / 2) / sqrt(2 * pi),
     "d_gelu_tanh": _d_gelu_tanh,
     "d_silu": lambda x: torch.sigmoid(x) * (1 + x * torch.sigmoid(-x)),
 }
@@ -328,15 +328,15 @@ def epilogue_error(
 
     Args:
         at: where the function is evaluated: z, gate or aux.
-        fast: tanh may be the hardware's, as in kernels whose result has 16 bits or less.
+        fast: tanh and gelu may be by the hardware's functions, as in kernels whose result has 16 bits or less.
     """
-    own = _own_error(name, at.nan_to_num(0, 0, 0), fast)
+    own = own_error(name, at.nan_to_num(0, 0, 0), fast)
     if at is result.z:
         return 1.6 * error + own + 2**-21 * result.y.abs()
     return apply(activation(name), at).abs() * error + own * result.z.abs() + 2**-21 * result.y.abs()
 
 
-def _own_error(name: str, x: torch.Tensor, fast: bool) -> torch.Tensor | float:
+def own_error(name: str, x: torch.Tensor, fast: bool) -> torch.Tensor | float:
     """Bound on the error of f(x) itself: relative to the value, or to the terms of a sum that may cancel."""
     if name in EXACT:
         return 0.0
@@ -347,4 +347,9 @@ def _own_error(name: str, x: torch.Tensor, fast: bool) -> torch.Tensor | float:
         return 2**-21 * (1 + logit.abs()) * terms + 2**-118  # exp overflows
     if name == "tanh":
         return (2**-11 if fast else 2**-21) * torch.tanh(x).abs()
-    return 2**-20 * (1 + x.abs()) ** (3 if name == "d_gelu" else 1)  # erf is next to -1, where f(x) is small
+    if name == "hardswish":
+        return 2**-21 * x.abs()
+    tail = torch.erfc(-x / sqrt(2)) / 2
+    terms = x.abs() * (tail if name == "gelu" else torch.exp(-x * x / 2) / sqrt(2 * pi)) + tail * (name == "d_gelu")
+    relative = 2**-14.8 if fast and name == "gelu" else 2**-22 * (4 + x * x)  # exp loses digits of its argument
+    return relative * terms + 2**-118

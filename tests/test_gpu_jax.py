@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -118,6 +119,13 @@ def test_epilogues(activation, out_dtype):
     arrays = normal((96, 128)), normal((128, 64)), normal((96, 64)), normal((64,), "float32"), normal((96, 64), seed=3)
     arrays = (*arrays, jnp.asarray(0.75, jnp.float32))
     assert_close(run(call, *arrays), on_host(call, *arrays), 2e-2)
+
+
+def test_bias_grad_behind_a_kernel():
+    a, b = whole((96, 64)), whole((32, 64), seed=1)
+    sums = jax.ShapeDtypeStruct((32,), "float32")
+    found = run(partial(cj.gemm, layout="tn", bias_grad=sums), on_device(a, "bf16"), on_device(b, "bf16"))
+    np.testing.assert_array_equal(found[1], (a @ b.T).sum(0))
 
 
 @pytest.mark.sm90

@@ -34,8 +34,8 @@ def _exact(name: str, instructions: int) -> Operation:
     return Operation(f"activation::{name}<false>::apply({{0}}, nullptr)", instructions=instructions)
 
 
-# NaN goes through minimum and maximum, as in NumPy. A difference of tanh's or sigmoid's values may be all that is left
-# of them, so that these two are exact; the activations that only use them are as exact as the results' dtypes.
+# NaN goes through minimum and maximum, as in NumPy. Differences of tanh's and sigmoid's values are what formulas are
+# made of, so that these two are exact; other activations are as exact as the results' dtypes.
 OPERATIONS = {
     "add": Operation("{0} + {1}"),
     "subtract": Operation("{0} - {1}"),

@@ -36,7 +36,7 @@ def _d_relu(x: Any) -> Any:
 
 
 def _d_gelu(x: Any) -> Any:
-    return (1 + jax.lax.erf(x * _SQRT_HALF)) / 2 + x * jnp.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    return jax.lax.erfc(x * -_SQRT_HALF) / 2 + x * jnp.exp(-x * x / 2) / math.sqrt(2 * math.pi)
 
 
 def _d_gelu_tanh(x: Any) -> Any:
@@ -54,7 +54,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
     "relu": lambda x: jnp.where(x <= 0, 0, x).astype(x.dtype),
     "leaky_relu": lambda x, slope: jnp.where(x < 0, slope * x, x),
-    "gelu": lambda x: x / 2 * (1 + jax.lax.erf(x * _SQRT_HALF)),
+    "gelu": lambda x: x / 2 * jax.lax.erfc(x * -_SQRT_HALF),
     "gelu_tanh": lambda x: x * _gelu_tanh_share(x),
     "silu": lambda x: x * jax.nn.sigmoid(x),
     "sigmoid": jax.nn.sigmoid,
