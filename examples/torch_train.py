@@ -1,4 +1,4 @@
-"""torch: a transformer block trained with stock layers, with cutlass_py's, and with cutlass_py's under torch.compile.
+"""torch: a transformer block trained with stock layers and with cutlass_py's, each also under torch.compile.
 
 Attention projections and MLP are nn.Linear; replace_linear makes them cutlass_py.torch.Linear. The block learns
 to reverse the order of its tokens, in bf16 by autocast. Real on a GPU, small on a CPU.

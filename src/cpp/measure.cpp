@@ -189,8 +189,17 @@ class Burst {
     }
   }
 
-  // Empties the cache. That takes longer than queueing the calls behind it, so that the host does not show.
-  void flush() { device::fill(flush_.data(), 0, flushed_, stream_); }
+  // On an empty cache. To empty it takes longer than to queue the calls behind it, so that the host does not show.
+  void start(device::Timer& timer) {
+    nb::gil_scoped_release may_wait;
+    device::fill(flush_.data(), 0, flushed_, stream_);
+    timer.start(stream_);
+  }
+
+  void stop(device::Timer& timer) {
+    nb::gil_scoped_release may_wait;
+    timer.stop(stream_);
+  }
 
   void queue(const Plan& plan, int calls) {
     for (int i = 0; i < calls; ++i) {
@@ -205,7 +214,10 @@ class Burst {
   }
 
  private:
-  void foreign() { device::fill(flush_.data(), 0, 1 << 10, stream_); }
+  void foreign() {
+    nb::gil_scoped_release may_wait;
+    device::fill(flush_.data(), 0, 1 << 10, stream_);
+  }
 
   Stream stream_;
   size_t flushed_, next_ = 0;
@@ -245,8 +257,7 @@ std::vector<std::vector<float>> times_of(const Problem& problem, const std::vect
     for (size_t turn = 0; turn < plans.size(); ++turn) {
       const size_t i = (turn + size_t(round + 2)) % plans.size();  // nobody is always the first on an idle device
       if (failed[i]) continue;
-      burst.flush();
-      timers[i].start(stream);
+      burst.start(timers[i]);
       try {
         burst.queue(plans[i], calls);
       } catch (const CudaError&) {
@@ -254,12 +265,11 @@ std::vector<std::vector<float>> times_of(const Problem& problem, const std::vect
       } catch (const nb::python_error& error) {
         failed[i] = left_out(error);
       }
-      timers[i].stop(stream);
+      burst.stop(timers[i]);
     }
-    burst.flush();
-    rest.start(stream);
+    burst.start(rest);
     burst.queue_rest(calls);
-    rest.stop(stream);
+    burst.stop(rest);
     nb::gil_scoped_release waiting;
     const float idle = rest.microseconds();
     float fastest = std::numeric_limits<float>::infinity();

@@ -204,7 +204,7 @@ CutlassPyGemm launch_of(const Call& call, const DevicePlan& plan, Stream stream)
 }
 
 // One problem by its plan. Scratch is laid out and allocated at once; then everything is queued: packing, the kernel,
-// reductions that it leaves, the composed epilogue.
+// reductions that it leaves, the composed epilogue or the sum of D.
 class Run {
  public:
   Run(const Call& call, const DevicePlan& plan, Stream stream, const GivenScratch* given = nullptr)
@@ -336,7 +336,7 @@ class Run {
     if (!composed_) d.data = nullptr;
     check(elementwise().compose(&product, int32_t(parts_.count), part_stride_, &behind_, &d, p_.batch, p_.m, p_.n,
                                 scratch_.at(finish_offset_), stream_),
-          plan_, "the composed epilogue");
+          plan_, composed_ ? "the composed epilogue" : "the sum of D");
   }
 
   const Call& call_;

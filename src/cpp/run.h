@@ -33,7 +33,7 @@ struct GivenScratch {
   size_t bytes = 0;
 };
 
-// Packs what must be packed, launches the kernel, finishes with the composed epilogue: all on `stream`, nothing waits.
+// Packs what must be packed, launches the kernel, composes the epilogue or sums D: all on `stream`, nothing waits.
 // Scratch comes from the stream-ordered pool unless it is given, which lists of matrices do not take.
 void run_on_device(const Call& call, const DevicePlan& plan, device::Stream stream,
                    const GivenScratch* given = nullptr);

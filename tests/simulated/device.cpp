@@ -2,6 +2,7 @@
 #include "device.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
 #include "simulator.h"
@@ -82,23 +83,26 @@ void fill(void* memory, int byte, size_t bytes, Stream stream) {
 
 void synchronize() { simulated::run_all(); }
 
+namespace {
+using Event = std::shared_ptr<long long>;  // what is queued may outlive the Timer, as with CUDA
+
+void record(void* event, Stream stream) {
+  const auto queued = [time = *static_cast<Event*>(event)] { *time = simulated::now(); };
+  check(simulated::queue(stream, queued, 0), "recording");
+}
+}  // namespace
+
 Timer::Timer() {
-  for (void*& event : events_) event = new long long(0);
+  for (void*& event : events_) event = new Event(new long long(0));
 }
 Timer::~Timer() {
-  for (void* event : events_) delete static_cast<long long*>(event);
+  for (void* event : events_) delete static_cast<Event*>(event);
 }
-void Timer::start(Stream stream) {
-  auto* const event = static_cast<long long*>(events_[0]);
-  check(simulated::queue(stream, [=] { *event = simulated::now(); }, 0), "recording");
-}
-void Timer::stop(Stream stream) {
-  auto* const event = static_cast<long long*>(events_[1]);
-  check(simulated::queue(stream, [=] { *event = simulated::now(); }, 0), "recording");
-}
+void Timer::start(Stream stream) { record(events_[0], stream); }
+void Timer::stop(Stream stream) { record(events_[1], stream); }
 float Timer::microseconds() const {
   simulated::run_all();
-  return float(*static_cast<long long*>(events_[1]) - *static_cast<long long*>(events_[0]));
+  return float(**static_cast<Event*>(events_[1]) - **static_cast<Event*>(events_[0]));
 }
 
 }  // namespace cutlass_py::device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +16,8 @@ from reference import NUMPY, rounded
 from simulator import Streamless, streamed
 from test_block_scales import SHAPES, quantised
 
-from cutlass_py import CudaError, GemmArguments, _core, autotuning, explain, gemm, get_kernels, tune, view
+from cutlass_py import CudaError, GemmArguments, TensorSpec, _core, autotuning, explain, gemm, get_kernels, tune, view
+from cutlass_py.choice import select
 
 SEEDS = range(8)
 M, N, K = 17, 24, 40
@@ -374,9 +376,9 @@ def test_nothing_is_measured_under_capture(on, stream, tmp_path, monkeypatch):
 # ---------------------------------------------------------------------------------------------------- failures
 
 
-def _fails_everywhere(call: Callable[[], Any]) -> int:
-    """Lets each call to CUDA fail in turn; how many there are."""
-    for after in range(100):
+def _fails_everywhere(call: Callable[[], Any], step: int = 1) -> int:
+    """Lets each call to CUDA fail in turn, or one of so many; how many there are."""
+    for after in range(0, 1000, step):
         with simulator.failing(after) as failed:
             try:
                 call()
@@ -485,6 +487,15 @@ def test_threads_share_plans_and_forget_them():
 
 
 # ---------------------------------------------------------------------------------------------------- tuning
+
+
+def test_a_failure_while_measuring_loses_nothing():
+    """One of a plan leaves that plan out."""
+    args = GemmArguments(TensorSpec((M, K), "f32"), TensorSpec((K, N), "f32"), bias_grad=TensorSpec((N,), "f32"))
+    plans = [select.plan_of(choice, args.problem) for choice in select.rank(args.problem)[:2]]
+    found = []
+    assert _fails_everywhere(lambda: found.append(_core.measure(args.problem, plans, 1)), step=7) > 30
+    assert {sum(map(math.isfinite, sum(times, []))) for times in found} == {1, 2}
 
 
 def test_tuning_takes_what_was_fastest(on, tmp_path, monkeypatch):

@@ -100,8 +100,8 @@ struct leaky_relu {
 };
 
 // The share of the normal distribution that lies below x; 1 + erf would leave nothing of a small one. Fast: relative
-// error 2^-14.8 down to where that is no normal number, -13. In the form of Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26; the coefficients have
-// the least relative error of the tail.
+// error 2^-14.8 down to where that is no normal number, -13. In the form of Abramowitz and Stegun, Handbook of
+// Mathematical Functions, 7.1.26; the coefficients have the least relative error of the tail.
 template <bool Fast, class T>
 __host__ __device__ T normal_share(T x) {
   if constexpr (Fast && sizeof(T) == 4) {

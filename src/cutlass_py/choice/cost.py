@@ -3,8 +3,8 @@
 Waves of tiles, each bound by the tensor cores or by what one multiprocessor can load, or what device memory gives to
 the multiprocessors with a tile; plus packing, the composed epilogue and a fixed cost per launch. The constants of 3.x
 kernels were fitted to bf16 sweeps on one H200 by benchmarks/fit_cost.py, which also tells how near to the best kernels
-the choice comes; those of promoted sums to a sweep of fp8. Not measured: 2.x rates, elementwise kernels, splits of k
-and stream-K. Rates scale with the number of multiprocessors.
+the choice comes; those of promoted sums to a sweep of fp8. Not fitted: 2.x rates, elementwise kernels, splits of k and
+stream-K. Rates scale with the number of multiprocessors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A stack of linear layers, whose backward pass fuses what a gemm alone cannot see: it spans two layers.
 
 The gradient at one layer's input times the derivative of the activation before it, and its sum, the bias gradient of
-the layer before, are the epilogue of one gemm.
+the layer before, are the results of one gemm.
 """
 
 from __future__ import annotations

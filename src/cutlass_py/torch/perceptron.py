@@ -1,7 +1,7 @@
 """Two linear layers with an activation between them, whose backward pass is fused across the layers.
 
 On its own, a layer receives the gradient of f(z) and has to multiply it by f'(z) in a pass over memory. Here the
-product that computes that gradient multiplies by f'(z) in its epilogue, and sums up the bias gradient on the way.
+product that computes that gradient multiplies by f'(z) in its epilogue, and leaves the bias gradient too.
 """
 
 from __future__ import annotations

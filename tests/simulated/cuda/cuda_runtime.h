@@ -82,7 +82,7 @@ To bits(From from) {
   return to;
 }
 
-// To nearest, ties to even; saturates, and makes 0 of NaN.
+// To nearest, ties to even; saturates, and makes 0 of NaN, as the hardware does of floats.
 inline int32_t to_int(double x) {
   if (std::isnan(x)) return 0;
   return int32_t(std::nearbyint(std::min(std::max(x, -2147483648.0), 2147483647.0)));
@@ -101,7 +101,7 @@ inline float __double2float_rz(double x) {
   return std::fabs(double(nearest)) > std::fabs(x) ? std::nextafter(nearest, 0.0f) : nearest;
 }
 inline int32_t __float2int_rn(float x) { return simulated::to_int(x); }
-inline int32_t __double2int_rn(double x) { return simulated::to_int(x); }
+inline int32_t __double2int_rn(double x) { return std::isnan(x) ? INT32_MIN : simulated::to_int(x); }
 
 template <class T>
 T __ldg(const T* from) {
