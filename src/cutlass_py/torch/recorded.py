@@ -87,14 +87,13 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
         a, b, at = ctx.saved_tensors
         with ctx.allowed():
             dz = _through(ctx.activation, strided(grad), at, strided(of_z))
-            in_columns = ctx.columns
             if needs_a and is_asked(ctx, 0):
-                of_a = _times(dz, b if ctx.turned else b.mT, in_columns[0])
+                of_a = _times(dz, b if ctx.turned else b.mT, ctx.columns[0])
             if needs_b and is_asked(ctx, 1):  # the sum over the batch is part of the product
                 left, right = (_rows(a), _rows(dz)) if ctx.one_matrix else (a, dz)
                 if ctx.turned:
                     left, right = right, left
-                of_b = _times(left.mT, right, in_columns[1])
+                of_b = _times(left.mT, right, ctx.columns[1])
             if needs_bias:
                 of_bias = dz.sum(tuple(range(dz.dim() - 1)))
         return of_a, of_b, of_bias, None, None
