@@ -446,6 +446,37 @@ def test_a_factor_of_one_is_none_and_one_beyond_floats_is_refused():
         ct.gemm(a, b, alpha=10**400)
 
 
+@pytest.mark.parametrize("activation", [None, "gelu"], ids=str)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_backward_pass_reads_the_weight_that_the_forward_pass_had(activation, frozen):
+    """As torch's layers: a parameter may get other memory, another dtype or none meanwhile."""
+    x, layer = leaf(3, 4), ct.Linear(4, 5, dtype=torch.float64, activation=activation).requires_grad_(not frozen)
+    (expected,) = torch.autograd.grad(layer(x).sum(), x)
+    for change in (lambda w: w.zero_(), lambda w: w.bfloat16(), lambda w: w.new_empty(0)):
+        y, before = layer(x), layer.weight.data
+        layer.weight.data = change(before.clone())
+        (found,) = torch.autograd.grad(y.sum(), x)
+        assert torch.equal(found, expected)
+        layer.weight.data = before
+
+
+def test_a_weight_that_was_frozen_in_the_forward_pass_has_no_part_in_second_derivatives():
+    x, layer = leaf(3, 4), ct.Linear(4, 5, dtype=torch.float64).requires_grad_(False)
+    y = layer(x)
+    layer.requires_grad_(True)
+    (found,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    found.square().sum().backward()
+    assert layer.weight.grad is None and x.grad is not None
+
+
+def test_negated_gradients_with_a_unit_stride_keep_their_sign():
+    x, w = leaf(3, 4), leaf(5, 4)
+    for function, operands in ((ct.linear, (x, w)), (ct.mm, (x, w.mT))):
+        found = torch.autograd.grad(function(*operands), (x, w), torch._neg_view(torch.ones(3, 5, dtype=x.dtype)))
+        for gradient, wanted in zip(found, (-w.sum(0).expand(3, 4), -x.sum(0).expand(5, 4)), strict=True):
+            torch.testing.assert_close(gradient, wanted)
+
+
 def test_negated_views_with_a_unit_stride_keep_their_sign_where_a_gradient_is_asked_for():
     w = leaf(3, 3)
     x = torch._neg_view(torch.randn(3, 3, dtype=w.dtype))

@@ -38,6 +38,16 @@ def test_linear_is_nn_linear(bias, activation):
             torch.testing.assert_close(ours(x), f(stock(x)))
 
 
+def test_linear_casts_fp8_under_autocast_as_nn_linear_does():
+    x = torch.randn(3, 4).to(torch.float8_e4m3fn)
+    for activation in (None, "relu"):
+        layer = ct.Linear(4, 6, activation=activation)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for y in (layer(x), torch.stack([layer(row) for row in x])):
+                expected = nn.functional.linear(x, layer.weight, layer.bias)
+                torch.testing.assert_close(y, expected.relu() if activation else expected)
+
+
 def test_linear_is_made_where_and_as_asked():
     layer = ct.Linear(4, 6, activation="silu", device="meta", dtype=torch.bfloat16)
     assert layer.weight.is_meta and layer.weight.dtype == torch.bfloat16

@@ -47,6 +47,7 @@ bool is_tensor(nb::handle x) { return is_of(x, questions->types); }
 bool is_seen() { return forward_mode() || (any(questions->modes) && !ask(questions->unseen)); }
 
 bool wants_gradient(nb::handle x) { return is_tensor(x) && wants_gradient(x, *array_type(x, "a tensor")); }
+bool is_lazy(nb::handle x) { return is_lazy(x, *array_type(x, "a tensor")); }
 
 bool is_one(nb::handle x) {
   if (PyFloat_CheckExact(x.ptr())) return PyFloat_AsDouble(x.ptr()) == 1;
@@ -74,9 +75,9 @@ struct Layer {
 // What the node of a layer computes, and autograd with it; None where it does not know these operands.
 nb::object record(const Layer& l) {
   for (nb::handle x : {l.a, l.b, l.bias}) {
-    if (!x.is_none() && is_lazy(x, *array_type(x, "a tensor"))) return nb::none();
+    if (!x.is_none() && is_lazy(x)) return nb::none();
   }
-  return questions->recorded(l.a, l.b, l.bias, l.activation, l.rank, l.turned);
+  return questions->recorded(l.a, l.b, l.bias, l.activation, l.rank);
 }
 
 bool is_refusal(const nb::python_error& error) {
@@ -127,17 +128,22 @@ nb::object straight(Layer l, nb::handle out) {
   const bool plain = questions && is_tensor(l.a) && is_tensor(l.b) && (out.is_none() || is_tensor(out)) &&
                      (l.bias.is_none() || is_tensor(l.bias));
   if (!plain || is_seen()) return nb::none();
+  const bool casts = out.is_none() && ask(questions->autocasting);
+  const bool recorded = out.is_none() && (wants_gradient(l.a) || wants_gradient(l.b) || wants_gradient(l.bias));
+  nb::object view;
+  if (l.turned && (casts || recorded)) {
+    if (nb::cast<int>(l.b.attr("dim")()) != 2) return nb::none();
+    view = l.b.attr("t")();  // not the parameter itself: what is kept of that for a backward pass follows its `.data`
+    l.b = view, l.turned = false;
+  }
   nb::tuple cast;  // holds them
-  if (out.is_none() && ask(questions->autocasting)) {
-    nb::object found = questions->cast(l.a, l.b, l.bias, l.rank, l.turned);
+  if (casts) {
+    nb::object found = questions->cast(l.a, l.b, l.bias, l.rank);
     if (found.is_none()) return found;
     cast = nb::cast<nb::tuple>(found);
     l.a = cast[0], l.b = cast[1], l.bias = cast[2];
   }
-  nb::object d = or_none([&] {
-    const bool recorded = out.is_none() && (wants_gradient(l.a) || wants_gradient(l.b) || wants_gradient(l.bias));
-    return recorded ? record(l) : gemm_if_the_same(l, out);
-  });
+  nb::object d = or_none([&] { return recorded ? record(l) : gemm_if_the_same(l, out); });
   if (!out.is_none() && !d.is_none()) tell_written(out);
   return d;
 }
@@ -165,7 +171,8 @@ nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& k, bool unc
     if (!value.is_none() && !is_tensor(value) && !is_of(value, questions->numbers)) return nb::none();
     gradient = gradient || wants_gradient(value);
   }
-  if (is_seen() || (uncast && k.out.is_none() && ask(questions->autocasting))) return nb::none();
+  if (is_seen()) return nb::none();
+  if (uncast ? k.out.is_none() && ask(questions->autocasting) : is_lazy(a) || is_lazy(b)) return nb::none();
   if (gradient && !is_layer(k)) return nb::none();
   nb::object d = or_none([&] { return gradient ? record({a, b, k.bias, k.activation}) : gemm(a, b, k); });
   if (d.is_none()) return d;

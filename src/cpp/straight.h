@@ -17,8 +17,8 @@ struct Questions {
   nb::object unseen;       // asked where one says yes: whether nothing has to after all
   nb::dict forward;        // where torch keeps `_current_level`, negative unless derivatives are carried forward
   nb::object autocasting;  // whether operands of a new result may have to be cast
-  nb::object cast;         // (a, b, bias, rank, turned) to what these are cast to, or None where `recorded` would be
-  nb::object recorded;     // (a, b, bias, activation, rank, turned): the product with its gradient, or None
+  nb::object cast;         // (a, b, bias, rank) to what these are cast to, or None where `recorded` would be
+  nb::object recorded;     // (a, b, bias, activation, rank): the product with its gradient, or None
   nb::object written;      // told a tuple of the tensors that were written
 };
 
@@ -32,7 +32,8 @@ nb::object straight_product(nb::handle a, nb::handle b, nb::handle out, nb::hand
 nb::object straight_linear(nb::handle input, nb::handle weight, nb::handle bias, nb::handle activation);
 
 // gemm of torch tensors, recorded if that is a layer; or None where something has to see it, a gradient is asked of
-// anything else, or gemm refuses it; with `uncast`, also where autocast may have to cast them.
+// anything else, or gemm refuses it; also where autocast may have to cast them, or if they are not `uncast`, where a or
+// b is negated or conjugated lazily: that was not asked before.
 nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& keywords, bool uncast);
 
 }  // namespace cutlass_py

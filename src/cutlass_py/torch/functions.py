@@ -19,13 +19,14 @@ from .straight import QUESTIONS, autocasting, compiling, stands_in, tracked, uns
 _CAST = CAST | FP8  # torch.mm and its like have no fp8
 
 
-def _cast(a: Tensor, b: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
+def cast_operands(a: Tensor, b: Tensor, addend: Tensor | None) -> tuple[Any, ...]:
+    """As torch.autocast casts those of torch.mm and its like, fp8 too."""
     return cast(a.device.type, a, b, addend, dtypes=_CAST)
 
 
-def _cast_layer(a: Tensor, b: Tensor, bias: Tensor | None, rank: int, turned: bool) -> tuple[Any, ...] | None:
+def _cast_layer(a: Tensor, b: Tensor, bias: Tensor | None, rank: int) -> tuple[Any, ...] | None:
     """Of other shapes nothing is cast: that would be done again on the way that they take."""
-    return _cast(a, b, bias) if has_shapes(a, b, bias, rank, turned) else None
+    return cast_operands(a, b, bias) if has_shapes(a, b, bias, rank) else None
 
 
 _core.set_questions(**QUESTIONS, cast=_cast_layer, recorded=layer)
@@ -140,7 +141,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def check_features(function: str, input: Tensor, weight: Tensor) -> None:
     """Refuses an input of other features than the weight's, which gemm would know as a transposed b."""
-    if input.dim() and input.shape[-1] != weight.shape[-1]:
+    if input.dim() and weight.dim() and input.shape[-1] != weight.shape[-1]:
         shapes = f"input is {tuple(input.shape)} but weight is {tuple(weight.shape)}"
         raise RuntimeError(f"{function}: {shapes}; last extents must agree")
 
@@ -165,7 +166,7 @@ def _like_torch(
         operands = (addend, a, b) if adds else (a, b)
         return _overridden(name, operands, {"out_dtype": out_dtype, "out": out, "beta": beta, "alpha": alpha})
     if out is None and autocasting():
-        a, b, addend = _cast(a, b, addend)
+        a, b, addend = cast_operands(a, b, addend)
     _check_ranks(name, a, b, rank)
     _check_dtypes(name, a, b, addend)
     alpha, beta = _number(name, "alpha", alpha), _number(name, "beta", beta)

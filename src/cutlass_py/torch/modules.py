@@ -15,10 +15,10 @@ from .. import _core
 from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
 from .dtypes import FLOATS
-from .functions import OPERANDS, check_features, linear
+from .functions import OPERANDS, cast_operands, check_features, linear
 from .product import check_tensors, gemm, refuse_as_torch
 from .sharding import register_if_used
-from .straight import compiling
+from .straight import autocasting, compiling
 
 _straight_linear = _core.straight_linear
 
@@ -68,7 +68,10 @@ class Linear(nn.Linear):  # type: ignore[misc]
         if not compiling() and (d := _straight_linear(input, self.weight, self.bias, self.activation)) is not None:
             return d
         try:
-            return gemm(input, self.weight.t(), bias=self.bias, activation=self.activation)
+            a, b, bias = input, self.weight.t(), self.bias
+            if isinstance(input, Tensor) and autocasting():
+                a, b, bias = cast_operands(a, b, bias)
+            return gemm(a, b, bias=bias, activation=self.activation)
         except (ValueError, TypeError) as refusal:
             check_tensors("Linear", {"input": input})
             check_features("Linear", input, self.weight)

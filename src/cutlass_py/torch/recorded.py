@@ -22,40 +22,34 @@ from .straight import compiling
 _gemm, _straight = _core.gemm, _core.straight_gemm
 
 
-def layer(
-    a: Tensor, b: Tensor, bias: Tensor | None, activation: str | Activation | None, rank: int, turned: bool
-) -> Tensor | None:
+def layer(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | Activation | None, rank: int) -> Tensor | None:
     """f(a @ b + bias) with its gradient, of operands that nothing else has to see; None where it is not for this node.
 
     Args:
         a: (..., m, k), real floats of one dtype as all of these.
-        b: (k, n), or of the batch dimensions of a; (n, k) where it is turned.
+        b: (k, n), or of the batch dimensions of a.
         bias: (n,).
         activation: of gemm, no derivative.
         rank: what ranks of a and b have to be, where that is not 0.
-        turned: whether b is given as torch has the weight of a layer, which spares views of it and of its gradient.
     """
     if a.dtype not in WIDE or b.dtype != a.dtype or not (bias is None or bias.dtype == a.dtype):
         return None
-    if not has_shapes(a, b, bias, rank, turned):
+    if not has_shapes(a, b, bias, rank):
         return None
     if activation is not None:
         row = ACTIVATIONS.get(str(activations.name_of(activation)))
         if row is None or row.derivative:
             return None
-    found = _record(a, b, bias, activation, turned)
+    found = _record(a, b, bias, activation)
     return found if isinstance(found, Tensor) else found[0]
 
 
-def has_shapes(a: Tensor, b: Tensor, bias: Tensor | None, rank: int, turned: bool) -> bool:
+def has_shapes(a: Tensor, b: Tensor, bias: Tensor | None, rank: int) -> bool:
     """Whether these are the shapes of a layer; ranks of a and b have to be `rank`, where that is not 0."""
     if rank and not a.dim() == b.dim() == rank:
         return False
-    if b.dim() == 2:
-        alike = a.dim() > 1
-    else:
-        alike = b.dim() > 2 and not turned and a.shape[:-2] == b.shape[:-2]
-    return alike and (bias is None or (bias.dim() == 1 and bias.shape[0] == b.shape[-2 if turned else -1]))
+    alike = a.dim() > 1 if b.dim() == 2 else b.dim() > 2 and a.shape[:-2] == b.shape[:-2]
+    return alike and (bias is None or (bias.dim() == 1 and bias.shape[0] == b.shape[-1]))
 
 
 class _Layer(torch.autograd.Function):  # type: ignore[misc]
@@ -65,38 +59,37 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
     """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, activation: Any, turned: bool) -> Any:
+    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, activation: Any) -> Any:
         needs_a, needs_b, *_ = ctx.needs_input_grad
         ctx.activation = None if activations.name_of(activation) == "identity" else activation
-        z = a.new_empty((*a.shape[:-1], b.shape[-2 if turned else -1])) if _reads_z(ctx.activation) else None
-        d = _gemm(a, b.t() if turned else b, bias=bias, activation=activation, aux=z)
+        z = a.new_empty((*a.shape[:-1], b.shape[-1])) if _reads_z(ctx.activation) else None
+        d = _gemm(a, b, bias=bias, activation=activation, aux=z)
         at = None if ctx.activation is None else d if z is None else z
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, at)  # what the other's gradient reads
         ctx.set_materialize_grads(False)
-        ctx.columns = needs_a and column_major(a), needs_b and column_major(b)
-        ctx.turned, ctx.one_matrix = turned, b.dim() == 2
+        ctx.turned = needs_a and column_major(a), needs_b and column_major(b)
+        ctx.one_matrix = b.dim() == 2
         ctx.allowed = allowance()
         return d if z is None else (d, z)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, of_z: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        needs_a, needs_b, needs_bias, *_ = ctx.needs_input_grad
+        needs_a, needs_b, needs_bias, _ = ctx.needs_input_grad
         of_a = of_b = of_bias = None
         if grad is None and of_z is None:
-            return of_a, of_b, of_bias, None, None
+            return of_a, of_b, of_bias, None
         a, b, at = ctx.saved_tensors
+        turned_a, turned_b = ctx.turned
         with ctx.allowed():
             dz = _through(ctx.activation, strided(grad), at, strided(of_z))
             if needs_a and is_asked(ctx, 0):
-                of_a = _times(dz, b if ctx.turned else b.mT, ctx.columns[0])
+                of_a = _times(b, dz.mT).mT if turned_a else _times(dz, b.mT)
             if needs_b and is_asked(ctx, 1):  # the sum over the batch is part of the product
                 left, right = (_rows(a), _rows(dz)) if ctx.one_matrix else (a, dz)
-                if ctx.turned:
-                    left, right = right, left
-                of_b = _times(left.mT, right, ctx.columns[1])
+                of_b = _times(right.mT, left).mT if turned_b else _times(left.mT, right)
             if needs_bias:
                 of_bias = dz.sum(tuple(range(dz.dim() - 1)))
-        return of_a, of_b, of_bias, None, None
+        return of_a, of_b, of_bias, None
 
 
 _record = node_of(_Layer)
@@ -121,10 +114,8 @@ def _rows(x: Tensor) -> Tensor:
     return x if x.dim() == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
-def _times(x: Tensor, y: Tensor, in_columns: bool) -> Tensor:
-    """x @ y, recorded where a backward pass is; column by column if so asked."""
-    if in_columns:
-        return _times(y.mT, x.mT, False).mT
+def _times(x: Tensor, y: Tensor) -> Tensor:
+    """x @ y, recorded where a backward pass is."""
     if not compiling() and (d := _straight(x, y, uncast=False)) is not None:
         return d
     return operator(x, y)[0]
