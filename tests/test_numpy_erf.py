@@ -1,4 +1,4 @@
-"""The error function of arrays, against that of numbers."""
+"""The error function of arrays and its complement, against those of numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from cutlass_py.providers.numpy_erf import erf
+from cutlass_py.providers.numpy_erf import erf, erfc
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -16,6 +16,16 @@ def test_everywhere(dtype):
     wanted = np.array([math.erf(v) for v in x])
     units = np.abs(erf(x) - wanted) / np.spacing(np.abs(wanted).astype(dtype))
     assert units.max() <= (0.51 if dtype is np.float32 else 4)  # f32 is rounded once
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_complement_has_its_digits_where_it_is_small(dtype):
+    x = np.concatenate([np.linspace(-7, 26, 20001), [0.5, -0.5, 4, -4]]).astype(dtype)
+    wanted = np.array([math.erfc(v) for v in x])
+    smallest = np.finfo(dtype).smallest_subnormal
+    np.testing.assert_allclose(erfc(x), wanted, rtol=1e-13 if dtype is np.float64 else 2**-23.9, atol=smallest)
+    found = erfc(np.array([np.nan, np.inf, -np.inf, 0.0, 30, 1e30]))
+    assert np.isnan(found[0]) and found[1:].tolist() == [0, 2, 1, 0, 0]
 
 
 def test_special_values_and_shapes():

@@ -17,7 +17,7 @@ from .._core import Operand
 from ..declaration.dtypes import BLOCK, DTYPES
 from ..declaration.epilogues import ACTIVATIONS
 from ..host import host_array
-from .numpy_erf import erf
+from .numpy_erf import erfc
 from .provider import KernelCall
 
 # ---------------------------------------------------------------------------------------------------- the call
@@ -172,7 +172,7 @@ def _d_relu(x: Any) -> Any:
 
 
 def _d_gelu(x: Any) -> Any:
-    return (1 + erf(x * _SQRT_HALF)) / 2 + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    return erfc(x * -_SQRT_HALF) / 2 + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
 
 
 def _d_gelu_tanh(x: Any) -> Any:
@@ -191,7 +191,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
     "relu": lambda x: np.clip(x, 0, math.inf),
     "leaky_relu": lambda x, slope: np.where(x < 0, slope * x, x),
-    "gelu": lambda x: x / 2 * (1 + erf(x * _SQRT_HALF)),
+    "gelu": lambda x: x / 2 * erfc(x * -_SQRT_HALF),
     "gelu_tanh": lambda x: x * _gelu_tanh_share(x),
     "silu": lambda x: x * _sigmoid(x),
     "sigmoid": _sigmoid,
