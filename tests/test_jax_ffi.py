@@ -88,9 +88,9 @@ def test_packing_and_scratch_are_in_the_lowered_text(declared):
 
 
 def test_a_plan_is_in_the_lowered_text_as_a_whole(declared):
-    """But for lists, kernels written in Python and scales in blocks, which no call of XLA has."""
+    """But for lists and kernels written in Python, which no call of XLA has."""
     found = attributes(lowered(cj.gemm, struct(64, 128), struct(128, 32)))
-    assert {field.name for field in fields(Plan)} - set(found) == {"each", "provided", "pack_scales"}
+    assert {field.name for field in fields(Plan)} - set(found) == {"each", "provided"}
 
 
 def test_operands_and_results_by_name(declared):

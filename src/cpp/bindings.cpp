@@ -567,8 +567,7 @@ NB_MODULE(_core, m) {
       "deterministic"_a.none() = false, "kernel"_a = nb::none(), "uncast"_a = true,
       "gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a "
       "gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`, "
-      "and "
-      "where something else is negated or conjugated lazily.");
+      "and where something else is negated or conjugated lazily.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(

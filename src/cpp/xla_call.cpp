@@ -197,7 +197,7 @@ void read_plan(const Attributes& attributes, XlaCall& x) {
   x.kernel = attributes.text("kernel");
   x.plan.pack_a = letter("pack_a"), x.plan.pack_b = letter("pack_b");
   x.plan.scratch = dtype_named(attributes.text("scratch"));
-  x.plan.sums = attributes.integer("sums") != 0;
+  x.plan.pack_scales = attributes.integer("pack_scales") != 0, x.plan.sums = attributes.integer("sums") != 0;
   x.plan.splits = int(attributes.integer("splits"));
   x.plan.raster = int(attributes.integer("raster"));
   x.plan.swizzle = int(attributes.integer("swizzle"));

@@ -36,6 +36,7 @@ class Frame {
                                           {"pack_a", ""},
                                           {"pack_b", "n"},
                                           {"scratch", "f32"},
+                                          {"pack_scales", int64_t(0)},
                                           {"sums", int64_t(1)},
                                           {"splits", int64_t(3)},
                                           {"raster", int64_t(1)},
@@ -139,7 +140,7 @@ TEST(plan) {
   const XlaCall x = decoded(with_scratch());
   CHECK(x.kernel == "some_kernel" && !x.plan.kernel && x.plan.pack_a == 0 && x.plan.pack_b == 'n');
   CHECK(x.plan.scratch == Dtype::f32 && x.plan.splits == 3 && x.plan.raster == 1 && x.plan.swizzle == 2);
-  CHECK(x.plan.overlap && x.plan.sums);
+  CHECK(x.plan.overlap && x.plan.sums && !x.plan.pack_scales);
 }
 
 TEST(kernel_alone) {

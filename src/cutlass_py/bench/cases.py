@@ -10,6 +10,7 @@ from typing import Any
 from .._core import gemm
 from ..arguments import SWIZZLES, GemmArguments
 from ..choice import tuned
+from ..choice.legality import STEPS
 from ..declaration.dtypes import DTYPES
 from ..explanation import explain
 from ..gpu import gpu_of
@@ -183,9 +184,8 @@ def choice_of(operands: _Operands, splits: Splits | None = None) -> dict[str, An
         return {"kernel": None}
     route, way = chosen.route, chosen.route.way
     return {
-        "kernel": route.kernel.name, "splits": route.splits, "pack_a": way.pack_a, "pack_b": way.pack_b,
-        "pack_scales": way.pack_scales, "scratch": way.scratch, "sums": way.sums, "swizzle": chosen.swizzle,
-        "raster": chosen.raster,
+        "kernel": route.kernel.name, "splits": route.splits, **{name: getattr(way, name) for name in STEPS},
+        "swizzle": chosen.swizzle, "raster": chosen.raster,
         "measured" if chosen.measured else "estimated_us": chosen.microseconds,
     }  # fmt: skip
 

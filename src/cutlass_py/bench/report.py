@@ -51,8 +51,7 @@ def row(record: Record, regimes: Sequence[str]) -> str:
         theirs, compared = ("", "") if ratio is None else (f"{theirs_of(us):.2f}", f"{ratio:.3f}")
         times += f" | {theirs:>9} {us[OURS]:9.2f} {compared:>6}{mark}"
     chosen = record["chosen"]
-    way = Way(**{name: chosen.get(name) for name in ("pack_a", "pack_b", "pack_scales", "scratch", "sums")})
-    how = ", ".join(way.steps(chosen.get("splits", 1)))
+    how = ", ".join(Way.of(chosen.get).steps(chosen.get("splits", 1)))
     line = f"{name:40}{times} | {record['error'][OURS]:.1e} {short(chosen['kernel'])} {how}".rstrip()
     beside = [_decomposition(found, record, regimes) for found in record.get("decompositions", ())]
     return "\n".join([line, *_named(record, regimes), *beside])

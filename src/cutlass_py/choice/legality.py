@@ -7,7 +7,8 @@ accepts misaligned pointers and refuses extents that run (docs/design.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from typing import Any
 
@@ -44,6 +45,11 @@ class Way:
     pack_scales: bool = False
     sums: bool = False
 
+    @classmethod
+    def of(cls, step: Callable[[str], Any]) -> Way:
+        """What a plan or a record has of it: all but the reasons, by name."""
+        return cls(**{name: step(name) for name in STEPS})
+
     @property
     def packed(self) -> tuple[str, ...]:
         """The operands that are copied first."""
@@ -60,6 +66,9 @@ class Way:
         if self.sums:
             words.append("sums D")
         return words
+
+
+STEPS = tuple(field.name for field in fields(Way) if field.name != "detours")  # that a plan repeats
 
 
 @dataclass(frozen=True, eq=False)  # one object for each; see interface_of
@@ -260,7 +269,8 @@ class Interface:
 
 def _is_summable(p: Problem, d: str) -> bool:
     """Whether a D of this dtype may be summed as it was stored: without a factor, saturation, or sums wider than it."""
-    return not p.scale_out and d in ("f16", "bf16", "f32", "f64") and (p.bias_grad != "f64" or d == "f64")
+    saturates = DTYPES[d].bits < 16 or not DTYPES[d].mantissa
+    return not p.scale_out and not saturates and (p.bias_grad != "f64" or d == "f64")
 
 
 def function_of(p: Problem) -> tuple[str, bool]:

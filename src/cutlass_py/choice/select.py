@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, inf, prod
 from operator import itemgetter
 
@@ -18,7 +19,7 @@ from ..providers.provider import ProvidedKernel
 from ..registry import Grouped, candidates, find_kernel, numbered, written_in_python
 from ..user_epilogue import asked_by
 from .cost import Estimates
-from .legality import Interface, Way, function_of
+from .legality import STEPS, Interface, Way, function_of
 from .misses import nothing_fits
 from .tuned import Entry, lookup
 
@@ -88,8 +89,7 @@ class Plan:
     @property
     def steps(self) -> list[str]:
         """What surrounds the kernel, in words."""
-        way = Way(self.pack_a, self.pack_b, self.scratch, pack_scales=self.pack_scales, sums=self.sums)
-        return way.steps(self.splits)
+        return Way.of(partial(getattr, self)).steps(self.splits)
 
 
 def rank(p: Problem, *, compiled: bool | None = None, gpu: Gpu | None = None) -> list[Choice]:
@@ -357,15 +357,11 @@ def plan_of(choice: Choice, p: Problem) -> Plan:
     way = route.way
     return Plan(
         kernel.name,
-        way.pack_a,
-        way.pack_b,
-        way.scratch,
-        route.splits,
-        choice.raster,
-        choice.swizzle,
+        splits=route.splits,
+        raster=choice.raster,
+        swizzle=choice.swizzle,
         overlap=_may_overlap(kernel, way, p),
-        pack_scales=way.pack_scales,
-        sums=way.sums,
+        **{name: getattr(way, name) for name in STEPS},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -93,18 +94,16 @@ def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
             "activation": spec.activation.name,
             "activation_parameters": np.array([*spec.activation.parameters, 0.0, 0.0][:2], np.float64),
             "compute": spec.compute or "",
-            "kernel": plan.kernel or "",
-            "pack_a": plan.pack_a or "",
-            "pack_b": plan.pack_b or "",
-            "scratch": plan.scratch or "",
-            "sums": int(plan.sums),
-            "splits": plan.splits,
-            "raster": plan.raster,
-            "swizzle": plan.swizzle,
-            "overlap": int(plan.overlap),
+            **_repeated(plan),
         },
         scratch + 256 if scratch else 0,
     )  # XLA aligns to less than the 256 bytes that kernels expect
+
+
+def _repeated(plan: select.Plan) -> dict[str, Any]:
+    """The fields of a plan, which need none of lists and of kernels in Python: no call of XLA has those."""
+    named = {field.name: getattr(plan, field.name) for field in fields(plan) if field.name not in ("each", "provided")}
+    return {name: int(x) if isinstance(x, int) else x or "" for name, x in named.items()}
 
 
 def _parts(number: complex) -> Any:
