@@ -70,6 +70,7 @@ _SMALL_TILE_2X_USUAL = 0.7
 _ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5, 1: 0.4}
 # "outside", of operands that are read along their rows or columns instead of k: seen at 8 rows in tiles of 16.
 _OUTSIDE_ALONG = 14.0
+_MOST_ROWS = 256  # of a tile, or columns: in larger problems no tile is outside
 # Swapped tiles of 64 rows take all columns in turn. Beyond so many of them, each doubling costs this share more: the L2
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
 _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
@@ -87,7 +88,8 @@ class Estimates:
 
     def __init__(self, p: Problem, gpu: Gpu) -> None:
         self.p, self.gpu = p, gpu
-        self._products: dict[int, float] = {}
+        self._is_small = min(p.m, p.n) < _MOST_ROWS
+        self._products: dict[tuple[int, int, str], float] = {}
         self._bounds: dict[tuple[str, str], float] = {}
         a, b = DTYPES[p.operand_a or "f32"], DTYPES[p.operand_b or "f32"]
         moved = p.batch * (p.m * p.k * a.itemsize + p.k * p.n * b.itemsize)
@@ -105,7 +107,7 @@ class Estimates:
 
     def product(self, kernel: CutlassKernel, splits: int = 1) -> float:
         """The kernel itself, k in `splits` parts."""
-        key = kernel.design << 16 | splits
+        key = kernel.design, splits, kernel.config.layout if self._is_small else ""
         time = self._products.get(key)
         if time is None:
             time = sum(_product(kernel.config, self.p, self.gpu, *each) for each in self.p.launches(splits))
@@ -147,8 +149,8 @@ _numbers = count()
 
 
 def design(c: KernelConfig) -> int:
-    """A number for the part of a kernel that the model looks at."""
-    key = (c.family, c.layout, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d,
+    """A number for what the model looks at of a kernel, but for the layout: that matters beside small extents alone."""
+    key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d,
            epilogue_named(c.epilogue).user)  # fmt: skip
     return _designs.setdefault(key, next(_numbers))  # in one step: another thread may number one at the same time
 
