@@ -4,9 +4,11 @@
     python -m cutlass_py tune problems.json --export h200.json
     python -m cutlass_py bench --suite llm --all-kernels --json sweep.json
     python benchmarks/tuned_table.py sweep.json tuned.json        # anywhere: writes src/cutlass_py/choice/tables/
+    python benchmarks/tuned_table.py bars.json tuned.json         # or what gemm chose by itself, where that was better
 
-Of a sweep, its fastest kernel in the order of tiles that was timed: the usual one.
-What the table has already stays, later files win over earlier ones. Entries of kernels that are not declared (any
+Of a sweep, its fastest kernel in the order of tiles that was timed: the usual one. `tune` measures in a stream alone;
+where results timed a class in both regimes, in one mode or another, the choice of the best ratios to the reference is
+kept. What the table has already stays, later files win over earlier ones. Entries of kernels that are not declared (any
 more) are left out.
 """
 
@@ -17,11 +19,11 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from places import ROOT
 
-from cutlass_py.bench.results import OURS
+from cutlass_py.bench.results import OURS, geomean
 from cutlass_py.bench.suites import SWEEP, case_of
 from cutlass_py.bench.timing import ratio_of
 from cutlass_py.choice import tuned
@@ -33,13 +35,29 @@ from cutlass_py.kernels import CutlassKernel
 from cutlass_py.problems import arguments
 
 TABLES = ROOT / "src" / "cutlass_py" / "choice" / "tables"
+_REGIMES = ("sustained", "mixed")
 
 
-def table_of(path: Path) -> tuple[Gpu, Table]:
-    """The GPU that a file is about, and what was found on it.
+class Timed(NamedTuple):
+    """A choice whose result was right, by the geometric mean of its ratios in both regimes."""
+
+    ratio: float
+    entry: Entry
+
+
+class Found(NamedTuple):
+    """What a file says of one kind of GPU: what was tuned there, and what was timed of any class."""
+
+    gpu: Gpu
+    table: Table
+    timed: dict[str, list[Timed]]
+
+
+def read_found(path: Path) -> Found:
+    """What a file says.
 
     Raises:
-        ValueError: it is neither an export nor a result of cases that were tuned or swept.
+        ValueError: it is neither an export nor a result of cases that were tuned, swept or timed in both regimes.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -48,16 +66,31 @@ def table_of(path: Path) -> tuple[Gpu, Table]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: expected a table as `tune --export` writes it, or a result: {error!r}") from None
     if machine is content:
-        return gpu, tuned.read(path, gpu)
+        return Found(gpu, tuned.read(path, gpu), {})
     cases = content.get("cases", ())
     found = {tuning["class"]: tuning["entry"] for case in cases if "entry" in (tuning := case.get("tuning", ()))}
-    table = tuned.entries(found, str(path))
+    table, timed = tuned.entries(found, str(path)), dict[str, list[Timed]]()
     for case in cases:
+        measured = int(machine["driver_cuda"]), str(content["versions"]["cutlass_py"])
         if case.get("mode") == SWEEP and "sustained" in case:
-            table |= _of_sweep(case, gpu, int(machine["driver_cuda"]), str(content["versions"]["cutlass_py"]))
-    if not table:
+            table |= _of_sweep(case, gpu, *measured)
+        elif all(regime in case for regime in _REGIMES) and not case["wrong"]:
+            timed.setdefault(_class(case), []).append(_of_both(case, *measured))
+    if not table and not timed:
         raise ValueError(f"{path}: no case was tuned: `bench --tune`, `--bars tuned` and `--all-kernels` do that")
-    return gpu, table
+    return Found(gpu, table, timed)
+
+
+def _class(case: Mapping[str, Any]) -> str:
+    return tuned.class_of(arguments(case_of(case).problem()).problem)
+
+
+def _of_both(case: Mapping[str, Any], driver: int, version: str) -> Timed:
+    """The choice that was timed."""
+    chosen, time = case["chosen"], round(case["sustained"]["us"][OURS], 3)
+    plan = chosen["splits"], chosen["raster"], chosen["swizzle"]
+    ratio = geomean(case[regime]["ratio"] for regime in _REGIMES)
+    return Timed(ratio, Entry(chosen["kernel"], *plan, time, driver, version))
 
 
 def _of_sweep(record: Mapping[str, Any], gpu: Gpu, driver: int, version: str) -> Table:
@@ -88,12 +121,16 @@ def merge(exports: Sequence[Path], directory: Path, afresh: bool = False) -> dic
     Raises:
         ValueError: a file is no table; nothing is written then.
     """
-    read = [table_of(path) for path in exports]
+    read = [read_found(path) for path in exports]
     written = {}
-    for gpu in dict.fromkeys(gpu for gpu, _ in read):
+    for gpu in dict.fromkeys(file.gpu for file in read):
         path = directory / tuned.file_name(gpu.name, gpu.sm_count)
         before = tuned.read(path, gpu) if path.exists() and not afresh else {}
-        found = {key: entry for other, table in read if other == gpu for key, entry in table.items()}
+        files = [file for file in read if file.gpu == gpu]
+        found = {key: entry for file in files for key, entry in file.table.items()}
+        for key in found:
+            if timed := [each for file in files for each in file.timed.get(key, ())]:
+                found[key] = max(timed, key=lambda each: each.ratio).entry
         usable = _declared(found)
         table = _declared(before) | usable
         path.write_text(tuned.dumps(gpu, table), encoding="utf-8")

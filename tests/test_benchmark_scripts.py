@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 import sys
@@ -422,6 +423,36 @@ def test_sweeps_become_tables(script, tmp_path):
             strict=True,
         )
     )
+
+
+def timed(shape, kernel, ratios, mode, wrong=()):
+    """As bench writes it; what was tuned is what `tune` took for the fastest."""
+    case = Case("llm", "bf16", "tn", shape)
+    entry = dataclasses.asdict(Entry(kernel, 2, 1, 4, 5.0, 13000, "0.1.0"))
+    record = case.facts() | {"mode": mode, "wrong": list(wrong), "chosen": entry}
+    if mode == "tuned":
+        record |= {"tuning": {"class": tuned.class_of(arguments(case.problem()).problem), "entry": entry}}
+    regimes = zip(("sustained", "mixed"), ratios, strict=True)
+    return record | {regime: {"us": {"cutlass_py": 7.0}, "ratio": ratio} for regime, ratio in regimes}
+
+
+def test_what_both_regimes_found_better_is_kept(script, tmp_path):
+    """`tune` measures in a stream; what replays of a graph lose by its choice counts as much."""
+    slower, faster = itertools.islice(named("core"), 2)
+    shapes = [(1, 64, 64, n) for n in (64, 128, 192, 256)]
+    default = bench_result(tmp_path / "x", *(
+        timed(shapes[0], faster, (0.93, 0.95), "default"), timed(shapes[1], slower, (0.9, 1.0), "default"),
+        timed(shapes[2], slower, (2.0, 2.0), "default", wrong=["cutlass_py"]),
+        timed(shapes[3], slower, (2.0, 2.0), "default"),
+    ))  # fmt: skip
+    after = bench_result(
+        tmp_path / "y",
+        timed(shapes[0], slower, (0.78, 1.05), "tuned"),
+        *(timed(s, faster, (0.95, 1.0), "tuned") for s in shapes[1:3]),
+    )
+    assert script("tuned_table").main([default, after, "--out", str(tmp_path)]) == 0
+    found = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200)
+    assert {entry.kernel for entry in found.values()} == {faster} and len(found) == 3
 
 
 @pytest.mark.parametrize(("tunings", "message"), [

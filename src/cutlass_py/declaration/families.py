@@ -44,8 +44,8 @@ def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
     for layout in LAYOUTS:
         for design in (*tiles.SM90_TMA, *tiles.SM90_MORE):
             yield _sm90(pair, layout, dtype, "linear", design)
-        if layout[1] == "n":  # where B is read along n, it needs whole lines of 64
-            for design in tiles.SM90_WIDTHS:
+        for design in tiles.SM90_WIDTHS:
+            if layout[1] == "n" or design[0][1] % tiles.WIDTH_ALONG == 0:
                 yield _sm90(pair, layout, dtype, "linear", design)
         for design in tiles.FEW:
             if _fits(design, "f32"):

@@ -42,8 +42,8 @@ SM90_MORE: list[Design] = [
     *(((64, m, 128), (2, 1, 1), "pingpongswap") for m in (64, 32, 16)),
     *(((128, m, 128), (1, 1, 1), "coopswap") for m in (64, 32, 16)),
 ]
-# Widths that are no multiple of 64, where B is read along k: n = 2112 is 12 times 176, 4608 is 32 times 144, 10240
-# is 64 times 160, 7168 a multiple of 112 and 224, 6144 of 96.
+# Widths that are no multiple of 64: n = 2112 is 12 times 176, 4608 is 32 times 144, 10240 is 64 times 160, 7168 a
+# multiple of 112 and 224, 6144 of 96.
 SM90_WIDTHS: list[Design] = [
     ((128, 96, 64), (1, 1, 1), "pingpong"),
     ((128, 96, 64), (2, 1, 1), "pingpong"),
@@ -57,6 +57,9 @@ SM90_WIDTHS: list[Design] = [
     ((64, 96, 64), (2, 1, 1), "pingpong"),
     ((64, 160, 64), (2, 1, 1), "pingpong"),
 ]
+# Where B is read along n, a row of a tile lies in lines of 128, 64 or 32 bytes, whichever divides it. Widths in lines
+# of 64, multiples of 32, gain as much as where it is read along k; those in lines of 32 won no shape.
+WIDTH_ALONG = 32
 # Of promoted fp8 sums every accumulator is there twice: a thread has registers for 96 of them. `steady` kernels
 # (steady3x.cuh) are ahead of CUTLASS's own mainloop wherever a tile has 128 rows or more.
 SM90_PROMOTED: list[Design] = [
