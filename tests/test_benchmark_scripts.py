@@ -83,7 +83,7 @@ def test_the_pictures_are_there(script):
     assert len(pictures) == 2
     for picture in pictures:
         path = page.parent / picture
-        assert path.read_text().startswith("<?xml") and path.stat().st_size < 250_000
+        assert path.read_text().startswith("<?xml") and path.stat().st_size < 400_000
 
 
 def test_losses_are_those_of_both_regimes(script):
