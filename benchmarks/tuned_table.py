@@ -18,14 +18,16 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from places import ROOT
 
+from cutlass_py._core import Problem
 from cutlass_py.bench.results import OURS, geomean
 from cutlass_py.bench.suites import SWEEP, case_of
-from cutlass_py.bench.timing import ratio_of
+from cutlass_py.bench.timing import REGIMES, ratio_of
 from cutlass_py.choice import tuned
 from cutlass_py.choice.select import tile_order
 from cutlass_py.choice.tuned import Entry, Table
@@ -35,7 +37,8 @@ from cutlass_py.kernels import CutlassKernel
 from cutlass_py.problems import arguments
 
 TABLES = ROOT / "src" / "cutlass_py" / "choice" / "tables"
-_REGIMES = ("sustained", "mixed")
+_NOTHING = "no case was tuned: `bench --tune`, `--bars tuned` and `--all-kernels` do that"
+_plan_of = itemgetter("splits", "raster", "swizzle")
 
 
 class Timed(NamedTuple):
@@ -70,27 +73,26 @@ def read_found(path: Path) -> Found:
     cases = content.get("cases", ())
     found = {tuning["class"]: tuning["entry"] for case in cases if "entry" in (tuning := case.get("tuning", ()))}
     table, timed = tuned.entries(found, str(path)), dict[str, list[Timed]]()
+    measured = int(machine["driver_cuda"]), str(content["versions"]["cutlass_py"])
     for case in cases:
-        measured = int(machine["driver_cuda"]), str(content["versions"]["cutlass_py"])
         if case.get("mode") == SWEEP and "sustained" in case:
             table |= _of_sweep(case, gpu, *measured)
-        elif all(regime in case for regime in _REGIMES) and not case["wrong"]:
-            timed.setdefault(_class(case), []).append(_of_both(case, *measured))
+        elif all(regime in case for regime in REGIMES) and not case["wrong"]:
+            timed.setdefault(tuned.class_of(_problem(case)), []).append(_of_both(case, *measured))
     if not table and not timed:
-        raise ValueError(f"{path}: no case was tuned: `bench --tune`, `--bars tuned` and `--all-kernels` do that")
+        raise ValueError(f"{path}: {_NOTHING}")
     return Found(gpu, table, timed)
 
 
-def _class(case: Mapping[str, Any]) -> str:
-    return tuned.class_of(arguments(case_of(case).problem()).problem)
+def _problem(case: Mapping[str, Any]) -> Problem:
+    return arguments(case_of(case).problem()).problem
 
 
 def _of_both(case: Mapping[str, Any], driver: int, version: str) -> Timed:
     """The choice that was timed."""
     chosen, time = case["chosen"], round(case["sustained"]["us"][OURS], 3)
-    plan = chosen["splits"], chosen["raster"], chosen["swizzle"]
-    ratio = geomean(case[regime]["ratio"] for regime in _REGIMES)
-    return Timed(ratio, Entry(chosen["kernel"], *plan, time, driver, version))
+    ratio = geomean(case[regime]["ratio"] for regime in REGIMES)
+    return Timed(ratio, Entry(chosen["kernel"], *_plan_of(chosen), time, driver, version))
 
 
 def _of_sweep(record: Mapping[str, Any], gpu: Gpu, driver: int, version: str) -> Table:
@@ -102,9 +104,9 @@ def _of_sweep(record: Mapping[str, Any], gpu: Gpu, driver: int, version: str) ->
     if not declared:
         return {}
     fastest = max(declared, key=gains.__getitem__)
-    p = arguments(case_of(record).problem()).problem
+    p = _problem(record)
     if fastest == OURS:
-        plan = chosen["splits"], chosen["raster"], chosen["swizzle"]
+        plan = _plan_of(chosen)
     else:
         plan = 1, *tile_order(CutlassKernel(find(fastest), None), p, gpu)
     return {tuned.class_of(p): Entry(named[fastest], *plan, round(finals["us"][fastest], 3), driver, version)}
@@ -119,9 +121,11 @@ def merge(exports: Sequence[Path], directory: Path, afresh: bool = False) -> dic
         afresh: what the tables have by now is dropped.
 
     Raises:
-        ValueError: a file is no table; nothing is written then.
+        ValueError: a file is no table, or nothing was tuned in any; nothing is written then.
     """
     read = [read_found(path) for path in exports]
+    if any(file.timed for file in read) and not any(file.table for file in read):
+        raise ValueError(_NOTHING)
     written = {}
     for gpu in dict.fromkeys(file.gpu for file in read):
         path = directory / tuned.file_name(gpu.name, gpu.sm_count)

@@ -436,7 +436,7 @@ def timed(shape, kernel, ratios, mode, wrong=()):
     return record | {regime: {"us": {"cutlass_py": 7.0}, "ratio": ratio} for regime, ratio in regimes}
 
 
-def test_what_both_regimes_found_better_is_kept(script, tmp_path):
+def test_what_both_regimes_found_better_is_kept(script, tmp_path, capsys):
     """`tune` measures in a stream; what replays of a graph lose by its choice counts as much."""
     slower, faster = itertools.islice(named("core"), 2)
     shapes = [(1, 64, 64, n) for n in (64, 128, 192, 256)]
@@ -453,6 +453,9 @@ def test_what_both_regimes_found_better_is_kept(script, tmp_path):
     assert script("tuned_table").main([default, after, "--out", str(tmp_path)]) == 0
     found = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200)
     assert {entry.kernel for entry in found.values()} == {faster} and len(found) == 3
+    (tmp_path / "out").mkdir()
+    assert script("tuned_table").main([default, "--out", str(tmp_path / "out")]) == 2
+    assert "no case was tuned" in capsys.readouterr().err and not list((tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize(("tunings", "message"), [
