@@ -197,13 +197,12 @@ def test_lists_under_capture():
 # ------------------------------------------------------------------------------------------------ decompositions
 
 
-@pytest.mark.parametrize("splits", [1, 2, 3, 4, 5, 6, 7, None])
-@pytest.mark.parametrize("dtype", gpu.cases(["bf16", "f16", "f32", "f64", "s8", "e4m3", "c64"]))
-def test_splits(dtype, splits):
-    for batch, m, n, k in ((1, 72, 80, 2048), (1, 33, 17, 1000), (3, 40, 136, 520), (1, 128, 128, 65)):
+def check_parts(shapes, dtype, layout, splits):
+    """Plain products, and what another kernel has to finish."""
+    for batch, m, n, k in shapes:
         lead = (batch,) if batch > 1 else ()
-        a = gpu.integers((*lead, m, k), dtype, -1, 2)
-        b = gpu.laid_out(gpu.integers((*lead, k, n), dtype, -1, 2), "n")
+        a = gpu.laid_out(gpu.integers((*lead, m, k), dtype, -1, 2), layout[0])
+        b = gpu.laid_out(gpu.integers((*lead, k, n), dtype, -1, 2), layout[1])
         product_ = gpu.expected(a, b)
         d = cutlass_py.gemm(a, b, splits=splits)
         gpu.assert_exact(d, product_)
@@ -213,6 +212,28 @@ def test_splits(dtype, splits):
         cutlass_py.gemm(a, b, splits=splits, out=out.view, **keywords)
         gpu.assert_exact(out.view, gpu.epilogue(product_, **keywords).d)
         out.check()
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 4, 5, 6, 7, None])
+@pytest.mark.parametrize("dtype", gpu.cases(["bf16", "f16", "f32", "f64", "s8", "e4m3", "c64"]))
+def test_splits(dtype, splits):
+    check_parts([(1, 72, 80, 2048), (1, 33, 17, 1000), (3, 40, 136, 520), (1, 128, 128, 65)], dtype, "tn", splits)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_stream_k_of_every_layout(dtype, layout):
+    """Extents along which 2.x kernels read and write vectors: core has no others on any GPU."""
+    check_parts([(1, 72, 80, 2048), (1, 33, 24, 1000), (1, 300, 264, 1032)], dtype, layout, "stream")
+
+
+@pytest.mark.sm90
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_stream_k_of_batches_and_any_extents(dtype, layout):
+    if not cutlass_py.get_kernels(where=lambda meta: meta.family == "sm90_streamk"):
+        pytest.skip("sm90_streamk is not in the built set")
+    check_parts([(1, 33, 17, 1000), (3, 40, 136, 520), (1, 128, 128, 65)], dtype, layout, "stream")
 
 
 def test_split_sums_are_not_rounded_in_between():

@@ -7,21 +7,22 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specs import ARITHMETICS, CORE, DEVICE, forced, listed, operand, problem, vector
+from specs import A100, ARITHMETICS, CORE, DEVICE, forced, listed, operand, problem, vector
 
 import cutlass_py
 from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, get_kernels
 from cutlass_py.choice.cost import Estimates
 from cutlass_py.choice.select import Plan, best, plan, rank, without_product
-from cutlass_py.declaration.config import SCHEDULES
+from cutlass_py.declaration.config import SCHEDULES, extents_text
 from cutlass_py.declaration.epilogues import EPILOGUES
-from cutlass_py.declaration.families import find
+from cutlass_py.declaration.families import find, named
+from cutlass_py.declaration.tiles import SQUARE
 from cutlass_py.gpu import ABSENT
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.registry import all_kernels, kernel_named
 
 D = operand(512, 512, "t")
-TN = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_"
+TN = f"sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_{extents_text(SQUARE[1])}_pingpong_"
 DIRECT = "sm90_gemm_bf16_bf16_f32_{}_tn_128x128x64_1x1x1_pingpongdirect_linearc"
 STREAM_K = "sm90_streamk_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_coopstreamk_linear"
 ARRAY = "sm90_array_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_cooparray_linearc"
@@ -208,6 +209,14 @@ def test_few_tiles_with_a_long_k_are_split_or_dealt_out(core):
         best = rank(args.problem)[0]
         assert best.route.splits > 1 or SCHEDULES[best.route.kernel.config.schedule].stream_k
     assert rank(problem(8192, 8192, 512).problem)[0].route.splits == 1
+
+
+@pytest.mark.parametrize(("gpu", "schedule"), [(ABSENT, "coopstreamk"), (A100, "streamk")], ids=["H200", "A100"])
+def test_stream_k_comes_first_where_whole_tiles_leave_multiprocessors_idle(built, gpu, schedule):
+    built(named("full"))
+    for m, n, k, first in ((512, 1408, 16384, True), (1536, 2304, 4096, False), (512, 512, 512, False)):
+        config = rank(problem(m, n, k).problem, gpu=gpu)[0].route.kernel.config
+        assert (config.schedule == schedule) == first
 
 
 def test_a_split_product_goes_through_scratch(core):
@@ -433,8 +442,6 @@ def test_a_compiled_kernel_of_the_dtype_is_nearer_than_another(built):
 
 
 def test_an_fp8_product_needs_hopper(core, monkeypatch):
-    from specs import A100
-
     for module in ("choice.select", "choice.misses", "kernels"):
         monkeypatch.setattr(f"cutlass_py.{module}.gpu_of", lambda p: A100)
     with pytest.raises(NoKernelError, match="runs on compute capability 9.0 only; an A100 has 8.0"):

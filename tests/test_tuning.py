@@ -7,7 +7,7 @@ import json
 import threading
 
 import pytest
-from specs import CORE, problem
+from specs import A100, CORE, problem
 from tuned_tables import FEW_TILES, entry_for, remember
 
 import cutlass_py
@@ -17,6 +17,7 @@ from cutlass_py.choice.select import best, plan, rank
 from cutlass_py.choice.tuned import class_of
 from cutlass_py.commands import main
 from cutlass_py.gpu import ABSENT
+from cutlass_py.kernels import CutlassKernel
 from cutlass_py.registry import kernel_named
 
 pytestmark = pytest.mark.usefixtures("table")
@@ -286,11 +287,44 @@ def test_command_prints_json(gpu, tmp_path, capsys):
     assert found["default"]["microseconds"] == 4 and len(found["measured"]) >= 3
 
 
-def test_command_needs_a_gpu(capsys):
-    if _core.device_count():
-        pytest.skip("there is one")
-    assert main(["tune"]) == 2
-    assert "tune: needs a GPU" in capsys.readouterr().err
+def test_command_tries_declared_kernels_with_jit(gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(CutlassKernel, "ready", lambda self: None)
+    (tmp_path / "problems.json").write_text(json.dumps([{"m": 512, "n": 512, "k": 512, "a": "bf16", "layout": "tn"}]))
+    for options in ([], ["--jit"]):
+        gpu.clear()
+        assert main(["tune", str(tmp_path / "problems.json"), *options]) == 0
+        assert all(kernel_named(made.kernel).compiled for made in gpu[0]) == (not options)
+    assert not _core.jit_allowed()
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(_core, "device_count", lambda: 0)
+    monkeypatch.setattr(_core, "why_no_device", lambda: "none")
+
+
+def test_command_needs_a_gpu(no_gpu, tmp_path, capsys):
+    (tmp_path / "problems.json").write_text("[]")
+    for arguments in ([], [str(tmp_path / "problems.json")], ["--export", str(tmp_path / "x.json")]):
+        assert main(["tune", *arguments]) == 2
+        assert "tune: needs a GPU: none" in capsys.readouterr().err
+    assert main(["tune", str(tmp_path / "nowhere.json")]) == 2
+    assert "nowhere.json" in capsys.readouterr().err
+
+
+def test_command_merges_tables_of_a_gpu_that_is_elsewhere(no_gpu, tmp_path, capsys):
+    entry = entry_for(rank(problem(512, 512, 512).problem)[0])
+    for k in (256, 512):
+        table = tuned.dumps(A100, {class_of(problem(512, 512, k).problem): entry})
+        (tmp_path / f"{k}.json").write_text(table)
+    merge = [f"--merge={tmp_path / '256.json'}", f"--merge={tmp_path / '512.json'}"]
+    assert main(["tune", *merge]) == 0
+    assert capsys.readouterr().out == f"{tuned.path_of(A100)}: 2 classes of problems\n"
+    assert main(["tune", merge[0], "--export", str(tmp_path / "both.json")]) == 0
+    assert len(tuned.read(tmp_path / "both.json", A100)) == 2
+    (tmp_path / "other.json").write_text(tuned.dumps(ABSENT, {}))
+    assert main(["tune", *merge, f"--merge={tmp_path / 'other.json'}"]) == 2
+    assert f"expected {A100.name} with 108" in capsys.readouterr().err
 
 
 def test_afresh_sees_shipped_tables_alone_and_keeps_nothing(clock, shipped):

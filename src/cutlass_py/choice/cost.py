@@ -10,7 +10,7 @@ stream-K. Rates scale with the number of multiprocessors.
 from __future__ import annotations
 
 from itertools import count
-from math import ceil, floor, log2
+from math import ceil, floor, log2, sqrt
 from typing import TYPE_CHECKING
 
 from .._core import Problem
@@ -80,6 +80,7 @@ _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
 _TRANSPOSED = 1.2  # a guess: how much longer a copy takes that turns rows into columns
 _STREAM_K = 6.0  # microseconds, a guess: a memset before the launch, and partial tiles through memory
+_JOIN_2X = 2.0  # steps of k that it takes to join a part of a tile: CUTLASS deals out by the same number
 _UNPROVEN = 1.1  # so much a cut of k, which nobody has measured, must promise to gain over what was
 
 
@@ -176,10 +177,12 @@ def _product(c: KernelConfig, p: Problem, gpu: Gpu, parts: int, k: int) -> float
     d_bytes = d_size * (2 if p.c else 1) + (sum(user.matrix_bytes) if user else 0)
     moved = size * (p.m * k + k * p.n) + p.m * p.n * d_bytes
     memory = batch * moved / (gpu.bandwidth * 1e3)
-    reductions = _reductions(c, p, user, gpu) if user else 0.0
+    beside = _reductions(c, p, user, gpu) if user else 0.0
+    if SCHEDULES[c.schedule].stream_k:
+        beside += _STREAM_K
     if c.api == 3:
-        return FITTED_3X["launch"] + _product_3x(c, (p.m, p.n, k), batch, moved * batch, gpu) + reductions
-    return _LAUNCH_2X + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory) + reductions
+        return FITTED_3X["launch"] + _product_3x(c, (p.m, p.n, k), batch, moved * batch, gpu) + beside
+    return _LAUNCH_2X + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory) + beside
 
 
 def _reductions(c: KernelConfig, p: Problem, user: Traced, gpu: Gpu) -> float:
@@ -205,8 +208,8 @@ def _product_3x(c: KernelConfig, extents: tuple[int, int, int], batch: int, move
     if not clusters:
         return memory
     filled, tile = clusters / (gpu.sm_count // in_cluster), _tile_3x(c, rows, cols, k)  # clusters are scheduled whole
-    if schedule.stream_k:  # no idle part of a wave, but clearing flags and joining partial tiles costs
-        return _both(filled * tile, memory) + _STREAM_K
+    if schedule.stream_k:  # no idle part of a wave
+        return _both(filled * tile, memory)
     if schedule.swap and c.tile[0] == 64 and cols > _COLUMNS_KEPT:
         tile *= 1 + _COLUMNS_LOST * log2(cols / _COLUMNS_KEPT)
     whole = floor(filled)
@@ -280,8 +283,19 @@ def _waves_2x(c: KernelConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> 
     size = DTYPES[c.a].itemsize
     if size <= 2:
         rate *= _ACCESS_2X[c.align * size]
-    step = 2 * tm * tn * tk / rate * max(share, 1.0)
-    return ceil(tiles / (gpu.sm_count * resident)) * ceil(k / tk) * step
+    steps, step = ceil(k / tk), 2 * tm * tn * tk / rate
+    if SCHEDULES[c.schedule].stream_k:
+        return _dealt_out(tiles, steps, gpu.sm_count) * step
+    return ceil(tiles / (gpu.sm_count * resident)) * steps * step * max(share, 1.0)
+
+
+def _dealt_out(tiles: int, steps: int, sm_count: int) -> float:
+    """Steps of k that a multiprocessor takes where those of all tiles are dealt out evenly.
+
+    A tile is cut into no more parts than are worth joining.
+    """
+    parts = max(1.0, min(sm_count / max(tiles, 1), sqrt(steps / _JOIN_2X)))
+    return steps * max(tiles / sm_count, 1 / parts) + _JOIN_2X * parts
 
 
 def _resident_2x(c: KernelConfig) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +13,16 @@ from ..files import replace
 from .options import json_option, print_json
 
 if TYPE_CHECKING:
+    from ..arguments import GemmArguments
     from ..choice.tuning import Measurement, Tuning
+    from ..gpu import Gpu
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("file", nargs="?", help="problems: a JSON list (docs/problems.md)")
     parser.add_argument("--candidates", type=int, default=32, help="choices that are run for each problem (default 32)")
+    parser.add_argument("--jit", action="store_true", help="also try kernels that are not built, and compile them")
     parser.add_argument(
         "--merge", action="append", metavar="TABLE", help="add an exported table first; may be repeated"
     )
@@ -28,16 +33,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The command; 1 where a problem could not be tuned."""
     from ..choice import tuned
-    from ..gpu import device
+    from ..compiling.compiler import jit
+    from ..problems import read
 
-    if not _core.device_count():
-        raise ValueError(f"tune: needs a GPU: {_core.why_no_device()}")
+    problems = read(options.file) if options.file else []
     if options.export and not Path(options.export).parent.is_dir():
         raise ValueError(f"tune: --export {options.export}: there is no such directory")
-    gpu = device(0)
+    gpu = _gpu(options)
     # Also where nothing is merged: a damaged table says so before it is measured for, or exported as empty.
     tuned.record(gpu, {key: entry for path in options.merge or () for key, entry in tuned.read(path, gpu).items()})
-    failed = _measure(options)
+    with jit() if options.jit else nullcontext():
+        failed = _measure(options, problems)
     table = tuned.table(gpu)
     if options.export:
         replace(Path(options.export), tuned.dumps(gpu, table).encode())
@@ -46,14 +52,25 @@ def run(options: argparse.Namespace) -> int:
     return int(failed)
 
 
-def _measure(options: argparse.Namespace) -> bool:
-    """Tune the problems of the file one by one; whether any failed."""
+def _gpu(options: argparse.Namespace) -> Gpu:
+    """Device 0; without one, and without problems, what the tables to be merged are about."""
+    from ..choice import tuned
+    from ..gpu import Gpu, device
+
+    if _core.device_count():
+        return device(0)
+    if options.file or not options.merge:
+        raise ValueError(f"tune: needs a GPU: {_core.why_no_device()}")
+    name, sm_count, _ = tuned.contents(options.merge[0])
+    return Gpu(name, 0, sm_count, 0.0, absent=True)  # a table depends on nothing else
+
+
+def _measure(options: argparse.Namespace, problems: Sequence[GemmArguments]) -> bool:
+    """Tune problems one by one; whether any failed."""
     from ..arguments import describe
     from ..choice.tuning import tune
-    from ..problems import read
     from ..terminal import print_table, progress, watched
 
-    problems = read(options.file) if options.file else []
     rows, failed, drawn = [], False, watched() and not options.json
     with progress("tuning", len(problems)) as advance:
         for problem in problems:
