@@ -147,6 +147,8 @@ REFUSED = {
     "makes a number of a traced value": lambda x: math.exp(x),
     "makes a number of a traced value .*functions": lambda x: float(x),
     "makes an array of a traced value": lambda x: np.asarray(x),
+    "makes an array of a traced value, which": lambda x: np.array(x),
+    r"formats a traced value by '\.3f'; it has no value yet": lambda x: f"{x:.3f}",
     "uses a traced value as an index": lambda x: [1.0, 2.0][x],
     "uses a traced value as a key": lambda x: {x: 1.0},
     "stands for one element": lambda x: x[0],
@@ -200,12 +202,26 @@ REFUSED = {
 }
 
 
-def test_functions_of_jax_are_refused_on_the_line_that_calls_them():
-    jnp = pytest.importorskip("jax.numpy")
-    with pytest.raises(
-        EpilogueError, match=r"^epilogue <lambda>: .*test_user_epilogue\.py:\d+: gives a traced value to jax, whose"
-    ):
-        epilogue(lambda x: jnp.exp(x))
+TO_JAX = r"^epilogue <lambda>: .*test_user_epilogue\.py:\d+: gives a traced value to jax, whose"
+
+
+@pytest.mark.parametrize("name", ["exp", "asarray", "maximum", "where", "gelu", "relu", "silu"])
+def test_functions_of_jax_are_refused_on_the_line_that_calls_them(name):
+    jax = pytest.importorskip("jax")
+    function = getattr(jax.numpy, name, None) or getattr(jax.nn, name)
+    further = {"maximum": (0.0,), "where": (1.0, 0.0)}.get(name, ())
+    with pytest.raises(EpilogueError, match=TO_JAX):
+        epilogue(lambda x: function(x, *further))
+
+
+def test_a_library_that_names_what_it_was_given():
+    scope = {"__name__": "cupy.core"}
+    exec("def exp(x):\n    raise TypeError(f'Unsupported type {type(x)}')", scope)
+    with pytest.raises(EpilogueError, match=TO_JAX.replace("jax", "cupy")) as caught:
+        epilogue(lambda x: scope["exp"](x))
+    assert "Unsupported type" in str(caught.value.__cause__)
+    with pytest.raises(EpilogueError, match=": TypeError: Unsupported type <class 'int'>$"):
+        epilogue(lambda x: scope["exp"](1))
 
 
 def test_torch_functions_are_refused_by_name():
@@ -244,6 +260,30 @@ def test_what_cannot_be_expressed_is_refused_with_its_line(reason):
     line = function.__code__.co_firstlineno
     with pytest.raises(EpilogueError, match=rf"^epilogue <lambda>: .*test_user_epilogue\.py:{line}: .*{reason}"):
         epilogue(function)
+
+
+def test_a_refusal_that_the_function_catches_stands():
+    def catches(accum):
+        try:
+            return np.sin(accum)
+        except Exception:
+            return accum
+
+    def fails_later(accum):
+        try:
+            return math.exp(accum)
+        except Exception:
+            return accum.shape
+
+    for function, reason in ((catches, "calls numpy.sin"), (fails_later, "makes a number of a traced value")):
+        line = function.__code__.co_firstlineno + 2
+        with pytest.raises(EpilogueError, match=rf"test_user_epilogue\.py:{line}: {reason}"):
+            epilogue(function)
+
+
+def test_a_traced_value_may_be_printed(capsys):
+    epilogue(lambda accum: print(accum, f"{accum}") or accum)
+    assert capsys.readouterr().out == "<traced value 0 of <lambda>> <traced value 0 of <lambda>>\n"
 
 
 def test_the_line_is_that_of_the_users_code_however_deep():

@@ -27,13 +27,19 @@ _BRANCH = (
     "maximum(), &, | and ~"
 )
 _ELEMENT = "a traced value stands for one element: it has no length, items or shape"
+_GIVEN = "gives a traced value to {}, whose functions are not among cutlass_py.functions"
 
 
 class Trace:
-    """The values of one function while it is called."""
+    """The values of one function while it is called.
+
+    Attributes:
+        refusal: the first one, which stands even where the function catches it.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.refusal: EpilogueError | None = None
         self.nodes: list[Node] = []
         self._known: dict[Node, int] = {}
 
@@ -90,7 +96,9 @@ class Trace:
         frame = sys._getframe(1)
         while frame.f_back and not _is_users(frame):
             frame = frame.f_back
-        raise EpilogueError(f"epilogue {self.name}: {frame.f_code.co_filename}:{frame.f_lineno}: {reason}")
+        refusal = EpilogueError(f"epilogue {self.name}: {frame.f_code.co_filename}:{frame.f_lineno}: {reason}")
+        self.refusal = self.refusal or refusal
+        raise refusal
 
 
 class Opaque:
@@ -110,11 +118,17 @@ class Opaque:
         return f"<traced value {self.index} of {self.trace.name}>"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") and name != "__jax_array__":
             raise AttributeError(name)
-        if (library := _library_of(sys._getframe(1))) in _LIBRARIES[1:]:
-            self.trace.refuse(f"gives a traced value to {library}, whose functions are not among cutlass_py.functions")
+        library = "jax" if name == "__jax_array__" else _library_of(sys._getframe(1))
+        if library in _LIBRARIES[1:]:
+            self.trace.refuse(_GIVEN.format(library))
         self.trace.refuse(f"asks a traced value for .{name}; {_ELEMENT}")
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            self.trace.refuse(f"formats a traced value by {spec!r}; it has no value yet")
+        return repr(self)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
         name = _UFUNCS.get(ufunc.__name__)
@@ -157,7 +171,7 @@ _UFUNCS = {name: name for name in OPERATIONS} | {
 
 
 def _refusal(reason: str) -> Callable[..., Any]:
-    def refused(self: Opaque, *_: Any) -> Any:
+    def refused(self: Opaque, *_: Any, **__: Any) -> Any:
         self.trace.refuse(reason)
 
     return refused
@@ -294,11 +308,15 @@ def traced(function: Callable[..., Any]) -> Program:
     try:
         returned = function(*positional, **keywords)
     except EpilogueError:
-        raise
+        if not trace.refusal:
+            raise
     except Exception as error:
-        raise EpilogueError(f"epilogue {name}: {_line_of(error)}: {type(error).__name__}: {error}") from error
+        if not trace.refusal:
+            raise EpilogueError(f"epilogue {name}: {_line_of(error)}: {_reason_of(error)}") from error
     finally:
         _current.reset(entered)
+    if trace.refusal:
+        raise trace.refusal
     return _program(trace, function, tuple(p.name for p in parameters[1:]), returned)
 
 
@@ -337,6 +355,14 @@ def _line_of(error: Exception) -> str:
         (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_users(frame)
     ]
     return "{}:{}".format(*lines[-1]) if lines else "?"
+
+
+def _reason_of(error: Exception) -> str:
+    """What the function did, where another library names the type that it was given; otherwise the error itself."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if (library := _library_of(frame)) in _LIBRARIES[1:] and __name__ in str(error):
+        return _GIVEN.format(library)
+    return f"{type(error).__name__}: {error}"
 
 
 def _program(trace: Trace, function: Callable[..., Any], inputs: tuple[str, ...], returned: Any) -> Program:
