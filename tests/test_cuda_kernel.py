@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401
@@ -274,12 +275,17 @@ def test_a_source_through_a_real_compiler(tmp_path, monkeypatch):
 
 def test_the_cute_dsl_kernel_compiles_without_a_gpu(monkeypatch):
     pytest.importorskip("cutlass.cute", reason="nvidia-cutlass-dsl is not installed")
+    if version("nvidia-cutlass-dsl").startswith("4.4.") and not _core.device_count():
+        pytest.skip("CuTe DSL 4.4 asks for a driver")
     monkeypatch.syspath_prepend(ROOT / "examples")
-    from own_cute_dsl import CuteDsl, Dgemm
+    from own_cute_dsl import CuteDsl
 
     monkeypatch.setenv("CUTE_DSL_ARCH", "sm_90a")
-    assert callable(Dgemm(16, 16).compile())
-    with register_provider(CuteDsl()) as registration:
+    provider = CuteDsl()
+    with register_provider(provider) as registration:
+        for kernel in registration.kernels:
+            kernel.compile()
+        assert all(map(callable, provider.compiled.values())) and len(provider.compiled) == 2
         args = problem(dtype="f64", layout="nn")
         assert all(kernel.supports(args) for kernel in registration.kernels)
         assert not registration.kernels[0].supports(problem(dtype="f64", bias=operand(1, 512, "t", "f64")))

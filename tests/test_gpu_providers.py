@@ -370,8 +370,7 @@ def test_cute_dsl_in_a_graph(cute_dsl):
     out = torch.zeros(64, 48, device=gpu.DEVICE, dtype=torch.float64)
     with register_provider(cute_dsl) as registration:
         kernel = registration.kernels[0]
-        cutlass_py.gemm(a, b, out=out, kernel=kernel)  # compiles it
-        torch.cuda.synchronize()
+        kernel.compile()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             cutlass_py.gemm(a, b, out=out, kernel=kernel)

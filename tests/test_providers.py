@@ -261,6 +261,28 @@ def test_a_kernel_that_does_not_promise_it_is_refused_by_name():
         assert (cutlass_py.gemm(A, B, kernel="own_f64") == A @ B).all()
 
 
+# ---------------------------------------------------------------------------------------- compiled
+
+
+def test_compile_asks_the_provider():
+    compiled = []
+    provider = Own(estimate=1.0)
+    with register_provider(provider) as registration:
+        (kernel,) = registration.kernels
+        kernel.compile()  # nothing, by default
+        provider.compile = compiled.append
+        artifact = kernel.compile(GemmArguments(A, B))
+        assert compiled == [kernel.metadata] and artifact.kernel == "own_f64" and kernel.compiled
+        cutlass_py.gemm(A, B)
+        assert len(compiled) == 1 and kernel.workspace_size(GemmArguments(A, B)) == 0
+        with pytest.raises(ValueError, match="compile: kernel own_f64 does not fit"):
+            kernel.compile(GemmArguments(A, B, bias=np.ones(5)))
+        provider.compile = fails
+        with pytest.raises(ProviderError, match="provider own, kernel own_f64: compile raised KeyError") as caught:
+            kernel.compile()
+        assert isinstance(caught.value.__cause__, KeyError)
+
+
 # ---------------------------------------------------------------------------------------- run
 
 

@@ -72,6 +72,30 @@ def test_what_is_unregistered_is_not_found_by_name_or_number():
             cutlass_py.gemm(A, B, kernel=kernel)
 
 
+def test_a_kernel_that_is_gone_does_not_take_another_with_it():
+    """Another one of its name, or a provider that is called so."""
+    with register_kernel(metadata("mine"), multiply) as registration:
+        (gone,) = registration.kernels
+    with register_kernel(metadata("mine"), multiply) as again:
+        with pytest.raises(ValueError, match="^unregister: kernel mine was unregistered; another one has its name now"):
+            unregister(gone)
+        assert again.active
+        unregister(again.kernels[0])
+        assert not again.active
+    provider = Own()
+    provider.name = "mine"
+    with register_provider(provider) as other:
+        with pytest.raises(ValueError, match="nothing is registered as 'mine'; there is mine"):
+            unregister(gone)
+        assert other.active
+
+
+def test_a_plan_that_is_held_goes_on():
+    with register_kernel(metadata(), multiply) as registration:
+        held = registration.kernels[0].plan(GemmArguments(A, B))
+    assert (held(A, B) == A @ B).all()
+
+
 def test_a_kernel_of_a_provider_goes_with_it():
     with register_provider(Own()) as registration:
         with pytest.raises(ValueError, match="'own_f64' is of provider '.*', which is unregistered as a whole"):

@@ -2,7 +2,8 @@
 # # A kernel of your own
 #
 # A kernel that this package does not have can join those that it has: it is then listed, filtered, asked, explained,
-# tuned and chosen like any other, and taken back without a trace. There are three ways to bring one:
+# tuned and chosen like any other, and taken back without a trace (only plans that you hold go on). There are three
+# ways to bring one:
 #
 # | what you have | how it is registered |
 # |---|---|
@@ -10,10 +11,14 @@
 # | a family of those: CuTe DSL, Triton, anything that Python can start | `register_provider(provider)` |
 # | CUDA C++, or a CUTLASS type | `register_kernel(CudaKernel(...))`, compiled on demand |
 #
-# This notebook runs everywhere: the first two on the CPU, with NumPy; the third is compiled and run where there is a
-# GPU.
+# This notebook runs everywhere: the first two on the CPU, with NumPy; the third, and a provider of kernels in CuTe DSL,
+# are compiled and run where there is a GPU.
 
 # %%
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
 
 import cutlass_py
@@ -131,8 +136,9 @@ class Tiled:
 
 # %% [markdown]
 # The provider has two methods at least. `kernels` is asked once, at registration. `run` may build what it needs at the
-# first call of a kernel, as a compiler would. `supports` adds a condition that metadata cannot express: here, no lone
-# vectors.
+# first call of a kernel, as a compiler would; `compile`, which `kernel.compile()` asks, does so ahead of calls (a CUDA
+# graph captures no compiling). Memory beside the operands is `run`'s to allocate. `supports` adds a condition that
+# metadata cannot express: here, no lone vectors.
 
 
 # %%
@@ -160,9 +166,11 @@ class TiledProvider(cutlass_py.Provider):
             return Status(f"multiplies matrices; found a vector ({problem.m} x {problem.n} results)")
         return super().supports(kernel, problem)
 
+    def compile(self, kernel):
+        self.built.setdefault(kernel.name, Tiled(*kernel.design.tile[:2]))
+
     def run(self, kernel, call):
-        if kernel.name not in self.built:
-            self.built[kernel.name] = Tiled(*kernel.design.tile[:2])
+        self.compile(kernel)
         self.built[kernel.name](*map(np.asarray, (call.a, call.b, call.d)), call.alpha)
 
 
@@ -264,6 +272,30 @@ else:
     print("no GPU here: declared, asked, not compiled")
 
 # %% [markdown]
+# ## CuTe DSL
+#
+# `examples/own_cute_dsl.py` has a provider of two f64 kernels in CuTe DSL. Where that is installed
+# (`pip install nvidia-cutlass-dsl`), they are found and asked; where there is a GPU too, compiled and run.
+
+# %%
+if find_spec("nvidia_cutlass_dsl"):
+    here = Path(globals().get("__file__", "own_kernel.py")).resolve()  # a notebook has no file
+    sys.path.append(str(here.parents[2] / "examples"))
+    from own_cute_dsl import CuteDsl
+
+    with cutlass_py.register_provider(CuteDsl()) as dsl:
+        plain = GemmArguments(spec, spec)
+        found = cutlass_py.get_kernels(plain, where=lambda meta: meta.family == "cute_dgemm")
+        print(found, "with c:", found[0].supports(asked).error)
+        assert found == list(dsl.kernels)
+        for kernel in found if on_gpu else ():
+            kernel.compile()
+            torch.testing.assert_close(cutlass_py.gemm(x, y, kernel=kernel), x @ y)
+            print(kernel.name, "was compiled and run")
+else:
+    print("CuTe DSL is not installed")
+
+# %% [markdown]
 # ## Without a trace
 
 # %%
@@ -271,5 +303,5 @@ brought.unregister()
 assert [found.name for found in cutlass_py.get_kernels(compiled=False)] == names_before
 
 # %% [markdown]
-# The same in CuTe DSL and in Triton: `examples/own_cute_dsl.py`, `examples/own_triton.py`. docs/providers.md has the
-# rules: threads, streams, graphs, errors, and what a kernel written by hand must define.
+# The same in Triton: `examples/own_triton.py`. docs/providers.md has the rules: threads, streams, graphs, errors, and
+# what a kernel written by hand must define.

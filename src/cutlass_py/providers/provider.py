@@ -87,9 +87,16 @@ class Provider(ABC):
     def run(self, kernel: KernelMetadata, call: KernelCall) -> None:
         """Computes a call that the kernel supports, or launches what does on `call.stream`, into `call.d`.
 
-        It must not wait for the device. During CUDA graph capture it may be called too: whatever cannot be captured,
-        such as compiling, has to have happened in a call before.
+        It must not wait for the device. Scratch memory is its own to allocate. During CUDA graph capture it may be
+        called too: whatever cannot be captured, such as compiling, has to have happened in `compile` or a call before.
         """
+
+    def compile(self, kernel: KernelMetadata) -> None:
+        """Makes a kernel ready for `run`, on the current device; asked for by `Kernel.compile` alone, at any time.
+
+        By default nothing: what a kernel needs is made in its first call.
+        """
+        return
 
     def supports(self, kernel: KernelMetadata, problem: Problem) -> Status:
         """Whether the kernel computes a problem as it lies.
@@ -164,6 +171,14 @@ class ProvidedKernel(Kernel):
             self._failures.told(error)
             return inf
 
+    def load(self) -> None:
+        """As in Kernel: what the provider does ahead of calls.
+
+        Raises:
+            ProviderError: it failed.
+        """
+        self._ask("compile")
+
     def call(self, **given: Any) -> None:
         """Runs a canonical call, by the names of KernelCall; called from C++ with device and stream ready."""
         call = KernelCall(**given)
@@ -180,11 +195,11 @@ class ProvidedKernel(Kernel):
         if returned is not None:
             raise self._error(f"run returned {_what(returned)}; expected None: the result goes to call.d")
 
-    def _ask(self, question: str, p: Problem) -> Any:
+    def _ask(self, method: str, *given: Any) -> Any:
         try:
-            return getattr(self.provider, question)(self._metadata, p)
+            return getattr(self.provider, method)(self._metadata, *given)
         except Exception as error:
-            raise self._error(f"{question} raised {type(error).__name__}: {error}") from error
+            raise self._error(f"{method} raised {type(error).__name__}: {error}") from error
 
     def _error(self, what: str) -> ProviderError:
         return ProviderError(f"provider {self.provider.name}, kernel {self.name}: {what}")

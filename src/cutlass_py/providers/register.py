@@ -30,7 +30,8 @@ class Registration:
     def unregister(self) -> None:
         """Takes the kernels back: their names are free, and plans that used them forgotten. Does nothing twice.
 
-        What is already running goes on. A CUDA C++ kernel stays in the cache on disk.
+        What is already running goes on, and so does a prepared call that somebody holds (`plan`). A CUDA C++ kernel
+        stays in the cache on disk.
         """
         if self.active:
             self.active = False
@@ -103,20 +104,24 @@ def register_kernel(
 def unregister(what: str | Kernel) -> None:
     """Takes back what this process brought: a provider by its name; a kernel that was registered, described or loaded.
 
-    Such kernels are neither found nor chosen any more; a declared one that came from an artifact or a pack is what it
-    was before that. Where one is compiled, its entry in the cache stays.
+    Such kernels are neither found nor chosen any more, though plans that are held go on; a declared one that came from
+    an artifact or a pack is what it was before that. Where one is compiled, its entry in the cache stays.
 
     Args:
         what: a name, or the kernel itself. A kernel of a provider goes with the provider.
 
     Raises:
         TypeError: neither.
-        ValueError: nothing was brought under that name, or it is a provider's kernel.
+        ValueError: nothing was brought under that name, another kernel than `what` has it now, or it is a provider's
+            kernel.
     """
     name = what.name if isinstance(what, Kernel) else what
     if not isinstance(name, str):
         raise TypeError(f"unregister: found {type(name).__name__}; expected a name or a Kernel")
-    if registration := _registrations.get(name):
+    if isinstance(what, Kernel) and registry.registered().get(name, what) is not what:
+        raise ValueError(f"unregister: kernel {name} was unregistered; another one has its name now")
+    registration = _registrations.get(name)
+    if registration and (what == name or what in registration.kernels):
         registration.unregister()
     elif owner := next((r.name for r in _registrations.values() if name in {k.name for k in r.kernels}), None):
         raise ValueError(f"unregister: kernel {name!r} is of provider {owner!r}, which is unregistered as a whole")
