@@ -20,7 +20,9 @@ from cutlass_py.declaration.config import SCHEDULES
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = [*ROOT.glob("examples/*.py"), *ROOT.glob("docs/notebooks/*.py")]
-SNIPPETS = ["discovery", "epilogues", "gemm", "jax", "providers", "torch"]
+# Pages with programs; the quick start's are pieces of the examples.
+SNIPPETS = sorted(page.stem for page in ROOT.glob("docs/*.md") if "\n```python\n" in page.read_text())
+SNIPPETS.remove("quickstart")
 TEXTS = [
     ROOT / "README.md",
     *(path for part in ("docs", "src", "examples", "benchmarks") for path in (ROOT / part).rglob("*.*")),
