@@ -42,7 +42,9 @@ RATIOS = {
     "default / plain": ("default", "plain"),
     "torch / default": ("torch", "default"),
     "addmm / default": ("addmm", "default"),
+    "user / plain, defaults": ("user default", "plain default"),
 }
+WIDTH = max(map(len, RATIOS))
 Record = dict[str, Any]
 
 # ---------------------------------------------------------------------------------------------------- arms
@@ -63,7 +65,7 @@ def torch_activation(f: str) -> Callable[[Any], Any]:
 
 def arms_of(f: str, operands: Operands, biases: list[Any], design: str) -> list[Arm]:
     """plain, fused and user (an epilogue written in Python, compiled in its first launch): one tile, by name; default:
-    gemm's choice; torch: eager; addmm: cuBLASLt's fused epilogue."""
+    gemm's choice, of plain and user too; torch: eager; addmm: cuBLASLt's fused epilogue."""
     names = {kernel.name for kernel in cutlass_py.get_kernels()}
     plain, fused = f"{design}_linear", f"{design}_bias" + ("" if f == "identity" else f"_{f}")
     gelu_bias = cutlass_py.epilogue(lambda accum, bias: functions.gelu(accum + bias))
@@ -74,7 +76,11 @@ def arms_of(f: str, operands: Operands, biases: list[Any], design: str) -> list[
     arms = [Arm("plain", ours(operands, biases, plain, lambda bias: {}))]
     arms += [Arm("fused", ours(operands, biases, fused, bias_and_f))] if fused in names else []
     if f == "gelu":
-        arms.append(Arm("user", ours(operands, biases, plain, lambda bias: {"epilogue": gelu_bias(bias=bias)})))
+        arms += [
+            Arm("user", ours(operands, biases, plain, lambda bias: {"epilogue": gelu_bias(bias=bias)})),
+            Arm("user default", ours(operands, biases, None, lambda bias: {"epilogue": gelu_bias(bias=bias)})),
+            Arm("plain default", ours(operands, biases, None, lambda bias: {})),
+        ]
     arms += [Arm("default", ours(operands, biases, None, bias_and_f)), Arm("torch", torchs(f, operands, biases))]
     return arms + ([Arm("addmm", addmm(f, operands, biases))] if f in ("identity", "relu", "gelu_tanh") else [])
 
@@ -158,7 +164,7 @@ def errors(f: str, arms: list[Arm], operands: Operands, bias: Any) -> dict[str, 
     for arm in arms:
         d.fill_(math.nan)
         result = arm.launch(0)
-        reference = product if arm.name == "plain" else finished
+        reference = product if arm.name.startswith("plain") else finished
         result = d if result is None else result
         found[arm.name] = float((result.float() - reference).abs().max() / reference.abs().max())
     return found
@@ -168,7 +174,7 @@ def errors(f: str, arms: list[Arm], operands: Operands, bias: Any) -> dict[str, 
 
 
 def print_header(regimes: list[str]) -> None:
-    titles = "".join(f" {name:>16}" for name in RATIOS)
+    titles = "".join(f" {name:>{WIDTH}}" for name in RATIOS)
     print(f"{'':34}" + "".join(f" | {regime:^{9 + len(titles)}}" for regime in regimes))
     print(f"{'f(x @ w.T + bias), (m, n, k)':34}" + f" | {'plain us':>9}{titles}" * len(regimes) + " | default choice")
 
@@ -178,7 +184,7 @@ def print_row(record: Record, regimes: list[str]) -> None:
     times = ""
     for regime in regimes:
         mark = " " if record[regime].get("queue_filled", True) else "?"  # host time may show
-        ratios = "".join(f" {record[regime]['ratio'].get(name, math.nan):16.3f}" for name in RATIOS)
+        ratios = "".join(f" {record[regime]['ratio'].get(name, math.nan):{WIDTH}.3f}" for name in RATIOS)
         times += f" |{mark}{record[regime]['us']['plain']:9.2f}{ratios}"
     how = " composed" if record["default"]["scratch"] else ""
     print(f"{record['activation']:10}{shape!s:24}{times} | {record['default']['kernel']}{how}", flush=True)
