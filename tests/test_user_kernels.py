@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from nvcc import why_not
 from stand_in import build
+from tuned_tables import entry_for, remember
 
 import cutlass_py
 from cutlass_py import (
@@ -25,6 +26,7 @@ from cutlass_py import (
 from cutlass_py.choice import select
 from cutlass_py.choice.carriers import carrier
 from cutlass_py.choice.misses import misses
+from cutlass_py.choice.tuned import class_of
 from cutlass_py.compiling import compiler
 from cutlass_py.declaration import codegen, families
 from cutlass_py.declaration.operations import OPERATIONS
@@ -39,6 +41,7 @@ from cutlass_py.user_epilogue import asked
 DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
 WHY_NOT = why_not()
 SQUARE = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_linear"
+DIRECT = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpongdirect_linear"
 LARGE = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x256x64_1x2x1_coop_linear"
 AMPERE_ODD = "sm80_gemm_bf16_bf16_f32_bf16_tt_128x128x32_64x64x32_s2_a1_linearc"
 AMPERE = "sm80_gemm_bf16_bf16_f32_bf16_tn_128x128x32_64x64x32_s4_a8_linearc"
@@ -151,6 +154,72 @@ def test_a_base_kernel_stands_for_itself_with_the_epilogue():
     assert carried.supports(args) and "computes gelu_bias" in carried.supports(GemmArguments(args.a, args.b)).error
     other = problem(reduced, given=of_reduced())
     assert "the epilogue reduced(accum, c) with rows" in carried.supports(other).error
+
+
+# ---------------------------------------------------------------------------------------- tuned
+
+
+def tabled(args, name, **fields):
+    """The product alone is said to be fastest by this kernel, which need not be compiled; args again."""
+    usual = select.rank(GemmArguments(args.a, args.b).problem, compiled=False)[0]
+    remember(args.problem, entry_for(usual, kernel=name, **fields))
+    return args
+
+
+def firsts(args):
+    """The kernel of every answer to what gemm takes."""
+    found = explain(args).chosen, select.best(args.problem), select.rank(args.problem)[0]
+    return {get_kernels(args)[0], *(choice.route.kernel for choice in found)}
+
+
+@pytest.mark.parametrize(("f", "given"), [(gelu_bias, None), (reduced, of_reduced())], ids=["gelu", "reduced"])
+def test_the_tuned_design_of_the_product_carries_an_epilogue(table, f, given):
+    args = problem(f, given=given)
+    plain = GemmArguments(args.a, args.b).problem
+    assert class_of(args.problem) == class_of(plain)
+    (usual,) = firsts(args)
+    tabled(args, LARGE, raster=2, swizzle=4)
+    (first,) = firsts(args)
+    assert first is not usual and first.config == with_epilogue(LARGE, args) and not first.compiled
+    choice = select.best(args.problem)
+    assert choice.measured and (choice.raster, choice.swizzle) == (2, 4)
+    assert "measured 1.5 us without the epilogue" in str(explain(args))
+    assert len(select.rank(args.problem)) == len({choice.route for choice in select.rank(args.problem)})
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"), [(DIRECT, {}), (SQUARE, {"splits": 2}), (DOUBLE, {}), ("sm70_gemm", {})],
+    ids=["direct", "split", "another dtype", "unknown"],
+)  # fmt: skip
+def test_a_tuned_design_that_carries_none_is_passed_over(table, name, fields):
+    args = problem(gelu_bias)
+    usual = select.rank(args.problem)
+    assert select.rank(tabled(args, name, **fields).problem) == usual and firsts(args) == {usual[0].route.kernel}
+
+
+def test_the_tuned_design_alone_is_compiled(nvcc, table, monkeypatch):
+    args = tabled(problem(gelu_bias), LARGE)
+    monkeypatch.setenv("NVCC_FAILS", "1")
+    monkeypatch.setattr(compiler, "failed", {})
+    with pytest.raises(CompileError):
+        select.plan(args.problem)
+    assert nvcc.read_text().split() == [with_epilogue(LARGE, args).name]
+
+
+def test_a_tuned_design_waits_for_a_compiler_where_another_is_ready(nvcc, table, monkeypatch):
+    args = problem(gelu_bias)
+    other = get_kernels(args)[4]
+    build(other.config)
+    tabled(args, LARGE)
+    monkeypatch.setenv("CUTLASS_PY_JIT", "0")
+    assert firsts(args) == {other}
+    monkeypatch.delenv("CUTLASS_PY_JIT")
+    build(with_epilogue(LARGE, args))
+    monkeypatch.setenv("CUTLASS_PY_JIT", "0")
+    assert {kernel.config for kernel in firsts(args)} == {with_epilogue(LARGE, args)}
+
+
+# ---------------------------------------------------------------------------------------- reasons
 
 
 def reasons(args):

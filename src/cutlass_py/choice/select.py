@@ -54,13 +54,16 @@ class Choice:
     microseconds: float
     swizzle: int = 1
     raster: int = 0
-    measured: bool = False  # by `tune`, and not the model's time
+    measured: bool = False  # by `tune`, and not the model's time; with a user's epilogue, of the product alone
 
     @property
     def time(self) -> str:
         """In words; empty where nobody can say."""
         how = "measured" if self.measured else "estimated"
-        return f"{how} {self.microseconds:.1f} us" if self.microseconds else ""
+        kernel = self.route.kernel
+        alone = self.measured and isinstance(kernel, CutlassKernel) and kernel.interface.epilogue.user
+        without = " without the epilogue" if alone else ""
+        return f"{how} {self.microseconds:.1f} us{without}" if self.microseconds else ""
 
 
 @dataclass(frozen=True)
@@ -171,8 +174,11 @@ def _compiled_only(p: Problem) -> bool:
 
 
 def _measured(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True) -> Choice | None:
-    """The first choice of a table for problems of this class that can be taken; `provided` as in `best`."""
-    if gpu is None or p.splits or p.user >= 0:
+    """The first choice of a table for problems of this class that can be taken; `provided` as in `best`.
+
+    With a user's epilogue the class is that of the product alone; its design is taken where it carries the epilogue.
+    """
+    if gpu is None or p.splits:
         return None
     found = (choice for entry in lookup(p, gpu) if (choice := _tabled(entry, p, gpu, compiled)))
     return next((choice for choice in found if provided or isinstance(choice.route.kernel, CutlassKernel)), None)
@@ -183,8 +189,9 @@ def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool) -> Choice | None
     kernel = find_kernel(entry.kernel)
     if not kernel or (compiled and not kernel.compiled):
         return None
+    kernel = kernel.carrying(p)
     way = kernel.way(p, gpu)
-    if isinstance(way, str):
+    if isinstance(way, str) or (_needs_ready(p) and not _is_ready(kernel)):
         return None
     if entry.splits > 1:
         if not isinstance(kernel, CutlassKernel) or not _splittable(kernel.interface, p):

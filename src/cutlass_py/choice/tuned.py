@@ -37,8 +37,9 @@ CLASS = (
     "gate", "layout_gate", "align_gate", "aux", "layout_aux", "align_aux", "bias_grad", "bias_grad_axis", "scale_a",
     "scale_b", "scale_out", "device_alpha", "device_beta", "plain_sum", "pointers", "deterministic",
 )  # fmt: skip
-# Attributes of Problem that a class leaves out: what was asked for by name, and where. Where a kernel, a number of
-# splits or a user's epilogue is asked for, tables are not consulted. `block` follows from scale_b.
+# Attributes of Problem that a class leaves out: what was asked for by name, and where. Where a kernel or a number of
+# splits is asked for, tables are not consulted; a user's epilogue is of the product's class. `block` follows from
+# scale_b.
 APART = ("empty_product", "transposed", "jit", "splits", "kernel", "user", "device", "device_id", "block")
 
 
