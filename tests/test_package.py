@@ -13,6 +13,7 @@ import sys
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ import pytest
 import cutlass_py
 from cutlass_py import _core
 from cutlass_py.commands import coverage
+from cutlass_py.declaration.epilogues import EPILOGUES
+from cutlass_py.declaration.families import named
 
 HOME = Path(cutlass_py.__file__).parent
 try:
@@ -210,6 +213,20 @@ README = (ROOT / "README.md").read_text()
 def test_the_readme_says_what_exists():
     block = re.search(r"<!-- coverage: (.+?) -->\n\n(.+?)\n\n<!-- end of coverage -->", README, re.DOTALL)
     assert block.group(2) == coverage.markdown(), f"refresh the block by: {block.group(1)}"
+
+
+def test_what_the_readme_says_is_fused_is_fused():
+    """Each function of a row, for each of its operands in each of its layouts."""
+    rows = coverage.data()["epilogues"]
+    for part in ("core", "full", "declared"):
+        fused = {(EPILOGUES[c.epilogue].formula, c.a, c.layout) for c in named(part).values()}
+        for row in rows:
+            for f, operand, layout in product(row[f"f in {part}"], row["operands"], row["layouts"]):
+                formula, plain = row["fused"].replace("f(", f"{f}("), re.sub(r"f\((.*)\)", r"\1", row["fused"])
+                wanted = plain if f == "identity" and "gate" not in plain else formula
+                assert (wanted, operand, layout) in fused, (part, row)
+    (bias,) = (row for row in rows if row["fused"] == "f(alpha * acc + bias[n])" and row["f in core"])
+    assert (bias["operands"], bias["layouts"]) == (["bf16"], ["tn"])
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])

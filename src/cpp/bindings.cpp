@@ -76,7 +76,7 @@ Args:
         everything up to here; on a GPU a kernel is compiled for it (docs/epilogues.md).
     compute: arithmetic: "f32" (f16, bf16, fp8: accumulation in f32; f32: exact multiplication too; c64), "tf32" and
         "3xtf32" (f32 on tensor cores, the second with f32's accuracy), "f64" (f64, c128), "s32" (integers), "f16"
-        (f16 summed in f16), "fast" (fp8 without promotion: sums of about 14 bits). The first is the default.
+        (f16 may be summed in f16), "fast" (fp8 without promotion: sums of about 14 bits). The first is the default.
     out_dtype: dtype of a new result, by default the inputs' (fp8: bf16, integers: s32). A name ("bf16"), NumPy's or
         ml_dtypes' dtype, or the framework's own. Any real dtype; c64 or c128 for complex operands.
     splits: parts of k computed side by side: None (selection decides), 1 (no split) to 32767, or "stream" (stream-K).

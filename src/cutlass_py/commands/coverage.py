@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..declaration.config import KernelConfig
 from ..declaration.dtypes import COMPUTE, LAYOUTS, PAIRS, compute_of
-from ..declaration.epilogues import EPILOGUES, Epilogue
+from ..declaration.epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from ..declaration.families import FAMILIES, named
 
 _SETS = ("core", "full", "declared")
@@ -24,7 +25,7 @@ def data() -> dict[str, list[dict[str, Any]]]:
     functions = {f"f in {part}": str.split for part in _SETS}
     return {
         "kernels": _objects(_kernels(), {"layouts read": str.split, "results written": str.split, **counts}),
-        "epilogues": _objects(_epilogues(), {"operands": str.split, **functions}),
+        "epilogues": _objects(_epilogues(), {"operands": str.split, "layouts": str.split, **functions}),
     }
 
 
@@ -75,19 +76,44 @@ def _operands(c: KernelConfig) -> str:
 
 
 def _epilogues() -> list[list[str]]:
-    """One row for each form of a fused epilogue; its functions f by the smallest set that holds them."""
-    rows = [["fused", "operands", *(f"f in {part}" for part in _SETS)]]
+    """One row for each form of a fused epilogue and operands in layouts that have the same of its functions f."""
+    rows = [["fused", "operands", "layouts", *(f"f in {part}" for part in _SETS)]]
     operands = dict.fromkeys(c.a for c in named("declared").values())
-    forms: dict[str, list[Epilogue]] = {}
-    for e in EPILOGUES.values():
-        forms.setdefault(e.form("f"), []).append(e)
-    for form, epilogues in forms.items():
-        names = {e.name for e in epilogues}
-        row = [f"`{form}`", _listed((c.a for c in named("declared").values() if c.epilogue in names), operands)]
-        seen: set[str] = set()
-        for part in _SETS:
-            found = {c.epilogue for c in named(part).values() if c.epilogue in names} - seen
-            seen |= found
-            row.append(" ".join(e.activation if "f(" in form else "yes" for e in epilogues if e.name in found))
-        rows.append(row)
+    for epilogues in _forms():
+        form = epilogues[-1].form("f")
+        groups: dict[tuple[str, ...], list[str]] = {}  # operands by what their row says
+        for operand in operands:
+            held = [_layouts_of(part, operand) for part in _SETS]
+            found = {part[e.name] for part in held for e in epilogues if e.name in part}
+            for layouts in sorted(found, key=len):
+                cells = _smallest(epilogues, [{name for name, x in part.items() if layouts <= x} for part in held])
+                groups.setdefault((_listed(layouts, LAYOUTS), *cells), []).append(operand)
+        rows += [[f"`{form}`", " ".join(names), *cells] for cells, names in groups.items()]
     return rows
+
+
+def _forms() -> Iterable[list[Epilogue]]:
+    """Epilogues that differ in their function alone, the one without any first."""
+    forms: dict[tuple[Epilogue, bool], list[Epilogue]] = {}
+    for e in EPILOGUES.values():
+        key = replace(e, name="", activation=""), ACTIVATIONS[e.activation].derivative
+        forms.setdefault(key, []).append(e)
+    return forms.values()
+
+
+def _layouts_of(part: str, operand: str) -> dict[str, frozenset[str]]:
+    """The layouts in which a set fuses each epilogue, by its name."""
+    found: dict[str, set[str]] = {}
+    for c in named(part).values():
+        if c.a == operand:
+            found.setdefault(c.epilogue, set()).add(c.layout)
+    return {name: frozenset(layouts) for name, layouts in found.items()}
+
+
+def _smallest(epilogues: list[Epilogue], sets: list[set[str]]) -> list[str]:
+    """Their functions, each in the cell of the smallest set that holds it."""
+    cells, seen, one = [], set[str](), len(epilogues) == 1
+    for names in sets:
+        cells.append(" ".join("yes" if one else e.activation for e in epilogues if e.name in names - seen))
+        seen |= names
+    return cells
