@@ -70,6 +70,14 @@ def test_stages_of_wgmma_kernels_are_foreseen():
         assert rules.stages_3x(Resolved(KernelDescription.of(kernel_named(name)))) == stages, name
 
 
+@pytest.mark.parametrize("order", [{"swizzle": 4}, {"raster": "m"}], ids=str)
+def test_the_order_of_tiles_is_asked_for_elsewhere(order):
+    with pytest.raises(
+        TypeError, match=r"takes it at each launch, kernel\.plan\(args, swizzle=\.\.\., raster=\.\.\.\)"
+    ):
+        replace(WGMMA, **order)
+
+
 FAULTS = [
     # Names.
     (WGMMA, {"a": "bf61"}, "a is 'bf61'; expected one of f16, bf16, f32, tf32, tf32x3"),

@@ -12,7 +12,8 @@ import pytest
 from reference import close, matrices
 from specs import CORE, problem
 
-from cutlass_py import Artifact, GemmArguments, Kernel, Status, TensorSpec, _core
+from cutlass_py import Artifact, EpilogueMetadata, GemmArguments, Kernel, KernelMetadata, Status, TensorSpec, _core
+from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.epilogues import ACTIVATIONS, EPILOGUES
 from cutlass_py.declaration.families import FAMILIES, named
@@ -59,9 +60,35 @@ def test_metadata_describes_the_config(k):
     if e.bias:
         assert metadata.operands["bias"].layout == e.bias and metadata.operands["bias"].dtype == c.bias
     assert (metadata.design.tile, metadata.design.cluster, metadata.design.schedule) == (c.tile, c.cluster, c.schedule)
-    assert metadata.accumulator == c.accumulator and metadata.epilogue == e.formula
+    assert metadata.accumulator == c.accumulator and metadata.epilogue == metadata.fused.formula == e.formula
+    aux = "read" if derivative else "written" if e.aux else ""
+    gate = e.gated and not derivative
+    assert metadata.fused == EpilogueMetadata(e.name, e.formula, e.bias, e.activation, e.source, gate, aux, e.scaled)
     assert a.alignment in (1, 2, 4, 8, 16) and metadata.deterministic is True
     assert hash(metadata.design) == hash(k.metadata.design)
+
+
+def test_an_epilogue_by_name_or_by_formula_has_the_same_parts():
+    for e in EPILOGUES.values():
+        found = [KernelMetadata("x", {}, "f32", epilogue=text).fused for text in (e.name, e.formula)]
+        assert found[0] == found[1] and found[0].name == e.name
+    assert KernelMetadata("x", {}, "f32", epilogue="sin(acc)").fused == EpilogueMetadata("", "sin(acc)")
+    assert CPU.metadata.fused == EpilogueMetadata("", CPU.metadata.epilogue)
+
+
+def test_stages_are_known_before_a_kernel_is_compiled():
+    configs = named("declared").values()
+    for c in configs:
+        stages = CutlassKernel(c, None).metadata.design.stages
+        assert (stages == c.stages) if c.api == 2 else (stages >= 2) != bool(SCHEDULES[c.schedule].block), c.name
+    for k in all_kernels(compiled=True):
+        if isinstance(k, CutlassKernel) and not SCHEDULES[k.config.schedule].block and not k.interface.epilogue.user:
+            assert CutlassKernel(k.config, None).metadata.design.stages == k.facts["stages"], k.name
+
+
+def test_what_is_no_cutlass_kernel_has_no_source():
+    with pytest.raises(ValueError, match="^source: kernel cpu_gemm_numpy computes on the CPU; expected a CUTLASS"):
+        CPU.source()
 
 
 def test_kernels_are_kernels_and_say_whether_they_are_compiled():

@@ -104,6 +104,11 @@ def test_what_is_listed_while_a_kernel_comes_is_not_kept(built, monkeypatch):
     assert [k.name for k in all_kernels(compiled=True) if isinstance(k, CutlassKernel)] == [first, second]
 
 
+def test_what_is_compiled_is_listed_by_name():
+    names = [k.name for k in get_kernels() if isinstance(k, CutlassKernel)]
+    assert names == sorted(names)
+
+
 def test_get_kernels_without_arguments_is_the_declaration():
     everything = get_kernels(compiled=False)
     assert [k.name for k in everything] == [*named("declared"), "cpu_gemm_numpy"]
@@ -134,6 +139,9 @@ def test_what_is_compiled_is_listed(built):
         ),
         (lambda m: "gelu_tanh" in m.epilogue, lambda c: EPILOGUES[c.epilogue].activation.endswith("gelu_tanh")),
         (lambda m: "gate" in m.operands, lambda c: c.epilogue.startswith("gate_")),
+        (lambda m: m.fused.name == "bias_gelu", lambda c: c.epilogue == "bias_gelu"),
+        (lambda m: m.fused.aux == "written", lambda c: c.epilogue.endswith("_aux")),
+        (lambda m: m.design.stages == 3 and m.api == 2, lambda c: c.stages == 3),
         (lambda m: m.design.schedule == "cooparray", lambda c: c.family == "sm90_array"),
         (lambda m: False, lambda c: False),
     ],
@@ -176,6 +184,8 @@ def test_unknown_keyword_and_wrong_type():
         get_kernels(3)
     with pytest.raises(TypeError, match="cc_"):
         get_kernels(cc_=90)
+    with pytest.raises(TypeError, match="^get_kernels: where is an int; expected a function of KernelMetadata$"):
+        get_kernels(problem(), where=5)
 
 
 # ---------------------------------------------------------------------------------------- of arguments
@@ -280,11 +290,13 @@ def declaration(monkeypatch):
     ids=str,
 )
 def test_a_query_by_arguments_looks_at_few_of_many_kernels(declaration, monkeypatch, args):
+    """And makes no Choice of any, of which it would keep the kernel alone."""
     large = declaration(3)
     assert len(large) > 10_000
     asked = []
     way = Interface.way
     monkeypatch.setattr(Interface, "way", lambda self, p, gpu: asked.append(self) or way(self, p, gpu))
+    monkeypatch.setattr(select, "Choice", lambda *_: pytest.fail("makes a Choice"))
     found = get_kernels(args, compiled=False)
     assert len(asked) < 40 and len(asked) == len(set(map(id, asked)))
     monkeypatch.undo()

@@ -11,22 +11,24 @@ from operator import attrgetter
 from os import environ
 from typing import TYPE_CHECKING, Any
 
-from ._core import CudaError, Problem, TypedView, gemm
+from ._core import CudaError, Prepared, Problem, TypedView, gemm
 
 if TYPE_CHECKING:
     from .activations import Activation, clamp, leaky_relu
     from .arguments import GemmArguments, TensorSpec, view
+    from .choice.select import Choice
     from .choice.tuning import autotuning, tune
     from .compiling.compiler import jit
     from .describe import KernelDescription
     from .errors import CompileError, EpilogueError, NoKernelError, ProviderError
-    from .explanation import explain
+    from .explanation import Explanation, Row, explain
     from .kernels import Kernel, Status
-    from .metadata import Design, KernelMetadata, OperandMetadata
+    from .metadata import Design, EpilogueMetadata, KernelMetadata, OperandMetadata
     from .providers.cuda_kernel import CudaKernel
     from .providers.provider import KernelCall, Provider
     from .providers.register import Registration, register_kernel, register_provider, unregister
     from .registry import get_kernels
+    from .rules import Fault
     from .shipping.artifact import Artifact
     from .tracing import dump, log, nvtx
     from .user_epilogue import UserEpilogue, epilogue
@@ -34,11 +36,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Activation",
     "Artifact",
+    "Choice",
     "CompileError",
     "CudaError",
     "CudaKernel",
     "Design",
     "EpilogueError",
+    "EpilogueMetadata",
+    "Explanation",
+    "Fault",
     "GemmArguments",
     "Kernel",
     "KernelCall",
@@ -46,10 +52,12 @@ __all__ = [
     "KernelMetadata",
     "NoKernelError",
     "OperandMetadata",
+    "Prepared",
     "Problem",
     "Provider",
     "ProviderError",
     "Registration",
+    "Row",
     "Status",
     "TensorSpec",
     "TypedView",
@@ -77,17 +85,19 @@ __all__ = [
 _NAMES = {
     "activations": ("Activation", "clamp", "leaky_relu"),
     "arguments": ("GemmArguments", "TensorSpec", "view"),
+    "choice.select": ("Choice",),
     "choice.tuning": ("autotuning", "tune"),
     "compiling.compiler": ("jit",),
     "describe": ("KernelDescription",),
     "errors": ("CompileError", "EpilogueError", "NoKernelError", "ProviderError"),
-    "explanation": ("explain",),
+    "explanation": ("Explanation", "Row", "explain"),
     "kernels": ("Kernel", "Status"),
-    "metadata": ("Design", "KernelMetadata", "OperandMetadata"),
+    "metadata": ("Design", "EpilogueMetadata", "KernelMetadata", "OperandMetadata"),
     "providers.cuda_kernel": ("CudaKernel",),
     "providers.provider": ("KernelCall", "Provider"),
     "providers.register": ("Registration", "register_kernel", "register_provider", "unregister"),
     "registry": ("get_kernels",),
+    "rules": ("Fault",),
     "shipping.artifact": ("Artifact",),
     "tracing": ("dump", "log", "nvtx"),
     "user_epilogue": ("UserEpilogue", "epilogue"),
@@ -120,4 +130,4 @@ def __dir__() -> list[str]:
 
 
 if any(map(environ.get, ("CUTLASS_PY_LOG", "CUTLASS_PY_NVTX", "CUTLASS_PY_DUMP"))):
-    import_module(f"{__name__}.tracing").from_environment()
+    import_module(f"{__name__}.tracing").at_import()

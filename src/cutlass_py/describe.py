@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 from . import rules
@@ -22,7 +22,8 @@ class KernelDescription:
     """A kernel in words. `faults` says all that is wrong with it, `kernel` makes it.
 
     Extents may be any sequence of whole numbers, or a NumPy array; they are kept as tuples of int. The order of tiles
-    (swizzle, raster) is not part of a kernel: every launch has its own.
+    (`swizzle`, `raster`) is not part of a kernel: that of 2.x kernels is fixed, 3.x kernels take it at each launch, by
+    `Kernel.plan`. Asking for one here is a TypeError.
 
     Attributes:
         a, b: dtypes that are multiplied ("tf32" and "tf32x3" for f32 arrays); b is a's by default.
@@ -55,8 +56,16 @@ class KernelDescription:
     alignment: int | None = None
     epilogue: str | None = None
     arch: str | None = None
+    swizzle: InitVar[Any] = None
+    raster: InitVar[Any] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, swizzle: Any, raster: Any) -> None:
+        for name, value in (("swizzle", swizzle), ("raster", raster)):
+            if value is not None:
+                raise TypeError(
+                    f"KernelDescription: {name} is {value!r}; expected none: a 3.x kernel takes it at each launch, "
+                    "kernel.plan(args, swizzle=..., raster=...), and that of 2.x kernels is fixed"
+                )
         for name in ("tile", "cluster", "warps", "stages", "alignment"):
             object.__setattr__(self, name, _whole(getattr(self, name)))
 

@@ -14,9 +14,9 @@ from .arguments import GemmArguments, arguments_of, describe, turned
 from .choice.carriers import carrier
 from .choice.cost import Estimates, design
 from .choice.legality import Interface, Way, interface_of
-from .declaration.config import Family, KernelConfig
+from .declaration.config import SCHEDULES, Family, KernelConfig
 from .declaration.dtypes import DTYPES
-from .declaration.epilogues import ACTIVATIONS
+from .declaration.epilogues import ACTIVATIONS, EPILOGUES
 from .declaration.families import FAMILIES
 from .errors import CompileError
 from .gpu import Gpu, gpu_of
@@ -158,8 +158,23 @@ class Kernel(ABC):
         """
         return arguments_of("plan", args).plan(kernel=self, raster=raster, swizzle=swizzle)
 
+    def source(self) -> str:
+        """The kernel as one translation unit of CUDA C++ that needs CUTLASS's headers alone (docs/shipping.md).
+
+        Raises:
+            ValueError: it is no CUTLASS kernel.
+            CompileError: this package's headers are missing.
+        """
+        raise not_of_cutlass(self, "source")
+
     def __repr__(self) -> str:
         return f"<Kernel {self.name}{'' if self.compiled else ' (not compiled)'}>"
+
+
+def not_of_cutlass(kernel: Kernel, caller: str) -> ValueError:
+    """What a function that takes CUTLASS kernels says of another one."""
+    where = "computes on the CPU" if kernel.metadata.cc == CPU else "is a Python function"
+    return ValueError(f"{caller}: kernel {kernel.name} {where}; expected a CUTLASS kernel")
 
 
 class CutlassKernel(Kernel):
@@ -213,11 +228,7 @@ class CutlassKernel(Kernel):
         self.load()
 
     def source(self) -> str:
-        """The kernel as one translation unit of CUDA C++ that needs CUTLASS's headers alone.
-
-        Raises:
-            CompileError: this package's headers are missing (docs/shipping.md).
-        """
+        """As in Kernel."""
         from .compiling.emit import source
 
         return source(self.config)
@@ -238,7 +249,7 @@ class CutlassKernel(Kernel):
         if self._metadata is None:
             c, facts = self.config, self.facts or {}
             design = Design(
-                c.tile, c.cluster, c.schedule, c.stages or facts.get("stages", 0), facts.get("threads", 0),
+                c.tile, c.cluster, c.schedule, facts.get("stages") or _stages(c), facts.get("threads", 0),
                 facts.get("smem_bytes", 0), self.name,
             )  # fmt: skip
             epilogue = self.interface.epilogue.formula
@@ -266,6 +277,21 @@ class CutlassKernel(Kernel):
     def microseconds(self, estimates: Estimates, splits: int = 1) -> float:
         """What the product takes by the model, k in so many parts."""
         return estimates.product(self, splits)
+
+
+def _stages(c: KernelConfig) -> int:
+    """Stages before a kernel is compiled: as declared, or as many as fit; 0 where that is not foreseen."""
+    if c.stages or c.own_source or SCHEDULES[c.schedule].block or c.epilogue not in EPILOGUES:
+        return c.stages
+    return _fitting(c.a, c.d, c.tile, c.schedule, c.epilogue)
+
+
+@cache
+def _fitting(a: str, d: str, tile: tuple[int, int, int], schedule: str, epilogue: str) -> int:
+    from .describe import KernelDescription  # which imports this module
+    from .rules import Resolved, stages_3x
+
+    return stages_3x(Resolved(KernelDescription(a=a, d=d, tile=tile, schedule=schedule, epilogue=epilogue)))
 
 
 @cache

@@ -21,8 +21,8 @@ from .choice.legality import Interface
 from .declaration.config import KernelConfig
 from .declaration.epilogues import Epilogue
 from .declaration.families import FAMILIES, added, find, named
-from .kernels import CutlassKernel, Kernel
-from .metadata import CPU, KernelMetadata
+from .kernels import CutlassKernel, Kernel, not_of_cutlass
+from .metadata import KernelMetadata
 from .providers.numpy import NumpyProvider
 from .providers.provider import ProvidedKernel, kernels_of
 from .shipping import packs
@@ -271,8 +271,7 @@ def cutlass_kernel_named(name: str, caller: str) -> CutlassKernel:
     """
     kernel = kernel_named(name, caller)
     if not isinstance(kernel, CutlassKernel):
-        where = "computes on the CPU" if kernel.metadata.cc == CPU else "is a Python function"
-        raise ValueError(f"{caller}: kernel {name} {where}; expected a CUTLASS kernel")
+        raise not_of_cutlass(kernel, caller)
     return kernel
 
 
@@ -339,8 +338,8 @@ def get_kernels(
 
     Args:
         args: only kernels that support these arguments as they lie, in the order in which `gemm` would take them: what
-            `tune` measured for them, then by the model's estimate. Without it, every kernel in the order of
-            declaration.
+            `tune` measured for them, then by the model's estimate. Without it, every kernel: by name, with
+            `compiled=False` in the order of declaration; what was registered comes last.
         where: only kernels whose metadata satisfies this predicate.
         cc: only kernels that run on this compute capability: 80, 86, 90, "90", ...; "90a" for those of the
             architecture's own instructions, which run nowhere else.
@@ -349,14 +348,16 @@ def get_kernels(
 
     Raises:
         ValueError: there is no such `cc`.
-        TypeError: `args` is no GemmArguments.
+        TypeError: `args` is no GemmArguments, or `where` no function.
     """
+    if where is not None and not callable(where):
+        raise TypeError(f"get_kernels: where is {_core.described_type(where)}; expected a function of KernelMetadata")
     runs = None if cc is None else _on(cc)
     if args is not None:
-        from .choice.select import rank_straight
+        from .choice.select import straight
 
         p = arguments_of("get_kernels", args).problem
-        kernels = [choice.route.kernel for choice in rank_straight(p, compiled=compiled and p.user < 0)]
+        kernels = straight(p, compiled=compiled and p.user < 0)
     else:
         kernels = list(all_kernels(compiled))
     if runs is not None:

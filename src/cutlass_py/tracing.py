@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -109,6 +110,23 @@ def from_environment() -> None:
             warnings.warn(f"cutlass_py: {variable} is {value}: {error}", RuntimeWarning, stacklevel=2)
     if directory := os.environ.get("CUTLASS_PY_DUMP"):
         dump(directory)
+
+
+def at_import() -> None:
+    """`from_environment`; for `python -m cutlass_py`, which imports the package first, a wrong value is wrong usage.
+
+    Raises:
+        SystemExit: of that command, with code 2.
+        ValueError: of any other program, as `from_environment`.
+    """
+    try:
+        from_environment()
+    except ValueError as error:
+        # While the module of -m is looked for, that is the first argument; the module stands before the others.
+        if sys.argv[:1] != ["-m"] or not sys.orig_argv[-len(sys.argv)].endswith("cutlass_py"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 # ---------------------------------------------------------------------------------------------------- what is said

@@ -107,19 +107,24 @@ def rank(p: Problem, *, compiled: bool | None = None, gpu: Gpu | None = None) ->
     return _ranked(p, gpu, compiled, candidates(p, compiled))
 
 
-def rank_straight(p: Problem, *, compiled: bool) -> list[Choice]:
-    """Of `rank`, one choice for each kernel that takes the operands as they lie, k whole unless parts are asked for.
+def straight(p: Problem, *, compiled: bool) -> list[Kernel]:
+    """Of `rank`, each kernel that takes the operands as they lie, k whole unless parts are asked for.
 
-    Without a look at most of the others.
+    Without a look at most of the others, and without a Choice of each.
     """
+    gpu = gpu_of(p)
     alike = {interface: kernels for interface, kernels in candidates(p, compiled).items() if interface.alike(p)}
-    allowed = 1 if p.splits > 1 else 0  # the split itself
-    ranked = _ranked(p, gpu_of(p), compiled, alike, cuts=p.splits > 1)
-    return [choice for choice in ranked if len(choice.route.way.detours) <= allowed]
+    most = 1 if p.splits > 1 else 0  # detours: the split itself
+    timed = _in_order(_timed(p, gpu, alike, cuts=p.splits > 1), p)
+    kernels = [kernel for _, kernel, way, _ in timed if len(way.detours) <= most]
+    first = _measured(p, gpu, compiled)
+    if not first or len(first.route.way.detours) > most:
+        return kernels
+    return [first.route.kernel, *(kernel for kernel in kernels if kernel is not first.route.kernel)]
 
 
-def _ranked(p: Problem, gpu: Gpu | None, compiled: bool, groups: Grouped, cuts: bool = True) -> list[Choice]:
-    estimated = [_choice(each, p, gpu) for each in _in_order(_timed(p, gpu, groups, cuts=cuts), p)]
+def _ranked(p: Problem, gpu: Gpu | None, compiled: bool, groups: Grouped) -> list[Choice]:
+    estimated = [_choice(each, p, gpu) for each in _in_order(_timed(p, gpu, groups), p)]
     first = _measured(p, gpu, compiled)
     return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
 
