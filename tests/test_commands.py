@@ -160,6 +160,21 @@ def test_kernels_on_a_terminal(drawn):
     assert "shared memory" in text and "─" in text and f" {SIMT} " in text and " 8.0+ " in text
 
 
+@pytest.mark.parametrize("line", ["kernels _coop_linearc --all", "explain 512 512 512 --jit --device cuda:63"])
+def test_names_of_kernels_are_not_broken(drawn, line, monkeypatch):
+    """They are what the next command takes: on a narrow terminal the rest of their row stands below them."""
+    names = {kernel.name for kernel in cutlass_py.get_kernels(compiled=False)}
+    for columns in ("80", "120", "300"):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = [word for word in drawn(line).split() if word.startswith("sm90_")]
+        assert shown and set(shown) <= names
+        assert ("─" in sys.stdout.getvalue()) == (columns != "80")
+
+
+def test_no_kernel_on_a_terminal(drawn, capsys):
+    assert drawn("kernels nonesuch") == "" and "no kernel matches" in capsys.readouterr().err
+
+
 def test_the_cache_on_a_terminal(drawn, tmp_path):
     name = f"a_kernel-{'0' * 32}-nvcc13.0"
     cache_module.store(name, b"x" * 100_000)
@@ -173,6 +188,25 @@ def test_an_option_that_is_not_known(name, capsys):
     with pytest.raises(SystemExit) as done:
         main([name, "--nonesuch"])
     assert done.value.code == 2 and "error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["explain 9 9 9", "cache info", "kernels simt"])
+def test_an_unknown_option_is_said_with_the_usage_of_its_command(line, capsys):
+    with pytest.raises(SystemExit) as done:
+        main([*line.split(), "--nosuch"])
+    text = capsys.readouterr().err
+    command = line if line in PARSERS else line.split()[0]
+    assert done.value.code == 2 and text.startswith(f"usage: python -m cutlass_py {command} ")
+    assert text.endswith("error: unrecognized arguments: --nosuch\n")
+
+
+@pytest.mark.parametrize("options", [["-m", "cutlass_py", "info"], ["-mcutlass_py"]], ids=" ".join)
+def test_a_wrong_environment_is_wrong_usage_of_a_command(options):
+    done = subprocess.run(
+        [sys.executable, *options], env=os.environ | {"CUTLASS_PY_LOG": "bad"}, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr == "error: CUTLASS_PY_LOG is 'bad'; expected one of off, plans, calls\n"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +283,20 @@ def test_kernels(capsys):
     listed = said(capsys, "kernels simt --all")[1].out.splitlines()
     assert [line.split()[0] for line in listed] == [row["name"] for row in rows]
     assert "| operands |" in said(capsys, "kernels --coverage")[1].out
+    assert {row["fused"]["name"] for row in rows} == {"linearc"}
     assert json.loads(said(capsys, "kernels nonesuch --json")[1].out) == []
+    hint = "no kernel matches; --all includes those not compiled\n"
+    assert said(capsys, "kernels nonesuch") == (0, ("", hint))
+    assert said(capsys, "kernels nonesuch --all") == (0, ("", "no kernel matches\n"))
+
+
+@pytest.mark.parametrize("line", ["kernels --cc", "pack x --cc", "cache build --cc"])
+@pytest.mark.parametrize("cc", ["7", "9.0", "sm_90"])
+def test_a_compute_capability_that_is_none(line, cc, capsys):
+    with pytest.raises(SystemExit) as done:
+        main([*line.split(), cc])
+    assert done.value.code == 2
+    assert f"'{cc}' is no compute capability times ten, such as 80 or 90" in capsys.readouterr().err
 
 
 def test_coverage(capsys):
@@ -291,6 +338,20 @@ def test_demo(capsys):
 def test_bench(capsys):
     cases = json.loads(BARS.read_text())["cases"]
     assert len(json.loads(said(capsys, f"bench --from {BARS} --json")[1].out)["cases"]) == len(cases)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("bench nokernel 64 64 64", "bench: no kernel is called 'nokernel'"),
+        (f"bench {SIMT} 64 64", f"bench: 2 extents behind {SIMT}; expected M N K, or B M N K, 1 or more"),
+        (f"bench {SIMT} 64 0 64", f"bench: 3 extents behind {SIMT}; expected M N K"),
+        (f"bench {SIMT} 64 64 64 --suite llm", "bench: KERNEL M N K says what is measured"),
+    ],
+)
+def test_what_is_wrong_with_one_kernel_is_said_without_a_gpu(line, message, capsys):
+    code, printed = said(capsys, line)
+    assert code == 2 and printed.err.startswith(f"error: {message}") and not printed.out
 
 
 @NO_GPU

@@ -211,12 +211,19 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
         assert sorted(map(str, (tmp_path / kind).iterdir())) == sorted(written)
 
 
+@pytest.mark.parametrize("option", ["--cmake", "--torch-extension"])
+def test_a_project_goes_to_a_directory_called_after_its_kernel(option, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["emit", SIMT, option]) == 0 and f"{SIMT}/{SIMT}.cu" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == [SIMT]
+    assert main(["emit", SIMT, option]) == 2 and f"emit: {SIMT} is there already" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("typo",), "no kernel is called 'typo'"),
         (("cpu_gemm_numpy",), "kernel cpu_gemm_numpy computes on the CPU; expected a CUTLASS kernel"),
-        ((SIMT, "--cmake"), "say where by -o DIR"),
         ((SIMT, "--cmake", "--torch-extension", "-o", "x"), "not allowed with argument --cmake"),
     ],
     ids=str,

@@ -47,16 +47,39 @@ def watched() -> bool:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Aligned columns on stdout; with rules and bold heads where a terminal and rich are there."""
+    """Aligned columns on stdout; with rules and bold heads where a terminal and rich are there.
+
+    A kernel's name is never broken, since it is what users copy: where it leaves no room for the other cells of its
+    row, they stand below it.
+    """
     if watched():
         from rich.console import Console
+        from rich.measure import Measurement
 
-        Console().print(rich_table(head, rows))
+        console, table = Console(), rich_table(head, rows)
+        least = Measurement.get(console, console.options.update(width=1000), table).minimum
+        names = [i for i, title in enumerate(head) if _names_kernels(title)]
+        if least > console.width and names:
+            _print_stacked(head, rows, names[0])
+        else:
+            console.print(table)
         return
     lines = [head, *rows] if any(head) else list(rows)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _names_kernels(title: str) -> bool:
+    return title.startswith("kernel")
+
+
+def _print_stacked(head: Sequence[str], rows: Sequence[Sequence[str]], name: int) -> None:
+    """Each row as the cell of column `name`, and a line of the others."""
+    for row in rows:
+        others = [(title, cell) for i, (title, cell) in enumerate(zip(head, row, strict=True)) if cell and i != name]
+        print(row[name])
+        print("  " + "; ".join(f"{title}: {cell}" if title else cell for title, cell in others))
 
 
 def rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
@@ -66,8 +89,9 @@ def rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, show_header=any(head))
-    for name in head:
-        table.add_column(Text(name), overflow="fold")  # names are what users copy
+    for i, title in enumerate(head):
+        whole = _names_kernels(title) and not any(" " in row[i] for row in rows)  # with words beside it, it has to wrap
+        table.add_column(Text(title), overflow="fold", no_wrap=whole)
     for row in rows:
         table.add_row(*map(Text, row))  # Text: brackets in a cell are no markup
     return table

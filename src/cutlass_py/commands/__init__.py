@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from .. import __version__
 from ..errors import CompileError
@@ -15,10 +16,20 @@ from ..errors import CompileError
 COMMANDS = ("info", "kernels", "explain", "bench", "tune", "cache", "emit", "pack", "demo")
 
 
+class _Parser(argparse.ArgumentParser):
+    """A command's: what it does not know is said with its own usage, not that of all commands."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cutlass_py", description="CUTLASS kernels on any DLPack array.")
     parser.add_argument("--version", action="version", version=f"cutlass_py {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="command")
+    subparsers = parser.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
     for name in COMMANDS:
         command = import_module(f"{__name__}.{name}")
         text = (command.__doc__ or "").splitlines()[0]

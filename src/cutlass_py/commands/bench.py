@@ -157,6 +157,8 @@ def _measured(options: argparse.Namespace) -> Result:
     from ..bench.runs import Run
     from ..bench.surroundings import surroundings
 
+    if options.kernel and options.bars is None:
+        _kernel_asked(options)  # what is wrong with that is said without a GPU too
     began, gpu = time.monotonic(), framework()
     path = Path(options.json) if options.json and options.json != "-" else None
     run = Run(_parts(options, gpu), gpu, surroundings(options.commit), path)
@@ -272,6 +274,16 @@ def _regimes(options: argparse.Namespace, gpu: Framework, cases: Sequence[Any]) 
 
 def _part_of_kernel(options: argparse.Namespace, gpu: Framework) -> Part:
     """One kernel, in the dtypes and the layout of its name, beside gemm's choice, and the reference if there is one."""
+    kernel, shape = _kernel_asked(options)
+    return _part(options, gpu, [_case_of(kernel, shape, gpu.dtypes)], kernel.name)
+
+
+def _kernel_asked(options: argparse.Namespace) -> tuple[CutlassKernel, Shape]:
+    """KERNEL and its extents.
+
+    Raises:
+        ValueError: there is no such kernel, the extents are none, or options do not go with them.
+    """
     from ..registry import cutlass_kernel_named
 
     if options.suite or options.shape or options.dtype or options.layout:
@@ -284,7 +296,7 @@ def _part_of_kernel(options: argparse.Namespace, gpu: Framework) -> Part:
             f"bench: {len(options.extents)} extents behind {kernel.name}; expected M N K, or B M N K, 1 or more"
         )
     batch, m, n, k = options.extents if len(options.extents) == 4 else [1, *options.extents]
-    return _part(options, gpu, [_case_of(kernel, (batch, m, n, k), gpu.dtypes)], kernel.name)
+    return kernel, (batch, m, n, k)
 
 
 def _case_of(kernel: CutlassKernel, shape: Shape, known: Sequence[str]) -> Case:

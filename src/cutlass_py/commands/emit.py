@@ -16,7 +16,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("torch-extension", "a Python package: the kernel as a torch extension"),
     ):
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind.partition("-")[0], help=text)
-    parser.add_argument("-o", "--output", metavar="DIR", help="where files go; an empty directory, or none yet")
+    where = "where files go, an empty directory or none yet; a project without it goes to one called after the kernel"
+    parser.add_argument("-o", "--output", metavar="DIR", help=where)
     json_option(parser)
 
 
@@ -26,14 +27,13 @@ def run(options: argparse.Namespace) -> int:
     from ..registry import cutlass_kernel_named
 
     kernel = cutlass_kernel_named(options.kernel, "emit")
-    if options.kind and not options.output:
-        raise ValueError("emit: a project is several files; say where by -o DIR")
     files = project(kernel.config, options.kind) if options.kind else {f"{kernel.name}.cu": source(kernel.config)}
-    if not options.output:
+    output = options.output or (kernel.name if options.kind else None)
+    if not output:
         text = files[f"{kernel.name}.cu"]
         print_json({"kernel": kernel.name, "source": text}) if options.json else print(text, end="")
         return 0
-    written = [str(path) for path in write(files, options.output)]
+    written = [str(path) for path in write(files, output)]
     if options.json:
         print_json({"kernel": kernel.name, "files": written})
     else:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..terminal import print_table, watched
-from .options import json_option, print_json
+from .options import capability, json_option, print_json
 
 if TYPE_CHECKING:
     from ..kernels import Kernel
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("match", nargs="?", default="", help="part of the name")
-    parser.add_argument("--cc", help="compute capability times ten, such as 90; 90a: of that architecture alone")
+    parser.add_argument(
+        "--cc", type=capability, help="compute capability times ten, such as 90; 90a: of that architecture alone"
+    )
     parser.add_argument("--all", action="store_true", help="include kernels that are declared but not compiled")
     parser.add_argument("--coverage", action="store_true", help="print all that is declared as Markdown tables instead")
     json_option(parser)
@@ -32,6 +35,8 @@ def run(options: argparse.Namespace) -> int:
     found = get_kernels(cc=options.cc, compiled=not options.all, where=lambda m: options.match in m.name)
     if options.json:
         print_json([_row(kernel) for kernel in found])
+    elif not found:
+        print("no kernel matches" + ("" if options.all else "; --all includes those not compiled"), file=sys.stderr)
     elif watched():
         _print_table(found)
     else:
@@ -53,7 +58,7 @@ def _row(kernel: Kernel) -> dict[str, Any]:
     row, design = asdict(kernel.metadata), kernel.metadata.design
     del row["design"]["kernel"]  # the row's name
     row["design"]["registers"] = design.registers
-    return row | {"compiled": kernel.compiled}
+    return row | {"fused": asdict(kernel.metadata.fused), "compiled": kernel.compiled}
 
 
 def _print_table(kernels: Sequence[Kernel]) -> None:

@@ -15,14 +15,20 @@ def json_option(parser: argparse.ArgumentParser) -> None:
 def cc_option(parser: argparse.ArgumentParser, meaning: str) -> None:
     """`--cc`, which may be repeated: what code is compiled for."""
     text = f"{meaning}: compute capability times ten, such as 80; may be repeated. Without a GPU 90 is assumed"
-    parser.add_argument("--cc", action="append", type=_capability, default=[], metavar="CC", help=text)
+    parser.add_argument("--cc", action="append", type=_number, default=[], metavar="CC", help=text)
 
 
-def _capability(text: str) -> int:
-    number = text.removesuffix("a")  # as CUTLASS_PY_ARCHS has it
+def capability(text: str) -> str:
+    """A compute capability times ten that some kernel may run on, with or without a letter, as get_kernels has it."""
+    number = text.removesuffix("a")
     if not number.isdecimal() or int(number) < 80:
         raise argparse.ArgumentTypeError(f"{text!r} is no compute capability times ten, such as 80 or 90")
-    return int(number)
+    return text
+
+
+def _number(text: str) -> int:
+    """Without the letter, which CUTLASS_PY_ARCHS has too."""
+    return int(capability(text).removesuffix("a"))
 
 
 def print_json(value: Any) -> None:
