@@ -26,23 +26,31 @@ print("on", torch.cuda.get_device_name() if on_gpu else "the CPU")
 #
 # `GemmArguments` holds what `gemm` would be called with: operands, destination, and every keyword of the epilogue. An
 # operand is an array, or a `TensorSpec`: shape, dtype and, where it is not row-major, strides. A spec has no memory and
-# its device need not exist, so what follows can be asked on any machine. Here: activations times weights that are
-# stored as (n, k), in bf16.
+# its device need not exist, so what follows can be asked on any machine. Here: two products of a batch, in f16 with a
+# result in f32, of activations times weights that are stored as (n, k).
 
 # %%
-m, n, k = 2048, 14336, 4096
-x = cutlass_py.TensorSpec((m, k), "bf16")
-weight = cutlass_py.TensorSpec((k, n), "bf16", strides=(1, k))
-args = cutlass_py.GemmArguments(x, weight)
+batch, m, n, k = 2, 2048, 14336, 4096
+
+
+def described(k, dtype):
+    """The operation for a depth and a dtype."""
+    x = cutlass_py.TensorSpec((batch, m, k), dtype)
+    weight = cutlass_py.TensorSpec((batch, k, n), dtype, strides=(n * k, 1, k))
+    return cutlass_py.GemmArguments(x, weight, out=cutlass_py.TensorSpec((batch, m, n), "f32"))
+
+
+args = described(k, "f16")
 args
 
 # %% [markdown]
-# Two letters say how A and B lie: `t` row-major, `n` column-major. What the call would return is part of it: a bf16
-# matrix. The canonical problem has the rest, and is all that a choice of kernel depends on.
+# Two letters say how A and B lie: `t` row-major, `n` column-major. The canonical problem has the rest, and is all that
+# a choice of kernel depends on.
 
 # %%
 problem = args.problem
-print(problem.m, problem.n, problem.k, "layouts", problem.layout_a + problem.layout_b, "summed in", problem.accumulator)
+print(problem.batch, "x", problem.m, problem.n, problem.k, "summed in", problem.accumulator)
+print("layouts", problem.layout_a + problem.layout_b)
 
 # %% [markdown]
 # ## Finding kernels
@@ -67,12 +75,12 @@ for kernel in kernels[:3]:
 # %% [markdown]
 # A name reads from general to particular: the family, dtypes of A, B, the sum and D, layouts, tile, cluster, schedule,
 # epilogue. The same is there as data, typed: `operands` decide what a kernel can do, `design` how fast, `epilogue` is a
-# formula.
+# formula, and `fused` has its name and parts.
 
 # %%
 best = kernels[0]
 print(best.metadata.design)
-print(best.metadata.operands["a"], "...", best.metadata.epilogue)
+print(best.metadata.operands["a"], "...", best.metadata.epilogue, "...", best.metadata.fused.name)
 
 # %% [markdown]
 # `where` filters by metadata, with arguments or without; `cc` by compute capability.
@@ -87,16 +95,35 @@ print(len(doubles), "multiply f64")
 assert square and portable and doubles and not set(doubles) & set(kernels)
 
 # %% [markdown]
+# A predicate is a function of `KernelMetadata`. Kernels of all kinds have that one type: where another package asks
+# for a class of metadata, ask for `api` (CUTLASS's generation; 0 for kernels that are not CUTLASS's), `family` or
+# `design.schedule`.
+
+
+# %%
+def takes_turns(meta: cutlass_py.KernelMetadata) -> bool:
+    """3.x kernels for f16 with 128 rows in a tile, two warpgroups of which take turns."""
+    if meta.api != 3 or meta.operands["a"].dtype != "f16":
+        return False
+    return meta.design.tile[0] == 128 and meta.design.schedule.startswith("pingpong")
+
+
+found = cutlass_py.get_kernels(where=takes_turns, compiled=False)
+print(len(found), "in all,", len(cutlass_py.get_kernels(args, where=takes_turns, compiled=False)), "of them fit")
+assert found
+
+# %% [markdown]
 # ## Asking one
 #
 # `supports` answers with a `Status`: true, or an `error` that says what was found and what the kernel expects.
 
 # %%
-odd = cutlass_py.GemmArguments(cutlass_py.TensorSpec((m, k + 1), "bf16"), cutlass_py.TensorSpec((k + 1, n), "bf16"))
-for asked in (args, odd):
+odd = described(k + 1, "f16")
+other = described(k, "bf16")  # the kernel is for f16
+for asked in (args, odd, other):
     status = best.supports(asked)
     print(bool(status), status.error)
-assert best.supports(args) and not best.supports(odd)
+assert best.supports(args) and not best.supports(odd) and not best.supports(other)
 
 # %% [markdown]
 # `explain` asks all of them. It says what `gemm` does, which need not be a single launch on the operands in place: it
@@ -115,11 +142,12 @@ with cutlass_py.jit():
 
 # %%
 def arrays(rows, cols, depth):
-    """Random operands and a destination, small integers so that every sum is exact."""
+    """Random operands in f16 and a destination in f32, small integers so that every sum is exact."""
     rng = np.random.default_rng(rows)
-    a, b = (rng.integers(-2, 3, shape).astype(np.float32) for shape in ((rows, depth), (depth, cols)))
-    out = np.zeros((rows, cols), np.float32)
-    return [torch.from_numpy(array).cuda() for array in (a, b, out)] if on_gpu else [a, b, out]
+    x, weight = (rng.integers(-2, 3, (2, extent, depth)).astype(np.float16) for extent in (rows, cols))
+    out = np.zeros((2, rows, cols), np.float32)
+    x, weight, out = (torch.from_numpy(array).cuda() for array in (x, weight, out)) if on_gpu else (x, weight, out)
+    return x, weight.swapaxes(1, 2), out
 
 
 a, b, out = arrays(256, 192, 128)
@@ -145,15 +173,19 @@ kernel.run(args, artifact)
 assert bool((out == a @ b).all())
 
 # %% [markdown]
-# The stream is the framework's current one, unless `stream=` gives another. Then ordering the streams is up to you.
+# The stream is the framework's current one, unless `stream=` gives another, beside the artifact or without. Then
+# ordering the streams is up to you.
 
 # %%
+out[...] = 0
 if on_gpu:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    kernel.run(args, stream=side)
+    kernel.run(args, artifact, stream=side)
     torch.cuda.current_stream().wait_stream(side)
-    assert bool((out == a @ b).all())
+else:
+    kernel.run(args, artifact, stream=None)  # the CPU has no streams
+assert bool((out == a @ b).all())
 
 # %% [markdown]
 # Some calls need memory beside their operands: for the parts of a k that is split, for instance. It comes from a pool
@@ -181,7 +213,8 @@ assert bool((out2 == a2 @ b).all())
 
 # %% [markdown]
 # Where shapes stay the same, a plan settles everything once: legality, choice, launch. Calling it checks only that the
-# new arrays are like the first ones, and launches. For an array that is left out, it uses the one it was made with.
+# new arrays are like the first ones, and launches. For an array that is left out, it uses the one it was made with. A
+# plan is what this package has in place of `assume_supported_args`: nothing is assumed, and little is checked again.
 
 # %%
 plan = kernel.plan(args)

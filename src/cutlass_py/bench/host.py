@@ -1,4 +1,4 @@
-"""Host time of one small call against the framework's own matmul, and of the first call in a process.
+"""Host time of one small call against the framework's own matmul, of questions against the call, of a first call.
 
 64 x 64 x 64, both arms in one process in alternated batches.
 """
@@ -52,7 +52,7 @@ def _torch(device: str) -> Any:
 
 
 def torch_rows(device: str, dtype: str) -> Iterator[Row]:
-    """torch.mm on "cuda" or "cpu"."""
+    """torch.mm on "cuda" or "cpu"; then gemm beside its arguments as a value, and a query over all declared kernels."""
     torch, drain = _torch(device)
     a, b, c = (torch.randn(EXTENT, EXTENT, device=device).to(getattr(torch, dtype)) for _ in range(3))
     names = {"gemm": gemm, "mm": torch.mm, "a": a, "b": b, "c": c}
@@ -61,8 +61,11 @@ def torch_rows(device: str, dtype: str) -> Iterator[Row]:
     yield Row(f"{title}, new result", "gemm(a, b)", "mm(a, b)", names, drain)
     yield Row(f"{title}, b.t(), out=", "gemm(a, b.t(), out=c)", "mm(a, b.t(), out=c)", names, drain)
     args = GemmArguments(a, b, out=c)
-    names["plan"] = get_kernels(args)[0].plan(args)
+    names |= {"plan": get_kernels(args)[0].plan(args), "args": args}
+    names |= {"GemmArguments": GemmArguments, "get_kernels": get_kernels}
     yield Row(f"{title}, prepared plan", "plan(a, b, c)", "mm(a, b, out=c)", names, drain)
+    yield Row(f"{title}, arguments over gemm", "GemmArguments(a, b, out=c)", "gemm(a, b, out=c)", names, drain)
+    yield Row(f"{title}, query over gemm", "get_kernels(args, compiled=False)", "gemm(a, b, out=c)", names, drain)
 
 
 def operator_rows(device: str) -> Iterator[Row]:
