@@ -3,8 +3,10 @@
     python -m cutlass_py bench --suite llm square --all-kernels --json sweep.json
     pip install scipy
     python benchmarks/fit_cost.py sweep.json ...
+    python benchmarks/fit_cost.py sweep.json light.json --regime sustained light
 
-Robust least squares of the logarithm of estimate over time. A kernel counts by how near it comes to its problem's
+Robust least squares of the logarithm of estimate over time, which each regime after the first may divide by a factor of
+its own: its clock is another. A kernel counts by how near it comes to its problem's
 fastest one: far behind that, the order does not matter. The choice among all kernels that were timed is judged by the
 best time over its time, as geometric means: with the constants as they are, with those found, and with those found from
 three quarters of the (n, k), on the problems of the fourth. What is found is printed, to be copied.
@@ -26,6 +28,7 @@ from scipy.optimize import least_squares
 
 from cutlass_py._core import Problem
 from cutlass_py.bench.results import geomean
+from cutlass_py.bench.timing import ALL_REGIMES
 from cutlass_py.choice import cost
 from cutlass_py.choice.cost import Estimates
 from cutlass_py.declaration.families import named
@@ -43,6 +46,7 @@ _STAY = 0.02  # weight of a constant's own change, so that one that the sweep sa
 class Case:
     """One problem, and the microseconds of the 3.x kernels that were timed on it, in the order of declaration."""
 
+    regime: str
     p: Problem
     gpu: Gpu
     kernels: list[CutlassKernel]
@@ -66,9 +70,9 @@ class Case:
         return [(us / min(self.us)) ** (-0.5 / _NEAR) for us in self.us]
 
 
-def cases_of(results: Iterable[Mapping[str, Any]], regime: str) -> list[Case]:
-    """The sweeps' problems."""
-    return [case for result in results for case in _cases(result, regime)]
+def cases_of(results: Iterable[Mapping[str, Any]], *regimes: str) -> list[Case]:
+    """The sweeps' problems, once for each of the regimes that they were timed in."""
+    return [case for result in results for regime in regimes for case in _cases(result, regime)]
 
 
 def _cases(result: Mapping[str, Any], regime: str) -> Iterator[Case]:
@@ -81,7 +85,7 @@ def _cases(result: Mapping[str, Any], regime: str) -> Iterator[Case]:
                 [times[config.name] for config in configs],
             )
             if kernels:
-                yield Case(p, _gpu(result["machine"]), kernels, us)
+                yield Case(regime, p, _gpu(result["machine"]), kernels, us)
 
 
 def _gpu(machine: Mapping[str, Any]) -> Gpu:
@@ -104,14 +108,17 @@ def fit(cases: Sequence[Case], start: Sequence[float]) -> list[float]:
     """The constants that suit the cases best, from those to start with."""
     times = np.array([us for case in cases for us in case.us])
     weights = np.array([weight for case in cases for weight in case.weights()])
+    regimes = list(dict.fromkeys(case.regime for case in cases))
+    regime = [regimes.index(case.regime) for case in cases for _ in case.us]
 
-    def errors(changes: Any) -> Any:
+    def errors(unknown: Any) -> Any:
+        changes, factors = unknown[: len(start)], np.concatenate([[0], unknown[len(start) :]])
         put(np.array(start) * np.exp(changes))
         estimates = np.array([estimate for case in cases for estimate in case.estimates()])
-        return np.concatenate([np.log(estimates / times) * weights, changes * math.sqrt(_STAY)])
+        return np.concatenate([(np.log(estimates / times) + factors[regime]) * weights, changes * math.sqrt(_STAY)])
 
-    found = least_squares(errors, np.zeros(len(start)), loss="soft_l1", f_scale=_USUAL)
-    return [float(value) for value in np.array(start) * np.exp(found.x)]
+    found = least_squares(errors, np.zeros(len(start) + len(regimes) - 1), loss="soft_l1", f_scale=_USUAL)
+    return [float(value) for value in np.array(start) * np.exp(found.x[: len(start)])]
 
 
 def reached(cases: Iterable[Case], constants: Sequence[float]) -> list[float]:
@@ -123,10 +130,10 @@ def reached(cases: Iterable[Case], constants: Sequence[float]) -> list[float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", nargs="+", type=Path, help="results of bench --all-kernels")
-    parser.add_argument("--regime", default="sustained", choices=("sustained", "mixed"))
+    parser.add_argument("--regime", nargs="+", default=["sustained"], choices=ALL_REGIMES)
     args = parser.parse_args(arguments)
     try:
-        cases = cases_of(map(read_json, args.sweeps), args.regime)
+        cases = cases_of(map(read_json, args.sweeps), *args.regime)
     except (ValueError, OSError) as error:
         print(f"fit_cost: {error}", file=sys.stderr)
         return 2

@@ -27,6 +27,7 @@ from typing import Any
 from cutlass_py.bench.report import theirs_of
 from cutlass_py.bench.results import OURS, geomean
 from cutlass_py.bench.suites import Case, case_of
+from cutlass_py.bench.timing import ALL_REGIMES
 from cutlass_py.choice import tuned
 from cutlass_py.choice.select import rank
 from cutlass_py.declaration.families import FAMILIES, find, named
@@ -228,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("sweeps", nargs="+", type=Path, help="results of bench --all-kernels")
     parser.add_argument("--within", type=float, default=0.02, help="of the best found, per suite (default 0.02)")
     parser.add_argument("--minutes", type=float, default=8.0, help="build time of core (default 8)")
-    parser.add_argument("--regime", default="sustained", choices=("sustained", "mixed"))
+    parser.add_argument("--regime", default="sustained", choices=ALL_REGIMES)
     parser.add_argument("--json", type=Path, help="write both sets there")
     args = parser.parse_args(arguments)
     try:

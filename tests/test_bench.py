@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from fake_gpu import SMALL, FakeGpu
 
@@ -107,6 +108,23 @@ def test_bursts_go_through_all_operand_sets(monkeypatch):
     fake_gpu, sets = FakeGpu(), []
     timing.mixed_us(fake_gpu, [timing.Arm(name, sets.append) for name in "xy"], {"x": 1.0, "y": 1.0}, 5.0, 5)
     assert sets == list(range(2 * 3 * (2 + timing.ROUNDS)))
+
+
+def test_light_load_is_half_of_copies():
+    fake_gpu, copies = FakeGpu(), []
+    fake_gpu.copies = lambda us: copies.append(us) or (lambda: fake_gpu.tick(us))
+    arms = [timing.Arm(name, lambda i, us=us: fake_gpu.tick(us)) for name, us in (("x", 5.0), ("y", 7.0))]
+    found = timing.regime_us(fake_gpu, "light", arms, 1, {"x": 5.0, "y": 7.0}, 1.0)
+    assert copies == [5.0] and found["neighbour_us"] == pytest.approx(5.0)
+    assert found["us"] == pytest.approx({"x": 5.0, "y": 7.0})
+
+
+@pytest.mark.parametrize(("us", "count"), [(1.0, 1), (300.0, 3)])
+def test_copies_are_as_long_as_asked_for(us, count):
+    fake_gpu, arrays = FakeGpu(), []
+    fake_gpu.random = lambda shape, dtype: arrays.append(np.full(shape, len(arrays), np.int8)) or arrays[-1]
+    fake_gpu.copies(us)()
+    assert arrays[0].size == arrays[1].size == us / count * 2e6 and (arrays[1] == 0).all()
 
 
 def test_a_burst_that_is_not_queued_in_time_says_so():

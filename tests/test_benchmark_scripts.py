@@ -326,6 +326,9 @@ def test_constants_are_found_in_what_follows_from_them(script, capsys, tmp_path)
         found = dict(zip(names, fit_cost.fit(made, before), strict=True))
         assert {name: found[name] for name in moved} == pytest.approx(moved, rel=0.02)
         assert fit_cost.reached(made, wanted.values()) == [1.0] * len(made)
+        faster = [dataclasses.replace(case, regime="light", us=[us / 1.2 for us in case.us]) for case in made]
+        found = dict(zip(names, fit_cost.fit([*made, *faster], before), strict=True))
+        assert {name: found[name] for name in moved} == pytest.approx(moved, rel=0.02)
     finally:
         fit_cost.put(before)
     path = tmp_path / "sweep.json"

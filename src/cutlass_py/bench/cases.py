@@ -34,7 +34,7 @@ class Settings:
     """How a case is measured.
 
     Attributes:
-        regimes: of timing.REGIMES.
+        regimes: of timing.ALL_REGIMES.
         mode: of suites.MODES; `tuned` tunes a case first, `sweep` times every compiled kernel that fits beside.
         kernel: the name of one kernel to time beside the default choice.
         splits: parts of k to time beside it.

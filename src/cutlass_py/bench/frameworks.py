@@ -16,6 +16,7 @@ from ..frameworks import carrier_of
 from .suites import Case
 
 Launch = Callable[[int], object]  # queues one call, on the i-th of the operand sets
+_COPY_US, _COPIED = 128, 2_000_000  # longest copy, and bytes of it per microsecond, by an H200
 _SPIN_CYCLES = 2000  # per microsecond: above the clock of any GPU so far, so a spin is never short
 
 
@@ -94,6 +95,17 @@ class Framework(ABC):
     @abstractmethod
     def small_kernel(self) -> Callable[[], object]:
         """Queues a small elementwise kernel of the library's."""
+
+    def copies(self, microseconds: float) -> Callable[[], object]:
+        """Queues copies in device memory that take about so long."""
+        count = ceil(microseconds / _COPY_US)
+        source, target = (self.random((ceil(microseconds / count * _COPIED),), "s8") for _ in range(2))
+
+        def copy() -> None:
+            for _ in range(count):
+                target[...] = source
+
+        return copy
 
     @abstractmethod
     def free(self) -> None:

@@ -22,7 +22,7 @@ _FLOP_PER_CYCLE = {
     | dict.fromkeys(("e4m3", "e4m3_fast", "e4m3_block"), 8192),
 }
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#8c564b", "#e377c2")
-_MARKS = {"sustained": "o", "mixed": "x"}
+_MARKS = {"sustained": "o", "mixed": "x", "light": "+"}
 # Ticks of a decade, for axes of more than so many decades.
 _TICKS = [(3.0, (1,)), (1.5, (1, 3)), (0.7, (1, 2, 3, 5, 7)), (0.0, (1, 1.1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8, 9))]
 _FEW = 40  # problems of a layout: fewer share a panel with those of other layouts

@@ -8,13 +8,13 @@ from typing import Any
 from ..choice.legality import Way
 from .results import OURS, Record, geomean
 from .suites import DEEPGEMM, DEFAULT, SWEEP, case_of, shape_text
-from .timing import REGIMES, alone, ratio_of
+from .timing import ALL_REGIMES, alone, ratio_of
 
 
 def regimes_of(records: Iterable[Record]) -> list[str]:
     """Those that some record has."""
     found = {regime for record in records for regime in record}
-    return [regime for regime in REGIMES if regime in found]
+    return [regime for regime in ALL_REGIMES if regime in found]
 
 
 def theirs_of(us: dict[str, float]) -> float:

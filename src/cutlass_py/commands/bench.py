@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
     from ..bench.bars import GROUPS
     from ..bench.suites import ARITHMETICS, SUITES
-    from ..bench.timing import REGIMES
+    from ..bench.timing import ALL_REGIMES
 
     parser.description, parser.formatter_class = __doc__, argparse.RawDescriptionHelpFormatter
     parser.add_argument("kernel", nargs="?", metavar="KERNEL", help="time this kernel, for the extents that follow")
@@ -68,9 +68,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--regime",
         nargs="+",
-        choices=REGIMES,
+        choices=ALL_REGIMES,
         metavar="NAME",
-        help="sustained, mixed (default both; with --all-kernels, --splits or --orders sustained)",
+        help="sustained, mixed (default both; with --all-kernels, --splits or --orders sustained), or light",
     )
     how.add_argument("--tune", action="store_true", help="tune each problem first; what that finds is not kept")
     how.add_argument("--all-kernels", action="store_true", help="also time every compiled kernel that fits")
@@ -130,7 +130,7 @@ def _stored(options: argparse.Namespace) -> Result:
     from ..bench.report import summarise
     from ..bench.results import read
     from ..bench.suites import is_case
-    from ..bench.timing import REGIMES
+    from ..bench.timing import ALL_REGIMES
 
     asked = {name for name, value in options.unasked.items() if getattr(options, name) != value}
     if asked - _BESIDE_STORED or options.json not in (None, "-"):
@@ -142,7 +142,7 @@ def _stored(options: argparse.Namespace) -> Result:
     wanted = {"suite": options.suite, "dtype": options.dtype, "layout": options.layout}
     if "cases" not in result or not all(map(is_case, result["cases"])):
         raise ValueError(f"{options.stored}: holds no cases of suites; expected a result of `bench --json`")
-    others = {*REGIMES} - {*(options.regime or REGIMES)}
+    others = {*ALL_REGIMES} - {*(options.regime or ALL_REGIMES)}
     kept = [r for r in result["cases"] if all(not names or r[key] in names for key, names in wanted.items())]
     result["cases"] = [{key: value for key, value in r.items() if key not in others} for r in kept]
     result["summary"] = summarise(result["cases"])
@@ -264,10 +264,10 @@ def _regimes(options: argparse.Namespace, gpu: Framework, cases: Sequence[Any]) 
     Raises:
         ValueError: another was asked for.
     """
-    from ..bench.timing import REGIMES
+    from ..bench.timing import LIGHT, REGIMES
 
     found = REGIMES if gpu.captures or not cases[0].compared else REGIMES[1:]
-    if unfit := set(options.regime or ()) - set(found):
+    if unfit := set(options.regime or ()) - {*found, LIGHT}:
         raise ValueError(f"bench: no graph can be made of {gpu.name}'s matmul, which is what {unfit.pop()} replays")
     return found
 
