@@ -1,6 +1,10 @@
-"""Whether kernels can be compiled here."""
+"""Whether kernels can be compiled here, and where tests keep them."""
 
 from __future__ import annotations
+
+import os
+
+import pytest
 
 from cutlass_py import CompileError, _core
 from cutlass_py.compiling import compiler, toolkit
@@ -17,3 +21,18 @@ def why_not() -> str:
         if _core.build_info()["cuda"] != "ON":
             return str(error)
     return ""
+
+
+@pytest.fixture(scope="module")
+def kept_cache(tmp_path_factory):
+    """Not the user's, and one for all workers; CUTLASS_PY_TEST_CACHE may name one that is filled already.
+
+    Compiling takes long.
+    """
+    run = tmp_path_factory.getbasetemp()
+    run = run.parent if "PYTEST_XDIST_WORKER" in os.environ else run
+    with pytest.MonkeyPatch.context() as patch:
+        filled = os.environ.get("CUTLASS_PY_TEST_CACHE")
+        patch.setenv("CUTLASS_PY_CACHE_DIR", filled or str(run / "compiled"))
+        patch.setenv("CUTLASS_PY_JIT", "1")
+        yield

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpu  # noqa: E402
+from nvcc import kept_cache, why_not  # noqa: E402, F401 (a fixture)
 
 import cutlass_py  # noqa: E402
 from cutlass_py.declaration.config import SCHEDULES  # noqa: E402
@@ -22,6 +23,20 @@ pytestmark = pytest.mark.gpu
 
 # Those for scales in blocks: test_gpu_block.py.
 KERNELS = [k for k in cutlass_py.get_kernels() if isinstance(k, CutlassKernel) and not k.interface.block]
+WHY_NOT = why_not()
+
+
+def on_demand() -> list[CutlassKernel]:
+    """A kernel for each epilogue of a family that no compiled one has: of the smallest tile, the soonest compiled."""
+    built = {(k.config.family, k.config.epilogue) for k in KERNELS}
+    found: dict[tuple[str, str], CutlassKernel] = {}
+    for kernel in cutlass_py.get_kernels(compiled=False, where=lambda m: "block" not in m.family):
+        if isinstance(kernel, CutlassKernel):
+            c = kernel.config
+            least = found.setdefault((c.family, c.epilogue), kernel).config.tile
+            if c.tile[0] * c.tile[1] < least[0] * least[1]:
+                found[c.family, c.epilogue] = kernel
+    return [kernel for pair, kernel in found.items() if pair not in built]
 
 
 def runs_here(kernel: CutlassKernel) -> bool:
@@ -70,7 +85,8 @@ def edge_shapes(kernel: CutlassKernel) -> list[tuple[int, int, int, int]]:
     shapes = [(1, 1, 1, 2), (1, tm - 1, tn + 1, tk + 1), (1, tm + 2, tn - 2, 2 * tk - 1), (1, tm, tn, 3 * tk)]
     shapes += [(1, 2 * tm + 1, 3 * tn + 2, 5 * tk + 2), (3, tm + 1, tn - 1, tk - 2), (1, 1, tn, tk), (1, tm, 1, tk)]
     if kernel.interface.stream_k:
-        shapes = [(1, *extents) for _, *extents in shapes] + [(1, tm, tn, 67 * tk + 2)]
+        shapes.append((1, tm, tn, 67 * tk + 2))
+        shapes = [(batch if c.api == 3 else 1, *extents) for batch, *extents in shapes]
 
     def up(x: int, unit: int) -> int:
         return -(-max(x, 1) // unit) * unit
@@ -175,8 +191,7 @@ def error_of_z(kernel: CutlassKernel, a: torch.Tensor, b: torch.Tensor, epilogue
     return size + (2**-50 if unit < 2**-40 else 2**-9 if c.accumulator == "f16" else 2**-21) * added
 
 
-@every_kernel([k for k in KERNELS if not k.interface.pointers])
-def test_edges(kernel):
+def check_edges(kernel: CutlassKernel) -> None:
     for batch, m, n, k in edge_shapes(kernel):
         a, b = operands(kernel, batch, m, n, k)
         lean = {"kernel": kernel, "compute": compute(kernel)}
@@ -188,14 +203,18 @@ def test_edges(kernel):
         check(kernel, a, b, epilogue_of(kernel, (*a.shape[:-1], n)), exact=True)
 
 
+@every_kernel([k for k in KERNELS if not k.interface.pointers])
+def test_edges(kernel):
+    check_edges(kernel)
+
+
 def unavoidable(kernel: CutlassKernel) -> dict[str, Any]:
     """The part of the epilogue that cannot be left out: the activation is compiled in."""
     name = kernel.interface.epilogue.activation
     return {} if name == "identity" else {"activation": gpu.activation(name)}
 
 
-@every_kernel([k for k in KERNELS if not k.interface.pointers])
-def test_random(kernel):
+def check_random(kernel: CutlassKernel) -> None:
     c = kernel.config
     m, n, k = 3 * c.tile[0], 2 * c.tile[1], 8 * c.tile[2] + 16
     a, b = operands(kernel, 1, m, n, k, exact=False)
@@ -204,6 +223,19 @@ def test_random(kernel):
     again = torch.empty_like(first)
     cutlass_py.gemm(a, b, out=again, **epilogue.keywords)
     assert torch.equal(first.contiguous().view(torch.uint8), again.contiguous().view(torch.uint8))
+
+
+@every_kernel([k for k in KERNELS if not k.interface.pointers])
+def test_random(kernel):
+    check_random(kernel)
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+@pytest.mark.usefixtures("kept_cache")
+@every_kernel(on_demand())
+def test_epilogues_that_are_compiled_on_demand(kernel):
+    check_edges(kernel)
+    check_random(kernel)
 
 
 @every_kernel([k for k in KERNELS if k.interface.epilogue.scaled])
@@ -289,7 +321,8 @@ def writes(dtype: str) -> CutlassKernel:
     """A kernel whose result has this dtype, and behind which the next may begin early."""
     for kernel in KERNELS:
         c = kernel.config
-        if (c.d, c.layout, c.epilogue, c.schedule) == (dtype, "tn", "linear", "pingpong") and c.a in ("bf16", "f16"):
+        plain = (c.layout, c.epilogue, c.schedule, c.accumulator) == ("tn", "linear", "pingpong", "f32")
+        if plain and c.d == dtype and c.a in ("bf16", "f16"):
             return kernel
     pytest.skip(f"no kernel of the built set writes {dtype}")
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import gpu  # noqa: E402
-from nvcc import why_not  # noqa: E402
+from nvcc import kept_cache, why_not  # noqa: E402, F401 (a fixture)
 
 import cutlass_py  # noqa: E402
 from cutlass_py import _core, epilogue, explain, gemm  # noqa: E402
@@ -19,28 +17,17 @@ from cutlass_py.functions import min as min_over  # noqa: E402
 from cutlass_py.functions import sum as sum_over  # noqa: E402
 
 WHY_NOT = why_not()
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT),
+    pytest.mark.usefixtures("kept_cache"),
+]
 sm90 = pytest.mark.sm90
 
 M, N, K = 328, 264, 136  # no multiples of a tile, whole granules
-SQUARE = "128x128x64_2x1x1_pingpong"
+SQUARE = "128x128x64_1x2x1_pingpong"
 # One of each schedule, and the widest tile.
 DESIGNS = [SQUARE, "128x256x64_1x2x1_coop", "64x32x128_1x1x1_pingpongswap", "128x256x64_2x1x1_coopswap"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    """Not the user's, and one for all workers; CUTLASS_PY_TEST_CACHE may name one that is filled already.
-
-    Compiling takes long.
-    """
-    run = tmp_path_factory.getbasetemp()
-    run = run.parent if "PYTEST_XDIST_WORKER" in os.environ else run
-    with pytest.MonkeyPatch.context() as patch:
-        filled = os.environ.get("CUTLASS_PY_TEST_CACHE")
-        patch.setenv("CUTLASS_PY_CACHE_DIR", filled or str(run / "user-epilogues"))
-        patch.setenv("CUTLASS_PY_JIT", "1")
-        yield
 
 
 @epilogue
