@@ -211,12 +211,16 @@ def test_few_tiles_with_a_long_k_are_split_or_dealt_out(core):
     assert rank(problem(8192, 8192, 512).problem)[0].route.splits == 1
 
 
-@pytest.mark.parametrize(("gpu", "schedule"), [(ABSENT, "coopstreamk"), (A100, "streamk")], ids=["H200", "A100"])
-def test_stream_k_comes_first_where_whole_tiles_leave_multiprocessors_idle(built, gpu, schedule):
+@pytest.mark.parametrize(
+    ("gpu", "schedule", "extents"),
+    [(ABSENT, "coopstreamk", (768, 768, 32768)), (A100, "streamk", (256, 1408, 16384))],
+    ids=["H200", "A100"],
+)
+def test_stream_k_comes_first_where_whole_tiles_leave_multiprocessors_idle(built, gpu, schedule, extents):
     built(named("full"))
-    for m, n, k, first in ((512, 1408, 16384, True), (1536, 2304, 4096, False), (512, 512, 512, False)):
+    for m, n, k in (extents, (1536, 2304, 4096), (512, 512, 512)):
         config = rank(problem(m, n, k).problem, gpu=gpu)[0].route.kernel.config
-        assert (config.schedule == schedule) == first
+        assert (config.schedule == schedule) == ((m, n, k) == extents)
 
 
 def test_a_split_product_goes_through_scratch(core):
