@@ -6,14 +6,16 @@ import dataclasses
 import json
 import os
 import re
+import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from nvcc import why_not
 from stand_in import compiled, in_python, needs_gxx, python, stub
 
-from cutlass_py import Artifact, CompileError, _core, cache
+from cutlass_py import Artifact, CompileError, KernelDescription, _core, cache
 from cutlass_py.compiling import compiler
 from cutlass_py.declaration import families
 from cutlass_py.declaration.families import FAMILIES
@@ -261,7 +263,7 @@ def saved(nvcc, tmp_path):
 
 
 @needs_gxx
-def test_another_process_runs_what_was_saved_without_a_compiler(saved, tmp_path):
+def test_another_process_loads_and_chooses_what_was_saved_without_a_compiler(saved, tmp_path):
     place = tmp_path / "elsewhere"
     paths = [saved / "declared", saved / "other", saved / "other"]  # twice does no harm
     rows = json.loads(in_python(LOAD, *paths, CUTLASS_PY_CACHE_DIR=str(place), **WITHOUT))
@@ -274,6 +276,65 @@ def test_another_process_runs_what_was_saved_without_a_compiler(saved, tmp_path)
         assert archive.read(f"{path}.again") == archive.read(path)
     assert sorted({row["where"] for row in rows}) == sorted(str(path) for path in place.glob("*.so"))
     assert not families.find(OTHER.name)  # of this process
+
+
+# Declared by no version; of either generation.
+DESCRIBED = [
+    KernelDescription(a="bf16", tile=(64, 128, 32), instruction="tensorop", warps=(1, 4, 1), stages=2, layout="tt"),
+    KernelDescription(a="bf16", tile=(64, 48, 64)),
+]
+SAVE_DESCRIBED = """
+import sys
+from test_archive import DESCRIBED
+for kernel in (description.kernel() for description in DESCRIBED):
+    kernel.compile().save(f"{sys.argv[1]}/{kernel.name}")
+    print(kernel.name)
+"""
+# What was loaded from files, or is there by name, on small integers: every sum is exact.
+RUN = """
+import os, sys
+import gpu, torch
+from cutlass_py import Artifact, gemm, registry
+torch.manual_seed(2026)
+for wanted in sys.argv[1:]:
+    name = Artifact.load(wanted).kernel if os.path.exists(wanted) else wanted
+    kernel = registry.kernel_named(name)
+    assert kernel.compiled and not kernel.compile().built
+    c = kernel.config
+    a, b = gpu.integers((264, 160), c.a, -1, 2), gpu.integers((160, 208), c.a, -1, 2)
+    a, b = gpu.laid_out(a, c.layout[0]), gpu.laid_out(b, c.layout[1])
+    out = gpu.guarded((264, 208), c.d)
+    assert gemm(a, b, out=out.view, kernel=name) is out.view
+    gpu.assert_exact(out.view, gpu.expected(a, b))
+    out.check()
+    print(name)
+"""
+
+
+def beside_the_tests(code: str, *arguments: object, path: str = "", **environment: str) -> str:
+    """As in_python, where a framework may say something on stderr."""
+    places = os.pathsep.join([*filter(None, [path]), str(Path(__file__).parent), *sys.path])
+    done = python(code, *map(str, arguments), PYTHONPATH=places, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+WHY_NOT = why_not()
+
+
+@pytest.mark.gpu
+@pytest.mark.sm90
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+def test_another_process_computes_by_what_was_saved_without_a_compiler(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "saved").mkdir()
+    here = {"CUTLASS_PY_CACHE_DIR": str(tmp_path / "here"), "CUTLASS_PY_JIT": "1"}
+    names = beside_the_tests(SAVE_DESCRIBED, tmp_path / "saved", **here).splitlines()
+    assert [name.partition("_")[0] for name in names] == ["sm80", "sm90"]
+    paths = [tmp_path / "saved" / name for name in names]
+    said = beside_the_tests(RUN, *paths, CUTLASS_PY_CACHE_DIR=str(tmp_path / "there"), **WITHOUT)
+    assert said.splitlines() == names
+    assert sorted(path.name.partition("-")[0] for path in (tmp_path / "there").glob("*.so")) == sorted(names)
 
 
 @needs_gxx

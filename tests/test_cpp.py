@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,8 @@ HAS_KERNELS = (PACKAGE / "libcutlass_py_kernels.so").is_file()
 needs_cmake = pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("g++")), reason="no cmake, or no g++")
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(map(str, arguments)), capture_output=True, text=True)
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(map(str, arguments)), env=os.environ | environment, capture_output=True, text=True)
 
 
 def configure(package: Path, build: Path) -> subprocess.CompletedProcess[str]:
@@ -69,14 +70,15 @@ def test_a_package_without_kernels_says_so(tree, tmp_path):
 
 @needs_cmake
 @pytest.mark.skipif(not HAS_KERNELS, reason="the package here has no kernel library")
-def test_the_example_runs_on_the_installed_package(tmp_path, capsys):
+@pytest.mark.parametrize("device", ["", pytest.param("gpu", marks=pytest.mark.gpu)], ids=["cpu", "gpu"])
+def test_the_example_runs_on_the_installed_package(device, tmp_path, capsys):
     assert main(["info", "--cmake-dir"]) == 0
     done = configure(Path(capsys.readouterr().out.strip()), tmp_path / "build")
     assert done.returncode == 0, done.stderr
     assert run("cmake", "--build", tmp_path / "build").returncode == 0
-    said = run(tmp_path / "build" / "gemm")
+    said = run(tmp_path / "build" / "gemm", **({} if device else {"CUDA_VISIBLE_DEVICES": ""}))
     assert said.returncode == 0, said.stderr
-    assert said.stdout.endswith(": 0 wrong values\n" if _core.device_count() else "there is no GPU to run one on\n")
+    assert said.stdout.endswith(": 0 wrong values\n" if device else "there is no GPU to run one on\n")
 
 
 @needs_cmake

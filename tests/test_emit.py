@@ -236,31 +236,106 @@ def test_wrong_usage(arguments, message):
 # ---------------------------------------------------------------------------------------- compiled
 
 
-def run(*arguments: object) -> str:
-    done = subprocess.run(list(map(str, arguments)), capture_output=True, text=True)
+def run(*arguments: object, **environment: str) -> str:
+    done = subprocess.run(list(map(str, arguments)), env=os.environ | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
-@pytest.mark.skipif(not shutil.which("cmake") or not toolkit.installed_nvcc(), reason="no cmake, or no CUDA toolkit")
-def test_a_cmake_project_builds_and_checks_itself(tmp_path):
-    """It compiles the emitted source, with CUTLASS alone to include from."""
+@pytest.fixture
+def cutlass(tmp_path):
+    """A directory with CUTLASS's headers and nothing of ours."""
     include = compiler.recipe(families.find(SIMT)).include
-    cutlass = next(place for place in include if (place / "cutlass" / "version.h").is_file())
+    found = next(place for place in include if (place / "cutlass" / "version.h").is_file())
     (tmp_path / "headers").mkdir()
     for name in ("cutlass", "cute"):
-        (tmp_path / "headers" / name).symlink_to(cutlass / name)
-    emit.write(emit.project(families.find(SIMT), "cmake"), tmp_path / "project")
+        (tmp_path / "headers" / name).symlink_to(found / name)
+    return tmp_path / "headers"
+
+
+SM90 = config("sm90_gemm", a="bf16", d="bf16", layout="tn", epilogue="bias_relu")
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+@pytest.mark.skipif(not shutil.which("cmake") or not toolkit.installed_nvcc(), reason="no cmake, or no CUDA toolkit")
+@pytest.mark.parametrize(
+    ("kernel", "device"),
+    [
+        pytest.param(SIMT, "", id="cpu"),
+        pytest.param(SIMT, "gpu", marks=pytest.mark.gpu, id="gpu"),
+        pytest.param(SM90.name, "gpu", marks=[pytest.mark.gpu, pytest.mark.sm90], id="gpu-sm90"),
+    ],
+)
+def test_a_cmake_project_builds_and_checks_itself(kernel, device, cutlass, tmp_path):
+    """It compiles the emitted source, with CUTLASS alone to include from."""
+    emit.write(emit.project(families.find(kernel), "cmake"), tmp_path / "project")
     build, nvcc = tmp_path / "project" / "build", toolkit.installed_nvcc()
-    run("cmake", "-S", build.parent, "-B", build, f"-DCUTLASS_DIR={tmp_path}/headers", f"-DCMAKE_CUDA_COMPILER={nvcc}")
+    run("cmake", "-S", build.parent, "-B", build, f"-DCUTLASS_DIR={cutlass}", f"-DCMAKE_CUDA_COMPILER={nvcc}")
     run("cmake", "--build", build)
-    said = run(build / "check")
+    said = run(build / "check", **({} if device else {"CUDA_VISIBLE_DEVICES": ""}))
     assert said == (
-        f"{SIMT}: 0 of {2 * 272 * 144} elements are wrong\n"
-        if _core.device_count()
-        else f"{SIMT} is built; there is no GPU to run it on\n"
+        f"{kernel}: 0 of {2 * 272 * 144} elements are wrong\n"
+        if device
+        else f"{kernel} is built; there is no GPU to run it on\n"
     )
+
+
+# Of the extension; small integers, so that every sum is exact. B is column-major.
+EXTENSION = """
+import sys
+from importlib import import_module
+import torch
+kernel = import_module(sys.argv[1])
+torch.manual_seed(2026)
+for lead in ((), (3,)):
+    a, b, bias = (
+        torch.randint(-2, 3, shape, device="cuda").bfloat16()
+        for shape in ((*lead, 264, 160), (*lead, 208, 160), (208,))
+    )
+    out = torch.full((*lead, 264, 208), float("nan"), device="cuda", dtype=torch.bfloat16)
+    returned = kernel.gemm(a, b.mT, bias=bias, out=out)
+    product = a.double() @ b.double().mT
+    assert torch.equal(out.double(), torch.relu(product + bias.double()).bfloat16().double())
+    assert torch.equal(returned, out)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        found = kernel.gemm(a, b.mT, alpha=2.0)
+    stream.synchronize()
+    assert torch.equal(found.double(), torch.relu(2 * product).bfloat16().double())
+try:
+    kernel.gemm(a, b.float().mT)
+except TypeError as error:
+    assert str(error).startswith("b is "), error
+else:
+    raise AssertionError("b of another dtype was taken")
+print("all right")
+"""
+
+
+def not_for_torch() -> str:
+    """Why no extension of torch can be compiled here."""
+    torch, nvcc = pytest.importorskip("torch"), toolkit.installed_nvcc()
+    if not nvcc:
+        return "no CUDA toolkit"
+    theirs, ours = str(torch.version.cuda), ".".join(map(str, toolkit.nvcc_version(nvcc)))
+    return "" if theirs.split(".")[0] == ours.split(".")[0] else f"torch is of CUDA {theirs}, nvcc of {ours}"
+
+
+@pytest.mark.gpu
+@pytest.mark.sm90
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+def test_a_torch_extension_computes(cutlass, tmp_path):
+    """Built and installed as its setup.py says, imported by another process."""
+    if why := not_for_torch():
+        pytest.skip(why)
+    emit.write(emit.project(SM90, "torch"), tmp_path / "project")
+    home = Path(toolkit.installed_nvcc()).resolve().parent.parent
+    options = ["--no-build-isolation", "--no-deps", "--no-index", "--target", tmp_path / "site"]
+    environment = {"CUTLASS_DIR": str(cutlass), "CUDA_HOME": str(home)}
+    run(sys.executable, "-m", "pip", "install", *options, tmp_path / "project", **environment)
+    path = os.pathsep.join([str(tmp_path / "site"), *sys.path])
+    assert run(sys.executable, "-c", EXTENSION, SM90.name, PYTHONPATH=path) == "all right\n"
 
 
 def toolkit_headers() -> Path | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from specs import problem
 from stand_in import compiled, in_python, needs_gxx, python, stub
-from test_archive import CONFIG, OTHER, SAVE, manifest
+from test_archive import CONFIG, OTHER, RUN, SAVE, WHY_NOT, WITHOUT, beside_the_tests, manifest
 
 from cutlass_py import _core
 from cutlass_py.choice import tuned
@@ -164,6 +164,22 @@ def test_a_pack_is_made_installed_and_seen(nvcc, tmp_path):
     ]  # fmt: skip
     text = in_python("from cutlass_py.commands import main; main(['info'])", path=site, **environment)
     assert re.search(r"^pack pack_one +2\.0: 3 kernels, 1 tuned tables$", text, re.MULTILINE)
+
+
+@pytest.mark.gpu
+@pytest.mark.sm90
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+def test_a_pack_computes_in_another_process(tmp_path):
+    pytest.importorskip("torch")
+    command = ["pack", "pack_one", "--kernel", CONFIG.name, "-o", str(tmp_path), "--json"]
+    code = "import sys; from cutlass_py.commands import main; sys.exit(main(sys.argv[1:]))"
+    here = {"CUTLASS_PY_CACHE_DIR": str(tmp_path / "here"), "CUTLASS_PY_JIT": "1"}
+    said = json.loads(beside_the_tests(code, *command, **here))
+    assert said["kernels"] == [CONFIG.name]
+    site = installed(Path(said["wheel"]), tmp_path / "site")
+    there = {"CUTLASS_PY_CACHE_DIR": str(tmp_path / "there"), **WITHOUT}
+    assert beside_the_tests(RUN, CONFIG.name, path=site, **there) == f"{CONFIG.name}\n"
+    assert not (tmp_path / "there").exists()
 
 
 @needs_gxx
