@@ -14,6 +14,7 @@ from specs import operand, problem, vector
 
 import cutlass_py
 from cutlass_py import GemmArguments, TensorSpec, _core
+from cutlass_py.bench import host
 
 # ---------------------------------------------------------------------------------------- values
 
@@ -98,6 +99,13 @@ def test_a_deep_copy_shares_no_operand():
     copied = copy.deepcopy(first)
     assert copied.run() is copied.keywords["c"] and not out.any()
     assert copy.copy(first).run() is out and (out == 4).all()
+
+
+def test_what_making_them_costs_has_a_row_of_host_times_and_so_has_a_query():
+    pytest.importorskip("torch")
+    rows = {row.ours: row for row in host.torch_rows("cpu", "float32")}
+    for ours, kind in (("GemmArguments(a, b, out=c)", GemmArguments), ("get_kernels(args, compiled=False)", list)):
+        assert isinstance(eval(ours, rows[ours].names), kind) and eval(rows[ours].theirs, rows[ours].names) is not None
 
 
 def absent():
