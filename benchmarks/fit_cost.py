@@ -6,10 +6,10 @@
     python benchmarks/fit_cost.py sweep.json light.json --regime sustained light
 
 Robust least squares of the logarithm of estimate over time, which each regime after the first may divide by a factor of
-its own: its clock is another. A kernel counts by how near it comes to its problem's
-fastest one: far behind that, the order does not matter. The choice among all kernels that were timed is judged by the
-best time over its time, as geometric means: with the constants as they are, with those found, and with those found from
-three quarters of the (n, k), on the problems of the fourth. What is found is printed, to be copied.
+its own: its clock is another. A kernel counts by how near it comes to its problem's fastest one: far behind that, the
+order does not matter. The choice among all kernels that were timed is judged by the best time over its time, as
+geometric means: with the constants as they are, with those found, and with those found from three quarters of the
+(n, k), on the problems of the fourth. What is found is printed, to be copied.
 """
 
 from __future__ import annotations
