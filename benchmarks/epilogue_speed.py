@@ -27,7 +27,7 @@ from cutlass_py.bench.suites import Case
 from cutlass_py.bench.surroundings import gpu_state, surroundings
 from cutlass_py.bench.timing import REGIMES, ROUNDS, Arm, alone, ratio_of, regime_us, rough_us, warm_up
 
-DESIGN = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong"
+DESIGN = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_pingpong"
 SHAPES = [(8192, 4096, 4096), (4096, 24576, 1536), (512, 28672, 4096)]
 # No built set fuses hardswish: it shows what the composed epilogue costs. gelu is what a user's epilogue is shown with.
 ACTIVATIONS = ("identity", "relu", "silu", "gelu_tanh", "hardswish", "gelu")

@@ -50,7 +50,7 @@ def test_a_library_without_graphs_is_timed_in_the_other_regime(fake_gpu, monkeyp
     assert main(["bench", "--bars", "key"]) == 2
     assert "no graph can be made of numpy's matmul, and the bars are about graphs" in capsys.readouterr().err
     kernel = one_kernel.KernelCase.of(
-        find("sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_bias"), (1, 8, 8, 8)
+        find("sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_pingpong_bias"), (1, 8, 8, 8)
     )
     asked = SimpleNamespace(regime=["sustained"])
     assert bench._regimes(asked, fake_gpu, [kernel]) == timing.REGIMES

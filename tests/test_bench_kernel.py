@@ -100,7 +100,7 @@ def test_copies_in_host_memory(dtype):
     )
 
 
-GATED = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_gate_silu"
+GATED = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_pingpong_gate_silu"
 
 
 @pytest.mark.parametrize("off", [0.0, 20.0, float("nan")])

@@ -286,7 +286,7 @@ def test_stream_k_of_a_batch_goes_one_by_one(declared):
 
 
 def test_the_gradient_beside_a_kernel_that_was_asked_for(declared):
-    name = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_bias_silu"
+    name = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_pingpong_bias_silu"
 
     def loss(a, w, bias):
         d = cj.gemm(a, w, layout="tn", bias=bias, activation="silu", kernel=name)

@@ -200,7 +200,7 @@ class Family:
 
     @cached_property
     def core(self) -> tuple[KernelConfig, ...]:
-        """The set that two cores build in about ten minutes."""
+        """The set that two cores build in about eight minutes."""
         return _distinct(self.declare_core())
 
     @cached_property

@@ -16,10 +16,17 @@ SM80 = 99 << 10  # of 8.6, 8.9 and 12.0, which run those families too; an A100 h
 BARRIERS = 2048
 
 
-def stages(tile: tuple[int, int, int], itemsize: int, epilogue: int) -> int:
-    """Stages of a 3.x mainloop that fit beside an epilogue of so many bytes. `itemsize`: of A and B."""
+def stages(tile: tuple[int, int, int], itemsize: int, epilogue: int, scales: int = 0) -> int:
+    """Stages of a 3.x mainloop that fit beside an epilogue of so many bytes.
+
+    Args:
+        tile: of the kernel.
+        itemsize: of A and B.
+        epilogue: bytes that it takes.
+        scales: f32 factors in blocks that a stage brings along.
+    """
     m, n, k = tile
-    return (SM90 - epilogue) // ((m + n) * k * itemsize + 16)  # each has its own pair of barriers
+    return (SM90 - epilogue) // ((m + n) * k * itemsize + 4 * scales + 16)  # each has its own pair of barriers
 
 
 class EpilogueTile:

@@ -20,7 +20,7 @@ SM90_TMA: list[Design] = [
     ((256, 128, 64), (1, 2, 1), "coop"),
     ((256, 128, 64), (2, 1, 1), "coop"),
     ((128, 128, 64), (1, 1, 1), "pingpong"),
-    ((128, 128, 64), (2, 1, 1), "pingpong"),
+    ((128, 128, 64), (1, 2, 1), "pingpong"),
     ((64, 256, 64), (2, 1, 1), "pingpong"),
     ((64, 128, 64), (1, 1, 1), "pingpong"),
     ((128, 256, 64), (1, 2, 1), "coopswap"),
@@ -32,7 +32,7 @@ SM90_TMA: list[Design] = [
 ]
 # More for plain sums: what cuBLAS was beaten with where the tiles above leave multiprocessors idle, or their clock low.
 SM90_MORE: list[Design] = [
-    ((128, 128, 64), (1, 2, 1), "pingpong"),
+    ((128, 128, 64), (2, 1, 1), "pingpong"),
     ((128, 192, 64), (2, 1, 1), "pingpong"),
     ((64, 192, 64), (2, 1, 1), "pingpong"),
     ((64, 128, 64), (2, 1, 1), "pingpong"),
@@ -113,8 +113,8 @@ _named = {
 LARGE = _named["128x256x64_1x2x1_coop"]
 LARGE_2X1 = _named["128x256x64_2x1x1_coop"]
 MEDIUM = _named["64x256x64_2x1x1_pingpong"]
-SQUARE = _named["128x128x64_2x1x1_pingpong"]
-SQUARE_1X2 = _named["128x128x64_1x2x1_pingpong"]
+SQUARE = _named["128x128x64_1x2x1_pingpong"]
+SQUARE_2X1 = _named["128x128x64_2x1x1_pingpong"]
 NARROW = _named["128x96x64_1x1x1_pingpong"]
 FLAT = _named["64x192x64_2x1x1_pingpong"]
 SMALL = _named["64x128x64_1x1x1_pingpong"]
