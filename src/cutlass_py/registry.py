@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from threading import RLock
@@ -101,19 +101,24 @@ def registered() -> dict[str, Kernel]:
 
 @_kept
 @_uncollected()
-def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
-    """Every kernel in the order of declaration, or those that are compiled by name; what was registered last.
+def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
+    """Every CUTLASS kernel in the order of declaration, or those that are compiled by name.
 
     By name, so that of equal estimates the same is first, whichever library was loaded before. Of the kernels that were
     swept on an H200, the order of names chose no worse than that of declaration.
     """
     packs.load()
     if compiled:
-        configs = [config for name in sorted(_core.kernel_facts()) if (config := find(name))]
-    else:
-        configs = list((named("declared") | added).values())
+        return tuple(config for name in sorted(_core.kernel_facts()) if (config := find(name)))
+    return tuple((named("declared") | added).values())
+
+
+@_kept
+@_uncollected()
+def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
+    """Every kernel, or those that are compiled, in that order; what was registered last."""
     brought = (kernel for kernel in registered().values() if kernel.compiled or not compiled)
-    return (*map(cutlass_kernel, configs), *brought)
+    return (*map(cutlass_kernel, _configs(compiled)), *brought)
 
 
 # ---------------------------------------------------------------------------------------------------- coming and going
@@ -192,27 +197,25 @@ def forget() -> None:
 Grouped = dict[Interface, list[CutlassKernel]]
 
 
+def _grouped(configs: Iterable[KernelConfig]) -> Grouped:
+    groups: Grouped = {}
+    for kernel in map(cutlass_kernel, configs):
+        groups.setdefault(kernel.interface, []).append(kernel)
+    return groups
+
+
 @_kept
 @_uncollected()
-def by_operands(compiled: bool) -> dict[tuple[str, str], Grouped]:
-    """Kernels by the dtypes they multiply, then by interface: what a question goes through."""
-    groups: dict[tuple[str, str], Grouped] = {}
-    for kernel in all_kernels(compiled):
-        if isinstance(kernel, CutlassKernel):
-            group = groups.setdefault((kernel.config.a, kernel.config.b), {})
-            group.setdefault(kernel.interface, []).append(kernel)
-    return groups
+def by_operands(a: str, b: str, compiled: bool) -> Grouped:
+    """Kernels that multiply these dtypes, by interface: what a question goes through."""
+    return _grouped(config for config in _configs(compiled) if config.a == a and config.b == b)
 
 
 @_kept
 def _carriers(a: str, b: str, epilogue: Epilogue) -> Grouped:
     """Every declared design for these dtypes with a user's epilogue, compiled or not."""
-    declared = (kernel.config for group in by_operands(False).get((a, b), {}).values() for kernel in group)
-    configs = {c: None for config in declared if isinstance(c := carrier(config, epilogue), KernelConfig)}
-    groups: Grouped = {}
-    for kernel in map(cutlass_kernel, configs):
-        groups.setdefault(kernel.interface, []).append(kernel)
-    return groups
+    declared = (kernel.config for group in by_operands(a, b, False).values() for kernel in group)
+    return _grouped({c: None for config in declared if isinstance(c := carrier(config, epilogue), KernelConfig)})
 
 
 def candidates(p: Problem, compiled: bool) -> Grouped:
@@ -224,7 +227,7 @@ def candidates(p: Problem, compiled: bool) -> Grouped:
         return {}
     if asked := asked_by(p):
         return _carriers(p.operand_a or "", p.operand_b or "", asked.epilogue)
-    return by_operands(compiled).get((p.operand_a or "", p.operand_b or ""), {})
+    return by_operands(p.operand_a or "", p.operand_b or "", compiled)
 
 
 def written_in_python(p: Problem) -> Iterator[ProvidedKernel]:

@@ -26,7 +26,7 @@ def misses(p: Problem) -> list[tuple[Kernel, str]]:
     if gpu is None:
         return [*brought]
     if p.user >= 0:  # it is compiled when it is met: declared kernels that cannot carry it, one for each interface
-        declared = by_operands(False).get((p.operand_a or "", p.operand_b or ""), {})
+        declared = by_operands(p.operand_a or "", p.operand_b or "", False)
         plain = (kernels[0] for interface, kernels in declared.items() if interface.epilogue.plain)
         return [*brought, *_unable(plain, p, gpu)]
     estimates = Estimates(p, gpu)

@@ -7,8 +7,10 @@ manifests, archive.py), a library for each, and tables (tuned.py); none of its o
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -51,9 +53,21 @@ class Pack:
 @cache
 def installed() -> tuple[Pack, ...]:
     """Every pack that is installed, by name."""
-    from importlib.metadata import entry_points
+    return tuple(map(_pack, sorted(_announced(), key=lambda entry: entry.name)))
 
-    return tuple(map(_pack, sorted(entry_points(group=GROUP), key=lambda entry: entry.name)))
+
+def _announced() -> Iterable[EntryPoint]:
+    """Entry points of the group; of two distributions of one name, those of the first on the path.
+
+    Text is looked through before it is parsed: to parse what 200 distributions announce takes 20 ms of a first call.
+    """
+    from importlib.metadata import distributions
+
+    found: dict[str, Iterable[EntryPoint]] = {}
+    for distribution in distributions():
+        if GROUP in (distribution.read_text("entry_points.txt") or ""):
+            found.setdefault(distribution.name, distribution.entry_points.select(group=GROUP))
+    return chain.from_iterable(found.values())
 
 
 def _pack(entry: EntryPoint) -> Pack:
