@@ -14,7 +14,7 @@ from .arguments import GemmArguments, arguments_of, describe, turned
 from .choice.carriers import carrier
 from .choice.cost import Estimates, design
 from .choice.legality import Interface, Way, interface_of
-from .declaration.config import SCHEDULES, Family, KernelConfig
+from .declaration.config import Family, KernelConfig
 from .declaration.dtypes import DTYPES
 from .declaration.epilogues import ACTIVATIONS, EPILOGUES
 from .declaration.families import FAMILIES
@@ -281,7 +281,7 @@ class CutlassKernel(Kernel):
 
 def _stages(c: KernelConfig) -> int:
     """Stages before a kernel is compiled: as declared, or as many as fit; 0 where that is not foreseen."""
-    if c.stages or c.own_source or SCHEDULES[c.schedule].block or c.epilogue not in EPILOGUES:
+    if c.stages or c.own_source or c.epilogue not in EPILOGUES:
         return c.stages
     return _fitting(c.a, c.d, c.tile, c.schedule, c.epilogue)
 

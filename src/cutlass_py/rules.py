@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
-from math import prod
+from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
 from .declaration.codegen import INSTRUCTION
@@ -254,7 +254,9 @@ def _epilogue_bytes(k: Resolved) -> int:
 
 def stages_3x(k: Resolved) -> int:
     """Stages of the pipeline that fit beside the epilogue."""
-    return stages(k.tile, k.size, _epilogue_bytes(k))
+    rows, cols = k.tile[1::-1] if k.schedule.swap else k.tile[:2]
+    scales = rows + ceil(cols / k.schedule.block) if k.schedule.block else 0
+    return stages(k.tile, k.size, _epilogue_bytes(k), scales)
 
 
 def _block_3x(k: Resolved) -> _Faults:
