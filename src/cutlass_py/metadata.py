@@ -34,8 +34,8 @@ class Design:
         tile: (m, n, k) of a thread block, in elements.
         cluster: thread blocks (m, n, k) that load together; (1, 1, 1) for 2.x kernels.
         schedule: a row of SCHEDULES (config.py), such as "coop", "pingpong" or "tiled".
-        stages: of the pipeline through shared memory. 0 where that is known once the kernel is compiled: of one with
-            scales in blocks, with a user's epilogue, or in C++ of the user's own.
+        stages: of the pipeline through shared memory. 0 where that is known once the kernel is compiled: of one with a
+            user's epilogue, or in C++ of the user's own.
         threads: of a thread block. Like the next one read from the compiled kernel, and 0 where it is not compiled.
         smem_bytes: shared memory of a thread block.
         kernel: the name of the kernel.
