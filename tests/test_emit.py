@@ -262,6 +262,7 @@ SM90 = config("sm90_gemm", a="bf16", d="bf16", layout="tn", epilogue="bias_relu"
     ("kernel", "device"),
     [
         pytest.param(SIMT, "", id="cpu"),
+        pytest.param(SM90.name, "", id="cpu-sm90"),
         pytest.param(SIMT, "gpu", marks=pytest.mark.gpu, id="gpu"),
         pytest.param(SM90.name, "gpu", marks=[pytest.mark.gpu, pytest.mark.sm90], id="gpu-sm90"),
     ],

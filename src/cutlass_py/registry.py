@@ -117,8 +117,11 @@ def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
 @_uncollected()
 def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
     """Every kernel, or those that are compiled, in that order; what was registered last."""
-    brought = (kernel for kernel in registered().values() if kernel.compiled or not compiled)
-    return (*map(cutlass_kernel, _configs(compiled)), *brought)
+    return (*map(cutlass_kernel, _configs(compiled)), *_brought(compiled))
+
+
+def _brought(compiled: bool) -> Iterator[Kernel]:
+    return (kernel for kernel in registered().values() if kernel.compiled or not compiled)
 
 
 # ---------------------------------------------------------------------------------------------------- coming and going
@@ -197,9 +200,9 @@ def forget() -> None:
 Grouped = dict[Interface, list[CutlassKernel]]
 
 
-def _grouped(configs: Iterable[KernelConfig]) -> Grouped:
+def _grouped(kernels: Iterable[CutlassKernel]) -> Grouped:
     groups: Grouped = {}
-    for kernel in map(cutlass_kernel, configs):
+    for kernel in kernels:
         groups.setdefault(kernel.interface, []).append(kernel)
     return groups
 
@@ -207,15 +210,18 @@ def _grouped(configs: Iterable[KernelConfig]) -> Grouped:
 @_kept
 @_uncollected()
 def by_operands(a: str, b: str, compiled: bool) -> Grouped:
-    """Kernels that multiply these dtypes, by interface: what a question goes through."""
-    return _grouped(config for config in _configs(compiled) if config.a == a and config.b == b)
+    """Kernels that multiply these dtypes, by interface: what a question goes through. Of others no object is made."""
+    declared = map(cutlass_kernel, (c for c in _configs(compiled) if (c.a, c.b) == (a, b)))
+    brought = (k for k in _brought(compiled) if isinstance(k, CutlassKernel) and (k.config.a, k.config.b) == (a, b))
+    return _grouped((*declared, *brought))
 
 
 @_kept
 def _carriers(a: str, b: str, epilogue: Epilogue) -> Grouped:
     """Every declared design for these dtypes with a user's epilogue, compiled or not."""
     declared = (kernel.config for group in by_operands(a, b, False).values() for kernel in group)
-    return _grouped({c: None for config in declared if isinstance(c := carrier(config, epilogue), KernelConfig)})
+    configs = {c: None for config in declared if isinstance(c := carrier(config, epilogue), KernelConfig)}
+    return _grouped(map(cutlass_kernel, configs))
 
 
 def candidates(p: Problem, compiled: bool) -> Grouped:
