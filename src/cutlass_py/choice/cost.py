@@ -28,7 +28,7 @@ _SM_COUNT = 132  # of the GPU that the rates below were measured on
 # Of 3.x kernels. benchmarks/fit_cost.py fits these.
 FITTED_3X = {
     "rate": 771.0,  # TFLOP/s of 16-bit pingpong kernels while tiles are in flight; others in proportion to their bits
-    "cooperative": 0.925,  # share of that where two warpgroups work on one tile; 0.914 at full load alone
+    "cooperative": 0.925,  # share of that where two warpgroups work on one tile: by hand (docs/design.md)
     "promoted": 0.551,  # share of sums that leave the tensor cores every 128 of k
     "promoted_cooperative": 0.81,  # likewise, of cooperative kernels
     "steady": 0.8,  # likewise, of those that leave while other MMAs run
