@@ -516,6 +516,37 @@ def test_activation_checkpointing(reentrant):
 # ------------------------------------------------------------------------------------------------ what is kept
 
 
+@cutlass_py.epilogue
+def twice(accum):
+    return accum, {"double": 2 * accum}
+
+
+PLAIN = {  # calls of cutlass_py.gemm itself, which write `kept`
+    "gemm": lambda a, b, kept: cutlass_py.gemm(a, b, out=kept),
+    "view": lambda a, b, kept: cutlass_py.gemm(a, b, out=cutlass_py.view(kept, "f32")),
+    "list": lambda a, b, kept: cutlass_py.gemm([a, a], [b, b], out=[torch.empty(3, 5), kept]),
+    "aux": lambda a, b, kept: cutlass_py.gemm(a, b, activation="relu", aux=kept),
+    "epilogue": lambda a, b, kept: cutlass_py.gemm(a, b, epilogue=twice(double=kept)),
+    "plan": lambda a, b, kept: cutlass_py.GemmArguments(a, b, out=torch.empty(3, 5)).plan()(out=kept),
+}
+
+
+@pytest.mark.parametrize("call", PLAIN.values(), ids=PLAIN)
+def test_the_plain_function_tells_autograd_what_it_writes(call):
+    a, b, kept = torch.rand(3, 4), torch.rand(4, 5), torch.rand(3, 5)
+    y = (torch.ones(3, 5, requires_grad=True) * kept).sum()
+    call(a, b, kept)
+    assert (a._version, b._version, kept._version) == (0, 0, 1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_an_aux_that_is_read_is_not_told():
+    a, b, z = torch.rand(3, 4), torch.rand(4, 5), torch.rand(3, 5)
+    cutlass_py.gemm(a, b, activation="d_relu", aux=z)
+    assert z._version == 0
+
+
 @pytest.mark.parametrize("function", ["mm", "matmul", "gemm", "aux", "bias_grad"])
 def test_what_was_kept_may_not_be_written(function):
     a, b = torch.rand(3, 4), torch.rand(4, 5)

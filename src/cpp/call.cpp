@@ -261,7 +261,9 @@ nb::object execute(Operands& operands, Source& source, nb::handle out, nb::handl
   Workspace workspace;
   workspace.open(given, a);
   const bool on_host = a.device.type == DeviceType::cpu;
-  return (on_host ? execute_on_host : execute_on_device)(operands, source, out, stream, workspace);
+  nb::object d = (on_host ? execute_on_host : execute_on_device)(operands, source, out, stream, workspace);
+  operands.tell_written();
+  return d;
 }
 
 void Workspace::open(nb::handle array, const Operand& a) {

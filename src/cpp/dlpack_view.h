@@ -27,6 +27,7 @@ struct ArrayType {
   bool is_spec = false, is_typed_view = false;
   bool mutable_ = true;          // false: never written (JAX)
   nb::object recording;          // whether gradients are recorded, of arrays that have requires_grad (torch)
+  nb::object written;            // told a tuple of arrays that were written, where the framework has to know (torch)
   bool is_numpy = false;         // exactly numpy.ndarray: read in place where it is an ordinary array
   std::vector<nb::object> lazy;  // methods that say whether values differ from memory; asked where strides look it
   nb::object grad_flag;          // the type's descriptor of requires_grad, and how it is read; null: by its name
@@ -51,6 +52,9 @@ DLManagedTensorVersioned* new_array(const DLPackExchangeAPI& api, DLTensor& prot
 // holds.
 bool wants_gradient(nb::handle array, const ArrayType& type);
 bool is_lazy(nb::handle array, const ArrayType& type);
+
+// Tells the array's framework, where it has to know, that the array was written.
+void tell_written(nb::handle array, const ArrayType& type);
 
 // The truth of what a function of no arguments returns.
 bool ask(nb::handle function);
@@ -77,6 +81,7 @@ class View {
 
   explicit operator bool() const { return type != nullptr; }
   bool complete = false;
+  bool written = false;  // by the call, so that its framework has to be told
   const ArrayType* type = nullptr;
   nb::handle object;  // the array itself (borrowed from the caller, or owned by `inner` or a list's tuple)
   nb::object inner;   // the array inside a TypedView

@@ -161,10 +161,12 @@ bool deterministic_from(nb::handle value) {
   refuse_type(std::string(name) + " is a JAX array, which is immutable" + instead);
 }
 
-void check_mutable(const Operands& operands, Role role) {
-  operands.each_of(role, [&](const View& view) {
-    if (view.type->mutable_) return;
-    refuse_immutable(view.operand.name, role == Role::out ? "; use the returned array instead" : "");
+void will_write(const Operands& operands, Role role) {
+  operands.each_of(role, [&](View& view) {
+    if (!view.type->mutable_) {
+      refuse_immutable(view.operand.name, role == Role::out ? "; use the returned array instead" : "");
+    }
+    view.written = true;
   });
 }
 
@@ -198,9 +200,11 @@ void open_user(Operands& operands, const Keywords& k) {
     const bool read = program.roles[i] == 'r';
     if (read && !is_array(value)) {
       operands.add_user(real_number(value, name));
-    } else if (const View& view = operands.add_user(value, name); !read && !view.type->mutable_) {
-      refuse_immutable(name);
+      continue;
     }
+    View& view = operands.add_user(value, name);
+    if (!read && !view.type->mutable_) refuse_immutable(name);
+    view.written = !read;
   }
 }
 
@@ -234,8 +238,8 @@ void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keyword
     const nb::handle value = k.*each.value;
     if (!value.is_none() && (!each.or_number || is_array(value))) operands.open(each.role, value);
   }
-  check_mutable(operands, Role::out);
-  check_mutable(operands, Role::bias_grad);
+  will_write(operands, Role::out);
+  will_write(operands, Role::bias_grad);
   if (!k.epilogue.is_none()) open_user(operands, k);
 }
 
@@ -252,15 +256,9 @@ Request request_from(Operands& operands, const Keywords& keywords) {
   if (!keywords.out_dtype.is_none()) r.out_dtype = dtype_from(keywords.out_dtype, "out_dtype");
   r.splits = splits_from(keywords.splits);
   r.deterministic = deterministic_from(keywords.deterministic);
-  if (!r.function().derivative) check_mutable(operands, Role::aux);
+  if (!r.function().derivative) will_write(operands, Role::aux);
   operands.describe(r);
   return r;
-}
-
-bool reads_aux(const Keywords& keywords) {
-  Request r;
-  read_activation(keywords.activation, r);
-  return r.function().derivative;
 }
 
 int32_t kernel_number(nb::handle kernel) {

@@ -55,11 +55,8 @@ Keywords keywords_from(const nb::dict& given);
 // Opens every array among the operands and keywords. Destinations must be mutable.
 void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keywords& keywords);
 
-// Everything else, and the operands by role; these are complete by now.
+// Everything else, and the operands by role; these are complete by now. Says which of them are written.
 Request request_from(Operands& operands, const Keywords& keywords);
-
-// Whether `aux` is an input: of a derivative.
-bool reads_aux(const Keywords& keywords);
 
 // The kernel asked for, as registry.py numbers it; -1 for None.
 int32_t kernel_number(nb::handle kernel);

@@ -117,6 +117,12 @@ void Operands::check_lists() const {
   }
 }
 
+void Operands::tell_written() const {
+  each([](const View& view) {
+    if (view.written && view.type->written.is_valid()) cutlass_py::tell_written(view.object, *view.type);
+  });
+}
+
 void Operands::check_memory(const char* instead) const {
   each([&](const View& view) {
     if (!view.operand.metadata_only) return;
@@ -129,7 +135,7 @@ void Operands::begin_user(int32_t program) {
   user_->request.program = program;
 }
 
-const View& Operands::add_user(nb::handle object, const char* name) {
+View& Operands::add_user(nb::handle object, const char* name) {
   View& view = user_->views.emplace_back();
   view.open(object, name);
   user_->request.items.push_back({&view.operand, 0});

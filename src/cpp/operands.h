@@ -39,12 +39,15 @@ class Operands {
     }
   }
 
+  // Tells frameworks of the arrays that were written.
+  void tell_written() const;
+
   // Refuses TensorSpecs, with what to do instead.
   void check_memory(const char* instead) const;
 
   // A user's epilogue: its program (user.h), then an array or a number for each parameter and output, in order.
   void begin_user(int32_t program);
-  const View& add_user(nb::handle object, const char* name);
+  View& add_user(nb::handle object, const char* name);
   void add_user(double number);
 
   // Once all are imported: the operands as canonicalise takes them. They live as long as this.

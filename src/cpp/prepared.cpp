@@ -157,8 +157,11 @@ bool Prepared::launch_straight(nb::handle a, nb::handle b, nb::handle out) const
   }
   const bool swapped = prototype_.problem.transposed;
   g.a = addresses[swapped], g.b = addresses[!swapped], g.d = addresses[2];
-  nb::gil_scoped_release may_wait;
-  launch(plan_, g);
+  {
+    nb::gil_scoped_release may_wait;
+    launch(plan_, g);
+  }
+  tell_written(out, *type);
   return true;
 }
 
@@ -240,6 +243,7 @@ Call Prepared::call(Operands& operands) {
     if (!x || (role == Role::aux && !writes_aux_)) continue;
     if (x->readonly) refuse(std::string(x->name) + " is read-only");
     if (!operands[role]->type->mutable_) refuse(std::string(x->name) + " cannot be written");
+    operands[role]->written = true;
   }
   check_overlap(r, call);
   check_suspects(call);

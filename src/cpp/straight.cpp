@@ -12,14 +12,6 @@ namespace {
 
 Questions* questions = nullptr;  // guarded by the GIL; lives as long as the process, as torch does
 
-// Called by hand: nanobind takes as long again.
-void tell_written(nb::handle tensor) {
-  nb::object tensors = nb::steal(PyTuple_Pack(1, tensor.ptr()));
-  PyObject* arguments[] = {tensors.ptr()};
-  nb::object done = nb::steal(PyObject_Vectorcall(questions->written.ptr(), arguments, 1, nullptr));
-  if (!done.is_valid()) nb::raise_python_error();
-}
-
 bool any(const nb::tuple& functions) {
   for (nb::handle function : functions) {
     if (ask(function)) return true;
@@ -143,9 +135,7 @@ nb::object straight(Layer l, nb::handle out) {
     cast = nb::cast<nb::tuple>(found);
     l.a = cast[0], l.b = cast[1], l.bias = cast[2];
   }
-  nb::object d = or_none([&] { return recorded ? record(l) : gemm_if_the_same(l, out); });
-  if (!out.is_none() && !d.is_none()) tell_written(out);
-  return d;
+  return or_none([&] { return recorded ? record(l) : gemm_if_the_same(l, out); });
 }
 
 }  // namespace
@@ -174,13 +164,7 @@ nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& k, bool unc
   if (is_seen()) return nb::none();
   if (uncast ? k.out.is_none() && ask(questions->autocasting) : is_lazy(a) || is_lazy(b)) return nb::none();
   if (gradient && !is_layer(k)) return nb::none();
-  nb::object d = or_none([&] { return gradient ? record({a, b, k.bias, k.activation}) : gemm(a, b, k); });
-  if (d.is_none()) return d;
-  const nb::handle aux = k.aux.is_none() || reads_aux(k) ? nb::handle(Py_None) : k.aux;
-  for (nb::handle x : {k.out, aux, k.bias_grad}) {
-    if (!x.is_none()) tell_written(x);
-  }
-  return d;
+  return or_none([&] { return gradient ? record({a, b, k.bias, k.activation}) : gemm(a, b, k); });
 }
 
 }  // namespace cutlass_py

@@ -19,7 +19,6 @@ struct Questions {
   nb::object autocasting;  // whether operands of a new result may have to be cast
   nb::object cast;         // (a, b, bias, rank) to what these are cast to, or None where `recorded` would be
   nb::object recorded;     // (a, b, bias, activation, rank): the product with its gradient, or None
-  nb::object written;      // told a tuple of the tensors that were written
 };
 
 void set_questions(Questions questions);

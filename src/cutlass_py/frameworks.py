@@ -35,6 +35,7 @@ class Framework:
         lazy: methods that say whether an array's values are not what its memory holds.
         mutable: whether arrays may be written.
         recording: () -> (-> whether gradients are recorded); None where arrays have no `requires_grad`.
+        written: () -> what is told a tuple of arrays that were written; None where nobody has to know.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Framework:
     lazy: tuple[str, ...] = ()
     mutable: bool = True
     recording: Callable[[], Callable[[], bool]] | None = None
+    written: Callable[[], Callable[[tuple[Any, ...]], None]] | None = None
 
 
 _NATIVE = ("f16", "f32", "f64", "s8", "u8", "s32", "c64", "c128")  # every framework can name these
@@ -135,6 +137,14 @@ def _torch_recording() -> Callable[[], bool]:
 
     recording: Callable[[], bool] = torch.is_grad_enabled
     return recording
+
+
+def _torch_written() -> Callable[[tuple[Any, ...]], None]:
+    import torch
+
+    # Autograd knows by a tensor's version that it was written to after it was kept; DLPack does not change that.
+    written: Callable[[tuple[Any, ...]], None] = torch._C._increment_version
+    return written
 
 
 def _torch_streams() -> Callable[[int], int]:
@@ -262,6 +272,7 @@ _ROWS = {
         check=_torch_check,
         lazy=("is_neg", "is_conj"),
         recording=_torch_recording,
+        written=_torch_written,
     ),
     "cupy": Framework("cupy", _cupy_empty, current_stream=_cupy_streams, under=_cupy_under),
     "jax": Framework("jax", _jax_empty, finish=_jax_finish, check=_jax_check, mutable=False),

@@ -18,7 +18,7 @@ from .gradients import keeps_z, run
 from .operators import Call, result_dtype, z_dtype
 from .rules import problem_of
 from .sharding import register_if_used
-from .straight import autocasting, compiling, deployed, exact, has_other_meaning, stands_in, tracked, unseen, written
+from .straight import autocasting, compiling, deployed, exact, has_other_meaning, stands_in, tracked, unseen
 
 _gemm, _straight = _core.gemm, _core.straight_gemm
 
@@ -91,7 +91,7 @@ def multiply(
         refuse_gradient("gemm")
     if hidden and exact(tensors) and not has_other_meaning(tensors):
         if not wants_gradient:
-            return _straight_gemm(a, b, out, keywords)
+            return _gemm(a, b, out=out, **keywords)
         if (d := _straight(a, b, uncast=False, **keywords)) is not None:
             return d
     if not checked and not compiling():  # which sees metadata that are no numbers yet
@@ -110,16 +110,6 @@ def _as_the_operator_knows_them(a: Tensor, b: Tensor, out: Tensor | None, keywor
 
 
 _NUMBERS = ("alpha", "beta", "scale_a", "scale_b", "scale_out")
-
-
-def _straight_gemm(a: Any, b: Any, out: Any, keywords: dict[str, Any]) -> Any:
-    d = _gemm(a, b, out=out, **keywords)
-    aux, sums = keywords.get("aux"), keywords.get("bias_grad")
-    if aux is not None and _is_derivative(keywords["activation"]):
-        aux = None
-    if out is not None or aux is not None or sums is not None:
-        written(tuple(x for x in (out, aux, sums) if x is not None))
-    return d
 
 
 def _as_autocast(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:

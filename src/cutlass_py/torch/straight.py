@@ -89,9 +89,6 @@ def tracked(operands: tuple[Any, ...]) -> bool:
     return False
 
 
-# Autograd knows by a tensor's version that it was written to after it was kept; DLPack does not change that.
-written = _C._increment_version
-
 # The same for calls as they arrive, of which the functions of straight.cpp ask: their cost is a promise.
 QUESTIONS: dict[str, Any] = {
     "types": TENSORS,
@@ -100,5 +97,4 @@ QUESTIONS: dict[str, Any] = {
     "unseen": unseen,
     "forward": vars(forward_ad),
     "autocasting": autocasting,
-    "written": written,
 }
