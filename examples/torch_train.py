@@ -1,7 +1,8 @@
 """torch: a transformer block trained with stock layers and with cutlass_py's, each also under torch.compile.
 
-Attention projections and MLP are nn.Linear; replace_linear makes them cutlass_py.torch.Linear. The block learns
-to reverse the order of its tokens, in bf16 by autocast. Real on a GPU, small on a CPU.
+Attention projections and MLP are nn.Linear; replace_linear makes them cutlass_py.torch.Linear, and the MLP one call
+whose backward pass is fused across its layers. The block learns to reverse the order of its tokens, in bf16 by
+autocast. Real on a GPU, small on a CPU.
 """
 
 import copy
@@ -67,7 +68,7 @@ def synchronised():
 torch.manual_seed(0)
 stock = Block().to(device)
 ours = copy.deepcopy(stock)
-print(cutlass_py.torch.replace_linear(ours))
+print(cutlass_py.torch.replace_linear(ours, fuse=True))
 rounded = copy.deepcopy(stock)  # how far curves part by rounding alone: weights off by half a unit of bf16
 with torch.no_grad():
     for parameter in rounded.parameters():

@@ -1,10 +1,12 @@
-"""Linear and replace_linear: drop-in for nn.Linear, and what an exchange leaves alone."""
+"""Linear, Sequential and replace_linear: drop-in for torch.nn's, and what an exchange leaves alone."""
 
 from __future__ import annotations
 
 import copy
 import io
+import pickle
 import re
+from functools import partial
 
 import pytest
 
@@ -14,6 +16,7 @@ from torch import nn  # noqa: E402
 
 import cutlass_py.torch as ct  # noqa: E402
 from cutlass_py import Activation, clamp  # noqa: E402
+from cutlass_py.torch import modules  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -236,3 +239,123 @@ def test_a_layer_without_its_weight_is_left_alone():
     layer = nn.Linear(4, 3)
     del layer.weight
     assert ct.replace_linear(nn.Sequential(layer)).left == {"0": "its weight is a NoneType"}
+
+
+# ---------------------------------------------------------------------------------------------------- Sequential
+
+
+def perceptron(*more, activation=nn.GELU):
+    return nn.Sequential(nn.Linear(4, 8), activation(), nn.Linear(8, 4), *more)
+
+
+@pytest.fixture
+def fused_calls(monkeypatch):
+    calls = []
+
+    def counted(*operands, **keywords):
+        calls.append(keywords["activation"])
+        return ct.mlp(*operands, **keywords)
+
+    monkeypatch.setattr(modules, "mlp", counted)
+    return calls
+
+
+@pytest.mark.parametrize(
+    "activation, name",
+    [(nn.GELU, "gelu"), (partial(nn.GELU, "tanh"), "gelu_tanh"), (nn.ReLU, "relu"), (nn.SiLU, "silu")],
+)
+def test_a_row_of_layers_is_one_call(activation, name, fused_calls):
+    stock = perceptron(activation=activation)
+    ours = copy.deepcopy(stock)
+    report = ct.replace_linear(ours, fuse=True)
+    assert (report.replaced, report.fused) == (["0", "2"], [""])
+    assert isinstance(ours, nn.Sequential) and list(ours.state_dict()) == list(stock.state_dict())
+    for shape in ((4,), (3, 4), (2, 3, 4), (0, 4)):
+        x = torch.randn(shape, requires_grad=True)
+        torch.testing.assert_close(ours(x), stock(x))
+        torch.testing.assert_close(
+            *(torch.autograd.grad(m(x).square().sum(), (x, *m.parameters())) for m in (ours, stock))
+        )
+    assert set(fused_calls) == {name} and len(fused_calls) == 8
+
+
+def test_only_rows_of_three_are_fused(fused_calls):
+    model = nn.Sequential(
+        nn.LayerNorm(4), *perceptron(nn.Dropout(0)), perceptron(nn.ReLU()), nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    )
+    stock = copy.deepcopy(model)
+    report = ct.replace_linear(model, fuse=True)
+    assert report.fused == ["", "5"] and type(model[6]) is nn.Sequential
+    assert [line.split() for line in str(report).splitlines()[-2:]] == [
+        ["5", "fused"],
+        ["5", "of", "5", "linear", "modules", "replaced"],
+    ]
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(model(x), stock(x))
+    assert len(fused_calls) == 2
+    torch.testing.assert_close(model[1:3](x), stock[1:3](x))  # a slice is of the same class
+
+
+def test_nothing_is_fused_unless_asked_for():
+    model = perceptron()
+    assert not ct.replace_linear(model).fused and type(model) is nn.Sequential
+    assert not ct.replace_linear(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), fuse=True).fused
+    own = perceptron()
+    own.forward = lambda x: x
+    assert not ct.replace_linear(own, fuse=True).fused
+
+
+def test_what_hooks_into_a_row_is_called(fused_calls):
+    x, seen = torch.randn(3, 4), []
+    for i in range(3):
+        model = perceptron()
+        ct.replace_linear(model, fuse=True)
+        handle = model[i].register_forward_hook(lambda *given: seen.append(given))
+        model(x)
+        assert len(seen) == i + 1 and len(fused_calls) == i
+        handle.remove()
+        model(x)
+    handle = nn.modules.module.register_module_forward_hook(lambda *given: seen.append(given))
+    try:
+        model(x)
+    finally:
+        handle.remove()
+    assert len(fused_calls) == 3 and len(seen) == 3 + 4
+
+
+def test_modules_of_a_row_may_be_exchanged(fused_calls):
+    model, x = perceptron(), torch.randn(3, 4)
+    ct.replace_linear(model, fuse=True)
+    model[1] = nn.Tanh()
+    torch.testing.assert_close(model(x), model[2](torch.tanh(model[0](x))))
+    model[1], model[2] = nn.ReLU(), nn.Linear(8, 2)
+    torch.testing.assert_close(model(x), model[2](torch.relu(model[0](x))))
+    assert not fused_calls
+
+
+def test_a_row_refuses_as_its_layers_do():
+    stock, ours = perceptron(), perceptron()
+    ct.replace_linear(ours, fuse=True)
+    for wrong in (torch.randn(3, 5), torch.randn(3, 4, dtype=torch.float64), torch.tensor(1.0)):
+        for model in (stock, ours):
+            with pytest.raises(RuntimeError):
+                model(wrong)
+    with pytest.raises(TypeError, match="expected a torch.Tensor"):
+        ours(None)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_row_trains_under_autocast(compiled):
+    stock, x = perceptron(), torch.randn(16, 4)
+    ours = copy.deepcopy(stock)
+    ct.replace_linear(ours, fuse=True)
+    run = torch.compile(ours, backend="aot_eager", fullgraph=True) if compiled else ours
+    for model in (stock, run):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = model(x)
+        y.float().square().mean().backward()
+    for mine, theirs in zip(ours.parameters(), stock.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=0.05, atol=0.01)
+    again = pickle.loads(pickle.dumps(ours))
+    torch.testing.assert_close(again(x), ours(x))

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from . import flops as _flops  # noqa: F401  (registers)
 from .functions import addmm, baddbmm, bmm, linear, matmul, mm
-from .modules import Linear, Replacement, replace_linear
+from .modules import Linear, Sequential
 from .perceptron import mlp
 from .product import gemm
+from .replacement import Replacement, replace_linear
 from .sharding import register_if_used
 
 __all__ = [
     "Linear",
     "Replacement",
+    "Sequential",
     "addmm",
     "baddbmm",
     "bmm",

@@ -1,21 +1,19 @@
-"""torch.nn.Linear by this package's kernels, with an activation fused into it; and the exchange of a model's layers."""
+"""torch.nn.Linear and nn.Sequential by this package's kernels, with activations fused into the layers around them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.fx
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch.nn.modules.module import _has_any_global_hook
 
 from .. import _core
 from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
-from .dtypes import FLOATS
 from .functions import OPERANDS, cast_operands, check_features, linear
+from .perceptron import mlp
 from .product import check_tensors, gemm, refuse_as_torch
 from .sharding import register_if_used
 from .straight import autocasting, compiling
@@ -93,93 +91,57 @@ def _checked(activation: str | Activation | None) -> str | Activation | None:
     return activation
 
 
-@dataclass(frozen=True)
-class Replacement:
-    """What replace_linear did; prints as a table.
+class Sequential(nn.Sequential):  # type: ignore[misc]
+    """nn.Sequential that computes a Linear, an activation and a Linear in a row by `mlp`; same modules and state_dict.
 
-    Attributes:
-        replaced: names of the modules that are now cutlass_py.torch.Linear.
-        left: name of each other linear module, and why it stayed.
+    That is done where both are `Linear` of this package without an activation of their own, where between them is an
+    nn.ReLU, nn.GELU or nn.SiLU, and where nothing hooks into the three. It is looked up on each call, so modules may be
+    exchanged and hooked later. All others are called one after the other.
     """
 
-    replaced: list[str] = field(default_factory=list)
-    left: dict[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        rows = [(name, "replaced") for name in self.replaced] + [(n, f"left: {why}") for n, why in self.left.items()]
-        width = max((len(name) for name, _ in rows), default=0)
-        lines = [f"{name or '(the model itself)':{width}}  {what}" for name, what in rows]
-        return "\n".join([*lines, f"{len(self.replaced)} of {len(rows)} linear modules replaced"])
-
-
-def replace_linear(model: nn.Module, *, where: Callable[[str, nn.Linear], bool] | None = None) -> Replacement:
-    """Makes a model's nn.Linear modules cutlass_py.torch.Linear, in place.
-
-    Modules, parameters and buffers stay the same objects: optimisers, tied weights and modules that are used in several
-    places keep working, state_dict does not change. Left alone: subclasses of nn.Linear, modules with hooks,
-    parametrizations, a forward or an attribute `activation` of their own, lazy and quantised ones, those on the meta
-    device, those whose weights are sparse or of a dtype that gemm does not multiply, those of an
-    nn.TransformerEncoderLayer (which in inference reads their weights and does not call them), and what `where` says no
-    to.
-
-    Args:
-        model: any module.
-        where: (qualified name, module) -> whether to replace it.
-
-    Returns:
-        What was replaced, and what was left and why.
-    """
-    register_if_used()
-    report = Replacement()
-    modules = dict(model.named_modules())
-    for name, module in modules.items():
-        if isinstance(module, Linear) or not _is_linear(module):
-            continue
-        why = (
-            _obstacle(module)
-            or _passed_over(modules[name.rpartition(".")[0]])
-            or ("where said no" if where and not where(name, module) else "")
-        )
-        if why:
-            report.left[name] = why
-            continue
-        module.__class__ = Linear
-        module.activation = None
-        report.replaced.append(name)
-    return report
+    def forward(self, input: Any) -> Any:
+        """As nn.Sequential's."""
+        modules = list(self)
+        while modules:
+            if is_perceptron(modules[:3]) and _fits(input, modules[0], modules[2]):
+                first, activation, second, *modules = modules
+                name = _name_of(activation)
+                input = mlp(input, first.weight, second.weight, first.bias, second.bias, activation=name)
+            else:
+                first, *modules = modules
+                input = first(input)
+        return input
 
 
-def _is_linear(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) or type(module).__name__.endswith("Linear")
+def is_perceptron(modules: list[nn.Module]) -> bool:
+    """Whether `mlp` computes what these compute in a row."""
+    if len(modules) != 3 or _has_any_global_hook() or any(is_hooked(module) for module in modules):
+        return False
+    first, activation, second = modules
+    layers = type(first) is type(second) is Linear and first.activation is second.activation is None
+    return layers and bool(_name_of(activation))
 
 
-def _obstacle(module: nn.Module) -> str:
-    """Why a module that looks like nn.Linear stays as it is; empty if nothing speaks against it."""
-    if type(module) is not nn.Linear:
-        kind = "parametrized" if parametrize.is_parametrized(module) else "of type"
-        return f"{kind} {type(module).__module__}.{type(module).__qualname__}"
-    if hasattr(module, "activation"):
-        return "it has an attribute activation"
-    if "forward" in vars(module):
-        return "its forward is replaced"
-    if any(getattr(module, hooks) for hooks in _HOOKS):
-        return "it has hooks"
-    weight: Any = getattr(module, "weight", None)  # pruning and offloading take it away
-    if type(weight) is not nn.Parameter:
-        return f"its weight is a {type(weight).__name__}"
-    if weight.is_meta:
-        return "it is on the meta device"
-    if weight.layout != torch.strided:
-        return f"its weight is {weight.layout}"
-    if weight.dtype not in FLOATS:
-        return f"its weight is {weight.dtype}"
-    return ""
-
-
-def _passed_over(parent: nn.Module) -> str:
-    """Why a module around it may never call it."""
-    own = isinstance(parent, nn.TransformerEncoderLayer) and type(parent).forward is nn.TransformerEncoderLayer.forward
-    return "nn.TransformerEncoderLayer reads its weight without calling it in inference" if own else ""
+def is_hooked(module: nn.Module) -> bool:
+    """Whether calling a module does more than its class says."""
+    return "forward" in vars(module) or any(getattr(module, hooks) for hooks in _HOOKS)
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _name_of(module: nn.Module) -> str:
+    """The activation that a module is, of those whose derivative an epilogue has; "" for any other module."""
+    if type(module) is nn.GELU:
+        return "gelu_tanh" if module.approximate == "tanh" else "gelu"
+    return {nn.ReLU: "relu", nn.SiLU: "silu"}.get(type(module), "")
+
+
+def _fits(x: Any, first: Linear, second: Linear) -> bool:
+    """Whether `mlp` refuses nothing of this: layers would say it in torch's words."""
+    if not isinstance(x, Tensor) or not x.dim():
+        return False
+    hidden, features = first.weight.shape
+    dtypes = [y.dtype for y in (first.weight, second.weight, first.bias, second.bias) if y is not None]
+    same_dtype = autocasting() or all(dtype == x.dtype for dtype in dtypes)
+    return same_dtype and x.shape[-1] == features and second.weight.shape[1] == hidden
