@@ -120,6 +120,16 @@ def test_a_plan_makes_results_and_takes_what_it_was_made_with():
     gpu.assert_exact(whole, gpu.expected(a, b))
 
 
+def test_what_a_plan_and_gemm_write_counts_as_modified():
+    a, b, out = operands()
+    args = GemmArguments(a, b, out=out.view)
+    plan, d = get_kernels(args)[0].plan(args), torch.empty_like(out.view)
+    calls = [lambda: plan(a, b, d), lambda: plan(out=d), lambda: cutlass_py.gemm(a, b, out=d)]
+    for count, call in enumerate((*calls, *calls), start=1):
+        call()
+        assert (a._version, b._version, d._version) == (0, 0, count)
+
+
 def test_what_is_not_like_the_first_is_refused_and_writes_nothing():
     a, b, out = operands(256, 128, 192)
     args = GemmArguments(a, b, out=out.view)

@@ -115,6 +115,7 @@ int compose(const CutlassPyArray* acc, int32_t parts, int64_t part_stride, const
   p.factor_dtype = scalar_dtype(Dtype(acc->dtype));
   p.parts = parts, p.part_stride = part_stride * p.acc.size;
   p.activation = Activation(e.activation);
+  p.fast = p.d.size <= 2 && !e.bias_grad.data;
   std::copy(e.parameters, e.parameters + 2, p.parameters);
   p.sums = sums_of(bias_grad, cols);
   const Shape shape(batch, rows, cols, p.sums != Sums::none);

@@ -37,6 +37,7 @@ struct Compose {
   int parts;
   int64_t part_stride;
   Activation activation;
+  bool fast;  // its approximations round less than the results do
   double parameters[2];
   // One block: `passes` times kThreads >> lanes_log2 rows, by kElements << lanes_log2 columns.
   int64_t batch;
@@ -132,14 +133,14 @@ __device__ T read(const Factor& factor, Dtype dtype) {
 
 // ------------------------------------------------------------------------------------------------ arithmetic
 
-template <class T>
+template <bool kFast, class T>
 __device__ void activate(const Compose& p, T (&x)[kElements]) {
   constexpr int kUnroll = sizeof(T) == 4 ? kElements : 1;
   const T parameters[] = {T(p.parameters[0]), T(p.parameters[1])};
   switch (p.activation) {
 #define CUTLASS_PY_ACTIVATION(NAME, ...)                                                                    \
   case Activation::NAME:                                                                                    \
-    _Pragma("unroll kUnroll") for (T& value : x) value = activation::NAME<false>::apply(value, parameters); \
+    _Pragma("unroll kUnroll") for (T& value : x) value = activation::NAME<kFast>::apply(value, parameters); \
     break;
 #include "activations.inc"
 #undef CUTLASS_PY_ACTIVATION
@@ -147,7 +148,7 @@ __device__ void activate(const Compose& p, T (&x)[kElements]) {
 }
 
 // In double by a call: rare, and inlined it would be most of what there is to compile.
-static __device__ __noinline__ void activate_apart(const Compose& p, double (&x)[kElements]) { activate(p, x); }
+static __device__ __noinline__ void activate_apart(const Compose& p, double (&x)[kElements]) { activate<false>(p, x); }
 
 // The numbers of an operand that many threads share: in cache, so nothing else is kept waiting.
 template <class T, bool kVector>
@@ -225,7 +226,7 @@ __device__ void epilogue(const Compose& p, const Factors<T>& factors, const Plac
 
   each([&](int i) { y[i] = z[i]; });
   if (p.argument.data) numbers<T, kVector>(p.argument, argument, y);
-  if constexpr (sizeof(T) == 4) activate(p, y);
+  if constexpr (sizeof(T) == 4) p.fast ? activate<true>(p, y) : activate<false>(p, y);
   if constexpr (sizeof(T) == 8) activate_apart(p, y);
   if (p.argument.data) each([&](int i) { y[i] *= z[i]; });
 }
