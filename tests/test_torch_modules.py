@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 import re
+import warnings
 from functools import partial
 
 import pytest
@@ -336,17 +337,58 @@ def test_modules_of_a_row_may_be_exchanged(fused_calls):
 def test_a_row_refuses_as_its_layers_do():
     stock, ours = perceptron(), perceptron()
     ct.replace_linear(ours, fuse=True)
-    for wrong in (torch.randn(3, 5), torch.randn(3, 4, dtype=torch.float64), torch.tensor(1.0)):
-        for model in (stock, ours):
-            with pytest.raises(RuntimeError):
-                model(wrong)
+    x = torch.randn(3, 4)
+    for wrong in (torch.randn(3, 5), x.double(), torch.tensor(1.0), x.to("meta")):
+        for autocast in (False, True):
+            for model in (stock, ours):
+                with torch.autocast("cpu", torch.bfloat16, enabled=autocast), pytest.raises(RuntimeError):
+                    model(wrong)
     with pytest.raises(TypeError, match="expected a torch.Tensor"):
         ours(None)
+    for bias in (torch.randn(3), torch.randn(8, dtype=torch.float64)):
+        for model in (stock, ours):
+            model[0].bias = nn.Parameter(bias)
+            with pytest.raises(RuntimeError):
+                model(x)
+
+
+def test_a_bias_that_torch_broadcasts():
+    stock, x = perceptron(), torch.randn(3, 4)
+    stock[0].bias = nn.Parameter(torch.randn(1))
+    ours = copy.deepcopy(stock)
+    ct.replace_linear(ours, fuse=True)
+    torch.testing.assert_close(ours(x), stock(x))
+
+
+def test_what_a_hook_raises_in_a_row_is_not_a_refusal(fused_calls):
+    model = perceptron()
+    ct.replace_linear(model, fuse=True)
+
+    def refuse(x):
+        raise ValueError("a hook's own")
+
+    with torch.autograd.graph.saved_tensors_hooks(refuse, refuse), pytest.raises(ValueError, match="a hook's own"):
+        model(torch.randn(3, 4))
+    assert len(fused_calls) == 1
+
+
+def test_a_row_can_be_traced():
+    model, x = perceptron(), torch.randn(3, 4)
+    ct.replace_linear(model, fuse=True)
+    traced = torch.fx.symbolic_trace(model)
+    assert ct.mlp in [node.target for node in traced.graph.nodes]
+    torch.testing.assert_close(traced(x), model(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        traced = torch.jit.trace(model, x)
+    for rows in (x, torch.randn(5, 4)):
+        torch.testing.assert_close(traced(rows), model(rows))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_row_trains_under_autocast(compiled):
+def test_a_row_trains_under_autocast(compiled, fused_calls):
     stock, x = perceptron(), torch.randn(16, 4)
     ours = copy.deepcopy(stock)
     ct.replace_linear(ours, fuse=True)
@@ -357,5 +399,7 @@ def test_a_row_trains_under_autocast(compiled):
         y.float().square().mean().backward()
     for mine, theirs in zip(ours.parameters(), stock.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=0.05, atol=0.01)
+    assert len(fused_calls) == 1
     again = pickle.loads(pickle.dumps(ours))
     torch.testing.assert_close(again(x), ours(x))
+    assert len(fused_calls) == 3

@@ -103,23 +103,32 @@ class Sequential(nn.Sequential):  # type: ignore[misc]
         """As nn.Sequential's."""
         modules = list(self)
         while modules:
-            if is_perceptron(modules[:3]) and _fits(input, modules[0], modules[2]):
-                first, activation, second, *modules = modules
-                name = _name_of(activation)
-                input = mlp(input, first.weight, second.weight, first.bias, second.bias, activation=name)
-            else:
-                first, *modules = modules
-                input = first(input)
+            d = _perceptron(input, *modules[:3]) if is_perceptron(modules[:3]) else None
+            input, modules = (modules[0](input), modules[1:]) if d is None else (d, modules[3:])
         return input
 
 
 def is_perceptron(modules: list[nn.Module]) -> bool:
     """Whether `mlp` computes what these compute in a row."""
-    if len(modules) != 3 or _has_any_global_hook() or any(is_hooked(module) for module in modules):
+    if len(modules) != 3:
         return False
     first, activation, second = modules
     layers = type(first) is type(second) is Linear and first.activation is second.activation is None
-    return layers and bool(_name_of(activation))
+    return layers and bool(_name_of(activation)) and not (_has_any_global_hook() or any(map(is_hooked, modules)))
+
+
+def _perceptron(x: Any, first: Linear, activation: nn.Module, second: Linear) -> Any:
+    """What these compute in a row; None where a layer or `mlp` refuses it: layers say that in torch's words."""
+    operands = (x, first.weight, second.weight, first.bias, second.bias)
+    # Of a bias `mlp` takes more dtypes than a layer does. What is no tensor is a proxy of torch.fx, or refused.
+    if isinstance(x, Tensor) and not autocasting() and any(y is not None and y.dtype != x.dtype for y in operands):
+        return None
+    try:
+        return mlp(*operands, activation=_name_of(activation))
+    except (ValueError, TypeError) as refusal:
+        if not str(refusal).startswith(("gemm: ", "mlp: ")):  # what a mode or a hook raised meanwhile
+            raise
+    return None
 
 
 def is_hooked(module: nn.Module) -> bool:
@@ -135,13 +144,3 @@ def _name_of(module: nn.Module) -> str:
     if type(module) is nn.GELU:
         return "gelu_tanh" if module.approximate == "tanh" else "gelu"
     return {nn.ReLU: "relu", nn.SiLU: "silu"}.get(type(module), "")
-
-
-def _fits(x: Any, first: Linear, second: Linear) -> bool:
-    """Whether `mlp` refuses nothing of this: layers would say it in torch's words."""
-    if not isinstance(x, Tensor) or not x.dim():
-        return False
-    hidden, features = first.weight.shape
-    dtypes = [y.dtype for y in (first.weight, second.weight, first.bias, second.bias) if y is not None]
-    same_dtype = autocasting() or all(dtype == x.dtype for dtype in dtypes)
-    return same_dtype and x.shape[-1] == features and second.weight.shape[1] == hidden
