@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
-from cutlass_py import Activation, _core, clamp, leaky_relu  # noqa: E402
+from cutlass_py import Activation, _core, clamp, frameworks, leaky_relu  # noqa: E402
 from cutlass_py.declaration import epilogues  # noqa: E402
 from cutlass_py.torch import activations, operators, recorded  # noqa: E402
 
@@ -526,6 +526,7 @@ PLAIN = {  # calls of cutlass_py.gemm itself, which write `kept`
     "view": lambda a, b, kept: cutlass_py.gemm(a, b, out=cutlass_py.view(kept, "f32")),
     "list": lambda a, b, kept: cutlass_py.gemm([a, a], [b, b], out=[torch.empty(3, 5), kept]),
     "aux": lambda a, b, kept: cutlass_py.gemm(a, b, activation="relu", aux=kept),
+    "bias_grad": lambda a, b, kept: cutlass_py.gemm(a, b, bias_grad=kept[:1]),
     "epilogue": lambda a, b, kept: cutlass_py.gemm(a, b, epilogue=twice(double=kept)),
     "plan": lambda a, b, kept: cutlass_py.GemmArguments(a, b, out=torch.empty(3, 5)).plan()(out=kept),
 }
@@ -541,10 +542,27 @@ def test_the_plain_function_tells_autograd_what_it_writes(call):
         y.backward()
 
 
-def test_an_aux_that_is_read_is_not_told():
-    a, b, z = torch.rand(3, 4), torch.rand(4, 5), torch.rand(3, 5)
+def test_what_is_read_or_refused_is_not_told():
+    a, b, z, wrong = torch.rand(3, 4), torch.rand(4, 5), torch.rand(3, 5), torch.rand(3, 6)
     cutlass_py.gemm(a, b, activation="d_relu", aux=z)
-    assert z._version == 0
+    with pytest.raises(ValueError, match="out is"):
+        cutlass_py.gemm(a, b, out=wrong)
+    assert z._version == wrong._version == 0
+
+
+def test_older_torch_is_told_of_one_tensor(monkeypatch):
+    told, kept = torch._C._increment_version, torch.rand(3)
+
+    def one(x):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError("incompatible function arguments")
+        told((x,))
+
+    monkeypatch.setattr(torch._C, "_increment_version", one)
+    with torch.inference_mode():
+        untracked = torch.rand(3)
+    frameworks.row(torch.Tensor).written()((kept, untracked))
+    assert kept._version == 1
 
 
 @pytest.mark.parametrize("function", ["mm", "matmul", "gemm", "aux", "bias_grad"])
@@ -570,6 +588,7 @@ def test_inference_tensors_may_be_written():
     with torch.inference_mode():
         a, b, out = torch.rand(3, 4), torch.rand(4, 5), torch.zeros(3, 5)
         torch.testing.assert_close(ct.mm(a, b, out=out), a @ b)
+    torch.testing.assert_close(cutlass_py.gemm(a, a.mT, out=out[:, :3]), a @ a.mT)
 
 
 @pytest.mark.parametrize("trainable", ["x", "w1", "w2", "b1", "b2"])

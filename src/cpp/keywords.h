@@ -52,10 +52,10 @@ struct EpilogueCall {
 // By name. What the dictionary lacks is as gemm has it by default.
 Keywords keywords_from(const nb::dict& given);
 
-// Opens every array among the operands and keywords. Destinations must be mutable.
+// Opens every array among the operands and keywords. Destinations must be mutable, and are marked as written.
 void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keywords& keywords);
 
-// Everything else, and the operands by role; these are complete by now. Says which of them are written.
+// Everything else, and the operands by role; these are complete by now. Whether aux is written is known from here on.
 Request request_from(Operands& operands, const Keywords& keywords);
 
 // The kernel asked for, as registry.py numbers it; -1 for None.

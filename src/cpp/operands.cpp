@@ -119,7 +119,7 @@ void Operands::check_lists() const {
 
 void Operands::tell_written() const {
   each([](const View& view) {
-    if (view.written && view.type->written.is_valid()) cutlass_py::tell_written(view.object, *view.type);
+    if (view.written) cutlass_py::tell_written(view.object, *view.type);
   });
 }
 

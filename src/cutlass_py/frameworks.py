@@ -143,7 +143,17 @@ def _torch_written() -> Callable[[tuple[Any, ...]], None]:
     import torch
 
     # Autograd knows by a tensor's version that it was written to after it was kept; DLPack does not change that.
-    written: Callable[[tuple[Any, ...]], None] = torch._C._increment_version
+    written: Callable[[Any], None] = torch._C._increment_version
+    try:
+        written(())
+    except TypeError:  # before torch 2.5 it takes one tensor, and refuses those without a version
+
+        def one_by_one(arrays: tuple[Any, ...]) -> None:
+            for array in arrays:
+                if not array.is_inference():
+                    written(array)
+
+        return one_by_one
     return written
 
 
