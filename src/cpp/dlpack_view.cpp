@@ -110,7 +110,7 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
     entry.recording = bind();
     find_grad_flag(entry, type);
   }
-  if (nb::object bind = function("written"); bind.is_valid()) entry.written = bind();
+  if (nb::object bind = function("on_write"); bind.is_valid()) entry.on_write = bind();
   for (nb::handle method : entry.row.attr("lazy")) entry.lazy.push_back(type.attr(method));
   return entry;
 }
@@ -474,10 +474,10 @@ bool is_lazy(nb::handle array, const ArrayType& type) {
 
 // Called by hand: nanobind takes as long again.
 void tell_written(nb::handle array, const ArrayType& type) {
-  if (!type.written.is_valid()) return;
+  if (!type.on_write.is_valid()) return;
   nb::object arrays = nb::steal(PyTuple_Pack(1, array.ptr()));
   PyObject* arguments[] = {arrays.ptr()};
-  nb::object done = nb::steal(PyObject_Vectorcall(type.written.ptr(), arguments, 1, nullptr));
+  nb::object done = nb::steal(PyObject_Vectorcall(type.on_write.ptr(), arguments, 1, nullptr));
   if (!done.is_valid()) nb::raise_python_error();
 }
 

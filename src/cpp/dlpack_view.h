@@ -27,7 +27,7 @@ struct ArrayType {
   bool is_spec = false, is_typed_view = false;
   bool mutable_ = true;          // false: never written (JAX)
   nb::object recording;          // whether gradients are recorded, of arrays that have requires_grad (torch)
-  nb::object written;            // told a tuple of arrays that were written, where the framework has to know (torch)
+  nb::object on_write;           // told a tuple of arrays that were written, where the framework has to know (torch)
   bool is_numpy = false;         // exactly numpy.ndarray: read in place where it is an ordinary array
   std::vector<nb::object> lazy;  // methods that say whether values differ from memory; asked where strides look it
   nb::object grad_flag;          // the type's descriptor of requires_grad, and how it is read; null: by its name

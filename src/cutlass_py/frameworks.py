@@ -35,7 +35,7 @@ class Framework:
         lazy: methods that say whether an array's values are not what its memory holds.
         mutable: whether arrays may be written.
         recording: () -> (-> whether gradients are recorded); None where arrays have no `requires_grad`.
-        written: () -> what is told a tuple of arrays that were written; None where nobody has to know.
+        on_write: () -> what is told a tuple of arrays that were written; None where nobody has to know.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Framework:
     lazy: tuple[str, ...] = ()
     mutable: bool = True
     recording: Callable[[], Callable[[], bool]] | None = None
-    written: Callable[[], Callable[[tuple[Any, ...]], None]] | None = None
+    on_write: Callable[[], Callable[[tuple[Any, ...]], None]] | None = None
 
 
 _NATIVE = ("f16", "f32", "f64", "s8", "u8", "s32", "c64", "c128")  # every framework can name these
@@ -139,22 +139,12 @@ def _torch_recording() -> Callable[[], bool]:
     return recording
 
 
-def _torch_written() -> Callable[[tuple[Any, ...]], None]:
+def _torch_on_write() -> Callable[[tuple[Any, ...]], None]:
     import torch
 
     # Autograd knows by a tensor's version that it was written to after it was kept; DLPack does not change that.
-    written: Callable[[Any], None] = torch._C._increment_version
-    try:
-        written(())
-    except TypeError:  # before torch 2.5 it takes one tensor, and refuses those without a version
-
-        def one_by_one(arrays: tuple[Any, ...]) -> None:
-            for array in arrays:
-                if not array.is_inference():
-                    written(array)
-
-        return one_by_one
-    return written
+    on_write: Callable[[tuple[Any, ...]], None] = torch._C._increment_version
+    return on_write
 
 
 def _torch_streams() -> Callable[[int], int]:
@@ -282,7 +272,7 @@ _ROWS = {
         check=_torch_check,
         lazy=("is_neg", "is_conj"),
         recording=_torch_recording,
-        written=_torch_written,
+        on_write=_torch_on_write,
     ),
     "cupy": Framework("cupy", _cupy_empty, current_stream=_cupy_streams, under=_cupy_under),
     "jax": Framework("jax", _jax_empty, finish=_jax_finish, check=_jax_check, mutable=False),
