@@ -13,7 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from functorch.compile import make_boxed_func  # noqa: E402
 from torch import nn  # noqa: E402
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 
 import cutlass_py.torch as ct  # noqa: E402
 from cutlass_py import Activation, clamp  # noqa: E402
@@ -403,3 +405,23 @@ def test_a_row_trains_under_autocast(compiled, fused_calls):
     again = pickle.loads(pickle.dumps(ours))
     torch.testing.assert_close(again(x), ours(x))
     assert len(fused_calls) == 3
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_a_compiled_row_is_fused_backwards():
+    graphs = {}
+
+    def kept(name):
+        def compile(graph, inputs):
+            graphs[name] = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+            return make_boxed_func(graph.forward)
+
+        return compile
+
+    model, x = perceptron(), torch.randn(16, 4)
+    ct.replace_linear(model, fuse=True)
+    backend = aot_autograd(fw_compiler=kept("forward"), bw_compiler=kept("backward"))
+    torch.compile(model, backend=backend, fullgraph=True)(x).sum().backward()
+    assert graphs["forward"].count("cutlass_py.gemm.default") == 2
+    assert graphs["backward"].count("cutlass_py.gemm.default") == 3  # x has no gradient
+    assert not {"aten.gelu_backward.default", "aten.zeros.default", "aten.add.Tensor"} & set(graphs["backward"])

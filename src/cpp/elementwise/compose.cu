@@ -55,6 +55,15 @@ bool by_vectors(const Compose& p) {
          p.part_stride % (kElements * std::max(p.acc.size, 1)) == 0;
 }
 
+// Whether a product is summed as it is.
+bool only_column_sums(const Compose& p) {
+  for (const Array* x : {&p.c, &p.bias, &p.scale_a, &p.scale_b, &p.argument, &p.aux, &p.d}) {
+    if (x->data) return false;
+  }
+  const bool as_it_is = p.activation == Activation::identity && !p.alpha.device && p.alpha.value == 1 && p.parts <= 1;
+  return as_it_is && p.acc.data && p.sums == Sums::of_columns;
+}
+
 // Double where any array holds f64, or where integers beyond 2^24 have to stay exact.
 bool in_double(const Compose& p, const CutlassPyArray& bias_grad) {
   const auto is = [](const Array& x, Dtype dtype) { return x.data && x.dtype == dtype; };
@@ -63,6 +72,14 @@ bool in_double(const Compose& p, const CutlassPyArray& bias_grad) {
   }
   if (p.sums != Sums::none && Dtype(bias_grad.dtype) == Dtype::f64) return true;
   return is(p.c, Dtype::s32) || is(p.bias, Dtype::s32) || (is(p.acc, Dtype::s32) && is(p.d, Dtype::s32));
+}
+
+auto* kernel_for(const Compose& p, bool wide) {
+  const bool plain = p.parts <= 1 && p.sums == Sums::none;
+  if (wide) return &compose_kernel<double, false, false>;
+  if (!by_vectors(p)) return plain ? &compose_kernel<float, false, true> : &compose_kernel<float, false, false>;
+  if (only_column_sums(p)) return &column_sums_kernel;
+  return plain ? &compose_kernel<float, true, true> : &compose_kernel<float, true, false>;
 }
 
 template <class T>
@@ -81,11 +98,7 @@ int launch(const Compose& p, const Shape& shape, const CutlassPyArray& bias_grad
   if (p.batch * p.rows * p.cols == 0 && p.sums == Sums::none) return 0;
   const dim3 grid(unsigned(blocks), unsigned(shape.depth));
   const bool wide = in_double(p, bias_grad);
-  const bool plain = p.parts <= 1 && p.sums == Sums::none;
-  auto* kernel = wide             ? &compose_kernel<double, false, false>
-                 : !by_vectors(p) ? (plain ? &compose_kernel<float, false, true> : &compose_kernel<float, false, false>)
-                                  : (plain ? &compose_kernel<float, true, true> : &compose_kernel<float, true, false>);
-  if (int error = queue(kernel, grid, kThreads, stream, p)) return error;
+  if (int error = queue(kernel_for(p, wide), grid, kThreads, stream, p)) return error;
   if (p.sums == Sums::none) return 0;
   return wide ? finish<double>(p, shape, bias_grad, stream) : finish<float>(p, shape, bias_grad, stream);
 }

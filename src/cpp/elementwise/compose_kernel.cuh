@@ -1,4 +1,5 @@
-// The kernels of the composed epilogue: compose_kernel, and finish_kernel for the sums of bias_grad.
+// The kernels of the composed epilogue: compose_kernel, column_sums_kernel where there is nothing else to do, and
+// finish_kernel for the sums of bias_grad.
 //
 // Bound by memory. Dtypes, strides and the activation are switched at run time, once for the four elements of a row
 // that a thread holds, so one kernel serves every combination. The elements are neighbours where every operand can be
@@ -14,6 +15,7 @@ namespace cutlass_py {
 constexpr int kThreads = 256;
 constexpr int kElements = 4;   // of a row, by one thread
 constexpr int kSomeParts = 4;  // of the product, read at once
+constexpr int kSomeRows = 4;   // likewise, where there is nothing to do but sums
 
 // An operand; strides in bytes. Absent where data is null.
 struct Array {
@@ -52,6 +54,18 @@ struct Place {
   int64_t batch;
   uint32_t row, col, step;
 };
+
+// Where a thread of a block begins; the rows of a pass are `lines` apart.
+template <bool kVector>
+__device__ Place first_place(const Compose& p) {
+  const uint32_t lane = threadIdx.x & ((1u << p.lanes_log2) - 1), line = threadIdx.x >> p.lanes_log2;
+  Place at;
+  at.batch = blockIdx.y;
+  at.col = (blockIdx.x % p.tiles_per_row * kElements << p.lanes_log2) + (kVector ? kElements * lane : lane);
+  at.step = kVector ? 1 : 1u << p.lanes_log2;
+  at.row = blockIdx.x / p.tiles_per_row * p.passes * (kThreads >> p.lanes_log2) + line;
+  return at;
+}
 
 // ------------------------------------------------------------------------------------------------ memory
 
@@ -277,12 +291,8 @@ constexpr int kBlocks = sizeof(T) == 8 ? 1
 template <class T, bool kVector, bool kPlain>
 __global__ void __launch_bounds__(kThreads, kBlocks<T, kVector, kPlain>)
     compose_kernel(const __grid_constant__ Compose p) {
-  const uint32_t lane = threadIdx.x & ((1u << p.lanes_log2) - 1), line = threadIdx.x >> p.lanes_log2;
   const uint32_t lines = kThreads >> p.lanes_log2;
-  Place at;
-  at.col = (blockIdx.x % p.tiles_per_row * kElements << p.lanes_log2) + (kVector ? kElements * lane : lane);
-  at.step = kVector ? 1 : 1u << p.lanes_log2;
-  at.row = blockIdx.x / p.tiles_per_row * p.passes * lines + line;
+  Place at = first_place<kVector>(p);
   int count = 0;  // of the thread's elements that exist
   if (at.col < p.cols) count = kVector ? kElements : min(kElements, int((p.cols - at.col - 1) >> p.lanes_log2) + 1);
   const Factors<T> factors{read<T>(p.alpha, p.factor_dtype), read<T>(p.beta, p.factor_dtype),
@@ -304,6 +314,32 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kVector, kPlain>)
     if (!kPlain && p.sums == Sums::of_rows) store_row_sums(p, at.row, row_sum);
   }
   if (!kPlain && p.sums == Sums::of_columns) store_column_sums(p, at, count, column_sums);
+}
+
+// The column sums of a product that is finished, by vectors: several rows are on their way at once.
+static __global__ void __launch_bounds__(kThreads) column_sums_kernel(const __grid_constant__ Compose p) {
+  const uint32_t lines = kThreads >> p.lanes_log2;
+  const Place first = first_place<true>(p);
+  const int count = first.col < p.cols ? kElements : 0;
+  float sum[kElements] = {};
+  for (int64_t batch = first.batch; count && batch < p.batch; batch += gridDim.y) {
+    for (int pass = 0; pass < p.passes; pass += kSomeRows) {
+      alignas(16) Word<float> words[kSomeRows][kElements] = {};
+#pragma unroll
+      for (int i = 0; i < kSomeRows; ++i) {
+        const Place at{batch, first.row + (pass + i) * lines, first.col, 1};
+        if (pass + i < p.passes && at.row < p.rows) load<float, true>(p.acc, at, count, words[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kSomeRows; ++i) {
+        float value[kElements];
+        numbers<float, true>(p.acc, words[i], value);
+#pragma unroll
+        for (int j = 0; j < kElements; ++j) sum[j] += value[j];
+      }
+    }
+  }
+  store_column_sums(p, first, count, sum);
 }
 
 constexpr int kFinishWidth = 32, kFinishDepth = 8;

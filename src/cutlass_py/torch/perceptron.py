@@ -19,7 +19,7 @@ from .gradients import allowance, is_asked, run, strided
 from .operators import Call, z_dtype
 from .product import cast, check_tensors, gemm
 from .sharding import register_if_used
-from .straight import deployed, tracked
+from .straight import compiling, deployed, tracked
 
 
 def mlp(
@@ -64,7 +64,8 @@ def mlp(
         return gemm(gemm(x, w1.t(), bias=b1, activation=name), w2.t(), bias=b2)
     register_if_used()
     rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
-    d = _Mlp.apply(rows, w1, w2, b1, b2, name)[0]
+    results = _Mlp.apply(rows, w1, w2, b1, b2, name)
+    d = results if compiling() else results[0]
     return d if x.dim() == 2 else d.reshape(*x.shape[:-1], w2.shape[0])  # which a sparse gradient does not pass
 
 
@@ -82,12 +83,15 @@ def _check_extents(**operands: tuple[Tensor, int]) -> None:
 
 
 class _Mlp(torch.autograd.Function):  # type: ignore[misc]
-    """Matrices in, matrices out. The hidden values are results as well: second derivatives need their graph."""
+    """Matrices in, matrices out. The hidden values are results as well: second derivatives need their graph.
+
+    But not where torch compiles, which has no second derivatives, and makes zeros of gradients that nobody asks for.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any, name: str
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> Tensor | tuple[Tensor, Tensor, Tensor | None]:
         first = Call(x, w1.t(), bias=b1, activation=name)
         y, z, _ = run(first if name in activations.FROM_RESULT else first._replace(aux_dtype=z_dtype(first)))
         ctx.name = name
@@ -99,7 +103,8 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
         ctx.dtype_b1 = None if b1 is None else b1.dtype
         ctx.set_materialize_grads(False)
         ctx.allowed = allowance()
-        return run(Call(y, w2.t(), bias=b2))[0], y, z
+        d = run(Call(y, w2.t(), bias=b2))[0]
+        return d if compiling() else (d, y, z)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -107,8 +112,10 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
             return _Mlp._gradients(ctx, *grads)
 
     @staticmethod
-    def _gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        of_d, of_y, of_z = map(strided, grads)
+    def _gradients(
+        ctx: Any, of_d: Tensor | None, of_y: Tensor | None = None, of_z: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        of_d, of_y, of_z = map(strided, (of_d, of_y, of_z))
         x, w1, w2, y, z = ctx.saved_tensors
         *needs, needs_b2, _ = ctx.needs_input_grad
         needs_x, needs_w1, needs_w2, needs_b1 = (needed and is_asked(ctx, i) for i, needed in enumerate(needs))
