@@ -144,10 +144,12 @@ def test_aux_receives_z(name):
         result = check(a, b, aux=aux.view, activation=gpu.activation(name), bias=bias)
         gpu.assert_exact(aux.view, result.z)
         aux.check()
-    aux = gpu.guarded((M, N), "f32")
     gate = gpu.integers((M, N), "bf16")
-    result = check(a, b, aux=aux.view, activation=gpu.activation(name), gate=gate)
-    gpu.assert_exact(aux.view, result.z)
+    for dtype in ("bf16", "f32"):
+        aux = gpu.guarded((M, N), dtype)
+        result = check(a, b, aux=aux.view, activation=gpu.activation(name), gate=gate)
+        gpu.assert_exact(aux.view, result.z)
+        aux.check()
 
 
 def test_a_backward_pass_is_the_gradient():

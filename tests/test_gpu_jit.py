@@ -26,11 +26,13 @@ def empty_cache(tmp_path, monkeypatch):
 
 
 def unbuilt(**wanted) -> cutlass_py.Kernel:
-    """The first declared 16-bit kernel of these metadata that is not there yet."""
+    """The first declared 16-bit kernel of these metadata that is not there yet, and whose results are exact."""
     found = get_kernels(
         compiled=False,
         where=lambda m: (
-            m.operands["a"].dtype in ("bf16", "f16") and all(getattr(m, key) == value for key, value in wanted.items())
+            m.operands["a"].dtype in ("bf16", "f16")
+            and m.fused.activation in ("identity", "relu")
+            and all(getattr(m, key) == value for key, value in wanted.items())
         ),
     )
     kernel = next((k for k in found if not k.compiled), None)
@@ -39,11 +41,13 @@ def unbuilt(**wanted) -> cutlass_py.Kernel:
     return kernel
 
 
-def check(a: torch.Tensor, b: torch.Tensor, d_dtype: str, **keywords) -> None:
+def check(a: torch.Tensor, b: torch.Tensor, d_dtype: str, *, relu: bool = False, **keywords) -> None:
     """gemm into a poisoned output, exactly, and nothing beside it."""
     out = gpu.guarded((a.shape[0], b.shape[1]), d_dtype)
-    assert cutlass_py.gemm(a, b, out=out.view, **keywords) is out.view
-    gpu.assert_exact(out.view, gpu.expected(a, b))
+    activation = "relu" if relu else None
+    assert cutlass_py.gemm(a, b, out=out.view, activation=activation, **keywords) is out.view
+    wanted = gpu.expected(a, b)
+    gpu.assert_exact(out.view, wanted.clamp_min(0) if relu else wanted)
     out.check()
 
 
@@ -55,10 +59,11 @@ def operands(m: int, n: int, k: int, dtype: str, layout: str) -> tuple[torch.Ten
 def test_a_kernel_asked_for_by_name(family):
     kernel = unbuilt(family=family)
     a, b = operands(520, 264, 136, kernel.config.a, kernel.config.layout)
-    check(a, b, kernel.config.d, kernel=kernel)
+    relu = kernel.metadata.fused.activation == "relu"
+    check(a, b, kernel.config.d, relu=relu, kernel=kernel)
     assert kernel.compiled and kernel in get_kernels() and kernel.name in _core.kernel_facts()
     assert [path.name.startswith(f"{kernel.name}-") for path in cache.entries()] == [True]
-    check(a, b, kernel.config.d, kernel=kernel.name)
+    check(a, b, kernel.config.d, relu=relu, kernel=kernel.name)
     assert len(cache.entries()) == 1
 
 

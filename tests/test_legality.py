@@ -102,6 +102,7 @@ OBSTACLES = [
     (BIAS_GELU, problem(activation="gelu", aux=D), "does not store aux; aux is given"),
     (AUX, problem(activation="gelu"), "stores aux; no aux is given"),
     (BIAS, problem(aux=D), "does not store aux; aux is given"),
+    (GATE, problem(gate=D, activation="silu", aux=D), "does not store aux; aux is given"),
     # The bias.
     (SM90, problem(bias=vector(512)), "adds no bias along n; one is given"),
     (BIAS, problem(bias=vector((512, 1))), "adds no bias along m; one is given"),

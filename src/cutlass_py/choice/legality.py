@@ -211,7 +211,7 @@ class Interface:
 
     def _epilogue_detour(self, p: Problem) -> str | None:
         """Why the epilogue asked for is not this one."""
-        e, (_, gated) = self.epilogue, function_of(p)
+        e = self.epilogue
         if function_of(p) != self.function:
             return f"computes {e.formula}; {'a gate through ' if p.gate else ''}{p.activation} is asked for"
         if p.bias_grad and not _is_summable(p, self.d):
@@ -223,7 +223,7 @@ class Interface:
         for name in ("scale_a", "scale_b"):
             if getattr(p, name) == "x":
                 return f"reads {name} by unit stride; it has none"
-        if bool(p.aux and not gated) != e.aux:
+        if bool(p.aux and not ACTIVATIONS[p.activation].derivative) != e.aux:
             return "does not store aux; aux is given" if p.aux else "stores aux; no aux is given"
         if p.bias and (error := self._bias_detour(p)):
             return error
