@@ -71,7 +71,8 @@ _SCHEMA = (
     "-> (Tensor, Tensor, Tensor)"
 )
 LIBRARY = library.Library("cutlass_py", "DEF")
-LIBRARY.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+# Operands may lie anyhow: told otherwise, torch.compile copies weights for the strides that eager calls would see.
+LIBRARY.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout))
 operator = torch.ops.cutlass_py.gemm.default
 
 
