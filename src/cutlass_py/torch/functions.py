@@ -135,6 +135,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     check_features("linear", input, weight)
     if weight.dim() == 1 and bias is not None and bias.numel() == 1:  # of the one feature that there is
         return linear(input, weight.unsqueeze(0), bias).squeeze(-1)
+    if autocasting():  # before it is turned: torch.compile would write the gradient both ways round
+        input, weight, bias = cast_operands(input, weight, bias)
     turned = weight.t() if weight.dim() == 2 else weight  # torch.cond cannot trace a branch with .mT
     return _like_torch("linear", input, turned, 0, None, None, bias)
 

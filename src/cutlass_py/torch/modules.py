@@ -66,10 +66,10 @@ class Linear(nn.Linear):  # type: ignore[misc]
         if not compiling() and (d := _straight_linear(input, self.weight, self.bias, self.activation)) is not None:
             return d
         try:
-            a, b, bias = input, self.weight.t(), self.bias
+            a, weight, bias = input, self.weight, self.bias
             if isinstance(input, Tensor) and autocasting():
-                a, b, bias = cast_operands(a, b, bias)
-            return gemm(a, b, bias=bias, activation=self.activation)
+                a, weight, bias = cast_operands(a, weight, bias)
+            return gemm(a, weight.t(), bias=bias, activation=self.activation)
         except (ValueError, TypeError) as refusal:
             check_tensors("Linear", {"input": input})
             check_features("Linear", input, self.weight)
