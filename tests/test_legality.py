@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +13,12 @@ from specs import A100, ARITHMETICS, B200, CORE, DEVICE, ladder, listed, operand
 
 from cutlass_py import GemmArguments, TensorSpec, clamp
 from cutlass_py.choice.legality import Way
+from cutlass_py.declaration import families
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.dtypes import COMPUTE, DTYPES, LAYOUTS, PAIRS
 from cutlass_py.declaration.epilogues import ACTIVATIONS
 from cutlass_py.gpu import ABSENT, Gpu
+from cutlass_py.kernels import CutlassKernel
 
 SM90, SM90_C = tma(), tma("linearc")
 DIRECT, DIRECT_F32 = (tma("linearc", "pingpongdirect", d) for d in ("bf16", "f32"))
@@ -220,6 +223,40 @@ def test_a_range_of_capabilities():
 def test_taken_as_it_lies(kernel, args):
     assert kernel.way(args.problem, ABSENT) == Way()
     assert kernel.supports(args)
+
+
+# One 16-bit kernel for each epilogue of each family.
+EPILOGUES = {
+    (c.family, c.epilogue): CutlassKernel(c, None)
+    for c in families.named("declared").values()
+    if (c.a, c.d, c.layout) == ("bf16", "bf16", "tn") and SCHEDULES[c.schedule].block == 0
+}
+
+
+@pytest.mark.parametrize("activation", ["identity", "silu", "gelu_tanh", "d_silu", "d_gelu_tanh"])
+def test_a_kernel_that_takes_a_problem_as_it_lies_does_all_of_it(activation):
+    derivative, taken = ACTIVATIONS[activation].derivative, 0
+    for c, bias, gate, aux, scale in product((0, 1), ("", "n", "m"), (0, 1), (0, 1), (0, 1)):
+        if derivative and (gate or not aux):
+            continue  # gemm refuses it
+        given = {"c": D, "beta": 0.5} if c else {}
+        given |= {"bias": vector(512) if bias == "n" else vector((512, 1))} if bias else {}
+        given |= {"gate": D} if gate else {}
+        given |= {"aux": D} if aux else {}
+        given |= {"scale_a": vector(1, "f32")} if scale else {}
+        p = problem(activation=activation, **given).problem
+        for kernel in EPILOGUES.values():
+            if kernel.way(p, ABSENT) != Way():
+                continue
+            e, taken = kernel.interface.epilogue, taken + 1
+            as_c = kernel.interface.bias_as_c and e.source and not c and bias == "n"
+            assert e.activation == activation, kernel
+            assert e.gated == bool(gate or derivative), kernel
+            assert e.aux == bool(aux and not derivative), kernel
+            assert not c or e.source, kernel
+            assert bias in ("", e.bias) or as_c, kernel
+            assert not scale or e.scaled, kernel
+    assert taken
 
 
 # ---------------------------------------------------------------------------------------- detours
