@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import cutlass_py.torch as ct  # noqa: E402
+from cutlass_py.torch import perceptron  # noqa: E402
 from cutlass_py.torch.operators import Call, operator  # noqa: E402
 
 vmap = torch.func.vmap
@@ -218,6 +219,24 @@ def test_compile_of_rows_that_depend_on_data(activation):
         compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
         found = torch.autograd.grad(compiled(x, w), w)
     torch.testing.assert_close(found, torch.autograd.grad(program(x, w), w))
+
+
+@quiet
+def test_a_graph_that_breaks_around_an_mlp(monkeypatch):
+    """Its own code runs eagerly then, and that of its node is compiled, or each apart."""
+
+    def breaking(call, run=perceptron.run):
+        torch._dynamo.graph_break()
+        return run(call)
+
+    operands = [randn(*s).requires_grad_() for s in ((3, 4), (5, 4), (6, 5))]
+    apart = torch._dynamo.disable(ct.mlp, recursive=False)
+    for f in (lambda *operands: apart(*operands), lambda *operands: ct.mlp(*operands)):
+        compiled = torch.compile(f, backend="eager")
+        torch.testing.assert_close(values_and_gradients(compiled, operands), values_and_gradients(ct.mlp, operands))
+        with pytest.raises(RuntimeError, match=r"mlp: second derivatives"):
+            torch.autograd.grad(compiled(*operands).square().sum(), operands, create_graph=True)
+        monkeypatch.setattr(perceptron, "run", breaking)
 
 
 @quiet

@@ -65,7 +65,7 @@ def mlp(
     register_if_used()
     rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
     results = _Mlp.apply(rows, w1, w2, b1, b2, name)
-    d = results if compiling() else results[0]
+    d = results if isinstance(results, Tensor) else results[0]
     return d if x.dim() == 2 else d.reshape(*x.shape[:-1], w2.shape[0])  # which a sparse gradient does not pass
 
 
@@ -108,6 +108,8 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if len(grads) == 1 and torch.is_grad_enabled() and not compiling():  # a graph that broke around `forward`
+            raise RuntimeError("mlp: second derivatives are asked of a call that torch.compile compiled")
         with ctx.allowed():
             return _Mlp._gradients(ctx, *grads)
 
