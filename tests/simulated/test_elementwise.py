@@ -264,6 +264,40 @@ def test_epilogues(device, seed):
         assert_near(x.found("bias_grad"), y.sum(summed, keepdims=True), "f32", 1e-5, np.abs(y).sum())
 
 
+def summed_columns(device: Elementwise, values: np.ndarray, dtype: str, layout: str) -> np.ndarray:
+    """The column sums of a product that is finished."""
+    source = placed("numpy", values, dtype, layout).array
+    product = array(source, dtype)
+    d = Array(None, product.dtype, product.row, product.col, product.batch)  # not written, but says how it lies
+    wide = "f64" if dtype == "f64" else "f32"
+    to = placed("numpy", None, wide, "row", (1, 1, values.shape[-1]))
+    sums = array(to.array, wide, values.shape)
+    epilogue = Epilogue(Scalar(1), Scalar(1), Scalar(1), bias_grad=sums)
+    held = workspace(device.compose_workspace(epilogue, *values.shape))
+    status = device.compose(product, 1, 0, epilogue, d, *values.shape, held.ctypes.data, simulator.stream())
+    assert status == 0
+    simulator.run()
+    to.assert_rest_untouched()
+    return to.array
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+def test_columns_of_a_product_are_summed(device, rng, dtype, layout):
+    for shape in [(1, 1, 4), (2, 17, 24), (3, 70, 132), (1, 9, 5), (3, 5, 1), (1, 0, 8), (0, 3, 8)]:
+        values = integers(rng, shape, dtype)
+        found = summed_columns(device, values, dtype, layout)
+        np.testing.assert_array_equal(found, values.sum((0, 1), keepdims=True))
+
+
+@pytest.mark.parametrize("shape", [(1, 2570, 2048), (3, 600, 2048)], ids=["6 passes", "batches in turn"])
+def test_columns_of_a_large_product_are_summed(device, rng, shape):
+    """By more rows for a thread than are read at once; by fewer blocks than the batch has matrices."""
+    values = integers(rng, shape, "bf16")
+    found = summed_columns(device, values, "bf16", "aligned")
+    np.testing.assert_array_equal(found, values.sum((0, 1), keepdims=True))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", COMPLEX)
 def test_complex_epilogues(device, rng, dtype, layout):
