@@ -74,6 +74,16 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         yield
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """With CUTLASS_PY_TEST_LOG=FILE each test that ended, and what a failure says: a limit may end the run."""
+    path = os.environ.get("CUTLASS_PY_TEST_LOG")
+    if not path or "PYTEST_XDIST_WORKER" in os.environ or (report.passed and report.when != "call"):
+        return
+    with open(path, "a", encoding="utf-8") as log:
+        log.write(f"{report.outcome} {report.duration:.1f} s {report.nodeid}\n")
+        log.write(f"{report.longreprtext}\n" if report.failed else "")
+
+
 def pytest_runtest_logfinish(nodeid: str) -> None:
     """Ends a process whose GPU has failed for good, as after an illegal address: all later tests would fail in it.
 
