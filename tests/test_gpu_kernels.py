@@ -313,7 +313,8 @@ def test_fp8_sums_are_promoted(kernel):
     a, b = a.to(gpu.DTYPES[kernel.config.a]), b.to(gpu.DTYPES[kernel.config.b]).mT
     d = cutlass_py.gemm(a, b, kernel=kernel, out_dtype=kernel.config.d, alpha=2.0**-8)
     wanted = gpu.expected(a, b) / 2**8
-    # Promoted once a tile. One twice as deep has twice the terms, and cuts each where twice the sum puts its last bit.
+    # Promoted once a tile. One twice as deep has twice the terms, and cuts each where twice the sum puts its last bit:
+    # 64x32x256 with an f32 D was off by more than 2**-10 and less than 2**-9.
     kept = (max(kernel.config.tile[2], 128) / 128) ** 2 * 2**-11
     error = ((gpu.wide(d) - wanted).abs() / wanted).max().item()
     assert error <= torch.finfo(d.dtype).eps / 2 + kept

@@ -13,12 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from functorch.compile import make_boxed_func  # noqa: E402
 from torch import nn  # noqa: E402
-from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 
 import cutlass_py.torch as ct  # noqa: E402
 from cutlass_py import Activation, clamp  # noqa: E402
+from cutlass_py.declaration.epilogues import ACTIVATIONS  # noqa: E402
 from cutlass_py.torch import modules  # noqa: E402
 
 
@@ -263,10 +262,14 @@ def fused_calls(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize(
-    "activation, name",
-    [(nn.GELU, "gelu"), (partial(nn.GELU, "tanh"), "gelu_tanh"), (nn.ReLU, "relu"), (nn.SiLU, "silu")],
-)
+FUSED = {"gelu": nn.GELU, "gelu_tanh": partial(nn.GELU, "tanh"), "relu": nn.ReLU, "silu": nn.SiLU}
+
+
+def test_every_activation_with_a_derivative_is_fused():
+    assert set(FUSED) == {name for name in ACTIVATIONS if f"d_{name}" in ACTIVATIONS}
+
+
+@pytest.mark.parametrize("name, activation", FUSED.items(), ids=FUSED)
 def test_a_row_of_layers_is_one_call(activation, name, fused_calls):
     stock = perceptron(activation=activation)
     ours = copy.deepcopy(stock)
@@ -409,6 +412,9 @@ def test_a_row_trains_under_autocast(compiled, fused_calls):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_a_compiled_row_is_fused_backwards():
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd  # takes a second, which no other test of this file needs
+
     graphs = {}
 
     def kept(name):

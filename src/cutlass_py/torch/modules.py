@@ -143,4 +143,7 @@ def _name_of(module: nn.Module) -> str:
     """The activation that a module is, of those whose derivative an epilogue has; "" for any other module."""
     if type(module) is nn.GELU:
         return "gelu_tanh" if module.approximate == "tanh" else "gelu"
-    return {nn.ReLU: "relu", nn.SiLU: "silu"}.get(type(module), "")
+    return _NAMES.get(type(module), "")
+
+
+_NAMES = {nn.ReLU: "relu", nn.SiLU: "silu"}
