@@ -139,11 +139,11 @@ def is_hooked(module: nn.Module) -> bool:
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
+_NAMES = {nn.ReLU: "relu", nn.SiLU: "silu"}
+
+
 def _name_of(module: nn.Module) -> str:
     """The activation that a module is, of those whose derivative an epilogue has; "" for any other module."""
     if type(module) is nn.GELU:
         return "gelu_tanh" if module.approximate == "tanh" else "gelu"
     return _NAMES.get(type(module), "")
-
-
-_NAMES = {nn.ReLU: "relu", nn.SiLU: "silu"}
