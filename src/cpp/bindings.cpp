@@ -535,13 +535,15 @@ NB_MODULE(_core, m) {
       "of which there are fewer where they take long; infinite where a plan does not run.");
   m.def(
       "set_questions",
-      [](nb::tuple types, nb::tuple numbers, nb::tuple modes, nb::object unseen, nb::dict forward,
-         nb::object autocasting, nb::object cast,
-         nb::object recorded) { set_questions({types, numbers, modes, unseen, forward, autocasting, cast, recorded}); },
+      [](nb::tuple types, nb::tuple numbers, nb::tuple modes, nb::object overridden, nb::object unseen,
+         nb::dict forward, nb::object autocasting, nb::object cast, nb::object recorded) {
+        set_questions({types, numbers, modes, overridden, unseen, forward, autocasting, cast, recorded});
+      },
       nb::sig("def set_questions(types: tuple[Any, ...], numbers: tuple[Any, ...], modes: tuple[Any, ...], "
-              "unseen: object, forward: dict[str, Any], autocasting: object, cast: object, recorded: object) -> None"),
-      "types"_a, "numbers"_a, "modes"_a, "unseen"_a, "forward"_a, "autocasting"_a, "cast"_a, "recorded"_a,
-      "What straight_product and straight_gemm ask; torch/functions.py says it once.");
+              "overridden: object, unseen: object, forward: dict[str, Any], autocasting: object, cast: object, "
+              "recorded: object) -> None"),
+      "types"_a, "numbers"_a, "modes"_a, "overridden"_a, "unseen"_a, "forward"_a, "autocasting"_a, "cast"_a,
+      "recorded"_a, "What straight_product and straight_gemm ask; torch/functions.py says it once.");
   m.def("straight_product", &straight_product, "a"_a.none(), "b"_a.none(), "out"_a.none(), "bias"_a.none(), "rank"_a,
         "gemm(a, b, out=out, bias=bias) of torch tensors, recorded where a gradient is asked for; or None where torch "
         "may mean something else by it, or gemm refuses it.");

@@ -1,7 +1,9 @@
 #include "straight.h"
 
+#include <dlfcn.h>
 #include <nanobind/stl/string.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -11,6 +13,32 @@ namespace cutlass_py {
 namespace {
 
 Questions* questions = nullptr;  // guarded by the GIL; lives as long as the process, as torch does
+
+// How torch dispatches in this thread: c10's `raw_local_dispatch_key_set` (c10/core/impl/LocalDispatchKeySet.h), in
+// which every mode, transform, trace and autocast has a bit. Zeros are what a thread begins with.
+struct Dispatch {
+  std::uint64_t included = 0, excluded = 0;
+  bool operator==(const Dispatch& other) const { return included == other.included && excluded == other.excluded; }
+};
+
+// Null where this torch does not export it. A thread has its own, hence the second look-up.
+const Dispatch* dispatch_now() {
+  static void* c10 = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+  thread_local auto now =
+      static_cast<const Dispatch*>(c10 ? dlsym(c10, "_ZN3c104impl26raw_local_dispatch_key_setE") : nullptr);
+  return now;
+}
+
+// The answer to a question about that, not asked again while torch dispatches as it did when it was no: to read two
+// words takes 2 ns, to ask Python's functions 30 to 110 each.
+template <class Question>
+bool unless_as(Dispatch& answered_no, Question question) {
+  const Dispatch* now = dispatch_now();
+  if (now && *now == answered_no) return false;
+  const bool answer = question();
+  if (now && !answer) answered_no = *now;
+  return answer;
+}
 
 bool any(const nb::tuple& functions) {
   for (nb::handle function : functions) {
@@ -35,8 +63,18 @@ bool is_of(nb::handle x, const nb::tuple& types) {
 
 bool is_tensor(nb::handle x) { return is_of(x, questions->types); }
 
+bool has_modes() {
+  thread_local Dispatch answered_no;
+  return unless_as(answered_no, [] { return any(questions->modes); });
+}
+
+bool is_autocasting() {
+  thread_local Dispatch answered_no;
+  return unless_as(answered_no, [] { return ask(questions->autocasting); });
+}
+
 // Whether something beside autograd has to see what is computed in this thread.
-bool is_seen() { return forward_mode() || (any(questions->modes) && !ask(questions->unseen)); }
+bool is_seen() { return forward_mode() || ((has_modes() || ask(questions->overridden)) && !ask(questions->unseen)); }
 
 bool wants_gradient(nb::handle x) { return is_tensor(x) && wants_gradient(x, *array_type(x, "a tensor")); }
 bool is_lazy(nb::handle x) { return is_lazy(x, *array_type(x, "a tensor")); }
@@ -120,7 +158,7 @@ nb::object straight(Layer l, nb::handle out) {
   const bool plain = questions && is_tensor(l.a) && is_tensor(l.b) && (out.is_none() || is_tensor(out)) &&
                      (l.bias.is_none() || is_tensor(l.bias));
   if (!plain || is_seen()) return nb::none();
-  const bool casts = out.is_none() && ask(questions->autocasting);
+  const bool casts = out.is_none() && is_autocasting();
   const bool recorded = out.is_none() && (wants_gradient(l.a) || wants_gradient(l.b) || wants_gradient(l.bias));
   nb::object view;
   if (l.turned && (casts || recorded)) {
@@ -162,7 +200,7 @@ nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& k, bool unc
     gradient = gradient || wants_gradient(value);
   }
   if (is_seen()) return nb::none();
-  if (uncast ? k.out.is_none() && ask(questions->autocasting) : is_lazy(a) || is_lazy(b)) return nb::none();
+  if (uncast ? k.out.is_none() && is_autocasting() : is_lazy(a) || is_lazy(b)) return nb::none();
   if (gradient && !is_layer(k)) return nb::none();
   return or_none([&] { return gradient ? record({a, b, k.bias, k.activation}) : gemm(a, b, k); });
 }

@@ -13,10 +13,11 @@ namespace nb = nanobind;
 struct Questions {
   nb::tuple types;         // of tensors that mean what their memory holds, exactly
   nb::tuple numbers;       // types of numbers that need not be looked into
-  nb::tuple modes;         // functions: whether something in this thread may have to see the call
-  nb::object unseen;       // asked where one says yes: whether nothing has to after all
+  nb::tuple modes;         // functions of how torch dispatches in this thread: whether it may have to see the call
+  nb::object overridden;   // whether functions of torch may be overridden in this thread
+  nb::object unseen;       // asked where one of these says yes: whether nothing has to see it after all
   nb::dict forward;        // where torch keeps `_current_level`, negative unless derivatives are carried forward
-  nb::object autocasting;  // whether operands of a new result may have to be cast
+  nb::object autocasting;  // likewise of how torch dispatches: whether operands of a new result may have to be cast
   nb::object cast;         // (a, b, bias, rank) to what these are cast to, or None where `recorded` would be
   nb::object recorded;     // (a, b, bias, activation, rank): the product with its gradient, or None
 };

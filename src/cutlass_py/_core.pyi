@@ -189,7 +189,7 @@ def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list
     Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each round, of which there are fewer where they take long; infinite where a plan does not run.
     """
 
-def set_questions(types: tuple[Any, ...], numbers: tuple[Any, ...], modes: tuple[Any, ...], unseen: object, forward: dict[str, Any], autocasting: object, cast: object, recorded: object) -> None:
+def set_questions(types: tuple[Any, ...], numbers: tuple[Any, ...], modes: tuple[Any, ...], overridden: object, unseen: object, forward: dict[str, Any], autocasting: object, cast: object, recorded: object) -> None:
     """
     What straight_product and straight_gemm ask; torch/functions.py says it once.
     """

@@ -94,7 +94,8 @@ def tracked(operands: tuple[Any, ...]) -> bool:
 QUESTIONS: dict[str, Any] = {
     "types": TENSORS,
     "numbers": _NUMBERS,
-    "modes": (_dispatch_modes, _function_modes, _transforms, _jit_traces),
+    "modes": (_dispatch_modes, _transforms, _jit_traces),
+    "overridden": _function_modes,
     "unseen": unseen,
     "forward": vars(forward_ad),
     "autocasting": autocasting,
