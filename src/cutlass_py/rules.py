@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WGMMA, TENSOROP, SIMT = "wgmma", "tensorop", "simt"
 # Accumulators of a thread. Of the 240 registers of a wgmma thread they may be so many; promoted, each is there twice.
-_SM90_ACCUMULATORS, _PROMOTED_ACCUMULATORS, _SM80_ACCUMULATORS = 192, 96, 128
+_SM90_ACCUMULATORS, _SM80_ACCUMULATORS = 192, 128
 
 
 @dataclass(frozen=True)
@@ -223,9 +223,12 @@ def _steady_3x(k: Resolved) -> _Faults:
 def _accumulators_3x(k: Resolved) -> _Faults:
     threads = 128 if k.schedule.pingpong else 256
     held = k.tile[0] * k.tile[1] // threads
-    most = _PROMOTED_ACCUMULATORS if k.promoted else _SM90_ACCUMULATORS
+    most, why = _SM90_ACCUMULATORS, "beside the rest of its 240 registers"
+    if k.promoted and k.schedule.steady and k.tile[0] == threads == 256:
+        most, why = 2 * most // 3, "promoted sums are held twice, of 64 rows at a time"
+    elif k.promoted:
+        most, why = most // 2, "promoted sums are held twice"
     if held > most:
-        why = "promoted sums are held twice" if k.promoted else "beside the rest of its 240 registers"
         yield Fault("tile", k.tile, f"m * n up to {most * threads}: {most} accumulators of a thread, {why}")
 
 

@@ -3,8 +3,9 @@
 // The sum over the k of a tile leaves the tensor cores, and is added to the accumulators by ordinary instructions.
 // CUTLASS's mainloop waits for its MMAs, adds, and only then starts the next ones: two warpgroups that do so in step
 // leave the tensor cores idle together (inferred; not measured). Here
-// - two warpgroups with 64 rows each issue their MMAs by turns, so that one adds while the other's run;
-// - a warpgroup with 128 rows has two halves, and adds one of them while the other's MMAs run.
+// - two warpgroups issue their MMAs by turns, 64 rows at a time, so that one adds while the other's run;
+// - a warpgroup with 128 rows of up to 96 columns has registers for two parts of a sum: it adds one half of the rows
+//   while the MMAs of the other half run.
 #pragma once
 
 #include "cute/tensor.hpp"
@@ -20,6 +21,7 @@ struct SteadyMainloop : Built {
   using TiledMma = typename Built::TiledMma;
   static constexpr int kGroup = cutlass::NumThreadsPerWarpGroup;
   static constexpr int kGroups = int(cute::size(TiledMma{})) / kGroup;
+  static constexpr int kMostOfTwoParts = 96;  // accumulators of a thread beside as many of its parts
 
   template <class Sums>
   CUTLASS_DEVICE void mma(Pipeline pipeline, State stage, Sums& sums, int k_tiles, int thread,
@@ -30,41 +32,45 @@ struct SteadyMainloop : Built {
     auto slice = TiledMma{}.get_slice(group * kGroup);
     cute::Tensor a = slice.make_fragment_A(slice.partition_A(smem_a));  // (MMA, MMA_M, MMA_K, stage)
     cute::Tensor b = slice.make_fragment_B(slice.partition_B(smem_b));  // (MMA, MMA_N, MMA_K, stage)
-    cute::Tensor part = cute::make_fragment_like(sums);                 // (MMA, MMA_M, MMA_N)
-    cute::clear(sums);
+    cute::clear(sums);                                                  // (MMA, MMA_M, MMA_N)
     constexpr int rows = cute::size<1>(typename Sums::layout_type{});
-    static_assert(rows == 2 || (rows == 1 && kGroups == 2), "64 rows for each of two warpgroups, or 128");
-    if constexpr (rows == 1) {
-      by_turns(pipeline, stage, a, b, part, sums, k_tiles, group);
+    if constexpr (rows == 2 && cute::size(typename Sums::layout_type{}) <= kMostOfTwoParts) {
+      by_halves(pipeline, stage, a, b, sums, k_tiles);
     } else {
-      by_halves(pipeline, stage, a, b, part, sums, k_tiles);
+      static_assert(kGroups == 2, "64 rows at a time for each of two warpgroups, or 128 rows of up to 96 columns");
+      by_turns(pipeline, stage, a, b, sums, k_tiles, group);
     }
   }
 
   CUTLASS_DEVICE void mma_tail(Pipeline, State, int) {}  // every stage has been released
 
  private:
-  template <class A, class B, class Part, class Sums>
-  CUTLASS_DEVICE static void by_turns(Pipeline& pipeline, State stage, A const& a, B const& b, Part& part, Sums& sums,
-                                      int k_tiles, int group) {
+  template <class A, class B, class Sums>
+  CUTLASS_DEVICE static void by_turns(Pipeline& pipeline, State stage, A const& a, B const& b, Sums& sums, int k_tiles,
+                                      int group) {
     using cutlass::arch::NamedBarrier;  // that of a group's number is its turn, which the other one passes to it
+    constexpr int rows = cute::size<1>(typename Sums::layout_type{});
+    cute::Tensor part = cute::make_fragment_like(sums(cute::_, 0, cute::_));
     if (group == 1 && k_tiles > 0) NamedBarrier::arrive(2 * kGroup, 0);
     for (; k_tiles > 0; --k_tiles, ++stage) {
       pipeline.consumer_wait(stage);
-      NamedBarrier::sync(2 * kGroup, group);
-      multiply(a(cute::_, 0, cute::_, stage.index()), b(cute::_, cute::_, cute::_, stage.index()),
-               part(cute::_, 0, cute::_));
-      if (group == 0 || k_tiles > 1) NamedBarrier::arrive(2 * kGroup, 1 - group);
-      cute::warpgroup_wait<0>();
-      cute::warpgroup_fence_operand(part);
-      pipeline.consumer_release(stage);
-      add(part, sums);
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < rows; ++row) {
+        NamedBarrier::sync(2 * kGroup, group);
+        multiply(a(cute::_, row, cute::_, stage.index()), b(cute::_, cute::_, cute::_, stage.index()), part);
+        if (group == 0 || k_tiles > 1 || row < rows - 1) NamedBarrier::arrive(2 * kGroup, 1 - group);
+        cute::warpgroup_wait<0>();
+        cute::warpgroup_fence_operand(part);
+        if (row == rows - 1) pipeline.consumer_release(stage);
+        add(part, sums(cute::_, row, cute::_));
+      }
     }
   }
 
-  template <class A, class B, class Part, class Sums>
-  CUTLASS_DEVICE static void by_halves(Pipeline& pipeline, State stage, A const& a, B const& b, Part& part, Sums& sums,
+  template <class A, class B, class Sums>
+  CUTLASS_DEVICE static void by_halves(Pipeline& pipeline, State stage, A const& a, B const& b, Sums& sums,
                                        int k_tiles) {
+    cute::Tensor part = cute::make_fragment_like(sums);
     auto start = [&](int row) {
       multiply(a(cute::_, row, cute::_, stage.index()), b(cute::_, cute::_, cute::_, stage.index()),
                part(cute::_, row, cute::_));

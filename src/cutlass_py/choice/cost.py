@@ -71,6 +71,10 @@ _ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5, 1: 0.4}
 # "outside", of operands that are read along their rows or columns instead of k: seen at 8 rows in tiles of 16.
 _OUTSIDE_ALONG = 14.0
 _MOST_ROWS = 256  # of a tile, or columns: in larger problems no tile is outside
+# Columns that blocks side by side in a cluster load each for itself are dearer beside so few rows of tiles. Counters
+# say that the L2 cache is read then as often as written down here, but less often without clusters, or with more rows:
+# it seems that neighbours ask for the same columns at once, which those of a cluster that runs along a row do not.
+_FEW_ROWS, _UNSHARED = 8, 1.5
 # Swapped tiles of 64 rows take all columns in turn. Beyond so many of them, each doubling costs this share more: the L2
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
 _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
@@ -242,7 +246,9 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
     along_rows, along_cols = c.layout[0] == "n", c.layout[1] == "t"
     if schedule.swap:
         along_rows, along_cols = along_cols, along_rows
-    load = _loaded(tm, rows, c.cluster[1], along_rows) + _loaded(tn, cols, c.cluster[0], along_cols)
+    unshared = c.cluster[1] > 1 and ceil(rows / tm) <= _FEW_ROWS
+    load = _loaded(tm, rows, c.cluster[1], along_rows)
+    load += _loaded(tn, cols, c.cluster[0], along_cols) * (_UNSHARED if unshared else 1)
     mainloop = ceil(k / tk) * _both(multiply, load * tk * size / FITTED_3X["load"])
     epilogue = FITTED_3X["epilogue" if schedule.tma_store else "epilogue_direct"]
     epilogue += _INSTRUCTION * epilogue_named(c.epilogue).instructions

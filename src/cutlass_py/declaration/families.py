@@ -54,9 +54,7 @@ def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
         for d, design in product((dtype, "f32"), tiles.SM90_DIRECT):
             yield _sm90(pair, layout, d, "linearc", design)
         yield _sm90(pair, layout, "f32", "linearc", tiles.SQUARE)
-        for f, design in product(
-            ("", *(f"_{f}" for f in USUAL)), (tiles.LARGE, tiles.SQUARE, tiles.SMALL, tiles.SKINNY32)
-        ):
+        for f, design in product(("", *(f"_{f}" for f in USUAL)), tiles.FUSED):
             yield _sm90(pair, layout, dtype, f"bias{f}", design)
         for f in ("silu", "gelu_tanh"):
             yield _sm90(pair, layout, dtype, f"gate_{f}", tiles.SQUARE)
@@ -161,10 +159,11 @@ def _sm90_declared() -> Iterator[KernelConfig]:
 def _sm90_core() -> Iterator[KernelConfig]:
     # What adds most over the `llm` and `square` suites, within what two cores compile in eight minutes:
     # benchmarks/kernel_set.py says what it reaches in the sweeps. f16 was not swept: it goes by bf16.
-    anyhow = [tiles.SQUARE, tiles.SMALL_SWAP, tiles.FLAT, tiles.SKINNY64, tiles.SKINNY16]
+    anyhow = [tiles.SQUARE, tiles.SQUARE_SWAP, tiles.SMALL_SWAP, tiles.FLAT, tiles.SKINNY64, tiles.SKINNY16]
     lean = {
         ("bf16", "tn"): [
             tiles.SQUARE,
+            tiles.SQUARE_SWAP,
             tiles.SMALL_SWAP,
             tiles.NARROW,
             tiles.SKINNY64,
@@ -176,7 +175,7 @@ def _sm90_core() -> Iterator[KernelConfig]:
         ("bf16", "tt"): anyhow,
         ("bf16", "nt"): anyhow[:-1],
         ("bf16", "nn"): anyhow,
-        ("f16", "tn"): [tiles.SQUARE, tiles.SKINNY64],
+        ("f16", "tn"): [tiles.SQUARE, tiles.SQUARE_SWAP, tiles.SKINNY64],
         ("f16", "tt"): [tiles.SQUARE, tiles.SKINNY64],
         ("f16", "nt"): [tiles.SQUARE],
         ("f16", "nn"): [tiles.SQUARE],
@@ -194,8 +193,8 @@ def _sm90_core() -> Iterator[KernelConfig]:
     # Split-K sums f32 parts; the commonest fused epilogues; one kernel at least for whatever TMA can multiply.
     bf16, e4m3, s8, tf32 = ("bf16", "bf16"), ("e4m3", "e4m3"), ("s8", "s8"), ("tf32", "tf32")
     yield _sm90(bf16, "tn", "f32", "linear", tiles.SMALL)
-    for f in ("", "_gelu", "_gelu_tanh", "_silu"):
-        yield _sm90(bf16, "tn", "bf16", f"bias{f}", tiles.SQUARE)
+    for f, design in product(("", "_gelu", "_gelu_tanh", "_silu"), (tiles.SQUARE, tiles.SQUARE_SWAP)):
+        yield _sm90(bf16, "tn", "bf16", f"bias{f}", design)
     for design in (tiles.PROMOTED, tiles.NARROW_PROMOTED, tiles.WEIGHT_PROMOTED, tiles.SKINNY16):
         yield _sm90(e4m3, "tn", "bf16", "scaled", design)
     for pair in _FP8:

@@ -60,14 +60,16 @@ SM90_WIDTHS: list[Design] = [
 # Where B is read along n, a row of a tile lies in lines of 128, 64 or 32 bytes, whichever divides it. Widths in lines
 # of 64, multiples of 32, gain as much as where it is read along k; those in lines of 32 won no shape.
 WIDTH_ALONG = 32
-# Of promoted fp8 sums every accumulator is there twice: a thread has registers for 96 of them. `steady` kernels
-# (steady3x.cuh) are ahead of CUTLASS's own mainloop wherever a tile has 128 rows or more.
+# Of promoted fp8 sums every accumulator is there twice: a thread has registers for 96 of them, or for 128 where sums
+# leave the tensor cores by 64 rows. `steady` kernels (steady3x.cuh) are ahead of CUTLASS's own mainloop wherever a
+# tile has 128 rows or more.
 SM90_PROMOTED: list[Design] = [
-    ((256, 96, 64), (2, 1, 1), "coopsteady"),
+    ((256, 128, 64), (1, 2, 1), "coopsteady"),
     ((128, 96, 64), (1, 1, 1), "pingpongsteady"),
     *(design for design in SM90_TMA if design[0][0] * design[0][1] <= 64 * 128),
 ]
 SM90_PROMOTED_MORE: list[Design] = [
+    ((256, 96, 64), (2, 1, 1), "coopsteady"),
     ((256, 64, 64), (2, 1, 1), "coopsteady"),
     ((128, 64, 64), (1, 1, 1), "pingpongsteady"),
     ((128, 64, 128), (1, 1, 1), "coopsteadyswap"),
@@ -115,6 +117,7 @@ LARGE_2X1 = _named["128x256x64_2x1x1_coop"]
 MEDIUM = _named["64x256x64_2x1x1_pingpong"]
 SQUARE = _named["128x128x64_1x2x1_pingpong"]
 SQUARE_2X1 = _named["128x128x64_2x1x1_pingpong"]
+SQUARE_SWAP = _named["128x128x64_1x1x1_pingpongswap"]
 NARROW = _named["128x96x64_1x1x1_pingpong"]
 FLAT = _named["64x192x64_2x1x1_pingpong"]
 SMALL = _named["64x128x64_1x1x1_pingpong"]
@@ -122,9 +125,11 @@ SMALL_SWAP = _named["64x128x64_1x1x1_pingpongswap"]
 WEIGHT64, WEIGHT16 = (_named[f"128x{n}x128_1x1x1_coopswap"] for n in (64, 16))
 SKINNY64, SKINNY32, SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n in (64, 32, 16))
 PROMOTED, NARROW_PROMOTED = SM90_PROMOTED[:2]
-WEIGHT_PROMOTED = SM90_PROMOTED_MORE[2]
+WEIGHT_PROMOTED = SM90_PROMOTED_MORE[3]
 # Tiles for every kind of plain result: wider D, and with C.
 FEW = (LARGE, SQUARE, SMALL, SKINNY64, SKINNY32, SKINNY16)
+# Tiles for a bias and an activation.
+FUSED = (LARGE, SQUARE, SQUARE_SWAP, SMALL, SKINNY32)
 
 # ---------------------------------------------------------------------------------------------------- 2.x
 
