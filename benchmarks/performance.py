@@ -41,6 +41,8 @@ NOTES = {
     "686cb42": "Fused epilogues and the plain sums beside them had a tile with a cluster of 2x1 then; it is 1x2 since.",
     "7cd6bdd+trial": "The tile of 256x128 for promoted sums was on trial, in two clusters, and so was the model's "
     "share for few rows: the choice in these sweeps is neither that of before nor that of since.",
+    "28cb5cb": "No table of tuned choices came with the package for this GPU: the model chose. The time was up before "
+    "the layout nn, f16, and some of nt and of fast fp8 sums.",
     "e6e225f": "The layouts tn and nt alone. Problems whose choice is that of ca39c9c have ratios that are lower by "
     "0.5% (sustained) and 0.7% (mixed) on average: so much two runs differ.",
 }
