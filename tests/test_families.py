@@ -109,7 +109,7 @@ def test_two_stages_where_cp_async_cannot_move_so_little():
 
 def test_core_is_as_large_as_eight_minutes_allow():
     count = Counter(FAMILIES[c.family].api for c in CORE)
-    assert 40 <= count[3] <= 53  # eleven core-seconds each
+    assert 40 <= count[3] <= 66  # eleven core-seconds each: 62 took six minutes on two cores, with all the rest
     assert 90 <= count[2] <= 150  # two
 
 

@@ -359,7 +359,8 @@ def test_batch_stride_alignment_counts():
 @pytest.mark.parametrize("swapped", [k for k in CORE if SCHEDULES[k.config.schedule].swap], ids=lambda k: k.name)
 def test_a_swapped_kernel_takes_what_its_plain_form_takes(swapped):
     """Axes of a bias are the caller's."""
-    assert swapped.supports(problem(m=8, dtype=swapped.config.a, layout=swapped.config.layout))
+    c, f = swapped.config, swapped.interface.epilogue.activation
+    assert swapped.supports(problem(m=8, dtype=c.a, layout=c.layout, activation=f))
     biased = tma("bias", "pingpongswap"), tma("biasm", "pingpongswap")
     for kernel, bias in zip(biased, (vector(512), vector((512, 1))), strict=True):
         assert kernel.supports(problem(bias=bias))
