@@ -206,14 +206,13 @@ def asked():
 
         return question
 
-    others = {"cast": functions._cast_layer, "recorded": functions.layer}
     counted = {
         "modes": tuple(counting("modes", real) for real in QUESTIONS["modes"]),
         "autocasting": counting("autocasting", QUESTIONS["autocasting"]),
     }
-    _core.set_questions(**{**QUESTIONS, **counted}, **others)
+    _core.set_questions(**(functions._QUESTIONS | counted))
     yield counts
-    _core.set_questions(**QUESTIONS, **others)
+    _core.set_questions(**functions._QUESTIONS)
 
 
 def test_questions_are_asked_once_for_each_way_to_dispatch(asked):

@@ -71,9 +71,9 @@ _ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5, 1: 0.4}
 # "outside", of operands that are read along their rows or columns instead of k: seen at 8 rows in tiles of 16.
 _OUTSIDE_ALONG = 14.0
 _MOST_ROWS = 256  # of a tile, or columns: in larger problems no tile is outside
-# Columns that blocks side by side in a cluster load each for itself are dearer beside so few rows of tiles. Counters
-# say that the L2 cache is read then as often as written down here, but less often without clusters, or with more rows:
-# it seems that neighbours ask for the same columns at once, which those of a cluster that runs along a row do not.
+# Columns that blocks side by side in a cluster load each for itself are dearer beside so few rows of tiles, as sweeps
+# say. At 4 rows of tiles, counters say that L2 is read as often as written down here, but less often without clusters:
+# it seems that neighbours' requests are joined, but not those of such clusters (docs/design.md).
 _FEW_ROWS, _UNSHARED = 8, 1.5
 # Swapped tiles of 64 rows take all columns in turn. Beyond so many of them, each doubling costs this share more: the L2
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.

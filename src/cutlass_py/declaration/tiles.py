@@ -110,7 +110,7 @@ SM90_GROUP: list[Design] = [((128, 128, 64), (1, 1, 1), "coopgroup"), ((128, 128
 
 _named = {
     f"{extents_text(tile)}_{extents_text(cluster)}_{schedule}": (tile, cluster, schedule)
-    for tile, cluster, schedule in (*SM90_TMA, *SM90_MORE, *SM90_WIDTHS)
+    for tile, cluster, schedule in (*SM90_TMA, *SM90_MORE, *SM90_WIDTHS, *SM90_PROMOTED, *SM90_PROMOTED_MORE)
 }
 LARGE = _named["128x256x64_1x2x1_coop"]
 LARGE_2X1 = _named["128x256x64_2x1x1_coop"]
@@ -124,8 +124,9 @@ SMALL = _named["64x128x64_1x1x1_pingpong"]
 SMALL_SWAP = _named["64x128x64_1x1x1_pingpongswap"]
 WEIGHT64, WEIGHT16 = (_named[f"128x{n}x128_1x1x1_coopswap"] for n in (64, 16))
 SKINNY64, SKINNY32, SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n in (64, 32, 16))
-PROMOTED, NARROW_PROMOTED = SM90_PROMOTED[:2]
-WEIGHT_PROMOTED = SM90_PROMOTED_MORE[3]
+PROMOTED = _named["256x128x64_1x2x1_coopsteady"]
+NARROW_PROMOTED = _named["128x96x64_1x1x1_pingpongsteady"]
+WEIGHT_PROMOTED = _named["128x64x128_1x1x1_coopsteadyswap"]
 # Tiles for every kind of plain result: wider D, and with C.
 FEW = (LARGE, SQUARE, SMALL, SKINNY64, SKINNY32, SKINNY16)
 # Tiles for a bias and an activation.

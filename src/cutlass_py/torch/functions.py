@@ -29,7 +29,8 @@ def _cast_layer(a: Tensor, b: Tensor, bias: Tensor | None, rank: int) -> tuple[A
     return cast_operands(a, b, bias) if has_shapes(a, b, bias, rank) else None
 
 
-_core.set_questions(**QUESTIONS, cast=_cast_layer, recorded=layer)
+_QUESTIONS = {**QUESTIONS, "cast": _cast_layer, "recorded": layer}
+_core.set_questions(**_QUESTIONS)
 _straight, _straight_linear = _core.straight_product, _core.straight_linear
 
 # What torch calls the operands of gemm.
