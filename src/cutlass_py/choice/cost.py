@@ -68,13 +68,17 @@ _SMALL_TILE_2X = {"sm90_dgemm": 0.95}  # by family, others:
 _SMALL_TILE_2X_USUAL = 0.7
 # Narrow accesses of types of 16 bits and less stall 2.x loads: share of the rate by bytes per access; 1 is a guess.
 _ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5, 1: 0.4}
-# "outside", of operands that are read along their rows or columns instead of k: seen at 8 rows in tiles of 16.
+# "outside", of operands that are read along their rows or columns instead of k: seen at 8 rows in tiles of 16. The
+# blocks of a cluster divide it among them.
 _OUTSIDE_ALONG = 14.0
 _MOST_ROWS = 256  # of a tile, or columns: in larger problems no tile is outside
 # Columns that blocks side by side in a cluster load each for itself are dearer beside so few rows of tiles, as sweeps
 # say. At 4 rows of tiles, counters say that L2 is read as often as written down here, but less often without clusters:
 # it seems that neighbours' requests are joined, but not those of such clusters (docs/design.md).
 _FEW_ROWS, _UNSHARED = 8, 1.5
+# Clusters of four do not reach every multiprocessor: 32 of them took two waves of an H100 with 132. A share that agrees
+# with sweeps of both GPUs.
+_REACHED_BY_FOUR = 0.9
 # Swapped tiles of 64 rows take all columns in turn. Beyond so many of them, each doubling costs this share more: the L2
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
 _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
@@ -211,7 +215,8 @@ def _product_3x(c: KernelConfig, extents: tuple[int, int, int], batch: int, move
     memory = _memory_3x(moved, clusters * in_cluster, in_cluster > 1, gpu)
     if not clusters:
         return memory
-    filled, tile = clusters / (gpu.sm_count // in_cluster), _tile_3x(c, rows, cols, k)  # clusters are scheduled whole
+    reached = gpu.sm_count if in_cluster < 4 else int(_REACHED_BY_FOUR * gpu.sm_count)
+    filled, tile = clusters / (reached // in_cluster), _tile_3x(c, rows, cols, k)  # clusters are scheduled whole
     if schedule.stream_k:  # no idle part of a wave
         return _both(filled * tile, memory)
     if schedule.swap and c.tile[0] == 64 and cols > _COLUMNS_KEPT:
@@ -274,7 +279,7 @@ def _loaded(extent: int, there: int, sharing: int, along: bool) -> float:
 
     `along`: whether the operand is read along them.
     """
-    outside = _OUTSIDE_ALONG if along else FITTED_3X["outside"]
+    outside = _OUTSIDE_ALONG / sharing if along else FITTED_3X["outside"]
     return (extent + outside * max(extent - there, 0)) / (1 + FITTED_3X["multicast"] * (sharing - 1))
 
 

@@ -37,9 +37,11 @@ SM90_MORE: list[Design] = [
     ((64, 192, 64), (2, 1, 1), "pingpong"),
     ((64, 128, 64), (2, 1, 1), "pingpong"),
     ((64, 128, 64), (1, 1, 1), "pingpongswap"),
+    ((64, 128, 64), (1, 2, 1), "pingpongswap"),
     ((64, 256, 64), (1, 1, 1), "pingpongswap"),
     ((64, 64, 128), (1, 2, 1), "pingpongswap"),
     *(((64, m, 128), (2, 1, 1), "pingpongswap") for m in (64, 32, 16)),
+    ((64, 32, 128), (4, 1, 1), "pingpongswap"),
     *(((128, m, 128), (1, 1, 1), "coopswap") for m in (64, 32, 16)),
 ]
 # Widths that are no multiple of 64: n = 2112 is 12 times 176, 4608 is 32 times 144, 10240 is 64 times 160, 7168 a
@@ -71,10 +73,14 @@ SM90_PROMOTED: list[Design] = [
 SM90_PROMOTED_MORE: list[Design] = [
     ((256, 96, 64), (2, 1, 1), "coopsteady"),
     ((256, 64, 64), (2, 1, 1), "coopsteady"),
+    ((128, 112, 64), (1, 2, 1), "coopsteady"),
+    ((128, 144, 64), (2, 1, 1), "coopsteady"),
+    ((128, 160, 64), (2, 1, 1), "coopsteady"),
     ((128, 64, 64), (1, 1, 1), "pingpongsteady"),
     ((128, 64, 128), (1, 1, 1), "coopsteadyswap"),
     ((128, 32, 128), (1, 1, 1), "pingpongsteadyswap"),
     ((64, 64, 128), (1, 2, 1), "pingpongswap"),
+    ((64, 32, 128), (4, 1, 1), "pingpongswap"),
 ]
 # Not promoted, beside those of SM90_TMA that are named below.
 SM90_FAST: list[Design] = [
