@@ -76,6 +76,17 @@ def time_of(args, name):
     return next(c.microseconds for c in rank(args.problem, compiled=False) if c.route.kernel.name == name)
 
 
+def test_four_blocks_load_few_rows_once_but_do_not_reach_every_multiprocessor():
+    def time(cluster, m, n, layout):
+        name = f"sm90_gemm_bf16_bf16_f32_bf16_{layout}_64x32x128_{cluster}_pingpongswap_linear"
+        return time_of(problem(m, n, 7168, layout=layout), name)
+
+    assert time("4x1x1", 8, 4096, "nt") < time("2x1x1", 8, 4096, "nt") < time("1x1x1", 8, 4096, "nt")
+    in_one_wave, in_two = time("4x1x1", 64, 3584, "tn"), time("4x1x1", 64, 4096, "tn")  # 28 clusters and 32
+    assert in_two > 1.25 * in_one_wave
+    assert time("2x1x1", 64, 4096, "tn") < 1.2 * time("2x1x1", 64, 3584, "tn")
+
+
 def test_a_detour_costs_time():
     straight, packed = problem(4096, 4096, 4096), problem(4096, 4096, 4096, layout="tt")
     assert time_of(straight, TN + "linear") < time_of(packed, TN + "linear")
