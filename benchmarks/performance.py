@@ -43,7 +43,8 @@ NOTES = {
     "share for few rows: the choice in these sweeps is neither that of before nor that of since.",
     "28cb5cb": "No table of tuned choices came with the package for this GPU: the model chose.",
     "5a082b1": "Tuned without the clusters of four and the swapped tile of 64x128 in pairs, which `full` has since.",
-    "5a082b1+trial": "These are sweeps, with clusters under trial. The default choice in them is that of before.",
+    "5a082b1+trial": "These are sweeps, with clusters under trial, which were compiled on demand before the command "
+    "that is given. The default choice in them is that of before.",
     "257d3f5": "Few rows, and fp8, tuned with the kernels that `full` has now. What was found is in the shipped table, "
     "but where an earlier choice had the better ratios in both regimes together.",
     "e6e225f": "The layouts tn and nt alone. Problems whose choice is that of ca39c9c have ratios that are lower by "

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import cutlass_py
+from cutlass_py.bench.bars import verdicts
 from cutlass_py.bench.report import summarise
 from cutlass_py.bench.suites import ARITHMETICS, DEFAULT, Case, case_of
 from cutlass_py.choice import tuned
@@ -75,6 +76,24 @@ def test_the_readme_quotes_the_results(script):
             found = [means[suite, layout, regime] for layout in ("tn", "tt", "nt", "nn")]
             assert numbers == ", ".join(f"{row['geomean']:.2f}" for row in found)
             assert {row["cases"] for row in found} == {int(count)}
+
+
+def test_the_readme_quotes_the_results_of_the_other_gpu(script):
+    performance = script("performance")
+    records = performance.measured(performance.by_gpu(performance.results())["NVIDIA H100 80GB HBM3"])
+    bars = [v for v in verdicts(records) if v.group in ("dense", "fp8") and v.of.startswith("geomean")]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    count, *dense, promoted, promoted_mixed = re.search(
+        r"On an H100, .*? the same (\d+) shapes reach ([\d., ]+) \(sustained\) and ([\d., ]+) \(mixed\) "
+        r"in tn, tt, nt, nn; fp8, from m = 16, ([\d.]+) and ([\d.]+)\. ",
+        text,
+    ).groups()
+    for regime, numbers, fp8 in zip(("sustained", "mixed"), dense, (promoted, promoted_mixed), strict=True):
+        found = {v.what.split(":")[0]: v for v in bars if v.of.endswith(regime)}
+        of_layouts = [found[f"bf16 {layout}"] for layout in ("tn", "tt", "nt", "nn")]
+        assert numbers == ", ".join(f"{v.found:.2f}" for v in of_layouts)
+        assert {v.measured for v in of_layouts} == {int(count)}
+        assert fp8 == f"{found['e4m3 tn'].found:.2f}"
 
 
 def test_the_pictures_are_there(script):
@@ -356,6 +375,16 @@ def export(path, gpu, **microseconds):
     entries = {key: Entry(KERNEL, 1, 0, 1, us, 13000, "0.1.0") for key, us in microseconds.items()}
     path.write_text(tuned.dumps(gpu, entries))
     return str(path)
+
+
+def test_the_table_of_the_h100_is_what_the_results_say(script, tmp_path):
+    tuned_table = script("tuned_table")
+    text = (ROOT / "benchmarks" / "README.md").read_text()
+    files = re.search(r"^python \.\./tuned_table\.py --afresh (.+?)\n```", text, re.MULTILINE | re.DOTALL).group(1)
+    results = [str(ROOT / "benchmarks" / "results" / name) for name in files.replace("\\", "").split()]
+    assert tuned_table.main([*results, "--out", str(tmp_path)]) == 0
+    (made,) = tmp_path.iterdir()
+    assert made.read_text() == (tuned_table.TABLES / made.name).read_text()
 
 
 def test_exports_become_the_package_s_tables(script, tmp_path, capsys):

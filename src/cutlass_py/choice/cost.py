@@ -76,8 +76,8 @@ _MOST_ROWS = 256  # of a tile, or columns: in larger problems no tile is outside
 # say. At 4 rows of tiles, counters say that L2 is read as often as written down here, but less often without clusters:
 # it seems that neighbours' requests are joined, but not those of such clusters (docs/design.md).
 _FEW_ROWS, _UNSHARED = 8, 1.5
-# Clusters of four do not reach every multiprocessor: 32 of them took two waves of an H100 with 132. A share that agrees
-# with sweeps of both GPUs.
+# Clusters of four do not reach every multiprocessor, as far as times tell: 32 of them took as long as two waves of an
+# H100 with 132. The share is set by hand; the choice in sweeps of both GPUs gains by it (docs/design.md).
 _REACHED_BY_FOUR = 0.9
 # Swapped tiles of 64 rows take all columns in turn. Beyond so many of them, each doubling costs this share more: the L2
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.

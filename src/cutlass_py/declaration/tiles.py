@@ -30,6 +30,8 @@ SM90_TMA: list[Design] = [
     ((64, 32, 128), (1, 1, 1), "pingpongswap"),
     ((64, 16, 128), (1, 1, 1), "pingpongswap"),
 ]
+# Swapped tiles in clusters, of every dtype: two blocks share the weight, or four the rows of A.
+_SWAP_CLUSTERS: list[Design] = [((64, 64, 128), (1, 2, 1), "pingpongswap"), ((64, 32, 128), (4, 1, 1), "pingpongswap")]
 # More for plain sums: what cuBLAS was beaten with where the tiles above leave multiprocessors idle, or their clock low.
 SM90_MORE: list[Design] = [
     ((128, 128, 64), (2, 1, 1), "pingpong"),
@@ -39,9 +41,8 @@ SM90_MORE: list[Design] = [
     ((64, 128, 64), (1, 1, 1), "pingpongswap"),
     ((64, 128, 64), (1, 2, 1), "pingpongswap"),
     ((64, 256, 64), (1, 1, 1), "pingpongswap"),
-    ((64, 64, 128), (1, 2, 1), "pingpongswap"),
+    *_SWAP_CLUSTERS,
     *(((64, m, 128), (2, 1, 1), "pingpongswap") for m in (64, 32, 16)),
-    ((64, 32, 128), (4, 1, 1), "pingpongswap"),
     *(((128, m, 128), (1, 1, 1), "coopswap") for m in (64, 32, 16)),
 ]
 # Widths that are no multiple of 64: n = 2112 is 12 times 176, 4608 is 32 times 144, 10240 is 64 times 160, 7168 a
@@ -79,8 +80,7 @@ SM90_PROMOTED_MORE: list[Design] = [
     ((128, 64, 64), (1, 1, 1), "pingpongsteady"),
     ((128, 64, 128), (1, 1, 1), "coopsteadyswap"),
     ((128, 32, 128), (1, 1, 1), "pingpongsteadyswap"),
-    ((64, 64, 128), (1, 2, 1), "pingpongswap"),
-    ((64, 32, 128), (4, 1, 1), "pingpongswap"),
+    *_SWAP_CLUSTERS,
 ]
 # Not promoted, beside those of SM90_TMA that are named below.
 SM90_FAST: list[Design] = [
