@@ -116,7 +116,7 @@ FAULTS = [
     (E4M3, {"tile": (64, 128, 96)}, "tile is (64, 128, 96); expected k of 32, 64, or 128 and more: promotion"),
     (E4M3, {"tile": (128, 128, 128)}, "tile is (128, 128, 128); expected m * n up to 12288: 96 accumulators"),
     (WGMMA, {"schedule": "coopsteady", "tile": (128, 128, 64)}, "schedule is 'coopsteady'; expected one for promoted"),
-    (E4M3, {"schedule": "pingpongsteady"}, "tile is (64, 128, 128); expected m of 128: by turns or by halves"),
+    (E4M3, {"schedule": "pingpongsteady"}, "tile is (64, 128, 128); expected m of 128: by turns or in parts"),
     (E4M3, {"schedule": "coopsteady", "tile": (384, 32, 128)}, "tile is (384, 32, 128); expected m of 128 or 256"),
     (E4M3, {"schedule": "coopsteady", "tile": (128, 208, 128)}, "tile is (128, 208, 128); expected m * n up to 24576"),
     (E4M3, {"schedule": "coopsteady", "tile": (256, 144, 128)}, "tile is (256, 144, 128); expected m * n up to 32768"),

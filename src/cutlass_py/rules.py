@@ -217,7 +217,7 @@ def _steady_3x(k: Resolved) -> _Faults:
         yield Fault("schedule", k.schedule.name, "one for promoted fp8 sums alone: a of e4m3 or e5m2, accumulator f32")
     fitting = (128,) if k.schedule.pingpong else (128, 256)
     if k.tile[0] not in fitting:
-        yield Fault("tile", k.tile, f"m of {' or '.join(map(str, fitting))}: by turns or by halves of 64 rows")
+        yield Fault("tile", k.tile, f"m of {' or '.join(map(str, fitting))}: by turns or in parts of 64 rows")
 
 
 def _accumulators_3x(k: Resolved) -> _Faults:

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "gemm/driver.cuh"
+#include "gemm/successor3x.cuh"
 
 #include "cute/tensor.hpp"
 #include "cutlass/device_kernel.h"

@@ -3,9 +3,9 @@
 // The sum over the k of a tile leaves the tensor cores, and is added to the accumulators by ordinary instructions.
 // CUTLASS's mainloop waits for its MMAs, adds, and only then starts the next ones: two warpgroups that do so in step
 // leave the tensor cores idle together (inferred; not measured). Here
-// - two warpgroups issue their MMAs by turns, 64 rows at a time, so that one adds while the other's run;
-// - a warpgroup with 128 rows of up to 96 columns has registers for two parts of a sum: it adds one half of the rows
-//   while the MMAs of the other half run.
+// - a warpgroup that has registers for two parts of a sum, of 64 rows each, adds one while the MMAs of the other run;
+// - two warpgroups that have registers for one part each issue their MMAs by turns, so that one adds while the other's
+//   run.
 #pragma once
 
 #include "cute/tensor.hpp"
@@ -21,7 +21,7 @@ struct SteadyMainloop : Built {
   using TiledMma = typename Built::TiledMma;
   static constexpr int kGroup = cutlass::NumThreadsPerWarpGroup;
   static constexpr int kGroups = int(cute::size(TiledMma{})) / kGroup;
-  static constexpr int kMostOfTwoParts = 96;  // accumulators of a thread beside as many of its parts
+  static constexpr int kMostRegisters = 192;  // of a thread, for its accumulators and two parts
 
   template <class Sums>
   CUTLASS_DEVICE void mma(Pipeline pipeline, State stage, Sums& sums, int k_tiles, int thread,
@@ -33,11 +33,10 @@ struct SteadyMainloop : Built {
     cute::Tensor a = slice.make_fragment_A(slice.partition_A(smem_a));  // (MMA, MMA_M, MMA_K, stage)
     cute::Tensor b = slice.make_fragment_B(slice.partition_B(smem_b));  // (MMA, MMA_N, MMA_K, stage)
     cute::clear(sums);                                                  // (MMA, MMA_M, MMA_N)
-    constexpr int rows = cute::size<1>(typename Sums::layout_type{});
-    if constexpr (rows == 2 && cute::size(typename Sums::layout_type{}) <= kMostOfTwoParts) {
-      by_halves(pipeline, stage, a, b, sums, k_tiles);
+    if constexpr (in_two_parts<typename Sums::layout_type>()) {
+      by_parts(pipeline, stage, a, b, sums, k_tiles, group);
     } else {
-      static_assert(kGroups == 2, "64 rows at a time for each of two warpgroups, or 128 rows of up to 96 columns");
+      static_assert(kGroups == 2, "only two warpgroups can take turns");
       by_turns(pipeline, stage, a, b, sums, k_tiles, group);
     }
   }
@@ -45,6 +44,14 @@ struct SteadyMainloop : Built {
   CUTLASS_DEVICE void mma_tail(Pipeline, State, int) {}  // every stage has been released
 
  private:
+  // Two warpgroups of 64 rows by 64 columns are faster by turns (measured, docs/design.md).
+  template <class Layout>
+  static constexpr bool in_two_parts() {
+    constexpr int sums = cute::size(Layout{}), part = sums / cute::size<1>(Layout{});
+    constexpr bool small = kGroups == 2 && sums == part && part <= 32;
+    return sums + 2 * part <= kMostRegisters && !small;
+  }
+
   template <class A, class B, class Sums>
   CUTLASS_DEVICE static void by_turns(Pipeline& pipeline, State stage, A const& a, B const& b, Sums& sums, int k_tiles,
                                       int group) {
@@ -68,42 +75,53 @@ struct SteadyMainloop : Built {
   }
 
   template <class A, class B, class Sums>
-  CUTLASS_DEVICE static void by_halves(Pipeline& pipeline, State stage, A const& a, B const& b, Sums& sums,
-                                       int k_tiles) {
-    cute::Tensor part = cute::make_fragment_like(sums);
-    auto start = [&](int row) {
-      multiply(a(cute::_, row, cute::_, stage.index()), b(cute::_, cute::_, cute::_, stage.index()),
-               part(cute::_, row, cute::_));
+  CUTLASS_DEVICE static void by_parts(Pipeline& pipeline, State stage, A const& a, B const& b, Sums& sums, int k_tiles,
+                                      int group) {
+    constexpr int rows = cute::size<1>(typename Sums::layout_type{});
+    constexpr int most = 8 / rows, half = most / 2;  // more at a time spill
+    cute::Tensor even = cute::make_fragment_like(sums(cute::_, 0, cute::_));
+    cute::Tensor odd = cute::make_fragment_like(sums(cute::_, 0, cute::_));
+    auto join = [&](auto tiles) __attribute__((always_inline)) {
+      join_parts<decltype(tiles)::value>(pipeline, stage, a, b, even, odd, sums);
+      k_tiles -= tiles;
     };
-    auto finish = [&](int row) {
-      auto done = part(cute::_, row, cute::_);
-      cute::warpgroup_fence_operand(done);
-      add(done, sums(cute::_, row, cute::_));
-    };
-    // Nothing is in flight where a loop begins: else ptxas would run all MMAs one after the other.
-    auto tiles = [&](auto count) {
-      State last = stage;
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < count; ++i) {
-        pipeline.consumer_wait(stage);
-        start(0);
-        if (i) {
-          cute::warpgroup_wait<1>();
-          pipeline.consumer_release(last);
-          finish(1);
-        }
-        start(1);
-        cute::warpgroup_wait<1>();
-        finish(0);
-        last = stage;
-        ++stage;
+    // The second warpgroup starts with half as many, so that not both have nothing in flight at once.
+    for (bool whole = group == 0; k_tiles > 0; whole = true) {
+      if (whole && k_tiles >= most) {
+        join(cute::Int<most>{});
+      } else if (k_tiles >= half) {
+        join(cute::Int<half>{});
+      } else {
+        join(cute::Int<1>{});
       }
-      cute::warpgroup_wait<0>();
-      pipeline.consumer_release(last);
-      finish(1);
-    };
-    for (; k_tiles >= 4; k_tiles -= 4) tiles(cute::Int<4>{});
-    for (; k_tiles > 0; --k_tiles) tiles(cute::Int<1>{});
+    }
+  }
+
+  // Nothing is in flight before and after: with MMAs in flight where a loop begins, ptxas runs all of them one after
+  // the other.
+  template <int tiles, class A, class B, class Part, class Sums>
+  CUTLASS_DEVICE static void join_parts(Pipeline& pipeline, State& stage, A const& a, B const& b, Part& even, Part& odd,
+                                        Sums& sums) {
+    constexpr int rows = cute::size<1>(typename Sums::layout_type{}), steps = tiles * rows;
+    State last = stage;
+    CUTLASS_PRAGMA_UNROLL
+    for (int step = 0; step <= steps; ++step) {
+      const int row = step % rows;
+      if (step < steps) {
+        if (row == 0) pipeline.consumer_wait(stage);
+        multiply(a(cute::_, row, cute::_, stage.index()), b(cute::_, cute::_, cute::_, stage.index()),
+                 step % 2 ? odd : even);
+      }
+      if (step > 0) {
+        step < steps ? cute::warpgroup_wait<1>() : cute::warpgroup_wait<0>();
+        if (row == 0) pipeline.consumer_release(last);
+        Part& done = step % 2 ? even : odd;
+        cute::warpgroup_fence_operand(done);
+        add(done, sums(cute::_, (step - 1) % rows, cute::_));
+      }
+      last = stage;
+      if (row == rows - 1 && step < steps) ++stage;
+    }
   }
 
   // Starts the MMAs of one tile of k, for 64 rows.

@@ -75,6 +75,8 @@ SM90_PROMOTED_MORE: list[Design] = [
     ((256, 96, 64), (2, 1, 1), "coopsteady"),
     ((256, 64, 64), (2, 1, 1), "coopsteady"),
     ((128, 112, 64), (1, 2, 1), "coopsteady"),
+    ((128, 128, 64), (1, 2, 1), "coopsteady"),
+    ((128, 128, 64), (2, 1, 1), "coopsteady"),
     ((128, 144, 64), (2, 1, 1), "coopsteady"),
     ((128, 160, 64), (2, 1, 1), "coopsteady"),
     ((128, 64, 64), (1, 1, 1), "pingpongsteady"),
