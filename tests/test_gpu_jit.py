@@ -73,9 +73,9 @@ def test_a_kernel_asked_for_by_name(family):
      "128x128x128_2x1x1_coopsteady", "128x96x128_1x1x1_pingpongsteady", "128x32x256_1x1x1_pingpongsteadyswap"],
 )  # fmt: skip
 def test_promoted_sums_that_pause_nowhere(design):
-    """One to 21 tiles of k, as by_parts takes them in eights and fours; several tiles of D for each multiprocessor."""
+    """One to 21 tiles of k: by_parts takes eight, four or two at once; several tiles of D for each multiprocessor."""
     kernel = f"sm90_gemm_e4m3_e4m3_f32_bf16_tn_{design}_linear"
-    depths = 16, 128, 144, 384, 512, 528, 640, 1152, 1536, 1920, 2688
+    depths = 16, 128, 144, 384, 512, 528, 640, 1024, 1152, 1536, 1920, 2688
     for m, n, k in [*((264, 520, k) for k in depths), (4096, 4096, 656)]:
         check(*operands(m, n, k, "e4m3", "tn"), "bf16", kernel=kernel)
     a, b = operands(520, 264, 1 << 14, "e4m3", "tn")

@@ -54,8 +54,8 @@ class Relaxed {
 
 // All of these expect the device to be current.
 bool capturing(Stream stream);
-// Under capture: `mark_last` after a launch that lets its successor begin early; `follows_marked` says whether the next
-// node of the stream would follow that launch and nothing else.
+// Under capture: `mark_last` after a launch that its successor may overlap; `follows_marked` says whether the next node
+// of the stream would follow that launch and nothing else.
 void mark_last(Stream stream);
 bool follows_marked(Stream stream);
 void wait(Stream waiter, Stream signaler);  // work queued on waiter from now on follows what is queued on signaler

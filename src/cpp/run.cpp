@@ -406,7 +406,7 @@ std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& p
 
 void launch(const DevicePlan& plan, CutlassPyGemm& g) {
   // In a graph, a launch that may overlap costs more than it gains, but for one kernel of this package after another:
-  // others do not let their successors begin early.
+  // others do not let their successors begin early. Behind those of ours that do not either, it still hides the launch.
   const bool capturing = plan.overlap && device::capturing(g.stream);
   g.overlap = plan.overlap && (!capturing || device::follows_marked(g.stream));
   check(plan.kernel->run(&g), plan, "the launch");

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .describe import KernelDescription
 
 WGMMA, TENSOROP, SIMT = "wgmma", "tensorop", "simt"
-# Accumulators of a thread. Of the 240 registers of a wgmma thread they may be so many; promoted, each is there twice.
+# Accumulators of a thread. Of the 240 registers of a wgmma thread they may be so many, with the parts of promoted sums.
 _SM90_ACCUMULATORS, _SM80_ACCUMULATORS = 192, 128
 
 

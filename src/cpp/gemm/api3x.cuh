@@ -20,6 +20,8 @@
 #include "gemm/fusion3x.cuh"
 #include "gemm/steady3x.cuh"
 
+#undef launch_dependent_grids
+
 namespace cutlass_py {
 
 // Built by hand in 64 bits: CUTLASS's make_cute_packed_stride multiplies two ints for the batch stride.

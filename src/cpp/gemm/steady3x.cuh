@@ -44,7 +44,7 @@ struct SteadyMainloop : Built {
   CUTLASS_DEVICE void mma_tail(Pipeline, State, int) {}  // every stage has been released
 
  private:
-  // Two warpgroups of 64 rows by 64 columns are faster by turns (measured, docs/design.md).
+  // Two warpgroups of 64 rows by up to 64 columns are faster by turns (measured, docs/design.md).
   template <class Layout>
   static constexpr bool in_two_parts() {
     constexpr int sums = cute::size(Layout{}), part = sums / cute::size<1>(Layout{});
@@ -78,14 +78,14 @@ struct SteadyMainloop : Built {
   CUTLASS_DEVICE static void by_parts(Pipeline& pipeline, State stage, A const& a, B const& b, Sums& sums, int k_tiles,
                                       int group) {
     constexpr int rows = cute::size<1>(typename Sums::layout_type{});
-    constexpr int most = 8 / rows, half = most / 2;  // more at a time spill
+    constexpr int most = 8 / rows, half = most / 2;  // of more, ptxas runs one MMA after the other
     cute::Tensor even = cute::make_fragment_like(sums(cute::_, 0, cute::_));
     cute::Tensor odd = cute::make_fragment_like(sums(cute::_, 0, cute::_));
-    auto join = [&](auto tiles) __attribute__((always_inline)) {
+    auto join = [&](auto tiles) CUTLASS_LAMBDA_FUNC_INLINE {
       join_parts<decltype(tiles)::value>(pipeline, stage, a, b, even, odd, sums);
       k_tiles -= tiles;
     };
-    // The second warpgroup starts with half as many, so that not both have nothing in flight at once.
+    // Of two warpgroups of a tile, the second one starts with half as many: not both have nothing in flight at once.
     for (bool whole = group == 0; k_tiles > 0; whole = true) {
       if (whole && k_tiles >= most) {
         join(cute::Int<most>{});

@@ -64,8 +64,8 @@ SM90_WIDTHS: list[Design] = [
 # of 64, multiples of 32, gain as much as where it is read along k; those in lines of 32 won no shape.
 WIDTH_ALONG = 32
 # Of promoted fp8 sums every accumulator is there twice: a thread has registers for 96 of them, or for 128 where sums
-# leave the tensor cores by 64 rows. `steady` kernels (steady3x.cuh) are ahead of CUTLASS's own mainloop wherever a
-# tile has 128 rows or more.
+# leave the tensor cores by 64 rows; for two parts of 64 rows beside 64 or 96. `steady` kernels (steady3x.cuh) are ahead
+# of CUTLASS's own mainloop wherever a tile has 128 rows or more.
 SM90_PROMOTED: list[Design] = [
     ((256, 128, 64), (1, 2, 1), "coopsteady"),
     ((128, 96, 64), (1, 1, 1), "pingpongsteady"),
