@@ -266,7 +266,7 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
 def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     """Operations per microsecond of one multiprocessor, by the accumulators of a thread."""
     schedule = SCHEDULES[c.schedule]
-    share = 1.0 if schedule.pingpong else FITTED_3X["cooperative"]
+    share = 1.0 if schedule.pingpong or c.a == "tf32" else FITTED_3X["cooperative"]  # (docs/design.md)
     if DTYPES[c.a].bits == 8 and c.accumulator == "f32":
         how = "steady" if schedule.steady else "promoted"
         share = FITTED_3X[how if schedule.pingpong else f"{how}_cooperative"]
