@@ -47,6 +47,13 @@ NOTES = {
     "that is given. The default choice in them is that of before.",
     "257d3f5": "Few rows, and fp8, tuned with the kernels that `full` has now. What was found is in the shipped table, "
     "but where an earlier choice had the better ratios in both regimes together.",
+    "0d72254+trial": "Tiles of 128x256 for tf32 were on trial; the default choice is that of before.",
+    "83612ef": "Tuned with kernels that end before their successor begins, but for pairs of blocks. Of `full`, the "
+    "library had those that these problems can take: none with a fused epilogue, none of f64. What was found is in the "
+    "shipped table.",
+    "155533f": "As in 83612ef. Single blocks on half of the GPU or less let their successor begin early again since: "
+    "they lose up to 7% here. tf32 was measured before it was in the table, and after; two of its choices changed "
+    "again.",
     "e6e225f": "The layouts tn and nt alone. Problems whose choice is that of ca39c9c have ratios that are lower by "
     "0.5% (sustained) and 0.7% (mixed) on average: so much two runs differ.",
 }

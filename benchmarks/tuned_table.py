@@ -8,8 +8,8 @@
 
 Of a sweep, its fastest kernel in the order of tiles that was timed: the usual one. `tune` measures in a stream alone;
 where results timed a class in both regimes, in one mode or another, the choice of the best ratios to the reference is
-kept. What the table has already stays, later files win over earlier ones. Entries of kernels that are not declared (any
-more) are left out.
+kept, by the mean of all readings of it. What the table has already stays, later files win over earlier ones. Entries of
+kernels that are not declared (any more) are left out.
 """
 
 from __future__ import annotations
@@ -134,12 +134,21 @@ def merge(exports: Sequence[Path], directory: Path, afresh: bool = False) -> dic
         found = {key: entry for file in files for key, entry in file.table.items()}
         for key in found:
             if timed := [each for file in files for each in file.timed.get(key, ())]:
-                found[key] = max(timed, key=lambda each: each.ratio).entry
+                found[key] = _fastest(timed)
         usable = _declared(found)
         table = _declared(before) | usable
         path.write_text(tuned.dumps(gpu, table), encoding="utf-8")
         written[path] = (len(table), len(usable.keys() - before.keys()), len(found) - len(usable))
     return written
+
+
+def _fastest(timed: Sequence[Timed]) -> Entry:
+    """The choice of the best mean ratio, as it was read last."""
+    readings: dict[tuple[Any, ...], list[Timed]] = {}
+    for each in timed:
+        e = each.entry
+        readings.setdefault((e.kernel, e.splits, e.raster, e.swizzle), []).append(each)
+    return max(readings.values(), key=lambda same: geomean(each.ratio for each in same))[-1].entry
 
 
 def _declared(table: Table) -> Table:

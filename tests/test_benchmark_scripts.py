@@ -491,6 +491,19 @@ def test_what_both_regimes_found_better_is_kept(script, tmp_path, capsys):
     assert "no case was tuned" in capsys.readouterr().err and not list((tmp_path / "out").iterdir())
 
 
+def test_several_readings_of_a_choice_count_as_one(script, tmp_path):
+    """One lucky reading of a choice does not beat two of another."""
+    lucky, steady = itertools.islice(named("core"), 2)
+    readings = [(lucky, 1.10), (lucky, 0.90), (steady, 1.02), (steady, 1.04)]
+    files = [
+        bench_result(tmp_path / str(i), timed((1, 64, 64, 64), kernel, (ratio, ratio), "tuned"))
+        for i, (kernel, ratio) in enumerate(readings)
+    ]
+    assert script("tuned_table").main([*files, "--out", str(tmp_path)]) == 0
+    (entry,) = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200).values()
+    assert entry.kernel == steady
+
+
 @pytest.mark.parametrize(("tunings", "message"), [
     ([], "no case was tuned"), ([{"tuning": {"class": "m=1", "entry": {"kernel": "x"}}}], "m=1: expected an object of"),
 ])  # fmt: skip

@@ -24,4 +24,4 @@ def test_cutlasss_kernels_call_ours(tmp_path):
     command = [nvcc, "-E", *flags, *(f"-I{place}" for place in made.include), str(source)]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     called = re.findall(r"arch::(launch_dependent_grids\w*)\(\);", text)
-    assert len(called) >= 4 and set(called) == {"launch_dependent_grids_of_pairs"}
+    assert len(called) >= 4 and set(called) == {"launch_dependent_grids_early"}

@@ -12,13 +12,15 @@ namespace cutlass::arch {
 // CUTLASS's kernels call it before the epilogue of their last tile, and the pingpong kernel at once where its second
 // group of warps has no tile. The successor's blocks then go wherever a multiprocessor comes free, so that blocks that
 // read the same rows are no neighbours, and the more so the longer such kernels follow each other. Pairs of blocks,
-// which share a load, gain from the early begin; single blocks and clusters of four take up to a quarter longer
-// (docs/design.md). All but pairs end first.
-CUTLASS_DEVICE void launch_dependent_grids_of_pairs() {
+// which share a load, gain from the early begin, and so do single ones that leave half of the GPU free. Others take up
+// to a quarter longer (docs/design.md), and end first.
+CUTLASS_DEVICE void launch_dependent_grids_early() {
+  constexpr unsigned half = 132 / 2;  // of an H100's or H200's multiprocessors
   const dim3 cluster = cute::cluster_shape();
-  if (cluster.x * cluster.y == 2) launch_dependent_grids();
+  const unsigned blocks = cluster.x * cluster.y;
+  if (blocks == 2 || (blocks == 1 && gridDim.x * gridDim.y * gridDim.z <= half)) launch_dependent_grids();
 }
 
 }  // namespace cutlass::arch
 
-#define launch_dependent_grids launch_dependent_grids_of_pairs  // until api3x.cuh has included the kernels
+#define launch_dependent_grids launch_dependent_grids_early  // until api3x.cuh has included the kernels

@@ -98,7 +98,6 @@ def _sm90_bytes() -> Iterator[KernelConfig]:
         yield _sm90(pair, "tn", "s32", "linearc", tiles.SM90_DIRECT[0], "s32")
     for d in ("f16", "f32", "s8"):
         yield _sm90(("s8", "s8"), "tn", d, "scaled", tiles.SQUARE_2X1, "s32")
-    yield _sm90(("s8", "s8"), "tn", "s32", "linear", tiles.LARGE, "s32")
     for design in (
         tiles.LARGE,
         tiles.SQUARE,
