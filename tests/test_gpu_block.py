@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
 
 KERNELS = [k for k in cutlass_py.get_kernels() if isinstance(k, CutlassKernel) and k.interface.block]
 PAIRS = sorted({(k.config.a, k.config.b, k.interface.block) for k in KERNELS if k.config.d == "f32"})
-PAIR = "sm90_gemm_bf16_bf16_f32_f32_tn_128x128x64_1x2x1_pingpong_linear"  # lets its successor begin early
+OVERLAPPING = "sm90_gemm_bf16_bf16_f32_f32_tn_64x128x64_1x1x1_pingpong_linear"  # few blocks: the next may begin early
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 every_pair = pytest.mark.parametrize(("a_dtype", "b_dtype", "block"), PAIRS, ids=str)
 
@@ -166,8 +166,6 @@ def test_the_same_bits_on_every_run(kernel):
 @every_kernel
 def test_scales_that_the_call_before_writes(kernel):
     """Launches overlap: scales may not be read before the kernel in front has written them."""
-    if PAIR not in {k.name for k in cutlass_py.get_kernels()}:
-        pytest.skip(f"{PAIR} is not in the built set")
     c = kernel.config
     m, n, k = 256, 512, 4096
     x = quantised(m, n, k, c.a, c.b, kernel.interface.block)
@@ -178,7 +176,7 @@ def test_scales_that_the_call_before_writes(kernel):
     x["scale_b"] = scale
     found = []
     for i in range(40):
-        cutlass_py.gemm(left, right[i % 2].mT, out=scale, kernel=PAIR)  # 2 or 1, everywhere
+        cutlass_py.gemm(left, right[i % 2].mT, out=scale, kernel=OVERLAPPING)  # 2 or 1, everywhere
         found.append(run(x, kernel=kernel, out_dtype=c.d))
     torch.cuda.synchronize()
     x["scale_b"] = torch.ones_like(scale)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import pytest
@@ -322,11 +321,11 @@ def test_fp8_sums_are_promoted(kernel):
 
 
 def writes(dtype: str) -> CutlassKernel:
-    """A kernel whose result has this dtype, and behind which the next may begin early."""
+    """A kernel whose result has this dtype, and behind which the next may begin early: few blocks here, or pairs."""
     for kernel in KERNELS:
         c = kernel.config
         plain = (c.layout, c.epilogue, c.schedule, c.accumulator) == ("tn", "linear", "pingpong", "f32")
-        if plain and prod(c.cluster) == 2 and c.d == dtype and c.a in ("bf16", "f16"):
+        if plain and c.d == dtype and c.a in ("bf16", "f16"):
             return kernel
     pytest.skip(f"no kernel of the built set writes {dtype}")
 

@@ -266,7 +266,8 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
 def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     """Operations per microsecond of one multiprocessor, by the accumulators of a thread."""
     schedule = SCHEDULES[c.schedule]
-    share = 1.0 if schedule.pingpong or c.a == "tf32" else FITTED_3X["cooperative"]  # (docs/design.md)
+    at_full_rate = schedule.pingpong or c.a == "tf32"  # of both kinds: benchmarks/results/sweep-h100-tf32.json
+    share = 1.0 if at_full_rate else FITTED_3X["cooperative"]
     if DTYPES[c.a].bits == 8 and c.accumulator == "f32":
         how = "steady" if schedule.steady else "promoted"
         share = FITTED_3X[how if schedule.pingpong else f"{how}_cooperative"]
