@@ -72,10 +72,8 @@ struct Types3x {
   }
 };
 
-// The pieces of a kernel. With scales in blocks, the layout of an operand is a tuple: its own, and that of its scales.
-template <class Config, class LayoutA = typename Types3x<Config>::LayoutA,
-          class LayoutB = typename Types3x<Config>::LayoutB>
-struct Collectives3x {
+template <class Config>
+struct EpilogueParts3x {
   using X = Types3x<Config>;
   using LayoutD = typename X::LayoutD;
   using Fusion = typename Config::template Fusion<X>;
@@ -85,13 +83,6 @@ struct Collectives3x {
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename Config::Tile, typename Config::Cluster,
       cutlass::epilogue::collective::EpilogueTileAuto, typename X::Accumulator, typename X::Compute, typename X::C,
       LayoutD, X::align_c, typename X::D, LayoutD, X::align_d, typename Config::EpilogueSchedule, Node>::CollectiveOp;
-  using Built = typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename X::A, LayoutA, X::align_a, typename X::B, LayoutB,
-      X::align_b, typename X::Accumulator, typename Config::Tile, typename Config::Cluster,
-      cutlass::gemm::collective::StageCountAutoCarveout<int(sizeof(typename Epilogue::SharedStorage))>,
-      typename Config::MainloopSchedule>::CollectiveOp;
-  using Mainloop = std::conditional_t<Config::steady, SteadyMainloop<Built>, Built>;
-
   using FusionArguments = std::remove_reference_t<decltype(std::declval<typename Epilogue::Arguments>().thread)>;
   static FusionArguments fusion_arguments(const CutlassPyGemm& g) {
     if constexpr (linear) {
@@ -100,6 +91,20 @@ struct Collectives3x {
       return Fusion::arguments(g);
     }
   }
+};
+
+// The pieces of a kernel. With scales in blocks, the layout of an operand is a tuple: its own, and that of its scales.
+template <class Config, class LayoutA = typename Types3x<Config>::LayoutA,
+          class LayoutB = typename Types3x<Config>::LayoutB>
+struct Collectives3x : EpilogueParts3x<Config> {
+  using X = Types3x<Config>;
+  using Epilogue = typename EpilogueParts3x<Config>::Epilogue;
+  using Built = typename cutlass::gemm::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename X::A, LayoutA, X::align_a, typename X::B, LayoutB,
+      X::align_b, typename X::Accumulator, typename Config::Tile, typename Config::Cluster,
+      cutlass::gemm::collective::StageCountAutoCarveout<int(sizeof(typename Epilogue::SharedStorage))>,
+      typename Config::MainloopSchedule>::CollectiveOp;
+  using Mainloop = std::conditional_t<Config::steady, SteadyMainloop<Built>, Built>;
 };
 
 // Every mainloop's policy has it; not every kernel.

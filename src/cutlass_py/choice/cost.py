@@ -82,6 +82,9 @@ _REACHED_BY_FOUR = 0.9
 # Swapped tiles of 64 rows take all columns in turn. Beyond so many of them, each doubling costs this share more: the L2
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
 _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
+# f64 goes through registers to tensor cores of a lower rate (dmma3x.cuh): the share of the rate that its bits suggest,
+# so that 4096^3 and 8192^3 are as far ahead of 2.x kernels as on an H100. Its stores fill whole sectors without TMA.
+_DMMA = 0.314
 _INSTRUCTION = 0.15  # microseconds of one instruction for each element of such a tile, by four schedulers at 1.7 GHz
 _LAUNCH_2X = 2.5  # microseconds of an empty problem
 _ELEMENTWISE_LAUNCH = 2.5
@@ -255,7 +258,8 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
     load = _loaded(tm, rows, c.cluster[1], along_rows)
     load += _loaded(tn, cols, c.cluster[0], along_cols) * (_UNSHARED if unshared else 1)
     mainloop = ceil(k / tk) * _both(multiply, load * tk * size / FITTED_3X["load"])
-    epilogue = FITTED_3X["epilogue" if schedule.tma_store else "epilogue_direct"]
+    whole = schedule.tma_store or c.d == "f64"
+    epilogue = FITTED_3X["epilogue" if whole else "epilogue_direct"]
     epilogue += _INSTRUCTION * epilogue_named(c.epilogue).instructions
     epilogue *= tm * tn / (128 * 256)
     if schedule.pingpong:  # one epilogue beside the other mainloop
@@ -268,7 +272,9 @@ def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     schedule = SCHEDULES[c.schedule]
     at_full_rate = schedule.pingpong or c.a == "tf32"  # of both kinds: benchmarks/results/sweep-h100-tf32.json
     share = 1.0 if at_full_rate else FITTED_3X["cooperative"]
-    if DTYPES[c.a].bits == 8 and c.accumulator == "f32":
+    if c.a == "f64":
+        share = _DMMA
+    elif DTYPES[c.a].bits == 8 and c.accumulator == "f32":
         how = "steady" if schedule.steady else "promoted"
         share = FITTED_3X[how if schedule.pingpong else f"{how}_cooperative"]
     deep: float = (128 / max(accumulators, 128)) ** FITTED_3X["deep"]

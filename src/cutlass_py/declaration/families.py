@@ -8,6 +8,7 @@ runs it before the package exists.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 
@@ -246,6 +247,11 @@ def _block_declared() -> Iterator[KernelConfig]:
             yield _sm90(pair, "tn", d, epilogue, design)
 
 
+def _dmma() -> Iterator[KernelConfig]:
+    for layout, design in product(LAYOUTS, tiles.SM90_DMMA):
+        yield replace(_sm90(("f64", "f64"), layout, "f64", "linearc", design, "f64"), family="sm90_dmma")
+
+
 # ---------------------------------------------------------------------------------------------------- 2.x
 
 
@@ -378,6 +384,15 @@ FAMILIES = {
             declare_full=_block_full,
             declare_more=_block_declared,
             per_file=6,  # twelve took 10 GB
+            overlaps=True,
+        ),
+        _hopper(
+            "sm90_dmma",
+            "TMA + mma.sync on f64",
+            header="gemm/dmma3x.cuh",
+            launcher="GemmDmma3x",
+            declare_core=_dmma,
+            declare_full=_dmma,
             overlaps=True,
         ),
         _ampere(

@@ -116,6 +116,9 @@ SM90_BLOCK: list[Design] = [
 ]
 SM90_GROUP: list[Design] = [((128, 128, 64), (1, 1, 1), "coopgroup"), ((128, 128, 64), (2, 1, 1), "coopgroup")]
 
+# f64, which goes through registers (dmma3x.cuh).
+SM90_DMMA: list[Design] = [((128, 128, 64), (1, 1, 1), "coopdirect")]
+
 _named = {
     f"{extents_text(tile)}_{extents_text(cluster)}_{schedule}": (tile, cluster, schedule)
     for tile, cluster, schedule in (*SM90_TMA, *SM90_MORE, *SM90_WIDTHS, *SM90_PROMOTED, *SM90_PROMOTED_MORE)
