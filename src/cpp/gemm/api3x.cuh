@@ -18,6 +18,7 @@
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
 #include "gemm/common.cuh"
 #include "gemm/fusion3x.cuh"
+#include "gemm/register3x.cuh"
 #include "gemm/steady3x.cuh"
 
 #undef launch_dependent_grids
@@ -93,6 +94,23 @@ struct EpilogueParts3x {
   }
 };
 
+// The mainloop that runs, by the one that CUTLASS builds.
+template <class Built, bool steady>
+struct MainloopOf {
+  using type = Built;
+};
+template <class Built>
+struct MainloopOf<Built, true> {
+  using type = SteadyMainloop<Built>;
+};
+template <int stages, class Cluster, class Schedule, class... Rest>
+struct MainloopOf<cutlass::gemm::collective::CollectiveMma<
+                      cutlass::gemm::MainloopSm90TmaGmmaRmemAWarpSpecialized<stages, Cluster, Schedule>, Rest...>,
+                  false> {
+  using type = RegisterMainloop<cutlass::gemm::collective::CollectiveMma<
+      cutlass::gemm::MainloopSm90TmaGmmaRmemAWarpSpecialized<stages, Cluster, Schedule>, Rest...>>;
+};
+
 // The pieces of a kernel. With scales in blocks, the layout of an operand is a tuple: its own, and that of its scales.
 template <class Config, class LayoutA = typename Types3x<Config>::LayoutA,
           class LayoutB = typename Types3x<Config>::LayoutB>
@@ -104,7 +122,7 @@ struct Collectives3x : EpilogueParts3x<Config> {
       X::align_b, typename X::Accumulator, typename Config::Tile, typename Config::Cluster,
       cutlass::gemm::collective::StageCountAutoCarveout<int(sizeof(typename Epilogue::SharedStorage))>,
       typename Config::MainloopSchedule>::CollectiveOp;
-  using Mainloop = std::conditional_t<Config::steady, SteadyMainloop<Built>, Built>;
+  using Mainloop = typename MainloopOf<Built, Config::steady>::type;
 };
 
 // Every mainloop's policy has it; not every kernel.

@@ -82,6 +82,9 @@ _REACHED_BY_FOUR = 0.9
 # Swapped tiles of 64 rows take all columns in turn. Beyond so many of them, each doubling costs this share more: the L2
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
 _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
+# tf32 that goes through registers, of the rate of what does not: at 4096^3 it beats a copy and that, at 8192^3 it does
+# not (results/sweep-h100-registers.json).
+_REGISTERS = 0.86
 # f64 goes through registers to tensor cores of a lower rate (dmma3x.cuh): the share of the rate that its bits suggest,
 # so that 4096^3 and 8192^3 are as far ahead of 2.x kernels as on an H100. Its stores fill whole sectors without TMA.
 _DMMA = 0.314
@@ -163,7 +166,7 @@ _numbers = count()
 def design(c: KernelConfig) -> int:
     """A number for what the model looks at of a kernel, but for the layout: that matters beside small extents alone."""
     key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d,
-           epilogue_named(c.epilogue).user)  # fmt: skip
+           epilogue_named(c.epilogue).user, _through_registers(c))  # fmt: skip
     return _designs.setdefault(key, next(_numbers))  # in one step: another thread may number one at the same time
 
 
@@ -272,13 +275,20 @@ def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     schedule = SCHEDULES[c.schedule]
     at_full_rate = schedule.pingpong or c.a == "tf32"  # of both kinds: benchmarks/results/sweep-h100-tf32.json
     share = 1.0 if at_full_rate else FITTED_3X["cooperative"]
-    if c.a == "f64":
+    if _through_registers(c):
+        share *= _REGISTERS
+    elif c.a == "f64":
         share = _DMMA
     elif DTYPES[c.a].bits == 8 and c.accumulator == "f32":
         how = "steady" if schedule.steady else "promoted"
         share = FITTED_3X[how if schedule.pingpong else f"{how}_cooperative"]
     deep: float = (128 / max(accumulators, 128)) ** FITTED_3X["deep"]
     return FITTED_3X["rate"] * 1e6 / _SM_COUNT * share * deep * 16 / DTYPES[c.a].bits
+
+
+def _through_registers(c: KernelConfig) -> bool:
+    """Whether it is tf32 that is read along its rows (register3x.cuh)."""
+    return c.a == "tf32" and c.api == 3 and c.layout != "tn"
 
 
 def _loaded(extent: int, there: int, sharing: int, along: bool) -> float:

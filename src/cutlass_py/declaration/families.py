@@ -22,7 +22,7 @@ from .tiles import Design, Ladder
 
 Pair = tuple[str, str]  # dtypes of A and B
 _HALVES = ("bf16", "f16")
-# Operands of one byte, and tf32, are read along k alone: layout tn. The others are transposed in packing.
+# Operands of one byte, and most of tf32, are read along k alone: layout tn. The others are transposed in packing.
 _FP8, _INT8 = (tuple((a, b) for a in pair for b in pair) for pair in PAIRS)
 
 
@@ -112,6 +112,9 @@ def _sm90_bytes() -> Iterator[KernelConfig]:
         yield _sm90(("tf32", "tf32"), "tn", "f32", "linear", design)
     yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", tiles.SQUARE)
     yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", tiles.SM90_DIRECT[0])
+    for layout, designs in tiles.SM90_REGISTER.items():
+        for design in designs:
+            yield _sm90(("tf32", "tf32"), layout, "f32", "linear", design)
 
 
 def _sm90_full() -> Iterator[KernelConfig]:

@@ -116,6 +116,15 @@ SM90_BLOCK: list[Design] = [
 ]
 SM90_GROUP: list[Design] = [((128, 128, 64), (1, 1, 1), "coopgroup"), ((128, 128, 64), (2, 1, 1), "coopgroup")]
 
+# tf32 that is read along its rows, through registers (register3x.cuh): the left operand, which B is in swapped kernels.
+SM90_REGISTER: dict[str, list[Design]] = {
+    "nn": [((128, 256, 64), (2, 1, 1), "coop"), ((64, 128, 64), (1, 1, 1), "pingpong")],
+    "tt": [
+        ((128, 256, 64), (2, 1, 1), "coopswap"),
+        ((64, 128, 64), (1, 1, 1), "pingpongswap"),
+        *(((64, m, 128), (1, 1, 1), "pingpongswap") for m in (64, 32, 16)),
+    ],
+}
 # f64, which goes through registers (dmma3x.cuh).
 SM90_DMMA: list[Design] = [((128, 128, 64), (1, 1, 1), "coopdirect")]
 

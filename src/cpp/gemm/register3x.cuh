@@ -1,0 +1,117 @@
+// A mainloop that reads A along its rows. wgmma takes what is no 16-bit number from shared memory along k alone, so A
+// goes through registers.
+//
+// CUTLASS has the loads for it, and a way from shared memory that computes each address anew and reads one step of k
+// ahead. Here a thread has four addresses, and reads the next tile of k while the MMAs of the last one run.
+#pragma once
+
+#include "cute/tensor.hpp"
+#include "cutlass/gemm/collective/collective_mma.hpp"
+#include "cutlass/gemm/gemm.h"
+
+namespace cutlass_py {
+
+template <class Built>  // CUTLASS's mainloop
+struct RegisterMainloop : Built {
+  using Pipeline = typename Built::MainloopPipeline;
+  using State = typename Built::PipelineState;
+  using TiledMma = typename Built::TiledMma;
+  using Element = typename TiledMma::ValTypeA;
+  static_assert(sizeof(Element) == sizeof(uint32_t) && !Built::TransposeB, "tf32 whose B is read along k");
+  static constexpr int kGroup = cutlass::NumThreadsPerWarpGroup;
+  static constexpr int kValues = 4;  // of A that a thread has of an MMA: two rows, two k
+
+  template <class Sums>
+  CUTLASS_DEVICE void mma(Pipeline pipeline, State stage, Sums& sums, int k_tiles, int thread,
+                          typename Built::TensorStorage& shared, typename Built::Params const&) {
+    const int group = __shfl_sync(0xffffffff, thread / kGroup, 0);  // the same in a warp, as far as the compiler knows
+    auto slice = TiledMma{}.get_slice(thread);
+    auto warpgroup = TiledMma{}.get_slice(group * kGroup);
+    auto part_a = [&](auto layout) {
+      return slice.partition_A(cute::make_tensor(cute::make_smem_ptr(shared.smem_A.data()), layout));
+    };
+    const typename Built::SmemLayoutA layout_a;
+    auto plain = part_a(cute::get_nonswizzle_portion(layout_a)).layout();
+    const Reader<decltype(plain)> read(part_a(layout_a), plain);
+    cute::Tensor smem_b = cute::make_tensor(cute::make_smem_ptr(shared.smem_B.data()), typename Built::SmemLayoutB{});
+    cute::Tensor b = warpgroup.make_fragment_B(warpgroup.partition_B(smem_b));  // (MMA, MMA_N, MMA_K, stage)
+    cute::clear(sums);
+    if (k_tiles > 0) multiply_all(pipeline, stage, read, b, sums, k_tiles);
+  }
+
+  CUTLASS_DEVICE void mma_tail(Pipeline, State, int) {}  // every stage has been released
+
+ private:
+  // Where a thread's part of A lies in shared memory, (value, MMA_M, MMA_K, stage). Behind the swizzle every value has
+  // an address of its own; what lies whole swizzles away from it is the same value of other MMAs.
+  template <class Layout>
+  struct Reader {
+    uint32_t at[kValues];
+    Layout layout;
+
+    template <class Swizzled>
+    CUTLASS_DEVICE Reader(Swizzled const& swizzled, Layout layout) : layout(layout) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kValues; ++i) at[i] = cute::cast_smem_ptr_to_uint(&swizzled(i, 0, 0, 0));
+    }
+
+    CUTLASS_DEVICE auto fragment() const {
+      return cute::make_tensor<uint32_t>(
+          cute::make_shape(cute::Int<kValues>{}, cute::get<1>(cute::shape(layout)), cute::get<2>(cute::shape(layout))));
+    }
+
+    template <class Fragment>
+    CUTLASS_DEVICE void load(Fragment& a, int stage) const {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < cute::size(a); ++i) {
+        const int value = i % kValues, row = i / kValues % int(cute::size<1>(a)),
+                  step = i / int(cute::size<0>(a) * cute::size<1>(a));
+        const auto offset = layout(value, row, step, stage) - layout(value, 0, 0, 0);
+        asm volatile("ld.shared.b32 %0, [%1];"
+                     : "=r"(a(value, row, step))
+                     : "r"(at[value] + uint32_t(sizeof(Element) * offset)));
+      }
+    }
+  };
+
+  // The MMAs of a tile of k are in flight while the next one is read.
+  template <class Read, class B, class Sums>
+  CUTLASS_DEVICE static void multiply_all(Pipeline& pipeline, State stage, Read const& read, B const& b, Sums& sums,
+                                          int k_tiles) {
+    cute::Tensor even = read.fragment();
+    cute::Tensor odd = read.fragment();
+    State last = stage;
+    auto step = [&](auto& a, auto& next, int tile) CUTLASS_LAMBDA_FUNC_INLINE {
+      multiply(a, b, sums, stage.index());
+      cute::warpgroup_wait<1>();
+      if (tile > 0) pipeline.consumer_release(last);
+      last = stage;
+      ++stage;
+      if (tile + 1 == k_tiles) return false;
+      pipeline.consumer_wait(stage);
+      read.load(next, stage.index());
+      return true;
+    };
+    pipeline.consumer_wait(stage);
+    read.load(even, stage.index());
+    for (int tile = 0; step(even, odd, tile) && step(odd, even, tile + 1); tile += 2) {
+    }
+    cute::warpgroup_wait<0>();
+    cute::warpgroup_fence_operand(sums);
+    pipeline.consumer_release(last);
+  }
+
+  // Starts the MMAs of one tile of k.
+  template <class A, class B, class Sums>
+  CUTLASS_DEVICE static void multiply(A& a, B const& b, Sums& sums, int stage) {
+    cute::Tensor typed = cute::recast<Element>(a);
+    cute::warpgroup_fence_operand(sums);
+    cute::warpgroup_arrive();
+    CUTLASS_PRAGMA_UNROLL
+    for (int k = 0; k < cute::size<2>(a); ++k)
+      cute::gemm(TiledMma{}, typed(cute::_, cute::_, k), b(cute::_, cute::_, k, stage), sums);
+    cute::warpgroup_commit_batch();
+  }
+};
+
+}  // namespace cutlass_py
