@@ -26,6 +26,7 @@ TENSOROP = KernelDescription(
 )
 SIMT = KernelDescription(a="f32", tile=(128, 128, 8), instruction="simt", warps=(4, 2, 1), stages=4)
 TF32 = replace(WGMMA, a="tf32", tile=(128, 128, 32))
+F64 = replace(WGMMA, a="f64", tile=(128, 128, 16), schedule="coopdmma", epilogue="linearc")
 STREAM_K = replace(WGMMA, schedule="coopstreamk")
 BLOCK = KernelDescription(a="e4m3", tile=(128, 128, 128), schedule="coopblock")
 E4M3 = KernelDescription(a="e4m3", tile=(64, 128, 128))
@@ -56,6 +57,7 @@ STAGES = {
     "sm90_gemm_e4m3_e4m3_f32_bf16_tn_256x128x128_1x2x1_coopsteady_scaled": 4,
     "sm90_gemm_e4m3_e4m3_f32_bf16_tn_256x96x128_2x1x1_coopsteady_scaled": 4,
     "sm90_gemm_tf32_tf32_f32_f32_tn_64x16x64_1x1x1_pingpongswap_linear": 11,
+    "sm90_dmma_f64_f64_f64_f64_tn_128x128x16_1x1x1_coopdmma_linearc": 7,
     "sm90_block_e4m3_e4m3_f32_bf16_tn_64x128x128_1x1x1_pingpongblock_linear": 8,
     "sm90_array_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_cooparray_linearc": 6,
     "sm90_streamk_f16_f16_f32_f32_tn_128x128x64_2x1x1_coopstreamk_linear": 6,
@@ -99,7 +101,11 @@ FAULTS = [
     (WGMMA, {"accumulator": "f16"}, "accumulator is 'f16'; expected what wgmma kernels (sm90_gemm) sum bf16 in: f32"),
     (WGMMA, {"d": "s32"}, "d is 's32'; expected a result of sums in f32: bf16, f32"),
     (E4M3, {"layout": "tt"}, "layout is 'tt'; expected 'tn': wgmma reads e4m3 along k alone"),
-    (TF32, {"layout": "nn"}, "layout is 'nn'; expected 'tn': wgmma reads tf32 along k alone"),
+    (TF32, {"layout": "tt"}, "layout is 'tt'; expected 'tn' or 'nn': wgmma reads B of tf32 along k alone"),
+    (TF32, {"layout": "nn", "schedule": "coopswap"},
+     "layout is 'nn'; expected 'tn' or 'tt': wgmma reads A of tf32 along k alone"),
+    (F64, {"cluster": (2, 1, 1)}, "cluster is (2, 1, 1); expected (1, 1, 1), which schedule coopdmma has alone"),
+    (F64, {"tile": (128, 64, 16)}, "tile is (128, 64, 16); expected (128, 128, 16), which schedule coopdmma has alone"),
     (STREAM_K, {"a": "e4m3"}, "a is 'e4m3'; expected what wgmma kernels (sm90_streamk) multiply: bf16, f16"),
     # wgmma.
     (WGMMA, {"warps": (2, 2, 1)}, "warps is (2, 2, 1); expected none: the schedule of a wgmma kernel"),

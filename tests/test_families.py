@@ -66,7 +66,8 @@ def test_every_field_of_a_kernel_is_declared():
         assert c.d in STORAGE, f"{c.name} writes {c.d}, which no array holds"
         if family.api == 3:
             assert not c.stages and not c.align
-            assert (c.layout == "tn") or DTYPES[c.a].bits == 16, f"{c.name}: wgmma reads only 16-bit types across k"
+            swap, bits = SCHEDULES[c.schedule].swap, DTYPES[c.a].bits
+            assert c.layout == "tn" or bits in (16, 64) or (bits, c.layout) == (32, "tt" if swap else "nn"), c.name
         else:
             assert c.stages >= 2 and c.align and c.cluster == (1, 1, 1)
             assert all(tile % warp == 0 for tile, warp in zip(c.tile, c.warp, strict=True)), c.name

@@ -87,7 +87,7 @@ def test_cooperative_tiles_of_tf32_are_as_fast_as_the_others():
 
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_tf32_along_its_rows_is_copied_where_a_copy_weighs_little(layout):
-    """benchmarks/results/sweep-h100-registers.json: by registers 0.97 to 1.02 of cuBLAS's speed, then 0.86 to 0.91."""
+    """benchmarks/results/sweep-h100-registers.json: by registers 1.00 to 1.02 of cuBLAS's speed, then 0.86 to 0.91."""
     cubes = [problem(n, n, n, dtype="tf32", layout=layout).problem for n in (4096, 8192)]
     routes = [rank(p, compiled=False)[0].route for p in cubes]
     assert [route.direct for route in routes] == [True, False]
@@ -96,7 +96,7 @@ def test_tf32_along_its_rows_is_copied_where_a_copy_weighs_little(layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_large_f64_goes_by_tma_where_it_can(layout):
-    """At 4096^3 it is ahead of 2.x by 2 to 8% on an H100; a copy that aligns an operand takes more."""
+    """At 4096^3 it is up to 7% ahead of 2.x on an H100 (cost.py); a copy that aligns an operand takes as much."""
 
     def chosen(k):
         n = 4096 - k % 2

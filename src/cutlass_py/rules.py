@@ -175,9 +175,15 @@ def _carries(k: Resolved) -> _Faults:
 
 
 def _along_k(k: Resolved) -> _Faults:
-    narrow = DTYPES[k.a].bits == 8 or (k.wgmma and DTYPES[k.a].bits == 32)
-    if narrow and k.given.layout != "tn":
-        yield Fault("layout", k.given.layout, f"'tn': {k.given.instruction} reads {k.a} along k alone")
+    bits, layout, fitting, what = DTYPES[k.a].bits, k.given.layout, ["tn"], k.a
+    if k.wgmma and bits == 32:  # the left operand may go through registers, which B is in swapped kernels
+        fitting.append("tt" if k.schedule.swap else "nn")
+        what = f"{'A' if k.schedule.swap else 'B'} of {k.a}"
+    elif bits > 8:
+        return
+    if layout not in fitting:
+        said = " or ".join(map(repr, fitting))
+        yield Fault("layout", layout, f"{said}: {k.given.instruction} reads {what} along k alone")
 
 
 # ---------------------------------------------------------------------------------------------------- 3.x
@@ -218,6 +224,12 @@ def _steady_3x(k: Resolved) -> _Faults:
     fitting = (128,) if k.schedule.pingpong else (128, 256)
     if k.tile[0] not in fitting:
         yield Fault("tile", k.tile, f"m of {' or '.join(map(str, fitting))}: by turns or in parts of 64 rows")
+
+
+def _dmma_3x(k: Resolved) -> _Faults:
+    for field, known in (("tile", (128, 128, 16)), ("cluster", (1, 1, 1))):
+        if k.schedule.dmma and (found := getattr(k.given, field)) != known:
+            yield Fault(field, found, f"{known}, which schedule {k.schedule.name} has alone")
 
 
 def _accumulators_3x(k: Resolved) -> _Faults:
@@ -307,6 +319,7 @@ _CHECKS_3X: list[_Check] = [
     (("tile", "schedule"), _tile_3x),
     (("tile", "schedule", "accumulator"), _accumulators_3x),
     (("tile", "schedule", "accumulator"), _steady_3x),
+    (("tile", "cluster", "schedule"), _dmma_3x),
     (("tile", "cluster"), _cluster_3x),
     (("tile", "schedule", "epilogue"), _block_3x),
     (("tile", "schedule", "epilogue", "d"), _shared_3x),

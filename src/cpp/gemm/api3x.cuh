@@ -73,6 +73,7 @@ struct Types3x {
   }
 };
 
+// The epilogue of a kernel, and what it is told.
 template <class Config>
 struct EpilogueParts3x {
   using X = Types3x<Config>;
@@ -94,23 +95,6 @@ struct EpilogueParts3x {
   }
 };
 
-// The mainloop that runs, by the one that CUTLASS builds.
-template <class Built, bool steady>
-struct MainloopOf {
-  using type = Built;
-};
-template <class Built>
-struct MainloopOf<Built, true> {
-  using type = SteadyMainloop<Built>;
-};
-template <int stages, class Cluster, class Schedule, class... Rest>
-struct MainloopOf<cutlass::gemm::collective::CollectiveMma<
-                      cutlass::gemm::MainloopSm90TmaGmmaRmemAWarpSpecialized<stages, Cluster, Schedule>, Rest...>,
-                  false> {
-  using type = RegisterMainloop<cutlass::gemm::collective::CollectiveMma<
-      cutlass::gemm::MainloopSm90TmaGmmaRmemAWarpSpecialized<stages, Cluster, Schedule>, Rest...>>;
-};
-
 // The pieces of a kernel. With scales in blocks, the layout of an operand is a tuple: its own, and that of its scales.
 template <class Config, class LayoutA = typename Types3x<Config>::LayoutA,
           class LayoutB = typename Types3x<Config>::LayoutB>
@@ -122,7 +106,8 @@ struct Collectives3x : EpilogueParts3x<Config> {
       X::align_b, typename X::Accumulator, typename Config::Tile, typename Config::Cluster,
       cutlass::gemm::collective::StageCountAutoCarveout<int(sizeof(typename Epilogue::SharedStorage))>,
       typename Config::MainloopSchedule>::CollectiveOp;
-  using Mainloop = typename MainloopOf<Built, Config::steady>::type;
+  using Mainloop = std::conditional_t<Config::steady, SteadyMainloop<Built>,
+                                      std::conditional_t<reads_rows_of_tf32<Built>(), RegisterMainloop<Built>, Built>>;
 };
 
 // Every mainloop's policy has it; not every kernel.

@@ -20,11 +20,11 @@ constexpr int kStep = 8;                              // k of one MMA
 constexpr int kDepth = 16;                            // k of a tile: 128 bytes, as wide as a swizzle
 
 // An MMA's lane has its row of A, or column of B, by lane / 4, and its k by lane % 4. In these orders, lanes that read
-// at once find different banks behind the swizzle, and rows that lie side by side are those of one lane.
+// at once find different banks behind the swizzle; rows of A that lie side by side are those of one lane.
 template <bool along_k>  // (lane, value, warp)
 using Rows = std::conditional_t<along_k, cute::Layout<cute::Shape<_4, _2, _2, _2>, cute::Stride<_2, _1, _8, _16>>,
                                 cute::Layout<cute::Shape<_2, _4, _2, _2>, cute::Stride<_8, _2, _1, _16>>>;
-template <bool along_k>  // (lane, warp, MMA)
+template <bool along_k>  // (lane, warp), and two MMAs where rows of B are read
 using Columns = std::conditional_t<along_k, cute::Layout<cute::Shape<_4, _2, _4>, cute::Stride<_2, _1, _8>>,
                                    cute::Layout<cute::Shape<_2, _2, _2, _4, _2>, cute::Stride<_1, _8, _2, _16, _4>>>;
 
@@ -121,9 +121,10 @@ struct Mainloop : Built {
     load_a(0, 0, stage);
     load_b(0, stage);
     State last = stage;
-    for (int tile = 0; tile < k_tiles; ++tile) {
-      // Not before: where another warpgroup stores its tile, loads take so long that TMA wrote over what they were
-      // about to read. MMAs have it by now, since those that take it are behind a branch.
+    CUTLASS_PRAGMA_NO_UNROLL  // the release counts on the branch
+        for (int tile = 0; tile < k_tiles; ++tile) {
+      // Not before: behind the last load, TMA wrote over what loads were about to read, as it seems where the other
+      // warpgroup stored its tile (docs/design.md). MMAs have it by now, since those that take it are behind a branch.
       if (tile > 0) pipeline.consumer_release(last);
       last = stage;
       ++stage;

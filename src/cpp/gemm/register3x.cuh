@@ -11,13 +11,29 @@
 
 namespace cutlass_py {
 
+template <class Policy>
+constexpr bool through_registers = false;
+template <int stages, class Cluster, class Schedule>
+constexpr bool through_registers<cutlass::gemm::MainloopSm90TmaGmmaRmemAWarpSpecialized<stages, Cluster, Schedule>> =
+    true;
+
+// Whether the mainloop below stands in for what CUTLASS built: tf32 whose B is read along k.
+template <class Built>
+constexpr bool reads_rows_of_tf32() {
+  if constexpr (through_registers<typename Built::DispatchPolicy>) {
+    return std::is_same_v<typename Built::TiledMma::ValTypeA, cutlass::tfloat32_t> && !Built::TransposeB &&
+           !Built::SwapAB;
+  } else {
+    return false;
+  }
+}
+
 template <class Built>  // CUTLASS's mainloop
 struct RegisterMainloop : Built {
   using Pipeline = typename Built::MainloopPipeline;
   using State = typename Built::PipelineState;
   using TiledMma = typename Built::TiledMma;
   using Element = typename TiledMma::ValTypeA;
-  static_assert(sizeof(Element) == sizeof(uint32_t) && !Built::TransposeB, "tf32 whose B is read along k");
   static constexpr int kGroup = cutlass::NumThreadsPerWarpGroup;
   static constexpr int kValues = 4;  // of A that a thread has of an MMA: two rows, two k
 
@@ -83,7 +99,7 @@ struct RegisterMainloop : Built {
     State last = stage;
     auto step = [&](auto& a, auto& next, int tile) CUTLASS_LAMBDA_FUNC_INLINE {
       multiply(a, b, sums, stage.index());
-      cute::warpgroup_wait<1>();
+      cute::warpgroup_wait<1>();  // for MMAs of all four warps, which have what each read of A
       if (tile > 0) pipeline.consumer_release(last);
       last = stage;
       ++stage;

@@ -83,10 +83,11 @@ _REACHED_BY_FOUR = 0.9
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
 _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
 # tf32 that goes through registers, of the rate of what does not: at 4096^3 it beats a copy and that, at 8192^3 it does
-# not (results/sweep-h100-registers.json).
-_REGISTERS = 0.86
-# f64 goes through registers to tensor cores of a lower rate (dmma3x.cuh): the share of the rate that its bits suggest,
-# so that 4096^3 and 8192^3 are as far ahead of 2.x kernels as on an H100. Its stores fill whole sectors without TMA.
+# not, and pingpong tiles were far behind (results/sweep-h100-registers.json).
+_REGISTERS, _REGISTERS_PINGPONG = 0.86, 0.5
+# f64, of the rate that its bits suggest: its tensor cores have no wgmma (dmma3x.cuh). It comes out 3% ahead of 2.x
+# kernels at 4096^3; found were 7% in tn, 2% in tt and nn, none in nt (an H100, results/bars-h100-rest.json and
+# bars-h100-dmma-*.json).
 _DMMA = 0.314
 _INSTRUCTION = 0.15  # microseconds of one instruction for each element of such a tile, by four schedulers at 1.7 GHz
 _LAUNCH_2X = 2.5  # microseconds of an empty problem
@@ -261,8 +262,8 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
     load = _loaded(tm, rows, c.cluster[1], along_rows)
     load += _loaded(tn, cols, c.cluster[0], along_cols) * (_UNSHARED if unshared else 1)
     mainloop = ceil(k / tk) * _both(multiply, load * tk * size / FITTED_3X["load"])
-    whole = schedule.tma_store or c.d == "f64"
-    epilogue = FITTED_3X["epilogue" if whole else "epilogue_direct"]
+    cheap = schedule.tma_store or schedule.dmma  # the latter by 8 bytes at least
+    epilogue = FITTED_3X["epilogue" if cheap else "epilogue_direct"]
     epilogue += _INSTRUCTION * epilogue_named(c.epilogue).instructions
     epilogue *= tm * tn / (128 * 256)
     if schedule.pingpong:  # one epilogue beside the other mainloop
@@ -276,8 +277,8 @@ def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     at_full_rate = schedule.pingpong or c.a == "tf32"  # of both kinds: benchmarks/results/sweep-h100-tf32.json
     share = 1.0 if at_full_rate else FITTED_3X["cooperative"]
     if _through_registers(c):
-        share *= _REGISTERS
-    elif c.a == "f64":
+        share *= _REGISTERS_PINGPONG if schedule.pingpong else _REGISTERS
+    elif schedule.dmma:
         share = _DMMA
     elif DTYPES[c.a].bits == 8 and c.accumulator == "f32":
         how = "steady" if schedule.steady else "promoted"

@@ -24,6 +24,7 @@ class Schedule:
         steady: promoted fp8 sums are added up while other MMAs run (steady3x.cuh).
         stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
         pointers: operands are arrays of addresses, and nothing else (2.x kernels take those as well).
+        dmma: f64, which mma.sync multiplies (dmma3x.cuh).
         block: columns of B that share a factor for every 128 of k, beside one for each row of A: scales that the
             mainloop applies. 0 where it applies none.
     """
@@ -35,6 +36,7 @@ class Schedule:
     steady: bool = False
     stream_k: bool = False
     pointers: bool = False
+    dmma: bool = False
     block: int = 0
 
     @property
@@ -47,6 +49,8 @@ class Schedule:
         """Of the 3.x kernels that run so."""
         if self.stream_k or self.pointers:
             return "sm90_streamk" if self.stream_k else "sm90_array"
+        if self.dmma:
+            return "sm90_dmma"
         return "sm90_block" if self.block else "sm90_gemm"
 
     @property
@@ -80,6 +84,7 @@ SCHEDULES = {
         Schedule("coopstreamk", *_COOP, stream_k=True),
         Schedule("coopstreamkswap", *_COOP, swap=True, stream_k=True),
         Schedule("cooparray", *_ARRAY, pointers=True),
+        Schedule("coopdmma", _COOP[0], _DIRECT, dmma=True),
         Schedule("coopblock", *_COOP_BLOCK, block=BLOCK),
         Schedule("pingpongblock", *_PINGPONG_BLOCK, block=BLOCK),
         Schedule("pingpongblockswap", *_PINGPONG_BLOCK, swap=True, block=BLOCK),

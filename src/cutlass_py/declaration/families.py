@@ -8,7 +8,6 @@ runs it before the package exists.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 
@@ -252,7 +251,7 @@ def _block_declared() -> Iterator[KernelConfig]:
 
 def _dmma() -> Iterator[KernelConfig]:
     for layout, design in product(LAYOUTS, tiles.SM90_DMMA):
-        yield replace(_sm90(("f64", "f64"), layout, "f64", "linearc", design, "f64"), family="sm90_dmma")
+        yield _sm90(("f64", "f64"), layout, "f64", "linearc", design, "f64")
 
 
 # ---------------------------------------------------------------------------------------------------- 2.x
