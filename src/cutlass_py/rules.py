@@ -227,9 +227,12 @@ def _steady_3x(k: Resolved) -> _Faults:
 
 
 def _dmma_3x(k: Resolved) -> _Faults:
-    for field, known in (("tile", (128, 128, 16)), ("cluster", (1, 1, 1))):
-        if k.schedule.dmma and (found := getattr(k.given, field)) != known:
-            yield Fault(field, found, f"{known}, which schedule {k.schedule.name} has alone")
+    if not k.schedule.dmma:
+        return
+    known = k.family.full[0]  # all have one tile
+    for field in ("tile", "cluster"):
+        if (found := getattr(k.given, field)) != (wanted := getattr(known, field)):
+            yield Fault(field, found, f"{wanted}, which schedule {k.schedule.name} has alone")
 
 
 def _accumulators_3x(k: Resolved) -> _Faults:

@@ -111,8 +111,10 @@ struct Mainloop : Built {
     static_assert(steps == 2 && rows % 2 == 0, "what is multiplied, and what is read meanwhile");
     cute::Tensor a = cute::make_tensor<double>(cute::Shape<_4, _2>{});
     cute::Tensor b = cute::make_tensor<double>(cute::Shape<_2, cute::Int<columns>, _2>{});
-    auto load_a = [&](int row, int step, State const& from)
-                      CUTLASS_LAMBDA_FUNC_INLINE { read_a.load(a(cute::_, row % 2), row, step, from.index()); };
+    auto load_a = [&](int row, int step, State const& from) CUTLASS_LAMBDA_FUNC_INLINE {
+      const int buffer = row % 2;
+      read_a.load(a(cute::_, buffer), row, step, from.index());
+    };
     auto load_b = [&](int step, State const& from) CUTLASS_LAMBDA_FUNC_INLINE {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < columns; ++i) read_b.load(b(cute::_, i, step), i, step, from.index());
@@ -121,10 +123,11 @@ struct Mainloop : Built {
     load_a(0, 0, stage);
     load_b(0, stage);
     State last = stage;
-    CUTLASS_PRAGMA_NO_UNROLL  // the release counts on the branch
-        for (int tile = 0; tile < k_tiles; ++tile) {
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int tile = 0; tile < k_tiles; ++tile) {
       // Not before: behind the last load, TMA wrote over what loads were about to read, as it seems where the other
-      // warpgroup stored its tile (docs/design.md). MMAs have it by now, since those that take it are behind a branch.
+      // warpgroup stored its tile (docs/design.md). MMAs have it by now, since those that take it are behind a branch,
+      // which unrolling would remove.
       if (tile > 0) pipeline.consumer_release(last);
       last = stage;
       ++stage;

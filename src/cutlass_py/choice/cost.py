@@ -83,8 +83,8 @@ _REACHED_BY_FOUR = 0.9
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
 _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
 # tf32 that goes through registers, of the rate of what does not: at 4096^3 it beats a copy and that, at 8192^3 it does
-# not, and pingpong tiles were far behind (results/sweep-h100-registers.json).
-_REGISTERS, _REGISTERS_PINGPONG = 0.86, 0.5
+# not (results/sweep-h100-registers.json).
+_REGISTERS = 0.86
 # f64, of the rate that its bits suggest: its tensor cores have no wgmma (dmma3x.cuh). It comes out 3% ahead of 2.x
 # kernels at 4096^3; found were 7% in tn, 2% in tt and nn, none in nt (an H100, results/bars-h100-rest.json and
 # bars-h100-dmma-*.json).
@@ -277,7 +277,7 @@ def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     at_full_rate = schedule.pingpong or c.a == "tf32"  # of both kinds: benchmarks/results/sweep-h100-tf32.json
     share = 1.0 if at_full_rate else FITTED_3X["cooperative"]
     if _through_registers(c):
-        share *= _REGISTERS_PINGPONG if schedule.pingpong else _REGISTERS
+        share *= _REGISTERS
     elif schedule.dmma:
         share = _DMMA
     elif DTYPES[c.a].bits == 8 and c.accumulator == "f32":

@@ -111,9 +111,9 @@ def _sm90_bytes() -> Iterator[KernelConfig]:
         yield _sm90(("tf32", "tf32"), "tn", "f32", "linear", design)
     yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", tiles.SQUARE)
     yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", tiles.SM90_DIRECT[0])
-    for layout, designs in tiles.SM90_REGISTER.items():
-        for design in designs:
-            yield _sm90(("tf32", "tf32"), layout, "f32", "linear", design)
+    # One operand is read along its rows, through registers: the left one, which B is in swapped kernels.
+    yield _sm90(("tf32", "tf32"), "nn", "f32", "linear", tiles.LARGE_2X1)
+    yield _sm90(("tf32", "tf32"), "tt", "f32", "linear", tiles.LARGE_2X1_SWAP)
 
 
 def _sm90_full() -> Iterator[KernelConfig]:
@@ -250,8 +250,8 @@ def _block_declared() -> Iterator[KernelConfig]:
 
 
 def _dmma() -> Iterator[KernelConfig]:
-    for layout, design in product(LAYOUTS, tiles.SM90_DMMA):
-        yield _sm90(("f64", "f64"), layout, "f64", "linearc", design, "f64")
+    for layout in LAYOUTS:
+        yield _sm90(("f64", "f64"), layout, "f64", "linearc", tiles.DMMA, "f64")
 
 
 # ---------------------------------------------------------------------------------------------------- 2.x

@@ -116,17 +116,8 @@ SM90_BLOCK: list[Design] = [
 ]
 SM90_GROUP: list[Design] = [((128, 128, 64), (1, 1, 1), "coopgroup"), ((128, 128, 64), (2, 1, 1), "coopgroup")]
 
-# tf32 that is read along its rows, through registers (register3x.cuh): the left operand, which B is in swapped kernels.
-# The small ones were not measured: they are for few rows, where a copy of the weight takes longer than the product.
-SM90_REGISTER: dict[str, list[Design]] = {
-    "nn": [((128, 256, 64), (2, 1, 1), "coop")],
-    "tt": [
-        ((128, 256, 64), (2, 1, 1), "coopswap"),
-        *(((64, m, 128), (1, 1, 1), "pingpongswap") for m in (64, 32, 16)),
-    ],
-}
-# f64, which goes through registers (dmma3x.cuh).
-SM90_DMMA: list[Design] = [((128, 128, 64), (1, 1, 1), "coopdmma")]
+# f64, by mma.sync: the tile that dmma3x.cuh deals out.
+DMMA: Design = ((128, 128, 64), (1, 1, 1), "coopdmma")
 
 _named = {
     f"{extents_text(tile)}_{extents_text(cluster)}_{schedule}": (tile, cluster, schedule)
@@ -134,6 +125,7 @@ _named = {
 }
 LARGE = _named["128x256x64_1x2x1_coop"]
 LARGE_2X1 = _named["128x256x64_2x1x1_coop"]
+LARGE_2X1_SWAP = _named["128x256x64_2x1x1_coopswap"]
 MEDIUM = _named["64x256x64_2x1x1_pingpong"]
 SQUARE = _named["128x128x64_1x2x1_pingpong"]
 SQUARE_2X1 = _named["128x128x64_2x1x1_pingpong"]
