@@ -14,9 +14,9 @@ from specs import problem
 
 import cutlass_py
 from cutlass_py import GemmArguments, KernelMetadata, OperandMetadata, TensorSpec, _core, functions, reproducer, tracing
+from cutlass_py.asked import asked_by
 from cutlass_py.choice import select
 from cutlass_py.providers.provider import ProvidedKernel
-from cutlass_py.user_epilogue import asked_by
 
 A, B = np.ones((8, 16), np.float32), np.ones((16, 4), np.float32)
 LINE = "(8, 4, 16) tt: f32 @ f32 -> f32 on cpu: cpu_gemm_numpy"

@@ -11,15 +11,16 @@ from functools import partial, wraps
 import ml_dtypes
 import numpy as np
 import pytest
+from stand_in import in_python
 
 import cutlass_py
 from cutlass_py import EpilogueError, GemmArguments, TensorSpec, _core, epilogue, explain, functions, gemm
+from cutlass_py.asked import asked
 from cutlass_py.declaration.operations import OPERATIONS
 from cutlass_py.functions import cast, clamp, exp, gelu, leaky_relu, maximum, minimum, relu, tanh, where
 from cutlass_py.functions import max as max_over
 from cutlass_py.functions import min as min_over
 from cutlass_py.functions import sum as sum_over
-from cutlass_py.user_epilogue import asked
 
 BF16 = ml_dtypes.bfloat16
 
@@ -781,3 +782,10 @@ def test_values_of_a_long_epilogue_do_not_pile_up():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10 * 512 * 512 * 4
+
+
+def test_choosing_a_kernel_imports_nothing_of_them():
+    code = "import sys, cutlass_py.choice.select; print(*sorted(name for name in sys.modules if 'cutlass_py' in name))"
+    modules = in_python(code).split()
+    assert "cutlass_py.asked" in modules
+    assert not {"cutlass_py.epilogue_trace", "cutlass_py.declaration.usercode"} & set(modules)

@@ -23,6 +23,7 @@ from cutlass_py import (
     explanation,
     get_kernels,
 )
+from cutlass_py.asked import asked
 from cutlass_py.choice import select
 from cutlass_py.choice.carriers import carrier
 from cutlass_py.choice.misses import misses
@@ -36,7 +37,6 @@ from cutlass_py.functions import sum as sum_over
 from cutlass_py.kernels import CutlassKernel
 from cutlass_py.registry import kernel_named
 from cutlass_py.rules import Resolved, stages_3x
-from cutlass_py.user_epilogue import asked
 
 DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
 WHY_NOT = why_not()

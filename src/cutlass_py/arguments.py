@@ -9,8 +9,8 @@ from typing import Any
 from . import _core
 from ._core import EpilogueCall, Problem, TypedView
 from .activations import Activation
+from .asked import asked_by
 from .declaration.dtypes import DTYPES, arithmetic
-from .user_epilogue import asked_by
 
 
 class TensorSpec(_core.TensorSpecBase):

@@ -11,6 +11,7 @@ from typing import Any
 from . import _core
 from ._core import Prepared, Problem
 from .arguments import GemmArguments, arguments_of, describe, turned
+from .asked import asked_by
 from .choice.carriers import carrier
 from .choice.cost import Estimates, design
 from .choice.legality import Interface, Way, interface_of
@@ -22,7 +23,6 @@ from .errors import CompileError
 from .gpu import Gpu, gpu_of
 from .metadata import CPU, Design, KernelMetadata, OperandMetadata
 from .shipping.artifact import Artifact
-from .user_epilogue import asked_by
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from . import _core
 from ._core import Problem
 from .arguments import GemmArguments, arguments_of
+from .asked import asked_by
 from .choice.carriers import carrier
 from .choice.legality import Interface
 from .declaration.config import KernelConfig
@@ -26,7 +27,6 @@ from .metadata import KernelMetadata
 from .providers.numpy import NumpyProvider
 from .providers.provider import ProvidedKernel, kernels_of
 from .shipping import packs
-from .user_epilogue import asked_by
 
 # ---------------------------------------------------------------------------------------------------- what there is
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from . import _core
 from .arguments import GemmArguments, describe
+from .asked import Asked, asked_by
 from .declaration.dtypes import COMPUTE, DTYPES, compute_of
 from .declaration.epilogues import ACTIVATIONS
 from .declaration.families import named
@@ -29,7 +30,6 @@ from .providers.numpy import NumpyProvider
 from .providers.provider import ProvidedKernel
 from .registry import numbered
 from .shipping import packs
-from .user_epilogue import Asked, asked_by
 from .versions import installed
 
 _GRANULE = 256  # alignments beyond it make no difference

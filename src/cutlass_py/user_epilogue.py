@@ -1,18 +1,14 @@
-"""Epilogues that users write: `@epilogue` on a function, its call, and what a problem's number stands for."""
+"""Epilogues that users write: `@epilogue` on a function, and its call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, update_wrapper
+from functools import update_wrapper
 from typing import Any
 
-from . import _core, epilogue_trace
-from ._core import EpilogueCall, Problem
-from .declaration.epilogues import Epilogue
-from .declaration.operations import REDUCTIONS, Program
-from .declaration.usercode import Traced
-from .errors import EpilogueError
+from . import epilogue_trace
+from ._core import EpilogueCall
+from .asked import number_of
 
 
 class UserEpilogue:
@@ -28,7 +24,7 @@ class UserEpilogue:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.program = epilogue_trace.traced(function)
-        self._number = _number(self.program)
+        self._number = number_of(self.program)
         self._defaults = epilogue_trace.defaults(function)
         self._names = self.program.names
         self._all = set(self._names)
@@ -81,61 +77,3 @@ def epilogue(function: Callable[..., Any]) -> UserEpilogue:
         TypeError: it is no function.
     """
     return UserEpilogue(function)
-
-
-# ---------------------------------------------------------------------------------------------------- by number
-
-_programs: dict[int, Program] = {}
-
-
-@cache
-def _number(program: Program) -> int:
-    roles = "r" * len(program.inputs) + "".join(output.axis or "w" for output in program.outputs)
-    if len(program.names) > 16:
-        raise EpilogueError(
-            f"epilogue {program.name}: {len(program.names)} parameters and outputs; expected at most 16"
-        )
-    count = len(program.inputs)
-    firsts = [*range(count), *(count + first for first in program.firsts)]
-    reductions = [-1] * count
-    reductions += [REDUCTIONS.index(output.reduction) if output.reduction else -1 for output in program.outputs]
-    number = _core.add_program(program.name, program.names, roles, reductions, firsts)
-    _programs[number] = program
-    return number
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A problem's user epilogue.
-
-    Attributes:
-        epilogue: as kernels have it.
-        kinds, dtypes, alignments: of the operands, the last in bytes.
-        regular: whether each is a matrix that lies as D does, or a vector of unit stride.
-    """
-
-    epilogue: Epilogue
-    program: Program
-    kinds: tuple[str, ...]
-    dtypes: tuple[str | None, ...]
-    alignments: tuple[int, ...]
-    regular: tuple[bool, ...]
-
-    @property
-    def reduces(self) -> bool:
-        """Whether something written is a reduction."""
-        return any(output.reduction for output in self.program.outputs)
-
-
-@cache
-def asked(number: int) -> Asked:
-    """What Problem.user stands for."""
-    program, items = _core.user_class(number)
-    kinds, dtypes, alignments, regular = zip(*items, strict=True) if items else ((), (), (), ())
-    traced = Traced(_programs[program], tuple(zip(kinds, dtypes, strict=True)))
-    return Asked(Epilogue.of_user(traced), _programs[program], kinds, dtypes, alignments, regular)
-
-
-def asked_by(p: Problem) -> Asked | None:
-    """A problem's user epilogue, or None."""
-    return asked(p.user) if p.user >= 0 else None

@@ -10,10 +10,10 @@ from ..declaration.config import SCHEDULES, KernelConfig
 from ..declaration.dtypes import DTYPES
 from ..declaration.epilogues import Epilogue
 from ..declaration.shared_memory import BARRIERS, EpilogueTile, stages
-from ..declaration.usercode import Traced
-from ..user_epilogue import Asked
 
 if TYPE_CHECKING:
+    from ..asked import Asked
+    from ..declaration.usercode import Traced
     from .legality import Interface
 
 MOST_BLOCKS = 65535  # of a launch, along y and along z of its grid

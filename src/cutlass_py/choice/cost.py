@@ -17,11 +17,11 @@ from .._core import Problem
 from ..declaration.config import SCHEDULES, KernelConfig
 from ..declaration.dtypes import BLOCK, DTYPES
 from ..declaration.epilogues import epilogue_named
-from ..declaration.usercode import Traced
 from ..gpu import Gpu
 from .legality import Interface, Way
 
 if TYPE_CHECKING:
+    from ..declaration.usercode import Traced
     from ..kernels import CutlassKernel
 
 _SM_COUNT = 132  # of the GPU that the rates below were measured on

@@ -13,12 +13,12 @@ from functools import cache, cached_property
 from typing import Any
 
 from .._core import Problem
+from ..asked import asked_by
 from ..declaration.config import SCHEDULES, KernelConfig
 from ..declaration.dtypes import BLOCK, DTYPES, WIDER
 from ..declaration.epilogues import ACTIVATIONS, Epilogue, epilogue_named
 from ..declaration.families import FAMILIES
 from ..gpu import Gpu
-from ..user_epilogue import asked_by
 from .carriers import MOST_BLOCKS, obstacle
 
 _UNSUMMED = "does not sum a bias gradient; bias_grad is given"

@@ -11,13 +11,13 @@ from operator import itemgetter
 from .. import _core
 from .._core import Problem
 from ..arguments import describe
+from ..asked import asked_by
 from ..declaration.config import SCHEDULES, KernelConfig
 from ..errors import NoKernelError
 from ..gpu import Gpu, gpu_of
 from ..kernels import CutlassKernel, Kernel
 from ..providers.provider import ProvidedKernel
 from ..registry import Grouped, candidates, find_kernel, numbered, written_in_python
-from ..user_epilogue import asked_by
 from .cost import Estimates
 from .legality import STEPS, Interface, Way, function_of
 from .misses import nothing_fits

@@ -65,7 +65,11 @@ class Entry:
     version: str
 
 
-_KINDS = get_type_hints(Entry)
+# By name, what a file may say.
+_KINDS: dict[str, tuple[type, ...]] = {
+    name: (float, int) if kind is float else (kind,) for name, kind in get_type_hints(Entry).items()
+}
+_RANGES = {"splits": range(1, 2**15), "raster": range(3), "swizzle": SWIZZLES}
 Table = dict[str, Entry]
 
 
@@ -295,14 +299,12 @@ def entries(values: Any, name: str) -> Table:
 def _entry(value: Any, where: str) -> Entry:
     if not isinstance(value, dict) or value.keys() != _KINDS.keys():
         raise ValueError(f"{where}: expected an object of {', '.join(_KINDS)}")
-    for name, kind in _KINDS.items():
-        if type(value[name]) is not kind and not (kind is float and type(value[name]) is int):
+    for name, kinds in _KINDS.items():
+        if type(value[name]) not in kinds:
             raise ValueError(f"{where}: {name} is {value[name]!r}")
-    entry = Entry(**value)
-    ranges = {"splits": range(1, 2**15), "raster": range(3), "swizzle": SWIZZLES}
-    for name, allowed in ranges.items():
-        if getattr(entry, name) not in allowed:
+    for name, allowed in _RANGES.items():
+        if value[name] not in allowed:
             raise ValueError(f"{where}: {name} is {value[name]}")
-    if not 0 < entry.microseconds <= sys.float_info.max:  # an int may be larger
-        raise ValueError(f"{where}: microseconds is {entry.microseconds}")
-    return entry
+    if not 0 < value["microseconds"] <= sys.float_info.max:  # an int may be larger
+        raise ValueError(f"{where}: microseconds is {value['microseconds']}")
+    return Entry(**value)

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from .usercode import Traced
+if TYPE_CHECKING:
+    from .usercode import Traced
 
 
 @dataclass(frozen=True)

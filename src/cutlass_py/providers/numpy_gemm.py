@@ -49,7 +49,7 @@ def _compute(call: KernelCall) -> None:
 
 def _user(call: KernelCall, wide: Any) -> None:
     """A user's epilogue in place of all else."""
-    from ..user_epilogue import asked
+    from ..asked import asked
     from .numpy_epilogue import run
 
     user = asked(call.problem.user)
