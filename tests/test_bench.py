@@ -179,6 +179,14 @@ def test_a_wrong_result_is_seen(fake_gpu, off):
         assert faults([each])[0].startswith("WRONG: f32 tn (24, 16, 8): cutlass_py is off by ")
 
 
+@pytest.mark.parametrize("dtype, wrong", [("f32", ["cutlass_py"]), ("tf32", [])])
+def test_operands_that_are_rounded_are_no_fault(fake_gpu, dtype, wrong):
+    """torch multiplies single rows in f32, whether or not tf32 is allowed."""
+    fake_gpu.off = 3e-4
+    record = cases.measure(Case("shape", dtype, "tn", (1, 1, 64, 64)), cases.Settings(("sustained",)), fake_gpu)
+    assert record["wrong"] == wrong
+
+
 def test_a_sweep(fake_gpu):
     settings = cases.Settings(("sustained",), suites.SWEEP, budget_ms=1.0)
     record = cases.measure(SMALL, settings, fake_gpu)

@@ -2,7 +2,7 @@
 // goes through registers.
 //
 // CUTLASS has the loads for it, and a way from shared memory that computes each address anew and reads one step of k
-// ahead. Here a thread has four addresses, and reads the next tile of k while the MMAs of the last one run.
+// ahead. Here a thread has two addresses, and reads the next tile of k while the MMAs of the last one run.
 #pragma once
 
 #include "cute/tensor.hpp"
@@ -28,14 +28,35 @@ constexpr bool reads_rows_of_tf32() {
   }
 }
 
-template <class Built>  // CUTLASS's mainloop
-struct RegisterMainloop : Built {
+// CUTLASS's mainloop, with A in rows of 128 bytes in shared memory, as TMA loads it best (CUTLASS takes 32), and the
+// rows of a tile dealt out so that a lane's two of an MMA lie side by side, and that lanes which read at once find
+// different banks behind the swizzle.
+template <class Built>
+struct InRows;
+template <class Policy, class Tile, class A, class StrideA, class B, class StrideB, class Atom, class Warpgroups,
+          class Permutation, class LoadA, class SharedA, class... Rest>
+struct InRows<cutlass::gemm::collective::CollectiveMma<
+    Policy, Tile, A, StrideA, B, StrideB, cute::TiledMMA<Atom, Warpgroups, Permutation>, LoadA, SharedA, Rest...>> {
+  template <int... extents>
+  using Ints = cute::tuple<cute::Int<extents>...>;
+  using Rows = cute::Layout<  // (lane / 4, value, warp, warpgroup)
+      cute::tuple<Ints<2, 2, 2>, cute::_2, Ints<2, 2>, decltype(cute::size<0>(Warpgroups{}))>,
+      cute::tuple<Ints<2, 16, 4>, cute::_1, Ints<8, 32>, cute::_64>>;
+  using type = cutlass::gemm::collective::CollectiveMma<
+      Policy, Tile, A, StrideA, B, StrideB,
+      cute::TiledMMA<Atom, Warpgroups, cute::Tile<Rows, cute::Underscore, cute::Underscore>>, LoadA,
+      cute::GMMA::Layout_MN_SW128_Atom<cutlass::tfloat32_t>, Rest...>;
+};
+
+template <class BuiltByCutlass>
+struct RegisterMainloop : InRows<BuiltByCutlass>::type {
+  using Built = typename InRows<BuiltByCutlass>::type;
   using Pipeline = typename Built::MainloopPipeline;
   using State = typename Built::PipelineState;
-  using TiledMma = typename Built::TiledMma;
-  using Element = typename TiledMma::ValTypeA;
   static constexpr int kGroup = cutlass::NumThreadsPerWarpGroup;
   static constexpr int kValues = 4;  // of A that a thread has of an MMA: two rows, two k
+  using TiledMma = typename Built::TiledMma;
+  using Element = typename TiledMma::ValTypeA;
 
   template <class Sums>
   CUTLASS_DEVICE void mma(Pipeline pipeline, State stage, Sums& sums, int k_tiles, int thread,
@@ -55,20 +76,26 @@ struct RegisterMainloop : Built {
     if (k_tiles > 0) multiply_all(pipeline, stage, read, b, sums, k_tiles);
   }
 
-  CUTLASS_DEVICE void mma_tail(Pipeline, State, int) {}  // every stage has been released
+  // The last MMAs are in flight: another warpgroup's need not wait for them.
+  CUTLASS_DEVICE void mma_tail(Pipeline pipeline, State stage, int k_tiles) {
+    cute::warpgroup_wait<0>();
+    if (k_tiles == 0) return;
+    stage.advance(k_tiles - 1);
+    pipeline.consumer_release(stage);
+  }
 
  private:
-  // Where a thread's part of A lies in shared memory, (value, MMA_M, MMA_K, stage). Behind the swizzle every value has
-  // an address of its own; what lies whole swizzles away from it is the same value of other MMAs.
+  // Where a thread's part of A lies in shared memory, (value, MMA_M, MMA_K, stage). Two k of a value have addresses of
+  // their own behind the swizzle; what lies whole swizzles away from them is the same value of other MMAs.
   template <class Layout>
   struct Reader {
-    uint32_t at[kValues];
+    uint32_t at[2];
     Layout layout;
 
     template <class Swizzled>
     CUTLASS_DEVICE Reader(Swizzled const& swizzled, Layout layout) : layout(layout) {
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kValues; ++i) at[i] = cute::cast_smem_ptr_to_uint(&swizzled(i, 0, 0, 0));
+      for (int i = 0; i < 2; ++i) at[i] = cute::cast_smem_ptr_to_uint(&swizzled(2 * i, 0, 0, 0));
     }
 
     CUTLASS_DEVICE auto fragment() const {
@@ -79,13 +106,13 @@ struct RegisterMainloop : Built {
     template <class Fragment>
     CUTLASS_DEVICE void load(Fragment& a, int stage) const {
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < cute::size(a); ++i) {
+      for (int i = 0; i < cute::size(a); i += 2) {
         const int value = i % kValues, row = i / kValues % int(cute::size<1>(a)),
                   step = i / int(cute::size<0>(a) * cute::size<1>(a));
         const auto offset = layout(value, row, step, stage) - layout(value, 0, 0, 0);
-        asm volatile("ld.shared.b32 %0, [%1];"
-                     : "=r"(a(value, row, step))
-                     : "r"(at[value] + uint32_t(sizeof(Element) * offset)));
+        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                     : "=r"(a(value, row, step)), "=r"(a(value + 1, row, step))
+                     : "r"(at[value / 2] + uint32_t(sizeof(Element) * offset)));
       }
     }
   };
@@ -112,9 +139,7 @@ struct RegisterMainloop : Built {
     read.load(even, stage.index());
     for (int tile = 0; step(even, odd, tile) && step(odd, even, tile + 1); tile += 2) {
     }
-    cute::warpgroup_wait<0>();
     cute::warpgroup_fence_operand(sums);
-    pipeline.consumer_release(last);
   }
 
   // Starts the MMAs of one tile of k.

@@ -26,7 +26,7 @@ from .timing import Arm
 _CHECKED = 32  # rows, spread over the result
 _BY_ROW = ("a", "out", "c", "gate", "aux", "bias", "scale_a")  # where they have rows
 # What one operation of an arithmetic may cost, beside the rounding of sums: tf32 rounds both operands first.
-_ROUNDED = {"tf32": 2**-10, "tf32x3": 2**-20}
+ROUNDED = {"tf32": 2**-10, "tf32x3": 2**-20}
 _TANH = 2**-10  # the hardware's, in kernels of 16-bit results
 _FAST = 2**-13
 
@@ -101,7 +101,7 @@ class KernelCase(Case):
         own = _FAST if c.accumulator == "fast" else DTYPES[c.accumulator].roundoff
         stored = DTYPES[c.d].roundoff if DTYPES[c.d].mantissa else 1 / largest
         function = _TANH if epilogue_named(c.epilogue).activation != "identity" else 0.0
-        return 4 * (stored + _ROUNDED.get(c.a, 0.0) + function + math.sqrt(self.shape[-1]) * own) + 1e-12
+        return 4 * (stored + ROUNDED.get(c.a, 0.0) + function + math.sqrt(self.shape[-1]) * own) + 1e-12
 
 
 # ---------------------------------------------------------------------------------------------------- operands

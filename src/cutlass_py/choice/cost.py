@@ -82,9 +82,6 @@ _REACHED_BY_FOUR = 0.9
 # Swapped tiles of 64 rows take all columns in turn. Beyond so many of them, each doubling costs this share more: the L2
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
 _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
-# tf32 that goes through registers, of the rate of what does not: at 4096^3 it beats a copy and that, at 8192^3 it does
-# not (results/sweep-h100-registers.json).
-_REGISTERS = 0.86
 # f64, of the rate that its bits suggest: its tensor cores have no wgmma (dmma3x.cuh). It comes out 3% ahead of 2.x
 # kernels at 4096^3; found were 7% in tn, 2% in tt and nn, none in nt (an H100, results/bars-h100-rest.json and
 # bars-h100-dmma-*.json).
@@ -167,7 +164,7 @@ _numbers = count()
 def design(c: KernelConfig) -> int:
     """A number for what the model looks at of a kernel, but for the layout: that matters beside small extents alone."""
     key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d,
-           epilogue_named(c.epilogue).user, _through_registers(c))  # fmt: skip
+           epilogue_named(c.epilogue).user)  # fmt: skip
     return _designs.setdefault(key, next(_numbers))  # in one step: another thread may number one at the same time
 
 
@@ -276,20 +273,13 @@ def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     schedule = SCHEDULES[c.schedule]
     at_full_rate = schedule.pingpong or c.a == "tf32"  # of both kinds: benchmarks/results/sweep-h100-tf32.json
     share = 1.0 if at_full_rate else FITTED_3X["cooperative"]
-    if _through_registers(c):
-        share *= _REGISTERS
-    elif schedule.dmma:
+    if schedule.dmma:
         share = _DMMA
     elif DTYPES[c.a].bits == 8 and c.accumulator == "f32":
         how = "steady" if schedule.steady else "promoted"
         share = FITTED_3X[how if schedule.pingpong else f"{how}_cooperative"]
     deep: float = (128 / max(accumulators, 128)) ** FITTED_3X["deep"]
     return FITTED_3X["rate"] * 1e6 / _SM_COUNT * share * deep * 16 / DTYPES[c.a].bits
-
-
-def _through_registers(c: KernelConfig) -> bool:
-    """Whether it is tf32 that is read along its rows (register3x.cuh)."""
-    return c.a == "tf32" and c.api == 3 and c.layout != "tn"
 
 
 def _loaded(extent: int, there: int, sharing: int, along: bool) -> float:

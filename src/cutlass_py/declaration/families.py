@@ -112,8 +112,9 @@ def _sm90_bytes() -> Iterator[KernelConfig]:
     yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", tiles.SQUARE)
     yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", tiles.SM90_DIRECT[0])
     # One operand is read along its rows, through registers: the left one, which B is in swapped kernels.
-    yield _sm90(("tf32", "tf32"), "nn", "f32", "linear", tiles.LARGE_2X1)
-    yield _sm90(("tf32", "tf32"), "tt", "f32", "linear", tiles.LARGE_2X1_SWAP)
+    for layout, designs in ("nn", tiles.SM90_ROWS), ("tt", tiles.SM90_ROWS_SWAP):
+        for design in designs:
+            yield _sm90(("tf32", "tf32"), layout, "f32", "linear", design)
 
 
 def _sm90_full() -> Iterator[KernelConfig]:

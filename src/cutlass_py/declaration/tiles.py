@@ -139,6 +139,17 @@ SKINNY64, SKINNY32, SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n i
 PROMOTED = _named["256x128x64_1x2x1_coopsteady"]
 NARROW_PROMOTED = _named["128x96x64_1x1x1_pingpongsteady"]
 WEIGHT_PROMOTED = _named["128x64x128_1x1x1_coopsteadyswap"]
+# tf32 that is read along its rows, by kernels that do not swap and by those that do. What goes through registers is 64
+# rows a warpgroup: with 128, 128x128 took twice as long as with two warpgroups on 128x256.
+SM90_ROWS = (LARGE_2X1, FLAT, ((64, 256, 64), (1, 1, 1), "pingpong"), SMALL)
+SM90_ROWS_SWAP = (
+    LARGE_2X1_SWAP,
+    _named["64x256x64_1x1x1_pingpongswap"],
+    SMALL_SWAP,
+    SKINNY64,
+    SKINNY32,
+    SKINNY16,
+)
 # Tiles for every kind of plain result: wider D, and with C.
 FEW = (LARGE, SQUARE, SMALL, SKINNY64, SKINNY32, SKINNY16)
 # Tiles for a bias and an activation.
