@@ -57,7 +57,8 @@ NOTES = {
     "04475de": "With all of `full`. What was tuned is in the shipped table; for 31 cases of fp8 with fast sums there "
     "was no time. tf32 and f64 were measured twice in a row: `bars-h100-dmma-rest.json`, then "
     "`bars-h100-dmma-large.json`. Their f64 kernels with `coopdirect` in the name are called `coopdmma` since.",
-    "649f9ec+trial": "tf32 that goes through registers was on trial; the default choice is that of before.",
+    "f2f368b": "With all of `full`. What was tuned, tf32 and int8, and the cases of fp8 with fast sums that 04475de left, is "
+    "in the shipped table.",
     "e6e225f": "The layouts tn and nt alone. Problems whose choice is that of ca39c9c have ratios that are lower by "
     "0.5% (sustained) and 0.7% (mixed) on average: so much two runs differ.",
 }
