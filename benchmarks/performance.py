@@ -54,11 +54,13 @@ NOTES = {
     "155533f": "As in 83612ef. Single blocks on half of the GPU or less let their successor begin early again since: "
     "they lost 2% (bf16) and 6% (fp8) here, on average. tf32 was measured before it was in the table, and after; two "
     "of its choices changed again.",
-    "04475de": "With all of `full`. What was tuned is in the shipped table; for 31 cases of fp8 with fast sums there "
+    "04475de": "With all of `full`. What was tuned is in the shipped table; for 25 shapes of fp8 with fast sums there "
     "was no time. tf32 and f64 were measured twice in a row: `bars-h100-dmma-rest.json`, then "
     "`bars-h100-dmma-large.json`. Their f64 kernels with `coopdirect` in the name are called `coopdmma` since.",
-    "f2f368b": "With all of `full`. What was tuned, tf32 and int8, and the cases of fp8 with fast sums that 04475de left, is "
-    "in the shipped table.",
+    "649f9ec+trial": "tf32 that goes through registers was on trial; the default choice is that of before.",
+    "f2f368b+trial": "Tiles for fp8 were on trial. What was fastest is in the shipped table.",
+    "f2f368b": "With all of `full`. tf32 and int8 were tuned again, and 24 of the 25 shapes of fp8 with fast sums that "
+    "had no entry; what was found is in the shipped table.",
     "e6e225f": "The layouts tn and nt alone. Problems whose choice is that of ca39c9c have ratios that are lower by "
     "0.5% (sustained) and 0.7% (mixed) on average: so much two runs differ.",
 }

@@ -7,9 +7,9 @@
     python benchmarks/tuned_table.py bars.json tuned.json         # or what gemm chose by itself, where that was better
 
 Of a sweep, its fastest kernel in the order of tiles that was timed: the usual one. `tune` measures in a stream alone;
-where results timed a class in both regimes, in one mode or another, the choice of the best ratios to the reference is
-kept, by the mean of all readings of it. What the table has already stays, later files win over earlier ones. Entries of
-kernels that are not declared (any more) are left out.
+where results timed a class in both regimes, in one mode or another, finalists of sweeps among them, the choice of the
+best ratios to the reference is kept, by the mean of all readings of it. What the table has already stays, later files
+win over earlier ones. Entries of kernels that are not declared (any more) are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,9 +75,12 @@ def read_found(path: Path) -> Found:
     table, timed = tuned.entries(found, str(path)), dict[str, list[Timed]]()
     measured = int(machine["driver_cuda"]), str(content["versions"]["cutlass_py"])
     for case in cases:
+        both = all(regime in case for regime in REGIMES)
         if case.get("mode") == SWEEP and "sustained" in case:
             table |= _of_sweep(case, gpu, *measured)
-        elif all(regime in case for regime in REGIMES) and not case["wrong"]:
+            if both:
+                timed.setdefault(tuned.class_of(_problem(case)), []).extend(_finalists(case, gpu, content, *measured))
+        elif both and not case["wrong"]:
             timed.setdefault(tuned.class_of(_problem(case)), []).append(_of_both(case, *measured))
     if not table and not timed:
         raise ValueError(f"{path}: {_NOTHING}")
@@ -93,6 +96,19 @@ def _of_both(case: Mapping[str, Any], driver: int, version: str) -> Timed:
     chosen, time = case["chosen"], round(case["sustained"]["us"][OURS], 3)
     ratio = geomean(case[regime]["ratio"] for regime in REGIMES)
     return Timed(ratio, Entry(chosen["kernel"], *_plan_of(chosen), time, driver, version))
+
+
+def _finalists(
+    record: Mapping[str, Any], gpu: Gpu, result: Mapping[str, Any], driver: int, version: str
+) -> Iterator[Timed]:
+    """The kernels of a swept case that were read again in both regimes, in the usual order of tiles."""
+    finals = [record[regime]["finals"] for regime in REGIMES]
+    p = _problem(record)
+    for name in finals[0]["us"].keys() & finals[1]["us"].keys() - set(record["wrong"]):
+        if config := find(name):
+            ratio = geomean(ratio_of(each["rounds_us"], result["reference"], name) for each in finals)
+            plan = 1, *tile_order(CutlassKernel(config, None), p, gpu)
+            yield Timed(ratio, Entry(name, *plan, round(finals[0]["us"][name], 3), driver, version))
 
 
 def _of_sweep(record: Mapping[str, Any], gpu: Gpu, driver: int, version: str) -> Table:
@@ -133,7 +149,7 @@ def merge(exports: Sequence[Path], directory: Path, afresh: bool = False) -> dic
         files = [file for file in read if file.gpu == gpu]
         found = {key: entry for file in files for key, entry in file.table.items()}
         for key in found:
-            if timed := [each for file in files for each in file.timed.get(key, ())]:
+            if timed := [each for file in files for each in file.timed.get(key, ()) if find(each.entry.kernel)]:
                 found[key] = _fastest(timed)
         usable = _declared(found)
         table = _declared(before) | usable

@@ -179,12 +179,15 @@ def test_a_wrong_result_is_seen(fake_gpu, off):
         assert faults([each])[0].startswith("WRONG: f32 tn (24, 16, 8): cutlass_py is off by ")
 
 
-@pytest.mark.parametrize("dtype, wrong", [("f32", ["cutlass_py"]), ("tf32", [])])
-def test_operands_that_are_rounded_are_no_fault(fake_gpu, dtype, wrong):
-    """torch multiplies single rows in f32, whether or not tf32 is allowed."""
-    fake_gpu.off = 3e-4
-    record = cases.measure(Case("shape", dtype, "tn", (1, 1, 64, 64)), cases.Settings(("sustained",)), fake_gpu)
-    assert record["wrong"] == wrong
+@pytest.mark.parametrize(
+    "dtype, m, off, wrong",
+    [("f32", 1, 0.01, True), ("tf32", 1, 0.01, False), ("tf32", 1, 0.5, True), ("tf32", 2, 0.01, True)],
+)
+def test_a_vector_that_is_rounded_is_no_fault(fake_gpu, dtype, m, off, wrong):
+    """torch multiplies vectors in f32, whether or not tf32 is allowed."""
+    fake_gpu.off = off
+    record = cases.measure(Case("shape", dtype, "tn", (1, m, 64, 64)), cases.Settings(("sustained",)), fake_gpu)
+    assert record["wrong"] == ["cutlass_py"] * wrong
 
 
 def test_a_sweep(fake_gpu):

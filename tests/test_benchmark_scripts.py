@@ -412,7 +412,11 @@ def test_exports_become_the_package_s_tables(script, tmp_path, capsys):
 
 def bench_result(path, *tunings):
     result = {"machine": {"gpu": H200.name, "sm_count": H200.sm_count, "driver_cuda": 13000}}
-    result |= {"versions": {"cutlass_py": "0.1.0"}, "cases": [{"mode": "default"}, {"failed": "x"}, *tunings]}
+    result |= {
+        "versions": {"cutlass_py": "0.1.0"},
+        "reference": "torch",
+        "cases": [{"mode": "default"}, {"failed": "x"}, *tunings],
+    }
     path.write_text(json.dumps(result))
     return str(path)
 
@@ -456,6 +460,19 @@ def test_sweeps_become_tables(script, tmp_path):
             strict=True,
         )
     )
+
+
+def test_finalists_of_sweeps_are_readings_in_both_regimes(script, tmp_path):
+    """The fastest in a graph alone is not; a kernel that is not declared (any more) leaves the others."""
+    tn, shape = "sm90_gemm_bf16_bf16_f32_bf16_tn_", (1, 512, 512, 512)
+    fast, faster = f"{tn}128x128x64_2x1x1_pingpong_linear", f"{tn}128x256x64_1x2x1_coop_linear"
+    case = swept(shape, fast, {fast: 1.0, faster: 1.2, "one_of_mine": 2.0}) | {"wrong": []}
+    case["mixed"] = swept(shape, fast, {fast: 1.5, faster: 1.2, "one_of_mine": 2.0})["sustained"]
+    other = timed(shape, "one_of_mine", (2.0, 2.0), "default")
+    files = [bench_result(tmp_path / "y", case, other)]
+    assert script("tuned_table").main([*files, "--out", str(tmp_path)]) == 0
+    (entry,) = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200).values()
+    assert entry == Entry(fast, 1, 0, 1, 12.0, 13000, "0.1.0")
 
 
 def timed(shape, kernel, ratios, mode, wrong=()):

@@ -55,7 +55,7 @@ STAGES = {
     "sm90_gemm_bf16_bf16_f32_f32_tn_64x128x64_1x1x1_pingpong_linear": 8,
     "sm90_gemm_e4m3_e4m3_f32_bf16_tn_64x128x128_1x1x1_pingpong_scaled": 9,
     "sm90_gemm_e4m3_e4m3_f32_bf16_tn_256x128x128_1x2x1_coopsteady_scaled": 4,
-    "sm90_gemm_e4m3_e4m3_f32_bf16_tn_256x96x128_2x1x1_coopsteady_scaled": 4,
+    "sm90_gemm_e4m3_e4m3_f32_bf16_tn_256x96x128_1x2x1_coopsteady_scaled": 4,
     "sm90_gemm_tf32_tf32_f32_f32_tn_64x16x64_1x1x1_pingpongswap_linear": 11,
     "sm90_dmma_f64_f64_f64_f64_tn_128x128x16_1x1x1_coopdmma_linearc": 7,
     "sm90_block_e4m3_e4m3_f32_bf16_tn_64x128x128_1x1x1_pingpongblock_linear": 8,

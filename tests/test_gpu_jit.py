@@ -69,7 +69,7 @@ def test_a_kernel_asked_for_by_name(family):
 
 @pytest.mark.parametrize(
     "design",
-    ["128x64x256_1x1x1_coopsteadyswap", "256x128x128_1x2x1_coopsteady", "256x96x128_2x1x1_coopsteady",
+    ["128x64x256_1x1x1_coopsteadyswap", "256x128x128_1x2x1_coopsteady", "256x96x128_1x2x1_coopsteady",
      "128x128x128_2x1x1_coopsteady", "128x96x128_1x1x1_pingpongsteady", "128x32x256_1x1x1_pingpongsteadyswap"],
 )  # fmt: skip
 def test_promoted_sums_that_pause_nowhere(design):

@@ -226,8 +226,8 @@ def test_out_may_be_what_is_read():
 # ------------------------------------------------------------------------------------------------ reductions
 
 
-def check_reduced(a, b, batch=(), **keywords):
-    c = gpu.filled(gpu.integers((*batch, M, N), "bf16"))
+def check_reduced(a, b, batch=(), source="bf16", **keywords):
+    c = gpu.filled(gpu.integers((*batch, M, N), source))
     rows, most = (gpu.guarded((*batch, M, 1), "f32", pad=0) for _ in range(2))
     columns = gpu.guarded((*batch, 1, N), "f32", pad=0)
     d = gemm(a, b, epilogue=reduced(c=c, rows=rows.view, columns=columns.view, most=most.view), **keywords)
@@ -244,6 +244,19 @@ def check_reduced(a, b, batch=(), **keywords):
 @pytest.mark.parametrize("design", DESIGNS)
 def test_reductions(design):
     check_reduced(*operands(), kernel=base(design))
+
+
+@sm90
+@pytest.mark.parametrize(("layout", "design"), [
+    ("nn", "128x256x32_2x1x1_coop"), ("nn", "64x128x32_1x1x1_pingpong"),
+    ("tt", "128x256x32_2x1x1_coopswap"), ("tt", "64x32x64_1x1x1_pingpongswap"),
+])  # fmt: skip
+def test_tf32_whose_rows_are_dealt_out(layout, design):
+    a, b = operands("f32", layout=layout)
+    named = {"compute": "tf32", "kernel": base(design, "tf32", "f32", layout)}
+    check_gelu(a, b, gpu.integers((M, 1), "f32"), "f32", **named)
+    check_reduced(a, b, source="f32", **named)
+    check_several(a, b, "f32", compute="tf32")  # in tt by other kernels: there are matrices of 16 bits
 
 
 @sm90

@@ -784,8 +784,18 @@ def test_values_of_a_long_epilogue_do_not_pile_up():
     assert peak < 10 * 512 * 512 * 4
 
 
-def test_choosing_a_kernel_imports_nothing_of_them():
-    code = "import sys, cutlass_py.choice.select; print(*sorted(name for name in sys.modules if 'cutlass_py' in name))"
-    modules = in_python(code).split()
-    assert "cutlass_py.asked" in modules
-    assert not {"cutlass_py.epilogue_trace", "cutlass_py.declaration.usercode"} & set(modules)
+def test_without_one_nothing_of_them_is_imported():
+    code = """
+import sys
+import numpy, cutlass_py
+from cutlass_py.choice.select import rank
+from specs import problem
+a = numpy.ones((4, 4), "f4")
+cutlass_py.gemm(a, a)
+assert rank(problem(64, 64, 64).problem, compiled=False)
+print(*sys.modules)
+"""
+    loaded = set(in_python(code).split())
+    assert "cutlass_py.asked" in loaded
+    theirs = ("user_epilogue", "epilogue_trace", "declaration.operations", "declaration.usercode")
+    assert not {f"cutlass_py.{name}" for name in theirs} & loaded

@@ -30,7 +30,7 @@ constexpr bool reads_rows_of_tf32() {
 
 // CUTLASS's mainloop, with A in rows of 128 bytes in shared memory, as TMA loads it best (CUTLASS takes 32), and the
 // rows of a tile dealt out so that a lane's two of an MMA lie side by side, and that lanes which read at once find
-// different banks behind the swizzle.
+// different banks behind the swizzle. Rows of D are dealt out alike: an epilogue finds no eight neighbours in a warp.
 template <class Built>
 struct InRows;
 template <class Policy, class Tile, class A, class StrideA, class B, class StrideB, class Atom, class Warpgroups,
@@ -53,10 +53,10 @@ struct RegisterMainloop : InRows<BuiltByCutlass>::type {
   using Built = typename InRows<BuiltByCutlass>::type;
   using Pipeline = typename Built::MainloopPipeline;
   using State = typename Built::PipelineState;
-  static constexpr int kGroup = cutlass::NumThreadsPerWarpGroup;
-  static constexpr int kValues = 4;  // of A that a thread has of an MMA: two rows, two k
   using TiledMma = typename Built::TiledMma;
   using Element = typename TiledMma::ValTypeA;
+  static constexpr int kGroup = cutlass::NumThreadsPerWarpGroup;
+  static constexpr int kValues = 4;  // of A that a thread has of an MMA: two rows, two k
 
   template <class Sums>
   CUTLASS_DEVICE void mma(Pipeline pipeline, State stage, Sums& sums, int k_tiles, int thread,
@@ -68,15 +68,15 @@ struct RegisterMainloop : InRows<BuiltByCutlass>::type {
       return slice.partition_A(cute::make_tensor(cute::make_smem_ptr(shared.smem_A.data()), layout));
     };
     const typename Built::SmemLayoutA layout_a;
-    auto plain = part_a(cute::get_nonswizzle_portion(layout_a)).layout();
-    const Reader<decltype(plain)> read(part_a(layout_a), plain);
+    using Plain = decltype(part_a(cute::get_nonswizzle_portion(layout_a)).layout());
+    const Reader<Plain> read(part_a(layout_a));
     cute::Tensor smem_b = cute::make_tensor(cute::make_smem_ptr(shared.smem_B.data()), typename Built::SmemLayoutB{});
     cute::Tensor b = warpgroup.make_fragment_B(warpgroup.partition_B(smem_b));  // (MMA, MMA_N, MMA_K, stage)
     cute::clear(sums);
     if (k_tiles > 0) multiply_all(pipeline, stage, read, b, sums, k_tiles);
   }
 
-  // The last MMAs are in flight: another warpgroup's need not wait for them.
+  // mma returns with MMAs in flight, so that a pingpong kernel's other warpgroup can begin its own.
   CUTLASS_DEVICE void mma_tail(Pipeline pipeline, State stage, int k_tiles) {
     cute::warpgroup_wait<0>();
     if (k_tiles == 0) return;
@@ -85,22 +85,28 @@ struct RegisterMainloop : InRows<BuiltByCutlass>::type {
   }
 
  private:
-  // Where a thread's part of A lies in shared memory, (value, MMA_M, MMA_K, stage). Two k of a value have addresses of
-  // their own behind the swizzle; what lies whole swizzles away from them is the same value of other MMAs.
+  // Where a thread's part of A lies in shared memory, (value, MMA_M, MMA_K, stage), in `Layout` without the swizzle.
+  // The pairs of rows at both k have addresses of their own; those of other MMAs lie whole swizzles away from them.
   template <class Layout>
   struct Reader {
     uint32_t at[2];
-    Layout layout;
+
+    static constexpr int offset(int value, int row, int step, int stage) { return Layout{}(value, row, step, stage); }
 
     template <class Swizzled>
-    CUTLASS_DEVICE Reader(Swizzled const& swizzled, Layout layout) : layout(layout) {
+    CUTLASS_DEVICE explicit Reader(Swizzled const& swizzled) {
+      constexpr int swizzle = 8 * 32;  // elements, after which it is the same again
+      static_assert(offset(1, 0, 0, 0) == 1 && offset(3, 0, 0, 0) == offset(2, 0, 0, 0) + 1, "pairs are neighbours");
+      static_assert(
+          offset(0, 1, 0, 0) % swizzle == 0 && offset(0, 0, 1, 0) % swizzle == 0 && offset(0, 0, 0, 1) % swizzle == 0,
+          "MMAs lie whole swizzles apart");
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 2; ++i) at[i] = cute::cast_smem_ptr_to_uint(&swizzled(2 * i, 0, 0, 0));
     }
 
     CUTLASS_DEVICE auto fragment() const {
-      return cute::make_tensor<uint32_t>(
-          cute::make_shape(cute::Int<kValues>{}, cute::get<1>(cute::shape(layout)), cute::get<2>(cute::shape(layout))));
+      return cute::make_tensor<uint32_t>(cute::make_shape(cute::Int<kValues>{}, cute::get<1>(cute::shape(Layout{})),
+                                                          cute::get<2>(cute::shape(Layout{}))));
     }
 
     template <class Fragment>
@@ -109,10 +115,10 @@ struct RegisterMainloop : InRows<BuiltByCutlass>::type {
       for (int i = 0; i < cute::size(a); i += 2) {
         const int value = i % kValues, row = i / kValues % int(cute::size<1>(a)),
                   step = i / int(cute::size<0>(a) * cute::size<1>(a));
-        const auto offset = layout(value, row, step, stage) - layout(value, 0, 0, 0);
+        const uint32_t bytes = sizeof(Element) * (offset(value, row, step, stage) - offset(value, 0, 0, 0));
         asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
                      : "=r"(a(value, row, step)), "=r"(a(value + 1, row, step))
-                     : "r"(at[value / 2] + uint32_t(sizeof(Element) * offset)));
+                     : "r"(at[value / 2] + bytes));
       }
     }
   };

@@ -33,8 +33,16 @@ def carrier(config: KernelConfig, epilogue: Epilogue) -> KernelConfig | str:
         return f"a user's epilogue is not carried by {config.schedule} kernels"
     if config.accumulator in ("c64", "c128"):
         return "a user's epilogue computes in real numbers"
-    error = (_room(config, user) or _join(config, user)) if config.api == 3 else None
+    error = (_rows(config, user) or _room(config, user) or _join(config, user)) if config.api == 3 else None
     return error or replace(config, epilogue=epilogue.name)
+
+
+def _rows(c: KernelConfig, user: Traced) -> str | None:
+    """CUTLASS moves 16-bit elements that lie along a tile's rows eight rows at once; register3x.cuh deals these out."""
+    dealt_out = SCHEDULES[c.schedule].swap and (c.a, c.layout) == ("tf32", "tt")
+    if dealt_out and any(kind == "t" and DTYPES[str(dtype)].itemsize == 2 for kind, dtype in user.operands):
+        return "takes no matrices of 16 bits: its rows are dealt out, and CUTLASS moves eight neighbours at once"
+    return None
 
 
 def _room(c: KernelConfig, user: Traced) -> str | None:
