@@ -58,6 +58,7 @@ NOTES = {
     "was no time. tf32 and f64 were measured twice in a row: `bars-h100-dmma-rest.json`, then "
     "`bars-h100-dmma-large.json`. Their f64 kernels with `coopdirect` in the name are called `coopdmma` since.",
     "649f9ec+trial": "tf32 that goes through registers was on trial; the default choice is that of before.",
+    "9336a5c": "With all of `full`. fp8 was tuned, and what was found is in the shipped table.",
     "f2f368b+trial": "Tiles for fp8 were on trial. What was fastest is in the shipped table.",
     "f2f368b": "With all of `full`. tf32 and int8 were tuned again, and 24 of the 25 shapes of fp8 with fast sums that "
     "had no entry; what was found is in the shipped table.",

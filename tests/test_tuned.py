@@ -262,6 +262,19 @@ def test_an_entry_that_cannot_be_taken_leaves_the_word_to_the_next(core, shipped
     assert best(args.problem).route == usual[3].route
 
 
+def test_f16_takes_what_was_measured_of_bf16(core):
+    args, of_bf16 = (problem(512, 512, 512, dtype=dtype).problem for dtype in ("f16", "bf16"))
+    usual = rank(args)
+    assert not usual[0].measured
+    last = usual[-1].route.kernel.name
+    remember(of_bf16, entry_for(usual[-1], kernel=last.replace("f16", "bf16"), raster=2))
+    first = best(args)
+    assert (first.route.kernel.name, first.raster, first.measured) == (last, 2, True)
+    assert not best(problem(512, 512, 512, dtype="f16", compute="f16").problem).measured
+    remember(args, entry_for(usual[0]))
+    assert best(args).route == usual[0].route
+
+
 def test_a_broken_shipped_table_warns_and_is_left_out(core, shipped):
     args = problem(512, 512, 512)
     shipped(0, {})

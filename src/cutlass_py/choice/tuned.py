@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 from weakref import ref
@@ -114,18 +114,26 @@ def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
     """What was measured for the class of a problem.
 
     First of a kernel that is registered, then what tables say: the user's, those of packs, those that came with the
-    package. An entry of theirs that has the name of a registered kernel is of another.
+    package. An entry of theirs that has the name of a registered kernel is of another. Behind all that, for f16, what
+    they say of bf16.
     """
     known = [found for found in (table(gpu), *_installed(gpu)) if found]
     if not (known or _brought):
         return []
     key, here = class_of(p), registered()
-    entries = [found[key] for found in known if key in found and found[key].kernel not in here]
+    said = [entry for say in (dict.get, _of_bf16) for found in known if (entry := say(found, key))]
+    entries = [entry for entry in said if entry.kernel not in here]
     if own := _brought.get((file_name(gpu.name, gpu.sm_count), key)):
         entry, kernel = own[0], own[1]()
         if kernel and here.get(entry.kernel) is kernel:
             return [entry, *entries]
     return entries
+
+
+def _of_bf16(table: Table, key: str) -> Entry | None:
+    """For a class in f16 what a table says of it in bf16: the kernels of both are alike, and as fast."""
+    entry = table.get(key.replace("=f16", "=bf16")) if "=f16" in key else None
+    return replace(entry, kernel=entry.kernel.replace("bf16", "f16")) if entry else None
 
 
 def _installed(gpu: Gpu) -> Iterator[Table]:
