@@ -85,6 +85,15 @@ def test_cooperative_tiles_of_tf32_are_as_fast_as_the_others():
     assert wide < 0.95 * square
 
 
+def test_wide_tiles_of_raw_sums_are_hardly_slower():
+    """benchmarks/results/sweep-h100-fp8-fast.json: 128x128 had 0.84 and 0.86 of the speed of 128x192."""
+    tiles = "128x192x128_2x1x1_pingpong", "128x128x128_2x1x1_pingpong"
+    for m, n, k in (8192, 28672, 4096), (4096, 6144, 4096):
+        fast = problem(m, n, k, dtype="e4m3", compute="fast")
+        wide, square = (time_of(fast, f"sm90_gemm_e4m3_e4m3_fast_bf16_tn_{tile}_linear") for tile in tiles)
+        assert wide < square
+
+
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 8192), (128, 6144, 4096), (1024, 4608, 3584)])
 @pytest.mark.parametrize("layout, copies", [("nn", 0), ("tt", 0), ("nt", 1)])
 def test_of_tf32_one_operand_is_read_along_its_rows(shape, layout, copies):

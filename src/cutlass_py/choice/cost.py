@@ -86,6 +86,8 @@ _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
 # kernels at 4096^3; found were 7% in tn, 2% in tt and nn, none in nt (an H100, results/bars-h100-rest.json and
 # bars-h100-dmma-*.json).
 _DMMA = 0.314
+# The power of raw sums of fp8 instead of FITTED_3X["deep"]: by hand, from sweeps of both GPUs (docs/design.md).
+_DEEP_FAST = 0.1
 _INSTRUCTION = 0.15  # microseconds of one instruction for each element of such a tile, by four schedulers at 1.7 GHz
 _LAUNCH_2X = 2.5  # microseconds of an empty problem
 _ELEMENTWISE_LAUNCH = 2.5
@@ -278,7 +280,8 @@ def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     elif DTYPES[c.a].bits == 8 and c.accumulator == "f32":
         how = "steady" if schedule.steady else "promoted"
         share = FITTED_3X[how if schedule.pingpong else f"{how}_cooperative"]
-    deep: float = (128 / max(accumulators, 128)) ** FITTED_3X["deep"]
+    power = _DEEP_FAST if c.accumulator == "fast" else FITTED_3X["deep"]
+    deep: float = (128 / max(accumulators, 128)) ** power
     return FITTED_3X["rate"] * 1e6 / _SM_COUNT * share * deep * 16 / DTYPES[c.a].bits
 
 
