@@ -58,10 +58,11 @@ NOTES = {
     "was no time. tf32 and f64 were measured twice in a row: `bars-h100-dmma-rest.json`, then "
     "`bars-h100-dmma-large.json`. Their f64 kernels with `coopdirect` in the name are called `coopdmma` since.",
     "649f9ec+trial": "tf32 that goes through registers was on trial; the default choice is that of before.",
-    "9336a5c": "With all of `full`. fp8 was tuned, and what was found is in the shipped table.",
-    "f2f368b+trial": "Tiles for fp8 were on trial. What was fastest is in the shipped table.",
-    "f2f368b": "With all of `full`. tf32 and int8 were tuned again, and 24 of the 25 shapes of fp8 with fast sums that "
-    "had no entry; what was found is in the shipped table.",
+    "9336a5c": "With all of `full`, before 128x64 for promoted sums was in it again. fp8 was tuned, and what was found "
+    "is in the shipped table. f16 was chosen by the model alone; it takes what tables say of bf16 since.",
+    "f2f368b+trial": "Tiles for fp8 were on trial. Of those that were kept, the fastest is in the shipped table.",
+    "f2f368b": "With all of `full`. What was tuned is in the shipped table: tf32, int8, and 24 shapes of fp8 with fast "
+    "sums (`tuned-h100-rows-fast.json`) that had no entry.",
     "e6e225f": "The layouts tn and nt alone. Problems whose choice is that of ca39c9c have ratios that are lower by "
     "0.5% (sustained) and 0.7% (mixed) on average: so much two runs differ.",
 }

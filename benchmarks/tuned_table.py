@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,7 +79,8 @@ def read_found(path: Path) -> Found:
         if case.get("mode") == SWEEP and "sustained" in case:
             table |= _of_sweep(case, gpu, *measured)
             if both:
-                timed.setdefault(tuned.class_of(_problem(case)), []).extend(_finalists(case, gpu, content, *measured))
+                found_again = _finalists(case, gpu, content["reference"], *measured)
+                timed.setdefault(tuned.class_of(_problem(case)), []).extend(found_again.values())
         elif both and not case["wrong"]:
             timed.setdefault(tuned.class_of(_problem(case)), []).append(_of_both(case, *measured))
     if not table and not timed:
@@ -98,34 +99,42 @@ def _of_both(case: Mapping[str, Any], driver: int, version: str) -> Timed:
     return Timed(ratio, Entry(chosen["kernel"], *_plan_of(chosen), time, driver, version))
 
 
-def _finalists(
-    record: Mapping[str, Any], gpu: Gpu, result: Mapping[str, Any], driver: int, version: str
-) -> Iterator[Timed]:
-    """The kernels of a swept case that were read again in both regimes, in the usual order of tiles."""
-    finals = [record[regime]["finals"] for regime in REGIMES]
-    p = _problem(record)
-    for name in finals[0]["us"].keys() & finals[1]["us"].keys() - set(record["wrong"]):
-        if config := find(name):
-            ratio = geomean(ratio_of(each["rounds_us"], result["reference"], name) for each in finals)
-            plan = 1, *tile_order(CutlassKernel(config, None), p, gpu)
-            yield Timed(ratio, Entry(name, *plan, round(finals[0]["us"][name], 3), driver, version))
+def _finalists(record: Mapping[str, Any], gpu: Gpu, reference: str, driver: int, version: str) -> dict[str, Timed]:
+    """By arm, what of a swept case was read again in both regimes: declared kernels, and the default choice."""
+    sustained, mixed = (record[regime]["finals"] for regime in REGIMES)
+    return {
+        arm: Timed(
+            geomean(ratio_of(finals["rounds_us"], reference, arm) for finals in (sustained, mixed)),
+            _entry(record, arm, gpu, sustained["us"][arm], driver, version),
+        )
+        for arm in sustained["us"]
+        if arm in mixed["us"] and arm not in record["wrong"] and find(_kernel(record, arm))
+    }
 
 
 def _of_sweep(record: Mapping[str, Any], gpu: Gpu, driver: int, version: str) -> Table:
     """The class of a swept case with its fastest declared kernel, by the finalists' second reading."""
-    finals, chosen = record["sustained"]["finals"], record["chosen"]
-    gains = {name: ratio_of(finals["rounds_us"], OURS, name) for name in finals["us"]}
-    named = {name: chosen["kernel"] if name == OURS else name for name in gains}
-    declared = [name for name in gains if find(named[name])]
-    if not declared:
+    finals = record["sustained"]["finals"]
+    gains = {arm: ratio_of(finals["rounds_us"], OURS, arm) for arm in finals["us"] if find(_kernel(record, arm))}
+    if not gains:
         return {}
-    fastest = max(declared, key=gains.__getitem__)
-    p = _problem(record)
-    if fastest == OURS:
-        plan = _plan_of(chosen)
+    fastest = max(gains, key=gains.__getitem__)
+    entry = _entry(record, fastest, gpu, finals["us"][fastest], driver, version)
+    return {tuned.class_of(_problem(record)): entry}
+
+
+def _kernel(record: Mapping[str, Any], arm: str) -> str:
+    return str(record["chosen"]["kernel"]) if arm == OURS else arm
+
+
+def _entry(record: Mapping[str, Any], arm: str, gpu: Gpu, us: float, driver: int, version: str) -> Entry:
+    """The default choice as it was, any other kernel in the usual order of tiles."""
+    kernel = _kernel(record, arm)
+    if arm == OURS:
+        plan = _plan_of(record["chosen"])
     else:
-        plan = 1, *tile_order(CutlassKernel(find(fastest), None), p, gpu)
-    return {tuned.class_of(p): Entry(named[fastest], *plan, round(finals["us"][fastest], 3), driver, version)}
+        plan = 1, *tile_order(CutlassKernel(find(kernel), None), _problem(record), gpu)
+    return Entry(kernel, *plan, round(us, 3), driver, version)
 
 
 def merge(exports: Sequence[Path], directory: Path, afresh: bool = False) -> dict[Path, tuple[int, int, int]]:

@@ -473,6 +473,10 @@ def test_finalists_of_sweeps_are_readings_in_both_regimes(script, tmp_path):
     assert script("tuned_table").main([*files, "--out", str(tmp_path)]) == 0
     (entry,) = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200).values()
     assert entry == Entry(fast, 1, 0, 1, 12.0, 13000, "0.1.0")
+    case["mixed"]["finals"]["rounds_us"]["cutlass_py"] = [7.0] * 3  # the default, in three parts
+    assert script("tuned_table").main([bench_result(tmp_path / "y", case), "--out", str(tmp_path)]) == 0
+    (entry,) = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200).values()
+    assert entry == Entry(fast, 3, 0, 4, 12.0, 13000, "0.1.0")
 
 
 def timed(shape, kernel, ratios, mode, wrong=()):

@@ -7,11 +7,11 @@ import json
 import threading
 
 import pytest
-from specs import problem
+from specs import DEVICE, problem
 from tuned_tables import FEW_TILES, entry_for, remember
 
 import cutlass_py
-from cutlass_py import _core, cache, explain
+from cutlass_py import TensorSpec, _core, cache, explain
 from cutlass_py.choice import tuned
 from cutlass_py.choice.select import best, plan, rank
 from cutlass_py.choice.tuned import APART, CLASS, class_of
@@ -262,17 +262,30 @@ def test_an_entry_that_cannot_be_taken_leaves_the_word_to_the_next(core, shipped
     assert best(args.problem).route == usual[3].route
 
 
-def test_f16_takes_what_was_measured_of_bf16(core):
+def test_what_was_measured_of_bf16_is_an_estimate_of_f16(core):
     args, of_bf16 = (problem(512, 512, 512, dtype=dtype).problem for dtype in ("f16", "bf16"))
     usual = rank(args)
-    assert not usual[0].measured
     last = usual[-1].route.kernel.name
     remember(of_bf16, entry_for(usual[-1], kernel=last.replace("f16", "bf16"), raster=2))
     first = best(args)
-    assert (first.route.kernel.name, first.raster, first.measured) == (last, 2, True)
-    assert not best(problem(512, 512, 512, dtype="f16", compute="f16").problem).measured
+    assert (first.route.kernel.name, first.raster, first.measured) == (last, 2, False)
+    assert not tuned.lookup(args, ABSENT)  # autotuning measures it, and keeps what it finds
     remember(args, entry_for(usual[0]))
-    assert best(args).route == usual[0].route
+    assert best(args).route == usual[0].route and best(args).measured
+
+
+@pytest.mark.parametrize("keywords", [{"compute": "f16"}, {"c": "bf16"}, {"dtype": "e4m3"}])
+def test_of_others_it_says_nothing(core, keywords):
+    """Sums in f16 have kernels of their own; of other operands no kernel has the name that f16 would give it."""
+    dtype = keywords.pop("dtype", "f16")
+    if "c" in keywords:
+        keywords["c"] = TensorSpec((512, 512), "bf16", device=DEVICE)
+    p = problem(512, 512, 512, dtype=dtype, out=TensorSpec((512, 512), "f16", device=DEVICE), **keywords).problem
+    text = class_of(p)
+    key = text.replace("=f16", "=bf16")
+    assert key != text
+    tuned.record(ABSENT, {key: entry_for(rank(problem(512, 512, 512).problem)[0])}, here=True)
+    assert not tuned.of_bf16(p, ABSENT)
 
 
 def test_a_broken_shipped_table_warns_and_is_left_out(core, shipped):

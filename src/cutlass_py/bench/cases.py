@@ -206,7 +206,7 @@ def _checked(case: Case, arms: list[Arm], operands: _Operands, needed: int) -> t
     if isinstance(operands, Operands):
         error, refused = errors(case, arms, operands, needed)
         asked, _, result = case.arithmetic.formats
-        # cuBLAS multiplies vectors of tf32 in f32, which nobody has asked for.
+        # cuBLAS multiplies vectors of tf32 in f32: its error says nothing about that of tf32.
         rounded = one_kernel.ROUNDED.get(asked, 0.0) if 1 in case.shape[1:3] else 0.0
         limit = 4 * max(error[operands.framework.name], DTYPES[result].roundoff, rounded) + 1e-12
         found: Record = {"error": error}

@@ -38,7 +38,10 @@ def carrier(config: KernelConfig, epilogue: Epilogue) -> KernelConfig | str:
 
 
 def _rows(c: KernelConfig, user: Traced) -> str | None:
-    """CUTLASS moves 16-bit elements that lie along a tile's rows eight rows at once; register3x.cuh deals these out."""
+    """Why 3.x kernels move no 16-bit matrices: where D lies along a tile's rows, CUTLASS does so eight rows at once.
+
+    register3x.cuh deals them out otherwise. In nn D lies along the columns.
+    """
     dealt_out = SCHEDULES[c.schedule].swap and (c.a, c.layout) == ("tf32", "tt")
     if dealt_out and any(kind == "t" and DTYPES[str(dtype)].itemsize == 2 for kind, dtype in user.operands):
         return "takes no matrices of 16 bits: its rows are dealt out, and CUTLASS moves eight neighbours at once"

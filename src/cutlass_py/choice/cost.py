@@ -86,7 +86,7 @@ _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
 # kernels at 4096^3; found were 7% in tn, 2% in tt and nn, none in nt (an H100, results/bars-h100-rest.json and
 # bars-h100-dmma-*.json).
 _DMMA = 0.314
-# The power of raw sums of fp8 instead of FITTED_3X["deep"]: by hand, from sweeps of both GPUs (docs/design.md).
+# The power of raw sums of fp8 instead of FITTED_3X["deep"]: by hand, from a sweep of the H100 (docs/design.md).
 _DEEP_FAST = 0.1
 _INSTRUCTION = 0.15  # microseconds of one instruction for each element of such a tile, by four schedulers at 1.7 GHz
 _LAUNCH_2X = 2.5  # microseconds of an empty problem

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from math import ceil, inf, prod
 from operator import itemgetter
 
@@ -21,7 +22,7 @@ from ..registry import Grouped, candidates, find_kernel, numbered, written_in_py
 from .cost import Estimates
 from .legality import STEPS, Interface, Way, function_of
 from .misses import nothing_fits
-from .tuned import Entry, lookup
+from .tuned import Entry, lookup, of_bf16
 
 
 @dataclass(frozen=True)
@@ -181,15 +182,17 @@ def _compiled_only(p: Problem) -> bool:
 def _measured(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True) -> Choice | None:
     """The first choice of a table for problems of this class that can be taken; `provided` as in `best`.
 
-    With a user's epilogue the class is that of the product alone; its design is taken where it carries the epilogue.
+    Of f16 it is an estimate, where bf16 alone was measured. With a user's epilogue the class is that of the product
+    alone; its design is taken where it carries the epilogue.
     """
     if gpu is None or p.splits:
         return None
-    found = (choice for entry in lookup(p, gpu) if (choice := _tabled(entry, p, gpu, compiled)))
+    entries = chain(((entry, True) for entry in lookup(p, gpu)), ((entry, False) for entry in of_bf16(p, gpu)))
+    found = (choice for entry, own in entries if (choice := _tabled(entry, p, gpu, compiled, measured=own)))
     return next((choice for choice in found if provided or isinstance(choice.route.kernel, CutlassKernel)), None)
 
 
-def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool) -> Choice | None:
+def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool, measured: bool) -> Choice | None:
     """What an entry of a table says, where that can be taken."""
     kernel = find_kernel(entry.kernel)
     if not kernel or (compiled and not kernel.compiled):
@@ -203,7 +206,7 @@ def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool) -> Choice | None
             return None
         way = _split_way(way, kernel.interface)
     return Choice(
-        Route(kernel, way, _parts(p, entry.splits)), entry.microseconds, entry.swizzle, entry.raster, measured=True
+        Route(kernel, way, _parts(p, entry.splits)), entry.microseconds, entry.swizzle, entry.raster, measured
     )
 
 

@@ -114,15 +114,13 @@ def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
     """What was measured for the class of a problem.
 
     First of a kernel that is registered, then what tables say: the user's, those of packs, those that came with the
-    package. An entry of theirs that has the name of a registered kernel is of another. Behind all that, for f16, what
-    they say of bf16.
+    package. An entry of theirs that has the name of a registered kernel is of another.
     """
-    known = [found for found in (table(gpu), *_installed(gpu)) if found]
+    known = _known(gpu)
     if not (known or _brought):
         return []
     key, here = class_of(p), registered()
-    said = [entry for say in (dict.get, _of_bf16) for found in known if (entry := say(found, key))]
-    entries = [entry for entry in said if entry.kernel not in here]
+    entries = [found[key] for found in known if key in found and found[key].kernel not in here]
     if own := _brought.get((file_name(gpu.name, gpu.sm_count), key)):
         entry, kernel = own[0], own[1]()
         if kernel and here.get(entry.kernel) is kernel:
@@ -130,10 +128,21 @@ def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
     return entries
 
 
-def _of_bf16(table: Table, key: str) -> Entry | None:
-    """For a class in f16 what a table says of it in bf16: the kernels of both are alike, and as fast."""
-    entry = table.get(key.replace("=f16", "=bf16")) if "=f16" in key else None
-    return replace(entry, kernel=entry.kernel.replace("bf16", "f16")) if entry else None
+def of_bf16(p: Problem, gpu: Gpu) -> list[Entry]:
+    """For a product in f16, what tables say of the same one in bf16, with the names that kernels have in f16.
+
+    There are the same kernels for both, and they are taken to be as fast.
+    """
+    key = class_of(p)
+    if (p.operand_a, p.operand_b, p.accumulator) != ("f16", "f16", "f32") or "=bf16" in key:
+        return []
+    alike, here = key.replace("=f16", "=bf16"), registered()
+    entries = [found[alike] for found in _known(gpu) if alike in found and found[alike].kernel not in here]
+    return [replace(entry, kernel=entry.kernel.replace("bf16", "f16")) for entry in entries]
+
+
+def _known(gpu: Gpu) -> list[Table]:
+    return [found for found in (table(gpu), *_installed(gpu)) if found]
 
 
 def _installed(gpu: Gpu) -> Iterator[Table]:
