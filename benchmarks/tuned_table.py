@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,14 +75,12 @@ def read_found(path: Path) -> Found:
     table, timed = tuned.entries(found, str(path)), dict[str, list[Timed]]()
     measured = int(machine["driver_cuda"]), str(content["versions"]["cutlass_py"])
     for case in cases:
-        both = all(regime in case for regime in REGIMES)
-        if case.get("mode") == SWEEP and "sustained" in case:
+        swept = case.get("mode") == SWEEP and "sustained" in case
+        if swept:
             table |= _of_sweep(case, gpu, *measured)
-            if both:
-                found_again = _finalists(case, gpu, content["reference"], *measured)
-                timed.setdefault(tuned.class_of(_problem(case)), []).extend(found_again.values())
-        elif both and not case["wrong"]:
-            timed.setdefault(tuned.class_of(_problem(case)), []).append(_of_both(case, *measured))
+        if all(regime in case for regime in REGIMES) and (swept or not case["wrong"]):
+            readings = _finalists(case, gpu, content["reference"], *measured) if swept else [_of_both(case, *measured)]
+            timed.setdefault(tuned.class_of(_problem(case)), []).extend(readings)
     if not table and not timed:
         raise ValueError(f"{path}: {_NOTHING}")
     return Found(gpu, table, timed)
@@ -99,17 +97,13 @@ def _of_both(case: Mapping[str, Any], driver: int, version: str) -> Timed:
     return Timed(ratio, Entry(chosen["kernel"], *_plan_of(chosen), time, driver, version))
 
 
-def _finalists(record: Mapping[str, Any], gpu: Gpu, reference: str, driver: int, version: str) -> dict[str, Timed]:
-    """By arm, what of a swept case was read again in both regimes: declared kernels, and the default choice."""
+def _finalists(record: Mapping[str, Any], gpu: Gpu, reference: str, driver: int, version: str) -> Iterator[Timed]:
+    """What of a swept case was read again in both regimes: declared kernels, and the default choice."""
     sustained, mixed = (record[regime]["finals"] for regime in REGIMES)
-    return {
-        arm: Timed(
-            geomean(ratio_of(finals["rounds_us"], reference, arm) for finals in (sustained, mixed)),
-            _entry(record, arm, gpu, sustained["us"][arm], driver, version),
-        )
-        for arm in sustained["us"]
-        if arm in mixed["us"] and arm not in record["wrong"] and find(_kernel(record, arm))
-    }
+    for arm, us in sustained["us"].items():
+        if arm in mixed["us"] and arm not in record["wrong"] and find(_kernel(record, arm)):
+            ratio = geomean(ratio_of(finals["rounds_us"], reference, arm) for finals in (sustained, mixed))
+            yield Timed(ratio, _entry(record, arm, gpu, us, driver, version))
 
 
 def _of_sweep(record: Mapping[str, Any], gpu: Gpu, driver: int, version: str) -> Table:

@@ -295,10 +295,10 @@ def test_a_table_may_name_it(registered, monkeypatch):
     entry = tuned.Entry(registered.name, 1, 0, 1, 3.25, 13000, "none")
     monkeypatch.setattr(select, "lookup", lambda p, gpu: [entry])
     gpu = gpu_of(args.problem)
-    choice = select._measured(args.problem, gpu, compiled=False)
+    choice = select._of_tables(args.problem, gpu, compiled=False)
     assert choice.route.kernel is registered and choice.microseconds == 3.25
     unregister(registered)
-    assert select._measured(args.problem, gpu, compiled=False) is None
+    assert select._of_tables(args.problem, gpu, compiled=False) is None
 
 
 def test_it_can_be_unregistered(registered):

@@ -231,7 +231,7 @@ def test_a_measured_kernel_comes_first(built, monkeypatch):
     way = slow.way(args.problem, select.gpu_of(args.problem))
     assert isinstance(way, Way)
     choice = select.Choice(select.Route(slow, way), 1.5, measured=True)
-    monkeypatch.setattr(select, "_measured", lambda p, gpu, compiled: choice)
+    monkeypatch.setattr(select, "_of_tables", lambda p, gpu, compiled: choice)
     assert get_kernels(args) == [slow, *order[:-1]]
     row = explain(args).rows()[0]
     assert (row.kernel, row.microseconds, row.measured) == (slow.name, 1.5, True)

@@ -176,8 +176,8 @@ def _carries(k: Resolved) -> _Faults:
 
 def _along_k(k: Resolved) -> _Faults:
     bits, layout, fitting, what = DTYPES[k.a].bits, k.given.layout, ["tn"], k.a
-    if k.wgmma and bits == 32:  # the left operand may go through registers, which B is in swapped kernels
-        fitting.append("tt" if k.schedule.swap else "nn")
+    if k.wgmma and bits == 32:  # one operand may go through registers
+        fitting.append(k.schedule.along_rows)
         what = f"{'A' if k.schedule.swap else 'B'} of {k.a}"
     elif bits > 8:
         return

@@ -38,11 +38,12 @@ def carrier(config: KernelConfig, epilogue: Epilogue) -> KernelConfig | str:
 
 
 def _rows(c: KernelConfig, user: Traced) -> str | None:
-    """Why 3.x kernels move no 16-bit matrices: where D lies along a tile's rows, CUTLASS does so eight rows at once.
+    """Whether 16-bit matrices lie along rows that register3x.cuh deals out: CUTLASS moves eight neighbours at once.
 
-    register3x.cuh deals them out otherwise. In nn D lies along the columns.
+    Without a swap they lie along the columns, which nobody deals out.
     """
-    dealt_out = SCHEDULES[c.schedule].swap and (c.a, c.layout) == ("tf32", "tt")
+    schedule = SCHEDULES[c.schedule]
+    dealt_out = schedule.swap and c.a == "tf32" and c.layout == schedule.along_rows
     if dealt_out and any(kind == "t" and DTYPES[str(dtype)].itemsize == 2 for kind, dtype in user.operands):
         return "takes no matrices of 16 bits: its rows are dealt out, and CUTLASS moves eight neighbours at once"
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from math import ceil, inf, prod
 from operator import itemgetter
 
@@ -55,7 +54,7 @@ class Choice:
     microseconds: float
     swizzle: int = 1
     raster: int = 0
-    measured: bool = False  # by `tune`, and not the model's time; with a user's epilogue, of the product alone
+    measured: bool = False  # by `tune`, and no estimate; with a user's epilogue, of the product alone
 
     @property
     def time(self) -> str:
@@ -118,7 +117,7 @@ def straight(p: Problem, *, compiled: bool) -> list[Kernel]:
     most = 1 if p.splits > 1 else 0  # detours: the split itself
     timed = _in_order(_timed(p, gpu, alike, cuts=p.splits > 1), p)
     kernels = [kernel for _, kernel, way, _ in timed if len(way.detours) <= most]
-    first = _measured(p, gpu, compiled)
+    first = _of_tables(p, gpu, compiled)
     if not first or len(first.route.way.detours) > most:
         return kernels
     return [first.route.kernel, *(kernel for kernel in kernels if kernel is not first.route.kernel)]
@@ -126,7 +125,7 @@ def straight(p: Problem, *, compiled: bool) -> list[Kernel]:
 
 def _ranked(p: Problem, gpu: Gpu | None, compiled: bool, groups: Grouped) -> list[Choice]:
     estimated = [_choice(each, p, gpu) for each in _in_order(_timed(p, gpu, groups), p)]
-    first = _measured(p, gpu, compiled)
+    first = _of_tables(p, gpu, compiled)
     return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
 
 
@@ -138,7 +137,7 @@ def best(p: Problem, *, provided: bool = True) -> Choice | None:
     """
     gpu = gpu_of(p)
     compiled = _compiled_only(p)
-    if choice := _measured(p, gpu, compiled, provided):
+    if choice := _of_tables(p, gpu, compiled, provided):
         return choice
     first = next(_in_order(_timed(p, gpu, candidates(p, compiled), provided, every=_needs_ready(p)), p), None)
     return _choice(first, p, gpu) if first else None
@@ -179,7 +178,7 @@ def _compiled_only(p: Problem) -> bool:
     return not _core.jit_allowed() and p.user < 0
 
 
-def _measured(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True) -> Choice | None:
+def _of_tables(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True) -> Choice | None:
     """The first choice of a table for problems of this class that can be taken; `provided` as in `best`.
 
     Of f16 it is an estimate, where bf16 alone was measured. With a user's epilogue the class is that of the product
@@ -187,8 +186,12 @@ def _measured(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = True
     """
     if gpu is None or p.splits:
         return None
-    entries = chain(((entry, True) for entry in lookup(p, gpu)), ((entry, False) for entry in of_bf16(p, gpu)))
-    found = (choice for entry, own in entries if (choice := _tabled(entry, p, gpu, compiled, measured=own)))
+    found = (
+        choice
+        for say, measured in ((lookup, True), (of_bf16, False))
+        for entry in say(p, gpu)
+        if (choice := _tabled(entry, p, gpu, compiled, measured))
+    )
     return next((choice for choice in found if provided or isinstance(choice.route.kernel, CutlassKernel)), None)
 
 

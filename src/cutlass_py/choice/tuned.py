@@ -133,8 +133,9 @@ def of_bf16(p: Problem, gpu: Gpu) -> list[Entry]:
 
     There are the same kernels for both, and they are taken to be as fast.
     """
-    key = class_of(p)
-    if (p.operand_a, p.operand_b, p.accumulator) != ("f16", "f16", "f32") or "=bf16" in key:
+    if (p.operand_a, p.operand_b, p.accumulator) != ("f16", "f16", "f32"):
+        return []
+    if "=bf16" in (key := class_of(p)):  # no kernel has both
         return []
     alike, here = key.replace("=f16", "=bf16"), registered()
     entries = [found[alike] for found in _known(gpu) if alike in found and found[alike].kernel not in here]

@@ -54,6 +54,11 @@ class Schedule:
         return "sm90_block" if self.block else "sm90_gemm"
 
     @property
+    def along_rows(self) -> str:
+        """The layout in which A alone is read along its rows and not along k: B, where the two change places."""
+        return "tt" if self.swap else "nn"
+
+    @property
     def tma_store(self) -> bool:
         """Whether D leaves by TMA, which writes whole 16-byte granules; otherwise element by element."""
         return "NoSmem" not in self.epilogue

@@ -111,10 +111,8 @@ def _sm90_bytes() -> Iterator[KernelConfig]:
         yield _sm90(("tf32", "tf32"), "tn", "f32", "linear", design)
     yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", tiles.SQUARE)
     yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", tiles.SM90_DIRECT[0])
-    # One operand is read along its rows, through registers: the left one, which B is in swapped kernels.
-    for layout, designs in ("nn", tiles.SM90_ROWS), ("tt", tiles.SM90_ROWS_SWAP):
-        for design in designs:
-            yield _sm90(("tf32", "tf32"), layout, "f32", "linear", design)
+    for design in tiles.SM90_ROWS:
+        yield _sm90(("tf32", "tf32"), SCHEDULES[design[2]].along_rows, "f32", "linear", design)
 
 
 def _sm90_full() -> Iterator[KernelConfig]:

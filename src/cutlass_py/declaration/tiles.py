@@ -151,10 +151,13 @@ SKINNY64, SKINNY32, SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n i
 PROMOTED = _named["256x128x64_1x2x1_coopsteady"]
 NARROW_PROMOTED = _named["128x96x64_1x1x1_pingpongsteady"]
 WEIGHT_PROMOTED = _named["128x64x128_1x1x1_coopsteadyswap"]
-# tf32 that is read along its rows, by kernels that do not swap and by those that do. It goes through registers, by 64
-# rows a warpgroup: two times 64 were far behind while those rows were loaded slowly, and have not been tried since.
-SM90_ROWS: list[Design] = [LARGE_2X1, FLAT, ((64, 256, 64), (1, 1, 1), "pingpong"), SMALL]
-SM90_ROWS_SWAP: list[Design] = [
+# tf32 of which one operand is read along its rows. It goes through registers, by 64 rows a warpgroup: two times 64 were
+# far behind while those rows were loaded slowly, and have not been tried since.
+SM90_ROWS: list[Design] = [
+    LARGE_2X1,
+    FLAT,
+    ((64, 256, 64), (1, 1, 1), "pingpong"),
+    SMALL,
     LARGE_2X1_SWAP,
     _named["64x256x64_1x1x1_pingpongswap"],
     SMALL_SWAP,
