@@ -55,6 +55,7 @@ SM90_WIDTHS: list[Design] = [
     ((128, 160, 64), (1, 1, 1), "pingpong"),
     ((128, 176, 64), (1, 1, 1), "pingpong"),
     ((128, 224, 64), (1, 2, 1), "coop"),
+    ((128, 80, 64), (2, 1, 1), "pingpong"),
     ((64, 80, 128), (1, 1, 1), "pingpong"),
     ((64, 96, 64), (1, 1, 1), "pingpong"),
     ((64, 96, 64), (2, 1, 1), "pingpong"),
@@ -82,6 +83,7 @@ SM90_PROMOTED_MORE: list[Design] = [
     ((128, 128, 64), (2, 1, 1), "coopsteady"),
     ((128, 160, 64), (2, 1, 1), "coopsteady"),
     ((128, 176, 64), (1, 1, 1), "coopsteady"),
+    ((128, 80, 64), (2, 1, 1), "pingpongsteady"),
     ((128, 64, 64), (1, 1, 1), "pingpongsteady"),
     ((128, 64, 128), (1, 1, 1), "coopsteadyswap"),
     ((128, 32, 128), (1, 1, 1), "pingpongsteadyswap"),
@@ -89,7 +91,7 @@ SM90_PROMOTED_MORE: list[Design] = [
     *_SWAP_CLUSTERS,
 ]
 # Not promoted, beside six that families.py lists: all within half a percent of the best of 38 tiles on an H100
-# (results/sweep-h100-fp8-fast.json). The first two are in the H200's table.
+# (results/sweep-h100-fp8-fast.json), and of 18 more for 64 to 512 rows on an H200 (sweep-h200-few-fast.json).
 SM90_FAST: list[Design] = [
     ((256, 128, 64), (1, 2, 1), "coop"),
     ((128, 192, 64), (2, 1, 1), "coop"),
@@ -99,9 +101,17 @@ SM90_FAST: list[Design] = [
     ((128, 144, 64), (2, 1, 1), "pingpong"),
     ((128, 128, 64), (1, 1, 1), "pingpong"),
     ((128, 112, 64), (2, 1, 1), "pingpong"),
+    ((128, 96, 64), (2, 1, 1), "pingpong"),
+    ((128, 80, 64), (2, 1, 1), "pingpong"),
+    ((64, 160, 64), (2, 1, 1), "pingpong"),
+    ((64, 112, 128), (2, 1, 1), "pingpong"),
+    ((64, 96, 64), (1, 1, 1), "pingpong"),
     ((64, 80, 128), (1, 1, 1), "pingpong"),
+    ((64, 80, 128), (2, 1, 1), "pingpong"),
     ((64, 128, 64), (1, 1, 1), "pingpongswap"),
     ((64, 256, 64), (1, 1, 1), "pingpongswap"),
+    ((64, 64, 128), (1, 2, 1), "pingpongswap"),
+    ((64, 64, 128), (2, 1, 1), "pingpongswap"),
     ((128, 16, 128), (1, 1, 1), "coopswap"),
 ]
 # Stores D element by element: any D alignment. Also the kernel under a composed epilogue, hence the f32 D.
