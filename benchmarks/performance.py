@@ -63,6 +63,17 @@ NOTES = {
     "f2f368b+trial": "Tiles for fp8 were on trial. Of those that were kept, the fastest is in the shipped table.",
     "f2f368b": "With all of `full`. What was tuned is in the shipped table: tf32, int8, and 24 shapes of fp8 with fast "
     "sums (`tuned-h100-rows-fast.json`) that had no entry.",
+    "b895633": "With all of `full`. What was tuned is in the shipped table, but where a later choice had the better ratios in "
+    "both regimes together.",
+    "b895633+trial": "Tiles for 64 to 512 rows were on trial. Of those that were kept, the fastest is in the shipped "
+    "table.",
+    "91b8a2f": "With all of `full`, by the shipped table but for f64, tf32, int8 and batches.",
+    "c70ae9f": "As 91b8a2f. Batches were measured once tuned; host times and the choice need no table.",
+    "b556cdc": "f64, tf32 and int8, which were measured five times in two hours: in `bars-h200-wide-rest.json`, "
+    "`tuned-h200-wide-large.json`, `bars-h200-final-rest.json`, `bars-h200-final-large.json`, `bars-h200-large.json`. "
+    "The shipped table has the choices of the best mean.",
+    "9aed344": "The last of five runs of f64, tf32 and int8. The worst ratio of f64 in each of them was 0.97, 0.95, "
+    "0.96, 0.97 and 0.93 (sustained), 0.95, 0.96, 0.94, 0.95 and 0.94 (mixed); the mean of no problem is below 0.95.",
     "e6e225f": "The layouts tn and nt alone. Problems whose choice is that of ca39c9c have ratios that are lower by "
     "0.5% (sustained) and 0.7% (mixed) on average: so much two runs differ.",
 }
