@@ -33,20 +33,12 @@ NOTES = {
     "made from them.",
     "5bafd19": "The sweeps were made with kernels under trial, the best of which are in `full` and `core` since, with "
     "their share of the model.",
-    "1612bea": "What was found is in the shipped table, but where the default choice of commit 1ca0fb4 had the better "
-    "ratios in both regimes together. Tiles of other widths in the layouts tt and nt came from a pack.",
-    "ca39c9c": "Tiles of other widths in the layouts tt and nt came from a pack beside a library without them: the "
-    "first call loaded its 22 kernels, and looked through the whole declaration. With the core set alone, that call "
-    "had taken 57 ms at d9c9fcf.",
     "686cb42": "Fused epilogues and the plain sums beside them had a tile with a cluster of 2x1 then; it is 1x2 since.",
     "7cd6bdd+trial": "The tile of 256x128 for promoted sums was on trial, in two clusters, and so was the model's "
     "share for few rows: the choice in these sweeps is neither that of before nor that of since.",
     "28cb5cb": "No table of tuned choices came with the package for this GPU: the model chose.",
-    "5a082b1": "Tuned without the clusters of four and the swapped tile of 64x128 in pairs, which `full` has since.",
     "5a082b1+trial": "These are sweeps, with clusters under trial, which were compiled on demand before the command "
     "that is given. The default choice in them is that of before.",
-    "257d3f5": "Few rows, and fp8, tuned with the kernels that `full` has now. What was found is in the shipped table, "
-    "but where an earlier choice had the better ratios in both regimes together.",
     "0d72254+trial": "Tiles of 128x256 for tf32 were on trial; the default choice is that of before.",
     "83612ef": "Tuned with kernels that end before their successor begins, but for pairs of blocks. Of `full`, the "
     "library had those that these problems can take: none with a fused epilogue, none of f64. What was found is in the "
@@ -54,28 +46,20 @@ NOTES = {
     "155533f": "As in 83612ef. Single blocks on half of the GPU or less let their successor begin early again since: "
     "they lost 2% (bf16) and 6% (fp8) here, on average. tf32 was measured before it was in the table, and after; two "
     "of its choices changed again.",
-    "04475de": "With all of `full`. What was tuned is in the shipped table; for 25 shapes of fp8 with fast sums there "
-    "was no time. tf32 and f64 were measured twice in a row: `bars-h100-dmma-rest.json`, then "
-    "`bars-h100-dmma-large.json`. Their f64 kernels with `coopdirect` in the name are called `coopdmma` since.",
     "649f9ec+trial": "tf32 that goes through registers was on trial; the default choice is that of before.",
     "9336a5c": "With all of `full`, before 128x64 for promoted sums was in it again. fp8 was tuned, and what was found "
     "is in the shipped table. f16 was chosen by the model alone; it takes what tables say of bf16 since.",
     "f2f368b+trial": "Tiles for fp8 were on trial. Of those that were kept, the fastest is in the shipped table.",
     "f2f368b": "With all of `full`. What was tuned is in the shipped table: tf32, int8, and 24 shapes of fp8 with fast "
     "sums (`tuned-h100-rows-fast.json`) that had no entry.",
-    "b895633": "With all of `full`. What was tuned is in the shipped table, but where a later choice had the better ratios in "
-    "both regimes together.",
+    "b895633": "With all of `full`. What was tuned is in the shipped table, but where a later choice had the better "
+    "ratios in both regimes together.",
     "b895633+trial": "Tiles for 64 to 512 rows were on trial. Of those that were kept, the fastest is in the shipped "
     "table.",
-    "91b8a2f": "With all of `full`, by the shipped table but for f64, tf32, int8 and batches.",
-    "c70ae9f": "As 91b8a2f. Batches were measured once tuned; host times and the choice need no table.",
-    "b556cdc": "f64, tf32 and int8, which were measured five times in two hours: in `bars-h200-wide-rest.json`, "
-    "`tuned-h200-wide-large.json`, `bars-h200-final-rest.json`, `bars-h200-final-large.json`, `bars-h200-large.json`. "
-    "The shipped table has the choices of the best mean.",
-    "9aed344": "The last of five runs of f64, tf32 and int8. The worst ratio of f64 in each of them was 0.97, 0.95, "
-    "0.96, 0.97 and 0.93 (sustained), 0.95, 0.96, 0.94, 0.95 and 0.94 (mixed); the mean of no problem is below 0.95.",
-    "e6e225f": "The layouts tn and nt alone. Problems whose choice is that of ca39c9c have ratios that are lower by "
-    "0.5% (sustained) and 0.7% (mixed) on average: so much two runs differ.",
+    "91b8a2f": "With all of `full`. The default choice is that of the shipped table.",
+    "c70ae9f": "As 91b8a2f; batches with the table that they were tuned for.",
+    "532192b": "The last of seven runs of f64, tf32 and int8 within an hour. The worst ratio of f64 in each was 0.97, "
+    "0.95, 0.94, 0.96, 0.97, 0.93 and 0.96 (sustained), and 0.95, 0.96, 0.95, 0.94, 0.95, 0.94 and 0.95 (mixed).",
 }
 
 # ---------------------------------------------------------------------------------------------------- results

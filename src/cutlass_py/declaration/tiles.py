@@ -91,7 +91,7 @@ SM90_PROMOTED_MORE: list[Design] = [
     *_SWAP_CLUSTERS,
 ]
 # Not promoted, beside six that families.py lists: all within half a percent of the best of 38 tiles on an H100
-# (results/sweep-h100-fp8-fast.json), and of 18 more for 64 to 512 rows on an H200 (sweep-h200-few-fast.json).
+# (results/sweep-h100-fp8-fast.json), and of 20 more for 64 to 512 rows on an H200 (sweep-h200-few-fast.json).
 SM90_FAST: list[Design] = [
     ((256, 128, 64), (1, 2, 1), "coop"),
     ((128, 192, 64), (2, 1, 1), "coop"),
