@@ -56,10 +56,12 @@ NOTES = {
     "ratios in both regimes together.",
     "b895633+trial": "Tiles for 64 to 512 rows were on trial. Of those that were kept, the fastest is in the shipped "
     "table.",
-    "91b8a2f": "With all of `full`. The default choice is that of the shipped table.",
-    "c70ae9f": "As 91b8a2f; batches with the table that they were tuned for.",
-    "532192b": "The last of seven runs of f64, tf32 and int8 within an hour. The worst ratio of f64 in each was 0.97, "
-    "0.95, 0.94, 0.96, 0.97, 0.93 and 0.96 (sustained), and 0.95, 0.96, 0.95, 0.94, 0.95, 0.94 and 0.95 (mixed).",
+    "91b8a2f": "With all of `full`. The default choice is that of the shipped table; what was tuned is in it.",
+    "c70ae9f": "As 91b8a2f, batches with the choices that `tune` had just found. `tuned-h200-final-tn.json` is not in "
+    "the table.",
+    "532192b": "The last of seven runs of f64, tf32 and int8 within an hour; docs/design.md names them. The worst "
+    "ratio of f64 in each was 0.97, 0.95, 0.94, 0.96, 0.97, 0.93 and 0.95 (sustained), and 0.95, 0.96, 0.95, 0.93, "
+    "0.95, 0.94 and 0.95 (mixed).",
 }
 
 # ---------------------------------------------------------------------------------------------------- results

@@ -79,8 +79,9 @@ _FEW_ROWS, _UNSHARED = 8, 1.5
 # Clusters of four do not reach every multiprocessor, as far as times tell: 32 of them took as long as two waves of an
 # H100 with 132. The share is set by hand; the choice in sweeps of both GPUs gains by it (docs/design.md).
 _REACHED_BY_FOUR = 0.9
-# In batches clusters take longer for what they load from memory, as times say of (512, 512, k): 5% at k = 512, and 12
-# to 20% at 2048. Set by hand; where matrices are large, memory hardly counts (docs/design.md).
+# Of batches, what kernels with clusters move through memory counts so much more: in bf16 they took 5% longer for
+# (512, 512, 512), and 11 to 26% for (512, 512, 2048). Where matrices are large, memory hardly counts (docs/design.md).
+# Set by hand; parts of a split k are no batch here, because nobody has measured them.
 _BATCH_IN_CLUSTERS = 1.1
 # Swapped tiles of 64 rows take all columns in turn. Beyond so many of them, each doubling costs this share more: the L2
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
@@ -198,8 +199,8 @@ def _product(c: KernelConfig, p: Problem, gpu: Gpu, parts: int, k: int) -> float
     if SCHEDULES[c.schedule].stream_k:
         beside += _STREAM_K
     if c.api == 3:
-        loaded = batch * moved * (_BATCH_IN_CLUSTERS if p.batch > 1 and prod(c.cluster) > 1 else 1)
-        return FITTED_3X["launch"] + _product_3x(c, (p.m, p.n, k), batch, loaded, gpu) + beside
+        counted = batch * moved * (_BATCH_IN_CLUSTERS if p.batch > 1 and prod(c.cluster) > 1 else 1)
+        return FITTED_3X["launch"] + _product_3x(c, (p.m, p.n, k), batch, counted, gpu) + beside
     return _LAUNCH_2X + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory) + beside
 
 
