@@ -39,13 +39,19 @@ from cutlass_py.problems import arguments
 TABLES = ROOT / "src" / "cutlass_py" / "choice" / "tables"
 _NOTHING = "no case was tuned: `bench --tune`, `--bars tuned` and `--all-kernels` do that"
 _plan_of = itemgetter("splits", "raster", "swizzle")
+# What a choice must gain that copies an operand first, for the memory that takes: less is within what two runs differ.
+_COPY = 1.02
 
 
 class Timed(NamedTuple):
-    """A choice whose result was right, by the geometric mean of its ratios in both regimes."""
+    """A choice whose result was right, by the geometric mean of its ratios in both regimes.
+
+    `copies`: an operand, before the kernel.
+    """
 
     ratio: float
     entry: Entry
+    copies: bool
 
 
 class Found(NamedTuple):
@@ -94,7 +100,11 @@ def _of_both(case: Mapping[str, Any], driver: int, version: str) -> Timed:
     """The choice that was timed."""
     chosen, time = case["chosen"], round(case["sustained"]["us"][OURS], 3)
     ratio = geomean(case[regime]["ratio"] for regime in REGIMES)
-    return Timed(ratio, Entry(chosen["kernel"], *_plan_of(chosen), time, driver, version))
+    return Timed(ratio, Entry(chosen["kernel"], *_plan_of(chosen), time, driver, version), _copies(case))
+
+
+def _copies(case: Mapping[str, Any]) -> bool:
+    return bool(case["chosen"]["pack_a"] or case["chosen"]["pack_b"])
 
 
 def _finalists(record: Mapping[str, Any], gpu: Gpu, reference: str, driver: int, version: str) -> Iterator[Timed]:
@@ -103,7 +113,8 @@ def _finalists(record: Mapping[str, Any], gpu: Gpu, reference: str, driver: int,
     for arm, us in sustained["us"].items():
         if arm in mixed["us"] and arm not in record["wrong"] and find(_kernel(record, arm)):
             ratio = geomean(ratio_of(finals["rounds_us"], reference, arm) for finals in (sustained, mixed))
-            yield Timed(ratio, _entry(record, arm, gpu, us, driver, version))
+            copies = arm == OURS and _copies(record)  # kernels of a sweep read the operands in place
+            yield Timed(ratio, _entry(record, arm, gpu, us, driver, version), copies)
 
 
 def _of_sweep(record: Mapping[str, Any], gpu: Gpu, driver: int, version: str) -> Table:
@@ -167,7 +178,11 @@ def _fastest(timed: Sequence[Timed]) -> Entry:
     for each in timed:
         e = each.entry
         readings.setdefault((e.kernel, e.splits, e.raster, e.swizzle), []).append(each)
-    return max(readings.values(), key=lambda same: geomean(each.ratio for each in same))[-1].entry
+
+    def worth(same: Sequence[Timed]) -> float:
+        return geomean(each.ratio for each in same) / (_COPY if same[-1].copies else 1)
+
+    return max(readings.values(), key=worth)[-1].entry
 
 
 def _declared(table: Table) -> Table:

@@ -437,7 +437,7 @@ def swept(shape, chosen, gains):
     case = Case("llm", "bf16", "tn", shape).facts()
     us = {"torch": 10.0, "cutlass_py": 12.0} | {name: 12.0 / gain for name, gain in gains.items()}
     finals = {"us": us, "rounds_us": {name: [each, each, each] for name, each in us.items()}}
-    chosen = {"kernel": chosen, "splits": 3, "raster": 0, "swizzle": 4}
+    chosen = {"kernel": chosen, "splits": 3, "raster": 0, "swizzle": 4, "pack_a": None, "pack_b": None}
     return case | {"mode": "sweep", "chosen": chosen, "sustained": {"us": us, "finals": finals}}
 
 
@@ -479,11 +479,12 @@ def test_finalists_of_sweeps_are_readings_in_both_regimes(script, tmp_path):
     assert entry == Entry(fast, 3, 0, 4, 12.0, 13000, "0.1.0")
 
 
-def timed(shape, kernel, ratios, mode, wrong=()):
+def timed(shape, kernel, ratios, mode, wrong=(), pack_b=None):
     """As bench writes it; what was tuned is what `tune` took for the fastest."""
     case = Case("llm", "bf16", "tn", shape)
     entry = dataclasses.asdict(Entry(kernel, 2, 1, 4, 5.0, 13000, "0.1.0"))
-    record = case.facts() | {"mode": mode, "wrong": list(wrong), "chosen": entry}
+    chosen = entry | {"pack_a": None, "pack_b": pack_b}
+    record = case.facts() | {"mode": mode, "wrong": list(wrong), "chosen": chosen}
     if mode == "tuned":
         record |= {"tuning": {"class": tuned.class_of(arguments(case.problem()).problem), "entry": entry}}
     regimes = zip(("sustained", "mixed"), ratios, strict=True)
@@ -523,6 +524,20 @@ def test_several_readings_of_a_choice_count_as_one(script, tmp_path):
     assert script("tuned_table").main([*files, "--out", str(tmp_path)]) == 0
     (entry,) = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200).values()
     assert entry.kernel == steady
+
+
+@pytest.mark.parametrize(("ratio", "taken"), [(1.01, False), (1.03, True)])
+def test_a_choice_that_copies_must_gain_by_it(script, tmp_path, ratio, taken):
+    """By more than two runs differ."""
+    in_place, copying = itertools.islice(named("core"), 2)
+    shape = 1, 64, 64, 64
+    files = [
+        bench_result(tmp_path / "x", timed(shape, in_place, (1.0, 1.0), "tuned")),
+        bench_result(tmp_path / "y", timed(shape, copying, (ratio, ratio), "tuned", pack_b="n")),
+    ]
+    assert script("tuned_table").main([*files, "--out", str(tmp_path)]) == 0
+    (entry,) = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200).values()
+    assert entry.kernel == (copying if taken else in_place)
 
 
 @pytest.mark.parametrize(("tunings", "message"), [

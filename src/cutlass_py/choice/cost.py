@@ -10,7 +10,7 @@ stream-K. Rates scale with the number of multiprocessors.
 from __future__ import annotations
 
 from itertools import count
-from math import ceil, floor, log2, prod, sqrt
+from math import ceil, floor, log2, sqrt
 from typing import TYPE_CHECKING
 
 from .._core import Problem
@@ -199,8 +199,7 @@ def _product(c: KernelConfig, p: Problem, gpu: Gpu, parts: int, k: int) -> float
     if SCHEDULES[c.schedule].stream_k:
         beside += _STREAM_K
     if c.api == 3:
-        counted = batch * moved * (_BATCH_IN_CLUSTERS if p.batch > 1 and prod(c.cluster) > 1 else 1)
-        return FITTED_3X["launch"] + _product_3x(c, (p.m, p.n, k), batch, counted, gpu) + beside
+        return FITTED_3X["launch"] + _product_3x(c, p, parts, k, moved * batch, gpu) + beside
     return _LAUNCH_2X + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory) + beside
 
 
@@ -217,12 +216,14 @@ def _both(x: float, y: float) -> float:
     return norm
 
 
-def _product_3x(c: KernelConfig, extents: tuple[int, int, int], batch: int, moved: float, gpu: Gpu) -> float:
+def _product_3x(c: KernelConfig, p: Problem, parts: int, k: int, moved: float, gpu: Gpu) -> float:
     """Waves of tiles, the last one waiting for its slowest; or memory."""
-    m, n, k = extents
     schedule, in_cluster = SCHEDULES[c.schedule], c.cluster[0] * c.cluster[1]
-    rows, cols = (n, m) if schedule.swap else (m, n)
-    clusters = ceil(ceil(rows / c.tile[0]) / c.cluster[0]) * ceil(ceil(cols / c.tile[1]) / c.cluster[1]) * batch
+    rows, cols = (p.n, p.m) if schedule.swap else (p.m, p.n)
+    clusters = ceil(ceil(rows / c.tile[0]) / c.cluster[0]) * ceil(ceil(cols / c.tile[1]) / c.cluster[1])
+    clusters *= p.batch * parts
+    if p.batch > 1 and in_cluster > 1:
+        moved *= _BATCH_IN_CLUSTERS
     memory = _memory_3x(moved, clusters * in_cluster, in_cluster > 1, gpu)
     if not clusters:
         return memory

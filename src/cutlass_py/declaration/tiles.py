@@ -46,8 +46,9 @@ SM90_MORE: list[Design] = [
     *(((128, m, 128), (1, 1, 1), "coopswap") for m in (64, 32, 16)),
 ]
 # Widths that are no multiple of 64: n = 2112 is 12 times 176, 4608 is 32 times 144, 10240 is 64 times 160, 7168 a
-# multiple of 112 and 224, 6144 of 96.
+# multiple of 112 and 224, 6144 of 96. With 80, two rows of tiles of 4608 fill the multiprocessors once.
 SM90_WIDTHS: list[Design] = [
+    ((128, 80, 64), (2, 1, 1), "pingpong"),
     ((128, 96, 64), (1, 1, 1), "pingpong"),
     ((128, 96, 64), (2, 1, 1), "pingpong"),
     ((128, 112, 64), (2, 1, 1), "pingpong"),
@@ -55,7 +56,6 @@ SM90_WIDTHS: list[Design] = [
     ((128, 160, 64), (1, 1, 1), "pingpong"),
     ((128, 176, 64), (1, 1, 1), "pingpong"),
     ((128, 224, 64), (1, 2, 1), "coop"),
-    ((128, 80, 64), (2, 1, 1), "pingpong"),
     ((64, 80, 128), (1, 1, 1), "pingpong"),
     ((64, 96, 64), (1, 1, 1), "pingpong"),
     ((64, 96, 64), (2, 1, 1), "pingpong"),
