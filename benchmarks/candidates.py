@@ -20,7 +20,7 @@ from kernel_set import seconds
 import cutlass_py
 from cutlass_py.bench.suites import ARITHMETICS, SUITES, Case, cases
 from cutlass_py.declaration.dtypes import LAYOUTS
-from cutlass_py.problems import arguments
+from cutlass_py.operations.gemm.problems import arguments
 
 
 def candidates(problems: Iterable[Case], best: int) -> list[str]:

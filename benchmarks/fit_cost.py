@@ -1,4 +1,4 @@
-"""Fits the constants of 3.x kernels in src/cutlass_py/choice/cost.py to sweeps, and says what the choice makes of them.
+"""Fits the constants of 3.x kernels in operations/gemm/cost.py to sweeps, and says what the choice makes of them.
 
     python -m cutlass_py bench --suite llm square --all-kernels --json sweep.json
     pip install scipy
@@ -23,19 +23,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cutlass_py.kernels.kernel.kernel import CutlassKernel
 from kernel_set import groups_of
 from scipy.optimize import least_squares
 
 from cutlass_py._core import Problem
+from cutlass_py.arrays.gpu import ABSENT, Gpu, bandwidth_of
 from cutlass_py.bench.results import geomean
 from cutlass_py.bench.timing import ALL_REGIMES
-from cutlass_py.choice import cost
-from cutlass_py.choice.cost import Estimates
 from cutlass_py.declaration.families import named
 from cutlass_py.files import read_json
-from cutlass_py.gpu import ABSENT, Gpu, bandwidth_of
-from cutlass_py.kernels import CutlassKernel
-from cutlass_py.problems import arguments
+from cutlass_py.operations.gemm import cost
+from cutlass_py.operations.gemm.cost import Estimates
+from cutlass_py.operations.gemm.problems import arguments
 
 _NEAR = 0.15  # a kernel that is slower by this, as a logarithm, counts 1/e of the fastest
 _USUAL = 0.05  # errors beyond this, as logarithms, count linearly

@@ -28,11 +28,11 @@ from cutlass_py.bench.report import theirs_of
 from cutlass_py.bench.results import OURS, geomean
 from cutlass_py.bench.suites import Case, case_of
 from cutlass_py.bench.timing import ALL_REGIMES
-from cutlass_py.choice import tuned
-from cutlass_py.choice.select import rank
 from cutlass_py.declaration.families import FAMILIES, find, named
+from cutlass_py.dispatch import tuned
+from cutlass_py.dispatch.candidates import rank
 from cutlass_py.files import read_json
-from cutlass_py.problems import arguments
+from cutlass_py.operations.gemm.problems import arguments
 
 # Core-seconds of one kernel in the build, its share of the headers included, by CUTLASS's generation.
 _SECONDS = {3: 15.0, 2: 3.5}

@@ -3,7 +3,7 @@
     python -m cutlass_py bench --bars tuned --json tuned.json     # on the GPU; or --tune, or:
     python -m cutlass_py tune problems.json --export h200.json
     python -m cutlass_py bench --suite llm --all-kernels --json sweep.json
-    python benchmarks/tuned_table.py sweep.json tuned.json        # anywhere: writes src/cutlass_py/choice/tables/
+    python benchmarks/tuned_table.py sweep.json tuned.json        # anywhere: writes src/cutlass_py/dispatch/tables/
     python benchmarks/tuned_table.py bars.json tuned.json         # or what gemm chose by itself, where that was better
 
 Of a sweep, its fastest kernel in the order of tiles that was timed: the usual one. `tune` measures in a stream alone;
@@ -22,19 +22,19 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cutlass_py.kernels.kernel.kernel import CutlassKernel
 from places import ROOT
 
 from cutlass_py._core import Problem
+from cutlass_py.arrays.gpu import Gpu
 from cutlass_py.bench.results import OURS, geomean
 from cutlass_py.bench.suites import SWEEP, case_of
 from cutlass_py.bench.timing import REGIMES, ratio_of
-from cutlass_py.choice import tuned
-from cutlass_py.choice.select import tile_order
-from cutlass_py.choice.tuned import Entry, Table
 from cutlass_py.declaration.families import find
-from cutlass_py.gpu import Gpu
-from cutlass_py.kernels import CutlassKernel
-from cutlass_py.problems import arguments
+from cutlass_py.dispatch import tuned
+from cutlass_py.dispatch.candidates import tile_order
+from cutlass_py.dispatch.tuned import Entry, Table
+from cutlass_py.operations.gemm.problems import arguments
 
 TABLES = ROOT / "src" / "cutlass_py" / "choice" / "tables"
 _NOTHING = "no case was tuned: `bench --tune`, `--bars tuned` and `--all-kernels` do that"

@@ -12,10 +12,11 @@ import pytest
 from stand_in import nvcc  # noqa: F401 (a fixture)
 from tuned_tables import shipped, table  # noqa: F401 (fixtures)
 
-from cutlass_py import _core, registry
-from cutlass_py.choice import tuned
+from cutlass_py import _core
 from cutlass_py.declaration.families import named
-from cutlass_py.versions import installed
+from cutlass_py.diagnostics.versions import installed
+from cutlass_py.dispatch import tuned
+from cutlass_py.kernels import registry
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from cutlass_py.activations import Activation, clamp, leaky_relu
 from cutlass_py.declaration.dtypes import COMPUTE, PAIRS, STORAGE
 from cutlass_py.declaration.dtypes import DTYPES as _ROWS
 from cutlass_py.declaration.epilogues import ACTIVATIONS
+from cutlass_py.epilogues.activations import Activation, clamp, leaky_relu
 
 DEVICE = "cuda"
 DTYPES = {name: getattr(torch, _ROWS[name].numpy) for name in STORAGE}

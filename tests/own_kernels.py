@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cutlass_py import KernelMetadata, OperandMetadata, Provider, TensorSpec
-from cutlass_py.host import host_array
-from cutlass_py.metadata import CPU
+from cutlass_py.arrays.host import host_array
+from cutlass_py.kernels.metadata import CPU
 
 HOST = TensorSpec((8, 8), "f64", device="cpu")
 A, B = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)

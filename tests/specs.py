@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from cutlass_py import GemmArguments, TensorSpec, _core
+from cutlass_py.arrays.gpu import Gpu
 from cutlass_py.declaration.config import KernelConfig
 from cutlass_py.declaration.dtypes import COMPUTE
 from cutlass_py.declaration.families import FAMILIES
-from cutlass_py.gpu import Gpu
-from cutlass_py.kernels import CutlassKernel
+from cutlass_py.kernels.kernel import CutlassKernel
 
 DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
 A100 = Gpu("an A100", 80, 108, 1500.0)

@@ -15,13 +15,13 @@ import pytest
 from nvcc import why_not
 from stand_in import compiled, in_python, needs_gxx, python, stub
 
-from cutlass_py import Artifact, CompileError, KernelDescription, _core, cache
-from cutlass_py.compiling import compiler
+from cutlass_py import Artifact, CompileError, KernelDescription, _core
+from cutlass_py.arrays.gpu import Gpu
+from cutlass_py.compiling import cache, compiler
 from cutlass_py.declaration import families
 from cutlass_py.declaration.families import FAMILIES
-from cutlass_py.gpu import Gpu
-from cutlass_py.registry import all_kernels
-from cutlass_py.shipping import archive
+from cutlass_py.export import archive
+from cutlass_py.kernels.registry import all_kernels
 
 # Declared, and in no built set; and one that no version declares.
 CONFIG = families.find("sm90_gemm_bf16_bf16_f32_bf16_tn_256x128x64_2x1x1_coop_linearc")
@@ -212,8 +212,8 @@ def test_codes_of_flags():
 
 SAVE = """
 import sys
-from cutlass_py import registry
-from cutlass_py.shipping import archive
+from cutlass_py.kernels import registry
+from cutlass_py.export import archive
 from test_archive import CONFIG, OTHER
 registry.kernel_named(CONFIG.name).compile().save(f"{sys.argv[1]}/declared")
 archive.write(f"{sys.argv[1]}/other", *archive.of_kernel(OTHER))
@@ -221,7 +221,7 @@ archive.write(f"{sys.argv[1]}/other", *archive.of_kernel(OTHER))
 LOAD = """
 import json, sys
 from cutlass_py import Artifact, GemmArguments, TensorSpec, _core, get_kernels, registry
-from cutlass_py.choice import select
+from cutlass_py.dispatch import candidates
 declared, rows = len(get_kernels(compiled=False)), []
 a, b = TensorSpec((512, 512), "bf16", device="cuda:63"), TensorSpec((512, 512), "bf16", (1, 512), device="cuda:63")
 args = GemmArguments(a, b)
@@ -234,7 +234,7 @@ for path in sys.argv[1:]:
         "listed": kernel in get_kernels() and kernel in get_kernels(compiled=False),
         "same": registry.kernel_named(kernel.name) is kernel, "chosen_from": kernel in get_kernels(args),
         "more": len(get_kernels(compiled=False)) - declared,
-        "forced": select.plan(_core.problem(a, b, kernel=kernel.name)).kernel,
+        "forced": candidates.plan(_core.problem(a, b, kernel=kernel.name)).kernel,
     })
 print(json.dumps(rows))
 """
@@ -421,7 +421,7 @@ def test_a_library_of_another_kernel(saved):
 import dataclasses, sys
 from cutlass_py import _core
 from cutlass_py.declaration import families
-from cutlass_py.shipping import archive
+from cutlass_py.export import archive
 from test_archive import CONFIG
 found, library = archive.read(sys.argv[1])
 found = dataclasses.replace(found, kernel=CONFIG.name, config=dataclasses.asdict(CONFIG))
@@ -443,7 +443,7 @@ def test_a_library_that_does_not_load_changes_nothing(artifact, tmp_path, monkey
 
 def test_what_a_manifest_says_of_a_kernel(nvcc, monkeypatch):
     monkeypatch.setattr(_core, "load_library", lambda path, kernel: True)
-    monkeypatch.setattr("cutlass_py.registry.add", lambda config: None)
+    monkeypatch.setattr("cutlass_py.kernels.registry.add", lambda config: None)
     monkeypatch.setattr(_core, "kernel_facts", lambda: {CONFIG.name: {"threads": 128}})
     monkeypatch.setattr(_core, "device_count", lambda: 0)
     monkeypatch.setattr(compiler, "cutlass_version", lambda include: "4.2.0")
@@ -464,10 +464,10 @@ LADDER = FAMILIES["sm80_gemm"].core[0]
 def test_what_a_library_is_compiled_for(nvcc, built, monkeypatch, tmp_path, cc, here, codes):
     built([LADDER.name])  # which keeps the kernel out of other tests
     monkeypatch.setattr(_core, "load_library", lambda path, kernel: True)
-    monkeypatch.setattr("cutlass_py.registry.add", lambda config: None)
+    monkeypatch.setattr("cutlass_py.kernels.registry.add", lambda config: None)
     monkeypatch.setattr(_core, "kernel_facts", lambda: {LADDER.name: {"threads": 128}})
     monkeypatch.setattr(_core, "device_count", lambda: len(here))
-    monkeypatch.setattr("cutlass_py.gpu.device", lambda ordinal: Gpu("a GPU", here[ordinal], 100, 1000.0))
+    monkeypatch.setattr("cutlass_py.arrays.gpu.device", lambda ordinal: Gpu("a GPU", here[ordinal], 100, 1000.0))
     monkeypatch.setattr(compiler, "cutlass_version", lambda include: "4.2.0")
     Artifact(LADDER.name, "80", None, False).save(tmp_path / "saved", cc=cc)
     assert archive.read(tmp_path / "saved")[0].codes == tuple(codes)
@@ -475,7 +475,7 @@ def test_what_a_library_is_compiled_for(nvcc, built, monkeypatch, tmp_path, cc, 
 
 def test_a_gpu_here_makes_up_for_no_other(nvcc, monkeypatch, tmp_path):
     monkeypatch.setattr(_core, "device_count", lambda: 1)
-    monkeypatch.setattr("cutlass_py.gpu.device", lambda ordinal: Gpu("a GPU", 90, 100, 1000.0))
+    monkeypatch.setattr("cutlass_py.arrays.gpu.device", lambda ordinal: Gpu("a GPU", 90, 100, 1000.0))
     with pytest.raises(ValueError, match=rf"{CONFIG.name} runs on compute capability 9.0 only; asked for is 8.0"):
         Artifact(CONFIG.name, "90a", None, False).save(tmp_path / "saved", cc=(80,))
     assert compiled(nvcc) == 0 and not (tmp_path / "saved").exists()

@@ -14,9 +14,9 @@ import cutlass_py
 from cutlass_py.bench import cases, frameworks, host, results, suites, timing
 from cutlass_py.bench.report import choice_ratio, faults, row, summarise
 from cutlass_py.bench.suites import ARITHMETICS, SUITES, Case, case_of
-from cutlass_py.choice import tuned, tuning
 from cutlass_py.commands import main
 from cutlass_py.declaration.dtypes import LAYOUTS
+from cutlass_py.dispatch import autotune, tuned
 
 
 def test_suites():
@@ -244,15 +244,15 @@ def test_what_tuning_finds_is_kept(fake_gpu, monkeypatch):
     entry = tuned.Entry("x", 2, 1, 4, 5.0, 13000, "0.1.0")
     route = SimpleNamespace(kernel=SimpleNamespace(name="x"), splits=2)
     measured = [
-        tuning.Measurement(SimpleNamespace(route=route, raster=raster, swizzle=swizzle), us)
+        autotune.Measurement(SimpleNamespace(route=route, raster=raster, swizzle=swizzle), us)
         for us, raster, swizzle in ((5.0, 1, 4), (6.0, 0, 1), (7.0, 0, 1))
     ]
 
     def tune(args):
         tuned._tables.setdefault("here", {})[tuned.class_of(args.problem)] = entry
-        return tuning.Tuning("", measured[0], measured[1], tuple(measured))
+        return autotune.Tuning("", measured[0], measured[1], tuple(measured))
 
-    monkeypatch.setattr(tuning, "tune", tune)
+    monkeypatch.setattr(autotune, "tune", tune)
     monkeypatch.setattr(cases, "gpu_of", lambda p: "this")
     monkeypatch.setattr(tuned, "table", lambda gpu: tuned._tables["here"])
     with tuned.afresh():

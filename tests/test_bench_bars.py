@@ -15,9 +15,9 @@ from fake_gpu import FakeGpu, record_of
 from cutlass_py.bench import bars, frameworks, host, results, runs, suites
 from cutlass_py.bench.report import published
 from cutlass_py.bench.suites import Case
-from cutlass_py.choice import tuned
 from cutlass_py.commands import bench, main
 from cutlass_py.declaration.dtypes import LAYOUTS
+from cutlass_py.dispatch import tuned
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import cutlass_py
-from cutlass_py import problems
 from cutlass_py.bench import cases, frameworks, one_kernel, results
 from cutlass_py.commands import bench, main
 from cutlass_py.declaration.dtypes import DTYPES, STORAGE
 from cutlass_py.declaration.families import FAMILIES, find
-from cutlass_py.kernels import CutlassKernel
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.operations.gemm import problems
 
 
 def test_one_kernel_by_name(fake_gpu, capsys, monkeypatch):

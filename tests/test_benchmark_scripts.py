@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 import cutlass_py
+from cutlass_py.arrays.gpu import Gpu
 from cutlass_py.bench.bars import verdicts
 from cutlass_py.bench.report import summarise
 from cutlass_py.bench.suites import ARITHMETICS, DEFAULT, Case, case_of
-from cutlass_py.choice import tuned
-from cutlass_py.choice.tuned import Entry
 from cutlass_py.commands import main
 from cutlass_py.declaration.families import find, named, select
-from cutlass_py.gpu import Gpu
-from cutlass_py.problems import arguments
+from cutlass_py.dispatch import tuned
+from cutlass_py.dispatch.tuned import Entry
+from cutlass_py.operations.gemm.problems import arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 SWEEP = ROOT / "benchmarks" / "results" / "sweep-h200-sample.json"

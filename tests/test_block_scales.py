@@ -12,12 +12,12 @@ from specs import DEVICE, operand, vector
 
 import cutlass_py
 from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, gemm
-from cutlass_py.choice.select import plan, rank
 from cutlass_py.declaration import codegen
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.families import find, named
-from cutlass_py.kernels import CutlassKernel
-from cutlass_py.registry import kernel_named
+from cutlass_py.dispatch.candidates import plan, rank
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.registry import kernel_named
 
 KERNELS = [CutlassKernel(c, None) for c in named("declared").values() if SCHEDULES[c.schedule].block]
 BLOCK = "sm90_block_e4m3_e4m3_f32_bf16_tn_128x128x128_2x1x1_coopblock_linear"

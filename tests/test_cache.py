@@ -14,8 +14,8 @@ from nvcc import why_not
 from stand_in import CONFIG, NVCC, build, compiled, python
 
 import cutlass_py
-from cutlass_py import CompileError, cache
-from cutlass_py.compiling import compiler
+from cutlass_py import CompileError
+from cutlass_py.compiling import cache, compiler
 from cutlass_py.declaration.families import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,9 +15,9 @@ import pytest
 
 import cutlass_py
 from cutlass_py import _core, commands, files
-from cutlass_py import cache as cache_module
 from cutlass_py.commands import COMMANDS, main
-from cutlass_py.shipping import archive
+from cutlass_py.compiling import cache as cache_module
+from cutlass_py.export import archive
 
 ROOT = Path(__file__).resolve().parent.parent
 BARS = ROOT / "benchmarks" / "results" / "bars-h200-full.json"

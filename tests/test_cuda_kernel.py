@@ -29,10 +29,10 @@ from cutlass_py import (
     get_kernels,
     register_kernel,
     register_provider,
-    registry,
 )
-from cutlass_py.choice.select import best, plan, rank
 from cutlass_py.compiling import compiler
+from cutlass_py.dispatch.candidates import best, plan, rank
+from cutlass_py.kernels import registry
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.usefixtures("nothing_is_left")

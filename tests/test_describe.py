@@ -10,15 +10,15 @@ from nvcc import why_not
 from specs import problem
 
 import cutlass_py
-from cutlass_py import KernelDescription, _core, explain, get_kernels, jit, rules, unregister
-from cutlass_py.choice import select, tuned
-from cutlass_py.declaration import codegen
+from cutlass_py import KernelDescription, _core, explain, get_kernels, jit, unregister
+from cutlass_py.arrays.gpu import gpu_of
+from cutlass_py.declaration import codegen, validation
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.families import FAMILIES, added, find, named
-from cutlass_py.gpu import gpu_of
-from cutlass_py.kernels import CutlassKernel
-from cutlass_py.registry import all_kernels, forget, kernel_named
-from cutlass_py.rules import Fault, Resolved
+from cutlass_py.declaration.validation import Fault, Resolved
+from cutlass_py.dispatch import candidates, tuned
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.registry import all_kernels, forget, kernel_named
 
 WGMMA = KernelDescription(a="bf16", tile=(128, 128, 64))
 TENSOROP = KernelDescription(
@@ -71,7 +71,7 @@ def test_stages_of_wgmma_kernels_are_foreseen():
         if isinstance(k, CutlassKernel) and k.config.api == 3
     }
     for name, stages in (STAGES | compiled).items():
-        assert rules.stages_3x(Resolved(KernelDescription.of(kernel_named(name)))) == stages, name
+        assert validation.stages_3x(Resolved(KernelDescription.of(kernel_named(name)))) == stages, name
 
 
 @pytest.mark.parametrize("order", [{"swizzle": 4}, {"raster": "m"}], ids=str)
@@ -281,9 +281,9 @@ def test_a_described_kernel_is_found(registered):
 
 def test_jit_may_choose_it(registered, monkeypatch):
     args = problem(layout="tt", bias=cutlass_py.TensorSpec((512,), "bf16", device="cuda:63"), activation="gelu")
-    product = select.Estimates.product
+    product = candidates.Estimates.product
     monkeypatch.setattr(
-        select.Estimates, "product", lambda self, k, splits=1: 0.5 if k is registered else product(self, k, splits)
+        candidates.Estimates, "product", lambda self, k, splits=1: 0.5 if k is registered else product(self, k, splits)
     )
     with jit():
         assert explain(args).chosen.route.kernel is registered
@@ -293,12 +293,12 @@ def test_jit_may_choose_it(registered, monkeypatch):
 def test_a_table_may_name_it(registered, monkeypatch):
     args = problem(layout="tt", bias=cutlass_py.TensorSpec((512,), "bf16", device="cuda:63"), activation="gelu")
     entry = tuned.Entry(registered.name, 1, 0, 1, 3.25, 13000, "none")
-    monkeypatch.setattr(select, "lookup", lambda p, gpu: [entry])
+    monkeypatch.setattr(candidates, "lookup", lambda p, gpu: [entry])
     gpu = gpu_of(args.problem)
-    choice = select._of_tables(args.problem, gpu, compiled=False)
+    choice = candidates._of_tables(args.problem, gpu, compiled=False)
     assert choice.route.kernel is registered and choice.microseconds == 3.25
     unregister(registered)
-    assert select._of_tables(args.problem, gpu, compiled=False) is None
+    assert candidates._of_tables(args.problem, gpu, compiled=False) is None
 
 
 def test_it_can_be_unregistered(registered):

@@ -15,7 +15,8 @@ from exporters import RAISE_BY_FILENO, READ_ONLY, Exporter, LegacyExporter, Rais
 from helpers import CPU_FRAMEWORKS, address, to_numpy
 from leaks import assert_nothing_stays
 
-from cutlass_py import KernelMetadata, OperandMetadata, frameworks, gemm, register_kernel, view
+from cutlass_py import KernelMetadata, OperandMetadata, gemm, register_kernel, view
+from cutlass_py.arrays import frameworks
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 B = np.arange(20, dtype=np.float32).reshape(4, 5) - 7

@@ -19,12 +19,13 @@ from stand_in import ROOT
 
 from cutlass_py import CompileError, TensorSpec, _core, epilogue, get_kernels
 from cutlass_py.commands import main
-from cutlass_py.compiling import compiler, emit, toolkit
+from cutlass_py.compiling import compiler, toolkit
 from cutlass_py.declaration import codegen, families
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.dtypes import STORAGE
 from cutlass_py.declaration.epilogues import ACTIVATIONS
 from cutlass_py.declaration.families import FAMILIES
+from cutlass_py.export import emit
 
 WHY_NOT = why_not()
 SIMT = "simt_gemm_f32_f32_f32_f32_tn_64x64x8_32x32x8_s4_a1_linearc"

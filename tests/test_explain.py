@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from specs import CORE, listed, operand, problem, vector
 
-from cutlass_py import GemmArguments, TensorSpec, explain, terminal
-from cutlass_py.choice import select
-from cutlass_py.choice.select import rank
-from cutlass_py.registry import kernel_named
+from cutlass_py import GemmArguments, TensorSpec, explain
+from cutlass_py.diagnostics import terminal
+from cutlass_py.dispatch import candidates
+from cutlass_py.dispatch.candidates import rank
+from cutlass_py.kernels.registry import kernel_named
 
 # ---------------------------------------------------------------------------------------- in words
 
@@ -172,7 +173,7 @@ def test_rows_are_the_ranking_then_a_miss_for_each_reason(built):
 def test_the_nearest_misses_come_first(built):
     built([k.name for k in CORE])
     args = problem(n=97)
-    estimates = select.Estimates(args.problem, select.gpu_of(args.problem))
+    estimates = candidates.Estimates(args.problem, candidates.gpu_of(args.problem))
     times = [estimates.product(kernel) for kernel, _ in explain(args).rejected]
     assert times == sorted(times) and len(set(times)) > 1
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from cutlass_py import _core
-from cutlass_py.choice.legality import interface_of
 from cutlass_py.declaration import codegen, families
 from cutlass_py.declaration.config import SCHEDULES, KernelConfig
 from cutlass_py.declaration.dtypes import ARITHMETICS, COMPUTE, DTYPES, LAYOUTS, PAIRS, STORAGE, WIDER
 from cutlass_py.declaration.epilogues import EPILOGUES
 from cutlass_py.declaration.families import FAMILIES
+from cutlass_py.operations.gemm.legality import interface_of
 
 CONFIGS = families.named("declared")
 CORE = [c for f in FAMILIES.values() for c in f.core]

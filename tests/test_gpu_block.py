@@ -13,7 +13,7 @@ import gpu  # noqa: E402
 
 import cutlass_py  # noqa: E402
 from cutlass_py.declaration.config import SCHEDULES  # noqa: E402
-from cutlass_py.kernels import CutlassKernel  # noqa: E402
+from cutlass_py.kernels.kernel import CutlassKernel  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
 
@@ -311,7 +311,7 @@ def test_torch_computes_the_same():
 @every_pair
 def test_tuning(a_dtype, b_dtype, block, monkeypatch, tmp_path):
     monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
-    cutlass_py.choice.tuned.forget()
+    cutlass_py.dispatch.tuned.forget()
     for how in ("columns", "rows"):
         x = quantised(128, 256, 1024, a_dtype, b_dtype, block)
         x["scale_a"] = strided(x["scale_a"], how)
@@ -319,4 +319,4 @@ def test_tuning(a_dtype, b_dtype, block, monkeypatch, tmp_path):
         tuning = cutlass_py.tune(x["a"], x["b"], candidates=4, **args)
         assert tuning.best.choice.route.kernel.interface.block == block
         gpu.assert_exact(run(x), product(x))
-    cutlass_py.choice.tuned.forget()
+    cutlass_py.dispatch.tuned.forget()

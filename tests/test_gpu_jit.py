@@ -12,7 +12,8 @@ import gpu  # noqa: E402
 from nvcc import why_not  # noqa: E402
 
 import cutlass_py  # noqa: E402
-from cutlass_py import _core, cache, explain, get_kernels  # noqa: E402
+from cutlass_py import _core, explain, get_kernels  # noqa: E402
+from cutlass_py.compiling import cache  # noqa: E402
 
 WHY_NOT = why_not()
 pytestmark = [pytest.mark.gpu, pytest.mark.sm90, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]

@@ -17,7 +17,7 @@ import cutlass_py  # noqa: E402
 from cutlass_py.declaration.config import SCHEDULES  # noqa: E402
 from cutlass_py.declaration.dtypes import DTYPES, compute_of  # noqa: E402
 from cutlass_py.declaration.epilogues import ACTIVATIONS  # noqa: E402
-from cutlass_py.kernels import CutlassKernel  # noqa: E402
+from cutlass_py.kernels.kernel import CutlassKernel  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

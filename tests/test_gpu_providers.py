@@ -18,13 +18,13 @@ from cutlass_py import (  # noqa: E402
     KernelMetadata,
     OperandMetadata,
     ProviderError,
-    cache,
     explain,
     get_kernels,
     register_kernel,
     register_provider,
 )
-from cutlass_py.choice import tuned  # noqa: E402
+from cutlass_py.compiling import cache  # noqa: E402
+from cutlass_py.dispatch import tuned  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 pytestmark = pytest.mark.gpu

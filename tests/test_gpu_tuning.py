@@ -14,8 +14,8 @@ from leaks import needs_the_device_alone  # noqa: E402
 
 import cutlass_py  # noqa: E402
 from cutlass_py import GemmArguments, TensorSpec, _core, explain  # noqa: E402
-from cutlass_py.choice import tuned  # noqa: E402
-from cutlass_py.gpu import gpu_of  # noqa: E402
+from cutlass_py.arrays.gpu import gpu_of  # noqa: E402
+from cutlass_py.dispatch import tuned  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("table")]
 

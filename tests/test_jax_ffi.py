@@ -15,8 +15,8 @@ import pytest
 
 import cutlass_py
 from cutlass_py import _core
-from cutlass_py.choice.select import Plan
 from cutlass_py.declaration.families import named
+from cutlass_py.dispatch.candidates import Plan
 
 jax = pytest.importorskip("jax")
 
@@ -191,12 +191,12 @@ from pathlib import Path
 import numpy as np, jax, jax.numpy as jnp
 import xla_on_host, cutlass_py.jax as cj
 from cutlass_py import _core
-from cutlass_py.choice import select
+from cutlass_py.dispatch import candidates
 from cutlass_py.jax import device
 
 jax.config.update("jax_enable_x64", True)
 xla_on_host.register(Path(sys.argv[1]))
-select.plan = lambda problem, provided: select.Plan("some_kernel", pack_b="t", scratch="f32", splits=2)
+candidates.plan = lambda problem, provided: candidates.Plan("some_kernel", pack_b="t", scratch="f32", splits=2)
 _core.scratch_bytes = lambda *arguments: 512
 
 def message(call, *arrays):

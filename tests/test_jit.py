@@ -21,15 +21,15 @@ from nvcc import why_not
 from stand_in import CONFIG, NVCC, Terminal, build, compiled, needs_gxx, python, stub
 
 import cutlass_py
-from cutlass_py import CompileError, GemmArguments, TensorSpec, _core, cache, explain
-from cutlass_py.choice.select import plan, rank
-from cutlass_py.compiling import compiler, toolkit
+from cutlass_py import CompileError, GemmArguments, TensorSpec, _core, explain
+from cutlass_py.compiling import cache, compiler, toolkit
 from cutlass_py.declaration import codegen, families
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.epilogues import EPILOGUES
 from cutlass_py.declaration.families import FAMILIES
-from cutlass_py.kernels import CutlassKernel
-from cutlass_py.registry import all_kernels
+from cutlass_py.dispatch.candidates import plan, rank
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.registry import all_kernels
 
 ROOT = Path(__file__).resolve().parent.parent
 WHY_NOT = why_not()  # nothing can really be compiled here
@@ -337,7 +337,8 @@ def test_options_of_the_build_as_cmake_takes_them(monkeypatch, args):
 
 LOAD = """
 import json
-from cutlass_py import _core, get_kernels, registry
+from cutlass_py import _core, get_kernels
+from cutlass_py.kernels import registry
 k = next(k for k in registry.all_kernels() if not k.compiled)
 k.compile(); k.compile()
 print(json.dumps([k.name, k.compiled, k in get_kernels(), k.facts["a"], k.name in _core.kernel_facts()]))
@@ -446,7 +447,7 @@ def test_a_wrong_setting_names_the_choices(nvcc, monkeypatch, value):
 
 REAL = """
 import json
-from cutlass_py import registry
+from cutlass_py.kernels import registry
 k = next(k for k in registry.all_kernels() if not k.compiled and k.family.api == 2)
 k.compile()
 print(json.dumps([k.name, k.facts]))

@@ -16,9 +16,9 @@ from cutlass_py import Artifact, EpilogueMetadata, GemmArguments, Kernel, Kernel
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.epilogues import ACTIVATIONS, EPILOGUES
 from cutlass_py.declaration.families import FAMILIES, named
-from cutlass_py.kernels import CutlassKernel
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.registry import all_kernels, kernel_named
 from cutlass_py.providers.provider import KernelCall
-from cutlass_py.registry import all_kernels, kernel_named
 
 CPU = kernel_named("cpu_gemm_numpy")
 

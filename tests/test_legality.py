@@ -12,13 +12,13 @@ from reference import REAL
 from specs import A100, ARITHMETICS, B200, CORE, DEVICE, ladder, listed, operand, problem, tma, vector
 
 from cutlass_py import GemmArguments, TensorSpec, clamp
-from cutlass_py.choice.legality import Way
+from cutlass_py.arrays.gpu import ABSENT, Gpu
 from cutlass_py.declaration import families
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.dtypes import COMPUTE, DTYPES, LAYOUTS, PAIRS
 from cutlass_py.declaration.epilogues import ACTIVATIONS
-from cutlass_py.gpu import ABSENT, Gpu
-from cutlass_py.kernels import CutlassKernel
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.operations.gemm.legality import Way
 
 SM90, SM90_C = tma(), tma("linearc")
 DIRECT, DIRECT_F32 = (tma("linearc", "pingpongdirect", d) for d in ("bf16", "f32"))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from cutlass_py.providers.numpy_erf import erf, erfc
+from cutlass_py.epilogues.erf import erf, erfc
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

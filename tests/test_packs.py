@@ -17,11 +17,11 @@ from stand_in import compiled, in_python, needs_gxx, python, stub
 from test_archive import CONFIG, OTHER, RUN, SAVE, WHY_NOT, WITHOUT, beside_the_tests, manifest
 
 from cutlass_py import _core
-from cutlass_py.choice import tuned
-from cutlass_py.choice.select import rank
+from cutlass_py.arrays.gpu import ABSENT, Gpu
 from cutlass_py.commands import main
-from cutlass_py.gpu import ABSENT, Gpu
-from cutlass_py.shipping import archive, packing, packs
+from cutlass_py.dispatch import tuned
+from cutlass_py.dispatch.candidates import rank
+from cutlass_py.export import archive, packing, packs
 
 pytest.importorskip("wheel")
 ARTIFACT = (manifest(), b"library")
@@ -102,8 +102,9 @@ def test_without_the_package_that_writes_wheels(tmp_path, monkeypatch):
 
 SEEN = """
 import json
-from cutlass_py import get_kernels, registry
-from cutlass_py.shipping import packs
+from cutlass_py import get_kernels
+from cutlass_py.kernels import registry
+from cutlass_py.export import packs
 named = registry.kernel_named  # by name alone, before anything is listed
 from test_archive import CONFIG, OTHER
 rows = [[k.name, k.compiled, k in get_kernels(), k.facts is not None] for k in map(named, (CONFIG.name, OTHER.name))]
@@ -350,7 +351,7 @@ def test_no_code_of_a_pack_runs(tmp_path):
 
 def test_nobody_looks_for_packs_before_a_kernel_is_wanted():
     code = (
-        "import numpy as np, cutlass_py; from cutlass_py.shipping import packs; asked = packs.installed.cache_info;"
+        "import numpy as np, cutlass_py; from cutlass_py.export import packs; asked = packs.installed.cache_info;"
         "a = np.ones((2, 2)); cutlass_py.gemm(a, a); print(asked().currsize);"
         "cutlass_py.get_kernels(); print(asked().currsize)"
     )

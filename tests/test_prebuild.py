@@ -15,14 +15,14 @@ from nvcc import why_not
 from specs import vector
 from stand_in import CONFIG, Terminal, compiled
 
-from cutlass_py import GemmArguments, TensorSpec, _core, cache
-from cutlass_py.choice.select import rank
-from cutlass_py.compiling import compiler
+from cutlass_py import GemmArguments, TensorSpec, _core
+from cutlass_py.arrays.gpu import gpu_with
+from cutlass_py.compiling import cache, compiler
 from cutlass_py.declaration.families import FAMILIES
-from cutlass_py.gpu import gpu_with
-from cutlass_py.kernels import CutlassKernel
-from cutlass_py.problems import read
-from cutlass_py.registry import all_kernels, find_kernel
+from cutlass_py.dispatch.candidates import rank
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.registry import all_kernels, find_kernel
+from cutlass_py.operations.gemm.problems import read
 
 ROOT = Path(__file__).resolve().parent.parent
 WHY_NOT = why_not()  # nothing can really be compiled here

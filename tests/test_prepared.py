@@ -15,7 +15,7 @@ from reference import close, matrices
 import cutlass_py
 from cutlass_py import GemmArguments, TensorSpec, _core, epilogue
 from cutlass_py.functions import sum as sum_over
-from cutlass_py.registry import kernel_named
+from cutlass_py.kernels.registry import kernel_named
 
 BF16 = ml_dtypes.bfloat16
 CPU = kernel_named("cpu_gemm_numpy")

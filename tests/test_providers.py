@@ -26,16 +26,16 @@ from cutlass_py import (
     TensorSpec,
     _core,
     explain,
-    frameworks,
     get_kernels,
     register_kernel,
     register_provider,
 )
-from cutlass_py.choice import tuned
-from cutlass_py.choice.select import plan, rank
+from cutlass_py.arrays import frameworks
+from cutlass_py.arrays.gpu import ABSENT
+from cutlass_py.arrays.host import host_array
 from cutlass_py.declaration.dtypes import DTYPES
-from cutlass_py.gpu import ABSENT
-from cutlass_py.host import host_array
+from cutlass_py.dispatch import tuned
+from cutlass_py.dispatch.candidates import plan, rank
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -20,12 +20,12 @@ from cutlass_py import (
     get_kernels,
     register_kernel,
     register_provider,
-    registry,
     unregister,
 )
-from cutlass_py.choice.select import plan
+from cutlass_py.arrays.host import host_array
 from cutlass_py.compiling import compiler
-from cutlass_py.host import host_array
+from cutlass_py.dispatch.candidates import plan
+from cutlass_py.kernels import registry
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -9,16 +9,18 @@ from dataclasses import replace
 import pytest
 from specs import CORE, operand, problem, vector
 
-from cutlass_py import GemmArguments, TensorSpec, _core, explain, get_kernels, registry
-from cutlass_py.choice import cost, select
-from cutlass_py.choice.legality import Interface, Way
-from cutlass_py.choice.select import rank
+from cutlass_py import GemmArguments, TensorSpec, _core, explain, get_kernels
+from cutlass_py.arrays.gpu import gpu_of
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.epilogues import EPILOGUES
 from cutlass_py.declaration.families import FAMILIES, named
-from cutlass_py.gpu import gpu_of
-from cutlass_py.kernels import CutlassKernel
-from cutlass_py.registry import all_kernels, kernel_named, number_of, numbered
+from cutlass_py.dispatch import candidates
+from cutlass_py.dispatch.candidates import rank
+from cutlass_py.kernels import registry
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.registry import all_kernels, kernel_named, number_of, numbered
+from cutlass_py.operations.gemm import cost
+from cutlass_py.operations.gemm.legality import Interface, Way
 
 # ---------------------------------------------------------------------------------------- numbers and names
 
@@ -217,7 +219,7 @@ def test_get_kernels_lists_supporting_kernels_best_first(dtype):
 def test_get_kernels_is_the_order_in_which_gemm_would_take_them(layout, splits):
     args = problem(m=96, n=640, k=4096, layout=layout, splits=splits, out_dtype="f32")
     parts = 3 if splits == 3 else 1
-    ranked = [c.route.kernel for c in select.rank(args.problem, compiled=False) if c.route.splits == parts]
+    ranked = [c.route.kernel for c in candidates.rank(args.problem, compiled=False) if c.route.splits == parts]
     found = get_kernels(args, compiled=False)
     assert found and [k for k in ranked if k in found] == found
     assert all(k.supports(args) for k in found)
@@ -228,10 +230,10 @@ def test_a_measured_kernel_comes_first(built, monkeypatch):
     args = problem()
     order = get_kernels(args)
     slow = order[-1]
-    way = slow.way(args.problem, select.gpu_of(args.problem))
+    way = slow.way(args.problem, candidates.gpu_of(args.problem))
     assert isinstance(way, Way)
-    choice = select.Choice(select.Route(slow, way), 1.5, measured=True)
-    monkeypatch.setattr(select, "_of_tables", lambda p, gpu, compiled: choice)
+    choice = candidates.Choice(candidates.Route(slow, way), 1.5, measured=True)
+    monkeypatch.setattr(candidates, "_of_tables", lambda p, gpu, compiled: choice)
     assert get_kernels(args) == [slow, *order[:-1]]
     row = explain(args).rows()[0]
     assert (row.kernel, row.microseconds, row.measured) == (slow.name, 1.5, True)
@@ -296,7 +298,7 @@ def test_a_query_by_arguments_looks_at_few_of_many_kernels(declaration, monkeypa
     asked = []
     way = Interface.way
     monkeypatch.setattr(Interface, "way", lambda self, p, gpu: asked.append(self) or way(self, p, gpu))
-    monkeypatch.setattr(select, "Choice", lambda *_: pytest.fail("makes a Choice"))
+    monkeypatch.setattr(candidates, "Choice", lambda *_: pytest.fail("makes a Choice"))
     found = get_kernels(args, compiled=False)
     assert len(asked) < 40 and len(asked) == len(set(map(id, asked)))
     monkeypatch.undo()

@@ -11,16 +11,16 @@ from specs import A100, ARITHMETICS, CORE, DEVICE, forced, listed, operand, prob
 
 import cutlass_py
 from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, get_kernels
-from cutlass_py.choice.cost import Estimates
-from cutlass_py.choice.select import Plan, best, plan, rank, without_product
+from cutlass_py.arrays.gpu import ABSENT
 from cutlass_py.declaration.config import SCHEDULES, extents_text
 from cutlass_py.declaration.dtypes import LAYOUTS
 from cutlass_py.declaration.epilogues import EPILOGUES
 from cutlass_py.declaration.families import find, named
 from cutlass_py.declaration.tiles import SQUARE
-from cutlass_py.gpu import ABSENT
-from cutlass_py.kernels import CutlassKernel
-from cutlass_py.registry import all_kernels, kernel_named
+from cutlass_py.dispatch.candidates import Plan, best, plan, rank, without_product
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.registry import all_kernels, kernel_named
+from cutlass_py.operations.gemm.cost import Estimates
 
 D = operand(512, 512, "t")
 TN = f"sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_{extents_text(SQUARE[1])}_pingpong_"

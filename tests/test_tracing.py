@@ -13,9 +13,10 @@ import pytest
 from specs import problem
 
 import cutlass_py
-from cutlass_py import GemmArguments, KernelMetadata, OperandMetadata, TensorSpec, _core, functions, reproducer, tracing
-from cutlass_py.asked import asked_by
-from cutlass_py.choice import select
+from cutlass_py import GemmArguments, KernelMetadata, OperandMetadata, TensorSpec, _core, functions
+from cutlass_py.diagnostics import instrumentation, reproducer
+from cutlass_py.dispatch import candidates
+from cutlass_py.epilogues.specialization import asked_by
 from cutlass_py.providers.provider import ProvidedKernel
 
 A, B = np.ones((8, 16), np.float32), np.ones((16, 4), np.float32)
@@ -91,11 +92,11 @@ def test_plans_of_devices_say_how_and_how_long(caplog, built):
     built([tn])
     cutlass_py.log("plans")
     p = problem(512, 512, 64, layout="tt").problem
-    choice = select.best(p)
-    tracing.planned(p, select.Plan(tn, pack_b="n"), choice)
-    tracing.planned(p, select.Plan(tn, scratch="f32", splits=4), choice)
-    tracing.planned(p, select.Plan(each=True), None)
-    tracing.called(p, 0x7F, scratch="f32")
+    choice = candidates.best(p)
+    instrumentation.planned(p, candidates.Plan(tn, pack_b="n"), choice)
+    instrumentation.planned(p, candidates.Plan(tn, scratch="f32", splits=4), choice)
+    instrumentation.planned(p, candidates.Plan(each=True), None)
+    instrumentation.called(p, 0x7F, scratch="f32")
     said = [r.getMessage() for r in caplog.records]
     assert f": {tn}, packs b; estimated " in said[0] and said[0].endswith(" us")
     assert f": {tn}, splits k by 4; estimated " in said[1]
@@ -114,7 +115,7 @@ def test_calls_on_devices_say_the_stream(caplog):
         ({"each": True}, "one matrix after the other"),
         ({"scratch": None}, "the epilogue alone"),
     ]:
-        tracing.called(p, 0x7F, **how)
+        instrumentation.called(p, 0x7F, **how)
         assert caplog.records[-1].getMessage().endswith(f": {words}; stream 0x7f")
 
 

@@ -11,11 +11,12 @@ from specs import DEVICE, problem
 from tuned_tables import FEW_TILES, entry_for, remember
 
 import cutlass_py
-from cutlass_py import TensorSpec, _core, cache, explain
-from cutlass_py.choice import tuned
-from cutlass_py.choice.select import best, plan, rank
-from cutlass_py.choice.tuned import APART, CLASS, class_of
-from cutlass_py.gpu import ABSENT, Gpu, device
+from cutlass_py import TensorSpec, _core, explain
+from cutlass_py.arrays.gpu import ABSENT, Gpu, device
+from cutlass_py.compiling import cache
+from cutlass_py.dispatch import tuned
+from cutlass_py.dispatch.candidates import best, plan, rank
+from cutlass_py.dispatch.tuned import APART, CLASS, class_of
 
 pytestmark = pytest.mark.usefixtures("table")
 TABLE = '{"format": 1, "gpu": "%%s", "sm_count": 132, "entries": {"m=1": %s}}'

@@ -11,14 +11,15 @@ from specs import A100, CORE, problem
 from tuned_tables import FEW_TILES, entry_for, remember
 
 import cutlass_py
-from cutlass_py import CudaKernel, GemmArguments, TensorSpec, _core, registry
-from cutlass_py.choice import tuned, tuning
-from cutlass_py.choice.select import best, plan, rank
-from cutlass_py.choice.tuned import class_of
+from cutlass_py import CudaKernel, GemmArguments, TensorSpec, _core
+from cutlass_py.arrays.gpu import ABSENT
 from cutlass_py.commands import main
-from cutlass_py.gpu import ABSENT
-from cutlass_py.kernels import CutlassKernel
-from cutlass_py.registry import kernel_named
+from cutlass_py.dispatch import autotune, tuned
+from cutlass_py.dispatch.candidates import best, plan, rank
+from cutlass_py.dispatch.tuned import class_of
+from cutlass_py.kernels import registry
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.registry import kernel_named
 
 pytestmark = pytest.mark.usefixtures("table")
 HOST = TensorSpec((8, 8), "f32", device="cpu")
@@ -47,7 +48,7 @@ def clock(core, monkeypatch):
 
 def test_tune_keeps_the_fastest(clock):
     args = problem(512, 512, 512)
-    usual = tuning._distinct(rank(args.problem))
+    usual = autotune._distinct(rank(args.problem))
     slow = usual[4]
     ours = slow.route.kernel.name
     measured = clock(lambda made: (3.0 if made.kernel == ours and made.splits == 1 else 4.0) + made.raster / 100)
@@ -103,9 +104,9 @@ def test_tune_passes_over_what_does_not_run(clock):
     usual = rank(args.problem)
     first = usual[0].route.kernel.name
     clock(lambda made: float("inf") if made.kernel == first else 4.0)
-    tuning = cutlass_py.tune(args)
-    assert all(m.choice.route.kernel.name != first for m in tuning.measured)
-    assert tuning.default is None and "the choice before does not run" in str(tuning)
+    autotune = cutlass_py.tune(args)
+    assert all(m.choice.route.kernel.name != first for m in autotune.measured)
+    assert autotune.default is None and "the choice before does not run" in str(autotune)
     clock(lambda made: float("inf"))
     with pytest.raises(cutlass_py.CudaError, match="none of"):
         cutlass_py.tune(args)
@@ -120,8 +121,8 @@ def test_the_default_stays_where_nothing_is_clearly_faster(clock):
 
 def test_with_splits_asked_for_nothing_is_kept(clock):
     clock(lambda made: 4.0)
-    tuning = cutlass_py.tune(problem(**FEW_TILES, splits=2))
-    assert all(m.choice.route.splits == 2 for m in tuning.measured)
+    autotune = cutlass_py.tune(problem(**FEW_TILES, splits=2))
+    assert all(m.choice.route.splits == 2 for m in autotune.measured)
     assert not tuned.lookup(problem(**FEW_TILES).problem, ABSENT)
 
 
@@ -179,7 +180,7 @@ def test_autotuning_that_fails_warns_once_and_lets_the_call_run(clock, table, mo
         table.write_text("{")
         with pytest.warns(RuntimeWarning, match="tuned choices are left out"):
             tuned.table(ABSENT)
-    monkeypatch.setattr("cutlass_py.choice.tuning._given_up", set())
+    monkeypatch.setattr("cutlass_py.dispatch.autotune._given_up", set())
     p = problem(512, 512, 512).problem
     with cutlass_py.autotuning():
         with pytest.warns(RuntimeWarning, match="is not tuned: "):
@@ -224,7 +225,7 @@ def test_autotuning_is_over_after_an_error_and_holds_for_one_thread():
 @pytest.fixture
 def gpu(clock, monkeypatch):
     monkeypatch.setattr(_core, "device_count", lambda: 1)
-    monkeypatch.setattr("cutlass_py.gpu.device", lambda ordinal: ABSENT)
+    monkeypatch.setattr("cutlass_py.arrays.gpu.device", lambda ordinal: ABSENT)
     return clock(lambda made: 4.0)
 
 
@@ -329,7 +330,7 @@ def test_command_merges_tables_of_a_gpu_that_is_elsewhere(no_gpu, tmp_path, caps
 
 def test_afresh_sees_shipped_tables_alone_and_keeps_nothing(clock, shipped):
     args, other = problem(512, 512, 512), problem(256, 512, 512)
-    usual = tuning._distinct(rank(args.problem))
+    usual = autotune._distinct(rank(args.problem))
     shipped(0, {class_of(other.problem): entry_for(rank(other.problem)[4])})
     remember(args.problem, entry_for(usual[5]))
     clock(lambda made: 3.0 if made.kernel == usual[4].route.kernel.name else 4.0)

@@ -15,8 +15,8 @@ from stand_in import in_python
 
 import cutlass_py
 from cutlass_py import EpilogueError, GemmArguments, TensorSpec, _core, epilogue, explain, functions, gemm
-from cutlass_py.asked import asked
-from cutlass_py.declaration.operations import OPERATIONS
+from cutlass_py.declaration.epilogue_ir import OPERATIONS
+from cutlass_py.epilogues.specialization import asked
 from cutlass_py.functions import cast, clamp, exp, gelu, leaky_relu, maximum, minimum, relu, tanh, where
 from cutlass_py.functions import max as max_over
 from cutlass_py.functions import min as min_over
@@ -672,7 +672,7 @@ def test_activations_are_those_of_gemm():
 
 
 def test_every_operation_has_its_numpy_twin():
-    from cutlass_py.providers.numpy_epilogue import FUNCTIONS
+    from cutlass_py.epilogues.reference import FUNCTIONS
 
     assert FUNCTIONS.keys() == OPERATIONS.keys()
 
@@ -788,7 +788,7 @@ def test_without_one_nothing_of_them_is_imported():
     code = """
 import sys
 import numpy, cutlass_py
-from cutlass_py.choice.select import rank
+from cutlass_py.dispatch.candidates import rank
 from specs import problem
 a = numpy.ones((4, 4), "f4")
 cutlass_py.gemm(a, a)
@@ -796,6 +796,6 @@ assert rank(problem(64, 64, 64).problem, compiled=False)
 print(*sys.modules)
 """
     loaded = set(in_python(code).split())
-    assert "cutlass_py.asked" in loaded
+    assert "cutlass_py.epilogues.specialization" in loaded
     theirs = ("user_epilogue", "epilogue_trace", "declaration.operations", "declaration.usercode")
     assert not {f"cutlass_py.{name}" for name in theirs} & loaded

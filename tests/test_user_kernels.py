@@ -13,30 +13,21 @@ from stand_in import build
 from tuned_tables import entry_for, remember
 
 import cutlass_py
-from cutlass_py import (
-    CompileError,
-    GemmArguments,
-    NoKernelError,
-    TensorSpec,
-    epilogue,
-    explain,
-    explanation,
-    get_kernels,
-)
-from cutlass_py.asked import asked
-from cutlass_py.choice import select
-from cutlass_py.choice.carriers import carrier
-from cutlass_py.choice.misses import misses
-from cutlass_py.choice.tuned import class_of
+from cutlass_py import CompileError, GemmArguments, NoKernelError, TensorSpec, epilogue, explain, get_kernels
 from cutlass_py.compiling import compiler
 from cutlass_py.declaration import codegen, families
-from cutlass_py.declaration.operations import OPERATIONS
+from cutlass_py.declaration.epilogue_ir import OPERATIONS
+from cutlass_py.declaration.validation import Resolved, stages_3x
+from cutlass_py.dispatch import candidates, explanation
+from cutlass_py.dispatch.rejections import misses
+from cutlass_py.dispatch.tuned import class_of
+from cutlass_py.epilogues.fusion import carrier
+from cutlass_py.epilogues.specialization import asked
 from cutlass_py.functions import cast, erf, exp, gelu, log, maximum, minimum, relu, rsqrt, sqrt, tanh, where
 from cutlass_py.functions import max as max_over
 from cutlass_py.functions import sum as sum_over
-from cutlass_py.kernels import CutlassKernel
-from cutlass_py.registry import kernel_named
-from cutlass_py.rules import Resolved, stages_3x
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.registry import kernel_named
 
 DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
 WHY_NOT = why_not()
@@ -148,7 +139,7 @@ def test_a_base_kernel_stands_for_itself_with_the_epilogue():
     args, base = problem(gelu_bias), kernel_named(LARGE)
     assert base.supports(args) and base.supports(GemmArguments(args.a, args.b))
     named = GemmArguments(args.a, args.b, epilogue=args.keywords["epilogue"]).problem
-    choice = select._forced(base, named, provided=True)
+    choice = candidates._forced(base, named, provided=True)
     assert choice.route.kernel.config == replace(base.config, epilogue=asked(named.user).epilogue.name)
     carried = choice.route.kernel
     assert carried.supports(args) and "computes gelu_bias" in carried.supports(GemmArguments(args.a, args.b)).error
@@ -161,14 +152,14 @@ def test_a_base_kernel_stands_for_itself_with_the_epilogue():
 
 def tabled(args, name, **fields):
     """The product alone is said to be fastest by this kernel, which need not be compiled; args again."""
-    usual = select.rank(GemmArguments(args.a, args.b).problem, compiled=False)[0]
+    usual = candidates.rank(GemmArguments(args.a, args.b).problem, compiled=False)[0]
     remember(args.problem, entry_for(usual, kernel=name, **fields))
     return args
 
 
 def firsts(args):
     """The kernel of every answer to what gemm takes."""
-    found = explain(args).chosen, select.best(args.problem), select.rank(args.problem)[0]
+    found = explain(args).chosen, candidates.best(args.problem), candidates.rank(args.problem)[0]
     return {get_kernels(args)[0], *(choice.route.kernel for choice in found)}
 
 
@@ -181,10 +172,10 @@ def test_the_tuned_design_of_the_product_carries_an_epilogue(table, f, given):
     tabled(args, LARGE, raster=2, swizzle=4)
     (first,) = firsts(args)
     assert first is not usual and first.config == with_epilogue(LARGE, args) and not first.compiled
-    choice = select.best(args.problem)
+    choice = candidates.best(args.problem)
     assert choice.measured and (choice.raster, choice.swizzle) == (2, 4)
     assert "measured 1.5 us without the epilogue" in str(explain(args))
-    assert len(select.rank(args.problem)) == len({choice.route for choice in select.rank(args.problem)})
+    assert len(candidates.rank(args.problem)) == len({choice.route for choice in candidates.rank(args.problem)})
 
 
 @pytest.mark.parametrize(
@@ -193,8 +184,8 @@ def test_the_tuned_design_of_the_product_carries_an_epilogue(table, f, given):
 )  # fmt: skip
 def test_a_tuned_design_that_carries_none_is_passed_over(table, name, fields):
     args = problem(gelu_bias)
-    usual = select.rank(args.problem)
-    assert select.rank(tabled(args, name, **fields).problem) == usual and firsts(args) == {usual[0].route.kernel}
+    usual = candidates.rank(args.problem)
+    assert candidates.rank(tabled(args, name, **fields).problem) == usual and firsts(args) == {usual[0].route.kernel}
 
 
 def test_the_tuned_design_alone_is_compiled(nvcc, table, monkeypatch):
@@ -202,7 +193,7 @@ def test_the_tuned_design_alone_is_compiled(nvcc, table, monkeypatch):
     monkeypatch.setenv("NVCC_FAILS", "1")
     monkeypatch.setattr(compiler, "failed", {})
     with pytest.raises(CompileError):
-        select.plan(args.problem)
+        candidates.plan(args.problem)
     assert nvcc.read_text().split() == [with_epilogue(LARGE, args).name]
 
 
@@ -316,24 +307,24 @@ def test_exact_arithmetics_are_those_of_other_kernels(dtype, compute, family):
 def test_reductions_that_a_kernel_leaves_are_said_and_cost():
     total = {"total": spec(dtype="f32"), "rows": spec(512, 1, dtype="f32")}
     args, base, ampere = problem(summed, given=total), kernel_named(SQUARE), kernel_named(AMPERE)
-    said = {k: explanation.steps(select._forced(k, args.problem, provided=True)) for k in (base, ampere)}
+    said = {k: explanation.steps(candidates._forced(k, args.problem, provided=True)) for k in (base, ampere)}
     assert "an elementwise kernel reduces afterwards: sum" in said[base]
     assert "summed(accum) with total = sum, rows = max[m] -> bf16" in str(explain(args))
     assert "an elementwise kernel reduces afterwards: sum, max" in said[ampere]
     rows = problem(reduced, given=of_reduced())
     assert not any(
-        "afterwards" in line for line in explanation.steps(select._forced(base, rows.problem, provided=True))
+        "afterwards" in line for line in explanation.steps(candidates._forced(base, rows.problem, provided=True))
     )
     plain = problem(epilogue(lambda accum: accum), given={})
     for kernel in (base, ampere):
-        alone = select._forced(kernel, plain.problem, provided=True).microseconds
-        assert select._forced(kernel, args.problem, provided=True).microseconds > alone + 2
+        alone = candidates._forced(kernel, plain.problem, provided=True).microseconds
+        assert candidates._forced(kernel, args.problem, provided=True).microseconds > alone + 2
 
 
 def test_what_no_kernel_runs_is_said():
     args = problem(reduced, m=512, n=61, given=of_reduced(512, 61, c=spec(512, 61, dtype="s8")))
     with pytest.raises(NoKernelError, match=r"reduced\(accum, c\) with rows(.|\n)*takes c in f16, bf16, f32; it is s8"):
-        select.plan(args.problem)
+        candidates.plan(args.problem)
     with pytest.raises(ValueError, match="k is 0; on a GPU it takes a product of at least one term"):
         problem(gelu_bias, k=0)
     with pytest.raises(ValueError, match="tune: epilogue= is not measured"):
@@ -345,7 +336,7 @@ def test_launches_overlap_where_nothing_is_read_too_early():
         kernel = next(
             k for k in get_kernels(args, compiled=False) if isinstance(k, CutlassKernel) and k.family.overlaps
         )
-        return select._may_overlap(kernel, select.Way(), args.problem)
+        return candidates._may_overlap(kernel, candidates.Way(), args.problem)
 
     assert overlaps(problem(gelu_bias))
     assert not overlaps(problem(gelu_bias, given={"alpha": spec(1, dtype="f32"), "bias": spec(512)}))
@@ -362,7 +353,7 @@ def test_compilation_may_be_forbidden(tmp_path, monkeypatch):
     monkeypatch.setattr(compiler, "find", lambda *_, **__: None)
     monkeypatch.setattr(compiler, "recipe", lambda config: compiler.Recipe(config.name, "", (), ()))
     with pytest.raises(CompileError, match=r"CUTLASS_PY_JIT=0 forbids compiling it\. .* make the call once"):
-        select.plan(problem(gelu_bias).problem)
+        candidates.plan(problem(gelu_bias).problem)
 
 
 def test_what_was_compiled_is_taken_where_nothing_else_can_be(nvcc, monkeypatch):
@@ -371,7 +362,11 @@ def test_what_was_compiled_is_taken_where_nothing_else_can_be(nvcc, monkeypatch)
     build(other.config)
 
     def first():
-        return {select.best(args.problem).route.kernel, get_kernels(args)[0], select.rank(args.problem)[0].route.kernel}
+        return {
+            candidates.best(args.problem).route.kernel,
+            get_kernels(args)[0],
+            candidates.rank(args.problem)[0].route.kernel,
+        }
 
     assert first() == {fastest}
     for forbidden in (True, False):
@@ -387,10 +382,10 @@ def test_what_was_compiled_is_taken_where_nothing_else_can_be(nvcc, monkeypatch)
 
 def test_none_behind_the_first_that_is_ready_is_asked(monkeypatch):
     args, asked = problem(gelu_bias), []
-    ordered = [choice.route.kernel.config for choice in select.rank(args.problem)]
+    ordered = [choice.route.kernel.config for choice in candidates.rank(args.problem)]
     monkeypatch.setenv("CUTLASS_PY_JIT", "0")
     monkeypatch.setattr(compiler, "at_hand", lambda config: asked.append(config) or config is ordered[2])
-    assert select.best(args.problem).route.kernel.config is ordered[2]
+    assert candidates.best(args.problem).route.kernel.config is ordered[2]
     assert len(asked) == 3
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cutlass_py.choice import tuned
-from cutlass_py.choice.tuned import Entry, class_of
-from cutlass_py.gpu import ABSENT
+from cutlass_py.arrays.gpu import ABSENT
+from cutlass_py.dispatch import tuned
+from cutlass_py.dispatch.tuned import Entry, class_of
 
 FEW_TILES = {"m": 128, "n": 256, "k": 8192}
 

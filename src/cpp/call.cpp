@@ -50,7 +50,7 @@ class Result {
   nb::object finish() {
     view_.release();
     nb::object finished = row_.is_valid() ? nb::object(row_.attr("finish")(array_)) : array_;
-    return lists_ ? nb::module_::import_("cutlass_py.frameworks").attr("split")(finished) : finished;
+    return lists_ ? nb::module_::import_("cutlass_py.arrays.frameworks").attr("split")(finished) : finished;
   }
 
  private:

@@ -89,7 +89,7 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
   entry.is_spec = nb::isinstance<TensorSpec>(object);
   entry.is_typed_view = nb::isinstance<TypedView>(object);
   if (entry.is_spec || entry.is_typed_view) return entry;
-  entry.row = nb::module_::import_("cutlass_py.frameworks").attr("row")(type);
+  entry.row = nb::module_::import_("cutlass_py.arrays.frameworks").attr("row")(type);
   const bool known_stream = !entry.row.attr("current_stream").is_none();
   entry.exchange = exchange_api(type);
   if (entry.exchange && !known_stream && !makes_arrays(*entry.exchange)) entry.exchange = nullptr;
@@ -503,7 +503,7 @@ Dtype dtype_from(nb::handle value, const char* parameter, const char* function) 
     throw TypeError(std::string(function) + ": " + parameter + " is " + described_type(value) + "; expected one of " +
                     storage_dtypes() + " or a framework's dtype");
   }
-  nb::object index = nb::module_::import_("cutlass_py.dtype_names").attr("dtype_index")(value, parameter, function);
+  nb::object index = nb::module_::import_("cutlass_py.arrays.dtype_names").attr("dtype_index")(value, parameter, function);
   (*known)[value] = index;
   return Dtype(nb::cast<int>(index));
 }

@@ -17,7 +17,7 @@ nb::tuple host_operand(const Operand& x) {
 
 void check_suspects(const Call& call) {
   if (call.suspects.empty()) return;
-  nb::object shares_memory = nb::module_::import_("cutlass_py.host").attr("shares_memory");
+  nb::object shares_memory = nb::module_::import_("cutlass_py.arrays.host").attr("shares_memory");
   for (const Suspect& suspect : call.suspects) {
     const nb::object shared = shares_memory(host_operand(*suspect.other), host_operand(*suspect.written));
     if (nb::cast<bool>(shared)) refuse(suspect.message);

@@ -52,7 +52,7 @@ typedef struct CutlassPyOperand {
  * Kernels for scales in blocks apply them within the product: scale_a is (m, k / 128), a factor for every row and every
  * 128 of k; scale_b is (k / 128, n / 128) or (k / 128, n). Parts of 128 count as whole ones.
  *
- * Where `user` is not null, the kernel was compiled for a traced function (usercode.py), which takes acc and these
+ * Where `user` is not null, the kernel was compiled for a traced function (epilogue_cpp.py), which takes acc and these
  * operands in its own order; all else is absent. */
 typedef struct CutlassPyEpilogue {
   CutlassPyScalar alpha, beta, scale_out;

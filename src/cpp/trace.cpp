@@ -75,12 +75,12 @@ nb::object letter_or_none(char letter) { return letter ? nb::object(nb::str(&let
 
 void tell(const Problem& problem, const Plan& plan, device::Stream stream) {
   const char* scratch = plan.scratch == Dtype::none ? nullptr : dtype_name(plan.scratch);
-  nb::dict how;  // as select.py's Plan has it
+  nb::dict how;  // as candidates.py's Plan has it
   how["kernel"] = text_or_none(plan.kernel ? plan.kernel->name : nullptr), how["provided"] = plan.provided;
   how["pack_a"] = letter_or_none(plan.pack_a), how["pack_b"] = letter_or_none(plan.pack_b);
   how["pack_scales"] = plan.pack_scales, how["scratch"] = text_or_none(scratch);
   how["sums"] = plan.sums, how["splits"] = plan.splits, how["each"] = bool(plan.each);
-  python("cutlass_py.tracing", "called")(problem, reinterpret_cast<uintptr_t>(stream), **how);
+  python("cutlass_py.diagnostics.instrumentation", "called")(problem, reinterpret_cast<uintptr_t>(stream), **how);
 }
 
 // ------------------------------------------------------------------------------------------------ failures
@@ -104,7 +104,7 @@ nb::object number(const Scalar& x) {
 // The file's name, "" where there is none. Raises nothing: what failed before is what counts.
 std::string written(const Operands& operands, const Call& call, const std::string& reason) {
   try {
-    return nb::cast<std::string>(python("cutlass_py.reproducer", "failed")(facts(operands, call), reason));
+    return nb::cast<std::string>(python("cutlass_py.diagnostics.reproducer", "failed")(facts(operands, call), reason));
   } catch (const std::exception&) {
     return "";
   }
@@ -145,7 +145,7 @@ void fail(const Operands& operands, const Call& call) {
     throw CudaError(with(error.what(), written(operands, call, error.what())));
   } catch (nb::python_error& error) {
     const std::string path = written(operands, call, error.what());
-    if (!path.empty()) python("cutlass_py.reproducer", "note")(error.value(), path);
+    if (!path.empty()) python("cutlass_py.diagnostics.reproducer", "note")(error.value(), path);
     throw;
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(with(error.what(), written(operands, call, error.what())));

@@ -1,4 +1,4 @@
-// What is told of calls on request (tracing.py): log lines, NVTX ranges, and a script that repeats a call that failed.
+// What is told of calls on request (instrumentation.py): log lines, NVTX ranges, and a script that repeats a call that failed.
 // Off, it costs one branch.
 #pragma once
 
@@ -40,7 +40,7 @@ class Range {
   const bool open_;
 };
 
-// What tracing.py says of a call before it runs.
+// What instrumentation.py says of a call before it runs.
 void tell(const Problem& problem, const Plan& plan, device::Stream stream);
 
 // Rethrows what is being handled, with the file that repeats the call in its message where one could be written.

@@ -7,7 +7,7 @@
 
 namespace cutlass_py {
 
-// One traced function, as epilogue_trace.py sees it.
+// One traced function, as epilogues/tracing.py sees it.
 struct UserProgram {
   std::string name;
   std::vector<std::string> names;  // of parameters behind the sum, then of outputs beside D

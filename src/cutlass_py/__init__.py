@@ -14,24 +14,25 @@ from typing import TYPE_CHECKING, Any
 from ._core import CudaError, Prepared, Problem, TypedView, gemm
 
 if TYPE_CHECKING:
-    from .activations import Activation, clamp, leaky_relu
-    from .arguments import GemmArguments, TensorSpec, view
-    from .choice.select import Choice
-    from .choice.tuning import autotuning, tune
+    from .arrays.tensor_spec import TensorSpec, view
     from .compiling.compiler import jit
-    from .describe import KernelDescription
+    from .declaration.validation import Fault
+    from .diagnostics.instrumentation import dump, log, nvtx
+    from .dispatch.autotune import autotuning, tune
+    from .dispatch.candidates import Choice
+    from .dispatch.discover import get_kernels
+    from .dispatch.explanation import Explanation, Row, explain
+    from .epilogues.activations import Activation, clamp, leaky_relu
+    from .epilogues.user_epilogue import UserEpilogue, epilogue
     from .errors import CompileError, EpilogueError, NoKernelError, ProviderError
-    from .explanation import Explanation, Row, explain
-    from .kernels import Kernel, Status
-    from .metadata import Design, EpilogueMetadata, KernelMetadata, OperandMetadata
+    from .kernels.artifact import Artifact
+    from .kernels.description import KernelDescription
+    from .kernels.kernel import Kernel, Status
+    from .kernels.metadata import Design, EpilogueMetadata, KernelMetadata, OperandMetadata
+    from .operations.gemm.arguments import GemmArguments
     from .providers.cuda_kernel import CudaKernel
     from .providers.provider import KernelCall, Provider
     from .providers.register import Registration, register_kernel, register_provider, unregister
-    from .registry import get_kernels
-    from .rules import Fault
-    from .shipping.artifact import Artifact
-    from .tracing import dump, log, nvtx
-    from .user_epilogue import UserEpilogue, epilogue
 
 __all__ = [
     "Activation",
@@ -83,24 +84,25 @@ __all__ = [
 
 # By module, as above: what is loaded on first use.
 _NAMES = {
-    "activations": ("Activation", "clamp", "leaky_relu"),
-    "arguments": ("GemmArguments", "TensorSpec", "view"),
-    "choice.select": ("Choice",),
-    "choice.tuning": ("autotuning", "tune"),
+    "arrays.tensor_spec": ("TensorSpec", "view"),
     "compiling.compiler": ("jit",),
-    "describe": ("KernelDescription",),
+    "diagnostics.instrumentation": ("dump", "log", "nvtx"),
+    "dispatch.autotune": ("autotuning", "tune"),
+    "dispatch.candidates": ("Choice",),
+    "dispatch.discover": ("get_kernels",),
+    "dispatch.explanation": ("Explanation", "Row", "explain"),
+    "declaration.validation": ("Fault",),
+    "epilogues.activations": ("Activation", "clamp", "leaky_relu"),
+    "epilogues.user_epilogue": ("UserEpilogue", "epilogue"),
     "errors": ("CompileError", "EpilogueError", "NoKernelError", "ProviderError"),
-    "explanation": ("Explanation", "Row", "explain"),
-    "kernels": ("Kernel", "Status"),
-    "metadata": ("Design", "EpilogueMetadata", "KernelMetadata", "OperandMetadata"),
+    "kernels.artifact": ("Artifact",),
+    "kernels.description": ("KernelDescription",),
+    "kernels.kernel": ("Kernel", "Status"),
+    "kernels.metadata": ("Design", "EpilogueMetadata", "KernelMetadata", "OperandMetadata"),
+    "operations.gemm.arguments": ("GemmArguments",),
     "providers.cuda_kernel": ("CudaKernel",),
     "providers.provider": ("KernelCall", "Provider"),
     "providers.register": ("Registration", "register_kernel", "register_provider", "unregister"),
-    "registry": ("get_kernels",),
-    "rules": ("Fault",),
-    "shipping.artifact": ("Artifact",),
-    "tracing": ("dump", "log", "nvtx"),
-    "user_epilogue": ("UserEpilogue", "epilogue"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -130,4 +132,4 @@ def __dir__() -> list[str]:
 
 
 if any(map(environ.get, ("CUTLASS_PY_LOG", "CUTLASS_PY_NVTX", "CUTLASS_PY_DUMP"))):
-    import_module(f"{__name__}.tracing").at_import()
+    import_module(f"{__name__}.diagnostics.instrumentation").at_import()

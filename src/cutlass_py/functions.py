@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from .declaration.operations import AXES, CASTS
-from .epilogue_trace import cast as _cast
-from .epilogue_trace import reduce as _reduce
-from .epilogue_trace import trace_of, tracing
+from .declaration.epilogue_ir import AXES, CASTS
+from .epilogues.tracing import cast as _cast
+from .epilogues.tracing import reduce as _reduce
+from .epilogues.tracing import trace_of, tracing
 
 __all__ = [
     "abs", "cast", "clamp", "erf", "exp", "gelu", "gelu_tanh", "hardswish", "leaky_relu", "log", "max", "maximum",
@@ -22,7 +22,7 @@ __all__ = [
 def _apply(op: str, *operands: Any) -> Any:
     if trace := trace_of(*operands):
         return trace.apply(op, *operands)
-    from .providers.numpy_epilogue import FUNCTIONS  # NumPy is not needed to trace
+    from .epilogues.reference import FUNCTIONS  # NumPy is not needed to trace
 
     return FUNCTIONS[op](*operands)
 
@@ -132,7 +132,7 @@ def cast(x: Any, dtype: str) -> Any:
         _refuse(x, f"casts to {dtype!r}; expected one of {', '.join(CASTS)}")
     if trace_of(x):
         return _cast(x, dtype)
-    from .providers.numpy_epilogue import rounded
+    from .epilogues.reference import rounded
 
     return rounded(x, dtype)
 
@@ -165,7 +165,7 @@ def _reduced(reduction: str, x: Any, axis: int | None) -> Any:
         return _reduce(x, reduction, axis)
     if trace := tracing():
         trace.refuse(f"takes the {reduction} of a {type(x).__name__}; expected a traced value")
-    from .providers.numpy_epilogue import reduced
+    from .epilogues.reference import reduced
 
     return reduced(x, reduction, axis)
 

@@ -1,7 +1,7 @@
 // Epilogues that users write (epilogue=), on 3.x kernels: one visitor node that loads every input, runs the traced
 // function on registers, and hands its results to D, to further outputs and to reductions.
 //
-// A program is what usercode.py writes:
+// A program is what epilogue_cpp.py writes:
 //
 //   template <bool fast, class T> static __device__ void compute(const T* in, T* out)   in[0] is the sum, out[0] is D
 //   template <class X> using Loads = List<...>, Stores = List<...>      one for each further in and out

@@ -8,13 +8,14 @@ from itertools import product
 from typing import Any
 
 from .._core import gemm
-from ..arguments import SWIZZLES, GemmArguments
-from ..choice import tuned
-from ..choice.legality import STEPS
+from ..arrays.gpu import gpu_of
 from ..declaration.dtypes import DTYPES
-from ..explanation import explain
-from ..gpu import gpu_of
-from ..registry import get_kernels, kernel_named
+from ..dispatch import tuned
+from ..dispatch.discover import get_kernels
+from ..dispatch.explanation import explain
+from ..kernels.registry import kernel_named
+from ..operations.gemm.arguments import SWIZZLES, GemmArguments
+from ..operations.gemm.legality import STEPS
 from . import one_kernel
 from .frameworks import Framework
 from .one_kernel import KernelCase, KernelOperands
@@ -154,7 +155,7 @@ def _fastest(arms: list[Arm], us: dict[str, float]) -> list[Arm]:
 
 def _tuned(operands: _Operands) -> dict[str, Any]:
     """What `tune` found, by its own clock: the choice before and after, its times in each order of tiles, the entry."""
-    from ..choice.tuning import tune
+    from ..dispatch.autotune import tune
 
     args = _arguments(operands)
     found = tune(args)

@@ -11,8 +11,8 @@ from math import ceil
 from typing import Any
 
 from .. import _core
+from ..arrays.frameworks import carrier_of
 from ..declaration.dtypes import BLOCK, DTYPES, STORAGE
-from ..frameworks import carrier_of
 from .suites import Case
 
 Launch = Callable[[int], object]  # queues one call, on the i-th of the operand sets

@@ -18,8 +18,8 @@ from typing import Any
 
 from .. import _core
 from .._core import gemm
-from ..arguments import GemmArguments
-from ..registry import get_kernels
+from ..dispatch.discover import get_kernels
+from ..operations.gemm.arguments import GemmArguments
 from .frameworks import framework
 from .results import Record, reason
 

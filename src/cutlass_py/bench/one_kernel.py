@@ -13,11 +13,12 @@ from itertools import chain
 from typing import Any
 
 from .._core import gemm
-from ..arguments import GemmArguments, TensorSpec
+from ..arrays.tensor_spec import TensorSpec
 from ..declaration.config import SCHEDULES, KernelConfig
 from ..declaration.dtypes import DTYPES, compute_of
 from ..declaration.epilogues import ACTIVATIONS, epilogue_named
-from ..problems import arguments
+from ..operations.gemm.arguments import GemmArguments
+from ..operations.gemm.problems import arguments
 from .frameworks import Framework
 from .operands import Call, sets_of
 from .suites import Case, Shape

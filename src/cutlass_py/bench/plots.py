@@ -9,8 +9,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ..arrays.gpu import bandwidth_of
 from ..declaration.dtypes import LAYOUTS
-from ..gpu import bandwidth_of
 from .report import compared, regimes_of, theirs_of
 from .results import OURS, Record, Result, geomean
 from .suites import DEFAULT, Case, case_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
-from ..choice import tuned
+from ..dispatch import tuned
 from .cases import Settings, measure, reference_arm
 from .frameworks import Framework
 from .operands import Operands

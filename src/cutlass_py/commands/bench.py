@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..declaration.dtypes import LAYOUTS
-from ..terminal import print_table
+from ..diagnostics.terminal import print_table
 
 if TYPE_CHECKING:
     from ..bench.bars import Verdict
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..bench.results import Record, Result
     from ..bench.runs import Part
     from ..bench.suites import Case, Shape
-    from ..kernels import CutlassKernel
+    from ..kernels.kernel import CutlassKernel
 
 
 _BESIDE_STORED = {"stored", "suite", "dtype", "layout", "bars", "regime", "plot", "json"}
@@ -175,7 +175,7 @@ def _measured(options: argparse.Namespace) -> Result:
 def _watch(run: Any, options: argparse.Namespace, seconds: float) -> None:
     """Measures; says each case as it comes, above a table of means and a bar where somebody watches."""
     from ..bench.report import header, row, summarise, summary_table
-    from ..terminal import progress, rich_table
+    from ..diagnostics.terminal import progress, rich_table
 
     regimes = list(dict.fromkeys(regime for part in run.parts for regime in part.settings.regimes))
     silent = options.json == "-"
@@ -284,7 +284,7 @@ def _kernel_asked(options: argparse.Namespace) -> tuple[CutlassKernel, Shape]:
     Raises:
         ValueError: there is no such kernel, the extents are none, or options do not go with them.
     """
-    from ..registry import cutlass_kernel_named
+    from ..kernels.registry import cutlass_kernel_named
 
     if options.suite or options.shape or options.dtype or options.layout:
         raise ValueError(
@@ -301,10 +301,10 @@ def _kernel_asked(options: argparse.Namespace) -> tuple[CutlassKernel, Shape]:
 
 def _case_of(kernel: CutlassKernel, shape: Shape, known: Sequence[str]) -> Case:
     """What the framework computes as well as the kernel does; else the kernel's own problem, which it does not."""
-    from .. import problems
+    from ..arrays.gpu import gpu_of
     from ..bench.one_kernel import KernelCase
     from ..bench.suites import ARITHMETICS, Case
-    from ..gpu import gpu_of
+    from ..operations.gemm import problems
 
     c = kernel.config
     for name, found in ARITHMETICS.items():

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from ..terminal import print_table, watched
+from ..diagnostics.terminal import print_table, watched
 from .options import cc_option, json_option, print_json
 
 
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _info(options: argparse.Namespace) -> int:
-    from .. import cache
+    from ..compiling import cache
 
     entries = cache.entries()
     size = sum(map(cache.size, entries))
@@ -53,14 +53,14 @@ def _info(options: argparse.Namespace) -> int:
 
 def _cells(path: Path) -> tuple[str, str, str]:
     """Kernel, size, and the digest and compiler that its entry is called after."""
-    from .. import cache
+    from ..compiling import cache
 
     kernel, _, made = path.stem.partition("-")
     return kernel, f"{cache.size(path) / 1e6:.1f}", made
 
 
 def _clear(options: argparse.Namespace) -> int:
-    from .. import cache
+    from ..compiling import cache
 
     entries, size = cache.clear()
     if options.json:
@@ -73,8 +73,8 @@ def _clear(options: argparse.Namespace) -> int:
 def _build(options: argparse.Namespace) -> int:
     from ..compiling.prebuild import best, build
     from ..compiling.toolkit import nvcc_jobs
-    from ..problems import read
-    from ..registry import cutlass_kernel_named
+    from ..kernels.registry import cutlass_kernel_named
+    from ..operations.gemm.problems import read
 
     if not options.file and not options.kernel:
         raise ValueError("cache build: expected a file of problems, or --kernel")

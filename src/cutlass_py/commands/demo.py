@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import _core
 from ..declaration.dtypes import DTYPES
-from ..terminal import print_table
+from ..diagnostics.terminal import print_table
 from .options import json_option, print_json
 
 
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command; 1 where an error is beyond its bound."""
-    from ..versions import installed
+    from ..diagnostics.versions import installed
 
     if options.size < 1:
         raise ValueError(f"demo: --size is {options.size}; expected 1 or more")
@@ -56,8 +56,8 @@ def _row(framework: str, device: str, dtype: str, a: Any, b: Any, to_numpy: Call
     import numpy as np
 
     from .. import gemm
-    from ..arguments import GemmArguments
-    from ..explanation import explain
+    from ..dispatch.explanation import explain
+    from ..operations.gemm.arguments import GemmArguments
 
     d = to_numpy(gemm(a, b))
     x, y = to_numpy(a), to_numpy(b)

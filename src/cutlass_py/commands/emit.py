@@ -23,8 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command."""
-    from ..compiling.emit import project, source, write
-    from ..registry import cutlass_kernel_named
+    from ..export.emit import project, source, write
+    from ..kernels.registry import cutlass_kernel_named
 
     kernel = cutlass_kernel_named(options.kernel, "emit")
     files = project(kernel.config, options.kind) if options.kind else {f"{kernel.name}.cu": source(kernel.config)}

@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The command."""
     from ..compiling.compiler import jit
-    from ..explanation import explain
+    from ..dispatch.explanation import explain
 
     with jit() if options.jit else nullcontext():
         found = explain(problem_from(options))

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from .. import _core
-from ..shipping import packs
-from ..shipping.packs import Pack
-from ..terminal import print_table
+from ..diagnostics.terminal import print_table
+from ..export import packs
+from ..export.packs import Pack
 from .options import json_option, print_json
 
 
@@ -23,9 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The command."""
     from .. import __version__
-    from ..kernels import CutlassKernel
-    from ..registry import all_kernels
-    from ..versions import installed
+    from ..diagnostics.versions import installed
+    from ..kernels.kernel import CutlassKernel
+    from ..kernels.registry import all_kernels
 
     if options.cmake_dir:
         print_json({"cmake_dir": _cmake_dir()}) if options.json else print(_cmake_dir())
@@ -75,7 +75,7 @@ def _pack_line(pack: Pack) -> str:
 
 def _device_line(device: dict[str, object]) -> str:
     from ..declaration.families import FAMILIES
-    from ..registry import get_kernels
+    from ..dispatch.discover import get_kernels
 
     cc = int(str(device["cc"]))
     usable = len(get_kernels(cc=cc))

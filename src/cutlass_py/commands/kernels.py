@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..terminal import print_table, watched
+from ..diagnostics.terminal import print_table, watched
 from .options import capability, json_option, print_json
 
 if TYPE_CHECKING:
-    from ..kernels import Kernel
+    from ..kernels.kernel import Kernel
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command."""
-    from ..registry import get_kernels
+    from ..dispatch.discover import get_kernels
 
     if options.coverage:
         return _coverage(options)

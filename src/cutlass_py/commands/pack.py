@@ -24,10 +24,10 @@ def run(options: argparse.Namespace) -> int:
     """The command."""
     from ..compiling import compiler
     from ..compiling.prebuild import best
-    from ..problems import read
-    from ..registry import cutlass_kernel_named
-    from ..shipping import archive
-    from ..shipping.packing import check, write
+    from ..export import archive
+    from ..export.packing import check, write
+    from ..kernels.registry import cutlass_kernel_named
+    from ..operations.gemm.problems import read
 
     kernels = [cutlass_kernel_named(name, "pack") for name in options.kernel]
     for args in read(options.problems) if options.problems else ():

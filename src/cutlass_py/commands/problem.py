@@ -6,8 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from ..arguments import GemmArguments
-from ..problems import KEYS, arguments
+from ..operations.gemm.arguments import GemmArguments
+from ..operations.gemm.problems import KEYS, arguments
 
 
 def problem_options(parser: argparse.ArgumentParser) -> None:

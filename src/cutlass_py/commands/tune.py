@@ -13,9 +13,9 @@ from ..files import replace
 from .options import json_option, print_json
 
 if TYPE_CHECKING:
-    from ..arguments import GemmArguments
-    from ..choice.tuning import Measurement, Tuning
-    from ..gpu import Gpu
+    from ..arrays.gpu import Gpu
+    from ..dispatch.autotune import Measurement, Tuning
+    from ..operations.gemm.arguments import GemmArguments
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command; 1 where a problem could not be tuned."""
-    from ..choice import tuned
     from ..compiling.compiler import jit
-    from ..problems import read
+    from ..dispatch import tuned
+    from ..operations.gemm.problems import read
 
     problems = read(options.file) if options.file else []
     if options.export and not Path(options.export).parent.is_dir():
@@ -54,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _gpu(options: argparse.Namespace) -> Gpu:
     """Device 0; without one, and without problems, what the tables to be merged are about."""
-    from ..choice import tuned
-    from ..gpu import Gpu, device
+    from ..arrays.gpu import Gpu, device
+    from ..dispatch import tuned
 
     if _core.device_count():
         return device(0)
@@ -67,9 +67,9 @@ def _gpu(options: argparse.Namespace) -> Gpu:
 
 def _measure(options: argparse.Namespace, problems: Sequence[GemmArguments]) -> bool:
     """Tune problems one by one; whether any failed."""
-    from ..arguments import describe
-    from ..choice.tuning import tune
-    from ..terminal import print_table, progress, watched
+    from ..diagnostics.terminal import print_table, progress, watched
+    from ..dispatch.autotune import tune
+    from ..operations.gemm.description import describe
 
     rows, failed, drawn = [], False, watched() and not options.json
     with progress("tuning", len(problems)) as advance:

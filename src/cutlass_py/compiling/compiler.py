@@ -23,17 +23,17 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from .. import _core, cache
-from ..choice.legality import cc_range
+from .. import _core
+from ..arrays.gpu import capabilities
 from ..declaration import codegen
 from ..declaration.config import KernelConfig
 from ..declaration.families import FAMILIES
 from ..declaration.families import find as declared
 from ..errors import CompileError
-from ..gpu import capabilities
-from . import toolkit
+from ..operations.gemm.legality import cc_range
+from . import cache, toolkit
 
-logger = logging.getLogger("cutlass_py")  # tracing.py, which imports this
+logger = logging.getLogger("cutlass_py")  # instrumentation.py, which imports this
 failed: dict[str, str] = {}  # kernels that this process could not compile or load, and why
 _running: set[int] = set()  # process groups, each an nvcc and what it has started
 _stopped: set[int] = set()  # those that `stop` ended

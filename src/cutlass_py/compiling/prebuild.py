@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from time import monotonic
 
 from .._core import Problem
-from ..arguments import GemmArguments, describe
-from ..choice.select import rank
+from ..arrays.gpu import Gpu, gpu_with
+from ..diagnostics.terminal import progress
+from ..dispatch.candidates import rank
 from ..errors import CompileError, NoKernelError
-from ..gpu import Gpu, gpu_with
-from ..kernels import CutlassKernel
-from ..terminal import progress
+from ..kernels.kernel import CutlassKernel
+from ..operations.gemm.arguments import GemmArguments
+from ..operations.gemm.description import describe
 from . import compiler
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .usercode import Traced
+    from .epilogue_cpp import Traced
 
 
 @dataclass(frozen=True)

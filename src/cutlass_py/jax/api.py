@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core
-from ..activations import Activation
-from ..arguments import GemmArguments
+from ..arrays.dtype_names import dtype_name
 from ..declaration.dtypes import COMPUTE, LAYOUTS
 from ..declaration.epilogues import ACTIVATIONS
-from ..dtype_names import dtype_name
-from ..kernels import Kernel
-from ..registry import number_of
+from ..epilogues.activations import Activation
+from ..kernels.kernel import Kernel
+from ..kernels.registry import number_of
+from ..operations.gemm.arguments import GemmArguments
 from .gradient import differentiable
 from .primitive import bind, vary_alike
 from .spec import SCALARS, Result, Shape, Spec, array, factor_dtype, numpy_dtype

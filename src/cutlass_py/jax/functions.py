@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from ..activations import Activation
 from ..declaration.dtypes import DTYPES
+from ..epilogues.activations import Activation
 from .spec import numpy_dtype
 
 _SQRT_HALF, _SQRT_2_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)

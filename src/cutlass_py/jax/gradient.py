@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from ..activations import Activation
+from ..arrays.dtype_names import dtype_name
 from ..declaration.dtypes import DTYPES
 from ..declaration.epilogues import ACTIVATIONS
-from ..dtype_names import dtype_name
+from ..epilogues.activations import Activation
 from .functions import FROM_RESULT, function, pullback, rounded
 from .primitive import bind
 from .spec import Result, Shape, Spec, elementwise_dtype, factor_dtype, numpy_dtype

@@ -19,9 +19,9 @@ from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from .. import _core
+from ..arrays.dtype_names import dtype_name
 from ..compiling.compiler import jit
 from ..declaration.dtypes import DTYPES
-from ..dtype_names import dtype_name
 from .functions import rounded
 from .primitive import bind, gemm_p
 from .reference import compute

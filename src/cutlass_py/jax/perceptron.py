@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from .._core import described_type
+from ..arrays.dtype_names import dtype_name
 from ..declaration.dtypes import COMPUTE, DTYPES, arithmetic
 from ..declaration.epilogues import ACTIVATIONS
-from ..dtype_names import dtype_name
 from .api import checked_array, gemm
 from .primitive import vary_alike
 from .spec import factor_dtype, numpy_dtype

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import mlir
 
-from ..activations import Activation
+from ..arrays.dtype_names import dtype_name
 from ..declaration.epilogues import ACTIVATIONS
-from ..dtype_names import dtype_name
+from ..epilogues.activations import Activation
 from .functions import function, rounded
 from .primitive import gemm_p
 from .spec import Shape, Spec, accumulator_of, elementwise_dtype, numpy_dtype, product_dtype

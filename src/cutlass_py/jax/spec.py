@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..activations import Activation
-from ..arguments import GemmArguments, TensorSpec
+from ..arrays.dtype_names import dtype_name
+from ..arrays.tensor_spec import TensorSpec
 from ..declaration.dtypes import DTYPES, arithmetic
-from ..dtype_names import dtype_name
+from ..epilogues.activations import Activation
+from ..operations.gemm.arguments import GemmArguments
 
 SCALARS = ("alpha", "beta", "scale_out")
 Shape = tuple[int, ...]

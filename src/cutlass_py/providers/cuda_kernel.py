@@ -14,14 +14,14 @@ from typing import Any
 
 from .. import _core
 from .._core import Problem
-from ..choice.cost import Estimates, models
-from ..choice.legality import interface_of
 from ..declaration.config import MOST_IN_CLUSTER, SCHEDULES, Family, KernelConfig
 from ..declaration.dtypes import DTYPES, LAYOUTS, STORAGE, usual_arithmetic
 from ..declaration.epilogues import EPILOGUES
 from ..declaration.families import FAMILIES
 from ..errors import CompileError, ProviderError
-from ..kernels import CutlassKernel
+from ..kernels.kernel import CutlassKernel
+from ..operations.gemm.cost import Estimates, models
+from ..operations.gemm.legality import interface_of
 from .provider import FACTORS, SUMS, Failures, checked_estimate, product_mistake
 
 Extents = tuple[int, int, int]
@@ -244,7 +244,7 @@ class OwnKernel(CutlassKernel):
     def _facts(self) -> dict[str, Any]:
         """The library's facts, where they are what was declared."""
         from ..compiling.compiler import failed
-        from ..registry import registered
+        from ..kernels.registry import registered
 
         facts = super()._facts()
         if registered().get(self.name) is not self:  # while it was compiled, or before

@@ -1,12 +1,12 @@
-"""The CPU's kernel, which takes every problem in host memory. What it computes is in numpy_gemm.py."""
+"""The CPU's kernel, which takes every problem in host memory. What it computes is in operations/gemm/reference.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from .._core import Problem
-from ..kernels import Status
-from ..metadata import CPU, KernelMetadata, OperandMetadata
+from ..kernels.kernel import Status
+from ..kernels.metadata import CPU, KernelMetadata, OperandMetadata
 from .provider import KernelCall, Provider
 
 _OPERANDS = ("a", "b", "d", "c", "bias", "gate", "aux", "scale_a", "scale_b", "bias_grad")
@@ -33,6 +33,6 @@ class NumpyProvider(Provider):
 
     def run(self, kernel: KernelMetadata, call: KernelCall) -> None:
         """By NumPy."""
-        from .numpy_gemm import compute  # NumPy is not needed to answer questions
+        from ..operations.gemm.reference import compute  # NumPy is not needed to answer questions
 
         compute(call)

@@ -14,14 +14,14 @@ from numbers import Real
 from typing import Any
 
 from .._core import Operand, Problem
-from ..choice.legality import Interface, Way
+from ..arrays.frameworks import launching_on
+from ..arrays.gpu import Gpu, gpu_of
 from ..declaration.dtypes import ARITHMETICS, DTYPES, PAIRS, STORAGE
 from ..declaration.epilogues import EPILOGUES, Epilogue
 from ..errors import ProviderError
-from ..frameworks import launching_on
-from ..gpu import Gpu, gpu_of
-from ..kernels import Kernel, Status
-from ..metadata import CPU, Design, KernelMetadata, OperandMetadata
+from ..kernels.kernel import Kernel, Status
+from ..kernels.metadata import CPU, Design, KernelMetadata, OperandMetadata
+from ..operations.gemm.legality import Interface, Way
 
 
 @dataclass(slots=True)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import registry
 from .._core import Problem
 from ..declaration.families import added
-from ..kernels import Kernel
-from ..metadata import KernelMetadata
-from ..shipping import archive
+from ..export import archive
+from ..kernels import registry
+from ..kernels.kernel import Kernel
+from ..kernels.metadata import KernelMetadata
 from .cuda_kernel import CudaKernel, OwnKernel
 from .provider import KernelCall, Provider, kernels_of, mistake
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from .. import _core
-from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
+from ..epilogues.activations import Activation
 from .functions import OPERANDS, cast_operands, check_features, linear
 from .perceptron import mlp
 from .product import check_tensors, gemm, refuse_as_torch

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, library
 
 from .. import _core
-from ..activations import Activation
 from ..declaration.dtypes import BLOCK, COMPUTE, arithmetic
+from ..epilogues.activations import Activation
 from .dtypes import DTYPE, NAME, WIDE
 from .rules import check_devices, problem_of
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
+from ..epilogues.activations import Activation
 from . import activations
 from .gradients import allowance, is_asked, run, strided
 from .operators import Call, z_dtype

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _core
-from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
+from ..epilogues.activations import Activation
 from .activations import name_of
 from .dtypes import BYTES, CAST, DTYPE, NAME
 from .gradients import keeps_z, run

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ..activations import Activation
 from ..declaration.epilogues import ACTIVATIONS
+from ..epilogues.activations import Activation
 from . import activations
 from .dtypes import WIDE
 from .gradients import allowance, column_major, is_asked, node_of, strided

@@ -1,0 +1,1 @@
+"""Arrays of any framework: streams, allocation, dtypes, devices."""

@@ -1,0 +1,78 @@
+"""The GPU a problem is for: the real one, or a stand-in when questions are asked on a machine without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from .. import _core
+from .._core import Problem
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What selection knows of a device, and of its memory in GB/s, as copies reach it. `absent`: only assumed."""
+
+    name: str
+    cc: int
+    sm_count: int
+    bandwidth: float
+    absent: bool = False
+
+    def __str__(self) -> str:
+        return f"an absent {self.name}" if self.absent else self.name
+
+
+# By compute capability, times ten: a usual device's name and multiprocessors, and GB/s of memory for each of those,
+# which no device says of itself: about right for A100, H100 and H200.
+_USUAL = {
+    80: ("NVIDIA A100-SXM4-80GB", 108, 14.0),
+    86: ("NVIDIA A40", 84, 9.0),
+    89: ("NVIDIA L40S", 142, 7.0),
+    90: ("NVIDIA H200", 132, 30.0),
+}
+
+
+def _usual(cc: int) -> tuple[str, int, float]:
+    return _USUAL.get(cc, (f"GPU of compute capability {cc / 10:.1f}", 132, 30.0))
+
+
+def bandwidth_of(cc: int, sm_count: int) -> float:
+    """GB/s that copies reach, roughly: a guess from the number of multiprocessors."""
+    return _usual(cc)[2] * sm_count
+
+
+def _stand_in(cc: int) -> Gpu:
+    """All that selection would know of a real device, its name for the tables included."""
+    name, sm_count, _ = _usual(cc)
+    return Gpu(name, cc, sm_count, bandwidth_of(cc, sm_count), absent=True)
+
+
+ABSENT = _stand_in(90)  # assumed where no device answers
+
+
+@cache
+def device(ordinal: int) -> Gpu:
+    """A device here, or the stand-in."""
+    if ordinal >= _core.device_count():
+        return ABSENT
+    info = _core.device_info(ordinal)
+    cc, sm_count = info["cc"], info["sm_count"]
+    return Gpu(info["name"], cc, sm_count, bandwidth_of(cc, sm_count))
+
+
+def capabilities() -> tuple[int, ...]:
+    """Compute capabilities, times ten, of the devices here; the stand-in's where there are none."""
+    count = _core.device_count()
+    return tuple(sorted({device(ordinal).cc for ordinal in range(count)})) if count else (ABSENT.cc,)
+
+
+def gpu_with(cc: int) -> Gpu:
+    """A device of this compute capability, times ten: the first here, or a stand-in."""
+    here = map(device, range(_core.device_count()))
+    return next((gpu for gpu in here if gpu.cc == cc), None) or _stand_in(cc)
+
+
+def gpu_of(p: Problem) -> Gpu | None:
+    """The device of a problem, None on the CPU."""
+    return None if p.device_id < 0 else device(p.device_id)

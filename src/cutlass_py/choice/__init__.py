@@ -1,1 +1,0 @@
-"""Which kernel computes a problem, and why not another: legality, then measured choices, then estimates."""

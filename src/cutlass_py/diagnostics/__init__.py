@@ -1,0 +1,1 @@
+"""What is told of calls: log lines, scripts that repeat a failure, output on a terminal."""

@@ -1,0 +1,61 @@
+"""Why not: the kernels that cannot take a problem, each with its reason, and those that are not compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from .._core import Problem
+from ..arrays.gpu import Gpu, gpu_of
+from ..kernels.kernel import Kernel
+from ..kernels.registry import all_kernels, by_operands, candidates, written_in_python
+from ..operations.gemm.cost import Estimates
+from ..operations.gemm.description import describe
+from ..operations.gemm.legality import Way
+
+_K = TypeVar("_K", bound=Kernel)
+
+
+def misses(p: Problem) -> list[tuple[Kernel, str]]:
+    """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem.
+
+    Kernels that were registered come first, then the greatest loss, by the time that the model would give them.
+    """
+    gpu = gpu_of(p)
+    brought = _unable(written_in_python(p), p, gpu)
+    if gpu is None:
+        return [*brought]
+    if p.user >= 0:  # it is compiled when it is met: declared kernels that cannot carry it, one for each interface
+        declared = by_operands(p.operand_a or "", p.operand_b or "", False)
+        plain = (kernels[0] for interface, kernels in declared.items() if interface.epilogue.plain)
+        return [*brought, *_unable(plain, p, gpu)]
+    estimates = Estimates(p, gpu)
+    compiled = (kernel for kernels in candidates(p, compiled=True).values() for kernel in kernels)
+    return [*brought, *sorted(_unable(compiled, p, gpu), key=lambda miss: miss[0].microseconds(estimates))]
+
+
+def _unable(kernels: Iterable[_K], p: Problem, gpu: Gpu | None) -> list[tuple[_K, str]]:
+    """Those of the kernels that cannot take a problem, with the reason."""
+    return [(kernel, way) for kernel in kernels if isinstance(way := kernel.way(p, gpu), str)]
+
+
+def not_compiled(p: Problem) -> list[Kernel]:
+    """Kernels that could take the problem but are not in the built set."""
+    gpu = gpu_of(p)
+    return [
+        kernel
+        for interface, kernels in candidates(p, compiled=False).items()
+        if isinstance(interface.way(p, gpu), Way)
+        for kernel in kernels
+        if not kernel.compiled and kernel.repeats(p)
+    ]
+
+
+def nothing_fits(p: Problem) -> str:
+    """The problem, how many were considered, and three with their reasons: those of its dtype before others."""
+    unbuilt = "is declared but not in the built set; `with cutlass_py.jit():` compiles it"
+    compiled = all_kernels(compiled=True)
+    nearest = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]] + misses(p)
+    nearest = nearest or _unable(compiled, p, gpu_of(p))
+    lines = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in nearest[:3])
+    return f"gemm: none of {len(compiled)} compiled kernels fits {describe(p)}. Nearest:{lines}"

@@ -1,0 +1,1 @@
+"""Kernels elsewhere: files, packs, and standalone C++."""

@@ -1,0 +1,136 @@
+"""Kernel packs: installed packages of compiled kernels and tuned tables, found by entry point, loaded when needed.
+
+A pack is a Python package that announces itself in the group `cutlass_py.kernels`. It holds pack.json (a list of
+manifests, archive.py), a library for each, and tables (tuned.py); none of its own code runs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from .archive import Manifest
+
+GROUP = "cutlass_py.kernels"
+INDEX = "pack.json"
+_guard = Lock()
+_loaded: list[bool] = []
+_refused: dict[str, str] = {}  # packs that could not be loaded, and why
+
+
+@dataclass(frozen=True)
+class Pack:
+    """An installed pack.
+
+    Attributes:
+        kernels: what it holds.
+        error: what speaks against loading it (see also why_left_out).
+    """
+
+    name: str
+    version: str
+    directory: Path
+    kernels: tuple[Manifest, ...] = ()
+    error: str | None = None
+
+    @property
+    def tables(self) -> list[Path]:
+        """Its tuned tables."""
+        from ..dispatch.tuned import FILES
+
+        return sorted(self.directory.glob(FILES))
+
+
+@cache
+def installed() -> tuple[Pack, ...]:
+    """Every pack that is installed, by name."""
+    return tuple(map(_pack, sorted(_announced(), key=lambda entry: entry.name)))
+
+
+def _announced() -> Iterable[EntryPoint]:
+    """Entry points of the group; of two distributions of one name, those of the first on the path.
+
+    Text is looked through before it is parsed: to parse what 200 distributions announce takes 20 ms of a first call.
+    """
+    from importlib.metadata import distributions
+
+    found: dict[str, Iterable[EntryPoint]] = {}
+    for distribution in distributions():
+        if GROUP in (distribution.read_text("entry_points.txt") or ""):
+            found.setdefault(distribution.name, distribution.entry_points.select(group=GROUP))
+    return chain.from_iterable(found.values())
+
+
+def _pack(entry: EntryPoint) -> Pack:
+    from ..compiling.toolkit import find_package
+    from ..files import read_json
+    from .archive import Manifest, check_host
+
+    version = entry.dist.version if entry.dist else ""
+    try:  # of a package in another, looking would import that one
+        directory = find_package(entry.value, INDEX) if entry.value.isidentifier() else None
+    except (ImportError, ValueError, AttributeError):
+        directory = None
+    if not directory:
+        return Pack(entry.name, version, Path(), error=f"there is no {INDEX} in {entry.value}")
+    try:
+        kernels = tuple(map(Manifest.read, read_json(directory / INDEX)["kernels"]))
+        for manifest in kernels:
+            check_host(manifest)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return Pack(entry.name, version, directory, error=str(error))
+    return Pack(entry.name, version, directory, kernels)
+
+
+def load() -> None:
+    """Brings the kernels of every installed pack into this process, once; those that no GPU here runs are left out.
+
+    A pack that does not fit this version of the package is left out, with a warning.
+    """
+    if not _loaded:  # the common case takes no lock
+        with _guard:
+            if not _loaded:
+                for pack in installed():
+                    _join(pack)
+                _loaded.append(True)
+
+
+def _join(pack: Pack) -> None:
+    from .archive import check_whole, device_error, forget, join
+
+    joined = []
+    try:
+        if pack.error:
+            raise ValueError(pack.error)
+        for manifest in pack.kernels:
+            if device_error(manifest):
+                continue
+            library = pack.directory / f"{manifest.kernel}.so"
+            check_whole(manifest, library)
+            join(manifest, library)
+            joined.append(manifest.kernel)
+    except (ValueError, RuntimeError, OSError) as error:
+        for kernel in joined:
+            forget(kernel)
+        _refused[pack.name] = str(error)
+        message = f"cutlass_py: kernel pack {pack.name} {pack.version} is left out: {error}"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def why_left_out(pack: Pack) -> str | None:
+    """Why a pack that was to be loaded is left out; None where it is not."""
+    return pack.error or _refused.get(pack.name)
+
+
+def directories() -> list[Path]:
+    """Directories of the packs that fit, which may hold tuned tables."""
+    return [pack.directory for pack in installed() if not why_left_out(pack)]

@@ -1,0 +1,315 @@
+"""Kernels as objects: what each says of itself and computes, compiling and running it. Which there are: registry.py."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from .. import _core
+from .._core import Prepared, Problem
+from ..arrays.gpu import Gpu, gpu_of
+from ..declaration.config import Family, KernelConfig
+from ..declaration.dtypes import DTYPES
+from ..declaration.epilogues import ACTIVATIONS, EPILOGUES
+from ..declaration.families import FAMILIES
+from ..epilogues.fusion import carrier
+from ..epilogues.specialization import asked_by
+from ..errors import CompileError
+from ..operations.gemm.arguments import GemmArguments, arguments_of
+from ..operations.gemm.cost import Estimates, design
+from ..operations.gemm.description import describe, turned
+from ..operations.gemm.legality import Interface, Way, interface_of
+from .artifact import Artifact
+from .metadata import CPU, Design, KernelMetadata, OperandMetadata
+
+
+@dataclass(frozen=True)
+class Status:
+    """An answer with its reason: true, or `error` says why not."""
+
+    error: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.error is None
+
+
+class Kernel(ABC):
+    """One kernel: `name`, whether it is `compiled`, its `metadata`, what it `supports`, and `run`."""
+
+    name: str
+    compiled: bool
+    deterministic = True
+
+    def __reduce__(self) -> Any:
+        from .registry import kernel_named
+
+        return kernel_named, (self.name, "pickle")
+
+    @property
+    @abstractmethod
+    def metadata(self) -> KernelMetadata:
+        """Operands (legality), design (performance) and epilogue."""
+
+    def repeats(self, p: Problem) -> bool:
+        """Whether it gives the same bits again, where the problem asks for that."""
+        return self.deterministic or not p.deterministic
+
+    def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+        """The way to compute `p` with this kernel, or the reason that there is none."""
+        if not self.repeats(p):
+            return "need not give the same bits again; deterministic=True is asked for"
+        return self._way(p, gpu)
+
+    @abstractmethod
+    def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+        """Likewise, whether or not the same bits are asked for again."""
+
+    def supports(self, args: GemmArguments) -> Status:
+        """Whether the kernel computes these arguments as they lie: no packing, no composed epilogue.
+
+        Compiled or not makes no difference here; see `compiled`.
+
+        Raises:
+            TypeError: `args` is no GemmArguments.
+        """
+        p = arguments_of("supports", args).problem
+        reason = self._unfit(p)
+        return Status(reason and reason + turned(p))
+
+    def _unfit(self, p: Problem) -> str | None:
+        """Why it cannot do a problem alone; None where it can."""
+        way = self.way(p, gpu_of(p))
+        return way if isinstance(way, str) else next(iter(way.detours), None)
+
+    def compile(self, args: GemmArguments | None = None) -> Artifact:
+        """Compile and load the kernel, or take it from the cache, where it is not in the built set (docs/jit.md).
+
+        Args:
+            args: what it will be run on: refused here where the kernel does not support it. The machine code is the
+                same for all arguments, but for a user's epilogue, with which the kernel is another one.
+
+        Raises:
+            ValueError: the kernel does not support `args`.
+            CompileError: there is no compiler, it failed, or CUTLASS_PY_JIT forbids it.
+        """
+        kernel = self
+        if args is not None:
+            p = arguments_of("compile", args).problem
+            if reason := self._unfit(p):
+                raise ValueError(f"compile: kernel {self.name} does not fit {describe(p)}: {reason}")
+            kernel = self.carrying(p)
+        kernel.load()
+        return kernel._artifact()
+
+    def carrying(self, p: Problem) -> Kernel:
+        """This kernel with the user's epilogue that a problem asks for; itself where there is none, or it cannot."""
+        return self
+
+    def load(self) -> None:
+        """Brings the kernel into this process, compiled if need be."""
+        return  # a Python function is there
+
+    def _artifact(self) -> Artifact:
+        return Artifact(self.name, "cpu" if self.metadata.cc == CPU else "cuda", None, False)
+
+    def run(
+        self, args: GemmArguments, artifact: Artifact | None = None, *, stream: Any = None, workspace: Any = None
+    ) -> Any:
+        """Run this kernel on the arguments, compiled first if need be; returns out, or a new result.
+
+        Args:
+            args: arrays, not TensorSpecs.
+            artifact: what `compile` returned. Not needed; one of another kernel is refused.
+            stream: as in gemm.
+            workspace: an array of workspace_size(args) bytes (u8) on the device, aligned to 256 bytes, in place of the
+                package's own pool. It is used on the launch's stream.
+
+        Raises:
+            ValueError: the kernel does not support the arguments, or the artifact or the workspace does not fit.
+            CompileError: as `compile` does.
+        """
+        args = arguments_of("run", args)
+        if artifact is not None:
+            if not isinstance(artifact, Artifact):
+                raise TypeError(f"run: artifact is {_core.described_type(artifact)}; expected what compile returned")
+            wanted = self.carrying(args.problem).name
+            if artifact.kernel not in (self.name, wanted):
+                raise ValueError(f"run: artifact is of kernel {artifact.kernel}; expected one of {wanted}")
+        return args.run(kernel=self, stream=stream, workspace=workspace)
+
+    def workspace_size(self, args: GemmArguments) -> int:
+        """Bytes of device memory that `run` needs beside the operands; 0 on the CPU. The kernel is compiled if need be.
+
+        Raises:
+            ValueError: the kernel does not support the arguments; they are lists, whose scratch is the package's own.
+            CompileError: as `compile` does.
+        """
+        return arguments_of("workspace_size", args).workspace_size(kernel=self)
+
+    def plan(self, args: GemmArguments, *, raster: str | None = None, swizzle: int | None = None) -> Prepared:
+        """A call of this kernel prepared, compiled if need be; see GemmArguments.plan.
+
+        Raises:
+            ValueError: the kernel does not support the arguments, or they are lists of matrices; its tiles have no
+                order to choose.
+            CompileError: as `compile` does.
+        """
+        return arguments_of("plan", args).plan(kernel=self, raster=raster, swizzle=swizzle)
+
+    def source(self) -> str:
+        """The kernel as one translation unit of CUDA C++ that needs CUTLASS's headers alone (docs/shipping.md).
+
+        Raises:
+            ValueError: it is no CUTLASS kernel.
+            CompileError: this package's headers are missing.
+        """
+        raise not_of_cutlass(self, "source")
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name}{'' if self.compiled else ' (not compiled)'}>"
+
+
+def not_of_cutlass(kernel: Kernel, caller: str) -> ValueError:
+    """What a function that takes CUTLASS kernels says of another one."""
+    where = "computes on the CPU" if kernel.metadata.cc == CPU else "is a Python function"
+    return ValueError(f"{caller}: kernel {kernel.name} {where}; expected a CUTLASS kernel")
+
+
+class CutlassKernel(Kernel):
+    """A kernel of the declaration (families.py)."""
+
+    bounded = True  # no estimate of it is below what the model thinks possible
+
+    def __init__(self, config: KernelConfig, facts: dict[str, Any] | None) -> None:
+        self.config = config
+        self.name = config.name
+        self.facts = facts
+        self.compiled = facts is not None
+        self.design = design(config)
+        self._metadata: KernelMetadata | None = None
+
+    def load(self) -> None:
+        """As in Kernel."""
+        from .registry import forget  # which lists what is compiled, and imports this module
+
+        if not self.compiled:
+            self.loaded(self._facts())
+            forget()
+
+    def loaded(self, facts: dict[str, Any]) -> None:
+        """Its library is part of this process from now on, and says this of it; the registry is told by the caller."""
+        self.facts = facts
+        self.compiled, self._metadata = True, None
+
+    def _facts(self) -> dict[str, Any]:
+        from ..compiling.compiler import load
+
+        return load(self.config)
+
+    def _artifact(self) -> Artifact:
+        library, package = (Path(file).resolve() for file in (_core.kernel_library(self.name), _core.__file__))
+        return Artifact(self.name, self.family.arch, library, library.parent == package.parent)
+
+    def carrying(self, p: Problem) -> Kernel:
+        """As in Kernel."""
+        from .registry import cutlass_kernel
+
+        config = self._config_for(p)
+        return self if config is self.config or isinstance(config, str) else cutlass_kernel(config)
+
+    def ready(self) -> None:
+        """As compile, but where that failed in this process before, it fails again at once."""
+        from ..compiling.compiler import failed
+
+        if not self.compiled and self.name in failed:
+            raise CompileError(failed[self.name])
+        self.load()
+
+    def source(self) -> str:
+        """As in Kernel."""
+        from ..export.emit import source
+
+        return source(self.config)
+
+    @property
+    def family(self) -> Family:
+        """The family's row in the declaration."""
+        return FAMILIES[self.config.family]
+
+    @cached_property
+    def interface(self) -> Interface:
+        """What legality depends on."""
+        return interface_of(self.config)
+
+    @property
+    def metadata(self) -> KernelMetadata:
+        """From the declaration, and from the compiled kernel where there is one."""
+        if self._metadata is None:
+            c, facts = self.config, self.facts or {}
+            design = Design(
+                c.tile, c.cluster, c.schedule, facts.get("stages") or _stages(c), facts.get("threads", 0),
+                facts.get("smem_bytes", 0), self.name,
+            )  # fmt: skip
+            epilogue = self.interface.epilogue.formula
+            self._metadata = KernelMetadata(
+                self.name, dict(_operands(self.interface)), c.accumulator, epilogue, c.family, c.api, design,
+                self.family.cc, self.deterministic,
+            )  # fmt: skip
+        return self._metadata
+
+    def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+        """As in Kernel; with the user's epilogue that a problem asks for."""
+        config = self._config_for(p)
+        if isinstance(config, str):
+            return config
+        interface = self.interface if config is self.config else interface_of(config)
+        return interface.way(p, gpu)
+
+    def _config_for(self, p: Problem) -> KernelConfig | str:
+        """This design with the user's epilogue that a problem asks for, or why there is none; as it is if none is."""
+        asked = asked_by(p)
+        if not asked or self.interface.epilogue.user:
+            return self.config
+        return carrier(self.config, asked.epilogue)
+
+    def microseconds(self, estimates: Estimates, splits: int = 1) -> float:
+        """What the product takes by the model, k in so many parts."""
+        return estimates.product(self, splits)
+
+
+def _stages(c: KernelConfig) -> int:
+    """Stages before a kernel is compiled: as declared, or as many as fit; 0 where that is not foreseen."""
+    if c.stages or c.own_source or c.epilogue not in EPILOGUES:
+        return c.stages
+    return _fitting(c.a, c.d, c.tile, c.schedule, c.epilogue)
+
+
+@cache
+def _fitting(a: str, d: str, tile: tuple[int, int, int], schedule: str, epilogue: str) -> int:
+    from ..declaration.validation import Resolved, stages_3x
+    from .description import KernelDescription  # which imports this module
+
+    return stages_3x(Resolved(KernelDescription(a=a, d=d, tile=tile, schedule=schedule, epilogue=epilogue)))
+
+
+@cache
+def _operands(i: Interface) -> dict[str, OperandMetadata]:
+    epilogue, output = i.epilogue, OperandMetadata(i.d, "t", i.bytes_d)
+    bytes_a, bytes_b = i.bytes_ab
+    derivative = ACTIVATIONS[epilogue.activation].derivative
+    operands = {
+        "a": OperandMetadata(DTYPES[i.a].stored, i.layout[0], bytes_a),
+        "b": OperandMetadata(DTYPES[i.b].stored, i.layout[1], bytes_b),
+        "d": output,
+    }
+    operands |= {"c": output} if epilogue.source else {}
+    operands |= {"aux" if derivative else "gate": output} if epilogue.gated else {}
+    operands |= {"aux": output} if epilogue.aux else {}
+    if i.block:
+        operands["scale_a"] = OperandMetadata("f32", "n", 16) if i.tma_scales else OperandMetadata("f32", "*", 4)
+        operands["scale_b"] = OperandMetadata("f32", "*", 4)
+    operands |= {"bias": OperandMetadata(i.bias, epilogue.bias, DTYPES[i.bias].itemsize)} if epilogue.bias else {}
+    return operands

@@ -1,0 +1,320 @@
+"""The registry: every kernel there is, one object each, found by name, by number and by what it multiplies.
+
+kernel.py says what a kernel is; candidates.py, which of them is taken.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from threading import RLock
+from typing import Any, ParamSpec, TypeVar
+
+from .. import _core
+from .._core import Problem
+from ..declaration.config import KernelConfig
+from ..declaration.epilogues import Epilogue
+from ..declaration.families import added, find, named
+from ..epilogues.fusion import carrier
+from ..epilogues.specialization import asked_by
+from ..export import packs
+from ..operations.gemm.legality import Interface
+from ..providers.numpy import NumpyProvider
+from ..providers.provider import ProvidedKernel, kernels_of
+from .kernel import CutlassKernel, Kernel, not_of_cutlass
+
+# ---------------------------------------------------------------------------------------------------- what there is
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+_lists: dict[Any, Any] = {}  # by what was asked; another one after each `forget`
+
+
+def _cached_until_reset(listing: Callable[_P, _T]) -> Callable[_P, _T]:
+    """What a function lists, kept until `forget`: that starts new lists, so that what it interrupts goes to the old."""
+
+    @wraps(listing)
+    def kept(*asked: _P.args, **by_name: _P.kwargs) -> _T:
+        lists, key = _lists, (listing, asked, tuple(by_name.items()))
+        if key not in lists:
+            lists.setdefault(key, listing(*asked, **by_name))  # without a lock, which a fork meanwhile would keep
+        found: _T = lists[key]
+        return found
+
+    return kept
+
+
+_paused = False  # whether collections are off, to be switched on by the thread that did it
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Without garbage collections: so many new objects, all of which stay, would bring about one of the whole heap.
+
+    Beside torch that takes 0.1 s, more than everything else in a first call. All metadata are another such case.
+    """
+    global _paused
+    on = gc.isenabled()
+    _paused = _paused or on
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+            _paused = False
+
+
+# A child that is forked meanwhile has no thread that would switch them on again.
+os.register_at_fork(after_in_child=lambda: gc.enable() if _paused else None)
+
+_cutlass: dict[str, CutlassKernel] = {}  # by name: one object per kernel, made when it is first asked for
+
+
+def cutlass_kernel(config: KernelConfig) -> CutlassKernel:
+    """The kernel of a configuration, declared or not."""
+    if (kernel := _cutlass.get(config.name)) is None:
+        kernel = _cutlass.setdefault(config.name, CutlassKernel(config, _facts().get(config.name)))
+    return kernel
+
+
+@_cached_until_reset
+def _facts() -> dict[str, dict[str, Any]]:
+    return _core.kernel_facts()
+
+
+# By name, in the order of registration; the CPU's come first. Another dictionary after each change: those who read it
+# need no lock, which a fork meanwhile would keep.
+_registered: dict[str, Kernel] = {kernel.name: kernel for kernel in kernels_of(NumpyProvider())}
+registering = RLock()  # a collection while it is held may run a destructor that unregisters
+
+
+def registered() -> dict[str, Kernel]:
+    """Kernels that are not of the declaration: the CPU's, and those that users brought (register.py)."""
+    return _registered
+
+
+@_cached_until_reset
+@gc_paused()
+def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
+    """Every CUTLASS kernel in the order of declaration, or those that are compiled by name.
+
+    By name, so that of equal estimates the same is first, whichever library was loaded before. Of the kernels that were
+    swept on an H200, the order of names chose no worse than that of declaration.
+    """
+    packs.load()
+    if compiled:
+        return tuple(config for name in sorted(_core.kernel_facts()) if (config := find(name)))
+    return tuple((named("declared") | added).values())
+
+
+@_cached_until_reset
+@gc_paused()
+def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
+    """Every kernel, or those that are compiled, in that order; what was registered last."""
+    return (*map(cutlass_kernel, _configs(compiled)), *_registered_kernels(compiled))
+
+
+def _registered_kernels(compiled: bool) -> Iterator[Kernel]:
+    return (kernel for kernel in registered().values() if kernel.compiled or not compiled)
+
+
+# ---------------------------------------------------------------------------------------------------- coming and going
+
+
+def add(config: KernelConfig) -> CutlassKernel:
+    """A kernel joins the others, whether or not it is declared, as code where its library is part of this process."""
+    packs.load()  # what is compiled is asked for once, below
+    if not find(config.name):
+        added[config.name] = config
+    kernel = cutlass_kernel(config)
+    if not kernel.compiled and (facts := _core.kernel_facts().get(config.name)):
+        kernel.loaded(facts)
+    forget()
+    return kernel
+
+
+def remove(name: str) -> bool:
+    """Forgets a kernel that was described or loaded; whether there was one."""
+    if added.pop(name, None) is None:
+        return False
+    forget_kernel(name)
+    return True
+
+
+def register(caller: str, kernels: Sequence[Kernel]) -> None:
+    """Adds kernels. register.py is the public side, whose function `caller` is.
+
+    Raises:
+        ValueError: a name is taken; nothing is added then.
+    """
+    packs.load()  # their names are taken too
+    global _registered
+    with registering:
+        taken = dict(_registered)
+        for kernel in kernels:
+            if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
+                raise ValueError(f"{caller}: a kernel is called {kernel.name!r} already")
+            taken[kernel.name] = kernel
+        _registered = taken
+    forget()
+
+
+def unregister(kernels: Sequence[Kernel]) -> None:
+    """Removes kernels that are registered; their names, plans and libraries are forgotten."""
+    global _registered
+    names = {kernel.name for kernel in kernels}
+    with registering:
+        _registered = {name: kernel for name, kernel in _registered.items() if name not in names}
+    for name in names:
+        forget_kernel(name)
+
+
+def forget_kernel(name: str) -> None:
+    """Gives up the object, the number and the library of a kernel that is there no more; plans that hold it go on."""
+    from ..compiling.compiler import failed
+
+    _cutlass.pop(name, None)
+    failed.pop(name, None)
+    with _numbering:
+        if (number := _numbers.pop(name, None)) is not None:
+            _numbered[number] = None
+    _core.forget_kernel(name)
+    forget()
+
+
+def forget() -> None:
+    """Looks at the declaration and at what is compiled anew."""
+    global _lists
+    _lists = {}
+    _core.clear_plans()
+
+
+# ---------------------------------------------------------------------------------------------------- by problem
+
+Grouped = dict[Interface, list[CutlassKernel]]
+
+
+def _grouped(kernels: Iterable[CutlassKernel]) -> Grouped:
+    groups: Grouped = {}
+    for kernel in kernels:
+        groups.setdefault(kernel.interface, []).append(kernel)
+    return groups
+
+
+@_cached_until_reset
+@gc_paused()
+def by_operands(a: str, b: str, compiled: bool) -> Grouped:
+    """Kernels that multiply these dtypes, by interface: what a question goes through. Of others no object is made."""
+    declared = map(cutlass_kernel, (c for c in _configs(compiled) if (c.a, c.b) == (a, b)))
+    brought = (
+        k for k in _registered_kernels(compiled) if isinstance(k, CutlassKernel) and (k.config.a, k.config.b) == (a, b)
+    )
+    return _grouped((*declared, *brought))
+
+
+@_cached_until_reset
+def _carriers(a: str, b: str, epilogue: Epilogue) -> Grouped:
+    """Every declared design for these dtypes with a user's epilogue, compiled or not."""
+    declared = (kernel.config for group in by_operands(a, b, False).values() for kernel in group)
+    configs = {c: None for config in declared if isinstance(c := carrier(config, epilogue), KernelConfig)}
+    return _grouped(map(cutlass_kernel, configs))
+
+
+def candidates(p: Problem, compiled: bool) -> Grouped:
+    """CUTLASS kernels worth asking about a problem, by interface: none where the operands are in host memory.
+
+    With a user's epilogue, which is compiled when it is met, compiled or not.
+    """
+    if p.device_id < 0:
+        return {}
+    if asked := asked_by(p):
+        return _carriers(p.operand_a or "", p.operand_b or "", asked.epilogue)
+    return by_operands(p.operand_a or "", p.operand_b or "", compiled)
+
+
+def written_in_python(p: Problem) -> Iterator[ProvidedKernel]:
+    """Kernels written in Python that are worth asking about a problem: those for its dtypes, on its kind of device."""
+    for kernel in registered().values():
+        if isinstance(kernel, ProvidedKernel) and kernel.concerns(p):
+            yield kernel
+
+
+# ---------------------------------------------------------------------------------------------------- by name or number
+
+# Kernels that were asked for; their index is the number that Problem.kernel holds. None where one was unregistered.
+_numbered: list[Kernel | None] = []
+_numbers: dict[str, int] = {}  # by name
+_numbering = RLock()  # a collection while it is held may run a destructor that unregisters
+
+
+def find_kernel(name: str) -> Kernel | None:
+    """The kernel of that name."""
+    packs.load()
+    if config := find(name):
+        return cutlass_kernel(config)
+    return registered().get(name)
+
+
+def kernel_named(name: str, caller: str = "gemm") -> Kernel:
+    """The kernel of that name.
+
+    Raises:
+        ValueError: there is none; of the function that was called.
+    """
+    if kernel := find_kernel(name):
+        return kernel
+    if (made := _cutlass.get(name)) and made.interface.epilogue.user:  # declared nowhere
+        return made
+    raise ValueError(f"{caller}: no kernel is called {name!r}; cutlass_py.get_kernels(compiled=False) lists them")
+
+
+def cutlass_kernel_named(name: str, caller: str) -> CutlassKernel:
+    """The CUTLASS kernel of that name.
+
+    Raises:
+        ValueError: there is no kernel of that name, or it is none of CUTLASS.
+    """
+    kernel = kernel_named(name, caller)
+    if not isinstance(kernel, CutlassKernel):
+        raise not_of_cutlass(kernel, caller)
+    return kernel
+
+
+def number_of(kernel: Kernel | str) -> int:
+    """Number of a kernel given by name or object, as Problem.kernel holds it.
+
+    Raises:
+        TypeError: neither a name nor an object.
+        ValueError: no kernel has that name, or another one than the object.
+    """
+    name = kernel if isinstance(kernel, str) else getattr(kernel, "name", None)
+    if not isinstance(name, str):
+        raise TypeError(f"gemm: kernel is {_core.described_type(kernel)}; expected a Kernel or its name")
+    if isinstance(kernel, Kernel) and registered().get(name, kernel) is not kernel:
+        raise ValueError(f"gemm: kernel {name} was unregistered; another one has its name now")
+    number = _numbers.get(name)  # calls that come again take no lock
+    return _number_anew(name) if number is None else number
+
+
+def _number_anew(name: str) -> int:
+    packs.load()  # which has a lock of its own
+    with _numbering:  # against forget_kernel: a name never keeps the number of a kernel that it had before
+        if (number := _numbers.get(name)) is None:
+            _numbered.append(kernel_named(name))
+            number = _numbers[name] = len(_numbered) - 1
+        return number
+
+
+def numbered(number: int) -> Kernel:
+    """The kernel that number_of gave this number to.
+
+    Raises:
+        ValueError: it was unregistered since.
+    """
+    if (kernel := _numbered[number]) is None:
+        raise ValueError("gemm: the kernel that was asked for is not registered any more")
+    return kernel

@@ -1,0 +1,168 @@
+"""An operation as a value: operands and keywords of one gemm, as arrays or as metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ... import _core
+from ..._core import EpilogueCall, Problem
+from ...epilogues.activations import Activation
+from .description import describe
+
+
+class GemmArguments:
+    """Operands and keywords of one gemm: what get_kernels, explain, Kernel.supports and Kernel.run take.
+
+    The keywords are those of `gemm`, but for `kernel` and `stream`, which `run` takes. Operands may be arrays or
+    TensorSpecs. `run`, `plan` and `workspace_size` are about gemm's own choice; a kernel's methods of these names about
+    that kernel.
+
+    Attributes:
+        problem: the canonical problem, which legality and ranking look at.
+
+    Raises:
+        ValueError, TypeError: as `gemm` does.
+    """
+
+    def __init__(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        out: Any = None,
+        c: Any = None,
+        alpha: Any = 1.0,
+        beta: Any = None,
+        bias: Any = None,
+        activation: str | Activation | None = None,
+        aux: Any = None,
+        gate: Any = None,
+        scale_a: Any = None,
+        scale_b: Any = None,
+        scale_out: Any = None,
+        bias_grad: Any = None,
+        epilogue: EpilogueCall | None = None,
+        compute: str | None = None,
+        out_dtype: Any = None,
+        splits: int | str | None = None,
+        deterministic: bool = False,
+    ) -> None:
+        self.a, self.b = a, b
+        self.keywords = {
+            "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux,
+            "gate": gate, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad,
+            "epilogue": epilogue, "compute": compute, "out_dtype": out_dtype, "splits": splits,
+            "deterministic": deterministic,
+        }  # fmt: skip
+        try:
+            self.problem: Problem = _core.problem(a, b, **self.keywords)
+        except (TypeError, ValueError) as error:
+            if (absent := _without_memory([a, b, *self.keywords.values()])) is None:
+                raise
+            spec = f"TensorSpec({tuple(absent.shape)}, {str(absent.dtype)!r})"
+            raise type(error)(f"{error}; {spec} describes an operand that has no memory") from error
+
+    def replace(self, **changes: Any) -> GemmArguments:
+        """The same operation with other operands or keywords: `args.replace(a=x, out=y)`.
+
+        Args:
+            changes: a, b, or any keyword of GemmArguments; what is not named stays.
+
+        Raises:
+            TypeError: there is no such keyword.
+            ValueError, TypeError: as GemmArguments.
+        """
+        return GemmArguments(**{"a": self.a, "b": self.b, **self.keywords, **changes})
+
+    __replace__ = replace  # copy.replace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (self.a, self.b, self.keywords)
+
+    def run(self, *, kernel: Any = None, stream: Any = None, workspace: Any = None) -> Any:
+        """Run it: `gemm` on these operands.
+
+        Args:
+            kernel, stream: as in gemm.
+            workspace: as in Kernel.run.
+
+        Raises:
+            As gemm; ValueError: the workspace does not fit.
+        """
+        if workspace is not None:
+            return self.plan(kernel=kernel)(stream=stream, workspace=workspace)
+        return _core.gemm(self.a, self.b, **self.keywords, kernel=kernel, stream=stream)
+
+    def plan(self, *, kernel: Any = None, raster: str | None = None, swizzle: int | None = None) -> _core.Prepared:
+        """A call prepared: `plan(a, b, out)` runs it on new arrays, without checking and choosing anew.
+
+        The plan keeps these operands as the defaults of its call; TensorSpecs do where every call brings arrays. New
+        arrays have the shapes, strides, dtypes and device of these, and are aligned as they are; whatever else differs
+        is refused by name. Packing, splits of k and composed epilogues are part of the plan.
+
+        Args:
+            kernel: as in gemm.
+            raster: "m" or "n", the axis along which a 3.x kernel's tiles follow each other; by default as chosen.
+            swizzle: 1, 2, 4 or 8: at most so many rows of tiles, or columns, side by side; likewise.
+
+        Raises:
+            As gemm; ValueError: these are lists of matrices, or the kernel's tiles have no order to choose.
+        """
+        if raster not in tuple(_RASTERS) or swizzle not in (None, *SWIZZLES):
+            raise ValueError(
+                f"plan: raster is {raster!r}, swizzle is {swizzle!r}; expected 'm' or 'n', and 1, 2, 4 or 8"
+            )
+        return _core.Prepared(self.a, self.b, {**self.keywords, "kernel": kernel}, _RASTERS[raster], swizzle or 0)
+
+    def workspace_size(self, *, kernel: Any = None) -> int:
+        """Bytes of device memory that `run` needs beside the operands; 0 on the CPU. The kernel is compiled if need be.
+
+        Raises:
+            As gemm; ValueError: these are lists, whose scratch is the package's own.
+        """
+        from ...arrays.gpu import gpu_of
+        from ...dispatch.candidates import plan
+
+        p = _core.problem(self.a, self.b, **self.keywords, kernel=kernel)
+        chosen, gpu = plan(p), gpu_of(p)
+        if gpu is None or chosen.provided:
+            return 0
+        return _core.scratch_bytes(self.a, self.b, self.keywords, chosen, gpu.sm_count)
+
+    def __repr__(self) -> str:
+        return f"GemmArguments({describe(self.problem)})"
+
+
+def _made_again(a: Any, b: Any, keywords: dict[str, Any]) -> GemmArguments:
+    return GemmArguments(a, b, **keywords)
+
+
+def _without_memory(values: Sequence[Any]) -> Any:
+    """The first that is an array's metadata in a framework: torch's meta and fake tensors, JAX's shapes."""
+    abstract = ("FakeTensor", "ShapeDtypeStruct")
+    return next((x for x in values if getattr(x, "is_meta", False) or type(x).__name__ in abstract), None)
+
+
+_RASTERS = {None: 0, "m": 1, "n": 2}  # as in kernel.h
+SWIZZLES = (1, 2, 4, 8)  # likewise
+
+
+def arguments_of(function: str, args: Any) -> GemmArguments:
+    """What is GemmArguments; TypeError, of the function that was called, for what is not."""
+    if not isinstance(args, GemmArguments):
+        raise TypeError(f"{function}: args is {_core.described_type(args)}; expected GemmArguments")
+    return args
+
+
+def problem_asked(function: str, a: Any, b: Any, keywords: dict[str, Any]) -> Problem:
+    """The problem of a function that takes GemmArguments, or what they are made of."""
+    if b is not None:
+        return GemmArguments(a, b, **keywords).problem
+    if not isinstance(a, GemmArguments):
+        raise TypeError(
+            f"{function}: a is {_core.described_type(a)} and b is missing; expected both operands, or GemmArguments"
+        )
+    if keywords:
+        raise TypeError(f"{function}: {', '.join(keywords)} belong into the GemmArguments")
+    return a.problem

@@ -1,1 +1,0 @@
-"""Compiled kernels for other machines: one as an artifact, several with their tuned choices as a pack."""
