@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cutlass_py.kernels.kernel.kernel import CutlassKernel
 from kernel_set import groups_of
 from scipy.optimize import least_squares
 
@@ -32,10 +31,11 @@ from cutlass_py.arrays.gpu import ABSENT, Gpu, bandwidth_of
 from cutlass_py.bench.results import geomean
 from cutlass_py.bench.timing import ALL_REGIMES
 from cutlass_py.declaration.families import named
-from cutlass_py.files import read_json
+from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.operations.gemm import cost
 from cutlass_py.operations.gemm.cost import Estimates
 from cutlass_py.operations.gemm.problems import arguments
+from cutlass_py.support.files import read_json
 
 _NEAR = 0.15  # a kernel that is slower by this, as a logarithm, counts 1/e of the fastest
 _USUAL = 0.05  # errors beyond this, as logarithms, count linearly

@@ -31,8 +31,8 @@ from cutlass_py.bench.timing import ALL_REGIMES
 from cutlass_py.declaration.families import FAMILIES, find, named
 from cutlass_py.dispatch import tuned
 from cutlass_py.dispatch.candidates import rank
-from cutlass_py.files import read_json
 from cutlass_py.operations.gemm.problems import arguments
+from cutlass_py.support.files import read_json
 
 # Core-seconds of one kernel in the build, its share of the headers included, by CUTLASS's generation.
 _SECONDS = {3: 15.0, 2: 3.5}

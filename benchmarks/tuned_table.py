@@ -22,7 +22,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cutlass_py.kernels.kernel.kernel import CutlassKernel
 from places import ROOT
 
 from cutlass_py._core import Problem
@@ -32,11 +31,13 @@ from cutlass_py.bench.suites import SWEEP, case_of
 from cutlass_py.bench.timing import REGIMES, ratio_of
 from cutlass_py.declaration.families import find
 from cutlass_py.dispatch import tuned
-from cutlass_py.dispatch.candidates import tile_order
 from cutlass_py.dispatch.tuned import Entry, Table
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.operation import class_of
 from cutlass_py.operations.gemm.problems import arguments
+from cutlass_py.operations.gemm.routes import tile_order
 
-TABLES = ROOT / "src" / "cutlass_py" / "choice" / "tables"
+TABLES = ROOT / "src" / "cutlass_py" / "dispatch" / "tables"
 _NOTHING = "no case was tuned: `bench --tune`, `--bars tuned` and `--all-kernels` do that"
 _plan_of = itemgetter("splits", "raster", "swizzle")
 # What a choice must gain that copies an operand first, for the memory that takes: less is within what two runs differ.
@@ -86,7 +87,7 @@ def read_found(path: Path) -> Found:
             table |= _of_sweep(case, gpu, *measured)
         if all(regime in case for regime in REGIMES) and (swept or not case["wrong"]):
             readings = _finalists(case, gpu, content["reference"], *measured) if swept else [_of_both(case, *measured)]
-            timed.setdefault(tuned.class_of(_problem(case)), []).extend(readings)
+            timed.setdefault(class_of(_problem(case)), []).extend(readings)
     if not table and not timed:
         raise ValueError(f"{path}: {_NOTHING}")
     return Found(gpu, table, timed)
@@ -125,7 +126,7 @@ def _of_sweep(record: Mapping[str, Any], gpu: Gpu, driver: int, version: str) ->
         return {}
     fastest = max(gains, key=gains.__getitem__)
     entry = _entry(record, fastest, gpu, finals["us"][fastest], driver, version)
-    return {tuned.class_of(_problem(record)): entry}
+    return {class_of(_problem(record)): entry}
 
 
 def _kernel(record: Mapping[str, Any], arm: str) -> str:

@@ -14,9 +14,10 @@ from tuned_tables import shipped, table  # noqa: F401 (fixtures)
 
 from cutlass_py import _core
 from cutlass_py.declaration.families import named
-from cutlass_py.diagnostics.versions import installed
 from cutlass_py.dispatch import tuned
+from cutlass_py.dispatch.discover import get_kernels
 from cutlass_py.kernels import registry
+from cutlass_py.support.versions import installed
 
 
 @pytest.fixture
@@ -119,9 +120,9 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Iterable[str]],
     def pretend(names: Iterable[str]) -> None:
         facts: dict[str, dict[str, object]] = {name: {} for name in names}
         monkeypatch.setattr(_core, "kernel_facts", lambda: facts)
-        for cached in ("_cutlass", "_numbers"):
+        for cached in ("_cutlass", "_ids"):
             monkeypatch.setattr(registry, cached, {})
-        monkeypatch.setattr(registry, "_numbered", [])
+        monkeypatch.setattr(registry, "_by_id", [])
         registry.forget()
 
     yield pretend
@@ -146,7 +147,7 @@ if find_spec("hypothesis"):
 @pytest.fixture
 def nothing_is_left():
     """Registering and unregistering leaves what there is as it was."""
-    before = [registry.get_kernels(compiled=compiled) for compiled in (True, False)]
+    before = [get_kernels(compiled=compiled) for compiled in (True, False)]
     yield
-    assert [registry.get_kernels(compiled=compiled) for compiled in (True, False)] == before
+    assert [get_kernels(compiled=compiled) for compiled in (True, False)] == before
     assert set(_core.kernel_facts()) <= {kernel.name for kernel in before[1]}

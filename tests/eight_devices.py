@@ -20,7 +20,8 @@ import cutlass_py
 import cutlass_py.jax as cj
 from cutlass_py import _core
 from cutlass_py.declaration import families
-from cutlass_py.dispatch import candidates
+from cutlass_py.dispatch import planning
+from cutlass_py.dispatch.launch_plan import LaunchPlan
 from cutlass_py.jax import partitioning, primitive, reference
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -270,11 +271,11 @@ def custom_call(library: str) -> None:
     xla_on_host.register(Path(library))
     allowed: list[bool] = []
 
-    def plan(problem: Any, provided: bool) -> candidates.Plan:
+    def plan(problem: Any, provided: bool) -> LaunchPlan:
         allowed.append(_core.jit_allowed())
-        return candidates.Plan("some_kernel", scratch="f32", splits=2)
+        return LaunchPlan("some_kernel", scratch="f32", splits=2)
 
-    candidates.plan, _core.scratch_bytes = plan, lambda *arguments: 512
+    planning.plan, _core.scratch_bytes = plan, lambda *arguments: 512
     compiled = lambda call, *arrays, **options: jax.jit(call, **options).lower(*arrays).compile().as_text()  # noqa: E731
 
     text = compiled(lambda a, b, c: cj.gemm(a, b, c=c), struct(A, "x"), struct(B, None, "y"), struct(D, "x", "y"),
@@ -309,10 +310,10 @@ def custom_call(library: str) -> None:
     for text in whole:
         assert "custom_call @cutlass_py_gemm" in text and "CustomSPMDPartitioning" not in text
 
-    def none(problem: Any, provided: bool) -> candidates.Plan:
+    def none(problem: Any, provided: bool) -> LaunchPlan:
         raise cutlass_py.NoKernelError("none of the kernels fits")
 
-    candidates.plan = none
+    planning.plan = none
     try:
         compiled(lambda a, b: cj.gemm(a, b) + 1, struct(A, "x"), struct(B))
     except jax.errors.JaxRuntimeError as error:

@@ -20,7 +20,7 @@ from cutlass_py.arrays.gpu import Gpu
 from cutlass_py.compiling import cache, compiler
 from cutlass_py.declaration import families
 from cutlass_py.declaration.families import FAMILIES
-from cutlass_py.export import archive
+from cutlass_py.kernels import archive
 from cutlass_py.kernels.registry import all_kernels
 
 # Declared, and in no built set; and one that no version declares.
@@ -213,15 +213,16 @@ def test_codes_of_flags():
 SAVE = """
 import sys
 from cutlass_py.kernels import registry
-from cutlass_py.export import archive
+from cutlass_py.kernels import archive
 from test_archive import CONFIG, OTHER
 registry.kernel_named(CONFIG.name).compile().save(f"{sys.argv[1]}/declared")
 archive.write(f"{sys.argv[1]}/other", *archive.of_kernel(OTHER))
 """
 LOAD = """
 import json, sys
-from cutlass_py import Artifact, GemmArguments, TensorSpec, _core, get_kernels, registry
-from cutlass_py.dispatch import candidates
+from cutlass_py import Artifact, GemmArguments, TensorSpec, _core, get_kernels
+from cutlass_py.kernels import registry
+from cutlass_py.dispatch import candidates, planning
 declared, rows = len(get_kernels(compiled=False)), []
 a, b = TensorSpec((512, 512), "bf16", device="cuda:63"), TensorSpec((512, 512), "bf16", (1, 512), device="cuda:63")
 args = GemmArguments(a, b)
@@ -234,7 +235,7 @@ for path in sys.argv[1:]:
         "listed": kernel in get_kernels() and kernel in get_kernels(compiled=False),
         "same": registry.kernel_named(kernel.name) is kernel, "chosen_from": kernel in get_kernels(args),
         "more": len(get_kernels(compiled=False)) - declared,
-        "forced": candidates.plan(_core.problem(a, b, kernel=kernel.name)).kernel,
+        "forced": planning.plan(_core.problem(a, b, kernel=kernel.name)).kernel,
     })
 print(json.dumps(rows))
 """
@@ -294,7 +295,8 @@ for kernel in (description.kernel() for description in DESCRIBED):
 RUN = """
 import os, sys
 import gpu, torch
-from cutlass_py import Artifact, gemm, registry
+from cutlass_py import Artifact, gemm
+from cutlass_py.kernels import registry
 torch.manual_seed(2026)
 for wanted in sys.argv[1:]:
     name = Artifact.load(wanted).kernel if os.path.exists(wanted) else wanted
@@ -380,7 +382,8 @@ def test_what_was_loaded_is_taken_back_whether_or_not_it_is_declared(saved):
 def test_a_kernel_that_was_there_before_the_artifact_stays(saved):
     code = """
 import sys
-from cutlass_py import Artifact, _core, registry, unregister
+from cutlass_py import Artifact, _core, unregister
+from cutlass_py.kernels import registry
 from test_archive import CONFIG
 kernel = registry.kernel_named(CONFIG.name)
 library = kernel.compile().library
@@ -421,7 +424,7 @@ def test_a_library_of_another_kernel(saved):
 import dataclasses, sys
 from cutlass_py import _core
 from cutlass_py.declaration import families
-from cutlass_py.export import archive
+from cutlass_py.kernels import archive
 from test_archive import CONFIG
 found, library = archive.read(sys.argv[1])
 found = dataclasses.replace(found, kernel=CONFIG.name, config=dataclasses.asdict(CONFIG))

@@ -17,6 +17,7 @@ from cutlass_py.bench.suites import ARITHMETICS, SUITES, Case, case_of
 from cutlass_py.commands import main
 from cutlass_py.declaration.dtypes import LAYOUTS
 from cutlass_py.dispatch import autotune, tuned
+from cutlass_py.kernels.operation import class_of
 
 
 def test_suites():
@@ -249,7 +250,7 @@ def test_what_tuning_finds_is_kept(fake_gpu, monkeypatch):
     ]
 
     def tune(args):
-        tuned._tables.setdefault("here", {})[tuned.class_of(args.problem)] = entry
+        tuned._tables.setdefault("here", {})[class_of(args.problem)] = entry
         return autotune.Tuning("", measured[0], measured[1], tuple(measured))
 
     monkeypatch.setattr(autotune, "tune", tune)

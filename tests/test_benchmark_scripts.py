@@ -20,6 +20,7 @@ from cutlass_py.commands import main
 from cutlass_py.declaration.families import find, named, select
 from cutlass_py.dispatch import tuned
 from cutlass_py.dispatch.tuned import Entry
+from cutlass_py.kernels.operation import class_of
 from cutlass_py.operations.gemm.problems import arguments
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -452,7 +453,7 @@ def test_sweeps_become_tables(script, tmp_path):
     ]
     assert script("tuned_table").main([bench_result(tmp_path / "y", *cases), "--out", str(tmp_path)]) == 0
     found = tuned.read(tmp_path / "tuned-nvidia-h200-132.json", H200)
-    classes = [tuned.class_of(arguments(Case("", "bf16", "tn", shape).problem()).problem) for shape in (large, small)]
+    classes = [class_of(arguments(Case("", "bf16", "tn", shape).problem()).problem) for shape in (large, small)]
     assert found == dict(
         zip(
             classes,
@@ -486,7 +487,7 @@ def timed(shape, kernel, ratios, mode, wrong=(), pack_b=None):
     chosen = entry | {"pack_a": None, "pack_b": pack_b}
     record = case.facts() | {"mode": mode, "wrong": list(wrong), "chosen": chosen}
     if mode == "tuned":
-        record |= {"tuning": {"class": tuned.class_of(arguments(case.problem()).problem), "entry": entry}}
+        record |= {"tuning": {"class": class_of(arguments(case.problem()).problem), "entry": entry}}
     regimes = zip(("sustained", "mixed"), ratios, strict=True)
     return record | {regime: {"us": {"cutlass_py": 7.0}, "ratio": ratio} for regime, ratio in regimes}
 
@@ -567,5 +568,5 @@ def test_what_is_no_export(script, tmp_path, capsys, content):
 def test_the_package_s_directory_is_where_selection_looks(script, monkeypatch):
     tables = script("tuned_table").TABLES
     monkeypatch.undo()  # by_the_model
-    assert tables == ROOT / "src" / "cutlass_py" / "choice" / "tables" and tables.is_dir()
+    assert tables == ROOT / "src" / "cutlass_py" / "dispatch" / "tables" and tables.is_dir()
     assert tuned.PLACES[-1].parts[-2:] == tables.parts[-2:]

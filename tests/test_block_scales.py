@@ -15,7 +15,8 @@ from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, gemm
 from cutlass_py.declaration import codegen
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.families import find, named
-from cutlass_py.dispatch.candidates import plan, rank
+from cutlass_py.dispatch.candidates import rank
+from cutlass_py.dispatch.planning import plan
 from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.registry import kernel_named
 

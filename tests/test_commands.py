@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 import cutlass_py
-from cutlass_py import _core, commands, files
+from cutlass_py import _core, commands
 from cutlass_py.commands import COMMANDS, main
 from cutlass_py.compiling import cache as cache_module
-from cutlass_py.export import archive
+from cutlass_py.kernels import archive
+from cutlass_py.support import files
 
 ROOT = Path(__file__).resolve().parent.parent
 BARS = ROOT / "benchmarks" / "results" / "bars-h200-full.json"

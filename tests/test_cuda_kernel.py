@@ -31,7 +31,8 @@ from cutlass_py import (
     register_provider,
 )
 from cutlass_py.compiling import compiler
-from cutlass_py.dispatch.candidates import best, plan, rank
+from cutlass_py.dispatch.candidates import best, rank
+from cutlass_py.dispatch.planning import plan
 from cutlass_py.kernels import registry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -323,8 +324,8 @@ def test_the_number_of_a_name_is_that_of_the_kernel_that_has_it(monkeypatch):
 
     waiting = []
     monkeypatch.setattr(registry, "kernel_named", slowly)
-    registry.number_of("mine")
+    registry.kernel_id("mine")
     waiting[0].join()
     monkeypatch.undo()
     with register_kernel(metadata("mine"), multiply) as second:
-        assert registry.numbered(registry.number_of("mine")) is second.kernels[0]
+        assert registry.kernel_by_id(registry.kernel_id("mine")) is second.kernels[0]

@@ -12,13 +12,15 @@ from specs import problem
 import cutlass_py
 from cutlass_py import KernelDescription, _core, explain, get_kernels, jit, unregister
 from cutlass_py.arrays.gpu import gpu_of
-from cutlass_py.declaration import codegen, validation
+from cutlass_py.declaration import codegen
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.families import FAMILIES, added, find, named
+from cutlass_py.declaration.shared_memory import stages_3x
 from cutlass_py.declaration.validation import Fault, Resolved
 from cutlass_py.dispatch import candidates, tuned
 from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.registry import all_kernels, forget, kernel_named
+from cutlass_py.operations.gemm import cost
 
 WGMMA = KernelDescription(a="bf16", tile=(128, 128, 64))
 TENSOROP = KernelDescription(
@@ -64,6 +66,10 @@ STAGES = {
 }
 
 
+def stages_of(k: Resolved) -> int:
+    return stages_3x(k.a, k.d, k.tile, k.schedule, k.epilogue)
+
+
 def test_stages_of_wgmma_kernels_are_foreseen():
     compiled = {
         k.name: k.facts["stages"]
@@ -71,7 +77,7 @@ def test_stages_of_wgmma_kernels_are_foreseen():
         if isinstance(k, CutlassKernel) and k.config.api == 3
     }
     for name, stages in (STAGES | compiled).items():
-        assert validation.stages_3x(Resolved(KernelDescription.of(kernel_named(name)))) == stages, name
+        assert stages_of(Resolved(KernelDescription.of(kernel_named(name)))) == stages, name
 
 
 @pytest.mark.parametrize("order", [{"swizzle": 4}, {"raster": "m"}], ids=str)
@@ -281,9 +287,9 @@ def test_a_described_kernel_is_found(registered):
 
 def test_jit_may_choose_it(registered, monkeypatch):
     args = problem(layout="tt", bias=cutlass_py.TensorSpec((512,), "bf16", device="cuda:63"), activation="gelu")
-    product = candidates.Estimates.product
+    product = cost.Estimates.product
     monkeypatch.setattr(
-        candidates.Estimates, "product", lambda self, k, splits=1: 0.5 if k is registered else product(self, k, splits)
+        cost.Estimates, "product", lambda self, k, splits=1: 0.5 if k is registered else product(self, k, splits)
     )
     with jit():
         assert explain(args).chosen.route.kernel is registered

@@ -19,7 +19,7 @@ from stand_in import ROOT
 
 from cutlass_py import CompileError, TensorSpec, _core, epilogue, get_kernels
 from cutlass_py.commands import main
-from cutlass_py.compiling import compiler, toolkit
+from cutlass_py.compiling import compiler, single_source, toolkit
 from cutlass_py.declaration import codegen, families
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.dtypes import STORAGE
@@ -57,7 +57,7 @@ def command(*arguments):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_source_includes_cutlass_and_nothing_of_ours(family):
     kernel = FAMILIES[family].declared[0]
-    text = emit.source(kernel)
+    text = single_source.source(kernel)
     included = re.findall(r'#include "(.+)"', text)
     assert included and all(name.startswith(("cutlass/", "cute/")) for name in included)
     assert "#pragma once" not in text and f"CUTLASS_PY_KERNEL({kernel.name}, " in text
@@ -65,7 +65,7 @@ def test_a_source_includes_cutlass_and_nothing_of_ours(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_part_is_there_once_behind_what_it_needs(family):
-    parts = re.findall(r"^// -+\n// (.+)\n// -+$", emit.source(FAMILIES[family].declared[0]), re.MULTILINE)
+    parts = re.findall(r"^// -+\n// (.+)\n// -+$", single_source.source(FAMILIES[family].declared[0]), re.MULTILINE)
     assert parts[-1] == FAMILIES[family].declared[0].name and len(set(parts)) == len(parts)
     assert FAMILIES[family].header in parts and "kernel.h" in parts
     for i, name in enumerate(parts[:-1]):
@@ -75,30 +75,30 @@ def test_each_part_is_there_once_behind_what_it_needs(family):
 
 def test_a_source_ends_in_the_definition_that_the_build_compiles():
     kernel = families.find(SIMT)
-    assert emit.source(kernel).endswith(codegen.definition(kernel))
+    assert single_source.source(kernel).endswith(codegen.definition(kernel))
 
 
 def test_what_stands_before_the_headers_stays_there():
     kernel = next(c for c in FAMILIES["sm90_gemm"].declared if codegen.odd_width(c))
-    text, macro = emit.source(kernel), codegen.source([kernel]).splitlines()[0]
+    text, macro = single_source.source(kernel), codegen.source([kernel]).splitlines()[0]
     assert macro.startswith("#define ") and text.count(macro) == 1 and text.index(macro) < text.index("#include")
 
 
 def test_the_head_says_how_it_is_compiled():
-    head = emit.source(FAMILIES["sm90_gemm"].declared[0])[:1500]
+    head = single_source.source(FAMILIES["sm90_gemm"].declared[0])[:1500]
     assert "-DNDEBUG" in head and "-gencode=arch=compute_90a,code=sm_90a" in head and "D = alpha * acc" in head
 
 
 def test_kernels_give_their_source():
     kernel = get_kernels(compiled=False)[0]
-    assert kernel.source() == emit.source(kernel.config)
+    assert kernel.source() == single_source.source(kernel.config)
 
 
 def test_without_headers(tmp_path, monkeypatch):
     monkeypatch.setattr(_core, "__file__", str(tmp_path / "_core.so"))
     monkeypatch.delenv("CUTLASS_PY_INCLUDE", raising=False)
     with pytest.raises(CompileError, match=rf"{SIMT}: kernel.h is not in {tmp_path}/include"):
-        emit.source(families.find(SIMT))
+        single_source.source(families.find(SIMT))
 
 
 # ---------------------------------------------------------------------------------------- projects
@@ -198,7 +198,7 @@ def test_files_are_not_written_over(tmp_path):
 
 
 def test_the_command_prints_and_writes(tmp_path, capsys):
-    text = emit.source(families.find(SIMT))
+    text = single_source.source(families.find(SIMT))
     assert main(["emit", SIMT]) == 0 and capsys.readouterr().out == text
     assert main(["emit", SIMT, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"kernel": SIMT, "source": text}

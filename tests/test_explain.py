@@ -14,10 +14,11 @@ import pytest
 from specs import CORE, listed, operand, problem, vector
 
 from cutlass_py import GemmArguments, TensorSpec, explain
-from cutlass_py.diagnostics import terminal
 from cutlass_py.dispatch import candidates
 from cutlass_py.dispatch.candidates import rank
 from cutlass_py.kernels.registry import kernel_named
+from cutlass_py.operations.gemm.cost import Estimates
+from cutlass_py.support import terminal
 
 # ---------------------------------------------------------------------------------------- in words
 
@@ -173,7 +174,7 @@ def test_rows_are_the_ranking_then_a_miss_for_each_reason(built):
 def test_the_nearest_misses_come_first(built):
     built([k.name for k in CORE])
     args = problem(n=97)
-    estimates = candidates.Estimates(args.problem, candidates.gpu_of(args.problem))
+    estimates = Estimates(args.problem, candidates.gpu_of(args.problem))
     times = [estimates.product(kernel) for kernel, _ in explain(args).rejected]
     assert times == sorted(times) and len(set(times)) > 1
 

@@ -400,13 +400,13 @@ def test_kernel_by_name_and_object():
 
 def test_clear_plans_selects_again(monkeypatch):
     from cutlass_py import _core
-    from cutlass_py.dispatch import candidates
+    from cutlass_py.dispatch import planning
 
     a = np.ones((3, 3), np.float32)
     gemm(a, a)
     asked = []
-    plan = candidates.plan
-    monkeypatch.setattr(candidates, "plan", lambda p: asked.append(p) or plan(p))
+    plan = planning.plan
+    monkeypatch.setattr(planning, "plan", lambda p: asked.append(p) or plan(p))
     gemm(a, a)
     assert not asked, "a warm call selected"
     _core.clear_plans()
@@ -417,12 +417,12 @@ def test_clear_plans_selects_again(monkeypatch):
 
 def test_a_failed_selection_is_not_remembered(monkeypatch):
     from cutlass_py import _core
-    from cutlass_py.dispatch import candidates
+    from cutlass_py.dispatch import planning
 
     a = np.ones((3, 3), np.float32)
     _core.clear_plans()
     with monkeypatch.context() as patch:
-        patch.setattr(candidates, "plan", lambda p: 1 / 0)
+        patch.setattr(planning, "plan", lambda p: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             gemm(a, a)
     assert (gemm(a, a) == 3).all()

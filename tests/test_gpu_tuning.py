@@ -16,6 +16,7 @@ import cutlass_py  # noqa: E402
 from cutlass_py import GemmArguments, TensorSpec, _core, explain  # noqa: E402
 from cutlass_py.arrays.gpu import gpu_of  # noqa: E402
 from cutlass_py.dispatch import tuned  # noqa: E402
+from cutlass_py.kernels.operation import class_of  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("table")]
 
@@ -57,7 +58,7 @@ def test_every_choice_that_was_measured_is_right():
     tuning, wanted = cutlass_py.tune(args), gpu.expected(a, b)
     for m in tuning.measured:
         entry = replace(tuned.lookup(args.problem, gpu_of(args.problem))[0], **of_choice(m.choice))
-        tuned.record(gpu_of(args.problem), {tuned.class_of(args.problem): entry})
+        tuned.record(gpu_of(args.problem), {class_of(args.problem): entry})
         _core.clear_plans()
         assert explain(args).chosen.route == m.choice.route
         gpu.assert_exact(cutlass_py.gemm(a, b), wanted)

@@ -16,7 +16,7 @@ import pytest
 import cutlass_py
 from cutlass_py import _core
 from cutlass_py.declaration.families import named
-from cutlass_py.dispatch.candidates import Plan
+from cutlass_py.dispatch.launch_plan import LaunchPlan
 
 jax = pytest.importorskip("jax")
 
@@ -90,7 +90,7 @@ def test_packing_and_scratch_are_in_the_lowered_text(declared):
 def test_a_plan_is_in_the_lowered_text_as_a_whole(declared):
     """But for lists and kernels written in Python, which no call of XLA has."""
     found = attributes(lowered(cj.gemm, struct(64, 128), struct(128, 32)))
-    assert {field.name for field in fields(Plan)} - set(found) == {"each", "provided"}
+    assert {field.name for field in fields(LaunchPlan)} - set(found) == {"each", "provided"}
 
 
 def test_operands_and_results_by_name(declared):
@@ -178,9 +178,9 @@ def test_without_a_kernel_lowering_says_so(built):
 def test_scratch_of_a_plan():
     a = cutlass_py.TensorSpec((0, 8), "f32", device="cpu")
     args = cutlass_py.GemmArguments(a, cutlass_py.TensorSpec((8, 4), "f32", device="cpu"))
-    assert _core.scratch_bytes(args.a, args.b, args.keywords, Plan(), 132) == 0
+    assert _core.scratch_bytes(args.a, args.b, args.keywords, LaunchPlan(), 132) == 0
     with pytest.raises(RuntimeError, match="kernel no_such is not loaded"):
-        _core.scratch_bytes(args.a, args.b, args.keywords, Plan("no_such"), 132)
+        _core.scratch_bytes(args.a, args.b, args.keywords, LaunchPlan("no_such"), 132)
 
 
 # ------------------------------------------------------------------------------------------------ the handler
@@ -191,12 +191,13 @@ from pathlib import Path
 import numpy as np, jax, jax.numpy as jnp
 import xla_on_host, cutlass_py.jax as cj
 from cutlass_py import _core
-from cutlass_py.dispatch import candidates
+from cutlass_py.dispatch import planning
+from cutlass_py.dispatch.launch_plan import LaunchPlan
 from cutlass_py.jax import device
 
 jax.config.update("jax_enable_x64", True)
 xla_on_host.register(Path(sys.argv[1]))
-candidates.plan = lambda problem, provided: candidates.Plan("some_kernel", pack_b="t", scratch="f32", splits=2)
+planning.plan = lambda problem, provided: LaunchPlan("some_kernel", pack_b="t", scratch="f32", splits=2)
 _core.scratch_bytes = lambda *arguments: 512
 
 def message(call, *arrays):
@@ -257,7 +258,8 @@ import sys
 from pathlib import Path
 import jax
 import xla_on_host
-from cutlass_py import _core, xla_stream
+from cutlass_py import _core
+from cutlass_py.arrays import xla_stream
 
 jax.config.update("jax_num_cpu_devices", 2)
 library = xla_on_host.load(Path(sys.argv[1]), _core.xla_stream_handler(), 0x5700)

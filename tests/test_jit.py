@@ -27,7 +27,8 @@ from cutlass_py.declaration import codegen, families
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.epilogues import EPILOGUES
 from cutlass_py.declaration.families import FAMILIES
-from cutlass_py.dispatch.candidates import plan, rank
+from cutlass_py.dispatch.candidates import rank
+from cutlass_py.dispatch.planning import plan
 from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.registry import all_kernels
 

@@ -94,7 +94,8 @@ def test_it_survives_fork_after_import():
 def test_a_fork_while_another_thread_chooses_leaves_a_child_that_works():
     """No lock is kept by a thread that is not there, and garbage is collected."""
     code = (
-        "import gc, os, threading, numpy as np; from cutlass_py import GemmArguments, explain, gemm, registry\n"
+        "import gc, os, threading, numpy as np; from cutlass_py import GemmArguments, explain, gemm\n"
+        "from cutlass_py.kernels import registry\n"
         "a, done = np.ones((2, 2)), threading.Event()\n"
         "def choose():\n"
         "    while not done.is_set(): registry.forget(); registry.all_kernels(); explain(a, a)\n"

@@ -21,7 +21,9 @@ from cutlass_py.arrays.gpu import ABSENT, Gpu
 from cutlass_py.commands import main
 from cutlass_py.dispatch import tuned
 from cutlass_py.dispatch.candidates import rank
-from cutlass_py.export import archive, packing, packs
+from cutlass_py.export import packing
+from cutlass_py.kernels import archive, packs
+from cutlass_py.kernels.operation import class_of
 
 pytest.importorskip("wheel")
 ARTIFACT = (manifest(), b"library")
@@ -104,7 +106,7 @@ SEEN = """
 import json
 from cutlass_py import get_kernels
 from cutlass_py.kernels import registry
-from cutlass_py.export import packs
+from cutlass_py.kernels import packs
 named = registry.kernel_named  # by name alone, before anything is listed
 from test_archive import CONFIG, OTHER
 rows = [[k.name, k.compiled, k in get_kernels(), k.facts is not None] for k in map(named, (CONFIG.name, OTHER.name))]
@@ -351,7 +353,7 @@ def test_no_code_of_a_pack_runs(tmp_path):
 
 def test_nobody_looks_for_packs_before_a_kernel_is_wanted():
     code = (
-        "import numpy as np, cutlass_py; from cutlass_py.export import packs; asked = packs.installed.cache_info;"
+        "import numpy as np, cutlass_py; from cutlass_py.kernels import packs; asked = packs.installed.cache_info;"
         "a = np.ones((2, 2)); cutlass_py.gemm(a, a); print(asked().currsize);"
         "cutlass_py.get_kernels(); print(asked().currsize)"
     )
@@ -385,20 +387,20 @@ def test_a_packs_table_lies_between_the_users_and_the_model(tables):
     p = problem(512, 512, 512).problem
     modelled = rank(p)
     theirs, ours = entry(modelled[1]), entry(modelled[2])
-    table(tables / tuned.file_name(ABSENT.name, ABSENT.sm_count), {tuned.class_of(p): theirs})
+    table(tables / tuned.file_name(ABSENT.name, ABSENT.sm_count), {class_of(p): theirs})
     tuned.forget()
     assert rank(p)[0].route == modelled[1].route and rank(p)[0].measured
     assert tuned.table(ABSENT) == {}
-    tuned.record(ABSENT, {tuned.class_of(p): ours})
+    tuned.record(ABSENT, {class_of(p): ours})
     assert rank(p)[0].route == modelled[2].route
-    tuned.record(ABSENT, {tuned.class_of(p): dataclasses.replace(ours, kernel="gone")})
+    tuned.record(ABSENT, {class_of(p): dataclasses.replace(ours, kernel="gone")})
     assert rank(p)[0].route == modelled[1].route  # passed over
 
 
 def test_a_table_of_another_gpu_is_not_looked_at(tables):
     p = problem(512, 512, 512).problem
     other = Gpu("Other", 90, 100, 1.0)
-    table(tables / tuned.file_name(other.name, other.sm_count), {tuned.class_of(p): entry(rank(p)[1])}, other)
+    table(tables / tuned.file_name(other.name, other.sm_count), {class_of(p): entry(rank(p)[1])}, other)
     tuned.forget()
     assert not rank(p)[0].measured
 

@@ -175,7 +175,7 @@ def test_a_problem_that_no_declared_kernel_takes(nvcc, tmp_path):
 
 @pytest.mark.skipif(not importlib.util.find_spec("rich"), reason="rich is not installed")
 def test_a_bar_with_rich_on_a_terminal(nvcc, monkeypatch):
-    from cutlass_py.compiling.prebuild import build as prebuild
+    from cutlass_py.export.prebuild import build as prebuild
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     lines: list[str] = []

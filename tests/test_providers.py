@@ -35,7 +35,9 @@ from cutlass_py.arrays.gpu import ABSENT
 from cutlass_py.arrays.host import host_array
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.dispatch import tuned
-from cutlass_py.dispatch.candidates import plan, rank
+from cutlass_py.dispatch.candidates import rank
+from cutlass_py.dispatch.planning import plan
+from cutlass_py.kernels.operation import class_of
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -585,12 +587,12 @@ def test_a_table_that_names_a_registered_kernel_means_another(built, clock):
     name = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_pingpong_linear"
     built([name])
     args, own = problem(), metadata(dtype="bf16", accumulator="f32", cc=(80, 999))
-    tuned.record(ABSENT, {tuned.class_of(args.problem): tuned.Entry("own_f64", 1, 0, 1, 0.5, 13000, "")})
+    tuned.record(ABSENT, {class_of(args.problem): tuned.Entry("own_f64", 1, 0, 1, 0.5, 13000, "")})
     with register_kernel(own, multiply):
         assert not tuned.lookup(args.problem, ABSENT) and plan(args.problem).kernel == name
         cutlass_py.tune(args, candidates=1)
         assert plan(args.problem).provided
-        tuned.record(ABSENT, {tuned.class_of(args.problem): tuned.Entry(name, 1, 0, 1, 0.5, 13000, "")})
+        tuned.record(ABSENT, {class_of(args.problem): tuned.Entry(name, 1, 0, 1, 0.5, 13000, "")})
         assert plan(args.problem).kernel == name  # what was measured last
 
 

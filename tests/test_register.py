@@ -24,7 +24,7 @@ from cutlass_py import (
 )
 from cutlass_py.arrays.host import host_array
 from cutlass_py.compiling import compiler
-from cutlass_py.dispatch.candidates import plan
+from cutlass_py.dispatch.planning import plan
 from cutlass_py.kernels import registry
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -57,9 +57,9 @@ def test_a_registered_kernel_is_listed_filtered_and_explained():
 def test_what_is_unregistered_is_not_found_by_name_or_number():
     with register_kernel(metadata(), multiply) as registration:
         (kernel,) = registration.kernels
-        number = registry.number_of("own_f64")
+        number = registry.kernel_id("own_f64")
         asked = _core.problem(A, B, kernel="own_f64")
-        assert registry.numbered(number) is kernel
+        assert registry.kernel_by_id(number) is kernel
         assert (cutlass_py.gemm(A, B, kernel=kernel) == A @ B).all()
     with pytest.raises(ValueError, match="no kernel is called 'own_f64'"):
         cutlass_py.gemm(A, B, kernel="own_f64")

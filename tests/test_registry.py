@@ -18,7 +18,7 @@ from cutlass_py.dispatch import candidates
 from cutlass_py.dispatch.candidates import rank
 from cutlass_py.kernels import registry
 from cutlass_py.kernels.kernel import CutlassKernel
-from cutlass_py.kernels.registry import all_kernels, kernel_named, number_of, numbered
+from cutlass_py.kernels.registry import all_kernels, kernel_by_id, kernel_id, kernel_named
 from cutlass_py.operations.gemm import cost
 from cutlass_py.operations.gemm.legality import Interface, Way
 
@@ -28,25 +28,25 @@ from cutlass_py.operations.gemm.legality import Interface, Way
 def test_a_kernel_has_a_number_once_it_is_asked_for():
     kernels = [all_kernels()[3], all_kernels()[-1], CORE[-1]]
     for k in kernels:
-        assert number_of(k) == number_of(k.name) and numbered(number_of(k)).name == k.name
-    assert len({number_of(k) for k in kernels}) == len(kernels)
+        assert kernel_id(k) == kernel_id(k.name) and kernel_by_id(kernel_id(k)).name == k.name
+    assert len({kernel_id(k) for k in kernels}) == len(kernels)
 
 
 def test_a_kernel_is_one_object():
     for k in (all_kernels()[3], all_kernels()[-1]):
-        assert kernel_named(k.name) is k is numbered(number_of(k.name))
+        assert kernel_named(k.name) is k is kernel_by_id(kernel_id(k.name))
 
 
 def test_names_that_are_none():
-    for ask in (number_of, kernel_named):
+    for ask in (kernel_id, kernel_named):
         with pytest.raises(
             ValueError, match=r"no kernel is called 'typo'; cutlass_py.get_kernels\(compiled=False\) lists them"
         ):
             ask("typo")
     with pytest.raises(ValueError, match="no kernel is called 'typo'"):
-        number_of("typo")  # not remembered either
+        kernel_id("typo")  # not remembered either
     with pytest.raises(TypeError, match="kernel is an int; expected a Kernel or its name"):
-        number_of(3)
+        kernel_id(3)
 
 
 # ---------------------------------------------------------------------------------------- get_kernels

@@ -17,10 +17,13 @@ from cutlass_py.declaration.dtypes import LAYOUTS
 from cutlass_py.declaration.epilogues import EPILOGUES
 from cutlass_py.declaration.families import find, named
 from cutlass_py.declaration.tiles import SQUARE
-from cutlass_py.dispatch.candidates import Plan, best, plan, rank, without_product
+from cutlass_py.dispatch.candidates import best, rank
+from cutlass_py.dispatch.launch_plan import LaunchPlan
+from cutlass_py.dispatch.planning import plan
 from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.registry import all_kernels, kernel_named
 from cutlass_py.operations.gemm.cost import Estimates
+from cutlass_py.operations.gemm.operation import OPERATION
 
 D = operand(512, 512, "t")
 TN = f"sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_{extents_text(SQUARE[1])}_pingpong_"
@@ -170,7 +173,7 @@ def test_a_plan_is_the_first_of_the_ranking(core):
     args = problem(4096, 4096, 4096)
     chosen, first = plan(args.problem), rank(args.problem)[0]
     assert chosen.kernel == get_kernels(args)[0].name == explain(args).chosen.route.kernel.name
-    assert chosen == Plan(chosen.kernel, raster=first.raster, swizzle=first.swizzle, overlap=True)
+    assert chosen == LaunchPlan(chosen.kernel, raster=first.raster, swizzle=first.swizzle, overlap=True)
 
 
 def test_a_plan_with_detours(core):
@@ -201,8 +204,8 @@ def test_the_tile_order_of_large_problems(core):
 
 @pytest.mark.parametrize("args", [problem(k=0), problem(alpha=0), problem(m=0), problem(n=0)], ids=str)
 def test_no_product_no_kernel(core, args):
-    assert plan(args.problem) == Plan()
-    assert plan(forced(args, TN + "linear")) == Plan()  # it would wait for tiles of k that never come
+    assert plan(args.problem) == LaunchPlan()
+    assert plan(forced(args, TN + "linear")) == LaunchPlan()  # it would wait for tiles of k that never come
 
 
 def test_on_the_cpu_the_plan_is_a_function():
@@ -432,13 +435,13 @@ def test_a_list_is_one_launch_where_a_kernel_takes_it(core):
     ids=str,
 )
 def test_a_list_that_no_kernel_takes_runs_one_by_one(core, args):
-    assert plan(args.problem) == Plan(each=True)
+    assert plan(args.problem) == LaunchPlan(each=True)
     answer = explain(args)
     assert answer.chosen is None and "one matrix after the other" in str(answer)
 
 
 def test_a_list_without_a_product(core):
-    assert plan(lists(alpha=0, c=listed(512, 512, "t")).problem) == Plan()
+    assert plan(lists(alpha=0, c=listed(512, 512, "t")).problem) == LaunchPlan()
 
 
 # ---------------------------------------------------------------------------------------- forced kernels
@@ -469,7 +472,7 @@ def test_a_problem_without_elements_or_sums_has_no_product(core, empty, layout):
     a = operand(extents["m"], extents["k"], layout[0], batch=extents["batch"])
     b = operand(extents["k"], extents["n"], layout[1], batch=extents["batch"])
     p = GemmArguments(a, b).problem
-    assert p.empty_product and without_product(p) and plan(p) == Plan()
+    assert p.empty_product and OPERATION.without_kernel(p) and plan(p) == LaunchPlan()
 
 
 # ---------------------------------------------------------------------------------------- within jit
@@ -516,7 +519,7 @@ def test_a_compiled_kernel_of_the_dtype_is_nearer_than_another(built):
 
 
 def test_an_fp8_product_needs_hopper(core, monkeypatch):
-    for module in ("choice.select", "choice.misses", "kernels"):
+    for module in ("dispatch.candidates", "dispatch.rejections", "dispatch.planning", "kernels.kernel"):
         monkeypatch.setattr(f"cutlass_py.{module}.gpu_of", lambda p: A100)
     with pytest.raises(NoKernelError, match="runs on compute capability 9.0 only; an A100 has 8.0"):
         plan(problem(dtype="e4m3").problem)

@@ -15,7 +15,8 @@ from specs import problem
 import cutlass_py
 from cutlass_py import GemmArguments, KernelMetadata, OperandMetadata, TensorSpec, _core, functions
 from cutlass_py.diagnostics import instrumentation, reproducer
-from cutlass_py.dispatch import candidates
+from cutlass_py.dispatch import candidates, planning
+from cutlass_py.dispatch.launch_plan import LaunchPlan
 from cutlass_py.epilogues.specialization import asked_by
 from cutlass_py.providers.provider import ProvidedKernel
 
@@ -93,9 +94,9 @@ def test_plans_of_devices_say_how_and_how_long(caplog, built):
     cutlass_py.log("plans")
     p = problem(512, 512, 64, layout="tt").problem
     choice = candidates.best(p)
-    instrumentation.planned(p, candidates.Plan(tn, pack_b="n"), choice)
-    instrumentation.planned(p, candidates.Plan(tn, scratch="f32", splits=4), choice)
-    instrumentation.planned(p, candidates.Plan(each=True), None)
+    planning.log_plan(p, LaunchPlan(tn, pack_b="n"), choice)
+    planning.log_plan(p, LaunchPlan(tn, scratch="f32", splits=4), choice)
+    planning.log_plan(p, LaunchPlan(each=True), None)
     instrumentation.called(p, 0x7F, scratch="f32")
     said = [r.getMessage() for r in caplog.records]
     assert f": {tn}, packs b; estimated " in said[0] and said[0].endswith(" us")

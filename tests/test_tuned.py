@@ -15,8 +15,10 @@ from cutlass_py import TensorSpec, _core, explain
 from cutlass_py.arrays.gpu import ABSENT, Gpu, device
 from cutlass_py.compiling import cache
 from cutlass_py.dispatch import tuned
-from cutlass_py.dispatch.candidates import best, plan, rank
-from cutlass_py.dispatch.tuned import APART, CLASS, class_of
+from cutlass_py.dispatch.candidates import best, rank
+from cutlass_py.dispatch.planning import plan
+from cutlass_py.kernels.operation import class_of
+from cutlass_py.operations.gemm.operation import OPERATION
 
 pytestmark = pytest.mark.usefixtures("table")
 TABLE = '{"format": 1, "gpu": "%%s", "sm_count": 132, "entries": {"m=1": %s}}'
@@ -47,7 +49,8 @@ def test_a_machine_without_a_gpu_assumes_what_the_real_one_says(monkeypatch):
 def test_every_attribute_of_a_problem_is_in_its_class_or_left_out_knowingly():
     members = {name: getattr(_core.Problem, name) for name in dir(_core.Problem) if not name.startswith("_")}
     attributes = {name for name, member in members.items() if not callable(member)}
-    assert set(CLASS) | set(APART) == attributes and not set(CLASS) & set(APART)
+    key, others = set(OPERATION.key), set(OPERATION.not_in_key)
+    assert key | others == attributes and not key & others
 
 
 def test_classes_tell_problems_apart_and_nothing_else():
@@ -286,7 +289,7 @@ def test_of_others_it_says_nothing(core, dtype, keywords):
     key = class_of(p).replace("=f16", "=bf16")
     assert key != class_of(p)
     tuned.record(ABSENT, {key: entry_for(rank(problem(512, 512, 512).problem)[0])}, here=True)
-    assert not tuned.of_bf16(p, ABSENT)
+    assert not tuned.lookup_similar(p, ABSENT)
 
 
 def test_a_broken_shipped_table_warns_and_is_left_out(core, shipped):

@@ -15,10 +15,11 @@ from cutlass_py import CudaKernel, GemmArguments, TensorSpec, _core
 from cutlass_py.arrays.gpu import ABSENT
 from cutlass_py.commands import main
 from cutlass_py.dispatch import autotune, tuned
-from cutlass_py.dispatch.candidates import best, plan, rank
-from cutlass_py.dispatch.tuned import class_of
+from cutlass_py.dispatch.candidates import best, rank
+from cutlass_py.dispatch.planning import plan
 from cutlass_py.kernels import registry
 from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.operation import class_of
 from cutlass_py.kernels.registry import kernel_named
 
 pytestmark = pytest.mark.usefixtures("table")

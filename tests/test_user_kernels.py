@@ -17,16 +17,17 @@ from cutlass_py import CompileError, GemmArguments, NoKernelError, TensorSpec, e
 from cutlass_py.compiling import compiler
 from cutlass_py.declaration import codegen, families
 from cutlass_py.declaration.epilogue_ir import OPERATIONS
-from cutlass_py.declaration.validation import Resolved, stages_3x
-from cutlass_py.dispatch import candidates, explanation
+from cutlass_py.declaration.shared_memory import stages_3x
+from cutlass_py.declaration.validation import Resolved
+from cutlass_py.dispatch import candidates, explanation, planning
 from cutlass_py.dispatch.rejections import misses
-from cutlass_py.dispatch.tuned import class_of
 from cutlass_py.epilogues.fusion import carrier
 from cutlass_py.epilogues.specialization import asked
 from cutlass_py.functions import cast, erf, exp, gelu, log, maximum, minimum, relu, rsqrt, sqrt, tanh, where
 from cutlass_py.functions import max as max_over
 from cutlass_py.functions import sum as sum_over
 from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.operation import class_of
 from cutlass_py.kernels.registry import kernel_named
 
 DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
@@ -193,7 +194,7 @@ def test_the_tuned_design_alone_is_compiled(nvcc, table, monkeypatch):
     monkeypatch.setenv("NVCC_FAILS", "1")
     monkeypatch.setattr(compiler, "failed", {})
     with pytest.raises(CompileError):
-        candidates.plan(args.problem)
+        planning.plan(args.problem)
     assert nvcc.read_text().split() == [with_epilogue(LARGE, args).name]
 
 
@@ -275,7 +276,8 @@ def test_a_matrix_that_is_read_leaves_the_stages_that_a_source_leaves(tile):
     added = problem(epilogue(lambda x, c: x + c), given={"c": spec(512, 512)})
     found = carrier(replace(families.find(SQUARE), tile=tile), asked(added.problem.user).epilogue)
     described = cutlass_py.KernelDescription(a="bf16", tile=tile, schedule="pingpong", epilogue="biasc")
-    left = stages_3x(Resolved(described))
+    k = Resolved(described)
+    left = stages_3x(k.a, k.d, k.tile, k.schedule, k.epilogue)
     assert (f"has room for {left} stages" in found) if left < 3 else not isinstance(found, str)
 
 
@@ -324,7 +326,7 @@ def test_reductions_that_a_kernel_leaves_are_said_and_cost():
 def test_what_no_kernel_runs_is_said():
     args = problem(reduced, m=512, n=61, given=of_reduced(512, 61, c=spec(512, 61, dtype="s8")))
     with pytest.raises(NoKernelError, match=r"reduced\(accum, c\) with rows(.|\n)*takes c in f16, bf16, f32; it is s8"):
-        candidates.plan(args.problem)
+        planning.plan(args.problem)
     with pytest.raises(ValueError, match="k is 0; on a GPU it takes a product of at least one term"):
         problem(gelu_bias, k=0)
     with pytest.raises(ValueError, match="tune: epilogue= is not measured"):
@@ -353,7 +355,7 @@ def test_compilation_may_be_forbidden(tmp_path, monkeypatch):
     monkeypatch.setattr(compiler, "find", lambda *_, **__: None)
     monkeypatch.setattr(compiler, "recipe", lambda config: compiler.Recipe(config.name, "", (), ()))
     with pytest.raises(CompileError, match=r"CUTLASS_PY_JIT=0 forbids compiling it\. .* make the call once"):
-        candidates.plan(problem(gelu_bias).problem)
+        planning.plan(problem(gelu_bias).problem)
 
 
 def test_what_was_compiled_is_taken_where_nothing_else_can_be(nvcc, monkeypatch):

@@ -6,7 +6,8 @@ import pytest
 
 from cutlass_py.arrays.gpu import ABSENT
 from cutlass_py.dispatch import tuned
-from cutlass_py.dispatch.tuned import Entry, class_of
+from cutlass_py.dispatch.tuned import Entry
+from cutlass_py.kernels.operation import class_of
 
 FEW_TILES = {"m": 128, "n": 256, "k": 8192}
 

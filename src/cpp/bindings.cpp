@@ -177,6 +177,8 @@ void bind_problem(nb::module_& m) {
       "A call in canonical form: D (m, n) row-major, batch folded where it can be. Layouts: 't' row-major, "
       "'n' column-major, 'x' no unit stride. Alignments in bytes, 16 at most. Dtypes are None, layouts and other marks "
       "empty where an operand is absent.")
+      .def_prop_ro(
+          "operation", [](const Problem&) { return "gemm"; }, "Its name.")
       .def_ro("m", &Problem::m, "Rows of D.")
       .def_ro("n", &Problem::n, "Columns of D.")
       .def_ro("k", &Problem::k, "Length of the sums.")

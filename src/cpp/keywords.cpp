@@ -263,7 +263,7 @@ Request request_from(Operands& operands, const Keywords& keywords) {
 
 int32_t kernel_number(nb::handle kernel) {
   if (kernel.is_none()) return -1;
-  return nb::cast<int32_t>(nb::module_::import_("cutlass_py.kernels.registry").attr("number_of")(kernel));
+  return nb::cast<int32_t>(nb::module_::import_("cutlass_py.kernels.registry").attr("kernel_id")(kernel));
 }
 
 }  // namespace cutlass_py

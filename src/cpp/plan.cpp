@@ -76,7 +76,7 @@ Plan plan_for(const Problem& problem) {
   auto& table = plans();
   if (const Plan* known = known_plan(problem)) return *known;
   const uint64_t before = cleared;
-  nb::object chosen = nb::module_::import_("cutlass_py.dispatch.candidates").attr("plan")(nb::cast(problem));
+  nb::object chosen = nb::module_::import_("cutlass_py.dispatch.planning").attr("plan")(nb::cast(problem));
   Plan plan = plan_from(chosen, problem);
   if (cleared != before) return plan;  // of what was there, and may be gone: the next call asks again
   if (table.size() >= kMostPlans) clear_plans();

@@ -1,4 +1,4 @@
-// The plan table: how each class of problem is computed. Filled by cutlass_py.dispatch.candidates, once per class.
+// The plan table: how each class of problem is computed. Filled by cutlass_py.dispatch.planning, once per class.
 #pragma once
 
 #include <memory>
@@ -20,11 +20,11 @@ struct Plan : DevicePlan {
 void run_on_device(const Call& call, const Plan& plan, device::Stream stream, const GivenScratch* given = nullptr);
 size_t scratch_bytes(const Call& call, const Plan& plan);
 
-// The plan of a problem; asks cutlass_py.dispatch.candidates where there is none yet. By value: another thread may clear the
+// The plan of a problem; asks cutlass_py.dispatch.planning where there is none yet. By value: another thread may clear the
 // table whenever Python code runs.
 Plan plan_for(const Problem& problem);
 
-// A plan as candidates.py describes it; of a device alone, whose multiprocessors are the caller's.
+// A plan as dispatch/launch_plan.py describes it; of a device alone, whose multiprocessors are the caller's.
 Plan plan_from(nb::handle chosen, const Problem& problem);
 DevicePlan device_plan(nb::handle chosen);
 

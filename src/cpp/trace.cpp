@@ -75,7 +75,7 @@ nb::object letter_or_none(char letter) { return letter ? nb::object(nb::str(&let
 
 void tell(const Problem& problem, const Plan& plan, device::Stream stream) {
   const char* scratch = plan.scratch == Dtype::none ? nullptr : dtype_name(plan.scratch);
-  nb::dict how;  // as candidates.py's Plan has it
+  nb::dict how;  // as launch_plan.py's LaunchPlan has it
   how["kernel"] = text_or_none(plan.kernel ? plan.kernel->name : nullptr), how["provided"] = plan.provided;
   how["pack_a"] = letter_or_none(plan.pack_a), how["pack_b"] = letter_or_none(plan.pack_b);
   how["pack_scales"] = plan.pack_scales, how["scratch"] = text_or_none(scratch);

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from .kernels.kernel import Kernel, Status
     from .kernels.metadata import Design, EpilogueMetadata, KernelMetadata, OperandMetadata
     from .operations.gemm.arguments import GemmArguments
+    from .operations.gemm.call import KernelCall
     from .providers.cuda_kernel import CudaKernel
-    from .providers.provider import KernelCall, Provider
+    from .providers.provider import Provider
     from .providers.register import Registration, register_kernel, register_provider, unregister
 
 __all__ = [
@@ -101,7 +102,8 @@ _NAMES = {
     "kernels.metadata": ("Design", "EpilogueMetadata", "KernelMetadata", "OperandMetadata"),
     "operations.gemm.arguments": ("GemmArguments",),
     "providers.cuda_kernel": ("CudaKernel",),
-    "providers.provider": ("KernelCall", "Provider"),
+    "operations.gemm.call": ("KernelCall",),
+    "providers.provider": ("Provider",),
     "providers.register": ("Registration", "register_kernel", "register_provider", "unregister"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

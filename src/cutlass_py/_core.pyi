@@ -227,6 +227,10 @@ class Problem:
     """
 
     @property
+    def operation(self) -> str:
+        """Its name."""
+
+    @property
     def m(self) -> int:
         """Rows of D."""
 

@@ -18,6 +18,7 @@ from test_block_scales import SHAPES, quantised
 
 from cutlass_py import CudaError, GemmArguments, TensorSpec, _core, autotuning, explain, gemm, get_kernels, tune, view
 from cutlass_py.dispatch import candidates
+from cutlass_py.dispatch.launch_plan import launch_plan_of
 
 SEEDS = range(8)
 M, N, K = 17, 24, 40
@@ -492,7 +493,7 @@ def test_threads_share_plans_and_forget_them():
 def test_a_failure_while_measuring_loses_nothing():
     """One of a plan leaves that plan out."""
     args = GemmArguments(TensorSpec((M, K), "f32"), TensorSpec((K, N), "f32"), bias_grad=TensorSpec((N,), "f32"))
-    plans = [candidates.plan_of(choice, args.problem) for choice in candidates.rank(args.problem)[:2]]
+    plans = [launch_plan_of(choice, args.problem) for choice in candidates.rank(args.problem)[:2]]
     found = []
     assert _fails_everywhere(lambda: found.append(_core.measure(args.problem, plans, 1)), step=7) > 30
     assert {sum(map(math.isfinite, sum(times, []))) for times in found} == {1, 2}

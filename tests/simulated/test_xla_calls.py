@@ -18,7 +18,7 @@ import xla_on_host  # noqa: E402
 
 import cutlass_py.jax as cj  # noqa: E402
 from cutlass_py import GemmArguments, TensorSpec  # noqa: E402
-from cutlass_py.dispatch import candidates  # noqa: E402
+from cutlass_py.dispatch import planning  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="compiles with g++")
 
@@ -52,7 +52,7 @@ def test_every_step_of_a_plan_is_taken(step: str) -> None:
     a, b = values(M, K, seed=1, dtype=dtype), values(K, N, seed=2, dtype=dtype)
     lie = TensorSpec(a.shape, dtype), TensorSpec(b.shape, dtype, None if step == "packs b" else (1, K))
     specs = {x: TensorSpec(y.shape, y.dtype.name) for x, y in keywords.items() if isinstance(y, jax.ShapeDtypeStruct)}
-    assert candidates.plan(GemmArguments(*lie, **{**keywords, **specs}).problem).steps == ([step] if step else [])
+    assert planning.plan(GemmArguments(*lie, **{**keywords, **specs}).problem).steps == ([step] if step else [])
     layout, right = ("tt", b) if step == "packs b" else ("tn", b.T)
     found = jax.jit(partial(cj.gemm, layout=layout, **keywords))(a, right)
     z = np.asarray(a, "f4") @ np.asarray(b, "f4")

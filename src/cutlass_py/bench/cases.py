@@ -9,13 +9,15 @@ from typing import Any
 
 from .._core import gemm
 from ..arrays.gpu import gpu_of
+from ..declaration.config import SWIZZLES
 from ..declaration.dtypes import DTYPES
 from ..dispatch import tuned
 from ..dispatch.discover import get_kernels
 from ..dispatch.explanation import explain
+from ..kernels.adaptation import STEPS
+from ..kernels.operation import class_of
 from ..kernels.registry import kernel_named
-from ..operations.gemm.arguments import SWIZZLES, GemmArguments
-from ..operations.gemm.legality import STEPS
+from ..operations.gemm.arguments import GemmArguments
 from . import one_kernel
 from .frameworks import Framework
 from .one_kernel import KernelCase, KernelOperands
@@ -174,8 +176,8 @@ def _entry(args: GemmArguments) -> dict[str, Any]:
     """What the table of tuned choices has for a problem, so that results can become such a table."""
     p = args.problem
     gpu = gpu_of(p)
-    entry = tuned.table(gpu).get(tuned.class_of(p)) if gpu else None
-    return {"class": tuned.class_of(p), "entry": asdict(entry)} if entry else {}
+    entry = tuned.table(gpu).get(class_of(p)) if gpu else None
+    return {"class": class_of(p), "entry": asdict(entry)} if entry else {}
 
 
 def choice_of(operands: _Operands, splits: Splits | None = None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..operations.gemm.legality import Way
+from ..kernels.adaptation import Way
 from .results import OURS, Record, geomean
 from .suites import DEEPGEMM, DEFAULT, SWEEP, case_of, shape_text
 from .timing import ALL_REGIMES, alone, ratio_of

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files import read_json, replace
+from ..support.files import read_json, replace
 
 Result = dict[str, Any]  # a whole file
 Record = dict[str, Any]  # one of its cases

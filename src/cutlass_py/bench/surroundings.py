@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
-from ..diagnostics.versions import FRAMEWORKS, installed
+from ..support.versions import FRAMEWORKS, installed
 
 
 def surroundings(commit: str | None = None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..declaration.dtypes import LAYOUTS
-from ..diagnostics.terminal import print_table
+from ..support.terminal import print_table
 
 if TYPE_CHECKING:
     from ..bench.bars import Verdict
@@ -175,7 +175,7 @@ def _measured(options: argparse.Namespace) -> Result:
 def _watch(run: Any, options: argparse.Namespace, seconds: float) -> None:
     """Measures; says each case as it comes, above a table of means and a bar where somebody watches."""
     from ..bench.report import header, row, summarise, summary_table
-    from ..diagnostics.terminal import progress, rich_table
+    from ..support.terminal import progress, rich_table
 
     regimes = list(dict.fromkeys(regime for part in run.parts for regime in part.settings.regimes))
     silent = options.json == "-"

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from ..diagnostics.terminal import print_table, watched
+from ..support.terminal import print_table, watched
 from .options import cc_option, json_option, print_json
 
 
@@ -71,8 +71,8 @@ def _clear(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from ..compiling.prebuild import best, build
     from ..compiling.toolkit import nvcc_jobs
+    from ..export.prebuild import best, build
     from ..kernels.registry import cutlass_kernel_named
     from ..operations.gemm.problems import read
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import _core
 from ..declaration.dtypes import DTYPES
-from ..diagnostics.terminal import print_table
+from ..support.terminal import print_table
 from .options import json_option, print_json
 
 
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command; 1 where an error is beyond its bound."""
-    from ..diagnostics.versions import installed
+    from ..support.versions import installed
 
     if options.size < 1:
         raise ValueError(f"demo: --size is {options.size}; expected 1 or more")

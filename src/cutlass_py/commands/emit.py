@@ -23,7 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command."""
-    from ..export.emit import project, source, write
+    from ..compiling.single_source import source
+    from ..export.emit import project, write
     from ..kernels.registry import cutlass_kernel_named
 
     kernel = cutlass_kernel_named(options.kernel, "emit")

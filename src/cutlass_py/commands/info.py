@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from .. import _core
-from ..diagnostics.terminal import print_table
-from ..export import packs
-from ..export.packs import Pack
+from ..kernels import packs
+from ..kernels.packs import Pack
+from ..support.terminal import print_table
 from .options import json_option, print_json
 
 
@@ -23,9 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The command."""
     from .. import __version__
-    from ..diagnostics.versions import installed
     from ..kernels.kernel import CutlassKernel
     from ..kernels.registry import all_kernels
+    from ..support.versions import installed
 
     if options.cmake_dir:
         print_json({"cmake_dir": _cmake_dir()}) if options.json else print(_cmake_dir())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..diagnostics.terminal import print_table, watched
+from ..support.terminal import print_table, watched
 from .options import capability, json_option, print_json
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The command."""
     from ..compiling import compiler
-    from ..compiling.prebuild import best
-    from ..export import archive
     from ..export.packing import check, write
+    from ..export.prebuild import best
+    from ..kernels import archive
     from ..kernels.registry import cutlass_kernel_named
     from ..operations.gemm.problems import read
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..files import replace
+from ..support.files import replace
 from .options import json_option, print_json
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def _gpu(options: argparse.Namespace) -> Gpu:
 
 def _measure(options: argparse.Namespace, problems: Sequence[GemmArguments]) -> bool:
     """Tune problems one by one; whether any failed."""
-    from ..diagnostics.terminal import print_table, progress, watched
     from ..dispatch.autotune import tune
     from ..operations.gemm.description import describe
+    from ..support.terminal import print_table, progress, watched
 
     rows, failed, drawn = [], False, watched() and not options.json
     with progress("tuning", len(problems)) as advance:

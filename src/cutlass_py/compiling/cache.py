@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ..errors import CompileError
-from ..files import replace
+from ..support.files import replace
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

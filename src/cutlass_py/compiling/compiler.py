@@ -26,11 +26,10 @@ from typing import Any
 from .. import _core
 from ..arrays.gpu import capabilities
 from ..declaration import codegen
-from ..declaration.config import KernelConfig
+from ..declaration.config import KernelConfig, cc_range
 from ..declaration.families import FAMILIES
 from ..declaration.families import find as declared
 from ..errors import CompileError
-from ..operations.gemm.legality import cc_range
 from . import cache, toolkit
 
 logger = logging.getLogger("cutlass_py")  # instrumentation.py, which imports this

@@ -99,6 +99,10 @@ SCHEDULES = {
     ]
 }
 
+# The order in which a 3.x kernel takes its tiles (kernel.h): the axis, and how many rows or columns side by side.
+RASTERS = {None: 0, "m": 1, "n": 2}
+SWIZZLES = (1, 2, 4, 8)
+
 MOST_IN_CLUSTER = 8  # thread blocks: more do not run everywhere
 
 # ---------------------------------------------------------------------------------------------------- kernels
@@ -207,6 +211,7 @@ class Family:
     declare_more: Declaration = field(default=nothing, repr=False)  # compiled on demand alone
     per_file: int = 12  # kernels per translation unit: they share half a minute of templates and most of the memory
     overlaps: bool = False  # programmatic dependent launch is compiled in
+    operation: str = "gemm"  # what they compute: a room of operations/
 
     @cached_property
     def core(self) -> tuple[KernelConfig, ...]:
@@ -230,3 +235,10 @@ class Family:
         if lowest == highest or not codes:
             return self.gencode
         return (f"{self.gencode[0].partition(',')[0]},code=[{','.join(codes)}]",)
+
+
+def cc_range(lowest: int, highest: int) -> str:
+    """Compute capabilities in words."""
+    if lowest == highest:
+        return f"{lowest / 10:.1f} only"
+    return f"{lowest / 10:.1f} and newer" if highest == 999 else f"{lowest / 10:.1f} to {highest / 10:.1f}"

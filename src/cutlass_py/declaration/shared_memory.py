@@ -5,9 +5,11 @@ As CUTLASS's builders lay it out (sm90_builder.inl, sm90_gmma_builder.inl).
 
 from __future__ import annotations
 
-from math import gcd
+from math import ceil, gcd
 
 from .config import Schedule
+from .dtypes import DTYPES
+from .epilogues import Epilogue
 
 # Bytes of a thread block, by what families are named after.
 SM90 = 227 << 10
@@ -48,3 +50,23 @@ class EpilogueTile:
     def loads(self, reused: bool) -> int:
         """Buffers for parts of what is read; `reused`: D leaves through them."""
         return max(min(self._parts, 4), self.stores + 1 if reused else 0)
+
+
+def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilogue: Epilogue) -> int:
+    """Shared memory of a 3.x epilogue that stores D in this dtype."""
+    if not schedule.tma_store:
+        return 512
+    size = DTYPES[d].itemsize
+    part = EpilogueTile(schedule, tile, size)
+    read = epilogue.source or epilogue.gated
+    reused = read and size > 1
+    buffers = (part.loads(reused) if read else 0) + part.stores * ((not reused) + epilogue.aux)
+    vectors = 512 if epilogue.scaled else 0
+    return buffers * part.elements * size + vectors + BARRIERS
+
+
+def stages_3x(a: str, d: str, tile: tuple[int, int, int], schedule: Schedule, epilogue: Epilogue) -> int:
+    """Stages of a 3.x kernel's pipeline that fit beside its epilogue."""
+    rows, cols = tile[1::-1] if schedule.swap else tile[:2]
+    scales = rows + ceil(cols / schedule.block) if schedule.block else 0
+    return stages(tile, DTYPES[a].itemsize, epilogue_bytes(schedule, tile, d, epilogue), scales)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
-from math import ceil, prod
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .codegen import INSTRUCTION
@@ -17,7 +17,7 @@ from .config import MOST_IN_CLUSTER, SCHEDULES, Family, KernelConfig
 from .dtypes import ARITHMETICS, BLOCK, DTYPES, LAYOUTS, usual_arithmetic
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from .families import FAMILIES
-from .shared_memory import BARRIERS, SM80, SM90, EpilogueTile, stages
+from .shared_memory import SM80, SM90, epilogue_bytes, stages_3x
 
 if TYPE_CHECKING:
     from ..kernels.description import KernelDescription
@@ -257,26 +257,6 @@ def _cluster_3x(k: Resolved) -> _Faults:
         yield Fault("cluster", cluster, f"parts of 8 rows: its blocks load the tile {k.tile} in shares")
 
 
-def _epilogue_bytes(k: Resolved) -> int:
-    """Shared memory of a 3.x epilogue."""
-    if not k.schedule.tma_store:
-        return 512
-    e, size = k.epilogue, DTYPES[k.d].itemsize
-    part = EpilogueTile(k.schedule, k.tile, size)
-    read = e.source or e.gated
-    reused = read and size > 1
-    buffers = (part.loads(reused) if read else 0) + part.stores * ((not reused) + e.aux)
-    vectors = 512 if e.scaled else 0
-    return buffers * part.elements * size + vectors + BARRIERS
-
-
-def stages_3x(k: Resolved) -> int:
-    """Stages of the pipeline that fit beside the epilogue."""
-    rows, cols = k.tile[1::-1] if k.schedule.swap else k.tile[:2]
-    scales = rows + ceil(cols / k.schedule.block) if k.schedule.block else 0
-    return stages(k.tile, k.size, _epilogue_bytes(k), scales)
-
-
 def _block_3x(k: Resolved) -> _Faults:
     """Scales that the mainloop applies: a step of k for each, whole blocks of columns, epilogues as declared."""
     row = k.schedule
@@ -292,8 +272,8 @@ def _block_3x(k: Resolved) -> _Faults:
 
 
 def _shared_3x(k: Resolved) -> _Faults:
-    if (fit := stages_3x(k)) < 2:
-        room = SM90 - _epilogue_bytes(k)
+    if (fit := stages_3x(k.a, k.d, k.tile, k.schedule, k.epilogue)) < 2:
+        room = SM90 - epilogue_bytes(k.schedule, k.tile, k.d, k.epilogue)
         yield Fault(
             "tile", k.tile, f"(m + n) * k up to {room // 2 // k.size}: two stages beside the epilogue; {fit} fit"
         )

@@ -19,8 +19,8 @@ from typing import Any
 
 from .. import _core
 from .._core import Problem
-from ..dispatch.candidates import Choice, Plan
-from ..operations.gemm.description import describe
+from ..dispatch.launch_plan import LaunchPlan
+from ..kernels.operation import describe
 
 logger = logging.getLogger("cutlass_py")
 LEVELS = {"plans": logging.INFO, "calls": logging.DEBUG}
@@ -132,22 +132,7 @@ def at_import() -> None:
 # ---------------------------------------------------------------------------------------------------- what is said
 
 
-def planned(p: Problem, plan: Plan, choice: Choice | None) -> None:
-    """A class of problems was met, and this is its plan."""
-    if not logger.isEnabledFor(logging.INFO):
-        return
-    time = f"; {choice.time}" if choice and choice.time else ""
-    logger.info("plan of %s: %s%s", describe(p), _words(plan), time)
-
-
 def called(p: Problem, stream: int, **how: Any) -> None:
     """A call is about to run, by a plan of these fields; said by trace.cpp."""
     on = "" if p.device_id < 0 else f"; stream {stream:#x}"
-    logger.debug("gemm %s: %s%s", describe(p), _words(Plan(**how)), on)
-
-
-def _words(plan: Plan) -> str:
-    """Kernel, and what surrounds it."""
-    if plan.each:
-        return "one matrix after the other"
-    return ", ".join([plan.kernel or plan.provided_name or "the epilogue alone", *plan.steps])
+    logger.debug("%s %s: %s%s", p.operation, describe(p), LaunchPlan(**how), on)

@@ -25,13 +25,13 @@ from ..declaration.epilogue_ir import AXES, Node, Program
 from ..declaration.epilogues import ACTIVATIONS
 from ..declaration.families import named
 from ..epilogues.specialization import Asked, asked_by
-from ..export import packs
-from ..kernels.registry import numbered
+from ..kernels import packs
+from ..kernels.registry import kernel_by_id
 from ..operations.gemm.arguments import GemmArguments
 from ..operations.gemm.description import describe
 from ..providers.numpy import NumpyProvider
 from ..providers.provider import ProvidedKernel
-from .versions import installed
+from ..support.versions import installed
 
 _GRANULE = 256  # alignments beyond it make no difference
 
@@ -241,7 +241,7 @@ def _choices(p: _core.Problem, parameters: tuple[float, float], has_out: bool) -
     words += [] if has_out else [f"out_dtype={p.d!r}"]
     words += [f"splits={'stream' if p.splits < 0 else p.splits!r}"] if p.splits else []
     words += ["deterministic=True"] if p.deterministic else []
-    words += [f"kernel={numbered(p.kernel).name!r}"] if p.kernel >= 0 and not _kernel_lost(p) else []
+    words += [f"kernel={kernel_by_id(p.kernel).name!r}"] if p.kernel >= 0 and not _kernel_lost(p) else []
     return words
 
 
@@ -249,7 +249,7 @@ def _kernel_lost(p: _core.Problem) -> list[str]:
     """A comment where the kernel that was asked for is one that this process brought, which a script cannot have."""
     if p.kernel < 0:
         return []
-    kernel = numbered(p.kernel)
+    kernel = kernel_by_id(p.kernel)
     own = isinstance(kernel, ProvidedKernel) and isinstance(kernel.provider, NumpyProvider)
     packed = (manifest.kernel for pack in packs.installed() for manifest in pack.kernels)
     if own or kernel.name in named("declared") or kernel.name in packed:

@@ -16,18 +16,16 @@ from .._core import Problem
 from ..arrays.gpu import gpu_of
 from ..errors import CompileError, NoKernelError, ProviderError
 from ..kernels.kernel import CutlassKernel
-from ..operations.gemm.arguments import problem_asked
-from ..operations.gemm.description import describe
-from .candidates import Choice, best, plan_of, rank, tiles_of, without_product
-from .tuned import Entry, class_of, lookup, record
+from ..kernels.operation import class_of, describe, operation_of, problem_asked
+from .candidates import Choice, best, rank
+from .launch_plan import launch_plan_of
+from .tuned import Entry, lookup, record
 
 _CANDIDATES = 32  # choices that are run at all, the best by the model
 _SCREENING = 3  # rounds of all of them
 _FINALISTS = 6  # of them go on, in every order of their tiles
 _ROUNDS = 11  # of those, or as many as two seconds permit (measure.cpp)
 _MARGIN = 0.99  # of the default's time: what is nearer is noise
-# Raster and swizzle of 3.x kernels (kernel.h), beside what selection takes by itself.
-_TILE_ORDERS = ((0, 1), (0, 2), (0, 8), (1, 1), (1, 2), (2, 1), (2, 2))
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ def _tune(p: Problem, candidates: int, compiled: bool, here: bool = False) -> Tu
     gpu = gpu_of(p)
     if gpu is None:
         raise ValueError("tune: the operands are on the CPU; kernels are measured on a GPU")
-    if without_product(p):
+    if operation_of(p).without_kernel(p):
         raise ValueError(f"tune: {describe(p)} has no product to compute")
     driver = _core.device_info(p.device_id)["driver"]
     record(gpu, {})  # what stands in the way of writing says so before anything is measured
@@ -198,8 +196,9 @@ def _in_every_order(p: Problem, choices: Iterable[Choice]) -> Iterator[Choice]:
     for choice in choices:
         yield choice
         kernel = choice.route.kernel
-        if isinstance(kernel, CutlassKernel) and kernel.config.api == 3 and min(tiles_of(kernel.config, p)) > 1:
-            yield from (replace(choice, raster=raster, swizzle=swizzle) for raster, swizzle in _TILE_ORDERS)
+        if isinstance(kernel, CutlassKernel):
+            orders = operation_of(p).tile_orders(kernel, p)
+            yield from (replace(choice, raster=raster, swizzle=swizzle) for raster, swizzle in orders)
 
 
 def _measure(p: Problem, choices: Sequence[Choice], rounds: int) -> list[Measurement]:
@@ -212,7 +211,7 @@ def _measure(p: Problem, choices: Sequence[Choice], rounds: int) -> list[Measure
     plans, failure = [], None
     for choice in choices:
         try:
-            plans.append((choice, plan_of(choice, p)))
+            plans.append((choice, launch_plan_of(choice, p)))
         except CompileError as error:
             failure = error
     if failure and not plans:

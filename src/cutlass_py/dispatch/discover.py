@@ -8,8 +8,8 @@ from .. import _core
 from ..declaration.families import FAMILIES
 from ..kernels.kernel import CutlassKernel, Kernel
 from ..kernels.metadata import KernelMetadata
+from ..kernels.operation import Arguments, arguments_of
 from ..kernels.registry import all_kernels, gc_paused
-from ..operations.gemm.arguments import GemmArguments, arguments_of
 from .candidates import straight
 
 
@@ -27,7 +27,7 @@ def _on(cc: int | str) -> Callable[[Kernel], bool]:
 
 
 def get_kernels(
-    args: GemmArguments | None = None,
+    args: Arguments | None = None,
     where: Callable[[KernelMetadata], bool] | None = None,
     *,
     cc: int | str | None = None,
@@ -47,7 +47,7 @@ def get_kernels(
 
     Raises:
         ValueError: there is no such `cc`.
-        TypeError: `args` is no GemmArguments, or `where` no function.
+        TypeError: `args` is no arguments of an operation, or `where` no function.
     """
     if where is not None and not callable(where):
         raise TypeError(f"get_kernels: where is {_core.described_type(where)}; expected a function of KernelMetadata")

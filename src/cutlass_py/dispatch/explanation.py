@@ -7,9 +7,8 @@ from typing import Any
 
 from .. import _core
 from ..kernels.kernel import CutlassKernel, Kernel
-from ..operations.gemm.arguments import problem_asked
-from ..operations.gemm.description import describe
-from .candidates import Choice, rank, without_product
+from ..kernels.operation import describe, operation_of, problem_asked
+from .candidates import Choice, rank
 from .rejections import misses, not_compiled
 
 
@@ -82,7 +81,7 @@ class Explanation:
 
     def show(self) -> None:
         """Prints it: as a table where a terminal is watched and rich is installed, otherwise as str() has it."""
-        from ..diagnostics.terminal import print_table, watched
+        from ..support.terminal import print_table, watched
 
         if not watched():
             print(self)
@@ -177,15 +176,15 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
     """
     p = problem_asked("explain", a, b, keywords)
     text = describe(p)
-    if without_product(p):
-        nothing, alone = "the result has no elements", "composed: no product (k = 0 or alpha = 0), the epilogue alone"
-        return Explanation(text, None, (), (), note=alone if p.m and p.n and p.batch else nothing)
+    operation = operation_of(p)
+    if note := operation.without_kernel(p):
+        return Explanation(text, None, (), (), note=note)
     ranking = tuple(rank(p))
     chosen = ranking[0] if ranking else None
     unbuilt = tuple(not_compiled(p))
     note = ""
     if not chosen and unbuilt and not _core.kernel_facts():
         note = "no kernel fits: none is compiled in this package"
-    elif not chosen and p.pointers:
+    elif not chosen and operation.dividable(p):
         note = "no kernel takes it as a list: one matrix after the other, each by a plan of its own"
     return Explanation(text, chosen, ranking, tuple(misses(p)), unbuilt, note)

@@ -7,11 +7,10 @@ from typing import TypeVar
 
 from .._core import Problem
 from ..arrays.gpu import Gpu, gpu_of
+from ..kernels.adaptation import Way
 from ..kernels.kernel import Kernel
-from ..kernels.registry import all_kernels, by_operands, candidates, written_in_python
-from ..operations.gemm.cost import Estimates
-from ..operations.gemm.description import describe
-from ..operations.gemm.legality import Way
+from ..kernels.operation import describe, operation_of
+from ..kernels.registry import all_kernels, by_operands, concerned, python_kernels
 
 _K = TypeVar("_K", bound=Kernel)
 
@@ -22,15 +21,15 @@ def misses(p: Problem) -> list[tuple[Kernel, str]]:
     Kernels that were registered come first, then the greatest loss, by the time that the model would give them.
     """
     gpu = gpu_of(p)
-    brought = _unable(written_in_python(p), p, gpu)
+    brought = _unable(python_kernels(p), p, gpu)
     if gpu is None:
         return [*brought]
     if p.user >= 0:  # it is compiled when it is met: declared kernels that cannot carry it, one for each interface
         declared = by_operands(p.operand_a or "", p.operand_b or "", False)
         plain = (kernels[0] for interface, kernels in declared.items() if interface.epilogue.plain)
         return [*brought, *_unable(plain, p, gpu)]
-    estimates = Estimates(p, gpu)
-    compiled = (kernel for kernels in candidates(p, compiled=True).values() for kernel in kernels)
+    estimates = operation_of(p).estimates(p, gpu)
+    compiled = (kernel for kernels in concerned(p, compiled=True).values() for kernel in kernels)
     return [*brought, *sorted(_unable(compiled, p, gpu), key=lambda miss: miss[0].microseconds(estimates))]
 
 
@@ -44,7 +43,7 @@ def not_compiled(p: Problem) -> list[Kernel]:
     gpu = gpu_of(p)
     return [
         kernel
-        for interface, kernels in candidates(p, compiled=False).items()
+        for interface, kernels in concerned(p, compiled=False).items()
         if isinstance(interface.way(p, gpu), Way)
         for kernel in kernels
         if not kernel.compiled and kernel.repeats(p)
@@ -58,4 +57,4 @@ def nothing_fits(p: Problem) -> str:
     nearest = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]] + misses(p)
     nearest = nearest or _unable(compiled, p, gpu_of(p))
     lines = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in nearest[:3])
-    return f"gemm: none of {len(compiled)} compiled kernels fits {describe(p)}. Nearest:{lines}"
+    return f"{p.operation}: none of {len(compiled)} compiled kernels fits {describe(p)}. Nearest:{lines}"

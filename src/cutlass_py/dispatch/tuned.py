@@ -23,25 +23,15 @@ from .. import _core
 from .._core import Problem
 from ..arrays.gpu import Gpu
 from ..compiling import cache
+from ..declaration.config import SWIZZLES
 from ..errors import CompileError
-from ..export import packs
-from ..files import read_json
+from ..kernels import packs
 from ..kernels.kernel import Kernel
+from ..kernels.operation import class_of, operation_of
 from ..kernels.registry import registered
-from ..operations.gemm.arguments import SWIZZLES
+from ..support.files import read_json
 
 _FORMAT = 1
-# What a choice depends on, as attributes of Problem, in the order of a class's text.
-CLASS = (
-    "m", "n", "k", "batch", "a", "b", "d", "operand_a", "operand_b", "accumulator", "layout_a", "layout_b", "layout_d",
-    "align_a", "align_b", "align_d", "c", "layout_c", "align_c", "activation", "bias", "bias_axis", "align_bias",
-    "gate", "layout_gate", "align_gate", "aux", "layout_aux", "align_aux", "bias_grad", "bias_grad_axis", "scale_a",
-    "scale_b", "scale_out", "device_alpha", "device_beta", "plain_sum", "pointers", "deterministic",
-)  # fmt: skip
-# Attributes of Problem that a class leaves out: what was asked for by name, and where. Where a kernel or a number of
-# splits is asked for, tables are not consulted; a user's epilogue is of the product's class. `block` follows from
-# scale_b.
-APART = ("empty_product", "transposed", "jit", "splits", "kernel", "user", "device", "device_id", "block")
 
 
 @dataclass(frozen=True)
@@ -74,19 +64,10 @@ _RANGES = {"splits": range(1, 2**15), "raster": range(3), "swizzle": SWIZZLES}
 Table = dict[str, Entry]
 
 
-def class_of(p: Problem) -> str:
-    """The class of a problem as text: every attribute of CLASS that says something."""
-    values = ((name, getattr(p, name)) for name in CLASS)
-    return " ".join(f"{name}={int(value) if value is True else value}" for name, value in values if value)
-
-
-FILES = "tuned-*.json"  # tables in a directory
-
-
 def file_name(gpu: str, sm_count: int) -> str:
     """The file of a table for GPUs of this name and number of multiprocessors."""
     name = re.sub(r"\W+", "-", gpu).strip("-").lower()
-    return FILES.replace("*", f"{name}-{sm_count}")
+    return packs.TABLES.replace("*", f"{name}-{sm_count}")
 
 
 def path_of(gpu: Gpu) -> Path:
@@ -129,18 +110,13 @@ def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
     return entries
 
 
-def of_bf16(p: Problem, gpu: Gpu) -> list[Entry]:
-    """For a product in f16, what tables say of the same one in bf16, with the names that kernels have in f16.
-
-    There are the same kernels for both, and they are taken to be as fast.
-    """
-    if (p.operand_a, p.operand_b, p.accumulator) != ("f16", "f16", "f32"):
+def lookup_similar(p: Problem, gpu: Gpu) -> list[Entry]:
+    """What tables say of the class that stands in for a problem's own, with the names that kernels have here."""
+    if not (similar := operation_of(p).similar(p)):
         return []
-    if "=bf16" in (key := class_of(p)):  # no kernel has both
-        return []
-    alike, here = key.replace("=f16", "=bf16"), registered()
-    entries = [found[alike] for found in _known(gpu) if alike in found and found[alike].kernel not in here]
-    return [replace(entry, kernel=entry.kernel.replace("bf16", "f16")) for entry in entries]
+    (key, rename), here = similar, registered()
+    entries = [found[key] for found in _known(gpu) if key in found and found[key].kernel not in here]
+    return [replace(entry, kernel=rename(entry.kernel)) for entry in entries]
 
 
 def _known(gpu: Gpu) -> list[Table]:

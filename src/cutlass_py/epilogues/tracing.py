@@ -136,7 +136,7 @@ class Opaque:
             how = "" if method == "__call__" else f".{method}"
             given = f" with {', '.join(keywords)}=" if name and keywords else ""
             self.trace.refuse(f"calls numpy.{ufunc.__name__}{how}{given}, which is not among cutlass_py.functions")
-        return self.trace.apply(name, *inputs) if name in OPERATIONS else _function(name)(*inputs)
+        return self.trace.apply(name, *inputs) if name in OPERATIONS else FUNCTIONS[name](*inputs)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
@@ -152,11 +152,7 @@ class Opaque:
         self.trace.refuse(f"calls numpy.{function.__name__}, which is not among cutlass_py.functions")
 
 
-def _function(name: str) -> Callable[..., Any]:
-    from .. import functions
-
-    found: Callable[..., Any] = getattr(functions, name)
-    return found
+FUNCTIONS: dict[str, Callable[..., Any]] = {}  # by name: what functions.py has beside single operations; it says so
 
 
 # NumPy's functions of one element by their names, and ours.

@@ -7,7 +7,10 @@ from functools import update_wrapper
 from typing import Any
 
 from .._core import EpilogueCall
-from . import tracing
+from . import (
+    functions,  # noqa: F401  (tracing finds them there)
+    tracing,
+)
 from .specialization import number_of
 
 

@@ -1,4 +1,4 @@
-"""A kernel as C++ for others: one source that needs CUTLASS alone, or a project around it (templates/).
+"""A kernel as C++ for others: a project around its source (templates/).
 
 The definition is what the build and the JIT compile (codegen.py). What a project has to know beside it - operands,
 their dtypes and layouts - is written into templates as constants.
@@ -7,74 +7,19 @@ their dtypes and layouts - is written into templates as constants.
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 
 from ..compiling import compiler
-from ..declaration import codegen
-from ..declaration.config import SCHEDULES, KernelConfig
+from ..compiling.single_source import flags_of, scaled_text, source
+from ..declaration.config import SCHEDULES, KernelConfig, cc_range
 from ..declaration.dtypes import BLOCK, DTYPES, STORAGE
 from ..declaration.epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from ..declaration.families import FAMILIES
-from ..operations.gemm.legality import cc_range, interface_of
+from ..operations.gemm.legality import interface_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_OWN = re.compile(r'#include "(?!cutlass/|cute/)(.+)"\n')
-_RULE = "// " + "-" * 100
-
-# ---------------------------------------------------------------------------------------------------- one source
-
-
-def source(config: KernelConfig) -> str:
-    """A kernel as one translation unit of CUDA C++ that includes nothing but the standard library, CUDA and CUTLASS.
-
-    Raises:
-        CompileError: this package's headers are missing.
-    """
-    own, text = compiler.own_headers(config.name), compiler.source_of(config)
-    ours = _OWN.search(text)
-    start = ours.start() if ours else 0  # before it are macros that headers look at
-    before = f"\n{text[:start].strip()}\n" if start else ""
-    return _head(config) + before + "".join(_parts(own, text[start:], config.name, set()))
-
-
-def _head(config: KernelConfig) -> str:
-    from .. import __version__
-
-    command = shlex.join(["nvcc", "-std=c++17", "-O3", *_flags(config), "-ICUTLASS/include", "-c", f"{config.name}.cu"])
-    lines = [
-        config.name,
-        "",
-        f"D = {interface_of(config).epilogue.formula}, where acc = A @ B{_scaled(config)}.",
-        "CutlassPyKernel, below, says what it takes, and CutlassPyGemm how it is called.",
-        "Needs CUTLASS 4.2 or newer, below 5:",
-        f"  {command}",
-        f"Written by cutlass_py {__version__}. SPDX-License-Identifier: BSD-3-Clause",
-    ]
-    return "".join(f"// {line}".rstrip() + "\n" for line in lines)
-
-
-def _scaled(config: KernelConfig) -> str:
-    return ", scaled in blocks by scale_a and scale_b" if SCHEDULES[config.schedule].block else ""
-
-
-def _parts(own: Path, text: str, name: str, seen: set[str]) -> Iterator[str]:
-    """A text behind the headers of ours that it includes, each once and under its name."""
-    for header in _OWN.findall(text):
-        if header not in seen:
-            seen.add(header)
-            yield from _parts(own, (own / header).read_text(encoding="utf-8"), header, seen)
-    body = _OWN.sub("", text).replace("#pragma once\n", "")
-    yield f"\n{_RULE}\n// {name}\n{_RULE}\n\n{body.strip()}\n"
-
-
-def _flags(config: KernelConfig) -> list[str]:
-    family = FAMILIES[config.family]
-    return codegen.flags(family, family.gencode)
-
 
 # ---------------------------------------------------------------------------------------------------- projects
 
@@ -144,15 +89,15 @@ def _fields(c: KernelConfig) -> dict[str, str]:
         "kernel": c.name,
         "version": __version__,
         "formula": epilogue.formula,
-        "acc_scaled": _scaled(c),
+        "acc_scaled": scaled_text(c),
         "block": str(schedule.block),
         "bias_axis": epilogue.bias or "-",
         "activation": epilogue.activation,
         "lowest_cc": str(family.cc[0]),
         "highest_cc": str(family.cc[1]),
         "cc_range": cc_range(*family.cc),
-        "cmake_flags": "\n  ".join(_flags(c)),
-        "python_flags": "".join(f'    "{flag}",\n' for flag in _flags(c)),
+        "cmake_flags": "\n  ".join(flags_of(c)),
+        "python_flags": "".join(f'    "{flag}",\n' for flag in flags_of(c)),
         **{name: str(value).lower() for name, value in flags.items()},
         **{f"cpp_{name}": DTYPES[getattr(c, name)].cpp for name in ("a", "b", "accumulator", "d", "bias")},
         "cpp_scalar": DTYPES[DTYPES[c.accumulator].scalar].cpp,

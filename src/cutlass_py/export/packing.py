@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..dispatch import tuned
-from . import archive, packs
-from .archive import Manifest
+from ..kernels import archive, packs
+from ..kernels.archive import Manifest
 
 _METADATA = """\
 Metadata-Version: 2.1

@@ -15,7 +15,7 @@ from ..declaration.dtypes import COMPUTE, LAYOUTS
 from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
 from ..kernels.kernel import Kernel
-from ..kernels.registry import number_of
+from ..kernels.registry import kernel_id
 from ..operations.gemm.arguments import GemmArguments
 from .gradient import differentiable
 from .primitive import bind, vary_alike
@@ -232,7 +232,7 @@ def _activation(value: str | Activation | None) -> Activation:
 
 
 def _kernel_name(kernel: Kernel | str) -> str:
-    number_of(kernel)  # refuses what is no kernel
+    kernel_id(kernel)  # refuses what is no kernel
     return kernel if isinstance(kernel, str) else kernel.name
 
 

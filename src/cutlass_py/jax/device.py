@@ -13,7 +13,8 @@ from jax.interpreters import mlir
 from .. import _core
 from ..arrays.dtype_names import dtype_name
 from ..arrays.gpu import device
-from ..dispatch import candidates
+from ..dispatch import planning
+from ..dispatch.launch_plan import LaunchPlan
 from ..operations.gemm.description import describe
 from .partitioning import divided
 from .primitive import gemm_p
@@ -76,7 +77,7 @@ def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
     shapes, dtypes = [x.shape for x in operands], [dtype_name(x.dtype, "an operand") for x in operands]
     args = spec.arguments(shapes, dtypes, f"cuda:{_ordinals()[0]}")
     problem = _core.problem(args.a, args.b, **args.keywords, kernel=spec.kernel)
-    plan = candidates.plan(problem, provided=False)
+    plan = planning.plan(problem, provided=False)
     counts = {device(ordinal).sm_count for ordinal in _ordinals()}
     scratch = max(_core.scratch_bytes(args.a, args.b, args.keywords, plan, count) for count in counts)
     return (
@@ -100,7 +101,7 @@ def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
     )  # XLA aligns to less than the 256 bytes that kernels expect
 
 
-def _repeated(plan: candidates.Plan) -> dict[str, Any]:
+def _repeated(plan: LaunchPlan) -> dict[str, Any]:
     """The fields of a plan, which need none of lists and of kernels in Python: no call of XLA has those."""
     named = {field.name: getattr(plan, field.name) for field in fields(plan) if field.name not in ("each", "provided")}
     return {name: int(x) if isinstance(x, int) else x or "" for name, x in named.items()}

@@ -7,6 +7,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import _core
+from . import archive, registry
+from .kernel import CutlassKernel, Kernel
+from .metadata import CPU
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -41,12 +46,9 @@ class Artifact:
             CompileError: the kernel has to be compiled, and cannot be.
             OSError: the file cannot be written.
         """
-        from ..export import archive
-        from .registry import cutlass_kernel_named
-
         if not isinstance(cc, Collection) or not all(type(x) is int for x in cc):
             raise TypeError(f"save: cc is {cc!r}; expected whole numbers, such as (80, 90)")
-        archive.write(path, *archive.of_kernel(cutlass_kernel_named(self.kernel, "save").config, cc))
+        archive.write(path, *archive.of_kernel(registry.cutlass_kernel_named(self.kernel, "save").config, cc))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Artifact:
@@ -58,11 +60,18 @@ class Artifact:
             RuntimeError: the loader refuses the library.
             OSError: the file cannot be read, or its library not be unpacked.
         """
-        from ..export import archive
-        from . import registry
-
         manifest, library = archive.read(path)
         if manifest.kernel in registry.registered():
             raise ValueError(f"load: a kernel that was registered is called {manifest.kernel!r} already")
         archive.load(manifest, library)
-        return registry.add(archive.config_of(manifest)).compile()
+        kernel = registry.add(archive.config_of(manifest))
+        kernel.load()
+        return artifact_of(kernel)
+
+
+def artifact_of(kernel: Kernel) -> Artifact:
+    """What compiling a kernel leaves."""
+    if not isinstance(kernel, CutlassKernel):
+        return Artifact(kernel.name, "cpu" if kernel.metadata.cc == CPU else "cuda", None, False)
+    library, package = (Path(file).resolve() for file in (_core.kernel_library(kernel.name), _core.__file__))
+    return Artifact(kernel.name, kernel.family.arch, library, library.parent == package.parent)

@@ -5,25 +5,40 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from .. import _core
 from .._core import Prepared, Problem
 from ..arrays.gpu import Gpu, gpu_of
-from ..declaration.config import Family, KernelConfig
-from ..declaration.dtypes import DTYPES
-from ..declaration.epilogues import ACTIVATIONS, EPILOGUES
+from ..declaration.config import SCHEDULES, Family, KernelConfig
+from ..declaration.epilogues import EPILOGUES
 from ..declaration.families import FAMILIES
+from ..declaration.shared_memory import stages_3x
 from ..epilogues.fusion import carrier
 from ..epilogues.specialization import asked_by
 from ..errors import CompileError
-from ..operations.gemm.arguments import GemmArguments, arguments_of
-from ..operations.gemm.cost import Estimates, design
-from ..operations.gemm.description import describe, turned
-from ..operations.gemm.legality import Interface, Way, interface_of
-from .artifact import Artifact
-from .metadata import CPU, Design, KernelMetadata, OperandMetadata
+from .adaptation import Way
+from .metadata import CPU, Design, KernelMetadata
+from .operation import Arguments, Estimates, Interface, Operation, arguments_of, operation_named, operation_of
+
+
+class Registry(Protocol):
+    """What kernels ask of the registry, which is built on them."""
+
+    def kernel_named(self, name: str, caller: str = ...) -> Kernel:
+        """The kernel of that name."""
+
+    def cutlass_kernel(self, config: KernelConfig) -> CutlassKernel:
+        """The kernel of a configuration, declared or not."""
+
+    def forget(self) -> None:
+        """Looks at what is compiled anew."""
+
+    def artifact_of(self, kernel: Kernel) -> Any:
+        """What compiling a kernel leaves."""
+
+    def is_artifact(self, artifact: Any) -> bool:
+        """Whether it is such a thing."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +57,10 @@ class Kernel(ABC):
     name: str
     compiled: bool
     deterministic = True
+    registry: ClassVar[Registry]  # set by registry.py, which makes kernels
 
     def __reduce__(self) -> Any:
-        from .registry import kernel_named
-
-        return kernel_named, (self.name, "pickle")
+        return self.registry.kernel_named, (self.name, "pickle")
 
     @property
     @abstractmethod
@@ -67,24 +81,24 @@ class Kernel(ABC):
     def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """Likewise, whether or not the same bits are asked for again."""
 
-    def supports(self, args: GemmArguments) -> Status:
+    def supports(self, args: Arguments) -> Status:
         """Whether the kernel computes these arguments as they lie: no packing, no composed epilogue.
 
         Compiled or not makes no difference here; see `compiled`.
 
         Raises:
-            TypeError: `args` is no GemmArguments.
+            TypeError: `args` is no arguments of an operation.
         """
         p = arguments_of("supports", args).problem
         reason = self._unfit(p)
-        return Status(reason and reason + turned(p))
+        return Status(reason and reason + operation_of(p).caveat(p))
 
     def _unfit(self, p: Problem) -> str | None:
         """Why it cannot do a problem alone; None where it can."""
         way = self.way(p, gpu_of(p))
         return way if isinstance(way, str) else next(iter(way.detours), None)
 
-    def compile(self, args: GemmArguments | None = None) -> Artifact:
+    def compile(self, args: Arguments | None = None) -> Any:
         """Compile and load the kernel, or take it from the cache, where it is not in the built set (docs/jit.md).
 
         Args:
@@ -99,12 +113,12 @@ class Kernel(ABC):
         if args is not None:
             p = arguments_of("compile", args).problem
             if reason := self._unfit(p):
-                raise ValueError(f"compile: kernel {self.name} does not fit {describe(p)}: {reason}")
-            kernel = self.carrying(p)
+                raise ValueError(f"compile: kernel {self.name} does not fit {operation_of(p).describe(p)}: {reason}")
+            kernel = self.with_epilogue(p)
         kernel.load()
-        return kernel._artifact()
+        return kernel.registry.artifact_of(kernel)
 
-    def carrying(self, p: Problem) -> Kernel:
+    def with_epilogue(self, p: Problem) -> Kernel:
         """This kernel with the user's epilogue that a problem asks for; itself where there is none, or it cannot."""
         return self
 
@@ -112,12 +126,7 @@ class Kernel(ABC):
         """Brings the kernel into this process, compiled if need be."""
         return  # a Python function is there
 
-    def _artifact(self) -> Artifact:
-        return Artifact(self.name, "cpu" if self.metadata.cc == CPU else "cuda", None, False)
-
-    def run(
-        self, args: GemmArguments, artifact: Artifact | None = None, *, stream: Any = None, workspace: Any = None
-    ) -> Any:
+    def run(self, args: Arguments, artifact: Any = None, *, stream: Any = None, workspace: Any = None) -> Any:
         """Run this kernel on the arguments, compiled first if need be; returns out, or a new result.
 
         Args:
@@ -133,14 +142,14 @@ class Kernel(ABC):
         """
         args = arguments_of("run", args)
         if artifact is not None:
-            if not isinstance(artifact, Artifact):
+            if not self.registry.is_artifact(artifact):
                 raise TypeError(f"run: artifact is {_core.described_type(artifact)}; expected what compile returned")
-            wanted = self.carrying(args.problem).name
+            wanted = self.with_epilogue(args.problem).name
             if artifact.kernel not in (self.name, wanted):
                 raise ValueError(f"run: artifact is of kernel {artifact.kernel}; expected one of {wanted}")
         return args.run(kernel=self, stream=stream, workspace=workspace)
 
-    def workspace_size(self, args: GemmArguments) -> int:
+    def workspace_size(self, args: Arguments) -> int:
         """Bytes of device memory that `run` needs beside the operands; 0 on the CPU. The kernel is compiled if need be.
 
         Raises:
@@ -149,8 +158,8 @@ class Kernel(ABC):
         """
         return arguments_of("workspace_size", args).workspace_size(kernel=self)
 
-    def plan(self, args: GemmArguments, *, raster: str | None = None, swizzle: int | None = None) -> Prepared:
-        """A call of this kernel prepared, compiled if need be; see GemmArguments.plan.
+    def plan(self, args: Arguments, *, raster: str | None = None, swizzle: int | None = None) -> Prepared:
+        """A call of this kernel prepared, compiled if need be; see Arguments.plan.
 
         Raises:
             ValueError: the kernel does not support the arguments, or they are lists of matrices; its tiles have no
@@ -178,6 +187,32 @@ def not_of_cutlass(kernel: Kernel, caller: str) -> ValueError:
     return ValueError(f"{caller}: kernel {kernel.name} {where}; expected a CUTLASS kernel")
 
 
+class PythonKernel(Kernel):
+    """A kernel that is written in Python, or started from it (providers/)."""
+
+    compiled = True
+
+    @abstractmethod
+    def concerns(self, p: Problem) -> bool:
+        """Whether a problem is on the kernel's kind of device, and of its dtypes."""
+
+    @abstractmethod
+    def answer(self, p: Problem, gpu: Gpu | None) -> Way | str:
+        """As `way`, which passes over what fails to answer.
+
+        Raises:
+            ProviderError: it failed to answer.
+        """
+
+    @abstractmethod
+    def microseconds(self, p: Problem) -> float:
+        """Its own estimate; infinite where there is none."""
+
+    @abstractmethod
+    def call(self, **given: Any) -> None:
+        """Runs a canonical call; called from C++ with device and stream ready."""
+
+
 class CutlassKernel(Kernel):
     """A kernel of the declaration (families.py)."""
 
@@ -188,16 +223,14 @@ class CutlassKernel(Kernel):
         self.name = config.name
         self.facts = facts
         self.compiled = facts is not None
-        self.design = design(config)
+        self.design = self.operation.design(config)
         self._metadata: KernelMetadata | None = None
 
     def load(self) -> None:
         """As in Kernel."""
-        from .registry import forget  # which lists what is compiled, and imports this module
-
         if not self.compiled:
             self.loaded(self._facts())
-            forget()
+            self.registry.forget()
 
     def loaded(self, facts: dict[str, Any]) -> None:
         """Its library is part of this process from now on, and says this of it; the registry is told by the caller."""
@@ -209,16 +242,10 @@ class CutlassKernel(Kernel):
 
         return load(self.config)
 
-    def _artifact(self) -> Artifact:
-        library, package = (Path(file).resolve() for file in (_core.kernel_library(self.name), _core.__file__))
-        return Artifact(self.name, self.family.arch, library, library.parent == package.parent)
-
-    def carrying(self, p: Problem) -> Kernel:
+    def with_epilogue(self, p: Problem) -> Kernel:
         """As in Kernel."""
-        from .registry import cutlass_kernel
-
         config = self._config_for(p)
-        return self if config is self.config or isinstance(config, str) else cutlass_kernel(config)
+        return self if config is self.config or isinstance(config, str) else self.registry.cutlass_kernel(config)
 
     def ready(self) -> None:
         """As compile, but where that failed in this process before, it fails again at once."""
@@ -230,9 +257,14 @@ class CutlassKernel(Kernel):
 
     def source(self) -> str:
         """As in Kernel."""
-        from ..export.emit import source
+        from ..compiling.single_source import source
 
         return source(self.config)
+
+    @property
+    def operation(self) -> Operation:
+        """What it computes."""
+        return operation_named(self.family.operation)
 
     @property
     def family(self) -> Family:
@@ -242,7 +274,7 @@ class CutlassKernel(Kernel):
     @cached_property
     def interface(self) -> Interface:
         """What legality depends on."""
-        return interface_of(self.config)
+        return self.operation.interface_of(self.config)
 
     @property
     def metadata(self) -> KernelMetadata:
@@ -253,10 +285,10 @@ class CutlassKernel(Kernel):
                 c.tile, c.cluster, c.schedule, facts.get("stages") or _stages(c), facts.get("threads", 0),
                 facts.get("smem_bytes", 0), self.name,
             )  # fmt: skip
-            epilogue = self.interface.epilogue.formula
+            operands, epilogue = self.operation.operands_of(self.interface), self.interface.epilogue.formula
             self._metadata = KernelMetadata(
-                self.name, dict(_operands(self.interface)), c.accumulator, epilogue, c.family, c.api, design,
-                self.family.cc, self.deterministic,
+                self.name, dict(operands), c.accumulator, epilogue, c.family, c.api, design, self.family.cc,
+                self.deterministic,
             )  # fmt: skip
         return self._metadata
 
@@ -265,7 +297,7 @@ class CutlassKernel(Kernel):
         config = self._config_for(p)
         if isinstance(config, str):
             return config
-        interface = self.interface if config is self.config else interface_of(config)
+        interface = self.interface if config is self.config else self.operation.interface_of(config)
         return interface.way(p, gpu)
 
     def _config_for(self, p: Problem) -> KernelConfig | str:
@@ -289,27 +321,4 @@ def _stages(c: KernelConfig) -> int:
 
 @cache
 def _fitting(a: str, d: str, tile: tuple[int, int, int], schedule: str, epilogue: str) -> int:
-    from ..declaration.validation import Resolved, stages_3x
-    from .description import KernelDescription  # which imports this module
-
-    return stages_3x(Resolved(KernelDescription(a=a, d=d, tile=tile, schedule=schedule, epilogue=epilogue)))
-
-
-@cache
-def _operands(i: Interface) -> dict[str, OperandMetadata]:
-    epilogue, output = i.epilogue, OperandMetadata(i.d, "t", i.bytes_d)
-    bytes_a, bytes_b = i.bytes_ab
-    derivative = ACTIVATIONS[epilogue.activation].derivative
-    operands = {
-        "a": OperandMetadata(DTYPES[i.a].stored, i.layout[0], bytes_a),
-        "b": OperandMetadata(DTYPES[i.b].stored, i.layout[1], bytes_b),
-        "d": output,
-    }
-    operands |= {"c": output} if epilogue.source else {}
-    operands |= {"aux" if derivative else "gate": output} if epilogue.gated else {}
-    operands |= {"aux": output} if epilogue.aux else {}
-    if i.block:
-        operands["scale_a"] = OperandMetadata("f32", "n", 16) if i.tma_scales else OperandMetadata("f32", "*", 4)
-        operands["scale_b"] = OperandMetadata("f32", "*", 4)
-    operands |= {"bias": OperandMetadata(i.bias, epilogue.bias, DTYPES[i.bias].itemsize)} if epilogue.bias else {}
-    return operands
+    return stages_3x(a, d, tile, SCHEDULES[schedule], EPILOGUES[epilogue])

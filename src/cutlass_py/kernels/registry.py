@@ -1,15 +1,18 @@
 """The registry: every kernel there is, one object each, found by name, by number and by what it multiplies.
 
-kernel.py says what a kernel is; candidates.py, which of them is taken.
+kernel.py says what a kernel is; dispatch/, which of them is taken. The CPU's kernel and installed packs, which are
+built on this module, are found by name, as plugins are.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from importlib import import_module
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,11 +23,8 @@ from ..declaration.epilogues import Epilogue
 from ..declaration.families import added, find, named
 from ..epilogues.fusion import carrier
 from ..epilogues.specialization import asked_by
-from ..export import packs
-from ..operations.gemm.legality import Interface
-from ..providers.numpy import NumpyProvider
-from ..providers.provider import ProvidedKernel, kernels_of
-from .kernel import CutlassKernel, Kernel, not_of_cutlass
+from .kernel import CutlassKernel, Kernel, PythonKernel, not_of_cutlass
+from .operation import Interface
 
 # ---------------------------------------------------------------------------------------------------- what there is
 
@@ -86,14 +86,28 @@ def _facts() -> dict[str, dict[str, Any]]:
     return _core.kernel_facts()
 
 
+def _later(module: str) -> Any:
+    """What is built on this module, found by name, as plugins are."""
+    return import_module(f"cutlass_py.{module}")
+
+
+def _load_packs() -> None:
+    _later("kernels.packs").load()
+
+
 # By name, in the order of registration; the CPU's come first. Another dictionary after each change: those who read it
 # need no lock, which a fork meanwhile would keep.
-_registered: dict[str, Kernel] = {kernel.name: kernel for kernel in kernels_of(NumpyProvider())}
+_registered: dict[str, Kernel] = {}
 registering = RLock()  # a collection while it is held may run a destructor that unregisters
 
 
 def registered() -> dict[str, Kernel]:
     """Kernels that are not of the declaration: the CPU's, and those that users brought (register.py)."""
+    global _registered
+    if not _registered:
+        with registering:
+            brought = _later("providers.numpy").KERNELS
+            _registered = _registered or {kernel.name: kernel for kernel in brought}
     return _registered
 
 
@@ -105,7 +119,7 @@ def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
     By name, so that of equal estimates the same is first, whichever library was loaded before. Of the kernels that were
     swept on an H200, the order of names chose no worse than that of declaration.
     """
-    packs.load()
+    _load_packs()
     if compiled:
         return tuple(config for name in sorted(_core.kernel_facts()) if (config := find(name)))
     return tuple((named("declared") | added).values())
@@ -127,7 +141,7 @@ def _registered_kernels(compiled: bool) -> Iterator[Kernel]:
 
 def add(config: KernelConfig) -> CutlassKernel:
     """A kernel joins the others, whether or not it is declared, as code where its library is part of this process."""
-    packs.load()  # what is compiled is asked for once, below
+    _load_packs()  # what is compiled is asked for once, below
     if not find(config.name):
         added[config.name] = config
     kernel = cutlass_kernel(config)
@@ -151,10 +165,10 @@ def register(caller: str, kernels: Sequence[Kernel]) -> None:
     Raises:
         ValueError: a name is taken; nothing is added then.
     """
-    packs.load()  # their names are taken too
+    _load_packs()  # their names are taken too
     global _registered
     with registering:
-        taken = dict(_registered)
+        taken = dict(registered())
         for kernel in kernels:
             if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
                 raise ValueError(f"{caller}: a kernel is called {kernel.name!r} already")
@@ -168,7 +182,7 @@ def unregister(kernels: Sequence[Kernel]) -> None:
     global _registered
     names = {kernel.name for kernel in kernels}
     with registering:
-        _registered = {name: kernel for name, kernel in _registered.items() if name not in names}
+        _registered = {name: kernel for name, kernel in registered().items() if name not in names}
     for name in names:
         forget_kernel(name)
 
@@ -179,9 +193,9 @@ def forget_kernel(name: str) -> None:
 
     _cutlass.pop(name, None)
     failed.pop(name, None)
-    with _numbering:
-        if (number := _numbers.pop(name, None)) is not None:
-            _numbered[number] = None
+    with _naming:
+        if (number := _ids.pop(name, None)) is not None:
+            _by_id[number] = None
     _core.forget_kernel(name)
     forget()
 
@@ -224,7 +238,7 @@ def _carriers(a: str, b: str, epilogue: Epilogue) -> Grouped:
     return _grouped(map(cutlass_kernel, configs))
 
 
-def candidates(p: Problem, compiled: bool) -> Grouped:
+def concerned(p: Problem, compiled: bool) -> Grouped:
     """CUTLASS kernels worth asking about a problem, by interface: none where the operands are in host memory.
 
     With a user's epilogue, which is compiled when it is met, compiled or not.
@@ -236,24 +250,24 @@ def candidates(p: Problem, compiled: bool) -> Grouped:
     return by_operands(p.operand_a or "", p.operand_b or "", compiled)
 
 
-def written_in_python(p: Problem) -> Iterator[ProvidedKernel]:
+def python_kernels(p: Problem) -> Iterator[PythonKernel]:
     """Kernels written in Python that are worth asking about a problem: those for its dtypes, on its kind of device."""
     for kernel in registered().values():
-        if isinstance(kernel, ProvidedKernel) and kernel.concerns(p):
+        if isinstance(kernel, PythonKernel) and kernel.concerns(p):
             yield kernel
 
 
 # ---------------------------------------------------------------------------------------------------- by name or number
 
 # Kernels that were asked for; their index is the number that Problem.kernel holds. None where one was unregistered.
-_numbered: list[Kernel | None] = []
-_numbers: dict[str, int] = {}  # by name
-_numbering = RLock()  # a collection while it is held may run a destructor that unregisters
+_by_id: list[Kernel | None] = []
+_ids: dict[str, int] = {}  # by name
+_naming = RLock()  # a collection while it is held may run a destructor that unregisters
 
 
 def find_kernel(name: str) -> Kernel | None:
     """The kernel of that name."""
-    packs.load()
+    _load_packs()
     if config := find(name):
         return cutlass_kernel(config)
     return registered().get(name)
@@ -284,7 +298,7 @@ def cutlass_kernel_named(name: str, caller: str) -> CutlassKernel:
     return kernel
 
 
-def number_of(kernel: Kernel | str) -> int:
+def kernel_id(kernel: Kernel | str) -> int:
     """Number of a kernel given by name or object, as Problem.kernel holds it.
 
     Raises:
@@ -296,25 +310,41 @@ def number_of(kernel: Kernel | str) -> int:
         raise TypeError(f"gemm: kernel is {_core.described_type(kernel)}; expected a Kernel or its name")
     if isinstance(kernel, Kernel) and registered().get(name, kernel) is not kernel:
         raise ValueError(f"gemm: kernel {name} was unregistered; another one has its name now")
-    number = _numbers.get(name)  # calls that come again take no lock
+    number = _ids.get(name)  # calls that come again take no lock
     return _number_anew(name) if number is None else number
 
 
 def _number_anew(name: str) -> int:
-    packs.load()  # which has a lock of its own
-    with _numbering:  # against forget_kernel: a name never keeps the number of a kernel that it had before
-        if (number := _numbers.get(name)) is None:
-            _numbered.append(kernel_named(name))
-            number = _numbers[name] = len(_numbered) - 1
+    _load_packs()  # which has a lock of its own
+    with _naming:  # against forget_kernel: a name never keeps the number of a kernel that it had before
+        if (number := _ids.get(name)) is None:
+            _by_id.append(kernel_named(name))
+            number = _ids[name] = len(_by_id) - 1
         return number
 
 
-def numbered(number: int) -> Kernel:
-    """The kernel that number_of gave this number to.
+def kernel_by_id(number: int) -> Kernel:
+    """The kernel that kernel_id gave this number to.
 
     Raises:
         ValueError: it was unregistered since.
     """
-    if (kernel := _numbered[number]) is None:
+    if (kernel := _by_id[number]) is None:
         raise ValueError("gemm: the kernel that was asked for is not registered any more")
     return kernel
+
+
+# ---------------------------------------------------------------------------------------------------- for the kernels
+
+
+def artifact_of(kernel: Kernel) -> Any:
+    """What compiling a kernel leaves."""
+    return _later("kernels.artifact").artifact_of(kernel)
+
+
+def is_artifact(value: Any) -> bool:
+    """Whether it is such a thing."""
+    return isinstance(value, _later("kernels.artifact").Artifact)
+
+
+Kernel.registry = sys.modules[__name__]

@@ -20,7 +20,8 @@ from ..declaration.epilogues import EPILOGUES
 from ..declaration.families import FAMILIES
 from ..errors import CompileError, ProviderError
 from ..kernels.kernel import CutlassKernel
-from ..operations.gemm.cost import Estimates, models
+from ..kernels.operation import Estimates
+from ..operations.gemm.cost import models
 from ..operations.gemm.legality import interface_of
 from .provider import FACTORS, SUMS, Failures, checked_estimate, product_mistake
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from .._core import Problem
 from ..declaration.families import added
-from ..export import archive
-from ..kernels import registry
+from ..kernels import archive, registry
 from ..kernels.kernel import Kernel
 from ..kernels.metadata import KernelMetadata
+from ..operations.gemm.call import KernelCall
 from .cuda_kernel import CudaKernel, OwnKernel
-from .provider import KernelCall, Provider, kernels_of, mistake
+from .provider import Provider, kernels_of, mistake
 
 Run = Callable[[KernelCall], None]
 Estimate = Callable[[Problem], "float | None"]

@@ -7,11 +7,13 @@ from typing import Any
 
 from ... import _core
 from ..._core import EpilogueCall, Problem
+from ...declaration.config import RASTERS, SWIZZLES
 from ...epilogues.activations import Activation
+from ...kernels.operation import Arguments
 from .description import describe
 
 
-class GemmArguments:
+class GemmArguments(Arguments):
     """Operands and keywords of one gemm: what get_kernels, explain, Kernel.supports and Kernel.run take.
 
     The keywords are those of `gemm`, but for `kernel` and `stream`, which `run` takes. Operands may be arrays or
@@ -109,11 +111,11 @@ class GemmArguments:
         Raises:
             As gemm; ValueError: these are lists of matrices, or the kernel's tiles have no order to choose.
         """
-        if raster not in tuple(_RASTERS) or swizzle not in (None, *SWIZZLES):
+        if raster not in tuple(RASTERS) or swizzle not in (None, *SWIZZLES):
             raise ValueError(
                 f"plan: raster is {raster!r}, swizzle is {swizzle!r}; expected 'm' or 'n', and 1, 2, 4 or 8"
             )
-        return _core.Prepared(self.a, self.b, {**self.keywords, "kernel": kernel}, _RASTERS[raster], swizzle or 0)
+        return _core.Prepared(self.a, self.b, {**self.keywords, "kernel": kernel}, RASTERS[raster], swizzle or 0)
 
     def workspace_size(self, *, kernel: Any = None) -> int:
         """Bytes of device memory that `run` needs beside the operands; 0 on the CPU. The kernel is compiled if need be.
@@ -122,7 +124,7 @@ class GemmArguments:
             As gemm; ValueError: these are lists, whose scratch is the package's own.
         """
         from ...arrays.gpu import gpu_of
-        from ...dispatch.candidates import plan
+        from ...dispatch.planning import plan
 
         p = _core.problem(self.a, self.b, **self.keywords, kernel=kernel)
         chosen, gpu = plan(p), gpu_of(p)
@@ -142,27 +144,3 @@ def _without_memory(values: Sequence[Any]) -> Any:
     """The first that is an array's metadata in a framework: torch's meta and fake tensors, JAX's shapes."""
     abstract = ("FakeTensor", "ShapeDtypeStruct")
     return next((x for x in values if getattr(x, "is_meta", False) or type(x).__name__ in abstract), None)
-
-
-_RASTERS = {None: 0, "m": 1, "n": 2}  # as in kernel.h
-SWIZZLES = (1, 2, 4, 8)  # likewise
-
-
-def arguments_of(function: str, args: Any) -> GemmArguments:
-    """What is GemmArguments; TypeError, of the function that was called, for what is not."""
-    if not isinstance(args, GemmArguments):
-        raise TypeError(f"{function}: args is {_core.described_type(args)}; expected GemmArguments")
-    return args
-
-
-def problem_asked(function: str, a: Any, b: Any, keywords: dict[str, Any]) -> Problem:
-    """The problem of a function that takes GemmArguments, or what they are made of."""
-    if b is not None:
-        return GemmArguments(a, b, **keywords).problem
-    if not isinstance(a, GemmArguments):
-        raise TypeError(
-            f"{function}: a is {_core.described_type(a)} and b is missing; expected both operands, or GemmArguments"
-        )
-    if keywords:
-        raise TypeError(f"{function}: {', '.join(keywords)} belong into the GemmArguments")
-    return a.problem

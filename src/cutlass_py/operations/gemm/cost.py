@@ -18,7 +18,9 @@ from ...arrays.gpu import Gpu
 from ...declaration.config import SCHEDULES, KernelConfig
 from ...declaration.dtypes import BLOCK, DTYPES
 from ...declaration.epilogues import epilogue_named
-from .legality import Interface, Way
+from ...kernels import operation
+from ...kernels.adaptation import Way
+from .legality import Interface
 
 if TYPE_CHECKING:
     from ...declaration.epilogue_cpp import Traced
@@ -102,7 +104,7 @@ _JOIN_2X = 2.0  # steps of k that it takes to join a part of a tile: CUTLASS dea
 _UNPROVEN = 1.1  # so much a cut of k, which nobody has measured, must promise to gain over what was
 
 
-class Estimates:
+class Estimates(operation.Estimates):
     """Estimates for one problem on one GPU, in microseconds. Kernels that compute alike are asked about once."""
 
     def __init__(self, p: Problem, gpu: Gpu) -> None:

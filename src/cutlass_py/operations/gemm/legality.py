@@ -7,72 +7,29 @@ accepts misaligned pointers and refuses extents that run (docs/design.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
 from ..._core import Problem
 from ...arrays.gpu import Gpu
-from ...declaration.config import SCHEDULES, KernelConfig
+from ...declaration.config import SCHEDULES, KernelConfig, cc_range
 from ...declaration.dtypes import BLOCK, DTYPES, WIDER
 from ...declaration.epilogues import ACTIVATIONS, Epilogue, epilogue_named
 from ...declaration.families import FAMILIES
 from ...epilogues.fusion import MOST_BLOCKS, obstacle
 from ...epilogues.specialization import asked_by
+from ...kernels import operation
+from ...kernels.adaptation import Way
+from ...kernels.metadata import OperandMetadata
 
 _UNSUMMED = "does not sum a bias gradient; bias_grad is given"
 _TMA = 16  # bytes: addresses, rows and batches of TMA operands are multiples of it
 _MOST_COLUMNS = MOST_BLOCKS // 8 * 8 * 32  # of one 2.x launch with the narrowest tile that validation.py lets through
 
 
-@dataclass(frozen=True)
-class Way:
-    """How a kernel reaches a problem. Without detours it reads and writes the operands as they lie.
-
-    Attributes:
-        pack_a, pack_b: layout the operand is copied into first, or None.
-        pack_scales: whether scale_a, in blocks, is copied so that TMA can read it.
-        scratch: dtype of a product that the elementwise kernel then finishes into out, or None.
-        detours: the reason of each, in words.
-        sums: whether D is summed behind the kernel, as it was stored.
-    """
-
-    pack_a: str | None = None
-    pack_b: str | None = None
-    scratch: str | None = None
-    detours: tuple[str, ...] = ()
-    pack_scales: bool = False
-    sums: bool = False
-
-    @classmethod
-    def of(cls, step: Callable[[str], Any]) -> Way:
-        """What a plan or a record has of it: all but the reasons, by name."""
-        return cls(**{name: step(name) for name in STEPS})
-
-    @property
-    def packed(self) -> tuple[str, ...]:
-        """The operands that are copied first."""
-        packs = {"a": self.pack_a, "b": self.pack_b, "scale_a": self.pack_scales}
-        return tuple(name for name, pack in packs.items() if pack)
-
-    def steps(self, splits: int = 1) -> list[str]:
-        """What surrounds the kernel, which takes k in so many parts, in words."""
-        words = [f"packs {name}" for name in self.packed]
-        if splits > 1:
-            words.append(f"splits k by {splits}")
-        elif self.scratch:
-            words.append("composed")
-        if self.sums:
-            words.append("sums D")
-        return words
-
-
-STEPS = tuple(field.name for field in fields(Way) if field.name != "detours")  # that a plan repeats
-
-
 @dataclass(frozen=True, eq=False)  # one object for each; see interface_of
-class Interface:
+class Interface(operation.Interface):
     """The part of a kernel that legality depends on.
 
     Attributes:
@@ -325,8 +282,22 @@ def _product(a: str | None, b: str | None) -> str:
     return str(a) if a == b else f"{a} by {b}"
 
 
-def cc_range(lowest: int, highest: int) -> str:
-    """Compute capabilities in words."""
-    if lowest == highest:
-        return f"{lowest / 10:.1f} only"
-    return f"{lowest / 10:.1f} and newer" if highest == 999 else f"{lowest / 10:.1f} to {highest / 10:.1f}"
+@cache
+def operands_of(i: Interface) -> dict[str, OperandMetadata]:
+    """The operands that kernels of an interface read and write as they lie."""
+    epilogue, output = i.epilogue, OperandMetadata(i.d, "t", i.bytes_d)
+    bytes_a, bytes_b = i.bytes_ab
+    derivative = ACTIVATIONS[epilogue.activation].derivative
+    operands = {
+        "a": OperandMetadata(DTYPES[i.a].stored, i.layout[0], bytes_a),
+        "b": OperandMetadata(DTYPES[i.b].stored, i.layout[1], bytes_b),
+        "d": output,
+    }
+    operands |= {"c": output} if epilogue.source else {}
+    operands |= {"aux" if derivative else "gate": output} if epilogue.gated else {}
+    operands |= {"aux": output} if epilogue.aux else {}
+    if i.block:
+        operands["scale_a"] = OperandMetadata("f32", "n", 16) if i.tma_scales else OperandMetadata("f32", "*", 4)
+        operands["scale_b"] = OperandMetadata("f32", "*", 4)
+    operands |= {"bias": OperandMetadata(i.bias, epilogue.bias, DTYPES[i.bias].itemsize)} if epilogue.bias else {}
+    return operands

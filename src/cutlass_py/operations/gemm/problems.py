@@ -14,7 +14,7 @@ from ...arrays.tensor_spec import TensorSpec
 from ...declaration.dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS, STORAGE
 from ...declaration.epilogues import ACTIVATIONS
 from ...epilogues.activations import Activation
-from ...files import read_json
+from ...support.files import read_json
 from .arguments import GemmArguments
 
 KEYS = {

@@ -6,19 +6,17 @@ Products are NumPy's own: BLAS in f32 and f64, real and complex. 16-bit floats a
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ..._core import Operand
 from ...arrays.host import host_array
+from ...arrays.rounding import store
 from ...declaration.dtypes import BLOCK, DTYPES
 from ...declaration.epilogues import ACTIVATIONS
-from ...epilogues.erf import erfc
-from ...providers.provider import KernelCall
+from ...epilogues.reference import ACTIVATION_FUNCTIONS
+from .call import KernelCall
 
 # ---------------------------------------------------------------------------------------------------- the call
 
@@ -35,7 +33,7 @@ def _compute(call: KernelCall) -> None:
         return _user(call, wide)
     z = _linear(call, wide)
     activation = ACTIVATIONS[call.activation]
-    function, parameters = FUNCTIONS[activation.name], call.parameters[: len(activation.parameters)]
+    function, parameters = ACTIVATION_FUNCTIONS[activation.name], call.parameters[: len(activation.parameters)]
     if call.aux and not activation.derivative:
         store(host_array(call.aux), z)
     beside = call.aux if activation.derivative else call.gate
@@ -128,78 +126,3 @@ def _scaled(x: Any, factor: float | complex | Operand) -> Any:
 
 def _read(operand: Operand, dtype: Any) -> Any:
     return host_array(operand).astype(dtype, copy=False)
-
-
-def store(out: Any, x: Any) -> None:
-    """The one rounding: to nearest even; s8, u8, s32 and fp8 saturate, NaN becomes 0 in integers."""
-    if out.dtype.kind in "iu":
-        limits: Any = np.iinfo(out.dtype)
-        rounded = np.clip(np.rint(x.astype(np.float64, copy=False)), limits.min, limits.max)
-        out[...] = np.where(np.isnan(rounded), 0, rounded).astype(out.dtype)
-        return
-    if out.dtype.itemsize == 1:
-        limits = ml_dtypes.finfo(out.dtype)
-        x = np.clip(x, float(limits.min), float(limits.max))
-    if out.dtype.num >= 256 and x.dtype == np.float64:  # ml_dtypes' own go by way of f32, which would round twice
-        x = _to_odd(x)
-    out[...] = x.astype(out.dtype, copy=False)
-
-
-def _to_odd(x: Any) -> Any:
-    """f64 as f32, to the neighbour with an odd last bit where it is not exact: rounded again, that is rounded once."""
-    nearest = x.astype(np.float32)
-    inexact = (nearest != x) & (nearest.view(np.int32) & 1 == 0) & np.isfinite(x)
-    return np.where(inexact, np.nextafter(nearest, np.where(x > nearest, np.inf, -np.inf).astype(np.float32)), nearest)
-
-
-# ---------------------------------------------------------------------------------------------------- activations
-
-_SQRT_HALF, _SQRT_2_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)
-_GELU_CUBIC = 0.044715  # Hendrycks and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415
-
-
-def _sigmoid(x: Any) -> Any:
-    return 1 / (1 + np.exp(-x))
-
-
-def _gelu_tanh_share(x: Any) -> Any:
-    """(1 + tanh(u)) / 2, which is the logistic function of 2 u: small values keep their digits."""
-    return _sigmoid(2 * _SQRT_2_OVER_PI * (x + _GELU_CUBIC * x * x * x))
-
-
-def _d_relu(x: Any) -> Any:
-    return np.where(np.isnan(x), x, (x > 0).astype(x.dtype))
-
-
-def _d_gelu(x: Any) -> Any:
-    return erfc(x * -_SQRT_HALF) / 2 + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-
-
-def _d_gelu_tanh(x: Any) -> Any:
-    s = _gelu_tanh_share(x)
-    square = np.minimum(x * x, 1e6)  # beyond, s * (1 - s) is 0; infinity would make NaN of it
-    return s + x * s * (1 - s) * 2 * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * square)
-
-
-def _d_silu(x: Any) -> Any:
-    s = _sigmoid(x)
-    return s * (1 + x * (1 - s))
-
-
-# By the names of epilogues.ACTIVATIONS: of the value, and of the parameters that are declared there. clip keeps NaN.
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "identity": lambda x: x,
-    "relu": lambda x: np.clip(x, 0, math.inf),
-    "leaky_relu": lambda x, slope: np.where(x < 0, slope * x, x),
-    "gelu": lambda x: x / 2 * erfc(x * -_SQRT_HALF),
-    "gelu_tanh": lambda x: x * _gelu_tanh_share(x),
-    "silu": lambda x: x * _sigmoid(x),
-    "sigmoid": _sigmoid,
-    "tanh": np.tanh,
-    "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
-    "clamp": np.clip,
-    "d_relu": _d_relu,
-    "d_gelu": _d_gelu,
-    "d_gelu_tanh": _d_gelu_tanh,
-    "d_silu": _d_silu,
-}

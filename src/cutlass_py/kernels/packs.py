@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 GROUP = "cutlass_py.kernels"
 INDEX = "pack.json"
+TABLES = "tuned-*.json"  # of tuned choices, in a directory
 _guard = Lock()
 _loaded: list[bool] = []
 _refused: dict[str, str] = {}  # packs that could not be loaded, and why
@@ -45,9 +46,7 @@ class Pack:
     @property
     def tables(self) -> list[Path]:
         """Its tuned tables."""
-        from ..dispatch.tuned import FILES
-
-        return sorted(self.directory.glob(FILES))
+        return sorted(self.directory.glob(TABLES))
 
 
 @cache
@@ -72,7 +71,7 @@ def _announced() -> Iterable[EntryPoint]:
 
 def _pack(entry: EntryPoint) -> Pack:
     from ..compiling.toolkit import find_package
-    from ..files import read_json
+    from ..support.files import read_json
     from .archive import Manifest, check_host
 
     version = entry.dist.version if entry.dist else ""

@@ -21,7 +21,7 @@ from ..declaration.config import SCHEDULES, KernelConfig
 from ..declaration.dtypes import DTYPES
 from ..declaration.epilogues import EPILOGUES
 from ..declaration.families import FAMILIES
-from ..files import replace
+from ..support.files import replace
 
 _FORMAT = 1
 _MANIFEST, _LIBRARY = "manifest.json", "library.so"
@@ -177,7 +177,7 @@ def of_kernel(config: KernelConfig, cc: Collection[int] = ()) -> tuple[Manifest,
     """
     from .. import __version__
     from ..compiling import compiler
-    from ..kernels.registry import add
+    from .registry import add
 
     if known := joined.get(config.name):
         codes = known[0].codes
@@ -324,7 +324,7 @@ def forget(kernel: str) -> bool:
 
     A kernel that had been there before, of the built set or compiled here, stays: it is what runs.
     """
-    from ..kernels.registry import forget_kernel
+    from .registry import forget_kernel
 
     if not (found := joined.pop(kernel, None)):
         return False

@@ -9,13 +9,13 @@ from time import monotonic
 
 from .._core import Problem
 from ..arrays.gpu import Gpu, gpu_with
-from ..diagnostics.terminal import progress
+from ..compiling import compiler
 from ..dispatch.candidates import rank
 from ..errors import CompileError, NoKernelError
 from ..kernels.kernel import CutlassKernel
 from ..operations.gemm.arguments import GemmArguments
 from ..operations.gemm.description import describe
-from . import compiler
+from ..support.terminal import progress
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,69 @@
+"""A kernel as one source that needs CUTLASS's headers alone: what `Kernel.source` and `emit` give."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..declaration import codegen
+from ..declaration.config import SCHEDULES, KernelConfig
+from ..declaration.epilogues import epilogue_named
+from ..declaration.families import FAMILIES
+from . import compiler
+
+_OWN = re.compile(r'#include "(?!cutlass/|cute/)(.+)"\n')
+_RULE = "// " + "-" * 100
+
+
+def source(config: KernelConfig) -> str:
+    """A kernel as one translation unit of CUDA C++ that includes nothing but the standard library, CUDA and CUTLASS.
+
+    Raises:
+        CompileError: this package's headers are missing.
+    """
+    own, text = compiler.own_headers(config.name), compiler.source_of(config)
+    ours = _OWN.search(text)
+    start = ours.start() if ours else 0  # before it are macros that headers look at
+    before = f"\n{text[:start].strip()}\n" if start else ""
+    return _head(config) + before + "".join(_parts(own, text[start:], config.name, set()))
+
+
+def _head(config: KernelConfig) -> str:
+    from .. import __version__
+
+    command = shlex.join(
+        ["nvcc", "-std=c++17", "-O3", *flags_of(config), "-ICUTLASS/include", "-c", f"{config.name}.cu"]
+    )
+    lines = [
+        config.name,
+        "",
+        f"D = {epilogue_named(config.epilogue).formula}, where acc = A @ B{scaled_text(config)}.",
+        "CutlassPyKernel, below, says what it takes, and CutlassPyGemm how it is called.",
+        "Needs CUTLASS 4.2 or newer, below 5:",
+        f"  {command}",
+        f"Written by cutlass_py {__version__}. SPDX-License-Identifier: BSD-3-Clause",
+    ]
+    return "".join(f"// {line}".rstrip() + "\n" for line in lines)
+
+
+def scaled_text(config: KernelConfig) -> str:
+    """What a formula has to say of scales in blocks; empty where there are none."""
+    return ", scaled in blocks by scale_a and scale_b" if SCHEDULES[config.schedule].block else ""
+
+
+def _parts(own: Path, text: str, name: str, seen: set[str]) -> Iterator[str]:
+    """A text behind the headers of ours that it includes, each once and under its name."""
+    for header in _OWN.findall(text):
+        if header not in seen:
+            seen.add(header)
+            yield from _parts(own, (own / header).read_text(encoding="utf-8"), header, seen)
+    body = _OWN.sub("", text).replace("#pragma once\n", "")
+    yield f"\n{_RULE}\n// {name}\n{_RULE}\n\n{body.strip()}\n"
+
+
+def flags_of(config: KernelConfig) -> list[str]:
+    """What nvcc is told beside -std=c++17."""
+    family = FAMILIES[config.family]
+    return codegen.flags(family, family.gencode)

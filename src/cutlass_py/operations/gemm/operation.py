@@ -1,0 +1,112 @@
+"""The product as the engines see it: one object with what they ask of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..._core import Problem
+from ...arrays.gpu import Gpu
+from ...declaration.config import KernelConfig
+from ...kernels.adaptation import Way
+from ...kernels.kernel import CutlassKernel
+from ...kernels.metadata import OperandMetadata
+from ...kernels.operation import Arguments, Groups, Operation, Timed
+from . import cost, description, legality, routes
+from .arguments import GemmArguments
+
+
+class Gemm(Operation):
+    """D = epilogue(A @ B)."""
+
+    name = "gemm"
+    arguments = GemmArguments
+    key = (
+        "m", "n", "k", "batch", "a", "b", "d", "operand_a", "operand_b", "accumulator", "layout_a", "layout_b",
+        "layout_d", "align_a", "align_b", "align_d", "c", "layout_c", "align_c", "activation", "bias", "bias_axis",
+        "align_bias", "gate", "layout_gate", "align_gate", "aux", "layout_aux", "align_aux", "bias_grad",
+        "bias_grad_axis", "scale_a", "scale_b", "scale_out", "device_alpha", "device_beta", "plain_sum", "pointers",
+        "deterministic",
+    )  # fmt: skip
+    # What was asked for by name, and where. Where a kernel or a number of splits is asked for, tables are not
+    # consulted; a user's epilogue is of the product's class. `block` follows from scale_b.
+    not_in_key = (
+        "operation", "empty_product", "transposed", "jit", "splits", "kernel", "user", "device", "device_id", "block",
+    )  # fmt: skip
+
+    def describe(self, p: Problem) -> str:
+        """As in Operation."""
+        return description.describe(p)
+
+    def caveat(self, p: Problem) -> str:
+        """Whether a and b are the caller's b and a."""
+        return description.turned(p)
+
+    def from_json(self, entry: Mapping[str, Any], device: str) -> Arguments:
+        """As in Operation."""
+        from .problems import arguments  # for files of problems alone
+
+        return arguments(entry, device)
+
+    def interface_of(self, config: KernelConfig) -> legality.Interface:
+        """As in Operation."""
+        return legality.interface_of(config)
+
+    def operands_of(self, interface: legality.Interface) -> dict[str, OperandMetadata]:
+        """As in Operation."""
+        return legality.operands_of(interface)
+
+    def without_kernel(self, p: Problem) -> str | None:
+        """There is no product on a GPU: at most the epilogue is left."""
+        if p.device_id < 0 or not p.empty_product:
+            return None
+        if p.m and p.n and p.batch:
+            return "composed: no product (k = 0 or alpha = 0), the epilogue alone"
+        return "the result has no elements"
+
+    def dividable(self, p: Problem) -> bool:
+        """A list of matrices goes matrix by matrix."""
+        return p.pointers
+
+    def design(self, config: KernelConfig) -> int:
+        """As in Operation."""
+        return cost.design(config)
+
+    def estimates(self, p: Problem, gpu: Gpu) -> cost.Estimates:
+        """As in Operation."""
+        return cost.Estimates(p, gpu)
+
+    def routes(self, p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> list[Timed]:
+        """As in Operation."""
+        return routes.routes(p, gpu, groups, every=every, cuts=cuts)
+
+    def forced(self, kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu) -> Timed:
+        """As in Operation."""
+        return routes.forced(kernel, way, p, gpu)
+
+    def in_parts(self, kernel: CutlassKernel, way: Way, p: Problem, splits: int) -> tuple[Way, int] | None:
+        """Parts of k."""
+        return routes.in_parts(kernel, way, p, splits)
+
+    def tile_order(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
+        """As in Operation."""
+        return routes.tile_order(kernel, p, gpu)
+
+    def tile_orders(self, kernel: CutlassKernel, p: Problem) -> Iterable[tuple[int, int]]:
+        """As in Operation."""
+        return routes.tile_orders(kernel, p)
+
+    def may_overlap(self, kernel: CutlassKernel, way: Way, p: Problem) -> bool:
+        """As in Operation."""
+        return routes.may_overlap(kernel, way, p)
+
+    def similar(self, p: Problem) -> tuple[str, Callable[[str], str]] | None:
+        """Of a product in f16 the same one in bf16: there are the same kernels, and they are taken to be as fast."""
+        if (p.operand_a, p.operand_b, p.accumulator) != ("f16", "f16", "f32"):
+            return None
+        if "=bf16" in (key := self.key_of(p)):  # no kernel has both
+            return None
+        return key.replace("=f16", "=bf16"), lambda kernel: kernel.replace("bf16", "f16")
+
+
+OPERATION = Gemm()

@@ -1,0 +1,153 @@
+"""The routes of CUTLASS kernels to a product, with estimates: as it lies, packed, finished elsewhere, k in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil, inf, prod
+
+from ..._core import Problem
+from ...arrays.gpu import Gpu
+from ...declaration.config import SCHEDULES, KernelConfig
+from ...epilogues.specialization import asked_by
+from ...kernels.adaptation import Way
+from ...kernels.kernel import CutlassKernel
+from ...kernels.operation import Groups, Timed
+from .cost import Estimates
+from .legality import Interface, function_of
+
+# Raster and swizzle of 3.x kernels (kernel.h) that are measured beside what is taken without a measurement.
+_TILE_ORDERS = ((0, 1), (0, 2), (0, 8), (1, 1), (1, 2), (2, 1), (2, 2))
+
+
+def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> list[Timed]:
+    """Without `every`: none that is certain to be slower than one that comes before it. Without `cuts`: k is whole."""
+    every = every or not all(kernel.bounded for kernels in groups.values() for kernel in kernels)
+    estimates, wanted = Estimates(p, gpu), function_of(p)
+    found_all: list[Timed] = []
+    fastest = inf
+    for interface, kernels in sorted(groups.items(), key=lambda group: estimates.least(group[0])):
+        if not interface.finishable and interface.function != wanted:
+            continue  # legality would say so too, at more length
+        if not every and estimates.least(interface) >= fastest:
+            break
+        way = interface.way(p, gpu)
+        if isinstance(way, str):
+            continue
+        found: list[Timed] = []
+        if p.splits <= 1 and (every or estimates.least(interface, way) < fastest):
+            detours = estimates.detours(way, interface)
+            found += [(kernel.microseconds(estimates) + detours, kernel, way, 1) for kernel in kernels]
+        if cuts and _splittable(interface, p) and p.splits not in (1, -1):
+            split = _split_way(way, interface)
+            if every or estimates.least(interface, split, _parts(p, p.splits or 2)) < fastest:
+                found += [timed for kernel in kernels for timed in _split(kernel, split, p, gpu, estimates)]
+        found = [timed for timed in found if timed[1].repeats(p)]
+        fastest = min(fastest, *(timed[0] for timed in found)) if found else fastest
+        found_all += found
+    return found_all
+
+
+def _split(kernel: CutlassKernel, split: Way, p: Problem, gpu: Gpu, estimates: Estimates) -> list[Timed]:
+    """The route that splits k into the parts asked for, or into as many as are best by the model."""
+    wanted = {_parts(p, splits) for splits in ((p.splits,) if p.splits else _splits(kernel, p, gpu))}
+    if not wanted:
+        return []
+    times = {s: kernel.microseconds(estimates, s) + estimates.detours(split, _gemm(kernel), s) for s in wanted}
+    splits = min(times, key=times.__getitem__)
+    return [(times[splits], kernel, split, splits)] if times[splits] < inf or p.splits else []
+
+
+def _split_way(way: Way, interface: Interface) -> Way:
+    reason = "splits k: the parts are summed in order"
+    return replace(way, scratch=interface.d, detours=(*way.detours, reason), sums=False)
+
+
+def _parts(p: Problem, splits: int) -> int:
+    """How many parts k is cut into where so many are asked for."""
+    return sum(parts for parts, _ in p.launches(splits))
+
+
+def tiles_of(c: KernelConfig, p: Problem) -> tuple[int, int]:
+    """Rows and columns of tiles: of the transposed problem, where the schedule swaps."""
+    rows, cols = (p.n, p.m) if SCHEDULES[c.schedule].swap else (p.m, p.n)
+    return ceil(rows / c.tile[0]), ceil(cols / c.tile[1])
+
+
+def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
+    """Parts worth asking the model about: few tiles, and each part long enough to pay for its epilogue.
+
+    None of a batch, each part of which is a launch of its own.
+    """
+    tile = kernel.config.tile
+    if p.k < 8 * tile[2] or p.batch > 1:
+        return ()
+    rows, cols = tiles_of(kernel.config, p)
+    tiles = max(rows * cols, 1)
+    most = min(2 * gpu.sm_count // tiles, p.k // (4 * tile[2]))
+    return tuple(s for s in (2, 3, 4, 6, 7, 8, 12, 14, 16, 24, 28, 32) if s <= most)
+
+
+def forced(kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu) -> Timed:
+    """The route of a kernel that was asked for by name."""
+    estimates = Estimates(p, gpu)
+    if p.splits > 1:
+        return _split(kernel, _split_way(way, _gemm(kernel)), p, gpu, estimates)[0]
+    return kernel.microseconds(estimates), kernel, way, 1
+
+
+def in_parts(kernel: CutlassKernel, way: Way, p: Problem, splits: int) -> tuple[Way, int] | None:
+    """The way that cuts k into so many parts, and how many come of it; None where the kernel cannot."""
+    if splits == 1:
+        return way, 1
+    interface = _gemm(kernel)
+    return (_split_way(way, interface), _parts(p, splits)) if _splittable(interface, p) else None
+
+
+def _gemm(kernel: CutlassKernel) -> Interface:
+    interface = kernel.interface
+    assert isinstance(interface, Interface)
+    return interface
+
+
+def _splittable(interface: Interface, p: Problem) -> bool:
+    """Whether the kernels may compute parts of k that another one adds up."""
+    return interface.finishable and not interface.stream_k and not p.pointers
+
+
+def tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
+    """Raster and swizzle, so that the tiles in flight share what is in the L2 cache.
+
+    Along m in pairs, over eight waves and more (docs/design.md). Swizzles that do not divide the tiles pad them, up to
+    a third.
+    """
+    c = kernel.config
+    if c.api == 2 or SCHEDULES[c.schedule].swap:
+        return 0, 1
+    waves = prod(tiles_of(c, p)) / gpu.sm_count
+    return (1, 2) if waves >= 8 else (0, 1)
+
+
+def tile_orders(kernel: CutlassKernel, p: Problem) -> Iterator[tuple[int, int]]:
+    """Raster and swizzle that are worth measuring: where there are rows and columns of tiles."""
+    if kernel.config.api == 3 and min(tiles_of(kernel.config, p)) > 1:
+        yield from _TILE_ORDERS
+
+
+def may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
+    """Whether a launch may start before its predecessor in the stream has ended.
+
+    3.x kernels wait before they load operands, and scales; everything else follows from that. Not so other factors in
+    device memory, which are read as the kernel starts, and the counters of reductions, which are cleared before it.
+    And a C that is read element by element goes through the L1 cache, which may hold lines that the predecessor is
+    still writing.
+    """
+    if not kernel.family.overlaps:
+        return False
+    if way.scratch:
+        return True
+    if (asked := asked_by(p)) and ("s" in asked.kinds or asked.reduces):
+        return False
+    if p.device_alpha or p.device_beta or p.scale_out == "s":
+        return False
+    return SCHEDULES[kernel.config.schedule].tma_store or not p.c
