@@ -20,11 +20,11 @@ from places import default_path
 import cutlass_py
 from cutlass_py import functions
 from cutlass_py.bench.cases import reference_arm
+from cutlass_py.bench.environment import environment, gpu_state
 from cutlass_py.bench.frameworks import Torch
 from cutlass_py.bench.operands import Operands
 from cutlass_py.bench.results import reason, write
 from cutlass_py.bench.suites import Case
-from cutlass_py.bench.surroundings import gpu_state, surroundings
 from cutlass_py.bench.timing import REGIMES, ROUNDS, Arm, alone, ratio_of, regime_us, rough_us, warm_up
 
 DESIGN = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_pingpong"
@@ -243,7 +243,7 @@ def main() -> int:
         print("epilogue_speed: no GPU was found")
         return 2
     gpu = Torch()
-    facts = surroundings(args.commit)
+    facts = environment(args.commit)
     path = args.json or default_path("epilogue_speed", facts["machine"])
     print(f"{facts['machine']['gpu']}, torch {facts['versions']['torch']}, {args.design}; JSON: {path}")
     print_header(args.regime)

@@ -18,9 +18,9 @@ from places import default_path
 
 import cutlass_py
 from cutlass_py.bench import host
+from cutlass_py.bench.environment import environment
 from cutlass_py.bench.host import BATCH, EXTENT, Absent, Row
 from cutlass_py.bench.results import Record, write
-from cutlass_py.bench.surroundings import surroundings
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other frameworks share the GPU with JAX here
 
@@ -124,7 +124,7 @@ def main() -> int:
     for word, groups in (("skipped", skipped), ("FAILED", failed)):
         for name, reason in groups.items():
             print(f"{name:34} {word}: {reason}")
-    facts = surroundings(args.commit)
+    facts = environment(args.commit)
     path = args.json or default_path("host_cost", facts["machine"])
     write(path, {**facts, "extent": EXTENT, "batch": BATCH, "rows": records, "skipped": skipped, "failed": failed})
     print(f"JSON: {path}")

@@ -17,10 +17,10 @@ from typing import Any
 
 from places import RESULTS, ROOT
 
-from cutlass_py.bench.bars import BARS, GROUPS, first_verdict, host_verdicts, verdict_table, verdicts
 from cutlass_py.bench.report import compared, published, regimes_of, summarise, summary_table
 from cutlass_py.bench.results import Record, Result, geomean, read
 from cutlass_py.bench.suites import DEFAULT, SUITES, case_of, is_case, shape_text
+from cutlass_py.bench.targets import BARS, GROUPS, first_verdict, host_verdicts, verdict_table, verdicts
 from cutlass_py.declaration.dtypes import LAYOUTS
 
 PAGE = ROOT / "docs" / "performance.md"

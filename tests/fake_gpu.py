@@ -10,7 +10,7 @@ import ml_dtypes  # noqa: F401
 import numpy as np
 
 import cutlass_py
-from cutlass_py.bench import cases, frameworks, runs, surroundings
+from cutlass_py.bench import cases, environment, frameworks, runs
 from cutlass_py.bench.frameworks import Framework, _integers
 from cutlass_py.bench.suites import Case
 from cutlass_py.declaration.dtypes import DTYPES
@@ -113,7 +113,7 @@ def install(monkeypatch):
     monkeypatch.setattr(frameworks, "framework", lambda: fake)
     monkeypatch.setattr(runs, "warm_up", lambda *_: None)
     monkeypatch.setattr(runs, "Operands", lambda case, gpu: cases.Operands(SMALL, gpu))
-    monkeypatch.setattr(surroundings, "_versions", lambda: {"numpy": "0"})
+    monkeypatch.setattr(environment, "_versions", lambda: {"numpy": "0"})
     return fake
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fake_gpu import FakeGpu, record_of
 
-from cutlass_py.bench import bars, frameworks, host, results, runs, suites
+from cutlass_py.bench import frameworks, host, results, runs, suites, targets
 from cutlass_py.bench.report import published
 from cutlass_py.bench.suites import Case
 from cutlass_py.commands import bench, main
@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_every_bar_has_cases_and_every_group_a_bar():
-    assert all(bar.cases() for bar in bars.BARS)
-    assert set(bars.GROUPS) == {bar.group for bar in bars.BARS} | {"host", "first"}
-    assert all(case.shape[1] >= 16 for bar in bars.BARS if bar.group == "fp8" for case in bar.cases())
+    assert all(bar.cases() for bar in targets.BARS)
+    assert set(targets.GROUPS) == {bar.group for bar in targets.BARS} | {"host", "first"}
+    assert all(case.shape[1] >= 16 for bar in targets.BARS if bar.group == "fp8" for case in bar.cases())
 
 
 def test_the_bounds():
@@ -33,9 +33,9 @@ def test_the_bounds():
     (tn, tt, nt, nn), everywhere = [("tn",), ("tt",), ("nt",), ("nn",)], LAYOUTS
     found = {
         (bar.group, bar.dtype, bar.layouts, bar.suites or bar.shapes, bar.of, bar.mode): (bar.bound, bar.target)
-        for bar in bars.BARS
+        for bar in targets.BARS
     }
-    assert len(found) == len(bars.BARS)
+    assert len(found) == len(targets.BARS)
     dense, large, square = ("llm", "square"), ("large",), ("square",)
     wanted = {}
     for layout in (tn, tt, nt, nn):
@@ -65,12 +65,12 @@ def test_the_bounds():
     ):  # fmt: skip
         wanted["key", dtype, layout, ((1, *shape),), "worst", "default"] = (bound, None)
     assert found == wanted
-    assert [bar.rows for bar in bars.BARS if bar.group == "fp8"] == [16, 16]
-    assert bars.HOST_BARS == {
+    assert [bar.rows for bar in targets.BARS if bar.group == "fp8"] == [16, 16]
+    assert targets.HOST_BARS == {
         "torch bfloat16 cuda, out=": 0.50, "torch bfloat16 cuda, prepared plan": 0.45,
         "CuPy float16 cuda, out=": 0.50, "cutlass_py.torch cuda, mm over gemm": 1.10,
     }  # fmt: skip
-    assert bars.FIRST_CALL_MS == 100 and bars._SLOW == 0.95
+    assert targets.FIRST_CALL_MS == 100 and targets._SLOW == 0.95
 
 
 @pytest.mark.parametrize(("of", "bound", "value", "reached"), [
@@ -79,38 +79,38 @@ def test_the_bounds():
 ])  # fmt: skip
 def test_verdicts(of, bound, value, reached):
     shapes = ((1, 16, 16, 16), (1, 32, 32, 32))
-    bar = bars.Bar("x", bound, "f16", ("tn",), (), of, shapes=shapes)
+    bar = targets.Bar("x", bound, "f16", ("tn",), (), of, shapes=shapes)
     records = [record_of(case, ratio) for case, ratio in zip(bar.cases(), (2.0, 0.5), strict=True)]
-    (found,) = bars.verdicts(records, [bar], ["sustained"])
+    (found,) = targets.verdicts(records, [bar], ["sustained"])
     assert found.found == pytest.approx(value) and found.reached is reached and (found.measured, found.wanted) == (2, 2)
     assert found.word == ("reached" if reached else "MISSED") and found.facts()["reached"] is reached
-    (partly,) = bars.verdicts(records[:1], [replace(bar, bound=2.0 if of != "slow" else 0.0)], ["sustained"])
+    (partly,) = targets.verdicts(records[:1], [replace(bar, bound=2.0 if of != "slow" else 0.0)], ["sustained"])
     assert partly.word == "met in part" and partly.met and not partly.reached
-    assert bars.verdict_table([partly])[1][0][-1] == "1 of 2"
+    assert targets.verdict_table([partly])[1][0][-1] == "1 of 2"
 
 
 def test_a_bar_looks_at_its_own_records_alone():
-    bar = bars.Bar("x", 1.0, "f16", ("tn",), (), mode=suites.TUNED, shapes=((1, 16, 16, 16),))
+    bar = targets.Bar("x", 1.0, "f16", ("tn",), (), mode=suites.TUNED, shapes=((1, 16, 16, 16),))
     (case,) = bar.cases()
     for other in (record_of(case, 2.0), record_of(replace(case, layout="tt"), 2.0, mode="tuned")):
-        (found,) = bars.verdicts([other], [bar], ["sustained"])
+        (found,) = targets.verdicts([other], [bar], ["sustained"])
         assert found.word == "not measured" and not found.reached
-    (found,) = bars.verdicts([record_of(replace(case, suite="llm"), 2.0, mode="tuned")], [bar], ["sustained"])
+    (found,) = targets.verdicts([record_of(replace(case, suite="llm"), 2.0, mode="tuned")], [bar], ["sustained"])
     assert found.reached  # by whatever suite it was measured
 
 
 def test_the_bar_of_the_choice():
-    bar = bars.Bar("x", 0.9, "f16", ("tn",), (), "choice", mode=suites.SWEEP, shapes=((1, 16, 16, 16),))
-    (found,) = bars.verdicts([record_of(*bar.cases(), 2.0, mode="sweep", best=0.8)], [bar])
+    bar = targets.Bar("x", 0.9, "f16", ("tn",), (), "choice", mode=suites.SWEEP, shapes=((1, 16, 16, 16),))
+    (found,) = targets.verdicts([record_of(*bar.cases(), 2.0, mode="sweep", best=0.8)], [bar])
     assert found.found == pytest.approx(0.8) and not found.reached
 
 
 def test_bars_of_the_host():
     rows = [{"row": "torch bfloat16 cuda, out=", "ratio": {"median": 0.49}}]
-    found = {verdict.what: verdict.word for verdict in bars.host_verdicts(rows)}
+    found = {verdict.what: verdict.word for verdict in targets.host_verdicts(rows)}
     assert found.pop("torch bfloat16 cuda, out=") == "reached" and set(found.values()) == {"not measured"}
-    assert bars.first_verdict(None).word == "not measured"
-    assert [bars.first_verdict(ms).word for ms in (99.0, 100.0)] == ["reached", "MISSED"]
+    assert targets.first_verdict(None).word == "not measured"
+    assert [targets.first_verdict(ms).word for ms in (99.0, 100.0)] == ["reached", "MISSED"]
 
 
 def test_published_figures_stand_beside():
@@ -121,9 +121,9 @@ def test_published_figures_stand_beside():
 
 
 def small_bars(monkeypatch, bound):
-    found = [bars.Bar("key", bound, "f32", ("tn",), (), shapes=((1, 24, 16, 8),))]
+    found = [targets.Bar("key", bound, "f32", ("tn",), (), shapes=((1, 24, 16, 8),))]
     found.append(replace(found[0], group="odd", mode=suites.SWEEP, of="choice", bound=0.5))
-    monkeypatch.setattr(bars, "BARS", found)
+    monkeypatch.setattr(targets, "BARS", found)
     monkeypatch.setattr(host, "torch_rows", lambda *_: iter(()))
     monkeypatch.setattr(host, "first_call_ms", lambda: 12.5)
 
@@ -157,7 +157,7 @@ def test_the_documented_commands_measure_every_bar(fake_gpu, monkeypatch):
         groups += options.bars
         modes.append([part.settings.mode for part in parts])
         everything += int(cases_)
-    assert sorted(groups) == sorted(bars.GROUPS) and modes == [["default", "sweep"], ["tuned"]]
+    assert sorted(groups) == sorted(targets.GROUPS) and modes == [["default", "sweep"], ["tuned"]]
     parts = bench._parts(parser.parse_args(["--bars"]), fake_gpu)
     assert [part.settings.mode for part in parts] == ["default", "sweep", "tuned"]
     assert sum(len(part.cases) for part in parts) == everything
@@ -175,8 +175,8 @@ def test_the_choice_is_the_package_s_own(fake_gpu, monkeypatch):
 
 def test_bars_that_were_measured_in_part_are_not_reached(fake_gpu, monkeypatch, capsys):
     small_bars(monkeypatch, 1.0)
-    bar = bars.BARS[0]
-    monkeypatch.setattr(bars, "BARS", [replace(bar, shapes=((1, 24, 16, 8), (1, 24, 16, 9)))])
+    bar = targets.BARS[0]
+    monkeypatch.setattr(targets, "BARS", [replace(bar, shapes=((1, 24, 16, 8), (1, 24, 16, 9)))])
     assert main(["bench", "--bars", "key", "--every", "2", "--budget-ms", "1"]) == 1
     assert capsys.readouterr().out.count("met in part") == 2
     assert main(["bench", "--bars", "key", "--budget-ms", "1"]) == 0
@@ -213,8 +213,8 @@ def test_a_host_that_fails_does_not_lose_the_cases(fake_gpu, monkeypatch, capsys
 def test_a_gpu_that_works_no_more_ends_the_run(fake_gpu, capsys, monkeypatch, tmp_path):
     """What was measured before is kept and judged; the cases after it would all fail alike."""
     small_bars(monkeypatch, 1.0)
-    bar = bars.BARS[0]
-    monkeypatch.setattr(bars, "BARS", [replace(bar, shapes=tuple((1, m, 16, 8) for m in (24, 25, 26, 27)))])
+    bar = targets.BARS[0]
+    monkeypatch.setattr(targets, "BARS", [replace(bar, shapes=tuple((1, m, 16, 8) for m in (24, 25, 26, 27)))])
     reference, path = FakeGpu.reference, tmp_path / "found.json"
 
     def breaks(self, case):

@@ -12,7 +12,7 @@ from fake_gpu import FakeGpu, record_of
 
 import cutlass_py
 from cutlass_py import _core
-from cutlass_py.bench import bars, one_kernel, plots, results, runs, timing
+from cutlass_py.bench import kernel_case, plots, results, runs, targets, timing
 from cutlass_py.bench.results import geomean
 from cutlass_py.commands import bench, main
 from cutlass_py.declaration.dtypes import LAYOUTS
@@ -49,7 +49,7 @@ def test_a_library_without_graphs_is_timed_in_the_other_regime(fake_gpu, monkeyp
     assert "no graph can be made of numpy's matmul, which is what sustained replays" in capsys.readouterr().err
     assert main(["bench", "--bars", "key"]) == 2
     assert "no graph can be made of numpy's matmul, and the bars are about graphs" in capsys.readouterr().err
-    kernel = one_kernel.KernelCase.of(
+    kernel = kernel_case.KernelCase.of(
         find("sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_pingpong_bias"), (1, 8, 8, 8)
     )
     asked = SimpleNamespace(regime=["sustained"])
@@ -200,7 +200,7 @@ def test_pictures_of_all_bars(tmp_path):
     ratios = {"default": (1.0, 1.2), "sweep": (0.5, None), "tuned": (2.0, 3.0)}
     records = []
     for mode, (sustained, mixed) in ratios.items():
-        found = {(c.dtype, c.layout, c.shape): c for bar in bars.BARS if bar.mode == mode for c in bar.cases()}
+        found = {(c.dtype, c.layout, c.shape): c for bar in targets.BARS if bar.mode == mode for c in bar.cases()}
         for index, case in enumerate(found.values()):
             near = 1 + index % 97 / 1e6
             records.append(record_of(case, sustained * near, mixed and mixed / near, mode))

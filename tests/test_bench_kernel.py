@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cutlass_py
-from cutlass_py.bench import cases, frameworks, one_kernel, results
+from cutlass_py.bench import cases, frameworks, kernel_case, results
 from cutlass_py.commands import bench, main
 from cutlass_py.declaration.dtypes import DTYPES, STORAGE
 from cutlass_py.declaration.families import FAMILIES, find
@@ -68,10 +68,10 @@ def test_every_kind_of_kernel_by_name(fake_gpu, runs_anything, config):
     shape = (1, 48, 256, 384) if kernel.interface.block else (1, 48, 32, 64)
     if config.name.startswith("sm90_array"):
         with pytest.raises(ValueError, match="lists of matrices: expected B M N K, with a B of 3 or more"):
-            one_kernel.KernelCase.of(config, shape)
+            kernel_case.KernelCase.of(config, shape)
         shape = (4, *shape[1:])
     case = bench._case_of(kernel, shape, frameworks.Torch.dtypes)
-    assert case.compared == (not isinstance(case, one_kernel.KernelCase))
+    assert case.compared == (not isinstance(case, kernel_case.KernelCase))
     args = problems.arguments(case.problem())
     if not kernel.interface.pointers:
         assert kernel.supports(args) or case.compared
@@ -82,7 +82,7 @@ def test_every_kind_of_kernel_by_name(fake_gpu, runs_anything, config):
     us = record["sustained"]["us"]
     assert us == pytest.approx({"cutlass_py": 20, config.name: 30}) and "ratio" not in record["sustained"]
     operands = {name for name in (*kernel.metadata.operands, "out") if name != "d"} - {"a", "b"}
-    a, b, given = one_kernel.KernelOperands(case, fake_gpu).call(0)
+    a, b, given = kernel_case.KernelOperands(case, fake_gpu).call(0)
     if config.d == "s32":
         operands.discard("c")
     assert operands <= {name for name, x in given.items() if x is not None}

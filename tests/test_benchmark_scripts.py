@@ -13,9 +13,9 @@ import pytest
 
 import cutlass_py
 from cutlass_py.arrays.gpu import Gpu
-from cutlass_py.bench.bars import verdicts
 from cutlass_py.bench.report import summarise
 from cutlass_py.bench.suites import ARITHMETICS, DEFAULT, Case, case_of
+from cutlass_py.bench.targets import verdicts
 from cutlass_py.commands import main
 from cutlass_py.declaration.families import find, named, select
 from cutlass_py.dispatch import tuned
@@ -191,7 +191,7 @@ def test_an_epilogue_that_fails_does_not_lose_the_others(script, monkeypatch, tm
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     facts = {"machine": {"gpu": "x"}, "versions": {"torch": "0"}}
-    for name, value in {"Torch": lambda: None, "surroundings": lambda commit: facts, "measure": measure}.items():
+    for name, value in {"Torch": lambda: None, "environment": lambda commit: facts, "measure": measure}.items():
         monkeypatch.setattr(speed, name, value)
     monkeypatch.setattr(speed, "warm_up", lambda *_: None)
     monkeypatch.setattr(speed, "Operands", lambda *_: None)

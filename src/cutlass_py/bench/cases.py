@@ -18,9 +18,9 @@ from ..kernels.adaptation import STEPS
 from ..kernels.operation import class_of
 from ..kernels.registry import kernel_named
 from ..operations.gemm.arguments import GemmArguments
-from . import one_kernel
+from . import kernel_case
 from .frameworks import Framework
-from .one_kernel import KernelCase, KernelOperands
+from .kernel_case import KernelCase, KernelOperands
 from .operands import Operands
 from .results import OURS, Record, reason
 from .suites import DEFAULT, SWEEP, TUNED, Case
@@ -210,12 +210,12 @@ def _checked(case: Case, arms: list[Arm], operands: _Operands, needed: int) -> t
         error, refused = errors(case, arms, operands, needed)
         asked, _, result = case.arithmetic.formats
         # cuBLAS multiplies vectors of tf32 in f32: its error says nothing about that of tf32.
-        rounded = one_kernel.ROUNDED.get(asked, 0.0) if 1 in case.shape[1:3] else 0.0
+        rounded = kernel_case.ROUNDED.get(asked, 0.0) if 1 in case.shape[1:3] else 0.0
         limit = 4 * max(error[operands.framework.name], DTYPES[result].roundoff, rounded) + 1e-12
         found: Record = {"error": error}
     else:
         assert isinstance(case, KernelCase)
-        error, limit = one_kernel.errors(case, arms, operands)
+        error, limit = kernel_case.errors(case, arms, operands)
         found = {"error": error, "limit": limit}
     found["wrong"] = [name for name, each in error.items() if not each < limit]  # a NaN as well
     return found, refused

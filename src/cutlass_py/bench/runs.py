@@ -13,12 +13,12 @@ from typing import Any
 
 from ..dispatch import tuned
 from .cases import Settings, measure, reference_arm
+from .environment import gpu_state
 from .frameworks import Framework
 from .operands import Operands
 from .report import summarise
 from .results import Record, Result, reason, write
 from .suites import TUNED, Case
-from .surroundings import gpu_state
 from .timing import ROUNDS, warm_up
 
 _SAVED_EVERY = 20.0  # seconds
@@ -39,7 +39,7 @@ class Run:
     Args:
         parts: what to measure.
         gpu: the array library.
-        facts: the first part of the result (surroundings).
+        facts: the first part of the result (environment).
         path: where the result is saved from time to time, if anywhere.
     """
 

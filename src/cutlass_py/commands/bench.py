@@ -29,7 +29,6 @@ from ..declaration.dtypes import LAYOUTS
 from ..support.terminal import print_table
 
 if TYPE_CHECKING:
-    from ..bench.bars import Verdict
     from ..bench.frameworks import Framework
     from ..bench.results import Record, Result
     from ..bench.runs import Part
@@ -42,8 +41,8 @@ _BESIDE_STORED = {"stored", "suite", "dtype", "layout", "bars", "regime", "plot"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    from ..bench.bars import GROUPS
     from ..bench.suites import ARITHMETICS, SUITES
+    from ..bench.targets import GROUPS
     from ..bench.timing import ALL_REGIMES
 
     parser.description, parser.formatter_class = __doc__, argparse.RawDescriptionHelpFormatter
@@ -153,15 +152,15 @@ def _stored(options: argparse.Namespace) -> Result:
 
 
 def _measured(options: argparse.Namespace) -> Result:
+    from ..bench.environment import environment
     from ..bench.frameworks import framework
     from ..bench.runs import Run
-    from ..bench.surroundings import surroundings
 
     if options.kernel and options.bars is None:
         _kernel_asked(options)  # what is wrong with that is said without a GPU too
     began, gpu = time.monotonic(), framework()
     path = Path(options.json) if options.json and options.json != "-" else None
-    run = Run(_parts(options, gpu), gpu, surroundings(options.commit), path)
+    run = Run(_parts(options, gpu), gpu, environment(options.commit), path)
     run.save()  # where the file cannot be written, before anything is measured
     if options.bars is not None:
         run.facts |= _host(options)
@@ -302,7 +301,7 @@ def _kernel_asked(options: argparse.Namespace) -> tuple[CutlassKernel, Shape]:
 def _case_of(kernel: CutlassKernel, shape: Shape, known: Sequence[str]) -> Case:
     """What the framework computes as well as the kernel does; else the kernel's own problem, which it does not."""
     from ..arrays.gpu import gpu_of
-    from ..bench.one_kernel import KernelCase
+    from ..bench.kernel_case import KernelCase
     from ..bench.suites import ARITHMETICS, Case
     from ..operations.gemm import problems
 
@@ -345,14 +344,14 @@ def _parts_of_bars(options: argparse.Namespace, gpu: Framework) -> list[Part]:
 
 def _groups(options: argparse.Namespace) -> Sequence[str]:
     """What `--bars` names; without a name, everything."""
-    from ..bench.bars import GROUPS
+    from ..bench.targets import GROUPS
 
     return options.bars or GROUPS
 
 
 def _bars(options: argparse.Namespace) -> list[Any]:
     """The bars asked for, of the dtypes and layouts asked for."""
-    from ..bench.bars import BARS
+    from ..bench.targets import BARS
 
     beside = options.all_kernels or options.splits or options.orders
     if options.suite or options.shape or options.kernel or options.tune or beside:
@@ -377,21 +376,21 @@ def _bars(options: argparse.Namespace) -> list[Any]:
 
 
 def _verdicts(options: argparse.Namespace, result: Result) -> list[Verdict]:
-    from ..bench import bars
+    from ..bench import targets
     from ..bench.timing import REGIMES
 
-    found = bars.verdicts(result["cases"], _bars(options), options.regime or REGIMES)
+    found = targets.verdicts(result["cases"], _bars(options), options.regime or REGIMES)
     if "host" in _groups(options):
-        found += bars.host_verdicts(result.get("host", ()))
+        found += targets.host_verdicts(result.get("host", ()))
     if "first" in _groups(options):
-        found.append(bars.first_verdict(result.get("first_call_ms")))
+        found.append(targets.first_verdict(result.get("first_call_ms")))
     return found
 
 
 def _say(options: argparse.Namespace, result: Result, verdicts: Sequence[Verdict], said: Sequence[str]) -> None:
-    from ..bench.bars import verdict_table
     from ..bench.report import published, summarise, summary_table
     from ..bench.results import dumps
+    from ..bench.targets import verdict_table
 
     if options.json == "-":
         print(dumps(result | ({"bars": [v.facts() for v in verdicts]} if verdicts else {})), end="")

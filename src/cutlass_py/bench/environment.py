@@ -16,7 +16,7 @@ from .. import _core
 from ..support.versions import FRAMEWORKS, installed
 
 
-def surroundings(commit: str | None = None) -> dict[str, Any]:
+def environment(commit: str | None = None) -> dict[str, Any]:
     """The first part of every JSON.
 
     Args:
