@@ -219,7 +219,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--regime", nargs="+", choices=REGIMES, default=list(REGIMES))
     parser.add_argument("--budget-ms", type=float, default=40.0, help="GPU time per arm and regime (default 40)")
-    parser.add_argument("--json", type=Path, help="default: benchmarks/results/epilogue_speed-<gpu>.json")
+    parser.add_argument("--json", type=Path, help="default: build/benchmarks/epilogue_speed-<gpu>.json")
     parser.add_argument("--commit", help="what was measured, where there is no .git to ask")
     return parser.parse_args()
 

@@ -114,7 +114,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--seconds", type=float, default=2.0, help="time per row (default 2)")
-    parser.add_argument("--json", type=Path, help="default: benchmarks/results/host_cost-<gpu or cpu>.json")
+    parser.add_argument("--json", type=Path, help="default: build/benchmarks/host_cost-<gpu or cpu>.json")
     parser.add_argument("--commit", help="what was measured, where there is no .git to ask")
     args = parser.parse_args()
 

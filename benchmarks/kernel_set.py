@@ -2,7 +2,7 @@
 
     python -m cutlass_py bench --suite llm square --all-kernels --json sweep.json
     python benchmarks/kernel_set.py sweep.json
-    python benchmarks/kernel_set.py benchmarks/results/sweep-h200-*.json --within 0.02 --json set.json
+    python benchmarks/kernel_set.py build/benchmarks/sweep-*.json --within 0.02 --json set.json
 
 A set is good enough where, in each suite, its best kernels come within 2% of the best found, as a geometric mean.
 Kernels join greedily, by what they gain; then each that can go without a loss beyond the bound goes. `core` is the part

@@ -1,10 +1,8 @@
-"""Writes docs/performance.md and its pictures from the results that are committed.
+"""Writes docs/performance.md from the summaries in benchmarks/results/; the site's build draws its pictures of them.
 
-    python benchmarks/performance.py            # after new files in benchmarks/results/
-    python benchmarks/performance.py --check    # 1 where the page is not what the results say
-
-From results of `bench`, `epilogue_speed.py` and `host_cost.py`; other files are passed over. Where several hold one
-case, the latest counts; files of which nothing is left are not named.
+python benchmarks/performance.py            # after benchmarks/summary.py took new results in
+python benchmarks/performance.py --check    # 1 where the page is not what the summaries say
+python benchmarks/performance.py --plot DIR # the pictures alone (matplotlib)
 """
 
 from __future__ import annotations
@@ -15,16 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from places import RESULTS, ROOT
+from places import RESULTS, ROOT, slug
+from summary import by_gpu, contributing, parts_of, results
 
-from cutlass_py.bench.report import compared, published, regimes_of, summarise, summary_table
-from cutlass_py.bench.results import Record, Result, geomean, read
-from cutlass_py.bench.suites import DEFAULT, SUITES, case_of, is_case, shape_text
+from cutlass_py.bench.report import published, regimes_of, summarise, summary_table
+from cutlass_py.bench.results import Record, Result, geomean
+from cutlass_py.bench.suites import DEFAULT, MODES, SUITES, case_of, shape_text
 from cutlass_py.bench.targets import BARS, GROUPS, first_verdict, host_verdicts, verdict_table, verdicts
 from cutlass_py.declaration.dtypes import LAYOUTS
 
 PAGE = ROOT / "docs" / "performance.md"
-PICTURES = ROOT / "docs" / "performance"
 WON = 0.97  # ratios below, in both regimes, count as the reference's win: nearer is within what runs differ
 # What has to be known about results of a commit that is not the package's present one.
 NOTES = {
@@ -51,13 +49,13 @@ NOTES = {
     "is in the shipped table. f16 was chosen by the model alone; it takes what tables say of bf16 since.",
     "f2f368b+trial": "Tiles for fp8 were on trial. Of those that were kept, the fastest is in the shipped table.",
     "f2f368b": "With all of `full`. What was tuned is in the shipped table: tf32, int8, and 24 shapes of fp8 with fast "
-    "sums (`tuned-h100-rows-fast.json`) that had no entry.",
+    "sums that had no entry.",
     "b895633": "With all of `full`. What was tuned is in the shipped table, but where a later choice had the better "
     "ratios in both regimes together.",
     "b895633+trial": "Tiles for 64 to 512 rows were on trial. Of those that were kept, the fastest is in the shipped "
     "table.",
     "91b8a2f": "With all of `full`. The default choice is that of the shipped table; what was tuned is in it.",
-    "c70ae9f": "As 91b8a2f, batches with the choices that `tune` had just found. `tuned-h200-final-tn.json` is not in "
+    "c70ae9f": "As 91b8a2f, batches with the choices that `tune` had just found. What was tuned again in tn is not in "
     "the table.",
     "532192b": "The last of seven runs of f64, tf32 and int8 within an hour; docs/design.md names them. The worst "
     "ratio of f64 in each was 0.97, 0.95, 0.94, 0.96, 0.97, 0.93 and 0.95 (sustained), and 0.95, 0.96, 0.95, 0.93, "
@@ -67,65 +65,13 @@ NOTES = {
 # ---------------------------------------------------------------------------------------------------- results
 
 
-def results() -> list[Result]:
-    """Those that the page can show something of, oldest first."""
-    found = [read(path) | {"file": path.name} for path in sorted(RESULTS.glob("*.json"))]
-    return sorted(filter(parts_of, found), key=lambda result: str(result["date"]))
-
-
-def parts_of(result: Result) -> dict[Any, Any]:
-    """What a result holds, by what it is about: a problem and how it was run, a fused epilogue, a host time."""
-    parts: dict[Any, Any] = {}
-    for record in result.get("cases", ()):
-        if is_case(record) and (compared([record]) or "failed" in record):
-            case = case_of(record)
-            parts["problem", record.get("mode", DEFAULT), case.dtype, case.layout, case.shape] = record
-        elif "activation" in record:
-            parts["epilogue", record["activation"], record["m"], record["n"], record["k"]] = record
-    for row in (*result.get("rows", ()), *result.get("host", ())):
-        parts["host", row["row"]] = row
-    if result.get("first_call_ms") is not None:
-        parts["first",] = result["first_call_ms"]
-    return parts
-
-
-def by_gpu(found: Iterable[Result]) -> dict[str, list[Result]]:
-    groups: dict[str, list[Result]] = {}
-    for result in found:
-        groups.setdefault(str(result["machine"]["gpu"] or "no GPU"), []).append(result)
-    return groups
-
-
 def latest(found: Iterable[Result], kind: str) -> list[Any]:
     """Everything of a kind once: the latest of it, those that failed included."""
     parts: dict[Any, Any] = {}
-    for result in found:
+    for result in contributing(found):
         for key, part in parts_of(result).items():
-            before = parts.get(key, {})
-            parts[key] = _beside(before, part) if key[0] == "problem" else part
+            parts[key] = {**parts.get(key, {}), **part} if key[0] == "problem" else part  # each regime of another run
     return [part for key, part in parts.items() if key[0] == kind]
-
-
-def _beside(before: Record, later: Record) -> Record:
-    """A problem's latest record, with a regime that only the one before has."""
-    if "failed" in before or "failed" in later:
-        return later
-    return {regime: before[regime] for regime in regimes_of([before])} | later
-
-
-def _regimes(key: Any, part: Any) -> Sequence[str]:
-    return (key[0] == "problem" and regimes_of([part])) or [""]
-
-
-def contributing(found: Sequence[Result]) -> list[Result]:
-    """Results of which later ones have left something."""
-    kept: list[Result] = []
-    seen: set[Any] = set()
-    for result in reversed(found):
-        keys = {(*key, regime) for key, part in parts_of(result).items() for regime in _regimes(key, part)}
-        kept += [result] if keys - seen else []
-        seen |= keys
-    return kept[::-1]
 
 
 def measured(found: Iterable[Result]) -> list[Record]:
@@ -146,7 +92,12 @@ def by_suite(records: Sequence[Record]) -> list[Record]:
 
 def _in_order(records: Iterable[Record]) -> list[Record]:
     order = [*SUITES, "shape", "bars"]
-    return sorted(records, key=lambda r: (order.index(r["suite"]), r["dtype"], LAYOUTS.index(r["layout"])))
+
+    def place(record: Record) -> tuple[Any, ...]:
+        of_mode = MODES.index(record.get("mode", DEFAULT))
+        return order.index(record["suite"]), record["dtype"], LAYOUTS.index(record["layout"]), of_mode
+
+    return sorted(records, key=place)
 
 
 # ---------------------------------------------------------------------------------------------------- the page
@@ -155,20 +106,22 @@ def _in_order(records: Iterable[Record]) -> list[Record]:
 def page(found: Sequence[Result]) -> str:
     parts = [
         "# Performance",
-        "Written by `benchmarks/performance.py` from `benchmarks/results/`; the rules of measuring are in "
-        "`benchmarks/README.md`. Ratios are the reference's time (torch's matmul: cuBLAS) over ours in the same run, "
-        "on the same operands: above 1 is faster than cuBLAS. *Sustained* replays CUDA graphs back to back, *mixed* is "
-        "a stream with a small elementwise kernel of torch's between the calls. Times of two machines of one kind "
-        "differ by 15%: only ratios compare.",
+        "Written by `benchmarks/performance.py` from `benchmarks/results/`, which has the time of each problem; the "
+        "rules of measuring are in `benchmarks/README.md`. Ratios are the reference's time (torch's matmul: cuBLAS) "
+        "over ours in the same run, on the same operands: above 1 is faster than cuBLAS. *Sustained* replays CUDA "
+        "graphs back to back, *mixed* is a stream with a small elementwise kernel of torch's between the calls. Times "
+        "of two machines of one kind differ by 15%: only ratios compare. The documentation as a site has pictures of "
+        "the same numbers.",
     ]
     for gpu, of_gpu in by_gpu(found).items():
         parts += section(gpu, of_gpu)
     parts += [
         "## Repeating it",
         f"```bash\npython -m cutlass_py bench --bars {' '.join(group for group in GROUPS if group != 'tuned')} \\\n"
-        "    --json benchmarks/results/bars-NAME.json\n"
-        "python -m cutlass_py bench --bars tuned --json benchmarks/results/tuned-NAME.json\n"
-        "python benchmarks/epilogue_speed.py; python benchmarks/host_cost.py; python benchmarks/performance.py\n```",
+        "    --json build/benchmarks/bars.json\n"
+        "python -m cutlass_py bench --bars tuned --json build/benchmarks/tuned.json\n"
+        "python benchmarks/epilogue_speed.py; python benchmarks/host_cost.py\n"
+        "python benchmarks/summary.py build/benchmarks/*.json; python benchmarks/performance.py\n```",
     ]
     return "\n\n".join(wrapped(part) for part in parts) + "\n"
 
@@ -178,10 +131,7 @@ def section(gpu: str, found: Sequence[Result]) -> list[str]:
     first = next(iter(latest(found, "first")), None)
     parts = [f"## {gpu}", *provenance(contributing(found))]
     if records:
-        folder = f"performance/{slug(gpu)}"
-        parts += [f"![Ratios to cuBLAS over the size of the problem]({folder}/ratio.svg)"]
-        parts += [f"![What both reach, beside the limits of memory and tensor cores]({folder}/roofline.svg)"]
-        parts += ["### Suites", suites(records)]
+        parts += [f"<!-- pictures of {slug(gpu)}: docs/site/pictures.py -->", "### Suites", suites(records)]
         parts += ["### What is aimed at", *bars(records, rows, first), *failures(found)]
         header, cells = published(records)
         if cells:
@@ -195,18 +145,17 @@ def section(gpu: str, found: Sequence[Result]) -> list[str]:
 
 
 def provenance(found: Sequence[Result]) -> list[str]:
-    """Which commit, machine and versions the numbers are of."""
+    """Which commit, machine and versions which numbers are of."""
     lines = []
     for commit in dict.fromkeys(str(result["commit"]) for result in found):
         of_commit = [result for result in found if str(result["commit"]) == commit]
-        files = ", ".join(f"`{result['file']}`" for result in of_commit)
         last = of_commit[-1]
         digits, *changed = commit.partition("+")
         versions, build = last["versions"], last["versions"]["build"]
         lines.append(
             f"**These numbers are of commit {digits[:7]}{''.join(changed)}** "
             f"({str(last['date'])[:10]}, cutlass_py {versions['cutlass_py']}, {_built(of_commit)}, CUTLASS "
-            f"{build['cutlass']}, nvcc {build['nvcc']}), from {files}. "
+            f"{build['cutlass']}, nvcc {build['nvcc']}): {_contents(of_commit)}. "
             f"{NOTES.get(digits[:7] + ''.join(changed), '')}".rstrip()
         )
         lines.append(
@@ -221,6 +170,16 @@ def _built(found: Sequence[Result]) -> str:
     """The sets of kernels that were compiled."""
     sets = dict.fromkeys(str(result["versions"]["build"]["kernels"]) for result in found)
     return f"the kernel set{'s' * (len(sets) > 1)} {', '.join(sets)}"
+
+
+def _contents(found: Sequence[Result]) -> str:
+    """What was measured, and how often."""
+    counts: dict[str, int] = {}
+    for kind, *about in (key for result in found for key in parts_of(result)):
+        mode, dtype = about[:2] if kind == "problem" else ("", "")
+        what = {"epilogue": "epilogues", "host": "host times", "first": "first call"}.get(kind, f"{dtype} {mode}")
+        counts[what] = counts.get(what, 0) + 1
+    return ", ".join(f"{what} ({count})" for what, count in sorted(counts.items()))
 
 
 def machine_text(machine: Mapping[str, Any]) -> str:
@@ -321,49 +280,49 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def wrapped(part: str) -> str:
-    """Paragraphs in lines of 128; tables, code and pictures as they are."""
+    """Paragraphs in lines of 128; tables, code and comments as they are."""
     import textwrap
 
-    if part.startswith(("|", "`" * 3, "!", "#")):
+    if part.startswith(("|", "`" * 3, "<!--", "#")):
         return part
     return textwrap.fill(part, 128, break_long_words=False, break_on_hyphens=False)
-
-
-def slug(gpu: str) -> str:
-    return gpu.lower().removeprefix("nvidia ").replace(" ", "-")
 
 
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-def draw_all(found: Sequence[Result]) -> list[Path]:
+def draw_all(found: Sequence[Result], directory: Path) -> list[Path]:
+    """The pictures of each GPU, in a directory of its name."""
     from cutlass_py.bench.plots import draw
 
     return [
         path
         for gpu, of_gpu in by_gpu(found).items()
         if (records := measured(of_gpu))
-        for path in draw({**of_gpu[-1], "cases": records}, PICTURES / slug(gpu))
+        for path in draw({**of_gpu[-1], "cases": records}, directory / slug(gpu))
     ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="write the pictures there, and nothing else")
     args = parser.parse_args(arguments)
     try:
-        found = results()
+        found = results(RESULTS)
     except (ValueError, OSError) as error:
         print(f"performance: {error}", file=sys.stderr)
         return 2
+    if args.plot:
+        print("\n".join(map(str, draw_all(found, args.plot))))
+        return 0
     text = page(found)
     if args.check:
         current = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
         print("docs/performance.md is " + ("what the results say" if text == current else "not what the results say"))
         return int(text != current)
     PAGE.write_text(text, encoding="utf-8")
-    for path in (PAGE, *draw_all(found)):
-        print(path.relative_to(ROOT))
+    print(PAGE.relative_to(ROOT))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What is made of results: the page of performance; out of sweeps kernel sets, constants; tables of tuned choices."""
+"""What is made of results: summaries, the page of performance; of sweeps kernel sets, constants; tuned choices."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 import cutlass_py
 from cutlass_py.arrays.gpu import Gpu
 from cutlass_py.bench.report import summarise
-from cutlass_py.bench.suites import ARITHMETICS, DEFAULT, Case, case_of
+from cutlass_py.bench.suites import ARITHMETICS, DEFAULT, Case, case_of, is_case
 from cutlass_py.bench.targets import verdicts
 from cutlass_py.commands import main
 from cutlass_py.declaration.families import find, named, select
@@ -24,7 +25,8 @@ from cutlass_py.kernels.operation import class_of
 from cutlass_py.operations.gemm.problems import arguments
 
 ROOT = Path(__file__).resolve().parent.parent
-SWEEP = ROOT / "benchmarks" / "results" / "sweep-h200-sample.json"
+DATA = ROOT / "tests" / "data"
+SWEEP = DATA / "sweep.json"  # a fifth of the problems of a sweep on an H200
 
 
 @pytest.fixture
@@ -32,8 +34,8 @@ def script(monkeypatch):
     """A script of benchmarks/, imported."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     yield __import__
-    for name in ("candidates", "epilogue_speed", "fit_cost", "kernel_set", "performance", "places", "tuned_table"):
-        sys.modules.pop(name, None)
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 # ---------------------------------------------------------------------------------------- docs/performance.md
@@ -46,14 +48,30 @@ def test_the_page_is_what_the_results_say(script, capsys):
     assert performance.page(performance.results()) == performance.PAGE.read_text(), refresh
 
 
+def test_summaries_are_as_they_are_written(script):
+    """Small, one for each GPU, in the form that the command gives them, and with nothing that a later run has too."""
+    summary = script("summary")
+    for path in summary.RESULTS.iterdir():
+        found = summary.read_summary(path)
+        (gpu,) = {result["machine"]["gpu"] for result in found}
+        assert path.name == f"{summary.slug(gpu)}.json" and path.stat().st_size < 200_000
+        assert path.read_text() == summary.text(summary.packed(found))
+
+
 def test_the_page_says_what_its_numbers_are_of(script):
     performance = script("performance")
     text = performance.PAGE.read_text()
     for result in performance.contributing(performance.results()):
         machine = result["machine"]
-        for fact in (result["commit"][:7], result["file"], machine["gpu"], machine["driver_version"]):
+        for fact in (result["commit"][:7], result["date"][:10], machine["gpu"], machine["driver_version"]):
             assert fact in text
         assert result["versions"]["torch"] in text
+        name = re.sub(r"^(.{7})[^+]*", r"\1", result["commit"])
+        about = re.findall(
+            rf"^\*\*These numbers are of commit {re.escape(name)}\*\*.+?\n\n", text, re.MULTILINE | re.DOTALL
+        )
+        for record in filter(is_case, result["cases"]):
+            assert f"{record['dtype']} {record['mode']} (" in " ".join("".join(about).split())
     assert all(len(line) <= 128 for line in text.splitlines() if not line.startswith("|"))
 
 
@@ -97,13 +115,17 @@ def test_the_readme_quotes_the_results_of_the_other_gpu(script):
         assert fp8 == f"{found['e4m3 tn'].found:.2f}"
 
 
-def test_the_pictures_are_there(script):
+def test_the_pictures_can_be_drawn(script, tmp_path):
+    """Those that the site's build puts where the page says."""
+    pytest.importorskip("matplotlib")
     performance = script("performance")
-    page = performance.PAGE
-    pictures = re.findall(r"!\[.+?\]\((.+?)\)", page.read_text())
-    assert len(pictures) == 2 * len(performance.by_gpu(performance.results()))
-    for picture in pictures:
-        path = page.parent / picture
+    assert performance.main(["--plot", str(tmp_path)]) == 0
+    places = re.findall(r"<!-- pictures of (\S+): docs/site/pictures.py -->", performance.PAGE.read_text())
+    assert len(places) == len(performance.by_gpu(performance.results())) > 1
+    assert sorted(tmp_path.rglob("*.*")) == sorted(
+        tmp_path / place / name for place in places for name in ("ratio.svg", "roofline.svg")
+    )
+    for path in tmp_path.rglob("*.svg"):
         assert path.read_text().startswith("<?xml") and path.stat().st_size < 400_000
 
 
@@ -122,18 +144,79 @@ def test_losses_are_those_of_both_regimes(script):
 CUBE = {"suite": "square", "dtype": "bf16", "layout": "tn", "batch": 1, "m": 4096, "n": 4096, "k": 4096}
 
 
-def test_a_later_result_counts(script):
+def run(day, *cases, **more):
+    """A result of a day."""
+    machine, facts = {"gpu": "x"}, {"commit": f"c{day}", "versions": {}, "reference": "torch"}
+    return {"date": f"2026-01-0{day}", **facts, "machine": machine, "cases": [*cases], **more}
+
+
+def of(ratio, regime="mixed"):
+    """A regime of a record."""
+    return {regime: {"ratio": ratio, "us": {"torch": 2.0, "cutlass_py": 1.0}}}
+
+
+@pytest.fixture(params=["as they are", "through a summary"])
+def kept(request, script):
+    """Results as they were measured, or as a summary has them."""
+    summary = script("summary")
+    return (
+        (lambda found: found)
+        if request.param == "as they are"
+        else (lambda found: summary.unpacked(json.loads(summary.text(summary.packed(found)))))
+    )
+
+
+def test_a_later_result_counts(script, kept):
     """Under whatever suite it was measured; what nothing is left of is not named."""
     performance = script("performance")
-    old, new = ({"cases": [CUBE | {"suite": suite, "mixed": {"ratio": r}}]} for suite, r in (("square", 1), ("llm", 2)))
-    assert [r["mixed"]["ratio"] for r in performance.measured([old, new])] == [2]
-    assert performance.contributing([old, new]) == [new]
-    other = {"cases": [*old["cases"], CUBE | {"layout": "tt", "mixed": {"ratio": 3}}]}
-    assert performance.contributing([other, new]) == [other, new]
-    failed = {"cases": [CUBE | {"failed": "MemoryError"}]}
-    assert performance.measured([old, failed]) == []
-    assert performance.failures([old, failed]) == ["Failed: bf16 tn (4096, 4096, 4096): MemoryError."]
-    assert performance.failures([failed, new]) == []
+
+    def dates(found):
+        return [result["date"] for result in performance.contributing(found)]
+
+    old, new = (run(day, CUBE | {"suite": suite} | of(day)) for day, suite in ((1, "square"), (2, "llm")))
+    assert [r["mixed"]["ratio"] for r in performance.measured(kept([old, new]))] == [2]
+    assert dates(kept([old, new])) == dates(kept([new, old])) == [new["date"]]
+    other = run(1, *old["cases"], CUBE | {"layout": "tt"} | of(3))
+    assert dates(kept([other, new])) == [other["date"], new["date"]]
+    failed = run(3, CUBE | {"failed": "MemoryError"})
+    assert performance.measured(kept([old, failed])) == []
+    assert performance.failures(kept([old, failed])) == ["Failed: bf16 tn (4096, 4096, 4096): MemoryError."]
+    assert performance.failures(kept([failed, run(4, CUBE | of(2))])) == []
+
+
+def test_a_regime_that_only_an_earlier_run_has_stays(script, kept):
+    performance = script("performance")
+    both, one = run(1, CUBE | of(1.0) | of(1.5, "sustained")), run(2, CUBE | of(2.0))
+    (record,) = performance.measured(kept([both, one]))
+    assert (record["sustained"]["ratio"], record["mixed"]["ratio"]) == (1.5, 2.0)
+    assert len(performance.contributing(kept([both, one]))) == 2
+    failed = run(3, CUBE | {"failed": "MemoryError"})
+    (record,) = performance.measured(kept([both, failed, run(4, CUBE | of(2.0))]))
+    assert "sustained" not in record
+
+
+def test_summaries_take_results_in(script, tmp_path, capsys):
+    """Again, later and in any order; other files are passed over, and what is no result is an error."""
+    summary = script("summary")
+    slower = {"rounds_us": {"torch": [2.0], "cutlass_py": [1.0], "k": [0.8]}}
+    sweep = CUBE | {"mode": "sweep"} | {"sustained": of(2.0, "sustained")["sustained"] | slower}
+    files = {
+        "new": run(3, CUBE | of(1.23456789), first_call_ms=50.0, host=[{"row": "h", "ratio": {"median": 0.5}}]),
+        "old": run(1, CUBE | of(1.0), sweep, host=[{"row": "h", "ratio": {"median": 0.6}}]),
+        "nothing": run(2, note="of something else"),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    for name in ("new", "old", "nothing", "new"):
+        assert summary.main([str(tmp_path / name), "--into", str(tmp_path / "kept")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{tmp_path / 'kept' / 'x.json'}: 2 cases of 2 runs"
+    old, new = summary.results(tmp_path / "kept")
+    assert old["cases"][0]["sustained"]["choice"] == 0.8 and old["host"] == [] and old["commit"] == "c1"
+    assert new["cases"][0]["mixed"] == {"ratio": 1.2346, "us": {"torch": 2.0, "cutlass_py": 1.0}}
+    assert new["first_call_ms"] == 50.0 and new["host"][0]["ratio"]["median"] == 0.5
+    (tmp_path / "x").write_text("[]")
+    assert summary.main([str(tmp_path / "x"), "--into", str(tmp_path)]) == 2
+    assert "x: expected an object" in capsys.readouterr().err
 
 
 def test_a_problem_stands_in_each_of_its_suites(script):
@@ -149,11 +232,11 @@ def test_a_problem_stands_in_each_of_its_suites(script):
 
 
 def test_what_other_scripts_write(script, monkeypatch, tmp_path, capsys):
-    """Epilogues and host times have their tables, a machine without a GPU its section; other files are passed over."""
-    performance = script("performance")
-    for path in performance.RESULTS.glob("*.json"):
-        (tmp_path / path.name).write_text(path.read_text())
-    host = json.loads((tmp_path / "bars-h200-full.json").read_text())
+    """Epilogues and host times have their tables, a machine without a GPU its section."""
+    performance, summary = script("performance"), script("summary")
+    kept = tmp_path / "kept"
+    shutil.copytree(performance.RESULTS, kept)
+    host = json.loads((DATA / "results.json").read_text()) | {"date": "2026-12-01"}
     cpu = {"gpu": None, "cpu": "A processor", "cpus": 8, "system": "linux"}
     row = host.pop("host")[0] | {"row": "NumPy float32 cpu, out="}
     ratios = {"fused / plain": 1.02, "torch / default": 1.1}
@@ -164,12 +247,13 @@ def test_what_other_scripts_write(script, monkeypatch, tmp_path, capsys):
     }
     for name, content in files.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    monkeypatch.setattr(performance, "RESULTS", tmp_path)
-    text = performance.page(performance.results())
+        assert summary.main([str(tmp_path / f"{name}.json"), "--into", str(kept)]) == 0
+    monkeypatch.setattr(performance, "RESULTS", kept)
+    text = performance.page(performance.results(kept))
     assert "## no GPU" in text and "A processor, 8 processors, no GPU, torch" in text
-    assert "| gelu | (8192, 4096, 4096) | mixed | 7.0 | 1.020 | 1.100 |" in text
-    (tmp_path / "x.json").write_text("[]")
-    assert performance.main(["--check"]) == 2 and "x.json: expected an object" in capsys.readouterr().err
+    assert "| gelu | (8192, 4096, 4096) | mixed | 7.0 | 1.020 |   | 1.100 |   |   |" in text
+    (kept / "x.json").write_text("[]")
+    assert performance.main(["--check"]) == 2 and "x.json: expected a summary" in capsys.readouterr().err
 
 
 def test_another_page_is_noticed(script, monkeypatch, tmp_path, capsys):
@@ -335,7 +419,6 @@ def test_constants_are_found_in_what_follows_from_them(script, capsys, tmp_path)
     pytest.importorskip("scipy")
     fit_cost = script("fit_cost")
     result = json.loads(SWEEP.read_text())
-    result["cases"] = result["cases"][::5]
     cases = fit_cost.cases_of([result], "sustained")
     before = fit_cost.values()
     names = list(fit_cost.cost.FITTED_3X)
@@ -378,14 +461,16 @@ def export(path, gpu, **microseconds):
     return str(path)
 
 
-def test_the_tables_are_what_the_results_say(script, tmp_path):
-    tuned_table = script("tuned_table")
-    text = (ROOT / "benchmarks" / "README.md").read_text().replace("\\\n", " ")
-    for files in re.findall(r"^python \.\./tuned_table\.py --afresh (.+)$", text, re.MULTILINE):
-        results = [str(ROOT / "benchmarks" / "results" / name) for name in files.split()]
-        assert tuned_table.main([*results, "--out", str(tmp_path)]) == 0
-    made, shipped = ({path.name: path.read_text() for path in d.glob("*.json")} for d in (tmp_path, tuned_table.TABLES))
-    assert made == shipped
+def test_a_table_is_what_the_results_say(script, tmp_path):
+    """Of two GPUs, some classes of each dtype and of each way that they were timed, from 27 runs in their order."""
+    tuned_table, found = script("tuned_table"), json.loads((DATA / "tuned_table.json").read_text())
+    paths = [tmp_path / str(number) for number in range(len(found["results"]))]
+    for path, result in zip(paths, found["results"], strict=True):
+        path.write_text(json.dumps(result))
+    (tmp_path / "out").mkdir()
+    assert tuned_table.main([*map(str, paths), "--out", str(tmp_path / "out")]) == 0
+    made = {path.name: json.loads(path.read_text())["entries"] for path in (tmp_path / "out").iterdir()}
+    assert made == found["tables"]
 
 
 def test_exports_become_the_package_s_tables(script, tmp_path, capsys):

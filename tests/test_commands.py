@@ -21,7 +21,7 @@ from cutlass_py.kernels import archive
 from cutlass_py.support import files
 
 ROOT = Path(__file__).resolve().parent.parent
-BARS = ROOT / "benchmarks" / "results" / "bars-h200-full.json"
+BARS = ROOT / "tests" / "data" / "results.json"
 NO_GPU = pytest.mark.skipif(_core.device_count() > 0, reason="there is a GPU")
 SIMT = "simt_gemm_f32_f32_f32_f32_tn_64x64x8_32x32x8_s4_a1_linearc"
 # Every form of each command that works on any machine and prints JSON.
