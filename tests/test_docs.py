@@ -112,6 +112,17 @@ def test_imports_and_names_in_prose_are_there():
     assert lacking == []
 
 
+def test_results_that_are_named_are_there():
+    """Raw ones are not in the repository."""
+    named = {
+        (path.relative_to(ROOT), name)
+        for path in (*TEXTS, *ROOT.glob("tests/*.py"))
+        if path.suffix in {".md", ".py", ".pyi", ".cpp", ".h", ".cuh", ".cu"}
+        for name in re.findall(r"\bresults/[\w*-]+\.json", path.read_text())
+    }
+    assert [(str(path), name) for path, name in sorted(named) if not (ROOT / "benchmarks" / name).is_file()] == []
+
+
 def test_pages_that_are_named_are_there():
     named = {
         (path.relative_to(ROOT), page)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..bench.results import Record, Result
     from ..bench.runs import Part
     from ..bench.suites import Case, Shape
+    from ..bench.targets import Verdict
     from ..kernels.kernel import CutlassKernel
 
 

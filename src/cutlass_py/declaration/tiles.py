@@ -90,8 +90,8 @@ SM90_PROMOTED_MORE: list[Design] = [
     ((128, 16, 128), (1, 1, 1), "coopsteadyswap"),
     *_SWAP_CLUSTERS,
 ]
-# Not promoted, beside six that families.py lists: all within half a percent of the best of 38 tiles on an H100
-# (results/sweep-h100-fp8-fast.json), and of 20 more for 64 to 512 rows on an H200 (sweep-h200-few-fast.json).
+# Not promoted, beside six that families.py lists: all within half a percent of the best of 38 tiles on an H100,
+# and of 20 more for 64 to 512 rows on an H200 (docs/design.md).
 SM90_FAST: list[Design] = [
     ((256, 128, 64), (1, 2, 1), "coop"),
     ((128, 192, 64), (2, 1, 1), "coop"),

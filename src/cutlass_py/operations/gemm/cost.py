@@ -89,8 +89,7 @@ _BATCH_IN_CLUSTERS = 1.1
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
 _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
 # f64, of the rate that its bits suggest: its tensor cores have no wgmma (dmma3x.cuh). It comes out 3% ahead of 2.x
-# kernels at 4096^3; found were 7% in tn, 2% in tt and nn, none in nt (an H100, results/bars-h100-rest.json and
-# bars-h100-dmma-*.json).
+# kernels at 4096^3; found were 7% in tn, 2% in tt and nn, none in nt (an H100).
 _DMMA = 0.314
 # The power of raw sums of fp8 instead of FITTED_3X["deep"]: by hand, from a sweep of the H100 (docs/design.md).
 _DEEP_FAST = 0.1
@@ -281,7 +280,7 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
 def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     """Operations per microsecond of one multiprocessor, by the accumulators of a thread."""
     schedule = SCHEDULES[c.schedule]
-    at_full_rate = schedule.pingpong or c.a == "tf32"  # of both kinds: benchmarks/results/sweep-h100-tf32.json
+    at_full_rate = schedule.pingpong or c.a == "tf32"  # of both kinds: docs/design.md
     share = 1.0 if at_full_rate else FITTED_3X["cooperative"]
     if schedule.dmma:
         share = _DMMA
