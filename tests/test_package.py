@@ -6,10 +6,12 @@ import copy
 import importlib.util
 import inspect
 import json
+import os
 import pickle
 import re
 import subprocess
 import sys
+import tarfile
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -262,6 +264,25 @@ def test_every_source_of_the_extension_is_built():
 
 
 @installed
+def test_a_source_distribution_has_what_a_build_needs(tmp_path):
+    """And nothing else: measurements, documents and tests stay in the repository."""
+    pytest.importorskip("scikit_build_core")
+    call = f"import backend; print(backend.build_sdist({str(tmp_path)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", call], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT / "cmake")}, check=True,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    (path,) = tmp_path.iterdir()
+    assert path.name == done.stdout.splitlines()[-1] and path.stat().st_size < 2_000_000
+    with tarfile.open(path) as archive:
+        names = [Path(name).relative_to(path.name.removesuffix(".tar.gz")) for name in archive.getnames()]
+    assert {name.parts[0] for name in names} == {
+        "CMakeLists.txt", "LICENSE", "PKG-INFO", "README.md", "cmake", "pyproject.toml", "src",
+    }  # fmt: skip
+    wanted = {path.relative_to(ROOT) for path in (ROOT / "src").rglob("*.*") if path.suffix not in {".pyc", ".so"}}
+    assert wanted <= set(names) and not [name for name in names if name.suffix == ".pyc"]
+
+
 def test_info():
     text = command("info").stdout
     assert VERSION in text and "declared kernels" in text
