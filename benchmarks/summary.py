@@ -18,13 +18,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cutlass_py.files import read_json, replace
 from places import RESULTS, slug
 
 from cutlass_py.bench.report import choice_ratio, compared, regimes_of, theirs_of
 from cutlass_py.bench.results import OURS, Record, Result, dumps, read
 from cutlass_py.bench.suites import DEFAULT, SWEEP, case_of, is_case
 from cutlass_py.bench.timing import ALL_REGIMES
+from cutlass_py.support.files import read_json, replace
 
 _RUN = ("date", "commit", "versions", "machine", "reference")  # facts of a run that are kept
 _TABLE = ("run", "suite", "dtype", "layout", "mode", "regimes")  # what the rows of one table have in common
