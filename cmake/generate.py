@@ -80,7 +80,7 @@ def library(families: Any, configs: list[Any]) -> dict[str, str]:
             cmake.append((len(part) / family.per_file, f"${{CMAKE_CURRENT_LIST_DIR}}/{name}_{i}.cu", family))
     # The elementwise kernels run wherever any kernel does.
     for part in ("compose", "compose_complex", "copy", "reduce", "table"):
-        path = f"${{PROJECT_SOURCE_DIR}}/src/cpp/elementwise/{part}.cu"
+        path = f"${{PROJECT_SOURCE_DIR}}/src/cpp/kernels/elementwise/{part}.cu"
         cmake.append((0, path, families.FAMILIES["simt_gemm"]))
     # Full files take about as long in every family. A long one that starts last leaves the other cores idle.
     cmake.sort(key=lambda row: -row[0])

@@ -2,9 +2,10 @@
 
 enable_testing()
 add_custom_target(cpp_tests)
-foreach(name problem run warm xla_call)
-  add_executable(test_${name} tests/cpp/test_${name}.cpp src/cpp/problem.cpp src/cpp/shapes.cpp src/cpp/epilogue.cpp
-                 src/cpp/overlap.cpp src/cpp/user.cpp)
+set(canonical canonical.cpp epilogue.cpp overlap.cpp shapes.cpp user_epilogue.cpp)
+list(TRANSFORM canonical PREPEND src/cpp/operations/gemm/)
+foreach(name problem run launch_cache xla_call)
+  add_executable(test_${name} tests/cpp/test_${name}.cpp ${canonical})
   target_include_directories(test_${name} PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
   # -UNDEBUG: a test may be an assertion, in every build type.
   target_compile_options(test_${name} PRIVATE -Wall -Wextra -UNDEBUG)
@@ -12,9 +13,9 @@ foreach(name problem run warm xla_call)
   add_test(NAME test_${name} COMMAND test_${name})
   set_tests_properties(test_${name} PROPERTIES LABELS cpp)
 endforeach()
-target_sources(test_run PRIVATE src/cpp/run.cpp)
-target_sources(test_warm PRIVATE src/cpp/run.cpp src/cpp/warm.cpp)
-target_sources(test_xla_call PRIVATE src/cpp/xla_call.cpp)
+target_sources(test_run PRIVATE src/cpp/operations/gemm/run.cpp)
+target_sources(test_launch_cache PRIVATE src/cpp/operations/gemm/run.cpp src/cpp/runtime/launch_cache.cpp)
+target_sources(test_xla_call PRIVATE src/cpp/frontends/xla_call.cpp)
 
 add_test(NAME pytest COMMAND ${Python_EXECUTABLE} -m pytest -m "not gpu" WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 add_test(NAME pytest-gpu COMMAND ${Python_EXECUTABLE} -m pytest -m gpu WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

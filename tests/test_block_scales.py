@@ -307,7 +307,7 @@ def test_what_is_in_which_set():
 
 def test_the_source_says_what_shares_a_factor():
     text = codegen.source([find(BLOCK)])
-    assert '#include "gemm/blockwise3x.cuh"' in text and "GemmBlockwise3x<" in text
+    assert '#include "kernels/cutlass3x/blockwise.cuh"' in text and "GemmBlockwise3x<" in text
     assert "KernelTmaWarpSpecializedCooperativeFP8Blockwise;" in text
     assert "scale_columns = 128;" in text and "swap = false;" in text
     assert "scale_columns = 1;" in codegen.source([find(GROUP)])

@@ -28,7 +28,8 @@ DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
 
 def tree(root: Path, **changed: str) -> tuple[Path, ...]:
     """A small tree of headers, some of them with other content."""
-    for name, path in {"kernel": "kernel.h", "common": "gemm/common.cuh", "version": "cutlass/version.h"}.items():
+    files = {"kernel": "abi/kernel.h", "common": "kernels/common/descriptor.cuh", "version": "cutlass/version.h"}
+    for name, path in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(changed.get(name, f"// {name}\n"))
     return (root,)

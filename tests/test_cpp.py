@@ -38,7 +38,8 @@ def tree(tmp_path):
     (tmp_path / "cmake").mkdir()
     (tmp_path / "include").mkdir()
     shutil.copy(ROOT / "cmake" / "cutlass_pyConfig.cmake", tmp_path / "cmake")
-    shutil.copy(ROOT / "src" / "cpp" / "kernel.h", tmp_path / "include")
+    shutil.copytree(ROOT / "src" / "cpp" / "include", tmp_path / "include", dirs_exist_ok=True)
+    shutil.copytree(ROOT / "src" / "cpp" / "abi", tmp_path / "include" / "abi")
     (tmp_path / "cmake" / "cutlass_pyConfigVersion.cmake").write_text("set(PACKAGE_VERSION_COMPATIBLE TRUE)\n")
     (tmp_path / "stub.cpp").write_text(STUB.replace("NAME", "stand_in"))
     library = tmp_path / "libcutlass_py_kernels.so"
@@ -120,7 +121,8 @@ def test_where_the_package_is(capsys):
 @pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
 def test_the_interface_is_c(tmp_path):
     (tmp_path / "x.c").write_text('#include "kernel.h"\nint main(void) { return cutlass_py_library() == 0; }\n')
-    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{ROOT}/src/cpp"]
+    include = [f"-I{ROOT}/src/cpp", f"-I{ROOT}/src/cpp/include"]
+    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", *include]
     done = run("gcc", *flags, tmp_path / "x.c")
     assert done.returncode == 0, done.stderr
 

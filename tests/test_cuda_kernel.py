@@ -206,8 +206,8 @@ def library(tmp_path, monkeypatch):
     def make(name="own_f16", layout="tn", stages=4):
         source, path = tmp_path / "kernel.cpp", tmp_path / f"{name}{layout}{stages}.so"
         source.write_text(FACTS % (name, layout, stages))
-        include = f"-I{ROOT / 'src' / 'cpp'}"
-        subprocess.run(["g++", "-shared", "-fPIC", include, str(source), "-o", str(path)], check=True)
+        include = [f"-I{ROOT / 'src' / 'cpp' / name}" for name in ("", "include")]
+        subprocess.run(["g++", "-shared", "-fPIC", *include, str(source), "-o", str(path)], check=True)
         monkeypatch.setattr(compiler, "_include", lambda kernel: ())
         monkeypatch.setattr(compiler, "find", lambda made, any_compiler: path)
 

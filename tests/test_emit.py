@@ -38,7 +38,7 @@ KINDS = list(
 @pytest.fixture(autouse=True)
 def headers(monkeypatch):
     """Those of this tree, where the package has none."""
-    if not (Path(_core.__file__).parent / "include" / "kernel.h").is_file():
+    if not (Path(_core.__file__).parent / "include" / "abi" / "kernel.h").is_file():
         known = [str(ROOT / "src" / "cpp"), *filter(None, [os.environ.get("CUTLASS_PY_INCLUDE")])]
         monkeypatch.setenv("CUTLASS_PY_INCLUDE", os.pathsep.join(known))
 
@@ -67,9 +67,9 @@ def test_a_source_includes_cutlass_and_nothing_of_ours(family):
 def test_each_part_is_there_once_behind_what_it_needs(family):
     parts = re.findall(r"^// -+\n// (.+)\n// -+$", single_source.source(FAMILIES[family].declared[0]), re.MULTILINE)
     assert parts[-1] == FAMILIES[family].declared[0].name and len(set(parts)) == len(parts)
-    assert FAMILIES[family].header in parts and "kernel.h" in parts
+    assert FAMILIES[family].header in parts and "abi/kernel.h" in parts
     for i, name in enumerate(parts[:-1]):
-        wanted = re.findall(r'#include "((?:gemm/|kernel).+)"', (ROOT / "src" / "cpp" / name).read_text())
+        wanted = re.findall(r'#include "((?:abi|kernels)/.+)"', (ROOT / "src" / "cpp" / name).read_text())
         assert set(wanted) <= set(parts[:i]), name
 
 
@@ -97,7 +97,7 @@ def test_kernels_give_their_source():
 def test_without_headers(tmp_path, monkeypatch):
     monkeypatch.setattr(_core, "__file__", str(tmp_path / "_core.so"))
     monkeypatch.delenv("CUTLASS_PY_INCLUDE", raising=False)
-    with pytest.raises(CompileError, match=rf"{SIMT}: kernel.h is not in {tmp_path}/include"):
+    with pytest.raises(CompileError, match=rf"{SIMT}: abi/kernel.h is not in {tmp_path}/include"):
         single_source.source(families.find(SIMT))
 
 

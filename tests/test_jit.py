@@ -78,12 +78,17 @@ def test_without_a_device_it_is_compiled_for_the_one_that_questions_assume(nvcc,
 
 
 def test_headers_of_kernels_include_nothing_that_is_not_installed():
-    """kernels.cmake installs kernel.h, gemm/ and CUTLASS; compiler.py hashes the first two."""
-    ours = [ROOT / "src" / "cpp" / "kernel.h", *(ROOT / "src" / "cpp" / "gemm").iterdir()]
-    names = {path.name for path in ours}
-    for path in ours:
+    """CMake installs abi/kernel.h, kernels/ without elementwise/, include/; compiler.py hashes what is compiled."""
+    cpp = ROOT / "src" / "cpp"
+    kernels = [path for path in (cpp / "kernels").rglob("*.*") if path.parent.name != "elementwise"]
+    ours = {str(path.relative_to(cpp)): path for path in [cpp / "abi" / "kernel.h", *kernels]}
+    second_names = [path for path in (cpp / "include").rglob("*.*")]
+    assert len(ours) > 10 and len(second_names) == 5
+    for path in (*ours.values(), *second_names):
         for quoted in re.findall(r'#include "(.+?)"', path.read_text()):
-            assert quoted.split("/")[0] in ("cute", "cutlass") or quoted.removeprefix("gemm/") in names, quoted
+            assert quoted.split("/")[0] in ("cute", "cutlass") or quoted in ours, quoted
+    hashed = [path for directory in compiler._OWN_DIRECTORIES for path in (cpp / directory).iterdir()]
+    assert {*hashed, cpp / "abi" / "kernel.h", cpp / "kernels" / "device_type.cuh"} == set(ours.values())
 
 
 def test_missing_headers_are_named(nvcc, tmp_path, monkeypatch):

@@ -256,8 +256,8 @@ def test_the_readme_names_files_that_are_there(link):
 
 
 def test_every_source_of_the_extension_is_built():
-    listed = set(re.findall(r"src/cpp/(\w+\.cpp)", (ROOT / "CMakeLists.txt").read_text()))
-    assert listed == {path.name for path in (ROOT / "src" / "cpp").glob("*.cpp")}
+    listed = set(re.findall(r"src/cpp/([\w/]+\.cpp)", (ROOT / "CMakeLists.txt").read_text()))
+    assert listed == {str(path.relative_to(ROOT / "src" / "cpp")) for path in (ROOT / "src" / "cpp").rglob("*.cpp")}
 
 
 # ---------------------------------------------------------------------------------------- commands

@@ -1,4 +1,4 @@
-"""CUTLASS's kernels ask gemm/successor3x.cuh when their successor may begin: an order of includes that nvcc accepts."""
+"""CUTLASS's kernels ask kernels/sm90/pdl.cuh when their successor may begin: an order of includes that nvcc accepts."""
 
 from __future__ import annotations
 

@@ -397,7 +397,7 @@ def no_headers(*_):
 
 def test_the_source_holds_every_operation_that_is_used_and_no_other():
     text = codegen.source([with_epilogue(SQUARE, problem(several, given=of_several()))])
-    assert text.startswith('#include "gemm/user3x.cuh"') and "UserGemm3x<" in text
+    assert text.startswith('#include "kernels/cutlass3x/user_epilogue.cuh"') and "UserGemm3x<" in text
     for piece in ("::erf(", "::log(", "::rsqrt(", "::sqrt(", "::exp(", "activation::relu<fast>", "T(INFINITY)",
                   "user::rounded<cutlass::bfloat16_t>", "user::Number<X, 0>", "wide = true",
                   "user::Vector<X, 1, 'n', cutlass::bfloat16_t>", "user::Vector<X, 2, 'm', float>",
@@ -405,7 +405,9 @@ def test_the_source_holds_every_operation_that_is_used_and_no_other():
                   "user::Store<X, 5, cutlass::bfloat16_t>", "user::Store<X, 6, float>"):  # fmt: skip
         assert piece in text, piece
     assert "gelu" not in text
-    assert 'include "gemm/user2x.cuh"' in codegen.source([with_epilogue(AMPERE, problem(gelu_bias))])
+    assert 'include "kernels/cutlass2x/user_epilogue.cuh"' in codegen.source(
+        [with_epilogue(AMPERE, problem(gelu_bias))]
+    )
     turned = codegen.source([with_epilogue(SQUARE, problem(reduced, given=of_reduced()))])
     assert "user::Reduce<X, 1, 'm', float, user::Sum, 1>, user::Reduce<X, 2, 'n', float, user::Max, 1>" in turned
     given = {"total": spec(1, 1, dtype="f64"), "rows": spec(512, 1, dtype="f64")}

@@ -120,7 +120,7 @@ def call_facts(a: object, b: object, keywords: dict[str, Any]) -> dict[str, Any]
 
 def trace(wanted: int) -> int:
     """
-    Set what is told of calls (bits, trace.h); returns what was told before.
+    Set what is told of calls (bits, instrumentation.h); returns what was told before.
     """
 
 def has_ranges() -> bool:

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "device.h"
+#include "runtime/device.h"
 
 inline std::vector<char> memory;                            // that was allocated last
 inline bool captures = false, behind_a_marked_one = false;  // what the stream is said to be

@@ -1,6 +1,6 @@
-// Tests of warm.cpp: a call of a class that was seen before is launched as canonicalise would have it, whatever else
+// Tests of launch_cache.cpp: a call of a class that was seen before is launched as canonicalise would have it, whatever else
 // the request says.
-#include "warm.h"
+#include "runtime/launch_cache.h"
 
 #include <cstdio>
 #include <optional>
@@ -11,7 +11,7 @@
 
 #include "check.h"
 #include "no_device.h"
-#include "registry.h"
+#include "runtime/registry.h"
 
 using namespace cutlass_py;
 

@@ -1,6 +1,6 @@
-// Tests of canonicalise (src/cpp/problem.cpp and what it is made of): the canonical form computes what the operands as
+// Tests of canonicalise (src/cpp/operations/gemm/canonical.cpp and what it is made of): the canonical form computes what the operands as
 // given would; overlap, keys, messages.
-#include "problem.h"
+#include "operations/gemm/problem.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "check.h"
-#include "run.h"
+#include "operations/gemm/run.h"
 
 using namespace cutlass_py;
 

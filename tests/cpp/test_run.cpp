@@ -1,5 +1,5 @@
 // Tests of run.cpp on kernels that only take notes: what a plan launches, and the scratch that it asks for.
-#include "run.h"
+#include "operations/gemm/run.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "no_device.h"
-#include "registry.h"
+#include "runtime/registry.h"
 
 using namespace cutlass_py;
 

@@ -1,5 +1,5 @@
 // Tests of xla_call.cpp: a call frame as XLA builds it becomes the canonical call that it stands for, or a named error.
-#include "xla_call.h"
+#include "frontends/xla_call.h"
 
 #include <algorithm>
 #include <cstdio>

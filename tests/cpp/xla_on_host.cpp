@@ -2,8 +2,8 @@
 // would call it if the CPU had streams. test_jax_ffi.py compiles it with the header of the installed jaxlib.
 #include <type_traits>
 
+#include "frontends/xla_ffi.h"
 #include "xla/ffi/api/c_api.h"
-#include "xla_ffi.h"
 
 namespace ours = cutlass_py::xla;
 

@@ -1,5 +1,5 @@
 // device.h on the simulated GPU, of which there are two: every function that calls CUDA may be made to fail.
-#include "device.h"
+#include "runtime/device.h"
 
 #include <algorithm>
 #include <memory>

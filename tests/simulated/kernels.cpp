@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "activation.h"
-#include "elementwise/number.cuh"
-#include "gemm/activation.cuh"
-#include "kernel.h"
+#include "abi/activation.h"
+#include "abi/kernel.h"
+#include "kernels/common/activation.cuh"
+#include "kernels/elementwise/number.cuh"
 #include "simulator.h"
 
 namespace {

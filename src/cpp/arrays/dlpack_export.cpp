@@ -1,4 +1,4 @@
-#include "dlpack_export.h"
+#include "arrays/dlpack_export.h"
 
 #include <type_traits>
 #include <utility>

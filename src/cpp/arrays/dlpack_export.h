@@ -7,7 +7,7 @@
 #include <dlpack/dlpack.h>
 #include <nanobind/nanobind.h>
 
-#include "problem.h"
+#include "operations/gemm/problem.h"
 
 namespace cutlass_py {
 

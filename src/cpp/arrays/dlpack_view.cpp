@@ -1,4 +1,4 @@
-#include "dlpack_view.h"
+#include "arrays/dlpack_view.h"
 
 #include <nanobind/stl/string.h>
 
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "metadata.h"
+#include "arrays/metadata.h"
 
 namespace cutlass_py {
 

@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "problem.h"
+#include "operations/gemm/problem.h"
 
 namespace cutlass_py {
 

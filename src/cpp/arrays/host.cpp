@@ -1,8 +1,8 @@
-#include "host.h"
+#include "arrays/host.h"
 
 #include <nanobind/stl/string.h>
 
-#include "dlpack_export.h"
+#include "arrays/dlpack_export.h"
 
 namespace cutlass_py {
 namespace {

@@ -1,7 +1,7 @@
 // Questions about memory that NumPy answers.
 #pragma once
 
-#include "problem.h"
+#include "operations/gemm/problem.h"
 
 namespace cutlass_py {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "problem.h"
+#include "operations/gemm/problem.h"
 
 namespace cutlass_py {
 

@@ -1,9 +1,9 @@
-#include "operands.h"
+#include "arrays/operands.h"
 
 #include <algorithm>
 #include <initializer_list>
 
-#include "canonical.h"
+#include "operations/gemm/canonical.h"
 
 namespace cutlass_py {
 namespace {

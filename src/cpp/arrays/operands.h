@@ -4,7 +4,7 @@
 #include <list>
 #include <memory>
 
-#include "dlpack_view.h"
+#include "arrays/dlpack_view.h"
 
 namespace cutlass_py {
 
@@ -45,7 +45,7 @@ class Operands {
   // Refuses TensorSpecs, with what to do instead.
   void check_memory(const char* instead) const;
 
-  // A user's epilogue: its program (user.h), then an array or a number for each parameter and output, in order.
+  // A user's epilogue: its program (user_epilogue.h), then an array or a number for each parameter and output, in order.
   void begin_user(int32_t program);
   View& add_user(nb::handle object, const char* name);
   void add_user(double number);

@@ -7,23 +7,23 @@
 
 #include <utility>
 
-#include "buffer.h"
+#include "arrays/dlpack_view.h"
+#include "arrays/gc_traverse.h"
+#include "arrays/metadata.h"
 #include "build_info.h"
-#include "call.h"
-#include "canonical.h"
-#include "collected.h"
-#include "device.h"
-#include "dlpack_view.h"
-#include "measure.h"
-#include "metadata.h"
-#include "plan.h"
-#include "prepared.h"
-#include "provided.h"
-#include "registry.h"
-#include "straight.h"
-#include "trace.h"
-#include "user.h"
-#include "xla_handler.h"
+#include "frontends/prepared.h"
+#include "frontends/torch_fast_path.h"
+#include "frontends/xla_handler.h"
+#include "operations/gemm/call.h"
+#include "operations/gemm/canonical.h"
+#include "operations/gemm/python_kernel.h"
+#include "operations/gemm/user_epilogue.h"
+#include "runtime/buffer.h"
+#include "runtime/device.h"
+#include "runtime/instrumentation.h"
+#include "runtime/plan_table.h"
+#include "runtime/registry.h"
+#include "runtime/timing.h"
 
 namespace cutlass_py {
 namespace {
@@ -448,7 +448,7 @@ NB_MODULE(_core, m) {
       "Operands and factors of a call with these keywords (of `problem`), as reproducer.py takes them.");
   m.def(
       "trace", [](unsigned wanted) { return trace::wanted.exchange(wanted); }, "wanted"_a,
-      "Set what is told of calls (bits, trace.h); returns what was told before.");
+      "Set what is told of calls (bits, instrumentation.h); returns what was told before.");
   m.def("has_ranges", &trace::has_ranges, "Whether this build has NVTX.");
   m.def(
       "add_program",

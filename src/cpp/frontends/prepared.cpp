@@ -1,13 +1,13 @@
-#include "prepared.h"
+#include "frontends/prepared.h"
 
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
 
-#include "addresses.h"
-#include "host.h"
-#include "trace.h"
-#include "user.h"
+#include "arrays/host.h"
+#include "operations/gemm/addresses.h"
+#include "operations/gemm/user_epilogue.h"
+#include "runtime/instrumentation.h"
 
 namespace cutlass_py {
 namespace {

@@ -1,8 +1,8 @@
 // A call that is canonicalised and planned once: each further one compares its operands with the first's, and runs.
 #pragma once
 
-#include "call.h"
-#include "canonical.h"
+#include "operations/gemm/call.h"
+#include "operations/gemm/canonical.h"
 
 namespace cutlass_py {
 

@@ -1,4 +1,4 @@
-#include "straight.h"
+#include "frontends/torch_fast_path.h"
 
 #include <dlfcn.h>
 #include <nanobind/stl/string.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "call.h"
+#include "operations/gemm/call.h"
 
 namespace cutlass_py {
 namespace {

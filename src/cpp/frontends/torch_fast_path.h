@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "keywords.h"
+#include "operations/gemm/keywords.h"
 
 namespace cutlass_py {
 

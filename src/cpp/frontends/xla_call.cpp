@@ -1,4 +1,4 @@
-#include "xla_call.h"
+#include "frontends/xla_call.h"
 
 #include <algorithm>
 #include <string_view>

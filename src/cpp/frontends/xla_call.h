@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "run.h"
-#include "xla_ffi.h"
+#include "frontends/xla_ffi.h"
+#include "operations/gemm/run.h"
 
 namespace cutlass_py {
 

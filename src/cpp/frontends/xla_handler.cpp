@@ -1,11 +1,11 @@
-#include "xla_handler.h"
+#include "frontends/xla_handler.h"
 
 #include <map>
 #include <mutex>
 
-#include "registry.h"
-#include "trace.h"
-#include "xla_call.h"
+#include "frontends/xla_call.h"
+#include "runtime/instrumentation.h"
+#include "runtime/registry.h"
 
 namespace cutlass_py {
 namespace {

@@ -1,7 +1,7 @@
 // What XLA calls: gemm as a custom call of its typed FFI, and one that learns XLA's stream.
 #pragma once
 
-#include "xla_ffi.h"
+#include "frontends/xla_ffi.h"
 
 namespace cutlass_py {
 

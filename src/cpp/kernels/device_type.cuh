@@ -4,11 +4,11 @@
 // parameters are made from. Launched as every other kernel here, not by the type's own host code.
 #pragma once
 
-#include "gemm/driver.cuh"
+#include "kernels/common/driver.cuh"
 
 #include "cutlass/gemm/device/gemm_universal_adapter.h"
-#include "gemm/api2x.cuh"
-#include "gemm/api3x.cuh"
+#include "kernels/cutlass2x/gemm.cuh"
+#include "kernels/cutlass3x/gemm.cuh"
 
 namespace cutlass_py {
 

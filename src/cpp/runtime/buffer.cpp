@@ -1,10 +1,10 @@
-#include "buffer.h"
+#include "runtime/buffer.h"
 
 #include <algorithm>
 #include <mutex>
 
-#include "dlpack_export.h"
-#include "streams.h"
+#include "arrays/dlpack_export.h"
+#include "runtime/streams.h"
 
 namespace cutlass_py {
 

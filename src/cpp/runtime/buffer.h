@@ -8,9 +8,9 @@
 #include <dlpack/dlpack.h>
 #include <nanobind/nanobind.h>
 
-#include "device.h"
-#include "dlpack_export.h"
-#include "problem.h"
+#include "arrays/dlpack_export.h"
+#include "operations/gemm/problem.h"
+#include "runtime/device.h"
 
 namespace cutlass_py {
 

@@ -1,5 +1,5 @@
 // device.h on the CUDA runtime, linked statically: the driver is looked for at the first call, not at load.
-#include "device.h"
+#include "runtime/device.h"
 
 #include <cuda_runtime.h>
 

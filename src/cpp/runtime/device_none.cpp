@@ -1,5 +1,5 @@
 // A package built without CUDA: no device is ever found, and whatever needs one says why.
-#include "device.h"
+#include "runtime/device.h"
 
 namespace cutlass_py::device {
 namespace {

@@ -1,9 +1,9 @@
-#include "trace.h"
+#include "runtime/instrumentation.h"
 
 #include <nanobind/stl/string.h>
 
-#include "call.h"
-#include "dlpack_export.h"
+#include "arrays/dlpack_export.h"
+#include "operations/gemm/call.h"
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #define CUTLASS_PY_NVTX 1

@@ -5,8 +5,8 @@
 #include <atomic>
 #include <string>
 
-#include "keywords.h"
-#include "plan.h"
+#include "operations/gemm/keywords.h"
+#include "runtime/plan_table.h"
 
 namespace cutlass_py::trace {
 

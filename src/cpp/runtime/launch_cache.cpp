@@ -1,10 +1,10 @@
-#include "warm.h"
+#include "runtime/launch_cache.h"
 
 #include <cstring>
 #include <string>
 #include <unordered_map>
 
-#include "addresses.h"
+#include "operations/gemm/addresses.h"
 
 namespace cutlass_py {
 namespace {

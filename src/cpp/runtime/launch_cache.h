@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "run.h"
+#include "operations/gemm/run.h"
 
 namespace cutlass_py {
 

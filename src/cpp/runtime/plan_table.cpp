@@ -1,14 +1,14 @@
-#include "plan.h"
+#include "runtime/plan_table.h"
 
 #include <nanobind/stl/string.h>
 
 #include <unordered_map>
 
-#include "device.h"
-#include "dlpack_view.h"
-#include "provided.h"
-#include "registry.h"
-#include "warm.h"
+#include "arrays/dlpack_view.h"
+#include "operations/gemm/python_kernel.h"
+#include "runtime/device.h"
+#include "runtime/launch_cache.h"
+#include "runtime/registry.h"
 
 namespace cutlass_py {
 namespace {

@@ -5,14 +5,14 @@
 
 #include <nanobind/nanobind.h>
 
-#include "run.h"
+#include "operations/gemm/run.h"
 
 namespace cutlass_py {
 
 namespace nb = nanobind;
 
 struct Plan : DevicePlan {
-  nb::object provided = nb::none();  // a kernel written in Python (provided.h); there is no other then
+  nb::object provided = nb::none();  // a kernel written in Python (python_kernel.h); there is no other then
   std::shared_ptr<const Plan> each;  // of a list that no kernel takes: how each matrix goes, one after the other
 };
 

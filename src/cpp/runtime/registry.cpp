@@ -1,4 +1,4 @@
-#include "registry.h"
+#include "runtime/registry.h"
 
 #include <dlfcn.h>
 

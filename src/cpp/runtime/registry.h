@@ -4,7 +4,7 @@
 #include <list>
 #include <string>
 
-#include "kernel.h"
+#include "abi/kernel.h"
 
 namespace cutlass_py {
 

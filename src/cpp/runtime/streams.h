@@ -1,8 +1,8 @@
 // The order of a launch among the streams of the frameworks that own its operands.
 #pragma once
 
-#include "device.h"
-#include "operands.h"
+#include "arrays/operands.h"
+#include "runtime/device.h"
 
 namespace cutlass_py {
 

@@ -1,4 +1,4 @@
-#include "measure.h"
+#include "runtime/timing.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

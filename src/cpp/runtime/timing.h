@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "plan.h"
+#include "runtime/plan_table.h"
 
 namespace cutlass_py {
 

@@ -119,7 +119,9 @@ def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
 
 
-_OWN = ("kernel.h", "gemm/common.cuh")
+_OWN = ("abi/kernel.h", "kernels/common/descriptor.cuh")
+# All that kernels are compiled from; `include/` of a source tree has other names for some of them.
+_OWN_DIRECTORIES = ("kernels/common", "kernels/cutlass2x", "kernels/cutlass3x", "kernels/sm90")
 
 
 def own_headers(kernel: str) -> Path:
@@ -142,7 +144,8 @@ def _include(kernel: str, wanted: tuple[str, ...] = (*_OWN, "cutlass/version.h")
                 f"cannot compile {kernel}: {header} is not in {', '.join(map(str, places))}. A package that is built "
                 "with CUDA has it; without, or in a source tree, set CUTLASS_PY_INCLUDE"
             )
-    return tuple(place for place in places if place.is_dir())
+    there = [place for place in places if place.is_dir()]
+    return (*there, *(place / "include" for place in there if (place / "include" / "kernel.h").is_file()))
 
 
 @remember
@@ -151,11 +154,11 @@ def _headers(include: tuple[Path, ...]) -> tuple[str, str]:
 
     The build leaves that of the copy which it installs beside it.
     """
-    ours = next(place for place in include if (place / "kernel.h").is_file())
+    ours = next(place for place in include if (place / _OWN[0]).is_file())
     cutlass = _version_header(include).parent.parent
     known = cutlass / "cutlass.sha256"
     theirs = known.read_text(encoding="ascii") if known.is_file() else toolkit.digest(cutlass, *toolkit.CUTLASS_HEADERS)
-    return toolkit.digest(ours, "kernel.h", "gemm"), theirs
+    return toolkit.digest(ours, _OWN[0], "kernels/device_type.cuh", *_OWN_DIRECTORIES), theirs
 
 
 def _version_header(include: tuple[Path, ...]) -> Path:

@@ -127,15 +127,15 @@ def source(configs: list[KernelConfig]) -> str:
     """A whole translation unit with kernels of one family."""
     family = FAMILIES[configs[0].family]
     user = epilogue_named(configs[0].epilogue).user
-    header = f"gemm/user{family.api}x.cuh" if user else family.header
+    header = f"kernels/cutlass{family.api}x/user_epilogue.cuh" if user else family.header
     widths = "#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED\n" if any(map(odd_width, configs)) else ""
     return f'{widths}#include "{header}"\n\n' + "\n".join(map(definition, configs))
 
 
 _ENTRY_POINT = """\
 // The table of contents of a kernel library, which cutlass_py_library returns.
-#include "gemm/error_string.h"
-#include "kernel.h"
+#include "abi/kernel.h"
+#include "kernels/common/error_string.h"
 
 extern "C" {{
 {declarations}extern const CutlassPyElementwise cutlass_py_elementwise;

@@ -1,4 +1,4 @@
-"""The C++ of users' epilogues: a traced program and what its operands are, as gemm/user3x.cuh and user2x.cuh take them.
+"""The C++ of users' epilogues: a traced program and what its operands are, as user_epilogue.cuh takes them.
 
 Standard library and the tables only.
 """

@@ -342,12 +342,12 @@ _SM80_GENCODE = ("arch=compute_80,code=[sm_80,sm_90,compute_80]",)
 
 # sm_90a code is architecture-specific: it runs on 9.0 alone.
 _hopper = partial(
-    Family, api=3, cc=(90, 90), arch="90a", gencode=("arch=compute_90a,code=sm_90a",), header="gemm/api3x.cuh",
-    launcher="Gemm3x", cpp_arch="",
+    Family, api=3, cc=(90, 90), arch="90a", gencode=("arch=compute_90a,code=sm_90a",),
+    header="kernels/cutlass3x/gemm.cuh", launcher="Gemm3x", cpp_arch="",
 )  # fmt: skip
 _ampere = partial(
-    Family, api=2, cc=(80, 999), arch="80", gencode=_SM80_GENCODE, header="gemm/api2x.cuh", launcher="Gemm2x",
-    cpp_arch="cutlass::arch::Sm80", per_file=48,
+    Family, api=2, cc=(80, 999), arch="80", gencode=_SM80_GENCODE,
+    header="kernels/cutlass2x/gemm.cuh", launcher="Gemm2x", cpp_arch="cutlass::arch::Sm80", per_file=48,
 )  # fmt: skip
 
 FAMILIES = {
@@ -371,7 +371,7 @@ FAMILIES = {
         _hopper(
             "sm90_array",
             "TMA + wgmma on lists of matrices",
-            header="gemm/array3x.cuh",
+            header="kernels/cutlass3x/ptr_array.cuh",
             launcher="GemmArray3x",
             declare_core=nothing,
             declare_full=_array_full,
@@ -379,7 +379,7 @@ FAMILIES = {
         _hopper(
             "sm90_block",
             "TMA + wgmma, scales in blocks",
-            header="gemm/blockwise3x.cuh",
+            header="kernels/cutlass3x/blockwise.cuh",
             launcher="GemmBlockwise3x",
             declare_core=_block_core,
             declare_full=_block_full,
@@ -390,7 +390,7 @@ FAMILIES = {
         _hopper(
             "sm90_dmma",
             "TMA + mma.sync on f64",
-            header="gemm/dmma3x.cuh",
+            header="kernels/cutlass3x/dmma.cuh",
             launcher="GemmDmma3x",
             declare_core=_dmma,
             declare_full=_dmma,

@@ -44,9 +44,9 @@ def project(config: KernelConfig, kind: str) -> dict[str, str]:
         raise ValueError(f"emit: {config.name} takes operands of its own; emit its source, without a project")
     own = compiler.own_headers(config.name)
     fields = _fields(config) | (_torch_fields(config) if kind == "torch" else {})
-    files = {f"{config.name}.cu": source(config), "kernel.h": (own / "kernel.h").read_text(encoding="utf-8")}
+    files = {f"{config.name}.cu": source(config), "kernel.h": (own / "abi" / "kernel.h").read_text(encoding="utf-8")}
     if kind == "cmake":
-        files["activation.cuh"] = (own / "gemm" / "activation.cuh").read_text(encoding="utf-8")
+        files["activation.cuh"] = (own / "kernels" / "common" / "activation.cuh").read_text(encoding="utf-8")
     for name in PROJECTS[kind]:
         template = (_TEMPLATES / kind / f"{name}.in").read_text(encoding="utf-8")
         files[name] = Template(template).substitute(fields)

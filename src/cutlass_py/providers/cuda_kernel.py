@@ -173,7 +173,7 @@ class CudaKernel:
         if not self.device_type:
             return self.source
         return (
-            f'{self.source}\n#include "gemm/device.cuh"\n'
+            f'{self.source}\n#include "kernels/device_type.cuh"\n'
             f"CUTLASS_PY_KERNEL({self.name}, cutlass_py::GemmDevice<{self.device_type}>)\n"
         )
 

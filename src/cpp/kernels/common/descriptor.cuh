@@ -6,12 +6,12 @@
 
 #include <cuda_runtime.h>
 
+#include "abi/kernel.h"
 #include "cutlass/complex.h"
 #include "cutlass/cutlass.h"
 #include "cutlass/layout/matrix.h"
 #include "cutlass/numeric_types.h"
-#include "gemm/driver.cuh"
-#include "kernel.h"
+#include "kernels/common/driver.cuh"
 
 namespace cutlass_py {
 

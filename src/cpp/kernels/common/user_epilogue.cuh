@@ -1,9 +1,9 @@
 // What epilogues that users write have in common on both generations of kernels.
 #pragma once
 
+#include "abi/kernel.h"
 #include "cutlass/numeric_conversion.h"
-#include "gemm/activation.cuh"
-#include "kernel.h"
+#include "kernels/common/activation.cuh"
 
 namespace cutlass_py {
 namespace user {

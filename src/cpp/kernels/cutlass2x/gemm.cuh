@@ -8,8 +8,8 @@
 #include "cutlass/epilogue/thread/linear_combination.h"
 #include "cutlass/epilogue/thread/linear_combination_generic.h"
 #include "cutlass/gemm/device/gemm_universal.h"
-#include "gemm/activation.cuh"
-#include "gemm/common.cuh"
+#include "kernels/common/activation.cuh"
+#include "kernels/common/descriptor.cuh"
 
 // CUTLASS has products of 8-bit integers with saturating sums only. Here as everywhere else, sums in s32 wrap around.
 template <class A, class B>
@@ -62,7 +62,7 @@ using Activated2x =
                                                         typename Config::D, Config::align_d,
                                                         typename Config::Accumulator, Compute>;
 
-// The device type of a configuration; one that has such a type already is taken at its word (device.cuh).
+// The device type of a configuration; one that has such a type already is taken at its word (device_type.cuh).
 template <class Config, class = void>
 struct Device2x {
   using Compute = EpilogueCompute<typename Config::Accumulator, typename Config::D>;

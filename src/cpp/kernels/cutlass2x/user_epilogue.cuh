@@ -1,12 +1,12 @@
-// Epilogues that users write (epilogue=), on 2.x kernels: as user3x.cuh says, with this generation's visitors. D is one
+// Epilogues that users write (epilogue=), on 2.x kernels: as cutlass3x/user_epilogue.cuh says, with this generation's visitors. D is one
 // more store. Loads and stores go straight to memory, `align_d` elements at once.
 #pragma once
 
-#include "gemm/api2x.cuh"
+#include "kernels/cutlass2x/gemm.cuh"
 // CUTLASS's visitors expect what it includes.
 #include "cutlass/epilogue/threadblock/fusion/visitors.hpp"
 #include "cutlass/gemm/kernel/default_gemm_universal_with_visitor.h"
-#include "gemm/user.cuh"
+#include "kernels/common/user_epilogue.cuh"
 
 namespace cutlass_py {
 namespace user {

@@ -6,7 +6,7 @@
 // shares a factor. The last block of k and of n may be shorter: operands read as 0 beyond their extents.
 #pragma once
 
-#include "gemm/api3x.cuh"
+#include "kernels/cutlass3x/gemm.cuh"
 
 namespace cutlass_py {
 

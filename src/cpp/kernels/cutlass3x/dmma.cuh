@@ -5,7 +5,7 @@
 // columns of a tile are dealt out is free, as long as the epilogue knows.
 #pragma once
 
-#include "gemm/api3x.cuh"
+#include "kernels/cutlass3x/gemm.cuh"
 
 #include "cute/atom/mma_traits_sm90.hpp"
 #include "cutlass/gemm/collective/collective_mma.hpp"

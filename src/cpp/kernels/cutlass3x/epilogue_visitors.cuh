@@ -15,8 +15,8 @@
 #include "cutlass/epilogue/collective/collective_builder.hpp"
 #include "cutlass/epilogue/fusion/operations.hpp"
 #include "cutlass/epilogue/fusion/sm90_callbacks_tma_warpspecialized.hpp"
-#include "gemm/activation.cuh"
-#include "gemm/common.cuh"
+#include "kernels/common/activation.cuh"
+#include "kernels/common/descriptor.cuh"
 
 namespace cutlass_py {
 namespace fusion3x {

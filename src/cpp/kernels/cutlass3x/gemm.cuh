@@ -1,25 +1,25 @@
 // CUTLASS 3.x kernels (CollectiveBuilder, TMA + wgmma) from a configuration struct.
 //
 // The configuration is what codegen.py writes: types, layouts, tile, cluster, schedules, scheduler, `swap`, and the
-// chain of its epilogue (fusion3x.cuh). D is always row-major seen from outside. With `swap` the kernel computes D^T =
+// chain of its epilogue (epilogue_visitors.cuh). D is always row-major seen from outside. With `swap` the kernel computes D^T =
 // B^T A^T, so that the long side of the problem takes the M slot of the tile; the caller notices nothing.
 //
 // The launch bypasses GemmUniversalAdapter: Params are rebuilt from the arguments on every call (0.4 us, so no
 // descriptor can go stale), everything that is constant per device is done once.
 #pragma once
 
-#include "gemm/driver.cuh"
-#include "gemm/successor3x.cuh"
+#include "kernels/common/driver.cuh"
+#include "kernels/sm90/pdl.cuh"
 
 #include "cute/tensor.hpp"
 #include "cutlass/device_kernel.h"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
 #include "cutlass/gemm/collective/collective_builder.hpp"
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
-#include "gemm/common.cuh"
-#include "gemm/fusion3x.cuh"
-#include "gemm/register3x.cuh"
-#include "gemm/steady3x.cuh"
+#include "kernels/common/descriptor.cuh"
+#include "kernels/cutlass3x/epilogue_visitors.cuh"
+#include "kernels/sm90/fp8_two_level_accumulation.cuh"
+#include "kernels/sm90/tf32_register_operand.cuh"
 
 #undef launch_dependent_grids
 
@@ -40,7 +40,7 @@ Stride stride_of(int64_t ld, int64_t batch) {
 
 constexpr int kTmaBytes = 16;  // TMA: what rows are multiples of
 
-// The types of a kernel as CUTLASS sees the problem, after the swap; also the context of the stages in fusion3x.cuh.
+// The types of a kernel as CUTLASS sees the problem, after the swap; also the context of the stages in epilogue_visitors.cuh.
 template <class Config>
 struct Types3x {
   using RowMajor = cutlass::layout::RowMajor;

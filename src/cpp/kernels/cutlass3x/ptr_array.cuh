@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cutlass/gemm/group_array_problem_shape.hpp"
-#include "gemm/api3x.cuh"
+#include "kernels/cutlass3x/gemm.cuh"
 
 namespace cutlass_py {
 

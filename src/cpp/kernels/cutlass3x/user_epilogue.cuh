@@ -8,14 +8,14 @@
 //   static constexpr int source                                         the operand that arrives as C, or -1
 //   static constexpr bool wide                                          whether an out beside D has over 16 bits
 //
-// Loads and stores are templates over the context X of fusion3x.cuh and the index of their operand in the table of
-// CutlassPyEpilogue; each has a visitor node and its arguments. user2x.cuh has them for the other generation.
+// Loads and stores are templates over the context X of epilogue_visitors.cuh and the index of their operand in the table of
+// CutlassPyEpilogue; each has a visitor node and its arguments. cutlass2x/user_epilogue.cuh has them for the other generation.
 #pragma once
 
 #include <limits>
 
-#include "gemm/api3x.cuh"
-#include "gemm/user.cuh"
+#include "kernels/common/user_epilogue.cuh"
+#include "kernels/cutlass3x/gemm.cuh"
 
 namespace cutlass_py {
 namespace user {
@@ -178,7 +178,7 @@ struct Node<X, Program, List<Loads...>, List<Stores...>>
   }
 };
 
-// A program as a stage of fusion3x.cuh.
+// A program as a stage of epilogue_visitors.cuh.
 template <class X, class Program>
 struct Epilogue {
   using Node = user::Node<X, Program, typename Program::template Loads<X>, typename Program::template Stores<X>>;

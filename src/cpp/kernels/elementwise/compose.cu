@@ -1,8 +1,8 @@
 // The composed epilogue: whatever no GEMM kernel fuses, in one pass over its product (CutlassPyEpilogue in kernel.h).
 #include <algorithm>
 
-#include "elementwise/compose_kernel.cuh"
-#include "elementwise/elementwise.h"
+#include "kernels/elementwise/compose_kernel.cuh"
+#include "kernels/elementwise/elementwise.h"
 
 namespace cutlass_py {
 namespace {

@@ -1,7 +1,7 @@
 // The composed epilogue of complex results: d = alpha * acc + beta * c + bias, any strides. (Real ones: compose.cu.)
 #include <algorithm>
 
-#include "elementwise/elementwise.h"
+#include "kernels/elementwise/elementwise.h"
 
 namespace cutlass_py {
 namespace {

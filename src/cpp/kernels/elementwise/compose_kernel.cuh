@@ -6,9 +6,9 @@
 // read by vectors of four; otherwise they lie a warp's width apart, and any stride will do.
 #pragma once
 
-#include "activation.h"
-#include "elementwise/number.cuh"
-#include "gemm/activation.cuh"
+#include "abi/activation.h"
+#include "kernels/common/activation.cuh"
+#include "kernels/elementwise/number.cuh"
 
 namespace cutlass_py {
 

@@ -5,7 +5,7 @@
 // elements, so that each side is read or written along its own contiguous axis.
 #include <algorithm>
 
-#include "elementwise/elementwise.h"
+#include "kernels/elementwise/elementwise.h"
 
 namespace cutlass_py {
 namespace {

@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <utility>
 
-#include "dtype.h"
-#include "kernel.h"
+#include "abi/dtype.h"
+#include "abi/kernel.h"
 
 namespace cutlass_py {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "dtype.h"
+#include "abi/dtype.h"
 
 namespace cutlass_py {
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "elementwise/elementwise.h"
+#include "kernels/elementwise/elementwise.h"
 
 namespace cutlass_py {
 namespace {

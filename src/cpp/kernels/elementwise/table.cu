@@ -1,7 +1,7 @@
 // The elementwise functions as a kernel library exports them (kernel.h), and the one that writes lists of addresses.
 #include <algorithm>
 
-#include "elementwise/elementwise.h"
+#include "kernels/elementwise/elementwise.h"
 
 namespace cutlass_py {
 namespace {

@@ -1,8 +1,8 @@
 // Where the address of each operand stands: in a canonical call, and in the launch that is made of it.
 #pragma once
 
-#include "kernel.h"
-#include "problem.h"
+#include "abi/kernel.h"
+#include "operations/gemm/problem.h"
 
 namespace cutlass_py {
 

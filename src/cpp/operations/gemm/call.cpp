@@ -1,19 +1,19 @@
-#include "call.h"
+#include "operations/gemm/call.h"
 
 #include <nanobind/stl/string.h>
 
 #include <optional>
 
-#include "buffer.h"
-#include "canonical.h"
-#include "dlpack_export.h"
-#include "host.h"
-#include "metadata.h"
-#include "plan.h"
-#include "provided.h"
-#include "run.h"
-#include "streams.h"
-#include "trace.h"
+#include "arrays/dlpack_export.h"
+#include "arrays/host.h"
+#include "arrays/metadata.h"
+#include "operations/gemm/canonical.h"
+#include "operations/gemm/python_kernel.h"
+#include "operations/gemm/run.h"
+#include "runtime/buffer.h"
+#include "runtime/instrumentation.h"
+#include "runtime/plan_table.h"
+#include "runtime/streams.h"
 
 namespace cutlass_py {
 namespace {

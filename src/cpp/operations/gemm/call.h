@@ -1,9 +1,9 @@
 // One gemm call: view the operands, canonicalise, find the plan, run it. The warm path of the package.
 #pragma once
 
-#include "keywords.h"
-#include "plan.h"
-#include "warm.h"
+#include "operations/gemm/keywords.h"
+#include "runtime/launch_cache.h"
+#include "runtime/plan_table.h"
 
 namespace cutlass_py {
 

@@ -1,4 +1,4 @@
-#include "canonical.h"
+#include "operations/gemm/canonical.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,9 +1,9 @@
-// The pieces that canonicalise (problem.cpp) is put together from: shapes.cpp, epilogue.cpp, user.cpp, overlap.cpp.
+// The pieces that canonicalise (canonical.cpp) is put together from: shapes.cpp, epilogue.cpp, user_epilogue.cpp, overlap.cpp.
 #pragma once
 
 #include <limits>
 
-#include "problem.h"
+#include "operations/gemm/problem.h"
 
 namespace cutlass_py {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "canonical.h"
+#include "operations/gemm/canonical.h"
 
 namespace cutlass_py {
 

@@ -1,4 +1,4 @@
-#include "keywords.h"
+#include "operations/gemm/keywords.h"
 
 #include <nanobind/stl/string.h>
 
@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "canonical.h"
-#include "metadata.h"
-#include "user.h"
+#include "arrays/metadata.h"
+#include "operations/gemm/canonical.h"
+#include "operations/gemm/user_epilogue.h"
 
 namespace cutlass_py {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "canonical.h"
+#include "operations/gemm/canonical.h"
 
 namespace cutlass_py {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "activation.h"
-#include "dtype.h"
+#include "abi/activation.h"
+#include "abi/dtype.h"
 
 namespace cutlass_py {
 
@@ -108,7 +108,7 @@ struct Problem {
   int16_t splits = 0;          // parts of k asked for; 0: selection decides, -1: stream-K
   Device device;
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
-  int32_t user = -1;    // the epilogue that the user wrote and the kinds of its operands, as numbered in user.h
+  int32_t user = -1;    // the epilogue that the user wrote and the kinds of its operands, as numbered in user_epilogue.h
 
   bool has_c() const { return c != Dtype::none; }
   // Columns of B that share a factor where scales are blocks, else 0.
@@ -211,7 +211,7 @@ struct Call {
   std::vector<Suspect> suspects;
 };
 
-// A user's epilogue as it was asked for: the program's number (user.h), and an array or a number for each of its
+// A user's epilogue as it was asked for: the program's number (user_epilogue.h), and an array or a number for each of its
 // parameters and outputs.
 struct UserRequest {
   struct Item {

@@ -1,10 +1,10 @@
-#include "provided.h"
+#include "operations/gemm/python_kernel.h"
 
 #include <nanobind/stl/string.h>
 
-#include "dlpack_view.h"
-#include "run.h"
-#include "streams.h"
+#include "arrays/dlpack_view.h"
+#include "operations/gemm/run.h"
+#include "runtime/streams.h"
 
 namespace cutlass_py {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "dlpack_export.h"
-#include "plan.h"
+#include "arrays/dlpack_export.h"
+#include "runtime/plan_table.h"
 
 namespace cutlass_py {
 

@@ -1,11 +1,11 @@
-#include "run.h"
+#include "operations/gemm/run.h"
 
 #include <algorithm>
 #include <optional>
 #include <type_traits>
 #include <vector>
 
-#include "registry.h"
+#include "runtime/registry.h"
 
 namespace cutlass_py {
 namespace {

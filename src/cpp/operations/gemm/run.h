@@ -3,9 +3,9 @@
 
 #include <optional>
 
-#include "device.h"
-#include "kernel.h"
-#include "problem.h"
+#include "abi/kernel.h"
+#include "operations/gemm/problem.h"
+#include "runtime/device.h"
 
 namespace cutlass_py {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "canonical.h"
+#include "operations/gemm/canonical.h"
 
 namespace cutlass_py {
 namespace {

@@ -1,11 +1,11 @@
 // The operands of a user's epilogue in canonical form: what each is to D.
-#include "user.h"
+#include "operations/gemm/user_epilogue.h"
 
 #include <algorithm>
 #include <deque>
 #include <unordered_map>
 
-#include "canonical.h"
+#include "operations/gemm/canonical.h"
 
 namespace cutlass_py {
 namespace {

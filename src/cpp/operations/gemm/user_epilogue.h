@@ -3,7 +3,7 @@
 // Both tables live as long as the process and are touched with the GIL held: only gemm itself takes `epilogue`.
 #pragma once
 
-#include "problem.h"
+#include "operations/gemm/problem.h"
 
 namespace cutlass_py {
 
