@@ -214,7 +214,7 @@ TEST(a_class_seen_before_is_launched_as_the_first_call_was) {
       if (asked && call) keep_ready(asked, Ready(*call, plan_of(call->problem)));
       continue;
     }
-    if (!*ready || !surely_apart(request)) continue;
+    if (!*ready || !provably_apart(request)) continue;
     ++seen;
     std::optional<CutlassPyGemm> first;
     if (call) first = single_launch(*call, plan_of(call->problem));
@@ -224,7 +224,7 @@ TEST(a_class_seen_before_is_launched_as_the_first_call_was) {
     const Operand *out = request.at(Role::out), *c = request.at(Role::c), *gate = request.at(Role::gate);
     in_place += out && ((c && c->data == out->data) || (gate && gate->data == out->data));
     if (first) first->stream = stream;
-    CHECK(call && call->suspects.empty() && first && shown(*first) == shown(*launched));
+    CHECK(call && call->possible_overlaps.empty() && first && shown(*first) == shown(*launched));
   }
   CHECK(seen > 10'000 && refused > 10'000 && new_results > 1'000 && in_place > 100);
 }
@@ -260,13 +260,13 @@ TEST(which_calls_are_seen_again) {
   for (const char* none : {"", "tensorfloat32"}) CHECK(other.compute = none, !Asked(other, false));
   other = request, other.lists = true;
   CHECK(!Asked(other, false));
-  CHECK(surely_apart(request));
+  CHECK(provably_apart(request));
   Operand c = out;
   request.operands[int(Role::c)] = &c;
-  CHECK(surely_apart(request));
+  CHECK(provably_apart(request));
   request.operands[int(Role::c)] = nullptr;
   out.data = memory_of_all + 20;
-  CHECK(!surely_apart(request));
+  CHECK(!provably_apart(request));
 }
 
 }  // namespace

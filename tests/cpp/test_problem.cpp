@@ -228,9 +228,9 @@ Operand batch_of(uintptr_t address, Shape shape, Shape strides, Dtype dtype = Dt
   return operand("x", shape, strides, address, dtype);
 }
 
-TEST(surely_disjoint_examples) {
+TEST(provably_disjoint_examples) {
   auto disjoint = [](uintptr_t x, uintptr_t y, int64_t pitch = 16) {
-    return surely_disjoint(batch_of(x, {4, 4}, {16, 1}), batch_of(y, {4, 4}, {pitch, 1}));
+    return provably_disjoint(batch_of(x, {4, 4}, {16, 1}), batch_of(y, {4, 4}, {pitch, 1}));
   };
   const uintptr_t x = 0x1000;
   CHECK(disjoint(x, x + 4 * (3 * 16 + 4)));  // right behind the last element
@@ -257,7 +257,7 @@ std::vector<uintptr_t> bytes_of(const Operand& x) {
 }
 
 // Random views of one region: whatever is called disjoint shares no byte; columns of one buffer are recognised.
-TEST(surely_disjoint_at_random) {
+TEST(provably_disjoint_at_random) {
   std::mt19937 random(7);
   auto pick = [&](int low, int high) { return int64_t(std::uniform_int_distribution<int>(low, high)(random)); };
   int said = 0, unsaid = 0;
@@ -274,7 +274,7 @@ TEST(surely_disjoint_at_random) {
     const auto left = bytes_of(x), right = bytes_of(y);
     std::vector<uintptr_t> shared;
     std::set_intersection(left.begin(), left.end(), right.begin(), right.end(), std::back_inserter(shared));
-    const bool disjoint = surely_disjoint(x, y);
+    const bool disjoint = provably_disjoint(x, y);
     if (disjoint && !shared.empty()) {
       CHECK(!"called disjoint, but shares bytes");
       return;
@@ -285,21 +285,21 @@ TEST(surely_disjoint_at_random) {
 }
 
 TEST(out_overlap) {
-  auto suspects = [](const Operand& a, const Operand* c, const Operand& out) {
-    return canonicalise(a, operand("b", {4, 4}), c, &out, {}).suspects.size();
+  auto possible_overlaps = [](const Operand& a, const Operand* c, const Operand& out) {
+    return canonicalise(a, operand("b", {4, 4}), c, &out, {}).possible_overlaps.size();
   };
   Operand out = operand("out", {4, 4}, {8, 1}, 0x10000);
-  CHECK(suspects(operand("a", {4, 4}), nullptr, out) == 0);
-  CHECK(suspects(operand("a", {4, 4}, {8, 1}, 0x10000), nullptr, out) == 1);
-  CHECK(suspects(operand("a", {4, 4}, {8, 1}, 0x10010), nullptr, out) == 0);  // the columns beside
+  CHECK(possible_overlaps(operand("a", {4, 4}), nullptr, out) == 0);
+  CHECK(possible_overlaps(operand("a", {4, 4}, {8, 1}, 0x10000), nullptr, out) == 1);
+  CHECK(possible_overlaps(operand("a", {4, 4}, {8, 1}, 0x10010), nullptr, out) == 0);  // the columns beside
   Operand same = operand("c", {4, 4}, {8, 1}, 0x10000);
-  CHECK(suspects(operand("a", {4, 4}), &same, out) == 0);  // in place
+  CHECK(possible_overlaps(operand("a", {4, 4}), &same, out) == 0);  // in place
   Operand moved = operand("c", {4, 4}, {8, 1}, 0x10004), flipped = operand("c", {4, 4}, {1, 8}, 0x10000);
   Operand other = operand("c", {4, 4}, {8, 1}, 0x10000, Dtype::f16);
-  for (const Operand* c : {&moved, &flipped, &other}) CHECK(suspects(operand("a", {4, 4}), c, out) == 1);
+  for (const Operand* c : {&moved, &flipped, &other}) CHECK(possible_overlaps(operand("a", {4, 4}), c, out) == 1);
   Request unread;
   unread.has_beta = true, unread.beta.value = 0;
-  CHECK(canonicalise(operand("a", {4, 4}), operand("b", {4, 4}), &moved, &out, unread).suspects.empty());
+  CHECK(canonicalise(operand("a", {4, 4}), operand("b", {4, 4}), &moved, &out, unread).possible_overlaps.empty());
 }
 
 // ------------------------------------------------------------------------------------------------ numeric equivalence

@@ -7,7 +7,7 @@
 #include <dlpack/dlpack.h>
 #include <nanobind/nanobind.h>
 
-#include "operations/gemm/problem.h"
+#include "arrays/operand.h"
 
 namespace cutlass_py {
 

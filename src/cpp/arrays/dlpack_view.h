@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "operations/gemm/problem.h"
+#include "arrays/operand.h"
 
 namespace cutlass_py {
 

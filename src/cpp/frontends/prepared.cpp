@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "arrays/host.h"
+#include "arrays/exact_overlap.h"
 #include "operations/gemm/addresses.h"
 #include "operations/gemm/user_epilogue.h"
 #include "runtime/instrumentation.h"
@@ -76,7 +76,7 @@ Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords, int ras
       user_.push_back(item.array ? *item.array : Operand{});
     }
   }
-  prototype_.suspects.clear();  // decided, and about operands that go with this scope
+  prototype_.possible_overlaps.clear();  // decided, and about operands that go with this scope
   writes_aux_ = !kActivations[int(prototype_.problem.activation)].derivative;
   plan_ = plan_for(prototype_.problem);
   if (raster || swizzle) {
@@ -246,7 +246,7 @@ Call Prepared::call(Operands& operands) {
     operands[role]->written = true;
   }
   check_overlap(r, call);
-  check_suspects(call);
+  check_possible_overlaps(call.possible_overlaps);
   return call;
 }
 

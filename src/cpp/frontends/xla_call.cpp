@@ -214,7 +214,8 @@ void read(const xla::CallFrame& frame, Device device, XlaCall& x) {
   const std::string compute(attributes.text("compute"));
   if (!compute.empty()) r.compute = compute.c_str();
   x.call = canonicalise(r);
-  if (!x.call.suspects.empty()) refuse(x.call.suspects.front().message);  // XLA's buffers are apart, or the same
+  if (!x.call.possible_overlaps.empty())
+    refuse(x.call.possible_overlaps.front().message);  // XLA's buffers are apart, or the same
   read_plan(attributes, x);
 }
 

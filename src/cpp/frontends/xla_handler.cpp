@@ -46,7 +46,7 @@ xla::Error* initialize(const xla::CallFrame& frame, int ordinal) {
   return nullptr;
 }
 
-xla::Error* execute(const xla::CallFrame& frame, int ordinal) {
+xla::Error* run_call(const xla::CallFrame& frame, int ordinal) {
   xla::StreamGetArgs stream{sizeof stream, nullptr, frame.ctx, nullptr};
   if (xla::Error* failed = frame.api->stream_get(&stream)) return failed;
 
@@ -102,7 +102,7 @@ xla::Error* answer(const xla::CallFrame& frame, uint32_t traits, Run run) {
 }  // namespace
 
 xla::Error* xla_handler(xla::CallFrame* frame) {
-  const auto run = frame->stage == xla::Stage::initialize ? &initialize : &execute;
+  const auto run = frame->stage == xla::Stage::initialize ? &initialize : &run_call;
   return answer(*frame, xla::kCommandBufferCompatible, run);
 }
 

@@ -9,7 +9,7 @@
 #include <nanobind/nanobind.h>
 
 #include "arrays/dlpack_export.h"
-#include "operations/gemm/problem.h"
+#include "arrays/operand.h"
 #include "runtime/device.h"
 
 namespace cutlass_py {

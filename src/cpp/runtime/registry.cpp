@@ -13,7 +13,7 @@ namespace {
 
 // XLA's threads, which do not hold the GIL, may be the first to need a kernel. Libraries stay loaded for the life of
 // the process.
-struct Table {
+struct Registry {
   std::mutex mutex;
   std::list<KernelEntry> kernels;
   std::list<KernelEntry> forgotten;  // what has found one, perhaps without the GIL, reads it still
@@ -21,8 +21,8 @@ struct Table {
   std::unordered_map<std::string, const CutlassPyLibrary*> libraries;  // by path
 };
 
-Table& table() {
-  static auto* made = new Table();
+Registry& registry() {
+  static auto* made = new Registry();
   return *made;
 }
 
@@ -44,7 +44,7 @@ bool holds(const CutlassPyLibrary& library, const std::string& kernel) {
 }  // namespace
 
 const CutlassPyLibrary* load_library(const std::string& path, const std::string& only) {
-  Table& t = table();
+  Registry& t = registry();
   std::lock_guard lock(t.mutex);
   if (auto found = t.libraries.find(path); found != t.libraries.end()) {
     return holds(*found->second, only) ? found->second : nullptr;
@@ -82,19 +82,19 @@ const CutlassPyLibrary* builtin_library() {
 
 const std::list<KernelEntry>& loaded_kernels() {
   builtin_library();
-  return table().kernels;
+  return registry().kernels;
 }
 
 const KernelEntry* find_kernel(const std::string& name) {
   builtin_library();
-  Table& t = table();
+  Registry& t = registry();
   std::lock_guard lock(t.mutex);
   const auto found = t.by_name.find(name);
   return found == t.by_name.end() ? nullptr : &*found->second;
 }
 
 void forget_kernel(const std::string& name) {
-  Table& t = table();
+  Registry& t = registry();
   std::lock_guard lock(t.mutex);
   const auto found = t.by_name.find(name);
   if (found == t.by_name.end()) return;

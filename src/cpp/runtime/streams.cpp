@@ -96,11 +96,10 @@ device::Stream stream_from(nb::handle value) {
   refuse_stream(described_type(value));
 }
 
-Streams::Streams(const Operands& operands, int device_id, nb::handle requested) {
+Streams::Streams(const OperandViews& operands, const View* leads, int device_id, nb::handle requested) {
   bool chosen = given = !requested.is_none();
   if (given) launch = stream_from(requested);
-  // The framework that receives the result leads.
-  if (const View* out = operands[Role::out]) visit(*out, device_id, chosen);
+  if (leads) visit(*leads, device_id, chosen);
   operands.each([&](const View& view) { visit(view, device_id, chosen); });
   if (!chosen) launch = device::own_stream(device_id);
 }
@@ -152,7 +151,7 @@ bool Streams::seen(const void* framework) const {
   return false;
 }
 
-void release_when_done(Operands& operands, Stream stream) {
+void release_when_done(OperandViews& operands, Stream stream) {
   release_finished(nullptr);
   auto batch = std::make_unique<Batch>();
   operands.each([&](View& view) {

@@ -1,7 +1,7 @@
 // The order of a launch among the streams of the frameworks that own its operands.
 #pragma once
 
-#include "arrays/operands.h"
+#include "arrays/operand_views.h"
 #include "runtime/device.h"
 
 namespace cutlass_py {
@@ -17,7 +17,8 @@ struct Streams {
   } others[8];  // more frameworks in one call are refused
   int other_count = 0;
 
-  Streams(const Operands& operands, int device_id, nb::handle requested);
+  // `leads`: the operand whose framework receives the result; null where there is none.
+  Streams(const OperandViews& operands, const View* leads, int device_id, nb::handle requested);
 
   // Whether the call has to be ordered with any stream but the one it runs on.
   bool several() const;
@@ -43,6 +44,6 @@ device::Stream stream_from(nb::handle value);
 
 // Keeps the operands of frameworks without a current stream until the device has passed what is queued on `stream`:
 // their memory may be reused as soon as it is released.
-void release_when_done(Operands& operands, device::Stream stream);
+void release_when_done(OperandViews& operands, device::Stream stream);
 
 }  // namespace cutlass_py

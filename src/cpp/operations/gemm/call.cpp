@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "arrays/dlpack_export.h"
-#include "arrays/host.h"
+#include "arrays/exact_overlap.h"
 #include "arrays/metadata.h"
 #include "operations/gemm/canonical.h"
 #include "operations/gemm/python_kernel.h"
@@ -24,7 +24,7 @@ Call canonical_call(const Request& request, const Keywords& keywords) {
   Call call = canonicalise(request);
   call.problem.kernel = kernel_number(keywords.kernel);
   call.problem.jit = jit_allowed;
-  check_suspects(call);
+  check_possible_overlaps(call.possible_overlaps);
   return call;
 }
 
@@ -153,7 +153,7 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
                              Workspace& workspace) {
   const int device_id = operands[Role::a]->operand.device.id;
   device::Guard guard(device_id);
-  const Streams streams(operands, device_id, stream);
+  const Streams streams(operands, operands[Role::out], device_id, stream);
   if (streams.several() && streams.capturing()) {
     refuse(
         "during graph capture all operands must belong to one framework and its current stream must be the one "
@@ -219,7 +219,7 @@ class Fresh final : public Source {
     if (!keywords_.kernel.is_none()) return nullptr;  // its number is asked of Python
     asked_.emplace(request(operands), jit_allowed);
     if (*asked_) ready_ = find_ready(*asked_);
-    if (!ready_ || !*ready_ || !surely_apart(*request_)) return nullptr;
+    if (!ready_ || !*ready_ || !provably_apart(*request_)) return nullptr;
     // To allocate a result may run any Python, other calls of gemm too.
     if (!operands[Role::out]) ready_ = &copy_.emplace(*ready_);
     return ready_;
@@ -290,7 +290,7 @@ const GivenScratch* Workspace::on(Stream stream, const Operands& operands, size_
     refuse("workspace starts at an address that is no multiple of " + std::to_string(kScratchAlignment) + " bytes");
   }
   operands.each([&](const View& view) {
-    if (!surely_disjoint(x, view.operand)) refuse("workspace shares memory with " + std::string(view.operand.name));
+    if (!provably_disjoint(x, view.operand)) refuse("workspace shares memory with " + std::string(view.operand.name));
   });
   given_ = {static_cast<char*>(x.data), size_t(x.shape[0])};
   return &given_;

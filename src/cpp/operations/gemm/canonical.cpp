@@ -66,7 +66,7 @@ void choose_arithmetic(const Request& r, Problem& p) {
 // ------------------------------------------------------------------------------------------------ the product
 
 // A, B and D, in the coordinates of the caller's.
-void read_matrices(const Request& r, const Extents& extents, Call& call, Parts& parts) {
+void read_matrices(const Request& r, const Extents& extents, Call& call, BatchedOperands& parts) {
   const Operand &a = *r.at(Role::a), &b = *r.at(Role::b);
   call.a = matrix_of(a, extents.no_rows, false);
   call.b = matrix_of(b, false, extents.no_cols);
@@ -273,36 +273,19 @@ void scatter(const Request& r, Call& call, int64_t& batch) {
 
 }  // namespace
 
-void refuse(const std::string& text) { throw std::invalid_argument("gemm: " + text); }
-void refuse_type(const std::string& text) { throw TypeError("gemm: " + text); }
-
-void refuse_beside_lists(const char* name) {
-  refuse(std::string(name) + " is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");
-}
-
-void check_same_device(const Operand& a, const Operand& x) {
-  if (x.device != a.device) {
-    refuse(std::string(a.name) + " is on " + to_string(a.device) + " but " + x.name + " is on " + to_string(x.device));
-  }
-}
-
-std::string to_string(Device device) {
-  return (device.type == DeviceType::cpu ? "cpu" : "cuda:" + std::to_string(device.id));
-}
-
 Call canonicalise(const Request& r) {
   Call call;
   Problem& p = call.problem;
   choose_arithmetic(r, p);
   const Extents extents = extents_of(*r.at(Role::a), *r.at(Role::b));
   call.out_rank = extents.result(call.out_shape);
-  Parts parts;
+  BatchedOperands parts;
   read_matrices(r, extents, call, parts);
   read_epilogue(r, extents, call, parts);
   if (r.user) read_user(r, extents, call, parts);
   check_overlap(r, call);
 
-  int64_t m = extents.m, n = extents.n, batch = divide_batch(extents, parts, call.loop);
+  int64_t m = extents.m, n = extents.n, batch = collapse_batch(extents, parts, call.loop);
   if (!call.loop.empty() && (r.at(Role::bias_grad) || r.user)) {
     refuse(std::string(r.user ? "epilogue" : "bias_grad") +
            " is given but the batch of the operands has no single stride; pass it as one dimension");

@@ -1,4 +1,5 @@
-// The pieces that canonicalise (canonical.cpp) is put together from: shapes.cpp, epilogue.cpp, user_epilogue.cpp, overlap.cpp.
+// The pieces that canonicalise (canonical.cpp) is put together from: shapes.cpp, epilogue.cpp, user_epilogue.cpp,
+// overlap.cpp.
 #pragma once
 
 #include <limits>
@@ -9,11 +10,6 @@ namespace cutlass_py {
 
 constexpr int kMostUserOperands = 16;                                        // of one epilogue
 constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max() - 1023;  // CUTLASS rounds up to tiles in 32 bits
-constexpr int64_t kMostStride = (int64_t(1) << 40) - 1;                      // bytes, that TMA takes
-
-[[noreturn]] void refuse_beside_lists(const char* name);  // of what lists of matrices cannot have
-
-std::string found_dtype(const Operand& x);  // "a is f32"
 
 // ------------------------------------------------------------------------------------------------ shapes
 
@@ -31,25 +27,15 @@ struct Extents {
 
 Extents extents_of(const Operand& a, const Operand& b);
 
-// Whether elements of this shape lie alike by both strides; one that is never taken does not matter.
-inline bool same_strides(const int64_t* shape, const int64_t* x, const int64_t* y, int rank) {
-  bool same = true;
-  for (int i = 0; i < rank; ++i) {
-    if (shape[i] == 0) return true;
-    same = same && (shape[i] == 1 || x[i] == y[i]);
-  }
-  return same;
-}
-
 // One operand as the batch sees it: its matrix, and its stride along each dimension of the batch, 0 where it repeats.
-struct Part {
+struct BatchedOperand {
   Matrix* matrix;
   int64_t Shift::* shift;  // null for operands of a user's epilogue, whose calls have no loop
   int64_t strides[kMaxRank];
 };
 
-struct Parts {
-  Part items[sizeof(Shift) / sizeof(int64_t) + kMostUserOperands];  // one for each member of Shift
+struct BatchedOperands {
+  BatchedOperand items[sizeof(Shift) / sizeof(int64_t) + kMostUserOperands];  // one for each member of Shift
   int count = 0;
 
   // The last `core` dimensions of x are its matrix, which the caller fills in; the others are its batch.
@@ -57,7 +43,7 @@ struct Parts {
   void add_new(Matrix& matrix, int64_t Shift::* shift, const Extents& extents);  // a row-major result
 
  private:
-  Part& next(Matrix& matrix, int64_t Shift::* shift);
+  BatchedOperand& next(Matrix& matrix, int64_t Shift::* shift);
 };
 
 // Whether the dimensions of x in front of its last `core` broadcast to the batch.
@@ -73,13 +59,13 @@ Matrix matrix_of(const Operand& x, bool no_rows, bool no_cols);
 
 // Merges the dimensions of the batch where they lie regularly for every operand. The largest of what is left becomes
 // the batch of the matrices, whose extent is returned; the others become the loop.
-int64_t divide_batch(const Extents& extents, Parts& parts, std::vector<Shift>& loop);
+int64_t collapse_batch(const Extents& extents, BatchedOperands& parts, std::vector<Shift>& loop);
 
 // ------------------------------------------------------------------------------------------------ epilogue
 
 // C, vectors, factors, gate, aux and the rest of the epilogue, in the coordinates of the caller's D. Needs a, b, d,
 // the accumulator and k of the problem; sets empty_product.
-void read_epilogue(const Request& request, const Extents& extents, Call& call, Parts& parts);
+void read_epilogue(const Request& request, const Extents& extents, Call& call, BatchedOperands& parts);
 
 // What an array is to D: its elements; whether it is a column (..., m, 1) or a row (..., 1, n); the axis that a vector
 // goes along: 'n' for (n,) and (..., 1, n), 'm' for (..., m, 1), 0 where it is neither.
@@ -93,7 +79,7 @@ Matrix vector_of(const Operand& x, char axis);
 // ------------------------------------------------------------------------------------------------ user's epilogue
 
 // Its operands; sets problem.user once the call is in canonical form.
-void read_user(const Request& request, const Extents& extents, Call& call, Parts& parts);
+void read_user(const Request& request, const Extents& extents, Call& call, BatchedOperands& parts);
 void settle_user(const Request& request, Call& call);
 
 // ------------------------------------------------------------------------------------------------ layouts
@@ -108,18 +94,7 @@ void settle(Matrix& x, char& layout, uint8_t& align, const Call& call, int64_t S
 
 // ------------------------------------------------------------------------------------------------ overlap
 
-struct Range {
-  uintptr_t first, last;  // bytes, last exclusive; empty where both are equal
-};
-
-// The bytes of an operand, or of one matrix of a list.
-Range range_of(const Operand& x);
-inline bool intersect(const Range& x, const Range& y) { return x.first < y.last && y.first < x.last; }
-
 // Whatever is written overlaps neither itself nor anything else; what cannot be decided here becomes a suspect.
 void check_overlap(const Request& request, Call& call);
-
-// The same elements in the same order, missing dimensions in front aside.
-bool same_elements(const Operand& x, const Operand& y);
 
 }  // namespace cutlass_py

@@ -119,7 +119,7 @@ const Operand& blocks_at(const Request& r, Role role, const Extents& e) {
          (other ? " beside blocks: " + found(*other) : "") + "; expected " + blocks_text(role, e));
 }
 
-void read_blocks(const Request& r, const Extents& e, Call& call, Parts& parts) {
+void read_blocks(const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
   const Operand &a = blocks_at(r, Role::scale_a, e), &b = blocks_at(r, Role::scale_b, e);
   if (r.lists) refuse(found(a) + ", blocks, which lists of matrices do not take; pass a batch instead");
   for (const Operand* x : {&a, &b}) check_dtype(*x, Dtypes{Dtype::f32});
@@ -134,7 +134,7 @@ void read_blocks(const Request& r, const Extents& e, Call& call, Parts& parts) {
 // ------------------------------------------------------------------------------------------------ the product
 
 // A scale of the rows of A ('m') or the columns of B ('n'): one factor, or one for each.
-char read_scale(const Operand& x, char axis, const Extents& e, const Problem& p, Matrix& scale, Parts& parts,
+char read_scale(const Operand& x, char axis, const Extents& e, const Problem& p, Matrix& scale, BatchedOperands& parts,
                 int64_t Shift::* shift) {
   check_dtype(x, Dtypes{scalar_dtype(p.accumulator)});
   if (size_of(x) == 1) {
@@ -174,7 +174,7 @@ bool is_empty(const Request& r, const Extents& e) {
 }
 
 // After read_factors. What is not read is left out.
-void read_product(const Request& r, const Extents& e, Call& call, Parts& parts) {
+void read_product(const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
   Problem& p = call.problem;
   Epilogue& epilogue = call.epilogue;
   p.empty_product = is_empty(r, e);
@@ -192,7 +192,7 @@ void read_product(const Request& r, const Extents& e, Call& call, Parts& parts) 
 
 // ------------------------------------------------------------------------------------------------ operands like D
 
-void read_c(const Request& r, const Extents& e, Call& call, Parts& parts) {
+void read_c(const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
   const Operand* c = r.at(Role::c);
   if (!c) {
     if (r.has_beta) refuse("beta is given but c is not");
@@ -207,7 +207,7 @@ void read_c(const Request& r, const Extents& e, Call& call, Parts& parts) {
   parts.add(call.epilogue.c, &Shift::c, *c, e.core(), e);
 }
 
-void read_bias(const Operand& x, const Extents& e, Call& call, Parts& parts) {
+void read_bias(const Operand& x, const Extents& e, Call& call, BatchedOperands& parts) {
   Problem& p = call.problem;
   p.bias_axis = axis_of(x, e);
   const int core = std::min(x.rank, 2);
@@ -225,7 +225,7 @@ void read_bias(const Operand& x, const Extents& e, Call& call, Parts& parts) {
   parts.add(call.epilogue.bias, &Shift::bias, x, core, e);
 }
 
-void read_gate(const Operand& x, const Request& r, const Extents& e, Call& call, Parts& parts) {
+void read_gate(const Operand& x, const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
   if (r.function().derivative) {
     refuse(std::string("gate is given with activation='") + r.function().name + "'; a derivative takes no gate");
   }
@@ -236,7 +236,7 @@ void read_gate(const Operand& x, const Request& r, const Extents& e, Call& call,
   parts.add(call.epilogue.gate, &Shift::gate, x, e.core(), e);
 }
 
-void read_aux(const Operand& x, const Request& r, const Extents& e, Call& call, Parts& parts) {
+void read_aux(const Operand& x, const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
   const bool read = r.function().derivative;
   check_result_shape(x, e, read);
   check_elements(x, call.problem);
@@ -282,8 +282,6 @@ void check_lists(const Request& r) {
 
 }  // namespace
 
-std::string found_dtype(const Operand& x) { return std::string(x.name) + " is " + dtype_name(x.dtype); }
-
 Factors numbers_of(const Request& r) {
   Factors x;
   if (!r.at(Role::alpha)) x.alpha = r.alpha;
@@ -294,7 +292,7 @@ Factors numbers_of(const Request& r) {
   return x;
 }
 
-void read_epilogue(const Request& r, const Extents& e, Call& call, Parts& parts) {
+void read_epilogue(const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
   Problem& p = call.problem;
   Epilogue& epilogue = call.epilogue;
   if (is_complex(p.accumulator)) check_complex(r, p);

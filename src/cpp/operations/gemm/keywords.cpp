@@ -162,7 +162,7 @@ bool deterministic_from(nb::handle value) {
 }
 
 void will_write(const Operands& operands, Role role) {
-  operands.each_of(role, [&](View& view) {
+  operands.each_of(int(role), [&](View& view) {
     if (!view.type->mutable_) {
       refuse_immutable(view.operand.name, role == Role::out ? "; use the returned array instead" : "");
     }

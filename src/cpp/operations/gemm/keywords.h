@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "arrays/operands.h"
+#include "operations/gemm/operands.h"
 
 namespace cutlass_py {
 
@@ -37,8 +37,8 @@ inline constexpr ArrayKeyword kArrayKeywords[] = {
     {Role::out, &Keywords::out},
 };
 
-// What a user's epilogue returns when it is called: its program (user_epilogue.h), and what was given for each parameter and
-// output.
+// What a user's epilogue returns when it is called: its program (user_epilogue.h), and what was given for each
+// parameter and output.
 struct EpilogueCall {
   int32_t program;
   nb::tuple values;

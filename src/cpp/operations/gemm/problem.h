@@ -7,16 +7,13 @@
 
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "abi/activation.h"
-#include "abi/dtype.h"
+#include "arrays/memory_overlap.h"
 
 namespace cutlass_py {
-
-constexpr int kMaxRank = 8;
 
 // Scales in blocks: this many of k, and of columns, share a factor. The last block of an extent may be shorter.
 constexpr int64_t kScaleBlock = 128;
@@ -29,43 +26,6 @@ enum class Role : uint8_t { a, b, c, bias, gate, aux, scale_a, scale_b, alpha, b
 constexpr int kRoles = 13;
 constexpr const char* kRoleNames[kRoles] = {"a",       "b",     "c",    "bias",      "gate",      "aux", "scale_a",
                                             "scale_b", "alpha", "beta", "scale_out", "bias_grad", "out"};
-
-// What is wrong with a call: std::invalid_argument, which becomes a ValueError, or TypeError, which becomes Python's.
-struct TypeError : std::invalid_argument {
-  using std::invalid_argument::invalid_argument;
-};
-[[noreturn]] void refuse(const std::string& text);
-[[noreturn]] void refuse_type(const std::string& text);
-
-enum class DeviceType : int32_t { cpu = 1, cuda = 2 };
-
-struct Device {
-  DeviceType type = DeviceType::cpu;
-  int32_t id = 0;
-  bool operator==(const Device& other) const { return type == other.type && id == other.id; }
-  bool operator!=(const Device& other) const { return !(*this == other); }
-};
-
-std::string to_string(Device device);
-
-// An operand as the caller gave it. Strides in elements. A list of matrices has its length as the first extent; where
-// the matrices do not lie evenly, `list` holds their addresses and the first stride means nothing.
-struct Operand {
-  const char* name = "";
-  void* data = nullptr;
-  const std::vector<void*>* list = nullptr;
-  Dtype dtype = Dtype::none;
-  Device device;
-  int rank = 0;
-  int64_t shape[kMaxRank], strides[kMaxRank];  // as many as rank says
-  bool readonly = false;
-  bool metadata_only = false;  // a TensorSpec: `data` holds its alignment and is never followed
-
-  void set_row_major(const int64_t* extents, int count);
-};
-
-std::string shape_text(const int64_t* shape, int rank);
-std::string found(const Operand& x);  // "a is (3, 4)"
 
 // An operand as (batch, row, col), strides in elements.
 struct Matrix {
@@ -108,7 +68,7 @@ struct Problem {
   int16_t splits = 0;          // parts of k asked for; 0: selection decides, -1: stream-K
   Device device;
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
-  int32_t user = -1;    // the epilogue that the user wrote and the kinds of its operands, as numbered in user_epilogue.h
+  int32_t user = -1;  // the epilogue that the user wrote and the kinds of its operands, as numbered in user_epilogue.h
 
   bool has_c() const { return c != Dtype::none; }
   // Columns of B that share a factor where scales are blocks, else 0.
@@ -189,12 +149,6 @@ struct Shift {
   int64_t a, b, d, c, bias, scale_a, scale_b, gate, aux;
 };
 
-// Two operands whose bytes interleave in a way that is not decided here, and what to say if they share an element.
-struct Suspect {
-  const Operand *written, *other;
-  std::string message;
-};
-
 // One canonical call: the problem and what differs between calls of the same class.
 struct Call {
   Problem problem;
@@ -208,11 +162,11 @@ struct Call {
   std::vector<Shift> loop;
   int out_rank = 2;  // shape of the result as the caller sees it
   int64_t out_shape[kMaxRank];
-  std::vector<Suspect> suspects;
+  std::vector<PossibleOverlap> possible_overlaps;
 };
 
-// A user's epilogue as it was asked for: the program's number (user_epilogue.h), and an array or a number for each of its
-// parameters and outputs.
+// A user's epilogue as it was asked for: the program's number (user_epilogue.h), and an array or a number for each of
+// its parameters and outputs.
 struct UserRequest {
   struct Item {
     const Operand* array = nullptr;
@@ -248,9 +202,6 @@ struct Factors {
 };
 Factors numbers_of(const Request& request);
 
-// Refuses operands on two devices. Before canonicalise, because operands are read with a device in mind.
-void check_same_device(const Operand& a, const Operand& x);
-
 // Everything else that can be said without touching memory: ranks, shapes, dtypes, strides, overlap. Without `out`, D
 // is taken as a new row-major array and call.d.data stays null until place_result.
 Call canonicalise(const Request& request);
@@ -259,10 +210,8 @@ Call canonicalise(const Request& request);
 void place_result(Call& call, void* data);
 Operand new_result(const Call& call);  // that array, without memory
 
-// True when two operands surely share no element: disjoint byte ranges, or column slices of one buffer.
-bool surely_disjoint(const Operand& x, const Operand& y);
-// Whether that holds for whatever the request writes and all else, or `out` is what it may be, element for element.
-// Lists and a user's epilogue are not looked at.
-bool surely_apart(const Request& request);
+// Whether whatever the request writes provably shares no element with all else, or `out` is what it may be, element for
+// element. Lists and a user's epilogue are not looked at.
+bool provably_apart(const Request& request);
 
 }  // namespace cutlass_py

@@ -29,16 +29,16 @@ void broadcast(const Operand& a, const Operand& b, Extents& e) {
 }
 
 // Whether the outer of two batch dimensions continues the inner one for every operand.
-bool continues(const Parts& parts, int outer, int inner, int64_t extent) {
+bool continues(const BatchedOperands& parts, int outer, int inner, int64_t extent) {
   for (int i = 0; i < parts.count; ++i) {
-    const Part& part = parts.items[i];
+    const BatchedOperand& part = parts.items[i];
     if (part.strides[outer] != part.strides[inner] * extent) return false;
   }
   return true;
 }
 
 // Drops a dimension of the batch.
-void drop(Parts& parts, int64_t* extents, int& rank, int dimension) {
+void drop(BatchedOperands& parts, int64_t* extents, int& rank, int dimension) {
   --rank;
   for (int i = dimension; i < rank; ++i) {
     extents[i] = extents[i + 1];
@@ -46,7 +46,7 @@ void drop(Parts& parts, int64_t* extents, int& rank, int dimension) {
   }
 }
 
-bool merge_two(Parts& parts, int64_t* extents, int& rank) {
+bool merge_two(BatchedOperands& parts, int64_t* extents, int& rank) {
   for (int outer = 0; outer < rank; ++outer) {
     for (int inner = 0; inner < rank; ++inner) {
       if (outer == inner || extents[outer] > kMostExtent / extents[inner]) continue;
@@ -60,7 +60,7 @@ bool merge_two(Parts& parts, int64_t* extents, int& rank) {
 }
 
 // Every combination of indices of these dimensions, as what it moves each operand by.
-std::vector<Shift> all_shifts(const Parts& parts, const int64_t* extents, int rank) {
+std::vector<Shift> all_shifts(const BatchedOperands& parts, const int64_t* extents, int rank) {
   std::vector<Shift> shifts{Shift{}};
   for (int i = 0; i < rank; ++i) {
     const size_t before = shifts.size();
@@ -69,7 +69,7 @@ std::vector<Shift> all_shifts(const Parts& parts, const int64_t* extents, int ra
       for (size_t j = 0; j < before; ++j) {
         Shift shift = shifts[j];
         for (int x = 0; x < parts.count; ++x) {
-          const Part& part = parts.items[x];
+          const BatchedOperand& part = parts.items[x];
           if (part.shift) shift.*part.shift += index * part.strides[i] * dtype_size(part.matrix->dtype);
         }
         shifts.push_back(shift);
@@ -80,23 +80,6 @@ std::vector<Shift> all_shifts(const Parts& parts, const int64_t* extents, int ra
 }
 
 }  // namespace
-
-void Operand::set_row_major(const int64_t* extents, int count) {
-  rank = count;
-  int64_t stride = 1;
-  for (int i = rank - 1; i >= 0; --i) {
-    shape[i] = extents[i], strides[i] = stride;
-    stride *= std::max<int64_t>(extents[i], 1);
-  }
-}
-
-std::string shape_text(const int64_t* shape, int rank) {
-  std::string text = "(";
-  for (int i = 0; i < rank; ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + (rank == 1 ? ",)" : ")");
-}
-
-std::string found(const Operand& x) { return std::string(x.name) + " is " + shape_text(x.shape, x.rank); }
 
 int Extents::result(int64_t* shape) const {
   int rank_of_result = std::copy(batch, batch + rank, shape) - shape;
@@ -152,28 +135,28 @@ Matrix matrix_of(const Operand& x, bool no_rows, bool no_cols) {
   return matrix;
 }
 
-Part& Parts::next(Matrix& matrix, int64_t Shift::* shift) {
+BatchedOperand& BatchedOperands::next(Matrix& matrix, int64_t Shift::* shift) {
   if (size_t(count) == std::size(items)) throw std::logic_error("gemm: more operands than Shift has members");
-  Part& part = items[count++];
+  BatchedOperand& part = items[count++];
   part.matrix = &matrix, part.shift = shift;
   return part;
 }
 
-void Parts::add(Matrix& matrix, int64_t Shift::* shift, const Operand& x, int core, const Extents& e) {
-  Part& part = next(matrix, shift);
+void BatchedOperands::add(Matrix& matrix, int64_t Shift::* shift, const Operand& x, int core, const Extents& e) {
+  BatchedOperand& part = next(matrix, shift);
   const int missing = e.rank - (x.rank - core);
   for (int i = 0; i < e.rank; ++i) {
     part.strides[i] = i >= missing && x.shape[i - missing] > 1 ? x.strides[i - missing] : 0;
   }
 }
 
-void Parts::add_new(Matrix& matrix, int64_t Shift::* shift, const Extents& e) {
-  Part& part = next(matrix, shift);
+void BatchedOperands::add_new(Matrix& matrix, int64_t Shift::* shift, const Extents& e) {
+  BatchedOperand& part = next(matrix, shift);
   int64_t step = e.m * e.n;
   for (int i = e.rank - 1; i >= 0; --i) part.strides[i] = step, step *= e.batch[i];
 }
 
-int64_t divide_batch(const Extents& e, Parts& parts, std::vector<Shift>& loop) {
+int64_t collapse_batch(const Extents& e, BatchedOperands& parts, std::vector<Shift>& loop) {
   if (e.rank == 0) return 1;
   int rank = e.rank;
   int64_t extents[kMaxRank];

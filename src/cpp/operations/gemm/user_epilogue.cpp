@@ -50,7 +50,8 @@ bool is_in_place(const Operand& x, const Operand* out) {
 
 // What is D itself counts as a matrix even where it has one row: a kernel may read a vector again after it has written
 // D.
-void read(const Operand& x, bool in_place, const Extents& e, Dtype accumulator, UserOperand& user, Parts& parts) {
+void read(const Operand& x, bool in_place, const Extents& e, Dtype accumulator, UserOperand& user,
+          BatchedOperands& parts) {
   const char axis = in_place ? 0 : axis_of(x, e);
   if (size_of(x) == 1 && !in_place) {
     check_scalar_dtype(x, accumulator);
@@ -95,7 +96,8 @@ struct ReducedShapes {
   }
 };
 
-void write(const Operand& x, char role, const Extents& e, Dtype accumulator, UserOperand& user, Parts& parts) {
+void write(const Operand& x, char role, const Extents& e, Dtype accumulator, UserOperand& user,
+           BatchedOperands& parts) {
   if (x.readonly) refuse(std::string(x.name) + " is read-only");
   user.written = true;
   if (role == 'w') {
@@ -144,7 +146,7 @@ int32_t number_of(const UserClass& user) {
 
 const UserClass& user_class(int32_t number) { return classes()[size_t(number)]; }
 
-void read_user(const Request& r, const Extents& e, Call& call, Parts& parts) {
+void read_user(const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
   const UserRequest& given = *r.user;
   const UserProgram& program = program_of(given.program);
   const Dtype accumulator = call.problem.accumulator;

@@ -1,4 +1,4 @@
-#include "arrays/host.h"
+#include "arrays/exact_overlap.h"
 
 #include <nanobind/stl/string.h>
 
@@ -15,12 +15,12 @@ nb::tuple host_operand(const Operand& x) {
 
 }  // namespace
 
-void check_suspects(const Call& call) {
-  if (call.suspects.empty()) return;
+void check_possible_overlaps(const std::vector<PossibleOverlap>& pairs) {
+  if (pairs.empty()) return;
   nb::object shares_memory = nb::module_::import_("cutlass_py.arrays.host").attr("shares_memory");
-  for (const Suspect& suspect : call.suspects) {
-    const nb::object shared = shares_memory(host_operand(*suspect.other), host_operand(*suspect.written));
-    if (nb::cast<bool>(shared)) refuse(suspect.message);
+  for (const PossibleOverlap& pair : pairs) {
+    const nb::object shared = shares_memory(host_operand(*pair.other), host_operand(*pair.written));
+    if (nb::cast<bool>(shared)) refuse(pair.message);
   }
 }
 

@@ -1,0 +1,43 @@
+#include "arrays/operand.h"
+
+#include <algorithm>
+
+namespace cutlass_py {
+
+void refuse(const std::string& text) { throw std::invalid_argument("gemm: " + text); }
+void refuse_type(const std::string& text) { throw TypeError("gemm: " + text); }
+
+void refuse_beside_lists(const char* name) {
+  refuse(std::string(name) + " is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");
+}
+
+void check_same_device(const Operand& a, const Operand& x) {
+  if (x.device != a.device) {
+    refuse(std::string(a.name) + " is on " + to_string(a.device) + " but " + x.name + " is on " + to_string(x.device));
+  }
+}
+
+std::string to_string(Device device) {
+  return (device.type == DeviceType::cpu ? "cpu" : "cuda:" + std::to_string(device.id));
+}
+
+void Operand::set_row_major(const int64_t* extents, int count) {
+  rank = count;
+  int64_t stride = 1;
+  for (int i = rank - 1; i >= 0; --i) {
+    shape[i] = extents[i], strides[i] = stride;
+    stride *= std::max<int64_t>(extents[i], 1);
+  }
+}
+
+std::string shape_text(const int64_t* shape, int rank) {
+  std::string text = "(";
+  for (int i = 0; i < rank; ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + (rank == 1 ? ",)" : ")");
+}
+
+std::string found(const Operand& x) { return std::string(x.name) + " is " + shape_text(x.shape, x.rank); }
+
+std::string found_dtype(const Operand& x) { return std::string(x.name) + " is " + dtype_name(x.dtype); }
+
+}  // namespace cutlass_py

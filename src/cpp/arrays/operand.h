@@ -1,0 +1,69 @@
+// An array as a caller gave it: address, dtype, device, shape and strides; and how a call is refused. Pure C++, no
+// Python, no CUDA.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "abi/dtype.h"
+
+namespace cutlass_py {
+
+constexpr int kMaxRank = 8;
+constexpr int64_t kMostStride = (int64_t(1) << 40) - 1;  // bytes, that TMA takes
+
+// What is wrong with a call: std::invalid_argument, which becomes a ValueError, or TypeError, which becomes Python's.
+struct TypeError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+[[noreturn]] void refuse(const std::string& text);
+[[noreturn]] void refuse_type(const std::string& text);
+[[noreturn]] void refuse_beside_lists(const char* name);  // of what lists of matrices cannot have
+
+enum class DeviceType : int32_t { cpu = 1, cuda = 2 };
+
+struct Device {
+  DeviceType type = DeviceType::cpu;
+  int32_t id = 0;
+  bool operator==(const Device& other) const { return type == other.type && id == other.id; }
+  bool operator!=(const Device& other) const { return !(*this == other); }
+};
+
+std::string to_string(Device device);
+
+// An operand as the caller gave it. Strides in elements. A list of matrices has its length as the first extent; where
+// the matrices do not lie evenly, `list` holds their addresses and the first stride means nothing.
+struct Operand {
+  const char* name = "";
+  void* data = nullptr;
+  const std::vector<void*>* list = nullptr;
+  Dtype dtype = Dtype::none;
+  Device device;
+  int rank = 0;
+  int64_t shape[kMaxRank], strides[kMaxRank];  // as many as rank says
+  bool readonly = false;
+  bool metadata_only = false;  // a TensorSpec: `data` holds its alignment and is never followed
+
+  void set_row_major(const int64_t* extents, int count);
+};
+
+std::string shape_text(const int64_t* shape, int rank);
+std::string found(const Operand& x);        // "a is (3, 4)"
+std::string found_dtype(const Operand& x);  // "a is f32"
+
+// Whether elements of this shape lie alike by both strides; one that is never taken does not matter.
+inline bool same_strides(const int64_t* shape, const int64_t* x, const int64_t* y, int rank) {
+  bool same = true;
+  for (int i = 0; i < rank; ++i) {
+    if (shape[i] == 0) return true;
+    same = same && (shape[i] == 1 || x[i] == y[i]);
+  }
+  return same;
+}
+
+// Refuses operands on two devices. Before canonicalise, because operands are read with a device in mind.
+void check_same_device(const Operand& a, const Operand& x);
+
+}  // namespace cutlass_py

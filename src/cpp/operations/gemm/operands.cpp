@@ -1,0 +1,64 @@
+#include "operations/gemm/operands.h"
+
+namespace cutlass_py {
+namespace {
+
+constexpr const char* kFactors = "f32, or the operands' dtype where that is f64, c64 or c128";
+
+constexpr OperandRow kTable[kRoles] = {
+    {"a", true, false, true, nullptr},          {"b", true, false, true, nullptr},
+    {"c", true, false, true, nullptr},          {"bias", false, false, true, nullptr},
+    {"gate", false, false, false, nullptr},     {"aux", false, false, false, nullptr},
+    {"scale_a", false, true, true, kFactors},   {"scale_b", false, true, true, kFactors},
+    {"alpha", false, true, true, kFactors},     {"beta", false, true, true, kFactors},
+    {"scale_out", false, true, true, kFactors}, {"bias_grad", false, false, false, nullptr},
+    {"out", true, false, true, nullptr}};
+
+}  // namespace
+
+Operands::Operands() : OperandViews(kTable) { static_assert(kRoles <= kMost); }
+
+// Lists go with lists of the same length, and with one matrix that all share.
+void Operands::check_lists() const {
+  const Role leads = list_length(int(Role::a)) >= 0 ? Role::a : Role::b;
+  const char* leader = kRoleNames[int(leads)];
+  const int expected = list_length(int(leads));
+  for (Role role : {Role::a, Role::b, Role::c, Role::out}) {
+    const View* view = (*this)[role];
+    if (!view) continue;
+    const std::string name = kRoleNames[int(role)];
+    if (const int length = list_length(int(role)); length >= 0) {
+      if (expected < 0) refuse(name + " is a list but neither a nor b is one");
+      if (length == expected) continue;
+      refuse(name + " is a list of " + std::to_string(length) + " matrices but " + leader + " is one of " +
+             std::to_string(expected) + "; expected equal lengths");
+    } else if (role == Role::out) {
+      refuse(std::string("out is an array but ") + leader + " is a list; expected a list of " +
+             std::to_string(expected) + " matrices");
+    } else if (view->operand.rank != 2) {
+      refuse(found(view->operand) + "; expected 2 dimensions beside a list of matrices");
+    }
+  }
+}
+
+void Operands::begin_user(int32_t program) {
+  user_ = std::make_unique<UserRequest>();
+  user_->program = program;
+}
+
+View& Operands::add_user(nb::handle object, const char* name) {
+  View& view = add(object, name);
+  user_->items.push_back({&view.operand, 0});
+  return view;
+}
+
+void Operands::add_user(double number) { user_->items.push_back({nullptr, number}); }
+
+void Operands::describe(Request& request) {
+  request.user = user_.get();
+  request.lists = has_lists();
+  if (request.lists) check_lists();
+  each_operand([&](int index, const Operand& operand) { request.operands[index] = &operand; });
+}
+
+}  // namespace cutlass_py
