@@ -58,7 +58,7 @@ def alone_rows() -> Iterator[Row]:
     except ImportError as error:
         raise Absent("torch is not installed") from error
     import cutlass_py.torch as ct
-    from cutlass_py.torch import recorded
+    from cutlass_py.torch import layer_gradient
 
     def allocate(a: Any, b: Any, **_: Any) -> Any:
         return a.new_empty((*a.shape[:-1], b.shape[-1]))
@@ -73,8 +73,8 @@ def alone_rows() -> Iterator[Row]:
     yield Row("no rows, mm over gemm", "ct.mm(a, b, out=c)", "gemm(a, b, out=c)", names)
     yield Row("no rows, addmm over gemm", "ct.addmm(bias, a, b, out=c)", "gemm(a, b, out=c, bias=bias)", names)
     yield Row("no rows, ct.gemm over gemm", "ct.gemm(a, b, out=c)", "gemm(a, b, out=c)", names)
-    products = recorded._gemm, recorded._straight
-    recorded._gemm = recorded._straight = allocate
+    products = layer_gradient._gemm, layer_gradient._fast_gemm
+    layer_gradient._gemm = layer_gradient._fast_gemm = allocate
     try:
         yield Row("no product, Linear", "ours(x)", "stock(x)", names)
         yield Row("no product, Linear, trained", "ours(x).backward(x)", "stock(x).backward(x)", names)
@@ -82,7 +82,7 @@ def alone_rows() -> Iterator[Row]:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             yield Row("no product, Linear, autocast", "ours(x)", "stock(x)", names)
     finally:
-        recorded._gemm, recorded._straight = products
+        layer_gradient._gemm, layer_gradient._fast_gemm = products
 
 
 GROUPS: dict[str, Callable[[], Iterator[Row]]] = {

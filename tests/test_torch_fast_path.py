@@ -16,8 +16,8 @@ from test_torch_functions import CALLS, near, randn, seed, under_dispatch_mode  
 import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
 from cutlass_py import _core  # noqa: E402
-from cutlass_py.torch import functions, product  # noqa: E402
-from cutlass_py.torch.straight import QUESTIONS  # noqa: E402
+from cutlass_py.torch import functions, gemm_function  # noqa: E402
+from cutlass_py.torch.fast_path import TORCH_HOOKS  # noqa: E402
 
 
 class Seen:
@@ -25,7 +25,8 @@ class Seen:
 
     def __init__(self, monkeypatch):
         self.straight = 0
-        ways = (product, "_gemm"), (product, "_straight"), (functions, "_straight"), (functions, "_straight_linear")
+        ways = [(gemm_function, "_gemm"), (gemm_function, "_fast_gemm")]
+        ways += [(functions, "_fast_product"), (functions, "_fast_linear")]
         for module, name in ways:
             monkeypatch.setattr(module, name, self.counting(getattr(module, name)))
 
@@ -207,17 +208,17 @@ def asked():
         return question
 
     counted = {
-        "modes": tuple(counting("modes", real) for real in QUESTIONS["modes"]),
-        "autocasting": counting("autocasting", QUESTIONS["autocasting"]),
+        "modes": tuple(counting("modes", real) for real in TORCH_HOOKS["modes"]),
+        "autocasting": counting("autocasting", TORCH_HOOKS["autocasting"]),
     }
-    _core.set_questions(**(functions._QUESTIONS | counted))
+    _core.set_questions(**(functions._TORCH_HOOKS | counted))
     yield counts
-    _core.set_questions(**functions._QUESTIONS)
+    _core.set_questions(**functions._TORCH_HOOKS)
 
 
 def test_questions_are_asked_once_for_each_way_to_dispatch(asked):
     a, b = randn(3, 4), randn(4, 5)
-    every = {"modes": len(QUESTIONS["modes"]), "autocasting": 1}
+    every = {"modes": len(TORCH_HOOKS["modes"]), "autocasting": 1}
 
     def calls():
         for _ in range(3):

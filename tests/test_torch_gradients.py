@@ -16,7 +16,7 @@ import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
 from cutlass_py import Activation, _core, clamp, leaky_relu  # noqa: E402
 from cutlass_py.declaration import epilogues  # noqa: E402
-from cutlass_py.torch import activations, operators, recorded  # noqa: E402
+from cutlass_py.torch import activations, layer_gradient, operators  # noqa: E402
 
 ACTIVATIONS = [name for name, row in epilogues.ACTIVATIONS.items() if not row.derivative and name != "clamp"]
 ACTIVATIONS = [None, *ACTIVATIONS[1:], clamp(-0.5, 1), leaky_relu(0.25)]
@@ -662,8 +662,8 @@ def test_a_backward_pass_on_another_thread_is_allowed_what_the_forward_pass_was(
         return call
 
     monkeypatch.setattr(operators, "_core", SimpleNamespace(gemm=watched(cutlass_py.gemm)))
-    for name in ("_gemm", "_straight"):
-        monkeypatch.setattr(recorded, name, watched(getattr(recorded, name)))
+    for name in ("_gemm", "_fast_gemm"):
+        monkeypatch.setattr(layer_gradient, name, watched(getattr(layer_gradient, name)))
     x, w1, w2 = leaf(4, 5), leaf(6, 5), leaf(3, 6)
 
     def forward():

@@ -1,4 +1,4 @@
-"""Layers with a node of their own (cutlass_py/torch/recorded.py): products with at most a bias and an activation."""
+"""Layers with a node of their own (torch/layer_gradient.py): products with at most a bias and an activation."""
 
 from __future__ import annotations
 

@@ -140,11 +140,10 @@ def _torch_recording() -> Callable[[], bool]:
 
 
 def _torch_on_write() -> Callable[[tuple[Any, ...]], None]:
-    import torch
+    from .torch_private import increment_version
 
     # Autograd knows by a tensor's version that it was written to after it was kept; DLPack does not change that.
-    on_write: Callable[[tuple[Any, ...]], None] = torch._C._increment_version
-    return on_write
+    return increment_version
 
 
 def _torch_streams() -> Callable[[int], int]:

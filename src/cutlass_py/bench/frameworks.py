@@ -181,14 +181,16 @@ class Torch(Framework):
         return factors(depth, m).t(), factors(columns, _padded(depth)).t()[:depth]
 
     def reference(self, case: Case) -> Callable[..., object]:
+        from ..arrays.torch_private import int_mm, scaled_mm
+
         torch = self.torch
         if case.arithmetic.reference == "block_scaled_mm":
             return self._block_scaled()
         if case.arithmetic.reference == "scaled_mm":
             kind, fast = torch.bfloat16, case.arithmetic.compute == "fast"
-            return lambda a, b, d, x, y: torch._scaled_mm(a, b, x, y, out_dtype=kind, use_fast_accum=fast, out=d)
+            return lambda a, b, d, x, y: scaled_mm(a, b, x, y, out_dtype=kind, use_fast_accum=fast, out=d)
         if case.arithmetic.reference == "int_mm":
-            return lambda a, b, d, x, y: torch._int_mm(a, b, out=d)
+            return lambda a, b, d, x, y: int_mm(a, b, out=d)
         matmul = torch.bmm if case.shape[0] > 1 else torch.mm
         return lambda a, b, d, x, y: matmul(a, b, out=d)
 

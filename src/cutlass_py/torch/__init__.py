@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from . import flops as _flops  # noqa: F401  (registers)
 from .functions import addmm, baddbmm, bmm, linear, matmul, mm
+from .gemm_function import gemm
 from .modules import Linear, Sequential
 from .perceptron import mlp
-from .product import gemm
 from .replacement import Replacement, replace_linear
 from .sharding import register_if_used
 

@@ -10,64 +10,65 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import _C
-from torch.autograd import forward_ad
-from torch.utils._device import DeviceContext
 
-compiling = torch.compiler.is_dynamo_compiling
-_dispatch_modes = _C._len_torch_dispatch_stack
-_function_modes = _C._is_torch_function_mode_enabled
-_transforms = _C._are_functorch_transforms_active
-_jit_traces = _C._is_tracing
+from ..arrays.torch_private import (
+    FORWARD_LEVEL,
+    DeviceContext,
+    function_mode_at,
+    function_mode_count,
+    has_dispatch_mode,
+    has_function_mode,
+    has_transform,
+    is_autocasting,
+    is_batch,
+    is_export_flagged,
+    is_forward_mode,
+    is_jit_tracing,
+    is_wrapper,
+    is_zero,
+)
+
+is_compiling = torch.compiler.is_dynamo_compiling
 _recording = torch.is_grad_enabled
-_is_batch = _C._functorch.is_legacy_batchedtensor
-_is_wrapped = _C._functorch.is_functorch_wrapped_tensor
-autocasting = _C._is_any_autocast_enabled
 # Exactly these types: a subclass may mean anything.
 TENSORS = (torch.Tensor, torch.nn.Parameter)
 _NUMBERS = (float, int, bool, complex)
 _PLAIN = frozenset((*TENSORS, *_NUMBERS, type(None)))
 
 
-def forward_mode() -> bool:
-    """Whether derivatives are carried forward, which the operator refuses in torch's words."""
-    return forward_ad._current_level >= 0  # type: ignore[no-any-return]
-
-
-def deployed() -> bool:
+def is_exporting() -> bool:
     """Whether torch.export or torch.jit.trace records a program, of which most runs need no gradient."""
-    # The flag itself: while torch 2.11 compiles anything, is_exporting() is true.
-    return torch.compiler._is_exporting_flag or (not compiling() and _jit_traces())
+    return is_export_flagged() or (not is_compiling() and is_jit_tracing())
 
 
-def unseen() -> bool:
+def no_interceptors() -> bool:
     """Whether nothing in this thread has to see calls of torch's functions."""
     return not (
-        compiling()
-        or _dispatch_modes()
-        or (_function_modes() and not _only_a_default_device())
-        or _transforms()
-        or _jit_traces()
-        or forward_mode()
+        is_compiling()
+        or has_dispatch_mode()
+        or (has_function_mode() and not _only_a_default_device())
+        or has_transform()
+        or is_jit_tracing()
+        or is_forward_mode()  # which the operator refuses in torch's words
     )
 
 
 def _only_a_default_device() -> bool:
     """torch.set_default_device is a mode too, but one for functions that make tensors."""
-    return _C._len_torch_function_stack() == 1 and type(_C._get_function_stack_at(0)) is DeviceContext
+    return function_mode_count() == 1 and type(function_mode_at(0)) is DeviceContext
 
 
-def stands_in(x: Any) -> bool:
+def is_torch_function_proxy(x: Any) -> bool:
     """Whether it is no tensor, and torch's functions let it say what they do: a proxy of torch.fx."""
     return not isinstance(x, torch.Tensor) and hasattr(type(x), "__torch_function__")
 
 
-def exact(operands: tuple[Any, ...]) -> bool:
+def are_plain_types(operands: tuple[Any, ...]) -> bool:
     """Whether these are numbers, None, and tensors that are not a subclass's."""
     return _PLAIN.issuperset(map(type, operands))
 
 
-def has_other_meaning(operands: tuple[Any, ...]) -> bool:
+def any_lazy_or_wrapped(operands: tuple[Any, ...]) -> bool:
     """Whether one of them has no values (meta), others than its memory (lazily conjugated or negated), or no memory.
 
     Without memory are zeros that torch has not made yet, tensors of torch.func, which outlive their transform in what a
@@ -75,13 +76,13 @@ def has_other_meaning(operands: tuple[Any, ...]) -> bool:
     """
     for x in operands:  # a loop: any() of a generator takes twice as long
         if isinstance(x, torch.Tensor) and (
-            x.is_meta or x.is_conj() or x.is_neg() or _is_batch(x) or _is_wrapped(x) or x._is_zerotensor()
+            x.is_meta or x.is_conj() or x.is_neg() or is_batch(x) or is_wrapper(x) or is_zero(x)
         ):
             return True
     return False
 
 
-def tracked(operands: tuple[Any, ...]) -> bool:
+def needs_gradient(operands: tuple[Any, ...]) -> bool:
     """Whether a gradient has to be recorded."""
     if _recording():
         for x in operands:
@@ -91,12 +92,12 @@ def tracked(operands: tuple[Any, ...]) -> bool:
 
 
 # The same for calls as they arrive, of which the functions of straight.cpp ask: their cost is a promise.
-QUESTIONS: dict[str, Any] = {
+TORCH_HOOKS: dict[str, Any] = {
     "types": TENSORS,
     "numbers": _NUMBERS,
-    "modes": (_dispatch_modes, _transforms, _jit_traces),
-    "overridden": _function_modes,
-    "unseen": unseen,
-    "forward": vars(forward_ad),
-    "autocasting": autocasting,
+    "modes": (has_dispatch_mode, has_transform, is_jit_tracing),
+    "overridden": has_function_mode,
+    "unseen": no_interceptors,
+    "forward": FORWARD_LEVEL[0],
+    "autocasting": is_autocasting,
 }

@@ -10,11 +10,18 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _core
+from ..arrays.torch_private import is_autocasting, share_storage
 from .dtypes import BYTES, CAST, FLOATS, FP8
+from .fast_path import (
+    TORCH_HOOKS,
+    is_compiling,
+    is_torch_function_proxy,
+    needs_gradient,
+    no_interceptors,
+)
+from .gemm_function import cast, check_tensors, gemm, multiply, refuse_as_torch, refuse_gradient
+from .layer_gradient import has_shapes, layer
 from .operators import result_shape
-from .product import cast, check_tensors, gemm, multiply, refuse_as_torch, refuse_gradient
-from .recorded import has_shapes, layer
-from .straight import QUESTIONS, autocasting, compiling, stands_in, tracked, unseen
 
 _CAST = CAST | FP8  # torch.mm and its like have no fp8
 
@@ -29,9 +36,9 @@ def _cast_layer(a: Tensor, b: Tensor, bias: Tensor | None, rank: int) -> tuple[A
     return cast_operands(a, b, bias) if has_shapes(a, b, bias, rank) else None
 
 
-_QUESTIONS = {**QUESTIONS, "cast": _cast_layer, "recorded": layer}
-_core.set_questions(**_QUESTIONS)
-_straight, _straight_linear = _core.straight_product, _core.straight_linear
+_TORCH_HOOKS = {**TORCH_HOOKS, "cast": _cast_layer, "recorded": layer}
+_core.set_questions(**_TORCH_HOOKS)
+_fast_product, _fast_linear = _core.straight_product, _core.straight_linear
 
 # What torch calls the operands of gemm.
 OPERANDS = {
@@ -51,7 +58,7 @@ def mm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out
         RuntimeError: what torch.mm refuses; dtypes that are not multiplied here (docs/torch.md).
         TypeError: an operand that is no tensor.
     """
-    if out_dtype is None and not compiling() and (d := _straight(input, mat2, out, None, 2)) is not None:
+    if out_dtype is None and not is_compiling() and (d := _fast_product(input, mat2, out, None, 2)) is not None:
         return d
     return _like_torch("mm", input, mat2, 2, out_dtype, out)
 
@@ -62,7 +69,7 @@ def bmm(input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, ou
     Raises:
         RuntimeError, TypeError: as `mm` does.
     """
-    if out_dtype is None and not compiling() and (d := _straight(input, mat2, out, None, 3)) is not None:
+    if out_dtype is None and not is_compiling() and (d := _fast_product(input, mat2, out, None, 3)) is not None:
         return d
     return _like_torch("bmm", input, mat2, 3, out_dtype, out)
 
@@ -73,7 +80,7 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor
     Raises:
         RuntimeError, TypeError: as `mm` does.
     """
-    if not compiling() and (d := _straight(input, other, out, None, 0)) is not None:
+    if not is_compiling() and (d := _fast_product(input, other, out, None, 0)) is not None:
         return d
     return _like_torch("matmul", input, other, 0, None, out)
 
@@ -97,8 +104,8 @@ def addmm(
         RuntimeError: as `mm` does.
         TypeError: an operand that is no tensor; a factor that is a tensor with dimensions or a gradient.
     """
-    if _is_product_and_bias(input, out_dtype, beta, alpha) and not compiling():
-        if (d := _straight(mat1, mat2, out, input, 2)) is not None:
+    if _is_product_and_bias(input, out_dtype, beta, alpha) and not is_compiling():
+        if (d := _fast_product(mat1, mat2, out, input, 2)) is not None:
             return d
     return _like_torch("addmm", mat1, mat2, 2, out_dtype, out, input, beta, alpha)
 
@@ -112,8 +119,8 @@ def baddbmm(
     Raises:
         RuntimeError, TypeError: as `addmm` does.
     """
-    if _is_product_and_bias(input, out_dtype, beta, alpha) and not compiling():
-        if (d := _straight(batch1, batch2, out, input, 3)) is not None:
+    if _is_product_and_bias(input, out_dtype, beta, alpha) and not is_compiling():
+        if (d := _fast_product(batch1, batch2, out, input, 3)) is not None:
             return d
     return _like_torch("baddbmm", batch1, batch2, 3, out_dtype, out, input, beta, alpha)
 
@@ -127,7 +134,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Raises:
         RuntimeError, TypeError: as `mm` does.
     """
-    if not compiling() and (d := _straight_linear(input, weight, bias, None)) is not None:
+    if not is_compiling() and (d := _fast_linear(input, weight, bias, None)) is not None:
         return d
     if not _are_tensors(input, weight, bias):
         return _overridden("linear", (input, weight), {"bias": bias})
@@ -136,7 +143,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     check_features("linear", input, weight)
     if weight.dim() == 1 and bias is not None and bias.numel() == 1:  # of the one feature that there is
         return linear(input, weight.unsqueeze(0), bias).squeeze(-1)
-    if autocasting():  # before it is turned: torch.compile would write the gradient both ways round
+    if is_autocasting():  # before it is turned: torch.compile would write the gradient both ways round
         input, weight, bias = cast_operands(input, weight, bias)
     turned = weight.t() if weight.dim() == 2 else weight  # torch.cond cannot trace a branch with .mT
     return _like_torch("linear", input, turned, 0, None, None, bias)
@@ -165,10 +172,12 @@ def _like_torch(
 ) -> Tensor:  # fmt: skip
     """gemm with the dtypes, the errors and the out= of torch's function of this name; rank 0: any."""
     adds = name in ("addmm", "baddbmm")
-    if not _are_tensors(a, b, addend, out) or (adds and (addend is None or stands_in(alpha) or stands_in(beta))):
+    if not _are_tensors(a, b, addend, out) or (
+        adds and (addend is None or is_torch_function_proxy(alpha) or is_torch_function_proxy(beta))
+    ):
         operands = (addend, a, b) if adds else (a, b)
         return _overridden(name, operands, {"out_dtype": out_dtype, "out": out, "beta": beta, "alpha": alpha})
-    if out is None and autocasting():
+    if out is None and is_autocasting():
         a, b, addend = cast_operands(a, b, addend)
     _check_ranks(name, a, b, rank)
     _check_dtypes(name, a, b, addend)
@@ -177,14 +186,14 @@ def _like_torch(
         out_dtype = a.dtype
     try:
         if out is not None:
-            if tracked((a, b, addend, out)):
+            if needs_gradient((a, b, addend, out)):
                 refuse_gradient(name)
             _prepare(name, out, result_shape(a, b), out_dtype or a.dtype, (a, b, addend))
         if a.dtype in BYTES:
             d = _integers(a, b, addend, alpha, beta, out_dtype)
             return d if out is None else out.copy_(d)
         keywords = {"alpha": alpha, "out_dtype": out_dtype, **_addend(addend, beta, a, b, out_dtype)}
-        return multiply(a, b, out, keywords, unseen())
+        return multiply(a, b, out, keywords, no_interceptors())
     except OverflowError as refusal:  # a factor of more bits than the operator's numbers have
         raise RuntimeError(f"{name}: {refusal}") from refusal
     except (ValueError, TypeError, NotImplementedError) as refusal:
@@ -257,7 +266,7 @@ def _prepare(
         raise RuntimeError(f"{name}: out is {out.dtype}; expected {dtype}")
     if out.shape == shape:
         return
-    if not compiling() and any(x is not None and torch._C._is_alias_of(out, x) for x in operands):
+    if not is_compiling() and any(x is not None and share_storage(out, x) for x in operands):
         found = f"out is {tuple(out.shape)} and shares the memory of an operand"
         raise RuntimeError(f"{name}: {found}; expected {shape}, or memory of its own")
     if out.numel():
@@ -283,7 +292,7 @@ def _addend(x: Tensor | None, beta: Any, a: Tensor, b: Tensor, out_dtype: torch.
     shape = result_shape(a, b)
     is_bias = is_bias and x.shape != shape and min(a.dim(), b.dim()) > 1
     repeated = x.expand(shape)  # raises what torch would
-    if beta == 0 and not tracked((x,)):  # its gradient is zeros
+    if beta == 0 and not needs_gradient((x,)):  # its gradient is zeros
         return {}
     rows = x.shape[-2] if x.dim() > 1 else 1
     if is_bias and rows == 1:

@@ -10,17 +10,26 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _core
+from ..arrays.torch_private import is_autocasting
 from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
 from .activations import name_of
 from .dtypes import BYTES, CAST, DTYPE, NAME
+from .fast_path import (
+    any_lazy_or_wrapped,
+    are_plain_types,
+    is_compiling,
+    is_exporting,
+    is_torch_function_proxy,
+    needs_gradient,
+    no_interceptors,
+)
 from .gradients import keeps_z, run
 from .operators import Call, result_dtype, z_dtype
-from .rules import problem_of
 from .sharding import register_if_used
-from .straight import autocasting, compiling, deployed, exact, has_other_meaning, stands_in, tracked, unseen
+from .validation import problem_of
 
-_gemm, _straight = _core.gemm, _core.straight_gemm
+_gemm, _fast_gemm = _core.gemm, _core.straight_gemm
 
 
 def gemm(
@@ -60,8 +69,8 @@ def gemm(
             for fp8 operands that require a gradient.
         RuntimeError: `out` is given and an operand requires a gradient.
     """
-    if not compiling():
-        d = _straight(a, b, out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad,
+    if not is_compiling():
+        d = _fast_gemm(a, b, out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad,
                       compute, out_dtype, splits, deterministic, kernel)  # fmt: skip
         if d is not None:
             return d
@@ -71,30 +80,30 @@ def gemm(
         "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad, "compute": compute,
         "out_dtype": out_dtype, "splits": splits, "deterministic": deterministic, "kernel": kernel,
     }  # fmt: skip
-    hidden = unseen()
-    casts = out is None and (not hidden or autocasting())
-    if has_torch_function(operands) and any(map(stands_in, operands)):
+    unseen = no_interceptors()
+    casts = out is None and (not unseen or is_autocasting())
+    if has_torch_function(operands) and any(map(is_torch_function_proxy, operands)):
         return handle_torch_function(gemm, operands, a, b, out=out, **keywords)
     check_tensors("gemm", {"a": a, "b": b}, out=out, c=c, bias=bias, aux=aux, gate=gate, bias_grad=bias_grad)
     if casts:
         a, b, keywords = _as_autocast(a, b, keywords)
-    return multiply(a, b, out, keywords, hidden, checked=False)
+    return multiply(a, b, out, keywords, unseen, checked=False)
 
 
 def multiply(
-    a: Tensor, b: Tensor, out: Tensor | None, keywords: dict[str, Any], hidden: bool, checked: bool = True
+    a: Tensor, b: Tensor, out: Tensor | None, keywords: dict[str, Any], unseen: bool, checked: bool = True
 ) -> Tensor:
-    """gemm of tensors that are cast; `hidden`: only a gradient has to see it; `checked`: no keyword is out of range."""
+    """gemm of tensors that are cast; `unseen`: only a gradient has to see it; `checked`: no keyword is out of range."""
     tensors = tuple(x for x in (a, b, out, *keywords.values()) if isinstance(x, Tensor))
-    wants_gradient = tracked(tensors)
+    wants_gradient = needs_gradient(tensors)
     if out is not None and wants_gradient:
         refuse_gradient("gemm")
-    if hidden and exact(tensors) and not has_other_meaning(tensors):
+    if unseen and are_plain_types(tensors) and not any_lazy_or_wrapped(tensors):
         if not wants_gradient:
             return _gemm(a, b, out=out, **keywords)
-        if (d := _straight(a, b, uncast=False, **keywords)) is not None:
+        if (d := _fast_gemm(a, b, uncast=False, **keywords)) is not None:
             return d
-    if not checked and not compiling():  # which sees metadata that are no numbers yet
+    if not checked and not is_compiling():  # which sees metadata that are no numbers yet
         keywords = _as_the_operator_knows_them(a, b, out, keywords)
     return _through_operator(a, b, out, wants_gradient, **keywords)
 
@@ -148,7 +157,7 @@ def _through_operator(
     read, written = (matrix(aux), None) if _is_derivative(keywords.get("activation")) else (None, matrix(aux))
     call = _call(a.unsqueeze(0) if row else a, b.unsqueeze(1) if column else b, matrix, out, read, **keywords)
     aux_dtype = None if written is None else written.dtype
-    if written is None and wants_gradient and keeps_z(call) and not deployed():
+    if written is None and wants_gradient and keeps_z(call) and not is_exporting():
         aux_dtype = z_dtype(call)
     # Sums of fewer bits than f32 are asked for in f32: devices' parts of them and gradients are added up.
     sums_dtype = torch.float64 if bias_grad is not None and bias_grad.dtype == torch.float64 else None

@@ -13,16 +13,31 @@ from itertools import compress
 from typing import Any
 
 import torch
-from torch import _C, Tensor
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd import forward_ad
+from torch import Tensor
 
 from .. import _core
+from ..arrays.torch_private import (
+    after_autograd,
+    below_autograd,
+    has_transform,
+    is_executed,
+    is_forward_mode,
+    requires_grad,
+    set_forward_grad_enabled,
+    single_level_function,
+    unchecked_apply,
+)
 from ..declaration.epilogues import ACTIVATIONS
 from . import activations
 from .dtypes import FLOATS, FP8, WIDE
+from .fast_path import (
+    any_lazy_or_wrapped,
+    are_plain_types,
+    is_compiling,
+    needs_gradient,
+    no_interceptors,
+)
 from .operators import LIBRARY, TENSORS, Call, compute, in_blocks, operator, result_dtype, z_dtype
-from .straight import compiling, exact, forward_mode, has_other_meaning, tracked, unseen
 
 _OPERANDS = Call._fields[:TENSORS]
 _FACTORS = frozenset(("alpha", "beta", "scale_a", "scale_b", "scale_out"))
@@ -45,20 +60,20 @@ def _from_result(call: Call) -> bool:
 # ---------------------------------------------------------------------------------------------------- the node
 
 
-def allowance() -> Callable[[], AbstractContextManager[None]]:
+def inherit_thread_flags() -> Callable[[], AbstractContextManager[None]]:
     """A context in which a thread is allowed what `jit` and `autotuning` allow this one, beside what it is itself.
 
     For backward passes, which torch runs on other threads. Without effect where torch compiles a pass: it calls kernels
     later, and cannot trace these questions.
     """
-    if compiling() or not (_core.jit_allowed() or _core.tuning_allowed()):
+    if is_compiling() or not (_core.jit_allowed() or _core.tuning_allowed()):
         return nullcontext
-    return partial(_allowing, _core.jit_allowed(), _core.tuning_allowed())
+    return partial(_with_thread_flags, _core.jit_allowed(), _core.tuning_allowed())
 
 
 @contextmanager
-def _allowing(jit: bool, tuning: bool) -> Iterator[None]:
-    if compiling():
+def _with_thread_flags(jit: bool, tuning: bool) -> Iterator[None]:
+    if is_compiling():
         yield
         return
     own_jit, own_tuning = _core.allow_jit(jit or _core.jit_allowed()), _core.tuning_allowed()
@@ -78,9 +93,9 @@ class _Gemm(torch.autograd.Function):  # type: ignore[misc]
         call = Call(*arguments)
         if keyset is None:
             results = compute(call)
-        elif _C._are_functorch_transforms_active():
+        elif has_transform():
             # Both are off in here, for this level alone: those below record the call as well, or refuse it.
-            with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+            with torch.enable_grad(), set_forward_grad_enabled(True):
                 results = _below(keyset, arguments)
         else:
             results = _below(keyset, arguments)
@@ -95,58 +110,55 @@ class _Gemm(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         found: dict[str, Tensor | None] = {}
         if any(grad is not None for grad in grads):
-            with ctx.allowed():
+            with ctx.thread_flags():
                 found = _Backward(ctx, *grads).gradients()
         count = len(ctx.needs_input_grad) - 1
         return None, *(found.get(name) for name in Call._fields[:count])
 
 
-def is_asked(node: Any, position: int) -> bool:
+def is_gradient_needed(node: Any, position: int) -> bool:
     """Whether this backward pass needs the gradient of the tensor at this position among the node's.
 
     torch tells nodes in Python what required a gradient in the forward pass, but not that autograd.grad(d, x) leaves
     the weights out, whose products would be computed in vain.
     """
-    if compiling() or _C._are_functorch_transforms_active():
+    if is_compiling() or has_transform():
         return True
     function, _ = node.next_functions[position]
     try:
-        return bool(_C._will_engine_execute_node(function))
+        return bool(is_executed(function))
     except RuntimeError:  # a leaf that autograd.grad asks for, of which it does not speak
         return True
 
 
-def node_of(function: Any) -> Any:
-    """Its `apply`, but for the questions about functorch: asked before, or one of whose levels is running already."""
-    return super(torch.autograd.Function, function).apply
-
-
-_record = node_of(_Gemm)
+# Whose questions about torch.func are asked before, or a level of that is running already.
+_record = unchecked_apply(_Gemm)
 
 
 def _autograd(keyset: Any, *arguments: Any) -> Any:
-    if (torch.is_grad_enabled() and _C._any_requires_grad(*arguments)) or forward_mode():
-        if not _C._are_functorch_transforms_active():
+    if (torch.is_grad_enabled() and requires_grad(*arguments)) or is_forward_mode():
+        if not has_transform():
             return _record(keyset, *arguments)
-        with enable_single_level_autograd_function():
+        with single_level_function():
             return _record(keyset, *arguments)
     return _below(keyset, arguments)
 
 
 def _below(keyset: Any, arguments: tuple[Any, ...]) -> Any:
-    with _C._AutoDispatchBelowAutograd():
-        return operator.redispatch(keyset & _C._after_autograd_keyset, *arguments)
+    with below_autograd():
+        return operator.redispatch(keyset & after_autograd, *arguments)
 
 
-LIBRARY.impl("gemm", _autograd, "Autograd", with_keyset=True)
+if below_autograd is not None and after_autograd is not None:
+    LIBRARY.impl("gemm", _autograd, "Autograd", with_keyset=True)
 
 
 def run(call: Call) -> Any:
     """operator(*call); where nothing but a gradient has to see it, without torch's dispatch and the empty results."""
     tensors = tuple(x for x in call[:TENSORS] if x is not None)
-    if not unseen() or not exact(tensors) or has_other_meaning(tensors):
+    if not no_interceptors() or not are_plain_types(tensors) or any_lazy_or_wrapped(tensors):
         return operator(*call)
-    return _record(None, *call) if tracked(tensors) else compute(call)
+    return _record(None, *call) if needs_gradient(tensors) else compute(call)
 
 
 def _save(ctx: Any, call: Call, results: tuple[Tensor, ...]) -> None:
@@ -165,7 +177,7 @@ def _save(ctx: Any, call: Call, results: tuple[Tensor, ...]) -> None:
     kept = results[1] if _is_kept(call, results) else None
     ctx.save_for_backward(*tensors, kept, results[0] if _from_result(call) else None)
     ctx.options = call[TENSORS:]
-    ctx.allowed = allowance()
+    ctx.thread_flags = inherit_thread_flags()
     ctx.like = {name: _Like(getattr(call, name)) for name in needed}
     ctx.like["d"] = _Like(results[0])
 
@@ -204,9 +216,9 @@ def _reads_z(call: Call, needed: frozenset[str]) -> bool:
     return through or bool(needed & {"gate", "aux", "scale_out"})
 
 
-def strided(grad: Tensor | None) -> Tensor | None:
+def dense(grad: Tensor | None) -> Tensor | None:
     """A gradient as it lies in memory: that of torch.gather, for one, may come sparse, but not where torch compiles."""
-    return grad if grad is None or compiling() or grad.layout == torch.strided else grad.to_dense()
+    return grad if grad is None or is_compiling() or grad.layout == torch.strided else grad.to_dense()
 
 
 def column_major(x: Tensor) -> bool:
@@ -233,8 +245,8 @@ class _Backward:
         self.call = Call(*tensors, *ctx.options)
         self.like: dict[str, _Like] = ctx.like
         needed = _needed(ctx)
-        self.needed = needed.difference(x for i, x in enumerate("ab") if x in needed and not is_asked(ctx, i))
-        self.of_d, self.of_z, self.of_sums = (_widened(strided(grad)) for grad in (d, z, sums))
+        self.needed = needed.difference(x for i, x in enumerate("ab") if x in needed and not is_gradient_needed(ctx, i))
+        self.of_d, self.of_z, self.of_sums = (_widened(dense(grad)) for grad in (d, z, sums))
 
     def gradients(self) -> dict[str, Tensor | None]:
         """By the operand's name."""

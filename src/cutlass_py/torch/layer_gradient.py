@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from .. import _core
+from ..arrays.torch_private import unchecked_apply
 from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
 from . import activations
 from .dtypes import WIDE
-from .gradients import allowance, column_major, is_asked, node_of, strided
+from .fast_path import is_compiling
+from .gradients import column_major, dense, inherit_thread_flags, is_gradient_needed
 from .operators import operator
-from .straight import compiling
 
-_gemm, _straight = _core.gemm, _core.straight_gemm
+_gemm, _fast_gemm = _core.gemm, _core.straight_gemm
 
 
 def layer(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | Activation | None, rank: int) -> Tensor | None:
@@ -69,7 +70,7 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
         ctx.set_materialize_grads(False)
         ctx.turned = needs_a and column_major(a), needs_b and column_major(b)
         ctx.one_matrix = b.dim() == 2
-        ctx.allowed = allowance()
+        ctx.thread_flags = inherit_thread_flags()
         return d if z is None else (d, z)
 
     @staticmethod
@@ -80,11 +81,11 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
             return of_a, of_b, of_bias, None
         a, b, at = ctx.saved_tensors
         turned_a, turned_b = ctx.turned
-        with ctx.allowed():
-            dz = _through(ctx.activation, strided(grad), at, strided(of_z))
-            if needs_a and is_asked(ctx, 0):
+        with ctx.thread_flags():
+            dz = _through(ctx.activation, dense(grad), at, dense(of_z))
+            if needs_a and is_gradient_needed(ctx, 0):
                 of_a = _times(b, dz.mT).mT if turned_a else _times(dz, b.mT)
-            if needs_b and is_asked(ctx, 1):  # the sum over the batch is part of the product
+            if needs_b and is_gradient_needed(ctx, 1):  # the sum over the batch is part of the product
                 left, right = (_rows(a), _rows(dz)) if ctx.one_matrix else (a, dz)
                 of_b = _times(right.mT, left).mT if turned_b else _times(left.mT, right)
             if needs_bias:
@@ -92,7 +93,7 @@ class _Layer(torch.autograd.Function):  # type: ignore[misc]
         return of_a, of_b, of_bias, None
 
 
-_record = node_of(_Layer)
+_record = unchecked_apply(_Layer)
 
 
 def _reads_z(activation: Any) -> bool:
@@ -116,6 +117,6 @@ def _rows(x: Tensor) -> Tensor:
 
 def _times(x: Tensor, y: Tensor) -> Tensor:
     """x @ y, recorded where a backward pass is."""
-    if not compiling() and (d := _straight(x, y, uncast=False)) is not None:
+    if not is_compiling() and (d := _fast_gemm(x, y, uncast=False)) is not None:
         return d
     return operator(x, y)[0]

@@ -7,18 +7,18 @@ from typing import Any
 import torch
 import torch.fx
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
 from .. import _core
+from ..arrays.torch_private import has_global_hook, has_hooks, is_autocasting
 from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
+from .fast_path import is_compiling
 from .functions import OPERANDS, cast_operands, check_features, linear
+from .gemm_function import check_tensors, gemm, refuse_as_torch
 from .perceptron import mlp
-from .product import check_tensors, gemm, refuse_as_torch
 from .sharding import register_if_used
-from .straight import autocasting, compiling
 
-_straight_linear = _core.straight_linear
+_fast_linear = _core.straight_linear
 
 # torch.fx.symbolic_trace records calls of these from here, as it does of torch's functions.
 torch.fx.wrap("linear")
@@ -63,11 +63,11 @@ class Linear(nn.Linear):  # type: ignore[misc]
         """
         if self.activation is None:
             return linear(input, self.weight, self.bias)
-        if not compiling() and (d := _straight_linear(input, self.weight, self.bias, self.activation)) is not None:
+        if not is_compiling() and (d := _fast_linear(input, self.weight, self.bias, self.activation)) is not None:
             return d
         try:
             a, weight, bias = input, self.weight, self.bias
-            if isinstance(input, Tensor) and autocasting():
+            if isinstance(input, Tensor) and is_autocasting():
                 a, weight, bias = cast_operands(a, weight, bias)
             return gemm(a, weight.t(), bias=bias, activation=self.activation)
         except (ValueError, TypeError) as refusal:
@@ -114,14 +114,14 @@ def is_perceptron(modules: list[nn.Module]) -> bool:
         return False
     first, activation, second = modules
     layers = type(first) is type(second) is Linear and first.activation is second.activation is None
-    return layers and bool(_name_of(activation)) and not (_has_any_global_hook() or any(map(is_hooked, modules)))
+    return layers and bool(_name_of(activation)) and not (has_global_hook() or any(map(is_hooked, modules)))
 
 
 def _perceptron(x: Any, first: Linear, activation: nn.Module, second: Linear) -> Any:
     """What these compute in a row; None where a layer or `mlp` refuses it: layers say that in torch's words."""
     operands = (x, first.weight, second.weight, first.bias, second.bias)
     # Of a bias `mlp` takes more dtypes than a layer does. What is no tensor is a proxy of torch.fx, or refused.
-    if isinstance(x, Tensor) and not autocasting() and any(y is not None and y.dtype != x.dtype for y in operands):
+    if isinstance(x, Tensor) and not is_autocasting() and any(y is not None and y.dtype != x.dtype for y in operands):
         return None
     try:
         return mlp(*operands, activation=_name_of(activation))
@@ -133,10 +133,7 @@ def _perceptron(x: Any, first: Linear, activation: nn.Module, second: Linear) ->
 
 def is_hooked(module: nn.Module) -> bool:
     """Whether calling a module does more than its class says."""
-    return "forward" in vars(module) or any(getattr(module, hooks) for hooks in _HOOKS)
-
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return "forward" in vars(module) or has_hooks(module)
 
 
 _NAMES = {nn.ReLU: "relu", nn.SiLU: "silu"}

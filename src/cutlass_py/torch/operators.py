@@ -16,7 +16,7 @@ from .. import _core
 from ..declaration.dtypes import BLOCK, COMPUTE, arithmetic
 from ..epilogues.activations import Activation
 from .dtypes import DTYPE, NAME, WIDE
-from .rules import check_devices, problem_of
+from .validation import check_devices, problem_of
 
 
 class Call(NamedTuple):

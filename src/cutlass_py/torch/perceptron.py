@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
+from ..arrays.torch_private import has_transform
 from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
 from . import activations
-from .gradients import allowance, is_asked, run, strided
+from .fast_path import is_compiling, is_exporting, needs_gradient
+from .gemm_function import cast, check_tensors, gemm
+from .gradients import dense, inherit_thread_flags, is_gradient_needed, run
 from .operators import Call, z_dtype
-from .product import cast, check_tensors, gemm
 from .sharding import register_if_used
-from .straight import compiling, deployed, tracked
 
 
 def mlp(
@@ -52,15 +53,15 @@ def mlp(
     if not input.dim():
         raise ValueError("mlp: input is (); expected at least 1 dimension")
     _check_dimensions(weight1=(weight1, 2), weight2=(weight2, 2), bias1=(bias1, 1), bias2=(bias2, 1))
-    if not deployed():  # extents that torch.jit.trace records are tensors
+    if not is_exporting():  # extents that torch.jit.trace records are tensors
         _check_extents(input=(input, -1), weight1=(weight1, 1))
         _check_extents(weight1=(weight1, 0), weight2=(weight2, 1))
     operands = cast(input.device.type, *given)
     x, w1, w2, b1, b2 = operands
     name = activation.name if isinstance(activation, Activation) and not activation.parameters else activation
     # Of a Function, torch.func knows no second derivatives where only some results are mapped.
-    others = deployed() or torch._C._are_functorch_transforms_active()
-    if not tracked(operands) or others or f"d_{name}" not in ACTIVATIONS:
+    others = is_exporting() or has_transform()
+    if not needs_gradient(operands) or others or f"d_{name}" not in ACTIVATIONS:
         return gemm(gemm(x, w1.t(), bias=b1, activation=name), w2.t(), bias=b2)
     register_if_used()
     rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
@@ -102,25 +103,27 @@ class _Mlp(torch.autograd.Function):  # type: ignore[misc]
         ctx.save_for_backward(*(v if kept else None for v, kept in zip((x, w1, w2, y, at), needed, strict=True)))
         ctx.dtype_b1 = None if b1 is None else b1.dtype
         ctx.set_materialize_grads(False)
-        ctx.allowed = allowance()
+        ctx.thread_flags = inherit_thread_flags()
         d = run(Call(y, w2.t(), bias=b2))[0]
-        return d if compiling() else (d, y, z)
+        return d if is_compiling() else (d, y, z)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        if len(grads) == 1 and torch.is_grad_enabled() and not compiling():  # a graph that broke around `forward`
+        if len(grads) == 1 and torch.is_grad_enabled() and not is_compiling():  # a graph that broke around `forward`
             raise RuntimeError("mlp: second derivatives are asked of a call that torch.compile compiled")
-        with ctx.allowed():
+        with ctx.thread_flags():
             return _Mlp._gradients(ctx, *grads)
 
     @staticmethod
     def _gradients(
         ctx: Any, of_d: Tensor | None, of_y: Tensor | None = None, of_z: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
-        of_d, of_y, of_z = map(strided, (of_d, of_y, of_z))
+        of_d, of_y, of_z = map(dense, (of_d, of_y, of_z))
         x, w1, w2, y, z = ctx.saved_tensors
         *needs, needs_b2, _ = ctx.needs_input_grad
-        needs_x, needs_w1, needs_w2, needs_b1 = (needed and is_asked(ctx, i) for i, needed in enumerate(needs))
+        needs_x, needs_w1, needs_w2, needs_b1 = (
+            needed and is_gradient_needed(ctx, i) for i, needed in enumerate(needs)
+        )
         dz = dx = dw1 = dw2 = db1 = db2 = None
         if of_d is not None:
             if needs_x or needs_w1 or needs_b1:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .. import _core
 from .._core import Problem
+from ..arrays.torch_private import is_symbolic
 from .dtypes import DTYPE, NAME
 
 
@@ -19,7 +20,7 @@ def problem_of(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> Problem | None
     """
     given = {"a": a, "b": b, **keywords}
     tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
-    if any(x._has_symbolic_sizes_strides for x in tensors.values()):
+    if any(is_symbolic(x) for x in tensors.values()):
         return None
     for name, x in tensors.items():
         given[name] = _spec(name, x)
