@@ -189,20 +189,20 @@ def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list
     Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each round, of which there are fewer where they take long; infinite where a plan does not run.
     """
 
-def set_questions(types: tuple[Any, ...], numbers: tuple[Any, ...], modes: tuple[Any, ...], overridden: object, unseen: object, forward: dict[str, Any], autocasting: object, cast: object, recorded: object) -> None:
+def set_torch_hooks(tensor_types: tuple[Any, ...], number_types: tuple[Any, ...], modes: tuple[Any, ...], function_mode: object, no_interceptors: object, forward_level: tuple[dict[str, Any], str], autocasting: object, cast: object, record_layer: object) -> None:
     """
-    What straight_product and straight_gemm ask; torch/functions.py says it once.
+    What of torch the fast path looks at and calls; torch/functions.py says it once.
     """
 
-def straight_product(a: object | None, b: object | None, out: object | None, bias: object | None, rank: int) -> object:
+def fast_product(a: object | None, b: object | None, out: object | None, bias: object | None, rank: int) -> object:
     """
     gemm(a, b, out=out, bias=bias) of torch tensors, recorded where a gradient is asked for; or None where torch may mean something else by it, or gemm refuses it.
     """
 
-def straight_linear(input: object | None, weight: object | None, bias: object | None, activation: object | None) -> object:
+def fast_linear(input: object | None, weight: object | None, bias: object | None, activation: object | None) -> object:
     """gemm(input, weight.t(), bias=bias, activation=activation), likewise."""
 
-def straight_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
+def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
     """
     gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`, and where something else is negated or conjugated lazily.
     """

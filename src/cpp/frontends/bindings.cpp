@@ -536,31 +536,35 @@ NB_MODULE(_core, m) {
       "round, "
       "of which there are fewer where they take long; infinite where a plan does not run.");
   m.def(
-      "set_questions",
-      [](nb::tuple types, nb::tuple numbers, nb::tuple modes, nb::object overridden, nb::object unseen,
-         nb::dict forward, nb::object autocasting, nb::object cast, nb::object recorded) {
-        set_questions({types, numbers, modes, overridden, unseen, forward, autocasting, cast, recorded});
+      "set_torch_hooks",
+      [](nb::tuple tensor_types, nb::tuple number_types, nb::tuple modes, nb::object function_mode,
+         nb::object no_interceptors, nb::tuple forward_level, nb::object autocasting, nb::object cast,
+         nb::object record_layer) {
+        set_torch_hooks({tensor_types, number_types, modes, function_mode, no_interceptors, forward_level, autocasting,
+                         cast, record_layer});
       },
-      nb::sig("def set_questions(types: tuple[Any, ...], numbers: tuple[Any, ...], modes: tuple[Any, ...], "
-              "overridden: object, unseen: object, forward: dict[str, Any], autocasting: object, cast: object, "
-              "recorded: object) -> None"),
-      "types"_a, "numbers"_a, "modes"_a, "overridden"_a, "unseen"_a, "forward"_a, "autocasting"_a, "cast"_a,
-      "recorded"_a, "What straight_product and straight_gemm ask; torch/functions.py says it once.");
-  m.def("straight_product", &straight_product, "a"_a.none(), "b"_a.none(), "out"_a.none(), "bias"_a.none(), "rank"_a,
+      nb::sig("def set_torch_hooks(tensor_types: tuple[Any, ...], number_types: tuple[Any, ...], "
+              "modes: tuple[Any, ...], function_mode: object, no_interceptors: object, "
+              "forward_level: tuple[dict[str, Any], str], autocasting: object, cast: object, record_layer: object) "
+              "-> None"),
+      "tensor_types"_a, "number_types"_a, "modes"_a, "function_mode"_a, "no_interceptors"_a, "forward_level"_a,
+      "autocasting"_a, "cast"_a, "record_layer"_a,
+      "What of torch the fast path looks at and calls; torch/functions.py says it once.");
+  m.def("fast_product", &fast_product, "a"_a.none(), "b"_a.none(), "out"_a.none(), "bias"_a.none(), "rank"_a,
         "gemm(a, b, out=out, bias=bias) of torch tensors, recorded where a gradient is asked for; or None where torch "
         "may mean something else by it, or gemm refuses it.");
-  m.def("straight_linear", &straight_linear, "input"_a.none(), "weight"_a.none(), "bias"_a.none(),
-        "activation"_a.none(), "gemm(input, weight.t(), bias=bias, activation=activation), likewise.");
+  m.def("fast_linear", &fast_linear, "input"_a.none(), "weight"_a.none(), "bias"_a.none(), "activation"_a.none(),
+        "gemm(input, weight.t(), bias=bias, activation=activation), likewise.");
   m.def(
-      "straight_gemm",
+      "fast_gemm",
       [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
          nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a, nb::handle scale_b,
          nb::handle scale_out, nb::handle bias_grad, nb::handle compute, nb::handle out_dtype, nb::handle splits,
          nb::handle deterministic, nb::handle kernel, bool uncast) {
-        return straight_gemm(a, b,
-                             {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad,
-                              Py_None, compute, out_dtype, splits, deterministic, kernel, Py_None},
-                             uncast);
+        return fast_gemm(a, b,
+                         {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad,
+                          Py_None, compute, out_dtype, splits, deterministic, kernel, Py_None},
+                         uncast);
       },
       "a"_a.none(), "b"_a.none(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
       "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),

@@ -1,9 +1,7 @@
 #include "frontends/torch_fast_path.h"
 
-#include <dlfcn.h>
 #include <nanobind/stl/string.h>
 
-#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -12,33 +10,7 @@
 namespace cutlass_py {
 namespace {
 
-Questions* questions = nullptr;  // guarded by the GIL; lives as long as the process, as torch does
-
-// How torch dispatches in this thread: c10's `raw_local_dispatch_key_set` (c10/core/impl/LocalDispatchKeySet.h), in
-// which every mode, transform, trace and autocast has a bit. Zeros are what a thread begins with.
-struct Dispatch {
-  std::uint64_t included = 0, excluded = 0;
-  bool operator==(const Dispatch& other) const { return included == other.included && excluded == other.excluded; }
-};
-
-// Null where this torch does not export it. A thread has its own, hence the second look-up.
-const Dispatch* dispatch_now() {
-  static void* c10 = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
-  thread_local auto now =
-      static_cast<const Dispatch*>(c10 ? dlsym(c10, "_ZN3c104impl26raw_local_dispatch_key_setE") : nullptr);
-  return now;
-}
-
-// The answer to a question about that, not asked again while torch dispatches as it did when it was no: to read two
-// words takes 2 ns, to ask Python's functions 30 to 110 each.
-template <class Question>
-bool unless_as(Dispatch& answered_no, Question question) {
-  const Dispatch* now = dispatch_now();
-  if (now && *now == answered_no) return false;
-  const bool answer = question();
-  if (now && !answer) answered_no = *now;
-  return answer;
-}
+TorchHooks* hooks = nullptr;  // guarded by the GIL; lives as long as the process, as torch does
 
 bool any(const nb::tuple& functions) {
   for (nb::handle function : functions) {
@@ -48,10 +20,10 @@ bool any(const nb::tuple& functions) {
 }
 
 // Read where torch's own function reads it: called, that takes several times as long.
-bool forward_mode() {
-  static PyObject* name = PyUnicode_InternFromString("_current_level");
-  PyObject* level = PyDict_GetItemWithError(questions->forward.ptr(), name);
-  return !level || PyLong_AsLong(level) >= 0;
+bool is_forward_mode() {
+  const nb::tuple& level = hooks->forward_level;
+  PyObject* value = PyDict_GetItemWithError(level[0].ptr(), level[1].ptr());
+  return !value || PyLong_AsLong(value) >= 0;
 }
 
 bool is_of(nb::handle x, const nb::tuple& types) {
@@ -61,20 +33,12 @@ bool is_of(nb::handle x, const nb::tuple& types) {
   return false;
 }
 
-bool is_tensor(nb::handle x) { return is_of(x, questions->types); }
-
-bool has_modes() {
-  thread_local Dispatch answered_no;
-  return unless_as(answered_no, [] { return any(questions->modes); });
-}
-
-bool is_autocasting() {
-  thread_local Dispatch answered_no;
-  return unless_as(answered_no, [] { return ask(questions->autocasting); });
-}
+bool is_tensor(nb::handle x) { return is_of(x, hooks->tensor_types); }
 
 // Whether something beside autograd has to see what is computed in this thread.
-bool is_seen() { return forward_mode() || ((has_modes() || ask(questions->overridden)) && !ask(questions->unseen)); }
+bool has_interceptors() {
+  return is_forward_mode() || ((any(hooks->modes) || ask(hooks->function_mode)) && !ask(hooks->no_interceptors));
+}
 
 bool wants_gradient(nb::handle x) { return is_tensor(x) && wants_gradient(x, *array_type(x, "a tensor")); }
 bool is_lazy(nb::handle x) { return is_lazy(x, *array_type(x, "a tensor")); }
@@ -107,7 +71,7 @@ nb::object record(const Layer& l) {
   for (nb::handle x : {l.a, l.b, l.bias}) {
     if (!x.is_none() && is_lazy(x)) return nb::none();
   }
-  return questions->recorded(l.a, l.b, l.bias, l.activation, l.rank);
+  return hooks->record_layer(l.a, l.b, l.bias, l.activation, l.rank);
 }
 
 bool is_refusal(const nb::python_error& error) {
@@ -153,12 +117,12 @@ nb::object gemm_if_the_same(const Layer& l, nb::handle out) {
   return gemm(operands, keywords);
 }
 
-// As straight_product and straight_linear say.
-nb::object straight(Layer l, nb::handle out) {
-  const bool plain = questions && is_tensor(l.a) && is_tensor(l.b) && (out.is_none() || is_tensor(out)) &&
+// As fast_product and fast_linear say.
+nb::object fast_layer(Layer l, nb::handle out) {
+  const bool plain = hooks && is_tensor(l.a) && is_tensor(l.b) && (out.is_none() || is_tensor(out)) &&
                      (l.bias.is_none() || is_tensor(l.bias));
-  if (!plain || is_seen()) return nb::none();
-  const bool casts = out.is_none() && is_autocasting();
+  if (!plain || has_interceptors()) return nb::none();
+  const bool casts = out.is_none() && ask(hooks->autocasting);
   const bool recorded = out.is_none() && (wants_gradient(l.a) || wants_gradient(l.b) || wants_gradient(l.bias));
   nb::object view;
   if (l.turned && (casts || recorded)) {
@@ -168,7 +132,7 @@ nb::object straight(Layer l, nb::handle out) {
   }
   nb::tuple cast;  // holds them
   if (casts) {
-    nb::object found = questions->cast(l.a, l.b, l.bias, l.rank);
+    nb::object found = hooks->cast(l.a, l.b, l.bias, l.rank);
     if (found.is_none()) return found;
     cast = nb::cast<nb::tuple>(found);
     l.a = cast[0], l.b = cast[1], l.bias = cast[2];
@@ -178,29 +142,29 @@ nb::object straight(Layer l, nb::handle out) {
 
 }  // namespace
 
-void set_questions(Questions asked) {
-  delete questions;
-  questions = new Questions(std::move(asked));
+void set_torch_hooks(TorchHooks given) {
+  delete hooks;
+  hooks = new TorchHooks(std::move(given));
 }
 
-nb::object straight_product(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank) {
-  return straight({a, b, bias, Py_None, rank}, out);
+nb::object fast_product(nb::handle a, nb::handle b, nb::handle out, nb::handle bias, int rank) {
+  return fast_layer({a, b, bias, Py_None, rank}, out);
 }
 
-nb::object straight_linear(nb::handle input, nb::handle weight, nb::handle bias, nb::handle activation) {
-  return straight({input, weight, bias, activation, 0, true}, Py_None);
+nb::object fast_linear(nb::handle input, nb::handle weight, nb::handle bias, nb::handle activation) {
+  return fast_layer({input, weight, bias, activation, 0, true}, Py_None);
 }
 
-nb::object straight_gemm(nb::handle a, nb::handle b, const Keywords& k, bool uncast) {
-  if (!questions || !is_tensor(a) || !is_tensor(b)) return nb::none();
+nb::object fast_gemm(nb::handle a, nb::handle b, const Keywords& k, bool uncast) {
+  if (!hooks || !is_tensor(a) || !is_tensor(b)) return nb::none();
   bool gradient = wants_gradient(a) || wants_gradient(b);
   for (const ArrayKeyword& each : kArrayKeywords) {
     const nb::handle value = k.*each.value;
-    if (!value.is_none() && !is_tensor(value) && !is_of(value, questions->numbers)) return nb::none();
+    if (!value.is_none() && !is_tensor(value) && !is_of(value, hooks->number_types)) return nb::none();
     gradient = gradient || wants_gradient(value);
   }
-  if (is_seen()) return nb::none();
-  if (uncast ? k.out.is_none() && is_autocasting() : is_lazy(a) || is_lazy(b)) return nb::none();
+  if (has_interceptors()) return nb::none();
+  if (uncast ? k.out.is_none() && ask(hooks->autocasting) : is_lazy(a) || is_lazy(b)) return nb::none();
   if (gradient && !is_layer(k)) return nb::none();
   return or_none([&] { return gradient ? record({a, b, k.bias, k.activation}) : gemm(a, b, k); });
 }

@@ -91,13 +91,13 @@ def needs_gradient(operands: tuple[Any, ...]) -> bool:
     return False
 
 
-# The same for calls as they arrive, of which the functions of straight.cpp ask: their cost is a promise.
+# The same for calls as they arrive, of which the extension's fast path asks: their cost is a promise.
 TORCH_HOOKS: dict[str, Any] = {
-    "types": TENSORS,
-    "numbers": _NUMBERS,
+    "tensor_types": TENSORS,
+    "number_types": _NUMBERS,
     "modes": (has_dispatch_mode, has_transform, is_jit_tracing),
-    "overridden": has_function_mode,
-    "unseen": no_interceptors,
-    "forward": FORWARD_LEVEL[0],
+    "function_mode": has_function_mode,
+    "no_interceptors": no_interceptors,
+    "forward_level": FORWARD_LEVEL,
     "autocasting": is_autocasting,
 }

@@ -36,9 +36,8 @@ def _cast_layer(a: Tensor, b: Tensor, bias: Tensor | None, rank: int) -> tuple[A
     return cast_operands(a, b, bias) if has_shapes(a, b, bias, rank) else None
 
 
-_TORCH_HOOKS = {**TORCH_HOOKS, "cast": _cast_layer, "recorded": layer}
-_core.set_questions(**_TORCH_HOOKS)
-_fast_product, _fast_linear = _core.straight_product, _core.straight_linear
+_core.set_torch_hooks(**TORCH_HOOKS, cast=_cast_layer, record_layer=layer)
+_fast_product, _fast_linear = _core.fast_product, _core.fast_linear
 
 # What torch calls the operands of gemm.
 OPERANDS = {

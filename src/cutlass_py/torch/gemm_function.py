@@ -29,7 +29,7 @@ from .operators import Call, result_dtype, z_dtype
 from .sharding import register_if_used
 from .validation import problem_of
 
-_gemm, _fast_gemm = _core.gemm, _core.straight_gemm
+_gemm, _fast_gemm = _core.gemm, _core.fast_gemm
 
 
 def gemm(

@@ -20,7 +20,7 @@ from .fast_path import is_compiling
 from .gradients import column_major, dense, inherit_thread_flags, is_gradient_needed
 from .operators import operator
 
-_gemm, _fast_gemm = _core.gemm, _core.straight_gemm
+_gemm, _fast_gemm = _core.gemm, _core.fast_gemm
 
 
 def layer(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | Activation | None, rank: int) -> Tensor | None:

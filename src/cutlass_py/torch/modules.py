@@ -18,7 +18,7 @@ from .gemm_function import check_tensors, gemm, refuse_as_torch
 from .perceptron import mlp
 from .sharding import register_if_used
 
-_fast_linear = _core.straight_linear
+_fast_linear = _core.fast_linear
 
 # torch.fx.symbolic_trace records calls of these from here, as it does of torch's functions.
 torch.fx.wrap("linear")
