@@ -207,6 +207,12 @@ def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: 
     gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`, and where something else is negated or conjugated lazily.
     """
 
+def current_operation() -> str:
+    """The operation that errors of this thread begin with."""
+
+def error_text(operation: str, operand: str, found: str, other: str, other_found: str, expected: str, hint: str) -> str:
+    """The sentence of an ArgumentError."""
+
 def device_count() -> int:
     """CUDA devices; 0 without a driver."""
 
@@ -406,7 +412,7 @@ class Problem:
 
     @property
     def splits(self) -> int:
-        """Parts of k asked for; 0: none in particular, -1: stream-K."""
+        """BatchedOperands of k asked for; 0: none in particular, -1: stream-K."""
 
     @property
     def kernel(self) -> int:

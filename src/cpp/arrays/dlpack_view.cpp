@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "arrays/metadata.h"
+#include "arrays/python_error.h"
 
 namespace cutlass_py {
 
@@ -94,8 +95,8 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
   entry.exchange = exchange_api(type);
   if (entry.exchange && !known_stream && !makes_arrays(*entry.exchange)) entry.exchange = nullptr;
   if (!entry.exchange && !nb::hasattr(type, "__dlpack__")) {
-    refuse_type(std::string(operand) + " is " + described_type(object) +
-                "; expected an array that speaks DLPack (torch, CuPy, JAX, NumPy, ...)");
+    refuse_type(Refusal(operand, "is " + described_type(object))
+                    .expects("an array that speaks DLPack (torch, CuPy, JAX, NumPy, ...)"));
   }
   entry.mutable_ = nb::cast<bool>(entry.row.attr("mutable"));
   auto function = [&](const char* name) {
@@ -134,14 +135,14 @@ std::string storage_dtypes() {
 
 Dtype dtype_of(DLDataType type, const char* name, const char* expected) {
   if (type.lanes != 1) {
-    refuse_type(std::string(name) + " has " + std::to_string(type.lanes) + " lanes per element; expected 1");
+    refuse_type(Refusal(name, "has " + std::to_string(type.lanes) + " lanes per element").expects("1"));
   }
   for (int i = 0; i < kDtypeCount; ++i) {
     const DtypeRow& row = kDtypes[i];
     if (row.dlpack_code == type.code && row.bits == type.bits && int(row.storage) == i) return Dtype(i);
   }
-  refuse_type(std::string(name) + " has dtype " + name_of(type) + "; expected " +
-              (expected ? expected : "one of " + storage_dtypes()));
+  refuse_type(Refusal(name, std::string("has dtype ") + name_of(type))
+                  .expects(expected ? expected : "one of " + storage_dtypes()));
 }
 
 Device device_of(DLDevice device, const char* name) {
@@ -151,8 +152,8 @@ Device device_of(DLDevice device, const char* name) {
     case kDLCUDA:
     case kDLCUDAManaged: return {DeviceType::cuda, device.device_id};
     default:
-      refuse(std::string(name) + " is on DLPack device type " + std::to_string(device.device_type) +
-             "; expected a CPU or CUDA array");
+      refuse(Refusal(name, "is on DLPack device type " + std::to_string(device.device_type))
+                 .expects("a CPU or CUDA array"));
   }
 }
 
@@ -193,21 +194,20 @@ namespace {
 // A framework's refusal (by DLPack a BufferError) in one line, with the operand; it is the cause, if there is one.
 [[noreturn]] void refuse_export(nb::handle object, const std::string& name) {
   if (!PyErr_Occurred()) {
-    refuse(name + " is " + described_type(object) +
-           " that cannot be exported, for a reason that its DLPack exchange API does not give");
+    refuse(Refusal(name, "is " + described_type(object) +
+                             " that cannot be exported, for a reason that its DLPack exchange API does not give"));
   }
   nb::python_error cause;
   std::string text = nb::cast<std::string>(nb::str(cause.value()));
   if (text.empty()) text = described_type(cause.value());
-  text = "gemm: " + name + " is " + described_type(object) +
-         " that cannot be exported: " + text.substr(0, text.find('\n'));
-  nb::raise_from(cause, PyExc_ValueError, "%s", text.c_str());
+  text = "is " + described_type(object) + " that cannot be exported: " + text.substr(0, text.find('\n'));
+  raise_from(cause, ArgumentError(Refusal(name, text), false));
 }
 
 // What __dlpack_device__ says, which must be two integers.
 Device announced_device(nb::handle object, const char* name) {
   auto refuse_pair = [&](const std::string& found) {
-    refuse_type(std::string(name) + ".__dlpack_device__() " + found + "; expected a device type and an id");
+    refuse_type(Refusal(name, std::string(".__dlpack_device__() ") + found).expects("a device type and an id"));
   };
   static PyObject* device = PyUnicode_InternFromString("__dlpack_device__");
   PyObject* arguments[] = {object.ptr()};
@@ -216,8 +216,8 @@ Device announced_device(nb::handle object, const char* name) {
     if (PyErr_ExceptionMatches(PyExc_BufferError)) refuse_export(object, name);
     nb::python_error error;
     if (nb::hasattr(object, "__dlpack_device__")) throw error;
-    refuse_type(std::string(name) + " is " + described_type(object) +
-                " without __dlpack_device__; expected an array that speaks DLPack");
+    refuse_type(Refusal(name, "is " + described_type(object) + " without __dlpack_device__")
+                    .expects("an array that speaks DLPack"));
   }
   if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) refuse_pair("returned " + described_type(pair));
   int numbers[2];
@@ -258,7 +258,7 @@ void View::open(nb::handle given, const char* name) {
     object = inner;
     type = array_type(inner, name);
     if (type->is_typed_view || type->is_spec) {
-      refuse_type(std::string(name) + " is a view of " + described_type(inner) + "; expected a view of an array");
+      refuse_type(Refusal(name, "is a view of " + described_type(inner)).expects("a view of an array"));
     }
   }
   if (type->is_spec) {
@@ -309,7 +309,7 @@ void View::import_capsule(nb::object capsule) {
     PyCapsule_SetName(ptr, "used_dltensor_versioned");
     managed_ = {&delete_managed<DLManagedTensorVersioned>, managed};
     if (managed->version.major != DLPACK_MAJOR_VERSION) {
-      refuse(name + " exports DLPack version " + std::to_string(managed->version.major) + "; expected 1");
+      refuse(Refusal(name, "exports DLPack version " + std::to_string(managed->version.major)).expects("1"));
     }
     operand.readonly = managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
     tensor = &managed->dl_tensor;
@@ -319,9 +319,9 @@ void View::import_capsule(nb::object capsule) {
     managed_ = {&delete_managed<DLManagedTensor>, managed};
     tensor = &managed->dl_tensor;
   } else if (PyCapsule_IsValid(ptr, "used_dltensor") || PyCapsule_IsValid(ptr, "used_dltensor_versioned")) {
-    refuse(name + " handed out a DLPack capsule that was already consumed");
+    refuse(Refusal(name, "handed out a DLPack capsule that was already consumed"));
   } else {
-    refuse_type(name + ".__dlpack__() returned " + described_type(capsule) + "; expected a DLPack capsule");
+    refuse_type(Refusal(name, ".__dlpack__() returned " + described_type(capsule)).expects("a DLPack capsule"));
   }
   fill(*tensor);
 }
@@ -400,19 +400,19 @@ bool View::fill_from_numpy() {
 void View::fill(const DLTensor& tensor) {
   const char* const name = operand.name;
   if (tensor.ndim < 0 || tensor.ndim > kMaxRank) {
-    refuse(std::string(name) + " has " + std::to_string(tensor.ndim) + " dimensions; expected at most " +
-           std::to_string(kMaxRank));
+    refuse(Refusal(name, "has " + std::to_string(tensor.ndim) + " dimensions")
+               .expects("at most " + std::to_string(kMaxRank)));
   }
   const Device device = device_of(tensor.device, name);
   if (!type->exchange && device != operand.device) {  // checked against the other operands when it was announced
-    refuse(std::string(name) + " was announced on " + to_string(operand.device) + " but lies on " + to_string(device));
+    refuse(Refusal(name, "was announced on " + to_string(operand.device) + " but lies on " + to_string(device)));
   }
   operand.device = device;
   const int64_t size = tensor.dtype.bits / 8;
   if (dtype_override_ != Dtype::none) {
     if (tensor.dtype.lanes != 1 || size != dtype_size(dtype_override_)) {
-      refuse_type(std::string(name) + " is viewed as " + dtype_name(dtype_override_) + " but its elements have " +
-                  std::to_string(tensor.dtype.bits * tensor.dtype.lanes) + " bits");
+      refuse_type(Refusal(name, std::string("is viewed as ") + dtype_name(dtype_override_) + " but its elements have " +
+                                    std::to_string(tensor.dtype.bits * tensor.dtype.lanes) + " bits"));
     }
     operand.dtype = dtype_override_;
   } else {
@@ -431,12 +431,12 @@ void View::fill(const DLTensor& tensor) {
     if (operand.strides[i] == 1 && tensor.shape[i] > 1) unusual = false;
   }
   if (!tensor.data && elements != 0) {
-    refuse(std::string(name) + " is " + described_type(object) +
-           " without memory of its own (a fake, distributed or wrapped tensor)");
+    refuse(Refusal(
+        name, "is " + described_type(object) + " without memory of its own (a fake, distributed or wrapped tensor)"));
   }
   operand.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
   if (reinterpret_cast<uintptr_t>(operand.data) & uintptr_t(size - 1)) {
-    refuse(std::string(name) + " starts at an address that is no multiple of its element size");
+    refuse(Refusal(name, "starts at an address that is no multiple of its element size"));
   }
   if (type->recording.is_valid()) check(unusual || is_complex(operand.dtype));
 }
@@ -500,10 +500,12 @@ Dtype dtype_from(nb::handle value, const char* parameter, const char* function) 
   if (found) return Dtype(nb::cast<int>(nb::handle(found)));
   if (PyErr_Occurred()) {  // it has no hash
     PyErr_Clear();
-    throw TypeError(std::string(function) + ": " + parameter + " is " + described_type(value) + "; expected one of " +
-                    storage_dtypes() + " or a framework's dtype");
+    const OperationScope operation(function);
+    refuse_type(Refusal(parameter, "is " + described_type(value))
+                    .expects("one of " + storage_dtypes() + " or a framework's dtype"));
   }
-  nb::object index = nb::module_::import_("cutlass_py.arrays.dtype_names").attr("dtype_index")(value, parameter, function);
+  nb::object index =
+      nb::module_::import_("cutlass_py.arrays.dtype_names").attr("dtype_index")(value, parameter, function);
   (*known)[value] = index;
   return Dtype(nb::cast<int>(index));
 }

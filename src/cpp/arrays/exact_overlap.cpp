@@ -20,7 +20,7 @@ void check_possible_overlaps(const std::vector<PossibleOverlap>& pairs) {
   nb::object shares_memory = nb::module_::import_("cutlass_py.arrays.host").attr("shares_memory");
   for (const PossibleOverlap& pair : pairs) {
     const nb::object shared = shares_memory(host_operand(*pair.other), host_operand(*pair.written));
-    if (nb::cast<bool>(shared)) refuse(pair.message);
+    if (nb::cast<bool>(shared)) refuse(pair.refusal);
   }
 }
 

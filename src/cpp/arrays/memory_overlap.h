@@ -27,10 +27,10 @@ bool list_overlaps_itself(const Operand& x);
 // Whether two operands, one of them a list, share elements; `in_place`: matrices of one index may be the same.
 bool lists_intersect(const Operand& written, const Operand& other, bool in_place);
 
-// Two operands whose bytes interleave in a way that is not decided here, and what to say if they share an element.
+// Two operands whose bytes interleave in a way that is not decided here, and the refusal if they share an element.
 struct PossibleOverlap {
   const Operand *written, *other;
-  std::string message;
+  Refusal refusal;
 };
 
 }  // namespace cutlass_py

@@ -4,16 +4,13 @@
 
 namespace cutlass_py {
 
-void refuse(const std::string& text) { throw std::invalid_argument("gemm: " + text); }
-void refuse_type(const std::string& text) { throw TypeError("gemm: " + text); }
-
 void refuse_beside_lists(const char* name) {
-  refuse(std::string(name) + " is given with a list of matrices; pass a batch (an array of 3 dimensions) instead");
+  refuse(Refusal(name, "is given with a list of matrices").hints("pass a batch (an array of 3 dimensions) instead"));
 }
 
 void check_same_device(const Operand& a, const Operand& x) {
   if (x.device != a.device) {
-    refuse(std::string(a.name) + " is on " + to_string(a.device) + " but " + x.name + " is on " + to_string(x.device));
+    refuse(found_device(a).but(found_device(x)));
   }
 }
 
@@ -36,8 +33,10 @@ std::string shape_text(const int64_t* shape, int rank) {
   return text + (rank == 1 ? ",)" : ")");
 }
 
-std::string found(const Operand& x) { return std::string(x.name) + " is " + shape_text(x.shape, x.rank); }
+Refusal found(const Operand& x) { return {x.name, "is " + shape_text(x.shape, x.rank), "shape"}; }
 
-std::string found_dtype(const Operand& x) { return std::string(x.name) + " is " + dtype_name(x.dtype); }
+Refusal found_dtype(const Operand& x) { return {x.name, std::string("is ") + dtype_name(x.dtype), "dtype"}; }
+
+Refusal found_device(const Operand& x) { return {x.name, "is on " + to_string(x.device), "device"}; }
 
 }  // namespace cutlass_py

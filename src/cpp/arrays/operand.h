@@ -1,25 +1,19 @@
-// An array as a caller gave it: address, dtype, device, shape and strides; and how a call is refused. Pure C++, no
-// Python, no CUDA.
+// An array as a caller gave it: address, dtype, device, shape and strides. Pure C++, no Python, no CUDA.
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
+
 #include <string>
 #include <vector>
 
 #include "abi/dtype.h"
+#include "arrays/refusal.h"
 
 namespace cutlass_py {
 
 constexpr int kMaxRank = 8;
 constexpr int64_t kMostStride = (int64_t(1) << 40) - 1;  // bytes, that TMA takes
 
-// What is wrong with a call: std::invalid_argument, which becomes a ValueError, or TypeError, which becomes Python's.
-struct TypeError : std::invalid_argument {
-  using std::invalid_argument::invalid_argument;
-};
-[[noreturn]] void refuse(const std::string& text);
-[[noreturn]] void refuse_type(const std::string& text);
 [[noreturn]] void refuse_beside_lists(const char* name);  // of what lists of matrices cannot have
 
 enum class DeviceType : int32_t { cpu = 1, cuda = 2 };
@@ -50,8 +44,10 @@ struct Operand {
 };
 
 std::string shape_text(const int64_t* shape, int rank);
-std::string found(const Operand& x);        // "a is (3, 4)"
-std::string found_dtype(const Operand& x);  // "a is f32"
+// What may be wrong with it.
+Refusal found(const Operand& x);         // "a is (3, 4)"
+Refusal found_dtype(const Operand& x);   // "a is f32"
+Refusal found_device(const Operand& x);  // "a is on cuda:0"
 
 // Whether elements of this shape lie alike by both strides; one that is never taken does not matter.
 inline bool same_strides(const int64_t* shape, const int64_t* x, const int64_t* y, int rank) {

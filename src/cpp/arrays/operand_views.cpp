@@ -15,8 +15,8 @@ int64_t even_step(const std::vector<void*>& addresses, int64_t size) {
   return step(1) >= 0 && step(1) <= kMostStride && step(1) % size == 0 ? step(1) : -1;
 }
 
-std::string described(const Operand& x) {
-  return found(x) + " of " + dtype_name(x.dtype) + " with strides " + shape_text(x.strides, x.rank);
+Refusal described(const Operand& x) {
+  return found(x).adds(std::string(" of ") + dtype_name(x.dtype) + " with strides " + shape_text(x.strides, x.rank));
 }
 
 bool alike(const Operand& x, const Operand& y) {
@@ -56,7 +56,7 @@ void OperandViews::open_list(int index, nb::handle object) {
     matrix.name = std::string(name) + "[" + std::to_string(list->matrices.size() - 1) + "]";
     matrix.view.open(array, matrix.name.c_str());
   }
-  if (list->matrices.empty()) refuse(std::string(name) + " is an empty list; expected one matrix or more");
+  if (list->matrices.empty()) refuse(Refusal(name, "is an empty list").expects("one matrix or more"));
   views_[index] = &list->matrices.front().view;
   if (!lists_) lists_ = std::make_unique<Lists>();
   lists_->of[index] = std::move(list);
@@ -75,9 +75,9 @@ void OperandViews::List::join() {
   addresses.clear();
   for (const Matrix& matrix : matrices) {
     const Operand& x = matrix.view.operand;
-    if (x.rank != 2) refuse(found(x) + "; expected 2 dimensions: lists hold matrices");
+    if (x.rank != 2) refuse(found(x).expects("2 dimensions: lists hold matrices"));
     if (!alike(x, first)) {
-      refuse(described(x) + " but " + described(first) + "; the matrices of a list agree in shape, dtype and strides");
+      refuse(described(x).but(described(first)).hints("the matrices of a list agree in shape, dtype and strides"));
     }
     joined.readonly |= x.readonly;
     joined.metadata_only |= x.metadata_only;
@@ -103,7 +103,7 @@ void OperandViews::tell_written() const {
 void OperandViews::check_memory(const char* instead) const {
   each([&](const View& view) {
     if (!view.operand.metadata_only) return;
-    refuse_type(std::string(view.operand.name) + " is a TensorSpec, which has no memory; " + instead);
+    refuse_type(Refusal(view.operand.name, "is a TensorSpec, which has no memory").hints(instead));
   });
 }
 

@@ -40,20 +40,20 @@ uint8_t alignment(const Problem& p, Role role) {
 
 void check_same(const Operand& x, const Operand& wanted, uint8_t align) {
   const std::string plan = "; the plan takes ";
-  if (x.dtype != wanted.dtype) refuse_type(found_dtype(x) + plan + dtype_name(wanted.dtype));
+  if (x.dtype != wanted.dtype) refuse_type(found_dtype(x).adds(plan + dtype_name(wanted.dtype)));
   if (x.device != wanted.device) {
-    refuse(std::string(x.name) + " is on " + to_string(x.device) + plan + to_string(wanted.device));
+    refuse(found_device(x).adds(plan + to_string(wanted.device)));
   }
   if (x.rank != wanted.rank || !std::equal(x.shape, x.shape + x.rank, wanted.shape)) {
-    refuse(found(x) + plan + shape_text(wanted.shape, wanted.rank));
+    refuse(found(x).adds(plan + shape_text(wanted.shape, wanted.rank)));
   }
   if (!same_strides(x.shape, x.strides, wanted.strides, x.rank)) {
-    refuse(std::string(x.name) + " has strides " + shape_text(x.strides, x.rank) + plan +
-           shape_text(wanted.strides, wanted.rank));
+    refuse(Refusal(x.name,
+                   "has strides " + shape_text(x.strides, x.rank) + plan + shape_text(wanted.strides, wanted.rank)));
   }
   if (reinterpret_cast<uintptr_t>(x.data) & ((uintptr_t(1) << align) - 1)) {
-    refuse(std::string(x.name) + " starts at an address that is no multiple of " + std::to_string(1 << align) +
-           " bytes, as those of the plan are");
+    refuse(Refusal(x.name, "starts at an address that is no multiple of " + std::to_string(1 << align) +
+                               " bytes, as those of the plan are"));
   }
 }
 
@@ -63,7 +63,7 @@ Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords, int ras
     : a_(std::move(a)), b_(std::move(b)), kept_(keywords.values()), keywords_(keywords_from(keywords)) {
   Operands operands;
   prototype_ = call_of(operands, a_, b_, keywords_);
-  if (operands.has_lists()) refuse("a plan takes arrays; found lists of matrices");
+  if (operands.has_lists()) refuse(Refusal("a plan takes arrays").hints("found lists of matrices"));
   for (int i = 0; i < kRoles; ++i) {
     if (const View* view = operands[Role(i)]) expected_[i] = view->operand;
     align_[i] = alignment(prototype_.problem, Role(i));
@@ -81,7 +81,7 @@ Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords, int ras
   plan_ = plan_for(prototype_.problem);
   if (raster || swizzle) {
     if (!plan_.kernel || plan_.kernel->facts.api != 3)
-      refuse("raster or swizzle is given; the order of tiles is 3.x kernels'");
+      refuse(Refusal("raster or swizzle", "is given").hints("the order of tiles is 3.x kernels'"));
     if (raster) plan_.raster = raster;
     if (swizzle) plan_.swizzle = swizzle;
   }
@@ -177,23 +177,24 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
     const nb::handle value = given.*each.value;
     if (value.is_none()) continue;
     if (!is_there(expected_[int(each.role)])) {
-      refuse(std::string(kRoleNames[int(each.role)]) + " is given; the plan was made without such an array");
+      refuse(Refusal(kRoleNames[int(each.role)], "is given").hints("the plan was made without such an array"));
     }
     keywords.*each.value = value;
   }
   if (!given.epilogue.is_none()) {
-    if (prototype_.problem.user < 0) refuse("epilogue is given; the plan was made without one");
+    if (prototype_.problem.user < 0) refuse(Refusal("epilogue", "is given").hints("the plan was made without one"));
     keywords.epilogue = given.epilogue;
   }
   Operands operands;
   open_operands(operands, a.is_none() ? nb::handle(a_) : a, b.is_none() ? nb::handle(b_) : b, keywords);
   operands.check_memory("pass an array to the plan");
-  if (operands.has_lists()) refuse("a plan takes arrays; found lists of matrices");
+  if (operands.has_lists()) refuse(Refusal("a plan takes arrays").hints("found lists of matrices"));
   return execute(operands, *this, keywords.out, given.stream, workspace);
 }
 
 std::string Prepared::repr() const {
-  nb::object words = nb::module_::import_("cutlass_py.operations.gemm.description").attr("describe")(nb::cast(problem()));
+  nb::object words =
+      nb::module_::import_("cutlass_py.operations.gemm.description").attr("describe")(nb::cast(problem()));
   const bool alone = !plan_.kernel && plan_.provided.is_none();
   const std::string kernel = alone ? "the epilogue alone" : trace::kernel_of(plan_);
   return "<Prepared " + nb::cast<std::string>(words) + ", " + kernel + ">";
@@ -204,13 +205,14 @@ void Prepared::take_user(const UserRequest& given, Call& call) const {
   const UserClass& planned = user_class(call.problem.user);
   const UserProgram& program = program_of(planned.program);
   if (given.program != planned.program) {
-    refuse("epilogue is another function, " + program_of(given.program).name + "; the plan takes " + program.name);
+    refuse(Refusal("epilogue", std::string("is another function, ") + program_of(given.program).name)
+               .hints(std::string("the plan takes ") + program.name));
   }
   for (size_t i = 0; i < user_.size(); ++i) {
     const Operand* x = given.items[i].array;
     if (bool(x) != is_there(user_[i])) {
-      refuse(program.names[i] +
-             (x ? " is an array; the plan takes a number" : " is a number; the plan takes an array"));
+      refuse(Refusal(program.names[i], x ? "is an array" : "is a number")
+                 .hints(x ? "the plan takes a number" : "the plan takes an array"));
     }
     UserOperand& taken = call.user[i];
     if (!x) {
@@ -218,7 +220,7 @@ void Prepared::take_user(const UserRequest& given, Call& call) const {
       continue;
     }
     check_same(*x, user_[i], planned.items[i].align);
-    if (x->readonly && taken.written) refuse(program.names[i] + " is read-only");
+    if (x->readonly && taken.written) refuse(Refusal(program.names[i], "is read-only"));
     taken.matrix.data = x->data;
   }
 }
@@ -232,7 +234,7 @@ Call Prepared::call(Operands& operands) {
     const Operand* x = r.operands[i];
     if (!x) {
       if (!is_there(expected_[i]) || Role(i) == Role::out) continue;
-      refuse(std::string(expected_[i].name) + " is a number; the plan takes an array");
+      refuse(Refusal(expected_[i].name, "is a number").hints("the plan takes an array"));
     }
     check_same(*x, expected_[i], align_[i]);
     if (const void** address = address_slot(call, Role(i), call.problem.transposed)) *address = x->data;
@@ -241,8 +243,8 @@ Call Prepared::call(Operands& operands) {
   for (Role role : {Role::out, Role::bias_grad, Role::aux}) {
     const Operand* x = r.at(role);
     if (!x || (role == Role::aux && !writes_aux_)) continue;
-    if (x->readonly) refuse(std::string(x->name) + " is read-only");
-    if (!operands[role]->type->mutable_) refuse(std::string(x->name) + " cannot be written");
+    if (x->readonly) refuse(Refusal(x->name, "is read-only"));
+    if (!operands[role]->type->mutable_) refuse(Refusal(x->name, "cannot be written"));
     operands[role]->written = true;
   }
   check_overlap(r, call);

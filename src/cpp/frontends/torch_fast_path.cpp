@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "arrays/python_error.h"
 #include "operations/gemm/call.h"
 
 namespace cutlass_py {
@@ -74,19 +75,14 @@ nb::object record(const Layer& l) {
   return hooks->record_layer(l.a, l.b, l.bias, l.activation, l.rank);
 }
 
-bool is_refusal(const nb::python_error& error) {
-  if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) return false;
-  return nb::cast<std::string>(nb::str(error.value())).rfind("gemm: ", 0) == 0;  // else it is that of a hook, say
-}
-
 // What `run` returns; None where gemm refuses it.
 template <class Run>
 nb::object or_none(Run run) {
   try {
     return run();
-  } catch (const std::invalid_argument&) {
+  } catch (const ArgumentError&) {
   } catch (const nb::python_error& error) {
-    if (!is_refusal(error)) throw;
+    if (!is_argument_error(error)) throw;  // that of a hook, say
   }
   return nb::none();
 }

@@ -29,8 +29,8 @@ class Attributes {
   static std::string_view view(const xla::ByteSpan& text) { return {text.ptr, text.len}; }
 
   [[noreturn]] static void wrong(const char* name) {
-    refuse(std::string("attribute ") + name + " of the call is missing, or of another type; expected what " +
-           "cutlass_py.jax writes");
+    refuse(Refusal(std::string("attribute ") + name + " of the call is missing, or of another type")
+               .expects("what cutlass_py.jax writes"));
   }
 
   const void* find(const char* name, xla::AttrType type) const {
@@ -55,8 +55,8 @@ class Attributes {
 Attributes attributes_of(const xla::CallFrame& frame) {
   const Attributes attributes(frame.attrs);
   if (const int64_t format = attributes.integer("format"); format != kXlaFormat) {
-    refuse("the call was lowered in format " + std::to_string(format) + "; this version of cutlass_py reads " +
-           std::to_string(kXlaFormat));
+    refuse(Refusal("the call was lowered in format " + std::to_string(format))
+               .hints("this version of cutlass_py reads " + std::to_string(kXlaFormat)));
   }
   return attributes;
 }
@@ -67,7 +67,7 @@ Role role_of(std::string_view name) {
   for (int i = 0; i < kRoles; ++i) {
     if (name == kRoleNames[i]) return Role(i);
   }
-  refuse("the call has an operand '" + std::string(name) + "'; expected what cutlass_py.jax writes");
+  refuse(Refusal("the call has an operand '" + std::string(name) + "'").expects("what cutlass_py.jax writes"));
 }
 
 Dtype dtype_of(const char* name, xla::DataType dtype) {
@@ -83,7 +83,7 @@ Dtype dtype_of(const char* name, xla::DataType dtype) {
     case xla::DataType::s32: return Dtype::s32;
     case xla::DataType::c64: return Dtype::c64;
     case xla::DataType::c128: return Dtype::c128;
-    default: refuse_type(std::string(name) + " has XLA's dtype " + std::to_string(int(dtype)) + ", which gemm lacks");
+    default: refuse_type(Refusal(name, "has XLA's dtype " + std::to_string(int(dtype)) + ", which gemm lacks"));
   }
 }
 
@@ -95,20 +95,20 @@ Operand operand_of(const xla::Buffer& buffer, const char* name, Device device) {
   x.data = buffer.data;
   x.device = device;
   if (buffer.rank > kMaxRank) {
-    refuse(std::string(name) + " has " + std::to_string(buffer.rank) + " dimensions; expected at most " +
-           std::to_string(kMaxRank));
+    refuse(Refusal(name, "has " + std::to_string(buffer.rank) + " dimensions")
+               .expects("at most " + std::to_string(kMaxRank)));
   }
   x.set_row_major(buffer.dims, int(buffer.rank));
   // What the plan was made for. XLA's own allocations have more; a slice passed without a copy may have less.
   if (reinterpret_cast<uintptr_t>(x.data) % 16) {
-    refuse(std::string(name) + " is not aligned to 16 bytes, as the kernel was chosen for");
+    refuse(Refusal(name, "is not aligned to 16 bytes, as the kernel was chosen for"));
   }
   return x;
 }
 
 // A matrix that lies transposed, as the kernels see it.
 void transpose(Operand& x) {
-  if (x.rank < 2) refuse(found(x) + "; expected a matrix where the layout says n");
+  if (x.rank < 2) refuse(found(x).expects("a matrix where the layout says n"));
   std::swap(x.shape[x.rank - 2], x.shape[x.rank - 1]);
   std::swap(x.strides[x.rank - 2], x.strides[x.rank - 1]);
 }
@@ -123,13 +123,13 @@ std::string_view next(std::string_view& names) {
 
 void place(XlaCall& x, Request& r, std::string_view name, const xla::Buffer& buffer, Device device) {
   const Role role = role_of(name);
-  if (r.at(role)) refuse("the call has " + std::string(name) + " twice");
+  if (r.at(role)) refuse(Refusal("the call has " + std::string(name) + " twice"));
   x.operands[int(role)] = operand_of(buffer, kRoleNames[int(role)], device);
   r.operands[int(role)] = &x.operands[int(role)];
 }
 
 GivenScratch scratch_of(const xla::Buffer& buffer) {
-  if (buffer.dtype != xla::DataType::u8 || buffer.rank != 1) refuse("scratch is no vector of bytes");
+  if (buffer.dtype != xla::DataType::u8 || buffer.rank != 1) refuse(Refusal("scratch", "is no vector of bytes"));
   const uintptr_t address = reinterpret_cast<uintptr_t>(buffer.data), aligned = scratch_aligned(address);
   const size_t bytes = size_t(buffer.dims[0]), lost = size_t(aligned - address);
   return {reinterpret_cast<char*>(aligned), bytes > lost ? bytes - lost : 0};
@@ -150,9 +150,9 @@ void read_buffers(const xla::CallFrame& frame, const Attributes& attributes, Dev
       place(x, r, name, buffer, device);
     }
   }
-  if (!r.at(Role::a) || !r.at(Role::b) || !r.at(Role::out)) refuse("the call lacks a, b or out");
+  if (!r.at(Role::a) || !r.at(Role::b) || !r.at(Role::out)) refuse(Refusal("the call lacks a, b or out"));
   const std::string_view layout = attributes.text("layout");
-  if (layout.size() != 2) refuse("the call has layout '" + std::string(layout) + "'; expected two letters");
+  if (layout.size() != 2) refuse(Refusal("the call has layout '" + std::string(layout) + "'").expects("two letters"));
   if (layout[0] == 'n') transpose(x.operands[int(Role::a)]);
   if (layout[1] == 'n') transpose(x.operands[int(Role::b)]);
 }
@@ -166,7 +166,7 @@ Scalar factor(const Attributes& attributes, const char* name) {
 
 Activation activation_of(std::string_view name) {
   if (const int found = activation_named(name); found >= 0) return Activation(found);
-  refuse("activation='" + std::string(name) + "' is not known");
+  refuse(Refusal("activation", "='" + std::string(name) + "' is not known"));
 }
 
 void read_keywords(const Attributes& attributes, Request& r) {
@@ -185,7 +185,7 @@ Dtype dtype_named(std::string_view name) {
   for (int i = 0; i < kDtypeCount; ++i) {
     if (name == kDtypes[i].name) return Dtype(i);
   }
-  if (!name.empty()) refuse_type("dtype '" + std::string(name) + "' is not known");
+  if (!name.empty()) refuse_type(Refusal("dtype '" + std::string(name) + "' is not known"));
   return Dtype::none;
 }
 
@@ -215,7 +215,7 @@ void read(const xla::CallFrame& frame, Device device, XlaCall& x) {
   if (!compute.empty()) r.compute = compute.c_str();
   x.call = canonicalise(r);
   if (!x.call.possible_overlaps.empty())
-    refuse(x.call.possible_overlaps.front().message);  // XLA's buffers are apart, or the same
+    refuse(x.call.possible_overlaps.front().refusal);  // XLA's buffers are apart, or the same
   read_plan(attributes, x);
 }
 

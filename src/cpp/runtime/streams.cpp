@@ -61,8 +61,8 @@ void on_device_done(void* argument) {
 }
 
 [[noreturn]] void refuse_stream(const std::string& found) {
-  refuse_type("stream is " + found +
-              "; expected the handle of a CUDA stream, a torch or CuPy stream, or what has __cuda_stream__");
+  refuse_type(Refusal("stream", std::string("is ") + found)
+                  .expects("the handle of a CUDA stream, a torch or CuPy stream, or what has __cuda_stream__"));
 }
 
 Stream stream_handle(nb::handle number) {
@@ -85,8 +85,8 @@ device::Stream stream_from(nb::handle value) {
   if (nb::hasattr(value, "__cuda_stream__")) {
     nb::object pair = value.attr("__cuda_stream__")();
     if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) {
-      refuse_type("stream.__cuda_stream__() returned " + described_type(pair) +
-                  "; expected a tuple of a version and a handle");
+      refuse_type(Refusal("stream", ".__cuda_stream__() returned " + described_type(pair))
+                      .expects("a tuple of a version and a handle"));
     }
     return stream_handle(PyTuple_GetItem(pair.ptr(), 1));
   }
@@ -112,7 +112,7 @@ void Streams::visit(const View& view, int device_id, bool& chosen) {
   const void* framework = view.type->exchange ? static_cast<const void*>(view.type->exchange) : view.type->row.ptr();
   if (seen(framework)) return;
   if (size_t(other_count) == std::size(others)) {
-    refuse("operands of more than " + std::to_string(std::size(others)) + " frameworks");
+    refuse(Refusal("operands of more than " + std::to_string(std::size(others)) + " frameworks"));
   }
   Stream stream = current_stream(*view.type, device_id);
   if (!chosen) launch = stream, chosen = true;

@@ -94,8 +94,8 @@ class Result {
     if (own == stream) return;
     if (device::capturing(stream)) {
       refuse(
-          "during graph capture no result is made in memory of this package's own, which another stream orders: pass "
-          "out=");
+          Refusal("during graph capture no result is made in memory of this package's own, which another stream "
+                  "orders: pass out="));
     }
     follow(stream, own);
   }
@@ -156,8 +156,8 @@ nb::object execute_on_device(Operands& operands, Source& source, nb::handle out,
   const Streams streams(operands, operands[Role::out], device_id, stream);
   if (streams.several() && streams.capturing()) {
     refuse(
-        "during graph capture all operands must belong to one framework and its current stream must be the one "
-        "that captures: an event of another stream would end the capture");
+        Refusal("during graph capture all operands must belong to one framework and its current stream must be the one "
+                "that captures: an event of another stream would end the capture"));
   }
   operands.each([&](View& view) { view.import(streams.launch); });
   Result result;
@@ -270,7 +270,7 @@ void Workspace::open(nb::handle array, const Operand& a) {
   if (array.is_none()) return;
   view_.open(array, "workspace");
   if (view_.operand.metadata_only || !view_.type->mutable_) {
-    refuse_type("workspace is " + described_type(array) + "; expected an array that can be written");
+    refuse_type(Refusal("workspace", "is " + described_type(array)).expects("an array that can be written"));
   }
   check_same_device(a, view_.operand);
 }
@@ -279,18 +279,21 @@ const GivenScratch* Workspace::on(Stream stream, const Operands& operands, size_
   if (!view_) return nullptr;
   view_.import(stream);
   const Operand& x = view_.operand;
-  if (dtype_size(x.dtype) != 1) refuse_type(found_dtype(x) + "; expected bytes (u8)");
+  if (dtype_size(x.dtype) != 1) refuse_type(found_dtype(x).expects("bytes (u8)"));
   if (x.rank != 1 || (x.shape[0] > 1 && x.strides[0] != 1))
-    refuse(found(x) + " with strides " + shape_text(x.strides, x.rank) + "; expected one dimension without gaps");
-  if (x.readonly) refuse("workspace is read-only");
+    refuse(found(x).adds(" with strides " + shape_text(x.strides, x.rank)).expects("one dimension without gaps"));
+  if (x.readonly) refuse(Refusal("workspace", "is read-only"));
   if (size_t(x.shape[0]) < needed) {
-    refuse("workspace has " + std::to_string(x.shape[0]) + " bytes; expected at least " + std::to_string(needed));
+    refuse(Refusal("workspace", "has " + std::to_string(x.shape[0]) + " bytes")
+               .expects("at least " + std::to_string(needed)));
   }
   if (needed && reinterpret_cast<uintptr_t>(x.data) % kScratchAlignment) {
-    refuse("workspace starts at an address that is no multiple of " + std::to_string(kScratchAlignment) + " bytes");
+    refuse(Refusal("workspace",
+                   "starts at an address that is no multiple of " + std::to_string(kScratchAlignment) + " bytes"));
   }
   operands.each([&](const View& view) {
-    if (!provably_disjoint(x, view.operand)) refuse("workspace shares memory with " + std::string(view.operand.name));
+    if (!provably_disjoint(x, view.operand))
+      refuse(Refusal("workspace", "shares memory with", "overlap").beside(view.operand.name));
   });
   given_ = {static_cast<char*>(x.data), size_t(x.shape[0])};
   return &given_;
@@ -315,7 +318,7 @@ Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords) {
 size_t scratch_bytes_of(nb::handle a, nb::handle b, const Keywords& keywords, nb::handle chosen, int sm_count) {
   Operands operands;
   const Call call = call_of(operands, a, b, keywords);
-  if (call.problem.pointers) refuse("lists of matrices have no scratch of their caller's");
+  if (call.problem.pointers) refuse(Refusal("lists of matrices have no scratch of their caller's"));
   DevicePlan plan = device_plan(chosen);
   plan.sm_count = sm_count;
   // Kernels are asked on the device that they will run on; where there is none, the call is for another machine.

@@ -35,8 +35,9 @@ const ComputeRow& compute_row(const Operand& x, const char* compute) {
     if (!compute || !std::strcmp(row.name, compute)) return row;
     known += (known.empty() ? "'" : ", '") + std::string(row.name) + "'";
   }
-  if (known.empty()) refuse_type(found_dtype(x) + "; expected one of " + input_dtypes());
-  refuse(std::string("compute='") + compute + "' is not one of " + known + " for " + dtype_name(x.dtype) + " inputs");
+  if (known.empty()) refuse_type(found_dtype(x).expects("one of " + input_dtypes()));
+  refuse(Refusal("compute",
+                 std::string("='") + compute + "' is not one of " + known + " for " + dtype_name(x.dtype) + " inputs"));
 }
 
 // Which dtypes are multiplied, summed and stored.
@@ -44,8 +45,8 @@ void choose_arithmetic(const Request& r, Problem& p) {
   const Operand &a = *r.at(Role::a), &b = *r.at(Role::b);
   const ComputeRow& row = compute_row(a, r.compute);
   if (!pairs_with(a.dtype, b.dtype)) {
-    refuse_type(found_dtype(a) + " but " + found_dtype(b) + "; " + dtype_name(a.dtype) + " goes with " +
-                partners(a.dtype));
+    refuse_type(
+        found_dtype(a).but(found_dtype(b)).hints(std::string(dtype_name(a.dtype)) + " goes with " + partners(a.dtype)));
   }
   p.a = a.dtype, p.b = b.dtype;
   p.operand_a = row.operand;
@@ -54,12 +55,13 @@ void choose_arithmetic(const Request& r, Problem& p) {
   const Operand* out = r.at(Role::out);
   const bool named = r.out_dtype != Dtype::none;
   if (out && named && r.out_dtype != out->dtype) {
-    refuse_type(found_dtype(*out) + " but out_dtype is " + dtype_name(r.out_dtype));
+    refuse_type(found_dtype(*out).but(Refusal("out_dtype", std::string("is ") + dtype_name(r.out_dtype))));
   }
   p.d = out ? out->dtype : named ? r.out_dtype : row.output;
   if (is_complex(p.d) != is_complex(p.accumulator)) {
-    refuse_type(std::string(out ? "out is " : "out_dtype is ") + dtype_name(p.d) + " but a is " + dtype_name(p.a) +
-                "; expected " + (is_complex(p.d) ? "a real dtype" : "c64 or c128"));
+    refuse_type(Refusal(out ? "out" : "out_dtype", std::string("is ") + dtype_name(p.d), "dtype")
+                    .but(Refusal("a", std::string("is ") + dtype_name(p.a)))
+                    .expects(is_complex(p.d) ? "a real dtype" : "c64 or c128"));
   }
 }
 
@@ -74,7 +76,7 @@ void read_matrices(const Request& r, const Extents& extents, Call& call, Batched
   parts.add(call.b, &Shift::b, b, 2 - extents.no_cols, extents);
   if (const Operand* out = r.at(Role::out)) {
     check_result_shape(*out, extents, false);
-    if (out->readonly) refuse("out is read-only");
+    if (out->readonly) refuse(Refusal("out", "is read-only"));
     call.d = matrix_of(*out, extents.no_rows, extents.no_cols);
     parts.add(call.d, &Shift::d, *out, extents.core(), extents);
   } else {
@@ -287,8 +289,8 @@ Call canonicalise(const Request& r) {
 
   int64_t m = extents.m, n = extents.n, batch = collapse_batch(extents, parts, call.loop);
   if (!call.loop.empty() && (r.at(Role::bias_grad) || r.user)) {
-    refuse(std::string(r.user ? "epilogue" : "bias_grad") +
-           " is given but the batch of the operands has no single stride; pass it as one dimension");
+    refuse(Refusal(r.user ? "epilogue" : "bias_grad", "is given but the batch of the operands has no single stride")
+               .hints("pass it as one dimension"));
   }
   if (scattered(r) && batch > 0) scatter(r, call, batch);
   if (m == 0 || n == 0 || batch == 0) p.empty_product = true;
@@ -303,7 +305,7 @@ Call canonicalise(const Request& r) {
     fold_batch(call, m, batch);
   }
   if (m > kMostExtent || n > kMostExtent || batch > kMostExtent)
-    refuse("extents above " + std::to_string(kMostExtent) + " are not supported");
+    refuse(Refusal("extents above " + std::to_string(kMostExtent) + " are not supported"));
   p.m = int32_t(m), p.n = int32_t(n), p.k = int32_t(extents.k), p.batch = int32_t(batch);
   settle_matrices(call);
   settle_vectors(call);

@@ -40,7 +40,7 @@ using Dtypes = std::initializer_list<Dtype>;
     if (*dtype == Dtype::none || std::find(first, dtype, *dtype) != dtype) continue;  // said already
     names += (names.empty() ? "" : ", ") + std::string(dtype_name(*dtype));
   }
-  refuse_type(found_dtype(x) + "; expected " + (names.find(',') == std::string::npos ? "" : "one of ") + names);
+  refuse_type(found_dtype(x).expects((names.find(',') == std::string::npos ? "" : "one of ") + names));
 }
 
 template <class Accepted>
@@ -72,7 +72,7 @@ std::string text_of(const Extents& e, bool along_m, bool along_n) {
 // ------------------------------------------------------------------------------------------------ factors
 
 void check_one(const Operand& x, Dtype dtype, const char* otherwise) {
-  if (size_of(x) != 1) refuse(found(x) + "; expected " + otherwise);
+  if (size_of(x) != 1) refuse(found(x).expects(otherwise));
   check_dtype(x, Dtypes{dtype});
 }
 
@@ -115,13 +115,15 @@ const Operand& blocks_at(const Request& r, Role role, const Extents& e) {
   const Operand *x = r.at(role), *other = r.at(of_a ? Role::scale_b : Role::scale_a);
   if (x && (of_a ? are_blocks_of_a(*x, e) : are_blocks_of_b(*x, e)) && batch_fits(*x, 2, e)) return *x;
   const bool number = of_a ? r.has_scale_a : r.has_scale_b;
-  refuse((x ? found(*x) : (of_a ? "scale_a is " : "scale_b is ") + std::string(number ? "a number" : "not given")) +
-         (other ? " beside blocks: " + found(*other) : "") + "; expected " + blocks_text(role, e));
+  Refusal refusal = x ? found(*x) : Refusal(kRoleNames[int(role)], number ? "is a number" : "is not given", "shape");
+  if (other)
+    refusal.adds(" beside blocks: " + std::string(other->name) + " is " + shape_text(other->shape, other->rank));
+  refuse(refusal.expects(blocks_text(role, e)));
 }
 
 void read_blocks(const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
   const Operand &a = blocks_at(r, Role::scale_a, e), &b = blocks_at(r, Role::scale_b, e);
-  if (r.lists) refuse(found(a) + ", blocks, which lists of matrices do not take; pass a batch instead");
+  if (r.lists) refuse(found(a).adds(", blocks, which lists of matrices do not take").hints("pass a batch instead"));
   for (const Operand* x : {&a, &b}) check_dtype(*x, Dtypes{Dtype::f32});
   call.epilogue.scale_a = matrix_of(a, false, false);
   call.epilogue.scale_b = matrix_of(b, false, false);
@@ -146,8 +148,8 @@ char read_scale(const Operand& x, char axis, const Extents& e, const Problem& p,
                                   : is_row(x, e);
   if (!fits || !batch_fits(x, std::min(x.rank, 2), e)) {
     const Role role = axis == 'm' ? Role::scale_a : Role::scale_b;
-    refuse(found(x) + "; expected one element, " + text_of(e, axis == 'm', axis == 'n') +
-           (is_fp8(p.operand_a) ? "; in blocks: " + blocks_text(role, e) : ""));
+    refuse(found(x).expects("one element, " + text_of(e, axis == 'm', axis == 'n') +
+                            (is_fp8(p.operand_a) ? "; in blocks: " + blocks_text(role, e) : "")));
   }
   scale = vector_of(x, axis);
   parts.add(scale, shift, x, std::min(x.rank, 2), e);
@@ -162,8 +164,9 @@ void read_factors(const Request& r, Call& call) {
   e.beta = r.at(Role::c) && r.has_beta ? factor(r, Role::beta, numbers.beta, p.accumulator) : numbers.beta;
   e.scale_out = factor(r, Role::scale_out, numbers.scale_out, p.accumulator);
   if (e.alpha.device && (r.scale_a != 1 || r.scale_b != 1)) {
-    refuse(std::string("alpha is an array but ") + (r.scale_a != 1 ? "scale_a" : "scale_b") +
-           " is a number; pass both as arrays or both as numbers");
+    refuse(Refusal("alpha", "is an array")
+               .but(Refusal(r.scale_a != 1 ? "scale_a" : "scale_b", "is a number"))
+               .hints("pass both as arrays or both as numbers"));
   }
 }
 
@@ -195,7 +198,7 @@ void read_product(const Request& r, const Extents& e, Call& call, BatchedOperand
 void read_c(const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
   const Operand* c = r.at(Role::c);
   if (!c) {
-    if (r.has_beta) refuse("beta is given but c is not");
+    if (r.has_beta) refuse(Refusal("beta", "is given").but(Refusal("c", "is not")));
     return;
   }
   check_result_shape(*c, e, true);
@@ -211,7 +214,7 @@ void read_bias(const Operand& x, const Extents& e, Call& call, BatchedOperands& 
   Problem& p = call.problem;
   p.bias_axis = axis_of(x, e);
   const int core = std::min(x.rank, 2);
-  if (!p.bias_axis || !batch_fits(x, core, e)) refuse(found(x) + "; expected " + text_of(e, true, true));
+  if (!p.bias_axis || !batch_fits(x, core, e)) refuse(found(x).expects(text_of(e, true, true)));
   if (is_complex(p.accumulator)) {
     check_dtype(x, Dtypes{p.d, p.accumulator});
   } else if (is_integer(p.d)) {
@@ -227,7 +230,8 @@ void read_bias(const Operand& x, const Extents& e, Call& call, BatchedOperands& 
 
 void read_gate(const Operand& x, const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
   if (r.function().derivative) {
-    refuse(std::string("gate is given with activation='") + r.function().name + "'; a derivative takes no gate");
+    refuse(Refusal("gate", std::string("is given with activation='") + r.function().name + "'")
+               .hints("a derivative takes no gate"));
   }
   check_result_shape(x, e, true);
   check_elements(x, call.problem);
@@ -240,7 +244,7 @@ void read_aux(const Operand& x, const Request& r, const Extents& e, Call& call, 
   const bool read = r.function().derivative;
   check_result_shape(x, e, read);
   check_elements(x, call.problem);
-  if (!read && x.readonly) refuse("aux is read-only");
+  if (!read && x.readonly) refuse(Refusal("aux", "is read-only"));
   call.problem.aux = x.dtype;
   call.epilogue.aux = matrix_of(x, e.no_rows, e.no_cols);
   parts.add(call.epilogue.aux, &Shift::aux, x, e.core(), e);
@@ -249,9 +253,9 @@ void read_aux(const Operand& x, const Request& r, const Extents& e, Call& call, 
 void read_bias_grad(const Operand& x, const Extents& e, Call& call) {
   Problem& p = call.problem;
   p.bias_grad_axis = x.rank <= 2 ? axis_of(x, e) : 0;
-  if (!p.bias_grad_axis) refuse(found(x) + "; expected " + text_of(e, true, true));
+  if (!p.bias_grad_axis) refuse(found(x).expects(text_of(e, true, true)));
   check_dtype(x, Dtypes{is_integer(p.d) ? Dtype::none : p.d, Dtype::f32, Dtype::f64});
-  if (x.readonly) refuse("bias_grad is read-only");
+  if (x.readonly) refuse(Refusal("bias_grad", "is read-only"));
   p.bias_grad = x.dtype;
   call.epilogue.bias_grad = vector_of(x, p.bias_grad_axis);
 }
@@ -260,12 +264,14 @@ void read_bias_grad(const Operand& x, const Extents& e, Call& call) {
 void check_complex(const Request& r, const Problem& p) {
   const std::string but = std::string(dtype_name(p.a)) + "; complex operands take alpha, beta, c and bias";
   if (r.activation != Activation::identity) {
-    refuse_type(std::string("activation='") + r.function().name + "' is given but a is " + but);
+    refuse_type(Refusal("activation", std::string("='") + r.function().name + "' is given")
+                    .but(Refusal("a", std::string("is ") + but)));
   }
   const char* number = r.has_scale_a ? "scale_a" : r.has_scale_b ? "scale_b" : r.has_scale_out ? "scale_out" : nullptr;
-  if (number) refuse_type(std::string(number) + " is given but a is " + but);
+  if (number) refuse_type(Refusal(number, "is given").but(Refusal("a", std::string("is ") + but)));
   for (Role role : {Role::gate, Role::aux, Role::scale_a, Role::scale_b, Role::scale_out, Role::bias_grad}) {
-    if (const Operand* x = r.at(role)) refuse_type(std::string(x->name) + " is given but a is " + but);
+    if (const Operand* x = r.at(role))
+      refuse_type(Refusal(x->name, "is given").but(Refusal("a", std::string("is ") + but)));
   }
 }
 
@@ -276,7 +282,7 @@ void check_lists(const Request& r) {
   }
   for (Role role : {Role::bias, Role::scale_a, Role::scale_b}) {
     const Operand* x = r.at(role);
-    if (x && x->rank > 2) refuse(found(*x) + "; lists of matrices share one vector, which has 1 or 2 dimensions");
+    if (x && x->rank > 2) refuse(found(*x).hints("lists of matrices share one vector, which has 1 or 2 dimensions"));
   }
 }
 
@@ -299,7 +305,7 @@ void read_epilogue(const Request& r, const Extents& e, Call& call, BatchedOperan
   if (r.lists) check_lists(r);
   if (r.function().derivative && !r.at(Role::aux)) {
     const char* name = r.function().name;
-    refuse(std::string("activation='") + name + "' needs aux, where " + (name + 2) + " was evaluated");
+    refuse(Refusal("activation", std::string("='") + name + "' needs aux, where " + (name + 2) + " was evaluated"));
   }
   read_factors(r, call);
   read_product(r, e, call, parts);

@@ -30,8 +30,8 @@ bool is_array(nb::handle value) {
   const bool overflow = raised(PyExc_OverflowError);
   if (PyErr_Occurred() && !overflow && !raised(PyExc_TypeError) && !raised(PyExc_ValueError)) nb::raise_python_error();
   PyErr_Clear();
-  if (overflow) refuse(std::string(name) + " is too large for a float");
-  refuse_type(std::string(name) + " is " + described_type(value) + "; expected a number");
+  if (overflow) refuse(Refusal(name, "is too large for a float"));
+  refuse_type(Refusal(name, "is " + described_type(value)).expects("a number"));
 }
 
 double real_number(nb::handle value, const char* name) {
@@ -78,7 +78,7 @@ const char* text_from(nb::handle value, const char* name, const char* example) {
   const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &length);
   if (text && std::strlen(text) == size_t(length)) return text;
   PyErr_Clear();  // lone surrogates; a NUL would end the name early
-  refuse(std::string(name) + " is no valid text; expected a name such as " + example);
+  refuse(Refusal(name, "is no valid text").expects(std::string("a name such as ") + example));
 }
 
 bool needs_parameters(const ActivationRow& row) {
@@ -91,15 +91,16 @@ int activation_number(const char* name) {
   for (int i = 0; i < kActivationCount; ++i) {
     if (!needs_parameters(kActivations[i])) known += (i ? ", '" : "'") + std::string(kActivations[i].name) + "'";
   }
-  refuse(std::string("activation='") + name + "' is not one of " + known + ", clamp(low, high)");
+  refuse(Refusal("activation", std::string("='") + name + "' is not one of " + known + ", clamp(low, high)"));
 }
 
 void read_activation_name(const char* name, Request& r) {
   const int number = activation_number(name);
   const ActivationRow& row = kActivations[number];
   if (needs_parameters(row)) {
-    refuse(std::string("activation='") + name + "' has parameters; expected cutlass_py." + name + "(" +
-           row.parameters[0] + (row.parameter_count > 1 ? std::string(", ") + row.parameters[1] : "") + ")");
+    refuse(Refusal("activation", std::string("='") + name + "' has parameters")
+               .expects(std::string("cutlass_py.") + name + "(" + row.parameters[0] +
+                        (row.parameter_count > 1 ? std::string(", ") + row.parameters[1] : "") + ")"));
   }
   r.activation = Activation(number);
   std::copy(row.defaults, row.defaults + 2, r.parameters);
@@ -109,14 +110,15 @@ void read_activation_name(const char* name, Request& r) {
 void read_activation_object(nb::handle value, Request& r) {
   nb::object name = nb::getattr(value, "name", nb::none()), given = nb::getattr(value, "parameters", nb::none());
   if (!PyUnicode_Check(name.ptr()) || !PyTuple_Check(given.ptr())) {
-    refuse_type("activation is " + described_type(value) +
-                "; expected a name such as 'gelu', or what cutlass_py.leaky_relu " + "or clamp return");
+    refuse_type(Refusal("activation", "is " + described_type(value))
+                    .expects("a name such as 'gelu', or what cutlass_py.leaky_relu or clamp return"));
   }
   const int number = activation_number(text_from(name, "activation", "'gelu'"));
   const size_t count = nb::len(given);
   if (count != size_t(kActivations[number].parameter_count)) {
-    refuse(std::string("activation ") + kActivations[number].name + " has " +
-           std::to_string(kActivations[number].parameter_count) + " parameters; found " + std::to_string(count));
+    refuse(Refusal("activation", kActivations[number].name + std::string(" has ") +
+                                     std::to_string(kActivations[number].parameter_count) + " parameters")
+               .hints("found " + std::to_string(count)));
   }
   r.activation = Activation(number);
   for (size_t i = 0; i < count; ++i) r.parameters[i] = real_number(given[i], "a parameter of activation");
@@ -133,15 +135,15 @@ int16_t splits_from(nb::handle value) {
   if (PyUnicode_Check(value.ptr())) {
     const char* text = text_from(value, "splits", "'stream'");
     if (!std::strcmp(text, "stream")) return -1;
-    refuse(std::string("splits='") + text + "' is not 'stream'");
+    refuse(Refusal("splits", std::string("='") + text + "' is not 'stream'"));
   }
   if (!PyIndex_Check(value.ptr()) || PyBool_Check(value.ptr())) {
-    refuse_type("splits is " + described_type(value) + "; expected a number of parts of k, or 'stream'");
+    refuse_type(Refusal("splits", "is " + described_type(value)).expects("a number of parts of k, or 'stream'"));
   }
   const long long parts = PyLong_AsLongLong(nb::int_(value).ptr());
   PyErr_Clear();
   if (parts < 1 || parts > 32767) {
-    refuse("splits is " + shown(value) + "; expected 1 to 32767, or 'stream'");
+    refuse(Refusal("splits", "is " + shown(value)).expects("1 to 32767, or 'stream'"));
   }
   return int16_t(parts);
 }
@@ -154,11 +156,11 @@ bool is_numpy_bool(nb::handle value) {
 bool deterministic_from(nb::handle value) {
   if (value.ptr() == Py_False || value.ptr() == Py_True) return value.ptr() == Py_True;
   if (is_numpy_bool(value)) return PyObject_IsTrue(value.ptr()) == 1;
-  refuse_type("deterministic is " + described_type(value) + "; expected True or False");
+  refuse_type(Refusal("deterministic", "is " + described_type(value)).expects("True or False"));
 }
 
 [[noreturn]] void refuse_immutable(const char* name, const char* instead = "") {
-  refuse_type(std::string(name) + " is a JAX array, which is immutable" + instead);
+  refuse_type(Refusal(name, std::string("is a JAX array, which is immutable") + instead));
 }
 
 void will_write(const Operands& operands, Role role) {
@@ -175,7 +177,7 @@ void will_write(const Operands& operands, Role role) {
 // The function says all that happens to the product.
 void check_alone(const Keywords& k) {
   const auto check = [](bool absent, const char* name) {
-    if (!absent) refuse(std::string(name) + " is given beside epilogue; make it a parameter of the function");
+    if (!absent) refuse(Refusal(name, "is given beside epilogue").hints("make it a parameter of the function"));
   };
   check(PyFloat_CheckExact(k.alpha.ptr()) && PyFloat_AsDouble(k.alpha.ptr()) == 1, "alpha");
   check(k.activation.is_none(), "activation");
@@ -187,8 +189,8 @@ void check_alone(const Keywords& k) {
 
 void open_user(Operands& operands, const Keywords& k) {
   if (!nb::isinstance<EpilogueCall>(k.epilogue)) {
-    refuse_type("epilogue is " + described_type(k.epilogue) +
-                "; expected a call of a function under @cutlass_py.epilogue, such as scaled(alpha=0.5)");
+    refuse_type(Refusal("epilogue", "is " + described_type(k.epilogue))
+                    .expects("a call of a function under @cutlass_py.epilogue, such as scaled(alpha=0.5)"));
   }
   check_alone(k);
   const EpilogueCall& call = nb::cast<const EpilogueCall&>(k.epilogue);
@@ -226,7 +228,8 @@ Keywords keywords_from(const nb::dict& given) {
   k.compute = get("compute"), k.out_dtype = get("out_dtype"), k.splits = get("splits");
   k.deterministic = get("deterministic", Py_False), k.kernel = get("kernel"), k.stream = get("stream");
   if (known != given.size()) {
-    refuse_type("keywords are " + nb::cast<std::string>(nb::str(given.keys())) + ", of which it does not know all");
+    refuse_type(
+        Refusal("keywords", "are " + nb::cast<std::string>(nb::str(given.keys())) + ", of which it does not know all"));
   }
   return k;
 }
@@ -249,7 +252,7 @@ Request request_from(Operands& operands, const Keywords& keywords) {
   read_activation(keywords.activation, r);
   if (!keywords.compute.is_none()) {
     if (!PyUnicode_Check(keywords.compute.ptr())) {
-      refuse_type("compute is " + described_type(keywords.compute) + "; expected a name such as 'tf32'");
+      refuse_type(Refusal("compute", "is " + described_type(keywords.compute)).expects("a name such as 'tf32'"));
     }
     r.compute = text_from(keywords.compute, "compute", "'tf32'");
   }

@@ -28,15 +28,17 @@ void Operands::check_lists() const {
     if (!view) continue;
     const std::string name = kRoleNames[int(role)];
     if (const int length = list_length(int(role)); length >= 0) {
-      if (expected < 0) refuse(name + " is a list but neither a nor b is one");
+      if (expected < 0) refuse(Refusal(name, "is a list but neither a nor b is one"));
       if (length == expected) continue;
-      refuse(name + " is a list of " + std::to_string(length) + " matrices but " + leader + " is one of " +
-             std::to_string(expected) + "; expected equal lengths");
+      refuse(Refusal(name, "is a list of " + std::to_string(length) + " matrices")
+                 .but(Refusal(leader, "is one of " + std::to_string(expected)))
+                 .expects("equal lengths"));
     } else if (role == Role::out) {
-      refuse(std::string("out is an array but ") + leader + " is a list; expected a list of " +
-             std::to_string(expected) + " matrices");
+      refuse(Refusal("out", "is an array")
+                 .but(Refusal(leader, "is a list"))
+                 .expects("a list of " + std::to_string(expected) + " matrices"));
     } else if (view->operand.rank != 2) {
-      refuse(found(view->operand) + "; expected 2 dimensions beside a list of matrices");
+      refuse(found(view->operand).expects("2 dimensions beside a list of matrices"));
     }
   }
 }

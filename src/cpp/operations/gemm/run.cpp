@@ -33,8 +33,8 @@ class Scratch {
       return;
     }
     if (size_ > given_->bytes) {
-      refuse(std::to_string(size_) + " bytes of scratch are needed on cuda:" + std::to_string(device_id_) + " but " +
-             std::to_string(given_->bytes) + " were given");
+      refuse(Refusal(std::to_string(size_) + " bytes of scratch are needed on cuda:" + std::to_string(device_id_) +
+                     " but " + std::to_string(given_->bytes) + " were given"));
     }
     memory_ = given_->data;
   }

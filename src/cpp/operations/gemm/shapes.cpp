@@ -8,11 +8,11 @@ namespace cutlass_py {
 namespace {
 
 void check_extents(const Operand& x) {
-  if (x.rank < 1) refuse(found(x) + "; expected at least 1 dimension");
+  if (x.rank < 1) refuse(found(x).expects("at least 1 dimension"));
   for (int i = 0; i < x.rank; ++i) {
-    if (x.shape[i] < 0) refuse(found(x) + "; extents must not be negative");
+    if (x.shape[i] < 0) refuse(found(x).hints("extents must not be negative"));
     if (x.shape[i] > kMostExtent)
-      refuse(found(x) + "; extents above " + std::to_string(kMostExtent) + " are not supported");
+      refuse(found(x).hints("extents above " + std::to_string(kMostExtent) + " are not supported"));
   }
 }
 
@@ -23,7 +23,7 @@ void broadcast(const Operand& a, const Operand& b, Extents& e) {
   for (int i = 0; i < e.rank; ++i) {
     const int ia = i - (e.rank - lead_a), ib = i - (e.rank - lead_b);
     const int64_t x = ia < 0 ? 1 : a.shape[ia], y = ib < 0 ? 1 : b.shape[ib];
-    if (x != y && x != 1 && y != 1) refuse(found(a) + " but " + found(b) + "; batch extents must agree or be 1");
+    if (x != y && x != 1 && y != 1) refuse(found(a).but(found(b)).hints("batch extents must agree or be 1"));
     e.batch[i] = x == 1 ? y : x;
   }
 }
@@ -96,7 +96,7 @@ Extents extents_of(const Operand& a, const Operand& b) {
   e.m = e.no_rows ? 1 : a.shape[a.rank - 2];
   e.n = e.no_cols ? 1 : b.shape[b.rank - 1];
   e.k = a.shape[a.rank - 1];
-  if (e.k != b.shape[e.no_cols ? 0 : b.rank - 2]) refuse(found(a) + " but " + found(b) + "; inner extents must agree");
+  if (e.k != b.shape[e.no_cols ? 0 : b.rank - 2]) refuse(found(a).but(found(b)).hints("inner extents must agree"));
   broadcast(a, b, e);
   return e;
 }
@@ -124,7 +124,7 @@ void check_result_shape(const Operand& x, const Extents& e, bool broadcast) {
   if (broadcast && fits_result(x, e)) return;
   const std::string full = shape_text(shape, rank);
   const bool either = broadcast && e.rank;
-  refuse(found(x) + "; expected " + (either ? shape_text(shape + e.rank, core) + " or " + full : full));
+  refuse(found(x).expects(either ? shape_text(shape + e.rank, core) + " or " + full : full));
 }
 
 Matrix matrix_of(const Operand& x, bool no_rows, bool no_cols) {

@@ -22,13 +22,13 @@ std::deque<UserClass>& classes() {
 
 void check_real(const Operand& x, Dtype accumulator) {
   const bool wider = x.dtype == Dtype::f64 && accumulator != Dtype::f64;
-  if (is_complex(x.dtype)) refuse_type(found_dtype(x) + "; expected a real dtype");
-  if (wider) refuse_type(found_dtype(x) + "; the epilogue computes in f32, expected at most 32 bits");
+  if (is_complex(x.dtype)) refuse_type(found_dtype(x).expects("a real dtype"));
+  if (wider) refuse_type(found_dtype(x).hints("the epilogue computes in f32, expected at most 32 bits"));
 }
 
 void check_scalar_dtype(const Operand& x, Dtype accumulator) {
   const Dtype expected = scalar_dtype(accumulator);
-  if (x.dtype != expected) refuse_type(found_dtype(x) + "; expected " + dtype_name(expected));
+  if (x.dtype != expected) refuse_type(found_dtype(x).expects(dtype_name(expected)));
 }
 
 // Whether the dimensions of x in front of its last `core` are all of the batch; nothing broadcasts.
@@ -63,7 +63,7 @@ void read(const Operand& x, bool in_place, const Extents& e, Dtype accumulator, 
     user.kind = axis, user.matrix = vector_of(x, axis);
     return parts.add(user.matrix, nullptr, x, std::min(x.rank, 2), e);
   }
-  if (!fits_result(x, e)) refuse(found(x) + "; expected " + expected_text(e));
+  if (!fits_result(x, e)) refuse(found(x).expects(expected_text(e)));
   user.kind = 't', user.matrix = matrix_of(x, e.no_rows, e.no_cols);
   parts.add(user.matrix, nullptr, x, e.core(), e);
 }
@@ -98,22 +98,22 @@ struct ReducedShapes {
 
 void write(const Operand& x, char role, const Extents& e, Dtype accumulator, UserOperand& user,
            BatchedOperands& parts) {
-  if (x.readonly) refuse(std::string(x.name) + " is read-only");
+  if (x.readonly) refuse(Refusal(x.name, "is read-only"));
   user.written = true;
   if (role == 'w') {
     check_result_shape(x, e, false);
     check_real(x, accumulator);
-    if (is_integer(x.dtype)) refuse_type(found_dtype(x) + "; expected floats");
+    if (is_integer(x.dtype)) refuse_type(found_dtype(x).expects("floats"));
     user.kind = 't', user.matrix = matrix_of(x, e.no_rows, e.no_cols);
     return parts.add(user.matrix, nullptr, x, e.core(), e);
   }
   check_scalar_dtype(x, accumulator);
   const ReducedShapes shapes(e, role);
   const int core = shapes.core_of(x);
-  if (core < 0) refuse(found(x) + "; expected " + shapes.text());
+  if (core < 0) refuse(found(x).expects(shapes.text()));
   const int64_t over = role == 'n' ? e.m : role == 'm' ? e.n : int64_t(e.m) * e.n;
   const int64_t left = role == 'n' ? e.n : role == 'm' ? e.m : 1;
-  if (over == 0 && left > 0) refuse(std::string(x.name) + " reduces over no elements");
+  if (over == 0 && left > 0) refuse(Refusal(x.name, "reduces over no elements"));
   user.kind = role;
   user.matrix = role == 's' ? Matrix{x.data, x.dtype, 0, 0, 0} : vector_of(x, role);
   parts.add(user.matrix, nullptr, x, core, e);
@@ -151,13 +151,16 @@ void read_user(const Request& r, const Extents& e, Call& call, BatchedOperands& 
   const UserProgram& program = program_of(given.program);
   const Dtype accumulator = call.problem.accumulator;
   if (is_complex(accumulator)) {
-    refuse_type(std::string("epilogue is given but a is ") + dtype_name(call.problem.a) + "; expected a real dtype");
+    refuse_type(Refusal("epilogue", "is given")
+                    .but(Refusal("a", std::string("is ") + dtype_name(call.problem.a)))
+                    .expects("a real dtype"));
   }
   if (call.problem.d == Dtype::s32) {
-    refuse_type("epilogue is given but the result is s32; it computes in floats: give out_dtype, such as 'f32'");
+    refuse_type(Refusal("epilogue", "is given but the result is s32")
+                    .hints("it computes in floats: give out_dtype, such as 'f32'"));
   }
   if (e.k == 0 && r.at(Role::a)->device.type == DeviceType::cuda) {
-    refuse("epilogue is given and k is 0; on a GPU it takes a product of at least one term");
+    refuse(Refusal("epilogue", "is given and k is 0").hints("on a GPU it takes a product of at least one term"));
   }
   if (r.lists) refuse_beside_lists("epilogue");
   const Operand* out = r.at(Role::out);
