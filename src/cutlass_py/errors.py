@@ -1,6 +1,7 @@
-"""The package's own exceptions; wrong arguments raise a ValueError or TypeError that holds values, the device CudaError.
+"""The package's own exceptions; wrong arguments raise a ValueError or TypeError with values, the device CudaError.
 
-Text is made of the values once, as the error is raised: no code reads it.
+The text is made of the values as the error is raised, and no code reads it. The extension makes the same of the same
+values, where no Python is (arrays/refusal.h); here it is Python's, for torch.compile to see through.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from . import _core
-
 
 _Error = TypeVar("_Error", bound="ArgumentError")
 
@@ -30,14 +30,10 @@ class ArgumentError(Exception):
         about: "shape", "dtype", "device" or "overlap", where it is about one of these.
     """
 
-    def __init__(
-        self, operand: str = "", found: str = "", expected: str = "", hint: str = "", *, other: str = "",
-        other_found: str = "", about: str = "", operation: str | None = None,
-    ) -> None:  # fmt: skip
-        self.operation = _core.current_operation() if operation is None else operation
-        self.operand, self.found, self.expected, self.hint = operand, found, expected, hint
-        self.other, self.other_found, self.about = other, other_found, about
-        super().__init__(_core.error_text(self.operation, operand, found, other, other_found, expected, hint))
+    operation = operand = found = expected = hint = other = other_found = about = ""
+
+    def __init__(self, text: str = "", **values: str) -> None:
+        self.__dict__.update(values)
 
     def renamed(self: _Error, operation: str, operands: Mapping[str, str], **changes: str) -> _Error:
         """The same error of another function, in its names of the operands.
@@ -48,21 +44,51 @@ class ArgumentError(Exception):
             changes: other values of attributes.
         """
         names = {"operand": operands.get(self.operand, self.operand), "other": operands.get(self.other, self.other)}
-        return type(self)(**(_values(self) | {"operation": operation} | names | changes))
+        values = {name: getattr(self, name) for name in _VALUES}
+        return _made(type(self), **(values | {"operation": operation} | names | changes))
 
     def __reduce__(self) -> Any:
-        return _restored, (type(self), _values(self), self.args)
+        return _restored, (type(self), self.args, vars(self))
 
 
-def _values(error: ArgumentError) -> dict[str, str]:
-    names = ("operation", "operand", "found", "expected", "hint", "other", "other_found", "about")
-    return {name: getattr(error, name) for name in names}
+_VALUES = ("operation", "operand", "found", "expected", "hint", "other", "other_found", "about")
 
 
-def _restored(kind: type[ArgumentError], values: dict[str, str], args: tuple[Any, ...]) -> ArgumentError:
-    error = kind(**values)
-    error.args = args  # which may have been added to
-    return error
+def wrong_value(
+    operand: str = "", found: str = "", expected: str = "", hint: str = "", **values: Any
+) -> ArgumentValueError:  # fmt: skip
+    """An ArgumentValueError of its attributes; without `operation`, of the one that runs."""
+    return _made(ArgumentValueError, operand=operand, found=found, expected=expected, hint=hint, **values)
+
+
+def wrong_type(
+    operand: str = "", found: str = "", expected: str = "", hint: str = "", **values: Any
+) -> ArgumentTypeError:  # fmt: skip
+    """An ArgumentTypeError, likewise."""
+    return _made(ArgumentTypeError, operand=operand, found=found, expected=expected, hint=hint, **values)
+
+
+def _made(
+    kind: type[_Error], *, operand: str, found: str, expected: str, hint: str, other: str = "", other_found: str = "",
+    about: str = "", operation: str | None = None,
+) -> _Error:  # fmt: skip
+    if operation is None:
+        operation = _core.current_operation()
+    second = f" but {_clause(other, other_found)}" if other_found else f" {other}" if other else ""
+    wanted = (f"; expected {expected}" if expected else "") + (f"; {hint}" if hint else "")
+    return kind(
+        f"{operation}: {_clause(operand, found)}{second}{wanted}", operation=operation, operand=operand, found=found,
+        expected=expected, hint=hint, other=other, other_found=other_found, about=about,
+    )  # fmt: skip
+
+
+def _clause(operand: str, found: str) -> str:
+    """What begins with no letter stands at the name itself: "a.__dlpack__() returned", "activation='x'"."""
+    return f"{operand} {found}" if operand and found and "a" <= found[0] <= "z" else operand + found
+
+
+def _restored(kind: type[ArgumentError], args: tuple[Any, ...], values: dict[str, str]) -> ArgumentError:
+    return kind(*args, **values)
 
 
 class ArgumentValueError(ArgumentError, ValueError):
@@ -75,6 +101,14 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class NoKernelError(NotImplementedError):
     """No kernel can compute the problem. The message counts those considered and names the nearest with its reason."""
+
+    def __init__(self, reason: str = "", operation: str = "") -> None:
+        self.reason, self.operation = reason, operation
+        super().__init__(f"{operation}: {reason}" if operation else reason)
+
+    def renamed(self, operation: str) -> NoKernelError:
+        """The same error of another function."""
+        return NoKernelError(self.reason, operation)
 
 
 class ProviderError(RuntimeError):

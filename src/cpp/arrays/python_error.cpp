@@ -3,7 +3,7 @@
 namespace cutlass_py {
 namespace {
 
-nb::object class_of(const char* name) { return nb::module_::import_("cutlass_py.errors").attr(name); }
+nb::object from_errors(const char* name) { return nb::module_::import_("cutlass_py.errors").attr(name); }
 
 }  // namespace
 
@@ -13,7 +13,7 @@ nb::object python_error_of(const ArgumentError& error) {
   fields["operation"] = error.operation, fields["operand"] = x.operand.c_str(), fields["found"] = x.found.c_str();
   fields["other"] = x.other.c_str(), fields["other_found"] = x.other_found.c_str(), fields["about"] = x.about;
   fields["expected"] = x.expected.c_str(), fields["hint"] = x.hint.c_str();
-  return class_of(error.of_type ? "ArgumentTypeError" : "ArgumentValueError")(**fields);
+  return from_errors(error.of_type ? "wrong_type" : "wrong_value")(**fields);
 }
 
 void raise_from(nb::python_error& cause, const ArgumentError& error) {
@@ -24,6 +24,6 @@ void raise_from(nb::python_error& cause, const ArgumentError& error) {
   nb::raise_python_error();
 }
 
-bool is_argument_error(const nb::python_error& error) { return error.matches(class_of("ArgumentError")); }
+bool is_argument_error(const nb::python_error& error) { return error.matches(from_errors("ArgumentError")); }
 
 }  // namespace cutlass_py

@@ -24,7 +24,7 @@ struct Refusal {
   Refusal& hints(std::string text);
 };
 
-// The sentence; the only place that makes one.
+// The sentence: errors.py makes the same of the same values.
 std::string text_of(const Refusal& refusal, const std::string& operation);
 
 // The operation that this thread is in, by whose name errors begin: "gemm" outside of any other.

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from ..declaration.dtypes import DTYPES, STORAGE
+from ..errors import wrong_type
 
 BY_NUMPY_NAME = {d.numpy: d.name for d in reversed(DTYPES.values())}
 
@@ -22,7 +23,8 @@ def dtype_name(value: Any, parameter: str, function: str = "gemm") -> str:
         name = None
     if name is None:
         names = ", ".join(STORAGE)
-        raise TypeError(f"{function}: {parameter} is {value!r}; expected one of {names} or a framework's dtype")
+        found, expected = f"is {value!r}", f"one of {names} or a framework's dtype"
+        raise wrong_type(parameter, found, expected, operation=function)
     return name
 
 

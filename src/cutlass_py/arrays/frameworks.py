@@ -11,8 +11,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .._core import Buffer, TypedView
+from .._core import Buffer, TypedView, current_operation
 from ..declaration.dtypes import DTYPES, STORAGE
+from ..errors import wrong_type, wrong_value
 from .dtype_names import BY_NUMPY_NAME
 
 # The unsigned integer dtype that carries values of a dtype which a framework cannot name, by bytes per element.
@@ -78,17 +79,15 @@ def _numpy_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, t
 def _numpy_export(array: Any, stream: int | None, operand: str) -> tuple[Any, str | None]:
     # NumPy exports neither ml_dtypes' types nor (before DLPack 1.0) read-only arrays.
     if hasattr(array, "mask"):
-        raise TypeError(
-            f"gemm: {operand} is a numpy.ma.MaskedArray, whose mask gemm does not apply; pass {operand}.filled()"
-        )
+        found = f"is a numpy.ma.MaskedArray, whose mask {current_operation()} does not apply"
+        raise wrong_type(operand, found, hint=f"pass {operand}.filled()")
     dtype = array.dtype
     name = BY_NUMPY_NAME.get(dtype.name) if dtype.num >= 256 else None  # NumPy's own have lower numbers
     if name is not None and dtype.isnative:
         array = array.view(_CARRIER[DTYPES[name].itemsize])
     if (dtype.kind == "V" and name is None) or dtype.kind not in "Vfiucb" or dtype.char in "gG" or not dtype.isnative:
-        raise TypeError(
-            f"gemm: {operand} has dtype {dtype}; expected one of {', '.join(STORAGE)}, in native byte order"
-        )
+        expected = f"one of {', '.join(STORAGE)}, in native byte order"
+        raise wrong_type(operand, f"has dtype {dtype}", expected, about="dtype")
     if not array.flags.writeable:
         return array.__dlpack__(max_version=(1, 0)), name
     return array.__dlpack__(), name
@@ -122,14 +121,11 @@ def _torch_check(array: Any, operand: str) -> None:
     import torch
 
     if array.requires_grad and torch.is_grad_enabled():
-        raise ValueError(
-            f"gemm: {operand} requires a gradient, which gemm does not track; call it under torch.no_grad() "
-            f"or pass {operand}.detach()"
-        )
+        found = f"requires a gradient, which {current_operation()} does not track"
+        raise wrong_value(operand, found, hint=f"call it under torch.no_grad() or pass {operand}.detach()")
     if array.is_neg() or array.is_conj():
-        raise ValueError(
-            f"gemm: {operand} is a lazily negated or conjugated view; pass {operand}.resolve_neg().resolve_conj()"
-        )
+        hint = f"pass {operand}.resolve_neg().resolve_conj()"
+        raise wrong_value(operand, "is a lazily negated or conjugated view", hint=hint)
 
 
 def _torch_recording() -> Callable[[], bool]:
@@ -201,7 +197,7 @@ def _jax_empty(shape: tuple[int, ...], dtype: str, device: int, stream: int, typ
     if device < 0:
         return _numpy_empty(shape, dtype, device, stream, typed)
     if typed:
-        raise TypeError("gemm: JAX names every dtype; pass the array itself instead of a view")
+        raise wrong_type(found="JAX names every dtype", hint="pass the array itself instead of a view")
     return Buffer(shape, dtype, device)
 
 
@@ -209,12 +205,11 @@ def _jax_check(array: Any, operand: str) -> None:
     import jax
 
     if isinstance(array, jax.core.Tracer):
-        raise TypeError(
-            f"gemm: {operand} is a JAX {type(array).__name__}, which has no memory; within jax.jit, grad, vmap and the "
-            "like, call cutlass_py.jax.gemm"
-        )
+        found = f"is a JAX {type(array).__name__}, which has no memory"
+        hint = f"within jax.jit, grad, vmap and the like, call cutlass_py.jax.{current_operation()}"
+        raise wrong_type(operand, found, hint=hint)
     if array.is_deleted():
-        raise ValueError(f"gemm: {operand} is a JAX array that was deleted or donated")
+        raise wrong_value(operand, "is a JAX array that was deleted or donated")
 
 
 def _jax_on_cpu(array: Any) -> Any:

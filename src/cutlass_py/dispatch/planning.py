@@ -7,7 +7,7 @@ import logging
 from .. import _core
 from .._core import Problem
 from ..arrays.gpu import gpu_of
-from ..errors import NoKernelError
+from ..errors import NoKernelError, wrong_value
 from ..kernels.kernel import CutlassKernel, Kernel, PythonKernel
 from ..kernels.operation import describe, operation_of
 from ..kernels.registry import kernel_by_id
@@ -58,7 +58,7 @@ def _chosen(p: Problem, provided: bool) -> Choice | None:
     choice = best(p, provided=provided)
     if choice or operation.dividable(p):
         return choice
-    raise NoKernelError(nothing_fits(p))
+    raise NoKernelError(nothing_fits(p), _core.current_operation())
 
 
 def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
@@ -72,7 +72,7 @@ def _forced(kernel: Kernel, p: Problem, provided: bool) -> Choice:
         way = "is written in Python, which there is none of inside of a compiled computation"
     if isinstance(way, str) or way.detours:
         reason = way if isinstance(way, str) else way.detours[0]
-        raise ValueError(f"{p.operation}: kernel {kernel.name} does not fit {describe(p)}: {reason}")
+        raise wrong_value("kernel", f"{kernel.name} does not fit {describe(p)}: {reason}")
     if not isinstance(kernel, CutlassKernel) or gpu is None:
         return Choice(Route(kernel, way), 0.0)
     return choice_of(operation_of(p).forced(kernel, way, p, gpu), p, gpu)

@@ -57,4 +57,4 @@ def nothing_fits(p: Problem) -> str:
     nearest = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]] + misses(p)
     nearest = nearest or _unable(compiled, p, gpu_of(p))
     lines = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in nearest[:3])
-    return f"{p.operation}: none of {len(compiled)} compiled kernels fits {describe(p)}. Nearest:{lines}"
+    return f"none of {len(compiled)} compiled kernels fits {describe(p)}. Nearest:{lines}"

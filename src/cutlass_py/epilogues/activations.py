@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Any
 
 from ..declaration.epilogues import ACTIVATIONS
+from ..errors import wrong_type, wrong_value
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def _number(function: str, parameter: str, value: Any) -> float:
         if not isinstance(value, (str, bytes)):
             return float(value)
     except OverflowError:
-        raise ValueError(f"{function}: {parameter} is too large for a float") from None
+        raise wrong_value(parameter, "is too large for a float", operation=function) from None
     except (TypeError, ValueError):
         pass
-    raise TypeError(f"{function}: {parameter} is {value!r}; expected a number")
+    raise wrong_type(parameter, f"is {value!r}", "a number", operation=function)

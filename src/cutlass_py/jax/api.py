@@ -14,6 +14,7 @@ from ..arrays.dtype_names import dtype_name
 from ..declaration.dtypes import COMPUTE, LAYOUTS
 from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
+from ..errors import ArgumentError, wrong_type, wrong_value
 from ..kernels.kernel import Kernel
 from ..kernels.registry import kernel_id
 from ..operations.gemm.arguments import GemmArguments
@@ -82,8 +83,8 @@ def gemm(
     written = {name: given.pop(name) for name in _written(activation) if given[name] is not None}
     for name, x in written.items():
         if not isinstance(x, jax.ShapeDtypeStruct):
-            found = _core.described_type(x)
-            raise TypeError(f"gemm: {name} is {found}; expected jax.ShapeDtypeStruct of what is to be returned")
+            expected = "jax.ShapeDtypeStruct of what is to be returned"
+            raise wrong_type(name, f"is {_core.described_type(x)}", expected)
     arrays = {name: checked_array("gemm", name, x) for name, x in given.items() if _is_array(name, x)}
     arrays |= {name: _factor(x, arrays["a"]) for name, x in arrays.items() if name in _NUMBERS}
     numbers = {name: x for name, x in given.items() if x is not None and name not in arrays}
@@ -93,8 +94,8 @@ def gemm(
         options["out_dtype"] = dtype_name(out_dtype, "out_dtype")
     problem = _arguments(layout, arrays, numbers, written, options).problem
     if problem.block:
-        shapes = " and ".join(f"{name} is {arrays[name].shape}" for name in ("scale_a", "scale_b"))
-        raise ValueError(f"gemm: {shapes}, blocks; cutlass_py.gemm takes those, of arrays outside of jax.jit")
+        found = f"is {arrays['scale_a'].shape} and scale_b is {arrays['scale_b'].shape}, blocks"
+        raise wrong_value("scale_a", found, hint="cutlass_py.gemm takes those, of arrays outside of jax.jit")
     if numbers.get("beta") == 0:
         arrays.pop("c")  # it is not read
     spec = Spec(
@@ -148,18 +149,19 @@ def _is_array(name: str, x: Any) -> bool:
 def checked_array(function: str, name: str, x: Any) -> Any:
     """JAX's or NumPy's array, or what JAX's protocol makes one, as JAX's; TypeError for anything else."""
     if name in ("a", "b", "c") and isinstance(x, (list, tuple)):
-        raise TypeError(
-            f"{function}: {name} is {_core.described_type(x)}; in JAX pass a batch, an array of 3 dimensions"
-        )
+        found, hint = f"is {_core.described_type(x)}", "in JAX pass a batch, an array of 3 dimensions"
+        raise wrong_type(name, found, hint=hint, operation=function)
     if not (isinstance(x, (jax.Array, np.ndarray, np.generic)) or hasattr(x, "__jax_array__")):
-        raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected an array of JAX or NumPy")
+        found = f"is {_core.described_type(x)}"
+        raise wrong_type(name, found, "an array of JAX or NumPy", operation=function)
     try:
         x = x if isinstance(x, jax.Array) else jnp.asarray(x)
     except (TypeError, ValueError) as error:
-        found = f"{_core.described_type(x)} of {x.dtype}"
-        raise TypeError(f"{function}: {name} is {found}, which JAX does not take") from error
+        found = f"is {_core.described_type(x)} of {x.dtype}, which JAX does not take"
+        raise wrong_type(name, found, operation=function) from error
     if not all(isinstance(extent, int) for extent in x.shape):
-        raise TypeError(f"{function}: {name} is {x.shape}, a symbolic shape; expected numbers, to choose a kernel by")
+        found = f"is {x.shape}, a symbolic shape"
+        raise wrong_type(name, found, "numbers, to choose a kernel by", about="shape", operation=function)
     return x
 
 
@@ -174,10 +176,11 @@ def _factor(x: Any, a: Any) -> Any:
 
 def _check_layout(layout: str, arrays: dict[str, Any]) -> None:
     if layout not in LAYOUTS:
-        raise ValueError(f"gemm: layout is {layout!r}; expected one of {', '.join(LAYOUTS)}")
+        raise wrong_value("layout", f"is {layout!r}", f"one of {', '.join(LAYOUTS)}")
     for letter, name in zip(layout, "ab", strict=True):
         if letter == "n" and name in arrays and arrays[name].ndim < 2:
-            raise ValueError(f"gemm: {name} is {arrays[name].shape}; expected a matrix where the layout says n")
+            found, expected = f"is {arrays[name].shape}", "a matrix where the layout says n"
+            raise wrong_value(name, found, expected, about="shape")
 
 
 def _arguments(layout: str, arrays: dict[str, Any], numbers: Any, written: Any, options: Any) -> GemmArguments:
@@ -190,26 +193,24 @@ def _arguments(layout: str, arrays: dict[str, Any], numbers: Any, written: Any, 
     keywords: dict[str, Any] = specs | numbers | options
     try:
         return GemmArguments(keywords.pop("a"), keywords.pop("b"), **keywords)
-    except (TypeError, ValueError) as error:
-        if (message := _as_given(str(error), letters, arrays)) == str(error):
-            raise  # as it is: JAX's own are not made of a text
-        raise type(error)(message) from None
+    except ArgumentError as error:
+        if error.about != "shape":
+            raise
+        raise _as_given(error, letters, arrays) from None
 
 
-def _as_given(message: str, letters: dict[str, str], arrays: dict[str, Any]) -> str:
-    """An error with the shapes that the caller's arrays have, where the layout says that they lie transposed."""
-    for name, letter in letters.items():
-        if letter == "n":
-            shape = arrays[name].shape
-            seen = f"{name} is {(*shape[:-2], shape[-1], shape[-2])}"
-            message = message.replace(seen, f"{name} is {shape} lying transposed")
-    return message
+def _as_given(error: ArgumentError, letters: dict[str, str], arrays: dict[str, Any]) -> ArgumentError:
+    """With the shapes that the caller's arrays have, where the layout says that they lie transposed."""
+    lying = {name: f"is {arrays[name].shape} lying transposed" for name, letter in letters.items() if letter == "n"}
+    found, other = lying.get(error.operand, error.found), lying.get(error.other, error.other_found)
+    return error.renamed(error.operation, {}, found=found, other_found=other)
 
 
 def _storable(dtype: str, parameter: str) -> str:
     """Refuses what JAX would make narrower without a word."""
     if dtype in ("f64", "c128") and not jax.config.jax_enable_x64:
-        raise TypeError(f"gemm: {parameter} is {dtype}, which needs jax.config.update('jax_enable_x64', True)")
+        found = f"is {dtype}, which needs jax.config.update('jax_enable_x64', True)"
+        raise wrong_type(parameter, found, about="dtype")
     return dtype
 
 

@@ -18,11 +18,13 @@ from .._core import described_type
 from ..arrays.dtype_names import dtype_name
 from ..declaration.dtypes import COMPUTE, DTYPES, arithmetic
 from ..declaration.epilogues import ACTIVATIONS
+from ..errors import wrong_type, wrong_value
 from .api import checked_array, gemm
 from .primitive import vary_alike
 from .spec import factor_dtype, numpy_dtype
 
 Layer = tuple[Any, Any]  # weight, and bias or None
+_wrong_value, _wrong_type = (partial(made, operation="mlp") for made in (wrong_value, wrong_type))
 # Real numbers whose products come out in their own dtype.
 _DTYPES = [x for x in COMPUTE if arithmetic(x).output == x and not DTYPES[x].numpy.startswith("complex")]
 
@@ -45,14 +47,15 @@ def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layou
     """
     known = [name for name in ACTIVATIONS if f"d_{name}" in ACTIVATIONS]
     if activation not in known:
-        raise ValueError(f"mlp: activation is {activation!r}; expected one of {', '.join(known)}")
+        raise _wrong_value("activation", f"is {activation!r}", f"one of {', '.join(known)}")
     if layout not in ("tt", "tn"):
-        raise ValueError(f"mlp: layout is {layout!r}; expected tt or tn")
+        raise _wrong_value("layout", f"is {layout!r}", "tt or tn")
     x = checked_array("mlp", "x", x)
     if not x.ndim:
-        raise ValueError("mlp: x is (); expected at least one dimension")
+        raise _wrong_value("x", "is ()", "at least one dimension", about="shape")
     if dtype_name(x.dtype, "x", "mlp") not in _DTYPES:
-        raise TypeError(f"mlp: x is {x.dtype}; expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}")
+        expected = f"{', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}"
+        raise _wrong_type("x", f"is {x.dtype}", expected, about="dtype")
     pairs = _checked(layers, x, layout)
     operands = [
         jnp.reshape(x, (prod(x.shape[:-1]), x.shape[-1])),
@@ -66,14 +69,14 @@ def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layou
 
 def _checked(layers: Any, x: Any, layout: str) -> list[Layer]:
     if not isinstance(layers, (list, tuple)):
-        raise TypeError(f"mlp: layers is {described_type(layers)}; expected a list of (weight, bias)")
+        raise _wrong_type("layers", f"is {described_type(layers)}", "a list of (weight, bias)")
     if not layers:
-        raise ValueError("mlp: layers is empty; expected at least one")
+        raise _wrong_value("layers", "is empty", "at least one")
     for number, layer in enumerate(layers):
         if not isinstance(layer, (list, tuple)):
-            raise TypeError(f"mlp: layer {number} is {described_type(layer)}; expected (weight, bias)")
+            raise _wrong_type(f"layer {number}", f"is {described_type(layer)}", "(weight, bias)")
         if len(layer) != 2:
-            raise ValueError(f"mlp: layer {number} has {len(layer)} entries; expected (weight, bias)")
+            raise _wrong_value(f"layer {number}", f"has {len(layer)} entries", "(weight, bias)")
     pairs = [
         (_operand("weight", i, w, 2), None if b is None else _operand("bias", i, b, 1))
         for i, (w, b) in enumerate(layers)
@@ -91,25 +94,27 @@ def _operand(what: str, number: int, x: Any, dimensions: int) -> Any:
     name = f"the {what} of layer {number}"
     x = checked_array("mlp", name, x)
     if x.ndim != dimensions:
-        raise ValueError(f"mlp: {name} is {x.shape}; expected {('one dimension', 'two dimensions')[dimensions - 1]}")
+        expected = ("one dimension", "two dimensions")[dimensions - 1]
+        raise _wrong_value(name, f"is {x.shape}", expected, about="shape")
     return x
 
 
 def _check_weight(name: str, weight: Any, layout: str, dtype: str, k: int) -> None:
     """Against the dtype and the number of elements that the layer reads."""
     if (found := dtype_name(weight.dtype, name, "mlp")) != dtype:
-        raise TypeError(f"mlp: {name} is {found}; expected {dtype}, as x is")
+        raise _wrong_type(name, f"is {found}", f"{dtype}, as x is", about="dtype")
     if weight.shape["tn".index(layout[1])] != k:
-        raise ValueError(f"mlp: {name} is {weight.shape}; expected {f'({k}, n)' if layout == 'tt' else f'(n, {k})'}")
+        expected = f"({k}, n)" if layout == "tt" else f"(n, {k})"
+        raise _wrong_value(name, f"is {weight.shape}", expected, about="shape")
 
 
 def _check_bias(name: str, bias: Any, dtype: str, n: int) -> None:
     """By gemm's rules, with the layer's number."""
     allowed = dict.fromkeys((dtype, "f32"))
     if (found := dtype_name(bias.dtype, name, "mlp")) not in allowed:
-        raise TypeError(f"mlp: {name} is {found}; expected {' or '.join(allowed)}")
+        raise _wrong_type(name, f"is {found}", " or ".join(allowed), about="dtype")
     if bias.shape != (n,):
-        raise ValueError(f"mlp: {name} is {bias.shape}; expected ({n},)")
+        raise _wrong_value(name, f"is {bias.shape}", f"({n},)", about="shape")
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

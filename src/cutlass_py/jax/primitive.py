@@ -14,6 +14,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..errors import wrong_type
 from .spec import SCALARS, Spec, axes_of, numpy_dtype
 
 gemm_p = Primitive("cutlass_py_gemm")
@@ -88,15 +89,14 @@ def _implied(spec: Spec, operands: Sequence[Any]) -> list[NamedSharding]:
     said: dict[str, str] = {}  # of each letter: by which operand
     for name, x, along in zip(spec.operands, operands, letters, strict=False):
         if x.sharding.spec.unreduced:
-            raise TypeError(f"gemm: {name} is {x}, parts of a sum; expected the sum: jax.reshard it")
+            raise wrong_type(name, f"is {x}, parts of a sum", "the sum: jax.reshard it")
         for letter, axes in zip(along, map(axes_of, x.sharding.spec), strict=True):
             if letter and axes:
                 if other := _conflict(letter, axes, found):
                     wanted = f"those axes along {letter}" if other == letter else f"other axes along {letter}"
-                    raise TypeError(
-                        f"gemm: {name} is {x}, where {said[other]} has {found[other]} along {other}; expected "
-                        f"{wanted}: jax.reshard one of them, or call it within jax.shard_map"
-                    )
+                    differs = f"is {x}, where {said[other]} has {found[other]} along {other}"
+                    hint = "jax.reshard one of them, or call it within jax.shard_map"
+                    raise wrong_type(name, differs, f"{wanted}: {hint}")
                 found.setdefault(letter, axes)
                 said.setdefault(letter, name)
     return [NamedSharding(mesh, PartitionSpec(*map(found.get, along))) for along in letters[len(operands) :]]
@@ -146,7 +146,8 @@ def _one_by_one(spec: Spec, operands: dict[str, Any], batched: set[str], size: i
 
 def _at_once(spec: Spec, operands: dict[str, Any], batched: set[str], size: int) -> list[Any]:
     if not isinstance(size, int):
-        raise TypeError(f"gemm: vmap over {size} elements, a symbolic axis; expected a number, to choose a kernel by")
+        found = f"vmap over {size} elements, a symbolic axis"
+        raise wrong_type(found=found, expected="a number, to choose a kernel by")
     shapes = {name: x.shape[name in batched :] for name, x in operands.items()}
     out = spec.out_shape(shapes["a"], shapes["b"])
     for name, core in (("scale_a", (out[-2], 1)), ("scale_b", (1, out[-1]))):

@@ -11,6 +11,7 @@ from jax.interpreters import mlir
 from ..arrays.dtype_names import dtype_name
 from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
+from ..errors import wrong_value
 from .functions import function, rounded
 from .primitive import gemm_p
 from .spec import Shape, Spec, accumulator_of, elementwise_dtype, numpy_dtype, product_dtype
@@ -18,7 +19,8 @@ from .spec import Shape, Spec, accumulator_of, elementwise_dtype, numpy_dtype, p
 
 def _lowered(*operands: Any, spec: Spec) -> list[Any]:
     if spec.kernel:
-        raise ValueError(f"gemm: kernel {spec.kernel} runs on CUDA devices; this computation is for another platform")
+        found, hint = f"{spec.kernel} runs on CUDA devices", "this computation is for another platform"
+        raise wrong_value("kernel", found, hint=hint)
     with jax.enable_x64(True):  # integers are finished in f64
         return compute(spec, spec.named(operands))
 

@@ -15,6 +15,7 @@ from .. import _core
 from .._core import Problem
 from ..arrays.gpu import Gpu
 from ..declaration.config import KernelConfig
+from ..errors import wrong_type
 from .adaptation import Way
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def arguments_of(function: str, args: Any) -> Arguments:
     """What is Arguments; TypeError, of the function that was called, for what is not."""
     if not isinstance(args, Arguments):
         expected = operation_named(DEFAULT).arguments.__name__
-        raise TypeError(f"{function}: args is {_core.described_type(args)}; expected {expected}")
+        raise wrong_type("args", f"is {_core.described_type(args)}", expected, operation=function)
     return args
 
 

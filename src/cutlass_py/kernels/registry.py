@@ -23,6 +23,7 @@ from ..declaration.epilogues import Epilogue
 from ..declaration.families import added, find, named
 from ..epilogues.fusion import carrier
 from ..epilogues.specialization import asked_by
+from ..errors import wrong_type, wrong_value
 from .kernel import CutlassKernel, Kernel, PythonKernel, not_of_cutlass
 from .operation import Interface
 
@@ -307,9 +308,9 @@ def kernel_id(kernel: Kernel | str) -> int:
     """
     name = kernel if isinstance(kernel, str) else getattr(kernel, "name", None)
     if not isinstance(name, str):
-        raise TypeError(f"gemm: kernel is {_core.described_type(kernel)}; expected a Kernel or its name")
+        raise wrong_type("kernel", f"is {_core.described_type(kernel)}", "a Kernel or its name")
     if isinstance(kernel, Kernel) and registered().get(name, kernel) is not kernel:
-        raise ValueError(f"gemm: kernel {name} was unregistered; another one has its name now")
+        raise wrong_value("kernel", f"{name} was unregistered", hint="another one has its name now")
     number = _ids.get(name)  # calls that come again take no lock
     return _number_anew(name) if number is None else number
 
@@ -330,7 +331,7 @@ def kernel_by_id(number: int) -> Kernel:
         ValueError: it was unregistered since.
     """
     if (kernel := _by_id[number]) is None:
-        raise ValueError("gemm: the kernel that was asked for is not registered any more")
+        raise wrong_value(found="the kernel that was asked for is not registered any more")
     return kernel
 
 

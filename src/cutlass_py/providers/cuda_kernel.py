@@ -250,12 +250,14 @@ class OwnKernel(CutlassKernel):
         facts = super()._facts()
         if registered().get(self.name) is not self:  # while it was compiled, or before
             _core.forget_kernel(self.name)
-            raise CompileError(f"gemm: kernel {self.name} is not registered any more")
+            raise CompileError(f"{_core.current_operation()}: kernel {self.name} is not registered any more")
         declared = declared_facts(self.config)
         wrong = [f"{key} is {facts[key]!r}, declared {said!r}" for key, said in declared.items() if facts[key] != said]
         if wrong:
             _core.forget_kernel(self.name)
-            failed[self.name] = f"gemm: kernel {self.name} is not what was declared: {'; '.join(wrong)}"
+            failed[self.name] = (
+                f"{_core.current_operation()}: kernel {self.name} is not what was declared: {'; '.join(wrong)}"
+            )
             raise CompileError(failed[self.name])
         return facts
 

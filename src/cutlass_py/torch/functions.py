@@ -11,6 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _core
 from ..arrays.torch_private import is_autocasting, share_storage
+from ..errors import wrong_type, wrong_value
 from .dtypes import BYTES, CAST, FLOATS, FP8
 from .fast_path import (
     TORCH_HOOKS,
@@ -204,7 +205,7 @@ def _number(name: str, factor: str, x: Any) -> Any:
     if not isinstance(x, Tensor):
         return x
     if x.dim() or x.requires_grad:
-        raise TypeError(f"{name}: {factor} is a tensor; expected a number; gemm takes tensors")
+        raise wrong_type(factor, "is a tensor", "a number", "gemm takes tensors", operation=name)
     return x.item()
 
 
@@ -314,4 +315,4 @@ def _whole(factor: str, x: Any) -> int:
     try:
         return int(x)
     except (ValueError, TypeError, OverflowError) as refusal:
-        raise ValueError(f"gemm: {factor} is {x!r}; expected a whole number") from refusal
+        raise wrong_value(factor, f"is {x!r}", "a whole number") from refusal

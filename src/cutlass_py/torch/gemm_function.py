@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, NoReturn
 
 import torch
@@ -13,6 +12,7 @@ from .. import _core
 from ..arrays.torch_private import is_autocasting
 from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
+from ..errors import ArgumentError, NoKernelError, wrong_type, wrong_value
 from .activations import name_of
 from .dtypes import BYTES, CAST, DTYPE, NAME
 from .fast_path import (
@@ -25,7 +25,7 @@ from .fast_path import (
     no_interceptors,
 )
 from .gradients import keeps_z, run
-from .operators import Call, result_dtype, z_dtype
+from .operators import OPERATION, Call, result_dtype, z_dtype
 from .sharding import register_if_used
 from .validation import problem_of
 
@@ -180,18 +180,22 @@ def _call(
 ) -> Call:  # fmt: skip
     """The keywords of gemm as the operator takes them, numbers and tensors apart; all but the last two of a Call."""
     if beta is not None and c is None:
-        raise ValueError("gemm: beta is given but c is not")
+        raise wrong_value("beta", "is given", other="c", other_found="is not", operation=OPERATION)
     alpha, alpha_value = _factor(alpha)
     beta, beta_value = _factor(1 if beta is None else beta)
     scale_out, scale_out_value = _factor(1.0 if scale_out is None else scale_out)
     scale_a, a_value = _factor(1 if scale_a is None else scale_a)
     scale_b, b_value = _factor(1 if scale_b is None else scale_b)
     if alpha is not None and (a_value != 1 or b_value != 1):
-        raise ValueError("gemm: alpha is an array but a scale is a number; pass both as arrays or both as numbers")
+        found = {"other": "a scale", "other_found": "is a number"}
+        raise wrong_value(
+            "alpha", "is an array", hint="pass both as arrays or both as numbers", operation=OPERATION, **found
+        )
     out_dtype = DTYPE.get(out_dtype, out_dtype)
     if out is not None:
         if out_dtype is not None and out_dtype != out.dtype:
-            raise TypeError(f"gemm: out is {NAME.get(out.dtype)} but out_dtype is {NAME.get(out_dtype)}")
+            asked = {"other": "out_dtype", "other_found": f"is {NAME.get(out_dtype)}"}
+            raise wrong_type("out", f"is {NAME.get(out.dtype)}", about="dtype", operation=OPERATION, **asked)
         out_dtype = out.dtype
     return Call(
         a,
@@ -223,7 +227,7 @@ def _parts(splits: Any) -> int:
     if splits is None or splits == "stream":
         return 0 if splits is None else -1
     if (parts := int(splits)) < 1:  # dynamic shapes may have made a symbol of it, which has no text
-        raise ValueError("gemm: splits is below 1; expected 1 to 32767, or 'stream'")
+        raise wrong_value("splits", "is below 1", "1 to 32767, or 'stream'", operation=OPERATION)
     return parts
 
 
@@ -248,35 +252,33 @@ def _axis(bias_grad: Tensor | None, call: Call) -> str:
     if bias_grad is None:
         return ""
     if bias_grad.dtype not in (torch.float32, torch.float64, result_dtype(call)) or bias_grad.dtype in BYTES:
-        raise TypeError(f"gemm: bias_grad is {NAME.get(bias_grad.dtype, bias_grad.dtype)}; expected one of f32, f64")
+        found = f"is {NAME.get(bias_grad.dtype, bias_grad.dtype)}"
+        raise wrong_type("bias_grad", found, "one of f32, f64", about="dtype", operation=OPERATION)
     m, n = call.a.shape[-2], call.b.shape[-1]
     shape = tuple(bias_grad.shape)
     if shape == (n,) or shape == (1, n):  # noqa: PLR1714  (`in` does not see through symbols)
         return "n"
     if shape == (m, 1):
         return "m"
-    raise ValueError(f"gemm: bias_grad is {shape}; expected ({n},), (1, {n}) or ({m}, 1)")
+    raise wrong_value("bias_grad", f"is {shape}", f"({n},), (1, {n}) or ({m}, 1)", about="shape", operation=OPERATION)
 
 
 def _store(name: str, destination: Tensor, value: Tensor) -> Tensor:
     if destination.device != value.device:
-        raise ValueError(f"gemm: {name} is on {destination.device}; expected {value.device}")
+        raise wrong_value(name, f"is on {destination.device}", str(value.device), about="device", operation=OPERATION)
     if destination.shape != value.shape:
-        raise ValueError(f"gemm: {name} is {tuple(destination.shape)}; expected {tuple(value.shape)}")
+        found, expected = f"is {tuple(destination.shape)}", str(tuple(value.shape))
+        raise wrong_value(name, found, expected, about="shape", operation=OPERATION)
     return destination.copy_(value)
-
-
-# An operand, and not an article; and what gemm's out may be, of which torch's functions have the addend alone.
-_OPERAND = re.compile(r"\b(a|b|c|bias)(?= (is|has|starts|shares|lies|requires)\b|;|$)")
-_EXCEPTION = "; it may only be c, gate or a read aux itself, element for element"
 
 
 def check_tensors(function: str, needed: dict[str, Any], **others: Any) -> None:
     """Raises TypeError for what is no torch.Tensor; the others may be None."""
     for name, x in (needed | others).items():
         if not isinstance(x, Tensor) and (x is not None or name in needed):
-            hint = "; lists of matrices go to cutlass_py.gemm" if isinstance(x, (list, tuple)) else ""
-            raise TypeError(f"{function}: {name} is {_core.described_type(x)}; expected a torch.Tensor{hint}")
+            hint = "lists of matrices go to cutlass_py.gemm" if isinstance(x, (list, tuple)) else ""
+            found = f"is {_core.described_type(x)}"
+            raise wrong_type(name, found, "a torch.Tensor", hint, operation=function)
 
 
 def refuse_as_torch(function: str, refusal: Exception, names: dict[str, str]) -> NoReturn:
@@ -285,11 +287,14 @@ def refuse_as_torch(function: str, refusal: Exception, names: dict[str, str]) ->
     Args:
         names: what the function calls gemm's a, b, c and bias.
     """
-    if not (text := str(refusal)).startswith("gemm: "):
+    if isinstance(refusal, NoKernelError):
+        raise RuntimeError(str(refusal.renamed(function))) from refusal
+    if not isinstance(refusal, ArgumentError):
         raise refusal
-    named = _OPERAND.sub(lambda match: names.get(match[0], match[0]), text.removeprefix("gemm: "))
-    exception = f"; it may only be {names['c']} itself, element for element" if "c" in names else ""
-    raise RuntimeError(f"{function}: {named.replace(_EXCEPTION, exception)}") from refusal
+    changes = {}
+    if refusal.about == "overlap" and refusal.operand == "out":  # of what it may be there is the addend alone
+        changes["hint"] = f"it may only be {names['c']} itself, element for element" if "c" in names else ""
+    raise RuntimeError(str(refusal.renamed(function, names, **changes))) from refusal
 
 
 def refuse_gradient(function: str) -> None:

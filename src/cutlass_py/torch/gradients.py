@@ -28,6 +28,7 @@ from ..arrays.torch_private import (
     unchecked_apply,
 )
 from ..declaration.epilogues import ACTIVATIONS
+from ..errors import wrong_type
 from . import activations
 from .dtypes import FLOATS, FP8, WIDE
 from .fast_path import (
@@ -165,13 +166,13 @@ def _save(ctx: Any, call: Call, results: tuple[Tensor, ...]) -> None:
     needed = _needed(ctx)
     for name in ("a", "b"):
         if name in needed and getattr(call, name).dtype in FP8:
-            raise TypeError(
-                f"gemm: {name} requires a gradient and is {getattr(call, name).dtype}; expected a float of 16 bits or "
-                f"more: pass {name}.detach(), or quantise inside of a function with a gradient of its own"
-            )
+            found = f"requires a gradient and is {getattr(call, name).dtype}"
+            hint = f"pass {name}.detach(), or quantise inside of a function with a gradient of its own"
+            raise wrong_type(name, found, f"a float of 16 bits or more: {hint}", about="dtype")
     for name in ("scale_a", "scale_b"):
         if name in needed and in_blocks(call):
-            raise TypeError(f"gemm: {name} requires a gradient, which scales in blocks lack: pass {name}.detach()")
+            found = f"requires a gradient, which scales in blocks lack: pass {name}.detach()"
+            raise wrong_type(name, found)
     wanted = _operands_of_backward(call, results, needed)
     tensors = [x if name in wanted else None for name, x in zip(_OPERANDS, call, strict=False)]
     kept = results[1] if _is_kept(call, results) else None

@@ -15,6 +15,7 @@ from torch import Tensor, library
 from .. import _core
 from ..declaration.dtypes import BLOCK, COMPUTE, arithmetic
 from ..epilogues.activations import Activation
+from ..errors import wrong_type, wrong_value
 from .dtypes import DTYPE, NAME, WIDE
 from .validation import check_devices, problem_of
 
@@ -70,6 +71,7 @@ _SCHEMA = (
     "ScalarType? bias_grad_dtype=None) "
     "-> (Tensor, Tensor, Tensor)"
 )
+OPERATION = "gemm"  # as errors begin, where torch.compile traces them
 LIBRARY = library.Library("cutlass_py", "DEF")
 # Operands may lie anyhow: told otherwise, torch.compile copies weights for the strides that eager calls would see.
 LIBRARY.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout))
@@ -97,9 +99,11 @@ def result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
     """
     for name, x in (("a", a), ("b", b)):
         if x.dim() == 0:
-            raise ValueError(f"gemm: {name} is (); expected at least 1 dimension")
+            raise wrong_value(name, "is ()", "at least 1 dimension", about="shape", operation=OPERATION)
     if a.shape[-1] != b.shape[-2 if b.dim() > 1 else 0]:
-        raise ValueError(f"gemm: a is {tuple(a.shape)} but b is {tuple(b.shape)}; inner extents must agree")
+        second = {"other": "b", "other_found": f"is {tuple(b.shape)}"}
+        hint = "inner extents must agree"
+        raise wrong_value("a", f"is {tuple(a.shape)}", hint=hint, about="shape", operation=OPERATION, **second)
     lead_a, lead_b = a.shape[:-2], b.shape[:-2]
     batch = torch.broadcast_shapes(lead_a, lead_b) if lead_a and lead_b else lead_a or lead_b
     return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.dim() > 1 else ()))
@@ -117,10 +121,11 @@ def result_dtype(call: Call) -> torch.dtype:
     rows = COMPUTE.get(NAME.get(call.a.dtype, ""))
     if rows is None:
         names = ", ".join(str(DTYPE[name]) for name in COMPUTE)
-        raise TypeError(f"gemm: a is {call.a.dtype}; expected one of {names}")
+        raise wrong_type("a", f"is {call.a.dtype}", f"one of {names}", about="dtype", operation=OPERATION)
     if call.compute is not None and call.compute not in rows:
         names = ", ".join(map(repr, rows))
-        raise ValueError(f"gemm: compute={call.compute!r} is not one of {names} for {NAME[call.a.dtype]} inputs")
+        found = f"={call.compute!r} is not one of {names} for {NAME[call.a.dtype]} inputs"
+        raise wrong_value("compute", found, operation=OPERATION)
     return DTYPE[arithmetic(NAME[call.a.dtype], call.compute).output]
 
 

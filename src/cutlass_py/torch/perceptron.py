@@ -15,6 +15,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from ..arrays.torch_private import has_transform
 from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
+from ..errors import wrong_value
 from . import activations
 from .fast_path import is_compiling, is_exporting, needs_gradient
 from .gemm_function import cast, check_tensors, gemm
@@ -51,7 +52,7 @@ def mlp(
         return handle_torch_function(mlp, given, *given, activation=activation)  # torch.fx's proxies
     check_tensors("mlp", {"input": input, "weight1": weight1, "weight2": weight2}, bias1=bias1, bias2=bias2)
     if not input.dim():
-        raise ValueError("mlp: input is (); expected at least 1 dimension")
+        raise wrong_value("input", "is ()", "at least 1 dimension", about="shape", operation="mlp")
     _check_dimensions(weight1=(weight1, 2), weight2=(weight2, 2), bias1=(bias1, 1), bias2=(bias2, 1))
     if not is_exporting():  # extents that torch.jit.trace records are tensors
         _check_extents(input=(input, -1), weight1=(weight1, 1))
@@ -73,14 +74,15 @@ def mlp(
 def _check_dimensions(**operands: tuple[Tensor | None, int]) -> None:
     for name, (x, expected) in operands.items():
         if x is not None and x.dim() != expected:
-            raise ValueError(f"mlp: {name} is {tuple(x.shape)}; expected {expected} dimension{'s' * (expected > 1)}")
+            dimensions = f"{expected} dimension{'s' * (expected > 1)}"
+            raise wrong_value(name, f"is {tuple(x.shape)}", dimensions, about="shape", operation="mlp")
 
 
 def _check_extents(**operands: tuple[Tensor, int]) -> None:
     (first, (x, i)), (second, (y, j)) = operands.items()
     if x.shape[i] != y.shape[j]:
-        found = f"{first} is {tuple(x.shape)} but {second} is {tuple(y.shape)}"
-        raise ValueError(f"mlp: {found}; expected {x.shape[i]} columns of {second}")
+        others = {"other": second, "other_found": f"is {tuple(y.shape)}", "about": "shape", "operation": "mlp"}
+        raise wrong_value(first, f"is {tuple(x.shape)}", f"{x.shape[i]} columns of {second}", **others)
 
 
 class _Mlp(torch.autograd.Function):  # type: ignore[misc]

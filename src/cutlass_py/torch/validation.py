@@ -9,6 +9,7 @@ from torch import Tensor
 from .. import _core
 from .._core import Problem
 from ..arrays.torch_private import is_symbolic
+from ..errors import wrong_type, wrong_value
 from .dtypes import DTYPE, NAME
 
 
@@ -31,12 +32,14 @@ def check_devices(a: Tensor, others: dict[str, Any]) -> None:
     """Refuses tensors that lie elsewhere than a."""
     for name, x in others.items():
         if isinstance(x, Tensor) and x.device != a.device:
-            raise ValueError(f"gemm: a is on {a.device} but {name} is on {x.device}")
+            second = {"other": name, "other_found": f"is on {x.device}"}
+            raise wrong_value("a", f"is on {a.device}", about="device", **second)
 
 
 def _spec(name: str, x: Tensor) -> _core.TensorSpecBase:
     if x.dtype not in NAME:
-        raise TypeError(f"gemm: {name} is {x.dtype}; expected one of {', '.join(map(str, DTYPE.values()))}")
+        expected = f"one of {', '.join(map(str, DTYPE.values()))}"
+        raise wrong_type(name, f"is {x.dtype}", expected, about="dtype")
     if x.dim() > 8:
-        raise ValueError(f"gemm: {name} has {x.dim()} dimensions; expected at most 8")
+        raise wrong_value(name, f"has {x.dim()} dimensions", "at most 8", about="shape")
     return _core.TensorSpecBase(x.shape, x.stride(), NAME[x.dtype], x.get_device() if x.is_cuda else -1, 256)
