@@ -20,12 +20,12 @@ from .. import _core
 from .._core import Problem
 from ..declaration.config import KernelConfig
 from ..declaration.epilogues import Epilogue
-from ..declaration.families import added, find, named
+from ..declaration.families import FAMILIES, added, find, named
 from ..epilogues.fusion import carrier
 from ..epilogues.specialization import asked_by
 from ..errors import wrong_type, wrong_value
 from .kernel import CutlassKernel, Kernel, PythonKernel, not_of_cutlass
-from .operation import Interface
+from .operation import Interface, operation_named
 
 # ---------------------------------------------------------------------------------------------------- what there is
 
@@ -349,3 +349,10 @@ def is_artifact(value: Any) -> bool:
 
 
 Kernel.registry = sys.modules[__name__]
+
+# What a first call finds by name is imported now: a process that forks in the middle of an import leaves its child the
+# import's lock.
+for _operation in {family.operation for family in FAMILIES.values()}:
+    operation_named(_operation)
+for _module in ("providers.numpy", "kernels.packs"):
+    _later(_module)
