@@ -17,7 +17,7 @@ from cutlass_py import GemmArguments, KernelMetadata, OperandMetadata, TensorSpe
 from cutlass_py.diagnostics import instrumentation, reproducer
 from cutlass_py.dispatch import candidates, planning
 from cutlass_py.dispatch.launch_plan import LaunchPlan
-from cutlass_py.epilogues.specialization import asked_by
+from cutlass_py.epilogues.specialization import specialization_of
 from cutlass_py.providers.provider import ProvidedKernel
 
 A, B = np.ones((8, 16), np.float32), np.ones((16, 4), np.float32)
@@ -270,7 +270,7 @@ def test_a_users_epilogue_as_code(tmp_path):
     args = GemmArguments(A, B, epilogue=given)
     text = reproducer.script(args)
     again = run_up_to_its_call(text)["result"].problem
-    ours, theirs = asked_by(args.problem), asked_by(again)
+    ours, theirs = specialization_of(args.problem), specialization_of(again)
     assert (ours.epilogue.name, ours.kinds, ours.dtypes) == (theirs.epilogue.name, theirs.kinds, theirs.dtypes)
     assert "by=3.0" in text and run_script(text, tmp_path)
 
@@ -288,7 +288,7 @@ def test_names_of_a_users_epilogue_that_a_script_has_too(tmp_path):
     args = GemmArguments(A, B, epilogue=given)
     text = reproducer.script(args)
     again = run_up_to_its_call(text)["result"].problem
-    ours, theirs = asked_by(args.problem), asked_by(again)
+    ours, theirs = specialization_of(args.problem), specialization_of(again)
     assert (ours.epilogue.name, ours.kinds, ours.program.names) == (
         theirs.epilogue.name,
         theirs.kinds,

@@ -16,7 +16,7 @@ from stand_in import in_python
 import cutlass_py
 from cutlass_py import EpilogueError, GemmArguments, TensorSpec, _core, epilogue, explain, functions, gemm
 from cutlass_py.declaration.epilogue_ir import OPERATIONS
-from cutlass_py.epilogues.specialization import asked
+from cutlass_py.epilogues.specialization import specialization
 from cutlass_py.functions import cast, clamp, exp, gelu, leaky_relu, maximum, minimum, relu, tanh, where
 from cutlass_py.functions import max as max_over
 from cutlass_py.functions import min as min_over
@@ -102,7 +102,7 @@ def test_what_the_source_looks_like_does_not_matter():
 def test_the_same_content_is_the_same_epilogue_under_any_name():
     def named(function, **given):
         args = GemmArguments(TensorSpec((64, 64), "bf16"), TensorSpec((64, 64), "bf16"), epilogue=function(**given))
-        return asked(args.problem.user).epilogue
+        return specialization(args.problem.user).epilogue
 
     bias = TensorSpec((64,), "f32")
     one = named(epilogue(lambda accum, alpha, bias: relu(alpha * accum + bias)), alpha=2, bias=bias)
@@ -356,13 +356,13 @@ def test_kinds_follow_from_what_is_given():
 
     given = {"p": 1, "q": spec(1, 1), "r": spec(8), "s": spec(1, 8), "t": spec(4, 1), "u": spec(4, 8)}
     args = GemmArguments(TensorSpec((4, 16), "bf16"), TensorSpec((16, 8), "bf16"), epilogue=f(**given))
-    assert asked(args.problem.user).kinds == ("h", "s", "n", "n", "m", "t")
+    assert specialization(args.problem.user).kinds == ("h", "s", "n", "n", "m", "t")
     turned = GemmArguments(
         TensorSpec((4, 16), "bf16"), TensorSpec((16, 8), "bf16"), epilogue=f(**given),
         out=TensorSpec((4, 8), "bf16", strides=(1, 4)),
     )  # fmt: skip
-    assert turned.problem.transposed and asked(turned.problem.user).kinds == ("h", "s", "m", "m", "n", "t")
-    assert not asked(turned.problem.user).regular[5]
+    assert turned.problem.transposed and specialization(turned.problem.user).kinds == ("h", "s", "m", "m", "n", "t")
+    assert not specialization(turned.problem.user).regular[5]
 
 
 ALONE = ("c", "bias", "aux", "gate", "scale_a", "scale_b", "scale_out", "bias_grad")
@@ -465,7 +465,7 @@ def test_out_of_one_row_or_column_is_a_matrix_too(kept):
     c = np.ones_like(a @ b)
     f = epilogue(lambda x, c: x + c)
     args = GemmArguments(a, b, out=c, epilogue=f(c=c))
-    assert asked(args.problem.user).kinds == ("t",)
+    assert specialization(args.problem.user).kinds == ("t",)
     expected = a @ b + c
     np.testing.assert_allclose(args.run(), expected, rtol=1e-5)
 
@@ -473,7 +473,7 @@ def test_out_of_one_row_or_column_is_a_matrix_too(kept):
 def test_specs_are_never_in_place():
     a, b, row = (TensorSpec(shape, "f32", device="cpu") for shape in ((1, 7), (7, 6), (1, 6)))
     args = GemmArguments(a, b, out=row, epilogue=epilogue(lambda x, c: x + c)(c=row))
-    assert asked(args.problem.user).kinds == ("n",)
+    assert specialization(args.problem.user).kinds == ("n",)
 
 
 def test_problems_that_have_none():

@@ -20,15 +20,17 @@ from cutlass_py.declaration.epilogue_ir import OPERATIONS
 from cutlass_py.declaration.shared_memory import stages_3x
 from cutlass_py.declaration.validation import Resolved
 from cutlass_py.dispatch import candidates, explanation, planning
-from cutlass_py.dispatch.rejections import misses
-from cutlass_py.epilogues.fusion import carrier
-from cutlass_py.epilogues.specialization import asked
+from cutlass_py.dispatch.rejections import rejected
+from cutlass_py.epilogues.fusion import with_epilogue
+from cutlass_py.epilogues.specialization import specialization
 from cutlass_py.functions import cast, erf, exp, gelu, log, maximum, minimum, relu, rsqrt, sqrt, tanh, where
 from cutlass_py.functions import max as max_over
 from cutlass_py.functions import sum as sum_over
+from cutlass_py.kernels.adaptation import Way
 from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.operation import class_of
 from cutlass_py.kernels.registry import kernel_named
+from cutlass_py.operations.gemm.routes import may_overlap
 
 DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
 WHY_NOT = why_not()
@@ -98,8 +100,8 @@ def of_most(dtype, scalar="f32", m=512, n=512):
     return {**read, "z": spec(m, n, dtype=dtype), **reduced_to}
 
 
-def with_epilogue(name, args):
-    config = carrier(families.find(name), asked(args.problem.user).epilogue)
+def config_for(name, args):
+    config = with_epilogue(families.find(name), specialization(args.problem.user).epilogue)
     assert not isinstance(config, str), config
     return config
 
@@ -110,9 +112,9 @@ def with_epilogue(name, args):
 def test_the_design_is_ranked_as_that_of_the_plain_problem():
     args = problem(epilogue(lambda accum, c: accum + c), 8192, 4096, 4096, given={"c": 1})
     plain = GemmArguments(args.a, args.b)
-    chosen, user = explain(args).chosen.route.kernel, asked(args.problem.user).epilogue
+    chosen, user = explain(args).chosen.route.kernel, specialization(args.problem.user).epilogue
     with cutlass_py.jit():
-        carried = (carrier(choice.route.kernel.config, user) for choice in explain(plain).ranking)
+        carried = (with_epilogue(choice.route.kernel.config, user) for choice in explain(plain).ranking)
     assert chosen.config == next(config for config in carried if not isinstance(config, str))
     assert chosen.config.epilogue == user.name and not chosen.compiled
 
@@ -140,8 +142,8 @@ def test_a_base_kernel_stands_for_itself_with_the_epilogue():
     args, base = problem(gelu_bias), kernel_named(LARGE)
     assert base.supports(args) and base.supports(GemmArguments(args.a, args.b))
     named = GemmArguments(args.a, args.b, epilogue=args.keywords["epilogue"]).problem
-    choice = candidates._forced(base, named, provided=True)
-    assert choice.route.kernel.config == replace(base.config, epilogue=asked(named.user).epilogue.name)
+    choice = planning._forced(base, named, provided=True)
+    assert choice.route.kernel.config == replace(base.config, epilogue=specialization(named.user).epilogue.name)
     carried = choice.route.kernel
     assert carried.supports(args) and "computes gelu_bias" in carried.supports(GemmArguments(args.a, args.b)).error
     other = problem(reduced, given=of_reduced())
@@ -172,7 +174,7 @@ def test_the_tuned_design_of_the_product_carries_an_epilogue(table, f, given):
     (usual,) = firsts(args)
     tabled(args, LARGE, raster=2, swizzle=4)
     (first,) = firsts(args)
-    assert first is not usual and first.config == with_epilogue(LARGE, args) and not first.compiled
+    assert first is not usual and first.config == config_for(LARGE, args) and not first.compiled
     choice = candidates.best(args.problem)
     assert choice.measured and (choice.raster, choice.swizzle) == (2, 4)
     assert "measured 1.5 us without the epilogue" in str(explain(args))
@@ -195,7 +197,7 @@ def test_the_tuned_design_alone_is_compiled(nvcc, table, monkeypatch):
     monkeypatch.setattr(compiler, "failed", {})
     with pytest.raises(CompileError):
         planning.plan(args.problem)
-    assert nvcc.read_text().split() == [with_epilogue(LARGE, args).name]
+    assert nvcc.read_text().split() == [config_for(LARGE, args).name]
 
 
 def test_a_tuned_design_waits_for_a_compiler_where_another_is_ready(nvcc, table, monkeypatch):
@@ -206,16 +208,16 @@ def test_a_tuned_design_waits_for_a_compiler_where_another_is_ready(nvcc, table,
     monkeypatch.setenv("CUTLASS_PY_JIT", "0")
     assert firsts(args) == {other}
     monkeypatch.delenv("CUTLASS_PY_JIT")
-    build(with_epilogue(LARGE, args))
+    build(config_for(LARGE, args))
     monkeypatch.setenv("CUTLASS_PY_JIT", "0")
-    assert {kernel.config for kernel in firsts(args)} == {with_epilogue(LARGE, args)}
+    assert {kernel.config for kernel in firsts(args)} == {config_for(LARGE, args)}
 
 
 # ---------------------------------------------------------------------------------------- reasons
 
 
 def reasons(args):
-    return " ".join(reason for _, reason in misses(args.problem))
+    return " ".join(reason for _, reason in rejected(args.problem))
 
 
 @pytest.mark.parametrize(
@@ -255,26 +257,28 @@ def test_matrices_leave_room_for_the_mainloop():
     many = epilogue(lambda x, p, q: (p + q + x, {"z": x}))
     wide = {name: spec(512, 512, dtype="f32") for name in "pqz"}
     args = problem(many, given=wide)
-    user = asked(args.problem.user).epilogue
-    assert "has room for" in carrier(families.find(LARGE), user)
-    assert not isinstance(carrier(families.find(SQUARE), user), str)
+    user = specialization(args.problem.user).epilogue
+    assert "has room for" in with_epilogue(families.find(LARGE), user)
+    assert not isinstance(with_epilogue(families.find(SQUARE), user), str)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_rows_that_are_dealt_out_are_no_eight_neighbours(dtype):
     """With those, STSM_T and LDSM_T of CuTe do not compile."""
     for made, name in (epilogue(lambda x, c: x + c), "c"), (epilogue(lambda x: (x, {"kept": x})), "kept"):
-        user = asked(problem(made, given={name: spec(512, 512, dtype=dtype)}).problem.user).epilogue
-        swapped = carrier(families.find("sm90_gemm_tf32_tf32_f32_f32_tt_64x32x64_1x1x1_pingpongswap_linear"), user)
+        user = specialization(problem(made, given={name: spec(512, 512, dtype=dtype)}).problem.user).epilogue
+        swapped = with_epilogue(
+            families.find("sm90_gemm_tf32_tf32_f32_f32_tt_64x32x64_1x1x1_pingpongswap_linear"), user
+        )
         assert ("takes no matrices of 16 bits" in swapped) if dtype != "f32" else not isinstance(swapped, str)
         straight = "sm90_gemm_tf32_tf32_f32_f32_nn_64x128x32_1x1x1_pingpong_linear"
-        assert not isinstance(carrier(families.find(straight), user), str)
+        assert not isinstance(with_epilogue(families.find(straight), user), str)
 
 
 @pytest.mark.parametrize("tile", [(128, 128, 64), (128, 96, 144), (128, 96, 160), (64, 160, 160), (192, 128, 112)])
 def test_a_matrix_that_is_read_leaves_the_stages_that_a_source_leaves(tile):
     added = problem(epilogue(lambda x, c: x + c), given={"c": spec(512, 512)})
-    found = carrier(replace(families.find(SQUARE), tile=tile), asked(added.problem.user).epilogue)
+    found = with_epilogue(replace(families.find(SQUARE), tile=tile), specialization(added.problem.user).epilogue)
     described = cutlass_py.KernelDescription(a="bf16", tile=tile, schedule="pingpong", epilogue="biasc")
     k = Resolved(described)
     left = stages_3x(k.a, k.d, k.tile, k.schedule, k.epilogue)
@@ -289,7 +293,7 @@ def test_lanes_of_a_warp_join_what_they_share_evenly(width):
     for args, joins in (columns, True), (rows, False):
         for schedule in ("pingpong", "pingpongswap"):
             design = replace(families.find(SQUARE), tile=(128, width, 64), schedule=schedule)
-            found = carrier(design, asked(args.problem.user).epilogue)
+            found = with_epilogue(design, specialization(args.problem.user).epilogue)
             refused = isinstance(found, str) and f"is {width} wide; it reduces in tiles" in found
             assert refused == (width in (96, 160, 224) and joins == (schedule == "pingpong"))
 
@@ -309,18 +313,18 @@ def test_exact_arithmetics_are_those_of_other_kernels(dtype, compute, family):
 def test_reductions_that_a_kernel_leaves_are_said_and_cost():
     total = {"total": spec(dtype="f32"), "rows": spec(512, 1, dtype="f32")}
     args, base, ampere = problem(summed, given=total), kernel_named(SQUARE), kernel_named(AMPERE)
-    said = {k: explanation.steps(candidates._forced(k, args.problem, provided=True)) for k in (base, ampere)}
+    said = {k: explanation.steps(planning._forced(k, args.problem, provided=True)) for k in (base, ampere)}
     assert "an elementwise kernel reduces afterwards: sum" in said[base]
     assert "summed(accum) with total = sum, rows = max[m] -> bf16" in str(explain(args))
     assert "an elementwise kernel reduces afterwards: sum, max" in said[ampere]
     rows = problem(reduced, given=of_reduced())
     assert not any(
-        "afterwards" in line for line in explanation.steps(candidates._forced(base, rows.problem, provided=True))
+        "afterwards" in line for line in explanation.steps(planning._forced(base, rows.problem, provided=True))
     )
     plain = problem(epilogue(lambda accum: accum), given={})
     for kernel in (base, ampere):
-        alone = candidates._forced(kernel, plain.problem, provided=True).microseconds
-        assert candidates._forced(kernel, args.problem, provided=True).microseconds > alone + 2
+        alone = planning._forced(kernel, plain.problem, provided=True).microseconds
+        assert planning._forced(kernel, args.problem, provided=True).microseconds > alone + 2
 
 
 def test_what_no_kernel_runs_is_said():
@@ -338,7 +342,7 @@ def test_launches_overlap_where_nothing_is_read_too_early():
         kernel = next(
             k for k in get_kernels(args, compiled=False) if isinstance(k, CutlassKernel) and k.family.overlaps
         )
-        return candidates._may_overlap(kernel, candidates.Way(), args.problem)
+        return may_overlap(kernel, Way(), args.problem)
 
     assert overlaps(problem(gelu_bias))
     assert not overlaps(problem(gelu_bias, given={"alpha": spec(1, dtype="f32"), "bias": spec(512)}))
@@ -396,7 +400,7 @@ def no_headers(*_):
 
 
 def test_the_source_holds_every_operation_that_is_used_and_no_other():
-    text = codegen.source([with_epilogue(SQUARE, problem(several, given=of_several()))])
+    text = codegen.source([config_for(SQUARE, problem(several, given=of_several()))])
     assert text.startswith('#include "kernels/cutlass3x/user_epilogue.cuh"') and "UserGemm3x<" in text
     for piece in ("::erf(", "::log(", "::rsqrt(", "::sqrt(", "::exp(", "activation::relu<fast>", "T(INFINITY)",
                   "user::rounded<cutlass::bfloat16_t>", "user::Number<X, 0>", "wide = true",
@@ -405,13 +409,11 @@ def test_the_source_holds_every_operation_that_is_used_and_no_other():
                   "user::Store<X, 5, cutlass::bfloat16_t>", "user::Store<X, 6, float>"):  # fmt: skip
         assert piece in text, piece
     assert "gelu" not in text
-    assert 'include "kernels/cutlass2x/user_epilogue.cuh"' in codegen.source(
-        [with_epilogue(AMPERE, problem(gelu_bias))]
-    )
-    turned = codegen.source([with_epilogue(SQUARE, problem(reduced, given=of_reduced()))])
+    assert 'include "kernels/cutlass2x/user_epilogue.cuh"' in codegen.source([config_for(AMPERE, problem(gelu_bias))])
+    turned = codegen.source([config_for(SQUARE, problem(reduced, given=of_reduced()))])
     assert "user::Reduce<X, 1, 'm', float, user::Sum, 1>, user::Reduce<X, 2, 'n', float, user::Max, 1>" in turned
     given = {"total": spec(1, 1, dtype="f64"), "rows": spec(512, 1, dtype="f64")}
-    single = codegen.source([with_epilogue(DOUBLE, problem(summed, dtype="f64", given=given))])
+    single = codegen.source([config_for(DOUBLE, problem(summed, dtype="f64", given=given))])
     assert "user::Reduce<X, 0, 's', double, user::Sum, 0>, user::Reduce<X, 1, 'm', double, user::Max, 0>" in single
 
 
@@ -422,9 +424,9 @@ def test_every_operation_has_all_its_operands_in_cpp():
 
 
 def test_the_name_changes_with_the_content_alone():
-    name = with_epilogue(SQUARE, problem(gelu_bias)).name
-    assert with_epilogue(SQUARE, problem(gelu_bias, given={"alpha": 3.0, "bias": spec(512)})).name == name
-    assert with_epilogue(SQUARE, problem(gelu_bias, given={"alpha": 3.0, "bias": spec(512, dtype="f32")})).name != name
+    name = config_for(SQUARE, problem(gelu_bias)).name
+    assert config_for(SQUARE, problem(gelu_bias, given={"alpha": 3.0, "bias": spec(512)})).name == name
+    assert config_for(SQUARE, problem(gelu_bias, given={"alpha": 3.0, "bias": spec(512, dtype="f32")})).name != name
     assert re.fullmatch(r"\w+", name)
 
 
@@ -443,7 +445,7 @@ def test_the_name_changes_with_the_content_alone():
     ids=["3.x", "3.x-reductions", "3.x-single", "2.x", "2.x-reductions", "2.x-f64", "2.x-f32"],
 )
 def test_the_real_compiler_takes_it(tmp_path, base, args):
-    made = compiler.recipe(with_epilogue(base, args))
+    made = compiler.recipe(config_for(base, args))
     source, (nvcc, _) = tmp_path / "kernel.cu", compiler.find_nvcc()
     source.write_text(made.source)
     command = [

@@ -24,7 +24,7 @@ from ..declaration.dtypes import COMPUTE, DTYPES, compute_of
 from ..declaration.epilogue_ir import AXES, Node, Program
 from ..declaration.epilogues import ACTIVATIONS
 from ..declaration.families import named
-from ..epilogues.specialization import Asked, asked_by
+from ..epilogues.specialization import EpilogueSpecialization, specialization_of
 from ..kernels import packs
 from ..kernels.registry import kernel_by_id
 from ..operations.gemm.arguments import GemmArguments
@@ -79,7 +79,7 @@ def script(args: GemmArguments, why: str = "") -> str:
 
 
 def _script(facts: dict[str, Any], why: str) -> str:
-    asked, operands = asked_by(facts["problem"]), _operands(facts["operands"])
+    asked, operands = specialization_of(facts["problem"]), _operands(facts["operands"])
     own = sum(kind != "h" for kind in asked.kinds) if asked else 0  # a user's epilogue's arrays come last
     given = operands[: len(operands) - own]
     users = [replace(x, name=f"user_{x.name}") for x in operands[len(given) :]]
@@ -150,7 +150,7 @@ def _keywords(facts: dict[str, Any], operands: Sequence[_Array]) -> list[str]:
     return words
 
 
-def _epilogue(asked: Asked, arrays: Sequence[_Array], numbers: Sequence[float]) -> Iterator[str]:
+def _epilogue(asked: EpilogueSpecialization, arrays: Sequence[_Array], numbers: Sequence[float]) -> Iterator[str]:
     """The call of a user's epilogue."""
     values, variables = map(_number, numbers), map(_variable, arrays)
     given = (next(values if kind == "h" else variables) for kind in asked.kinds)

@@ -67,7 +67,7 @@ def rank(p: Problem, *, compiled: bool | None = None, gpu: Gpu | None = None) ->
     return _ranked(p, gpu, compiled, concerned(p, compiled))
 
 
-def straight(p: Problem, *, compiled: bool) -> list[Kernel]:
+def in_place_kernels(p: Problem, *, compiled: bool) -> list[Kernel]:
     """Of `rank`, each kernel that takes the operands as they lie, k whole unless parts are asked for.
 
     Without a look at most of the others, and without a Choice of each.

@@ -10,7 +10,7 @@ from ..kernels.kernel import CutlassKernel, Kernel
 from ..kernels.metadata import KernelMetadata
 from ..kernels.operation import Arguments, arguments_of
 from ..kernels.registry import all_kernels, gc_paused
-from .candidates import straight
+from .candidates import in_place_kernels
 
 
 def _on(cc: int | str) -> Callable[[Kernel], bool]:
@@ -54,7 +54,7 @@ def get_kernels(
     runs = None if cc is None else _on(cc)
     if args is not None:
         p = arguments_of("get_kernels", args).problem
-        kernels = straight(p, compiled=compiled and p.user < 0)
+        kernels = in_place_kernels(p, compiled=compiled and p.user < 0)
     else:
         kernels = list(all_kernels(compiled))
     if runs is not None:

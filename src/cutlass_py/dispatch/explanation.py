@@ -9,7 +9,7 @@ from .. import _core
 from ..kernels.kernel import CutlassKernel, Kernel
 from ..kernels.operation import describe, operation_of, problem_asked
 from .candidates import Choice, rank
-from .rejections import misses, not_compiled
+from .rejections import not_compiled, rejected
 
 
 @dataclass(frozen=True)
@@ -187,4 +187,4 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
         note = "no kernel fits: none is compiled in this package"
     elif not chosen and operation.dividable(p):
         note = "no kernel takes it as a list: one matrix after the other, each by a plan of its own"
-    return Explanation(text, chosen, ranking, tuple(misses(p)), unbuilt, note)
+    return Explanation(text, chosen, ranking, tuple(rejected(p)), unbuilt, note)

@@ -15,7 +15,7 @@ from ..kernels.registry import all_kernels, by_operands, concerned, python_kerne
 _K = TypeVar("_K", bound=Kernel)
 
 
-def misses(p: Problem) -> list[tuple[Kernel, str]]:
+def rejected(p: Problem) -> list[tuple[Kernel, str]]:
     """Compiled kernels that multiply the operands' dtype on their kind of device and still cannot take the problem.
 
     Kernels that were registered come first, then the greatest loss, by the time that the model would give them.
@@ -54,7 +54,7 @@ def nothing_fits(p: Problem) -> str:
     """The problem, how many were considered, and three with their reasons: those of its dtype before others."""
     unbuilt = "is declared but not in the built set; `with cutlass_py.jit():` compiles it"
     compiled = all_kernels(compiled=True)
-    nearest = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]] + misses(p)
+    nearest = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]] + rejected(p)
     nearest = nearest or _unable(compiled, p, gpu_of(p))
     lines = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in nearest[:3])
     return f"none of {len(compiled)} compiled kernels fits {describe(p)}. Nearest:{lines}"

@@ -88,7 +88,7 @@ PLACES = [Path(__file__).with_name("tables")]
 
 _tables: dict[Path, Table] = {}  # as on disk when first asked for, and what this process added
 _added: dict[Path, Table] = {}
-_brought: dict[tuple[str, str], tuple[Entry, ref[Kernel]]] = {}  # by file_name and class: of registered kernels
+_of_registered: dict[tuple[str, str], tuple[Entry, ref[Kernel]]] = {}  # by file_name and class: of registered kernels
 _detached = False  # within `afresh`
 
 
@@ -99,11 +99,11 @@ def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
     package. An entry of theirs that has the name of a registered kernel is of another.
     """
     known = _known(gpu)
-    if not (known or _brought):
+    if not (known or _of_registered):
         return []
     key, here = class_of(p), registered()
     entries = [found[key] for found in known if key in found and found[key].kernel not in here]
-    if own := _brought.get((file_name(gpu.name, gpu.sm_count), key)):
+    if own := _of_registered.get((file_name(gpu.name, gpu.sm_count), key)):
         entry, kernel = own[0], own[1]()
         if kernel and here.get(entry.kernel) is kernel:
             return [entry, *entries]
@@ -148,9 +148,9 @@ def table(gpu: Gpu) -> Table:
 def afresh() -> Iterator[None]:
     """Within it, user's tables are empty at first, and what is added is gone at the end: for measurements."""
     global _detached
-    before, kept, brought, _detached = _detached, dict(_tables), dict(_brought), True
+    before, kept, brought, _detached = _detached, dict(_tables), dict(_of_registered), True
     _tables.clear()
-    _brought.clear()
+    _of_registered.clear()
     _core.clear_plans()
     try:
         yield
@@ -158,8 +158,8 @@ def afresh() -> Iterator[None]:
         _detached = before
         _tables.clear()
         _tables.update(kept)
-        _brought.clear()
-        _brought.update(brought)
+        _of_registered.clear()
+        _of_registered.update(brought)
         _core.clear_plans()
 
 
@@ -196,9 +196,9 @@ def _without_registered(gpu: Gpu, entries: Table) -> Table:
     here, others = registered(), {}
     for key, entry in entries.items():
         place = file_name(gpu.name, gpu.sm_count), key
-        _brought.pop(place, None)
+        _of_registered.pop(place, None)
         if kernel := here.get(entry.kernel):
-            _brought[place] = entry, ref(kernel)
+            _of_registered[place] = entry, ref(kernel)
         else:
             others[key] = entry
     return others
@@ -207,7 +207,7 @@ def _without_registered(gpu: Gpu, entries: Table) -> Table:
 def forget() -> None:
     """Tables are read anew, and choices made anew, at the next call of each class."""
     _tables.clear()
-    _brought.clear()
+    _of_registered.clear()
     _added.clear()
     _core.clear_plans()
 

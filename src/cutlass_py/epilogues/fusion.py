@@ -14,7 +14,7 @@ from ..declaration.shared_memory import BARRIERS, EpilogueTile, stages
 if TYPE_CHECKING:
     from ..declaration.epilogue_cpp import Traced
     from ..operations.gemm.legality import Interface
-    from .specialization import Asked
+    from .specialization import EpilogueSpecialization
 
 MOST_BLOCKS = 65535  # of a launch, along y and along z of its grid
 _FEWEST_STAGES = 3  # of a mainloop, below which loads are no longer hidden
@@ -23,7 +23,7 @@ _EVEN_WIDTH = 8 * 4 * 2
 _READ = ("f16", "bf16", "f32")
 
 
-def carrier(config: KernelConfig, epilogue: Epilogue) -> KernelConfig | str:
+def with_epilogue(config: KernelConfig, epilogue: Epilogue) -> KernelConfig | str:
     """The kernel of the same design with a user's epilogue, or why there is none."""
     schedule, user = SCHEDULES[config.schedule], epilogue.user
     assert user is not None
@@ -77,7 +77,7 @@ def _join(c: KernelConfig, user: Traced) -> str | None:
     return None
 
 
-def obstacle(interface: Interface, p: Problem, asked: Asked | None) -> str | None:
+def rejection(interface: Interface, p: Problem, asked: EpilogueSpecialization | None) -> str | None:
     """Why kernels of this interface, or the problem's operands, do not go with the epilogue asked for.
 
     One of the two is a user's, or both are.
@@ -98,7 +98,9 @@ def obstacle(interface: Interface, p: Problem, asked: Asked | None) -> str | Non
     return None
 
 
-def _operand(interface: Interface, p: Problem, asked: Asked, index: int, name: str, kind: str) -> str | None:
+def _operand(
+    interface: Interface, p: Problem, asked: EpilogueSpecialization, index: int, name: str, kind: str
+) -> str | None:
     written = index - len(asked.program.inputs)
     if interface.api == 2 and written >= 0 and asked.program.outputs[written].reduction:
         return None  # an elementwise kernel writes it

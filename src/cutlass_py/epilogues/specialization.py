@@ -21,7 +21,7 @@ _programs: dict[int, Program] = {}
 
 
 @cache
-def number_of(program: Program) -> int:
+def program_id(program: Program) -> int:
     """By which a call asks for the epilogue.
 
     Raises:
@@ -44,7 +44,7 @@ def number_of(program: Program) -> int:
 
 
 @dataclass(frozen=True)
-class Asked:
+class EpilogueSpecialization:
     """A problem's user epilogue.
 
     Attributes:
@@ -67,16 +67,16 @@ class Asked:
 
 
 @cache
-def asked(number: int) -> Asked:
+def specialization(number: int) -> EpilogueSpecialization:
     """What Problem.user stands for."""
     from ..declaration.epilogue_cpp import Traced
 
     program, items = _core.user_class(number)
     kinds, dtypes, alignments, regular = zip(*items, strict=True) if items else ((), (), (), ())
     traced = Traced(_programs[program], tuple(zip(kinds, dtypes, strict=True)))
-    return Asked(Epilogue.of_user(traced), _programs[program], kinds, dtypes, alignments, regular)
+    return EpilogueSpecialization(Epilogue.of_user(traced), _programs[program], kinds, dtypes, alignments, regular)
 
 
-def asked_by(p: Problem) -> Asked | None:
+def specialization_of(p: Problem) -> EpilogueSpecialization | None:
     """A problem's user epilogue, or None."""
-    return asked(p.user) if p.user >= 0 else None
+    return specialization(p.user) if p.user >= 0 else None

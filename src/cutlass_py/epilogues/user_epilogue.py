@@ -11,7 +11,7 @@ from . import (
     functions,  # noqa: F401  (tracing finds them there)
     tracing,
 )
-from .specialization import number_of
+from .specialization import program_id
 
 
 class UserEpilogue:
@@ -27,7 +27,7 @@ class UserEpilogue:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.program = tracing.traced(function)
-        self._number = number_of(self.program)
+        self._number = program_id(self.program)
         self._defaults = tracing.defaults(function)
         self._names = self.program.names
         self._all = set(self._names)

@@ -14,8 +14,8 @@ from ..declaration.config import SCHEDULES, Family, KernelConfig
 from ..declaration.epilogues import EPILOGUES
 from ..declaration.families import FAMILIES
 from ..declaration.shared_memory import stages_3x
-from ..epilogues.fusion import carrier
-from ..epilogues.specialization import asked_by
+from ..epilogues.fusion import with_epilogue
+from ..epilogues.specialization import specialization_of
 from ..errors import CompileError
 from .adaptation import Way
 from .metadata import CPU, Design, KernelMetadata
@@ -302,10 +302,10 @@ class CutlassKernel(Kernel):
 
     def _config_for(self, p: Problem) -> KernelConfig | str:
         """This design with the user's epilogue that a problem asks for, or why there is none; as it is if none is."""
-        asked = asked_by(p)
+        asked = specialization_of(p)
         if not asked or self.interface.epilogue.user:
             return self.config
-        return carrier(self.config, asked.epilogue)
+        return with_epilogue(self.config, asked.epilogue)
 
     def microseconds(self, estimates: Estimates, splits: int = 1) -> float:
         """What the product takes by the model, k in so many parts."""

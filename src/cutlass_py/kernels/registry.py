@@ -21,8 +21,8 @@ from .._core import Problem
 from ..declaration.config import KernelConfig
 from ..declaration.epilogues import Epilogue
 from ..declaration.families import FAMILIES, added, find, named
-from ..epilogues.fusion import carrier
-from ..epilogues.specialization import asked_by
+from ..epilogues.fusion import with_epilogue
+from ..epilogues.specialization import specialization_of
 from ..errors import wrong_type, wrong_value
 from .kernel import CutlassKernel, Kernel, PythonKernel, not_of_cutlass
 from .operation import Interface, operation_named
@@ -232,10 +232,10 @@ def by_operands(a: str, b: str, compiled: bool) -> Grouped:
 
 
 @_cached_until_reset
-def _carriers(a: str, b: str, epilogue: Epilogue) -> Grouped:
+def _with_epilogue(a: str, b: str, epilogue: Epilogue) -> Grouped:
     """Every declared design for these dtypes with a user's epilogue, compiled or not."""
     declared = (kernel.config for group in by_operands(a, b, False).values() for kernel in group)
-    configs = {c: None for config in declared if isinstance(c := carrier(config, epilogue), KernelConfig)}
+    configs = {c: None for config in declared if isinstance(c := with_epilogue(config, epilogue), KernelConfig)}
     return _grouped(map(cutlass_kernel, configs))
 
 
@@ -246,8 +246,8 @@ def concerned(p: Problem, compiled: bool) -> Grouped:
     """
     if p.device_id < 0:
         return {}
-    if asked := asked_by(p):
-        return _carriers(p.operand_a or "", p.operand_b or "", asked.epilogue)
+    if asked := specialization_of(p):
+        return _with_epilogue(p.operand_a or "", p.operand_b or "", asked.epilogue)
     return by_operands(p.operand_a or "", p.operand_b or "", compiled)
 
 

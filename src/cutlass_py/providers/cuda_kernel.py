@@ -234,9 +234,9 @@ class OwnKernel(CutlassKernel):
         try:
             return checked_estimate(self._estimate(estimates.p), self._error)
         except ProviderError as error:
-            self._failures.told(error)
+            self._failures.warned(error)
         except Exception as error:
-            self._failures.told(self._error(f"estimate raised {type(error).__name__}: {error}"))
+            self._failures.warned(self._error(f"estimate raised {type(error).__name__}: {error}"))
         return inf
 
     def _error(self, what: str) -> ProviderError:

@@ -99,7 +99,7 @@ class ProvidedKernel(PythonKernel):
         try:
             return self.answer(p, gpu)
         except ProviderError as error:
-            return self._failures.told(error)
+            return self._failures.warned(error)
 
     def answer(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """Likewise, but where the provider fails.
@@ -124,7 +124,7 @@ class ProvidedKernel(PythonKernel):
         try:
             return checked_estimate(self._ask("estimate", p), self._error)
         except ProviderError as error:
-            self._failures.told(error)
+            self._failures.warned(error)
             return inf
 
     def load(self) -> None:
@@ -165,12 +165,12 @@ class Failures:
     """Failures of a kernel that nobody asked for by name: the first becomes a warning, and stands for all others."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._warned = False
 
-    def told(self, error: ProviderError) -> str:
+    def warned(self, error: ProviderError) -> str:
         """The failure in words, and as a warning if it is the first."""
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             warnings.warn(
                 f"cutlass_py: {error}; calls that do not name the kernel go on without its answer",
                 RuntimeWarning,

@@ -67,7 +67,7 @@ def replace_linear(
         if isinstance(module, Linear) or not _is_linear(module):
             continue
         why = (
-            _obstacle(module)
+            _rejection(module)
             or _passed_over(modules[name.rpartition(".")[0]])
             or ("where said no" if where and not where(name, module) else "")
         )
@@ -97,7 +97,7 @@ def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or type(module).__name__.endswith("Linear")
 
 
-def _obstacle(module: nn.Module) -> str:
+def _rejection(module: nn.Module) -> str:
     """Why a module that looks like nn.Linear stays as it is; empty if nothing speaks against it."""
     if type(module) is not nn.Linear:
         kind = "parametrized" if parametrize.is_parametrized(module) else "of type"

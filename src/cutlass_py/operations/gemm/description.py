@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..._core import Problem
 from ...declaration.dtypes import arithmetic
-from ...epilogues.specialization import asked_by
+from ...epilogues.specialization import specialization_of
 
 
 def describe(p: Problem) -> str:
@@ -25,7 +25,7 @@ def turned(p: Problem) -> str:
 
 def _formula(p: Problem) -> str:
     """The epilogue in words, in the order in which it is applied."""
-    if user := asked_by(p):
+    if user := specialization_of(p):
         return f"{p.a} @ {p.b} -> {user.program.formula}"
     scales = [name + _block_text(name, getattr(p, name)) for name in ("scale_a", "scale_b") if getattr(p, name)]
     text = " * ".join([f"{p.a} @ {p.b}", *scales])

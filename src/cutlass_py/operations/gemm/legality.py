@@ -17,8 +17,8 @@ from ...declaration.config import SCHEDULES, KernelConfig, cc_range
 from ...declaration.dtypes import BLOCK, DTYPES, WIDER
 from ...declaration.epilogues import ACTIVATIONS, Epilogue, epilogue_named
 from ...declaration.families import FAMILIES
-from ...epilogues.fusion import MOST_BLOCKS, obstacle
-from ...epilogues.specialization import asked_by
+from ...epilogues.fusion import MOST_BLOCKS, rejection
+from ...epilogues.specialization import specialization_of
 from ...kernels import operation
 from ...kernels.adaptation import Way
 from ...kernels.metadata import OperandMetadata
@@ -87,7 +87,7 @@ class Interface(operation.Interface):
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """Directly, or by packing operands and finishing D elsewhere; the reason where no detour helps."""
-        if error := self._obstacle(p, gpu):
+        if error := self._rejection(p, gpu):
             return error
         detour_a = _operand_detour("a", p.layout_a, p.align_a, self.layout[0], self.bytes_ab[0])
         detour_b = _operand_detour("b", p.layout_b, p.align_b, self.layout[1], self.bytes_ab[1])
@@ -107,7 +107,7 @@ class Interface(operation.Interface):
             sums=bool(detour_sums),
         )
 
-    def _obstacle(self, p: Problem, gpu: Gpu | None) -> str | None:
+    def _rejection(self, p: Problem, gpu: Gpu | None) -> str | None:
         lowest, highest = self.cc
         if gpu is None:
             return "runs on a GPU; the operands are on the CPU"
@@ -118,11 +118,11 @@ class Interface(operation.Interface):
         if p.accumulator != self.accumulator and WIDER.get(p.accumulator or "") != self.accumulator:
             return f"sums in {self.accumulator}; {p.accumulator} is asked for"
         if p.user >= 0 or self.epilogue.user:
-            if error := obstacle(self, p, asked_by(p)) or self._output_detour(p):
+            if error := rejection(self, p, specialization_of(p)) or self._output_detour(p):
                 return error  # nothing else could finish the product
-        return self._block_obstacle(p) or self._list_obstacle(p) or self._vector_obstacle(p)
+        return self._block_rejection(p) or self._list_rejection(p) or self._vector_rejection(p)
 
-    def _block_obstacle(self, p: Problem) -> str | None:
+    def _block_rejection(self, p: Problem) -> str | None:
         if p.block == self.block:
             return None
         if not self.block:
@@ -136,7 +136,7 @@ class Interface(operation.Interface):
             return f"reads scale_a by rows that lie side by side, {_TMA} bytes aligned; it lies otherwise"
         return None
 
-    def _list_obstacle(self, p: Problem) -> str | None:
+    def _list_rejection(self, p: Problem) -> str | None:
         if self.pointers and not p.pointers:
             return "takes lists of matrices; a and b are arrays"
         if p.pointers and not self.takes_lists:
@@ -154,7 +154,7 @@ class Interface(operation.Interface):
             return f"cannot split k: nothing else can finish its product; splits={p.splits} is asked for"
         return None
 
-    def _vector_obstacle(self, p: Problem) -> str | None:
+    def _vector_rejection(self, p: Problem) -> str | None:
         """2.x reads whole vectors along the contiguous axis; TMA clips at the extent."""
         if self.api == 3:
             return None

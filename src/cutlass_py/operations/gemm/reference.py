@@ -48,9 +48,9 @@ def _compute(call: KernelCall) -> None:
 def _user(call: KernelCall, wide: Any) -> None:
     """A user's epilogue in place of all else."""
     from ...epilogues.reference import run
-    from ...epilogues.specialization import asked
+    from ...epilogues.specialization import specialization
 
-    user = asked(call.problem.user)
+    user = specialization(call.problem.user)
     count = len(user.program.inputs)
     inputs = {
         name: _read(x, wide) if isinstance(x, Operand) else wide.type(x)

@@ -9,7 +9,7 @@ from math import ceil, inf, prod
 from ..._core import Problem
 from ...arrays.gpu import Gpu
 from ...declaration.config import SCHEDULES, KernelConfig
-from ...epilogues.specialization import asked_by
+from ...epilogues.specialization import specialization_of
 from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel
 from ...kernels.operation import Groups, Timed
@@ -146,7 +146,7 @@ def may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
         return False
     if way.scratch:
         return True
-    if (asked := asked_by(p)) and ("s" in asked.kinds or asked.reduces):
+    if (asked := specialization_of(p)) and ("s" in asked.kinds or asked.reduces):
         return False
     if p.device_alpha or p.device_beta or p.scale_out == "s":
         return False
