@@ -28,7 +28,7 @@ def load_module(name: str) -> Any:
 
 
 def tables() -> dict[str, str]:
-    """What dtype.h and activation.h include."""
+    """What dtype.h, activation.h and the operations' headers include."""
     dtypes_py, epilogues_py = load_module("declaration.dtypes"), load_module("declaration.epilogues")
     index = {name: i for i, name in enumerate(dtypes_py.DTYPES)}
     dtypes = [
@@ -50,7 +50,27 @@ def tables() -> dict[str, str]:
         fields = [a.name, str(len(a.parameters)), derivative, *(f'"{name}"' for name in names), *defaults]
         activations.append(f"CUTLASS_PY_ACTIVATION({', '.join(fields)})")
     files = {"dtypes.inc": dtypes, "compute.inc": compute, "pairs.inc": pairs, "activations.inc": activations}
+    files |= operand_tables()
     return {name: "\n".join(lines) + "\n" for name, lines in files.items()}
+
+
+def operand_tables() -> dict[str, list[str]]:
+    """Rows of the operands and the keywords of each operation."""
+    operands_py = load_module("declaration.operands")
+    default = {None: "none", 1.0: "one", False: "no"}
+    files = {}
+    for operation, rows in operands_py.OPERANDS.items():
+        files[f"{operation}_operands.inc"] = [
+            f"CUTLASS_PY_OPERAND({x.name}, {x.shape}, {x.written}, {str(x.number).lower()}, {x.lists}, "
+            f"{str(x.in_place).lower()}, {str(x.complex).lower()}, {x.mirror or x.name}, {x.slot})"
+            for x in rows
+        ]
+        index = {x.name: i for i, x in enumerate(rows)}
+        files[f"{operation}_keywords.inc"] = [
+            f"CUTLASS_PY_KEYWORD({name}, {default[value]}, {index.get(name, -1)})"
+            for name, value in operands_py.KEYWORDS[operation].items()
+        ]
+    return files
 
 
 def split(configs: list[Any], per_file: int) -> list[list[Any]]:

@@ -64,13 +64,14 @@ __global__ void multiply(CutlassPyGemm g) {
   }
 }
 
-size_t workspace_size(const CutlassPyGemm*) { return 0; }
+size_t workspace_size(const void*, const CutlassPyLaunch*) { return 0; }
 
-int run(const CutlassPyGemm* g) {
+int run(const void* arguments, const CutlassPyLaunch* launch) {
+  const auto& g = *static_cast<const CutlassPyGemm*>(arguments);
   const auto tiles = [](int64_t extent) { return (extent + kTile - 1) / kTile; };
   const auto most = [](int64_t blocks) { return unsigned(blocks < 65535 ? blocks : 65535); };
-  const dim3 grid(unsigned(tiles(g->m)), most(tiles(g->n)), most(g->batch));
-  multiply<<<grid, dim3(kTile, kTile), 0, cudaStream_t(g->stream)>>>(*g);
+  const dim3 grid(unsigned(tiles(g.m)), most(tiles(g.n)), most(g.batch));
+  multiply<<<grid, dim3(kTile, kTile), 0, cudaStream_t(launch->stream)>>>(g);
   return cudaGetLastError();
 }
 

@@ -1,7 +1,8 @@
-"""The rooms of the package: which imports which, and how few modules stand outside of them."""
+"""The rooms of Python and C++: which may import or include which, and how few modules stand outside of them."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,3 +43,45 @@ def test_a_circle_between_two_files_of_a_room_would_be_told(tmp_path):
 
 def test_few_modules_stand_outside_of_rooms():
     assert len(list((ROOT / "src" / "cutlass_py").glob("*.py"))) <= 5
+
+
+# ---------------------------------------------------------------------------------------- C++
+
+CPP = ROOT / "src" / "cpp"
+# No room includes one that comes later.
+ROOMS = (
+    "abi",  # what kernels and their callers agree on
+    "kernels/common",
+    "kernels/sm90",
+    "kernels/cutlass2x",
+    "kernels/cutlass3x",
+    "kernels/elementwise",
+    "kernels",
+    "include",  # second names, for users' sources
+    "arrays",
+    "runtime",  # engines that know no operation by name
+    "operations/gemm",
+    "frontends",
+)
+
+
+def room(path: str) -> str:
+    return next(name for name in sorted(ROOMS, key=len, reverse=True) if path.startswith(f"{name}/"))
+
+
+def test_no_room_includes_one_above_it():
+    sources = [path for path in CPP.rglob("*.*") if path.is_file()]
+    files = {str(path.relative_to(CPP)): path.read_text(encoding="utf-8") for path in sources}
+    upwards = [
+        (name, included)
+        for name, text in files.items()
+        for included in re.findall(r'#include "(.+)"', text)
+        if included in files and ROOMS.index(room(included)) > ROOMS.index(room(name))
+    ]
+    assert len(files) > 80 and upwards == []
+
+
+def test_engines_name_no_operation():
+    """But in the prefix of messages."""
+    for path in (CPP / "runtime").iterdir():
+        assert not re.search(r"(?i)gemm(?!: )", path.read_text(encoding="utf-8")), path.name

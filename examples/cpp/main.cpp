@@ -33,7 +33,7 @@ bool fits(const CutlassPyFacts& f) {
 const CutlassPyKernel* find(const CutlassPyLibrary& library, const char* name) {
   for (int i = 0; i < library.count; ++i) {
     const CutlassPyKernel* kernel = library.kernels[i];
-    if (fits(kernel->facts) && (!name || !std::strcmp(kernel->name, name))) return kernel;
+    if (kernel->operation == CUTLASS_PY_GEMM && fits(kernel->facts) && (!name || !std::strcmp(kernel->name, name))) return kernel;
   }
   return nullptr;
 }
@@ -64,17 +64,19 @@ std::vector<float> multiply(const CutlassPyLibrary& library, const CutlassPyKern
   g.b = on_device(b), g.ldb = n;
   g.d = on_device(d), g.ldd = n;
   g.epilogue.alpha.value = g.epilogue.scale_out.value = 1;
-  g.swizzle = 1;
-  check(cudaGetDevice(&g.device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&g.sm_count, cudaDevAttrMultiProcessorCount, g.device), "cudaDeviceGetAttribute");
-  check(cudaMalloc(&g.workspace, kernel.workspace_size(&g) + 1), "cudaMalloc");  // g.stream is the default one
+  CutlassPyLaunch launch{};  // on the default stream
+  launch.swizzle = 1;
+  check(cudaGetDevice(&launch.device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&launch.sm_count, cudaDevAttrMultiProcessorCount, launch.device),
+        "cudaDeviceGetAttribute");
+  check(cudaMalloc(&launch.workspace, kernel.workspace_size(&g, &launch) + 1), "cudaMalloc");
 
-  if (const int status = kernel.run(&g)) {
+  if (const int status = kernel.run(&g, &launch)) {
     std::fprintf(stderr, "%s: %s\n", kernel.name, library.error_string(status));
     std::exit(1);
   }
   check(cudaMemcpy(d.data(), g.d, d.size() * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
-  for (void* memory : {const_cast<void*>(g.a), const_cast<void*>(g.b), g.d, g.workspace}) cudaFree(memory);
+  for (void* memory : {const_cast<void*>(g.a), const_cast<void*>(g.b), g.d, launch.workspace}) cudaFree(memory);
   return d;
 }
 

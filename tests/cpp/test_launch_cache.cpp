@@ -1,6 +1,6 @@
-// Tests of launch_cache.cpp: a call of a class that was seen before is launched as canonicalise would have it, whatever else
-// the request says.
-#include "runtime/launch_cache.h"
+// Tests of the launch cache: a call of a class that was seen before is launched as canonicalise would have it, whatever
+// else the request says.
+#include "operations/gemm/launch_key.h"
 
 #include <cstdio>
 #include <optional>
@@ -17,26 +17,32 @@ using namespace cutlass_py;
 
 namespace {
 
-std::optional<CutlassPyGemm> launched;
+struct Launched {
+  CutlassPyGemm g;
+  CutlassPyLaunch launch;
+};
+std::optional<Launched> launched;
 
-size_t no_bytes(const CutlassPyGemm*) { return 0; }
-size_t some_bytes(const CutlassPyGemm*) { return 1024; }
-int note(const CutlassPyGemm* g) {
-  launched = *g;
+size_t no_bytes(const void*, const CutlassPyLaunch*) { return 0; }
+size_t some_bytes(const void*, const CutlassPyLaunch*) { return 1024; }
+int note(const void* arguments, const CutlassPyLaunch* launch) {
+  launched = {*static_cast<const CutlassPyGemm*>(arguments), *launch};
   return 0;
 }
-const CutlassPyKernel noted = {"noted", {}, &no_bytes, &note, nullptr};
-const CutlassPyKernel with_scratch = {"with scratch", {}, &some_bytes, &note, nullptr};
+const CutlassPyKernel noted = {"noted", {}, &no_bytes, &note, nullptr, CUTLASS_PY_GEMM};
+const CutlassPyKernel with_scratch = {"with scratch", {}, &some_bytes, &note, nullptr, CUTLASS_PY_GEMM};
 
 // All that a kernel is told.
-std::string shown(const CutlassPyGemm& g) {
+std::string shown(const Launched& x) {
   std::string text;
   const auto put = [&](auto... values) { ((text += std::to_string(values) + " "), ...); };
   const auto address = [](const void* x) { return reinterpret_cast<uintptr_t>(x); };
+  const auto& [g, launch] = x;
   const CutlassPyEpilogue& e = g.epilogue;
   put(g.m, g.n, g.k, g.batch, address(g.a), address(g.b), address(g.d), g.lda, g.ldb, g.ldd, g.batch_a, g.batch_b,
-      g.batch_d, g.pointers, g.device, g.sm_count, g.raster, g.swizzle, g.overlap, address(g.workspace),
-      address(g.stream), e.activation, e.parameters[0], e.parameters[1], address(e.user));
+      g.batch_d, g.pointers, launch.device, launch.sm_count, launch.raster, launch.swizzle, launch.overlap,
+      address(launch.workspace), address(launch.stream), e.activation, e.parameters[0], e.parameters[1],
+      address(e.user));
   for (const CutlassPyScalar& x : {e.alpha, e.beta, e.scale_out}) put(x.value, x.imaginary, address(x.device));
   for (const CutlassPyArray& x : {e.c, e.bias, e.scale_a, e.scale_b, e.gate, e.aux, e.bias_grad}) {
     put(address(x.data), x.dtype, x.row, x.col, x.batch);
@@ -65,7 +71,7 @@ class Requests {
     Operand& x = operands_[int(role)];
     there_[int(role)] = true;
     x = {};
-    x.name = kRoleNames[int(role)];
+    x.name = name_of(role);
     x.dtype = dtype;
     x.device = {DeviceType::cuda, 0};
     x.rank = int(shape.size());
@@ -161,7 +167,7 @@ class Requests {
         const Role read = one({Role::c, Role::gate, Role::aux});
         if (!there_[int(Role::out)] || !there_[int(read)]) return;
         operands_[int(read)] = operands_[int(Role::out)];
-        operands_[int(read)].name = kRoleNames[int(read)];
+        operands_[int(read)].name = name_of(read);
         return;
       }
       default:
@@ -180,10 +186,12 @@ class Requests {
 
 // Each class of problems has a plan of its own, which a launch shows as its order of tiles.
 DevicePlan plan_of(const Problem& problem) {
-  static std::unordered_map<Problem, int, ProblemHash> numbers;
+  static std::unordered_map<std::string, int> numbers;
   DevicePlan plan;
   plan.kernel = &noted;
-  plan.raster = numbers.emplace(problem, int(numbers.size())).first->second;
+  plan.raster =
+      numbers.emplace(std::string(reinterpret_cast<const char*>(&problem), sizeof problem), int(numbers.size()))
+          .first->second;
   if (problem.empty_product) plan.kernel = nullptr;
   return plan;
 }
@@ -204,27 +212,31 @@ TEST(a_class_seen_before_is_launched_as_the_first_call_was) {
   for (int i = 0; i < 300'000; ++i) {
     const Request& request = requests.next();
     if (!request.operands[int(Role::a)]) continue;
-    const Asked asked(request, false);
+    const Key key = launch_key(request, false);
     std::optional<Call> call = call_or_none(request);
     void* const result = request.at(Role::out) ? nullptr : reinterpret_cast<void*>((uintptr_t(99) << 32) + 256u * i);
     if (call && result) place_result(*call, result);
     refused += !call;
-    const Ready* const ready = asked ? find_ready(asked) : nullptr;
-    if (!ready) {
-      if (asked && call) keep_ready(asked, Ready(*call, plan_of(call->problem)));
+    const CachedLaunch* const known = key ? launch_cache().find(key) : nullptr;
+    if (!known) {
+      if (key && call) launch_cache().keep(key, cached_launch(*call, plan_of(call->problem)));
       continue;
     }
-    if (!*ready || !provably_apart(request)) continue;
+    if (!*known || !provably_apart(request)) continue;
     ++seen;
     std::optional<CutlassPyGemm> first;
     if (call) first = single_launch(*call, plan_of(call->problem));
-    CutlassPyGemm g = ready->launch_of(request, stream, result);
-    launch(ready->plan(), g);
+    CachedLaunch::Filled launch;
+    known->fill(launch, request.operands, LaunchNumbers(request).values, stream);
+    if (result) launch.set_result(result);
+    launch.run();
     new_results += bool(result);
     const Operand *out = request.at(Role::out), *c = request.at(Role::c), *gate = request.at(Role::gate);
     in_place += out && ((c && c->data == out->data) || (gate && gate->data == out->data));
-    if (first) first->stream = stream;
-    CHECK(call && call->possible_overlaps.empty() && first && shown(*first) == shown(*launched));
+    CHECK(call && call->possible_overlaps.empty() && first);
+    CutlassPyLaunch where = plan_of(call->problem).on(call->problem.device.id);
+    where.stream = stream;
+    CHECK(shown({*first, where}) == shown(*launched));
   }
   CHECK(seen > 10'000 && refused > 10'000 && new_results > 1'000 && in_place > 100);
 }
@@ -239,27 +251,28 @@ TEST(which_calls_are_seen_again) {
   lay(a, "a", memory_of_all), lay(b, "b", memory_of_all + 16), lay(out, "out", memory_of_all + 32);
   Request request;
   request.operands[int(Role::a)] = &a, request.operands[int(Role::b)] = &b, request.operands[int(Role::out)] = &out;
-  CHECK(Asked(request, false) && !(Asked(request, false) == Asked(request, true)));
-  CHECK(!find_ready(Asked(request, false)));
+  const auto asked = [](const Request& r, bool jit = false) { return launch_key(r, jit); };
+  CHECK(asked(request) && !(asked(request) == asked(request, true)));
+  CHECK(!launch_cache().find(asked(request)));
   const Call call = canonicalise(request);
-  keep_ready(Asked(request, false), Ready(call, plan_of(call.problem)));
-  CHECK(find_ready(Asked(request, false)) && !find_ready(Asked(request, true)));
-  CHECK(*find_ready(Asked(request, false)));
-  forget_ready();
-  CHECK(!find_ready(Asked(request, false)));
+  launch_cache().keep(asked(request), cached_launch(call, plan_of(call.problem)));
+  CHECK(launch_cache().find(asked(request)) && !launch_cache().find(asked(request, true)));
+  CHECK(*launch_cache().find(asked(request)));
+  launch_cache().clear();
+  CHECK(!launch_cache().find(asked(request)));
   DevicePlan plan;
   plan.kernel = &with_scratch;
-  CHECK(!Ready(call, plan));
+  CHECK(!cached_launch(call, plan));
   Request other = request;
   other.alpha.value = 2;
-  CHECK(Asked(other, false) && !(Asked(other, false) == Asked(request, false)));
+  CHECK(asked(other) && !(asked(other) == asked(request)));
   request.alpha.value = 3;
-  CHECK(Asked(other, false) == Asked(request, false));
+  CHECK(asked(other) == asked(request));
   other = request, other.compute = "tf32";
-  CHECK(Asked(other, false) && !(Asked(other, false) == Asked(request, false)));
-  for (const char* none : {"", "tensorfloat32"}) CHECK(other.compute = none, !Asked(other, false));
+  CHECK(asked(other) && !(asked(other) == asked(request)));
+  for (const char* none : {"", "tensorfloat32"}) CHECK(other.compute = none, !asked(other));
   other = request, other.lists = true;
-  CHECK(!Asked(other, false));
+  CHECK(!asked(other));
   CHECK(provably_apart(request));
   Operand c = out;
   request.operands[int(Role::c)] = &c;

@@ -1,5 +1,5 @@
-// Tests of canonicalise (src/cpp/operations/gemm/canonical.cpp and what it is made of): the canonical form computes what the operands as
-// given would; overlap, keys, messages.
+// Tests of canonicalise (src/cpp/operations/gemm/canonical.cpp and what it is made of): the canonical form computes
+// what the operands as given would; overlap, keys, messages.
 #include "operations/gemm/problem.h"
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "operations/gemm/run.h"
+#include "runtime/key.h"
 
 using namespace cutlass_py;
 
@@ -205,10 +206,11 @@ TEST(hash_and_equality) {
       }
     }
   }
-  std::unordered_set<Problem, ProblemHash> distinct(problems.begin(), problems.end());
+  const auto hash = [](const Problem& p) { return Key(CUTLASS_PY_GEMM, p).hash(); };
+  std::unordered_set<Problem, decltype(hash)> distinct(problems.begin(), problems.end(), 16, hash);
   CHECK(distinct.size() == problems.size());
   std::unordered_set<size_t> hashes;
-  for (const Problem& p : problems) hashes.insert(ProblemHash()(p));
+  for (const Problem& p : problems) hashes.insert(hash(p));
   CHECK(hashes.size() == problems.size());
   // The same class of call elsewhere in memory, with other scalars, is the same problem.
   Request twice;
@@ -216,7 +218,7 @@ TEST(hash_and_equality) {
   Call one = call_of({3, 4}, {4, 5});
   Call two =
       canonicalise(operand("a", {3, 4}, {}, 0x770000), operand("b", {4, 5}, {}, 0x990000), nullptr, nullptr, twice);
-  CHECK(one.problem == two.problem && ProblemHash()(one.problem) == ProblemHash()(two.problem));
+  CHECK(one.problem == two.problem && Key(CUTLASS_PY_GEMM, one.problem) == Key(CUTLASS_PY_GEMM, two.problem));
   // An alignment of its own is not.
   Call shifted = canonicalise(operand("a", {3, 4}, {}, 0x770004), operand("b", {4, 5}), nullptr, nullptr, {});
   CHECK(!(one.problem == shifted.problem));
@@ -356,16 +358,16 @@ struct Buffer {
 };
 
 // What a kernel reads: by layout and leading dimension where there is one.
-float& element(const Matrix& x, char layout, int64_t ld, int64_t b, int64_t i, int64_t j) {
+float& element(const CutlassPyArray& x, char layout, int64_t ld, int64_t b, int64_t i, int64_t j) {
   auto* data = static_cast<float*>(x.data) + b * x.batch;
   if (layout == 't') return data[i * ld + j];
   if (layout == 'n') return data[j * ld + i];
   return data[i * x.row + j * x.col];
 }
 
-float at(const Matrix& x, int64_t b, int64_t i, int64_t j) { return element(x, 'x', 0, b, i, j); }
+float at(const CutlassPyArray& x, int64_t b, int64_t i, int64_t j) { return element(x, 'x', 0, b, i, j); }
 
-bool aligned(const Matrix& x, char layout, int64_t ld, int64_t batch, uint8_t log2) {
+bool aligned(const CutlassPyArray& x, char layout, int64_t ld, int64_t batch, uint8_t log2) {
   if (log2 > 4) return false;
   const int64_t bytes = int64_t(1) << log2;
   return reinterpret_cast<uintptr_t>(x.data) % uintptr_t(bytes) == 0 && (layout == 'x' || ld * 4 % bytes == 0) &&
@@ -508,8 +510,9 @@ TEST(batch_of_many_dimensions) {
   call = call_of({2, 3, 6, 4}, {4, 5});
   CHECK(call.problem.batch == 1 && call.problem.m == 36);
   call = call_of({2, 1, 6, 4}, {3, 4, 5});  // a repeats along the inner dimension, b along the outer one
-  CHECK(call.problem.batch == 3 && call.loop.size() == 2 && call.loop[1].a == 24 * 4 && call.loop[1].b == 0);
-  CHECK(call.loop[1].d == 3 * 30 * 4);
+  CHECK(call.problem.batch == 3 && call.loop.size() == 2 && call.loop[1][Role::a] == 24 * 4 &&
+        call.loop[1][Role::b] == 0);
+  CHECK(call.loop[1][Role::out] == 3 * 30 * 4);
   call = call_of({2, 0, 6, 4}, {4, 5});
   CHECK(call.problem.batch == 0 && call.loop.empty());
 }
@@ -523,7 +526,8 @@ TEST(lists) {
   request.lists = true;
   Call call = canonicalise(a, b, nullptr, nullptr, request);
   CHECK(!call.problem.pointers && call.problem.batch == 1 && call.loop.size() == 3);  // the CPU takes one by one
-  CHECK(call.loop[1].a == 0x8000 && call.loop[2].a == 0x1008 && call.loop[2].b == 0 && call.loop[2].d == 2 * 30 * 4);
+  CHECK(call.loop[1][Role::a] == 0x8000 && call.loop[2][Role::a] == 0x1008 && call.loop[2][Role::b] == 0 &&
+        call.loop[2][Role::out] == 2 * 30 * 4);
   a.device = b.device = out.device = {DeviceType::cuda, 0};
   call = canonicalise(a, b, nullptr, nullptr, request);
   CHECK(call.problem.pointers && call.problem.batch == 3 && call.loop.empty() && call.problem.align_a == 3);

@@ -15,24 +15,28 @@ namespace {
 
 struct Noted {
   CutlassPyGemm g;
+  CutlassPyLaunch launch;
   size_t needed;  // bytes of workspace
 };
 std::vector<Noted> launches;
 
 // Large for batches of short sums: a launch for all of k would need less than one for its parts.
-size_t bytes_per_problem(const CutlassPyGemm* g) { return size_t(g->batch) * 1024; }
-size_t bytes_per_depth(const CutlassPyGemm* g) { return size_t(g->k) * 1024; }
-size_t bytes_per_line(const CutlassPyGemm* g) { return size_t(g->lda + g->ldb + g->ldd) * 1024; }
+const CutlassPyGemm& gemm(const void* arguments) { return *static_cast<const CutlassPyGemm*>(arguments); }
+size_t bytes_per_problem(const void* x, const CutlassPyLaunch*) { return size_t(gemm(x).batch) * 1024; }
+size_t bytes_per_depth(const void* x, const CutlassPyLaunch*) { return size_t(gemm(x).k) * 1024; }
+size_t bytes_per_line(const void* x, const CutlassPyLaunch*) {
+  return size_t(gemm(x).lda + gemm(x).ldb + gemm(x).ldd) * 1024;
+}
 
-template <size_t (*bytes)(const CutlassPyGemm*)>
-int note(const CutlassPyGemm* g) {
-  launches.push_back({*g, bytes(g)});
+template <decltype(CutlassPyKernel::workspace_size) bytes>
+int note(const void* arguments, const CutlassPyLaunch* launch) {
+  launches.push_back({gemm(arguments), *launch, bytes(arguments, launch)});
   return 0;
 }
 
-template <size_t (*bytes)(const CutlassPyGemm*)>
+template <decltype(CutlassPyKernel::workspace_size) bytes>
 DevicePlan plan_with(int splits) {
-  static const CutlassPyKernel kernel = {"noted", {}, bytes, &note<bytes>, nullptr};
+  static const CutlassPyKernel kernel = {"noted", {}, bytes, &note<bytes>, nullptr, CUTLASS_PY_GEMM};
   DevicePlan plan;
   plan.kernel = &kernel;
   plan.scratch = Dtype::f32;
@@ -73,7 +77,7 @@ void run(const Call& call, const DevicePlan& plan) {
 // Whether every launch found the workspace that it needs, in the memory that was allocated for the call.
 bool all_had_room() {
   for (const Noted& launch : launches) {
-    const char* from = static_cast<char*>(launch.g.workspace);
+    const char* from = static_cast<char*>(launch.launch.workspace);
     if (from < memory.data() || from + launch.needed > memory.data() + memory.size()) return false;
   }
   return !launches.empty();
@@ -132,7 +136,7 @@ TEST(which_launches_overlap) {
       for (bool behind : {false, true}) {
         plan.overlap = planned, captures = captured, behind_a_marked_one = behind, marks = 0;
         run(call, plan);
-        CHECK(bool(launches.back().g.overlap) == (planned && (!captured || behind)));
+        CHECK(bool(launches.back().launch.overlap) == (planned && (!captured || behind)));
         CHECK(marks == (planned && captured));
       }
     }

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "check.h"
+#include "no_device.h"
+#include "runtime/registry.h"
 
 using namespace cutlass_py;
 
@@ -169,7 +171,7 @@ TEST(epilogue) {
   const XlaCall x = decoded(std::move(frame));
   const Epilogue& e = x.call.epilogue;
   CHECK(e.alpha.value == 8 && e.beta.value == 0.5 && e.scale_out.device);
-  CHECK(e.activation == Activation::clamp && e.parameters[0] == -1 && e.parameters[1] == 0.1);
+  CHECK(Activation(e.activation) == Activation::clamp && e.parameters[0] == -1 && e.parameters[1] == 0.1);
   CHECK(x.call.problem.c == Dtype::f32 && x.call.problem.bias_axis == 'n' && x.call.problem.aux == Dtype::bf16);
   CHECK(x.call.problem.bias_grad == Dtype::f32 && x.call.problem.bias_grad_axis == 'n');
   CHECK(e.c.data == x.call.d.data);  // one buffer, donated
@@ -260,3 +262,10 @@ TEST(messages) {
 }
 
 }  // namespace
+
+namespace cutlass_py {
+
+// What run.cpp needs.
+const CutlassPyLibrary* builtin_library() { return nullptr; }
+
+}  // namespace cutlass_py

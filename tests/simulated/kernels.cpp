@@ -141,30 +141,31 @@ void multiply(const Declared& by, CutlassPyGemm g) {
 constexpr size_t kWorkspace = 512;
 
 // Kernels that were declared later take longer. The workspace is written, for somebody else's would show.
-int launch(size_t index, const CutlassPyGemm* given) {
+int launch(size_t index, const void* arguments, const CutlassPyLaunch* given) {
   const Declared* by = &declared[index];
-  const CutlassPyGemm g = *given;
-  const bool takes_workspace = by->kernel.workspace_size(given);
+  const CutlassPyGemm g = *static_cast<const CutlassPyGemm*>(arguments);
+  const CutlassPyLaunch launch = *given;
+  const bool takes_workspace = by->kernel.workspace_size(arguments, given);
   const auto run = [=] {
     if (takes_workspace) {
-      simulated::check_alive(g.workspace);
-      std::memset(g.workspace, 0xff, kWorkspace);
+      simulated::check_alive(launch.workspace);
+      std::memset(launch.workspace, 0xff, kWorkspace);
     }
     multiply(*by, g);
   };
-  return status(simulated::queue(g.stream, run, 10 * (1 + int(index))));
+  return status(simulated::queue(launch.stream, run, 10 * (1 + int(index))));
 }
 
-size_t needs_workspace(const CutlassPyGemm*) { return kWorkspace; }
-size_t needs_none(const CutlassPyGemm*) { return 0; }
+size_t needs_workspace(const void*, const CutlassPyLaunch*) { return kWorkspace; }
+size_t needs_none(const void*, const CutlassPyLaunch*) { return 0; }
 
 constexpr size_t kMost = 1024;
 template <size_t index>
-int launch_number(const CutlassPyGemm* g) {
-  return launch(index, g);
+int launch_number(const void* arguments, const CutlassPyLaunch* given) {
+  return launch(index, arguments, given);
 }
 template <size_t... index>
-constexpr std::array<int (*)(const CutlassPyGemm*), kMost> launchers(std::index_sequence<index...>) {
+constexpr std::array<decltype(CutlassPyKernel::run), kMost> launchers(std::index_sequence<index...>) {
   return {&launch_number<index>...};
 }
 constexpr auto kLaunchers = launchers(std::make_index_sequence<kMost>());

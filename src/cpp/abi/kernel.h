@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CUTLASS_PY_ABI 5
+#define CUTLASS_PY_ABI 6
 
 #ifdef __cplusplus
 extern "C" {
@@ -62,6 +62,24 @@ typedef struct CutlassPyEpilogue {
   const CutlassPyOperand* user;
 } CutlassPyEpilogue;
 
+/* Where and how a kernel is launched, whatever it computes. */
+typedef struct CutlassPyLaunch {
+  int32_t device;   /* CUDA ordinal; it is the current device during the call */
+  int32_t sm_count; /* multiprocessors of that device */
+  int32_t raster;   /* 0 heuristic, 1 along m, 2 along n (3.x only) */
+  int32_t swizzle;  /* largest swizzle of the tile order: 1, 2, 4 or 8 */
+  int32_t overlap;  /* nonzero: launch with programmatic dependent launch where the kernel supports it. It reads a, b
+                     * and scales after its predecessor has ended; other factors in device memory, and a C that comes
+                     * without TMA, before that. */
+  void* workspace;  /* workspace_size() bytes, 256-byte aligned */
+  void* stream;     /* cudaStream_t */
+} CutlassPyLaunch;
+
+/* What a kernel computes, and so what its `arguments` are. */
+typedef enum CutlassPyOperation {
+  CUTLASS_PY_GEMM = 0 /* CutlassPyGemm */
+} CutlassPyOperation;
+
 /* D = epilogue(A @ B) for `batch` problems. A is (m, k), B is (k, n), D is (m, n), row-major. Leading dimensions and
  * batch strides are in elements. With `pointers`, a, b, d and the epilogue's c are arrays of `batch` device addresses
  * in device memory, and batch strides have no meaning. */
@@ -73,15 +91,6 @@ typedef struct CutlassPyGemm {
   int64_t batch_a, batch_b, batch_d;
   CutlassPyEpilogue epilogue;
   int32_t pointers;
-  int32_t device;   /* CUDA ordinal; it is the current device during the call */
-  int32_t sm_count; /* multiprocessors of that device */
-  int32_t raster;   /* 0 heuristic, 1 along m, 2 along n (3.x only) */
-  int32_t swizzle;  /* largest swizzle of the tile order: 1, 2, 4 or 8 */
-  int32_t overlap;  /* nonzero: launch with programmatic dependent launch where the kernel supports it. It reads a, b
-                     * and scales after its predecessor has ended; other factors in device memory, and a C that comes
-                     * without TMA, before that. */
-  void* workspace;  /* workspace_size() bytes, 256-byte aligned */
-  void* stream;     /* cudaStream_t */
 } CutlassPyGemm;
 
 /* What the C++ type says of itself; dtypes and layouts by the names of dtypes.py. */
@@ -99,9 +108,10 @@ typedef struct CutlassPyFacts {
 typedef struct CutlassPyKernel {
   const char* name;
   CutlassPyFacts facts;
-  size_t (*workspace_size)(const CutlassPyGemm*);
-  int (*run)(const CutlassPyGemm*);
+  size_t (*workspace_size)(const void* arguments, const CutlassPyLaunch*); /* no workspace or stream yet */
+  int (*run)(const void* arguments, const CutlassPyLaunch*);
   int (*registers)(void); /* per thread, on the current device, whose driver loads the kernel; 0 without an answer */
+  int32_t operation;      /* CutlassPyOperation */
 } CutlassPyKernel;
 
 typedef struct CutlassPyElementwise {

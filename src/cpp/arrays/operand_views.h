@@ -12,7 +12,6 @@ namespace cutlass_py {
 struct OperandRow {
   const char* name;
   bool may_be_list;      // of matrices
-  bool may_be_number;    // beside an array
   bool beside_lists;     // may be there while others are lists
   const char* expected;  // dtypes, for the message about one that is none of ours; null: all of ours
 };

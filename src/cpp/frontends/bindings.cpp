@@ -17,14 +17,15 @@
 #include "frontends/xla_handler.h"
 #include "operations/gemm/call.h"
 #include "operations/gemm/canonical.h"
-#include "operations/gemm/python_kernel.h"
+#include "operations/gemm/facts.h"
+#include "operations/gemm/sample.h"
 #include "operations/gemm/user_epilogue.h"
+#include "runtime/borrowed_tensor.h"
 #include "runtime/buffer.h"
 #include "runtime/device.h"
 #include "runtime/instrumentation.h"
 #include "runtime/plan_table.h"
 #include "runtime/registry.h"
-#include "runtime/timing.h"
 
 namespace cutlass_py {
 namespace {
@@ -248,7 +249,7 @@ void bind_problem(nb::module_& m) {
           "splits"_a, "What a kernel is launched for where k is cut into so many parts: (parts, length of each).")
       .def("__eq__", [](const Problem& x,
                         nb::handle y) { return nb::isinstance<Problem>(y) && x == nb::cast<const Problem&>(y); })
-      .def("__hash__", [](const Problem& p) { return int64_t(ProblemHash()(p) >> 1); });
+      .def("__hash__", [](const Problem& p) { return int64_t(Key(CUTLASS_PY_GEMM, p).hash() >> 1); });
 }
 
 void bind_metadata(nb::module_& m) {
@@ -323,25 +324,27 @@ void bind_metadata(nb::module_& m) {
       .def("__len__", &Buffer::length)
       .def("__getitem__", &Buffer::matrix, "index"_a, "One matrix of a batch, in the same memory.")
       .def("__dlpack_device__", [](const Buffer& b) { return dlpack_device(b.device()); });
-  nb::class_<Lent>(m, "Operand",
-                   "An array of a call, lent to a kernel for the length of its run: (batch, rows, cols), or () for a "
-                   "factor. Hands itself over by DLPack, without a copy. Repeats where a stride is 0.")
+  nb::class_<BorrowedTensor>(
+      m, "Operand",
+      "An array of a call, lent to a kernel for the length of its run: (batch, rows, cols), or () for a "
+      "factor. Hands itself over by DLPack, without a copy. Repeats where a stride is 0.")
       .def(
           "__dlpack__",
-          [](const Lent& x, nb::handle stream, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
+          [](const BorrowedTensor& x, nb::handle stream, nb::handle max_version, nb::handle dl_device,
+             nb::handle copy) {
             check_handed_over_as_it_lies(x.tensor().device, dl_device, copy);
             return x.dlpack(stream, max_version);
           },
           nb::kw_only(), "stream"_a.none() = -1, "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
           "copy"_a = nb::none())
-      .def("__dlpack_device__", [](const Lent& x) { return dlpack_device(x.tensor().device); })
-      .def_prop_ro("__array_interface__", &Lent::array_interface)
-      .def_prop_ro("address", &Lent::address, "Of the first element. BufferError once the run is over.")
-      .def_prop_ro("dtype", [](const Lent& x) { return dtype_name(x.tensor().dtype); })
-      .def_prop_ro("shape", [](const Lent& x) { return tuple_of(x.tensor().shape); })
+      .def("__dlpack_device__", [](const BorrowedTensor& x) { return dlpack_device(x.tensor().device); })
+      .def_prop_ro("__array_interface__", &BorrowedTensor::array_interface)
+      .def_prop_ro("address", &BorrowedTensor::address, "Of the first element. BufferError once the run is over.")
+      .def_prop_ro("dtype", [](const BorrowedTensor& x) { return dtype_name(x.tensor().dtype); })
+      .def_prop_ro("shape", [](const BorrowedTensor& x) { return tuple_of(x.tensor().shape); })
       .def_prop_ro(
-          "strides", [](const Lent& x) { return tuple_of(x.tensor().strides); }, "In elements.")
-      .def_prop_ro("device", [](const Lent& x) { return to_string(x.tensor().device); });
+          "strides", [](const BorrowedTensor& x) { return tuple_of(x.tensor().strides); }, "In elements.")
+      .def_prop_ro("device", [](const BorrowedTensor& x) { return to_string(x.tensor().device); });
 }
 
 void bind_prepared(nb::module_& m) {
@@ -444,14 +447,14 @@ NB_MODULE(_core, m) {
   m.def(
       "call_facts",
       [](nb::handle a, nb::handle b, nb::typed<nb::dict, nb::str, nb::any> keywords) {
-        return Facts(trace::facts(a, b, keywords_from(keywords)));
+        return Facts(facts(a, b, keywords_from(keywords)));
       },
       "a"_a, "b"_a, "keywords"_a,
       "Operands and factors of a call with these keywords (of `problem`), as reproducer.py takes them.");
   m.def(
-      "trace", [](unsigned wanted) { return trace::wanted.exchange(wanted); }, "wanted"_a,
+      "trace", [](unsigned wanted) { return instrumentation::wanted.exchange(wanted); }, "wanted"_a,
       "Set what is told of calls (bits, instrumentation.h); returns what was told before.");
-  m.def("has_ranges", &trace::has_ranges, "Whether this build has NVTX.");
+  m.def("has_ranges", &instrumentation::has_ranges, "Whether this build has NVTX.");
   m.def(
       "add_program",
       [](std::string name, std::vector<std::string> names, std::string roles, std::vector<int> reductions,

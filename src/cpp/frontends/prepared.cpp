@@ -5,37 +5,17 @@
 #include <algorithm>
 
 #include "arrays/exact_overlap.h"
-#include "operations/gemm/addresses.h"
+#include "operations/gemm/facts.h"
+#include "operations/gemm/launch_key.h"
 #include "operations/gemm/user_epilogue.h"
-#include "runtime/instrumentation.h"
 
 namespace cutlass_py {
 namespace {
-
-bool is_there(const Operand& x) { return x.dtype != Dtype::none; }
 
 bool only_out(const Keywords& given) {
   bool others = !given.stream.is_none() || !given.epilogue.is_none();
   for (const ArrayKeyword& each : kArrayKeywords) others |= each.role != Role::out && !(given.*each.value).is_none();
   return !others && !given.out.is_none();
-}
-
-uint8_t alignment(const Problem& p, Role role) {
-  switch (role) {
-    case Role::a: return p.transposed ? p.align_b : p.align_a;
-    case Role::b: return p.transposed ? p.align_a : p.align_b;
-    case Role::c: return p.align_c;
-    case Role::bias: return p.align_bias;
-    case Role::gate: return p.align_gate;
-    case Role::aux: return p.align_aux;
-    case Role::out: return p.align_d;
-    case Role::scale_a:
-    case Role::scale_b: {
-      const Role rows = p.transposed ? Role::scale_b : Role::scale_a;  // blocks of which TMA reads
-      return p.block() && p.scale_a == 'r' && role == rows ? 4 : 0;
-    }
-    default: return 0;
-  }
 }
 
 void check_same(const Operand& x, const Operand& wanted, uint8_t align) {
@@ -63,10 +43,11 @@ Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords, int ras
     : a_(std::move(a)), b_(std::move(b)), kept_(keywords.values()), keywords_(keywords_from(keywords)) {
   Operands operands;
   prototype_ = call_of(operands, a_, b_, keywords_);
+  const Problem& p = prototype_.problem;
   if (operands.has_lists()) refuse(Refusal("a plan takes arrays").hints("found lists of matrices"));
   for (int i = 0; i < kRoles; ++i) {
     if (const View* view = operands[Role(i)]) expected_[i] = view->operand;
-    align_[i] = alignment(prototype_.problem, Role(i));
+    align_[i] = class_of(p, mirrored(Role(i), p.transposed)).align;
   }
   if (!operands[Role::out]) expected_[int(Role::out)] = new_result(prototype_);
   Request request;
@@ -77,43 +58,40 @@ Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords, int ras
     }
   }
   prototype_.possible_overlaps.clear();  // decided, and about operands that go with this scope
-  writes_aux_ = !kActivations[int(prototype_.problem.activation)].derivative;
-  plan_ = plan_for(prototype_.problem);
+  plan_ = plan_for(p);
   if (raster || swizzle) {
     if (!plan_.kernel || plan_.kernel->facts.api != 3)
       refuse(Refusal("raster or swizzle", "is given").hints("the order of tiles is 3.x kernels'"));
     if (raster) plan_.raster = raster;
     if (swizzle) plan_.swizzle = swizzle;
   }
-  prepare_straight();
+  if (p.device.type == DeviceType::cpu) return;
+  const device::Guard guard(p.device.id);
+  launch_ = cached_launch(prototype_, plan_);
+  prepare_fast_path();
 }
 
-// ------------------------------------------------------------------------------------------------ straight
+// ------------------------------------------------------------------------------------------------ the fast path
 
-void Prepared::prepare_straight() {
-  const Problem& p = prototype_.problem;
-  if (p.device.type == DeviceType::cpu) return;
-  const Role roles[] = {Role::a, Role::b, Role::out};
+void Prepared::prepare_fast_path() {
+  int count = 0;
   for (int i = 0; i < kRoles; ++i) {
-    if (is_there(expected_[i]) && std::find(roles, roles + 3, Role(i)) == roles + 3) return;
-  }
-  for (int i = 0; i < 3; ++i) {
-    const Operand& x = expected_[int(roles[i])];
+    if (!has_array(i)) continue;
+    const Operand& x = expected_[i];
     bool unit = false;
     for (int j = 0; j < x.rank; ++j) unit |= x.strides[j] == 1 && x.shape[j] > 1;
     // What View::fill looks into more closely: complex numbers, and views without unit stride.
-    if (!unit || is_complex(x.dtype)) return;
-    const uintptr_t align = std::max(1 << align_[int(roles[i])], dtype_size(x.dtype));
+    if (count == 3 || !unit || is_complex(x.dtype)) return;
+    const uintptr_t align = std::max(1 << align_[i], dtype_size(x.dtype));
     Operand somewhere = x;
     somewhere.data = nullptr;
-    straight_[i] = {&x, align - 1, range_of(somewhere)};
+    fast_operands_[count++] = {Role(i), &x, align - 1, range_of(somewhere)};
   }
-  const device::Guard guard(p.device.id);
-  single_ = single_launch(prototype_, plan_);
+  fast_ = bool(launch_);  // a, b and out are there in any call
 }
 
 // Null where the array is not what the plan takes, or needs a closer look.
-void* Prepared::address_of(nb::handle array, const Straight& operand, const ArrayType*& type) const {
+void* Prepared::address_of(nb::handle array, const FastOperand& operand, const ArrayType*& type) const {
   const Operand& wanted = *operand.expected;
   const ArrayType* found = array_type(array, wanted.name);
   if (!found->exchange || (type && found->exchange != type->exchange)) return nullptr;
@@ -137,29 +115,32 @@ void* Prepared::address_of(nb::handle array, const Straight& operand, const Arra
   return wants_gradient(array, *found) ? nullptr : address;
 }
 
-bool Prepared::launch_straight(nb::handle a, nb::handle b, nb::handle out) const {
+bool Prepared::run_fast(nb::handle a, nb::handle b, nb::handle out) const {
   if (a.is_none() || b.is_none()) return false;
   const nb::handle arrays[] = {a, b, out};
   const ArrayType* type = nullptr;
-  void* addresses[3];
+  Operand operands[3];
+  const Operand* by_role[kRoles] = {};
   Range bytes[3];
   for (int i = 0; i < 3; ++i) {
-    if (!(addresses[i] = address_of(arrays[i], straight_[i], type))) return false;
-    const auto from = reinterpret_cast<uintptr_t>(addresses[i]);
-    bytes[i] = {from + straight_[i].bytes.first, from + straight_[i].bytes.last};
+    const FastOperand& x = fast_operands_[i];
+    if (!(operands[i].data = address_of(arrays[i], x, type))) return false;
+    by_role[int(x.role)] = &operands[i];
+    const auto from = reinterpret_cast<uintptr_t>(operands[i].data);
+    bytes[i] = {from + x.bytes.first, from + x.bytes.last};
   }
   if (!type->mutable_ || intersect(bytes[0], bytes[2]) || intersect(bytes[1], bytes[2])) return false;
   const int device_id = prototype_.problem.device.id;
   const device::Guard guard(device_id);
-  CutlassPyGemm g = *single_;
-  if (type->exchange->current_work_stream(kDLCUDA, device_id, &g.stream) != 0) {
+  device::Stream stream = nullptr;
+  if (type->exchange->current_work_stream(kDLCUDA, device_id, &stream) != 0) {
     raise_for_exchange(*type, "current_work_stream");
   }
-  const bool swapped = prototype_.problem.transposed;
-  g.a = addresses[swapped], g.b = addresses[!swapped], g.d = addresses[2];
+  CachedLaunch::Filled launch;
+  launch_.fill(launch, by_role, nullptr, stream);
   {
     nb::gil_scoped_release may_wait;
-    launch(plan_, g);
+    launch.run();
   }
   tell_written(out, *type);
   return true;
@@ -167,17 +148,15 @@ bool Prepared::launch_straight(nb::handle a, nb::handle b, nb::handle out) const
 
 // ------------------------------------------------------------------------------------------------ calls
 
-nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& given, nb::handle workspace) {
-  const bool straight = single_ && !trace::asked_for(trace::kAnything) && workspace.is_none() && only_out(given);
-  if (straight && launch_straight(a, b, given.out)) {
-    return nb::borrow(given.out);
-  }
+nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& given, nb::handle workspace_given) {
+  const bool plain = workspace_given.is_none() && !instrumentation::asked_for(instrumentation::kAnything);
+  if (plain && fast_ && only_out(given) && run_fast(a, b, given.out)) return nb::borrow(given.out);
   Keywords keywords = keywords_;
   for (const ArrayKeyword& each : kArrayKeywords) {
     const nb::handle value = given.*each.value;
     if (value.is_none()) continue;
-    if (!is_there(expected_[int(each.role)])) {
-      refuse(Refusal(kRoleNames[int(each.role)], "is given").hints("the plan was made without such an array"));
+    if (!has_array(int(each.role))) {
+      refuse(Refusal(name_of(each.role), "is given").hints("the plan was made without such an array"));
     }
     keywords.*each.value = value;
   }
@@ -189,14 +168,26 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
   open_operands(operands, a.is_none() ? nb::handle(a_) : a, b.is_none() ? nb::handle(b_) : b, keywords);
   operands.check_memory("pass an array to the plan");
   if (operands.has_lists()) refuse(Refusal("a plan takes arrays").hints("found lists of matrices"));
-  return execute(operands, *this, keywords.out, given.stream, workspace);
+  check_devices(operands);
+  Workspace workspace;
+  workspace.open(workspace_given, operands[Role::a]->operand);
+  Execution execution(operands, *operands[Role::a], operands[Role::out], given.stream);
+  Request request;
+  request.activation = prototype_.problem.activation;
+  operands.describe(request);
+  check_operands(operands, request);
+  if (!plain || !run_cached(launch_, request, nullptr, execution)) {
+    Call call = call_on(request);
+    run_call(execution, operands, call, &plan_, workspace);
+  }
+  return execution.finish(keywords.out);
 }
 
 std::string Prepared::repr() const {
   nb::object words =
       nb::module_::import_("cutlass_py.operations.gemm.description").attr("describe")(nb::cast(problem()));
   const bool alone = !plan_.kernel && plan_.provided.is_none();
-  const std::string kernel = alone ? "the epilogue alone" : trace::kernel_of(plan_);
+  const std::string kernel = alone ? "the epilogue alone" : kernel_of(plan_);
   return "<Prepared " + nb::cast<std::string>(words) + ", " + kernel + ">";
 }
 
@@ -210,7 +201,7 @@ void Prepared::take_user(const UserRequest& given, Call& call) const {
   }
   for (size_t i = 0; i < user_.size(); ++i) {
     const Operand* x = given.items[i].array;
-    if (bool(x) != is_there(user_[i])) {
+    if (bool(x) != (user_[i].dtype != Dtype::none)) {
       refuse(Refusal(program.names[i], x ? "is an array" : "is a number")
                  .hints(x ? "the plan takes a number" : "the plan takes an array"));
     }
@@ -225,29 +216,33 @@ void Prepared::take_user(const UserRequest& given, Call& call) const {
   }
 }
 
-Call Prepared::call(Operands& operands) {
-  Request r;
-  r.activation = prototype_.problem.activation;
-  operands.describe(r);
-  Call call = prototype_;
+void Prepared::check_operands(Operands& operands, const Request& request) const {
   for (int i = 0; i < kRoles; ++i) {
-    const Operand* x = r.operands[i];
+    const Operand* x = request.operands[i];
     if (!x) {
-      if (!is_there(expected_[i]) || Role(i) == Role::out) continue;
+      if (!has_array(i) || Role(i) == Role::out) continue;
       refuse(Refusal(expected_[i].name, "is a number").hints("the plan takes an array"));
     }
     check_same(*x, expected_[i], align_[i]);
-    if (const void** address = address_slot(call, Role(i), call.problem.transposed)) *address = x->data;
   }
-  if (r.user) take_user(*r.user, call);
-  for (Role role : {Role::out, Role::bias_grad, Role::aux}) {
-    const Operand* x = r.at(role);
-    if (!x || (role == Role::aux && !writes_aux_)) continue;
+  for (int i = kRoles - 1; i >= 0; --i) {
+    const Operand* x = request.operands[i];
+    if (!x || !request.writes(Role(i))) continue;
     if (x->readonly) refuse(Refusal(x->name, "is read-only"));
-    if (!operands[role]->type->mutable_) refuse(Refusal(x->name, "cannot be written"));
-    operands[role]->written = true;
+    if (!operands[Role(i)]->type->mutable_) refuse(Refusal(x->name, "cannot be written"));
+    operands[Role(i)]->written = true;
   }
-  check_overlap(r, call);
+}
+
+Call Prepared::call_on(const Request& request) const {
+  Call call = prototype_;
+  for (int i = 0; i < kRoles; ++i) {
+    if (!request.operands[i]) continue;
+    const void** address = address_slot(call, Role(i), call.problem.transposed);
+    if (address) *address = request.operands[i]->data;
+  }
+  if (request.user) take_user(*request.user, call);
+  check_overlap(request, call);
   check_possible_overlaps(call.possible_overlaps);
   return call;
 }

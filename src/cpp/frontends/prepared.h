@@ -3,10 +3,11 @@
 
 #include "operations/gemm/call.h"
 #include "operations/gemm/canonical.h"
+#include "runtime/launch_cache.h"
 
 namespace cutlass_py {
 
-class Prepared final : public Source {
+class Prepared {
  public:
   // Operands and keywords as GemmArguments holds them; `kernel` is among the keywords. Operands may be TensorSpecs.
   // `raster` and `swizzle` as in kernel.h; 0: as chosen.
@@ -25,33 +26,35 @@ class Prepared final : public Source {
   }
 
  private:
-  // One operand of a straight launch.
-  struct Straight {
+  // One operand of the fast path.
+  struct FastOperand {
+    Role role;
     const Operand* expected;
     uintptr_t misaligned;  // bits that no address has
     Range bytes;           // from its first element on
   };
 
   // Calls with a, b and out alone, on their framework's current stream, without a step that could be spared.
-  void prepare_straight();
-  void* address_of(nb::handle array, const Straight& operand, const ArrayType*& type) const;
-  bool launch_straight(nb::handle a, nb::handle b, nb::handle out) const;
+  void prepare_fast_path();
+  void* address_of(nb::handle array, const FastOperand& operand, const ArrayType*& type) const;
+  bool run_fast(nb::handle a, nb::handle b, nb::handle out) const;
 
-  Call call(Operands& operands) override;
-  Plan plan(const Problem&) override { return plan_; }
+  bool has_array(int role) const { return expected_[role].dtype != Dtype::none; }
+  void check_operands(Operands& operands, const Request& request) const;
+  Call call_on(const Request& request) const;
   void take_user(const UserRequest& given, Call& call) const;
 
   nb::object a_, b_;
   nb::tuple kept_;  // owns what `keywords_` refers to
   Keywords keywords_;
-  Operand expected_[kRoles];    // without a name where the call has no such operand
+  Operand expected_[kRoles];    // without a dtype where the call has no such operand
   uint8_t align_[kRoles] = {};  // log2 of the bytes that each one's address is a multiple of
-  std::vector<Operand> user_;   // of a user's epilogue; without a name where a number was given
-  bool writes_aux_ = false;
+  std::vector<Operand> user_;   // of a user's epilogue; without a dtype where a number was given
   Call prototype_;
   Plan plan_;
-  std::optional<CutlassPyGemm> single_;  // where a, b and out are all, and one launch does it
-  Straight straight_[3] = {};
+  CachedLaunch launch_;  // where one does it
+  bool fast_ = false;    // a, b and out are all
+  FastOperand fast_operands_[3] = {};
 };
 
 }  // namespace cutlass_py

@@ -65,7 +65,7 @@ Attributes attributes_of(const xla::CallFrame& frame) {
 
 Role role_of(std::string_view name) {
   for (int i = 0; i < kRoles; ++i) {
-    if (name == kRoleNames[i]) return Role(i);
+    if (name == kOperands[i].name) return Role(i);
   }
   refuse(Refusal("the call has an operand '" + std::string(name) + "'").expects("what cutlass_py.jax writes"));
 }
@@ -124,7 +124,7 @@ std::string_view next(std::string_view& names) {
 void place(XlaCall& x, Request& r, std::string_view name, const xla::Buffer& buffer, Device device) {
   const Role role = role_of(name);
   if (r.at(role)) refuse(Refusal("the call has " + std::string(name) + " twice"));
-  x.operands[int(role)] = operand_of(buffer, kRoleNames[int(role)], device);
+  x.operands[int(role)] = operand_of(buffer, name_of(role), device);
   r.operands[int(role)] = &x.operands[int(role)];
 }
 
@@ -159,7 +159,7 @@ void read_buffers(const xla::CallFrame& frame, const Attributes& attributes, Dev
 
 // ------------------------------------------------------------------------------------------------ the rest
 
-Scalar factor(const Attributes& attributes, const char* name) {
+CutlassPyScalar factor(const Attributes& attributes, const char* name) {
   const double* parts = attributes.pair(name);
   return {parts[0], parts[1], nullptr};
 }
@@ -207,16 +207,40 @@ void read_plan(const Attributes& attributes, XlaCall& x) {
 }  // namespace
 
 void read(const xla::CallFrame& frame, Device device, XlaCall& x) {
+  read_request(frame, device, x);
+  make_call(x);
+}
+
+void read_request(const xla::CallFrame& frame, Device device, XlaCall& x) {
   const Attributes attributes = attributes_of(frame);
-  Request r;
-  read_buffers(frame, attributes, device, x, r);
-  read_keywords(attributes, r);
-  const std::string compute(attributes.text("compute"));
-  if (!compute.empty()) r.compute = compute.c_str();
-  x.call = canonicalise(r);
-  if (!x.call.possible_overlaps.empty())
-    refuse(x.call.possible_overlaps.front().refusal);  // XLA's buffers are apart, or the same
+  read_buffers(frame, attributes, device, x, x.request);
+  read_keywords(attributes, x.request);
+  x.compute = attributes.text("compute");
+  if (!x.compute.empty()) x.request.compute = x.compute.c_str();
   read_plan(attributes, x);
+}
+
+void make_call(XlaCall& x) {
+  x.call = canonicalise(x.request);
+  // XLA's buffers are apart, or the same.
+  if (!x.call.possible_overlaps.empty()) refuse(x.call.possible_overlaps.front().refusal);
+}
+
+Key launch_key(const XlaCall& x) {
+  Key key = launch_key(x.request, false);
+  if (!key) return key;
+  const DevicePlan& p = x.plan;
+  key.put(uint64_t(uint8_t(p.pack_a)) | uint64_t(uint8_t(p.pack_b)) << 8 | uint64_t(p.pack_scales) << 16 |
+          uint64_t(p.sums) << 17 | uint64_t(p.overlap) << 18 | uint64_t(p.scratch) << 24 |
+          uint64_t(uint32_t(p.splits)) << 32);
+  key.put(uint64_t(uint32_t(p.raster)) | uint64_t(uint32_t(p.swizzle)) << 32);
+  key.put(x.kernel.size());
+  for (size_t i = 0; i < x.kernel.size(); i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, x.kernel.data() + i, std::min(sizeof word, x.kernel.size() - i));
+    key.put(word);
+  }
+  return key;
 }
 
 std::string kernel_of(const xla::CallFrame& frame) { return std::string(attributes_of(frame).text("kernel")); }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "frontends/xla_ffi.h"
-#include "operations/gemm/run.h"
+#include "operations/gemm/launch_key.h"
 
 namespace cutlass_py {
 
@@ -14,7 +14,9 @@ namespace cutlass_py {
 constexpr int64_t kXlaFormat = 2;
 
 struct XlaCall {
-  Operand operands[kRoles];  // what `call` may refer to
+  Operand operands[kRoles];  // what `request` and `call` may refer to
+  std::string compute;
+  Request request;
   Call call;
   std::string kernel;  // by name; empty for none
   DevicePlan plan;     // without kernel, library and multiprocessors, which are the device's
@@ -24,6 +26,12 @@ struct XlaCall {
 // Decodes a frame for a device. Throws what canonicalise throws, and std::invalid_argument where the frame is none of
 // ours.
 void read(const xla::CallFrame& frame, Device device, XlaCall& x);
+// Its halves: all but `call`, which is made of that.
+void read_request(const xla::CallFrame& frame, Device device, XlaCall& x);
+void make_call(XlaCall& x);
+
+// What its launch is found by: the request and the plan.
+Key launch_key(const XlaCall& x);
 
 // The kernel alone, by name; empty for none. Of a frame that may have no buffers.
 std::string kernel_of(const xla::CallFrame& frame);

@@ -52,10 +52,10 @@ struct Device3x : Functions3x<Device3x<Device>> {
     return facts_3x<Device3x, Kernel>(Device::kAlignmentA, Device::kAlignmentB, Device::kAlignmentD, false);
   }
 
-  static auto arguments(const CutlassPyGemm& g) {
+  static auto arguments(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
     const CutlassPyEpilogue& e = g.epilogue;
     const bool given = reads_c && e.c.data;
-    auto args = arguments_3x<Kernel, false>(g, given ? &e.c : nullptr);
+    auto args = arguments_3x<Kernel, false>(g, launch, given ? &e.c : nullptr);
     auto& linear = args.epilogue.thread;
     linear.alpha = Compute(e.alpha.value), linear.beta = Compute(given ? e.beta.value : 0);
     linear.alpha_ptr = static_cast<const Compute*>(e.alpha.device);

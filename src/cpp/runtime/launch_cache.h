@@ -1,51 +1,122 @@
 // Calls of a class that was seen before, where one launch is all: what is asked leads to the launch itself, in front of
-// the canonical form. Pure C++, as that is.
+// an operation's canonical form. Pure C++; it knows operands by their index and arguments as bytes.
 //
-// The rule: a launch is found by everything that canonicalise reads of a request, addresses by their alignment alone,
-// numbers among the factors by whether they are 0 or 1. What else follows from addresses is overlap, which is looked at
-// in each call. Whoever clears the plan table clears these launches.
+// The rule: a launch is found by everything that the operation reads of a request, addresses by their alignment alone.
+// Whoever clears the plan table clears these launches.
 #pragma once
 
-#include <algorithm>
+#include <cstring>
+#include <mutex>
 #include <optional>
 
-#include "operations/gemm/run.h"
+#include "arrays/operand.h"
+#include "runtime/key.h"
+#include "runtime/launch.h"
 
 namespace cutlass_py {
 
-// A request in words. Empty where none are kept: lists, a user's epilogue, many dimensions.
-struct Asked {
-  static constexpr int kMost = 64;
-
-  Asked(const Request& request, bool jit);
-  Asked(const Asked& other) : count(other.count) { std::copy(other.words, other.words + count, words); }
-  explicit operator bool() const { return count; }
-  bool operator==(const Asked& other) const;
-
-  int count = 0;
-  uint64_t words[kMost];  // not initialised: a call with a, b and out has about 20
-};
-
-// The launch of a class; empty where the class takes more than that.
-class Ready {
+class CachedLaunch {
  public:
-  Ready(const Call& call, const DevicePlan& plan);
-  explicit operator bool() const { return bool(launch_); }
-  const Operand& result() const { return result_; }  // the new one of a call without `out`
-  const DevicePlan& plan() const { return plan_; }
-  // What `launch` takes for a request of the class; `result` is memory of the new one, null if there is none.
-  CutlassPyGemm launch_of(const Request& request, device::Stream stream, void* result) const;
+  static constexpr size_t kMostBytes = 512;
+  static constexpr int kMostOperands = 16, kMostNumbers = 4;
+
+  // A copy with the addresses and numbers of one call, which lives without the cache.
+  struct Filled {
+    LaunchPlan plan;
+    CutlassPyLaunch launch;
+    alignas(8) unsigned char arguments[kMostBytes];
+    uint16_t result = 0;
+
+    void set_result(void* memory) { std::memcpy(arguments + result, &memory, sizeof memory); }
+    void run() { cutlass_py::launch(plan, arguments, launch); }
+  };
+
+  CachedLaunch() = default;  // of a class that takes more than one launch
+  template <class Arguments>
+  CachedLaunch(const LaunchPlan& plan, int device, const Arguments& arguments) : plan_(plan), launch_(plan.on(device)) {
+    static_assert(sizeof(Arguments) <= kMostBytes);
+    size_ = sizeof arguments;
+    std::memcpy(arguments_, &arguments, sizeof arguments);
+  }
+  // Offsets of what differs between calls: an operand's address, a number, the address of the result.
+  void add_address(int operand, size_t offset) { addresses_[count_++] = {uint8_t(operand), uint16_t(offset)}; }
+  void add_number(size_t offset) { numbers_[number_count_++] = uint16_t(offset); }
+  void set_result(size_t offset, const Operand& made) { result_offset_ = uint16_t(offset), result_ = made; }
+
+  explicit operator bool() const { return size_; }
+  const Operand& result() const { return result_; }  // the new one of a call that has none
+
+  // Null where an operand is absent. Numbers in the order in which they were added; null leaves them as they are.
+  void fill(Filled& filled, const Operand* const* operands, const CutlassPyScalar* numbers,
+            device::Stream stream) const {
+    filled.plan = plan_, filled.launch = launch_, filled.launch.stream = stream;
+    std::memcpy(filled.arguments, arguments_, size_);
+    for (int i = 0; numbers && i < number_count_; ++i) {  // the address in front of it stays
+      std::memcpy(filled.arguments + numbers_[i], &numbers[i], offsetof(CutlassPyScalar, device));
+    }
+    for (int i = 0; i < count_; ++i) {
+      const Operand* x = operands[addresses_[i].operand];
+      if (x) std::memcpy(filled.arguments + addresses_[i].offset, &x->data, sizeof x->data);
+    }
+    filled.result = result_offset_;
+  }
 
  private:
-  DevicePlan plan_;
+  struct Address {
+    uint8_t operand;
+    uint16_t offset;
+  };
+  LaunchPlan plan_;
+  CutlassPyLaunch launch_{};
   Operand result_;
-  bool transposed_;
-  std::optional<CutlassPyGemm> launch_;
+  size_t size_ = 0;
+  uint16_t result_offset_ = 0, numbers_[kMostNumbers];
+  int count_ = 0, number_count_ = 0;
+  Address addresses_[kMostOperands];
+  alignas(8) unsigned char arguments_[kMostBytes];
 };
 
-// Guarded by the GIL. What is found stays until the next of the other two.
-const Ready* find_ready(const Asked& asked);  // null where the class was not seen
-void keep_ready(const Asked& asked, const Ready& ready);
-void forget_ready();
+// A table of them. What is found stays until the next of the other two.
+class LaunchCache {
+ public:
+  const CachedLaunch* find(const Key& key) const { return table_.find(key); }  // null where the class was not seen
+  void keep(const Key& key, const CachedLaunch& launch) {
+    if (table_.size() >= kMost) table_.clear();
+    table_.keep(key, launch);
+  }
+  void clear() { table_.clear(); }
+
+ private:
+  static constexpr size_t kMost = 1 << 12;
+  KeyTable<CachedLaunch> table_;
+};
+
+// Of calls from Python, guarded by the GIL.
+LaunchCache& launch_cache();
+
+// Of calls from threads that do not have it.
+class SharedLaunchCache {
+ public:
+  // What `use` returns of the launch that is found, false without one. It must not run Python.
+  template <class Use>
+  bool find(const Key& key, Use use) {
+    std::lock_guard lock(mutex_);
+    const CachedLaunch* known = cache_.find(key);
+    return known && use(*known);
+  }
+  void keep(const Key& key, const CachedLaunch& launch) {
+    std::lock_guard lock(mutex_);
+    if (!cache_.find(key)) cache_.keep(key, launch);
+  }
+  void clear() {
+    std::lock_guard lock(mutex_);
+    cache_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  LaunchCache cache_;
+};
+SharedLaunchCache& shared_launch_cache();
 
 }  // namespace cutlass_py

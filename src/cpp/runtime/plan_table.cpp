@@ -1,33 +1,17 @@
 #include "runtime/plan_table.h"
 
-#include <nanobind/stl/string.h>
+#include <vector>
 
-#include <unordered_map>
-
-#include "arrays/dlpack_view.h"
-#include "operations/gemm/python_kernel.h"
-#include "runtime/device.h"
 #include "runtime/launch_cache.h"
-#include "runtime/registry.h"
 
 namespace cutlass_py {
 namespace {
 
-std::unordered_map<Problem, Plan, ProblemHash>& plans() {
-  static auto* table = new std::unordered_map<Problem, Plan, ProblemHash>();
-  return *table;
-}
-
-// A program with ever new shapes must not grow without bound.
-constexpr size_t kMostPlans = 1 << 16;
-
 uint64_t cleared = 0;  // how often
 
-// The problem of each matrix of a list.
-Problem one_of(Problem list) {
-  list.pointers = false;
-  list.batch = 1;
-  return list;
+std::vector<void (*)()>& tables() {
+  static auto* all = new std::vector<void (*)()>();
+  return *all;
 }
 
 }  // namespace
@@ -35,83 +19,18 @@ Problem one_of(Problem list) {
 thread_local bool jit_allowed = false;
 thread_local bool tuning_allowed = false;
 
-DevicePlan device_plan(nb::handle chosen) {
-  DevicePlan plan;
-  nb::object kernel = chosen.attr("kernel");
-  if (!kernel.is_none()) {
-    const KernelEntry* entry = find_kernel(nb::cast<std::string>(kernel));
-    if (!entry) throw std::runtime_error("gemm: kernel " + nb::cast<std::string>(kernel) + " is not loaded");
-    plan.kernel = entry->kernel;
-    plan.origin = entry->origin;
-  }
-  auto layout = [&](const char* name) {
-    nb::object value = chosen.attr(name);
-    return value.is_none() ? char(0) : nb::cast<std::string>(value)[0];
-  };
-  plan.pack_a = layout("pack_a");
-  plan.pack_b = layout("pack_b");
-  plan.pack_scales = nb::cast<bool>(chosen.attr("pack_scales"));
-  if (nb::object scratch = chosen.attr("scratch"); !scratch.is_none()) plan.scratch = dtype_from(scratch, "scratch");
-  plan.sums = nb::cast<bool>(chosen.attr("sums"));
-  plan.splits = nb::cast<int>(chosen.attr("splits"));
-  plan.raster = nb::cast<int>(chosen.attr("raster"));
-  plan.swizzle = nb::cast<int>(chosen.attr("swizzle"));
-  plan.overlap = nb::cast<bool>(chosen.attr("overlap"));
-  return plan;
-}
-
-Plan plan_from(nb::handle chosen, const Problem& problem) {
-  Plan plan{device_plan(chosen), chosen.attr("provided"), nullptr};
-  if (problem.device.type == DeviceType::cuda) plan.sm_count = device::info(problem.device.id).sm_count;
-  if (nb::cast<bool>(chosen.attr("each"))) plan.each = std::make_shared<const Plan>(plan_for(one_of(problem)));
-  return plan;
-}
-
-const Plan* known_plan(const Problem& problem) {
-  const auto found = plans().find(problem);
-  return found == plans().end() ? nullptr : &found->second;
-}
-
-Plan plan_for(const Problem& problem) {
-  auto& table = plans();
-  if (const Plan* known = known_plan(problem)) return *known;
-  const uint64_t before = cleared;
-  nb::object chosen = nb::module_::import_("cutlass_py.dispatch.planning").attr("plan")(nb::cast(problem));
-  Plan plan = plan_from(chosen, problem);
-  if (cleared != before) return plan;  // of what was there, and may be gone: the next call asks again
-  if (table.size() >= kMostPlans) clear_plans();
-  return table[problem] = plan;
-}
+uint64_t plan_table::times_cleared() { return cleared; }
+void plan_table::on_clear(void (*clear)()) { tables().push_back(clear); }
 
 void clear_plans() {
   ++cleared;
-  plans().clear();
-  forget_ready();
+  for (auto* clear : tables()) clear();
+  launch_cache().clear();
+  shared_launch_cache().clear();
 }
 
-static void run_each(const Call& list, const Plan& plan, device::Stream stream) {
-  Call one = list;
-  one.problem = one_of(list.problem);
-  for (size_t i = 0; i < list.pointers_d.size(); ++i) {
-    one.a.data = list.pointers_a[i], one.b.data = list.pointers_b[i], one.d.data = list.pointers_d[i];
-    if (!list.pointers_c.empty()) one.epilogue.c.data = list.pointers_c[i];
-    run_on_device(one, plan, stream);
-  }
-}
-
-void run_on_device(const Call& call, const Plan& plan, device::Stream stream, const GivenScratch* given) {
-  if (plan.each) {
-    run_each(call, *plan.each, stream);
-  } else if (!plan.provided.is_none()) {
-    run_provided(call, plan, stream);
-  } else {
-    nb::gil_scoped_release may_wait;  // for room in the stream, behind work that needs the interpreter
-    run_on_device(call, static_cast<const DevicePlan&>(plan), stream, given);
-  }
-}
-
-size_t scratch_bytes(const Call& call, const Plan& plan) {
-  return plan.provided.is_none() ? scratch_bytes(call, static_cast<const DevicePlan&>(plan)) : 0;
+nb::object selected(nb::handle problem) {
+  return nb::module_::import_("cutlass_py.dispatch.planning").attr("plan")(problem);
 }
 
 }  // namespace cutlass_py

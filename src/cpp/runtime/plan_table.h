@@ -1,40 +1,59 @@
-// The plan table: how each class of problem is computed. Filled by cutlass_py.dispatch.planning, once per class.
+// The plan table: how each class of calls is computed. Filled by cutlass_py.dispatch.planning, once per class.
 #pragma once
 
-#include <memory>
+#include <utility>
 
 #include <nanobind/nanobind.h>
 
-#include "operations/gemm/run.h"
+#include "runtime/key.h"
 
 namespace cutlass_py {
 
 namespace nb = nanobind;
 
-struct Plan : DevicePlan {
-  nb::object provided = nb::none();  // a kernel written in Python (python_kernel.h); there is no other then
-  std::shared_ptr<const Plan> each;  // of a list that no kernel takes: how each matrix goes, one after the other
-};
-
-// As in run.h, by any plan; a kernel written in Python has no scratch. Take the GIL to be held.
-void run_on_device(const Call& call, const Plan& plan, device::Stream stream, const GivenScratch* given = nullptr);
-size_t scratch_bytes(const Call& call, const Plan& plan);
-
-// The plan of a problem; asks cutlass_py.dispatch.planning where there is none yet. By value: another thread may clear the
-// table whenever Python code runs.
-Plan plan_for(const Problem& problem);
-
-// A plan as dispatch/launch_plan.py describes it; of a device alone, whose multiprocessors are the caller's.
-Plan plan_from(nb::handle chosen, const Problem& problem);
-DevicePlan device_plan(nb::handle chosen);
-
 // Whether this thread is inside of `with cutlass_py.jit()`, and of `with cutlass_py.autotuning()`.
 extern thread_local bool jit_allowed, tuning_allowed;
 
-// The plan that the table has, valid until Python code runs; null where it has none, or has forgotten it.
-const Plan* known_plan(const Problem& problem);
-
-// Forgets every plan: the next call of each class asks again.
+// Forgets every plan, and every launch that was made by one: the next call of each class asks again.
 void clear_plans();
+
+// What planning.py answers for a problem.
+nb::object selected(nb::handle problem);
+
+namespace plan_table {
+uint64_t times_cleared();
+void on_clear(void (*clear)());
+}  // namespace plan_table
+
+// The plans of one operation.
+template <class Plan>
+class PlanTable {
+ public:
+  static PlanTable& of_operation() {
+    static auto* made = [] {
+      plan_table::on_clear([] { of_operation().table_.clear(); });
+      return new PlanTable();
+    }();
+    return *made;
+  }
+
+  // The plan that the table has, valid until Python code runs; null where it has none, or has forgotten it.
+  const Plan* known(const Key& key) const { return table_.find(key); }
+
+  // That, or what `choose` returns. By value: another thread may clear the table whenever Python code runs.
+  template <class Choose>
+  Plan find(const Key& key, Choose choose) {
+    if (const Plan* plan = known(key)) return *plan;
+    const uint64_t before = plan_table::times_cleared();
+    Plan plan = choose();
+    if (plan_table::times_cleared() != before) return plan;  // of what was there, and may be gone
+    if (table_.size() >= kMost) clear_plans();
+    return known(key) ? plan : table_.keep(key, std::move(plan));
+  }
+
+ private:
+  static constexpr size_t kMost = 1 << 16;  // a program with ever new shapes must not grow without bound
+  KeyTable<Plan> table_;
+};
 
 }  // namespace cutlass_py

@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <limits>
 #include <random>
 #include <string>
-#include <utility>
 
 namespace nb = nanobind;
 
@@ -17,20 +15,6 @@ namespace cutlass_py {
 namespace {
 
 using device::Stream;
-
-// Memory of the device for the length of a measurement.
-class Memory {
- public:
-  Memory(size_t bytes, int ordinal, Stream stream)
-      : stream_(stream), data_(static_cast<char*>(device::allocate(std::max<size_t>(bytes, 1), ordinal, stream))) {}
-  ~Memory() { device::release(data_, stream_); }
-  Memory(Memory&& other) noexcept : stream_(other.stream_), data_(std::exchange(other.data_, nullptr)) {}
-  char* data() const { return data_; }
-
- private:
-  Stream stream_;
-  char* data_;
-};
 
 // ------------------------------------------------------------------------------------------------ numbers
 
@@ -56,120 +40,6 @@ std::vector<char> random_numbers(Dtype dtype, size_t count, uint64_t seed) {
 // Different numbers of an operand, repeated: an odd count, so that rows differ.
 constexpr size_t kPattern = (size_t(1) << 18) + 1;
 
-void fill_with_numbers(char* memory, Dtype dtype, size_t bytes, uint64_t seed, Stream stream) {
-  const std::vector<char> numbers = random_numbers(dtype, std::min(kPattern, bytes / dtype_size(dtype)), seed);
-  size_t filled = std::min(numbers.size(), bytes);
-  device::copy(memory, numbers.data(), filled, stream);  // of pageable memory: back when that is read
-  while (filled < bytes) {
-    const size_t more = std::min(filled, bytes - filled);
-    device::copy(memory + filled, memory, more, stream);
-    filled += more;
-  }
-}
-
-// ------------------------------------------------------------------------------------------------ operands
-
-// A call of the problem's class on memory of its own: layouts and alignments as the class says, and no better.
-class Sample {
- public:
-  // The numbers of `like`, if there is one: to copy them is faster.
-  Sample(const Problem& p, Stream stream, const Sample* like) : p_(p), stream_(stream), like_(like) {
-    call_.problem = p;
-    call_.a = matrix(p.a, p.layout_a, p.align_a, p.m, p.k), call_.lda = leading(call_.a, p.layout_a);
-    call_.b = matrix(p.b, p.layout_b, p.align_b, p.k, p.n), call_.ldb = leading(call_.b, p.layout_b);
-    call_.d = matrix(p.d, p.layout_d, p.align_d, p.m, p.n), call_.ldd = leading(call_.d, p.layout_d);
-    read_epilogue();
-    if (p.pointers) list_matrices();
-  }
-  const Call& call() const { return call_; }
-  size_t bytes() const { return bytes_; }
-
- private:
-  static int64_t leading(const Matrix& x, char layout) { return layout == 'n' ? x.col : x.row; }
-
-  // Aligned to `align` (log2 of bytes) and no better; a class knows nothing finer than an element nor above 16 bytes.
-  char* memory(Dtype dtype, int64_t elements, uint8_t align) {
-    const size_t size = dtype_size(dtype), unit = std::max(size_t(1) << align, size), offset = unit < 16 ? unit : 0;
-    const size_t bytes = size_t(elements) * size, index = memory_.size();
-    char* data = memory_.emplace_back(offset + bytes, p_.device.id, stream_).data() + offset;
-    if (like_) {
-      device::copy(data, like_->memory_[index].data() + offset, bytes, stream_);
-    } else {
-      fill_with_numbers(data, dtype, bytes, index, stream_);
-    }
-    bytes_ += bytes;
-    return data;
-  }
-
-  Matrix matrix(Dtype dtype, char layout, uint8_t align, int64_t rows, int64_t cols) {
-    if (dtype == Dtype::none) return {};
-    const int64_t unit = std::max(16 / dtype_size(dtype), 1), step = layout == 'x' ? 2 : 1;
-    const int64_t lines = layout == 'n' ? cols : rows, line = layout == 'n' ? rows : cols;
-    int64_t ld = round_up(std::max<int64_t>(line * step, 1), unit);
-    if (align < 4) ld += std::max((1 << align) / dtype_size(dtype), 1);
-    const int64_t batch = round_up(lines * ld, unit) + (align < 4 ? ld % unit : 0);
-    Matrix x{memory(dtype, batch * p_.batch, align), dtype, ld, step, batch};
-    if (layout == 'n') std::swap(x.row, x.col);
-    return x;
-  }
-
-  // One value per column ('n') or row ('m') of D.
-  Matrix vector(Dtype dtype, char axis, uint8_t align, int64_t step = 1) {
-    if (dtype == Dtype::none) return {};
-    Matrix x{memory(dtype, step * std::max(p_.m, p_.n), align), dtype, 0, step, 0};
-    if (axis == 'm') std::swap(x.row, x.col);
-    return x;
-  }
-
-  Matrix scale(char kind, char axis) {
-    if (!kind) return {};
-    const Dtype dtype = scalar_dtype(p_.accumulator);
-    Matrix x = vector(dtype, axis, 4, kind == 'x' ? 2 : 1);
-    if (kind == 's') x.row = x.col = 0;
-    return x;
-  }
-
-  void read_epilogue() {
-    Epilogue& e = call_.epilogue;
-    const auto factor = [&] { return memory(scalar_dtype(p_.accumulator), 1, 4); };
-    if (p_.device_alpha) e.alpha.device = factor();
-    if (p_.device_beta) e.beta.device = factor();
-    if (p_.scale_out == 's') e.scale_out.device = factor();
-    if (p_.scale_out == 'h') e.scale_out.value = 0.5;
-    e.beta.value = p_.has_c() ? 1 : 0;
-    e.c = matrix(p_.c, p_.layout_c, p_.align_c, p_.m, p_.n);
-    e.gate = matrix(p_.gate, p_.layout_gate, p_.align_gate, p_.m, p_.n);
-    e.aux = matrix(p_.aux, p_.layout_aux, p_.align_aux, p_.m, p_.n);
-    e.bias = vector(p_.bias, p_.bias_axis, p_.align_bias);
-    e.bias_grad = vector(p_.bias_grad, p_.bias_grad_axis, 4);
-    if (p_.block()) {
-      e.scale_a = matrix(Dtype::f32, p_.scale_a == 'r' ? 'n' : 't', 4, p_.m, blocks_of(p_.k));
-      e.scale_b = matrix(Dtype::f32, 't', 4, blocks_of(p_.k), blocks_of(p_.n, p_.block()));
-    } else {
-      e.scale_a = scale(p_.scale_a, 'm'), e.scale_b = scale(p_.scale_b, 'n');
-    }
-    e.activation = p_.activation;
-    e.parameters[1] = 1;
-  }
-
-  void list_matrices() {
-    Call& c = call_;
-    const auto list = [&](const Matrix& x, std::vector<void*>& addresses) {
-      for (int64_t i = 0; x.data && i < p_.batch; ++i) {
-        addresses.push_back(static_cast<char*>(x.data) + i * x.batch * dtype_size(x.dtype));
-      }
-    };
-    list(c.a, c.pointers_a), list(c.b, c.pointers_b), list(c.d, c.pointers_d), list(c.epilogue.c, c.pointers_c);
-  }
-
-  const Problem& p_;
-  Stream stream_;
-  const Sample* like_;
-  std::vector<Memory> memory_;
-  size_t bytes_ = 0;
-  Call call_;
-};
-
 // ------------------------------------------------------------------------------------------------ time
 
 constexpr int kMostCalls = 8;
@@ -179,13 +49,13 @@ constexpr float kBurst = 400;  // microseconds of calls, as far as there are sev
 // kernel; each finds its operands in memory alone.
 class Burst {
  public:
-  Burst(const Problem& p, Stream stream)
+  Burst(int device_id, const MakeSample& make, Stream stream)
       : stream_(stream),
-        flushed_(std::max<size_t>(2 * device::info(p.device.id).l2_bytes, size_t(128) << 20)),
-        flush_(flushed_, p.device.id, stream) {
-    const Sample& first = samples_.emplace_back(p, stream, nullptr);
+        flushed_(std::max<size_t>(2 * device::info(device_id).l2_bytes, size_t(128) << 20)),
+        flush_(flushed_, device_id, stream) {
+    const Sample& first = *samples_.emplace_back(make(stream, nullptr));
     while (samples_.size() * first.bytes() < flushed_ && samples_.size() < kMostCalls) {
-      samples_.emplace_back(p, stream, &first);
+      samples_.push_back(make(stream, &first));
     }
   }
 
@@ -201,10 +71,10 @@ class Burst {
     timer.stop(stream_);
   }
 
-  void queue(const Plan& plan, int calls) {
+  void queue(size_t choice, int calls) {
     for (int i = 0; i < calls; ++i) {
       if (i && i % 2 == 0) foreign();
-      run_on_device(samples_[next_++ % samples_.size()].call(), plan, stream_);
+      samples_[next_++ % samples_.size()]->queue(choice, stream_);
     }
   }
 
@@ -221,8 +91,8 @@ class Burst {
 
   Stream stream_;
   size_t flushed_, next_ = 0;
-  Memory flush_;
-  std::deque<Sample> samples_;
+  DeviceMemory flush_;
+  std::vector<std::unique_ptr<Sample>> samples_;
 };
 
 // A phase of `tune` ends behind the round that reaches this.
@@ -243,23 +113,23 @@ bool left_out(const nb::python_error& error) {
   return true;
 }
 
-std::vector<std::vector<float>> times_of(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
-  const Stream stream = device::own_stream(problem.device.id);
-  Burst burst(problem, stream);
+std::vector<std::vector<float>> times_of(int device_id, size_t choices, const MakeSample& make, int rounds) {
+  const Stream stream = device::own_stream(device_id);
+  Burst burst(device_id, make, stream);
   device::Timer rest;
-  std::vector<device::Timer> timers(plans.size());
-  std::vector<std::vector<float>> times(plans.size());
-  std::vector<bool> failed(plans.size());
+  std::vector<device::Timer> timers(choices);
+  std::vector<std::vector<float>> times(choices);
+  std::vector<bool> failed(choices);
   int calls = 1;
   wait_for_device();  // work of other streams would take part
   const auto end = std::chrono::steady_clock::now() + kLongEnough;
   for (int round = -2; round < rounds; ++round) {  // the first one warms up, the next one tells how many calls to time
-    for (size_t turn = 0; turn < plans.size(); ++turn) {
-      const size_t i = (turn + size_t(round + 2)) % plans.size();  // nobody is always the first on an idle device
+    for (size_t turn = 0; turn < choices; ++turn) {
+      const size_t i = (turn + size_t(round + 2)) % choices;  // nobody is always the first on an idle device
       if (failed[i]) continue;
       burst.start(timers[i]);
       try {
-        burst.queue(plans[i], calls);
+        burst.queue(i, calls);
       } catch (const CudaError&) {
         failed[i] = true;
       } catch (const nb::python_error& error) {
@@ -273,7 +143,7 @@ std::vector<std::vector<float>> times_of(const Problem& problem, const std::vect
     nb::gil_scoped_release waiting;
     const float idle = rest.microseconds();
     float fastest = std::numeric_limits<float>::infinity();
-    for (size_t i = 0; i < plans.size(); ++i) {
+    for (size_t i = 0; i < choices; ++i) {
       if (failed[i]) continue;
       const float time = (timers[i].microseconds() - idle) / float(calls);
       fastest = std::min(fastest, time);
@@ -282,7 +152,7 @@ std::vector<std::vector<float>> times_of(const Problem& problem, const std::vect
     if (round < 0) calls = int(std::clamp(kBurst / std::max(fastest, 1.0f), 1.0f, float(kMostCalls)));
     if (round >= 0 && std::chrono::steady_clock::now() > end) break;
   }
-  for (size_t i = 0; i < plans.size(); ++i) {
+  for (size_t i = 0; i < choices; ++i) {
     if (failed[i]) times[i] = {std::numeric_limits<float>::infinity()};
   }
   return times;
@@ -290,9 +160,23 @@ std::vector<std::vector<float>> times_of(const Problem& problem, const std::vect
 
 }  // namespace
 
-std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
-  device::Guard guard(problem.device.id);
-  std::vector<std::vector<float>> times = times_of(problem, plans, rounds);
+DeviceMemory::DeviceMemory(size_t bytes, int ordinal, Stream stream)
+    : stream_(stream), data_(static_cast<char*>(device::allocate(std::max<size_t>(bytes, 1), ordinal, stream))) {}
+
+void fill_with_numbers(char* memory, Dtype dtype, size_t bytes, uint64_t seed, Stream stream) {
+  const std::vector<char> numbers = random_numbers(dtype, std::min(kPattern, bytes / dtype_size(dtype)), seed);
+  size_t filled = std::min(numbers.size(), bytes);
+  device::copy(memory, numbers.data(), filled, stream);  // of pageable memory: back when that is read
+  while (filled < bytes) {
+    const size_t more = std::min(filled, bytes - filled);
+    device::copy(memory + filled, memory, more, stream);
+    filled += more;
+  }
+}
+
+std::vector<std::vector<float>> measure(int device_id, size_t choices, const MakeSample& make, int rounds) {
+  device::Guard guard(device_id);
+  std::vector<std::vector<float>> times = times_of(device_id, choices, make, rounds);
   wait_for_device();  // so that the pool gives back what it was lent
   return times;
 }

@@ -40,7 +40,7 @@ def _head(config: KernelConfig) -> str:
         config.name,
         "",
         f"D = {epilogue_named(config.epilogue).formula}, where acc = A @ B{scaled_text(config)}.",
-        "CutlassPyKernel, below, says what it takes, and CutlassPyGemm how it is called.",
+        "CutlassPyKernel, below, says what it takes, CutlassPyGemm and CutlassPyLaunch how it is called.",
         "Needs CUTLASS 4.2 or newer, below 5:",
         f"  {command}",
         f"Written by cutlass_py {__version__}. SPDX-License-Identifier: BSD-3-Clause",

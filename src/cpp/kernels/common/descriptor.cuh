@@ -60,10 +60,22 @@ inline int registers_of(const void* function) {
   return 0;
 }
 
+// The functions of CutlassPyKernel by those of a launcher of GEMMs.
+template <class Gemm>
+struct Functions {
+  static size_t workspace_size(const void* arguments, const CutlassPyLaunch* launch) {
+    return Gemm::workspace_size(*static_cast<const CutlassPyGemm*>(arguments), *launch);
+  }
+  static int run(const void* arguments, const CutlassPyLaunch* launch) {
+    return Gemm::run(*static_cast<const CutlassPyGemm*>(arguments), *launch);
+  }
+};
+
 // The descriptor of one kernel: facts from the type, functions from its launcher.
 template <class Gemm>
 constexpr CutlassPyKernel describe(const char* name) {
-  return CutlassPyKernel{name, Gemm::facts(), &Gemm::workspace_size, &Gemm::run, &Gemm::registers};
+  return CutlassPyKernel{
+      name, Gemm::facts(), &Functions<Gemm>::workspace_size, &Functions<Gemm>::run, &Gemm::registers, CUTLASS_PY_GEMM};
 }
 
 }  // namespace cutlass_py

@@ -178,19 +178,21 @@ struct Gemm2x {
     return found > 0 ? found : 1;
   }
 
-  static typename Kernel::Params params_of(const CutlassPyGemm& g) {
-    return typename Kernel::Params(arguments(g), g.sm_count, stream_k ? occupancy(g.device) : 1);
+  static typename Kernel::Params params_of(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
+    return typename Kernel::Params(arguments(g), launch.sm_count, stream_k ? occupancy(launch.device) : 1);
   }
 
-  static int prepare_once(const CutlassPyGemm& g) { return launcher.prepare(function(), smem_bytes, g.device); }
+  static int prepare_once(const CutlassPyLaunch& launch) {
+    return launcher.prepare(function(), smem_bytes, launch.device);
+  }
 
-  static size_t workspace_size(const CutlassPyGemm* g) {
+  static size_t workspace_size(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
     if constexpr (stream_k) {
-      if (!prepare_once(*g)) return params_of(*g).get_workspace_size();
+      if (!prepare_once(launch)) return params_of(g, launch).get_workspace_size();
       // There is no device to ask: enough for whatever shared memory lets run at once.
       size_t most = 0;
       for (int blocks = 1; blocks <= kMostSharedMemory / smem_bytes; ++blocks) {
-        most = std::max(most, typename Kernel::Params(arguments(*g), g->sm_count, blocks).get_workspace_size());
+        most = std::max(most, typename Kernel::Params(arguments(g), launch.sm_count, blocks).get_workspace_size());
       }
       return most;
     } else {
@@ -198,50 +200,50 @@ struct Gemm2x {
     }
   }
 
-  static int launch(const CutlassPyGemm& g) {
-    typename Kernel::Params params = params_of(g);
+  static int launch_part(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
+    typename Kernel::Params params = params_of(g, launch);
     if constexpr (stream_k) {  // clears its barriers
-      cutlass::Status status = params.init_workspace(g.workspace, cudaStream_t(g.stream));
+      cutlass::Status status = params.init_workspace(launch.workspace, cudaStream_t(launch.stream));
       if (status != cutlass::Status::kSuccess) return -int(status);
     }
     cudaLaunchConfig_t config{};
     config.gridDim = params.get_grid_dims();
     config.blockDim = dim3(Kernel::kThreadCount, 1, 1);
     config.dynamicSmemBytes = smem_bytes;
-    config.stream = cudaStream_t(g.stream);
+    config.stream = cudaStream_t(launch.stream);
     void* kernel_args[] = {&params};
-    return launcher.launch(function(), config, kernel_args, g.device);
+    return launcher.launch(function(), config, kernel_args, launch.device);
   }
 
   // grid.y and grid.z end at 65535: longer problems go as several launches.
-  static int run(const CutlassPyGemm* g) {
-    if (int error = prepare_once(*g)) return error;
+  static int run(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
+    if (int error = prepare_once(launch)) return error;
 
     constexpr int32_t most_batches = 65535;
     constexpr int32_t most_columns = 65535 / 8 * 8 * Kernel::Mma::Shape::kN;
-    for (int64_t batch = 0; batch < g->batch; batch += most_batches) {
-      for (int64_t column = 0; column < g->n; column += most_columns) {
-        CutlassPyGemm part = *g;
-        part.batch = g->batch - batch < most_batches ? g->batch - batch : most_batches;
-        part.n = int32_t(g->n - column < most_columns ? g->n - column : most_columns);
-        const bool whole = part.n == g->n && part.batch == g->batch;
-        if (g->pointers ? part.n < g->n : g->epilogue.user && !whole) {
+    for (int64_t batch = 0; batch < g.batch; batch += most_batches) {
+      for (int64_t column = 0; column < g.n; column += most_columns) {
+        CutlassPyGemm part = g;
+        part.batch = g.batch - batch < most_batches ? g.batch - batch : most_batches;
+        part.n = int32_t(g.n - column < most_columns ? g.n - column : most_columns);
+        const bool whole = part.n == g.n && part.batch == g.batch;
+        if (g.pointers ? part.n < g.n : g.epilogue.user && !whole) {
           return -int(cutlass::Status::kErrorInvalidProblem);  // legality.py forbids it
         }
-        if (g->pointers) {
-          part.a = static_cast<const void* const*>(g->a) + batch;
-          part.b = static_cast<const void* const*>(g->b) + batch;
-          part.d = static_cast<void**>(g->d) + batch;
-          if (g->epilogue.c.data) part.epilogue.c.data = static_cast<void**>(g->epilogue.c.data) + batch;
+        if (g.pointers) {
+          part.a = static_cast<const void* const*>(g.a) + batch;
+          part.b = static_cast<const void* const*>(g.b) + batch;
+          part.d = static_cast<void**>(g.d) + batch;
+          if (g.epilogue.c.data) part.epilogue.c.data = static_cast<void**>(g.epilogue.c.data) + batch;
         } else {
           constexpr bool row_major_b = std::is_same_v<typename Config::LayoutB, RowMajor>;
-          part.a = static_cast<const ElementA*>(g->a) + batch * g->batch_a;
-          part.b = static_cast<const ElementB*>(g->b) + batch * g->batch_b + column * (row_major_b ? 1 : g->ldb);
+          part.a = static_cast<const ElementA*>(g.a) + batch * g.batch_a;
+          part.b = static_cast<const ElementB*>(g.b) + batch * g.batch_b + column * (row_major_b ? 1 : g.ldb);
           advance(part.epilogue.c, batch, column);
           advance(part.epilogue.bias, batch, column);
-          part.d = static_cast<ElementD*>(g->d) + batch * g->batch_d + column;
+          part.d = static_cast<ElementD*>(g.d) + batch * g.batch_d + column;
         }
-        if (int error = launch(part)) return error;
+        if (int error = launch_part(part, launch)) return error;
       }
     }
     return 0;

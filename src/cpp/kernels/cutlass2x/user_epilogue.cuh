@@ -1,5 +1,5 @@
-// Epilogues that users write (epilogue=), on 2.x kernels: as cutlass3x/user_epilogue.cuh says, with this generation's visitors. D is one
-// more store. Loads and stores go straight to memory, `align_d` elements at once.
+// Epilogues that users write (epilogue=), on 2.x kernels: as cutlass3x/user_epilogue.cuh says, with this generation's
+// visitors. D is one more store. Loads and stores go straight to memory, `align_d` elements at once.
 #pragma once
 
 #include "kernels/cutlass2x/gemm.cuh"

@@ -64,8 +64,8 @@ struct GemmBlockwise3x : Functions3x<GemmBlockwise3x<Config>> {
 
   static constexpr CutlassPyFacts facts() { return Base::facts(); }
 
-  static auto arguments(const CutlassPyGemm& g) {
-    auto args = Base::arguments(g);
+  static auto arguments(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
+    auto args = Base::arguments(g, launch);
     const CutlassPyArray &a = g.epilogue.scale_a, &b = g.epilogue.scale_b;
     const CutlassPyArray &first = X::swap ? b : a, &second = X::swap ? a : b;
     args.mainloop.ptr_SFA = static_cast<const float*>(first.data);

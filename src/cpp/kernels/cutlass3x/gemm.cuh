@@ -1,8 +1,9 @@
 // CUTLASS 3.x kernels (CollectiveBuilder, TMA + wgmma) from a configuration struct.
 //
 // The configuration is what codegen.py writes: types, layouts, tile, cluster, schedules, scheduler, `swap`, and the
-// chain of its epilogue (epilogue_visitors.cuh). D is always row-major seen from outside. With `swap` the kernel computes D^T =
-// B^T A^T, so that the long side of the problem takes the M slot of the tile; the caller notices nothing.
+// chain of its epilogue (epilogue_visitors.cuh). D is always row-major seen from outside. With `swap` the kernel
+// computes D^T = B^T A^T, so that the long side of the problem takes the M slot of the tile; the caller notices
+// nothing.
 //
 // The launch bypasses GemmUniversalAdapter: Params are rebuilt from the arguments on every call (0.4 us, so no
 // descriptor can go stale), everything that is constant per device is done once.
@@ -40,7 +41,8 @@ Stride stride_of(int64_t ld, int64_t batch) {
 
 constexpr int kTmaBytes = 16;  // TMA: what rows are multiples of
 
-// The types of a kernel as CUTLASS sees the problem, after the swap; also the context of the stages in epilogue_visitors.cuh.
+// The types of a kernel as CUTLASS sees the problem, after the swap; also the context of the stages in
+// epilogue_visitors.cuh.
 template <class Config>
 struct Types3x {
   using RowMajor = cutlass::layout::RowMajor;
@@ -166,15 +168,15 @@ const void* function_3x() {
 
 // Workspace, Params, launch: the same for every 3.x kernel.
 template <class Kernel>
-int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
+int launch_3x(const CutlassPyLaunch& launch, typename Kernel::Arguments args) {
   static DriverLauncher launcher;
   const void* function = function_3x<Kernel>();
-  if (int error = launcher.prepare(function, Kernel::SharedStorageSize, g->device)) return error;
-  if (cutlass::Status status = Kernel::initialize_workspace(args, g->workspace, cudaStream_t(g->stream));
+  if (int error = launcher.prepare(function, Kernel::SharedStorageSize, launch.device)) return error;
+  if (cutlass::Status status = Kernel::initialize_workspace(args, launch.workspace, cudaStream_t(launch.stream));
       status != cutlass::Status::kSuccess) {
     return -int(status);
   }
-  typename Kernel::Params params = Kernel::to_underlying_arguments(args, g->workspace);
+  typename Kernel::Params params = Kernel::to_underlying_arguments(args, launch.workspace);
 
   using Cluster = ClusterOf<Kernel>;
   cudaLaunchAttribute attributes[2];
@@ -185,7 +187,7 @@ int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
     attributes[count++].val.clusterDim = {unsigned(cute::size<0>(Cluster{})), unsigned(cute::size<1>(Cluster{})),
                                           unsigned(cute::size<2>(Cluster{}))};
   }
-  if (waits_3x<Kernel>() && g->overlap) {
+  if (waits_3x<Kernel>() && launch.overlap) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }
@@ -193,18 +195,22 @@ int launch_3x(const CutlassPyGemm* g, typename Kernel::Arguments args) {
   config.gridDim = Kernel::get_grid_shape(params);
   config.blockDim = Kernel::get_block_shape();
   config.dynamicSmemBytes = Kernel::SharedStorageSize;
-  config.stream = cudaStream_t(g->stream);
+  config.stream = cudaStream_t(launch.stream);
   config.attrs = attributes;
   config.numAttrs = count;
   void* kernel_args[] = {&params};
-  return launcher.launch(function, config, kernel_args, g->device);
+  return launcher.launch(function, config, kernel_args, launch.device);
 }
 
-// The functions of CutlassPyKernel, for a launcher that has a `Kernel` and makes that kernel's `arguments` of a call.
+// The functions of a launcher that has a `Kernel` and makes that kernel's `arguments` of a call.
 template <class Gemm>
 struct Functions3x {
-  static size_t workspace_size(const CutlassPyGemm* g) { return Gemm::Kernel::get_workspace_size(Gemm::arguments(*g)); }
-  static int run(const CutlassPyGemm* g) { return launch_3x<typename Gemm::Kernel>(g, Gemm::arguments(*g)); }
+  static size_t workspace_size(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
+    return Gemm::Kernel::get_workspace_size(Gemm::arguments(g, launch));
+  }
+  static int run(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
+    return launch_3x<typename Gemm::Kernel>(launch, Gemm::arguments(g, launch));
+  }
   static int registers() { return registers_of(function_3x<typename Gemm::Kernel>()); }
 };
 
@@ -231,19 +237,20 @@ template <class Kernel, class Arguments>
 void promote(Arguments&, long) {}  // not a mainloop that promotes
 
 template <bool swap, class Arguments>
-auto order_tiles(Arguments& scheduler, const CutlassPyGemm& g, int) -> decltype(void(scheduler.raster_order)) {
+auto order_tiles(Arguments& scheduler, const CutlassPyLaunch& launch, int) -> decltype(void(scheduler.raster_order)) {
   using Raster = cutlass::gemm::kernel::detail::RasterOrderOptions;
   constexpr Raster along_m = swap ? Raster::AlongN : Raster::AlongM;
   constexpr Raster along_n = swap ? Raster::AlongM : Raster::AlongN;
-  scheduler.raster_order = g.raster == 0 ? Raster::Heuristic : g.raster == 1 ? along_m : along_n;
-  scheduler.max_swizzle_size = g.swizzle;
+  scheduler.raster_order = launch.raster == 0 ? Raster::Heuristic : launch.raster == 1 ? along_m : along_n;
+  scheduler.max_swizzle_size = launch.swizzle;
 }
 template <bool swap, class Arguments>
-void order_tiles(Arguments&, const CutlassPyGemm&, long) {}  // not a scheduler with an order to choose
+void order_tiles(Arguments&, const CutlassPyLaunch&, long) {}  // not a scheduler with an order to choose
 
 // Everything but the epilogue's own arguments. `source` is what the kernel reads as C, null for nothing.
 template <class Kernel, bool swap>
-typename Kernel::Arguments arguments_3x(const CutlassPyGemm& g, const CutlassPyArray* source) {
+typename Kernel::Arguments arguments_3x(const CutlassPyGemm& g, const CutlassPyLaunch& launch,
+                                        const CutlassPyArray* source) {
   typename Kernel::Arguments args{};
   args.mode = cutlass::gemm::GemmUniversalMode::kGemm;
   args.problem_shape = swap ? cute::make_shape(g.n, g.m, g.k, g.batch) : cute::make_shape(g.m, g.n, g.k, g.batch);
@@ -258,9 +265,9 @@ typename Kernel::Arguments arguments_3x(const CutlassPyGemm& g, const CutlassPyA
   args.epilogue.dC =
       stride_of<typename Kernel::StrideC>(source ? source->row : g.ldd, source ? source->batch : g.batch_d);
   args.epilogue.dD = stride_of<typename Kernel::StrideD>(g.ldd, g.batch_d);
-  args.hw_info.device_id = g.device;
-  args.hw_info.sm_count = g.sm_count;
-  order_tiles<swap>(args.scheduler, g, 0);
+  args.hw_info.device_id = launch.device;
+  args.hw_info.sm_count = launch.sm_count;
+  order_tiles<swap>(args.scheduler, launch, 0);
   return args;
 }
 
@@ -272,8 +279,8 @@ struct Gemm3x : Functions3x<Gemm3x<Config, Parts>> {
 
   static constexpr CutlassPyFacts facts() { return facts_of<Config, Kernel>(false); }
 
-  static typename Kernel::Arguments arguments(const CutlassPyGemm& g) {
-    typename Kernel::Arguments args = arguments_3x<Kernel, X::swap>(g, source_of<X>(g));
+  static typename Kernel::Arguments arguments(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
+    typename Kernel::Arguments args = arguments_3x<Kernel, X::swap>(g, launch, source_of<X>(g));
     args.epilogue.thread = Parts::fusion_arguments(g);
     return args;
   }

@@ -20,7 +20,7 @@ struct GemmArray3x : Functions3x<GemmArray3x<Config>> {
 
   static constexpr CutlassPyFacts facts() { return facts_of<Config, Kernel>(true); }
 
-  static Arguments arguments(const CutlassPyGemm& g) {
+  static Arguments arguments(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
     Arguments args{};
     args.mode = cutlass::gemm::GemmUniversalMode::kArray;
     args.problem_shape = {{g.m, g.n, g.k, g.batch}};
@@ -34,9 +34,9 @@ struct GemmArray3x : Functions3x<GemmArray3x<Config>> {
     args.epilogue.dC = stride_of<typename Kernel::StrideC>(source ? source->row : g.ldd, 0);
     args.epilogue.dD = stride_of<typename Kernel::StrideD>(g.ldd, 0);
     args.epilogue.thread = Parts::fusion_arguments(g);
-    args.hw_info.device_id = g.device;
-    args.hw_info.sm_count = g.sm_count;
-    order_tiles<false>(args.scheduler, g, 0);
+    args.hw_info.device_id = launch.device;
+    args.hw_info.sm_count = launch.sm_count;
+    order_tiles<false>(args.scheduler, launch, 0);
     return args;
   }
 };

@@ -8,8 +8,9 @@
 //   static constexpr int source                                         the operand that arrives as C, or -1
 //   static constexpr bool wide                                          whether an out beside D has over 16 bits
 //
-// Loads and stores are templates over the context X of epilogue_visitors.cuh and the index of their operand in the table of
-// CutlassPyEpilogue; each has a visitor node and its arguments. cutlass2x/user_epilogue.cuh has them for the other generation.
+// Loads and stores are templates over the context X of epilogue_visitors.cuh and the index of their operand in the
+// table of CutlassPyEpilogue; each has a visitor node and its arguments. cutlass2x/user_epilogue.cuh has them for the
+// other generation.
 #pragma once
 
 #include <limits>
@@ -195,10 +196,10 @@ struct UserGemm3x : Functions3x<UserGemm3x<Config>> {
 
   static constexpr CutlassPyFacts facts() { return Base::facts(); }
 
-  static auto arguments(CutlassPyGemm g) {
+  static auto arguments(CutlassPyGemm g, const CutlassPyLaunch& launch) {
     constexpr int source = Config::Program::source;
     if constexpr (source >= 0) g.epilogue.c = user::operand(g, source).array;
-    return Base::arguments(g);
+    return Base::arguments(g, launch);
   }
 };
 

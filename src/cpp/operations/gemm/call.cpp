@@ -4,16 +4,10 @@
 
 #include <optional>
 
-#include "arrays/dlpack_export.h"
 #include "arrays/exact_overlap.h"
-#include "arrays/metadata.h"
 #include "operations/gemm/canonical.h"
-#include "operations/gemm/python_kernel.h"
-#include "operations/gemm/run.h"
-#include "runtime/buffer.h"
-#include "runtime/instrumentation.h"
-#include "runtime/plan_table.h"
-#include "runtime/streams.h"
+#include "operations/gemm/facts.h"
+#include "operations/gemm/launch_key.h"
 
 namespace cutlass_py {
 namespace {
@@ -28,101 +22,6 @@ Call canonical_call(const Request& request, const Keywords& keywords) {
   return call;
 }
 
-void check_devices(const Operands& operands) {
-  const Operand& a = operands[Role::a]->operand;
-  operands.each([&](const View& view) { check_same_device(a, view.operand); });
-}
-
-// A new array of the caller's kind for the result. That of lists is one array, handed out in slices.
-class Result {
- public:
-  // Makes it, and says where it lies.
-  void* allocate(const Operands& operands, const Operand& made, Stream stream, bool stream_given) {
-    const View& like = *operands[Role::a];
-    lists_ = operands.has_lists();
-    const bool may_exchange = like.type->exchange && !like.inner.is_valid() && !stream_given;
-    if (!may_exchange || !make_by_exchange(*like.type, made)) make_by_row(like, made, stream);
-    return data_;
-  }
-
-  bool is_on_own_stream() const { return on_own_stream_; }
-
-  nb::object finish() {
-    view_.release();
-    nb::object finished = row_.is_valid() ? nb::object(row_.attr("finish")(array_)) : array_;
-    return lists_ ? nb::module_::import_("cutlass_py.arrays.frameworks").attr("split")(finished) : finished;
-  }
-
- private:
-  // False where the framework makes no array like this one: its row in frameworks.py may, or says why not.
-  bool make_by_exchange(const ArrayType& type, const Operand& x) {
-    const DtypeRow& dtype = kDtypes[int(x.dtype)];
-    DLTensor prototype{};
-    prototype.device = {x.device.type == DeviceType::cuda ? kDLCUDA : kDLCPU, x.device.id};
-    prototype.ndim = x.rank;
-    prototype.dtype = {uint8_t(dtype.dlpack_code), uint8_t(dtype.bits), 1};
-    prototype.shape = const_cast<int64_t*>(x.shape);
-    DLManagedTensorVersioned* made = new_array(*type.exchange, prototype);
-    if (!made) return false;
-    data_ = static_cast<char*>(made->dl_tensor.data) + made->dl_tensor.byte_offset;
-    void* object = nullptr;
-    if (type.exchange->managed_tensor_to_py_object_no_sync(made, &object) != 0) {
-      raise_for_exchange(type, "managed_tensor_to_py_object_no_sync");
-    }
-    array_ = nb::steal(static_cast<PyObject*>(object));
-    return true;
-  }
-
-  void make_by_row(const View& like, const Operand& x, Stream stream) {
-    const int ordinal = x.device.type == DeviceType::cuda ? x.device.id : -1;
-    row_ = like.type->row;
-    array_ = row_.attr("empty")(tuple_of(x.shape, x.rank), dtype_name(x.dtype), ordinal,
-                                reinterpret_cast<uintptr_t>(stream), like.inner.is_valid());
-    if (nb::isinstance<Buffer>(array_)) {
-      on_own_stream_ = true;
-      data_ = nb::cast<Buffer&>(array_).data();
-      follow_own_stream(stream, x.device.id);
-    } else {
-      view_.open(array_, "out");
-      view_.import(stream);
-      data_ = view_.operand.data;
-    }
-  }
-
-  static void follow_own_stream(Stream stream, int device_id) {
-    const Stream own = device::own_stream(device_id);
-    if (own == stream) return;
-    if (device::capturing(stream)) {
-      refuse(
-          Refusal("during graph capture no result is made in memory of this package's own, which another stream "
-                  "orders: pass out="));
-    }
-    follow(stream, own);
-  }
-
-  nb::object array_;
-  void* data_ = nullptr;
-  nb::object row_;              // finishes the array, where the framework's row made it
-  View view_;                   // of that array
-  bool on_own_stream_ = false;  // a Buffer: ordered by this package's stream
-  bool lists_ = false;
-};
-
-nb::object execute_on_host(Operands& operands, Source& source, nb::handle out, nb::handle stream,
-                           Workspace& workspace) {
-  if (!stream.is_none()) stream_from(stream);  // without effect here, but no nonsense either
-  operands.each([](View& view) { view.import(nullptr); });
-  Call call = source.call(operands);
-  workspace.on(nullptr, operands, 0);
-  Result result;
-  if (!operands[Role::out]) place_result(call, result.allocate(operands, new_result(call), nullptr, false));
-  if (!nothing_to_do(call.problem)) {
-    const Plan plan = source.plan(call.problem);
-    trace::watched(operands, call, plan, nullptr, [&] { run_all(call, [&] { run_provided(call, plan, nullptr); }); });
-  }
-  return operands[Role::out] ? nb::borrow(out) : result.finish();
-}
-
 // For its length no class of calls is measured.
 class NoTuning {
  public:
@@ -134,71 +33,18 @@ class NoTuning {
   const bool before_;
 };
 
-// Queues a call and orders with it what comes next, even where it failed: what was queued before that runs.
-template <class Queue, class Order>
-void queue_in_order(Queue queue, Order order) {
-  try {
-    queue();
-  } catch (...) {
-    try {
-      order();
-    } catch (const CudaError&) {  // the first error says more
-    }
-    throw;
-  }
-  order();
-}
-
-nb::object execute_on_device(Operands& operands, Source& source, nb::handle out, nb::handle stream,
-                             Workspace& workspace) {
-  const int device_id = operands[Role::a]->operand.device.id;
-  device::Guard guard(device_id);
-  const Streams streams(operands, operands[Role::out], device_id, stream);
-  if (streams.several() && streams.capturing()) {
-    refuse(
-        Refusal("during graph capture all operands must belong to one framework and its current stream must be the one "
-                "that captures: an event of another stream would end the capture"));
-  }
-  operands.each([&](View& view) { view.import(streams.launch); });
-  Result result;
-  const auto in_order = [&](auto queue) {
-    streams.before();
-    queue_in_order(queue, [&] {
-      streams.after();
-      if (!result.is_on_own_stream() && !streams.streamless) return;
-      // Arrays without a stream, and results of ours, are ordered by our own stream.
-      const Stream own = device::own_stream(device_id);
-      if (streams.launch != own) follow(own, streams.launch);
-      if (streams.streamless) release_when_done(operands, streams.launch);
-    });
-  };
-  const bool makes_result = !operands[Role::out];
-  const auto allocate = [&](const Operand& made) {
-    return result.allocate(operands, made, streams.launch, streams.given);
-  };
-  if (const Ready* ready = workspace || trace::asked_for(trace::kAnything) ? nullptr : source.ready(operands)) {
-    void* const made = makes_result ? allocate(ready->result()) : nullptr;
-    in_order([&] { source.run_ready(streams.launch, made); });
-    return makes_result ? result.finish() : nb::borrow(out);
-  }
-  Call call = source.call(operands);
-  if (nothing_to_do(call.problem)) {
-    if (makes_result) allocate(new_result(call));
-  } else {
-    std::optional<NoTuning> untouched;
-    if (tuning_allowed && streams.capturing()) untouched.emplace();  // waiting would end the capture
-    const Plan plan = source.plan(call.problem);
-    const GivenScratch* scratch =
-        workspace ? workspace.on(streams.launch, operands, scratch_bytes(call, plan)) : nullptr;
-    if (makes_result) place_result(call, allocate(new_result(call)));
-    const auto run = [&] { run_all(call, [&] { run_on_device(call, plan, streams.launch, scratch); }); };
-    in_order([&] { trace::watched(operands, call, plan, streams.launch, run); });
-    source.keep(call);
-  }
-  return makes_result ? result.finish() : nb::borrow(out);
+Plan plan_during(const Execution& execution, const Problem& problem) {
+  std::optional<NoTuning> untouched;
+  if (tuning_allowed && execution.capturing()) untouched.emplace();  // waiting would end the capture
+  return plan_for(problem);
 }
 
 }  // namespace
+
+void check_devices(const Operands& operands) {
+  const Operand& a = operands[Role::a]->operand;
+  operands.each([&](const View& view) { check_same_device(a, view.operand); });
+}
 
 nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords) {
   Operands operands;
@@ -207,63 +53,59 @@ nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords) {
   return gemm(operands, keywords);
 }
 
-namespace {
-
-class Fresh final : public Source {
- public:
-  explicit Fresh(const Keywords& keywords) : keywords_(keywords) {}
-  Call call(Operands& operands) override { return canonical_call(request(operands), keywords_); }
-  Plan plan(const Problem& problem) override { return plan_for(problem); }
-
-  const Ready* ready(Operands& operands) override {
-    if (!keywords_.kernel.is_none()) return nullptr;  // its number is asked of Python
-    asked_.emplace(request(operands), jit_allowed);
-    if (*asked_) ready_ = find_ready(*asked_);
-    if (!ready_ || !*ready_ || !provably_apart(*request_)) return nullptr;
-    // To allocate a result may run any Python, other calls of gemm too.
-    if (!operands[Role::out]) ready_ = &copy_.emplace(*ready_);
-    return ready_;
-  }
-  void run_ready(Stream stream, void* result) override {
-    CutlassPyGemm g = ready_->launch_of(*request_, stream, result);
-    const DevicePlan plan = ready_->plan();
-    nb::gil_scoped_release may_wait;  // the table may be cleared meanwhile
-    launch(plan, g);
-  }
-  void keep(const Call& call) override {
-    if (!asked_ || !*asked_ || ready_) return;
-    if (const Plan* plan = known_plan(call.problem)) keep_ready(*asked_, Ready(call, *plan));
-  }
-
- private:
-  const Request& request(Operands& operands) {
-    if (!request_) request_ = request_from(operands, keywords_);
-    return *request_;
-  }
-
-  const Keywords& keywords_;
-  std::optional<Request> request_;
-  std::optional<Asked> asked_;
-  const Ready* ready_ = nullptr;
-  std::optional<Ready> copy_;
-};
-
-}  // namespace
-
 nb::object gemm(Operands& operands, const Keywords& keywords) {
-  Fresh source(keywords);
-  return execute(operands, source, keywords.out, keywords.stream, nb::handle(Py_None));
+  check_devices(operands);
+  Execution execution(operands, *operands[Role::a], operands[Role::out], keywords.stream);
+  const Request request = request_from(operands, keywords);
+  std::optional<Key> key;
+  // The number of a kernel is asked of Python; what is told of calls is told of canonical ones.
+  if (!execution.on_host() && keywords.kernel.is_none() && !instrumentation::asked_for(instrumentation::kAnything)) {
+    key.emplace(launch_key(request, jit_allowed));
+    if (const CachedLaunch* known = *key ? launch_cache().find(*key) : nullptr) {
+      if (run_cached(*known, request, LaunchNumbers(request).values, execution)) return execution.finish(keywords.out);
+      key.reset();
+    }
+  }
+  Call call = canonical_call(request, keywords);
+  Workspace none;
+  run_call(execution, operands, call, nullptr, none);
+  if (key && *key && !nothing_to_do(call.problem)) {
+    if (const Plan* plan = known_plan(call.problem)) launch_cache().keep(*key, cached_launch(call, *plan));
+  }
+  return execution.finish(keywords.out);
 }
 
-nb::object execute(Operands& operands, Source& source, nb::handle out, nb::handle stream, nb::handle given) {
-  check_devices(operands);
-  const Operand& a = operands[Role::a]->operand;
-  Workspace workspace;
-  workspace.open(given, a);
-  const bool on_host = a.device.type == DeviceType::cpu;
-  nb::object d = (on_host ? execute_on_host : execute_on_device)(operands, source, out, stream, workspace);
-  operands.tell_written();
-  return d;
+bool run_cached(const CachedLaunch& known, const Request& request, const CutlassPyScalar* numbers,
+                Execution& execution) {
+  if (!known || !provably_apart(request)) return false;
+  CachedLaunch::Filled launch;  // to allocate a result may run any Python, which may clear the cache
+  known.fill(launch, request.operands, numbers, execution.stream());
+  if (execution.makes_result()) {
+    const Operand made = known.result();
+    launch.set_result(execution.new_result(made));
+  }
+  execution.run([&] {
+    nb::gil_scoped_release may_wait;
+    launch.run();
+  });
+  return true;
+}
+
+void run_call(Execution& execution, Operands& operands, Call& call, const Plan* given, Workspace& workspace) {
+  const Stream stream = execution.stream();
+  const auto make_result = [&] {
+    if (execution.makes_result()) place_result(call, execution.new_result(new_result(call)));
+  };
+  if (nothing_to_do(call.problem)) {
+    if (execution.on_host()) workspace.on(nullptr, operands, 0);
+    return make_result();
+  }
+  const Plan plan = given ? *given : plan_during(execution, call.problem);  // may refuse: before anything is allocated
+  const size_t needed = workspace && !execution.on_host() ? scratch_bytes(call, plan) : 0;
+  const GivenScratch* scratch = workspace.on(stream, operands, needed);
+  make_result();
+  const auto run = [&] { run_all(call, [&] { run_by_plan(call, plan, stream, scratch); }); };
+  execution.run([&] { watched(operands, call, plan, stream, run); });
 }
 
 void Workspace::open(nb::handle array, const Operand& a) {

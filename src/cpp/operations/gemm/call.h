@@ -1,30 +1,18 @@
-// One gemm call: view the operands, canonicalise, find the plan, run it. The warm path of the package.
+// One gemm call: view the operands, find the launch of its class or canonicalise and plan it, run it. The warm path of
+// the package.
 #pragma once
 
 #include "operations/gemm/keywords.h"
+#include "operations/gemm/plan.h"
+#include "runtime/execution.h"
 #include "runtime/launch_cache.h"
-#include "runtime/plan_table.h"
 
 namespace cutlass_py {
 
 nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords);
 nb::object gemm(Operands& operands, const Keywords& keywords);  // opened from these keywords; all have memory
 
-// What a call computes and how: canonicalised anew (gemm), or prepared (prepared.h).
-class Source {
- public:
-  virtual Call call(Operands& operands) = 0;      // once they are imported
-  virtual Plan plan(const Problem& problem) = 0;  // may refuse: asked before anything is allocated
-
-  // Instead of both: the launch that a call is, if that is known. Null where it is not; `keep` is then told of the call
-  // once it has run.
-  virtual const Ready* ready(Operands&) { return nullptr; }
-  virtual void run_ready(device::Stream, void* /*result*/) {}  // `result`: memory of the new one, null if there is none
-  virtual void keep(const Call&) {}
-
- protected:
-  ~Source() = default;
-};
+void check_devices(const Operands& operands);
 
 // Memory for scratch that a caller brings.
 class Workspace {
@@ -40,8 +28,13 @@ class Workspace {
   GivenScratch given_;
 };
 
-// Runs a call whose operands are open, on the stream that is theirs or the one given; returns `out`, or a new result.
-nb::object execute(Operands& operands, Source& source, nb::handle out, nb::handle stream, nb::handle workspace);
+// Runs a call by the launch of its class; false, and nothing is done, where that is empty or what is written may
+// overlap something. `numbers` as in CachedLaunch::fill.
+bool run_cached(const CachedLaunch& known, const Request& request, const CutlassPyScalar* numbers,
+                Execution& execution);
+
+// Runs a canonical call by a plan; null: that of the plan table.
+void run_call(Execution& execution, Operands& operands, Call& call, const Plan* plan, Workspace& workspace);
 
 // The canonical call of operands that may be TensorSpecs, and whose memory is not looked at.
 Call call_of(Operands& operands, nb::handle a, nb::handle b, const Keywords& keywords);

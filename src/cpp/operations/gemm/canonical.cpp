@@ -72,27 +72,27 @@ void read_matrices(const Request& r, const Extents& extents, Call& call, Batched
   const Operand &a = *r.at(Role::a), &b = *r.at(Role::b);
   call.a = matrix_of(a, extents.no_rows, false);
   call.b = matrix_of(b, false, extents.no_cols);
-  parts.add(call.a, &Shift::a, a, 2 - extents.no_rows, extents);
-  parts.add(call.b, &Shift::b, b, 2 - extents.no_cols, extents);
+  parts.add(call.a, Role::a, a, 2 - extents.no_rows, extents);
+  parts.add(call.b, Role::b, b, 2 - extents.no_cols, extents);
   if (const Operand* out = r.at(Role::out)) {
     check_result_shape(*out, extents, false);
     if (out->readonly) refuse(Refusal("out", "is read-only"));
     call.d = matrix_of(*out, extents.no_rows, extents.no_cols);
-    parts.add(call.d, &Shift::d, *out, extents.core(), extents);
+    parts.add(call.d, Role::out, *out, extents.core(), extents);
   } else {
-    call.d = {nullptr, call.problem.d, extents.n, 1, 0};
-    parts.add_new(call.d, &Shift::d, extents);
+    call.d = {nullptr, call.problem.d, extents.n, 1};
+    parts.add_new(call.d, Role::out, extents);
   }
 }
 
 // ------------------------------------------------------------------------------------------------ layouts
 
 // Layout and leading dimension of a matrix of these extents. Rows that overlap or run backwards are 'x'.
-char layout_of(const Matrix& x, int64_t rows, int64_t cols, int64_t& ld) {
+char layout_of(const CutlassPyArray& x, int64_t rows, int64_t cols, int64_t& ld) {
   ld = 0;
-  const int64_t largest = std::max({std::abs(x.row), std::abs(x.col), x.batch}) * dtype_size(x.dtype);
+  const int64_t largest = std::max({std::abs(x.row), std::abs(x.col), x.batch}) * element_size(x);
   if (x.batch < 0 || largest > kMostStride) return 'x';
-  const int64_t aligned = 16 / dtype_size(x.dtype);
+  const int64_t aligned = 16 / element_size(x);
   const bool row_major = (x.col == 1 || cols <= 1) && (rows <= 1 || x.row >= cols);
   const bool col_major = (x.row == 1 || rows <= 1) && (cols <= 1 || x.col >= rows);
   // Where both hold (a vector), take the one whose leading dimension is free and so can be aligned.
@@ -115,25 +115,25 @@ uint8_t log2_of(uint64_t bits) {
 
 }  // namespace
 
-uint8_t alignment_of(const Matrix& x, int64_t lines, const Call& call, int64_t Shift::* shift,
+uint8_t alignment_of(const CutlassPyArray& x, int64_t lines, const Call& call, Role role,
                      const std::vector<void*>* pointers) {
   uint64_t bits = reinterpret_cast<uintptr_t>(x.data) | uint64_t(lines);
   if (pointers && !pointers->empty()) {
     for (const void* pointer : *pointers) bits |= reinterpret_cast<uintptr_t>(pointer);
   } else if (call.problem.batch > 1) {
-    bits |= uint64_t(x.batch * dtype_size(x.dtype));
+    bits |= uint64_t(x.batch * element_size(x));
   }
-  for (const Shift& run : call.loop) bits |= uint64_t(run.*shift);
+  for (const Shift& run : call.loop) bits |= uint64_t(run[role]);
   return log2_of(bits);
 }
 
-void settle(Matrix& x, char& layout, uint8_t& align, const Call& call, int64_t Shift::* shift,
+void settle(CutlassPyArray& x, char& layout, uint8_t& align, const Call& call, Role role,
             const std::vector<void*>* pointers) {
-  if (x.dtype == Dtype::none) return;
+  if (!is_there(x)) return;
   int64_t ld = 0;
   layout = layout_of(x, call.problem.m, call.problem.n, ld) == 't' ? 't' : 'x';
   if (layout == 't') x.row = ld, x.col = 1;
-  align = alignment_of(x, ld * dtype_size(x.dtype), call, shift, pointers);
+  align = alignment_of(x, ld * element_size(x), call, role, pointers);
 }
 
 namespace {
@@ -142,10 +142,10 @@ namespace {
 // of k has the step to the next one free.
 bool rows_lie_for_tma(Call& call) {
   const Problem& p = call.problem;
-  Matrix& x = call.epilogue.scale_a;
-  if (p.k <= kScaleBlock) x.col = round_up(p.m, 16 / dtype_size(x.dtype));
+  CutlassPyArray& x = call.epilogue.scale_a;
+  if (p.k <= kScaleBlock) x.col = round_up(p.m, 16 / element_size(x));
   if ((p.m > 1 && x.row != 1) || x.col < p.m || x.batch < 0) return false;
-  return alignment_of(x, x.col * dtype_size(x.dtype), call, &Shift::scale_a) >= 4;
+  return alignment_of(x, x.col * element_size(x), call, Role::scale_a) >= 4;
 }
 
 // Layouts, leading dimensions and alignments, once the extents are what they stay.
@@ -155,12 +155,12 @@ void settle_matrices(Call& call) {
   p.layout_b = layout_of(call.b, p.k, p.n, call.ldb);
   // A folded column of single elements reads column-major too: D stays row-major, its rows as far apart as they are.
   if (p.layout_d == 't' && layout_of(call.d, p.m, p.n, call.ldd) != 't') call.ldd = call.d.row;
-  p.align_a = alignment_of(call.a, call.lda * dtype_size(p.a), call, &Shift::a, &call.pointers_a);
-  p.align_b = alignment_of(call.b, call.ldb * dtype_size(p.b), call, &Shift::b, &call.pointers_b);
-  p.align_d = alignment_of(call.d, call.ldd * dtype_size(p.d), call, &Shift::d, &call.pointers_d);
-  settle(call.epilogue.c, p.layout_c, p.align_c, call, &Shift::c, &call.pointers_c);
-  settle(call.epilogue.gate, p.layout_gate, p.align_gate, call, &Shift::gate);
-  settle(call.epilogue.aux, p.layout_aux, p.align_aux, call, &Shift::aux);
+  p.align_a = alignment_of(call.a, call.lda * dtype_size(p.a), call, Role::a, &call.pointers_a);
+  p.align_b = alignment_of(call.b, call.ldb * dtype_size(p.b), call, Role::b, &call.pointers_b);
+  p.align_d = alignment_of(call.d, call.ldd * dtype_size(p.d), call, Role::out, &call.pointers_d);
+  settle(call.epilogue.c, p.layout_c, p.align_c, call, Role::c, &call.pointers_c);
+  settle(call.epilogue.gate, p.layout_gate, p.align_gate, call, Role::gate);
+  settle(call.epilogue.aux, p.layout_aux, p.align_aux, call, Role::aux);
 }
 
 void settle_vectors(Call& call) {
@@ -168,7 +168,7 @@ void settle_vectors(Call& call) {
   const Epilogue& e = call.epilogue;
   const bool along_n = p.bias_axis == 'n';
   const bool unit = (along_n ? p.n : p.m) <= 1 || (along_n ? e.bias.col : e.bias.row) == 1;
-  if (p.bias != Dtype::none && unit) p.align_bias = alignment_of(e.bias, 0, call, &Shift::bias);
+  if (p.bias != Dtype::none && unit) p.align_bias = alignment_of(e.bias, 0, call, Role::bias);
   if (p.block() && !rows_lie_for_tma(call)) p.scale_a = 'p';
   if (p.scale_a == 'v' && p.m > 1 && e.scale_a.row != 1) p.scale_a = 'x';
   if (p.scale_b == 'v' && p.n > 1 && e.scale_b.col != 1) p.scale_b = 'x';
@@ -176,7 +176,7 @@ void settle_vectors(Call& call) {
 
 // ------------------------------------------------------------------------------------------------ canonical form
 
-void transpose(Matrix& x) { std::swap(x.row, x.col); }
+void transpose(CutlassPyArray& x) { std::swap(x.row, x.col); }
 
 char other_axis(char axis) { return axis == 'n' ? 'm' : axis == 'm' ? 'n' : axis; }
 
@@ -191,10 +191,10 @@ void transpose(Call& call, int64_t& m, int64_t& n) {
   std::swap(p.operand_a, p.operand_b);
   std::swap(e.scale_a, e.scale_b);
   std::swap(p.scale_a, p.scale_b);
-  for (Shift& run : call.loop) std::swap(run.a, run.b), std::swap(run.scale_a, run.scale_b);
-  for (Matrix* x : {&call.a, &call.b, &call.d, &e.c, &e.bias, &e.scale_a, &e.scale_b, &e.gate, &e.aux, &e.bias_grad}) {
-    transpose(*x);
+  for (Shift& run : call.loop) {
+    std::swap(run[Role::a], run[Role::b]), std::swap(run[Role::scale_a], run[Role::scale_b]);
   }
+  each_array(call, [](Role, CutlassPyArray& x) { transpose(x); });
   for (UserOperand& x : call.user) {
     transpose(x.matrix);
     x.kind = other_axis(x.kind);
@@ -209,27 +209,32 @@ void fold_batch(Call& call, int64_t& m, int64_t& batch) {
   Epilogue& e = call.epilogue;
   if (batch <= 1 || call.problem.pointers || call.b.batch != 0 || m * batch > kMostExtent) return;
   if (call.problem.bias_grad_axis == 'm') return;  // one sum per row, over the batches
-  auto free_row = [&](Matrix& x) {
+  auto free_row = [&](CutlassPyArray& x) {
     if (x.batch) x.row = x.batch;
   };
+  const auto has_rows = [](Role role) {
+    const Shape shape = facts_of(role).shape;
+    return shape == Shape::left || shape == Shape::result || shape == Shape::rows;
+  };
   if (m == 1) {  // a stride that is never taken; NumPy's newaxis makes it 0
-    for (Matrix* x : {&call.a, &call.d, &e.c, &e.scale_a, &e.gate, &e.aux}) free_row(*x);
+    each_array(call, [&](Role role, CutlassPyArray& x) {
+      if (has_rows(role)) free_row(x);
+    });
     for (UserOperand& x : call.user) {
       if (x.kind == 't') free_row(x.matrix);
     }
   }
-  auto stacked = [&](const Matrix& x) { return x.dtype == Dtype::none || x.batch == m * x.row; };
-  for (const Matrix* x : {&call.a, &call.d, &e.c, &e.bias, &e.scale_a, &e.gate, &e.aux}) {
-    if (!stacked(*x)) return;
-  }
-  for (const UserOperand& x : call.user) {
-    if (!stacked(x.matrix)) return;
-  }
-  if (e.scale_b.batch != 0) return;
+  auto stacked = [&](const CutlassPyArray& x) { return !is_there(x) || x.batch == m * x.row; };
+  bool all = e.scale_b.batch == 0;
+  each_array(call, [&](Role role, const CutlassPyArray& x) {
+    if (has_rows(role) || facts_of(role).shape == Shape::vector) all = all && stacked(x);
+  });
+  for (const UserOperand& x : call.user) all = all && stacked(x.matrix);
+  if (!all) return;
   for (UserOperand& x : call.user) x.matrix.batch = 0;
   m *= batch;
   batch = 1;
-  for (Matrix* x : {&call.a, &call.d, &e.c, &e.bias, &e.scale_a, &e.gate, &e.aux}) x->batch = 0;
+  each_array(call, [](Role, CutlassPyArray& x) { x.batch = 0; });
 }
 
 // ------------------------------------------------------------------------------------------------ lists
@@ -244,10 +249,7 @@ std::vector<void*> addresses(const Operand& x, int64_t count) {
 }
 
 bool scattered(const Request& r) {
-  for (Role role : {Role::a, Role::b, Role::c, Role::out}) {
-    if (r.at(role) && r.at(role)->list) return true;
-  }
-  return false;
+  return std::any_of(r.operands, r.operands + kRoles, [](const Operand* x) { return x && x->list; });
 }
 
 // Matrices that do not lie evenly: one launch takes their addresses. Where there is no product, or no launch, each is a
@@ -264,16 +266,25 @@ void scatter(const Request& r, Call& call, int64_t& batch) {
   };
   for (int64_t i = 0; i < batch; ++i) {
     Shift run{};
-    run.a = moved(call.pointers_a, i), run.b = moved(call.pointers_b, i), run.c = moved(call.pointers_c, i);
-    run.d = call.pointers_d.empty() ? i * call.d.batch * dtype_size(call.d.dtype) : moved(call.pointers_d, i);
+    run[Role::a] = moved(call.pointers_a, i), run[Role::b] = moved(call.pointers_b, i);
+    run[Role::c] = moved(call.pointers_c, i);
+    run[Role::out] = call.pointers_d.empty() ? i * call.d.batch * element_size(call.d) : moved(call.pointers_d, i);
     call.loop.push_back(run);
   }
   for (auto* pointers : {&call.pointers_a, &call.pointers_b, &call.pointers_c, &call.pointers_d}) pointers->clear();
-  for (Matrix* x : {&call.a, &call.b, &call.d, &call.epilogue.c}) x->batch = 0;
+  for (CutlassPyArray* x : {static_cast<CutlassPyArray*>(&call.a), static_cast<CutlassPyArray*>(&call.b),
+                            static_cast<CutlassPyArray*>(&call.d), &call.epilogue.c}) {
+    x->batch = 0;
+  }
   batch = 1;
 }
 
 }  // namespace
+
+Call::Call() {
+  each_array(*this, [](Role, CutlassPyArray& x) { x = Matrix(); });
+  epilogue.alpha = epilogue.scale_out = kOne;
+}
 
 Call canonicalise(const Request& r) {
   Call call;
@@ -318,7 +329,7 @@ Call canonicalise(const Request& r) {
 
 Operand new_result(const Call& call) {
   Operand x;
-  x.name = kRoleNames[int(Role::out)];
+  x.name = name_of(Role::out);
   x.dtype = call.problem.d;
   x.device = call.problem.device;
   x.set_row_major(call.out_shape, call.out_rank);
@@ -328,7 +339,7 @@ Operand new_result(const Call& call) {
 void place_result(Call& call, void* data) {
   call.d.data = data;
   if (!call.problem.pointers) return;
-  const int64_t step = call.d.batch * dtype_size(call.d.dtype);
+  const int64_t step = call.d.batch * element_size(call.d);
   for (int64_t i = 0; i < call.problem.batch; ++i) call.pointers_d.push_back(static_cast<char*>(data) + i * step);
 }
 

@@ -29,21 +29,23 @@ Extents extents_of(const Operand& a, const Operand& b);
 
 // One operand as the batch sees it: its matrix, and its stride along each dimension of the batch, 0 where it repeats.
 struct BatchedOperand {
-  Matrix* matrix;
-  int64_t Shift::* shift;  // null for operands of a user's epilogue, whose calls have no loop
+  CutlassPyArray* matrix;
+  int role;  // -1 for operands of a user's epilogue, whose calls have no loop
   int64_t strides[kMaxRank];
 };
 
 struct BatchedOperands {
-  BatchedOperand items[sizeof(Shift) / sizeof(int64_t) + kMostUserOperands];  // one for each member of Shift
+  BatchedOperand items[kRoles + kMostUserOperands];
   int count = 0;
 
   // The last `core` dimensions of x are its matrix, which the caller fills in; the others are its batch.
-  void add(Matrix& matrix, int64_t Shift::* shift, const Operand& x, int core, const Extents& extents);
-  void add_new(Matrix& matrix, int64_t Shift::* shift, const Extents& extents);  // a row-major result
+  void add(CutlassPyArray& matrix, Role role, const Operand& x, int core, const Extents& extents);
+  void add_user(CutlassPyArray& matrix, const Operand& x, int core, const Extents& extents);
+  void add_new(CutlassPyArray& matrix, Role role, const Extents& extents);  // a row-major result
 
  private:
-  BatchedOperand& next(Matrix& matrix, int64_t Shift::* shift);
+  void add(CutlassPyArray& matrix, int role, const Operand& x, int core, const Extents& extents);
+  BatchedOperand& next(CutlassPyArray& matrix, int role);
 };
 
 // Whether the dimensions of x in front of its last `core` broadcast to the batch.
@@ -85,11 +87,11 @@ void settle_user(const Request& request, Call& call);
 // ------------------------------------------------------------------------------------------------ layouts
 
 // log2 of bytes that every line of every matrix of an operand is aligned to. `lines`: bytes between them.
-uint8_t alignment_of(const Matrix& x, int64_t lines, const Call& call, int64_t Shift::* shift,
+uint8_t alignment_of(const CutlassPyArray& x, int64_t lines, const Call& call, Role role,
                      const std::vector<void*>* pointers = nullptr);
 // Layout and alignment of an operand that is read or written beside D. Where it lies as D does, its rows are given the
 // leading dimension, which a single row has free.
-void settle(Matrix& x, char& layout, uint8_t& align, const Call& call, int64_t Shift::* shift,
+void settle(CutlassPyArray& x, char& layout, uint8_t& align, const Call& call, Role role,
             const std::vector<void*>* pointers = nullptr);
 
 // ------------------------------------------------------------------------------------------------ overlap

@@ -76,7 +76,7 @@ void check_one(const Operand& x, Dtype dtype, const char* otherwise) {
   check_dtype(x, Dtypes{dtype});
 }
 
-Scalar factor(const Request& r, Role role, const Scalar& number, Dtype accumulator) {
+CutlassPyScalar factor(const Request& r, Role role, const CutlassPyScalar& number, Dtype accumulator) {
   if (const Operand* x = r.at(role)) {
     check_one(*x, scalar_dtype(accumulator), "a number or an array of one element");
     return {1, 0, x->data};
@@ -115,7 +115,7 @@ const Operand& blocks_at(const Request& r, Role role, const Extents& e) {
   const Operand *x = r.at(role), *other = r.at(of_a ? Role::scale_b : Role::scale_a);
   if (x && (of_a ? are_blocks_of_a(*x, e) : are_blocks_of_b(*x, e)) && batch_fits(*x, 2, e)) return *x;
   const bool number = of_a ? r.has_scale_a : r.has_scale_b;
-  Refusal refusal = x ? found(*x) : Refusal(kRoleNames[int(role)], number ? "is a number" : "is not given", "shape");
+  Refusal refusal = x ? found(*x) : Refusal(name_of(role), number ? "is a number" : "is not given", "shape");
   if (other)
     refusal.adds(" beside blocks: " + std::string(other->name) + " is " + shape_text(other->shape, other->rank));
   refuse(refusal.expects(blocks_text(role, e)));
@@ -127,8 +127,8 @@ void read_blocks(const Request& r, const Extents& e, Call& call, BatchedOperands
   for (const Operand* x : {&a, &b}) check_dtype(*x, Dtypes{Dtype::f32});
   call.epilogue.scale_a = matrix_of(a, false, false);
   call.epilogue.scale_b = matrix_of(b, false, false);
-  parts.add(call.epilogue.scale_a, &Shift::scale_a, a, 2, e);
-  parts.add(call.epilogue.scale_b, &Shift::scale_b, b, 2, e);
+  parts.add(call.epilogue.scale_a, Role::scale_a, a, 2, e);
+  parts.add(call.epilogue.scale_b, Role::scale_b, b, 2, e);
   call.problem.scale_a = 'r';
   call.problem.scale_b = ends_in(b, blocks_of(e.k), blocks_of(e.n)) ? 'b' : 'r';
 }
@@ -136,23 +136,22 @@ void read_blocks(const Request& r, const Extents& e, Call& call, BatchedOperands
 // ------------------------------------------------------------------------------------------------ the product
 
 // A scale of the rows of A ('m') or the columns of B ('n'): one factor, or one for each.
-char read_scale(const Operand& x, char axis, const Extents& e, const Problem& p, Matrix& scale, BatchedOperands& parts,
-                int64_t Shift::* shift) {
+char read_scale(const Operand& x, char axis, const Extents& e, const Problem& p, CutlassPyArray& scale,
+                BatchedOperands& parts, Role role) {
   check_dtype(x, Dtypes{scalar_dtype(p.accumulator)});
   if (size_of(x) == 1) {
-    scale = {x.data, x.dtype, 0, 0, 0};
+    scale = Matrix(x.data, x.dtype);
     return 's';
   }
   const bool fits = x.rank == 1   ? x.shape[0] == (axis == 'm' ? e.m : e.n)
                     : axis == 'm' ? is_column(x, e)
                                   : is_row(x, e);
   if (!fits || !batch_fits(x, std::min(x.rank, 2), e)) {
-    const Role role = axis == 'm' ? Role::scale_a : Role::scale_b;
     refuse(found(x).expects("one element, " + text_of(e, axis == 'm', axis == 'n') +
                             (is_fp8(p.operand_a) ? "; in blocks: " + blocks_text(role, e) : "")));
   }
   scale = vector_of(x, axis);
-  parts.add(scale, shift, x, std::min(x.rank, 2), e);
+  parts.add(scale, role, x, std::min(x.rank, 2), e);
   return 'v';
 }
 
@@ -184,11 +183,11 @@ void read_product(const Request& r, const Extents& e, Call& call, BatchedOperand
   const Operand *a = r.at(Role::scale_a), *b = r.at(Role::scale_b);
   const bool in_blocks = has_blocks(r, e, p);
   if (in_blocks) read_blocks(r, e, call, parts);
-  if (a && !in_blocks) p.scale_a = read_scale(*a, 'm', e, p, epilogue.scale_a, parts, &Shift::scale_a);
-  if (b && !in_blocks) p.scale_b = read_scale(*b, 'n', e, p, epilogue.scale_b, parts, &Shift::scale_b);
+  if (a && !in_blocks) p.scale_a = read_scale(*a, 'm', e, p, epilogue.scale_a, parts, Role::scale_a);
+  if (b && !in_blocks) p.scale_b = read_scale(*b, 'n', e, p, epilogue.scale_b, parts, Role::scale_b);
   if (p.empty_product) {
-    epilogue.alpha = {0};
-    epilogue.scale_a = epilogue.scale_b = {};
+    epilogue.alpha = kZero;
+    epilogue.scale_a = epilogue.scale_b = Matrix();
     p.scale_a = p.scale_b = 0;
   }
 }
@@ -203,11 +202,11 @@ void read_c(const Request& r, const Extents& e, Call& call, BatchedOperands& par
   }
   check_result_shape(*c, e, true);
   check_elements(*c, call.problem);
-  const Scalar& beta = call.epilogue.beta;
+  const CutlassPyScalar& beta = call.epilogue.beta;
   if (!beta.device && beta.value == 0 && beta.imaginary == 0) return;
   call.problem.c = c->dtype;
   call.epilogue.c = matrix_of(*c, e.no_rows, e.no_cols);
-  parts.add(call.epilogue.c, &Shift::c, *c, e.core(), e);
+  parts.add(call.epilogue.c, Role::c, *c, e.core(), e);
 }
 
 void read_bias(const Operand& x, const Extents& e, Call& call, BatchedOperands& parts) {
@@ -225,7 +224,7 @@ void read_bias(const Operand& x, const Extents& e, Call& call, BatchedOperands& 
   }
   p.bias = x.dtype;
   call.epilogue.bias = vector_of(x, p.bias_axis);
-  parts.add(call.epilogue.bias, &Shift::bias, x, core, e);
+  parts.add(call.epilogue.bias, Role::bias, x, core, e);
 }
 
 void read_gate(const Operand& x, const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
@@ -237,7 +236,7 @@ void read_gate(const Operand& x, const Request& r, const Extents& e, Call& call,
   check_elements(x, call.problem);
   call.problem.gate = x.dtype;
   call.epilogue.gate = matrix_of(x, e.no_rows, e.no_cols);
-  parts.add(call.epilogue.gate, &Shift::gate, x, e.core(), e);
+  parts.add(call.epilogue.gate, Role::gate, x, e.core(), e);
 }
 
 void read_aux(const Operand& x, const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
@@ -247,7 +246,7 @@ void read_aux(const Operand& x, const Request& r, const Extents& e, Call& call, 
   if (!read && x.readonly) refuse(Refusal("aux", "is read-only"));
   call.problem.aux = x.dtype;
   call.epilogue.aux = matrix_of(x, e.no_rows, e.no_cols);
-  parts.add(call.epilogue.aux, &Shift::aux, x, e.core(), e);
+  parts.add(call.epilogue.aux, Role::aux, x, e.core(), e);
 }
 
 void read_bias_grad(const Operand& x, const Extents& e, Call& call) {
@@ -269,16 +268,17 @@ void check_complex(const Request& r, const Problem& p) {
   }
   const char* number = r.has_scale_a ? "scale_a" : r.has_scale_b ? "scale_b" : r.has_scale_out ? "scale_out" : nullptr;
   if (number) refuse_type(Refusal(number, "is given").but(Refusal("a", std::string("is ") + but)));
-  for (Role role : {Role::gate, Role::aux, Role::scale_a, Role::scale_b, Role::scale_out, Role::bias_grad}) {
-    if (const Operand* x = r.at(role))
-      refuse_type(Refusal(x->name, "is given").but(Refusal("a", std::string("is ") + but)));
+  for (int i = 0; i < kRoles; ++i) {
+    const Operand* x = r.operands[i];
+    if (!x || kOperands[i].complex) continue;
+    refuse_type(Refusal(x->name, "is given").but(Refusal("a", std::string("is ") + but)));
   }
 }
 
 // Lists of matrices share their vectors, and have no other operand of their own.
 void check_lists(const Request& r) {
-  for (Role role : {Role::gate, Role::aux, Role::bias_grad}) {
-    if (r.at(role)) refuse_beside_lists(r.at(role)->name);
+  for (int i = 0; i < kRoles; ++i) {
+    if (r.operands[i] && kOperands[i].lists == BesideLists::never) refuse_beside_lists(kOperands[i].name);
   }
   for (Role role : {Role::bias, Role::scale_a, Role::scale_b}) {
     const Operand* x = r.at(role);
@@ -293,7 +293,7 @@ Factors numbers_of(const Request& r) {
   if (!r.at(Role::alpha)) x.alpha = r.alpha;
   if (!r.at(Role::beta) && r.has_beta) x.beta = r.beta;
   if (!r.at(Role::scale_out)) x.scale_out = r.scale_out;
-  if (!r.at(Role::c)) x.beta = {0};
+  if (!r.at(Role::c)) x.beta = kZero;
   x.alpha.value *= r.scale_a * r.scale_b;
   return x;
 }
@@ -314,7 +314,8 @@ void read_epilogue(const Request& r, const Extents& e, Call& call, BatchedOperan
   if (const Operand* x = r.at(Role::gate)) read_gate(*x, r, e, call, parts);
   if (const Operand* x = r.at(Role::aux)) read_aux(*x, r, e, call, parts);
   if (const Operand* x = r.at(Role::bias_grad)) read_bias_grad(*x, e, call);
-  p.activation = epilogue.activation = r.activation;
+  p.activation = r.activation;
+  epilogue.activation = int32_t(r.activation);
   epilogue.parameters[0] = r.parameters[0], epilogue.parameters[1] = r.parameters[1];
   p.device_alpha = epilogue.alpha.device;
   p.device_beta = epilogue.beta.device;

@@ -42,7 +42,7 @@ double real_number(nb::handle value, const char* name) {
   return number;
 }
 
-Scalar complex_number(nb::handle value, const char* name) {
+CutlassPyScalar complex_number(nb::handle value, const char* name) {
   if (PyUnicode_Check(value.ptr())) refuse_number(value, name);  // complex() would read it
   nb::object number = nb::steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyComplex_Type), value.ptr(),
                                                              static_cast<PyObject*>(nullptr)));
@@ -51,9 +51,9 @@ Scalar complex_number(nb::handle value, const char* name) {
 }
 
 // A factor that is no array.
-Scalar scalar_from(nb::handle value, const char* name, bool complex) {
+CutlassPyScalar scalar_from(nb::handle value, const char* name, bool complex) {
   if (PyFloat_CheckExact(value.ptr())) return {PyFloat_AsDouble(value.ptr()), 0, nullptr};
-  return complex ? complex_number(value, name) : Scalar{real_number(value, name), 0, nullptr};
+  return complex ? complex_number(value, name) : CutlassPyScalar{real_number(value, name), 0, nullptr};
 }
 
 void read_factors(const Operands& operands, const Keywords& keywords, Request& r) {
@@ -163,13 +163,17 @@ bool deterministic_from(nb::handle value) {
   refuse_type(Refusal(name, std::string("is a JAX array, which is immutable") + instead));
 }
 
-void will_write(const Operands& operands, Role role) {
-  operands.each_of(int(role), [&](View& view) {
-    if (!view.type->mutable_) {
-      refuse_immutable(view.operand.name, role == Role::out ? "; use the returned array instead" : "");
-    }
-    view.written = true;
-  });
+// Operands that a call writes, always or with the function that it has.
+void will_write(const Operands& operands, Written written) {
+  for (int i = kRoles - 1; i >= 0; --i) {
+    if (kOperands[i].written != written) continue;
+    operands.each_of(i, [&](View& view) {
+      if (!view.type->mutable_) {
+        refuse_immutable(view.operand.name, Role(i) == Role::out ? "; use the returned array instead" : "");
+      }
+      view.written = true;
+    });
+  }
 }
 
 // ------------------------------------------------------------------------------------------------ user's epilogue
@@ -183,7 +187,7 @@ void check_alone(const Keywords& k) {
   check(k.activation.is_none(), "activation");
   for (const ArrayKeyword& each : kArrayKeywords) {
     const bool may_be_given = each.role == Role::alpha || each.role == Role::out;
-    check(may_be_given || (k.*each.value).is_none(), kRoleNames[int(each.role)]);
+    check(may_be_given || (k.*each.value).is_none(), name_of(each.role));
   }
 }
 
@@ -215,18 +219,18 @@ void open_user(Operands& operands, const Keywords& k) {
 Keywords keywords_from(const nb::dict& given) {
   static PyObject* one = PyFloat_FromDouble(1);
   size_t known = 0;
-  auto get = [&](const char* name, PyObject* otherwise = Py_None) -> nb::handle {
+  auto get = [&](const char* name, PyObject* otherwise) -> nb::handle {
     PyObject* value = PyDict_GetItemString(given.ptr(), name);  // borrowed: the dictionary keeps it
     known += value != nullptr;
     return value ? value : otherwise;
   };
   Keywords k;
-  k.out = get("out"), k.c = get("c"), k.alpha = get("alpha", one), k.beta = get("beta"), k.bias = get("bias");
-  k.activation = get("activation"), k.aux = get("aux"), k.gate = get("gate");
-  k.scale_a = get("scale_a"), k.scale_b = get("scale_b"), k.scale_out = get("scale_out");
-  k.bias_grad = get("bias_grad"), k.epilogue = get("epilogue");
-  k.compute = get("compute"), k.out_dtype = get("out_dtype"), k.splits = get("splits");
-  k.deterministic = get("deterministic", Py_False), k.kernel = get("kernel"), k.stream = get("stream");
+  for (const Keyword& each : kKeywords) {
+    PyObject* const otherwise = each.otherwise == Default::one  ? one
+                                : each.otherwise == Default::no ? Py_False
+                                                                : Py_None;
+    k.*each.value = get(each.name, otherwise);
+  }
   if (known != given.size()) {
     refuse_type(
         Refusal("keywords", "are " + nb::cast<std::string>(nb::str(given.keys())) + ", of which it does not know all"));
@@ -241,8 +245,7 @@ void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keyword
     const nb::handle value = k.*each.value;
     if (!value.is_none() && (!each.or_number || is_array(value))) operands.open(each.role, value);
   }
-  will_write(operands, Role::out);
-  will_write(operands, Role::bias_grad);
+  will_write(operands, Written::always);
   if (!k.epilogue.is_none()) open_user(operands, k);
 }
 
@@ -259,7 +262,7 @@ Request request_from(Operands& operands, const Keywords& keywords) {
   if (!keywords.out_dtype.is_none()) r.out_dtype = dtype_from(keywords.out_dtype, "out_dtype");
   r.splits = splits_from(keywords.splits);
   r.deterministic = deterministic_from(keywords.deterministic);
-  if (!r.function().derivative) will_write(operands, Role::aux);
+  if (!r.function().derivative) will_write(operands, Written::unless_derivative);
   operands.describe(r);
   return r;
 }

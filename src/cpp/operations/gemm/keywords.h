@@ -1,6 +1,8 @@
 // The keywords of gemm: which of them may be arrays, and what the others say in numbers, names and switches.
 #pragma once
 
+#include <array>
+
 #include <nanobind/nanobind.h>
 
 #include "operations/gemm/operands.h"
@@ -9,33 +11,39 @@ namespace cutlass_py {
 
 namespace nb = nanobind;
 
-// As Python hands them over; None stands for "not given".
+// As Python hands them over, in the order of the signature; None stands for "not given".
 struct Keywords {
-  nb::handle out = Py_None, c = Py_None, alpha = Py_None, beta = Py_None, bias = Py_None, activation = Py_None,
-             aux = Py_None, gate = Py_None, scale_a = Py_None, scale_b = Py_None, scale_out = Py_None,
-             bias_grad = Py_None, epilogue = Py_None, compute = Py_None, out_dtype = Py_None, splits = Py_None,
-             deterministic = Py_None, kernel = Py_None, stream = Py_None;
+#define CUTLASS_PY_KEYWORD(NAME, DEFAULT, ROLE) nb::handle NAME = Py_None;
+#include "gemm_keywords.inc"
+#undef CUTLASS_PY_KEYWORD
 };
 
-// The keywords that may be arrays, in the order in which these are opened.
-struct ArrayKeyword {
-  Role role;
+enum class Default : uint8_t { none, one, no };  // None, 1.0, False
+struct Keyword {
+  const char* name;
+  Default otherwise;
+  int role;  // -1: no operand
   nb::handle Keywords::* value;
+};
+inline constexpr Keyword kKeywords[] = {
+#define CUTLASS_PY_KEYWORD(NAME, DEFAULT, ROLE) {#NAME, Default::DEFAULT, ROLE, &Keywords::NAME},
+#include "gemm_keywords.inc"
+#undef CUTLASS_PY_KEYWORD
+};
+
+// The keywords that may be arrays, in the order in which these are opened; a and b come in front.
+struct ArrayKeyword {
+  Role role = Role::a;
+  nb::handle Keywords::* value = nullptr;
   bool or_number = false;
 };
-inline constexpr ArrayKeyword kArrayKeywords[] = {
-    {Role::c, &Keywords::c},
-    {Role::bias, &Keywords::bias},
-    {Role::gate, &Keywords::gate},
-    {Role::aux, &Keywords::aux},
-    {Role::scale_a, &Keywords::scale_a, true},
-    {Role::scale_b, &Keywords::scale_b, true},
-    {Role::alpha, &Keywords::alpha, true},
-    {Role::beta, &Keywords::beta, true},
-    {Role::scale_out, &Keywords::scale_out, true},
-    {Role::bias_grad, &Keywords::bias_grad},
-    {Role::out, &Keywords::out},
-};
+inline constexpr auto kArrayKeywords = [] {
+  std::array<ArrayKeyword, kRoles - 2> rows{};
+  for (const Keyword& each : kKeywords) {
+    if (each.role >= 0) rows[size_t(each.role) - 2] = {Role(each.role), each.value, kOperands[each.role].number};
+  }
+  return rows;
+}();
 
 // What a user's epilogue returns when it is called: its program (user_epilogue.h), and what was given for each
 // parameter and output.

@@ -1,32 +1,36 @@
 #include "operations/gemm/operands.h"
 
+#include <array>
+
 namespace cutlass_py {
 namespace {
 
 constexpr const char* kFactors = "f32, or the operands' dtype where that is f64, c64 or c128";
 
-constexpr OperandRow kTable[kRoles] = {
-    {"a", true, false, true, nullptr},          {"b", true, false, true, nullptr},
-    {"c", true, false, true, nullptr},          {"bias", false, false, true, nullptr},
-    {"gate", false, false, false, nullptr},     {"aux", false, false, false, nullptr},
-    {"scale_a", false, true, true, kFactors},   {"scale_b", false, true, true, kFactors},
-    {"alpha", false, true, true, kFactors},     {"beta", false, true, true, kFactors},
-    {"scale_out", false, true, true, kFactors}, {"bias_grad", false, false, false, nullptr},
-    {"out", true, false, true, nullptr}};
+constexpr auto kTable = [] {
+  std::array<OperandRow, kRoles> rows{};
+  for (int i = 0; i < kRoles; ++i) {
+    const OperandFacts& x = kOperands[i];
+    rows[size_t(i)] = {x.name, x.lists == BesideLists::list, x.lists != BesideLists::never,
+                       x.number ? kFactors : nullptr};
+  }
+  return rows;
+}();
 
 }  // namespace
 
-Operands::Operands() : OperandViews(kTable) { static_assert(kRoles <= kMost); }
+Operands::Operands() : OperandViews(kTable.data()) { static_assert(kRoles <= kMost); }
 
 // Lists go with lists of the same length, and with one matrix that all share.
 void Operands::check_lists() const {
   const Role leads = list_length(int(Role::a)) >= 0 ? Role::a : Role::b;
-  const char* leader = kRoleNames[int(leads)];
+  const char* leader = name_of(leads);
   const int expected = list_length(int(leads));
-  for (Role role : {Role::a, Role::b, Role::c, Role::out}) {
-    const View* view = (*this)[role];
-    if (!view) continue;
-    const std::string name = kRoleNames[int(role)];
+  for (int i = 0; i < kRoles; ++i) {
+    const Role role = Role(i);
+    const View* view = at(i);
+    if (!view || kOperands[i].lists != BesideLists::list) continue;
+    const std::string name = name_of(role);
     if (const int length = list_length(int(role)); length >= 0) {
       if (expected < 0) refuse(Refusal(name, "is a list but neither a nor b is one"));
       if (length == expected) continue;

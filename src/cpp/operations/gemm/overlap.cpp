@@ -4,14 +4,9 @@
 namespace cutlass_py {
 namespace {
 
-bool written(const Request& r, Role role) {
-  if (role == Role::aux) return !r.function().derivative;
-  return role == Role::out || role == Role::bias_grad;
-}
-
 // Whether x, which is written, may be y itself, and is.
 bool is_in_place(const Request& r, Role role, const Operand& x, Role other, const Operand& y) {
-  const bool may_be = other == Role::c || other == Role::gate || (other == Role::aux && !written(r, other));
+  const bool may_be = facts_of(other).in_place && !r.writes(other);
   return role == Role::out && may_be && same_elements(x, y);
 }
 
@@ -76,9 +71,10 @@ void check_user_overlap(const Request& r, Call& call) {
 }  // namespace
 
 bool provably_apart(const Request& r) {
-  for (Role role : {Role::out, Role::aux, Role::bias_grad}) {
+  for (int j = kRoles - 1; j >= 0; --j) {
+    const Role role = Role(j);
     const Operand* x = r.at(role);
-    if (!x || !written(r, role)) continue;
+    if (!x || !r.writes(role)) continue;
     const Range bytes = range_of(*x);
     for (int i = 0; i < kRoles; ++i) {
       const Operand* y = r.operands[i];
@@ -91,15 +87,16 @@ bool provably_apart(const Request& r) {
 
 void check_overlap(const Request& r, Call& call) {
   if (r.user) check_user_overlap(r, call);
-  for (Role role : {Role::out, Role::aux, Role::bias_grad}) {
+  for (int j = kRoles - 1; j >= 0; --j) {
+    const Role role = Role(j);
     const Operand* x = r.at(role);
-    if (!x || !written(r, role)) continue;
+    if (!x || !r.writes(role)) continue;
     check_itself(*x);
     for (int i = 0; i < kRoles; ++i) {
       const Role other = Role(i);
       const Operand* y = r.operands[i];
       if (!y || y == x || !is_touched(call, other)) continue;
-      if (written(r, other) && other > role) continue;  // compared the other way round
+      if (r.writes(other) && other > role) continue;  // compared the other way round
       compare(r, call, role, *x, other, *y);
     }
   }

@@ -12,6 +12,7 @@
 
 #include "abi/activation.h"
 #include "arrays/memory_overlap.h"
+#include "operations/gemm/operand_table.h"
 
 namespace cutlass_py {
 
@@ -21,18 +22,15 @@ constexpr int64_t blocks_of(int64_t extent, int64_t block = kScaleBlock) { retur
 
 constexpr int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
-// What an operand is to a call, in the order in which errors name them.
-enum class Role : uint8_t { a, b, c, bias, gate, aux, scale_a, scale_b, alpha, beta, scale_out, bias_grad, out };
-constexpr int kRoles = 13;
-constexpr const char* kRoleNames[kRoles] = {"a",       "b",     "c",    "bias",      "gate",      "aux", "scale_a",
-                                            "scale_b", "alpha", "beta", "scale_out", "bias_grad", "out"};
-
-// An operand as (batch, row, col), strides in elements.
-struct Matrix {
-  void* data = nullptr;
-  Dtype dtype = Dtype::none;
-  int64_t row = 0, col = 0, batch = 0;
+// An operand as (batch, row, col), strides in elements; absent where its dtype is none.
+struct Matrix : CutlassPyArray {
+  Matrix() : Matrix(nullptr, Dtype::none) {}
+  Matrix(void* data, Dtype dtype, int64_t row = 0, int64_t col = 0, int64_t batch = 0)
+      : CutlassPyArray{data, int32_t(dtype), row, col, batch} {}
 };
+inline constexpr CutlassPyScalar kZero{0, 0, nullptr}, kOne{1, 0, nullptr};
+inline Dtype dtype_of(const CutlassPyArray& x) { return Dtype(x.dtype); }
+inline int64_t element_size(const CutlassPyArray& x) { return dtype_size(dtype_of(x)); }
 
 // The class of a call: everything that the choice of a plan depends on. Compared and hashed as bytes. An absent operand
 // has dtype none, layout 0 and alignment 0. Layouts of c, gate and aux are 't' (as D lies) or 'x'.
@@ -77,6 +75,50 @@ struct Problem {
 };
 static_assert(sizeof(Problem) == 72 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
 
+// What a class says of one operand of a canonical call.
+struct OperandClass {
+  Dtype dtype = Dtype::none;  // none: absent
+  char layout = 0;            // as in Problem; of vectors their axis, of scales and factors their kind
+  uint8_t align = 0;          // log2 of the bytes that kernels may rely on
+};
+inline OperandClass class_of(const Problem& p, Role role) {
+  const Dtype scalar = scalar_dtype(p.accumulator);
+  const auto factor = [&](char kind) { return OperandClass{kind == 's' ? scalar : Dtype::none, 's', 0}; };
+  const auto scale = [&](char kind, uint8_t align) { return OperandClass{kind ? scalar : Dtype::none, kind, align}; };
+  switch (role) {
+    case Role::a: return {p.a, p.layout_a, p.align_a};
+    case Role::b: return {p.b, p.layout_b, p.align_b};
+    case Role::c: return {p.c, p.layout_c, p.align_c};
+    case Role::bias: return {p.bias, p.bias_axis, p.align_bias};
+    case Role::gate: return {p.gate, p.layout_gate, p.align_gate};
+    case Role::aux: return {p.aux, p.layout_aux, p.align_aux};
+    case Role::scale_a: return scale(p.scale_a, p.block() && p.scale_a == 'r' ? 4 : 0);  // TMA reads these
+    case Role::scale_b: return scale(p.scale_b, 0);
+    case Role::alpha: return factor(p.device_alpha ? 's' : 0);
+    case Role::beta: return factor(p.device_beta ? 's' : 0);
+    case Role::scale_out: return factor(p.scale_out);
+    case Role::bias_grad: return {p.bias_grad, p.bias_grad_axis, 0};
+    case Role::out: return {p.d, p.layout_d, p.align_d};
+  }
+  return {};
+}
+
+// Its rows and columns in memory or as it repeats, in the coordinates of the product.
+struct Rectangle {
+  int64_t rows, cols;
+};
+inline Rectangle rectangle_of(const Problem& p, Role role) {
+  switch (facts_of(role).shape) {
+    case Shape::left: return {p.m, p.k};
+    case Shape::right: return {p.k, p.n};
+    case Shape::rows: return {p.m, p.block() ? blocks_of(p.k) : p.n};
+    case Shape::columns: return {p.block() ? blocks_of(p.k) : p.m, p.block() ? blocks_of(p.n, p.block()) : p.n};
+    case Shape::factor: return {1, 1};
+    case Shape::sum: return {p.bias_grad_axis == 'm' ? p.m : 1, p.bias_grad_axis == 'n' ? p.n : 1};
+    default: return {p.m, p.n};
+  }
+}
+
 // k cut into parts of one length, the last one perhaps shorter. Each starts at a multiple of 64 elements, which is
 // aligned for any kernel, or where a block of scales does; so there may be fewer than were asked for.
 struct Splits {
@@ -99,38 +141,9 @@ struct Splits {
   }
 };
 
-// Hash of a key that warm calls look up. A sum of products: no multiplication waits for the one before.
-inline size_t hash_of(const uint64_t* words, int count) {
-  uint64_t hash = 0, factor = 0x9e3779b97f4a7c15;
-  for (int i = 0; i < count; ++i, factor += 0x3c6ef372fe94f82a) {  // factors stay odd
-    const uint64_t product = (words[i] ^ words[i] >> 32) * factor;
-    hash += product ^ product >> 29;
-  }
-  return size_t(hash ^ hash >> 32);
-}
-
-struct ProblemHash {
-  size_t operator()(const Problem& problem) const {
-    uint64_t words[sizeof(Problem) / 8];
-    std::memcpy(words, &problem, sizeof problem);
-    return hash_of(words, sizeof words / sizeof *words);
-  }
-};
-
-// A factor: a number, or the address of one in device memory (kernel.h).
-struct Scalar {
-  double value = 1, imaginary = 0;
-  const void* device = nullptr;
-};
-
-// CutlassPyEpilogue (kernel.h) before anything is launched. Vectors have a stride of 0 along the axis that repeats
-// them. Scales in blocks are matrices of their own: (m, blocks of k), (blocks of k, columns or blocks of them).
-struct Epilogue {
-  Scalar alpha, beta{0}, scale_out;
-  Matrix c, bias, scale_a, scale_b, gate, aux, bias_grad;
-  Activation activation = Activation::identity;
-  double parameters[2] = {};
-};
+// Before anything is launched. Vectors have a stride of 0 along the axis that repeats them. Scales in blocks are
+// matrices of their own: (m, blocks of k), (blocks of k, columns or blocks of them). `user` is a launch's to set.
+using Epilogue = CutlassPyEpilogue;
 
 // What was given for a parameter or an output of a user's epilogue: a number, or an array in the coordinates of D.
 struct UserOperand {
@@ -144,17 +157,21 @@ struct UserOperand {
   Matrix matrix;
 };
 
-// How far each operand of one run of a call lies from that of the first, in bytes.
+// How far each operand of one run of a call lies from that of the first, in bytes; by its role in the call.
 struct Shift {
-  int64_t a, b, d, c, bias, scale_a, scale_b, gate, aux;
+  int64_t bytes[kRoles] = {};
+  int64_t& operator[](Role role) { return bytes[int(role)]; }
+  int64_t operator[](Role role) const { return bytes[int(role)]; }
 };
 
 // One canonical call: the problem and what differs between calls of the same class.
 struct Call {
+  Call();  // without operands, factors of 1, beta 0
+
   Problem problem;
   Matrix a, b, d;
   int64_t lda = 0, ldb = 0, ldd = 0;  // of a and b as they lie, where their layout is not 'x'
-  Epilogue epilogue;
+  Epilogue epilogue{};
   std::vector<UserOperand> user;  // in place of that epilogue, where the user wrote one
   // Lists of matrices: the addresses of each one's elements; the matrices above describe the first.
   std::vector<void*> pointers_a, pointers_b, pointers_c, pointers_d;
@@ -179,8 +196,9 @@ struct UserRequest {
 // A call as it was asked for: operands by role, null where absent, and the rest of its keywords.
 struct Request {
   const Operand* operands[kRoles] = {};
-  Scalar alpha, beta, scale_out;    // where they are numbers; complex for complex operands alone
-  double scale_a = 1, scale_b = 1;  // likewise
+  CutlassPyScalar alpha = kOne, beta = kOne,
+                  scale_out = kOne;  // where they are numbers; complex for complex operands alone
+  double scale_a = 1, scale_b = 1;   // likewise
   bool has_beta = false, has_scale_a = false, has_scale_b = false, has_scale_out = false;
   const char* compute = nullptr;  // null: the default of the inputs' dtype
   Dtype out_dtype = Dtype::none;
@@ -193,12 +211,17 @@ struct Request {
 
   const Operand* at(Role role) const { return operands[int(role)]; }
   const ActivationRow& function() const { return kActivations[int(activation)]; }
+  // Whether the call writes it.
+  bool writes(Role role) const {
+    const Written written = facts_of(role).written;
+    return written == Written::always || (written == Written::unless_derivative && !function().derivative);
+  }
 };
 
 // The factors that are numbers, alpha with the scales of A and B in it, beta 0 without c; 1 in place of one in device
 // memory.
 struct Factors {
-  Scalar alpha, beta, scale_out;
+  CutlassPyScalar alpha = kOne, beta = kOne, scale_out = kOne;
 };
 Factors numbers_of(const Request& request);
 

@@ -55,38 +55,15 @@ const CutlassPyElementwise& elementwise() {
   return *library->elementwise;
 }
 
-void check(int status, const DevicePlan& plan, const char* what) {
-  if (status == 0) return;
-  const CutlassPyLibrary* library = plan.origin ? plan.origin : builtin_library();
-  throw CudaError("gemm: " + std::string(what) + " failed: " + library->error_string(status) + " (kernel " +
-                  (plan.kernel ? plan.kernel->name : "none") + ")");
-}
-
-CutlassPyArray array_of(const Matrix& matrix) {
-  return {matrix.data, int32_t(matrix.dtype), matrix.row, matrix.col, matrix.batch};
-}
-
 // `user` is read until the launch.
-CutlassPyEpilogue epilogue_of(const Epilogue& e, const CutlassPyOperand* user = nullptr) {
-  auto scalar = [](const Scalar& x) { return CutlassPyScalar{x.value, x.imaginary, x.device}; };
-  return {scalar(e.alpha),
-          scalar(e.beta),
-          scalar(e.scale_out),
-          array_of(e.c),
-          array_of(e.bias),
-          array_of(e.scale_a),
-          array_of(e.scale_b),
-          array_of(e.gate),
-          array_of(e.aux),
-          array_of(e.bias_grad),
-          int32_t(e.activation),
-          {e.parameters[0], e.parameters[1]},
-          user};
+CutlassPyEpilogue with_user(CutlassPyEpilogue epilogue, const std::vector<CutlassPyOperand>& user) {
+  if (!user.empty()) epilogue.user = user.data();
+  return epilogue;
 }
 
 std::vector<CutlassPyOperand> operands_of(const std::vector<UserOperand>& user) {
   std::vector<CutlassPyOperand> operands;
-  for (const UserOperand& x : user) operands.push_back({array_of(x.matrix), x.value});
+  for (const UserOperand& x : user) operands.push_back({x.matrix, x.value});
   return operands;
 }
 
@@ -96,26 +73,25 @@ struct Packing {
   int64_t ld = 0;
   size_t offset = 0;
 
-  Packing(const Matrix& from, char layout, int64_t rows, int64_t cols, int64_t batch, Scratch& scratch) {
-    const int64_t size = dtype_size(from.dtype);
+  Packing(const CutlassPyArray& from, char layout, int64_t rows, int64_t cols, int64_t batch, Scratch& scratch) {
+    const int64_t size = element_size(from);
     const int64_t lines = layout == 't' ? rows : cols, line = layout == 't' ? cols : rows;
     ld = round_up(line, 16 / size);
     const int64_t batches = from.batch ? batch : 1;
-    packed = {nullptr, from.dtype, layout == 't' ? ld : 1, layout == 't' ? 1 : ld, from.batch ? lines * ld : 0};
+    packed = {nullptr, dtype_of(from), layout == 't' ? ld : 1, layout == 't' ? 1 : ld, from.batch ? lines * ld : 0};
     offset = scratch.reserve(size_t(batches * lines * ld * size));
   }
 
-  void run(const DevicePlan& plan, const Matrix& from, int64_t rows, int64_t cols, int64_t batch,
+  void run(const DevicePlan& plan, const CutlassPyArray& from, int64_t rows, int64_t cols, int64_t batch,
            const Scratch& scratch, Stream stream) {
     packed.data = scratch.at(offset);
-    const CutlassPyArray source = array_of(from), destination = array_of(packed);
-    check(elementwise().copy(&source, &destination, dtype_size(from.dtype), from.batch ? batch : 1, rows, cols, stream),
+    check(elementwise().copy(&from, &packed, int32_t(element_size(from)), from.batch ? batch : 1, rows, cols, stream),
           plan, "packing an operand");
   }
 };
 
 // A reduction of a user's epilogue that the kernel leaves in scratch (CutlassPyOperand), and its end.
-class Pending {
+class DeferredReduction {
  public:
   static bool is(const UserOperand& x, const CutlassPyKernel& kernel) {
     return x.reduction >= 0 && (kernel.facts.api == 2 || x.kind == 's');
@@ -123,8 +99,8 @@ class Pending {
 
   // `handed` is what the kernel writes to in place of the result. Values that another one, `stored`, has in scratch are
   // there only once.
-  Pending(CutlassPyArray& handed, const UserOperand& x, const Problem& p, const CutlassPyKernel& kernel,
-          const Pending* stored, Scratch& scratch)
+  DeferredReduction(CutlassPyArray& handed, const UserOperand& x, const Problem& p, const CutlassPyKernel& kernel,
+                    const DeferredReduction* stored, Scratch& scratch)
       : handed_(&handed), to_(handed), reduction_(x.reduction), first_(x.first), batch_(p.batch) {
     const int64_t m = p.m, n = p.n;
     const bool values = kernel.facts.api == 2;
@@ -161,13 +137,13 @@ class Pending {
 CutlassPyEpilogue unfinished(const Call& call) {
   CutlassPyEpilogue e{};
   e.alpha.value = e.scale_out.value = 1;
-  if (call.problem.block()) e.scale_a = array_of(call.epilogue.scale_a), e.scale_b = array_of(call.epilogue.scale_b);
+  if (call.problem.block()) e.scale_a = call.epilogue.scale_a, e.scale_b = call.epilogue.scale_b;
   return e;
 }
 
 // What is left to do to such a product.
 CutlassPyEpilogue finishing(const Call& call) {
-  CutlassPyEpilogue e = epilogue_of(call.epilogue);
+  CutlassPyEpilogue e = call.epilogue;
   if (call.problem.block()) e.scale_a = e.scale_b = {};
   return e;
 }
@@ -176,7 +152,7 @@ CutlassPyEpilogue finishing(const Call& call) {
 CutlassPyEpilogue summing(const Call& call) {
   CutlassPyEpilogue e{};
   e.alpha.value = e.scale_out.value = 1;
-  e.bias_grad = array_of(call.epilogue.bias_grad);
+  e.bias_grad = call.epilogue.bias_grad;
   return e;
 }
 
@@ -187,16 +163,11 @@ T* moved(T* data, int64_t bytes) {
   return data ? static_cast<Byte*>(data) + bytes : nullptr;
 }
 
-// The launch of a plan on the operands as they lie, whose epilogue is the caller's to say.
-CutlassPyGemm launch_of(const Call& call, const DevicePlan& plan, Stream stream) {
+// What a kernel is told of the operands as they lie. The epilogue is the caller's to say.
+CutlassPyGemm arguments_of(const Call& call) {
   const Problem& p = call.problem;
   CutlassPyGemm g{};
   g.m = p.m, g.n = p.n, g.k = p.k, g.batch = p.batch;
-  g.device = p.device.id;
-  g.sm_count = plan.sm_count;
-  g.raster = plan.raster;
-  g.swizzle = plan.swizzle;
-  g.stream = stream;
   g.a = call.a.data, g.lda = call.lda, g.batch_a = call.a.batch;
   g.b = call.b.data, g.ldb = call.ldb, g.batch_b = call.b.batch;
   g.d = call.d.data, g.ldd = call.ldd, g.batch_d = call.d.batch;
@@ -215,10 +186,12 @@ class Run {
         scratch_(p_.device.id, stream, given),
         composed_(plan.scratch != Dtype::none || !plan.kernel),
         user_(operands_of(call.user)),
-        behind_(composed_ ? finishing(call) : summing(call)),
+        finish_args_(composed_ ? finishing(call) : summing(call)),
         parts_(p_, plan.splits),
-        g_(launch_of(call, plan, stream)) {
-    g_.epilogue = composed_ ? unfinished(call) : epilogue_of(call.epilogue, user_.empty() ? nullptr : user_.data());
+        g_(arguments_of(call)),
+        launch_(plan.on(p_.device.id)) {
+    launch_.stream = stream;
+    g_.epilogue = composed_ ? unfinished(call) : with_user(call.epilogue, user_);
   }
 
   void operator()() {
@@ -227,7 +200,7 @@ class Run {
     scratch_.allocate();
     pack();
     if (plan_.kernel) multiply();
-    for (const Pending& each : pending_) each.run(plan_, scratch_, stream_);
+    for (const DeferredReduction& each : deferred_) each.run(plan_, scratch_, stream_);
     if (composed_ || plan_.sums) finish();
   }
 
@@ -246,11 +219,11 @@ class Run {
     }
     if (pack_a_) g_.lda = pack_a_->ld, g_.batch_a = pack_a_->packed.batch;
     if (pack_b_) g_.ldb = pack_b_->ld, g_.batch_b = pack_b_->packed.batch;
-    if (pack_scales_) g_.epilogue.scale_a = array_of(pack_scales_->packed);  // no address yet
-    product_.dtype = p_.accumulator;
+    if (pack_scales_) g_.epilogue.scale_a = pack_scales_->packed;  // no address yet
+    product_.dtype = int32_t(p_.accumulator);
     if (plan_.kernel && composed_) {
       const int64_t size = dtype_size(plan_.scratch);
-      product_.dtype = plan_.scratch;
+      product_.dtype = int32_t(plan_.scratch);
       product_.row = round_up(p_.n, 16 / size);
       product_.batch = product_.row * p_.m;
       part_stride_ = product_.batch * p_.batch;
@@ -258,7 +231,7 @@ class Run {
       g_.ldd = product_.row, g_.batch_d = product_.batch;
     }
     if (composed_ || plan_.sums) {
-      finish_offset_ = scratch_.reserve(elementwise().compose_workspace(&behind_, p_.batch, p_.m, p_.n));
+      finish_offset_ = scratch_.reserve(elementwise().compose_workspace(&finish_args_, p_.batch, p_.m, p_.n));
     }
     for (size_t i = 0; plan_.kernel && i < user_.size(); ++i) reserve_reduction(i);
     if (plan_.kernel) workspace_offset_ = scratch_.reserve(workspace_bytes());
@@ -269,7 +242,7 @@ class Run {
     size_t most = 0;
     parts_.each([&](int64_t first, int64_t count) {
       const CutlassPyGemm g = launch_of_parts(first, count);
-      most = std::max(most, plan_.kernel->workspace_size(&g));
+      most = std::max(most, plan_.kernel->workspace_size(&g, &launch_));
     });
     return most;
   }
@@ -277,11 +250,11 @@ class Run {
   void reserve_reduction(size_t i) {
     const UserOperand& x = call_.user[i];
     const CutlassPyKernel& kernel = *plan_.kernel;
-    if (!Pending::is(x, kernel)) return;
-    const auto same = [&](const Pending& each) { return kernel.facts.api == 2 && each.first() == x.first; };
-    const auto found = std::find_if(pending_.begin(), pending_.end(), same);
-    const Pending* stored = found == pending_.end() ? nullptr : &*found;
-    pending_.push_back(Pending(user_[i].array, x, p_, kernel, stored, scratch_));
+    if (!DeferredReduction::is(x, kernel)) return;
+    const auto same = [&](const DeferredReduction& each) { return kernel.facts.api == 2 && each.first() == x.first; };
+    const auto found = std::find_if(deferred_.begin(), deferred_.end(), same);
+    const DeferredReduction* stored = found == deferred_.end() ? nullptr : &*found;
+    deferred_.push_back(DeferredReduction(user_[i].array, x, p_, kernel, stored, scratch_));
   }
 
   void pack() {
@@ -295,17 +268,17 @@ class Run {
     }
     if (pack_scales_) {
       pack_scales_->run(plan_, call_.epilogue.scale_a, p_.m, blocks_of(p_.k), p_.batch, scratch_, stream_);
-      g_.epilogue.scale_a = array_of(pack_scales_->packed);
+      g_.epilogue.scale_a = pack_scales_->packed;
     }
   }
 
   void multiply() {
-    g_.workspace = scratch_.at(workspace_offset_);
-    for (Pending& each : pending_) each.place(scratch_);
+    launch_.workspace = scratch_.at(workspace_offset_);
+    for (DeferredReduction& each : deferred_) each.place(scratch_);
     if (composed_) g_.d = product_.data = scratch_.at(product_offset_);
     parts_.each([&](int64_t first, int64_t count) {
-      CutlassPyGemm g = launch_of_parts(first, count);
-      launch(plan_, g);
+      const CutlassPyGemm g = launch_of_parts(first, count);
+      launch(plan_, &g, launch_);
     });
   }
 
@@ -331,10 +304,10 @@ class Run {
   }
 
   void finish() {
-    CutlassPyArray d = array_of(call_.d);
-    const CutlassPyArray product = composed_ ? array_of(product_) : d;
+    CutlassPyArray d = call_.d;
+    const CutlassPyArray product = composed_ ? product_ : d;
     if (!composed_) d.data = nullptr;
-    check(elementwise().compose(&product, int32_t(parts_.count), part_stride_, &behind_, &d, p_.batch, p_.m, p_.n,
+    check(elementwise().compose(&product, int32_t(parts_.count), part_stride_, &finish_args_, &d, p_.batch, p_.m, p_.n,
                                 scratch_.at(finish_offset_), stream_),
           plan_, composed_ ? "the composed epilogue" : "the sum of D");
   }
@@ -346,12 +319,13 @@ class Run {
   Scratch scratch_;
   const bool composed_;
   std::vector<CutlassPyOperand> user_;
-  const CutlassPyEpilogue behind_;
+  const CutlassPyEpilogue finish_args_;
   const Splits parts_;
   CutlassPyGemm g_;
+  CutlassPyLaunch launch_;
   std::optional<Packing> pack_a_, pack_b_, pack_scales_;
-  std::vector<Pending> pending_;
-  Matrix product_{nullptr, Dtype::none, 0, 1, 0};  // in scratch; without a kernel it has a dtype and nothing else
+  std::vector<DeferredReduction> deferred_;
+  Matrix product_{nullptr, Dtype::none, 0, 1};  // in scratch; without a kernel it has a dtype and nothing else
   int64_t part_stride_ = 0;
   size_t product_offset_ = 0, finish_offset_ = 0, workspace_offset_ = 0;
 };
@@ -361,14 +335,16 @@ void run_list(const Call& call, const DevicePlan& plan, Stream stream) {
   const Problem& p = call.problem;
   const device::Relaxed relaxed;  // as above
   Scratch scratch(p.device.id, stream);
-  CutlassPyGemm g = launch_of(call, plan, stream);
+  CutlassPyLaunch where = plan.on(p.device.id);
+  where.stream = stream;
+  CutlassPyGemm g = arguments_of(call);
   g.pointers = 1;
-  g.epilogue = epilogue_of(call.epilogue);
+  g.epilogue = call.epilogue;
 
   const std::vector<void*>* lists[] = {&call.pointers_a, &call.pointers_b, &call.pointers_d, &call.pointers_c};
   size_t offsets[4] = {};
   for (int i = 0; i < 4; ++i) offsets[i] = scratch.reserve(lists[i]->size() * sizeof(void*));
-  const size_t workspace_offset = scratch.reserve(plan.kernel->workspace_size(&g));
+  const size_t workspace_offset = scratch.reserve(plan.kernel->workspace_size(&g, &where));
   scratch.allocate();
   for (int i = 0; i < 4; ++i) {
     if (lists[i]->empty()) continue;
@@ -377,16 +353,17 @@ void run_list(const Call& call, const DevicePlan& plan, Stream stream) {
   }
   g.a = scratch.at(offsets[0]), g.b = scratch.at(offsets[1]), g.d = scratch.at(offsets[2]);
   if (!call.pointers_c.empty()) g.epilogue.c.data = scratch.at(offsets[3]);
-  g.workspace = scratch.at(workspace_offset);
-  launch(plan, g);
+  where.workspace = scratch.at(workspace_offset);
+  launch(plan, &g, where);
 }
 
 }  // namespace
 
 void run_on_device(const Call& call, const DevicePlan& plan, Stream stream, const GivenScratch* given) {
   if (std::optional<CutlassPyGemm> g = single_launch(call, plan)) {
-    g->stream = stream;
-    launch(plan, *g);
+    CutlassPyLaunch where = plan.on(call.problem.device.id);
+    where.stream = stream;
+    launch(plan, &*g, where);
   } else if (!call.problem.pointers) {
     Run(call, plan, stream, given)();
   } else {
@@ -399,18 +376,10 @@ std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& p
   const bool single = plan.kernel && !packs && !plan.sums && plan.scratch == Dtype::none && plan.splits == 1;
   if (!single || !call.user.empty() || call.problem.pointers || !call.loop.empty() || nothing_to_do(call.problem))
     return std::nullopt;
-  CutlassPyGemm g = launch_of(call, plan, nullptr);
-  g.epilogue = epilogue_of(call.epilogue);
-  return plan.kernel->workspace_size(&g) ? std::nullopt : std::optional(g);
-}
-
-void launch(const DevicePlan& plan, CutlassPyGemm& g) {
-  // In a graph, a launch that may overlap costs more than it gains, but for one kernel of this package after another:
-  // others do not let their successors begin early. Behind those of ours that do not either, it still hides the launch.
-  const bool capturing = plan.overlap && device::capturing(g.stream);
-  g.overlap = plan.overlap && (!capturing || device::follows_marked(g.stream));
-  check(plan.kernel->run(&g), plan, "the launch");
-  if (capturing) device::mark_last(g.stream);
+  CutlassPyGemm g = arguments_of(call);
+  g.epilogue = call.epilogue;
+  const CutlassPyLaunch where = plan.on(call.problem.device.id);
+  return plan.kernel->workspace_size(&g, &where) ? std::nullopt : std::optional(g);
 }
 
 size_t scratch_bytes(const Call& call, const DevicePlan& plan) { return Run(call, plan, nullptr).scratch_bytes(); }

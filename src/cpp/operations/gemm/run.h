@@ -3,24 +3,19 @@
 
 #include <optional>
 
-#include "abi/kernel.h"
 #include "operations/gemm/problem.h"
-#include "runtime/device.h"
+#include "runtime/launch.h"
 
 namespace cutlass_py {
 
-// How a problem is computed on a device. Plain data, so that it can be read on a thread without the GIL.
-struct DevicePlan {
-  const CutlassPyKernel* kernel = nullptr;   // null: no product (Problem)
-  const CutlassPyLibrary* origin = nullptr;  // the kernel's; null without one
-  char pack_a = 0, pack_b = 0;               // layout to pack the operand into first, 0 to read it as it lies
-  bool pack_scales = false;                  // of the rows of A, in blocks: TMA cannot read them as they lie
-  Dtype scratch = Dtype::none;               // dtype of a row-major product that the composed epilogue then finishes
-  bool sums = false;                         // for bias_grad: D is summed behind the kernel, as it was stored
-  int splits = 1;                            // parts of k whose sums the elementwise kernel joins
-  int raster = 0, swizzle = 1;
-  bool overlap = false;  // programmatic dependent launch, where the stream lets it
-  int sm_count = 0;
+// How a problem is computed on a device. Plain data, so that it can be read on a thread without the GIL. Without a
+// kernel there is no product (Problem).
+struct DevicePlan : LaunchPlan {
+  char pack_a = 0, pack_b = 0;  // layout to pack the operand into first, 0 to read it as it lies
+  bool pack_scales = false;     // of the rows of A, in blocks: TMA cannot read them as they lie
+  Dtype scratch = Dtype::none;  // dtype of a row-major product that the composed epilogue then finishes
+  bool sums = false;            // for bias_grad: D is summed behind the kernel, as it was stored
+  int splits = 1;               // parts of k whose sums the elementwise kernel joins
 };
 
 // Where each piece of scratch begins; so does memory of a caller that has its own.
@@ -42,9 +37,6 @@ void run_on_device(const Call& call, const DevicePlan& plan, device::Stream stre
 // kernel, so the device has to be there.
 std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& plan);
 
-// Launches it; stream and addresses are the caller's to set.
-void launch(const DevicePlan& plan, CutlassPyGemm& g);
-
 // Bytes of scratch that run_on_device takes for the call, which is no list. Nothing is launched, no address followed.
 size_t scratch_bytes(const Call& call, const DevicePlan& plan);
 
@@ -55,12 +47,9 @@ inline bool nothing_to_do(const Problem& p) {
 
 // Moves the matrices of a call to another run of its loop, or back (`sign` is -1).
 inline void move(Call& call, const Shift& shift, int64_t sign) {
-  Epilogue& e = call.epilogue;
-  auto by = [&](Matrix& x, int64_t bytes) {
-    if (x.data) x.data = static_cast<char*>(x.data) + sign * bytes;
-  };
-  by(call.a, shift.a), by(call.b, shift.b), by(call.d, shift.d), by(e.c, shift.c), by(e.bias, shift.bias);
-  by(e.scale_a, shift.scale_a), by(e.scale_b, shift.scale_b), by(e.gate, shift.gate), by(e.aux, shift.aux);
+  each_array(call, [&](Role role, CutlassPyArray& x) {
+    if (x.data) x.data = static_cast<char*>(x.data) + sign * shift[role];
+  });
 }
 
 // Every run of a call: one, but for batches that no single stride describes. After an exception the call is lost.

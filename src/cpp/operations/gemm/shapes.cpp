@@ -70,7 +70,7 @@ std::vector<Shift> all_shifts(const BatchedOperands& parts, const int64_t* exten
         Shift shift = shifts[j];
         for (int x = 0; x < parts.count; ++x) {
           const BatchedOperand& part = parts.items[x];
-          if (part.shift) shift.*part.shift += index * part.strides[i] * dtype_size(part.matrix->dtype);
+          if (part.role >= 0) shift.bytes[part.role] += index * part.strides[i] * element_size(*part.matrix);
         }
         shifts.push_back(shift);
       }
@@ -135,23 +135,31 @@ Matrix matrix_of(const Operand& x, bool no_rows, bool no_cols) {
   return matrix;
 }
 
-BatchedOperand& BatchedOperands::next(Matrix& matrix, int64_t Shift::* shift) {
-  if (size_t(count) == std::size(items)) throw std::logic_error("gemm: more operands than Shift has members");
+BatchedOperand& BatchedOperands::next(CutlassPyArray& matrix, int role) {
+  if (size_t(count) == std::size(items)) throw std::logic_error("gemm: more operands than there are");
   BatchedOperand& part = items[count++];
-  part.matrix = &matrix, part.shift = shift;
+  part.matrix = &matrix, part.role = role;
   return part;
 }
 
-void BatchedOperands::add(Matrix& matrix, int64_t Shift::* shift, const Operand& x, int core, const Extents& e) {
-  BatchedOperand& part = next(matrix, shift);
+void BatchedOperands::add(CutlassPyArray& matrix, Role role, const Operand& x, int core, const Extents& e) {
+  add(matrix, int(role), x, core, e);
+}
+
+void BatchedOperands::add_user(CutlassPyArray& matrix, const Operand& x, int core, const Extents& e) {
+  add(matrix, -1, x, core, e);
+}
+
+void BatchedOperands::add(CutlassPyArray& matrix, int role, const Operand& x, int core, const Extents& e) {
+  BatchedOperand& part = next(matrix, role);
   const int missing = e.rank - (x.rank - core);
   for (int i = 0; i < e.rank; ++i) {
     part.strides[i] = i >= missing && x.shape[i - missing] > 1 ? x.strides[i - missing] : 0;
   }
 }
 
-void BatchedOperands::add_new(Matrix& matrix, int64_t Shift::* shift, const Extents& e) {
-  BatchedOperand& part = next(matrix, shift);
+void BatchedOperands::add_new(CutlassPyArray& matrix, Role role, const Extents& e) {
+  BatchedOperand& part = next(matrix, int(role));
   int64_t step = e.m * e.n;
   for (int i = e.rank - 1; i >= 0; --i) part.strides[i] = step, step *= e.batch[i];
 }

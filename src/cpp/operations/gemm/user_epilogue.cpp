@@ -55,17 +55,17 @@ void read(const Operand& x, bool in_place, const Extents& e, Dtype accumulator, 
   const char axis = in_place ? 0 : axis_of(x, e);
   if (size_of(x) == 1 && !in_place) {
     check_scalar_dtype(x, accumulator);
-    user.kind = 's', user.matrix = {x.data, x.dtype, 0, 0, 0};
+    user.kind = 's', user.matrix = {x.data, x.dtype};
     return;
   }
   check_real(x, accumulator);
   if (axis && batch_fits(x, std::min(x.rank, 2), e)) {
     user.kind = axis, user.matrix = vector_of(x, axis);
-    return parts.add(user.matrix, nullptr, x, std::min(x.rank, 2), e);
+    return parts.add_user(user.matrix, x, std::min(x.rank, 2), e);
   }
   if (!fits_result(x, e)) refuse(found(x).expects(expected_text(e)));
   user.kind = 't', user.matrix = matrix_of(x, e.no_rows, e.no_cols);
-  parts.add(user.matrix, nullptr, x, e.core(), e);
+  parts.add_user(user.matrix, x, e.core(), e);
 }
 
 // The shapes that a reduction may be written to: with extents of 1 where it was reduced; without these, the batch alone
@@ -105,7 +105,7 @@ void write(const Operand& x, char role, const Extents& e, Dtype accumulator, Use
     check_real(x, accumulator);
     if (is_integer(x.dtype)) refuse_type(found_dtype(x).expects("floats"));
     user.kind = 't', user.matrix = matrix_of(x, e.no_rows, e.no_cols);
-    return parts.add(user.matrix, nullptr, x, e.core(), e);
+    return parts.add_user(user.matrix, x, e.core(), e);
   }
   check_scalar_dtype(x, accumulator);
   const ReducedShapes shapes(e, role);
@@ -115,8 +115,8 @@ void write(const Operand& x, char role, const Extents& e, Dtype accumulator, Use
   const int64_t left = role == 'n' ? e.n : role == 'm' ? e.m : 1;
   if (over == 0 && left > 0) refuse(Refusal(x.name, "reduces over no elements"));
   user.kind = role;
-  user.matrix = role == 's' ? Matrix{x.data, x.dtype, 0, 0, 0} : vector_of(x, role);
-  parts.add(user.matrix, nullptr, x, core, e);
+  user.matrix = role == 's' ? Matrix(x.data, x.dtype) : vector_of(x, role);
+  parts.add_user(user.matrix, x, core, e);
 }
 
 bool has_unit_stride(const UserOperand& x, const Problem& p) {
@@ -186,12 +186,12 @@ void settle_user(const Request& r, Call& call) {
     uint8_t align = 0;
     if (x.kind == 't') {
       char layout = 0;
-      settle(x.matrix, layout, align, call, &Shift::d);
+      settle(x.matrix, layout, align, call, Role::out);
       regular = layout == 't';
     } else if (x.kind == 'm' || x.kind == 'n') {
-      align = alignment_of(x.matrix, 0, call, &Shift::d);
+      align = alignment_of(x.matrix, 0, call, Role::out);
     }
-    user.items.push_back({x.kind, x.matrix.dtype, align, regular});
+    user.items.push_back({x.kind, dtype_of(x.matrix), align, regular});
   }
   call.problem.user = number_of(user);
 }

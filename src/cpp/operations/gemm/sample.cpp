@@ -1,0 +1,128 @@
+#include "operations/gemm/sample.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "runtime/timing.h"
+
+namespace cutlass_py {
+namespace {
+
+using device::Stream;
+
+// A call of the problem's class on memory of its own: layouts and alignments as the class says, and no better.
+class GemmSample final : public Sample {
+ public:
+  GemmSample(const Problem& p, const std::vector<Plan>& plans, Stream stream, const GemmSample* like)
+      : p_(p), plans_(plans), stream_(stream), like_(like) {
+    call_.problem = p;
+    each_array(call_, [&](Role role, CutlassPyArray& x) { x = operand(role); });
+    call_.lda = leading(call_.a, p.layout_a), call_.ldb = leading(call_.b, p.layout_b);
+    call_.ldd = leading(call_.d, p.layout_d);
+    read_numbers();
+    if (p.pointers) list_matrices();
+  }
+  size_t bytes() const override { return bytes_; }
+  void queue(size_t choice, Stream stream) override { run_by_plan(call_, plans_[choice], stream); }
+
+ private:
+  static int64_t leading(const CutlassPyArray& x, char layout) { return layout == 'n' ? x.col : x.row; }
+
+  // Aligned to `align` (log2 of bytes) and no better; a class knows nothing finer than an element nor above 16 bytes.
+  char* memory(Dtype dtype, int64_t elements, uint8_t align) {
+    const size_t size = dtype_size(dtype), unit = std::max(size_t(1) << align, size), offset = unit < 16 ? unit : 0;
+    const size_t bytes = size_t(elements) * size, index = memory_.size();
+    char* data = memory_.emplace_back(offset + bytes, p_.device.id, stream_).data() + offset;
+    if (like_) {
+      device::copy(data, like_->memory_[index].data() + offset, bytes, stream_);
+    } else {
+      fill_with_numbers(data, dtype, bytes, index, stream_);
+    }
+    bytes_ += bytes;
+    return data;
+  }
+
+  Matrix matrix(Dtype dtype, char layout, uint8_t align, int64_t rows, int64_t cols) {
+    if (dtype == Dtype::none) return {};
+    const int64_t unit = std::max(16 / dtype_size(dtype), 1), step = layout == 'x' ? 2 : 1;
+    const int64_t lines = layout == 'n' ? cols : rows, line = layout == 'n' ? rows : cols;
+    int64_t ld = round_up(std::max<int64_t>(line * step, 1), unit);
+    if (align < 4) ld += std::max((1 << align) / dtype_size(dtype), 1);
+    const int64_t batch = round_up(lines * ld, unit) + (align < 4 ? ld % unit : 0);
+    Matrix x{memory(dtype, batch * p_.batch, align), dtype, ld, step, batch};
+    if (layout == 'n') std::swap(x.row, x.col);
+    return x;
+  }
+
+  // One value per column ('n') or row ('m') of D.
+  Matrix vector(Dtype dtype, char axis, uint8_t align, int64_t step = 1) {
+    if (dtype == Dtype::none) return {};
+    Matrix x{memory(dtype, step * std::max(p_.m, p_.n), align), dtype, 0, step, 0};
+    if (axis == 'm') std::swap(x.row, x.col);
+    return x;
+  }
+
+  Matrix scale(Dtype dtype, char kind, char axis) {
+    Matrix x = vector(dtype, axis, 4, kind == 'x' ? 2 : 1);
+    if (kind == 's') x.row = x.col = 0;
+    return x;
+  }
+
+  Matrix operand(Role role) {
+    const auto [dtype, layout, align] = class_of(p_, role);
+    const auto [rows, cols] = rectangle_of(p_, role);
+    const Shape shape = facts_of(role).shape;
+    if (dtype == Dtype::none) return {};
+    switch (shape) {
+      case Shape::vector: return vector(dtype, layout, align);
+      case Shape::sum: return vector(dtype, layout, 4);
+      case Shape::rows:
+      case Shape::columns:
+        if (!p_.block()) return scale(dtype, layout, shape == Shape::rows ? 'm' : 'n');
+        return matrix(dtype, shape == Shape::rows && layout == 'r' ? 'n' : 't', 4, rows, cols);
+      default: return matrix(dtype, layout, align, rows, cols);
+    }
+  }
+
+  void read_numbers() {
+    Epilogue& e = call_.epilogue;
+    const auto factor = [&] { return memory(scalar_dtype(p_.accumulator), 1, 4); };
+    if (p_.device_alpha) e.alpha.device = factor();
+    if (p_.device_beta) e.beta.device = factor();
+    if (p_.scale_out == 's') e.scale_out.device = factor();
+    if (p_.scale_out == 'h') e.scale_out.value = 0.5;
+    e.beta.value = p_.has_c() ? 1 : 0;
+    e.activation = int32_t(p_.activation);
+    e.parameters[1] = 1;
+  }
+
+  void list_matrices() {
+    Call& c = call_;
+    const auto list = [&](const CutlassPyArray& x, std::vector<void*>& addresses) {
+      for (int64_t i = 0; x.data && i < p_.batch; ++i) {
+        addresses.push_back(static_cast<char*>(x.data) + i * x.batch * element_size(x));
+      }
+    };
+    list(c.a, c.pointers_a), list(c.b, c.pointers_b), list(c.d, c.pointers_d), list(c.epilogue.c, c.pointers_c);
+  }
+
+  const Problem& p_;
+  const std::vector<Plan>& plans_;
+  Stream stream_;
+  const GemmSample* like_;
+  std::vector<DeviceMemory> memory_;
+  size_t bytes_ = 0;
+  Call call_;
+};
+
+}  // namespace
+
+std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
+  const MakeSample make = [&](Stream stream, const Sample* like) {
+    return std::make_unique<GemmSample>(problem, plans, stream, static_cast<const GemmSample*>(like));
+  };
+  return measure(problem.device.id, plans.size(), make, rounds);
+}
+
+}  // namespace cutlass_py
