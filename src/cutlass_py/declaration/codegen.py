@@ -34,22 +34,22 @@ def _shape(template: str, extents: tuple[int, ...]) -> str:
 
 
 def _chain(e: Epilogue) -> str:
-    """The epilogue of a 3.x kernel as stages of fusion3x.cuh, from the product outwards."""
+    """The epilogue of a 3.x kernel as stages of epilogue_visitors.cuh, from the product outwards."""
     if e.user:
         return f"user::Epilogue<X, {e.name}>"
     if e.plain:
-        return "fusion3x::Linear<X>"
+        return "visitors::Linear<X>"
     f = f"activation::{e.activation}"
-    chain = "fusion3x::Product<X>"
-    chain = f"fusion3x::Scaled<X, {chain}>" if e.scaled else chain
-    chain = f"fusion3x::Addend<X, {chain}>" if e.source else chain
-    chain = f"fusion3x::Bias<X, '{e.bias}', {chain}>" if e.bias else chain
-    chain = f"fusion3x::AuxStore<X, {chain}>" if e.aux else chain
+    chain = "visitors::Product<X>"
+    chain = f"visitors::Scaled<X, {chain}>" if e.scaled else chain
+    chain = f"visitors::Addend<X, {chain}>" if e.source else chain
+    chain = f"visitors::Bias<X, '{e.bias}', {chain}>" if e.bias else chain
+    chain = f"visitors::AuxStore<X, {chain}>" if e.aux else chain
     if e.gated:
-        chain = f"fusion3x::Gated<X, {f}, {chain}>"
+        chain = f"visitors::Gated<X, {f}, {chain}>"
     elif e.activation != "identity":
-        chain = f"fusion3x::Activated<X, {f}, {chain}>"
-    return f"fusion3x::ScaleOut<X, {chain}>" if e.scaled else chain
+        chain = f"visitors::Activated<X, {f}, {chain}>"
+    return f"visitors::ScaleOut<X, {chain}>" if e.scaled else chain
 
 
 def _fields_3x(c: KernelConfig) -> dict[str, str]:

@@ -19,7 +19,7 @@
 #include "kernels/common/descriptor.cuh"
 
 namespace cutlass_py {
-namespace fusion3x {
+namespace visitors {
 
 namespace visitor = cutlass::epilogue::fusion;
 
@@ -206,13 +206,13 @@ struct Tree : Stage::Node {
   using Stage::Node::Node;
 };
 
-}  // namespace fusion3x
+}  // namespace visitors
 }  // namespace cutlass_py
 
 template <class X, class Stage>
-struct cutlass::epilogue::fusion::FusionCallbacksTraits<cutlass_py::fusion3x::Tree<X, Stage>> {
+struct cutlass::epilogue::fusion::FusionCallbacksTraits<cutlass_py::visitors::Tree<X, Stage>> {
   using DispatchPolicy = void;
-  using Callbacks = cutlass_py::fusion3x::Tree<X, Stage>;
+  using Callbacks = cutlass_py::visitors::Tree<X, Stage>;
   using Operation = cutlass::epilogue::fusion::FusionOperation;
   using CtaTile_MNK = void;
   using EpilogueTile_MN = void;

@@ -81,8 +81,8 @@ struct EpilogueParts3x {
   using X = Types3x<Config>;
   using LayoutD = typename X::LayoutD;
   using Fusion = typename Config::template Fusion<X>;
-  static constexpr bool linear = std::is_same_v<Fusion, fusion3x::Linear<X>>;
-  using Node = std::conditional_t<linear, typename Fusion::Node, fusion3x::Tree<X, Fusion>>;
+  static constexpr bool linear = std::is_same_v<Fusion, visitors::Linear<X>>;
+  using Node = std::conditional_t<linear, typename Fusion::Node, visitors::Tree<X, Fusion>>;
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename Config::Tile, typename Config::Cluster,
       cutlass::epilogue::collective::EpilogueTileAuto, typename X::Accumulator, typename X::Compute, typename X::C,

@@ -22,23 +22,23 @@ namespace cutlass_py {
 namespace user {
 
 namespace visitor = cutlass::epilogue::fusion;
-using fusion3x::kRound;
+using visitors::kRound;
 
 // ------------------------------------------------------------------------------------------------ loads
 
 // A number, or one in device memory.
 template <class X, int index>
 struct Number {
-  using Node = typename fusion3x::Factor<X>::Node;
+  using Node = typename visitors::Factor<X>::Node;
   static typename Node::Arguments arguments(const CutlassPyGemm& g) {
     const CutlassPyOperand& x = operand(g, index);
-    return fusion3x::Factor<X>::arguments({x.value, 0, x.array.data});
+    return visitors::Factor<X>::arguments({x.value, 0, x.array.data});
   }
 };
 
 template <class X, int index, char axis, class Element>
 struct Vector {
-  using Values = fusion3x::Vector<X, axis, Element, false>;
+  using Values = visitors::Vector<X, axis, Element, false>;
   using Node = typename Values::Node;
   static typename Node::Arguments arguments(const CutlassPyGemm& g) {
     return Values::arguments(operand(g, index).array, Element(0));
@@ -46,7 +46,7 @@ struct Vector {
 };
 
 template <class X>
-using Descriptor = typename fusion3x::AuxStore<X, fusion3x::Product<X>>::Descriptor;
+using Descriptor = typename visitors::AuxStore<X, visitors::Product<X>>::Descriptor;
 
 // A matrix as large as D.
 template <class X, int index, class Element>

@@ -16,7 +16,7 @@ using device::Stream;
 
 Call canonical_call(const Request& request, const Keywords& keywords) {
   Call call = canonicalise(request);
-  call.problem.kernel = kernel_number(keywords.kernel);
+  call.problem.kernel = kernel_id(keywords.kernel);
   call.problem.jit = jit_allowed;
   check_possible_overlaps(call.possible_overlaps);
   return call;

@@ -267,7 +267,7 @@ Request request_from(Operands& operands, const Keywords& keywords) {
   return r;
 }
 
-int32_t kernel_number(nb::handle kernel) {
+int32_t kernel_id(nb::handle kernel) {
   if (kernel.is_none()) return -1;
   return nb::cast<int32_t>(nb::module_::import_("cutlass_py.kernels.registry").attr("kernel_id")(kernel));
 }

@@ -67,6 +67,6 @@ void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keyword
 Request request_from(Operands& operands, const Keywords& keywords);
 
 // The kernel asked for, as registry.py numbers it; -1 for None.
-int32_t kernel_number(nb::handle kernel);
+int32_t kernel_id(nb::handle kernel);
 
 }  // namespace cutlass_py

@@ -74,7 +74,7 @@ void run_by_plan(const Call& call, const Plan& plan, device::Stream stream, cons
   if (plan.each) {
     run_each(call, *plan.each, stream);
   } else if (!plan.provided.is_none()) {
-    run_provided(call, plan, stream);
+    run_python_kernel(call, plan, stream);
   } else {
     nb::gil_scoped_release may_wait;  // for room in the stream, behind work that needs the interpreter
     run_on_device(call, plan, stream, given);

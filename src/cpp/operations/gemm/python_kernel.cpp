@@ -76,7 +76,7 @@ class Arguments {
 
 }  // namespace
 
-void run_provided(const Call& call, const Plan& plan, device::Stream stream) {
+void run_python_kernel(const Call& call, const Plan& plan, device::Stream stream) {
   const Arguments arguments(call, stream);
   plan.provided(**arguments.given);
 }

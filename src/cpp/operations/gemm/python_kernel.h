@@ -6,6 +6,6 @@
 namespace cutlass_py {
 
 // Runs a call by the plan's Python function, on `stream` where it is for a device, which must be current.
-void run_provided(const Call& call, const Plan& plan, device::Stream stream);
+void run_python_kernel(const Call& call, const Plan& plan, device::Stream stream);
 
 }  // namespace cutlass_py

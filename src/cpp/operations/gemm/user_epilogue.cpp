@@ -135,7 +135,7 @@ bool is_program(int32_t number) { return number >= 0 && size_t(number) < program
 
 const UserProgram& program_of(int32_t number) { return programs()[size_t(number)]; }
 
-int32_t number_of(const UserClass& user) {
+int32_t user_class_id(const UserClass& user) {
   static auto* numbers = new std::unordered_map<std::string, int32_t>();
   std::string key(reinterpret_cast<const char*>(&user.program), sizeof user.program);
   for (const UserClass::Item& x : user.items) key += {x.kind, char(x.dtype), char(x.align), char(x.regular)};
@@ -193,7 +193,7 @@ void settle_user(const Request& r, Call& call) {
     }
     user.items.push_back({x.kind, dtype_of(x.matrix), align, regular});
   }
-  call.problem.user = number_of(user);
+  call.problem.user = user_class_id(user);
 }
 
 }  // namespace cutlass_py

@@ -34,7 +34,7 @@ struct UserClass {
   std::vector<Item> items;
 };
 
-int32_t number_of(const UserClass& user);  // as Problem::user holds it
+int32_t user_class_id(const UserClass& user);  // as Problem::user holds it
 const UserClass& user_class(int32_t number);
 
 }  // namespace cutlass_py
