@@ -229,7 +229,7 @@ void bind_problem(nb::module_& m) {
       .def_ro("pointers", &Problem::pointers, "The operands are lists of matrices that do not lie evenly.")
       .def_ro("deterministic", &Problem::deterministic, "The same bits on every run are asked for.")
       .def_ro("jit", &Problem::jit, "A declared kernel may be compiled for it.")
-      .def_ro("splits", &Problem::splits, "BatchedOperands of k asked for; 0: none in particular, -1: stream-K.")
+      .def_ro("splits", &Problem::splits, "Parts of k asked for; 0: none in particular, -1: stream-K.")
       .def_ro("kernel", &Problem::kernel, "Number of the kernel asked for, -1 for none.")
       .def_ro("user", &Problem::user, "Number of the user's epilogue and the kinds of its operands, -1 for none.")
       .def_prop_ro(

@@ -55,6 +55,7 @@ bool run_cached(const Key& key, const XlaCall& x, device::Stream stream) {
     return true;
   };
   if (!shared_launch_cache().find(key, fill)) return false;
+  const device::Guard guard(launch.launch.device);
   launch.run();
   return true;
 }
@@ -66,12 +67,12 @@ xla::Error* run_frame(const xla::CallFrame& frame, int ordinal) {
   XlaCall x;
   read_request(frame, {DeviceType::cuda, ordinal}, x);
   const Key key = launch_key(x);
-  const device::Guard guard(ordinal);
   const bool told = instrumentation::asked_for(instrumentation::kRanges);  // of canonical calls
   if (key && !told && run_cached(key, x, stream.stream)) return nullptr;
   make_call(x);
   if (nothing_to_do(x.call.problem)) return nullptr;
   complete(x);
+  const device::Guard guard(ordinal);
   const instrumentation::Range range([&] { return range_name(x.call.problem, kernel_of(x.plan)); });
   run_all(x.call, [&] { run_on_device(x.call, x.plan, stream.stream, &x.scratch); });
   if (key) shared_launch_cache().keep(key, cached_launch(x.call, x.plan));
