@@ -82,6 +82,5 @@ def test_no_room_includes_one_above_it():
 
 
 def test_engines_name_no_operation():
-    """But in the prefix of messages."""
     for path in (CPP / "runtime").iterdir():
-        assert not re.search(r"(?i)gemm(?!: )", path.read_text(encoding="utf-8")), path.name
+        assert not re.search(r"(?i)gemm", path.read_text(encoding="utf-8")), path.name

@@ -580,7 +580,7 @@ TEST(epilogue) {
 // ------------------------------------------------------------------------------------------------ messages
 
 TEST(messages) {
-  using Value = std::invalid_argument;
+  using Value = ArgumentError;
   const Operand a = operand("a", {3, 4}), b = operand("b", {4, 5});
   auto with = [&](const Operand* c, const Operand* out, Request options = {}) {
     return message<Value>([&] { canonicalise(a, b, c, out, options); });
@@ -594,7 +594,7 @@ TEST(messages) {
         "gemm: a is (2147483648, 4); extents above 2147482624 are not supported");
   CHECK(call_of({(int64_t(1) << 31) - 1024, 4}, {4, 6}).problem.m == 2147482624);
   Operand other = operand("b", {4, 5}, {}, 0, Dtype::bf16);
-  CHECK(message<TypeError>([&] { canonicalise(a, other, nullptr, nullptr, {}); }) ==
+  CHECK(message<ArgumentTypeError>([&] { canonicalise(a, other, nullptr, nullptr, {}); }) ==
         "gemm: a is f32 but b is bf16; f32 goes with f32");
   Operand far = b;
   far.device = {DeviceType::cuda, 2};
@@ -607,7 +607,7 @@ TEST(messages) {
   out.readonly = false;
   Request options;
   options.out_dtype = Dtype::f16;
-  CHECK(message<TypeError>([&] { canonicalise(a, b, nullptr, &out, options); }) ==
+  CHECK(message<ArgumentTypeError>([&] { canonicalise(a, b, nullptr, &out, options); }) ==
         "gemm: out is f32 but out_dtype is f16");
   out = operand("out", {3, 5}, {0, 1});
   CHECK(with(nullptr, &out) == "gemm: out overlaps itself: it has a stride of 0 or interleaved rows");

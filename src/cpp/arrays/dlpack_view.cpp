@@ -44,7 +44,7 @@ DLManagedTensorVersioned* new_array(const DLPackExchangeAPI& api, DLTensor& prot
 void raise_for_exchange(const ArrayType& type, const char* function) {
   if (PyErr_Occurred()) nb::raise_python_error();
   const nb::str name = nb::type_name(nb::handle(reinterpret_cast<PyObject*>(type.type)));
-  throw std::runtime_error(std::string("gemm: ") + function + " of " + name.c_str() + " failed and gave no reason");
+  throw std::runtime_error(in_operation(std::string(function) + " of " + name.c_str() + " failed and gave no reason"));
 }
 
 namespace {
@@ -201,7 +201,7 @@ namespace {
   std::string text = nb::cast<std::string>(nb::str(cause.value()));
   if (text.empty()) text = described_type(cause.value());
   text = "is " + described_type(object) + " that cannot be exported: " + text.substr(0, text.find('\n'));
-  raise_from(cause, ArgumentError(Refusal(name, text), false));
+  raise_from(cause, ArgumentError(Refusal(name, text)));
 }
 
 // What __dlpack_device__ says, which must be two integers.

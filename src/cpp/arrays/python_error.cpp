@@ -13,7 +13,7 @@ nb::object python_error_of(const ArgumentError& error) {
   fields["operation"] = error.operation, fields["operand"] = x.operand.c_str(), fields["found"] = x.found.c_str();
   fields["other"] = x.other.c_str(), fields["other_found"] = x.other_found.c_str(), fields["about"] = x.about;
   fields["expected"] = x.expected.c_str(), fields["hint"] = x.hint.c_str();
-  return from_errors(error.of_type ? "wrong_type" : "wrong_value")(**fields);
+  return from_errors(dynamic_cast<const ArgumentTypeError*>(&error) ? "wrong_type" : "wrong_value")(**fields);
 }
 
 void raise_from(nb::python_error& cause, const ArgumentError& error) {

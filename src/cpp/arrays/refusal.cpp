@@ -55,16 +55,17 @@ std::string text_of(const Refusal& x, const std::string& operation) {
 
 const char* current_operation() { return operation; }
 
+std::string in_operation(const std::string& text) { return std::string(operation) + ": " + text; }
+
 OperationScope::OperationScope(const char* name) : before_(operation) { operation = name; }
 OperationScope::~OperationScope() { operation = before_; }
 
-ArgumentError::ArgumentError(Refusal refused, bool is_type)
+ArgumentError::ArgumentError(Refusal refused)
     : std::invalid_argument(text_of(refused, current_operation())),
       refusal(std::move(refused)),
-      operation(current_operation()),
-      of_type(is_type) {}
+      operation(current_operation()) {}
 
-void refuse(const Refusal& refusal) { throw ArgumentError(refusal, false); }
-void refuse_type(const Refusal& refusal) { throw ArgumentError(refusal, true); }
+void refuse(const Refusal& refusal) { throw ArgumentError(refusal); }
+void refuse_type(const Refusal& refusal) { throw ArgumentTypeError(refusal); }
 
 }  // namespace cutlass_py

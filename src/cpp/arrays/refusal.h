@@ -29,6 +29,7 @@ std::string text_of(const Refusal& refusal, const std::string& operation);
 
 // The operation that this thread is in, by whose name errors begin: "gemm" outside of any other.
 const char* current_operation();
+std::string in_operation(const std::string& text);  // a text that begins so
 class OperationScope {
  public:
   explicit OperationScope(const char* name);
@@ -39,13 +40,17 @@ class OperationScope {
   const char* before_;
 };
 
-// Becomes Python's ArgumentValueError or ArgumentTypeError (errors.py).
+// Becomes Python's ArgumentValueError (errors.py).
 struct ArgumentError : std::invalid_argument {
-  ArgumentError(Refusal refused, bool is_type);
+  explicit ArgumentError(Refusal refused);
 
   Refusal refusal;
   const char* operation;
-  bool of_type;
+};
+
+// Becomes Python's ArgumentTypeError.
+struct ArgumentTypeError : ArgumentError {
+  using ArgumentError::ArgumentError;
 };
 
 [[noreturn]] void refuse(const Refusal& refusal);

@@ -508,7 +508,7 @@ NB_MODULE(_core, m) {
       "kernel_library",
       [](const std::string& name) {
         const KernelEntry* entry = find_kernel(name);
-        if (!entry) throw std::invalid_argument("gemm: kernel " + name + " is not loaded");
+        if (!entry) throw std::invalid_argument(in_operation("kernel " + name + " is not loaded"));
         return entry->path;
       },
       "name"_a, "Path of the library that a loaded kernel lies in.");

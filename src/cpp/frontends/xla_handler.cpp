@@ -24,9 +24,9 @@ void describe(xla::Metadata& metadata, uint32_t traits) {
 
 const KernelEntry& loaded(const std::string& kernel) {
   if (const KernelEntry* entry = find_kernel(kernel)) return *entry;
-  throw std::runtime_error("gemm: kernel " + kernel +
-                           ", which this computation was lowered with, is not loaded in this process; "
-                           "cutlass_py.get_kernels(compiled=False) has it, and its compile() loads it");
+  throw std::runtime_error(in_operation("kernel " + kernel +
+                                        ", which this computation was lowered with, is not loaded in this process; "
+                                        "cutlass_py.get_kernels(compiled=False) has it, and its compile() loads it"));
 }
 
 // What the device adds to a plan: the kernel's address and the number of multiprocessors.
@@ -106,7 +106,8 @@ xla::Error* answer(const xla::CallFrame& frame, uint32_t traits, Run run) {
   }
   try {
     if (frame.api->struct_size < sizeof(xla::Api)) {
-      return error(frame, ErrorCode::unimplemented, "gemm: this XLA is too old to say which device a call runs on");
+      return error(frame, ErrorCode::unimplemented,
+                   in_operation("this XLA is too old to say which device a call runs on").c_str());
     }
     xla::DeviceOrdinalGetArgs device{sizeof device, nullptr, frame.ctx, 0};
     if (xla::Error* failed = frame.api->device_ordinal_get(&device)) return failed;

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "arrays/refusal.h"
+
 namespace cutlass_py {
 
 struct CudaError : std::runtime_error {

@@ -12,8 +12,8 @@ namespace {
 void check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
   cudaGetLastError();
-  throw CudaError(std::string("gemm: ") + call + " failed: " + cudaGetErrorName(error) + ": " +
-                  cudaGetErrorString(error));
+  throw CudaError(
+      in_operation(std::string(call) + " failed: " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error)));
 }
 
 cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream); }
@@ -35,7 +35,8 @@ std::deque<PerDevice>& devices() {
 
 PerDevice& per_device(int ordinal) {
   if (ordinal < 0 || size_t(ordinal) >= devices().size()) {
-    throw CudaError("gemm: there is no cuda:" + std::to_string(ordinal) + (devices().empty() ? ": " + why_none() : ""));
+    throw CudaError(
+        in_operation("there is no cuda:" + std::to_string(ordinal) + (devices().empty() ? ": " + why_none() : "")));
   }
   PerDevice& device = devices()[size_t(ordinal)];
   std::call_once(device.once, [&] {

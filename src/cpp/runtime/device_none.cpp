@@ -3,7 +3,7 @@
 
 namespace cutlass_py::device {
 namespace {
-[[noreturn]] void refuse() { throw CudaError("gemm: " + why_none()); }
+[[noreturn]] void refuse() { throw CudaError(in_operation(why_none())); }
 }  // namespace
 
 int count() { return 0; }

@@ -7,8 +7,8 @@ namespace cutlass_py {
 void check(int status, const LaunchPlan& plan, const char* what) {
   if (status == 0) return;
   const CutlassPyLibrary* library = plan.origin ? plan.origin : builtin_library();
-  throw CudaError("gemm: " + std::string(what) + " failed: " + library->error_string(status) + " (kernel " +
-                  (plan.kernel ? plan.kernel->name : "none") + ")");
+  throw CudaError(in_operation(std::string(what) + " failed: " + library->error_string(status) + " (kernel " +
+                               (plan.kernel ? plan.kernel->name : "none") + ")"));
 }
 
 void launch(const LaunchPlan& plan, const void* arguments, CutlassPyLaunch& launch) {

@@ -24,7 +24,7 @@ DevicePlan device_plan(nb::handle chosen) {
   nb::object kernel = chosen.attr("kernel");
   if (!kernel.is_none()) {
     const KernelEntry* entry = find_kernel(nb::cast<std::string>(kernel));
-    if (!entry) throw std::runtime_error("gemm: kernel " + nb::cast<std::string>(kernel) + " is not loaded");
+    if (!entry) throw std::runtime_error(in_operation("kernel " + nb::cast<std::string>(kernel) + " is not loaded"));
     plan.kernel = entry->kernel;
     plan.origin = entry->origin;
   }

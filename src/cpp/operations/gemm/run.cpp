@@ -51,7 +51,7 @@ class Scratch {
 
 const CutlassPyElementwise& elementwise() {
   const CutlassPyLibrary* library = builtin_library();
-  if (!library) throw CudaError("gemm: " + device::why_none());
+  if (!library) throw CudaError(in_operation(device::why_none()));
   return *library->elementwise;
 }
 

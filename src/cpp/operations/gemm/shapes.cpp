@@ -136,7 +136,7 @@ Matrix matrix_of(const Operand& x, bool no_rows, bool no_cols) {
 }
 
 BatchedOperand& BatchedOperands::next(CutlassPyArray& matrix, int role) {
-  if (size_t(count) == std::size(items)) throw std::logic_error("gemm: more operands than there are");
+  if (size_t(count) == std::size(items)) throw std::logic_error(in_operation("more operands than there are"));
   BatchedOperand& part = items[count++];
   part.matrix = &matrix, part.role = role;
   return part;
