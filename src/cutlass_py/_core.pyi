@@ -13,6 +13,12 @@ class CudaError(RuntimeError):
     A CUDA or CUTLASS call failed: the message has the call, and the error's name and text.
     """
 
+def current_operation() -> str:
+    """The operation that errors of this thread begin with."""
+
+def error_text(operation: str, operand: str, found: str, other: str, other_found: str, expected: str, hint: str) -> str:
+    """The sentence of an ArgumentError."""
+
 def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, epilogue: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
     """
     D = epilogue(a @ b), by a prebuilt CUTLASS kernel (NumPy on the CPU).
@@ -206,12 +212,6 @@ def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: 
     """
     gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`, and where something else is negated or conjugated lazily.
     """
-
-def current_operation() -> str:
-    """The operation that errors of this thread begin with."""
-
-def error_text(operation: str, operand: str, found: str, other: str, other_found: str, expected: str, hint: str) -> str:
-    """The sentence of an ArgumentError."""
 
 def device_count() -> int:
     """CUDA devices; 0 without a driver."""

@@ -1,5 +1,7 @@
 #include "arrays/python_error.h"
 
+#include <nanobind/stl/string.h>
+
 namespace cutlass_py {
 namespace {
 
@@ -25,5 +27,27 @@ void raise_from(nb::python_error& cause, const ArgumentError& error) {
 }
 
 bool is_argument_error(const nb::python_error& error) { return error.matches(from_errors("ArgumentError")); }
+
+void bind_errors(nb::module_& m) {
+  using namespace nb::literals;
+  nb::register_exception_translator([](const std::exception_ptr& error, void*) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const ArgumentError& wrong) {
+      nb::object raised = python_error_of(wrong);
+      PyErr_SetObject(raised.type().ptr(), raised.ptr());
+    }
+  });
+  m.def("current_operation", &current_operation, "The operation that errors of this thread begin with.");
+  m.def(
+      "error_text",
+      [](const std::string& operation, const std::string& operand, const std::string& found, const std::string& other,
+         const std::string& other_found, const std::string& expected, const std::string& hint) {
+        const Refusal second(other, other_found);
+        return text_of(Refusal(operand, found).but(second).expects(expected).hints(hint), operation);
+      },
+      "operation"_a, "operand"_a, "found"_a, "other"_a, "other_found"_a, "expected"_a, "hint"_a,
+      "The sentence of an ArgumentError.");
+}
 
 }  // namespace cutlass_py

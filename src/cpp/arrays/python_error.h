@@ -18,4 +18,7 @@ nb::object python_error_of(const ArgumentError& error);
 // Whether Python raised one.
 bool is_argument_error(const nb::python_error& error);
 
+// The extension's part of errors.py, and refusals that leave any of its functions.
+void bind_errors(nb::module_& m);
+
 }  // namespace cutlass_py

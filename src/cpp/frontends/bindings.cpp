@@ -397,14 +397,7 @@ NB_MODULE(_core, m) {
 
   nb::exception<CudaError>(m, "CudaError", PyExc_RuntimeError).attr("__doc__") =
       "A CUDA or CUTLASS call failed: the message has the call, and the error's name and text.";
-  nb::register_exception_translator([](const std::exception_ptr& error, void*) {
-    try {
-      std::rethrow_exception(error);
-    } catch (const ArgumentError& wrong) {
-      nb::object raised = python_error_of(wrong);
-      PyErr_SetObject(raised.type().ptr(), raised.ptr());
-    }
-  });
+  bind_errors(m);
 
   m.def(
       "gemm",
@@ -579,16 +572,6 @@ NB_MODULE(_core, m) {
       "gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a "
       "gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`, "
       "and where something else is negated or conjugated lazily.");
-  m.def("current_operation", &current_operation, "The operation that errors of this thread begin with.");
-  m.def(
-      "error_text",
-      [](const std::string& operation, const std::string& operand, const std::string& found, const std::string& other,
-         const std::string& other_found, const std::string& expected, const std::string& hint) {
-        const Refusal second(other, other_found);
-        return text_of(Refusal(operand, found).but(second).expects(expected).hints(hint), operation);
-      },
-      "operation"_a, "operand"_a, "found"_a, "other"_a, "other_found"_a, "expected"_a, "hint"_a,
-      "The sentence of an ArgumentError.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(

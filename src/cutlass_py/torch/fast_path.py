@@ -1,6 +1,6 @@
-"""Which calls go straight to cutlass_py.gemm, and which through the operator, where torch can see them.
+"""The choice between the fast path, which is cutlass_py.gemm itself, and the operator, where torch can see a call.
 
-The operator costs tens of microseconds, a straight call less than one. But a mode, a transform of torch.func, forward
+The operator costs tens of microseconds, the fast path less than one. But a mode, a transform of torch.func, forward
 differentiation, a compiler or a tracer has to see the call; a gradient has to be recorded; and a tensor subclass must
 be asked what it means: DTensor, for one, reports its global shape and has no memory.
 """

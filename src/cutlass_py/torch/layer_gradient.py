@@ -1,6 +1,7 @@
-"""Layers that only a gradient has to see, a product with at most a bias and an activation: in as few steps as it takes.
+"""The gradient of a layer, a product with at most a bias and an activation, in as few steps as it takes.
 
-They are computed and differentiated as gradients.py says; its node, for every epilogue, costs two or three times that.
+Of calls that nothing else has to see. They are computed and differentiated as gradients.py says; its node, for every
+epilogue, costs two or three times that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What cutlass_py.gemm refuses, refused ahead of torch's operator: before a gradient is recorded, or without memory."""
+"""Checks ahead of torch's operator: what cutlass_py.gemm refuses, before a gradient is recorded, or without memory."""
 
 from __future__ import annotations
 
