@@ -1,5 +1,5 @@
-// What is told of calls on request (instrumentation.py): log lines, NVTX ranges, and a script that repeats a call that failed.
-// Off, it costs one branch.
+// What is told of calls on request (instrumentation.py): log lines, NVTX ranges, and a script that repeats a call that
+// failed. Off, it costs one branch.
 #pragma once
 
 #include <atomic>
