@@ -23,6 +23,16 @@ from cutlass_py.bench.targets import BARS, GROUPS, first_verdict, host_verdicts,
 from cutlass_py.declaration.dtypes import LAYOUTS
 
 PAGE = ROOT / "docs" / "performance.md"
+SUBJECTS = (  # pages beside this one
+    ("choice.md", "tiles and the choice among them"),
+    ("tile_orders.md", "orders of tiles"),
+    ("fp8.md", "sums of fp8"),
+    ("tf32.md", "tf32"),
+    ("f64.md", "f64"),
+    ("epilogues.md", "epilogues"),
+    ("launches.md", "launches"),
+    ("measuring.md", "what a measurement is worth"),
+)
 WON = 0.97  # ratios below, in both regimes, count as the reference's win: nearer is within what runs differ
 # What has to be known about results of a commit that is not the package's present one.
 NOTES = {
@@ -57,9 +67,9 @@ NOTES = {
     "91b8a2f": "With all of `full`. The default choice is that of the shipped table; what was tuned is in it.",
     "c70ae9f": "As 91b8a2f, batches with the choices that `tune` had just found. What was tuned again in tn is not in "
     "the table.",
-    "532192b": "The last of seven runs of f64, tf32 and int8 within an hour; docs/design.md names them. The worst "
-    "ratio of f64 in each was 0.97, 0.95, 0.94, 0.96, 0.97, 0.93 and 0.95 (sustained), and 0.95, 0.96, 0.95, 0.93, "
-    "0.95, 0.94 and 0.95 (mixed).",
+    "532192b": "The last of seven runs of f64, tf32 and int8 within an hour, which docs/performance/measuring.md tells "
+    "of. The worst ratio of f64 in each was 0.97, 0.95, 0.94, 0.96, 0.97, 0.93 and 0.95 (sustained), and 0.95, 0.96, "
+    "0.95, 0.93, 0.95, 0.94 and 0.95 (mixed).",
 }
 
 # ---------------------------------------------------------------------------------------------------- results
@@ -112,6 +122,7 @@ def page(found: Sequence[Result]) -> str:
         "graphs back to back, *mixed* is a stream with a small elementwise kernel of torch's between the calls. Times "
         "of two machines of one kind differ by 15%: only ratios compare. The documentation as a site has pictures of "
         "the same numbers.",
+        f"What was tried, and what was kept: {', '.join(f'[{name}](performance/{page})' for page, name in SUBJECTS)}.",
     ]
     for gpu, of_gpu in by_gpu(found).items():
         parts += section(gpu, of_gpu)

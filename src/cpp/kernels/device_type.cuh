@@ -12,7 +12,7 @@
 
 namespace cutlass_py {
 
-// A 2.x type as the configuration of api2x.cuh.
+// A 2.x type as the configuration of cutlass2x/gemm.cuh.
 template <class Type>
 struct DeviceConfig2x {
   using Device = Type;

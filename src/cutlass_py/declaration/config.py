@@ -21,10 +21,10 @@ class Schedule:
     Attributes:
         mainloop, epilogue: CUTLASS's policies of a 3.x kernel.
         swap: A and B change places, so that D^T is computed.
-        steady: promoted fp8 sums are added up while other MMAs run (steady3x.cuh).
+        steady: promoted fp8 sums are added up while other MMAs run (fp8_two_level_accumulation.cuh).
         stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
         pointers: operands are arrays of addresses, and nothing else (2.x kernels take those as well).
-        dmma: f64, which mma.sync multiplies (dmma3x.cuh).
+        dmma: f64, which mma.sync multiplies (dmma.cuh).
         block: columns of B that share a factor for every 128 of k, beside one for each row of A: scales that the
             mainloop applies. 0 where it applies none.
     """

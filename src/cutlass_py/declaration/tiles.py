@@ -65,8 +65,8 @@ SM90_WIDTHS: list[Design] = [
 # of 64, multiples of 32, gain as much as where it is read along k; those in lines of 32 won no shape.
 WIDTH_ALONG = 32
 # Of promoted fp8 sums every accumulator is there twice: a thread has registers for 96 of them, or for 128 where sums
-# leave the tensor cores by 64 rows; for two parts of 64 rows beside 64 or 96. `steady` kernels (steady3x.cuh) are ahead
-# of CUTLASS's own mainloop wherever a tile has 128 rows or more.
+# leave the tensor cores by 64 rows; for two parts of 64 rows beside 64 or 96. `steady` kernels
+# (fp8_two_level_accumulation.cuh) are ahead of CUTLASS's own mainloop wherever a tile has 128 rows or more.
 SM90_PROMOTED: list[Design] = [
     ((256, 128, 64), (1, 2, 1), "coopsteady"),
     ((128, 96, 64), (1, 1, 1), "pingpongsteady"),
@@ -91,7 +91,7 @@ SM90_PROMOTED_MORE: list[Design] = [
     *_SWAP_CLUSTERS,
 ]
 # Not promoted, beside six that families.py lists: all within half a percent of the best of 38 tiles on an H100,
-# and of 20 more for 64 to 512 rows on an H200 (docs/design.md).
+# and of 20 more for 64 to 512 rows on an H200 (docs/performance/fp8.md).
 SM90_FAST: list[Design] = [
     ((256, 128, 64), (1, 2, 1), "coop"),
     ((128, 192, 64), (2, 1, 1), "coop"),
@@ -138,7 +138,7 @@ SM90_BLOCK: list[Design] = [
 ]
 SM90_GROUP: list[Design] = [((128, 128, 64), (1, 1, 1), "coopgroup"), ((128, 128, 64), (2, 1, 1), "coopgroup")]
 
-# f64, by mma.sync: the tile that dmma3x.cuh deals out.
+# f64, by mma.sync: the tile that dmma.cuh deals out.
 DMMA: Design = ((128, 128, 64), (1, 1, 1), "coopdmma")
 
 _named = {

@@ -133,6 +133,6 @@ def at_import() -> None:
 
 
 def called(p: Problem, stream: int, **how: Any) -> None:
-    """A call is about to run, by a plan of these fields; said by trace.cpp."""
+    """A call is about to run, by a plan of these fields; said by instrumentation.cpp."""
     on = "" if p.device_id < 0 else f"; stream {stream:#x}"
     logger.debug("%s %s: %s%s", p.operation, describe(p), LaunchPlan(**how), on)

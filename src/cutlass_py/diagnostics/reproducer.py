@@ -376,7 +376,7 @@ def write_to(directory: str | None) -> None:
 def failed(facts: dict[str, Any], reason: str) -> str:
     """Writes the script of a call that failed, once for a class of problems; its path, "" where none is written.
 
-    Said by trace.cpp, which takes no error of this for the call's own.
+    Said by instrumentation.cpp, which takes no error of this for the call's own.
     """
     if _directory is None:
         return ""

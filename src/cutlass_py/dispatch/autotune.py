@@ -24,7 +24,7 @@ from .tuned import Entry, lookup, record
 _CANDIDATES = 32  # choices that are run at all, the best by the model
 _SCREENING = 3  # rounds of all of them
 _FINALISTS = 6  # of them go on, in every order of their tiles
-_ROUNDS = 11  # of those, or as many as two seconds permit (measure.cpp)
+_ROUNDS = 11  # of those, or as many as two seconds permit (timing.cpp)
 _MARGIN = 0.99  # of the default's time: what is nearer is noise
 
 

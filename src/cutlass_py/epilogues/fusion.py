@@ -38,9 +38,9 @@ def with_epilogue(config: KernelConfig, epilogue: Epilogue) -> KernelConfig | st
 
 
 def _rows(c: KernelConfig, user: Traced) -> str | None:
-    """Whether 16-bit matrices lie along rows that register3x.cuh deals out: CUTLASS moves eight neighbours at once.
+    """Whether 16-bit matrices lie along rows that tf32_register_operand.cuh deals out.
 
-    Without a swap they lie along the columns, which nobody deals out.
+    CUTLASS moves eight neighbours at once. Without a swap they lie along the columns, which nobody deals out.
     """
     schedule = SCHEDULES[c.schedule]
     dealt_out = schedule.swap and c.a == "tf32" and c.layout == schedule.along_rows

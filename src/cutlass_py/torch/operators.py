@@ -79,7 +79,7 @@ operator = torch.ops.cutlass_py.gemm.default
 
 
 def in_blocks(call: Call) -> bool:
-    """Whether the scales hold a factor for each 128 of k (docs/design.md), and not for whole rows and columns."""
+    """Whether the scales hold a factor for each 128 of k (docs/gemm.md), and not for whole rows and columns."""
     if call.scale_a is None or call.scale_b is None or len(call.scale_b.shape) < 2:
         return False
     n, depth = call.b.shape[-1], -(-call.a.shape[-1] // BLOCK)

@@ -126,8 +126,8 @@ struct Mainloop : Built {
     CUTLASS_PRAGMA_NO_UNROLL
     for (int tile = 0; tile < k_tiles; ++tile) {
       // Not before: behind the last load, TMA wrote over what loads were about to read, as it seems where the other
-      // warpgroup stored its tile (docs/design.md). MMAs have it by now, since those that take it are behind a branch,
-      // which unrolling would remove.
+      // warpgroup stored its tile (docs/performance/f64.md). MMAs have it by now, since those that take it are behind
+      // a branch, which unrolling would remove.
       if (tile > 0) pipeline.consumer_release(last);
       last = stage;
       ++stage;

@@ -181,7 +181,7 @@ int launch_3x(const CutlassPyLaunch& launch, typename Kernel::Arguments args) {
   using Cluster = ClusterOf<Kernel>;
   cudaLaunchAttribute attributes[2];
   unsigned count = 0;
-  // Not for clusters of one block: with it they took up to 1.7 times as long as without (docs/design.md, inferred).
+  // Not for clusters of one block: with it they took up to 1.7 times as long as without (docs/performance/launches.md).
   if constexpr (cute::size(Cluster{}) > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;
     attributes[count++].val.clusterDim = {unsigned(cute::size<0>(Cluster{})), unsigned(cute::size<1>(Cluster{})),

@@ -44,7 +44,7 @@ struct SteadyMainloop : Built {
   CUTLASS_DEVICE void mma_tail(Pipeline, State, int) {}  // every stage has been released
 
  private:
-  // Two warpgroups of 64 rows by up to 64 columns are faster by turns (measured, docs/design.md).
+  // Two warpgroups of 64 rows by up to 64 columns are faster by turns (docs/performance/fp8.md).
   template <class Layout>
   static constexpr bool in_two_parts() {
     constexpr int sums = cute::size(Layout{}), part = sums / cute::size<1>(Layout{});

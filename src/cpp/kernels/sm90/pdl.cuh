@@ -13,7 +13,7 @@ namespace cutlass::arch {
 // group of warps has no tile. The successor's blocks then go wherever a multiprocessor comes free, so that blocks that
 // read the same rows are no neighbours, and the more so the longer such kernels follow each other. Pairs of blocks,
 // which share a load, gain from the early begin, and so do single ones that leave half of the GPU free. Others take up
-// to a quarter longer (docs/design.md), and end first.
+// to a quarter longer (docs/performance/launches.md), and end first.
 CUTLASS_DEVICE void launch_dependent_grids_early() {
   constexpr unsigned half = 132 / 2;  // of an H100's or H200's multiprocessors
   const dim3 cluster = cute::cluster_shape();
@@ -23,4 +23,4 @@ CUTLASS_DEVICE void launch_dependent_grids_early() {
 
 }  // namespace cutlass::arch
 
-#define launch_dependent_grids launch_dependent_grids_early  // until api3x.cuh has included the kernels
+#define launch_dependent_grids launch_dependent_grids_early  // until cutlass3x/gemm.cuh has included the kernels

@@ -30,7 +30,7 @@ _SM_COUNT = 132  # of the GPU that the rates below were measured on
 # Of 3.x kernels. benchmarks/fit_cost.py fits these.
 FITTED_3X = {
     "rate": 771.0,  # TFLOP/s of 16-bit pingpong kernels while tiles are in flight; others in proportion to their bits
-    "cooperative": 0.925,  # share of that where two warpgroups work on one tile: by hand (docs/design.md)
+    "cooperative": 0.925,  # share of that where warpgroups share a tile: by hand (docs/performance/measuring.md)
     "promoted": 0.551,  # share of sums that leave the tensor cores every 128 of k
     "promoted_cooperative": 0.81,  # likewise, of cooperative kernels
     "steady": 0.8,  # likewise, of those that leave while other MMAs run
@@ -76,22 +76,22 @@ _OUTSIDE_ALONG = 14.0
 _MOST_ROWS = 256  # of a tile, or columns: in larger problems no tile is outside
 # Columns that blocks side by side in a cluster load each for itself are dearer beside so few rows of tiles, as sweeps
 # say. At 4 rows of tiles, counters say that L2 is read as often as written down here, but less often without clusters:
-# it seems that neighbours' requests are joined, but not those of such clusters (docs/design.md).
+# it seems that neighbours' requests are joined, but not those of such clusters (docs/performance/choice.md).
 _FEW_ROWS, _UNSHARED = 8, 1.5
 # Clusters of four do not reach every multiprocessor, as far as times tell: 32 of them took as long as two waves of an
-# H100 with 132. The share is set by hand; the choice in sweeps of both GPUs gains by it (docs/design.md).
+# H100 with 132. The share is set by hand; the choice in sweeps of both GPUs gains by it (docs/performance/choice.md).
 _REACHED_BY_FOUR = 0.9
 # Of batches, what kernels with clusters move through memory counts so much more: in bf16 they took 5% longer for
-# (512, 512, 512), and 11 to 26% for (512, 512, 2048). Where matrices are large, memory hardly counts (docs/design.md).
-# Set by hand; parts of a split k are no batch here, because nobody has measured them.
+# (512, 512, 512), and 11 to 26% for (512, 512, 2048). Where matrices are large, memory hardly counts
+# (docs/performance/choice.md). Set by hand; parts of a split k are no batch here, because nobody has measured them.
 _BATCH_IN_CLUSTERS = 1.1
 # Swapped tiles of 64 rows take all columns in turn. Beyond so many of them, each doubling costs this share more: the L2
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
 _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
-# f64, of the rate that its bits suggest: its tensor cores have no wgmma (dmma3x.cuh). It comes out 3% ahead of 2.x
+# f64, of the rate that its bits suggest: its tensor cores have no wgmma (dmma.cuh). It comes out 3% ahead of 2.x
 # kernels at 4096^3; found were 7% in tn, 2% in tt and nn, none in nt (an H100).
 _DMMA = 0.314
-# The power of raw sums of fp8 instead of FITTED_3X["deep"]: by hand, from a sweep of the H100 (docs/design.md).
+# The power of raw sums of fp8 instead of FITTED_3X["deep"]: by hand, from an H100's sweep (docs/performance/fp8.md).
 _DEEP_FAST = 0.1
 _INSTRUCTION = 0.15  # microseconds of one instruction for each element of such a tile, by four schedulers at 1.7 GHz
 _LAUNCH_2X = 2.5  # microseconds of an empty problem
@@ -280,7 +280,7 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
 def _rate_3x(c: KernelConfig, accumulators: float) -> float:
     """Operations per microsecond of one multiprocessor, by the accumulators of a thread."""
     schedule = SCHEDULES[c.schedule]
-    at_full_rate = schedule.pingpong or c.a == "tf32"  # of both kinds: docs/design.md
+    at_full_rate = schedule.pingpong or c.a == "tf32"  # of both kinds: docs/performance/tf32.md
     share = 1.0 if at_full_rate else FITTED_3X["cooperative"]
     if schedule.dmma:
         share = _DMMA

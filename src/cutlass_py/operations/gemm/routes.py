@@ -118,8 +118,8 @@ def _splittable(interface: Interface, p: Problem) -> bool:
 def tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
     """Raster and swizzle, so that the tiles in flight share what is in the L2 cache.
 
-    Along m in pairs, over eight waves and more (docs/design.md). Swizzles that do not divide the tiles pad them, up to
-    a third.
+    Along m in pairs, over eight waves and more (docs/performance/tile_orders.md). Swizzles that do not divide the
+    tiles pad them, up to a third.
     """
     c = kernel.config
     if c.api == 2 or SCHEDULES[c.schedule].swap:
