@@ -89,6 +89,16 @@ def test_the_map_names_every_source():
     assert [x for x in named - there if not any((place / x).exists() for place in (ROOT, cpp, package))] == []
 
 
+def test_every_decision_is_in_the_index():
+    """And each says what it follows from, what it is, and what follows."""
+    records = {path.name: path.read_text() for path in (ROOT / "docs" / "decisions").glob("0*.md")}
+    index = (ROOT / "docs" / "decisions" / "index.md").read_text()
+    titles = {name: text.splitlines()[0].removeprefix("# ") for name, text in records.items()}
+    assert {name: title for title, name in re.findall(r"\| \[(.+)\]\((\S+)\) \|", index)} == titles
+    parts = ("\n**Context.** ", "\n**Decision.** ", "\n**Consequence.** ")
+    assert [name for name, text in records.items() if not all(part in text for part in parts)] == []
+
+
 def test_descriptions_name_every_schedule():
     table = (ROOT / "docs" / "discovery.md").read_text().splitlines()
     (row,) = (line for line in table if line.startswith("| `schedule` |"))
@@ -126,7 +136,7 @@ def test_pages_that_are_named_are_there():
         (path.relative_to(ROOT), page)
         for path in TEXTS
         if path.suffix in {".md", ".py", ".pyi", ".cpp", ".h", ".cuh", ".cu"}
-        for page in re.findall(r"\bdocs/[\w/]+\.md\b", path.read_text())
+        for page in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text())
     }
     assert named
     assert [(str(path), page) for path, page in sorted(named) if not (ROOT / page).is_file()] == []

@@ -19,7 +19,7 @@ from mkdocs.structure.pages import Page
 log = logging.getLogger("mkdocs.hooks.links")  # strict mode fails on what is logged here
 
 _VERBATIM = re.compile(r"(<pre\b.*?</pre>|<a\b.*?</a>|<[^>]*>)", re.DOTALL)
-_NAMED = re.compile(r"\bdocs/([\w/]+\.md)\b")
+_NAMED = re.compile(r"\bdocs/([\w/-]+\.md)\b")
 _LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}  # without a click
 
 

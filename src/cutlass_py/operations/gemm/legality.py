@@ -2,7 +2,7 @@
 
 Legality is decided here, and in fusion.py for users' epilogues. Kernels that differ in tile, cluster or schedule
 alone share an interface, so a question is answered once for all of them. CUTLASS's own can_implement is not asked: it
-accepts misaligned pointers and refuses extents that run (docs/design.md).
+accepts misaligned pointers and refuses extents that run (docs/decisions/0013-legality-is-ours.md).
 """
 
 from __future__ import annotations
