@@ -74,19 +74,21 @@ def test_snippets_of_a_page_run_in_order(page, tmp_path):
 
 
 def test_the_map_names_every_source():
-    section = (ROOT / "docs" / "design.md").read_text().split("## Map of the sources")[1].split("\n## ")[0]
-    named = set(re.findall(r"`([\w./]+)`", section))
-    cpp, package = ROOT / "src" / "cpp", ROOT / "src" / "cutlass_py"
-    sources = {x.name for x in cpp.rglob("*.cpp")}
-    headers = {x.name for x in cpp.rglob("*.h") if not x.with_suffix(".cpp").is_file()} - {"error_string.h"}
-    kernels = {x.stem for x in (cpp / "kernels").rglob("*.*")}
-    framed = {"commands", "bench", "torch", "jax"}  # named as a whole
-    paths = (x for x in package.rglob("*.py") if x.relative_to(package).parts[0] not in framed)
-    modules = {x.stem for x in paths if not x.stem.startswith("__")}
-    assert sources | headers | modules <= named and kernels <= {Path(name).stem for name in named}
-    beside = {"_core", "libcutlass_py_kernels.so", "get_kernels", "tune"}
-    there = sources | headers | kernels | modules | {x.name for x in (ROOT / "cmake").iterdir()} | beside
-    assert [x for x in named - there if not any((place / x).exists() for place in (ROOT, cpp, package))] == []
+    """Each room has a row, which names its files by their stems and nothing else."""
+    section = (ROOT / "docs" / "architecture.md").read_text().split("## Map of the sources")[1].split("\n## ")[0]
+    python, cpp = section.split("### C++: src/cpp")
+    as_a_whole = {"commands", "bench", "torch", "jax", "include"}
+    for part, home in ((python, ROOT / "src" / "cutlass_py"), (cpp, ROOT / "src" / "cpp")):
+        rows = re.findall(r"^\| (?:`([\w/]+)/`|root) \|(.*)\|$", part, re.MULTILINE)
+        named = {room: set(re.findall(r"`(\w+)`", files)) for room, files in rows}
+        there: dict[str, set[str]] = {}
+        for path in home.rglob("*.*"):
+            room = path.relative_to(home).parent.as_posix().strip(".")
+            if path.suffix in {".py", ".cpp", ".h", ".cu", ".cuh"} and not path.stem.startswith("__"):
+                there.setdefault(room.split("/")[0] if room.split("/")[0] in as_a_whole else room, set()).add(path.stem)
+        assert {room: set() if room in as_a_whole else files for room, files in there.items()} == named
+    beside = re.findall(r"`([\w.]+\.\w+)`", cpp.rpartition("\n\n`cmake/`")[2])
+    assert beside and [name for name in beside if not (ROOT / "cmake" / name).is_file()] == []
 
 
 def test_every_decision_is_in_the_index():
