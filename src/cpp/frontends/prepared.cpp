@@ -85,7 +85,7 @@ void Prepared::prepare_fast_path() {
     const uintptr_t align = std::max(1 << align_[i], dtype_size(x.dtype));
     Operand somewhere = x;
     somewhere.data = nullptr;
-    fast_operands_[count++] = {Role(i), &x, align - 1, range_of(somewhere)};
+    fast_operands_[count++] = {&x, align - 1, range_of(somewhere)};
   }
   fast_ = bool(launch_);  // a, b and out are there in any call
 }
@@ -119,15 +119,12 @@ bool Prepared::run_fast(nb::handle a, nb::handle b, nb::handle out) const {
   if (a.is_none() || b.is_none()) return false;
   const nb::handle arrays[] = {a, b, out};
   const ArrayType* type = nullptr;
-  Operand operands[3];
-  const Operand* by_role[kRoles] = {};
+  void* addresses[3];
   Range bytes[3];
   for (int i = 0; i < 3; ++i) {
-    const FastOperand& x = fast_operands_[i];
-    if (!(operands[i].data = address_of(arrays[i], x, type))) return false;
-    by_role[int(x.role)] = &operands[i];
-    const auto from = reinterpret_cast<uintptr_t>(operands[i].data);
-    bytes[i] = {from + x.bytes.first, from + x.bytes.last};
+    if (!(addresses[i] = address_of(arrays[i], fast_operands_[i], type))) return false;
+    const auto from = reinterpret_cast<uintptr_t>(addresses[i]);
+    bytes[i] = {from + fast_operands_[i].bytes.first, from + fast_operands_[i].bytes.last};
   }
   if (!type->mutable_ || intersect(bytes[0], bytes[2]) || intersect(bytes[1], bytes[2])) return false;
   const int device_id = prototype_.problem.device.id;
@@ -137,7 +134,8 @@ bool Prepared::run_fast(nb::handle a, nb::handle b, nb::handle out) const {
     raise_for_exchange(*type, "current_work_stream");
   }
   CachedLaunch::Filled launch;
-  launch_.fill(launch, by_role, nullptr, stream);
+  const auto in = [&](int role) { return &addresses[Role(role) == Role::a ? 0 : Role(role) == Role::b ? 1 : 2]; };
+  launch_.fill(launch, in, nullptr, stream);
   {
     nb::gil_scoped_release may_wait;
     launch.run();
@@ -225,12 +223,12 @@ void Prepared::check_operands(Operands& operands, const Request& request) const 
     }
     check_same(*x, expected_[i], align_[i]);
   }
-  for (int i = kRoles - 1; i >= 0; --i) {
-    const Operand* x = request.operands[i];
-    if (!x || !request.writes(Role(i))) continue;
+  for (Role role : kWritten) {
+    const Operand* x = request.at(role);
+    if (!x || !request.writes(role)) continue;
     if (x->readonly) refuse(Refusal(x->name, "is read-only"));
-    if (!operands[Role(i)]->type->mutable_) refuse(Refusal(x->name, "cannot be written"));
-    operands[Role(i)]->written = true;
+    if (!operands[role]->type->mutable_) refuse(Refusal(x->name, "cannot be written"));
+    operands[role]->written = true;
   }
 }
 

@@ -28,7 +28,6 @@ class Prepared {
  private:
   // One operand of the fast path.
   struct FastOperand {
-    Role role;
     const Operand* expected;
     uintptr_t misaligned;  // bits that no address has
     Range bytes;           // from its first element on

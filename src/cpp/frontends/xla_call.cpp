@@ -228,6 +228,8 @@ void make_call(XlaCall& x) {
 
 Key launch_key(const XlaCall& x) {
   Key key = launch_key(x.request, false);
+  const size_t words = 3 + (x.kernel.size() + sizeof(uint64_t) - 1) / sizeof(uint64_t);
+  if (!key.has_room(int(words))) key.clear();
   if (!key) return key;
   const DevicePlan& p = x.plan;
   key.put(uint64_t(uint8_t(p.pack_a)) | uint64_t(uint8_t(p.pack_b)) << 8 | uint64_t(p.pack_scales) << 16 |

@@ -22,28 +22,26 @@ inline size_t hash_of(const uint64_t* words, int count) {
   return size_t(hash ^ hash >> 32);
 }
 
-// Words in a row. Empty where there are none to find it by: they did not fit, or the operation wants none.
+// Words in a row. Empty where there is nothing to find it by: the operation wants it so, or has more of them.
 class Key {
  public:
   static constexpr int kMost = 64;
 
+  Key() = default;  // empty
   explicit Key(CutlassPyOperation operation) { put(uint64_t(operation)); }
   // The bytes of a plain struct without padding.
   template <class Plain>
   Key(CutlassPyOperation operation, const Plain& bytes) : Key(operation) {
-    static_assert(sizeof(Plain) % 4 == 0 && sizeof(Plain) < (kMost - 1) * sizeof *words_);
-    words_[(sizeof(Plain) + 7) / 8] = 0;
+    constexpr int count = (sizeof(Plain) + 7) / 8;
+    static_assert(sizeof(Plain) % 4 == 0 && count < kMost);
+    words_[count] = 0;
     std::memcpy(words_ + 1, &bytes, sizeof bytes);
-    count_ += (sizeof(Plain) + 7) / 8;
+    count_ += count;
   }
 
-  // What does not fit makes it empty, for good.
-  void put(uint64_t word) {
-    if (count_ == kMost) lost_ = true;
-    if (lost_) return clear();
-    words_[count_++] = word;
-  }
-  void clear() { count_ = 0, lost_ = true; }
+  bool has_room(int words) const { return count_ + words <= kMost; }
+  void put(uint64_t word) { words_[count_++] = word; }  // where there is room
+  void clear() { count_ = 0; }
 
   explicit operator bool() const { return count_; }
   const uint64_t* words() const { return words_; }
@@ -55,7 +53,6 @@ class Key {
 
  private:
   int count_ = 0;
-  bool lost_ = false;
   uint64_t words_[kMost];  // not initialised: a call with three operands has about 20
 };
 
@@ -64,31 +61,35 @@ template <class Value>
 class KeyTable {
  public:
   const Value* find(const Key& key) const {
-    const auto [first, last] = entries_.equal_range(key.hash());
-    for (auto entry = first; entry != last; ++entry) {
-      const Entry& x = entry->second;
-      if (x.count == key.count() && std::equal(key.words(), key.words() + x.count, x.words.get())) return &x.value;
-    }
-    return nullptr;
+    const auto found = entries_.find({key.words(), key.count()});
+    return found == entries_.end() ? nullptr : &found->second.value;
   }
+  // In place of none: the first of a key stays.
   const Value& keep(const Key& key, Value value) {
     auto words = std::make_unique<uint64_t[]>(size_t(key.count()));
     std::copy(key.words(), key.words() + key.count(), words.get());
-    return entries_.emplace(key.hash(), Entry{std::move(words), key.count(), std::move(value)})->second.value;
+    const Words view{words.get(), key.count()};
+    return entries_.emplace(view, Entry{std::move(words), std::move(value)}).first->second.value;
   }
   void clear() { entries_.clear(); }
   size_t size() const { return entries_.size(); }
 
  private:
+  struct Words {
+    const uint64_t* words;
+    int count;
+    bool operator==(const Words& other) const {
+      return count == other.count && std::equal(words, words + count, other.words);
+    }
+  };
+  struct Hash {
+    size_t operator()(const Words& x) const { return hash_of(x.words, x.count); }
+  };
   struct Entry {
     std::unique_ptr<uint64_t[]> words;
-    int count;
     Value value;
   };
-  struct Same {
-    size_t operator()(size_t hash) const { return hash; }
-  };
-  std::unordered_multimap<size_t, Entry, Same> entries_;
+  std::unordered_map<Words, Entry, Hash> entries_;
 };
 
 }  // namespace cutlass_py

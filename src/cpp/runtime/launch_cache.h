@@ -46,19 +46,23 @@ class CachedLaunch {
   explicit operator bool() const { return size_; }
   const Operand& result() const { return result_; }  // the new one of a call that has none
 
-  // Null where an operand is absent. Numbers in the order in which they were added; null leaves them as they are.
-  void fill(Filled& filled, const Operand* const* operands, const CutlassPyScalar* numbers,
-            device::Stream stream) const {
-    filled.plan = plan_, filled.launch = launch_, filled.launch.stream = stream;
+  // address_of(operand) is where its address is found, null where it is absent. Numbers in the order in which they were
+  // added; null leaves them as they are.
+  template <class AddressOf>
+  void fill(Filled& filled, AddressOf address_of, const CutlassPyScalar* numbers, device::Stream stream) const {
+    filled.plan = plan_, filled.launch = launch_, filled.launch.stream = stream, filled.result = result_offset_;
     std::memcpy(filled.arguments, arguments_, size_);
     for (int i = 0; numbers && i < number_count_; ++i) {  // the address in front of it stays
       std::memcpy(filled.arguments + numbers_[i], &numbers[i], offsetof(CutlassPyScalar, device));
     }
     for (int i = 0; i < count_; ++i) {
-      const Operand* x = operands[addresses_[i].operand];
-      if (x) std::memcpy(filled.arguments + addresses_[i].offset, &x->data, sizeof x->data);
+      void* const* address = address_of(addresses_[i].operand);
+      if (address) std::memcpy(filled.arguments + addresses_[i].offset, address, sizeof *address);
     }
-    filled.result = result_offset_;
+  }
+  void fill(Filled& filled, const Operand* const* operands, const CutlassPyScalar* numbers,
+            device::Stream stream) const {
+    fill(filled, [&](int i) { return operands[i] ? &operands[i]->data : nullptr; }, numbers, stream);
   }
 
  private:
@@ -106,7 +110,7 @@ class SharedLaunchCache {
   }
   void keep(const Key& key, const CachedLaunch& launch) {
     std::lock_guard lock(mutex_);
-    if (!cache_.find(key)) cache_.keep(key, launch);
+    cache_.keep(key, launch);
   }
   void clear() {
     std::lock_guard lock(mutex_);

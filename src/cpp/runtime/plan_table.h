@@ -48,7 +48,7 @@ class PlanTable {
     Plan plan = choose();
     if (plan_table::times_cleared() != before) return plan;  // of what was there, and may be gone
     if (table_.size() >= kMost) clear_plans();
-    return known(key) ? plan : table_.keep(key, std::move(plan));
+    return table_.keep(key, std::move(plan));
   }
 
  private:

@@ -57,20 +57,20 @@ nb::object gemm(Operands& operands, const Keywords& keywords) {
   check_devices(operands);
   Execution execution(operands, *operands[Role::a], operands[Role::out], keywords.stream);
   const Request request = request_from(operands, keywords);
-  std::optional<Key> key;
   // The number of a kernel is asked of Python; what is told of calls is told of canonical ones.
-  if (!execution.on_host() && keywords.kernel.is_none() && !instrumentation::asked_for(instrumentation::kAnything)) {
-    key.emplace(launch_key(request, jit_allowed));
-    if (const CachedLaunch* known = *key ? launch_cache().find(*key) : nullptr) {
-      if (run_cached(*known, request, LaunchNumbers(request).values, execution)) return execution.finish(keywords.out);
-      key.reset();
-    }
+  const bool kept =
+      !execution.on_host() && keywords.kernel.is_none() && !instrumentation::asked_for(instrumentation::kAnything);
+  const Key key = kept ? launch_key(request, jit_allowed) : Key();
+  const CachedLaunch* known = key ? launch_cache().find(key) : nullptr;
+  if (known && run_cached(*known, request, LaunchNumbers(request).values, execution)) {
+    return execution.finish(keywords.out);
   }
+  const bool is_new = key && !known;  // nothing is found any more where Python code has run
   Call call = canonical_call(request, keywords);
   Workspace none;
   run_call(execution, operands, call, nullptr, none);
-  if (key && *key && !nothing_to_do(call.problem)) {
-    if (const Plan* plan = known_plan(call.problem)) launch_cache().keep(*key, cached_launch(call, *plan));
+  if (is_new && !nothing_to_do(call.problem)) {
+    if (const Plan* plan = known_plan(call.problem)) launch_cache().keep(key, cached_launch(call, *plan));
   }
   return execution.finish(keywords.out);
 }

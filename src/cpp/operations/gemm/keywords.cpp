@@ -165,11 +165,11 @@ bool deterministic_from(nb::handle value) {
 
 // Operands that a call writes, always or with the function that it has.
 void will_write(const Operands& operands, Written written) {
-  for (int i = kRoles - 1; i >= 0; --i) {
-    if (kOperands[i].written != written) continue;
-    operands.each_of(i, [&](View& view) {
+  for (Role role : kWritten) {
+    if (facts_of(role).written != written) continue;
+    operands.each_of(int(role), [&](View& view) {
       if (!view.type->mutable_) {
-        refuse_immutable(view.operand.name, Role(i) == Role::out ? "; use the returned array instead" : "");
+        refuse_immutable(view.operand.name, role == Role::out ? "; use the returned array instead" : "");
       }
       view.written = true;
     });

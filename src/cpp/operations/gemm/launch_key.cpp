@@ -46,14 +46,12 @@ size_t offset_in(const CutlassPyGemm& arguments, const void* member) {
   return size_t(static_cast<const char*>(member) - reinterpret_cast<const char*>(&arguments));
 }
 
-}  // namespace
-
-Key launch_key(const Request& r, bool jit) {
+// False for calls that are not kept.
+bool put(Key& key, const Request& r, bool jit) {
   static_assert(sizeof(Request) == 256, "everything that canonicalise reads of a request is looked at here");
-  Key key(CUTLASS_PY_GEMM);
   const bool no_arithmetic = r.compute && (!*r.compute || std::strlen(r.compute) > kMostLetters);
-  if (r.lists || r.user || no_arithmetic) return key.clear(), key;  // the last will be refused
-  const Device device = r.at(Role::a)->device;                      // that of all operands
+  if (r.lists || r.user || no_arithmetic) return false;  // the last will be refused
+  const Device device = r.at(Role::a)->device;           // that of all operands
   key.put(uint64_t(device.type) << 32 | uint32_t(device.id));
   key.put(uint64_t(uint16_t(r.splits)) | uint64_t(r.activation) << 16 | uint64_t(r.out_dtype) << 24 |
           uint64_t(r.has_beta) << 32 | uint64_t(r.has_scale_a) << 33 | uint64_t(r.has_scale_b) << 34 |
@@ -64,10 +62,18 @@ Key launch_key(const Request& r, bool jit) {
   for (int i = 0; i < kRoles; ++i) {
     const Operand* x = r.operands[i];
     if (!x) continue;
-    if (x->metadata_only) return key.clear(), key;
+    if (x->metadata_only || !key.has_room(1 + 2 * x->rank)) return false;
     key.put(word_of(Role(i), *x));
     for (int j = 0; j < x->rank; ++j) key.put(uint64_t(x->shape[j])), key.put(uint64_t(x->strides[j]));
   }
+  return true;
+}
+
+}  // namespace
+
+Key launch_key(const Request& request, bool jit) {
+  Key key(CUTLASS_PY_GEMM);
+  if (!put(key, request, jit)) key.clear();
   return key;
 }
 

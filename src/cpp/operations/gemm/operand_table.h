@@ -2,6 +2,8 @@
 // where each lies in a call and in the launch that is made of it.
 #pragma once
 
+#include <array>
+
 #include "abi/kernel.h"
 #include "arrays/operand.h"
 
@@ -42,6 +44,20 @@ constexpr const char* name_of(Role role) { return facts_of(role).name; }
 
 // Its index in a call whose product is transposed, or not.
 constexpr Role mirrored(Role role, bool transposed) { return transposed ? facts_of(role).mirror : role; }
+
+// Those that a call writes, always or with some functions, the result first.
+constexpr int kWrittenCount = [] {
+  int count = 0;
+  for (const OperandFacts& x : kOperands) count += x.written != Written::never;
+  return count;
+}();
+inline constexpr auto kWritten = [] {
+  std::array<Role, kWrittenCount> roles{};
+  for (int i = kRoles - 1, next = 0; i >= 0; --i) {
+    if (kOperands[i].written != Written::never) roles[size_t(next++)] = Role(i);
+  }
+  return roles;
+}();
 
 // ------------------------------------------------------------------------------------------------ slots
 

@@ -71,8 +71,7 @@ void check_user_overlap(const Request& r, Call& call) {
 }  // namespace
 
 bool provably_apart(const Request& r) {
-  for (int j = kRoles - 1; j >= 0; --j) {
-    const Role role = Role(j);
+  for (Role role : kWritten) {
     const Operand* x = r.at(role);
     if (!x || !r.writes(role)) continue;
     const Range bytes = range_of(*x);
@@ -87,8 +86,7 @@ bool provably_apart(const Request& r) {
 
 void check_overlap(const Request& r, Call& call) {
   if (r.user) check_user_overlap(r, call);
-  for (int j = kRoles - 1; j >= 0; --j) {
-    const Role role = Role(j);
+  for (Role role : kWritten) {
     const Operand* x = r.at(role);
     if (!x || !r.writes(role)) continue;
     check_itself(*x);
