@@ -52,10 +52,10 @@ bool is_one(nb::handle x) {
 
 // Whether it is a product with at most a bias and an activation, of no particular kernel or dtype.
 bool is_layer(const Keywords& k) {
-  const nb::handle others[] = {k.out,       k.c,         k.beta,    k.aux,       k.gate,   k.scale_a, k.scale_b,
-                               k.scale_out, k.bias_grad, k.compute, k.out_dtype, k.splits, k.kernel};
-  for (nb::handle x : others) {
-    if (!x.is_none()) return false;
+  for (const Keyword& each : kKeywords) {
+    const bool of_layer = each.value == &Keywords::bias || each.value == &Keywords::activation;
+    const bool is_none = each.otherwise != Default::none || (k.*each.value).is_none();
+    if (!of_layer && !is_none) return false;
   }
   return is_one(k.alpha) && k.deterministic.ptr() == Py_False;
 }

@@ -281,11 +281,6 @@ void scatter(const Request& r, Call& call, int64_t& batch) {
 
 }  // namespace
 
-Call::Call() {
-  each_array(*this, [](Role, CutlassPyArray& x) { x = Matrix(); });
-  epilogue.alpha = epilogue.scale_out = kOne;
-}
-
 Call canonicalise(const Request& r) {
   Call call;
   Problem& p = call.problem;

@@ -166,7 +166,11 @@ struct Shift {
 
 // One canonical call: the problem and what differs between calls of the same class.
 struct Call {
-  Call();  // without operands, factors of 1, beta 0
+  // Without operands, factors of 1, beta 0.
+  Call() {
+    each_array(*this, [](Role, CutlassPyArray& x) { x = Matrix(); });
+    epilogue.alpha = epilogue.scale_out = kOne;
+  }
 
   Problem problem;
   Matrix a, b, d;
