@@ -412,7 +412,7 @@ class Problem:
 
     @property
     def splits(self) -> int:
-        """BatchedOperands of k asked for; 0: none in particular, -1: stream-K."""
+        """Parts of k asked for; 0: none in particular, -1: stream-K."""
 
     @property
     def kernel(self) -> int:
