@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .._core import Problem
+from ..declaration.operands import OPERANDS
 from ..kernels.kernel import Status
 from ..kernels.metadata import CPU, KernelMetadata, OperandMetadata
 from ..operations.gemm.call import KernelCall
 from .provider import Provider, kernels_of
 
-_OPERANDS = ("a", "b", "d", "c", "bias", "gate", "aux", "scale_a", "scale_b", "bias_grad")
+_OPERANDS = tuple("d" if x.name == "out" else x.name for x in OPERANDS["gemm"] if x.shape != "factor")
 _EPILOGUE = (
     "scale_out * f(z), f(gate) * z or f'(aux) * z; (aux = z) and (bias_grad = sum of f(z)); "
     "z = alpha * scale_a * scale_b * acc + beta * c + bias"

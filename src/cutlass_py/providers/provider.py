@@ -18,6 +18,7 @@ from ..arrays.frameworks import launching_on
 from ..arrays.gpu import Gpu, gpu_of
 from ..declaration.dtypes import ARITHMETICS, DTYPES, PAIRS, STORAGE
 from ..declaration.epilogues import EPILOGUES, Epilogue
+from ..declaration.operands import OPERANDS
 from ..errors import ProviderError
 from ..kernels.adaptation import Way
 from ..kernels.kernel import PythonKernel, Status
@@ -201,14 +202,13 @@ def _what(value: object) -> str:
 # ---------------------------------------------------------------------------------------------------- metadata
 
 _FORMULAS = {e.formula: e for e in EPILOGUES.values()}
-_LIKE_D = ("c", "gate", "aux")
+_LIKE_D = tuple(x.name for x in OPERANDS["gemm"] if x.shape == "result" and x.name != "out")
 # The layouts that each operand may have: D, and what lies like it, is row-major; a vector goes along n or m.
-_LAYOUTS = {
-    **dict.fromkeys(("a", "b"), ("t", "n", "*")),
-    **dict.fromkeys(("d", *_LIKE_D), ("t", "*")),
-    **dict.fromkeys(("bias", "bias_grad"), ("n", "m", "*")),
-    **dict.fromkeys(("scale_a", "scale_b"), ("t", "n", "m", "*")),
-}
+_BY_SHAPE = {
+    "left": ("t", "n", "*"), "right": ("t", "n", "*"), "result": ("t", "*"), "vector": ("n", "m", "*"),
+    "sum": ("n", "m", "*"), "rows": ("t", "n", "m", "*"), "columns": ("t", "n", "m", "*"),
+}  # fmt: skip
+_LAYOUTS = {"d" if x.name == "out" else x.name: _BY_SHAPE[x.shape] for x in OPERANDS["gemm"] if x.shape in _BY_SHAPE}
 _ALIGNMENTS = (1, 2, 4, 8, 16)  # bytes: a Problem tells no more
 _KINDS = {"epilogue": str, "family": str, "api": int, "design": Design, "deterministic": bool}
 FACTORS = tuple(dict.fromkeys(x.operand for x in ARITHMETICS))  # dtypes that are multiplied

@@ -21,7 +21,7 @@ from .validation import check_devices, problem_of
 
 
 class Call(NamedTuple):
-    """The operator's arguments, in the order and with the defaults of its schema.
+    """The operator's arguments, in order, of which its schema is made.
 
     Attributes:
         a: (..., m, k), and b (..., k, n): at least two dimensions, batches broadcast.
@@ -62,19 +62,28 @@ class Call(NamedTuple):
 
 
 TENSORS = Call._fields.index("splits")  # the operands; what follows are numbers and names
-_SCHEMA = (
-    "gemm(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? gate=None, Tensor? aux=None, "
-    "Tensor? alpha=None, Tensor? beta=None, Tensor? scale_a=None, Tensor? scale_b=None, Tensor? scale_out=None, "
-    "int splits=0, Scalar alpha_value=1, Scalar beta_value=1, float scale_out_value=1.0, "
-    'str activation="identity", float[] parameters=[], str? compute=None, ScalarType? out_dtype=None, '
-    'bool deterministic=False, str? kernel_name=None, ScalarType? aux_dtype=None, str bias_grad="", '
-    "ScalarType? bias_grad_dtype=None) "
-    "-> (Tensor, Tensor, Tensor)"
-)
+_TYPES = {  # as schemas call what Call's fields are annotated with
+    "Tensor": "Tensor", "Tensor | None": "Tensor?", "int": "int", "complex": "Scalar", "float": "float", "str": "str",
+    "Sequence[float]": "float[]", "str | None": "str?", "torch.dtype | None": "ScalarType?", "bool": "bool",
+}  # fmt: skip
+
+
+def _schema() -> str:
+    """The fields of Call as an operator's parameters."""
+    parameters = []
+    for name, annotation in Call.__annotations__.items():
+        text = f"{_TYPES[annotation.__forward_arg__]} {name}"
+        if name in Call._field_defaults:
+            default = Call._field_defaults[name]
+            text += "=" + ("[]" if default == () else f'"{default}"' if isinstance(default, str) else str(default))
+        parameters.append(text)
+    return f"gemm({', '.join(parameters)}) -> (Tensor, Tensor, Tensor)"
+
+
 OPERATION = "gemm"  # as errors begin, where torch.compile traces them
 LIBRARY = library.Library("cutlass_py", "DEF")
 # Operands may lie anyhow: told otherwise, torch.compile copies weights for the strides that eager calls would see.
-LIBRARY.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout))
+LIBRARY.define(_schema(), tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout))
 operator = torch.ops.cutlass_py.gemm.default
 
 

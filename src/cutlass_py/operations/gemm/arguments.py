@@ -8,9 +8,12 @@ from typing import Any
 from ... import _core
 from ..._core import EpilogueCall, Problem
 from ...declaration.config import RASTERS, SWIZZLES
+from ...declaration.operands import KEYWORDS
 from ...epilogues.activations import Activation
 from ...kernels.operation import Arguments
 from .description import describe
+
+_KEYWORDS = [name for name in KEYWORDS["gemm"] if name not in ("kernel", "stream")]
 
 
 class GemmArguments(Arguments):
@@ -50,13 +53,8 @@ class GemmArguments(Arguments):
         splits: int | str | None = None,
         deterministic: bool = False,
     ) -> None:
-        self.a, self.b = a, b
-        self.keywords = {
-            "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux,
-            "gate": gate, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad,
-            "epilogue": epilogue, "compute": compute, "out_dtype": out_dtype, "splits": splits,
-            "deterministic": deterministic,
-        }  # fmt: skip
+        given = locals()
+        self.a, self.b, self.keywords = a, b, {name: given[name] for name in _KEYWORDS}
         try:
             self.problem: Problem = _core.problem(a, b, **self.keywords)
         except (TypeError, ValueError) as error:
