@@ -35,7 +35,7 @@ from cutlass_py.dispatch.tuned import Entry, Table
 from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.operation import class_of
 from cutlass_py.operations.gemm.problems import arguments
-from cutlass_py.operations.gemm.routes import tile_order
+from cutlass_py.operations.gemm.tile_order import tile_order
 
 TABLES = ROOT / "src" / "cutlass_py" / "dispatch" / "tables"
 _NOTHING = "no case was tuned: `bench --tune`, `--bars tuned` and `--all-kernels` do that"

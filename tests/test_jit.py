@@ -88,7 +88,7 @@ def test_headers_of_kernels_include_nothing_that_is_not_installed():
         for quoted in re.findall(r'#include "(.+?)"', path.read_text()):
             assert quoted.split("/")[0] in ("cute", "cutlass") or quoted in ours, quoted
     hashed = [path for directory in compiler._OWN_DIRECTORIES for path in (cpp / directory).iterdir()]
-    assert {*hashed, cpp / "abi" / "kernel.h", cpp / "kernels" / "device_type.cuh"} == set(ours.values())
+    assert {*hashed, cpp / "abi" / "kernel.h", cpp / "kernels" / "wrap_device_gemm.cuh"} == set(ours.values())
 
 
 def test_missing_headers_are_named(nvcc, tmp_path, monkeypatch):

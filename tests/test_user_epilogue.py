@@ -797,5 +797,6 @@ print(*sys.modules)
 """
     loaded = set(in_python(code).split())
     assert "cutlass_py.epilogues.specialization" in loaded
-    theirs = ("user_epilogue", "epilogue_trace", "declaration.operations", "declaration.usercode")
+    theirs = ("user_epilogue", "tracing", "functions")
+    theirs = (*(f"epilogues.{name}" for name in theirs), "declaration.epilogue_ir", "declaration.epilogue_cpp")
     assert not {f"cutlass_py.{name}" for name in theirs} & loaded

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .epilogues.user_epilogue import UserEpilogue, epilogue
     from .errors import CompileError, EpilogueError, NoKernelError, ProviderError
     from .kernels.artifact import Artifact
-    from .kernels.description import KernelDescription
     from .kernels.kernel import Kernel, Status
+    from .kernels.kernel_description import KernelDescription
     from .kernels.metadata import Design, EpilogueMetadata, KernelMetadata, OperandMetadata
     from .operations.gemm.arguments import GemmArguments
     from .operations.gemm.call import KernelCall
@@ -97,7 +97,7 @@ _NAMES = {
     "epilogues.user_epilogue": ("UserEpilogue", "epilogue"),
     "errors": ("CompileError", "EpilogueError", "NoKernelError", "ProviderError"),
     "kernels.artifact": ("Artifact",),
-    "kernels.description": ("KernelDescription",),
+    "kernels.kernel_description": ("KernelDescription",),
     "kernels.kernel": ("Kernel", "Status"),
     "kernels.metadata": ("Design", "EpilogueMetadata", "KernelMetadata", "OperandMetadata"),
     "operations.gemm.arguments": ("GemmArguments",),

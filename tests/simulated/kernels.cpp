@@ -13,7 +13,7 @@
 #include "abi/activation.h"
 #include "abi/kernel.h"
 #include "kernels/common/activation.cuh"
-#include "kernels/elementwise/number.cuh"
+#include "kernels/elementwise/conversion.cuh"
 #include "simulator.h"
 
 namespace {

@@ -183,7 +183,7 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
 
 std::string Prepared::repr() const {
   nb::object words =
-      nb::module_::import_("cutlass_py.operations.gemm.description").attr("describe")(nb::cast(problem()));
+      nb::module_::import_("cutlass_py.operations.gemm.problem_text").attr("describe")(nb::cast(problem()));
   const bool alone = !plan_.kernel && plan_.provided.is_none();
   const std::string kernel = alone ? "the epilogue alone" : kernel_of(plan_);
   return "<Prepared " + nb::cast<std::string>(words) + ", " + kernel + ">";

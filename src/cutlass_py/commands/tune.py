@@ -68,7 +68,7 @@ def _gpu(options: argparse.Namespace) -> Gpu:
 def _measure(options: argparse.Namespace, problems: Sequence[GemmArguments]) -> bool:
     """Tune problems one by one; whether any failed."""
     from ..dispatch.autotune import tune
-    from ..operations.gemm.description import describe
+    from ..operations.gemm.problem_text import describe
     from ..support.terminal import print_table, progress, watched
 
     rows, failed, drawn = [], False, watched() and not options.json

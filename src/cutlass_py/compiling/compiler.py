@@ -158,7 +158,7 @@ def _headers(include: tuple[Path, ...]) -> tuple[str, str]:
     cutlass = _version_header(include).parent.parent
     known = cutlass / "cutlass.sha256"
     theirs = known.read_text(encoding="ascii") if known.is_file() else toolkit.digest(cutlass, *toolkit.CUTLASS_HEADERS)
-    return toolkit.digest(ours, _OWN[0], "kernels/device_type.cuh", *_OWN_DIRECTORIES), theirs
+    return toolkit.digest(ours, _OWN[0], "kernels/wrap_device_gemm.cuh", *_OWN_DIRECTORIES), theirs
 
 
 def _version_header(include: tuple[Path, ...]) -> Path:

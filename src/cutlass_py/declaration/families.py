@@ -424,7 +424,7 @@ def named(part: str) -> dict[str, KernelConfig]:
     return {c.name: c for f in FAMILIES.values() for c in getattr(f, part)}
 
 
-added: dict[str, KernelConfig] = {}  # by name: described (kernels/description.py), or of artifacts and packs
+added: dict[str, KernelConfig] = {}  # by name: described (kernels/kernel_description.py), or of artifacts and packs
 
 
 def find(name: str) -> KernelConfig | None:

@@ -20,7 +20,7 @@ from .families import FAMILIES
 from .shared_memory import SM80, SM90, epilogue_bytes, stages_3x
 
 if TYPE_CHECKING:
-    from ..kernels.description import KernelDescription
+    from ..kernels.kernel_description import KernelDescription
 
 WGMMA, TENSOROP, SIMT = "wgmma", "tensorop", "simt"
 # Accumulators of a thread. Of the 240 registers of a wgmma thread they may be so many, with the parts of promoted sums.

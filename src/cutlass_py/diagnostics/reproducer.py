@@ -28,7 +28,7 @@ from ..epilogues.specialization import EpilogueSpecialization, specialization_of
 from ..kernels import packs
 from ..kernels.registry import kernel_by_id
 from ..operations.gemm.arguments import GemmArguments
-from ..operations.gemm.description import describe
+from ..operations.gemm.problem_text import describe
 from ..providers.numpy import NumpyProvider
 from ..providers.provider import ProvidedKernel
 from ..support.versions import installed

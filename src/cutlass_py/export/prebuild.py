@@ -14,7 +14,7 @@ from ..dispatch.candidates import rank
 from ..errors import CompileError, NoKernelError
 from ..kernels.kernel import CutlassKernel
 from ..operations.gemm.arguments import GemmArguments
-from ..operations.gemm.description import describe
+from ..operations.gemm.problem_text import describe
 from ..support.terminal import progress
 
 

@@ -15,7 +15,7 @@ from ..arrays.dtype_names import dtype_name
 from ..arrays.gpu import device
 from ..dispatch import planning
 from ..dispatch.launch_plan import LaunchPlan
-from ..operations.gemm.description import describe
+from ..operations.gemm.problem_text import describe
 from .partitioning import divided
 from .primitive import gemm_p
 from .spec import Spec, numpy_dtype

@@ -173,7 +173,7 @@ class CudaKernel:
         if not self.device_type:
             return self.source
         return (
-            f'{self.source}\n#include "kernels/device_type.cuh"\n'
+            f'{self.source}\n#include "kernels/wrap_device_gemm.cuh"\n'
             f"CUTLASS_PY_KERNEL({self.name}, cutlass_py::GemmDevice<{self.device_type}>)\n"
         )
 

@@ -62,7 +62,7 @@ using Activated2x =
                                                         typename Config::D, Config::align_d,
                                                         typename Config::Accumulator, Compute>;
 
-// The device type of a configuration; one that has such a type already is taken at its word (device_type.cuh).
+// The device type of a configuration; one that has such a type already is taken at its word (wrap_device_gemm.cuh).
 template <class Config, class = void>
 struct Device2x {
   using Compute = EpilogueCompute<typename Config::Accumulator, typename Config::D>;

@@ -8,7 +8,7 @@
 
 #include "abi/activation.h"
 #include "kernels/common/activation.cuh"
-#include "kernels/elementwise/number.cuh"
+#include "kernels/elementwise/conversion.cuh"
 
 namespace cutlass_py {
 

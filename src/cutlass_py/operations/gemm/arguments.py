@@ -11,7 +11,7 @@ from ...declaration.config import RASTERS, SWIZZLES
 from ...declaration.operands import KEYWORDS
 from ...epilogues.activations import Activation
 from ...kernels.operation import Arguments
-from .description import describe
+from .problem_text import describe
 
 _KEYWORDS = [name for name in KEYWORDS["gemm"] if name not in ("kernel", "stream")]
 

@@ -12,7 +12,7 @@ from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel
 from ...kernels.metadata import OperandMetadata
 from ...kernels.operation import Arguments, Groups, Operation, Timed
-from . import cost, description, legality, routes
+from . import cost, legality, problem_text, routes, tile_order
 from .arguments import GemmArguments
 
 
@@ -36,11 +36,11 @@ class Gemm(Operation):
 
     def describe(self, p: Problem) -> str:
         """As in Operation."""
-        return description.describe(p)
+        return problem_text.describe(p)
 
     def caveat(self, p: Problem) -> str:
         """Whether a and b are the caller's b and a."""
-        return description.turned(p)
+        return problem_text.turned(p)
 
     def from_json(self, entry: Mapping[str, Any], device: str) -> Arguments:
         """As in Operation."""
@@ -90,11 +90,11 @@ class Gemm(Operation):
 
     def tile_order(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
         """As in Operation."""
-        return routes.tile_order(kernel, p, gpu)
+        return tile_order.tile_order(kernel, p, gpu)
 
     def tile_orders(self, kernel: CutlassKernel, p: Problem) -> Iterable[tuple[int, int]]:
         """As in Operation."""
-        return routes.tile_orders(kernel, p)
+        return tile_order.tile_orders(kernel, p)
 
     def may_overlap(self, kernel: CutlassKernel, way: Way, p: Problem) -> bool:
         """As in Operation."""

@@ -15,7 +15,7 @@ from ...arrays.host import host_array
 from ...arrays.rounding import store
 from ...declaration.dtypes import BLOCK, DTYPES
 from ...declaration.epilogues import ACTIVATIONS
-from ...epilogues.reference import ACTIVATION_FUNCTIONS
+from ...epilogues.activation_reference import ACTIVATION_FUNCTIONS
 from .call import KernelCall
 
 # ---------------------------------------------------------------------------------------------------- the call

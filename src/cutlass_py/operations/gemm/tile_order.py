@@ -1,0 +1,39 @@
+"""The order in which a kernel takes its tiles: the default one, and those that tuning tries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil, prod
+
+from ..._core import Problem
+from ...arrays.gpu import Gpu
+from ...declaration.config import SCHEDULES, KernelConfig
+from ...kernels.kernel import CutlassKernel
+
+# Raster and swizzle of 3.x kernels (kernel.h) that are measured beside what is taken without a measurement.
+_TILE_ORDERS = ((0, 1), (0, 2), (0, 8), (1, 1), (1, 2), (2, 1), (2, 2))
+
+
+def tiles_of(c: KernelConfig, p: Problem) -> tuple[int, int]:
+    """Rows and columns of tiles: of the transposed problem, where the schedule swaps."""
+    rows, cols = (p.n, p.m) if SCHEDULES[c.schedule].swap else (p.m, p.n)
+    return ceil(rows / c.tile[0]), ceil(cols / c.tile[1])
+
+
+def tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
+    """Raster and swizzle, so that the tiles in flight share what is in the L2 cache.
+
+    Along m in pairs, over eight waves and more (docs/performance/tile_orders.md). Swizzles that do not divide the
+    tiles pad them, up to a third.
+    """
+    c = kernel.config
+    if c.api == 2 or SCHEDULES[c.schedule].swap:
+        return 0, 1
+    waves = prod(tiles_of(c, p)) / gpu.sm_count
+    return (1, 2) if waves >= 8 else (0, 1)
+
+
+def tile_orders(kernel: CutlassKernel, p: Problem) -> Iterator[tuple[int, int]]:
+    """Raster and swizzle that are worth measuring: where there are rows and columns of tiles."""
+    if kernel.config.api == 3 and min(tiles_of(kernel.config, p)) > 1:
+        yield from _TILE_ORDERS
