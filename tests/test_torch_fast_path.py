@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from test_torch_functions import CALLS, near, randn, seed, under_dispatch_mode  # noqa: E402, F401 (a fixture)
+from test_torch_private import DISPATCH  # noqa: E402
 
 import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
@@ -167,6 +169,11 @@ def test_modes_of_other_threads_do_not_matter(seen):
 # ---------------------------------------------------------------------------------------------------- what is asked
 
 
+def dispatch():
+    """c10's two words of how this thread dispatches, as frontends/torch_private.cpp reads them."""
+    return list((ctypes.c_uint64 * 2).in_dll(ctypes.CDLL("libc10.so"), DISPATCH))
+
+
 def traced(f):
     torch.jit.trace(lambda x: f() or x, randn(2), check_trace=False)
 
@@ -183,17 +190,20 @@ def autocast(f):
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("around", [under_dispatch_mode, under_fake_mode, transformed, traced, autocast])
 def test_torch_says_what_is_active_in_a_thread(around):
-    """What the fast path in C++ relies on; where it does not hold, calls are not seen."""
+    """What the fast path in C++ relies on; where it does not hold, calls are dearer or not seen."""
 
     def answers():
         return [bool(question()) for question in (*TORCH_HOOKS["modes"], TORCH_HOOKS["autocasting"])]
 
     found = []
-    around(lambda: found.append(answers()))
-    assert not any(answers()) and found and any(found[0])
+    around(lambda: found.append((answers(), dispatch())))
+    assert not any(answers()) and found and any(found[0][0])
+    assert dispatch() == [0, 0] and found[0][1] != [0, 0]
 
 
-def test_a_thread_is_asked_at_every_call():
+@pytest.fixture
+def asked():
+    """How often each question about dispatch has been asked."""
     counts = {"modes": 0, "autocasting": 0}
 
     def counting(name, real):
@@ -209,15 +219,59 @@ def test_a_thread_is_asked_at_every_call():
     }
     layers = {"cast": functions._cast_layer, "record_layer": functions.layer}
     _core.set_torch_hooks(**(TORCH_HOOKS | layers | counted))
-    try:
-        a, b = randn(3, 4), randn(4, 5)
+    yield counts
+    _core.set_torch_hooks(**TORCH_HOOKS, **layers)
+
+
+def test_a_thread_is_asked_once_for_each_way_to_dispatch(asked):
+    a, b = randn(3, 4), randn(4, 5)
+    every = {"modes": len(TORCH_HOOKS["modes"]), "autocasting": 1}
+
+    def calls():
         for _ in range(3):
             ct.mm(a, b)
-        assert counts == {"modes": 3 * len(TORCH_HOOKS["modes"]), "autocasting": 3}
-        under_dispatch_mode(lambda: ct.mm(a, b))
-        assert counts["autocasting"] == 3, "not asked where a mode has to see the call"
-    finally:
-        _core.set_torch_hooks(**TORCH_HOOKS, **layers)
+        assert asked == {"modes": 0, "autocasting": 0}, "a thread begins without any"
+        with torch.inference_mode():
+            for _ in range(3):
+                ct.mm(a, b)
+            assert asked == every
+            under_dispatch_mode(lambda: ct.mm(a, b))
+            assert asked["modes"] > every["modes"]
+            assert asked["autocasting"] == every["autocasting"], "not asked where a mode has to see the call"
+
+    with ThreadPoolExecutor(1) as pool:  # of this thread others may have asked already
+        pool.submit(calls).result()
+
+
+WITHOUT_C10 = """
+import sys
+import numpy as np
+from cutlass_py import _core
+
+counts = {"modes": 0, "autocasting": 0}
+
+def asked(name):
+    def question():
+        counts[name] += 1
+        return False
+    return question
+
+_core.set_torch_hooks(
+    tensor_types=(np.ndarray,), number_types=(), modes=(asked("modes"), asked("modes")), function_mode=lambda: False,
+    no_interceptors=print, forward_level=({"level": -1}, "level"), autocasting=asked("autocasting"), cast=print,
+    record_layer=print,
+)
+a, b = np.ones((3, 4)), np.ones((4, 5))
+for _ in range(3):
+    assert (_core.fast_product(a, b, None, None, 2) == 4).all()
+print("torch" in sys.modules, counts)
+"""
+
+
+def test_a_thread_is_asked_at_every_call_where_c10_does_not_say():
+    """In a process without torch, whose tensors are NumPy's."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_C10], capture_output=True, text=True)
+    assert done.stdout == "False {'modes': 6, 'autocasting': 3}\n", done.stderr
 
 
 def test_a_way_that_was_seen_is_asked_about_again(seen):

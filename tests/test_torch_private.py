@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import os
 import re
 import subprocess
@@ -18,6 +19,8 @@ from cutlass_py.arrays import torch_private  # noqa: E402
 
 PACKAGE = Path(cutlass_py.__file__).parent
 PRIVATE = Path(torch_private.__file__)
+VERSION = ".".join(torch.__version__.split(".")[:2])
+SOURCES = Path(__file__).resolve().parent.parent / "src" / "cpp"
 BOTH = ("2.11", "2.13")
 # Every name, with the versions of torch that are known to have it.
 VERSIONS = {
@@ -48,6 +51,9 @@ VERSIONS = {
     "nn.modules.module._has_any_global_hook": BOTH,
     "utils._device.DeviceContext": BOTH,
 }
+# The extension's name: how a thread dispatches, in c10.
+DISPATCH = "_ZN3c104impl26raw_local_dispatch_key_setE"
+C10_VERSIONS = {DISPATCH: BOTH}
 
 
 def test_the_table_has_every_name():
@@ -56,10 +62,15 @@ def test_the_table_has_every_name():
 
 @pytest.mark.parametrize("name", VERSIONS)
 def test_versions_have_the_name(name):
-    version = ".".join(torch.__version__.split(".")[:2])
     missing = object()
     found = torch_private._find(name, missing) is not missing
-    assert found or version not in VERSIONS[name], f"torch {version} has lost torch.{name}"
+    assert found or VERSION not in VERSIONS[name], f"torch {VERSION} has lost torch.{name}"
+
+
+@pytest.mark.parametrize("name", C10_VERSIONS)
+def test_versions_have_the_name_in_c10(name):
+    found = hasattr(ctypes.CDLL("libc10.so"), name)
+    assert found or VERSION not in C10_VERSIONS[name], f"torch {VERSION} has lost c10's {name}"
 
 
 def test_modules_keep_their_hooks_where_they_are_looked_for():
@@ -113,7 +124,7 @@ def private_names(source: str) -> set[str]:
 
 
 # Underscored attributes that are no torch's: of named tuples, and of classes in the same file.
-OWN = {"_fields", "_replace", "_asdict", "_gradients"}
+OWN = {"_field_defaults", "_fields", "_replace", "_asdict", "_gradients"}
 
 
 def private_attributes(source: str) -> set[str]:
@@ -134,6 +145,11 @@ def test_no_other_file_has_private_names_of_torch():
     assert private_names(PRIVATE.read_text()) >= {"torch.utils._device", "torch.compiler._is_exporting_flag"}
     found = {path: private_attributes(path.read_text()) for path in (PACKAGE / "torch").glob("*.py")}
     assert {path.name: names for path, names in found.items() if names} == {}
+
+
+def test_no_other_source_has_a_mangled_name():
+    found = {path.name: re.findall(r"\b_Z\w+", path.read_text()) for path in SOURCES.rglob("*.*") if path.is_file()}
+    assert {name: names for name, names in found.items() if names} == {"torch_private.cpp": list(C10_VERSIONS)}
 
 
 # ---------------------------------------------------------------------------------------------------- without them

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "arrays/python_error.h"
+#include "frontends/torch_private.h"
 #include "operations/gemm/call.h"
 
 namespace cutlass_py {
@@ -36,9 +37,19 @@ bool is_of(nb::handle x, const nb::tuple& types) {
 
 bool is_tensor(nb::handle x) { return is_of(x, hooks->tensor_types); }
 
+bool has_modes() {
+  thread_local Dispatch answered_no;
+  return unless_as(answered_no, [] { return any(hooks->modes); });
+}
+
+bool is_autocasting() {
+  thread_local Dispatch answered_no;
+  return unless_as(answered_no, [] { return ask(hooks->autocasting); });
+}
+
 // Whether something beside autograd has to see what is computed in this thread.
 bool has_interceptors() {
-  return is_forward_mode() || ((any(hooks->modes) || ask(hooks->function_mode)) && !ask(hooks->no_interceptors));
+  return is_forward_mode() || ((has_modes() || ask(hooks->function_mode)) && !ask(hooks->no_interceptors));
 }
 
 bool wants_gradient(nb::handle x) { return is_tensor(x) && wants_gradient(x, *array_type(x, "a tensor")); }
@@ -118,7 +129,7 @@ nb::object fast_layer(Layer l, nb::handle out) {
   const bool plain = hooks && is_tensor(l.a) && is_tensor(l.b) && (out.is_none() || is_tensor(out)) &&
                      (l.bias.is_none() || is_tensor(l.bias));
   if (!plain || has_interceptors()) return nb::none();
-  const bool casts = out.is_none() && ask(hooks->autocasting);
+  const bool casts = out.is_none() && is_autocasting();
   const bool recorded = out.is_none() && (wants_gradient(l.a) || wants_gradient(l.b) || wants_gradient(l.bias));
   nb::object view;
   if (l.turned && (casts || recorded)) {
@@ -160,7 +171,7 @@ nb::object fast_gemm(nb::handle a, nb::handle b, const Keywords& k, bool uncast)
     gradient = gradient || wants_gradient(value);
   }
   if (has_interceptors()) return nb::none();
-  if (uncast ? k.out.is_none() && ask(hooks->autocasting) : is_lazy(a) || is_lazy(b)) return nb::none();
+  if (uncast ? k.out.is_none() && is_autocasting() : is_lazy(a) || is_lazy(b)) return nb::none();
   if (gradient && !is_layer(k)) return nb::none();
   return or_none([&] { return gradient ? record({a, b, k.bias, k.activation}) : gemm(a, b, k); });
 }

@@ -13,11 +13,11 @@ namespace nb = nanobind;
 struct TorchHooks {
   nb::tuple tensor_types;      // types of tensors that mean what their memory holds, exactly
   nb::tuple number_types;      // types of numbers that need not be looked into
-  nb::tuple modes;             // functions that say whether torch's dispatch may have to see the call
+  nb::tuple modes;             // functions of how torch dispatches in this thread: whether it may have to see the call
   nb::object function_mode;    // whether functions of torch may be overridden in this thread
   nb::object no_interceptors;  // called where one of these says yes: whether nothing has to see the call after all
   nb::tuple forward_level;     // a dict and the name of a number in it, negative unless derivatives are carried forward
-  nb::object autocasting;      // whether operands of a new result may have to be cast
+  nb::object autocasting;      // likewise: whether operands of a new result may have to be cast
   nb::object cast;             // (a, b, bias, rank) to what these are cast to, or None where record_layer would be
   nb::object record_layer;     // (a, b, bias, activation, rank): the product with its gradient, or None
 };
