@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import pytest
 
-from cutlass_py import _core
+from cutlass_py import GemmArguments, TensorSpec, _core
 from cutlass_py.declaration.operands import KEYWORDS, OPERANDS, SHAPES
 
 
@@ -14,6 +15,15 @@ def test_the_signature_of_gemm_is_that_of_the_table():
     signature, _, defaults = _core.gemm.__nb_signature__[0]
     assert re.findall(r"(\w+): [^,]+? = ", signature) == list(KEYWORDS["gemm"])
     assert list(defaults) == list(KEYWORDS["gemm"].values())
+
+
+def test_the_arguments_of_gemm_are_those_of_the_table():
+    """But for what `run` takes; a and b stand in front."""
+    parameters = inspect.signature(GemmArguments).parameters
+    table = {name: value for name, value in KEYWORDS["gemm"].items() if name not in ("kernel", "stream")}
+    assert {name: x.default for name, x in list(parameters.items())[2:]} == table
+    spec = TensorSpec((16, 16), "bf16")
+    assert GemmArguments(spec, spec).keywords == table and list(GemmArguments(spec, spec).keywords) == list(table)
 
 
 @pytest.mark.parametrize("operation", OPERANDS)
