@@ -50,10 +50,13 @@ class GemmArguments(Arguments):
         splits: int | str | None = None,
         deterministic: bool = False,
     ) -> None:
-        self.keywords = dict(locals())  # in the order of the signature, which a test compares with the table
-        for name in ("self", "a", "b"):
-            del self.keywords[name]
         self.a, self.b = a, b
+        self.keywords = {  # written out: a loop over the table takes as long as the check of a call
+            "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux,
+            "gate": gate, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad,
+            "epilogue": epilogue, "compute": compute, "out_dtype": out_dtype, "splits": splits,
+            "deterministic": deterministic,
+        }  # fmt: skip
         try:
             self.problem: Problem = _core.problem(a, b, **self.keywords)
         except (TypeError, ValueError) as error:
