@@ -27,11 +27,14 @@ WHY_NOT = why_not()
 
 
 def on_demand() -> list[CutlassKernel]:
-    """A kernel for each epilogue of a family that no compiled one has: of the smallest tile, the soonest compiled."""
+    """A kernel for each epilogue of a family that no compiled one has: of the smallest tile, the soonest compiled.
+
+    Not of kernels for scales in blocks or lists, which have tests of their own.
+    """
     built = {(k.config.family, k.config.epilogue) for k in KERNELS}
     found: dict[tuple[str, str], CutlassKernel] = {}
     for kernel in cutlass_py.get_kernels(compiled=False):
-        if isinstance(kernel, CutlassKernel) and not kernel.interface.block:
+        if isinstance(kernel, CutlassKernel) and not (kernel.interface.block or kernel.interface.pointers):
             c = kernel.config
             least = found.setdefault((c.family, c.epilogue), kernel).config.tile
             if c.tile[0] * c.tile[1] < least[0] * least[1]:
