@@ -8,7 +8,9 @@ import re
 import pytest
 
 from cutlass_py import GemmArguments, TensorSpec, _core
+from cutlass_py.declaration.families import FAMILIES
 from cutlass_py.declaration.operands import KEYWORDS, OPERANDS, SHAPES
+from cutlass_py.kernels.operation import operation_named
 
 
 def test_the_signature_of_gemm_is_that_of_the_table():
@@ -24,6 +26,11 @@ def test_the_arguments_of_gemm_are_those_of_the_table():
     assert {name: x.default for name, x in list(parameters.items())[2:]} == table
     spec = TensorSpec((16, 16), "bf16")
     assert GemmArguments(spec, spec).keywords == table and list(GemmArguments(spec, spec).keywords) == list(table)
+
+
+def test_operations_are_called_as_their_rooms():
+    names = {family.operation for family in FAMILIES.values()}
+    assert names == set(OPERANDS) == {operation_named(name).name for name in names}
 
 
 @pytest.mark.parametrize("operation", OPERANDS)

@@ -103,7 +103,7 @@ def problem(a: object, b: object, **keywords: Any) -> Problem:
 
 def scratch_bytes(a: object, b: object, keywords: dict[str, Any], plan: object, sm_count: int) -> int:
     """
-    Bytes of scratch that gemm takes for a call with these keywords (of `problem`) by a plan (select.Plan) on a device with so many multiprocessors. Takes TensorSpecs as well as arrays.
+    Bytes of scratch that gemm takes for a call with these keywords (of `problem`) by a plan (LaunchPlan) on a device with so many multiprocessors. Takes TensorSpecs as well as arrays.
     """
 
 def xla_handler() -> CapsuleType:
@@ -112,7 +112,7 @@ def xla_handler() -> CapsuleType:
     """
 
 def xla_stream_handler() -> CapsuleType:
-    """Another such call, without operands, which learns XLA's stream."""
+    """A custom call without operands, which learns XLA's stream."""
 
 def xla_stream(device_id: int) -> int:
     """
@@ -134,7 +134,7 @@ def has_ranges() -> bool:
 
 def add_program(name: str, names: Sequence[str], roles: str, reductions: Sequence[int], firsts: Sequence[int]) -> int:
     """
-    Number of a traced function: its name, those of parameters and outputs; of each 'r' (read), 'w' (a written matrix), or for reductions 'm' or 'n' (written along that axis of D) or 's' (a single value); the reduction's index in REDUCTIONS (operations.py), -1 for none; and the first that reduces the same value, or itself.
+    Number of a traced function: its name, those of parameters and outputs; of each 'r' (read), 'w' (a written matrix), or for reductions 'm' or 'n' (written along that axis of D) or 's' (a single value); the reduction's index in REDUCTIONS (epilogue_ir.py), -1 for none; and the first that reduces the same value, or itself.
     """
 
 def user_class(number: int) -> tuple[int, list[tuple[str, Any, int, bool]]]:
@@ -206,7 +206,7 @@ def fast_product(a: object | None, b: object | None, out: object | None, bias: o
     """
 
 def fast_linear(input: object | None, weight: object | None, bias: object | None, activation: object | None) -> object:
-    """gemm(input, weight.t(), bias=bias, activation=activation), likewise."""
+    """gemm(input, weight.t(), bias=bias, activation=activation) of torch tensors; or None, as fast_product."""
 
 def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
     """

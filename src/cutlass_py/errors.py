@@ -64,7 +64,7 @@ def wrong_value(
 def wrong_type(
     operand: str = "", found: str = "", expected: str = "", hint: str = "", **values: Any
 ) -> ArgumentTypeError:  # fmt: skip
-    """An ArgumentTypeError, likewise."""
+    """An ArgumentTypeError of its attributes; without `operation`, of the one that runs."""
     return _made(ArgumentTypeError, operand=operand, found=found, expected=expected, hint=hint, **values)
 
 

@@ -7,7 +7,7 @@
 namespace cutlass_py {
 namespace {
 
-// An operand as host.py takes it: (address, dtype, shape, strides in bytes).
+// An operand as arrays/host.py takes it: (address, dtype, shape, strides in bytes).
 nb::tuple host_operand(const Operand& x) {
   return nb::make_tuple(reinterpret_cast<uintptr_t>(x.data), dtype_name(x.dtype), tuple_of(x.shape, x.rank),
                         tuple_of(x.strides, x.rank, dtype_size(x.dtype)));

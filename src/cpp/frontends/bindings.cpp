@@ -426,14 +426,14 @@ NB_MODULE(_core, m) {
         return scratch_bytes_of(a, b, keywords_from(keywords), plan, sm_count);
       },
       "a"_a, "b"_a, "keywords"_a, "plan"_a, "sm_count"_a,
-      "Bytes of scratch that gemm takes for a call with these keywords (of `problem`) by a plan (select.Plan) on a "
+      "Bytes of scratch that gemm takes for a call with these keywords (of `problem`) by a plan (LaunchPlan) on a "
       "device with so many multiprocessors. Takes TensorSpecs as well as arrays.");
   m.def(
       "xla_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla_handler)); },
       "gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.");
   m.def(
       "xla_stream_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla_stream_handler)); },
-      "Another such call, without operands, which learns XLA's stream.");
+      "A custom call without operands, which learns XLA's stream.");
   m.def(
       "xla_stream", [](int device_id) { return uintptr_t(xla_stream(device_id)); }, "device_id"_a,
       "The stream that xla_stream_handler has learned. IndexError if it has not run on this device.");
@@ -463,7 +463,7 @@ NB_MODULE(_core, m) {
       "name"_a, "names"_a, "roles"_a, "reductions"_a, "firsts"_a,
       "Number of a traced function: its name, those of parameters and outputs; of each 'r' (read), 'w' (a written "
       "matrix), or for reductions 'm' or 'n' (written along that axis of D) or 's' (a single value); the reduction's "
-      "index in REDUCTIONS (operations.py), -1 for none; and the first that reduces the same value, or itself.");
+      "index in REDUCTIONS (epilogue_ir.py), -1 for none; and the first that reduces the same value, or itself.");
   m.def(
       "user_class",
       [](int32_t number) {
@@ -552,7 +552,7 @@ NB_MODULE(_core, m) {
         "gemm(a, b, out=out, bias=bias) of torch tensors, recorded where a gradient is asked for; or None where torch "
         "may mean something else by it, or gemm refuses it.");
   m.def("fast_linear", &fast_linear, "input"_a.none(), "weight"_a.none(), "bias"_a.none(), "activation"_a.none(),
-        "gemm(input, weight.t(), bias=bias, activation=activation), likewise.");
+        "gemm(input, weight.t(), bias=bias, activation=activation) of torch tensors; or None, as fast_product.");
   m.def(
       "fast_gemm",
       [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,

@@ -1,7 +1,7 @@
 """What a kernel may look like: the rules of CUTLASS's templates and of the hardware, as checks of a description.
 
 They are stricter than the compiler where nothing here carries a combination, and where it would compile and run badly.
-Every declared kernel keeps them (tests/test_describe.py).
+Every declared kernel keeps them (tests/test_kernel_description.py).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ logger = logging.getLogger("cutlass_py")
 LEVELS = {"plans": logging.INFO, "calls": logging.DEBUG}
 _WHAT = ("off", *LEVELS)
 _levels: tuple[int, int] | None = None  # what the logger had before `log` set one, and what it set
-_CALLS, _RANGES, _FAILURES = 1, 2, 4  # trace.h
+_CALLS, _RANGES, _FAILURES = 1, 2, 4  # instrumentation.h
 _handler = logging.StreamHandler()
 _handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
 

@@ -143,7 +143,7 @@ def tune_once(p: Problem) -> None:
 
 
 def _tune(p: Problem, candidates: int, compiled: bool, here: bool = False) -> Tuning:
-    """`here`: what is found holds for this process alone."""
+    """Measures the choices of a problem and records the fastest; `here`: what is found holds for this process alone."""
     gpu = gpu_of(p)
     if gpu is None:
         raise ValueError("tune: the operands are on the CPU; kernels are measured on a GPU")

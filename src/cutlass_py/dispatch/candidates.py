@@ -47,7 +47,7 @@ class Choice:
 
     @property
     def time(self) -> str:
-        """In words; empty where nobody can say."""
+        """Its time in words, measured or estimated; empty where nobody can say."""
         how = "measured" if self.measured else "estimated"
         kernel = self.route.kernel
         alone = self.measured and isinstance(kernel, CutlassKernel) and kernel.interface.epilogue.user
@@ -68,7 +68,7 @@ def rank(p: Problem, *, compiled: bool | None = None, gpu: Gpu | None = None) ->
 
 
 def in_place_kernels(p: Problem, *, compiled: bool) -> list[Kernel]:
-    """Of `rank`, each kernel that takes the operands as they lie, k whole unless parts are asked for.
+    """Each kernel of `rank` that takes the operands as they lie, k whole unless parts are asked for.
 
     Without a look at most of the others, and without a Choice of each.
     """

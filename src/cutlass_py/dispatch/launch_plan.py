@@ -32,7 +32,7 @@ class LaunchPlan:
 
     @property
     def provided_name(self) -> str | None:
-        """Of the kernel written in Python."""
+        """Name of the kernel written in Python; None where it is another."""
         kernel = getattr(self.provided, "__self__", None)
         return kernel.name if isinstance(kernel, PythonKernel) else None
 

@@ -19,7 +19,7 @@ logger = logging.getLogger("cutlass_py")
 
 
 def plan(p: Problem, *, provided: bool = True) -> LaunchPlan:
-    """The plan for a problem.
+    """How a problem is computed: the plan of the best kernel, or of the one asked for.
 
     Args:
         provided: whether the kernel may be one written in Python.

@@ -19,7 +19,16 @@ from ..epilogues.specialization import specialization_of
 from ..errors import CompileError
 from .adaptation import Way
 from .metadata import CPU, Design, KernelMetadata
-from .operation import Arguments, Estimates, Interface, Operation, arguments_of, operation_named, operation_of
+from .operation import (
+    Arguments,
+    Estimates,
+    Interface,
+    Operation,
+    arguments_of,
+    describe,
+    operation_named,
+    operation_of,
+)
 
 
 class Registry(Protocol):
@@ -38,7 +47,7 @@ class Registry(Protocol):
         """What compiling a kernel leaves."""
 
     def is_artifact(self, artifact: Any) -> bool:
-        """Whether it is such a thing."""
+        """Whether it is an Artifact."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
-        """Likewise, whether or not the same bits are asked for again."""
+        """The way, or the reason that there is none, whether or not the same bits are asked for again."""
 
     def supports(self, args: Arguments) -> Status:
         """Whether the kernel computes these arguments as they lie: no packing, no composed epilogue.
@@ -113,7 +122,7 @@ class Kernel(ABC):
         if args is not None:
             p = arguments_of("compile", args).problem
             if reason := self._unfit(p):
-                raise ValueError(f"compile: kernel {self.name} does not fit {operation_of(p).describe(p)}: {reason}")
+                raise ValueError(f"compile: kernel {self.name} does not fit {describe(p)}: {reason}")
             kernel = self.with_epilogue(p)
         kernel.load()
         return kernel.registry.artifact_of(kernel)
@@ -248,7 +257,7 @@ class CutlassKernel(Kernel):
         return self if config is self.config or isinstance(config, str) else self.registry.cutlass_kernel(config)
 
     def ready(self) -> None:
-        """As compile, but where that failed in this process before, it fails again at once."""
+        """Loads the kernel; where compiling it failed in this process before, fails again at once."""
         from ..compiling.compiler import failed
 
         if not self.compiled and self.name in failed:

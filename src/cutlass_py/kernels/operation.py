@@ -68,20 +68,20 @@ class Estimates(ABC):
 
     @abstractmethod
     def product(self, kernel: CutlassKernel, splits: int = 1) -> float:
-        """The kernel itself, its work in so many parts."""
+        """Microseconds of the kernel itself, its work in so many parts."""
 
 
 Groups = Mapping[Any, list["CutlassKernel"]]  # kernels by their interface
 
 
 class Operation(ABC):
-    """One operation.
+    """What the engines ask of an operation.
 
     Attributes:
         name: of the room, and of the function of the package.
         arguments: its Arguments.
         key: attributes of a problem that a choice depends on, in the order of a class's text in tuned tables.
-        not_in_key: the others.
+        not_in_key: the others; together they are all that a problem has.
     """
 
     name: ClassVar[str]

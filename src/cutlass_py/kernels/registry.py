@@ -344,7 +344,7 @@ def artifact_of(kernel: Kernel) -> Any:
 
 
 def is_artifact(value: Any) -> bool:
-    """Whether it is such a thing."""
+    """Whether it is an Artifact."""
     return isinstance(value, _later("kernels.artifact").Artifact)
 
 

@@ -7,7 +7,7 @@
 // kernel sees them exchanged, which only `Vector` has to know.
 //
 // alpha, beta and scale_out in device memory are read when a kernel starts, before it waits for its predecessor: such
-// calls must not overlap (candidates.py).
+// calls must not overlap (operations/gemm/routes.py).
 #pragma once
 
 #include "cute/tensor.hpp"

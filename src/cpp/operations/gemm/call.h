@@ -42,7 +42,7 @@ Call call_of(Operands& operands, nb::handle a, nb::handle b, const Keywords& key
 // The canonical problem of a call, without running it; operands may be TensorSpecs.
 Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords);
 
-// Bytes of scratch that the call takes by a plan (select.Plan), without running it.
+// Bytes of scratch that the call takes by a plan (LaunchPlan of launch_plan.py), without running it.
 size_t scratch_bytes_of(nb::handle a, nb::handle b, const Keywords& keywords, nb::handle plan, int sm_count);
 
 }  // namespace cutlass_py

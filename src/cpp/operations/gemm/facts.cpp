@@ -12,7 +12,7 @@ std::string kernel_of(const DevicePlan& plan) { return plan.kernel ? plan.kernel
 std::string kernel_of(const Plan& plan) {
   if (plan.each) return "matrix by matrix";
   if (plan.provided.is_none()) return kernel_of(static_cast<const DevicePlan&>(plan));
-  return nb::cast<std::string>(plan.provided.attr("__self__").attr("name"));  // ProvidedKernel.call
+  return nb::cast<std::string>(plan.provided.attr("__self__").attr("name"));  // PythonKernel.call
 }
 
 std::string range_name(const Problem& p, std::string text) {

@@ -25,7 +25,9 @@ from ...kernels.metadata import OperandMetadata
 
 _UNSUMMED = "does not sum a bias gradient; bias_grad is given"
 _TMA = 16  # bytes: addresses, rows and batches of TMA operands are multiples of it
-_MOST_COLUMNS = MOST_BLOCKS // 8 * 8 * 32  # of one 2.x launch with the narrowest tile that validation.py lets through
+_MOST_COLUMNS = (
+    MOST_BLOCKS // 8 * 8 * 32
+)  # of one 2.x launch with the narrowest tile that declaration/validation.py lets through
 
 
 @dataclass(frozen=True, eq=False)  # one object for each; see interface_of

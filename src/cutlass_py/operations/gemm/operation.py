@@ -35,7 +35,7 @@ class Gemm(Operation):
     )  # fmt: skip
 
     def describe(self, p: Problem) -> str:
-        """As in Operation."""
+        """The product in one line: extents, layouts, formula, device."""
         return problem_text.describe(p)
 
     def caveat(self, p: Problem) -> str:
@@ -43,17 +43,17 @@ class Gemm(Operation):
         return problem_text.turned(p)
 
     def from_json(self, entry: Mapping[str, Any], device: str) -> Arguments:
-        """As in Operation."""
+        """One object of a file of problems as GemmArguments of TensorSpecs."""
         from .problems import arguments  # for files of problems alone
 
         return arguments(entry, device)
 
     def interface_of(self, config: KernelConfig) -> legality.Interface:
-        """As in Operation."""
+        """The interface of a kernel; the same object for all that share it."""
         return legality.interface_of(config)
 
     def operands_of(self, interface: legality.Interface) -> dict[str, OperandMetadata]:
-        """As in Operation."""
+        """The operands that kernels of an interface read and write as they lie."""
         return legality.operands_of(interface)
 
     def without_kernel(self, p: Problem) -> str | None:
@@ -69,39 +69,39 @@ class Gemm(Operation):
         return p.pointers
 
     def design(self, config: KernelConfig) -> int:
-        """As in Operation."""
+        """A number for what the model looks at of a kernel."""
         return cost.design(config)
 
     def estimates(self, p: Problem, gpu: Gpu) -> cost.Estimates:
-        """As in Operation."""
+        """What kernels take for a product, by the model."""
         return cost.Estimates(p, gpu)
 
     def routes(self, p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> list[Timed]:
-        """As in Operation."""
+        """Every route to a product: as it lies, packed, finished elsewhere, k in parts."""
         return routes.routes(p, gpu, groups, every=every, cuts=cuts)
 
     def forced(self, kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu) -> Timed:
-        """As in Operation."""
+        """The route of a kernel that was asked for by name, k in the parts asked for."""
         return routes.forced(kernel, way, p, gpu)
 
     def in_parts(self, kernel: CutlassKernel, way: Way, p: Problem, splits: int) -> tuple[Way, int] | None:
-        """Parts of k."""
+        """The way that cuts k into so many parts, and how many come of it; None where the kernel cannot."""
         return routes.in_parts(kernel, way, p, splits)
 
     def tile_order(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
-        """As in Operation."""
+        """Raster and swizzle, so that the tiles in flight share what is in the L2 cache."""
         return tile_order.tile_order(kernel, p, gpu)
 
     def tile_orders(self, kernel: CutlassKernel, p: Problem) -> Iterable[tuple[int, int]]:
-        """As in Operation."""
+        """Raster and swizzle that are worth measuring."""
         return tile_order.tile_orders(kernel, p)
 
     def may_overlap(self, kernel: CutlassKernel, way: Way, p: Problem) -> bool:
-        """As in Operation."""
+        """Whether a launch may start before its predecessor in the stream has ended."""
         return routes.may_overlap(kernel, way, p)
 
     def similar(self, p: Problem) -> tuple[str, Callable[[str], str]] | None:
-        """Of a product in f16 the same one in bf16: there are the same kernels, and they are taken to be as fast."""
+        """The class of the same product in bf16, for one in f16: there are the same kernels, taken to be as fast."""
         if (p.operand_a, p.operand_b, p.accumulator) != ("f16", "f16", "f32"):
             return None
         if "=bf16" in (key := self.key_of(p)):  # no kernel has both

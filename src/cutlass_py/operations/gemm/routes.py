@@ -18,7 +18,10 @@ from .tile_order import tiles_of
 
 
 def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> list[Timed]:
-    """Without `every`: none that is certain to be slower than one that comes before it. Without `cuts`: k is whole."""
+    """Every route of CUTLASS kernels to a product.
+
+    Without `every`: none that is certain to be slower than one that comes before it. Without `cuts`: k is whole.
+    """
     every = every or not all(kernel.bounded for kernels in groups.values() for kernel in kernels)
     estimates, wanted = Estimates(p, gpu), function_of(p)
     found_all: list[Timed] = []

@@ -232,4 +232,4 @@ def test_a_gpu_that_works_no_more_ends_the_run(fake_gpu, capsys, monkeypatch, tm
     assert "bench: the GPU works no more: RuntimeError: an illegal memory access was encountered: 2 of 4 c" in said.err
     assert said.out.count("FAILED") == 1 and said.out.count("met in part") == 2
     found = results.read(path)["cases"]
-    assert len(found) == 2 and found[1]["where"].startswith("test_bench_bars.py:") and found[0]["mixed"]["ratio"] > 1
+    assert len(found) == 2 and found[1]["where"].startswith("test_bench_targets.py:") and found[0]["mixed"]["ratio"] > 1
