@@ -206,7 +206,9 @@ def fast_product(a: object | None, b: object | None, out: object | None, bias: o
     """
 
 def fast_linear(input: object | None, weight: object | None, bias: object | None, activation: object | None) -> object:
-    """gemm(input, weight.t(), bias=bias, activation=activation) of torch tensors; or None, as fast_product."""
+    """
+    gemm(input, weight.t(), bias=bias, activation=activation) of torch tensors; or None, as fast_product.
+    """
 
 def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
     """
