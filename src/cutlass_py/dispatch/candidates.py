@@ -12,8 +12,8 @@ from .._core import Problem
 from ..arrays.gpu import Gpu, gpu_of
 from ..kernels.adaptation import Way
 from ..kernels.kernel import CutlassKernel, Kernel
-from ..kernels.operation import Timed, operation_of
-from ..kernels.registry import Grouped, concerned, find_kernel, python_kernels
+from ..kernels.operation import Groups, Timed, operation_of
+from ..kernels.registry import concerned, find_kernel, python_kernels
 from .tuned import Entry, lookup, lookup_similar
 
 
@@ -83,7 +83,7 @@ def in_place_kernels(p: Problem, *, compiled: bool) -> list[Kernel]:
     return [first.route.kernel, *(kernel for kernel in kernels if kernel is not first.route.kernel)]
 
 
-def _ranked(p: Problem, gpu: Gpu | None, compiled: bool, groups: Grouped) -> list[Choice]:
+def _ranked(p: Problem, gpu: Gpu | None, compiled: bool, groups: Groups) -> list[Choice]:
     estimated = [choice_of(each, p, gpu) for each in _in_order(_timed(p, gpu, groups), p)]
     first = _of_tables(p, gpu, compiled)
     return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
@@ -175,7 +175,7 @@ def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool, measured: bool) 
 
 
 def _timed(
-    p: Problem, gpu: Gpu | None, groups: Grouped, provided: bool = True, every: bool = True, cuts: bool = True
+    p: Problem, gpu: Gpu | None, groups: Groups, provided: bool = True, every: bool = True, cuts: bool = True
 ) -> list[Timed]:
     """Every route to a problem with its estimate, or those that may be the first of them; equals in one order."""
     routes = operation_of(p).routes(p, gpu, groups, every=every, cuts=cuts) if gpu else []

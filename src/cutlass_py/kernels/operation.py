@@ -6,7 +6,7 @@ An operation is a room of `operations/`, whose `operation.py` has the one object
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -71,7 +71,7 @@ class Estimates(ABC):
         """Microseconds of the kernel itself, its work in so many parts."""
 
 
-Groups = Mapping[Any, list["CutlassKernel"]]  # kernels by their interface
+Groups = dict[Any, list["CutlassKernel"]]  # kernels by their interface
 
 
 class Operation(ABC):
@@ -94,7 +94,7 @@ class Operation(ABC):
         values = ((name, getattr(p, name)) for name in self.key)
         return " ".join(f"{name}={int(value) if value is True else value}" for name, value in values if value)
 
-    # ------------------------------------------------------------------------------------------------ in words and data
+    # ------------------------------------------------------------------------------------------------ in words
 
     @abstractmethod
     def describe(self, p: Problem) -> str:
@@ -103,10 +103,6 @@ class Operation(ABC):
     @abstractmethod
     def caveat(self, p: Problem) -> str:
         """What has to be known to read words about a problem's operands; empty for most."""
-
-    @abstractmethod
-    def from_json(self, entry: Mapping[str, Any], device: str) -> Arguments:
-        """One object of a file of problems (docs/problems.md) as arguments without memory."""
 
     # ------------------------------------------------------------------------------------------------ legality
 

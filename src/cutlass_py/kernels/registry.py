@@ -25,7 +25,7 @@ from ..epilogues.fusion import with_epilogue
 from ..epilogues.specialization import specialization_of
 from ..errors import wrong_type, wrong_value
 from .kernel import CutlassKernel, Kernel, PythonKernel, not_of_cutlass
-from .operation import Interface, operation_named
+from .operation import Groups, operation_named
 
 # ---------------------------------------------------------------------------------------------------- what there is
 
@@ -210,11 +210,9 @@ def forget() -> None:
 
 # ---------------------------------------------------------------------------------------------------- by problem
 
-Grouped = dict[Interface, list[CutlassKernel]]
 
-
-def _grouped(kernels: Iterable[CutlassKernel]) -> Grouped:
-    groups: Grouped = {}
+def _grouped(kernels: Iterable[CutlassKernel]) -> Groups:
+    groups: Groups = {}
     for kernel in kernels:
         groups.setdefault(kernel.interface, []).append(kernel)
     return groups
@@ -222,7 +220,7 @@ def _grouped(kernels: Iterable[CutlassKernel]) -> Grouped:
 
 @_cached_until_reset
 @gc_paused()
-def by_operands(a: str, b: str, compiled: bool) -> Grouped:
+def by_operands(a: str, b: str, compiled: bool) -> Groups:
     """Kernels that multiply these dtypes, by interface: what a question goes through. Of others no object is made."""
     declared = map(cutlass_kernel, (c for c in _configs(compiled) if (c.a, c.b) == (a, b)))
     brought = (
@@ -232,14 +230,14 @@ def by_operands(a: str, b: str, compiled: bool) -> Grouped:
 
 
 @_cached_until_reset
-def _with_epilogue(a: str, b: str, epilogue: Epilogue) -> Grouped:
+def _with_epilogue(a: str, b: str, epilogue: Epilogue) -> Groups:
     """Every declared design for these dtypes with a user's epilogue, compiled or not."""
     declared = (kernel.config for group in by_operands(a, b, False).values() for kernel in group)
     configs = {c: None for config in declared if isinstance(c := with_epilogue(config, epilogue), KernelConfig)}
     return _grouped(map(cutlass_kernel, configs))
 
 
-def concerned(p: Problem, compiled: bool) -> Grouped:
+def concerned(p: Problem, compiled: bool) -> Groups:
     """CUTLASS kernels worth asking about a problem, by interface: none where the operands are in host memory.
 
     With a user's epilogue, which is compiled when it is met, compiled or not.

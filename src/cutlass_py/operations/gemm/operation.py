@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from ..._core import Problem
 from ...arrays.gpu import Gpu
@@ -11,7 +10,7 @@ from ...declaration.config import KernelConfig
 from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel
 from ...kernels.metadata import OperandMetadata
-from ...kernels.operation import Arguments, Groups, Operation, Timed
+from ...kernels.operation import Groups, Operation, Timed
 from . import cost, legality, problem_text, routes, tile_order
 from .arguments import GemmArguments
 
@@ -41,12 +40,6 @@ class Gemm(Operation):
     def caveat(self, p: Problem) -> str:
         """Whether a and b are the caller's b and a."""
         return problem_text.turned(p)
-
-    def from_json(self, entry: Mapping[str, Any], device: str) -> Arguments:
-        """One object of a file of problems as GemmArguments of TensorSpecs."""
-        from .problems import arguments  # for files of problems alone
-
-        return arguments(entry, device)
 
     def interface_of(self, config: KernelConfig) -> legality.Interface:
         """The interface of a kernel; the same object for all that share it."""
