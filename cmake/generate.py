@@ -74,15 +74,11 @@ def operand_tables() -> dict[str, list[str]]:
 
 
 def split(configs: list[Any], per_file: int) -> list[list[Any]]:
-    """Even parts of at most `per_file`, kernels of one design side by side: they share an epilogue's instantiation.
-
-    Those of odd widths stand apart, whose header is dear.
-    """
-    codegen = load_module("declaration.codegen")
-    if len({codegen.odd_width(c) for c in configs}) > 1:
-        groups = [[c for c in configs if codegen.odd_width(c) == odd] for odd in (False, True)]
+    """Even parts of at most `per_file`, kernels that share most of what is compiled side by side."""
+    if len({c.apart for c in configs}) > 1:
+        groups = [[c for c in configs if c.apart == apart] for apart in (False, True)]
         return [part for group in groups for part in split(group, per_file)]
-    configs = sorted(configs, key=lambda c: (c.schedule, c.tile, c.cluster, c.d, c.epilogue, c.name))
+    configs = sorted(configs, key=lambda c: c.likeness)
     count = -(-len(configs) // per_file)
     bounds = [len(configs) * i // count for i in range(count + 1)]
     return [configs[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]

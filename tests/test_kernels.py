@@ -18,7 +18,7 @@ from cutlass_py.declaration.epilogues import ACTIVATIONS, EPILOGUES
 from cutlass_py.declaration.families import FAMILIES, named
 from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.registry import all_kernels, kernel_named
-from cutlass_py.providers.provider import KernelCall
+from cutlass_py.operations.gemm.call import KernelCall
 
 CPU = kernel_named("cpu_gemm_numpy")
 

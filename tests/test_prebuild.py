@@ -21,8 +21,8 @@ from cutlass_py.compiling import cache, compiler
 from cutlass_py.declaration.families import FAMILIES
 from cutlass_py.dispatch.candidates import rank
 from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.problem_files import read
 from cutlass_py.kernels.registry import all_kernels, find_kernel
-from cutlass_py.operations.gemm.problems import read
 
 ROOT = Path(__file__).resolve().parent.parent
 WHY_NOT = why_not()  # nothing can really be compiled here

@@ -13,7 +13,8 @@ import pytest
 
 from cutlass_py import GemmArguments
 from cutlass_py.commands import main
-from cutlass_py.operations.gemm.problems import KEYS, arguments, read
+from cutlass_py.kernels.problem_files import arguments, read
+from cutlass_py.operations.gemm.problems import KEYS
 
 GOOD = {"m": 8, "n": 16, "k": 32, "a": "f32"}
 BLOCKS = {"scale_a": "block", "scale_b": "block"}

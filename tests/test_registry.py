@@ -271,7 +271,7 @@ def declaration(monkeypatch):
 
     def pretend(times):
         large = blown_up(times)
-        monkeypatch.setattr(registry, "named", lambda part: large)
+        monkeypatch.setattr(registry, "named", lambda part, operation: large)
         monkeypatch.setattr(registry, "_cutlass", {})
         registry.forget()
         return large

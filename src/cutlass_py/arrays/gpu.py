@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 from .. import _core
-from .._core import Problem
+
+
+class OnDevice(Protocol):
+    """What has operands somewhere."""
+
+    @property
+    def device_id(self) -> int:
+        """The CUDA ordinal; -1 in host memory."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,6 @@ def gpu_with(cc: int) -> Gpu:
     return next((gpu for gpu in here if gpu.cc == cc), None) or _stand_in(cc)
 
 
-def gpu_of(p: Problem) -> Gpu | None:
+def gpu_of(p: OnDevice) -> Gpu | None:
     """The device of a problem, None on the CPU."""
     return None if p.device_id < 0 else device(p.device_id)

@@ -73,8 +73,8 @@ def _clear(options: argparse.Namespace) -> int:
 def _build(options: argparse.Namespace) -> int:
     from ..compiling.toolkit import nvcc_jobs
     from ..export.prebuild import best, build
+    from ..kernels.problem_files import read
     from ..kernels.registry import cutlass_kernel_named
-    from ..operations.gemm.problems import read
 
     if not options.file and not options.kernel:
         raise ValueError("cache build: expected a file of problems, or --kernel")

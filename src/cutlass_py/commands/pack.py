@@ -26,8 +26,8 @@ def run(options: argparse.Namespace) -> int:
     from ..export.packing import check, write
     from ..export.prebuild import best
     from ..kernels import archive
+    from ..kernels.problem_files import read
     from ..kernels.registry import cutlass_kernel_named
-    from ..operations.gemm.problems import read
 
     kernels = [cutlass_kernel_named(name, "pack") for name in options.kernel]
     for args in read(options.problems) if options.problems else ():

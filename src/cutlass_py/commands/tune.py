@@ -15,7 +15,7 @@ from .options import json_option, print_json
 if TYPE_CHECKING:
     from ..arrays.gpu import Gpu
     from ..dispatch.autotune import Measurement, Tuning
-    from ..operations.gemm.arguments import GemmArguments
+    from ..kernels.operation import Arguments
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     """The command; 1 where a problem could not be tuned."""
     from ..compiling.compiler import jit
     from ..dispatch import tuned
-    from ..operations.gemm.problems import read
+    from ..kernels.problem_files import read
 
     problems = read(options.file) if options.file else []
     if options.export and not Path(options.export).parent.is_dir():
@@ -65,10 +65,10 @@ def _gpu(options: argparse.Namespace) -> Gpu:
     return Gpu(name, 0, sm_count, 0.0, absent=True)  # a table depends on nothing else
 
 
-def _measure(options: argparse.Namespace, problems: Sequence[GemmArguments]) -> bool:
+def _measure(options: argparse.Namespace, problems: Sequence[Arguments]) -> bool:
     """Tune problems one by one; whether any failed."""
     from ..dispatch.autotune import tune
-    from ..operations.gemm.problem_text import describe
+    from ..kernels.operation import describe
     from ..support.terminal import print_table, progress, watched
 
     rows, failed, drawn = [], False, watched() and not options.json

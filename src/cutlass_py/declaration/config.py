@@ -5,11 +5,13 @@ families.py says which there are. Like it, read by the build before the package 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from .dtypes import BLOCK, DTYPES
+from .epilogues import EPILOGUES
 
 # ---------------------------------------------------------------------------------------------------- schedules
 
@@ -103,16 +105,53 @@ SCHEDULES = {
 RASTERS = {None: 0, "m": 1, "n": 2}
 SWIZZLES = (1, 2, 4, 8)
 
+_USUAL_WIDTHS = (256, 192, 128, 96, 64, 32, 16, 8)  # of wgmma instructions, that CuTe has by default
 MOST_IN_CLUSTER = 8  # thread blocks: more do not run everywhere
 
 # ---------------------------------------------------------------------------------------------------- kernels
 
 
 @dataclass(frozen=True)
-class KernelConfig:
-    """One kernel: everything that tells it from the others. Its name and source are functions of this value."""
+class Config:
+    """One kernel of any operation: what tells it from the others. Name and source are functions of this value."""
 
     family: str
+
+    @property
+    def name(self) -> str:
+        """General to particular, as an identifier."""
+        raise NotImplementedError
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The dtypes by which it is found: of those operands that every kernel of its operation has."""
+        raise NotImplementedError
+
+    @property
+    def names(self) -> tuple[tuple[str, Collection[str]], ...]:
+        """What it names, each with the table that has such names."""
+        return tuple((dtype, DTYPES) for dtype in self.operands)
+
+    @property
+    def own_source(self) -> str:
+        """C++ that a user wrote for it; empty where it is written from this value (Family.write)."""
+        return ""
+
+    @property
+    def likeness(self) -> tuple[Any, ...]:
+        """What orders the kernels of a family in files: those side by side share most of what is compiled."""
+        return (self.name,)
+
+    @property
+    def apart(self) -> bool:
+        """Whether its header is dear, so that no other kernel should be in its file."""
+        return False
+
+
+@dataclass(frozen=True)
+class KernelConfig(Config):
+    """One kernel that multiplies."""
+
     a: str
     b: str
     accumulator: str
@@ -140,9 +179,28 @@ class KernelConfig:
         return vector if self.align * DTYPES[self.a].itemsize == 16 else 1
 
     @property
-    def own_source(self) -> str:
-        """C++ that a user wrote for it; empty where it is written from this value (codegen.py)."""
-        return ""
+    def operands(self) -> tuple[str, ...]:
+        """Of A and B."""
+        return self.a, self.b
+
+    @property
+    def names(self) -> tuple[tuple[str, Collection[str]], ...]:
+        """As in Config."""
+        dtypes = (self.a, self.b, self.accumulator, self.d)
+        return (self.epilogue, EPILOGUES), (self.schedule, SCHEDULES), *((dtype, DTYPES) for dtype in dtypes)
+
+    @property
+    def likeness(self) -> tuple[Any, ...]:
+        """Kernels of one design share an epilogue's instantiation."""
+        return self.schedule, self.tile, self.cluster, self.d, self.epilogue, self.name
+
+    @property
+    def apart(self) -> bool:
+        """Whether a tile is as wide as an instruction that CuTe only has on request: it would be cut into narrow ones.
+
+        The header with all of them takes a minute to compile.
+        """
+        return self.api == 3 and self.tile[1] not in _USUAL_WIDTHS
 
     @property
     def takes_lists(self) -> bool:
@@ -177,17 +235,17 @@ def extents_text(extents: tuple[int, ...]) -> str:
     return "x".join(map(str, extents))
 
 
-def _distinct(configs: Iterable[KernelConfig]) -> tuple[KernelConfig, ...]:
+def _distinct(configs: Iterable[Config]) -> tuple[Any, ...]:
     return tuple({c.name: c for c in configs}.values())
 
 
 # ---------------------------------------------------------------------------------------------------- families
 
 
-Declaration = Callable[[], Iterable[KernelConfig]]
+Declaration = Callable[[], Iterable[Config]]
 
 
-def nothing() -> Iterable[KernelConfig]:
+def nothing() -> Iterable[Config]:
     """A declaration of no kernel."""
     return ()
 
@@ -198,33 +256,35 @@ class Family:
 
     name: str
     title: str
-    api: int  # CUTLASS generation: 2 or 3
+    api: int  # CUTLASS generation: 2 or 3; 0 for what is none of CUTLASS
     cc: tuple[int, int]  # lowest compute capability that runs them, times ten, and the highest
     arch: str  # the entry of CUTLASS_PY_ARCHS that asks for them
     gencode: tuple[str, ...]
     header: str
     launcher: str  # the header's template that takes a configuration
-    cpp_arch: str  # 2.x
+    write: Callable[[Family, list[Any]], str] = field(repr=False)  # a translation unit with some of its kernels
     # Which kernels there are; listed when they are first asked for.
     declare_core: Declaration = field(repr=False)
     declare_full: Declaration = field(repr=False)
     declare_more: Declaration = field(default=nothing, repr=False)  # compiled on demand alone
     per_file: int = 12  # kernels per translation unit: they share half a minute of templates and most of the memory
     overlaps: bool = False  # programmatic dependent launch is compiled in
+    cpp_arch: str = ""  # 2.x
     operation: str = "gemm"  # what they compute: a room of operations/
+    config: type[Config] = KernelConfig
 
     @cached_property
-    def core(self) -> tuple[KernelConfig, ...]:
+    def core(self) -> tuple[Any, ...]:
         """The set that two cores build in about eight minutes."""
         return _distinct(self.declare_core())
 
     @cached_property
-    def full(self) -> tuple[KernelConfig, ...]:
+    def full(self) -> tuple[Any, ...]:
         """The largest set to build."""
         return _distinct((*self.declare_full(), *self.core))
 
     @cached_property
-    def declared(self) -> tuple[KernelConfig, ...]:
+    def declared(self) -> tuple[Any, ...]:
         """All that can be compiled."""
         return _distinct((*self.full, *self.declare_more()))
 
@@ -235,6 +295,15 @@ class Family:
         if lowest == highest or not codes:
             return self.gencode
         return (f"{self.gencode[0].partition(',')[0]},code=[{','.join(codes)}]",)
+
+
+def configured(name: str, launcher: str, members: dict[str, str]) -> str:
+    """The C++ of one kernel: a launcher (a template of its family's header) on a struct of these members."""
+    body = "".join(f"  {member} = {value};\n" for member, value in members.items())
+    return (
+        f"namespace cutlass_py {{\nstruct config_{name} {{\n{body}}};\n}}\n"
+        f"CUTLASS_PY_KERNEL({name}, cutlass_py::{launcher}<cutlass_py::config_{name}>)\n"
+    )
 
 
 def cc_range(lowest: int, highest: int) -> str:

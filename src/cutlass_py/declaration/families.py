@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from itertools import product
+from typing import Any
 
-from . import tiles
-from .config import SCHEDULES, Family, KernelConfig, nothing
+from . import gemm_cpp, tiles
+from .config import SCHEDULES, Config, Family, KernelConfig, nothing
 from .dtypes import DTYPES, LAYOUTS, PAIRS
 from .epilogues import ACTIVATIONS, EPILOGUES, USUAL
 from .tiles import Design, Ladder
@@ -343,11 +344,12 @@ _SM80_GENCODE = ("arch=compute_80,code=[sm_80,sm_90,compute_80]",)
 # sm_90a code is architecture-specific: it runs on 9.0 alone.
 _hopper = partial(
     Family, api=3, cc=(90, 90), arch="90a", gencode=("arch=compute_90a,code=sm_90a",),
-    header="kernels/cutlass3x/gemm.cuh", launcher="Gemm3x", cpp_arch="",
+    header="kernels/cutlass3x/gemm.cuh", launcher="Gemm3x", write=gemm_cpp.write,
 )  # fmt: skip
 _ampere = partial(
     Family, api=2, cc=(80, 999), arch="80", gencode=_SM80_GENCODE,
-    header="kernels/cutlass2x/gemm.cuh", launcher="Gemm2x", cpp_arch="cutlass::arch::Sm80", per_file=48,
+    header="kernels/cutlass2x/gemm.cuh", launcher="Gemm2x", write=gemm_cpp.write, cpp_arch="cutlass::arch::Sm80",
+    per_file=48,
 )  # fmt: skip
 
 FAMILIES = {
@@ -419,22 +421,26 @@ FAMILIES = {
 
 
 @cache
-def named(part: str) -> dict[str, KernelConfig]:
-    """Kernels by name: of "core", "full", or all that are "declared"."""
-    return {c.name: c for f in FAMILIES.values() for c in getattr(f, part)}
+def named(part: str, operation: str = "gemm") -> dict[str, Any]:
+    """Kernels of an operation by name: of "core", "full", or all that are "declared"."""
+    return {c.name: c for f in FAMILIES.values() if f.operation == operation for c in getattr(f, part)}
 
 
-added: dict[str, KernelConfig] = {}  # by name: described (kernels/kernel_description.py), or of artifacts and packs
+OPERATIONS = tuple(dict.fromkeys(f.operation for f in FAMILIES.values()))
 
 
-def find(name: str) -> KernelConfig | None:
-    """The kernel of that name; the small sets are looked through first, since listing all takes a while."""
+added: dict[str, Config] = {}  # by name: described (kernels/kernel_description.py), or of artifacts and packs
+
+
+def find(name: str) -> Any:
+    """The Config of that name, or None; the small sets are looked through first, since listing all takes a while."""
     if config := added.get(name):
         return config
-    return next((c for part in ("core", "full", "declared") if (c := named(part).get(name))), None)
+    sets = ((part, operation) for part in ("core", "full", "declared") for operation in OPERATIONS)
+    return next((c for each in sets if (c := named(*each).get(name))), None)
 
 
-def select(kernels: str, archs: list[str]) -> list[KernelConfig]:
+def select(kernels: str, archs: list[str]) -> list[Config]:
     """The kernels to build.
 
     Args:

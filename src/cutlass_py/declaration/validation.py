@@ -12,11 +12,11 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .codegen import INSTRUCTION
 from .config import MOST_IN_CLUSTER, SCHEDULES, Family, KernelConfig
 from .dtypes import ARITHMETICS, BLOCK, DTYPES, LAYOUTS, usual_arithmetic
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from .families import FAMILIES
+from .gemm_cpp import INSTRUCTION
 from .shared_memory import SM80, SM90, epilogue_bytes, stages_3x
 
 if TYPE_CHECKING:

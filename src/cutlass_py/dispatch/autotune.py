@@ -12,11 +12,10 @@ from statistics import median
 from typing import Any
 
 from .. import _core
-from .._core import Problem
 from ..arrays.gpu import gpu_of
 from ..errors import CompileError, NoKernelError, ProviderError
 from ..kernels.kernel import CutlassKernel
-from ..kernels.operation import class_of, describe, operation_of, problem_asked
+from ..kernels.operation import Problem, class_of, describe, operation_of, problem_asked
 from .candidates import Choice, best, rank
 from .launch_plan import launch_plan_of
 from .tuned import Entry, lookup, record
@@ -201,7 +200,7 @@ def _in_every_order(p: Problem, choices: Iterable[Choice]) -> Iterator[Choice]:
             yield from (replace(choice, raster=raster, swizzle=swizzle) for raster, swizzle in orders)
 
 
-def _measure(p: Problem, choices: Sequence[Choice], rounds: int) -> list[Measurement]:
+def _measure(p: Any, choices: Sequence[Choice], rounds: int) -> list[Measurement]:
     """Choices that ran, fastest first; what cannot be compiled or does not run is left out.
 
     Raises:

@@ -8,11 +8,10 @@ from math import inf
 from operator import itemgetter
 
 from .. import _core
-from .._core import Problem
 from ..arrays.gpu import Gpu, gpu_of
 from ..kernels.adaptation import Way
 from ..kernels.kernel import CutlassKernel, Kernel
-from ..kernels.operation import Groups, Timed, operation_of
+from ..kernels.operation import Groups, Problem, Timed, operation_of
 from ..kernels.registry import concerned, find_kernel, python_kernels
 from .tuned import Entry, lookup, lookup_similar
 

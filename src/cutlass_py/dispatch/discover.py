@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from .. import _core
 from ..declaration.families import FAMILIES
+from ..declaration.operands import OPERANDS
 from ..kernels.kernel import CutlassKernel, Kernel
 from ..kernels.metadata import KernelMetadata
-from ..kernels.operation import Arguments, arguments_of
+from ..kernels.operation import DEFAULT, Arguments, arguments_of
 from ..kernels.registry import all_kernels, gc_paused
 from .candidates import in_place_kernels
 
@@ -32,6 +33,7 @@ def get_kernels(
     *,
     cc: int | str | None = None,
     compiled: bool = True,
+    operation: str = DEFAULT,
 ) -> list[Kernel]:
     """Kernels, best first where arguments are given; explain(args) has the reason for the order.
 
@@ -44,9 +46,10 @@ def get_kernels(
             architecture's own instructions, which run nowhere else.
         compiled: False includes kernels that are declared but neither in the built set nor compiled since. Those of a
             user's epilogue in `args` are included either way, as `gemm` compiles them.
+        operation: what they compute, where no arguments say it.
 
     Raises:
-        ValueError: there is no such `cc`.
+        ValueError: there is no such `cc`, or no such operation.
         TypeError: `args` is no arguments of an operation, or `where` no function.
     """
     if where is not None and not callable(where):
@@ -56,7 +59,9 @@ def get_kernels(
         p = arguments_of("get_kernels", args).problem
         kernels = in_place_kernels(p, compiled=compiled and p.user < 0)
     else:
-        kernels = list(all_kernels(compiled))
+        if operation not in OPERANDS:
+            raise ValueError(f"get_kernels: operation is {operation!r}; expected one of {', '.join(OPERANDS)}")
+        kernels = [kernel for kernel in all_kernels(compiled) if kernel.operation.name == operation]
     if runs is not None:
         kernels = [kernel for kernel in kernels if runs(kernel)]
     if where is None:

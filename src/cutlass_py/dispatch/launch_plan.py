@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from .._core import Problem
 from ..kernels.adaptation import STEPS, Way
 from ..kernels.kernel import CutlassKernel, PythonKernel
-from ..kernels.operation import operation_of
+from ..kernels.operation import Problem, operation_of
 from .candidates import Choice
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 
 from .. import _core
-from .._core import Problem
 from ..arrays.gpu import gpu_of
 from ..errors import NoKernelError, wrong_value
 from ..kernels.kernel import CutlassKernel, Kernel, PythonKernel
-from ..kernels.operation import describe, operation_of
+from ..kernels.operation import Problem, describe, operation_of
 from ..kernels.registry import kernel_by_id
 from .candidates import Choice, Route, best, choice_of
 from .launch_plan import LaunchPlan, launch_plan_of

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from .._core import Problem
 from ..arrays.gpu import Gpu, gpu_of
 from ..kernels.adaptation import Way
 from ..kernels.kernel import Kernel
-from ..kernels.operation import describe, operation_of
+from ..kernels.operation import Problem, describe, operation_of
 from ..kernels.registry import all_kernels, by_operands, concerned, python_kernels
 
 _K = TypeVar("_K", bound=Kernel)
@@ -25,7 +24,7 @@ def rejected(p: Problem) -> list[tuple[Kernel, str]]:
     if gpu is None:
         return [*brought]
     if p.user >= 0:  # it is compiled when it is met: declared kernels that cannot carry it, one for each interface
-        declared = by_operands(p.operand_a or "", p.operand_b or "", False)
+        declared = by_operands(p.operation, tuple(operation_of(p).dtypes(p).values()), False)
         plain = (kernels[0] for interface, kernels in declared.items() if interface.epilogue.plain)
         return [*brought, *_unable(plain, p, gpu)]
     estimates = operation_of(p).estimates(p, gpu)

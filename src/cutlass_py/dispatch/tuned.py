@@ -20,14 +20,13 @@ from typing import Any, get_type_hints
 from weakref import ref
 
 from .. import _core
-from .._core import Problem
 from ..arrays.gpu import Gpu
 from ..compiling import cache
 from ..declaration.config import SWIZZLES
 from ..errors import CompileError
 from ..kernels import packs
 from ..kernels.kernel import Kernel
-from ..kernels.operation import class_of, operation_of
+from ..kernels.operation import Problem, class_of, operation_of
 from ..kernels.registry import registered
 from ..support.files import read_json
 

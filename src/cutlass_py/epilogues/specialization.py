@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .. import _core
-from .._core import Problem
 from ..declaration.epilogues import Epilogue
 from ..errors import EpilogueError
 
@@ -18,6 +17,14 @@ if TYPE_CHECKING:
     from ..declaration.epilogue_ir import Program
 
 _programs: dict[int, Program] = {}
+
+
+class WithEpilogue(Protocol):
+    """What may ask for a user's epilogue."""
+
+    @property
+    def user(self) -> int:
+        """Its number; -1 for none."""
 
 
 @cache
@@ -77,6 +84,6 @@ def specialization(number: int) -> EpilogueSpecialization:
     return EpilogueSpecialization(Epilogue.of_user(traced), _programs[program], kinds, dtypes, alignments, regular)
 
 
-def specialization_of(p: Problem) -> EpilogueSpecialization | None:
+def specialization_of(p: WithEpilogue) -> EpilogueSpecialization | None:
     """A problem's user epilogue, or None."""
     return specialization(p.user) if p.user >= 0 else None

@@ -7,14 +7,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from time import monotonic
 
-from .._core import Problem
 from ..arrays.gpu import Gpu, gpu_with
 from ..compiling import compiler
 from ..dispatch.candidates import rank
 from ..errors import CompileError, NoKernelError
 from ..kernels.kernel import CutlassKernel
-from ..operations.gemm.arguments import GemmArguments
-from ..operations.gemm.problem_text import describe
+from ..kernels.operation import Arguments, Problem, describe, operation_of
 from ..support.terminal import progress
 
 
@@ -29,8 +27,8 @@ class Outcome:
     error: str | None = None
 
 
-def best(args: GemmArguments, cc: Collection[int] = ()) -> list[CutlassKernel]:
-    """The best of all declared kernels by the model; none where no product is computed.
+def best(args: Arguments, cc: Collection[int] = ()) -> list[CutlassKernel]:
+    """The best of all declared kernels by the model; none where no kernel is needed.
 
     Args:
         args: the problem.
@@ -39,7 +37,7 @@ def best(args: GemmArguments, cc: Collection[int] = ()) -> list[CutlassKernel]:
     Raises:
         NoKernelError: no declared kernel fits.
     """
-    if args.problem.empty_product:
+    if operation_of(args.problem).without_kernel(args.problem):
         return []
     return list(dict.fromkeys(_best(args.problem, gpu) for gpu in (map(gpu_with, cc) if cc else [None])))
 

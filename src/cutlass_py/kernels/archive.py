@@ -17,9 +17,7 @@ from .. import _core
 from ..arrays.gpu import capabilities, device
 from ..compiling import cache
 from ..declaration import families
-from ..declaration.config import SCHEDULES, KernelConfig
-from ..declaration.dtypes import DTYPES
-from ..declaration.epilogues import EPILOGUES
+from ..declaration.config import Config, KernelConfig
 from ..declaration.families import FAMILIES
 from ..support.files import replace
 
@@ -34,7 +32,7 @@ class Manifest:
 
     Attributes:
         kernel: the name of its one kernel.
-        config: the fields of its KernelConfig.
+        config: the fields of its Config.
         codes: what it holds machine code for, as nvcc names it, such as ("sm_80", "sm_90", "compute_80").
         machine: the processor of its host code, such as "x86_64".
         abi: CUTLASS_PY_ABI (kernel.h).
@@ -80,7 +78,7 @@ class Manifest:
 # ---------------------------------------------------------------------------------------------------- what fits here
 
 
-def config_of(manifest: Manifest) -> KernelConfig:
+def config_of(manifest: Manifest) -> Config:
     """The declaration of a kernel, which need not be one of this version's.
 
     Raises:
@@ -88,7 +86,8 @@ def config_of(manifest: Manifest) -> KernelConfig:
     """
     try:
         values: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in manifest.config.items()}
-        config = KernelConfig(**values)
+        family = FAMILIES.get(values.get("family", ""))
+        config = (family.config if family else KernelConfig)(**values)
         if unknown := _unknown(config):
             reason = f"it does not know {', '.join(unknown)}"
         elif config.name != manifest.kernel:
@@ -102,13 +101,9 @@ def config_of(manifest: Manifest) -> KernelConfig:
     raise ValueError(f"{manifest.kernel}: made by cutlass_py {manifest.version}; not a kernel of this one: {reason}")
 
 
-def _unknown(config: KernelConfig) -> list[str]:
+def _unknown(config: Config) -> list[str]:
     """What a declaration names and the tables of this version do not have."""
-    rows: tuple[tuple[str, Iterable[str]], ...] = (
-        (config.family, FAMILIES), (config.epilogue, EPILOGUES), (config.schedule, SCHEDULES),
-        *((dtype, DTYPES) for dtype in (config.a, config.b, config.accumulator, config.d)),
-    )  # fmt: skip
-    return [name for name, known in rows if name not in known]
+    return [name for name, known in ((config.family, FAMILIES), *config.names) if name not in known]
 
 
 def check_host(manifest: Manifest) -> None:
@@ -163,7 +158,7 @@ def runs_on(codes: Iterable[str], cc: int) -> bool:
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-def of_kernel(config: KernelConfig, cc: Collection[int] = ()) -> tuple[Manifest, bytes]:
+def of_kernel(config: Config, cc: Collection[int] = ()) -> tuple[Manifest, bytes]:
     """A kernel's library - as it was loaded, from the cache, or compiled now - and what it is.
 
     Args:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 from .. import _core
-from .._core import Prepared, Problem
+from .._core import Prepared
 from ..arrays.gpu import Gpu, gpu_of
-from ..declaration.config import SCHEDULES, Family, KernelConfig
-from ..declaration.epilogues import EPILOGUES
+from ..declaration.config import Config, Family
 from ..declaration.families import FAMILIES
-from ..declaration.shared_memory import stages_3x
 from ..epilogues.fusion import with_epilogue
 from ..epilogues.specialization import specialization_of
 from ..errors import CompileError
 from .adaptation import Way
-from .metadata import CPU, Design, KernelMetadata
+from .metadata import CPU, KernelMetadata
 from .operation import (
     Arguments,
     Estimates,
     Interface,
     Operation,
+    Problem,
     arguments_of,
     describe,
     operation_named,
@@ -37,7 +36,7 @@ class Registry(Protocol):
     def kernel_named(self, name: str, caller: str = ...) -> Kernel:
         """The kernel of that name."""
 
-    def cutlass_kernel(self, config: KernelConfig) -> CutlassKernel:
+    def cutlass_kernel(self, config: Config) -> CutlassKernel:
         """The kernel of a configuration, declared or not."""
 
     def forget(self) -> None:
@@ -75,6 +74,11 @@ class Kernel(ABC):
     @abstractmethod
     def metadata(self) -> KernelMetadata:
         """Operands (legality), design (performance) and epilogue."""
+
+    @property
+    @abstractmethod
+    def operation(self) -> Operation:
+        """What it computes."""
 
     def repeats(self, p: Problem) -> bool:
         """Whether it gives the same bits again, where the problem asks for that."""
@@ -201,6 +205,11 @@ class PythonKernel(Kernel):
 
     compiled = True
 
+    @property
+    def operation(self) -> Operation:
+        """As its metadata say."""
+        return operation_named(self.metadata.operation)
+
     @abstractmethod
     def concerns(self, p: Problem) -> bool:
         """Whether a problem is on the kernel's kind of device, and of its dtypes."""
@@ -227,7 +236,7 @@ class CutlassKernel(Kernel):
 
     bounded = True  # no estimate of it is below what the model thinks possible
 
-    def __init__(self, config: KernelConfig, facts: dict[str, Any] | None) -> None:
+    def __init__(self, config: Any, facts: dict[str, Any] | None) -> None:
         self.config = config
         self.name = config.name
         self.facts = facts
@@ -289,16 +298,7 @@ class CutlassKernel(Kernel):
     def metadata(self) -> KernelMetadata:
         """From the declaration, and from the compiled kernel where there is one."""
         if self._metadata is None:
-            c, facts = self.config, self.facts or {}
-            design = Design(
-                c.tile, c.cluster, c.schedule, facts.get("stages") or _stages(c), facts.get("threads", 0),
-                facts.get("smem_bytes", 0), self.name,
-            )  # fmt: skip
-            operands, epilogue = self.operation.operands_of(self.interface), self.interface.epilogue.formula
-            self._metadata = KernelMetadata(
-                self.name, dict(operands), c.accumulator, epilogue, c.family, c.api, design, self.family.cc,
-                self.deterministic,
-            )  # fmt: skip
+            self._metadata = self.operation.metadata_of(self)
         return self._metadata
 
     def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
@@ -309,25 +309,14 @@ class CutlassKernel(Kernel):
         interface = self.interface if config is self.config else self.operation.interface_of(config)
         return interface.way(p, gpu)
 
-    def _config_for(self, p: Problem) -> KernelConfig | str:
+    def _config_for(self, p: Problem) -> Config | str:
         """This design with the user's epilogue that a problem asks for, or why there is none; as it is if none is."""
-        asked = specialization_of(p)
-        if not asked or self.interface.epilogue.user:
-            return self.config
-        return with_epilogue(self.config, asked.epilogue)
+        asked, config = specialization_of(p), self.config
+        if asked and not self.interface.epilogue.user:
+            config = with_epilogue(config, asked.epilogue)
+        changed: Config | str = config
+        return changed
 
     def microseconds(self, estimates: Estimates, splits: int = 1) -> float:
         """What the product takes by the model, k in so many parts."""
         return estimates.product(self, splits)
-
-
-def _stages(c: KernelConfig) -> int:
-    """Stages before a kernel is compiled: as declared, or as many as fit; 0 where that is not foreseen."""
-    if c.stages or c.own_source or c.epilogue not in EPILOGUES:
-        return c.stages
-    return _fitting(c.a, c.d, c.tile, c.schedule, c.epilogue)
-
-
-@cache
-def _fitting(a: str, d: str, tile: tuple[int, int, int], schedule: str, epilogue: str) -> int:
-    return stages_3x(a, d, tile, SCHEDULES[schedule], EPILOGUES[epilogue])

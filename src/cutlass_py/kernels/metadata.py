@@ -113,6 +113,7 @@ class KernelMetadata:
         design: tile, cluster, schedule, stages, and what they take.
         cc: lowest compute capability that runs it, times ten, and the highest; (0, 0) for operands in host memory.
         deterministic: the same bits on every run.
+        operation: what it computes.
     """
 
     name: str
@@ -124,6 +125,7 @@ class KernelMetadata:
     design: Design = field(default_factory=Design)
     cc: tuple[int, int] = (80, 999)
     deterministic: bool = True
+    operation: str = "gemm"
 
     @property
     def fused(self) -> EpilogueMetadata:

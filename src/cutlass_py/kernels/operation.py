@@ -6,22 +6,58 @@ An operation is a room of `operations/`, whose `operation.py` has the one object
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .. import _core
-from .._core import Problem
 from ..arrays.gpu import Gpu
-from ..declaration.config import KernelConfig
+from ..declaration.operands import OPERANDS
 from ..errors import wrong_type
 from .adaptation import Way
 
 if TYPE_CHECKING:
     from ..declaration.epilogues import Epilogue
-    from .kernel import CutlassKernel
-    from .metadata import OperandMetadata
+    from .kernel import CutlassKernel, Status
+    from .metadata import KernelMetadata
+
+
+class Problem(Protocol):
+    """What the engines look at of a problem of any operation; the rest of it is the operation's own."""
+
+    @property
+    def operation(self) -> str:
+        """The name of its operation."""
+
+    @property
+    def device(self) -> str:
+        """Where its operands are, in words."""
+
+    @property
+    def device_id(self) -> int:
+        """The CUDA ordinal of that; -1 in host memory."""
+
+    @property
+    def kernel(self) -> int:
+        """Number of the kernel that was asked for; -1 for none."""
+
+    @property
+    def user(self) -> int:
+        """Number of the user's epilogue; -1 for none."""
+
+    @property
+    def splits(self) -> int:
+        """Parts that were asked for; 0 for as many as are best."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same bits are asked for again."""
+
+    @property
+    def jit(self) -> bool:
+        """Whether it was asked for within `jit`."""
+
 
 DEFAULT = "gemm"  # what functions make of operands that come without a name of an operation
 
@@ -47,24 +83,36 @@ class Arguments(ABC):
         """Bytes of device memory that `run` needs beside the operands."""
 
 
+class KernelCall(Protocol):
+    """One call in canonical form, as kernels in Python get it; the operation's own has its operands and keywords."""
+
+    @property
+    def problem(self) -> Any:
+        """What is to be computed."""
+
+    @property
+    def stream(self) -> int | None:
+        """The CUDA stream to launch on, as a number; None on the CPU."""
+
+
 class Interface(ABC):
     """The part of a kernel that legality depends on: one object for all kernels that share it."""
 
     epilogue: Epilogue
 
     @abstractmethod
-    def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
+    def way(self, p: Any, gpu: Gpu | None) -> Way | str:
         """How its kernels reach a problem, or the reason that they do not."""
 
     @abstractmethod
-    def alike(self, p: Problem) -> bool:
+    def alike(self, p: Any) -> bool:
         """Whether it could take the problem's operands as they lie: the cheap part of `way`."""
 
 
 class Estimates(ABC):
     """What the kernels of an operation take for one problem on one GPU, in microseconds."""
 
-    p: Problem
+    p: Any
 
     @abstractmethod
     def product(self, kernel: CutlassKernel, splits: int = 1) -> float:
@@ -80,60 +128,91 @@ class Operation(ABC):
     Attributes:
         name: of the room, and of the function of the package.
         arguments: its Arguments.
+        call: its KernelCall, made from the names under which C++ hands them over.
+        keys: of a problem as a JSON object, each with what it means.
         key: attributes of a problem that a choice depends on, in the order of a class's text in tuned tables.
         not_in_key: the others; together they are all that a problem has.
     """
 
     name: ClassVar[str]
     arguments: ClassVar[type[Arguments]]
+    call: ClassVar[Callable[..., KernelCall]]
+    keys: ClassVar[dict[str, str]]
     key: ClassVar[tuple[str, ...]]
     not_in_key: ClassVar[tuple[str, ...]]
 
-    def key_of(self, p: Problem) -> str:
+    def key_of(self, p: Any) -> str:
         """The class of a problem as text: every attribute of `key` that says something."""
         values = ((name, getattr(p, name)) for name in self.key)
         return " ".join(f"{name}={int(value) if value is True else value}" for name, value in values if value)
 
+    @abstractmethod
+    def arguments_from(self, entry: Mapping[str, Any], device: str) -> Arguments:
+        """What a JSON object says, as TensorSpecs on a device."""
+
     # ------------------------------------------------------------------------------------------------ in words
 
     @abstractmethod
-    def describe(self, p: Problem) -> str:
+    def describe(self, p: Any) -> str:
         """A problem in one line, for messages and tables."""
 
     @abstractmethod
-    def caveat(self, p: Problem) -> str:
+    def caveat(self, p: Any) -> str:
         """What has to be known to read words about a problem's operands; empty for most."""
 
     # ------------------------------------------------------------------------------------------------ legality
 
     @abstractmethod
-    def interface_of(self, config: KernelConfig) -> Interface:
+    def interface_of(self, config: Any) -> Interface:
         """What legality depends on of a kernel."""
 
     @abstractmethod
-    def operands_of(self, interface: Any) -> dict[str, OperandMetadata]:
-        """The operands that kernels of an interface read and write as they lie."""
+    def metadata_of(self, kernel: CutlassKernel) -> KernelMetadata:
+        """What a kernel says of itself: by its declaration, and by what was compiled, where it was."""
 
     @abstractmethod
-    def without_kernel(self, p: Problem) -> str | None:
+    def metadata_fits(self, m: KernelMetadata, p: Any) -> Status:
+        """Whether a problem is what the metadata of a user's kernel say."""
+
+    @abstractmethod
+    def metadata_mistake(self, m: KernelMetadata, usual: bool) -> str | None:
+        """What is wrong with such metadata in themselves; with `usual`, where `metadata_fits` is to be asked."""
+
+    @abstractmethod
+    def dtypes(self, p: Any) -> dict[str, str]:
+        """The dtypes by which kernels for a problem are found, by operand, in the order of Config.operands."""
+
+    # ------------------------------------------------------------------------------------------------ on the CPU
+
+    @property
+    @abstractmethod
+    def host_kernel(self) -> KernelMetadata:
+        """The kernel that takes every problem in host memory."""
+
+    @abstractmethod
+    def compute(self, call: Any) -> None:
+        """What it does: the definition of the operation, in NumPy."""
+
+    @abstractmethod
+    def without_kernel(self, p: Any) -> str | None:
         """Why no kernel is needed for a problem: nothing or hardly anything is to be computed. None where one is."""
 
     @abstractmethod
-    def dividable(self, p: Problem) -> bool:
+    def dividable(self, p: Any) -> bool:
         """Whether it is several problems, which may be computed one after the other where no kernel takes them all."""
 
     # ------------------------------------------------------------------------------------------------ cost
 
     @abstractmethod
-    def design(self, config: KernelConfig) -> int:
+    def design(self, config: Any) -> int:
         """A number for what estimates look at of a kernel."""
 
     @abstractmethod
-    def estimates(self, p: Problem, gpu: Gpu) -> Estimates:
+    def estimates(self, p: Any, gpu: Gpu) -> Estimates:
         """What kernels take for a problem."""
 
     @abstractmethod
-    def routes(self, p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> list[Timed]:
+    def routes(self, p: Any, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> list[Timed]:
         """Every route of CUTLASS kernels to a problem, with its estimate.
 
         Args:
@@ -142,27 +221,27 @@ class Operation(ABC):
         """
 
     @abstractmethod
-    def forced(self, kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu) -> Timed:
+    def forced(self, kernel: CutlassKernel, way: Way, p: Any, gpu: Gpu) -> Timed:
         """The route of a kernel that was asked for by name."""
 
     @abstractmethod
-    def in_parts(self, kernel: CutlassKernel, way: Way, p: Problem, splits: int) -> tuple[Way, int] | None:
+    def in_parts(self, kernel: CutlassKernel, way: Way, p: Any, splits: int) -> tuple[Way, int] | None:
         """The way that cuts a problem into so many parts, and how many come of it; None where a kernel cannot."""
 
     @abstractmethod
-    def tile_order(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
+    def tile_order(self, kernel: CutlassKernel, p: Any, gpu: Gpu) -> tuple[int, int]:
         """Raster and swizzle of a kernel's tiles (kernel.h)."""
 
     @abstractmethod
-    def tile_orders(self, kernel: CutlassKernel, p: Problem) -> Iterable[tuple[int, int]]:
+    def tile_orders(self, kernel: CutlassKernel, p: Any) -> Iterable[tuple[int, int]]:
         """The orders of a kernel's tiles that are worth measuring."""
 
     @abstractmethod
-    def may_overlap(self, kernel: CutlassKernel, way: Way, p: Problem) -> bool:
+    def may_overlap(self, kernel: CutlassKernel, way: Way, p: Any) -> bool:
         """Whether a launch may start before its predecessor in the stream has ended."""
 
     @abstractmethod
-    def similar(self, p: Problem) -> tuple[str, Callable[[str], str]] | None:
+    def similar(self, p: Any) -> tuple[str, Callable[[str], str]] | None:
         """The class whose measured choices are estimates of this problem, and what its kernels are called here."""
 
 
@@ -191,7 +270,7 @@ def describe(p: Problem) -> str:
 def arguments_of(function: str, args: Any) -> Arguments:
     """What is Arguments; TypeError, of the function that was called, for what is not."""
     if not isinstance(args, Arguments):
-        expected = operation_named(DEFAULT).arguments.__name__
+        expected = " or ".join(operation_named(name).arguments.__name__ for name in OPERANDS)
         raise wrong_type("args", f"is {_core.described_type(args)}", expected, operation=function)
     return args
 

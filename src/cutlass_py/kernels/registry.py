@@ -17,15 +17,14 @@ from threading import RLock
 from typing import Any, ParamSpec, TypeVar
 
 from .. import _core
-from .._core import Problem
-from ..declaration.config import KernelConfig
+from ..declaration.config import Config
 from ..declaration.epilogues import Epilogue
-from ..declaration.families import FAMILIES, added, find, named
+from ..declaration.families import FAMILIES, OPERATIONS, added, find, named
 from ..epilogues.fusion import with_epilogue
 from ..epilogues.specialization import specialization_of
 from ..errors import wrong_type, wrong_value
 from .kernel import CutlassKernel, Kernel, PythonKernel, not_of_cutlass
-from .operation import Groups, operation_named
+from .operation import Groups, Problem, operation_named, operation_of
 
 # ---------------------------------------------------------------------------------------------------- what there is
 
@@ -75,7 +74,7 @@ os.register_at_fork(after_in_child=lambda: gc.enable() if _paused else None)
 _cutlass: dict[str, CutlassKernel] = {}  # by name: one object per kernel, made when it is first asked for
 
 
-def cutlass_kernel(config: KernelConfig) -> CutlassKernel:
+def cutlass_kernel(config: Config) -> CutlassKernel:
     """The kernel of a configuration, declared or not."""
     if (kernel := _cutlass.get(config.name)) is None:
         kernel = _cutlass.setdefault(config.name, CutlassKernel(config, _facts().get(config.name)))
@@ -114,7 +113,7 @@ def registered() -> dict[str, Kernel]:
 
 @_cached_until_reset
 @gc_paused()
-def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
+def _configs(compiled: bool) -> tuple[Config, ...]:
     """Every CUTLASS kernel in the order of declaration, or those that are compiled by name.
 
     By name, so that of equal estimates the same is first, whichever library was loaded before. Of the kernels that were
@@ -123,7 +122,8 @@ def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
     _load_packs()
     if compiled:
         return tuple(config for name in sorted(_core.kernel_facts()) if (config := find(name)))
-    return tuple((named("declared") | added).values())
+    declared = (named("declared", operation) for operation in OPERATIONS)
+    return tuple({name: config for each in (*declared, added) for name, config in each.items()}.values())
 
 
 @_cached_until_reset
@@ -140,7 +140,7 @@ def _registered_kernels(compiled: bool) -> Iterator[Kernel]:
 # ---------------------------------------------------------------------------------------------------- coming and going
 
 
-def add(config: KernelConfig) -> CutlassKernel:
+def add(config: Config) -> CutlassKernel:
     """A kernel joins the others, whether or not it is declared, as code where its library is part of this process."""
     _load_packs()  # what is compiled is asked for once, below
     if not find(config.name):
@@ -220,20 +220,22 @@ def _grouped(kernels: Iterable[CutlassKernel]) -> Groups:
 
 @_cached_until_reset
 @gc_paused()
-def by_operands(a: str, b: str, compiled: bool) -> Groups:
-    """Kernels that multiply these dtypes, by interface: what a question goes through. Of others no object is made."""
-    declared = map(cutlass_kernel, (c for c in _configs(compiled) if (c.a, c.b) == (a, b)))
-    brought = (
-        k for k in _registered_kernels(compiled) if isinstance(k, CutlassKernel) and (k.config.a, k.config.b) == (a, b)
-    )
+def by_operands(operation: str, dtypes: tuple[str, ...], compiled: bool) -> Groups:
+    """Kernels of an operation for these dtypes, by interface: what a question goes through. Of others none is made."""
+
+    def wanted(c: Config) -> bool:
+        return c.operands == dtypes and FAMILIES[c.family].operation == operation
+
+    declared = map(cutlass_kernel, filter(wanted, _configs(compiled)))
+    brought = (k for k in _registered_kernels(compiled) if isinstance(k, CutlassKernel) and wanted(k.config))
     return _grouped((*declared, *brought))
 
 
 @_cached_until_reset
-def _with_epilogue(a: str, b: str, epilogue: Epilogue) -> Groups:
+def _with_epilogue(operation: str, dtypes: tuple[str, ...], epilogue: Epilogue) -> Groups:
     """Every declared design for these dtypes with a user's epilogue, compiled or not."""
-    declared = (kernel.config for group in by_operands(a, b, False).values() for kernel in group)
-    configs = {c: None for config in declared if isinstance(c := with_epilogue(config, epilogue), KernelConfig)}
+    declared = (kernel.config for group in by_operands(operation, dtypes, False).values() for kernel in group)
+    configs = {c: None for config in declared if isinstance(c := with_epilogue(config, epilogue), Config)}
     return _grouped(map(cutlass_kernel, configs))
 
 
@@ -244,9 +246,10 @@ def concerned(p: Problem, compiled: bool) -> Groups:
     """
     if p.device_id < 0:
         return {}
+    dtypes = tuple(operation_of(p).dtypes(p).values())
     if asked := specialization_of(p):
-        return _with_epilogue(p.operand_a or "", p.operand_b or "", asked.epilogue)
-    return by_operands(p.operand_a or "", p.operand_b or "", compiled)
+        return _with_epilogue(p.operation, dtypes, asked.epilogue)
+    return by_operands(p.operation, dtypes, compiled)
 
 
 def python_kernels(p: Problem) -> Iterator[PythonKernel]:
@@ -350,7 +353,7 @@ Kernel.registry = sys.modules[__name__]
 
 # What a first call finds by name is imported now: a process that forks in the middle of an import leaves its child the
 # import's lock.
-for _operation in {family.operation for family in FAMILIES.values()}:
+for _operation in OPERATIONS:
     operation_named(_operation)
 for _module in ("providers.numpy", "kernels.packs"):
     _later(_module)

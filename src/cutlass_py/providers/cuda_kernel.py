@@ -23,7 +23,8 @@ from ..kernels.kernel import CutlassKernel
 from ..kernels.operation import Estimates
 from ..operations.gemm.cost import models
 from ..operations.gemm.legality import interface_of
-from .provider import FACTORS, SUMS, Failures, checked_estimate, product_mistake
+from ..operations.gemm.metadata import FACTORS, SUMS, product_mistake
+from .provider import Failures, checked_estimate
 
 Extents = tuple[int, int, int]
 

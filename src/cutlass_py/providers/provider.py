@@ -13,18 +13,15 @@ from math import inf
 from numbers import Real
 from typing import Any
 
-from .._core import Problem
 from ..arrays.frameworks import launching_on
-from ..arrays.gpu import Gpu, gpu_of
-from ..declaration.dtypes import ARITHMETICS, DTYPES, PAIRS, STORAGE
-from ..declaration.epilogues import EPILOGUES, Epilogue
+from ..arrays.gpu import Gpu
+from ..declaration.epilogues import EPILOGUES
 from ..declaration.operands import OPERANDS
 from ..errors import ProviderError
 from ..kernels.adaptation import Way
 from ..kernels.kernel import PythonKernel, Status
 from ..kernels.metadata import CPU, Design, KernelMetadata, OperandMetadata
-from ..operations.gemm.call import KernelCall
-from ..operations.gemm.legality import Interface
+from ..kernels.operation import Problem, operation_named, operation_of
 
 
 class Provider(ABC):
@@ -43,11 +40,12 @@ class Provider(ABC):
         """The kernels, asked for once, when the provider is registered. Names are words: letters, digits and `_`."""
 
     @abstractmethod
-    def run(self, kernel: KernelMetadata, call: KernelCall) -> None:
-        """Computes a call that the kernel supports, or launches what does on `call.stream`, into `call.d`.
+    def run(self, kernel: KernelMetadata, call: Any) -> None:
+        """Computes a call that the kernel supports, or launches what does on `call.stream`, into what it writes.
 
-        It must not wait for the device. Scratch memory is its own to allocate. During CUDA graph capture it may be
-        called too: whatever cannot be captured, such as compiling, has to have happened in `compile` or a call before.
+        A call of gemm is a KernelCall, which writes `call.d`. It must not wait for the device. Scratch memory is its
+        own to allocate. During CUDA graph capture it may be called too: whatever cannot be captured, such as compiling,
+        has to have happened in `compile` or a call before.
         """
 
     def compile(self, kernel: KernelMetadata) -> None:
@@ -57,15 +55,16 @@ class Provider(ABC):
         """
         return
 
-    def supports(self, kernel: KernelMetadata, problem: Problem) -> Status:
+    def supports(self, kernel: KernelMetadata, problem: Any) -> Status:
         """Whether the kernel computes a problem as it lies.
 
         `gemm` asks as it meets a class of problems, and not again for calls of that class; `explain`, `get_kernels` and
-        `tune` ask anew. By default, whether `metadata_fits`. A provider adds conditions to that, or replaces it.
+        `tune` ask anew. By default, whether the problem is what the metadata say. A provider adds conditions to that,
+        or replaces it.
         """
-        return metadata_fits(kernel, problem)
+        return operation_named(kernel.operation).metadata_fits(kernel, problem)
 
-    def estimate(self, kernel: KernelMetadata, problem: Problem) -> float | None:
+    def estimate(self, kernel: KernelMetadata, problem: Any) -> float | None:
         """Microseconds that a supported problem takes, as far as can be said; None where not.
 
         Kernels with an estimate compete with those of the package by it. Those without one are taken where nothing else
@@ -91,9 +90,10 @@ class ProvidedKernel(PythonKernel):
 
     def concerns(self, p: Problem) -> bool:
         """Whether a problem is on the kernel's kind of device, and of its dtypes."""
-        operands = self._metadata.operands
-        dtypes = ((operands["a"].dtype, p.operand_a), (operands["b"].dtype, p.operand_b))
-        return (self._metadata.cc == CPU) == (p.device_id < 0) and all(x in ("*", y) for x, y in dtypes)
+        m = self._metadata
+        if m.operation != p.operation or (m.cc == CPU) != (p.device_id < 0):
+            return False
+        return all(m.operands[name].dtype in ("*", dtype) for name, dtype in operation_of(p).dtypes(p).items())
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """As in Kernel; there are no detours. Where the provider fails to answer, that is the reason."""
@@ -137,8 +137,8 @@ class ProvidedKernel(PythonKernel):
         self._ask("compile")
 
     def call(self, **given: Any) -> None:
-        """Runs a canonical call, by the names of KernelCall; called from C++ with device and stream ready."""
-        call = KernelCall(**given)
+        """Runs a canonical call, by its names in the operation's `call`; C++ calls it with device and stream ready."""
+        call = operation_of(given["problem"]).call(**given)
         try:
             if call.stream is None:
                 returned: object = self.provider.run(self._metadata, call)
@@ -201,82 +201,6 @@ def _what(value: object) -> str:
 
 # ---------------------------------------------------------------------------------------------------- metadata
 
-_FORMULAS = {e.formula: e for e in EPILOGUES.values()}
-_LIKE_D = tuple(x.name for x in OPERANDS["gemm"] if x.shape == "result" and x.name != "out")
-# The layouts that each operand may have: D, and what lies like it, is row-major; a vector goes along n or m.
-_BY_SHAPE = {
-    "left": ("t", "n", "*"), "right": ("t", "n", "*"), "result": ("t", "*"), "vector": ("n", "m", "*"),
-    "sum": ("n", "m", "*"), "rows": ("t", "n", "m", "*"), "columns": ("t", "n", "m", "*"),
-}  # fmt: skip
-_LAYOUTS = {"d" if x.name == "out" else x.name: _BY_SHAPE[x.shape] for x in OPERANDS["gemm"] if x.shape in _BY_SHAPE}
-_ALIGNMENTS = (1, 2, 4, 8, 16)  # bytes: a Problem tells no more
-_KINDS = {"epilogue": str, "family": str, "api": int, "design": Design, "deterministic": bool}
-FACTORS = tuple(dict.fromkeys(x.operand for x in ARITHMETICS))  # dtypes that are multiplied
-SUMS = tuple(dict.fromkeys(x.accumulator for x in ARITHMETICS))
-_HOST = Gpu("the CPU", 0, 1, 0.0)
-
-
-def metadata_fits(m: KernelMetadata, p: Problem) -> Status:
-    """Whether a problem is what the metadata say: device, dtypes, layouts, alignments, sums and epilogue.
-
-    Factors have to be numbers, and there has to be a product.
-
-    Raises:
-        ValueError: the metadata's epilogue is none of the package's formulas, which nothing can be concluded from.
-    """
-    gpu = gpu_of(p)
-    if (m.cc == CPU) != (gpu is None):
-        return Status(f"runs on {'the CPU' if m.cc == CPU else 'a GPU'}; the operands are on {p.device}")
-    if p.empty_product:
-        return Status("multiplies; there is no product (k = 0 or alpha = 0)")
-    if p.device_alpha or p.device_beta or p.scale_out == "s":
-        return Status("takes factors as numbers; one of them is an array")
-    way = _interface(m, p).way(p, gpu or _HOST)
-    if isinstance(way, Way):
-        return Status(way.detours[0] if way.detours else _other_than_said(m, p))
-    return Status(way)
-
-
-def _other_than_said(m: KernelMetadata, p: Problem) -> str | None:
-    """Why c, gate, aux or bias is not as the metadata say of it: an Interface expects of all of them what D is."""
-    for name in (*_LIKE_D, "bias"):
-        said, dtype = m.operands.get(name), getattr(p, name)
-        if not said or not dtype:
-            continue
-        if said.dtype not in ("*", dtype):
-            return f"takes {name} in {said.dtype}; it is {dtype}"
-        if (align := getattr(p, f"align_{name}")) < said.alignment:
-            return f"takes {name} by {said.alignment} bytes; it is aligned to {align}"
-    return None
-
-
-def _interface(m: KernelMetadata, p: Problem) -> Interface:
-    """Metadata as legality takes them; where they say "*", what the problem has."""
-    if unknown := _unknown_formula(m):
-        raise ValueError(unknown)
-    a, b, d = (m.operands[name] for name in ("a", "b", "d"))
-    dtypes = {"a": (a.dtype, p.operand_a), "b": (b.dtype, p.operand_b), "d": (d.dtype, p.d)}
-    dtypes["accumulator"] = (m.accumulator, p.accumulator)
-    known = {name: str(asked) if said == "*" else said for name, (said, asked) in dtypes.items()}
-    return Interface(
-        api=0,  # which metadata say for people alone
-        cc=m.cc,
-        bias=str(p.bias or known["d"]),
-        layout=a.layout + b.layout,
-        epilogue=_formula(m),
-        align_a=a.alignment // DTYPES[known["a"]].itemsize or 1,
-        align_b=b.alignment // DTYPES[known["b"]].itemsize or 1,
-        align_d=d.alignment // DTYPES[known["d"]].itemsize or 1,
-        granules=False,
-        stream_k=False,
-        pointers=False,
-        block=0,
-        tma_scales=False,
-        takes_lists=False,
-        bias_as_c=False,
-        **known,
-    )
-
 
 def kernels_of(provider: Provider) -> list[ProvidedKernel]:
     """The kernels of a provider.
@@ -295,79 +219,25 @@ def kernels_of(provider: Provider) -> list[ProvidedKernel]:
     return [ProvidedKernel(provider, _with_formula(m)) for m in found]
 
 
+_KINDS = {"epilogue": str, "family": str, "api": int, "design": Design, "deterministic": bool}
+
+
 def mistake(m: Any, usual: bool = True) -> str | None:
     """What is wrong with metadata in themselves; with `usual`, for a provider without a `supports` of its own."""
     if not isinstance(m, KernelMetadata):
         return f"found {_what(m)}; expected KernelMetadata"
     if not isinstance(m.name, str) or not (m.name.isidentifier() and m.name.isascii()):
         return f"a kernel is called {m.name!r}; expected letters, digits and _"
+    if m.operation not in OPERANDS:
+        return f"{m.name}: operation is {m.operation!r}; expected one of {', '.join(OPERANDS)}"
     if not isinstance(m.operands, dict) or not all(isinstance(x, OperandMetadata) for x in m.operands.values()):
         return f"{m.name}: operands is {m.operands!r}; expected a dictionary of OperandMetadata by name"
-    if missing := [name for name in ("a", "b", "d") if name not in m.operands]:
-        return f"{m.name} has no operand {', '.join(missing)}"
-    for name, x in m.operands.items():
-        if wrong := _operand_mistake(name, x):
-            return f"{m.name}{wrong}"
-    if m.accumulator not in ("*", *SUMS):
-        return f"{m.name}: accumulator is {m.accumulator!r}; expected one of {', '.join(SUMS)}, or '*'"
-    if wrong := product_mistake(m.operands["a"].dtype, m.operands["b"].dtype, m.accumulator):
-        return f"{m.name}: {wrong}"
     if not isinstance(m.cc, tuple) or [type(x) for x in m.cc] != [int, int] or m.cc[0] > m.cc[1]:
         return f"{m.name}: cc is {m.cc!r}; expected the lowest and the highest compute capability, such as (80, 999)"
     for field, kind in _KINDS.items():
         if not isinstance(value := getattr(m, field), kind):
             return f"{m.name}: {field} is {value!r}; expected {kind.__name__}"
-    return (_unknown_formula(m) or _contradiction(m)) if usual else None
-
-
-def _contradiction(m: KernelMetadata) -> str | None:
-    """Why no problem is both what the metadata say of an operand and what is concluded from the rest."""
-    d, axis = m.operands["d"].dtype, _formula(m).bias
-    for name in _LIKE_D:
-        said = m.operands.get(name, OperandMetadata("*")).dtype
-        if "*" not in (d, said) and said != d:
-            return f"{m.name}: {name} is {said!r}; expected d's dtype, {d!r}, or a provider with its own supports"
-    along = m.operands.get("bias", OperandMetadata("*")).layout
-    if axis and along not in ("*", axis):
-        return f"{m.name}: bias has layout {along!r}; expected {axis!r}, as epilogue {m.epilogue!r} has it"
-    return None
-
-
-def _operand_mistake(name: str, x: OperandMetadata) -> str | None:
-    if name not in _LAYOUTS:
-        return f" has an operand {name!r}; expected {', '.join(_LAYOUTS)}"
-    dtypes = FACTORS if name in ("a", "b") else tuple(STORAGE)
-    if x.dtype not in ("*", *dtypes):
-        return f": {name} is {x.dtype!r}; expected one of {', '.join(dtypes)}, or '*'"
-    if x.layout not in _LAYOUTS[name]:
-        return f": {name} has layout {x.layout!r}; expected {', '.join(map(repr, _LAYOUTS[name]))}"
-    if type(x.alignment) is not int or x.alignment not in _ALIGNMENTS:
-        return f": {name} has alignment {x.alignment!r}; expected bytes: {', '.join(map(str, _ALIGNMENTS))}"
-    if x.layout == "*" and x.dtype != "*" and x.alignment > DTYPES[x.dtype].itemsize:
-        return f": {name} has any strides and an alignment of {x.alignment}; expected one of an element"
-    return None
-
-
-def product_mistake(a: str, b: str, accumulator: str) -> str | None:
-    """Why gemm never asks for such a product: it does not multiply the dtypes with each other, or not sum them so."""
-    partners = next((pair for pair in PAIRS if a in pair), (a,))
-    if "*" not in (a, b) and b not in partners:
-        return f"b is {b!r}; expected what {a} is multiplied with: {', '.join(partners)}"
-    sums = dict.fromkeys(x.accumulator for x in ARITHMETICS if x.operand in (a, b))
-    if sums and accumulator not in ("*", *sums):
-        return f"accumulator is {accumulator!r}; expected what {a if a != '*' else b} is summed in: {', '.join(sums)}"
-    return None
-
-
-def _unknown_formula(m: KernelMetadata) -> str | None:
-    """Why nothing can be concluded from an epilogue."""
-    if m.epilogue in EPILOGUES or m.epilogue in _FORMULAS:
-        return None
-    return f"{m.name}: epilogue is {m.epilogue!r}; expected a name of EPILOGUES, or a provider with its own supports"
-
-
-def _formula(m: KernelMetadata) -> Epilogue:
-    return EPILOGUES.get(m.epilogue) or _FORMULAS[m.epilogue]
+    return operation_named(m.operation).metadata_mistake(m, usual)
 
 
 def _with_formula(m: KernelMetadata) -> KernelMetadata:

@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._core import Problem
 from ..declaration.families import added
 from ..kernels import archive, registry
 from ..kernels.kernel import Kernel
 from ..kernels.metadata import KernelMetadata
-from ..operations.gemm.call import KernelCall
 from .cuda_kernel import CudaKernel, OwnKernel
 from .provider import Provider, kernels_of, mistake
 
-Run = Callable[[KernelCall], None]
-Estimate = Callable[[Problem], "float | None"]
+Run = Callable[[Any], None]  # of a KernelCall
+Estimate = Callable[[Any], "float | None"]  # of a Problem
 
 
 @dataclass
@@ -153,8 +151,8 @@ class _One(Provider):
     def kernels(self) -> Iterable[KernelMetadata]:
         return [self._kernel]
 
-    def run(self, kernel: KernelMetadata, call: KernelCall) -> None:
+    def run(self, kernel: KernelMetadata, call: Any) -> None:
         return self._run(call)
 
-    def estimate(self, kernel: KernelMetadata, problem: Problem) -> float | None:
+    def estimate(self, kernel: KernelMetadata, problem: Any) -> float | None:
         return self._estimate(problem) if self._estimate else None

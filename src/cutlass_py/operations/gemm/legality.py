@@ -21,7 +21,6 @@ from ...epilogues.fusion import MOST_BLOCKS, rejection
 from ...epilogues.specialization import specialization_of
 from ...kernels import operation
 from ...kernels.adaptation import Way
-from ...kernels.metadata import OperandMetadata
 
 _UNSUMMED = "does not sum a bias gradient; bias_grad is given"
 _TMA = 16  # bytes: addresses, rows and batches of TMA operands are multiples of it
@@ -282,24 +281,3 @@ def _operand_detour(name: str, layout: str, align: int, wanted: str, bytes_wante
 
 def _product(a: str | None, b: str | None) -> str:
     return str(a) if a == b else f"{a} by {b}"
-
-
-@cache
-def operands_of(i: Interface) -> dict[str, OperandMetadata]:
-    """The operands that kernels of an interface read and write as they lie."""
-    epilogue, output = i.epilogue, OperandMetadata(i.d, "t", i.bytes_d)
-    bytes_a, bytes_b = i.bytes_ab
-    derivative = ACTIVATIONS[epilogue.activation].derivative
-    operands = {
-        "a": OperandMetadata(DTYPES[i.a].stored, i.layout[0], bytes_a),
-        "b": OperandMetadata(DTYPES[i.b].stored, i.layout[1], bytes_b),
-        "d": output,
-    }
-    operands |= {"c": output} if epilogue.source else {}
-    operands |= {"aux" if derivative else "gate": output} if epilogue.gated else {}
-    operands |= {"aux": output} if epilogue.aux else {}
-    if i.block:
-        operands["scale_a"] = OperandMetadata("f32", "n", 16) if i.tma_scales else OperandMetadata("f32", "*", 4)
-        operands["scale_b"] = OperandMetadata("f32", "*", 4)
-    operands |= {"bias": OperandMetadata(i.bias, epilogue.bias, DTYPES[i.bias].itemsize)} if epilogue.bias else {}
-    return operands

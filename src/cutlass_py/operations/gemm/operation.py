@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from ..._core import Problem
 from ...arrays.gpu import Gpu
 from ...declaration.config import KernelConfig
 from ...kernels.adaptation import Way
-from ...kernels.kernel import CutlassKernel
-from ...kernels.metadata import OperandMetadata
+from ...kernels.kernel import CutlassKernel, Status
+from ...kernels.metadata import KernelMetadata
 from ...kernels.operation import Groups, Operation, Timed
-from . import cost, legality, problem_text, routes, tile_order
+from . import cost, legality, metadata, problem_text, problems, routes, tile_order
 from .arguments import GemmArguments
+from .call import KernelCall
 
 
 class Gemm(Operation):
@@ -20,6 +22,8 @@ class Gemm(Operation):
 
     name = "gemm"
     arguments = GemmArguments
+    call = KernelCall
+    keys = problems.KEYS
     key = (
         "m", "n", "k", "batch", "a", "b", "d", "operand_a", "operand_b", "accumulator", "layout_a", "layout_b",
         "layout_d", "align_a", "align_b", "align_d", "c", "layout_c", "align_c", "activation", "bias", "bias_axis",
@@ -33,6 +37,10 @@ class Gemm(Operation):
         "operation", "empty_product", "transposed", "jit", "splits", "kernel", "user", "device", "device_id", "block",
     )  # fmt: skip
 
+    def arguments_from(self, entry: Mapping[str, Any], device: str) -> GemmArguments:
+        """Operands named by their dtype, aligned and without gaps."""
+        return problems.arguments(entry, device)
+
     def describe(self, p: Problem) -> str:
         """The product in one line: extents, layouts, formula, device."""
         return problem_text.describe(p)
@@ -45,9 +53,32 @@ class Gemm(Operation):
         """The interface of a kernel; the same object for all that share it."""
         return legality.interface_of(config)
 
-    def operands_of(self, interface: legality.Interface) -> dict[str, OperandMetadata]:
-        """The operands that kernels of an interface read and write as they lie."""
-        return legality.operands_of(interface)
+    def metadata_of(self, kernel: CutlassKernel) -> KernelMetadata:
+        """Operands by the interface, design and epilogue by the configuration."""
+        return metadata.metadata_of(kernel)
+
+    def metadata_fits(self, m: KernelMetadata, p: Problem) -> Status:
+        """Device, dtypes, layouts, alignments, sums and epilogue."""
+        return metadata.metadata_fits(m, p)
+
+    def metadata_mistake(self, m: KernelMetadata, usual: bool) -> str | None:
+        """Operands that a product does not have, dtypes that are not multiplied, contradictions."""
+        return metadata.mistake(m, usual)
+
+    def dtypes(self, p: Problem) -> dict[str, str]:
+        """Of A and B, as they are multiplied."""
+        return {"a": p.operand_a or "", "b": p.operand_b or ""}
+
+    @property
+    def host_kernel(self) -> KernelMetadata:
+        """One that takes any layout, dtype and alignment."""
+        return metadata.HOST
+
+    def compute(self, call: KernelCall) -> None:
+        """The formula of `gemm`."""
+        from .reference import compute  # NumPy is not needed to answer questions
+
+        compute(call)
 
     def without_kernel(self, p: Problem) -> str | None:
         """There is no product on a GPU: at most the epilogue is left."""

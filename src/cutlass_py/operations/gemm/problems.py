@@ -1,11 +1,10 @@
-"""Problems as data: one gemm as a JSON object, a file of them as a list (docs/problems.md).
+"""One gemm as a JSON object (docs/problems.md); a file of them is read by kernels/problem_files.py.
 
 Operands are named by their dtype, aligned and without gaps; everything but A and B is row-major.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any
@@ -14,7 +13,6 @@ from ...arrays.tensor_spec import TensorSpec
 from ...declaration.dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS, STORAGE
 from ...declaration.epilogues import ACTIVATIONS
 from ...epilogues.activations import Activation
-from ...support.files import read_json
 from .arguments import GemmArguments
 
 KEYS = {
@@ -164,22 +162,3 @@ class _Entry:
         if value not in list(names):
             raise ValueError(f"{key}: {value!r}; expected one of {', '.join(names)}")
         return str(value)
-
-
-def read(path: str | os.PathLike[str]) -> list[GemmArguments]:
-    """The problems of a file.
-
-    Raises:
-        ValueError: it is no such list; the message names the file, the entry (from 1) and the key.
-        OSError: it cannot be read.
-    """
-    name, entries = os.fspath(path), read_json(path)
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ValueError(f"{name}: expected a list of objects, each one problem")
-    problems = []
-    for number, entry in enumerate(entries, 1):
-        try:
-            problems.append(arguments(entry))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{name}: entry {number}: {error}") from None
-    return problems
