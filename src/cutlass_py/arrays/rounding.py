@@ -18,13 +18,11 @@ def store(out: Any, x: Any) -> None:
     if out.dtype.itemsize == 1:
         limits = ml_dtypes.finfo(out.dtype)
         x = np.clip(x, float(limits.min), float(limits.max))
-    if out.dtype.num >= 256 and x.dtype == np.float64:  # ml_dtypes' own go by way of f32, which would round twice
-        x = _to_odd(x)
+    if out.dtype.num >= 256 and x.dtype == np.float64:
+        # ml_dtypes' own go by way of f32. Where that is not exact, the neighbour with an odd last bit is taken: rounded
+        # again, it is x rounded once.
+        nearest = x.astype(np.float32)
+        inexact = (nearest != x) & (nearest.view(np.int32) & 1 == 0) & np.isfinite(x)
+        towards = np.where(x > nearest, np.inf, -np.inf).astype(np.float32)
+        x = np.where(inexact, np.nextafter(nearest, towards), nearest)
     out[...] = x.astype(out.dtype, copy=False)
-
-
-def _to_odd(x: Any) -> Any:
-    """f64 as f32, to the neighbour with an odd last bit where it is not exact: rounded again, that is rounded once."""
-    nearest = x.astype(np.float32)
-    inexact = (nearest != x) & (nearest.view(np.int32) & 1 == 0) & np.isfinite(x)
-    return np.where(inexact, np.nextafter(nearest, np.where(x > nearest, np.inf, -np.inf).astype(np.float32)), nearest)

@@ -56,23 +56,21 @@ is_jit_tracing: Ask = _find("_C._is_tracing", torch.jit.is_tracing)
 is_autocasting: Ask = _find("_C._is_any_autocast_enabled", lambda: any(map(torch.is_autocast_enabled, ("cuda", "cpu"))))
 
 
-def _export_flag() -> bool:
-    return torch.compiler._is_exporting_flag  # type: ignore[no-any-return]
-
-
 # The flag itself: while torch 2.11 compiles anything, torch.compiler.is_exporting() is true.
-is_export_flagged: Ask = torch.compiler.is_exporting if _find("compiler._is_exporting_flag") is None else _export_flag
+is_export_flagged: Ask = (
+    torch.compiler.is_exporting
+    if _find("compiler._is_exporting_flag") is None
+    else lambda: torch.compiler._is_exporting_flag
+)
 
 # Where torch keeps the level of forward differentiation, negative outside of any: the extension reads it at every call.
 _forward_ad = torch.autograd.forward_ad
 FORWARD_LEVEL: tuple[dict[str, Any], str] = vars(_forward_ad), "_current_level"
 
 
-def _forward_level() -> bool:
-    return _forward_ad._current_level >= 0  # type: ignore[no-any-return]
-
-
-is_forward_mode: Ask = _yes if _find("autograd.forward_ad._current_level") is None else _forward_level
+is_forward_mode: Ask = (
+    _yes if _find("autograd.forward_ad._current_level") is None else lambda: _forward_ad._current_level >= 0
+)
 
 # ---------------------------------------------------------------------------------------------------- tensors
 
@@ -83,15 +81,11 @@ is_wrapper: Ask = _find("_C._functorch.is_functorch_wrapped_tensor", _yes)
 is_zero: Ask = _find("Tensor._is_zerotensor", _yes)
 
 
-def _symbolic(x: Any) -> bool:
-    return x._has_symbolic_sizes_strides  # type: ignore[no-any-return]
-
-
-def _any_symbol(x: Any) -> bool:
-    return any(isinstance(extent, torch.SymInt) for extent in (*x.shape, *x.stride()))
-
-
-is_symbolic: Ask = _any_symbol if _find("Tensor._has_symbolic_sizes_strides") is None else _symbolic
+is_symbolic: Ask = (
+    (lambda x: any(isinstance(extent, torch.SymInt) for extent in (*x.shape, *x.stride())))
+    if _find("Tensor._has_symbolic_sizes_strides") is None
+    else lambda x: x._has_symbolic_sizes_strides
+)
 
 
 def _same_storage(x: Any, y: Any) -> bool:
@@ -110,12 +104,10 @@ increment_version: Callable[[tuple[Any, ...]], None] = _find(
 # ---------------------------------------------------------------------------------------------------- autograd
 
 
-def _requires_grad(*operands: Any) -> bool:
-    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
-
-
 # As autograd asks it of an operator's arguments.
-requires_grad: Ask = _find("_C._any_requires_grad", _requires_grad)
+requires_grad: Ask = _find(
+    "_C._any_requires_grad", lambda *operands: any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
+)
 # Whether a backward pass computes what this node returns; else every gradient that may be needed is computed.
 is_executed: Ask = _find("_C._will_engine_execute_node", _yes)
 # What torch.library calls an operator below autograd with. Without them, gradients are recorded only where nothing else

@@ -73,8 +73,9 @@ def measure(case: Case, settings: Settings, gpu: Framework) -> Record:
         arms = [*main, *(our_arm(operands, k) for k in _forced(operands, settings))]
         record["chosen"] = choice_of(operands)
         if settings.splits:
-            record["decompositions"] = _decompositions(operands, settings.splits)
-            arms += [our_arm(operands, splits=found["splits"]) for found in record["decompositions"]]
+            cuts = [choice_of(operands, parts) | {"splits": parts} for parts in settings.splits]
+            record["decompositions"] = [cut for cut in cuts if cut["kernel"]]  # those that some compiled kernel can do
+            arms += [our_arm(operands, splits=cut["splits"]) for cut in record["decompositions"]]
         if settings.orders:
             arms += order_arms(operands, settings.kernel)
         checked, refused = _checked(case, arms, operands, len(main))
@@ -84,15 +85,17 @@ def measure(case: Case, settings: Settings, gpu: Framework) -> Record:
         left_out = {*refused, *checked.get("wrong", ())} - {settings.kernel}
         arms = [arm for arm in arms if arm in main or arm.name not in left_out]
         rough = {arm.name: rough_us(gpu, arm) for arm in arms}
-        fastest = min(rough.values())
+        slowest = HOPELESS * min(rough.values())
         asked = settings.kernel
-        timed = [a for a in arms if a in main or a.name == asked or rough[a.name] < HOPELESS * fastest]
+        timed = [a for a in arms if a in main or a.name == asked or rough[a.name] < slowest]
         sweep = settings.mode == SWEEP
         for regime in settings.regimes:
             record[regime] = _regime(regime, timed, operands, rough, settings.budget_ms / (4 if sweep else 1))
             if sweep:
-                finals = [*main, *_fastest(timed[len(main) :], record[regime]["us"])]
-                record[regime]["finals"] = _regime(regime, finals, operands, rough, settings.budget_ms)
+                us = record[regime]["us"]
+                fastest = sorted(timed[len(main) :], key=lambda arm: us[arm.name])[:FINALISTS]
+                finals = _regime(regime, [*main, *fastest], operands, rough, settings.budget_ms)
+                record[regime]["finals"] = finals
         hopeless = {arm.name: rough[arm.name] for arm in arms if arm not in timed}
         if hopeless:
             record["rough_us"] = hopeless
@@ -151,10 +154,6 @@ def _forced(operands: _Operands, settings: Settings) -> list[Any]:
     return named + (get_kernels(_arguments(operands)) if settings.mode == SWEEP else [])
 
 
-def _fastest(arms: list[Arm], us: dict[str, float]) -> list[Arm]:
-    return sorted(arms, key=lambda arm: us[arm.name])[:FINALISTS]
-
-
 def _tuned(operands: _Operands) -> dict[str, Any]:
     """What `tune` found, by its own clock: the choice before and after, its times in each order of tiles, the entry."""
     from ..dispatch.autotune import tune
@@ -169,15 +168,10 @@ def _tuned(operands: _Operands) -> dict[str, Any]:
         of_kernel.setdefault(f"{choice.raster},{choice.swizzle}", each.microseconds)
     record: Record = {"measured": len(found.measured), "us": found.best.microseconds, "default_us": before}
     record["orders"] = {name: times for name, times in orders.items() if len(times) > 1}
-    return record | _entry(args)
-
-
-def _entry(args: GemmArguments) -> dict[str, Any]:
-    """What the table of tuned choices has for a problem, so that results can become such a table."""
-    p = args.problem
-    gpu = gpu_of(p)
-    entry = tuned.table(gpu).get(class_of(p)) if gpu else None
-    return {"class": class_of(p), "entry": asdict(entry)} if entry else {}
+    gpu, key = gpu_of(args.problem), class_of(args.problem)
+    if entry := tuned.table(gpu).get(key) if gpu else None:
+        record |= {"class": key, "entry": asdict(entry)}  # so that results can become a table of tuned choices
+    return record
 
 
 def choice_of(operands: _Operands, splits: Splits | None = None) -> dict[str, Any]:
@@ -191,12 +185,6 @@ def choice_of(operands: _Operands, splits: Splits | None = None) -> dict[str, An
         "swizzle": chosen.swizzle, "raster": chosen.raster,
         "measured" if chosen.measured else "estimated_us": chosen.microseconds,
     }  # fmt: skip
-
-
-def _decompositions(operands: _Operands, splits: tuple[Splits, ...]) -> list[dict[str, Any]]:
-    """The choice for each way to cut k, with the model's estimate; those that some compiled kernel can do."""
-    choices = [choice_of(operands, parts) | {"splits": parts} for parts in splits]
-    return [choice for choice in choices if choice["kernel"]]
 
 
 def _checked(case: Case, arms: list[Arm], operands: _Operands, needed: int) -> tuple[Record, dict[str, str]]:

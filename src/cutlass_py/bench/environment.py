@@ -58,7 +58,13 @@ def _commit() -> str | None:
 
 
 def _machine() -> dict[str, Any]:
-    found: dict[str, Any] = {"cpu": _cpu(), "cpus": os.cpu_count(), "system": platform.system().lower()}
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        models = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        cpu = next(models, platform.machine())
+    except OSError:
+        cpu = platform.processor()
+    found: dict[str, Any] = {"cpu": cpu, "cpus": os.cpu_count(), "system": platform.system().lower()}
     if _core.device_count():
         info = _core.device_info(0)
         found |= {"gpu": info["name"], "compute_capability": info["cc"], "sm_count": info["sm_count"]}
@@ -75,22 +81,13 @@ def gpu_state(fields: Sequence[str] = ("clocks.sm", "clocks.mem", "temperature.g
     line = _output(["nvidia-smi", "-i", first, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
     if line is None:
         return {}
-    return dict(zip(fields, (_number(value.strip()) for value in line.split(",")), strict=False))
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    found: dict[str, Any] = {}
+    for field, value in zip(fields, line.split(","), strict=False):
+        try:
+            found[field] = float(value)
+        except ValueError:
+            found[field] = value.strip()
+    return found
 
 
 def _versions() -> dict[str, Any]:

@@ -167,17 +167,13 @@ def errors(case: KernelCase, arms: Sequence[Arm], operands: KernelOperands) -> t
         arm.launch(0)
         results = (_on_host(name, x, rows, gpu) for name, arrays in written.items() for x in arrays)
         pairs = zip(results, chain(*map(_each, wanted.values())), strict=True)
-        differences = [_difference(result, expected) for result, expected in pairs]
+        differences = [float(abs(_wide(x) - _wide(y)).max() / abs(_wide(y)).max()) for x, y in pairs]
         found[arm.name] = math.nan if any(map(math.isnan, differences)) else max(differences)
     return found, case.limit(max(float(abs(_wide(x)).max()) for x in _each(wanted["out"])))
 
 
 def _wide(array: Any) -> Any:
     return array.astype("complex128" if array.dtype.kind == "c" else "float64")
-
-
-def _difference(found: Any, wanted: Any) -> float:
-    return float(abs(_wide(found) - _wide(wanted)).max() / abs(_wide(wanted)).max())
 
 
 def _each(value: Any) -> list[Any]:

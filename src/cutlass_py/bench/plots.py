@@ -73,20 +73,18 @@ def _logarithmic(axis: Any, x: str, y: str) -> None:
 
 
 def _svg(figure: Any) -> str:
-    """The same text for the same data: no date, no random names; letters stay letters."""
+    """The same text for the same data: no date, no random names; letters stay letters.
+
+    The picture takes a quarter of matplotlib's bytes: tenths of a point in what is drawn (text stays as it is), short
+    names of markers, none of groups, no comments, and the style of a series' markers said once.
+    """
     from matplotlib import rc_context
 
     target = io.StringIO()
     rules = {"svg.hashsalt": "cutlass_py", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
     with rc_context(rules):
         figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
-    return _lean(target.getvalue())
-
-
-def _lean(svg: str) -> str:
-    """The same picture in a quarter of the bytes: tenths of a point in what is drawn (text stays as it is), short names
-    of markers, none of groups, no comments, and the style of a series' markers said once."""
-    svg = re.sub(r'<!--.*?-->|(?<=<g) id="[^"]*"', "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<!--.*?-->|(?<=<g) id="[^"]*"', "", target.getvalue(), flags=re.DOTALL)
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d)\d+", r"\1", tag[0]), svg).replace(" xlink:href=", " href=")
     for number, name in enumerate(dict.fromkeys(re.findall(r'id="(m[0-9a-f]{10})"', svg))):
         svg = svg.replace(name, f"m{number}")

@@ -53,36 +53,32 @@ def row(record: Record, regimes: Sequence[str]) -> str:
     chosen = record["chosen"]
     how = ", ".join(Way.of(chosen.get).steps(chosen.get("splits", 1)))
     line = f"{name:40}{times} | {record['error'][OURS]:.1e} {short(chosen['kernel'])} {how}".rstrip()
-    beside = [_decomposition(found, record, regimes) for found in record.get("decompositions", ())]
-    return "\n".join([line, *_named(record, regimes), *beside])
+    lines = [line, *_named(record, regimes)]
+    for found in record.get("decompositions", ()):  # the model's time beside the measured ones
+        cut = f"splits={found['splits']}"
+        timed = [f"{regime} {record[regime]['us'][cut]:.2f}" for regime in regimes if cut in record[regime]["us"]]
+        estimate = f"estimated {found['estimated_us']:9.2f} us, {', '.join(timed) or 'not timed'}"
+        lines.append(f"  {cut:14} {estimate}  {short(found['kernel'])}")
+    return "\n".join(lines)
 
 
 def _named(record: Record, regimes: Sequence[str]) -> list[str]:
-    """Kernels that were timed by name; of a sweep, the fastest."""
+    """Kernels that were timed by name; of a sweep, the fastest. Beside each its ratio, or rates."""
     us = record[regimes[0]]["us"]
     names = [name for name in ours_of(record, regimes[0]) if name != OURS and not name.startswith("splits=")]
     names = sorted(names, key=us.__getitem__)[: 1 if record["mode"] == SWEEP else None]
     lines = []
     for name in names:
-        found = [(regime, record[regime]["us"]) for regime in regimes]
-        times = [f"{regime} {us[name]:.2f} us, {_beside(record, us, name)}" for regime, us in found]
+        times = []
+        for regime in regimes:
+            us = record[regime]["us"]
+            beside = f"ratio {theirs_of(us) / us[name]:.3f}"
+            if "flop" in record:
+                flop, moved = record["flop"] / us[name] / 1e6, record["moved_bytes"] / us[name] / 1e3
+                beside = f"{flop:.4g} TFLOP/s, {moved:.4g} GB/s"
+            times.append(f"{regime} {us[name]:.2f} us, {beside}")
         lines.append(f"  {short(name)}: {'; '.join(times)}")
     return lines
-
-
-def _beside(record: Record, us: dict[str, float], name: str) -> str:
-    """How a kernel compares with the reference; without one, its rates."""
-    if "flop" not in record:
-        return f"ratio {theirs_of(us) / us[name]:.3f}"
-    return f"{record['flop'] / us[name] / 1e6:.4g} TFLOP/s, {record['moved_bytes'] / us[name] / 1e3:.4g} GB/s"
-
-
-def _decomposition(found: Record, record: Record, regimes: Sequence[str]) -> str:
-    """One way to cut k: the model's time beside the measured ones."""
-    name = f"splits={found['splits']}"
-    timed = [f"{regime} {record[regime]['us'][name]:.2f}" for regime in regimes if name in record[regime]["us"]]
-    estimate = f"estimated {found['estimated_us']:9.2f} us"
-    return f"  {name:14} {estimate}, {', '.join(timed) or 'not timed'}  {short(found['kernel'])}"
 
 
 def short(kernel: str | None) -> str:

@@ -48,14 +48,16 @@ def write(path: Path, result: Mapping[str, Any]) -> None:
 
 def dumps(result: Mapping[str, Any]) -> str:
     """A result as text."""
-    parts = [f"{json.dumps(key)}: {_value(value)}" for key, value in result.items()]
+
+    def text(value: Any) -> str:
+        return json.dumps(_rounded(value), default=str)
+
+    parts = []
+    for key, value in result.items():
+        entries = isinstance(value, list) and value and isinstance(value[0], dict)
+        written = "[\n" + ",\n".join(map(text, value)) + "\n]" if entries else text(value)
+        parts.append(f"{json.dumps(key)}: {written}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n" + ",\n".join(json.dumps(_rounded(entry), default=str) for entry in value) + "\n]"
-    return json.dumps(_rounded(value), default=str)
 
 
 def _rounded(value: Any) -> Any:

@@ -86,7 +86,9 @@ class Run:
             with tuned.afresh() if settings.alone or settings.mode == TUNED else nullcontext():
                 record = measure(case, settings, self.gpu)
         except Exception as error:  # no kernel, no memory, refused by the framework, whatever it raises: others go on
-            record = case.facts() | {"mode": settings.mode, "failed": reason(error), "where": _where(error)}
+            frame = extract_tb(error.__traceback__)[-1]
+            where = f"{Path(frame.filename).name}:{frame.lineno}, {frame.name}"
+            record = case.facts() | {"mode": settings.mode, "failed": reason(error), "where": where}
         if "failed" in record:  # not within the handler: the error holds on to the operands
             self._recover()
         self.records.append(record)
@@ -122,9 +124,3 @@ class Run:
             "summary": summarise(self.records),
             "cases": self.records,
         }
-
-
-def _where(error: Exception) -> str:
-    """File, line and function that raised it."""
-    frame = extract_tb(error.__traceback__)[-1]
-    return f"{Path(frame.filename).name}:{frame.lineno}, {frame.name}"

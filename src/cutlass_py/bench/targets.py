@@ -143,27 +143,26 @@ def verdicts(records: Iterable[Record], bars: Iterable[Bar] = BARS, regimes: Seq
     records = list(records)
     found = []
     for bar in bars:
-        wanted = set(bar.cases())
+        wanted, at_most = set(bar.cases()), bar.of == "slow"
+        of = f"share below {_SLOW}" if at_most else bar.of
         for regime in ("sustained",) if bar.mode == SWEEP else regimes:
             of_bar = [r for r in records if r.get("mode", DEFAULT) == bar.mode and regime in r]
             by_case = {_apart(case_of(r)): r[regime] for r in of_bar}
             measured = [by_case[_apart(case)] for case in wanted if _apart(case) in by_case]
-            found.append(_verdict(bar, regime, measured, len(wanted)))
+            value = _value(bar.of, measured) if measured else None
+            met = value is not None and (value <= bar.bound if at_most else value >= bar.bound)
+            found.append(
+                Verdict(
+                    bar.group, str(bar), f"{of}, {regime}", f"{'<=' if at_most else '>='} {bar.bound:.2f}", bar.target,
+                    value, met, len(measured), len(wanted),
+                )
+            )  # fmt: skip
     return found
 
 
 def _apart(case: Case) -> tuple[Any, ...]:
     """A case without its suite: one problem may be in several."""
     return case.dtype, case.layout, case.shape
-
-
-def _verdict(bar: Bar, regime: str, measured: list[dict[str, Any]], wanted: int) -> Verdict:
-    at_most = bar.of == "slow"
-    demand = f"{'<=' if at_most else '>='} {bar.bound:.2f}"
-    value = _value(bar.of, measured) if measured else None
-    met = value is not None and (value <= bar.bound if at_most else value >= bar.bound)
-    of = {"slow": f"share below {_SLOW}"}.get(bar.of, bar.of)
-    return Verdict(bar.group, str(bar), f"{of}, {regime}", demand, bar.target, value, met, len(measured), wanted)
 
 
 def _value(of: str, measured: list[dict[str, Any]]) -> float:

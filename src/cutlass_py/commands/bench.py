@@ -225,7 +225,8 @@ def _parts(options: argparse.Namespace, gpu: Framework) -> list[Part]:
     if options.bars is not None:
         return _parts_of_bars(options, gpu)
     if options.kernel:
-        return [_part_of_kernel(options, gpu)]
+        kernel, shape = _kernel_asked(options)
+        return [_part(options, gpu, [_case_of(kernel, shape, gpu.dtypes)], kernel.name)]
     from ..bench.suites import cases
 
     known = gpu.dtypes
@@ -270,12 +271,6 @@ def _regimes(options: argparse.Namespace, gpu: Framework, cases: Sequence[Any]) 
     if unfit := set(options.regime or ()) - {*found, LIGHT}:
         raise ValueError(f"bench: no graph can be made of {gpu.name}'s matmul, which is what {unfit.pop()} replays")
     return found
-
-
-def _part_of_kernel(options: argparse.Namespace, gpu: Framework) -> Part:
-    """One kernel, in the dtypes and the layout of its name, beside gemm's choice, and the reference if there is one."""
-    kernel, shape = _kernel_asked(options)
-    return _part(options, gpu, [_case_of(kernel, shape, gpu.dtypes)], kernel.name)
 
 
 def _kernel_asked(options: argparse.Namespace) -> tuple[CutlassKernel, Shape]:

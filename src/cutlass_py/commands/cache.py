@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 
 from ..support.terminal import print_table, watched
 from .options import cc_option, json_option, print_json
@@ -44,19 +43,13 @@ def _info(options: argparse.Namespace) -> int:
         return 0
     print(f"{cache.directory()}: {len(entries)} kernels, {size / 1e6:.1f} MB")
     if watched() and entries:
-        print_table(("kernel", "MB", "entry"), [_cells(path) for path in entries])
+        named = ((path, *path.stem.partition("-")) for path in entries)
+        cells = [(kernel, f"{cache.size(path) / 1e6:.1f}", made) for path, kernel, _, made in named]
+        print_table(("kernel", "MB", "entry"), cells)
         return 0
     for path in entries:
         print(f"  {path.stem}")
     return 0
-
-
-def _cells(path: Path) -> tuple[str, str, str]:
-    """Kernel, size, and the digest and compiler that its entry is called after."""
-    from ..compiling import cache
-
-    kernel, _, made = path.stem.partition("-")
-    return kernel, f"{cache.size(path) / 1e6:.1f}", made
 
 
 def _clear(options: argparse.Namespace) -> int:

@@ -39,10 +39,6 @@ def _table(rows: list[list[str]]) -> str:
     return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
 
 
-def _counts(wanted: Callable[[KernelConfig], bool]) -> list[str]:
-    return [str(sum(map(wanted, named(part).values())) or "") for part in _SETS]
-
-
 def _listed(names: Iterable[str], order: Iterable[str]) -> str:
     names = set(names)
     return " ".join(name for name in order if name in names)
@@ -60,10 +56,8 @@ def _kernels() -> list[list[str]]:
         capability = f"{lowest / 10:.1f}" + ("" if lowest == highest else " and newer")
         layouts = _listed((c.layout for c in configs), LAYOUTS)
         results = _listed((c.d for c in configs), dict.fromkeys(c.d for c in named("declared").values()))
-        rows.append(
-            [operands, f"`{compute}`", family.title, capability, layouts, results]
-            + _counts(lambda c, members=members: c.name in members)  # type: ignore[misc]
-        )
+        counts = [str(len(members & named(part).keys()) or "") for part in _SETS]
+        rows.append([operands, f"`{compute}`", family.title, capability, layouts, results, *counts])
     return rows
 
 
@@ -79,7 +73,11 @@ def _epilogues() -> list[list[str]]:
     """One row for each form of a fused epilogue and operands in layouts that have the same of its functions f."""
     rows = [["fused", "operands", "layouts", *(f"f in {part}" for part in _SETS)]]
     operands = dict.fromkeys(c.a for c in named("declared").values())
-    for epilogues in _forms():
+    forms: dict[tuple[Epilogue, bool], list[Epilogue]] = {}  # they differ in f alone, the one without any first
+    for e in EPILOGUES.values():
+        key = replace(e, name="", activation=""), ACTIVATIONS[e.activation].derivative
+        forms.setdefault(key, []).append(e)
+    for epilogues in forms.values():
         form = epilogues[-1].form("f")
         groups: dict[tuple[str, ...], list[str]] = {}  # operands by what their row says
         for operand in operands:
@@ -90,15 +88,6 @@ def _epilogues() -> list[list[str]]:
                 groups.setdefault((_listed(layouts, LAYOUTS), *cells), []).append(operand)
         rows += [[f"`{form}`", " ".join(names), *cells] for cells, names in groups.items()]
     return rows
-
-
-def _forms() -> Iterable[list[Epilogue]]:
-    """Epilogues that differ in their function alone, the one without any first."""
-    forms: dict[tuple[Epilogue, bool], list[Epilogue]] = {}
-    for e in EPILOGUES.values():
-        key = replace(e, name="", activation=""), ACTIVATIONS[e.activation].derivative
-        forms.setdefault(key, []).append(e)
-    return forms.values()
 
 
 def _layouts_of(part: str, operand: str) -> dict[str, frozenset[str]]:

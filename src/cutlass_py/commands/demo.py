@@ -89,7 +89,12 @@ def _arrays(framework: str, size: int) -> Iterator[_Made]:
             a, b = (x.astype(DTYPES[dtype].numpy) for x in values)
             yield "cpu", dtype, a, b, lambda x: np.asarray(x, np.float64)
     elif framework == "torch":
-        yield from _torch_arrays(values, gpu)
+        import torch
+
+        device = "cuda" if gpu and torch.cuda.is_available() else "cpu"
+        for dtype in ("bf16", "f16", "f32", "f64"):
+            a, b = (torch.from_numpy(x).to(device, getattr(torch, DTYPES[dtype].numpy)) for x in values)
+            yield device, dtype, a, b.T.contiguous().T, lambda x: x.double().cpu().numpy()
     elif framework == "cupy" and gpu:
         import cupy
 
@@ -102,12 +107,3 @@ def _arrays(framework: str, size: int) -> Iterator[_Made]:
         for dtype in ("bf16", "f32"):
             a, b = (jax.numpy.asarray(x, dtype=DTYPES[dtype].numpy) for x in values)
             yield next(iter(a.devices())).platform, dtype, a, b, lambda x: np.asarray(x, np.float64)
-
-
-def _torch_arrays(values: list[Any], gpu: bool) -> Iterator[_Made]:
-    import torch
-
-    device = "cuda" if gpu and torch.cuda.is_available() else "cpu"
-    for dtype in ("bf16", "f16", "f32", "f64"):
-        a, b = (torch.from_numpy(x).to(device, getattr(torch, DTYPES[dtype].numpy)) for x in values)
-        yield device, dtype, a, b.T.contiguous().T, lambda x: x.double().cpu().numpy()

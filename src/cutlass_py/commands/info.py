@@ -7,7 +7,6 @@ from pathlib import Path
 
 from .. import _core
 from ..kernels import packs
-from ..kernels.packs import Pack
 from ..support.terminal import print_table
 from .options import json_option, print_json
 
@@ -38,12 +37,21 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         counts = {"compiled": compiled, "declared": len(kernels)}
         facts = {"version": __version__, "build": build, "kernels": counts}
-        print_json({**facts, "devices": devices, "frameworks": frameworks, "packs": [_pack(p) for p in found]})
+        of_packs = [
+            {
+                "name": p.name, "version": p.version, "directory": str(p.directory), "error": packs.why_left_out(p),
+                "kernels": [manifest.kernel for manifest in p.kernels], "tables": [path.name for path in p.tables],
+            }
+            for p in found
+        ]  # fmt: skip
+        print_json({**facts, "devices": devices, "frameworks": frameworks, "packs": of_packs})
         return 0
     rows = [("cutlass_py", __version__)]
     rows += [(name, str(value)) for name, value in build.items() if value]
     rows.append(("compiled", f"{compiled} of {len(kernels)} declared kernels"))
-    rows += [(f"pack {pack.name}", _pack_line(pack)) for pack in found]
+    for pack in found:
+        reason, holds = packs.why_left_out(pack), f"{len(pack.kernels)} kernels, {len(pack.tables)} tuned tables"
+        rows.append((f"pack {pack.name}", f"left out: {reason}" if reason else f"{pack.version}: {holds}"))
     rows += [(f"cuda:{i}", _device_line(d)) for i, d in enumerate(devices)]
     if not devices:
         rows.append(("device", f"CPU only: {_core.why_no_device()}"))
@@ -58,19 +66,6 @@ def _cmake_dir() -> str:
     if not (place / "cutlass_pyConfig.cmake").is_file():
         raise ValueError(f"info: there is no cutlass_pyConfig.cmake in {place}: a source tree, which is not installed")
     return str(place)
-
-
-def _pack(pack: Pack) -> dict[str, object]:
-    return {
-        "name": pack.name, "version": pack.version, "directory": str(pack.directory), "error": packs.why_left_out(pack),
-        "kernels": [manifest.kernel for manifest in pack.kernels], "tables": [path.name for path in pack.tables],
-    }  # fmt: skip
-
-
-def _pack_line(pack: Pack) -> str:
-    if reason := packs.why_left_out(pack):
-        return f"left out: {reason}"
-    return f"{pack.version}: {len(pack.kernels)} kernels, {len(pack.tables)} tuned tables"
 
 
 def _device_line(device: dict[str, object]) -> str:

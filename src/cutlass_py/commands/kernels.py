@@ -31,7 +31,14 @@ def run(options: argparse.Namespace) -> int:
     from ..dispatch.discover import get_kernels
 
     if options.coverage:
-        return _coverage(options)
+        from .coverage import data, markdown
+
+        if options.match or options.cc or options.all:
+            raise ValueError(
+                "kernels: --coverage is about the whole declaration; of the others only --json goes with it"
+            )
+        print_json(data()) if options.json else print(markdown())
+        return 0
     found = get_kernels(cc=options.cc, compiled=not options.all, where=lambda m: options.match in m.name)
     if options.json:
         print_json([_row(kernel) for kernel in found])
@@ -42,15 +49,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         for kernel in found:
             print(kernel.name if kernel.compiled else f"{kernel.name}  (not compiled)")
-    return 0
-
-
-def _coverage(options: argparse.Namespace) -> int:
-    from .coverage import data, markdown
-
-    if options.match or options.cc or options.all:
-        raise ValueError("kernels: --coverage is about the whole declaration; of the others only --json goes with it")
-    print_json(data()) if options.json else print(markdown())
     return 0
 
 

@@ -15,7 +15,11 @@ def json_option(parser: argparse.ArgumentParser) -> None:
 def cc_option(parser: argparse.ArgumentParser, meaning: str) -> None:
     """`--cc`, which may be repeated: what code is compiled for."""
     text = f"{meaning}: compute capability times ten, such as 80; may be repeated. Without a GPU 90 is assumed"
-    parser.add_argument("--cc", action="append", type=_number, default=[], metavar="CC", help=text)
+
+    def number(text: str) -> int:
+        return int(capability(text).removesuffix("a"))  # a letter, as CUTLASS_PY_ARCHS has it, says nothing here
+
+    parser.add_argument("--cc", action="append", type=number, default=[], metavar="CC", help=text)
 
 
 def capability(text: str) -> str:
@@ -24,11 +28,6 @@ def capability(text: str) -> str:
     if not number.isdecimal() or int(number) < 80:
         raise argparse.ArgumentTypeError(f"{text!r} is no compute capability times ten, such as 80 or 90")
     return text
-
-
-def _number(text: str) -> int:
-    """Without the letter, which CUTLASS_PY_ARCHS has too."""
-    return int(capability(text).removesuffix("a"))
 
 
 def print_json(value: Any) -> None:

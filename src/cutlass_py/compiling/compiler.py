@@ -150,7 +150,7 @@ def _include(kernel: str, wanted: tuple[str, ...] = (*_OWN, "cutlass/version.h")
 
 @remember
 def _headers(include: tuple[Path, ...]) -> tuple[str, str]:
-    """Digests of this package's headers and of CUTLASS's, whose 800 files take 40 ms or more: once per process.
+    """Digests of this package's headers and of CUTLASS's, which are many files: once per process.
 
     The build leaves that of the copy which it installs beside it.
     """
@@ -246,20 +246,16 @@ def _compile(made: Recipe, nvcc: str, quiet: bool) -> bytes:
     logger.info("%s %s in %.1f s", "compiled" if content else "failed to compile", made.kernel, monotonic() - began)
     if not content:
         how = f"failed with status {status}" if status else "wrote no library"
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        errors = [line for line in lines if re.search(r"\b(error|fatal)\b(?!-)", line, re.IGNORECASE)]
+        begins = "\n".join(f"  {line[:200]}" for line in (errors or lines)[:5])  # templates spell out pages of types
         failed[made.kernel] = (
             f"cannot compile {made.kernel}: nvcc {how}. The source is kept: {source}; "
-            f"beside it the command and all that nvcc said. It began:\n{_first_errors(output)}"
+            f"beside it the command and all that nvcc said. It began:\n{begins}"
         )
         raise CompileError(failed[made.kernel])
     shutil.rmtree(work)
     return content
-
-
-def _first_errors(output: str) -> str:
-    """The lines that say what is wrong, each clipped: templates spell out pages of types."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if re.search(r"\b(error|fatal)\b(?!-)", line, re.IGNORECASE)]
-    return "\n".join(f"  {line[:200]}" for line in (errors or lines)[:5])
 
 
 def _run(command: list[str], shown: str) -> tuple[int, str]:

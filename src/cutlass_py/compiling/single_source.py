@@ -58,15 +58,11 @@ def _parts(own: Path, text: str, name: str, seen: set[str]) -> Iterator[str]:
     for header in _OWN.findall(text):
         if header not in seen:
             seen.add(header)
-            yield from _parts(own, _header(own, header), header, seen)
+            places = (own / header, own / "include" / header)  # a second name, which lies apart in a source tree
+            found = next(place for place in places if place.is_file()).read_text(encoding="utf-8")
+            yield from _parts(own, found, header, seen)
     body = _OWN.sub("", text).replace("#pragma once\n", "")
     yield f"\n{_RULE}\n// {name}\n{_RULE}\n\n{body.strip()}\n"
-
-
-def _header(own: Path, name: str) -> str:
-    """The text of one of ours; some have a second name, which lies apart in a source tree."""
-    places = (own / name, own / "include" / name)
-    return next(place for place in places if place.is_file()).read_text(encoding="utf-8")
 
 
 def flags_of(config: KernelConfig) -> list[str]:

@@ -24,7 +24,7 @@ NVCC_WHEELS = [f"nvidia-{part}==13.0.*" for part in ("cuda-nvcc", "nvvm", "cuda-
 NVCC_OLDEST = (12, 4)
 _SOUGHT = "CUDACXX, PATH, CUDA_HOME (/usr/local/cuda), nvidia-cuda-nvcc"
 NVCC_MISSING = f"no nvcc {_dotted(NVCC_OLDEST)} or later in {_SOUGHT}"
-NVCC_MEMORY = 6 << 30  # bytes: a file of twelve 3.x kernels takes 4 to 6.4 GB, one kernel up to 4.5
+NVCC_MEMORY = 6 << 30  # bytes that one nvcc may take for a file of 3.x kernels
 CUTLASS_HEADERS = ("cute", "cutlass")  # the directories in its include/ that kernels are compiled from
 
 
@@ -88,16 +88,15 @@ def digest(root: Path, *members: str) -> str:
     """SHA-256 of names and contents: of files below `root`, and of all files in directories below it."""
     found = sha256()
     for member in members:
-        paths = [str(root / member)] if (root / member).is_file() else _files(str(root / member))
+        paths = [str(root / member)]
+        if not (root / member).is_file():
+            below = os.walk(root / member)
+            paths = sorted(os.path.join(place, name) for place, _, names in below for name in names)
         for path in paths:
             with open(path, "rb", buffering=0) as file:
                 content = file.read()
             found.update(f"{path[len(str(root)) :]} {len(content)} ".encode() + content)
     return found.hexdigest()
-
-
-def _files(directory: str) -> list[str]:
-    return sorted(os.path.join(place, name) for place, _, names in os.walk(directory) for name in names)
 
 
 def nvcc_jobs() -> int:

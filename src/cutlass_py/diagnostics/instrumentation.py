@@ -46,20 +46,17 @@ def log(what: str) -> None:
     """
     if what not in _WHAT:
         raise ValueError(f"log: {what!r}; expected one of {', '.join(_WHAT)}")
-    _set_level(LEVELS.get(what))
+    global _levels
+    level = LEVELS.get(what)
+    # The level before `log`, unless somebody else has set one since.
+    before = _levels[0] if _levels and logger.level == _levels[1] else logger.level
+    _levels = None if level is None else (before, level)
+    logger.setLevel(before if level is None else level)
     logger.removeHandler(_handler)
     if what != "off" and not logger.hasHandlers():
         logger.addHandler(_handler)
     _switch(_CALLS, what == "calls")
     _core.clear_plans()
-
-
-def _set_level(level: int | None) -> None:
-    """The logger's level; None: as before, unless somebody else has set one since."""
-    global _levels
-    before = _levels[0] if _levels and logger.level == _levels[1] else logger.level
-    _levels = None if level is None else (before, level)
-    logger.setLevel(before if level is None else level)
 
 
 def nvtx(on: bool) -> None:

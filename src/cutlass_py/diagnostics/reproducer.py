@@ -109,7 +109,8 @@ def _operands(found: Sequence[dict[str, Any]]) -> list[_Array]:
     for entry in found:
         aligned = entry.pop("alignment", None)
         operand = _Array(**({"address": free + aligned % _GRANULE} if aligned else {}), **entry)
-        free = _up(operand.span[1]) if aligned else free
+        if aligned:
+            free = -(-operand.span[1] // _GRANULE) * _GRANULE
         operands.append(operand)
     return operands
 
@@ -127,26 +128,32 @@ def _blocks(operands: Sequence[_Array]) -> list[_Block]:
     return blocks
 
 
-def _up(address: int) -> int:
-    return -(-address // _GRANULE) * _GRANULE
-
-
 def _variable(operand: _Array) -> str:
     return operand.name.replace("[", "_").replace("]", "")  # of a list: a[3]
 
 
 def _keywords(facts: dict[str, Any], operands: Sequence[_Array]) -> list[str]:
     """The arguments of gemm. Factors that were numbers are in alpha by now."""
-    p = facts["problem"]
     given: dict[str, list[_Array]] = {}
     for operand in operands:
         given.setdefault(operand.name.split("[")[0], []).append(operand)
-    names = {name: _value(found) for name, found in given.items()}
+    names = {name: ", ".join(map(_variable, found)) for name, found in given.items()}
+    names |= {name: f"[{names[name]}]" for name, found in given.items() if "[" in found[0].name}  # a list of matrices
     words = [names.pop("a"), names.pop("b"), *(f"{name}={value}" for name, value in names.items())]
     for name, usual in (("alpha", 1.0), ("beta", 1.0 if "c" in names else 0.0), ("scale_out", 1.0)):
         if name not in names and facts[name] != usual:
             words.append(f"{name}={_number(facts[name])}")
-    words += _choices(p, facts["parameters"], "out" in names)
+    p = facts["problem"]
+    if p.activation != "identity":
+        count = len(ACTIVATIONS[p.activation].parameters)
+        values = ", ".join(map(_number, facts["parameters"][:count]))
+        words.append(f"activation={f'cutlass_py.{p.activation}({values})' if count else repr(p.activation)}")
+    compute = compute_of(p.operand_a or "", p.accumulator or "")
+    words += [f"compute={compute!r}"] if compute != next(iter(COMPUTE[p.a or ""])) else []
+    words += [] if "out" in names else [f"out_dtype={p.d!r}"]
+    words += [f"splits={'stream' if p.splits < 0 else p.splits!r}"] if p.splits else []
+    words += ["deterministic=True"] if p.deterministic else []
+    words += [f"kernel={kernel_by_id(p.kernel).name!r}"] if p.kernel >= 0 and not _kernel_lost(p) else []
     return words
 
 
@@ -223,28 +230,6 @@ def _number(value: float | complex) -> str:
     return repr(value) if isfinite(value) else f"{type(value).__name__}('{value}')"
 
 
-def _value(found: Sequence[_Array]) -> str:
-    """An array, or a list of matrices."""
-    variables = ", ".join(map(_variable, found))
-    return f"[{variables}]" if "[" in found[0].name else variables
-
-
-def _choices(p: _core.Problem, parameters: tuple[float, float], has_out: bool) -> list[str]:
-    """Keywords that are names and switches."""
-    words = []
-    if p.activation != "identity":
-        count = len(ACTIVATIONS[p.activation].parameters)
-        values = ", ".join(map(_number, parameters[:count]))
-        words.append(f"activation={f'cutlass_py.{p.activation}({values})' if count else repr(p.activation)}")
-    compute = compute_of(p.operand_a or "", p.accumulator or "")
-    words += [f"compute={compute!r}"] if compute != next(iter(COMPUTE[p.a or ""])) else []
-    words += [] if has_out else [f"out_dtype={p.d!r}"]
-    words += [f"splits={'stream' if p.splits < 0 else p.splits!r}"] if p.splits else []
-    words += ["deterministic=True"] if p.deterministic else []
-    words += [f"kernel={kernel_by_id(p.kernel).name!r}"] if p.kernel >= 0 and not _kernel_lost(p) else []
-    return words
-
-
 def _kernel_lost(p: _core.Problem) -> list[str]:
     """A comment where the kernel that was asked for is one that this process brought, which a script cannot have."""
     if p.kernel < 0:
@@ -262,17 +247,14 @@ def _title(facts: dict[str, Any], why: str) -> str:
     from .. import __version__
 
     found = ", ".join(f"{name} {version}" for name, version in installed().items())
-    where = [f"cutlass_py {__version__}", f"Python {sys.version.split()[0]}", found, *_device(facts["problem"])]
+    where = [f"cutlass_py {__version__}", f"Python {sys.version.split()[0]}", found]
+    ordinal = facts["problem"].device_id
+    if 0 <= ordinal < _core.device_count():
+        info = _core.device_info(ordinal)
+        where.append(f"{info['name']}, driver {info['driver']}")
     said = f"\n\n{why}".replace("\\", "/").replace('"""', "'''") if why else ""
     by = f"Operands are random. Written by {', '.join(where)}."
     return f"cutlass_py.gemm of {describe(facts['problem'])}.{said}\n\n{by}\n"
-
-
-def _device(p: _core.Problem) -> list[str]:
-    if not 0 <= p.device_id < _core.device_count():
-        return []
-    info = _core.device_info(p.device_id)
-    return [f"{info['name']}, driver {info['driver']}"]
 
 
 # ---------------------------------------------------------------------------------------------------- libraries

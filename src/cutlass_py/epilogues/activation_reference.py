@@ -23,14 +23,6 @@ def _gelu_tanh_share(x: Any) -> Any:
     return _sigmoid(2 * _SQRT_2_OVER_PI * (x + _GELU_CUBIC * x * x * x))
 
 
-def _d_relu(x: Any) -> Any:
-    return np.where(np.isnan(x), x, (x > 0).astype(x.dtype))
-
-
-def _d_gelu(x: Any) -> Any:
-    return erfc(x * -_SQRT_HALF) / 2 + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-
-
 def _d_gelu_tanh(x: Any) -> Any:
     s = _gelu_tanh_share(x)
     square = np.minimum(x * x, 1e6)  # beyond, s * (1 - s) is 0; infinity would make NaN of it
@@ -54,8 +46,8 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tanh": np.tanh,
     "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "clamp": np.clip,
-    "d_relu": _d_relu,
-    "d_gelu": _d_gelu,
+    "d_relu": lambda x: np.where(np.isnan(x), x, (x > 0).astype(x.dtype)),
+    "d_gelu": lambda x: erfc(x * -_SQRT_HALF) / 2 + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
     "d_gelu_tanh": _d_gelu_tanh,
     "d_silu": _d_silu,
 }

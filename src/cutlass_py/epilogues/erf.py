@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -37,30 +38,30 @@ _FAR = (
 _CHUNK = 1 << 13  # elements whose intermediate values stay in cache
 
 
+def _in_parts(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of parts in f64 as one of whole arrays."""
+
+    @wraps(function)
+    def whole(x: Any) -> Any:
+        out = np.empty(x.shape, x.dtype)
+        given, found = x.reshape(-1), out.reshape(-1)
+        for start in range(0, given.size, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            found[part] = function(given[part].astype(np.float64))
+        return out
+
+    return whole
+
+
+@_in_parts
 def erf(x: Any) -> Any:
     """The error function of an array of floats, in its dtype; NaN stays."""
-    return _in_parts(_erf, x)
-
-
-def erfc(x: Any) -> Any:
-    """1 - erf of an array of floats, in its dtype, with the digits of small values; NaN stays."""
-    return _in_parts(_erfc, x)
-
-
-def _in_parts(function: Callable[[Any], Any], x: Any) -> Any:
-    out = np.empty(x.shape, x.dtype)
-    given, found = x.reshape(-1), out.reshape(-1)
-    for start in range(0, given.size, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        found[part] = function(given[part].astype(np.float64))
-    return out
-
-
-def _erf(x: Any) -> Any:
     return np.where(np.abs(x) < 0.5, _near_zero(x), np.copysign(1 - _complement(np.abs(x)), x))
 
 
-def _erfc(x: Any) -> Any:
+@_in_parts
+def erfc(x: Any) -> Any:
+    """1 - erf of an array of floats, in its dtype, with the digits of small values; NaN stays."""
     complement = _complement(np.abs(x))
     return np.where(np.abs(x) < 0.5, 1 - _near_zero(x), np.where(x < 0, 2 - complement, complement))
 

@@ -308,7 +308,7 @@ def traced(function: Callable[..., Any]) -> Program:
             raise
     except Exception as error:
         if not trace.refusal:
-            raise EpilogueError(f"epilogue {name}: {_line_of(error)}: {_reason_of(error)}") from error
+            raise EpilogueError(f"epilogue {name}: {_place_and_reason(error)}") from error
     finally:
         _current.reset(entered)
     if trace.refusal:
@@ -345,20 +345,17 @@ def _is_users(frame: FrameType) -> bool:
     return _library_of(frame) not in _LIBRARIES
 
 
-def _line_of(error: Exception) -> str:
-    """The last line of the user's own code that the error went through."""
-    lines = [
-        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_users(frame)
-    ]
-    return "{}:{}".format(*lines[-1]) if lines else "?"
+def _place_and_reason(error: Exception) -> str:
+    """The last line of the user's own code that an error went through, and the error itself.
 
-
-def _reason_of(error: Exception) -> str:
-    """What the function did, where another library names the type that it was given; otherwise the error itself."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    if (library := _library_of(frame)) in _LIBRARIES[1:] and __name__ in str(error):
-        return _GIVEN.format(library)
-    return f"{type(error).__name__}: {error}"
+    Where another library names the type that it was given, what the function did stands in the error's place.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    lines = [f"{frame.f_code.co_filename}:{line}" for frame, line in frames if _is_users(frame)]
+    library = _library_of(frames[-1][0])
+    given = library in _LIBRARIES[1:] and __name__ in str(error)
+    reason = _GIVEN.format(library) if given else f"{type(error).__name__}: {error}"
+    return f"{lines[-1] if lines else '?'}: {reason}"
 
 
 def _program(trace: Trace, function: Callable[..., Any], inputs: tuple[str, ...], returned: Any) -> Program:

@@ -15,7 +15,7 @@ from ..compiling import compiler
 from ..compiling.single_source import flags_of, scaled_text, source
 from ..declaration.config import SCHEDULES, KernelConfig, cc_range
 from ..declaration.dtypes import BLOCK, DTYPES, STORAGE
-from ..declaration.epilogues import ACTIVATIONS, EPILOGUES, Epilogue
+from ..declaration.epilogues import ACTIVATIONS, EPILOGUES
 from ..declaration.families import FAMILIES
 from ..operations.gemm.legality import interface_of
 
@@ -120,10 +120,9 @@ _ATEN = {
 
 def _torch_fields(c: KernelConfig) -> dict[str, str]:
     """The parameters of the binding and the lines that read them, in Python's order."""
-    epilogue = EPILOGUES[c.epilogue]
     complex_sum = DTYPES[c.accumulator].cpp.startswith("cutlass::complex")
     number = "std::complex<double>" if complex_sum else "double"
-    rows = [*_tensors(epilogue), *_blocks(c), *_numbers(epilogue, number)]
+    rows = list(_rows(c, number))
     lines = [line for _, _, _, line in rows]
     return {
         **{f"aten_{name}": _ATEN[DTYPES[getattr(c, name)].stored] for name in ("a", "b", "d", "bias")},
@@ -139,8 +138,9 @@ _Row = tuple[str, str, str, str]
 _NONE = " = py::none()"
 
 
-def _tensors(e: Epilogue) -> Iterator[_Row]:
-    matrix = "const Tensor&"
+def _rows(c: KernelConfig, number: str) -> Iterator[_Row]:
+    """Tensors, then numbers, whose C++ type is told."""
+    e, matrix = EPILOGUES[c.epilogue], "const Tensor&"
     if e.gated:
         name = "aux" if ACTIVATIONS[e.activation].derivative else "gate"
         yield name, matrix, "", f'epilogue.{name} = like_d("{name}", {name}, p);'
@@ -157,19 +157,11 @@ def _tensors(e: Epilogue) -> Iterator[_Row]:
                 f"if ({name}) epilogue.{name} = vector(\"{name}\", *{name}, kScalar, kScalarIndex, p, '{axis}', true);"
             )
             yield name, "const Optional&", _NONE, line
-
-
-def _blocks(c: KernelConfig) -> Iterator[_Row]:
-    """Scales in blocks, which the product takes."""
-    if not SCHEDULES[c.schedule].block:
-        return
-    depth, columns = f"(p.k + {BLOCK - 1}) / {BLOCK}", "(p.n + kBlock - 1) / kBlock"
-    tma = str(interface_of(c).tma_scales).lower()
-    for name, extents in (("scale_a", f"p.m, {depth}, {tma}"), ("scale_b", f"{depth}, {columns}, false")):
-        yield name, "const Tensor&", "", f'epilogue.{name} = blocks("{name}", {name}, p, {extents});'
-
-
-def _numbers(e: Epilogue, number: str) -> Iterator[_Row]:
+    if SCHEDULES[c.schedule].block:  # scales, which the product takes
+        depth, columns = f"(p.k + {BLOCK - 1}) / {BLOCK}", "(p.n + kBlock - 1) / kBlock"
+        tma = str(interface_of(c).tma_scales).lower()
+        for name, extents in (("scale_a", f"p.m, {depth}, {tma}"), ("scale_b", f"{depth}, {columns}, false")):
+            yield name, matrix, "", f'epilogue.{name} = blocks("{name}", {name}, p, {extents});'
     yield "alpha", number, " = 1.0", "epilogue.alpha = scalar(alpha);"
     if e.source:
         yield "beta", number, " = 1.0", "epilogue.beta = c ? scalar(beta) : CutlassPyScalar{};"

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -94,33 +94,23 @@ def write(
     for manifest, _ in artifacts:
         archive.check_host(manifest)
     check(name, version, [manifest.kernel for manifest, _ in artifacts], tables, directory)
-    files = {f"{name}/{file}": content for file, content in _contents(artifacts, tables).items()}
+    from wheel.wheelfile import WheelFile
+
     tag = f"py3-none-{re.sub(r'[-.]', '_', sysconfig.get_platform())}"
     info = f"{name}-{version}.dist-info"
-    files |= {
+    index = json.dumps({"kernels": [asdict(manifest) for manifest, _ in artifacts]}, indent=1)
+    files: dict[str, str | bytes] = {
+        f"{name}/__init__.py": '"""Kernels for cutlass_py, which finds them by itself."""\n',
+        **{f"{name}/{manifest.kernel}.so": library for manifest, library in artifacts},
+        f"{name}/{packs.INDEX}": index,
+        **{f"{name}/{_table_name(path)}": Path(path).read_bytes() for path in tables},
         f"{info}/METADATA": _METADATA.format(name=name, version=version, count=len(artifacts)),
         f"{info}/WHEEL": _WHEEL.format(tag=tag),
         f"{info}/entry_points.txt": f"[{packs.GROUP}]\n{name} = {name}\n",
         **{f"{info}/licenses/{file}": text for file, text in archive.licences().items()},
     }
-    return _wheel(Path(directory) / f"{name}-{version}-{tag}.whl", files)
-
-
-def _contents(
-    artifacts: Sequence[tuple[Manifest, bytes]], tables: Iterable[str | os.PathLike[str]]
-) -> dict[str, str | bytes]:
-    """The files of the package by name."""
-    files: dict[str, str | bytes] = {"__init__.py": '"""Kernels for cutlass_py, which finds them by itself."""\n'}
-    for manifest, library in artifacts:
-        files[f"{manifest.kernel}.so"] = library
-    files[packs.INDEX] = json.dumps({"kernels": [asdict(manifest) for manifest, _ in artifacts]}, indent=1)
-    return files | {_table_name(path): Path(path).read_bytes() for path in tables}
-
-
-def _wheel(path: Path, files: dict[str, str | bytes]) -> Path:
-    from wheel.wheelfile import WheelFile
-
+    path = Path(directory) / f"{name}-{version}-{tag}.whl"
     with WheelFile(path, "w") as wheel:
-        for name, content in files.items():
-            wheel.writestr(name, content)
+        for file, content in files.items():
+            wheel.writestr(file, content)
     return path

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from time import monotonic
 
-from ..arrays.gpu import Gpu, gpu_with
+from ..arrays.gpu import gpu_with
 from ..compiling import compiler
 from ..dispatch.candidates import rank
 from ..errors import CompileError, NoKernelError
 from ..kernels.kernel import CutlassKernel
-from ..kernels.operation import Arguments, Problem, describe, operation_of
+from ..kernels.operation import Arguments, describe, operation_of
 from ..support.terminal import progress
 
 
@@ -39,14 +39,14 @@ def best(args: Arguments, cc: Collection[int] = ()) -> list[CutlassKernel]:
     """
     if operation_of(args.problem).without_kernel(args.problem):
         return []
-    return list(dict.fromkeys(_best(args.problem, gpu) for gpu in (map(gpu_with, cc) if cc else [None])))
-
-
-def _best(p: Problem, gpu: Gpu | None) -> CutlassKernel:
-    ranked = (choice.route.kernel for choice in rank(p, compiled=False, gpu=gpu))
-    if kernel := next((kernel for kernel in ranked if isinstance(kernel, CutlassKernel)), None):
-        return kernel
-    raise NoKernelError(f"no declared kernel fits {describe(p)}" + (f", for {gpu}" if gpu else ""))
+    found = []
+    for gpu in map(gpu_with, cc) if cc else [None]:
+        ranked = (choice.route.kernel for choice in rank(args.problem, compiled=False, gpu=gpu))
+        kernel = next((kernel for kernel in ranked if isinstance(kernel, CutlassKernel)), None)
+        if kernel is None:
+            raise NoKernelError(f"no declared kernel fits {describe(args.problem)}" + (f", for {gpu}" if gpu else ""))
+        found.append(kernel)
+    return list(dict.fromkeys(found))
 
 
 def build(

@@ -60,7 +60,10 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         least = Measurement.get(console, console.options.update(width=1000), table).minimum
         names = [i for i, title in enumerate(head) if _names_kernels(title)]
         if least > console.width and names:
-            _print_stacked(head, rows, names[0])
+            for row in rows:
+                beside = [(title, x) for i, (title, x) in enumerate(zip(head, row, strict=True)) if x and i != names[0]]
+                print(row[names[0]])
+                print("  " + "; ".join(f"{title}: {cell}" if title else cell for title, cell in beside))
         else:
             console.print(table)
         return
@@ -72,14 +75,6 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def _names_kernels(title: str) -> bool:
     return title.startswith("kernel")
-
-
-def _print_stacked(head: Sequence[str], rows: Sequence[Sequence[str]], name: int) -> None:
-    """Each row as the cell of column `name`, and a line of the others."""
-    for row in rows:
-        others = [(title, cell) for i, (title, cell) in enumerate(zip(head, row, strict=True)) if cell and i != name]
-        print(row[name])
-        print("  " + "; ".join(f"{title}: {cell}" if title else cell for title, cell in others))
 
 
 def rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
