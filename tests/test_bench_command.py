@@ -16,7 +16,7 @@ from cutlass_py.bench import kernel_case, plots, results, runs, targets, timing
 from cutlass_py.bench.results import geomean
 from cutlass_py.commands import bench, main
 from cutlass_py.declaration.dtypes import LAYOUTS
-from cutlass_py.declaration.families import find
+from cutlass_py.declaration.families import find, named
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED = ROOT / "tests" / "data" / "results.json"
@@ -233,3 +233,31 @@ def test_what_is_no_result(tmp_path, capsys, content, message):
     path = tmp_path / "x.json"
     path.write_text(content)
     assert main(["bench", "--from", str(path)]) == 2 and message in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------- any operation
+
+
+def test_the_suite_of_an_operation(monkeypatch, built, capsys):
+    """Each problem by the choice for it; what is timed is a plan of the kernel that is named."""
+    seen = []
+
+    def measure(problem, plans, rounds):
+        seen.append((problem, plans))
+        return [[3.0, 1.0, 2.0]]
+
+    built(named("core"))
+    monkeypatch.setattr(_core, "measure", measure)
+    monkeypatch.setattr(bench, "_core", SimpleNamespace(device_count=lambda: 1))
+    assert main(["bench", "--operation", "gemm", "--every", "40", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) == len(seen) == 5 and {row["microseconds"] for row in found} == {2.0}
+    assert [row["kernel"] for row in found] == [plan.kernel for _, (plan,) in seen]
+    assert found[0]["problem"] == "(1, 6144, 4096) tn: bf16 @ bf16 -> bf16 on cuda:0" and found[0]["estimate"] > 0
+    assert main(["bench", "--operation", "gemm", "--every", "40"]) == 0
+    assert "estimate" in capsys.readouterr().out
+
+
+def test_what_does_not_go_with_an_operation(capsys):
+    assert main(["bench", "--operation", "gemm", "--layout", "tn"]) == 2
+    assert "only --every and --json without a file go with --operation" in capsys.readouterr().err

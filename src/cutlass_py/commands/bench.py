@@ -7,6 +7,7 @@ to back, `mixed` puts a small elementwise kernel between the calls on a plain st
   bench --suite llm square --layout tn         suites of shapes; --json FILE keeps every reading
   bench --shape 2048,4096,14336 --dtype e4m3   one problem: M,N,K or B,M,N,K
   bench KERNEL 4096 4096 4096                  one kernel by name, in its own dtypes and layout, with its epilogue
+  bench --operation NAME                       problems of one operation, beside the model's estimate of each
   bench --bars [GROUP ...]                     what must be reached, and whether it is; `tuned` is after tuning
   bench --from FILE --plot DIR                 pictures and tables of stored results; needs no GPU
 
@@ -20,13 +21,17 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import _core
 from ..declaration.dtypes import LAYOUTS
+from ..declaration.operands import OPERANDS
 from ..support.terminal import print_table
+from .options import print_json
 
 if TYPE_CHECKING:
     from ..bench.frameworks import Framework
@@ -56,6 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--shape", nargs="+", type=shape, default=[], metavar="M,N,K", help="problems; B,M,N,K stacks B of them"
     )
+    what.add_argument("--operation", choices=OPERANDS, metavar="NAME", help=f"{', '.join(OPERANDS)}")
     what.add_argument("--bars", nargs="*", choices=GROUPS, metavar="GROUP", help=f"{', '.join(GROUPS)}; default all")
     what.add_argument(
         "--dtype", nargs="+", choices=ARITHMETICS, metavar="NAME", help=f"{', '.join(ARITHMETICS)} (default bf16)"
@@ -104,6 +110,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("bench: --plot draws cases, and these bars have none")
     if options.plot and not find_spec("matplotlib"):
         raise ValueError("bench: --plot needs matplotlib: pip install 'cutlass_py[bench]'")
+    if options.operation:
+        return _times(options)
     result = _stored(options) if options.stored else _measured(options)
     said = [
         *faults(result["cases"]),
@@ -119,6 +127,31 @@ def run(options: argparse.Namespace) -> int:
     if not options.stored and result["ended"] == INTERRUPTED:
         return 130
     return 1 if said or any(not verdict.reached for verdict in verdicts) else 0
+
+
+def _times(options: argparse.Namespace) -> int:
+    """The suite of an operation, problem by problem; of gemm's comparison nothing goes with it but --every and --json.
+
+    Raises:
+        ValueError: another option, or no GPU.
+    """
+    from ..bench.problem_times import times
+    from ..kernels.operation import operation_named
+    from ..kernels.problem_files import arguments
+
+    asked = {name for name, value in options.unasked.items() if getattr(options, name) != value}
+    if asked - {"operation", "every", "json"} or options.json not in (None, "-"):
+        raise ValueError("bench: of the other options only --every and --json without a file go with --operation")
+    if not _core.device_count():
+        raise ValueError(f"bench: needs a GPU: {_core.why_no_device()}")
+    suite = list(operation_named(options.operation).suite)[:: options.every]
+    found = list(times(arguments({"operation": options.operation, **entry}) for entry in suite))
+    if options.json:
+        print_json([asdict(time) for time in found])
+        return 0
+    cells = [(x.problem, f"{x.microseconds:.1f}", f"{x.estimate:.1f}", x.kernel) for x in found]
+    print_table(("problem", "us", "estimate", "kernel"), cells)
+    return 0
 
 
 def _stored(options: argparse.Namespace) -> Result:

@@ -155,6 +155,11 @@ class Operation(ABC):
     def arguments_from(self, entry: Mapping[str, Any], device: str) -> Arguments:
         """What a JSON object says, as TensorSpecs on a device."""
 
+    @property
+    @abstractmethod
+    def suite(self) -> Iterable[Mapping[str, Any]]:
+        """Problems that are worth timing, as JSON objects."""
+
     # ------------------------------------------------------------------------------------------------ in words
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..._core import Problem
@@ -15,6 +15,7 @@ from ...kernels.operation import Groups, Operation, Timed
 from . import cost, legality, metadata, problem_text, problems, routes, tile_order
 from .arguments import GemmArguments
 from .call import KernelCall
+from .suites import SUITES
 
 
 class Gemm(Operation):
@@ -40,6 +41,12 @@ class Gemm(Operation):
     def arguments_from(self, entry: Mapping[str, Any], device: str) -> GemmArguments:
         """Operands named by their dtype, aligned and without gaps."""
         return problems.arguments(entry, device)
+
+    @property
+    def suite(self) -> Iterator[dict[str, Any]]:
+        """Layers of language models and squares, in bf16 by weights as they lie."""
+        for batch, m, n, k in (*SUITES["llm"], *SUITES["square"]):
+            yield {"m": m, "n": n, "k": k, "batch": batch, "a": "bf16", "layout": "tn"}
 
     def describe(self, p: Problem) -> str:
         """The product in one line: extents, layouts, formula, device."""
