@@ -42,7 +42,8 @@ if "NVCC_LOADS" in os.environ:
 """
 STUB = """\
 #include "kernel.h"
-static const CutlassPyKernel kernel = {"NAME", {"a", "b", "acc", "c", "d"}, nullptr, nullptr};
+static const CutlassPyGemmFacts facts = {"a", "b", "acc", "c", "d"};
+static const CutlassPyKernel kernel = {"NAME", &facts, nullptr, nullptr};
 static const CutlassPyKernel* const kernels[] = {&kernel};
 static const CutlassPyLibrary library = {CUTLASS_PY_ABI, 1, kernels, nullptr, nullptr};
 extern "C" const CutlassPyLibrary* cutlass_py_library() { return &library; }

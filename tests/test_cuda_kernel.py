@@ -189,8 +189,9 @@ def test_a_cuda_kernel_that_cannot_be_registered(kernel, arguments, error, reaso
 
 FACTS = """\
 #include "kernel.h"
-static const CutlassPyKernel kernel = {"%s", {"f16", "f16", "f32", "void", "f16", "%s", 2, {64, 64, 32}, {1, 1, 1},
-                                              128, 49152, %d, 8, 8, 8, 8, 0}, nullptr, nullptr};
+static const CutlassPyGemmFacts facts = {"f16", "f16", "f32", "void", "f16", "%s", 2, {64, 64, 32}, {1, 1, 1},
+                                         128, 49152, %d, 8, 8, 8, 8, 0};
+static const CutlassPyKernel kernel = {"%s", &facts, nullptr, nullptr};
 static const CutlassPyKernel* const kernels[] = {&kernel};
 static const CutlassPyLibrary library = {CUTLASS_PY_ABI, 1, kernels, nullptr, nullptr};
 extern "C" const CutlassPyLibrary* cutlass_py_library() { return &library; }
@@ -205,7 +206,7 @@ def library(tmp_path, monkeypatch):
 
     def make(name="own_f16", layout="tn", stages=4):
         source, path = tmp_path / "kernel.cpp", tmp_path / f"{name}{layout}{stages}.so"
-        source.write_text(FACTS % (name, layout, stages))
+        source.write_text(FACTS % (layout, stages, name))
         include = [f"-I{ROOT / 'src' / 'cpp' / name}" for name in ("", "include")]
         subprocess.run(["g++", "-shared", "-fPIC", *include, str(source), "-o", str(path)], check=True)
         monkeypatch.setattr(compiler, "_include", lambda kernel: ())

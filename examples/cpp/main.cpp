@@ -25,15 +25,20 @@ void check(cudaError_t error, const char* what) {
 
 // Exact f32 of row-major matrices is what this program can fill and check without a type of its own. Every element may
 // be read by itself, so that any extent will do.
-bool fits(const CutlassPyFacts& f) {
+bool fits(const CutlassPyGemmFacts& f) {
   return !std::strcmp(f.a, "f32") && !std::strcmp(f.b, "f32") && !std::strcmp(f.d, "f32") &&
          !std::strcmp(f.acc, "f32") && !std::strcmp(f.layout, "tt") && f.align_a == 1 && f.align_b == 1;
+}
+
+const CutlassPyGemmFacts& facts_of(const CutlassPyKernel& kernel) {
+  return *static_cast<const CutlassPyGemmFacts*>(kernel.facts);
 }
 
 const CutlassPyKernel* find(const CutlassPyLibrary& library, const char* name) {
   for (int i = 0; i < library.count; ++i) {
     const CutlassPyKernel* kernel = library.kernels[i];
-    if (kernel->operation == CUTLASS_PY_GEMM && fits(kernel->facts) && (!name || !std::strcmp(kernel->name, name))) return kernel;
+    if (kernel->operation != CUTLASS_PY_GEMM || !fits(facts_of(*kernel))) continue;
+    if (!name || !std::strcmp(kernel->name, name)) return kernel;
   }
   return nullptr;
 }
@@ -41,7 +46,8 @@ const CutlassPyKernel* find(const CutlassPyLibrary& library, const char* name) {
 void list(const CutlassPyLibrary& library) {
   for (int i = 0; i < library.count; ++i) {
     const CutlassPyKernel& kernel = *library.kernels[i];
-    const CutlassPyFacts& f = kernel.facts;
+    if (kernel.operation != CUTLASS_PY_GEMM) continue;
+    const CutlassPyGemmFacts& f = facts_of(kernel);
     std::printf("%s: %s x %s -> %s, tile %dx%dx%d, %d threads\n", kernel.name, f.a, f.b, f.d, f.tile[0], f.tile[1],
                 f.tile[2], f.threads);
   }

@@ -90,6 +90,7 @@ struct Declared {
   std::string name, layout;
   std::array<std::string, 5> dtypes;  // a, b, acc, c, d
   int block;                          // columns of B that share a factor; 0 without scales in blocks
+  CutlassPyGemmFacts facts{};
   CutlassPyKernel kernel{};
 };
 std::deque<Declared> declared;
@@ -182,7 +183,7 @@ void simulated_declare(const char* name, const char* layout, const char* const* 
   Declared& made = declared.emplace_back();
   made.name = name, made.layout = layout;
   std::copy(dtypes, dtypes + 5, made.dtypes.begin());
-  CutlassPyFacts& f = made.kernel.facts;
+  CutlassPyGemmFacts& f = made.facts;
   f.a = made.dtypes[0].c_str(), f.b = made.dtypes[1].c_str(), f.acc = made.dtypes[2].c_str();
   f.c = made.dtypes[3].c_str(), f.d = made.dtypes[4].c_str();
   std::copy(layout, layout + 3, f.layout);
@@ -191,7 +192,7 @@ void simulated_declare(const char* name, const char* layout, const char* const* 
   f.align_a = numbers[7], f.align_b = numbers[8], f.align_c = numbers[9], f.align_d = numbers[10];
   f.pointers = numbers[11];
   made.block = numbers[13];
-  made.kernel.name = made.name.c_str();
+  made.kernel.name = made.name.c_str(), made.kernel.facts = &f;
   made.kernel.workspace_size = numbers[12] ? &needs_workspace : &needs_none;
   made.kernel.run = kLaunchers.at(declared.size() - 1);
 }

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CUTLASS_PY_ABI 6
+#define CUTLASS_PY_ABI 7
 
 #ifdef __cplusplus
 extern "C" {
@@ -75,9 +75,9 @@ typedef struct CutlassPyLaunch {
   void* stream;     /* cudaStream_t */
 } CutlassPyLaunch;
 
-/* What a kernel computes, and so what its `arguments` are. */
+/* What a kernel computes, and so what its `arguments` and its `facts` are. */
 typedef enum CutlassPyOperation {
-  CUTLASS_PY_GEMM = 0 /* CutlassPyGemm */
+  CUTLASS_PY_GEMM = 0 /* CutlassPyGemm, CutlassPyGemmFacts */
 } CutlassPyOperation;
 
 /* D = epilogue(A @ B) for `batch` problems. A is (m, k), B is (k, n), D is (m, n), row-major. Leading dimensions and
@@ -93,8 +93,8 @@ typedef struct CutlassPyGemm {
   int32_t pointers;
 } CutlassPyGemm;
 
-/* What the C++ type says of itself; dtypes and layouts by the names of dtypes.py. */
-typedef struct CutlassPyFacts {
+/* What the C++ type of a GEMM says of itself; dtypes and layouts by the names of dtypes.py. */
+typedef struct CutlassPyGemmFacts {
   const char *a, *b, *acc, *c, *d; /* c is "void" where the kernel cannot read one */
   char layout[3];                  /* A then B, each 't' (row-major) or 'n' (column-major) */
   int32_t api;                     /* 2 or 3: the CUTLASS generation */
@@ -102,12 +102,12 @@ typedef struct CutlassPyFacts {
   int32_t threads, smem_bytes, stages;
   int32_t align_a, align_b, align_c, align_d; /* in elements */
   int32_t pointers;                           /* whether it takes arrays of addresses */
-} CutlassPyFacts;
+} CutlassPyGemmFacts;
 
 /* Status codes of `run`: 0, a positive cudaError_t, or minus a cutlass::Status. */
 typedef struct CutlassPyKernel {
   const char* name;
-  CutlassPyFacts facts;
+  const void* facts;                                                       /* as its operation has them, never null */
   size_t (*workspace_size)(const void* arguments, const CutlassPyLaunch*); /* no workspace or stream yet */
   int (*run)(const void* arguments, const CutlassPyLaunch*);
   int (*registers)(void); /* per thread, on the current device, whose driver loads the kernel; 0 without an answer */

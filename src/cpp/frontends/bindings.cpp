@@ -131,7 +131,7 @@ Raises:
 using Facts = nb::typed<nb::dict, nb::str, nb::any>;
 
 Facts facts_dict(const CutlassPyKernel& kernel) {
-  const CutlassPyFacts& f = kernel.facts;
+  const auto& f = *static_cast<const CutlassPyGemmFacts*>(kernel.facts);
   Facts facts;
   facts["a"] = f.a, facts["b"] = f.b, facts["accumulator"] = f.acc, facts["c"] = f.c, facts["d"] = f.d;
   facts["layout"] = f.layout, facts["api"] = f.api;

@@ -48,7 +48,7 @@ struct Device3x : Functions3x<Device3x<Device>> {
   static_assert(std::is_same_v<typename Device::LayoutD, RowMajor>, "cutlass_py: D must be row-major");
   static_assert(!reads_c || std::is_same_v<typename Device::LayoutC, RowMajor>, "cutlass_py: C must be row-major");
 
-  static constexpr CutlassPyFacts facts() {
+  static constexpr CutlassPyGemmFacts facts() {
     return facts_3x<Device3x, Kernel>(Device::kAlignmentA, Device::kAlignmentB, Device::kAlignmentD, false);
   }
 

@@ -23,14 +23,14 @@ void follow_own_stream(Stream stream, int device_id) {
 
 }  // namespace
 
-Execution::Execution(OperandViews& operands, const View& like, const View* out, nb::handle stream)
-    : operands_(operands), like_(like), makes_result_(!out) {
+Execution::Execution(OperandViews& operands, const View& like, const View* leads, nb::handle stream)
+    : operands_(operands), like_(like) {
   const Device device = like.operand.device;
   if (device.type == DeviceType::cpu) {
     if (!stream.is_none()) stream_from(stream);  // without effect here, but no nonsense either
   } else {
     guard_.emplace(device.id);
-    streams_.emplace(operands, out, device.id, stream);
+    streams_.emplace(operands, leads, device.id, stream);
     if (streams_->several() && streams_->capturing()) {
       refuse(
           Refusal("during graph capture all operands must belong to one framework and its current stream must be the "
@@ -40,45 +40,45 @@ Execution::Execution(OperandViews& operands, const View& like, const View* out, 
   operands.each([&](View& view) { view.import(this->stream()); });
 }
 
-void* Execution::new_result(const Operand& made) {
+void* Execution::new_result(const Operand& x, int index) {
+  NewArray& made = made_[index].emplace();
   const bool may_exchange = like_.type->exchange && !like_.inner.is_valid() && !(streams_ && streams_->given);
-  if (!may_exchange || !make_by_exchange(*like_.type, made)) make_by_row(made);
-  return data_;
+  void* data = may_exchange ? make_by_exchange(made, *like_.type, x) : nullptr;
+  return made.array.is_valid() ? data : make_by_row(made, x);
 }
 
-// False where the framework makes no array like this one: its row in frameworks.py may, or says why not.
-bool Execution::make_by_exchange(const ArrayType& type, const Operand& x) {
+// No array where the framework makes none like this one: its row in frameworks.py may, or says why not.
+void* Execution::make_by_exchange(NewArray& made, const ArrayType& type, const Operand& x) {
   const DtypeRow& dtype = kDtypes[int(x.dtype)];
   DLTensor prototype{};
   prototype.device = {x.device.type == DeviceType::cuda ? kDLCUDA : kDLCPU, x.device.id};
   prototype.ndim = x.rank;
   prototype.dtype = {uint8_t(dtype.dlpack_code), uint8_t(dtype.bits), 1};
   prototype.shape = const_cast<int64_t*>(x.shape);
-  DLManagedTensorVersioned* made = new_array(*type.exchange, prototype);
-  if (!made) return false;
-  data_ = static_cast<char*>(made->dl_tensor.data) + made->dl_tensor.byte_offset;
+  DLManagedTensorVersioned* tensor = new_array(*type.exchange, prototype);
+  if (!tensor) return nullptr;
+  void* data = static_cast<char*>(tensor->dl_tensor.data) + tensor->dl_tensor.byte_offset;
   void* object = nullptr;
-  if (type.exchange->managed_tensor_to_py_object_no_sync(made, &object) != 0) {
+  if (type.exchange->managed_tensor_to_py_object_no_sync(tensor, &object) != 0) {
     raise_for_exchange(type, "managed_tensor_to_py_object_no_sync");
   }
-  array_ = nb::steal(static_cast<PyObject*>(object));
-  return true;
+  made.array = nb::steal(static_cast<PyObject*>(object));
+  return data;
 }
 
-void Execution::make_by_row(const Operand& x) {
+void* Execution::make_by_row(NewArray& made, const Operand& x) {
   const int ordinal = x.device.type == DeviceType::cuda ? x.device.id : -1;
-  row_ = like_.type->row;
-  array_ = row_.attr("empty")(tuple_of(x.shape, x.rank), dtype_name(x.dtype), ordinal,
+  made.row = like_.type->row;
+  made.array = made.row.attr("empty")(tuple_of(x.shape, x.rank), dtype_name(x.dtype), ordinal,
                               reinterpret_cast<uintptr_t>(stream()), like_.inner.is_valid());
-  if (nb::isinstance<Buffer>(array_)) {
+  if (nb::isinstance<Buffer>(made.array)) {
     on_own_stream_ = true;
-    data_ = nb::cast<Buffer&>(array_).data();
     follow_own_stream(stream(), x.device.id);
-  } else {
-    view_.open(array_, "out");
-    view_.import(stream());
-    data_ = view_.operand.data;
+    return nb::cast<Buffer&>(made.array).data();
   }
+  made.view.open(made.array, x.name);
+  made.view.import(stream());
+  return made.view.operand.data;
 }
 
 void Execution::order_after() {
@@ -90,15 +90,13 @@ void Execution::order_after() {
   if (streams_->streamless) release_when_done(operands_, stream());
 }
 
-nb::object Execution::finish(nb::handle out) {
-  nb::object finished = nb::borrow(out);
-  if (makes_result_) {
-    view_.release();
-    finished = row_.is_valid() ? nb::object(row_.attr("finish")(array_)) : array_;
-    if (operands_.has_lists()) finished = nb::module_::import_("cutlass_py.arrays.frameworks").attr("split")(finished);
-  }
-  operands_.tell_written();
-  return finished;
+nb::object Execution::result(nb::handle given, int index) {
+  if (!made_[index]) return nb::borrow(given);
+  NewArray& made = *made_[index];
+  made.view.release();
+  nb::object finished = made.row.is_valid() ? nb::object(made.row.attr("finish")(made.array)) : made.array;
+  if (!operands_.has_lists()) return finished;
+  return nb::module_::import_("cutlass_py.arrays.frameworks").attr("split")(finished);
 }
 
 }  // namespace cutlass_py

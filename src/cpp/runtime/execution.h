@@ -1,5 +1,5 @@
 // One call while it runs, whatever it computes: the device, the streams that it is ordered with, its operands' memory,
-// and a new result of the caller's kind.
+// and new results of the caller's kind.
 #pragma once
 
 #include <optional>
@@ -11,17 +11,18 @@ namespace cutlass_py {
 
 class Execution {
  public:
-  // Operands are open and on one device. `like`: whose framework makes a new result; `out`: what is written and
-  // returned, null for a new one; `stream`: as asked for.
-  Execution(OperandViews& operands, const View& like, const View* out, nb::handle stream);
+  static constexpr int kMostResults = 2;
+
+  // Operands are open and on one device. `like`: whose framework makes new results; `leads`: what is written and
+  // returned, by whose framework the call is ordered first, null where that is new; `stream`: as asked for.
+  Execution(OperandViews& operands, const View& like, const View* leads, nb::handle stream);
 
   bool on_host() const { return !streams_; }
   device::Stream stream() const { return streams_ ? streams_->launch : nullptr; }
   bool capturing() const { return streams_ && streams_->capturing(); }
-  bool makes_result() const { return makes_result_; }
 
-  // Makes the new array, and says where it lies. That of lists is one array, handed out in slices.
-  void* new_result(const Operand& made);
+  // Makes a new array, and says where it lies. That of lists is one array, handed out in slices.
+  void* new_result(const Operand& made, int index = 0);
 
   // Queues the call behind what it has to follow, and orders with it what comes next, even where it failed: what was
   // queued before that runs.
@@ -41,24 +42,33 @@ class Execution {
     order_after();
   }
 
-  // `out`, or the new array. Frameworks are told what was written.
-  nb::object finish(nb::handle out);
+  // The call has written what it writes: frameworks are told.
+  void finish() { operands_.tell_written(); }
+  // What a caller receives: the array that was given for a result, or the new one.
+  nb::object result(nb::handle given, int index = 0);
+  // Of a call with one result.
+  nb::object finish(nb::handle given) {
+    nb::object finished = result(given);
+    finish();
+    return finished;
+  }
 
  private:
-  bool make_by_exchange(const ArrayType& type, const Operand& x);
-  void make_by_row(const Operand& x);
+  struct NewArray {
+    nb::object array;
+    nb::object row;  // finishes it, where the framework's row made it
+    View view;       // of it, until then
+  };
+  void* make_by_exchange(NewArray& made, const ArrayType& type, const Operand& x);
+  void* make_by_row(NewArray& made, const Operand& x);
   void order_after();
 
   OperandViews& operands_;
   const View& like_;
-  const bool makes_result_;
   std::optional<device::Guard> guard_;
-  std::optional<Streams> streams_;  // on a device
-  nb::object array_;                // the new result
-  void* data_ = nullptr;
-  nb::object row_;              // finishes the array, where the framework's row made it
-  View view_;                   // of that array
-  bool on_own_stream_ = false;  // a Buffer: ordered by this package's stream
+  std::optional<Streams> streams_;             // on a device
+  std::optional<NewArray> made_[kMostResults];  // by the index of the result
+  bool on_own_stream_ = false;                 // a Buffer is among them: ordered by this package's stream
 };
 
 }  // namespace cutlass_py

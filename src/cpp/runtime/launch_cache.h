@@ -18,16 +18,16 @@ namespace cutlass_py {
 class CachedLaunch {
  public:
   static constexpr size_t kMostBytes = 512;
-  static constexpr int kMostOperands = 16, kMostNumbers = 4;
+  static constexpr int kMostOperands = 16, kMostNumbers = 4, kMostResults = 2;
 
   // A copy with the addresses and numbers of one call, which lives without the cache.
   struct Filled {
     LaunchPlan plan;
     CutlassPyLaunch launch;
     alignas(8) unsigned char arguments[kMostBytes];
-    uint16_t result = 0;
+    uint16_t results[kMostResults];
 
-    void set_result(void* memory) { std::memcpy(arguments + result, &memory, sizeof memory); }
+    void set_result(void* memory, int index = 0) { std::memcpy(arguments + results[index], &memory, sizeof memory); }
     void run() { cutlass_py::launch(plan, arguments, launch); }
   };
 
@@ -41,16 +41,19 @@ class CachedLaunch {
   // Offsets of what differs between calls: an operand's address, a number, the address of the result.
   void add_address(int operand, size_t offset) { addresses_[count_++] = {uint8_t(operand), uint16_t(offset)}; }
   void add_number(size_t offset) { numbers_[number_count_++] = uint16_t(offset); }
-  void set_result(size_t offset, const Operand& made) { result_offset_ = uint16_t(offset), result_ = made; }
+  void set_result(size_t offset, const Operand& made, int index = 0) {
+    result_offsets_[index] = uint16_t(offset), results_[index] = made;
+  }
 
   explicit operator bool() const { return size_; }
-  const Operand& result() const { return result_; }  // the new one of a call that has none
+  const Operand& result(int index = 0) const { return results_[index]; }  // the new one of a call that is given none
 
   // address_of(operand) is where its address is found, null where it is absent. Numbers in the order in which they were
   // added; null leaves them as they are.
   template <class AddressOf>
   void fill(Filled& filled, AddressOf address_of, const CutlassPyScalar* numbers, device::Stream stream) const {
-    filled.plan = plan_, filled.launch = launch_, filled.launch.stream = stream, filled.result = result_offset_;
+    filled.plan = plan_, filled.launch = launch_, filled.launch.stream = stream;
+    std::memcpy(filled.results, result_offsets_, sizeof result_offsets_);
     std::memcpy(filled.arguments, arguments_, size_);
     for (int i = 0; numbers && i < number_count_; ++i) {  // the address in front of it stays
       std::memcpy(filled.arguments + numbers_[i], &numbers[i], offsetof(CutlassPyScalar, device));
@@ -72,9 +75,9 @@ class CachedLaunch {
   };
   LaunchPlan plan_;
   CutlassPyLaunch launch_{};
-  Operand result_;
+  Operand results_[kMostResults];
   size_t size_ = 0;
-  uint16_t result_offset_ = 0, numbers_[kMostNumbers];
+  uint16_t result_offsets_[kMostResults] = {}, numbers_[kMostNumbers];
   int count_ = 0, number_count_ = 0;
   Address addresses_[kMostOperands];
   alignas(8) unsigned char arguments_[kMostBytes];

@@ -1,57 +1,14 @@
-// What both kernel generations share: names of types, the descriptor.
+// The descriptor of a kernel, whatever it computes, by the launcher that it is written as.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include <cuda_runtime.h>
 
 #include "abi/kernel.h"
-#include "cutlass/complex.h"
-#include "cutlass/cutlass.h"
-#include "cutlass/layout/matrix.h"
-#include "cutlass/numeric_types.h"
-#include "kernels/common/driver.cuh"
 
 namespace cutlass_py {
-
-// Dtype names as in dtypes.py; a new dtype adds one specialisation.
-template <class T>
-constexpr const char* dtype_name = nullptr;
-template <>
-inline constexpr const char* dtype_name<void> = "void";
-template <>
-inline constexpr const char* dtype_name<cutlass::half_t> = "f16";
-template <>
-inline constexpr const char* dtype_name<cutlass::bfloat16_t> = "bf16";
-template <>
-inline constexpr const char* dtype_name<float> = "f32";
-template <>
-inline constexpr const char* dtype_name<double> = "f64";
-
-template <>
-inline constexpr const char* dtype_name<cutlass::float_e4m3_t> = "e4m3";
-template <>
-inline constexpr const char* dtype_name<cutlass::float_e5m2_t> = "e5m2";
-template <>
-inline constexpr const char* dtype_name<int8_t> = "s8";
-template <>
-inline constexpr const char* dtype_name<uint8_t> = "u8";
-template <>
-inline constexpr const char* dtype_name<int32_t> = "s32";
-template <>
-inline constexpr const char* dtype_name<cutlass::complex<float>> = "c64";
-template <>
-inline constexpr const char* dtype_name<cutlass::complex<double>> = "c128";
-
-// Arithmetic of the epilogue: the accumulator's, but f32 for an f16 one and for integers that do not stay integers.
-template <class Accumulator, class D>
-using EpilogueCompute = std::conditional_t<std::is_same_v<Accumulator, cutlass::half_t> ||
-                                               (std::is_same_v<Accumulator, int32_t> && !std::is_same_v<D, int32_t>),
-                                           float, Accumulator>;
-
-template <class Layout>
-constexpr char layout_letter = std::is_same_v<Layout, cutlass::layout::RowMajor> ? 't' : 'n';
 
 inline int registers_of(const void* function) {
   cudaFuncAttributes attributes{};
@@ -60,26 +17,35 @@ inline int registers_of(const void* function) {
   return 0;
 }
 
-// The functions of CutlassPyKernel by those of a launcher of GEMMs.
-template <class Gemm>
+// What a launcher's `run` takes says which operation it computes.
+template <class Arguments>
+constexpr CutlassPyOperation operation_of = CutlassPyOperation(-1);
+template <>
+inline constexpr CutlassPyOperation operation_of<CutlassPyGemm> = CUTLASS_PY_GEMM;
+
+template <class Launcher>
+inline constexpr auto facts_from = Launcher::facts();
+
+// The functions of CutlassPyKernel by those of a launcher.
+template <class Launcher, class Arguments>
 struct Functions {
   static size_t workspace_size(const void* arguments, const CutlassPyLaunch* launch) {
-    return Gemm::workspace_size(*static_cast<const CutlassPyGemm*>(arguments), *launch);
+    return Launcher::workspace_size(*static_cast<const Arguments*>(arguments), *launch);
   }
   static int run(const void* arguments, const CutlassPyLaunch* launch) {
-    return Gemm::run(*static_cast<const CutlassPyGemm*>(arguments), *launch);
+    return Launcher::run(*static_cast<const Arguments*>(arguments), *launch);
   }
 };
 
 // The descriptor of one kernel: facts from the type, functions from its launcher.
-template <class Gemm>
-constexpr CutlassPyKernel describe(const char* name) {
-  return CutlassPyKernel{
-      name, Gemm::facts(), &Functions<Gemm>::workspace_size, &Functions<Gemm>::run, &Gemm::registers, CUTLASS_PY_GEMM};
+template <class Launcher, class Arguments>
+constexpr CutlassPyKernel describe(const char* name, int (*)(const Arguments&, const CutlassPyLaunch&)) {
+  using Of = Functions<Launcher, Arguments>;
+  return {name, &facts_from<Launcher>, &Of::workspace_size, &Of::run, &Launcher::registers, operation_of<Arguments>};
 }
 
 }  // namespace cutlass_py
 
 // Defines the symbol `cutlass_py_<name>` from a launcher type; the generated library list refers to it.
 #define CUTLASS_PY_KERNEL(NAME, ...) \
-  extern "C" const CutlassPyKernel cutlass_py_##NAME = ::cutlass_py::describe<__VA_ARGS__>(#NAME);
+  extern "C" const CutlassPyKernel cutlass_py_##NAME = ::cutlass_py::describe<__VA_ARGS__>(#NAME, &__VA_ARGS__::run);

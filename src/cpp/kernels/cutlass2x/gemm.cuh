@@ -9,6 +9,7 @@
 #include "cutlass/epilogue/thread/linear_combination_generic.h"
 #include "cutlass/gemm/device/gemm_universal.h"
 #include "kernels/common/activation.cuh"
+#include "kernels/common/cutlass_types.cuh"
 #include "kernels/common/descriptor.cuh"
 
 // CUTLASS has products of 8-bit integers with saturating sums only. Here as everywhere else, sums in s32 wrap around.
@@ -129,25 +130,25 @@ struct Gemm2x {
   static constexpr int kMostSharedMemory = 227 << 10;  // of a multiprocessor
   inline static DriverLauncher launcher;
 
-  static constexpr CutlassPyFacts facts() {
+  static constexpr CutlassPyGemmFacts facts() {
     using Tile = typename Kernel::Mma::Shape;
-    return CutlassPyFacts{dtype_name<ElementA>,
-                          dtype_name<ElementB>,
-                          dtype_name<Accumulator>,
-                          dtype_name<ElementD>,
-                          dtype_name<ElementD>,
-                          {layout_letter<typename Config::LayoutA>, layout_letter<typename Config::LayoutB>, '\0'},
-                          2,
-                          {Tile::kM, Tile::kN, Tile::kK},
-                          {1, 1, 1},
-                          Kernel::kThreadCount,
-                          smem_bytes,
-                          Kernel::Mma::kStages,
-                          Kernel::kAlignmentA,
-                          Kernel::kAlignmentB,
-                          Kernel::Epilogue::kElementsPerAccess,
-                          Kernel::Epilogue::kElementsPerAccess,
-                          !stream_k};
+    return CutlassPyGemmFacts{dtype_name<ElementA>,
+                              dtype_name<ElementB>,
+                              dtype_name<Accumulator>,
+                              dtype_name<ElementD>,
+                              dtype_name<ElementD>,
+                              {layout_letter<typename Config::LayoutA>, layout_letter<typename Config::LayoutB>, '\0'},
+                              2,
+                              {Tile::kM, Tile::kN, Tile::kK},
+                              {1, 1, 1},
+                              Kernel::kThreadCount,
+                              smem_bytes,
+                              Kernel::Mma::kStages,
+                              Kernel::kAlignmentA,
+                              Kernel::kAlignmentB,
+                              Kernel::Epilogue::kElementsPerAccess,
+                              Kernel::Epilogue::kElementsPerAccess,
+                              !stream_k};
   }
 
   static Arguments arguments(const CutlassPyGemm& g) {

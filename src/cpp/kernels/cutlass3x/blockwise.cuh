@@ -62,7 +62,7 @@ struct GemmBlockwise3x : Functions3x<GemmBlockwise3x<Config>> {
   using Base = Gemm3x<Config, Parts>;
   using Kernel = typename Base::Kernel;
 
-  static constexpr CutlassPyFacts facts() { return Base::facts(); }
+  static constexpr CutlassPyGemmFacts facts() { return Base::facts(); }
 
   static auto arguments(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
     auto args = Base::arguments(g, launch);

@@ -16,7 +16,7 @@
 #include "cutlass/epilogue/fusion/operations.hpp"
 #include "cutlass/epilogue/fusion/sm90_callbacks_tma_warpspecialized.hpp"
 #include "kernels/common/activation.cuh"
-#include "kernels/common/descriptor.cuh"
+#include "kernels/common/cutlass_types.cuh"
 
 namespace cutlass_py {
 namespace visitors {

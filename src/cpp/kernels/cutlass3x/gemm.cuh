@@ -17,6 +17,7 @@
 #include "cutlass/epilogue/collective/collective_builder.hpp"
 #include "cutlass/gemm/collective/collective_builder.hpp"
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
+#include "kernels/common/cutlass_types.cuh"
 #include "kernels/common/descriptor.cuh"
 #include "kernels/cutlass3x/epilogue_visitors.cuh"
 #include "kernels/sm90/fp8_two_level_accumulation.cuh"
@@ -118,31 +119,32 @@ using ClusterOf = typename Kernel::CollectiveMainloop::DispatchPolicy::ClusterSh
 
 // `Types` has the dtypes and layouts as the caller sees the problem.
 template <class Types, class Kernel>
-constexpr CutlassPyFacts facts_3x(int align_a, int align_b, int align_d, bool pointers) {
+constexpr CutlassPyGemmFacts facts_3x(int align_a, int align_b, int align_d, bool pointers) {
   using Tile = typename Kernel::TileShape;
   using Cluster = ClusterOf<Kernel>;
-  return CutlassPyFacts{dtype_name<typename Types::A>,
-                        dtype_name<typename Types::B>,
-                        dtype_name<typename Types::Accumulator>,
-                        dtype_name<typename Types::C>,
-                        dtype_name<typename Types::D>,
-                        {layout_letter<typename Types::LayoutA>, layout_letter<typename Types::LayoutB>, '\0'},
-                        3,
-                        {int(cute::size<0>(Tile{})), int(cute::size<1>(Tile{})), int(cute::size<2>(Tile{}))},
-                        {int(cute::size<0>(Cluster{})), int(cute::size<1>(Cluster{})), int(cute::size<2>(Cluster{}))},
-                        int(Kernel::MaxThreadsPerBlock),
-                        int(Kernel::SharedStorageSize),
-                        int(Kernel::CollectiveMainloop::DispatchPolicy::Stages),
-                        align_a,
-                        align_b,
-                        align_d,
-                        align_d,
-                        pointers};
+  return CutlassPyGemmFacts{
+      dtype_name<typename Types::A>,
+      dtype_name<typename Types::B>,
+      dtype_name<typename Types::Accumulator>,
+      dtype_name<typename Types::C>,
+      dtype_name<typename Types::D>,
+      {layout_letter<typename Types::LayoutA>, layout_letter<typename Types::LayoutB>, '\0'},
+      3,
+      {int(cute::size<0>(Tile{})), int(cute::size<1>(Tile{})), int(cute::size<2>(Tile{}))},
+      {int(cute::size<0>(Cluster{})), int(cute::size<1>(Cluster{})), int(cute::size<2>(Cluster{}))},
+      int(Kernel::MaxThreadsPerBlock),
+      int(Kernel::SharedStorageSize),
+      int(Kernel::CollectiveMainloop::DispatchPolicy::Stages),
+      align_a,
+      align_b,
+      align_d,
+      align_d,
+      pointers};
 }
 
 // Of a configuration.
 template <class Config, class Kernel>
-constexpr CutlassPyFacts facts_of(bool pointers) {
+constexpr CutlassPyGemmFacts facts_of(bool pointers) {
   return facts_3x<Config, Kernel>(kTmaBytes / int(sizeof(typename Config::A)),
                                   kTmaBytes / int(sizeof(typename Config::B)), Types3x<Config>::align_d, pointers);
 }
@@ -277,7 +279,7 @@ struct Gemm3x : Functions3x<Gemm3x<Config, Parts>> {
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, typename Parts::Mainloop,
                                                       typename Parts::Epilogue, typename Config::Scheduler>;
 
-  static constexpr CutlassPyFacts facts() { return facts_of<Config, Kernel>(false); }
+  static constexpr CutlassPyGemmFacts facts() { return facts_of<Config, Kernel>(false); }
 
   static typename Kernel::Arguments arguments(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
     typename Kernel::Arguments args = arguments_3x<Kernel, X::swap>(g, launch, source_of<X>(g));

@@ -18,7 +18,7 @@ struct GemmArray3x : Functions3x<GemmArray3x<Config>> {
   using Arguments = typename Kernel::Arguments;
   static_assert(!X::swap);
 
-  static constexpr CutlassPyFacts facts() { return facts_of<Config, Kernel>(true); }
+  static constexpr CutlassPyGemmFacts facts() { return facts_of<Config, Kernel>(true); }
 
   static Arguments arguments(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
     Arguments args{};

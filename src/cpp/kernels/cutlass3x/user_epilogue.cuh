@@ -194,7 +194,7 @@ struct UserGemm3x : Functions3x<UserGemm3x<Config>> {
   using Base = Gemm3x<Config>;
   using Kernel = typename Base::Kernel;
 
-  static constexpr CutlassPyFacts facts() { return Base::facts(); }
+  static constexpr CutlassPyGemmFacts facts() { return Base::facts(); }
 
   static auto arguments(CutlassPyGemm g, const CutlassPyLaunch& launch) {
     constexpr int source = Config::Program::source;

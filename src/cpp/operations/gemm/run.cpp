@@ -94,7 +94,7 @@ struct Packing {
 class DeferredReduction {
  public:
   static bool is(const UserOperand& x, const CutlassPyKernel& kernel) {
-    return x.reduction >= 0 && (kernel.facts.api == 2 || x.kind == 's');
+    return x.reduction >= 0 && (facts_of(kernel).api == 2 || x.kind == 's');
   }
 
   // `handed` is what the kernel writes to in place of the result. Values that another one, `stored`, has in scratch are
@@ -103,7 +103,7 @@ class DeferredReduction {
                     const DeferredReduction* stored, Scratch& scratch)
       : handed_(&handed), to_(handed), reduction_(x.reduction), first_(x.first), batch_(p.batch) {
     const int64_t m = p.m, n = p.n;
-    const bool values = kernel.facts.api == 2;
+    const bool values = facts_of(kernel).api == 2;
     handed = {nullptr, to_.dtype, values ? n : 1, values ? 1 : 0, values ? m * n : m};
     from_ = {nullptr, to_.dtype, 0, 1, handed.batch};
     if (x.kind == 'm') from_.row = n, lines_ = m, length_ = n;
@@ -251,7 +251,9 @@ class Run {
     const UserOperand& x = call_.user[i];
     const CutlassPyKernel& kernel = *plan_.kernel;
     if (!DeferredReduction::is(x, kernel)) return;
-    const auto same = [&](const DeferredReduction& each) { return kernel.facts.api == 2 && each.first() == x.first; };
+    const auto same = [&](const DeferredReduction& each) {
+      return facts_of(kernel).api == 2 && each.first() == x.first;
+    };
     const auto found = std::find_if(deferred_.begin(), deferred_.end(), same);
     const DeferredReduction* stored = found == deferred_.end() ? nullptr : &*found;
     deferred_.push_back(DeferredReduction(user_[i].array, x, p_, kernel, stored, scratch_));

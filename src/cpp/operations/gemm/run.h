@@ -40,6 +40,11 @@ std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& p
 // Bytes of scratch that run_on_device takes for the call, which is no list. Nothing is launched, no address followed.
 size_t scratch_bytes(const Call& call, const DevicePlan& plan);
 
+// What a kernel of this operation says of itself.
+inline const CutlassPyGemmFacts& facts_of(const CutlassPyKernel& kernel) {
+  return *static_cast<const CutlassPyGemmFacts*>(kernel.facts);
+}
+
 // Nothing to compute. Sums over no rows are zeros, which have to be written.
 inline bool nothing_to_do(const Problem& p) {
   return (p.m == 0 || p.n == 0 || p.batch == 0) && p.bias_grad == Dtype::none;
