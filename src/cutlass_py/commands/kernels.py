@@ -28,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command."""
+    from ..declaration.operands import OPERANDS
     from ..dispatch.discover import get_kernels
 
     if options.coverage:
@@ -39,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
             )
         print_json(data()) if options.json else print(markdown())
         return 0
-    found = get_kernels(cc=options.cc, compiled=not options.all, where=lambda m: options.match in m.name)
+    asked = {"cc": options.cc, "compiled": not options.all, "where": lambda m: options.match in m.name}
+    found = [kernel for name in OPERANDS for kernel in get_kernels(**asked, operation=name)]
     if options.json:
         print_json([_row(kernel) for kernel in found])
     elif not found:
