@@ -179,8 +179,7 @@ def _like_torch(
         return _overridden(name, operands, {"out_dtype": out_dtype, "out": out, "beta": beta, "alpha": alpha})
     if out is None and is_autocasting():
         a, b, addend = cast_operands(a, b, addend)
-    _check_ranks(name, a, b, rank)
-    _check_dtypes(name, a, b, addend)
+    _check_operands(name, a, b, addend, rank)
     alpha, beta = _number(name, "alpha", alpha), _number(name, "beta", beta)
     if out_dtype is None and a.dtype not in FLOATS:
         out_dtype = a.dtype
@@ -231,8 +230,9 @@ def _overridden(name: str, operands: tuple[Any, ...], keywords: dict[str, Any]) 
     return handle_torch_function(globals()[name], everything, *operands, **given)
 
 
-def _check_ranks(name: str, a: Tensor, b: Tensor, rank: int) -> None:
-    first, second = OPERANDS[name]["a"], OPERANDS[name]["b"]
+def _check_operands(name: str, a: Tensor, b: Tensor, addend: Tensor | None, rank: int) -> None:
+    names = OPERANDS[name]
+    first, second = names["a"], names["b"]
     for operand, x in ((first, a), (second, b)):
         if x.dim() != rank if rank else not x.dim():
             raise RuntimeError(
@@ -241,13 +241,9 @@ def _check_ranks(name: str, a: Tensor, b: Tensor, rank: int) -> None:
     if rank == 3 and a.shape[0] != b.shape[0]:
         shapes = f"{first} is {tuple(a.shape)} but {second} is {tuple(b.shape)}"
         raise RuntimeError(f"{name}: {shapes}; batch extents must agree")
-
-
-def _check_dtypes(name: str, a: Tensor, b: Tensor, addend: Tensor | None) -> None:
-    names = OPERANDS[name]
     for operand, x in (("b", b), ("bias", addend)):
         if x is not None and x.dtype != a.dtype:
-            found = f"{names['a']} is {a.dtype} but {names[operand]} is {x.dtype}"
+            found = f"{first} is {a.dtype} but {names[operand]} is {x.dtype}"
             raise RuntimeError(f"{name}: {found}; expected the same dtype")
 
 
