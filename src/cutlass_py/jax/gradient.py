@@ -42,10 +42,13 @@ def _forward(spec: Spec, primals: tuple[Any, ...]) -> tuple[list[Any], _Kept]:
     """Differentiable again. Keeps the operands, what f' follows from (z or D), and the names of what has a gradient."""
     operands = tuple(x.value for x in primals)
     wanted = {name: None for name, x in zip(spec.operands, primals, strict=True) if x.perturbed}
-    if _from_result(spec):
+    gated, name = "gate" in spec.operands, spec.activation.name
+    scaled = spec.scale_out != 1 or "scale_out" in spec.operands
+    if name in FROM_RESULT and not gated and not scaled and not _narrow(spec):  # f' follows from D as it is stored
         results = differentiable(spec, operands)
         return results, (operands, {"d": results[0]}, wanted)
-    if not _needs_z(spec, wanted):
+    needs_z = "gate" in wanted if gated else name != "identity" and not ACTIVATIONS[name].derivative
+    if not needs_z:
         return differentiable(spec, operands), (operands, {}, wanted)
     if spec.aux:
         results = differentiable(spec, operands)
@@ -55,22 +58,6 @@ def _forward(spec: Spec, primals: tuple[Any, ...]) -> tuple[list[Any], _Kept]:
     # A kernel that was asked for does not write z: one that does is another.
     d, z, *others = differentiable(replace(spec, aux=aux, kernel=None), operands)
     return [d, *others], (operands, {"z": z}, wanted)
-
-
-def _needs_z(spec: Spec, wanted: dict[str, None]) -> bool:
-    if "gate" in spec.operands:
-        return "gate" in wanted
-    return not (_derivative(spec) or spec.activation.name == "identity")
-
-
-def _from_result(spec: Spec) -> bool:
-    """Whether f' follows from D as it is stored."""
-    scaled = spec.scale_out != 1 or "scale_out" in spec.operands
-    return spec.activation.name in FROM_RESULT and "gate" not in spec.operands and not scaled and not _narrow(spec)
-
-
-def _derivative(spec: Spec) -> bool:
-    return ACTIVATIONS[spec.activation.name].derivative
 
 
 def _narrow(spec: Spec) -> bool:
