@@ -196,7 +196,10 @@ def _like_torch(
     except OverflowError as refusal:  # a factor of more bits than the operator's numbers have
         raise RuntimeError(f"{name}: {refusal}") from refusal
     except (ValueError, TypeError, NotImplementedError) as refusal:
-        _check_layouts(name, {"a": a, "b": b, "bias": addend, "out": out})
+        for operand, x in {"a": a, "b": b, "bias": addend, "out": out}.items():
+            if x is not None and x.layout != torch.strided:
+                found = OPERANDS[name].get(operand, operand)
+                raise RuntimeError(f"{name}: {found} is {x.layout}; expected torch.strided") from refusal
         refuse_as_torch(name, refusal, OPERANDS[name])
 
 
@@ -245,13 +248,6 @@ def _check_operands(name: str, a: Tensor, b: Tensor, addend: Tensor | None, rank
         if x is not None and x.dtype != a.dtype:
             found = f"{first} is {a.dtype} but {names[operand]} is {x.dtype}"
             raise RuntimeError(f"{name}: {found}; expected the same dtype")
-
-
-def _check_layouts(name: str, operands: dict[str, Tensor | None]) -> None:
-    for operand, x in operands.items():
-        if x is not None and x.layout != torch.strided:
-            found = OPERANDS[name].get(operand, operand)
-            raise RuntimeError(f"{name}: {found} is {x.layout}; expected torch.strided")
 
 
 def _prepare(

@@ -78,20 +78,13 @@ def replace_linear(
         module.__class__ = Linear
         module.activation = None
         report.replaced.append(name)
-    if fuse:
-        report.fused.extend(name for name, module in modules.items() if _fused(module))
+    for name, module in modules.items() if fuse else ():
+        if type(module) is nn.Sequential and "forward" not in vars(module):
+            row = list(module)
+            if any(is_perceptron(row[i : i + 3]) for i in range(len(row))):
+                module.__class__ = Sequential
+                report.fused.append(name)
     return report
-
-
-def _fused(module: nn.Module) -> bool:
-    """Whether it became a Sequential of this package, as it does where that computes something together."""
-    if type(module) is not nn.Sequential or "forward" in vars(module):
-        return False
-    row = list(module)
-    if not any(is_perceptron(row[i : i + 3]) for i in range(len(row))):
-        return False
-    module.__class__ = Sequential
-    return True
 
 
 def _rejection(module: nn.Module) -> str:
