@@ -73,15 +73,19 @@ def _backward(spec: Spec, residuals: _Kept, cotangents: Sequence[Any]) -> tuple[
     operands, kept, wanted = residuals
     x = spec.named(operands)
     wide = numpy_dtype(elementwise_dtype(spec.dtypes(x)))
-    d_results = [_wide(y, wide) for y in cotangents]
+    d_d, *d_others = (_wide(y, wide) for y in cotangents)
     with jax.numpy_rank_promotion("allow"):  # what is not batched has fewer dimensions
-        d_y, d_aux_out = _of_y(spec, x, d_results)
+        d_y = d_d * spec.scale_out
+        if "scale_out" in x:
+            d_y = d_y * _wide(x["scale_out"], d_y.dtype)
+        if spec.bias_grad:  # a sum over everything that its shape lacks
+            d_y = d_y + d_others[-1]
         found, d_z = _through_activation(spec, x, kept, wanted, d_y)
-        if d_aux_out is not None:
-            d_z = d_z + d_aux_out
+        if spec.aux:
+            d_z = d_z + d_others[0]
         found |= _through_sum(spec, x, wanted, d_z)
     if "scale_out" in wanted:
-        found["scale_out"] = d_results[0] * _recomputed(spec, x, wide, scale_out=1.0)
+        found["scale_out"] = d_d * _recomputed(spec, x, wide, scale_out=1.0)
     return (tuple(_fitted(found[name], x[name]) if name in found.keys() & wanted else None for name in spec.operands),)
 
 
@@ -95,18 +99,6 @@ def _wide(x: Any, dtype: Any) -> Any:
     if x.dtype == jax.dtypes.float0 or isinstance(x, SymbolicZero):
         return jnp.zeros(x.shape, dtype)
     return x.astype(dtype)
-
-
-def _of_y(spec: Spec, x: dict[str, Any], d_results: Sequence[Any]) -> tuple[Any, Any]:
-    """The cotangents of y and of aux as it was returned."""
-    d_d, *rest = d_results
-    d_aux = rest.pop(0) if spec.aux else None
-    d_y = d_d * spec.scale_out
-    if "scale_out" in x:
-        d_y = d_y * _wide(x["scale_out"], d_y.dtype)
-    if spec.bias_grad:  # a sum over everything that its shape lacks
-        d_y = d_y + rest.pop(0)
-    return d_y, d_aux
 
 
 def _through_activation(spec: Spec, x: dict[str, Any], kept: Any, wanted: Any, d_y: Any) -> tuple[dict[str, Any], Any]:

@@ -42,15 +42,6 @@ def compute(spec: Spec, x: dict[str, Any], product: Any = None) -> list[Any]:
     return results
 
 
-def _product(spec: Spec, x: dict[str, Any]) -> Any:
-    """a @ b in the accumulator's dtype; sums of integers wrap around."""
-    wide = numpy_dtype(product_dtype(dtype_name(x["a"].dtype, "a"), spec.compute))
-    a, b = (
-        jnp.swapaxes(x[name], -1, -2) if lies == "n" else x[name] for name, lies in zip("ab", spec.layout, strict=True)
-    )
-    return jnp.matmul(a.astype(wide), b.astype(wide), precision="highest")
-
-
 def _linear(spec: Spec, x: dict[str, Any], wide: Any, product: Any) -> Any:
     """alpha * scale_a * scale_b * (a @ b) + beta * c + bias. What has a factor of 0 is not read: its NaN stays.
 
@@ -60,7 +51,13 @@ def _linear(spec: Spec, x: dict[str, Any], wide: Any, product: Any) -> Any:
     if 0 in (spec.alpha, spec.scale_a, spec.scale_b, k):
         z = jnp.zeros(spec.out_shape(x["a"].shape, x["b"].shape), wide)
     else:
-        product = _product(spec, x) if product is None else product
+        if product is None:  # in the accumulator's dtype; sums of integers wrap around
+            summed = numpy_dtype(product_dtype(dtype_name(x["a"].dtype, "a"), spec.compute))
+            a, b = (
+                (jnp.swapaxes(x[name], -1, -2) if lies == "n" else x[name]).astype(summed)
+                for name, lies in zip("ab", spec.layout, strict=True)
+            )
+            product = jnp.matmul(a, b, precision="highest")
         z = _times(product.astype(wide), number, x.get("alpha"))
         for name in ("scale_a", "scale_b"):
             z = z * x[name].astype(wide) if name in x else z
