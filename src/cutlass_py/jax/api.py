@@ -20,7 +20,7 @@ from ..kernels.registry import kernel_id
 from ..operations.gemm.arguments import GemmArguments
 from .gradient import differentiable
 from .primitive import bind, vary_alike
-from .spec import SCALARS, Result, Shape, Spec, array, factor_dtype, numpy_dtype
+from .spec import SCALARS, Result, Spec, array, factor_dtype, numpy_dtype
 
 
 def gemm(
@@ -80,7 +80,9 @@ def gemm(
         "a": a, "b": b, "c": c, "bias": bias, "gate": gate, "aux": aux, "scale_a": scale_a, "scale_b": scale_b,
         "alpha": alpha, "beta": beta, "scale_out": scale_out, "bias_grad": bias_grad,
     }  # fmt: skip
-    written = {name: given.pop(name) for name in _written(activation) if given[name] is not None}
+    derivatives = [name for name, row in ACTIVATIONS.items() if row.derivative]
+    results = ("bias_grad",) if getattr(activation, "name", activation) in derivatives else ("aux", "bias_grad")
+    written = {name: given.pop(name) for name in results if given[name] is not None}
     for name, x in written.items():
         if not isinstance(x, jax.ShapeDtypeStruct):
             expected = "jax.ShapeDtypeStruct of what is to be returned"
@@ -98,6 +100,7 @@ def gemm(
         raise wrong_value("scale_a", found, hint="cutlass_py.gemm takes those, of arrays outside of jax.jit")
     if numbers.get("beta") == 0:
         arrays.pop("c")  # it is not read
+    factors: Any = {name: complex(x) if np.iscomplexobj(x) else float(x) for name, x in numbers.items()}
     spec = Spec(
         tuple(arrays),
         _storable(str(problem.d), "out_dtype"),
@@ -109,7 +112,7 @@ def gemm(
         splits=splits if splits is None or isinstance(splits, str) else int(splits),
         deterministic=bool(deterministic),
         kernel=None if kernel is None else _kernel_name(kernel),
-        **{name: _number(x) for name, x in numbers.items()},
+        **factors,
     )
     return _call(spec, arrays)
 
@@ -132,12 +135,6 @@ def matmul(a: Any, b: Any, *, layout: str = "tt", compute: str | None = None, ou
 # ---------------------------------------------------------------------------------------------------- arguments
 
 _NUMBERS = (*SCALARS, "scale_a", "scale_b")
-
-
-def _written(activation: Any) -> tuple[str, ...]:
-    """What a call writes beside D, if it is given."""
-    derivatives = [name for name, row in ACTIVATIONS.items() if row.derivative]
-    return ("bias_grad",) if getattr(activation, "name", activation) in derivatives else ("aux", "bias_grad")
 
 
 def _is_array(name: str, x: Any) -> bool:
@@ -196,14 +193,10 @@ def _arguments(layout: str, arrays: dict[str, Any], numbers: Any, written: Any, 
     except ArgumentError as error:
         if error.about != "shape":
             raise
-        raise _as_given(error, letters, arrays) from None
-
-
-def _as_given(error: ArgumentError, letters: dict[str, str], arrays: dict[str, Any]) -> ArgumentError:
-    """With the shapes that the caller's arrays have, where the layout says that they lie transposed."""
-    lying = {name: f"is {arrays[name].shape} lying transposed" for name, letter in letters.items() if letter == "n"}
-    found, other = lying.get(error.operand, error.found), lying.get(error.other, error.other_found)
-    return error.renamed(error.operation, {}, found=found, other_found=other)
+        # The caller's arrays have other shapes where the layout says that they lie transposed.
+        lying = {name: f"is {arrays[name].shape} lying transposed" for name, letter in letters.items() if letter == "n"}
+        found, other = lying.get(error.operand, error.found), lying.get(error.other, error.other_found)
+        raise error.renamed(error.operation, {}, found=found, other_found=other) from None
 
 
 def _storable(dtype: str, parameter: str) -> str:
@@ -219,10 +212,6 @@ def _result(written: dict[str, Any], name: str) -> Result | None:
         return None
     x = written[name]
     return Result(tuple(x.shape), _storable(dtype_name(x.dtype, name), name))
-
-
-def _number(x: Any) -> Any:
-    return complex(x) if np.iscomplexobj(x) else float(x)
 
 
 def _activation(value: str | Activation | None) -> Activation:
@@ -248,8 +237,11 @@ def _call(spec: Spec, arrays: dict[str, Any]) -> Any:
     missing = tuple(axis for axis, name in ((-2, "a"), (-1, "b")) if arrays[name].ndim == 1)  # axes that D lacks
     operands = [_normal(name, x, missing) for name, x in arrays.items()]
     if spec.aux:
-        spec = replace(spec, aux=replace(spec.aux, shape=_with_axes(spec.aux.shape, missing)))
-    # Where nothing is traced nothing is differentiated, and custom_vjp takes as long as all the rest of an eager call.
+        shape = list(spec.aux.shape)
+        for axis in reversed(missing):  # -1 first: then -2 is in front of it
+            shape.insert(len(shape) + axis + 1, 1)
+        spec = replace(spec, aux=replace(spec.aux, shape=tuple(shape)))
+    # Where nothing is traced nothing is differentiated, and custom_vjp is a large part of what an eager call costs.
     run = differentiable if any(isinstance(x, jax.core.Tracer) for x in operands) else bind
     if jax.sharding.get_abstract_mesh().manual_axes:  # shard_map, which knows no such custom_vjp outside of jit
         run = _differentiable_by_jit
@@ -268,10 +260,3 @@ def _normal(name: str, x: Any, missing: tuple[int, ...]) -> Any:
     if x.ndim == 1:  # a and scale_a: along the rows of a; the others along the columns of b
         return x[:, None] if name in ("b", "scale_a") else x[None, :]
     return x
-
-
-def _with_axes(shape: Shape, missing: tuple[int, ...]) -> Shape:
-    extents = list(shape)
-    for axis in sorted(missing, reverse=True):  # -1 first: then -2 is in front of it
-        extents.insert(len(extents) + axis + 1, 1)
-    return tuple(extents)

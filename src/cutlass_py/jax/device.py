@@ -14,7 +14,6 @@ from .. import _core
 from ..arrays.dtype_names import dtype_name
 from ..arrays.gpu import device
 from ..dispatch import planning
-from ..dispatch.launch_plan import LaunchPlan
 from ..operations.gemm.problem_text import describe
 from .partitioning import divided
 from .primitive import gemm_p
@@ -45,11 +44,11 @@ def _lowered(*operands: Any, spec: Spec) -> list[Any]:
         jax.ShapeDtypeStruct(result.shape, numpy_dtype(result.dtype))
         for result in spec.results([x.shape for x in operands])
     ]
-    call = jax.ffi.ffi_call(
-        TARGET,
-        [*results, jax.ShapeDtypeStruct((scratch,), np.uint8)],
-        input_output_aliases=_aliases(spec, operands, results[0]),
-    )
+    # C and D share memory where they are alike: XLA copies C first where something else still needs it.
+    c, d = spec.operands.index("c") if "c" in spec.operands else None, results[0]
+    alike = c is not None and (operands[c].shape, operands[c].dtype) == (d.shape, d.dtype)
+    memory = [*results, jax.ShapeDtypeStruct((scratch,), np.uint8)]
+    call = jax.ffi.ffi_call(TARGET, memory, input_output_aliases={c: 0} if alike else {})
     found = call(*operands, **attributes)
     return list(found[:-1])
 
@@ -64,14 +63,6 @@ def _ordinals() -> list[int]:
     return sorted(found, key=lambda ordinal: _core.device_info(ordinal)["cc"])  # kernels of the oldest run on all
 
 
-def _aliases(spec: Spec, operands: Any, d: Any) -> dict[int, int]:
-    """C and D share memory where they are alike: XLA copies C first where something else still needs it."""
-    if "c" not in spec.operands:
-        return {}
-    c = spec.operands.index("c")
-    return {c: 0} if (operands[c].shape, operands[c].dtype) == (d.shape, d.dtype) else {}
-
-
 def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
     """The attributes of the call, and its bytes of scratch."""
     shapes, dtypes = [x.shape for x in operands], [dtype_name(x.dtype, "an operand") for x in operands]
@@ -80,6 +71,8 @@ def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
     plan = planning.plan(problem, provided=False)
     counts = {device(ordinal).sm_count for ordinal in _ordinals()}
     scratch = max(_core.scratch_bytes(args.a, args.b, args.keywords, plan, count) for count in counts)
+    of_lists_or_python = ("each", "provided")  # no call of XLA has those
+    named = {x.name: getattr(plan, x.name) for x in fields(plan) if x.name not in of_lists_or_python}
     return (
         {
             "format": _FORMAT,
@@ -95,16 +88,10 @@ def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
             "activation": spec.activation.name,
             "activation_parameters": np.array([*spec.activation.parameters, 0.0, 0.0][:2], np.float64),
             "compute": spec.compute or "",
-            **_repeated(plan),
+            **{name: int(x) if isinstance(x, int) else x or "" for name, x in named.items()},
         },
         scratch + 256 if scratch else 0,
     )  # XLA aligns to less than the 256 bytes that kernels expect
-
-
-def _repeated(plan: LaunchPlan) -> dict[str, Any]:
-    """The fields of a plan, which need none of lists and of kernels in Python: no call of XLA has those."""
-    named = {field.name: getattr(plan, field.name) for field in fields(plan) if field.name not in ("each", "provided")}
-    return {name: int(x) if isinstance(x, int) else x or "" for name, x in named.items()}
 
 
 def _parts(number: complex) -> Any:

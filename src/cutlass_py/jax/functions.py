@@ -35,10 +35,6 @@ def _d_relu(x: Any) -> Any:
     return jnp.where(jnp.isnan(x), x, (x > 0).astype(x.dtype))
 
 
-def _d_gelu(x: Any) -> Any:
-    return jax.lax.erfc(x * -_SQRT_HALF) / 2 + x * jnp.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-
-
 def _d_gelu_tanh(x: Any) -> Any:
     s = _gelu_tanh_share(x)
     square = jnp.minimum(x * x, 1e6)  # beyond, s * (1 - s) is 0; infinity would make NaN of it
@@ -62,7 +58,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "hardswish": lambda x: x * _clamp(x + 3, 0, 6) / 6,
     "clamp": _clamp,
     "d_relu": _d_relu,
-    "d_gelu": _d_gelu,
+    "d_gelu": lambda x: jax.lax.erfc(x * -_SQRT_HALF) / 2 + x * jnp.exp(-x * x / 2) / math.sqrt(2 * math.pi),
     "d_gelu_tanh": _d_gelu_tanh,
     "d_silu": _d_silu,
 }

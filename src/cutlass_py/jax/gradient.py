@@ -42,10 +42,13 @@ def _forward(spec: Spec, primals: tuple[Any, ...]) -> tuple[list[Any], _Kept]:
     """Differentiable again. Keeps the operands, what f' follows from (z or D), and the names of what has a gradient."""
     operands = tuple(x.value for x in primals)
     wanted = {name: None for name, x in zip(spec.operands, primals, strict=True) if x.perturbed}
-    if _from_result(spec):
+    gated, name = "gate" in spec.operands, spec.activation.name
+    scaled = spec.scale_out != 1 or "scale_out" in spec.operands
+    if name in FROM_RESULT and not gated and not scaled and not _narrow(spec):  # f' follows from D as it is stored
         results = differentiable(spec, operands)
         return results, (operands, {"d": results[0]}, wanted)
-    if not _needs_z(spec, wanted):
+    needs_z = "gate" in wanted if gated else name != "identity" and not ACTIVATIONS[name].derivative
+    if not needs_z:
         return differentiable(spec, operands), (operands, {}, wanted)
     if spec.aux:
         results = differentiable(spec, operands)
@@ -55,22 +58,6 @@ def _forward(spec: Spec, primals: tuple[Any, ...]) -> tuple[list[Any], _Kept]:
     # A kernel that was asked for does not write z: one that does is another.
     d, z, *others = differentiable(replace(spec, aux=aux, kernel=None), operands)
     return [d, *others], (operands, {"z": z}, wanted)
-
-
-def _needs_z(spec: Spec, wanted: dict[str, None]) -> bool:
-    if "gate" in spec.operands:
-        return "gate" in wanted
-    return not (_derivative(spec) or spec.activation.name == "identity")
-
-
-def _from_result(spec: Spec) -> bool:
-    """Whether f' follows from D as it is stored."""
-    scaled = spec.scale_out != 1 or "scale_out" in spec.operands
-    return spec.activation.name in FROM_RESULT and "gate" not in spec.operands and not scaled and not _narrow(spec)
-
-
-def _derivative(spec: Spec) -> bool:
-    return ACTIVATIONS[spec.activation.name].derivative
 
 
 def _narrow(spec: Spec) -> bool:
@@ -86,15 +73,19 @@ def _backward(spec: Spec, residuals: _Kept, cotangents: Sequence[Any]) -> tuple[
     operands, kept, wanted = residuals
     x = spec.named(operands)
     wide = numpy_dtype(elementwise_dtype(spec.dtypes(x)))
-    d_results = [_wide(y, wide) for y in cotangents]
+    d_d, *d_others = (_wide(y, wide) for y in cotangents)
     with jax.numpy_rank_promotion("allow"):  # what is not batched has fewer dimensions
-        d_y, d_aux_out = _of_y(spec, x, d_results)
+        d_y = d_d * spec.scale_out
+        if "scale_out" in x:
+            d_y = d_y * _wide(x["scale_out"], d_y.dtype)
+        if spec.bias_grad:  # a sum over everything that its shape lacks
+            d_y = d_y + d_others[-1]
         found, d_z = _through_activation(spec, x, kept, wanted, d_y)
-        if d_aux_out is not None:
-            d_z = d_z + d_aux_out
+        if spec.aux:
+            d_z = d_z + d_others[0]
         found |= _through_sum(spec, x, wanted, d_z)
     if "scale_out" in wanted:
-        found["scale_out"] = d_results[0] * _recomputed(spec, x, wide, scale_out=1.0)
+        found["scale_out"] = d_d * _recomputed(spec, x, wide, scale_out=1.0)
     return (tuple(_fitted(found[name], x[name]) if name in found.keys() & wanted else None for name in spec.operands),)
 
 
@@ -108,18 +99,6 @@ def _wide(x: Any, dtype: Any) -> Any:
     if x.dtype == jax.dtypes.float0 or isinstance(x, SymbolicZero):
         return jnp.zeros(x.shape, dtype)
     return x.astype(dtype)
-
-
-def _of_y(spec: Spec, x: dict[str, Any], d_results: Sequence[Any]) -> tuple[Any, Any]:
-    """The cotangents of y and of aux as it was returned."""
-    d_d, *rest = d_results
-    d_aux = rest.pop(0) if spec.aux else None
-    d_y = d_d * spec.scale_out
-    if "scale_out" in x:
-        d_y = d_y * _wide(x["scale_out"], d_y.dtype)
-    if spec.bias_grad:  # a sum over everything that its shape lacks
-        d_y = d_y + rest.pop(0)
-    return d_y, d_aux
 
 
 def _through_activation(spec: Spec, x: dict[str, Any], kept: Any, wanted: Any, d_y: Any) -> tuple[dict[str, Any], Any]:

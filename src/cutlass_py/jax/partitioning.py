@@ -162,7 +162,10 @@ class _Division:
         # XLA asks in a thread of its own, with settings of its own; every dtype is said here.
         with jax.enable_x64(True), jit() if self.compiling else nullcontext():
             over = self._summed(split)
-            wide = replace(spec, bias_grad=_unrounded(spec.bias_grad, operands[0])) if over else spec
+            wide, sums = spec, spec.bias_grad
+            if over and sums and DTYPES[sums.dtype].itemsize < 4:  # parts of the sums are added up
+                dtype = factor_dtype(dtype_name(operands[0].dtype, "a"))
+                wide = replace(spec, bias_grad=replace(sums, dtype=dtype))
             if "k" in split:
                 results = compute(wide, wide.named(operands), self._product(wide, operands, split["k"]))
             else:
@@ -182,9 +185,3 @@ class _Division:
         options = {name: getattr(spec, name) for name in ("compute", "splits", "deterministic")}
         (part,) = self.lowered(*operands[:2], spec=Spec(("a", "b"), dtype, spec.layout, **options))
         return jax.lax.psum(part, axes)
-
-
-def _unrounded(sums: Result | None, a: Any) -> Result | None:
-    """In a dtype in which parts of the sums can be added up."""
-    narrow = sums and DTYPES[sums.dtype].itemsize < 4
-    return replace(sums, dtype=factor_dtype(dtype_name(a.dtype, "a"))) if sums and narrow else sums

@@ -83,10 +83,20 @@ def _checked(layers: Any, x: Any, layout: str) -> list[Layer]:
     ]
     dtype, k = dtype_name(x.dtype, "x"), x.shape[-1]
     for i, (weight, bias) in enumerate(pairs):
-        _check_weight(f"the weight of layer {i}", weight, layout, dtype, k)
+        name = f"the weight of layer {i}"
+        if (found := dtype_name(weight.dtype, name, "mlp")) != dtype:
+            raise _wrong_type(name, f"is {found}", f"{dtype}, as x is", about="dtype")
+        if weight.shape["tn".index(layout[1])] != k:
+            expected = f"({k}, n)" if layout == "tt" else f"(n, {k})"
+            raise _wrong_value(name, f"is {weight.shape}", expected, about="shape")
         k = weight.shape["nt".index(layout[1])]
-        if bias is not None:
-            _check_bias(f"the bias of layer {i}", bias, dtype, k)
+        if bias is None:
+            continue
+        name, allowed = f"the bias of layer {i}", dict.fromkeys((dtype, "f32"))
+        if (found := dtype_name(bias.dtype, name, "mlp")) not in allowed:
+            raise _wrong_type(name, f"is {found}", " or ".join(allowed), about="dtype")
+        if bias.shape != (k,):
+            raise _wrong_value(name, f"is {bias.shape}", f"({k},)", about="shape")
     return pairs
 
 
@@ -97,24 +107,6 @@ def _operand(what: str, number: int, x: Any, dimensions: int) -> Any:
         expected = ("one dimension", "two dimensions")[dimensions - 1]
         raise _wrong_value(name, f"is {x.shape}", expected, about="shape")
     return x
-
-
-def _check_weight(name: str, weight: Any, layout: str, dtype: str, k: int) -> None:
-    """Against the dtype and the number of elements that the layer reads."""
-    if (found := dtype_name(weight.dtype, name, "mlp")) != dtype:
-        raise _wrong_type(name, f"is {found}", f"{dtype}, as x is", about="dtype")
-    if weight.shape["tn".index(layout[1])] != k:
-        expected = f"({k}, n)" if layout == "tt" else f"(n, {k})"
-        raise _wrong_value(name, f"is {weight.shape}", expected, about="shape")
-
-
-def _check_bias(name: str, bias: Any, dtype: str, n: int) -> None:
-    """By gemm's rules, with the layer's number."""
-    allowed = dict.fromkeys((dtype, "f32"))
-    if (found := dtype_name(bias.dtype, name, "mlp")) not in allowed:
-        raise _wrong_type(name, f"is {found}", " or ".join(allowed), about="dtype")
-    if bias.shape != (n,):
-        raise _wrong_value(name, f"is {bias.shape}", f"({n},)", about="shape")
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -38,23 +38,18 @@ def _run(*operands: Any, spec: Spec) -> Any:
     # Where they are on, a jit of our own would end up here again.
     with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
         results = _compiled(spec)(operands)
-    if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
-        _check(results)
-    return results
-
-
-def _check(results: Sequence[Any]) -> None:
-    """What jax.debug_nans and jax.debug_infs ask of every operation that runs by itself."""
-    inexact = [x for x in results if jnp.issubdtype(x.dtype, jnp.inexact)]
+    # What jax.debug_nans and jax.debug_infs ask of every operation that runs by itself.
     for asked, is_so, what in (
         (jax.config.jax_debug_nans, np.isnan, "nan"),
         (jax.config.jax_debug_infs, np.isinf, "inf"),
     ):
-        if asked and any(is_so(np.asarray(shard.data)).any() for x in inexact for shard in x.addressable_shards):
+        inexact = [x for x in results if jnp.issubdtype(x.dtype, jnp.inexact)] if asked else []
+        if any(is_so(np.asarray(shard.data)).any() for x in inexact for shard in x.addressable_shards):
             raise FloatingPointError(f"invalid value ({what}) encountered in {gemm_p.name}")
+    return results
 
 
-@lru_cache(maxsize=256)  # each holds compiled programs, of a megabyte or more
+@lru_cache(maxsize=256)  # each holds compiled programs
 def _compiled(spec: Spec) -> Any:
     return jax.jit(lambda operands: bind(spec, operands))
 
@@ -65,15 +60,13 @@ gemm_p.def_impl(_run)
 
 
 def _types(*operands: Any, spec: Spec) -> list[Any]:
-    first = operands[0]
-    results = spec.results([x.shape for x in operands])
-    return [_like(first, result.shape, numpy_dtype(result.dtype)) for result in results]
-
-
-def _like(x: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A type of the same mesh that varies along the same axes of it."""
-    unsharded = NamedSharding(x.sharding.mesh, PartitionSpec(*[None] * len(shape)))
-    return x.update(shape=shape, dtype=dtype, weak_type=False, sharding=unsharded)
+    """Of the first operand's mesh, varying along the same axes of it."""
+    first, found = operands[0], []
+    for result in spec.results([x.shape for x in operands]):
+        unsharded = NamedSharding(first.sharding.mesh, PartitionSpec(*[None] * len(result.shape)))
+        dtype = numpy_dtype(result.dtype)
+        found.append(first.update(shape=result.shape, dtype=dtype, weak_type=False, sharding=unsharded))
+    return found
 
 
 gemm_p.def_abstract_eval(_types)

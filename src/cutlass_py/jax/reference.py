@@ -9,12 +9,10 @@ import jax.numpy as jnp
 from jax.interpreters import mlir
 
 from ..arrays.dtype_names import dtype_name
-from ..declaration.epilogues import ACTIVATIONS
-from ..epilogues.activations import Activation
 from ..errors import wrong_value
 from .functions import function, rounded
 from .primitive import gemm_p
-from .spec import Shape, Spec, accumulator_of, elementwise_dtype, numpy_dtype, product_dtype
+from .spec import Spec, accumulator_of, elementwise_dtype, numpy_dtype, product_dtype
 
 
 def _lowered(*operands: Any, spec: Spec) -> list[Any]:
@@ -27,31 +25,21 @@ def _lowered(*operands: Any, spec: Spec) -> list[Any]:
 
 def compute(spec: Spec, x: dict[str, Any], product: Any = None) -> list[Any]:
     """D, then aux and bias_grad as far as they are written. `product`: a @ b, where it is known already."""
-    wide = _arithmetic(spec, x)
+    dtypes = [accumulator_of(dtype_name(x["a"].dtype, "a"), spec.compute), *spec.dtypes(x)]
+    wide = numpy_dtype("f64" if "s32" in dtypes else elementwise_dtype(dtypes))
     with jax.numpy_rank_promotion("allow"):  # what is not batched has fewer dimensions
         z = _linear(spec, x, wide, product)
-        y = _activated(spec.activation, z, x, wide)
+        f, factor = function(spec.activation), x.get("aux", x.get("gate"))  # of what a derivative or a gate is given
+        y = f(z) if factor is None else z * f(factor.astype(wide))
     results = [rounded(_times(y, spec.scale_out, x.get("scale_out")), spec.out_dtype)]
     if spec.aux:
         results.append(rounded(z, spec.aux.dtype))
     if spec.bias_grad:
-        results.append(rounded(_summed(y, spec.bias_grad.shape), spec.bias_grad.dtype))
+        shape = spec.bias_grad.shape  # (n,) and (1, n) are sums over rows, (m, 1) over columns
+        along = -1 if len(shape) == 2 and shape != (1, y.shape[-1]) else -2
+        sums = y.sum(axis=(*range(y.ndim - 2), along)).reshape(shape)  # over the batch too
+        results.append(rounded(sums, spec.bias_grad.dtype))
     return results
-
-
-def _arithmetic(spec: Spec, x: dict[str, Any]) -> Any:
-    """The dtype of the epilogue, f64 beside integers of 32 bits."""
-    dtypes = [accumulator_of(dtype_name(x["a"].dtype, "a"), spec.compute), *spec.dtypes(x)]
-    return numpy_dtype("f64" if "s32" in dtypes else elementwise_dtype(dtypes))
-
-
-def _product(spec: Spec, x: dict[str, Any]) -> Any:
-    """a @ b in the accumulator's dtype; sums of integers wrap around."""
-    wide = numpy_dtype(product_dtype(dtype_name(x["a"].dtype, "a"), spec.compute))
-    a, b = (
-        jnp.swapaxes(x[name], -1, -2) if lies == "n" else x[name] for name, lies in zip("ab", spec.layout, strict=True)
-    )
-    return jnp.matmul(a.astype(wide), b.astype(wide), precision="highest")
 
 
 def _linear(spec: Spec, x: dict[str, Any], wide: Any, product: Any) -> Any:
@@ -63,7 +51,13 @@ def _linear(spec: Spec, x: dict[str, Any], wide: Any, product: Any) -> Any:
     if 0 in (spec.alpha, spec.scale_a, spec.scale_b, k):
         z = jnp.zeros(spec.out_shape(x["a"].shape, x["b"].shape), wide)
     else:
-        product = _product(spec, x) if product is None else product
+        if product is None:  # in the accumulator's dtype; sums of integers wrap around
+            summed = numpy_dtype(product_dtype(dtype_name(x["a"].dtype, "a"), spec.compute))
+            a, b = (
+                (jnp.swapaxes(x[name], -1, -2) if lies == "n" else x[name]).astype(summed)
+                for name, lies in zip("ab", spec.layout, strict=True)
+            )
+            product = jnp.matmul(a, b, precision="highest")
         z = _times(product.astype(wide), number, x.get("alpha"))
         for name in ("scale_a", "scale_b"):
             z = z * x[name].astype(wide) if name in x else z
@@ -73,23 +67,9 @@ def _linear(spec: Spec, x: dict[str, Any], wide: Any, product: Any) -> Any:
     return z + x["bias"].astype(wide) if "bias" in x else z
 
 
-def _activated(activation: Activation, z: Any, x: dict[str, Any], wide: Any) -> Any:
-    if ACTIVATIONS[activation.name].derivative:
-        return z * function(activation)(x["aux"].astype(wide))
-    if "gate" in x:
-        return z * function(activation)(x["gate"].astype(wide))
-    return function(activation)(z)
-
-
 def _times(x: Any, number: complex, factor: Any) -> Any:
     x = x if number == 1 else x * jnp.asarray(number, x.dtype)
     return x if factor is None else x * factor.astype(x.dtype)
-
-
-def _summed(y: Any, shape: Shape) -> Any:
-    """Over the batch, and over rows for (n,) and (1, n), over columns for (m, 1)."""
-    along = -1 if len(shape) == 2 and shape != (1, y.shape[-1]) else -2
-    return y.sum(axis=(*range(y.ndim - 2), along)).reshape(shape)
 
 
 mlir.register_lowering(gemm_p, mlir.lower_fun(_lowered, multiple_results=True))

@@ -57,10 +57,6 @@ _DERIVATIVE: dict[str, Callable[[Tensor, Tensor, Numbers], Tensor]] = {
 FROM_RESULT = ("relu", "sigmoid", "tanh")
 
 
-def _second_gelu(x: Tensor) -> Tensor:
-    return torch.exp(-x * x / 2) * (2 - x * x) / math.sqrt(2 * math.pi)
-
-
 def _second_gelu_tanh(x: Tensor) -> Tensor:
     scale, cubic = math.sqrt(2 / math.pi), 0.044715
     t = torch.tanh(scale * (x + cubic * x * x * x))
@@ -75,7 +71,7 @@ def _second_silu(x: Tensor) -> Tensor:
 
 _SECOND: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.zeros_like,
-    "gelu": _second_gelu,
+    "gelu": lambda x: torch.exp(-x * x / 2) * (2 - x * x) / math.sqrt(2 * math.pi),
     "gelu_tanh": _second_gelu_tanh,
     "silu": _second_silu,
 }

@@ -1,8 +1,8 @@
 """The choice between the fast path, which is cutlass_py.gemm itself, and the operator, where torch can see a call.
 
-The operator costs tens of microseconds, the fast path less than one. But a mode, a transform of torch.func, forward
-differentiation, a compiler or a tracer has to see the call; a gradient has to be recorded; and a tensor subclass must
-be asked what it means: DTensor, for one, reports its global shape and has no memory.
+The operator costs many times what the fast path does. But a mode, a transform of torch.func, forward differentiation,
+a compiler or a tracer has to see the call; a gradient has to be recorded; and a tensor subclass must be asked what it
+means: DTensor, for one, reports its global shape and has no memory.
 """
 
 from __future__ import annotations
@@ -46,16 +46,12 @@ def no_interceptors() -> bool:
     return not (
         is_compiling()
         or has_dispatch_mode()
-        or (has_function_mode() and not _only_a_default_device())
+        # torch.set_default_device is a mode too, but one for functions that make tensors.
+        or (has_function_mode() and (function_mode_count() != 1 or type(function_mode_at(0)) is not DeviceContext))
         or has_transform()
         or is_jit_tracing()
         or is_forward_mode()  # which the operator refuses in torch's words
     )
-
-
-def _only_a_default_device() -> bool:
-    """torch.set_default_device is a mode too, but one for functions that make tensors."""
-    return function_mode_count() == 1 and type(function_mode_at(0)) is DeviceContext
 
 
 def is_torch_function_proxy(x: Any) -> bool:
@@ -74,7 +70,7 @@ def any_lazy_or_wrapped(operands: tuple[Any, ...]) -> bool:
     Without memory are zeros that torch has not made yet, tensors of torch.func, which outlive their transform in what a
     backward pass has kept, and the many in one that torch's batched gradients are computed with.
     """
-    for x in operands:  # a loop: any() of a generator takes twice as long
+    for x in operands:  # a loop, which costs less than any() of a generator
         if isinstance(x, torch.Tensor) and (
             x.is_meta or x.is_conj() or x.is_neg() or is_batch(x) or is_wrapper(x) or is_zero(x)
         ):
@@ -86,7 +82,7 @@ def needs_gradient(operands: tuple[Any, ...]) -> bool:
     """Whether a gradient has to be recorded."""
     if _recording():
         for x in operands:
-            if x is not None and isinstance(x, torch.Tensor) and x.requires_grad:  # that of None takes long
+            if x is not None and isinstance(x, torch.Tensor) and x.requires_grad:  # of None, isinstance is slow
                 return True
     return False
 

@@ -179,8 +179,7 @@ def _like_torch(
         return _overridden(name, operands, {"out_dtype": out_dtype, "out": out, "beta": beta, "alpha": alpha})
     if out is None and is_autocasting():
         a, b, addend = cast_operands(a, b, addend)
-    _check_ranks(name, a, b, rank)
-    _check_dtypes(name, a, b, addend)
+    _check_operands(name, a, b, addend, rank)
     alpha, beta = _number(name, "alpha", alpha), _number(name, "beta", beta)
     if out_dtype is None and a.dtype not in FLOATS:
         out_dtype = a.dtype
@@ -197,7 +196,10 @@ def _like_torch(
     except OverflowError as refusal:  # a factor of more bits than the operator's numbers have
         raise RuntimeError(f"{name}: {refusal}") from refusal
     except (ValueError, TypeError, NotImplementedError) as refusal:
-        _check_layouts(name, {"a": a, "b": b, "bias": addend, "out": out})
+        for operand, x in {"a": a, "b": b, "bias": addend, "out": out}.items():
+            if x is not None and x.layout != torch.strided:
+                found = OPERANDS[name].get(operand, operand)
+                raise RuntimeError(f"{name}: {found} is {x.layout}; expected torch.strided") from refusal
         refuse_as_torch(name, refusal, OPERANDS[name])
 
 
@@ -231,8 +233,9 @@ def _overridden(name: str, operands: tuple[Any, ...], keywords: dict[str, Any]) 
     return handle_torch_function(globals()[name], everything, *operands, **given)
 
 
-def _check_ranks(name: str, a: Tensor, b: Tensor, rank: int) -> None:
-    first, second = OPERANDS[name]["a"], OPERANDS[name]["b"]
+def _check_operands(name: str, a: Tensor, b: Tensor, addend: Tensor | None, rank: int) -> None:
+    names = OPERANDS[name]
+    first, second = names["a"], names["b"]
     for operand, x in ((first, a), (second, b)):
         if x.dim() != rank if rank else not x.dim():
             raise RuntimeError(
@@ -241,21 +244,10 @@ def _check_ranks(name: str, a: Tensor, b: Tensor, rank: int) -> None:
     if rank == 3 and a.shape[0] != b.shape[0]:
         shapes = f"{first} is {tuple(a.shape)} but {second} is {tuple(b.shape)}"
         raise RuntimeError(f"{name}: {shapes}; batch extents must agree")
-
-
-def _check_dtypes(name: str, a: Tensor, b: Tensor, addend: Tensor | None) -> None:
-    names = OPERANDS[name]
     for operand, x in (("b", b), ("bias", addend)):
         if x is not None and x.dtype != a.dtype:
-            found = f"{names['a']} is {a.dtype} but {names[operand]} is {x.dtype}"
+            found = f"{first} is {a.dtype} but {names[operand]} is {x.dtype}"
             raise RuntimeError(f"{name}: {found}; expected the same dtype")
-
-
-def _check_layouts(name: str, operands: dict[str, Tensor | None]) -> None:
-    for operand, x in operands.items():
-        if x is not None and x.layout != torch.strided:
-            found = OPERANDS[name].get(operand, operand)
-            raise RuntimeError(f"{name}: {found} is {x.layout}; expected torch.strided")
 
 
 def _prepare(

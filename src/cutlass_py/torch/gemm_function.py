@@ -30,6 +30,7 @@ from .sharding import register_if_used
 from .validation import problem_of
 
 _gemm, _fast_gemm = _core.gemm, _core.fast_gemm
+_NUMBERS = ("alpha", "beta", "scale_a", "scale_b", "scale_out")
 
 
 def gemm(
@@ -104,21 +105,12 @@ def multiply(
         if (d := _fast_gemm(a, b, uncast=False, **keywords)) is not None:
             return d
     if not checked and not is_compiling():  # which sees metadata that are no numbers yet
-        keywords = _as_the_operator_knows_them(a, b, out, keywords)
+        problem = problem_of(a, b, {"out": out, **keywords})
+        if problem is not None and keywords["out_dtype"] is not None:
+            keywords = keywords | {"out_dtype": problem.d}
+        numbers = {name: keywords[name] for name in _NUMBERS if not isinstance(keywords[name], Tensor)}
+        keywords = keywords | {name: x.item() for name, x in numbers.items() if hasattr(x, "item")}  # NumPy's
     return _through_operator(a, b, out, wants_gradient, **keywords)
-
-
-def _as_the_operator_knows_them(a: Tensor, b: Tensor, out: Tensor | None, keywords: dict[str, Any]) -> dict[str, Any]:
-    """Keywords that cutlass_py.gemm takes too, without what is NumPy's."""
-    problem = problem_of(a, b, {"out": out, **keywords})
-    changes = {} if problem is None or keywords["out_dtype"] is None else {"out_dtype": problem.d}
-    for name in _NUMBERS:
-        if not isinstance(x := keywords[name], Tensor) and hasattr(x, "item"):
-            changes[name] = x.item()
-    return keywords | changes
-
-
-_NUMBERS = ("alpha", "beta", "scale_a", "scale_b", "scale_out")
 
 
 def _as_autocast(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:

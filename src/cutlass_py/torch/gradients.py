@@ -199,7 +199,9 @@ def _operands_of_backward(call: Call, results: tuple[Tensor, ...], needed: froze
     wanted = set(_FACTORS)
     if call.activation != "identity" or call.gate is not None:
         wanted |= {"gate", "aux"}
-    if _reads_z(call, needed) and not _is_kept(call, results) and not _from_result(call):
+    through = call.activation != "identity" and call.gate is None and call.aux is None
+    reads_z = through or needed & {"gate", "aux", "scale_out"}
+    if reads_z and not _is_kept(call, results) and not _from_result(call):
         return set(_OPERANDS)
     if "a" in needed:
         wanted.add("b")
@@ -210,11 +212,6 @@ def _operands_of_backward(call: Call, results: tuple[Tensor, ...], needed: froze
     if needed & {"alpha", "scale_a", "scale_b"}:
         wanted |= {"a", "b"}
     return wanted
-
-
-def _reads_z(call: Call, needed: frozenset[str]) -> bool:
-    through = call.activation != "identity" and call.gate is None and call.aux is None
-    return through or bool(needed & {"gate", "aux", "scale_out"})
 
 
 def dense(grad: Tensor | None) -> Tensor | None:

@@ -183,6 +183,9 @@ def _fake(*arguments: Any) -> tuple[Tensor, ...]:
 def _keywords(call: Call, z: Tensor | None, sums: Tensor | None) -> dict[str, Any]:
     """The call as cutlass_py.gemm takes it."""
     name, parameters = call.activation, tuple(call.parameters)
+    scale_out = call.scale_out
+    if scale_out is None and call.scale_out_value != 1:  # complex operands take no scale
+        scale_out = call.scale_out_value
     return {
         "c": call.c,
         "bias": call.bias,
@@ -192,7 +195,7 @@ def _keywords(call: Call, z: Tensor | None, sums: Tensor | None) -> dict[str, An
         "beta": None if call.c is None else call.beta_value if call.beta is None else call.beta,
         "scale_a": call.scale_a,
         "scale_b": call.scale_b,
-        "scale_out": _unless_one(call.scale_out_value) if call.scale_out is None else call.scale_out,
+        "scale_out": scale_out,
         "activation": Activation(name, parameters) if parameters else None if name == "identity" else name,
         "bias_grad": sums,
         "compute": call.compute,
@@ -201,10 +204,6 @@ def _keywords(call: Call, z: Tensor | None, sums: Tensor | None) -> dict[str, An
         "deterministic": call.deterministic,
         "kernel": call.kernel_name,
     }
-
-
-def _unless_one(number: float) -> float | None:
-    return None if number == 1 else number  # complex operands take no scale
 
 
 # ---------------------------------------------------------------------------------------------------- vmap

@@ -53,7 +53,11 @@ def mlp(
     check_tensors("mlp", {"input": input, "weight1": weight1, "weight2": weight2}, bias1=bias1, bias2=bias2)
     if not input.dim():
         raise wrong_value("input", "is ()", "at least 1 dimension", about="shape", operation="mlp")
-    _check_dimensions(weight1=(weight1, 2), weight2=(weight2, 2), bias1=(bias1, 1), bias2=(bias2, 1))
+    dimensions = {"weight1": (weight1, 2), "weight2": (weight2, 2), "bias1": (bias1, 1), "bias2": (bias2, 1)}
+    for operand, (value, count) in dimensions.items():
+        if value is not None and value.dim() != count:
+            expected = f"{count} dimension{'s' * (count > 1)}"
+            raise wrong_value(operand, f"is {tuple(value.shape)}", expected, about="shape", operation="mlp")
     if not is_exporting():  # extents that torch.jit.trace records are tensors
         _check_extents(input=(input, -1), weight1=(weight1, 1))
         _check_extents(weight1=(weight1, 0), weight2=(weight2, 1))
@@ -69,13 +73,6 @@ def mlp(
     results = _Mlp.apply(rows, w1, w2, b1, b2, name)
     d = results if isinstance(results, Tensor) else results[0]
     return d if x.dim() == 2 else d.reshape(*x.shape[:-1], w2.shape[0])  # which a sparse gradient does not pass
-
-
-def _check_dimensions(**operands: tuple[Tensor | None, int]) -> None:
-    for name, (x, expected) in operands.items():
-        if x is not None and x.dim() != expected:
-            dimensions = f"{expected} dimension{'s' * (expected > 1)}"
-            raise wrong_value(name, f"is {tuple(x.shape)}", dimensions, about="shape", operation="mlp")
 
 
 def _check_extents(**operands: tuple[Tensor, int]) -> None:

@@ -64,37 +64,27 @@ def replace_linear(
     report = Replacement()
     modules = dict(model.named_modules())
     for name, module in modules.items():
-        if isinstance(module, Linear) or not _is_linear(module):
+        looks_like_one = isinstance(module, nn.Linear) or type(module).__name__.endswith("Linear")
+        if isinstance(module, Linear) or not looks_like_one:
             continue
-        why = (
-            _rejection(module)
-            or _passed_over(modules[name.rpartition(".")[0]])
-            or ("where said no" if where and not where(name, module) else "")
-        )
-        if why:
-            report.left[name] = why
+        parent = modules[name.rpartition(".")[0]]
+        encoder = isinstance(parent, nn.TransformerEncoderLayer)
+        why = _rejection(module)
+        if not why and encoder and type(parent).forward is nn.TransformerEncoderLayer.forward:
+            why = "nn.TransformerEncoderLayer reads its weight without calling it in inference"
+        if why or (where and not where(name, module)):
+            report.left[name] = why or "where said no"
             continue
         module.__class__ = Linear
         module.activation = None
         report.replaced.append(name)
-    if fuse:
-        report.fused.extend(name for name, module in modules.items() if _fused(module))
+    for name, module in modules.items() if fuse else ():
+        if type(module) is nn.Sequential and "forward" not in vars(module):
+            row = list(module)
+            if any(is_perceptron(row[i : i + 3]) for i in range(len(row))):
+                module.__class__ = Sequential
+                report.fused.append(name)
     return report
-
-
-def _fused(module: nn.Module) -> bool:
-    """Whether it became a Sequential of this package, as it does where that computes something together."""
-    if type(module) is not nn.Sequential or "forward" in vars(module):
-        return False
-    row = list(module)
-    if not any(is_perceptron(row[i : i + 3]) for i in range(len(row))):
-        return False
-    module.__class__ = Sequential
-    return True
-
-
-def _is_linear(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) or type(module).__name__.endswith("Linear")
 
 
 def _rejection(module: nn.Module) -> str:
@@ -118,9 +108,3 @@ def _rejection(module: nn.Module) -> str:
     if weight.dtype not in FLOATS:
         return f"its weight is {weight.dtype}"
     return ""
-
-
-def _passed_over(parent: nn.Module) -> str:
-    """Why a module around it may never call it."""
-    own = isinstance(parent, nn.TransformerEncoderLayer) and type(parent).forward is nn.TransformerEncoderLayer.forward
-    return "nn.TransformerEncoderLayer reads its weight without calling it in inference" if own else ""

@@ -43,7 +43,10 @@ def _shardings(*arguments: Any) -> list[tuple[list[Any], list[Any]]]:
     nothing = ([Replicate()] * 3, _inputs(call, lambda name, x: Replicate()))
     blocks = in_blocks(call)  # a part of n or of k would take a part of them, and may begin within one
     along = [_along(call, shape, dim) for dim in range(len(shape) - blocks) if shape[dim] > 1]
-    return [nothing, *along, *([_along_k(call)] if _is_linear(call) and not blocks else [])]
+    linear = call.activation == "identity" or call.gate is not None or ACTIVATIONS[call.activation].derivative
+    dtypes = {call.out_dtype or call.a.tensor_meta.dtype, call.aux_dtype or torch.float32}
+    # Parts of D can be added up where it is a linear function of z, and neither is stored in a dtype that saturates.
+    return [nothing, *along, *([_along_k(call)] if linear and dtypes <= WIDE and not blocks else [])]
 
 
 def _inputs(call: Call, placement: Any) -> list[Any]:
@@ -81,10 +84,3 @@ def _along_k(call: Call) -> tuple[list[Any], list[Any]]:
         Partial() if call.bias_grad else Replicate(),
     ]
     return results, _inputs(call, lambda name, x: parts.get(name, Replicate()))
-
-
-def _is_linear(call: Call) -> bool:
-    """Whether D is a linear function of z, and both are stored in dtypes that do not saturate."""
-    row = ACTIVATIONS[call.activation]
-    dtypes = {call.out_dtype or call.a.tensor_meta.dtype, call.aux_dtype or torch.float32}
-    return (call.activation == "identity" or call.gate is not None or row.derivative) and dtypes <= WIDE

@@ -24,7 +24,13 @@ def problem_of(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> Problem | None
     if any(is_symbolic(x) for x in tensors.values()):
         return None
     for name, x in tensors.items():
-        given[name] = _spec(name, x)
+        if x.dtype not in NAME:
+            expected = f"one of {', '.join(map(str, DTYPE.values()))}"
+            raise wrong_type(name, f"is {x.dtype}", expected, about="dtype")
+        if x.dim() > 8:
+            raise wrong_value(name, f"has {x.dim()} dimensions", "at most 8", about="shape")
+        device = x.get_device() if x.is_cuda else -1
+        given[name] = _core.TensorSpecBase(x.shape, x.stride(), NAME[x.dtype], device, 256)
     return _core.problem(**given)
 
 
@@ -34,12 +40,3 @@ def check_devices(a: Tensor, others: dict[str, Any]) -> None:
         if isinstance(x, Tensor) and x.device != a.device:
             second = {"other": name, "other_found": f"is on {x.device}"}
             raise wrong_value("a", f"is on {a.device}", about="device", **second)
-
-
-def _spec(name: str, x: Tensor) -> _core.TensorSpecBase:
-    if x.dtype not in NAME:
-        expected = f"one of {', '.join(map(str, DTYPE.values()))}"
-        raise wrong_type(name, f"is {x.dtype}", expected, about="dtype")
-    if x.dim() > 8:
-        raise wrong_value(name, f"has {x.dim()} dimensions", "at most 8", about="shape")
-    return _core.TensorSpecBase(x.shape, x.stride(), NAME[x.dtype], x.get_device() if x.is_cuda else -1, 256)
