@@ -70,7 +70,7 @@ void* Execution::make_by_row(NewArray& made, const Operand& x) {
   const int ordinal = x.device.type == DeviceType::cuda ? x.device.id : -1;
   made.row = like_.type->row;
   made.array = made.row.attr("empty")(tuple_of(x.shape, x.rank), dtype_name(x.dtype), ordinal,
-                              reinterpret_cast<uintptr_t>(stream()), like_.inner.is_valid());
+                                      reinterpret_cast<uintptr_t>(stream()), like_.inner.is_valid());
   if (nb::isinstance<Buffer>(made.array)) {
     on_own_stream_ = true;
     follow_own_stream(stream(), x.device.id);

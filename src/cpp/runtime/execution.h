@@ -66,9 +66,9 @@ class Execution {
   OperandViews& operands_;
   const View& like_;
   std::optional<device::Guard> guard_;
-  std::optional<Streams> streams_;             // on a device
+  std::optional<Streams> streams_;              // on a device
   std::optional<NewArray> made_[kMostResults];  // by the index of the result
-  bool on_own_stream_ = false;                 // a Buffer is among them: ordered by this package's stream
+  bool on_own_stream_ = false;                  // a Buffer is among them: ordered by this package's stream
 };
 
 }  // namespace cutlass_py

@@ -10,6 +10,7 @@
 
 #include "abi/dtype.h"
 #include "abi/kernel.h"
+#include "kernels/common/queue.cuh"
 
 namespace cutlass_py {
 
@@ -33,18 +34,6 @@ size_t reduce_workspace(const CutlassPyArray* from, int64_t batch, int64_t lines
 int write_pointers(const void* const* pointers, int64_t count, void* destination, void* stream);
 
 constexpr int64_t kMostBlocksY = 65535;
-
-// A kernel with no more shared memory than it declares.
-template <class... Parameters, class... Arguments>
-int queue(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = block, config.stream = stream;
-  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
-  if (error) cudaGetLastError();  // leave nothing behind for the caller's next check
-  return error;
-}
-
-inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 // Whether rows and columns had better change places, so that the one array that is written runs along its columns.
 inline bool runs_along_rows(const CutlassPyArray& written, int64_t rows, int64_t cols) {
