@@ -174,10 +174,6 @@ def find_nvcc(copy: bool = False) -> str | None:
     return str(root / "bin" / "nvcc") if root else None
 
 
-def _nvcc_has_wheels() -> bool:
-    return sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") and platform.libc_ver()[0] == "glibc"
-
-
 def requirements(options: Options) -> list[str]:
     """What pip must bring into an isolated build; nothing that is there or was copied by an earlier one."""
     wanted = []
@@ -186,7 +182,8 @@ def requirements(options: Options) -> list[str]:
     if options.CUTLASS_PY_CUDA == "OFF":
         return wanted
     nvcc = find_nvcc()
-    if nvcc or _nvcc_has_wheels():
+    glibc = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
+    if nvcc or (glibc and platform.machine() in ("x86_64", "aarch64")):  # for which nvcc comes as wheels
         if not find_cutlass(options):
             wanted.append(CUTLASS_WHEEL)
         if not nvcc:

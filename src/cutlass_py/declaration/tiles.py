@@ -45,8 +45,7 @@ SM90_MORE: list[Design] = [
     *(((64, m, 128), (2, 1, 1), "pingpongswap") for m in (64, 32, 16)),
     *(((128, m, 128), (1, 1, 1), "coopswap") for m in (64, 32, 16)),
 ]
-# Widths that are no multiple of 64: n = 2112 is 12 times 176, 4608 is 32 times 144, 10240 is 64 times 160, 7168 a
-# multiple of 112 and 224, 6144 of 96. With 80, two rows of tiles of 4608 fill the multiprocessors once.
+# No multiples of 64: for every n of which one of them makes a last wave nearly full (docs/performance/choice.md).
 SM90_WIDTHS: list[Design] = [
     ((128, 80, 64), (2, 1, 1), "pingpong"),
     ((128, 96, 64), (1, 1, 1), "pingpong"),
@@ -61,12 +60,11 @@ SM90_WIDTHS: list[Design] = [
     ((64, 96, 64), (2, 1, 1), "pingpong"),
     ((64, 160, 64), (2, 1, 1), "pingpong"),
 ]
-# Where B is read along n, a row of a tile lies in lines of 128, 64 or 32 bytes, whichever divides it. Widths in lines
-# of 64, multiples of 32, gain as much as where it is read along k; those in lines of 32 won no shape.
+# Where B is read along n: widths that rows of a tile fill lines of 64 bytes with (docs/performance/choice.md).
 WIDTH_ALONG = 32
 # Of promoted fp8 sums every accumulator is there twice: a thread has registers for 96 of them, or for 128 where sums
-# leave the tensor cores by 64 rows; for two parts of 64 rows beside 64 or 96. `steady` kernels
-# (fp8_two_level_accumulation.cuh) are ahead of CUTLASS's own mainloop wherever a tile has 128 rows or more.
+# leave the tensor cores by 64 rows; for two parts of 64 rows beside 64 or 96. From 128 rows on, tiles are of `steady`
+# kernels instead of CUTLASS's own mainloop (docs/performance/fp8.md).
 SM90_PROMOTED: list[Design] = [
     ((256, 128, 64), (1, 2, 1), "coopsteady"),
     ((128, 96, 64), (1, 1, 1), "pingpongsteady"),
@@ -90,8 +88,7 @@ SM90_PROMOTED_MORE: list[Design] = [
     ((128, 16, 128), (1, 1, 1), "coopsteadyswap"),
     *_SWAP_CLUSTERS,
 ]
-# Not promoted, beside six that families.py lists: all within half a percent of the best of 38 tiles on an H100,
-# and of 20 more for 64 to 512 rows on an H200 (docs/performance/fp8.md).
+# Not promoted, beside six that families.py lists (docs/performance/fp8.md).
 SM90_FAST: list[Design] = [
     ((256, 128, 64), (1, 2, 1), "coop"),
     ((128, 192, 64), (2, 1, 1), "coop"),
@@ -161,8 +158,7 @@ SKINNY64, SKINNY32, SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n i
 PROMOTED = _named["256x128x64_1x2x1_coopsteady"]
 NARROW_PROMOTED = _named["128x96x64_1x1x1_pingpongsteady"]
 WEIGHT_PROMOTED = _named["128x64x128_1x1x1_coopsteadyswap"]
-# tf32 of which one operand is read along its rows. It goes through registers, by 64 rows a warpgroup: two times 64 were
-# far behind while those rows were loaded slowly, and have not been tried since.
+# tf32 of which one operand is read along its rows: it goes through registers, by 64 rows a warpgroup.
 SM90_ROWS: list[Design] = [
     LARGE_2X1,
     FLAT,

@@ -46,8 +46,8 @@ def faults(k: KernelDescription) -> tuple[Fault, ...]:
     if not unknown & {"a", "instruction"}:
         usual = {each.name: each.default for each in fields(k) if each.name in unknown and each.default is not MISSING}
         resolved = Resolved(replace(k, **usual))
-        for needed, check in _CHECKS_3X if resolved.wgmma else _CHECKS_2X:
-            if not unknown & set(needed):
+        for needed, check in _CHECKS[3 if resolved.wgmma else 2]:
+            if not unknown & needed:
                 found += check(resolved)
     return tuple({str(fault): fault for fault in found}.values())
 
@@ -119,15 +119,24 @@ class Resolved:
 
 
 _Faults = Iterator[Fault]
+_Check = Callable[[Resolved], _Faults]
+_CHECKS: dict[int, list[tuple[set[str], _Check]]] = {2: [], 3: []}  # by generation, each with the fields that it needs
+
+
+def _check(*needed: str, api: int | None = None) -> Callable[[_Check], _Check]:
+    """A check of kernels of one generation, or both; asked in the order of this file, where such fields are sound."""
+
+    def add(check: _Check) -> _Check:
+        for generation in (api,) if api else (2, 3):
+            _CHECKS[generation].append((set(needed), check))
+        return check
+
+    return add
 
 
 def _one_of(name: str, value: Any, known: Any) -> _Faults:
     if not isinstance(value, str) or value not in known:
         yield Fault(name, value, f"one of {', '.join(known)}")
-
-
-def _is_extents(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 3 and all(type(x) is int and x > 0 for x in value)
 
 
 def _names(k: KernelDescription) -> _Faults:
@@ -145,7 +154,8 @@ def _names(k: KernelDescription) -> _Faults:
             yield from _one_of(name, getattr(k, name), known)
     for name in ("tile", "cluster", "warps"):
         value = getattr(k, name)
-        if not (name == "warps" and value is None) and not _is_extents(value):
+        extents = isinstance(value, tuple) and len(value) == 3 and all(type(x) is int and x > 0 for x in value)
+        if not extents and not (name == "warps" and value is None):
             yield Fault(name, value, "a tuple of three whole numbers above 0: m, n, k")
     for name in ("stages", "alignment"):
         value = getattr(k, name)
@@ -156,6 +166,7 @@ def _names(k: KernelDescription) -> _Faults:
 # ---------------------------------------------------------------------------------------------------- both generations
 
 
+@_check("b", "accumulator", "d", "schedule")
 def _carries(k: Resolved) -> _Faults:
     """Dtypes that the template is made for."""
     given, carried, template = k.given, _carried(k.family.name), f"{k.given.instruction} kernels ({k.family.name})"
@@ -174,6 +185,7 @@ def _carries(k: Resolved) -> _Faults:
         yield Fault("d", given.d or k.d, f"a result of sums in {k.accumulator}: {', '.join(results)}")
 
 
+@_check("layout")
 def _along_k(k: Resolved) -> _Faults:
     bits, layout, fitting, what = DTYPES[k.a].bits, k.given.layout, ["tn"], k.a
     if k.wgmma and bits == 32:  # one operand may go through registers
@@ -189,6 +201,7 @@ def _along_k(k: Resolved) -> _Faults:
 # ---------------------------------------------------------------------------------------------------- 3.x
 
 
+@_check("stages", "alignment", "warps", api=3)
 def _none_of_3x(k: Resolved) -> _Faults:
     if k.given.warps is not None:
         yield Fault("warps", k.given.warps, "none: the schedule of a wgmma kernel says which warps there are")
@@ -200,6 +213,7 @@ def _none_of_3x(k: Resolved) -> _Faults:
         yield Fault("alignment", k.given.alignment, f"{16 // k.size}, or none: TMA moves granules of 16 bytes")
 
 
+@_check("tile", "schedule", api=3)
 def _tile_3x(k: Resolved) -> _Faults:
     m, n, depth = k.tile
     unit = 64 if k.schedule.pingpong else 128
@@ -216,25 +230,7 @@ def _tile_3x(k: Resolved) -> _Faults:
         yield Fault("tile", k.tile, "k of 32, 64, or 128 and more: promotion counts instructions in fours")
 
 
-def _steady_3x(k: Resolved) -> _Faults:
-    if not k.schedule.steady:
-        return
-    if not k.promoted:
-        yield Fault("schedule", k.schedule.name, "one for promoted fp8 sums alone: a of e4m3 or e5m2, accumulator f32")
-    fitting = (128,) if k.schedule.pingpong else (128, 256)
-    if k.tile[0] not in fitting:
-        yield Fault("tile", k.tile, f"m of {' or '.join(map(str, fitting))}: by turns or in parts of 64 rows")
-
-
-def _dmma_3x(k: Resolved) -> _Faults:
-    if not k.schedule.dmma:
-        return
-    known = k.family.full[0]  # all have one tile
-    for field in ("tile", "cluster"):
-        if (found := getattr(k.given, field)) != (wanted := getattr(known, field)):
-            yield Fault(field, found, f"{wanted}, which schedule {k.schedule.name} has alone")
-
-
+@_check("tile", "schedule", "accumulator", api=3)
 def _accumulators_3x(k: Resolved) -> _Faults:
     threads = 128 if k.schedule.pingpong else 256
     held = k.tile[0] * k.tile[1] // threads
@@ -247,6 +243,28 @@ def _accumulators_3x(k: Resolved) -> _Faults:
         yield Fault("tile", k.tile, f"m * n up to {most * threads}: {most} accumulators of a thread, {why}")
 
 
+@_check("tile", "schedule", "accumulator", api=3)
+def _steady_3x(k: Resolved) -> _Faults:
+    if not k.schedule.steady:
+        return
+    if not k.promoted:
+        yield Fault("schedule", k.schedule.name, "one for promoted fp8 sums alone: a of e4m3 or e5m2, accumulator f32")
+    fitting = (128,) if k.schedule.pingpong else (128, 256)
+    if k.tile[0] not in fitting:
+        yield Fault("tile", k.tile, f"m of {' or '.join(map(str, fitting))}: by turns or in parts of 64 rows")
+
+
+@_check("tile", "cluster", "schedule", api=3)
+def _dmma_3x(k: Resolved) -> _Faults:
+    if not k.schedule.dmma:
+        return
+    known = k.family.full[0]  # all have one tile
+    for field in ("tile", "cluster"):
+        if (found := getattr(k.given, field)) != (wanted := getattr(known, field)):
+            yield Fault(field, found, f"{wanted}, which schedule {k.schedule.name} has alone")
+
+
+@_check("tile", "cluster", api=3)
 def _cluster_3x(k: Resolved) -> _Faults:
     cluster = k.given.cluster
     if cluster[2] != 1 or any(x not in (1, 2, 4, 8) for x in cluster[:2]):
@@ -257,6 +275,7 @@ def _cluster_3x(k: Resolved) -> _Faults:
         yield Fault("cluster", cluster, f"parts of 8 rows: its blocks load the tile {k.tile} in shares")
 
 
+@_check("tile", "schedule", "epilogue", api=3)
 def _block_3x(k: Resolved) -> _Faults:
     """Scales that the mainloop applies: a step of k for each, whole blocks of columns, epilogues as declared."""
     row = k.schedule
@@ -271,6 +290,7 @@ def _block_3x(k: Resolved) -> _Faults:
         yield Fault("epilogue", k.epilogue.name, f"one of {', '.join(known)}, which schedule {row.name} has")
 
 
+@_check("tile", "schedule", "epilogue", "d", api=3)
 def _shared_3x(k: Resolved) -> _Faults:
     if (fit := stages_3x(k.a, k.d, k.tile, k.schedule, k.epilogue)) < 2:
         room = SM90 - epilogue_bytes(k.schedule, k.tile, k.d, k.epilogue)
@@ -279,6 +299,7 @@ def _shared_3x(k: Resolved) -> _Faults:
         )
 
 
+@_check("epilogue", "schedule", "accumulator", "d", api=3)
 def _epilogue_3x(k: Resolved) -> _Faults:
     e, name = k.epilogue, k.epilogue.name
     if (k.schedule.pointers or not k.schedule.tma_store) and name != "linearc":
@@ -293,25 +314,10 @@ def _epilogue_3x(k: Resolved) -> _Faults:
         yield Fault("epilogue", name, f"one without c, gate and aux: they would lie in {k.d}, of 8 bits")
 
 
-_Check = tuple[tuple[str, ...], Callable[[Resolved], _Faults]]
-_DTYPE_FIELDS = ("b", "accumulator", "d", "schedule")
-_CHECKS_3X: list[_Check] = [
-    (_DTYPE_FIELDS, _carries),
-    (("layout",), _along_k),
-    (("stages", "alignment", "warps"), _none_of_3x),
-    (("tile", "schedule"), _tile_3x),
-    (("tile", "schedule", "accumulator"), _accumulators_3x),
-    (("tile", "schedule", "accumulator"), _steady_3x),
-    (("tile", "cluster", "schedule"), _dmma_3x),
-    (("tile", "cluster"), _cluster_3x),
-    (("tile", "schedule", "epilogue"), _block_3x),
-    (("tile", "schedule", "epilogue", "d"), _shared_3x),
-    (("epilogue", "schedule", "accumulator", "d"), _epilogue_3x),
-]
-
 # ---------------------------------------------------------------------------------------------------- 2.x
 
 
+@_check("cluster", "arch", api=2)
 def _arch_2x(k: Resolved) -> _Faults:
     if k.given.cluster != (1, 1, 1):
         yield Fault("cluster", k.given.cluster, "(1, 1, 1): clusters are of wgmma kernels")
@@ -319,6 +325,7 @@ def _arch_2x(k: Resolved) -> _Faults:
         yield Fault("arch", "90a", "80, or none: simt has no instruction of Hopper's own")
 
 
+@_check("tile", "warps", "accumulator", api=2)
 def _warps(k: Resolved) -> _Faults:
     if k.given.warps is None:
         yield Fault("warps", None, "how many there are along m, n and k: (2, 2, 1), say")
@@ -337,7 +344,10 @@ def _warps(k: Resolved) -> _Faults:
         yield Fault("warps", k.warps, f"{_SM80_ACCUMULATORS} registers of sums for a thread; found {held}")
 
 
+@_check("tile", api=2)
 def _instruction(k: Resolved) -> _Faults:
+    if (k.family.name, k.a) not in INSTRUCTION:
+        return
     shape = INSTRUCTION[k.family.name, k.a][1]
     if k.tile[2] % shape[2]:
         yield Fault("tile", k.tile, f"k a multiple of {shape[2]}, the instruction's")
@@ -350,8 +360,11 @@ def _instruction(k: Resolved) -> _Faults:
         yield Fault("tile", k.tile, f"k of {' or '.join(map(str, counts))}: lines of shared memory")
 
 
+@_check("tile", "warps", "layout", api=2)
 def _loads(k: Resolved) -> _Faults:
     """Every thread moves as much of A, and of B; tiles that are not read along k fill whole lines."""
+    if not k.given.warps:
+        return
     threads, access = 32 * prod(k.warps), 1 if k.given.instruction == SIMT or k.size >= 8 else 16 // k.size
     for name, extent in (("m", k.tile[0]), ("n", k.tile[1])):
         if extent * k.tile[2] % (access * threads):
@@ -361,6 +374,7 @@ def _loads(k: Resolved) -> _Faults:
             yield Fault("tile", k.tile, f"{name} a multiple of {128 // k.size}: layout {k.given.layout} reads along it")
 
 
+@_check("alignment", api=2)
 def _alignment(k: Resolved) -> _Faults:
     align = k.align
     if align & (align - 1) or align * k.size > 16:
@@ -372,6 +386,7 @@ def _alignment(k: Resolved) -> _Faults:
         yield Fault("alignment", align, f"1: {k.given.instruction} kernels read single elements of {k.a}")
 
 
+@_check("stages", "alignment", api=2)
 def _stages(k: Resolved) -> _Faults:
     stages = k.given.stages
     if stages is None or stages < 2:
@@ -384,6 +399,7 @@ def _stages(k: Resolved) -> _Faults:
         yield Fault("stages", stages, f"3 or more: {k.a} goes by cp.async alone")
 
 
+@_check("tile", "stages", api=2)
 def _shared_2x(k: Resolved) -> _Faults:
     most = SM90 if k.family.name == "sm90_dgemm" else SM80
     needed = (k.tile[0] + k.tile[1]) * k.tile[2] * k.size * k.stages
@@ -391,6 +407,7 @@ def _shared_2x(k: Resolved) -> _Faults:
         yield Fault("stages", k.stages, f"stages of {needed // k.stages} bytes within {most}; found {needed} bytes")
 
 
+@_check("epilogue", "schedule", "accumulator", api=2)
 def _epilogue_2x(k: Resolved) -> _Faults:
     e, name = k.epilogue, k.epilogue.name
     known = "'linearc', or 'linearc_' and an activation"
@@ -400,21 +417,7 @@ def _epilogue_2x(k: Resolved) -> _Faults:
         yield Fault("epilogue", name, "'linearc': activations are fused beside sums in f32, and not by stream-K")
 
 
+@_check("schedule", api=2)
 def _stream_k_2x(k: Resolved) -> _Faults:
     if k.schedule.stream_k and k.a not in ("f16", "bf16"):
         yield Fault("schedule", k.schedule.name, "'tiled': stream-K is of f16 and bf16 here")
-
-
-_CHECKS_2X: list[_Check] = [
-    (_DTYPE_FIELDS, _carries),
-    (("layout",), _along_k),
-    (("cluster", "arch"), _arch_2x),
-    (("tile", "warps", "accumulator"), _warps),
-    (("tile",), lambda k: _instruction(k) if (k.family.name, k.a) in INSTRUCTION else iter(())),
-    (("tile", "warps", "layout"), lambda k: _loads(k) if k.given.warps else iter(())),
-    (("alignment",), _alignment),
-    (("stages", "alignment"), _stages),
-    (("tile", "stages"), lambda k: _shared_2x(k) if k.stages else iter(())),
-    (("epilogue", "schedule", "accumulator"), _epilogue_2x),
-    (("schedule",), _stream_k_2x),
-]

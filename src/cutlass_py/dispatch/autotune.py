@@ -143,6 +143,8 @@ def tune_once(p: Problem) -> None:
 
 def _tune(p: Problem, candidates: int, compiled: bool, here: bool = False) -> Tuning:
     """Measures the choices of a problem and records the fastest; `here`: what is found holds for this process alone."""
+    from .. import __version__
+
     gpu = gpu_of(p)
     if gpu is None:
         raise ValueError("tune: the operands are on the CPU; kernels are measured on a GPU")
@@ -162,7 +164,10 @@ def _tune(p: Problem, candidates: int, compiled: bool, here: bool = False) -> Tu
     chosen = measured[0] if default is None or measured[0].microseconds < _MARGIN * default.microseconds else default
     seen = {m.choice for m in measured}
     if not p.splits:
-        record(gpu, {class_of(p): _entry(chosen, driver)}, here=here)
+        choice, time = chosen.choice, max(round(chosen.microseconds, 3), 0.001)
+        name, splits = choice.route.kernel.name, choice.route.splits
+        entry = Entry(name, splits, choice.raster, choice.swizzle, time, driver, __version__)
+        record(gpu, {class_of(p): entry}, here=here)
         _core.clear_plans()
     return Tuning(describe(p), chosen, default, (*measured, *(m for m in screened if m.choice not in seen)))
 
@@ -180,14 +185,6 @@ def _distinct(ranking: Iterable[Choice]) -> list[Choice]:
             alike = kernel.design
         first.setdefault((alike, choice.route.way, choice.route.splits), choice)
     return list(first.values())
-
-
-def _entry(chosen: Measurement, driver: int) -> Entry:
-    from .. import __version__
-
-    choice = chosen.choice
-    name, time = choice.route.kernel.name, max(round(chosen.microseconds, 3), 0.001)
-    return Entry(name, choice.route.splits, choice.raster, choice.swizzle, time, driver, __version__)
 
 
 def _in_every_order(p: Problem, choices: Iterable[Choice]) -> Iterator[Choice]:

@@ -63,7 +63,9 @@ def rank(p: Problem, *, compiled: bool | None = None, gpu: Gpu | None = None) ->
     """
     gpu = gpu or gpu_of(p)
     compiled = _compiled_only(p) if compiled is None else compiled
-    return _ranked(p, gpu, compiled, concerned(p, compiled))
+    estimated = [choice_of(each, p, gpu) for each in _in_order(_timed(p, gpu, concerned(p, compiled)), p)]
+    first = _of_tables(p, gpu, compiled)
+    return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
 
 
 def in_place_kernels(p: Problem, *, compiled: bool) -> list[Kernel]:
@@ -80,12 +82,6 @@ def in_place_kernels(p: Problem, *, compiled: bool) -> list[Kernel]:
     if not first or len(first.route.way.detours) > most:
         return kernels
     return [first.route.kernel, *(kernel for kernel in kernels if kernel is not first.route.kernel)]
-
-
-def _ranked(p: Problem, gpu: Gpu | None, compiled: bool, groups: Groups) -> list[Choice]:
-    estimated = [choice_of(each, p, gpu) for each in _in_order(_timed(p, gpu, groups), p)]
-    first = _of_tables(p, gpu, compiled)
-    return [first, *(choice for choice in estimated if choice.route != first.route)] if first else estimated
 
 
 def best(p: Problem, *, provided: bool = True) -> Choice | None:
@@ -178,12 +174,10 @@ def _timed(
 ) -> list[Timed]:
     """Every route to a problem with its estimate, or those that may be the first of them; equals in one order."""
     routes = operation_of(p).routes(p, gpu, groups, every=every, cuts=cuts) if gpu else []
-    return routes + _provided_routes(p, gpu) if provided else routes
-
-
-def _provided_routes(p: Problem, gpu: Gpu | None) -> list[Timed]:
+    if not provided:
+        return routes
     ways = ((kernel, kernel.way(p, gpu)) for kernel in python_kernels(p))
-    return [(kernel.microseconds(p), kernel, way, 1) for kernel, way in ways if isinstance(way, Way)]
+    return routes + [(kernel.microseconds(p), kernel, way, 1) for kernel, way in ways if isinstance(way, Way)]
 
 
 def choice_of(timed: Timed, p: Problem, gpu: Gpu | None) -> Choice:

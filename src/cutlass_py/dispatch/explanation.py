@@ -87,8 +87,10 @@ class Explanation:
             print(self)
             return
         print(self.problem if self.chosen else f"{self.problem}: {self.note or 'no kernel fits'}")
-        rows = enumerate(self.rows(most=8), 1)
-        cells = [("" if row.reason else str(place), _time(row), row.kernel, _why(row)) for place, row in rows]
+        cells = []
+        for place, row in enumerate(self.rows(most=8), 1):
+            time = "" if row.microseconds is None else f"{row.microseconds:.1f}{'' if row.measured else ' est.'}"
+            cells.append(("" if row.reason else str(place), time, row.kernel, _why(row)))
         print_table(("", "us", "kernel", "how, or why not"), cells)
         if self.not_compiled:
             print(self._unbuilt)
@@ -107,7 +109,10 @@ class Explanation:
         others = self.ranking[1:6]
         if others:
             lines.append(f"next of {len(self.ranking)}:")
-            lines += [f"  {_estimate(choice)}  {choice.route.kernel.name}{_how(choice)}" for choice in others]
+        for choice in others:
+            time = f"{choice.microseconds:8.1f} us" if choice.microseconds else "no estimate"
+            how = ", ".join(choice.route.way.steps(choice.route.splits))
+            lines.append(f"  {time}  {choice.route.kernel.name}" + (f" ({how})" if how else ""))
         if self.rejected:
             lines.append(f"not possible, {len(self.rejected)} in all:")
             lines += [f"  {row.kernel}: {_why(row)}" for row in self._missed()[:5]]
@@ -142,23 +147,10 @@ def _row(choice: Choice) -> Row:
     return Row(choice.route.kernel.name, time, choice.measured, tuple(steps(choice)))
 
 
-def _time(row: Row) -> str:
-    return "" if row.microseconds is None else f"{row.microseconds:.1f}{'' if row.measured else ' est.'}"
-
-
 def _why(row: Row) -> str:
     if not row.reason:
         return "; ".join(row.steps)
     return row.reason + (f" (and {row.others - 1} more kernels)" if row.others > 1 else "")
-
-
-def _estimate(choice: Choice) -> str:
-    return f"{choice.microseconds:8.1f} us" if choice.microseconds else "no estimate"
-
-
-def _how(choice: Choice) -> str:
-    words = choice.route.way.steps(choice.route.splits)
-    return f" ({', '.join(words)})" if words else ""
 
 
 def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:

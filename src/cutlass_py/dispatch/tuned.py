@@ -54,6 +54,28 @@ class Entry:
     driver: int
     version: str
 
+    @staticmethod
+    def read(value: Any, where: str) -> Entry:
+        """An entry from JSON.
+
+        Args:
+            where: it is, for messages.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if not isinstance(value, dict) or value.keys() != _KINDS.keys():
+            raise ValueError(f"{where}: expected an object of {', '.join(_KINDS)}")
+        for name, kinds in _KINDS.items():
+            if type(value[name]) not in kinds:
+                raise ValueError(f"{where}: {name} is {value[name]!r}")
+        for name, allowed in _RANGES.items():
+            if value[name] not in allowed:
+                raise ValueError(f"{where}: {name} is {value[name]}")
+        if not 0 < value["microseconds"] <= sys.float_info.max:  # an int may be larger
+            raise ValueError(f"{where}: microseconds is {value['microseconds']}")
+        return Entry(**value)
+
 
 # By name, what a file may say.
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -119,15 +141,13 @@ def lookup_similar(p: Problem, gpu: Gpu) -> list[Entry]:
 
 
 def _known(gpu: Gpu) -> list[Table]:
-    return [found for found in (table(gpu), *_installed(gpu)) if found]
-
-
-def _installed(gpu: Gpu) -> Iterator[Table]:
-    """Tables for such GPUs that somebody else measured."""
+    """Tables for such GPUs: the user's, then what somebody else measured."""
+    tables = [table(gpu)]
     for place in (*packs.directories(), *PLACES):
         path = place / file_name(gpu.name, gpu.sm_count)
         found = _tables.get(path)  # in one step: another thread may forget them all
-        yield _tables.setdefault(path, _usable(path, gpu)) if found is None else found
+        tables.append(_tables.setdefault(path, _usable(path, gpu)) if found is None else found)
+    return [found for found in tables if found]
 
 
 def table(gpu: Gpu) -> Table:
@@ -287,18 +307,4 @@ def entries(values: Any, name: str) -> Table:
     """
     if not isinstance(values, dict):
         raise ValueError(f"{name}: entries is not an object")
-    return {key: _entry(value, f"{name}: {key}") for key, value in values.items()}
-
-
-def _entry(value: Any, where: str) -> Entry:
-    if not isinstance(value, dict) or value.keys() != _KINDS.keys():
-        raise ValueError(f"{where}: expected an object of {', '.join(_KINDS)}")
-    for name, kinds in _KINDS.items():
-        if type(value[name]) not in kinds:
-            raise ValueError(f"{where}: {name} is {value[name]!r}")
-    for name, allowed in _RANGES.items():
-        if value[name] not in allowed:
-            raise ValueError(f"{where}: {name} is {value[name]}")
-    if not 0 < value["microseconds"] <= sys.float_info.max:  # an int may be larger
-        raise ValueError(f"{where}: microseconds is {value['microseconds']}")
-    return Entry(**value)
+    return {key: Entry.read(value, f"{name}: {key}") for key, value in values.items()}

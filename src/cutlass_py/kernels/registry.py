@@ -312,11 +312,8 @@ def kernel_id(kernel: Kernel | str) -> int:
         raise wrong_type("kernel", f"is {_core.described_type(kernel)}", "a Kernel or its name")
     if isinstance(kernel, Kernel) and registered().get(name, kernel) is not kernel:
         raise wrong_value("kernel", f"{name} was unregistered", hint="another one has its name now")
-    number = _ids.get(name)  # calls that come again take no lock
-    return _number_anew(name) if number is None else number
-
-
-def _number_anew(name: str) -> int:
+    if (number := _ids.get(name)) is not None:  # calls that come again take no lock
+        return number
     _load_packs()  # which has a lock of its own
     with _naming:  # against forget_kernel: a name never keeps the number of a kernel that it had before
         if (number := _ids.get(name)) is None:

@@ -216,7 +216,8 @@ def kernels_of(provider: Provider) -> list[ProvidedKernel]:
     for m in found:
         if wrong := mistake(m, usual):
             raise ProviderError(f"provider {provider.name}: kernels: {wrong}")
-    return [ProvidedKernel(provider, _with_formula(m)) for m in found]
+    told = [replace(m, epilogue=EPILOGUES[m.epilogue].formula) if m.epilogue in EPILOGUES else m for m in found]
+    return [ProvidedKernel(provider, m) for m in told]
 
 
 _KINDS = {"epilogue": str, "family": str, "api": int, "design": Design, "deterministic": bool}
@@ -238,7 +239,3 @@ def mistake(m: Any, usual: bool = True) -> str | None:
         if not isinstance(value := getattr(m, field), kind):
             return f"{m.name}: {field} is {value!r}; expected {kind.__name__}"
     return operation_named(m.operation).metadata_mistake(m, usual)
-
-
-def _with_formula(m: KernelMetadata) -> KernelMetadata:
-    return replace(m, epilogue=EPILOGUES[m.epilogue].formula) if m.epilogue in EPILOGUES else m

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ... import _core
@@ -60,7 +59,11 @@ class GemmArguments(Arguments):
         try:
             self.problem: Problem = _core.problem(a, b, **self.keywords)
         except (TypeError, ValueError) as error:
-            if (absent := _without_memory([a, b, *self.keywords.values()])) is None:
+            # What is an array's metadata in a framework: torch's meta and fake tensors, JAX's shapes.
+            abstract = ("FakeTensor", "ShapeDtypeStruct")
+            values = (a, b, *self.keywords.values())
+            absent = next((x for x in values if getattr(x, "is_meta", False) or type(x).__name__ in abstract), None)
+            if absent is None:
                 raise
             spec = f"TensorSpec({tuple(absent.shape)}, {str(absent.dtype)!r})"
             raise type(error)(f"{error}; {spec} describes an operand that has no memory") from error
@@ -138,9 +141,3 @@ class GemmArguments(Arguments):
 
 def _made_again(a: Any, b: Any, keywords: dict[str, Any]) -> GemmArguments:
     return GemmArguments(a, b, **keywords)
-
-
-def _without_memory(values: Sequence[Any]) -> Any:
-    """The first that is an array's metadata in a framework: torch's meta and fake tensors, JAX's shapes."""
-    abstract = ("FakeTensor", "ShapeDtypeStruct")
-    return next((x for x in values if getattr(x, "is_meta", False) or type(x).__name__ in abstract), None)

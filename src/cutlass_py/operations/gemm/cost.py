@@ -70,26 +70,21 @@ _SMALL_TILE_2X = {"sm90_dgemm": 0.95}  # by family, others:
 _SMALL_TILE_2X_USUAL = 0.7
 # Narrow accesses of types of 16 bits and less stall 2.x loads: share of the rate by bytes per access; 1 is a guess.
 _ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5, 1: 0.4}
-# "outside", of operands that are read along their rows or columns instead of k: seen at 8 rows in tiles of 16. The
-# blocks of a cluster divide it among them.
+# "outside", of operands that are read along their rows or columns instead of k. The blocks of a cluster divide it.
 _OUTSIDE_ALONG = 14.0
 _MOST_ROWS = 256  # of a tile, or columns: in larger problems no tile is outside
-# Columns that blocks side by side in a cluster load each for itself are dearer beside so few rows of tiles, as sweeps
-# say. At 4 rows of tiles, counters say that L2 is read as often as written down here, but less often without clusters:
-# it seems that neighbours' requests are joined, but not those of such clusters (docs/performance/choice.md).
+# Columns that blocks side by side in a cluster load each for itself are dearer beside so few rows of tiles: it seems
+# that neighbours' requests are joined, but not those of such clusters (docs/performance/choice.md).
 _FEW_ROWS, _UNSHARED = 8, 1.5
-# Clusters of four do not reach every multiprocessor, as far as times tell: 32 of them took as long as two waves of an
-# H100 with 132. The share is set by hand; the choice in sweeps of both GPUs gains by it (docs/performance/choice.md).
+# Clusters of four do not reach every multiprocessor, as far as times tell: by hand (docs/performance/choice.md).
 _REACHED_BY_FOUR = 0.9
-# Of batches, what kernels with clusters move through memory counts so much more: in bf16 they took 5% longer for
-# (512, 512, 512), and 11 to 26% for (512, 512, 2048). Where matrices are large, memory hardly counts
-# (docs/performance/choice.md). Set by hand; parts of a split k are no batch here, because nobody has measured them.
+# Of batches, what kernels with clusters move through memory counts so much more: by hand (docs/performance/choice.md).
+# Parts of a split k are no batch here, because nobody has measured them.
 _BATCH_IN_CLUSTERS = 1.1
 # Swapped tiles of 64 rows take all columns in turn. Beyond so many of them, each doubling costs this share more: the L2
 # cache does not keep them, as far as one can tell. Sweeps in tn, tt and nn agree.
 _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
-# f64, of the rate that its bits suggest: its tensor cores have no wgmma (dmma.cuh). It comes out 3% ahead of 2.x
-# kernels at 4096^3; found were 7% in tn, 2% in tt and nn, none in nt (an H100).
+# f64, of the rate that its bits suggest: its tensor cores have no wgmma (docs/performance/choice.md).
 _DMMA = 0.314
 # The power of raw sums of fp8 instead of FITTED_3X["deep"]: by hand, from an H100's sweep (docs/performance/fp8.md).
 _DEEP_FAST = 0.1

@@ -172,8 +172,10 @@ class Interface(operation.Interface):
         e = self.epilogue
         if function_of(p) != self.function:
             return f"computes {e.formula}; {'a gate through ' if p.gate else ''}{p.activation} is asked for"
-        if p.bias_grad and not _is_summable(p, self.d):
-            return _UNSUMMED
+        if p.bias_grad:  # D is summed as it was stored: without a factor, saturation, or sums wider than it
+            saturates = DTYPES[self.d].bits < 16 or not DTYPES[self.d].mantissa
+            if p.scale_out or saturates or (p.bias_grad == "f64" and self.d != "f64"):
+                return _UNSUMMED
         scales = [] if p.block else [name for name in ("scale_a", "scale_b") if getattr(p, name)]  # of the product
         scales += ["scale_out"] if p.scale_out else []
         if scales and not e.scaled:
@@ -223,12 +225,6 @@ class Interface(operation.Interface):
                 if align < self.bytes_d:
                     return f"takes {name} by {self.bytes_d} bytes; it is aligned to {align}"
         return None
-
-
-def _is_summable(p: Problem, d: str) -> bool:
-    """Whether a D of this dtype may be summed as it was stored: without a factor, saturation, or sums wider than it."""
-    saturates = DTYPES[d].bits < 16 or not DTYPES[d].mantissa
-    return not p.scale_out and not saturates and (p.bias_grad != "f64" or d == "f64")
 
 
 def function_of(p: Problem) -> tuple[str, bool]:

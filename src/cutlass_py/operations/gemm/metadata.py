@@ -9,7 +9,7 @@ from functools import cache
 
 from ..._core import Problem
 from ...arrays.gpu import Gpu, gpu_of
-from ...declaration.config import SCHEDULES, KernelConfig
+from ...declaration.config import SCHEDULES
 from ...declaration.dtypes import ARITHMETICS, DTYPES, PAIRS, STORAGE
 from ...declaration.epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from ...declaration.operands import OPERANDS
@@ -26,21 +26,16 @@ def metadata_of(kernel: CutlassKernel) -> KernelMetadata:
     """From the declaration, and from the compiled kernel where there is one."""
     c, facts, interface = kernel.config, kernel.facts or {}, kernel.interface
     assert isinstance(interface, Interface)
+    stages = facts.get("stages") or c.stages
+    if not stages and not c.own_source and c.epilogue in EPILOGUES:  # of others it is not foreseen
+        stages = _fitting(c.a, c.d, c.tile, c.schedule, c.epilogue)
     design = Design(
-        c.tile, c.cluster, c.schedule, facts.get("stages") or _stages(c), facts.get("threads", 0),
-        facts.get("smem_bytes", 0), kernel.name,
-    )  # fmt: skip
+        c.tile, c.cluster, c.schedule, stages, facts.get("threads", 0), facts.get("smem_bytes", 0), kernel.name
+    )
     return KernelMetadata(
         kernel.name, dict(operands_of(interface)), c.accumulator, interface.epilogue.formula, c.family, c.api, design,
         kernel.family.cc, kernel.deterministic,
     )  # fmt: skip
-
-
-def _stages(c: KernelConfig) -> int:
-    """Stages before a kernel is compiled: as declared, or as many as fit; 0 where that is not foreseen."""
-    if c.stages or c.own_source or c.epilogue not in EPILOGUES:
-        return c.stages
-    return _fitting(c.a, c.d, c.tile, c.schedule, c.epilogue)
 
 
 @cache

@@ -6,6 +6,12 @@ from ..._core import Problem
 from ...declaration.dtypes import arithmetic
 from ...epilogues.specialization import specialization_of
 
+# What shares a factor where scales are in blocks, by what Problem says of them.
+_BLOCKS = {
+    "scale_a": {"b": "[128x128]", "r": "[1x128]", "p": "[1x128]"},
+    "scale_b": {"b": "[128x128]", "r": "[128x1]", "p": "[1x128]"},
+}
+
 
 def describe(p: Problem) -> str:
     """A problem in one line, for messages and tables."""
@@ -27,7 +33,7 @@ def _formula(p: Problem) -> str:
     """The epilogue in words, in the order in which it is applied."""
     if user := specialization_of(p):
         return f"{p.a} @ {p.b} -> {user.program.formula}"
-    scales = [name + _block_text(name, getattr(p, name)) for name in ("scale_a", "scale_b") if getattr(p, name)]
+    scales = [name + blocks.get(mark, "") for name, blocks in _BLOCKS.items() if (mark := getattr(p, name))]
     text = " * ".join([f"{p.a} @ {p.b}", *scales])
     text += f" + {p.c} C" if p.c else ""
     text += " + bias" + (" per row" if p.bias_axis == "m" else "") if p.bias else ""
@@ -41,8 +47,3 @@ def _formula(p: Problem) -> str:
         text += f" -> {p.activation}"
     text += " -> bias_grad" if p.bias_grad else ""
     return text + (" * scale_out" if p.scale_out else "")
-
-
-def _block_text(name: str, mark: str) -> str:
-    """What shares a factor where scales are in blocks."""
-    return {"b": "[128x128]", "r": "[1x128]" if name == "scale_a" else "[128x1]", "p": "[1x128]"}.get(mark, "")

@@ -12,9 +12,17 @@ from typing import Any
 from ...arrays.tensor_spec import TensorSpec
 from ...declaration.dtypes import BLOCK, COMPUTE, DTYPES, LAYOUTS, STORAGE
 from ...declaration.epilogues import ACTIVATIONS
+from ...declaration.operands import KEYWORDS, OPERANDS
 from ...epilogues.activations import Activation
 from .arguments import GemmArguments
 
+_SHAPES = {x.name: x.shape for x in OPERANDS["gemm"]}
+_VECTORS = tuple(name for name, shape in _SHAPES.items() if shape in ("vector", "sum"))
+_FACTORS = {"factor": "", "rows": "m", "columns": "n"}  # and the axis of a vector
+_IN_BLOCKS = {"rows": ("block",), "columns": ("block", "group")}
+_NEEDED = ("m", "n", "k", "a")
+
+# Each with its meaning: of the product, then gemm's other keywords in their order, but for those that are no data.
 KEYS = {
     "m": "rows of the result",
     "n": "columns of the result",
@@ -26,24 +34,24 @@ KEYS = {
     "c": "dtype of an addend",
     "d": "dtype of the result (default what gemm would return)",
     "compute": "as in gemm",
-    "alpha": "a number, or one: an array of one element",
-    "beta": "a number, or one",
-    "bias": "dtype of a bias",
-    "bias_axis": "n: one value per column of the result, m: one per row (default n)",
+}
+_MEANINGS = {  # of operands by their shape, of other keywords by their name
+    "result": "dtype of {}",
+    "vector": "dtype of a {}",
+    "sum": "dtype of {}",
+    "factor": "a number, or one: an array of one element",
+    "rows": "a number, one, vector: one value per row; or block: one per row and 128 of k",
+    "columns": "likewise; vector: one value per column; block: one per 128 of k by 128 columns; group: by one column",
     "activation": 'its name, or with parameters ["clamp", 0, 6]',
-    "aux": "dtype of aux",
-    "gate": "dtype of a gate",
-    "scale_a": "a number, one, vector: one value per row; or block: one per row and 128 of k",
-    "scale_b": "likewise; vector: one value per column; block: one per 128 of k by 128 columns; group: by one column",
-    "scale_out": "a number, or one",
-    "bias_grad": "dtype of a bias gradient",
-    "bias_grad_axis": "as bias_axis",
     "splits": "as in gemm",
     "deterministic": "as in gemm",
 }
-_NEEDED = ("m", "n", "k", "a")
-_FACTORS = {"alpha": "", "beta": "", "scale_a": "m", "scale_b": "n", "scale_out": ""}  # and the axis of a vector
-_IN_BLOCKS = {"scale_a": ("block",), "scale_b": ("block", "group")}
+for _name in KEYWORDS["gemm"]:
+    _meaning = _MEANINGS.get(_SHAPES.get(_name, _name))
+    if _meaning and _name not in ("out", *KEYS):  # out is given by its dtype, d
+        KEYS[_name] = _meaning.format(_name)
+    if _name in _VECTORS:
+        KEYS[f"{_name}_axis"] = "n: one value per column of the result, m: one per row (default n)"
 
 
 def arguments(entry: Mapping[str, Any], device: str = "cuda") -> GemmArguments:
@@ -62,16 +70,11 @@ def arguments(entry: Mapping[str, Any], device: str = "cuda") -> GemmArguments:
     for key in _NEEDED:
         if key not in entry:
             raise ValueError(f"{key}: missing; expected {KEYS[key]}")
-    for name in ("bias", "bias_grad"):
+    for name in _VECTORS:
         if entry.get(f"{name}_axis") is not None and entry.get(name) is None:
             raise ValueError(f"{name}_axis: given without {name}")
     given = _Entry({key: value for key, value in entry.items() if value is not None or key in _NEEDED}, device)
     return GemmArguments(*given.product(), **given.keywords())
-
-
-def _or(names: list[str]) -> str:
-    """ ", x, y or z" """
-    return "".join(f", {name}" for name in names[:-1]) + f" or {names[-1]}"
 
 
 class _Entry:
@@ -93,14 +96,15 @@ class _Entry:
         """Everything else."""
         found: dict[str, Any] = {}
         for key in self.given:
+            shape = _SHAPES.get(key)
             if key in ("compute", "splits", "deterministic"):
                 found[key] = self.given[key]
-            elif key in ("c", "gate", "aux"):
+            elif shape == "result":
                 found[key] = self.matrix(self.one_of(key, STORAGE), self.m, self.n)
-            elif key in ("bias", "bias_grad"):
+            elif key in _VECTORS:
                 found[key] = self.vector(self.one_of(key, STORAGE), self.one_of(f"{key}_axis", ("n", "m"), "n"))
-            elif key in _FACTORS:
-                found[key] = self.factor(key, _FACTORS[key])
+            elif shape in _FACTORS:
+                found[key] = self.factor(key, shape)
             elif key == "activation":
                 found[key] = self.activation()
             elif key == "d":
@@ -115,9 +119,9 @@ class _Entry:
     def vector(self, dtype: str, axis: str) -> TensorSpec:
         return TensorSpec([self.n] if axis == "n" else [self.m, 1], dtype, device=self.device)
 
-    def factor(self, key: str, axis: str) -> Any:
+    def factor(self, key: str, shape: str) -> Any:
         """A number, or an array of the dtype of the sums where that is wide."""
-        value = self.given[key]
+        value, axis, blocks = self.given[key], _FACTORS[shape], _IN_BLOCKS.get(shape, ())
         row, asked = COMPUTE.get(self.a, {}), self.given.get("compute")
         sums = [x.accumulator for name, x in row.items() if asked in (None, name)]
         dtype = DTYPES[sums[0]].scalar if sums else "f32"
@@ -125,17 +129,17 @@ class _Entry:
             return TensorSpec([1], dtype, device=self.device)
         if value == "vector" and axis:
             return self.vector(dtype, axis)
-        if value in _IN_BLOCKS.get(key, ()):
-            return self.blocks(key, value)
+        if value in blocks:
+            return self.blocks(shape, value)
         if type(value) not in (int, float):
-            known = ["one", *(["vector"] if axis else []), *_IN_BLOCKS.get(key, ())]
-            raise ValueError(f"{key}: {value!r}; expected a number" + _or([repr(name) for name in known]))
+            *others, last = ["a number", "'one'", *(["'vector'"] if axis else []), *map(repr, blocks)]
+            raise ValueError(f"{key}: {value!r}; expected {', '.join(others)} or {last}")
         return value
 
-    def blocks(self, key: str, value: str) -> TensorSpec:
+    def blocks(self, shape: str, value: str) -> TensorSpec:
         """Scales in blocks as kernels read them: those of rows side by side, each 128 of k 16 bytes aligned."""
         depth = ceil(self.k / BLOCK)
-        if key == "scale_a":
+        if shape == "rows":
             pitch = ceil(self.m / 4) * 4
             strides = [pitch * depth] * len(self.batch) + [1, pitch]
             return TensorSpec([*self.batch, self.m, depth], "f32", strides, self.device)
