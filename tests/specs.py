@@ -7,7 +7,7 @@ from typing import Any
 
 from cutlass_py import GemmArguments, TensorSpec, _core
 from cutlass_py.arrays.gpu import Gpu
-from cutlass_py.declaration.config import KernelConfig
+from cutlass_py.declaration.config import GemmConfig
 from cutlass_py.declaration.dtypes import COMPUTE
 from cutlass_py.declaration.families import FAMILIES
 from cutlass_py.kernels.kernel import CutlassKernel
@@ -77,7 +77,7 @@ def tma(
     """
     a, b, accumulator = dtypes.split()
     return CutlassKernel(
-        KernelConfig(family, a, b, accumulator, d, "tn", (128, 128, 64), epilogue, schedule, (1, 1, 1)), None
+        GemmConfig(family, a, b, accumulator, d, "tn", (128, 128, 64), epilogue, schedule, (1, 1, 1)), None
     )
 
 
@@ -92,5 +92,5 @@ def ladder(
     """A 2.x kernel, likewise."""
     design = {"warp": (64, 64, 32), "stages": 4, "align": align}
     return CutlassKernel(
-        KernelConfig(family, dtype, dtype, "f32", dtype, layout, (128, 128, 32), epilogue, schedule, **design), None
+        GemmConfig(family, dtype, dtype, "f32", dtype, layout, (128, 128, 32), epilogue, schedule, **design), None
     )

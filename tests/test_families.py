@@ -14,7 +14,7 @@ import pytest
 
 from cutlass_py import _core
 from cutlass_py.declaration import codegen, families
-from cutlass_py.declaration.config import SCHEDULES, KernelConfig
+from cutlass_py.declaration.config import SCHEDULES, GemmConfig
 from cutlass_py.declaration.dtypes import ARITHMETICS, COMPUTE, DTYPES, LAYOUTS, PAIRS, STORAGE, WIDER
 from cutlass_py.declaration.epilogues import EPILOGUES
 from cutlass_py.declaration.families import FAMILIES
@@ -159,7 +159,7 @@ def test_core_computes_every_arithmetic_and_finishes_it_elsewhere():
 
 
 @pytest.mark.parametrize("config", KINDS, ids=[c.name for c in KINDS])
-def test_source_says_what_the_config_says(config: KernelConfig):
+def test_source_says_what_the_config_says(config: GemmConfig):
     text = codegen.source([config])
     assert text.splitlines()[config.apart] == f'#include "{FAMILIES[config.family].header}"'
     assert text.count("{") == text.count("}") and text.count("<") == text.count(">")

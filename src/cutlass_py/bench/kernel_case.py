@@ -14,7 +14,7 @@ from typing import Any
 
 from .._core import gemm
 from ..arrays.tensor_spec import TensorSpec
-from ..declaration.config import SCHEDULES, KernelConfig
+from ..declaration.config import SCHEDULES, GemmConfig
 from ..declaration.dtypes import DTYPES, compute_of
 from ..declaration.epilogues import ACTIVATIONS, epilogue_named
 from ..operations.gemm.arguments import GemmArguments
@@ -36,11 +36,11 @@ _FAST = 2**-13
 class KernelCase(Case):
     """A kernel and extents. `dtype` is that part of the kernel's name: A, B, accumulator, D."""
 
-    config: KernelConfig
+    config: GemmConfig
     compared = False
 
     @staticmethod
-    def of(config: KernelConfig, shape: Shape) -> KernelCase:
+    def of(config: GemmConfig, shape: Shape) -> KernelCase:
         """The case of a kernel.
 
         Raises:

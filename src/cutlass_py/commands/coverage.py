@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..declaration.config import KernelConfig
+from ..declaration.config import GemmConfig
 from ..declaration.dtypes import COMPUTE, LAYOUTS, PAIRS, compute_of
 from ..declaration.epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from ..declaration.families import FAMILIES, named
@@ -47,7 +47,7 @@ def _listed(names: Iterable[str], order: Iterable[str]) -> str:
 def _kernels() -> list[list[str]]:
     """One row for each arithmetic of a family."""
     rows = [["operands", "`compute`", "kernels", "on", "layouts read", "results written", *_SETS]]
-    groups: dict[tuple[str, str, str], list[KernelConfig]] = {}
+    groups: dict[tuple[str, str, str], list[GemmConfig]] = {}
     for c in named("declared").values():
         groups.setdefault((_operands(c), compute_of(c.a, c.accumulator), c.family), []).append(c)
     for (operands, compute, name), configs in groups.items():
@@ -61,7 +61,7 @@ def _kernels() -> list[list[str]]:
     return rows
 
 
-def _operands(c: KernelConfig) -> str:
+def _operands(c: GemmConfig) -> str:
     for pair in PAIRS:
         if c.a in pair:
             return ", ".join(pair) + " in any pairing"

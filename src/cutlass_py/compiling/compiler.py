@@ -26,7 +26,7 @@ from typing import Any
 from .. import _core
 from ..arrays.gpu import capabilities
 from ..declaration import codegen
-from ..declaration.config import Config, cc_range
+from ..declaration.config import KernelConfig, cc_range
 from ..declaration.families import FAMILIES
 from ..declaration.families import find as declared
 from ..errors import CompileError
@@ -86,12 +86,12 @@ class Recipe:
         return f"{self.kernel}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
 
 
-def source_of(config: Config) -> str:
+def source_of(config: KernelConfig) -> str:
     """The C++ source that defines a kernel: written from its declaration, or as a user brought it."""
     return config.own_source or codegen.source([config])
 
 
-def covered(config: Config, cc: Collection[int]) -> list[int]:
+def covered(config: KernelConfig, cc: Collection[int]) -> list[int]:
     """Of compute capabilities, times ten, those that a kernel runs on.
 
     Raises:
@@ -105,7 +105,7 @@ def covered(config: Config, cc: Collection[int]) -> list[int]:
     return found
 
 
-def recipe(config: Config, cc: Collection[int] = ()) -> Recipe:
+def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
     """How a kernel is compiled, for the devices that are here, or for these compute capabilities, times ten.
 
     Raises:
@@ -327,7 +327,7 @@ def can_compile() -> bool:
         return True
 
 
-def at_hand(config: Config) -> bool:
+def at_hand(config: KernelConfig) -> bool:
     """Whether the cache has the kernel; any compiler's, for use where there is none."""
     try:
         return find(recipe(config), any_compiler=True) is not None
@@ -358,7 +358,7 @@ def _prebuild(made: Recipe) -> str:
     return "make the call once where it may be compiled, with the same CUTLASS_PY_CACHE_DIR"
 
 
-def load(config: Config) -> dict[str, Any]:
+def load(config: KernelConfig) -> dict[str, Any]:
     """Brings a kernel into this process, compiled if it must be; returns its facts.
 
     Raises:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..declaration import codegen
-from ..declaration.config import SCHEDULES, KernelConfig
+from ..declaration.config import SCHEDULES, GemmConfig
 from ..declaration.epilogues import epilogue_named
 from ..declaration.families import FAMILIES
 from . import compiler
@@ -17,7 +17,7 @@ _OWN = re.compile(r'#include "(?!cutlass/|cute/)(.+)"\n')
 _RULE = "// " + "-" * 100
 
 
-def source(config: KernelConfig) -> str:
+def source(config: GemmConfig) -> str:
     """A kernel as one translation unit of CUDA C++ that includes nothing but the standard library, CUDA and CUTLASS.
 
     Raises:
@@ -30,7 +30,7 @@ def source(config: KernelConfig) -> str:
     return _head(config) + before + "".join(_parts(own, text[start:], config.name, set()))
 
 
-def _head(config: KernelConfig) -> str:
+def _head(config: GemmConfig) -> str:
     from .. import __version__
 
     command = shlex.join(
@@ -48,7 +48,7 @@ def _head(config: KernelConfig) -> str:
     return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
 
-def scaled_text(config: KernelConfig) -> str:
+def scaled_text(config: GemmConfig) -> str:
     """What a formula has to say of scales in blocks; empty where there are none."""
     return ", scaled in blocks by scale_a and scale_b" if SCHEDULES[config.schedule].block else ""
 
@@ -65,7 +65,7 @@ def _parts(own: Path, text: str, name: str, seen: set[str]) -> Iterator[str]:
     yield f"\n{_RULE}\n// {name}\n{_RULE}\n\n{body.strip()}\n"
 
 
-def flags_of(config: KernelConfig) -> list[str]:
+def flags_of(config: GemmConfig) -> list[str]:
     """What nvcc is told beside -std=c++17."""
     family = FAMILIES[config.family]
     return codegen.flags(family, family.gencode)

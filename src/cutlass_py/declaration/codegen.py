@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .config import Config, Family
+from .config import Family, KernelConfig
 from .families import FAMILIES
 
 
-def source(configs: Sequence[Config]) -> str:
+def source(configs: Sequence[KernelConfig]) -> str:
     """A whole translation unit with kernels of one family."""
     family = FAMILIES[configs[0].family]
     return family.write(family, list(configs))
@@ -43,7 +43,7 @@ extern "C" __attribute__((visibility("default"))) const CutlassPyLibrary* cutlas
 """
 
 
-def entry_point(configs: Sequence[Config], *, elementwise: bool) -> str:
+def entry_point(configs: Sequence[KernelConfig], *, elementwise: bool) -> str:
     """The function that every kernel library exports, over kernels that are compiled beside it.
 
     Args:

@@ -112,7 +112,7 @@ MOST_IN_CLUSTER = 8  # thread blocks: more do not run everywhere
 
 
 @dataclass(frozen=True)
-class Config:
+class KernelConfig:
     """One kernel of any operation: what tells it from the others. Name and source are functions of this value."""
 
     family: str
@@ -149,7 +149,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class KernelConfig(Config):
+class GemmConfig(KernelConfig):
     """One kernel that multiplies."""
 
     a: str
@@ -185,7 +185,7 @@ class KernelConfig(Config):
 
     @property
     def names(self) -> tuple[tuple[str, Collection[str]], ...]:
-        """As in Config."""
+        """As in KernelConfig."""
         dtypes = (self.a, self.b, self.accumulator, self.d)
         return (self.epilogue, EPILOGUES), (self.schedule, SCHEDULES), *((dtype, DTYPES) for dtype in dtypes)
 
@@ -235,17 +235,17 @@ def extents_text(extents: tuple[int, ...]) -> str:
     return "x".join(map(str, extents))
 
 
-def _distinct(configs: Iterable[Config]) -> tuple[Any, ...]:
+def _distinct(configs: Iterable[KernelConfig]) -> tuple[Any, ...]:
     return tuple({c.name: c for c in configs}.values())
 
 
 # ---------------------------------------------------------------------------------------------------- families
 
 
-Declaration = Callable[[], Iterable[Config]]
+Declaration = Callable[[], Iterable[KernelConfig]]
 
 
-def nothing() -> Iterable[Config]:
+def nothing() -> Iterable[KernelConfig]:
     """A declaration of no kernel."""
     return ()
 
@@ -271,7 +271,7 @@ class Family:
     overlaps: bool = False  # programmatic dependent launch is compiled in
     cpp_arch: str = ""  # 2.x
     operation: str = "gemm"  # what they compute: a room of operations/
-    config: type[Config] = KernelConfig
+    config: type[KernelConfig] = GemmConfig
 
     @cached_property
     def core(self) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from . import gemm_cpp, tiles
-from .config import SCHEDULES, Config, Family, KernelConfig, nothing
+from .config import SCHEDULES, Family, GemmConfig, KernelConfig, nothing
 from .dtypes import DTYPES, LAYOUTS, PAIRS
 from .epilogues import ACTIVATIONS, EPILOGUES, USUAL
 from .tiles import Design, Ladder
@@ -26,12 +26,12 @@ _HALVES = ("bf16", "f16")
 _FP8, _INT8 = (tuple((a, b) for a in pair for b in pair) for pair in PAIRS)
 
 
-def _sm90(dtypes: Pair, layout: str, d: str, epilogue: str, design: Design, accumulator: str = "f32") -> KernelConfig:
+def _sm90(dtypes: Pair, layout: str, d: str, epilogue: str, design: Design, accumulator: str = "f32") -> GemmConfig:
     """A 3.x kernel. The k extent of a tile counts 16-bit elements: other operands take as many bytes."""
     (m, n, k), cluster, schedule = design
     tile = (m, n, k * 16 // DTYPES[dtypes[0]].bits)
     family = SCHEDULES[schedule].family
-    return KernelConfig(family, *dtypes, accumulator, d, layout, tile, epilogue, schedule, cluster)
+    return GemmConfig(family, *dtypes, accumulator, d, layout, tile, epilogue, schedule, cluster)
 
 
 def _fits(design: Design, d: str) -> bool:
@@ -39,7 +39,7 @@ def _fits(design: Design, d: str) -> bool:
     return not (design[0][0] * design[0][1] == 128 * 256 and DTYPES[d].itemsize == 4)
 
 
-def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
+def _sm90_half(dtype: str) -> Iterator[GemmConfig]:
     """The full set of one 16-bit dtype."""
     pair = (dtype, dtype)
     for layout in LAYOUTS:
@@ -66,7 +66,7 @@ def _sm90_half(dtype: str) -> Iterator[KernelConfig]:
         yield _sm90(pair, layout, dtype, "biasc", tiles.SQUARE)
 
 
-def _sm90_bytes() -> Iterator[KernelConfig]:
+def _sm90_bytes() -> Iterator[GemmConfig]:
     """The full set of 8-bit operands and of tf32."""
     e4m3 = ("e4m3", "e4m3")
     for epilogue in ("linear", "scaled"):  # the latter for scales that are arrays, as frameworks' mostly are
@@ -116,7 +116,7 @@ def _sm90_bytes() -> Iterator[KernelConfig]:
         yield _sm90(("tf32", "tf32"), SCHEDULES[design[2]].along_rows, "f32", "linear", design)
 
 
-def _sm90_full() -> Iterator[KernelConfig]:
+def _sm90_full() -> Iterator[GemmConfig]:
     for dtype in _HALVES:
         yield from _sm90_half(dtype)
     for layout in LAYOUTS:
@@ -124,7 +124,7 @@ def _sm90_full() -> Iterator[KernelConfig]:
     yield from _sm90_bytes()
 
 
-def _sm90_declared() -> Iterator[KernelConfig]:
+def _sm90_declared() -> Iterator[GemmConfig]:
     """What is compiled on demand: every activation on every tile, both axes of the bias, more results."""
     narrow = [d for d in tiles.SM90_TMA if _fits(d, "f32")]
     for dtype, layout in product(_HALVES, LAYOUTS):
@@ -160,7 +160,7 @@ def _sm90_declared() -> Iterator[KernelConfig]:
         yield _sm90(("f16", "f16"), layout, "f16", "linear", design, "f16")
 
 
-def _sm90_core() -> Iterator[KernelConfig]:
+def _sm90_core() -> Iterator[GemmConfig]:
     # What adds most over the `llm` and `square` suites, within what two cores compile in eight minutes:
     # benchmarks/kernel_set.py says what it reaches in the sweeps. f16 was not swept: it goes by bf16.
     anyhow = [tiles.SQUARE, tiles.SQUARE_SWAP, tiles.SMALL_SWAP, tiles.FLAT, tiles.SKINNY64, tiles.SKINNY16]
@@ -207,30 +207,30 @@ def _sm90_core() -> Iterator[KernelConfig]:
     yield _sm90(tf32, "tn", "f32", "linear", tiles.SQUARE)
 
 
-def _streamk_full() -> Iterator[KernelConfig]:
+def _streamk_full() -> Iterator[GemmConfig]:
     for dtype, layout in product(_HALVES, LAYOUTS):
         for design in tiles.SM90_STREAMK:
             yield _sm90((dtype, dtype), layout, dtype, "linear", design)
         yield _sm90((dtype, dtype), layout, "f32", "linear", tiles.SM90_STREAMK[0])
 
 
-def _streamk_declared() -> Iterator[KernelConfig]:
+def _streamk_declared() -> Iterator[GemmConfig]:
     for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_STREAMK_SWAP):
         yield _sm90((dtype, dtype), layout, dtype, "linear", design)
 
 
-def _array_full() -> Iterator[KernelConfig]:
+def _array_full() -> Iterator[GemmConfig]:
     for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_ARRAY):
         yield _sm90((dtype, dtype), layout, dtype, "linearc", design)
 
 
-def _block_core() -> Iterator[KernelConfig]:
+def _block_core() -> Iterator[GemmConfig]:
     # The f32 one is what everything that no kernel fuses, and every split of k, goes through.
     yield _sm90(("e4m3", "e4m3"), "tn", "bf16", "linear", tiles.SM90_BLOCK[0])
     yield _sm90(("e4m3", "e4m3"), "tn", "f32", "linear", tiles.SM90_BLOCK[3])
 
 
-def _block_full() -> Iterator[KernelConfig]:
+def _block_full() -> Iterator[GemmConfig]:
     for design in (*tiles.SM90_BLOCK, tiles.SM90_GROUP[0]):
         yield _sm90(("e4m3", "e4m3"), "tn", "bf16", "linear", design)
     for pair in _FP8:
@@ -242,14 +242,14 @@ def _block_full() -> Iterator[KernelConfig]:
     yield _sm90(("e4m3", "e4m3"), "tn", "f16", "linear", tiles.SM90_BLOCK[0])
 
 
-def _block_declared() -> Iterator[KernelConfig]:
+def _block_declared() -> Iterator[GemmConfig]:
     designs = (*tiles.SM90_BLOCK, *tiles.SM90_GROUP)
     for pair, d, design in product(_FP8, ("bf16", "f16", "f32"), designs):
         for epilogue in ("linear", "linearc"):
             yield _sm90(pair, "tn", d, epilogue, design)
 
 
-def _dmma() -> Iterator[KernelConfig]:
+def _dmma() -> Iterator[GemmConfig]:
     for layout in LAYOUTS:
         yield _sm90(("f64", "f64"), layout, "f64", "linearc", tiles.DMMA, "f64")
 
@@ -266,15 +266,15 @@ def _2x(
     accumulator: str = "f32",
     epilogue: str = "linearc",
     schedule: str = "tiled",
-) -> Iterator[KernelConfig]:
+) -> Iterator[GemmConfig]:
     for layout, (align, designs) in product(layouts, ladder.items()):
         for tile, warp, stages in designs:
-            yield KernelConfig(
+            yield GemmConfig(
                 family, *dtypes, accumulator, d, layout, tile, epilogue, schedule, warp=warp, stages=stages, align=align
             )  # fmt: skip
 
 
-def _sm80_common() -> Iterator[KernelConfig]:
+def _sm80_common() -> Iterator[GemmConfig]:
     """What both built sets hold: every dtype and layout, c read where there is one."""
     for dtype in _HALVES:
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, tiles.SM80_HALF)
@@ -287,13 +287,13 @@ def _sm80_common() -> Iterator[KernelConfig]:
         yield from _2x("sm80_gemm", pair, ("tn",), "s32", tiles.SM80_INT8, "s32")
 
 
-def _sm80_fused(layouts: Iterable[str], activations: Iterable[str]) -> Iterator[KernelConfig]:
+def _sm80_fused(layouts: Iterable[str], activations: Iterable[str]) -> Iterator[GemmConfig]:
     large = {8: tiles.SM80_HALF[8][:1]}
     for dtype, f in product(_HALVES, activations):
         yield from _2x("sm80_gemm", (dtype, dtype), layouts, dtype, large, epilogue=f"linearc_{f}")
 
 
-def _sm80_full() -> Iterator[KernelConfig]:
+def _sm80_full() -> Iterator[GemmConfig]:
     yield from _sm80_common()
     for dtype in _HALVES:
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, tiles.SM80_HALF_MORE)
@@ -309,7 +309,7 @@ def _sm80_full() -> Iterator[KernelConfig]:
     yield from _2x("sm80_gemm", ("f16", "f16"), LAYOUTS, "f16", {8: tiles.SM80_HALF[8]}, "f16")
 
 
-def _sm80_core() -> Iterator[KernelConfig]:
+def _sm80_core() -> Iterator[GemmConfig]:
     yield from _sm80_common()
     yield from _sm80_fused(("tn",), ("relu", "gelu_tanh", "silu"))
     for dtype, d in (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f32")):  # f32 is finished as any other result
@@ -317,7 +317,7 @@ def _sm80_core() -> Iterator[KernelConfig]:
     yield from _2x("sm80_gemm", ("f16", "f16"), ("tn",), "f16", {8: tiles.SM80_HALF[8][:1]}, "f16")
 
 
-def _sm80_declared() -> Iterator[KernelConfig]:
+def _sm80_declared() -> Iterator[GemmConfig]:
     plain = [a.name for a in ACTIVATIONS.values() if not a.derivative][1:]
     for dtype, ladder, f in product(_HALVES, (tiles.SM80_HALF, tiles.SM80_HALF_MORE), plain):
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, ladder, epilogue=f"linearc_{f}")
@@ -325,12 +325,12 @@ def _sm80_declared() -> Iterator[KernelConfig]:
         yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", tiles.SM80_TF32, epilogue=f"linearc_{f}")
 
 
-def _simt() -> Iterator[KernelConfig]:
+def _simt() -> Iterator[GemmConfig]:
     yield from _2x("simt_gemm", ("f32", "f32"), LAYOUTS, "f32", tiles.SIMT_F32)
     yield from _2x("simt_gemm", ("c64", "c64"), LAYOUTS, "c64", tiles.SIMT_C64, "c64")
 
 
-def _sm90_f64() -> Iterator[KernelConfig]:
+def _sm90_f64() -> Iterator[GemmConfig]:
     yield from _2x("sm90_dgemm", ("f64", "f64"), LAYOUTS, "f64", tiles.SM90_F64, "f64")
     yield from _2x("sm90_dgemm", ("c128", "c128"), LAYOUTS, "c128", tiles.C128, "c128")
 
@@ -429,18 +429,18 @@ def named(part: str, operation: str = "gemm") -> dict[str, Any]:
 OPERATIONS = tuple(dict.fromkeys(f.operation for f in FAMILIES.values()))
 
 
-added: dict[str, Config] = {}  # by name: described (kernels/kernel_description.py), or of artifacts and packs
+added: dict[str, KernelConfig] = {}  # by name: described (kernels/kernel_description.py), or of artifacts and packs
 
 
 def find(name: str) -> Any:
-    """The Config of that name, or None; the small sets are looked through first, since listing all takes a while."""
+    """The KernelConfig of that name, or None; small sets are looked through first, since listing all takes a while."""
     if config := added.get(name):
         return config
     sets = ((part, operation) for part in ("core", "full", "declared") for operation in OPERATIONS)
     return next((c for each in sets if (c := named(*each).get(name))), None)
 
 
-def select(kernels: str, archs: list[str]) -> list[Config]:
+def select(kernels: str, archs: list[str]) -> list[KernelConfig]:
     """The kernels to build.
 
     Args:

@@ -5,7 +5,7 @@ Standard library and the tables only.
 
 from __future__ import annotations
 
-from .config import SCHEDULES, Family, KernelConfig, configured
+from .config import SCHEDULES, Family, GemmConfig, configured
 from .dtypes import DTYPES
 from .epilogues import Epilogue, epilogue_named
 
@@ -51,7 +51,7 @@ def _chain(e: Epilogue) -> str:
     return f"visitors::ScaleOut<X, {chain}>" if e.scaled else chain
 
 
-def _fields_3x(c: KernelConfig) -> dict[str, str]:
+def _fields_3x(c: GemmConfig) -> dict[str, str]:
     schedule, epilogue = SCHEDULES[c.schedule], epilogue_named(c.epilogue)
     source = c.d if epilogue.source or epilogue.gated else epilogue.user and epilogue.user.source_dtype
     return {
@@ -69,7 +69,7 @@ def _fields_3x(c: KernelConfig) -> dict[str, str]:
     }
 
 
-def _fields_2x(family: Family, c: KernelConfig) -> dict[str, str]:
+def _fields_2x(family: Family, c: GemmConfig) -> dict[str, str]:
     op_class, instruction, operation = INSTRUCTION[family.name, c.a]
     activation, this = epilogue_named(c.epilogue).activation, f"config_{c.name}"
     plain = activation == "identity"
@@ -90,7 +90,7 @@ def _fields_2x(family: Family, c: KernelConfig) -> dict[str, str]:
     }
 
 
-def definition(family: Family, c: KernelConfig) -> str:
+def definition(family: Family, c: GemmConfig) -> str:
     """The C++ that defines one kernel, without its family's header."""
     user = epilogue_named(c.epilogue).user
     launcher = f"User{family.launcher}" if user else family.launcher
@@ -107,7 +107,7 @@ def definition(family: Family, c: KernelConfig) -> str:
     return f"{user.definition if user else ''}{configured(c.name, launcher, fields)}"
 
 
-def write(family: Family, configs: list[KernelConfig]) -> str:
+def write(family: Family, configs: list[GemmConfig]) -> str:
     """A whole translation unit with kernels of one family."""
     user = epilogue_named(configs[0].epilogue).user
     header = f"kernels/cutlass{family.api}x/user_epilogue.cuh" if user else family.header

@@ -12,7 +12,7 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .config import MOST_IN_CLUSTER, SCHEDULES, Family, KernelConfig
+from .config import MOST_IN_CLUSTER, SCHEDULES, Family, GemmConfig
 from .dtypes import ARITHMETICS, BLOCK, DTYPES, LAYOUTS, usual_arithmetic
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from .families import FAMILIES
@@ -105,12 +105,12 @@ class Resolved:
         return DTYPES[self.a].bits == 8 and self.accumulator == "f32"
 
     @property
-    def config(self) -> KernelConfig:
+    def config(self) -> GemmConfig:
         """What codegen, legality and the compiler take."""
         common = (self.family.name, self.a, self.b, self.accumulator, self.d, self.given.layout, self.tile)
         if self.wgmma:
-            return KernelConfig(*common, self.epilogue.name, self.schedule.name, self.given.cluster)
-        return KernelConfig(
+            return GemmConfig(*common, self.epilogue.name, self.schedule.name, self.given.cluster)
+        return GemmConfig(
             *common, self.epilogue.name, self.schedule.name, warp=self.warp, stages=self.stages, align=self.align
         )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .._core import Problem
-from ..declaration.config import SCHEDULES, KernelConfig
+from ..declaration.config import SCHEDULES, GemmConfig
 from ..declaration.dtypes import DTYPES
 from ..declaration.epilogues import Epilogue
 from ..declaration.shared_memory import BARRIERS, EpilogueTile, stages
@@ -23,7 +23,7 @@ _EVEN_WIDTH = 8 * 4 * 2
 _READ = ("f16", "bf16", "f32")
 
 
-def with_epilogue(config: KernelConfig, epilogue: Epilogue) -> KernelConfig | str:
+def with_epilogue(config: GemmConfig, epilogue: Epilogue) -> GemmConfig | str:
     """The kernel of the same design with a user's epilogue, or why there is none."""
     schedule, user = SCHEDULES[config.schedule], epilogue.user
     assert user is not None
@@ -37,7 +37,7 @@ def with_epilogue(config: KernelConfig, epilogue: Epilogue) -> KernelConfig | st
     return error or replace(config, epilogue=epilogue.name)
 
 
-def _rows(c: KernelConfig, user: Traced) -> str | None:
+def _rows(c: GemmConfig, user: Traced) -> str | None:
     """Whether 16-bit matrices lie along rows that tf32_register_operand.cuh deals out.
 
     CUTLASS moves eight neighbours at once. Without a swap they lie along the columns, which nobody deals out.
@@ -49,7 +49,7 @@ def _rows(c: KernelConfig, user: Traced) -> str | None:
     return None
 
 
-def _room(c: KernelConfig, user: Traced) -> str | None:
+def _room(c: GemmConfig, user: Traced) -> str | None:
     """Shared memory of a 3.x epilogue; what is left goes to the mainloop."""
     size, schedule = DTYPES[c.d].itemsize, SCHEDULES[c.schedule]
     part = EpilogueTile(schedule, c.tile, size)
@@ -63,7 +63,7 @@ def _room(c: KernelConfig, user: Traced) -> str | None:
     return None
 
 
-def _join(c: KernelConfig, user: Traced) -> str | None:
+def _join(c: GemmConfig, user: Traced) -> str | None:
     """Reductions over the rows of a 3.x kernel's own problem: lanes, then warps, join their parts."""
     size, schedule, width = DTYPES[c.d].itemsize, SCHEDULES[c.schedule], c.tile[1]
     along_n = "ms" if schedule.swap else "n"

@@ -13,7 +13,7 @@ from string import Template
 
 from ..compiling import compiler
 from ..compiling.single_source import flags_of, scaled_text, source
-from ..declaration.config import SCHEDULES, KernelConfig, cc_range
+from ..declaration.config import SCHEDULES, GemmConfig, cc_range
 from ..declaration.dtypes import BLOCK, DTYPES, STORAGE
 from ..declaration.epilogues import ACTIVATIONS, EPILOGUES
 from ..declaration.families import FAMILIES
@@ -29,7 +29,7 @@ PROJECTS = {
 }
 
 
-def project(config: KernelConfig, kind: str) -> dict[str, str]:
+def project(config: GemmConfig, kind: str) -> dict[str, str]:
     """The files of a project around a kernel, by name.
 
     Args:
@@ -68,7 +68,7 @@ def write(files: dict[str, str], directory: str | os.PathLike[str]) -> list[Path
     return [target / name for name in files]
 
 
-def _fields(c: KernelConfig) -> dict[str, str]:
+def _fields(c: GemmConfig) -> dict[str, str]:
     """What every template may say of a kernel."""
     epilogue, schedule, family = EPILOGUES[c.epilogue], SCHEDULES[c.schedule], FAMILIES[c.family]
     derivative = ACTIVATIONS[epilogue.activation].derivative
@@ -118,7 +118,7 @@ _ATEN = {
 }  # fmt: skip
 
 
-def _torch_fields(c: KernelConfig) -> dict[str, str]:
+def _torch_fields(c: GemmConfig) -> dict[str, str]:
     """The parameters of the binding and the lines that read them, in Python's order."""
     complex_sum = DTYPES[c.accumulator].cpp.startswith("cutlass::complex")
     number = "std::complex<double>" if complex_sum else "double"
@@ -138,7 +138,7 @@ _Row = tuple[str, str, str, str]
 _NONE = " = py::none()"
 
 
-def _rows(c: KernelConfig, number: str) -> Iterator[_Row]:
+def _rows(c: GemmConfig, number: str) -> Iterator[_Row]:
     """Tensors, then numbers, whose C++ type is told."""
     e, matrix = EPILOGUES[c.epilogue], "const Tensor&"
     if e.gated:

@@ -17,7 +17,7 @@ from .. import _core
 from ..arrays.gpu import capabilities, device
 from ..compiling import cache
 from ..declaration import families
-from ..declaration.config import Config, KernelConfig
+from ..declaration.config import GemmConfig, KernelConfig
 from ..declaration.families import FAMILIES
 from ..support.files import replace
 
@@ -32,7 +32,7 @@ class Manifest:
 
     Attributes:
         kernel: the name of its one kernel.
-        config: the fields of its Config.
+        config: the fields of its KernelConfig.
         codes: what it holds machine code for, as nvcc names it, such as ("sm_80", "sm_90", "compute_80").
         machine: the processor of its host code, such as "x86_64".
         abi: CUTLASS_PY_ABI (kernel.h).
@@ -78,7 +78,7 @@ class Manifest:
 # ---------------------------------------------------------------------------------------------------- what fits here
 
 
-def config_of(manifest: Manifest) -> Config:
+def config_of(manifest: Manifest) -> KernelConfig:
     """The declaration of a kernel, which need not be one of this version's.
 
     Raises:
@@ -87,7 +87,7 @@ def config_of(manifest: Manifest) -> Config:
     try:
         values: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in manifest.config.items()}
         family = FAMILIES.get(values.get("family", ""))
-        config = (family.config if family else KernelConfig)(**values)
+        config = (family.config if family else GemmConfig)(**values)
         if unknown := _unknown(config):
             reason = f"it does not know {', '.join(unknown)}"
         elif config.name != manifest.kernel:
@@ -101,7 +101,7 @@ def config_of(manifest: Manifest) -> Config:
     raise ValueError(f"{manifest.kernel}: made by cutlass_py {manifest.version}; not a kernel of this one: {reason}")
 
 
-def _unknown(config: Config) -> list[str]:
+def _unknown(config: KernelConfig) -> list[str]:
     """What a declaration names and the tables of this version do not have."""
     return [name for name, known in ((config.family, FAMILIES), *config.names) if name not in known]
 
@@ -158,7 +158,7 @@ def runs_on(codes: Iterable[str], cc: int) -> bool:
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-def of_kernel(config: Config, cc: Collection[int] = ()) -> tuple[Manifest, bytes]:
+def of_kernel(config: KernelConfig, cc: Collection[int] = ()) -> tuple[Manifest, bytes]:
     """A kernel's library - as it was loaded, from the cache, or compiled now - and what it is.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 from .. import _core
 from .._core import Prepared
 from ..arrays.gpu import Gpu, gpu_of
-from ..declaration.config import Config, Family
+from ..declaration.config import Family, KernelConfig
 from ..declaration.families import FAMILIES
 from ..epilogues.fusion import with_epilogue
 from ..epilogues.specialization import specialization_of
@@ -36,7 +36,7 @@ class Registry(Protocol):
     def kernel_named(self, name: str, caller: str = ...) -> Kernel:
         """The kernel of that name."""
 
-    def cutlass_kernel(self, config: Config) -> CutlassKernel:
+    def cutlass_kernel(self, config: KernelConfig) -> CutlassKernel:
         """The kernel of a configuration, declared or not."""
 
     def forget(self) -> None:
@@ -309,12 +309,12 @@ class CutlassKernel(Kernel):
         interface = self.interface if config is self.config else self.operation.interface_of(config)
         return interface.way(p, gpu)
 
-    def _config_for(self, p: Problem) -> Config | str:
+    def _config_for(self, p: Problem) -> KernelConfig | str:
         """This design with the user's epilogue that a problem asks for, or why there is none; as it is if none is."""
         asked, config = specialization_of(p), self.config
         if asked and not self.interface.epilogue.user:
             config = with_epilogue(config, asked.epilogue)
-        changed: Config | str = config
+        changed: KernelConfig | str = config
         return changed
 
     def microseconds(self, estimates: Estimates, splits: int = 1) -> float:

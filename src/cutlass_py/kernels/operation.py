@@ -190,7 +190,7 @@ class Operation(ABC):
 
     @abstractmethod
     def dtypes(self, p: Any) -> dict[str, str]:
-        """The dtypes by which kernels for a problem are found, by operand, in the order of Config.operands."""
+        """The dtypes by which kernels for a problem are found, by operand, in the order of KernelConfig.operands."""
 
     # ------------------------------------------------------------------------------------------------ on the CPU
 

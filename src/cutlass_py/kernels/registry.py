@@ -17,7 +17,7 @@ from threading import RLock
 from typing import Any, ParamSpec, TypeVar
 
 from .. import _core
-from ..declaration.config import Config
+from ..declaration.config import KernelConfig
 from ..declaration.epilogues import Epilogue
 from ..declaration.families import FAMILIES, OPERATIONS, added, find, named
 from ..epilogues.fusion import with_epilogue
@@ -74,7 +74,7 @@ os.register_at_fork(after_in_child=lambda: gc.enable() if _paused else None)
 _cutlass: dict[str, CutlassKernel] = {}  # by name: one object per kernel, made when it is first asked for
 
 
-def cutlass_kernel(config: Config) -> CutlassKernel:
+def cutlass_kernel(config: KernelConfig) -> CutlassKernel:
     """The kernel of a configuration, declared or not."""
     if (kernel := _cutlass.get(config.name)) is None:
         kernel = _cutlass.setdefault(config.name, CutlassKernel(config, _facts().get(config.name)))
@@ -113,7 +113,7 @@ def registered() -> dict[str, Kernel]:
 
 @_cached_until_reset
 @gc_paused()
-def _configs(compiled: bool) -> tuple[Config, ...]:
+def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
     """Every CUTLASS kernel in the order of declaration, or those that are compiled by name.
 
     By name, so that of equal estimates the same is first, whichever library was loaded before. Of the kernels that were
@@ -140,7 +140,7 @@ def _registered_kernels(compiled: bool) -> Iterator[Kernel]:
 # ---------------------------------------------------------------------------------------------------- coming and going
 
 
-def add(config: Config) -> CutlassKernel:
+def add(config: KernelConfig) -> CutlassKernel:
     """A kernel joins the others, whether or not it is declared, as code where its library is part of this process."""
     _load_packs()  # what is compiled is asked for once, below
     if not find(config.name):
@@ -223,7 +223,7 @@ def _grouped(kernels: Iterable[CutlassKernel]) -> Groups:
 def by_operands(operation: str, dtypes: tuple[str, ...], compiled: bool) -> Groups:
     """Kernels of an operation for these dtypes, by interface: what a question goes through. Of others none is made."""
 
-    def wanted(c: Config) -> bool:
+    def wanted(c: KernelConfig) -> bool:
         return c.operands == dtypes and FAMILIES[c.family].operation == operation
 
     declared = map(cutlass_kernel, filter(wanted, _configs(compiled)))
@@ -235,7 +235,7 @@ def by_operands(operation: str, dtypes: tuple[str, ...], compiled: bool) -> Grou
 def _with_epilogue(operation: str, dtypes: tuple[str, ...], epilogue: Epilogue) -> Groups:
     """Every declared design for these dtypes with a user's epilogue, compiled or not."""
     declared = (kernel.config for group in by_operands(operation, dtypes, False).values() for kernel in group)
-    configs = {c: None for config in declared if isinstance(c := with_epilogue(config, epilogue), Config)}
+    configs = {c: None for config in declared if isinstance(c := with_epilogue(config, epilogue), KernelConfig)}
     return _grouped(map(cutlass_kernel, configs))
 
 

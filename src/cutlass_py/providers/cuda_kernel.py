@@ -1,7 +1,7 @@
 """Kernels in CUDA C++ that users bring: the declaration, the library made from it, and the comparison of the two.
 
 Once declared, such a kernel goes through the same legality, packing, composing, tuning and launching as the package's
-own, because all of that looks at a KernelConfig.
+own, because all of that looks at a GemmConfig.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import _core
 from .._core import Problem
-from ..declaration.config import MOST_IN_CLUSTER, SCHEDULES, Family, KernelConfig
+from ..declaration.config import MOST_IN_CLUSTER, SCHEDULES, Family, GemmConfig
 from ..declaration.dtypes import DTYPES, LAYOUTS, STORAGE, usual_arithmetic
 from ..declaration.epilogues import EPILOGUES
 from ..declaration.families import FAMILIES
@@ -30,7 +30,7 @@ Extents = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class OwnConfig(KernelConfig):
+class OwnConfig(GemmConfig):
     """A configuration with a name and a source of its own."""
 
     called: str = ""
@@ -263,7 +263,7 @@ class OwnKernel(CutlassKernel):
         return facts
 
 
-def declared_facts(c: KernelConfig) -> dict[str, Any]:
+def declared_facts(c: GemmConfig) -> dict[str, Any]:
     """What the facts of a compiled kernel (kernel.h) have to be by its declaration."""
     interface, epilogue = interface_of(c), EPILOGUES[c.epilogue]
     facts: dict[str, Any] = {

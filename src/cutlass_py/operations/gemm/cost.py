@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..._core import Problem
 from ...arrays.gpu import Gpu
-from ...declaration.config import SCHEDULES, KernelConfig
+from ...declaration.config import SCHEDULES, GemmConfig
 from ...declaration.dtypes import BLOCK, DTYPES
 from ...declaration.epilogues import epilogue_named
 from ...kernels import operation
@@ -163,14 +163,14 @@ _designs: dict[tuple[object, ...], int] = {}
 _numbers = count()
 
 
-def design(c: KernelConfig) -> int:
+def design(c: GemmConfig) -> int:
     """A number for what the model looks at of a kernel, but for the layout: that matters beside small extents alone."""
     key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d,
            epilogue_named(c.epilogue).user)  # fmt: skip
     return _designs.setdefault(key, next(_numbers))  # in one step: another thread may number one at the same time
 
 
-def models(c: KernelConfig) -> bool:
+def models(c: GemmConfig) -> bool:
     """Whether the model can say anything about a configuration that is not of the declaration."""
     return c.api == 3 or ((c.family, c.a) in _RATE_2X and all(c.warp) and c.stages > 0)
 
@@ -183,7 +183,7 @@ def _move(moved_bytes: int, gpu: Gpu) -> float:
     return _ELEMENTWISE_LAUNCH + moved_bytes / (_ELEMENTWISE * gpu.bandwidth * 1e3)
 
 
-def _product(c: KernelConfig, p: Problem, gpu: Gpu, parts: int, k: int) -> float:
+def _product(c: GemmConfig, p: Problem, gpu: Gpu, parts: int, k: int) -> float:
     """One launch for so many parts of k, each of this length."""
     size, d_size = DTYPES[c.a].itemsize, DTYPES[c.d].itemsize
     batch = p.batch * parts
@@ -199,7 +199,7 @@ def _product(c: KernelConfig, p: Problem, gpu: Gpu, parts: int, k: int) -> float
     return _LAUNCH_2X + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory) + beside
 
 
-def _reductions(c: KernelConfig, p: Problem, user: Traced, gpu: Gpu) -> float:
+def _reductions(c: GemmConfig, p: Problem, user: Traced, gpu: Gpu) -> float:
     """What an elementwise kernel reduces behind a user's epilogue: 3.x kernels leave a vector, 2.x ones all values."""
     values = p.m * p.n * p.batch * DTYPES[c.accumulator].itemsize if c.api == 2 else 0
     stored = len({output.node for output in user.program.outputs if output.reduction})
@@ -212,7 +212,7 @@ def _both(x: float, y: float) -> float:
     return norm
 
 
-def _product_3x(c: KernelConfig, p: Problem, parts: int, k: int, moved: float, gpu: Gpu) -> float:
+def _product_3x(c: GemmConfig, p: Problem, parts: int, k: int, moved: float, gpu: Gpu) -> float:
     """Waves of tiles, the last one waiting for its slowest; or memory."""
     schedule, in_cluster = SCHEDULES[c.schedule], c.cluster[0] * c.cluster[1]
     rows, cols = (p.n, p.m) if schedule.swap else (p.m, p.n)
@@ -249,7 +249,7 @@ def _memory_3x(moved: float, blocks: int, clustered: bool, gpu: Gpu) -> float:
     return _both(time, moved / (each * min(blocks, gpu.sm_count)))
 
 
-def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
+def _tile_3x(c: GemmConfig, rows: int, cols: int, k: int) -> float:
     """Microseconds that a multiprocessor takes for a tile, one after the other."""
     tm, tn, tk = c.tile
     schedule, size = SCHEDULES[c.schedule], DTYPES[c.a].itemsize
@@ -272,7 +272,7 @@ def _tile_3x(c: KernelConfig, rows: int, cols: int, k: int) -> float:
     return mainloop + epilogue
 
 
-def _rate_3x(c: KernelConfig, accumulators: float) -> float:
+def _rate_3x(c: GemmConfig, accumulators: float) -> float:
     """Operations per microsecond of one multiprocessor, by the accumulators of a thread."""
     schedule = SCHEDULES[c.schedule]
     at_full_rate = schedule.pingpong or c.a == "tf32"  # of both kinds: docs/performance/tf32.md
@@ -296,7 +296,7 @@ def _loaded(extent: int, there: int, sharing: int, along: bool) -> float:
     return (extent + outside * max(extent - there, 0)) / (1 + FITTED_3X["multicast"] * (sharing - 1))
 
 
-def _waves_2x(c: KernelConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> float:
+def _waves_2x(c: GemmConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> float:
     tm, tn, tk = c.tile
     tiles = ceil(m / tm) * ceil(n / tn) * batch
     resident = _resident_2x(c)
@@ -322,7 +322,7 @@ def _dealt_out(tiles: int, steps: int, sm_count: int) -> float:
     return steps * max(tiles / sm_count, 1 / parts) + _JOIN_2X * parts
 
 
-def _resident_2x(c: KernelConfig) -> int:
+def _resident_2x(c: GemmConfig) -> int:
     """Tiles that fit on a multiprocessor at once, by shared memory and registers."""
     smem = (c.tile[0] + c.tile[1]) * c.tile[2] * c.stages * DTYPES[c.a].itemsize
     warps = (c.tile[0] // c.warp[0]) * (c.tile[1] // c.warp[1])

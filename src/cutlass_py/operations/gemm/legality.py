@@ -13,7 +13,7 @@ from typing import Any
 
 from ..._core import Problem
 from ...arrays.gpu import Gpu
-from ...declaration.config import SCHEDULES, KernelConfig, cc_range
+from ...declaration.config import SCHEDULES, GemmConfig, cc_range
 from ...declaration.dtypes import BLOCK, DTYPES, WIDER
 from ...declaration.epilogues import ACTIVATIONS, Epilogue, epilogue_named
 from ...declaration.families import FAMILIES
@@ -39,7 +39,7 @@ class Interface(operation.Interface):
         granules: D leaves by TMA, in whole accesses.
         stream_k, pointers, block: as in Schedule; `pointers` for kernels that take nothing else.
         tma_scales: scales in blocks: those of the rows of A come by TMA, which wants them side by side.
-        takes_lists, bias_as_c: as in KernelConfig.
+        takes_lists, bias_as_c: as in GemmConfig.
     """
 
     api: int
@@ -232,7 +232,7 @@ def function_of(p: Problem) -> tuple[str, bool]:
     return p.activation, bool(p.gate) or ACTIVATIONS[p.activation].derivative
 
 
-def interface_of(c: KernelConfig) -> Interface:
+def interface_of(c: GemmConfig) -> Interface:
     """The interface of a kernel; the same object for all that share it."""
     schedule, align = SCHEDULES[c.schedule], c.align or _TMA // DTYPES[c.a].itemsize
     return _interface(

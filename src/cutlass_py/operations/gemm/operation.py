@@ -7,7 +7,7 @@ from typing import Any
 
 from ..._core import Problem
 from ...arrays.gpu import Gpu
-from ...declaration.config import KernelConfig
+from ...declaration.config import GemmConfig
 from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel, Status
 from ...kernels.metadata import KernelMetadata
@@ -56,7 +56,7 @@ class Gemm(Operation):
         """Whether a and b are the caller's b and a."""
         return problem_text.turned(p)
 
-    def interface_of(self, config: KernelConfig) -> legality.Interface:
+    def interface_of(self, config: GemmConfig) -> legality.Interface:
         """The interface of a kernel; the same object for all that share it."""
         return legality.interface_of(config)
 
@@ -99,7 +99,7 @@ class Gemm(Operation):
         """A list of matrices goes matrix by matrix."""
         return p.pointers
 
-    def design(self, config: KernelConfig) -> int:
+    def design(self, config: GemmConfig) -> int:
         """A number for what the model looks at of a kernel."""
         return cost.design(config)
 

@@ -7,14 +7,14 @@ from math import ceil, prod
 
 from ..._core import Problem
 from ...arrays.gpu import Gpu
-from ...declaration.config import SCHEDULES, KernelConfig
+from ...declaration.config import SCHEDULES, GemmConfig
 from ...kernels.kernel import CutlassKernel
 
 # Raster and swizzle of 3.x kernels (kernel.h) that are measured beside what is taken without a measurement.
 _TILE_ORDERS = ((0, 1), (0, 2), (0, 8), (1, 1), (1, 2), (2, 1), (2, 2))
 
 
-def tiles_of(c: KernelConfig, p: Problem) -> tuple[int, int]:
+def tiles_of(c: GemmConfig, p: Problem) -> tuple[int, int]:
     """Rows and columns of tiles: of the transposed problem, where the schedule swaps."""
     rows, cols = (p.n, p.m) if SCHEDULES[c.schedule].swap else (p.m, p.n)
     return ceil(rows / c.tile[0]), ceil(cols / c.tile[1])
