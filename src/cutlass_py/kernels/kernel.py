@@ -86,6 +86,8 @@ class Kernel(ABC):
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """The way to compute `p` with this kernel, or the reason that there is none."""
+        if self.operation.name != p.operation:
+            return f"is a kernel of {self.operation.name}; {p.operation} is asked for"
         if not self.repeats(p):
             return "need not give the same bits again; deterministic=True is asked for"
         return self._way(p, gpu)

@@ -280,9 +280,12 @@ def describe(p: Problem) -> str:
 def arguments_of(function: str, args: Any) -> Arguments:
     """What is Arguments; TypeError, of the function that was called, for what is not."""
     if not isinstance(args, Arguments):
-        expected = " or ".join(operation_named(name).arguments.__name__ for name in OPERANDS)
-        raise wrong_type("args", f"is {_core.described_type(args)}", expected, operation=function)
+        raise wrong_type("args", f"is {_core.described_type(args)}", _named_arguments(), operation=function)
     return args
+
+
+def _named_arguments() -> str:
+    return " or ".join(operation_named(name).arguments.__name__ for name in OPERANDS)
 
 
 def problem_asked(function: str, a: Any, b: Any, keywords: dict[str, Any]) -> Problem:
@@ -293,7 +296,7 @@ def problem_asked(function: str, a: Any, b: Any, keywords: dict[str, Any]) -> Pr
         return problem
     if not isinstance(a, Arguments):
         found = f"a is {_core.described_type(a)} and b is missing"
-        raise TypeError(f"{function}: {found}; expected both operands, or {default.__name__}")
+        raise TypeError(f"{function}: {found}; expected both operands, or {_named_arguments()}")
     if keywords:
-        raise TypeError(f"{function}: {', '.join(keywords)} belong into the {default.__name__}")
+        raise TypeError(f"{function}: {', '.join(keywords)} belong into the {type(a).__name__}")
     return a.problem

@@ -317,7 +317,7 @@ def kernel_id(kernel: Kernel | str) -> int:
     _load_packs()  # which has a lock of its own
     with _naming:  # against forget_kernel: a name never keeps the number of a kernel that it had before
         if (number := _ids.get(name)) is None:
-            _by_id.append(kernel_named(name))
+            _by_id.append(kernel_named(name, _core.current_operation()))
             number = _ids[name] = len(_by_id) - 1
         return number
 
