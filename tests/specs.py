@@ -9,13 +9,13 @@ from cutlass_py import GemmArguments, TensorSpec, _core
 from cutlass_py.arrays.gpu import Gpu
 from cutlass_py.declaration.config import GemmConfig
 from cutlass_py.declaration.dtypes import COMPUTE
-from cutlass_py.declaration.families import FAMILIES
+from cutlass_py.declaration.families import named
 from cutlass_py.kernels.kernel import CutlassKernel
 
 DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
 A100 = Gpu("an A100", 80, 108, 1500.0)
 B200 = Gpu("a B200", 100, 148, 6000.0)
-CORE = [CutlassKernel(c, None) for family in FAMILIES.values() for c in family.core]
+CORE = [CutlassKernel(c, None) for c in named("core").values()]
 # Every arithmetic: dtype of the operands, `compute`.
 ARITHMETICS = [(dtype, compute) for dtype, row in COMPUTE.items() for compute in row]
 # What kernels multiply -> the dtype of the operands, and `compute` where it is not the default.

@@ -11,7 +11,7 @@ import cutlass_py
 from cutlass_py.bench import cases, frameworks, kernel_case, results
 from cutlass_py.commands import bench, main
 from cutlass_py.declaration.dtypes import DTYPES, STORAGE
-from cutlass_py.declaration.families import FAMILIES, find
+from cutlass_py.declaration.families import find, named
 from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.operations.gemm import problems
 
@@ -36,7 +36,7 @@ def test_one_kernel_by_name(fake_gpu, capsys, monkeypatch):
     assert ": mixed 100.00 us, ratio 0.300\n" in capsys.readouterr().out
 
 
-DECLARED = [c for family in FAMILIES.values() for c in family.declared]
+DECLARED = [*named("declared").values()]
 BY_NAME = {
     c.name: c  # one of each arithmetic, each schedule, each epilogue
     for found in (

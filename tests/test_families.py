@@ -21,8 +21,8 @@ from cutlass_py.declaration.families import FAMILIES
 from cutlass_py.operations.gemm.legality import interface_of
 
 CONFIGS = families.named("declared")
-CORE = [c for f in FAMILIES.values() for c in f.core]
-FULL = [c for f in FAMILIES.values() for c in f.full]
+CORE = [c for f in families.families().values() for c in f.core]
+FULL = [c for f in families.families().values() for c in f.full]
 # What tells one piece of generated text from another: a kernel of each.
 KINDS = list({(c.family, c.a, c.b, c.accumulator, c.d, c.schedule, c.epilogue): c for c in CONFIGS.values()}.values())
 FACTS = _core.kernel_facts()
@@ -30,14 +30,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_names_are_unique():
-    distinct = {c for f in FAMILIES.values() for c in f.declared}
+    distinct = {c for f in families.families().values() for c in f.declared}
     repeated = [name for name, count in Counter(c.name for c in distinct).items() if count > 1]
     assert not repeated
     assert len(CONFIGS) == len(distinct)
 
 
 def test_core_is_part_of_full():
-    for family in FAMILIES.values():
+    for family in families.families().values():
         assert set(family.core) <= set(family.declare_full()), "core kernels that full does not name"
 
 
@@ -94,7 +94,7 @@ def test_every_epilogue_is_used(name):
     assert any(c.epilogue == name for c in CONFIGS.values())
 
 
-@pytest.mark.parametrize("name", list(FAMILIES))
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_has_kernels_of_its_own(name):
     assert FAMILIES[name].full
     assert {c.family for c in FAMILIES[name].declared} == {name}

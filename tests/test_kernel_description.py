@@ -14,7 +14,7 @@ from cutlass_py import KernelDescription, _core, explain, get_kernels, jit, unre
 from cutlass_py.arrays.gpu import gpu_of
 from cutlass_py.declaration import codegen
 from cutlass_py.declaration.dtypes import DTYPES
-from cutlass_py.declaration.families import FAMILIES, added, find, named
+from cutlass_py.declaration.families import added, families, find, named
 from cutlass_py.declaration.shared_memory import stages_3x
 from cutlass_py.declaration.validation import Fault, Resolved
 from cutlass_py.dispatch import candidates, tuned
@@ -37,7 +37,7 @@ E4M3 = KernelDescription(a="e4m3", tile=(64, 128, 128))
 # ---------------------------------------------------------------------------------------- rules
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda f: f.name)
+@pytest.mark.parametrize("family", families().values(), ids=lambda f: f.name)
 def test_every_declared_kernel_is_sound_and_described_as_itself(family):
     for config in family.declared:
         description = KernelDescription.of(CutlassKernel(config, None))

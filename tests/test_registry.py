@@ -13,7 +13,7 @@ from cutlass_py import GemmArguments, TensorSpec, _core, explain, get_kernels
 from cutlass_py.arrays.gpu import gpu_of
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.epilogues import EPILOGUES
-from cutlass_py.declaration.families import FAMILIES, named
+from cutlass_py.declaration.families import families, named
 from cutlass_py.dispatch import candidates
 from cutlass_py.dispatch.candidates import rank
 from cutlass_py.kernels import registry
@@ -160,8 +160,8 @@ def test_where_filters_the_whole_declaration(where, expected):
         ("80", {"sm80_gemm", "simt_gemm"}),
         (80, {"sm80_gemm", "simt_gemm"}),
         (89, {"sm80_gemm", "simt_gemm"}),
-        ("90", set(FAMILIES)),
-        (90, set(FAMILIES)),
+        ("90", set(families())),
+        (90, set(families())),
         ("90a", {"sm90_gemm", "sm90_streamk", "sm90_array", "sm90_block", "sm90_dmma", "sm90_dgemm"}),
         ("100", {"sm80_gemm", "simt_gemm"}),
         (120, {"sm80_gemm", "simt_gemm"}),
@@ -259,7 +259,7 @@ def test_every_form_of_the_epilogue_is_fused_somewhere(keywords):
 
 def blown_up(times):
     """The declared kernels, and copies of the tensor-core ones that differ in a tile and count as declared too."""
-    configs = [c for family in FAMILIES.values() for c in family.declared]
+    configs = [*named("declared").values()]
     wide = [c for c in configs if c.api == 3]
     copies = [replace(c, tile=(c.tile[0] + 64 * i, *c.tile[1:])) for i in range(1, times) for c in wide]
     return {c.name: c for c in (*configs, *copies)}

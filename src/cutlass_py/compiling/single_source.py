@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..declaration import codegen
-from ..declaration.config import SCHEDULES, GemmConfig
-from ..declaration.epilogues import epilogue_named
+from ..declaration.config import KernelConfig
 from ..declaration.families import FAMILIES
 from . import compiler
 
@@ -17,7 +16,7 @@ _OWN = re.compile(r'#include "(?!cutlass/|cute/)(.+)"\n')
 _RULE = "// " + "-" * 100
 
 
-def source(config: GemmConfig) -> str:
+def source(config: KernelConfig) -> str:
     """A kernel as one translation unit of CUDA C++ that includes nothing but the standard library, CUDA and CUTLASS.
 
     Raises:
@@ -30,27 +29,23 @@ def source(config: GemmConfig) -> str:
     return _head(config) + before + "".join(_parts(own, text[start:], config.name, set()))
 
 
-def _head(config: GemmConfig) -> str:
+def _head(config: KernelConfig) -> str:
     from .. import __version__
 
     command = shlex.join(
         ["nvcc", "-std=c++17", "-O3", *flags_of(config), "-ICUTLASS/include", "-c", f"{config.name}.cu"]
     )
+    arguments = f"CutlassPy{FAMILIES[config.family].operation.capitalize()}"
     lines = [
         config.name,
         "",
-        f"D = {epilogue_named(config.epilogue).formula}, where acc = A @ B{scaled_text(config)}.",
-        "CutlassPyKernel, below, says what it takes, CutlassPyGemm and CutlassPyLaunch how it is called.",
+        f"{config.formula}.",
+        f"CutlassPyKernel, below, says what it takes, {arguments} and CutlassPyLaunch how it is called.",
         "Needs CUTLASS 4.2 or newer, below 5:",
         f"  {command}",
         f"Written by cutlass_py {__version__}. SPDX-License-Identifier: BSD-3-Clause",
     ]
     return "".join(f"// {line}".rstrip() + "\n" for line in lines)
-
-
-def scaled_text(config: GemmConfig) -> str:
-    """What a formula has to say of scales in blocks; empty where there are none."""
-    return ", scaled in blocks by scale_a and scale_b" if SCHEDULES[config.schedule].block else ""
 
 
 def _parts(own: Path, text: str, name: str, seen: set[str]) -> Iterator[str]:
@@ -65,7 +60,7 @@ def _parts(own: Path, text: str, name: str, seen: set[str]) -> Iterator[str]:
     yield f"\n{_RULE}\n// {name}\n{_RULE}\n\n{body.strip()}\n"
 
 
-def flags_of(config: GemmConfig) -> list[str]:
+def flags_of(config: KernelConfig) -> list[str]:
     """What nvcc is told beside -std=c++17."""
     family = FAMILIES[config.family]
     return codegen.flags(family, family.gencode)

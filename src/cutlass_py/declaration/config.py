@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from .dtypes import BLOCK, DTYPES
-from .epilogues import EPILOGUES
+from .epilogues import EPILOGUES, epilogue_named
 
 # ---------------------------------------------------------------------------------------------------- schedules
 
@@ -133,6 +133,11 @@ class KernelConfig:
         return tuple((dtype, DTYPES) for dtype in self.operands)
 
     @property
+    def formula(self) -> str:
+        """What it computes."""
+        raise NotImplementedError
+
+    @property
     def own_source(self) -> str:
         """C++ that a user wrote for it; empty where it is written from this value (Family.write)."""
         return ""
@@ -188,6 +193,16 @@ class GemmConfig(KernelConfig):
         """As in KernelConfig."""
         dtypes = (self.a, self.b, self.accumulator, self.d)
         return (self.epilogue, EPILOGUES), (self.schedule, SCHEDULES), *((dtype, DTYPES) for dtype in dtypes)
+
+    @property
+    def formula(self) -> str:
+        """D of the product acc, and how that is scaled."""
+        return f"D = {epilogue_named(self.epilogue).formula}, where acc = A @ B{self.scaled}"
+
+    @property
+    def scaled(self) -> str:
+        """What a formula has to say of scales in blocks; empty where there are none."""
+        return ", scaled in blocks by scale_a and scale_b" if SCHEDULES[self.schedule].block else ""
 
     @property
     def likeness(self) -> tuple[Any, ...]:

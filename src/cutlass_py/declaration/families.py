@@ -420,10 +420,15 @@ FAMILIES = {
 }
 
 
+def families(operation: str = "gemm") -> dict[str, Family]:
+    """Those of an operation, by name."""
+    return {name: family for name, family in FAMILIES.items() if family.operation == operation}
+
+
 @cache
 def named(part: str, operation: str = "gemm") -> dict[str, Any]:
     """Kernels of an operation by name: of "core", "full", or all that are "declared"."""
-    return {c.name: c for f in FAMILIES.values() if f.operation == operation for c in getattr(f, part)}
+    return {c.name: c for family in families(operation).values() for c in getattr(family, part)}
 
 
 OPERATIONS = tuple(dict.fromkeys(f.operation for f in FAMILIES.values()))

@@ -12,8 +12,8 @@ from pathlib import Path
 from string import Template
 
 from ..compiling import compiler
-from ..compiling.single_source import flags_of, scaled_text, source
-from ..declaration.config import SCHEDULES, GemmConfig, cc_range
+from ..compiling.single_source import flags_of, source
+from ..declaration.config import SCHEDULES, GemmConfig, KernelConfig, cc_range
 from ..declaration.dtypes import BLOCK, DTYPES, STORAGE
 from ..declaration.epilogues import ACTIVATIONS, EPILOGUES
 from ..declaration.families import FAMILIES
@@ -29,7 +29,7 @@ PROJECTS = {
 }
 
 
-def project(config: GemmConfig, kind: str) -> dict[str, str]:
+def project(config: KernelConfig, kind: str) -> dict[str, str]:
     """The files of a project around a kernel, by name.
 
     Args:
@@ -40,6 +40,8 @@ def project(config: GemmConfig, kind: str) -> dict[str, str]:
         ValueError: the kernel takes operands that no template knows.
         CompileError: this package's headers are missing.
     """
+    if not isinstance(config, GemmConfig):
+        raise ValueError(f"emit: {config.name} multiplies nothing; emit its source, without a project")
     if config.epilogue not in EPILOGUES:
         raise ValueError(f"emit: {config.name} takes operands of its own; emit its source, without a project")
     own = compiler.own_headers(config.name)
@@ -89,7 +91,7 @@ def _fields(c: GemmConfig) -> dict[str, str]:
         "kernel": c.name,
         "version": __version__,
         "formula": epilogue.formula,
-        "acc_scaled": scaled_text(c),
+        "acc_scaled": c.scaled,
         "block": str(schedule.block),
         "bias_axis": epilogue.bias or "-",
         "activation": epilogue.activation,

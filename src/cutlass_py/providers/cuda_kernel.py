@@ -17,7 +17,7 @@ from .._core import Problem
 from ..declaration.config import MOST_IN_CLUSTER, SCHEDULES, Family, GemmConfig
 from ..declaration.dtypes import DTYPES, LAYOUTS, STORAGE, usual_arithmetic
 from ..declaration.epilogues import EPILOGUES
-from ..declaration.families import FAMILIES
+from ..declaration.families import FAMILIES, families
 from ..errors import CompileError, ProviderError
 from ..kernels.kernel import CutlassKernel
 from ..kernels.operation import Estimates
@@ -181,7 +181,7 @@ class CudaKernel:
 
 _DEFAULTS = ("b", "accumulator", "d", "schedule")
 _CHOICES: dict[str, Any] = {
-    "family": FAMILIES, "a": FACTORS, "b": FACTORS, "accumulator": SUMS, "d": STORAGE, "layout": LAYOUTS,
+    "family": families(), "a": FACTORS, "b": FACTORS, "accumulator": SUMS, "d": STORAGE, "layout": LAYOUTS,
     "epilogue": EPILOGUES, "schedule": SCHEDULES,
 }  # fmt: skip
 
