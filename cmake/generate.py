@@ -57,7 +57,7 @@ def tables() -> dict[str, str]:
 def operand_tables() -> dict[str, list[str]]:
     """Rows of the operands and the keywords of each operation."""
     operands_py = load_module("declaration.operands")
-    default = {None: "none", 1.0: "one", False: "no"}
+    default = {None: "none", 1.0: "one", False: "no"}  # and names
     files = {}
     for operation, rows in operands_py.OPERANDS.items():
         files[f"{operation}_operands.inc"] = [
@@ -67,7 +67,7 @@ def operand_tables() -> dict[str, list[str]]:
         ]
         index = {x.name: i for i, x in enumerate(rows)}
         files[f"{operation}_keywords.inc"] = [
-            f"CUTLASS_PY_KEYWORD({name}, {default[value]}, {index.get(name, -1)})"
+            f"CUTLASS_PY_KEYWORD({name}, {default.get(value, 'text')}, {index.get(name, -1)})"
             for name, value in operands_py.KEYWORDS[operation].items()
         ]
     return files

@@ -492,6 +492,11 @@ void View::release() noexcept {
   managed_ = {};
 }
 
+void View::will_write(const char* instead) {
+  if (!type->mutable_) refuse_type(Refusal(operand.name, std::string("is a JAX array, which is immutable") + instead));
+  written = true;
+}
+
 View::Managed View::take_managed() { return std::exchange(managed_, {}); }
 
 Dtype dtype_from(nb::handle value, const char* parameter, const char* function) {

@@ -79,6 +79,9 @@ class View {
   };
   Managed take_managed();
 
+  // The call writes it. Refused where arrays of its framework never change.
+  void will_write(const char* instead = "");
+
   explicit operator bool() const { return type != nullptr; }
   bool complete = false;
   bool written = false;  // by the call, so that its framework has to be told

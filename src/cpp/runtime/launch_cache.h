@@ -15,6 +15,16 @@
 
 namespace cutlass_py {
 
+// All that an operation may read of an operand. False where there is no room for it, and for what lies nowhere.
+inline bool put_operand(Key& key, int index, const Operand& x) {
+  if (x.metadata_only || !key.has_room(1 + 2 * x.rank)) return false;
+  const uint64_t alignment = reinterpret_cast<uintptr_t>(x.data) & 15;  // none beyond 16 bytes counts
+  key.put(uint64_t(index) | uint64_t(x.dtype) << 8 | uint64_t(x.rank) << 16 | uint64_t(x.readonly) << 24 |
+          alignment << 32);
+  for (int i = 0; i < x.rank; ++i) key.put(uint64_t(x.shape[i])), key.put(uint64_t(x.strides[i]));
+  return true;
+}
+
 class CachedLaunch {
  public:
   static constexpr size_t kMostBytes = 512;

@@ -29,6 +29,11 @@ void clear_plans() {
   shared_launch_cache().clear();
 }
 
+int32_t kernel_id(nb::handle kernel) {
+  if (kernel.is_none()) return -1;
+  return nb::cast<int32_t>(nb::module_::import_("cutlass_py.kernels.registry").attr("kernel_id")(kernel));
+}
+
 nb::object selected(nb::handle problem) {
   return nb::module_::import_("cutlass_py.dispatch.planning").attr("plan")(problem);
 }

@@ -14,6 +14,20 @@ namespace nb = nanobind;
 // Whether this thread is inside of `with cutlass_py.jit()`, and of `with cutlass_py.autotuning()`.
 extern thread_local bool jit_allowed, tuning_allowed;
 
+// For its length no class of calls is measured on this thread.
+class NoTuning {
+ public:
+  NoTuning() : before_(std::exchange(tuning_allowed, false)) {}
+  ~NoTuning() { tuning_allowed = before_; }
+  NoTuning(const NoTuning&) = delete;
+
+ private:
+  const bool before_;
+};
+
+// The kernel asked for, as registry.py numbers it; -1 for None.
+int32_t kernel_id(nb::handle kernel);
+
 // Forgets every plan, and every launch that was made by one: the next call of each class asks again.
 void clear_plans();
 

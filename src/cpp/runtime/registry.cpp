@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "arrays/refusal.h"
+
 namespace cutlass_py {
 namespace {
 
@@ -91,6 +93,11 @@ const KernelEntry* find_kernel(const std::string& name) {
   std::lock_guard lock(t.mutex);
   const auto found = t.by_name.find(name);
   return found == t.by_name.end() ? nullptr : &*found->second;
+}
+
+const KernelEntry& loaded_kernel(const std::string& name) {
+  if (const KernelEntry* entry = find_kernel(name)) return *entry;
+  throw std::runtime_error(in_operation("kernel " + name + " is not loaded"));
 }
 
 void forget_kernel(const std::string& name) {

@@ -24,6 +24,7 @@ const CutlassPyLibrary* builtin_library();
 // All kernels of all loaded libraries. `find_kernel` returns null for an unknown name; what it returns stays.
 const std::list<KernelEntry>& loaded_kernels();
 const KernelEntry* find_kernel(const std::string& name);
+const KernelEntry& loaded_kernel(const std::string& name);  // throws std::runtime_error where it is not there
 
 // A kernel is not found any more, nor is its library known, which stays loaded: plans may hold it.
 void forget_kernel(const std::string& name);

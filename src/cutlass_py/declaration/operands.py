@@ -69,7 +69,7 @@ OPERANDS = {
 }
 
 # Keywords in the order of the signature, and what each is by default; those of operands' names are these operands.
-KEYWORDS: dict[str, dict[str, float | bool | None]] = {
+KEYWORDS: dict[str, dict[str, float | bool | str | None]] = {
     "gemm": {
         "out": None, "c": None, "alpha": 1.0, "beta": None, "bias": None, "activation": None, "aux": None,
         "gate": None, "scale_a": None, "scale_b": None, "scale_out": None, "bias_grad": None, "epilogue": None,

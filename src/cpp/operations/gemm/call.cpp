@@ -22,17 +22,6 @@ Call canonical_call(const Request& request, const Keywords& keywords) {
   return call;
 }
 
-// For its length no class of calls is measured.
-class NoTuning {
- public:
-  NoTuning() : before_(tuning_allowed) { tuning_allowed = false; }
-  ~NoTuning() { tuning_allowed = before_; }
-  NoTuning(const NoTuning&) = delete;
-
- private:
-  const bool before_;
-};
-
 Plan plan_during(const Execution& execution, const Problem& problem) {
   std::optional<NoTuning> untouched;
   if (tuning_allowed && execution.capturing()) untouched.emplace();  // waiting would end the capture

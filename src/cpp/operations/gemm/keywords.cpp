@@ -159,20 +159,12 @@ bool deterministic_from(nb::handle value) {
   refuse_type(Refusal("deterministic", "is " + described_type(value)).expects("True or False"));
 }
 
-[[noreturn]] void refuse_immutable(const char* name, const char* instead = "") {
-  refuse_type(Refusal(name, std::string("is a JAX array, which is immutable") + instead));
-}
-
 // Operands that a call writes, always or with the function that it has.
 void will_write(const Operands& operands, Written written) {
   for (Role role : kWritten) {
     if (facts_of(role).written != written) continue;
-    operands.each_of(int(role), [&](View& view) {
-      if (!view.type->mutable_) {
-        refuse_immutable(view.operand.name, role == Role::out ? "; use the returned array instead" : "");
-      }
-      view.written = true;
-    });
+    operands.each_of(int(role),
+                     [&](View& view) { view.will_write(role == Role::out ? "; use the returned array instead" : ""); });
   }
 }
 
@@ -209,8 +201,7 @@ void open_user(Operands& operands, const Keywords& k) {
       continue;
     }
     View& view = operands.add_user(value, name);
-    if (!read && !view.type->mutable_) refuse_immutable(name);
-    view.written = !read;
+    if (!read) view.will_write();
   }
 }
 
@@ -265,11 +256,6 @@ Request request_from(Operands& operands, const Keywords& keywords) {
   if (!r.function().derivative) will_write(operands, Written::unless_derivative);
   operands.describe(r);
   return r;
-}
-
-int32_t kernel_id(nb::handle kernel) {
-  if (kernel.is_none()) return -1;
-  return nb::cast<int32_t>(nb::module_::import_("cutlass_py.kernels.registry").attr("kernel_id")(kernel));
 }
 
 }  // namespace cutlass_py

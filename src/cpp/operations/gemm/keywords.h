@@ -66,7 +66,4 @@ void open_operands(Operands& operands, nb::handle a, nb::handle b, const Keyword
 // Everything else, and the operands by role; these are complete by now. Whether aux is written is known from here on.
 Request request_from(Operands& operands, const Keywords& keywords);
 
-// The kernel asked for, as registry.py numbers it; -1 for None.
-int32_t kernel_id(nb::handle kernel);
-
 }  // namespace cutlass_py

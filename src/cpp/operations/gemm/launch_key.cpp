@@ -13,12 +13,6 @@ uint64_t bits(double x) {
   return word;
 }
 
-// One of an operand's, beside its extents and strides.
-uint64_t word_of(Role role, const Operand& x) {
-  return uint64_t(role) | uint64_t(x.dtype) << 8 | uint64_t(x.rank) << 16 | uint64_t(x.readonly) << 24 |
-         (reinterpret_cast<uintptr_t>(x.data) & 15) << 32;  // no alignment beyond 16 bytes counts
-}
-
 constexpr size_t kMostLetters = sizeof(uint64_t);  // of an arithmetic's name; what is longer is none
 constexpr bool names_are_words() {
   for (const ComputeRow& row : kCompute) {
@@ -62,9 +56,7 @@ bool put(Key& key, const Request& r, bool jit) {
   for (int i = 0; i < kRoles; ++i) {
     const Operand* x = r.operands[i];
     if (!x) continue;
-    if (x->metadata_only || !key.has_room(1 + 2 * x->rank)) return false;
-    key.put(word_of(Role(i), *x));
-    for (int j = 0; j < x->rank; ++j) key.put(uint64_t(x->shape[j])), key.put(uint64_t(x->strides[j]));
+    if (!put_operand(key, i, *x)) return false;
   }
   return true;
 }

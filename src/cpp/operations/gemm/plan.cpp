@@ -23,10 +23,9 @@ DevicePlan device_plan(nb::handle chosen) {
   DevicePlan plan;
   nb::object kernel = chosen.attr("kernel");
   if (!kernel.is_none()) {
-    const KernelEntry* entry = find_kernel(nb::cast<std::string>(kernel));
-    if (!entry) throw std::runtime_error(in_operation("kernel " + nb::cast<std::string>(kernel) + " is not loaded"));
-    plan.kernel = entry->kernel;
-    plan.origin = entry->origin;
+    const KernelEntry& entry = loaded_kernel(nb::cast<std::string>(kernel));
+    plan.kernel = entry.kernel;
+    plan.origin = entry.origin;
   }
   auto layout = [&](const char* name) {
     nb::object value = chosen.attr(name);
