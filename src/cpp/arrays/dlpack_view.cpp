@@ -492,9 +492,8 @@ void View::release() noexcept {
   managed_ = {};
 }
 
-void View::will_write(const char* instead) {
-  if (!type->mutable_) refuse_type(Refusal(operand.name, std::string("is a JAX array, which is immutable") + instead));
-  written = true;
+void View::refuse_immutable(const char* instead) const {
+  refuse_type(Refusal(operand.name, std::string("is a JAX array, which is immutable") + instead));
 }
 
 View::Managed View::take_managed() { return std::exchange(managed_, {}); }

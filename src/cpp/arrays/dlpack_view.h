@@ -80,7 +80,10 @@ class View {
   Managed take_managed();
 
   // The call writes it. Refused where arrays of its framework never change.
-  void will_write(const char* instead = "");
+  void will_write(const char* instead = "") {
+    if (!type->mutable_) refuse_immutable(instead);
+    written = true;
+  }
 
   explicit operator bool() const { return type != nullptr; }
   bool complete = false;
@@ -92,6 +95,7 @@ class View {
   const char* expected = nullptr;  // dtypes, for the message about one that is none of ours; null: all of ours
 
  private:
+  [[noreturn]] void refuse_immutable(const char* instead) const;
   void fill(const DLTensor& tensor);
   bool fill_from_numpy();
   void import_capsule(nb::object capsule);

@@ -41,7 +41,8 @@ Execution::Execution(OperandViews& operands, const View& like, const View* leads
 }
 
 void* Execution::new_result(const Operand& x, int index) {
-  NewArray& made = made_[index].emplace();
+  NewArray& made = *new (arrays_ + size_t(index) * sizeof(NewArray)) NewArray;  // NewArray() would zero it first
+  made_ |= uint8_t(1 << index);
   const bool may_exchange = like_.type->exchange && !like_.inner.is_valid() && !(streams_ && streams_->given);
   void* data = may_exchange ? make_by_exchange(made, *like_.type, x) : nullptr;
   return made.array.is_valid() ? data : make_by_row(made, x);
@@ -90,9 +91,13 @@ void Execution::order_after() {
   if (streams_->streamless) release_when_done(operands_, stream());
 }
 
-nb::object Execution::result(nb::handle given, int index) {
-  if (!made_[index]) return nb::borrow(given);
-  NewArray& made = *made_[index];
+Execution::~Execution() {
+  for (int i = 0; made_ >> i; ++i) {
+    if (NewArray* array = made(i)) array->~NewArray();
+  }
+}
+
+nb::object Execution::finished(NewArray& made) {
   made.view.release();
   nb::object finished = made.row.is_valid() ? nb::object(made.row.attr("finish")(made.array)) : made.array;
   if (!operands_.has_lists()) return finished;

@@ -2,6 +2,8 @@
 // and new results of the caller's kind.
 #pragma once
 
+#include <cstdint>
+#include <new>
 #include <optional>
 
 #include "arrays/operand_views.h"
@@ -16,6 +18,8 @@ class Execution {
   // Operands are open and on one device. `like`: whose framework makes new results; `leads`: what is written and
   // returned, by whose framework the call is ordered first, null where that is new; `stream`: as asked for.
   Execution(OperandViews& operands, const View& like, const View* leads, nb::handle stream);
+  ~Execution();
+  Execution(const Execution&) = delete;
 
   bool on_host() const { return !streams_; }
   device::Stream stream() const { return streams_ ? streams_->launch : nullptr; }
@@ -45,12 +49,14 @@ class Execution {
   // The call has written what it writes: frameworks are told.
   void finish() { operands_.tell_written(); }
   // What a caller receives: the array that was given for a result, or the new one.
-  nb::object result(nb::handle given, int index = 0);
+  nb::object result(nb::handle given, int index = 0) {
+    return made(index) ? finished(*made(index)) : nb::borrow(given);
+  }
   // Of a call with one result.
   nb::object finish(nb::handle given) {
-    nb::object finished = result(given);
+    nb::object received = result(given);
     finish();
-    return finished;
+    return received;
   }
 
  private:
@@ -59,6 +65,10 @@ class Execution {
     nb::object row;  // finishes it, where the framework's row made it
     View view;       // of it, until then
   };
+  NewArray* made(int index) {
+    return made_ >> index & 1 ? std::launder(reinterpret_cast<NewArray*>(arrays_) + index) : nullptr;
+  }
+  nb::object finished(NewArray& made);
   void* make_by_exchange(NewArray& made, const ArrayType& type, const Operand& x);
   void* make_by_row(NewArray& made, const Operand& x);
   void order_after();
@@ -66,9 +76,10 @@ class Execution {
   OperandViews& operands_;
   const View& like_;
   std::optional<device::Guard> guard_;
-  std::optional<Streams> streams_;              // on a device
-  std::optional<NewArray> made_[kMostResults];  // by the index of the result
-  bool on_own_stream_ = false;                  // a Buffer is among them: ordered by this package's stream
+  std::optional<Streams> streams_;                                           // on a device
+  uint8_t made_ = 0;                                                         // bits: which results are new
+  alignas(NewArray) unsigned char arrays_[kMostResults * sizeof(NewArray)];  // not initialised: most calls make one
+  bool on_own_stream_ = false;  // a Buffer is among them: ordered by this package's stream
 };
 
 }  // namespace cutlass_py
