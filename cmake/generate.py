@@ -55,10 +55,10 @@ def tables() -> dict[str, str]:
 
 
 def operand_tables() -> dict[str, list[str]]:
-    """Rows of the operands and the keywords of each operation."""
+    """The operations, as numbered in kernel.h, and rows of the operands and the keywords of each."""
     operands_py = load_module("declaration.operands")
     default = {None: "none", 1.0: "one", False: "no"}  # and names
-    files = {}
+    files = {"operations.inc": [f"CUTLASS_PY_OPERATION({operation})" for operation in operands_py.OPERANDS]}
     for operation, rows in operands_py.OPERANDS.items():
         files[f"{operation}_operands.inc"] = [
             f"CUTLASS_PY_OPERAND({x.name}, {x.shape}, {x.written}, {str(x.number).lower()}, {x.lists}, "

@@ -1,5 +1,6 @@
 // The kernel library of the simulated GPU: products and their epilogues as loops, in double precision, beside the
-// elementwise kernels themselves. Which products there are, simulator.py says before the library is asked for.
+// elementwise kernels themselves, and those of other operations. Which products there are, simulator.py says before the
+// library is asked for.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,6 +13,7 @@
 
 #include "abi/activation.h"
 #include "abi/kernel.h"
+#include "kernels.h"
 #include "kernels/common/activation.cuh"
 #include "kernels/elementwise/conversion.cuh"
 #include "simulator.h"
@@ -173,6 +175,11 @@ constexpr auto kLaunchers = launchers(std::make_index_sequence<kMost>());
 
 }  // namespace
 
+std::vector<const CutlassPyKernel*>& simulated::kernels() {
+  static std::vector<const CutlassPyKernel*> added;
+  return added;
+}
+
 extern "C" {
 
 extern const CutlassPyElementwise cutlass_py_elementwise;
@@ -201,7 +208,7 @@ void simulated_declare(const char* name, const char* layout, const char* const* 
 float simulated_gelu(float x) { return cutlass_py::activation::gelu<true>::apply(x, nullptr); }
 
 const CutlassPyLibrary* cutlass_py_library() {
-  static std::vector<const CutlassPyKernel*> kernels;
+  static std::vector<const CutlassPyKernel*> kernels = simulated::kernels();
   for (const Declared& each : declared) kernels.push_back(&each.kernel);
   static const CutlassPyLibrary library = {CUTLASS_PY_ABI, int32_t(kernels.size()), kernels.data(),
                                            &cutlass_py_elementwise, [](int) { return "a simulated failure"; }};

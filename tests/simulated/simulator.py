@@ -16,7 +16,7 @@ import exporters
 import numpy as np
 
 from cutlass_py import _core
-from cutlass_py.declaration.config import SCHEDULES
+from cutlass_py.declaration.config import SCHEDULES, GemmConfig
 from cutlass_py.declaration.families import find, named
 
 _WORK = ctypes.CFUNCTYPE(None)
@@ -34,7 +34,8 @@ def is_here() -> bool:
     _lib.simulated_stream.restype, _lib.simulated_wrong.restype = ctypes.c_void_p, ctypes.c_char_p
     _lib.simulated_gelu.restype = ctypes.c_float
     for name in named("core"):
-        _declare(find(name))
+        if isinstance(config := find(name), GemmConfig):  # others are the kernels themselves
+            _declare(config)
     return True
 
 

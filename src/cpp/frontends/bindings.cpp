@@ -1,4 +1,4 @@
-// The extension module: what it has beside arrays (bind_arrays.cpp) and operations (bind_gemm.cpp), in names and
+// The extension module: what it has beside arrays (bind_arrays.cpp) and operations (bind_*.cpp), in names and
 // docstrings. No logic here.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -21,10 +21,13 @@ namespace {
 using namespace nb::literals;
 
 Facts facts_dict(const CutlassPyKernel& kernel) {
-  switch (CutlassPyOperation(kernel.operation)) {
-    case CUTLASS_PY_GEMM: return gemm_facts(kernel);
-  }
-  return {};
+  using FactsOf = Facts (*)(const CutlassPyKernel&);
+  constexpr FactsOf by_operation[] = {
+#define CUTLASS_PY_OPERATION(NAME) &NAME##_facts,
+#include "operations.inc"
+#undef CUTLASS_PY_OPERATION
+  };
+  return by_operation[kernel.operation](kernel);
 }
 
 nb::typed<nb::dict, nb::str, nb::str> build_info() {
@@ -109,5 +112,7 @@ NB_MODULE(_core, m) {
   m.def("build_info", &build_info, "How the package was built.");
 
   bind_arrays(m);
-  bind_gemm(m);
+#define CUTLASS_PY_OPERATION(NAME) bind_##NAME(m);
+#include "operations.inc"
+#undef CUTLASS_PY_OPERATION
 }

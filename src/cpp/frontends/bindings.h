@@ -12,9 +12,12 @@ namespace nb = nanobind;
 using Facts = nb::typed<nb::dict, nb::str, nb::any>;
 
 void bind_arrays(nb::module_& m);
-void bind_gemm(nb::module_& m);
 
-// What a kernel says of itself, by its operation.
-Facts gemm_facts(const CutlassPyKernel& kernel);
+// Of each operation: what the extension has of it, and what a kernel says of itself.
+#define CUTLASS_PY_OPERATION(NAME)  \
+  void bind_##NAME(nb::module_& m); \
+  Facts NAME##_facts(const CutlassPyKernel& kernel);
+#include "operations.inc"
+#undef CUTLASS_PY_OPERATION
 
 }  // namespace cutlass_py

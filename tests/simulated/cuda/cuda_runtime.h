@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "simulator.h"
 #include "threads.h"
@@ -54,11 +55,26 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 
+struct cudaFuncAttributes {
+  int numRegs;
+};
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return cudaErrorInvalidValue; }
+
 // ------------------------------------------------------------------------------------------------ between threads
 
 inline void __syncthreads() { simulated::synchronize(); }
 
 // Of blocks whose threads all take part.
+template <class T>
+T __shfl_xor_sync(uint32_t, T value, int mask) {
+  static T values[simulated::kMostThreads];
+  const int at = simulated::running.number;
+  values[at] = value;
+  __syncthreads();
+  const T found = values[at ^ mask];
+  __syncthreads();
+  return found;
+}
 template <class T>
 T __shfl_down_sync(uint32_t, T value, int distance, int width) {
   static T values[simulated::kMostThreads];
@@ -69,6 +85,8 @@ T __shfl_down_sync(uint32_t, T value, int distance, int width) {
   __syncthreads();
   return found;
 }
+
+inline unsigned atomicMax(unsigned* to, unsigned value) { return std::exchange(*to, std::max(*to, value)); }
 
 // ------------------------------------------------------------------------------------------------ bits
 
@@ -100,6 +118,7 @@ inline float __double2float_rz(double x) {
   const float nearest = float(x);
   return std::fabs(double(nearest)) > std::fabs(x) ? std::nextafter(nearest, 0.0f) : nearest;
 }
+inline float __fdiv_rn(float x, float y) { return x / y; }
 inline int32_t __float2int_rn(float x) { return simulated::to_int(x); }
 inline int32_t __double2int_rn(double x) { return std::isnan(x) ? INT32_MIN : simulated::to_int(x); }
 

@@ -17,7 +17,7 @@ inline int registers_of(const void* function) {
   return 0;
 }
 
-// What a launcher's `run` takes says which operation it computes.
+// What a launcher's `run` takes says which operation it computes; headers of other kernels have theirs.
 template <class Arguments>
 constexpr CutlassPyOperation operation_of = CutlassPyOperation(-1);
 template <>
