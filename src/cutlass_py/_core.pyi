@@ -19,6 +19,163 @@ def current_operation() -> str:
 def error_text(operation: str, operand: str, found: str, other: str, other_found: str, expected: str, hint: str) -> str:
     """The sentence of an ArgumentError."""
 
+def trace(wanted: int) -> int:
+    """
+    Set what is told of calls (bits, instrumentation.h); returns what was told before.
+    """
+
+def has_ranges() -> bool:
+    """Whether this build has NVTX."""
+
+def clear_plans() -> None:
+    """
+    Forget every choice made so far: the next call of each class selects again.
+    """
+
+def kernel_facts() -> dict[str, dict[str, Any]]:
+    """Loaded kernels by name, with what their C++ types say of themselves."""
+
+def kernel_abi() -> int:
+    """Version of the interface to kernel libraries (kernel.h)."""
+
+def kernel_registers(name: str) -> int:
+    """
+    Registers per thread of a loaded kernel on the current device; 0 where there is no answer.
+    """
+
+def kernel_library(name: str) -> str:
+    """Path of the library that a loaded kernel lies in."""
+
+def load_library(path: str, kernel: str) -> bool:
+    """
+    Load a library for one of its kernels, which joins kernel_facts(); False where it holds none of that name. Loading it again does nothing.
+    """
+
+def forget_kernel(name: str) -> None:
+    """
+    A loaded kernel is not found any more; what has found it may go on. Another one may have its name then.
+    """
+
+def allow_jit(allowed: bool) -> bool:
+    """
+    Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.
+    """
+
+def described_type(value: object | None) -> str:
+    """Its type with an article, for messages: 'an int'."""
+
+def jit_allowed() -> bool:
+    """Whether this thread is within `jit`."""
+
+def allow_tuning(allowed: bool) -> bool:
+    """
+    Set whether new classes of this thread's calls are measured; returns what held before.
+    """
+
+def tuning_allowed() -> bool:
+    """Whether this thread is within `autotuning`."""
+
+def device_count() -> int:
+    """CUDA devices; 0 without a driver."""
+
+def why_no_device() -> str:
+    """Why device_count() is 0."""
+
+def device_info(device_id: int) -> dict[str, Any]:
+    """
+    Name, compute capability times ten, multiprocessors and driver version of a device.
+    """
+
+def build_info() -> dict[str, str]:
+    """How the package was built."""
+
+class TensorSpecBase:
+    """What TensorSpec (arguments.py) gives friendlier arguments to."""
+
+    def __init__(self, shape: Sequence[int], strides: Sequence[int], dtype: object | None, device_id: int, alignment: int) -> None: ...
+
+    @property
+    def shape(self) -> list[int]: ...
+
+    @property
+    def strides(self) -> list[int]:
+        """In elements."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def alignment(self) -> int:
+        """Of the first element, in bytes."""
+
+class TypedView:
+    """
+    An array of bytes or integers read as another dtype; made by cutlass_py.view.
+    """
+
+    def __init__(self, array: object, dtype: object | None) -> None: ...
+
+    @property
+    def array(self) -> object:
+        """The array as it was given."""
+
+    @property
+    def dtype(self) -> str: ...
+
+class Buffer:
+    """Device memory that hands itself over by DLPack."""
+
+    def __init__(self, shape: Sequence[int], dtype: object, device_id: int) -> None: ...
+
+    def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> object: ...
+
+    def read_on(self, stream: int) -> None:
+        """
+        What is queued on this stream until the memory is given back may read it still then. The stream has to live as long.
+        """
+
+    @property
+    def dtype(self) -> str: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Buffer:
+        """One matrix of a batch, in the same memory."""
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class Operand:
+    """
+    An array of a call, lent to a kernel for the length of its run: (batch, rows, cols), or () for a factor. Hands itself over by DLPack, without a copy. Repeats where a stride is 0.
+    """
+
+    def __dlpack__(self, *, stream: object | None = -1, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> object: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+    @property
+    def address(self) -> int:
+        """Of the first element. BufferError once the run is over."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+
+    @property
+    def device(self) -> str: ...
+
 def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, epilogue: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
     """
     D = epilogue(a @ b), by a prebuilt CUTLASS kernel (NumPy on the CPU).
@@ -106,128 +263,15 @@ def scratch_bytes(a: object, b: object, keywords: dict[str, Any], plan: object, 
     Bytes of scratch that gemm takes for a call with these keywords (of `problem`) by a plan (LaunchPlan) on a device with so many multiprocessors. Takes TensorSpecs as well as arrays.
     """
 
-def xla_handler() -> CapsuleType:
-    """
-    gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.
-    """
-
-def xla_stream_handler() -> CapsuleType:
-    """A custom call without operands, which learns XLA's stream."""
-
-def xla_stream(device_id: int) -> int:
-    """
-    The stream that xla_stream_handler has learned. IndexError if it has not run on this device.
-    """
-
 def call_facts(a: object, b: object, keywords: dict[str, Any]) -> dict[str, Any]:
     """
     Operands and factors of a call with these keywords (of `problem`), as reproducer.py takes them.
     """
 
-def trace(wanted: int) -> int:
-    """
-    Set what is told of calls (bits, instrumentation.h); returns what was told before.
-    """
-
-def has_ranges() -> bool:
-    """Whether this build has NVTX."""
-
-def add_program(name: str, names: Sequence[str], roles: str, reductions: Sequence[int], firsts: Sequence[int]) -> int:
-    """
-    Number of a traced function: its name, those of parameters and outputs; of each 'r' (read), 'w' (a written matrix), or for reductions 'm' or 'n' (written along that axis of D) or 's' (a single value); the reduction's index in REDUCTIONS (epilogue_ir.py), -1 for none; and the first that reduces the same value, or itself.
-    """
-
-def user_class(number: int) -> tuple[int, list[tuple[str, Any, int, bool]]]:
-    """
-    What Problem.user stands for: the program's number; of each of its operands kind, dtype, bytes of alignment, and whether it is a matrix that lies as D does or a vector of unit stride.
-    """
-
-def clear_plans() -> None:
-    """
-    Forget every choice made so far: the next call of each class selects again.
-    """
-
-def kernel_facts() -> dict[str, dict[str, Any]]:
-    """Loaded kernels by name, with what their C++ types say of themselves."""
-
-def kernel_abi() -> int:
-    """Version of the interface to kernel libraries (kernel.h)."""
-
-def kernel_registers(name: str) -> int:
-    """
-    Registers per thread of a loaded kernel on the current device; 0 where there is no answer.
-    """
-
-def kernel_library(name: str) -> str:
-    """Path of the library that a loaded kernel lies in."""
-
-def load_library(path: str, kernel: str) -> bool:
-    """
-    Load a library for one of its kernels, which joins kernel_facts(); False where it holds none of that name. Loading it again does nothing.
-    """
-
-def forget_kernel(name: str) -> None:
-    """
-    A loaded kernel is not found any more; what has found it may go on. Another one may have its name then.
-    """
-
-def allow_jit(allowed: bool) -> bool:
-    """
-    Set whether this thread's calls may take kernels that are yet to be compiled; returns what held before.
-    """
-
-def described_type(value: object | None) -> str:
-    """Its type with an article, for messages: 'an int'."""
-
-def jit_allowed() -> bool:
-    """Whether this thread is within `jit`."""
-
-def allow_tuning(allowed: bool) -> bool:
-    """
-    Set whether new classes of this thread's calls are measured; returns what held before.
-    """
-
-def tuning_allowed() -> bool:
-    """Whether this thread is within `autotuning`."""
-
 def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list[float]]:
     """
     Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each round, of which there are fewer where they take long; infinite where a plan does not run.
     """
-
-def set_torch_hooks(tensor_types: tuple[Any, ...], number_types: tuple[Any, ...], modes: tuple[Any, ...], function_mode: object, no_interceptors: object, forward_level: tuple[dict[str, Any], str], autocasting: object, cast: object, record_layer: object) -> None:
-    """
-    What of torch the fast path looks at and calls; torch/functions.py says it once.
-    """
-
-def fast_product(a: object | None, b: object | None, out: object | None, bias: object | None, rank: int) -> object:
-    """
-    gemm(a, b, out=out, bias=bias) of torch tensors, recorded where a gradient is asked for; or None where torch may mean something else by it, or gemm refuses it.
-    """
-
-def fast_linear(input: object | None, weight: object | None, bias: object | None, activation: object | None) -> object:
-    """
-    gemm(input, weight.t(), bias=bias, activation=activation) of torch tensors; or None, as fast_product.
-    """
-
-def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
-    """
-    gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`, and where something else is negated or conjugated lazily.
-    """
-
-def device_count() -> int:
-    """CUDA devices; 0 without a driver."""
-
-def why_no_device() -> str:
-    """Why device_count() is 0."""
-
-def device_info(device_id: int) -> dict[str, Any]:
-    """
-    Name, compute capability times ten, multiprocessors and driver version of a device.
-    """
-
-def build_info() -> dict[str, str]:
-    """How the package was built."""
 
 class Problem:
     """
@@ -443,28 +487,6 @@ class Problem:
 
     def __hash__(self) -> int: ...
 
-class TensorSpecBase:
-    """What TensorSpec (arguments.py) gives friendlier arguments to."""
-
-    def __init__(self, shape: Sequence[int], strides: Sequence[int], dtype: object | None, device_id: int, alignment: int) -> None: ...
-
-    @property
-    def shape(self) -> list[int]: ...
-
-    @property
-    def strides(self) -> list[int]:
-        """In elements."""
-
-    @property
-    def dtype(self) -> str: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def alignment(self) -> int:
-        """Of the first element, in bytes."""
-
 class EpilogueCall:
     """A user's epilogue with its operands: what gemm's `epilogue` takes."""
 
@@ -477,70 +499,15 @@ class EpilogueCall:
     def values(self) -> tuple[Any, ...]:
         """In the order of the program's parameters, then its outputs."""
 
-class TypedView:
+def add_program(name: str, names: Sequence[str], roles: str, reductions: Sequence[int], firsts: Sequence[int]) -> int:
     """
-    An array of bytes or integers read as another dtype; made by cutlass_py.view.
-    """
-
-    def __init__(self, array: object, dtype: object | None) -> None: ...
-
-    @property
-    def array(self) -> object:
-        """The array as it was given."""
-
-    @property
-    def dtype(self) -> str: ...
-
-class Buffer:
-    """Device memory that hands itself over by DLPack."""
-
-    def __init__(self, shape: Sequence[int], dtype: object, device_id: int) -> None: ...
-
-    def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> object: ...
-
-    def read_on(self, stream: int) -> None:
-        """
-        What is queued on this stream until the memory is given back may read it still then. The stream has to live as long.
-        """
-
-    @property
-    def dtype(self) -> str: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Buffer:
-        """One matrix of a batch, in the same memory."""
-
-    def __dlpack_device__(self) -> tuple[int, int]: ...
-
-class Operand:
-    """
-    An array of a call, lent to a kernel for the length of its run: (batch, rows, cols), or () for a factor. Hands itself over by DLPack, without a copy. Repeats where a stride is 0.
+    Number of a traced function: its name, those of parameters and outputs; of each 'r' (read), 'w' (a written matrix), or for reductions 'm' or 'n' (written along that axis of D) or 's' (a single value); the reduction's index in REDUCTIONS (epilogue_ir.py), -1 for none; and the first that reduces the same value, or itself.
     """
 
-    def __dlpack__(self, *, stream: object | None = -1, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> object: ...
-
-    def __dlpack_device__(self) -> tuple[int, int]: ...
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]: ...
-
-    @property
-    def address(self) -> int:
-        """Of the first element. BufferError once the run is over."""
-
-    @property
-    def dtype(self) -> str: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """In elements."""
-
-    @property
-    def device(self) -> str: ...
+def user_class(number: int) -> tuple[int, list[tuple[str, Any, int, bool]]]:
+    """
+    What Problem.user stands for: the program's number; of each of its operands kind, dtype, bytes of alignment, and whether it is a matrix that lies as D does or a vector of unit stride.
+    """
 
 class Prepared:
     """
@@ -584,3 +551,36 @@ class Prepared:
         """What it computes."""
 
     def __repr__(self) -> str: ...
+
+def set_torch_hooks(tensor_types: tuple[Any, ...], number_types: tuple[Any, ...], modes: tuple[Any, ...], function_mode: object, no_interceptors: object, forward_level: tuple[dict[str, Any], str], autocasting: object, cast: object, record_layer: object) -> None:
+    """
+    What of torch the fast path looks at and calls; torch/functions.py says it once.
+    """
+
+def fast_product(a: object | None, b: object | None, out: object | None, bias: object | None, rank: int) -> object:
+    """
+    gemm(a, b, out=out, bias=bias) of torch tensors, recorded where a gradient is asked for; or None where torch may mean something else by it, or gemm refuses it.
+    """
+
+def fast_linear(input: object | None, weight: object | None, bias: object | None, activation: object | None) -> object:
+    """
+    gemm(input, weight.t(), bias=bias, activation=activation) of torch tensors; or None, as fast_product.
+    """
+
+def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
+    """
+    gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`, and where something else is negated or conjugated lazily.
+    """
+
+def xla_handler() -> CapsuleType:
+    """
+    gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.
+    """
+
+def xla_stream_handler() -> CapsuleType:
+    """A custom call without operands, which learns XLA's stream."""
+
+def xla_stream(device_id: int) -> int:
+    """
+    The stream that xla_stream_handler has learned. IndexError if it has not run on this device.
+    """

@@ -17,6 +17,6 @@ int queue(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t str
   return error;
 }
 
-inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+__host__ __device__ inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 }  // namespace cutlass_py
