@@ -1,4 +1,4 @@
-"""DTensor: how the operator's results are sharded for every sharding of its operands, one mesh dimension at a time.
+"""DTensor: how operators' results are sharded for every sharding of their operands, one mesh dimension at a time.
 
 Registered when torch.distributed.tensor has been imported, which takes seconds: at the import of this package, when a
 Linear is made, and at the first call through the operator. Before compiling a program whose first call is a compiled
@@ -18,6 +18,7 @@ from .dtypes import WIDE
 from .operators import TENSORS, Call, in_blocks, operator
 
 _FACTORS = ("alpha", "beta", "scale_out")
+RULES: dict[Any, Any] = {}  # by operator; those of other operators join at import
 
 
 def register_if_used() -> None:
@@ -30,7 +31,8 @@ def register_if_used() -> None:
 def _register() -> None:
     from torch.distributed.tensor.experimental import register_sharding
 
-    register_sharding(operator)(_shardings)
+    for known, shardings in RULES.items():
+        register_sharding(known)(shardings)
 
 
 def _shardings(*arguments: Any) -> list[tuple[list[Any], list[Any]]]:
@@ -84,3 +86,6 @@ def _along_k(call: Call) -> tuple[list[Any], list[Any]]:
         Partial() if call.bias_grad else Replicate(),
     ]
     return results, _inputs(call, lambda name, x: parts.get(name, Replicate()))
+
+
+RULES[operator] = _shardings
