@@ -694,7 +694,8 @@ CASES = {
     "explain an array": (
         lambda: explain(A),
         TypeError,
-        "^explain: a is a numpy.ndarray and b is missing; expected both operands, or GemmArguments$",
+        "^explain: a is a numpy.ndarray and b is missing; expected both operands, or GemmArguments or another "
+        "operation's$",
     ),
     "explain a keyword": (
         lambda: explain(A, bias=C),
@@ -704,7 +705,7 @@ CASES = {
     "get_kernels of an array": (
         lambda: get_kernels(A),
         TypeError,
-        "^get_kernels: args is a numpy.ndarray; expected GemmArguments$",
+        "^get_kernels: args is a numpy.ndarray; expected GemmArguments or another operation's$",
     ),
 }
 

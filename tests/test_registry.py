@@ -182,7 +182,7 @@ def test_cc_that_is_none(cc):
 
 
 def test_unknown_keyword_and_wrong_type():
-    with pytest.raises(TypeError, match="^get_kernels: args is an int; expected GemmArguments$"):
+    with pytest.raises(TypeError, match="^get_kernels: args is an int; expected GemmArguments or another operation's$"):
         get_kernels(3)
     with pytest.raises(TypeError, match="cc_"):
         get_kernels(cc_=90)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .. import _core
 from ..arrays.gpu import Gpu
-from ..declaration.operands import OPERANDS
 from ..errors import wrong_type
 from .adaptation import Way
 
@@ -285,7 +284,7 @@ def arguments_of(function: str, args: Any) -> Arguments:
 
 
 def _named_arguments() -> str:
-    return " or ".join(operation_named(name).arguments.__name__ for name in OPERANDS)
+    return f"{operation_named(DEFAULT).arguments.__name__} or another operation's"
 
 
 def problem_asked(function: str, a: Any, b: Any, keywords: dict[str, Any]) -> Problem:
