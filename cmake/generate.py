@@ -50,6 +50,8 @@ def tables() -> dict[str, str]:
         fields = [a.name, str(len(a.parameters)), derivative, *(f'"{name}"' for name in names), *defaults]
         activations.append(f"CUTLASS_PY_ACTIVATION({', '.join(fields)})")
     files = {"dtypes.inc": dtypes, "compute.inc": compute, "pairs.inc": pairs, "activations.inc": activations}
+    scalings = load_module("declaration.quantize").SCALINGS
+    files["scalings.inc"] = [f'CUTLASS_PY_SCALING("{name}", {rows}, {cols})' for name, (rows, cols) in scalings.items()]
     files |= operand_tables()
     return {name: "\n".join(lines) + "\n" for name, lines in files.items()}
 

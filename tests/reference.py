@@ -265,3 +265,43 @@ def assert_untouched(before: np.ndarray, after: np.ndarray, inside: np.ndarray) 
     assert not changed.any(), (
         f"{changed.sum()} elements outside of out were written, first at {np.flatnonzero(changed)[0]}"
     )
+
+
+# ---------------------------------------------------------------------------------------- quantize
+
+LIMITS = {"e4m3": 448, "e5m2": 57344, "s8": 127}
+
+
+def quantized(x: np.ndarray, q: str, scaling: str) -> tuple[np.ndarray, np.ndarray]:
+    """Codes of `q` and f32 scales of an array of two dimensions at least, group by group."""
+    rows, cols = {"tensor": (0, 0), "row": (1, 0), "1x128": (1, 128), "128x128": (128, 128)}[scaling]
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32)
+    batch, m, k = x.shape[:-2], *x.shape[-2:]
+    codes = np.zeros(x.shape, NUMPY[q])
+    if scaling == "tensor":
+        codes.reshape(-1)[:], scale = _group(x.reshape(-1), q)
+        return codes, np.float32(scale)
+    scales = np.ones((*batch, -(-m // rows), -(-k // cols) if cols else 1), np.float32)
+    for *lead, i, j in np.ndindex(scales.shape):
+        group = (*lead, slice(i * rows, (i + 1) * rows), slice(j * cols, (j + 1) * cols) if cols else slice(None))
+        codes[group], scales[(*lead, i, j)] = _group(x[group], q)
+    return codes, scales
+
+
+def _group(x: np.ndarray, q: str) -> tuple[np.ndarray, np.float32]:
+    """By the definition: the scale of the largest finite magnitude, one rounding, saturation."""
+    finite = np.abs(x[np.isfinite(x)])
+    amax = finite.max() if finite.size else np.float32(0)
+    scale = max(amax * (np.float32(1) / np.float32(LIMITS[q])), np.float32(2**-126)) if amax > 0 else np.float32(1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        y = np.clip(x * (np.float32(1) / scale), -LIMITS[q], LIMITS[q])
+        return (np.nan_to_num(np.rint(y)) if q == "s8" else y).astype(NUMPY[q]), np.float32(scale)
+
+
+def assert_same_codes(found: np.ndarray, wanted: np.ndarray) -> None:
+    """Bit for bit, but for the sign of NaN."""
+    assert found.dtype == wanted.dtype and found.shape == wanted.shape
+    nan_there = np.isnan(wanted.astype(np.float32))
+    np.testing.assert_array_equal(np.isnan(found.astype(np.float32)), nan_there)
+    np.testing.assert_array_equal(found.view(np.uint8)[~nan_there], wanted.view(np.uint8)[~nan_there])

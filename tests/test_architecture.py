@@ -56,11 +56,13 @@ ROOMS = (
     "kernels/cutlass2x",
     "kernels/cutlass3x",
     "kernels/elementwise",
+    "kernels/quantize",
     "kernels",
     "include",  # second names, for users' sources
     "arrays",
     "runtime",  # engines that know no operation by name
     "operations/gemm",
+    "operations/quantize",
     "frontends",
 )
 

@@ -69,6 +69,24 @@ def every_sharding(mesh):
     assert (Partial(), "silu") not in seen and (Partial(), "d_gelu") in seen
 
 
+def quantized_parts(mesh):
+    """Every sharding of what is quantized gives the codes and scales of the whole."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    import cutlass_py.torch as ct
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 256, 384)
+    for scaling, kept in (("tensor", ()), ("row", (0, 1)), ("1x128", (0, 1)), ("128x128", (0,))):
+        wanted = ct.quantize(x, "s8", scaling=scaling)
+        for placement in (Replicate(), Shard(0), Shard(1), Shard(2)):
+            found = ct.quantize(distribute_tensor(x, mesh, [placement]), "s8", scaling=scaling)
+            for part, whole in zip(found, wanted, strict=True):
+                torch.testing.assert_close(part.full_tensor(), whole, rtol=0, atol=0)
+            if placement in [Replicate(), *map(Shard, kept)]:
+                assert [part.placements[0] for part in found] == [placement] * 2
+
+
 def work(rank: int, port: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -77,6 +95,7 @@ def work(rank: int, port: int) -> None:
     mesh = init_device_mesh("cpu", (2,))
     tensor_parallel_mlp(mesh)
     every_sharding(mesh)
+    quantized_parts(mesh)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     # Without Python's own end, at which gloo's threads abort a process now and then: they still hold tensors, whose

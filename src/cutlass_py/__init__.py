@@ -1,6 +1,6 @@
 """CUTLASS kernels, built ahead of time, on any DLPack array: torch, CuPy, JAX, NumPy.
 
-Importing makes no CUDA call and imports no array library; everything but `gemm` is loaded on first use.
+Importing makes no CUDA call and imports no array library; everything but `gemm` and `quantize` is loaded on first use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from operator import attrgetter
 from os import environ
 from typing import TYPE_CHECKING, Any
 
-from ._core import CudaError, Prepared, Problem, TypedView, gemm
+from ._core import CudaError, Prepared, Problem, QuantizeProblem, TypedView, gemm, quantize
 
 if TYPE_CHECKING:
     from .arrays.tensor_spec import TensorSpec, view
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from .kernels.metadata import Design, EpilogueMetadata, KernelMetadata, OperandMetadata
     from .operations.gemm.arguments import GemmArguments
     from .operations.gemm.call import KernelCall
+    from .operations.quantize.arguments import QuantizeArguments
+    from .operations.quantize.call import QuantizeCall
     from .providers.cuda_kernel import CudaKernel
     from .providers.provider import Provider
     from .providers.register import Registration, register_kernel, register_provider, unregister
@@ -58,6 +60,9 @@ __all__ = [
     "Problem",
     "Provider",
     "ProviderError",
+    "QuantizeArguments",
+    "QuantizeCall",
+    "QuantizeProblem",
     "Registration",
     "Row",
     "Status",
@@ -76,6 +81,7 @@ __all__ = [
     "leaky_relu",
     "log",
     "nvtx",
+    "quantize",
     "register_kernel",
     "register_provider",
     "tune",
@@ -103,6 +109,8 @@ _NAMES = {
     "operations.gemm.arguments": ("GemmArguments",),
     "providers.cuda_kernel": ("CudaKernel",),
     "operations.gemm.call": ("KernelCall",),
+    "operations.quantize.arguments": ("QuantizeArguments",),
+    "operations.quantize.call": ("QuantizeCall",),
     "providers.provider": ("Provider",),
     "providers.register": ("Registration", "register_kernel", "register_provider", "unregister"),
 }

@@ -268,10 +268,15 @@ def call_facts(a: object, b: object, keywords: dict[str, Any]) -> dict[str, Any]
     Operands and factors of a call with these keywords (of `problem`), as reproducer.py takes them.
     """
 
+@overload
 def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list[float]]:
     """
     Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each round, of which there are fewer where they take long; infinite where a plan does not run.
     """
+
+@overload
+def measure(problem: QuantizeProblem, plans: Sequence[object], rounds: int) -> list[list[float]]:
+    """As above, of quantize."""
 
 class Problem:
     """
@@ -583,4 +588,127 @@ def xla_stream_handler() -> CapsuleType:
 def xla_stream(device_id: int) -> int:
     """
     The stream that xla_stream_handler has learned. IndexError if it has not run on this device.
+    """
+
+class QuantizeProblem:
+    """
+    A call of quantize in canonical form. Layouts: 't' columns side by side, 'n' rows side by side, 'x' neither. Alignments in bytes, 16 at most.
+    """
+
+    @property
+    def operation(self) -> str:
+        """Its name."""
+
+    @property
+    def rows(self) -> int:
+        """Of each matrix; 1 for a vector."""
+
+    @property
+    def cols(self) -> int:
+        """Of each matrix."""
+
+    @property
+    def batch(self) -> int:
+        """Matrices: the product of the leading extents."""
+
+    @property
+    def x(self) -> str:
+        """Dtype of x."""
+
+    @property
+    def q(self) -> str:
+        """Dtype of the result."""
+
+    @property
+    def scaling(self) -> str:
+        """'tensor', 'row', '1x128' or '128x128'."""
+
+    @property
+    def layout_x(self) -> str:
+        """'t', 'n' or 'x'."""
+
+    @property
+    def layout_q(self) -> str:
+        """'t', 'n' or 'x'."""
+
+    @property
+    def align_x(self) -> int:
+        """Of address, lines and matrices."""
+
+    @property
+    def align_q(self) -> int:
+        """As align_x."""
+
+    @property
+    def jit(self) -> bool:
+        """A declared kernel may be compiled for it."""
+
+    @property
+    def kernel(self) -> int:
+        """Number of the kernel asked for, -1 for none."""
+
+    @property
+    def user(self) -> int:
+        """-1: it has no epilogue that a user could write."""
+
+    @property
+    def splits(self) -> int:
+        """0: nothing is divided."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Every kernel gives the same bits on every run."""
+
+    @property
+    def device(self) -> str:
+        """Of all operands."""
+
+    @property
+    def device_id(self) -> int:
+        """CUDA ordinal, -1 on the CPU."""
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+def quantize(x: object | None, dtype: object | None = 'e4m3', *, scaling: object | None = 'tensor', out: object | None = None, scales: object | None = None, kernel: object | None = None, stream: object | None = None) -> tuple[Any, Any]:
+    """
+    x in 8 bits and the scales that undo it: x is about q * scale.
+
+    A scale is amax * (1 / limit), but 2^-126 at least: amax is the largest |x| of a group's finite elements, limit the largest
+    value of q (448 for e4m3, 57344 for e5m2, 127 for s8). It is 1 where amax is 0.
+
+    Args:
+        x: (..., m, k) or (k,), of f32, bf16, f16 or f64. Any array that speaks DLPack, of any strides.
+        dtype: of q: "e4m3", "e5m2", "s8", NumPy's or ml_dtypes' dtype, or the framework's own.
+        scaling: what shares a scale, and so the shape of scales:
+            "tensor": everything; ().
+            "row": a row; (..., m, 1), of a vector (1,).
+            "1x128" or "block": 128 of a row; (..., m, ceil(k / 128)), of a vector (ceil(k / 128),). As gemm's scale_a.
+            "128x128": 128 rows by 128 columns; (..., ceil(m / 128), ceil(k / 128)). As gemm's scale_b.
+            The last group of an extent may be smaller.
+        out: written and returned as q, of x's shape. Strided views are fine. It shares no element with x or scales.
+        scales: f32, written and returned likewise.
+        kernel: run this kernel (a Kernel or its name) and no other.
+        stream: CUDA stream to launch on, as in gemm.
+
+    All arithmetic is f32: x is converted to it, multiplied by 1 / scale, and rounded to nearest even. Results saturate at
+    limit, infinities too; NaN stays NaN in fp8 and becomes 0 in s8, which ends at -127.
+
+    Returns:
+        (q, scales): what was given, or new arrays of x's framework on x's device. New scales are row-major, but those of
+        "1x128" lie as gemm's kernels read a scale_a, where the framework has such views: m runs fastest, in lines of a multiple
+        of 16 bytes.
+
+    Raises:
+        ValueError: ranks, shapes, devices, names or overlap that do not fit; a `kernel` that does not.
+        TypeError: an operand that is no array, or a dtype that does not fit.
+        NoKernelError: no kernel can compute this problem.
+        CompileError: the kernel asked for, or chosen within `jit`, cannot be compiled.
+        CudaError: a CUDA call failed.
+    """
+
+def quantize_problem(x: object | None, dtype: object | None = 'e4m3', *, scaling: object | None = 'tensor', out: object | None = None, scales: object | None = None, kernel: object | None = None) -> QuantizeProblem:
+    """
+    The canonical problem of a quantize call, which is not run. Takes a TensorSpec as well as arrays.
     """

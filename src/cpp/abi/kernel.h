@@ -77,7 +77,8 @@ typedef struct CutlassPyLaunch {
 
 /* What a kernel computes, and so what its `arguments` and its `facts` are. */
 typedef enum CutlassPyOperation {
-  CUTLASS_PY_GEMM = 0 /* CutlassPyGemm, CutlassPyGemmFacts */
+  CUTLASS_PY_GEMM = 0,    /* CutlassPyGemm, CutlassPyGemmFacts */
+  CUTLASS_PY_QUANTIZE = 1 /* CutlassPyQuantize, CutlassPyQuantizeFacts */
 } CutlassPyOperation;
 
 /* D = epilogue(A @ B) for `batch` problems. A is (m, k), B is (k, n), D is (m, n), row-major. Leading dimensions and
@@ -103,6 +104,29 @@ typedef struct CutlassPyGemmFacts {
   int32_t align_a, align_b, align_c, align_d; /* in elements */
   int32_t pointers;                           /* whether it takes arrays of addresses */
 } CutlassPyGemmFacts;
+
+/* q = x / scale in the dtype of q, and that scale of each group of elements:
+ *
+ *   scale = max(amax * (1 / limit), 2^-126), or 1 where amax is 0    amax: of the group's finite elements
+ *
+ * limit is the largest finite value of q, 127 for s8, at which results saturate; NaN stays NaN in fp8 and becomes 0 in
+ * s8. All arithmetic is f32, to nearest even. The last two dimensions are rows and columns; groups are `rows` by `cols`
+ * of them (CutlassPyQuantizeFacts), and the last of an extent may be smaller. Strides are in elements, any sign; those
+ * of scales along rows and columns go from one group to the next. Elements of q, and of scales, lie apart. */
+typedef struct CutlassPyQuantize {
+  const void* x;
+  void* q;
+  float* scales;
+  int32_t rank;      /* 2 to 8 */
+  int64_t extent[8]; /* of x; the first `rank` of each, as of strides */
+  int64_t x_stride[8], q_stride[8], scale_stride[8];
+} CutlassPyQuantize;
+
+typedef struct CutlassPyQuantizeFacts {
+  const char *x, *q;  /* dtypes */
+  int32_t rows, cols; /* of a group; 0: all of that axis, and where both are 0, of the whole array */
+  int32_t threads;    /* at most */
+} CutlassPyQuantizeFacts;
 
 /* Status codes of `run`: 0, a positive cudaError_t, or minus a cutlass::Status. */
 typedef struct CutlassPyKernel {

@@ -121,7 +121,7 @@ def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
 
 _OWN = ("abi/kernel.h", "kernels/common/descriptor.cuh")
 # All that kernels are compiled from; `include/` of a source tree has other names for some of them.
-_OWN_DIRECTORIES = ("kernels/common", "kernels/cutlass2x", "kernels/cutlass3x", "kernels/sm90")
+_OWN_DIRECTORIES = ("kernels/common", "kernels/cutlass2x", "kernels/cutlass3x", "kernels/quantize", "kernels/sm90")
 
 
 def own_headers(kernel: str) -> Path:

@@ -12,7 +12,7 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
-from . import gemm_cpp, tiles
+from . import gemm_cpp, quantize, tiles
 from .config import SCHEDULES, Family, GemmConfig, KernelConfig, nothing
 from .dtypes import DTYPES, LAYOUTS, PAIRS
 from .epilogues import ACTIVATIONS, EPILOGUES, USUAL
@@ -416,6 +416,7 @@ FAMILIES = {
             declare_core=_sm90_f64,
             declare_full=_sm90_f64,
         ),
+        quantize.FAMILY,
     ]
 }
 

@@ -18,6 +18,8 @@ SHAPES = {
     "columns": "one element, (n,) or (1, n); blocks of k and columns",
     "factor": "one element",
     "sum": "as a vector, without a batch",
+    "elements": "(..., rows, cols)",
+    "groups": "one element for each group of rows and columns",
 }
 
 
@@ -65,7 +67,12 @@ OPERANDS = {
         Operand("scale_out", "factor", "epilogue.scale_out", number=True, complex=False),
         Operand("bias_grad", "sum", "epilogue.bias_grad", "always", lists="never", complex=False),
         Operand("out", "result", "d", "always", lists="list"),
-    )
+    ),
+    "quantize": (
+        Operand("x", "elements", "x", lists="never"),
+        Operand("out", "elements", "q", "always", lists="never"),
+        Operand("scales", "groups", "scales", "always", lists="never"),
+    ),
 }
 
 # Keywords in the order of the signature, and what each is by default; those of operands' names are these operands.
@@ -74,5 +81,8 @@ KEYWORDS: dict[str, dict[str, float | bool | str | None]] = {
         "out": None, "c": None, "alpha": 1.0, "beta": None, "bias": None, "activation": None, "aux": None,
         "gate": None, "scale_a": None, "scale_b": None, "scale_out": None, "bias_grad": None, "epilogue": None,
         "compute": None, "out_dtype": None, "splits": None, "deterministic": False, "kernel": None, "stream": None,
-    }
+    },
+    "quantize": {
+        "dtype": "e4m3", "scaling": "tensor", "out": None, "scales": None, "kernel": None, "stream": None,
+    },
 }  # fmt: skip

@@ -9,7 +9,8 @@ from . import reference  # noqa: F401  (its lowering is for every platform that 
 from .api import gemm, matmul
 from .device import register
 from .perceptron import mlp
+from .quantization import quantize
 
-__all__ = ["gemm", "matmul", "mlp", "register"]
+__all__ = ["gemm", "matmul", "mlp", "quantize", "register"]
 
 register("cuda")

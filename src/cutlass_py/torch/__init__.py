@@ -10,6 +10,7 @@ from .functions import addmm, baddbmm, bmm, linear, matmul, mm
 from .gemm_function import gemm
 from .modules import Linear, Sequential
 from .perceptron import mlp
+from .quantization import quantize
 from .replacement import Replacement, replace_linear
 from .sharding import register_if_used
 
@@ -25,6 +26,7 @@ __all__ = [
     "matmul",
     "mlp",
     "mm",
+    "quantize",
     "replace_linear",
 ]
 
