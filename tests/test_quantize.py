@@ -27,6 +27,7 @@ from reference import LIMITS, NUMPY, assert_same_codes, quantized, rounded
 import cutlass_py
 from cutlass_py import QuantizeArguments, TensorSpec, explain, gemm, get_kernels, quantize
 from cutlass_py.declaration.quantize import ALIASES, SCALINGS, SOURCES
+from cutlass_py.dispatch.planning import plan
 
 PLACED = [(f, kind) for f in MUTABLE for kind in (*UNIT_STRIDE, *NO_UNIT_STRIDE, *(NEGATIVE if f == "numpy" else ()))]
 SHAPES = [(3, 5), (1, 128), (129, 257), (300, 64), (2, 130, 140), (2, 3, 4, 200)]
@@ -239,6 +240,17 @@ def test_declared_kernels_are_found_by_dtypes_and_scaling():
     assert kernel in (*found.not_compiled, *(choice.route.kernel for choice in found.ranking))
     other = get_kernels(operation="quantize", compiled=False, where=lambda m: m.name == "quantize_f32_s8_row")[0]
     assert other.supports(args).error == "converts f32 to s8; asked for is bf16 to e4m3"
+
+
+def test_where_no_kernel_is_compiled(built):
+    """What would fit is named, and kernels of other operations are not counted."""
+    built(["sm80_gemm_f16_f16_f32_f16_tn_128x128x32_64x64x32_s4_a8_linearc"])
+    args = QuantizeArguments(TensorSpec((4, 256), "bf16", device="cuda"), scaling="row")
+    with pytest.raises(cutlass_py.NoKernelError) as error:
+        plan(args.problem)
+    problem = "quantize (4, 256): bf16 -> e4m3 by row on cuda:0"
+    assert f"none of 1 compiled kernels fits {problem}. Nearest:" in str(error.value)
+    assert "quantize_bf16_e4m3_row: is declared but not in the built set" in str(error.value)
 
 
 def test_kernels_are_of_one_operation():

@@ -52,7 +52,7 @@ def not_compiled(p: Problem) -> list[Kernel]:
 def nothing_fits(p: Problem) -> str:
     """The problem, how many were considered, and three with their reasons: those of its dtype before others."""
     unbuilt = "is declared but not in the built set; `with cutlass_py.jit():` compiles it"
-    compiled = all_kernels(compiled=True)
+    compiled = [kernel for kernel in all_kernels(compiled=True) if kernel.operation.name == p.operation]
     nearest = [(kernel, unbuilt) for kernel in not_compiled(p)[:1]] + rejected(p)
     nearest = nearest or _unable(compiled, p, gpu_of(p))
     lines = "".join(f"\n  {kernel.name}: {reason}" for kernel, reason in nearest[:3])
