@@ -78,7 +78,8 @@ int run(const void* arguments, const CutlassPyLaunch* launch) {
 }  // namespace
 
 static const CutlassPyGemmFacts facts = {
-    "f64", "f64", "f64", "void", "f64", "tt", 2, {kTile, kTile, kTile}, {1, 1, 1}, kTile * kTile, 4224, 1, 1, 1, 1, 1, 0};
+    "f64", "f64", "f64", "void", "f64", "tt", 2, {kTile, kTile, kTile}, {1, 1, 1},
+    kTile * kTile, 4224, 1, 1, 1, 1, 1, 0};
 extern "C" const CutlassPyKernel cutlass_py_own_dgemm = {
     "own_dgemm",
     &facts,

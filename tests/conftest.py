@@ -15,8 +15,8 @@ from tuned_tables import shipped, table  # noqa: F401 (fixtures)
 from cutlass_py import _core
 from cutlass_py.declaration.families import named
 from cutlass_py.dispatch import tuned
-from cutlass_py.dispatch.discover import get_kernels
 from cutlass_py.kernels import registry
+from cutlass_py.kernels.registry import all_kernels
 from cutlass_py.support.versions import installed
 
 
@@ -147,7 +147,7 @@ if find_spec("hypothesis"):
 @pytest.fixture
 def nothing_is_left():
     """Registering and unregistering leaves what there is as it was."""
-    before = [get_kernels(compiled=compiled) for compiled in (True, False)]
+    before = [all_kernels(compiled) for compiled in (True, False)]
     yield
-    assert [get_kernels(compiled=compiled) for compiled in (True, False)] == before
+    assert [all_kernels(compiled) for compiled in (True, False)] == before
     assert set(_core.kernel_facts()) <= {kernel.name for kernel in before[1]}

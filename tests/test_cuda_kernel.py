@@ -270,7 +270,7 @@ def test_a_source_through_a_real_compiler(tmp_path, monkeypatch):
     with register_kernel(replace(DGEMM, layout="nt")) as registration:
         with pytest.raises(CompileError, match="layout is 'tt', declared 'nt'"):
             registration.kernels[0].compile()
-    wrong = replace(DGEMM, source=DGEMM.source.replace('{"f64",', "{f64,", 1))
+    wrong = replace(DGEMM, source=DGEMM.source.replace('"f64",', "f64,", 1))
     with register_kernel(wrong) as registration, pytest.raises(CompileError, match="cannot compile own_dgemm: nvcc"):
         registration.kernels[0].compile()
 

@@ -19,7 +19,7 @@ from cutlass_py.declaration.shared_memory import stages_3x
 from cutlass_py.declaration.validation import Fault, Resolved
 from cutlass_py.dispatch import candidates, tuned
 from cutlass_py.kernels.kernel import CutlassKernel
-from cutlass_py.kernels.registry import all_kernels, forget, kernel_named
+from cutlass_py.kernels.registry import forget, kernel_named
 from cutlass_py.operations.gemm import cost
 
 WGMMA = KernelDescription(a="bf16", tile=(128, 128, 64))
@@ -71,11 +71,7 @@ def stages_of(k: Resolved) -> int:
 
 
 def test_stages_of_wgmma_kernels_are_foreseen():
-    compiled = {
-        k.name: k.facts["stages"]
-        for k in all_kernels(compiled=True)
-        if isinstance(k, CutlassKernel) and k.config.api == 3
-    }
+    compiled = {k.name: k.facts["stages"] for k in get_kernels() if isinstance(k, CutlassKernel) and k.config.api == 3}
     for name, stages in (STAGES | compiled).items():
         assert stages_of(Resolved(KernelDescription.of(kernel_named(name)))) == stages, name
 

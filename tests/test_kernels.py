@@ -12,7 +12,17 @@ import pytest
 from reference import close, matrices
 from specs import CORE, problem
 
-from cutlass_py import Artifact, EpilogueMetadata, GemmArguments, Kernel, KernelMetadata, Status, TensorSpec, _core
+from cutlass_py import (
+    Artifact,
+    EpilogueMetadata,
+    GemmArguments,
+    Kernel,
+    KernelMetadata,
+    Status,
+    TensorSpec,
+    _core,
+    get_kernels,
+)
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.epilogues import ACTIVATIONS, EPILOGUES
 from cutlass_py.declaration.families import FAMILIES, named
@@ -80,7 +90,7 @@ def test_stages_are_known_before_a_kernel_is_compiled():
     for c in configs:
         stages = CutlassKernel(c, None).metadata.design.stages
         assert (stages == c.stages) if c.api == 2 else stages >= 2, c.name
-    for k in all_kernels(compiled=True):
+    for k in get_kernels():
         if isinstance(k, CutlassKernel) and not k.interface.epilogue.user:
             assert CutlassKernel(k.config, None).metadata.design.stages == k.facts["stages"], k.name
 

@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 from reference import LIMITS, NUMPY, assert_same_codes, quantized, rounded
 
 import cutlass_py
-from cutlass_py import QuantizeArguments, TensorSpec, explain, gemm, get_kernels, quantize
+from cutlass_py import QuantizeArguments, TensorSpec, _core, explain, gemm, get_kernels, quantize
+from cutlass_py.declaration.families import find, named
 from cutlass_py.declaration.quantize import ALIASES, SCALINGS, SOURCES
 from cutlass_py.dispatch.planning import plan
 
@@ -240,6 +241,18 @@ def test_declared_kernels_are_found_by_dtypes_and_scaling():
     assert kernel in (*found.not_compiled, *(choice.route.kernel for choice in found.ranking))
     other = get_kernels(operation="quantize", compiled=False, where=lambda m: m.name == "quantize_f32_s8_row")[0]
     assert other.supports(args).error == "converts f32 to s8; asked for is bf16 to e4m3"
+
+
+FACTS = {name: facts for name, facts in _core.kernel_facts().items() if name in named("declared", "quantize")}
+
+
+@pytest.mark.skipif(not FACTS, reason="the package was built without kernels")
+def test_compiled_kernels_are_what_was_declared():
+    for name, facts in FACTS.items():
+        c = find(name)
+        rows, cols = SCALINGS[c.scaling]
+        assert (facts["x"], facts["q"], facts["rows"], facts["cols"]) == (c.x, c.q, rows, cols), name
+        assert get_kernels(operation="quantize", where=lambda m, name=name: m.name == name)[0].metadata.design.threads
 
 
 def test_where_no_kernel_is_compiled(built):

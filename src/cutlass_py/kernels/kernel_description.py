@@ -12,6 +12,7 @@ from dataclasses import InitVar, dataclass
 from typing import Any
 
 from ..declaration import validation
+from ..declaration.config import GemmConfig
 from ..declaration.validation import Fault, Resolved
 from .kernel import CutlassKernel, Kernel
 from .registry import add, find_kernel
@@ -76,7 +77,7 @@ class KernelDescription:
         Raises:
             TypeError: it is no CUTLASS kernel of this package's templates.
         """
-        if not isinstance(kernel, CutlassKernel) or (c := kernel.config).own_source:
+        if not isinstance(kernel, CutlassKernel) or not isinstance(c := kernel.config, GemmConfig) or c.own_source:
             raise TypeError(f"KernelDescription: {kernel!r} is no CUTLASS kernel of this package's templates")
         names = ("a", "b", "accumulator", "d", "layout", "tile", "epilogue", "schedule")
         common = {name: getattr(c, name) for name in names}

@@ -7,7 +7,7 @@
 namespace cutlass_py {
 namespace {
 
-// The call as KernelCall (operations/gemm/call.py) has it: operands by name, absent ones left out; the result is `d` there.
+// The call as KernelCall (operations/gemm/call.py) has it: operands by name, absent ones left out; the result is `d`.
 class Arguments {
  public:
   Arguments(const Call& call, device::Stream stream) : p_(call.problem), stream_(stream) {
