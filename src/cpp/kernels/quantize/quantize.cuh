@@ -308,13 +308,6 @@ __global__ void __launch_bounds__(kLargest<Config, access>, kMostThreads / kLarg
   const int64_t q_row = g.q_stride[g.rank - 2], q_col = g.q_stride[g.rank - 1];
 
   float scale = 1;
-  if constexpr (phase == Phase::cast) {
-    // 0 where no element is finite but 0: the scale is 1 then, for those who read it before it is written too.
-    const float found = *static_cast<volatile const float*>(g.scales);
-    if (found != 0) scale = found;
-    if (found == 0 && blockIdx.x == 0 && thread == 0) *static_cast<volatile float*>(g.scales) = 1;
-  }
-
   uint32_t all = 0;
   for (int64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
     const Unit unit = unit_at<Config, access>(p, tile, thread);
@@ -351,6 +344,10 @@ __global__ void __launch_bounds__(kLargest<Config, access>, kMostThreads / kLarg
     Values held[kChunks];
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) read(lane + i * lanes, held[i]);
+    if constexpr (phase == Phase::cast) {  // behind the loads, which need not wait for it
+      const float found = *g.scales;
+      scale = found != 0 ? found : 1.0f;
+    }
     const int64_t rest = kRows<Config> ? ceil_div(unit.columns, kCount) : 0;  // chunks of a row, with those not held
 
     if constexpr (phase != Phase::cast) {
@@ -384,6 +381,10 @@ __global__ void __launch_bounds__(kLargest<Config, access>, kMostThreads / kLarg
     if (thread == 0 && all) {
       atomicMax(reinterpret_cast<unsigned*>(g.scales), __float_as_uint(scale_of<typename Config::Q>(all)));
     }
+  }
+  if constexpr (phase == Phase::cast) {
+    // No element is finite but 0: the scale is 1, which those who still read 0 take it for.
+    if (blockIdx.x == 0 && thread == 0 && *g.scales == 0) *g.scales = 1;
   }
 }
 
@@ -440,7 +441,8 @@ int launch(const CutlassPyQuantize& g, const CutlassPyLaunch& where) {
     return p.tiles ? run(&quantize_kernel<Config, access, Phase::whole>, kMostBlocks) : 0;
   } else {
     if (int error = queue(&clear_kernel<0>, 1, 1, cudaStream_t(where.stream), g.scales)) return error;
-    if (int error = run(&quantize_kernel<Config, access, Phase::amax>, int64_t(where.sm_count) * 8)) return error;
+    if (int error = run(&quantize_kernel<Config, access, Phase::amax>, int64_t(std::max(where.sm_count, 1)) * 8))
+      return error;
     return run(&quantize_kernel<Config, access, Phase::cast>, kMostBlocks);
   }
 }
@@ -451,8 +453,10 @@ int launch(const CutlassPyQuantize& g, const CutlassPyLaunch& where) {
 template <class Config>
 struct Quantize {
   static constexpr CutlassPyQuantizeFacts facts() {
-    return {Config::X::name, Config::Q::name, Config::rows, Config::cols,
-            quantization::kLargest<Config, quantization::Access::vector>};
+    using namespace quantization;
+    constexpr int threads = std::max(
+        {kLargest<Config, Access::vector>, kLargest<Config, Access::scalar>, kLargest<Config, Access::across>});
+    return {Config::X::name, Config::Q::name, Config::rows, Config::cols, threads};
   }
 
   static size_t workspace_size(const CutlassPyQuantize&, const CutlassPyLaunch&) { return 0; }

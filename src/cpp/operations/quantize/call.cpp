@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "arrays/exact_overlap.h"
 #include "operations/quantize/launch_key.h"
@@ -48,14 +49,16 @@ Dtype dtype_of(nb::handle value) {
 
 // Its index in kScalings. Names of Python's are read by `is`, as they are once they were seen.
 int scaling_of(nb::handle value) {
-  static auto* known = new nb::dict();
-  if (!known->size()) {
+  static nb::dict* known = nullptr;
+  if (!known) {
+    nb::dict made;
     nb::module_ declared = nb::module_::import_("cutlass_py.declaration.quantize");
-    for (int i = 0; i < kScalingCount; ++i) (*known)[kScalings[i].name] = i;
+    for (int i = 0; i < kScalingCount; ++i) made[kScalings[i].name] = i;
     for (auto [name, same] : nb::cast<nb::dict>(declared.attr("ALIASES"))) {
-      const nb::object number = (*known)[same];
-      (*known)[name] = number;
+      const nb::object number = made[same];
+      made[name] = number;
     }
+    known = new nb::dict(std::move(made));
   }
   if (PyUnicode_Check(value.ptr())) {
     if (PyObject* found = PyDict_GetItemWithError(known->ptr(), value.ptr())) return nb::cast<int>(nb::handle(found));
@@ -105,9 +108,9 @@ nb::object turned(const nb::object& made, int64_t rows) {
 }
 
 nb::tuple finished(Execution& execution, const Request& r, const Keywords& keywords) {
+  execution.finish();  // what was written is told first: to hand out the other result may fail
   nb::object q = execution.result(keywords.out, result_of(Role::out));
   nb::object scales = execution.result(keywords.scales, result_of(Role::scales));
-  execution.finish();
   if (!r.turns) return nb::make_tuple(q, scales);
   const Operand& x = *r.at(Role::x);
   return nb::make_tuple(q, turned(scales, x.shape[x.rank - 2]));

@@ -37,6 +37,7 @@ class QuantizeSample final : public Sample {
     request.q = p.q, request.scaling = p.scaling,
     request.turns = kScalings[p.scaling].rows == 1 && kScalings[p.scaling].cols;
     call_ = canonicalise(request);
+    call_.possible_overlaps.clear();  // of operands that end here; all lie apart
     place(call_, Role::scales, memory(call_.made, 4, stream));
     call_.problem = p;
     const size_t bytes = range_of(x).last - range_of(x).first;
