@@ -267,8 +267,9 @@ def test_where_no_kernel_is_compiled(built):
 
 
 def test_kernels_are_of_one_operation():
-    with pytest.raises(ValueError, match="get_kernels: operation is 'conv'; expected one of gemm, quantize"):
-        get_kernels(operation="conv")
+    for wrong in ("conv", [], None):
+        with pytest.raises(ValueError, match="get_kernels: operation is .*; expected one of gemm, quantize"):
+            get_kernels(operation=wrong)
     with pytest.raises(TypeError, match="expected GemmArguments or another operation's"):
         get_kernels(3)
     gemm_kernel = get_kernels()[0]
@@ -312,6 +313,7 @@ def test_problem_files_hold_both_operations(tmp_path):
         ({"color": 1}, "color: no such key"), ({"x": "s8"}, "x: 's8'; expected one of f32"),
         ({"rows": -1}, "rows: -1; expected a whole number"), ({"rows": None}, "rows: missing"),
         ({"scaling": "col"}, "scaling: 'col'; expected one of"), ({"operation": "conv"}, "operation: 'conv'; expected"),
+        ({"operation": ["conv"]}, r"operation: \['conv'\]; expected"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             arguments(entry | wrong)
@@ -379,6 +381,38 @@ def test_torch_compiled_and_mapped(rng, scaling):
         check((mapped[0][i], mapped[1][i]), x[i], "s8", scaling)
 
 
+def test_torch_func(rng):
+    """grad, vjp and vmap of each other, as gemm has them; and no example at all."""
+    torch = pytest.importorskip("torch")
+    import cutlass_py.torch as ct
+
+    def loss(t, scaling):
+        q, scales = ct.quantize(t, scaling=scaling)
+        return (q.float() * scales * 1024).sum()  # fp8 has no small gradients
+
+    x = torch.from_numpy(rng.standard_normal((4, 6, 8)).astype(np.float32))
+    for scaling in ("tensor", "row"):  # the gradient of q is its scale in fp8, and is divided by the scale
+        gradient = torch.func.grad(loss)(x[0], scaling)
+        mapped = torch.vmap(torch.func.grad(loss), in_dims=(0, None))(x, scaling)
+        _, pull = torch.func.vjp(lambda t, by=scaling: loss(t, by), x[0])
+        for found in (gradient, mapped[0], pull(torch.ones(()))[0]):
+            assert found.shape == (6, 8)
+            torch.testing.assert_close(found, torch.full((6, 8), 1024.0), rtol=0.07, atol=0)
+        torch.testing.assert_close(gradient, mapped[0])
+        q, scales = torch.vmap(lambda t, by=scaling: ct.quantize(t, scaling=by))(x[:0])
+        assert (q.shape, q.dtype) == ((0, 6, 8), torch.float8_e4m3fn)
+        assert scales.shape == ((0,) if scaling == "tensor" else (0, 6, 1))
+
+
+def test_torch_takes_dtypes_by_any_name():
+    torch = pytest.importorskip("torch")
+    import cutlass_py.torch as ct
+
+    for dtype in ("s8", "int8", np.int8, torch.int8):
+        assert ct.quantize(torch.ones(2, 2), dtype)[0].dtype == torch.int8
+        assert ct.quantize(torch.ones(2, 2), dtype, scales=torch.zeros(()))[0].dtype == torch.int8
+
+
 def test_torch_refuses_what_quantize_refuses():
     torch = pytest.importorskip("torch")
     import cutlass_py.torch as ct
@@ -389,8 +423,17 @@ def test_torch_refuses_what_quantize_refuses():
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError), match=message):
             ct.quantize(*wrong)
-    with pytest.raises(ValueError, match="quantize: scaling is 'col'"):
-        ct.quantize(torch.ones(2, 2), scaling="col")
+    for scaling in ("col", [], {}, None):
+        with pytest.raises(ValueError, match="quantize: scaling is "):
+            ct.quantize(torch.ones(2, 2), scaling=scaling)
+    for x in (1, None, np.ones((2, 2), np.float32), [torch.ones(2, 2)]):
+        with pytest.raises(TypeError, match="quantize: x is .*; expected a torch.Tensor"):
+            ct.quantize(x)
+    for kernel in (1, [], object()):
+        with pytest.raises(TypeError, match="quantize: kernel is an? .*; expected a Kernel or its name"):
+            ct.quantize(torch.ones(2, 2), kernel=kernel)
+    with pytest.raises(TypeError, match="quantize: dtype is"):
+        ct.quantize(torch.ones(2, 2), [])
 
 
 # ---------------------------------------------------------------------------------------- JAX
@@ -441,5 +484,10 @@ def test_jax_refuses_what_quantize_refuses():
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError), match=message):
             cj.quantize(x, **wrong)
+    for dtype in (None, [], "fp8"):
+        with pytest.raises(TypeError, match="quantize: dtype is"):
+            cj.quantize(x, dtype)
     with pytest.raises((ValueError, TypeError), match="quantize: x is s8"):
         cj.quantize(x.astype(np.int8))
+    with pytest.raises(ValueError, match="quantize: x has 9 dimensions; expected at most 8"):
+        cj.quantize(x.reshape(4, 6, *(1,) * 7))

@@ -59,7 +59,7 @@ def get_kernels(
         p = arguments_of("get_kernels", args).problem
         kernels = in_place_kernels(p, compiled=compiled and p.user < 0)
     else:
-        if operation not in OPERANDS:
+        if operation not in tuple(OPERANDS):  # it need not have a hash
             raise ValueError(f"get_kernels: operation is {operation!r}; expected one of {', '.join(OPERANDS)}")
         kernels = [kernel for kernel in all_kernels(compiled) if kernel.operation.name == operation]
     if runs is not None:

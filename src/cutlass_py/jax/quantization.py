@@ -16,6 +16,7 @@ from .. import _core
 from ..arrays.dtype_names import dtype_name
 from ..arrays.tensor_spec import TensorSpec
 from ..declaration.quantize import LIMITS, SCALINGS, SMALLEST_SCALE
+from ..errors import wrong_value
 from .api import checked_array
 from .functions import rounded
 from .spec import numpy_dtype
@@ -33,15 +34,17 @@ def quantize(x: Any, dtype: Any = "e4m3", *, scaling: str = "tensor") -> tuple[j
         scaling: as in cutlass_py.quantize.
 
     Returns:
-        q and the f32 scales, whose values and shapes are those of cutlass_py.quantize.
+        q and the f32 scales, whose values and shapes are those of cutlass_py.quantize; but XLA on the CPU takes what
+        is below the smallest normal f32 for 0.
 
     Raises:
         ValueError, TypeError: as cutlass_py.quantize does, while the call is traced.
     """
     x = checked_array("quantize", "x", x)
-    name = dtype if isinstance(dtype, str) else dtype_name(dtype, "dtype")
-    spec = TensorSpec(x.shape, dtype_name(x.dtype, "x"), device="cpu")
-    problem = _core.quantize_problem(spec, name, scaling=scaling)  # refuses what quantize would
+    if x.ndim > 8:
+        raise wrong_value("x", f"has {x.ndim} dimensions", f"at most {8}", operation="quantize")
+    spec = TensorSpec(x.shape, dtype_name(x.dtype, "x", "quantize"), device="cpu")
+    problem = _core.quantize_problem(spec, dtype, scaling=scaling)  # refuses what quantize would
     found: tuple[jax.Array, jax.Array] = _quantize(x, problem.q, problem.scaling)
     return found
 

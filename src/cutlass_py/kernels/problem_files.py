@@ -24,7 +24,7 @@ def arguments(entry: Mapping[str, Any], device: str = "cuda") -> Arguments:
     """
     given = dict(entry)
     name = given.pop("operation", None) or DEFAULT
-    if name not in OPERANDS:
+    if name not in tuple(OPERANDS):  # it need not have a hash
         raise ValueError(f"operation: {name!r}; expected one of {', '.join(OPERANDS)}")
     return operation_named(name).arguments_from(given, device)
 

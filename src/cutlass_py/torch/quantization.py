@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, library
 
 from .. import _core
+from ..arrays.tensor_spec import TensorSpec
 from ..declaration.quantize import ALIASES, LIMITS, SCALINGS
-from ..errors import wrong_value
+from ..errors import wrong_type, wrong_value
 from .dtypes import DTYPE, NAME
+from .fast_path import is_compiling
+from .gemm_function import check_tensors
 from .operators import LIBRARY
 from .sharding import RULES, register_if_used
 
@@ -21,6 +24,7 @@ LIBRARY.define(
 )
 operator = torch.ops.cutlass_py.quantize.default
 _SCALING = {group: name for name, group in SCALINGS.items()}
+_GROUPS = SCALINGS | {name: SCALINGS[same] for name, same in ALIASES.items()}
 
 
 def quantize(
@@ -50,20 +54,38 @@ def quantize(
         ValueError, TypeError: as cutlass_py.quantize; a gradient is asked for beside `out` or `scales`.
     """
     register_if_used()
-    name = NAME.get(dtype, str(dtype)) if isinstance(dtype, torch.dtype) else dtype
+    check_tensors("quantize", {"x": x}, out=out, scales=scales)
     if out is None and scales is None:
-        if name not in LIMITS:
-            raise wrong_value("dtype", f"is {name!r}", f"one of {', '.join(LIMITS)}", operation="quantize")
-        if (group := SCALINGS.get(ALIASES.get(scaling, scaling))) is None:
-            names = ", ".join(map(repr, (*SCALINGS, *ALIASES)))
-            raise wrong_value("scaling", f"is {scaling!r}", f"one of {names}", operation="quantize")
-        found: tuple[Tensor, Tensor] = operator(x, *group, name, getattr(kernel, "name", kernel))
-        return found
+        return _recorded(x, *_group_and_dtype(dtype, scaling), _kernel_name(kernel))
     if torch.is_grad_enabled() and x.requires_grad:
         given = "out" if out is not None else "scales"
         raise wrong_value(given, "is given", "none, where a gradient is asked for", operation="quantize")
-    written: tuple[Tensor, Tensor] = _core.quantize(x, name, scaling=scaling, out=out, scales=scales, kernel=kernel)
+    written: tuple[Tensor, Tensor] = _core.quantize(x, dtype, scaling=scaling, out=out, scales=scales, kernel=kernel)
     return written
+
+
+def _group_and_dtype(dtype: Any, scaling: Any) -> tuple[int, int, str]:
+    """Rows and columns of a group, and the name of a dtype: looked up where torch.compile traces, as it mostly is."""
+    name = NAME.get(dtype) if isinstance(dtype, torch.dtype) else dtype
+    if not (isinstance(name, str) and isinstance(scaling, str) and name in LIMITS and scaling in _GROUPS):
+        problem = _core.quantize_problem(TensorSpec((1, 1), "f32", device="cpu"), dtype, scaling=scaling)  # or refuses
+        name, scaling = problem.q, problem.scaling
+    return *_GROUPS[scaling], name
+
+
+def _kernel_name(kernel: Any) -> str | None:
+    name = getattr(kernel, "name", kernel)
+    if not isinstance(name, str | None):
+        found = f"is {_core.described_type(kernel)}"
+        raise wrong_type("kernel", found, "a Kernel or its name", operation="quantize")
+    return name
+
+
+def _recorded(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """The operator, by a function that torch.func differentiates too; while torch.compile traces, by itself."""
+    run = operator if is_compiling() else _Quantize.apply
+    found: tuple[Tensor, Tensor] = run(*arguments)
+    return found
 
 
 def _compute(x: Tensor, rows: int, cols: int, dtype: str, kernel_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -114,9 +136,26 @@ def _backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor, None, None, N
 def _vmap(info: Any, in_dims: Any, x: Tensor, rows: int, *others: Any) -> Any:
     x = x.movedim(in_dims[0], 0)
     if x.dim() > 2 and rows:  # the batch of one call
-        return operator(x, rows, *others), (0, 0)
-    found = [operator(example, rows, *others) for example in x]
+        return _recorded(x, rows, *others), (0, 0)
+    found = [_recorded(example, rows, *others) for example in x]
+    if not found:  # no example: no results, of the shape that they would have
+        results = _fake(x.new_empty(x.shape[1:]), rows, *others)
+        return tuple(result.new_empty((0, *result.shape)) for result in results), (0, 0)
     return tuple(torch.stack(results) for results in zip(*found, strict=True)), (0, 0)
+
+
+class _Quantize(torch.autograd.Function):  # type: ignore[misc]
+    """The operator under torch.func, whose transforms want the parts of its gradient by these names."""
+
+    setup_context = staticmethod(_keep)
+    backward = staticmethod(_backward)
+    vmap = staticmethod(_vmap)
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+        """The operator."""
+        found: tuple[Tensor, Tensor] = operator(*arguments)
+        return found
 
 
 def _shardings(x: Any, rows: int, cols: int, dtype: str, kernel_name: str | None = None) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import _core
+from ..._core import QuantizeProblem
 from ...kernels.operation import Arguments, describe
 
 
@@ -26,7 +27,7 @@ class QuantizeArguments(Arguments):
     ) -> None:
         self.x, self.dtype = x, dtype
         self.keywords = {"scaling": scaling, "out": out, "scales": scales}
-        self.problem = _core.quantize_problem(x, dtype, **self.keywords)
+        self.problem: QuantizeProblem = _core.quantize_problem(x, dtype, **self.keywords)
 
     def run(self, *, kernel: Any = None, stream: Any = None, workspace: Any = None) -> Any:
         """Run quantize on these operands, which have to be arrays; returns (q, scales).
