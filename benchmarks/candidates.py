@@ -18,9 +18,10 @@ from collections.abc import Iterable, Sequence
 from kernel_set import seconds
 
 import cutlass_py
-from cutlass_py.bench.suites import ARITHMETICS, SUITES, Case, cases
+from cutlass_py.bench.suites import ARITHMETICS, Case, cases
 from cutlass_py.declaration.dtypes import LAYOUTS
 from cutlass_py.operations.gemm.problems import arguments
+from cutlass_py.operations.gemm.suites import SUITES
 
 
 def candidates(problems: Iterable[Case], best: int) -> list[str]:

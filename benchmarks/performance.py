@@ -18,9 +18,10 @@ from summary import by_gpu, contributing, parts_of, results
 
 from cutlass_py.bench.report import published, regimes_of, summarise, summary_table
 from cutlass_py.bench.results import Record, Result, geomean
-from cutlass_py.bench.suites import DEFAULT, MODES, SUITES, case_of, shape_text
+from cutlass_py.bench.suites import DEFAULT, MODES, case_of, shape_text
 from cutlass_py.bench.targets import BARS, GROUPS, first_verdict, host_verdicts, verdict_table, verdicts
 from cutlass_py.declaration.dtypes import LAYOUTS
+from cutlass_py.operations.gemm.suites import SUITES
 
 PAGE = ROOT / "docs" / "performance.md"
 SUBJECTS = (  # pages beside this one

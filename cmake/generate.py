@@ -50,8 +50,11 @@ def tables() -> dict[str, str]:
         fields = [a.name, str(len(a.parameters)), derivative, *(f'"{name}"' for name in names), *defaults]
         activations.append(f"CUTLASS_PY_ACTIVATION({', '.join(fields)})")
     files = {"dtypes.inc": dtypes, "compute.inc": compute, "pairs.inc": pairs, "activations.inc": activations}
-    scalings = load_module("declaration.quantize").SCALINGS
+    quantize_py = load_module("declaration.quantize")
+    scalings = quantize_py.SCALINGS | {name: quantize_py.SCALINGS[same] for name, same in quantize_py.ALIASES.items()}
     files["scalings.inc"] = [f'CUTLASS_PY_SCALING("{name}", {rows}, {cols})' for name, (rows, cols) in scalings.items()]
+    files["quantize_from.inc"] = [f"CUTLASS_PY_DTYPE({dtype})" for dtype in quantize_py.SOURCES]
+    files["quantize_to.inc"] = [f"CUTLASS_PY_DTYPE({dtype})" for dtype in quantize_py.LIMITS]
     files |= operand_tables()
     return {name: "\n".join(lines) + "\n" for name, lines in files.items()}
 
@@ -77,10 +80,10 @@ def operand_tables() -> dict[str, list[str]]:
 
 def split(configs: list[Any], per_file: int) -> list[list[Any]]:
     """Even parts of at most `per_file`, kernels that share most of what is compiled side by side."""
-    if len({c.apart for c in configs}) > 1:
-        groups = [[c for c in configs if c.apart == apart] for apart in (False, True)]
+    if len({c.dear_header for c in configs}) > 1:
+        groups = [[c for c in configs if c.dear_header == dear] for dear in (False, True)]
         return [part for group in groups for part in split(group, per_file)]
-    configs = sorted(configs, key=lambda c: c.likeness)
+    configs = sorted(configs, key=lambda c: c.sort_key)
     count = -(-len(configs) // per_file)
     bounds = [len(configs) * i // count for i in range(count + 1)]
     return [configs[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]

@@ -13,11 +13,12 @@ from fake_gpu import SMALL, FakeGpu
 import cutlass_py
 from cutlass_py.bench import cases, frameworks, host, results, suites, timing
 from cutlass_py.bench.report import choice_ratio, faults, row, summarise
-from cutlass_py.bench.suites import ARITHMETICS, SUITES, Case, case_of
+from cutlass_py.bench.suites import ARITHMETICS, Case, case_of
 from cutlass_py.commands import main
 from cutlass_py.declaration.dtypes import LAYOUTS
 from cutlass_py.dispatch import autotune, tuned
 from cutlass_py.kernels.operation import class_of
+from cutlass_py.operations.gemm.suites import SUITES
 
 
 def test_suites():

@@ -80,7 +80,7 @@ def test_a_source_ends_in_the_definition_that_the_build_compiles():
 
 
 def test_what_stands_before_the_headers_stays_there():
-    kernel = next(c for c in FAMILIES["sm90_gemm"].declared if c.apart)
+    kernel = next(c for c in FAMILIES["sm90_gemm"].declared if c.dear_header)
     text, macro = single_source.source(kernel), codegen.source([kernel]).splitlines()[0]
     assert macro.startswith("#define ") and text.count(macro) == 1 and text.index(macro) < text.index("#include")
 

@@ -161,7 +161,7 @@ def test_core_computes_every_arithmetic_and_finishes_it_elsewhere():
 @pytest.mark.parametrize("config", KINDS, ids=[c.name for c in KINDS])
 def test_source_says_what_the_config_says(config: GemmConfig):
     text = codegen.source([config])
-    assert text.splitlines()[config.apart] == f'#include "{FAMILIES[config.family].header}"'
+    assert text.splitlines()[config.dear_header] == f'#include "{FAMILIES[config.family].header}"'
     assert text.count("{") == text.count("}") and text.count("<") == text.count(">")
     assert "None" not in text and "{" + "}" not in text
     assert f"struct config_{config.name} {{" in text

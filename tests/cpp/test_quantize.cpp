@@ -48,7 +48,7 @@ TEST(shapes_of_scales) {
 TEST(new_scales_in_lines_of_words) {
   const Operand x = array("x", Dtype::bf16, {3, 5, 300});
   Request r = request(x, "1x128");
-  r.turns = true;
+  r.transposes = true;
   const Call call = canonicalise(r);
   CHECK(shape(call.made) == "(3, 3, 8)" && shape(call.scales) == "(3, 5, 3)");
   CHECK(call.scales.strides[0] == 24 && call.scales.strides[1] == 1 && call.scales.strides[2] == 8);

@@ -99,6 +99,8 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
                     .expects("an array that speaks DLPack (torch, CuPy, JAX, NumPy, ...)"));
   }
   entry.mutable_ = nb::cast<bool>(entry.row.attr("mutable"));
+  entry.has_swapaxes = nb::hasattr(type, "swapaxes");
+  entry.is_unknown = nb::cast<std::string>(entry.row.attr("name")) == "other";
   auto function = [&](const char* name) {
     nb::object found = entry.row.attr(name);
     return found.is_none() ? nb::object() : found;

@@ -33,6 +33,14 @@ struct ArrayType {
   nb::object grad_flag;          // the type's descriptor of requires_grad, and how it is read; null: by its name
   descrgetfunc read_grad_flag = nullptr;
 
+  bool has_swapaxes = false;
+  bool is_unknown = false;  // of no framework with a row of its own
+
+  // Whether a new array of its framework can be seen with two axes exchanged: results for unknown frameworks are
+  // NumPy's on the CPU, on a device Buffers.
+  bool transposes_new(Device device) const {
+    return mutable_ && has_swapaxes && (!is_unknown || device.type == DeviceType::cpu);
+  }
   bool has_stream() const { return exchange || current_stream.is_valid(); }
 };
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <iterator>
 #include <utility>
 
 #include "arrays/dlpack_view.h"
@@ -27,7 +28,8 @@ Facts facts_dict(const CutlassPyKernel& kernel) {
 #include "operations.inc"
 #undef CUTLASS_PY_OPERATION
   };
-  return by_operation[kernel.operation](kernel);
+  const bool known = kernel.operation >= 0 && size_t(kernel.operation) < std::size(by_operation);
+  return known ? by_operation[kernel.operation](kernel) : Facts();  // a user's kernel may say anything
 }
 
 nb::typed<nb::dict, nb::str, nb::str> build_info() {

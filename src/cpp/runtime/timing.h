@@ -44,4 +44,13 @@ using MakeSample = std::function<std::unique_ptr<Sample>(device::Stream stream, 
 // choice cannot run, for want of memory for example.
 std::vector<std::vector<float>> measure(int device_id, size_t choices, const MakeSample& make, int rounds);
 
+// The same of a problem by plans, on samples of one kind: S(problem, plans, stream, like).
+template <class S, class Problem, class Plan>
+std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
+  const MakeSample make = [&](device::Stream stream, const Sample* like) {
+    return std::make_unique<S>(problem, plans, stream, static_cast<const S*>(like));
+  };
+  return measure(problem.device.id, plans.size(), make, rounds);
+}
+
 }  // namespace cutlass_py

@@ -19,9 +19,10 @@ from ..declaration.dtypes import DTYPES, compute_of
 from ..declaration.epilogues import ACTIVATIONS, epilogue_named
 from ..operations.gemm.arguments import GemmArguments
 from ..operations.gemm.problems import arguments
+from ..operations.gemm.suites import Shape
 from .frameworks import Framework
 from .operands import Call, sets_of
-from .suites import Case, Shape
+from .suites import Case
 from .timing import Arm
 
 _CHECKED = 32  # rows, spread over the result

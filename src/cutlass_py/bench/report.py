@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..kernels.adaptation import Way
+from ..operations.gemm.suites import DEEPGEMM
 from .results import OURS, Record, geomean
-from .suites import DEEPGEMM, DEFAULT, SWEEP, case_of, shape_text
+from .suites import DEFAULT, SWEEP, case_of, shape_text
 from .timing import ALL_REGIMES, alone, ratio_of
 
 

@@ -8,9 +8,7 @@ from itertools import product
 from typing import Any, ClassVar
 
 from ..declaration.dtypes import DTYPES, LAYOUTS, arithmetic
-from ..operations.gemm.suites import DEEPGEMM, SUITES, Shape
-
-__all__ = ["DEEPGEMM", "SUITES", "Shape"]  # beside what is defined here
+from ..operations.gemm.suites import SUITES, Shape
 
 # gemm's choice; every kernel; the choice after `tune`: in the order in which bars are measured.
 DEFAULT, SWEEP, TUNED = MODES = ("default", "sweep", "tuned")

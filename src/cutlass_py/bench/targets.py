@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..declaration.dtypes import LAYOUTS
+from ..operations.gemm.suites import Shape
 from .report import choice_ratio
 from .results import Record, geomean
-from .suites import DEFAULT, SWEEP, TUNED, Case, Shape, case_of, cases, shape_text
+from .suites import DEFAULT, SWEEP, TUNED, Case, case_of, cases, shape_text
 from .timing import REGIMES
 
 _SLOW = 0.95  # ratios below count as slow

@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from ..bench.frameworks import Framework
     from ..bench.results import Record, Result
     from ..bench.runs import Part
-    from ..bench.suites import Case, Shape
+    from ..bench.suites import Case
     from ..bench.targets import Verdict
     from ..kernels.kernel import CutlassKernel
+    from ..operations.gemm.suites import Shape
 
 
 _BESIDE_STORED = {"stored", "suite", "dtype", "layout", "bars", "regime", "plot", "json"}
@@ -47,9 +48,10 @@ _BESIDE_STORED = {"stored", "suite", "dtype", "layout", "bars", "regime", "plot"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    from ..bench.suites import ARITHMETICS, SUITES
+    from ..bench.suites import ARITHMETICS
     from ..bench.targets import GROUPS
     from ..bench.timing import ALL_REGIMES
+    from ..operations.gemm.suites import SUITES
 
     parser.description, parser.formatter_class = __doc__, argparse.RawDescriptionHelpFormatter
     parser.add_argument("kernel", nargs="?", metavar="KERNEL", help="time this kernel, for the extents that follow")

@@ -9,7 +9,8 @@ import argparse
 import json
 from typing import Any
 
-from ..kernels.operation import DEFAULT, Arguments, operation_named
+from ..declaration.operands import DEFAULT
+from ..kernels.operation import Arguments, operation_named
 from ..kernels.problem_files import arguments
 
 _KEYS = operation_named(DEFAULT).keys

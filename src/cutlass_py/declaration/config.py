@@ -12,6 +12,7 @@ from typing import Any
 
 from .dtypes import BLOCK, DTYPES
 from .epilogues import EPILOGUES, epilogue_named
+from .operands import DEFAULT
 
 # ---------------------------------------------------------------------------------------------------- schedules
 
@@ -143,13 +144,13 @@ class KernelConfig:
         return ""
 
     @property
-    def likeness(self) -> tuple[Any, ...]:
+    def sort_key(self) -> tuple[Any, ...]:
         """What orders the kernels of a family in files: those side by side share most of what is compiled."""
         return (self.name,)
 
     @property
-    def apart(self) -> bool:
-        """Whether its header is dear, so that no other kernel should be in its file."""
+    def dear_header(self) -> bool:
+        """Whether its header takes long to compile, so that its file holds none that needs no such header."""
         return False
 
 
@@ -205,12 +206,12 @@ class GemmConfig(KernelConfig):
         return ", scaled in blocks by scale_a and scale_b" if SCHEDULES[self.schedule].block else ""
 
     @property
-    def likeness(self) -> tuple[Any, ...]:
+    def sort_key(self) -> tuple[Any, ...]:
         """Kernels of one design share an epilogue's instantiation."""
         return self.schedule, self.tile, self.cluster, self.d, self.epilogue, self.name
 
     @property
-    def apart(self) -> bool:
+    def dear_header(self) -> bool:
         """Whether a tile is as wide as an instruction that CuTe only has on request: it would be cut into narrow ones.
 
         The header with all of them takes a minute to compile.
@@ -285,7 +286,7 @@ class Family:
     per_file: int = 12  # kernels per translation unit: they share half a minute of templates and most of the memory
     overlaps: bool = False  # programmatic dependent launch is compiled in
     cpp_arch: str = ""  # 2.x
-    operation: str = "gemm"  # what they compute: a room of operations/
+    operation: str = DEFAULT  # what they compute: a room of operations/
     config: type[KernelConfig] = GemmConfig
 
     @cached_property
@@ -312,7 +313,7 @@ class Family:
         return (f"{self.gencode[0].partition(',')[0]},code=[{','.join(codes)}]",)
 
 
-def configured(name: str, launcher: str, members: dict[str, str]) -> str:
+def kernel_definition(name: str, launcher: str, members: dict[str, str]) -> str:
     """The C++ of one kernel: a launcher (a template of its family's header) on a struct of these members."""
     body = "".join(f"  {member} = {value};\n" for member, value in members.items())
     return (

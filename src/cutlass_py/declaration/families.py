@@ -16,6 +16,7 @@ from . import gemm_cpp, quantize, tiles
 from .config import SCHEDULES, Family, GemmConfig, KernelConfig, nothing
 from .dtypes import DTYPES, LAYOUTS, PAIRS
 from .epilogues import ACTIVATIONS, EPILOGUES, USUAL
+from .operands import DEFAULT, OPERANDS
 from .tiles import Design, Ladder
 
 # ---------------------------------------------------------------------------------------------------- 3.x
@@ -421,18 +422,15 @@ FAMILIES = {
 }
 
 
-def families(operation: str = "gemm") -> dict[str, Family]:
+def families(operation: str = DEFAULT) -> dict[str, Family]:
     """Those of an operation, by name."""
     return {name: family for name, family in FAMILIES.items() if family.operation == operation}
 
 
 @cache
-def named(part: str, operation: str = "gemm") -> dict[str, Any]:
+def named(part: str, operation: str = DEFAULT) -> dict[str, Any]:
     """Kernels of an operation by name: of "core", "full", or all that are "declared"."""
     return {c.name: c for family in families(operation).values() for c in getattr(family, part)}
-
-
-OPERATIONS = tuple(dict.fromkeys(f.operation for f in FAMILIES.values()))
 
 
 added: dict[str, KernelConfig] = {}  # by name: described (kernels/kernel_description.py), or of artifacts and packs
@@ -442,7 +440,7 @@ def find(name: str) -> Any:
     """The KernelConfig of that name, or None; small sets are looked through first, since listing all takes a while."""
     if config := added.get(name):
         return config
-    sets = ((part, operation) for part in ("core", "full", "declared") for operation in OPERATIONS)
+    sets = ((part, operation) for part in ("core", "full", "declared") for operation in OPERANDS)
     return next((c for each in sets if (c := named(*each).get(name))), None)
 
 

@@ -5,7 +5,7 @@ Standard library and the tables only.
 
 from __future__ import annotations
 
-from .config import SCHEDULES, Family, GemmConfig, configured
+from .config import SCHEDULES, Family, GemmConfig, kernel_definition
 from .dtypes import DTYPES
 from .epilogues import Epilogue, epilogue_named
 
@@ -104,12 +104,12 @@ def definition(family: Family, c: GemmConfig) -> str:
         **({"using Program": user.name} if user else {}),
         **(_fields_3x(c) if family.api == 3 else _fields_2x(family, c)),
     }
-    return f"{user.definition if user else ''}{configured(c.name, launcher, fields)}"
+    return f"{user.definition if user else ''}{kernel_definition(c.name, launcher, fields)}"
 
 
 def write(family: Family, configs: list[GemmConfig]) -> str:
     """A whole translation unit with kernels of one family."""
     user = epilogue_named(configs[0].epilogue).user
     header = f"kernels/cutlass{family.api}x/user_epilogue.cuh" if user else family.header
-    widths = "#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED\n" if any(c.apart for c in configs) else ""
+    widths = "#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED\n" if any(c.dear_header for c in configs) else ""
     return f'{widths}#include "{header}"\n\n' + "\n".join(definition(family, c) for c in configs)

@@ -51,6 +51,8 @@ class Operand:
     mirror: str = ""
 
 
+DEFAULT = "gemm"  # what is meant where no operation is named
+
 # The order is that in which errors name them, and the numbering of C++'s Role.
 OPERANDS = {
     "gemm": (

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from .config import Family, KernelConfig, configured
+from .config import Family, KernelConfig, kernel_definition
 from .dtypes import BLOCK
 
 SOURCES = ("f32", "bf16", "f16", "f64")
@@ -58,7 +58,7 @@ def _definition(family: Family, c: QuantizeConfig) -> str:
         "static constexpr int rows": str(rows),
         "static constexpr int cols": str(cols),
     }
-    return configured(c.name, family.launcher, members)
+    return kernel_definition(c.name, family.launcher, members)
 
 
 def _declare() -> Iterator[QuantizeConfig]:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from .. import _core
 from ..declaration.families import FAMILIES
-from ..declaration.operands import OPERANDS
+from ..declaration.operands import DEFAULT, OPERANDS
 from ..kernels.kernel import CutlassKernel, Kernel
 from ..kernels.metadata import KernelMetadata
-from ..kernels.operation import DEFAULT, Arguments, arguments_of
+from ..kernels.operation import Arguments, arguments_of
 from ..kernels.registry import all_kernels, gc_paused
 from .candidates import in_place_kernels
 

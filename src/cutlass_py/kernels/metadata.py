@@ -7,6 +7,7 @@ from functools import cache
 
 from .. import _core
 from ..declaration.epilogues import ACTIVATIONS, EPILOGUES
+from ..declaration.operands import DEFAULT
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class KernelMetadata:
     design: Design = field(default_factory=Design)
     cc: tuple[int, int] = (80, 999)
     deterministic: bool = True
-    operation: str = "gemm"
+    operation: str = DEFAULT
 
     @property
     def fused(self) -> EpilogueMetadata:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .. import _core
 from ..arrays.gpu import Gpu
+from ..declaration.operands import DEFAULT
 from ..errors import wrong_type
 from .adaptation import Way
 
@@ -57,8 +58,6 @@ class Problem(Protocol):
     def jit(self) -> bool:
         """Whether it was asked for within `jit`."""
 
-
-DEFAULT = "gemm"  # what functions make of operands that come without a name of an operation
 
 # The fields of a route behind its microseconds, which are infinite where nobody can say: most never become a Choice.
 Timed = tuple[float, Any, Way, int]
@@ -165,9 +164,9 @@ class Operation(ABC):
     def describe(self, p: Any) -> str:
         """A problem in one line, for messages and tables."""
 
-    @abstractmethod
     def caveat(self, p: Any) -> str:
         """What has to be known to read words about a problem's operands; empty for most."""
+        return ""
 
     # ------------------------------------------------------------------------------------------------ legality
 
@@ -206,9 +205,9 @@ class Operation(ABC):
     def without_kernel(self, p: Any) -> str | None:
         """Why no kernel is needed for a problem: nothing or hardly anything is to be computed. None where one is."""
 
-    @abstractmethod
     def dividable(self, p: Any) -> bool:
         """Whether it is several problems, which may be computed one after the other where no kernel takes them all."""
+        return False
 
     # ------------------------------------------------------------------------------------------------ cost
 
@@ -233,25 +232,25 @@ class Operation(ABC):
     def forced(self, kernel: CutlassKernel, way: Way, p: Any, gpu: Gpu) -> Timed:
         """The route of a kernel that was asked for by name."""
 
-    @abstractmethod
     def in_parts(self, kernel: CutlassKernel, way: Way, p: Any, splits: int) -> tuple[Way, int] | None:
         """The way that cuts a problem into so many parts, and how many come of it; None where a kernel cannot."""
+        return (way, 1) if splits == 1 else None
 
-    @abstractmethod
     def tile_order(self, kernel: CutlassKernel, p: Any, gpu: Gpu) -> tuple[int, int]:
         """Raster and swizzle of a kernel's tiles (kernel.h)."""
+        return 0, 1
 
-    @abstractmethod
     def tile_orders(self, kernel: CutlassKernel, p: Any) -> Iterable[tuple[int, int]]:
         """The orders of a kernel's tiles that are worth measuring."""
+        return ()
 
-    @abstractmethod
     def may_overlap(self, kernel: CutlassKernel, way: Way, p: Any) -> bool:
         """Whether a launch may start before its predecessor in the stream has ended."""
+        return False
 
-    @abstractmethod
     def similar(self, p: Any) -> tuple[str, Callable[[str], str]] | None:
         """The class whose measured choices are estimates of this problem, and what its kernels are called here."""
+        return None
 
 
 @cache

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..declaration.operands import OPERANDS
+from ..declaration.operands import DEFAULT, OPERANDS
 from ..support.files import read_json
-from .operation import DEFAULT, Arguments, operation_named
+from .operation import Arguments, operation_named
 
 
 def arguments(entry: Mapping[str, Any], device: str = "cuda") -> Arguments:

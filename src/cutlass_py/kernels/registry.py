@@ -19,7 +19,8 @@ from typing import Any, ParamSpec, TypeVar
 from .. import _core
 from ..declaration.config import KernelConfig
 from ..declaration.epilogues import Epilogue
-from ..declaration.families import FAMILIES, OPERATIONS, added, find, named
+from ..declaration.families import FAMILIES, added, find, named
+from ..declaration.operands import OPERANDS
 from ..epilogues.fusion import with_epilogue
 from ..epilogues.specialization import specialization_of
 from ..errors import wrong_type, wrong_value
@@ -122,7 +123,7 @@ def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
     _load_packs()
     if compiled:
         return tuple(config for name in sorted(_core.kernel_facts()) if (config := find(name)))
-    declared = (named("declared", operation) for operation in OPERATIONS)
+    declared = (named("declared", operation) for operation in OPERANDS)
     return tuple({name: config for each in (*declared, added) for name, config in each.items()}.values())
 
 
@@ -350,7 +351,7 @@ Kernel.registry = sys.modules[__name__]
 
 # What a first call finds by name is imported now: a process that forks in the middle of an import leaves its child the
 # import's lock.
-for _operation in OPERATIONS:
+for _operation in OPERANDS:
     operation_named(_operation)
 for _module in ("providers.numpy", "kernels.packs"):
     _later(_module)

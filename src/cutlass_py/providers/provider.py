@@ -150,7 +150,8 @@ class ProvidedKernel(PythonKernel):
         except Exception as error:
             raise self._error(f"run raised {type(error).__name__}: {error}") from error
         if returned is not None:
-            raise self._error(f"run returned {_what(returned)}; expected None: the result goes to call.d")
+            result = next(x.slot for x in OPERANDS[self._metadata.operation] if x.name == "out")
+            raise self._error(f"run returned {_what(returned)}; expected None: the result goes to call.{result}")
 
     def _ask(self, method: str, *given: Any) -> Any:
         try:

@@ -73,7 +73,7 @@ struct F64 {
 // What q may be: its largest magnitude, and two numbers in the low bytes.
 struct E4m3 {
   static constexpr const char* name = "e4m3";
-  static constexpr float limit = 448.0f;
+  static constexpr float limit = kE4m3.largest;
   __device__ static uint32_t encoded(float low, float high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     uint16_t bits;
@@ -86,7 +86,7 @@ struct E4m3 {
 };
 struct E5m2 {
   static constexpr const char* name = "e5m2";
-  static constexpr float limit = 57344.0f;
+  static constexpr float limit = kE5m2.largest;
   __device__ static uint32_t encoded(float low, float high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     uint16_t bits;

@@ -119,10 +119,7 @@ class GemmSample final : public Sample {
 }  // namespace
 
 std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
-  const MakeSample make = [&](Stream stream, const Sample* like) {
-    return std::make_unique<GemmSample>(problem, plans, stream, static_cast<const GemmSample*>(like));
-  };
-  return measure(problem.device.id, plans.size(), make, rounds);
+  return measure<GemmSample>(problem, plans, rounds);
 }
 
 }  // namespace cutlass_py

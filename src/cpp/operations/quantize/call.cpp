@@ -3,8 +3,10 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "arrays/exact_overlap.h"
@@ -41,50 +43,38 @@ void open_operands(OperandViews& operands, nb::handle x, const Keywords& keyword
 
 Dtype dtype_of(nb::handle value) {
   const Dtype dtype = dtype_from(value, "dtype", current_operation());
-  if (!is_fp8(dtype) && dtype != Dtype::s8) {
-    refuse(Refusal("dtype", std::string("is ") + dtype_name(dtype), "dtype").expects("e4m3, e5m2 or s8"));
-  }
+  check_dtype(dtype, kTo, Refusal("dtype", std::string("is ") + dtype_name(dtype), "dtype"));
   return dtype;
 }
 
-// Its index in kScalings. Names of Python's are read by `is`, as they are once they were seen.
+// Its index in kScalings, the first of what means the same.
 int scaling_of(nb::handle value) {
-  static nb::dict* known = nullptr;
-  if (!known) {
-    nb::dict made;
-    nb::module_ declared = nb::module_::import_("cutlass_py.declaration.quantize");
-    for (int i = 0; i < kScalingCount; ++i) made[kScalings[i].name] = i;
-    for (auto [name, same] : nb::cast<nb::dict>(declared.attr("ALIASES"))) {
-      const nb::object number = made[same];
-      made[name] = number;
-    }
-    known = new nb::dict(std::move(made));
-  }
-  if (PyUnicode_Check(value.ptr())) {
-    if (PyObject* found = PyDict_GetItemWithError(known->ptr(), value.ptr())) return nb::cast<int>(nb::handle(found));
-    if (PyErr_Occurred()) nb::raise_python_error();
-  }
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_Check(value.ptr()) ? PyUnicode_AsUTF8AndSize(value.ptr(), &size) : nullptr;
+  if (!text) PyErr_Clear();  // it has no such letters
   std::string names;
-  for (auto [name, number] : *known) names += (names.empty() ? "'" : ", '") + nb::cast<std::string>(name) + "'";
-  const std::string found = nb::cast<std::string>(nb::repr(value));
-  refuse(Refusal("scaling", "is " + found).expects("one of " + names));
+  for (const Scaling& each : kScalings) {
+    if (!text || std::string_view(text, size_t(size)) != each.name) {
+      names += (names.empty() ? "'" : ", '") + std::string(each.name) + "'";
+      continue;
+    }
+    const auto same = [&](const Scaling& x) { return x.rows == each.rows && x.cols == each.cols; };
+    return int(std::find_if(std::begin(kScalings), std::end(kScalings), same) - std::begin(kScalings));
+  }
+  refuse(Refusal("scaling", "is " + nb::cast<std::string>(nb::repr(value))).expects("one of " + names));
 }
 
-// Whether new scales can be handed out turned: where arrays have it, and are no copies then.
-bool turns(const View& x, const Request& r) {
+// Whether new scales can be handed out transposed: where arrays have it, and are no copies then.
+bool transposes(const View& x, const Request& r) {
   const bool wanted = kScalings[r.scaling].rows == 1 && kScalings[r.scaling].cols && x.operand.rank > 1;
-  if (!wanted || r.at(Role::scales) || !x.type->mutable_ || x.operand.metadata_only) return false;
-  static PyObject* swapaxes = PyUnicode_InternFromString("swapaxes");
-  if (!nb::hasattr(x.object, swapaxes)) return false;
-  const bool unknown = nb::cast<std::string>(x.type->row.attr("name")) == "other";
-  return !unknown || x.operand.device.type == DeviceType::cpu;  // their results are Buffers, or NumPy's
+  return wanted && !r.at(Role::scales) && x.type->transposes_new(x.operand.device) && !x.operand.metadata_only;
 }
 
 Request request_from(OperandViews& operands, const Keywords& keywords) {
   Request r;
   operands.each_operand([&](int index, const Operand& operand) { r.operands[index] = &operand; });
   r.q = dtype_of(keywords.dtype), r.scaling = scaling_of(keywords.scaling);
-  r.turns = turns(*operands.at(int(Role::x)), r);
+  r.transposes = transposes(*operands.at(int(Role::x)), r);
   return r;
 }
 
@@ -100,7 +90,7 @@ Call canonical_call(const Request& request, const Keywords& keywords) {
 
 int result_of(Role role) { return role == Role::out ? 0 : 1; }
 
-nb::object turned(const nb::object& made, int64_t rows) {
+nb::object transposed(const nb::object& made, int64_t rows) {
   nb::object scales = made.attr("swapaxes")(-1, -2);
   if (rows % 4 == 0) return scales;
   const nb::object none = nb::none();
@@ -111,9 +101,9 @@ nb::tuple finished(Execution& execution, const Request& r, const Keywords& keywo
   execution.finish();  // what was written is told first: to hand out the other result may fail
   nb::object q = execution.result(keywords.out, result_of(Role::out));
   nb::object scales = execution.result(keywords.scales, result_of(Role::scales));
-  if (!r.turns) return nb::make_tuple(q, scales);
+  if (!r.transposes) return nb::make_tuple(q, scales);
   const Operand& x = *r.at(Role::x);
-  return nb::make_tuple(q, turned(scales, x.shape[x.rank - 2]));
+  return nb::make_tuple(q, transposed(scales, x.shape[x.rank - 2]));
 }
 
 // ------------------------------------------------------------------------------------------------ running

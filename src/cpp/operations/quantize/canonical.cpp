@@ -12,10 +12,7 @@ int64_t groups_of(int64_t extent, int size) { return size ? (extent + size - 1) 
 // ------------------------------------------------------------------------------------------------ shapes
 
 void check_x(const Operand& x, const Scaling& scaling) {
-  const auto dtypes = {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f64};
-  if (std::find(dtypes.begin(), dtypes.end(), x.dtype) == dtypes.end()) {
-    refuse_type(found_dtype(x).expects("f32, bf16, f16 or f64"));
-  }
+  check_dtype(x.dtype, kFrom, found_dtype(x));
   const int least = scaling.rows > 1 ? 2 : 1;
   if (x.rank >= least) return;
   refuse(found(x).expects(least == 1 ? "1 dimension or more"
@@ -169,7 +166,7 @@ Call canonicalise(const Request& r) {
   if (const Operand* scales = r.at(Role::scales)) {
     check_given(*scales, Dtype::f32, call.scales);
     call.scales = *scales;
-  } else if (r.turns) {
+  } else if (r.transposes) {
     constexpr int64_t kUnit = 4;  // 16 bytes, which TMA wants
     std::swap(shape[rank - 1], shape[rank - 2]);
     shape[rank - 1] = (shape[rank - 1] + kUnit - 1) / kUnit * kUnit;

@@ -9,7 +9,7 @@ Key launch_key(const Request& r, bool jit) {
   Key key(CUTLASS_PY_QUANTIZE);
   const Device device = r.at(Role::x)->device;  // that of all operands
   key.put(uint64_t(device.type) << 32 | uint32_t(device.id));
-  key.put(uint64_t(r.q) | uint64_t(r.scaling) << 8 | uint64_t(r.turns) << 16 | uint64_t(jit) << 17);
+  key.put(uint64_t(r.q) | uint64_t(r.scaling) << 8 | uint64_t(r.transposes) << 16 | uint64_t(jit) << 17);
   for (int i = 0; i < kRoles; ++i) {
     if (r.operands[i] && !put_operand(key, i, *r.operands[i])) return {};
   }

@@ -1,8 +1,13 @@
-// The operands of quantize, generated from declaration/operands.py (quantize_operands.inc), and what shares a factor
-// (scalings.inc).
+// The operands of quantize, generated from declaration/operands.py (quantize_operands.inc); what shares a factor, and
+// the dtypes of x and q, from declaration/quantize.py (scalings.inc, quantize_from.inc, quantize_to.inc).
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
+
+#include "abi/dtype.h"
+#include "arrays/refusal.h"
 
 namespace cutlass_py::quantization {
 
@@ -20,7 +25,7 @@ inline constexpr const char* kNames[] = {
 };
 constexpr int kRoles = sizeof kNames / sizeof kNames[0];
 
-// Rows and columns of a group; 0: all of that axis, and where both are 0, everything.
+// Rows and columns of a group; 0: all of that axis, and where both are 0, everything. Second names come last.
 struct Scaling {
   const char* name;
   int rows, cols;
@@ -30,6 +35,27 @@ inline constexpr Scaling kScalings[] = {
 #include "scalings.inc"
 #undef CUTLASS_PY_SCALING
 };
-constexpr int kScalingCount = sizeof kScalings / sizeof kScalings[0];
+
+inline constexpr Dtype kFrom[] = {
+#define CUTLASS_PY_DTYPE(NAME) Dtype::NAME,
+#include "quantize_from.inc"
+#undef CUTLASS_PY_DTYPE
+};
+inline constexpr Dtype kTo[] = {
+#define CUTLASS_PY_DTYPE(NAME) Dtype::NAME,
+#include "quantize_to.inc"
+#undef CUTLASS_PY_DTYPE
+};
+
+// Refuses a dtype, which is `found`'s, unless it is one of these.
+template <size_t count>
+void check_dtype(Dtype dtype, const Dtype (&known)[count], Refusal found) {
+  std::string names;
+  for (size_t i = 0; i < count; ++i) {
+    if (dtype == known[i]) return;
+    names += std::string(i == 0 ? "" : i + 1 < count ? ", " : " or ") + dtype_name(known[i]);
+  }
+  refuse_type(std::move(found.expects(names)));
+}
 
 }  // namespace cutlass_py::quantization

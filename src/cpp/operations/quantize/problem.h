@@ -33,8 +33,8 @@ static_assert(sizeof(Problem) == 48 && alignof(Problem) == 8, "Problem is compar
 struct Request {
   const Operand* operands[kRoles] = {};  // by role, null where absent
   Dtype q = Dtype::none;
-  // New scales of 1 x 128 run along the rows, as gemm's kernels read them: made transposed, and handed out turned.
-  bool turns = false;
+  // New scales of 1 x 128 run along the rows, as gemm's kernels read them: made, and handed out, transposed.
+  bool transposes = false;
   int scaling = 0;  // index into kScalings
 
   const Operand* at(Role role) const { return operands[int(role)]; }

@@ -35,7 +35,7 @@ class QuantizeSample final : public Sample {
     Request request;
     request.operands[int(Role::x)] = &x, request.operands[int(Role::out)] = &q;
     request.q = p.q, request.scaling = p.scaling,
-    request.turns = kScalings[p.scaling].rows == 1 && kScalings[p.scaling].cols;
+    request.transposes = kScalings[p.scaling].rows == 1 && kScalings[p.scaling].cols;
     call_ = canonicalise(request);
     call_.possible_overlaps.clear();  // of operands that end here; all lie apart
     place(call_, Role::scales, memory(call_.made, 4, stream));
@@ -67,10 +67,7 @@ class QuantizeSample final : public Sample {
 }  // namespace
 
 std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
-  const MakeSample make = [&](Stream stream, const Sample* like) {
-    return std::make_unique<QuantizeSample>(problem, plans, stream, static_cast<const QuantizeSample*>(like));
-  };
-  return cutlass_py::measure(problem.device.id, plans.size(), make, rounds);
+  return cutlass_py::measure<QuantizeSample>(problem, plans, rounds);
 }
 
 }  // namespace cutlass_py::quantization

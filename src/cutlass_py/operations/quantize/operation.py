@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..._core import QuantizeProblem
@@ -50,10 +50,6 @@ class Quantize(Operation):
         """Extents, dtypes, what shares a factor, device."""
         return problems.describe(p)
 
-    def caveat(self, p: QuantizeProblem) -> str:
-        """Nothing: operands are the caller's."""
-        return ""
-
     # ------------------------------------------------------------------------------------------------ kernels
 
     def interface_of(self, config: QuantizeConfig) -> kernels.Interface:
@@ -93,10 +89,6 @@ class Quantize(Operation):
         """There is not even a scale to write."""
         return None if kernels.factors(p) else "the result has no elements"
 
-    def dividable(self, p: QuantizeProblem) -> bool:
-        """A batch is one launch."""
-        return False
-
     def design(self, config: QuantizeConfig) -> int:
         """All are of one design."""
         return 0
@@ -119,26 +111,6 @@ class Quantize(Operation):
     def forced(self, kernel: CutlassKernel, way: Way, p: QuantizeProblem, gpu: Gpu) -> Timed:
         """The route of a kernel that was asked for by name."""
         return kernel.microseconds(kernels.Estimates(p, gpu)), kernel, way, 1
-
-    def in_parts(self, kernel: CutlassKernel, way: Way, p: QuantizeProblem, splits: int) -> tuple[Way, int] | None:
-        """Nothing is cut."""
-        return (way, 1) if splits == 1 else None
-
-    def tile_order(self, kernel: CutlassKernel, p: QuantizeProblem, gpu: Gpu) -> tuple[int, int]:
-        """Tiles have no order to choose."""
-        return 0, 1
-
-    def tile_orders(self, kernel: CutlassKernel, p: QuantizeProblem) -> Iterable[tuple[int, int]]:
-        """None to measure."""
-        return ()
-
-    def may_overlap(self, kernel: CutlassKernel, way: Way, p: QuantizeProblem) -> bool:
-        """Launches wait for their predecessors."""
-        return False
-
-    def similar(self, p: QuantizeProblem) -> tuple[str, Callable[[str], str]] | None:
-        """No class stands for another."""
-        return None
 
 
 OPERATION = Quantize()
