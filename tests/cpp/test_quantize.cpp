@@ -1,6 +1,7 @@
 // Tests of quantize's canonical form: shapes, dimensions that become one, classes, keys; what is kept launches alike.
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
 #include <string>
 
 #include "check.h"
@@ -14,7 +15,7 @@ namespace {
 char place[1 << 16];
 
 int scaling(const std::string& name) {
-  for (int i = 0; i < kScalingCount; ++i) {
+  for (int i = 0; i < int(std::size(kScalings)); ++i) {
     if (name == kScalings[i].name) return i;
   }
   return -1;
