@@ -16,12 +16,14 @@ namespace {
 
 constexpr size_t kStack = 256 << 10;
 
+enum class Wait { none, for_block, for_grid };
+
 // A thread of every block in turn.
 struct Fiber {
   ucontext_t context;
   std::unique_ptr<char[]> stack{new char[kStack]};
   Thread thread;
-  bool waits = false;
+  Wait waits = Wait::none;
 };
 
 ucontext_t outside;
@@ -31,7 +33,7 @@ const std::function<void()>* code = nullptr;
 void live() {
   for (;;) {
     (*code)();
-    current->waits = false;
+    current->waits = Wait::none;
     swapcontext(&current->context, &outside);
   }
 }
@@ -55,40 +57,58 @@ void resume(int number) {
   swapcontext(&outside, &current->context);
 }
 
-void run_block(Extents grid, Extents at, Extents block) {
-  const int count = int(block.x * block.y * block.z);
-  for (int i = 0; i < count; ++i) {
-    const unsigned u = unsigned(i);
-    fiber(i).thread = {{u % block.x, u / block.x % block.y, u / (block.x * block.y)}, at, grid, i};
+void wait(Wait waits) {
+  current->waits = waits;
+  swapcontext(&current->context, &outside);
+}
+
+void place_block(int first, Extents grid, Extents at, Extents block) {
+  for (unsigned u = 0; u < block.x * block.y * block.z; ++u) {
+    const Extents index(u % block.x, u / block.x % block.y, u / (block.x * block.y));
+    fiber(first + int(u)).thread = {index, at, grid, int(u)};
   }
-  int waiting = count;
-  for (bool backwards = false; waiting; backwards = !backwards) {  // no order is to be relied on
-    waiting = 0;
+}
+
+// Whether all threads of the block wait for the grid, or else have finished.
+bool run_block(int first, int count) {
+  for (bool backwards = false;; backwards = !backwards) {  // no order is to be relied on
+    int waiting[3] = {};
     for (int i = 0; i < count; ++i) {
-      const int number = backwards ? count - 1 - i : i;
+      const int number = first + (backwards ? count - 1 - i : i);
       resume(number);
-      waiting += current->waits;
+      ++waiting[int(fibers[number]->waits)];
     }
-    if (waiting && waiting < count) {
-      fibers.clear();
-      return wrong("threads of a block wait for others that have finished");
-    }
+    if (waiting[int(Wait::for_block)] == count) continue;
+    if (waiting[int(Wait::none)] == count) return false;
+    if (waiting[int(Wait::for_grid)] == count) return true;
+    fibers.clear();
+    wrong("threads of a block wait for others that have finished, or that wait for something else");
+    return false;
   }
 }
 
 }  // namespace
 
-void synchronize() {
-  current->waits = true;
-  swapcontext(&current->context, &outside);
-}
+void synchronize() { wait(Wait::for_block); }
+void synchronize_grid() { wait(Wait::for_grid); }
 
-void run_grid(Extents grid, Extents block, const std::function<void()>& kernel) {
+void run_grid(Extents grid, Extents block, const std::function<void()>& kernel, bool at_once) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   code = &kernel;
-  for (unsigned y = 0; y < grid.y; ++y) {
-    for (unsigned x = 0; x < grid.x; ++x) run_block(grid, {x, y, 0}, block);
+  const int threads = int(block.x * block.y * block.z), blocks = int(grid.x * grid.y);
+  if (!at_once) {
+    for (int i = 0; i < blocks; ++i) {
+      place_block(0, grid, {i % grid.x, i / grid.x, 0}, block);
+      if (run_block(0, threads)) return wrong("blocks that may not run at once wait for each other");
+    }
+    return;
+  }
+  for (int i = 0; i < blocks; ++i) place_block(i * threads, grid, {i % grid.x, i / grid.x, 0}, block);
+  for (int waiting = blocks; waiting == blocks;) {
+    waiting = 0;
+    for (int i = 0; i < blocks; ++i) waiting += run_block(i * threads, threads);
+    if (waiting && waiting < blocks) return wrong("blocks wait for others that have finished");
   }
 }
 

@@ -18,8 +18,10 @@ struct Thread {
 };
 
 extern Thread running;
-void synchronize();  // the test fails where not every thread of the block does
+void synchronize();       // the test fails where not every thread of the block does
+void synchronize_grid();  // or of the grid, whose blocks run at once; what they share is lost
 
-void run_grid(Extents grid, Extents block, const std::function<void()>& kernel);
+constexpr unsigned kMostAtOnce = 3;  // blocks
+void run_grid(Extents grid, Extents block, const std::function<void()>& kernel, bool at_once);
 
 }  // namespace simulated

@@ -72,8 +72,8 @@ FAMILY = Family(
     api=0,
     cc=(80, 999),
     arch="80",
-    # 9.0 and newer have instructions for fp8; PTX for 8.0 serves what lies between.
-    gencode=("arch=compute_80,code=[sm_80,compute_80]", "arch=compute_90,code=[sm_90,compute_90]"),
+    # 9.0 and newer have instructions for fp8; all of 8.x runs the machine code of 8.0.
+    gencode=("arch=compute_80,code=sm_80", "arch=compute_90,code=[sm_90,compute_90]"),
     header="kernels/quantize/quantize.cuh",
     launcher="Quantize",
     write=_write,

@@ -29,7 +29,8 @@ enum cudaError_t {
   cudaSuccess,
   cudaErrorInvalidValue,
   cudaErrorInvalidConfiguration = 9,
-  cudaErrorLaunchFailure = 719
+  cudaErrorLaunchFailure = 719,
+  cudaErrorCooperativeLaunchTooLarge = 720
 };
 
 inline const dim3 &threadIdx = simulated::running.index, &blockIdx = simulated::running.block,
@@ -42,15 +43,28 @@ struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeIgnore, cudaLaunchAttributeCooperative };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int cooperative;
+  } val;
+};
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
 };
 
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments... arguments) {
-  const auto run = [=, c = *config] { simulated::run_grid(c.gridDim, c.blockDim, [&] { kernel(arguments...); }); };
+  const bool at_once = config->numAttrs && config->attrs->id == cudaLaunchAttributeCooperative;
+  if (at_once && config->gridDim.x > simulated::kMostAtOnce) return cudaErrorCooperativeLaunchTooLarge;
+  const auto run = [=, grid = config->gridDim, block = config->blockDim] {
+    simulated::run_grid(grid, block, [&] { kernel(arguments...); }, at_once);
+  };
   return simulated::queue(config->stream, run) ? cudaSuccess : cudaErrorLaunchFailure;
 }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
@@ -129,6 +143,10 @@ T __ldg(const T* from) {
 
 inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
   return uint32_t((uint64_t(high) << 32 | low) >> (shift & 31));
+}
+
+inline uint32_t __vmaxu2(uint32_t x, uint32_t y) {
+  return std::max(x >> 16, y >> 16) << 16 | std::max(x & 0xffff, y & 0xffff);
 }
 
 inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
