@@ -162,8 +162,10 @@ X = np.ones((4, 6), np.float32)
         (X[0, 0, ...], "e4m3", {}, r"quantize: x is \(\); expected"),
         ([[1.0]], "e4m3", {}, "quantize: x is a list"),
         (X, "f16", {}, "quantize: dtype is f16; expected e4m3, e5m2 or s8"),
-        (X, "fp8", {}, "quantize: dtype is 'fp8'"),
-        (X, None, {}, "quantize: dtype is None"),
+        (X, "fp8", {}, "quantize: dtype is 'fp8'; expected e4m3, e5m2 or s8$"),
+        (X, None, {}, "quantize: dtype is None; expected e4m3, e5m2 or s8$"),
+        (X, ["e4m3"], {}, "quantize: dtype is a list; expected e4m3, e5m2 or s8$"),
+        (X.astype(np.int16), "e4m3", {}, "quantize: x has dtype int16; expected f32, bf16, f16 or f64$"),
         (X, "e4m3", {"scaling": "column"}, "quantize: scaling is 'column'; expected"),
         (X, "e4m3", {"scaling": 128}, "quantize: scaling is 128; expected"),
         (X[0], "e4m3", {"scaling": "128x128"}, r"quantize: x is \(6,\); expected 2 dimensions"),
@@ -180,7 +182,8 @@ X = np.ones((4, 6), np.float32)
     ],
 )  # fmt: skip
 def test_bad_input(x, dtype, given, message):
-    with pytest.raises((ValueError, TypeError), match=message):
+    kind = TypeError if "dtype is" in message else (ValueError, TypeError)
+    with pytest.raises(kind, match=message):
         quantize(x, dtype, **given)
     assert quantize(X)[1] == np.float32(1 / 448)  # the next call works
 

@@ -500,7 +500,7 @@ void View::refuse_immutable(const char* instead) const {
 
 View::Managed View::take_managed() { return std::exchange(managed_, {}); }
 
-Dtype dtype_from(nb::handle value, const char* parameter, const char* function) {
+Dtype dtype_from(nb::handle value, const char* parameter, const char* function, const char* expected) {
   static auto* known = new nb::dict();  // value -> index; never freed, the values are types and dtypes
   PyObject* found = PyDict_GetItemWithError(known->ptr(), value.ptr());
   if (found) return Dtype(nb::cast<int>(nb::handle(found)));
@@ -508,10 +508,10 @@ Dtype dtype_from(nb::handle value, const char* parameter, const char* function) 
     PyErr_Clear();
     const OperationScope operation(function);
     refuse_type(Refusal(parameter, "is " + described_type(value))
-                    .expects("one of " + storage_dtypes() + " or a framework's dtype"));
+                    .expects(expected ? expected : "one of " + storage_dtypes() + " or a framework's dtype"));
   }
-  nb::object index =
-      nb::module_::import_("cutlass_py.arrays.dtype_names").attr("dtype_index")(value, parameter, function);
+  nb::object index = nb::module_::import_("cutlass_py.arrays.dtype_names")
+                         .attr("dtype_index")(value, parameter, function, expected ? expected : "");
   (*known)[value] = index;
   return Dtype(nb::cast<int>(index));
 }

@@ -117,7 +117,9 @@ std::string described_type(nb::handle object);
 // A whole number in digits; another value, and a number of many thousand digits, by its type.
 std::string shown(nb::handle value);
 
-// Dtype of a Python value: this package's names, NumPy's and ml_dtypes' dtypes, a framework's own.
-Dtype dtype_from(nb::handle value, const char* parameter, const char* function = "gemm");
+// Dtype of a Python value: this package's names, NumPy's and ml_dtypes' dtypes, a framework's own. What is none is
+// refused with those that are expected; null: all that arrays have.
+Dtype dtype_from(nb::handle value, const char* parameter, const char* function = "gemm",
+                 const char* expected = nullptr);
 
 }  // namespace cutlass_py
