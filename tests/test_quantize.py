@@ -290,13 +290,14 @@ def test_a_kernel_of_ones_own():
         np.asarray(call.q)[...] = 7
         np.asarray(call.scales)[...] = 2
 
-    with cutlass_py.register_kernel(metadata, run, estimate=lambda p: 1.0):
+    with cutlass_py.register_kernel(metadata, run, estimate=lambda p: 1.0) as registration:
         q, scales = quantize(X, "s8", scaling="row")
         assert (q == 7).all() and (scales == 2).all() and seen[0].problem.scaling == "row"
         assert gemm(X, X.T).shape == (4, 4)  # it is not asked
+        assert registration.kernels[0].metadata.epilogue == "q = x / scales; scales = amax / limit"
     with (
         cutlass_py.register_kernel(metadata, lambda call: 1, estimate=lambda p: 1.0),
-        pytest.raises(cutlass_py.ProviderError, match=r"run returned int; expected None: the result goes to call\.q"),
+        pytest.raises(cutlass_py.ProviderError, match=r"expected None: the result goes to call\.q and call\.scales$"),
     ):
         quantize(X, "s8", kernel="mine")
     assert (quantize(X, "s8")[0] == 127).all()
