@@ -152,6 +152,7 @@ def test_new_scales_lie_as_kernels_read_them(rng, framework):
 # ---------------------------------------------------------------------------------------- errors
 
 X = np.ones((4, 6), np.float32)
+HUGE = r"^quantize: {} would be \({}\) of {}; expected less than 2\*\*63 bytes$"
 
 
 @pytest.mark.parametrize(
@@ -166,6 +167,8 @@ X = np.ones((4, 6), np.float32)
         (X, None, {}, "quantize: dtype is None; expected e4m3, e5m2 or s8$"),
         (X, ["e4m3"], {}, "quantize: dtype is a list; expected e4m3, e5m2 or s8$"),
         (X.astype(np.int16), "e4m3", {}, "quantize: x has dtype int16; expected f32, bf16, f16 or f64$"),
+        (TensorSpec((2**40, 2**30), "f32"), "e4m3", {}, HUGE.format("out", "1099511627776, 1073741824", "e4m3")),
+        (TensorSpec((2**61, 0), "f32"), "s8", {"scaling": "row"}, HUGE.format("scales", f"{2**61}, 1", "f32")),
         (X, "e4m3", {"scaling": "column"}, "quantize: scaling is 'column'; expected"),
         (X, "e4m3", {"scaling": 128}, "quantize: scaling is 128; expected"),
         (X[0], "e4m3", {"scaling": "128x128"}, r"quantize: x is \(6,\); expected 2 dimensions"),
@@ -184,7 +187,7 @@ X = np.ones((4, 6), np.float32)
 def test_bad_input(x, dtype, given, message):
     kind = TypeError if "dtype is" in message else (ValueError, TypeError)
     with pytest.raises(kind, match=message):
-        quantize(x, dtype, **given)
+        (QuantizeArguments if isinstance(x, TensorSpec) else quantize)(x, dtype, **given)
     assert quantize(X)[1] == np.float32(1 / 448)  # the next call works
 
 

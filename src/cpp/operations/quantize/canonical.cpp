@@ -7,7 +7,7 @@
 namespace cutlass_py::quantization {
 namespace {
 
-int64_t groups_of(int64_t extent, int size) { return size ? (extent + size - 1) / size : 1; }
+int64_t groups_of(int64_t extent, int size) { return size ? extent / size + (extent % size != 0) : 1; }
 
 // ------------------------------------------------------------------------------------------------ shapes
 
