@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "arrays/python_error.h"
-#include "frontends/torch_private.h"
+#include "arrays/torch_private.h"
 #include "operations/gemm/call.h"
 
 namespace cutlass_py {

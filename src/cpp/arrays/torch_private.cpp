@@ -1,4 +1,4 @@
-#include "frontends/torch_private.h"
+#include "arrays/torch_private.h"
 
 #include <dlfcn.h>
 
