@@ -7,6 +7,7 @@
 #include <dlpack/dlpack.h>
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
 #include <vector>
 
 #include "arrays/operand.h"
@@ -29,7 +30,8 @@ struct ArrayType {
   nb::object recording;          // whether gradients are recorded, of arrays that have requires_grad (torch)
   nb::object on_write;           // told a tuple of arrays that were written, where the framework has to know (torch)
   bool is_numpy = false;         // exactly numpy.ndarray: read in place where it is an ordinary array
-  std::vector<nb::object> lazy;  // methods that say whether values differ from memory; asked where strides look it
+  std::vector<nb::object> lazy;  // methods that say whether values differ from memory
+  std::ptrdiff_t tensor = 0;     // where that is asked without them (torch_private.h); 0: nowhere
   nb::object grad_flag;          // the type's descriptor of requires_grad, and how it is read; null: by its name
   descrgetfunc read_grad_flag = nullptr;
 
@@ -107,7 +109,7 @@ class View {
   void fill(const DLTensor& tensor);
   bool fill_from_numpy();
   void import_capsule(nb::object capsule);
-  void check(bool perhaps_lazy);
+  void check();
   Dtype dtype_override_ = Dtype::none;
   Managed managed_;
 };
