@@ -670,6 +670,11 @@ CASES = {
         ValueError,
         r"gemm: a is \(2147483648, 4\); extents above 2147482624 are not supported",
     ),
+    "a result too large": (
+        lambda: gemm(np.broadcast_to(A, (2**30, 1, 3, 4)), np.broadcast_to(B, (2**30, 4, 5)), out_dtype="f64"),
+        ValueError,
+        r"^gemm: out would be \(1073741824, 1073741824, 3, 5\) of f64; expected less than 2\*\*63 bytes$",
+    ),
     "devices": (
         lambda: GemmArguments(TensorSpec((3, 4), "f32"), B),
         ValueError,

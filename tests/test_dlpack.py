@@ -15,7 +15,16 @@ from exporters import RAISE_BY_FILENO, READ_ONLY, Exporter, LegacyExporter, Rais
 from helpers import CPU_FRAMEWORKS, address, to_numpy
 from leaks import assert_nothing_stays
 
-from cutlass_py import KernelMetadata, OperandMetadata, gemm, register_kernel, view
+from cutlass_py import (
+    GemmArguments,
+    KernelMetadata,
+    OperandMetadata,
+    QuantizeArguments,
+    gemm,
+    quantize,
+    register_kernel,
+    view,
+)
 from cutlass_py.arrays import frameworks
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -604,6 +613,27 @@ def test_lazily_negated_views_are_refused(torch, shape):
         gemm(x, y)
     assert (gemm(x.resolve_neg(), y) == -2 * shape[1]).all()
     assert (gemm(z.real, y) == shape[1]).all() and (gemm(z.imag, y) == 2 * shape[1]).all()
+
+
+def test_negated_views_with_a_unit_stride_are_refused_wherever_they_are_given(torch):
+    x = torch.ones(4, 4)
+    negated = torch._neg_view(x)
+    assert negated.is_neg() and negated.stride() == (4, 1)
+    strided = torch.ones(4, 8, dtype=torch.complex64).conj().imag.as_strided((4, 4), (4, 1))
+    assert strided.is_neg()
+    plan = GemmArguments(x, x).plan()
+    scales, codes = torch._neg_view(torch.ones(())), torch._neg_view(torch.empty(4, 4, dtype=torch.int8))
+    for call, name in (
+        (lambda: gemm(negated, x), "a"), (lambda: gemm(x, strided), "b"), (lambda: gemm(x, x, out=negated), "out"),
+        (lambda: gemm(x, x, bias=negated[0]), "bias"), (lambda: gemm([x, negated], [x, x]), r"a\[1\]"),
+        (lambda: plan(x, negated), "b"), (lambda: plan(x, x, out=negated), "out"),
+        (lambda: GemmArguments(strided, x), "a"), (lambda: quantize(negated), "x"),
+        (lambda: quantize(x, "s8", out=codes), "out"), (lambda: quantize(x, scales=scales), "scales"),
+        (lambda: QuantizeArguments(strided), "x"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f": {name} is a lazily negated or conjugated view; pass {name}.res"):
+            call()
+    assert (x == 1).all() and (plan(x, x) == 4).all() and (gemm(negated.resolve_neg(), x) == -4).all()
 
 
 def test_a_factor_without_dimensions_is_looked_at_as_well(torch):

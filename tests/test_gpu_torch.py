@@ -16,8 +16,6 @@ from torch.nn import functional  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
 
 pytestmark = pytest.mark.gpu
-# torch's own code, on its way through a compilation
-quiet = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 FLOATS = ("f16", "bf16", "f32", "f64")
 
 
@@ -173,7 +171,7 @@ def losses(model, run, steps=20):
     return torch.stack(found)
 
 
-@quiet
+@gpu.quiet
 @pytest.mark.parametrize("mode", ["eager", "default", "reduce-overhead"])
 def test_a_block_trains_as_with_stock_layers(mode):
     torch._dynamo.reset()
@@ -186,7 +184,7 @@ def test_a_block_trains_as_with_stock_layers(mode):
     torch.testing.assert_close(found, wanted, rtol=0.02, atol=0)
 
 
-@quiet
+@gpu.quiet
 def test_reduce_overhead_replays_a_graph():
     """Values follow the inputs, which a stale pointer in a captured graph would not."""
     torch._dynamo.reset()
@@ -202,7 +200,7 @@ def test_reduce_overhead_replays_a_graph():
     assert torch._dynamo.utils.counters["inductor"]["cudagraph_skips"] == 0
 
 
-@quiet
+@gpu.quiet
 def test_compile_with_dynamic_shapes():
     torch._dynamo.reset()
     weight = gpu.integers((96, 128), "bf16")
@@ -341,7 +339,7 @@ def work(rank: int, port: int) -> None:
 
 
 @two
-@quiet
+@gpu.quiet
 def test_tensor_parallel_mlp():
     from test_torch_sharding import free_port
 

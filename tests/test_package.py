@@ -73,11 +73,12 @@ def test_questions_need_no_array_library():
     assert python(code) == "False False\n"
 
 
-def test_a_numpy_call_loads_numpy_alone():
+def test_a_numpy_call_loads_numpy_and_its_operation_alone():
     code = (
         "import sys, numpy as np; from cutlass_py import gemm; a = np.ones((2, 2), np.float32);"
         "assert (gemm(a, a) == 2).all();"
-        "print({'torch', 'jax', 'subprocess', 'cutlass_py.compiling.compiler'} & set(sys.modules))"
+        "later = {'torch', 'jax', 'subprocess', 'cutlass_py.compiling.compiler', 'cutlass_py.operations.quantize'};"
+        "print(later & set(sys.modules))"
     )
     assert python(code, "-W", "error") == "set()\n"
 

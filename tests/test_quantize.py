@@ -152,6 +152,7 @@ def test_new_scales_lie_as_kernels_read_them(rng, framework):
 # ---------------------------------------------------------------------------------------- errors
 
 X = np.ones((4, 6), np.float32)
+HUGE = r"^quantize: {} would be \({}\) of {}; expected less than 2\*\*63 bytes$"
 
 
 @pytest.mark.parametrize(
@@ -162,8 +163,12 @@ X = np.ones((4, 6), np.float32)
         (X[0, 0, ...], "e4m3", {}, r"quantize: x is \(\); expected"),
         ([[1.0]], "e4m3", {}, "quantize: x is a list"),
         (X, "f16", {}, "quantize: dtype is f16; expected e4m3, e5m2 or s8"),
-        (X, "fp8", {}, "quantize: dtype is 'fp8'"),
-        (X, None, {}, "quantize: dtype is None"),
+        (X, "fp8", {}, "quantize: dtype is 'fp8'; expected e4m3, e5m2 or s8$"),
+        (X, None, {}, "quantize: dtype is None; expected e4m3, e5m2 or s8$"),
+        (X, ["e4m3"], {}, "quantize: dtype is a list; expected e4m3, e5m2 or s8$"),
+        (X.astype(np.int16), "e4m3", {}, "quantize: x has dtype int16; expected f32, bf16, f16 or f64$"),
+        (TensorSpec((2**40, 2**30), "f32"), "e4m3", {}, HUGE.format("out", "1099511627776, 1073741824", "e4m3")),
+        (TensorSpec((2**61, 0), "f32"), "s8", {"scaling": "row"}, HUGE.format("scales", f"{2**61}, 1", "f32")),
         (X, "e4m3", {"scaling": "column"}, "quantize: scaling is 'column'; expected"),
         (X, "e4m3", {"scaling": 128}, "quantize: scaling is 128; expected"),
         (X[0], "e4m3", {"scaling": "128x128"}, r"quantize: x is \(6,\); expected 2 dimensions"),
@@ -180,8 +185,9 @@ X = np.ones((4, 6), np.float32)
     ],
 )  # fmt: skip
 def test_bad_input(x, dtype, given, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        quantize(x, dtype, **given)
+    kind = TypeError if "dtype is" in message else (ValueError, TypeError)
+    with pytest.raises(kind, match=message):
+        (QuantizeArguments if isinstance(x, TensorSpec) else quantize)(x, dtype, **given)
     assert quantize(X)[1] == np.float32(1 / 448)  # the next call works
 
 
@@ -287,13 +293,14 @@ def test_a_kernel_of_ones_own():
         np.asarray(call.q)[...] = 7
         np.asarray(call.scales)[...] = 2
 
-    with cutlass_py.register_kernel(metadata, run, estimate=lambda p: 1.0):
+    with cutlass_py.register_kernel(metadata, run, estimate=lambda p: 1.0) as registration:
         q, scales = quantize(X, "s8", scaling="row")
         assert (q == 7).all() and (scales == 2).all() and seen[0].problem.scaling == "row"
         assert gemm(X, X.T).shape == (4, 4)  # it is not asked
+        assert registration.kernels[0].metadata.epilogue == "q = x / scales; scales = amax / limit"
     with (
         cutlass_py.register_kernel(metadata, lambda call: 1, estimate=lambda p: 1.0),
-        pytest.raises(cutlass_py.ProviderError, match=r"run returned int; expected None: the result goes to call\.q"),
+        pytest.raises(cutlass_py.ProviderError, match=r"expected None: the result goes to call\.q and call\.scales$"),
     ):
         quantize(X, "s8", kernel="mine")
     assert (quantize(X, "s8")[0] == 127).all()

@@ -170,7 +170,7 @@ def test_modes_of_other_threads_do_not_matter(seen):
 
 
 def dispatch():
-    """c10's two words of how this thread dispatches, as frontends/torch_private.cpp reads them."""
+    """c10's two words of how this thread dispatches, as arrays/torch_private.cpp reads them."""
     return list((ctypes.c_uint64 * 2).in_dll(ctypes.CDLL("libc10.so"), DISPATCH))
 
 

@@ -51,9 +51,13 @@ VERSIONS = {
     "nn.modules.module._has_any_global_hook": BOTH,
     "utils._device.DeviceContext": BOTH,
 }
-# The extension's name: how a thread dispatches, in c10.
+# The extension's names: how a thread dispatches, and what a tensor is asked.
 DISPATCH = "_ZN3c104impl26raw_local_dispatch_key_setE"
-C10_VERSIONS = {DISPATCH: BOTH}
+MANGLED = {
+    DISPATCH: ("libc10.so", BOTH),
+    "_ZN2at6native6is_negERKNS_6TensorE": ("libtorch_cpu.so", BOTH),
+    "_ZN2at6native7is_conjERKNS_6TensorE": ("libtorch_cpu.so", BOTH),
+}
 
 
 def test_the_table_has_every_name():
@@ -67,10 +71,33 @@ def test_versions_have_the_name(name):
     assert found or VERSION not in VERSIONS[name], f"torch {VERSION} has lost torch.{name}"
 
 
-@pytest.mark.parametrize("name", C10_VERSIONS)
-def test_versions_have_the_name_in_c10(name):
-    found = hasattr(ctypes.CDLL("libc10.so"), name)
-    assert found or VERSION not in C10_VERSIONS[name], f"torch {VERSION} has lost c10's {name}"
+@pytest.mark.parametrize("name", MANGLED)
+def test_versions_have_the_mangled_name(name):
+    library, versions = MANGLED[name]
+    assert hasattr(ctypes.CDLL(library), name) or VERSION not in versions, f"torch {VERSION} has lost {name}"
+
+
+def test_whether_a_tensor_is_lazy_is_asked_of_it_or_of_python():
+    """Of the tensor where the object of Python has it: a type that hides it is asked by its methods."""
+    asked = []
+
+    class Open(torch.Tensor):
+        def is_neg(self):
+            asked.append(type(self))
+            return super().is_neg()
+
+    class Hidden(Open):
+        _cdata = None
+
+    x = torch.ones(2, 2)
+    negated = torch._neg_view(x)
+    assert negated.is_neg() and negated.is_contiguous()
+    for kind in (torch.Tensor, Open, Hidden):
+        del asked[:]
+        assert (cutlass_py.gemm(x.as_subclass(kind), x) == 2).all()
+        assert asked == [kind] * (kind is Hidden)
+        with pytest.raises(ValueError, match="a is a lazily negated or conjugated view"):
+            cutlass_py.gemm(negated.as_subclass(kind), x)
 
 
 def test_modules_keep_their_hooks_where_they_are_looked_for():
@@ -149,7 +176,7 @@ def test_no_other_file_has_private_names_of_torch():
 
 def test_no_other_source_has_a_mangled_name():
     found = {path.name: re.findall(r"\b_Z\w+", path.read_text()) for path in SOURCES.rglob("*.*") if path.is_file()}
-    assert {name: names for name, names in found.items() if names} == {"torch_private.cpp": list(C10_VERSIONS)}
+    assert {name: names for name, names in found.items() if names} == {"torch_private.cpp": list(MANGLED)}
 
 
 # ---------------------------------------------------------------------------------------------------- without them

@@ -574,7 +574,7 @@ def fast_linear(input: object | None, weight: object | None, bias: object | None
 
 def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
     """
-    gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`, and where something else is negated or conjugated lazily.
+    gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`.
     """
 
 def xla_handler() -> CapsuleType:

@@ -8,6 +8,7 @@
 
 #include "arrays/metadata.h"
 #include "arrays/python_error.h"
+#include "arrays/torch_private.h"
 
 namespace cutlass_py {
 
@@ -115,6 +116,7 @@ ArrayType describe(nb::handle object, nb::handle type, const char* operand) {
   }
   if (nb::object bind = function("on_write"); bind.is_valid()) entry.on_write = bind();
   for (nb::handle method : entry.row.attr("lazy")) entry.lazy.push_back(type.attr(method));
+  if (!entry.lazy.empty()) entry.tensor = tensor_offset(object);
   return entry;
 }
 
@@ -421,8 +423,7 @@ void View::fill(const DLTensor& tensor) {
     operand.dtype = dtype_of(tensor.dtype, name, expected);
   }
   operand.rank = tensor.ndim;
-  bool unusual = true;   // until a unit stride is met: imag of a conjugate, a negated view, has none
-  int64_t elements = 1;  // of the dimensions so far
+  int64_t elements = 1;                            // of the dimensions so far
   const int log2 = __builtin_ctz(unsigned(size));  // a power of two, as it is one of ours
   for (int i = tensor.ndim - 1; i >= 0; --i) {
     operand.shape[i] = tensor.shape[i];
@@ -430,7 +431,6 @@ void View::fill(const DLTensor& tensor) {
     // the byte strides of reversed views as unsigned numbers.
     operand.strides[i] = tensor.strides ? int64_t(uint64_t(tensor.strides[i]) << log2) >> log2 : elements;
     elements *= tensor.shape[i];
-    if (operand.strides[i] == 1 && tensor.shape[i] > 1) unusual = false;
   }
   if (!tensor.data && elements != 0) {
     refuse(Refusal(
@@ -440,7 +440,7 @@ void View::fill(const DLTensor& tensor) {
   if (reinterpret_cast<uintptr_t>(operand.data) & uintptr_t(size - 1)) {
     refuse(Refusal(name, "starts at an address that is no multiple of its element size"));
   }
-  if (type->recording.is_valid()) check(unusual || is_complex(operand.dtype));
+  if (type->recording.is_valid()) check();
 }
 
 bool ask(nb::handle function) {
@@ -465,6 +465,7 @@ bool wants_gradient(nb::handle array, const ArrayType& type) {
 }
 
 bool is_lazy(nb::handle array, const ArrayType& type) {
+  if (type.tensor) return is_lazy_tensor(array, type.tensor);
   for (const nb::object& method : type.lazy) {
     PyObject* arguments[] = {array.ptr()};
     nb::object answer = nb::steal(PyObject_Vectorcall(method.ptr(), arguments, 1, nullptr));
@@ -483,10 +484,9 @@ void tell_written(nb::handle array, const ArrayType& type) {
   if (!done.is_valid()) nb::raise_python_error();
 }
 
-// torch: a gradient that would be lost, or a lazily negated or conjugated view (without unit stride, or complex).
-void View::check(bool perhaps_lazy) {
-  const bool flagged = requires_grad(object, *type), lost = flagged && ask(type->recording);
-  if (lost || ((flagged || perhaps_lazy) && is_lazy(object, *type))) type->check(object, operand.name);
+// torch: a gradient that would be lost, or a lazily negated or conjugated view.
+void View::check() {
+  if (wants_gradient(object, *type) || is_lazy(object, *type)) type->check(object, operand.name);
 }
 
 void View::release() noexcept {
@@ -500,7 +500,7 @@ void View::refuse_immutable(const char* instead) const {
 
 View::Managed View::take_managed() { return std::exchange(managed_, {}); }
 
-Dtype dtype_from(nb::handle value, const char* parameter, const char* function) {
+Dtype dtype_from(nb::handle value, const char* parameter, const char* function, const char* expected) {
   static auto* known = new nb::dict();  // value -> index; never freed, the values are types and dtypes
   PyObject* found = PyDict_GetItemWithError(known->ptr(), value.ptr());
   if (found) return Dtype(nb::cast<int>(nb::handle(found)));
@@ -508,10 +508,10 @@ Dtype dtype_from(nb::handle value, const char* parameter, const char* function) 
     PyErr_Clear();
     const OperationScope operation(function);
     refuse_type(Refusal(parameter, "is " + described_type(value))
-                    .expects("one of " + storage_dtypes() + " or a framework's dtype"));
+                    .expects(expected ? expected : "one of " + storage_dtypes() + " or a framework's dtype"));
   }
-  nb::object index =
-      nb::module_::import_("cutlass_py.arrays.dtype_names").attr("dtype_index")(value, parameter, function);
+  nb::object index = nb::module_::import_("cutlass_py.arrays.dtype_names")
+                         .attr("dtype_index")(value, parameter, function, expected ? expected : "");
   (*known)[value] = index;
   return Dtype(nb::cast<int>(index));
 }

@@ -7,6 +7,7 @@
 #include <dlpack/dlpack.h>
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
 #include <vector>
 
 #include "arrays/operand.h"
@@ -29,7 +30,8 @@ struct ArrayType {
   nb::object recording;          // whether gradients are recorded, of arrays that have requires_grad (torch)
   nb::object on_write;           // told a tuple of arrays that were written, where the framework has to know (torch)
   bool is_numpy = false;         // exactly numpy.ndarray: read in place where it is an ordinary array
-  std::vector<nb::object> lazy;  // methods that say whether values differ from memory; asked where strides look it
+  std::vector<nb::object> lazy;  // methods that say whether values differ from memory
+  std::ptrdiff_t tensor = 0;     // where that is asked without them (torch_private.h); 0: nowhere
   nb::object grad_flag;          // the type's descriptor of requires_grad, and how it is read; null: by its name
   descrgetfunc read_grad_flag = nullptr;
 
@@ -107,7 +109,7 @@ class View {
   void fill(const DLTensor& tensor);
   bool fill_from_numpy();
   void import_capsule(nb::object capsule);
-  void check(bool perhaps_lazy);
+  void check();
   Dtype dtype_override_ = Dtype::none;
   Managed managed_;
 };
@@ -117,7 +119,9 @@ std::string described_type(nb::handle object);
 // A whole number in digits; another value, and a number of many thousand digits, by its type.
 std::string shown(nb::handle value);
 
-// Dtype of a Python value: this package's names, NumPy's and ml_dtypes' dtypes, a framework's own.
-Dtype dtype_from(nb::handle value, const char* parameter, const char* function = "gemm");
+// Dtype of a Python value: this package's names, NumPy's and ml_dtypes' dtypes, a framework's own. What is none is
+// refused with those that are expected; null: all that arrays have.
+Dtype dtype_from(nb::handle value, const char* parameter, const char* function = "gemm",
+                 const char* expected = nullptr);
 
 }  // namespace cutlass_py

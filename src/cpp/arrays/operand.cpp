@@ -21,10 +21,14 @@ std::string to_string(Device device) {
 void Operand::set_row_major(const int64_t* extents, int count) {
   rank = count;
   int64_t stride = 1;
+  bool too_large = false;
   for (int i = rank - 1; i >= 0; --i) {
     shape[i] = extents[i], strides[i] = stride;
-    stride *= std::max<int64_t>(extents[i], 1);
+    too_large |= __builtin_mul_overflow(stride, std::max<int64_t>(extents[i], 1), &stride);
   }
+  if (!too_large && !__builtin_mul_overflow(stride, dtype_size(dtype), &stride)) return;
+  const std::string made = "would be " + shape_text(shape, rank) + " of " + dtype_name(dtype);
+  refuse(Refusal(name, made).expects("less than 2**63 bytes"));
 }
 
 std::string shape_text(const int64_t* shape, int rank) {

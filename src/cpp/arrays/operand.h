@@ -40,6 +40,7 @@ struct Operand {
   bool readonly = false;
   bool metadata_only = false;  // a TensorSpec: `data` holds its alignment and is never followed
 
+  // As a new array lies, without gaps. Refused where 64 bits do not count its bytes.
   void set_row_major(const int64_t* extents, int count);
 };
 

@@ -345,8 +345,7 @@ void bind_torch(nb::module_& m) {
       "bias_grad"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "splits"_a = nb::none(),
       "deterministic"_a.none() = false, "kernel"_a = nb::none(), "uncast"_a = true,
       "gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a "
-      "gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`, "
-      "and where something else is negated or conjugated lazily.");
+      "gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`.");
 }
 
 void bind_xla(nb::module_& m) {

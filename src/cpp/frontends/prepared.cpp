@@ -78,10 +78,7 @@ void Prepared::prepare_fast_path() {
   for (int i = 0; i < kRoles; ++i) {
     if (!has_array(i)) continue;
     const Operand& x = expected_[i];
-    bool unit = false;
-    for (int j = 0; j < x.rank; ++j) unit |= x.strides[j] == 1 && x.shape[j] > 1;
-    // What View::fill looks into more closely: complex numbers, and views without unit stride.
-    if (count == 3 || !unit || is_complex(x.dtype)) return;
+    if (count == 3) return;
     const uintptr_t align = std::max(1 << align_[i], dtype_size(x.dtype));
     Operand somewhere = x;
     somewhere.data = nullptr;
@@ -112,7 +109,7 @@ void* Prepared::address_of(nb::handle array, const FastOperand& operand, const A
   }
   char* address = static_cast<char*>(x.data) + x.byte_offset;
   if (!x.data || reinterpret_cast<uintptr_t>(address) & operand.misaligned) return nullptr;
-  return wants_gradient(array, *found) ? nullptr : address;
+  return wants_gradient(array, *found) || is_lazy(array, *found) ? nullptr : address;
 }
 
 bool Prepared::run_fast(nb::handle a, nb::handle b, nb::handle out) const {

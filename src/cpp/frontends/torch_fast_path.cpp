@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "arrays/python_error.h"
-#include "frontends/torch_private.h"
+#include "arrays/torch_private.h"
 #include "operations/gemm/call.h"
 
 namespace cutlass_py {
@@ -171,7 +171,7 @@ nb::object fast_gemm(nb::handle a, nb::handle b, const Keywords& k, bool uncast)
     gradient = gradient || wants_gradient(value);
   }
   if (has_interceptors()) return nb::none();
-  if (uncast ? k.out.is_none() && is_autocasting() : is_lazy(a) || is_lazy(b)) return nb::none();
+  if (uncast && k.out.is_none() && is_autocasting()) return nb::none();
   if (gradient && !is_layer(k)) return nb::none();
   return or_none([&] { return gradient ? record({a, b, k.bias, k.activation}) : gemm(a, b, k); });
 }

@@ -32,8 +32,7 @@ nb::object fast_product(nb::handle a, nb::handle b, nb::handle out, nb::handle b
 nb::object fast_linear(nb::handle input, nb::handle weight, nb::handle bias, nb::handle activation);
 
 // gemm of torch tensors, recorded if that is a layer; or None where something has to see it, a gradient is asked of
-// anything else, or gemm refuses it; also where autocast may have to cast them, or if they are not `uncast`, where a or
-// b is negated or conjugated lazily: that was not asked before.
+// anything else, or gemm refuses it; also where autocast may have to cast them, if they are `uncast`.
 nb::object fast_gemm(nb::handle a, nb::handle b, const Keywords& keywords, bool uncast);
 
 }  // namespace cutlass_py

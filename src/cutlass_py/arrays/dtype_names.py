@@ -11,8 +11,13 @@ from ..errors import wrong_type
 BY_NUMPY_NAME = {d.numpy: d.name for d in reversed(DTYPES.values())}
 
 
-def dtype_name(value: Any, parameter: str, function: str = "gemm") -> str:
+def dtype_name(value: Any, parameter: str, function: str = "gemm", expected: str = "") -> str:
     """This package's name of a dtype that an array can have.
+
+    Args:
+        value: the dtype, or its name.
+        parameter, function: what it was given as.
+        expected: the dtypes that the function takes there; all by default.
 
     Raises:
         TypeError: it is none; the message names the function and its parameter.
@@ -22,15 +27,14 @@ def dtype_name(value: Any, parameter: str, function: str = "gemm") -> str:
     except TypeError:  # it has no hash
         name = None
     if name is None:
-        names = ", ".join(STORAGE)
-        found, expected = f"is {value!r}", f"one of {names} or a framework's dtype"
-        raise wrong_type(parameter, found, expected, operation=function)
+        expected = expected or f"one of {', '.join(STORAGE)} or a framework's dtype"
+        raise wrong_type(parameter, f"is {value!r}", expected, operation=function)
     return name
 
 
-def dtype_index(value: Any, parameter: str, function: str) -> int:
+def dtype_index(value: Any, parameter: str, function: str, expected: str) -> int:
     """The number of that dtype, for the extension."""
-    return STORAGE[dtype_name(value, parameter, function)]
+    return STORAGE[dtype_name(value, parameter, function, expected)]
 
 
 @cache

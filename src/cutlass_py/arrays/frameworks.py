@@ -33,7 +33,8 @@ class Framework:
         export: (array, stream, operand name) -> (DLPack capsule, dtype name or None); None: the array's own __dlpack__.
         check: (array, operand name) raises if the array's values are not what its memory holds.
             With `recording`, called for arrays whose gradient would be lost, or that are lazy; otherwise for all.
-        lazy: methods that say whether an array's values are not what its memory holds.
+        lazy: methods that say whether an array's values are not what its memory holds; called where the extension
+            cannot look for itself (torch_private.h).
         mutable: whether arrays may be written.
         recording: () -> (-> whether gradients are recorded); None where arrays have no `requires_grad`.
         on_write: () -> what is told a tuple of arrays that were written; None where nobody has to know.

@@ -2,7 +2,7 @@
 
 torch has no public names for these. What stands in is right but slower: where torch cannot be asked whether something
 has to see a call, the call goes where everything sees it. The exceptions refuse, and say so. The extension has one more
-name, in frontends/torch_private.cpp.
+name, in arrays/torch_private.cpp.
 """
 
 from __future__ import annotations

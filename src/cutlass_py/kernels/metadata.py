@@ -105,7 +105,8 @@ class KernelMetadata:
     Attributes:
         name: general to particular: family, dtypes of A, B, accumulator and D, layout, tile, design, epilogue; or as
             the user calls it.
-        operands: by name: a, b, d, and c, bias, gate, aux, ... where the kernel takes one.
+        operands: by name: a, b, d, and c, bias, gate, aux, ... where the kernel takes one; of one that quantizes x, q
+            and scales.
         accumulator: dtype of the sums; "*" for any.
         epilogue: what is applied to the product `acc`, as a formula. For kernels of providers also a name of EPILOGUES
             (epilogues.py), such as "linear". `fused` has its parts.

@@ -187,6 +187,10 @@ class Operation(ABC):
         """What is wrong with such metadata in themselves; with `usual`, where `metadata_fits` is to be asked."""
 
     @abstractmethod
+    def formula_of(self, m: KernelMetadata) -> str:
+        """What a user's kernel computes: the formula of what its metadata call the epilogue."""
+
+    @abstractmethod
     def dtypes(self, p: Any) -> dict[str, str]:
         """The dtypes by which kernels for a problem are found, by operand, in the order of KernelConfig.operands."""
 

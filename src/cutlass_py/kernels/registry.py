@@ -20,7 +20,7 @@ from .. import _core
 from ..declaration.config import KernelConfig
 from ..declaration.epilogues import Epilogue
 from ..declaration.families import FAMILIES, added, find, named
-from ..declaration.operands import OPERANDS
+from ..declaration.operands import DEFAULT, OPERANDS
 from ..epilogues.fusion import with_epilogue
 from ..epilogues.specialization import specialization_of
 from ..errors import wrong_type, wrong_value
@@ -96,20 +96,20 @@ def _load_packs() -> None:
     _later("kernels.packs").load()
 
 
-# By name, in the order of registration; the CPU's come first. Another dictionary after each change: those who read it
-# need no lock, which a fork meanwhile would keep.
+# By name, in the order of registration. Another dictionary after each change: those who read it need no lock, which a
+# fork meanwhile would keep.
 _registered: dict[str, Kernel] = {}
 registering = RLock()  # a collection while it is held may run a destructor that unregisters
 
 
 def registered() -> dict[str, Kernel]:
-    """Kernels that are not of the declaration: the CPU's, and those that users brought (register.py)."""
-    global _registered
-    if not _registered:
-        with registering:
-            brought = _later("providers.numpy").KERNELS
-            _registered = _registered or {kernel.name: kernel for kernel in brought}
+    """Kernels that users brought (register.py), by name."""
     return _registered
+
+
+def _undeclared() -> dict[str, Kernel]:
+    """Every kernel that is not of the declaration: the CPU's come first."""
+    return {kernel.name: kernel for kernel in map(_later("providers.numpy").kernel_of, OPERANDS)} | _registered
 
 
 @_cached_until_reset
@@ -131,11 +131,8 @@ def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
 @gc_paused()
 def all_kernels(compiled: bool = False) -> tuple[Kernel, ...]:
     """Every kernel, or those that are compiled, in that order; what was registered last."""
-    return (*map(cutlass_kernel, _configs(compiled)), *_registered_kernels(compiled))
-
-
-def _registered_kernels(compiled: bool) -> Iterator[Kernel]:
-    return (kernel for kernel in registered().values() if kernel.compiled or not compiled)
+    brought = (kernel for kernel in _undeclared().values() if kernel.compiled or not compiled)
+    return (*map(cutlass_kernel, _configs(compiled)), *brought)
 
 
 # ---------------------------------------------------------------------------------------------------- coming and going
@@ -170,12 +167,12 @@ def register(caller: str, kernels: Sequence[Kernel]) -> None:
     _load_packs()  # their names are taken too
     global _registered
     with registering:
-        taken = dict(registered())
+        taken = _undeclared()
         for kernel in kernels:
             if kernel.name in taken or find(kernel.name) or kernel.name in _core.kernel_facts():
                 raise ValueError(f"{caller}: a kernel is called {kernel.name!r} already")
             taken[kernel.name] = kernel
-        _registered = taken
+        _registered = _registered | {kernel.name: kernel for kernel in kernels}
     forget()
 
 
@@ -184,7 +181,7 @@ def unregister(kernels: Sequence[Kernel]) -> None:
     global _registered
     names = {kernel.name for kernel in kernels}
     with registering:
-        _registered = {name: kernel for name, kernel in registered().items() if name not in names}
+        _registered = {name: kernel for name, kernel in _registered.items() if name not in names}
     for name in names:
         forget_kernel(name)
 
@@ -228,7 +225,8 @@ def by_operands(operation: str, dtypes: tuple[str, ...], compiled: bool) -> Grou
         return c.operands == dtypes and FAMILIES[c.family].operation == operation
 
     declared = map(cutlass_kernel, filter(wanted, _configs(compiled)))
-    brought = (k for k in _registered_kernels(compiled) if isinstance(k, CutlassKernel) and wanted(k.config))
+    cutlass = (kernel for kernel in _registered.values() if isinstance(kernel, CutlassKernel))
+    brought = (kernel for kernel in cutlass if (kernel.compiled or not compiled) and wanted(kernel.config))
     return _grouped((*declared, *brought))
 
 
@@ -255,7 +253,7 @@ def concerned(p: Problem, compiled: bool) -> Groups:
 
 def python_kernels(p: Problem) -> Iterator[PythonKernel]:
     """Kernels written in Python that are worth asking about a problem: those for its dtypes, on its kind of device."""
-    for kernel in registered().values():
+    for kernel in (_later("providers.numpy").kernel_of(p.operation), *_registered.values()):
         if isinstance(kernel, PythonKernel) and kernel.concerns(p):
             yield kernel
 
@@ -273,7 +271,7 @@ def find_kernel(name: str) -> Kernel | None:
     _load_packs()
     if config := find(name):
         return cutlass_kernel(config)
-    return registered().get(name)
+    return _undeclared().get(name)
 
 
 def kernel_named(name: str, caller: str = "gemm") -> Kernel:
@@ -350,8 +348,7 @@ def is_artifact(value: Any) -> bool:
 Kernel.registry = sys.modules[__name__]
 
 # What a first call finds by name is imported now: a process that forks in the middle of an import leaves its child the
-# import's lock.
-for _operation in OPERANDS:
-    operation_named(_operation)
+# import's lock. The rooms of other operations come with the first call of each.
+operation_named(DEFAULT)
 for _module in ("providers.numpy", "kernels.packs"):
     _later(_module)

@@ -6,13 +6,14 @@ What they compute is in operations/<name>/reference.py.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from ..declaration.operands import OPERANDS
 from ..kernels.kernel import Status
 from ..kernels.metadata import KernelMetadata
 from ..kernels.operation import operation_named
-from .provider import Provider, kernels_of
+from .provider import ProvidedKernel, Provider
 
 
 class NumpyProvider(Provider):
@@ -34,4 +35,7 @@ class NumpyProvider(Provider):
         operation_named(kernel.operation).compute(call)
 
 
-KERNELS = tuple(kernels_of(NumpyProvider()))  # what the registry begins with
+@cache
+def kernel_of(operation: str) -> ProvidedKernel:
+    """The CPU's kernel of an operation, whose room is loaded by that."""
+    return ProvidedKernel(NumpyProvider(), operation_named(operation).host_kernel)

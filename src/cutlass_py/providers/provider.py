@@ -15,7 +15,6 @@ from typing import Any
 
 from ..arrays.frameworks import launching_on
 from ..arrays.gpu import Gpu
-from ..declaration.epilogues import EPILOGUES
 from ..declaration.operands import OPERANDS
 from ..errors import ProviderError
 from ..kernels.adaptation import Way
@@ -43,9 +42,10 @@ class Provider(ABC):
     def run(self, kernel: KernelMetadata, call: Any) -> None:
         """Computes a call that the kernel supports, or launches what does on `call.stream`, into what it writes.
 
-        A call of gemm is a KernelCall, which writes `call.d`. It must not wait for the device. Scratch memory is its
-        own to allocate. During CUDA graph capture it may be called too: whatever cannot be captured, such as compiling,
-        has to have happened in `compile` or a call before.
+        A call of gemm is a KernelCall, which writes `call.d`; one of quantize a QuantizeCall, which writes `call.q` and
+        `call.scales`. It must not wait for the device. Scratch memory is its own to allocate. During CUDA graph capture
+        it may be called too: whatever cannot be captured, such as compiling, has to have happened in `compile` or a
+        call before.
         """
 
     def compile(self, kernel: KernelMetadata) -> None:
@@ -150,8 +150,9 @@ class ProvidedKernel(PythonKernel):
         except Exception as error:
             raise self._error(f"run raised {type(error).__name__}: {error}") from error
         if returned is not None:
-            result = next(x.slot for x in OPERANDS[self._metadata.operation] if x.name == "out")
-            raise self._error(f"run returned {_what(returned)}; expected None: the result goes to call.{result}")
+            slots = (x.slot for x in OPERANDS[self._metadata.operation] if x.written == "always")
+            written = " and ".join(f"call.{slot}" for slot in slots if "." not in slot)  # those of epilogues are extras
+            raise self._error(f"run returned {_what(returned)}; expected None: the result goes to {written}")
 
     def _ask(self, method: str, *given: Any) -> Any:
         try:
@@ -217,7 +218,7 @@ def kernels_of(provider: Provider) -> list[ProvidedKernel]:
     for m in found:
         if wrong := mistake(m, usual):
             raise ProviderError(f"provider {provider.name}: kernels: {wrong}")
-    told = [replace(m, epilogue=EPILOGUES[m.epilogue].formula) if m.epilogue in EPILOGUES else m for m in found]
+    told = (replace(m, epilogue=operation_named(m.operation).formula_of(m)) for m in found)
     return [ProvidedKernel(provider, m) for m in told]
 
 

@@ -13,7 +13,7 @@ from ..kernels.metadata import KernelMetadata
 from .cuda_kernel import CudaKernel, OwnKernel
 from .provider import Provider, kernels_of, mistake
 
-Run = Callable[[Any], None]  # of a KernelCall
+Run = Callable[[Any], None]  # of a call in canonical form
 Estimate = Callable[[Any], "float | None"]  # of a Problem
 
 
@@ -73,7 +73,7 @@ def register_kernel(
 
     Args:
         kernel: a CudaKernel; or the metadata of what `run` computes.
-        run: computes a KernelCall, as Provider.run does; for metadata alone.
+        run: computes a call, as Provider.run does; for metadata alone.
         estimate: a function of a Problem, as Provider.estimate. For a CudaKernel also "model": the package's own model
             holds for it, as its tiles are those of its family.
 

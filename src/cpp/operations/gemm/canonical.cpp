@@ -287,6 +287,7 @@ Call canonicalise(const Request& r) {
   choose_arithmetic(r, p);
   const Extents extents = extents_of(*r.at(Role::a), *r.at(Role::b));
   call.out_rank = extents.result(call.out_shape);
+  new_result(call);  // refuses what is too large, before anything is computed of its extents
   BatchedOperands parts;
   read_matrices(r, extents, call, parts);
   read_epilogue(r, extents, call, parts);

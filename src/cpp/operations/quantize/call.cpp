@@ -19,9 +19,9 @@ namespace {
 
 using device::Stream;
 
-constexpr OperandRow kTable[] = {
+const OperandRow kTable[] = {
 #define CUTLASS_PY_OPERAND(NAME, SHAPE, WRITTEN, NUMBER, LISTS, IN_PLACE, COMPLEX, MIRROR, SLOT) \
-  {#NAME, false, false, nullptr},
+  {#NAME, false, false, Role::NAME == Role::x ? kFromNames.c_str() : nullptr},
 #include "quantize_operands.inc"
 #undef CUTLASS_PY_OPERAND
 };
@@ -42,8 +42,8 @@ void open_operands(OperandViews& operands, nb::handle x, const Keywords& keyword
 }
 
 Dtype dtype_of(nb::handle value) {
-  const Dtype dtype = dtype_from(value, "dtype", current_operation());
-  check_dtype(dtype, kTo, Refusal("dtype", std::string("is ") + dtype_name(dtype), "dtype"));
+  const Dtype dtype = dtype_from(value, "dtype", current_operation(), kToNames.c_str());
+  check_dtype(dtype, kTo, kToNames, Refusal("dtype", std::string("is ") + dtype_name(dtype), "dtype"));
   return dtype;
 }
 

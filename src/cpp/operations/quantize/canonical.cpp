@@ -7,12 +7,12 @@
 namespace cutlass_py::quantization {
 namespace {
 
-int64_t groups_of(int64_t extent, int size) { return size ? (extent + size - 1) / size : 1; }
+int64_t groups_of(int64_t extent, int size) { return size ? extent / size + (extent % size != 0) : 1; }
 
 // ------------------------------------------------------------------------------------------------ shapes
 
 void check_x(const Operand& x, const Scaling& scaling) {
-  check_dtype(x.dtype, kFrom, found_dtype(x));
+  check_dtype(x.dtype, kFrom, kFromNames, found_dtype(x));
   const int least = scaling.rows > 1 ? 2 : 1;
   if (x.rank >= least) return;
   refuse(found(x).expects(least == 1 ? "1 dimension or more"

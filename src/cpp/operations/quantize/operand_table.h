@@ -2,9 +2,9 @@
 // the dtypes of x and q, from declaration/quantize.py (scalings.inc, quantize_from.inc, quantize_to.inc).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "abi/dtype.h"
 #include "arrays/refusal.h"
@@ -47,15 +47,21 @@ inline constexpr Dtype kTo[] = {
 #undef CUTLASS_PY_DTYPE
 };
 
-// Refuses a dtype, which is `found`'s, unless it is one of these.
+// "e4m3, e5m2 or s8"
 template <size_t count>
-void check_dtype(Dtype dtype, const Dtype (&known)[count], Refusal found) {
+std::string listed(const Dtype (&dtypes)[count]) {
   std::string names;
   for (size_t i = 0; i < count; ++i) {
-    if (dtype == known[i]) return;
-    names += std::string(i == 0 ? "" : i + 1 < count ? ", " : " or ") + dtype_name(known[i]);
+    names += std::string(i == 0 ? "" : i + 1 < count ? ", " : " or ") + dtype_name(dtypes[i]);
   }
-  refuse_type(std::move(found.expects(names)));
+  return names;
+}
+inline const std::string kFromNames = listed(kFrom), kToNames = listed(kTo);  // for messages
+
+// Refuses a dtype, which is `found`'s, unless it is one of these.
+template <size_t count>
+void check_dtype(Dtype dtype, const Dtype (&known)[count], const std::string& names, Refusal found) {
+  if (std::find(known, known + count, dtype) == known + count) refuse_type(found.expects(names));
 }
 
 }  // namespace cutlass_py::quantization

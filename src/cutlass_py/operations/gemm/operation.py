@@ -8,6 +8,7 @@ from typing import Any
 from ..._core import Problem
 from ...arrays.gpu import Gpu
 from ...declaration.config import GemmConfig
+from ...declaration.epilogues import EPILOGUES
 from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel, Status
 from ...kernels.metadata import KernelMetadata
@@ -71,6 +72,10 @@ class Gemm(Operation):
     def metadata_mistake(self, m: KernelMetadata, usual: bool) -> str | None:
         """Operands that a product does not have, dtypes that are not multiplied, contradictions."""
         return metadata.mistake(m, usual)
+
+    def formula_of(self, m: KernelMetadata) -> str:
+        """That of the epilogue of this name, or what they say."""
+        return EPILOGUES[m.epilogue].formula if m.epilogue in EPILOGUES else m.epilogue
 
     def dtypes(self, p: Problem) -> dict[str, str]:
         """Of A and B, as they are multiplied."""

@@ -68,6 +68,10 @@ class Quantize(Operation):
         """Operands and dtypes that there are not."""
         return kernels.mistake(m)
 
+    def formula_of(self, m: KernelMetadata) -> str:
+        """The definition, unless they say something else."""
+        return kernels.FORMULA if m.epilogue == "linear" else m.epilogue
+
     def dtypes(self, p: QuantizeProblem) -> dict[str, str]:
         """Of x and q."""
         return {"x": p.x, "q": p.q}
