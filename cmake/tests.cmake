@@ -5,7 +5,7 @@ add_custom_target(cpp_tests)
 set(canonical canonical.cpp epilogue.cpp overlap.cpp shapes.cpp user_epilogue.cpp)
 list(TRANSFORM canonical PREPEND src/cpp/operations/gemm/)
 list(APPEND canonical src/cpp/arrays/memory_overlap.cpp src/cpp/arrays/operand.cpp src/cpp/arrays/refusal.cpp)
-foreach(name problem run launch_cache xla_call quantize)
+foreach(name problem run launch_cache xla_gemm quantize)
   add_executable(test_${name} tests/cpp/test_${name}.cpp ${canonical})
   target_include_directories(test_${name} PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
   # -UNDEBUG: a test may be an assertion, in every build type.
@@ -20,7 +20,7 @@ set(cache src/cpp/operations/gemm/launch_key.cpp src/cpp/runtime/launch_cache.cp
 target_sources(test_launch_cache PRIVATE ${run} ${cache})
 target_sources(test_quantize PRIVATE src/cpp/operations/quantize/canonical.cpp
                                      src/cpp/operations/quantize/launch_key.cpp)
-target_sources(test_xla_call PRIVATE ${run} ${cache} src/cpp/frontends/xla_call.cpp)
+target_sources(test_xla_gemm PRIVATE ${run} ${cache} src/cpp/frontends/xla_gemm.cpp)
 
 add_test(NAME pytest COMMAND ${Python_EXECUTABLE} -m pytest -m "not gpu" WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 add_test(NAME pytest-gpu COMMAND ${Python_EXECUTABLE} -m pytest -m gpu WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

@@ -3,7 +3,7 @@
 #include <map>
 #include <mutex>
 
-#include "frontends/xla_call.h"
+#include "frontends/xla_gemm.h"
 #include "operations/gemm/facts.h"
 #include "runtime/registry.h"
 

@@ -1,4 +1,4 @@
-#include "frontends/xla_call.h"
+#include "frontends/xla_gemm.h"
 
 #include <algorithm>
 #include <string_view>

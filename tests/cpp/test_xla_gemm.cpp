@@ -1,5 +1,5 @@
-// Tests of xla_call.cpp: a call frame as XLA builds it becomes the canonical call that it stands for, or a named error.
-#include "frontends/xla_call.h"
+// Tests of xla_gemm.cpp: a call frame as XLA builds it becomes the canonical call that it stands for, or a named error.
+#include "frontends/xla_gemm.h"
 
 #include <algorithm>
 #include <cstdio>
