@@ -714,6 +714,4 @@ def quantize_problem(x: object | None, dtype: object | None = 'e4m3', *, scaling
     """
 
 def xla_quantize_handler() -> CapsuleType:
-    """
-    quantize as a custom call of XLA's typed FFI, as xla_gemm_handler.
-    """
+    """quantize as a custom call of XLA's typed FFI, as xla_gemm_handler."""

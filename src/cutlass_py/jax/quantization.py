@@ -81,9 +81,11 @@ def _bind(x: Any, dtype: str, scaling: str) -> Any:
 quantize_p.def_impl(compiled(quantize_p, _bind))
 
 
-@quantize_p.def_abstract_eval
 def _types(x: Any, *, dtype: str, scaling: str) -> list[Any]:
     return [result_type(x, x.shape, dtype), result_type(x, _scales_shape(x.shape, scaling), "f32")]
+
+
+quantize_p.def_abstract_eval(_types)
 
 
 def _scales_shape(shape: Shape, scaling: str) -> Shape:
@@ -137,8 +139,9 @@ def lowering(ctx: mlir.LoweringRuleContext, x: Any, **how: Any) -> Any:
     context = ctx.module_context.axis_context
     if isinstance(context, mlir.ShardingContext):
         divided = context.num_devices != 1
-    else:  # in shard_map, whose axes may be left to XLA
-        divided = not context.manual_axes.issuperset(context.mesh.axis_names)
+    else:  # shard_map may leave axes to XLA
+        mesh = context.mesh if isinstance(context, mlir.SPMDAxisContext) else None
+        divided = mesh is not None and not context.manual_axes.issuperset(mesh.axis_names)
     return mlir.lower_fun(_in_xla if divided else _on_device, multiple_results=True)(ctx, x, **how)
 
 
