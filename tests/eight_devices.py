@@ -251,6 +251,26 @@ def refused(message: str, call: Callable[..., Any], *arrays: Any, **keywords: An
         raise AssertionError("taken")
 
 
+# ------------------------------------------------------------------------------------------------ quantize
+
+
+def quantize() -> None:
+    """The same codes and scales, by automatic and explicit axes and in shard_map, eagerly and under jit."""
+    for scaling in ("tensor", "row", "1x128", "128x128"):
+        call = partial(cj.quantize, scaling=scaling)
+        scales = P() if scaling == "tensor" else P("x")
+        parts = jax.shard_map(call, mesh=AUTO, in_specs=P("x"), out_specs=(P("x"), scales), check_vma=False)
+        x = put((512, 256), "x", "y")
+        for run in (call, jax.jit(call)):
+            for array in (x, put((512, 256), "x", mesh=EXPLICIT)):
+                same(call, (array,), run(array), 0)
+        for run in (parts, jax.jit(parts)):
+            if scaling != "tensor":  # of which each device has its own
+                same(call, (x,), run(x), 0)
+            loss = jax.grad(lambda x, call=run: call(x)[0].astype("float32").sum())
+            assert loss(x).shape == x.shape
+
+
 # ------------------------------------------------------------------------------------------------ one of them
 
 
@@ -309,6 +329,13 @@ def custom_call(library: str) -> None:
     ]  # fmt: skip
     for text in whole:
         assert "custom_call @cutlass_py_gemm" in text and "CustomSPMDPartitioning" not in text
+
+    # quantize is a call of each device in shard_map alone: XLA divides its own operations.
+    parts = partial(jax.shard_map, cj.quantize, mesh=AUTO, in_specs=P("x"), out_specs=(P("x"), P()), check_vma=False)
+    for call, count in ((parts(), 1), (parts(axis_names={"x"}), 0), (cj.quantize, 0)):
+        text = jax.jit(call).lower(struct(A, "x")).as_text()
+        assert text.count("custom_call @cutlass_py_quantize") == count, text
+    assert "custom_call @cutlass_py_quantize" in jax.jit(cj.quantize).lower(np.ones(A, "f4")).as_text()
 
     def none(problem: Any, provided: bool) -> LaunchPlan:
         raise cutlass_py.NoKernelError("none of the kernels fits")

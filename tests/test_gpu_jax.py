@@ -11,9 +11,10 @@ from functools import partial
 import numpy as np
 import pytest
 from leaks import assert_nothing_stays
-from reference import NUMPY, rounded
+from reference import NUMPY, assert_same_codes, quantized, rounded
 
 import cutlass_py
+from cutlass_py.declaration.quantize import LIMITS, SCALINGS, SOURCES
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -219,6 +220,63 @@ def test_vmap(axes):
     found = run(jax.vmap(cj.gemm, in_axes=axes), on_device(a, "bf16"), on_device(b, "bf16"))
     x, y = (v[:1] if axis is None else v for v, axis in zip((x, y), axes, strict=True))
     np.testing.assert_array_equal(np.asarray(found, np.float64), rounded(x @ y, "bf16"))
+
+
+# ------------------------------------------------------------------------------------------------ quantize
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("q", LIMITS)
+@pytest.mark.parametrize("dtype", SOURCES)
+def test_quantize(dtype, q, scaling):
+    """Bit for bit, under jit and vmap and eagerly, by the custom call; straight through on the way back."""
+    call = partial(cj.quantize, dtype=q, scaling=scaling)
+    for shape in ((3, 5), (300, 1000), (2, 130, 4096)):
+        x = np.array(normal(shape, NUMPY[dtype]))
+        x.flat[1:5] = np.nan, np.inf, -np.inf, 2.0**-140
+        wanted = quantized(x, q, scaling)
+        compiled = jax.jit(call).lower(x).compile()
+        assert "cutlass_py_quantize" in compiled.as_text()
+        for found in (compiled(x), compiled(x), call(jnp.asarray(x))):
+            assert_same_codes(np.asarray(found[0]), wanted[0])
+            np.testing.assert_array_equal(found[1], wanted[1])
+        mapped = jax.jit(jax.vmap(call))(x[None])
+        assert_same_codes(np.asarray(mapped[0][0]), wanted[0])
+        np.testing.assert_array_equal(mapped[1][0], wanted[1])
+    if q != "s8":
+        gradient = jax.grad(lambda t: call(t)[0].astype("float32").sum())
+        array = normal((130, 264), NUMPY[dtype])
+        assert_close(run_quantize(gradient, array), on_host(gradient, array), 1e-6)
+
+
+def run_quantize(call, *arrays):
+    compiled = jax.jit(call).lower(*arrays).compile()
+    assert "cutlass_py_quantize" in compiled.as_text()
+    return compiled(*arrays)
+
+
+def test_quantize_in_a_loop():
+    """Its calls may be recorded in a command buffer."""
+    x = normal((256, 512), "float32")
+
+    def step(x, _):
+        q, scales = cj.quantize(x, "s8", scaling="row")
+        return q.astype("float32") * scales, None
+
+    looped = lambda x: jax.lax.scan(step, x, None, length=20)[0]  # noqa: E731
+    for _ in range(3):
+        assert_close(run_quantize(looped, x), on_host(looped, x), 1e-6)
+
+
+@FP8
+def test_quantize_before_gemm():
+    a, w = normal((256, 512)), normal((384, 512), seed=1)
+
+    def product(a, w):
+        (qa, sa), (qw, sw) = (cj.quantize(x, scaling="row") for x in (a, w))
+        return cj.gemm(qa, qw, layout="tn", scale_a=sa, scale_b=sw.T, out_dtype="f32")
+
+    assert_close(run(product, a, w), on_host(product, a, w), 1e-3)
 
 
 # ------------------------------------------------------------------------------------------------ memory

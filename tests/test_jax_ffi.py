@@ -48,8 +48,8 @@ def test_structs_are_those_of_the_installed_jaxlib_and_metadata_is_the_oldest(li
 
 @pytest.fixture
 def declared(built, monkeypatch):
-    """As if the core set were built. No library says then how much scratch its kernels take: 4096 bytes here."""
-    built(named("core"))
+    """As if the core sets were built. No library says then how much scratch its kernels take: 4096 bytes here."""
+    built(named("core") | named("core", "quantize"))
     monkeypatch.setattr(_core, "scratch_bytes", lambda a, b, keywords, plan, sm_count: 4096 if plan.scratch else 0)
 
 
@@ -159,6 +159,44 @@ def test_export_for_cuda(declared):
 def test_other_platforms_have_xlas_operations(declared):
     for platform in ("cpu", "tpu", "rocm"):
         assert "custom_call @cutlass_py_gemm" not in lowered(cj.gemm, struct(64, 96), struct(96, 32), platform=platform)
+
+
+@pytest.mark.parametrize(
+    "scaling, groups", [("tensor", ""), ("row", "2x64x1x"), ("block", "2x64x3x"), ("128x128", "2x1x3x")]
+)
+@pytest.mark.parametrize("q, theirs", [("e4m3", "f8E4M3FN"), ("s8", "i8")])
+def test_quantize_is_one_call(declared, scaling, groups, q, theirs):
+    text = lowered(partial(cj.quantize, dtype=q, scaling=scaling), struct(2, 64, 300))
+    found, name = attributes(text), "1x128" if scaling == "block" else scaling
+    assert found["kernel"] == f'"quantize_bf16_{q}_{name}"' and found["scaling"] == f'"{name}"'
+    assert found["operands"] == '"x"' and found["results"] == '"out scales"'
+    assert f'"quantize (2, 64, 300): bf16 -> {q} by {name} on cuda:0"' in text
+    assert f"(tensor<2x64x300xbf16>) -> (tensor<2x64x300x{theirs}>, tensor<{groups}f32>)" in text
+    assert "@cutlass_py_quantize" in text and "stablehlo.maximum" not in text
+
+
+def test_quantize_under_transformations_is_one_call(declared):
+    x = struct(3, 64, 300)
+    for scaling in ("tensor", "row", "block", "128x128"):
+        call = partial(cj.quantize, scaling=scaling)
+        gradient = jax.grad(lambda t, call=call: jax.jit(call)(t)[0].astype("float32").sum())
+        for transformed in (jax.vmap(call), jax.jit(lambda t, call=call: call(t * 2)), gradient, jax.checkpoint(call)):
+            assert lowered(transformed, x).count("custom_call @cutlass_py_quantize") == 1
+    assert "quantize (3, 19200): bf16 -> e4m3 by row" in lowered(jax.vmap(cj.quantize), x)  # a scale of each
+
+
+def test_quantize_elsewhere_and_without_a_kernel_is_xlas_operations(declared, built):
+    x = struct(64, 300)
+    both = jax.export.export(
+        jax.jit(cj.quantize), platforms=["cpu", "cuda"],
+        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("cutlass_py_quantize")],
+    )(x).mlir_module()  # fmt: skip
+    assert "custom_call @cutlass_py_quantize" in both and "stablehlo.maximum" in both
+    nothing = lowered(partial(cj.quantize, scaling="row"), struct(0, 300))  # not even a scale
+    for text in (lowered(cj.quantize, x, platform="cpu"), nothing):
+        assert "custom_call @cutlass_py_quantize" not in text
+    built([])
+    assert "custom_call @cutlass_py_quantize" not in lowered(lambda t: cj.quantize(t), x)
 
 
 def test_a_kernel_may_be_asked_for(declared):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def load(library: Path, capsule: Any = None, stream: int = 0, after: Any = None)
     python.PyCapsule_GetName.argtypes = [ctypes.py_object]
     python.PyCapsule_GetPointer.restype = ctypes.c_void_p
     python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    capsule = capsule or _core.xla_handler()
+    capsule = capsule or _core.xla_gemm_handler()
     pointer = python.PyCapsule_GetPointer(capsule, python.PyCapsule_GetName(capsule))
     _called.append(_CALL(after) if after else _CALL())
     found.set_handler.argtypes = [ctypes.c_void_p] * 3
@@ -45,5 +46,10 @@ def load(library: Path, capsule: Any = None, stream: int = 0, after: Any = None)
 
 
 def register(library: Path, after: Any = None) -> None:
-    """From now on, gemm on JAX's CPU is the custom call, on the null stream."""
-    cj.register("cpu", jax.ffi.pycapsule(load(library, after=after).on_host))
+    """From now on, gemm and quantize on JAX's CPU are the custom calls, on the null stream."""
+    capsules = {"gemm": _core.xla_gemm_handler(), "quantize": _core.xla_quantize_handler()}
+    handlers = {}
+    for operation, capsule in capsules.items():
+        own = shutil.copy(library, library.with_name(f"{operation}.so"))  # each library has one handler
+        handlers[operation] = jax.ffi.pycapsule(load(own, capsule, after=after).on_host)
+    cj.register("cpu", **handlers)

@@ -577,7 +577,7 @@ def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: 
     gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`.
     """
 
-def xla_handler() -> CapsuleType:
+def xla_gemm_handler() -> CapsuleType:
     """
     gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.
     """
@@ -712,3 +712,6 @@ def quantize_problem(x: object | None, dtype: object | None = 'e4m3', *, scaling
     """
     The canonical problem of a quantize call, which is not run. Takes a TensorSpec as well as arrays.
     """
+
+def xla_quantize_handler() -> CapsuleType:
+    """quantize as a custom call of XLA's typed FFI, as xla_gemm_handler."""

@@ -15,9 +15,11 @@ import simulator
 
 jax = pytest.importorskip("jax")
 import xla_on_host  # noqa: E402
+from reference import NUMPY, assert_same_codes, quantized  # noqa: E402
 
 import cutlass_py.jax as cj  # noqa: E402
 from cutlass_py import GemmArguments, TensorSpec  # noqa: E402
+from cutlass_py.declaration.quantize import LIMITS, SCALINGS  # noqa: E402
 from cutlass_py.dispatch import planning  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="compiles with g++")
@@ -60,3 +62,75 @@ def test_every_step_of_a_plan_is_taken(step: str) -> None:
     expected = [y, *([z] if "aux" in keywords else []), *([y.sum(0)] if "bias_grad" in keywords else [])]
     for x, want in zip(found if len(expected) > 1 else [found], expected, strict=True):
         np.testing.assert_array_equal(np.asarray(x, "f4"), want)
+
+
+# ------------------------------------------------------------------------------------------------ quantize
+
+
+def special(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Several orders of magnitude, with what is special here and there."""
+    generator = np.random.default_rng(shape)
+    x = generator.standard_normal(shape) * 10.0 ** generator.integers(-3, 4, shape)
+    for i, value in enumerate((np.nan, np.inf, -np.inf, 0.0, 2.0**-140, 6e4) if x.size > 20 else ()):
+        x.flat[i * x.size // 7] = value
+    return x.astype(NUMPY[dtype])
+
+
+def is_one_call(call: Any, x: Any) -> bool:
+    """Whether what is lowered has one custom call."""
+    return jax.jit(call).lower(x).as_text().count("custom_call @cutlass_py_quantize") == 1
+
+
+def check(found: Any, x: np.ndarray, q: str, scaling: str) -> None:
+    wanted, scales = quantized(x, q, scaling)
+    assert_same_codes(np.asarray(found[0]), wanted)
+    np.testing.assert_array_equal(np.asarray(found[1]), scales)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("q", LIMITS)
+def test_quantize_runs_its_kernels(q: str, scaling: str) -> None:
+    call = partial(cj.quantize, dtype=q, scaling=scaling)
+    for dtype in ("bf16", "f32", "f16"):
+        for shape in ((3, 5), (130, 264), (2, 2, 5, 300), (0, 128), (3, 0)):
+            x = special(shape, dtype)
+            array = jax.numpy.asarray(x)
+            check(call(array), x, q, scaling)
+            for _ in range(2):  # planned, then by the launch that is kept
+                check(jax.jit(call)(array), x, q, scaling)
+            assert is_one_call(call, array) == bool(quantized(x, q, scaling)[1].size)
+
+
+def test_quantize_of_vectors_and_under_transformations() -> None:
+    x = special((3, 200), "f32")
+    array = jax.numpy.asarray(x)
+    for scaling in ("tensor", "row", "block"):
+        codes, scales = jax.jit(partial(cj.quantize, scaling=scaling))(array[0])
+        wanted = quantized(x[:1], "e4m3", "1x128" if scaling == "block" else scaling)
+        assert_same_codes(np.asarray(codes), wanted[0][0])
+        np.testing.assert_array_equal(np.asarray(scales), wanted[1][0] if scaling != "tensor" else wanted[1])
+    for scaling in SCALINGS:
+        call = partial(cj.quantize, scaling=scaling)
+        mapped = jax.vmap(call)(array[None])
+        assert is_one_call(jax.vmap(call), array[None])
+        check((mapped[0][0], mapped[1][0]), x, "e4m3", scaling)
+        gradient = jax.grad(lambda t, call=call: call(jax.jit(lambda y: y * 1)(t))[0].astype("float32").sum())
+        assert is_one_call(gradient, array) and gradient(array).shape == x.shape
+    nine = jax.vmap(partial(cj.quantize, scaling="row"))(array.reshape(3, *(1,) * 6, 1, 200))
+    check((nine[0].reshape(x.shape), nine[1].reshape(3, 1)), x, "e4m3", "row")
+
+
+def test_quantize_and_gemm_in_one_program() -> None:
+    """Both find their launches in one cache."""
+    a, w = values(32, 256, seed=1, dtype="bfloat16"), values(48, 256, seed=2, dtype="bfloat16")
+
+    @jax.jit
+    def call(a: Any, w: Any) -> Any:
+        qa, sa = cj.quantize(a, "s8", scaling="row")
+        qw, sw = cj.quantize(w, "s8", scaling="row")
+        return cj.gemm(qa, qw, layout="tn", scale_a=sa, scale_b=sw.T, out_dtype="f32"), sa, sw
+
+    for _ in range(2):
+        d, sa, sw = call(a, w)
+        exact = np.asarray(a, "f4") @ np.asarray(w, "f4").T
+        np.testing.assert_allclose(np.asarray(d), exact, atol=2 * np.abs(exact).max() / 127)

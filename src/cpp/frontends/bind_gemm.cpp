@@ -11,6 +11,7 @@
 #include "frontends/bindings.h"
 #include "frontends/prepared.h"
 #include "frontends/torch_fast_path.h"
+#include "frontends/xla_gemm.h"
 #include "frontends/xla_handler.h"
 #include "operations/gemm/call.h"
 #include "operations/gemm/canonical.h"
@@ -350,7 +351,7 @@ void bind_torch(nb::module_& m) {
 
 void bind_xla(nb::module_& m) {
   m.def(
-      "xla_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla_handler)); },
+      "xla_gemm_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla_handler<XlaGemm>)); },
       "gemm as a custom call of XLA's typed FFI, for jax.ffi.register_ffi_target.");
   m.def(
       "xla_stream_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla_stream_handler)); },

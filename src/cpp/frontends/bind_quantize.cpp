@@ -4,6 +4,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "frontends/bindings.h"
+#include "frontends/xla_handler.h"
+#include "frontends/xla_quantize.h"
 #include "operations/quantize/call.h"
 #include "operations/quantize/sample.h"
 
@@ -135,6 +137,10 @@ void bind_quantize(nb::module_& m) {
         return quantization::measure(problem, taken, rounds);
       },
       "problem"_a, "plans"_a, "rounds"_a, "As above, of quantize.");
+  m.def(
+      "xla_quantize_handler",
+      [] { return nb::capsule(reinterpret_cast<void*>(&xla_handler<quantization::XlaQuantize>)); },
+      "quantize as a custom call of XLA's typed FFI, as xla_gemm_handler.");
 }
 
 }  // namespace cutlass_py

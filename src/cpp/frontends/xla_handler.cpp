@@ -3,8 +3,7 @@
 #include <map>
 #include <mutex>
 
-#include "frontends/xla_call.h"
-#include "operations/gemm/facts.h"
+#include "runtime/instrumentation.h"
 #include "runtime/registry.h"
 
 namespace cutlass_py {
@@ -30,52 +29,48 @@ const KernelEntry& loaded(const std::string& kernel) {
 }
 
 // What the device adds to a plan: the kernel's address and the number of multiprocessors.
-void complete(XlaCall& x) {
-  x.plan.sm_count = device::info(x.call.problem.device.id).sm_count;
-  if (x.kernel.empty()) return;
-  const KernelEntry& entry = loaded(x.kernel);
-  x.plan.kernel = entry.kernel;
-  x.plan.origin = entry.origin;
+void complete(XlaCall& call, int ordinal) {
+  LaunchPlan& plan = call.launch_plan();
+  plan.sm_count = device::info(ordinal).sm_count;
+  if (call.kernel.empty()) return;
+  const KernelEntry& entry = loaded(call.kernel);
+  plan.kernel = entry.kernel;
+  plan.origin = entry.origin;
 }
 
 // Before a command buffer may be recorded, in which the device could not be asked what it is: a module that another
-// process has lowered meets it here.
+// process has lowered meets it here. The frame may have no buffers.
 xla::Error* initialize(const xla::CallFrame& frame, int ordinal) {
   device::info(ordinal);
-  if (const std::string kernel = kernel_of(frame); !kernel.empty()) loaded(kernel);
+  if (const std::string kernel(Attributes(frame).text("kernel")); !kernel.empty()) loaded(kernel);
   return nullptr;
 }
 
 // Whether it was: the launch of a class that was seen before.
-bool run_cached(const Key& key, const XlaCall& x, device::Stream stream) {
+bool run_cached(const Key& key, const XlaCall& call, device::Stream stream) {
   CachedLaunch::Filled launch;
-  const auto fill = [&](const CachedLaunch& known) {
-    if (!known || !provably_apart(x.request)) return false;
-    known.fill(launch, x.request.operands, LaunchNumbers(x.request).values, stream);
-    return true;
-  };
+  const auto fill = [&](const CachedLaunch& known) { return known && call.fill(known, launch, stream); };
   if (!shared_launch_cache().find(key, fill)) return false;
   const device::Guard guard(launch.launch.device);
   launch.run();
   return true;
 }
 
-xla::Error* run_frame(const xla::CallFrame& frame, int ordinal) {
+xla::Error* run(const xla::CallFrame& frame, XlaCall& call, int ordinal) {
   xla::StreamGetArgs stream{sizeof stream, nullptr, frame.ctx, nullptr};
   if (xla::Error* failed = frame.api->stream_get(&stream)) return failed;
 
-  XlaCall x;
-  read_request(frame, {DeviceType::cuda, ordinal}, x);
-  const Key key = launch_key(x);
+  call.read(frame, {DeviceType::cuda, ordinal});
+  const Key key = call.key();
   const bool told = instrumentation::asked_for(instrumentation::kRanges);  // of canonical calls
-  if (key && !told && run_cached(key, x, stream.stream)) return nullptr;
-  make_call(x);
-  if (nothing_to_do(x.call.problem)) return nullptr;
-  complete(x);
+  if (key && !told && run_cached(key, call, stream.stream)) return nullptr;
+  call.canonicalise();
+  if (call.nothing_to_do()) return nullptr;
+  complete(call, ordinal);
   const device::Guard guard(ordinal);
-  const instrumentation::Range range([&] { return range_name(x.call.problem, kernel_of(x.plan)); });
-  run_all(x.call, [&] { run_on_device(x.call, x.plan, stream.stream, &x.scratch); });
-  if (key) shared_launch_cache().keep(key, cached_launch(x.call, x.plan));
+  const instrumentation::Range range([&] { return call.range_name(); });
+  call.run(stream.stream);
+  if (key) shared_launch_cache().keep(key, call.cached_launch());
   return nullptr;
 }
 
@@ -121,9 +116,11 @@ xla::Error* answer(const xla::CallFrame& frame, uint32_t traits, Run run) {
 
 }  // namespace
 
-xla::Error* xla_handler(xla::CallFrame* frame) {
-  const auto run = frame->stage == xla::Stage::initialize ? &initialize : &run_frame;
-  return answer(*frame, xla::kCommandBufferCompatible, run);
+xla::Error* handle(const xla::CallFrame& frame, XlaCall& call) {
+  const OperationScope operation(call.operation());
+  return answer(frame, xla::kCommandBufferCompatible, [&](const xla::CallFrame& frame, int ordinal) {
+    return frame.stage == xla::Stage::initialize ? initialize(frame, ordinal) : run(frame, call, ordinal);
+  });
 }
 
 xla::Error* xla_stream_handler(xla::CallFrame* frame) { return answer(*frame, 0, &learn); }

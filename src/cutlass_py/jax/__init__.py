@@ -1,4 +1,4 @@
-"""gemm as a function of JAX: under jit, grad, vmap, shard_map and export, on XLA's stream (docs/jax.md).
+"""gemm and quantize as functions of JAX: under jit, grad, vmap, shard_map and export, on XLA's stream (docs/jax.md).
 
 Importing this imports JAX; importing cutlass_py alone does not.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from . import reference  # noqa: F401  (its lowering is for every platform that has none of its own)
 from .api import gemm, matmul
-from .device import register
 from .perceptron import mlp
 from .quantization import quantize
+from .registration import register
 
 __all__ = ["gemm", "matmul", "mlp", "quantize", "register"]
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..errors import wrong_type
-from .spec import SCALARS, Spec, axes_of, numpy_dtype
+from .evaluation import compiled, result_type
+from .spec import SCALARS, Spec, axes_of
 
 gemm_p = Primitive("cutlass_py_gemm")
 gemm_p.multiple_results = True
@@ -34,39 +33,14 @@ def bind(spec: Spec, operands: Sequence[Any]) -> list[Any]:
     return call(*operands)
 
 
-def _run(*operands: Any, spec: Spec) -> Any:
-    # Where they are on, a jit of our own would end up here again.
-    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
-        results = _compiled(spec)(operands)
-    # What jax.debug_nans and jax.debug_infs ask of every operation that runs by itself.
-    for asked, is_so, what in (
-        (jax.config.jax_debug_nans, np.isnan, "nan"),
-        (jax.config.jax_debug_infs, np.isinf, "inf"),
-    ):
-        inexact = [x for x in results if jnp.issubdtype(x.dtype, jnp.inexact)] if asked else []
-        if any(is_so(np.asarray(shard.data)).any() for x in inexact for shard in x.addressable_shards):
-            raise FloatingPointError(f"invalid value ({what}) encountered in {gemm_p.name}")
-    return results
-
-
-@lru_cache(maxsize=256)  # each holds compiled programs
-def _compiled(spec: Spec) -> Any:
-    return jax.jit(lambda operands: bind(spec, operands))
-
-
-gemm_p.def_impl(_run)
+gemm_p.def_impl(compiled(gemm_p, lambda *operands, spec: bind(spec, operands)))
 
 # ---------------------------------------------------------------------------------------------------- types
 
 
 def _types(*operands: Any, spec: Spec) -> list[Any]:
-    """Of the first operand's mesh, varying along the same axes of it."""
-    first, found = operands[0], []
-    for result in spec.results([x.shape for x in operands]):
-        unsharded = NamedSharding(first.sharding.mesh, PartitionSpec(*[None] * len(result.shape)))
-        dtype = numpy_dtype(result.dtype)
-        found.append(first.update(shape=result.shape, dtype=dtype, weak_type=False, sharding=unsharded))
-    return found
+    results = spec.results([x.shape for x in operands])
+    return [result_type(operands[0], result.shape, result.dtype) for result in results]
 
 
 gemm_p.def_abstract_eval(_types)

@@ -7,17 +7,10 @@
 
 namespace cutlass_py {
 
-std::string kernel_of(const DevicePlan& plan) { return plan.kernel ? plan.kernel->name : "epilogue"; }
-
 std::string kernel_of(const Plan& plan) {
   if (plan.each) return "matrix by matrix";
   if (plan.provided.is_none()) return kernel_of(static_cast<const DevicePlan&>(plan));
   return nb::cast<std::string>(plan.provided.attr("__self__").attr("name"));  // PythonKernel.call
-}
-
-std::string range_name(const Problem& p, std::string text) {
-  text += p.batch != 1 ? " " + std::to_string(p.batch) + " x (" : " (";
-  return text + std::to_string(p.m) + ", " + std::to_string(p.n) + ", " + std::to_string(p.k) + ")";
 }
 
 // ------------------------------------------------------------------------------------------------ calls

@@ -9,12 +9,8 @@
 
 namespace cutlass_py {
 
-// What computes a call, as ranges name it. Of a Plan, takes the GIL to be held.
-std::string kernel_of(const DevicePlan& plan);
+// As that of a DevicePlan. Takes the GIL to be held.
 std::string kernel_of(const Plan& plan);
-
-// The kernel and the extents.
-std::string range_name(const Problem& problem, std::string kernel);
 
 // What instrumentation.py says of a call before it runs.
 void tell(const Problem& problem, const Plan& plan, device::Stream stream);

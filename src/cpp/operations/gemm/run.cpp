@@ -386,4 +386,11 @@ std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& p
 
 size_t scratch_bytes(const Call& call, const DevicePlan& plan) { return Run(call, plan, nullptr).scratch_bytes(); }
 
+std::string kernel_of(const DevicePlan& plan) { return plan.kernel ? plan.kernel->name : "epilogue"; }
+
+std::string range_name(const Problem& p, std::string text) {
+  text += p.batch != 1 ? " " + std::to_string(p.batch) + " x (" : " (";
+  return text + std::to_string(p.m) + ", " + std::to_string(p.n) + ", " + std::to_string(p.k) + ")";
+}
+
 }  // namespace cutlass_py

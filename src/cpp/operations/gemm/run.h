@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "operations/gemm/problem.h"
 #include "runtime/launch.h"
@@ -49,6 +50,10 @@ inline const CutlassPyGemmFacts& facts_of(const CutlassPyKernel& kernel) {
 inline bool nothing_to_do(const Problem& p) {
   return (p.m == 0 || p.n == 0 || p.batch == 0) && p.bias_grad == Dtype::none;
 }
+
+// What computes a call, as ranges of a profile name it: the kernel, or none and the epilogue alone, and the extents.
+std::string kernel_of(const DevicePlan& plan);
+std::string range_name(const Problem& problem, std::string kernel);
 
 // Moves the matrices of a call to another run of its loop, or back (`sign` is -1).
 inline void move(Call& call, const Shift& shift, int64_t sign) {

@@ -11,6 +11,7 @@
 
 #include "arrays/exact_overlap.h"
 #include "operations/quantize/launch_key.h"
+#include "operations/quantize/run.h"
 #include "runtime/execution.h"
 #include "runtime/instrumentation.h"
 
@@ -131,11 +132,9 @@ void tell(const Call& call, const Plan& plan, Stream stream) {
   told.attr("called")(call.problem, reinterpret_cast<uintptr_t>(stream), **how);
 }
 
-std::string range_name(const Problem& p, const Plan& plan) {
-  const std::string kernel =
-      plan.kernel ? std::string(plan.kernel->name) : nb::cast<std::string>(plan.provided.attr("__self__").attr("name"));
-  const std::string batch = p.batch != 1 ? std::to_string(p.batch) + " x " : "";
-  return kernel + " " + batch + "(" + std::to_string(p.rows) + ", " + std::to_string(p.cols) + ")";
+std::string kernel_of(const Plan& plan) {
+  if (plan.kernel) return plan.kernel->name;
+  return nb::cast<std::string>(plan.provided.attr("__self__").attr("name"));  // PythonKernel.call
 }
 
 void run_call(const Request& request, Call& call, Execution& execution) {
@@ -150,7 +149,7 @@ void run_call(const Request& request, Call& call, Execution& execution) {
   make_results();
   const Stream stream = execution.stream();
   execution.run([&] {
-    const instrumentation::Range range([&] { return range_name(call.problem, plan); });
+    const instrumentation::Range range([&] { return range_name(call.problem, kernel_of(plan)); });
     if (instrumentation::asked_for(instrumentation::kCalls)) tell(call, plan, stream);
     run_by_plan(call, plan, stream);
   });

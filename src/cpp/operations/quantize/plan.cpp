@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "operations/quantize/python_kernel.h"
+#include "operations/quantize/run.h"
 #include "runtime/registry.h"
 
 namespace cutlass_py::quantization {
@@ -30,10 +31,7 @@ Plan plan_for(const Problem& problem) {
 void run_by_plan(const Call& call, const Plan& plan, device::Stream stream) {
   if (!plan.provided.is_none()) return run_python_kernel(call, plan, stream);
   nb::gil_scoped_release may_wait;  // for room in the stream, behind work that needs the interpreter
-  const device::Relaxed relaxed;    // kernels may be loaded during a capture
-  CutlassPyLaunch where = plan.on(call.problem.device.id);
-  where.stream = stream;
-  launch(plan, &call.arguments, where);
+  run_on_device(call, plan, stream);
 }
 
 }  // namespace cutlass_py::quantization

@@ -1,137 +1,60 @@
-// Tests of xla_call.cpp: a call frame as XLA builds it becomes the canonical call that it stands for, or a named error.
-#include "frontends/xla_call.h"
+// Tests of xla_gemm.cpp: a call frame as XLA builds it becomes the canonical call that it stands for, or a named error.
+#include "frontends/xla_gemm.h"
 
 #include <algorithm>
 #include <cstdio>
-#include <list>
-#include <map>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "check.h"
 #include "no_device.h"
 #include "runtime/registry.h"
+#include "xla_frame.h"
 
 using namespace cutlass_py;
 
+template <>
+Values cutlass_py::written<XlaGemm>() {
+  return {{"format", kXlaFormat},
+          {"operands", "a b"},
+          {"results", "out scratch"},
+          {"layout", "tt"},
+          {"alpha", std::vector<double>{1, 0}},
+          {"beta", std::vector<double>{1, 0}},
+          {"scale_a", 1.0},
+          {"scale_b", 1.0},
+          {"scale_out", 1.0},
+          {"activation", "identity"},
+          {"activation_parameters", std::vector<double>{0, 0}},
+          {"compute", ""},
+          {"kernel", "some_kernel"},
+          {"pack_a", ""},
+          {"pack_b", "n"},
+          {"scratch", "f32"},
+          {"pack_scales", int64_t(0)},
+          {"sums", int64_t(1)},
+          {"splits", int64_t(3)},
+          {"raster", int64_t(1)},
+          {"swizzle", int64_t(2)},
+          {"overlap", int64_t(1)}};
+}
+
 namespace {
 
-using Value = std::variant<int64_t, double, std::string, std::vector<double>>;
-
-// A frame and everything that it points to.
-class Frame {
- public:
-  std::map<std::string, Value> attributes{{"format", kXlaFormat},
-                                          {"operands", "a b"},
-                                          {"results", "out scratch"},
-                                          {"layout", "tt"},
-                                          {"alpha", std::vector<double>{1, 0}},
-                                          {"beta", std::vector<double>{1, 0}},
-                                          {"scale_a", 1.0},
-                                          {"scale_b", 1.0},
-                                          {"scale_out", 1.0},
-                                          {"activation", "identity"},
-                                          {"activation_parameters", std::vector<double>{0, 0}},
-                                          {"compute", ""},
-                                          {"kernel", "some_kernel"},
-                                          {"pack_a", ""},
-                                          {"pack_b", "n"},
-                                          {"scratch", "f32"},
-                                          {"pack_scales", int64_t(0)},
-                                          {"sums", int64_t(1)},
-                                          {"splits", int64_t(3)},
-                                          {"raster", int64_t(1)},
-                                          {"swizzle", int64_t(2)},
-                                          {"overlap", int64_t(1)}};
-
-  Frame& argument(std::vector<int64_t> dims, xla::DataType dtype = xla::DataType::f32, uintptr_t address = 0) {
-    add(args_, std::move(dims), dtype, address);
-    return *this;
-  }
-  Frame& result(std::vector<int64_t> dims, xla::DataType dtype = xla::DataType::f32, uintptr_t address = 0) {
-    add(rets_, std::move(dims), dtype, address);
-    return *this;
-  }
-  Frame& with(const std::string& name, Value value) {
-    attributes[name] = std::move(value);
-    return *this;
-  }
-
-  void read(XlaCall& x) {
-    for (auto& [name, value] : attributes) append(name, value);
-    xla::CallFrame frame{};
-    frame.struct_size = sizeof frame;
-    frame.stage = xla::Stage::execute;
-    frame.args = {sizeof frame.args, nullptr, int64_t(args_.size()), nullptr, args_.data()};
-    frame.rets = {sizeof frame.rets, nullptr, int64_t(rets_.size()), nullptr, rets_.data()};
-    frame.attrs = {sizeof frame.attrs, nullptr, int64_t(names_.size()), types_.data(), names_.data(), values_.data()};
-    kernel_before = kernel_of(frame);
-    cutlass_py::read(frame, {DeviceType::cuda, 1}, x);
-  }
-
-  std::string kernel_before;  // what the frame gives away ahead of its buffers
-
-  std::string error() {
-    try {
-      XlaCall x;
-      read(x);
-    } catch (const std::invalid_argument& wrong) {
-      return wrong.what();
-    }
-    return "nothing";
-  }
-
- private:
-  void add(std::vector<void*>& list, std::vector<int64_t> dims, xla::DataType dtype, uintptr_t address) {
-    shapes_.push_back(std::move(dims));
-    next_ += uintptr_t(1) << 32;
-    void* data = reinterpret_cast<void*>(address ? address : next_);
-    buffers_.push_back(
-        {sizeof(xla::Buffer), nullptr, dtype, data, int64_t(shapes_.back().size()), shapes_.back().data()});
-    list.push_back(&buffers_.back());
-  }
-
-  void append(const std::string& name, Value& value) {
-    spans_.push_back({name.data(), name.size()});
-    names_.push_back(&spans_.back());
-    if (auto* text = std::get_if<std::string>(&value)) {
-      spans_.push_back({text->data(), text->size()});
-      types_.push_back(xla::AttrType::string), values_.push_back(&spans_.back());
-    } else if (auto* numbers = std::get_if<std::vector<double>>(&value)) {
-      arrays_.push_back({xla::DataType::f64, numbers->size(), numbers->data()});
-      types_.push_back(xla::AttrType::array), values_.push_back(&arrays_.back());
-    } else {
-      const bool whole = std::holds_alternative<int64_t>(value);
-      void* at = whole ? static_cast<void*>(&std::get<int64_t>(value)) : &std::get<double>(value);
-      scalars_.push_back({whole ? xla::DataType::s64 : xla::DataType::f64, at});
-      types_.push_back(xla::AttrType::scalar), values_.push_back(&scalars_.back());
-    }
-  }
-
-  uintptr_t next_ = 0;
-  std::list<std::vector<int64_t>> shapes_;
-  std::list<xla::Buffer> buffers_;
-  std::list<xla::ByteSpan> spans_;
-  std::list<xla::Scalar> scalars_;
-  std::list<xla::Array> arrays_;
-  std::vector<void*> args_, rets_, values_;
-  std::vector<xla::ByteSpan*> names_;
-  std::vector<xla::AttrType> types_;
-};
+using Frame = FrameOf<XlaGemm>;
 
 Frame plain() { return std::move(Frame().argument({3, 4}).argument({4, 5}).result({3, 5})); }
 
 Frame with_scratch() { return std::move(plain().result({1000}, xla::DataType::u8)); }
 
-XlaCall decoded(Frame frame) {
-  XlaCall x;
+XlaGemm decoded(Frame frame) {
+  XlaGemm x;
   frame.read(x);
   return x;
 }
 
 TEST(operands) {
-  XlaCall x = decoded(with_scratch());
+  XlaGemm x = decoded(with_scratch());
   const Problem& p = x.call.problem;
   CHECK(p.m == 3 && p.n == 5 && p.k == 4 && p.batch == 1 && p.layout_a == 't' && p.layout_b == 't');
   CHECK(p.device == (Device{DeviceType::cuda, 1}) && p.a == Dtype::f32 && p.d == Dtype::f32);
@@ -139,7 +62,7 @@ TEST(operands) {
 }
 
 TEST(plan) {
-  const XlaCall x = decoded(with_scratch());
+  const XlaGemm x = decoded(with_scratch());
   CHECK(x.kernel == "some_kernel" && !x.plan.kernel && x.plan.pack_a == 0 && x.plan.pack_b == 'n');
   CHECK(x.plan.scratch == Dtype::f32 && x.plan.splits == 3 && x.plan.raster == 1 && x.plan.swizzle == 2);
   CHECK(x.plan.overlap && x.plan.sums && !x.plan.pack_scales);
@@ -147,7 +70,7 @@ TEST(plan) {
 
 TEST(kernel_alone) {
   Frame frame = with_scratch();
-  XlaCall x;
+  XlaGemm x;
   frame.read(x);
   CHECK(frame.kernel_before == "some_kernel");
 }
@@ -155,7 +78,7 @@ TEST(kernel_alone) {
 TEST(layouts) {
   Frame frame;
   frame.argument({4, 3}).argument({2, 5, 4}).result({2, 3, 5}).with("layout", "nn");
-  const XlaCall x = decoded(std::move(frame));
+  const XlaGemm x = decoded(std::move(frame));
   const Problem& p = x.call.problem;
   CHECK(p.m == 3 && p.n == 5 && p.k == 4 && p.batch == 2 && p.layout_a == 'n' && p.layout_b == 'n');
   CHECK(x.call.a.batch == 0 && x.call.b.batch == 20 && x.call.lda == 3 && x.call.ldb == 4);
@@ -168,7 +91,7 @@ TEST(epilogue) {
   frame.with("operands", "a b c bias scale_out").with("results", "out aux bias_grad");
   frame.with("alpha", std::vector<double>{2, 0}).with("beta", std::vector<double>{0.5, 0}).with("scale_a", 4.0);
   frame.with("activation", "clamp").with("activation_parameters", std::vector<double>{-1, 0.1});
-  const XlaCall x = decoded(std::move(frame));
+  const XlaGemm x = decoded(std::move(frame));
   const Epilogue& e = x.call.epilogue;
   CHECK(e.alpha.value == 8 && e.beta.value == 0.5 && e.scale_out.device);
   CHECK(Activation(e.activation) == Activation::clamp && e.parameters[0] == -1 && e.parameters[1] == 0.1);
@@ -181,7 +104,7 @@ TEST(complex_factors) {
   Frame frame;
   frame.argument({3, 4}, xla::DataType::c64).argument({4, 5}, xla::DataType::c64).result({3, 5}, xla::DataType::c64);
   frame.with("alpha", std::vector<double>{2, -3}).with("results", "out");
-  const XlaCall x = decoded(std::move(frame));
+  const XlaGemm x = decoded(std::move(frame));
   CHECK(x.call.epilogue.alpha.value == 2 && x.call.epilogue.alpha.imaginary == -3);
 }
 
@@ -195,7 +118,7 @@ TEST(dtypes) {
     Frame frame;
     frame.argument({3, 4}, theirs).argument({4, 5}, theirs);
     frame.result({3, 5}, complex ? theirs : xla::DataType::s32).with("results", "out");
-    const XlaCall x = decoded(std::move(frame));
+    const XlaGemm x = decoded(std::move(frame));
     CHECK(x.call.problem.a == ours && x.call.problem.b == ours);
   }
   Frame predicate;
@@ -219,7 +142,7 @@ TEST(scratch) {
 TEST(empty) {
   Frame frame;
   frame.argument({3, 0}).argument({0, 5}).result({3, 5}).with("results", "out");
-  const XlaCall x = decoded(std::move(frame));
+  const XlaGemm x = decoded(std::move(frame));
   CHECK(x.call.problem.empty_product && !nothing_to_do(x.call.problem));
   Frame none;
   none.argument({0, 4}).argument({4, 5}).result({0, 5}).with("results", "out");

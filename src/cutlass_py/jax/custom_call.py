@@ -1,0 +1,47 @@
+"""Custom calls of XLA's on CUDA, whatever they compute: what each says of its problem and its plan.
+
+xla_call.cpp reads what is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+import jax
+
+from .. import _core
+from ..dispatch.launch_plan import LaunchPlan
+from ..kernels.operation import Problem, describe
+
+_FORMAT = 2  # kXlaFormat in xla_call.h
+
+
+def target(operation: str) -> str:
+    """The name by which XLA knows an operation."""
+    return f"cutlass_py_{operation}"
+
+
+@cache
+def ordinals() -> list[int]:
+    """CUDA's numbers of JAX's GPUs in this process; the first is the one that plans are for, 0 without any."""
+    try:
+        found = [gpu.local_hardware_id for gpu in jax.local_devices(backend="cuda")]
+    except RuntimeError:  # there is no such backend
+        return [0]
+    return sorted(found, key=lambda ordinal: _core.device_info(ordinal)["cc"])  # kernels of the oldest run on all
+
+
+def attributes(problem: Problem, plan: LaunchPlan, operands: Iterable[str], results: Iterable[str]) -> dict[str, Any]:
+    """What every call says: the names of its arrays, and how it is computed."""
+    of_lists_or_python = ("each", "provided")  # no call of XLA has those
+    named = {x.name: getattr(plan, x.name) for x in fields(plan) if x.name not in of_lists_or_python}
+    return {
+        "format": _FORMAT,
+        "problem": describe(problem),  # for those who read the lowered text
+        "operands": " ".join(operands),
+        "results": " ".join(results),
+        **{name: int(x) if isinstance(x, int) else x or "" for name, x in named.items()},
+    }
