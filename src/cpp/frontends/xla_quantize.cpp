@@ -22,7 +22,7 @@ void XlaQuantize::read(const xla::CallFrame& frame, Device device) {
     if (!operand) refuse(Refusal("the call lacks x, out or scales"));
   }
   request.q = request.at(Role::out)->dtype;
-  check_dtype(request.q, kTo, found_dtype(*request.at(Role::out)));
+  check_dtype(request.q, kTo, kToNames, found_dtype(*request.at(Role::out)));
   request.scaling = scaling_of(attributes.text("scaling"));
   read_launch(attributes, plan);
 }
