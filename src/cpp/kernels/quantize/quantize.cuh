@@ -281,11 +281,11 @@ struct Group {
 
 // Elements that a thread holds: fewer where each has an address of its own, or a register.
 template <class Group, class X, Access access>
-constexpr int kHeld = Group::block                            ? (access == Access::elements ? 16 : 32)
-                      : sizeof(typename X::Type) > 2          ? (access == Access::elements && !Group::row ? 8 : 16)
-                      : access == Access::words || Group::row ? 32
-                      : access == Access::across              ? 16
-                                                              : 8;
+constexpr int kHeld = [] {
+  if (access == Access::elements) return Group::block || Group::row ? 16 : 8;
+  if (Group::block) return 32;
+  return sizeof(typename X::Type) == 2 && (access == Access::words || Group::row) ? 32 : 16;
+}();
 // Threads of a block, and the most of them: a row's take as many as it is long.
 template <class Group, class X, Access access>
 constexpr int kThreads = Group::block ? Group::rows * Group::cols / kHeld<Group, X, access> : 256;
@@ -414,7 +414,8 @@ __global__ void __launch_bounds__(kLargest<Group, X, access>, kMostThreads / kLa
   using T = typename X::Type;
   constexpr bool across = access == Access::across;
   constexpr int kCount = kChunk<X, access>, kChunks = kHeld<Group, X, access> / kCount;
-  __shared__ uint32_t shared[kLargest<Group, X, access>];
+  constexpr int kAll = kLargest<Group, X, access>, kOneUnit = Group::block ? kAll : 0;
+  __shared__ uint32_t shared[kAll];
   const CutlassPyQuantize& g = p.g;
   const int64_t x_col = g.x_stride[g.rank - 1], q_col = g.q_stride[g.rank - 1], columns = g.extent[g.rank - 1];
 
@@ -462,13 +463,9 @@ __global__ void __launch_bounds__(kLargest<Group, X, access>, kMostThreads / kLa
       for (int i = 0; i < kChunks; ++i, q += chunks.q_step) {
         uint32_t words[(kCount + 3) / 4];
         encode<decltype(q_type)>(held[i], inverse, words);
-        if (full && p.q_in_words && kCount > 1) {
-          store_words(q, words);
-          continue;
-        }
-        if (first + i >= chunks.count) continue;
+        if (!full && first + i >= chunks.count) continue;
         const int64_t left = columns - chunks.column - (first + i) * chunks.column_step;
-        if (p.q_in_words && kCount > 1 && left >= kCount) {
+        if (kCount > 1 && p.q_in_words && (full || left >= kCount)) {
           store_words(q, words);
           continue;
         }
@@ -490,9 +487,9 @@ __global__ void __launch_bounds__(kLargest<Group, X, access>, kMostThreads / kLa
   }
   float scale;
   if constexpr (Group::whole) {
-    scale = scale_of_all<kLargest<Group, X, access>>(amax, p, shared);
+    scale = scale_of_all<kAll>(amax, p, shared);
   } else {
-    amax = joined < Group::block ? kLargest<Group, X, access> : 0, across && !Group::block > (amax, p, shared);
+    amax = joined<kOneUnit, (across && !kOneUnit)>(amax, p, shared);
     scale = amax ? scale_of(amax, p.inverse_limit) : 1.0f;
     if (chunks.leads) g.scales[chunks.scale] = scale;
   }
