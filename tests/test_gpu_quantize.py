@@ -102,6 +102,7 @@ def test_large(scaling: str) -> None:
     x[-128:] = values((128, 65_536), "bf16").clamp(-3, 3)
     q, scales = quantize(x, "s8", scaling=scaling)
     if scaling == "tensor":
+        assert scales.item() == np.float32(3) * (np.float32(1) / np.float32(127))
         assert (q[0] == torch.round(0.5 / scales).to(torch.int8)).all()
         return
     assert (q[:-256] == 127).all()

@@ -333,3 +333,8 @@ def test_the_gradient_beside_a_kernel_that_was_asked_for(declared):
         return d.astype("float32").sum()
 
     assert name not in lowered(jax.grad(loss), struct(512, 512), struct(512, 512), struct(512))
+
+
+def test_handlers_of_no_operation_are_refused():
+    with pytest.raises(TypeError, match="register: handler is no operation; expected gemm or quantize"):
+        cj.register("cpu", handler=None)

@@ -69,6 +69,8 @@ def test_machine_code_for_the_devices_that_are_here():
     assert sm80.gencode_for([90, 80, 90]) == ("arch=compute_80,code=[sm_80,sm_90]",)
     assert sm80.gencode_for([86, 75]) == ("arch=compute_80,code=[sm_86]",)
     assert sm80.gencode_for([75]) == sm80.gencode
+    codes = FAMILIES["quantize"].gencode_for([120, 86, 90])  # by the source that has instructions for fp8, where it may
+    assert codes == ("arch=compute_80,code=[sm_86]", "arch=compute_90,code=[sm_90,sm_120]")
     assert sm90.gencode_for([80, 90]) == sm90.gencode == ("arch=compute_90a,code=sm_90a",)
 
 

@@ -169,6 +169,7 @@ HUGE = r"^quantize: {} would be \({}\) of {}; expected less than 2\*\*63 bytes$"
         (X.astype(np.int16), "e4m3", {}, "quantize: x has dtype int16; expected f32, bf16, f16 or f64$"),
         (TensorSpec((2**40, 2**30), "f32"), "e4m3", {}, HUGE.format("out", "1099511627776, 1073741824", "e4m3")),
         (TensorSpec((2**61, 0), "f32"), "s8", {"scaling": "row"}, HUGE.format("scales", f"{2**61}, 1", "f32")),
+        (TensorSpec((2**31, 1, 1), "f32"), "s8", {"scaling": "128x128"}, r"quantize: x is .*; .* 2\*\*31 groups"),
         (X, "e4m3", {"scaling": "column"}, "quantize: scaling is 'column'; expected"),
         (X, "e4m3", {"scaling": 128}, "quantize: scaling is 128; expected"),
         (X[0], "e4m3", {"scaling": "128x128"}, r"quantize: x is \(6,\); expected 2 dimensions"),

@@ -1,6 +1,7 @@
 #include "frontends/xla_call.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace cutlass_py {
 
@@ -90,7 +91,7 @@ Operand operand_of(const xla::Buffer& buffer, const char* name, Device device) {
   x.set_row_major(buffer.dims, int(buffer.rank));
   // What the plan was made for. XLA's own allocations have more; a slice passed without a copy may have less.
   if (reinterpret_cast<uintptr_t>(x.data) % 16) {
-    refuse(Refusal(name, "is not aligned to 16 bytes, as the kernel was chosen for"));
+    refuse(Refusal(name, "is not aligned to 16 bytes, as XLA's buffers are"));
   }
   return x;
 }

@@ -1,8 +1,8 @@
 """Every private name of torch that Python has to use, each with what takes its place in a torch that lacks it.
 
 torch has no public names for these. What stands in is right but slower: where torch cannot be asked whether something
-has to see a call, the call goes where everything sees it. The exceptions refuse, and say so. The extension has one more
-name, in arrays/torch_private.cpp.
+has to see a call, the call goes where everything sees it. The exceptions refuse, and say so. The extension has a few
+more, in arrays/torch_private.cpp.
 """
 
 from __future__ import annotations

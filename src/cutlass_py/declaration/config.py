@@ -305,12 +305,19 @@ class Family:
         return _distinct((*self.full, *self.declare_more()))
 
     def gencode_for(self, capabilities: Iterable[int]) -> tuple[str, ...]:
-        """-gencode for machine code of these compute capabilities alone; `gencode` where the family fixes its own."""
+        """-gencode for machine code of these compute capabilities alone, each by the newest source that `gencode` has.
+
+        It is `gencode` itself where the family fixes its own.
+        """
         lowest, highest = self.cc
         codes = [f"sm_{cc}" for cc in sorted(set(capabilities)) if lowest <= cc <= highest]
         if lowest == highest or not codes:
             return self.gencode
-        return (f"{self.gencode[0].partition(',')[0]},code=[{','.join(codes)}]",)
+        written = {int(code.partition(",")[0].removeprefix("arch=compute_")) for code in self.gencode}
+        by_arch: dict[int, list[str]] = {}
+        for code in codes:
+            by_arch.setdefault(max(arch for arch in written if arch <= int(code[3:])), []).append(code)
+        return tuple(f"arch=compute_{arch},code=[{','.join(found)}]" for arch, found in by_arch.items())
 
 
 def kernel_definition(name: str, launcher: str, members: dict[str, str]) -> str:

@@ -28,7 +28,12 @@ def register(platform: str, **handlers: Any) -> None:
     Args:
         platform: as JAX names it.
         handlers: by operation, the capsule of another function of XLA's typed FFI, in place of ours.
+
+    Raises:
+        TypeError: there is no such operation.
     """
+    if unknown := sorted(set(handlers) - set(_LOWERINGS)):
+        raise TypeError(f"register: {unknown[0]} is no operation; expected {' or '.join(_LOWERINGS)}")
     for operation, (primitive, lowering) in _LOWERINGS.items():
         capsule = handlers.get(operation) or getattr(_core, f"xla_{operation}_handler")()
         stages = {"initialize": capsule, "execute": capsule}

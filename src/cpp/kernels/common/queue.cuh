@@ -21,8 +21,8 @@ int queue(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t str
   return queue(kernel, config, arguments...);
 }
 
-// As above, of blocks that wait for each other: as many of them as run at once, at most `blocks`, which the whole
-// device has room for. Contexts may have a part of it only.
+// As above, of blocks that wait for each other and so run at once: `blocks` of them, which the whole device has room
+// for, or fewer where a context has a part of it.
 template <class... Parameters, class... Arguments>
 int queue_at_once(void (*kernel)(Parameters...), unsigned blocks, dim3 block, cudaStream_t stream,
                   const Arguments&... arguments) {

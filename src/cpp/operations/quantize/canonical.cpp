@@ -54,6 +54,15 @@ Operand with_rows(const Operand& x) {
   return row;
 }
 
+// Groups of several rows are a block of threads each, and launches have 31 bits for those.
+void check_count(const Call& call, const Scaling& scaling) {
+  double groups = 1;
+  for (int i = 0; i < call.scales.rank; ++i) groups *= double(call.scales.shape[i]);
+  if (scaling.rows > 1 && groups > INT32_MAX) {
+    refuse(found(call.x).expects("less than 2**31 groups with scaling '" + std::string(scaling.name) + "'"));
+  }
+}
+
 // ------------------------------------------------------------------------------------------------ layouts
 
 char layout_of(const Operand& x) {
@@ -176,6 +185,7 @@ Call canonicalise(const Request& r) {
   }
   check_overlap(r, call);
   fill_arguments(call, scaling);
+  check_count(call, scaling);
 
   const Operand x = with_rows(call.x), q = with_rows(call.q);
   p.rows = x.shape[x.rank - 2], p.cols = x.shape[x.rank - 1];
