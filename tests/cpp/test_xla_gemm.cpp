@@ -168,7 +168,7 @@ TEST(messages) {
   CHECK(plain().result({10}).error() == "gemm: scratch is no vector of bytes");
   Frame shifted;
   shifted.argument({3, 4}).argument({4, 5}, xla::DataType::f32, 4100).result({3, 5}).with("results", "out");
-  CHECK(shifted.error() == "gemm: b is not aligned to 16 bytes, as the kernel was chosen for");
+  CHECK(shifted.error() == "gemm: b is not aligned to 16 bytes, as XLA's buffers are");
   Frame shared;
   shared.argument({3, 4}, xla::DataType::f32, 4096).argument({4, 5}).result({3, 5}, xla::DataType::f32, 4112);
   CHECK(shared.with("results", "out").error() ==

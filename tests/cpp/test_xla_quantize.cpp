@@ -87,7 +87,7 @@ TEST(messages) {
   CHECK(error(std::move(frame().with("scaling", "col"))) == "quantize: scaling is 'col'" + writer);
   CHECK(error(std::move(frame().with("results", "out out"))) == "quantize: the call has out twice");
   CHECK(error(std::move(frame().with("results", "out scratch"))) == "quantize: the call lacks x, out or scales");
-  CHECK(error(frame(64, 4100)) == "quantize: x is not aligned to 16 bytes, as the kernel was chosen for");
+  CHECK(error(frame(64, 4100)) == "quantize: x is not aligned to 16 bytes, as XLA's buffers are");
   Frame wide;
   wide.argument({64, 300}).result({64, 300}, xla::DataType::f32).result({64, 3});
   CHECK(error(std::move(wide)) == "quantize: out is f32; expected e4m3, e5m2 or s8");
