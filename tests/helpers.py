@@ -46,6 +46,7 @@ def place(shape: Sequence[int], kind: str) -> Placement:
     batch = lead[0] if lead else 1
     row, col, offset = {
         "aligned": (-(-cols // 16) * 16 + 16, 1, 0),
+        "aligned_column": (1, -(-rows // 16) * 16 + 16, 0),
         "column": (1, rows, 0),
         "padded": (cols + 3, 1, 2),
         "padded_column": (1, rows + 5, 1),
@@ -57,7 +58,7 @@ def place(shape: Sequence[int], kind: str) -> Placement:
         "negative_rows": (-(cols + 1), 1, max(rows - 1, 0) * (cols + 1)),
     }[kind]
     extent = max(rows, 1) * abs(row) + max(cols, 1) * abs(col) + 4
-    step = {"batch_inner": 1, "aligned": rows * row}.get(kind, extent)
+    step = {"batch_inner": 1, "aligned": rows * row, "aligned_column": cols * col}.get(kind, extent)
     strides = (*([step] if lead else []), row, col)
     return Placement(strides, offset, offset + extent * batch + 8)
 

@@ -25,6 +25,7 @@ CORE = [c for f in families.families().values() for c in f.core]
 FULL = [c for f in families.families().values() for c in f.full]
 # What tells one piece of generated text from another: a kernel of each.
 KINDS = list({(c.family, c.a, c.b, c.accumulator, c.d, c.schedule, c.epilogue): c for c in CONFIGS.values()}.values())
+LEAN = [c for c in KINDS if SCHEDULES[c.schedule].lean]  # our own, not of CUTLASS's types
 FACTS = _core.kernel_facts()
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -96,7 +97,7 @@ def test_every_epilogue_is_used(name):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_has_kernels_of_its_own(name):
-    assert FAMILIES[name].full
+    assert FAMILIES[name].full or name == "sm90_lean", "our own are compiled on demand"
     assert {c.family for c in FAMILIES[name].declared} == {name}
 
 
@@ -159,19 +160,47 @@ def test_core_computes_every_arithmetic_and_finishes_it_elsewhere():
 
 
 @pytest.mark.parametrize("config", KINDS, ids=[c.name for c in KINDS])
-def test_source_says_what_the_config_says(config: GemmConfig):
+def test_source_is_whole(config: GemmConfig):
     text = codegen.source([config])
     assert text.splitlines()[config.dear_header] == f'#include "{FAMILIES[config.family].header}"'
     assert text.count("{") == text.count("}") and text.count("<") == text.count(">")
     assert "None" not in text and "{" + "}" not in text
     assert f"struct config_{config.name} {{" in text
     assert re.search(rf"^CUTLASS_PY_KERNEL\({config.name}, .*config_{config.name}>\)$", text, re.M)
+
+
+@pytest.mark.parametrize("config", [c for c in KINDS if c not in LEAN], ids=lambda c: c.name)
+def test_source_says_what_the_config_says(config: GemmConfig):
+    text = codegen.source([config])
     fields = dict(re.findall(r"(?:using|static constexpr \w+) (\w+) = (.+);", text))
     assert fields["Accumulator"] == DTYPES[config.accumulator].cpp
     assert fields["A"] == DTYPES[config.a].cpp and fields["D"] == DTYPES[config.d].cpp
     assert re.findall(r"\d+", fields["Tile"]) == [str(x) for x in config.tile]
     assert fields["LayoutA"].endswith("RowMajor" if config.layout[0] == "t" else "ColumnMajor")
     assert fields["LayoutB"].endswith("RowMajor" if config.layout[1] == "t" else "ColumnMajor")
+
+
+_TAGS = {"bf16": "Bf16", "f16": "F16", "f32": "F32", "e4m3": "E4m3", "e5m2": "E5m2"}
+
+
+@pytest.mark.parametrize("config", LEAN, ids=lambda c: c.name)
+def test_source_of_our_own_says_what_the_config_says(config: GemmConfig):
+    """With a swap the left operand is B, which lies along its rows where it is row-major."""
+    text = codegen.source([config])
+    swap, epilogue = SCHEDULES[config.schedule].swap, EPILOGUES[config.epilogue]
+    left, right, _, d, *numbers = re.search(r"sm90::Design<(.+?), sm90::Fused", text).group(1).split(", ")
+    dtypes = (config.b, config.a, config.d) if swap else (config.a, config.b, config.d)
+    assert [left, right, d] == [f"numbers::{_TAGS[x]}" for x in dtypes]
+    along = [config.layout[0] == "n", config.layout[1] == "t"][:: -1 if swap else 1]
+    lines = config.tile[2] * DTYPES[config.a].itemsize / 128
+    shape = [*config.tile[:2], int(lines), *config.cluster[:2], "pingpong" in config.schedule, *along]
+    assert numbers == [str(x).lower() for x in shape]
+    assert f"static constexpr bool swap = {str(swap).lower()};" in text
+    bias = f"numbers::{_TAGS[config.bias]}" if epilogue.bias else "void"
+    quick = str(config.d != "f32").lower()
+    assert f"sm90::Fused<activation::{epilogue.activation}<{quick}>, {bias}, {str(epilogue.scaled).lower()}>" in text
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{config.tile[1]}k{256 // DTYPES[config.a].bits}."
+    assert text.count(instruction) == 4 and f"{instruction}f32.{dtypes[0]}.{dtypes[1]} " in text
 
 
 def test_one_file_includes_its_header_once():
@@ -186,7 +215,7 @@ def test_widths_that_cute_has_on_request_are_asked_for_and_stand_apart():
     asks = "#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED\n"
     usual = (8, 16, 32, 64, 96, 128, 192, 256)
     for c in CONFIGS.values():
-        if c.api == 3 and c.epilogue == "linear":
+        if c.api == 3 and c.epilogue == "linear" and not SCHEDULES[c.schedule].lean:
             assert codegen.source([c]).startswith(asks) == (c.tile[1] not in usual), c.name
     written = (
         "import re, sys; sys.path.insert(0, 'cmake'); import generate\n"

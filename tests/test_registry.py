@@ -162,7 +162,7 @@ def test_where_filters_the_whole_declaration(where, expected):
         (89, {"sm80_gemm", "simt_gemm"}),
         ("90", set(families())),
         (90, set(families())),
-        ("90a", {"sm90_gemm", "sm90_streamk", "sm90_array", "sm90_block", "sm90_dmma", "sm90_dgemm"}),
+        ("90a", {"sm90_gemm", "sm90_streamk", "sm90_array", "sm90_block", "sm90_dmma", "sm90_dgemm", "sm90_lean"}),
         ("100", {"sm80_gemm", "simt_gemm"}),
         (120, {"sm80_gemm", "simt_gemm"}),
     ],

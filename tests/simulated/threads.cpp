@@ -2,6 +2,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr size_t kStack = 256 << 10;
 
-enum class Wait { none, for_block, for_grid };
+enum class Wait { none, for_block, for_grid, for_anything };
 
 // A thread of every block in turn.
 struct Fiber {
@@ -65,14 +66,14 @@ void wait(Wait waits) {
 void place_block(int first, Extents grid, Extents at, Extents block) {
   for (unsigned u = 0; u < block.x * block.y * block.z; ++u) {
     const Extents index(u % block.x, u / block.x % block.y, u / (block.x * block.y));
-    fiber(first + int(u)).thread = {index, at, grid, int(u)};
+    fiber(first + int(u)).thread = {index, at, grid, int(u), 0};
   }
 }
 
 // Whether all threads of the block wait for the grid, or else have finished.
 bool run_block(int first, int count) {
   for (bool backwards = false;; backwards = !backwards) {  // no order is to be relied on
-    int waiting[3] = {};
+    int waiting[4] = {};
     for (int i = 0; i < count; ++i) {
       const int number = first + (backwards ? count - 1 - i : i);
       resume(number);
@@ -91,6 +92,37 @@ bool run_block(int first, int count) {
 
 void synchronize() { wait(Wait::for_block); }
 void synchronize_grid() { wait(Wait::for_grid); }
+void yield() { wait(Wait::for_anything); }
+
+void run_cluster(Extents grid, unsigned first, unsigned blocks, unsigned threads, const std::function<void()>& kernel,
+                 const std::function<bool()>& happens) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  code = &kernel;
+  std::vector<int> waiting;
+  for (unsigned i = 0; i < blocks; ++i) {
+    place_block(int(i * threads), grid, {first + i, 0, 0}, {threads, 1, 1});
+    for (unsigned j = 0; j < threads; ++j) {
+      waiting.push_back(int(i * threads + j));
+      fibers[waiting.back()]->thread.rank = int(i);
+    }
+  }
+  for (bool backwards = false; !waiting.empty(); backwards = !backwards) {  // no order is to be relied on
+    if (backwards) std::reverse(waiting.begin(), waiting.end());
+    std::vector<int> left;
+    for (int number : waiting) {
+      resume(number);
+      if (fibers[number]->waits != Wait::none) left.push_back(number);
+    }
+    if (backwards) std::reverse(left.begin(), left.end());
+    const bool some_finished = left.size() < waiting.size();
+    waiting = std::move(left);
+    if (!waiting.empty() && !happens() && !some_finished) {
+      fibers.clear();
+      return wrong("threads of a cluster wait for what does not happen");
+    }
+  }
+}
 
 void run_grid(Extents grid, Extents block, const std::function<void()>& kernel, bool at_once) {
   static std::mutex mutex;

@@ -1,4 +1,4 @@
-// The threads of a block, one after the other: each runs until it waits for the others.
+// The threads of blocks, one after the other: each runs until it waits for the others.
 #pragma once
 
 #include <functional>
@@ -15,6 +15,7 @@ constexpr int kMostThreads = 1024;
 struct Thread {
   Extents index{0, 0, 0}, block{0, 0, 0}, grid;
   int number = 0;  // of the block's
+  int rank = 0;    // of its block in a cluster
 };
 
 extern Thread running;
@@ -23,5 +24,11 @@ void synchronize_grid();  // or of the grid, whose blocks run at once; what they
 
 constexpr unsigned kMostAtOnce = 3;  // blocks
 void run_grid(Extents grid, Extents block, const std::function<void()>& kernel, bool at_once);
+
+// Threads of the blocks of a cluster, which call `yield` as long as they wait for each other. Where none gets on,
+// `happens` may let something happen for which they wait: the test fails where nothing does.
+void yield();
+void run_cluster(Extents grid, unsigned first, unsigned blocks, unsigned threads, const std::function<void()>& kernel,
+                 const std::function<bool()>& happens);
 
 }  // namespace simulated

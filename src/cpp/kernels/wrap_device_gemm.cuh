@@ -4,7 +4,7 @@
 // parameters are made from. Launched as every other kernel here, not by the type's own host code.
 #pragma once
 
-#include "kernels/common/driver.cuh"
+#include "kernels/common/cutlass_driver.cuh"
 
 #include "cutlass/gemm/device/gemm_universal_adapter.h"
 #include "kernels/cutlass2x/gemm.cuh"

@@ -22,7 +22,7 @@ class Schedule:
     """How a kernel runs its tiles.
 
     Attributes:
-        mainloop, epilogue: CUTLASS's policies of a 3.x kernel.
+        mainloop, epilogue: CUTLASS's policies of a 3.x kernel; of our own (kernels/sm90) the former is in sm90.
         swap: A and B change places, so that D^T is computed.
         steady: promoted fp8 sums are added up while other MMAs run (fp8_two_level_accumulation.cuh).
         stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
@@ -48,8 +48,15 @@ class Schedule:
         return "Pingpong" in self.mainloop
 
     @property
+    def lean(self) -> bool:
+        """Whether the kernels are our own. They count as 3.x: what TMA asks for holds for both."""
+        return self.mainloop.startswith("sm90::")
+
+    @property
     def family(self) -> str:
         """Of the 3.x kernels that run so."""
+        if self.lean:
+            return "sm90_lean"
         if self.stream_k or self.pointers:
             return "sm90_streamk" if self.stream_k else "sm90_array"
         if self.dmma:
@@ -74,6 +81,7 @@ _ARRAY = (
     "cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperative",
     "cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative",
 )
+_LEAN = {"coop": "sm90::Cooperative", "pingpong": "sm90::Pingpong"}
 _COOP_BLOCK = (_COOP[0] + "FP8Blockwise", _COOP[1])
 _PINGPONG_BLOCK = (_PINGPONG[0] + "FP8Blockwise", _PINGPONG[1])
 SCHEDULES = {
@@ -97,6 +105,8 @@ SCHEDULES = {
         Schedule("pingpongblock", *_PINGPONG_BLOCK, block=BLOCK),
         Schedule("pingpongblockswap", *_PINGPONG_BLOCK, swap=True, block=BLOCK),
         Schedule("coopgroup", *_COOP_BLOCK, block=1),
+        *(Schedule(f"lean{name}", policy) for name, policy in _LEAN.items()),
+        *(Schedule(f"lean{name}swap", policy, swap=True) for name, policy in _LEAN.items()),
         Schedule("tiled"),  # 2.x: one tile per thread block
         Schedule("streamk", stream_k=True),  # 2.x
     ]
@@ -216,7 +226,7 @@ class GemmConfig(KernelConfig):
 
         The header with all of them takes a minute to compile.
         """
-        return self.api == 3 and self.tile[1] not in _USUAL_WIDTHS
+        return self.api == 3 and self.tile[1] not in _USUAL_WIDTHS and not SCHEDULES[self.schedule].lean
 
     @property
     def takes_lists(self) -> bool:

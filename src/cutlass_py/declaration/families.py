@@ -12,7 +12,7 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
-from . import gemm_cpp, quantize, tiles
+from . import gemm_cpp, lean_cpp, quantize, tiles
 from .config import SCHEDULES, Family, GemmConfig, KernelConfig, nothing
 from .dtypes import DTYPES, LAYOUTS, PAIRS
 from .epilogues import ACTIVATIONS, EPILOGUES, USUAL
@@ -255,6 +255,19 @@ def _dmma() -> Iterator[GemmConfig]:
         yield _sm90(("f64", "f64"), layout, "f64", "linearc", tiles.DMMA, "f64")
 
 
+def _lean() -> Iterator[GemmConfig]:
+    """Our own kernels. Compiled on demand: what they are worth on a GPU is yet to be measured."""
+    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN):
+        for d in (dtype, "f32"):
+            yield _sm90((dtype, dtype), layout, d, "linear", design)
+    for pair, design in product(_FP8, tiles.SM90_LEAN_FAST):
+        for epilogue in ("linear", "scaled"):
+            yield _sm90(pair, "tn", "bf16", epilogue, design, "fast")
+    for dtype, layout, e, design in product(_HALVES, LAYOUTS, EPILOGUES.values(), tiles.SM90_LEAN_FUSED):
+        if e.bias and not (e.source or e.aux or e.scaled):
+            yield _sm90((dtype, dtype), layout, dtype, e.name, design)
+
+
 # ---------------------------------------------------------------------------------------------------- 2.x
 
 
@@ -397,6 +410,17 @@ FAMILIES = {
             launcher="GemmDmma3x",
             declare_core=_dmma,
             declare_full=_dmma,
+            overlaps=True,
+        ),
+        _hopper(
+            "sm90_lean",
+            "TMA + wgmma, kernels of our own",
+            header="kernels/sm90/gemm.cuh",
+            launcher="LeanGemm",
+            write=lean_cpp.write,
+            declare_core=nothing,
+            declare_full=nothing,
+            declare_more=_lean,
             overlaps=True,
         ),
         _ampere(

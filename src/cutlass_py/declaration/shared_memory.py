@@ -16,6 +16,7 @@ SM90 = 227 << 10
 SM80 = 99 << 10  # of 8.6, 8.9 and 12.0, which run those families too; an A100 has 163 KB
 # Of a 3.x epilogue that stores by TMA, beside its buffers: barriers, and what alignment loses.
 BARRIERS = 2048
+_MOST_LEAN = 12  # stages of our own kernels
 
 
 def stages(tile: tuple[int, int, int], itemsize: int, epilogue: int, scales: int = 0) -> int:
@@ -52,8 +53,20 @@ class EpilogueTile:
         return max(min(self._parts, 4), self.stores + 1 if reused else 0)
 
 
+def _lean_bytes(columns: int, size: int) -> int:
+    """Of what is beside the stages of our own kernels (kernels/sm90/design.cuh): parts of 64 rows on their way out."""
+    panel = next(width for width in (64, 32, 16) if columns % width == 0)
+    if size == 4:
+        panel = min(panel, 32)
+    stored = max(i * panel for i in range(1, columns // panel + 1) if (columns // panel) % i == 0 and i * panel <= 112)
+    stored = panel if size == 4 or panel == 64 else stored
+    return 1024 + 2 * (2 * 64 * stored * size + 8)
+
+
 def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilogue: Epilogue) -> int:
     """Shared memory of a 3.x epilogue that stores D in this dtype."""
+    if schedule.lean:
+        return _lean_bytes(tile[1], DTYPES[d].itemsize)
     if not schedule.tma_store:
         return 512
     size = DTYPES[d].itemsize
@@ -66,7 +79,8 @@ def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilo
 
 
 def stages_3x(a: str, d: str, tile: tuple[int, int, int], schedule: Schedule, epilogue: Epilogue) -> int:
-    """Stages of a 3.x kernel's pipeline that fit beside its epilogue."""
+    """Stages of a 3.x kernel's pipeline that fit beside its epilogue; of our own as many as it has."""
     rows, cols = tile[1::-1] if schedule.swap else tile[:2]
     scales = rows + ceil(cols / schedule.block) if schedule.block else 0
-    return stages(tile, DTYPES[a].itemsize, epilogue_bytes(schedule, tile, d, epilogue), scales)
+    fitting = stages(tile, DTYPES[a].itemsize, epilogue_bytes(schedule, tile, d, epilogue), scales)
+    return min(fitting, _MOST_LEAN) if schedule.lean else fitting

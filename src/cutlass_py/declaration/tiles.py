@@ -135,6 +135,52 @@ SM90_BLOCK: list[Design] = [
 ]
 SM90_GROUP: list[Design] = [((128, 128, 64), (1, 1, 1), "coopgroup"), ((128, 128, 64), (2, 1, 1), "coopgroup")]
 
+
+def _lean(rows: int, widths: tuple[int, ...], clusters: str, schedule: str, depth: int = 64) -> list[Design]:
+    """Tiles of so many rows, in both orientations; clusters: none (I), two along rows (M), two along columns (N)."""
+    shapes = {"I": (1, 1, 1), "M": (2, 1, 1), "N": (1, 2, 1)}
+    return [
+        ((rows, n, depth), shapes[cluster], f"lean{schedule}{swap}")
+        for cluster in clusters
+        for n in widths
+        for swap in ("", "swap")
+    ]
+
+
+# Of our own kernels. A tile costs a quarter of a second to compile, so that there is one for nearly every extent.
+SM90_LEAN: list[Design] = [
+    *_lean(64, (16, 32, 48, 64, 80, 96), "I", "pingpong", 128),
+    *_lean(64, (16, 32, 64), "M", "pingpong", 128),
+    *_lean(64, (96, 112, 128, 160, 192, 224, 256), "I", "pingpong"),
+    *_lean(64, (128, 160, 192, 256), "M", "pingpong"),
+    *_lean(128, (32, 64, 80, 96, 112, 128, 144, 160, 176, 192), "I", "pingpong"),
+    *_lean(128, (96, 112, 128, 144, 160, 176, 192), "M", "pingpong"),
+    *_lean(128, (128, 160, 192), "N", "pingpong"),
+    *_lean(128, (128, 160, 192, 208, 224, 240, 256), "I", "coop"),
+    *_lean(128, (192, 208, 224, 240, 256), "M", "coop"),
+    *_lean(128, (192, 224, 256), "N", "coop"),
+    *_lean(256, (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192), "I", "coop"),
+    *_lean(256, (96, 112, 128, 144, 160, 176, 192), "M", "coop"),
+    *_lean(256, (128, 144, 160, 176, 192), "N", "coop"),
+]
+SM90_LEAN_FAST: list[Design] = [
+    *_lean(64, (32, 64), "I", "pingpong", 128),
+    *_lean(64, (128, 256), "I", "pingpong"),
+    *_lean(128, (64, 128, 160), "I", "pingpong"),
+    *_lean(128, (128, 192), "M", "pingpong"),
+    *_lean(128, (128,), "N", "pingpong"),
+    *_lean(128, (192,), "M", "coop"),
+    *_lean(128, (256,), "IMN", "coop"),
+    *_lean(256, (128,), "IMN", "coop"),
+    *_lean(256, (160,), "N", "coop"),
+    *_lean(256, (192,), "M", "coop"),
+]
+SM90_LEAN_FUSED: list[Design] = [
+    *_lean(64, (32,), "I", "pingpong", 128),
+    *_lean(128, (128,), "IMN", "pingpong"),
+    *_lean(128, (256,), "MN", "coop"),
+]
+
 # f64, by mma.sync: the tile that dmma.cuh deals out.
 DMMA: Design = ((128, 128, 64), (1, 1, 1), "coopdmma")
 

@@ -17,6 +17,7 @@ from .dtypes import ARITHMETICS, BLOCK, DTYPES, LAYOUTS, usual_arithmetic
 from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from .families import FAMILIES
 from .gemm_cpp import INSTRUCTION
+from .lean_cpp import LINE
 from .shared_memory import SM80, SM90, epilogue_bytes, stages_3x
 
 if TYPE_CHECKING:
@@ -262,6 +263,17 @@ def _dmma_3x(k: Resolved) -> _Faults:
     for field in ("tile", "cluster"):
         if (found := getattr(k.given, field)) != (wanted := getattr(known, field)):
             yield Fault(field, found, f"{wanted}, which schedule {k.schedule.name} has alone")
+
+
+@_check("tile", "schedule", "epilogue", api=3)
+def _lean_3x(k: Resolved) -> _Faults:
+    """Our own kernels: lines of k, and what their epilogue has."""
+    if not k.schedule.lean:
+        return
+    if k.tile[2] * k.size % LINE:
+        yield Fault("tile", k.tile, f"k a multiple of {LINE // k.size}: lines of {LINE} bytes")
+    if (e := k.epilogue).source or e.gated or e.aux:
+        yield Fault("epilogue", e.name, f"one without c, gate and aux, which schedule {k.schedule.name} has not")
 
 
 @_check("tile", "cluster", api=3)

@@ -29,7 +29,7 @@ def with_epilogue(config: GemmConfig, epilogue: Epilogue) -> GemmConfig | str:
     assert user is not None
     if config.own_source:
         return "a user's epilogue is carried by kernels of the package alone"
-    if schedule.stream_k or schedule.pointers or schedule.block or not schedule.tma_store:
+    if schedule.lean or schedule.stream_k or schedule.pointers or schedule.block or not schedule.tma_store:
         return f"a user's epilogue is not carried by {config.schedule} kernels"
     if config.accumulator in ("c64", "c128"):
         return "a user's epilogue computes in real numbers"

@@ -29,6 +29,7 @@ enum cudaError_t {
   cudaSuccess,
   cudaErrorInvalidValue,
   cudaErrorInvalidConfiguration = 9,
+  cudaErrorInsufficientDriver = 35,
   cudaErrorLaunchFailure = 719,
   cudaErrorCooperativeLaunchTooLarge = 720
 };
@@ -43,15 +44,24 @@ struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
 
-enum cudaLaunchAttributeID { cudaLaunchAttributeIgnore, cudaLaunchAttributeCooperative };
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeIgnore,
+  cudaLaunchAttributeCooperative,
+  cudaLaunchAttributeClusterDimension,
+  cudaLaunchAttributeProgrammaticStreamSerialization
+};
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
   struct {
-    int cooperative;
+    int cooperative, programmaticStreamSerializationAllowed;
+    struct {
+      unsigned x, y, z;
+    } clusterDim;
   } val;
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
   cudaStream_t stream;
   cudaLaunchAttribute* attrs;
   unsigned numAttrs;

@@ -8,7 +8,7 @@
 #include "cutlass/cutlass.h"
 #include "cutlass/layout/matrix.h"
 #include "cutlass/numeric_types.h"
-#include "kernels/common/driver.cuh"
+#include "kernels/common/cutlass_driver.cuh"
 
 namespace cutlass_py {
 

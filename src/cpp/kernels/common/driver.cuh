@@ -1,13 +1,10 @@
 // The driver's functions that a launch calls, looked up once: libcuda is no dependency.
-//
-// To be included before what includes CuTe's TMA copies: those call what is declared by then.
 #pragma once
 
 #include <atomic>
 
+#include <cuda.h>
 #include <cuda_runtime.h>
-
-#include "cutlass/cuda_host_adapter.hpp"
 
 namespace cutlass_py {
 
@@ -47,6 +44,26 @@ class DriverLauncher {
     return 0;
   }
 
+  // How many clusters run at the same time, of a grid that fills the device.
+  int clusters_at_once(const void* kernel, const cudaLaunchConfig_t& config, int device, int& clusters) {
+    std::atomic<int>& known = clusters_[device & 63];
+    if ((clusters = known.load(std::memory_order_relaxed))) return 0;
+    const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+    if (error != cudaSuccess) {
+      cudaGetLastError();
+      return error;
+    }
+    known.store(clusters, std::memory_order_relaxed);
+    return clusters ? 0 : cudaErrorInvalidClusterSize;
+  }
+
+  // A kernel that takes one structure.
+  template <class Parameters>
+  int launch(void (*kernel)(Parameters), const cudaLaunchConfig_t& c, Parameters& parameters, int device) const {
+    void* arguments[] = {&parameters};
+    return launch(reinterpret_cast<const void*>(kernel), c, arguments, device);
+  }
+
   // Where the driver refuses, the runtime launches, or says why not: a thread may have no context yet, and libraries
   // may put another than the device's primary one in its place.
   int launch(const void* kernel, const cudaLaunchConfig_t& c, void** arguments, int device) const {
@@ -66,19 +83,7 @@ class DriverLauncher {
 
  private:
   std::atomic<cudaFunction_t> functions_[64]{};
+  std::atomic<int> clusters_[64]{};
 };
 
 }  // namespace cutlass_py
-
-namespace cutlass {
-
-// A better match than CUTLASS's template of this name, all of whose parameters are one pack. That looks the function up
-// for every descriptor, of which a launch makes three or more.
-template <class... Rest>
-CUresult call_cuTensorMapEncodeTiled(CUtensorMap* descriptor, Rest... rest) {
-  using Encode = PFN_cuTensorMapEncodeTiled_v12000;
-  static const auto encode = cutlass_py::driver_function<Encode>("cuTensorMapEncodeTiled", 12000);
-  return encode ? encode(descriptor, rest...) : CUDA_ERROR_UNKNOWN;
-}
-
-}  // namespace cutlass

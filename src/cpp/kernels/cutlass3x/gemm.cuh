@@ -9,7 +9,7 @@
 // descriptor can go stale), everything that is constant per device is done once.
 #pragma once
 
-#include "kernels/common/driver.cuh"
+#include "kernels/common/cutlass_driver.cuh"
 #include "kernels/sm90/pdl.cuh"
 
 #include "cute/tensor.hpp"

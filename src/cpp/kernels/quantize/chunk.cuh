@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/common/fp8.cuh"
+#include "kernels/common/numbers.cuh"
 
 namespace cutlass_py::quantization {
 
@@ -15,27 +16,8 @@ enum class To : int32_t { e4m3, e5m2, s8 };
 
 // ------------------------------------------------------------------------------------------------ numbers
 
-// What x may be: how an element lies in memory, and its value.
-struct F32 {
-  using Type = uint32_t;
-  static constexpr const char* name = "f32";
-  __device__ static float value(uint32_t bits) { return __uint_as_float(bits); }
-};
-struct Bf16 {
-  using Type = uint16_t;
-  static constexpr const char* name = "bf16";
-  __device__ static float value(uint16_t bits) { return __uint_as_float(uint32_t(bits) << 16); }
-};
-struct F16 {
-  using Type = uint16_t;
-  static constexpr const char* name = "f16";
-  __device__ static float value(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
-};
-struct F64 {
-  using Type = uint64_t;
-  static constexpr const char* name = "f64";
-  __device__ static float value(uint64_t bits) { return float(__longlong_as_double(int64_t(bits))); }
-};
+// What x may be.
+using numbers::F32, numbers::Bf16, numbers::F16, numbers::F64;
 
 // What q may be, and its largest magnitude. Kernels are told of it when they run: it is a small part of them.
 struct E4m3 {

@@ -1,0 +1,138 @@
+// A kernel's shape: its tile, its cluster and its stages, and what lies where in shared memory.
+//
+// What wgmma takes as A is the left operand here, what it takes as B the right one; gemm.cuh says which is whose, for
+// the two may change places. `left_along`, `right_along`: read along rows, or columns, and not along k.
+#pragma once
+
+#include "kernels/sm90/wgmma.cuh"
+
+namespace cutlass_py::sm90 {
+
+constexpr int kMostShared = 227 << 10;  // bytes of a block
+constexpr int kAtom = 1024;             // bytes that swizzles repeat after: what stages are aligned to
+
+constexpr int kMostStages = 12;
+constexpr int kWarpgroups = 2;  // that multiply, beside one of which a thread loads
+constexpr int kThreads = 128 * (kWarpgroups + 1);
+constexpr int kLoaderRegisters = 40, kRegisters = 232;  // of a thread: together what a multiprocessor has
+
+// How wide a part of a tile is stored at once, by the bytes of an element of D: whole panels, in 128 bytes or little
+// more.
+__host__ __device__ constexpr int stored_panel(int columns, int size) {
+  const int panel = panel_of(columns);
+  return size == 2 || panel < 64 ? panel : 32;
+}
+__host__ __device__ constexpr int stored_columns(int columns, int size) {
+  const int panel = stored_panel(columns, size), panels = columns / panel;
+  if (size == 4 || panel == 64) return panel;
+  int most = 1;
+  for (int i = 1; i <= panels; ++i) {
+    if (panels % i == 0 && i * panel <= 112) most = i;
+  }
+  return most * panel;
+}
+
+// What the host has to know of a kernel to launch it.
+struct Shape {
+  int m, n, lines;  // of a block's tile; of k in a stage
+  int cluster_m, cluster_n;
+  int size, d_size;  // bytes of an element: of either operand, of D
+  bool left_along, right_along;
+  int shared_bytes;
+  bool swap;  // the left operand is B, the right one A, and D is turned
+
+  int cluster() const { return cluster_m * cluster_n; }
+  int line() const { return kLine / size; }
+};
+
+template <class Left_, class Right_, class Sum_, class D_, int m, int n, int lines_, int cluster_m_, int cluster_n_,
+          bool pingpong_, bool left_along_, bool right_along_, class Epilogue_>
+struct Design {
+  using Left = Left_;
+  using Right = Right_;
+  using Sum = Sum_;
+  using D = D_;
+  using Epilogue = Epilogue_;
+  static constexpr int M = m, N = n;
+  static constexpr int lines = lines_;  // of k in a stage
+  static constexpr int cluster_m = cluster_m_, cluster_n = cluster_n_, cluster = cluster_m * cluster_n;
+  static constexpr bool pingpong = pingpong_;  // warpgroups have a tile each, and take turns; or half of one
+  static constexpr bool left_along = left_along_, right_along = right_along_;
+
+  static constexpr int line = kLine / int(sizeof(typename Left::Type));  // elements of k
+  static constexpr int rows = pingpong ? M : M / kWarpgroups;            // of a warpgroup
+  static constexpr int blocks = rows / 64;
+  static constexpr int panel = panel_of(N);
+  static constexpr int left_line = M * kLine, right_line = N * kLine;  // bytes
+  static constexpr int stage_bytes = lines * (left_line + right_line);
+
+  static constexpr int d_size = int(sizeof(typename D::Type));
+  static constexpr int d_panel = stored_panel(N, d_size), d_columns = stored_columns(N, d_size);
+  static constexpr int buffer_bytes = 64 * d_columns * d_size;
+  static constexpr int buffers = 2;  // of each warpgroup
+  // Stages are what the rest leaves room for, each with its two barriers.
+  static constexpr int besides = kAtom + kWarpgroups * (buffers * buffer_bytes + 8);
+  static constexpr int fitting = (kMostShared - besides) / (stage_bytes + 16);
+  static constexpr int stages = fitting < kMostStages ? fitting : kMostStages;
+  static constexpr int shared_bytes = besides + stages * (stage_bytes + 16);
+
+  static constexpr Shape shape(bool swap) {
+    return {M,      N,          lines,       cluster_m,    cluster_n, int(sizeof(typename Left::Type)),
+            d_size, left_along, right_along, shared_bytes, swap};
+  }
+
+  using Product = Wgmma<Left, Right, Sum, N, left_along, right_along>;
+
+  static_assert(rows % 64 == 0 && N % 16 == 0 && N <= 256 && stages > 1);
+  static_assert(sizeof(typename Left::Type) == sizeof(typename Right::Type));
+  static_assert(sizeof(typename Left::Type) == 2 || !(left_along || right_along));
+  // What a block loads of an operand for others is whole atoms of eight.
+  static_assert(M / cluster_n % 8 == 0 && N / cluster_m % 8 == 0 && 64 / cluster_n % 8 == 0 && 64 / cluster_m % 8 == 0);
+};
+
+template <class X>
+struct SharedMemory {
+  Address stages, buffers, barriers;
+
+  __device__ explicit SharedMemory(Address begin)
+      : stages((begin + kAtom - 1) / kAtom * kAtom),
+        buffers(stages + X::stages * X::stage_bytes),
+        barriers(buffers + kWarpgroups * X::buffers * X::buffer_bytes) {}
+
+  __device__ Address left(int stage) const { return stages + stage * X::stage_bytes; }
+  __device__ Address right(int stage) const { return left(stage) + X::lines * X::left_line; }
+  __device__ Address buffer(int warpgroup, int i) const {
+    return buffers + (warpgroup * X::buffers + i) * X::buffer_bytes;
+  }
+  __device__ Address full(int stage) const { return barriers + stage * 8; }
+  __device__ Address empty(int stage) const { return barriers + (X::stages + stage) * 8; }
+  __device__ Address turn(int warpgroup) const { return barriers + (2 * X::stages + warpgroup) * 8; }
+};
+
+// Which stage comes next, and in which round.
+template <class X>
+struct Pipeline {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++stage == X::stages) stage = 0, parity ^= 1;
+  }
+  __device__ void advance(int by) {
+    const int at = stage + by;
+    parity ^= uint32_t(at / X::stages) & 1;
+    stage = at % X::stages;
+  }
+};
+
+// A block of its cluster: blocks of one row read the same rows of the left operand.
+template <class X>
+struct Place {
+  int rank = 0, m = 0, n = 0;
+
+  __device__ Place() {
+    if constexpr (X::cluster > 1) rank = rank_in_cluster(), m = rank % X::cluster_m, n = rank / X::cluster_m;
+  }
+};
+
+}  // namespace cutlass_py::sm90

@@ -1,0 +1,110 @@
+// What happens to sums before they are stored: kernel.h's formula, of which a kernel has what its name says.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "abi/kernel.h"
+#include "kernels/common/activation.cuh"
+#include "kernels/common/numbers.cuh"
+
+namespace cutlass_py::sm90 {
+
+// The eight numbers of a thread among 64 rows by 16 columns: rows r and r + 8, columns c, c + 1, c + 8 and c + 9.
+constexpr int kUnit = 8, kUnitColumns = 16;
+__device__ constexpr int row_in_unit(int i) { return i / 2 % 2 * 8; }
+__device__ constexpr int column_in_unit(int i) { return i % 2 + i / 4 * 8; }
+
+// The first of them, and the end of the matrix.
+struct Corner {
+  int m, n, batch, end_m, end_n;
+};
+
+struct Factor {
+  float value;
+  const float* device;
+
+  Factor() = default;
+  explicit Factor(const CutlassPyScalar& x) : value(float(x.value)), device(static_cast<const float*>(x.device)) {}
+  __device__ float read() const { return device ? *device : value; }
+};
+
+// One number for every row or every column, or for all; none where there is no data.
+struct Vector {
+  const void* data;
+  int64_t m, n, batch;  // strides in elements: along the left operand, along the right one
+
+  Vector() = default;
+  Vector(const CutlassPyArray& x, bool swap)
+      : data(x.data), m(swap ? x.col : x.row), n(swap ? x.row : x.col), batch(x.batch) {}
+
+  // use(i, number) for each of a unit. What lies outside of the matrix reads its last one.
+  template <class T, class Use>
+  __device__ void each(const Corner& at, Use use) const {
+    const auto* from = static_cast<const typename T::Type*>(data) + at.batch * batch;
+    if (n) {
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) {
+        if (row_in_unit(i)) continue;
+        const float x = T::value(from[min(at.n + column_in_unit(i), at.end_n - 1) * n]);
+        use(i, x), use(i + 2, x);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) {
+        if (column_in_unit(i)) continue;
+        const float x = T::value(from[min(at.m + row_in_unit(i), at.end_m - 1) * m]);
+        use(i, x), use(i + 1, x), use(i + 4, x), use(i + 5, x);
+      }
+    }
+  }
+};
+
+struct EpilogueArguments {
+  Factor alpha, scale_out;
+  Vector bias, scale_a, scale_b;
+  float parameters[2];
+
+  EpilogueArguments() = default;
+  EpilogueArguments(const CutlassPyEpilogue& e, bool swap)
+      : alpha(e.alpha),
+        scale_out(e.scale_out),
+        bias(e.bias, swap),
+        scale_a(e.scale_a, swap),
+        scale_b(e.scale_b, swap),
+        parameters{float(e.parameters[0]), float(e.parameters[1])} {}
+};
+
+// alpha * acc; with `scaled` times scale_a, scale_b and at the end scale_out; with `Bias` (its dtype, or void) plus
+// that; `Activation` of all.
+template <class Activation, class Bias, bool scaled>
+struct Fused {
+  const EpilogueArguments& given;
+  float alpha, scale_out = 1;
+
+  __device__ explicit Fused(const EpilogueArguments& given) : given(given), alpha(given.alpha.read()) {
+    if constexpr (scaled) scale_out = given.scale_out.read();
+  }
+
+  __device__ void apply(float (&z)[kUnit], const Corner& at) const {
+#pragma unroll
+    for (float& x : z) x *= alpha;
+    if constexpr (scaled) {
+      const auto multiply = [&](int i, float x) { z[i] *= x; };
+      if (given.scale_a.data) given.scale_a.each<numbers::F32>(at, multiply);
+      if (given.scale_b.data) given.scale_b.each<numbers::F32>(at, multiply);
+    }
+    if constexpr (!std::is_void_v<Bias>) {
+      if (given.bias.data) given.bias.each<Bias>(at, [&](int i, float x) { z[i] += x; });
+    }
+#pragma unroll
+    for (float& x : z) x = Activation::apply(x, given.parameters);
+    if constexpr (scaled) {
+#pragma unroll
+      for (float& x : z) x *= scale_out;
+    }
+  }
+};
+
+}  // namespace cutlass_py::sm90

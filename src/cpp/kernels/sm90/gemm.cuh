@@ -1,0 +1,56 @@
+// A kernel of ours for sm90 as the C ABI has it, from a configuration struct.
+//
+// The configuration is what lean_cpp.py writes: a Design, and whether the operands change places (`swap`): then the
+// left one is B, so that the long side of a problem is along the tile's rows, and D is stored turned. Kernels that
+// differ in that alone are one function.
+#pragma once
+
+#include "kernels/common/descriptor.cuh"
+#include "kernels/sm90/kernel.cuh"
+#include "kernels/sm90/launch.h"
+
+namespace cutlass_py {
+
+template <class X>
+DriverLauncher& launcher_of() {
+  static DriverLauncher launcher;
+  return launcher;
+}
+
+template <class Config>
+struct LeanGemm {
+  using X = typename Config::Design;
+  static constexpr bool swap = Config::swap;
+  using A = std::conditional_t<swap, typename X::Right, typename X::Left>;
+  using B = std::conditional_t<swap, typename X::Left, typename X::Right>;
+
+  static constexpr CutlassPyGemmFacts facts() {
+    constexpr int align = 16 / int(sizeof(typename A::Type)), align_d = 16 / X::d_size;
+    constexpr bool a_along = swap ? X::right_along : X::left_along, b_along = swap ? X::left_along : X::right_along;
+    return {A::name,
+            B::name,
+            "f32",
+            "void",
+            X::D::name,
+            {a_along ? 'n' : 't', b_along ? 't' : 'n', '\0'},
+            3,
+            {X::M, X::N, X::lines * X::line},
+            {X::cluster_m, X::cluster_n, 1},
+            sm90::kThreads,
+            X::shared_bytes,
+            X::stages,
+            align,
+            align,
+            align_d,
+            align_d,
+            0};
+  }
+
+  static size_t workspace_size(const CutlassPyGemm&, const CutlassPyLaunch&) { return 0; }
+  static int run(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
+    return sm90::run(&sm90::kernel<X>, launcher_of<X>(), X::shape(swap), g, launch);
+  }
+  static int registers() { return registers_of(reinterpret_cast<const void*>(&sm90::kernel<X>)); }
+};
+
+}  // namespace cutlass_py

@@ -1,0 +1,177 @@
+// What sm90 does beside arithmetic: barriers in shared memory, bulk copies, groups of products, clusters. A name for
+// each instruction.
+//
+// The PTX ISA has them under mbarrier, cp.async.bulk.tensor, wgmma, stmatrix, setmaxnreg, barrier.cluster,
+// griddepcontrol. Shared memory is addressed in its own 32-bit window throughout.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/common/numbers.cuh"
+
+namespace cutlass_py::sm90 {
+
+using Address = uint32_t;  // within the shared memory of a block
+
+// A CUtensorMap: what tensor_map.h encodes and the copy engine reads.
+struct alignas(64) TensorMap {
+  uint64_t words[16];
+};
+
+__device__ inline Address dynamic_shared_memory() {
+  extern __shared__ char memory[];
+  return Address(__cvta_generic_to_shared(memory));
+}
+
+// ------------------------------------------------------------------------------------------------ barriers
+
+// Each of `arrivals` completes a phase, once the bytes have come that were announced for it.
+__device__ inline void init_barrier(Address barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+// Behind the last init_barrier: other blocks of the cluster, and copies, see them.
+__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ inline void arrive_expecting(Address barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ inline void arrive(Address barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// In another block of the cluster, at the same place.
+__device__ inline void arrive(Address barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+// Until the phase of this parity is over; the one before a barrier's first has parity 1.
+__device__ inline void wait(Address barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred over;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+      "@over bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// All threads of a warpgroup, or as many as said.
+__device__ inline void named_barrier(int number, int threads = 128) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+// ------------------------------------------------------------------------------------------------ bulk copies
+
+__device__ inline void prefetch(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+// A box at these coordinates, the innermost first; its bytes count for the barrier.
+__device__ inline void load(Address to, const TensorMap& map, Address barrier, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+          "r"(to),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+// To the same place in every block of the cluster that `blocks` has a bit for, where it counts for the same barrier.
+__device__ inline void load(Address to, const TensorMap& map, Address barrier, int x, int y, int z, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%4, %5, %6}], [%2], %3;" ::"r"(to),
+      "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+__device__ inline void store(const TensorMap& map, Address from, int x, int y, int z) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map), "r"(from),
+               "r"(x), "r"(y), "r"(z)
+               : "memory");
+}
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until all but so many groups of this thread's stores have read their shared memory, or have written.
+template <int groups>
+__device__ void wait_for_reads() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(groups) : "memory");
+}
+__device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// What this thread has written to shared memory is seen by copies that are begun behind the next barrier.
+__device__ inline void publish_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ------------------------------------------------------------------------------------------------ tensor cores
+
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all but so many groups of products are done with shared memory.
+template <int groups>
+__device__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
+}
+
+// ------------------------------------------------------------------------------------------------ registers to memory
+
+// Four matrices of 8x8 numbers of 16 bits. Rows of the i-th go to the addresses of lanes 8i to 8i + 7; of row r the
+// lane 4r + c has columns 2c and 2c + 1, or with `transposed` of column r the rows 2c and 2c + 1.
+template <bool transposed>
+__device__ void store_matrices(Address row, const uint32_t (&x)[4]) {
+  if constexpr (transposed) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(x[0]),
+                 "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+  } else {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(x[0]), "r"(x[1]),
+                 "r"(x[2]), "r"(x[3])
+                 : "memory");
+  }
+}
+__device__ inline void store_shared(Address to, uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+__device__ inline void store_shared(Address to, uint32_t x, uint32_t y) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
+}
+
+// Two numbers of 16 bits in a word, the first in its low half: to nearest, ties to even.
+template <class T>
+__device__ uint32_t packed(float low, float high) {
+  uint32_t word;
+  if constexpr (std::is_same_v<T, numbers::Bf16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  }
+  return word;
+}
+
+// ------------------------------------------------------------------------------------------------ warps and blocks
+
+// The same for all of a warp, and known to be.
+__device__ inline int warp_index() { return __shfl_sync(~0u, int(threadIdx.x) / 32, 0); }
+
+// Registers that each thread of a warpgroup has from now on.
+template <int registers>
+__device__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+__device__ void claim_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+__device__ inline int rank_in_cluster() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ inline void synchronize_block() { __syncthreads(); }
+__device__ inline void synchronize_cluster() {
+  asm volatile("barrier.cluster.arrive;" ::: "memory");
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+}
+
+// Where launches overlap: until the one before has ended, and that the next may begin.
+__device__ inline void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void let_successor_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+}  // namespace cutlass_py::sm90

@@ -1,0 +1,80 @@
+// How a product becomes a launch of one of these kernels: tensor maps, the order of tiles, the grid.
+//
+// One function for all of them: what they differ in, their Shape says.
+#pragma once
+
+#include <climits>
+
+#include "abi/kernel.h"
+#include "kernels/common/driver.cuh"
+#include "kernels/common/queue.cuh"
+#include "kernels/sm90/design.cuh"
+#include "kernels/sm90/parameters.cuh"
+#include "kernels/sm90/tensor_map.h"
+
+namespace cutlass_py::sm90 {
+
+inline int encode_operands(Parameters& p, const Shape& x, const CutlassPyGemm& g, int64_t rows, int64_t columns) {
+  const auto matrices = [&](bool is_a, bool along, int64_t extent) {
+    const int64_t inner = along ? extent : g.k, outer = along ? g.k : extent;
+    return is_a ? Matrices{g.a, x.size, inner, outer, g.lda, g.batch, g.batch_a}
+                : Matrices{g.b, x.size, inner, outer, g.ldb, g.batch, g.batch_b};
+  };
+  const Matrices left = matrices(!x.swap, x.left_along, rows), right = matrices(x.swap, x.right_along, columns);
+  p.left_batch = !left.shared(), p.right_batch = !right.shared();
+  const int error =
+      x.left_along ? encode(p.left, left, 64, 64 / x.cluster_n) : encode(p.left, left, x.line(), x.m / x.cluster_n);
+  if (error) return error;
+  return x.right_along ? encode(p.right, right, panel_of(x.n), 64 / x.cluster_m)
+                       : encode(p.right, right, x.line(), x.n / x.cluster_m);
+}
+
+inline int encode_result(Parameters& p, const Shape& x, const CutlassPyGemm& g) {
+  const Matrices d{g.d, x.d_size, g.n, g.m, g.ldd, g.batch, g.batch_d};
+  p.turned = x.swap;
+  return x.swap ? encode(p.d, d, kLine / x.d_size, stored_columns(x.n, x.d_size))
+                : encode(p.d, d, stored_panel(x.n, x.d_size), 64);
+}
+
+inline int fill(Parameters& p, const Shape& x, const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
+  const int64_t rows = x.swap ? g.n : g.m, columns = x.swap ? g.m : g.n;
+  const int64_t tiles_m = ceil_div(rows, x.m * x.cluster_m), tiles_n = ceil_div(columns, x.n * x.cluster_n);
+  const int64_t count = tiles_m * tiles_n * g.batch;
+  if (count > INT_MAX) return cudaErrorInvalidValue;
+  const bool along_m = launch.raster ? (launch.raster == 1) != x.swap : tiles_n > tiles_m;
+  p.order = {int32_t(tiles_m), int32_t(tiles_n), int32_t(count), launch.swizzle, along_m};
+  p.steps = int32_t(ceil_div(g.k, x.lines * x.line()));
+  p.end_m = int32_t(rows), p.end_n = int32_t(columns);
+  p.epilogue = EpilogueArguments(g.epilogue, x.swap);
+  if (int error = encode_operands(p, x, g, rows, columns)) return error;
+  return encode_result(p, x, g);
+}
+
+// `launcher` is the kernel's own.
+inline int run(void (*kernel)(Parameters), DriverLauncher& launcher, const Shape& x, const CutlassPyGemm& g,
+               const CutlassPyLaunch& launch) {
+  const auto function = reinterpret_cast<const void*>(kernel);
+  if (int error = launcher.prepare(function, x.shared_bytes, launch.device)) return error;
+  Parameters p;
+  if (int error = fill(p, x, g, launch)) return error;
+
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config{};
+  config.blockDim = unsigned(kThreads), config.dynamicSmemBytes = size_t(x.shared_bytes);
+  config.stream = cudaStream_t(launch.stream), config.attrs = attributes;
+  int clusters = launch.sm_count;
+  if (x.cluster() > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs++].val.clusterDim = {unsigned(x.cluster()), 1, 1};
+    config.gridDim = unsigned(launch.sm_count / x.cluster() * x.cluster());
+    if (int error = launcher.clusters_at_once(function, config, launch.device, clusters)) return error;
+  }
+  if (launch.overlap) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  config.gridDim = unsigned(clusters < p.order.count ? clusters : p.order.count) * unsigned(x.cluster());
+  return launcher.launch(kernel, config, p, launch.device);
+}
+
+}  // namespace cutlass_py::sm90

@@ -1,0 +1,146 @@
+// The instructions of sm90, for the compiler of the host.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "hopper.h"
+#include "kernels/common/fp8.cuh"
+#include "kernels/common/numbers.cuh"
+
+namespace cutlass_py::sm90 {
+
+namespace gpu = simulated::hopper;
+using Address = uint32_t;
+
+struct alignas(64) TensorMap {
+  uint64_t words[16];
+};
+inline const gpu::Map& known(const TensorMap& map) { return reinterpret_cast<const gpu::Map&>(map); }
+
+inline Address dynamic_shared_memory() { return 16; }  // aligned to no more than it has to be
+
+inline void init_barrier(Address at, int arrivals) { gpu::init_barrier(at, arrivals); }
+inline void publish_barriers() {}
+inline void arrive_expecting(Address at, int bytes) { gpu::arrive(at, simulated::running.rank, bytes); }
+inline void arrive(Address at) { gpu::arrive(at, simulated::running.rank); }
+inline void arrive(Address at, int rank) { gpu::arrive(at, rank); }
+inline void wait(Address at, uint32_t parity) { gpu::wait(at, parity); }
+inline void named_barrier(int number, int threads = 128) { gpu::synchronize(number, threads); }
+
+inline void prefetch(const TensorMap&) {}
+inline void load(Address to, const TensorMap& map, Address at, int x, int y, int z, uint16_t blocks) {
+  gpu::load(to, known(map), at, {x, y, z}, blocks);
+}
+inline void load(Address to, const TensorMap& map, Address at, int x, int y, int z) {
+  load(to, map, at, x, y, z, uint16_t(1 << simulated::running.rank));
+}
+inline void store(const TensorMap& map, Address from, int x, int y, int z) { gpu::store(known(map), from, {x, y, z}); }
+inline void commit_stores() { gpu::commit_stores(); }
+template <int groups>
+void wait_for_reads() {
+  gpu::wait_for_stores(groups);
+}
+inline void wait_for_stores() { gpu::wait_for_stores(0); }
+inline void publish_to_copies() {}
+
+inline void begin_products() {}
+inline void commit_products() { gpu::commit_products(); }
+template <int groups>
+void wait_for_products() {
+  gpu::wait_for_products(groups);
+}
+
+inline void store_shared(Address to, uint32_t x) { std::memcpy(gpu::shared(to, 4), &x, 4); }
+inline void store_shared(Address to, uint32_t x, uint32_t y) { store_shared(to, x), store_shared(to + 4, y); }
+
+template <bool transposed>
+void store_matrices(Address row, const uint32_t (&x)[4]) {
+  static Address rows[8][simulated::kMostThreads / 32][32];  // of the blocks of a cluster
+  const int lane = simulated::running.number % 32;
+  auto& of_warp = rows[simulated::running.rank][simulated::running.number / 32];
+  of_warp[lane] = row;
+  gpu::synchronize_warp();
+  for (int i = 0; i < 8; ++i) {
+    const int there = lane / 4, pair = lane % 4 * 2 + i % 2;
+    const uint16_t value = uint16_t(x[i / 2] >> i % 2 * 16);
+    const Address to = of_warp[i / 2 * 8 + (transposed ? pair : there)] + (transposed ? there : pair) * 2;
+    std::memcpy(gpu::shared(to, 2), &value, 2);
+  }
+  gpu::synchronize_warp();
+}
+
+template <class T>
+uint32_t packed(float low, float high) {
+  const auto bits = [](float x) {
+    if constexpr (std::is_same_v<T, numbers::Bf16>) return uint32_t(__bfloat16_as_ushort(__float2bfloat16_rn(x)));
+    return uint32_t(__half_as_ushort(__float2half_rn(x)));
+  };
+  return bits(low) | bits(high) << 16;
+}
+
+inline int warp_index() { return simulated::running.number / 32; }
+template <int registers>
+void release_registers() {}
+template <int registers>
+void claim_registers() {}
+inline int rank_in_cluster() { return simulated::running.rank; }
+inline void synchronize_block() { gpu::synchronize(0, 384); }
+inline void synchronize_cluster() { gpu::synchronize_cluster(); }
+inline void wait_for_predecessor() {}
+inline void let_successor_begin() {}
+
+// ------------------------------------------------------------------------------------------------ products
+
+// An operand's number by its descriptor: its row (of B: its column), and k within 32 bytes.
+template <class T, bool along>
+float operand(uint64_t descriptor, int row, int k) {
+  constexpr uint32_t size = sizeof(typename T::Type);
+  const uint32_t start = uint32_t(descriptor & 0x3fff) << 4, swizzle = 256u >> (descriptor >> 62);  // 128, 64, 32
+  const uint32_t leading = uint32_t(descriptor >> 16 & 0x3fff) << 4, eighth = uint32_t(descriptor >> 32 & 0x3fff) << 4;
+  uint32_t at = start;
+  if (along) {
+    const uint32_t width = swizzle / size;
+    at += row / width * leading + k / 8 * eighth + k % 8 * swizzle + row % width * size;
+  } else {
+    at += row / 8 * eighth + row % 8 * swizzle + k * size;
+  }
+  typename T::Type bits;
+  std::memcpy(&bits, gpu::shared(gpu::swizzled(at, swizzle), size), size);
+  if constexpr (std::is_same_v<T, numbers::E4m3>) return from_e4m3(bits);
+  if constexpr (std::is_same_v<T, numbers::E5m2>) return from_e5m2(bits);
+  if constexpr (size == 2) return T::value(bits);
+  return 0;
+}
+
+template <bool along, int width>
+constexpr int next_bytes();
+constexpr int panel_of(int extent);
+
+template <class A, class B, class Sum, int N, bool a_along, bool b_along>
+struct Wgmma {
+  static void multiply(Sum (&sums)[N / 2], uint64_t a, uint64_t b, int accumulate) {
+    gpu::queue_product([&sums, a, b, accumulate] {
+      constexpr int depth = 32 / int(sizeof(typename A::Type));
+      const int thread = simulated::running.number % 128, row = thread / 32 * 16 + thread % 32 / 4;
+      for (int i = 0; i < N / 2; ++i) {
+        const int m = row + i / 2 % 2 * 8, n = i / 4 * 8 + thread % 4 * 2 + i % 2;
+        Sum sum = accumulate ? sums[i] : 0;
+        for (int k = 0; k < 4 * depth; ++k) {
+          const uint64_t step = uint64_t(k / depth);
+          sum += operand<A, a_along>(a + step * next_bytes<a_along, 64>(), m, k % depth) *
+                 operand<B, b_along>(b + step * next_bytes<b_along, panel_of(N)>(), n, k % depth);
+        }
+        sums[i] = sum;
+      }
+    });
+  }
+  static void wait(Sum (&)[N / 2]) { gpu::wait_for_products(0); }
+};
+
+}  // namespace cutlass_py::sm90

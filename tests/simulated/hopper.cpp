@@ -1,0 +1,199 @@
+#include "hopper.h"
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "simulator.h"
+
+namespace simulated::hopper {
+namespace {
+
+struct Barrier {
+  int arrivals = 0, pending = 0, bytes = 0;
+  uint32_t phase = 0;
+};
+
+// Threads that meet, again and again.
+struct Meeting {
+  int there = 0, times = 0;
+
+  void join(int count);
+};
+
+// Work of a thread that is done in groups.
+struct Groups {
+  std::deque<std::vector<std::function<void()>>> committed;
+  std::vector<std::function<void()>> open;
+
+  void commit() { committed.push_back(std::move(open)), open.clear(); }
+  void wait(int left) {
+    for (; int(committed.size()) > left; committed.pop_front()) {
+      for (const auto& work : committed.front()) work();
+    }
+  }
+  bool idle() const { return committed.empty() && open.empty(); }
+};
+
+struct Block {
+  std::vector<char> memory;
+  std::map<uint32_t, Barrier> barriers;
+  std::map<int, Meeting> named, warps;
+  std::map<int, Groups> stores, products;
+};
+
+struct Cluster {
+  std::vector<Block> blocks;
+  Meeting meeting;
+  std::deque<std::function<void()>> loads;
+  long events = 0, seen = 0;
+  uint32_t random = 1;
+
+  bool chance() { return (random = random * 1664525 + 1013904223) >> 31; }
+};
+std::unique_ptr<Cluster> cluster;
+
+Block& block() { return cluster->blocks[running.rank]; }
+
+void Meeting::join(int count) {
+  const int now = times;
+  if (++there == count) there = 0, ++times, ++cluster->events;
+  while (times == now) yield();
+}
+
+Barrier& barrier(Block& block, uint32_t at) {
+  if (!block.barriers.count(at)) wrong("a barrier is used that was not made");
+  return block.barriers[at];
+}
+
+void complete(Barrier& barrier) {
+  if (barrier.pending < 0) wrong("a barrier is arrived at too often");
+  if (barrier.pending || barrier.bytes) return;
+  barrier.pending = barrier.arrivals, barrier.phase ^= 1, ++cluster->events;
+}
+
+// each(address in memory, address in shared memory or null) for the lines of a box, element by element.
+template <class Each>
+void box_elements(const Map& map, uint32_t place, const int (&at)[3], Each each) {
+  for (uint32_t z = 0; z < map.box[2]; ++z) {
+    for (uint32_t y = 0; y < map.box[1]; ++y) {
+      for (uint32_t x = 0; x < map.box[0]; ++x, place += map.size) {
+        const int64_t i[3] = {at[0] + int64_t(x), at[1] + int64_t(y), at[2] + int64_t(z)};
+        bool inside = true;
+        for (int k = 0; k < 3; ++k) inside &= i[k] >= 0 && uint64_t(i[k]) < map.extents[k];
+        char* address = map.data + i[0] * map.size + i[1] * int64_t(map.strides[0]) + i[2] * int64_t(map.strides[1]);
+        if (inside && (x == 0 || x + 1 == map.box[0])) check_alive(address);
+        each(inside ? address : nullptr, swizzled(place, map.swizzle));
+      }
+    }
+  }
+}
+
+bool happens() {
+  Cluster& c = *cluster;
+  if (c.events != c.seen) {
+    c.seen = c.events;
+    return true;
+  }
+  if (c.loads.empty()) return false;
+  const auto load = std::move(c.loads.front());
+  c.loads.pop_front();
+  load();
+  return true;
+}
+
+}  // namespace
+
+void run_grid(Extents grid, unsigned threads, unsigned size, unsigned shared_bytes,
+              const std::function<void()>& kernel) {
+  for (unsigned first = 0; first < grid.x; first += size) {
+    cluster = std::make_unique<Cluster>();
+    cluster->random = first + 1;
+    cluster->blocks.resize(size);
+    for (Block& each : cluster->blocks) each.memory.assign(shared_bytes + 16, char(0xff));
+    run_cluster(grid, first, size, threads, kernel, &happens);
+    if (!cluster->loads.empty()) wrong("a block ends before its loads");
+    for (const Block& each : cluster->blocks) {
+      for (const auto& [_, groups] : each.stores) {
+        if (!groups.idle()) wrong("a thread ends before its stores");
+      }
+    }
+  }
+  cluster.reset();
+}
+
+char* shared(uint32_t address, uint32_t bytes) {
+  Block& b = block();
+  static char aside[256];
+  if (address + bytes <= b.memory.size()) return b.memory.data() + address;
+  wrong("an address is outside of shared memory");
+  return aside;
+}
+
+void init_barrier(uint32_t at, int arrivals) { block().barriers[at] = {arrivals, arrivals, 0, 0}; }
+
+void arrive(uint32_t at, int rank, int expected_bytes) {
+  Barrier& there = barrier(cluster->blocks[rank], at);
+  there.bytes += expected_bytes;
+  --there.pending;
+  complete(there);
+}
+
+void wait(uint32_t at, uint32_t parity) {
+  Block& mine = block();
+  while (barrier(mine, at).phase == parity) yield();
+}
+
+void synchronize(int number, int threads) { block().named[number].join(threads); }
+void synchronize_warp() { block().warps[running.number / 32].join(32); }
+void synchronize_cluster() {
+  const int threads = int(cluster->blocks.size()) * 384;
+  cluster->meeting.join(threads);
+}
+
+void load(uint32_t to, const Map& map, uint32_t at, const int (&place)[3], uint32_t blocks) {
+  const auto work = [=, x = place[0], y = place[1], z = place[2]] {
+    for (size_t rank = 0; rank < cluster->blocks.size(); ++rank) {
+      if (!(blocks >> rank & 1)) continue;
+      Block& there = cluster->blocks[rank];
+      box_elements(map, to, {x, y, z}, [&](const char* from, uint32_t address) {
+        if (address + map.size > there.memory.size()) return wrong("a load goes outside of shared memory");
+        if (from) {
+          std::memcpy(&there.memory[address], from, map.size);
+        } else {
+          std::memset(&there.memory[address], 0, map.size);
+        }
+      });
+      Barrier& told = barrier(there, at);
+      told.bytes -= int(map.box[0] * map.box[1] * map.box[2] * map.size);
+      complete(told);
+    }
+  };
+  if (to % 128) wrong("a load goes to where it may not");
+  if (cluster->chance()) return work();
+  cluster->loads.push_back(work);
+}
+
+void store(const Map& map, uint32_t from, const int (&place)[3]) {
+  if (from % 128) wrong("a store comes from where it may not");
+  block().stores[running.number].open.push_back([=, x = place[0], y = place[1], z = place[2]] {
+    box_elements(map, from, {x, y, z}, [&](char* to, uint32_t address) {
+      if (to) std::memcpy(to, shared(address, map.size), map.size);
+    });
+  });
+}
+void commit_stores() { block().stores[running.number].commit(); }
+void wait_for_stores(int groups) { block().stores[running.number].wait(groups); }
+
+void queue_product(std::function<void()> product) {
+  block().products[running.number].open.push_back(std::move(product));
+}
+void commit_products() { block().products[running.number].commit(); }
+void wait_for_products(int groups) {
+  block().products[running.number].wait(groups);
+  synchronize_warp();  // which does so as one
+}
+
+}  // namespace simulated::hopper

@@ -1,0 +1,52 @@
+"""Our own kernels for sm90 that the simulated GPU has, as the compiler of the host takes them: one of every kind.
+
+Run by CMake, which says where the package's tables are; tests ask for KERNELS.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_HALF = {
+    # one block; panels of 64, 32 and 16; depths; in every layout
+    "tn": ["128x128x64_1x1x1_leanpingpong", "64x16x128_1x1x1_leanpingpongswap", "128x80x64_1x1x1_leanpingpong"],
+    "tt": ["64x32x128_1x1x1_leanpingpong", "128x96x64_1x1x1_leanpingpongswap", "128x80x64_1x1x1_leanpingpong"],
+    "nn": ["128x128x64_1x1x1_leanpingpongswap", "128x112x64_1x1x1_leanpingpong"],
+    "nt": ["128x160x64_1x1x1_leancoop", "128x80x64_1x1x1_leanpingpongswap"],
+}
+_CLUSTERS = {
+    "tn": ["64x32x128_2x1x1_leanpingpong", "256x128x64_1x2x1_leancoop", "128x208x64_2x1x1_leancoopswap"],
+    "tt": ["128x128x64_1x2x1_leanpingpong"],
+    "nn": ["128x96x64_2x1x1_leanpingpong"],
+    "nt": ["256x96x64_2x1x1_leancoopswap"],
+}
+KERNELS = [
+    *(f"sm90_lean_bf16_bf16_f32_bf16_{layout}_{x}_linear" for layout, all in _HALF.items() for x in all),
+    *(f"sm90_lean_f16_f16_f32_f16_{layout}_{x}_linear" for layout, all in _CLUSTERS.items() for x in all),
+    *(f"sm90_lean_bf16_bf16_f32_f32_{layout}_{all[0]}_linear" for layout, all in _HALF.items()),
+    *(f"sm90_lean_f16_f16_f32_f32_{layout}_{all[-1]}_linear" for layout, all in _CLUSTERS.items()),
+    "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingpong_bias_gelu",
+    "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingpongswap_bias_gelu",
+    "sm90_lean_f16_f16_f32_f16_nt_128x128x64_2x1x1_leanpingpong_biasm_clamp",
+    "sm90_lean_f16_f16_f32_f16_nn_128x128x64_1x2x1_leanpingpongswap_biasm",
+    "sm90_lean_e4m3_e4m3_fast_bf16_tn_64x32x256_1x1x1_leanpingpongswap_scaled",
+    "sm90_lean_e4m3_e5m2_fast_bf16_tn_128x160x128_1x1x1_leanpingpong_scaled",
+    "sm90_lean_e5m2_e4m3_fast_bf16_tn_256x128x128_2x1x1_leancoopswap_linear",
+]
+
+
+def source() -> str:
+    """A translation unit with all of them, that adds them to the library's kernels."""
+    from generate import load_module
+
+    families, codegen = load_module("declaration.families"), load_module("declaration.codegen")
+    text = codegen.source([families.find(name) for name in KERNELS])
+    add = "".join(f"  simulated::kernels().push_back(&cutlass_py_{name});\n" for name in KERNELS)
+    return f'{text}\n#include "kernels.h"\n\nstatic const bool added = [] {{\n{add}  return true;\n}}();\n'
+
+
+if __name__ == "__main__":
+    _, cmake, out = sys.argv
+    sys.path.insert(0, cmake)
+    Path(out).write_text(source(), encoding="utf-8")

@@ -1,0 +1,138 @@
+"""Our own kernels for sm90, thread by thread: layouts, clusters, edges, batches, orders of tiles, epilogues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import simulator
+from helpers import placed
+from reference import NUMPY, assert_near, integers, reference_epilogue, rounded
+from simulator import streamed
+from sm90_kernels import KERNELS
+
+from cutlass_py import clamp, gemm, view
+from cutlass_py.declaration.config import SCHEDULES
+from cutlass_py.declaration.epilogues import epilogue_named
+from cutlass_py.declaration.families import find
+from cutlass_py.declaration.shared_memory import SM90, stages_3x
+
+NATIVE = {"f32": "f4", "f16": "f2"}  # what DLPack's oldest frameworks name
+
+
+@pytest.fixture(autouse=True)
+def _kernels(built: Any) -> None:
+    built(KERNELS)
+
+
+@pytest.fixture
+def on() -> Any:
+    """A framework with a current stream."""
+    return streamed(simulator.stream())
+
+
+def typed(on: Any, x: np.ndarray, dtype: str) -> Any:
+    return on(x) if dtype in NATIVE else view(on(x.view(f"u{x.itemsize}")), dtype)
+
+
+def run(on: Any, name: str, a: np.ndarray, b: np.ndarray, **keywords: Any) -> np.ndarray:
+    """The product by a kernel, of float64 values, as float64; what is beside the result stays as it was."""
+    c = find(name)
+    kinds = {"t": "aligned", "n": "aligned_column"}
+    given = [
+        typed(on, placed("numpy", x, dtype, kinds[layout]).array, dtype)
+        for x, dtype, layout in zip((a, b), (c.a, c.b), c.layout, strict=True)
+    ]
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    out = placed("numpy", None, c.d, "aligned", shape)
+    if c.accumulator == "fast":
+        keywords["compute"] = "fast"
+    gemm(*given, out=typed(on, out.array, c.d), kernel=name, **keywords)
+    simulator.run()
+    out.assert_rest_untouched()
+    return out.array.astype("f8")
+
+
+def extents(name: str, clusters_m: float, clusters_n: float) -> tuple[int, int]:
+    """m and n of about so many tiles of clusters, as D lies: whole granules of 16 bytes along n."""
+    c = find(name)
+    rows, cols = (int(t * x * many) for t, x, many in zip(c.tile, c.cluster, (clusters_m, clusters_n), strict=False))
+    m, n = (cols, rows) if SCHEDULES[c.schedule].swap else (rows, cols)
+    step = 16 // NUMPY[c.d].itemsize
+    return max(m, 1), max(n // step * step, step)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_facts(name):
+    """What the declaration foresees; and that shared memory holds it."""
+    c, facts = find(name), simulator.facts[name]
+    assert (facts["a"], facts["b"], facts["d"], facts["layout"]) == (c.a, c.b, c.d, c.layout)
+    assert (facts["tile"], facts["cluster"], facts["align_d"]) == (c.tile, c.cluster, c.align_d)
+    assert facts["stages"] == stages_3x(c.a, c.d, c.tile, SCHEDULES[c.schedule], epilogue_named(c.epilogue)) >= 3
+    assert facts["smem_bytes"] <= SM90
+
+
+PLAIN = [name for name in KERNELS if name.endswith("_linear")]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_edges(on, rng, name):
+    """A part of a tile, whole ones, and more than one with parts at the ends; few and many steps of k."""
+    whole = 16 if find(name).layout != "nt" else 8
+    for clusters, k in (((0.05, 0.3), whole), ((1, 1), 64), ((1.3, 1.6), 328 // whole * whole), ((2.2, 0.4), 520)):
+        m, n = extents(name, *clusters)
+        step = 16 // NUMPY[find(name).a].itemsize
+        m, k = -(-m // step) * step, -(-k // step) * step  # operands too lie in granules
+        a, b = integers(rng, (m, k)), integers(rng, (k, n))
+        np.testing.assert_array_equal(run(on, name, a, b), rounded(a @ b, find(name).d))
+
+
+@pytest.mark.parametrize("name", [PLAIN[0], PLAIN[1], "sm90_lean_f16_f16_f32_f16_tn_256x128x64_1x2x1_leancoop_linear"])
+def test_batches(on, rng, name):
+    m, n = extents(name, 1.2, 0.6)
+    m = -(-m // 8) * 8
+    for of_a, of_b in (((3,), (3,)), ((), (2,)), ((2,), (1,))):
+        a, b = integers(rng, (*of_a, m, 72)), integers(rng, (*of_b, 72, n))
+        np.testing.assert_array_equal(run(on, name, a, b, alpha=0.5), rounded(0.5 * (a @ b), find(name).d))
+
+
+@pytest.mark.parametrize("name", PLAIN[1:2])
+def test_more_tiles_than_blocks(on, rng, name):
+    """Blocks take several, in every order: the same as in any other."""
+    a, b = integers(rng, (48, 72)), integers(rng, (72, 5000))
+    wanted = rounded(a @ b, "bf16")
+    np.testing.assert_array_equal(run(on, name, a, b), wanted)
+
+
+def _within(found: np.ndarray, wanted: np.ndarray, dtype: str) -> None:
+    assert_near(found, wanted, dtype, 2.0**-10)
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if "bias" in name])
+def test_bias(on, rng, name):
+    c = find(name)
+    e = epilogue_named(c.epilogue)
+    m, n = extents(name, 1.1, 1.2)
+    m = -(-m // 8) * 8
+    a, b = integers(rng, (m, 40)), integers(rng, (40, n))
+    bias = rng.standard_normal(n if e.bias == "n" else m)
+    given = rounded(bias if e.bias == "n" else bias[:, None], c.d)
+    parameters = (-2.0, 3.0) if e.activation == "clamp" else ()
+    wanted = reference_epilogue(0.25 * (a @ b), bias=given, activation=e.activation, parameters=parameters).d
+    activation = clamp(*parameters) if parameters else e.activation
+    bias = typed(on, given.astype(NUMPY[c.d]), c.d)
+    found = run(on, name, a, b, alpha=0.25, bias=bias, activation=activation)
+    _within(found, wanted, c.d)
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name.endswith("scaled")])
+@pytest.mark.parametrize("by", ["rows", "one", "numbers"])
+def test_scales(on, rng, name, by):
+    m, n = extents(name, 1.1, 0.7)
+    a, b = integers(rng, (m, 96)), integers(rng, (96, n))
+    sizes = {"rows": ((m, 1), (1, n)), "one": ((), ()), "numbers": ((), ())}[by]
+    scales = [rng.uniform(0.5, 2, size).astype("f4") for size in sizes]
+    given = [float(x) if by == "numbers" else on(x) for x in scales]
+    found = run(on, name, a, b, scale_a=given[0], scale_b=given[1])
+    _within(found, (a @ b) * scales[0].astype("f8") * scales[1].astype("f8"), find(name).d)

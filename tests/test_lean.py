@@ -1,0 +1,40 @@
+"""Our own kernels for sm90, as nvcc compiles them. That they are right, tests/simulated and GPU tests say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+from nvcc import why_not
+
+from cutlass_py.compiling import compiler
+from cutlass_py.declaration import codegen
+from cutlass_py.declaration.families import find
+
+WHY_NOT = why_not()
+LARGEST = (
+    "bf16_bf16_f32_bf16_tn_128x256x64_2x1x1_leancoop_linear",
+    "bf16_bf16_f32_f32_nt_256x192x64_1x2x1_leancoopswap_linear",
+    "f16_f16_f32_f16_nn_128x192x64_2x1x1_leanpingpong_linear",
+    "f16_f16_f32_f16_tt_128x256x64_1x2x1_leancoop_bias_gelu",
+    "e4m3_e4m3_fast_bf16_tn_128x256x128_1x1x1_leancoop_scaled",
+)
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+def test_registers_hold_everything_and_products_are_not_serialised(tmp_path):
+    """The largest sums, fused and not; ptxas says so where a wgmma waits for the one before (C7510)."""
+    found = [find(f"sm90_lean_{name}") for name in LARGEST]
+    recipe = compiler.recipe(found[0])
+    source = tmp_path / "lean.cu"
+    source.write_text(codegen.source(found))
+    nvcc = compiler.find_nvcc()
+    assert nvcc
+    flags = [flag for flag in recipe.flags if flag not in ("-shared", "-cudart=static")]
+    include = [f"-I{place}" for place in recipe.include]
+    command = [nvcc[0], *flags, *include, "-Xptxas=-v", "-c", str(source), "-o", str(tmp_path / "lean.o")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert len(set(re.findall(r"Compiling entry function '(\w+)'", said))) == len(LARGEST)
+    assert set(re.findall(r"(\d+) bytes spill", said)) == {"0"}
+    assert "C75" not in said
