@@ -134,7 +134,6 @@ FAULTS = [
     (WGMMA, {"cluster": (1, 1, 2)}, "cluster is (1, 1, 2); expected m and n of 1, 2, 4 or 8, and k of 1"),
     (WGMMA, {"cluster": (4, 4, 1)}, "cluster is (4, 4, 1); expected 8 thread blocks at most"),
     (LEAN, {"tile": (128, 128, 32)}, "tile is (128, 128, 32); expected k a multiple of 64: lines of 128 bytes"),
-    (LEAN, {"epilogue": "linearc"}, "epilogue is 'linearc'; expected one without c, gate and aux"),
     (LEAN, {"a": "tf32", "tile": (128, 128, 32)}, "a is 'tf32'; expected what wgmma kernels (sm90_lean) multiply"),
     (WGMMA, {"cluster": (8, 1, 1), "tile": (64, 32, 64)}, "cluster is (8, 1, 1); expected parts of 8 rows"),
     (WGMMA, {"tile": (128, 128, 512)}, "tile is (128, 128, 512); expected (m + n) * k up to 55552: two stages"),

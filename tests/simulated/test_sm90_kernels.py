@@ -14,7 +14,7 @@ from sm90_kernels import KERNELS
 
 from cutlass_py import clamp, gemm, view
 from cutlass_py.declaration.config import SCHEDULES
-from cutlass_py.declaration.epilogues import epilogue_named
+from cutlass_py.declaration.epilogues import ACTIVATIONS, epilogue_named
 from cutlass_py.declaration.families import find
 from cutlass_py.declaration.shared_memory import SM90, stages_3x
 
@@ -36,7 +36,7 @@ def typed(on: Any, x: np.ndarray, dtype: str) -> Any:
     return on(x) if dtype in NATIVE else view(on(x.view(f"u{x.itemsize}")), dtype)
 
 
-def run(on: Any, name: str, a: np.ndarray, b: np.ndarray, **keywords: Any) -> np.ndarray:
+def run(on: Any, name: str, a: np.ndarray, b: np.ndarray, result: str = "aligned", **keywords: Any) -> np.ndarray:
     """The product by a kernel, of float64 values, as float64; what is beside the result stays as it was."""
     c = find(name)
     kinds = {"t": "aligned", "n": "aligned_column"}
@@ -45,7 +45,7 @@ def run(on: Any, name: str, a: np.ndarray, b: np.ndarray, **keywords: Any) -> np
         for x, dtype, layout in zip((a, b), (c.a, c.b), c.layout, strict=True)
     ]
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    out = placed("numpy", None, c.d, "aligned", shape)
+    out = placed("numpy", None, c.d, result, shape)
     if c.accumulator == "fast":
         keywords["compute"] = "fast"
     gemm(*given, out=typed(on, out.array, c.d), kernel=name, **keywords)
@@ -105,25 +105,62 @@ def test_more_tiles_than_blocks(on, rng, name):
     np.testing.assert_array_equal(run(on, name, a, b), wanted)
 
 
-def _within(found: np.ndarray, wanted: np.ndarray, dtype: str) -> None:
-    assert_near(found, wanted, dtype, 2.0**-10)
-
-
-@pytest.mark.parametrize("name", [name for name in KERNELS if "bias" in name])
-def test_bias(on, rng, name):
+# What is fused: what goes beside D is as wide as it, and every row of a tile asks for its own.
+@pytest.mark.parametrize("name", [name for name in KERNELS if not name.endswith(("linear", "scaled"))])
+@pytest.mark.parametrize("batch", [(), (2,)], ids=["one", "two"])
+def test_epilogues(on, rng, name, batch):
     c = find(name)
-    e = epilogue_named(c.epilogue)
+    e, schedule = epilogue_named(c.epilogue), SCHEDULES[c.schedule]
     m, n = extents(name, 1.1, 1.2)
-    m = -(-m // 8) * 8
-    a, b = integers(rng, (m, 40)), integers(rng, (40, n))
-    bias = rng.standard_normal(n if e.bias == "n" else m)
-    given = rounded(bias if e.bias == "n" else bias[:, None], c.d)
+    if schedule.tma_store:
+        m = -(-m // 8) * 8
+    else:
+        m, n = (m // 8 * 8 + 8, n + 3) if c.layout[1] == "n" else (m + 3, n)  # odd rows, or odd columns
+    a, b = integers(rng, (*batch, -(-m // 8) * 8, 40))[..., :m, :], integers(rng, (*batch, 40, -(-n // 8) * 8))[..., :n]
+    like_d = "aligned" if schedule.tma_store else "offset"
+    given, how = {}, {"alpha": 0.25, "activation": e.activation}
+    if e.bias:
+        bias = rounded(rng.standard_normal(n if e.bias == "n" else m), c.d)
+        given["bias"] = bias if e.bias == "n" else bias[:, None]
+    if e.source:
+        given["c"], how["beta"] = rounded(rng.standard_normal((*batch, m, n)), c.d), -0.5
+    if e.gated:
+        given["aux" if ACTIVATIONS[e.activation].derivative else "gate"] = rounded(
+            rng.standard_normal((*batch, m, n)), c.d
+        )
     parameters = (-2.0, 3.0) if e.activation == "clamp" else ()
-    wanted = reference_epilogue(0.25 * (a @ b), bias=given, activation=e.activation, parameters=parameters).d
-    activation = clamp(*parameters) if parameters else e.activation
-    bias = typed(on, given.astype(NUMPY[c.d]), c.d)
-    found = run(on, name, a, b, alpha=0.25, bias=bias, activation=activation)
-    _within(found, wanted, c.d)
+    wanted = reference_epilogue(
+        how["alpha"] * (a @ b), beta=how.get("beta", 1), activation=e.activation, parameters=parameters, **given
+    )
+    keywords = {
+        key: typed(on, placed("numpy", x, c.d, like_d if key != "bias" else "row").array, c.d)
+        for key, x in given.items()
+    }
+    keywords |= how | ({"activation": clamp(*parameters)} if parameters else {})
+    aux = placed("numpy", None, c.d, like_d, (*batch, m, n)) if e.aux else None
+    if aux:
+        keywords["aux"] = typed(on, aux.array, c.d)
+    found = run(on, name, a, b, like_d, **keywords)
+    assert_near(found, wanted.d, c.d, 2.0**-10)
+    if aux:
+        aux.assert_rest_untouched()
+        assert_near(aux.array.astype("f8"), wanted.z, c.d, 2.0**-20)
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name.endswith("linearc")])
+def test_c_that_is_not_read(on, rng, name):
+    """Absent, or with a beta of 0; or with one in device memory, of which nobody knows."""
+    c = find(name)
+    m, n = (-(-x // 8) * 8 for x in extents(name, 0.7, 0.6))
+    a, b = integers(rng, (m, 24)), integers(rng, (24, n))
+    wanted = rounded(a @ b, c.d)
+    np.testing.assert_array_equal(run(on, name, a, b), wanted)
+    nothing = typed(on, placed("numpy", np.full((m, n), np.nan), c.d, "aligned").array, c.d)
+    np.testing.assert_array_equal(run(on, name, a, b, c=nothing, beta=0), wanted)
+    added = placed("numpy", integers(rng, (m, n)), c.d, "aligned").array
+    beta = on(np.full((), 2, "f4"))
+    found = run(on, name, a, b, c=typed(on, added, c.d), beta=beta)
+    np.testing.assert_array_equal(found, rounded(a @ b + 2 * added.astype("f8"), c.d))
 
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name.endswith("scaled")])
@@ -135,4 +172,4 @@ def test_scales(on, rng, name, by):
     scales = [rng.uniform(0.5, 2, size).astype("f4") for size in sizes]
     given = [float(x) if by == "numbers" else on(x) for x in scales]
     found = run(on, name, a, b, scale_a=given[0], scale_b=given[1])
-    _within(found, (a @ b) * scales[0].astype("f8") * scales[1].astype("f8"), find(name).d)
+    assert_near(found, (a @ b) * scales[0].astype("f8") * scales[1].astype("f8"), find(name).d, 2.0**-10)

@@ -71,7 +71,7 @@ class Schedule:
     @property
     def tma_store(self) -> bool:
         """Whether D leaves by TMA, which writes whole 16-byte granules; otherwise element by element."""
-        return "NoSmem" not in self.epilogue
+        return "NoSmem" not in self.epilogue and "Direct" not in self.epilogue
 
 
 _COOP = ("cutlass::gemm::KernelTmaWarpSpecializedCooperative", "cutlass::epilogue::TmaWarpSpecializedCooperative")
@@ -105,8 +105,12 @@ SCHEDULES = {
         Schedule("pingpongblock", *_PINGPONG_BLOCK, block=BLOCK),
         Schedule("pingpongblockswap", *_PINGPONG_BLOCK, swap=True, block=BLOCK),
         Schedule("coopgroup", *_COOP_BLOCK, block=1),
-        *(Schedule(f"lean{name}", policy) for name, policy in _LEAN.items()),
-        *(Schedule(f"lean{name}swap", policy, swap=True) for name, policy in _LEAN.items()),
+        *(
+            Schedule(f"lean{name}{direct.lower()}{swap}", policy, direct and f"sm90::{direct}", bool(swap))
+            for name, policy in _LEAN.items()
+            for direct in ("", "Direct")
+            for swap in ("", "swap")
+        ),
         Schedule("tiled"),  # 2.x: one tile per thread block
         Schedule("streamk", stream_k=True),  # 2.x
     ]

@@ -264,8 +264,11 @@ def _lean() -> Iterator[GemmConfig]:
         for epilogue in ("linear", "scaled"):
             yield _sm90(pair, "tn", "bf16", epilogue, design, "fast")
     for dtype, layout, e, design in product(_HALVES, LAYOUTS, EPILOGUES.values(), tiles.SM90_LEAN_FUSED):
-        if e.bias and not (e.source or e.aux or e.scaled):
+        if not e.scaled:
             yield _sm90((dtype, dtype), layout, dtype, e.name, design)
+    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_DIRECT):
+        for d in (dtype, "f32"):
+            yield _sm90((dtype, dtype), layout, d, "linearc", design)
 
 
 # ---------------------------------------------------------------------------------------------------- 2.x

@@ -24,13 +24,16 @@ def _epilogue(c: GemmConfig) -> str:
     e = epilogue_named(c.epilogue)
     quick = str(DTYPES[c.d].bits <= 16).lower()
     bias = tag(c.bias) if e.bias else "void"
-    return f"sm90::Fused<activation::{e.activation}<{quick}>, {bias}, {str(e.scaled).lower()}>"
+    beside = "source" if e.source else "gate" if e.gated else "aux" if e.aux else "none"
+    activation = f"activation::{e.activation}<{quick}>"
+    return f"sm90::Fused<{activation}, {tag(c.d)}, {bias}, {str(e.scaled).lower()}, sm90::Beside::{beside}>"
 
 
 def _design(c: GemmConfig) -> str:
     w = _product(c)
     lines = c.tile[2] * DTYPES[c.a].itemsize // LINE
-    flags = (SCHEDULES[c.schedule].pingpong, w.a_along, w.b_along)
+    schedule = SCHEDULES[c.schedule]
+    flags = (schedule.pingpong, not schedule.tma_store, w.a_along, w.b_along)
     parts = [tag(w.a), tag(w.b), "float", tag(c.d), *c.tile[:2], lines, *c.cluster[:2]]
     parts += [*(str(flag).lower() for flag in flags), _epilogue(c)]
     return f"sm90::Design<{', '.join(map(str, parts))}>"

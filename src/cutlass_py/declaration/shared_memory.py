@@ -53,20 +53,22 @@ class EpilogueTile:
         return max(min(self._parts, 4), self.stores + 1 if reused else 0)
 
 
-def _lean_bytes(columns: int, size: int) -> int:
-    """Of what is beside the stages of our own kernels (kernels/sm90/design.cuh): parts of 64 rows on their way out."""
+def _lean_bytes(columns: int, size: int, matrices: int) -> int:
+    """Of what is beside the stages of our own kernels (kernels/sm90/design.cuh): parts of D, and of what lies like it."""
     panel = next(width for width in (64, 32, 16) if columns % width == 0)
     if size == 4:
-        panel = min(panel, 32)
-    stored = max(i * panel for i in range(1, columns // panel + 1) if (columns // panel) % i == 0 and i * panel <= 112)
-    stored = panel if size == 4 or panel == 64 else stored
-    return 1024 + 2 * (2 * 64 * stored * size + 8)
+        part = min(panel, 32)
+    else:
+        fitting = [i * panel for i in range(1, columns // panel + 1) if columns // panel % i == 0 and i * panel <= 112]
+        part = panel if panel == 64 else max(fitting)
+    return 1024 + 2 * (2 * (64 * part * size * (1 + matrices) + 8) + 8)
 
 
 def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilogue: Epilogue) -> int:
     """Shared memory of a 3.x epilogue that stores D in this dtype."""
     if schedule.lean:
-        return _lean_bytes(tile[1], DTYPES[d].itemsize)
+        matrices = epilogue.source or epilogue.gated or epilogue.aux
+        return _lean_bytes(tile[1], DTYPES[d].itemsize, int(matrices))
     if not schedule.tma_store:
         return 512
     size = DTYPES[d].itemsize

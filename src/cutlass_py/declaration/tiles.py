@@ -175,6 +175,12 @@ SM90_LEAN_FAST: list[Design] = [
     *_lean(256, (160,), "N", "coop"),
     *_lean(256, (192,), "M", "coop"),
 ]
+# Elements go one by one: results of any alignment.
+SM90_LEAN_DIRECT: list[Design] = [
+    *_lean(64, (32,), "I", "pingpongdirect", 128),
+    *_lean(128, (128,), "I", "pingpongdirect"),
+    *_lean(128, (256,), "M", "coopdirect"),
+]
 SM90_LEAN_FUSED: list[Design] = [
     *_lean(64, (32,), "I", "pingpong", 128),
     *_lean(128, (128,), "IMN", "pingpong"),

@@ -265,15 +265,11 @@ def _dmma_3x(k: Resolved) -> _Faults:
             yield Fault(field, found, f"{wanted}, which schedule {k.schedule.name} has alone")
 
 
-@_check("tile", "schedule", "epilogue", api=3)
+@_check("tile", "schedule", api=3)
 def _lean_3x(k: Resolved) -> _Faults:
-    """Our own kernels: lines of k, and what their epilogue has."""
-    if not k.schedule.lean:
-        return
-    if k.tile[2] * k.size % LINE:
+    """Our own kernels: lines of k."""
+    if k.schedule.lean and k.tile[2] * k.size % LINE:
         yield Fault("tile", k.tile, f"k a multiple of {LINE // k.size}: lines of {LINE} bytes")
-    if (e := k.epilogue).source or e.gated or e.aux:
-        yield Fault("epilogue", e.name, f"one without c, gate and aux, which schedule {k.schedule.name} has not")
 
 
 @_check("tile", "cluster", api=3)
@@ -314,7 +310,7 @@ def _shared_3x(k: Resolved) -> _Faults:
 @_check("epilogue", "schedule", "accumulator", "d", api=3)
 def _epilogue_3x(k: Resolved) -> _Faults:
     e, name = k.epilogue, k.epilogue.name
-    if (k.schedule.pointers or not k.schedule.tma_store) and name != "linearc":
+    if (k.schedule.pointers or not (k.schedule.tma_store or k.schedule.lean)) and name != "linearc":
         yield Fault("epilogue", name, f"'linearc', which schedule {k.schedule.name} has alone")
     elif k.schedule.stream_k and name != "linear":
         yield Fault("epilogue", name, f"'linear', which schedule {k.schedule.name} has alone")

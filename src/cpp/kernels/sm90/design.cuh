@@ -16,29 +16,42 @@ constexpr int kWarpgroups = 2;  // that multiply, beside one of which a thread l
 constexpr int kThreads = 128 * (kWarpgroups + 1);
 constexpr int kLoaderRegisters = 40, kRegisters = 232;  // of a thread: together what a multiprocessor has
 
-// How wide a part of a tile is stored at once, by the bytes of an element of D: whole panels, in 128 bytes or little
+// How wide a part of a tile is finished at once, by the bytes of an element of D: whole panels, in 128 bytes or little
 // more.
-__host__ __device__ constexpr int stored_panel(int columns, int size) {
-  const int panel = panel_of(columns);
-  return size == 2 || panel < 64 ? panel : 32;
-}
-__host__ __device__ constexpr int stored_columns(int columns, int size) {
-  const int panel = stored_panel(columns, size), panels = columns / panel;
-  if (size == 4 || panel == 64) return panel;
+__host__ __device__ constexpr int part_columns(int columns, int size) {
+  const int panel = panel_of(columns), panels = columns / panel;
+  if (size == 4) return panel < 64 ? panel : 32;
+  if (panel == 64) return panel;
   int most = 1;
   for (int i = 1; i <= panels; ++i) {
     if (panels % i == 0 && i * panel <= 112) most = i;
   }
   return most * panel;
 }
+// And how wide the panels are in which the elements of such a part lie: 128 bytes at most.
+__host__ __device__ constexpr int part_panel(int columns, int part, int size) {
+  int panel = panel_of(columns);
+  while (panel > part || panel * size > kLine) panel /= 2;
+  return panel;
+}
+
+// Dtypes of matrices that lie as D does.
+template <class... T>
+struct Dtypes {
+  static constexpr int count = sizeof...(T);
+  static constexpr int bytes = (0 + ... + int(sizeof(typename T::Type)));
+  static constexpr int sizes[count + 1] = {int(sizeof(typename T::Type))..., 0};
+};
 
 // What the host has to know of a kernel to launch it.
 struct Shape {
   int m, n, lines;  // of a block's tile; of k in a stage
   int cluster_m, cluster_n;
   int size, d_size;  // bytes of an element: of either operand, of D
-  bool left_along, right_along;
+  bool direct, left_along, right_along;
   int shared_bytes;
+  const int* matrix_sizes;  // bytes of an element, of each that is read and written beside D
+  int matrices;
   bool swap;  // the left operand is B, the right one A, and D is turned
 
   int cluster() const { return cluster_m * cluster_n; }
@@ -46,7 +59,7 @@ struct Shape {
 };
 
 template <class Left_, class Right_, class Sum_, class D_, int m, int n, int lines_, int cluster_m_, int cluster_n_,
-          bool pingpong_, bool left_along_, bool right_along_, class Epilogue_>
+          bool pingpong_, bool direct_, bool left_along_, bool right_along_, class Epilogue_>
 struct Design {
   using Left = Left_;
   using Right = Right_;
@@ -57,6 +70,7 @@ struct Design {
   static constexpr int lines = lines_;  // of k in a stage
   static constexpr int cluster_m = cluster_m_, cluster_n = cluster_n_, cluster = cluster_m * cluster_n;
   static constexpr bool pingpong = pingpong_;  // warpgroups have a tile each, and take turns; or half of one
+  static constexpr bool direct = direct_;      // D and what lies like it goes by elements: it may lie anywhere
   static constexpr bool left_along = left_along_, right_along = right_along_;
 
   static constexpr int line = kLine / int(sizeof(typename Left::Type));  // elements of k
@@ -66,19 +80,23 @@ struct Design {
   static constexpr int left_line = M * kLine, right_line = N * kLine;  // bytes
   static constexpr int stage_bytes = lines * (left_line + right_line);
 
-  static constexpr int d_size = int(sizeof(typename D::Type));
-  static constexpr int d_panel = stored_panel(N, d_size), d_columns = stored_columns(N, d_size);
-  static constexpr int buffer_bytes = 64 * d_columns * d_size;
-  static constexpr int buffers = 2;  // of each warpgroup
+  static constexpr int d_size = int(sizeof(typename D::Type)), columns = part_columns(N, d_size);  // of a part
+  // A warpgroup has a part in the making and one on its way out; of what is read, one that is used and one to come.
+  static constexpr int buffers = 2;
+  using Matrices = typename Epilogue::Matrices;  // first those that are read
+  static constexpr int reads = Epilogue::reads;
+  static constexpr int buffer_bytes = 64 * columns * (d_size + Matrices::bytes);
+
   // Stages are what the rest leaves room for, each with its two barriers.
-  static constexpr int besides = kAtom + kWarpgroups * (buffers * buffer_bytes + 8);
+  static constexpr int besides = kAtom + kWarpgroups * (buffers * (buffer_bytes + 8) + 8);
   static constexpr int fitting = (kMostShared - besides) / (stage_bytes + 16);
   static constexpr int stages = fitting < kMostStages ? fitting : kMostStages;
   static constexpr int shared_bytes = besides + stages * (stage_bytes + 16);
 
   static constexpr Shape shape(bool swap) {
-    return {M,      N,          lines,       cluster_m,    cluster_n, int(sizeof(typename Left::Type)),
-            d_size, left_along, right_along, shared_bytes, swap};
+    return {M,      N,          lines,       cluster_m,    cluster_n,       int(sizeof(typename Left::Type)),
+            d_size, direct,     left_along,  right_along,  shared_bytes,    Matrices::sizes,
+            Matrices::count, swap};
   }
 
   using Product = Wgmma<Left, Right, Sum, N, left_along, right_along>;
@@ -107,6 +125,9 @@ struct SharedMemory {
   __device__ Address full(int stage) const { return barriers + stage * 8; }
   __device__ Address empty(int stage) const { return barriers + (X::stages + stage) * 8; }
   __device__ Address turn(int warpgroup) const { return barriers + (2 * X::stages + warpgroup) * 8; }
+  __device__ Address arrived(int warpgroup, int i) const {  // what is read for a part
+    return barriers + (2 * X::stages + kWarpgroups + warpgroup * X::buffers + i) * 8;
+  }
 };
 
 // Which stage comes next, and in which round.

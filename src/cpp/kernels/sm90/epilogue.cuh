@@ -8,6 +8,7 @@
 #include "abi/kernel.h"
 #include "kernels/common/activation.cuh"
 #include "kernels/common/numbers.cuh"
+#include "kernels/sm90/design.cuh"
 
 namespace cutlass_py::sm90 {
 
@@ -62,13 +63,14 @@ struct Vector {
 };
 
 struct EpilogueArguments {
-  Factor alpha, scale_out;
+  Factor alpha, beta, scale_out;
   Vector bias, scale_a, scale_b;
   float parameters[2];
 
   EpilogueArguments() = default;
   EpilogueArguments(const CutlassPyEpilogue& e, bool swap)
       : alpha(e.alpha),
+        beta(e.beta),
         scale_out(e.scale_out),
         bias(e.bias, swap),
         scale_a(e.scale_a, swap),
@@ -76,18 +78,27 @@ struct EpilogueArguments {
         parameters{float(e.parameters[0]), float(e.parameters[1])} {}
 };
 
+// The matrix that an epilogue reads or writes beside D: C is added, a gate is activated in the product's stead, aux is
+// what D's activation is applied to.
+enum class Beside { none, source, gate, aux };
+
 // alpha * acc; with `scaled` times scale_a, scale_b and at the end scale_out; with `Bias` (its dtype, or void) plus
-// that; `Activation` of all.
-template <class Activation, class Bias, bool scaled>
+// that; `Activation` of all; `beside` in D's dtype.
+template <class Activation, class D, class Bias, bool scaled, Beside beside>
 struct Fused {
+  using Matrices = std::conditional_t<beside == Beside::none, Dtypes<>, Dtypes<D>>;
+  static constexpr int reads = beside == Beside::source || beside == Beside::gate;
+
   const EpilogueArguments& given;
-  float alpha, scale_out = 1;
+  float alpha, beta = 0, scale_out = 1;
 
   __device__ explicit Fused(const EpilogueArguments& given) : given(given), alpha(given.alpha.read()) {
+    if constexpr (beside == Beside::source) beta = given.beta.read();
     if constexpr (scaled) scale_out = given.scale_out.read();
   }
 
-  __device__ void apply(float (&z)[kUnit], const Corner& at) const {
+  // z: the sums, and then D; matrix: what was read (0 of one that is not there), and what is to be written.
+  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at) const {
 #pragma unroll
     for (float& x : z) x *= alpha;
     if constexpr (scaled) {
@@ -95,14 +106,22 @@ struct Fused {
       if (given.scale_a.data) given.scale_a.each<numbers::F32>(at, multiply);
       if (given.scale_b.data) given.scale_b.each<numbers::F32>(at, multiply);
     }
+    if constexpr (beside == Beside::source) {
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) z[i] += beta * matrix[0][i];
+    }
     if constexpr (!std::is_void_v<Bias>) {
       if (given.bias.data) given.bias.each<Bias>(at, [&](int i, float x) { z[i] += x; });
     }
 #pragma unroll
-    for (float& x : z) x = Activation::apply(x, given.parameters);
-    if constexpr (scaled) {
-#pragma unroll
-      for (float& x : z) x *= scale_out;
+    for (int i = 0; i < kUnit; ++i) {
+      if constexpr (beside == Beside::aux) matrix[0][i] = z[i];
+      if constexpr (beside == Beside::gate) {
+        z[i] *= Activation::apply(matrix[0][i], given.parameters);
+      } else {
+        z[i] = Activation::apply(z[i], given.parameters);
+      }
+      if constexpr (scaled) z[i] *= scale_out;
     }
   }
 };

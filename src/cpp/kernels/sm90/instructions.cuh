@@ -125,11 +125,40 @@ __device__ void store_matrices(Address row, const uint32_t (&x)[4]) {
                  : "memory");
   }
 }
+// And back.
+template <bool transposed>
+__device__ void load_matrices(Address row, uint32_t (&x)[4]) {
+  if constexpr (transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(row)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(row)
+                 : "memory");
+  }
+}
+
+__device__ inline void store_shared(Address to, uint16_t x) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(x) : "memory");
+}
 __device__ inline void store_shared(Address to, uint32_t x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
 __device__ inline void store_shared(Address to, uint32_t x, uint32_t y) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
+}
+template <class T>
+__device__ T load_shared(Address from) {
+  T x;
+  if constexpr (sizeof(T) == 2) {
+    asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(from) : "memory");
+  } else {
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  }
+  return x;
 }
 
 // Two numbers of 16 bits in a word, the first in its low half: to nearest, ties to even.

@@ -4,8 +4,7 @@
 // the other one finishes and stores. Blocks of a cluster load parts of what they all read, each for the others.
 #pragma once
 
-#include "kernels/sm90/parameters.cuh"
-#include "kernels/sm90/store.cuh"
+#include "kernels/sm90/part.cuh"
 
 namespace cutlass_py::sm90 {
 
@@ -51,7 +50,8 @@ __device__ void load_tiles(const Parameters& p, const SharedMemory<X>& shared, c
   for (int i = 0; i < X::cluster_m; ++i) column |= uint16_t(1 << (i + place.n * X::cluster_m));
   const OperandLoad<X::left_along, X::M, X::cluster_n> left{p.left, place.n, row};
   const OperandLoad<X::right_along, X::N, X::cluster_m> right{p.right, place.m, column};
-  prefetch(p.left), prefetch(p.right), prefetch(p.d);
+  prefetch(p.left), prefetch(p.right);
+  if constexpr (!X::direct) prefetch(p.d.map);
 
   Pipeline<X> at;
   for (Tiles tiles(p.order, X::cluster); tiles.take();) {
@@ -124,16 +124,43 @@ __device__ int multiply_tile(typename X::Sum (&sums)[X::blocks][X::N / 2], const
   return before;
 }
 
+// Finishes a tile's sums and stores them, part by part.
+template <class X>
+__device__ void finish_tile(const typename X::Sum (&sums)[X::blocks][X::N / 2], const typename X::Epilogue& epilogue,
+                            Parts<X>& parts, const PartPlace& tile) {
+  const int thread = int(threadIdx.x) % 128;
+  const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;  // of this thread, in a unit
+  const auto place = [&](int block, int part) { return PartPlace{tile.m + block * 64, tile.n + part, tile.batch}; };
+#pragma unroll
+  for (int block = 0; block < X::blocks; ++block) {
+#pragma unroll
+    for (int part = 0; part < X::N; part += X::columns) {
+      const bool ends_row = part + X::columns == X::N;
+      const PartPlace here = place(block, part), next = ends_row ? place(block + 1, 0) : place(block, part + X::columns);
+      parts.begin(here, next, !(ends_row && block + 1 == X::blocks));
+#pragma unroll
+      for (int unit = 0; unit < X::columns; unit += kUnitColumns) {
+        float z[kUnit];
+        typename Parts<X>::Beside beside;
+#pragma unroll
+        for (int i = 0; i < kUnit; ++i) z[i] = float(sums[block][(part + unit) / 2 + i]);
+        parts.get(beside, unit);
+        epilogue.apply(z, beside, {here.m + row, here.n + unit + column, tile.batch, parts.p.end_m, parts.p.end_n});
+        parts.put(z, beside, unit);
+      }
+      parts.send(here);
+    }
+  }
+}
+
 // By a warpgroup.
 template <class X>
-__device__ void compute_tiles(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place,
+__device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMemory<X>& shared, const Place<X>& place,
                               int warpgroup) {
   const Release<X> release(shared, place);
   const typename X::Epilogue epilogue(p.epilogue);
-  Store<X> store(p.d, p.turned, warpgroup);
+  Parts<X> parts(p, shared, warpgroup);
   const int first_row = X::pingpong ? 0 : warpgroup * X::rows;
-  const int thread = int(threadIdx.x) % 128;
-  const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;  // of this thread, in a unit
   Pipeline<X> at;
   uint32_t turn = warpgroup ^ 1;  // the first warpgroup begins
   int i = 0;
@@ -142,6 +169,9 @@ __device__ void compute_tiles(const Parameters& p, const SharedMemory<X>& shared
       at.advance(p.steps);
       continue;
     }
+    const PartPlace tile{(tiles.m * X::cluster_m + place.m) * X::M + first_row,
+                         (tiles.n * X::cluster_n + place.n) * X::N, tiles.batch};
+    parts.request(tile);
     typename X::Sum sums[X::blocks][X::N / 2];
     if constexpr (X::pingpong) {
       wait(shared.turn(warpgroup), turn);
@@ -152,33 +182,15 @@ __device__ void compute_tiles(const Parameters& p, const SharedMemory<X>& shared
 #pragma unroll
     for (auto& block : sums) X::Product::wait(block);
     release(last);
-
-    const int m = (tiles.m * X::cluster_m + place.m) * X::M + first_row;
-    const int n = (tiles.n * X::cluster_n + place.n) * X::N;
-#pragma unroll
-    for (int block = 0; block < X::blocks; ++block) {
-#pragma unroll
-      for (int part = 0; part < X::N; part += X::d_columns) {
-        store.begin(shared);
-#pragma unroll
-        for (int unit = 0; unit < X::d_columns; unit += kUnitColumns) {
-          float z[kUnit];
-#pragma unroll
-          for (int k = 0; k < kUnit; ++k) z[k] = float(sums[block][(part + unit) / 2 + k]);
-          epilogue.apply(z, {m + block * 64 + row, n + part + unit + column, tiles.batch, p.end_m, p.end_n});
-          store.put(z, unit);
-        }
-        store.send(m + block * 64, n + part, tiles.batch);
-      }
-    }
+    finish_tile<X>(sums, epilogue, parts, tile);
   }
-  store.finish();
+  parts.finish();
 }
 
 // ------------------------------------------------------------------------------------------------ all of it
 
 template <class X>
-__global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ ParametersWith<X::Matrices::count> p) {
   const SharedMemory<X> shared(dynamic_shared_memory());
   const Place<X> place;
   if (threadIdx.x == 0) {
@@ -186,7 +198,10 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pa
       init_barrier(shared.full(stage), 1);
       init_barrier(shared.empty(stage), Release<X>::sharing * Release<X>::warps);
     }
-    for (int i = 0; i < kWarpgroups; ++i) init_barrier(shared.turn(i), 128);
+    for (int i = 0; i < kWarpgroups; ++i) {
+      init_barrier(shared.turn(i), 128);
+      for (int j = 0; j < X::buffers; ++j) init_barrier(shared.arrived(i, j), 1);
+    }
     publish_barriers();
   }
   synchronize_block();

@@ -29,14 +29,26 @@ inline int encode_operands(Parameters& p, const Shape& x, const CutlassPyGemm& g
                        : encode(p.right, right, x.line(), x.n / x.cluster_m);
 }
 
-inline int encode_result(Parameters& p, const Shape& x, const CutlassPyGemm& g) {
-  const Matrices d{g.d, x.d_size, g.n, g.m, g.ldd, g.batch, g.batch_d};
-  p.turned = x.swap;
-  return x.swap ? encode(p.d, d, kLine / x.d_size, stored_columns(x.n, x.d_size))
-                : encode(p.d, d, stored_panel(x.n, x.d_size), 64);
+// D, or what lies like it.
+inline int encode_matrix(Matrix& to, const Shape& x, const CutlassPyGemm& g, int size, void* data, int64_t row,
+                         int64_t batch) {
+  const Matrices given{data, size, g.n, g.m, row, g.batch, batch};
+  to.data = data, to.row = row, to.batch = batch;
+  to.present = data != nullptr, to.batched = !given.shared();
+  if (x.direct || !data) return 0;
+  const int columns = part_columns(x.n, x.d_size);
+  return x.swap ? encode(to.map, given, kLine / size, columns)
+                : encode(to.map, given, part_panel(x.n, columns, size), 64);
 }
 
-inline int fill(Parameters& p, const Shape& x, const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
+// What a kernel reads or writes beside D: the only one that is given of these.
+inline CutlassPyArray beside(const CutlassPyEpilogue& e) {
+  if (e.c.data) return e.beta.device || e.beta.value != 0 ? e.c : CutlassPyArray{};
+  return e.gate.data ? e.gate : e.aux;
+}
+
+inline int fill(ParametersWith<kMostMatrices>& p, const Shape& x, const CutlassPyGemm& g,
+                const CutlassPyLaunch& launch) {
   const int64_t rows = x.swap ? g.n : g.m, columns = x.swap ? g.m : g.n;
   const int64_t tiles_m = ceil_div(rows, x.m * x.cluster_m), tiles_n = ceil_div(columns, x.n * x.cluster_n);
   const int64_t count = tiles_m * tiles_n * g.batch;
@@ -46,16 +58,23 @@ inline int fill(Parameters& p, const Shape& x, const CutlassPyGemm& g, const Cut
   p.steps = int32_t(ceil_div(g.k, x.lines * x.line()));
   p.end_m = int32_t(rows), p.end_n = int32_t(columns);
   p.epilogue = EpilogueArguments(g.epilogue, x.swap);
+  p.turned = x.swap;
   if (int error = encode_operands(p, x, g, rows, columns)) return error;
-  return encode_result(p, x, g);
+  if (x.matrices) {
+    const CutlassPyArray matrix = beside(g.epilogue);
+    const int size = x.matrix_sizes[0];
+    if (int error = encode_matrix(p.matrix[0], x, g, size, matrix.data, matrix.row, matrix.batch)) return error;
+  }
+  return encode_matrix(p.d, x, g, x.d_size, g.d, g.ldd, g.batch_d);
 }
 
 // `launcher` is the kernel's own.
-inline int run(void (*kernel)(Parameters), DriverLauncher& launcher, const Shape& x, const CutlassPyGemm& g,
+template <int matrices>
+int run(void (*kernel)(ParametersWith<matrices>), DriverLauncher& launcher, const Shape& x, const CutlassPyGemm& g,
                const CutlassPyLaunch& launch) {
   const auto function = reinterpret_cast<const void*>(kernel);
   if (int error = launcher.prepare(function, x.shared_bytes, launch.device)) return error;
-  Parameters p;
+  ParametersWith<kMostMatrices> p;  // a kernel takes as much of it as it has matrices
   if (int error = fill(p, x, g, launch)) return error;
 
   cudaLaunchAttribute attributes[2];
@@ -74,7 +93,7 @@ inline int run(void (*kernel)(Parameters), DriverLauncher& launcher, const Shape
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
   config.gridDim = unsigned(clusters < p.order.count ? clusters : p.order.count) * unsigned(x.cluster());
-  return launcher.launch(kernel, config, p, launch.device);
+  return launcher.launch(kernel, config, reinterpret_cast<ParametersWith<matrices>&>(p), launch.device);
 }
 
 }  // namespace cutlass_py::sm90

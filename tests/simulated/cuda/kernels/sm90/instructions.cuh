@@ -56,11 +56,21 @@ void wait_for_products() {
   gpu::wait_for_products(groups);
 }
 
-inline void store_shared(Address to, uint32_t x) { std::memcpy(gpu::shared(to, 4), &x, 4); }
+template <class T>
+void store_shared(Address to, T x) {
+  std::memcpy(gpu::shared(to, sizeof x), &x, sizeof x);
+}
 inline void store_shared(Address to, uint32_t x, uint32_t y) { store_shared(to, x), store_shared(to + 4, y); }
+template <class T>
+T load_shared(Address from) {
+  T x;
+  std::memcpy(&x, gpu::shared(from, sizeof x), sizeof x);
+  return x;
+}
 
-template <bool transposed>
-void store_matrices(Address row, const uint32_t (&x)[4]) {
+// each(number, address) for the 8 numbers of a lane in four matrices, of whose rows each lane has the address of one.
+template <bool transposed, class Each>
+void matrix_numbers(Address row, Each each) {
   static Address rows[8][simulated::kMostThreads / 32][32];  // of the blocks of a cluster
   const int lane = simulated::running.number % 32;
   auto& of_warp = rows[simulated::running.rank][simulated::running.number / 32];
@@ -68,11 +78,19 @@ void store_matrices(Address row, const uint32_t (&x)[4]) {
   gpu::synchronize_warp();
   for (int i = 0; i < 8; ++i) {
     const int there = lane / 4, pair = lane % 4 * 2 + i % 2;
-    const uint16_t value = uint16_t(x[i / 2] >> i % 2 * 16);
-    const Address to = of_warp[i / 2 * 8 + (transposed ? pair : there)] + (transposed ? there : pair) * 2;
-    std::memcpy(gpu::shared(to, 2), &value, 2);
+    each(i, of_warp[i / 2 * 8 + (transposed ? pair : there)] + (transposed ? there : pair) * 2);
   }
   gpu::synchronize_warp();
+}
+template <bool transposed>
+void store_matrices(Address row, const uint32_t (&x)[4]) {
+  matrix_numbers<transposed>(row, [&](int i, Address to) { store_shared(to, uint16_t(x[i / 2] >> i % 2 * 16)); });
+}
+template <bool transposed>
+void load_matrices(Address row, uint32_t (&x)[4]) {
+  for (uint32_t& word : x) word = 0;
+  matrix_numbers<transposed>(
+      row, [&](int i, Address from) { x[i / 2] |= uint32_t(load_shared<uint16_t>(from)) << i % 2 * 16; });
 }
 
 template <class T>

@@ -1,0 +1,280 @@
+// Parts of D, and of matrices that lie like it, between registers and memory.
+//
+// A warpgroup finishes 64 rows of the left operand by some columns of the right one at a time. What is read for it, and
+// what is stored, goes through shared memory by the copy engine, while the part before is on its way out and the next
+// one on its way in. D may lie with the left operand's rows as its own, or, where the operands have changed places, as
+// its columns: which of the two is told at run time.
+#pragma once
+
+#include "kernels/sm90/parameters.cuh"
+
+namespace cutlass_py::sm90 {
+
+// Where a part lies and whose it is.
+struct PartPlace {
+  int m, n, batch;
+};
+
+// How the elements of a part lie in a buffer, and which are this thread's.
+//
+// They lie in panels, as boxes are copied: rows of 128, 64 or 32 bytes, in which the copy engine swaps 16 bytes with
+// others by the row. Turned, a row is a column of the right operand and has 128 bytes of the left one's rows.
+template <class X, class T>
+struct Fragment {
+  using Element = typename T::Type;
+  static constexpr int size = int(sizeof(Element)), columns = X::columns, bytes = 64 * columns * size;
+  static constexpr int panel = part_panel(X::N, columns, size), row_bytes = panel * size, panel_bytes = 64 * row_bytes;
+  static constexpr int turned_rows = kLine / size, turned_bytes = columns * kLine;  // of a panel
+  static constexpr bool by_matrix = size == 2;
+
+  const bool turned;
+  Address own;  // where this thread's first number lies, or of matrices its row
+
+  __device__ explicit Fragment(bool turned) : turned(turned) {
+    const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 4;
+    if constexpr (by_matrix) {  // the four matrices: rows, rows + 8, and the same of columns + 8
+      const int row = warp * 16 + lane / 8 % 2 * 8, column = lane / 16 * 8, in_matrix = lane % 8;
+      own = turned ? swapped<kLine>(column + in_matrix, row * size) : swapped<row_bytes>(row + in_matrix, column * size);
+    } else {
+      own = element(warp * 16 + lane / 4, lane % 4 * 2);
+    }
+  }
+
+  // A unit of so many columns from the part's first.
+  __device__ void put(Address buffer, const float (&x)[kUnit], int column) const {
+    if constexpr (by_matrix) {
+      const uint32_t words[4] = {packed<T>(x[0], x[1]), packed<T>(x[2], x[3]), packed<T>(x[4], x[5]),
+                                 packed<T>(x[6], x[7])};
+      if (turned) {
+        store_matrices<true>(matrices(buffer, column), words);
+      } else {
+        store_matrices<false>(matrices(buffer, column), words);
+      }
+    } else {
+      each_pair(buffer, column, [&](int i, Address first, Address second, bool neighbours) {
+        if (neighbours) {
+          store_shared(first, __float_as_uint(x[i]), __float_as_uint(x[i + 1]));
+        } else {
+          store_shared(first, __float_as_uint(x[i])), store_shared(second, __float_as_uint(x[i + 1]));
+        }
+      });
+    }
+  }
+  __device__ void get(Address buffer, float (&x)[kUnit], int column) const {
+    if constexpr (by_matrix) {
+      uint32_t words[4];
+      if (turned) {
+        load_matrices<true>(matrices(buffer, column), words);
+      } else {
+        load_matrices<false>(matrices(buffer, column), words);
+      }
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) x[i] = T::value(uint16_t(words[i / 2] >> i % 2 * 16));
+    } else {
+      each_pair(buffer, column, [&](int i, Address first, Address second, bool) {
+        x[i] = T::value(load_shared<Element>(first)), x[i + 1] = T::value(load_shared<Element>(second));
+      });
+    }
+  }
+
+  // By one thread: boxes of the matrix, whose map clips what is outside.
+  template <class Copy>
+  __device__ void boxes(Address buffer, const PartPlace& at, Copy copy) const {
+    if (turned) {
+#pragma unroll
+      for (int i = 0; i < 64 / turned_rows; ++i) copy(buffer + i * turned_bytes, at.m + i * turned_rows, at.n);
+    } else {
+#pragma unroll
+      for (int i = 0; i < columns / panel; ++i) copy(buffer + i * panel_bytes, at.n + i * panel, at.m);
+    }
+  }
+
+  // By all threads of a warpgroup, element by element: copy(address in shared memory, index in a matrix of such rows).
+  template <class Copy>
+  __device__ void elements(Address buffer, const PartPlace& at, int end_m, int end_n, int64_t row_stride,
+                           Copy copy) const {
+    for (int i = int(threadIdx.x) % 128; i < 64 * columns; i += 128) {  // neighbours in memory by neighbours
+      const int row = turned ? i % 64 : i / columns, column = turned ? i / 64 : i % columns;
+      if (at.m + row >= end_m || at.n + column >= end_n) continue;
+      const int d_row = turned ? at.n + column : at.m + row, d_column = turned ? at.m + row : at.n + column;
+      copy(buffer + element(row, column), d_row * row_stride + d_column);
+    }
+  }
+
+ private:
+  // Where a byte of a row lies, from the first row on.
+  template <int row_bytes>
+  static __device__ Address swapped(int row, int byte) {
+    static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32);
+    constexpr int rows_to_swap = 128 / row_bytes, chunks = row_bytes / 16;
+    return Address(row * row_bytes + (byte ^ (row / rows_to_swap % chunks * 16)));
+  }
+  __device__ Address element(int row, int column) const {
+    return turned ? row / turned_rows * turned_bytes + swapped<kLine>(column, row % turned_rows * size)
+                  : column / panel * panel_bytes + swapped<row_bytes>(row, column % panel * size);
+  }
+  // What a swizzle swaps, it swaps within a row, whose offset has none of these bits.
+  __device__ Address matrices(Address buffer, int column) const {
+    return turned ? buffer + column * kLine + own
+                  : buffer + column / panel * panel_bytes + (own ^ (column % panel * size));
+  }
+  // each(i, address of number i, of number i + 1, whether they are neighbours)
+  template <class Each>
+  __device__ void each_pair(Address buffer, int column, Each each) const {
+    const Address at = turned ? buffer + column * kLine : buffer + column / panel * panel_bytes;
+#pragma unroll
+    for (int i = 0; i < kUnit; i += 2) {
+      const int row = row_in_unit(i), right = column_in_unit(i);
+      if (turned) {  // the next row is swapped the other way
+        const Address first = at + right * kLine + (own ^ row * size);
+        each(i, first, (first + kLine) ^ 16, false);
+      } else {
+        const Address first = at + row * row_bytes + (own ^ ((column % panel + right) * size));
+        each(i, first, first + size, true);
+      }
+    }
+  }
+};
+
+// Those of matrices, one behind the other in a buffer: use(fragment, number of the matrix, offset).
+template <class X, class... T>
+struct Fragments {
+  __device__ explicit Fragments(bool) {}
+  template <class Use>
+  __device__ void each(Use, int = 0, Address = 0) const {}
+};
+template <class X, class First, class... Rest>
+struct Fragments<X, First, Rest...> {
+  const Fragment<X, First> first;
+  const Fragments<X, Rest...> rest;
+
+  __device__ explicit Fragments(bool turned) : first(turned), rest(turned) {}
+  template <class Use>
+  __device__ void each(Use use, int number = 0, Address offset = 0) const {
+    use(first, number, offset);
+    rest.each(use, number + 1, offset + first.bytes);
+  }
+};
+
+// The parts of a warpgroup, one after the other: of D, and of every matrix beside it.
+template <class X, class Matrices = typename X::Matrices>
+struct Parts;
+
+template <class X, class... T>
+struct Parts<X, Dtypes<T...>> {
+  static constexpr int count = sizeof...(T), rows = count ? count : 1;
+  using Given = ParametersWith<count>;
+  using Beside = float[rows][kUnit];
+
+  const Given& p;
+  const SharedMemory<X>& shared;
+  const int warpgroup;
+  const bool leads;
+  const Fragment<X, typename X::D> d;
+  const Fragments<X, T...> beside;
+  Address buffer = 0;
+  uint32_t begun = 0, requested = 0;  // parts
+
+  __device__ Parts(const Given& p, const SharedMemory<X>& shared, int warpgroup)
+      : p(p),
+        shared(shared),
+        warpgroup(warpgroup),
+        leads(threadIdx.x % 128 == 0),
+        d(p.turned),
+        beside(p.turned) {}
+
+  // What is read for a part that is to come: no more than one before it begins.
+  __device__ void request(const PartPlace& at) {
+    if constexpr (X::reads && !X::direct) {
+      const int i = int(requested++ % X::buffers);
+      if (!leads) return;
+      const Address arrived = shared.arrived(warpgroup, i), to = shared.buffer(warpgroup, i) + d.bytes;
+      int bytes = 0;
+      each_read([&](const auto& fragment, int, Address) { bytes += fragment.bytes; });
+      arrive_expecting(arrived, bytes);
+      each_read([&](const auto& fragment, int number, Address offset) {
+        const Matrix& matrix = p.matrix[number];
+        fragment.boxes(to + offset, at, [&](Address box, int x, int y) {
+          load(box, matrix.map, arrived, x, y, at.batch * matrix.batched);
+        });
+      });
+    }
+  }
+
+  // The next part, in a buffer that is not on its way out any more. `next` is requested, where there is one.
+  __device__ void begin(const PartPlace& at, const PartPlace& next, bool there_is_next) {
+    if (!X::direct && leads) wait_for_reads<X::buffers - 1>();
+    named_barrier(1 + warpgroup);
+    if (there_is_next) request(next);
+    const uint32_t i = begun++;
+    buffer = shared.buffer(warpgroup, int(i % X::buffers));
+    if constexpr (X::reads && X::direct) {
+      each_read([&](const auto& fragment, int number, Address offset) {
+        using Element = typename std::decay_t<decltype(fragment)>::Element;
+        const Matrix& matrix = p.matrix[number];
+        const auto* from = static_cast<const Element*>(matrix.data) + at.batch * matrix.batch;
+        fragment.elements(buffer + d.bytes + offset, at, p.end_m, p.end_n, matrix.row,
+                          [&](Address to, int64_t index) { store_shared(to, from[index]); });
+      });
+      named_barrier(1 + warpgroup);
+    } else if constexpr (X::reads) {
+      wait(shared.arrived(warpgroup, int(i % X::buffers)), i / X::buffers % 2);
+    }
+  }
+
+  // A unit of what was read; 0 of what is not there.
+  __device__ void get(Beside& x, int column) const {
+    beside.each([&](const auto& fragment, int number, Address offset) {
+      if (number >= X::reads) return;
+#pragma unroll
+      for (float& each : x[number]) each = 0;
+      if (p.matrix[number].present) fragment.get(buffer + d.bytes + offset, x[number], column);
+    });
+  }
+  // A unit of D, and of what is written beside it.
+  __device__ void put(const float (&z)[kUnit], const Beside& x, int column) const {
+    d.put(buffer, z, column);
+    beside.each([&](const auto& fragment, int number, Address offset) {
+      if (number >= X::reads) fragment.put(buffer + d.bytes + offset, x[number], column);
+    });
+  }
+
+  // The part is whole.
+  __device__ void send(const PartPlace& at) const {
+    if constexpr (!X::direct) publish_to_copies();
+    named_barrier(1 + warpgroup);
+    send(d, p.d, buffer, at);
+    beside.each([&](const auto& fragment, int number, Address offset) {
+      if (number >= X::reads) send(fragment, p.matrix[number], buffer + d.bytes + offset, at);
+    });
+    if (!X::direct && leads) commit_stores();
+  }
+
+  __device__ void finish() const {
+    if (!X::direct && leads) wait_for_stores();
+  }
+
+ private:
+  template <class Use>
+  __device__ void each_read(Use use) const {
+    beside.each([&](const auto& fragment, int number, Address offset) {
+      if (number < X::reads && p.matrix[number].present) use(fragment, number, offset);
+    });
+  }
+
+  template <class Lies>
+  __device__ void send(const Lies& fragment, const Matrix& matrix, Address from, const PartPlace& at) const {
+    if constexpr (X::direct) {
+      auto* to = static_cast<typename Lies::Element*>(matrix.data) + at.batch * matrix.batch;
+      fragment.elements(from, at, p.end_m, p.end_n, matrix.row, [&](Address place, int64_t index) {
+        to[index] = load_shared<typename Lies::Element>(place);
+      });
+    } else if (leads) {
+      fragment.boxes(from, at, [&](Address box, int x, int y) {
+        store(matrix.map, box, x, y, at.batch * matrix.batched);
+      });
+    }
+  }
+};
+
+}  // namespace cutlass_py::sm90
