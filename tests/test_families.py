@@ -188,19 +188,26 @@ def test_source_of_our_own_says_what_the_config_says(config: GemmConfig):
     """With a swap the left operand is B, which lies along its rows where it is row-major."""
     text = codegen.source([config])
     swap, epilogue = SCHEDULES[config.schedule].swap, EPILOGUES[config.epilogue]
-    left, right, _, d, *numbers = re.search(r"sm90::Design<(.+?), sm90::Fused", text).group(1).split(", ")
+    left, right, sums, d, *numbers = re.search(r"sm90::Design<(.+?), sm90::Fused", text).group(1).split(", ")
     dtypes = (config.b, config.a, config.d) if swap else (config.a, config.b, config.d)
     assert [left, right, d] == [f"numbers::{_TAGS[x]}" for x in dtypes]
+    assert sums == ("sm90::SumF16" if config.accumulator == "f16" else "sm90::SumF32")
     along = [config.layout[0] == "n", config.layout[1] == "t"][:: -1 if swap else 1]
-    lines = config.tile[2] * DTYPES[config.a].itemsize / 128
-    shape = [*config.tile[:2], int(lines), *config.cluster[:2], "pingpong" in config.schedule, *along]
+    lines = config.tile[2] * DTYPES[config.a].itemsize // 128
+    block = SCHEDULES[config.schedule].block
+    groups = [0, 0] if not block else [1, block][:: -1 if swap else 1]
+    promoted = DTYPES[config.a].bits == 8 and config.accumulator == "f32"
+    ways = ["pingpong" in config.schedule, promoted, "direct" in config.schedule]
+    shape = [*config.tile[:2], lines, *config.cluster[:2], *ways, *groups, *along]
     assert numbers == [str(x).lower() for x in shape]
     assert f"static constexpr bool swap = {str(swap).lower()};" in text
     bias = f"numbers::{_TAGS[config.bias]}" if epilogue.bias else "void"
     quick = str(config.d != "f32").lower()
-    assert f"sm90::Fused<activation::{epilogue.activation}<{quick}>, {bias}, {str(epilogue.scaled).lower()}>" in text
+    beside = "source" if epilogue.source else "gate" if epilogue.gated else "aux" if epilogue.aux else "none"
+    fused = f"activation::{epilogue.activation}<{quick}>, {d}, {bias}, {str(epilogue.scaled).lower()}"
+    assert f"sm90::Fused<{fused}, sm90::Beside::{beside}>" in text
     instruction = f"wgmma.mma_async.sync.aligned.m64n{config.tile[1]}k{256 // DTYPES[config.a].bits}."
-    assert text.count(instruction) == 4 and f"{instruction}f32.{dtypes[0]}.{dtypes[1]} " in text
+    assert text.count(instruction) == 4 and f"{instruction}{sums[-3:].lower()}.{dtypes[0]}.{dtypes[1]} " in text
 
 
 def test_one_file_includes_its_header_once():

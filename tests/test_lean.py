@@ -19,6 +19,14 @@ LARGEST = (
     "f16_f16_f32_f16_nn_128x192x64_2x1x1_leanpingpong_linear",
     "f16_f16_f32_f16_tt_128x256x64_1x2x1_leancoop_bias_gelu",
     "e4m3_e4m3_fast_bf16_tn_128x256x128_1x1x1_leancoop_scaled",
+    "bf16_bf16_f32_bf16_tn_128x256x64_2x1x1_leancoop_biasc_gelu",
+    "f16_f16_f32_f32_nn_128x256x64_2x1x1_leancoopdirectswap_linearc",
+    "f16_f16_f16_f16_nt_128x256x64_2x1x1_leancoopswap_linear",
+    "e4m3_e4m3_f32_bf16_tn_128x192x128_1x2x1_leancoop_scaled",
+    "e5m2_e5m2_f32_bf16_tn_256x96x128_2x1x1_leancoop_linear",
+    "e4m3_e4m3_f32_bf16_tn_128x96x128_2x1x1_leanpingpong_linear",
+    "e4m3_e4m3_f32_bf16_tn_128x128x128_2x1x1_leancoopblock_linear",
+    "e4m3_e4m3_f32_f32_tn_128x64x128_1x1x1_leancoopgroup_linearc",
 )
 
 

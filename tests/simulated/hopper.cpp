@@ -21,6 +21,7 @@ struct Meeting {
   int there = 0, times = 0;
 
   void join(int count);
+  void arrive(int count);
 };
 
 // Work of a thread that is done in groups.
@@ -57,9 +58,12 @@ std::unique_ptr<Cluster> cluster;
 
 Block& block() { return cluster->blocks[running.rank]; }
 
+void Meeting::arrive(int count) {
+  if (++there == count) there = 0, ++times, ++cluster->events;
+}
 void Meeting::join(int count) {
   const int now = times;
-  if (++there == count) there = 0, ++times, ++cluster->events;
+  arrive(count);
   while (times == now) yield();
 }
 
@@ -147,6 +151,7 @@ void wait(uint32_t at, uint32_t parity) {
 }
 
 void synchronize(int number, int threads) { block().named[number].join(threads); }
+void arrive_named(int number, int threads) { block().named[number].arrive(threads); }
 void synchronize_warp() { block().warps[running.number / 32].join(32); }
 void synchronize_cluster() {
   const int threads = int(cluster->blocks.size()) * 384;

@@ -28,6 +28,7 @@ void init_barrier(uint32_t at, int arrivals);
 void arrive(uint32_t at, int rank, int expected_bytes = 0);
 void wait(uint32_t at, uint32_t parity);
 void synchronize(int number, int threads);  // a named barrier of the block
+void arrive_named(int number, int threads);
 void synchronize_warp();
 void synchronize_cluster();
 

@@ -46,8 +46,8 @@ def run(on: Any, name: str, a: np.ndarray, b: np.ndarray, result: str = "aligned
     ]
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     out = placed("numpy", None, c.d, result, shape)
-    if c.accumulator == "fast":
-        keywords["compute"] = "fast"
+    if c.accumulator in ("fast", "f16"):
+        keywords["compute"] = c.accumulator
     gemm(*given, out=typed(on, out.array, c.d), kernel=name, **keywords)
     simulator.run()
     out.assert_rest_untouched()
@@ -73,7 +73,9 @@ def test_facts(name):
     assert facts["smem_bytes"] <= SM90
 
 
-PLAIN = [name for name in KERNELS if name.endswith("_linear")]
+IN_BLOCKS = [name for name in KERNELS if SCHEDULES[find(name).schedule].block]
+FUSED = [name for name in KERNELS if not name.endswith(("linear", "scaled")) and name not in IN_BLOCKS]
+PLAIN = [name for name in KERNELS if name.endswith("_linear") and name not in IN_BLOCKS]
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -106,7 +108,9 @@ def test_more_tiles_than_blocks(on, rng, name):
 
 
 # What is fused: what goes beside D is as wide as it, and every row of a tile asks for its own.
-@pytest.mark.parametrize("name", [name for name in KERNELS if not name.endswith(("linear", "scaled"))])
+@pytest.mark.parametrize(
+    "name", [name for name in KERNELS if not name.endswith(("linear", "scaled")) and name not in IN_BLOCKS]
+)
 @pytest.mark.parametrize("batch", [(), (2,)], ids=["one", "two"])
 def test_epilogues(on, rng, name, batch):
     c = find(name)
@@ -147,7 +151,7 @@ def test_epilogues(on, rng, name, batch):
         assert_near(aux.array.astype("f8"), wanted.z, c.d, 2.0**-20)
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if name.endswith("linearc")])
+@pytest.mark.parametrize("name", [name for name in KERNELS if name.endswith("linearc") and name not in IN_BLOCKS])
 def test_c_that_is_not_read(on, rng, name):
     """Absent, or with a beta of 0; or with one in device memory, of which nobody knows."""
     c = find(name)
@@ -173,3 +177,24 @@ def test_scales(on, rng, name, by):
     given = [float(x) if by == "numbers" else on(x) for x in scales]
     found = run(on, name, a, b, scale_a=given[0], scale_b=given[1])
     assert_near(found, (a @ b) * scales[0].astype("f8") * scales[1].astype("f8"), find(name).d, 2.0**-10)
+
+
+@pytest.mark.parametrize("name", IN_BLOCKS)
+@pytest.mark.parametrize("k", [48, 128, 1040])
+def test_factors_in_blocks(on, rng, name, k):
+    """Each line of k has its own; few and many lines, and a part of one. They lie in any order."""
+    c = find(name)
+    m, n = extents(name, 1.2, 1.3)
+    a, b = integers(rng, (2, m, k)), integers(rng, (2, k, n))
+    lines, groups = -(-k // 128), n if SCHEDULES[c.schedule].block == 1 else -(-n // 128)
+    if lines == 1 and groups == n:
+        pytest.skip("scales by row and column")
+    scale_a = rng.uniform(0.5, 2, (2, lines, m)).astype("f4").swapaxes(1, 2)
+    scale_b = rng.uniform(0.5, 2, (2, lines, groups)).astype("f4")
+    wanted = np.zeros((2, m, n))
+    for i in range(lines):
+        part = a[..., i * 128 : i * 128 + 128] @ b[:, i * 128 : i * 128 + 128]
+        by_column = scale_b[:, i, np.arange(n) // (1 if groups == n else 128)]
+        wanted += part * scale_a[..., i, None].astype("f8") * by_column[:, None].astype("f8")
+    found = run(on, name, a, b, scale_a=on(scale_a), scale_b=on(scale_b))
+    assert_near(found, wanted, c.d, 2.0**-20, size=np.abs(wanted).max())

@@ -111,6 +111,12 @@ SCHEDULES = {
             for direct in ("", "Direct")
             for swap in ("", "swap")
         ),
+        *(
+            Schedule(f"lean{name}block{swap}", policy, swap=bool(swap), block=BLOCK)
+            for name, policy in _LEAN.items()
+            for swap in ("", "swap")
+        ),
+        Schedule("leancoopgroup", _LEAN["coop"], block=1),
         Schedule("tiled"),  # 2.x: one tile per thread block
         Schedule("streamk", stream_k=True),  # 2.x
     ]

@@ -260,9 +260,16 @@ def _lean() -> Iterator[GemmConfig]:
     for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN):
         for d in (dtype, "f32"):
             yield _sm90((dtype, dtype), layout, d, "linear", design)
-    for pair, design in product(_FP8, tiles.SM90_LEAN_FAST):
-        for epilogue in ("linear", "scaled"):
+    for pair, epilogue in product(_FP8, ("linear", "scaled")):
+        for design in tiles.SM90_LEAN_FAST:
             yield _sm90(pair, "tn", "bf16", epilogue, design, "fast")
+        for design in tiles.SM90_LEAN_PROMOTED:
+            yield _sm90(pair, "tn", "bf16", epilogue, design)
+    for pair, d, epilogue in product(_FP8, ("bf16", "f32"), ("linear", "linearc")):
+        for design in tiles.SM90_LEAN_BLOCK:
+            yield _sm90(pair, "tn", d, epilogue, design)
+    for layout, design in product(LAYOUTS, tiles.SM90_LEAN_FUSED):
+        yield _sm90(("f16", "f16"), layout, "f16", "linear", design, "f16")
     for dtype, layout, e, design in product(_HALVES, LAYOUTS, EPILOGUES.values(), tiles.SM90_LEAN_FUSED):
         if not e.scaled:
             yield _sm90((dtype, dtype), layout, dtype, e.name, design)

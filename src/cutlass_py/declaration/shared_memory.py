@@ -54,7 +54,7 @@ class EpilogueTile:
 
 
 def _lean_bytes(columns: int, size: int, matrices: int) -> int:
-    """Of what is beside the stages of our own kernels (kernels/sm90/design.cuh): parts of D, and of what lies like it."""
+    """Of what is beside the stages of our own kernels (kernels/sm90/design.cuh): parts of D, and what lies like it."""
     panel = next(width for width in (64, 32, 16) if columns % width == 0)
     if size == 4:
         part = min(panel, 32)
@@ -83,6 +83,6 @@ def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilo
 def stages_3x(a: str, d: str, tile: tuple[int, int, int], schedule: Schedule, epilogue: Epilogue) -> int:
     """Stages of a 3.x kernel's pipeline that fit beside its epilogue; of our own as many as it has."""
     rows, cols = tile[1::-1] if schedule.swap else tile[:2]
-    scales = rows + ceil(cols / schedule.block) if schedule.block else 0
+    scales = rows + ceil(cols / schedule.block) if schedule.block and not schedule.lean else 0
     fitting = stages(tile, DTYPES[a].itemsize, epilogue_bytes(schedule, tile, d, epilogue), scales)
     return min(fitting, _MOST_LEAN) if schedule.lean else fitting

@@ -175,6 +175,23 @@ SM90_LEAN_FAST: list[Design] = [
     *_lean(256, (160,), "N", "coop"),
     *_lean(256, (192,), "M", "coop"),
 ]
+# Promoted fp8 sums: every sum is there twice, of a line of k and of all.
+SM90_LEAN_PROMOTED: list[Design] = [
+    *_lean(64, (16, 32, 64, 96, 128), "I", "pingpong"),
+    *_lean(128, (32, 64, 96), "IM", "pingpong"),
+    *_lean(128, (64, 96, 112, 128, 144, 160, 176, 192), "I", "coop"),
+    *_lean(128, (96, 128, 160, 192), "MN", "coop"),
+    *_lean(256, (64, 80, 96), "IMN", "coop"),
+]
+# Of factors in blocks: tiles hold whole ones of 128 columns, or parts of one.
+SM90_LEAN_BLOCK: list[Design] = [
+    *(d for d in _lean(64, (16, 32, 64), "I", "pingpongblock") if d[2].endswith("swap")),
+    *(d for d in _lean(128, (16, 32, 64), "I", "coopblock") if d[2].endswith("swap")),
+    *(d for d in _lean(64, (64, 128), "IM", "pingpongblock") if not d[2].endswith("swap")),
+    *(d for d in _lean(128, (64, 128), "IMN", "coopblock") if not d[2].endswith("swap")),
+    *(d for d in _lean(256, (64,), "IM", "coopblock") if not d[2].endswith("swap")),
+    *(d for d in _lean(128, (64,), "IM", "coopgroup") if not d[2].endswith("swap")),
+]
 # Elements go one by one: results of any alignment.
 SM90_LEAN_DIRECT: list[Design] = [
     *_lean(64, (32,), "I", "pingpongdirect", 128),

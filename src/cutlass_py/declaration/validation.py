@@ -236,7 +236,11 @@ def _accumulators_3x(k: Resolved) -> _Faults:
     threads = 128 if k.schedule.pingpong else 256
     held = k.tile[0] * k.tile[1] // threads
     most, why = _SM90_ACCUMULATORS, "beside the rest of its 240 registers"
-    if k.promoted and k.schedule.steady and k.tile[0] == threads == 256:
+    if k.promoted and k.schedule.lean:
+        part = k.tile[1] // 2  # of 64 rows
+        held += (2 if k.schedule.pingpong else 1) * part
+        why = "with the parts of promoted sums"
+    elif k.promoted and k.schedule.steady and k.tile[0] == threads == 256:
         most, why = 2 * most // 3, "promoted sums are held twice, of 64 rows at a time"
     elif k.promoted:
         most, why = most // 2, "promoted sums are held twice"
@@ -265,11 +269,22 @@ def _dmma_3x(k: Resolved) -> _Faults:
             yield Fault(field, found, f"{wanted}, which schedule {k.schedule.name} has alone")
 
 
-@_check("tile", "schedule", api=3)
+@_check("tile", "schedule", "accumulator", api=3)
 def _lean_3x(k: Resolved) -> _Faults:
-    """Our own kernels: lines of k."""
-    if k.schedule.lean and k.tile[2] * k.size % LINE:
+    """Our own kernels: lines of k, and factors of them, which promoted sums have alone."""
+    row, (_, n, depth) = k.schedule, k.tile
+    if not row.lean:
+        return
+    if depth * k.size % LINE:
         yield Fault("tile", k.tile, f"k a multiple of {LINE // k.size}: lines of {LINE} bytes")
+    elif k.promoted and depth != LINE:
+        yield Fault("tile", k.tile, f"k of {LINE}: sums of fp8 are promoted after every line")
+    if row.block and not k.promoted:
+        yield Fault("schedule", row.name, "one without scales in blocks: those are of promoted fp8 sums")
+    columns_alone = row.swap or row.block == 1
+    if row.block and (n > 64 if columns_alone else BLOCK % n):
+        wanted = "up to 64: each column has its own factor" if columns_alone else f"a divisor of {BLOCK}"
+        yield Fault("tile", k.tile, f"n {wanted}")
 
 
 @_check("tile", "cluster", api=3)
@@ -291,7 +306,7 @@ def _block_3x(k: Resolved) -> _Faults:
         return
     if k.tile[2] != BLOCK:
         yield Fault("tile", k.tile, f"k of {BLOCK}: so many share a scale of schedule {row.name}")
-    if k.tile[0 if row.swap else 1] % row.block:
+    if k.tile[0 if row.swap else 1] % row.block and not row.lean:
         yield Fault("tile", k.tile, f"{'m' if row.swap else 'n'} a multiple of {row.block}: columns that share a scale")
     known = dict.fromkeys(c.epilogue for c in k.family.declared if c.schedule == row.name)
     if k.epilogue.name not in known:

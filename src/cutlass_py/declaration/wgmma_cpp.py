@@ -31,14 +31,14 @@ def tag(dtype: str) -> str:
 def type_of(w: Wgmma) -> str:
     """As C++ names it."""
     along = f"{str(w.a_along).lower()}, {str(w.b_along).lower()}"
-    return f"Wgmma<{tag(w.a)}, {tag(w.b)}, float, {w.n}, {along}>"
+    return f"Wgmma<{tag(w.a)}, {tag(w.b)}, Sum{w.sums.capitalize()}, {w.n}, {along}>"
 
 
 def specialisation(w: Wgmma) -> str:
     """The instructions for a line of k: one after the other in one block, that sums are named once."""
-    count = w.n // 2  # of a thread
+    count, kind, cpp = (w.n // 4, "r", "uint32_t") if w.sums == "f16" else (w.n // 2, "f", "float")  # of a thread
     registers = ", ".join(f"%{i}" for i in range(count))
-    sums = ", ".join(f'"+f"(sums[{i}])' for i in range(count))
+    sums = ", ".join(f'"+{kind}"(sums[{i}])' for i in range(count))
     bits = DTYPES[w.a].bits
     majors = f", {int(w.a_along)}, {int(w.b_along)}" if bits == 16 else ""
     instruction = f"wgmma.mma_async.sync.aligned.m64n{w.n}k{256 // bits}.{w.sums}.{w.a}.{w.b}"
@@ -58,15 +58,17 @@ def specialisation(w: Wgmma) -> str:
     return f"""\
 template <>
 struct {type_of(w)} {{
-  __device__ static void multiply(float (&sums)[{count}], uint64_t a, uint64_t b, int accumulate) {{
+  __device__ static void multiply({cpp} (&sums)[{count}], uint64_t a, uint64_t b, int accumulate) {{
     asm volatile(
 {text}
         : {sums}
         : "l"(a), "l"(b), "r"(accumulate), "n"(next_bytes<{along_a}, 64>()),
           "n"(next_bytes<{along_b}, panel_of({w.n})>()));
   }}
-  __device__ static void wait(float (&sums)[{count}]) {{
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : {sums}::"memory");
+  template <int groups>
+  __device__ static void wait_but({cpp} (&sums)[{count}]) {{
+    asm volatile("wgmma.wait_group.sync.aligned %{count};" : {sums} : "n"(groups) : "memory");
   }}
+  __device__ static void wait({cpp} (&sums)[{count}]) {{ wait_but<0>(sums); }}
 }};
 """

@@ -59,7 +59,8 @@ struct Shape {
 };
 
 template <class Left_, class Right_, class Sum_, class D_, int m, int n, int lines_, int cluster_m_, int cluster_n_,
-          bool pingpong_, bool direct_, bool left_along_, bool right_along_, class Epilogue_>
+          bool pingpong_, bool promoted_, bool direct_, int left_group_, int right_group_, bool left_along_,
+          bool right_along_, class Epilogue_>
 struct Design {
   using Left = Left_;
   using Right = Right_;
@@ -70,7 +71,10 @@ struct Design {
   static constexpr int lines = lines_;  // of k in a stage
   static constexpr int cluster_m = cluster_m_, cluster_n = cluster_n_, cluster = cluster_m * cluster_n;
   static constexpr bool pingpong = pingpong_;  // warpgroups have a tile each, and take turns; or half of one
-  static constexpr bool direct = direct_;      // D and what lies like it goes by elements: it may lie anywhere
+  static constexpr bool promoted = promoted_;  // sums leave the tensor cores after every line of k
+  // Rows of the left operand, and columns of the right one, that share a factor for every line of k; 0 without factors.
+  static constexpr int left_group = left_group_, right_group = right_group_;
+  static constexpr bool direct = direct_;  // D and what lies like it goes by elements: it may lie anywhere
   static constexpr bool left_along = left_along_, right_along = right_along_;
 
   static constexpr int line = kLine / int(sizeof(typename Left::Type));  // elements of k
@@ -94,13 +98,27 @@ struct Design {
   static constexpr int shared_bytes = besides + stages * (stage_bytes + 16);
 
   static constexpr Shape shape(bool swap) {
-    return {M,      N,          lines,       cluster_m,    cluster_n,       int(sizeof(typename Left::Type)),
-            d_size, direct,     left_along,  right_along,  shared_bytes,    Matrices::sizes,
-            Matrices::count, swap};
+    return {M,
+            N,
+            lines,
+            cluster_m,
+            cluster_n,
+            int(sizeof(typename Left::Type)),
+            d_size,
+            direct,
+            left_along,
+            right_along,
+            shared_bytes,
+            Matrices::sizes,
+            Matrices::count,
+            swap};
   }
 
+  using Register = typename Sum::Register;
+  static constexpr int registers = Sum::registers(N);  // of a thread for 64 rows
   using Product = Wgmma<Left, Right, Sum, N, left_along, right_along>;
 
+  static_assert(promoted || !left_group);
   static_assert(rows % 64 == 0 && N % 16 == 0 && N <= 256 && stages > 1);
   static_assert(sizeof(typename Left::Type) == sizeof(typename Right::Type));
   static_assert(sizeof(typename Left::Type) == 2 || !(left_along || right_along));

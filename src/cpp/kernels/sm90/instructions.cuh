@@ -63,6 +63,11 @@ __device__ inline void named_barrier(int number, int threads = 128) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+// Without waiting; those that wait are among as many.
+__device__ inline void arrive_at_named_barrier(int number, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
 // ------------------------------------------------------------------------------------------------ bulk copies
 
 __device__ inline void prefetch(const TensorMap& map) {

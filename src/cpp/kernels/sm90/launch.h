@@ -47,6 +47,14 @@ inline CutlassPyArray beside(const CutlassPyEpilogue& e) {
   return e.gate.data ? e.gate : e.aux;
 }
 
+// By rows and columns of the product: of A (m, k / 128), of B (k / 128, n / 128) or (k / 128, n).
+inline void fill_factors(Parameters& p, const Shape& x, const CutlassPyEpilogue& e) {
+  const CutlassPyArray &a = e.scale_a, &b = e.scale_b;
+  const BlockFactors of_a{static_cast<const float*>(a.data), a.col, a.row, a.batch};
+  const BlockFactors of_b{static_cast<const float*>(b.data), b.row, b.col, b.batch};
+  p.left_factors = x.swap ? of_b : of_a, p.right_factors = x.swap ? of_a : of_b;
+}
+
 inline int fill(ParametersWith<kMostMatrices>& p, const Shape& x, const CutlassPyGemm& g,
                 const CutlassPyLaunch& launch) {
   const int64_t rows = x.swap ? g.n : g.m, columns = x.swap ? g.m : g.n;
@@ -59,6 +67,7 @@ inline int fill(ParametersWith<kMostMatrices>& p, const Shape& x, const CutlassP
   p.end_m = int32_t(rows), p.end_n = int32_t(columns);
   p.epilogue = EpilogueArguments(g.epilogue, x.swap);
   p.turned = x.swap;
+  fill_factors(p, x, g.epilogue);
   if (int error = encode_operands(p, x, g, rows, columns)) return error;
   if (x.matrices) {
     const CutlassPyArray matrix = beside(g.epilogue);
@@ -71,7 +80,7 @@ inline int fill(ParametersWith<kMostMatrices>& p, const Shape& x, const CutlassP
 // `launcher` is the kernel's own.
 template <int matrices>
 int run(void (*kernel)(ParametersWith<matrices>), DriverLauncher& launcher, const Shape& x, const CutlassPyGemm& g,
-               const CutlassPyLaunch& launch) {
+        const CutlassPyLaunch& launch) {
   const auto function = reinterpret_cast<const void*>(kernel);
   if (int error = launcher.prepare(function, x.shared_bytes, launch.device)) return error;
   ParametersWith<kMostMatrices> p;  // a kernel takes as much of it as it has matrices

@@ -17,6 +17,12 @@ struct Matrix {
   int32_t present;
 };
 
+// Strides in elements: from one line of k to the next, from one group of rows or columns to the next.
+struct BlockFactors {
+  const float* data;
+  int64_t k, along, batch;
+};
+
 struct Parameters {
   TensorMap left, right;
   Matrix d;
@@ -26,6 +32,7 @@ struct Parameters {
   int32_t end_m, end_n;             // rows of the left operand, columns of the right one
   bool turned;                      // D's rows are the right operand's columns
   EpilogueArguments epilogue;
+  BlockFactors left_factors, right_factors;
 };
 
 // With the matrices that an epilogue reads and writes beside D; the host always has room for most.

@@ -34,7 +34,8 @@ struct Fragment {
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 4;
     if constexpr (by_matrix) {  // the four matrices: rows, rows + 8, and the same of columns + 8
       const int row = warp * 16 + lane / 8 % 2 * 8, column = lane / 16 * 8, in_matrix = lane % 8;
-      own = turned ? swapped<kLine>(column + in_matrix, row * size) : swapped<row_bytes>(row + in_matrix, column * size);
+      own =
+          turned ? swapped<kLine>(column + in_matrix, row * size) : swapped<row_bytes>(row + in_matrix, column * size);
     } else {
       own = element(warp * 16 + lane / 4, lane % 4 * 2);
     }
@@ -176,12 +177,7 @@ struct Parts<X, Dtypes<T...>> {
   uint32_t begun = 0, requested = 0;  // parts
 
   __device__ Parts(const Given& p, const SharedMemory<X>& shared, int warpgroup)
-      : p(p),
-        shared(shared),
-        warpgroup(warpgroup),
-        leads(threadIdx.x % 128 == 0),
-        d(p.turned),
-        beside(p.turned) {}
+      : p(p), shared(shared), warpgroup(warpgroup), leads(threadIdx.x % 128 == 0), d(p.turned), beside(p.turned) {}
 
   // What is read for a part that is to come: no more than one before it begins.
   __device__ void request(const PartPlace& at) {
@@ -266,13 +262,11 @@ struct Parts<X, Dtypes<T...>> {
   __device__ void send(const Lies& fragment, const Matrix& matrix, Address from, const PartPlace& at) const {
     if constexpr (X::direct) {
       auto* to = static_cast<typename Lies::Element*>(matrix.data) + at.batch * matrix.batch;
-      fragment.elements(from, at, p.end_m, p.end_n, matrix.row, [&](Address place, int64_t index) {
-        to[index] = load_shared<typename Lies::Element>(place);
-      });
+      fragment.elements(from, at, p.end_m, p.end_n, matrix.row,
+                        [&](Address place, int64_t index) { to[index] = load_shared<typename Lies::Element>(place); });
     } else if (leads) {
-      fragment.boxes(from, at, [&](Address box, int x, int y) {
-        store(matrix.map, box, x, y, at.batch * matrix.batched);
-      });
+      fragment.boxes(from, at,
+                     [&](Address box, int x, int y) { store(matrix.map, box, x, y, at.batch * matrix.batched); });
     }
   }
 };

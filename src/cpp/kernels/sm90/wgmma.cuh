@@ -11,11 +11,30 @@ namespace cutlass_py::sm90 {
 // The bytes of k that lie side by side, and what four instructions multiply.
 constexpr int kLine = 128;
 
+// What sums are held as: the registers of a thread for N columns, and the i-th of its numbers.
+struct SumF32 {
+  using Register = float;
+  static constexpr int registers(int n) { return n / 2; }
+  template <int count>
+  static __device__ float value(const float (&sums)[count], int i) {
+    return sums[i];
+  }
+};
+struct SumF16 {  // two to a register
+  using Register = uint32_t;
+  static constexpr int registers(int n) { return n / 4; }
+  template <int count>
+  static __device__ float value(const uint32_t (&sums)[count], int i) {
+    return numbers::F16::value(uint16_t(sums[i / 2] >> i % 2 * 16));
+  }
+};
+
 // sums (+)= A B for 64 rows of A, N columns of B and a line of k. `a_along`: the operand lies along its rows (of B: its
 // columns), not along k.
 //
-//   static void multiply(Sum (&sums)[N / 2], uint64_t a, uint64_t b, int accumulate);
-//   static void wait(Sum (&sums)[N / 2]);   // until these, and all before, are there
+//   static void multiply(Register (&sums)[registers], uint64_t a, uint64_t b, int accumulate);
+//   template <int groups> static void wait_but(sums);   // until all but so many groups are done, these among them
+//   static void wait(sums);
 template <class A, class B, class Sum, int N, bool a_along, bool b_along>
 struct Wgmma;
 

@@ -252,7 +252,7 @@ def interface_of(c: GemmConfig) -> Interface:
         stream_k=schedule.stream_k,
         pointers=schedule.pointers,
         block=schedule.block,
-        tma_scales=schedule.block > 1 and not schedule.swap,
+        tma_scales=schedule.block > 1 and not schedule.swap and not schedule.lean,
         takes_lists=c.takes_lists,
         bias_as_c=c.bias_as_c,
     )

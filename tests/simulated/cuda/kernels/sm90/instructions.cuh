@@ -33,6 +33,8 @@ inline void arrive(Address at, int rank) { gpu::arrive(at, rank); }
 inline void wait(Address at, uint32_t parity) { gpu::wait(at, parity); }
 inline void named_barrier(int number, int threads = 128) { gpu::synchronize(number, threads); }
 
+inline void arrive_at_named_barrier(int number, int threads) { gpu::arrive_named(number, threads); }
+
 inline void prefetch(const TensorMap&) {}
 inline void load(Address to, const TensorMap& map, Address at, int x, int y, int z, uint16_t blocks) {
   gpu::load(to, known(map), at, {x, y, z}, blocks);
@@ -140,25 +142,49 @@ template <bool along, int width>
 constexpr int next_bytes();
 constexpr int panel_of(int extent);
 
+struct SumF16;
+
 template <class A, class B, class Sum, int N, bool a_along, bool b_along>
 struct Wgmma {
-  static void multiply(Sum (&sums)[N / 2], uint64_t a, uint64_t b, int accumulate) {
+  static constexpr bool halves = std::is_same_v<Sum, SumF16>;
+  using Register = std::conditional_t<halves, uint32_t, float>;
+  using Sums = Register[halves ? N / 4 : N / 2];
+
+  static void multiply(Sums& sums, uint64_t a, uint64_t b, int accumulate) {
     gpu::queue_product([&sums, a, b, accumulate] {
       constexpr int depth = 32 / int(sizeof(typename A::Type));
       const int thread = simulated::running.number % 128, row = thread / 32 * 16 + thread % 32 / 4;
       for (int i = 0; i < N / 2; ++i) {
         const int m = row + i / 2 % 2 * 8, n = i / 4 * 8 + thread % 4 * 2 + i % 2;
-        Sum sum = accumulate ? sums[i] : 0;
+        float sum = accumulate ? number(sums, i) : 0;
         for (int k = 0; k < 4 * depth; ++k) {
           const uint64_t step = uint64_t(k / depth);
           sum += operand<A, a_along>(a + step * next_bytes<a_along, 64>(), m, k % depth) *
                  operand<B, b_along>(b + step * next_bytes<b_along, panel_of(N)>(), n, k % depth);
         }
-        sums[i] = sum;
+        set(sums, i, sum);
       }
     });
   }
-  static void wait(Sum (&)[N / 2]) { gpu::wait_for_products(0); }
+  template <int groups>
+  static void wait_but(Sums&) {
+    gpu::wait_for_products(groups);
+  }
+  static void wait(Sums&) { gpu::wait_for_products(0); }
+
+ private:
+  static float number(const Sums& sums, int i) {
+    if constexpr (halves) return numbers::F16::value(uint16_t(sums[i / 2] >> i % 2 * 16));
+    if constexpr (!halves) return sums[i];
+  }
+  static void set(Sums& sums, int i, float x) {
+    if constexpr (halves) {
+      const uint32_t shift = i % 2 * 16, bits = __half_as_ushort(__float2half_rn(x));
+      sums[i / 2] = (sums[i / 2] & ~(0xffffu << shift)) | bits << shift;
+    } else {
+      sums[i] = x;
+    }
+  }
 };
 
 }  // namespace cutlass_py::sm90

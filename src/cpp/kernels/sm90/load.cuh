@@ -1,0 +1,70 @@
+// Loading: one thread of a block keeps the stages full. Blocks of a cluster load parts of what they all read, each for
+// the others.
+#pragma once
+
+#include "kernels/sm90/parameters.cuh"
+
+namespace cutlass_py::sm90 {
+
+// A part of an operand's line of k for all blocks that read it: of `extent` rows every one of `sharing` blocks loads
+// its share, which is the `part`-th.
+template <bool along, int extent, int sharing>
+struct OperandLoad {
+  static constexpr int share = extent / sharing, panel = along ? panel_of(extent) : 0;
+  static constexpr int depth = 64 / sharing;  // of k, where it is read along its rows
+
+  const TensorMap& map;
+  int part;
+  uint16_t blocks;
+
+  __device__ void box(Address to, Address barrier, int x, int y, int batch) const {
+    if constexpr (sharing > 1) {
+      load(to, map, barrier, x, y, batch, blocks);
+    } else {
+      load(to, map, barrier, x, y, batch);
+    }
+  }
+  __device__ void line(Address to, Address barrier, int row, int k, int batch) const {
+    if constexpr (along) {
+#pragma unroll
+      for (int i = 0; i < extent / panel; ++i) {
+        box(to + (i * 64 + part * depth) * panel * 2, barrier, row + i * panel, k + part * depth, batch);
+      }
+    } else {
+      box(to + part * share * kLine, barrier, k, row + part * share, batch);
+    }
+  }
+};
+
+// By one thread.
+template <class X>
+__device__ void load_tiles(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place) {
+  uint16_t row = 0, column = 0;  // blocks that read the same rows, and the same columns
+#pragma unroll
+  for (int i = 0; i < X::cluster_n; ++i) row |= uint16_t(1 << (place.m + i * X::cluster_m));
+#pragma unroll
+  for (int i = 0; i < X::cluster_m; ++i) column |= uint16_t(1 << (i + place.n * X::cluster_m));
+  const OperandLoad<X::left_along, X::M, X::cluster_n> left{p.left, place.n, row};
+  const OperandLoad<X::right_along, X::N, X::cluster_m> right{p.right, place.m, column};
+  prefetch(p.left), prefetch(p.right);
+  if constexpr (!X::direct) prefetch(p.d.map);
+
+  Pipeline<X> at;
+  for (Tiles tiles(p.order, X::cluster); tiles.take();) {
+    const int m = (tiles.m * X::cluster_m + place.m) * X::M, n = (tiles.n * X::cluster_n + place.n) * X::N;
+    const int left_batch = tiles.batch * p.left_batch, right_batch = tiles.batch * p.right_batch;
+    for (int step = 0; step < p.steps; ++step, at.advance()) {
+      wait(shared.empty(at.stage), at.parity ^ 1);
+      arrive_expecting(shared.full(at.stage), X::stage_bytes);
+#pragma unroll
+      for (int i = 0; i < X::lines; ++i) {
+        const int k = (step * X::lines + i) * X::line;
+        left.line(shared.left(at.stage) + i * X::left_line, shared.full(at.stage), m, k, left_batch);
+        right.line(shared.right(at.stage) + i * X::right_line, shared.full(at.stage), n, k, right_batch);
+      }
+    }
+  }
+  let_successor_begin();
+}
+
+}  // namespace cutlass_py::sm90

@@ -1,0 +1,178 @@
+// Multiplying: a warpgroup's sums of a tile, stage by stage.
+//
+// Sums of fp8 in f32 are promoted: those of the tensor cores hold about 14 bits, so that after every line of k they are
+// added up by ordinary instructions, while other products run.
+#pragma once
+
+#include "kernels/sm90/factors.cuh"
+#include "kernels/sm90/load.cuh"
+
+namespace cutlass_py::sm90 {
+
+// Tells all blocks that load into a stage that this one has no more use for it.
+template <class X>
+struct Release {
+  static constexpr int sharing = X::cluster_m + X::cluster_n - 1;  // blocks of the row and of the column
+  static constexpr int warps = X::pingpong ? 4 : 8;
+  const SharedMemory<X>& shared;
+  const int lane;
+  int rank;  // that this lane tells
+
+  __device__ Release(const SharedMemory<X>& shared, const Place<X>& place)
+      : shared(shared), lane(int(threadIdx.x) % 32) {
+    const int other = lane - X::cluster_n;
+    rank = lane < X::cluster_n ? place.m + lane * X::cluster_m : other + (other >= place.m) + place.n * X::cluster_m;
+  }
+  __device__ void operator()(int stage) const {
+    if (lane >= sharing) return;
+    if constexpr (X::cluster > 1) {
+      arrive(shared.empty(stage), rank);
+    } else {
+      arrive(shared.empty(stage));
+    }
+  }
+};
+
+// A warpgroup's rows of a tile.
+template <class X>
+struct Multiply {
+  using Sums = typename X::Register[X::registers];                        // of 64 rows
+  static constexpr int block = X::left_along ? 64 * 64 * 2 : 64 * kLine;  // bytes of 64 rows
+
+  const SharedMemory<X>& shared;
+  const Release<X>& release;
+  const int first_row;
+
+  // A stage's products for 64 rows; the first line begins anew where nothing is to be added to.
+  __device__ void stage(Sums& sums, int rows, int stage, bool adds) const {
+    const uint64_t left = descriptor<X::left_along, 64>(shared.left(stage) + (first_row / 64 + rows) * block);
+    const uint64_t right = descriptor<X::right_along, X::panel>(shared.right(stage));
+#pragma unroll
+    for (int i = 0; i < X::lines; ++i) {
+      X::Product::multiply(sums, left + i * X::left_line / 16, right + i * X::right_line / 16, adds | i);
+    }
+  }
+
+  // `done` is called as soon as no more products are to be queued.
+  template <class Done>
+  __device__ void tile(Sums (&sums)[X::blocks], Pipeline<X>& at, int steps, Done done) const {
+    int before = 0;
+    for (int step = 0; step < steps; ++step, at.advance()) {
+      wait(shared.full(at.stage), at.parity);
+      begin_products();
+#pragma unroll
+      for (int rows = 0; rows < X::blocks; ++rows) stage(sums[rows], rows, at.stage, step != 0);
+      commit_products();
+      wait_for_products<1>();
+      if (step) release(before);
+      before = at.stage;
+    }
+    done();
+#pragma unroll
+    for (Sums& rows : sums) X::Product::wait(rows);
+    release(before);
+  }
+
+  // Sums of one line are held in a part, of 64 rows, and then added, times the factors of that line.
+  template <class Done>
+  __device__ void promoted_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, int steps, const Factors<X>& factors,
+                                Done done) const {
+    static_assert(X::lines == 1);
+#pragma unroll
+    for (Sums& rows : sums) {
+#pragma unroll
+      for (auto& sum : rows) sum = 0;
+    }
+    if constexpr (two_parts) {
+      by_parts(sums, at, steps, factors);
+    } else {
+      by_turns(sums, at, steps, factors);
+    }
+    done();
+  }
+
+ private:
+  static constexpr int kMostRegisters = 192;  // for sums and parts
+  // Two warpgroups of 64 rows by few columns are faster by turns (docs/performance/fp8.md).
+  static constexpr bool small = !X::pingpong && X::blocks == 1 && X::registers <= 32;
+  static constexpr bool two_parts = X::pingpong || ((X::blocks + 2) * X::registers <= kMostRegisters && !small);
+  static constexpr int kTurn = 1 + kWarpgroups;  // the first of the named barriers that are used here
+
+  using Line = typename Factors<X>::Line;
+
+  // One part is added while the products of the other run.
+  __device__ void by_parts(Sums (&sums)[X::blocks], Pipeline<X>& at, int steps, const Factors<X>& factors) const {
+    constexpr int most = 8 / X::blocks, half = most / 2;  // of more, ptxas runs one product after the other
+    Sums even, odd;
+    // Of two warpgroups of a tile, the second one begins with half as many: not both have nothing in flight at once.
+    int line = 0;
+    for (bool whole = first_row == 0; line < steps; whole = true) {
+      if (whole && steps - line >= most) {
+        join<most>(sums, even, odd, at, line, factors);
+      } else if (steps - line >= half) {
+        join<half>(sums, even, odd, at, line, factors);
+      } else {
+        join<1>(sums, even, odd, at, line, factors);
+      }
+    }
+  }
+
+  // Nothing is in flight before and after: with products in flight where a loop begins, ptxas runs all of them one
+  // after the other.
+  template <int steps>
+  __device__ void join(Sums (&sums)[X::blocks], Sums& even, Sums& odd, Pipeline<X>& at, int& line,
+                       const Factors<X>& factors) const {
+    constexpr int count = steps * X::blocks;
+    int before = at.stage;
+    Line read[2];
+#pragma unroll
+    for (int i = 0; i <= count; ++i) {
+      const int rows = i % X::blocks, now = at.stage;
+      if (i < count) {
+        if (rows == 0) wait(shared.full(at.stage), at.parity);
+        begin_products();
+        stage(i % 2 ? odd : even, rows, at.stage, false);
+        commit_products();
+        read[i % 2] = factors.read(rows, line);
+        if (rows == X::blocks - 1) at.advance(), ++line;
+      }
+      if (i > 0) {
+        Sums& part = i % 2 ? even : odd;
+        if (i < count) {
+          X::Product::template wait_but<1>(part);
+        } else {
+          X::Product::wait(part);
+        }
+        if (rows == 0) release(before);
+        factors.add(part, sums[(i - 1) % X::blocks], read[(i + 1) % 2]);
+      }
+      before = now;
+    }
+  }
+
+  // Two warpgroups, of which one adds while the products of the other run.
+  __device__ void by_turns(Sums (&sums)[X::blocks], Pipeline<X>& at, int steps, const Factors<X>& factors) const {
+    static_assert(two_parts || !X::pingpong, "warpgroups with a tile each do not wait for each other");
+    constexpr int last = X::blocks - 1;
+    const int warpgroup = first_row != 0;
+    Sums part;
+    if (warpgroup == 1 && steps > 0) arrive_at_named_barrier(kTurn, 2 * 128);
+    for (int step = 0; step < steps; ++step, at.advance()) {
+      wait(shared.full(at.stage), at.parity);
+#pragma unroll
+      for (int rows = 0; rows < X::blocks; ++rows) {
+        named_barrier(kTurn + warpgroup, 2 * 128);
+        begin_products();
+        stage(part, rows, at.stage, false);
+        commit_products();
+        if (warpgroup == 0 || step + 1 < steps || rows < last) arrive_at_named_barrier(kTurn + 1 - warpgroup, 2 * 128);
+        const Line read = factors.read(rows, step);
+        X::Product::wait(part);
+        if (rows == last) release(at.stage);
+        factors.add(part, sums[rows], read);
+      }
+    }
+  }
+};
+
+}  // namespace cutlass_py::sm90
