@@ -148,7 +148,8 @@ def test_a_torch_extension_takes_scales_in_blocks():
         beta = ["beta"] if added else []
         assert parameters(c) == [*added, "scale_a", "scale_b", "alpha", *beta]
         text = emit.project(c, "torch")["binding.cpp"]
-        tma = str(SCHEDULES[c.schedule].block > 1 and not SCHEDULES[c.schedule].swap).lower()
+        schedule = SCHEDULES[c.schedule]
+        tma = str(schedule.block > 1 and not schedule.swap and not schedule.lean).lower()
         assert f"p.m, (p.k + 127) / 128, {tma})" in text and f"kBlock = {SCHEDULES[c.schedule].block};" in text
 
 

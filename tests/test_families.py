@@ -198,9 +198,10 @@ def test_source_of_our_own_says_what_the_config_says(config: GemmConfig):
     groups = [0, 0] if not block else [1, block][:: -1 if swap else 1]
     promoted = DTYPES[config.a].bits == 8 and config.accumulator == "f32"
     ways = ["pingpong" in config.schedule, promoted, "direct" in config.schedule]
-    shape = [*config.tile[:2], lines, *config.cluster[:2], *ways, *groups, *along]
+    shape = [*config.tile[:2], lines, *config.cluster[:2], *ways, *groups, *along, config.cluster[2] > 1]
     assert numbers == [str(x).lower() for x in shape]
     assert f"static constexpr bool swap = {str(swap).lower()};" in text
+    assert f"static constexpr int slices = {config.cluster[2]};" in text
     bias = f"numbers::{_TAGS[config.bias]}" if epilogue.bias else "void"
     quick = str(config.d != "f32").lower()
     beside = "source" if epilogue.source else "gate" if epilogue.gated else "aux" if epilogue.aux else "none"

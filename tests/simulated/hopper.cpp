@@ -128,8 +128,9 @@ void run_grid(Extents grid, unsigned threads, unsigned size, unsigned shared_byt
   cluster.reset();
 }
 
-char* shared(uint32_t address, uint32_t bytes) {
-  Block& b = block();
+char* shared(uint32_t address, uint32_t bytes) { return shared_of(running.rank, address, bytes); }
+char* shared_of(int rank, uint32_t address, uint32_t bytes) {
+  Block& b = cluster->blocks[rank];
   static char aside[256];
   if (address + bytes <= b.memory.size()) return b.memory.data() + address;
   wrong("an address is outside of shared memory");

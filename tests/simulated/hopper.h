@@ -23,6 +23,7 @@ void run_grid(Extents grid, unsigned threads, unsigned cluster, unsigned shared_
               const std::function<void()>& kernel);
 
 char* shared(uint32_t address, uint32_t bytes);  // of the running thread's block
+char* shared_of(int rank, uint32_t address, uint32_t bytes);
 
 void init_barrier(uint32_t at, int arrivals);
 void arrive(uint32_t at, int rank, int expected_bytes = 0);

@@ -40,6 +40,10 @@ KERNELS = [
     "sm90_lean_f16_f16_f32_f16_tt_64x32x128_1x1x1_leanpingpongdirectswap_linearc",
     "sm90_lean_bf16_bf16_f32_f32_nt_128x256x64_2x1x1_leancoopdirect_linearc",
     "sm90_lean_f16_f16_f32_f32_nn_128x256x64_2x1x1_leancoopdirectswap_linearc",
+    # blocks share out k, evenly or not
+    "sm90_lean_bf16_bf16_f32_bf16_tn_64x16x128_1x1x4_leanpingpongswap_linear",
+    "sm90_lean_f16_f16_f32_f16_nn_128x96x64_1x1x3_leanpingpong_linear",
+    "sm90_lean_f16_f16_f32_f16_tt_128x256x64_1x1x8_leancoop_linear",
     # sums in f16; promoted sums: by parts (one block of rows, and two), by turns
     "sm90_lean_f16_f16_f16_f16_tn_128x128x64_1x1x1_leanpingpong_linear",
     "sm90_lean_f16_f16_f16_f16_nt_128x256x64_2x1x1_leancoopswap_linear",

@@ -260,6 +260,8 @@ def _lean() -> Iterator[GemmConfig]:
     for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN):
         for d in (dtype, "f32"):
             yield _sm90((dtype, dtype), layout, d, "linear", design)
+    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_SPLIT):
+        yield _sm90((dtype, dtype), layout, dtype, "linear", design)
     for pair, epilogue in product(_FP8, ("linear", "scaled")):
         for design in tiles.SM90_LEAN_FAST:
             yield _sm90(pair, "tn", "bf16", epilogue, design, "fast")

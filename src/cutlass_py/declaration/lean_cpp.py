@@ -42,7 +42,7 @@ def _design(c: GemmConfig) -> str:
     # Rows and columns that share a factor: every row of A has its own, as many columns of B share one as is said.
     groups = (0, 0) if not schedule.block else (schedule.block, 1) if schedule.swap else (1, schedule.block)
     parts = [tag(w.a), tag(w.b), f"sm90::Sum{w.sums.capitalize()}", tag(c.d), *c.tile[:2], lines, *c.cluster[:2]]
-    parts += [*map(_flag, flags), *groups, *map(_flag, (w.a_along, w.b_along)), _epilogue(c)]
+    parts += [*map(_flag, flags), *groups, *map(_flag, (w.a_along, w.b_along, c.cluster[2] > 1)), _epilogue(c)]
     return f"sm90::Design<{', '.join(map(str, parts))}>"
 
 
@@ -53,7 +53,11 @@ def write(family: Family, configs: list[GemmConfig]) -> str:
         kernel_definition(
             c.name,
             family.launcher,
-            {"using Design": _design(c), "static constexpr bool swap": _flag(SCHEDULES[c.schedule].swap)},
+            {
+                "using Design": _design(c),
+                "static constexpr bool swap": _flag(SCHEDULES[c.schedule].swap),
+                "static constexpr int slices": str(c.cluster[2]),
+            },
         )
         for c in configs
     ]

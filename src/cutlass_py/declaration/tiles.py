@@ -5,7 +5,7 @@ The only place where a tile is written down. Standard library alone: the build r
 
 from __future__ import annotations
 
-from .config import extents_text
+from .config import MOST_IN_CLUSTER, extents_text
 
 Tile = tuple[int, int, int]
 
@@ -162,6 +162,16 @@ SM90_LEAN: list[Design] = [
     *_lean(256, (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192), "I", "coop"),
     *_lean(256, (96, 112, 128, 144, 160, 176, 192), "M", "coop"),
     *_lean(256, (128, 144, 160, 176, 192), "N", "coop"),
+]
+# Blocks of a cluster share out k: for few tiles of a long one.
+SM90_LEAN_SPLIT: list[Design] = [
+    (tile, (1, 1, slices), schedule)
+    for slices in range(2, MOST_IN_CLUSTER + 1)
+    for tile, _, schedule in (
+        *_lean(64, (16, 32, 64, 96, 128), "I", "pingpong", 128),
+        *_lean(128, (64, 96, 128), "I", "pingpong"),
+        *_lean(128, (128, 256), "I", "coop"),
+    )
 ]
 SM90_LEAN_FAST: list[Design] = [
     *_lean(64, (32, 64), "I", "pingpong", 128),

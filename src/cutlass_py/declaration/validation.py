@@ -287,10 +287,13 @@ def _lean_3x(k: Resolved) -> _Faults:
         yield Fault("tile", k.tile, f"n {wanted}")
 
 
-@_check("tile", "cluster", api=3)
+@_check("tile", "cluster", "schedule", "accumulator", api=3)
 def _cluster_3x(k: Resolved) -> _Faults:
     cluster = k.given.cluster
-    if cluster[2] != 1 or any(x not in (1, 2, 4, 8) for x in cluster[:2]):
+    if k.schedule.lean and cluster[2] in range(2, MOST_IN_CLUSTER + 1) and cluster[:2] == (1, 1):
+        if k.accumulator == "f16":
+            yield Fault("cluster", cluster, "k of 1: slices are of sums in f32")
+    elif cluster[2] != 1 or any(x not in (1, 2, 4, 8) for x in cluster[:2]):
         yield Fault("cluster", cluster, "m and n of 1, 2, 4 or 8, and k of 1")
     elif prod(cluster) > MOST_IN_CLUSTER:
         yield Fault("cluster", cluster, f"{MOST_IN_CLUSTER} thread blocks at most: more do not run everywhere")

@@ -17,10 +17,10 @@ constexpr int kThreads = 128 * (kWarpgroups + 1);
 constexpr int kLoaderRegisters = 40, kRegisters = 232;  // of a thread: together what a multiprocessor has
 
 // How wide a part of a tile is finished at once, by the bytes of an element of D: whole panels, in 128 bytes or little
-// more.
-__host__ __device__ constexpr int part_columns(int columns, int size) {
+// more. Of a tile whose k is split they are narrow, for the blocks that share it finish a part each.
+__host__ __device__ constexpr int part_columns(int columns, int size, bool split) {
   const int panel = panel_of(columns), panels = columns / panel;
-  if (size == 4) return panel < 64 ? panel : 32;
+  if (size == 4 || split) return panel < 64 ? panel : 32;
   if (panel == 64) return panel;
   int most = 1;
   for (int i = 1; i <= panels; ++i) {
@@ -49,18 +49,20 @@ struct Shape {
   int cluster_m, cluster_n;
   int size, d_size;  // bytes of an element: of either operand, of D
   bool direct, left_along, right_along;
+  int columns;  // of a part
   int shared_bytes;
   const int* matrix_sizes;  // bytes of an element, of each that is read and written beside D
   int matrices;
-  bool swap;  // the left operand is B, the right one A, and D is turned
+  int slices;  // of k, one for each block of a cluster
+  bool swap;   // the left operand is B, the right one A, and D is turned
 
-  int cluster() const { return cluster_m * cluster_n; }
+  int cluster() const { return cluster_m * cluster_n * slices; }
   int line() const { return kLine / size; }
 };
 
 template <class Left_, class Right_, class Sum_, class D_, int m, int n, int lines_, int cluster_m_, int cluster_n_,
           bool pingpong_, bool promoted_, bool direct_, int left_group_, int right_group_, bool left_along_,
-          bool right_along_, class Epilogue_>
+          bool right_along_, bool split_, class Epilogue_>
 struct Design {
   using Left = Left_;
   using Right = Right_;
@@ -77,6 +79,9 @@ struct Design {
   static constexpr bool direct = direct_;  // D and what lies like it goes by elements: it may lie anywhere
   static constexpr bool left_along = left_along_, right_along = right_along_;
 
+  // Blocks of a cluster have a slice each of one tile's k, told at run time how many there are.
+  static constexpr bool split = split_;
+
   static constexpr int line = kLine / int(sizeof(typename Left::Type));  // elements of k
   static constexpr int rows = pingpong ? M : M / kWarpgroups;            // of a warpgroup
   static constexpr int blocks = rows / 64;
@@ -84,12 +89,12 @@ struct Design {
   static constexpr int left_line = M * kLine, right_line = N * kLine;  // bytes
   static constexpr int stage_bytes = lines * (left_line + right_line);
 
-  static constexpr int d_size = int(sizeof(typename D::Type)), columns = part_columns(N, d_size);  // of a part
+  static constexpr int d_size = int(sizeof(typename D::Type)), columns = part_columns(N, d_size, split);  // of a part
   // A warpgroup has a part in the making and one on its way out; of what is read, one that is used and one to come.
   static constexpr int buffers = 2;
   using Matrices = typename Epilogue::Matrices;  // first those that are read
   static constexpr int reads = Epilogue::reads;
-  static constexpr int buffer_bytes = 64 * columns * (d_size + Matrices::bytes);
+  static constexpr int buffer_bytes = 64 * part_columns(N, d_size, false) * (d_size + Matrices::bytes);
 
   // Stages are what the rest leaves room for, each with its two barriers.
   static constexpr int besides = kAtom + kWarpgroups * (buffers * (buffer_bytes + 8) + 8);
@@ -97,7 +102,7 @@ struct Design {
   static constexpr int stages = fitting < kMostStages ? fitting : kMostStages;
   static constexpr int shared_bytes = besides + stages * (stage_bytes + 16);
 
-  static constexpr Shape shape(bool swap) {
+  static constexpr Shape shape(bool swap, int slices) {
     return {M,
             N,
             lines,
@@ -108,9 +113,11 @@ struct Design {
             direct,
             left_along,
             right_along,
+            columns,
             shared_bytes,
             Matrices::sizes,
             Matrices::count,
+            slices,
             swap};
   }
 
@@ -119,6 +126,7 @@ struct Design {
   using Product = Wgmma<Left, Right, Sum, N, left_along, right_along>;
 
   static_assert(promoted || !left_group);
+  static_assert(!split || (cluster == 1 && M * N * 4 <= stages * stage_bytes && sizeof(Register) * registers == 2 * N));
   static_assert(rows % 64 == 0 && N % 16 == 0 && N <= 256 && stages > 1);
   static_assert(sizeof(typename Left::Type) == sizeof(typename Right::Type));
   static_assert(sizeof(typename Left::Type) == 2 || !(left_along || right_along));
@@ -170,6 +178,7 @@ struct Place {
   int rank = 0, m = 0, n = 0;
 
   __device__ Place() {
+    if constexpr (X::split) rank = rank_in_cluster();
     if constexpr (X::cluster > 1) rank = rank_in_cluster(), m = rank % X::cluster_m, n = rank / X::cluster_m;
   }
 };

@@ -35,7 +35,7 @@ struct LeanGemm {
             {a_along ? 'n' : 't', b_along ? 't' : 'n', '\0'},
             3,
             {X::M, X::N, X::lines * X::line},
-            {X::cluster_m, X::cluster_n, 1},
+            {X::cluster_m, X::cluster_n, Config::slices},
             sm90::kThreads,
             X::shared_bytes,
             X::stages,
@@ -48,7 +48,7 @@ struct LeanGemm {
 
   static size_t workspace_size(const CutlassPyGemm&, const CutlassPyLaunch&) { return 0; }
   static int run(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
-    return sm90::run(&sm90::kernel<X>, launcher_of<X>(), X::shape(swap), g, launch);
+    return sm90::run(&sm90::kernel<X>, launcher_of<X>(), X::shape(swap, Config::slices), g, launch);
   }
   static int registers() { return registers_of(reinterpret_cast<const void*>(&sm90::kernel<X>)); }
 };

@@ -155,6 +155,19 @@ __device__ inline void store_shared(Address to, uint32_t x) {
 __device__ inline void store_shared(Address to, uint32_t x, uint32_t y) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
 }
+__device__ inline void store_shared(Address to, const float (&x)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
+}
+// At this address in another block of the cluster.
+__device__ inline void load_remote(Address from, int rank, float (&x)[4]) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
+      : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+      : "r"(from), "r"(rank)
+      : "memory");
+}
 template <class T>
 __device__ T load_shared(Address from) {
   T x;

@@ -9,12 +9,26 @@
 
 namespace cutlass_py::sm90 {
 
-// Finishes a tile's sums and stores them, part by part.
+// Finishes a part of a tile's sums and stores it: sums(z, unit) gives those of a unit from that column on.
+template <class X, class Sums>
+__device__ void finish_part(const PartPlace& here, const typename X::Epilogue& epilogue, Parts<X>& parts, Sums sums) {
+  const int thread = int(threadIdx.x) % 128;
+  const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;  // of this thread, in a unit
+#pragma unroll
+  for (int unit = 0; unit < X::columns; unit += kUnitColumns) {
+    float z[kUnit];
+    typename Parts<X>::Beside beside;
+    sums(z, unit);
+    parts.get(beside, unit);
+    epilogue.apply(z, beside, {here.m + row, here.n + unit + column, here.batch, parts.p.end_m, parts.p.end_n});
+    parts.put(z, beside, unit);
+  }
+  parts.send(here);
+}
+
 template <class X>
 __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks], const typename X::Epilogue& epilogue,
                             Parts<X>& parts, const PartPlace& tile) {
-  const int thread = int(threadIdx.x) % 128;
-  const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;  // of this thread, in a unit
   const auto place = [&](int block, int part) { return PartPlace{tile.m + block * 64, tile.n + part, tile.batch}; };
 #pragma unroll
   for (int block = 0; block < X::blocks; ++block) {
@@ -24,17 +38,10 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
       const PartPlace here = place(block, part),
                       next = ends_row ? place(block + 1, 0) : place(block, part + X::columns);
       parts.begin(here, next, !(ends_row && block + 1 == X::blocks));
-#pragma unroll
-      for (int unit = 0; unit < X::columns; unit += kUnitColumns) {
-        float z[kUnit];
-        typename Parts<X>::Beside beside;
+      finish_part<X>(here, epilogue, parts, [&](float (&z)[kUnit], int unit) {
 #pragma unroll
         for (int i = 0; i < kUnit; ++i) z[i] = X::Sum::value(sums[block], (part + unit) / 2 + i);
-        parts.get(beside, unit);
-        epilogue.apply(z, beside, {here.m + row, here.n + unit + column, tile.batch, parts.p.end_m, parts.p.end_n});
-        parts.put(z, beside, unit);
-      }
-      parts.send(here);
+      });
     }
   }
 }
@@ -48,6 +55,7 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
   Parts<X> parts(p, shared, warpgroup);
   const int first_row = X::pingpong ? 0 : warpgroup * X::rows;
   const Multiply<X> multiply{shared, release, first_row};
+  const Steps steps = Steps::all(p.steps);
   Pipeline<X> at;
   uint32_t turn = warpgroup ^ 1;  // the first warpgroup begins
   int i = 0;
@@ -68,11 +76,75 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
       if constexpr (X::pingpong) arrive(shared.turn(warpgroup ^ 1));
     };
     if constexpr (X::promoted) {
-      multiply.promoted_tile(sums, at, p.steps, Factors<X>(p, tile.m, tile.n, tile.batch), done);
+      multiply.promoted_tile(sums, at, steps, Factors<X>(p, tile.m, tile.n, tile.batch), done);
     } else {
-      multiply.tile(sums, at, p.steps, done);
+      multiply.tile(sums, at, steps, done);
     }
     finish_tile<X>(sums, epilogue, parts, tile);
+  }
+  parts.finish();
+}
+
+// ------------------------------------------------------------------------------------------------ slices of k
+
+// By a warpgroup, where the blocks of a cluster have a slice each of one tile's k: sums go to shared memory, where the
+// stages were, and the blocks finish a part of the tile each, from all slices in their order.
+template <class X>
+__device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMemory<X>& shared, const Place<X>& place,
+                              int warpgroup) {
+  const bool works = !X::pingpong || warpgroup == 0;  // there is one tile
+  const int first_row = X::pingpong ? 0 : warpgroup * X::rows;
+  const auto sums_at = [&](int block, int i) {  // of this thread, four by four
+    return shared.stages +
+           (((warpgroup * X::blocks + block) * X::registers / 4 + i / 4) * 128 + threadIdx.x % 128) * 16;
+  };
+  Tiles tiles(p.order, p.slices);
+  tiles.take();
+  const PartPlace tile{tiles.m * X::M + first_row, tiles.n * X::N, tiles.batch};
+  if (works) {
+    const Release<X> release(shared, place);
+    const Multiply<X> multiply{shared, release, first_row};
+    const Steps steps = Steps::slice(p.steps, place.rank, p.slices);
+    Pipeline<X> at;
+    typename Multiply<X>::Sums sums[X::blocks];
+    const auto done = [] {};
+    if constexpr (X::promoted) {
+      multiply.promoted_tile(sums, at, steps, Factors<X>(p, tile.m, tile.n, tile.batch), done);
+    } else {
+      multiply.tile(sums, at, steps, done);
+    }
+    named_barrier(1 + kWarpgroups, X::pingpong ? 128 : kWarpgroups * 128);  // other warps read the stages too
+#pragma unroll
+    for (int block = 0; block < X::blocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < X::registers; i += 4) {
+        store_shared(sums_at(block, i), {sums[block][i], sums[block][i + 1], sums[block][i + 2], sums[block][i + 3]});
+      }
+    }
+  }
+  synchronize_cluster();
+  if (!works) return;
+  const typename X::Epilogue epilogue(p.epilogue);
+  Parts<X> parts(p, shared, warpgroup);
+  constexpr int in_row = X::N / X::columns;
+  for (int i = place.rank; i < X::blocks * in_row; i += p.slices) {
+    const int block = i / in_row, part = i % in_row * X::columns;
+    const PartPlace here{tile.m + block * 64, tile.n + part, tile.batch};
+    parts.request(here);
+    parts.begin(here, here, false);
+    finish_part<X>(here, epilogue, parts, [&](float (&z)[kUnit], int unit) {
+#pragma unroll
+      for (float& x : z) x = 0;
+      for (int slice = 0; slice < p.slices; ++slice) {
+#pragma unroll
+        for (int j = 0; j < kUnit; j += 4) {
+          float x[4];
+          load_remote(sums_at(block, (part + unit) / 2 + j), slice, x);
+#pragma unroll
+          for (int k = 0; k < 4; ++k) z[j + k] += x[k];
+        }
+      }
+    });
   }
   parts.finish();
 }
@@ -102,12 +174,17 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pa
   if (warp < 4) {
     release_registers<kLoaderRegisters>();
     if (threadIdx.x == 0) load_tiles(p, shared, place);
+    if constexpr (X::split) synchronize_cluster();
   } else {
     claim_registers<kRegisters>();
-    compute_tiles(p, shared, place, warp / 4 - 1);
+    if constexpr (X::split) {
+      compute_slice(p, shared, place, warp / 4 - 1);
+    } else {
+      compute_tiles(p, shared, place, warp / 4 - 1);
+    }
   }
-  // Others may still tell this block of a stage, or load into it for this block's sake.
-  if constexpr (X::cluster > 1) synchronize_cluster();
+  // Others may still tell this block of a stage, load into it for their own sake, or read its sums.
+  if constexpr (X::cluster > 1 || X::split) synchronize_cluster();
 }
 
 }  // namespace cutlass_py::sm90

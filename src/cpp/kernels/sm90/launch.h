@@ -36,7 +36,7 @@ inline int encode_matrix(Matrix& to, const Shape& x, const CutlassPyGemm& g, int
   to.data = data, to.row = row, to.batch = batch;
   to.present = data != nullptr, to.batched = !given.shared();
   if (x.direct || !data) return 0;
-  const int columns = part_columns(x.n, x.d_size);
+  const int columns = x.columns;
   return x.swap ? encode(to.map, given, kLine / size, columns)
                 : encode(to.map, given, part_panel(x.n, columns, size), 64);
 }
@@ -63,6 +63,7 @@ inline int fill(ParametersWith<kMostMatrices>& p, const Shape& x, const CutlassP
   if (count > INT_MAX) return cudaErrorInvalidValue;
   const bool along_m = launch.raster ? (launch.raster == 1) != x.swap : tiles_n > tiles_m;
   p.order = {int32_t(tiles_m), int32_t(tiles_n), int32_t(count), launch.swizzle, along_m};
+  p.slices = x.slices;
   p.steps = int32_t(ceil_div(g.k, x.lines * x.line()));
   p.end_m = int32_t(rows), p.end_n = int32_t(columns);
   p.epilogue = EpilogueArguments(g.epilogue, x.swap);
@@ -95,13 +96,16 @@ int run(void (*kernel)(ParametersWith<matrices>), DriverLauncher& launcher, cons
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
     attributes[config.numAttrs++].val.clusterDim = {unsigned(x.cluster()), 1, 1};
     config.gridDim = unsigned(launch.sm_count / x.cluster() * x.cluster());
-    if (int error = launcher.clusters_at_once(function, config, launch.device, clusters)) return error;
+    if (x.slices == 1) {
+      if (int error = launcher.clusters_at_once(function, config, launch.device, clusters)) return error;
+    }
   }
   if (launch.overlap) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
-  config.gridDim = unsigned(clusters < p.order.count ? clusters : p.order.count) * unsigned(x.cluster());
+  if (x.slices > 1 || clusters > p.order.count) clusters = p.order.count;  // of slices, each cluster has one tile
+  config.gridDim = unsigned(clusters) * unsigned(x.cluster());
   return launcher.launch(kernel, config, reinterpret_cast<ParametersWith<matrices>&>(p), launch.device);
 }
 

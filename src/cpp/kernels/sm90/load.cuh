@@ -50,10 +50,11 @@ __device__ void load_tiles(const Parameters& p, const SharedMemory<X>& shared, c
   if constexpr (!X::direct) prefetch(p.d.map);
 
   Pipeline<X> at;
-  for (Tiles tiles(p.order, X::cluster); tiles.take();) {
+  const Steps steps = X::split ? Steps::slice(p.steps, place.rank, p.slices) : Steps::all(p.steps);
+  for (Tiles tiles(p.order, X::split ? p.slices : X::cluster); tiles.take();) {
     const int m = (tiles.m * X::cluster_m + place.m) * X::M, n = (tiles.n * X::cluster_n + place.n) * X::N;
     const int left_batch = tiles.batch * p.left_batch, right_batch = tiles.batch * p.right_batch;
-    for (int step = 0; step < p.steps; ++step, at.advance()) {
+    for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       wait(shared.empty(at.stage), at.parity ^ 1);
       arrive_expecting(shared.full(at.stage), X::stage_bytes);
 #pragma unroll

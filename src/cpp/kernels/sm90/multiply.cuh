@@ -55,16 +55,17 @@ struct Multiply {
 
   // `done` is called as soon as no more products are to be queued.
   template <class Done>
-  __device__ void tile(Sums (&sums)[X::blocks], Pipeline<X>& at, int steps, Done done) const {
+  __device__ void tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Done done) const {
+    if (X::split && steps.begin == steps.end) return clear(sums);
     int before = 0;
-    for (int step = 0; step < steps; ++step, at.advance()) {
+    for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       wait(shared.full(at.stage), at.parity);
       begin_products();
 #pragma unroll
-      for (int rows = 0; rows < X::blocks; ++rows) stage(sums[rows], rows, at.stage, step != 0);
+      for (int rows = 0; rows < X::blocks; ++rows) stage(sums[rows], rows, at.stage, step != steps.begin);
       commit_products();
       wait_for_products<1>();
-      if (step) release(before);
+      if (step != steps.begin) release(before);
       before = at.stage;
     }
     done();
@@ -75,14 +76,10 @@ struct Multiply {
 
   // Sums of one line are held in a part, of 64 rows, and then added, times the factors of that line.
   template <class Done>
-  __device__ void promoted_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, int steps, const Factors<X>& factors,
+  __device__ void promoted_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, const Factors<X>& factors,
                                 Done done) const {
     static_assert(X::lines == 1);
-#pragma unroll
-    for (Sums& rows : sums) {
-#pragma unroll
-      for (auto& sum : rows) sum = 0;
-    }
+    clear(sums);
     if constexpr (two_parts) {
       by_parts(sums, at, steps, factors);
     } else {
@@ -98,18 +95,27 @@ struct Multiply {
   static constexpr bool two_parts = X::pingpong || ((X::blocks + 2) * X::registers <= kMostRegisters && !small);
   static constexpr int kTurn = 1 + kWarpgroups;  // the first of the named barriers that are used here
 
+  static __device__ void clear(Sums (&sums)[X::blocks]) {
+#pragma unroll
+    for (Sums& rows : sums) {
+#pragma unroll
+      for (auto& sum : rows) sum = 0;
+    }
+  }
+
   using Line = typename Factors<X>::Line;
 
   // One part is added while the products of the other run.
-  __device__ void by_parts(Sums (&sums)[X::blocks], Pipeline<X>& at, int steps, const Factors<X>& factors) const {
+  __device__ void by_parts(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps,
+                           const Factors<X>& factors) const {
     constexpr int most = 8 / X::blocks, half = most / 2;  // of more, ptxas runs one product after the other
     Sums even, odd;
     // Of two warpgroups of a tile, the second one begins with half as many: not both have nothing in flight at once.
-    int line = 0;
-    for (bool whole = first_row == 0; line < steps; whole = true) {
-      if (whole && steps - line >= most) {
+    int line = steps.begin;
+    for (bool whole = first_row == 0; line < steps.end; whole = true) {
+      if (whole && steps.end - line >= most) {
         join<most>(sums, even, odd, at, line, factors);
-      } else if (steps - line >= half) {
+      } else if (steps.end - line >= half) {
         join<half>(sums, even, odd, at, line, factors);
       } else {
         join<1>(sums, even, odd, at, line, factors);
@@ -151,13 +157,14 @@ struct Multiply {
   }
 
   // Two warpgroups, of which one adds while the products of the other run.
-  __device__ void by_turns(Sums (&sums)[X::blocks], Pipeline<X>& at, int steps, const Factors<X>& factors) const {
+  __device__ void by_turns(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps,
+                           const Factors<X>& factors) const {
     static_assert(two_parts || !X::pingpong, "warpgroups with a tile each do not wait for each other");
     constexpr int last = X::blocks - 1;
     const int warpgroup = first_row != 0;
     Sums part;
-    if (warpgroup == 1 && steps > 0) arrive_at_named_barrier(kTurn, 2 * 128);
-    for (int step = 0; step < steps; ++step, at.advance()) {
+    if (warpgroup == 1 && steps.begin < steps.end) arrive_at_named_barrier(kTurn, 2 * 128);
+    for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       wait(shared.full(at.stage), at.parity);
 #pragma unroll
       for (int rows = 0; rows < X::blocks; ++rows) {
@@ -165,7 +172,8 @@ struct Multiply {
         begin_products();
         stage(part, rows, at.stage, false);
         commit_products();
-        if (warpgroup == 0 || step + 1 < steps || rows < last) arrive_at_named_barrier(kTurn + 1 - warpgroup, 2 * 128);
+        if (warpgroup == 0 || step + 1 < steps.end || rows < last)
+          arrive_at_named_barrier(kTurn + 1 - warpgroup, 2 * 128);
         const Line read = factors.read(rows, step);
         X::Product::wait(part);
         if (rows == last) release(at.stage);

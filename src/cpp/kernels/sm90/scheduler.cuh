@@ -44,4 +44,12 @@ struct Tiles {
   }
 };
 
+// The stages of k that a block has of its tile: the first, and the one behind the last.
+struct Steps {
+  int begin, end;
+
+  __device__ static Steps all(int steps) { return {0, steps}; }
+  __device__ static Steps slice(int steps, int i, int slices) { return {i * steps / slices, (i + 1) * steps / slices}; }
+};
+
 }  // namespace cutlass_py::sm90

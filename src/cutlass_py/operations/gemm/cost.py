@@ -10,7 +10,7 @@ stream-K. Rates scale with the number of multiprocessors.
 from __future__ import annotations
 
 from itertools import count
-from math import ceil, floor, log2, sqrt
+from math import ceil, floor, log2, prod, sqrt
 from typing import TYPE_CHECKING
 
 from ..._core import Problem
@@ -94,6 +94,7 @@ _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
 _TRANSPOSED = 1.2  # a guess: how much longer a copy takes that turns rows into columns
 _STREAM_K = 6.0  # microseconds, a guess: a memset before the launch, and partial tiles through memory
+_SLICES = 1.0  # microseconds of joining the slices of k that the blocks of a cluster have: a probe took 0.3 to 1.2
 _JOIN_2X = 2.0  # steps of k that it takes to join a part of a tile: CUTLASS deals out by the same number
 _UNPROVEN = 1.1  # so much a cut of k, which nobody has measured, must promise to gain over what was
 
@@ -214,7 +215,7 @@ def _both(x: float, y: float) -> float:
 
 def _product_3x(c: GemmConfig, p: Problem, parts: int, k: int, moved: float, gpu: Gpu) -> float:
     """Waves of tiles, the last one waiting for its slowest; or memory."""
-    schedule, in_cluster = SCHEDULES[c.schedule], c.cluster[0] * c.cluster[1]
+    schedule, in_cluster = SCHEDULES[c.schedule], prod(c.cluster)
     rows, cols = (p.n, p.m) if schedule.swap else (p.m, p.n)
     clusters = ceil(ceil(rows / c.tile[0]) / c.cluster[0]) * ceil(ceil(cols / c.tile[1]) / c.cluster[1])
     clusters *= p.batch * parts
@@ -225,6 +226,8 @@ def _product_3x(c: GemmConfig, p: Problem, parts: int, k: int, moved: float, gpu
         return memory
     reached = gpu.sm_count if in_cluster < 4 else int(_REACHED_BY_FOUR * gpu.sm_count)
     filled, tile = clusters / (reached // in_cluster), _tile_3x(c, rows, cols, k)  # clusters are scheduled whole
+    if c.cluster[2] > 1:
+        tile = _tile_3x(c, rows, cols, ceil(k / c.cluster[2])) + _SLICES
     if schedule.stream_k:  # no idle part of a wave
         return _both(filled * tile, memory)
     if schedule.swap and c.tile[0] == 64 and cols > _COLUMNS_KEPT:
