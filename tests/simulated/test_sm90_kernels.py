@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -10,20 +11,30 @@ import simulator
 from helpers import placed
 from reference import NUMPY, assert_near, integers, reference_epilogue, rounded
 from simulator import streamed
-from sm90_kernels import KERNELS
+from sm90_kernels import KERNELS, OPERANDS, USERS, users
 
-from cutlass_py import clamp, gemm, view
+from cutlass_py import clamp, epilogue, gemm, view
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.epilogues import ACTIVATIONS, epilogue_named
 from cutlass_py.declaration.families import find
 from cutlass_py.declaration.shared_memory import SM90, stages_3x
+from cutlass_py.functions import relu
 
 NATIVE = {"f32": "f4", "f16": "f2"}  # what DLPack's oldest frameworks name
 
 
+@epilogue
+def mixed(accum, scale, bias, row, left):
+    z = scale * accum + bias
+    return relu(z) * left + row, {"aux": z}
+
+
+WITH_USERS = users(lambda name: import_module(f"cutlass_py.{name}"))
+
+
 @pytest.fixture(autouse=True)
 def _kernels(built: Any) -> None:
-    built(KERNELS)
+    built([*KERNELS, *USERS, *(c.name for c in WITH_USERS)])
 
 
 @pytest.fixture
@@ -198,3 +209,26 @@ def test_factors_in_blocks(on, rng, name, k):
         wanted += part * scale_a[..., i, None].astype("f8") * by_column[:, None].astype("f8")
     found = run(on, name, a, b, scale_a=on(scale_a), scale_b=on(scale_b))
     assert_near(found, wanted, c.d, 2.0**-20, size=np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(("name", "config"), list(zip(USERS, WITH_USERS, strict=True)), ids=USERS)
+def test_epilogues_of_users(on, rng, name, config):
+    c = find(name)
+    m, n = extents(name, 1.2, 1.4)
+    m = -(-m // 8) * 8
+    a, b = integers(rng, (2, m, 200)), integers(rng, (2, 200, n))
+    shapes = {"bias": (2, 1, n), "row": (2, m, 1), "left": (2, m, n)}
+    dtypes = {key: dtype for (_, dtype), key in zip(OPERANDS, ("scale", "bias", "row", "left", "aux"), strict=True)}
+    values = {key: rounded(rng.standard_normal(shape), dtypes[key]) for key, shape in shapes.items()}
+    given = {
+        key: typed(on, placed("numpy", x, dtypes[key], "aligned" if key == "left" else "row").array, dtypes[key])
+        for key, x in values.items()
+    }
+    aux = placed("numpy", None, "f32", "aligned", (2, m, n))
+    call = mixed(scale=0.25, aux=typed(on, aux.array, "f32"), **given)
+    found = run(on, name, a, b, epilogue=call)
+    z = 0.25 * (a @ b) + values["bias"]
+    assert_near(found, np.maximum(z, 0) * values["left"] + values["row"], c.d, 2.0**-20)
+    aux.assert_rest_untouched()
+    assert_near(aux.array.astype("f8"), z, "f32", 2.0**-20)
+    assert config.epilogue.startswith("user_") and simulator.facts[config.name]["stages"] >= 3

@@ -5,6 +5,7 @@ Standard library and the tables only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -84,10 +85,14 @@ class Traced:
     @cached_property
     def computation(self) -> str:
         """The function on numbers, straight down."""
+        return self.computed(lambda dtype: DTYPES[dtype].cpp)
+
+    def computed(self, type_of: Callable[[str], str]) -> str:
+        """As `computation`, with other types in C++ for the dtypes."""
         program, places = self.program, {"accum": "in[0]"}
         places |= {program.inputs[i]: f"in[{place}]" for place, (i, _, _) in enumerate(self.inputs, 1)}
         lines = [
-            f"    const {'bool' if node.truth else 'T'} v{i} = {_expression(node, places)};\n"
+            f"    const {'bool' if node.truth else 'T'} v{i} = {_expression(node, places, type_of)};\n"
             for i, node in enumerate(program.nodes)
             if i in program.used
         ]
@@ -130,7 +135,7 @@ class Traced:
         )
 
 
-def _expression(node: Node, places: dict[str, str]) -> str:
+def _expression(node: Node, places: dict[str, str], type_of: Callable[[str], str]) -> str:
     if node.op == "accum":
         return places["accum"]
     if node.op == "input":
@@ -139,5 +144,5 @@ def _expression(node: Node, places: dict[str, str]) -> str:
         return {"inf": "T(INFINITY)", "-inf": "-T(INFINITY)", "nan": "T(NAN)"}.get(node.number, f"T({node.number})")
     operands = [f"v{i}" for i in node.operands]
     if node.op == "cast":
-        return f"user::rounded<{DTYPES[node.name].cpp}>({operands[0]})"
+        return f"user::rounded<{type_of(node.name)}>({operands[0]})"
     return OPERATIONS[node.op].cpp.format(*operands)

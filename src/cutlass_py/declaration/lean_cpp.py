@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .config import SCHEDULES, Family, GemmConfig, kernel_definition
 from .dtypes import DTYPES
+from .epilogue_cpp import Traced
 from .epilogues import epilogue_named
 from .wgmma_cpp import Wgmma, specialisation, tag
 
@@ -26,11 +27,41 @@ def _flag(x: bool) -> str:
 
 def _epilogue(c: GemmConfig) -> str:
     e = epilogue_named(c.epilogue)
+    if e.user:
+        return f"sm90::UserEpilogue<{e.name}, {_flag(DTYPES[c.d].bits <= 16 and not e.user.wide)}>"
     quick = _flag(DTYPES[c.d].bits <= 16)
     bias = tag(c.bias) if e.bias else "void"
-    beside = "source" if e.source else "gate" if e.gated else "aux" if e.aux else "none"
+    role = "source" if e.source else "gate" if e.gated else "aux" if e.aux else "none"
     activation = f"activation::{e.activation}<{quick}>"
-    return f"sm90::Fused<{activation}, {tag(c.d)}, {bias}, {_flag(e.scaled)}, sm90::Beside::{beside}>"
+    return f"sm90::Fused<{activation}, {tag(c.d)}, {bias}, {_flag(e.scaled)}, sm90::Role::{role}>"
+
+
+def _program(t: Traced) -> str:
+    """A user's function, as kernels/sm90/user_epilogue.cuh takes it: matrices that are read, then those written."""
+    dtypes = [str(dtype) for _, dtype in t.operands]
+    read = [i for i, kind, _ in t.inputs if kind == "t"]
+    written = [i for i, *_ in t.outputs]
+    matrices, others = [*read, *written], [i for i, kind, _ in t.inputs if kind != "t"]
+    operands = [(i, DTYPES[dtypes[i]].itemsize) for i in matrices] + [(i, 0) for i in others]
+    loads = []
+    for place, (i, kind, _) in enumerate(t.inputs, 1):
+        at = [x for x, _ in operands].index(i)
+        how = "matrix" if kind == "t" else "number" if kind == "s" else f"template vector<{tag(dtypes[i])}>"
+        loads.append(f"    load.{how}({place}, {at});\n")
+    stores = [f"    store.matrix({place}, {matrices.index(i)});\n" for place, i in enumerate(written, 1)]
+    beside = ", ".join(f"{{{i}, {size}}}" for i, size in operands) or "{-1, 0}"
+    return (
+        f"namespace cutlass_py {{\nstruct {t.name} {{\n"
+        f"  static constexpr int ins = {1 + len(t.inputs)}, outs = {1 + len(written)};\n"
+        f"  static constexpr int reads = {len(read)}, operands = {len(operands)};\n"
+        f"  static constexpr sm90::Beside beside[] = {{{beside}}};\n"
+        f"  using Matrices = sm90::Dtypes<{', '.join(tag(dtypes[i]) for i in matrices)}>;\n"
+        "  template <bool fast, class T>\n"
+        f"  static __device__ void compute(const T* in, T* out) {{\n{t.computed(tag)}  }}\n"
+        f"  template <class Load>\n  static __device__ void loads(Load& load) {{\n{''.join(loads)}  }}\n"
+        f"  template <class Store>\n  static __device__ void stores(Store& store) {{\n{''.join(stores)}  }}\n"
+        "};\n}\n"
+    )
 
 
 def _design(c: GemmConfig) -> str:
@@ -61,7 +92,9 @@ def write(family: Family, configs: list[GemmConfig]) -> str:
         )
         for c in configs
     ]
+    users = [e.user for e in dict.fromkeys(epilogue_named(c.epilogue) for c in configs) if e.user]
+    header = "kernels/sm90/user_epilogue.cuh" if users else family.header
     return (
-        f'#include "{family.header}"\n\n#ifdef __CUDACC__\nnamespace cutlass_py::sm90 {{\n{instructions}'
-        f"}}  // namespace cutlass_py::sm90\n#endif\n\n" + "\n".join(kernels)
+        f'#include "{header}"\n\n#ifdef __CUDACC__\nnamespace cutlass_py::sm90 {{\n{instructions}'
+        f"}}  // namespace cutlass_py::sm90\n#endif\n\n" + "".join(map(_program, users)) + "\n".join(kernels)
     )

@@ -53,22 +53,29 @@ class EpilogueTile:
         return max(min(self._parts, 4), self.stores + 1 if reused else 0)
 
 
-def _lean_bytes(columns: int, size: int, matrices: int) -> int:
-    """Of what is beside the stages of our own kernels (kernels/sm90/design.cuh): parts of D, and what lies like it."""
+def lean_bytes(columns: int, size: int, beside: int) -> int:
+    """Of what is beside the stages of our own kernels (kernels/sm90/design.cuh): parts of D, and what lies like it.
+
+    Args:
+        columns: of a tile.
+        size: of an element of D.
+        beside: of one element of D, of all matrices that are read and written beside it.
+    """
     panel = next(width for width in (64, 32, 16) if columns % width == 0)
-    if size == 4:
+    if size == 4 or beside:
         part = min(panel, 32)
     else:
         fitting = [i * panel for i in range(1, columns // panel + 1) if columns // panel % i == 0 and i * panel <= 112]
         part = panel if panel == 64 else max(fitting)
-    return 1024 + 2 * (2 * (64 * part * size * (1 + matrices) + 8) + 8)
+    return 1024 + 2 * (2 * (64 * part * (size + beside) + 8) + 8)
 
 
 def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilogue: Epilogue) -> int:
     """Shared memory of a 3.x epilogue that stores D in this dtype."""
     if schedule.lean:
         matrices = epilogue.source or epilogue.gated or epilogue.aux
-        return _lean_bytes(tile[1], DTYPES[d].itemsize, int(matrices))
+        size = DTYPES[d].itemsize
+        return lean_bytes(tile[1], size, size if matrices else 0)
     if not schedule.tma_store:
         return 512
     size = DTYPES[d].itemsize

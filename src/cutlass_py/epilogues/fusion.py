@@ -9,7 +9,7 @@ from .._core import Problem
 from ..declaration.config import SCHEDULES, GemmConfig
 from ..declaration.dtypes import DTYPES
 from ..declaration.epilogues import Epilogue
-from ..declaration.shared_memory import BARRIERS, EpilogueTile, stages
+from ..declaration.shared_memory import BARRIERS, EpilogueTile, lean_bytes, stages
 
 if TYPE_CHECKING:
     from ..declaration.epilogue_cpp import Traced
@@ -29,12 +29,24 @@ def with_epilogue(config: GemmConfig, epilogue: Epilogue) -> GemmConfig | str:
     assert user is not None
     if config.own_source:
         return "a user's epilogue is carried by kernels of the package alone"
-    if schedule.lean or schedule.stream_k or schedule.pointers or schedule.block or not schedule.tma_store:
+    if schedule.stream_k or schedule.pointers or schedule.block or not schedule.tma_store:
         return f"a user's epilogue is not carried by {config.schedule} kernels"
     if config.accumulator in ("c64", "c128"):
         return "a user's epilogue computes in real numbers"
-    error = (_rows(config, user) or _room(config, user) or _join(config, user)) if config.api == 3 else None
+    if schedule.lean:
+        error = _of_our_own(config, user)
+    else:
+        error = (_rows(config, user) or _room(config, user) or _join(config, user)) if config.api == 3 else None
     return error or replace(config, epilogue=epilogue.name)
+
+
+def _of_our_own(c: GemmConfig, user: Traced) -> str | None:
+    if any(reduction for *_, reduction in user.outputs):
+        return f"reduces nothing: {c.schedule} kernels store what is as large as D"
+    left = stages(c.tile, DTYPES[c.a].itemsize, lean_bytes(c.tile[1], DTYPES[c.d].itemsize, sum(user.matrix_bytes)))
+    if left < _FEWEST_STAGES:
+        return f"has room for {max(left, 0)} stages of its mainloop beside the matrices of this epilogue"
+    return None
 
 
 def _rows(c: GemmConfig, user: Traced) -> str | None:

@@ -17,10 +17,10 @@ constexpr int kThreads = 128 * (kWarpgroups + 1);
 constexpr int kLoaderRegisters = 40, kRegisters = 232;  // of a thread: together what a multiprocessor has
 
 // How wide a part of a tile is finished at once, by the bytes of an element of D: whole panels, in 128 bytes or little
-// more. Of a tile whose k is split they are narrow, for the blocks that share it finish a part each.
-__host__ __device__ constexpr int part_columns(int columns, int size, bool split) {
+// more. Narrow ones leave room for matrices beside D; and of a tile whose k is split the blocks finish a part each.
+__host__ __device__ constexpr int part_columns(int columns, int size, bool narrow) {
   const int panel = panel_of(columns), panels = columns / panel;
-  if (size == 4 || split) return panel < 64 ? panel : 32;
+  if (size == 4 || narrow) return panel < 64 ? panel : 32;
   if (panel == 64) return panel;
   int most = 1;
   for (int i = 1; i <= panels; ++i) {
@@ -38,9 +38,13 @@ __host__ __device__ constexpr int part_panel(int columns, int part, int size) {
 // Dtypes of matrices that lie as D does.
 template <class... T>
 struct Dtypes {
-  static constexpr int count = sizeof...(T);
   static constexpr int bytes = (0 + ... + int(sizeof(typename T::Type)));
-  static constexpr int sizes[count + 1] = {int(sizeof(typename T::Type))..., 0};
+};
+
+// What an epilogue takes beside D.
+struct Beside {
+  int index;  // in the table of a user's epilogue; -1 for C, the gate or aux
+  int size;   // bytes of a matrix's element; 0 of vectors and numbers
 };
 
 // What the host has to know of a kernel to launch it.
@@ -51,8 +55,8 @@ struct Shape {
   bool direct, left_along, right_along;
   int columns;  // of a part
   int shared_bytes;
-  const int* matrix_sizes;  // bytes of an element, of each that is read and written beside D
-  int matrices;
+  const Beside* beside;  // operands of the epilogue
+  int operands;
   int slices;  // of k, one for each block of a cluster
   bool swap;   // the left operand is B, the right one A, and D is turned
 
@@ -89,12 +93,13 @@ struct Design {
   static constexpr int left_line = M * kLine, right_line = N * kLine;  // bytes
   static constexpr int stage_bytes = lines * (left_line + right_line);
 
-  static constexpr int d_size = int(sizeof(typename D::Type)), columns = part_columns(N, d_size, split);  // of a part
+  static constexpr int d_size = int(sizeof(typename D::Type)),
+                       columns = part_columns(N, d_size, split || Epilogue::Matrices::bytes > 0);  // of a part
   // A warpgroup has a part in the making and one on its way out; of what is read, one that is used and one to come.
   static constexpr int buffers = 2;
   using Matrices = typename Epilogue::Matrices;  // first those that are read
   static constexpr int reads = Epilogue::reads;
-  static constexpr int buffer_bytes = 64 * part_columns(N, d_size, false) * (d_size + Matrices::bytes);
+  static constexpr int buffer_bytes = 64 * part_columns(N, d_size, Matrices::bytes > 0) * (d_size + Matrices::bytes);
 
   // Stages are what the rest leaves room for, each with its two barriers.
   static constexpr int besides = kAtom + kWarpgroups * (buffers * (buffer_bytes + 8) + 8);
@@ -115,8 +120,8 @@ struct Design {
             right_along,
             columns,
             shared_bytes,
-            Matrices::sizes,
-            Matrices::count,
+            Epilogue::beside,
+            Epilogue::operands,
             slices,
             swap};
   }

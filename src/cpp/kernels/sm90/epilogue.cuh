@@ -80,20 +80,21 @@ struct EpilogueArguments {
 
 // The matrix that an epilogue reads or writes beside D: C is added, a gate is activated in the product's stead, aux is
 // what D's activation is applied to.
-enum class Beside { none, source, gate, aux };
+enum class Role { none, source, gate, aux };
 
 // alpha * acc; with `scaled` times scale_a, scale_b and at the end scale_out; with `Bias` (its dtype, or void) plus
-// that; `Activation` of all; `beside` in D's dtype.
-template <class Activation, class D, class Bias, bool scaled, Beside beside>
+// that; `Activation` of all; a matrix in that role, in D's dtype.
+template <class Activation, class D, class Bias, bool scaled, Role role>
 struct Fused {
-  using Matrices = std::conditional_t<beside == Beside::none, Dtypes<>, Dtypes<D>>;
-  static constexpr int reads = beside == Beside::source || beside == Beside::gate;
+  using Matrices = std::conditional_t<role == Role::none, Dtypes<>, Dtypes<D>>;
+  static constexpr int reads = role == Role::source || role == Role::gate, operands = role != Role::none;
+  static constexpr Beside beside[] = {{-1, int(sizeof(typename D::Type))}};
 
   const EpilogueArguments& given;
   float alpha, beta = 0, scale_out = 1;
 
-  __device__ explicit Fused(const EpilogueArguments& given) : given(given), alpha(given.alpha.read()) {
-    if constexpr (beside == Beside::source) beta = given.beta.read();
+  __device__ explicit Fused(const EpilogueArguments& given, const void*) : given(given), alpha(given.alpha.read()) {
+    if constexpr (role == Role::source) beta = given.beta.read();
     if constexpr (scaled) scale_out = given.scale_out.read();
   }
 
@@ -106,7 +107,7 @@ struct Fused {
       if (given.scale_a.data) given.scale_a.each<numbers::F32>(at, multiply);
       if (given.scale_b.data) given.scale_b.each<numbers::F32>(at, multiply);
     }
-    if constexpr (beside == Beside::source) {
+    if constexpr (role == Role::source) {
 #pragma unroll
       for (int i = 0; i < kUnit; ++i) z[i] += beta * matrix[0][i];
     }
@@ -115,8 +116,8 @@ struct Fused {
     }
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) {
-      if constexpr (beside == Beside::aux) matrix[0][i] = z[i];
-      if constexpr (beside == Beside::gate) {
+      if constexpr (role == Role::aux) matrix[0][i] = z[i];
+      if constexpr (role == Role::gate) {
         z[i] *= Activation::apply(matrix[0][i], given.parameters);
       } else {
         z[i] = Activation::apply(z[i], given.parameters);

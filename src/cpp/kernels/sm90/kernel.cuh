@@ -17,7 +17,7 @@ __device__ void finish_part(const PartPlace& here, const typename X::Epilogue& e
 #pragma unroll
   for (int unit = 0; unit < X::columns; unit += kUnitColumns) {
     float z[kUnit];
-    typename Parts<X>::Beside beside;
+    typename Parts<X>::Numbers beside;
     sums(z, unit);
     parts.get(beside, unit);
     epilogue.apply(z, beside, {here.m + row, here.n + unit + column, here.batch, parts.p.end_m, parts.p.end_n});
@@ -51,7 +51,7 @@ template <class X>
 __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMemory<X>& shared, const Place<X>& place,
                               int warpgroup) {
   const Release<X> release(shared, place);
-  const typename X::Epilogue epilogue(p.epilogue);
+  const typename X::Epilogue epilogue(p.epilogue, p.operand);
   Parts<X> parts(p, shared, warpgroup);
   const int first_row = X::pingpong ? 0 : warpgroup * X::rows;
   const Multiply<X> multiply{shared, release, first_row};
@@ -124,7 +124,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
   }
   synchronize_cluster();
   if (!works) return;
-  const typename X::Epilogue epilogue(p.epilogue);
+  const typename X::Epilogue epilogue(p.epilogue, p.operand);
   Parts<X> parts(p, shared, warpgroup);
   constexpr int in_row = X::N / X::columns;
   for (int i = place.rank; i < X::blocks * in_row; i += p.slices) {
@@ -152,7 +152,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
 // ------------------------------------------------------------------------------------------------ all of it
 
 template <class X>
-__global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ ParametersWith<X::Matrices::count> p) {
+__global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ ParametersWith<X::Epilogue::operands> p) {
   const SharedMemory<X> shared(dynamic_shared_memory());
   const Place<X> place;
   if (threadIdx.x == 0) {

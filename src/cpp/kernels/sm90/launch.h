@@ -30,7 +30,7 @@ inline int encode_operands(Parameters& p, const Shape& x, const CutlassPyGemm& g
 }
 
 // D, or what lies like it.
-inline int encode_matrix(Matrix& to, const Shape& x, const CutlassPyGemm& g, int size, void* data, int64_t row,
+inline int encode_matrix(Operand& to, const Shape& x, const CutlassPyGemm& g, int size, void* data, int64_t row,
                          int64_t batch) {
   const Matrices given{data, size, g.n, g.m, row, g.batch, batch};
   to.data = data, to.row = row, to.batch = batch;
@@ -47,6 +47,15 @@ inline CutlassPyArray beside(const CutlassPyEpilogue& e) {
   return e.gate.data ? e.gate : e.aux;
 }
 
+inline int fill_operand(Operand& to, const Shape& x, const Beside& what, const CutlassPyGemm& g) {
+  const bool users = what.index >= 0;
+  const CutlassPyArray given = users ? g.epilogue.user[what.index].array : beside(g.epilogue);
+  if (what.size) return encode_matrix(to, x, g, what.size, given.data, given.row, given.batch);
+  to.vector = Vector(given, x.swap);
+  if (users) to.value = float(g.epilogue.user[what.index].value);
+  return 0;
+}
+
 // By rows and columns of the product: of A (m, k / 128), of B (k / 128, n / 128) or (k / 128, n).
 inline void fill_factors(Parameters& p, const Shape& x, const CutlassPyEpilogue& e) {
   const CutlassPyArray &a = e.scale_a, &b = e.scale_b;
@@ -55,7 +64,7 @@ inline void fill_factors(Parameters& p, const Shape& x, const CutlassPyEpilogue&
   p.left_factors = x.swap ? of_b : of_a, p.right_factors = x.swap ? of_a : of_b;
 }
 
-inline int fill(ParametersWith<kMostMatrices>& p, const Shape& x, const CutlassPyGemm& g,
+inline int fill(ParametersWith<kMostOperands>& p, const Shape& x, const CutlassPyGemm& g,
                 const CutlassPyLaunch& launch) {
   const int64_t rows = x.swap ? g.n : g.m, columns = x.swap ? g.m : g.n;
   const int64_t tiles_m = ceil_div(rows, x.m * x.cluster_m), tiles_n = ceil_div(columns, x.n * x.cluster_n);
@@ -70,21 +79,19 @@ inline int fill(ParametersWith<kMostMatrices>& p, const Shape& x, const CutlassP
   p.turned = x.swap;
   fill_factors(p, x, g.epilogue);
   if (int error = encode_operands(p, x, g, rows, columns)) return error;
-  if (x.matrices) {
-    const CutlassPyArray matrix = beside(g.epilogue);
-    const int size = x.matrix_sizes[0];
-    if (int error = encode_matrix(p.matrix[0], x, g, size, matrix.data, matrix.row, matrix.batch)) return error;
+  for (int i = 0; i < x.operands; ++i) {
+    if (int error = fill_operand(p.operand[i], x, x.beside[i], g)) return error;
   }
   return encode_matrix(p.d, x, g, x.d_size, g.d, g.ldd, g.batch_d);
 }
 
 // `launcher` is the kernel's own.
-template <int matrices>
-int run(void (*kernel)(ParametersWith<matrices>), DriverLauncher& launcher, const Shape& x, const CutlassPyGemm& g,
+template <int operands>
+int run(void (*kernel)(ParametersWith<operands>), DriverLauncher& launcher, const Shape& x, const CutlassPyGemm& g,
         const CutlassPyLaunch& launch) {
   const auto function = reinterpret_cast<const void*>(kernel);
   if (int error = launcher.prepare(function, x.shared_bytes, launch.device)) return error;
-  ParametersWith<kMostMatrices> p;  // a kernel takes as much of it as it has matrices
+  ParametersWith<kMostOperands> p;  // a kernel takes as much of it as it has operands
   if (int error = fill(p, x, g, launch)) return error;
 
   cudaLaunchAttribute attributes[2];
@@ -106,7 +113,7 @@ int run(void (*kernel)(ParametersWith<matrices>), DriverLauncher& launcher, cons
   }
   if (x.slices > 1 || clusters > p.order.count) clusters = p.order.count;  // of slices, each cluster has one tile
   config.gridDim = unsigned(clusters) * unsigned(x.cluster());
-  return launcher.launch(kernel, config, reinterpret_cast<ParametersWith<matrices>&>(p), launch.device);
+  return launcher.launch(kernel, config, reinterpret_cast<ParametersWith<operands>&>(p), launch.device);
 }
 
 }  // namespace cutlass_py::sm90

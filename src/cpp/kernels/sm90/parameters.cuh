@@ -7,14 +7,16 @@
 
 namespace cutlass_py::sm90 {
 
-// D, or a matrix that lies like it: as the copy engine knows it, or, where that cannot, as elements. The latter lies
-// where `data` is; strides are in elements.
-struct Matrix {
+// D, or what an epilogue takes beside it. A matrix that lies like D: as the copy engine knows it, or, where that
+// cannot, as elements. Of users' epilogues also vectors and numbers.
+struct Operand {
   TensorMap map;
   void* data;
-  int64_t row, batch;
-  int32_t batched;  // 0 for one that all products share
+  int64_t row, batch;  // strides in elements
+  int32_t batched;     // 0 for a matrix that all products share
   int32_t present;
+  Vector vector;
+  float value;
 };
 
 // Strides in elements: from one line of k to the next, from one group of rows or columns to the next.
@@ -25,7 +27,7 @@ struct BlockFactors {
 
 struct Parameters {
   TensorMap left, right;
-  Matrix d;
+  Operand d;
   TileOrder order;
   int32_t steps;                    // stages of k
   int32_t slices;                   // of them, of a tile whose k is split
@@ -36,15 +38,15 @@ struct Parameters {
   BlockFactors left_factors, right_factors;
 };
 
-// With the matrices that an epilogue reads and writes beside D; the host always has room for most.
-constexpr int kMostMatrices = 8;
-template <int matrices>
+// With what an epilogue takes beside D, matrices first; the host always has room for most.
+constexpr int kMostOperands = 16;
+template <int operands>
 struct ParametersWith : Parameters {
-  Matrix matrix[matrices];
+  Operand operand[operands];
 };
 template <>
 struct ParametersWith<0> : Parameters {
-  static constexpr const Matrix* matrix = nullptr;
+  static constexpr const Operand* operand = nullptr;
 };
 
 }  // namespace cutlass_py::sm90

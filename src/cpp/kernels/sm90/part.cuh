@@ -164,8 +164,8 @@ struct Parts;
 template <class X, class... T>
 struct Parts<X, Dtypes<T...>> {
   static constexpr int count = sizeof...(T), rows = count ? count : 1;
-  using Given = ParametersWith<count>;
-  using Beside = float[rows][kUnit];
+  using Given = ParametersWith<X::Epilogue::operands>;
+  using Numbers = float[rows][kUnit];  // of a unit, of each matrix
 
   const Given& p;
   const SharedMemory<X>& shared;
@@ -189,7 +189,7 @@ struct Parts<X, Dtypes<T...>> {
       each_read([&](const auto& fragment, int, Address) { bytes += fragment.bytes; });
       arrive_expecting(arrived, bytes);
       each_read([&](const auto& fragment, int number, Address offset) {
-        const Matrix& matrix = p.matrix[number];
+        const Operand& matrix = p.operand[number];
         fragment.boxes(to + offset, at, [&](Address box, int x, int y) {
           load(box, matrix.map, arrived, x, y, at.batch * matrix.batched);
         });
@@ -207,7 +207,7 @@ struct Parts<X, Dtypes<T...>> {
     if constexpr (X::reads && X::direct) {
       each_read([&](const auto& fragment, int number, Address offset) {
         using Element = typename std::decay_t<decltype(fragment)>::Element;
-        const Matrix& matrix = p.matrix[number];
+        const Operand& matrix = p.operand[number];
         const auto* from = static_cast<const Element*>(matrix.data) + at.batch * matrix.batch;
         fragment.elements(buffer + d.bytes + offset, at, p.end_m, p.end_n, matrix.row,
                           [&](Address to, int64_t index) { store_shared(to, from[index]); });
@@ -219,16 +219,16 @@ struct Parts<X, Dtypes<T...>> {
   }
 
   // A unit of what was read; 0 of what is not there.
-  __device__ void get(Beside& x, int column) const {
+  __device__ void get(Numbers& x, int column) const {
     beside.each([&](const auto& fragment, int number, Address offset) {
       if (number >= X::reads) return;
 #pragma unroll
       for (float& each : x[number]) each = 0;
-      if (p.matrix[number].present) fragment.get(buffer + d.bytes + offset, x[number], column);
+      if (p.operand[number].present) fragment.get(buffer + d.bytes + offset, x[number], column);
     });
   }
   // A unit of D, and of what is written beside it.
-  __device__ void put(const float (&z)[kUnit], const Beside& x, int column) const {
+  __device__ void put(const float (&z)[kUnit], const Numbers& x, int column) const {
     d.put(buffer, z, column);
     beside.each([&](const auto& fragment, int number, Address offset) {
       if (number >= X::reads) fragment.put(buffer + d.bytes + offset, x[number], column);
@@ -241,7 +241,7 @@ struct Parts<X, Dtypes<T...>> {
     named_barrier(1 + warpgroup);
     send(d, p.d, buffer, at);
     beside.each([&](const auto& fragment, int number, Address offset) {
-      if (number >= X::reads) send(fragment, p.matrix[number], buffer + d.bytes + offset, at);
+      if (number >= X::reads) send(fragment, p.operand[number], buffer + d.bytes + offset, at);
     });
     if (!X::direct && leads) commit_stores();
   }
@@ -254,12 +254,12 @@ struct Parts<X, Dtypes<T...>> {
   template <class Use>
   __device__ void each_read(Use use) const {
     beside.each([&](const auto& fragment, int number, Address offset) {
-      if (number < X::reads && p.matrix[number].present) use(fragment, number, offset);
+      if (number < X::reads && p.operand[number].present) use(fragment, number, offset);
     });
   }
 
   template <class Lies>
-  __device__ void send(const Lies& fragment, const Matrix& matrix, Address from, const PartPlace& at) const {
+  __device__ void send(const Lies& fragment, const Operand& matrix, Address from, const PartPlace& at) const {
     if constexpr (X::direct) {
       auto* to = static_cast<typename Lies::Element*>(matrix.data) + at.batch * matrix.batch;
       fragment.elements(from, at, p.end_m, p.end_n, matrix.row,
