@@ -173,6 +173,16 @@ def test_cc_is_a_number_or_its_text(cc, families):
     assert bool(found) == bool(families) and {k.family.name for k in found} <= families
 
 
+def test_kernels_that_nobody_has_measured_are_taken_by_name_alone():
+    p = problem()
+    unmeasured = {name for name, family in families().items() if not family.measured}
+    found = {choice.route.kernel.family.name for choice in rank(p.problem, compiled=False)}
+    assert unmeasured == {"sm90_lean"} and found and not found & unmeasured
+    name = "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingpong_linear"
+    assert kernel_named(name).supports(p)
+    assert name not in {kernel.name for kernel in get_kernels(p, compiled=False)}
+
+
 @pytest.mark.parametrize("cc", ["9.0", "sm_90", "90b", "", -80, True])
 def test_cc_that_is_none(cc):
     with pytest.raises(

@@ -19,7 +19,6 @@ from cutlass_py import _core
 from cutlass_py.declaration.config import SCHEDULES, GemmConfig
 from cutlass_py.declaration.families import find, named
 
-facts: dict[str, dict[str, Any]] = {}  # what all kernels that are here say of themselves, by name
 _WORK = ctypes.CFUNCTYPE(None)
 _lib: Any = None
 _queued: list[Any] = []  # what is called back has to live until then
@@ -37,10 +36,6 @@ def is_here() -> bool:
     for name in named("core"):
         if isinstance(config := find(name), GemmConfig):  # others are the kernels themselves
             _declare(config)
-    # Our own for sm90 take seconds where loops take none: they are there for tests that say so (fixture `built`).
-    facts.update(_core.kernel_facts())
-    shown = {name: x for name, x in facts.items() if not name.startswith("sm90_lean")}
-    _core.kernel_facts = lambda: shown
     return True
 
 

@@ -13,7 +13,7 @@ from reference import NUMPY, assert_near, integers, reference_epilogue, rounded
 from simulator import streamed
 from sm90_kernels import KERNELS, OPERANDS, USERS, users
 
-from cutlass_py import clamp, epilogue, gemm, view
+from cutlass_py import _core, clamp, epilogue, gemm, view
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.epilogues import ACTIVATIONS, epilogue_named
 from cutlass_py.declaration.families import find
@@ -30,11 +30,6 @@ def mixed(accum, scale, bias, row, left):
 
 
 WITH_USERS = users(lambda name: import_module(f"cutlass_py.{name}"))
-
-
-@pytest.fixture(autouse=True)
-def _kernels(built: Any) -> None:
-    built([*KERNELS, *USERS, *(c.name for c in WITH_USERS)])
 
 
 @pytest.fixture
@@ -77,7 +72,7 @@ def extents(name: str, clusters_m: float, clusters_n: float) -> tuple[int, int]:
 @pytest.mark.parametrize("name", KERNELS)
 def test_facts(name):
     """What the declaration foresees; and that shared memory holds it."""
-    c, facts = find(name), simulator.facts[name]
+    c, facts = find(name), _core.kernel_facts()[name]
     assert (facts["a"], facts["b"], facts["d"], facts["layout"]) == (c.a, c.b, c.d, c.layout)
     assert (facts["tile"], facts["cluster"], facts["align_d"]) == (c.tile, c.cluster, c.align_d)
     assert facts["stages"] == stages_3x(c.a, c.d, c.tile, SCHEDULES[c.schedule], epilogue_named(c.epilogue)) >= 3
@@ -231,4 +226,4 @@ def test_epilogues_of_users(on, rng, name, config):
     assert_near(found, np.maximum(z, 0) * values["left"] + values["row"], c.d, 2.0**-20)
     aux.assert_rest_untouched()
     assert_near(aux.array.astype("f8"), z, "f32", 2.0**-20)
-    assert config.epilogue.startswith("user_") and simulator.facts[config.name]["stages"] >= 3
+    assert config.epilogue.startswith("user_") and _core.kernel_facts()[config.name]["stages"] >= 3

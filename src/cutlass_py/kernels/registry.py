@@ -222,7 +222,8 @@ def by_operands(operation: str, dtypes: tuple[str, ...], compiled: bool) -> Grou
     """Kernels of an operation for these dtypes, by interface: what a question goes through. Of others none is made."""
 
     def wanted(c: KernelConfig) -> bool:
-        return c.operands == dtypes and FAMILIES[c.family].operation == operation
+        family = FAMILIES[c.family]
+        return c.operands == dtypes and family.operation == operation and family.measured
 
     declared = map(cutlass_kernel, filter(wanted, _configs(compiled)))
     cutlass = (kernel for kernel in _registered.values() if isinstance(kernel, CutlassKernel))
