@@ -5,11 +5,15 @@ Standard library and the tables only.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .config import SCHEDULES, Family, GemmConfig, kernel_definition
 from .dtypes import DTYPES
-from .epilogue_cpp import Traced
 from .epilogues import epilogue_named
 from .wgmma_cpp import Wgmma, specialisation, tag
+
+if TYPE_CHECKING:
+    from .epilogue_cpp import Traced
 
 LINE = 128  # bytes of k (kernels/sm90/wgmma.cuh)
 
