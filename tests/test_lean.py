@@ -27,6 +27,7 @@ LARGEST = (
     "e4m3_e4m3_f32_bf16_tn_128x96x128_2x1x1_leanpingpong_linear",
     "e4m3_e4m3_f32_bf16_tn_128x128x128_2x1x1_leancoopblock_linear",
     "e4m3_e4m3_f32_f32_tn_128x64x128_1x1x1_leancoopgroup_linearc",
+    "f16_f16_f32_f16_tn_128x256x64_1x1x4_leancoop_linear",
 )
 
 

@@ -211,6 +211,7 @@ __device__ inline int rank_in_cluster() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
+__device__ inline void synchronize_warp() { __syncwarp(); }
 __device__ inline void synchronize_block() { __syncthreads(); }
 __device__ inline void synchronize_cluster() {
   asm volatile("barrier.cluster.arrive;" ::: "memory");

@@ -174,6 +174,7 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pa
   if (warp < 4) {
     release_registers<kLoaderRegisters>();
     if (threadIdx.x == 0) load_tiles(p, shared, place);
+    synchronize_warp();  // a cluster's barrier is for whole warps
     if constexpr (X::split) synchronize_cluster();
   } else {
     claim_registers<kRegisters>();

@@ -114,6 +114,7 @@ void release_registers() {}
 template <int registers>
 void claim_registers() {}
 inline int rank_in_cluster() { return simulated::running.rank; }
+inline void synchronize_warp() { gpu::synchronize_warp(); }
 inline void synchronize_block() { gpu::synchronize(0, 384); }
 inline void synchronize_cluster() { gpu::synchronize_cluster(); }
 inline void wait_for_predecessor() {}
