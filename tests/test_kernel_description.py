@@ -147,6 +147,12 @@ FAULTS = [
         {"a": "e4m3", "tile": (128, 128, 128), "schedule": "leancoopblockswap"},
         "tile is (128, 128, 128); expected n up to 64: each column has its own factor",
     ),
+    (LEAN, {"tile": (320, 64, 64)}, "tile is (320, 64, 64); expected m up to 256: TMA loads boxes of so many rows"),
+    (
+        LEAN,
+        {"tile": (256, 192, 64), "schedule": "leancoop", "cluster": (1, 1, 2)},
+        "tile is (256, 192, 64); expected m * n up to 43008: sums of slices lie where the stages were",
+    ),
     (LEAN, {"cluster": (2, 1, 2)}, "cluster is (2, 1, 2); expected m and n of 1, 2, 4 or 8, and k of 1"),
     (LEAN, {"cluster": (1, 1, 9)}, "cluster is (1, 1, 9); expected m and n of 1, 2, 4 or 8, and k of 1"),
     (LEAN, {"a": "f16", "accumulator": "f16", "d": "f16", "cluster": (1, 1, 2)}, "cluster is (1, 1, 2); expected k of"),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 WGMMA, TENSOROP, SIMT = "wgmma", "tensorop", "simt"
 # Accumulators of a thread. Of the 240 registers of a wgmma thread they may be so many, with the parts of promoted sums.
 _SM90_ACCUMULATORS, _SM80_ACCUMULATORS = 192, 128
+_MOST_ROWS = 256  # of a box
 
 
 @dataclass(frozen=True)
@@ -272,9 +273,11 @@ def _dmma_3x(k: Resolved) -> _Faults:
 @_check("tile", "schedule", "accumulator", api=3)
 def _lean_3x(k: Resolved) -> _Faults:
     """Our own kernels: lines of k, and factors of them, which promoted sums have alone."""
-    row, (_, n, depth) = k.schedule, k.tile
+    row, (m, n, depth) = k.schedule, k.tile
     if not row.lean:
         return
+    if m > _MOST_ROWS:
+        yield Fault("tile", k.tile, f"m up to {_MOST_ROWS}: TMA loads boxes of so many rows")
     if depth * k.size % LINE:
         yield Fault("tile", k.tile, f"k a multiple of {LINE // k.size}: lines of {LINE} bytes")
     elif k.promoted and depth != LINE:
@@ -323,6 +326,16 @@ def _shared_3x(k: Resolved) -> _Faults:
         yield Fault(
             "tile", k.tile, f"(m + n) * k up to {room // 2 // k.size}: two stages beside the epilogue; {fit} fit"
         )
+
+
+@_check("tile", "cluster", "schedule", "epilogue", "d", api=3)
+def _slices_3x(k: Resolved) -> _Faults:
+    """Sums of slices of k lie where the stages were."""
+    m, n, depth = k.tile
+    if k.schedule.lean and k.given.cluster[2] > 1 and k.given.cluster[:2] == (1, 1):
+        room = stages_3x(k.a, k.d, k.tile, k.schedule, k.epilogue) * (m + n) * depth * k.size
+        if m * n * 4 > room:
+            yield Fault("tile", k.tile, f"m * n up to {room // 4}: sums of slices lie where the stages were")
 
 
 @_check("epilogue", "schedule", "accumulator", "d", api=3)

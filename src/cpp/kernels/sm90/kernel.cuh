@@ -156,6 +156,8 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pa
   const SharedMemory<X> shared(dynamic_shared_memory());
   const Place<X> place;
   if (threadIdx.x == 0) {
+    prefetch(p.left), prefetch(p.right);
+    if constexpr (!X::direct) prefetch(p.d.map);
     for (int stage = 0; stage < X::stages; ++stage) {
       init_barrier(shared.full(stage), 1);
       init_barrier(shared.empty(stage), Release<X>::sharing * Release<X>::warps);

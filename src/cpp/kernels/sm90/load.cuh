@@ -46,14 +46,13 @@ __device__ void load_tiles(const Parameters& p, const SharedMemory<X>& shared, c
   for (int i = 0; i < X::cluster_m; ++i) column |= uint16_t(1 << (i + place.n * X::cluster_m));
   const OperandLoad<X::left_along, X::M, X::cluster_n> left{p.left, place.n, row};
   const OperandLoad<X::right_along, X::N, X::cluster_m> right{p.right, place.m, column};
-  prefetch(p.left), prefetch(p.right);
-  if constexpr (!X::direct) prefetch(p.d.map);
 
   Pipeline<X> at;
   const Steps steps = X::split ? Steps::slice(p.steps, place.rank, p.slices) : Steps::all(p.steps);
   for (Tiles tiles(p.order, X::split ? p.slices : X::cluster); tiles.take();) {
     const int m = (tiles.m * X::cluster_m + place.m) * X::M, n = (tiles.n * X::cluster_n + place.n) * X::N;
     const int left_batch = tiles.batch * p.left_batch, right_batch = tiles.batch * p.right_batch;
+#pragma unroll 1  // its registers are few
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       wait(shared.empty(at.stage), at.parity ^ 1);
       arrive_expecting(shared.full(at.stage), X::stage_bytes);

@@ -109,6 +109,7 @@ struct Multiply {
   __device__ void by_parts(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps,
                            const Factors<X>& factors) const {
     constexpr int most = 8 / X::blocks, half = most / 2;  // of more, ptxas runs one product after the other
+    static_assert(half > 0);
     Sums even, odd;
     // Of two warpgroups of a tile, the second one begins with half as many: not both have nothing in flight at once.
     int line = steps.begin;
