@@ -1,4 +1,4 @@
-"""Our own kernels for sm90, as nvcc compiles them. That they are right, tests/simulated and GPU tests say."""
+"""Our own kernels for sm90, as nvcc compiles them. That they are right, tests/simulated says."""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ class Schedule:
     """How a kernel runs its tiles.
 
     Attributes:
-        mainloop, epilogue: CUTLASS's policies of a 3.x kernel; of our own (kernels/sm90) the former is in sm90.
+        mainloop, epilogue: CUTLASS's policies of a 3.x kernel.
+        lean: the kernels are our own (kernels/sm90). They count as 3.x: what TMA asks for holds for both.
+        direct: of our own: D leaves element by element.
         swap: A and B change places, so that D^T is computed.
         steady: promoted fp8 sums are added up while other MMAs run (fp8_two_level_accumulation.cuh).
         stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
@@ -41,16 +43,13 @@ class Schedule:
     pointers: bool = False
     dmma: bool = False
     block: int = 0
+    lean: bool = False
+    direct: bool = False
 
     @property
     def pingpong(self) -> bool:
         """Whether two warpgroups take turns: one stores its tile while the other multiplies."""
         return "Pingpong" in self.mainloop
-
-    @property
-    def lean(self) -> bool:
-        """Whether the kernels are our own. They count as 3.x: what TMA asks for holds for both."""
-        return self.mainloop.startswith("sm90::")
 
     @property
     def family(self) -> str:
@@ -71,7 +70,7 @@ class Schedule:
     @property
     def tma_store(self) -> bool:
         """Whether D leaves by TMA, which writes whole 16-byte granules; otherwise element by element."""
-        return "NoSmem" not in self.epilogue and "Direct" not in self.epilogue
+        return not self.direct and "NoSmem" not in self.epilogue
 
 
 _COOP = ("cutlass::gemm::KernelTmaWarpSpecializedCooperative", "cutlass::epilogue::TmaWarpSpecializedCooperative")
@@ -81,7 +80,7 @@ _ARRAY = (
     "cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperative",
     "cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative",
 )
-_LEAN = {"coop": "sm90::Cooperative", "pingpong": "sm90::Pingpong"}
+_LEAN = {"coop": "Cooperative", "pingpong": "Pingpong"}
 _COOP_BLOCK = (_COOP[0] + "FP8Blockwise", _COOP[1])
 _PINGPONG_BLOCK = (_PINGPONG[0] + "FP8Blockwise", _PINGPONG[1])
 SCHEDULES = {
@@ -106,17 +105,17 @@ SCHEDULES = {
         Schedule("pingpongblockswap", *_PINGPONG_BLOCK, swap=True, block=BLOCK),
         Schedule("coopgroup", *_COOP_BLOCK, block=1),
         *(
-            Schedule(f"lean{name}{direct.lower()}{swap}", policy, direct and f"sm90::{direct}", bool(swap))
+            Schedule(f"lean{name}{direct}{swap}", policy, lean=True, direct=bool(direct), swap=bool(swap))
             for name, policy in _LEAN.items()
-            for direct in ("", "Direct")
+            for direct in ("", "direct")
             for swap in ("", "swap")
         ),
         *(
-            Schedule(f"lean{name}block{swap}", policy, swap=bool(swap), block=BLOCK)
+            Schedule(f"lean{name}block{swap}", policy, lean=True, swap=bool(swap), block=BLOCK)
             for name, policy in _LEAN.items()
             for swap in ("", "swap")
         ),
-        Schedule("leancoopgroup", _LEAN["coop"], block=1),
+        Schedule("leancoopgroup", _LEAN["coop"], lean=True, block=1),
         Schedule("tiled"),  # 2.x: one tile per thread block
         Schedule("streamk", stream_k=True),  # 2.x
     ]

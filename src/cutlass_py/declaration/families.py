@@ -16,7 +16,7 @@ from . import gemm_cpp, lean_cpp, quantize, tiles
 from .config import SCHEDULES, Family, GemmConfig, KernelConfig, nothing
 from .dtypes import DTYPES, LAYOUTS, PAIRS
 from .epilogues import ACTIVATIONS, EPILOGUES, USUAL
-from .operands import DEFAULT, OPERANDS
+from .operands import DEFAULT
 from .tiles import Design, Ladder
 
 # ---------------------------------------------------------------------------------------------------- 3.x
@@ -473,12 +473,18 @@ def named(part: str, operation: str = DEFAULT) -> dict[str, Any]:
 added: dict[str, KernelConfig] = {}  # by name: described (kernels/kernel_description.py), or of artifacts and packs
 
 
+@cache
+def _of_family(family: str, part: str) -> dict[str, Any]:
+    return {c.name: c for c in getattr(FAMILIES[family], part)}
+
+
 def find(name: str) -> Any:
     """The KernelConfig of that name, or None; small sets are looked through first, since listing all takes a while."""
     if config := added.get(name):
         return config
-    sets = ((part, operation) for part in ("core", "full", "declared") for operation in OPERANDS)
-    return next((c for each in sets if (c := named(*each).get(name))), None)
+    families = [family for family in FAMILIES if name.startswith(f"{family}_")]
+    sets = ((family, part) for part in ("core", "full", "declared") for family in families)
+    return next((c for each in sets if (c := _of_family(*each).get(name))), None)
 
 
 def select(kernels: str, archs: list[str]) -> list[KernelConfig]:

@@ -136,18 +136,23 @@ SM90_BLOCK: list[Design] = [
 SM90_GROUP: list[Design] = [((128, 128, 64), (1, 1, 1), "coopgroup"), ((128, 128, 64), (2, 1, 1), "coopgroup")]
 
 
-def _lean(rows: int, widths: tuple[int, ...], clusters: str, schedule: str, depth: int = 64) -> list[Design]:
-    """Tiles of so many rows, in both orientations; clusters: none (I), two along rows (M), two along columns (N)."""
+_BOTH = ("", "swap")
+
+
+def _lean(
+    rows: int, widths: tuple[int, ...], clusters: str, schedule: str, depth: int = 64, swaps: tuple[str, ...] = _BOTH
+) -> list[Design]:
+    """Tiles of so many rows; clusters: none (I), two along rows (M), two along columns (N)."""
     shapes = {"I": (1, 1, 1), "M": (2, 1, 1), "N": (1, 2, 1)}
     return [
         ((rows, n, depth), shapes[cluster], f"lean{schedule}{swap}")
         for cluster in clusters
         for n in widths
-        for swap in ("", "swap")
+        for swap in swaps
     ]
 
 
-# Of our own kernels. A tile costs a quarter of a second to compile, so that there is one for nearly every extent.
+# Of our own kernels: one for nearly every extent.
 SM90_LEAN: list[Design] = [
     *_lean(64, (16, 32, 48, 64, 80, 96), "I", "pingpong", 128),
     *_lean(64, (16, 32, 64), "M", "pingpong", 128),
@@ -195,12 +200,12 @@ SM90_LEAN_PROMOTED: list[Design] = [
 ]
 # Of factors in blocks: tiles hold whole ones of 128 columns, or parts of one.
 SM90_LEAN_BLOCK: list[Design] = [
-    *(d for d in _lean(64, (16, 32, 64), "I", "pingpongblock") if d[2].endswith("swap")),
-    *(d for d in _lean(128, (16, 32, 64), "I", "coopblock") if d[2].endswith("swap")),
-    *(d for d in _lean(64, (64, 128), "IM", "pingpongblock") if not d[2].endswith("swap")),
-    *(d for d in _lean(128, (64, 128), "IMN", "coopblock") if not d[2].endswith("swap")),
-    *(d for d in _lean(256, (64,), "IM", "coopblock") if not d[2].endswith("swap")),
-    *(d for d in _lean(128, (64,), "IM", "coopgroup") if not d[2].endswith("swap")),
+    *_lean(64, (16, 32, 64), "I", "pingpongblock", swaps=("swap",)),
+    *_lean(128, (16, 32, 64), "I", "coopblock", swaps=("swap",)),
+    *_lean(64, (64, 128), "IM", "pingpongblock", swaps=("",)),
+    *_lean(128, (64, 128), "IMN", "coopblock", swaps=("",)),
+    *_lean(256, (64,), "IM", "coopblock", swaps=("",)),
+    *_lean(128, (64,), "IM", "coopgroup", swaps=("",)),
 ]
 # Elements go one by one: results of any alignment.
 SM90_LEAN_DIRECT: list[Design] = [

@@ -1,6 +1,6 @@
 """The C++ of wgmma instructions: specialisations of Wgmma (kernels/sm90/wgmma.cuh) for what a source multiplies.
 
-One for each rather than a header with all: that alone takes ten seconds to compile. Standard library and tables only.
+One for each rather than a header with all, which takes long to compile. Standard library and tables only.
 """
 
 from __future__ import annotations

@@ -45,10 +45,8 @@ def _of_our_own(c: GemmConfig, user: Traced) -> str | None:
         return f"reduces nothing: {c.schedule} kernels store what is as large as D"
     left = stages(c.tile, DTYPES[c.a].itemsize, lean_bytes(c.tile[1], DTYPES[c.d].itemsize, sum(user.matrix_bytes)))
     m, n, k = c.tile
-    sliced = (
-        c.cluster[2] > 1 and m * n * 4 > left * (m + n) * k * DTYPES[c.a].itemsize
-    )  # sums lie where the stages were
-    if left < _FEWEST_STAGES or sliced:
+    held = m * n * 4 if c.cluster[2] > 1 else 0  # sums of slices, which lie where the stages were
+    if left < _FEWEST_STAGES or held > left * (m + n) * k * DTYPES[c.a].itemsize:
         return f"has room for {max(left, 0)} stages of its mainloop beside the matrices of this epilogue"
     return None
 

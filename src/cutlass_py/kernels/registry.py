@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from .. import _core
 from ..declaration.config import KernelConfig
 from ..declaration.epilogues import Epilogue
-from ..declaration.families import FAMILIES, added, find, named
+from ..declaration.families import FAMILIES, added, find
 from ..declaration.operands import DEFAULT, OPERANDS
 from ..epilogues.fusion import with_epilogue
 from ..epilogues.specialization import specialization_of
@@ -114,17 +114,18 @@ def _undeclared() -> dict[str, Kernel]:
 
 @_cached_until_reset
 @gc_paused()
-def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
+def _configs(compiled: bool, measured: bool = False) -> tuple[KernelConfig, ...]:
     """Every CUTLASS kernel in the order of declaration, or those that are compiled by name.
 
     By name, so that of equal estimates the same is first, whichever library was loaded before. Of the kernels that were
-    swept on an H200, the order of names chose no worse than that of declaration.
+    swept on an H200, the order of names chose no worse than that of declaration. `measured`: families that nobody has
+    measured are left out, whose listing takes a while.
     """
     _load_packs()
     if compiled:
         return tuple(config for name in sorted(_core.kernel_facts()) if (config := find(name)))
-    declared = (named("declared", operation) for operation in OPERANDS)
-    return tuple({name: config for each in (*declared, added) for name, config in each.items()}.values())
+    declared = (c for family in FAMILIES.values() if family.measured or not measured for c in family.declared)
+    return tuple({c.name: c for c in (*declared, *added.values())}.values())
 
 
 @_cached_until_reset
@@ -225,7 +226,7 @@ def by_operands(operation: str, dtypes: tuple[str, ...], compiled: bool) -> Grou
         family = FAMILIES[c.family]
         return c.operands == dtypes and family.operation == operation and family.measured
 
-    declared = map(cutlass_kernel, filter(wanted, _configs(compiled)))
+    declared = map(cutlass_kernel, filter(wanted, _configs(compiled, measured=True)))
     cutlass = (kernel for kernel in _registered.values() if isinstance(kernel, CutlassKernel))
     brought = (kernel for kernel in cutlass if (kernel.compiled or not compiled) and wanted(kernel.config))
     return _grouped((*declared, *brought))

@@ -34,7 +34,7 @@ inline int encode_matrix(Operand& to, const Shape& x, const CutlassPyGemm& g, in
                          int64_t batch) {
   const Matrices given{data, size, g.n, g.m, row, g.batch, batch};
   to.data = data, to.row = row, to.batch = batch;
-  to.present = data != nullptr, to.batched = !given.shared();
+  to.batched = !given.shared();
   if (x.direct || !data) return 0;
   const int columns = x.columns;
   return x.swap ? encode(to.map, given, kLine / size, columns)

@@ -11,10 +11,9 @@ namespace cutlass_py::sm90 {
 // cannot, as elements. Of users' epilogues also vectors and numbers.
 struct Operand {
   TensorMap map;
-  void* data;
+  void* data;          // null for a matrix that is not there
   int64_t row, batch;  // strides in elements
   int32_t batched;     // 0 for a matrix that all products share
-  int32_t present;
   Vector vector;
   float value;
 };

@@ -224,7 +224,7 @@ struct Parts<X, Dtypes<T...>> {
       if (number >= X::reads) return;
 #pragma unroll
       for (float& each : x[number]) each = 0;
-      if (p.operand[number].present) fragment.get(buffer + d.bytes + offset, x[number], column);
+      if (p.operand[number].data) fragment.get(buffer + d.bytes + offset, x[number], column);
     });
   }
   // A unit of D, and of what is written beside it.
@@ -254,7 +254,7 @@ struct Parts<X, Dtypes<T...>> {
   template <class Use>
   __device__ void each_read(Use use) const {
     beside.each([&](const auto& fragment, int number, Address offset) {
-      if (number < X::reads && p.operand[number].present) use(fragment, number, offset);
+      if (number < X::reads && p.operand[number].data) use(fragment, number, offset);
     });
   }
 

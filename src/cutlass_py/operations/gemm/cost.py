@@ -94,7 +94,6 @@ _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
 _TRANSPOSED = 1.2  # a guess: how much longer a copy takes that turns rows into columns
 _STREAM_K = 6.0  # microseconds, a guess: a memset before the launch, and partial tiles through memory
-_SLICES = 1.0  # microseconds of joining the slices of k that the blocks of a cluster have: a probe took 0.3 to 1.2
 _JOIN_2X = 2.0  # steps of k that it takes to join a part of a tile: CUTLASS deals out by the same number
 _UNPROVEN = 1.1  # so much a cut of k, which nobody has measured, must promise to gain over what was
 
@@ -225,9 +224,8 @@ def _product_3x(c: GemmConfig, p: Problem, parts: int, k: int, moved: float, gpu
     if not clusters:
         return memory
     reached = gpu.sm_count if in_cluster < 4 else int(_REACHED_BY_FOUR * gpu.sm_count)
-    filled, tile = clusters / (reached // in_cluster), _tile_3x(c, rows, cols, k)  # clusters are scheduled whole
-    if c.cluster[2] > 1:
-        tile = _tile_3x(c, rows, cols, ceil(k / c.cluster[2])) + _SLICES
+    filled = clusters / (reached // in_cluster)  # clusters are scheduled whole
+    tile = _tile_3x(c, rows, cols, ceil(k / c.cluster[2]))
     if schedule.stream_k:  # no idle part of a wave
         return _both(filled * tile, memory)
     if schedule.swap and c.tile[0] == 64 and cols > _COLUMNS_KEPT:
