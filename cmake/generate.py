@@ -99,13 +99,14 @@ def library(families: Any, configs: list[Any]) -> dict[str, str]:
         for i, part in enumerate(split(list(group), family.per_file)):
             files[f"{name}_{i}.cu"] = codegen.source(part)
             cmake.append((len(part) / family.per_file, f"${{CMAKE_CURRENT_LIST_DIR}}/{name}_{i}.cu", family))
-    # The elementwise kernels run wherever any kernel does.
-    for part in ("compose", "compose_complex", "copy", "reduce", "table"):
-        path = f"${{PROJECT_SOURCE_DIR}}/src/cpp/kernels/elementwise/{part}.cu"
+    # The elementwise kernels run wherever any kernel does; what loads cubins runs on the host.
+    elementwise = [f"elementwise/{part}" for part in ("compose", "compose_complex", "copy", "reduce", "table")]
+    for part in (*elementwise, "sm90/cubin"):
+        path = f"${{PROJECT_SOURCE_DIR}}/src/cpp/kernels/{part}.cu"
         cmake.append((0, path, families.FAMILIES["simt_gemm"]))
     # Full files take about as long in every family. A long one that starts last leaves the other cores idle.
     cmake.sort(key=lambda row: -row[0])
-    files["library.cpp"] = codegen.entry_point(configs, elementwise=True)
+    files["library.cpp"] = codegen.entry_point(configs, package=True)
     lines = ["set(CUTLASS_PY_SOURCES)\n"]
     for _, path, family in cmake:
         flags = " ".join(codegen.flags(family, family.gencode))

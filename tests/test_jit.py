@@ -22,7 +22,7 @@ from stand_in import CONFIG, NVCC, Terminal, build, compiled, needs_gxx, python,
 
 import cutlass_py
 from cutlass_py import CompileError, GemmArguments, TensorSpec, _core, explain
-from cutlass_py.compiling import cache, compiler, toolkit
+from cutlass_py.compiling import cache, compiler, nvrtc, toolkit
 from cutlass_py.declaration import codegen, families
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.epilogues import EPILOGUES
@@ -53,7 +53,7 @@ def test_the_source_is_that_of_the_built_set_and_its_table(nvcc):
 
 def test_the_table_of_a_library_with_elementwise_kernels():
     configs = list(FAMILIES["simt_gemm"].core)
-    text = codegen.entry_point(configs, elementwise=True)
+    text = codegen.entry_point(configs, package=True)
     assert text.count("    &cutlass_py_simt_gemm") == len(configs) and f"      {len(configs)},\n" in text
     assert "&cutlass_py_elementwise,\n" in text
 
@@ -270,7 +270,7 @@ def test_the_compiler_of_the_wheels(nvcc, tmp_path, monkeypatch):
 def test_the_extra_names_the_wheels_that_are_looked_for():
     tomllib = pytest.importorskip("tomllib")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert [name for name in extras["jit"] if name.startswith("nvidia")] == toolkit.NVCC_WHEELS
+    assert [name for name in extras["jit"] if name.startswith("nvidia")] == [nvrtc.WHEEL, *toolkit.NVCC_WHEELS]
 
 
 # ---------------------------------------------------------------------------------------- progress

@@ -29,8 +29,8 @@ int note(const void* arguments, const CutlassPyLaunch* launch) {
   launched = {*static_cast<const CutlassPyGemm*>(arguments), *launch};
   return 0;
 }
-const CutlassPyKernel noted = {"noted", {}, &no_bytes, &note, nullptr, CUTLASS_PY_GEMM};
-const CutlassPyKernel with_scratch = {"with scratch", {}, &some_bytes, &note, nullptr, CUTLASS_PY_GEMM};
+const CutlassPyKernel noted = {"noted", {}, &no_bytes, &note, nullptr, CUTLASS_PY_GEMM, nullptr};
+const CutlassPyKernel with_scratch = {"with scratch", {}, &some_bytes, &note, nullptr, CUTLASS_PY_GEMM, nullptr};
 
 // All that a kernel is told.
 std::string shown(const Launched& x) {

@@ -81,7 +81,7 @@ TEST(classes) {
 }
 
 TEST(what_is_kept) {
-  const CutlassPyKernel kernel = {"noted", nullptr, nullptr, nullptr, nullptr, CUTLASS_PY_QUANTIZE};
+  const CutlassPyKernel kernel = {"noted", nullptr, nullptr, nullptr, nullptr, CUTLASS_PY_QUANTIZE, nullptr};
   LaunchPlan plan;
   plan.kernel = &kernel;
   const Operand x = array("x", Dtype::bf16, {64, 256}), out = array("out", Dtype::e4m3, {64, 256}, 1 << 15);

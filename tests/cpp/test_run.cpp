@@ -36,7 +36,7 @@ int note(const void* arguments, const CutlassPyLaunch* launch) {
 
 template <decltype(CutlassPyKernel::workspace_size) bytes>
 DevicePlan plan_with(int splits) {
-  static const CutlassPyKernel kernel = {"noted", {}, bytes, &note<bytes>, nullptr, CUTLASS_PY_GEMM};
+  static const CutlassPyKernel kernel = {"noted", {}, bytes, &note<bytes>, nullptr, CUTLASS_PY_GEMM, nullptr};
   DevicePlan plan;
   plan.kernel = &kernel;
   plan.scratch = Dtype::f32;
@@ -51,7 +51,7 @@ int compose(const CutlassPyArray*, int32_t, int64_t, const CutlassPyEpilogue*, c
 }
 size_t compose_workspace(const CutlassPyEpilogue*, int64_t, int64_t, int64_t) { return 0; }
 const CutlassPyElementwise elementwise = {&copy, &compose, &compose_workspace, nullptr, nullptr, nullptr};
-const CutlassPyLibrary library = {CUTLASS_PY_ABI, 0, nullptr, &elementwise, nullptr};
+const CutlassPyLibrary library = {CUTLASS_PY_ABI, 0, nullptr, &elementwise, nullptr, nullptr};
 
 // Row-major f32 operands, whose memory nothing here reads.
 Call call_of(int32_t m, int32_t n, int32_t k, int32_t batch) {

@@ -71,7 +71,7 @@ TEST(classes) {
 TEST(what_is_kept_launches_alike) {
   XlaQuantize first, second;
   frame().read(first), frame(64, 1 << 20).read(second);
-  const CutlassPyKernel kernel{"some_kernel", nullptr, nullptr, nullptr, nullptr, CUTLASS_PY_QUANTIZE};
+  const CutlassPyKernel kernel{"some_kernel", nullptr, nullptr, nullptr, nullptr, CUTLASS_PY_QUANTIZE, nullptr};
   first.plan.kernel = &kernel, first.plan.sm_count = 7;
   CachedLaunch::Filled launch;
   CHECK(second.fill(first.cached_launch(), launch, &launch));

@@ -8,7 +8,6 @@
 #include <deque>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "abi/activation.h"
@@ -92,6 +91,7 @@ struct Declared {
   std::string name, layout;
   std::array<std::string, 5> dtypes;  // a, b, acc, c, d
   int block;                          // columns of B that share a factor; 0 without scales in blocks
+  int index;
   CutlassPyGemmFacts facts{};
   CutlassPyKernel kernel{};
 };
@@ -144,34 +144,23 @@ void multiply(const Declared& by, CutlassPyGemm g) {
 constexpr size_t kWorkspace = 512;
 
 // Kernels that were declared later take longer. The workspace is written, for somebody else's would show.
-int launch(size_t index, const void* arguments, const CutlassPyLaunch* given) {
-  const Declared* by = &declared[index];
+int run(const void* arguments, const CutlassPyLaunch* given) {
+  const auto* by = static_cast<const Declared*>(given->kernel->context);
   const CutlassPyGemm g = *static_cast<const CutlassPyGemm*>(arguments);
   const CutlassPyLaunch launch = *given;
   const bool takes_workspace = by->kernel.workspace_size(arguments, given);
-  const auto run = [=] {
+  const auto compute = [=] {
     if (takes_workspace) {
       simulated::check_alive(launch.workspace);
       std::memset(launch.workspace, 0xff, kWorkspace);
     }
     multiply(*by, g);
   };
-  return status(simulated::queue(launch.stream, run, 10 * (1 + int(index))));
+  return status(simulated::queue(launch.stream, compute, 10 * (1 + by->index)));
 }
 
 size_t needs_workspace(const void*, const CutlassPyLaunch*) { return kWorkspace; }
 size_t needs_none(const void*, const CutlassPyLaunch*) { return 0; }
-
-constexpr size_t kMost = 1024;
-template <size_t index>
-int launch_number(const void* arguments, const CutlassPyLaunch* given) {
-  return launch(index, arguments, given);
-}
-template <size_t... index>
-constexpr std::array<decltype(CutlassPyKernel::run), kMost> launchers(std::index_sequence<index...>) {
-  return {&launch_number<index>...};
-}
-constexpr auto kLaunchers = launchers(std::make_index_sequence<kMost>());
 
 }  // namespace
 
@@ -201,7 +190,8 @@ void simulated_declare(const char* name, const char* layout, const char* const* 
   made.block = numbers[13];
   made.kernel.name = made.name.c_str(), made.kernel.facts = &f;
   made.kernel.workspace_size = numbers[12] ? &needs_workspace : &needs_none;
-  made.kernel.run = kLaunchers.at(declared.size() - 1);
+  made.index = int(declared.size()) - 1;
+  made.kernel.run = &run, made.kernel.context = &made;
 }
 
 // gelu as kernels with results of 16 bits have it.
@@ -210,8 +200,12 @@ float simulated_gelu(float x) { return cutlass_py::activation::gelu<true>::apply
 const CutlassPyLibrary* cutlass_py_library() {
   static std::vector<const CutlassPyKernel*> kernels = simulated::kernels();
   for (const Declared& each : declared) kernels.push_back(&each.kernel);
-  static const CutlassPyLibrary library = {CUTLASS_PY_ABI, int32_t(kernels.size()), kernels.data(),
-                                           &cutlass_py_elementwise, [](int) { return "a simulated failure"; }};
+  static const CutlassPyLibrary library = {CUTLASS_PY_ABI,
+                                           int32_t(kernels.size()),
+                                           kernels.data(),
+                                           &cutlass_py_elementwise,
+                                           [](int) { return "a simulated failure"; },
+                                           nullptr};
   return &library;
 }
 }

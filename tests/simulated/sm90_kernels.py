@@ -69,26 +69,56 @@ KERNELS = [
 ]
 
 
-# Designs with an epilogue of a user's: relu(scale * accum + bias) * left + row, and what relu is applied to.
+# Designs with epilogues of users', those of test_sm90_kernels.py.
 USERS = [
     "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingpong_linear",
     "sm90_lean_f16_f16_f32_f16_tt_128x96x64_1x1x1_leanpingpongswap_linear",
     "sm90_lean_f16_f16_f32_f16_nt_128x96x64_1x1x3_leanpingpong_linear",
     "sm90_lean_bf16_bf16_f32_bf16_nn_128x192x64_2x1x1_leancoop_linear",
+    "sm90_lean_bf16_bf16_f32_f32_tn_64x16x128_1x1x1_leanpingpongswap_linear",
 ]
-# Of scale, bias, row, left and aux: "h" a number, vectors along n and m, "t" matrices.
-OPERANDS = (("h", None), ("n", "f16"), ("m", "f32"), ("t", "bf16"), ("t", "f32"))
+# What their operands are: "h" a number, "s" one element, vectors along n and m, "t" matrices.
+OPERANDS = {
+    "mixed": {
+        "scale": ("h", None),
+        "bias": ("n", "f16"),
+        "row": ("m", "f32"),
+        "left": ("t", "bf16"),
+        "aux": ("t", "f32"),
+    },
+    "joined": {
+        "row": ("m", "f32"),
+        "rows": ("m", "f32"),
+        "columns": ("n", "f32"),
+        "kept": ("t", "bf16"),
+        "least": ("m", "f32"),
+        "total": ("s", "f32"),
+    },
+}
 
 
-def users(load: Callable[[str], Any]) -> list[Any]:
-    """Their configurations, from the package's tables as `load` has them."""
+def users(load: Callable[[str], Any]) -> dict[tuple[str, str], Any]:
+    """Their configurations, by epilogue and design, from the package's tables as `load` has them."""
     ir, families, epilogues = (load(f"declaration.{name}") for name in ("epilogue_ir", "families", "epilogues"))
-    inputs = ("scale", "bias", "row", "left")
+    traced, output, node = load("declaration.epilogue_cpp").Traced, ir.Output, ir.Node
+    mixed = ("scale", "bias", "row", "left")
     steps = [("multiply", (1, 0)), ("add", (5, 2)), ("relu", (6,)), ("multiply", (7, 4)), ("add", (8, 3))]
-    nodes = [ir.Node("accum"), *(ir.Node("input", (), name) for name in inputs), *(ir.Node(*step) for step in steps)]
-    program = ir.Program("mixed", inputs, tuple(nodes), 9, (ir.Output("aux", 6),))
-    name = epilogues.Epilogue.of_user(load("declaration.epilogue_cpp").Traced(program, OPERANDS)).name
-    return [replace(families.find(design), epilogue=name) for design in USERS]
+    nodes = (node("accum"), *(node("input", (), name) for name in mixed), *(node(*step) for step in steps))
+    programs = [ir.Program("mixed", mixed, nodes, 9, (output("aux", 6),))]
+    nodes = (node("accum"), node("input", (), "row"), node("add", (0, 1)), node("relu", (2,)))
+    outputs = (
+        output("rows", 2, "sum", "m"),
+        output("columns", 2, "max", "n"),
+        output("kept", 2),
+        output("least", 0, "min", "m"),
+        output("total", 2, "sum", "s"),
+    )
+    programs.append(ir.Program("joined", ("row",), nodes, 3, outputs))
+    made = {}
+    for program in programs:
+        of_user = epilogues.Epilogue.of_user(traced(program, tuple(OPERANDS[program.name].values())))
+        made |= {(program.name, design): replace(families.find(design), epilogue=of_user.name) for design in USERS}
+    return made
 
 
 def source() -> str:
@@ -96,7 +126,7 @@ def source() -> str:
     from generate import load_module
 
     families, codegen = load_module("declaration.families"), load_module("declaration.codegen")
-    configs = [*map(families.find, KERNELS), *users(load_module)]
+    configs = [*map(families.find, KERNELS), *users(load_module).values()]
     add = "".join(f"  simulated::kernels().push_back(&cutlass_py_{c.name});\n" for c in configs)
     return (
         f"{codegen.source(configs)}\n"

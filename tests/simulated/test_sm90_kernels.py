@@ -18,7 +18,10 @@ from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.epilogues import ACTIVATIONS, epilogue_named
 from cutlass_py.declaration.families import find
 from cutlass_py.declaration.shared_memory import SM90, stages_3x
+from cutlass_py.functions import max as max_over
+from cutlass_py.functions import min as min_over
 from cutlass_py.functions import relu
+from cutlass_py.functions import sum as sum_over
 
 NATIVE = {"f32": "f4", "f16": "f2"}  # what DLPack's oldest frameworks name
 
@@ -27,6 +30,13 @@ NATIVE = {"f32": "f4", "f16": "f2"}  # what DLPack's oldest frameworks name
 def mixed(accum, scale, bias, row, left):
     z = scale * accum + bias
     return relu(z) * left + row, {"aux": z}
+
+
+@epilogue
+def joined(accum, row):
+    z = accum + row
+    outputs = {"rows": sum_over(z, axis=-1), "columns": max_over(z, axis=-2), "kept": z}
+    return relu(z), {**outputs, "least": min_over(accum, axis=-1), "total": sum_over(z)}
 
 
 WITH_USERS = users(lambda name: import_module(f"cutlass_py.{name}"))
@@ -205,24 +215,59 @@ def test_factors_in_blocks(on, rng, name, k):
     assert_near(found, wanted, c.d, 2.0**-20, size=np.abs(wanted).max())
 
 
-@pytest.mark.parametrize(("name", "config"), list(zip(USERS, WITH_USERS, strict=True)), ids=USERS)
-def test_epilogues_of_users(on, rng, name, config):
+def given(on: Any, program: str, values: dict[str, np.ndarray]) -> dict[str, Any]:
+    """What an epilogue reads, each in its dtype; matrices lie as TMA reads them."""
+    made = {}
+    for name, x in values.items():
+        kind, dtype = OPERANDS[program][name]
+        made[name] = typed(on, placed("numpy", x, dtype, "aligned" if kind == "t" else "row").array, dtype)
+    return made
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_epilogues_of_users(on, rng, name):
     c = find(name)
     m, n = extents(name, 1.2, 1.4)
     m = -(-m // 8) * 8
     a, b = integers(rng, (2, m, 200)), integers(rng, (2, 200, n))
     shapes = {"bias": (2, 1, n), "row": (2, m, 1), "left": (2, m, n)}
-    dtypes = {key: dtype for (_, dtype), key in zip(OPERANDS, ("scale", "bias", "row", "left", "aux"), strict=True)}
-    values = {key: rounded(rng.standard_normal(shape), dtypes[key]) for key, shape in shapes.items()}
-    given = {
-        key: typed(on, placed("numpy", x, dtypes[key], "aligned" if key == "left" else "row").array, dtypes[key])
-        for key, x in values.items()
-    }
+    values = {key: rounded(rng.standard_normal(x), OPERANDS["mixed"][key][1]) for key, x in shapes.items()}
     aux = placed("numpy", None, "f32", "aligned", (2, m, n))
-    call = mixed(scale=0.25, aux=typed(on, aux.array, "f32"), **given)
+    call = mixed(scale=0.25, aux=typed(on, aux.array, "f32"), **given(on, "mixed", values))
     found = run(on, name, a, b, epilogue=call)
     z = 0.25 * (a @ b) + values["bias"]
     assert_near(found, np.maximum(z, 0) * values["left"] + values["row"], c.d, 2.0**-20)
     aux.assert_rest_untouched()
     assert_near(aux.array.astype("f8"), z, "f32", 2.0**-20)
+    config = WITH_USERS["mixed", name]
     assert config.epilogue.startswith("user_") and _core.kernel_facts()[config.name]["stages"] >= 3
+
+
+@pytest.mark.parametrize("name", USERS)
+@pytest.mark.parametrize("tiles", [(1.2, 1.4), (0.3, 2.6)])
+def test_reductions_of_users(on, rng, name, tiles):
+    """Integers: every order gives the same sums. Rows and columns that lie outside of D take no part."""
+    c = find(name)
+    m, n = extents(name, *tiles)
+    m, n = max(m, 3), -(-n // 8) * 8
+    a, b, row = integers(rng, (2, m, 130)), integers(rng, (2, 130, n)), integers(rng, (2, m, 1))
+    shapes = {"rows": (2, m, 1), "columns": (2, 1, n), "kept": (2, m, n), "least": (2, m, 1), "total": (2, 1, 1)}
+    outs = {
+        key: placed("numpy", None, OPERANDS["joined"][key][1], "aligned" if key == "kept" else "row", shape)
+        for key, shape in shapes.items()
+    }
+    written = {key: typed(on, x.array, OPERANDS["joined"][key][1]) for key, x in outs.items()}
+    found = run(on, name, a, b, epilogue=joined(**written, **given(on, "joined", {"row": row})))
+    product = a @ b
+    z = product + row
+    wanted = {
+        "rows": z.sum(-1, keepdims=True),
+        "columns": z.max(-2, keepdims=True),
+        "kept": z,
+        "least": product.min(-1, keepdims=True),
+        "total": z.sum((-1, -2), keepdims=True),
+    }
+    np.testing.assert_array_equal(found, rounded(np.maximum(z, 0), c.d))
+    for key, out in outs.items():
+        out.assert_rest_untouched()
+        np.testing.assert_array_equal(out.array.astype("f8"), rounded(wanted[key], OPERANDS["joined"][key][1]), key)

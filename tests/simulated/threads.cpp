@@ -63,6 +63,8 @@ void wait(Wait waits) {
   swapcontext(&current->context, &outside);
 }
 
+Extents block_of(Extents grid, unsigned i) { return {i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y)}; }
+
 void place_block(int first, Extents grid, Extents at, Extents block) {
   for (unsigned u = 0; u < block.x * block.y * block.z; ++u) {
     const Extents index(u % block.x, u / block.x % block.y, u / (block.x * block.y));
@@ -128,15 +130,15 @@ void run_grid(Extents grid, Extents block, const std::function<void()>& kernel, 
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   code = &kernel;
-  const int threads = int(block.x * block.y * block.z), blocks = int(grid.x * grid.y);
+  const int threads = int(block.x * block.y * block.z), blocks = int(grid.x * grid.y * grid.z);
   if (!at_once) {
     for (int i = 0; i < blocks; ++i) {
-      place_block(0, grid, {i % grid.x, i / grid.x, 0}, block);
+      place_block(0, grid, block_of(grid, i), block);
       if (run_block(0, threads)) return wrong("blocks that may not run at once wait for each other");
     }
     return;
   }
-  for (int i = 0; i < blocks; ++i) place_block(i * threads, grid, {i % grid.x, i / grid.x, 0}, block);
+  for (int i = 0; i < blocks; ++i) place_block(i * threads, grid, block_of(grid, i), block);
   for (int waiting = blocks; waiting == blocks;) {
     waiting = 0;
     for (int i = 0; i < blocks; ++i) waiting += run_block(i * threads, threads);

@@ -2,7 +2,8 @@
  *
  * Plain C: a kernel library knows nothing of Python, DLPack or any framework. A library exports one function,
  * cutlass_py_library(), and everything else is reached through the tables it returns. Bump CUTLASS_PY_ABI with any
- * change to a struct here, or to what kernels do before they wait where launches overlap. */
+ * change to a struct here, or to what kernels do before they wait where launches overlap; but not for a member at the
+ * end of CutlassPyLaunch, CutlassPyKernel or CutlassPyLibrary that libraries of before neither have nor read. */
 #ifndef CUTLASS_PY_KERNEL_H
 #define CUTLASS_PY_KERNEL_H
 
@@ -73,6 +74,7 @@ typedef struct CutlassPyLaunch {
                      * without TMA, before that. */
   void* workspace;  /* workspace_size() bytes, 256-byte aligned */
   void* stream;     /* cudaStream_t */
+  const struct CutlassPyKernel* kernel; /* the one that is launched, for those that share a function */
 } CutlassPyLaunch;
 
 /* What a kernel computes, and so what its `arguments` and its `facts` are. */
@@ -136,6 +138,7 @@ typedef struct CutlassPyKernel {
   int (*run)(const void* arguments, const CutlassPyLaunch*);
   int (*registers)(void); /* per thread, on the current device, whose driver loads the kernel; 0 without an answer */
   int32_t operation;      /* CutlassPyOperation */
+  const void* context;    /* the kernel's own */
 } CutlassPyKernel;
 
 typedef struct CutlassPyElementwise {
@@ -165,6 +168,9 @@ typedef struct CutlassPyLibrary {
   const CutlassPyKernel* const* kernels;
   const CutlassPyElementwise* elementwise; /* null in a library of kernels only */
   const char* (*error_string)(int status); /* "cudaErrorInvalidValue: invalid argument" */
+  /* The kernel that a cubin holds which says what it is (kernels/sm90/cubin.h), for as long as the process lives; null
+   * for any other. The package's own library alone has it. */
+  const CutlassPyKernel* (*load_cubin)(const void* cubin, size_t size);
 } CutlassPyLibrary;
 
 const CutlassPyLibrary* cutlass_py_library(void); /* what a kernel library exports */

@@ -15,7 +15,7 @@ struct LaunchPlan {
   int sm_count = 0;
 
   // As its kernel is told; workspace and stream are still to be said.
-  CutlassPyLaunch on(int device) const { return {device, sm_count, raster, swizzle, 0, nullptr, nullptr}; }
+  CutlassPyLaunch on(int device) const { return {device, sm_count, raster, swizzle, 0, nullptr, nullptr, kernel}; }
 };
 
 // Throws what went wrong with a plan's kernel, or with the elementwise kernels where it has none.

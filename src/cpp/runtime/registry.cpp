@@ -1,8 +1,11 @@
 #include "runtime/registry.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 
 #include <algorithm>
+#include <cstring>
+#include <fstream>
 #include <iterator>
 #include <mutex>
 #include <stdexcept>
@@ -36,6 +39,47 @@ std::string directory_of_extension() {
   return path.substr(0, path.find_last_of('/'));
 }
 
+// The bytes of a cubin; empty where the file is anything else.
+std::string read_cubin(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  Elf64_Ehdr head{};
+  file.read(reinterpret_cast<char*>(&head), sizeof head);
+  if (!file || std::memcmp(head.e_ident, ELFMAG, SELFMAG) || head.e_machine != EM_CUDA) return "";
+  file.seekg(0);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A library of the one kernel that a cubin holds.
+struct CubinLibrary {
+  const CutlassPyKernel* kernels[1];
+  CutlassPyLibrary library;
+
+  static const CutlassPyLibrary* load(const std::string& path, const std::string& cubin) {
+    const CutlassPyLibrary* package = builtin_library();
+    const CutlassPyKernel* kernel =
+        package && package->load_cubin ? package->load_cubin(cubin.data(), cubin.size()) : nullptr;
+    if (!kernel) {
+      throw std::runtime_error(path + (package
+                                           ? " holds no kernel of this version of the kernel ABI"
+                                           : " is a cubin, which a package that was built without CUDA cannot load"));
+    }
+    auto* made = new CubinLibrary{{kernel}, *package};
+    made->library.count = 1, made->library.kernels = made->kernels;
+    return &made->library;
+  }
+};
+
+const CutlassPyLibrary* load_shared_object(const std::string& path, void*& handle) {
+  handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) throw std::runtime_error("cannot load the kernel library: " + std::string(dlerror()));
+  auto entry = reinterpret_cast<CutlassPyLibraryEntry>(dlsym(handle, "cutlass_py_library"));
+  const CutlassPyLibrary* library = entry ? entry() : nullptr;
+  if (library && library->abi == CUTLASS_PY_ABI) return library;
+  dlclose(handle);
+  throw std::runtime_error(path + (library ? " was built for another version of the kernel ABI"
+                                           : " is not a kernel library: it does not export cutlass_py_library"));
+}
+
 // Whether it has the kernel that is asked for, if one is.
 bool holds(const CutlassPyLibrary& library, const std::string& kernel) {
   if (kernel.empty()) return true;
@@ -47,21 +91,16 @@ bool holds(const CutlassPyLibrary& library, const std::string& kernel) {
 
 const CutlassPyLibrary* load_library(const std::string& path, const std::string& only) {
   Registry& t = registry();
+  const std::string cubin = read_cubin(path);
+  if (!cubin.empty()) builtin_library();  // which loads it
   std::lock_guard lock(t.mutex);
   if (auto found = t.libraries.find(path); found != t.libraries.end()) {
     return holds(*found->second, only) ? found->second : nullptr;
   }
-  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle) throw std::runtime_error("cannot load the kernel library: " + std::string(dlerror()));
-  auto entry = reinterpret_cast<CutlassPyLibraryEntry>(dlsym(handle, "cutlass_py_library"));
-  const CutlassPyLibrary* library = entry ? entry() : nullptr;
-  if (!library || library->abi != CUTLASS_PY_ABI) {
-    dlclose(handle);
-    throw std::runtime_error(path + (library ? " was built for another version of the kernel ABI"
-                                             : " is not a kernel library: it does not export cutlass_py_library"));
-  }
+  void* handle = nullptr;
+  const CutlassPyLibrary* library = cubin.empty() ? load_shared_object(path, handle) : CubinLibrary::load(path, cubin);
   if (!holds(*library, only)) {
-    dlclose(handle);
+    if (handle) dlclose(handle);
     return nullptr;
   }
   for (int i = 0; i < library->count; ++i) {

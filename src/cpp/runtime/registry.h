@@ -1,4 +1,5 @@
-// Kernels by name: loads kernel libraries (shared objects that export cutlass_py_library) and finds kernels in them.
+// Kernels by name: loads kernel libraries (shared objects that export cutlass_py_library), and cubins, and finds
+// kernels in them.
 #pragma once
 
 #include <list>
@@ -14,8 +15,8 @@ struct KernelEntry {
   std::string path;  // of the library's file
 };
 
-// Loads a library once; throws std::runtime_error with the loader's reason, or on another ABI. `only`: the one kernel
-// of it that joins the others; null, and nothing is loaded, where it holds none of that name.
+// Loads a library, or a cubin, once; throws std::runtime_error with the loader's reason, or on another ABI. `only`: the
+// one kernel of it that joins the others; null, and nothing is loaded, where it holds none of that name.
 const CutlassPyLibrary* load_library(const std::string& path, const std::string& only = "");
 
 // The library built with the package, which lies beside the extension; null in a package built without CUDA.

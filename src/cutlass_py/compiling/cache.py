@@ -1,7 +1,7 @@
 """Compiled kernels on disk: where they are, one process at a time for each, and nothing that is not whole.
 
-An entry is one file: a shared library and, behind it, the SHA-256 of its bytes, which loaders do not look at. So an
-entry appears by one rename, and one that is damaged or torn is none.
+An entry is one file: a shared library, or a cubin by the same suffix, and behind it the SHA-256 of its bytes, which
+loaders do not look at. So an entry appears by one rename, and one that is damaged or torn is none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..support.files import replace
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-_OURS = re.compile(r"\w+-[0-9a-f]{32}-nvcc[\d.]+\.(so|lock|\w+\.part)")  # the directory may hold other files
+_OURS = re.compile(r"\w+-[0-9a-f]{32}-(nvcc|nvrtc)[\d.]+\.(so|lock|\w+\.part)")  # the directory may hold other files
 DIGEST = 32  # bytes of a SHA-256
 _guard = Lock()
 _fallback: dict[Path, Path] = {}  # private directories, by those that cannot be written

@@ -1,6 +1,7 @@
-"""Kernels compiled on demand: what a library is made from, nvcc's command line, and the context that allows it.
+"""Kernels compiled on demand: what a library is made from, which compiler makes it, and the context that allows it.
 
-The source is that of the built set, the flags too (codegen.py); only the time differs. One library holds one kernel.
+The source is that of the built set, the flags too (codegen.py); only the time differs. One library holds one kernel. Of
+sources that need no compiler of the host's NVRTC makes a cubin; all others, and those where it is missing, are nvcc's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ..declaration.config import KernelConfig, cc_range
 from ..declaration.families import FAMILIES
 from ..declaration.families import find as declared
 from ..errors import CompileError
-from . import cache, toolkit
+from . import cache, nvrtc, toolkit
 
 logger = logging.getLogger("cutlass_py")  # instrumentation.py, which imports this
 failed: dict[str, str] = {}  # kernels that this process could not compile or load, and why
@@ -69,11 +70,17 @@ def jit() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a library is made from, but for the compiler. `entry` begins its name in the cache."""
+    """Everything that a library is made from, but for the compiler. `entry` begins its name in the cache.
+
+    Attributes:
+        flags: nvcc's.
+        nvrtc_flags: empty where NVRTC cannot compile the source.
+    """
 
     kernel: str
     source: str
     flags: tuple[str, ...]
+    nvrtc_flags: tuple[str, ...]
     include: tuple[Path, ...]
 
     @property
@@ -82,7 +89,8 @@ class Recipe:
         from .. import __version__
 
         added = [os.environ.get(name) for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")]  # nvcc reads them
-        parts = [self.source, self.flags, added, _headers(self.include), __version__, platform.machine()]
+        flags = self.flags, self.nvrtc_flags
+        parts = [self.source, flags, added, _headers(self.include), __version__, platform.machine()]
         return f"{self.kernel}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
 
 
@@ -114,14 +122,20 @@ def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
     """
     covered(config, cc)
     family = FAMILIES[config.family]
-    source = f"{source_of(config)}\n{codegen.entry_point([config], elementwise=False)}"
+    cubin = family.cubins and not config.own_source
+    entry_point = codegen.entry_point([config], package=False)
+    if cubin:
+        entry_point = f"#ifndef __CUDACC_RTC__\n{entry_point}#endif\n"
+    source = f"{source_of(config)}\n{entry_point}"
     flags = codegen.flags(family, family.gencode_for(cc or capabilities()))
-    return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name))
+    nvrtc_flags = codegen.nvrtc_flags(family) if cubin else ()
+    return Recipe(config.name, source, (*_SHARED, *flags), tuple(nvrtc_flags), _include(config.name))
 
 
 _OWN = ("abi/kernel.h", "kernels/common/descriptor.cuh")
 # All that kernels are compiled from; `include/` of a source tree has other names for some of them.
-_OWN_DIRECTORIES = ("kernels/common", "kernels/cutlass2x", "kernels/cutlass3x", "kernels/quantize", "kernels/sm90")
+_ROOMS = ("common", "cutlass2x", "cutlass3x", "freestanding", "quantize", "sm90")
+_OWN_DIRECTORIES = tuple(f"kernels/{room}" for room in _ROOMS)
 
 
 def own_headers(kernel: str) -> Path:
@@ -172,7 +186,7 @@ def cutlass_version(include: tuple[Path, ...]) -> str:
     return ".".join(re.findall(r"define CUTLASS_(?:MAJOR|MINOR|PATCH) (\d+)", text))
 
 
-# ---------------------------------------------------------------------------------------------------- the compiler
+# ---------------------------------------------------------------------------------------------------- compilers
 
 
 def find_nvcc() -> tuple[str, str] | None:
@@ -191,10 +205,62 @@ def find_nvcc() -> tuple[str, str] | None:
     return nvcc, ".".join(map(str, found))
 
 
+@dataclass(frozen=True)
+class _Nvcc:
+    path: str
+    version: str
+
+    @property
+    def name(self) -> str:
+        return f"nvcc{self.version}"
+
+    def compile(self, made: Recipe, source: Path, shown: str) -> tuple[bytes, str, str]:
+        """The library, or how that failed; and the command with all that the compiler said."""
+        library = source.with_suffix(".so")
+        command = [self.path, *made.flags, *(f"-I{place}" for place in made.include), "-o", str(library), str(source)]
+        if (wheels := Path(self.path).parent.parent / "lib" / "libcudart_static.a").is_file():
+            command.append(f"-L{wheels.parent}")  # nvcc itself looks in lib64
+        status, output = _run(command, shown)
+        content = library.read_bytes() if status == 0 and library.is_file() else b""
+        how = "" if content else f"nvcc failed with status {status}" if status else "nvcc wrote no library"
+        return content, how, f"{' '.join(command)}\n{output}"
+
+
+@dataclass(frozen=True)
+class _Nvrtc:
+    library: nvrtc.Nvrtc
+
+    @property
+    def name(self) -> str:
+        return f"nvrtc{'.'.join(map(str, self.library.version))}"
+
+    def compile(self, made: Recipe, source: Path, shown: str) -> tuple[bytes, str, str]:
+        """As _Nvcc has it; the library is a cubin."""
+        freestanding = next(place for place in made.include if (place / _OWN[0]).is_file()) / "kernels" / "freestanding"
+        flags = [*made.nvrtc_flags, *(f"-I{place}" for place in (freestanding, *made.include))]
+        began = monotonic()
+        watched = _watched(shown)
+        if watched:
+            _line(shown, 0)
+        content, output = self.library.compile(made.source, flags)
+        if watched:
+            _line(shown, monotonic() - began, end="\n")
+        how = "" if content else f"NVRTC {self.name.removeprefix('nvrtc')} failed"
+        return content, how, f"NVRTC {' '.join(flags)}\n{output}"
+
+
+def _compiler(made: Recipe) -> _Nvcc | _Nvrtc | None:
+    """What compiles it here, which it does in the same way every time."""
+    if made.nvrtc_flags and (library := nvrtc.find()):
+        return _Nvrtc(library)
+    nvcc = find_nvcc()
+    return _Nvcc(*nvcc) if nvcc else None
+
+
 def find(made: Recipe, *, any_compiler: bool = False) -> Path | None:
     """The library in the cache. Without a compiler, or where none is to be looked for, any compiler's will do."""
-    nvcc = None if any_compiler else find_nvcc()
-    return cache.find(f"{made.entry}-nvcc{nvcc[1] if nvcc else '*'}")
+    compiler = None if any_compiler else _compiler(made)
+    return cache.find(f"{made.entry}-{compiler.name if compiler else '*'}")
 
 
 def build(made: Recipe, *, quiet: bool = False, instead_of: Path | None = None) -> Path:
@@ -208,10 +274,10 @@ def build(made: Recipe, *, quiet: bool = False, instead_of: Path | None = None) 
     Raises:
         CompileError: there is no compiler, or it failed.
     """
-    nvcc = find_nvcc()
-    if not nvcc:
-        raise CompileError(f"cannot compile {made.kernel}: {toolkit.NVCC_MISSING}: {_INSTALL}")
-    name = f"{made.entry}-nvcc{nvcc[1]}"
+    compiler = _compiler(made)
+    if not compiler:
+        raise CompileError(f"cannot compile {made.kernel}: {_missing(made)}: {_INSTALL}")
+    name = f"{made.entry}-{compiler.name}"
     useless = instead_of and instead_of.stat().st_ino
 
     def usable() -> Path | None:
@@ -221,23 +287,23 @@ def build(made: Recipe, *, quiet: bool = False, instead_of: Path | None = None) 
     if found := usable():
         return found
     with cache.locked(name):
-        return usable() or cache.store(name, _compile(made, nvcc[0], quiet))
+        return usable() or cache.store(name, _compile(made, compiler, quiet))
 
 
-def _compile(made: Recipe, nvcc: str, quiet: bool) -> bytes:
+def _missing(made: Recipe) -> str:
+    return f"{nvrtc.MISSING}; {toolkit.NVCC_MISSING}" if made.nvrtc_flags else toolkit.NVCC_MISSING
+
+
+def _compile(made: Recipe, compiler: _Nvcc | _Nvrtc, quiet: bool) -> bytes:
     work = Path(tempfile.mkdtemp(prefix="cutlass_py-"))
-    source, library, log = (work / f"{made.kernel}.{suffix}" for suffix in ("cu", "so", "log"))
-    command = [nvcc, *made.flags, *(f"-I{place}" for place in made.include), "-o", str(library), str(source)]
-    if (wheels := Path(nvcc).parent.parent / "lib" / "libcudart_static.a").is_file():
-        command.append(f"-L{wheels.parent}")  # nvcc itself looks in lib64
+    source, log = (work / f"{made.kernel}.{suffix}" for suffix in ("cu", "log"))
     logger.info("compiling %s", made.kernel)
     began = monotonic()
     try:
         source.write_text(made.source, encoding="utf-8")
-        status, output = _run(command, "" if quiet else made.kernel)
-        content = library.read_bytes() if status == 0 and library.is_file() else b""
+        content, how, output = compiler.compile(made, source, "" if quiet else made.kernel)
         if not content:
-            log.write_text(f"{' '.join(command)}\n{output}", encoding="utf-8")
+            log.write_text(output, encoding="utf-8")
     except BaseException as error:
         shutil.rmtree(work)
         if isinstance(error, OSError):
@@ -245,13 +311,12 @@ def _compile(made: Recipe, nvcc: str, quiet: bool) -> bytes:
         raise
     logger.info("%s %s in %.1f s", "compiled" if content else "failed to compile", made.kernel, monotonic() - began)
     if not content:
-        how = f"failed with status {status}" if status else "wrote no library"
-        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        lines = [line.strip() for line in output.splitlines()[1:] if line.strip()]
         errors = [line for line in lines if re.search(r"\b(error|fatal)\b(?!-)", line, re.IGNORECASE)]
         begins = "\n".join(f"  {line[:200]}" for line in (errors or lines)[:5])  # templates spell out pages of types
         failed[made.kernel] = (
-            f"cannot compile {made.kernel}: nvcc {how}. The source is kept: {source}; "
-            f"beside it the command and all that nvcc said. It began:\n{begins}"
+            f"cannot compile {made.kernel}: {how}. The source is kept: {source}; "
+            f"beside it the command and all that the compiler said. It began:\n{begins}"
         )
         raise CompileError(failed[made.kernel])
     shutil.rmtree(work)
@@ -260,7 +325,7 @@ def _compile(made: Recipe, nvcc: str, quiet: bool) -> bytes:
 
 def _run(command: list[str], shown: str) -> tuple[int, str]:
     """Status and output of a command, with a line that counts seconds where somebody watches."""
-    watched = bool(shown and sys.stderr and sys.stderr.isatty())
+    watched = _watched(shown)
     began = monotonic()
     pipe = subprocess.PIPE  # and a session of its own: nvcc's children must end with it
     with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True) as process:
@@ -299,6 +364,10 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
+def _watched(shown: str) -> bool:
+    return bool(shown and sys.stderr and sys.stderr.isatty())
+
+
 def _line(kernel: str, seconds: float, end: str = "") -> None:
     room = max(shutil.get_terminal_size().columns - len("cutlass_py: compiling  ... 9999 s"), 8)
     print(f"\rcutlass_py: compiling {kernel[:room]} ... {seconds:.0f} s", end=end, file=sys.stderr, flush=True)
@@ -322,7 +391,7 @@ def may_compile() -> bool:
 def can_compile() -> bool:
     """Whether `load` may compile, and finds a compiler, if only to refuse it."""
     try:
-        return may_compile() and find_nvcc() is not None
+        return may_compile() and (find_nvcc() or nvrtc.find()) is not None
     except CompileError:
         return True
 
@@ -370,7 +439,7 @@ def load(config: KernelConfig) -> dict[str, Any]:
     try:
         found = _core.load_library(str(library), config.name)
     except RuntimeError as error:  # whole, but of no use here: linked with a newer libc, say
-        reason = "CUTLASS_PY_JIT=0 forbids" if not may_compile() else "" if find_nvcc() else toolkit.NVCC_MISSING
+        reason = "CUTLASS_PY_JIT=0 forbids" if not may_compile() else "" if _compiler(made) else _missing(made)
         if reason:
             raise CompileError(
                 f"{error}, and it cannot be compiled again: {reason}. Remove {library} and prebuild it: "

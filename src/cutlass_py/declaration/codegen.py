@@ -1,4 +1,4 @@
-"""The C++ of kernels and of the libraries that hold them, and what nvcc is told: functions of the declaration.
+"""The C++ of kernels and of the libraries that hold them, and what compilers are told: functions of the declaration.
 
 The same text whether it is compiled with the package or on demand. Standard library and the tables only.
 """
@@ -24,6 +24,7 @@ _ENTRY_POINT = """\
 
 extern "C" {{
 {declarations}extern const CutlassPyElementwise cutlass_py_elementwise;
+const CutlassPyKernel* cutlass_py_load_cubin(const void* cubin, size_t size);
 }}
 
 static const CutlassPyKernel* const kernels[] = {{
@@ -37,24 +38,26 @@ extern "C" __attribute__((visibility("default"))) const CutlassPyLibrary* cutlas
       kernels,
       {elementwise},
       &cutlass_py::error_string,
+      {load_cubin},
   }};
   return &library;
 }}
 """
 
 
-def entry_point(configs: Sequence[KernelConfig], *, elementwise: bool) -> str:
+def entry_point(configs: Sequence[KernelConfig], *, package: bool) -> str:
     """The function that every kernel library exports, over kernels that are compiled beside it.
 
     Args:
         configs: the kernels.
-        elementwise: whether the elementwise kernels are linked into the same library.
+        package: whether it is the package's own library, which has the elementwise kernels and loads cubins.
     """
     return _ENTRY_POINT.format(
         declarations="".join(f"extern const CutlassPyKernel cutlass_py_{c.name};\n" for c in configs),
         entries="".join(f"    &cutlass_py_{c.name},\n" for c in configs),
         count=len(configs),
-        elementwise="&cutlass_py_elementwise" if elementwise else "nullptr",
+        elementwise="&cutlass_py_elementwise" if package else "nullptr",
+        load_cubin="&cutlass_py_load_cubin" if package else "nullptr",
     )
 
 
@@ -70,3 +73,8 @@ def flags(family: Family, gencode: tuple[str, ...]) -> list[str]:
     """What nvcc is told about the kernels of a family, whoever starts it."""
     overlap = [_OVERLAP] if family.overlaps else []
     return [*_FLAGS, *overlap, *(f"-gencode={entry}" for entry in gencode)]
+
+
+def nvrtc_flags(family: Family) -> list[str]:
+    """What NVRTC is told, but for where headers are. It knows no functions of the host: all are the device's."""
+    return ["-std=c++17", f"-arch=sm_{family.arch}", "-DNDEBUG", "-default-device"]

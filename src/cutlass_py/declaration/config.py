@@ -305,6 +305,7 @@ class Family:
     per_file: int = 12  # kernels per translation unit: they share half a minute of templates and most of the memory
     overlaps: bool = False  # programmatic dependent launch is compiled in
     measured: bool = True  # on a GPU; kernels of other families are taken by name alone
+    cubins: bool = False  # no part of its sources needs the host's compiler: NVRTC compiles them
     cpp_arch: str = ""  # 2.x
     operation: str = DEFAULT  # what they compute: a room of operations/
     config: type[KernelConfig] = GemmConfig

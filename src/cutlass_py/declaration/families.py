@@ -435,6 +435,7 @@ FAMILIES = {
             declare_more=_lean,
             overlaps=True,
             measured=False,
+            cubins=True,
         ),
         _ampere(
             "sm80_gemm",

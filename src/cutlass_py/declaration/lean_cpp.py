@@ -44,22 +44,32 @@ def _program(t: Traced) -> str:
     """A user's function, as kernels/sm90/user_epilogue.cuh takes it: matrices that are read, then those written."""
     dtypes = [str(dtype) for _, dtype in t.operands]
     read = [i for i, kind, _ in t.inputs if kind == "t"]
-    written = [i for i, *_ in t.outputs]
+    written = [i for i, _, _, reduction in t.outputs if not reduction]
+    reduced = [(i, kind != "n") for i, kind, _, reduction in t.outputs if reduction]  # and whether rows have a value
     matrices, others = [*read, *written], [i for i, kind, _ in t.inputs if kind != "t"]
-    operands = [(i, DTYPES[dtypes[i]].itemsize) for i in matrices] + [(i, 0) for i in others]
+    operands = [(i, f"{i}, {DTYPES[dtypes[i]].itemsize}") for i in matrices] + [(i, f"{i}, 0") for i in others]
+    operands += [(i, f"{i}, 0, sm90::Reduces::{'rows' if rows else 'columns'}") for i, rows in reduced]
     loads = []
     for place, (i, kind, _) in enumerate(t.inputs, 1):
         at = [x for x, _ in operands].index(i)
         how = "matrix" if kind == "t" else "number" if kind == "s" else f"template vector<{tag(dtypes[i])}>"
         loads.append(f"    load.{how}({place}, {at});\n")
-    stores = [f"    store.matrix({place}, {matrices.index(i)});\n" for place, i in enumerate(written, 1)]
-    beside = ", ".join(f"{{{i}, {size}}}" for i, size in operands) or "{-1, 0}"
+    stores, reductions = [], []
+    for place, (i, kind, _, reduction) in enumerate(t.outputs, 1):
+        if reduction:
+            at = [x for x, _ in operands].index(i)
+            how = f"user::{reduction.capitalize()}, {place}, {at}, {_flag(kind != 'n')}"
+            reductions.append(f"sm90::Reduction<{how}>")
+        else:
+            stores.append(f"    store.matrix({place}, {matrices.index(i)});\n")
+    beside = ", ".join(f"{{{x}}}" for _, x in operands) or "{-1, 0}"
     return (
         f"namespace cutlass_py {{\nstruct {t.name} {{\n"
-        f"  static constexpr int ins = {1 + len(t.inputs)}, outs = {1 + len(written)};\n"
+        f"  static constexpr int ins = {1 + len(t.inputs)}, outs = {1 + len(t.outputs)};\n"
         f"  static constexpr int reads = {len(read)}, operands = {len(operands)};\n"
         f"  static constexpr sm90::Beside beside[] = {{{beside}}};\n"
         f"  using Matrices = sm90::Dtypes<{', '.join(tag(dtypes[i]) for i in matrices)}>;\n"
+        f"  using Reductions = sm90::Reductions<{', '.join(reductions)}>;\n"
         "  template <bool fast, class T>\n"
         f"  static __device__ void compute(const T* in, T* out) {{\n{t.computed(tag)}  }}\n"
         f"  template <class Load>\n  static __device__ void loads(Load& load) {{\n{''.join(loads)}  }}\n"

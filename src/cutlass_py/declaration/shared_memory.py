@@ -53,13 +53,14 @@ class EpilogueTile:
         return max(min(self._parts, 4), self.stores + 1 if reused else 0)
 
 
-def lean_bytes(columns: int, size: int, beside: int) -> int:
+def lean_bytes(columns: int, size: int, beside: int, reductions: int = 0) -> int:
     """Of what is beside the stages of our own kernels (kernels/sm90/design.cuh): parts of D, and what lies like it.
 
     Args:
         columns: of a tile.
         size: of an element of D.
         beside: of one element of D, of all matrices that are read and written beside it.
+        reductions: of a user's epilogue.
     """
     panel = next(width for width in (64, 32, 16) if columns % width == 0)
     if size == 4 or beside:
@@ -67,7 +68,7 @@ def lean_bytes(columns: int, size: int, beside: int) -> int:
     else:
         fitting = [i * panel for i in range(1, columns // panel + 1) if columns // panel % i == 0 and i * panel <= 112]
         part = panel if panel == 64 else max(fitting)
-    return 1024 + 2 * (2 * (64 * part * (size + beside) + 8) + 8)
+    return 1024 + 2 * (2 * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + 8)
 
 
 def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilogue: Epilogue) -> int:

@@ -36,7 +36,8 @@ class Manifest:
         codes: what it holds machine code for, as nvcc names it, such as ("sm_80", "sm_90", "compute_80").
         machine: the processor of its host code, such as "x86_64".
         abi: CUTLASS_PY_ABI (kernel.h).
-        version, cutlass, nvcc: of this package, of CUTLASS and of the compiler; told, and not compared.
+        version, cutlass, nvcc: of this package, of CUTLASS and of the compiler ("nvrtc13.0" where that is NVRTC); told,
+            and not compared.
         facts: what the kernel says of itself, as in `_core.kernel_facts`; likewise.
         sha256: digest of the library.
     """
@@ -67,7 +68,8 @@ class Manifest:
         for field in fields(Manifest):
             if not isinstance(value.get(field.name), kinds.get(field.name, str)):
                 raise ValueError(f"the manifest's {field.name} is {value.get(field.name)!r}")
-        patterns = {"kernel": r"\w+", "nvcc": r"[\d.]+", "sha256": r"[0-9a-f]{64}"}  # they become the name of a file
+        # They become the name of a file.
+        patterns = {"kernel": r"\w+", "nvcc": r"(nvrtc)?[\d.]+", "sha256": r"[0-9a-f]{64}"}
         for name, pattern in patterns.items():
             if not re.fullmatch(pattern, value[name]):
                 raise ValueError(f"the manifest's {name} is {value[name]!r}")
@@ -198,7 +200,7 @@ def of_kernel(config: KernelConfig, cc: Collection[int] = ()) -> tuple[Manifest,
         abi=_core.kernel_abi(),
         version=__version__,
         cutlass=compiler.cutlass_version(made.include),
-        nvcc=path.stem.rpartition("-nvcc")[2],
+        nvcc=path.stem.rpartition("-")[2].removeprefix("nvcc"),
         facts=_core.kernel_facts()[config.name],
         sha256=_digest(library),
     )
@@ -277,7 +279,8 @@ def load(manifest: Manifest, library: bytes) -> Path:
     check_host(manifest)
     if error := device_error(manifest):
         raise ValueError(error)
-    name = f"{manifest.kernel}-{manifest.sha256[:32]}-nvcc{manifest.nvcc}"
+    compiler = manifest.nvcc if manifest.nvcc.startswith("nvrtc") else f"nvcc{manifest.nvcc}"
+    name = f"{manifest.kernel}-{manifest.sha256[:32]}-{compiler}"
     path = cache.find(name)
     if not path:
         with cache.locked(name):

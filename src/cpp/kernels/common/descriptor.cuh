@@ -41,7 +41,8 @@ struct Functions {
 template <class Launcher, class Arguments>
 constexpr CutlassPyKernel describe(const char* name, int (*)(const Arguments&, const CutlassPyLaunch&)) {
   using Of = Functions<Launcher, Arguments>;
-  return {name, &facts_from<Launcher>, &Of::workspace_size, &Of::run, &Launcher::registers, operation_of<Arguments>};
+  return {name,   &facts_from<Launcher>, &Of::workspace_size, &Of::run, &Launcher::registers, operation_of<Arguments>,
+          nullptr};
 }
 
 }  // namespace cutlass_py

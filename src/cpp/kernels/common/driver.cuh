@@ -29,32 +29,38 @@ class DriverLauncher {
  public:
   // Dynamic shared memory above 48 KB is opted into, and the kernel loaded.
   int prepare(const void* kernel, int smem_bytes, int device) {
+    return prepare(device, [&](cudaFunction_t& function) -> int {
+      cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+      if (error == cudaSuccess) error = cudaGetFuncBySymbol(&function, kernel);
+      if (error != cudaSuccess) cudaGetLastError();  // not sticky: leave nothing behind for the caller's next check
+      return error;
+    });
+  }
+  // As above; `load` finds the function.
+  template <class Load>
+  int prepare(int device, Load load) {
     if (functions_[device & 63].load(std::memory_order_acquire)) return 0;
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // loading is no part of a capture, and no obstacle
     cudaThreadExchangeStreamCaptureMode(&mode);
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     cudaFunction_t function = nullptr;
-    if (error == cudaSuccess) error = cudaGetFuncBySymbol(&function, kernel);
+    const int error = load(function);
     cudaThreadExchangeStreamCaptureMode(&mode);
-    if (error != cudaSuccess) {
-      cudaGetLastError();  // not sticky: leave nothing behind for the caller's next check
-      return error;
-    }
+    if (error) return error;
     functions_[device & 63].store(function, std::memory_order_release);
     return 0;
   }
 
   // How many clusters run at the same time, of a grid that fills the device.
-  int clusters_at_once(const void* kernel, const cudaLaunchConfig_t& config, int device, int& clusters) {
+  int clusters_at_once(const cudaLaunchConfig_t& config, int device, int& clusters) {
+    static const auto most =
+        driver_function<decltype(&cuOccupancyMaxActiveClusters)>("cuOccupancyMaxActiveClusters", 11080);
     std::atomic<int>& known = clusters_[device & 63];
     if ((clusters = known.load(std::memory_order_relaxed))) return 0;
-    const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-    if (error != cudaSuccess) {
-      cudaGetLastError();
-      return error;
-    }
+    const CUlaunchConfig given = as_driver_config(config);
+    if (!most) return cudaErrorInsufficientDriver;
+    if (most(&clusters, function(device), &given) != CUDA_SUCCESS || !clusters) return cudaErrorInvalidClusterSize;
     known.store(clusters, std::memory_order_relaxed);
-    return clusters ? 0 : cudaErrorInvalidClusterSize;
+    return 0;
   }
 
   // A kernel that takes one structure.
@@ -68,20 +74,25 @@ class DriverLauncher {
   // may put another than the device's primary one in its place.
   int launch(const void* kernel, const cudaLaunchConfig_t& c, void** arguments, int device) const {
     static const auto launch = driver_function<decltype(&cuLaunchKernelEx)>("cuLaunchKernelEx", 11060);
-    static_assert(sizeof(CUlaunchAttribute) == sizeof(cudaLaunchAttribute));
-    CUlaunchConfig config{};
-    config.gridDimX = c.gridDim.x, config.gridDimY = c.gridDim.y, config.gridDimZ = c.gridDim.z;
-    config.blockDimX = c.blockDim.x, config.blockDimY = c.blockDim.y, config.blockDimZ = c.blockDim.z;
-    config.sharedMemBytes = unsigned(c.dynamicSmemBytes), config.hStream = c.stream;
-    config.attrs = reinterpret_cast<CUlaunchAttribute*>(c.attrs), config.numAttrs = c.numAttrs;
-    const cudaFunction_t function = functions_[device & 63].load(std::memory_order_relaxed);
-    if (launch && launch(&config, function, arguments, nullptr) == CUDA_SUCCESS) return 0;
+    const CUlaunchConfig config = as_driver_config(c);
+    if (launch && launch(&config, function(device), arguments, nullptr) == CUDA_SUCCESS) return 0;
     const cudaError_t error = cudaLaunchKernelExC(&c, kernel, arguments);
     if (error != cudaSuccess) cudaGetLastError();
     return error;
   }
 
  private:
+  cudaFunction_t function(int device) const { return functions_[device & 63].load(std::memory_order_relaxed); }
+  static CUlaunchConfig as_driver_config(const cudaLaunchConfig_t& c) {
+    static_assert(sizeof(CUlaunchAttribute) == sizeof(cudaLaunchAttribute));
+    CUlaunchConfig config{};
+    config.gridDimX = c.gridDim.x, config.gridDimY = c.gridDim.y, config.gridDimZ = c.gridDim.z;
+    config.blockDimX = c.blockDim.x, config.blockDimY = c.blockDim.y, config.blockDimZ = c.blockDim.z;
+    config.sharedMemBytes = unsigned(c.dynamicSmemBytes), config.hStream = c.stream;
+    config.attrs = reinterpret_cast<CUlaunchAttribute*>(c.attrs), config.numAttrs = c.numAttrs;
+    return config;
+  }
+
   std::atomic<cudaFunction_t> functions_[64]{};
   std::atomic<int> clusters_[64]{};
 };

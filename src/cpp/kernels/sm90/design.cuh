@@ -41,13 +41,22 @@ struct Dtypes {
   static constexpr int bytes = (0 + ... + int(sizeof(typename T::Type)));
 };
 
-// What an epilogue takes beside D.
+// What an epilogue takes beside D, matrices first; the host always has room for most.
+constexpr int kMostOperands = 16;
+enum class Reduces : int { none, rows, columns };  // of D: a value for each
 struct Beside {
   int index;  // in the table of a user's epilogue; -1 for C, the gate or aux
   int size;   // bytes of a matrix's element; 0 of vectors and numbers
+  Reduces reduces = Reduces::none;
 };
 
-// What the host has to know of a kernel to launch it.
+// What it reduces (reductions.cuh).
+template <class... R>
+struct Reductions {
+  static constexpr int count = sizeof...(R);
+};
+
+// What the host has to know of a kernel to launch it; plain, for a cubin says it of itself.
 struct Shape {
   int m, n, lines;  // of a block's tile; of k in a stage
   int cluster_m, cluster_n;
@@ -55,8 +64,8 @@ struct Shape {
   bool direct, left_along, right_along;
   int columns;  // of a part
   int shared_bytes;
-  const Beside* beside;  // operands of the epilogue
-  int operands;
+  int operands;  // of the epilogue
+  Beside beside[kMostOperands];
   int slices;  // of k, one for each block of a cluster
   bool swap;   // the left operand is B, the right one A, and D is turned
 
@@ -99,31 +108,28 @@ struct Design {
   static constexpr int buffers = 2;
   using Matrices = typename Epilogue::Matrices;  // first those that are read
   static constexpr int reads = Epilogue::reads;
-  static constexpr int buffer_bytes = 64 * part_columns(N, d_size, Matrices::bytes > 0) * (d_size + Matrices::bytes);
+  static constexpr int widest = part_columns(N, d_size, Matrices::bytes > 0);
+  static constexpr int buffer_bytes = 64 * widest * (d_size + Matrices::bytes);
+
+  static constexpr int totals_bytes = Epilogue::Reductions::count * 4 * widest * 4;  // of columns, by each warp
 
   // Stages are what the rest leaves room for, each with its two barriers.
-  static constexpr int besides = kAtom + kWarpgroups * (buffers * (buffer_bytes + 8) + 8);
+  static constexpr int besides = kAtom + kWarpgroups * (buffers * (buffer_bytes + 8) + totals_bytes + 8);
   static constexpr int fitting = (kMostShared - besides) / (stage_bytes + 16);
   static constexpr int stages = fitting < kMostStages ? fitting : kMostStages;
   static constexpr int shared_bytes = besides + stages * (stage_bytes + 16);
 
   static constexpr Shape shape(bool swap, int slices) {
-    return {M,
-            N,
-            lines,
-            cluster_m,
-            cluster_n,
-            int(sizeof(typename Left::Type)),
-            d_size,
-            direct,
-            left_along,
-            right_along,
-            columns,
-            shared_bytes,
-            Epilogue::beside,
-            Epilogue::operands,
-            slices,
-            swap};
+    Shape x{};
+    x.m = M, x.n = N, x.lines = lines;
+    x.cluster_m = cluster_m, x.cluster_n = cluster_n;
+    x.size = int(sizeof(typename Left::Type)), x.d_size = d_size;
+    x.direct = direct, x.left_along = left_along, x.right_along = right_along;
+    x.columns = columns, x.shared_bytes = shared_bytes;
+    x.operands = Epilogue::operands;
+    for (int i = 0; i < x.operands; ++i) x.beside[i] = Epilogue::beside[i];
+    x.slices = slices, x.swap = swap;
+    return x;
   }
 
   using Register = typename Sum::Register;
@@ -141,12 +147,13 @@ struct Design {
 
 template <class X>
 struct SharedMemory {
-  Address stages, buffers, barriers;
+  Address stages, buffers, totals, barriers;
 
   __device__ explicit SharedMemory(Address begin)
       : stages((begin + kAtom - 1) / kAtom * kAtom),
         buffers(stages + X::stages * X::stage_bytes),
-        barriers(buffers + kWarpgroups * X::buffers * X::buffer_bytes) {}
+        totals(buffers + kWarpgroups * X::buffers * X::buffer_bytes),
+        barriers(totals + kWarpgroups * X::totals_bytes) {}
 
   __device__ Address left(int stage) const { return stages + stage * X::stage_bytes; }
   __device__ Address right(int stage) const { return left(stage) + X::lines * X::left_line; }

@@ -89,6 +89,7 @@ struct Fused {
   using Matrices = std::conditional_t<role == Role::none, Dtypes<>, Dtypes<D>>;
   static constexpr int reads = role == Role::source || role == Role::gate, operands = role != Role::none;
   static constexpr Beside beside[] = {{-1, int(sizeof(typename D::Type))}};
+  using Reductions = sm90::Reductions<>;
 
   const EpilogueArguments& given;
   float alpha, beta = 0, scale_out = 1;
@@ -99,7 +100,8 @@ struct Fused {
   }
 
   // z: the sums, and then D; matrix: what was read (0 of one that is not there), and what is to be written.
-  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at) const {
+  template <class Totals>
+  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at, int, Totals&) const {
 #pragma unroll
     for (float& x : z) x *= alpha;
     if constexpr (scaled) {

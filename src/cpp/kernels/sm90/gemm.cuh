@@ -1,24 +1,16 @@
-// A kernel of ours for sm90 as the C ABI has it, from a configuration struct.
+// A kernel of ours for sm90 as the C ABI has it, from a configuration struct: of a library, or of a cubin.
 //
 // The configuration is what lean_cpp.py writes: a Design, and whether the operands change places (`swap`): then the
 // left one is B, so that the long side of a problem is along the tile's rows, and D is stored turned. Kernels that
 // differ in that alone are one function.
 #pragma once
 
-#include "kernels/common/descriptor.cuh"
 #include "kernels/sm90/kernel.cuh"
-#include "kernels/sm90/launch.h"
 
 namespace cutlass_py {
 
-template <class X>
-DriverLauncher& launcher_of() {
-  static DriverLauncher launcher;
-  return launcher;
-}
-
 template <class Config>
-struct LeanGemm {
+struct LeanFacts {
   using X = typename Config::Design;
   static constexpr bool swap = Config::swap;
   using A = std::conditional_t<swap, typename X::Right, typename X::Left>;
@@ -45,12 +37,47 @@ struct LeanGemm {
             align_d,
             0};
   }
+  static constexpr sm90::Shape shape_of() { return X::shape(swap, Config::slices); }
+};
 
-  static size_t workspace_size(const CutlassPyGemm&, const CutlassPyLaunch&) { return 0; }
+}  // namespace cutlass_py
+
+#ifdef __CUDACC_RTC__
+#include "kernels/sm90/cubin.cuh"
+#else
+#include "kernels/common/descriptor.cuh"
+#include "kernels/sm90/launch.h"
+
+namespace cutlass_py {
+
+template <class X>
+DriverLauncher& launcher_of() {
+  static DriverLauncher launcher;
+  return launcher;
+}
+
+template <class Config>
+struct LeanGemm : LeanFacts<Config> {
+  using typename LeanFacts<Config>::X;
+
+  static constexpr sm90::Shape shape = LeanFacts<Config>::shape_of();
+
+  static size_t workspace_size(const CutlassPyGemm& g, const CutlassPyLaunch&) {
+    return sm90::workspace_size(shape, g);
+  }
   static int run(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
-    return sm90::run(&sm90::kernel<X>, launcher_of<X>(), X::shape(swap, Config::slices), g, launch);
+    using Reductions = typename X::Epilogue::Reductions;
+    if (int error = sm90::run(&sm90::kernel<X>, launcher_of<X>(), shape, g, launch)) return error;
+    if constexpr (Reductions::count > 0) {
+      sm90::Joining joining;
+      sm90::fill(joining, shape, g, launch);
+      return queue(&sm90::joining_kernel<Reductions>, joining.config,
+                   reinterpret_cast<sm90::AllJoined<Reductions::count>&>(joining.p));
+    }
+    return 0;
   }
   static int registers() { return registers_of(reinterpret_cast<const void*>(&sm90::kernel<X>)); }
 };
 
 }  // namespace cutlass_py
+#endif

@@ -191,6 +191,9 @@ __device__ uint32_t packed(float low, float high) {
   return word;
 }
 
+// What the lane has whose number differs in these bits.
+__device__ inline float exchanged(float x, int bits) { return __shfl_xor_sync(~0u, x, bits); }
+
 // ------------------------------------------------------------------------------------------------ warps and blocks
 
 // The same for all of a warp, and known to be.

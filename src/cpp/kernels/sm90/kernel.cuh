@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/sm90/multiply.cuh"
-#include "kernels/sm90/part.cuh"
+#include "kernels/sm90/reductions.cuh"
 
 namespace cutlass_py::sm90 {
 
@@ -14,16 +14,20 @@ template <class X, class Sums>
 __device__ void finish_part(const PartPlace& here, const typename X::Epilogue& epilogue, Parts<X>& parts, Sums sums) {
   const int thread = int(threadIdx.x) % 128;
   const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;  // of this thread, in a unit
+  Totals<X, typename X::Epilogue::Reductions> totals(parts.p.operand, parts.p.turned,
+                                                     parts.shared.totals + parts.warpgroup * X::totals_bytes);
 #pragma unroll
   for (int unit = 0; unit < X::columns; unit += kUnitColumns) {
     float z[kUnit];
     typename Parts<X>::Numbers beside;
     sums(z, unit);
     parts.get(beside, unit);
-    epilogue.apply(z, beside, {here.m + row, here.n + unit + column, here.batch, parts.p.end_m, parts.p.end_n});
+    const Corner at{here.m + row, here.n + unit + column, here.batch, parts.p.end_m, parts.p.end_n};
+    epilogue.apply(z, beside, at, unit, totals);
     parts.put(z, beside, unit);
   }
   parts.send(here);
+  totals.leave(here, parts.p.end_m, parts.p.end_n);
 }
 
 template <class X>
@@ -152,7 +156,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
 // ------------------------------------------------------------------------------------------------ all of it
 
 template <class X>
-__global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ ParametersWith<X::Epilogue::operands> p) {
+__device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
   const SharedMemory<X> shared(dynamic_shared_memory());
   const Place<X> place;
   if (threadIdx.x == 0) {
@@ -188,6 +192,11 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Pa
   }
   // Others may still tell this block of a stage, load into it for their own sake, or read its sums.
   if constexpr (X::cluster > 1 || X::split) synchronize_cluster();
+}
+
+template <class X>
+__global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ ParametersWith<X::Epilogue::operands> p) {
+  compute<X>(p);
 }
 
 }  // namespace cutlass_py::sm90

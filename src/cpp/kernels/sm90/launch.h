@@ -10,6 +10,7 @@
 #include "kernels/common/queue.cuh"
 #include "kernels/sm90/design.cuh"
 #include "kernels/sm90/parameters.cuh"
+#include "kernels/sm90/reductions.cuh"
 #include "kernels/sm90/tensor_map.h"
 
 namespace cutlass_py::sm90 {
@@ -48,6 +49,7 @@ inline CutlassPyArray beside(const CutlassPyEpilogue& e) {
 }
 
 inline int fill_operand(Operand& to, const Shape& x, const Beside& what, const CutlassPyGemm& g) {
+  if (what.reduces != Reduces::none) return 0;
   const bool users = what.index >= 0;
   const CutlassPyArray given = users ? g.epilogue.user[what.index].array : beside(g.epilogue);
   if (what.size) return encode_matrix(to, x, g, what.size, given.data, given.row, given.batch);
@@ -64,9 +66,38 @@ inline void fill_factors(Parameters& p, const Shape& x, const CutlassPyEpilogue&
   p.left_factors = x.swap ? of_b : of_a, p.right_factors = x.swap ? of_a : of_b;
 }
 
+inline int64_t rows_of(const Shape& x, const CutlassPyGemm& g) { return x.swap ? g.n : g.m; }
+inline int64_t columns_of(const Shape& x, const CutlassPyGemm& g) { return x.swap ? g.m : g.n; }
+
+// each(operand, lines, parts of a line, where those of the first product lie in the workspace) of the reductions;
+// returns the bytes of all.
+template <class Each>
+size_t each_reduction(const Shape& x, const CutlassPyGemm& g, Each each) {
+  const int64_t rows = rows_of(x, g), columns = columns_of(x, g);
+  size_t offset = 0;
+  for (int i = 0; i < x.operands; ++i) {
+    if (x.beside[i].reduces == Reduces::none) continue;
+    const bool by_row = by_left_row(x.beside[i].reduces == Reduces::rows, x.swap);
+    const int32_t lines = lines_of(by_row, rows, columns), parts = parts_of(by_row, rows, columns, x.columns);
+    each(i, lines, parts, offset);
+    offset += size_t(g.batch) * parts * lines * sizeof(float);
+  }
+  return offset;
+}
+inline size_t workspace_size(const Shape& x, const CutlassPyGemm& g) {
+  return each_reduction(x, g, [](int, int32_t, int32_t, size_t) {});
+}
+
+inline void fill_reductions(ParametersWith<kMostOperands>& p, const Shape& x, const CutlassPyGemm& g, void* workspace) {
+  each_reduction(x, g, [&](int i, int32_t lines, int32_t parts, size_t offset) {
+    p.operand[i].data = static_cast<char*>(workspace) + offset;
+    p.operand[i].row = lines, p.operand[i].batch = parts;
+  });
+}
+
 inline int fill(ParametersWith<kMostOperands>& p, const Shape& x, const CutlassPyGemm& g,
                 const CutlassPyLaunch& launch) {
-  const int64_t rows = x.swap ? g.n : g.m, columns = x.swap ? g.m : g.n;
+  const int64_t rows = rows_of(x, g), columns = columns_of(x, g);
   const int64_t tiles_m = ceil_div(rows, x.m * x.cluster_m), tiles_n = ceil_div(columns, x.n * x.cluster_n);
   const int64_t count = tiles_m * tiles_n * g.batch;
   if (count > INT_MAX) return cudaErrorInvalidValue;
@@ -82,20 +113,21 @@ inline int fill(ParametersWith<kMostOperands>& p, const Shape& x, const CutlassP
   for (int i = 0; i < x.operands; ++i) {
     if (int error = fill_operand(p.operand[i], x, x.beside[i], g)) return error;
   }
+  fill_reductions(p, x, g, launch.workspace);
   return encode_matrix(p.d, x, g, x.d_size, g.d, g.ldd, g.batch_d);
 }
 
-// `launcher` is the kernel's own.
-template <int operands>
-int run(void (*kernel)(ParametersWith<operands>), DriverLauncher& launcher, const Shape& x, const CutlassPyGemm& g,
-        const CutlassPyLaunch& launch) {
-  const auto function = reinterpret_cast<const void*>(kernel);
-  if (int error = launcher.prepare(function, x.shared_bytes, launch.device)) return error;
+struct Launch {
   ParametersWith<kMostOperands> p;  // a kernel takes as much of it as it has operands
-  if (int error = fill(p, x, g, launch)) return error;
-
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
+};
+
+// `launcher` is the kernel's own, and prepared.
+inline int fill(Launch& to, DriverLauncher& launcher, const Shape& x, const CutlassPyGemm& g,
+                const CutlassPyLaunch& launch) {
+  auto& [p, attributes, config] = to;
+  if (int error = fill(p, x, g, launch)) return error;
   config.blockDim = unsigned(kThreads), config.dynamicSmemBytes = size_t(x.shared_bytes);
   config.stream = cudaStream_t(launch.stream), config.attrs = attributes;
   int clusters = launch.sm_count;
@@ -104,7 +136,7 @@ int run(void (*kernel)(ParametersWith<operands>), DriverLauncher& launcher, cons
     attributes[config.numAttrs++].val.clusterDim = {unsigned(x.cluster()), 1, 1};
     config.gridDim = unsigned(launch.sm_count / x.cluster() * x.cluster());
     if (x.slices == 1) {
-      if (int error = launcher.clusters_at_once(function, config, launch.device, clusters)) return error;
+      if (int error = launcher.clusters_at_once(config, launch.device, clusters)) return error;
     }
   }
   if (launch.overlap) {
@@ -113,7 +145,41 @@ int run(void (*kernel)(ParametersWith<operands>), DriverLauncher& launcher, cons
   }
   if (x.slices > 1 || clusters > p.order.count) clusters = p.order.count;  // of slices, each cluster has one tile
   config.gridDim = unsigned(clusters) * unsigned(x.cluster());
-  return launcher.launch(kernel, config, reinterpret_cast<ParametersWith<operands>&>(p), launch.device);
+  return 0;
+}
+
+// What joins the parts of reductions, behind a kernel that was launched.
+struct Joining {
+  AllJoined<kMostReductions> p;  // a kernel takes as many as it has
+  cudaLaunchAttribute overlap{};
+  cudaLaunchConfig_t config{};
+};
+// Of how many; 0 where nothing is left to join.
+inline int fill(Joining& to, const Shape& x, const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
+  int count = 0, most = 0;
+  each_reduction(x, g, [&](int i, int32_t lines, int32_t parts, size_t offset) {
+    const CutlassPyArray& array = g.epilogue.user[x.beside[i].index].array;
+    const int64_t step = x.beside[i].reduces == Reduces::rows ? array.row : array.col;
+    const auto* from = reinterpret_cast<const float*>(static_cast<const char*>(launch.workspace) + offset);
+    to.p.each[count++] = {from, static_cast<float*>(array.data), lines, parts, g.batch, step, array.batch};
+    most = lines > most ? lines : most;
+  });
+  to.overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  to.overlap.val.programmaticStreamSerializationAllowed = 1;
+  to.config.gridDim = {unsigned(ceil_div(most, kLinesAtOnce)), unsigned(count),
+                       unsigned(g.batch < 65535 ? g.batch : 65535)};
+  to.config.blockDim = unsigned(kLinesAtOnce), to.config.stream = cudaStream_t(launch.stream);
+  to.config.attrs = &to.overlap, to.config.numAttrs = launch.overlap ? 1 : 0;
+  return count;
+}
+
+template <int operands>
+int run(void (*kernel)(ParametersWith<operands>), DriverLauncher& launcher, const Shape& x, const CutlassPyGemm& g,
+        const CutlassPyLaunch& launch) {
+  Launch made;
+  if (int error = launcher.prepare(reinterpret_cast<const void*>(kernel), x.shared_bytes, launch.device)) return error;
+  if (int error = fill(made, launcher, x, g, launch)) return error;
+  return launcher.launch(kernel, made.config, reinterpret_cast<ParametersWith<operands>&>(made.p), launch.device);
 }
 
 }  // namespace cutlass_py::sm90

@@ -37,8 +37,7 @@ struct Parameters {
   BlockFactors left_factors, right_factors;
 };
 
-// With what an epilogue takes beside D, matrices first; the host always has room for most.
-constexpr int kMostOperands = 16;
+// With what an epilogue takes beside D.
 template <int operands>
 struct ParametersWith : Parameters {
   Operand operand[operands];

@@ -5,6 +5,7 @@
 //   template <bool fast, class T> static __device__ void compute(const T* in, T* out)   in[0] is the sum, out[0] is D
 //   static constexpr int ins, outs, reads, operands; beside[]           as Fused has them
 //   using Matrices = Dtypes<...>                                        that are read, then those that are written
+//   using Reductions = sm90::Reductions<...>                            in the order of their operands
 //   template <class Load> static __device__ void loads(Load& load)      load.number(in, operand), .vector<T>, .matrix
 //   template <class Store> static __device__ void stores(Store& store)  store.matrix(out, matrix)
 #pragma once
@@ -34,12 +35,15 @@ struct UserEpilogue {
   using Matrices = typename Program::Matrices;
   static constexpr int reads = Program::reads, operands = Program::operands;
   static constexpr const Beside* beside = Program::beside;
+  using Reductions = typename Program::Reductions;
 
   const Operand* given;
 
   __device__ UserEpilogue(const EpilogueArguments&, const Operand* given) : given(given) {}
 
-  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at) const {
+  // `unit` is the first of its columns in the part.
+  template <class Totals>
+  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at, int unit, Totals& totals) const {
     float in[Program::ins][kUnit], out[Program::outs][kUnit];
     Loads loads{given, matrix, at, in};
 #pragma unroll
@@ -58,6 +62,7 @@ struct UserEpilogue {
     for (int i = 0; i < kUnit; ++i) z[i] = out[0][i];
     Stores stores{matrix, out};
     Program::stores(stores);
+    totals.take(out, at, unit);
   }
 
  private:

@@ -57,7 +57,7 @@ Function driver_function(const char*, unsigned) {
 class DriverLauncher {
  public:
   int prepare(const void*, int, int) { return 0; }
-  int clusters_at_once(const void*, const cudaLaunchConfig_t&, int, int& clusters) {
+  int clusters_at_once(const cudaLaunchConfig_t&, int, int& clusters) {
     clusters = 2;
     return 0;
   }

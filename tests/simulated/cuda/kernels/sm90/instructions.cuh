@@ -108,6 +108,17 @@ uint32_t packed(float low, float high) {
   return bits(low) | bits(high) << 16;
 }
 
+inline float exchanged(float x, int bits) {
+  static float lanes[8][simulated::kMostThreads / 32][32];  // of the blocks of a cluster
+  const int lane = simulated::running.number % 32;
+  auto& of_warp = lanes[simulated::running.rank][simulated::running.number / 32];
+  of_warp[lane] = x;
+  gpu::synchronize_warp();
+  const float found = of_warp[lane ^ bits];
+  gpu::synchronize_warp();
+  return found;
+}
+
 inline int warp_index() { return simulated::running.number / 32; }
 template <int registers>
 void release_registers() {}

@@ -1,0 +1,2 @@
+// NVRTC knows by itself what kernels use of it.
+#pragma once

@@ -1,0 +1,4 @@
+// As cstdint.
+#pragma once
+
+#include <cstdint>

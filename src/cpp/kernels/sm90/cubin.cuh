@@ -1,0 +1,63 @@
+// A kernel as a cubin that says itself what it is, so that none of it is compiled for the host: as NVRTC makes it, and
+// cubin.cu loads it.
+#pragma once
+
+#include "abi/kernel.h"
+#include "kernels/sm90/design.cuh"
+
+namespace cutlass_py::sm90 {
+
+// Under these names in the cubin's table of symbols.
+#define CUTLASS_PY_CUBIN_KERNEL cutlass_py_kernel
+#define CUTLASS_PY_CUBIN_JOINING cutlass_py_joining_kernel
+#define CUTLASS_PY_CUBIN_SAYS cutlass_py_says
+
+struct Text {
+  char characters[248];
+
+  constexpr Text& operator=(const char* from) {
+    for (int i = 0; i < int(sizeof characters) - 1 && from[i]; ++i) characters[i] = from[i];
+    return *this;
+  }
+};
+
+// Plain, and without addresses.
+struct CubinSays {
+  int32_t abi, bytes;  // CUTLASS_PY_ABI, and of this structure
+  Text name, a, b, acc, c, d;
+  CutlassPyGemmFacts facts;  // but for these texts
+  Shape shape;
+};
+
+constexpr CubinSays cubin_says(const char* name, CutlassPyGemmFacts facts, const Shape& shape) {
+  CubinSays x{};
+  x.abi = CUTLASS_PY_ABI, x.bytes = int32_t(sizeof x);
+  x.name = name;
+  x.a = facts.a, x.b = facts.b, x.acc = facts.acc, x.c = facts.c, x.d = facts.d;
+  facts.a = facts.b = facts.acc = facts.c = facts.d = nullptr;
+  x.facts = facts, x.shape = shape;
+  return x;
+}
+
+}  // namespace cutlass_py::sm90
+
+#ifdef __CUDACC_RTC__
+namespace cutlass_py {
+
+template <class Config>
+using LeanGemm = LeanFacts<Config>;
+
+}  // namespace cutlass_py
+
+#define CUTLASS_PY_KERNEL(NAME, ...)                                                                        \
+  extern "C" __global__ void __launch_bounds__(cutlass_py::sm90::kThreads, 1) CUTLASS_PY_CUBIN_KERNEL(      \
+      const __grid_constant__ cutlass_py::sm90::ParametersWith<__VA_ARGS__::X::Epilogue::operands> p) {     \
+    cutlass_py::sm90::compute<__VA_ARGS__::X>(p);                                                           \
+  }                                                                                                         \
+  extern "C" __global__ void __launch_bounds__(cutlass_py::sm90::kLinesAtOnce) CUTLASS_PY_CUBIN_JOINING(    \
+      const __grid_constant__ cutlass_py::sm90::AllJoined<__VA_ARGS__::X::Epilogue::Reductions::count> p) { \
+    cutlass_py::sm90::join_all(__VA_ARGS__::X::Epilogue::Reductions(), p);                                  \
+  }                                                                                                         \
+  extern "C" __constant__ cutlass_py::sm90::CubinSays CUTLASS_PY_CUBIN_SAYS =                               \
+      cutlass_py::sm90::cubin_says(#NAME, __VA_ARGS__::facts(), __VA_ARGS__::shape_of());
+#endif
