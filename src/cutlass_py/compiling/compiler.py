@@ -80,8 +80,8 @@ class Recipe:
     kernel: str
     source: str
     flags: tuple[str, ...]
-    nvrtc_flags: tuple[str, ...]
     include: tuple[Path, ...]
+    nvrtc_flags: tuple[str, ...] = ()
 
     @property
     def entry(self) -> str:
@@ -129,7 +129,7 @@ def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
     source = f"{source_of(config)}\n{entry_point}"
     flags = codegen.flags(family, family.gencode_for(cc or capabilities()))
     nvrtc_flags = codegen.nvrtc_flags(family) if cubin else ()
-    return Recipe(config.name, source, (*_SHARED, *flags), tuple(nvrtc_flags), _include(config.name))
+    return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name), tuple(nvrtc_flags))
 
 
 _OWN = ("abi/kernel.h", "kernels/common/descriptor.cuh")
