@@ -389,9 +389,9 @@ def may_compile() -> bool:
 
 
 def can_compile() -> bool:
-    """Whether `load` may compile, and finds a compiler, if only to refuse it."""
+    """Whether `load` may compile any kernel, not NVRTC's alone, and finds nvcc, if only to refuse it."""
     try:
-        return may_compile() and (find_nvcc() or nvrtc.find()) is not None
+        return may_compile() and find_nvcc() is not None
     except CompileError:
         return True
 
