@@ -22,7 +22,7 @@ from stand_in import CONFIG, NVCC, Terminal, build, compiled, needs_gxx, python,
 
 import cutlass_py
 from cutlass_py import CompileError, GemmArguments, TensorSpec, _core, explain
-from cutlass_py.compiling import cache, compiler, nvrtc, toolkit
+from cutlass_py.compiling import cache, compiler, toolkit
 from cutlass_py.declaration import codegen, families
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.epilogues import EPILOGUES
@@ -270,7 +270,10 @@ def test_the_compiler_of_the_wheels(nvcc, tmp_path, monkeypatch):
 def test_the_extra_names_the_wheels_that_are_looked_for():
     tomllib = pytest.importorskip("tomllib")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert [name for name in extras["jit"] if name.startswith("nvidia")] == [nvrtc.WHEEL, *toolkit.NVCC_WHEELS]
+    assert [name for name in extras["jit"] if name.startswith("nvidia")] == [
+        "nvidia-cuda-nvrtc==13.0.*",
+        *toolkit.NVCC_WHEELS,
+    ]
 
 
 # ---------------------------------------------------------------------------------------- progress

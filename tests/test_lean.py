@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 
 import pytest
 from nvcc import why_not
 
+from cutlass_py import GemmArguments, TensorSpec, epilogue
 from cutlass_py.compiling import compiler
 from cutlass_py.declaration import codegen
+from cutlass_py.declaration.config import GemmConfig
 from cutlass_py.declaration.families import find
+from cutlass_py.epilogues.specialization import specialization
+from cutlass_py.functions import max as max_over
+from cutlass_py.functions import sum as sum_over
 
 WHY_NOT = why_not()
 LARGEST = (
@@ -29,12 +35,28 @@ LARGEST = (
     "e4m3_e4m3_f32_f32_tn_128x64x128_1x1x1_leancoopgroup_linearc",
     "f16_f16_f32_f16_tn_128x256x64_1x1x4_leancoop_linear",
 )
+REDUCING = (
+    "bf16_bf16_f32_bf16_tn_128x256x64_2x1x1_leancoop_linear",
+    "bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingpong_linear",
+)
+
+
+def reducing(name: str) -> GemmConfig:
+    """A design that keeps what it joins along both axes."""
+    kept = epilogue(lambda x, bias: (x + bias, {"rows": sum_over(x, axis=-1), "columns": max_over(x, axis=-2)}))
+    n = 4096
+    a, b, bias, rows, columns = (
+        TensorSpec(shape, dtype, device="cuda:63")
+        for shape, dtype in (((n, n), "bf16"), ((n, n), "bf16"), ((n,), "bf16"), ((n, 1), "f32"), ((n,), "f32"))
+    )
+    args = GemmArguments(a, b, epilogue=kept(bias=bias, rows=rows, columns=columns))
+    return replace(find(name), epilogue=specialization(args.problem.user).epilogue.name)
 
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_registers_hold_everything_and_products_are_not_serialised(tmp_path):
     """The largest sums, fused and not; ptxas says so where a wgmma waits for the one before (C7510)."""
-    found = [find(f"sm90_lean_{name}") for name in LARGEST]
+    found = [find(f"sm90_lean_{name}") for name in LARGEST] + [reducing(f"sm90_lean_{name}") for name in REDUCING]
     recipe = compiler.recipe(found[0])
     source = tmp_path / "lean.cu"
     source.write_text(codegen.source(found))
@@ -44,6 +66,7 @@ def test_registers_hold_everything_and_products_are_not_serialised(tmp_path):
     include = [f"-I{place}" for place in recipe.include]
     command = [nvcc[0], *flags, *include, "-Xptxas=-v", "-c", str(source), "-o", str(tmp_path / "lean.o")]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    assert len(set(re.findall(r"Compiling entry function '(\w+)'", said))) == len(LARGEST)
+    kernels = [x for x in set(re.findall(r"Compiling entry function '(\w+)'", said)) if "joining_kernel" not in x]
+    assert len(kernels) == len(LARGEST) + len(REDUCING)
     assert set(re.findall(r"(\d+) bytes spill", said)) == {"0"}
     assert "C75" not in said

@@ -17,7 +17,7 @@ from cutlass_py import _core, clamp, epilogue, gemm, view
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.epilogues import ACTIVATIONS, epilogue_named
 from cutlass_py.declaration.families import find
-from cutlass_py.declaration.shared_memory import SM90, stages_3x
+from cutlass_py.declaration.shared_memory import SM90, lean_bytes, stages, stages_3x
 from cutlass_py.functions import max as max_over
 from cutlass_py.functions import min as min_over
 from cutlass_py.functions import relu
@@ -215,6 +215,18 @@ def test_factors_in_blocks(on, rng, name, k):
     assert_near(found, wanted, c.d, 2.0**-20, size=np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("program", OPERANDS)
+@pytest.mark.parametrize("name", USERS)
+def test_stages_beside_epilogues_of_users(name, program):
+    """As many as are foreseen where it is said which designs can carry an epilogue."""
+    config = WITH_USERS[program, name]
+    user = epilogue_named(config.epilogue).user
+    reductions = sum(bool(reduction) for *_, reduction in user.outputs)
+    taken = lean_bytes(config.tile[1], NUMPY[config.d].itemsize, sum(user.matrix_bytes), reductions)
+    foreseen = min(stages(config.tile, NUMPY[config.a].itemsize, taken), 12)
+    assert _core.kernel_facts()[config.name]["stages"] == foreseen >= 3
+
+
 def given(on: Any, program: str, values: dict[str, np.ndarray]) -> dict[str, Any]:
     """What an epilogue reads, each in its dtype; matrices lie as TMA reads them."""
     made = {}
@@ -239,8 +251,6 @@ def test_epilogues_of_users(on, rng, name):
     assert_near(found, np.maximum(z, 0) * values["left"] + values["row"], c.d, 2.0**-20)
     aux.assert_rest_untouched()
     assert_near(aux.array.astype("f8"), z, "f32", 2.0**-20)
-    config = WITH_USERS["mixed", name]
-    assert config.epilogue.startswith("user_") and _core.kernel_facts()[config.name]["stages"] >= 3
 
 
 @pytest.mark.parametrize("name", USERS)

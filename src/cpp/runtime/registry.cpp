@@ -39,14 +39,11 @@ std::string directory_of_extension() {
   return path.substr(0, path.find_last_of('/'));
 }
 
-// The bytes of a cubin; empty where the file is anything else.
-std::string read_cubin(const std::string& path) {
+bool is_cubin(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   Elf64_Ehdr head{};
   file.read(reinterpret_cast<char*>(&head), sizeof head);
-  if (!file || std::memcmp(head.e_ident, ELFMAG, SELFMAG) || head.e_machine != EM_CUDA) return "";
-  file.seekg(0);
-  return {std::istreambuf_iterator<char>(file), {}};
+  return file && std::memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 && head.e_machine == EM_CUDA;
 }
 
 // A library of the one kernel that a cubin holds.
@@ -54,8 +51,10 @@ struct CubinLibrary {
   const CutlassPyKernel* kernels[1];
   CutlassPyLibrary library;
 
-  static const CutlassPyLibrary* load(const std::string& path, const std::string& cubin) {
+  static const CutlassPyLibrary* load(const std::string& path) {
     const CutlassPyLibrary* package = builtin_library();
+    std::ifstream file(path, std::ios::binary);
+    const std::string cubin{std::istreambuf_iterator<char>(file), {}};
     const CutlassPyKernel* kernel =
         package && package->load_cubin ? package->load_cubin(cubin.data(), cubin.size()) : nullptr;
     if (!kernel) {
@@ -91,14 +90,14 @@ bool holds(const CutlassPyLibrary& library, const std::string& kernel) {
 
 const CutlassPyLibrary* load_library(const std::string& path, const std::string& only) {
   Registry& t = registry();
-  const std::string cubin = read_cubin(path);
-  if (!cubin.empty()) builtin_library();  // which loads it
+  const bool cubin = is_cubin(path);
+  if (cubin) builtin_library();  // which loads it, and is itself loaded by this function
   std::lock_guard lock(t.mutex);
   if (auto found = t.libraries.find(path); found != t.libraries.end()) {
     return holds(*found->second, only) ? found->second : nullptr;
   }
   void* handle = nullptr;
-  const CutlassPyLibrary* library = cubin.empty() ? load_shared_object(path, handle) : CubinLibrary::load(path, cubin);
+  const CutlassPyLibrary* library = cubin ? CubinLibrary::load(path) : load_shared_object(path, handle);
   if (!holds(*library, only)) {
     if (handle) dlclose(handle);
     return nullptr;

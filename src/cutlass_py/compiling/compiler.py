@@ -144,7 +144,11 @@ def own_headers(kernel: str) -> Path:
     Raises:
         CompileError: they are missing.
     """
-    return next(place for place in _include(kernel, _OWN) if (place / _OWN[0]).is_file())
+    return _own_place(_include(kernel, _OWN))
+
+
+def _own_place(include: tuple[Path, ...]) -> Path:
+    return next(place for place in include if (place / _OWN[0]).is_file())
 
 
 def _include(kernel: str, wanted: tuple[str, ...] = (*_OWN, "cutlass/version.h")) -> tuple[Path, ...]:
@@ -168,7 +172,7 @@ def _headers(include: tuple[Path, ...]) -> tuple[str, str]:
 
     The build leaves that of the copy which it installs beside it.
     """
-    ours = next(place for place in include if (place / _OWN[0]).is_file())
+    ours = _own_place(include)
     cutlass = _version_header(include).parent.parent
     known = cutlass / "cutlass.sha256"
     theirs = known.read_text(encoding="ascii") if known.is_file() else toolkit.digest(cutlass, *toolkit.CUTLASS_HEADERS)
@@ -232,12 +236,12 @@ class _Nvrtc:
 
     @property
     def name(self) -> str:
-        return f"nvrtc{'.'.join(map(str, self.library.version))}"
+        return self.library.name
 
     def compile(self, made: Recipe, source: Path, shown: str) -> tuple[bytes, str, str]:
         """As _Nvcc has it; the library is a cubin."""
-        freestanding = next(place for place in made.include if (place / _OWN[0]).is_file()) / "kernels" / "freestanding"
-        flags = [*made.nvrtc_flags, *(f"-I{place}" for place in (freestanding, *made.include))]
+        places = _own_place(made.include) / "kernels" / "freestanding", *made.include
+        flags = [*made.nvrtc_flags, *(f"-I{place}" for place in places)]
         began = monotonic()
         watched = _watched(shown)
         if watched:
@@ -245,8 +249,7 @@ class _Nvrtc:
         content, output = self.library.compile(made.source, flags)
         if watched:
             _line(shown, monotonic() - began, end="\n")
-        how = "" if content else f"NVRTC {self.name.removeprefix('nvrtc')} failed"
-        return content, how, f"NVRTC {' '.join(flags)}\n{output}"
+        return content, "" if content else f"{self.name} failed", f"{self.name} {' '.join(flags)}\n{output}"
 
 
 def _compiler(made: Recipe) -> _Nvcc | _Nvrtc | None:

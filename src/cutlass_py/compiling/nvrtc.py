@@ -15,9 +15,8 @@ from pathlib import Path
 from .toolkit import find_package
 
 OLDEST = (12, 4)
-WHEEL = "nvidia-cuda-nvrtc==13.0.*"
 _MAJORS = (13, 12)  # whose libraries are looked for, the newest first
-MISSING = f"no NVRTC {OLDEST[0]}.{OLDEST[1]} or later, as torch, CuPy and nvidia-cuda-nvrtc bring it"
+MISSING = f"no NVRTC {OLDEST[0]}.{OLDEST[1]} or later, as torch and nvidia-cuda-nvrtc bring it"
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,11 @@ class Nvrtc:
     library: ctypes.CDLL
     version: tuple[int, int]
 
+    @property
+    def name(self) -> str:
+        """With its version, such as "nvrtc13.0"."""
+        return f"nvrtc{'.'.join(map(str, self.version))}"
+
     def compile(self, source: str, flags: Sequence[str]) -> tuple[bytes, str]:
         """The cubin of a translation unit, empty where that failed, and what the compiler said."""
         program = ctypes.c_void_p()
@@ -34,7 +38,11 @@ class Nvrtc:
         try:
             given = (ctypes.c_char_p * len(flags))(*[flag.encode() for flag in flags])
             failed = self.library.nvrtcCompileProgram(program, len(flags), given)
-            log = self._text(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog").rstrip(b"\0").decode()
+            log = (
+                self._text(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
+                .rstrip(b"\0")
+                .decode(errors="replace")
+            )
             cubin = b"" if failed else self._text(program, "nvrtcGetCUBINSize", "nvrtcGetCUBIN")
         finally:
             self._call("nvrtcDestroyProgram", ctypes.byref(program))
@@ -60,7 +68,7 @@ def find() -> Nvrtc | None:
         name = f"libnvrtc.so.{major}"
         wheel = f"cu{major}/lib" if major > 12 else "cuda_nvrtc/lib"
         package = find_package("nvidia", f"{wheel}/{name}")
-        for directory in (package / wheel if package else home / "lib64", home / "lib64", None):
+        for directory in (*([package / wheel] if package else []), home / "lib64", None):
             if (found := _load(directory, name)) and found.version >= OLDEST:
                 return found
     return None

@@ -45,24 +45,25 @@ def _program(t: Traced) -> str:
     dtypes = [str(dtype) for _, dtype in t.operands]
     read = [i for i, kind, _ in t.inputs if kind == "t"]
     written = [i for i, _, _, reduction in t.outputs if not reduction]
-    reduced = [(i, kind != "n") for i, kind, _, reduction in t.outputs if reduction]  # and whether rows have a value
     matrices, others = [*read, *written], [i for i, kind, _ in t.inputs if kind != "t"]
-    operands = [(i, f"{i}, {DTYPES[dtypes[i]].itemsize}") for i in matrices] + [(i, f"{i}, 0") for i in others]
-    operands += [(i, f"{i}, 0, sm90::Reduces::{'rows' if rows else 'columns'}") for i, rows in reduced]
+    reduces = {
+        i: f"sm90::Reduces::{'columns' if kind == 'n' else 'rows'}" for i, kind, _, reduction in t.outputs if reduction
+    }
+    operands = {i: f"{i}, {DTYPES[dtypes[i]].itemsize}" for i in matrices} | {i: f"{i}, 0" for i in others}
+    operands |= {i: f"{i}, 0, {what}" for i, what in reduces.items()}
+    at = {i: place for place, i in enumerate(operands)}
     loads = []
     for place, (i, kind, _) in enumerate(t.inputs, 1):
-        at = [x for x, _ in operands].index(i)
         how = "matrix" if kind == "t" else "number" if kind == "s" else f"template vector<{tag(dtypes[i])}>"
-        loads.append(f"    load.{how}({place}, {at});\n")
+        loads.append(f"    load.{how}({place}, {at[i]});\n")
     stores, reductions = [], []
-    for place, (i, kind, _, reduction) in enumerate(t.outputs, 1):
+    for place, (i, _, _, reduction) in enumerate(t.outputs, 1):
         if reduction:
-            at = [x for x, _ in operands].index(i)
-            how = f"user::{reduction.capitalize()}, {place}, {at}, {_flag(kind != 'n')}"
+            how = f"user::{reduction.capitalize()}, {place}, {at[i]}, {reduces[i]}"
             reductions.append(f"sm90::Reduction<{how}>")
         else:
-            stores.append(f"    store.matrix({place}, {matrices.index(i)});\n")
-    beside = ", ".join(f"{{{x}}}" for _, x in operands) or "{-1, 0}"
+            stores.append(f"    store.matrix({place}, {at[i]});\n")
+    beside = ", ".join(f"{{{x}}}" for x in operands.values()) or "{-1, 0}"
     return (
         f"namespace cutlass_py {{\nstruct {t.name} {{\n"
         f"  static constexpr int ins = {1 + len(t.inputs)}, outs = {1 + len(t.outputs)};\n"

@@ -20,7 +20,6 @@ MOST_BLOCKS = 65535  # of a launch, along y and along z of its grid
 _FEWEST_STAGES = 3  # of a mainloop, below which loads are no longer hidden
 # 8 lanes of a warp hold the same columns, 4 lie side by side: CUTLASS's Sm90RowReduction deals columns out in pairs.
 _EVEN_WIDTH = 8 * 4 * 2
-_MOST_OPERANDS, _MOST_REDUCTIONS = 16, 8  # of our own kernels (kernels/sm90)
 _READ = ("f16", "bf16", "f32")
 
 
@@ -43,8 +42,6 @@ def with_epilogue(config: GemmConfig, epilogue: Epilogue) -> GemmConfig | str:
 
 def _of_our_own(c: GemmConfig, user: Traced) -> str | None:
     reductions = sum(bool(reduction) for *_, reduction in user.outputs)
-    if len(user.inputs) + len(user.outputs) > _MOST_OPERANDS or reductions > _MOST_REDUCTIONS:
-        return f"takes up to {_MOST_OPERANDS} operands, of which {_MOST_REDUCTIONS} may be reductions"
     taken = lean_bytes(c.tile[1], DTYPES[c.d].itemsize, sum(user.matrix_bytes), reductions)
     left = stages(c.tile, DTYPES[c.a].itemsize, taken)
     m, n, k = c.tile

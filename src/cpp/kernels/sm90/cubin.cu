@@ -1,4 +1,4 @@
-// Loads a kernel from a cubin that says itself what it is (cubin.cuh).
+// Loads a kernel from a cubin that brings its own descriptor (cubin.cuh).
 //
 // The ELF format is that of <elf.h>. The driver loads a cubin for whatever devices run it (CUDA driver API, library
 // management).
@@ -20,7 +20,7 @@ namespace {
 #define CUTLASS_PY_TEXT(NAME) #NAME
 constexpr const char* kKernel = CUTLASS_PY_TEXT_OF(CUTLASS_PY_CUBIN_KERNEL);
 constexpr const char* kJoining = CUTLASS_PY_TEXT_OF(CUTLASS_PY_CUBIN_JOINING);
-constexpr const char* kSays = CUTLASS_PY_TEXT_OF(CUTLASS_PY_CUBIN_SAYS);
+constexpr const char* kDescriptor = CUTLASS_PY_TEXT_OF(CUTLASS_PY_CUBIN_DESCRIPTOR);
 
 // A file in memory, of which nothing is read that does not lie within it.
 struct Bytes {
@@ -33,7 +33,7 @@ struct Bytes {
     std::memcpy(&to, begin + at, sizeof to);
     return true;
   }
-  bool says(const char* text, size_t at) const {
+  bool holds(const char* text, size_t at) const {
     const size_t length = std::strlen(text) + 1;
     return at <= size && size - at >= length && std::memcmp(begin + at, text, length) == 0;
   }
@@ -54,7 +54,7 @@ bool find_object(const Bytes& file, const char* name, size_t& at) {
     Elf64_Sym symbol;
     for (size_t j = 0; j < table.sh_size / sizeof symbol && file.read(symbol, table.sh_offset + j * sizeof symbol);
          ++j) {
-      if (!file.says(name, texts.sh_offset + symbol.st_name) || !section(symbol.st_shndx, place)) continue;
+      if (!file.holds(name, texts.sh_offset + symbol.st_name) || !section(symbol.st_shndx, place)) continue;
       at = place.sh_offset + symbol.st_value;
       return true;
     }
@@ -62,10 +62,10 @@ bool find_object(const Bytes& file, const char* name, size_t& at) {
   return false;
 }
 
-bool read(CubinSays& to, const Bytes& file) {
+bool read(CubinDescriptor& to, const Bytes& file) {
   size_t at;
   int32_t head[2];
-  return find_object(file, kSays, at) && file.read(head, at) && head[0] == CUTLASS_PY_ABI &&
+  return find_object(file, kDescriptor, at) && file.read(head, at) && head[0] == CUTLASS_PY_ABI &&
          head[1] == int32_t(sizeof to) && file.read(to, at);
 }
 
@@ -73,7 +73,7 @@ class Cubin {
  public:
   static const CutlassPyKernel* load(const Bytes& file) {
     auto made = std::make_unique<Cubin>();
-    if (!read(made->says_, file)) return nullptr;
+    if (!read(made->descriptor_, file)) return nullptr;
     made->code_.assign(file.begin, file.size);
     made->describe();
     return &made.release()->kernel_;  // plans may hold it until the end
@@ -81,24 +81,25 @@ class Cubin {
 
  private:
   void describe() {
-    facts_ = says_.facts;
-    facts_.a = says_.a.characters, facts_.b = says_.b.characters, facts_.acc = says_.acc.characters;
-    facts_.c = says_.c.characters, facts_.d = says_.d.characters;
-    kernel_ = {says_.name.characters, &facts_, &Cubin::workspace_size, &Cubin::run, nullptr, CUTLASS_PY_GEMM, this};
+    facts_ = descriptor_.facts;
+    facts_.a = descriptor_.a.characters, facts_.b = descriptor_.b.characters, facts_.acc = descriptor_.acc.characters;
+    facts_.c = descriptor_.c.characters, facts_.d = descriptor_.d.characters;
+    kernel_ = {
+        descriptor_.name.characters, &facts_, &Cubin::workspace_size, &Cubin::run, nullptr, CUTLASS_PY_GEMM, this};
   }
 
   static Cubin& of(const CutlassPyLaunch& launch) {
     return *static_cast<Cubin*>(const_cast<void*>(launch.kernel->context));
   }
   static size_t workspace_size(const void* arguments, const CutlassPyLaunch* launch) {
-    return sm90::workspace_size(of(*launch).says_.shape, *static_cast<const CutlassPyGemm*>(arguments));
+    return sm90::workspace_size(of(*launch).descriptor_.shape, *static_cast<const CutlassPyGemm*>(arguments));
   }
   static int run(const void* arguments, const CutlassPyLaunch* launch) {
     return of(*launch).run(*static_cast<const CutlassPyGemm*>(arguments), *launch);
   }
 
   int run(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
-    const Shape& shape = says_.shape;
+    const Shape& shape = descriptor_.shape;
     if (int error = prepare(kernel_part_, kKernel, shape.shared_bytes, launch.device)) return error;
     Launch made;
     if (int error = fill(made, kernel_part_.launcher, shape, g, launch)) return error;
@@ -147,7 +148,7 @@ class Cubin {
   }
 
   std::string code_;
-  CubinSays says_{};
+  CubinDescriptor descriptor_{};
   CutlassPyGemmFacts facts_{};
   CutlassPyKernel kernel_{};
   std::mutex mutex_;

@@ -1,5 +1,5 @@
-// A kernel as a cubin that says itself what it is, so that none of it is compiled for the host: as NVRTC makes it, and
-// cubin.cu loads it.
+// A kernel as a cubin that brings its own descriptor, so that none of it is compiled for the host: as NVRTC makes it,
+// and cubin.cu loads it.
 #pragma once
 
 #include "abi/kernel.h"
@@ -10,27 +10,30 @@ namespace cutlass_py::sm90 {
 // Under these names in the cubin's table of symbols.
 #define CUTLASS_PY_CUBIN_KERNEL cutlass_py_kernel
 #define CUTLASS_PY_CUBIN_JOINING cutlass_py_joining_kernel
-#define CUTLASS_PY_CUBIN_SAYS cutlass_py_says
+#define CUTLASS_PY_CUBIN_DESCRIPTOR cutlass_py_descriptor
 
+// Of fewer characters than it has room for: no constant is made of a longer one.
+template <int room>
 struct Text {
-  char characters[248];
+  char characters[room];
 
   constexpr Text& operator=(const char* from) {
-    for (int i = 0; i < int(sizeof characters) - 1 && from[i]; ++i) characters[i] = from[i];
+    for (int i = 0; from[i]; ++i) characters[i] = from[i], characters[i + 1] = 0;
     return *this;
   }
 };
 
 // Plain, and without addresses.
-struct CubinSays {
+struct CubinDescriptor {
   int32_t abi, bytes;  // CUTLASS_PY_ABI, and of this structure
-  Text name, a, b, acc, c, d;
+  Text<256> name;
+  Text<8> a, b, acc, c, d;
   CutlassPyGemmFacts facts;  // but for these texts
   Shape shape;
 };
 
-constexpr CubinSays cubin_says(const char* name, CutlassPyGemmFacts facts, const Shape& shape) {
-  CubinSays x{};
+constexpr CubinDescriptor describe_cubin(const char* name, CutlassPyGemmFacts facts, const Shape& shape) {
+  CubinDescriptor x{};
   x.abi = CUTLASS_PY_ABI, x.bytes = int32_t(sizeof x);
   x.name = name;
   x.a = facts.a, x.b = facts.b, x.acc = facts.acc, x.c = facts.c, x.d = facts.d;
@@ -58,6 +61,6 @@ using LeanGemm = LeanFacts<Config>;
       const __grid_constant__ cutlass_py::sm90::AllJoined<__VA_ARGS__::X::Epilogue::Reductions::count> p) { \
     cutlass_py::sm90::join_all(__VA_ARGS__::X::Epilogue::Reductions(), p);                                  \
   }                                                                                                         \
-  extern "C" __constant__ cutlass_py::sm90::CubinSays CUTLASS_PY_CUBIN_SAYS =                               \
-      cutlass_py::sm90::cubin_says(#NAME, __VA_ARGS__::facts(), __VA_ARGS__::shape_of());
+  extern "C" __constant__ cutlass_py::sm90::CubinDescriptor CUTLASS_PY_CUBIN_DESCRIPTOR =                   \
+      cutlass_py::sm90::describe_cubin(#NAME, __VA_ARGS__::facts(), __VA_ARGS__::shape);
 #endif

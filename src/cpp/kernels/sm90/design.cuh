@@ -41,12 +41,12 @@ struct Dtypes {
   static constexpr int bytes = (0 + ... + int(sizeof(typename T::Type)));
 };
 
-// What an epilogue takes beside D, matrices first; the host always has room for most.
+// What an epilogue takes beside D, matrices first; the host always has room for most of them.
 constexpr int kMostOperands = 16;
-enum class Reduces : int { none, rows, columns };  // of D: a value for each
+enum class Reduces : int { none, rows, columns };  // leaves a value for each row of D, or for each column
 struct Beside {
   int index;  // in the table of a user's epilogue; -1 for C, the gate or aux
-  int size;   // bytes of a matrix's element; 0 of vectors and numbers
+  int size;   // bytes of a matrix's element; 0 of all else
   Reduces reduces = Reduces::none;
 };
 
@@ -136,6 +136,7 @@ struct Design {
   static constexpr int registers = Sum::registers(N);  // of a thread for 64 rows
   using Product = Wgmma<Left, Right, Sum, N, left_along, right_along>;
 
+  static_assert(Epilogue::operands <= kMostOperands);
   static_assert(promoted || !left_group);
   static_assert(!split || (cluster == 1 && M * N * 4 <= stages * stage_bytes && sizeof(Register) * registers == 2 * N));
   static_assert(rows % 64 == 0 && N % 16 == 0 && N <= 256 && stages > 1);

@@ -100,8 +100,8 @@ struct Fused {
   }
 
   // z: the sums, and then D; matrix: what was read (0 of one that is not there), and what is to be written.
-  template <class Totals>
-  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at, int, Totals&) const {
+  template <class Take>
+  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at, Take) const {
 #pragma unroll
     for (float& x : z) x *= alpha;
     if constexpr (scaled) {

@@ -37,7 +37,7 @@ struct LeanFacts {
             align_d,
             0};
   }
-  static constexpr sm90::Shape shape_of() { return X::shape(swap, Config::slices); }
+  static constexpr sm90::Shape shape = X::shape(swap, Config::slices);
 };
 
 }  // namespace cutlass_py
@@ -59,8 +59,7 @@ DriverLauncher& launcher_of() {
 template <class Config>
 struct LeanGemm : LeanFacts<Config> {
   using typename LeanFacts<Config>::X;
-
-  static constexpr sm90::Shape shape = LeanFacts<Config>::shape_of();
+  using LeanFacts<Config>::shape;
 
   static size_t workspace_size(const CutlassPyGemm& g, const CutlassPyLaunch&) {
     return sm90::workspace_size(shape, g);

@@ -14,8 +14,7 @@ template <class X, class Sums>
 __device__ void finish_part(const PartPlace& here, const typename X::Epilogue& epilogue, Parts<X>& parts, Sums sums) {
   const int thread = int(threadIdx.x) % 128;
   const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;  // of this thread, in a unit
-  Totals<X, typename X::Epilogue::Reductions> totals(parts.p.operand, parts.p.turned,
-                                                     parts.shared.totals + parts.warpgroup * X::totals_bytes);
+  Totals<X, typename X::Epilogue::Reductions> totals;
 #pragma unroll
   for (int unit = 0; unit < X::columns; unit += kUnitColumns) {
     float z[kUnit];
@@ -23,11 +22,11 @@ __device__ void finish_part(const PartPlace& here, const typename X::Epilogue& e
     sums(z, unit);
     parts.get(beside, unit);
     const Corner at{here.m + row, here.n + unit + column, here.batch, parts.p.end_m, parts.p.end_n};
-    epilogue.apply(z, beside, at, unit, totals);
+    epilogue.apply(z, beside, at, [&](const float (*results)[kUnit]) { totals.take(parts, results, at, unit); });
     parts.put(z, beside, unit);
   }
   parts.send(here);
-  totals.leave(here, parts.p.end_m, parts.p.end_n);
+  totals.leave(parts, here);
 }
 
 template <class X>

@@ -77,10 +77,11 @@ size_t each_reduction(const Shape& x, const CutlassPyGemm& g, Each each) {
   size_t offset = 0;
   for (int i = 0; i < x.operands; ++i) {
     if (x.beside[i].reduces == Reduces::none) continue;
-    const bool by_row = by_left_row(x.beside[i].reduces == Reduces::rows, x.swap);
-    const int32_t lines = lines_of(by_row, rows, columns), parts = parts_of(by_row, rows, columns, x.columns);
-    each(i, lines, parts, offset);
-    offset += size_t(g.batch) * parts * lines * sizeof(float);
+    const bool by_row = by_left_row(x.beside[i].reduces, x.swap);
+    const int64_t lines = by_row ? rows : columns;
+    const int64_t parts = by_row ? ceil_div(columns, x.columns) : ceil_div(rows, 64);
+    each(i, int32_t(lines), int32_t(parts), offset);
+    offset += size_t(g.batch * parts * lines) * sizeof(float);
   }
   return offset;
 }
@@ -117,6 +118,7 @@ inline int fill(ParametersWith<kMostOperands>& p, const Shape& x, const CutlassP
   return encode_matrix(p.d, x, g, x.d_size, g.d, g.ldd, g.batch_d);
 }
 
+// A kernel's parameters, and how it is launched.
 struct Launch {
   ParametersWith<kMostOperands> p;  // a kernel takes as much of it as it has operands
   cudaLaunchAttribute attributes[2];
@@ -150,7 +152,7 @@ inline int fill(Launch& to, DriverLauncher& launcher, const Shape& x, const Cutl
 
 // What joins the parts of reductions, behind a kernel that was launched.
 struct Joining {
-  AllJoined<kMostReductions> p;  // a kernel takes as many as it has
+  AllJoined<kMostOperands> p;  // a kernel takes as many as it has
   cudaLaunchAttribute overlap{};
   cudaLaunchConfig_t config{};
 };

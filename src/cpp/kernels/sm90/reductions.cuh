@@ -28,115 +28,105 @@ struct Min {
 
 namespace sm90 {
 
-constexpr int kMostReductions = 8;
 constexpr int kLinesAtOnce = 128;  // threads of a block that joins parts
 
-// One of an epilogue: how it joins, which of the epilogue's results it takes, and where its operand is. `along_rows`:
-// D's rows have a value each, not its columns.
-template <class Join_, int result_, int operand_, bool along_rows_>
+// One of an epilogue: how it joins, which of the epilogue's results it takes, where its operand is, and what it leaves.
+template <class Join_, int result_, int operand_, Reduces reduces_>
 struct Reduction {
   using Join = Join_;
   static constexpr int result = result_, operand = operand_;
-  static constexpr bool along_rows = along_rows_;
+  static constexpr Reduces reduces = reduces_;
 };
-// A line for each row of the left operand, or for each column of the right one; what parts leave of it lies `lines`
-// apart.
-__host__ __device__ inline bool by_left_row(bool along_rows, bool turned) { return along_rows != turned; }
-__host__ __device__ inline int32_t lines_of(bool by_row, int64_t end_m, int64_t end_n) {
-  return int32_t(by_row ? end_m : end_n);
-}
-__host__ __device__ inline int32_t parts_of(bool by_row, int64_t end_m, int64_t end_n, int columns) {
-  return int32_t(by_row ? (end_n + columns - 1) / columns : (end_m + 63) / 64);
+
+// Whether it leaves a value for each row of the left operand, or else for each column of the right one.
+__host__ __device__ inline bool by_left_row(Reduces reduces, bool turned) {
+  return (reduces == Reduces::rows) != turned;
 }
 
 // ------------------------------------------------------------------------------------------------ within a part
 
-// What a warpgroup joins of a part. Columns go through shared memory, as each of the four warps has other rows.
-template <class X, class R>
+// What a warpgroup joins of a part, for the i-th reduction. Columns go through shared memory, as each of the four warps
+// has other rows.
+template <class X, class R, int i>
 struct Total {
   using Join = typename R::Join;
-  const Operand& to;
-  const bool by_row;
-  const Address columns;
-  const int lane, warp;
-  float rows[2];
+  float rows[2] = {Join::identity(), Join::identity()};
 
-  __device__ Total(const Operand* operands, bool turned, Address columns)
-      : to(operands[R::operand]),
-        by_row(by_left_row(R::along_rows, turned)),
-        columns(columns),
-        lane(int(threadIdx.x) % 32),
-        warp(int(threadIdx.x) / 32 % 4),
-        rows{Join::identity(), Join::identity()} {}
-
-  __device__ void take(const float (*results)[kUnit], const Corner& at, int unit) {
+  __device__ void take(const Parts<X>& parts, const float (*results)[kUnit], const Corner& at, int unit) {
     const float (&x)[kUnit] = results[R::result];
-    if (by_row) {
+    if (by_left_row(R::reduces, parts.p.turned)) {
 #pragma unroll
-      for (int i = 0; i < kUnit; ++i) {
-        float& row = rows[row_in_unit(i) / 8];
-        if (at.n + column_in_unit(i) < at.end_n) row = Join::join(row, x[i]);
+      for (int j = 0; j < kUnit; ++j) {
+        float& row = rows[row_in_unit(j) / 8];
+        if (at.n + column_in_unit(j) < at.end_n) row = Join::join(row, x[j]);
       }
       return;
     }
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) {
-      if (row_in_unit(i)) continue;
-      float column = at.m < at.end_m ? x[i] : Join::identity();
-      if (at.m + 8 < at.end_m) column = Join::join(column, x[i + 2]);
+    for (int j = 0; j < kUnit; ++j) {
+      if (row_in_unit(j)) continue;
+      float column = at.m < at.end_m ? x[j] : Join::identity();
+      if (at.m + 8 < at.end_m) column = Join::join(column, x[j + 2]);
 #pragma unroll
       for (int lanes = 4; lanes < 32; lanes *= 2) column = Join::join(column, exchanged(column, lanes));
-      if (lane < 4) store_shared(place(warp, unit + lane * 2 + column_in_unit(i)), __float_as_uint(column));
+      if (lane() < 4) {
+        store_shared(place(parts, warp(), unit + lane() * 2 + column_in_unit(j)), __float_as_uint(column));
+      }
     }
   }
 
   // Behind a barrier of the warpgroup, and in front of the next.
-  __device__ void leave(const PartPlace& here, int end_m, int end_n) {
+  __device__ void leave(const Parts<X>& parts, const PartPlace& here) {
+    const int end_m = parts.p.end_m, end_n = parts.p.end_n;
     if (here.m >= end_m || here.n >= end_n) return;
+    const bool by_row = by_left_row(R::reduces, parts.p.turned);
+    const Operand& to = parts.p.operand[R::operand];
     auto* lines =
         static_cast<float*>(to.data) + (here.batch * to.batch + (by_row ? here.n / X::columns : here.m / 64)) * to.row;
     if (by_row) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int j = 0; j < 2; ++j) {
 #pragma unroll
-        for (int lanes = 1; lanes < 4; lanes *= 2) rows[i] = Join::join(rows[i], exchanged(rows[i], lanes));
-        const int row = here.m + warp * 16 + i * 8 + lane / 4;
-        if (lane % 4 == 0 && row < end_m) lines[row] = rows[i];
+        for (int lanes = 1; lanes < 4; lanes *= 2) rows[j] = Join::join(rows[j], exchanged(rows[j], lanes));
+        const int row = here.m + warp() * 16 + j * 8 + lane() / 4;
+        if (lane() % 4 == 0 && row < end_m) lines[row] = rows[j];
       }
       return;
     }
-    const int column = warp * 32 + lane;
+    const int column = int(threadIdx.x) % 128;
     if (column >= X::columns || here.n + column >= end_n) return;
-    float x = __uint_as_float(load_shared<uint32_t>(place(0, column)));
+    float x = __uint_as_float(load_shared<uint32_t>(place(parts, 0, column)));
 #pragma unroll
-    for (int i = 1; i < 4; ++i) x = Join::join(x, __uint_as_float(load_shared<uint32_t>(place(i, column))));
+    for (int j = 1; j < 4; ++j) x = Join::join(x, __uint_as_float(load_shared<uint32_t>(place(parts, j, column))));
     lines[here.n + column] = x;
   }
 
  private:
-  __device__ Address place(int warp, int column) const { return columns + (warp * X::columns + column) * 4; }
-};
-
-template <class X, class All>
-struct Totals;
-template <class X>
-struct Totals<X, Reductions<>> {
-  __device__ Totals(const Operand*, bool, Address) {}
-  __device__ void take(const float (*)[kUnit], const Corner&, int) {}
-  __device__ void leave(const PartPlace&, int, int) {}
-};
-template <class X, class First, class... Rest>
-struct Totals<X, Reductions<First, Rest...>> {
-  Total<X, First> first;
-  Totals<X, Reductions<Rest...>> rest;
-
-  __device__ Totals(const Operand* operands, bool turned, Address columns)
-      : first(operands, turned, columns), rest(operands, turned, columns + 4 * X::columns * 4) {}
-  __device__ void take(const float (*results)[kUnit], const Corner& at, int unit) {
-    first.take(results, at, unit), rest.take(results, at, unit);
+  static __device__ int lane() { return int(threadIdx.x) % 32; }
+  static __device__ int warp() { return int(threadIdx.x) / 32 % 4; }
+  static __device__ Address place(const Parts<X>& parts, int warp, int column) {
+    const Address own = parts.shared.totals + parts.warpgroup * X::totals_bytes;
+    return own + ((i * 4 + warp) * X::columns + column) * 4;
   }
-  __device__ void leave(const PartPlace& here, int end_m, int end_n) {
-    first.leave(here, end_m, end_n), rest.leave(here, end_m, end_n);
+};
+
+template <class X, class All, int i = 0>
+struct Totals;
+template <class X, int i>
+struct Totals<X, Reductions<>, i> {
+  __device__ void take(const Parts<X>&, const float (*)[kUnit], const Corner&, int) {}
+  __device__ void leave(const Parts<X>&, const PartPlace&) {}
+};
+template <class X, class First, class... Rest, int i>
+struct Totals<X, Reductions<First, Rest...>, i> {
+  Total<X, First, i> first;
+  Totals<X, Reductions<Rest...>, i + 1> rest;
+
+  __device__ void take(const Parts<X>& parts, const float (*results)[kUnit], const Corner& at, int unit) {
+    first.take(parts, results, at, unit), rest.take(parts, results, at, unit);
+  }
+  __device__ void leave(const Parts<X>& parts, const PartPlace& here) {
+    first.leave(parts, here), rest.leave(parts, here);
   }
 };
 

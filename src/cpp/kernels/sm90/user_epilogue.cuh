@@ -41,9 +41,9 @@ struct UserEpilogue {
 
   __device__ UserEpilogue(const EpilogueArguments&, const Operand* given) : given(given) {}
 
-  // `unit` is the first of its columns in the part.
-  template <class Totals>
-  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at, int unit, Totals& totals) const {
+  // take(results) sees them all, of which some are reduced.
+  template <class Take>
+  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at, Take take) const {
     float in[Program::ins][kUnit], out[Program::outs][kUnit];
     Loads loads{given, matrix, at, in};
 #pragma unroll
@@ -62,7 +62,7 @@ struct UserEpilogue {
     for (int i = 0; i < kUnit; ++i) z[i] = out[0][i];
     Stores stores{matrix, out};
     Program::stores(stores);
-    totals.take(out, at, unit);
+    take(out);
   }
 
  private:
