@@ -168,8 +168,8 @@ typedef struct CutlassPyLibrary {
   const CutlassPyKernel* const* kernels;
   const CutlassPyElementwise* elementwise; /* null in a library of kernels only */
   const char* (*error_string)(int status); /* "cudaErrorInvalidValue: invalid argument" */
-  /* The kernel of a cubin that brings its own descriptor (kernels/sm90/cubin.cuh), for as long as the process lives; null
-   * for any other. The package's own library alone has it. */
+  /* The kernel of a cubin that brings its own descriptor (kernels/sm90/cubin.cuh), for as long as the process lives;
+   * null for any other. The package's own library alone has it. */
   const CutlassPyKernel* (*load_cubin)(const void* cubin, size_t size);
 } CutlassPyLibrary;
 
