@@ -226,6 +226,7 @@ def test_an_empty_result_can_be_asked_about(core, extents, keywords):
 
 SM80 = "sm80_gemm_bf16_bf16_f32_bf16_tn_128x128x32_64x64x32_s4_a8_linearc"
 SCALED = "sm90_gemm_e4m3_e4m3_f32_bf16_tn_128x96x128_1x1x1_pingpongsteady_scaled"
+LEAN = "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_lean{}"
 F32 = vector(1, "f32")
 
 
@@ -248,6 +249,8 @@ F32 = vector(1, "f32")
         (STREAM_K, problem(), False),  # compiled without it
         (ARRAY, lists(), False),
         (SM80, problem(), False),
+        (LEAN.format("pingpong_linearc"), problem(c=D, beta=F32), True),
+        (LEAN.format("pingpongdirect_linearc"), problem(c=D), True),
     ],
     ids=str,
 )

@@ -115,14 +115,15 @@ def may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
     3.x kernels wait before they load operands, and scales; everything else follows from that. Not so other factors in
     device memory, which are read as the kernel starts, and the counters of reductions, which are cleared before it.
     And a C that is read element by element goes through the L1 cache, which may hold lines that the predecessor is
-    still writing.
+    still writing. Of our own kernels every thread waits before it reads anything.
     """
+    schedule = SCHEDULES[kernel.config.schedule]
     if not kernel.family.overlaps:
         return False
-    if way.scratch:
+    if way.scratch or schedule.lean:
         return True
     if (asked := specialization_of(p)) and ("s" in asked.kinds or asked.reduces):
         return False
     if p.device_alpha or p.device_beta or p.scale_out == "s":
         return False
-    return SCHEDULES[kernel.config.schedule].tma_store or not p.c
+    return schedule.tma_store or not p.c
