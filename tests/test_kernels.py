@@ -64,6 +64,7 @@ def test_metadata_describes_the_config(k):
         *("aux" for _ in range(e.aux or derivative)),
         *("gate" for _ in range(e.gated and not derivative)),
         *("bias" for _ in range(bool(e.bias))),
+        *("bias_grad" for _ in range(e.bias_grad)),
         *(name for name in ("scale_a", "scale_b") if k.interface.block),
     }
     if e.bias:
@@ -72,7 +73,8 @@ def test_metadata_describes_the_config(k):
     assert metadata.accumulator == c.accumulator and metadata.epilogue == metadata.fused.formula == e.formula
     aux = "read" if derivative else "written" if e.aux else ""
     gate = e.gated and not derivative
-    assert metadata.fused == EpilogueMetadata(e.name, e.formula, e.bias, e.activation, e.source, gate, aux, e.scaled)
+    parts = (e.bias, e.activation, e.source, gate, aux, e.scaled, e.bias_grad)
+    assert metadata.fused == EpilogueMetadata(e.name, e.formula, *parts)
     assert a.alignment in (1, 2, 4, 8, 16) and metadata.deterministic is True
     assert hash(metadata.design) == hash(k.metadata.design)
 

@@ -23,6 +23,7 @@ from cutlass_py.operations.gemm.legality import Way
 SM90, SM90_C = tma(), tma("linearc")
 DIRECT, DIRECT_F32 = (tma("linearc", "pingpongdirect", d) for d in ("bf16", "f32"))
 BIAS, BIAS_M, BIAS_GELU = tma("bias"), tma("biasm"), tma("bias_gelu")
+SUMS = tma("linear_bias_grad", "leanpingpong", family="sm90_lean")
 AUX, GATE, DERIVATIVE = tma("bias_gelu_aux"), tma("gate_silu"), tma("d_gelu")
 E4M3 = tma(dtypes="e4m3 e4m3 f32")
 FAST, SCALED = tma(dtypes="e4m3 e4m3 fast"), tma("scaled", dtypes="e4m3 e4m3 f32")
@@ -92,6 +93,13 @@ OBSTACLES = [
     (DERIVATIVE, problem(aux=D, activation="d_relu"), "computes (alpha * acc) * d_gelu(aux); d_relu is asked for"),
     (DERIVATIVE, problem(activation="gelu"), "computes (alpha * acc) * d_gelu(aux); gelu is asked for"),
     (BIAS, problem(bias_grad=vector(512, "f64")), "does not sum a bias gradient; bias_grad is given"),
+    (SUMS, problem(), "sums a bias gradient in f32 along n; bias_grad is not given"),
+    (SUMS, problem(bias_grad=vector(512, "f64")), "sums a bias gradient in f32 along n; bias_grad is in f64 along n"),
+    (
+        SUMS,
+        problem(bias_grad=vector((512, 1), "f32")),
+        "sums a bias gradient in f32 along n; bias_grad is in f32 along m",
+    ),
     # Scales.
     (E4M3, problem(dtype="e4m3", scale_a=vector(512, "f32")), "does not apply scales; scale_a is given"),
     (E4M3, problem(dtype="e4m3", scale_b=vector(1, "f32")), "does not apply scales; scale_b is given"),
@@ -239,7 +247,7 @@ def one_of_each():
 @pytest.mark.parametrize("activation", ["identity", "silu", "gelu_tanh", "d_silu", "d_gelu_tanh"])
 def test_a_kernel_that_takes_a_problem_as_it_lies_does_all_of_it(one_of_each, activation):
     derivative, taken = ACTIVATIONS[activation].derivative, 0
-    for c, bias, gate, aux, scale in product((0, 1), ("", "n", "m"), (0, 1), (0, 1), (0, 1)):
+    for c, bias, gate, aux, scale, sums in product((0, 1), ("", "n", "m"), (0, 1), (0, 1), (0, 1), (0, 1)):
         if derivative and (gate or not aux):
             continue  # gemm refuses it
         given = {"c": D, "beta": 0.5} if c else {}
@@ -247,6 +255,7 @@ def test_a_kernel_that_takes_a_problem_as_it_lies_does_all_of_it(one_of_each, ac
         given |= {"gate": D} if gate else {}
         given |= {"aux": D} if aux else {}
         given |= {"scale_a": vector(1, "f32")} if scale else {}
+        given |= {"bias_grad": vector(512, "f32")} if sums else {}
         p = problem(activation=activation, **given).problem
         for kernel in one_of_each:
             if kernel.way(p, ABSENT) != Way():
@@ -256,6 +265,7 @@ def test_a_kernel_that_takes_a_problem_as_it_lies_does_all_of_it(one_of_each, ac
             assert e.activation == activation, kernel
             assert e.gated == bool(gate or derivative), kernel
             assert e.aux == bool(aux and not derivative), kernel
+            assert e.bias_grad == bool(sums), kernel
             assert not c or e.source, kernel
             assert bias in ("", e.bias) or as_c, kernel
             assert not scale or e.scaled, kernel

@@ -39,6 +39,8 @@ KERNELS = [
     "sm90_lean_f16_f16_f32_f16_nn_128x256x64_2x1x1_leancoop_d_gelu",
     "sm90_lean_bf16_bf16_f32_bf16_nt_128x128x64_1x1x1_leanpingpong_bias_gelu_tanh_aux",
     "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_leanpingpongswap_bias_relu_aux",
+    "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingpong_d_gelu_bias_grad",
+    "sm90_lean_f16_f16_f32_f16_tt_64x32x128_1x1x1_leanpingpongswap_linear_bias_grad",
     "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingpongdirect_linearc",
     "sm90_lean_f16_f16_f32_f16_tt_64x32x128_1x1x1_leanpingpongdirectswap_linearc",
     "sm90_lean_bf16_bf16_f32_f32_nt_128x256x64_2x1x1_leancoopdirect_linearc",

@@ -159,11 +159,18 @@ def test_epilogues(on, rng, name, batch):
     aux = placed("numpy", None, c.d, like_d, (*batch, m, n)) if e.aux else None
     if aux:
         keywords["aux"] = typed(on, aux.array, c.d)
+    sums = placed("numpy", None, "f32", "row", (n,)) if e.bias_grad else None
+    if sums:
+        keywords["bias_grad"] = on(sums.array)
     found = run(on, name, a, b, like_d, **keywords)
     assert_near(found, wanted.d, c.d, 2.0**-10)
     if aux:
         aux.assert_rest_untouched()
         assert_near(aux.array.astype("f8"), wanted.z, c.d, 2.0**-20)
+    if sums:
+        sums.assert_rest_untouched()
+        each = wanted.d.reshape(-1, n)
+        assert_near(sums.array.astype("f8"), each.sum(0), "f32", 2.0**-10, size=float(np.abs(each).sum(0).max()))
 
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name.endswith("linearc") and name not in IN_BLOCKS])

@@ -64,6 +64,7 @@ class Epilogue:
         activation: applied to the result.
         gated: instead multiplies by activation(gate), or by the derivative's value at aux.
         aux: stores what the activation is applied to, in D's dtype.
+        bias_grad: leaves the sums of D's columns, before D is rounded.
         scaled: multiplies by scale_a and scale_b (vectors, or single values in device memory), at the end by scale_out.
         user: what a user's function does instead of all this.
     """
@@ -74,6 +75,7 @@ class Epilogue:
     activation: str = "identity"
     gated: bool = False
     aux: bool = False
+    bias_grad: bool = False
     scaled: bool = False
     user: Traced | None = None
 
@@ -90,7 +92,8 @@ class Epilogue:
     @property
     def plain(self) -> bool:
         """Whether it is alpha * acc, with or without beta * c, and nothing else."""
-        return not (self.user or self.bias or self.gated or self.aux or self.scaled or self.activation != "identity")
+        beside = self.bias or self.gated or self.aux or self.bias_grad or self.scaled
+        return not (self.user or beside or self.activation != "identity")
 
     @cached_property
     def formula(self) -> str:
@@ -109,12 +112,14 @@ class Epilogue:
             z = f"({z}) * {f}({'aux' if ACTIVATIONS[self.activation].derivative else 'gate'})"
         elif self.activation != "identity":
             z = f"{f}({z})"
+        z = f"(bias_grad[n] = sums of {z})" if self.bias_grad else z
         return f"scale_out * ({z})" if self.scaled else z
 
 
 def _epilogues() -> Iterator[Epilogue]:
     plain = [a.name for a in _ACTIVATIONS if not a.derivative]
     yield Epilogue("linear")
+    yield Epilogue("linear_bias_grad", bias_grad=True)
     yield Epilogue("linearc", source=True)
     for prefix, axis, source in (("bias", "n", False), ("biasm", "m", False), ("biasc", "n", True)):
         for f in plain:
@@ -128,6 +133,7 @@ def _epilogues() -> Iterator[Epilogue]:
     for a in _ACTIVATIONS:
         if a.derivative:
             yield Epilogue(a.name, activation=a.name, gated=True)
+            yield Epilogue(f"{a.name}_bias_grad", activation=a.name, gated=True, bias_grad=True)
 
 
 EPILOGUES = {e.name: e for e in _epilogues()}

@@ -138,7 +138,7 @@ def _sm90_declared() -> Iterator[GemmConfig]:
             yield _sm90(pair, layout, dtype, "linearc", design)
         for epilogue in EPILOGUES.values():
             designs = narrow if epilogue.aux or epilogue.gated or epilogue.source else tiles.SM90_TMA
-            if (epilogue.bias or epilogue.gated) and not epilogue.scaled:
+            if (epilogue.bias or epilogue.gated) and not epilogue.scaled and not epilogue.bias_grad:
                 for design in designs:
                     yield _sm90(pair, layout, dtype, epilogue.name, design)
             if epilogue.bias and not epilogue.aux and not epilogue.scaled:

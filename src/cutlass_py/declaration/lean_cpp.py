@@ -37,7 +37,8 @@ def _epilogue(c: GemmConfig) -> str:
     bias = tag(c.bias) if e.bias else "void"
     role = "source" if e.source else "gate" if e.gated else "aux" if e.aux else "none"
     activation = f"activation::{e.activation}<{quick}>"
-    return f"sm90::Fused<{activation}, {tag(c.d)}, {bias}, {_flag(e.scaled)}, sm90::Role::{role}>"
+    flags = f"{_flag(e.scaled)}, sm90::Role::{role}, {_flag(e.bias_grad)}"
+    return f"sm90::Fused<{activation}, {tag(c.d)}, {bias}, {flags}>"
 
 
 def _program(t: Traced) -> str:

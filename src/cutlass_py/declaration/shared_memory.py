@@ -60,7 +60,7 @@ def lean_bytes(columns: int, size: int, beside: int, reductions: int = 0) -> int
         columns: of a tile.
         size: of an element of D.
         beside: of one element of D, of all matrices that are read and written beside it.
-        reductions: of a user's epilogue.
+        reductions: of the epilogue.
     """
     panel = next(width for width in (64, 32, 16) if columns % width == 0)
     if size == 4 or beside:
@@ -76,7 +76,7 @@ def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilo
     if schedule.lean:
         matrices = epilogue.source or epilogue.gated or epilogue.aux
         size = DTYPES[d].itemsize
-        return lean_bytes(tile[1], size, size if matrices else 0)
+        return lean_bytes(tile[1], size, size if matrices else 0, int(epilogue.bias_grad))
     if not schedule.tma_store:
         return 512
     size = DTYPES[d].itemsize

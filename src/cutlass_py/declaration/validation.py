@@ -349,6 +349,8 @@ def _epilogue_3x(k: Resolved) -> _Faults:
         yield Fault("epilogue", name, "'linear' or 'linearc': sums in s32 are stored as they are")
     elif k.accumulator == "s32" and k.d != "s32" and not e.scaled:
         yield Fault("epilogue", name, f"a scaled one: sums in s32 become {k.d} by scales")
+    elif e.bias_grad and not k.schedule.lean:
+        yield Fault("epilogue", name, "one without bias_grad, which kernels of our own alone sum")
     elif DTYPES[k.d].bits == 8 and (e.source or e.gated or e.aux):
         yield Fault("epilogue", name, f"one without c, gate and aux: they would lie in {k.d}, of 8 bits")
 
@@ -450,7 +452,7 @@ def _shared_2x(k: Resolved) -> _Faults:
 def _epilogue_2x(k: Resolved) -> _Faults:
     e, name = k.epilogue, k.epilogue.name
     known = "'linearc', or 'linearc_' and an activation"
-    if not e.source or e.bias or e.aux or e.scaled or e.gated or ACTIVATIONS[e.activation].derivative:
+    if not e.source or e.bias or e.aux or e.bias_grad or e.scaled or e.gated or ACTIVATIONS[e.activation].derivative:
         yield Fault("epilogue", name, f"{known}: what a 2.x kernel fuses")
     elif e.activation != "identity" and (k.accumulator != "f32" or k.schedule.stream_k):
         yield Fault("epilogue", name, "'linearc': activations are fused beside sums in f32, and not by stream-K")

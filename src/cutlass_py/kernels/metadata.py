@@ -71,6 +71,7 @@ class EpilogueMetadata:
         gate: it multiplies by activation(gate).
         aux: "read" by a derivative, "written" with what the activation is applied to; "" for none.
         scales: it multiplies by scale_a, scale_b and scale_out. Scales in blocks are no part of an epilogue.
+        bias_grad: it sums the columns of D.
     """
 
     name: str
@@ -81,6 +82,7 @@ class EpilogueMetadata:
     gate: bool = False
     aux: str = ""
     scales: bool = False
+    bias_grad: bool = False
 
 
 @cache
@@ -92,7 +94,9 @@ def _parts_of(epilogue: str) -> EpilogueMetadata:
     derivative = ACTIVATIONS[row.activation].derivative
     aux = "read" if derivative else "written" if row.aux else ""
     gate = row.gated and not derivative
-    return EpilogueMetadata(row.name, row.formula, row.bias, row.activation, row.source, gate, aux, row.scaled)
+    return EpilogueMetadata(
+        row.name, row.formula, row.bias, row.activation, row.source, gate, aux, row.scaled, row.bias_grad
+    )
 
 
 CPU = (0, 0)  # KernelMetadata.cc of kernels on operands in host memory

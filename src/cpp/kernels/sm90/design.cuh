@@ -45,12 +45,21 @@ struct Dtypes {
 constexpr int kMostOperands = 16;
 enum class Reduces : int { none, rows, columns };  // leaves a value for each row of D, or for each column
 struct Beside {
-  int index;  // in the table of a user's epilogue; -1 for C, the gate or aux
+  int index;  // in the table of a user's epilogue; or one of these
   int size;   // bytes of a matrix's element; 0 of all else
   Reduces reduces = Reduces::none;
+
+  static constexpr int like_d = -1, bias_grad = -2;  // C, the gate or aux; the sums of D's columns
 };
 
-// What it reduces (reductions.cuh).
+// What it reduces (reductions.cuh), and how one of them joins values, which of the epilogue's results it takes, where
+// its operand is, and what it leaves.
+template <class Join_, int result_, int operand_, Reduces reduces_>
+struct Reduction {
+  using Join = Join_;
+  static constexpr int result = result_, operand = operand_;
+  static constexpr Reduces reduces = reduces_;
+};
 template <class... R>
 struct Reductions {
   static constexpr int count = sizeof...(R);
@@ -110,6 +119,9 @@ struct Design {
   static constexpr int reads = Epilogue::reads;
   static constexpr int widest = part_columns(N, d_size, Matrices::bytes > 0);
   static constexpr int buffer_bytes = 64 * widest * (d_size + Matrices::bytes);
+
+  // Where finishing a unit takes more than a few instructions, they are in loops, not written out for each one.
+  static constexpr bool loops = direct || !Epilogue::plain;
 
   static constexpr int totals_bytes = Epilogue::Reductions::count * 4 * widest * 4;  // of columns, by each warp
 

@@ -10,6 +10,10 @@
 #include "kernels/common/numbers.cuh"
 #include "kernels/sm90/design.cuh"
 
+namespace cutlass_py::user {
+struct Sum;
+}
+
 namespace cutlass_py::sm90 {
 
 // The eight numbers of a thread among 64 rows by 16 columns: rows r and r + 8, columns c, c + 1, c + 8 and c + 9.
@@ -82,14 +86,24 @@ struct EpilogueArguments {
 // what D's activation is applied to.
 enum class Role { none, source, gate, aux };
 
+template <class Activation>
+constexpr bool is_identity =
+    std::is_same_v<Activation, activation::identity<true>> || std::is_same_v<Activation, activation::identity<false>>;
+
 // alpha * acc; with `scaled` times scale_a, scale_b and at the end scale_out; with `Bias` (its dtype, or void) plus
-// that; `Activation` of all; a matrix in that role, in D's dtype.
-template <class Activation, class D, class Bias, bool scaled, Role role>
+// that; `Activation` of all; a matrix in that role, in D's dtype; `sums` of D's columns for a bias gradient.
+template <class Activation, class D, class Bias, bool scaled, Role role, bool sums>
 struct Fused {
   using Matrices = std::conditional_t<role == Role::none, Dtypes<>, Dtypes<D>>;
-  static constexpr int reads = role == Role::source || role == Role::gate, operands = role != Role::none;
-  static constexpr Beside beside[] = {{-1, int(sizeof(typename D::Type))}};
-  using Reductions = sm90::Reductions<>;
+  static constexpr int matrices = role != Role::none, reads = role == Role::source || role == Role::gate;
+  static constexpr int operands = matrices + sums;
+  static constexpr Beside matrix_beside{Beside::like_d, int(sizeof(typename D::Type))};
+  static constexpr Beside sums_beside{Beside::bias_grad, 0, Reduces::columns};
+  static constexpr Beside beside[] = {matrices ? matrix_beside : sums_beside, sums_beside};
+  using Sums = Reduction<user::Sum, 0, matrices, Reduces::columns>;
+  using Reductions = std::conditional_t<sums, sm90::Reductions<Sums>, sm90::Reductions<>>;
+  static constexpr bool plain =
+      !scaled && !sums && role == Role::none && std::is_void_v<Bias> && is_identity<Activation>;
 
   const EpilogueArguments& given;
   float alpha, beta = 0, scale_out = 1;
@@ -100,8 +114,9 @@ struct Fused {
   }
 
   // z: the sums, and then D; matrix: what was read (0 of one that is not there), and what is to be written.
+  // take(results) sees what is reduced.
   template <class Take>
-  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at, Take) const {
+  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at, Take take) const {
 #pragma unroll
     for (float& x : z) x *= alpha;
     if constexpr (scaled) {
@@ -126,6 +141,7 @@ struct Fused {
       }
       if constexpr (scaled) z[i] *= scale_out;
     }
+    if constexpr (sums) take(&z);
   }
 };
 

@@ -15,7 +15,7 @@ __device__ void finish_part(const PartPlace& here, const typename X::Epilogue& e
   const int thread = int(threadIdx.x) % 128;
   const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;  // of this thread, in a unit
   Totals<X, typename X::Epilogue::Reductions> totals;
-#pragma unroll
+#pragma unroll(X::loops ? 2 : X::columns / kUnitColumns)  // one waits while the other computes
   for (int unit = 0; unit < X::columns; unit += kUnitColumns) {
     float z[kUnit];
     typename Parts<X>::Numbers beside;
@@ -29,23 +29,34 @@ __device__ void finish_part(const PartPlace& here, const typename X::Epilogue& e
   totals.leave(parts, here);
 }
 
+// The sums of the i-th unit, one of those from `begin` to `end`: by branches, for registers have no index.
+template <class X, int begin, int end>
+__device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i, float (&z)[kUnit]) {
+  constexpr int middle = (begin + end) / 2, in_row = X::N / kUnitColumns;
+  if constexpr (end - begin == 1) {
+#pragma unroll
+    for (int j = 0; j < kUnit; ++j) z[j] = X::Sum::value(sums[begin / in_row], begin % in_row * kUnit + j);
+  } else if (i < middle) {
+    pick<X, begin, middle>(sums, i, z);
+  } else {
+    pick<X, middle, end>(sums, i, z);
+  }
+}
+
 template <class X>
 __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks], const typename X::Epilogue& epilogue,
                             Parts<X>& parts, const PartPlace& tile) {
-  const auto place = [&](int block, int part) { return PartPlace{tile.m + block * 64, tile.n + part, tile.batch}; };
-#pragma unroll
-  for (int block = 0; block < X::blocks; ++block) {
-#pragma unroll
-    for (int part = 0; part < X::N; part += X::columns) {
-      const bool ends_row = part + X::columns == X::N;
-      const PartPlace here = place(block, part),
-                      next = ends_row ? place(block + 1, 0) : place(block, part + X::columns);
-      parts.begin(here, next, !(ends_row && block + 1 == X::blocks));
-      finish_part<X>(here, epilogue, parts, [&](float (&z)[kUnit], int unit) {
-#pragma unroll
-        for (int i = 0; i < kUnit; ++i) z[i] = X::Sum::value(sums[block], (part + unit) / 2 + i);
-      });
-    }
+  constexpr int in_row = X::N / X::columns, count = X::blocks * in_row, units = X::N / kUnitColumns;
+  const auto place = [&](int i) {
+    return PartPlace{tile.m + i / in_row * 64, tile.n + i % in_row * X::columns, tile.batch};
+  };
+#pragma unroll(X::loops ? 1 : count)
+  for (int i = 0; i < count; ++i) {
+    const PartPlace here = place(i);
+    parts.begin(here, place(i + 1), i + 1 < count);
+    finish_part<X>(here, epilogue, parts, [&](float (&z)[kUnit], int unit) {
+      pick<X, 0, X::blocks * units>(sums, (i * X::columns + unit) / kUnitColumns, z);
+    });
   }
 }
 

@@ -160,10 +160,13 @@ struct Joining {
 inline int fill(Joining& to, const Shape& x, const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
   int count = 0, most = 0;
   each_reduction(x, g, [&](int i, int32_t lines, int32_t parts, size_t offset) {
-    const CutlassPyArray& array = g.epilogue.user[x.beside[i].index].array;
+    const bool of_bias = x.beside[i].index == Beside::bias_grad;  // over all products
+    const CutlassPyArray& array = of_bias ? g.epilogue.bias_grad : g.epilogue.user[x.beside[i].index].array;
+    const int32_t times = of_bias ? g.batch : 1;
     const int64_t step = x.beside[i].reduces == Reduces::rows ? array.row : array.col;
     const auto* from = reinterpret_cast<const float*>(static_cast<const char*>(launch.workspace) + offset);
-    to.p.each[count++] = {from, static_cast<float*>(array.data), lines, parts, g.batch, step, array.batch};
+    auto* values = static_cast<float*>(array.data);
+    to.p.each[count++] = {from, values, lines, parts * times, g.batch / times, step, array.batch};
     most = lines > most ? lines : most;
   });
   to.overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -30,14 +30,6 @@ namespace sm90 {
 
 constexpr int kLinesAtOnce = 128;  // threads of a block that joins parts
 
-// One of an epilogue: how it joins, which of the epilogue's results it takes, where its operand is, and what it leaves.
-template <class Join_, int result_, int operand_, Reduces reduces_>
-struct Reduction {
-  using Join = Join_;
-  static constexpr int result = result_, operand = operand_;
-  static constexpr Reduces reduces = reduces_;
-};
-
 // Whether it leaves a value for each row of the left operand, or else for each column of the right one.
 __host__ __device__ inline bool by_left_row(Reduces reduces, bool turned) {
   return (reduces == Reduces::rows) != turned;

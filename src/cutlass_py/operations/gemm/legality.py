@@ -94,7 +94,7 @@ class Interface(operation.Interface):
         detour_b = _operand_detour("b", p.layout_b, p.align_b, self.layout[1], self.bytes_ab[1])
         detour_scales = self._scales_detour(p)
         detour_d = self._epilogue_detour(p) or self._output_detour(p)
-        detour_sums = _UNSUMMED if p.bias_grad and not detour_d else None
+        detour_sums = _UNSUMMED if p.bias_grad and not detour_d and not self.epilogue.bias_grad else None
         if p.pointers and (detour := detour_a or detour_b or detour_d):
             return f"{detour}; lists of matrices are neither packed nor finished elsewhere"
         if detour_d and not self.finishable:
@@ -172,7 +172,11 @@ class Interface(operation.Interface):
         e = self.epilogue
         if function_of(p) != self.function:
             return f"computes {e.formula}; {'a gate through ' if p.gate else ''}{p.activation} is asked for"
-        if p.bias_grad:  # D is summed as it was stored: without a factor, saturation, or sums wider than it
+        if e.bias_grad:
+            if (p.bias_grad, p.bias_grad_axis) != ("f32", "n"):
+                found = f"is in {p.bias_grad} along {p.bias_grad_axis}" if p.bias_grad else "is not given"
+                return f"sums a bias gradient in f32 along n; bias_grad {found}"
+        elif p.bias_grad:  # D is summed as it was stored: without a factor, saturation, or sums wider than it
             saturates = DTYPES[self.d].bits < 16 or not DTYPES[self.d].mantissa
             if p.scale_out or saturates or (p.bias_grad == "f64" and self.d != "f64"):
                 return _UNSUMMED
