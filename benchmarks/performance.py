@@ -21,7 +21,7 @@ from cutlass_py.bench.results import Record, Result, geomean
 from cutlass_py.bench.suites import DEFAULT, MODES, case_of, shape_text
 from cutlass_py.bench.targets import BARS, GROUPS, first_verdict, host_verdicts, verdict_table, verdicts
 from cutlass_py.declaration.dtypes import LAYOUTS
-from cutlass_py.operations.gemm.suites import SUITES
+from cutlass_py.operations.gemm.suites import RANDOM, SUITES
 
 PAGE = ROOT / "docs" / "performance.md"
 SUBJECTS = (  # pages beside this one
@@ -102,7 +102,7 @@ def by_suite(records: Sequence[Record]) -> list[Record]:
 
 
 def _in_order(records: Iterable[Record]) -> list[Record]:
-    order = [*SUITES, "shape", "bars"]
+    order = [*SUITES, *RANDOM, "shape", "bars"]
 
     def place(record: Record) -> tuple[Any, ...]:
         of_mode = MODES.index(record.get("mode", DEFAULT))

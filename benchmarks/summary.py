@@ -26,7 +26,7 @@ from cutlass_py.bench.suites import DEFAULT, SWEEP, case_of, is_case
 from cutlass_py.bench.timing import ALL_REGIMES
 from cutlass_py.support.files import read_json, replace
 
-_RUN = ("date", "commit", "versions", "machine", "reference")  # facts of a run that are kept
+_RUN = ("date", "seed", "commit", "versions", "machine", "reference")  # facts of a run that are kept
 _TABLE = ("run", "suite", "dtype", "layout", "mode", "regimes")  # what the rows of one table have in common
 _EXTENTS = ("batch", "m", "n", "k")  # first in each row; the numbers of each regime follow
 

@@ -152,13 +152,13 @@ def test_the_documented_commands_measure_every_bar(fake_gpu, monkeypatch):
     groups, modes, everything = [], [], 0
     for command, cases_ in commands:
         options = parser.parse_args(command.split()[1:])
-        parts = bench._parts(options, fake_gpu)
+        parts = bench._parts(options, fake_gpu, {})
         assert sum(len(part.cases) for part in parts) == int(cases_) and options.limit_seconds < 600
         groups += options.bars
         modes.append([part.settings.mode for part in parts])
         everything += int(cases_)
     assert sorted(groups) == sorted(targets.GROUPS) and modes == [["default", "sweep"], ["tuned"]]
-    parts = bench._parts(parser.parse_args(["--bars"]), fake_gpu)
+    parts = bench._parts(parser.parse_args(["--bars"]), fake_gpu, {})
     assert [part.settings.mode for part in parts] == ["default", "sweep", "tuned"]
     assert sum(len(part.cases) for part in parts) == everything
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..kernels.adaptation import Way
-from ..operations.gemm.suites import DEEPGEMM
-from .results import OURS, Record, geomean
+from ..operations.gemm.suites import CLASSES, DEEPGEMM, RANDOM
+from .results import OURS, Record, geomean, percentile
 from .suites import DEFAULT, SWEEP, case_of, shape_text
 from .timing import ALL_REGIMES, alone, ratio_of
 
@@ -91,8 +91,14 @@ def short(kernel: str | None) -> str:
 # ---------------------------------------------------------------------------------------------------- summary
 
 
+_KEYS = ("suite", "dtype", "layout", "regime", "mode")
+
+
 def summarise(records: Sequence[Record]) -> list[Record]:
-    """Geomean, worst and the number of slow shapes by suite, dtype, layout, regime and mode."""
+    """Geomean, 5th percentile, worst and the number of slow shapes by suite, dtype, layout, regime and mode.
+
+    Of suites that are drawn, classes of shapes have rows of their own, below that of the suite.
+    """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in compared(records):
         for regime in regimes_of([record]):
@@ -100,17 +106,23 @@ def summarise(records: Sequence[Record]) -> list[Record]:
             groups.setdefault(tuple(facts), []).append(record)
     rows = []
     for key, members in groups.items():
-        regime = key[3]
-        ratios = [r[regime]["ratio"] for r in members]
-        worst = min(members, key=lambda r: r[regime]["ratio"])
-        found: dict[str, Any] = dict(zip(("suite", "dtype", "layout", "regime", "mode"), key, strict=True))
-        found |= {"cases": len(ratios), "geomean": geomean(ratios), "worst": min(ratios)}
-        found["worst_shape"] = [worst[extent] for extent in ("batch", "m", "n", "k")]
-        found |= {"below_0.97": sum(r < 0.97 for r in ratios), "below_0.95": sum(r < 0.95 for r in ratios)}
-        if found["mode"] == SWEEP:
-            found["choice"] = geomean(choice_ratio(r[regime]) for r in members)
-        rows.append(found)
+        found: dict[str, Any] = dict(zip(_KEYS, key, strict=True))
+        rows.append(found | _means(members, found["regime"], found["mode"]))
+        for name, belongs in CLASSES.items() if found["suite"] in RANDOM else ():
+            if of_class := [record for record in members if belongs(case_of(record).shape)]:
+                rows.append(found | {"class": name} | _means(of_class, found["regime"], found["mode"]))
     return rows
+
+
+def _means(members: Sequence[Record], regime: str, mode: str) -> dict[str, Any]:
+    ratios = [r[regime]["ratio"] for r in members]
+    worst = min(members, key=lambda r: r[regime]["ratio"])
+    found: dict[str, Any] = {"cases": len(ratios), "geomean": geomean(ratios), "percentile_5": percentile(ratios, 5)}
+    found |= {"worst": min(ratios), "worst_shape": [worst[extent] for extent in ("batch", "m", "n", "k")]}
+    found |= {"below_0.97": sum(r < 0.97 for r in ratios), "below_0.95": sum(r < 0.95 for r in ratios)}
+    if mode == SWEEP:
+        found["choice"] = geomean(choice_ratio(r[regime]) for r in members)
+    return found
 
 
 def choice_ratio(timed: Record) -> float:
@@ -127,17 +139,18 @@ def choice_ratio(timed: Record) -> float:
 
 
 def summary_table(rows: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
-    """Header and cells."""
-    titles = ["suite", "dtype", "layout", "regime", "mode", "cases", "geomean", "worst", "<0.97", "<0.95", "worst at"]
-    cells = []
-    for found in rows:
-        numbers = [str(found["cases"]), f"{found['geomean']:.3f}", f"{found['worst']:.3f}"]
-        numbers += [str(found["below_0.97"]), str(found["below_0.95"]), shape_text(tuple(found["worst_shape"]))]
-        cells.append([*(str(found.get(key, DEFAULT)) for key in titles[:5]), *numbers])
-    choices = [f"{found['choice']:.3f}" if "choice" in found else "" for found in rows]
-    if any(choices):
-        titles, cells = [*titles, "choice"], [[*line, choice] for line, choice in zip(cells, choices, strict=True)]
-    return titles, cells
+    """Header and cells; columns that no row has something for are left out."""
+    columns = {key: [str(found.get(key, DEFAULT)) for found in rows] for key in _KEYS}
+    columns["suite"] = [": ".join(filter(None, (found["suite"], found.get("class")))) for found in rows]
+    columns["cases"] = [str(found["cases"]) for found in rows]
+    columns["geomean"] = [f"{found['geomean']:.3f}" for found in rows]
+    columns["5%"] = [f"{found['percentile_5']:.3f}" if found["suite"] in RANDOM else "" for found in rows]
+    columns["worst"] = [f"{found['worst']:.3f}" for found in rows]
+    columns |= {f"<{bound}": [str(found[f"below_{bound}"]) for found in rows] for bound in ("0.97", "0.95")}
+    columns["worst at"] = [shape_text(tuple(found["worst_shape"])) for found in rows]
+    columns["choice"] = [f"{found['choice']:.3f}" if "choice" in found else "" for found in rows]
+    kept = {title: cells for title, cells in columns.items() if any(cells) or title not in ("5%", "choice")}
+    return list(kept), [list(line) for line in zip(*kept.values(), strict=True)]
 
 
 def published(records: Iterable[Record]) -> tuple[list[str], list[list[str]]]:

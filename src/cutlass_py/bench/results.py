@@ -22,6 +22,12 @@ def geomean(values: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
+def percentile(values: Iterable[float], percent: int) -> float:
+    """The least of at least one value that so many of a hundred, rounded up, are not above."""
+    ordered = sorted(values)
+    return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
+
+
 def reason(error: BaseException) -> str:
     """What a record says of an error: its type, and the first line of its text."""
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])

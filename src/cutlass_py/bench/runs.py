@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -17,8 +18,8 @@ from .environment import gpu_state
 from .frameworks import Framework
 from .operands import Operands
 from .report import summarise
-from .results import Record, Result, reason, write
-from .suites import TUNED, Case
+from .results import Record, Result, dumps, reason, write
+from .suites import DEFAULT, TUNED, Case, case_of
 from .timing import ROUNDS, warm_up
 
 _SAVED_EVERY = 20.0  # seconds
@@ -41,15 +42,49 @@ class Run:
         gpu: the array library.
         facts: the first part of the result (environment).
         path: where the result is saved from time to time, if anywhere.
+        before: a result to go on with: what it has is not measured again, but for what failed.
+
+    Raises:
+        ValueError: that was measured elsewhere, or otherwise, or has other cases too.
     """
 
-    def __init__(self, parts: Sequence[Part], gpu: Framework, facts: dict[str, Any], path: Path | None) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        gpu: Framework,
+        facts: dict[str, Any],
+        path: Path | None,
+        before: Result | None = None,
+    ) -> None:
         self.parts, self.gpu, self.facts, self.path = parts, gpu, facts, path
-        self.records: list[Record] = []
         self.ended = ""  # why, if before the last case
+        self.left = [(case, part.settings) for part in parts for case in part.cases]
+        self.total = len(self.left)
+        self.records: list[Record] = []
         self._clocks = [gpu_state()]
         self._saved = time.monotonic()
-        self.total = sum(len(part.cases) for part in parts)
+        if before:
+            self._go_on(before)
+
+    def _go_on(self, before: Result) -> None:
+        now = json.loads(dumps(self.result()))
+        known, here = _alike(before), _alike(now)
+        for name in [name for name in {**known, **here} if known.get(name) != here.get(name)]:
+            found, expected = known.get(name), here.get(name)
+            raise ValueError(f"bench: cannot go on with {self.path}: its {name} is {found!r}; expected {expected!r}")
+        timed = {_key(case_of(record), record.get("mode", DEFAULT)): record for record in before["cases"]}
+        wanted = {_key(case, settings.mode) for case, settings in self.left}
+        if others := [record for key, record in timed.items() if key not in wanted]:
+            raise ValueError(
+                f"bench: cannot go on with {self.path}: it has {len(others)} cases that are not asked for, such as "
+                f"{case_of(others[0])}; expected no others"
+            )
+        timed = {key: record for key, record in timed.items() if "failed" not in record}
+        self.records = list(timed.values())
+        self.left = [(case, s) for case, s in self.left if _key(case, s.mode) not in timed]
+        self.total = len(self.records) + len(self.left)
+        self.facts = self.facts | {"resumed": [*before.get("resumed", ()), before.get("date")]}
+        self._clocks = [*before.get("clocks", ()), *self._clocks]
 
     def all(self, done: Callable[[Record], object], limit_seconds: float = inf) -> None:
         """Every case, in order; stops after the limit, where the user interrupts, or once the GPU fails altogether.
@@ -60,15 +95,15 @@ class Run:
         """
         end = time.monotonic() + limit_seconds
         try:
-            self._warm_up()
-            for part in self.parts:
-                for case in part.cases:
-                    if time.monotonic() > end:
-                        self.ended = "the time was up"
-                        return
-                    self._one(case, part.settings, done)
-                    if self.ended:
-                        return
+            if self.left:
+                self._warm_up()
+            for case, settings in self.left:
+                if time.monotonic() > end:
+                    self.ended = "the time was up"
+                    return
+                self._one(case, settings, done)
+                if self.ended:
+                    return
         except KeyboardInterrupt:
             self.ended = INTERRUPTED
         finally:
@@ -124,3 +159,15 @@ class Run:
             "summary": summarise(self.records),
             "cases": self.records,
         }
+
+
+def _key(case: Case, mode: str) -> tuple[Any, ...]:
+    return mode, case_of(case.facts())  # a kernel's case as its record has it
+
+
+def _alike(result: Result) -> dict[str, Any]:
+    """What two results must have in common to be one: what was measured, where, and how."""
+    found: dict[str, Any] = {name: result.get(name) for name in ("seed", "commit", "reference")}
+    found |= {"gpu": result["machine"].get("gpu"), **result.get("versions", {})}
+    how = [{name: value for name, value in part.items() if name != "cases"} for part in result.get("parts", ())]
+    return found | {"settings": how}

@@ -8,8 +8,9 @@ from itertools import product
 from typing import Any, ClassVar
 
 from ..declaration.dtypes import DTYPES, LAYOUTS, arithmetic
-from ..operations.gemm.suites import SUITES, Shape
+from ..operations.gemm.suites import RANDOM, SUITES, Shape
 
+NAMES = (*SUITES, *RANDOM)  # of suites; those that are drawn anew last
 # gemm's choice; every kernel; the choice after `tune`: in the order in which bars are measured.
 DEFAULT, SWEEP, TUNED = MODES = ("default", "sweep", "tuned")
 
@@ -134,17 +135,22 @@ def cases(
     layouts: Iterable[str] = LAYOUTS,
     extra: Iterable[Shape] = (),
     every: int = 1,
+    seed: int = 0,
+    count: int | None = None,
 ) -> list[Case]:
     """The cases of some suites that the reference can compute.
 
     Args:
-        suites: names of SUITES.
+        suites: of NAMES.
         dtypes: names of ARITHMETICS.
         layouts: of A then B.
         extra: more shapes; they form the suite "shape".
         every: take only every n-th shape of a suite.
+        seed: of suites that are drawn, 0 or more.
+        count: shapes of each of those; by default as many as it has. The reference may take fewer.
     """
-    shapes = [(suite, shape) for suite in suites for shape in SUITES[suite][::every]]
+    of = {suite: RANDOM[suite].shapes(seed, count) if suite in RANDOM else SUITES[suite] for suite in suites}
+    shapes = [(suite, shape) for suite, found in of.items() for shape in found[::every]]
     shapes += [("shape", shape) for shape in extra]
     return [
         Case(suite, dtype, layout, shape)

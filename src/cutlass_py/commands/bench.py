@@ -5,6 +5,7 @@ in one process on the same random operands, in turn, from a cold L2 cache; regim
 to back, `mixed` puts a small elementwise kernel between the calls on a plain stream.
 
   bench --suite llm square --layout tn         suites of shapes; --json FILE keeps every reading
+  bench --suite random --seed 7                problems drawn anew; the same again for the same seed
   bench --shape 2048,4096,14336 --dtype e4m3   one problem: M,N,K or B,M,N,K
   bench KERNEL 4096 4096 4096                  one kernel by name, in its own dtypes and layout, with its epilogue
   bench --operation NAME                       problems of one operation, beside the model's estimate of each
@@ -18,9 +19,10 @@ usage or without a GPU; 130 where it was interrupted: what was measured by then 
 from __future__ import annotations
 
 import argparse
+import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from math import inf
@@ -48,17 +50,26 @@ _BESIDE_STORED = {"stored", "suite", "dtype", "layout", "bars", "regime", "plot"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    from ..bench.suites import ARITHMETICS
+    from ..bench.suites import ARITHMETICS, NAMES
     from ..bench.targets import GROUPS
     from ..bench.timing import ALL_REGIMES
-    from ..operations.gemm.suites import SUITES
+    from ..operations.gemm.suites import RANDOM
 
     parser.description, parser.formatter_class = __doc__, argparse.RawDescriptionHelpFormatter
     parser.add_argument("kernel", nargs="?", metavar="KERNEL", help="time this kernel, for the extents that follow")
     parser.add_argument("extents", nargs="*", type=int, metavar="M N K", help="extents for KERNEL; or B M N K")
     what = parser.add_argument_group("what is measured")
     what.add_argument(
-        "--suite", nargs="+", choices=SUITES, default=[], metavar="NAME", help=f"{', '.join(SUITES)} (default square)"
+        "--suite", nargs="+", choices=NAMES, default=[], metavar="NAME", help=f"{', '.join(NAMES)} (default square)"
+    )
+    what.add_argument(
+        "--seed", type=at_least(0), metavar="S", help="of the problems of random suites (default: a new one, printed)"
+    )
+    what.add_argument(
+        "--count",
+        type=at_least(1),
+        metavar="N",
+        help=f"problems of each of those (default {', '.join(f'{name}: {x.count}' for name, x in RANDOM.items())})",
     )
     what.add_argument(
         "--shape", nargs="+", type=shape, default=[], metavar="M,N,K", help="problems; B,M,N,K stacks B of them"
@@ -95,6 +106,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--limit-seconds", type=float, default=inf, metavar="S", help="stop after this long; keep results")
     out = parser.add_argument_group("what becomes of it")
     out.add_argument("--json", nargs="?", const="-", metavar="FILE", help="print JSON, or write it to FILE meanwhile")
+    out.add_argument("--resume", action="store_true", help="go on with FILE of --json: measure what it lacks")
     out.add_argument("--plot", type=Path, metavar="DIR", help="write ratio.svg and roofline.svg (needs matplotlib)")
     out.add_argument("--from", dest="stored", metavar="FILE", help="read stored results and measure nothing")
     out.add_argument("--commit", help="the commit that is measured, where git cannot tell")
@@ -163,8 +175,6 @@ def _stored(options: argparse.Namespace) -> Result:
         ValueError: an option about what is measured or where it goes, or a file that holds no cases.
     """
     from ..bench.report import summarise
-    from ..bench.results import read
-    from ..bench.suites import is_case
     from ..bench.timing import ALL_REGIMES
 
     asked = {name for name, value in options.unasked.items() if getattr(options, name) != value}
@@ -173,14 +183,28 @@ def _stored(options: argparse.Namespace) -> Result:
             "bench: --from measures nothing: of the other options only --suite, --dtype, --layout, --bars, --regime, "
             "--plot and --json without a file go with it"
         )
-    result = read(options.stored)
+    result = _read(options.stored)
     wanted = {"suite": options.suite, "dtype": options.dtype, "layout": options.layout}
-    if "cases" not in result or not all(map(is_case, result["cases"])):
-        raise ValueError(f"{options.stored}: holds no cases of suites; expected a result of `bench --json`")
     others = {*ALL_REGIMES} - {*(options.regime or ALL_REGIMES)}
     kept = [r for r in result["cases"] if all(not names or r[key] in names for key, names in wanted.items())]
     result["cases"] = [{key: value for key, value in r.items() if key not in others} for r in kept]
     result["summary"] = summarise(result["cases"])
+    return result
+
+
+def _read(path: str) -> Result:
+    """A file of results of `bench`.
+
+    Raises:
+        ValueError: it is none, or holds no cases.
+        OSError: it cannot be read.
+    """
+    from ..bench.results import read
+    from ..bench.suites import is_case
+
+    result = read(path)
+    if "cases" not in result or not all(map(is_case, result["cases"])):
+        raise ValueError(f"{path}: holds no cases of suites; expected a result of `bench --json`")
     return result
 
 
@@ -194,9 +218,13 @@ def _measured(options: argparse.Namespace) -> Result:
 
     if options.kernel and options.bars is None:
         _kernel_asked(options)  # what is wrong with that is said without a GPU too
-    began, gpu = time.monotonic(), framework()
     path = Path(options.json) if options.json and options.json != "-" else None
-    run = Run(_parts(options, gpu), gpu, environment(options.commit), path)
+    if options.resume and path is None:
+        raise ValueError("bench: --resume goes on with a file: expected --json FILE")
+    before = _read(options.json) if options.resume and path and path.exists() else None
+    drawn = _drawn(options, before)
+    began, gpu = time.monotonic(), framework()
+    run = Run(_parts(options, gpu, drawn), gpu, environment(options.commit) | drawn, path, before)
     run.save()  # where the file cannot be written, before anything is measured
     if options.bars is not None:
         run.facts |= _host(options)
@@ -216,9 +244,11 @@ def _watch(run: Any, options: argparse.Namespace, seconds: float) -> None:
     silent = options.json == "-"
     if not silent:
         machine, versions = run.facts["machine"], run.facts["versions"]
-        print(f"{machine['gpu']}, {run.gpu.name} {versions[run.gpu.name]}, {run.total} cases")
+        drawn = f", seed {run.facts['seed']}" if "seed" in run.facts else ""
+        before = f", {len(run.records)} of them measured before" if run.records else ""
+        print(f"{machine['gpu']}, {run.gpu.name} {versions[run.gpu.name]}, {run.total} cases{before}{drawn}")
         print(header(regimes, run.gpu.name))
-    with progress("measuring", run.total, lambda: rich_table(*summary_table(summarise(run.records)))) as advance:
+    with progress("measuring", len(run.left), lambda: rich_table(*summary_table(summarise(run.records)))) as advance:
 
         def done(record: Record) -> None:
             if not silent:
@@ -251,8 +281,31 @@ def _host(options: argparse.Namespace) -> Result:
 # ---------------------------------------------------------------------------------------------------- what to measure
 
 
-def _parts(options: argparse.Namespace, gpu: Framework) -> list[Part]:
+def _drawn(options: argparse.Namespace, before: Result | None) -> dict[str, int | None]:
+    """Seed and count of random suites: as asked for, or of the result to go on with. Nothing without such suites.
+
+    Raises:
+        ValueError: they were asked for nevertheless.
+    """
+    from ..operations.gemm.suites import RANDOM
+
+    if not {*RANDOM} & {*options.suite}:
+        if options.seed is not None or options.count is not None:
+            found = " ".join(options.suite) or "none of them"
+            raise ValueError(f"bench: --seed and --count are of --suite {', '.join(RANDOM)}; found {found}")
+        return {}
+    asked = {"seed": options.seed, "count": options.count}
+    drawn = {name: (before or {}).get(name) if value is None else value for name, value in asked.items()}
+    return drawn | {"seed": secrets.randbelow(2**32) if drawn["seed"] is None else drawn["seed"]}
+
+
+def _parts(options: argparse.Namespace, gpu: Framework, drawn: dict[str, Any]) -> list[Part]:
     """The cases, grouped by how they are measured.
+
+    Args:
+        options: what was asked for.
+        gpu: the array library.
+        drawn: seed and count of random suites.
 
     Raises:
         ValueError: options that do not go together, or leave nothing.
@@ -270,7 +323,7 @@ def _parts(options: argparse.Namespace, gpu: Framework) -> list[Part]:
         if dtype not in known:
             raise ValueError(f"bench: no reference multiplies {dtype} here; expected one of {', '.join(known)}")
     suites = options.suite or ([] if options.shape else ["square"])
-    found = cases(suites, dtypes, layouts, options.shape, options.every)
+    found = cases(suites, dtypes, layouts, options.shape, options.every, **drawn)
     if not found:
         raise ValueError(
             f"bench: the reference takes none of these problems in {' '.join(dtypes)}, {' '.join(layouts)}"
@@ -454,6 +507,17 @@ def shape(text: str) -> Shape:
         raise argparse.ArgumentTypeError(f"{text!r} is not M,N,K or B,M,N,K")
     batch, m, n, k = extents if len(extents) == 4 else [1, *extents]
     return batch, m, n, k
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """What reads a whole number that is no less."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {least} or more")
+        return int(text)
+
+    return number
 
 
 def parts(text: str) -> int | str:
