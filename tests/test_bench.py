@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_gpu import SMALL, FakeGpu
+from fake_gpu import SMALL, FakeGpu, record_of
 
 import cutlass_py
 from cutlass_py.bench import cases, frameworks, host, results, suites, timing
-from cutlass_py.bench.report import choice_ratio, faults, row, summarise
+from cutlass_py.bench.report import choice_ratio, faults, row, summarise, summary_table
 from cutlass_py.bench.suites import ARITHMETICS, Case, case_of
 from cutlass_py.commands import main
 from cutlass_py.declaration.dtypes import LAYOUTS
@@ -223,6 +223,42 @@ def test_the_fastest_of_a_sweep_are_timed_once_more(fake_gpu, monkeypatch):
     ]
     assert min(record["sustained"]["us"].values()) == 12.0 and choice_ratio(record["sustained"]) == 1.0
     assert summarise([record])[0]["choice"] == 1.0
+
+
+@pytest.mark.parametrize(("settings", "names"), [
+    ({}, ["x_64", "y_64", "x_128", "y_128"]),
+    ({"best": 3}, ["x_64", "y_64", "x_128"]),
+    ({"kernels": ("*_128", "x_64")}, ["x_64", "x_128", "y_128"]),
+    ({"kernels": ("?_128", "X_64"), "best": 1}, ["x_128"]),
+    ({"kernels": ("x",)}, []),
+])  # fmt: skip
+def test_a_sweep_of_some_kernels(fake_gpu, monkeypatch, settings, names):
+    """The first of those that are asked for, in the order of the model."""
+    kernels = [SimpleNamespace(name=name) for name in ("x_64", "y_64", "x_128", "y_128")]
+    monkeypatch.setattr(cases, "get_kernels", lambda args: kernels)
+    monkeypatch.setattr(cases, "gemm", lambda a, b, out, **_: fake_gpu.tick(20.0) or out.__setitem__(..., a @ b))
+    record = cases.measure(SMALL, cases.Settings(("sustained",), suites.SWEEP, budget_ms=1.0, **settings), fake_gpu)
+    assert list(record["sustained"]["us"]) == ["numpy", "cutlass_py", *names]
+
+
+def test_the_best_found_stands_beside_the_choice():
+    """By the second reading, where there is one; the choice counts among the kernels."""
+    x, y = (Case("llm", "bf16", "tn", (1, m, 8, 8)) for m in (8, 16))
+    first = {"x": 0.25, "y": 2.0}
+    finals = {"ratio": 0.9, "us": {}, "rounds_us": {"torch": [0.9], "cutlass_py": [1.0], "x": [0.5]}}
+    records = [record_of(x, 1.0, mode="sweep", **first), record_of(y, 3.0, mode="sweep", z=4.0)]
+    records[0]["sustained"]["finals"] = finals
+    choice, best = summarise(records)
+    assert (choice["worst"], choice["worst_shape"], choice["geomean"]) == (0.9, [1, 8, 8, 8], pytest.approx(2.7**0.5))
+    assert (best["of"], best["worst"], best["percentile_5"]) == ("best found", 1.8, 1.8)
+    assert best["geomean"] == pytest.approx(5.4**0.5) and choice["choice"] == pytest.approx(0.5**0.5)
+    titles, cells = summary_table([choice, best])
+    rows = [dict(zip(titles, line, strict=True)) for line in cells]
+    assert [(r["mode"], r["5%"], r["worst"], r["choice"]) for r in rows] == [
+        ("sweep", "0.900", "0.900", "0.707"), ("sweep: best found", "1.800", "1.800", ""),
+    ]  # fmt: skip
+    records[0]["sustained"] = {"ratio": 1.0, "us": {}, "choice": 0.5}  # of a summary, which has no rounds
+    assert [row.get("of") for row in summarise(records)] == [None]
 
 
 def test_a_kernel_that_fails_does_not_lose_the_case(fake_gpu, monkeypatch):

@@ -124,6 +124,9 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(fake_
     (["--bars", "key", "--suite", "llm"], "--bars says what is measured"),
     (["--bars", "key", "--orders"], "--bars says what is measured"),
     (["--tune", "--all-kernels"], "two different measurements"),
+    (["--best", "3"], "--best and --kernels say which of --all-kernels are timed; expected that beside them"),
+    (["--kernels", "*"], "--best and --kernels say which of --all-kernels are timed; expected that beside them"),
+    (["--all-kernels", "--kernels", "nonesuch*"], "--kernels: no compiled kernel is called 'nonesuch*'"),
     (["--bars", "odd", "--layout", "tn"], "no bar of odd is about these dtypes and layouts alone"),
     (["--bars", "fp8", "--dtype", "bf16", "--from", str(STORED)], "no bar of fp8 is about these dtypes"),
     (["--bars", "first", "--plot", "pictures"], "--plot draws cases, and these bars have none"),
@@ -142,7 +145,31 @@ def test_wrong_usage(fake_gpu, capsys, options, message):
     assert message in said.err and not said.out
 
 
-@pytest.mark.parametrize("options", [["--shape", "8,8"], ["--suite", "none"], ["--splits", "0"], ["--bars", "none"]])
+def test_a_sweep_of_named_kernels(fake_gpu, built, capsys, tmp_path):
+    """By patterns or by a file; each must be the name of some compiled kernel."""
+    built(named("core"))
+    path = tmp_path / "names.txt"
+    path.write_text("# some\ncpu_gemm_numpy  # on the host\n\n")
+    options = ["bench", "--shape", "24,16,8", "--dtype", "f32", "--layout", "tn", "--budget-ms", "1", "--all-kernels"]
+    for kernels in ([str(path)], ["cpu_*", "sm90_gemm_*"], ["*_numpy", "--best", "1"]):
+        assert main([*options, "--kernels", *kernels, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert list(found["cases"][0]["sustained"]["us"]) == ["numpy", "cutlass_py", "cpu_gemm_numpy"]
+        assert [row.get("of") for row in found["summary"]] == [None, "best found"]
+    assert (found["parts"][0]["kernels"], found["parts"][0]["best"]) == (["*_numpy"], 1)
+    assert main([*options, "--kernels", "sm90_gemm_*", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["cases"][0]["sustained"]["us"]) == ["numpy", "cutlass_py"]
+    path.write_text("cpu_gemm_numpy\nsm90_nonesuch\n")
+    assert main([*options, "--kernels", "cpu_*", str(path)]) == 2
+    assert "--kernels: no compiled kernel is called 'sm90_nonesuch'" in capsys.readouterr().err
+    path.write_text("# none\n")
+    assert main([*options, "--kernels", str(path)]) == 2
+    assert f"--kernels: {path} names no kernel; expected a name a line" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options", [["--shape", "8,8"], ["--suite", "none"], ["--splits", "0"], ["--best", "0"], ["--bars", "none"]]
+)
 def test_options_that_are_none(capsys, options):
     with pytest.raises(SystemExit) as stopped:
         main(["bench", *options])

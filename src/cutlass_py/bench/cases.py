@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from fnmatch import translate
 from itertools import product
 from typing import Any
 
@@ -15,6 +18,7 @@ from ..dispatch import tuned
 from ..dispatch.discover import get_kernels
 from ..dispatch.explanation import explain
 from ..kernels.adaptation import STEPS
+from ..kernels.kernel import Kernel
 from ..kernels.operation import class_of
 from ..kernels.registry import kernel_named
 from ..operations.gemm.arguments import GemmArguments
@@ -40,6 +44,8 @@ class Settings:
         regimes: of timing.ALL_REGIMES.
         mode: of suites.MODES; `tuned` tunes a case first, `sweep` times every compiled kernel that fits beside.
         kernel: the name of one kernel to time beside the default choice.
+        best: in a sweep, only so many kernels, those that get_kernels has first.
+        kernels: in a sweep, only those of these names, or whose names match such a pattern of fnmatch.
         splits: parts of k to time beside it.
         orders: whether to time the choice, or that kernel, in every order of its tiles beside it.
         budget_ms: GPU time per arm and regime; a quarter of it in a sweep, whose finalists get the whole.
@@ -49,6 +55,8 @@ class Settings:
     regimes: tuple[str, ...] = REGIMES
     mode: str = DEFAULT
     kernel: str | None = None
+    best: int | None = None
+    kernels: tuple[str, ...] = ("*",)
     splits: tuple[Splits, ...] = ()
     orders: bool = False
     budget_ms: float = 40.0
@@ -147,11 +155,19 @@ def _arguments(operands: _Operands, splits: Splits | None = None) -> GemmArgumen
 
 
 def _forced(operands: _Operands, settings: Settings) -> list[Any]:
-    """Kernels to run by name beside the default choice; in a sweep, those that take the operands as they lie."""
+    """Kernels to run by name beside the default choice; in a sweep, the best that take the operands as they lie."""
     named = [kernel_named(settings.kernel)] if settings.kernel else []
     for kernel in named:
         kernel.load()
-    return named + (get_kernels(_arguments(operands)) if settings.mode == SWEEP else [])
+    if settings.mode != SWEEP:
+        return named
+    return named + matching(get_kernels(_arguments(operands)), settings.kernels)[: settings.best]
+
+
+def matching(kernels: Iterable[Kernel], patterns: Iterable[str]) -> list[Kernel]:
+    """Those whose names are, or match by the rules of fnmatch, one of some patterns."""
+    wanted = re.compile("|".join(map(translate, patterns)))
+    return [kernel for kernel in kernels if wanted.match(kernel.name)]
 
 
 def _tuned(operands: _Operands) -> dict[str, Any]:

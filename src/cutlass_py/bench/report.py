@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..kernels.adaptation import Way
-from ..operations.gemm.suites import CLASSES, DEEPGEMM, RANDOM
+from ..operations.gemm.suites import CLASSES, DEEPGEMM, RANDOM, Shape
 from .results import OURS, Record, geomean, percentile
 from .suites import DEFAULT, SWEEP, case_of, shape_text
 from .timing import ALL_REGIMES, alone, ratio_of
@@ -92,12 +92,14 @@ def short(kernel: str | None) -> str:
 
 
 _KEYS = ("suite", "dtype", "layout", "regime", "mode")
+_BEST = "best found"
 
 
 def summarise(records: Sequence[Record]) -> list[Record]:
     """Geomean, 5th percentile, worst and the number of slow shapes by suite, dtype, layout, regime and mode.
 
-    Of suites that are drawn, classes of shapes have rows of their own, below that of the suite.
+    Of suites that are drawn, classes of shapes have rows of their own, below that of the suite. Of a sweep, so has the
+    best kernel of each case, where its times are there.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in compared(records):
@@ -106,23 +108,48 @@ def summarise(records: Sequence[Record]) -> list[Record]:
             groups.setdefault(tuple(facts), []).append(record)
     rows = []
     for key, members in groups.items():
-        found: dict[str, Any] = dict(zip(_KEYS, key, strict=True))
-        rows.append(found | _means(members, found["regime"], found["mode"]))
-        for name, belongs in CLASSES.items() if found["suite"] in RANDOM else ():
+        about: dict[str, Any] = dict(zip(_KEYS, key, strict=True))
+        rows += _rows(about, members)
+        for name, belongs in CLASSES.items() if about["suite"] in RANDOM else ():
             if of_class := [record for record in members if belongs(case_of(record).shape)]:
-                rows.append(found | {"class": name} | _means(of_class, found["regime"], found["mode"]))
+                rows += _rows(about | {"class": name}, of_class)
     return rows
 
 
-def _means(members: Sequence[Record], regime: str, mode: str) -> dict[str, Any]:
-    ratios = [r[regime]["ratio"] for r in members]
-    worst = min(members, key=lambda r: r[regime]["ratio"])
-    found: dict[str, Any] = {"cases": len(ratios), "geomean": geomean(ratios), "percentile_5": percentile(ratios, 5)}
-    found |= {"worst": min(ratios), "worst_shape": [worst[extent] for extent in ("batch", "m", "n", "k")]}
-    found |= {"below_0.97": sum(r < 0.97 for r in ratios), "below_0.95": sum(r < 0.95 for r in ratios)}
-    if mode == SWEEP:
-        found["choice"] = geomean(choice_ratio(r[regime]) for r in members)
-    return found
+def _rows(about: dict[str, Any], members: Sequence[Record]) -> list[Record]:
+    shapes, timed = [case_of(record).shape for record in members], [record[about["regime"]] for record in members]
+    of_choice = about | _means(shapes, [_last(each)["ratio"] for each in timed])
+    if about["mode"] != SWEEP:
+        return [of_choice]
+    of_choice["choice"] = geomean(map(choice_ratio, timed))
+    best = [best_ratio(each) for each in timed if "rounds_us" in each]
+    return [of_choice, about | {"of": _BEST} | _means(shapes, best)] if len(best) == len(timed) else [of_choice]
+
+
+def _means(shapes: Sequence[Shape], ratios: Sequence[float]) -> dict[str, Any]:
+    worst = min(ratios)
+    return {
+        "cases": len(ratios), "geomean": geomean(ratios), "percentile_5": percentile(ratios, 5),
+        "worst": worst, "worst_shape": list(shapes[ratios.index(worst)]),
+        "below_0.97": sum(r < 0.97 for r in ratios), "below_0.95": sum(r < 0.95 for r in ratios),
+    }  # fmt: skip
+
+
+def _last(timed: Record) -> Record:
+    """What counts of one regime: of a sweep, the second reading of its fastest kernels."""
+    last: Record = timed.get("finals", timed)
+    return last
+
+
+def best_ratio(timed: Record) -> float:
+    """The reference's time over that of the best of our kernels, the default choice among them.
+
+    Args:
+        timed: as in choice_ratio, but no summary's.
+    """
+    rounds = alone(_last(timed)["rounds_us"])
+    theirs, *ours = rounds
+    return max(ratio_of(rounds, theirs, name) for name in ours)
 
 
 def choice_ratio(timed: Record) -> float:
@@ -133,8 +160,7 @@ def choice_ratio(timed: Record) -> float:
     """
     if "choice" in timed:
         return float(timed["choice"])
-    last = timed.get("finals", timed)
-    rounds = alone(last["rounds_us"])
+    rounds = alone(_last(timed)["rounds_us"])
     return min(ratio_of(rounds, name, OURS) for name in list(rounds)[1:])
 
 
@@ -142,15 +168,17 @@ def summary_table(rows: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     """Header and cells; columns that no row has something for are left out."""
     columns = {key: [str(found.get(key, DEFAULT)) for found in rows] for key in _KEYS}
     columns["suite"] = [": ".join(filter(None, (found["suite"], found.get("class")))) for found in rows]
+    columns["mode"] = [": ".join(filter(None, (found.get("mode", DEFAULT), found.get("of")))) for found in rows]
     columns["cases"] = [str(found["cases"]) for found in rows]
     columns["geomean"] = [f"{found['geomean']:.3f}" for found in rows]
-    columns["5%"] = [f"{found['percentile_5']:.3f}" if found["suite"] in RANDOM else "" for found in rows]
+    if any(found["suite"] in RANDOM or "of" in found for found in rows):
+        columns["5%"] = [f"{found['percentile_5']:.3f}" for found in rows]
     columns["worst"] = [f"{found['worst']:.3f}" for found in rows]
     columns |= {f"<{bound}": [str(found[f"below_{bound}"]) for found in rows] for bound in ("0.97", "0.95")}
     columns["worst at"] = [shape_text(tuple(found["worst_shape"])) for found in rows]
-    columns["choice"] = [f"{found['choice']:.3f}" if "choice" in found else "" for found in rows]
-    kept = {title: cells for title, cells in columns.items() if any(cells) or title not in ("5%", "choice")}
-    return list(kept), [list(line) for line in zip(*kept.values(), strict=True)]
+    if any("choice" in found for found in rows):
+        columns["choice"] = [f"{found['choice']:.3f}" if "choice" in found else "" for found in rows]
+    return list(columns), [list(line) for line in zip(*columns.values(), strict=True)]
 
 
 def published(records: Iterable[Record]) -> tuple[list[str], list[list[str]]]:

@@ -93,6 +93,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--tune", action="store_true", help="tune each problem first; what that finds is not kept")
     how.add_argument("--all-kernels", action="store_true", help="also time every compiled kernel that fits")
+    how.add_argument("--best", type=at_least(1), metavar="N", help="of --all-kernels the N that the model thinks best")
+    how.add_argument(
+        "--kernels",
+        nargs="+",
+        default=[],
+        metavar="FILE|PATTERN",
+        help="of --all-kernels those of these names: patterns such as '*_128x256x64_*', files with a name a line",
+    )
     how.add_argument(
         "--splits", nargs="+", type=parts, default=[], metavar="S", help="also time k in S parts: 2 4 stream"
     )
@@ -120,6 +128,8 @@ def run(options: argparse.Namespace) -> int:
 
     if options.every < 1 or options.budget_ms <= 0:
         raise ValueError("bench: --every and --budget-ms must be above 0")
+    if (options.best or options.kernels) and not options.all_kernels:
+        raise ValueError("bench: --best and --kernels say which of --all-kernels are timed; expected that beside them")
     if options.plot and options.bars is not None and not _bars(options):
         raise ValueError("bench: --plot draws cases, and these bars have none")
     if options.plot and not find_spec("matplotlib"):
@@ -344,7 +354,31 @@ def _part(options: argparse.Namespace, gpu: Framework, cases: Sequence[Any], ker
     known = _regimes(options, gpu, cases)
     regimes = tuple(options.regime or (known[:1] if sweep else known))
     mode = SWEEP if options.all_kernels else TUNED if options.tune else DEFAULT
-    return Part(cases, Settings(regimes, mode, kernel, tuple(options.splits), options.orders, options.budget_ms))
+    kernels = _patterns(options.kernels)
+    settings = Settings(
+        regimes, mode, kernel, options.best, kernels, tuple(options.splits), options.orders, options.budget_ms
+    )
+    return Part(cases, settings)
+
+
+def _patterns(asked: Sequence[str]) -> tuple[str, ...]:
+    """Names and patterns of kernels, those in files included; "*" where none are asked for.
+
+    Raises:
+        ValueError: no compiled kernel has such a name.
+    """
+    from ..bench.cases import matching
+    from ..declaration.families import listed
+    from ..dispatch.discover import get_kernels
+
+    found = [name for text in asked for name in (listed(text) if Path(text).is_file() else [text])]
+    compiled = get_kernels() if found else []
+    for pattern in found:
+        if not matching(compiled, [pattern]):
+            raise ValueError(f"bench: --kernels: no compiled kernel is called {pattern!r}; `kernels` lists them")
+    if asked and not found:
+        raise ValueError(f"bench: --kernels: {' '.join(asked)} names no kernel; expected a name a line")
+    return tuple(found) or ("*",)
 
 
 def _regimes(options: argparse.Namespace, gpu: Framework, cases: Sequence[Any]) -> tuple[str, ...]:

@@ -488,6 +488,16 @@ def find(name: str) -> Any:
     return next((c for each in sets if (c := _of_family(*each).get(name))), None)
 
 
+def listed(path: str) -> list[str]:
+    """Names of kernels in a file, one a line (# starts a comment).
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, encoding="utf-8") as file:
+        return [name for line in file if (name := line.split("#")[0].strip())]
+
+
 def select(kernels: str, archs: list[str]) -> list[KernelConfig]:
     """The kernels to build.
 
@@ -505,10 +515,8 @@ def select(kernels: str, archs: list[str]) -> list[KernelConfig]:
     if kernels in ("core", "full"):
         wanted = [c for f in FAMILIES.values() for c in getattr(f, kernels)]
     else:
-        with open(kernels, encoding="utf-8") as file:
-            names = [line.split("#")[0].strip() for line in file]
         wanted = []
-        for name in filter(None, names):
+        for name in listed(kernels):
             if not (config := find(name)):
                 raise ValueError(f"{kernels}: no kernel is called {name!r}")
             wanted.append(config)
