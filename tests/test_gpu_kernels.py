@@ -123,7 +123,8 @@ class Epilogue:
     """gemm's keywords for the whole epilogue of a kernel, and what they mean in float64."""
 
     keywords: dict[str, Any]
-    aux: gpu.Guarded | None  # where it is written
+    aux: gpu.Guarded | None = None  # where it is written
+    sums: gpu.Guarded | None = None  # the bias gradient
 
     def of(self, product: torch.Tensor) -> gpu.Result:
         read = self.aux is None
@@ -155,7 +156,10 @@ def epilogue_of(kernel: CutlassKernel, shape: tuple[int, ...], exact: bool = Tru
     aux = gpu.guarded(shape, c.d) if e.aux else None
     if aux:
         keywords["aux"] = aux.view
-    return Epilogue(keywords, aux)
+    sums = gpu.guarded((1, n), "f32") if e.bias_grad else None
+    if sums:
+        keywords["bias_grad"] = sums.view
+    return Epilogue(keywords, aux, sums)
 
 
 def check(kernel: CutlassKernel, a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue, exact: bool) -> torch.Tensor:
@@ -173,13 +177,24 @@ def check(kernel: CutlassKernel, a: torch.Tensor, b: torch.Tensor, epilogue: Epi
     name = kernel.interface.epilogue.activation
     if exact and name in gpu.EXACT:
         gpu.assert_exact(out.view, result.d)
+        check_sums(epilogue, result, 0.0)
         return out.view
     argument = epilogue.keywords.get("gate", None if epilogue.aux else epilogue.keywords.get("aux"))
     at = result.z if argument is None else gpu.wide(argument)
     narrow = DTYPES[c.d].bits <= 16
     error = gpu.epilogue_error(name, result, at, error, fast=narrow)
     gpu.assert_near(out.view, result.d, epilogue.keywords.get("scale_out", 1) * error)
+    check_sums(epilogue, result, error)
     return out.view
+
+
+def check_sums(epilogue: Epilogue, result: gpu.Result, error: torch.Tensor | float) -> None:
+    """The bias gradient: sums of f(z) before it is rounded, over the products of a batch too."""
+    if epilogue.sums:
+        epilogue.sums.check()
+        columns = result.y.reshape(-1, result.y.shape[-1])
+        bound = (error + torch.zeros_like(result.y)).reshape(columns.shape).sum(0) + 2**-21 * columns.abs().sum(0)
+        gpu.assert_near(epilogue.sums.view[0], columns.sum(0), bound)
 
 
 def error_of_z(kernel: CutlassKernel, a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue, result: gpu.Result):
@@ -199,10 +214,10 @@ def check_edges(kernel: CutlassKernel) -> None:
         a, b = operands(kernel, batch, m, n, k)
         lean = {"kernel": kernel, "compute": compute(kernel)}
         if adds(kernel):
-            check(kernel, a, b, Epilogue({**lean, **unavoidable(kernel)}, None), exact=True)  # C is not read
+            check(kernel, a, b, Epilogue({**lean, **unavoidable(kernel)}), exact=True)  # C is not read
             if kernel.config.api == 2:  # a bias along n is a C of equal rows
                 keywords = {**lean, **unavoidable(kernel), "bias": gpu.integers((n,), kernel.config.bias)}
-                check(kernel, a, b, Epilogue(keywords, None), exact=True)
+                check(kernel, a, b, Epilogue(keywords), exact=True)
         check(kernel, a, b, epilogue_of(kernel, (*a.shape[:-1], n)), exact=True)
 
 

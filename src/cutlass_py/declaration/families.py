@@ -434,6 +434,7 @@ FAMILIES = {
             declare_full=nothing,
             declare_more=_lean,
             overlaps=True,
+            per_file=48,  # a third of a core-second each, beside one and a half for a file
             measured=False,
             cubins=True,
         ),
