@@ -344,9 +344,8 @@ HEADERS = (
 OWN = {
     # CUTLASS's have .aligned, which asks for all threads of a warp at once: ours promises less.
     "barrier.cluster.arrive": "",
+    "barrier.cluster.arrive.relaxed": "",
     "barrier.cluster.wait": "",
-    # Until stores have written: CUTLASS waits until they have read, and leaves the rest to the end of the kernel.
-    "cp.async.bulk.wait_group": "0",
     # Bits without a type, for CUTLASS's .u16 and .u32; f32 by four; and from another block's memory.
     "ld.shared.b16": "h,[r]",
     "ld.shared.b32": "r,[r]",

@@ -43,6 +43,7 @@ struct Block {
   std::map<uint32_t, Barrier> barriers;
   std::map<int, Meeting> named, warps;
   std::map<int, Groups> stores, products;
+  unsigned threads = 0;  // that have not ended
 };
 
 struct Cluster {
@@ -57,6 +58,10 @@ struct Cluster {
 std::unique_ptr<Cluster> cluster;
 
 Block& block() { return cluster->blocks[running.rank]; }
+Block& block(int rank) {  // of the cluster
+  if (!cluster->blocks[rank].threads) wrong("a block is used that has ended");
+  return cluster->blocks[rank];
+}
 
 void Meeting::arrive(int count) {
   if (++there == count) there = 0, ++times, ++cluster->events;
@@ -116,8 +121,12 @@ void run_grid(Extents grid, unsigned threads, unsigned size, unsigned shared_byt
     cluster = std::make_unique<Cluster>();
     cluster->random = first + 1;
     cluster->blocks.resize(size);
-    for (Block& each : cluster->blocks) each.memory.assign(shared_bytes + 16, char(0xff));
-    run_cluster(grid, first, size, threads, kernel, &happens);
+    for (Block& each : cluster->blocks) each.memory.assign(shared_bytes + 16, char(0xff)), each.threads = threads;
+    const auto thread = [&] {
+      kernel();
+      --block().threads;
+    };
+    run_cluster(grid, first, size, threads, thread, &happens);
     if (!cluster->loads.empty()) wrong("a block ends before its loads");
     for (const Block& each : cluster->blocks) {
       for (const auto& [_, groups] : each.stores) {
@@ -130,7 +139,7 @@ void run_grid(Extents grid, unsigned threads, unsigned size, unsigned shared_byt
 
 char* shared(uint32_t address, uint32_t bytes) { return shared_of(running.rank, address, bytes); }
 char* shared_of(int rank, uint32_t address, uint32_t bytes) {
-  Block& b = cluster->blocks[rank];
+  Block& b = block(rank);
   static char aside[256];
   if (address + bytes <= b.memory.size()) return b.memory.data() + address;
   wrong("an address is outside of shared memory");
@@ -140,7 +149,7 @@ char* shared_of(int rank, uint32_t address, uint32_t bytes) {
 void init_barrier(uint32_t at, int arrivals) { block().barriers[at] = {arrivals, arrivals, 0, 0}; }
 
 void arrive(uint32_t at, int rank, int expected_bytes) {
-  Barrier& there = barrier(cluster->blocks[rank], at);
+  Barrier& there = barrier(block(rank), at);
   there.bytes += expected_bytes;
   --there.pending;
   complete(there);
@@ -163,7 +172,7 @@ void load(uint32_t to, const Map& map, uint32_t at, const int (&place)[3], uint3
   const auto work = [=, x = place[0], y = place[1], z = place[2]] {
     for (size_t rank = 0; rank < cluster->blocks.size(); ++rank) {
       if (!(blocks >> rank & 1)) continue;
-      Block& there = cluster->blocks[rank];
+      Block& there = block(int(rank));
       box_elements(map, to, {x, y, z}, [&](const char* from, uint32_t address) {
         if (address + map.size > there.memory.size()) return wrong("a load goes outside of shared memory");
         if (from) {

@@ -95,12 +95,11 @@ __device__ inline void store(const TensorMap& map, Address from, int x, int y, i
                : "memory");
 }
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until all but so many groups of this thread's stores have read their shared memory, or have written.
+// Until all but so many groups of this thread's stores have read their shared memory.
 template <int groups>
 __device__ void wait_for_reads() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(groups) : "memory");
 }
-__device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // What this thread has written to shared memory is seen by copies that are begun behind the next barrier.
 __device__ inline void publish_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -218,6 +217,11 @@ __device__ inline void synchronize_warp() { __syncwarp(); }
 __device__ inline void synchronize_block() { __syncthreads(); }
 __device__ inline void synchronize_cluster() {
   asm volatile("barrier.cluster.arrive;" ::: "memory");
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+}
+// All are here; what they have written need not be, which saves a wait for memory.
+__device__ inline void meet_in_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
   asm volatile("barrier.cluster.wait;" ::: "memory");
 }
 

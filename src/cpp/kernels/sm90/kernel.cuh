@@ -183,15 +183,17 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
     publish_barriers();
   }
   synchronize_block();
-  if constexpr (X::cluster > 1) synchronize_cluster();
+  if constexpr (X::cluster > 1) meet_in_cluster();
   wait_for_predecessor();
 
   const int warp = warp_index();
   if (warp < 4) {
     release_registers<kLoaderRegisters>();
     if (threadIdx.x == 0) load_tiles(p, shared, place);
-    synchronize_warp();  // a cluster's barrier is for whole warps
-    if constexpr (X::split) synchronize_cluster();
+    if constexpr (X::split) {
+      synchronize_warp();  // a cluster's barrier is for whole warps
+      synchronize_cluster();
+    }
   } else {
     claim_registers<kRegisters>();
     if constexpr (X::split) {
@@ -200,8 +202,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
       compute_tiles(p, shared, place, warp / 4 - 1);
     }
   }
-  // Others may still tell this block of a stage, load into it for their own sake, or read its sums.
-  if constexpr (X::cluster > 1 || X::split) synchronize_cluster();
+  if constexpr (X::split) meet_in_cluster();  // others may still read this block's sums
 }
 
 template <class X>

@@ -65,6 +65,9 @@ __device__ void load_tiles(const Parameters& p, const SharedMemory<X>& shared, c
     }
   }
   let_successor_begin();
+  if constexpr (X::cluster > 1) {  // the block stays until others have told it of all stages
+    for (int i = 0; i < X::stages; ++i, at.advance()) wait(shared.empty(at.stage), at.parity ^ 1);
+  }
 }
 
 }  // namespace cutlass_py::sm90

@@ -247,7 +247,7 @@ struct Parts<X, Dtypes<T...>> {
   }
 
   __device__ void finish() const {
-    if (!X::direct && leads) wait_for_stores();
+    if (!X::direct && leads) wait_for_reads<0>();  // shared memory goes with the block
   }
 
  private:

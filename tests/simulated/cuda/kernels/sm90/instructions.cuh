@@ -48,7 +48,6 @@ template <int groups>
 void wait_for_reads() {
   gpu::wait_for_stores(groups);
 }
-inline void wait_for_stores() { gpu::wait_for_stores(0); }
 inline void publish_to_copies() {}
 
 inline void begin_products() {}
@@ -128,6 +127,7 @@ inline int rank_in_cluster() { return simulated::running.rank; }
 inline void synchronize_warp() { gpu::synchronize_warp(); }
 inline void synchronize_block() { gpu::synchronize(0, 384); }
 inline void synchronize_cluster() { gpu::synchronize_cluster(); }
+inline void meet_in_cluster() { gpu::synchronize_cluster(); }
 inline void wait_for_predecessor() {}
 inline void let_successor_begin() {}
 
