@@ -180,7 +180,8 @@ def test_source_says_what_the_config_says(config: GemmConfig):
     assert fields["LayoutB"].endswith("RowMajor" if config.layout[1] == "t" else "ColumnMajor")
 
 
-_TAGS = {"bf16": "Bf16", "f16": "F16", "f32": "F32", "e4m3": "E4m3", "e5m2": "E5m2"}
+_TAGS = {"bf16": "Bf16", "f16": "F16", "f32": "F32", "tf32": "Tf32", "e4m3": "E4m3", "e5m2": "E5m2"}
+_TAGS |= {"s8": "S8", "u8": "U8", "s32": "S32"}
 
 
 @pytest.mark.parametrize("config", LEAN, ids=lambda c: c.name)
@@ -191,7 +192,7 @@ def test_source_of_our_own_says_what_the_config_says(config: GemmConfig):
     left, right, sums, d, *numbers = re.search(r"sm90::Design<(.+?), sm90::Fused", text).group(1).split(", ")
     dtypes = (config.b, config.a, config.d) if swap else (config.a, config.b, config.d)
     assert [left, right, d] == [f"numbers::{_TAGS[x]}" for x in dtypes]
-    assert sums == ("sm90::SumF16" if config.accumulator == "f16" else "sm90::SumF32")
+    assert sums == f"sm90::Sum{_TAGS[DTYPES[config.accumulator].stored]}"
     along = [config.layout[0] == "n", config.layout[1] == "t"][:: -1 if swap else 1]
     lines = config.tile[2] * DTYPES[config.a].itemsize // 128
     block = SCHEDULES[config.schedule].block
@@ -203,7 +204,7 @@ def test_source_of_our_own_says_what_the_config_says(config: GemmConfig):
     assert f"static constexpr bool swap = {str(swap).lower()};" in text
     assert f"static constexpr int slices = {config.cluster[2]};" in text
     bias = f"numbers::{_TAGS[config.bias]}" if epilogue.bias else "void"
-    quick = str(config.d != "f32").lower()
+    quick = str(DTYPES[config.d].bits <= 16).lower()
     role = "source" if epilogue.source else "gate" if epilogue.gated else "aux" if epilogue.aux else "none"
     fused = f"activation::{epilogue.activation}<{quick}>, {d}, {bias}, {str(epilogue.scaled).lower()}"
     assert f"sm90::Fused<{fused}, sm90::Role::{role}>" in text

@@ -34,6 +34,16 @@ LARGEST = (
     "e4m3_e4m3_f32_bf16_tn_128x128x128_2x1x1_leancoopblock_linear",
     "e4m3_e4m3_f32_f32_tn_128x64x128_1x1x1_leancoopgroup_linearc",
     "f16_f16_f32_f16_tn_128x256x64_1x1x4_leancoop_linear",
+    "tf32_tf32_f32_f32_tn_128x256x32_2x1x1_leancoop_linear",
+    "tf32_tf32_f32_f32_tn_128x256x32_1x2x1_leancoopswap_biasc_gelu",
+    "s8_u8_s32_s32_tn_128x256x128_1x2x1_leancoop_linear",
+    "u8_u8_s32_s32_tn_128x256x128_2x1x1_leancoopdirectswap_linearc",
+    "u8_s8_s32_f16_tn_128x192x128_2x1x1_leanpingpong_scaled",
+    "s8_s8_s32_s8_tn_128x256x128_2x1x1_leancoop_scaled",
+    "e4m3_e5m2_f32_e5m2_tn_256x96x128_2x1x1_leancoopswap_scaled",
+    "e4m3_e4m3_f32_f32_tn_128x192x128_1x2x1_leancoop_scaled",
+    "e4m3_e4m3_fast_e4m3_tn_128x256x128_1x1x1_leancoop_scaled",
+    "e4m3_e4m3_f32_e4m3_tn_128x128x128_1x1x1_leancoopdirect_scaled",
 )
 REDUCING = (
     "bf16_bf16_f32_bf16_tn_128x256x64_2x1x1_leancoop_linear",

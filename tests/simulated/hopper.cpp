@@ -100,6 +100,13 @@ void box_elements(const Map& map, uint32_t place, const int (&at)[3], Each each)
   }
 }
 
+void round_to_tf32(char* at) {
+  uint32_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+  if ((bits & 0x7f800000) != 0x7f800000) bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+  std::memcpy(at, &bits, sizeof bits);
+}
+
 bool happens() {
   Cluster& c = *cluster;
   if (c.events != c.seen) {
@@ -177,6 +184,7 @@ void load(uint32_t to, const Map& map, uint32_t at, const int (&place)[3], uint3
         if (address + map.size > there.memory.size()) return wrong("a load goes outside of shared memory");
         if (from) {
           std::memcpy(&there.memory[address], from, map.size);
+          if (map.tf32) round_to_tf32(&there.memory[address]);
         } else {
           std::memset(&there.memory[address], 0, map.size);
         }

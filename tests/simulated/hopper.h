@@ -16,6 +16,7 @@ struct Map {
   char* data;
   uint64_t extents[3], strides[2];  // the latter in bytes, of all but the innermost
   uint32_t box[3], size, swizzle;   // bytes of an element; of what a swizzle repeats in, 0 without one
+  bool tf32;                        // rounded as it is loaded: to nearest, ties to even
 };
 
 // Blocks of a cluster run at once, one cluster after the other.

@@ -68,6 +68,34 @@ KERNELS = [
     "sm90_lean_e4m3_e4m3_fast_bf16_tn_64x32x256_1x1x1_leanpingpongswap_scaled",
     "sm90_lean_e4m3_e5m2_fast_bf16_tn_128x160x128_1x1x1_leanpingpong_scaled",
     "sm90_lean_e5m2_e4m3_fast_bf16_tn_256x128x128_2x1x1_leancoopswap_linear",
+    # tf32
+    "sm90_lean_tf32_tf32_f32_f32_tn_64x16x64_1x1x1_leanpingpongswap_linear",
+    "sm90_lean_tf32_tf32_f32_f32_tn_128x192x32_2x1x1_leanpingpong_linear",
+    "sm90_lean_tf32_tf32_f32_f32_tn_128x256x32_1x2x1_leancoopswap_linear",
+    "sm90_lean_tf32_tf32_f32_f32_tn_64x32x64_1x1x1_leanpingpong_biasc_relu",
+    "sm90_lean_tf32_tf32_f32_f32_tn_128x128x32_2x1x1_leanpingpongswap_bias_silu_aux",
+    "sm90_lean_tf32_tf32_f32_f32_tn_128x256x32_2x1x1_leancoopdirect_linearc",
+    # integers: every pair, and every result
+    "sm90_lean_s8_s8_s32_s32_tn_64x32x256_1x1x1_leanpingpongswap_linear",
+    "sm90_lean_u8_u8_s32_s32_tn_128x128x128_1x1x1_leanpingpong_linear",
+    "sm90_lean_u8_u8_s32_s32_tn_256x128x128_2x1x1_leancoopswap_linear",
+    "sm90_lean_s8_u8_s32_s32_tn_128x256x128_1x2x1_leancoop_linear",
+    "sm90_lean_u8_s8_s32_s32_tn_128x128x128_1x1x1_leanpingpongdirectswap_linearc",
+    "sm90_lean_u8_s8_s32_bf16_tn_64x64x256_1x1x1_leanpingpongswap_scaled",
+    "sm90_lean_s8_u8_s32_f16_tn_128x192x128_2x1x1_leanpingpong_scaled",
+    "sm90_lean_s8_s8_s32_f32_tn_64x256x128_1x1x1_leanpingpongswap_scaled",
+    # results of a byte: rows of 128, 64, 32 and 16 bytes, and turned; element by element
+    "sm90_lean_s8_s8_s32_s8_tn_128x256x128_2x1x1_leancoopdirectswap_scaled",
+    "sm90_lean_s8_s8_s32_s8_tn_128x256x128_1x2x1_leancoop_scaled",
+    "sm90_lean_u8_s8_s32_s8_tn_64x16x256_1x1x1_leanpingpong_scaled",
+    "sm90_lean_e4m3_e4m3_f32_e4m3_tn_256x96x128_1x2x1_leancoop_linear",
+    "sm90_lean_e4m3_e4m3_f32_e4m3_tn_256x80x128_2x1x1_leancoopswap_scaled",
+    "sm90_lean_e5m2_e4m3_f32_e5m2_tn_128x64x128_1x1x1_leanpingpong_scaled",
+    "sm90_lean_e4m3_e4m3_fast_e4m3_tn_256x128x128_1x2x1_leancoopswap_linear",
+    "sm90_lean_e4m3_e5m2_fast_e5m2_tn_128x64x128_1x1x1_leanpingpongswap_scaled",
+    "sm90_lean_e4m3_e4m3_f32_e5m2_tn_128x128x128_1x1x1_leancoopdirect_scaled",
+    "sm90_lean_e5m2_e5m2_f32_f16_tn_128x192x128_2x1x1_leancoop_linear",
+    "sm90_lean_e4m3_e5m2_f32_f32_tn_64x96x128_1x1x1_leanpingpongswap_scaled",
 ]
 
 
@@ -78,6 +106,9 @@ USERS = [
     "sm90_lean_f16_f16_f32_f16_nt_128x96x64_1x1x3_leanpingpong_linear",
     "sm90_lean_bf16_bf16_f32_bf16_nn_128x192x64_2x1x1_leancoop_linear",
     "sm90_lean_bf16_bf16_f32_f32_tn_64x16x128_1x1x1_leanpingpongswap_linear",
+    "sm90_lean_tf32_tf32_f32_f32_tn_128x64x32_1x1x1_leanpingpong_linear",
+    "sm90_lean_u8_s8_s32_f16_tn_128x128x128_1x1x1_leanpingpong_scaled",
+    "sm90_lean_e4m3_e5m2_fast_e5m2_tn_128x64x128_1x1x1_leanpingpongswap_linear",
 ]
 # What their operands are: "h" a number, "s" one element, vectors along n and m, "t" matrices.
 OPERANDS = {

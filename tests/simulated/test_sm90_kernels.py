@@ -15,6 +15,7 @@ from sm90_kernels import KERNELS, OPERANDS, USERS, users
 
 from cutlass_py import _core, clamp, epilogue, gemm, view
 from cutlass_py.declaration.config import SCHEDULES
+from cutlass_py.declaration.dtypes import DTYPES, compute_of
 from cutlass_py.declaration.epilogues import ACTIVATIONS, epilogue_named
 from cutlass_py.declaration.families import find
 from cutlass_py.declaration.shared_memory import SM90, lean_bytes, stages, stages_3x
@@ -58,13 +59,12 @@ def run(on: Any, name: str, a: np.ndarray, b: np.ndarray, result: str = "aligned
     kinds = {"t": "aligned", "n": "aligned_column"}
     given = [
         typed(on, placed("numpy", x, dtype, kinds[layout]).array, dtype)
-        for x, dtype, layout in zip((a, b), (c.a, c.b), c.layout, strict=True)
+        for x, dtype, layout in zip((a, b), (DTYPES[c.a].stored, DTYPES[c.b].stored), c.layout, strict=True)
     ]
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     out = placed("numpy", None, c.d, result, shape)
-    if c.accumulator in ("fast", "f16"):
-        keywords["compute"] = c.accumulator
-    gemm(*given, out=typed(on, out.array, c.d), kernel=name, **keywords)
+    compute = compute_of(c.a, c.accumulator)
+    gemm(*given, out=typed(on, out.array, c.d), kernel=name, compute=compute, **keywords)
     simulator.run()
     out.assert_rest_untouched()
     return out.array.astype("f8")
@@ -79,30 +79,73 @@ def extents(name: str, clusters_m: float, clusters_n: float) -> tuple[int, int]:
     return max(m, 1), max(n // step * step, step)
 
 
+def operands(rng: np.random.Generator, name: str, m: int, n: int, k: int, *batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Small integers; where sums stay in s32 such that f32 does not hold what they add up to."""
+    c = find(name)
+    whole = {"s8": (-128, 127), "u8": (128, 255)} if c.d == "s32" else {}
+    of_a, of_b = DTYPES[c.a].stored, DTYPES[c.b].stored
+    a = integers(rng, (*batch, m, k), of_a, *whole.get(of_a, ()))
+    return a, integers(rng, (*batch, k, n), of_b, *whole.get(of_b, ()))
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_facts(name):
     """What the declaration foresees; and that shared memory holds it."""
     c, facts = find(name), _core.kernel_facts()[name]
-    assert (facts["a"], facts["b"], facts["d"], facts["layout"]) == (c.a, c.b, c.d, c.layout)
+    assert (facts["a"], facts["b"]) == (DTYPES[c.a].stored, DTYPES[c.b].stored)
+    assert (facts["accumulator"], facts["d"], facts["layout"]) == (DTYPES[c.accumulator].stored, c.d, c.layout)
     assert (facts["tile"], facts["cluster"], facts["align_d"]) == (c.tile, c.cluster, c.align_d)
     assert facts["stages"] == stages_3x(c.a, c.d, c.tile, SCHEDULES[c.schedule], epilogue_named(c.epilogue)) >= 3
     assert facts["smem_bytes"] <= SM90
 
 
 IN_BLOCKS = [name for name in KERNELS if SCHEDULES[find(name).schedule].block]
-FUSED = [name for name in KERNELS if not name.endswith(("linear", "scaled")) and name not in IN_BLOCKS]
-PLAIN = [name for name in KERNELS if name.endswith("_linear") and name not in IN_BLOCKS]
+WHOLE = [name for name in KERNELS if find(name).d == "s32"]
+FUSED = [name for name in KERNELS if not name.endswith(("linear", "scaled")) and name not in (*IN_BLOCKS, *WHOLE)]
+SCALED = [name for name in KERNELS if name.endswith("scaled")]
+PLAIN = [name for name in KERNELS if name not in (*IN_BLOCKS, *FUSED, *SCALED)]
+BYTES = [name for name in KERNELS if NUMPY[find(name).d].itemsize == 1]
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", [*PLAIN, *SCALED])
 def test_edges(on, rng, name):
     """A part of a tile, whole ones, and more than one with parts at the ends; few and many steps of k."""
+    c = find(name)
     for clusters, k in (((0.05, 0.3), 8), ((1, 1), 64), ((1.3, 1.6), 136), ((2.2, 0.4), 520)):
         m, n = extents(name, *clusters)
-        step = 16 // NUMPY[find(name).a].itemsize
+        step = 16 // DTYPES[c.a].itemsize
         m, k = -(-m // step) * step, -(-k // step) * step  # operands too lie in granules
-        a, b = integers(rng, (m, k)), integers(rng, (k, n))
-        np.testing.assert_array_equal(run(on, name, a, b), rounded(a @ b, find(name).d))
+        direct = not SCHEDULES[c.schedule].tma_store
+        a, b = operands(rng, name, m, n + 3 * direct, k)
+        np.testing.assert_array_equal(run(on, name, a, b, "offset" if direct else "aligned"), rounded(a @ b, c.d))
+
+
+def test_s32_is_more_than_f32_holds(rng):
+    a, b = operands(rng, next(name for name in WHOLE if "u8_u8" in name), 64, 64, 528)
+    assert (np.float32(a @ b) != a @ b).any()
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_results_of_a_byte_saturate(on, rng, name):
+    """Above and below; NaN stays NaN."""
+    c = find(name)
+    m, n = extents(name, 0.6, 0.7)
+    a, b = operands(rng, name, m, n, 96)
+    factor = {"e4m3": 32, "e5m2": 4096, "s8": 16}[c.d]
+    wanted = rounded(factor * (a @ b), c.d)
+    assert ((wanted == wanted.max()).sum() > 1) and ((wanted == wanted.min()).sum() > 1)
+    if c.d != "s8":
+        a[0, 5] = wanted[0] = np.nan
+    np.testing.assert_array_equal(run(on, name, a, b, alpha=factor), wanted)
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if "tf32" in name and name.endswith("linear")])
+def test_tf32_is_rounded_to_nearest(on, rng, name):
+    """As CUTLASS's kernels have it: the tensor cores alone would cut off what lies beyond 10 bits."""
+    m, n = extents(name, 0.6, 0.4)
+    a, b = operands(rng, name, m, n, 40)
+    near = [x * (1 + rng.integers(-1, 3, x.shape, endpoint=True) * 2.0**-13) for x in (a, b)]  # 2^-11 is half way
+    np.testing.assert_array_equal(run(on, name, *near), a @ b)
 
 
 @pytest.mark.parametrize("name", [PLAIN[0], PLAIN[1], "sm90_lean_f16_f16_f32_f16_tn_256x128x64_1x2x1_leancoop_linear"])
@@ -123,9 +166,7 @@ def test_more_tiles_than_blocks(on, rng, name):
 
 
 # What is fused: what goes beside D is as wide as it, and every row of a tile asks for its own.
-@pytest.mark.parametrize(
-    "name", [name for name in KERNELS if not name.endswith(("linear", "scaled")) and name not in IN_BLOCKS]
-)
+@pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("batch", [(), (2,)], ids=["one", "two"])
 def test_epilogues(on, rng, name, batch):
     c = find(name)
@@ -173,7 +214,7 @@ def test_epilogues(on, rng, name, batch):
         assert_near(sums.array.astype("f8"), each.sum(0), "f32", 2.0**-10, size=float(np.abs(each).sum(0).max()))
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if name.endswith("linearc") and name not in IN_BLOCKS])
+@pytest.mark.parametrize("name", [name for name in FUSED if name.endswith("linearc")])
 def test_c_that_is_not_read(on, rng, name):
     """Absent, or with a beta of 0; or with one in device memory, of which nobody knows."""
     c = find(name)
@@ -189,11 +230,11 @@ def test_c_that_is_not_read(on, rng, name):
     np.testing.assert_array_equal(found, rounded(a @ b + 2 * added.astype("f8"), c.d))
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if name.endswith("scaled")])
+@pytest.mark.parametrize("name", SCALED)
 @pytest.mark.parametrize("by", ["rows", "one", "numbers"])
 def test_scales(on, rng, name, by):
     m, n = extents(name, 1.1, 0.7)
-    a, b = integers(rng, (m, 96)), integers(rng, (96, n))
+    a, b = operands(rng, name, m, n, 96)
     sizes = {"rows": ((m, 1), (1, n)), "one": ((), ()), "numbers": ((), ())}[by]
     scales = [rng.uniform(0.5, 2, size).astype("f4") for size in sizes]
     given = [float(x) if by == "numbers" else on(x) for x in scales]
@@ -230,7 +271,7 @@ def test_stages_beside_epilogues_of_users(name, program):
     user = epilogue_named(config.epilogue).user
     reductions = sum(bool(reduction) for *_, reduction in user.outputs)
     taken = lean_bytes(config.tile[1], NUMPY[config.d].itemsize, sum(user.matrix_bytes), reductions)
-    foreseen = min(stages(config.tile, NUMPY[config.a].itemsize, taken), 12)
+    foreseen = min(stages(config.tile, DTYPES[config.a].itemsize, taken), 12)
     assert _core.kernel_facts()[config.name]["stages"] == foreseen >= 3
 
 
@@ -248,7 +289,7 @@ def test_epilogues_of_users(on, rng, name):
     c = find(name)
     m, n = extents(name, 1.2, 1.4)
     m = -(-m // 8) * 8
-    a, b = integers(rng, (2, m, 200)), integers(rng, (2, 200, n))
+    a, b = operands(rng, name, m, n, 208, 2)
     shapes = {"bias": (2, 1, n), "row": (2, m, 1), "left": (2, m, n)}
     values = {key: rounded(rng.standard_normal(x), OPERANDS["mixed"][key][1]) for key, x in shapes.items()}
     aux = placed("numpy", None, "f32", "aligned", (2, m, n))
@@ -267,7 +308,7 @@ def test_reductions_of_users(on, rng, name, tiles):
     c = find(name)
     m, n = extents(name, *tiles)
     m, n = max(m, 3), -(-n // 8) * 8
-    a, b, row = integers(rng, (2, m, 130)), integers(rng, (2, 130, n)), integers(rng, (2, m, 1))
+    (a, b), row = operands(rng, name, m, n, 130, 2), integers(rng, (2, m, 1))
     shapes = {"rows": (2, m, 1), "columns": (2, 1, n), "kept": (2, m, n), "least": (2, m, 1), "total": (2, 1, 1)}
     outs = {
         key: placed("numpy", None, OPERANDS["joined"][key][1], "aligned" if key == "kept" else "row", shape)

@@ -25,6 +25,7 @@ Pair = tuple[str, str]  # dtypes of A and B
 _HALVES = ("bf16", "f16")
 # Operands of one byte, and most of tf32, are read along k alone: layout tn. The others are transposed in packing.
 _FP8, _INT8 = (tuple((a, b) for a in pair for b in pair) for pair in PAIRS)
+_FP8_RESULTS, _INT8_RESULTS = ("bf16", "f16", "f32", "e4m3", "e5m2"), ("bf16", "f16", "f32", "s8")  # by scales
 
 
 def _sm90(dtypes: Pair, layout: str, d: str, epilogue: str, design: Design, accumulator: str = "f32") -> GemmConfig:
@@ -144,13 +145,13 @@ def _sm90_declared() -> Iterator[GemmConfig]:
             if epilogue.bias and not epilogue.aux and not epilogue.scaled:
                 yield _sm90(pair, layout, "f32", epilogue.name, tiles.SQUARE)
     scaled = [e.name for e in EPILOGUES.values() if e.scaled]
-    for pair, d in product(_FP8, ("bf16", "f16", "f32", "e4m3", "e5m2")):
+    for pair, d in product(_FP8, _FP8_RESULTS):
         for accumulator, designs in (("f32", tiles.SM90_PROMOTED), ("fast", narrow)):
             for design, name in product(designs, ("linear", "scaled")):
                 yield _sm90(pair, "tn", d, name, design, accumulator)
         for name in scaled:
             yield _sm90(pair, "tn", d, name, tiles.PROMOTED)
-    for pair, d, design in product(_INT8, ("bf16", "f16", "f32", "s8"), narrow):
+    for pair, d, design in product(_INT8, _INT8_RESULTS, narrow):
         yield _sm90(pair, "tn", d, "scaled", design, "s32")
     for pair, design in product(_INT8, narrow):
         yield _sm90(pair, "tn", "s32", "linear", design, "s32")
@@ -262,22 +263,31 @@ def _lean() -> Iterator[GemmConfig]:
             yield _sm90((dtype, dtype), layout, d, "linear", design)
     for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_SPLIT):
         yield _sm90((dtype, dtype), layout, dtype, "linear", design)
-    for pair, epilogue in product(_FP8, ("linear", "scaled")):
+    for pair, d, epilogue in product(_FP8, _FP8_RESULTS, ("linear", "scaled")):
         for design in tiles.SM90_LEAN_FAST:
-            yield _sm90(pair, "tn", "bf16", epilogue, design, "fast")
-        for design in tiles.SM90_LEAN_PROMOTED:
-            yield _sm90(pair, "tn", "bf16", epilogue, design)
+            yield _sm90(pair, "tn", d, epilogue, design, "fast")
+        for design in (*tiles.SM90_LEAN_PROMOTED, *tiles.SM90_LEAN_PROMOTED_DIRECT):
+            yield _sm90(pair, "tn", d, epilogue, design)
     for pair, d, epilogue in product(_FP8, ("bf16", "f32"), ("linear", "linearc")):
         for design in tiles.SM90_LEAN_BLOCK:
             yield _sm90(pair, "tn", d, epilogue, design)
     for layout, design in product(LAYOUTS, tiles.SM90_LEAN_FUSED):
         yield _sm90(("f16", "f16"), layout, "f16", "linear", design, "f16")
-    for dtype, layout, e, design in product(_HALVES, LAYOUTS, EPILOGUES.values(), tiles.SM90_LEAN_FUSED):
+    for design in tiles.SM90_LEAN_FEW:
+        yield _sm90(("tf32", "tf32"), "tn", "f32", "linear", design)
+    for pair, design in product(_INT8, tiles.SM90_LEAN_FEW):
+        yield _sm90(pair, "tn", "s32", "linear", design, "s32")
+    for pair, d, design in product(_INT8, _INT8_RESULTS, (*tiles.SM90_LEAN_FEW, *tiles.SM90_LEAN_DIRECT)):
+        yield _sm90(pair, "tn", d, "scaled", design, "s32")
+    floats = [(dtype, dtype, layout) for dtype, layout in product(_HALVES, LAYOUTS)] + [("tf32", "f32", "tn")]
+    for (dtype, d, layout), e, design in product(floats, EPILOGUES.values(), tiles.SM90_LEAN_FUSED):
         if not e.scaled:
-            yield _sm90((dtype, dtype), layout, dtype, e.name, design)
-    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_DIRECT):
-        for d in (dtype, "f32"):
+            yield _sm90((dtype, dtype), layout, d, e.name, design)
+    for (dtype, narrow, layout), design in product(floats, tiles.SM90_LEAN_DIRECT):
+        for d in (narrow, "f32"):
             yield _sm90((dtype, dtype), layout, d, "linearc", design)
+    for pair, design in product(_INT8, tiles.SM90_LEAN_DIRECT):
+        yield _sm90(pair, "tn", "s32", "linearc", design, "s32")
 
 
 # ---------------------------------------------------------------------------------------------------- 2.x

@@ -22,7 +22,7 @@ def _product(c: GemmConfig) -> Wgmma:
     """The left operand is B where the two change places; it lies along k where it is row-major, B where it is not."""
     a, b = (c.a, c.layout[0] == "n"), (c.b, c.layout[1] == "t")
     (left, left_along), (right, right_along) = (b, a) if SCHEDULES[c.schedule].swap else (a, b)
-    return Wgmma(left, right, "f16" if c.accumulator == "f16" else "f32", c.tile[1], left_along, right_along)
+    return Wgmma(left, right, DTYPES[c.accumulator].stored, c.tile[1], left_along, right_along)
 
 
 def _flag(x: bool) -> str:

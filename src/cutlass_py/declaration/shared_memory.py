@@ -63,11 +63,12 @@ def lean_bytes(columns: int, size: int, beside: int, reductions: int = 0) -> int
         reductions: of the epilogue.
     """
     panel = next(width for width in (64, 32, 16) if columns % width == 0)
-    if size == 4 or beside:
-        part = min(panel, 32)
+    line = 32 if beside else 128 // size
+    if columns % line == 0:
+        part = line
     else:
-        fitting = [i * panel for i in range(1, columns // panel + 1) if columns // panel % i == 0 and i * panel <= 112]
-        part = panel if panel == 64 else max(fitting)
+        wide = range(panel, 113 if line > 32 else panel + 1, panel)
+        part = max(width for width in wide if columns % width == 0)
     return 1024 + 2 * (2 * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + 8)
 
 

@@ -190,6 +190,15 @@ SM90_LEAN_FAST: list[Design] = [
     *_lean(256, (160,), "N", "coop"),
     *_lean(256, (192,), "M", "coop"),
 ]
+# Of tf32 and integers: one for every size.
+SM90_LEAN_FEW: list[Design] = [
+    *_lean(64, (16, 32, 64), "I", "pingpong", 128),
+    *_lean(64, (128, 256), "I", "pingpong"),
+    *_lean(128, (64, 128), "I", "pingpong"),
+    *_lean(128, (128, 192), "M", "pingpong"),
+    *_lean(128, (256,), "MN", "coop"),
+    *_lean(256, (128,), "MN", "coop"),
+]
 # Promoted fp8 sums: every sum is there twice, of a line of k and of all.
 SM90_LEAN_PROMOTED: list[Design] = [
     *_lean(64, (16, 32, 64, 96, 128), "I", "pingpong"),
@@ -213,6 +222,7 @@ SM90_LEAN_DIRECT: list[Design] = [
     *_lean(128, (128,), "I", "pingpongdirect"),
     *_lean(128, (256,), "M", "coopdirect"),
 ]
+SM90_LEAN_PROMOTED_DIRECT: list[Design] = _lean(128, (128,), "I", "coopdirect")
 SM90_LEAN_FUSED: list[Design] = [
     *_lean(64, (32,), "I", "pingpong", 128),
     *_lean(128, (128,), "IMN", "pingpong"),

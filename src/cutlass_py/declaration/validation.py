@@ -190,11 +190,11 @@ def _carries(k: Resolved) -> _Faults:
 @_check("layout")
 def _along_k(k: Resolved) -> _Faults:
     bits, layout, fitting, what = DTYPES[k.a].bits, k.given.layout, ["tn"], k.a
-    if k.wgmma and bits == 32:  # one operand may go through registers
+    if bits > 8 and not (k.wgmma and bits == 32):
+        return
+    if bits == 32 and not k.schedule.lean:  # one operand may go through registers
         fitting.append(k.schedule.along_rows)
         what = f"{'A' if k.schedule.swap else 'B'} of {k.a}"
-    elif bits > 8:
-        return
     if layout not in fitting:
         said = " or ".join(map(repr, fitting))
         yield Fault("layout", layout, f"{said}: {k.given.instruction} reads {what} along k alone")
@@ -294,7 +294,7 @@ def _lean_3x(k: Resolved) -> _Faults:
 def _cluster_3x(k: Resolved) -> _Faults:
     cluster = k.given.cluster
     if k.schedule.lean and cluster[2] in range(2, MOST_IN_CLUSTER + 1) and cluster[:2] == (1, 1):
-        if k.accumulator == "f16":
+        if k.accumulator in ("f16", "s32"):
             yield Fault("cluster", cluster, "k of 1: slices are of sums in f32")
     elif cluster[2] != 1 or any(x not in (1, 2, 4, 8) for x in cluster[:2]):
         yield Fault("cluster", cluster, "m and n of 1, 2, 4 or 8, and k of 1")

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from .dtypes import DTYPES
 
 _STEPS = 4  # instructions for a line of k, 32 bytes each
+# What holds sums: their type, the constraint on its registers, and how many a register has.
+_HELD = {"f32": ("float", "f", 1), "s32": ("int32_t", "r", 1), "f16": ("uint32_t", "r", 2)}
 
 
 class Wgmma(NamedTuple):
@@ -36,10 +38,12 @@ def type_of(w: Wgmma) -> str:
 
 def specialisation(w: Wgmma) -> str:
     """The instructions for a line of k: one after the other in one block, that sums are named once."""
-    count, kind, cpp = (w.n // 4, "r", "uint32_t") if w.sums == "f16" else (w.n // 2, "f", "float")  # of a thread
+    cpp, kind, held = _HELD[w.sums]
+    count = w.n // 2 // held  # of a thread
     registers = ", ".join(f"%{i}" for i in range(count))
     sums = ", ".join(f'"+{kind}"(sums[{i}])' for i in range(count))
     bits = DTYPES[w.a].bits
+    signs = "" if w.sums == "s32" else ", 1, 1"
     majors = f", {int(w.a_along)}, {int(w.b_along)}" if bits == 16 else ""
     instruction = f"wgmma.mma_async.sync.aligned.m64n{w.n}k{256 // bits}.{w.sums}.{w.a}.{w.b}"
     lines = [
@@ -51,7 +55,7 @@ def specialisation(w: Wgmma) -> str:
         if i:
             lines += [f"add.s64 a, {a}, %{count + 3};", f"add.s64 b, {b}, %{count + 4};"]
         at = ("a, b" if i else f"{a}, {b}") + (", always" if i else ", before")
-        lines.append(f"{instruction} {{{registers}}}, {at}, 1, 1{majors};")
+        lines.append(f"{instruction} {{{registers}}}, {at}{signs}{majors};")
     lines.append("}")
     along_a, along_b = str(w.a_along).lower(), str(w.b_along).lower()
     text = "\n".join(f'        "{line}\\n"' for line in lines)

@@ -19,21 +19,22 @@ constexpr int kLoaderRegisters = 40, kRegisters = 232;  // of a thread: together
 // How wide a part of a tile is finished at once, by the bytes of an element of D: whole panels, in 128 bytes or little
 // more. Narrow ones leave room for matrices beside D; and of a tile whose k is split the blocks finish a part each.
 __host__ __device__ constexpr int part_columns(int columns, int size, bool narrow) {
-  const int panel = panel_of(columns), panels = columns / panel;
-  if (size == 4 || narrow) return panel < 64 ? panel : 32;
-  if (panel == 64) return panel;
+  const int panel = panel_of(columns), panels = columns / panel, line = narrow ? 32 : kLine / size;
+  if (columns % line == 0) return line;
   int most = 1;
-  for (int i = 1; i <= panels; ++i) {
+  for (int i = 1; i <= panels && line > 32; ++i) {
     if (panels % i == 0 && i * panel <= 112) most = i;
   }
   return most * panel;
 }
-// And how wide the panels are in which the elements of such a part lie: 128 bytes at most.
-__host__ __device__ constexpr int part_panel(int columns, int part, int size) {
-  int panel = panel_of(columns);
-  while (panel > part || panel * size > kLine) panel /= 2;
+// And how wide the panels are in which the elements of such a part lie: 128 bytes at most. Turned, they are as wide as
+// its 64 rows at most.
+__host__ __device__ constexpr int part_panel(int part, int size) {
+  int panel = kLine / size;
+  while (part % panel) panel /= 2;
   return panel;
 }
+__host__ __device__ constexpr int turned_panel(int size) { return part_panel(64, size); }
 
 // Dtypes of matrices that lie as D does.
 template <class... T>
@@ -71,6 +72,7 @@ struct Shape {
   int cluster_m, cluster_n;
   int size, d_size;  // bytes of an element: of either operand, of D
   bool direct, left_along, right_along;
+  bool tf32;    // operands are rounded to it as they are loaded
   int columns;  // of a part
   int shared_bytes;
   int operands;  // of the epilogue
@@ -137,6 +139,7 @@ struct Design {
     x.cluster_m = cluster_m, x.cluster_n = cluster_n;
     x.size = int(sizeof(typename Left::Type)), x.d_size = d_size;
     x.direct = direct, x.left_along = left_along, x.right_along = right_along;
+    x.tf32 = std::is_same_v<Left, numbers::Tf32>;
     x.columns = columns, x.shared_bytes = shared_bytes;
     x.operands = Epilogue::operands;
     for (int i = 0; i < x.operands; ++i) x.beside[i] = Epilogue::beside[i];
@@ -144,13 +147,17 @@ struct Design {
     return x;
   }
 
+  using Number = typename Epilogue::Number;  // what an epilogue computes in
   using Register = typename Sum::Register;
   static constexpr int registers = Sum::registers(N);  // of a thread for 64 rows
   using Product = Wgmma<Left, Right, Sum, N, left_along, right_along>;
 
   static_assert(Epilogue::operands <= kMostOperands);
   static_assert(promoted || !left_group);
-  static_assert(!split || (cluster == 1 && M * N * 4 <= stages * stage_bytes && sizeof(Register) * registers == 2 * N));
+  static_assert(!split || (cluster == 1 && M * N * 4 <= stages * stage_bytes && std::is_same_v<Register, float>));
+  // What is stored as s32 is exact throughout.
+  static_assert(!std::is_same_v<D, numbers::S32> ||
+                (std::is_same_v<Number, int32_t> && std::is_same_v<Register, int32_t>));
   static_assert(rows % 64 == 0 && N % 16 == 0 && N <= 256 && stages > 1);
   static_assert(sizeof(typename Left::Type) == sizeof(typename Right::Type));
   static_assert(sizeof(typename Left::Type) == 2 || !(left_along || right_along));

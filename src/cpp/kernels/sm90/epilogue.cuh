@@ -104,21 +104,25 @@ struct Fused {
   using Reductions = std::conditional_t<sums, sm90::Reductions<Sums>, sm90::Reductions<>>;
   static constexpr bool plain =
       !scaled && !sums && role == Role::none && std::is_void_v<Bias> && is_identity<Activation>;
+  // Sums in s32 that stay so are exact: legality.py lets nothing be applied to them.
+  using Number = std::conditional_t<std::is_same_v<D, numbers::S32>, int32_t, float>;
 
   const EpilogueArguments& given;
-  float alpha, beta = 0, scale_out = 1;
+  Number alpha, beta = 0;
+  float scale_out = 1;
 
-  __device__ explicit Fused(const EpilogueArguments& given, const void*) : given(given), alpha(given.alpha.read()) {
-    if constexpr (role == Role::source) beta = given.beta.read();
+  __device__ explicit Fused(const EpilogueArguments& given, const void*)
+      : given(given), alpha(Number(given.alpha.read())) {
+    if constexpr (role == Role::source) beta = Number(given.beta.read());
     if constexpr (scaled) scale_out = given.scale_out.read();
   }
 
   // z: the sums, and then D; matrix: what was read (0 of one that is not there), and what is to be written.
   // take(results) sees what is reduced.
   template <class Take>
-  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at, Take take) const {
+  __device__ void apply(Number (&z)[kUnit], Number (*matrix)[kUnit], const Corner& at, Take take) const {
 #pragma unroll
-    for (float& x : z) x *= alpha;
+    for (Number& x : z) x *= alpha;
     if constexpr (scaled) {
       const auto multiply = [&](int i, float x) { z[i] *= x; };
       if (given.scale_a.data) given.scale_a.each<numbers::F32>(at, multiply);
@@ -131,6 +135,11 @@ struct Fused {
     if constexpr (!std::is_void_v<Bias>) {
       if (given.bias.data) given.bias.each<Bias>(at, [&](int i, float x) { z[i] += x; });
     }
+    if constexpr (std::is_same_v<Number, float>) activate(z, matrix);
+  }
+
+ private:
+  __device__ void activate(float (&z)[kUnit], float (*matrix)[kUnit]) const {
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) {
       if constexpr (role == Role::aux) matrix[0][i] = z[i];

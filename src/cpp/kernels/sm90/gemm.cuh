@@ -21,7 +21,7 @@ struct LeanFacts {
     constexpr bool a_along = swap ? X::right_along : X::left_along, b_along = swap ? X::left_along : X::right_along;
     return {A::name,
             B::name,
-            std::is_same_v<typename X::Sum, sm90::SumF16> ? "f16" : "f32",
+            X::Sum::name,
             X::reads ? X::D::name : "void",
             X::D::name,
             {a_along ? 'n' : 't', b_along ? 't' : 'n', '\0'},

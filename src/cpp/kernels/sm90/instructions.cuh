@@ -145,6 +145,9 @@ __device__ void load_matrices(Address row, uint32_t (&x)[4]) {
   }
 }
 
+__device__ inline void store_shared(Address to, uint8_t x) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "h"(uint16_t(x)) : "memory");
+}
 __device__ inline void store_shared(Address to, uint16_t x) {
   asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(x) : "memory");
 }
@@ -170,7 +173,11 @@ __device__ inline void load_remote(Address from, int rank, float (&x)[4]) {
 template <class T>
 __device__ T load_shared(Address from) {
   T x;
-  if constexpr (sizeof(T) == 2) {
+  if constexpr (sizeof(T) == 1) {
+    uint16_t wide;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=h"(wide) : "r"(from) : "memory");
+    x = T(wide);
+  } else if constexpr (sizeof(T) == 2) {
     asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(from) : "memory");
   } else {
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
@@ -188,6 +195,23 @@ __device__ uint32_t packed(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   }
   return word;
+}
+
+// And two of a byte. All saturate, infinities too; NaN stays in fp8, and becomes 0 in integers.
+template <class T>
+__device__ uint16_t packed_bytes(float low, float high) {
+  uint16_t pair;
+  if constexpr (std::is_same_v<T, numbers::E4m3>) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  } else if constexpr (std::is_same_v<T, numbers::E5m2>) {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  } else {
+    static_assert(std::is_same_v<T, numbers::S8>);
+    uint32_t word;
+    asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;" : "=r"(word) : "r"(__float2int_rn(high)), "r"(__float2int_rn(low)));
+    pair = uint16_t(word);
+  }
+  return pair;
 }
 
 // What the lane has whose number differs in these bits.

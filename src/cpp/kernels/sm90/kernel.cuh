@@ -17,7 +17,7 @@ __device__ void finish_part(const PartPlace& here, const typename X::Epilogue& e
   Totals<X, typename X::Epilogue::Reductions> totals;
 #pragma unroll(X::loops ? 2 : X::columns / kUnitColumns)  // one waits while the other computes
   for (int unit = 0; unit < X::columns; unit += kUnitColumns) {
-    float z[kUnit];
+    typename X::Number z[kUnit];
     typename Parts<X>::Numbers beside;
     sums(z, unit);
     parts.get(beside, unit);
@@ -31,11 +31,12 @@ __device__ void finish_part(const PartPlace& here, const typename X::Epilogue& e
 
 // The sums of the i-th unit, one of those from `begin` to `end`: by branches, for registers have no index.
 template <class X, int begin, int end>
-__device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i, float (&z)[kUnit]) {
+__device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i, typename X::Number (&z)[kUnit]) {
   constexpr int middle = (begin + end) / 2, in_row = X::N / kUnitColumns;
   if constexpr (end - begin == 1) {
 #pragma unroll
-    for (int j = 0; j < kUnit; ++j) z[j] = X::Sum::value(sums[begin / in_row], begin % in_row * kUnit + j);
+    for (int j = 0; j < kUnit; ++j)
+      z[j] = typename X::Number(X::Sum::value(sums[begin / in_row], begin % in_row * kUnit + j));
   } else if (i < middle) {
     pick<X, begin, middle>(sums, i, z);
   } else {
@@ -54,7 +55,7 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
   for (int i = 0; i < count; ++i) {
     const PartPlace here = place(i);
     parts.begin(here, place(i + 1), i + 1 < count);
-    finish_part<X>(here, epilogue, parts, [&](float (&z)[kUnit], int unit) {
+    finish_part<X>(here, epilogue, parts, [&](typename X::Number(&z)[kUnit], int unit) {
       pick<X, 0, X::blocks * units>(sums, (i * X::columns + unit) / kUnitColumns, z);
     });
   }

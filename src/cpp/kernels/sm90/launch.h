@@ -18,8 +18,8 @@ namespace cutlass_py::sm90 {
 inline int encode_operands(Parameters& p, const Shape& x, const CutlassPyGemm& g, int64_t rows, int64_t columns) {
   const auto matrices = [&](bool is_a, bool along, int64_t extent) {
     const int64_t inner = along ? extent : g.k, outer = along ? g.k : extent;
-    return is_a ? Matrices{g.a, x.size, inner, outer, g.lda, g.batch, g.batch_a}
-                : Matrices{g.b, x.size, inner, outer, g.ldb, g.batch, g.batch_b};
+    return is_a ? Matrices{g.a, x.size, inner, outer, g.lda, g.batch, g.batch_a, x.tf32}
+                : Matrices{g.b, x.size, inner, outer, g.ldb, g.batch, g.batch_b, x.tf32};
   };
   const Matrices left = matrices(!x.swap, x.left_along, rows), right = matrices(x.swap, x.right_along, columns);
   p.left_batch = !left.shared(), p.right_batch = !right.shared();
@@ -37,9 +37,8 @@ inline int encode_matrix(Operand& to, const Shape& x, const CutlassPyGemm& g, in
   to.data = data, to.row = row, to.batch = batch;
   to.batched = !given.shared();
   if (x.direct || !data) return 0;
-  const int columns = x.columns;
-  return x.swap ? encode(to.map, given, kLine / size, columns)
-                : encode(to.map, given, part_panel(x.n, columns, size), 64);
+  return x.swap ? encode(to.map, given, turned_panel(size), x.columns)
+                : encode(to.map, given, part_panel(x.columns, size), 64);
 }
 
 // What a kernel reads or writes beside D: the only one that is given of these.

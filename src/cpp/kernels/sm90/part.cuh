@@ -17,15 +17,17 @@ struct PartPlace {
 
 // How the elements of a part lie in a buffer, and which are this thread's.
 //
-// They lie in panels, as boxes are copied: rows of 128, 64 or 32 bytes, in which the copy engine swaps 16 bytes with
-// others by the row. Turned, a row is a column of the right operand and has 128 bytes of the left one's rows.
+// They lie in panels, as boxes are copied: rows of 16 to 128 bytes, in which the copy engine swaps 16 bytes with others
+// by the row. Turned, a row is a column of the right operand and has up to 128 bytes of the left one's rows.
 template <class X, class T>
 struct Fragment {
   using Element = typename T::Type;
   static constexpr int size = int(sizeof(Element)), columns = X::columns, bytes = 64 * columns * size;
-  static constexpr int panel = part_panel(X::N, columns, size), row_bytes = panel * size, panel_bytes = 64 * row_bytes;
-  static constexpr int turned_rows = kLine / size, turned_bytes = columns * kLine;  // of a panel
+  static constexpr int panel = part_panel(columns, size), row_bytes = panel * size, panel_bytes = 64 * row_bytes;
+  static constexpr int turned_rows = turned_panel(size), turned_row_bytes = turned_rows * size;
+  static constexpr int turned_bytes = columns * turned_row_bytes;  // of a panel
   static constexpr bool by_matrix = size == 2;
+  static constexpr Address next_swap = turned_row_bytes == kLine ? 16 : 0;  // of an odd row, turned, and the one before
 
   const bool turned;
   Address own;  // where this thread's first number lies, or of matrices its row
@@ -34,15 +36,16 @@ struct Fragment {
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 4;
     if constexpr (by_matrix) {  // the four matrices: rows, rows + 8, and the same of columns + 8
       const int row = warp * 16 + lane / 8 % 2 * 8, column = lane / 16 * 8, in_matrix = lane % 8;
-      own =
-          turned ? swapped<kLine>(column + in_matrix, row * size) : swapped<row_bytes>(row + in_matrix, column * size);
+      own = turned ? swapped<turned_row_bytes>(column + in_matrix, row * size)
+                   : swapped<row_bytes>(row + in_matrix, column * size);
     } else {
       own = element(warp * 16 + lane / 4, lane % 4 * 2);
     }
   }
 
   // A unit of so many columns from the part's first.
-  __device__ void put(Address buffer, const float (&x)[kUnit], int column) const {
+  template <class Number>
+  __device__ void put(Address buffer, const Number (&x)[kUnit], int column) const {
     if constexpr (by_matrix) {
       const uint32_t words[4] = {packed<T>(x[0], x[1]), packed<T>(x[2], x[3]), packed<T>(x[4], x[5]),
                                  packed<T>(x[6], x[7])};
@@ -53,15 +56,23 @@ struct Fragment {
       }
     } else {
       each_pair(buffer, column, [&](int i, Address first, Address second, bool neighbours) {
-        if (neighbours) {
-          store_shared(first, __float_as_uint(x[i]), __float_as_uint(x[i + 1]));
+        if constexpr (size == 1) {
+          const uint16_t pair = packed_bytes<T>(x[i], x[i + 1]);
+          if (neighbours) {
+            store_shared(first, pair);
+          } else {
+            store_shared(first, uint8_t(pair)), store_shared(second, uint8_t(pair >> 8));
+          }
+        } else if (neighbours) {
+          store_shared(first, word(x[i]), word(x[i + 1]));
         } else {
-          store_shared(first, __float_as_uint(x[i])), store_shared(second, __float_as_uint(x[i + 1]));
+          store_shared(first, word(x[i])), store_shared(second, word(x[i + 1]));
         }
       });
     }
   }
-  __device__ void get(Address buffer, float (&x)[kUnit], int column) const {
+  template <class Number>
+  __device__ void get(Address buffer, Number (&x)[kUnit], int column) const {
     if constexpr (by_matrix) {
       uint32_t words[4];
       if (turned) {
@@ -103,32 +114,34 @@ struct Fragment {
   }
 
  private:
+  static __device__ uint32_t word(float x) { return __float_as_uint(x); }
+  static __device__ uint32_t word(int32_t x) { return uint32_t(x); }
   // Where a byte of a row lies, from the first row on.
   template <int row_bytes>
   static __device__ Address swapped(int row, int byte) {
-    static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32);
+    static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32 || row_bytes == 16);
     constexpr int rows_to_swap = 128 / row_bytes, chunks = row_bytes / 16;
     return Address(row * row_bytes + (byte ^ (row / rows_to_swap % chunks * 16)));
   }
   __device__ Address element(int row, int column) const {
-    return turned ? row / turned_rows * turned_bytes + swapped<kLine>(column, row % turned_rows * size)
+    return turned ? row / turned_rows * turned_bytes + swapped<turned_row_bytes>(column, row % turned_rows * size)
                   : column / panel * panel_bytes + swapped<row_bytes>(row, column % panel * size);
   }
   // What a swizzle swaps, it swaps within a row, whose offset has none of these bits.
   __device__ Address matrices(Address buffer, int column) const {
-    return turned ? buffer + column * kLine + own
+    return turned ? buffer + column * turned_row_bytes + own
                   : buffer + column / panel * panel_bytes + (own ^ (column % panel * size));
   }
   // each(i, address of number i, of number i + 1, whether they are neighbours)
   template <class Each>
   __device__ void each_pair(Address buffer, int column, Each each) const {
-    const Address at = turned ? buffer + column * kLine : buffer + column / panel * panel_bytes;
+    const Address at = buffer + (turned ? column * turned_row_bytes : column / panel * panel_bytes);
 #pragma unroll
     for (int i = 0; i < kUnit; i += 2) {
       const int row = row_in_unit(i), right = column_in_unit(i);
-      if (turned) {  // the next row is swapped the other way
-        const Address first = at + right * kLine + (own ^ row * size);
-        each(i, first, (first + kLine) ^ 16, false);
+      if (turned) {
+        const Address first = at + right * turned_row_bytes + (own ^ row * size);
+        each(i, first, (first + turned_row_bytes) ^ next_swap, false);
       } else {
         const Address first = at + row * row_bytes + (own ^ ((column % panel + right) * size));
         each(i, first, first + size, true);
@@ -165,7 +178,8 @@ template <class X, class... T>
 struct Parts<X, Dtypes<T...>> {
   static constexpr int count = sizeof...(T), rows = count ? count : 1;
   using Given = ParametersWith<X::Epilogue::operands>;
-  using Numbers = float[rows][kUnit];  // of a unit, of each matrix
+  using Number = typename X::Number;
+  using Numbers = Number[rows][kUnit];  // of a unit, of each matrix
 
   const Given& p;
   const SharedMemory<X>& shared;
@@ -223,12 +237,12 @@ struct Parts<X, Dtypes<T...>> {
     beside.each([&](const auto& fragment, int number, Address offset) {
       if (number >= X::reads) return;
 #pragma unroll
-      for (float& each : x[number]) each = 0;
+      for (Number& each : x[number]) each = 0;
       if (p.operand[number].data) fragment.get(buffer + d.bytes + offset, x[number], column);
     });
   }
   // A unit of D, and of what is written beside it.
-  __device__ void put(const float (&z)[kUnit], const Numbers& x, int column) const {
+  __device__ void put(const Number (&z)[kUnit], const Numbers& x, int column) const {
     d.put(buffer, z, column);
     beside.each([&](const auto& fragment, int number, Address offset) {
       if (number >= X::reads) fragment.put(buffer + d.bytes + offset, x[number], column);

@@ -15,21 +15,24 @@ struct Matrices {
   int size;  // bytes of an element
   int64_t inner, outer, stride;
   int64_t batch, batch_stride;
+  bool tf32 = false;  // f32 in memory, rounded to nearest as it is loaded
 
   bool shared() const { return batch == 1 || batch_stride == 0; }
 };
 
-// A box fills whole rows of shared memory, whose bytes are swizzled in 128, 64 or 32.
+// A box fills whole rows of shared memory, whose bytes are swizzled in 128, 64 or 32; rows of 16 lie as they are.
 inline int encode(TensorMap& map, const Matrices& x, int box_inner, int box_outer) {
   static const auto encode_tiled = driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled", 12000);
   if (!encode_tiled) return cudaErrorInsufficientDriver;
   const CUtensorMapDataType type = x.size == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                                    : x.size == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                   : x.tf32      ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
                                                  : CU_TENSOR_MAP_DATA_TYPE_UINT32;
   const int row = box_inner * x.size;
   const CUtensorMapSwizzle swizzle = row == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                                      : row == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                 : CU_TENSOR_MAP_SWIZZLE_32B;
+                                     : row == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+                                                 : CU_TENSOR_MAP_SWIZZLE_NONE;
   const cuuint64_t extents[3] = {cuuint64_t(x.inner), cuuint64_t(x.outer), cuuint64_t(x.shared() ? 1 : x.batch)};
   const cuuint64_t line = cuuint64_t(x.stride) * x.size;
   const cuuint64_t strides[2] = {line, x.shared() ? line * x.outer : cuuint64_t(x.batch_stride) * x.size};

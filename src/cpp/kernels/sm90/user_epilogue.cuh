@@ -37,6 +37,7 @@ struct UserEpilogue {
   static constexpr const Beside* beside = Program::beside;
   using Reductions = typename Program::Reductions;
   static constexpr bool plain = false;
+  using Number = float;
 
   const Operand* given;
 

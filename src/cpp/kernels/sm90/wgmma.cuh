@@ -14,14 +14,25 @@ constexpr int kLine = 128;
 // What sums are held as: the registers of a thread for N columns, and the i-th of its numbers.
 struct SumF32 {
   using Register = float;
+  static constexpr const char* name = "f32";
   static constexpr int registers(int n) { return n / 2; }
   template <int count>
   static __device__ float value(const float (&sums)[count], int i) {
     return sums[i];
   }
 };
+struct SumS32 {
+  using Register = int32_t;
+  static constexpr const char* name = "s32";
+  static constexpr int registers(int n) { return n / 2; }
+  template <int count>
+  static __device__ int32_t value(const int32_t (&sums)[count], int i) {
+    return sums[i];
+  }
+};
 struct SumF16 {  // two to a register
   using Register = uint32_t;
+  static constexpr const char* name = "f16";
   static constexpr int registers(int n) { return n / 4; }
   template <int count>
   static __device__ float value(const uint32_t (&sums)[count], int i) {

@@ -16,10 +16,12 @@ enum CUresult { CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE };
 enum CUtensorMapDataType {
   CU_TENSOR_MAP_DATA_TYPE_UINT8 = 1,
   CU_TENSOR_MAP_DATA_TYPE_UINT16 = 2,
-  CU_TENSOR_MAP_DATA_TYPE_UINT32 = 4
+  CU_TENSOR_MAP_DATA_TYPE_UINT32 = 4,
+  CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 = 16 | 4
 };
 enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
 enum CUtensorMapSwizzle {
+  CU_TENSOR_MAP_SWIZZLE_NONE = 0,
   CU_TENSOR_MAP_SWIZZLE_32B = 32,
   CU_TENSOR_MAP_SWIZZLE_64B = 64,
   CU_TENSOR_MAP_SWIZZLE_128B = 128
@@ -28,14 +30,15 @@ enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_256B };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
 
 // As the driver refuses what it is told of.
-inline CUresult cuTensorMapEncodeTiled(CUtensorMap* to, CUtensorMapDataType size, cuuint32_t rank, void* data,
+inline CUresult cuTensorMapEncodeTiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank, void* data,
                                        const cuuint64_t* extents, const cuuint64_t* strides, const cuuint32_t* box,
                                        const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
                                        CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   auto& map = reinterpret_cast<simulated::hopper::Map&>(*to);
   static_assert(sizeof map <= sizeof *to);
-  map = {static_cast<char*>(data), {}, {}, {}, uint32_t(size), uint32_t(swizzle)};
-  bool fits = rank == 3 && uintptr_t(data) % 16 == 0 && box[0] * uint32_t(size) == uint32_t(swizzle);
+  const uint32_t size = type & 15, row = box[0] * size;
+  map = {static_cast<char*>(data), {}, {}, {}, size, uint32_t(swizzle), type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32};
+  bool fits = rank == 3 && uintptr_t(data) % 16 == 0 && (swizzle ? row == uint32_t(swizzle) : row == 16);
   for (int i = 0; i < 3; ++i) {
     map.extents[i] = extents[i], map.box[i] = box[i];
     fits &= extents[i] > 0 && extents[i] <= uint64_t(1) << 32 && box[i] > 0 && box[i] <= 256 && steps[i] == 1;

@@ -107,6 +107,16 @@ uint32_t packed(float low, float high) {
   return bits(low) | bits(high) << 16;
 }
 
+template <class T>
+uint16_t packed_bytes(float low, float high) {
+  const auto byte = [](float x) {
+    if constexpr (std::is_same_v<T, numbers::E4m3>) return to_fp8(x, kE4m3);
+    if constexpr (std::is_same_v<T, numbers::E5m2>) return to_fp8(x, kE5m2);
+    if constexpr (std::is_same_v<T, numbers::S8>) return uint32_t(uint8_t(min(max(__float2int_rn(x), -128), 127)));
+  };
+  return uint16_t(byte(low) | byte(high) << 8);
+}
+
 inline float exchanged(float x, int bits) {
   static float lanes[8][simulated::kMostThreads / 32][32];  // of the blocks of a cluster
   const int lane = simulated::running.number % 32;
@@ -148,10 +158,13 @@ float operand(uint64_t descriptor, int row, int k) {
   }
   typename T::Type bits;
   std::memcpy(&bits, gpu::shared(gpu::swizzled(at, swizzle), size), size);
-  if constexpr (std::is_same_v<T, numbers::E4m3>) return from_e4m3(bits);
-  if constexpr (std::is_same_v<T, numbers::E5m2>) return from_e5m2(bits);
-  if constexpr (size == 2) return T::value(bits);
-  return 0;
+  if constexpr (std::is_same_v<T, numbers::E4m3>) {
+    return from_e4m3(bits);
+  } else if constexpr (std::is_same_v<T, numbers::E5m2>) {
+    return from_e5m2(bits);
+  } else {
+    return T::value(bits);
+  }
 }
 
 template <bool along, int width>
@@ -159,11 +172,13 @@ constexpr int next_bytes();
 constexpr int panel_of(int extent);
 
 struct SumF16;
+struct SumS32;
 
 template <class A, class B, class Sum, int N, bool a_along, bool b_along>
 struct Wgmma {
-  static constexpr bool halves = std::is_same_v<Sum, SumF16>;
-  using Register = std::conditional_t<halves, uint32_t, float>;
+  static constexpr bool halves = std::is_same_v<Sum, SumF16>, whole = std::is_same_v<Sum, SumS32>;
+  using Register = std::conditional_t<halves, uint32_t, std::conditional_t<whole, int32_t, float>>;
+  using Number = std::conditional_t<whole, int64_t, float>;  // of which s32 keeps the low bits
   using Sums = Register[halves ? N / 4 : N / 2];
 
   static void multiply(Sums& sums, uint64_t a, uint64_t b, int accumulate) {
@@ -172,11 +187,11 @@ struct Wgmma {
       const int thread = simulated::running.number % 128, row = thread / 32 * 16 + thread % 32 / 4;
       for (int i = 0; i < N / 2; ++i) {
         const int m = row + i / 2 % 2 * 8, n = i / 4 * 8 + thread % 4 * 2 + i % 2;
-        float sum = accumulate ? number(sums, i) : 0;
+        Number sum = accumulate ? number(sums, i) : 0;
         for (int k = 0; k < 4 * depth; ++k) {
           const uint64_t step = uint64_t(k / depth);
-          sum += operand<A, a_along>(a + step * next_bytes<a_along, 64>(), m, k % depth) *
-                 operand<B, b_along>(b + step * next_bytes<b_along, panel_of(N)>(), n, k % depth);
+          sum += Number(operand<A, a_along>(a + step * next_bytes<a_along, 64>(), m, k % depth)) *
+                 Number(operand<B, b_along>(b + step * next_bytes<b_along, panel_of(N)>(), n, k % depth));
         }
         set(sums, i, sum);
       }
@@ -189,16 +204,16 @@ struct Wgmma {
   static void wait(Sums&) { gpu::wait_for_products(0); }
 
  private:
-  static float number(const Sums& sums, int i) {
+  static Number number(const Sums& sums, int i) {
     if constexpr (halves) return numbers::F16::value(uint16_t(sums[i / 2] >> i % 2 * 16));
     if constexpr (!halves) return sums[i];
   }
-  static void set(Sums& sums, int i, float x) {
+  static void set(Sums& sums, int i, Number x) {
     if constexpr (halves) {
       const uint32_t shift = i % 2 * 16, bits = __half_as_ushort(__float2half_rn(x));
       sums[i / 2] = (sums[i / 2] & ~(0xffffu << shift)) | bits << shift;
     } else {
-      sums[i] = x;
+      sums[i] = Register(x);
     }
   }
 };
