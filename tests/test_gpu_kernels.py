@@ -14,7 +14,7 @@ import gpu  # noqa: E402
 from nvcc import kept_cache, why_not  # noqa: E402, F401 (a fixture)
 
 import cutlass_py  # noqa: E402
-from cutlass_py.declaration.config import SCHEDULES  # noqa: E402
+from cutlass_py.declaration.config import SCHEDULES, GemmConfig  # noqa: E402
 from cutlass_py.declaration.dtypes import DTYPES, compute_of  # noqa: E402
 from cutlass_py.declaration.epilogues import ACTIVATIONS  # noqa: E402
 from cutlass_py.kernels.kernel import CutlassKernel  # noqa: E402
@@ -26,20 +26,27 @@ KERNELS = [k for k in cutlass_py.get_kernels() if isinstance(k, CutlassKernel) a
 WHY_NOT = why_not()
 
 
+def kinds(c: GemmConfig) -> list[tuple[Any, ...]]:
+    """What is tested of a family: each epilogue, and of our own kernels each kind of numbers, either way round."""
+    dtypes = [(c.family, c.a, c.accumulator, c.d, SCHEDULES[c.schedule].swap)] if c.family == "sm90_lean" else []
+    return [(c.family, c.epilogue), *dtypes]
+
+
 def on_demand() -> list[CutlassKernel]:
-    """A kernel for each epilogue of a family that no compiled one has: of the smallest tile, the soonest compiled.
+    """A kernel for each kind that no compiled one is of: of the smallest tile, the soonest compiled.
 
     Not of kernels for scales in blocks or lists, which have tests of their own.
     """
-    built = {(k.config.family, k.config.epilogue) for k in KERNELS}
-    found: dict[tuple[str, str], CutlassKernel] = {}
+    built = {kind for k in KERNELS for kind in kinds(k.config)}
+    found: dict[tuple[Any, ...], CutlassKernel] = {}
     for kernel in cutlass_py.get_kernels(compiled=False):
         if isinstance(kernel, CutlassKernel) and not (kernel.interface.block or kernel.interface.pointers):
             c = kernel.config
-            least = found.setdefault((c.family, c.epilogue), kernel).config.tile
-            if c.tile[0] * c.tile[1] < least[0] * least[1]:
-                found[c.family, c.epilogue] = kernel
-    return [kernel for pair, kernel in found.items() if pair not in built]
+            for kind in kinds(c):
+                least = found.setdefault(kind, kernel).config.tile
+                if c.tile[0] * c.tile[1] < least[0] * least[1]:
+                    found[kind] = kernel
+    return list({kernel.name: kernel for kind, kernel in found.items() if kind not in built}.values())
 
 
 def runs_here(kernel: CutlassKernel) -> bool:

@@ -64,6 +64,10 @@ def built(name: str = NAME) -> Path:
         "e4m3_e4m3_f32_bf16_tn_128x96x128_2x1x1_leanpingpong_scaled",
         "e4m3_e4m3_f32_f32_tn_128x64x128_1x1x1_leancoopgroup_linearc",
         "f16_f16_f32_f16_tn_128x256x64_1x1x4_leancoop_linear",
+        "tf32_tf32_f32_f32_tn_128x256x32_1x2x1_leancoopswap_biasc_gelu",
+        "u8_s8_s32_s32_tn_128x128x128_1x1x1_leanpingpongdirect_linearc",
+        "s8_s8_s32_s8_tn_64x16x256_1x1x1_leanpingpongswap_scaled",
+        "e4m3_e5m2_fast_e5m2_tn_128x256x128_2x1x1_leancoop_linear",
     ],
 )
 def test_a_cubin_of_every_kind(kind):

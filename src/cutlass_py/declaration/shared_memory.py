@@ -64,11 +64,9 @@ def lean_bytes(columns: int, size: int, beside: int, reductions: int = 0) -> int
     """
     panel = next(width for width in (64, 32, 16) if columns % width == 0)
     line = 32 if beside else 128 // size
-    if columns % line == 0:
-        part = line
-    else:
-        wide = range(panel, 113 if line > 32 else panel + 1, panel)
-        part = max(width for width in wide if columns % width == 0)
+    most = 112 if line > 32 else panel
+    fitting = [width for width in range(panel, most + 1, panel) if columns % width == 0]
+    part = line if columns % line == 0 else max(fitting)
     return 1024 + 2 * (2 * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + 8)
 
 

@@ -19,13 +19,13 @@ constexpr int kLoaderRegisters = 40, kRegisters = 232;  // of a thread: together
 // How wide a part of a tile is finished at once, by the bytes of an element of D: whole panels, in 128 bytes or little
 // more. Narrow ones leave room for matrices beside D; and of a tile whose k is split the blocks finish a part each.
 __host__ __device__ constexpr int part_columns(int columns, int size, bool narrow) {
-  const int panel = panel_of(columns), panels = columns / panel, line = narrow ? 32 : kLine / size;
+  const int panel = panel_of(columns), line = narrow ? 32 : kLine / size, most = line > 32 ? 112 : panel;
   if (columns % line == 0) return line;
-  int most = 1;
-  for (int i = 1; i <= panels && line > 32; ++i) {
-    if (panels % i == 0 && i * panel <= 112) most = i;
+  int part = panel;
+  for (int width = panel; width <= most; width += panel) {
+    if (columns % width == 0) part = width;
   }
-  return most * panel;
+  return part;
 }
 // And how wide the panels are in which the elements of such a part lie: 128 bytes at most. Turned, they are as wide as
 // its 64 rows at most.

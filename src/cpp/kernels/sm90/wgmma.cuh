@@ -12,23 +12,20 @@ namespace cutlass_py::sm90 {
 constexpr int kLine = 128;
 
 // What sums are held as: the registers of a thread for N columns, and the i-th of its numbers.
-struct SumF32 {
-  using Register = float;
-  static constexpr const char* name = "f32";
+template <class T>
+struct OneToARegister {
+  using Register = T;
   static constexpr int registers(int n) { return n / 2; }
   template <int count>
-  static __device__ float value(const float (&sums)[count], int i) {
+  static __device__ T value(const T (&sums)[count], int i) {
     return sums[i];
   }
 };
-struct SumS32 {
-  using Register = int32_t;
+struct SumF32 : OneToARegister<float> {
+  static constexpr const char* name = "f32";
+};
+struct SumS32 : OneToARegister<int32_t> {
   static constexpr const char* name = "s32";
-  static constexpr int registers(int n) { return n / 2; }
-  template <int count>
-  static __device__ int32_t value(const int32_t (&sums)[count], int i) {
-    return sums[i];
-  }
 };
 struct SumF16 {  // two to a register
   using Register = uint32_t;
