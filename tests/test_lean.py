@@ -48,6 +48,7 @@ LARGEST = (
 REDUCING = (
     "bf16_bf16_f32_bf16_tn_128x256x64_2x1x1_leancoop_linear",
     "bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingpong_linear",
+    "e4m3_e4m3_fast_e4m3_tn_128x256x128_2x1x1_leancoop_linear",
 )
 
 

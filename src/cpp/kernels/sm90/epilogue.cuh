@@ -136,6 +136,7 @@ struct Fused {
       if (given.bias.data) given.bias.each<Bias>(at, [&](int i, float x) { z[i] += x; });
     }
     if constexpr (std::is_same_v<Number, float>) activate(z, matrix);
+    if constexpr (sums) take(&z);
   }
 
  private:
@@ -150,7 +151,6 @@ struct Fused {
       }
       if constexpr (scaled) z[i] *= scale_out;
     }
-    if constexpr (sums) take(&z);
   }
 };
 
