@@ -61,6 +61,7 @@ def test_a_source_includes_cutlass_and_nothing_of_ours(family):
     included = re.findall(r'#include "(.+)"', text)
     assert bool(included) == (family in families.families() and family != "sm90_lean")
     assert all(name.startswith(("cutlass/", "cute/")) for name in included)
+    assert ("// Needs CUTLASS" in text) == ("-ICUTLASS/include" in text) == bool(included)
     assert "#pragma once" not in text and f"CUTLASS_PY_KERNEL({kernel.name}, " in text
 
 

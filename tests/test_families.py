@@ -207,7 +207,7 @@ def test_source_of_our_own_says_what_the_config_says(config: GemmConfig):
     quick = str(DTYPES[config.d].bits <= 16).lower()
     role = "source" if epilogue.source else "gate" if epilogue.gated else "aux" if epilogue.aux else "none"
     fused = f"activation::{epilogue.activation}<{quick}>, {d}, {bias}, {str(epilogue.scaled).lower()}"
-    assert f"sm90::Fused<{fused}, sm90::Role::{role}>" in text
+    assert f"sm90::Fused<{fused}, sm90::Role::{role}, {str(epilogue.bias_grad).lower()}>" in text
     instruction = f"wgmma.mma_async.sync.aligned.m64n{config.tile[1]}k{256 // DTYPES[config.a].bits}."
     assert text.count(instruction) == 4 and f"{instruction}{sums[-3:].lower()}.{dtypes[0]}.{dtypes[1]} " in text
 

@@ -74,6 +74,8 @@ class KernelCase(Case):
             entry["aux" if activation.derivative else "gate"] = c.d
         if e.aux:
             entry["aux"] = c.d
+        if e.bias_grad:
+            entry |= {"bias_grad": "f32", "bias_grad_axis": "n"}
         if e.scaled:
             entry |= {"scale_a": "vector", "scale_b": "vector", "scale_out": "one"}
         if block := SCHEDULES[c.schedule].block:
@@ -149,13 +151,13 @@ def _made(spec: TensorSpec, framework: Framework) -> Any:
 def errors(case: KernelCase, arms: Sequence[Arm], operands: KernelOperands) -> tuple[dict[str, float], float]:
     """Largest error of each arm, relative to the largest element of what the CPU's kernel has; and what is too large.
 
-    Looks at every output, in some rows, the last among them.
+    Looks at every output, in some rows, the last among them; at a bias gradient beside the sums of what was stored.
     """
     gpu = operands.framework
     step = max(case.shape[1] // _CHECKED, 1)
     rows = slice((case.shape[1] - 1) % step, None, step)
     a, b, given = operands.call(0)
-    on_host = {name: _on_host(name, x, rows, gpu) for name, x in given.items() if name != "out"}
+    on_host = {name: _on_host(name, x, rows, gpu) for name, x in given.items() if name not in ("out", "bias_grad")}
     on_host["out_dtype"] = case.config.d  # which the dtype of a bias goes with
     wanted = {"out": gemm(_on_host("a", a, rows, gpu), _on_host("b", b, rows, gpu), **on_host)}
     if epilogue_named(case.config.epilogue).aux:
@@ -168,6 +170,9 @@ def errors(case: KernelCase, arms: Sequence[Arm], operands: KernelOperands) -> t
         arm.launch(0)
         results = (_on_host(name, x, rows, gpu) for name, arrays in written.items() for x in arrays)
         pairs = zip(results, chain(*map(_each, wanted.values())), strict=True)
+        if (sums := given.get("bias_grad")) is not None:
+            stored = _wide(gpu.host(given["out"]))
+            pairs = chain(pairs, [(gpu.host(sums), stored.reshape(-1, stored.shape[-1]).sum(0))])
         differences = [float(abs(_wide(x) - _wide(y)).max() / abs(_wide(y)).max()) for x, y in pairs]
         found[arm.name] = math.nan if any(map(math.isnan, differences)) else max(differences)
     return found, case.limit(max(float(abs(_wide(x)).max()) for x in _each(wanted["out"])))

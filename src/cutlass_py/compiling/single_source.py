@@ -1,4 +1,4 @@
-"""A kernel as one source that needs CUTLASS's headers alone: what `Kernel.source` and `emit` give."""
+"""A kernel as one source that needs no headers of this package: what `Kernel.source` and `emit` give."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..declaration.families import FAMILIES
 from . import compiler
 
 _OWN = re.compile(r'#include "(?!cutlass/|cute/)(.+)"\n')
+_CUTLASS = re.compile(r'#include ["<](cutlass|cute)/')
 _RULE = "// " + "-" * 100
 
 
@@ -26,22 +27,22 @@ def source(config: KernelConfig) -> str:
     ours = _OWN.search(text)
     start = ours.start() if ours else 0  # before it are macros that headers look at
     before = f"\n{text[:start].strip()}\n" if start else ""
-    return _head(config) + before + "".join(_parts(own, text[start:], config.name, set()))
+    parts = "".join(_parts(own, text[start:], config.name, set()))
+    return _head(config, bool(_CUTLASS.search(parts))) + before + parts
 
 
-def _head(config: KernelConfig) -> str:
+def _head(config: KernelConfig, cutlass: bool) -> str:
     from .. import __version__
 
-    command = shlex.join(
-        ["nvcc", "-std=c++17", "-O3", *flags_of(config), "-ICUTLASS/include", "-c", f"{config.name}.cu"]
-    )
+    include = ["-ICUTLASS/include"] if cutlass else []
+    command = shlex.join(["nvcc", "-std=c++17", "-O3", *flags_of(config), *include, "-c", f"{config.name}.cu"])
     arguments = f"CutlassPy{FAMILIES[config.family].operation.capitalize()}"
     lines = [
         config.name,
         "",
         f"{config.formula}.",
         f"CutlassPyKernel, below, says what it takes, {arguments} and CutlassPyLaunch how it is called.",
-        "Needs CUTLASS 4.2 or newer, below 5:",
+        "Needs CUTLASS 4.2 or newer, below 5:" if cutlass else "Needs CUDA alone:",
         f"  {command}",
         f"Written by cutlass_py {__version__}. SPDX-License-Identifier: BSD-3-Clause",
     ]

@@ -119,7 +119,6 @@ class Epilogue:
 def _epilogues() -> Iterator[Epilogue]:
     plain = [a.name for a in _ACTIVATIONS if not a.derivative]
     yield Epilogue("linear")
-    yield Epilogue("linear_bias_grad", bias_grad=True)
     yield Epilogue("linearc", source=True)
     for prefix, axis, source in (("bias", "n", False), ("biasm", "m", False), ("biasc", "n", True)):
         for f in plain:
@@ -130,6 +129,7 @@ def _epilogues() -> Iterator[Epilogue]:
     for f in plain:
         yield Epilogue(f"gate_{f}", activation=f, gated=True)
         yield Epilogue("scaled" if f == "identity" else f"scaled_{f}", bias="n", activation=f, scaled=True)
+    yield Epilogue("linear_bias_grad", bias_grad=True)
     for a in _ACTIVATIONS:
         if a.derivative:
             yield Epilogue(a.name, activation=a.name, gated=True)

@@ -81,6 +81,7 @@ def _fields(c: GemmConfig) -> dict[str, str]:
         "reads_gate": epilogue.gated and not derivative,
         "reads_aux": derivative,
         "writes_aux": epilogue.aux,
+        "sums_columns": epilogue.bias_grad,
         "scaled": epilogue.scaled,
         "pointers": schedule.pointers,
         "one_problem": schedule.stream_k and c.api == 2,
@@ -107,6 +108,7 @@ def _fields(c: GemmConfig) -> dict[str, str]:
         "index_d": str(STORAGE[c.d]),
         "index_bias": str(STORAGE[c.bias]),
         "index_scalar": str(STORAGE[DTYPES[c.accumulator].scalar]),
+        "index_f32": str(STORAGE["f32"]),
         "digits": str(DTYPES[c.d].mantissa),
     }
 
@@ -148,6 +150,9 @@ def _rows(c: GemmConfig, number: str) -> Iterator[_Row]:
         yield name, matrix, "", f'epilogue.{name} = like_d("{name}", {name}, p);'
     if e.aux:
         yield "aux", matrix, "", 'epilogue.aux = like_d("aux", aux, p);'
+    if e.bias_grad:
+        line = f"epilogue.bias_grad = vector(\"bias_grad\", bias_grad, at::kFloat, {STORAGE['f32']}, p, 'n', false);"
+        yield "bias_grad", matrix, "", line
     if e.source:
         yield "c", "const Optional&", _NONE, 'if (c) epilogue.c = like_d("c", *c, p);'
     if e.bias:
