@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 from filelock import FileLock
 from nvcc import why_not
+from reference import NUMPY
 from stand_in import ROOT
 
 from cutlass_py.compiling import compiler
 from cutlass_py.declaration import codegen
+from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.families import FAMILIES
 
 WHY_NOT = why_not()
@@ -34,13 +36,19 @@ class Design(NamedTuple):
     """What descriptors and places depend on, of the C++ type that lean_cpp.py writes."""
 
     text: str
-    size: int  # bytes of an operand's element
+    left: str
+    right: str
     d: str
     m: int
     n: int
     lines: int
     left_along: bool
     right_along: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of an operand's element."""
+        return DTYPES[self.left].itemsize
 
 
 @cache
@@ -50,19 +58,21 @@ def source() -> str:
 
 @cache
 def designs() -> list[Design]:
-    """So many that each operand and each part of D is there, by all that it depends on."""
+    """So many that each operand and each part of D is there, by all that it depends on, and all pairs of types."""
     known: set[Any] = set()
     kept = []
     for text in dict.fromkeys(re.findall(r"using Design = (sm90::Design<.*>);", source())):
-        left, _, _, d, m, n, lines, cluster_m, cluster_n, pingpong, _, direct, _, _, *rest = text[13:-1].split(", ", 17)
-        left_along, right_along, split, epilogue = rest
-        size = 1 if left in ("numbers::E4m3", "numbers::E5m2") else 2
-        parts_of_operands = (size, m, left_along, cluster_n, pingpong), (size, n, right_along, cluster_m, lines)
+        left, right, _, d, m, n, lines, cluster_m, cluster_n, pingpong, *rest = text[13:-1].split(", ", 17)
+        _, direct, _, _, left_along, right_along, split, epilogue = rest
+        left, right, d = (x.removeprefix("numbers::").lower() for x in (left, right, d))
+        size = DTYPES[left].itemsize
+        operands = (size, m, left_along, cluster_n, pingpong), (size, n, right_along, cluster_m, lines)
         part_of_d = d, n, direct, split == "true" or "Role::none" not in epilogue
-        if not {*parts_of_operands, part_of_d} <= known:
-            known |= {*parts_of_operands, part_of_d}
+        depends_on = {(left, right), *operands, part_of_d}
+        if not depends_on <= known:
+            known |= depends_on
             along = left_along == "true", right_along == "true"
-            kept.append(Design(text, size, d.removeprefix("numbers::"), int(m), int(n), int(lines), *along))
+            kept.append(Design(text, left, right, d, int(m), int(n), int(lines), *along))
     return kept
 
 
@@ -118,9 +128,11 @@ def cute_operand(library: ctypes.CDLL, along: bool, size: int, rows: int, blocks
 
 
 def test_the_designs_have_every_kind_of_operand():
-    """Along k and along rows, panels of 64, 32 and 16, both sizes: what follows compares nothing else."""
+    """Along k and along rows, panels of 64, 32 and 16, all types: what follows compares nothing else."""
     assert {d.m for d in designs()} == {64, 128, 256}
-    assert {(d.size, d.left_along) for d in designs()} == {(1, False), (2, False), (2, True)}
+    assert {(d.size, d.left_along) for d in designs()} == {(1, False), (2, False), (2, True), (4, False)}
+    types = {"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8"}
+    assert {d.left for d in designs()} == {d.right for d in designs()} == types
     assert {d.n for d in designs() if d.right_along} == {d.n for d in designs() if not d.right_along} >= {16, 32, 64}
 
 
@@ -164,12 +176,24 @@ def test_operands_are_loaded_to_where_cute_has_them_and_read_from_there(compiled
 
 
 def cute_part(compiled: Libraries, i: int, d: Design, turned: bool) -> np.ndarray:
-    """Where the numbers of a part lie, by lines of D."""
+    """Where the numbers of a part lie, by lines of D, in the widest rows that fill them."""
     columns = compiled.ours.columns(i)
     lies = places(columns, 64) if turned else places(64, columns)
-    row_bytes = 128 if turned else compiled.ours.row_bytes(i)
-    compiled.cute.part(*lies.shape, 4 if d.d == "F32" else 2, row_bytes, at(lies))
+    size = DTYPES[d.d].itemsize
+    compiled.cute.part(*lies.shape, size, row_bytes(lies.shape[1] * size), at(lies))
     return lies
+
+
+def row_bytes(line: int) -> int:
+    return next(x for x in (128, 64, 32, 16) if line % x == 0)
+
+
+def test_parts_of_d_have_every_kind_of_row(compiled):
+    """By the bytes of an element: what follows compares nothing else. Turned, they have those of 64 rows, or 128."""
+    sizes = [DTYPES[d.d].itemsize for d in designs()]
+    kinds = {(size, row_bytes(compiled.ours.columns(i) * size)) for i, size in enumerate(sizes)}
+    assert kinds == {(1, 128), (1, 64), (1, 32), (1, 16), (2, 128), (2, 64), (2, 32), (4, 128), (4, 64)}
+    assert {d.d for d in designs()} == {"f16", "bf16", "f32", "s32", "e4m3", "e5m2", "s8"}
 
 
 def test_parts_of_d_lie_as_in_cute(compiled):
@@ -184,23 +208,28 @@ def test_parts_of_d_lie_as_in_cute(compiled):
             np.testing.assert_array_equal(seen, expected, f"seen, {turned}, {d.text}")
 
 
+def told_apart(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Numbers up to 255 as different ones of a dtype; of a byte up to 127, whose bytes are those of finite numbers."""
+    return x.astype(dtype) if dtype.itemsize > 1 else (x + (x & 64)).astype(np.uint8).view(dtype)
+
+
 def test_threads_put_their_sums_where_cute_says_that_they_belong(compiled):
-    """Each number is its row, and then its column."""
+    """Each number stands for its row, and then for its column."""
     ours, cute = compiled
     sums = np.zeros((128, 128), np.int32)
     cute.sums(at(sums))
     for i, d in enumerate(designs()):
-        columns, size = ours.columns(i), 4 if d.d == "F32" else 2
+        columns, dtype = ours.columns(i), NUMPY[d.d]
+        bits = f"u{dtype.itemsize}"
         mine = sums[:, : columns // 2]
         rows, across = np.meshgrid(np.arange(64), np.arange(columns), indexing="ij")
         for turned in (False, True):
-            lies = cute_part(compiled, i, d, turned) // size
-            for numbers, expected in ((mine % 64, rows), (mine // 64, across)):
-                given = np.ascontiguousarray(numbers, np.float32)
-                put = np.zeros(64 * columns, {"F32": np.float32, "F16": np.float16, "Bf16": np.uint16}[d.d])
+            lies = cute_part(compiled, i, d, turned) // dtype.itemsize
+            for numbers, place in ((mine % 64, rows), (mine // 64, across)):
+                given = np.ascontiguousarray(told_apart(numbers, dtype), np.float32)
+                put = np.zeros(64 * columns, bits)
                 ours.put(i, turned, at(given), at(put))
-                values = (put.astype(np.uint32) << 16).view(np.float32) if d.d == "Bf16" else put
-                found = values[lies.T if turned else lies]
+                found, expected = put[lies.T if turned else lies], told_apart(place, dtype).view(bits)
                 np.testing.assert_array_equal(found, expected, f"{turned}, {d.text}")
 
 
@@ -263,9 +292,6 @@ def assemblies(text: str) -> Iterator[Assembly]:
         yield Assembly(words, [(x[1], "".join(x[2].split())) for x in operands if x])
 
 
-_OF_CUTLASS = {"f16": "F16", "bf16": "BF16", "e4m3": "E4M3", "e5m2": "E5M2", "f32": "F32"}
-
-
 @cache
 def products_of_cute() -> str:
     names = ("mma_sm90_gmma.hpp", "mma_sm90_gmma_ext.hpp")
@@ -282,13 +308,14 @@ def test_products_are_those_of_cute():
     """Names and types, registers, whether sums are added to, signs, and which way operands lie."""
     said = source()
     heads = list(re.finditer(r"struct Wgmma<numbers::(\w+), numbers::(\w+), Sum(\w+), (\d+), (\w+), (\w+)>", said))
-    assert len(heads) > 150 and {int(head[4]) for head in heads} == {d.n for d in designs()}
+    assert len(heads) == said.count("struct Wgmma<") > 200
+    assert {int(head[4]) for head in heads} == {d.n for d in designs()}
+    assert {x.lower() for head in heads for x in head.groups()[:2]} == {x for d in designs() for x in (d.left, d.right)}
     one = enumerator("ScaleIn", "One")
     for head in heads:
         a, b, sums, n = (x.lower() for x in head.groups()[:4])
-        size = 1 if a in ("e4m3", "e5m2") else 2
-        types = "".join(_OF_CUTLASS[x] for x in (sums, a, b))
-        name = f"MMA_64x{n}x{32 // size}_{types}_SS{'_TN' if size == 1 else ''}"
+        size = DTYPES[a].itemsize
+        name = f"MMA_64x{n}x{32 // size}_{(sums + a + b).upper()}_SS{'' if size == 2 else '_TN'}"
         begin = products_of_cute().index(f"struct {name}\n")
         theirs = next(assemblies(products_of_cute()[begin : products_of_cute().index("#else", begin)]))
         ours = next(assemblies(said[head.end() : said.index("wait_but", head.end())]))
@@ -354,6 +381,9 @@ OWN = {
     "st.shared.v2.b32": "[r],{r,r}",
     "st.shared.v4.f32": "[r],{f,f,f,f}",
     "ld.shared::cluster.v4.f32": "{f,f,f,f},[r]",
+    # CUTLASS has none of a byte.
+    "ld.shared.u8": "h,[r]",
+    "st.shared.u8": "[r],h",
     # CUTLASS has CUDA's function.
     "cvt.rn.f16x2.f32": "r,f,f",
 }
@@ -369,13 +399,57 @@ def usual(form: tuple[str, str]) -> tuple[str, str]:
     return name, operands
 
 
-def test_other_instructions_are_those_of_cutlass():
-    """Each has a form there, by name and by kinds of operands, or is among the exceptions; of those none is idle."""
+@cache
+def instructions_of_cutlass() -> list[Assembly]:
     texts = [(cutlass() / header).read_text() for header in HEADERS]
     texts.append(products_of_cute()[: products_of_cute().index("struct MMA_")])
-    theirs = {usual(form) for text in texts for x in assemblies(text) for form in x.forms()}
-    instructions = (ROOT / "src" / "cpp" / "kernels" / "sm90" / "instructions.cuh").read_text()
-    found = list(assemblies(instructions))
-    assert len(found) == len(re.findall(r"\basm\b", instructions))
-    ours = {form for x in found for form in x.forms()}
+    return [x for text in texts for x in assemblies(text)]
+
+
+@cache
+def instructions_cuh() -> str:
+    return (ROOT / "src" / "cpp" / "kernels" / "sm90" / "instructions.cuh").read_text()
+
+
+@cache
+def our_instructions() -> list[Assembly]:
+    found = list(assemblies(instructions_cuh()))
+    assert len(found) == len(re.findall(r"\basm\b", instructions_cuh()))
+    return found
+
+
+def test_other_instructions_are_those_of_cutlass():
+    """Each has a form there, by name and by kinds of operands, or is among the exceptions; of those none is idle."""
+    theirs = {usual(form) for x in instructions_of_cutlass() for form in x.forms()}
+    ours = {form for x in our_instructions() for form in x.forms()}
     assert {form for form in ours if usual(form) not in theirs} == set(OWN.items())
+
+
+def pairs_packed(found: list[Assembly]) -> Iterator[tuple[str, str, str]]:
+    """Instructions that make a register of two numbers: name, and both as C++ names them."""
+    for x in found:
+        for name, operands in x.statements():
+            two = re.fullmatch(r"%?\w+,%(\d+),%(\d+)(,\w+)?", operands)
+            if name.startswith("cvt.") and two:
+                yield name, x.operands[int(two[1])][1], x.operands[int(two[2])][1]
+
+
+def test_pairs_are_packed_in_the_order_of_cutlass():
+    """The number that comes second in memory stands first in the instruction."""
+    ours = list(pairs_packed(our_instructions()))
+    assert len(ours) == 5 and all("high" in first and "low" in second for _, first, second in ours)
+    names, compared = {name for name, *_ in ours}, set()
+    for name, *pair in pairs_packed(instructions_of_cutlass()):
+        if name in names:
+            first, second = (int(re.findall(r"\[(\d+)\]", x)[-1]) for x in pair)
+            assert first == second + 1, name
+            compared.add(name)
+    assert compared == names - OWN.keys()
+
+
+def test_pairs_are_packed_as_what_they_are_of():
+    """Each in the branch of its type; the one that is left over is f16's."""
+    typed = re.findall(r'numbers::(\w+)>\)[^"]*"(cvt\.[\w.]+)', instructions_cuh())
+    assert sorted(x for x, _ in typed) == ["Bf16", "E4m3", "E5m2", "S8"]
+    assert all(re.search(rf"\.{x.lower()}(x2)?\.", name) for x, name in typed)
+    assert {name for name, *_ in pairs_packed(our_instructions())} - {name for _, name in typed} == {"cvt.rn.f16x2.f32"}

@@ -83,6 +83,15 @@ void write_part(int lines, int inner, int row_bytes, uint32_t* to) {
   if (row_bytes == 128) with(gmma::Layout_K_SW128_Atom<T>{});
   if (row_bytes == 64) with(gmma::Layout_K_SW64_Atom<T>{});
   if (row_bytes == 32) with(gmma::Layout_K_SW32_Atom<T>{});
+  if (row_bytes == 16) with(gmma::Layout_K_INTER_Atom<T>{});
+}
+
+// use(an element of so many bytes)
+template <class Use>
+void with_elements(int size, Use use) {
+  if (size == 1) use(uint8_t());
+  if (size == 2) use(uint16_t());
+  if (size == 4) use(uint32_t());
 }
 
 }  // namespace
@@ -92,12 +101,11 @@ extern "C" {
 // Of an operand's line of k: where each number lies [row][k], and what each instruction is told [block][instruction].
 void operand(bool along, int size, int rows, int blocks, uint32_t at, uint32_t* places, uint64_t* descriptors) {
   if (along) return write_along_rows(rows, blocks, at, places, descriptors);
-  size == 1 ? write_along_k<uint8_t>(rows, blocks, at, places, descriptors)
-            : write_along_k<uint16_t>(rows, blocks, at, places, descriptors);
+  with_elements(size, [&](auto x) { write_along_k<decltype(x)>(rows, blocks, at, places, descriptors); });
 }
 // Of a part of D, in panels of such rows, where each number lies [line][place in it].
 void part(int lines, int inner, int size, int row_bytes, uint32_t* to) {
-  size == 4 ? write_part<uint32_t>(lines, inner, row_bytes, to) : write_part<uint16_t>(lines, inner, row_bytes, to);
+  with_elements(size, [&](auto x) { write_part<decltype(x)>(lines, inner, row_bytes, to); });
 }
 // Of a thread's numbers of 64 rows by 256 columns, the row and 64 times the column; narrower ones are their beginning.
 void sums(int32_t* to) {

@@ -77,6 +77,8 @@ template <class A, class B, int N, bool a_along, bool b_along>
 struct Wgmma<A, B, SumF32, N, a_along, b_along> : Recorded<N, a_along, b_along> {};
 template <class A, class B, int N, bool a_along, bool b_along>
 struct Wgmma<A, B, SumF16, N, a_along, b_along> : Recorded<N, a_along, b_along> {};
+template <class A, class B, int N, bool a_along, bool b_along>
+struct Wgmma<A, B, SumS32, N, a_along, b_along> : Recorded<N, a_along, b_along> {};
 
 namespace {
 
@@ -89,7 +91,6 @@ struct Of {
   static SharedMemory<X> shared() { return SharedMemory<X>(16); }
   static int stages() { return X::stages; }
   static int columns() { return X::columns; }
-  static int row_bytes() { return Lies::row_bytes; }
 
   // [line][block of rows][instruction] of the left operand, and the same, for the right one has no blocks.
   static void descriptors(int stage, uint32_t* addresses, Operands* to) {
@@ -152,7 +153,8 @@ struct Of {
     Operand d;
     CutlassPyGemm g{};
     g.m = g.n = 4096, g.batch = 1;
-    if (X::direct || encode_matrix(d, X::shape(turned, 1), g, X::d_size, memory.data(), 4096, 0)) return false;
+    if (X::direct) return false;
+    if (encode_matrix(d, X::shape(turned, 1), g, X::d_size, memory.data(), 4096, 0)) return true;
     const Table table = turned ? Table{to, 64, X::columns} : Table{to, X::columns, 64};
     Lies(turned).boxes(0, {0, 0, 0}, [&](Address box, int x, int y) { write_box(table, known(d.map), box, x, y); });
     return true;
@@ -168,13 +170,15 @@ struct Of {
   }
   // The bytes of a part into which the threads put their numbers, [thread][number].
   static void put(bool turned, const float* numbers, char* to) {
-    float x[kUnit];
+    typename X::Number x[kUnit];
     for (int column = 0; column < X::columns; column += kUnitColumns) {
       for (int i = 0; i < 2 * 128; ++i) {  // of a warp first all say where their rows are
         const int thread = i / 64 * 32 + i % 32;
         storing = i % 64 >= 32;
         simulated::running.number = thread, simulated::running.index.x = unsigned(thread);
-        for (int j = 0; j < kUnit; ++j) x[j] = numbers[thread * X::columns / 2 + column / 2 + j];
+        for (int j = 0; j < kUnit; ++j) {
+          x[j] = typename X::Number(numbers[thread * X::columns / 2 + column / 2 + j]);
+        }
         Lies(turned).put(0, x, column);
       }
     }
@@ -184,7 +188,7 @@ struct Of {
 };
 
 struct Functions {
-  int (*stages)(), (*columns)(), (*row_bytes)();
+  int (*stages)(), (*columns)();
   void (*descriptors)(int, uint32_t*, Operands*);
   void (*read)(bool, int, uint32_t*);
   void (*load)(bool, uint32_t*);
@@ -194,8 +198,7 @@ struct Functions {
 };
 template <class X, class F = Of<X>>
 constexpr Functions functions() {
-  return {&F::stages, &F::columns, &F::row_bytes, &F::descriptors, &F::read,
-          &F::load,   &F::store,   &F::elements,  &F::put};
+  return {&F::stages, &F::columns, &F::descriptors, &F::read, &F::load, &F::store, &F::elements, &F::put};
 }
 
 }  // namespace
@@ -214,7 +217,6 @@ extern "C" {
 
 int stages(int i) { return designs[i].stages(); }
 int columns(int i) { return designs[i].columns(); }
-int row_bytes(int i) { return designs[i].row_bytes(); }
 void descriptors(int i, int stage, uint32_t* addresses, uint64_t* to) {
   designs[i].descriptors(stage, addresses, reinterpret_cast<cutlass_py::sm90::Operands*>(to));
 }

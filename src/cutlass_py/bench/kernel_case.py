@@ -169,10 +169,10 @@ def errors(case: KernelCase, arms: Sequence[Arm], operands: KernelOperands) -> t
             gpu.poison(array)
         arm.launch(0)
         results = (_on_host(name, x, rows, gpu) for name, arrays in written.items() for x in arrays)
-        pairs = zip(results, chain(*map(_each, wanted.values())), strict=True)
+        pairs = list(zip(results, chain(*map(_each, wanted.values())), strict=True))
         if (sums := given.get("bias_grad")) is not None:
             stored = _wide(gpu.host(given["out"]))
-            pairs = chain(pairs, [(gpu.host(sums), stored.reshape(-1, stored.shape[-1]).sum(0))])
+            pairs.append((gpu.host(sums), stored.reshape(-1, stored.shape[-1]).sum(0)))
         differences = [float(abs(_wide(x) - _wide(y)).max() / abs(_wide(y)).max()) for x, y in pairs]
         found[arm.name] = math.nan if any(map(math.isnan, differences)) else max(differences)
     return found, case.limit(max(float(abs(_wide(x)).max()) for x in _each(wanted["out"])))
