@@ -75,6 +75,12 @@ def test_each_part_is_there_once_behind_what_it_needs(family):
         assert set(wanted) <= set(parts[:i]), name
 
 
+def test_a_torch_extension_looks_for_cutlass_where_it_is_included():
+    for kernel, wanted in ((config("sm90_gemm"), True), (config("sm90_lean", epilogue="linear_bias_grad"), False)):
+        setup = emit.project(kernel, "torch")["setup.py"]
+        assert ("CUTLASS_DIR" in setup) == ("cutlass.h" in setup) == ("include_dirs=[str(cutlass)]" in setup) == wanted
+
+
 def test_a_source_ends_in_the_definition_that_the_build_compiles():
     kernel = families.find(SIMT)
     assert single_source.source(kernel).endswith(gemm_cpp.definition(FAMILIES[kernel.family], kernel))

@@ -10,17 +10,32 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpu  # noqa: E402
+from nvcc import kept_cache, why_not  # noqa: E402, F401 (a fixture)
 
 import cutlass_py  # noqa: E402
 from cutlass_py.declaration.config import SCHEDULES  # noqa: E402
 from cutlass_py.kernels.kernel import CutlassKernel  # noqa: E402
+from cutlass_py.kernels.registry import kernel_named  # noqa: E402
 
-pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
+pytestmark = [pytest.mark.gpu, pytest.mark.sm90, pytest.mark.usefixtures("kept_cache")]
 
 KERNELS = [k for k in cutlass_py.get_kernels() if isinstance(k, CutlassKernel) and k.interface.block]
 PAIRS = sorted({(k.config.a, k.config.b, k.interface.block) for k in KERNELS if k.config.d == "f32"})
 OVERLAPPING = "sm90_gemm_bf16_bf16_f32_f32_tn_64x128x64_1x1x1_pingpong_linear"  # few blocks: the next may begin early
-every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+# Of our own kernels, which are compiled here, one of each kind: schedules, clusters, factors of columns.
+OWN = [
+    kernel_named(f"sm90_lean_e4m3_e4m3_f32_{design}")
+    for design in (
+        "bf16_tn_64x64x128_2x1x1_leanpingpongblock_linear",
+        "bf16_tn_64x32x128_1x1x1_leanpingpongblockswap_linear",
+        "bf16_tn_128x128x128_1x2x1_leancoopblock_linear",
+        "bf16_tn_128x32x128_1x1x1_leancoopblockswap_linear",
+        "f32_tn_256x64x128_2x1x1_leancoopblock_linear",
+        "bf16_tn_128x64x128_2x1x1_leancoopgroup_linear",
+    )
+]
+BY_NAME = [*KERNELS, *(k for k in OWN if not why_not() and k not in KERNELS)]
+every_kernel = pytest.mark.parametrize("kernel", BY_NAME, ids=lambda k: k.name)
 every_pair = pytest.mark.parametrize(("a_dtype", "b_dtype", "block"), PAIRS, ids=str)
 
 

@@ -18,6 +18,7 @@ from cutlass_py.declaration.config import SCHEDULES, GemmConfig  # noqa: E402
 from cutlass_py.declaration.dtypes import DTYPES, compute_of  # noqa: E402
 from cutlass_py.declaration.epilogues import ACTIVATIONS  # noqa: E402
 from cutlass_py.kernels.kernel import CutlassKernel  # noqa: E402
+from cutlass_py.kernels.registry import kernel_named  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -27,9 +28,17 @@ WHY_NOT = why_not()
 
 
 def kinds(c: GemmConfig) -> list[tuple[Any, ...]]:
-    """What is tested of a family: each epilogue, and of our own kernels each kind of numbers, either way round."""
-    dtypes = [(c.family, c.a, c.accumulator, c.d, SCHEDULES[c.schedule].swap)] if c.family == "sm90_lean" else []
-    return [(c.family, c.epilogue), *dtypes]
+    """What is tested of a family: each epilogue; of our own kernels each kind of numbers, clusters and parts too."""
+    schedule, family = SCHEDULES[c.schedule], c.family
+    if not schedule.lean:
+        return [(family, c.epilogue)]
+    width = next(width for width in (64, 32, 16) if c.tile[1] % width == 0)
+    return [
+        (family, c.epilogue),
+        (family, c.a, c.accumulator, c.d, schedule.swap),
+        (family, c.schedule, c.cluster[:2], c.cluster[2] > 1),
+        (family, DTYPES[c.d].itemsize, width, schedule.swap, schedule.tma_store),
+    ]
 
 
 def on_demand() -> list[CutlassKernel]:
@@ -375,12 +384,8 @@ def alternating(extent: int, front: CutlassKernel) -> tuple[torch.Tensor, Callab
 
 def check_in_turn(kernel, a, b, fill, keywords, expected: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
     """Fills and calls by turns without a wait; `expected` makes of a product what a call had to see in the vector."""
-    keywords |= {
-        "kernel": kernel,
-        "compute": compute(kernel),
-        "out_dtype": kernel.config.d,
-        "alpha": 2.0**-8,
-    }
+    always = {"kernel": kernel, "compute": compute(kernel), "out_dtype": kernel.config.d}
+    keywords = {"alpha": 2.0**-8, **keywords, **always}
     found = []
     for i in range(20):
         fill(i)
@@ -408,6 +413,26 @@ def test_scales_that_the_kernel_in_front_writes(kernel, axis):
     scale, fill = alternating({"m": m, "n": n, "one": 8}[axis], writes("f32"))
     scales = {"m": {"scale_a": scale.mT}, "n": {"scale_b": scale[0]}, "one": {"scale_a": scale[0, :1]}}
     check_in_turn(kernel, a, b, fill, scales[axis], lambda product, x: product * x)
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+@pytest.mark.usefixtures("kept_cache")
+@pytest.mark.parametrize("schedule", ["leanpingpong", "leanpingpongdirect", "leancoopdirect"])
+@pytest.mark.parametrize("what", ["c", "alpha", "beta"])
+def test_what_our_own_kernels_read_of_the_kernel_in_front(schedule, what):
+    """Every thread of them waits first, so that launches overlap even where C is read element by element."""
+    tile = "128x256x64_2x1x1" if "coop" in schedule else "128x128x64_1x1x1"
+    kernel = kernel_named(f"sm90_lean_bf16_bf16_f32_bf16_tn_{tile}_{schedule}_linearc")
+    a, b = operands(kernel, 1, 1, 1008, 4096)
+    x, fill = alternating(1008, writes("bf16" if what == "c" else "f32"))
+    c = x if what == "c" else gpu.integers((1, 1008), "bf16")
+    given = {"c": {"c": x}, "alpha": {"c": c, "alpha": x[0, :1]}, "beta": {"c": c, "beta": x[0, :1]}}[what]
+
+    def expected(product: torch.Tensor, x: int) -> torch.Tensor:
+        alpha, beta = (x * 2**8 if what == "alpha" else 1), (x if what == "beta" else 1)
+        return alpha * product + (x if what == "c" else beta * gpu.wide(c))
+
+    check_in_turn(kernel, a, b, fill, given, expected)
 
 
 LINEAR = [k for k in KERNELS if k.config.epilogue in ("linear", "linearc") and k.config.d != "s32"]

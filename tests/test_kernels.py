@@ -67,6 +67,9 @@ def test_metadata_describes_the_config(k):
         *("bias_grad" for _ in range(e.bias_grad)),
         *(name for name in ("scale_a", "scale_b") if k.interface.block),
     }
+    if e.bias_grad:
+        sums = metadata.operands["bias_grad"]
+        assert (sums.dtype, sums.layout, sums.alignment) == ("f32", "n", 4)
     if e.bias:
         assert metadata.operands["bias"].layout == e.bias and metadata.operands["bias"].dtype == c.bias
     assert (metadata.design.tile, metadata.design.cluster, metadata.design.schedule) == (c.tile, c.cluster, c.schedule)

@@ -43,7 +43,8 @@ struct Block {
   std::map<uint32_t, Barrier> barriers;
   std::map<int, Meeting> named, warps;
   std::map<int, Groups> stores, products;
-  unsigned threads = 0;  // that have not ended
+  unsigned threads = 0;      // that have not ended
+  std::vector<bool> waited;  // for the kernel before, by thread
 };
 
 struct Cluster {
@@ -61,6 +62,10 @@ Block& block() { return cluster->blocks[running.rank]; }
 Block& block(int rank) {  // of the cluster
   if (!cluster->blocks[rank].threads) wrong("a block is used that has ended");
   return cluster->blocks[rank];
+}
+
+void check_waited() {
+  if (!block().waited[running.number]) wrong("memory is used before the kernel before has ended");
 }
 
 void Meeting::arrive(int count) {
@@ -128,7 +133,10 @@ void run_grid(Extents grid, unsigned threads, unsigned size, unsigned shared_byt
     cluster = std::make_unique<Cluster>();
     cluster->random = first + 1;
     cluster->blocks.resize(size);
-    for (Block& each : cluster->blocks) each.memory.assign(shared_bytes + 16, char(0xff)), each.threads = threads;
+    for (Block& each : cluster->blocks) {
+      each.memory.assign(shared_bytes + 16, char(0xff));
+      each.threads = threads, each.waited.assign(threads, false);
+    }
     const auto thread = [&] {
       kernel();
       --block().threads;
@@ -154,6 +162,10 @@ char* shared_of(int rank, uint32_t address, uint32_t bytes) {
 }
 
 void init_barrier(uint32_t at, int arrivals) { block().barriers[at] = {arrivals, arrivals, 0, 0}; }
+
+void wait_for_predecessor() {
+  if (cluster) block().waited[running.number] = true;
+}
 
 void arrive(uint32_t at, int rank, int expected_bytes) {
   Barrier& there = barrier(block(rank), at);
@@ -195,12 +207,14 @@ void load(uint32_t to, const Map& map, uint32_t at, const int (&place)[3], uint3
     }
   };
   if (to % 128) wrong("a load goes to where it may not");
+  check_waited();
   if (cluster->chance()) return work();
   cluster->loads.push_back(work);
 }
 
 void store(const Map& map, uint32_t from, const int (&place)[3]) {
   if (from % 128) wrong("a store comes from where it may not");
+  check_waited();
   block().stores[running.number].open.push_back([=, x = place[0], y = place[1], z = place[2]] {
     box_elements(map, from, {x, y, z}, [&](char* to, uint32_t address) {
       if (to) std::memcpy(to, shared(address, map.size), map.size);

@@ -71,7 +71,7 @@ typedef struct CutlassPyLaunch {
   int32_t swizzle;  /* largest swizzle of the tile order: 1, 2, 4 or 8 */
   int32_t overlap;  /* nonzero: launch with programmatic dependent launch where the kernel supports it. It reads a, b
                      * and scales after its predecessor has ended; other factors in device memory, and a C that comes
-                     * without TMA, before that. */
+                     * without TMA, maybe before that. */
   void* workspace;  /* workspace_size() bytes, 256-byte aligned */
   void* stream;     /* cudaStream_t */
   const struct CutlassPyKernel* kernel; /* the one that is launched, for those that share a function */

@@ -28,7 +28,12 @@ def source(config: KernelConfig) -> str:
     start = ours.start() if ours else 0  # before it are macros that headers look at
     before = f"\n{text[:start].strip()}\n" if start else ""
     parts = "".join(_parts(own, text[start:], config.name, set()))
-    return _head(config, bool(_CUTLASS.search(parts))) + before + parts
+    return _head(config, needs_cutlass(parts)) + before + parts
+
+
+def needs_cutlass(text: str) -> bool:
+    """Whether a source includes CUTLASS's headers."""
+    return bool(_CUTLASS.search(text))
 
 
 def _head(config: KernelConfig, cutlass: bool) -> str:

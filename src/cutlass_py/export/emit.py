@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from ..compiling import compiler
-from ..compiling.single_source import flags_of, source
+from ..compiling.single_source import flags_of, needs_cutlass, source
 from ..declaration.config import SCHEDULES, GemmConfig, KernelConfig, cc_range
 from ..declaration.dtypes import BLOCK, DTYPES, STORAGE
 from ..declaration.epilogues import ACTIVATIONS, EPILOGUES
@@ -115,6 +115,19 @@ def _fields(c: GemmConfig) -> dict[str, str]:
 
 # ---------------------------------------------------------------------------------------------------- torch
 
+# What setup.py has for a source that includes CUTLASS.
+_CUTLASS = {
+    "cutlass_given": "CUTLASS_DIR=<a CUTLASS tree, 4.2 or newer, below 5> ",
+    "cutlass_imports": "import os\nfrom pathlib import Path\n\n",
+    "cutlass_found": """\
+tree = Path(os.environ.get("CUTLASS_DIR", "cutlass")).absolute()
+cutlass = next((place for place in (tree / "include", tree) if (place / "cutlass" / "cutlass.h").is_file()), None)
+if not cutlass:
+    raise SystemExit(f"{tree} has no include/cutlass/cutlass.h: set CUTLASS_DIR to a CUTLASS tree")
+
+""",
+    "cutlass_include": "str(cutlass)",
+}
 # How ATen calls the dtypes.
 _ATEN = {
     "f16": "Half", "bf16": "BFloat16", "f32": "Float", "f64": "Double", "e4m3": "Float8_e4m3fn", "e5m2": "Float8_e5m2",
@@ -129,6 +142,7 @@ def _torch_fields(c: GemmConfig) -> dict[str, str]:
     rows = list(_rows(c, number))
     lines = [line for _, _, _, line in rows]
     return {
+        **(_CUTLASS if needs_cutlass(source(c)) else dict.fromkeys(_CUTLASS, "")),
         **{f"aten_{name}": _ATEN[DTYPES[getattr(c, name)].stored] for name in ("a", "b", "d", "bias")},
         "aten_scalar": _ATEN[DTYPES[c.accumulator].scalar],
         "declared": "".join(f", {kind} {name}" for name, kind, _, _ in rows),

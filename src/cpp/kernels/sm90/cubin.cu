@@ -65,7 +65,7 @@ bool find_object(const Bytes& file, const char* name, size_t& at) {
 bool read(CubinDescriptor& to, const Bytes& file) {
   size_t at;
   int32_t head[2];
-  return find_object(file, kDescriptor, at) && file.read(head, at) && head[0] == CUTLASS_PY_ABI &&
+  return find_object(file, kDescriptor, at) && file.read(head, at) && head[0] == kCubinVersion &&
          head[1] == int32_t(sizeof to) && file.read(to, at);
 }
 

@@ -23,9 +23,12 @@ struct Text {
   }
 };
 
+// What a descriptor means, and the parameters of a kernel: one more whenever launch.h would launch another wrongly.
+constexpr int32_t kCubinVersion = CUTLASS_PY_ABI << 16 | 1;
+
 // Plain, and without addresses.
 struct CubinDescriptor {
-  int32_t abi, bytes;  // CUTLASS_PY_ABI, and of this structure
+  int32_t version, bytes;  // of this structure
   Text<256> name;
   Text<8> a, b, acc, c, d;
   CutlassPyGemmFacts facts;  // but for these texts
@@ -34,7 +37,7 @@ struct CubinDescriptor {
 
 constexpr CubinDescriptor describe_cubin(const char* name, CutlassPyGemmFacts facts, const Shape& shape) {
   CubinDescriptor x{};
-  x.abi = CUTLASS_PY_ABI, x.bytes = int32_t(sizeof x);
+  x.version = kCubinVersion, x.bytes = int32_t(sizeof x);
   x.name = name;
   x.a = facts.a, x.b = facts.b, x.acc = facts.acc, x.c = facts.c, x.d = facts.d;
   facts.a = facts.b = facts.acc = facts.c = facts.d = nullptr;
@@ -57,7 +60,7 @@ using LeanGemm = LeanFacts<Config>;
       const __grid_constant__ cutlass_py::sm90::ParametersWith<__VA_ARGS__::X::Epilogue::operands> p) {     \
     cutlass_py::sm90::compute<__VA_ARGS__::X>(p);                                                           \
   }                                                                                                         \
-  extern "C" __global__ void __launch_bounds__(cutlass_py::sm90::kLinesAtOnce) CUTLASS_PY_CUBIN_JOINING(    \
+  extern "C" __global__ void __launch_bounds__(cutlass_py::sm90::kJoiningThreads) CUTLASS_PY_CUBIN_JOINING( \
       const __grid_constant__ cutlass_py::sm90::AllJoined<__VA_ARGS__::X::Epilogue::Reductions::count> p) { \
     cutlass_py::sm90::join_all(__VA_ARGS__::X::Epilogue::Reductions(), p);                                  \
   }                                                                                                         \

@@ -123,7 +123,7 @@ struct Design {
   static constexpr int buffer_bytes = 64 * widest * (d_size + Matrices::bytes);
 
   // Where finishing a unit takes more than a few instructions, they are in loops, not written out for each one.
-  static constexpr bool loops = direct || !Epilogue::plain;
+  static constexpr bool loops = direct || !Epilogue::short_code;
 
   static constexpr int totals_bytes = Epilogue::Reductions::count * 4 * widest * 4;  // of columns, by each warp
 

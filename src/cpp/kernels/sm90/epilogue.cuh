@@ -11,7 +11,7 @@
 #include "kernels/sm90/design.cuh"
 
 namespace cutlass_py::user {
-struct Sum;
+struct Sum;  // reductions.cuh, which needs this header
 }
 
 namespace cutlass_py::sm90 {
@@ -102,7 +102,7 @@ struct Fused {
   static constexpr Beside beside[] = {matrices ? matrix_beside : sums_beside, sums_beside};
   using Sums = Reduction<user::Sum, 0, matrices, Reduces::columns>;
   using Reductions = std::conditional_t<sums, sm90::Reductions<Sums>, sm90::Reductions<>>;
-  static constexpr bool plain =
+  static constexpr bool short_code =
       !scaled && !sums && role == Role::none && std::is_void_v<Bias> && is_identity<Activation>;
   // Sums in s32 that stay so are exact: legality.py lets nothing be applied to them.
   using Number = std::conditional_t<std::is_same_v<D, numbers::S32>, int32_t, float>;

@@ -192,7 +192,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
     release_registers<kLoaderRegisters>();
     if (threadIdx.x == 0) load_tiles(p, shared, place);
     if constexpr (X::split) {
-      synchronize_warp();  // a cluster's barrier is for whole warps
+      synchronize_warp();  // all arrive
       synchronize_cluster();
     }
   } else {
@@ -203,7 +203,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
       compute_tiles(p, shared, place, warp / 4 - 1);
     }
   }
-  if constexpr (X::split) meet_in_cluster();  // others may still read this block's sums
+  if constexpr (X::split) meet_in_cluster();  // others may still read this block's sums; what they have used has come
 }
 
 template <class X>

@@ -157,7 +157,7 @@ struct Joining {
 };
 // Of how many; 0 where nothing is left to join.
 inline int fill(Joining& to, const Shape& x, const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
-  int count = 0, most = 0;
+  int count = 0, lines_at_most = 0, products_at_most = 0;
   each_reduction(x, g, [&](int i, int32_t lines, int32_t parts, size_t offset) {
     const bool of_bias = x.beside[i].index == Beside::bias_grad;  // over all products
     const CutlassPyArray& array = of_bias ? g.epilogue.bias_grad : g.epilogue.user[x.beside[i].index].array;
@@ -165,14 +165,16 @@ inline int fill(Joining& to, const Shape& x, const CutlassPyGemm& g, const Cutla
     const int64_t step = x.beside[i].reduces == Reduces::rows ? array.row : array.col;
     const auto* from = reinterpret_cast<const float*>(static_cast<const char*>(launch.workspace) + offset);
     auto* values = static_cast<float*>(array.data);
-    to.p.each[count++] = {from, values, lines, parts * times, g.batch / times, step, array.batch};
-    most = lines > most ? lines : most;
+    const int32_t products = g.batch / times;
+    to.p.each[count++] = {from, values, lines, parts * times, products, step, array.batch};
+    if (lines > lines_at_most) lines_at_most = lines;
+    if (products > products_at_most) products_at_most = products;
   });
   to.overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   to.overlap.val.programmaticStreamSerializationAllowed = 1;
-  to.config.gridDim = {unsigned(ceil_div(most, kLinesAtOnce)), unsigned(count),
-                       unsigned(g.batch < 65535 ? g.batch : 65535)};
-  to.config.blockDim = unsigned(kLinesAtOnce), to.config.stream = cudaStream_t(launch.stream);
+  to.config.gridDim = {unsigned(ceil_div(lines_at_most, kLinesAtOnce)), unsigned(count),
+                       unsigned(products_at_most < 65535 ? products_at_most : 65535)};
+  to.config.blockDim = unsigned(kJoiningThreads), to.config.stream = cudaStream_t(launch.stream);
   to.config.attrs = &to.overlap, to.config.numAttrs = launch.overlap ? 1 : 0;
   return count;
 }

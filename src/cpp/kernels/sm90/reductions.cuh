@@ -1,4 +1,4 @@
-// Reductions of a user's epilogue over one axis of D.
+// Reductions over one axis of D: of a user's epilogue, or a bias gradient.
 //
 // Every part of a tile leaves what it has joined in the workspace: a value for each of its rows, or of its columns. A
 // kernel that follows joins those of a line in their order: the same bits on every run.
@@ -28,7 +28,9 @@ struct Min {
 
 namespace sm90 {
 
-constexpr int kLinesAtOnce = 128;  // threads of a block that joins parts
+// A block that joins parts: lines side by side, so many a warp that whole sectors are read, and shares of each line.
+constexpr int kJoiningThreads = 128, kLinesOfWarp = 8, kShares = 32 / kLinesOfWarp;
+constexpr int kLinesAtOnce = kJoiningThreads / kShares;
 
 // Whether it leaves a value for each row of the left operand, or else for each column of the right one.
 __host__ __device__ inline bool by_left_row(Reduces reduces, bool turned) {
@@ -136,13 +138,22 @@ struct AllJoined {
   Joined each[count ? count : 1];
 };
 
+// Every thread has a share of a line's parts, in their order, and shares are joined in theirs.
 template <class R>
-__device__ void join_parts(const Joined& x, int line) {
-  for (int batch = int(blockIdx.z); line < x.lines && batch < x.products; batch += int(gridDim.z)) {
-    const float* part = x.parts + int64_t(batch) * x.count * x.lines + line;
-    float value = *part;
-    for (int i = 1; i < x.count; ++i) value = R::Join::join(value, *(part += x.lines));
-    x.to[line * x.step + batch * x.batch] = value;
+__device__ void join_parts(const Joined& x) {
+  const int lane = int(threadIdx.x) % 32, share = lane / kLinesOfWarp;
+  const int line = int(blockIdx.x) * kLinesAtOnce + int(threadIdx.x) / 32 * kLinesOfWarp + lane % kLinesOfWarp;
+  const int begin = int(int64_t(x.count) * share / kShares), end = int(int64_t(x.count) * (share + 1) / kShares);
+  for (int batch = int(blockIdx.z); batch < x.products; batch += int(gridDim.z)) {
+    const float* parts = x.parts + int64_t(batch) * x.count * x.lines + min(line, x.lines - 1);
+    float value = R::Join::identity();
+#pragma unroll 8  // reads do not wait for each other
+    for (int i = begin; i < end; ++i) value = R::Join::join(value, parts[int64_t(i) * x.lines]);
+#pragma unroll
+    for (int lanes = kLinesOfWarp; lanes < 32; lanes *= 2) {
+      value = R::Join::join(value, __shfl_xor_sync(~0u, value, lanes));
+    }
+    if (share == 0 && line < x.lines) x.to[line * x.step + batch * x.batch] = value;
   }
 }
 
@@ -150,13 +161,12 @@ __device__ void join_parts(const Joined& x, int line) {
 template <class... R>
 __device__ void join_all(Reductions<R...>, const AllJoined<sizeof...(R)>& p) {
   wait_for_predecessor();
-  const int line = int(blockIdx.x * kLinesAtOnce + threadIdx.x);
   int i = 0;
-  ((int(blockIdx.y) == i ? join_parts<R>(p.each[i], line) : void(), ++i), ...);
+  ((int(blockIdx.y) == i ? join_parts<R>(p.each[i]) : void(), ++i), ...);
 }
 
 template <class All>
-__global__ void __launch_bounds__(kLinesAtOnce) joining_kernel(const __grid_constant__ AllJoined<All::count> p) {
+__global__ void __launch_bounds__(kJoiningThreads) joining_kernel(const __grid_constant__ AllJoined<All::count> p) {
   join_all(All(), p);
 }
 

@@ -36,7 +36,7 @@ struct UserEpilogue {
   static constexpr int reads = Program::reads, operands = Program::operands;
   static constexpr const Beside* beside = Program::beside;
   using Reductions = typename Program::Reductions;
-  static constexpr bool plain = false;
+  static constexpr bool short_code = false;
   using Number = float;
 
   const Operand* given;

@@ -57,7 +57,7 @@ def operands_of(i: Interface) -> dict[str, OperandMetadata]:
     operands |= {"c": output} if epilogue.source else {}
     operands |= {"aux" if derivative else "gate": output} if epilogue.gated else {}
     operands |= {"aux": output} if epilogue.aux else {}
-    operands |= {"bias_grad": OperandMetadata("*", "n")} if epilogue.bias_grad else {}
+    operands |= {"bias_grad": OperandMetadata("f32", "n", 4)} if epilogue.bias_grad else {}
     if i.block:
         operands["scale_a"] = OperandMetadata("f32", "n", 16) if i.tma_scales else OperandMetadata("f32", "*", 4)
         operands["scale_b"] = OperandMetadata("f32", "*", 4)

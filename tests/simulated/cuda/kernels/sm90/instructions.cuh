@@ -138,7 +138,7 @@ inline void synchronize_warp() { gpu::synchronize_warp(); }
 inline void synchronize_block() { gpu::synchronize(0, 384); }
 inline void synchronize_cluster() { gpu::synchronize_cluster(); }
 inline void meet_in_cluster() { gpu::synchronize_cluster(); }
-inline void wait_for_predecessor() {}
+inline void wait_for_predecessor() { gpu::wait_for_predecessor(); }
 inline void let_successor_begin() {}
 
 // ------------------------------------------------------------------------------------------------ products
