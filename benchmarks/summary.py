@@ -20,7 +20,7 @@ from typing import Any
 
 from places import RESULTS, slug
 
-from cutlass_py.bench.report import choice_ratio, compared, regimes_of, theirs_of
+from cutlass_py.bench.report import choice_ratio, compared, last_reading, regimes_of, theirs_of
 from cutlass_py.bench.results import OURS, Record, Result, dumps, read
 from cutlass_py.bench.suites import DEFAULT, SWEEP, case_of, is_case
 from cutlass_py.bench.timing import ALL_REGIMES
@@ -118,9 +118,9 @@ def _fused(timed: Mapping[str, Any]) -> dict[str, Any]:
 
 def _numbers(record: Record, regime: str) -> list[float]:
     """Ratio, the reference's time and ours; of a sweep, the choice's worth."""
-    timed = record[regime]
+    timed = last_reading(record[regime])
     numbers = [timed["ratio"], theirs_of(timed["us"]), timed["us"][OURS]]
-    numbers += [choice_ratio(timed)] if record.get("mode") == SWEEP else []
+    numbers += [choice_ratio(record[regime])] if record.get("mode") == SWEEP else []
     return [float(f"{number:.5g}") for number in numbers]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from cutlass_py.commands import main
 from cutlass_py.declaration.dtypes import LAYOUTS
 from cutlass_py.dispatch import autotune, tuned
 from cutlass_py.kernels.operation import class_of
+from cutlass_py.operations.gemm import problems
 from cutlass_py.operations.gemm.suites import SUITES
 
 
@@ -44,6 +46,12 @@ def test_formats():
     assert Case("x", "e4m3", "tn", (1, 2, 3, 4)).moved_bytes == 8 + 12 + 2 * 6
     assert case_of(SMALL.facts()) == SMALL and str(SMALL) == "f32 tn (24, 16, 8)"
     assert str(Case("x", "f16", "tt", (3, 2, 3, 4))) == "f16 tt 3 x (2, 3, 4)"
+
+
+def test_each_case_is_there_once():
+    x, y = (1, 8, 8, 8), (1, 8, 8, 16)
+    found = suites.cases(["square", "square"], ["bf16", "bf16"], ["tn", "tn"], extra=[x, y, x])
+    assert len(found) == len(set(found)) == 9 and [case.shape for case in found[-2:]] == [x, y]
 
 
 def test_every_nth():
@@ -235,10 +243,39 @@ def test_the_fastest_of_a_sweep_are_timed_once_more(fake_gpu, monkeypatch):
 def test_a_sweep_of_some_kernels(fake_gpu, monkeypatch, settings, names):
     """The first of those that are asked for, in the order of the model."""
     kernels = [SimpleNamespace(name=name) for name in ("x_64", "y_64", "x_128", "y_128")]
-    monkeypatch.setattr(cases, "get_kernels", lambda args: kernels)
+    monkeypatch.setattr(cases, "swept", lambda args, patterns: cases.matching(kernels, patterns or ["*"]))
     monkeypatch.setattr(cases, "gemm", lambda a, b, out, **_: fake_gpu.tick(20.0) or out.__setitem__(..., a @ b))
     record = cases.measure(SMALL, cases.Settings(("sustained",), suites.SWEEP, budget_ms=1.0, **settings), fake_gpu)
     assert list(record["sustained"]["us"]) == ["numpy", "cutlass_py", *names]
+
+
+LEAN = [
+    f"sm90_lean_bf16_bf16_f32_bf16_tn_128x{n}x64_1x2x1_lean{how}_linear"
+    for n, how in ((128, "pingpong"), (256, "coop"))
+]
+MEASURED = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_pingpong_linear"
+OTHERS = [name.replace("_tn_", "_tt_") for name in (LEAN[0], MEASURED)]
+
+
+@pytest.mark.parametrize(("patterns", "names"), [
+    ([], [MEASURED]),
+    (["sm90_lean_*"], LEAN),
+    ([LEAN[1]], LEAN[1:]),
+    (["*128x128x64*"], [MEASURED, LEAN[0]]),
+    (["*_tt_*"], []),
+])  # fmt: skip
+def test_kernels_that_are_named_are_asked_themselves(built, patterns, names):
+    """Of families too that nobody has measured, which get_kernels leaves out; by the model's estimates."""
+    built([*LEAN, MEASURED, *OTHERS])
+    args = problems.arguments(Case("llm", "bf16", "tn", (1, 4096, 4096, 4096)).problem())
+    assert [kernel.name for kernel in cases.swept(args, patterns)] == names
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 4096, 4096), (1, 512, 512, 8192), (4, 1024, 1024, 1024)])
+def test_the_order_of_named_kernels_is_that_of_get_kernels(core, shape):
+    args = problems.arguments(Case("llm", "bf16", "tn", shape).problem())
+    wanted = cutlass_py.get_kernels(args)
+    assert len(wanted) > 5 and cases.swept(args, ["*"]) == wanted
 
 
 def test_the_best_found_stands_beside_the_choice():
@@ -259,6 +296,19 @@ def test_the_best_found_stands_beside_the_choice():
     ]  # fmt: skip
     records[0]["sustained"] = {"ratio": 1.0, "us": {}, "choice": 0.5}  # of a summary, which has no rounds
     assert [row.get("of") for row in summarise(records)] == [None]
+    nothing_beside = [record_of(each, 2.0, mode="sweep") for each in (x, y)]
+    assert [row.get("of") for row in summarise(nothing_beside)] == [None]
+
+
+def test_of_a_sweep_the_second_reading_is_shown():
+    """Ratio and times; the fastest kernel by it, where the regime has read that one again."""
+    record = record_of(Case("llm", "bf16", "tn", (1, 8, 8, 8)), 1.5, 1.5, mode="sweep", x=0.5, y=0.9)
+    record |= {"chosen": {"kernel": "c"}, "error": {"torch": 0.0, "cutlass_py": 0.0}}
+    record["sustained"]["finals"] = {"ratio": 1.25, "us": {"torch": 5.0, "cutlass_py": 4.0, "x": 3.0, "y": 2.5}}
+    record["mixed"]["finals"] = {"ratio": 1.2, "us": {"torch": 6.0, "cutlass_py": 5.0, "x": 3.0}, "queue_filled": False}
+    choice, fastest = row(record, timing.REGIMES).splitlines()
+    assert re.findall(r"[\d.]+", choice.split("|", 1)[1])[:6] == ["5.00", "4.00", "1.250", "6.00", "5.00", "1.200"]
+    assert "1.200? |" in choice and fastest == "  y: sustained 2.50 us, ratio 2.000"
 
 
 def test_a_kernel_that_fails_does_not_lose_the_case(fake_gpu, monkeypatch):

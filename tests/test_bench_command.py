@@ -157,8 +157,18 @@ def test_a_sweep_of_named_kernels(fake_gpu, built, capsys, tmp_path):
         assert list(found["cases"][0]["sustained"]["us"]) == ["numpy", "cutlass_py", "cpu_gemm_numpy"]
         assert [row.get("of") for row in found["summary"]] == [None, "best found"]
     assert (found["parts"][0]["kernels"], found["parts"][0]["best"]) == (["*_numpy"], 1)
-    assert main([*options, "--kernels", "sm90_gemm_*", "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["cases"][0]["sustained"]["us"]) == ["numpy", "cutlass_py"]
+    assert "--kernels" not in capsys.readouterr().err
+    assert main([*options, "--kernels", "sm90_gemm_*", "cpu_*", "--json"]) == 0
+    assert "--kernels: no case has a kernel of sm90_gemm_*: none takes the operands" in capsys.readouterr().err
+    asked = ["sm90_gemm_*", *map("sm90_*{}".format, ("128*", "64*", "t*", "2*"))]
+    assert main([*options, "--kernels", *asked, "--best", "2", "--json"]) == 1
+    said = capsys.readouterr()
+    assert (
+        "of sm90_*128*, sm90_*2*, sm90_*64*, sm90_*t* and 1 more: none takes" in said.err and "the 2 best" in said.err
+    )
+    found = json.loads(said.out)
+    assert list(found["cases"][0]["sustained"]["us"]) == ["numpy", "cutlass_py"]
+    assert [row.get("of") for row in found["summary"]] == [None]
     path.write_text("cpu_gemm_numpy\nsm90_nonesuch\n")
     assert main([*options, "--kernels", "cpu_*", str(path)]) == 2
     assert "--kernels: no compiled kernel is called 'sm90_nonesuch'" in capsys.readouterr().err
@@ -235,6 +245,8 @@ def test_pictures_of_all_bars(tmp_path):
         for index, case in enumerate(found.values()):
             near = 1 + index % 97 / 1e6
             records.append(record_of(case, sustained * near, mixed and mixed / near, mode))
+            if mode == "sweep":  # of which the second reading counts
+                records[-1]["sustained"] = {"ratio": 9.0, "us": {}, "finals": records[-1]["sustained"]}
     machine = {"compute_capability": 90, "sm_count": 132, "clocks.max.sm": 1980.0}
     ratio, roofline = plots.draw({"cases": records, "machine": machine}, tmp_path)
     assert max(path.stat().st_size for path in (ratio, roofline)) < 250_000

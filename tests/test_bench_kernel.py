@@ -100,6 +100,21 @@ def test_copies_in_host_memory(dtype):
     )
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_sums_of_the_arm_before_are_no_result(fake_gpu, runs_anything, monkeypatch, writes):
+    config = next(c for c in DECLARED if "bias_grad" in c.epilogue)
+    cpu = cases.gemm
+
+    def gemm(a, b, bias_grad, kernel=None, **keywords):
+        own = bias_grad if writes or not kernel else bias_grad.copy()
+        cpu(a, b, bias_grad=own, kernel=kernel, **keywords)
+
+    monkeypatch.setattr(cases, "gemm", gemm)
+    case = kernel_case.KernelCase.of(config, (1, 48, 32, 64))
+    record = cases.measure(case, cases.Settings(("sustained",), kernel=config.name, budget_ms=0.2), fake_gpu)
+    assert record["wrong"] == ([] if writes else [config.name])
+
+
 GATED = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_pingpong_gate_silu"
 
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import secrets
+from datetime import datetime
 from math import exp, log, log2
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from fake_gpu import record_of
 
+from cutlass_py.bench import environment as bench_environment
 from cutlass_py.bench import frameworks, results, runs, suites
 from cutlass_py.bench.report import summarise, summary_table
 from cutlass_py.bench.suites import Case, case_of
 from cutlass_py.commands import main
 from cutlass_py.operations.gemm import suites as gemm_suites
 from cutlass_py.operations.gemm.suites import RANDOM, few_tiles
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # ---------------------------------------------------------------------------------------- the draw
 
@@ -41,8 +47,8 @@ def test_nothing_but_uniform_numbers_is_asked_of_the_generator(monkeypatch):
 
 @pytest.mark.parametrize(("suite", "least", "most"), [
     ("random", (1, 1, 64, 64), (1, 16384, 16384, 16384)),
-    ("random-batched", (2, 16, 16, 16), (512, 2048, 2048, 2048)),
-    ("random-odd", (1, 1, 1, 16), (1, 16384, 16384, 16384)),
+    ("random-batched", (2, 16, 16, 16), (511, 2048, 2048, 2048)),
+    ("random-odd", (1, 1, 1, 17), (1, 16383, 16383, 16383)),
 ])  # fmt: skip
 def test_extents_are_log_uniform_and_problems_bounded(suite, least, most):
     found = RANDOM[suite].shapes(1, 4000)
@@ -56,6 +62,21 @@ def test_extents_are_log_uniform_and_problems_bounded(suite, least, most):
             assert abs(log2(middle) - log2(low * high) / 2) < 0.6  # of 7 to 14 octaves
     assert max(b * m * n * k for b, m, n, k in found) <= 8192**3
     assert max(b * (m * k + k * n + m * n) for b, m, n, k in found) <= 2**29
+
+
+@pytest.mark.parametrize("suite", RANDOM)
+def test_the_documented_ranges(monkeypatch, suite):
+    """Those of the least and the greatest number that the generator gives."""
+    text = (ROOT / "docs" / "performance" / "measuring.md").read_text()
+    count, *cells = re.search(rf"^\| `{suite}` \|(.*)\|[^|]*\|$", text, re.MULTILINE)[1].split("|")
+    batch, m, *n_and_k = ([int(x) for x in re.findall(r"\d+", x)] for cell in cells for x in cell.split(","))
+    found = []
+    for uniform in (0.0, 1 - 2.0**-53):
+        monkeypatch.setattr(gemm_suites, "Random", lambda seed, x=uniform: SimpleNamespace(random=lambda: x))
+        found.append(RANDOM[suite].draw(gemm_suites.Draws(0)))
+    n, k = n_and_k if len(n_and_k) == 2 else n_and_k * 2
+    wanted = [(each[0], each[-1]) for each in (batch, m, n, k)]
+    assert list(zip(*found, strict=True)) == wanted and int(count) == RANDOM[suite].count
 
 
 def test_extents_are_aligned_in_all_ways():
@@ -166,7 +187,11 @@ def test_a_run_goes_on_where_it_ended(measured, monkeypatch, capsys, tmp_path):
             raise KeyboardInterrupt
         return measure(case, settings, gpu)
 
-    options = ["bench", "--suite", "random-odd", "--layout", "tn", "--json", str(path), "--resume"]
+    options = ["bench", "--suite", "random-odd", "--layout", "tn", "--commit", "abc", "--json", str(path), "--resume"]
+    dates = [f"2026-01-0{day}T00:00:00+00:00" for day in range(1, 9)]
+    monkeypatch.setattr(
+        bench_environment, "datetime", SimpleNamespace(now=lambda _: datetime.fromisoformat(dates.pop(0)))
+    )
     monkeypatch.setattr(runs, "measure", ends)
     assert main([*options, "--count", "10"]) == 130  # there is no file yet
     before = results.read(path)
@@ -175,13 +200,15 @@ def test_a_run_goes_on_where_it_ended(measured, monkeypatch, capsys, tmp_path):
     measured.clear()
     assert main(options) == 0 and "10 cases, 6 of them measured before, seed " in capsys.readouterr().out
     found = results.read(path)
-    assert len(measured) == 4 and found["complete"] and found["resumed"] == [before["date"]]
+    assert len(measured) == 4 and found["complete"] and before["date"].startswith("2026-01-01")
+    assert found["date"] == before["date"] and [date[:10] for date in found["resumed"]] == ["2026-01-02"]
     assert (found["seed"], found["count"]) == (before["seed"], 10)
     drawn = RANDOM["random-odd"].shapes(before["seed"], 12)
     assert {case_of(record).shape for record in found["cases"]} == set(drawn[:10])
     measured.clear()
     assert main([*options, "--count", "12"]) == 0
     assert [case.shape for case in measured] == list(drawn[10:])
+    assert results.read(path)["date"] == before["date"] and len(results.read(path)["resumed"]) == 2
     monkeypatch.setattr(runs, "warm_up", lambda *_: pytest.fail("nothing is left to measure"))
     assert main(options) == 0 and len(measured) == 2
 
@@ -205,12 +232,37 @@ def test_a_run_goes_on_with_nothing_else(measured, capsys, tmp_path, more, messa
 
 def test_a_case_that_is_no_random_one_goes_on_too(fake_gpu, capsys, tmp_path):
     path = tmp_path / "x.json"
-    options = ["bench", "--shape", "24,16,8", "--dtype", "f32", "--budget-ms", "1", "--json", str(path), "--resume"]
+    options = ["bench", "--shape", "24,16,8", "24,16,8", "--dtype", "f32", "--budget-ms", "1", "--commit", "abc"]
+    options += ["--json", str(path), "--resume"]
     for calls in (True, False):
         fake_gpu.calls.clear()
-        assert main(options) == 0 and bool(fake_gpu.calls) == calls and len(results.read(path)["cases"]) == 4
-    path.write_text('{"machine": {}, "rows": []}')
-    assert main(options) == 2 and "holds no cases of suites" in capsys.readouterr().err
+        assert main(options) == 0 and bool(fake_gpu.calls) == calls
+        found = results.read(path)
+        assert len(found["cases"]) == 4 and found["complete"]
+    for content, message in (
+        ("{}", "holds no cases of suites"),
+        ("null", "expected an object as `bench --json` writes"),
+    ):
+        path.write_text(f'{{"machine": {content}, "rows": []}}')
+        assert main(options) == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("commit", [None, "abc+changes"])
+def test_a_run_goes_on_with_a_commit_alone(measured, monkeypatch, capsys, tmp_path, commit):
+    """No name, and changes that have none, may be those of another tree: that is said before anything is measured."""
+    monkeypatch.setattr(bench_environment, "_commit", lambda: commit)
+    path = tmp_path / "x.json"
+    options = ["bench", "--shape", "24,16,8", "--dtype", "f32", "--json", str(path)]
+    assert main(options) == 0 and measured
+    before = path.read_bytes()
+    measured.clear()
+    for place in (path, tmp_path / "y.json"):
+        assert main([*options, "--resume", "--json", str(place)]) == 2
+        said = capsys.readouterr().err
+        assert (
+            f"one commit; found {commit}, which may stand for several trees: name what is measured by --commit" in said
+        )
+    assert not measured and path.read_bytes() == before and not (tmp_path / "y.json").exists()
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -105,6 +105,15 @@ def test_the_bar_of_the_choice():
     assert found.found == pytest.approx(0.8) and not found.reached
 
 
+@pytest.mark.parametrize(("of", "value"), [("geomean", 1.5), ("worst", 1.5), ("slow", 0.0)])
+def test_of_a_sweep_the_second_reading_counts(of, value):
+    bar = targets.Bar("x", 1.0, "f16", ("tn",), (), of, mode=suites.SWEEP, shapes=((1, 16, 16, 16),))
+    record = record_of(*bar.cases(), 0.5, mode="sweep")
+    record["sustained"]["finals"] = {"ratio": 1.5, "us": {}, "rounds_us": {}}
+    (found,) = targets.verdicts([record], [bar])
+    assert found.found == pytest.approx(value)
+
+
 def test_bars_of_the_host():
     rows = [{"row": "torch bfloat16 cuda, out=", "ratio": {"median": 0.49}}]
     found = {verdict.what: verdict.word for verdict in targets.host_verdicts(rows)}

@@ -219,6 +219,19 @@ def test_summaries_take_results_in(script, tmp_path, capsys):
     assert "x: expected an object" in capsys.readouterr().err
 
 
+def test_of_a_sweep_the_second_reading_is_kept(script, kept):
+    """Its ratio and times, as the choice beside them is of it; so summaries say the same before and after."""
+    us = {"torch": 4.0, "cutlass_py": 2.0, "k": 1.0}
+    finals = {"ratio": 2.0, "us": us, "rounds_us": {name: [time] for name, time in us.items()}}
+    first = of(3.0, "sustained")["sustained"] | {"finals": finals}
+    (found,) = kept([run(1, CUBE | {"mode": "sweep", "sustained": first})])
+    (line,) = (row for row in summarise(found["cases"]) if "of" not in row)
+    assert (line["geomean"], line["choice"]) == (2.0, 0.5)
+    timed = found["cases"][0]["sustained"]
+    if "finals" not in timed:
+        assert timed == {"ratio": 2.0, "us": {"torch": 4.0, "cutlass_py": 2.0}, "choice": 0.5}
+
+
 def test_a_problem_stands_in_each_of_its_suites(script):
     """A square is a problem of `llm` too; not of a suite of which nothing was measured in its dtype and mode."""
     performance = script("performance")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from fnmatch import translate
 from itertools import product
+from operator import itemgetter
 from typing import Any
 
 from .._core import gemm
@@ -18,8 +19,8 @@ from ..dispatch import tuned
 from ..dispatch.discover import get_kernels
 from ..dispatch.explanation import explain
 from ..kernels.adaptation import STEPS
-from ..kernels.kernel import Kernel
-from ..kernels.operation import class_of
+from ..kernels.kernel import CutlassKernel, Kernel, PythonKernel
+from ..kernels.operation import Groups, class_of, operation_of
 from ..kernels.registry import kernel_named
 from ..operations.gemm.arguments import GemmArguments
 from . import kernel_case
@@ -44,8 +45,8 @@ class Settings:
         regimes: of timing.ALL_REGIMES.
         mode: of suites.MODES; `tuned` tunes a case first, `sweep` times every compiled kernel that fits beside.
         kernel: the name of one kernel to time beside the default choice.
-        best: in a sweep, only so many kernels, those that get_kernels has first.
-        kernels: in a sweep, only those of these names, or whose names match such a pattern of fnmatch.
+        best: in a sweep, only so many kernels, the first of `swept`.
+        kernels: in a sweep, only those of these names, or whose names match such a pattern of fnmatch; all without any.
         splits: parts of k to time beside it.
         orders: whether to time the choice, or that kernel, in every order of its tiles beside it.
         budget_ms: GPU time per arm and regime; a quarter of it in a sweep, whose finalists get the whole.
@@ -56,7 +57,7 @@ class Settings:
     mode: str = DEFAULT
     kernel: str | None = None
     best: int | None = None
-    kernels: tuple[str, ...] = ("*",)
+    kernels: tuple[str, ...] = ()
     splits: tuple[Splits, ...] = ()
     orders: bool = False
     budget_ms: float = 40.0
@@ -161,7 +162,27 @@ def _forced(operands: _Operands, settings: Settings) -> list[Any]:
         kernel.load()
     if settings.mode != SWEEP:
         return named
-    return named + matching(get_kernels(_arguments(operands)), settings.kernels)[: settings.best]
+    return named + swept(_arguments(operands), settings.kernels)[: settings.best]
+
+
+def swept(args: GemmArguments, patterns: Sequence[str]) -> list[Kernel]:
+    """Compiled kernels that take operands as they lie, best first: those of get_kernels, or those of some names.
+
+    The latter are asked themselves, and go by the model alone: get_kernels leaves out families that nobody measured.
+    """
+    if not patterns:
+        return get_kernels(args)
+    fitting = [kernel for kernel in matching(get_kernels(), patterns) if kernel.supports(args)]
+    groups: Groups = {}
+    for kernel in fitting:
+        if isinstance(kernel, CutlassKernel):
+            groups.setdefault(kernel.interface, []).append(kernel)
+    p = args.problem
+    gpu = gpu_of(p)
+    routes = operation_of(p).routes(p, gpu, groups, every=True, cuts=False) if gpu else []
+    timed = [(microseconds, kernel) for microseconds, kernel, *_ in routes]
+    timed += [(kernel.microseconds(p), kernel) for kernel in fitting if isinstance(kernel, PythonKernel)]
+    return [kernel for _, kernel in sorted(timed, key=itemgetter(0))]
 
 
 def matching(kernels: Iterable[Kernel], patterns: Iterable[str]) -> list[Kernel]:

@@ -15,6 +15,8 @@ from typing import Any
 from .. import _core
 from ..support.versions import FRAMEWORKS, installed
 
+CHANGES = "+changes"  # behind a commit that files differ from
+
 
 def environment(commit: str | None = None) -> dict[str, Any]:
     """The first part of every JSON.
@@ -44,7 +46,7 @@ def _command() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, "+changes" where files differ from it; None where there is no repository.
+    """The commit of the source tree, CHANGES where files differ from it; None where there is no repository.
 
     The tree is the one that this package lies in, or, where it is installed, the directory the command runs in.
     """
@@ -54,7 +56,7 @@ def _commit() -> str | None:
     if head is None:
         return None
     changed = _output(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"])
-    return head + ("+changes" if changed else "")
+    return head + (CHANGES if changed else "")
 
 
 def _machine() -> dict[str, Any]:

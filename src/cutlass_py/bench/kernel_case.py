@@ -162,15 +162,15 @@ def errors(case: KernelCase, arms: Sequence[Arm], operands: KernelOperands) -> t
     wanted = {"out": gemm(_on_host("a", a, rows, gpu), _on_host("b", b, rows, gpu), **on_host)}
     if epilogue_named(case.config.epilogue).aux:
         wanted["aux"] = on_host["aux"]
-    written = {name: _each(given[name]) for name in wanted}
+    written, sums = {name: _each(given[name]) for name in wanted}, given.get("bias_grad")
     found: dict[str, float] = {}
     for arm in arms:
-        for array in chain(*written.values()):
+        for array in (*chain(*written.values()), *([] if sums is None else [sums])):
             gpu.poison(array)
         arm.launch(0)
         results = (_on_host(name, x, rows, gpu) for name, arrays in written.items() for x in arrays)
         pairs = list(zip(results, chain(*map(_each, wanted.values())), strict=True))
-        if (sums := given.get("bias_grad")) is not None:
+        if sums is not None:
             stored = _wide(gpu.host(given["out"]))
             pairs.append((gpu.host(sums), stored.reshape(-1, stored.shape[-1]).sum(0)))
         differences = [float(abs(_wide(x) - _wide(y)).max() / abs(_wide(y)).max()) for x, y in pairs]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..arrays.gpu import bandwidth_of
 from ..declaration.dtypes import LAYOUTS
-from .report import compared, regimes_of, theirs_of
+from .report import compared, last_reading, regimes_of, theirs_of
 from .results import OURS, Record, Result, geomean
 from .suites import DEFAULT, Case, case_of
 
@@ -134,10 +134,10 @@ def _ratios(records: Sequence[Record]) -> str:
         means = []
         for regime in regimes_of(members):
             timed = [record for record in members if regime in record]
-            means.append(f"{regime} {geomean(record[regime]['ratio'] for record in timed):.3f}")
+            means.append(f"{regime} {geomean(last_reading(record[regime])['ratio'] for record in timed):.3f}")
             for (suite,), of_suite in _grouped(timed, "suite").items():
                 x = [case_of(record).flop for record in of_suite]
-                y = [record[regime]["ratio"] for record in of_suite]
+                y = [last_reading(record[regime])["ratio"] for record in of_suite]
                 colour, label = _COLOURS[suites.index(suite) % len(_COLOURS)], f"{suite}, {regime}"
                 axis.plot(x, y, _MARKS[regime], color=colour, markersize=3, alpha=0.7, label=label)
         axis.axhline(1, color="black", linewidth=0.8)
@@ -157,7 +157,7 @@ def _roofline(records: Sequence[Record], result: Result) -> str:
     figure, axes = _figures(min(len(panels), 2), len(panels))
     for axis, ((dtype, mode), members) in zip(axes, panels.items(), strict=True):
         regime = regimes_of(members)[0]
-        timed = [(case_of(record), record[regime]["us"]) for record in members if regime in record]
+        timed = [(case_of(record), last_reading(record[regime])["us"]) for record in members if regime in record]
         x = [case.flop / case.moved_bytes for case, _ in timed]
         reference = result.get("reference", "torch")
         axis.plot(x, [_rate(case, theirs_of(us)) for case, us in timed], "x", color=_COLOURS[1], label=reference)

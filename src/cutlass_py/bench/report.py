@@ -24,8 +24,8 @@ def theirs_of(us: dict[str, float]) -> float:
 
 
 def ours_of(record: Record, regime: str) -> list[str]:
-    """The arms of a record that are kernels of ours."""
-    return list(record[regime]["us"])[1 if "ratio" in record[regime] else 0 :]
+    """The arms of a record's last reading that are kernels of ours."""
+    return list(last_reading(record[regime])["us"])[1 if "ratio" in record[regime] else 0 :]
 
 
 def compared(records: Iterable[Record]) -> list[Record]:
@@ -47,8 +47,9 @@ def row(record: Record, regimes: Sequence[str]) -> str:
         return f"{name:40} | {record['failed']}"
     times = ""
     for regime in regimes:
-        us, ratio = record[regime]["us"], record[regime].get("ratio")
-        mark = " " if record[regime].get("queue_filled", True) else "?"  # host time may show
+        last = last_reading(record[regime])
+        us, ratio = last["us"], last.get("ratio")
+        mark = " " if last.get("queue_filled", True) else "?"  # host time may show
         theirs, compared = ("", "") if ratio is None else (f"{theirs_of(us):.2f}", f"{ratio:.3f}")
         times += f" | {theirs:>9} {us[OURS]:9.2f} {compared:>6}{mark}"
     chosen = record["chosen"]
@@ -65,14 +66,16 @@ def row(record: Record, regimes: Sequence[str]) -> str:
 
 def _named(record: Record, regimes: Sequence[str]) -> list[str]:
     """Kernels that were timed by name; of a sweep, the fastest. Beside each its ratio, or rates."""
-    us = record[regimes[0]]["us"]
+    us = last_reading(record[regimes[0]])["us"]
     names = [name for name in ours_of(record, regimes[0]) if name != OURS and not name.startswith("splits=")]
     names = sorted(names, key=us.__getitem__)[: 1 if record["mode"] == SWEEP else None]
     lines = []
     for name in names:
         times = []
         for regime in regimes:
-            us = record[regime]["us"]
+            us = last_reading(record[regime])["us"]
+            if name not in us:  # not among the fastest of this regime
+                continue
             beside = f"ratio {theirs_of(us) / us[name]:.3f}"
             if "flop" in record:
                 flop, moved = record["flop"] / us[name] / 1e6, record["moved_bytes"] / us[name] / 1e3
@@ -118,12 +121,14 @@ def summarise(records: Sequence[Record]) -> list[Record]:
 
 def _rows(about: dict[str, Any], members: Sequence[Record]) -> list[Record]:
     shapes, timed = [case_of(record).shape for record in members], [record[about["regime"]] for record in members]
-    of_choice = about | _means(shapes, [_last(each)["ratio"] for each in timed])
+    of_choice = about | _means(shapes, [last_reading(each)["ratio"] for each in timed])
     if about["mode"] != SWEEP:
         return [of_choice]
     of_choice["choice"] = geomean(map(choice_ratio, timed))
-    best = [best_ratio(each) for each in timed if "rounds_us" in each]
-    return [of_choice, about | {"of": _BEST} | _means(shapes, best)] if len(best) == len(timed) else [of_choice]
+    rounds = [alone(last_reading(each).get("rounds_us", {})) for each in timed]
+    if not all(rounds) or not any(len(each) > 2 for each in rounds):
+        return [of_choice]  # of a summary; or nothing was timed beside the choice
+    return [of_choice, about | {"of": _BEST} | _means(shapes, list(map(best_ratio, timed)))]
 
 
 def _means(shapes: Sequence[Shape], ratios: Sequence[float]) -> dict[str, Any]:
@@ -135,8 +140,8 @@ def _means(shapes: Sequence[Shape], ratios: Sequence[float]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _last(timed: Record) -> Record:
-    """What counts of one regime: of a sweep, the second reading of its fastest kernels."""
+def last_reading(timed: Record) -> Record:
+    """What counts of one regime: of a sweep, the second reading of the choice and the fastest kernels."""
     last: Record = timed.get("finals", timed)
     return last
 
@@ -147,7 +152,7 @@ def best_ratio(timed: Record) -> float:
     Args:
         timed: as in choice_ratio, but no summary's.
     """
-    rounds = alone(_last(timed)["rounds_us"])
+    rounds = alone(last_reading(timed)["rounds_us"])
     theirs, *ours = rounds
     return max(ratio_of(rounds, theirs, name) for name in ours)
 
@@ -160,7 +165,7 @@ def choice_ratio(timed: Record) -> float:
     """
     if "choice" in timed:
         return float(timed["choice"])
-    rounds = alone(_last(timed)["rounds_us"])
+    rounds = alone(last_reading(timed)["rounds_us"])
     return min(ratio_of(rounds, name, OURS) for name in list(rounds)[1:])
 
 

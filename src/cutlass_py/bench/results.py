@@ -41,7 +41,7 @@ def read(path: str | os.PathLike[str]) -> Result:
         OSError: it cannot be read.
     """
     content = read_json(path)
-    if not isinstance(content, dict) or "machine" not in content:
+    if not isinstance(content, dict) or not isinstance(content.get("machine"), dict):
         raise ValueError(f"{os.fspath(path)}: expected an object as `bench --json` writes it")
     return content
 

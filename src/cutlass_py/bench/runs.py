@@ -83,7 +83,9 @@ class Run:
         self.records = list(timed.values())
         self.left = [(case, s) for case, s in self.left if _key(case, s.mode) not in timed]
         self.total = len(self.records) + len(self.left)
-        self.facts = self.facts | {"resumed": [*before.get("resumed", ()), before.get("date")]}
+        # The date stays: where the latest run of a problem counts, what was read before must not hide what came since.
+        again = {"date": before.get("date"), "resumed": [*before.get("resumed", ()), self.facts["date"]]}
+        self.facts = self.facts | again
         self._clocks = [*before.get("clocks", ()), *self._clocks]
 
     def all(self, done: Callable[[Record], object], limit_seconds: float = inf) -> None:

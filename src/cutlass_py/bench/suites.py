@@ -138,7 +138,7 @@ def cases(
     seed: int = 0,
     count: int | None = None,
 ) -> list[Case]:
-    """The cases of some suites that the reference can compute.
+    """The cases of some suites that the reference can compute, each once.
 
     Args:
         suites: of NAMES.
@@ -152,8 +152,9 @@ def cases(
     of = {suite: RANDOM[suite].shapes(seed, count) if suite in RANDOM else SUITES[suite] for suite in suites}
     shapes = [(suite, shape) for suite, found in of.items() for shape in found[::every]]
     shapes += [("shape", shape) for shape in extra]
-    return [
+    found = (
         Case(suite, dtype, layout, shape)
         for dtype, layout, (suite, shape) in product(dtypes, layouts, shapes)
         if layout in ARITHMETICS[dtype].layouts and ARITHMETICS[dtype].takes(shape)
-    ]
+    )
+    return list(dict.fromkeys(found))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..declaration.dtypes import LAYOUTS
 from ..operations.gemm.suites import Shape
-from .report import choice_ratio
+from .report import choice_ratio, last_reading
 from .results import Record, geomean
 from .suites import DEFAULT, SWEEP, TUNED, Case, case_of, cases, shape_text
 from .timing import REGIMES
@@ -169,7 +169,7 @@ def _apart(case: Case) -> tuple[Any, ...]:
 def _value(of: str, measured: list[dict[str, Any]]) -> float:
     if of == "choice":
         return geomean(map(choice_ratio, measured))
-    ratios: list[float] = [m["ratio"] for m in measured]
+    ratios: list[float] = [last_reading(m)["ratio"] for m in measured]
     if of == "slow":
         return sum(ratio < _SLOW for ratio in ratios) / len(ratios)
     return min(ratios) if of == "worst" else geomean(ratios)

@@ -12,8 +12,8 @@ to back, `mixed` puts a small elementwise kernel between the calls on a plain st
   bench --bars [GROUP ...]                     what must be reached, and whether it is; `tuned` is after tuning
   bench --from FILE --plot DIR                 pictures and tables of stored results; needs no GPU
 
-Exit code: 0; 1 where a case failed, a result is wrong, or a bar is missed or was not measured in full; 2 for wrong
-usage or without a GPU; 130 where it was interrupted: what was measured by then is kept.
+Exit code: 0; 1 where a case failed, a result is wrong, a bar is missed or was not measured in full, or none of
+--kernels fits; 2 for wrong usage or without a GPU; 130 where it was interrupted: what was measured by then is kept.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ..operations.gemm.suites import Shape
 
 
+_NAMED = 4  # kernels or patterns, where a line is about many
 _BESIDE_STORED = {"stored", "suite", "dtype", "layout", "bars", "regime", "plot", "json"}
 
 
@@ -99,7 +100,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="FILE|PATTERN",
-        help="of --all-kernels those of these names: patterns such as '*_128x256x64_*', files with a name a line",
+        help="of --all-kernels those of these names: patterns such as '*_128x256x64_*', files with a name a line; "
+        "also of families that are taken by name alone",
     )
     how.add_argument(
         "--splits", nargs="+", type=parts, default=[], metavar="S", help="also time k in S parts: 2 4 stream"
@@ -122,7 +124,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command; 1 where a case failed, a result is wrong, or a bar is missed or not measured in full."""
+    """The command; 1 where a case failed, a result is wrong, or what was asked for is missed or not measured."""
     from ..bench.report import faults
     from ..bench.runs import INTERRUPTED
 
@@ -148,9 +150,10 @@ def run(options: argparse.Namespace) -> int:
 
         for path in draw(result, options.plot):
             print(f"picture: {path}", file=sys.stderr)
+    timed = bool(options.stored) or _say_untimed(options, result)
     if not options.stored and result["ended"] == INTERRUPTED:
         return 130
-    return 1 if said or any(not verdict.reached for verdict in verdicts) else 0
+    return 1 if said or not timed or any(not verdict.reached for verdict in verdicts) else 0
 
 
 def _times(options: argparse.Namespace) -> int:
@@ -222,7 +225,7 @@ def _read(path: str) -> Result:
 
 
 def _measured(options: argparse.Namespace) -> Result:
-    from ..bench.environment import environment
+    from ..bench.environment import CHANGES, environment
     from ..bench.frameworks import framework
     from ..bench.runs import Run
 
@@ -234,7 +237,14 @@ def _measured(options: argparse.Namespace) -> Result:
     before = _read(options.json) if options.resume and path and path.exists() else None
     drawn = _drawn(options, before)
     began, gpu = time.monotonic(), framework()
-    run = Run(_parts(options, gpu, drawn), gpu, environment(options.commit) | drawn, path, before)
+    facts = environment(options.commit) | drawn
+    commit = facts["commit"]
+    if options.resume and (commit is None or commit.endswith(CHANGES)):
+        raise ValueError(
+            f"bench: --resume goes on with results of one commit; found {commit}, which may stand for several trees: "
+            "name what is measured by --commit"
+        )
+    run = Run(_parts(options, gpu, drawn), gpu, facts, path, before)
     run.save()  # where the file cannot be written, before anything is measured
     if options.bars is not None:
         run.facts |= _host(options)
@@ -362,7 +372,7 @@ def _part(options: argparse.Namespace, gpu: Framework, cases: Sequence[Any], ker
 
 
 def _patterns(asked: Sequence[str]) -> tuple[str, ...]:
-    """Names and patterns of kernels, those in files included; "*" where none are asked for.
+    """Names and patterns of kernels, those in files included.
 
     Raises:
         ValueError: no compiled kernel has such a name.
@@ -378,7 +388,7 @@ def _patterns(asked: Sequence[str]) -> tuple[str, ...]:
             raise ValueError(f"bench: --kernels: no compiled kernel is called {pattern!r}; `kernels` lists them")
     if asked and not found:
         raise ValueError(f"bench: --kernels: {' '.join(asked)} names no kernel; expected a name a line")
-    return tuple(found) or ("*",)
+    return tuple(found)
 
 
 def _regimes(options: argparse.Namespace, gpu: Framework, cases: Sequence[Any]) -> tuple[str, ...]:
@@ -526,6 +536,25 @@ def _say(options: argparse.Namespace, result: Result, verdicts: Sequence[Verdict
         print_table(*verdict_table(verdicts))
     for line in said:
         print(line)
+
+
+def _say_untimed(options: argparse.Namespace, result: Result) -> bool:
+    """Says which names and patterns of --kernels no case has a kernel of; False where that is all of them."""
+    from ..bench.cases import matching
+    from ..dispatch.discover import get_kernels
+
+    patterns = {pattern for part in result["parts"] for pattern in part["kernels"]}
+    cases = [record for record in result["cases"] if "failed" not in record]
+    if not patterns or not cases:
+        return True
+    arms = {arm for record in cases for arm in (*record["error"], *record.get("refused", ()))}
+    timed = [kernel for kernel in get_kernels() if kernel.name in arms]
+    idle = sorted(pattern for pattern in patterns if not matching(timed, [pattern]))
+    if idle:
+        more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
+        why = "none takes the operands as they lie" + (f", or is among the {options.best} best" if options.best else "")
+        print(f"bench: --kernels: no case has a kernel of {', '.join(idle[:_NAMED])}{more}: {why}", file=sys.stderr)
+    return len(idle) < len(patterns)
 
 
 # ---------------------------------------------------------------------------------------------------- values

@@ -57,7 +57,7 @@ _MOST_ELEMENTS = 2**29  # of A, B and D together: 1 GiB in 16 bits, 4 GiB in f64
 
 
 class Draws:
-    """Extents that depend on the seed alone: `Random.random` and arithmetic that is exact, on any machine."""
+    """Extents that depend on the seed alone: `Random.random`, and IEEE arithmetic, rounded correctly on any machine."""
 
     def __init__(self, seed: int) -> None:
         self._uniform = Random(seed).random
