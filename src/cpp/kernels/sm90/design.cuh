@@ -50,7 +50,7 @@ struct Beside {
   int size;   // bytes of a matrix's element; 0 of all else
   Reduces reduces = Reduces::none;
 
-  static constexpr int like_d = -1, bias_grad = -2;  // C, the gate or aux; the sums of D's columns
+  static constexpr int like_d = -1, column_sums = -2;  // C, the gate or aux; those of D
 };
 
 // What it reduces (reductions.cuh), and how one of them joins values, which of the epilogue's results it takes, where

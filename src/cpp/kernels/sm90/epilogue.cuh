@@ -98,7 +98,7 @@ struct Fused {
   static constexpr int matrices = role != Role::none, reads = role == Role::source || role == Role::gate;
   static constexpr int operands = matrices + sums;
   static constexpr Beside matrix_beside{Beside::like_d, int(sizeof(typename D::Type))};
-  static constexpr Beside sums_beside{Beside::bias_grad, 0, Reduces::columns};
+  static constexpr Beside sums_beside{Beside::column_sums, 0, Reduces::columns};
   static constexpr Beside beside[] = {matrices ? matrix_beside : sums_beside, sums_beside};
   using Sums = Reduction<user::Sum, 0, matrices, Reduces::columns>;
   using Reductions = std::conditional_t<sums, sm90::Reductions<Sums>, sm90::Reductions<>>;

@@ -192,7 +192,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
     release_registers<kLoaderRegisters>();
     if (threadIdx.x == 0) load_tiles(p, shared, place);
     if constexpr (X::split) {
-      synchronize_warp();  // all arrive
+      synchronize_warp();  // the warp arrives as one
       synchronize_cluster();
     }
   } else {

@@ -159,9 +159,9 @@ struct Joining {
 inline int fill(Joining& to, const Shape& x, const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
   int count = 0, lines_at_most = 0, products_at_most = 0;
   each_reduction(x, g, [&](int i, int32_t lines, int32_t parts, size_t offset) {
-    const bool of_bias = x.beside[i].index == Beside::bias_grad;  // over all products
-    const CutlassPyArray& array = of_bias ? g.epilogue.bias_grad : g.epilogue.user[x.beside[i].index].array;
-    const int32_t times = of_bias ? g.batch : 1;
+    const bool of_all = x.beside[i].index == Beside::column_sums;  // products together
+    const CutlassPyArray& array = of_all ? g.epilogue.bias_grad : g.epilogue.user[x.beside[i].index].array;
+    const int32_t times = of_all ? g.batch : 1;
     const int64_t step = x.beside[i].reduces == Reduces::rows ? array.row : array.col;
     const auto* from = reinterpret_cast<const float*>(static_cast<const char*>(launch.workspace) + offset);
     auto* values = static_cast<float*>(array.data);

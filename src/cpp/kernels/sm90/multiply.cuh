@@ -58,7 +58,7 @@ struct Multiply {
   __device__ void tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Done done) const {
     if (X::split && steps.begin == steps.end) return clear(sums);
     int before = 0;
-#pragma unroll 1
+#pragma unroll 1  // its products are most of what a kernel takes to compile
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       wait(shared.full(at.stage), at.parity);
       begin_products();
