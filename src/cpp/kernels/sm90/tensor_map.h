@@ -20,7 +20,9 @@ struct Matrices {
   bool shared() const { return batch == 1 || batch_stride == 0; }
 };
 
-// A box fills whole rows of shared memory, whose bytes are swizzled in 128, 64 or 32; rows of 16 lie as they are.
+// A box fills whole rows of shared memory, whose bytes are swizzled in 128, 64 or 32; rows of 16 lie as they are. The L2
+// cache asks memory for 128 bytes: for 256, lines that begin at any 16 bytes take up to 14% longer
+// (docs/performance/choice.md).
 inline int encode(TensorMap& map, const Matrices& x, int box_inner, int box_outer) {
   static const auto encode_tiled = driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled", 12000);
   if (!encode_tiled) return cudaErrorInsufficientDriver;
@@ -39,7 +41,7 @@ inline int encode(TensorMap& map, const Matrices& x, int box_inner, int box_oute
   const cuuint32_t box[3] = {cuuint32_t(box_inner), cuuint32_t(box_outer), 1}, steps[3] = {1, 1, 1};
   const CUresult error = encode_tiled(reinterpret_cast<CUtensorMap*>(&map), type, 3, const_cast<void*>(x.data), extents,
                                       strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return error == CUDA_SUCCESS ? 0 : cudaErrorInvalidValue;
 }
 
