@@ -99,7 +99,7 @@ def library(families: Any, configs: list[Any]) -> dict[str, str]:
         for i, part in enumerate(split(list(group), family.per_file)):
             files[f"{name}_{i}.cu"] = codegen.source(part)
             cmake.append((len(part) / family.per_file, f"${{CMAKE_CURRENT_LIST_DIR}}/{name}_{i}.cu", family))
-    # The elementwise kernels run wherever any kernel does; what loads cubins runs on the host.
+    # The elementwise kernels run wherever any kernel does, as what counts clusters; what loads cubins is of the host.
     elementwise = [f"elementwise/{part}" for part in ("compose", "compose_complex", "copy", "reduce", "table")]
     for part in (*elementwise, "sm90/cubin"):
         path = f"${{PROJECT_SOURCE_DIR}}/src/cpp/kernels/{part}.cu"

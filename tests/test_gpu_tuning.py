@@ -14,7 +14,7 @@ from leaks import needs_the_device_alone  # noqa: E402
 
 import cutlass_py  # noqa: E402
 from cutlass_py import GemmArguments, TensorSpec, _core, explain  # noqa: E402
-from cutlass_py.arrays.gpu import gpu_of  # noqa: E402
+from cutlass_py.arrays.gpu import device, gpu_of  # noqa: E402
 from cutlass_py.dispatch import tuned  # noqa: E402
 from cutlass_py.kernels.operation import class_of  # noqa: E402
 
@@ -104,3 +104,10 @@ def test_memory_comes_back():
     for _ in range(3):
         cutlass_py.tune(large, TensorSpec((1 << 14, 1 << 15), "bf16"), candidates=2)
     assert gpu.used() - before < 1100 << 20
+
+
+def test_clusters_at_once():
+    found = device(0)
+    assert found.clusters[:2] == (0, found.sm_count) and len(found.clusters) == 9
+    assert list(found.clusters[1:]) == sorted(found.clusters[1:], reverse=True) and found.clusters[-1] > 0
+    assert all(size * count <= found.sm_count for size, count in enumerate(found.clusters))

@@ -202,10 +202,11 @@ def test_devices_or_a_reason():
         assert _core.why_no_device()
 
 
+@pytest.mark.parametrize("ask", [_core.device_info, _core.clusters_at_once])
 @pytest.mark.parametrize("ordinal", [-1, 4096])
-def test_a_device_that_is_not_there(ordinal):
+def test_a_device_that_is_not_there(ask, ordinal):
     with pytest.raises(cutlass_py.CudaError, match="gemm: "):
-        _core.device_info(ordinal)
+        ask(ordinal)
 
 
 # ---------------------------------------------------------------------------------------- documents

@@ -563,6 +563,7 @@ def clock(table, monkeypatch):
     )
     info = {"name": ABSENT.name, "cc": 90, "sm_count": 132, "driver": 13000}
     monkeypatch.setattr(_core, "device_info", lambda ordinal: info)
+    monkeypatch.setattr(_core, "clusters_at_once", lambda ordinal: ABSENT.clusters)
 
 
 def test_tuning_measures_it_and_selection_takes_it_from_then_on(built, clock):

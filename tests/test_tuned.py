@@ -12,7 +12,7 @@ from tuned_tables import FEW_TILES, entry_for, remember
 
 import cutlass_py
 from cutlass_py import TensorSpec, _core, explain
-from cutlass_py.arrays.gpu import ABSENT, Gpu, device
+from cutlass_py.arrays.gpu import ABSENT, Gpu, device, gpu_with
 from cutlass_py.compiling import cache
 from cutlass_py.dispatch import tuned
 from cutlass_py.dispatch.candidates import best, rank
@@ -40,10 +40,18 @@ def test_a_machine_without_a_gpu_assumes_what_the_real_one_says(monkeypatch):
     info = {"name": "NVIDIA H200", "cc": 90, "sm_count": 132}
     monkeypatch.setattr(_core, "device_count", lambda: 1)
     monkeypatch.setattr(_core, "device_info", lambda ordinal: info)
+    monkeypatch.setattr(_core, "clusters_at_once", lambda ordinal: ABSENT.clusters)
     real = device.__wrapped__(0)
     assert real == dataclasses.replace(ABSENT, absent=False)
     assert tuned.path_of(ABSENT) == tuned.path_of(real)
     assert (str(real), str(ABSENT)) == ("NVIDIA H200", "an absent NVIDIA H200")
+
+
+def test_clusters_of_a_gpu_that_is_not_asked():
+    assert ABSENT.clusters == (0, 132, 66, 39, 30, 22, 17, 15, 15)
+    assert gpu_with(80).clusters == (0, 108, 54, 36, 27, 21, 18, 15, 13)
+    assert Gpu("NVIDIA H100 PCIe", 90, 114, 1.0).clusters == (0, 114, 57, 38, 28, 22, 19, 16, 14)
+    assert Gpu("a GPU", 90, 132, 1.0, clusters=(0, 132, 60)).clusters == (0, 132, 60)
 
 
 def test_every_attribute_of_a_problem_is_in_its_class_or_left_out_knowingly():

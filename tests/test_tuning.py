@@ -39,6 +39,7 @@ def clock(core, monkeypatch):
 
         monkeypatch.setattr(_core, "measure", measure)
         monkeypatch.setattr(_core, "device_info", lambda ordinal: INFO)
+        monkeypatch.setattr(_core, "clusters_at_once", lambda ordinal: ABSENT.clusters)
         return measured
 
     return start

@@ -86,6 +86,9 @@ def device_info(device_id: int) -> dict[str, Any]:
     Name, compute capability times ten, multiprocessors and driver version of a device.
     """
 
+def clusters_at_once(device_id: int) -> tuple[int, ...]:
+    """How many clusters a device runs at once, by their size, from 0 to 8."""
+
 def build_info() -> dict[str, str]:
     """How the package was built."""
 

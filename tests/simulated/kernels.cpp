@@ -205,6 +205,7 @@ const CutlassPyLibrary* cutlass_py_library() {
                                            kernels.data(),
                                            &cutlass_py_elementwise,
                                            [](int) { return "a simulated failure"; },
+                                           nullptr,
                                            nullptr};
   return &library;
 }

@@ -225,6 +225,10 @@ def test_the_device_of_the_operands_is_current():
     assert _core.device_info(0)["name"] == "Simulated GPU"
 
 
+def test_clusters_of_a_library_that_does_not_count_them():
+    assert _core.clusters_at_once(1) == (0, 132, 66, 44, 33, 26, 22, 18, 16)
+
+
 # ---------------------------------------------------------------------------------------------------- order
 
 

@@ -171,6 +171,9 @@ typedef struct CutlassPyLibrary {
   /* The kernel of a cubin that brings its own descriptor (kernels/sm90/cubin.cuh), for as long as the process lives;
    * null for any other. The package's own library alone has it. */
   const CutlassPyKernel* (*load_cubin)(const void* cubin, size_t size);
+  /* How many clusters of `size` blocks, each with a multiprocessor of its own, the current device runs at once: cc 9.0
+   * and newer. Null, or a status, without an answer. The package's own library alone has it. */
+  int (*clusters_at_once)(int32_t size, int32_t device, int32_t* clusters);
 } CutlassPyLibrary;
 
 const CutlassPyLibrary* cutlass_py_library(void); /* what a kernel library exports */

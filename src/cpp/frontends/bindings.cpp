@@ -1,6 +1,7 @@
 // The extension module: what it has beside arrays (bind_arrays.cpp) and operations (bind_*.cpp), in names and
 // docstrings. No logic here.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -111,6 +112,12 @@ NB_MODULE(_core, m) {
         return dict;
       },
       "device_id"_a, "Name, compute capability times ten, multiprocessors and driver version of a device.");
+  m.def(
+      "clusters_at_once",
+      [](int ordinal) {
+        return nb::typed<nb::tuple, int, nb::ellipsis>(nb::tuple(nb::cast(clusters_at_once(ordinal))));
+      },
+      "device_id"_a, "How many clusters a device runs at once, by their size, from 0 to 8.");
   m.def("build_info", &build_info, "How the package was built.");
 
   bind_arrays(m);

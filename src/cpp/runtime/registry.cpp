@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "arrays/refusal.h"
+#include "runtime/device.h"
 
 namespace cutlass_py {
 namespace {
@@ -118,6 +119,20 @@ const CutlassPyLibrary* builtin_library() {
 #else
   return nullptr;
 #endif
+}
+
+std::array<int, 9> clusters_at_once(int ordinal) {
+  const device::Info& info = device::info(ordinal);
+  std::array<int, 9> clusters{0, info.sm_count};
+  for (int size = 2; size < int(clusters.size()); ++size) clusters[size_t(size)] = info.sm_count / size;
+  const CutlassPyLibrary* package = info.cc >= 90 ? builtin_library() : nullptr;
+  if (!package || !package->clusters_at_once) return clusters;
+  device::Guard guard(ordinal);
+  for (int size = 2; size < int(clusters.size()); ++size) {
+    int32_t told = 0;
+    if (package->clusters_at_once(size, ordinal, &told) == 0) clusters[size_t(size)] = told;
+  }
+  return clusters;
 }
 
 const std::list<KernelEntry>& loaded_kernels() {

@@ -2,6 +2,7 @@
 // kernels in them.
 #pragma once
 
+#include <array>
 #include <list>
 #include <string>
 
@@ -21,6 +22,10 @@ const CutlassPyLibrary* load_library(const std::string& path, const std::string&
 
 // The library built with the package, which lies beside the extension; null in a package built without CUDA.
 const CutlassPyLibrary* builtin_library();
+
+// By the size of a cluster, how many of it a device runs at once, with a multiprocessor for every block. Where that
+// library does not tell, as many as there are multiprocessors for; of size 0 none. Loads kernels: not for warm calls.
+std::array<int, 9> clusters_at_once(int ordinal);
 
 // All kernels of all loaded libraries. `find_kernel` returns null for an unknown name; what it returns stays.
 const std::list<KernelEntry>& loaded_kernels();

@@ -19,13 +19,22 @@ class OnDevice(Protocol):
 
 @dataclass(frozen=True)
 class Gpu:
-    """What selection knows of a device, and of its memory in GB/s, as copies reach it. `absent`: only assumed."""
+    """What selection knows of a device, and of its memory in GB/s, as copies reach it. `absent`: only assumed.
+
+    `clusters`: how many clusters of blocks, each with a multiprocessor of its own, run at once, by their size up to 8.
+    Where none are given, what is usual.
+    """
 
     name: str
     cc: int
     sm_count: int
     bandwidth: float
     absent: bool = False
+    clusters: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.clusters:
+            object.__setattr__(self, "clusters", _clusters_of(self.cc, self.sm_count))
 
     def __str__(self) -> str:
         return f"an absent {self.name}" if self.absent else self.name
@@ -39,6 +48,8 @@ _USUAL = {
     89: ("NVIDIA L40S", 142, 7.0),
     90: ("NVIDIA H200", 132, 30.0),
 }
+# GPCs are cut differently on each card, so that clusters leave multiprocessors idle: as seen on an H200.
+_CLUSTERS = {(90, 132): (0, 132, 66, 39, 30, 22, 17, 15, 15)}
 
 
 def _usual(cc: int) -> tuple[str, int, float]:
@@ -48,6 +59,10 @@ def _usual(cc: int) -> tuple[str, int, float]:
 def bandwidth_of(cc: int, sm_count: int) -> float:
     """GB/s that copies reach, roughly: a guess from the number of multiprocessors."""
     return _usual(cc)[2] * sm_count
+
+
+def _clusters_of(cc: int, sm_count: int) -> tuple[int, ...]:
+    return _CLUSTERS.get((cc, sm_count)) or (0, *(sm_count // size for size in range(1, 9)))
 
 
 def _stand_in(cc: int) -> Gpu:
@@ -66,7 +81,7 @@ def device(ordinal: int) -> Gpu:
         return ABSENT
     info = _core.device_info(ordinal)
     cc, sm_count = info["cc"], info["sm_count"]
-    return Gpu(info["name"], cc, sm_count, bandwidth_of(cc, sm_count))
+    return Gpu(info["name"], cc, sm_count, bandwidth_of(cc, sm_count), clusters=_core.clusters_at_once(ordinal))
 
 
 def capabilities() -> tuple[int, ...]:

@@ -25,6 +25,7 @@ _ENTRY_POINT = """\
 extern "C" {{
 {declarations}extern const CutlassPyElementwise cutlass_py_elementwise;
 const CutlassPyKernel* cutlass_py_load_cubin(const void* cubin, size_t size);
+int cutlass_py_clusters_at_once(int32_t size, int32_t device, int32_t* clusters);
 }}
 
 static const CutlassPyKernel* const kernels[] = {{
@@ -39,6 +40,7 @@ extern "C" __attribute__((visibility("default"))) const CutlassPyLibrary* cutlas
       {elementwise},
       &cutlass_py::error_string,
       {load_cubin},
+      {clusters_at_once},
   }};
   return &library;
 }}
@@ -50,7 +52,8 @@ def entry_point(configs: Sequence[KernelConfig], *, package: bool) -> str:
 
     Args:
         configs: the kernels.
-        package: whether it is the package's own library, which has the elementwise kernels and loads cubins.
+        package: whether it is the package's own library, which has the elementwise kernels, loads cubins and counts
+            clusters.
     """
     return _ENTRY_POINT.format(
         declarations="".join(f"extern const CutlassPyKernel cutlass_py_{c.name};\n" for c in configs),
@@ -58,6 +61,7 @@ def entry_point(configs: Sequence[KernelConfig], *, package: bool) -> str:
         count=len(configs),
         elementwise="&cutlass_py_elementwise" if package else "nullptr",
         load_cubin="&cutlass_py_load_cubin" if package else "nullptr",
+        clusters_at_once="&cutlass_py_clusters_at_once" if package else "nullptr",
     )
 
 

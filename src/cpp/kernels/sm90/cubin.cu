@@ -1,4 +1,5 @@
-// Loads a kernel from a cubin that brings its own descriptor (cubin.cuh).
+// Loads a kernel from a cubin that brings its own descriptor (cubin.cuh), and counts the clusters that a device runs at
+// once: what the package's library alone has of these kernels.
 //
 // The ELF format is that of <elf.h>. The driver loads a cubin for whatever devices run it (CUDA driver API, library
 // management).
@@ -18,6 +19,7 @@ namespace {
 
 #define CUTLASS_PY_TEXT_OF(NAME) CUTLASS_PY_TEXT(NAME)
 #define CUTLASS_PY_TEXT(NAME) #NAME
+constexpr int kMostBlocks = 8;  // of a cluster that every device takes
 constexpr const char* kKernel = CUTLASS_PY_TEXT_OF(CUTLASS_PY_CUBIN_KERNEL);
 constexpr const char* kJoining = CUTLASS_PY_TEXT_OF(CUTLASS_PY_CUBIN_JOINING);
 constexpr const char* kDescriptor = CUTLASS_PY_TEXT_OF(CUTLASS_PY_CUBIN_DESCRIPTOR);
@@ -156,8 +158,35 @@ class Cubin {
   Part kernel_part_, joining_part_;
 };
 
+// The driver counts clusters for a kernel, not for a device.
+__global__ void nothing() {}
+
+// GPCs are cut differently on each card: multiprocessors by the size do not tell it. With all of the shared memory that
+// a block may have, a multiprocessor runs one.
+int clusters_at_once(int size, int device, int& clusters) {
+  static DriverLauncher launchers[kMostBlocks + 1];  // by size: each remembers one answer for a device
+  if (size < 1 || size > kMostBlocks) return cudaErrorInvalidValue;
+  int shared_bytes = 0;
+  if (int error = cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)) {
+    cudaGetLastError();
+    return error;
+  }
+  DriverLauncher& launcher = launchers[size];
+  if (int error = launcher.prepare(reinterpret_cast<const void*>(&nothing), shared_bytes, device)) return error;
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeClusterDimension, attribute.val.clusterDim = {unsigned(size), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = unsigned(size) * 1024, config.blockDim = unsigned(kThreads);  // more than any device runs at once
+  config.dynamicSmemBytes = size_t(shared_bytes), config.attrs = &attribute, config.numAttrs = 1;
+  return launcher.clusters_at_once(config, device, clusters);
+}
+
 }  // namespace
 }  // namespace cutlass_py::sm90
+
+extern "C" int cutlass_py_clusters_at_once(int32_t size, int32_t device, int32_t* clusters) {
+  return cutlass_py::sm90::clusters_at_once(size, device, *clusters);
+}
 
 extern "C" const CutlassPyKernel* cutlass_py_load_cubin(const void* cubin, size_t size) {
   return cutlass_py::sm90::Cubin::load({static_cast<const char*>(cubin), size});
