@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,16 @@ from cutlass_py.dispatch import tuned
 from cutlass_py.kernels import registry
 from cutlass_py.kernels.registry import all_kernels
 from cutlass_py.support.versions import installed
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """A script of benchmarks/, imported."""
+    benchmarks = Path(__file__).resolve().parent.parent / "benchmarks"
+    monkeypatch.syspath_prepend(str(benchmarks))
+    yield __import__
+    for path in benchmarks.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 @pytest.fixture

@@ -29,15 +29,6 @@ DATA = ROOT / "tests" / "data"
 SWEEP = DATA / "sweep.json"  # a fifth of the problems of a sweep on an H200
 
 
-@pytest.fixture
-def script(monkeypatch):
-    """A script of benchmarks/, imported."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    yield __import__
-    for path in (ROOT / "benchmarks").glob("*.py"):
-        sys.modules.pop(path.stem, None)
-
-
 # ---------------------------------------------------------------------------------------- docs/performance.md
 
 

@@ -281,6 +281,41 @@ def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list
 def measure(problem: QuantizeProblem, plans: Sequence[object], rounds: int) -> list[list[float]]:
     """As above, of quantize."""
 
+def wgmma_constants() -> list[str]:
+    """Names of the constants of WgmmaEstimates, in their order."""
+
+class WgmmaDesign:
+    """What the formula for wgmma kernels knows of one."""
+
+    def __init__(self, *, tile: Sequence[int], cluster: Sequence[int], swap: bool, pingpong: bool, left_along: bool, right_along: bool, direct: bool, size: int, d_size: int, instructions: int) -> None:
+        """
+        The third extent of a cluster counts slices of k. Sizes are bytes of an element, `d_size` of all that lies like D.
+        """
+
+class WgmmaArms:
+    """
+    Products (m, n, k, batch) by kernels, each in an order (raster, swizzle).
+    """
+
+    def __init__(self, products: Sequence[tuple[float, float, float, float]], designs: Sequence[WgmmaDesign], orders: Sequence[tuple[int, int]]) -> None: ...
+
+    def __len__(self) -> int: ...
+
+class WgmmaEstimates:
+    """
+    What wgmma kernels take, by constants and by how many clusters of each size run at once.
+    """
+
+    def __init__(self, constants: Sequence[float], clusters: Sequence[int]) -> None: ...
+
+    def best(self, product: tuple[float, float, float, float], design: WgmmaDesign) -> tuple[float, int, int]:
+        """
+        Microseconds of a product (m, n, k, batch) in the best order of tiles, its raster and its swizzle.
+        """
+
+    def times(self, arms: WgmmaArms) -> list[float]:
+        """Microseconds of each of WgmmaArms."""
+
 class Problem:
     """
     A call in canonical form: D (m, n) row-major, batch folded where it can be. Layouts: 't' row-major, 'n' column-major, 'x' no unit stride. Alignments in bytes, 16 at most. Dtypes are None, layouts and other marks empty where an operand is absent.

@@ -424,6 +424,7 @@ void bind_gemm(nb::module_& m) {
       "Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each "
       "round, "
       "of which there are fewer where they take long; infinite where a plan does not run.");
+  bind_estimate(m);
   bind_problem(m);
   bind_user_epilogue(m);
   bind_prepared(m);

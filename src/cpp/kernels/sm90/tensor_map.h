@@ -20,8 +20,8 @@ struct Matrices {
   bool shared() const { return batch == 1 || batch_stride == 0; }
 };
 
-// A box fills whole rows of shared memory, whose bytes are swizzled in 128, 64 or 32; rows of 16 lie as they are. The L2
-// cache asks memory for 128 bytes: for 256, lines that begin at any 16 bytes take up to 14% longer
+// A box fills whole rows of shared memory, whose bytes are swizzled in 128, 64 or 32; rows of 16 lie as they are. The
+// L2 cache asks memory for 128 bytes: for 256, lines that begin at any 16 bytes take up to 14% longer
 // (docs/performance/choice.md).
 inline int encode(TensorMap& map, const Matrices& x, int box_inner, int box_outer) {
   static const auto encode_tiled = driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled", 12000);

@@ -20,6 +20,7 @@ from ...declaration.dtypes import BLOCK, DTYPES
 from ...declaration.epilogues import epilogue_named
 from ...kernels import operation
 from ...kernels.adaptation import Way
+from . import wgmma_estimate
 from .legality import Interface
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ class Estimates(operation.Estimates):
 
     def product(self, kernel: CutlassKernel, splits: int = 1) -> float:
         """The kernel itself, k in `splits` parts."""
-        key = kernel.design, splits, kernel.config.layout if self._is_small else ""
+        by_layout = self._is_small or SCHEDULES[kernel.config.schedule].lean
+        key = kernel.design, splits, kernel.config.layout if by_layout else ""
         time = self._products.get(key)
         if time is None:
             time = sum(_product(kernel.config, self.p, self.gpu, *each) for each in self.p.launches(splits))
@@ -194,6 +196,8 @@ def _product(c: GemmConfig, p: Problem, gpu: Gpu, parts: int, k: int) -> float:
     beside = _reductions(c, p, user, gpu) if user else 0.0
     if SCHEDULES[c.schedule].stream_k:
         beside += _STREAM_K
+    if SCHEDULES[c.schedule].lean:
+        return wgmma_estimate.estimate(c, gpu, p.m, p.n, k, batch)[0] + beside
     if c.api == 3:
         return FITTED_3X["launch"] + _product_3x(c, p, parts, k, moved * batch, gpu) + beside
     return _LAUNCH_2X + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory) + beside

@@ -9,6 +9,7 @@ from ..._core import Problem
 from ...arrays.gpu import Gpu
 from ...declaration.config import SCHEDULES, GemmConfig
 from ...kernels.kernel import CutlassKernel
+from . import wgmma_estimate
 
 # Raster and swizzle of 3.x kernels (kernel.h) that are measured beside what is taken without a measurement.
 _TILE_ORDERS = ((0, 1), (0, 2), (0, 8), (1, 1), (1, 2), (2, 1), (2, 2))
@@ -23,10 +24,12 @@ def tiles_of(c: GemmConfig, p: Problem) -> tuple[int, int]:
 def tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
     """Raster and swizzle, so that the tiles in flight share what is in the L2 cache.
 
-    Along m in pairs, over eight waves and more (docs/performance/tile_orders.md). Swizzles that do not divide the
-    tiles pad them, up to a third.
+    Of our own kernels by the formula that estimates them. Of CUTLASS's along m in pairs, over eight waves and more
+    (docs/performance/tile_orders.md): swizzles that do not divide the tiles pad them, up to a third.
     """
     c = kernel.config
+    if SCHEDULES[c.schedule].lean:
+        return wgmma_estimate.estimate(c, gpu, p.m, p.n, p.k, p.batch)[1:]
     if c.api == 2 or SCHEDULES[c.schedule].swap:
         return 0, 1
     waves = prod(tiles_of(c, p)) / gpu.sm_count

@@ -1,0 +1,118 @@
+// The formula of estimate.h for Python: a design as a value, and what it takes. No logic here.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "frontends/bindings.h"
+#include "operations/gemm/estimate.h"
+
+namespace cutlass_py {
+namespace {
+
+using namespace nb::literals;
+
+constexpr const char* kNames[] = {
+#define CUTLASS_PY_CONSTANT(name) #name,
+    CUTLASS_PY_ESTIMATE_CONSTANTS(CUTLASS_PY_CONSTANT)
+#undef CUTLASS_PY_CONSTANT
+};
+constexpr size_t kConstants = std::size(kNames);
+static_assert(sizeof(EstimateConstants) == kConstants * sizeof(double));
+
+using Product = std::tuple<double, double, double, double>;
+
+// kernel.h's raster, which counts rows of D.
+int raster_of(const EstimatedDesign& x, EstimatedOrder order) { return order.along_m != x.swap ? 1 : 2; }
+bool along_m(const EstimatedDesign& x, int raster) { return (raster == 1) != x.swap; }
+
+// Kept here, so that a fit, which asks about them thousands of times, does not hand them over each time.
+struct WgmmaArms {
+  struct Arm {
+    Product product;
+    EstimatedDesign design;
+    EstimatedOrder order;
+  };
+  std::vector<Arm> each;
+
+  WgmmaArms(const std::vector<Product>& products, const std::vector<EstimatedDesign>& designs,
+            const std::vector<std::pair<int, int>>& orders) {
+    if (products.size() != designs.size() || products.size() != orders.size()) {
+      throw std::invalid_argument("a product, a design and an order each");
+    }
+    for (size_t i = 0; i < products.size(); ++i) {
+      const auto [raster, swizzle] = orders[i];
+      each.push_back({products[i], designs[i], {along_m(designs[i], raster), swizzle}});
+    }
+  }
+};
+
+class WgmmaEstimates {
+ public:
+  WgmmaEstimates(const std::vector<double>& constants, const Clusters& clusters) : clusters_(clusters) {
+    if (constants.size() != kConstants) throw std::invalid_argument("one number for each of wgmma_constants()");
+    std::memcpy(&constants_, constants.data(), sizeof constants_);
+  }
+
+  std::tuple<double, int, int> best(const Product& p, const EstimatedDesign& x) const {
+    const auto [m, n, k, batch] = p;
+    const Estimate found = best_estimate(constants_, clusters_, m, n, k, batch, x);
+    return {found.microseconds, raster_of(x, found.order), found.order.band};
+  }
+
+  std::vector<double> times(const WgmmaArms& arms) const {
+    std::vector<double> found;
+    for (const auto& [product, x, order] : arms.each) {
+      const auto [m, n, k, batch] = product;
+      found.push_back(estimate(constants_, clusters_, m, n, k, batch, x, order));
+    }
+    return found;
+  }
+
+ private:
+  EstimateConstants constants_;
+  Clusters clusters_;
+};
+
+}  // namespace
+
+void bind_estimate(nb::module_& m) {
+  m.def(
+      "wgmma_constants", [] { return std::vector<std::string>(std::begin(kNames), std::end(kNames)); },
+      "Names of the constants of WgmmaEstimates, in their order.");
+  nb::class_<EstimatedDesign>(m, "WgmmaDesign", "What the formula for wgmma kernels knows of one.")
+      .def(
+          "__init__",
+          [](EstimatedDesign* self, std::array<int, 3> tile, std::array<int, 3> cluster, bool swap, bool pingpong,
+             bool left_along, bool right_along, bool direct, int size, int d_size, int instructions) {
+            new (self)
+                EstimatedDesign{tile[0],  tile[1],    tile[2],     cluster[0], cluster[1], cluster[2], swap,
+                                pingpong, left_along, right_along, direct,     size,       d_size,     instructions};
+          },
+          nb::kw_only(), "tile"_a, "cluster"_a, "swap"_a, "pingpong"_a, "left_along"_a, "right_along"_a, "direct"_a,
+          "size"_a, "d_size"_a, "instructions"_a,
+          "The third extent of a cluster counts slices of k. Sizes are bytes of an element, `d_size` of all that lies "
+          "like D.");
+  nb::class_<WgmmaArms>(m, "WgmmaArms", "Products (m, n, k, batch) by kernels, each in an order (raster, swizzle).")
+      .def(nb::init<const std::vector<Product>&, const std::vector<EstimatedDesign>&,
+                    const std::vector<std::pair<int, int>>&>(),
+           "products"_a, "designs"_a, "orders"_a)
+      .def("__len__", [](const WgmmaArms& arms) { return arms.each.size(); });
+  nb::class_<WgmmaEstimates>(m, "WgmmaEstimates",
+                             "What wgmma kernels take, by constants and by how many clusters of each size run at once.")
+      .def(nb::init<const std::vector<double>&, const Clusters&>(), "constants"_a, "clusters"_a)
+      .def("best", &WgmmaEstimates::best, "product"_a, "design"_a,
+           "Microseconds of a product (m, n, k, batch) in the best order of tiles, its raster and its swizzle.")
+      .def("times", &WgmmaEstimates::times, "arms"_a, "Microseconds of each of WgmmaArms.");
+}
+
+}  // namespace cutlass_py

@@ -1,0 +1,156 @@
+#include "operations/gemm/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace cutlass_py {
+namespace {
+
+double ceil_div(double x, double y) { return std::ceil(x / y); }
+
+// The larger of two, and a little more where they are alike.
+double both(double x, double y, double power) { return std::pow(std::pow(x, power) + std::pow(y, power), 1 / power); }
+
+// What is read or written in panels of 64, 32 or 16 columns: one of three numbers.
+double by_panel(int columns, double of64, double of32, double of16) {
+  return columns % 64 == 0 ? of64 : columns % 32 == 0 ? of32 : of16;
+}
+
+// One operand as a cluster loads it: along the tiles' rows, or their columns.
+struct Side {
+  double extent;  // of the product
+  int tile, cluster, sharing;
+  bool along;
+  int size;
+
+  double tiles() const { return ceil_div(extent, tile * cluster); }
+  // Of a block's last tile, what lies outside of the operand.
+  double outside() const { return std::min(tiles() * tile * cluster - extent, double(tile)); }
+  // How many of the tiles that a block takes are last ones.
+  double last(double waves) const { return std::min(1.0, ceil_div(waves, tiles()) / waves); }
+  double slow(const EstimateConstants& c, double k) const {
+    const double line = (along ? extent : k) * size;
+    const auto begins_within = [&](double bytes) { return std::fmod(line, bytes) != 0; };
+    return 1 + begins_within(128) * c.lines64 + begins_within(64) * c.lines32 + begins_within(32) * c.lines16;
+  }
+};
+
+struct Tiling {
+  const EstimateConstants& c;
+  const EstimatedDesign& x;
+  double k, batch;
+  Side left, right;
+  double slots, count, waves;
+
+  Tiling(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
+         const EstimatedDesign& x)
+      : c(c),
+        x(x),
+        k(k),
+        batch(batch),
+        left{x.swap ? n : m, x.m, x.cluster_m, x.cluster_n, x.left_along, x.size},
+        right{x.swap ? m : n, x.n, x.cluster_n, x.cluster_m, x.right_along, x.size},
+        slots(std::max(1, clusters[size_t(std::min(blocks(), 8))])),
+        count(left.tiles() * right.tiles() * batch),
+        waves(ceil_div(count, slots)) {}
+
+  int blocks() const { return x.cluster_m * x.cluster_n * x.slices; }
+  // Of k, in the stages of one slice.
+  double loaded_bytes() const { return ceil_div(ceil_div(k, x.k), x.slices) * x.k * x.size; }
+
+  double multiply() const {
+    const double rate = std::exp(c.rate) * 2 / x.size;
+    double line = 2.0 * x.m * x.n * (128 / x.size) / rate * (1 + std::exp(c.narrow) / x.n);
+    if (x.m == 64) line *= std::exp(c.low);
+    if (x.right_along) line *= 1 + by_panel(x.n, 0, c.turned32, c.turned16);
+    return loaded_bytes() / 128 * std::max(line, std::exp(c.step));
+  }
+
+  double load(const Side& s, double slow) const {
+    return loaded_bytes() * (s.tile - s.last(waves) * s.outside()) / s.sharing * slow;
+  }
+  double outside(const Side& s) const {
+    return loaded_bytes() * s.outside() / s.sharing * s.last(waves) * (s.along ? c.outside_along : c.outside);
+  }
+  double mainloop() const {
+    double slow = right.slow(c, k);
+    if (x.right_along) slow += by_panel(x.n, 0, c.panels32, c.panels16);
+    const double bytes = load(left, left.slow(c, k)) + load(right, slow), per_byte = 1 / std::exp(c.load);
+    return both(multiply(), bytes * per_byte, 1 + std::exp(c.beside)) + (outside(left) + outside(right)) * per_byte;
+  }
+
+  double epilogue() const {
+    const double elements = double(x.m) * x.n;
+    const double panels = x.swap || x.direct ? 1 : 1 + by_panel(x.n, 0, c.stored32, c.stored16);
+    const double time = elements * x.d_size * panels / std::exp(c.store + (x.direct ? c.direct : 0)) +
+                        c.finish * x.instructions * elements / (128 * 256);
+    if (x.slices == 1) return time;
+    return time / x.slices + std::exp(c.join) + elements * 4 / std::exp(c.joined);
+  }
+
+  double tiles() const {
+    const double main = mainloop(), end = epilogue();
+    const bool hides = x.pingpong && x.slices == 1;  // an epilogue beside the other warpgroup's mainloop
+    const double each = hides ? std::max(main, (main + end) / 2) : main + end;
+    const double idle = waves > 1 ? waves - count / slots : 0;
+    return (waves + c.last * idle) * each + (hides ? main + end - each : 0);
+  }
+
+  double memory(EstimatedOrder order) const {
+    const Side &fast = order.along_m ? right : left, &slow = order.along_m ? left : right;
+    const double all = k * x.size, fast_bytes = all * fast.extent, slow_bytes = all * slow.extent;
+    const double width = std::min(double(order.band), fast.tiles()), at_once = std::min(count / batch, slots);
+    const double height = std::min(std::max(at_once / width, 1.0), slow.tiles());
+    const double panel = all * std::min(width * fast.tile * fast.cluster, fast.extent);
+    const auto lost = [&](double bytes) { return 1 / (1 + std::exp(-(std::log(bytes) - c.kept) * std::exp(c.steep))); };
+    const double again = std::max(slow.tiles() / height, 1.0) - 1, bands = ceil_div(fast.tiles(), width) - 1;
+    const double bytes =
+        batch * (fast_bytes * (1 + again * lost(panel)) + slow_bytes * (1 + bands * lost(panel + slow_bytes)) +
+                 left.extent * right.extent * x.d_size);
+    const double blocks_at_once = std::min(count, slots) * blocks();
+    const double half = slots * blocks() / 2, busy = std::clamp(blocks_at_once / half - 1, 0.0, 1.0) / waves;
+    const double shared = std::exp(c.memory) / (1 + c.paired * busy), alone = std::exp(c.alone) * blocks_at_once;
+    return bytes * std::pow(std::pow(shared, -4) + std::pow(alone, -4), 0.25) + neighbours(fast, slow, width);
+  }
+
+  // What groups of sixteen multiprocessors read, where each of them reads a line once.
+  double neighbours(const Side& fast, const Side& slow, double width) const {
+    const double group = 16.5 / blocks();
+    double wide = std::min(width, group);
+    const double high = std::min(std::max(group / width, 1.0), slow.tiles());
+    if (high * wide > count) wide = count / high;
+    const double bytes = k * x.size *
+                         (std::min(wide * fast.tile * fast.cluster, fast.extent) +
+                          std::min(high * slow.tile * slow.cluster, slow.extent));
+    return 1e-6 * c.near * count / std::min(group, count) * bytes * (left.slow(c, k) + right.slow(c, k)) / 2;
+  }
+
+  double fixed() const { return std::exp(c.launch) + std::exp(c.fill) * (blocks() > 1 ? 1 + c.meet : 1); }
+};
+
+}  // namespace
+
+double estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
+                const EstimatedDesign& x, EstimatedOrder order) {
+  const Tiling tiling(c, clusters, m, n, k, batch, x);
+  return tiling.count && k ? tiling.fixed() + tiling.tiles() + tiling.memory(order) : tiling.fixed();
+}
+
+Estimate best_estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
+                       const EstimatedDesign& x) {
+  const Tiling tiling(c, clusters, m, n, k, batch, x);
+  if (!tiling.count || !k) return {tiling.fixed(), {true, 1}};
+  const bool line = std::min(tiling.left.tiles(), tiling.right.tiles()) <= 1;
+  Estimate best{tiling.memory({true, 1}), {true, 1}};
+  for (const bool along_m : {true, false}) {
+    const double across = (along_m ? tiling.right : tiling.left).tiles();
+    for (int band = 1; band <= 8 && !line && (band == 1 || band / 2 < across); band *= 2) {
+      const double time = tiling.memory({along_m, band});
+      if (time < best.microseconds) best = {time, {along_m, band}};
+    }
+  }
+  best.microseconds += tiling.fixed() + tiling.tiles();
+  return best;
+}
+
+}  // namespace cutlass_py

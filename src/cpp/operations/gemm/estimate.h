@@ -1,0 +1,84 @@
+// What a wgmma kernel takes for a product, estimated: one formula, whose constants are fitted to measured problems
+// (benchmarks/fit_choice.py; docs/performance/choice.md has how near its choices come to the best).
+//
+// A multiprocessor takes a tile after the other, each bound by the tensor cores or by what it loads; a last wave that
+// is not full costs a whole one. What comes from memory adds to that: the operands once, and again as often as the
+// order of tiles finds them gone from the L2 cache.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace cutlass_py {
+
+// Times are in microseconds, bytes and operations by the microsecond; logarithms where it says so. Sums that leave the
+// tensor cores, or take factors on the way, have constants of their own.
+#define CUTLASS_PY_ESTIMATE_CONSTANTS(X)                                                                    \
+  X(launch)        /* log, of an empty product */                                                           \
+  X(fill)          /* log, until the first stage is there */                                                \
+  X(meet)          /* how much longer that takes in a cluster */                                            \
+  X(rate)          /* log, operations of a multiprocessor on operands of 16 bits; others by their size */   \
+  X(narrow)        /* log, columns by which a tile is wider for the tensor cores */                         \
+  X(low)           /* log, how much longer a tile of 64 rows takes for its operations */                    \
+  X(turned32)      /* how much longer, where the right operand is read along its columns in panels of 32 */ \
+  X(turned16)      /* or of 16 */                                                                           \
+  X(step)          /* log, the least for 128 bytes of k */                                                  \
+  X(load)          /* log, bytes that a multiprocessor loads */                                             \
+  X(beside)        /* log: multiplying and loading hide each other the better the larger it is */           \
+  X(lines64)       /* how much longer it takes to load lines of 128 bytes that begin at 64 */               \
+  X(lines32)       /* or 32: on top of that */                                                              \
+  X(lines16)       /* or 16 */                                                                              \
+  X(panels32)      /* or of panels of 32 columns */                                                         \
+  X(panels16)      /* or of 16 */                                                                           \
+  X(outside)       /* what a byte outside of an operand costs, beside one that is loaded */                 \
+  X(outside_along) /* likewise, where it is read along its rows or columns */                               \
+  X(last)          /* how much longer the last of several waves takes, by the part of it that is idle */    \
+  X(store)         /* log, bytes that a multiprocessor stores, and reads beside D */                        \
+  X(stored32)      /* how much longer that takes, where D goes in panels of 32 columns */                   \
+  X(stored16)      /* or of 16 */                                                                           \
+  X(direct)        /* log of a share of that: element by element */                                         \
+  X(finish)        /* an instruction for each element of a tile of 128x256 */                               \
+  X(join)          /* log, for the blocks of a cluster to meet and join their sums */                       \
+  X(joined)        /* log, bytes of sums that a block joins */                                              \
+  X(memory)        /* log, bytes that come from memory */                                                   \
+  X(paired)        /* by how much less, where all multiprocessors ask for them */                           \
+  X(alone)         /* log, what one of them gets of it */                                                   \
+  X(kept)          /* log, bytes that the L2 cache keeps half of */                                         \
+  X(steep)         /* log, how suddenly it loses them */                                                    \
+  X(near)          /* a million bytes that a group of neighbouring multiprocessors reads */
+
+struct EstimateConstants {
+#define CUTLASS_PY_CONSTANT(name) double name;
+  CUTLASS_PY_ESTIMATE_CONSTANTS(CUTLASS_PY_CONSTANT)
+#undef CUTLASS_PY_CONSTANT
+};
+
+// What the formula knows of a kernel. `left_along`, `right_along` as in kernels/sm90/design.cuh.
+struct EstimatedDesign {
+  int m, n, k, cluster_m, cluster_n, slices;
+  bool swap, pingpong, left_along, right_along, direct;
+  int size;          // bytes of an element of either operand
+  int d_size;        // of D, and what is read or written as D is
+  int instructions;  // of the epilogue, for an element
+};
+
+struct EstimatedOrder {
+  bool along_m;  // of the kernel's rows
+  int band;
+};
+
+struct Estimate {
+  double microseconds;
+  EstimatedOrder order;
+};
+
+using Clusters = std::array<int, 9>;  // by their size, how many a device runs at once
+
+double estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
+                const EstimatedDesign& x, EstimatedOrder order);
+
+// In the best of the orders that tell its tiles apart.
+Estimate best_estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
+                       const EstimatedDesign& x);
+
+}  // namespace cutlass_py

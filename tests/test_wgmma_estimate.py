@@ -1,0 +1,145 @@
+"""The estimates of our own wgmma kernels: finite, in the best order, and fitted to what was measured."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from cutlass_py import _core
+from cutlass_py.arrays.gpu import ABSENT
+from cutlass_py.declaration.families import FAMILIES, find
+from cutlass_py.kernels.registry import cutlass_kernel
+from cutlass_py.operations.gemm import cost, wgmma_estimate
+from cutlass_py.operations.gemm.problems import arguments
+from cutlass_py.operations.gemm.tile_order import tile_order
+
+LEAN = FAMILIES["sm90_lean"].declared
+TILE = "sm90_lean_bf16_bf16_f32_bf16_{}_128x128x64_{}_lean{}_linear"
+
+
+def config(layout: str = "tn", cluster: str = "1x1x1", schedule: str = "pingpong"):
+    found = find(TILE.format(layout, cluster, schedule))
+    assert found
+    return found
+
+
+def us(c, m: int, n: int, k: int, batch: int = 1) -> float:
+    return wgmma_estimate.estimate(c, ABSENT, m, n, k, batch)[0]
+
+
+def test_there_is_a_number_for_each_constant_and_way_to_sum():
+    assert list(wgmma_estimate.CONSTANTS) == _core.wgmma_constants()
+    assert {len(row) for row in wgmma_estimate.CONSTANTS.values()} == {len(wgmma_estimate.SUMS)}
+
+
+@pytest.mark.parametrize("extents", [(1, 16, 8), (1, 1, 1), (4096, 4096, 4096), (7, 100000, 33), (300000, 8, 16)])
+def test_every_kind_of_kernel_has_a_time(extents):
+    for c in LEAN[:: len(LEAN) // 500]:
+        found, raster, swizzle = wgmma_estimate.estimate(c, ABSENT, *extents, 3)
+        assert math.isfinite(found) and found > 1 and raster in (1, 2) and swizzle in (1, 2, 4, 8), c.name
+
+
+@pytest.mark.parametrize("extents", [(0, 64, 64, 1), (64, 0, 64, 1), (64, 64, 0, 1), (64, 64, 64, 0)])
+def test_nothing_to_compute_takes_a_launch(extents):
+    assert 1 < us(config(), *extents) < 10
+
+
+def test_more_takes_longer():
+    c = config()
+    assert us(c, 4096, 4096, 4096) < us(c, 4096, 4096, 8192) < us(c, 4096, 8192, 8192)
+    assert us(c, 4096, 4096, 4096, 1) < us(c, 4096, 4096, 4096, 2)
+    assert us(c, 4096, 4096, 4096) < us(c, 4096, 4096, 4104)  # lines that begin anywhere
+
+
+def test_the_order_is_the_best_of_all():
+    c = config()
+    formula = wgmma_estimate.estimates("usual", ABSENT.clusters)
+    product, orders = (8192, 16384, 8192, 1), [(raster, swizzle) for raster in (1, 2) for swizzle in (1, 2, 4, 8)]
+    times = formula.times(_core.WgmmaArms([product] * 8, [wgmma_estimate.design_of(c)] * 8, orders))
+    best, *order = wgmma_estimate.estimate(c, ABSENT, *product)
+    assert best == pytest.approx(min(times)) and max(times) > best
+    assert times[orders.index(tuple(order))] == pytest.approx(best)
+
+
+def test_slices_help_few_tiles_of_a_long_k_while_all_clusters_run_at_once():
+    whole, slices = config(), config(cluster="1x1x7")
+    assert us(slices, 128, 128, 16384) < 0.5 * us(whole, 128, 128, 16384)
+    fits = ABSENT.clusters[7]
+    last, next_one = (us(slices, 128, 128 * tiles, 16384) for tiles in (fits, fits + 1))
+    assert next_one > 1.3 * last
+
+
+def test_orientations_of_one_problem_are_each_others():
+    usual, swapped = config("tn"), config("tn", schedule="pingpongswap")
+    assert us(usual, 2048, 512, 1024) == pytest.approx(us(swapped, 512, 2048, 1024), rel=0.05)
+
+
+def test_estimates_of_a_problem_tell_layouts_apart():
+    p = arguments({"m": 2048, "n": 2056, "k": 2048, "a": "bf16", "layout": "nn"}, "cuda:0").problem
+    estimates = cost.Estimates(p, ABSENT)
+    times = {layout: estimates.product(cutlass_kernel(config(layout))) for layout in ("tn", "nt")}
+    assert times["tn"] == us(config("tn"), 2048, 2056, 2048) and times["nt"] == us(config("nt"), 2048, 2056, 2048)
+    assert times["tn"] != times["nt"]
+    assert (
+        tile_order(cutlass_kernel(config("nn")), p, ABSENT)
+        == wgmma_estimate.estimate(config("nn"), ABSENT, 2048, 2056, 2048, 1)[1:]
+    )
+
+
+def test_a_formula_wants_every_constant():
+    with pytest.raises(ValueError, match="one number for each"):
+        _core.WgmmaEstimates([1.0], ABSENT.clusters)
+    with pytest.raises(ValueError, match="each"):
+        _core.WgmmaArms([(1, 1, 1, 1)], [], [])
+
+
+# ---------------------------------------------------------------------------------------- benchmarks/fit_choice.py
+
+
+@pytest.fixture
+def made():
+    """A file as fit_choice.py measures them, of a GPU where small tiles, clusters and loads take longer."""
+    names = _core.wgmma_constants()
+    there = [wgmma_estimate.CONSTANTS[name][0] for name in names]
+    for name, change in (("low", 0.5), ("meet", 3), ("load", -0.7)):
+        there[names.index(name)] += change
+    formula, random = _core.WgmmaEstimates(there, ABSENT.clusters), Random(5)
+    designs = [c for c in LEAN if c.a == "bf16" and c.d == "bf16" and c.epilogue == "linear" and c.layout == "tn"]
+    problems = []
+    for _ in range(60):
+        product = (*(int(16 * 2 ** random.uniform(0, 9)) // 8 * 8 for _ in range(3)), 1)
+        chosen = random.sample(designs, 12)
+        arms = _core.WgmmaArms([product] * 12, [wgmma_estimate.design_of(c) for c in chosen], [(1, 1)] * 12)
+        times = formula.times(arms)
+        noisy = [[t * random.uniform(0.99, 1.01) for _ in range(4)] for t in times]
+        arms = [(c.name, 1, 1, each) for c, each in zip(chosen, noisy, strict=True)]
+        problems.append({"problem": product, "layout": "tn", "arms": arms})
+    return {"sums": "usual", "seed": 5, "gpu": "made up", "clusters": ABSENT.clusters, "problems": problems}
+
+
+def test_a_fit_finds_the_constants_that_made_the_times(made, script, tmp_path, capsys):
+    fit_choice = script("fit_choice")
+    path = tmp_path / "sweep.json"
+    path.write_text(fit_choice.json.dumps(made))
+    assert fit_choice.main(["fit", str(path)]) == 0
+    text = capsys.readouterr().out
+    before, after = (float(line.split("chosen ")[1].split(",")[0]) for line in text.splitlines()[1:3])
+    assert before < 0.99 < after
+    found = dict(zip(_core.wgmma_constants(), fit_choice.fit_all([path], 0)["usual"], strict=True))
+    now = {name: row[0] for name, row in wgmma_estimate.CONSTANTS.items()}
+    assert found["low"] > now["low"] + 0.2 and found["meet"] > now["meet"] + 0.5
+    assert found["direct"] == pytest.approx(now["direct"], abs=1e-3)  # not fitted
+    assert f'    "launch": ({found["launch"]:.4g}, ' in text
+
+
+def test_what_is_measured_takes_operands_as_they_lie(script, monkeypatch):
+    fit_choice = script("fit_choice")
+    kernels = [cutlass_kernel(config(layout)) for layout in ("tn", "nt")]
+    monkeypatch.setattr(fit_choice, "all_kernels", lambda compiled: kernels)
+    (case,) = fit_choice.cases((), ("bf16",), ("tn",), [(1, 256, 512, 1024)])
+    _, choices = fit_choice.arms_of(case, ABSENT, Random(1))
+    assert {choice.route.kernel for choice in choices} == {kernels[0]}
+    assert all(choice.swizzle in (1, 2, 4, 8) and choice.raster in (1, 2) for choice in choices)
+    assert [case.dtype for case, _ in zip(fit_choice.drawn("factors", 3), range(2), strict=False)] == ["e4m3_block"] * 2
