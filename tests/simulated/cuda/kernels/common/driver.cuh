@@ -26,7 +26,7 @@ enum CUtensorMapSwizzle {
   CU_TENSOR_MAP_SWIZZLE_64B = 64,
   CU_TENSOR_MAP_SWIZZLE_128B = 128
 };
-enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_256B };
+enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_128B };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
 
 // As the driver refuses what it is told of.
