@@ -36,6 +36,8 @@ __host__ __device__ constexpr int part_panel(int part, int size) {
 }
 __host__ __device__ constexpr int turned_panel(int size) { return part_panel(64, size); }
 
+constexpr int kStaged = 128;  // numbers of a vector for a part: no part has more rows or columns
+
 // Dtypes of matrices that lie as D does.
 template <class... T>
 struct Dtypes {
@@ -127,8 +129,11 @@ struct Design {
 
   static constexpr int totals_bytes = Epilogue::Reductions::count * 4 * widest * 4;  // of columns, by each warp
 
+  static constexpr int vectors_bytes = Epilogue::vectors * kStaged * 4;
+
   // Stages are what the rest leaves room for, each with its two barriers.
-  static constexpr int besides = kAtom + kWarpgroups * (buffers * (buffer_bytes + 8) + totals_bytes + 8);
+  static constexpr int besides =
+      kAtom + kWarpgroups * (buffers * (buffer_bytes + 8) + totals_bytes + vectors_bytes + 8);
   static constexpr int fitting = (kMostShared - besides) / (stage_bytes + 16);
   static constexpr int stages = fitting < kMostStages ? fitting : kMostStages;
   static constexpr int shared_bytes = besides + stages * (stage_bytes + 16);
@@ -167,13 +172,14 @@ struct Design {
 
 template <class X>
 struct SharedMemory {
-  Address stages, buffers, totals, barriers;
+  Address stages, buffers, totals, vectors, barriers;
 
   __device__ explicit SharedMemory(Address begin)
       : stages((begin + kAtom - 1) / kAtom * kAtom),
         buffers(stages + X::stages * X::stage_bytes),
         totals(buffers + kWarpgroups * X::buffers * X::buffer_bytes),
-        barriers(totals + kWarpgroups * X::totals_bytes) {}
+        vectors(totals + kWarpgroups * X::totals_bytes),
+        barriers(vectors + kWarpgroups * X::vectors_bytes) {}
 
   __device__ Address left(int stage) const { return stages + stage * X::stage_bytes; }
   __device__ Address right(int stage) const { return left(stage) + X::lines * X::left_line; }

@@ -35,6 +35,12 @@ struct Factor {
   __device__ float read() const { return device ? *device : value; }
 };
 
+// Vectors as they lie in shared memory for a part, one behind the other, and this thread's first row and column in it.
+struct Staged {
+  Address vectors;
+  int row, column;
+};
+
 // One number for every row or every column, or for all; none where there is no data.
 struct Vector {
   const void* data;
@@ -44,6 +50,32 @@ struct Vector {
   Vector(const CutlassPyArray& x, bool swap)
       : data(x.data), m(swap ? x.col : x.row), n(swap ? x.row : x.col), batch(x.batch) {}
 
+  // The i-th number of those for a part's rows or columns; `at` is where it begins. What is outside reads the last one.
+  template <class T>
+  __device__ float number(const Corner& at, int i) const {
+    const auto* from = static_cast<const typename T::Type*>(data) + at.batch * batch;
+    return T::value(n ? from[min(at.n + i, at.end_n - 1) * n] : from[min(at.m + i, at.end_m - 1) * m]);
+  }
+  // use(i, number) for each of a unit, of the vector that was staged at this place.
+  template <class Use>
+  __device__ void each(const Staged& at, int place, Use use) const {
+    const Address from = at.vectors + place * kStaged * 4;
+    if (n) {
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) {
+        if (row_in_unit(i)) continue;
+        const float x = numbers::F32::value(load_shared<uint32_t>(from + (at.column + column_in_unit(i)) * 4));
+        use(i, x), use(i + 2, x);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) {
+        if (column_in_unit(i)) continue;
+        const float x = numbers::F32::value(load_shared<uint32_t>(from + (at.row + row_in_unit(i)) * 4));
+        use(i, x), use(i + 1, x), use(i + 4, x), use(i + 5, x);
+      }
+    }
+  }
   // use(i, number) for each of a unit. What lies outside of the matrix reads its last one.
   template <class T, class Use>
   __device__ void each(const Corner& at, Use use) const {
@@ -104,6 +136,7 @@ struct Fused {
   using Reductions = std::conditional_t<sums, sm90::Reductions<Sums>, sm90::Reductions<>>;
   static constexpr bool short_code =
       !scaled && !sums && role == Role::none && std::is_void_v<Bias> && is_identity<Activation>;
+  static constexpr int vectors = 2 * scaled + !std::is_void_v<Bias>;
   // Sums in s32 that stay so are exact: legality.py lets nothing be applied to them.
   using Number = std::conditional_t<std::is_same_v<D, numbers::S32>, int32_t, float>;
 
@@ -117,23 +150,36 @@ struct Fused {
     if constexpr (scaled) scale_out = given.scale_out.read();
   }
 
+  // use(place, vector, its dtype) of each vector that is there.
+  template <class Use>
+  static __device__ void each_vector(const EpilogueArguments& given, Use use) {
+    if constexpr (scaled) {
+      if (given.scale_a.data) use(0, given.scale_a, numbers::F32{});
+      if (given.scale_b.data) use(1, given.scale_b, numbers::F32{});
+    }
+    if constexpr (!std::is_void_v<Bias>) {
+      if (given.bias.data) use(vectors - 1, given.bias, Bias{});
+    }
+  }
+
   // z: the sums, and then D; matrix: what was read (0 of one that is not there), and what is to be written.
   // take(results) sees what is reduced.
   template <class Take>
-  __device__ void apply(Number (&z)[kUnit], Number (*matrix)[kUnit], const Corner& at, Take take) const {
+  __device__ void apply(Number (&z)[kUnit], Number (*matrix)[kUnit], const Corner&, const Staged& staged,
+                        Take take) const {
 #pragma unroll
     for (Number& x : z) x *= alpha;
     if constexpr (scaled) {
       const auto multiply = [&](int i, float x) { z[i] *= x; };
-      if (given.scale_a.data) given.scale_a.each<numbers::F32>(at, multiply);
-      if (given.scale_b.data) given.scale_b.each<numbers::F32>(at, multiply);
+      if (given.scale_a.data) given.scale_a.each(staged, 0, multiply);
+      if (given.scale_b.data) given.scale_b.each(staged, 1, multiply);
     }
     if constexpr (role == Role::source) {
 #pragma unroll
       for (int i = 0; i < kUnit; ++i) z[i] += beta * matrix[0][i];
     }
     if constexpr (!std::is_void_v<Bias>) {
-      if (given.bias.data) given.bias.each<Bias>(at, [&](int i, float x) { z[i] += x; });
+      if (given.bias.data) given.bias.each(staged, vectors - 1, [&](int i, float x) { z[i] += x; });
     }
     if constexpr (std::is_same_v<Number, float>) activate(z, matrix);
     if constexpr (sums) take(&z);

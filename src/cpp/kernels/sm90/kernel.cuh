@@ -22,7 +22,8 @@ __device__ void finish_part(const PartPlace& here, const typename X::Epilogue& e
     sums(z, unit);
     parts.get(beside, unit);
     const Corner at{here.m + row, here.n + unit + column, here.batch, parts.p.end_m, parts.p.end_n};
-    epilogue.apply(z, beside, at, [&](const float (*results)[kUnit]) { totals.take(parts, results, at, unit); });
+    epilogue.apply(z, beside, at, parts.staged(row, unit + column),
+                   [&](const float (*results)[kUnit]) { totals.take(parts, results, at, unit); });
     parts.put(z, beside, unit);
   }
   parts.send(here);

@@ -189,12 +189,20 @@ struct Parts<X, Dtypes<T...>> {
   const Fragments<X, T...> beside;
   Address buffer = 0;
   uint32_t begun = 0, requested = 0;  // parts
+  // Of each vector this thread's number for the part to come: memory answers while the part before is finished.
+  float ahead[X::Epilogue::vectors ? X::Epilogue::vectors : 1];
 
   __device__ Parts(const Given& p, const SharedMemory<X>& shared, int warpgroup)
       : p(p), shared(shared), warpgroup(warpgroup), leads(threadIdx.x % 128 == 0), d(p.turned), beside(p.turned) {}
 
   // What is read for a part that is to come: no more than one before it begins.
   __device__ void request(const PartPlace& at) {
+    if constexpr (X::Epilogue::vectors) {
+      const Corner corner{at.m, at.n, at.batch, p.end_m, p.end_n};
+      X::Epilogue::each_vector(p.epilogue, [&](int place, const Vector& x, auto dtype) {
+        ahead[place] = x.template number<decltype(dtype)>(corner, int(threadIdx.x) % kStaged);
+      });
+    }
     if constexpr (X::reads && !X::direct) {
       const int i = int(requested++ % X::buffers);
       if (!leads) return;
@@ -214,6 +222,11 @@ struct Parts<X, Dtypes<T...>> {
   // The next part, in a buffer that is not on its way out any more. `next` is requested, where there is one.
   __device__ void begin(const PartPlace& at, const PartPlace& next, bool there_is_next) {
     if (!X::direct && leads) wait_for_reads<X::buffers - 1>();
+    if constexpr (X::Epilogue::vectors) {  // all have read those of the part before, or it would not have been sent
+      X::Epilogue::each_vector(p.epilogue, [&](int place, const Vector&, auto) {
+        store_shared(vectors() + (place * kStaged + threadIdx.x % kStaged) * 4, __float_as_uint(ahead[place]));
+      });
+    }
     named_barrier(1 + warpgroup);
     if (there_is_next) request(next);
     const uint32_t i = begun++;
@@ -264,7 +277,10 @@ struct Parts<X, Dtypes<T...>> {
     if (!X::direct && leads) wait_for_reads<0>();  // shared memory goes with the block
   }
 
+  __device__ Staged staged(int row, int column) const { return {vectors(), row, column}; }
+
  private:
+  __device__ Address vectors() const { return shared.vectors + warpgroup * X::vectors_bytes; }
   template <class Use>
   __device__ void each_read(Use use) const {
     beside.each([&](const auto& fragment, int number, Address offset) {

@@ -37,6 +37,7 @@ struct UserEpilogue {
   static constexpr const Beside* beside = Program::beside;
   using Reductions = typename Program::Reductions;
   static constexpr bool short_code = false;
+  static constexpr int vectors = 0;  // staged
   using Number = float;
 
   const Operand* given;
@@ -45,7 +46,7 @@ struct UserEpilogue {
 
   // take(results) sees them all, of which some are reduced.
   template <class Take>
-  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at, Take take) const {
+  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at, const Staged&, Take take) const {
     float in[Program::ins][kUnit], out[Program::outs][kUnit];
     Loads loads{given, matrix, at, in};
 #pragma unroll
