@@ -6,7 +6,8 @@
 `measure` times compiled kernels as `tune` does: those that the estimates put first, and some at random, for what is
 never measured is never put first. `fit` prints, for each way to sum, how near the choice among what was measured comes
 to the best of it: by the constants of wgmma_estimate.py, by those found from three quarters of the problems on the
-other quarter, and last the constants found from all, to be copied.
+other quarter, and last the constants found from all, to be copied. What is held out tells something only where the
+constants of before, which a fit starts from and stays near, have not seen those problems either.
 
 Robust least squares (Huber's) of the logarithm of estimate over time, by Levenberg and Marquardt's steps. An arm counts
 by how near it is to its problem's best, and what all arms of a problem have in common counts little: the choice does
@@ -31,6 +32,7 @@ from cutlass_py import _core
 from cutlass_py.arrays.gpu import Gpu, device
 from cutlass_py.bench.results import geomean
 from cutlass_py.bench.suites import Case, cases
+from cutlass_py.declaration.config import RASTERS, SWIZZLES
 from cutlass_py.declaration.families import find
 from cutlass_py.dispatch.candidates import Choice, Route
 from cutlass_py.dispatch.launch_plan import launch_plan_of
@@ -42,7 +44,7 @@ from cutlass_py.operations.gemm.tile_order import tiles_of
 from cutlass_py.operations.gemm.wgmma_estimate import CONSTANTS, SUMS, design_of, estimate
 
 _DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=True))  # of bench, by how they sum
-_ORDERS = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (2, 8))  # raster, swizzle
+_ORDERS = tuple((raster, swizzle) for raster in RASTERS.values() if raster for swizzle in SWIZZLES)
 _FIRST, _AT_RANDOM, _ROUNDS = 24, 8, 4
 
 Arm = tuple[str, int, int, list[float]]  # kernel, raster, swizzle, microseconds

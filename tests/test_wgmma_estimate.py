@@ -71,7 +71,7 @@ def test_slices_help_few_tiles_of_a_long_k_while_all_clusters_run_at_once():
     assert next_one > 1.3 * last
 
 
-def test_orientations_of_one_problem_are_each_others():
+def test_orientations_of_one_problem_are_alike():
     usual, swapped = config("tn"), config("tn", schedule="pingpongswap")
     assert us(usual, 2048, 512, 1024) == pytest.approx(us(swapped, 512, 2048, 1024), rel=0.05)
 

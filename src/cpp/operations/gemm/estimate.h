@@ -7,7 +7,6 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 
 namespace cutlass_py {
 

@@ -13,7 +13,8 @@ from ...declaration.config import SCHEDULES, GemmConfig
 from ...declaration.dtypes import DTYPES
 from ...declaration.epilogues import epilogue_named
 
-# By the names of estimate.h, a column for each way to sum.
+# By the names of estimate.h, a column for each way to sum; bf16 stands for all that sum as usual. Fitted before bias
+# and scales were staged; `direct` and `finish` are guesses.
 SUMS = ("usual", "fast", "promoted", "factors")
 CONSTANTS = {
     "launch": (0.8474, 0.6569, 0.8062, 0.8589),
