@@ -77,7 +77,7 @@ def designs() -> list[Design]:
 
 
 def cutlass() -> Path:
-    include = compiler.recipe(FAMILIES["simt_gemm"].full[0]).include
+    include = compiler.recipe(FAMILIES["simt_gemm"].declared[0]).include
     return next(place for place in include if (place / "cute").is_dir())
 
 
@@ -373,9 +373,10 @@ OWN = {
     "barrier.cluster.arrive": "",
     "barrier.cluster.arrive.relaxed": "",
     "barrier.cluster.wait": "",
-    # Bits without a type, for CUTLASS's .u16 and .u32; f32 by four; and from another block's memory.
+    # Bits without a type, for CUTLASS's .u16 and .u32; f32 by two and by four; and from another block's memory.
     "ld.shared.b16": "h,[r]",
     "ld.shared.b32": "r,[r]",
+    "ld.shared.v2.f32": "{f,f},[r]",
     "st.shared.b16": "[r],h",
     "st.shared.b32": "[r],r",
     "st.shared.v2.b32": "[r],{r,r}",

@@ -242,6 +242,23 @@ def test_scales(on, rng, name, by):
     assert_near(found, (a @ b) * scales[0].astype("f8") * scales[1].astype("f8"), find(name).d, 2.0**-10)
 
 
+@pytest.mark.parametrize("name", SCALED)
+def test_scales_of_any_size_and_a_bias(on, rng, name):
+    """Along rows and columns, of one element; a bias of each product, of all, and none."""
+    c = find(name)
+    m, n = extents(name, 0.6, 0.7)
+    a, b = operands(rng, name, m, n, 64, 2)
+    for of_a, of_b, of_bias in (((m, 1), (), (2, 1, n)), ((), (1, n), (n,)), ((), (), None)):
+        given = {"scale_a": rng.uniform(0.5, 2, of_a).astype("f4"), "scale_b": rng.uniform(0.5, 2, of_b).astype("f4")}
+        keywords = {key: on(x) for key, x in given.items()}
+        if of_bias:
+            given["bias"] = rounded(rng.standard_normal(of_bias), c.bias)
+            keywords["bias"] = typed(on, given["bias"].astype(NUMPY[c.bias]), c.bias)
+        found = run(on, name, a, b, alpha=0.5, scale_out=0.25, **keywords)
+        wanted = reference_epilogue(a @ b, alpha=0.5, scale_out=0.25, **given)
+        assert_near(found, wanted.d, c.d, 2.0**-10)
+
+
 @pytest.mark.parametrize("name", IN_BLOCKS)
 @pytest.mark.parametrize("k", [48, 128, 1040])
 def test_factors_in_blocks(on, rng, name, k):
@@ -270,7 +287,7 @@ def test_stages_beside_epilogues_of_users(name, program):
     config = WITH_USERS[program, name]
     user = epilogue_named(config.epilogue).user
     reductions = sum(bool(reduction) for *_, reduction in user.outputs)
-    taken = lean_bytes(config.tile[1], NUMPY[config.d].itemsize, sum(user.matrix_bytes), reductions)
+    taken = lean_bytes(config.tile[1], NUMPY[config.d].itemsize, sum(user.matrix_bytes), reductions, user.vectors)
     foreseen = min(stages(config.tile, DTYPES[config.a].itemsize, taken), 12)
     assert _core.kernel_facts()[config.name]["stages"] == foreseen >= 3
 
@@ -285,15 +302,18 @@ def given(on: Any, program: str, values: dict[str, np.ndarray]) -> dict[str, Any
 
 
 @pytest.mark.parametrize("name", USERS)
-def test_epilogues_of_users(on, rng, name):
+@pytest.mark.parametrize("products", [2, 1], ids=["each", "all"])
+def test_epilogues_of_users(on, rng, name, products):
+    """Vectors and matrices of each product of a batch, and the same for all; a number, also in device memory."""
     c = find(name)
     m, n = extents(name, 1.2, 1.4)
     m = -(-m // 8) * 8
     a, b = operands(rng, name, m, n, 208, 2)
-    shapes = {"bias": (2, 1, n), "row": (2, m, 1), "left": (2, m, n)}
+    shapes = {"bias": (products, 1, n), "row": (products, m, 1), "left": (products, m, n)}
     values = {key: rounded(rng.standard_normal(x), OPERANDS["mixed"][key][1]) for key, x in shapes.items()}
     aux = placed("numpy", None, "f32", "aligned", (2, m, n))
-    call = mixed(scale=0.25, aux=typed(on, aux.array, "f32"), **given(on, "mixed", values))
+    scale = 0.25 if products == 2 else on(np.full((), 0.25, "f4"))
+    call = mixed(scale=scale, aux=typed(on, aux.array, "f32"), **given(on, "mixed", values))
     found = run(on, name, a, b, epilogue=call)
     z = 0.25 * (a @ b) + values["bias"]
     assert_near(found, np.maximum(z, 0) * values["left"] + values["row"], c.d, 2.0**-20)

@@ -55,6 +55,11 @@ class Traced:
         ]
 
     @cached_property
+    def vectors(self) -> int:
+        """How many are read."""
+        return sum(kind in "nm" for _, kind, _ in self.inputs)
+
+    @cached_property
     def matrix_bytes(self) -> tuple[int, int]:
         """Bytes for one element of D: of all matrices that are read, and of those that are written beside it."""
         operands = [(kind, DTYPES[dtype].itemsize if dtype else 0) for kind, dtype in self.operands]

@@ -53,34 +53,39 @@ def _program(t: Traced) -> str:
     operands = {i: f"{i}, {DTYPES[dtypes[i]].itemsize}" for i in matrices} | {i: f"{i}, 0" for i in others}
     operands |= {i: f"{i}, 0, {what}" for i, what in reduces.items()}
     at = {i: place for place, i in enumerate(operands)}
-    loads = []
+    uses: dict[str, list[str]] = {"number": [], "vector": [], "read": [], "written": []}
     for place, (i, kind, _) in enumerate(t.inputs, 1):
-        how = "matrix" if kind == "t" else "number" if kind == "s" else f"template vector<{tag(dtypes[i])}>"
-        loads.append(f"    load.{how}({place}, {at[i]});\n")
-    stores, reductions = [], []
+        if kind in "nm":
+            uses["vector"].append(f"use({place}, {len(uses['vector'])}, {at[i]}, {tag(dtypes[i])}{{}});")
+        else:
+            uses["read" if kind == "t" else "number"].append(f"use({place}, {at[i]});")
+    reductions = []
     for place, (i, _, _, reduction) in enumerate(t.outputs, 1):
         if reduction:
             how = f"user::{reduction.capitalize()}, {place}, {at[i]}, {reduces[i]}"
             reductions.append(f"sm90::Reduction<{how}>")
         else:
-            stores.append(f"    store.matrix({place}, {at[i]});\n")
+            uses["written"].append(f"use({place}, {at[i]});")
     beside = ", ".join(f"{{{x}}}" for x in operands.values()) or "{-1, 0}"
     return (
         f"namespace cutlass_py {{\nstruct {t.name} {{\n"
-        f"  static constexpr int ins = {1 + len(t.inputs)}, outs = {1 + len(t.outputs)};\n"
+        f"  static constexpr int ins = {1 + len(t.inputs)}, outs = {1 + len(t.outputs)}, vectors = {t.vectors};\n"
         f"  static constexpr int reads = {len(read)}, operands = {len(operands)};\n"
         f"  static constexpr sm90::Beside beside[] = {{{beside}}};\n"
         f"  using Matrices = sm90::Dtypes<{', '.join(tag(dtypes[i]) for i in matrices)}>;\n"
         f"  using Reductions = sm90::Reductions<{', '.join(reductions)}>;\n"
         "  template <bool fast, class T>\n"
         f"  static __device__ void compute(const T* in, T* out) {{\n{t.computed(tag)}  }}\n"
-        f"  template <class Load>\n  static __device__ void loads(Load& load) {{\n{''.join(loads)}  }}\n"
-        f"  template <class Store>\n  static __device__ void stores(Store& store) {{\n{''.join(stores)}  }}\n"
-        "};\n}\n"
+        + "".join(
+            f"  template <class Use>\n  static __device__ void each_{what}(Use use) {{ {' '.join(each)} }}\n"
+            for what, each in uses.items()
+        )
+        + "};\n}\n"
     )
 
 
-def _design(c: GemmConfig) -> str:
+def function(c: GemmConfig) -> str:
+    """The design in C++: kernels that share one are one function, launched in other ways."""
     w = _product(c)
     lines = c.tile[2] * DTYPES[c.a].itemsize // LINE
     schedule = SCHEDULES[c.schedule]
@@ -101,7 +106,7 @@ def write(family: Family, configs: list[GemmConfig]) -> str:
             c.name,
             family.launcher,
             {
-                "using Design": _design(c),
+                "using Design": function(c),
                 "static constexpr bool swap": _flag(SCHEDULES[c.schedule].swap),
                 "static constexpr int slices": str(c.cluster[2]),
             },

@@ -53,7 +53,7 @@ class EpilogueTile:
         return max(min(self._parts, 4), self.stores + 1 if reused else 0)
 
 
-def lean_bytes(columns: int, size: int, beside: int, reductions: int = 0, vectors: int = 0) -> int:
+def lean_bytes(columns: int, size: int, beside: int, reductions: int = 0, lines: int = 0) -> int:
     """Of what is beside the stages of our own kernels (kernels/sm90/design.cuh): parts of D, and what lies like it.
 
     Args:
@@ -61,14 +61,14 @@ def lean_bytes(columns: int, size: int, beside: int, reductions: int = 0, vector
         size: of an element of D.
         beside: of one element of D, of all matrices that are read and written beside it.
         reductions: of the epilogue.
-        vectors: that it has staged.
+        lines: of numbers for the columns that it has staged: each vector's, or that of both scales.
     """
     panel = next(width for width in (64, 32, 16) if columns % width == 0)
     line = 32 if beside else 128 // size
     most = 112 if line > 32 else panel
     fitting = [width for width in range(panel, most + 1, panel) if columns % width == 0]
     part = line if columns % line == 0 else max(fitting)
-    return 1024 + 2 * (2 * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + vectors * 128 * 4 + 8)
+    return 1024 + 2 * (2 * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + lines * 128 * 4 + 8)
 
 
 def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilogue: Epilogue) -> int:
@@ -76,8 +76,8 @@ def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilo
     if schedule.lean:
         matrices = epilogue.source or epilogue.gated or epilogue.aux
         size = DTYPES[d].itemsize
-        vectors = 2 * epilogue.scaled + bool(epilogue.bias)
-        return lean_bytes(tile[1], size, size if matrices else 0, int(epilogue.bias_grad), vectors)
+        lines = epilogue.scaled + bool(epilogue.bias)
+        return lean_bytes(tile[1], size, size if matrices else 0, int(epilogue.bias_grad), lines)
     if not schedule.tma_store:
         return 512
     size = DTYPES[d].itemsize

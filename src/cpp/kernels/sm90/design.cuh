@@ -36,7 +36,13 @@ __host__ __device__ constexpr int part_panel(int part, int size) {
 }
 __host__ __device__ constexpr int turned_panel(int size) { return part_panel(64, size); }
 
-constexpr int kStaged = 128;  // numbers of a vector for a part: no part has more rows or columns
+// Of x, not above `most`.
+__host__ __device__ constexpr int largest_divisor(int x, int most) {
+  while (x % most) --most;
+  return most;
+}
+
+constexpr int kStaged = 128;  // numbers of a line for the columns of a part: no part has more
 
 // Dtypes of matrices that lie as D does.
 template <class... T>
@@ -124,16 +130,18 @@ struct Design {
   static constexpr int widest = part_columns(N, d_size, Matrices::bytes > 0);
   static constexpr int buffer_bytes = 64 * widest * (d_size + Matrices::bytes);
 
-  // Where finishing a unit takes more than a few instructions, they are in loops, not written out for each one.
+  // Where finishing a unit takes more than a few instructions, not all of a tile are written out, but so many of a
+  // part that are then finished side by side; few beside more sums than these, for registers.
   static constexpr bool loops = direct || !Epilogue::short_code;
+  static constexpr int most_straight = rows * N / 128 > 160 ? 1 : Epilogue::most_straight;
+  static constexpr int straight = largest_divisor(columns / 16, loops ? most_straight : 16);
 
   static constexpr int totals_bytes = Epilogue::Reductions::count * 4 * widest * 4;  // of columns, by each warp
 
-  static constexpr int vectors_bytes = Epilogue::vectors * kStaged * 4;
+  static constexpr int lines_bytes = Epilogue::Lines::count * kStaged * 4;
 
   // Stages are what the rest leaves room for, each with its two barriers.
-  static constexpr int besides =
-      kAtom + kWarpgroups * (buffers * (buffer_bytes + 8) + totals_bytes + vectors_bytes + 8);
+  static constexpr int besides = kAtom + kWarpgroups * (buffers * (buffer_bytes + 8) + totals_bytes + lines_bytes + 8);
   static constexpr int fitting = (kMostShared - besides) / (stage_bytes + 16);
   static constexpr int stages = fitting < kMostStages ? fitting : kMostStages;
   static constexpr int shared_bytes = besides + stages * (stage_bytes + 16);
@@ -172,14 +180,14 @@ struct Design {
 
 template <class X>
 struct SharedMemory {
-  Address stages, buffers, totals, vectors, barriers;
+  Address stages, buffers, totals, lines, barriers;
 
   __device__ explicit SharedMemory(Address begin)
       : stages((begin + kAtom - 1) / kAtom * kAtom),
         buffers(stages + X::stages * X::stage_bytes),
         totals(buffers + kWarpgroups * X::buffers * X::buffer_bytes),
-        vectors(totals + kWarpgroups * X::totals_bytes),
-        barriers(vectors + kWarpgroups * X::vectors_bytes) {}
+        lines(totals + kWarpgroups * X::totals_bytes),
+        barriers(lines + kWarpgroups * X::lines_bytes) {}
 
   __device__ Address left(int stage) const { return stages + stage * X::stage_bytes; }
   __device__ Address right(int stage) const { return left(stage) + X::lines * X::left_line; }

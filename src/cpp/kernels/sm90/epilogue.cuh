@@ -18,10 +18,15 @@ namespace cutlass_py::sm90 {
 
 // The eight numbers of a thread among 64 rows by 16 columns: rows r and r + 8, columns c, c + 1, c + 8 and c + 9.
 constexpr int kUnit = 8, kUnitColumns = 16;
-__device__ constexpr int row_in_unit(int i) { return i / 2 % 2 * 8; }
+__device__ constexpr int row_of(int i) { return i / 2 % 2; }  // which of the two it is, and which of the four columns
+__device__ constexpr int column_of(int i) { return i % 2 + i / 4 * 2; }
+__device__ constexpr int row_in_unit(int i) { return row_of(i) * 8; }
 __device__ constexpr int column_in_unit(int i) { return i % 2 + i / 4 * 8; }
+// The first of them.
+__device__ inline int own_row() { return int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4; }
+__device__ inline int own_column() { return int(threadIdx.x) % 4 * 2; }
 
-// The first of them, and the end of the matrix.
+// Where something begins, and the end of the matrix.
 struct Corner {
   int m, n, batch, end_m, end_n;
 };
@@ -35,66 +40,56 @@ struct Factor {
   __device__ float read() const { return device ? *device : value; }
 };
 
-// Vectors as they lie in shared memory for a part, one behind the other, and this thread's first row and column in it.
-struct Staged {
-  Address vectors;
-  int row, column;
-};
-
 // One number for every row or every column, or for all; none where there is no data.
 struct Vector {
   const void* data;
-  int64_t m, n, batch;  // strides in elements: along the left operand, along the right one
+  int32_t m, n;  // strides in elements: along the left operand, along the right one
+  int64_t batch;
 
   Vector() = default;
   Vector(const CutlassPyArray& x, bool swap)
-      : data(x.data), m(swap ? x.col : x.row), n(swap ? x.row : x.col), batch(x.batch) {}
+      : data(x.data), m(int32_t(swap ? x.col : x.row)), n(int32_t(swap ? x.row : x.col)), batch(x.batch) {}
 
-  // The i-th number of those for a part's rows or columns; `at` is where it begins. What is outside reads the last one.
+  // Of a part that begins at this corner: the numbers of this thread's two rows, or the first is that of the column
+  // which it stages. As memory has them, for to convert them is to wait for them. What is outside reads the last one.
   template <class T>
-  __device__ float number(const Corner& at, int i) const {
+  __device__ void read(const Corner& at, uint32_t (&bits)[2]) const {
     const auto* from = static_cast<const typename T::Type*>(data) + at.batch * batch;
-    return T::value(n ? from[min(at.n + i, at.end_n - 1) * n] : from[min(at.m + i, at.end_m - 1) * m]);
+    const int first = n ? at.n + int(threadIdx.x) % kStaged : at.m + own_row(), end = n ? at.end_n : at.end_m;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) bits[i] = from[int64_t(min(first + i * 8, end - 1)) * (n ? n : m)];
   }
-  // use(i, number) for each of a unit, of the vector that was staged at this place.
-  template <class Use>
-  __device__ void each(const Staged& at, int place, Use use) const {
-    const Address from = at.vectors + place * kStaged * 4;
-    if (n) {
+};
+
+// What vectors come to in a part: a number for each of this thread's rows, and one for the column which it stages. The
+// first lines are factors, the others are added; a vector changes nothing of what it does not lie along.
+template <int count_, int factors_>
+struct Lines {
+  static constexpr int count = count_, factors = factors_, room = count ? count : 1;
+  using Columns = float[room][4];  // of a thread in a unit
+
+  float rows[room][2], column[room];
+
+  __device__ void clear() {
 #pragma unroll
-      for (int i = 0; i < kUnit; ++i) {
-        if (row_in_unit(i)) continue;
-        const float x = numbers::F32::value(load_shared<uint32_t>(from + (at.column + column_in_unit(i)) * 4));
-        use(i, x), use(i + 2, x);
-      }
+    for (int i = 0; i < count; ++i) rows[i][0] = rows[i][1] = column[i] = i < factors ? 1 : -0.0f;
+  }
+  template <class T>
+  __device__ void take(int line, const Vector& x, const uint32_t (&bits)[2]) {
+    const auto join = [&](float& to, int i) {
+      const float value = T::value(typename T::Type(bits[i]));
+      to = line < factors ? to * value : to + value;
+    };
+    if (x.n) {
+      join(column[line], 0);
     } else {
-#pragma unroll
-      for (int i = 0; i < kUnit; ++i) {
-        if (column_in_unit(i)) continue;
-        const float x = numbers::F32::value(load_shared<uint32_t>(from + (at.row + row_in_unit(i)) * 4));
-        use(i, x), use(i + 1, x), use(i + 4, x), use(i + 5, x);
-      }
+      join(rows[line][0], 0), join(rows[line][1], 1);
     }
   }
-  // use(i, number) for each of a unit. What lies outside of the matrix reads its last one.
-  template <class T, class Use>
-  __device__ void each(const Corner& at, Use use) const {
-    const auto* from = static_cast<const typename T::Type*>(data) + at.batch * batch;
-    if (n) {
-#pragma unroll
-      for (int i = 0; i < kUnit; ++i) {
-        if (row_in_unit(i)) continue;
-        const float x = T::value(from[min(at.n + column_in_unit(i), at.end_n - 1) * n]);
-        use(i, x), use(i + 2, x);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kUnit; ++i) {
-        if (column_in_unit(i)) continue;
-        const float x = T::value(from[min(at.m + row_in_unit(i), at.end_m - 1) * m]);
-        use(i, x), use(i + 1, x), use(i + 4, x), use(i + 5, x);
-      }
-    }
+
+  // Of the i-th number in a unit.
+  __device__ float sum(int line, const Columns& columns, int i) const {
+    return rows[line][row_of(i)] + columns[line][column_of(i)];
   }
 };
 
@@ -126,6 +121,7 @@ constexpr bool is_identity =
 // that; `Activation` of all; a matrix in that role, in D's dtype; `sums` of D's columns for a bias gradient.
 template <class Activation, class D, class Bias, bool scaled, Role role, bool sums>
 struct Fused {
+  static constexpr bool biased = !std::is_void_v<Bias>;
   using Matrices = std::conditional_t<role == Role::none, Dtypes<>, Dtypes<D>>;
   static constexpr int matrices = role != Role::none, reads = role == Role::source || role == Role::gate;
   static constexpr int operands = matrices + sums;
@@ -134,9 +130,10 @@ struct Fused {
   static constexpr Beside beside[] = {matrices ? matrix_beside : sums_beside, sums_beside};
   using Sums = Reduction<user::Sum, 0, matrices, Reduces::columns>;
   using Reductions = std::conditional_t<sums, sm90::Reductions<Sums>, sm90::Reductions<>>;
-  static constexpr bool short_code =
-      !scaled && !sums && role == Role::none && std::is_void_v<Bias> && is_identity<Activation>;
-  static constexpr int vectors = 2 * scaled + !std::is_void_v<Bias>;
+  static constexpr int most_straight = sums ? 2 : 7;  // units
+  static constexpr bool short_code = !scaled && !sums && role == Role::none && !biased && is_identity<Activation>;
+  static constexpr int vectors = 2 * scaled + biased;
+  using Lines = sm90::Lines<scaled + biased, scaled>;  // both scales, and the bias
   // Sums in s32 that stay so are exact: legality.py lets nothing be applied to them.
   using Number = std::conditional_t<std::is_same_v<D, numbers::S32>, int32_t, float>;
 
@@ -150,36 +147,40 @@ struct Fused {
     if constexpr (scaled) scale_out = given.scale_out.read();
   }
 
-  // use(place, vector, its dtype) of each vector that is there.
+  // use(place, line, vector, its dtype) of each vector that is there.
   template <class Use>
-  static __device__ void each_vector(const EpilogueArguments& given, Use use) {
+  static __device__ void each_vector(const EpilogueArguments& given, const void*, Use use) {
     if constexpr (scaled) {
-      if (given.scale_a.data) use(0, given.scale_a, numbers::F32{});
-      if (given.scale_b.data) use(1, given.scale_b, numbers::F32{});
+      if (given.scale_a.data) use(0, 0, given.scale_a, numbers::F32{});
+      if (given.scale_b.data) use(1, 0, given.scale_b, numbers::F32{});
     }
-    if constexpr (!std::is_void_v<Bias>) {
-      if (given.bias.data) use(vectors - 1, given.bias, Bias{});
+    if constexpr (biased) {
+      if (given.bias.data) use(vectors - 1, scaled, given.bias, Bias{});
     }
   }
 
   // z: the sums, and then D; matrix: what was read (0 of one that is not there), and what is to be written.
   // take(results) sees what is reduced.
   template <class Take>
-  __device__ void apply(Number (&z)[kUnit], Number (*matrix)[kUnit], const Corner&, const Staged& staged,
-                        Take take) const {
+  __device__ void apply(Number (&z)[kUnit], Number (*matrix)[kUnit], const Lines& lines,
+                        const typename Lines::Columns& columns, Take take) const {
 #pragma unroll
-    for (Number& x : z) x *= alpha;
-    if constexpr (scaled) {
-      const auto multiply = [&](int i, float x) { z[i] *= x; };
-      if (given.scale_a.data) given.scale_a.each(staged, 0, multiply);
-      if (given.scale_b.data) given.scale_b.each(staged, 1, multiply);
+    for (int i = 0; i < kUnit; ++i) {
+      if constexpr (scaled) {
+        z[i] *= alpha * lines.rows[0][row_of(i)], z[i] *= columns[0][column_of(i)];
+      } else {
+        z[i] *= alpha;
+      }
     }
     if constexpr (role == Role::source) {
 #pragma unroll
       for (int i = 0; i < kUnit; ++i) z[i] += beta * matrix[0][i];
     }
-    if constexpr (!std::is_void_v<Bias>) {
-      if (given.bias.data) given.bias.each(staged, vectors - 1, [&](int i, float x) { z[i] += x; });
+    if constexpr (biased) {
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) {
+        z[i] += lines.rows[scaled][row_of(i)], z[i] += columns[scaled][column_of(i)];
+      }
     }
     if constexpr (std::is_same_v<Number, float>) activate(z, matrix);
     if constexpr (sums) take(&z);

@@ -161,6 +161,9 @@ __device__ inline void store_shared(Address to, const float (&x)[4]) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                : "memory");
 }
+__device__ inline void load_shared(Address from, float& x, float& y) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from) : "memory");
+}
 // At this address in another block of the cluster.
 __device__ inline void load_remote(Address from, int rank, float (&x)[4]) {
   asm volatile(

@@ -9,35 +9,47 @@
 
 namespace cutlass_py::sm90 {
 
-// Finishes a part of a tile's sums and stores it: sums(z, unit) gives those of a unit from that column on.
+// Finishes a part of a tile's sums and stores it: sums(z, unit) gives those of the units from that column on which are
+// finished straight on.
 template <class X, class Sums>
 __device__ void finish_part(const PartPlace& here, const typename X::Epilogue& epilogue, Parts<X>& parts, Sums sums) {
-  const int thread = int(threadIdx.x) % 128;
-  const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;  // of this thread, in a unit
   Totals<X, typename X::Epilogue::Reductions> totals;
-#pragma unroll(X::loops ? 2 : X::columns / kUnitColumns)  // one waits while the other computes
-  for (int unit = 0; unit < X::columns; unit += kUnitColumns) {
-    typename X::Number z[kUnit];
-    typename Parts<X>::Numbers beside;
-    sums(z, unit);
-    parts.get(beside, unit);
-    const Corner at{here.m + row, here.n + unit + column, here.batch, parts.p.end_m, parts.p.end_n};
-    epilogue.apply(z, beside, at, parts.staged(row, unit + column),
-                   [&](const float (*results)[kUnit]) { totals.take(parts, results, at, unit); });
-    parts.put(z, beside, unit);
+#pragma unroll(1)
+  for (int first = 0; first < X::columns; first += X::straight * kUnitColumns) {
+    typename X::Number z[X::straight][kUnit];
+    typename Parts<X>::Unit read[2];  // for a unit, and for the next one: in front of what is put, not behind
+    parts.get(read[0], first);
+    sums(z, first);
+#pragma unroll
+    for (int i = 0; i < X::straight; ++i) {
+      const int unit = first + i * kUnitColumns;
+      if (i + 1 < X::straight) parts.get(read[(i + 1) % 2], unit + kUnitColumns);
+      auto& [beside, columns] = read[i % 2];
+      const Corner at{here.m + own_row(), here.n + unit + own_column(), here.batch, parts.p.end_m, parts.p.end_n};
+      epilogue.apply(z[i], beside, parts.lines, columns,
+                     [&](const float (*results)[kUnit]) { totals.take(parts, results, at, unit); });
+      parts.put(z[i], beside, unit);
+    }
   }
   parts.send(here);
   totals.leave(parts, here);
 }
 
-// The sums of the i-th unit, one of those from `begin` to `end`: by branches, for registers have no index.
+// The sums of the i-th units that are finished straight on, from `begin` to `end`: by branches, for registers have no
+// index.
 template <class X, int begin, int end>
-__device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i, typename X::Number (&z)[kUnit]) {
+__device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i,
+                     typename X::Number (&z)[X::straight][kUnit]) {
   constexpr int middle = (begin + end) / 2, in_row = X::N / kUnitColumns;
   if constexpr (end - begin == 1) {
 #pragma unroll
-    for (int j = 0; j < kUnit; ++j)
-      z[j] = typename X::Number(X::Sum::value(sums[begin / in_row], begin % in_row * kUnit + j));
+    for (int j = 0; j < X::straight; ++j) {
+      constexpr int first = begin * X::straight;
+#pragma unroll
+      for (int k = 0; k < kUnit; ++k) {
+        z[j][k] = typename X::Number(X::Sum::value(sums[first / in_row], (first % in_row + j) * kUnit + k));
+      }
+    }
   } else if (i < middle) {
     pick<X, begin, middle>(sums, i, z);
   } else {
@@ -48,7 +60,7 @@ __device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i,
 template <class X>
 __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks], const typename X::Epilogue& epilogue,
                             Parts<X>& parts, const PartPlace& tile) {
-  constexpr int in_row = X::N / X::columns, count = X::blocks * in_row, units = X::N / kUnitColumns;
+  constexpr int in_row = X::N / X::columns, count = X::blocks * in_row, width = X::straight * kUnitColumns;
   const auto place = [&](int i) {
     return PartPlace{tile.m + i / in_row * 64, tile.n + i % in_row * X::columns, tile.batch};
   };
@@ -56,8 +68,8 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
   for (int i = 0; i < count; ++i) {
     const PartPlace here = place(i);
     parts.begin(here, place(i + 1), i + 1 < count);
-    finish_part<X>(here, epilogue, parts, [&](typename X::Number(&z)[kUnit], int unit) {
-      pick<X, 0, X::blocks * units>(sums, (i * X::columns + unit) / kUnitColumns, z);
+    finish_part<X>(here, epilogue, parts, [&](typename X::Number(&z)[X::straight][kUnit], int unit) {
+      pick<X, 0, count * X::columns / width>(sums, (i * X::columns + unit) / width, z);
     });
   }
 }
@@ -148,16 +160,18 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
     const PartPlace here{tile.m + block * 64, tile.n + part, tile.batch};
     parts.request(here);
     parts.begin(here, here, false);
-    finish_part<X>(here, epilogue, parts, [&](float (&z)[kUnit], int unit) {
+    finish_part<X>(here, epilogue, parts, [&](float (&z)[X::straight][kUnit], int unit) {
+      for (auto& each : z) {
 #pragma unroll
-      for (float& x : z) x = 0;
+        for (float& x : each) x = 0;
+      }
       for (int slice = 0; slice < p.slices; ++slice) {
 #pragma unroll
-        for (int j = 0; j < kUnit; j += 4) {
+        for (int i = 0; i < X::straight * kUnit; i += 4) {
           float x[4];
-          load_remote(sums_at(block, (part + unit) / 2 + j), slice, x);
+          load_remote(sums_at(block, (part + unit) / 2 + i), slice, x);
 #pragma unroll
-          for (int k = 0; k < 4; ++k) z[j + k] += x[k];
+          for (int j = 0; j < 4; ++j) z[i / kUnit][i % kUnit + j] += x[j];
         }
       }
     });

@@ -101,19 +101,58 @@ struct Fragment {
     }
   }
 
-  // By all threads of a warpgroup, element by element: copy(address in shared memory, index in a matrix of such rows).
-  template <class Copy>
-  __device__ void elements(Address buffer, const PartPlace& at, int end_m, int end_n, int64_t row_stride,
-                           Copy copy) const {
-    for (int i = int(threadIdx.x) % 128; i < 64 * columns; i += 128) {  // neighbours in memory by neighbours
-      const int row = turned ? i % 64 : i / columns, column = turned ? i / 64 : i % columns;
-      if (at.m + row >= end_m || at.n + column >= end_n) continue;
-      const int d_row = turned ? at.n + column : at.m + row, d_column = turned ? at.m + row : at.n + column;
-      copy(buffer + element(row, column), d_row * row_stride + d_column);
+  // By all threads of a warpgroup, to a matrix that the copy engine cannot write, or from it: by words of 4 bytes
+  // where its rows are such.
+  template <bool out>
+  __device__ void elements(Address buffer, const PartPlace& at, int end_m, int end_n, Element* matrix,
+                           int64_t row_stride) const {
+    const auto bits = reinterpret_cast<uintptr_t>(matrix) | uintptr_t((row_stride | (turned ? end_m : end_n)) * size);
+    if (size < 4 && bits % 4 == 0) {
+      words<out>(buffer, at, end_m, end_n, reinterpret_cast<uint32_t*>(matrix), row_stride);
+    } else {
+      words<out>(buffer, at, end_m, end_n, matrix, row_stride);
     }
   }
 
  private:
+  // A line is a row of D: of a part, or turned a column of it. A warp has a line at a time, or a few short ones.
+  template <bool out, class Word>
+  __device__ void words(Address buffer, const PartPlace& at, int end_m, int end_n, Word* matrix,
+                        int64_t row_stride) const {
+    constexpr int wide = int(sizeof(Word)) / size, kAtOnce = 8;  // words on their way
+    const int in_panel = turned ? turned_rows : panel, panel_size = turned ? turned_bytes : panel_bytes;
+    const int line_bytes = in_panel * size, lines_to_swap = 128 / line_bytes, chunks = line_bytes / 16;
+    const int most = turned ? 64 : columns, most_lines = turned ? columns : 64;
+    const int first = turned ? at.n : at.m, begin = turned ? at.m : at.n;
+    const int count = min(most_lines, (turned ? end_n : end_m) - first);
+    const int length = min(most, (turned ? end_m : end_n) - begin);
+    const int lanes = most / wide >= 32 ? 32 : most / wide >= 16 ? 16 : 8, step = 128 / lanes;
+    const int64_t stride = row_stride / wide;
+    for (int i = int(threadIdx.x) % lanes * wide; i < length; i += lanes * wide) {
+      Word* const there = matrix + first * stride + (begin + i) / wide;
+      const Address here = buffer + i / in_panel * panel_size, byte = i % in_panel * size;
+#pragma unroll 1
+      for (int line = int(threadIdx.x) % 128 / lanes; line < count; line += step * kAtOnce) {
+        Word x[kAtOnce];
+        const auto each = [&](auto use) {
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) {
+            const int at = line + j * step;
+            const Address place = here + at * line_bytes + (byte ^ (at / lines_to_swap % chunks * 16));
+            if (at < count) use(x[j], place, at * stride);
+          }
+        };
+        each([&](Word& x, Address place, int64_t at) { x = out ? load_shared<Word>(place) : there[at]; });
+        each([&](Word& x, Address place, int64_t at) {
+          if constexpr (out) {
+            there[at] = x;
+          } else {
+            store_shared(place, x);
+          }
+        });
+      }
+    }
+  }
   static __device__ uint32_t word(float x) { return __float_as_uint(x); }
   static __device__ uint32_t word(int32_t x) { return uint32_t(x); }
   // Where a byte of a row lies, from the first row on.
@@ -180,6 +219,11 @@ struct Parts<X, Dtypes<T...>> {
   using Given = ParametersWith<X::Epilogue::operands>;
   using Number = typename X::Number;
   using Numbers = Number[rows][kUnit];  // of a unit, of each matrix
+  using Lines = typename X::Epilogue::Lines;
+  struct Unit {  // of what was read
+    Numbers beside;
+    typename Lines::Columns columns;
+  };
 
   const Given& p;
   const SharedMemory<X>& shared;
@@ -189,8 +233,9 @@ struct Parts<X, Dtypes<T...>> {
   const Fragments<X, T...> beside;
   Address buffer = 0;
   uint32_t begun = 0, requested = 0;  // parts
-  // Of each vector this thread's number for the part to come: memory answers while the part before is finished.
-  float ahead[X::Epilogue::vectors ? X::Epilogue::vectors : 1];
+  // Of each vector what this thread reads for the part to come: memory answers while the part before is finished.
+  uint32_t ahead[X::Epilogue::vectors ? X::Epilogue::vectors : 1][2];
+  Lines lines;
 
   __device__ Parts(const Given& p, const SharedMemory<X>& shared, int warpgroup)
       : p(p), shared(shared), warpgroup(warpgroup), leads(threadIdx.x % 128 == 0), d(p.turned), beside(p.turned) {}
@@ -199,8 +244,8 @@ struct Parts<X, Dtypes<T...>> {
   __device__ void request(const PartPlace& at) {
     if constexpr (X::Epilogue::vectors) {
       const Corner corner{at.m, at.n, at.batch, p.end_m, p.end_n};
-      X::Epilogue::each_vector(p.epilogue, [&](int place, const Vector& x, auto dtype) {
-        ahead[place] = x.template number<decltype(dtype)>(corner, int(threadIdx.x) % kStaged);
+      X::Epilogue::each_vector(p.epilogue, p.operand, [&](int place, int, const Vector& x, auto dtype) {
+        x.template read<decltype(dtype)>(corner, ahead[place]);
       });
     }
     if constexpr (X::reads && !X::direct) {
@@ -223,9 +268,14 @@ struct Parts<X, Dtypes<T...>> {
   __device__ void begin(const PartPlace& at, const PartPlace& next, bool there_is_next) {
     if (!X::direct && leads) wait_for_reads<X::buffers - 1>();
     if constexpr (X::Epilogue::vectors) {  // all have read those of the part before, or it would not have been sent
-      X::Epilogue::each_vector(p.epilogue, [&](int place, const Vector&, auto) {
-        store_shared(vectors() + (place * kStaged + threadIdx.x % kStaged) * 4, __float_as_uint(ahead[place]));
+      lines.clear();
+      X::Epilogue::each_vector(p.epilogue, p.operand, [&](int place, int line, const Vector& x, auto dtype) {
+        lines.template take<decltype(dtype)>(line, x, ahead[place]);
       });
+#pragma unroll
+      for (int i = 0; i < Lines::count; ++i) {
+        store_shared(staged(i, int(threadIdx.x) % kStaged), __float_as_uint(lines.column[i]));
+      }
     }
     named_barrier(1 + warpgroup);
     if (there_is_next) request(next);
@@ -235,9 +285,8 @@ struct Parts<X, Dtypes<T...>> {
       each_read([&](const auto& fragment, int number, Address offset) {
         using Element = typename std::decay_t<decltype(fragment)>::Element;
         const Operand& matrix = p.operand[number];
-        const auto* from = static_cast<const Element*>(matrix.data) + at.batch * matrix.batch;
-        fragment.elements(buffer + d.bytes + offset, at, p.end_m, p.end_n, matrix.row,
-                          [&](Address to, int64_t index) { store_shared(to, from[index]); });
+        auto* from = static_cast<Element*>(matrix.data) + at.batch * matrix.batch;
+        fragment.template elements<false>(buffer + d.bytes + offset, at, p.end_m, p.end_n, from, matrix.row);
       });
       named_barrier(1 + warpgroup);
     } else if constexpr (X::reads) {
@@ -245,14 +294,21 @@ struct Parts<X, Dtypes<T...>> {
     }
   }
 
-  // A unit of what was read; 0 of what is not there.
-  __device__ void get(Numbers& x, int column) const {
+  // A unit of what was read; 0 of a matrix that is not there.
+  __device__ void get(Unit& x, int column) const {
     beside.each([&](const auto& fragment, int number, Address offset) {
       if (number >= X::reads) return;
 #pragma unroll
-      for (Number& each : x[number]) each = 0;
-      if (p.operand[number].data) fragment.get(buffer + d.bytes + offset, x[number], column);
+      for (Number& each : x.beside[number]) each = 0;
+      if (p.operand[number].data) fragment.get(buffer + d.bytes + offset, x.beside[number], column);
     });
+#pragma unroll
+    for (int i = 0; i < Lines::count; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; j += 2) {
+        load_shared(staged(i, column + own_column() + j * 4), x.columns[i][j], x.columns[i][j + 1]);
+      }
+    }
   }
   // A unit of D, and of what is written beside it.
   __device__ void put(const Number (&z)[kUnit], const Numbers& x, int column) const {
@@ -277,10 +333,10 @@ struct Parts<X, Dtypes<T...>> {
     if (!X::direct && leads) wait_for_reads<0>();  // shared memory goes with the block
   }
 
-  __device__ Staged staged(int row, int column) const { return {vectors(), row, column}; }
-
  private:
-  __device__ Address vectors() const { return shared.vectors + warpgroup * X::vectors_bytes; }
+  __device__ Address staged(int line, int column) const {
+    return shared.lines + warpgroup * X::lines_bytes + (line * kStaged + column) * 4;
+  }
   template <class Use>
   __device__ void each_read(Use use) const {
     beside.each([&](const auto& fragment, int number, Address offset) {
@@ -292,8 +348,7 @@ struct Parts<X, Dtypes<T...>> {
   __device__ void send(const Lies& fragment, const Operand& matrix, Address from, const PartPlace& at) const {
     if constexpr (X::direct) {
       auto* to = static_cast<typename Lies::Element*>(matrix.data) + at.batch * matrix.batch;
-      fragment.elements(from, at, p.end_m, p.end_n, matrix.row,
-                        [&](Address place, int64_t index) { to[index] = load_shared<typename Lies::Element>(place); });
+      fragment.template elements<true>(from, at, p.end_m, p.end_n, to, matrix.row);
     } else if (leads) {
       fragment.boxes(from, at,
                      [&](Address box, int x, int y) { store(matrix.map, box, x, y, at.batch * matrix.batched); });

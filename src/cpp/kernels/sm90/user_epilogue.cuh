@@ -3,11 +3,13 @@
 // A program is what lean_cpp.py writes:
 //
 //   template <bool fast, class T> static __device__ void compute(const T* in, T* out)   in[0] is the sum, out[0] is D
-//   static constexpr int ins, outs, reads, operands; beside[]           as Fused has them
+//   static constexpr int ins, outs, vectors, reads, operands; beside[]  as Fused has them
 //   using Matrices = Dtypes<...>                                        that are read, then those that are written
 //   using Reductions = sm90::Reductions<...>                            in the order of their operands
-//   template <class Load> static __device__ void loads(Load& load)      load.number(in, operand), .vector<T>, .matrix
-//   template <class Store> static __device__ void stores(Store& store)  store.matrix(out, matrix)
+//   template <class Use> static __device__ void each_number(Use use)    use(in, operand)
+//   template <class Use> static __device__ void each_vector(Use use)    use(in, vector, operand, its dtype)
+//   template <class Use> static __device__ void each_read(Use use)      use(in, matrix)
+//   template <class Use> static __device__ void each_written(Use use)   use(out, matrix)
 #pragma once
 
 #include "kernels/common/fp8.cuh"
@@ -36,70 +38,51 @@ struct UserEpilogue {
   static constexpr int reads = Program::reads, operands = Program::operands;
   static constexpr const Beside* beside = Program::beside;
   using Reductions = typename Program::Reductions;
+  static constexpr int most_straight = 2;
   static constexpr bool short_code = false;
-  static constexpr int vectors = 0;  // staged
+  static constexpr int vectors = Program::vectors;
+  using Lines = sm90::Lines<vectors, 0>;
   using Number = float;
 
-  const Operand* given;
+  float numbers[Program::ins];  // of `in` those that are one for all
 
-  __device__ UserEpilogue(const EpilogueArguments&, const Operand* given) : given(given) {}
+  // Given as such, or in device memory.
+  __device__ UserEpilogue(const EpilogueArguments&, const Operand* given) {
+    Program::each_number([&](int place, int operand) {
+      const Operand& x = given[operand];
+      numbers[place] = x.vector.data ? *static_cast<const float*>(x.vector.data) : x.value;
+    });
+  }
+
+  template <class Use>
+  static __device__ void each_vector(const EpilogueArguments&, const Operand* given, Use use) {
+    Program::each_vector(
+        [&](int, int vector, int operand, auto dtype) { use(vector, vector, given[operand].vector, dtype); });
+  }
 
   // take(results) sees them all, of which some are reduced.
   template <class Take>
-  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Corner& at, const Staged&, Take take) const {
-    float in[Program::ins][kUnit], out[Program::outs][kUnit];
-    Loads loads{given, matrix, at, in};
-#pragma unroll
-    for (int i = 0; i < kUnit; ++i) in[0][i] = z[i];
-    Program::loads(loads);
+  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Lines& lines,
+                        const typename Lines::Columns& columns, Take take) const {
+    float out[Program::outs][kUnit];
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) {
       float x[Program::ins], y[Program::outs];
-#pragma unroll
-      for (int j = 0; j < Program::ins; ++j) x[j] = in[j][i];
+      x[0] = z[i];
+      Program::each_number([&](int place, int) { x[place] = numbers[place]; });
+      Program::each_vector([&](int place, int vector, int, auto) { x[place] = lines.sum(vector, columns, i); });
+      Program::each_read([&](int place, int number) { x[place] = matrix[number][i]; });
       Program::template compute<fast, float>(x, y);
 #pragma unroll
       for (int j = 0; j < Program::outs; ++j) out[j][i] = y[j];
     }
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) z[i] = out[0][i];
-    Stores stores{matrix, out};
-    Program::stores(stores);
+    for (int i = 0; i < kUnit; ++i) {
+      z[i] = out[0][i];
+      Program::each_written([&](int place, int number) { matrix[number][i] = out[place][i]; });
+    }
     take(out);
   }
-
- private:
-  struct Loads {
-    const Operand* given;
-    float (*matrices)[kUnit];
-    const Corner& at;
-    float (*in)[kUnit];
-
-    // One for all, given as such or in device memory.
-    __device__ void number(int place, int operand) {
-      const Operand& x = given[operand];
-      const float value = x.vector.data ? *static_cast<const float*>(x.vector.data) : x.value;
-#pragma unroll
-      for (int i = 0; i < kUnit; ++i) in[place][i] = value;
-    }
-    template <class T>
-    __device__ void vector(int place, int operand) {
-      given[operand].vector.template each<T>(at, [&](int i, float x) { in[place][i] = x; });
-    }
-    __device__ void matrix(int place, int number) {
-#pragma unroll
-      for (int i = 0; i < kUnit; ++i) in[place][i] = matrices[number][i];
-    }
-  };
-  struct Stores {
-    float (*matrices)[kUnit];
-    float (*out)[kUnit];
-
-    __device__ void matrix(int place, int number) {
-#pragma unroll
-      for (int i = 0; i < kUnit; ++i) matrices[number][i] = out[place][i];
-    }
-  };
 };
 
 }  // namespace sm90

@@ -73,6 +73,10 @@ T load_shared(Address from) {
   return x;
 }
 
+inline void load_shared(Address from, float& x, float& y) {
+  x = load_shared<float>(from), y = load_shared<float>(from + 4);
+}
+
 // each(number, address) for the 8 numbers of a lane in four matrices, of whose rows each lane has the address of one.
 template <bool transposed, class Each>
 void matrix_numbers(Address row, Each each) {
