@@ -48,6 +48,7 @@ def test_nothing_but_uniform_numbers_is_asked_of_the_generator(monkeypatch):
 @pytest.mark.parametrize(("suite", "least", "most"), [
     ("random", (1, 1, 64, 64), (1, 16384, 16384, 16384)),
     ("random-batched", (2, 16, 16, 16), (511, 2048, 2048, 2048)),
+    ("random-layer", (1, 1, 1024, 1024), (1, 4096, 16384, 16384)),
     ("random-odd", (1, 1, 1, 17), (1, 16383, 16383, 16383)),
 ])  # fmt: skip
 def test_extents_are_log_uniform_and_problems_bounded(suite, least, most):
@@ -266,7 +267,7 @@ def test_a_run_goes_on_with_a_commit_alone(measured, monkeypatch, capsys, tmp_pa
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (["--seed", "7"], "--seed and --count are of --suite random, random-batched, random-odd; found none of them"),
+    (["--seed", "7"], f"--seed and --count are of --suite {', '.join(RANDOM)}; found none of them"),
     (["--suite", "llm", "--count", "7"], "random-odd; found llm"),
     (["--bars", "key", "--seed", "7"], "random-odd; found none of them"),
     (["--suite", "random", "--resume"], "--resume goes on with a file: expected --json FILE"),

@@ -8,8 +8,11 @@ namespace {
 
 double ceil_div(double x, double y) { return std::ceil(x / y); }
 
-// The larger of two, and a little more where they are alike.
-double both(double x, double y, double power) { return std::pow(std::pow(x, power) + std::pow(y, power), 1 / power); }
+// The larger of two, and a little more where they are alike; of shares, whose powers stay finite.
+double both(double x, double y, double power) {
+  const double more = std::max(x, y);
+  return more > 0 ? more * std::pow(1 + std::pow(std::min(x, y) / more, power), 1 / power) : 0;
+}
 
 // What is read or written in panels of 64, 32 or 16 columns: one of three numbers.
 double by_panel(int columns, double of64, double of32, double of16) {

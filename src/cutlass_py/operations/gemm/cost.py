@@ -54,8 +54,8 @@ FITTED_3X = {
 # TFLOP/s of a 2.x family's large tile, by the dtype it multiplies; smaller tiles reach the share below. A complex
 # product counts as one multiplication.
 _RATE_2X = {
-    ("sm80_gemm", "f16"): 300.0,
-    ("sm80_gemm", "bf16"): 300.0,
+    ("sm80_gemm", "f16"): 440.0,
+    ("sm80_gemm", "bf16"): 440.0,
     ("sm80_gemm", "s8"): 550.0,
     ("sm80_gemm", "u8"): 550.0,
     ("sm80_gemm", "tf32"): 157.0,
@@ -68,9 +68,10 @@ _RATE_2X = {
     ("simt_gemm", "c64"): 10.5,
 }
 _SMALL_TILE_2X = {"sm90_dgemm": 0.95}  # by family, others:
-_SMALL_TILE_2X_USUAL = 0.7
-# Narrow accesses of types of 16 bits and less stall 2.x loads: share of the rate by bytes per access; 1 is a guess.
-_ACCESS_2X = {16: 1.0, 8: 0.75, 4: 0.65, 2: 0.5, 1: 0.4}
+_SMALL_TILE_2X_USUAL = 0.5
+# Narrow accesses of types of 16 bits and less stall 2.x loads: share of the rate by bytes per access; 8 is a guess.
+_ACCESS_2X = {16: 1.0, 8: 0.7, 4: 0.5, 2: 0.22, 1: 0.09}
+_FILL_2X = 4.0  # microseconds of a wave of 128x128 tiles beside its steps of k; of others by their rows and columns
 # "outside", of operands that are read along their rows or columns instead of k. The blocks of a cluster divide it.
 _OUTSIDE_ALONG = 14.0
 _MOST_ROWS = 256  # of a tile, or columns: in larger problems no tile is outside
@@ -90,7 +91,7 @@ _DMMA = 0.314
 # The power of raw sums of fp8 instead of FITTED_3X["deep"]: by hand, from an H100's sweep (docs/performance/fp8.md).
 _DEEP_FAST = 0.1
 _INSTRUCTION = 0.15  # microseconds of one instruction for each element of such a tile, by four schedulers at 1.7 GHz
-_LAUNCH_2X = 2.5  # microseconds of an empty problem
+_LAUNCH_2X = 1.3  # microseconds of an empty problem
 _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
 _TRANSPOSED = 1.2  # a guess: how much longer a copy takes that turns rows into columns
@@ -302,20 +303,21 @@ def _loaded(extent: int, there: int, sharing: int, along: bool) -> float:
 
 
 def _waves_2x(c: GemmConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> float:
+    """Waves of as many tiles as are resident at once; what is left for the last one is shared out evenly."""
     tm, tn, tk = c.tile
-    tiles = ceil(m / tm) * ceil(n / tn) * batch
-    resident = _resident_2x(c)
-    share = min(tiles / gpu.sm_count, resident)  # tiles that a multiprocessor works on at once
+    tiles, resident = ceil(m / tm) * ceil(n / tn) * batch, _resident_2x(c)
     rate = _RATE_2X[c.family, c.a] * 1e6 / _SM_COUNT
     if tm * tn < 128 * 128:
         rate *= _SMALL_TILE_2X.get(c.family, _SMALL_TILE_2X_USUAL)
     size = DTYPES[c.a].itemsize
     if size <= 2:
         rate *= _ACCESS_2X[c.align * size]
-    steps, step = ceil(k / tk), 2 * tm * tn * tk / rate
+    steps, step, fill = ceil(k / tk), 2 * tm * tn * tk / rate, _FILL_2X * (tm + tn) / 256
     if SCHEDULES[c.schedule].stream_k:
-        return _dealt_out(tiles, steps, gpu.sm_count) * step
-    return ceil(tiles / (gpu.sm_count * resident)) * steps * step * max(share, 1.0)
+        return _dealt_out(tiles, steps, gpu.sm_count) * step + fill
+    whole, rest = divmod(tiles, gpu.sm_count * resident)
+    at_once = whole * resident + ceil(rest / gpu.sm_count)  # tiles that a multiprocessor has, one after the other
+    return at_once * steps * step + (whole + (rest > 0)) * fill
 
 
 def _dealt_out(tiles: int, steps: int, sm_count: int) -> float:

@@ -121,8 +121,13 @@ def _odd(draws: Draws) -> Shape:
     return 1, draws.odd(1, 14), draws.odd(1, 14), draws.odd(16, 10)
 
 
+def _layer(draws: Draws) -> Shape:
+    return 1, draws.size(1, 12, _ROWS), draws.size(1024, 4, _WIDTHS), draws.size(1024, 4, _WIDTHS)
+
+
 RANDOM = {
     "random": RandomSuite(200, _dense),
+    "random-layer": RandomSuite(100, _layer),
     "random-batched": RandomSuite(50, _batched),
     "random-odd": RandomSuite(50, _odd),
 }
