@@ -1,4 +1,4 @@
-"""Reduces sweeps to the smallest set of kernels that is good enough, and says what the declared sets would keep of it.
+"""Reduces sweeps to the smallest set of kernels that is good enough, and says what is declared of it, and in `core`.
 
     python -m cutlass_py bench --suite llm square --all-kernels --json sweep.json
     python benchmarks/kernel_set.py sweep.json
@@ -151,12 +151,12 @@ def _gain(groups: Iterable[Group], chosen: Sequence[str], name: str) -> float:
 
 
 def reduction(groups: Sequence[Group], within: float, minutes: float) -> dict[str, Any]:
-    """Both sets, what each suite reaches with them, and how they differ from what is built."""
-    full: list[str] = []
+    """Both sets, what each suite reaches with them, and how they differ from the set of that name."""
+    enough: list[str] = []
     for kind in dict.fromkeys((group.dtype, group.layout) for group in groups):
-        full += smallest([group for group in groups if (group.dtype, group.layout) == kind], within)
-    full = list(dict.fromkeys(full))
-    sets = {"full": full, "core": affordable(groups, full, minutes)}
+        enough += smallest([group for group in groups if (group.dtype, group.layout) == kind], within)
+    enough = list(dict.fromkeys(enough))
+    sets = {"declared": enough, "core": affordable(groups, enough, minutes)}
     return {
         "within": within,
         "minutes": minutes,
@@ -202,7 +202,7 @@ def _serves_others(name: str) -> bool:
 
 def print_reduction(found: Mapping[str, Any]) -> None:
     print(f"{found['kernels_timed']} kernels were timed; within {found['within']:.0%} of the best found:")
-    for name in ("full", "core"):
+    for name in ("declared", "core"):
         part = found[name]
         print(f"\n{name}: {len(part['kernels'])} kernels, {part['build_minutes']} minutes on {_CORES} cores")
         for suite, row in part["reached"].items():

@@ -122,7 +122,7 @@ def page(found: Sequence[Result]) -> str:
         "over ours in the same run, on the same operands: above 1 is faster than cuBLAS. *Sustained* replays CUDA "
         "graphs back to back, *mixed* is a stream with a small elementwise kernel of torch's between the calls. Times "
         "of two machines of one kind differ by 15%: only ratios compare. The documentation as a site has pictures of "
-        "the same numbers.",
+        "the same numbers. The kernel set then called `full` was the largest to build, of CUTLASS's kernels.",
         f"What was tried, and what was kept: {', '.join(f'[{name}](performance/{page})' for page, name in SUBJECTS)}.",
     ]
     for gpu, of_gpu in by_gpu(found).items():

@@ -78,15 +78,18 @@ def operand_tables() -> dict[str, list[str]]:
     return files
 
 
-def split(configs: list[Any], per_file: int) -> list[list[Any]]:
-    """Even parts of at most `per_file`, kernels that share most of what is compiled side by side."""
+def split(family: Any, configs: list[Any]) -> list[list[Any]]:
+    """Even parts of at most `per_file` functions, kernels that share most of what is compiled side by side."""
     if len({c.dear_header for c in configs}) > 1:
         groups = [[c for c in configs if c.dear_header == dear] for dear in (False, True)]
-        return [part for group in groups for part in split(group, per_file)]
-    configs = sorted(configs, key=lambda c: c.sort_key)
-    count = -(-len(configs) // per_file)
-    bounds = [len(configs) * i // count for i in range(count + 1)]
-    return [configs[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+        return [part for group in groups for part in split(family, group)]
+    functions: dict[str, list[Any]] = {}
+    for c in sorted(configs, key=lambda c: c.sort_key):
+        functions.setdefault(family.function(c), []).append(c)
+    count = -(-len(functions) // family.per_file)
+    bounds = [len(functions) * i // count for i in range(count + 1)]
+    each = list(functions.values())
+    return [sum(each[low:high], []) for low, high in zip(bounds, bounds[1:], strict=False)]
 
 
 def library(families: Any, configs: list[Any]) -> dict[str, str]:
@@ -96,7 +99,7 @@ def library(families: Any, configs: list[Any]) -> dict[str, str]:
     configs = sorted(configs, key=lambda c: list(families.FAMILIES).index(c.family))
     for name, group in groupby(configs, key=lambda c: c.family):
         family = families.FAMILIES[name]
-        for i, part in enumerate(split(list(group), family.per_file)):
+        for i, part in enumerate(split(family, list(group))):
             files[f"{name}_{i}.cu"] = codegen.source(part)
             cmake.append((len(part) / family.per_file, f"${{CMAKE_CURRENT_LIST_DIR}}/{name}_{i}.cu", family))
     # The elementwise kernels run wherever any kernel does, as what counts clusters; what loads cubins is of the host.
@@ -120,7 +123,7 @@ def main() -> None:
     """Writes the files and removes kernel sources of an earlier selection."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--kernels", required=True, help="core, full, or a file with one kernel name per line")
+    parser.add_argument("--kernels", required=True, help="core, or a file with one kernel name per line")
     parser.add_argument("--archs", required=True, help="entries of CUTLASS_PY_ARCHS, separated by ;")
     parser.add_argument("--tables-only", action="store_true", help="for a build without CUDA")
     args = parser.parse_args()

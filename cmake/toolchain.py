@@ -48,10 +48,10 @@ class Options:
         if self.CUTLASS_PY_CUDA not in ("AUTO", "ON", "OFF"):
             raise BuildError(f"CUTLASS_PY_CUDA is {self.CUTLASS_PY_CUDA!r}; it must be AUTO, ON or OFF")
         self.CUTLASS_PY_ARCHS = ";".join(filter(None, re.split(r"[;,\s]+", self.CUTLASS_PY_ARCHS)))
-        if self.CUTLASS_PY_KERNELS not in ("core", "full"):
+        if self.CUTLASS_PY_KERNELS != "core":
             path = Path(self.CUTLASS_PY_KERNELS).resolve()
             if not path.is_file():
-                raise BuildError(f"CUTLASS_PY_KERNELS is {self.CUTLASS_PY_KERNELS!r}; it must be core, full or a file")
+                raise BuildError(f"CUTLASS_PY_KERNELS is {self.CUTLASS_PY_KERNELS!r}; it must be core or a file")
             self.CUTLASS_PY_KERNELS = str(path)
         if not re.fullmatch(r"([1-9]\d*)?", self.CUTLASS_PY_NVCC_JOBS):
             raise BuildError(f"CUTLASS_PY_NVCC_JOBS is {self.CUTLASS_PY_NVCC_JOBS!r}; it must be a number from 1")

@@ -16,7 +16,7 @@ def why_not() -> str:
     try:
         if not compiler.find_nvcc():
             return toolkit.NVCC_MISSING
-        compiler.recipe(FAMILIES["simt_gemm"].full[0])
+        compiler.recipe(FAMILIES["simt_gemm"].declared[0])
     except CompileError as error:
         if _core.build_info()["cuda"] != "ON":
             return str(error)

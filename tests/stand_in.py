@@ -16,7 +16,7 @@ from cutlass_py.compiling import compiler
 from cutlass_py.declaration.families import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIG = FAMILIES["simt_gemm"].full[0]  # quickly compiled
+CONFIG = FAMILIES["simt_gemm"].declared[0]  # quickly compiled
 # Answers --version; counts its calls in a file; "compiles" after a while, into bytes or, where it is to be loaded, into
 # a kernel library with one kernel of the source's name.
 NVCC = """\

@@ -190,7 +190,7 @@ def test_machine_code_and_devices(codes, runs, fails):
 def test_the_gpus_that_are_here(monkeypatch, family, codes, here, fits):
     monkeypatch.setattr(_core, "device_count", lambda: len(here))
     monkeypatch.setattr(archive, "device", lambda ordinal: Gpu("GPU", here[ordinal], 100, 1.0))
-    config = FAMILIES[family].full[0]
+    config = FAMILIES[family].declared[0]
     found = manifest(kernel=config.name, config=dataclasses.asdict(config), codes=tuple(codes))
     error = archive.device_error(found)
     assert (error is None) == fits

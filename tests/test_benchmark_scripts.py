@@ -356,7 +356,7 @@ def test_kernels_that_were_only_timed_roughly_still_count(script):
 
 def test_what_is_affordable_comes_by_gain_for_time(script):
     kernel_set = script("kernel_set")
-    tn = [name for name in named("full") if "_tn_" in name and "bf16_bf16_f32_bf16" in name]
+    tn = [name for name in named("declared") if "_tn_" in name and "bf16_bf16_f32_bf16" in name]
     (slow, large), small = [n for n in tn if find(n).api == 3][:2], next(n for n in tn if find(n).api == 2)
     groups = kernel_set.groups_of(
         [sweep({slow: 5, large: 1, small: 6}, {slow: 1.1, large: 1.2, small: 1})], "sustained"
@@ -371,9 +371,9 @@ def test_a_sweep_is_reduced(script, capsys, tmp_path):
     kernel_set = script("kernel_set")
     assert kernel_set.main([str(SWEEP), "--json", str(tmp_path / "set.json")]) == 0
     found = json.loads((tmp_path / "set.json").read_text())
-    assert 0 < len(found["full"]["kernels"]) < found["kernels_timed"] / 3
-    assert all(row["of_best"] >= 0.98 for row in found["full"]["reached"].values())
-    assert not any(find(name).family == "sm80_gemm" for name in found["full"]["drop"])
+    assert 0 < len(found["declared"]["kernels"]) < found["kernels_timed"] / 3
+    assert all(row["of_best"] >= 0.98 for row in found["declared"]["reached"].values())
+    assert not any(find(name).family == "sm80_gemm" for name in found["declared"]["drop"])
     assert "within 2% of the best found" in capsys.readouterr().out
 
 

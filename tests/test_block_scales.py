@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import ceil
 
 import numpy as np
@@ -296,14 +297,14 @@ def test_tiles_hold_whole_blocks():
 
 
 def test_what_is_in_which_set():
-    core, full = ([k.name for k in KERNELS if k.name in named(part)] for part in ("core", "full"))
-    assert len(core) == 2 and set(core) < set(full)
-    assert {find(name).d for name in core} == {"bf16", "f32"}
-    for a in ("e4m3", "e5m2"):
-        for b in ("e4m3", "e5m2"):  # a product that another kernel can finish serves every epilogue
-            for block in (128, 1):
-                found = [find(name) for name in full]
-                assert any((c.a, c.b, c.d, SCHEDULES[c.schedule].block) == (a, b, "f32", block) for c in found)
+    core, declared = (
+        {(c.a, c.b, c.d, SCHEDULES[c.schedule].block) for c in named(part).values() if SCHEDULES[c.schedule].block}
+        for part in ("core", "declared")
+    )
+    pairs = list(product(("e4m3", "e5m2"), repeat=2))
+    # A product in f32 serves every epilogue: another kernel finishes it.
+    assert core == {(*pair, d, 128) for pair in pairs for d in ("bf16", "f32")} | {("e4m3", "e4m3", "bf16", 1)}
+    assert {(*pair, "f32", block) for pair in pairs for block in (128, 1)} <= declared
 
 
 def test_the_source_says_what_shares_a_factor():
@@ -371,10 +372,10 @@ def test_what_a_kernel_takes(kernel, args, reason):
 
 
 def test_nothing_else_takes_them():
-    kernels = {c.route.kernel.family.name for c in rank(asked().problem, compiled=False)}
-    assert kernels == {"sm90_block"}
+    found = rank(asked().problem, compiled=False)
+    assert found and all(SCHEDULES[c.route.kernel.config.schedule].block for c in found)
     plain = GemmArguments(operand(512, 512, "t", "e4m3"), operand(512, 512, "n", "e4m3"))
-    assert "sm90_block" not in {c.route.kernel.family.name for c in rank(plain.problem, compiled=False)}
+    assert not any(SCHEDULES[c.route.kernel.config.schedule].block for c in rank(plain.problem, compiled=False))
 
 
 def test_plans(built):
@@ -408,7 +409,8 @@ def test_columns_of_their_own_are_transposed_with_the_result(built):
 def test_what_core_cannot_do_is_said(built):
     built(named("core"))
     with pytest.raises(NoKernelError, match=r"is declared but not in the built set"):
-        plan(asked(dtype="e5m2").problem)
+        plan(asked(dtype="e5m2", scale_b=spec((4, 512))).problem)
+    assert plan(asked(dtype="e5m2").problem).kernel
     assert plan(asked().problem).kernel and plan(asked(510, 509, 500, layout="tt").problem).scratch == "f32"
 
 

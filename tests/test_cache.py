@@ -117,7 +117,7 @@ def test_threads_compile_once(nvcc, monkeypatch):
 def test_processes_compile_once(nvcc):
     code = (
         "from cutlass_py.compiling import compiler; from cutlass_py.declaration import families;"
-        "print(compiler.build(compiler.recipe(families.FAMILIES['simt_gemm'].full[0])))"
+        "print(compiler.build(compiler.recipe(families.FAMILIES['simt_gemm'].declared[0])))"
     )
     with ThreadPoolExecutor(3) as pool:
         done = list(pool.map(lambda _: python(code, NVCC_SECONDS="1.5"), range(3)))
@@ -127,7 +127,7 @@ def test_processes_compile_once(nvcc):
 
 def test_different_kernels_compile_at_once(nvcc, tmp_path):
     """One lock per entry: another kernel's does not hold this one up."""
-    other = FAMILIES["simt_gemm"].full[1]
+    other = FAMILIES["simt_gemm"].declared[1]
     with cache.locked(f"{compiler.recipe(other).entry}-nvcc13.0.1"):
         assert build().is_file()
 
@@ -137,7 +137,7 @@ def test_a_directory_that_cannot_be_written(nvcc, tmp_path, monkeypatch):
     monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path / "file" / "cache"))
     with pytest.warns(RuntimeWarning, match=r"file/cache cannot be used \(.+\): .* Set CUTLASS_PY_CACHE_DIR") as seen:
         path = build()
-        assert build() == path and build(FAMILIES["simt_gemm"].full[1]) != path
+        assert build() == path and build(FAMILIES["simt_gemm"].declared[1]) != path
     assert len(seen) == 1 and compiled(nvcc) == 2
     assert path.parent.stat().st_mode & 0o077 == 0 and path.parent.parent == Path(tempfile.tempdir)
 
@@ -146,7 +146,7 @@ def test_the_private_directory_goes_with_the_process(nvcc, tmp_path):
     (tmp_path / "file").touch()
     code = (
         "from cutlass_py.compiling import compiler; from cutlass_py.declaration import families;"
-        "print(compiler.build(compiler.recipe(families.FAMILIES['simt_gemm'].full[0])))"
+        "print(compiler.build(compiler.recipe(families.FAMILIES['simt_gemm'].declared[0])))"
     )
     done = python(code, CUTLASS_PY_CACHE_DIR=str(tmp_path / "file" / "cache"))
     assert done.stderr.count("RuntimeWarning") == 1
@@ -158,7 +158,7 @@ def test_the_private_directory_outlives_children(nvcc, tmp_path):
     (tmp_path / "file").touch()
     code = (
         "import os, sys; from cutlass_py.compiling import compiler; from cutlass_py.declaration import families;"
-        "path = compiler.build(compiler.recipe(families.FAMILIES['simt_gemm'].full[0]));"
+        "path = compiler.build(compiler.recipe(families.FAMILIES['simt_gemm'].declared[0]));"
         "child = os.fork();"
         "sys.exit() if not child else os.waitpid(child, 0);"
         "print(path.exists())"

@@ -12,11 +12,10 @@ from specs import A100, ARITHMETICS, CORE, DEVICE, forced, listed, operand, prob
 import cutlass_py
 from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, get_kernels
 from cutlass_py.arrays.gpu import ABSENT
-from cutlass_py.declaration.config import SCHEDULES, extents_text
+from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.dtypes import LAYOUTS
 from cutlass_py.declaration.epilogues import EPILOGUES
-from cutlass_py.declaration.families import find, named
-from cutlass_py.declaration.tiles import SQUARE
+from cutlass_py.declaration.families import FAMILIES, find, named
 from cutlass_py.dispatch.candidates import best, rank
 from cutlass_py.dispatch.launch_plan import LaunchPlan
 from cutlass_py.dispatch.planning import plan
@@ -26,8 +25,10 @@ from cutlass_py.operations.gemm.cost import Estimates
 from cutlass_py.operations.gemm.operation import OPERATION
 
 D = operand(512, 512, "t")
-TN = f"sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_{extents_text(SQUARE[1])}_pingpong_"
-DIRECT = "sm90_gemm_bf16_bf16_f32_{}_tn_128x128x64_1x1x1_pingpongdirect_linearc"
+TN = "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_leanpingpong_"
+DIRECT = "sm90_lean_bf16_bf16_f32_{}_tn_128x128x64_1x1x1_leanpingpongdirect_linearc"
+CUTLASS = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_pingpong_"
+CUTLASS_DIRECT = "sm90_gemm_bf16_bf16_f32_{}_tn_128x128x64_1x1x1_pingpongdirect_linearc"
 STREAM_K = "sm90_streamk_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_coopstreamk_linear"
 ARRAY = "sm90_array_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_cooparray_linearc"
 LONG_K = {"m": 512, "n": 512, "k": 1 << 16}  # 16 tiles of 128 x 128: most of the multiprocessors would idle
@@ -47,13 +48,15 @@ def lists(count=3, dtype="bf16", layout="tn", **keywords):
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize(("dtype", "compute"), ARITHMETICS)
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 70000))
 def test_a_ranking_is_in_order_and_repeats(dtype, compute, compiled, m, n, k):
     p = problem(m, n, k, dtype=dtype, compute=compute).problem
     ranking = rank(p, compiled=compiled)
     times = [choice.microseconds for choice in ranking]
-    assert times == sorted(times) and all(time > 0 for time in times)
+    estimated = len(times) - times.count(0)  # those behind them take minutes to compile
+    assert times[:estimated] == sorted(times[:estimated]) and not any(times[estimated:])
+    assert all(choice.route.kernel.config.superseded for choice in ranking[estimated:])
     assert ranking == rank(p, compiled=compiled)
     for choice in ranking:
         route = choice.route
@@ -80,38 +83,41 @@ def time_of(args, name):
     return next(c.microseconds for c in rank(args.problem, compiled=False) if c.route.kernel.name == name)
 
 
-def test_cooperative_tiles_of_tf32_are_as_fast_as_the_others():
+def test_cooperative_tiles_of_tf32_are_as_fast_as_the_others(built):
     """Measured on an H100: 387 us and 404 to 435, sustained; 363 and 395, mixed."""
     tiles = "128x256x32_1x2x1_coop", "128x128x32_1x2x1_pingpong"
+    built(names := [f"sm90_gemm_tf32_tf32_f32_f32_tn_{tile}_linear" for tile in tiles])
     cube = problem(4096, 4096, 4096, dtype="tf32")
-    wide, square = (time_of(cube, f"sm90_gemm_tf32_tf32_f32_f32_tn_{tile}_linear") for tile in tiles)
+    wide, square = (time_of(cube, name) for name in names)
     assert wide < 0.95 * square
 
 
-def test_wide_tiles_of_raw_sums_are_hardly_slower():
+def test_wide_tiles_of_raw_sums_are_hardly_slower(built):
     """Measured on an H100: 128x128 had 0.84 and 0.86 of the speed of 128x192."""
     tiles = "128x192x128_2x1x1_pingpong", "128x128x128_2x1x1_pingpong"
+    built(names := [f"sm90_gemm_e4m3_e4m3_fast_bf16_tn_{tile}_linear" for tile in tiles])
     for m, n, k in (8192, 28672, 4096), (4096, 6144, 4096):
         fast = problem(m, n, k, dtype="e4m3", compute="fast")
-        wide, square = (time_of(fast, f"sm90_gemm_e4m3_e4m3_fast_bf16_tn_{tile}_linear") for tile in tiles)
+        wide, square = (time_of(fast, name) for name in names)
         assert wide < square
 
 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8192, 8192, 8192), (128, 6144, 4096), (1024, 4608, 3584)])
 @pytest.mark.parametrize("layout, copies", [("nn", 0), ("tt", 0), ("nt", 1)])
-def test_of_tf32_one_operand_is_read_along_its_rows(shape, layout, copies):
-    """Measured on an H100: the choice has 0.99 of the best kernel's speed in nn and tt."""
+def test_of_tf32_one_operand_is_read_along_its_rows(built, shape, layout, copies):
+    """Of CUTLASS's kernels. Measured on an H100: the choice has 0.99 of the best one's speed in nn and tt."""
+    built(c.name for c in FAMILIES["sm90_gemm"].declared if c.a == "tf32")
     assert copies_of_tf32(shape, layout) == copies
 
 
-def test_few_rows_of_tf32_are_copied():
+def test_few_rows_of_tf32_are_copied(built):
+    built(c.name for c in FAMILIES["sm90_gemm"].declared if c.a == "tf32")
     assert copies_of_tf32((16, 10240, 8192), "nn") == 1  # 16 rows of A; of the weight none, in tt
     assert copies_of_tf32((16, 10240, 8192), "tt") == 0
 
 
 def copies_of_tf32(shape, layout):
-    route = rank(problem(*shape, dtype="tf32", layout=layout).problem, compiled=False)[0].route
-    assert route.kernel.family.name == "sm90_gemm"
+    route = rank(problem(*shape, dtype="tf32", layout=layout).problem)[0].route
     return len(route.way.detours)
 
 
@@ -128,9 +134,10 @@ def test_large_f64_goes_by_tma_where_it_can(layout):
     assert odd.route.kernel.family.name == "sm90_dgemm" and odd.route.direct
 
 
-def test_four_blocks_load_few_rows_once_but_do_not_reach_every_multiprocessor():
+def test_four_blocks_load_few_rows_once_but_do_not_reach_every_multiprocessor(built):
     def time(cluster, m, n, layout):
         name = f"sm90_gemm_bf16_bf16_f32_bf16_{layout}_64x32x128_{cluster}_pingpongswap_linear"
+        built([name])
         return time_of(problem(m, n, 7168, layout=layout), name)
 
     assert time("4x1x1", 8, 4096, "nt") < time("2x1x1", 8, 4096, "nt") < time("1x1x1", 8, 4096, "nt")
@@ -148,7 +155,7 @@ def test_a_detour_costs_time():
 
 def test_a_large_misaligned_problem_is_packed_and_a_small_one_is_not(core):
     large, small = (problem(m=m, n=m, k=m - 1) for m in (4096, 64))
-    assert plan(large.problem).pack_a == "t" and plan(large.problem).kernel.startswith("sm90")
+    assert plan(large.problem).pack_a and plan(large.problem).kernel.startswith("sm90")
     assert plan(small.problem).pack_a is None and plan(small.problem).kernel.startswith("sm80")
 
 
@@ -192,10 +199,11 @@ def test_a_plan_with_detours(core):
     )
 
 
-def test_the_tile_order_of_large_problems(core):
+def test_the_tile_order_of_large_problems(built):
+    built([*named("core"), CUTLASS + "linear"])
     for extent, order in ((1024, (0, 1)), (16384, (1, 2))):
         args = problem(extent, extent, extent)
-        chosen = plan(forced(args, TN + "linear"))
+        chosen = plan(forced(args, CUTLASS + "linear"))
         assert (chosen.raster, chosen.swizzle) == order
     older = next(k for k in CORE if k.config.family == "sm80_gemm" and k.config.a == "bf16" and k.config.align == 8)
     chosen = plan(forced(problem(16384, 16384, 16384, layout=older.config.layout), older.name))
@@ -226,20 +234,19 @@ def test_an_empty_result_can_be_asked_about(core, extents, keywords):
 
 SM80 = "sm80_gemm_bf16_bf16_f32_bf16_tn_128x128x32_64x64x32_s4_a8_linearc"
 SCALED = "sm90_gemm_e4m3_e4m3_f32_bf16_tn_128x96x128_1x1x1_pingpongsteady_scaled"
-LEAN = "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_lean{}"
 F32 = vector(1, "f32")
 
 
 @pytest.mark.parametrize(
     ("name", "args", "overlap"),
     [
-        (TN + "linear", problem(), True),
-        (TN + "bias_relu", problem(bias=vector(512), activation="relu"), True),
-        (TN + "linearc", problem(c=D), True),
-        (TN + "linearc", problem(c=D, beta=F32), False),
-        (TN + "linear", problem(alpha=F32), False),
-        (DIRECT.format("bf16"), problem(), True),
-        (DIRECT.format("bf16"), problem(c=D), False),  # read element by element, through L1
+        (CUTLASS + "linear", problem(), True),
+        (CUTLASS + "bias_relu", problem(bias=vector(512), activation="relu"), True),
+        (CUTLASS + "linearc", problem(c=D), True),
+        (CUTLASS + "linearc", problem(c=D, beta=F32), False),
+        (CUTLASS + "linear", problem(alpha=F32), False),
+        (CUTLASS_DIRECT.format("bf16"), problem(), True),
+        (CUTLASS_DIRECT.format("bf16"), problem(c=D), False),  # read element by element, through L1
         (SCALED, problem(dtype="e4m3"), True),
         (SCALED, problem(dtype="e4m3", scale_out=0.5), True),
         (SCALED, problem(dtype="e4m3", scale_a=0.5), True),  # a number is part of alpha
@@ -249,8 +256,8 @@ F32 = vector(1, "f32")
         (STREAM_K, problem(), False),  # compiled without it
         (ARRAY, lists(), False),
         (SM80, problem(), False),
-        (LEAN.format("pingpong_linearc"), problem(c=D, beta=F32), True),
-        (LEAN.format("pingpongdirect_linearc"), problem(c=D), True),
+        (TN + "linearc", problem(c=D, beta=F32), True),
+        (DIRECT.format("bf16"), problem(c=D), True),
     ],
     ids=str,
 )
@@ -283,7 +290,7 @@ def test_few_tiles_with_a_long_k_are_split_or_dealt_out(core):
     ids=["H200", "A100"],
 )
 def test_stream_k_comes_first_where_whole_tiles_leave_multiprocessors_idle(built, gpu, schedule, extents):
-    built(named("full"))
+    built(name for name, c in named("declared").items() if not SCHEDULES[c.schedule].lean)  # whose clusters slice k
     for m, n, k in (extents, (1536, 2304, 4096), (512, 512, 512)):
         config = rank(problem(m, n, k).problem, gpu=gpu)[0].route.kernel.config
         assert (config.schedule == schedule) == ((m, n, k) == extents)
@@ -339,16 +346,6 @@ def test_a_split_costs_what_is_launched(core):
     assert time(uneven, 4) > 1.3 * time(even, 4)
     assert time(batch, 4) > 2 * time(even, 4)
     assert not any(choice.route.splits > 1 for choice in rank(batched(4, 128, 128, 65536).problem))
-
-
-def test_matrices_of_512_in_a_batch_take_no_clusters():
-    """Pairs took 5 to 26% longer there; large ones share as much in a batch as alone."""
-
-    def cluster(*extents):
-        return rank(batched(*extents).problem, compiled=False)[0].route.kernel.config.cluster
-
-    assert cluster(128, 512, 512, 2048) == cluster(16, 512, 512, 512) == (1, 1, 1)
-    assert cluster(2, 8192, 8192, 8192) == cluster(1, 8192, 8192, 8192) != (1, 1, 1)
 
 
 def test_no_more_parts_than_there_are(core):
@@ -538,5 +535,5 @@ def test_without_any_kernel(built):
 def test_families_of_core():
     """What the tests above take for granted of the set."""
     names = {k.name for k in CORE}
-    assert {TN + "linearc", TN + "bias", DIRECT.format("f32"), SCALED, SM80} <= names
+    assert {TN + "linearc", TN + "bias", DIRECT.format("f32"), SM80} <= names
     assert all(isinstance(k, CutlassKernel) for k in CORE)

@@ -54,7 +54,7 @@ extern "C" __attribute__((visibility("default"))) int counted(int* made) {
 @pytest.mark.parametrize("header", ["gemm/api3x.cuh", "gemm/device.cuh"])
 def test_the_driver_is_asked_for_its_function_once(header, monkeypatch, tmp_path):
     monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
-    recipe = compiler.recipe(FAMILIES["sm90_gemm"].full[0])
+    recipe = compiler.recipe(FAMILIES["sm90_gemm"].declared[0])
     made = replace(recipe, kernel="descriptors", source=SOURCE.replace("HEADER", header))
     encoded = ctypes.c_int()
     assert ctypes.CDLL(str(compiler.build(made))).counted(ctypes.byref(encoded)) == 1

@@ -335,7 +335,7 @@ def test_launches_overlap_in_a_graph_behind_one_of_ours_alone():
     a, b = gpu.integers((512, 512), "bf16"), gpu.integers((512, 512), "bf16")
     out = [torch.empty(512, 512, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
     cutlass_py.gemm(a, b, out=out[0])  # the plan, and the kernel loaded
-    assert "sm90_gemm" in cutlass_py.explain(a, b).chosen.route.kernel.name
+    assert "sm90_" in cutlass_py.explain(a, b).chosen.route.kernel.name
     alone, between = (torch.cuda.CUDAGraph(keep_graph=True) for _ in range(2))
     with torch.cuda.graph(alone):
         for d in out:

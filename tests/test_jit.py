@@ -307,10 +307,10 @@ def test_the_log_tells_when_a_compilation_begins_and_ends(nvcc, caplog, monkeypa
     build()  # in the cache
     monkeypatch.setenv("NVCC_FAILS", "1")
     with pytest.raises(CompileError):
-        build(FAMILIES["simt_gemm"].full[1])
+        build(FAMILIES["simt_gemm"].declared[1])
     began, ended, *failed = [record.getMessage() for record in caplog.records]
     assert began == f"compiling {CONFIG.name}" and re.fullmatch(rf"compiled {CONFIG.name} in \d+\.\d s", ended)
-    name = FAMILIES["simt_gemm"].full[1].name
+    name = FAMILIES["simt_gemm"].declared[1].name
     assert len(failed) == 2 and re.fullmatch(rf"failed to compile {name} in \d+\.\d s", failed[1])
     assert {(record.name, record.levelno) for record in caplog.records} == {("cutlass_py", logging.INFO)}
 
@@ -333,14 +333,25 @@ def test_how_many_nvcc_the_build_starts(monkeypatch):
             toolchain.Options(CUTLASS_PY_NVCC_JOBS=wrong)
 
 
-@pytest.mark.parametrize("args", ["-DCUTLASS_PY_KERNELS=full", "-D CUTLASS_PY_KERNELS:STRING=full -Wno-dev"])
-def test_options_of_the_build_as_cmake_takes_them(monkeypatch, args):
+@pytest.mark.parametrize("args", ["-DCUTLASS_PY_KERNELS=names.txt", "-D CUTLASS_PY_KERNELS:STRING=names.txt -Wno-dev"])
+def test_options_of_the_build_as_cmake_takes_them(monkeypatch, tmp_path, args):
     monkeypatch.syspath_prepend(ROOT / "cmake")
     import toolchain
 
-    assert toolchain.Options.read({"cmake.args": args.replace(" ", ";")}).CUTLASS_PY_KERNELS == "full"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "names.txt").touch()
+    given = str(Path("names.txt").resolve())
+    assert toolchain.Options.read({"cmake.args": args.replace(" ", ";")}).CUTLASS_PY_KERNELS == given
     monkeypatch.setenv("CMAKE_ARGS", args)
-    assert toolchain.Options.read({}).CUTLASS_PY_KERNELS == "full"
+    assert toolchain.Options.read({}).CUTLASS_PY_KERNELS == given
+
+
+def test_a_set_that_the_build_does_not_know(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "cmake")
+    import toolchain
+
+    with pytest.raises(toolchain.BuildError, match="CUTLASS_PY_KERNELS is 'declared'; it must be core or a file"):
+        toolchain.Options(CUTLASS_PY_KERNELS="declared")
 
 
 # ---------------------------------------------------------------------------------------- loading
@@ -389,7 +400,7 @@ def test_a_library_of_another_kernel_leaves_nothing_behind(nvcc, tmp_path):
     code = (
         "from cutlass_py import _core, CompileError; from cutlass_py.compiling import compiler;"
         "from cutlass_py.declaration.families import FAMILIES\n"
-        "try: compiler.load(FAMILIES['simt_gemm'].full[0])\n"
+        "try: compiler.load(FAMILIES['simt_gemm'].declared[0])\n"
         "except CompileError as error: print(error)\n"
         "print(list(_core.kernel_facts()))"
     )

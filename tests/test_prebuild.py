@@ -66,10 +66,12 @@ def test_build_info_clear(nvcc, problems):
     built_in = {k.name for k in all_kernels() if k.compiled}
     assert all(row["state"] == ("built in" if row["kernel"] in built_in else "compiled") for row in rows)
     missing = [name for name in best(problems) if name not in built_in]
-    assert missing and sorted(nvcc.read_text().split()) == sorted(missing)
+    by_nvcc = [name for name in missing if not find_kernel(name).family.cubins]  # others by NVRTC
+    assert missing and sorted(nvcc.read_text().split()) == sorted(by_nvcc)
 
     again = command("build", problems)
-    assert again.returncode == 0 and again.stdout.count("  cached\n") == len(missing) == compiled(nvcc)
+    assert again.returncode == 0 and again.stdout.count("  cached\n") == len(missing)
+    assert compiled(nvcc) == len(by_nvcc)
 
     info = json.loads(command("info", "--json").stdout)
     assert info["directory"] == os.environ["CUTLASS_PY_CACHE_DIR"] and len(info["entries"]) == len(missing)

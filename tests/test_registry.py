@@ -173,14 +173,19 @@ def test_cc_is_a_number_or_its_text(cc, families):
     assert bool(found) == bool(families) and {k.family.name for k in found} <= families
 
 
-def test_kernels_that_nobody_has_measured_are_taken_by_name_alone():
+def test_what_takes_minutes_to_compile_is_taken_by_name_alone(built):
+    """CUTLASS's wgmma kernels where ours do the same: they come last, without an estimate."""
     p = problem()
-    unmeasured = {name for name, family in families().items() if not family.measured}
-    found = {choice.route.kernel.family.name for choice in rank(p.problem, compiled=False)}
-    assert unmeasured == {"sm90_lean"} and found and not found & unmeasured
-    name = "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingpong_linear"
-    assert kernel_named(name).supports(p)
-    assert name not in {kernel.name for kernel in get_kernels(p, compiled=False)}
+    name = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_pingpong_linear"
+    for there in ([], [name]):
+        built(there)
+        ranking = rank(p.problem, compiled=False)
+        superseded = [choice.route.kernel.config.superseded for choice in ranking]
+        assert {c.route.kernel.family.name for c in ranking if c.route.kernel.config.superseded} >= {"sm90_gemm"}
+        assert any(superseded)
+        estimated = [choice for choice in ranking if choice.microseconds]
+        assert [c.route.kernel.name for c in estimated if c.route.kernel.config.superseded] == there
+        assert ranking[: len(estimated)] == estimated and kernel_named(name).supports(p)
 
 
 @pytest.mark.parametrize("cc", ["9.0", "sm_90", "90b", "", -80, True])
@@ -215,18 +220,13 @@ def test_where_filters_what_supports_arguments():
     assert found and all(k.family.api == 2 and k.supports(problem()) for k in found)
 
 
-def unmeasured(kernel):
-    """Whether it is taken by name alone, so that nothing lists it for a problem."""
-    return isinstance(kernel, CutlassKernel) and not kernel.family.measured
-
-
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "tf32", "tf32x3", "f32", "f64", "e4m3", "s8", "c64", "c128"])
 def test_get_kernels_lists_supporting_kernels_best_first(dtype):
     args = problem(m=640, n=768, k=512, dtype=dtype)
     found = get_kernels(args, compiled=False)
     choices = [choice for choice in rank(args.problem, compiled=False) if choice.route.direct]
     assert found and found == [choice.route.kernel for choice in choices]
-    assert {k.name for k in found} == {k.name for k in all_kernels() if k.supports(args) and not unmeasured(k)}
+    assert {k.name for k in found} == {k.name for k in all_kernels() if k.supports(args)}
 
 
 @pytest.mark.parametrize("layout", ["tn", "tt"])
@@ -269,15 +269,13 @@ def test_a_measured_kernel_comes_first(built, monkeypatch):
 def test_every_form_of_the_epilogue_is_fused_somewhere(keywords):
     args = problem(m=640, n=768, k=512, **keywords)
     found = get_kernels(args, compiled=False)
-    assert found and {k.name for k in found} == {
-        k.name for k in all_kernels() if k.supports(args) and not unmeasured(k)
-    }
+    assert found and {k.name for k in found} == {k.name for k in all_kernels() if k.supports(args)}
 
 
 def blown_up(times):
-    """The declared kernels, and copies of the tensor-core ones that differ in a tile and count as declared too."""
+    """The declared kernels, and copies of CUTLASS's for wgmma that differ in a tile and count as declared too."""
     configs = [*named("declared").values()]
-    wide = [c for c in configs if c.api == 3]
+    wide = [c for c in configs if c.superseded]
     copies = [replace(c, tile=(c.tile[0] + 64 * i, *c.tile[1:])) for i in range(1, times) for c in wide]
     return {c.name: c for c in (*configs, *copies)}
 
@@ -322,4 +320,4 @@ def test_a_query_by_arguments_looks_at_few_of_many_kernels(declaration, monkeypa
     assert len(asked) < 40 and len(asked) == len(set(map(id, asked)))
     monkeypatch.undo()
     kernels = [CutlassKernel(c, None) for c in large.values()]
-    assert {k.name for k in found} == {k.name for k in kernels if k.supports(args) and not unmeasured(k)}
+    assert {k.name for k in found} == {k.name for k in kernels if k.supports(args)}

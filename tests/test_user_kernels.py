@@ -27,7 +27,6 @@ from cutlass_py.functions import cast, erf, exp, gelu, log, maximum, minimum, re
 from cutlass_py.functions import max as max_over
 from cutlass_py.functions import sum as sum_over
 from cutlass_py.kernels.adaptation import Way
-from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.operation import class_of
 from cutlass_py.kernels.registry import kernel_named
 from cutlass_py.operations.gemm.routes import may_overlap
@@ -241,7 +240,7 @@ def test_reasons(args, reason):
 def test_odd_rows_go_to_other_kernels():
     for args in (problem(gelu_bias, 100, 77, 33), problem(reduced, 100, 77, 33, given=of_reduced(100, 77))):
         assert explain(args).chosen.route.kernel.family.api == 2
-    aux = problem(several, given=of_several(512, 504, row=spec(504)), n=504)
+    aux = problem(several, 2048, 504, 4096, given=of_several(2048, 504, row=spec(504)))
     assert explain(aux).chosen.route.kernel.family.api == 3  # 504 * 2 and 504 * 4 are whole granules
 
 
@@ -310,9 +309,10 @@ def test_exact_arithmetics_are_those_of_other_kernels(dtype, compute, family):
         assert explain(args).chosen.route.kernel.config.family == family
 
 
-def test_reductions_that_a_kernel_leaves_are_said_and_cost():
+def test_reductions_that_a_kernel_leaves_are_said_and_cost(monkeypatch):
     total = {"total": spec(dtype="f32"), "rows": spec(512, 1, dtype="f32")}
     args, base, ampere = problem(summed, given=total), kernel_named(SQUARE), kernel_named(AMPERE)
+    monkeypatch.setattr(type(base.config), "superseded", False)  # or it has no estimate
     said = {k: explanation.steps(planning._forced(k, args.problem, provided=True)) for k in (base, ampere)}
     assert "an elementwise kernel reduces afterwards: sum" in said[base]
     assert "summed(accum) with total = sum, rows = max[m] -> bf16" in str(explain(args))
@@ -339,9 +339,7 @@ def test_what_no_kernel_runs_is_said():
 
 def test_launches_overlap_where_nothing_is_read_too_early():
     def overlaps(args):
-        kernel = next(
-            k for k in get_kernels(args, compiled=False) if isinstance(k, CutlassKernel) and k.family.overlaps
-        )
+        kernel = next(k for k in get_kernels(args, compiled=False) if k.family.name == "sm90_gemm")
         return may_overlap(kernel, Way(), args.problem)
 
     assert overlaps(problem(gelu_bias))

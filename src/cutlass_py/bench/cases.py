@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from fnmatch import translate
 from itertools import product
-from operator import itemgetter
 from typing import Any
 
 from .._core import gemm
@@ -19,8 +18,8 @@ from ..dispatch import tuned
 from ..dispatch.discover import get_kernels
 from ..dispatch.explanation import explain
 from ..kernels.adaptation import STEPS
-from ..kernels.kernel import CutlassKernel, Kernel, PythonKernel
-from ..kernels.operation import Groups, class_of, operation_of
+from ..kernels.kernel import Kernel
+from ..kernels.operation import class_of
 from ..kernels.registry import kernel_named
 from ..operations.gemm.arguments import GemmArguments
 from . import kernel_case
@@ -166,23 +165,8 @@ def _forced(operands: _Operands, settings: Settings) -> list[Any]:
 
 
 def swept(args: GemmArguments, patterns: Sequence[str]) -> list[Kernel]:
-    """Compiled kernels that take operands as they lie, best first: those of get_kernels, or those of some names.
-
-    The latter are asked themselves, and go by the model alone: get_kernels leaves out families that nobody measured.
-    """
-    if not patterns:
-        return get_kernels(args)
-    fitting = [kernel for kernel in matching(get_kernels(), patterns) if kernel.supports(args)]
-    groups: Groups = {}
-    for kernel in fitting:
-        if isinstance(kernel, CutlassKernel):
-            groups.setdefault(kernel.interface, []).append(kernel)
-    p = args.problem
-    gpu = gpu_of(p)
-    routes = operation_of(p).routes(p, gpu, groups, every=True, cuts=False) if gpu else []
-    timed = [(microseconds, kernel) for microseconds, kernel, *_ in routes]
-    timed += [(kernel.microseconds(p), kernel) for kernel in fitting if isinstance(kernel, PythonKernel)]
-    return [kernel for _, kernel in sorted(timed, key=itemgetter(0))]
+    """Compiled kernels that take operands as they lie, best first: all, or those of some names."""
+    return matching(get_kernels(args), patterns) if patterns else get_kernels(args)
 
 
 def matching(kernels: Iterable[Kernel], patterns: Iterable[str]) -> list[Kernel]:

@@ -11,7 +11,7 @@ from ..declaration.dtypes import COMPUTE, LAYOUTS, PAIRS, compute_of
 from ..declaration.epilogues import ACTIVATIONS, EPILOGUES, Epilogue
 from ..declaration.families import FAMILIES, named
 
-_SETS = ("core", "full", "declared")
+_SETS = ("core", "declared")
 
 
 def markdown() -> str:

@@ -172,6 +172,11 @@ class KernelConfig:
         """Whether its header takes long to compile, so that its file holds none that needs no such header."""
         return False
 
+    @property
+    def superseded(self) -> bool:
+        """Whether others that compute the same compile in a second: it is compiled where it is named, not by choice."""
+        return False
+
 
 @dataclass(frozen=True)
 class GemmConfig(KernelConfig):
@@ -238,6 +243,14 @@ class GemmConfig(KernelConfig):
         return self.api == 3 and self.tile[1] not in _USUAL_WIDTHS and not SCHEDULES[self.schedule].lean
 
     @property
+    def superseded(self) -> bool:
+        """CUTLASS's wgmma kernels of dtypes and layouts that our own multiply."""
+        schedule = SCHEDULES[self.schedule]
+        if self.api == 2 or schedule.lean or schedule.pointers or schedule.dmma:
+            return False
+        return self.layout == "tn" or DTYPES[self.a].bits == 16
+
+    @property
     def takes_lists(self) -> bool:
         """Whether the operands may be arrays of addresses; those of `pointers` schedules must be."""
         schedule = SCHEDULES[self.schedule]
@@ -285,6 +298,10 @@ def nothing() -> Iterable[KernelConfig]:
     return ()
 
 
+def _name(config: KernelConfig) -> str:
+    return config.name
+
+
 @dataclass(frozen=True, eq=False)
 class Family:
     """Kernels that share a template: who can run them, how they are compiled, and which are declared."""
@@ -300,11 +317,10 @@ class Family:
     write: Callable[[Family, list[Any]], str] = field(repr=False)  # a translation unit with some of its kernels
     # Which kernels there are; listed when they are first asked for.
     declare_core: Declaration = field(repr=False)
-    declare_full: Declaration = field(repr=False)
-    declare_more: Declaration = field(default=nothing, repr=False)  # compiled on demand alone
-    per_file: int = 12  # kernels per translation unit: they share half a minute of templates and most of the memory
+    declare: Declaration = field(default=nothing, repr=False)  # what can be compiled besides
+    function: Callable[[Any], str] = field(default=_name, repr=False)  # what kernels share that one function serves
+    per_file: int = 12  # functions per translation unit: they share half a minute of templates and most of the memory
     overlaps: bool = False  # programmatic dependent launch is compiled in
-    measured: bool = True  # on a GPU; kernels of other families are taken by name alone
     cubins: bool = False  # no part of its sources needs the host's compiler: NVRTC compiles them
     cpp_arch: str = ""  # 2.x
     operation: str = DEFAULT  # what they compute: a room of operations/
@@ -316,14 +332,9 @@ class Family:
         return _distinct(self.declare_core())
 
     @cached_property
-    def full(self) -> tuple[Any, ...]:
-        """The largest set to build."""
-        return _distinct((*self.declare_full(), *self.core))
-
-    @cached_property
     def declared(self) -> tuple[Any, ...]:
         """All that can be compiled."""
-        return _distinct((*self.full, *self.declare_more()))
+        return _distinct((*self.core, *self.declare()))
 
     def gencode_for(self, capabilities: Iterable[int]) -> tuple[str, ...]:
         """-gencode for machine code of these compute capabilities alone, each by the newest source that `gencode` has.

@@ -1,4 +1,4 @@
-"""What exists: kernel families, and which kernels are core, full and declared.
+"""What exists: kernel families, and which kernels are core and declared.
 
 The only place where an architecture is written down; tiles.py has the tiles, config.py says what both are made into.
 CMake, the registry, the documents and the tests read it. Standard library and siblings that need no more: the build
@@ -36,71 +36,74 @@ def _sm90(dtypes: Pair, layout: str, d: str, epilogue: str, design: Design, accu
     return GemmConfig(family, *dtypes, accumulator, d, layout, tile, epilogue, schedule, cluster)
 
 
-def _fits(design: Design, d: str) -> bool:
-    """A 128x256 tile of a wide D leaves no room for the mainloop's stages."""
-    return not (design[0][0] * design[0][1] == 128 * 256 and DTYPES[d].itemsize == 4)
+# A 128x256 tile of a wide D leaves no room for the mainloop's stages.
+_NARROW = [design for design in tiles.SM90_TMA if design[0][0] * design[0][1] < 128 * 256]
 
 
-def _sm90_half(dtype: str) -> Iterator[GemmConfig]:
-    """The full set of one 16-bit dtype."""
+def _sm90_declared() -> Iterator[GemmConfig]:
+    for dtype, layout in product(_HALVES, LAYOUTS):
+        yield from _sm90_half(dtype, layout)
+    for layout, design in product(LAYOUTS, tiles.SM90_TMA):
+        yield _sm90(("f16", "f16"), layout, "f16", "linear", design, "f16")
+    yield from _sm90_fp8()
+    yield from _sm90_int8()
+    yield from _sm90_tf32()
+
+
+def _sm90_half(dtype: str, layout: str) -> Iterator[GemmConfig]:
     pair = (dtype, dtype)
-    for layout in LAYOUTS:
-        for design in (*tiles.SM90_TMA, *tiles.SM90_MORE):
-            yield _sm90(pair, layout, dtype, "linear", design)
-        for design in tiles.SM90_WIDTHS:
-            if layout[1] == "n" or design[0][1] % tiles.WIDTH_ALONG == 0:
-                yield _sm90(pair, layout, dtype, "linear", design)
-        for design in tiles.FEW:
-            if _fits(design, "f32"):
-                yield _sm90(pair, layout, "f32", "linear", design)
-            yield _sm90(pair, layout, dtype, "linearc", design)
-        for d, design in product((dtype, "f32"), tiles.SM90_DIRECT):
-            yield _sm90(pair, layout, d, "linearc", design)
-        yield _sm90(pair, layout, "f32", "linearc", tiles.SQUARE)
-        for f, design in product(("", *(f"_{f}" for f in USUAL)), tiles.FUSED):
-            yield _sm90(pair, layout, dtype, f"bias{f}", design)
-        for f in ("silu", "gelu_tanh"):
-            yield _sm90(pair, layout, dtype, f"gate_{f}", tiles.SQUARE)
-        for f in USUAL:
-            yield _sm90(pair, layout, dtype, f"bias_{f}_aux", tiles.SQUARE)
-            yield _sm90(pair, layout, dtype, f"d_{f}", tiles.SQUARE)
-        yield _sm90(pair, layout, dtype, "biasm", tiles.SQUARE)
-        yield _sm90(pair, layout, dtype, "biasc", tiles.SQUARE)
+    for design in (*tiles.SM90_TMA, *tiles.SM90_MORE, *tiles.SM90_WIDTHS):
+        yield _sm90(pair, layout, dtype, "linear", design)
+    for design in tiles.SM90_TMA:
+        yield _sm90(pair, layout, dtype, "linearc", design)
+    for design in _NARROW:
+        yield _sm90(pair, layout, "f32", "linear", design)
+    for d, design in product((dtype, "f32"), tiles.SM90_DIRECT):
+        yield _sm90(pair, layout, d, "linearc", design)
+    yield _sm90(pair, layout, "f32", "linearc", tiles.SQUARE)
+    for epilogue in EPILOGUES.values():
+        designs = _NARROW if epilogue.aux or epilogue.gated or epilogue.source else tiles.SM90_TMA
+        if (epilogue.bias or epilogue.gated) and not epilogue.scaled and not epilogue.bias_grad:
+            for design in designs:
+                yield _sm90(pair, layout, dtype, epilogue.name, design)
+        if epilogue.bias and not epilogue.aux and not epilogue.scaled:
+            yield _sm90(pair, layout, "f32", epilogue.name, tiles.SQUARE)
 
 
-def _sm90_bytes() -> Iterator[GemmConfig]:
-    """The full set of 8-bit operands and of tf32."""
+def _sm90_fp8() -> Iterator[GemmConfig]:
     e4m3 = ("e4m3", "e4m3")
     for epilogue in ("linear", "scaled"):  # the latter for scales that are arrays, as frameworks' mostly are
-        for design in (*tiles.SM90_PROMOTED, *tiles.SM90_PROMOTED_MORE):
+        for design in tiles.SM90_PROMOTED_MORE:
             yield _sm90(e4m3, "tn", "bf16", epilogue, design)
-        for design in (
-            *tiles.SM90_FAST,
-            tiles.LARGE_2X1,
-            tiles.SQUARE_2X1,
-            tiles.SMALL,
-            tiles.SKINNY64,
-            tiles.SKINNY32,
-            tiles.SKINNY16,
-        ):
+        for design in tiles.SM90_FAST:
             yield _sm90(e4m3, "tn", "bf16", epilogue, design, "fast")
+    yield _sm90(e4m3, "tn", "f32", "linear", tiles.SQUARE_2X1, "fast")
+    scaled = [e.name for e in EPILOGUES.values() if e.scaled]
     for pair in _FP8:
-        for epilogue, design in product(("linear", "scaled"), (tiles.PROMOTED, tiles.SMALL, tiles.SKINNY32)):
-            yield _sm90(pair, "tn", "bf16", epilogue, design)
-        for design in (tiles.PROMOTED, tiles.SMALL, tiles.SKINNY32):  # under a composed epilogue
-            yield _sm90(pair, "tn", "f32", "linear", design)
         yield _sm90(pair, "tn", "bf16", "linear", tiles.SQUARE_2X1, "fast")
         yield _sm90(pair, "tn", "f32", "linearc", tiles.SM90_PROMOTED_DIRECT)
-    yield _sm90(e4m3, "tn", "f32", "linear", tiles.SQUARE_2X1, "fast")
-    for d in ("f16", "f32", "e4m3"):
-        yield _sm90(e4m3, "tn", d, "scaled", tiles.PROMOTED)
+        for d in _FP8_RESULTS:
+            for accumulator, designs in (("f32", tiles.SM90_PROMOTED), ("fast", _NARROW)):
+                for design, name in product(designs, ("linear", "scaled")):
+                    yield _sm90(pair, "tn", d, name, design, accumulator)
+            for name in scaled:
+                yield _sm90(pair, "tn", d, name, tiles.PROMOTED)
+
+
+def _sm90_int8() -> Iterator[GemmConfig]:
     for pair in _INT8:
-        for design in (tiles.SQUARE_2X1, tiles.SMALL, tiles.SKINNY32):
+        for design in (tiles.SQUARE_2X1, *_NARROW):
             yield _sm90(pair, "tn", "s32", "linear", design, "s32")
-        yield _sm90(pair, "tn", "bf16", "scaled", tiles.SQUARE_2X1, "s32")
         yield _sm90(pair, "tn", "s32", "linearc", tiles.SM90_DIRECT[0], "s32")
+        yield _sm90(pair, "tn", "bf16", "scaled", tiles.SQUARE_2X1, "s32")
+        for d, design in product(_INT8_RESULTS, _NARROW):
+            yield _sm90(pair, "tn", d, "scaled", design, "s32")
     for d in ("f16", "f32", "s8"):
         yield _sm90(("s8", "s8"), "tn", d, "scaled", tiles.SQUARE_2X1, "s32")
+
+
+def _sm90_tf32() -> Iterator[GemmConfig]:
+    pair = ("tf32", "tf32")
     for design in (
         tiles.LARGE,
         tiles.SQUARE,
@@ -111,140 +114,29 @@ def _sm90_bytes() -> Iterator[GemmConfig]:
         tiles.SKINNY32,
         tiles.SKINNY16,
     ):
-        yield _sm90(("tf32", "tf32"), "tn", "f32", "linear", design)
-    yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", tiles.SQUARE)
-    yield _sm90(("tf32", "tf32"), "tn", "f32", "linearc", tiles.SM90_DIRECT[0])
+        yield _sm90(pair, "tn", "f32", "linear", design)
+    for design in (tiles.SQUARE, tiles.SM90_DIRECT[0]):
+        yield _sm90(pair, "tn", "f32", "linearc", design)
     for design in tiles.SM90_ROWS:
-        yield _sm90(("tf32", "tf32"), SCHEDULES[design[2]].along_rows, "f32", "linear", design)
-
-
-def _sm90_full() -> Iterator[GemmConfig]:
-    for dtype in _HALVES:
-        yield from _sm90_half(dtype)
-    for layout in LAYOUTS:
-        yield _sm90(("f16", "f16"), layout, "f16", "linear", tiles.SQUARE, "f16")
-    yield from _sm90_bytes()
-
-
-def _sm90_declared() -> Iterator[GemmConfig]:
-    """What is compiled on demand: every activation on every tile, both axes of the bias, more results."""
-    narrow = [d for d in tiles.SM90_TMA if _fits(d, "f32")]
-    for dtype, layout in product(_HALVES, LAYOUTS):
-        pair = (dtype, dtype)
-        for design in tiles.SM90_WIDTHS:
-            yield _sm90(pair, layout, dtype, "linear", design)
-        for design in tiles.SM90_TMA:
-            if _fits(design, "f32"):
-                yield _sm90(pair, layout, "f32", "linear", design)
-            yield _sm90(pair, layout, dtype, "linearc", design)
-        for epilogue in EPILOGUES.values():
-            designs = narrow if epilogue.aux or epilogue.gated or epilogue.source else tiles.SM90_TMA
-            if (epilogue.bias or epilogue.gated) and not epilogue.scaled and not epilogue.bias_grad:
-                for design in designs:
-                    yield _sm90(pair, layout, dtype, epilogue.name, design)
-            if epilogue.bias and not epilogue.aux and not epilogue.scaled:
-                yield _sm90(pair, layout, "f32", epilogue.name, tiles.SQUARE)
-    scaled = [e.name for e in EPILOGUES.values() if e.scaled]
-    for pair, d in product(_FP8, _FP8_RESULTS):
-        for accumulator, designs in (("f32", tiles.SM90_PROMOTED), ("fast", narrow)):
-            for design, name in product(designs, ("linear", "scaled")):
-                yield _sm90(pair, "tn", d, name, design, accumulator)
-        for name in scaled:
-            yield _sm90(pair, "tn", d, name, tiles.PROMOTED)
-    for pair, d, design in product(_INT8, _INT8_RESULTS, narrow):
-        yield _sm90(pair, "tn", d, "scaled", design, "s32")
-    for pair, design in product(_INT8, narrow):
-        yield _sm90(pair, "tn", "s32", "linear", design, "s32")
-    for epilogue, design in product(EPILOGUES.values(), narrow):
+        yield _sm90(pair, SCHEDULES[design[2]].along_rows, "f32", "linear", design)
+    for epilogue, design in product(EPILOGUES.values(), _NARROW):
         if epilogue.bias and not epilogue.aux and not epilogue.scaled:
-            yield _sm90(("tf32", "tf32"), "tn", "f32", epilogue.name, design)
-    for layout, design in product(LAYOUTS, tiles.SM90_TMA):
-        yield _sm90(("f16", "f16"), layout, "f16", "linear", design, "f16")
+            yield _sm90(pair, "tn", "f32", epilogue.name, design)
 
 
-def _sm90_core() -> Iterator[GemmConfig]:
-    # What adds most over the `llm` and `square` suites, within what two cores compile in eight minutes:
-    # benchmarks/kernel_set.py says what it reaches in the sweeps. f16 was not swept: it goes by bf16.
-    anyhow = [tiles.SQUARE, tiles.SQUARE_SWAP, tiles.SMALL_SWAP, tiles.FLAT, tiles.SKINNY64, tiles.SKINNY16]
-    lean = {
-        ("bf16", "tn"): [
-            tiles.SQUARE,
-            tiles.SQUARE_SWAP,
-            tiles.SMALL_SWAP,
-            tiles.NARROW,
-            tiles.SKINNY64,
-            tiles.SKINNY32,
-            tiles.SKINNY16,
-            tiles.WEIGHT64,
-            tiles.WEIGHT16,
-        ],
-        ("bf16", "tt"): anyhow,
-        ("bf16", "nt"): anyhow[:-1],
-        ("bf16", "nn"): anyhow,
-        ("f16", "tn"): [tiles.SQUARE, tiles.SQUARE_SWAP, tiles.SKINNY64],
-        ("f16", "tt"): [tiles.SQUARE, tiles.SKINNY64],
-        ("f16", "nt"): [tiles.SQUARE],
-        ("f16", "nn"): [tiles.SQUARE],
-    }
-    for (dtype, layout), chosen in lean.items():
-        pair = (dtype, dtype)
-        for design in chosen:
-            yield _sm90(pair, layout, dtype, "linear", design)
-        # The other layouts pack an operand where C is read, n is odd or D is f32.
-        if layout == "tn" or (dtype, layout) == ("bf16", "tt"):
-            if dtype == "bf16":
-                yield _sm90(pair, layout, dtype, "linearc", tiles.SQUARE)
-            yield _sm90(pair, layout, dtype, "linearc", tiles.SM90_DIRECT[0])
-            yield _sm90(pair, layout, "f32", "linearc", tiles.SM90_DIRECT[0])
-    # Split-K sums f32 parts; the commonest fused epilogues; one kernel at least for whatever TMA can multiply.
-    bf16, e4m3, s8, tf32 = ("bf16", "bf16"), ("e4m3", "e4m3"), ("s8", "s8"), ("tf32", "tf32")
-    yield _sm90(bf16, "tn", "f32", "linear", tiles.SMALL)
-    for f, design in product(("", "_gelu", "_gelu_tanh", "_silu"), (tiles.SQUARE, tiles.SQUARE_SWAP)):
-        yield _sm90(bf16, "tn", "bf16", f"bias{f}", design)
-    for design in (tiles.PROMOTED, tiles.NARROW_PROMOTED, tiles.WEIGHT_PROMOTED, tiles.SKINNY16):
-        yield _sm90(e4m3, "tn", "bf16", "scaled", design)
-    for pair in _FP8:
-        yield _sm90(pair, "tn", "f32", "linearc", tiles.SM90_PROMOTED_DIRECT)
-    yield _sm90(s8, "tn", "s32", "linear", tiles.SQUARE_2X1, "s32")
-    yield _sm90(tf32, "tn", "f32", "linear", tiles.SQUARE)
-
-
-def _streamk_full() -> Iterator[GemmConfig]:
+def _streamk() -> Iterator[GemmConfig]:
     for dtype, layout in product(_HALVES, LAYOUTS):
         for design in tiles.SM90_STREAMK:
             yield _sm90((dtype, dtype), layout, dtype, "linear", design)
         yield _sm90((dtype, dtype), layout, "f32", "linear", tiles.SM90_STREAMK[0])
 
 
-def _streamk_declared() -> Iterator[GemmConfig]:
-    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_STREAMK_SWAP):
-        yield _sm90((dtype, dtype), layout, dtype, "linear", design)
-
-
-def _array_full() -> Iterator[GemmConfig]:
+def _array() -> Iterator[GemmConfig]:
     for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_ARRAY):
         yield _sm90((dtype, dtype), layout, dtype, "linearc", design)
 
 
-def _block_core() -> Iterator[GemmConfig]:
-    # The f32 one is what everything that no kernel fuses, and every split of k, goes through.
-    yield _sm90(("e4m3", "e4m3"), "tn", "bf16", "linear", tiles.SM90_BLOCK[0])
-    yield _sm90(("e4m3", "e4m3"), "tn", "f32", "linear", tiles.SM90_BLOCK[3])
-
-
-def _block_full() -> Iterator[GemmConfig]:
-    for design in (*tiles.SM90_BLOCK, tiles.SM90_GROUP[0]):
-        yield _sm90(("e4m3", "e4m3"), "tn", "bf16", "linear", design)
-    for pair in _FP8:
-        yield _sm90(pair, "tn", "bf16", "linear", tiles.SM90_BLOCK[0])
-        for design in (tiles.SM90_BLOCK[3], tiles.SM90_GROUP[0]):
-            yield _sm90(pair, "tn", "f32", "linear", design)
-    for design in (tiles.SM90_BLOCK[0], tiles.SM90_BLOCK[7]):
-        yield _sm90(("e4m3", "e4m3"), "tn", "f32", "linear", design)
-    yield _sm90(("e4m3", "e4m3"), "tn", "f16", "linear", tiles.SM90_BLOCK[0])
-
-
-def _block_declared() -> Iterator[GemmConfig]:
+def _block() -> Iterator[GemmConfig]:
     designs = (*tiles.SM90_BLOCK, *tiles.SM90_GROUP)
     for pair, d, design in product(_FP8, ("bf16", "f16", "f32"), designs):
         for epilogue in ("linear", "linearc"):
@@ -256,15 +148,73 @@ def _dmma() -> Iterator[GemmConfig]:
         yield _sm90(("f64", "f64"), layout, "f64", "linearc", tiles.DMMA, "f64")
 
 
-def _lean() -> Iterator[GemmConfig]:
-    """Our own kernels, compiled on demand."""
-    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN):
+# What a layer fuses forward, and with its gradients.
+_FORWARD = ("linearc", "bias", "biasm", *(f"bias_{f}" for f in USUAL), "gate_silu", "gate_gelu_tanh")
+
+
+def _lean_core() -> Iterator[GemmConfig]:
+    for dtype, layout in product(_HALVES, LAYOUTS):
+        yield from _lean_half_core(dtype, layout)
+    for pair in _FP8:
+        yield from _lean_fp8_core(pair)
+    tf32 = ("tf32", "tf32")
+    for design in tiles.SM90_LEAN_FEW:
+        yield _sm90(tf32, "tn", "f32", "linear", design)
+    for design in (*tiles.SM90_LEAN_DIRECT_SMALL, *tiles.SM90_LEAN_DIRECT_SQUARE):
+        yield _sm90(tf32, "tn", "f32", "linearc", design)
+    for pair in _INT8:
+        for design in tiles.SM90_LEAN_LEAST:
+            yield _sm90(pair, "tn", "s32", "linear", design, "s32")
+            yield _sm90(pair, "tn", "bf16", "scaled", design, "s32")
+        for design in tiles.SM90_LEAN_DIRECT_SMALL:
+            yield _sm90(pair, "tn", "s32", "linearc", design, "s32")
+
+
+def _lean_half_core(dtype: str, layout: str) -> Iterator[GemmConfig]:
+    pair = (dtype, dtype)
+    for design in tiles.SM90_LEAN_CORE:
+        yield _sm90(pair, layout, dtype, "linear", design)
+    for design in tiles.SM90_LEAN_LEAST:  # also what is finished elsewhere
+        yield _sm90(pair, layout, "f32", "linear", design)
+    for design in (*tiles.SM90_LEAN_DIRECT_SMALL, *tiles.SM90_LEAN_DIRECT_SQUARE):
+        yield _sm90(pair, layout, dtype, "linearc", design)
+    for design in tiles.SM90_LEAN_DIRECT_SQUARE:
+        yield _sm90(pair, layout, "f32", "linearc", design)
+    # A layer multiplies x @ w.T (tn; in JAX x @ w, tt), its gradients in tt and nt.
+    if layout == "tn":
+        fused: dict[str, list[Design]] = dict.fromkeys(_FORWARD, tiles.SM90_LEAN_LAYER)
+        fused |= {f"bias_{f}_aux": tiles.SM90_LEAN_LEAST for f in USUAL}
+    elif layout == "tt":
+        fused = dict.fromkeys((*_FORWARD, *(f"d_{f}" for f in USUAL)), tiles.SM90_LEAN_LEAST)
+    else:
+        fused = dict.fromkeys(("linearc", "bias", "biasm"), tiles.SM90_LEAN_LEAST)
+    for epilogue, designs in fused.items():
+        for design in designs:
+            yield _sm90(pair, layout, dtype, epilogue, design)
+
+
+def _lean_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
+    same = pair == ("e4m3", "e4m3")
+    promoted = tiles.SM90_LEAN_PROMOTED_CORE if same else tiles.SM90_LEAN_PROMOTED_LEAST
+    blocks = tiles.SM90_LEAN_BLOCK if same else tiles.SM90_LEAN_BLOCK_LEAST
+    for design in promoted:
+        yield _sm90(pair, "tn", "bf16", "scaled", design)
+    for design in tiles.SM90_LEAN_FAST if same else tiles.SM90_LEAN_LEAST:
+        yield _sm90(pair, "tn", "bf16", "scaled", design, "fast")
+    for design in (*tiles.SM90_LEAN_PROMOTED_LEAST, *tiles.SM90_LEAN_PROMOTED_DIRECT):
+        yield _sm90(pair, "tn", "f32", "linear", design)  # finished elsewhere
+    for d, designs in (("bf16", blocks), ("f32", tiles.SM90_LEAN_BLOCK_LEAST)):
+        for design in designs:
+            yield _sm90(pair, "tn", d, "linear", design)
+
+
+def _lean_declared() -> Iterator[GemmConfig]:
+    """Every tile, dtype and epilogue."""
+    for dtype, layout, design in product(_HALVES, LAYOUTS, (*tiles.SM90_LEAN, *tiles.SM90_LEAN_SPLIT)):
         for d in (dtype, "f32"):
             yield _sm90((dtype, dtype), layout, d, "linear", design)
-    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_SPLIT):
-        yield _sm90((dtype, dtype), layout, dtype, "linear", design)
     for pair, d, epilogue in product(_FP8, _FP8_RESULTS, ("linear", "scaled")):
-        for design in tiles.SM90_LEAN_FAST:
+        for design in (*tiles.SM90_LEAN_FAST, *tiles.SM90_LEAN_FEW):
             yield _sm90(pair, "tn", d, epilogue, design, "fast")
         for design in (*tiles.SM90_LEAN_PROMOTED, *tiles.SM90_LEAN_PROMOTED_DIRECT):
             yield _sm90(pair, "tn", d, epilogue, design)
@@ -273,8 +223,6 @@ def _lean() -> Iterator[GemmConfig]:
             yield _sm90(pair, "tn", d, epilogue, design)
     for layout, design in product(LAYOUTS, tiles.SM90_LEAN_FUSED):
         yield _sm90(("f16", "f16"), layout, "f16", "linear", design, "f16")
-    for design in tiles.SM90_LEAN_FEW:
-        yield _sm90(("tf32", "tf32"), "tn", "f32", "linear", design)
     for pair, design in product(_INT8, tiles.SM90_LEAN_FEW):
         yield _sm90(pair, "tn", "s32", "linear", design, "s32")
     for pair, d, design in product(_INT8, _INT8_RESULTS, (*tiles.SM90_LEAN_FEW, *tiles.SM90_LEAN_DIRECT)):
@@ -283,6 +231,8 @@ def _lean() -> Iterator[GemmConfig]:
     for (dtype, d, layout), e, design in product(floats, EPILOGUES.values(), tiles.SM90_LEAN_FUSED):
         if not e.scaled:
             yield _sm90((dtype, dtype), layout, d, e.name, design)
+    for (dtype, d, layout), epilogue, design in product(floats, _FORWARD, tiles.SM90_LEAN_LAYER):
+        yield _sm90((dtype, dtype), layout, d, epilogue, design)
     for (dtype, narrow, layout), design in product(floats, tiles.SM90_LEAN_DIRECT):
         for d in (narrow, "f32"):
             yield _sm90((dtype, dtype), layout, d, "linearc", design)
@@ -310,8 +260,8 @@ def _2x(
             )  # fmt: skip
 
 
-def _sm80_common() -> Iterator[GemmConfig]:
-    """What both built sets hold: every dtype and layout, c read where there is one."""
+def _sm80_core() -> Iterator[GemmConfig]:
+    """Every dtype and layout, c read where there is one; the commonest activations."""
     for dtype in _HALVES:
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, tiles.SM80_HALF)
         yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), "f32", tiles.SM80_HALF_WIDE)
@@ -321,16 +271,15 @@ def _sm80_common() -> Iterator[GemmConfig]:
     yield from _2x("sm80_gemm", ("c128", "c128"), LAYOUTS, "c128", tiles.C128, "c128")
     for pair in _INT8:
         yield from _2x("sm80_gemm", pair, ("tn",), "s32", tiles.SM80_INT8, "s32")
-
-
-def _sm80_fused(layouts: Iterable[str], activations: Iterable[str]) -> Iterator[GemmConfig]:
     large = {8: tiles.SM80_HALF[8][:1]}
-    for dtype, f in product(_HALVES, activations):
-        yield from _2x("sm80_gemm", (dtype, dtype), layouts, dtype, large, epilogue=f"linearc_{f}")
+    for dtype, f in product(_HALVES, ("relu", "gelu_tanh", "silu")):
+        yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), dtype, large, epilogue=f"linearc_{f}")
+    for dtype, d in (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f32")):  # f32 is finished as any other result
+        yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), d, tiles.SM80_STREAMK, schedule="streamk")
+    yield from _2x("sm80_gemm", ("f16", "f16"), ("tn",), "f16", large, "f16")
 
 
-def _sm80_full() -> Iterator[GemmConfig]:
-    yield from _sm80_common()
+def _sm80_declared() -> Iterator[GemmConfig]:
     for dtype in _HALVES:
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, tiles.SM80_HALF_MORE)
         for ladder in (tiles.SM80_HALF, tiles.SM80_HALF_MORE):
@@ -338,22 +287,10 @@ def _sm80_full() -> Iterator[GemmConfig]:
     yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", tiles.SM80_TF32_MORE)
     for pair in _INT8:
         yield from _2x("sm80_gemm", pair, ("tn",), "s32", tiles.SM80_INT8_MORE, "s32")
-    yield from _sm80_fused(LAYOUTS, USUAL)
     for dtype in _HALVES:
         for d in (dtype, "f32"):
             yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, d, tiles.SM80_STREAMK, schedule="streamk")
     yield from _2x("sm80_gemm", ("f16", "f16"), LAYOUTS, "f16", {8: tiles.SM80_HALF[8]}, "f16")
-
-
-def _sm80_core() -> Iterator[GemmConfig]:
-    yield from _sm80_common()
-    yield from _sm80_fused(("tn",), ("relu", "gelu_tanh", "silu"))
-    for dtype, d in (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f32")):  # f32 is finished as any other result
-        yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), d, tiles.SM80_STREAMK, schedule="streamk")
-    yield from _2x("sm80_gemm", ("f16", "f16"), ("tn",), "f16", {8: tiles.SM80_HALF[8][:1]}, "f16")
-
-
-def _sm80_declared() -> Iterator[GemmConfig]:
     plain = [a.name for a in ACTIVATIONS.values() if not a.derivative][1:]
     for dtype, ladder, f in product(_HALVES, (tiles.SM80_HALF, tiles.SM80_HALF_MORE), plain):
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, ladder, epilogue=f"linearc_{f}")
@@ -394,17 +331,15 @@ FAMILIES = {
         _hopper(
             "sm90_gemm",
             "TMA + wgmma",
-            declare_core=_sm90_core,
-            declare_full=_sm90_full,
-            declare_more=_sm90_declared,
+            declare_core=nothing,  # our own do it there
+            declare=_sm90_declared,
             overlaps=True,
         ),
         _hopper(
             "sm90_streamk",
             "TMA + wgmma, k loops dealt out evenly",
-            declare_core=nothing,  # the mma.sync kernels do it there
-            declare_full=_streamk_full,
-            declare_more=_streamk_declared,
+            declare_core=nothing,
+            declare=_streamk,
         ),
         _hopper(
             "sm90_array",
@@ -412,16 +347,15 @@ FAMILIES = {
             header="kernels/cutlass3x/ptr_array.cuh",
             launcher="GemmArray3x",
             declare_core=nothing,
-            declare_full=_array_full,
+            declare=_array,
         ),
         _hopper(
             "sm90_block",
             "TMA + wgmma, scales in blocks",
             header="kernels/cutlass3x/blockwise.cuh",
             launcher="GemmBlockwise3x",
-            declare_core=_block_core,
-            declare_full=_block_full,
-            declare_more=_block_declared,
+            declare_core=nothing,
+            declare=_block,
             per_file=6,  # twelve took 10 GB
             overlaps=True,
         ),
@@ -431,7 +365,6 @@ FAMILIES = {
             header="kernels/cutlass3x/dmma.cuh",
             launcher="GemmDmma3x",
             declare_core=_dmma,
-            declare_full=_dmma,
             overlaps=True,
         ),
         _hopper(
@@ -440,22 +373,20 @@ FAMILIES = {
             header="kernels/sm90/gemm.cuh",
             launcher="LeanGemm",
             write=lean_cpp.write,
-            declare_core=nothing,
-            declare_full=nothing,
-            declare_more=_lean,
+            function=lean_cpp.function,
+            declare_core=_lean_core,
+            declare=_lean_declared,
             overlaps=True,
-            per_file=48,  # a third of a core-second each, beside one and a half for a file
-            measured=False,
+            per_file=48,  # half a core-second each, beside three for a file
             cubins=True,
         ),
         _ampere(
             "sm80_gemm",
             "mma.sync tensor cores",
             declare_core=_sm80_core,
-            declare_full=_sm80_full,
-            declare_more=_sm80_declared,
+            declare=_sm80_declared,
         ),
-        _ampere("simt_gemm", "exact f32 and c64 on the CUDA cores", declare_core=_simt, declare_full=_simt),
+        _ampere("simt_gemm", "exact f32 and c64 on the CUDA cores", declare_core=_simt),
         _ampere(
             "sm90_dgemm",
             "f64 and c128 tensor cores with the sm90 instruction shape",
@@ -464,7 +395,6 @@ FAMILIES = {
             gencode=("arch=compute_90,code=sm_90",),
             cpp_arch="cutlass::arch::Sm90",
             declare_core=_sm90_f64,
-            declare_full=_sm90_f64,
         ),
         quantize.FAMILY,
     ]
@@ -478,7 +408,7 @@ def families(operation: str = DEFAULT) -> dict[str, Family]:
 
 @cache
 def named(part: str, operation: str = DEFAULT) -> dict[str, Any]:
-    """Kernels of an operation by name: of "core", "full", or all that are "declared"."""
+    """Kernels of an operation by name: of "core", or all that are "declared"."""
     return {c.name: c for family in families(operation).values() for c in getattr(family, part)}
 
 
@@ -495,7 +425,7 @@ def find(name: str) -> Any:
     if config := added.get(name):
         return config
     families = [family for family in FAMILIES if name.startswith(f"{family}_")]
-    sets = ((family, part) for part in ("core", "full", "declared") for family in families)
+    sets = ((family, part) for part in ("core", "declared") for family in families)
     return next((c for each in sets if (c := _of_family(*each).get(name))), None)
 
 
@@ -513,7 +443,7 @@ def select(kernels: str, archs: list[str]) -> list[KernelConfig]:
     """The kernels to build.
 
     Args:
-        kernels: "core", "full", or the path of a file with one kernel name per line (# starts a comment).
+        kernels: "core", or the path of a file with one kernel name per line (# starts a comment).
         archs: entries of CUTLASS_PY_ARCHS, such as ["80", "90a"].
 
     Raises:
@@ -523,8 +453,8 @@ def select(kernels: str, archs: list[str]) -> list[KernelConfig]:
     for arch in archs:
         if arch not in known:
             raise ValueError(f"CUTLASS_PY_ARCHS: {arch!r} is not one of {', '.join(known)}")
-    if kernels in ("core", "full"):
-        wanted = [c for f in FAMILIES.values() for c in getattr(f, kernels)]
+    if kernels == "core":
+        wanted = [c for f in FAMILIES.values() for c in f.core]
     else:
         wanted = []
         for name in listed(kernels):

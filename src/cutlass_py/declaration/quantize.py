@@ -79,7 +79,6 @@ FAMILY = Family(
     launcher="Quantize",
     write=_write,
     declare_core=_declare,
-    declare_full=_declare,
     per_file=12,
     operation="quantize",
     config=QuantizeConfig,

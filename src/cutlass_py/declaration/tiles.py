@@ -60,8 +60,6 @@ SM90_WIDTHS: list[Design] = [
     ((64, 96, 64), (2, 1, 1), "pingpong"),
     ((64, 160, 64), (2, 1, 1), "pingpong"),
 ]
-# Where B is read along n: widths that rows of a tile fill lines of 64 bytes with (docs/performance/choice.md).
-WIDTH_ALONG = 32
 # Of promoted fp8 sums every accumulator is there twice: a thread has registers for 96 of them, or for 128 where sums
 # leave the tensor cores by 64 rows; for two parts of 64 rows beside 64 or 96. From 128 rows on, tiles are of `steady`
 # kernels instead of CUTLASS's own mainloop (docs/performance/fp8.md).
@@ -88,8 +86,9 @@ SM90_PROMOTED_MORE: list[Design] = [
     ((128, 16, 128), (1, 1, 1), "coopsteadyswap"),
     *_SWAP_CLUSTERS,
 ]
-# Not promoted, beside six that families.py lists (docs/performance/fp8.md).
+# Not promoted, beside those of SM90_TMA that every result has (docs/performance/fp8.md).
 SM90_FAST: list[Design] = [
+    ((128, 256, 64), (2, 1, 1), "coop"),
     ((256, 128, 64), (1, 2, 1), "coop"),
     ((128, 192, 64), (2, 1, 1), "coop"),
     ((128, 192, 64), (2, 1, 1), "pingpong"),
@@ -97,6 +96,7 @@ SM90_FAST: list[Design] = [
     ((128, 160, 64), (1, 1, 1), "pingpong"),
     ((128, 144, 64), (2, 1, 1), "pingpong"),
     ((128, 128, 64), (1, 1, 1), "pingpong"),
+    ((128, 128, 64), (2, 1, 1), "pingpong"),
     ((128, 112, 64), (2, 1, 1), "pingpong"),
     ((128, 96, 64), (2, 1, 1), "pingpong"),
     ((128, 80, 64), (2, 1, 1), "pingpong"),
@@ -117,9 +117,11 @@ SM90_DIRECT: list[Design] = [
     ((128, 256, 64), (2, 1, 1), "coopdirect"),
 ]
 SM90_PROMOTED_DIRECT: Design = ((128, 128, 64), (1, 1, 1), "coopdirect")
-SM90_STREAMK: list[Design] = [((128, 128, 64), (2, 1, 1), "coopstreamk"), ((128, 256, 64), (2, 1, 1), "coopstreamk")]
-# For few rows of a wide weight. Compiled on demand.
-SM90_STREAMK_SWAP: list[Design] = [((128, m, 128), (1, 1, 1), "coopstreamkswap") for m in (16, 32, 64)]
+SM90_STREAMK: list[Design] = [
+    ((128, 128, 64), (2, 1, 1), "coopstreamk"),
+    ((128, 256, 64), (2, 1, 1), "coopstreamk"),
+    *(((128, m, 128), (1, 1, 1), "coopstreamkswap") for m in (16, 32, 64)),  # for few rows of a wide weight
+]
 SM90_ARRAY: list[Design] = [((128, 128, 64), (1, 1, 1), "cooparray")]
 # Promoted as above, every 128 of k: tiles are as deep, and hold whole blocks of 128 columns.
 SM90_BLOCK: list[Design] = [
@@ -142,8 +144,8 @@ _BOTH = ("", "swap")
 def _lean(
     rows: int, widths: tuple[int, ...], clusters: str, schedule: str, depth: int = 64, swaps: tuple[str, ...] = _BOTH
 ) -> list[Design]:
-    """Tiles of so many rows; clusters: none (I), two along rows (M), two along columns (N)."""
-    shapes = {"I": (1, 1, 1), "M": (2, 1, 1), "N": (1, 2, 1)}
+    """Tiles of so many rows; clusters: none (I), two along rows (M), two along columns (N), four along rows (Q)."""
+    shapes = {"I": (1, 1, 1), "M": (2, 1, 1), "N": (1, 2, 1), "Q": (4, 1, 1)}
     return [
         ((rows, n, depth), shapes[cluster], f"lean{schedule}{swap}")
         for cluster in clusters
@@ -155,11 +157,15 @@ def _lean(
 # Of our own kernels: one for nearly every extent.
 SM90_LEAN: list[Design] = [
     *_lean(64, (16, 32, 48, 64, 80, 96), "I", "pingpong", 128),
-    *_lean(64, (16, 32, 64), "M", "pingpong", 128),
+    *_lean(64, (16, 32, 48, 64, 80, 96), "M", "pingpong", 128),
+    *_lean(64, (32, 64), "Q", "pingpong", 128),
+    *_lean(64, (128,), "Q", "pingpong"),
     *_lean(64, (96, 112, 128, 160, 192, 224, 256), "I", "pingpong"),
     *_lean(64, (128, 160, 192, 256), "M", "pingpong"),
-    *_lean(128, (32, 64, 80, 96, 112, 128, 144, 160, 176, 192), "I", "pingpong"),
-    *_lean(128, (96, 112, 128, 144, 160, 176, 192), "M", "pingpong"),
+    *_lean(128, (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192), "I", "pingpong"),
+    *_lean(128, (32, 64, 96, 112, 128, 144, 160, 176, 192), "M", "pingpong"),
+    *_lean(128, (128,), "Q", "pingpong"),
+    *_lean(128, (16, 32, 64), "IM", "coop", 128),
     *_lean(128, (128, 160, 192), "N", "pingpong"),
     *_lean(128, (128, 160, 192, 208, 224, 240, 256), "I", "coop"),
     *_lean(128, (192, 208, 224, 240, 256), "M", "coop"),
@@ -168,29 +174,54 @@ SM90_LEAN: list[Design] = [
     *_lean(256, (96, 112, 128, 144, 160, 176, 192), "M", "coop"),
     *_lean(256, (128, 144, 160, 176, 192), "N", "coop"),
 ]
-# Blocks of a cluster share out k: for few tiles of a long one.
-SM90_LEAN_SPLIT: list[Design] = [
-    (tile, (1, 1, slices), schedule)
-    for slices in range(2, MOST_IN_CLUSTER + 1)
-    for tile, _, schedule in (
-        *_lean(64, (16, 32, 64, 96, 128), "I", "pingpong", 128),
-        *_lean(128, (64, 96, 128), "I", "pingpong"),
-        *_lean(128, (128, 256), "I", "coop"),
-    )
-]
-SM90_LEAN_FAST: list[Design] = [
-    *_lean(64, (32, 64), "I", "pingpong", 128),
-    *_lean(64, (128, 256), "I", "pingpong"),
-    *_lean(128, (64, 128, 160), "I", "pingpong"),
-    *_lean(128, (128, 192), "M", "pingpong"),
+
+
+def _sliced(*designs: Design) -> list[Design]:
+    """Blocks of a cluster share out k, in so many slices as there are of them: for few tiles of a long one."""
+    return [
+        (tile, (1, 1, slices), schedule) for slices in range(2, MOST_IN_CLUSTER + 1) for tile, _, schedule in designs
+    ]
+
+
+SM90_LEAN_SPLIT = _sliced(
+    *_lean(64, (16, 32, 64, 96, 128), "I", "pingpong", 128),
+    *_lean(128, (64, 96, 128), "I", "pingpong"),
+    *_lean(128, (128, 256), "I", "coop"),
+)
+# What `core` has of these: those that add most over random problems of all layouts (docs/performance/choice.md).
+SM90_LEAN_CORE: list[Design] = [
+    *_lean(64, (16, 32, 48, 64), "I", "pingpong", 128),
+    *_lean(64, (16, 32, 64), "M", "pingpong", 128),
+    *_lean(64, (96, 128, 192), "I", "pingpong"),
+    *_lean(64, (128,), "Q", "pingpong"),
+    *_lean(128, (32, 80, 96, 112, 128, 144, 192), "I", "pingpong"),
+    *_lean(128, (160, 192), "M", "pingpong"),
     *_lean(128, (128,), "N", "pingpong"),
-    *_lean(128, (192,), "M", "coop"),
-    *_lean(128, (256,), "IMN", "coop"),
-    *_lean(256, (128,), "IMN", "coop"),
+    *_lean(128, (16,), "I", "coop", 128),
+    *_lean(128, (160, 256), "I", "coop"),
+    *_lean(128, (224, 256), "M", "coop"),
     *_lean(256, (160,), "N", "coop"),
-    *_lean(256, (192,), "M", "coop"),
+    *_sliced(
+        *_lean(64, (16, 32, 64), "I", "pingpong", 128),
+        *_lean(128, (64, 96), "I", "pingpong"),
+        *_lean(128, (256,), "I", "coop"),
+    ),
 ]
-# Of tf32 and integers: one for every size.
+# Under the commonest epilogues of a layer; and the least that a kind of result has.
+SM90_LEAN_LAYER: list[Design] = [
+    *_lean(64, (16, 32, 64), "I", "pingpong", 128),
+    *_lean(64, (128, 192), "I", "pingpong"),
+    *_lean(128, (128,), "N", "pingpong"),
+    *_lean(128, (192,), "I", "pingpong"),
+    *_lean(128, (256,), "M", "coop"),
+    *_sliced(*_lean(128, (64,), "I", "pingpong")),
+]
+SM90_LEAN_LEAST: list[Design] = [
+    *_lean(64, (32,), "I", "pingpong", 128),
+    *_lean(128, (128,), "N", "pingpong"),
+    *_lean(128, (256,), "M", "coop"),
+]
+# One for every size.
 SM90_LEAN_FEW: list[Design] = [
     *_lean(64, (16, 32, 64), "I", "pingpong", 128),
     *_lean(64, (128, 256), "I", "pingpong"),
@@ -199,6 +230,14 @@ SM90_LEAN_FEW: list[Design] = [
     *_lean(128, (256,), "MN", "coop"),
     *_lean(256, (128,), "MN", "coop"),
 ]
+# fp8 as the tensor cores sum it: what is best for 16 bits, and what is better there.
+SM90_LEAN_FAST: list[Design] = [
+    *SM90_LEAN_CORE,
+    *_lean(128, (160,), "I", "pingpong"),
+    *_lean(128, (192,), "M", "coop"),
+    *_lean(256, (128,), "I", "coop"),
+    *_lean(256, (192,), "M", "coop"),
+]
 # Promoted fp8 sums: every sum is there twice, of a line of k and of all.
 SM90_LEAN_PROMOTED: list[Design] = [
     *_lean(64, (16, 32, 64, 96, 128), "I", "pingpong"),
@@ -206,6 +245,19 @@ SM90_LEAN_PROMOTED: list[Design] = [
     *_lean(128, (64, 96, 112, 128, 144, 160, 176, 192), "I", "coop"),
     *_lean(128, (96, 128, 160, 192), "MN", "coop"),
     *_lean(256, (64, 80, 96), "IMN", "coop"),
+    *_sliced(*_lean(64, (16, 32, 64, 128), "I", "pingpong"), *_lean(128, (64, 128), "I", "coop")),
+]
+SM90_LEAN_PROMOTED_CORE: list[Design] = [
+    *_lean(64, (16, 32, 64, 96, 128), "I", "pingpong"),
+    *_lean(128, (96,), "I", "pingpong"),
+    *_lean(128, (64, 96, 112, 128, 144, 192), "I", "coop"),
+    *_lean(128, (96, 128, 160), "N", "coop"),
+    *_lean(256, (96,), "N", "coop"),
+    *_sliced(*_lean(64, (16, 32, 64, 128), "I", "pingpong"), *_lean(128, (64, 128), "I", "coop")),
+]
+SM90_LEAN_PROMOTED_LEAST: list[Design] = [
+    *_lean(64, (32, 128), "I", "pingpong"),
+    *_lean(128, (128,), "N", "coop"),
 ]
 # Of factors in blocks: tiles hold whole ones of 128 columns, or parts of one.
 SM90_LEAN_BLOCK: list[Design] = [
@@ -216,10 +268,17 @@ SM90_LEAN_BLOCK: list[Design] = [
     *_lean(256, (64,), "IM", "coopblock", swaps=("",)),
     *_lean(128, (64,), "IM", "coopgroup", swaps=("",)),
 ]
+SM90_LEAN_BLOCK_LEAST: list[Design] = [
+    *_lean(64, (32,), "I", "pingpongblock", swaps=("swap",)),
+    *_lean(64, (128,), "I", "pingpongblock", swaps=("",)),
+    *_lean(128, (128,), "N", "coopblock", swaps=("",)),
+]
 # Elements go one by one: results of any alignment.
+SM90_LEAN_DIRECT_SMALL: list[Design] = _lean(64, (32,), "I", "pingpongdirect", 128)
+SM90_LEAN_DIRECT_SQUARE: list[Design] = _lean(128, (128,), "I", "pingpongdirect")
 SM90_LEAN_DIRECT: list[Design] = [
-    *_lean(64, (32,), "I", "pingpongdirect", 128),
-    *_lean(128, (128,), "I", "pingpongdirect"),
+    *SM90_LEAN_DIRECT_SMALL,
+    *SM90_LEAN_DIRECT_SQUARE,
     *_lean(128, (256,), "M", "coopdirect"),
 ]
 SM90_LEAN_PROMOTED_DIRECT: list[Design] = _lean(128, (128,), "I", "coopdirect")
@@ -234,7 +293,7 @@ DMMA: Design = ((128, 128, 64), (1, 1, 1), "coopdmma")
 
 _named = {
     f"{extents_text(tile)}_{extents_text(cluster)}_{schedule}": (tile, cluster, schedule)
-    for tile, cluster, schedule in (*SM90_TMA, *SM90_MORE, *SM90_WIDTHS, *SM90_PROMOTED, *SM90_PROMOTED_MORE)
+    for tile, cluster, schedule in (*SM90_TMA, *SM90_MORE, *SM90_PROMOTED)
 }
 LARGE = _named["128x256x64_1x2x1_coop"]
 LARGE_2X1 = _named["128x256x64_2x1x1_coop"]
@@ -242,16 +301,11 @@ LARGE_2X1_SWAP = _named["128x256x64_2x1x1_coopswap"]
 MEDIUM = _named["64x256x64_2x1x1_pingpong"]
 SQUARE = _named["128x128x64_1x2x1_pingpong"]
 SQUARE_2X1 = _named["128x128x64_2x1x1_pingpong"]
-SQUARE_SWAP = _named["128x128x64_1x1x1_pingpongswap"]
-NARROW = _named["128x96x64_1x1x1_pingpong"]
 FLAT = _named["64x192x64_2x1x1_pingpong"]
 SMALL = _named["64x128x64_1x1x1_pingpong"]
 SMALL_SWAP = _named["64x128x64_1x1x1_pingpongswap"]
-WEIGHT64, WEIGHT16 = (_named[f"128x{n}x128_1x1x1_coopswap"] for n in (64, 16))
 SKINNY64, SKINNY32, SKINNY16 = (_named[f"64x{n}x128_1x1x1_pingpongswap"] for n in (64, 32, 16))
 PROMOTED = _named["256x128x64_1x2x1_coopsteady"]
-NARROW_PROMOTED = _named["128x96x64_1x1x1_pingpongsteady"]
-WEIGHT_PROMOTED = _named["128x64x128_1x1x1_coopsteadyswap"]
 # tf32 of which one operand is read along its rows: it goes through registers, by 64 rows a warpgroup.
 SM90_ROWS: list[Design] = [
     LARGE_2X1,
@@ -265,10 +319,6 @@ SM90_ROWS: list[Design] = [
     SKINNY32,
     SKINNY16,
 ]
-# Tiles for every kind of plain result: wider D, and with C.
-FEW = (LARGE, SQUARE, SMALL, SKINNY64, SKINNY32, SKINNY16)
-# Tiles for a bias and an activation.
-FUSED = (LARGE, SQUARE, SQUARE_SWAP, SMALL, SKINNY32)
 
 # ---------------------------------------------------------------------------------------------------- 2.x
 

@@ -264,7 +264,7 @@ def _steady_3x(k: Resolved) -> _Faults:
 def _dmma_3x(k: Resolved) -> _Faults:
     if not k.schedule.dmma:
         return
-    known = k.family.full[0]  # all have one tile
+    known = k.family.declared[0]  # all have one tile
     for field in ("tile", "cluster"):
         if (found := getattr(k.given, field)) != (wanted := getattr(known, field)):
             yield Fault(field, found, f"{wanted}, which schedule {k.schedule.name} has alone")

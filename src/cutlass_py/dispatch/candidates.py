@@ -12,7 +12,7 @@ from ..arrays.gpu import Gpu, gpu_of
 from ..kernels.adaptation import Way
 from ..kernels.kernel import CutlassKernel, Kernel
 from ..kernels.operation import Groups, Problem, Timed, operation_of
-from ..kernels.registry import concerned, find_kernel, python_kernels
+from ..kernels.registry import concerned, find_kernel, is_at_hand, python_kernels
 from .tuned import Entry, lookup, lookup_similar
 
 
@@ -152,6 +152,8 @@ def _of_tables(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = Tru
 
 def _tabled(entry: Entry, p: Problem, gpu: Gpu, compiled: bool, measured: bool) -> Choice | None:
     """What an entry of a table says, where that can be taken."""
+    if compiled and not is_at_hand(entry.kernel):
+        return None
     kernel = find_kernel(entry.kernel)
     if not kernel or (compiled and not kernel.compiled):
         return None

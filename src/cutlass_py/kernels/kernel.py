@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Any, ClassVar, Protocol
 
 from .. import _core
@@ -320,5 +321,7 @@ class CutlassKernel(Kernel):
         return changed
 
     def microseconds(self, estimates: Estimates, splits: int = 1) -> float:
-        """What the product takes by the model, k in so many parts."""
+        """What the product takes by the model, k in so many parts; infinite where compiling it would take minutes."""
+        if self.config.superseded and not self.compiled:
+            return inf
         return estimates.product(self, splits)

@@ -114,18 +114,28 @@ def _undeclared() -> dict[str, Kernel]:
 
 @_cached_until_reset
 @gc_paused()
-def _configs(compiled: bool, measured: bool = False) -> tuple[KernelConfig, ...]:
+def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
     """Every CUTLASS kernel in the order of declaration, or those that are compiled by name.
 
     By name, so that of equal estimates the same is first, whichever library was loaded before. Of the kernels that were
-    swept on an H200, the order of names chose no worse than that of declaration. `measured`: families that nobody has
-    measured are left out, whose listing takes a while.
+    swept on an H200, the order of names chose no worse than that of declaration.
     """
     _load_packs()
     if compiled:
-        return tuple(config for name in sorted(_core.kernel_facts()) if (config := find(name)))
-    declared = (c for family in FAMILIES.values() if family.measured or not measured for c in family.declared)
+        built = {c.name: c for family in FAMILIES.values() for c in family.core}  # most, without a search for each
+        return tuple(c for name in sorted(_core.kernel_facts()) if (c := built.get(name) or find(name)))
+    declared = (c for family in FAMILIES.values() for c in family.declared)
     return tuple({c.name: c for c in (*declared, *added.values())}.values())
+
+
+@_cached_until_reset
+def _at_hand() -> frozenset[str]:
+    return frozenset((*(config.name for config in _configs(True)), *_undeclared()))
+
+
+def is_at_hand(name: str) -> bool:
+    """Whether a kernel of that name is compiled, or none of the declaration: that takes long to list."""
+    return name in _at_hand()
 
 
 @_cached_until_reset
@@ -223,10 +233,9 @@ def by_operands(operation: str, dtypes: tuple[str, ...], compiled: bool) -> Grou
     """Kernels of an operation for these dtypes, by interface: what a question goes through. Of others none is made."""
 
     def wanted(c: KernelConfig) -> bool:
-        family = FAMILIES[c.family]
-        return c.operands == dtypes and family.operation == operation and family.measured
+        return c.operands == dtypes and FAMILIES[c.family].operation == operation
 
-    declared = map(cutlass_kernel, filter(wanted, _configs(compiled, measured=True)))
+    declared = map(cutlass_kernel, filter(wanted, _configs(compiled)))
     cutlass = (kernel for kernel in _registered.values() if isinstance(kernel, CutlassKernel))
     brought = (kernel for kernel in cutlass if (kernel.compiled or not compiled) and wanted(kernel.config))
     return _grouped((*declared, *brought))
