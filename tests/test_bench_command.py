@@ -151,16 +151,16 @@ def test_a_sweep_of_named_kernels(fake_gpu, built, capsys, tmp_path):
     path = tmp_path / "names.txt"
     path.write_text("# some\ncpu_gemm_numpy  # on the host\n\n")
     options = ["bench", "--shape", "24,16,8", "--dtype", "f32", "--layout", "tn", "--budget-ms", "1", "--all-kernels"]
-    for kernels in ([str(path)], ["cpu_*", "sm90_gemm_*"], ["*_numpy", "--best", "1"]):
+    for kernels in ([str(path)], ["cpu_*", "sm90_lean_*"], ["*_numpy", "--best", "1"]):
         assert main([*options, "--kernels", *kernels, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert list(found["cases"][0]["sustained"]["us"]) == ["numpy", "cutlass_py", "cpu_gemm_numpy"]
         assert [row.get("of") for row in found["summary"]] == [None, "best found"]
     assert (found["parts"][0]["kernels"], found["parts"][0]["best"]) == (["*_numpy"], 1)
     assert "--kernels" not in capsys.readouterr().err
-    assert main([*options, "--kernels", "sm90_gemm_*", "cpu_*", "--json"]) == 0
-    assert "--kernels: no case has a kernel of sm90_gemm_*: none takes the operands" in capsys.readouterr().err
-    asked = ["sm90_gemm_*", *map("sm90_*{}".format, ("128*", "64*", "t*", "2*"))]
+    assert main([*options, "--kernels", "sm90_lean_*", "cpu_*", "--json"]) == 0
+    assert "--kernels: no case has a kernel of sm90_lean_*: none takes the operands" in capsys.readouterr().err
+    asked = ["sm90_lean_*", *map("sm90_*{}".format, ("128*", "64*", "t*", "2*"))]
     assert main([*options, "--kernels", *asked, "--best", "2", "--json"]) == 1
     said = capsys.readouterr()
     assert (

