@@ -210,9 +210,11 @@ def _lean_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
 
 def _lean_declared() -> Iterator[GemmConfig]:
     """Every tile, dtype and epilogue."""
-    for dtype, layout, design in product(_HALVES, LAYOUTS, (*tiles.SM90_LEAN, *tiles.SM90_LEAN_SPLIT)):
+    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN):
         for d in (dtype, "f32"):
             yield _sm90((dtype, dtype), layout, d, "linear", design)
+    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_SPLIT):
+        yield _sm90((dtype, dtype), layout, dtype, "linear", design)
     for pair, d, epilogue in product(_FP8, _FP8_RESULTS, ("linear", "scaled")):
         for design in (*tiles.SM90_LEAN_FAST, *tiles.SM90_LEAN_FEW):
             yield _sm90(pair, "tn", d, epilogue, design, "fast")
@@ -416,17 +418,21 @@ added: dict[str, KernelConfig] = {}  # by name: described (kernels/kernel_descri
 
 
 @cache
-def _of_family(family: str, part: str) -> dict[str, Any]:
-    return {c.name: c for c in getattr(FAMILIES[family], part)}
+def _core() -> dict[str, Any]:
+    return {c.name: c for family in FAMILIES.values() for c in family.core}
+
+
+@cache
+def _declared(family: str) -> dict[str, Any]:
+    return {c.name: c for c in FAMILIES[family].declared}
 
 
 def find(name: str) -> Any:
-    """The KernelConfig of that name, or None; small sets are looked through first, since listing all takes a while."""
-    if config := added.get(name):
+    """The KernelConfig of that name, or None; `core` is looked through first, since listing all takes a while."""
+    if config := added.get(name) or _core().get(name):
         return config
-    families = [family for family in FAMILIES if name.startswith(f"{family}_")]
-    sets = ((family, part) for part in ("core", "declared") for family in families)
-    return next((c for each in sets if (c := _of_family(*each).get(name))), None)
+    families = (family for family in FAMILIES if name.startswith(f"{family}_"))
+    return next((c for family in families if (c := _declared(family).get(name))), None)
 
 
 def listed(path: str) -> list[str]:

@@ -188,7 +188,8 @@ SM90_LEAN_SPLIT = _sliced(
     *_lean(128, (64, 96, 128), "I", "pingpong"),
     *_lean(128, (128, 256), "I", "coop"),
 )
-# What `core` has of these: those that add most over random problems of all layouts (docs/performance/choice.md).
+# What `core` has of these: those that add most over random problems of all layouts, and 128x256 in clusters for the
+# largest (docs/performance/choice.md).
 SM90_LEAN_CORE: list[Design] = [
     *_lean(64, (16, 32, 48, 64), "I", "pingpong", 128),
     *_lean(64, (16, 32, 64), "M", "pingpong", 128),
@@ -239,13 +240,14 @@ SM90_LEAN_FAST: list[Design] = [
     *_lean(256, (192,), "M", "coop"),
 ]
 # Promoted fp8 sums: every sum is there twice, of a line of k and of all.
+_PROMOTED_SPLIT = _sliced(*_lean(64, (16, 32, 64, 128), "I", "pingpong"), *_lean(128, (64, 128), "I", "coop"))
 SM90_LEAN_PROMOTED: list[Design] = [
     *_lean(64, (16, 32, 64, 96, 128), "I", "pingpong"),
     *_lean(128, (32, 64, 96), "IM", "pingpong"),
     *_lean(128, (64, 96, 112, 128, 144, 160, 176, 192), "I", "coop"),
     *_lean(128, (96, 128, 160, 192), "MN", "coop"),
     *_lean(256, (64, 80, 96), "IMN", "coop"),
-    *_sliced(*_lean(64, (16, 32, 64, 128), "I", "pingpong"), *_lean(128, (64, 128), "I", "coop")),
+    *_PROMOTED_SPLIT,
 ]
 SM90_LEAN_PROMOTED_CORE: list[Design] = [
     *_lean(64, (16, 32, 64, 96, 128), "I", "pingpong"),
@@ -253,7 +255,7 @@ SM90_LEAN_PROMOTED_CORE: list[Design] = [
     *_lean(128, (64, 96, 112, 128, 144, 192), "I", "coop"),
     *_lean(128, (96, 128, 160), "N", "coop"),
     *_lean(256, (96,), "N", "coop"),
-    *_sliced(*_lean(64, (16, 32, 64, 128), "I", "pingpong"), *_lean(128, (64, 128), "I", "coop")),
+    *_PROMOTED_SPLIT,
 ]
 SM90_LEAN_PROMOTED_LEAST: list[Design] = [
     *_lean(64, (32, 128), "I", "pingpong"),

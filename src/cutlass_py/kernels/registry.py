@@ -122,8 +122,7 @@ def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
     """
     _load_packs()
     if compiled:
-        built = {c.name: c for family in FAMILIES.values() for c in family.core}  # most, without a search for each
-        return tuple(c for name in sorted(_core.kernel_facts()) if (c := built.get(name) or find(name)))
+        return tuple(config for name in sorted(_core.kernel_facts()) if (config := find(name)))
     declared = (c for family in FAMILIES.values() for c in family.declared)
     return tuple({c.name: c for c in (*declared, *added.values())}.values())
 

@@ -138,10 +138,11 @@ struct Design {
 
   static constexpr int totals_bytes = Epilogue::Reductions::count * 4 * widest * 4;  // of columns, by each warp
 
-  static constexpr int lines_bytes = Epilogue::Lines::count * kStaged * 4;
+  static constexpr int vectors_bytes = Epilogue::Lines::count * kStaged * 4;
 
   // Stages are what the rest leaves room for, each with its two barriers.
-  static constexpr int besides = kAtom + kWarpgroups * (buffers * (buffer_bytes + 8) + totals_bytes + lines_bytes + 8);
+  static constexpr int besides =
+      kAtom + kWarpgroups * (buffers * (buffer_bytes + 8) + totals_bytes + vectors_bytes + 8);
   static constexpr int fitting = (kMostShared - besides) / (stage_bytes + 16);
   static constexpr int stages = fitting < kMostStages ? fitting : kMostStages;
   static constexpr int shared_bytes = besides + stages * (stage_bytes + 16);
@@ -180,14 +181,14 @@ struct Design {
 
 template <class X>
 struct SharedMemory {
-  Address stages, buffers, totals, lines, barriers;
+  Address stages, buffers, totals, vectors, barriers;
 
   __device__ explicit SharedMemory(Address begin)
       : stages((begin + kAtom - 1) / kAtom * kAtom),
         buffers(stages + X::stages * X::stage_bytes),
         totals(buffers + kWarpgroups * X::buffers * X::buffer_bytes),
-        lines(totals + kWarpgroups * X::totals_bytes),
-        barriers(lines + kWarpgroups * X::lines_bytes) {}
+        vectors(totals + kWarpgroups * X::totals_bytes),
+        barriers(vectors + kWarpgroups * X::vectors_bytes) {}
 
   __device__ Address left(int stage) const { return stages + stage * X::stage_bytes; }
   __device__ Address right(int stage) const { return left(stage) + X::lines * X::left_line; }

@@ -101,64 +101,19 @@ struct Fragment {
     }
   }
 
-  // Where an element lies.
-  __device__ Address element(int row, int column) const {
-    return turned ? row / turned_rows * turned_bytes + swapped<turned_row_bytes>(column, row % turned_rows * size)
-                  : column / panel * panel_bytes + swapped<row_bytes>(row, column % panel * size);
-  }
-
-  // By all threads of a warpgroup, to a matrix that the copy engine cannot write, or from it: by words of 4 bytes
-  // where its rows are such.
-  template <bool out>
-  __device__ void elements(Address buffer, const PartPlace& at, int end_m, int end_n, Element* matrix,
-                           int64_t row_stride) const {
-    const auto bits = reinterpret_cast<uintptr_t>(matrix) | uintptr_t((row_stride | (turned ? end_m : end_n)) * size);
-    if (size < 4 && bits % 4 == 0) {
-      words<out>(buffer, at, end_m, end_n, reinterpret_cast<uint32_t*>(matrix), row_stride);
-    } else {
-      words<out>(buffer, at, end_m, end_n, matrix, row_stride);
+  // By all threads of a warpgroup, element by element: copy(address in shared memory, index in a matrix of such rows).
+  template <class Copy>
+  __device__ void elements(Address buffer, const PartPlace& at, int end_m, int end_n, int64_t row_stride,
+                           Copy copy) const {
+    for (int i = int(threadIdx.x) % 128; i < 64 * columns; i += 128) {  // neighbours in memory by neighbours
+      const int row = turned ? i % 64 : i / columns, column = turned ? i / 64 : i % columns;
+      if (at.m + row >= end_m || at.n + column >= end_n) continue;
+      const int d_row = turned ? at.n + column : at.m + row, d_column = turned ? at.m + row : at.n + column;
+      copy(buffer + element(row, column), d_row * row_stride + d_column);
     }
   }
 
  private:
-  // A line is a row of D: of a part, or turned a column of it. A warp has a line at a time, or a few short ones.
-  template <bool out, class Word>
-  __device__ void words(Address buffer, const PartPlace& at, int end_m, int end_n, Word* matrix,
-                        int64_t row_stride) const {
-    constexpr int wide = int(sizeof(Word)) / size, kAtOnce = 8;  // words on their way
-    const int in_panel = turned ? turned_rows : panel, panel_size = turned ? turned_bytes : panel_bytes;
-    const int line_bytes = in_panel * size, lines_to_swap = 128 / line_bytes, chunks = line_bytes / 16;
-    const int most = turned ? 64 : columns, most_lines = turned ? columns : 64;
-    const int first = turned ? at.n : at.m, begin = turned ? at.m : at.n;
-    const int count = min(most_lines, (turned ? end_n : end_m) - first);
-    const int length = min(most, (turned ? end_m : end_n) - begin);
-    const int lanes = most / wide >= 32 ? 32 : most / wide >= 16 ? 16 : 8, step = 128 / lanes;
-    const int64_t stride = row_stride / wide;
-    for (int i = int(threadIdx.x) % lanes * wide; i < length; i += lanes * wide) {
-      Word* const there = matrix + first * stride + (begin + i) / wide;
-      const Address here = buffer + i / in_panel * panel_size, byte = i % in_panel * size;
-#pragma unroll 1
-      for (int line = int(threadIdx.x) % 128 / lanes; line < count; line += step * kAtOnce) {
-        Word x[kAtOnce];
-        const auto each = [&](auto use) {
-#pragma unroll
-          for (int j = 0; j < kAtOnce; ++j) {
-            const int at = line + j * step;
-            const Address place = here + at * line_bytes + (byte ^ (at / lines_to_swap % chunks * 16));
-            if (at < count) use(x[j], place, at * stride);
-          }
-        };
-        each([&](Word& x, Address place, int64_t at) { x = out ? load_shared<Word>(place) : there[at]; });
-        each([&](Word& x, Address place, int64_t at) {
-          if constexpr (out) {
-            there[at] = x;
-          } else {
-            store_shared(place, x);
-          }
-        });
-      }
-    }
-  }
   static __device__ uint32_t word(float x) { return __float_as_uint(x); }
   static __device__ uint32_t word(int32_t x) { return uint32_t(x); }
   // Where a byte of a row lies, from the first row on.
@@ -167,6 +122,10 @@ struct Fragment {
     static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32 || row_bytes == 16);
     constexpr int rows_to_swap = 128 / row_bytes, chunks = row_bytes / 16;
     return Address(row * row_bytes + (byte ^ (row / rows_to_swap % chunks * 16)));
+  }
+  __device__ Address element(int row, int column) const {
+    return turned ? row / turned_rows * turned_bytes + swapped<turned_row_bytes>(column, row % turned_rows * size)
+                  : column / panel * panel_bytes + swapped<row_bytes>(row, column % panel * size);
   }
   // What a swizzle swaps, it swaps within a row, whose offset has none of these bits.
   __device__ Address matrices(Address buffer, int column) const {
@@ -287,8 +246,9 @@ struct Parts<X, Dtypes<T...>> {
       each_read([&](const auto& fragment, int number, Address offset) {
         using Element = typename std::decay_t<decltype(fragment)>::Element;
         const Operand& matrix = p.operand[number];
-        auto* from = static_cast<Element*>(matrix.data) + at.batch * matrix.batch;
-        fragment.template elements<false>(buffer + d.bytes + offset, at, p.end_m, p.end_n, from, matrix.row);
+        const auto* from = static_cast<const Element*>(matrix.data) + at.batch * matrix.batch;
+        fragment.elements(buffer + d.bytes + offset, at, p.end_m, p.end_n, matrix.row,
+                          [&](Address to, int64_t index) { store_shared(to, from[index]); });
       });
       named_barrier(1 + warpgroup);
     } else if constexpr (X::reads) {
@@ -337,7 +297,7 @@ struct Parts<X, Dtypes<T...>> {
 
  private:
   __device__ Address staged(int line, int column) const {
-    return shared.lines + warpgroup * X::lines_bytes + (line * kStaged + column) * 4;
+    return shared.vectors + warpgroup * X::vectors_bytes + (line * kStaged + column) * 4;
   }
   template <class Use>
   __device__ void each_read(Use use) const {
@@ -350,7 +310,8 @@ struct Parts<X, Dtypes<T...>> {
   __device__ void send(const Lies& fragment, const Operand& matrix, Address from, const PartPlace& at) const {
     if constexpr (X::direct) {
       auto* to = static_cast<typename Lies::Element*>(matrix.data) + at.batch * matrix.batch;
-      fragment.template elements<true>(from, at, p.end_m, p.end_n, to, matrix.row);
+      fragment.elements(from, at, p.end_m, p.end_n, matrix.row,
+                        [&](Address place, int64_t index) { to[index] = load_shared<typename Lies::Element>(place); });
     } else if (leads) {
       fragment.boxes(from, at,
                      [&](Address box, int x, int y) { store(matrix.map, box, x, y, at.batch * matrix.batched); });

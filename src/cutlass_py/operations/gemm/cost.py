@@ -3,8 +3,9 @@
 Waves of tiles, each bound by the tensor cores or by what one multiprocessor can load, or what device memory gives to
 the multiprocessors with a tile; plus packing, the composed epilogue and a fixed cost per launch. The constants of 3.x
 kernels were fitted to bf16 sweeps on one H200 by benchmarks/fit_cost.py, which also tells how near to the best kernels
-the choice comes; those of promoted sums to a sweep of fp8. Not fitted: 2.x rates, elementwise kernels, splits of k and
-stream-K. Rates scale with the number of multiprocessors.
+the choice comes; those of promoted sums to a sweep of fp8; those of 2.x kernels by hand, to bf16 and s8 of every
+alignment. Not fitted: 2.x rates of other dtypes, elementwise kernels, splits of k and stream-K. Rates scale with the
+number of multiprocessors.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ _RATE_2X = {
     ("simt_gemm", "f32"): 42.0,
     ("simt_gemm", "c64"): 10.5,
 }
-_SMALL_TILE_2X = {"sm90_dgemm": 0.95}  # by family, others:
-_SMALL_TILE_2X_USUAL = 0.5
+_SMALL_TILE_2X = {"sm80_gemm": 0.5, "sm90_dgemm": 0.95}  # by family, others:
+_SMALL_TILE_2X_USUAL = 0.7
 # Narrow accesses of types of 16 bits and less stall 2.x loads: share of the rate by bytes per access; 8 is a guess.
 _ACCESS_2X = {16: 1.0, 8: 0.7, 4: 0.5, 2: 0.22, 1: 0.09}
 _FILL_2X = 4.0  # microseconds of a wave of 128x128 tiles beside its steps of k; of others by their rows and columns
