@@ -200,7 +200,7 @@ def test_quantize_elsewhere_and_without_a_kernel_is_xlas_operations(declared, bu
 
 
 def test_a_kernel_may_be_asked_for(declared):
-    kernel = next(k for k in cutlass_py.get_kernels() if k.name.startswith("sm90_gemm_bf16_bf16_f32_bf16_tn"))
+    kernel = next(k for k in cutlass_py.get_kernels() if k.name.startswith("sm90_lean_bf16_bf16_f32_bf16_tn"))
     text = lowered(lambda a, b: cj.gemm(a, b, layout="tn", kernel=kernel), struct(64, 96), struct(32, 96))
     assert attributes(text)["kernel"] == f'"{kernel.name}"'
     with pytest.raises(ValueError, match="does not fit"):
