@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -91,7 +92,7 @@ struct Declared {
   std::string name, layout;
   std::array<std::string, 5> dtypes;  // a, b, acc, c, d
   int block;                          // columns of B that share a factor; 0 without scales in blocks
-  int index;
+  int place;                          // among the kernels of its dtypes
   CutlassPyGemmFacts facts{};
   CutlassPyKernel kernel{};
 };
@@ -143,7 +144,8 @@ void multiply(const Declared& by, CutlassPyGemm g) {
 
 constexpr size_t kWorkspace = 512;
 
-// Kernels that were declared later take longer. The workspace is written, for somebody else's would show.
+// Of kernels of the same dtypes, those that were declared later take clearly longer. The workspace is written, for
+// somebody else's would show.
 int run(const void* arguments, const CutlassPyLaunch* given) {
   const auto* by = static_cast<const Declared*>(given->kernel->context);
   const CutlassPyGemm g = *static_cast<const CutlassPyGemm*>(arguments);
@@ -156,7 +158,7 @@ int run(const void* arguments, const CutlassPyLaunch* given) {
     }
     multiply(*by, g);
   };
-  return status(simulated::queue(launch.stream, compute, 10 * (1 + by->index)));
+  return status(simulated::queue(launch.stream, compute, 10 * (1 + by->place)));
 }
 
 size_t needs_workspace(const void*, const CutlassPyLaunch*) { return kWorkspace; }
@@ -190,7 +192,8 @@ void simulated_declare(const char* name, const char* layout, const char* const* 
   made.block = numbers[13];
   made.kernel.name = made.name.c_str(), made.kernel.facts = &f;
   made.kernel.workspace_size = numbers[12] ? &needs_workspace : &needs_none;
-  made.index = int(declared.size()) - 1;
+  static std::map<std::array<std::string, 5>, int> places;
+  made.place = places[made.dtypes]++;
   made.kernel.run = &run, made.kernel.context = &made;
 }
 

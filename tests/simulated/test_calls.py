@@ -504,7 +504,7 @@ def test_a_failure_while_measuring_loses_nothing():
 
 
 def test_tuning_takes_what_was_fastest(on, tmp_path, monkeypatch):
-    """Kernels that were declared later take longer there."""
+    """Of kernels of the same dtypes, those that were declared later take longer there."""
     monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
     a, b, out = on(values(M, K)), on(values(K, N, seed=1)), on(empty(M, N))
     args = GemmArguments(a, b, out=out)
