@@ -51,6 +51,7 @@ def place(shape: Sequence[int], kind: str) -> Placement:
         "padded": (cols + 3, 1, 2),
         "padded_column": (1, rows + 5, 1),
         "offset": (cols, 1, 7),
+        "words": (-(-cols // 4) * 4 + 4, 1, 4),
         "strided": (2 * cols + 1, 2, 3),
         "strided_column": (3, 3 * rows + 2, 0),
         "batch_inner": ((batch + 1) * max(cols, 1), batch + 1, 0),

@@ -120,6 +120,21 @@ def test_edges(on, rng, name):
         np.testing.assert_array_equal(run(on, name, a, b, "offset" if direct else "aligned"), rounded(a @ b, c.d))
 
 
+@pytest.mark.parametrize("more", [4, 1])
+@pytest.mark.parametrize("name", [name for name in KERNELS if not SCHEDULES[find(name).schedule].tma_store])
+def test_lines_of_words(on, rng, name, more):
+    """Threads read and write words where lines begin at whole ones; the end of a line in elements."""
+    c = find(name)
+    m, n = extents(name, 1.3, 1.6)
+    m, n = -(-m // 16) * 16, n + more
+    a, b = operands(rng, name, m, n, 144)
+    z, keywords = a @ b, {}
+    if epilogue_named(c.epilogue).source and name not in WHOLE:
+        z -= (source := integers(rng, (m, n)))
+        keywords = {"c": typed(on, placed("numpy", source, c.d, "words").array, c.d), "beta": -1}
+    np.testing.assert_array_equal(run(on, name, a, b, "words", **keywords), rounded(z, c.d))
+
+
 def test_s32_is_more_than_f32_holds(rng):
     a, b = operands(rng, next(name for name in WHOLE if "u8_u8" in name), 64, 64, 528)
     assert (np.float32(a @ b) != a @ b).any()

@@ -101,19 +101,66 @@ struct Fragment {
     }
   }
 
-  // By all threads of a warpgroup, element by element: copy(address in shared memory, index in a matrix of such rows).
-  template <class Copy>
-  __device__ void elements(Address buffer, const PartPlace& at, int end_m, int end_n, int64_t row_stride,
-                           Copy copy) const {
-    for (int i = int(threadIdx.x) % 128; i < 64 * columns; i += 128) {  // neighbours in memory by neighbours
-      const int row = turned ? i % 64 : i / columns, column = turned ? i / 64 : i % columns;
-      if (at.m + row >= end_m || at.n + column >= end_n) continue;
-      const int d_row = turned ? at.n + column : at.m + row, d_column = turned ? at.m + row : at.n + column;
-      copy(buffer + element(row, column), d_row * row_stride + d_column);
+  // By all threads of a warpgroup, where the copy engine cannot: from a buffer to a matrix, or the other way. In words
+  // where its lines and this part of them are whole ones, or else element by element.
+  template <bool out>
+  __device__ void by_threads(Address buffer, const Operand& matrix, const PartPlace& at, int end_m, int end_n) const {
+    const int rows = end_m - at.m < 64 ? end_m - at.m : 64, held = end_n - at.n < columns ? end_n - at.n : columns;
+    const int64_t first = turned ? at.n * matrix.row + at.m : at.m * matrix.row + at.n;
+    Element* memory = static_cast<Element*>(matrix.data) + at.batch * matrix.batch + first;
+    const uintptr_t offsets =
+        reinterpret_cast<uintptr_t>(memory) | uintptr_t(matrix.row * size) | uintptr_t((turned ? rows : held) * size);
+    const bool words = size == sizeof(uint32_t) || offsets % sizeof(uint32_t) == 0;
+    // Each of these is a loop of its own: one loop for both would divide, for every element, by what `turned` tells.
+    if (turned && words) {
+      lines<out, true, uint32_t>(buffer, memory, matrix.row, rows, held);
+    } else if (turned) {
+      lines<out, true, Bits>(buffer, memory, matrix.row, rows, held);
+    } else if (words) {
+      lines<out, false, uint32_t>(buffer, memory, matrix.row, held, rows);
+    } else {
+      lines<out, false, Bits>(buffer, memory, matrix.row, held, rows);
     }
   }
 
  private:
+  using Bits = std::conditional_t<size == 1, uint8_t, std::conditional_t<size == 2, uint16_t, uint32_t>>;
+
+  // So many lines of a matrix, of so many elements: rows of the part, or, turned, its columns. Neighbours in memory are
+  // copied by neighbours, and several words are on their way at once.
+  template <bool out, bool by_column, class Word>
+  __device__ void lines(Address buffer, Element* memory, int64_t stride, int length, int count) const {
+    constexpr int per_word = int(sizeof(Word)) / size, words = (by_column ? 64 : columns) / per_word;
+    constexpr int lanes = words & -words, abreast = 128 / lanes;  // as many lanes as divide a line
+    constexpr int rounds = (by_column ? columns : 64) / abreast, at_once = largest_divisor(rounds, 4);
+    const int thread = int(threadIdx.x) % 128, own = thread / lanes;
+    for (int x = thread % lanes * per_word; x < length; x += lanes * per_word) {
+      Element* there = memory + own * stride + x;
+      for (int y = own; y < count; y += at_once * abreast) {
+        Word moved[at_once] = {};
+        const auto held = [&](int i) {
+          return buffer + (by_column ? element(x, y + i * abreast) : element(y + i * abreast, x));
+        };
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) {
+          if constexpr (out) {
+            moved[i] = load_shared<Word>(held(i));
+          } else if (y + i * abreast < count) {
+            moved[i] = *reinterpret_cast<const Word*>(there + i * abreast * stride);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) {
+          if constexpr (!out) {
+            store_shared(held(i), moved[i]);
+          } else if (y + i * abreast < count) {
+            *reinterpret_cast<Word*>(there + i * abreast * stride) = moved[i];
+          }
+        }
+        there += at_once * abreast * stride;
+      }
+    }
+  }
   static __device__ uint32_t word(float x) { return __float_as_uint(x); }
   static __device__ uint32_t word(int32_t x) { return uint32_t(x); }
   // Where a byte of a row lies, from the first row on.
@@ -244,11 +291,7 @@ struct Parts<X, Dtypes<T...>> {
     buffer = shared.buffer(warpgroup, int(i % X::buffers));
     if constexpr (X::reads && X::direct) {
       each_read([&](const auto& fragment, int number, Address offset) {
-        using Element = typename std::decay_t<decltype(fragment)>::Element;
-        const Operand& matrix = p.operand[number];
-        const auto* from = static_cast<const Element*>(matrix.data) + at.batch * matrix.batch;
-        fragment.elements(buffer + d.bytes + offset, at, p.end_m, p.end_n, matrix.row,
-                          [&](Address to, int64_t index) { store_shared(to, from[index]); });
+        fragment.template by_threads<false>(buffer + d.bytes + offset, p.operand[number], at, p.end_m, p.end_n);
       });
       named_barrier(1 + warpgroup);
     } else if constexpr (X::reads) {
@@ -309,9 +352,7 @@ struct Parts<X, Dtypes<T...>> {
   template <class Lies>
   __device__ void send(const Lies& fragment, const Operand& matrix, Address from, const PartPlace& at) const {
     if constexpr (X::direct) {
-      auto* to = static_cast<typename Lies::Element*>(matrix.data) + at.batch * matrix.batch;
-      fragment.elements(from, at, p.end_m, p.end_n, matrix.row,
-                        [&](Address place, int64_t index) { to[index] = load_shared<typename Lies::Element>(place); });
+      fragment.template by_threads<true>(from, matrix, at, p.end_m, p.end_n);
     } else if (leads) {
       fragment.boxes(from, at,
                      [&](Address box, int x, int y) { store(matrix.map, box, x, y, at.batch * matrix.batched); });
