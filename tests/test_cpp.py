@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cmake_at_hand
 import pytest
 from stand_in import ROOT, STUB
 
@@ -17,7 +18,8 @@ from cutlass_py.commands import main
 EXAMPLE = ROOT / "examples" / "cpp"
 PACKAGE = Path(_core.__file__).parent
 HAS_KERNELS = (PACKAGE / "libcutlass_py_kernels.so").is_file()
-needs_cmake = pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("g++")), reason="no cmake, or no g++")
+WHY_NOT = cmake_at_hand.why_not() or ("" if shutil.which("g++") else "no g++")
+needs_cmake = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
 
 def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

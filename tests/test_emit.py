@@ -12,6 +12,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import cmake_at_hand
 import pytest
 from nvcc import why_not
 from specs import DEVICE, problem
@@ -267,7 +268,8 @@ SM90 = config("sm90_gemm", a="bf16", d="bf16", layout="tn", epilogue="bias_relu"
 
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
-@pytest.mark.skipif(not shutil.which("cmake") or not toolkit.installed_nvcc(), reason="no cmake, or no CUDA toolkit")
+@pytest.mark.skipif(bool(cmake_at_hand.why_not()), reason=cmake_at_hand.why_not())
+@pytest.mark.skipif(not toolkit.installed_nvcc(), reason="no CUDA toolkit")
 @pytest.mark.parametrize(
     ("kernel", "device"),
     [
