@@ -159,13 +159,13 @@ struct Of {
     Lies(turned).boxes(0, {0, 0, 0}, [&](Address box, int x, int y) { write_box(table, known(d.map), box, x, y); });
     return true;
   }
-  // And as threads see its elements.
+  // And as threads find its elements.
   static void elements(bool turned, uint32_t* to) {
-    const int width = turned ? 64 : X::columns;
-    const Table table{to, width, turned ? X::columns : 64};
-    for (unsigned& thread = simulated::running.index.x = 0; thread < 128; ++thread) {
-      Lies(turned).elements(0, {0, 0, 0}, 64, X::columns, width,
-                            [&](Address at, int64_t i) { table.set(int(i % width), int(i / width), at); });
+    const Table table{to, turned ? 64 : X::columns, turned ? X::columns : 64};
+    for (int row = 0; row < 64; ++row) {
+      for (int column = 0; column < X::columns; ++column) {
+        table.set(turned ? row : column, turned ? column : row, Lies(turned).element(row, column));
+      }
     }
   }
   // The bytes of a part into which the threads put their numbers, [thread][number].

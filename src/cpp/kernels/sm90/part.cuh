@@ -43,6 +43,12 @@ struct Fragment {
     }
   }
 
+  // Where an element lies in a buffer.
+  __device__ Address element(int row, int column) const {
+    return turned ? row / turned_rows * turned_bytes + swapped<turned_row_bytes>(column, row % turned_rows * size)
+                  : column / panel * panel_bytes + swapped<row_bytes>(row, column % panel * size);
+  }
+
   // A unit of so many columns from the part's first.
   template <class Number>
   __device__ void put(Address buffer, const Number (&x)[kUnit], int column) const {
@@ -169,10 +175,6 @@ struct Fragment {
     static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32 || row_bytes == 16);
     constexpr int rows_to_swap = 128 / row_bytes, chunks = row_bytes / 16;
     return Address(row * row_bytes + (byte ^ (row / rows_to_swap % chunks * 16)));
-  }
-  __device__ Address element(int row, int column) const {
-    return turned ? row / turned_rows * turned_bytes + swapped<turned_row_bytes>(column, row % turned_rows * size)
-                  : column / panel * panel_bytes + swapped<row_bytes>(row, column % panel * size);
   }
   // What a swizzle swaps, it swaps within a row, whose offset has none of these bits.
   __device__ Address matrices(Address buffer, int column) const {
