@@ -7,7 +7,9 @@ import shutil
 import subprocess
 from functools import cache
 
-OLDEST = (3, 26)
+from stand_in import ROOT
+
+VERSION = r"(?:VERSION|version) (\d+)\.(\d+)"
 
 
 @cache
@@ -16,7 +18,12 @@ def why_not() -> str:
     if not (found := shutil.which("cmake")):
         return "no cmake"
     said = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
-    version = re.search(r"version (\d+)\.(\d+)", said)
-    if not version or tuple(map(int, version.groups())) < OLDEST:
-        return f"cmake is older than {'.'.join(map(str, OLDEST))}"
-    return ""
+    version, oldest = _version(said), _version((ROOT / "CMakeLists.txt").read_text())
+    return "" if version >= oldest else f"cmake is older than {'.'.join(map(str, oldest))}"
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """The first one that is spoken of."""
+    found = re.search(VERSION, text)
+    assert found, text
+    return tuple(map(int, found.groups()))

@@ -201,11 +201,12 @@ def test_parts_of_d_lie_as_in_cute(compiled):
     for i, d in enumerate(designs()):
         for turned in (False, True):
             expected = cute_part(compiled, i, d, turned)
-            stored, seen = places(*expected.shape), places(*expected.shape)
+            stored = places(*expected.shape)
             if compiled.ours.stores(i, turned, at(stored)):
                 np.testing.assert_array_equal(stored, expected, f"stored, {turned}, {d.text}")
-            compiled.ours.elements(i, turned, at(seen))
-            np.testing.assert_array_equal(seen, expected, f"seen, {turned}, {d.text}")
+            for words in (False, True):
+                compiled.ours.elements(i, turned, words, at(seen := places(*expected.shape)))
+                np.testing.assert_array_equal(seen, expected, f"seen, {turned}, {words}, {d.text}")
 
 
 def told_apart(x: np.ndarray, dtype: np.dtype) -> np.ndarray:

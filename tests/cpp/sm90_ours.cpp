@@ -159,13 +159,30 @@ struct Of {
     Lies(turned).boxes(0, {0, 0, 0}, [&](Address box, int x, int y) { write_box(table, known(d.map), box, x, y); });
     return true;
   }
-  // And as threads find its elements.
-  static void elements(bool turned, uint32_t* to) {
-    const Table table{to, turned ? 64 : X::columns, turned ? X::columns : 64};
-    for (int row = 0; row < 64; ++row) {
-      for (int column = 0; column < X::columns; ++column) {
-        table.set(turned ? row : column, turned ? column : row, Lies(turned).element(row, column));
+  // And as threads copy it, in words or by elements: what they find are the two bytes of an element's number, one by
+  // one, for an element may have no more.
+  static void elements(bool turned, bool words, uint32_t* to) {
+    using Element = typename Lies::Element;
+    const int width = turned ? 64 : X::columns, height = turned ? X::columns : 64, row = width + !words;
+    std::vector<uint32_t> found(size_t(row * height));
+    for (int byte = 0; byte < 2; ++byte) {
+      for (int i = 0; i < width * height; ++i) {
+        const auto number = Element(i >> 8 * byte & 0xff);
+        std::memcpy(&memory[size_t(i) * sizeof number], &number, sizeof number);
       }
+      std::vector<Element> d(found.size(), Element(0xff));
+      Operand matrix{};
+      matrix.data = d.data(), matrix.row = row;
+      storing = true;
+      for (unsigned& thread = simulated::running.index.x = 0; thread < 128; ++thread) {
+        Lies(turned).template copy_by_threads<true>(0, matrix, {0, 0, 0}, 64, X::columns);
+      }
+      storing = false;
+      for (size_t i = 0; i < d.size(); ++i) found[i] |= uint32_t(d[i]) << 8 * byte;
+    }
+    const Table table{to, width, height};
+    for (int i = 0; i < row * height; ++i) {
+      table.set(i % row, i / row, found[size_t(i)] * uint32_t(sizeof(Element)));
     }
   }
   // The bytes of a part into which the threads put their numbers, [thread][number].
@@ -193,7 +210,7 @@ struct Functions {
   void (*read)(bool, int, uint32_t*);
   void (*load)(bool, uint32_t*);
   bool (*store)(bool, uint32_t*);
-  void (*elements)(bool, uint32_t*);
+  void (*elements)(bool, bool, uint32_t*);
   void (*put)(bool, const float*, char*);
 };
 template <class X, class F = Of<X>>
@@ -223,7 +240,7 @@ void descriptors(int i, int stage, uint32_t* addresses, uint64_t* to) {
 void reads(int i, bool left, int stage, uint32_t* to) { designs[i].read(left, stage, to); }
 void loads(int i, bool left, uint32_t* to) { designs[i].load(left, to); }
 bool stores(int i, bool turned, uint32_t* to) { return designs[i].store(turned, to); }
-void elements(int i, bool turned, uint32_t* to) { designs[i].elements(turned, to); }
+void elements(int i, bool turned, bool words, uint32_t* to) { designs[i].elements(turned, words, to); }
 void put(int i, bool turned, const float* numbers, char* to) { designs[i].put(turned, numbers, to); }
 
 }  // extern "C"

@@ -43,12 +43,6 @@ struct Fragment {
     }
   }
 
-  // Where an element lies in a buffer.
-  __device__ Address element(int row, int column) const {
-    return turned ? row / turned_rows * turned_bytes + swapped<turned_row_bytes>(column, row % turned_rows * size)
-                  : column / panel * panel_bytes + swapped<row_bytes>(row, column % panel * size);
-  }
-
   // A unit of so many columns from the part's first.
   template <class Number>
   __device__ void put(Address buffer, const Number (&x)[kUnit], int column) const {
@@ -110,49 +104,49 @@ struct Fragment {
   // By all threads of a warpgroup, where the copy engine cannot: from a buffer to a matrix, or the other way. In words
   // where its lines and this part of them are whole ones, or else element by element.
   template <bool out>
-  __device__ void by_threads(Address buffer, const Operand& matrix, const PartPlace& at, int end_m, int end_n) const {
-    const int rows = end_m - at.m < 64 ? end_m - at.m : 64, held = end_n - at.n < columns ? end_n - at.n : columns;
+  __device__ void copy_by_threads(Address buffer, const Operand& matrix, const PartPlace& at, int end_m,
+                                  int end_n) const {
+    const int rows = min(end_m - at.m, 64), columns = min(end_n - at.n, X::columns);
     const int64_t first = turned ? at.n * matrix.row + at.m : at.m * matrix.row + at.n;
     Element* memory = static_cast<Element*>(matrix.data) + at.batch * matrix.batch + first;
-    const uintptr_t offsets =
-        reinterpret_cast<uintptr_t>(memory) | uintptr_t(matrix.row * size) | uintptr_t((turned ? rows : held) * size);
-    const bool words = size == sizeof(uint32_t) || offsets % sizeof(uint32_t) == 0;
+    const uintptr_t offsets = reinterpret_cast<uintptr_t>(memory) | uintptr_t(matrix.row * size) |
+                              uintptr_t((turned ? rows : columns) * size);
+    const bool words = offsets % sizeof(uint32_t) == 0;
     // Each of these is a loop of its own: one loop for both would divide, for every element, by what `turned` tells.
     if (turned && words) {
-      lines<out, true, uint32_t>(buffer, memory, matrix.row, rows, held);
+      copy_lines<out, true, uint32_t>(buffer, memory, matrix.row, rows, columns);
     } else if (turned) {
-      lines<out, true, Bits>(buffer, memory, matrix.row, rows, held);
+      copy_lines<out, true, Element>(buffer, memory, matrix.row, rows, columns);
     } else if (words) {
-      lines<out, false, uint32_t>(buffer, memory, matrix.row, held, rows);
+      copy_lines<out, false, uint32_t>(buffer, memory, matrix.row, columns, rows);
     } else {
-      lines<out, false, Bits>(buffer, memory, matrix.row, held, rows);
+      copy_lines<out, false, Element>(buffer, memory, matrix.row, columns, rows);
     }
   }
 
  private:
-  using Bits = std::conditional_t<size == 1, uint8_t, std::conditional_t<size == 2, uint16_t, uint32_t>>;
-
   // So many lines of a matrix, of so many elements: rows of the part, or, turned, its columns. Neighbours in memory are
   // copied by neighbours, and several words are on their way at once.
   template <bool out, bool by_column, class Word>
-  __device__ void lines(Address buffer, Element* memory, int64_t stride, int length, int count) const {
-    constexpr int per_word = int(sizeof(Word)) / size, words = (by_column ? 64 : columns) / per_word;
+  __device__ void copy_lines(Address buffer, Element* memory, int64_t stride, int length, int count) const {
+    constexpr int in_word = int(sizeof(Word)) / size, words = (by_column ? 64 : columns) / in_word;
     constexpr int lanes = words & -words, abreast = 128 / lanes;  // as many lanes as divide a line
     constexpr int rounds = (by_column ? columns : 64) / abreast, at_once = largest_divisor(rounds, 4);
     const int thread = int(threadIdx.x) % 128, own = thread / lanes;
-    for (int x = thread % lanes * per_word; x < length; x += lanes * per_word) {
+    for (int x = thread % lanes * in_word; x < length; x += lanes * in_word) {
       Element* there = memory + own * stride + x;
-      for (int y = own; y < count; y += at_once * abreast) {
+      for (int y = own; y < count; y += at_once * abreast, there += at_once * abreast * stride) {
         Word moved[at_once] = {};
         const auto held = [&](int i) {
           return buffer + (by_column ? element(x, y + i * abreast) : element(y + i * abreast, x));
         };
+        const auto in_memory = [&](int i) { return reinterpret_cast<Word*>(there + i * abreast * stride); };
 #pragma unroll
         for (int i = 0; i < at_once; ++i) {
           if constexpr (out) {
             moved[i] = load_shared<Word>(held(i));
           } else if (y + i * abreast < count) {
-            moved[i] = *reinterpret_cast<const Word*>(there + i * abreast * stride);
+            moved[i] = *in_memory(i);
           }
         }
 #pragma unroll
@@ -160,10 +154,9 @@ struct Fragment {
           if constexpr (!out) {
             store_shared(held(i), moved[i]);
           } else if (y + i * abreast < count) {
-            *reinterpret_cast<Word*>(there + i * abreast * stride) = moved[i];
+            *in_memory(i) = moved[i];
           }
         }
-        there += at_once * abreast * stride;
       }
     }
   }
@@ -175,6 +168,10 @@ struct Fragment {
     static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32 || row_bytes == 16);
     constexpr int rows_to_swap = 128 / row_bytes, chunks = row_bytes / 16;
     return Address(row * row_bytes + (byte ^ (row / rows_to_swap % chunks * 16)));
+  }
+  __device__ Address element(int row, int column) const {
+    return turned ? row / turned_rows * turned_bytes + swapped<turned_row_bytes>(column, row % turned_rows * size)
+                  : column / panel * panel_bytes + swapped<row_bytes>(row, column % panel * size);
   }
   // What a swizzle swaps, it swaps within a row, whose offset has none of these bits.
   __device__ Address matrices(Address buffer, int column) const {
@@ -293,7 +290,7 @@ struct Parts<X, Dtypes<T...>> {
     buffer = shared.buffer(warpgroup, int(i % X::buffers));
     if constexpr (X::reads && X::direct) {
       each_read([&](const auto& fragment, int number, Address offset) {
-        fragment.template by_threads<false>(buffer + d.bytes + offset, p.operand[number], at, p.end_m, p.end_n);
+        fragment.template copy_by_threads<false>(buffer + d.bytes + offset, p.operand[number], at, p.end_m, p.end_n);
       });
       named_barrier(1 + warpgroup);
     } else if constexpr (X::reads) {
@@ -354,7 +351,7 @@ struct Parts<X, Dtypes<T...>> {
   template <class Lies>
   __device__ void send(const Lies& fragment, const Operand& matrix, Address from, const PartPlace& at) const {
     if constexpr (X::direct) {
-      fragment.template by_threads<true>(from, matrix, at, p.end_m, p.end_n);
+      fragment.template copy_by_threads<true>(from, matrix, at, p.end_m, p.end_n);
     } else if (leads) {
       fragment.boxes(from, at,
                      [&](Address box, int x, int y) { store(matrix.map, box, x, y, at.batch * matrix.batched); });
