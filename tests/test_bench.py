@@ -250,8 +250,7 @@ def test_a_sweep_of_some_kernels(fake_gpu, monkeypatch, settings, names):
 
 
 LEAN = [
-    f"sm90_lean_bf16_bf16_f32_bf16_tn_128x{n}x64_1x2x1_lean{how}_linear"
-    for n, how in ((256, "coop"), (128, "pingpong"))
+    f"sm90_lean_bf16_bf16_f32_bf16_tn_128x{n}x64_1x2x1_lean{how}_fused" for n, how in ((256, "coop"), (128, "pingpong"))
 ]
 CUTLASS = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_pingpong_linear"
 OTHERS = [name.replace("_tn_", "_tt_") for name in (LEAN[1], CUTLASS)]

@@ -14,7 +14,6 @@ from cutlass_py import GemmArguments, NoKernelError, TensorSpec, explain, get_ke
 from cutlass_py.arrays.gpu import ABSENT
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.dtypes import LAYOUTS
-from cutlass_py.declaration.epilogues import EPILOGUES
 from cutlass_py.declaration.families import FAMILIES, find, named
 from cutlass_py.dispatch.candidates import best, rank
 from cutlass_py.dispatch.launch_plan import LaunchPlan
@@ -26,7 +25,7 @@ from cutlass_py.operations.gemm.operation import OPERATION
 
 D = operand(512, 512, "t")
 TN = "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_leanpingpong_"
-DIRECT = "sm90_lean_bf16_bf16_f32_{}_tn_128x128x64_1x1x1_leanpingpongdirect_linearc"
+DIRECT = "sm90_lean_bf16_bf16_f32_{}_tn_128x128x64_1x1x1_leanpingpongdirect_fusedc"
 CUTLASS = "sm90_gemm_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_pingpong_"
 CUTLASS_DIRECT = "sm90_gemm_bf16_bf16_f32_{}_tn_128x128x64_1x1x1_pingpongdirect_linearc"
 STREAM_K = "sm90_streamk_bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_coopstreamk_linear"
@@ -148,7 +147,7 @@ def test_four_blocks_load_few_rows_once_but_do_not_reach_every_multiprocessor(bu
 
 def test_a_detour_costs_time():
     straight, packed = problem(4096, 4096, 4096), problem(4096, 4096, 4096, layout="tt")
-    assert time_of(straight, TN + "linear") < time_of(packed, TN + "linear")
+    assert time_of(straight, TN + "fused") < time_of(packed, TN + "fused")
     plain, composed = (problem(4096, 4096, 4096, out_dtype=d) for d in ("f32", "f16"))
     assert time_of(plain, DIRECT.format("f32")) < time_of(composed, DIRECT.format("f32"))
 
@@ -164,12 +163,14 @@ def test_odd_n_goes_to_the_kernel_that_stores_directly(core):
     assert get_kernels(args)[0].metadata.design.schedule.endswith("direct")
 
 
-@pytest.mark.parametrize("f", ["identity", "gelu_tanh", "silu"])
-def test_a_large_problem_takes_the_fused_epilogue(core, f):
-    args = problem(8192, 4096, 4096, bias=vector(4096), activation=f)
+@pytest.mark.parametrize("f", ["identity", "gelu_tanh", "silu", "hardswish"])
+@pytest.mark.parametrize("m", [8, 8192])
+def test_a_layer_takes_the_tile_of_its_product(core, f, m):
+    """What is fused does not choose it: every tile fuses a bias and an activation."""
+    args = problem(m, 4096, 4096, bias=vector(4096), activation=f)
     chosen = plan(args.problem)
-    assert chosen.scratch is None and EPILOGUES[find(chosen.kernel).epilogue].activation == f
-    composed = problem(8192, 4096, 4096, bias=vector(4096), activation="hardswish")
+    assert chosen.scratch is None and chosen.kernel == plan(problem(m, 4096, 4096).problem).kernel
+    composed = problem(m, 4096, 4096, bias=vector(4096), gate=operand(m, 4096, "t"), c=operand(m, 4096, "t"))
     assert plan(composed.problem).scratch == "f32"
 
 
@@ -213,7 +214,7 @@ def test_the_tile_order_of_large_problems(built):
 @pytest.mark.parametrize("args", [problem(k=0), problem(alpha=0), problem(m=0), problem(n=0)], ids=str)
 def test_no_product_no_kernel(core, args):
     assert plan(args.problem) == LaunchPlan()
-    assert plan(forced(args, TN + "linear")) == LaunchPlan()  # it would wait for tiles of k that never come
+    assert plan(forced(args, TN + "fused")) == LaunchPlan()  # it would wait for tiles of k that never come
 
 
 def test_on_the_cpu_the_plan_is_a_function():
@@ -256,7 +257,7 @@ F32 = vector(1, "f32")
         (STREAM_K, problem(), False),  # compiled without it
         (ARRAY, lists(), False),
         (SM80, problem(), False),
-        (TN + "linearc", problem(c=D, beta=F32), True),
+        (TN + "fusedc", problem(c=D, beta=F32), True),
         (DIRECT.format("bf16"), problem(c=D), True),
     ],
     ids=str,
@@ -403,8 +404,8 @@ def test_a_forced_kernel_splits(core):
 
 
 def test_a_forced_kernel_that_cannot_split(core):
-    with pytest.raises(ValueError, match=f"kernel {TN}linear does not fit .*: cannot split k: nothing else can finish"):
-        plan(forced(problem(**LONG_K, splits=4), TN + "linear"))
+    with pytest.raises(ValueError, match=f"kernel {TN}fused does not fit .*: cannot split k: nothing else can finish"):
+        plan(forced(problem(**LONG_K, splits=4), TN + "fused"))
     with pytest.raises(ValueError, match="splits k as it likes; splits=4 is asked for"):
         plan(forced(problem(**LONG_K, splits=4), STREAM_K))
 
@@ -460,7 +461,7 @@ def test_a_list_without_a_product(core):
 
 
 def test_a_forced_kernel_that_would_need_a_detour(core):
-    name = TN + "linear"
+    name = TN + "fused"
     with pytest.raises(ValueError, match=rf"kernel {name} does not fit .*: reads b column-major; it is row-major"):
         plan(forced(problem(layout="tt"), name))
     assert plan(forced(problem(), name)).kernel == name
@@ -472,9 +473,9 @@ def test_a_forced_kernel_that_runs_elsewhere():
 
 
 def test_a_forced_kernel_is_a_class_of_its_own():
-    plain, asked = problem().problem, forced(problem(), TN + "linear")
+    plain, asked = problem().problem, forced(problem(), TN + "fused")
     assert plain != asked and asked.kernel >= 0 and plain.kernel == -1
-    assert forced(problem(), TN + "linear") == asked != forced(problem(), TN + "bias")
+    assert forced(problem(), TN + "fused") == asked != forced(problem(), TN + "fused_aux")
 
 
 @pytest.mark.parametrize("layout", ["tn", "nt"])
@@ -491,14 +492,14 @@ def test_a_problem_without_elements_or_sums_has_no_product(core, empty, layout):
 
 
 def test_only_within_jit_is_what_is_not_compiled_ranked(core):
-    keywords = {"bias": vector(4096), "activation": "hardswish"}
+    keywords = {"gate": operand(8192, 4096, "t"), "activation": "hardswish", "layout": "nt"}
     plain = problem(8192, 4096, 4096, **keywords).problem
     with cutlass_py.jit():
         inside = problem(8192, 4096, 4096, **keywords).problem
         ranking = rank(plain)  # where it is asked counts, not where the problem was made
     assert all(choice.route.kernel.compiled for choice in (*rank(plain), *rank(inside)))
     best = ranking[0].route
-    assert not best.kernel.compiled and best.direct and best.kernel.config.epilogue == "bias_hardswish"
+    assert not best.kernel.compiled and best.direct and best.kernel.config.epilogue == "fused_gate"
     assert rank(inside, compiled=True) == rank(plain) and rank(plain, compiled=False) == rank(inside, compiled=False)
     assert ranking == rank(inside, compiled=False)
 
@@ -524,10 +525,10 @@ def test_no_kernel_error_counts_and_names_the_nearest(built):
 
 
 def test_a_compiled_kernel_of_the_dtype_is_nearer_than_another(built):
-    built([TN + "linear", *(k.name for k in CORE if k.config.a == "f64")])
+    built([TN + "fused", *(k.name for k in CORE if k.config.a == "f64")])
     with pytest.raises(NoKernelError) as error:
         plan(problem(out_dtype="f32").problem)
-    assert f"  {TN}linear: writes bf16; out is f32" in str(error.value).splitlines()
+    assert f"  {TN}fused: writes bf16; out is f32" in str(error.value).splitlines()
 
 
 def test_an_fp8_product_needs_hopper(core, monkeypatch):
@@ -547,5 +548,5 @@ def test_without_any_kernel(built):
 def test_families_of_core():
     """What the tests above take for granted of the set."""
     names = {k.name for k in CORE}
-    assert {TN + "linearc", TN + "bias", DIRECT.format("f32"), SM80} <= names
+    assert {TN + "fusedc", TN + "fused_aux", DIRECT.format("f32"), SM80} <= names
     assert all(isinstance(k, CutlassKernel) for k in CORE)

@@ -77,7 +77,7 @@ def test_each_part_is_there_once_behind_what_it_needs(family):
 
 
 def test_a_torch_extension_looks_for_cutlass_where_it_is_included():
-    for kernel, wanted in ((config("sm90_gemm"), True), (config("sm90_lean", epilogue="linear_bias_grad"), False)):
+    for kernel, wanted in ((config("sm90_gemm"), True), (config("sm90_lean", epilogue="fused_bias_grad"), False)):
         setup = emit.project(kernel, "torch")["setup.py"]
         assert ("CUTLASS_DIR" in setup) == ("cutlass.h" in setup) == ("include_dirs=[str(cutlass)]" in setup) == wanted
 
@@ -130,7 +130,7 @@ def parameters(kernel) -> list[str]:
     assert [part.split()[-1].lstrip("&") for part in declared.split(", ")] == names
     assert names[:2] == ["a", "b"] and names[-1] == "out"
     for name in names[2:-1]:
-        assert re.search(rf"epilogue\.(parameters\[\d\] = {name};|{name} = )", text), name
+        assert re.search(rf"epilogue\.(parameters\[\d\] = {name}(;|\.first)|{name} = )", text), name
     return names[2:-1]
 
 
@@ -144,6 +144,9 @@ def parameters(kernel) -> list[str]:
         ("gate_silu", ["gate", "alpha"]),
         ("d_gelu", ["aux", "alpha"]),
         ("scaled_clamp", ["bias", "scale_a", "scale_b", "alpha", "scale_out", "low", "high"]),
+        ("fused", ["bias", "alpha", "activation", "parameters"]),
+        ("fused_gate", ["gate", "bias", "alpha", "activation", "parameters"]),
+        ("fused_scaled", ["bias", "scale_a", "scale_b", "alpha", "scale_out", "activation", "parameters"]),
     ],
 )
 def test_a_torch_extension_takes_what_its_kernel_takes(epilogue, expected):
@@ -152,9 +155,10 @@ def test_a_torch_extension_takes_what_its_kernel_takes(epilogue, expected):
 
 def test_a_torch_extension_takes_scales_in_blocks():
     for c in (c for c in KINDS if SCHEDULES[c.schedule].block):
-        added = ["c"] if c.epilogue == "linearc" else []
-        beta = ["beta"] if added else []
-        assert parameters(c) == [*added, "scale_a", "scale_b", "alpha", *beta]
+        own = SCHEDULES[c.schedule].lean
+        source, beta = (["c"], ["beta"]) if c.epilogue in ("linearc", "fusedc") else ([], [])
+        bias, told = (["bias"], ["activation", "parameters"]) if own else ([], [])
+        assert parameters(c) == [*source, *bias, "scale_a", "scale_b", "alpha", *beta, *told]
         text = emit.project(c, "torch")["binding.cpp"]
         schedule = SCHEDULES[c.schedule]
         tma = str(schedule.block > 1 and not schedule.swap and not schedule.lean).lower()

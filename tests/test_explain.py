@@ -229,7 +229,7 @@ def test_every_explanation_can_be_shown(built, args, monkeypatch):
 # ---------------------------------------------------------------------------------------- reasons
 
 
-NAMES = {"a", "b", "c", "k", "m", "n", "out", "bias", "splits", "batch", "operands", "asked"}
+NAMES = {"a", "b", "c", "k", "m", "n", "out", "aux", "bias", "splits", "batch", "operands", "asked"}
 
 
 def test_every_reason_says_what_was_expected_and_what_was_found():

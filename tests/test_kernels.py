@@ -24,7 +24,7 @@ from cutlass_py import (
     get_kernels,
 )
 from cutlass_py.declaration.dtypes import DTYPES
-from cutlass_py.declaration.epilogues import ACTIVATIONS, EPILOGUES
+from cutlass_py.declaration.epilogues import EPILOGUES
 from cutlass_py.declaration.families import FAMILIES, named
 from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.registry import all_kernels, kernel_named
@@ -59,11 +59,10 @@ def test_metadata_describes_the_config(k):
     a, b, d = (metadata.operands[x] for x in "abd")
     assert (a.layout, b.layout, d.layout) == (*c.layout, "t")
     assert (a.dtype, b.dtype, d.dtype) == tuple(DTYPES[x].storage or x for x in (c.a, c.b, c.d))
-    derivative = ACTIVATIONS[e.activation].derivative
     assert set(metadata.operands) - set("abd") == {
         *("c" for _ in range(e.source)),
-        *("aux" for _ in range(e.aux or derivative)),
-        *("gate" for _ in range(e.gated and not derivative)),
+        *("aux" for _ in range(e.aux or e.derivative or (e.gated and e.told))),
+        *("gate" for _ in range(e.gated and not e.derivative)),
         *("bias" for _ in range(bool(e.bias))),
         *("bias_grad" for _ in range(e.bias_grad)),
         *(name for name in ("scale_a", "scale_b") if k.interface.block),
@@ -72,11 +71,12 @@ def test_metadata_describes_the_config(k):
         sums = metadata.operands["bias_grad"]
         assert (sums.dtype, sums.layout, sums.alignment) == ("f32", "n", 4)
     if e.bias:
-        assert metadata.operands["bias"].layout == e.bias and metadata.operands["bias"].dtype == c.bias
+        assert metadata.operands["bias"].layout == ("*" if e.told else e.bias)
+        assert metadata.operands["bias"].dtype == c.bias
     assert (metadata.design.tile, metadata.design.cluster, metadata.design.schedule) == (c.tile, c.cluster, c.schedule)
     assert metadata.accumulator == c.accumulator and metadata.epilogue == metadata.fused.formula == e.formula
-    aux = "read" if derivative else "written" if e.aux else ""
-    gate = e.gated and not derivative
+    aux = "read" if e.derivative or (e.gated and e.told) else "written" if e.aux else ""
+    gate = e.gated and not e.derivative
     parts = (e.bias, e.activation, e.source, gate, aux, e.scaled, e.bias_grad)
     assert metadata.fused == EpilogueMetadata(e.name, e.formula, *parts)
     assert a.alignment in (1, 2, 4, 8, 16) and metadata.deterministic is True

@@ -20,7 +20,7 @@ from cutlass_py.functions import relu
 from cutlass_py.kernels.registry import kernel_named
 
 OPERANDS = (((64, 128), "bf16"), ((128, 32), "bf16"), ((64, 1), "f32"))
-NAME = "sm90_lean_bf16_bf16_f32_bf16_tn_64x32x128_1x1x1_leanpingpongswap_linear"
+NAME = "sm90_lean_bf16_bf16_f32_bf16_tn_64x32x128_1x1x1_leanpingpongswap_fused"
 CUDA = _core.build_info()["cuda"] == "ON"
 
 
@@ -57,17 +57,17 @@ def built(name: str = NAME) -> Path:
 @pytest.mark.parametrize(
     "kind",
     [
-        "bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_leanpingpong_linear",
-        "f16_f16_f16_f16_nt_128x256x64_2x1x1_leancoopswap_linear",
-        "f16_f16_f32_f32_nn_128x256x64_2x1x1_leancoopdirectswap_linearc",
-        "bf16_bf16_f32_bf16_tn_128x256x64_2x1x1_leancoop_biasc_gelu",
-        "e4m3_e4m3_f32_bf16_tn_128x96x128_2x1x1_leanpingpong_scaled",
-        "e4m3_e4m3_f32_f32_tn_128x64x128_1x1x1_leancoopgroup_linearc",
-        "f16_f16_f32_f16_tn_128x256x64_1x1x4_leancoop_linear",
-        "tf32_tf32_f32_f32_tn_128x256x32_1x2x1_leancoopswap_biasc_gelu",
+        "bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_leanpingpong_fused",
+        "f16_f16_f16_f16_nt_128x256x64_2x1x1_leancoopswap_fused",
+        "f16_f16_f32_f32_nn_128x256x64_2x1x1_leancoopdirectswap_fusedc",
+        "bf16_bf16_f32_bf16_tn_128x256x64_2x1x1_leancoop_fusedc",
+        "e4m3_e4m3_f32_bf16_tn_128x96x128_2x1x1_leanpingpong_fused_scaled",
+        "e4m3_e4m3_f32_f32_tn_128x64x128_1x1x1_leancoopgroup_fusedc",
+        "f16_f16_f32_f16_tn_128x256x64_1x1x4_leancoop_fused",
+        "tf32_tf32_f32_f32_tn_128x256x32_1x2x1_leancoopswap_fusedc",
         "u8_s8_s32_s32_tn_128x128x128_1x1x1_leanpingpongdirect_linearc",
-        "s8_s8_s32_s8_tn_64x16x256_1x1x1_leanpingpongswap_scaled",
-        "e4m3_e5m2_fast_e5m2_tn_128x256x128_2x1x1_leancoop_linear",
+        "s8_s8_s32_s8_tn_64x16x256_1x1x1_leanpingpongswap_fused_scaled",
+        "e4m3_e5m2_fast_e5m2_tn_128x256x128_2x1x1_leancoop_fused_scaled",
     ],
 )
 def test_a_cubin_of_every_kind(kind):

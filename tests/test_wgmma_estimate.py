@@ -16,7 +16,7 @@ from cutlass_py.operations.gemm.problems import arguments
 from cutlass_py.operations.gemm.tile_order import tile_order
 
 LEAN = FAMILIES["sm90_lean"].declared
-TILE = "sm90_lean_bf16_bf16_f32_bf16_{}_128x128x64_{}_lean{}_linear"
+TILE = "sm90_lean_bf16_bf16_f32_bf16_{}_128x128x64_{}_lean{}_fused"
 
 
 def config(layout: str = "tn", cluster: str = "1x1x1", schedule: str = "pingpong"):
@@ -108,7 +108,7 @@ def made():
     for name, change in (("low", 0.9), ("meet", 3), ("load", -0.7)):
         there[names.index(name)] += change
     formula, random = _core.WgmmaEstimates(there, ABSENT.clusters), Random(5)
-    designs = [c for c in LEAN if c.a == "bf16" and c.d == "bf16" and c.epilogue == "linear" and c.layout == "tn"]
+    designs = [c for c in LEAN if c.a == "bf16" and c.d == "bf16" and c.epilogue == "fused" and c.layout == "tn"]
     problems = []
     for _ in range(60):
         product = (*(int(16 * 2 ** random.uniform(0, 9)) // 8 * 8 for _ in range(3)), 1)

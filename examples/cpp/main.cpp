@@ -72,6 +72,7 @@ std::vector<float> multiply(const CutlassPyLibrary& library, const CutlassPyKern
   g.epilogue.alpha.value = g.epilogue.scale_out.value = 1;
   CutlassPyLaunch launch{};  // on the default stream
   launch.swizzle = 1;
+  launch.kernel = &kernel;
   check(cudaGetDevice(&launch.device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&launch.sm_count, cudaDevAttrMultiProcessorCount, launch.device),
         "cudaDeviceGetAttribute");

@@ -13,7 +13,7 @@ from reference import NUMPY, assert_near, integers, reference_epilogue, rounded
 from simulator import streamed
 from sm90_kernels import KERNELS, OPERANDS, USERS, users
 
-from cutlass_py import _core, clamp, epilogue, gemm, view
+from cutlass_py import _core, clamp, epilogue, gemm, leaky_relu, view
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.dtypes import DTYPES, compute_of
 from cutlass_py.declaration.epilogues import ACTIVATIONS, epilogue_named
@@ -101,9 +101,9 @@ def test_facts(name):
 
 IN_BLOCKS = [name for name in KERNELS if SCHEDULES[find(name).schedule].block]
 WHOLE = [name for name in KERNELS if find(name).d == "s32"]
-FUSED = [name for name in KERNELS if not name.endswith(("linear", "scaled")) and name not in (*IN_BLOCKS, *WHOLE)]
 SCALED = [name for name in KERNELS if name.endswith("scaled")]
-PLAIN = [name for name in KERNELS if name not in (*IN_BLOCKS, *FUSED, *SCALED)]
+FUSED = [name for name in KERNELS if name not in (*IN_BLOCKS, *WHOLE, *SCALED)]
+PLAIN = [name for name in KERNELS if name.endswith(("fused", "linear")) and name not in IN_BLOCKS]
 BYTES = [name for name in KERNELS if NUMPY[find(name).d].itemsize == 1]
 
 
@@ -154,7 +154,7 @@ def test_results_of_a_byte_saturate(on, rng, name):
     np.testing.assert_array_equal(run(on, name, a, b, alpha=factor), wanted)
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if "tf32" in name and name.endswith("linear")])
+@pytest.mark.parametrize("name", [name for name in KERNELS if "tf32" in name and name.endswith("fused")])
 def test_tf32_is_rounded_to_nearest(on, rng, name):
     """As CUTLASS's kernels have it: the tensor cores alone would cut off what lies beyond 10 bits."""
     m, n = extents(name, 0.6, 0.4)
@@ -163,7 +163,7 @@ def test_tf32_is_rounded_to_nearest(on, rng, name):
     np.testing.assert_array_equal(run(on, name, *near), a @ b)
 
 
-@pytest.mark.parametrize("name", [PLAIN[0], PLAIN[1], "sm90_lean_f16_f16_f32_f16_tn_256x128x64_1x2x1_leancoop_linear"])
+@pytest.mark.parametrize("name", [PLAIN[0], PLAIN[1], "sm90_lean_f16_f16_f32_f16_tn_256x128x64_1x2x1_leancoop_fused"])
 def test_batches(on, rng, name):
     m, n = extents(name, 1.2, 0.6)
     m = -(-m // 8) * 8
@@ -180,12 +180,14 @@ def test_more_tiles_than_blocks(on, rng, name):
     np.testing.assert_array_equal(run(on, name, a, b), wanted)
 
 
-# What is fused: what goes beside D is as wide as it, and every row of a tile asks for its own.
+# What goes beside D is as wide as it, and every row of a tile asks for its own. Each kernel is told some of the
+# activations, so that together they are told all.
 @pytest.mark.parametrize("name", FUSED)
-@pytest.mark.parametrize("batch", [(), (2,)], ids=["one", "two"])
-def test_epilogues(on, rng, name, batch):
+@pytest.mark.parametrize("axis, batch", [("n", ()), ("m", (2,)), ("", ())], ids=["n", "m of two", "no bias"])
+def test_epilogues(on, rng, name, axis, batch):
     c = find(name)
     e, schedule = epilogue_named(c.epilogue), SCHEDULES[c.schedule]
+    f = e.functions[(3 * FUSED.index(name) + "nm".find(axis or " ") + 1) % len(e.functions)]
     m, n = extents(name, 1.1, 1.2)
     if schedule.tma_store:
         m = -(-m // 8) * 8
@@ -193,25 +195,23 @@ def test_epilogues(on, rng, name, batch):
         m, n = (m // 8 * 8 + 8, n + 3) if c.layout[1] == "n" else (m + 3, n)  # odd rows, or odd columns
     a, b = integers(rng, (*batch, -(-m // 8) * 8, 40))[..., :m, :], integers(rng, (*batch, 40, -(-n // 8) * 8))[..., :n]
     like_d = "aligned" if schedule.tma_store else "offset"
-    given, how = {}, {"alpha": 0.25, "activation": e.activation}
-    if e.bias:
-        bias = rounded(rng.standard_normal(n if e.bias == "n" else m), c.d)
-        given["bias"] = bias if e.bias == "n" else bias[:, None]
+    given, how = {}, {"alpha": 0.25, "activation": f}
+    if axis:
+        bias = rounded(rng.standard_normal(n if axis == "n" else m), c.d)
+        given["bias"] = bias if axis == "n" else bias[:, None]
     if e.source:
         given["c"], how["beta"] = rounded(rng.standard_normal((*batch, m, n)), c.d), -0.5
     if e.gated:
-        given["aux" if ACTIVATIONS[e.activation].derivative else "gate"] = rounded(
-            rng.standard_normal((*batch, m, n)), c.d
-        )
-    parameters = (-2.0, 3.0) if e.activation == "clamp" else ()
+        given["aux" if ACTIVATIONS[f].derivative else "gate"] = rounded(rng.standard_normal((*batch, m, n)), c.d)
+    parameters = {"clamp": (-2.0, 3.0), "leaky_relu": (0.125,)}.get(f, ())
     wanted = reference_epilogue(
-        how["alpha"] * (a @ b), beta=how.get("beta", 1), activation=e.activation, parameters=parameters, **given
+        how["alpha"] * (a @ b), beta=how.get("beta", 1), activation=f, parameters=parameters, **given
     )
     keywords = {
         key: typed(on, placed("numpy", x, c.d, like_d if key != "bias" else "row").array, c.d)
         for key, x in given.items()
     }
-    keywords |= how | ({"activation": clamp(*parameters)} if parameters else {})
+    keywords |= how | ({"activation": {"clamp": clamp, "leaky_relu": leaky_relu}[f](*parameters)} if parameters else {})
     aux = placed("numpy", None, c.d, like_d, (*batch, m, n)) if e.aux else None
     if aux:
         keywords["aux"] = typed(on, aux.array, c.d)
@@ -229,7 +229,7 @@ def test_epilogues(on, rng, name, batch):
         assert_near(sums.array.astype("f8"), each.sum(0), "f32", 2.0**-10, size=float(np.abs(each).sum(0).max()))
 
 
-@pytest.mark.parametrize("name", [name for name in FUSED if name.endswith("linearc")])
+@pytest.mark.parametrize("name", [name for name in FUSED if name.endswith("fusedc")])
 def test_c_that_is_not_read(on, rng, name):
     """Absent, or with a beta of 0; or with one in device memory, of which nobody knows."""
     c = find(name)
@@ -259,25 +259,26 @@ def test_scales(on, rng, name, by):
 
 @pytest.mark.parametrize("name", SCALED)
 def test_scales_of_any_size_and_a_bias(on, rng, name):
-    """Along rows and columns, of one element; a bias of each product, of all, and none."""
+    """Along rows and columns, of one element; a bias of each product, of all, and none; activations."""
     c = find(name)
     m, n = extents(name, 0.6, 0.7)
     a, b = operands(rng, name, m, n, 64, 2)
-    for of_a, of_b, of_bias in (((m, 1), (), (2, 1, n)), ((), (1, n), (n,)), ((), (), None)):
+    cases = (((m, 1), (), (2, 1, n), "identity"), ((), (1, n), (n,), "gelu_tanh"), ((), (), None, "relu"))
+    for of_a, of_b, of_bias, f in cases:
         given = {"scale_a": rng.uniform(0.5, 2, of_a).astype("f4"), "scale_b": rng.uniform(0.5, 2, of_b).astype("f4")}
         keywords = {key: on(x) for key, x in given.items()}
         if of_bias:
             given["bias"] = rounded(rng.standard_normal(of_bias), c.bias)
             keywords["bias"] = typed(on, given["bias"].astype(NUMPY[c.bias]), c.bias)
-        found = run(on, name, a, b, alpha=0.5, scale_out=0.25, **keywords)
-        wanted = reference_epilogue(a @ b, alpha=0.5, scale_out=0.25, **given)
+        found = run(on, name, a, b, alpha=2**-7, activation=f, scale_out=0.25, **keywords)
+        wanted = reference_epilogue(a @ b, alpha=2**-7, activation=f, scale_out=0.25, **given)
         assert_near(found, wanted.d, c.d, 2.0**-10)
 
 
 @pytest.mark.parametrize("name", IN_BLOCKS)
 @pytest.mark.parametrize("k", [48, 128, 1040])
 def test_factors_in_blocks(on, rng, name, k):
-    """Each line of k has its own; few and many lines, and a part of one. They lie in any order."""
+    """Each line of k has its own; few and many lines, and a part of one. They lie in any order. A bias beside them."""
     c = find(name)
     m, n = extents(name, 1.2, 1.3)
     a, b = integers(rng, (2, m, k)), integers(rng, (2, k, n))
@@ -291,8 +292,10 @@ def test_factors_in_blocks(on, rng, name, k):
         part = a[..., i * 128 : i * 128 + 128] @ b[:, i * 128 : i * 128 + 128]
         by_column = scale_b[:, i, np.arange(n) // (1 if groups == n else 128)]
         wanted += part * scale_a[..., i, None].astype("f8") * by_column[:, None].astype("f8")
-    found = run(on, name, a, b, scale_a=on(scale_a), scale_b=on(scale_b))
-    assert_near(found, wanted, c.d, 2.0**-20, size=np.abs(wanted).max())
+    bias = rounded(rng.standard_normal(n), c.d)
+    given = {"bias": typed(on, bias.astype(NUMPY[c.d]), c.d), "activation": "relu"}
+    found = run(on, name, a, b, scale_a=on(scale_a), scale_b=on(scale_b), **given)
+    assert_near(found, np.maximum(wanted + bias, 0), c.d, 2.0**-20, size=np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("program", OPERANDS)

@@ -16,7 +16,7 @@ from .._core import gemm
 from ..arrays.tensor_spec import TensorSpec
 from ..declaration.config import SCHEDULES, GemmConfig
 from ..declaration.dtypes import DTYPES, compute_of
-from ..declaration.epilogues import ACTIVATIONS, epilogue_named
+from ..declaration.epilogues import ACTIVATIONS, TOLD, epilogue_named
 from ..operations.gemm.arguments import GemmArguments
 from ..operations.gemm.problems import arguments
 from ..operations.gemm.suites import Shape
@@ -65,13 +65,12 @@ class KernelCase(Case):
         if c.accumulator == "s32" and c.d != "s32":
             entry["alpha"] = 2**-7 / k  # within the range of f16
         if e.bias:
-            entry |= {"bias": c.bias, "bias_axis": e.bias}
-        activation = ACTIVATIONS[e.activation]
-        if e.activation != "identity":
-            given = [float(i) if x is None else x for i, (_, x) in enumerate(activation.parameters)]
+            entry |= {"bias": c.bias, "bias_axis": e.bias[0]}
+        if e.activation not in ("identity", TOLD):
+            given = [float(i) if x is None else x for i, (_, x) in enumerate(ACTIVATIONS[e.activation].parameters)]
             entry["activation"] = [e.activation, *given]
         if e.gated:
-            entry["aux" if activation.derivative else "gate"] = c.d
+            entry["aux" if e.derivative else "gate"] = c.d
         if e.aux:
             entry["aux"] = c.d
         if e.bias_grad:
@@ -104,7 +103,7 @@ class KernelCase(Case):
         c = self.config
         own = _FAST if c.accumulator == "fast" else DTYPES[c.accumulator].roundoff
         stored = DTYPES[c.d].roundoff if DTYPES[c.d].mantissa else 1 / largest
-        function = _TANH if epilogue_named(c.epilogue).activation != "identity" else 0.0
+        function = _TANH if epilogue_named(c.epilogue).activation not in ("identity", TOLD) else 0.0
         return 4 * (stored + ROUNDED.get(c.a, 0.0) + function + math.sqrt(self.shape[-1]) * own) + 1e-12
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from ..declaration.config import GemmConfig
 from ..declaration.dtypes import COMPUTE, LAYOUTS, PAIRS, compute_of
-from ..declaration.epilogues import ACTIVATIONS, EPILOGUES, Epilogue
+from ..declaration.epilogues import EPILOGUES, Epilogue
 from ..declaration.families import FAMILIES, named
 
 _SETS = ("core", "declared")
@@ -75,8 +76,8 @@ def _epilogues() -> list[list[str]]:
     operands = dict.fromkeys(c.a for c in named("declared").values())
     forms: dict[tuple[Epilogue, bool], list[Epilogue]] = {}  # they differ in f alone, the one without any first
     for e in EPILOGUES.values():
-        key = replace(e, name="", activation=""), ACTIVATIONS[e.activation].derivative
-        forms.setdefault(key, []).append(e)
+        if not e.told or e.bias_grad:  # no more than what it can be told to be
+            forms.setdefault((replace(e, name="", activation=""), e.derivative), []).append(e)
     for epilogues in forms.values():
         form = epilogues[-1].form("f")
         groups: dict[tuple[str, ...], list[str]] = {}  # operands by what their row says
@@ -93,16 +94,23 @@ def _epilogues() -> list[list[str]]:
 def _layouts_of(part: str, operand: str) -> dict[str, frozenset[str]]:
     """The layouts in which a set fuses each epilogue, by its name."""
     found: dict[str, set[str]] = {}
-    for c in named(part).values():
-        if c.a == operand:
-            found.setdefault(c.epilogue, set()).add(c.layout)
+    for name, layout in {(c.epilogue, c.layout) for c in named(part).values() if c.a == operand}:
+        for other in _covered(name):
+            found.setdefault(other, set()).add(layout)
     return {name: frozenset(layouts) for name, layouts in found.items()}
+
+
+@cache
+def _covered(name: str) -> list[str]:
+    """The epilogues that kernels of this one fuse."""
+    return [other.name for other in EPILOGUES.values() if EPILOGUES[name].covers(other)]
 
 
 def _smallest(epilogues: list[Epilogue], sets: list[set[str]]) -> list[str]:
     """Their functions, each in the cell of the smallest set that holds it."""
     cells, seen, one = [], set[str](), len(epilogues) == 1
     for names in sets:
-        cells.append(" ".join("yes" if one else e.activation for e in epilogues if e.name in names - seen))
+        found = [e for e in epilogues if e.name in names - seen]
+        cells.append(" ".join("yes" if one and not e.told else " ".join(e.functions) for e in found))
         seen |= names
     return cells

@@ -6,8 +6,8 @@ Standard library and its sibling tables only: the build reads it before the pack
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,14 +54,18 @@ _ACTIVATIONS = [
 ACTIVATIONS = {a.name: a for a in _ACTIVATIONS}
 
 
+TOLD = "f"  # an activation that the launch tells
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """What a kernel does to the product before it stores it: one fused variant (kernel.h has the whole formula).
 
     Attributes:
         source: reads c and adds beta * c; where beta is 0 it is left unread.
-        bias: axis of the vector it adds, "n" (one value per column of D) or "m"; absent it adds nothing.
-        activation: applied to the result.
+        bias: axis of the vector it adds, "n" (one value per column of D) or "m", or "nm" for either; absent it adds
+            nothing.
+        activation: applied to the result; TOLD for any.
         gated: instead multiplies by activation(gate), or by the derivative's value at aux.
         aux: stores what the activation is applied to, in D's dtype.
         bias_grad: leaves the sums of D's columns, before D is rounded.
@@ -90,10 +94,41 @@ class Epilogue:
         return self.user.program.instructions if self.user else 0
 
     @property
+    def told(self) -> bool:
+        """Whether the launch tells the activation, and along which axis the bias is added."""
+        return self.activation == TOLD
+
+    @property
     def plain(self) -> bool:
-        """Whether it is alpha * acc, with or without beta * c, and nothing else."""
-        beside = self.bias or self.gated or self.aux or self.bias_grad or self.scaled
-        return not (self.user or beside or self.activation != "identity")
+        """Whether it is alpha * acc, with or without beta * c, and nothing else; or can be."""
+        if self.user or self.gated or self.aux or self.bias_grad:
+            return False
+        return self.told or not (self.bias or self.scaled or self.activation != "identity")
+
+    @property
+    def derivative(self) -> bool:
+        """Whether it multiplies by a derivative at aux, and never by a gate."""
+        return not self.told and ACTIVATIONS[self.activation].derivative
+
+    @property
+    def functions(self) -> list[str]:
+        """The activations that it can apply."""
+        return [a.name for a in _ACTIVATIONS if self.gated or not a.derivative] if self.told else [self.activation]
+
+    def applies(self, activation: str, gated: bool) -> bool:
+        """Whether it can apply an activation, to the product or, `gated`, to a gate or aux."""
+        return gated == self.gated and self.activation in (activation, TOLD)
+
+    def as_told(self, activation: str, bias: str) -> Epilogue:
+        """What it is for a launch that tells this activation and this axis of a bias, "" for none."""
+        return replace(self, activation=activation, bias=bias) if self.told else self
+
+    def covers(self, other: Epilogue) -> bool:
+        """Whether it is another one, or can be told to be."""
+        if not self.told:
+            return self is other
+        same = ("source", "gated", "aux", "bias_grad", "scaled", "user")
+        return other.bias in self.bias and all(getattr(self, name) == getattr(other, name) for name in same)
 
     @cached_property
     def formula(self) -> str:
@@ -106,10 +141,10 @@ class Epilogue:
         """The formula with a function of this name."""
         z = "alpha * scale_a * scale_b * acc" if self.scaled else "alpha * acc"
         z += " + beta * c" if self.source else ""
-        z += f" + bias[{self.bias}]" if self.bias else ""
+        z += f" + bias[{' or '.join(self.bias)}]" if self.bias else ""
         z = f"(aux = {z})" if self.aux else z
         if self.gated:
-            z = f"({z}) * {f}({'aux' if ACTIVATIONS[self.activation].derivative else 'gate'})"
+            z = f"({z}) * {f}({'aux' if self.derivative else 'gate'})"
         elif self.activation != "identity":
             z = f"{f}({z})"
         z = f"(bias_grad[n] = sums of {z})" if self.bias_grad else z
@@ -129,11 +164,18 @@ def _epilogues() -> Iterator[Epilogue]:
     for f in plain:
         yield Epilogue(f"gate_{f}", activation=f, gated=True)
         yield Epilogue("scaled" if f == "identity" else f"scaled_{f}", bias="n", activation=f, scaled=True)
-    yield Epilogue("linear_bias_grad", bias_grad=True)
     for a in _ACTIVATIONS:
         if a.derivative:
             yield Epilogue(a.name, activation=a.name, gated=True)
-            yield Epilogue(f"{a.name}_bias_grad", activation=a.name, gated=True, bias_grad=True)
+    # Of our own kernels; the gate may be aux, and f a derivative.
+    told = partial(Epilogue, bias="nm", activation=TOLD)
+    yield told("fused")
+    yield told("fusedc", source=True)
+    yield told("fused_gate", gated=True)
+    yield told("fused_aux", aux=True)
+    yield told("fused_scaled", scaled=True)
+    yield told("fused_bias_grad", bias_grad=True)
+    yield told("fused_gate_bias_grad", gated=True, bias_grad=True)
 
 
 EPILOGUES = {e.name: e for e in _epilogues()}
@@ -143,7 +185,3 @@ _user: dict[str, Epilogue] = {}  # by the name of their content, which is no dec
 def epilogue_named(name: str) -> Epilogue:
     """A declared epilogue, or one that a user wrote."""
     return EPILOGUES.get(name) or _user[name]
-
-
-# The activations that are part of built sets as fused variants; the others are fused on demand.
-USUAL = ("relu", "gelu", "gelu_tanh", "silu")

@@ -15,7 +15,7 @@ from typing import Any
 from . import gemm_cpp, lean_cpp, quantize, tiles
 from .config import SCHEDULES, Family, GemmConfig, KernelConfig, nothing
 from .dtypes import DTYPES, LAYOUTS, PAIRS
-from .epilogues import ACTIVATIONS, EPILOGUES, USUAL
+from .epilogues import ACTIVATIONS, EPILOGUES
 from .operands import DEFAULT
 from .tiles import Design, Ladder
 
@@ -36,6 +36,7 @@ def _sm90(dtypes: Pair, layout: str, d: str, epilogue: str, design: Design, accu
     return GemmConfig(family, *dtypes, accumulator, d, layout, tile, epilogue, schedule, cluster)
 
 
+_CUTLASS = [e for e in EPILOGUES.values() if not e.told]  # that its kernels fuse
 # A 128x256 tile of a wide D leaves no room for the mainloop's stages.
 _NARROW = [design for design in tiles.SM90_TMA if design[0][0] * design[0][1] < 128 * 256]
 
@@ -61,9 +62,9 @@ def _sm90_half(dtype: str, layout: str) -> Iterator[GemmConfig]:
     for d, design in product((dtype, "f32"), tiles.SM90_DIRECT):
         yield _sm90(pair, layout, d, "linearc", design)
     yield _sm90(pair, layout, "f32", "linearc", tiles.SQUARE)
-    for epilogue in EPILOGUES.values():
+    for epilogue in _CUTLASS:
         designs = _NARROW if epilogue.aux or epilogue.gated or epilogue.source else tiles.SM90_TMA
-        if (epilogue.bias or epilogue.gated) and not epilogue.scaled and not epilogue.bias_grad:
+        if (epilogue.bias or epilogue.gated) and not epilogue.scaled:
             for design in designs:
                 yield _sm90(pair, layout, dtype, epilogue.name, design)
         if epilogue.bias and not epilogue.aux and not epilogue.scaled:
@@ -78,7 +79,7 @@ def _sm90_fp8() -> Iterator[GemmConfig]:
         for design in tiles.SM90_FAST:
             yield _sm90(e4m3, "tn", "bf16", epilogue, design, "fast")
     yield _sm90(e4m3, "tn", "f32", "linear", tiles.SQUARE_2X1, "fast")
-    scaled = [e.name for e in EPILOGUES.values() if e.scaled]
+    scaled = [e.name for e in _CUTLASS if e.scaled]
     for pair in _FP8:
         yield _sm90(pair, "tn", "bf16", "linear", tiles.SQUARE_2X1, "fast")
         yield _sm90(pair, "tn", "f32", "linearc", tiles.SM90_PROMOTED_DIRECT)
@@ -119,7 +120,7 @@ def _sm90_tf32() -> Iterator[GemmConfig]:
         yield _sm90(pair, "tn", "f32", "linearc", design)
     for design in tiles.SM90_ROWS:
         yield _sm90(pair, SCHEDULES[design[2]].along_rows, "f32", "linear", design)
-    for epilogue, design in product(EPILOGUES.values(), _NARROW):
+    for epilogue, design in product(_CUTLASS, _NARROW):
         if epilogue.bias and not epilogue.aux and not epilogue.scaled:
             yield _sm90(pair, "tn", "f32", epilogue.name, design)
 
@@ -148,10 +149,6 @@ def _dmma() -> Iterator[GemmConfig]:
         yield _sm90(("f64", "f64"), layout, "f64", "linearc", tiles.DMMA, "f64")
 
 
-# What a layer fuses forward, and with its gradients.
-_FORWARD = ("linearc", "bias", "biasm", *(f"bias_{f}" for f in USUAL), "gate_silu", "gate_gelu_tanh")
-
-
 def _lean_core() -> Iterator[GemmConfig]:
     for dtype, layout in product(_HALVES, LAYOUTS):
         yield from _lean_half_core(dtype, layout)
@@ -159,37 +156,37 @@ def _lean_core() -> Iterator[GemmConfig]:
         yield from _lean_fp8_core(pair)
     tf32 = ("tf32", "tf32")
     for design in tiles.SM90_LEAN_FEW:
-        yield _sm90(tf32, "tn", "f32", "linear", design)
+        yield _sm90(tf32, "tn", "f32", "fused", design)
     for design in (*tiles.SM90_LEAN_DIRECT_SMALL, *tiles.SM90_LEAN_DIRECT_SQUARE):
-        yield _sm90(tf32, "tn", "f32", "linearc", design)
+        yield _sm90(tf32, "tn", "f32", "fusedc", design)
     for pair in _INT8:
         for design in tiles.SM90_LEAN_LEAST:
             yield _sm90(pair, "tn", "s32", "linear", design, "s32")
-            yield _sm90(pair, "tn", "bf16", "scaled", design, "s32")
+            yield _sm90(pair, "tn", "bf16", "fused_scaled", design, "s32")
         for design in tiles.SM90_LEAN_DIRECT_SMALL:
             yield _sm90(pair, "tn", "s32", "linearc", design, "s32")
+
+
+# What reads or writes a matrix beside D. A layer multiplies x @ w.T (tn; in JAX x @ w, tt), its gradients in tt and nt.
+_MATRICES = {
+    "fusedc": {layout: tiles.SM90_LEAN_LAYER if layout == "tn" else tiles.SM90_LEAN_LEAST for layout in LAYOUTS},
+    "fused_gate": {"tn": tiles.SM90_LEAN_LAYER, "tt": tiles.SM90_LEAN_LAYER},
+    "fused_aux": {"tn": tiles.SM90_LEAN_LAYER, "tt": tiles.SM90_LEAN_LEAST},
+}
 
 
 def _lean_half_core(dtype: str, layout: str) -> Iterator[GemmConfig]:
     pair = (dtype, dtype)
     for design in tiles.SM90_LEAN_CORE:
-        yield _sm90(pair, layout, dtype, "linear", design)
+        yield _sm90(pair, layout, dtype, "fused", design)
     for design in tiles.SM90_LEAN_LEAST:  # also what is finished elsewhere
-        yield _sm90(pair, layout, "f32", "linear", design)
+        yield _sm90(pair, layout, "f32", "fused", design)
     for design in (*tiles.SM90_LEAN_DIRECT_SMALL, *tiles.SM90_LEAN_DIRECT_SQUARE):
-        yield _sm90(pair, layout, dtype, "linearc", design)
+        yield _sm90(pair, layout, dtype, "fusedc", design)
     for design in tiles.SM90_LEAN_DIRECT_SQUARE:
-        yield _sm90(pair, layout, "f32", "linearc", design)
-    # A layer multiplies x @ w.T (tn; in JAX x @ w, tt), its gradients in tt and nt.
-    if layout == "tn":
-        fused: dict[str, list[Design]] = dict.fromkeys(_FORWARD, tiles.SM90_LEAN_LAYER)
-        fused |= {f"bias_{f}_aux": tiles.SM90_LEAN_LEAST for f in USUAL}
-    elif layout == "tt":
-        fused = dict.fromkeys((*_FORWARD, *(f"d_{f}" for f in USUAL)), tiles.SM90_LEAN_LEAST)
-    else:
-        fused = dict.fromkeys(("linearc", "bias", "biasm"), tiles.SM90_LEAN_LEAST)
-    for epilogue, designs in fused.items():
-        for design in designs:
+        yield _sm90(pair, layout, "f32", "fusedc", design)
+    for epilogue, by_layout in _MATRICES.items():
+        for design in by_layout.get(layout, ()):
             yield _sm90(pair, layout, dtype, epilogue, design)
 
 
@@ -198,48 +195,46 @@ def _lean_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
     promoted = tiles.SM90_LEAN_PROMOTED_CORE if same else tiles.SM90_LEAN_PROMOTED_LEAST
     blocks = tiles.SM90_LEAN_BLOCK if same else tiles.SM90_LEAN_BLOCK_LEAST
     for design in promoted:
-        yield _sm90(pair, "tn", "bf16", "scaled", design)
+        yield _sm90(pair, "tn", "bf16", "fused_scaled", design)
     for design in tiles.SM90_LEAN_FAST if same else tiles.SM90_LEAN_LEAST:
-        yield _sm90(pair, "tn", "bf16", "scaled", design, "fast")
+        yield _sm90(pair, "tn", "bf16", "fused_scaled", design, "fast")
     for design in (*tiles.SM90_LEAN_PROMOTED_LEAST, *tiles.SM90_LEAN_PROMOTED_DIRECT):
-        yield _sm90(pair, "tn", "f32", "linear", design)  # finished elsewhere
+        yield _sm90(pair, "tn", "f32", "fused_scaled", design)  # also what is finished elsewhere
     for d, designs in (("bf16", blocks), ("f32", tiles.SM90_LEAN_BLOCK_LEAST)):
         for design in designs:
-            yield _sm90(pair, "tn", d, "linear", design)
+            yield _sm90(pair, "tn", d, "fused", design)
 
 
 def _lean_declared() -> Iterator[GemmConfig]:
     """Every tile, dtype and epilogue."""
     for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN):
         for d in (dtype, "f32"):
-            yield _sm90((dtype, dtype), layout, d, "linear", design)
+            yield _sm90((dtype, dtype), layout, d, "fused", design)
     for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_SPLIT):
-        yield _sm90((dtype, dtype), layout, dtype, "linear", design)
-    for pair, d, epilogue in product(_FP8, _FP8_RESULTS, ("linear", "scaled")):
+        yield _sm90((dtype, dtype), layout, dtype, "fused", design)
+    for pair, d in product(_FP8, _FP8_RESULTS):
         for design in (*tiles.SM90_LEAN_FAST, *tiles.SM90_LEAN_FEW):
-            yield _sm90(pair, "tn", d, epilogue, design, "fast")
+            yield _sm90(pair, "tn", d, "fused_scaled", design, "fast")
         for design in (*tiles.SM90_LEAN_PROMOTED, *tiles.SM90_LEAN_PROMOTED_DIRECT):
-            yield _sm90(pair, "tn", d, epilogue, design)
-    for pair, d, epilogue in product(_FP8, ("bf16", "f32"), ("linear", "linearc")):
+            yield _sm90(pair, "tn", d, "fused_scaled", design)
+    for pair, d, epilogue in product(_FP8, ("bf16", "f32"), ("fused", "fusedc")):
         for design in tiles.SM90_LEAN_BLOCK:
             yield _sm90(pair, "tn", d, epilogue, design)
     for layout, design in product(LAYOUTS, tiles.SM90_LEAN_FUSED):
-        yield _sm90(("f16", "f16"), layout, "f16", "linear", design, "f16")
+        yield _sm90(("f16", "f16"), layout, "f16", "fused", design, "f16")
     for pair, design in product(_INT8, tiles.SM90_LEAN_FEW):
         yield _sm90(pair, "tn", "s32", "linear", design, "s32")
     for pair, d, design in product(_INT8, _INT8_RESULTS, (*tiles.SM90_LEAN_FEW, *tiles.SM90_LEAN_DIRECT)):
-        yield _sm90(pair, "tn", d, "scaled", design, "s32")
+        yield _sm90(pair, "tn", d, "fused_scaled", design, "s32")
+    for pair, design in product(_INT8, tiles.SM90_LEAN_DIRECT):
+        yield _sm90(pair, "tn", "s32", "linearc", design, "s32")
     floats = [(dtype, dtype, layout) for dtype, layout in product(_HALVES, LAYOUTS)] + [("tf32", "f32", "tn")]
-    for (dtype, d, layout), e, design in product(floats, EPILOGUES.values(), tiles.SM90_LEAN_FUSED):
-        if not e.scaled:
-            yield _sm90((dtype, dtype), layout, d, e.name, design)
-    for (dtype, d, layout), epilogue, design in product(floats, _FORWARD, tiles.SM90_LEAN_LAYER):
+    told = [e.name for e in EPILOGUES.values() if e.told and not e.scaled]
+    for (dtype, d, layout), epilogue, design in product(floats, told, tiles.SM90_LEAN_FUSED + tiles.SM90_LEAN_LAYER):
         yield _sm90((dtype, dtype), layout, d, epilogue, design)
     for (dtype, narrow, layout), design in product(floats, tiles.SM90_LEAN_DIRECT):
         for d in (narrow, "f32"):
-            yield _sm90((dtype, dtype), layout, d, "linearc", design)
-    for pair, design in product(_INT8, tiles.SM90_LEAN_DIRECT):
-        yield _sm90(pair, "tn", "s32", "linearc", design, "s32")
+            yield _sm90((dtype, dtype), layout, d, "fusedc", design)
 
 
 # ---------------------------------------------------------------------------------------------------- 2.x

@@ -33,12 +33,9 @@ def _epilogue(c: GemmConfig) -> str:
     e = epilogue_named(c.epilogue)
     if e.user:
         return f"sm90::UserEpilogue<{e.name}, {_flag(DTYPES[c.d].bits <= 16 and not e.user.wide)}>"
-    quick = _flag(DTYPES[c.d].bits <= 16)
-    bias = tag(c.bias) if e.bias else "void"
+    bias = "void" if c.d == "s32" else tag(c.bias)
     role = "source" if e.source else "gate" if e.gated else "aux" if e.aux else "none"
-    activation = f"activation::{e.activation}<{quick}>"
-    flags = f"{_flag(e.scaled)}, sm90::Role::{role}, {_flag(e.bias_grad)}"
-    return f"sm90::Fused<{activation}, {tag(c.d)}, {bias}, {flags}>"
+    return f"sm90::Fused<{tag(c.d)}, {bias}, {_flag(e.scaled)}, sm90::Role::{role}, {_flag(e.bias_grad)}>"
 
 
 def _program(t: Traced) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config import MOST_IN_CLUSTER, SCHEDULES, Family, GemmConfig
 from .dtypes import ARITHMETICS, BLOCK, DTYPES, LAYOUTS, usual_arithmetic
-from .epilogues import ACTIVATIONS, EPILOGUES, Epilogue
+from .epilogues import EPILOGUES, Epilogue
 from .families import FAMILIES
 from .gemm_cpp import INSTRUCTION
 from .lean_cpp import LINE
@@ -79,12 +79,20 @@ class Resolved:
         self.accumulator = given.accumulator or usual.accumulator
         self.d = given.d or usual.output
         self.schedule = SCHEDULES[given.schedule or ("pingpong" if self.wgmma else "tiled")]
-        self.epilogue: Epilogue = EPILOGUES[given.epilogue or ("linear" if self.wgmma else "linearc")]
         self.size = DTYPES[self.a].itemsize
+        self.epilogue: Epilogue = EPILOGUES[given.epilogue or self._usual_epilogue]
         whole = given.instruction == TENSOROP and DTYPES[self.a].bits <= 32
         self.align = given.alignment or (16 // self.size if whole or self.wgmma else 1)
         self.tile, self.warps = given.tile, given.warps or (0, 0, 0)
         self.stages = given.stages or 0
+
+    @property
+    def _usual_epilogue(self) -> str:
+        if not self.wgmma:
+            return "linearc"
+        if not self.schedule.lean or self.d == "s32":
+            return "linear"
+        return "fused_scaled" if self.size == 1 and not self.schedule.block else "fused"
 
     @property
     def family(self) -> Family:
@@ -341,16 +349,19 @@ def _slices_3x(k: Resolved) -> _Faults:
 @_check("epilogue", "schedule", "accumulator", "d", api=3)
 def _epilogue_3x(k: Resolved) -> _Faults:
     e, name = k.epilogue, k.epilogue.name
-    if (k.schedule.pointers or not (k.schedule.tma_store or k.schedule.lean)) and name != "linearc":
+    if e.told and not k.schedule.lean:
+        yield Fault("epilogue", name, "a row without 'fused', which are of kernels of our own")
+    elif k.schedule.lean and not e.told and k.d != "s32":
+        told = ", ".join(repr(row.name) for row in EPILOGUES.values() if row.told)
+        yield Fault("epilogue", name, f"one of {told}: of our own kernels the launch tells the rest")
+    elif (k.schedule.pointers or not (k.schedule.tma_store or k.schedule.lean)) and name != "linearc":
         yield Fault("epilogue", name, f"'linearc', which schedule {k.schedule.name} has alone")
     elif k.schedule.stream_k and name != "linear":
         yield Fault("epilogue", name, f"'linear', which schedule {k.schedule.name} has alone")
-    elif k.accumulator == "s32" and k.d == "s32" and not e.plain:
+    elif k.accumulator == "s32" and k.d == "s32" and (e.told or not e.plain):
         yield Fault("epilogue", name, "'linear' or 'linearc': sums in s32 are stored as they are")
     elif k.accumulator == "s32" and k.d != "s32" and not e.scaled:
         yield Fault("epilogue", name, f"a scaled one: sums in s32 become {k.d} by scales")
-    elif e.bias_grad and not k.schedule.lean:
-        yield Fault("epilogue", name, "one without bias_grad, which kernels of our own alone sum")
     elif DTYPES[k.d].bits == 8 and (e.source or e.gated or e.aux):
         yield Fault("epilogue", name, f"one without c, gate and aux: they would lie in {k.d}, of 8 bits")
 
@@ -452,7 +463,7 @@ def _shared_2x(k: Resolved) -> _Faults:
 def _epilogue_2x(k: Resolved) -> _Faults:
     e, name = k.epilogue, k.epilogue.name
     known = "'linearc', or 'linearc_' and an activation"
-    if not e.source or e.bias or e.aux or e.bias_grad or e.scaled or e.gated or ACTIVATIONS[e.activation].derivative:
+    if not e.source or e.bias or e.aux or e.bias_grad or e.scaled or e.gated or e.told:
         yield Fault("epilogue", name, f"{known}: what a 2.x kernel fuses")
     elif e.activation != "identity" and (k.accumulator != "f32" or k.schedule.stream_k):
         yield Fault("epilogue", name, "'linearc': activations are fused beside sums in f32, and not by stream-K")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import _core
 from ..kernels.kernel import CutlassKernel, Kernel
-from ..kernels.operation import describe, operation_of, problem_asked
+from ..kernels.operation import Problem, describe, operation_of, problem_asked
 from .candidates import Choice, rank
 from .rejections import not_compiled, rejected
 
@@ -53,6 +53,7 @@ class Explanation:
     rejected: tuple[tuple[Kernel, str], ...]
     not_compiled: tuple[Kernel, ...] = ()
     note: str = ""
+    _asked: Problem = field(kw_only=True, repr=False, compare=False)
 
     def rows(self, most: int | None = None) -> list[Row]:
         """The ranking as rows of a table, then one miss for each reason: of the kernel whose loss is greatest.
@@ -60,7 +61,11 @@ class Explanation:
         Args:
             most: rows of either kind.
         """
-        return [*map(_row, self.ranking[:most]), *self._missed()[:most]]
+        return [*map(self._row, self.ranking[:most]), *self._missed()[:most]]
+
+    def _row(self, choice: Choice) -> Row:
+        time = choice.microseconds or None  # of a provider, which need not have an estimate
+        return Row(choice.route.kernel.name, time, choice.measured, tuple(steps(choice, self._asked)))
 
     def _missed(self) -> list[Row]:
         seen: dict[str, list[Kernel]] = {}
@@ -74,7 +79,7 @@ class Explanation:
             "problem": self.problem,
             "chosen": self.chosen and self.chosen.route.kernel.name,
             "note": self.note,
-            "ranking": [asdict(_row(choice)) for choice in self.ranking],
+            "ranking": [asdict(self._row(choice)) for choice in self.ranking],
             "rejected": [{"kernel": kernel.name, "reason": reason} for kernel, reason in self.rejected],
             "not_compiled": [kernel.name for kernel in self.not_compiled],
         }
@@ -105,7 +110,7 @@ class Explanation:
             lines.append(self.note or "no kernel fits")
         else:
             lines.append(f"chosen: {self.chosen.route.kernel.name}")
-            lines += [f"  {text}" for text in (*steps(self.chosen), self.chosen.time) if text]
+            lines += [f"  {text}" for text in (*steps(self.chosen, self._asked), self.chosen.time) if text]
         others = self.ranking[1:6]
         if others:
             lines.append(f"next of {len(self.ranking)}:")
@@ -121,8 +126,8 @@ class Explanation:
         return "\n".join(lines)
 
 
-def steps(choice: Choice) -> list[str]:
-    """What a choice does besides one launch of its kernel on the operands as they lie, and why."""
+def steps(choice: Choice, p: Problem) -> list[str]:
+    """What a choice does for a problem besides one launch of its kernel on the operands as they lie, and why."""
     route, way = choice.route, choice.route.way
     lines = [] if route.kernel.compiled else ["is not in the built set: taken from the cache, or compiled first"]
     lines += [f"packs {name} first" for name in way.packed]
@@ -130,9 +135,8 @@ def steps(choice: Choice) -> list[str]:
         lines.append(f"splits k into {route.splits} parts")
     if isinstance(route.kernel, CutlassKernel) and not way.scratch:
         epilogue = route.kernel.interface.epilogue
-        # Functions of the same content share a kernel: its formula may be another's.
-        formula = "the user's function" if epilogue.user else epilogue.formula
-        lines += [f"fused: {formula}"] if not epilogue.plain else []
+        if formula := operation_of(p).fused(route.kernel.interface, p):
+            lines.append(f"fused: {formula}")
         left = epilogue.user.left(route.kernel.config.api) if epilogue.user else []
         lines += [f"an elementwise kernel reduces afterwards: {', '.join(left)}"] if left else []
     if way.scratch:
@@ -140,11 +144,6 @@ def steps(choice: Choice) -> list[str]:
     if way.sums:
         lines.append("an elementwise kernel sums D afterwards")
     return lines + [f"reason: {reason}" for reason in way.detours]
-
-
-def _row(choice: Choice) -> Row:
-    time = choice.microseconds or None  # of a provider, which need not have an estimate
-    return Row(choice.route.kernel.name, time, choice.measured, tuple(steps(choice)))
 
 
 def _why(row: Row) -> str:
@@ -170,7 +169,7 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
     text = describe(p)
     operation = operation_of(p)
     if note := operation.without_kernel(p):
-        return Explanation(text, None, (), (), note=note)
+        return Explanation(text, None, (), (), note=note, _asked=p)
     ranking = tuple(rank(p))
     chosen = ranking[0] if ranking else None
     unbuilt = tuple(not_compiled(p))
@@ -179,4 +178,4 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
         note = "no kernel fits: none is compiled in this package"
     elif not chosen and operation.dividable(p):
         note = "no kernel takes it as a list: one matrix after the other, each by a plan of its own"
-    return Explanation(text, chosen, ranking, tuple(rejected(p)), unbuilt, note)
+    return Explanation(text, chosen, ranking, tuple(rejected(p)), unbuilt, note, _asked=p)

@@ -70,16 +70,19 @@ def write(files: dict[str, str], directory: str | os.PathLike[str]) -> list[Path
     return [target / name for name in files]
 
 
+_SHOWN = "gelu_tanh"  # by a kernel that is told its activation
+
+
 def _fields(c: GemmConfig) -> dict[str, str]:
     """What every template may say of a kernel."""
     epilogue, schedule, family = EPILOGUES[c.epilogue], SCHEDULES[c.schedule], FAMILIES[c.family]
-    derivative = ACTIVATIONS[epilogue.activation].derivative
+    activation = _SHOWN if epilogue.told else epilogue.activation
     flags = {
         "a_row_major": c.layout[0] == "t",
         "b_row_major": c.layout[1] == "t",
         "reads_c": epilogue.source,
-        "reads_gate": epilogue.gated and not derivative,
-        "reads_aux": derivative,
+        "reads_gate": epilogue.gated and not epilogue.derivative,
+        "reads_aux": epilogue.derivative,
         "writes_aux": epilogue.aux,
         "sums_columns": epilogue.bias_grad,
         "scaled": epilogue.scaled,
@@ -94,8 +97,8 @@ def _fields(c: GemmConfig) -> dict[str, str]:
         "formula": epilogue.formula,
         "acc_scaled": c.scaled,
         "block": str(schedule.block),
-        "bias_axis": epilogue.bias or "-",
-        "activation": epilogue.activation,
+        "bias_axis": epilogue.bias[:1] or "-",
+        "activation": activation,
         "lowest_cc": str(family.cc[0]),
         "highest_cc": str(family.cc[1]),
         "cc_range": cc_range(*family.cc),
@@ -104,7 +107,7 @@ def _fields(c: GemmConfig) -> dict[str, str]:
         **{name: str(value).lower() for name, value in flags.items()},
         **{f"cpp_{name}": DTYPES[getattr(c, name)].cpp for name in ("a", "b", "accumulator", "d", "bias")},
         "cpp_scalar": DTYPES[DTYPES[c.accumulator].scalar].cpp,
-        "index_activation": str(list(ACTIVATIONS).index(epilogue.activation)),
+        "index_activation": str(list(ACTIVATIONS).index(activation)),
         "index_d": str(STORAGE[c.d]),
         "index_bias": str(STORAGE[c.bias]),
         "index_scalar": str(STORAGE[DTYPES[c.accumulator].scalar]),
@@ -144,6 +147,7 @@ def _torch_fields(c: GemmConfig) -> dict[str, str]:
     return {
         **(_CUTLASS if needs_cutlass(source(c)) else dict.fromkeys(_CUTLASS, "")),
         **{f"aten_{name}": _ATEN[DTYPES[getattr(c, name)].stored] for name in ("a", "b", "d", "bias")},
+        "activation_given": "" if EPILOGUES[c.epilogue].told else "  epilogue.activation = kActivation;\n",
         "aten_scalar": _ATEN[DTYPES[c.accumulator].scalar],
         "declared": "".join(f", {kind} {name}" for name, kind, _, _ in rows),
         "named": "".join(f'py::arg("{name}"){default},\n        ' for name, _, default, _ in rows),
@@ -160,7 +164,7 @@ def _rows(c: GemmConfig, number: str) -> Iterator[_Row]:
     """Tensors, then numbers, whose C++ type is told."""
     e, matrix = EPILOGUES[c.epilogue], "const Tensor&"
     if e.gated:
-        name = "aux" if ACTIVATIONS[e.activation].derivative else "gate"
+        name = "aux" if e.derivative else "gate"
         yield name, matrix, "", f'epilogue.{name} = like_d("{name}", {name}, p);'
     if e.aux:
         yield "aux", matrix, "", 'epilogue.aux = like_d("aux", aux, p);'
@@ -170,7 +174,7 @@ def _rows(c: GemmConfig, number: str) -> Iterator[_Row]:
     if e.source:
         yield "c", "const Optional&", _NONE, 'if (c) epilogue.c = like_d("c", *c, p);'
     if e.bias:
-        line = f"if (bias) epilogue.bias = vector(\"bias\", *bias, kBias, kBiasIndex, p, '{e.bias}', false);"
+        line = f"if (bias) epilogue.bias = vector(\"bias\", *bias, kBias, kBiasIndex, p, '{e.bias[0]}', false);"
         yield "bias", "const Optional&", _NONE, line
     if e.scaled:
         for name, axis in (("scale_a", "m"), ("scale_b", "n")):
@@ -188,5 +192,12 @@ def _rows(c: GemmConfig, number: str) -> Iterator[_Row]:
         yield "beta", number, " = 1.0", "epilogue.beta = c ? scalar(beta) : CutlassPyScalar{};"
     if e.scaled:
         yield "scale_out", "double", " = 1.0", "epilogue.scale_out = scalar(scale_out);"
+    if e.told:
+        known = ", ".join(f'"{f}"' for f in e.functions)
+        line = f"epilogue.activation = number_of(activation, {{{known}}});"
+        yield "activation", "const std::string&", ' = "identity"', line
+        line = "epilogue.parameters[0] = parameters.first, epilogue.parameters[1] = parameters.second;"
+        yield "parameters", "const Pair&", " = Pair(0, 0)", line
+        return
     for i, (name, default) in enumerate(ACTIVATIONS[e.activation].parameters):
         yield name, "double", "" if default is None else f" = {default}", f"epilogue.parameters[{i}] = {name};"

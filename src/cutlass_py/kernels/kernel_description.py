@@ -39,7 +39,8 @@ class KernelDescription:
         warps: 2.x: warps of a thread block along m, n and k.
         stages: 2.x: of the pipeline. A wgmma kernel has as many as fit.
         alignment: elements per access of A and B, by default as many as 16 bytes hold where the instruction takes that.
-        epilogue: a row of EPILOGUES (epilogues.py), by default "linear" for wgmma, otherwise "linearc".
+        epilogue: a row of EPILOGUES (epilogues.py), by default "linear" for wgmma ("fused" or "fused_scaled" by a
+            kernel of our own), otherwise "linearc".
         arch: "80" or "90a", where the instruction has both: tensorop on f64 and c128.
     """
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from .. import _core
-from ..declaration.epilogues import ACTIVATIONS, EPILOGUES
+from ..declaration.epilogues import EPILOGUES
 from ..declaration.operands import DEFAULT
 
 
@@ -65,11 +65,12 @@ class EpilogueMetadata:
         name: the row of EPILOGUES (epilogues.py), as `KernelDescription(epilogue=...)` takes it. "" for a formula that
             is none of them: a user's, a provider's own. The fields below say nothing then.
         formula: what is applied to the product `acc`.
-        bias: axis of the vector that is added, "n" or "m"; "" for none.
-        activation: a name of gemm's; "identity" for none.
+        bias: axis of the vector that is added, "n" or "m", "nm" for either; "" for none.
+        activation: a name of gemm's; "identity" for none, "f" for any of them.
         c: it reads c.
         gate: it multiplies by activation(gate).
-        aux: "read" by a derivative, "written" with what the activation is applied to; "" for none.
+        aux: "read" by a derivative (instead of a gate, where any activation is), "written" with what the activation is
+            applied to; "" for none.
         scales: it multiplies by scale_a, scale_b and scale_out. Scales in blocks are no part of an epilogue.
         bias_grad: it sums the columns of D.
     """
@@ -91,9 +92,8 @@ def _parts_of(epilogue: str) -> EpilogueMetadata:
     row = EPILOGUES.get(epilogue) or next((e for e in EPILOGUES.values() if e.formula == epilogue), None)
     if not row:
         return EpilogueMetadata("", epilogue)
-    derivative = ACTIVATIONS[row.activation].derivative
-    aux = "read" if derivative else "written" if row.aux else ""
-    gate = row.gated and not derivative
+    aux = "read" if row.gated and (row.derivative or row.told) else "written" if row.aux else ""
+    gate = row.gated and not row.derivative
     return EpilogueMetadata(
         row.name, row.formula, row.bias, row.activation, row.source, gate, aux, row.scaled, row.bias_grad
     )

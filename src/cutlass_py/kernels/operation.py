@@ -168,6 +168,10 @@ class Operation(ABC):
         """What has to be known to read words about a problem's operands; empty for most."""
         return ""
 
+    def fused(self, interface: Any, p: Any) -> str:
+        """What kernels of an interface do to a problem's result before they store it, as a formula; "" for nothing."""
+        return ""
+
     # ------------------------------------------------------------------------------------------------ legality
 
     @abstractmethod

@@ -7,6 +7,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <type_traits>
 
 namespace cutlass_py {
@@ -211,6 +212,42 @@ struct d_silu {
     return s + s * x * (T(1) - s);
   }
 };
+
+// By their numbers (CutlassPyEpilogue::activation), and whether each is a derivative.
+#define CUTLASS_PY_ACTIVATIONS(X) \
+  X(identity, false)              \
+  X(relu, false)                  \
+  X(leaky_relu, false)            \
+  X(gelu, false)                  \
+  X(gelu_tanh, false)             \
+  X(silu, false)                  \
+  X(sigmoid, false)               \
+  X(tanh, false)                  \
+  X(hardswish, false)             \
+  X(clamp, false)                 \
+  X(d_relu, true)                 \
+  X(d_gelu, true)                 \
+  X(d_gelu_tanh, true)            \
+  X(d_silu, true)
+
+enum class Number : int32_t {
+#define CUTLASS_PY_ACTIVATION(NAME, DERIVATIVE) NAME,
+  CUTLASS_PY_ACTIVATIONS(CUTLASS_PY_ACTIVATION)
+#undef CUTLASS_PY_ACTIVATION
+};
+
+// use(f) of that number; of a derivative only where there may be some.
+template <bool Fast, bool derivatives, class Use>
+__device__ void with_activation(int32_t number, Use use) {
+  switch (Number(number)) {
+#define CUTLASS_PY_ACTIVATION(NAME, DERIVATIVE)                  \
+  case Number::NAME:                                             \
+    if constexpr (derivatives || !DERIVATIVE) use(NAME<Fast>()); \
+    break;
+    CUTLASS_PY_ACTIVATIONS(CUTLASS_PY_ACTIVATION)
+#undef CUTLASS_PY_ACTIVATION
+  }
+}
 
 }  // namespace activation
 

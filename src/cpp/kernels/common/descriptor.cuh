@@ -45,6 +45,18 @@ constexpr CutlassPyKernel describe(const char* name, int (*)(const Arguments&, c
           nullptr};
 }
 
+// Likewise of one whose functions serve many kernels, each by its context.
+template <class Launcher>
+constexpr CutlassPyKernel describe(const char* name, int (*)(const void*, const CutlassPyLaunch*)) {
+  return {name,
+          &facts_from<Launcher>,
+          &Launcher::workspace_size,
+          &Launcher::run,
+          &Launcher::Function::registers,
+          Launcher::operation,
+          &Launcher::context};
+}
+
 }  // namespace cutlass_py
 
 // Defines the symbol `cutlass_py_<name>` from a launcher type; the generated library list refers to it.

@@ -130,11 +130,9 @@ struct Design {
   static constexpr int widest = part_columns(N, d_size, Matrices::bytes > 0);
   static constexpr int buffer_bytes = 64 * widest * (d_size + Matrices::bytes);
 
-  // Where finishing a unit takes more than a few instructions, not all of a tile are written out, but so many of a
-  // part that are then finished side by side; few beside more sums than these, for registers.
-  static constexpr bool loops = direct || !Epilogue::short_code;
-  static constexpr int most_straight = rows * N / 128 > 160 ? 1 : Epilogue::most_straight;
-  static constexpr int straight = largest_divisor(columns / 16, loops ? most_straight : 16);
+  // What finishes a tile is written out for so many units of a part, which are finished side by side: as many as the
+  // epilogue finds registers for beside the sums of a thread.
+  static constexpr int straight = largest_divisor(columns / 16, Epilogue::most_straight(rows* N / 128));
 
   static constexpr int totals_bytes = Epilogue::Reductions::count * 4 * widest * 4;  // of columns, by each warp
 

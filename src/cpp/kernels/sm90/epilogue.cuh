@@ -96,7 +96,10 @@ struct Lines {
 struct EpilogueArguments {
   Factor alpha, beta, scale_out;
   Vector bias, scale_a, scale_b;
+  int32_t activation;
   float parameters[2];
+  bool lined;  // there are vectors
+  bool plain;  // there is nothing but alpha
 
   EpilogueArguments() = default;
   EpilogueArguments(const CutlassPyEpilogue& e, bool swap)
@@ -106,34 +109,36 @@ struct EpilogueArguments {
         bias(e.bias, swap),
         scale_a(e.scale_a, swap),
         scale_b(e.scale_b, swap),
-        parameters{float(e.parameters[0]), float(e.parameters[1])} {}
+        activation(e.activation),
+        parameters{float(e.parameters[0]), float(e.parameters[1])},
+        lined(e.bias.data || e.scale_a.data || e.scale_b.data),
+        plain(!lined && !e.scale_out.device && e.scale_out.value == 1 && activation == 0) {}
 };
 
-// The matrix that an epilogue reads or writes beside D: C is added, a gate is activated in the product's stead, aux is
-// what D's activation is applied to.
+// The matrix that an epilogue reads or writes beside D: C is added, a gate is activated in the product's stead (aux, by
+// a derivative), aux is what D's activation is applied to.
 enum class Role { none, source, gate, aux };
 
-template <class Activation>
-constexpr bool is_identity =
-    std::is_same_v<Activation, activation::identity<true>> || std::is_same_v<Activation, activation::identity<false>>;
-
-// alpha * acc; with `scaled` times scale_a, scale_b and at the end scale_out; with `Bias` (its dtype, or void) plus
-// that; `Activation` of all; a matrix in that role, in D's dtype; `sums` of D's columns for a bias gradient.
-template <class Activation, class D, class Bias, bool scaled, Role role, bool sums>
+// alpha * acc; with `scaled` times scale_a, scale_b and at the end scale_out; plus a bias of dtype `Bias` (void: none);
+// an activation of all; a matrix in that role, in D's dtype; `sums` of D's columns for a bias gradient. Which vectors
+// there are, along which axis they lie, and which activation it is, the launch tells: one function serves them all.
+template <class D, class Bias, bool scaled, Role role, bool sums>
 struct Fused {
-  static constexpr bool biased = !std::is_void_v<Bias>;
-  using Matrices = std::conditional_t<role == Role::none, Dtypes<>, Dtypes<D>>;
-  static constexpr int matrices = role != Role::none, reads = role == Role::source || role == Role::gate;
-  static constexpr int operands = matrices + sums;
-  static constexpr Beside matrix_beside{Beside::like_d, int(sizeof(typename D::Type))};
-  static constexpr Beside sums_beside{Beside::column_sums, 0, Reduces::columns};
-  static constexpr Beside beside[] = {matrices ? matrix_beside : sums_beside, sums_beside};
-  using Sums = Reduction<user::Sum, 0, matrices, Reduces::columns>;
+  static constexpr bool biased = !std::is_void_v<Bias>, with_matrix = role != Role::none;
+  using Matrices = std::conditional_t<with_matrix, Dtypes<D>, Dtypes<>>;
+  static constexpr int operands = with_matrix + sums, reads = role == Role::source || role == Role::gate;
+  static constexpr Beside matrix{Beside::like_d, int(sizeof(typename D::Type))};
+  static constexpr Beside column_sums{Beside::column_sums, 0, Reduces::columns};
+  static constexpr Beside beside[] = {with_matrix ? matrix : column_sums, column_sums};
+  using Sums = Reduction<user::Sum, 0, with_matrix, Reduces::columns>;
   using Reductions = std::conditional_t<sums, sm90::Reductions<Sums>, sm90::Reductions<>>;
-  static constexpr int most_straight = sums ? 2 : 7;  // units
-  static constexpr bool short_code = !scaled && !sums && role == Role::none && !biased && is_identity<Activation>;
+  static constexpr bool quick = sizeof(typename D::Type) <= 2;  // its approximations round less than D does
+  static constexpr int most_straight(int held) {                // units
+    return !quick || held > 160 ? 1 : scaled || sums ? 2 : 4;
+  }
   static constexpr int vectors = 2 * scaled + biased;
   using Lines = sm90::Lines<scaled + biased, scaled>;  // both scales, and the bias
+  static constexpr bool may_be_plain = !with_matrix && !sums;
   // Sums in s32 that stay so are exact: legality.py lets nothing be applied to them.
   using Number = std::conditional_t<std::is_same_v<D, numbers::S32>, int32_t, float>;
 
@@ -147,6 +152,8 @@ struct Fused {
     if constexpr (scaled) scale_out = given.scale_out.read();
   }
 
+  static __device__ bool lined(const EpilogueArguments& given) { return given.lined; }
+
   // use(place, line, vector, its dtype) of each vector that is there.
   template <class Use>
   static __device__ void each_vector(const EpilogueArguments& given, const void*, Use use) {
@@ -159,45 +166,69 @@ struct Fused {
     }
   }
 
-  // z: the sums, and then D; matrix: what was read (0 of one that is not there), and what is to be written.
-  // take(results) sees what is reduced.
-  template <class Take>
-  __device__ void apply(Number (&z)[kUnit], Number (*matrix)[kUnit], const Lines& lines,
-                        const typename Lines::Columns& columns, Take take) const {
+  // z: the sums of some units, and then D; `read`: of each what was read beside it, and what is to be written.
+  // take(results, i) sees what is reduced of the i-th unit.
+  template <int units, class Unit, class Take>
+  __device__ void apply(Number (&z)[units][kUnit], Unit (&read)[units], const Lines& lines, Take take) const {
+    const auto each = [&](auto use) {
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) {
-      if constexpr (scaled) {
-        z[i] *= alpha * lines.rows[0][row_of(i)], z[i] *= columns[0][column_of(i)];
-      } else {
-        z[i] *= alpha;
+      for (int i = 0; i < units; ++i) {
+#pragma unroll
+        for (int j = 0; j < kUnit; ++j) use(z[i][j], read[i], j);
       }
-    }
-    if constexpr (role == Role::source) {
+    };
+    scale(z);
+    finish(each, lines);
+    if constexpr (sums) {
 #pragma unroll
-      for (int i = 0; i < kUnit; ++i) z[i] += beta * matrix[0][i];
+      for (int i = 0; i < units; ++i) take(&z[i], i);
     }
-    if constexpr (biased) {
+  }
+
+  // All that there is to do where nothing is beside alpha.
+  template <int units>
+  __device__ void scale(Number (&z)[units][kUnit]) const {
 #pragma unroll
-      for (int i = 0; i < kUnit; ++i) {
-        z[i] += lines.rows[scaled][row_of(i)], z[i] += columns[scaled][column_of(i)];
-      }
+    for (auto& unit : z) {
+#pragma unroll
+      for (Number& x : unit) x *= alpha;
     }
-    if constexpr (std::is_same_v<Number, float>) activate(z, matrix);
-    if constexpr (sums) take(&z);
   }
 
  private:
-  __device__ void activate(float (&z)[kUnit], float (*matrix)[kUnit]) const {
-#pragma unroll
-    for (int i = 0; i < kUnit; ++i) {
-      if constexpr (role == Role::aux) matrix[0][i] = z[i];
-      if constexpr (role == Role::gate) {
-        z[i] *= Activation::apply(matrix[0][i], given.parameters);
-      } else {
-        z[i] = Activation::apply(z[i], given.parameters);
+  // each(use(number, what is beside its unit, its place)). Branches stand around all units: between those of one, the
+  // others would not be computed meanwhile.
+  template <class Each>
+  __device__ void finish(Each each, const Lines& lines) const {
+    if constexpr (scaled) {
+      if (given.lined) {
+        each([&](Number& x, const auto& unit, int j) {
+          x *= lines.rows[0][row_of(j)], x *= unit.columns[0][column_of(j)];
+        });
       }
-      if constexpr (scaled) z[i] *= scale_out;
     }
+    if constexpr (role == Role::source)
+      each([&](Number& x, const auto& unit, int j) { x += beta * unit.beside[0][j]; });
+    if constexpr (biased) {
+      if (given.lined) {
+        each([&](Number& x, const auto& unit, int j) {
+          x += lines.rows[scaled][row_of(j)], x += unit.columns[scaled][column_of(j)];
+        });
+      }
+    }
+    if constexpr (role == Role::aux) each([](Number& x, auto& unit, int j) { unit.beside[0][j] = x; });
+    if constexpr (std::is_same_v<Number, float>) {
+      activation::with_activation<quick, role == Role::gate>(given.activation, [&](auto f) {
+        each([&](float& x, const auto& unit, int j) {
+          if constexpr (role == Role::gate) {
+            x *= f.apply(unit.beside[0][j], given.parameters);
+          } else {
+            x = f.apply(x, given.parameters);
+          }
+        });
+      });
+    }
+    if constexpr (scaled) each([&](Number& x, const auto&, int) { x *= scale_out; });
   }
 };
 

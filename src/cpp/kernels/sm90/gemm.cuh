@@ -49,33 +49,51 @@ struct LeanFacts {
 #include "kernels/sm90/launch.h"
 
 namespace cutlass_py {
+namespace sm90 {
 
+// One of these serves all kernels that are launched by the same function.
 template <class X>
-DriverLauncher& launcher_of() {
-  static DriverLauncher launcher;
-  return launcher;
-}
+struct Function {
+  inline static DriverLauncher launcher;
 
-template <class Config>
-struct LeanGemm : LeanFacts<Config> {
-  using typename LeanFacts<Config>::X;
-  using LeanFacts<Config>::shape;
-
-  static size_t workspace_size(const CutlassPyGemm& g, const CutlassPyLaunch&) {
-    return sm90::workspace_size(shape, g);
-  }
-  static int run(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
+  static int run(const Shape& shape, const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
     using Reductions = typename X::Epilogue::Reductions;
-    if (int error = sm90::run(&sm90::kernel<X>, launcher_of<X>(), shape, g, launch)) return error;
+    if (int error = sm90::run(&kernel<X>, launcher, shape, g, launch)) return error;
     if constexpr (Reductions::count > 0) {
-      sm90::Joining joining;
-      sm90::fill(joining, shape, g, launch);
-      return queue(&sm90::joining_kernel<Reductions>, joining.config,
-                   reinterpret_cast<sm90::AllJoined<Reductions::count>&>(joining.p));
+      Joining joining;
+      fill(joining, shape, g, launch);
+      return queue(&joining_kernel<Reductions>, joining.config,
+                   reinterpret_cast<AllJoined<Reductions::count>&>(joining.p));
     }
     return 0;
   }
-  static int registers() { return registers_of(reinterpret_cast<const void*>(&sm90::kernel<X>)); }
+  static int registers() { return registers_of(reinterpret_cast<const void*>(&kernel<X>)); }
+};
+
+// What a kernel has of its own beside facts: no code.
+struct Kernel {
+  Shape shape;
+  int (*function)(const Shape&, const CutlassPyGemm&, const CutlassPyLaunch&);
+
+  static const Kernel& of(const CutlassPyLaunch* launch) {
+    return *static_cast<const Kernel*>(launch->kernel->context);
+  }
+  static size_t workspace_size(const void* arguments, const CutlassPyLaunch* launch) {
+    return sm90::workspace_size(of(launch).shape, *static_cast<const CutlassPyGemm*>(arguments));
+  }
+  static int run(const void* arguments, const CutlassPyLaunch* launch) {
+    const Kernel& kernel = of(launch);
+    return kernel.function(kernel.shape, *static_cast<const CutlassPyGemm*>(arguments), *launch);
+  }
+};
+
+}  // namespace sm90
+
+template <class Config>
+struct LeanGemm : LeanFacts<Config>, sm90::Kernel {
+  using Function = sm90::Function<typename Config::Design>;
+  static constexpr CutlassPyOperation operation = CUTLASS_PY_GEMM;
+  static constexpr sm90::Kernel context{LeanFacts<Config>::shape, &Function::run};
 };
 
 }  // namespace cutlass_py

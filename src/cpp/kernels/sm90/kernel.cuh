@@ -14,63 +14,92 @@ namespace cutlass_py::sm90 {
 template <class X, class Sums>
 __device__ void finish_part(const PartPlace& here, const typename X::Epilogue& epilogue, Parts<X>& parts, Sums sums) {
   Totals<X, typename X::Epilogue::Reductions> totals;
-#pragma unroll(1)
+#pragma unroll 1
   for (int first = 0; first < X::columns; first += X::straight * kUnitColumns) {
+    const auto unit = [&](int i) { return first + i * kUnitColumns; };
+    typename Parts<X>::Unit read[X::straight];
     typename X::Number z[X::straight][kUnit];
-    typename Parts<X>::Unit read[2];  // for a unit, and for the next one: in front of what is put, not behind
-    parts.get(read[0], first);
-    sums(z, first);
 #pragma unroll
-    for (int i = 0; i < X::straight; ++i) {
-      const int unit = first + i * kUnitColumns;
-      if (i + 1 < X::straight) parts.get(read[(i + 1) % 2], unit + kUnitColumns);
-      auto& [beside, columns] = read[i % 2];
-      const Corner at{here.m + own_row(), here.n + unit + own_column(), here.batch, parts.p.end_m, parts.p.end_n};
-      epilogue.apply(z[i], beside, parts.lines, columns,
-                     [&](const float (*results)[kUnit]) { totals.take(parts, results, at, unit); });
-      parts.put(z[i], beside, unit);
-    }
+    for (int i = 0; i < X::straight; ++i) parts.get(read[i], unit(i));
+    sums(z, first);
+    epilogue.apply(z, read, parts.lines, [&](const float (*results)[kUnit], int i) {
+      const Corner at{here.m + own_row(), here.n + unit(i) + own_column(), here.batch, parts.p.end_m, parts.p.end_n};
+      totals.take(parts, results, at, unit(i));
+    });
+#pragma unroll
+    for (int i = 0; i < X::straight; ++i) parts.put(z[i], read[i].beside, unit(i));
   }
   parts.send(here);
   totals.leave(parts, here);
 }
 
-// The sums of the i-th units that are finished straight on, from `begin` to `end`: by branches, for registers have no
-// index.
-template <class X, int begin, int end>
+// Likewise, of sums that have nothing but a factor: written out.
+template <class X, class Sums>
+__device__ void store_part(const PartPlace& here, const typename X::Epilogue& epilogue, Parts<X>& parts, Sums sums) {
+  typename X::Number z[X::columns / kUnitColumns][kUnit];
+  sums(z, 0);
+  epilogue.scale(z);
+#pragma unroll
+  for (int i = 0; i < X::columns / kUnitColumns; ++i) parts.put(z[i], {}, i * kUnitColumns);
+  parts.send(here);
+}
+
+// Those of the i-th `units` of a tile's units, from `begin` to `end`: by branches, for registers have no index.
+template <class X, int units, int begin, int end>
 __device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i,
-                     typename X::Number (&z)[X::straight][kUnit]) {
+                     typename X::Number (&z)[units][kUnit]) {
   constexpr int middle = (begin + end) / 2, in_row = X::N / kUnitColumns;
   if constexpr (end - begin == 1) {
 #pragma unroll
-    for (int j = 0; j < X::straight; ++j) {
-      constexpr int first = begin * X::straight;
+    for (int j = 0; j < units; ++j) {
+      constexpr int first = begin * units;
 #pragma unroll
       for (int k = 0; k < kUnit; ++k) {
         z[j][k] = typename X::Number(X::Sum::value(sums[first / in_row], (first % in_row + j) * kUnit + k));
       }
     }
   } else if (i < middle) {
-    pick<X, begin, middle>(sums, i, z);
+    pick<X, units, begin, middle>(sums, i, z);
   } else {
-    pick<X, middle, end>(sums, i, z);
+    pick<X, units, middle, end>(sums, i, z);
   }
 }
+
+// The sums of one of a tile's parts, from a column on.
+template <class X>
+struct PartSums {
+  static constexpr int in_row = X::N / X::columns, count = X::blocks * in_row;
+  const typename Multiply<X>::Sums (&sums)[X::blocks];
+  const int part;
+
+  template <int units>
+  __device__ void operator()(typename X::Number (&z)[units][kUnit], int column) const {
+    constexpr int width = units * kUnitColumns;
+    pick<X, units, 0, count * X::columns / width>(sums, (part * X::columns + column) / width, z);
+  }
+};
 
 template <class X>
 __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks], const typename X::Epilogue& epilogue,
                             Parts<X>& parts, const PartPlace& tile) {
-  constexpr int in_row = X::N / X::columns, count = X::blocks * in_row, width = X::straight * kUnitColumns;
+  constexpr int in_row = PartSums<X>::in_row, count = PartSums<X>::count;
   const auto place = [&](int i) {
     return PartPlace{tile.m + i / in_row * 64, tile.n + i % in_row * X::columns, tile.batch};
   };
-#pragma unroll(X::loops ? 1 : count)
+  if constexpr (X::Epilogue::may_be_plain && !X::direct) {
+    if (parts.p.epilogue.plain) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        parts.begin(place(i), place(i + 1), i + 1 < count);
+        store_part<X>(place(i), epilogue, parts, PartSums<X>{sums, i});
+      }
+      return;
+    }
+  }
+#pragma unroll 1
   for (int i = 0; i < count; ++i) {
-    const PartPlace here = place(i);
-    parts.begin(here, place(i + 1), i + 1 < count);
-    finish_part<X>(here, epilogue, parts, [&](typename X::Number(&z)[X::straight][kUnit], int unit) {
-      pick<X, 0, count * X::columns / width>(sums, (i * X::columns + unit) / width, z);
-    });
+    parts.begin(place(i), place(i + 1), i + 1 < count);
+    finish_part<X>(place(i), epilogue, parts, PartSums<X>{sums, i});
   }
 }
 
@@ -160,7 +189,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
     const PartPlace here{tile.m + block * 64, tile.n + part, tile.batch};
     parts.request(here);
     parts.begin(here, here, false);
-    finish_part<X>(here, epilogue, parts, [&](float (&z)[X::straight][kUnit], int unit) {
+    finish_part<X>(here, epilogue, parts, [&](float (&z)[X::straight][kUnit], int column) {
       for (auto& each : z) {
 #pragma unroll
         for (float& x : each) x = 0;
@@ -169,7 +198,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
 #pragma unroll
         for (int i = 0; i < X::straight * kUnit; i += 4) {
           float x[4];
-          load_remote(sums_at(block, (part + unit) / 2 + i), slice, x);
+          load_remote(sums_at(block, (part + column) / 2 + i), slice, x);
 #pragma unroll
           for (int j = 0; j < 4; ++j) z[i / kUnit][i % kUnit + j] += x[j];
         }

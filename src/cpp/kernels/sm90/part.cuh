@@ -251,6 +251,8 @@ struct Parts<X, Dtypes<T...>> {
   __device__ void request(const PartPlace& at) {
     if constexpr (X::Epilogue::vectors) {
       const Corner corner{at.m, at.n, at.batch, p.end_m, p.end_n};
+#pragma unroll
+      for (auto& bits : ahead) bits[0] = bits[1] = 0;
       X::Epilogue::each_vector(p.epilogue, p.operand, [&](int place, int, const Vector& x, auto dtype) {
         x.template read<decltype(dtype)>(corner, ahead[place]);
       });
@@ -274,13 +276,14 @@ struct Parts<X, Dtypes<T...>> {
   // The next part, in a buffer that is not on its way out any more. `next` is requested, where there is one.
   __device__ void begin(const PartPlace& at, const PartPlace& next, bool there_is_next) {
     if (!X::direct && leads) wait_for_reads<X::buffers - 1>();
-    if constexpr (X::Epilogue::vectors) {  // all have read those of the part before, or it would not have been sent
-      lines.clear();
+    lines.clear();  // also where there are no vectors: what is left would take registers until the next part
+    if (lined()) {
       X::Epilogue::each_vector(p.epilogue, p.operand, [&](int place, int line, const Vector& x, auto dtype) {
         lines.template take<decltype(dtype)>(line, x, ahead[place]);
       });
 #pragma unroll
-      for (int i = 0; i < Lines::count; ++i) {
+      for (int i = 0; i < Lines::count;
+           ++i) {  // all have read those of the part before, or it would not have been sent
         store_shared(staged(i, int(threadIdx.x) % kStaged), __float_as_uint(lines.column[i]));
       }
     }
@@ -306,6 +309,7 @@ struct Parts<X, Dtypes<T...>> {
       for (Number& each : x.beside[number]) each = 0;
       if (p.operand[number].data) fragment.get(buffer + d.bytes + offset, x.beside[number], column);
     });
+    if (!lined()) return;
 #pragma unroll
     for (int i = 0; i < Lines::count; ++i) {
 #pragma unroll
@@ -338,6 +342,7 @@ struct Parts<X, Dtypes<T...>> {
   }
 
  private:
+  __device__ bool lined() const { return X::Epilogue::vectors && X::Epilogue::lined(p.epilogue); }
   __device__ Address staged(int line, int column) const {
     return shared.vectors + warpgroup * X::vectors_bytes + (line * kStaged + column) * 4;
   }

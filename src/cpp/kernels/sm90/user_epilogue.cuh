@@ -38,8 +38,8 @@ struct UserEpilogue {
   static constexpr int reads = Program::reads, operands = Program::operands;
   static constexpr const Beside* beside = Program::beside;
   using Reductions = typename Program::Reductions;
-  static constexpr int most_straight = 2;
-  static constexpr bool short_code = false;
+  static constexpr int most_straight(int held) { return held > 160 ? 1 : 2; }
+  static constexpr bool may_be_plain = false;
   static constexpr int vectors = Program::vectors;
   using Lines = sm90::Lines<vectors, 0>;
   using Number = float;
@@ -54,34 +54,40 @@ struct UserEpilogue {
     });
   }
 
+  static __device__ bool lined(const EpilogueArguments&) { return true; }
+
   template <class Use>
   static __device__ void each_vector(const EpilogueArguments&, const Operand* given, Use use) {
     Program::each_vector(
         [&](int, int vector, int operand, auto dtype) { use(vector, vector, given[operand].vector, dtype); });
   }
 
-  // take(results) sees them all, of which some are reduced.
-  template <class Take>
-  __device__ void apply(float (&z)[kUnit], float (*matrix)[kUnit], const Lines& lines,
-                        const typename Lines::Columns& columns, Take take) const {
-    float out[Program::outs][kUnit];
+  // take(results, i) sees them all, of which some are reduced.
+  template <int units, class Unit, class Take>
+  __device__ void apply(float (&z)[units][kUnit], Unit (&read)[units], const Lines& lines, Take take) const {
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) {
-      float x[Program::ins], y[Program::outs];
-      x[0] = z[i];
-      Program::each_number([&](int place, int) { x[place] = numbers[place]; });
-      Program::each_vector([&](int place, int vector, int, auto) { x[place] = lines.sum(vector, columns, i); });
-      Program::each_read([&](int place, int number) { x[place] = matrix[number][i]; });
-      Program::template compute<fast, float>(x, y);
+    for (int unit = 0; unit < units; ++unit) {
+      auto& beside = read[unit].beside;
+      const auto& columns = read[unit].columns;
+      float out[Program::outs][kUnit];
 #pragma unroll
-      for (int j = 0; j < Program::outs; ++j) out[j][i] = y[j];
+      for (int i = 0; i < kUnit; ++i) {
+        float x[Program::ins], y[Program::outs];
+        x[0] = z[unit][i];
+        Program::each_number([&](int place, int) { x[place] = numbers[place]; });
+        Program::each_vector([&](int place, int vector, int, auto) { x[place] = lines.sum(vector, columns, i); });
+        Program::each_read([&](int place, int number) { x[place] = beside[number][i]; });
+        Program::template compute<fast, float>(x, y);
+#pragma unroll
+        for (int j = 0; j < Program::outs; ++j) out[j][i] = y[j];
+      }
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) {
+        z[unit][i] = out[0][i];
+        Program::each_written([&](int place, int number) { beside[number][i] = out[place][i]; });
+      }
+      take(out, unit);
     }
-#pragma unroll
-    for (int i = 0; i < kUnit; ++i) {
-      z[i] = out[0][i];
-      Program::each_written([&](int place, int number) { matrix[number][i] = out[place][i]; });
-    }
-    take(out);
   }
 };
 

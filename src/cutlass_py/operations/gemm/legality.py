@@ -73,18 +73,13 @@ class Interface(operation.Interface):
         return self.align_d * DTYPES[self.d].itemsize
 
     @cached_property
-    def function(self) -> tuple[str, bool]:
-        """The activation it applies, and whether it applies it to a gate (or aux) instead of the product."""
-        return self.epilogue.activation, self.epilogue.gated
-
-    @cached_property
     def finishable(self) -> bool:
         """Whether another kernel can finish the product: it is all there, not rounded and not touched."""
         return self.epilogue.plain and self.d == WIDER.get(self.accumulator, self.accumulator)
 
     def alike(self, p: Problem) -> bool:
         """Whether layouts, the result's dtype and the function are the problem's: otherwise there are detours."""
-        return self.d == p.d and self.layout == p.layout_a + p.layout_b and self.function == function_of(p)
+        return self.d == p.d and self.layout == p.layout_a + p.layout_b and self.epilogue.applies(*function_of(p))
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """Directly, or by packing operands and finishing D elsewhere; the reason where no detour helps."""
@@ -170,7 +165,7 @@ class Interface(operation.Interface):
     def _epilogue_detour(self, p: Problem) -> str | None:
         """Why the epilogue asked for is not this one."""
         e = self.epilogue
-        if function_of(p) != self.function:
+        if not e.applies(*function_of(p)):
             return f"computes {e.formula}; {'a gate through ' if p.gate else ''}{p.activation} is asked for"
         if e.bias_grad:
             if (p.bias_grad, p.bias_grad_axis) != ("f32", "n"):
@@ -198,7 +193,7 @@ class Interface(operation.Interface):
     def _bias_detour(self, p: Problem) -> str | None:
         e = self.epilogue
         as_c = self.bias_as_c and e.source and not p.c and p.bias_axis == "n" and not p.pointers
-        if e.bias != p.bias_axis and not as_c:
+        if p.bias_axis not in e.bias and not as_c:
             return f"adds no bias along {p.bias_axis}; one is given"
         if p.bias != self.bias:
             return f"adds a bias in {self.bias}; it is {p.bias}"
@@ -232,7 +227,7 @@ class Interface(operation.Interface):
 
 
 def function_of(p: Problem) -> tuple[str, bool]:
-    """Interface.function as a problem asks for it."""
+    """The activation that a problem asks for, and whether of a gate (or aux) instead of the product."""
     return p.activation, bool(p.gate) or ACTIVATIONS[p.activation].derivative
 
 

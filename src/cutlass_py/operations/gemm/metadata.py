@@ -11,7 +11,7 @@ from ..._core import Problem
 from ...arrays.gpu import Gpu, gpu_of
 from ...declaration.config import SCHEDULES
 from ...declaration.dtypes import ARITHMETICS, DTYPES, PAIRS, STORAGE
-from ...declaration.epilogues import ACTIVATIONS, EPILOGUES, Epilogue
+from ...declaration.epilogues import EPILOGUES, Epilogue
 from ...declaration.operands import OPERANDS
 from ...declaration.shared_memory import stages_3x
 from ...kernels.adaptation import Way
@@ -48,20 +48,20 @@ def operands_of(i: Interface) -> dict[str, OperandMetadata]:
     """The operands that kernels of an interface read and write as they lie."""
     epilogue, output = i.epilogue, OperandMetadata(i.d, "t", i.bytes_d)
     bytes_a, bytes_b = i.bytes_ab
-    derivative = ACTIVATIONS[epilogue.activation].derivative
     operands = {
         "a": OperandMetadata(DTYPES[i.a].stored, i.layout[0], bytes_a),
         "b": OperandMetadata(DTYPES[i.b].stored, i.layout[1], bytes_b),
         "d": output,
     }
     operands |= {"c": output} if epilogue.source else {}
-    operands |= {"aux" if derivative else "gate": output} if epilogue.gated else {}
-    operands |= {"aux": output} if epilogue.aux else {}
+    operands |= {"gate": output} if epilogue.gated and not epilogue.derivative else {}
+    operands |= {"aux": output} if epilogue.aux or (epilogue.gated and (epilogue.derivative or epilogue.told)) else {}
     operands |= {"bias_grad": OperandMetadata("f32", "n", 4)} if epilogue.bias_grad else {}
     if i.block:
         operands["scale_a"] = OperandMetadata("f32", "n", 16) if i.tma_scales else OperandMetadata("f32", "*", 4)
         operands["scale_b"] = OperandMetadata("f32", "*", 4)
-    operands |= {"bias": OperandMetadata(i.bias, epilogue.bias, DTYPES[i.bias].itemsize)} if epilogue.bias else {}
+    axis = epilogue.bias if len(epilogue.bias) == 1 else "*"
+    operands |= {"bias": OperandMetadata(i.bias, axis, DTYPES[i.bias].itemsize)} if epilogue.bias else {}
     return operands
 
 
@@ -174,8 +174,9 @@ def _contradiction(m: KernelMetadata) -> str | None:
         if "*" not in (d, said) and said != d:
             return f"{m.name}: {name} is {said!r}; expected d's dtype, {d!r}, or a provider with its own supports"
     along = m.operands.get("bias", OperandMetadata("*")).layout
-    if axis and along not in ("*", axis):
-        return f"{m.name}: bias has layout {along!r}; expected {axis!r}, as epilogue {m.epilogue!r} has it"
+    if axis and along not in ("*", *axis):
+        expected = " or ".join(map(repr, axis))
+        return f"{m.name}: bias has layout {along!r}; expected {expected}, as epilogue {m.epilogue!r} has it"
     return None
 
 

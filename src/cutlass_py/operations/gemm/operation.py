@@ -57,6 +57,13 @@ class Gemm(Operation):
         """Whether a and b are the caller's b and a."""
         return problem_text.turned(p)
 
+    def fused(self, interface: legality.Interface, p: Problem) -> str:
+        """The formula of the epilogue: of one that the launch tells, with what it is told."""
+        epilogue = interface.epilogue.as_told(p.activation, p.bias_axis if p.bias else "")
+        if epilogue.user:  # functions of the same content share a kernel: its formula may be another's
+            return "the user's function"
+        return "" if epilogue.plain else epilogue.formula
+
     def interface_of(self, config: GemmConfig) -> legality.Interface:
         """The interface of a kernel; the same object for all that share it."""
         return legality.interface_of(config)

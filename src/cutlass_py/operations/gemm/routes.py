@@ -27,7 +27,7 @@ def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> 
     found_all: list[Timed] = []
     fastest = inf
     for interface, kernels in sorted(groups.items(), key=lambda group: estimates.least(group[0])):
-        if not interface.finishable and interface.function != wanted:
+        if not interface.finishable and not interface.epilogue.applies(*wanted):
             continue  # legality would say so too, at more length
         if not every and estimates.least(interface) >= fastest:
             break
