@@ -74,7 +74,7 @@ typedef struct CutlassPyLaunch {
                      * without TMA, maybe before that. */
   void* workspace;  /* workspace_size() bytes, 256-byte aligned */
   void* stream;     /* cudaStream_t */
-  const struct CutlassPyKernel* kernel; /* the one that is launched, for those that share a function */
+  const struct CutlassPyKernel* kernel; /* the one that is launched: those that share a function refuse to without */
 } CutlassPyLaunch;
 
 /* What a kernel computes, and so what its `arguments` and its `facts` are. */

@@ -213,36 +213,41 @@ struct d_silu {
   }
 };
 
-// By their numbers (CutlassPyEpilogue::activation), and whether each is a derivative.
+// All, in the order of their numbers (CutlassPyEpilogue::activation; compose_kernel.cuh holds them against the
+// generated ones).
 #define CUTLASS_PY_ACTIVATIONS(X) \
-  X(identity, false)              \
-  X(relu, false)                  \
-  X(leaky_relu, false)            \
-  X(gelu, false)                  \
-  X(gelu_tanh, false)             \
-  X(silu, false)                  \
-  X(sigmoid, false)               \
-  X(tanh, false)                  \
-  X(hardswish, false)             \
-  X(clamp, false)                 \
-  X(d_relu, true)                 \
-  X(d_gelu, true)                 \
-  X(d_gelu_tanh, true)            \
-  X(d_silu, true)
+  X(identity)                     \
+  X(relu)                         \
+  X(leaky_relu)                   \
+  X(gelu)                         \
+  X(gelu_tanh)                    \
+  X(silu)                         \
+  X(sigmoid)                      \
+  X(tanh)                         \
+  X(hardswish)                    \
+  X(clamp)                        \
+  X(d_relu)                       \
+  X(d_gelu)                       \
+  X(d_gelu_tanh)                  \
+  X(d_silu)
 
 enum class Number : int32_t {
-#define CUTLASS_PY_ACTIVATION(NAME, DERIVATIVE) NAME,
+#define CUTLASS_PY_ACTIVATION(NAME) NAME,
   CUTLASS_PY_ACTIVATIONS(CUTLASS_PY_ACTIVATION)
 #undef CUTLASS_PY_ACTIVATION
 };
 
+constexpr bool is_derivative(Number x) {
+  return x == Number::d_relu || x == Number::d_gelu || x == Number::d_gelu_tanh || x == Number::d_silu;
+}
+
 // use(f) of that number; of a derivative only where there may be some.
 template <bool Fast, bool derivatives, class Use>
-__device__ void with_activation(int32_t number, Use use) {
-  switch (Number(number)) {
-#define CUTLASS_PY_ACTIVATION(NAME, DERIVATIVE)                  \
-  case Number::NAME:                                             \
-    if constexpr (derivatives || !DERIVATIVE) use(NAME<Fast>()); \
+__device__ void with_activation(Number number, Use use) {
+  switch (number) {
+#define CUTLASS_PY_ACTIVATION(NAME)                                               \
+  case Number::NAME:                                                              \
+    if constexpr (derivatives || !is_derivative(Number::NAME)) use(NAME<Fast>()); \
     break;
     CUTLASS_PY_ACTIVATIONS(CUTLASS_PY_ACTIVATION)
 #undef CUTLASS_PY_ACTIVATION

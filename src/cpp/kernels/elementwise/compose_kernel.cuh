@@ -12,6 +12,13 @@
 
 namespace cutlass_py {
 
+// What fused epilogues are told means the same.
+#define CUTLASS_PY_ACTIVATION(NAME, COUNT, DERIVATIVE, ...)               \
+  static_assert(int(activation::Number::NAME) == int(Activation::NAME) && \
+                activation::is_derivative(activation::Number::NAME) == DERIVATIVE);
+#include "activations.inc"
+#undef CUTLASS_PY_ACTIVATION
+
 constexpr int kThreads = 256;
 constexpr int kElements = 4;   // of a row, by one thread
 constexpr int kSomeParts = 4;  // of the product, read at once
@@ -149,16 +156,12 @@ __device__ T read(const Factor& factor, Dtype dtype) {
 
 template <bool kFast, class T>
 __device__ void activate(const Compose& p, T (&x)[kElements]) {
-  constexpr int kUnroll = sizeof(T) == 4 ? kElements : 1;
   const T parameters[] = {T(p.parameters[0]), T(p.parameters[1])};
-  switch (p.activation) {
-#define CUTLASS_PY_ACTIVATION(NAME, ...)                                                                    \
-  case Activation::NAME:                                                                                    \
-    _Pragma("unroll kUnroll") for (T& value : x) value = activation::NAME<kFast>::apply(value, parameters); \
-    break;
-#include "activations.inc"
-#undef CUTLASS_PY_ACTIVATION
-  }
+  activation::with_activation<kFast, true>(activation::Number(p.activation), [&](auto f) {
+    constexpr int kUnroll = sizeof(T) == 4 ? kElements : 1;
+#pragma unroll kUnroll
+    for (T& value : x) value = f.apply(value, parameters);
+  });
 }
 
 // In double by a call: rare, and inlined it would be most of what there is to compile.

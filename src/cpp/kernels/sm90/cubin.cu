@@ -94,9 +94,11 @@ class Cubin {
     return *static_cast<Cubin*>(const_cast<void*>(launch.kernel->context));
   }
   static size_t workspace_size(const void* arguments, const CutlassPyLaunch* launch) {
+    if (!launch->kernel) return 0;
     return sm90::workspace_size(of(*launch).descriptor_.shape, *static_cast<const CutlassPyGemm*>(arguments));
   }
   static int run(const void* arguments, const CutlassPyLaunch* launch) {
+    if (!launch->kernel) return cudaErrorInvalidValue;
     return of(*launch).run(*static_cast<const CutlassPyGemm*>(arguments), *launch);
   }
 

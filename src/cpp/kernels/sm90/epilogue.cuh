@@ -96,7 +96,7 @@ struct Lines {
 struct EpilogueArguments {
   Factor alpha, beta, scale_out;
   Vector bias, scale_a, scale_b;
-  int32_t activation;
+  activation::Number function;
   float parameters[2];
   bool lined;  // there are vectors
   bool plain;  // there is nothing but alpha
@@ -109,10 +109,10 @@ struct EpilogueArguments {
         bias(e.bias, swap),
         scale_a(e.scale_a, swap),
         scale_b(e.scale_b, swap),
-        activation(e.activation),
+        function(activation::Number(e.activation)),
         parameters{float(e.parameters[0]), float(e.parameters[1])},
         lined(e.bias.data || e.scale_a.data || e.scale_b.data),
-        plain(!lined && !e.scale_out.device && e.scale_out.value == 1 && activation == 0) {}
+        plain(!lined && !e.scale_out.device && e.scale_out.value == 1 && function == activation::Number::identity) {}
 };
 
 // The matrix that an epilogue reads or writes beside D: C is added, a gate is activated in the product's stead (aux, by
@@ -218,7 +218,7 @@ struct Fused {
     }
     if constexpr (role == Role::aux) each([](Number& x, auto& unit, int j) { unit.beside[0][j] = x; });
     if constexpr (std::is_same_v<Number, float>) {
-      activation::with_activation<quick, role == Role::gate>(given.activation, [&](auto f) {
+      activation::with_activation<quick, role == Role::gate>(given.function, [&](auto f) {
         each([&](float& x, const auto& unit, int j) {
           if constexpr (role == Role::gate) {
             x *= f.apply(unit.beside[0][j], given.parameters);

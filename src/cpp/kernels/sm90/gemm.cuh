@@ -74,23 +74,27 @@ struct Function {
 struct Kernel {
   Shape shape;
   int (*function)(const Shape&, const CutlassPyGemm&, const CutlassPyLaunch&);
+};
 
-  static const Kernel& of(const CutlassPyLaunch* launch) {
-    return *static_cast<const Kernel*>(launch->kernel->context);
-  }
+// CutlassPyKernel's functions of them all.
+struct Launcher {
   static size_t workspace_size(const void* arguments, const CutlassPyLaunch* launch) {
-    return sm90::workspace_size(of(launch).shape, *static_cast<const CutlassPyGemm*>(arguments));
+    if (!launch->kernel) return 0;
+    return sm90::workspace_size(of(*launch).shape, *static_cast<const CutlassPyGemm*>(arguments));
   }
   static int run(const void* arguments, const CutlassPyLaunch* launch) {
-    const Kernel& kernel = of(launch);
-    return kernel.function(kernel.shape, *static_cast<const CutlassPyGemm*>(arguments), *launch);
+    if (!launch->kernel) return cudaErrorInvalidValue;
+    return of(*launch).function(of(*launch).shape, *static_cast<const CutlassPyGemm*>(arguments), *launch);
   }
+
+ private:
+  static const Kernel& of(const CutlassPyLaunch& launch) { return *static_cast<const Kernel*>(launch.kernel->context); }
 };
 
 }  // namespace sm90
 
 template <class Config>
-struct LeanGemm : LeanFacts<Config>, sm90::Kernel {
+struct LeanGemm : LeanFacts<Config>, sm90::Launcher {
   using Function = sm90::Function<typename Config::Design>;
   static constexpr CutlassPyOperation operation = CUTLASS_PY_GEMM;
   static constexpr sm90::Kernel context{LeanFacts<Config>::shape, &Function::run};

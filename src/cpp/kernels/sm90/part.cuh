@@ -277,13 +277,12 @@ struct Parts<X, Dtypes<T...>> {
   __device__ void begin(const PartPlace& at, const PartPlace& next, bool there_is_next) {
     if (!X::direct && leads) wait_for_reads<X::buffers - 1>();
     lines.clear();  // also where there are no vectors: what is left would take registers until the next part
-    if (lined()) {
+    if (lined()) {  // all have read those of the part before, or it would not have been sent
       X::Epilogue::each_vector(p.epilogue, p.operand, [&](int place, int line, const Vector& x, auto dtype) {
         lines.template take<decltype(dtype)>(line, x, ahead[place]);
       });
 #pragma unroll
-      for (int i = 0; i < Lines::count;
-           ++i) {  // all have read those of the part before, or it would not have been sent
+      for (int i = 0; i < Lines::count; ++i) {
         store_shared(staged(i, int(threadIdx.x) % kStaged), __float_as_uint(lines.column[i]));
       }
     }
