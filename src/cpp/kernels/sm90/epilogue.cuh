@@ -177,8 +177,12 @@ struct Fused {
         for (int j = 0; j < kUnit; ++j) use(z[i][j], read[i], j);
       }
     };
-    scale(z);
-    finish(each, lines);
+    if constexpr (scaled) {
+      begin_scaled(each, lines);
+    } else {
+      begin(each, lines);
+    }
+    finish(each);
     if constexpr (sums) {
 #pragma unroll
       for (int i = 0; i < units; ++i) take(&z[i], i);
@@ -197,25 +201,38 @@ struct Fused {
 
  private:
   // each(use(number, what is beside its unit, its place)). Branches stand around all units: between those of one, the
-  // others would not be computed meanwhile.
+  // others would not be computed meanwhile. A bias is added as the sum is scaled, by one instruction.
   template <class Each>
-  __device__ void finish(Each each, const Lines& lines) const {
-    if constexpr (scaled) {
-      if (given.lined) {
-        each([&](Number& x, const auto& unit, int j) {
-          x *= lines.rows[0][row_of(j)], x *= unit.columns[0][column_of(j)];
-        });
-      }
-    }
-    if constexpr (role == Role::source)
-      each([&](Number& x, const auto& unit, int j) { x += beta * unit.beside[0][j]; });
+  __device__ void begin(Each each, const Lines& lines) const {
+    const auto add = [&](auto plus) {
+      each([&](Number& x, const auto& unit, int j) {
+        Number z = alpha * x;
+        if constexpr (role == Role::source) z += beta * unit.beside[0][j];
+        x = plus(z, unit, j);
+      });
+    };
     if constexpr (biased) {
-      if (given.lined) {
-        each([&](Number& x, const auto& unit, int j) {
-          x += lines.rows[scaled][row_of(j)], x += unit.columns[scaled][column_of(j)];
-        });
-      }
+      if (given.lined && given.bias.n)
+        return add([](Number z, const auto& unit, int j) { return z + unit.columns[scaled][column_of(j)]; });
+      if (given.lined) return add([&](Number z, const auto&, int j) { return z + lines.rows[scaled][row_of(j)]; });
     }
+    add([](Number z, const auto&, int) { return z; });
+  }
+  template <class Each>
+  __device__ void begin_scaled(Each each, const Lines& lines) const {
+    if (!given.lined) return each([&](Number& x, const auto&, int) { x *= alpha; });
+    each([&](Number& x, const auto& unit, int j) {
+      x *= alpha * lines.rows[0][row_of(j)], x *= unit.columns[0][column_of(j)];
+    });
+    if (given.bias.data && given.bias.n) {
+      each([&](Number& x, const auto& unit, int j) { x += unit.columns[scaled][column_of(j)]; });
+    } else if (given.bias.data) {
+      each([&](Number& x, const auto&, int j) { x += lines.rows[scaled][row_of(j)]; });
+    }
+  }
+
+  template <class Each>
+  __device__ void finish(Each each) const {
     if constexpr (role == Role::aux) each([](Number& x, auto& unit, int j) { unit.beside[0][j] = x; });
     if constexpr (std::is_same_v<Number, float>) {
       activation::with_activation<quick, role == Role::gate>(given.function, [&](auto f) {
