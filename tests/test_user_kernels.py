@@ -313,13 +313,16 @@ def test_reductions_that_a_kernel_leaves_are_said_and_cost(monkeypatch):
     total = {"total": spec(dtype="f32"), "rows": spec(512, 1, dtype="f32")}
     args, base, ampere = problem(summed, given=total), kernel_named(SQUARE), kernel_named(AMPERE)
     monkeypatch.setattr(type(base.config), "superseded", False)  # or it has no estimate
-    said = {k: explanation.steps(planning._forced(k, args.problem, provided=True)) for k in (base, ampere)}
+    said = {
+        k: explanation.steps(planning._forced(k, args.problem, provided=True), args.problem) for k in (base, ampere)
+    }
     assert "an elementwise kernel reduces afterwards: sum" in said[base]
     assert "summed(accum) with total = sum, rows = max[m] -> bf16" in str(explain(args))
     assert "an elementwise kernel reduces afterwards: sum, max" in said[ampere]
     rows = problem(reduced, given=of_reduced())
     assert not any(
-        "afterwards" in line for line in explanation.steps(planning._forced(base, rows.problem, provided=True))
+        "afterwards" in line
+        for line in explanation.steps(planning._forced(base, rows.problem, provided=True), rows.problem)
     )
     plain = problem(epilogue(lambda accum: accum), given={})
     for kernel in (base, ampere):
