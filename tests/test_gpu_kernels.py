@@ -381,6 +381,7 @@ def writes(dtype: str) -> CutlassKernel:
     pytest.skip(f"no kernel of the built set writes {dtype}")
 
 
+# What waits for the kernel in front is the same in all of ours: of each kind some.
 READS = [
     k for k in KERNELS
     if k.config.api == 3 and not k.interface.pointers and k.interface.epilogue.activation in ("identity", TOLD)

@@ -19,6 +19,7 @@ from cutlass_py import _core
 from cutlass_py.declaration.config import SCHEDULES, GemmConfig
 from cutlass_py.declaration.families import find, named
 
+LIBRARY = str(Path(_core.__file__).parent / "libcutlass_py_kernels.so")
 _WORK = ctypes.CFUNCTYPE(None)
 _lib: Any = None
 _queued: list[Any] = []  # what is called back has to live until then
@@ -30,7 +31,7 @@ def is_here() -> bool:
     global _lib
     if not _core.device_count() or _core.device_info(0)["name"] != "Simulated GPU":
         return False
-    _lib = ctypes.CDLL(str(Path(_core.__file__).parent / "libcutlass_py_kernels.so"))
+    _lib = ctypes.CDLL(LIBRARY)
     _lib.simulated_stream.restype, _lib.simulated_wrong.restype = ctypes.c_void_p, ctypes.c_char_p
     _lib.simulated_gelu.restype = ctypes.c_float
     for name in named("core"):

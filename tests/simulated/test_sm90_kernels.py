@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from importlib import import_module
 from typing import Any
 
@@ -133,6 +134,34 @@ def test_lines_of_words(on, rng, name, more):
         z -= (source := integers(rng, (m, n)))
         keywords = {"c": typed(on, placed("numpy", source, c.d, "words").array, c.d), "beta": -1}
     np.testing.assert_array_equal(run(on, name, a, b, "words", **keywords), rounded(z, c.d))
+
+
+def test_a_launch_that_does_not_say_which_kernel_it_is_of():
+    """Kernels that share a function refuse it."""
+
+    class Kernel(ctypes.Structure):
+        _fields_ = [
+            ("name", ctypes.c_char_p),
+            ("facts", ctypes.c_void_p),
+            ("workspace_size", ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)),
+            ("run", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)),
+        ]
+
+    class Library(ctypes.Structure):
+        _fields_ = [
+            ("abi", ctypes.c_int32),
+            ("count", ctypes.c_int32),
+            ("kernels", ctypes.POINTER(ctypes.POINTER(Kernel))),
+        ]
+
+    entry = ctypes.CDLL(simulator.LIBRARY).cutlass_py_library
+    entry.restype = ctypes.POINTER(Library)
+    library = entry().contents
+    kernels = [library.kernels[i].contents for i in range(library.count)]
+    kernel = next(k for k in kernels if k.name.endswith(b"_fused_bias_grad"))
+    arguments, launch = ctypes.create_string_buffer(2048), ctypes.create_string_buffer(256)
+    assert kernel.workspace_size(arguments, launch) == 0
+    assert kernel.run(arguments, launch) == 1  # cudaErrorInvalidValue
 
 
 def test_s32_is_more_than_f32_holds(rng):

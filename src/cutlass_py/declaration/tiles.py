@@ -208,7 +208,7 @@ SM90_LEAN_CORE: list[Design] = [
         *_lean(128, (256,), "I", "coop"),
     ),
 ]
-# Under the commonest epilogues of a layer; and the least that a kind of result has.
+# With a matrix beside D, in the commonest layouts of a layer; and the least that a kind of result has.
 SM90_LEAN_LAYER: list[Design] = [
     *_lean(64, (16, 32, 64), "I", "pingpong", 128),
     *_lean(64, (128, 192), "I", "pingpong"),

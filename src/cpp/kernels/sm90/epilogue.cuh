@@ -138,7 +138,8 @@ struct Fused {
   }
   static constexpr int vectors = 2 * scaled + biased;
   using Lines = sm90::Lines<scaled + biased, scaled>;  // both scales, and the bias
-  static constexpr bool may_be_plain = !with_matrix && !sums;
+  // Whether what is plain has code of its own; beside that of f32 results, so many sums would not stay in registers.
+  static constexpr bool may_be_plain(int held) { return !with_matrix && !sums && (quick || held <= 160); }
   // Sums in s32 that stay so are exact: legality.py lets nothing be applied to them.
   using Number = std::conditional_t<std::is_same_v<D, numbers::S32>, int32_t, float>;
 

@@ -86,7 +86,7 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
   const auto place = [&](int i) {
     return PartPlace{tile.m + i / in_row * 64, tile.n + i % in_row * X::columns, tile.batch};
   };
-  if constexpr (X::Epilogue::may_be_plain && !X::direct) {
+  if constexpr (X::Epilogue::may_be_plain(X::held) && !X::direct) {
     if (parts.p.epilogue.plain) {
 #pragma unroll
       for (int i = 0; i < count; ++i) {

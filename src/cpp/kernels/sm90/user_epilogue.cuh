@@ -39,7 +39,7 @@ struct UserEpilogue {
   static constexpr const Beside* beside = Program::beside;
   using Reductions = typename Program::Reductions;
   static constexpr int most_straight(int held) { return held > 160 ? 1 : 2; }
-  static constexpr bool may_be_plain = false;
+  static constexpr bool may_be_plain(int) { return false; }
   static constexpr int vectors = Program::vectors;
   using Lines = sm90::Lines<vectors, 0>;
   using Number = float;
