@@ -52,19 +52,25 @@ class DLManagedTensorVersioned(ctypes.Structure):
     capsule_name = b"dltensor_versioned"
 
 
-_new_capsule = ctypes.pythonapi.PyCapsule_New
+# By index each is an object of our own: other packages set what the one by attribute takes, jax among them.
+_new_capsule = ctypes.pythonapi["PyCapsule_New"]
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer = ctypes.pythonapi["PyCapsule_GetPointer"]
 _pointer.restype = ctypes.c_void_p
 _pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_name = ctypes.pythonapi.PyCapsule_GetName
+_name = ctypes.pythonapi["PyCapsule_GetName"]
 _name.restype = ctypes.c_char_p
 _name.argtypes = [ctypes.py_object]
 
 
 def capsule_name(capsule: Any) -> str:
     return _name(capsule).decode()
+
+
+def capsule_pointer(capsule: Any) -> int:
+    """What a capsule of any name holds."""
+    return _pointer(capsule, _name(capsule))
 
 
 class Exporter:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from exporters import capsule_pointer
 
 import cutlass_py.jax as cj
 from cutlass_py import _core
@@ -32,16 +33,11 @@ def load(library: Path, capsule: Any = None, stream: int = 0, after: Any = None)
     is called behind every call.
     """
     found = ctypes.CDLL(str(library))
-    python = ctypes.pythonapi
-    python.PyCapsule_GetName.restype = ctypes.c_char_p
-    python.PyCapsule_GetName.argtypes = [ctypes.py_object]
-    python.PyCapsule_GetPointer.restype = ctypes.c_void_p
-    python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    capsule = capsule or _core.xla_gemm_handler()
-    pointer = python.PyCapsule_GetPointer(capsule, python.PyCapsule_GetName(capsule))
     _called.append(_CALL(after) if after else _CALL())
     found.set_handler.argtypes = [ctypes.c_void_p] * 3
-    found.set_handler(pointer, stream, ctypes.cast(_called[-1], ctypes.c_void_p))
+    found.set_handler(
+        capsule_pointer(capsule or _core.xla_gemm_handler()), stream, ctypes.cast(_called[-1], ctypes.c_void_p)
+    )
     return found
 
 

@@ -201,8 +201,11 @@ void simulated_declare(const char* name, const char* layout, const char* const* 
 float simulated_gelu(float x) { return cutlass_py::activation::gelu<true>::apply(x, nullptr); }
 
 const CutlassPyLibrary* cutlass_py_library() {
-  static std::vector<const CutlassPyKernel*> kernels = simulated::kernels();
-  for (const Declared& each : declared) kernels.push_back(&each.kernel);
+  static const std::vector<const CutlassPyKernel*> kernels = [] {
+    std::vector<const CutlassPyKernel*> all = simulated::kernels();
+    for (const Declared& each : declared) all.push_back(&each.kernel);
+    return all;
+  }();
   static const CutlassPyLibrary library = {CUTLASS_PY_ABI,
                                            int32_t(kernels.size()),
                                            kernels.data(),
