@@ -2,16 +2,20 @@
 
     python benchmarks/epilogue_speed.py
     python benchmarks/epilogue_speed.py --shape 2048,4096,4096 --activation gelu_tanh --regime mixed
+    python benchmarks/epilogue_speed.py --suite random --count 30      # drawn anew; --seed draws them again
 
-f(x @ w.T + bias) in bf16, weights (n, k). The measuring rules are in benchmarks/README.md.
+f(x @ w.T + bias) in bf16, weights (n, k). Of drawn problems gemm's choices are compared, since no tile suits them all.
+The measuring rules are in benchmarks/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +27,26 @@ from cutlass_py.bench.cases import reference_arm
 from cutlass_py.bench.environment import environment, gpu_state
 from cutlass_py.bench.frameworks import Torch
 from cutlass_py.bench.operands import Operands
-from cutlass_py.bench.results import reason, write
-from cutlass_py.bench.suites import Case
+from cutlass_py.bench.report import summarise, summary_table
+from cutlass_py.bench.results import Record, reason, write
+from cutlass_py.bench.suites import Case, cases
 from cutlass_py.bench.timing import REGIMES, ROUNDS, Arm, alone, ratio_of, regime_us, rough_us, warm_up
+from cutlass_py.commands.bench import at_least
+from cutlass_py.declaration.dtypes import DTYPES
+from cutlass_py.operations.gemm.suites import RANDOM
+from cutlass_py.support.terminal import print_table
 
 KERNEL = "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_leanpingpong_fused"
 SHAPES = [(8192, 4096, 4096), (4096, 24576, 1536), (512, 28672, 4096)]
 # gelu is what a user's epilogue is shown with.
 ACTIVATIONS = ("identity", "relu", "silu", "gelu_tanh", "hardswish", "gelu")
+ADDMM = ("identity", "relu", "gelu_tanh")  # those that cuBLASLt fuses
+SUITES, ACTIVATION = ("random", "random-layer"), "gelu_tanh"  # drawn anew, and what they are timed with
 # For each activation and shape: most time of the fused kernel over the same tile without epilogue, and least of
 # torch's time over the default choice's.
 BARS = {"gelu_tanh": {"fused / plain": 1.05, "torch / default": 1.05}, "gelu": {"user / plain": 1.05}}
 BARRED = {"user / plain": [(8192, 4096, 4096)]}  # bars of these shapes alone
+DRAWN_BARS = {"gelu_tanh": {"default / plain default": 1.04, "addmm / default": 1.05}}  # of geometric means
 # What is printed: one arm's time over another's.
 RATIOS = {
     "fused / plain": ("fused", "plain"),
@@ -44,8 +56,14 @@ RATIOS = {
     "addmm / default": ("addmm", "default"),
     "user / plain, defaults": ("user default", "plain default"),
 }
-WIDTH = max(map(len, RATIOS))
-Record = dict[str, Any]
+DRAWN_RATIOS = {
+    "default / plain default": ("default", "plain default"),
+    "bias / plain default": ("bias default", "plain default"),
+    "torch plain / plain default": ("torch plain", "plain default"),
+    "addmm / default": ("addmm", "default"),
+}
+Extents = tuple[int, int, int]  # m, n, k
+Demand = tuple[str, str, float, float]  # what it is of, name of the ratio, found, bar
 
 # ---------------------------------------------------------------------------------------------------- arms
 
@@ -80,7 +98,19 @@ def arms_of(f: str, operands: Operands, biases: list[Any], kernel: str) -> list[
             Arm("plain default", ours(operands, biases, None, lambda bias: {})),
         ]
     arms += [Arm("default", ours(operands, biases, None, bias_and_f)), Arm("torch", torchs(f, operands, biases))]
-    return arms + ([Arm("addmm", addmm(f, operands, biases))] if f in ("identity", "relu", "gelu_tanh") else [])
+    return arms + ([Arm("addmm", addmm(f, operands, biases))] if f in ADDMM else [])
+
+
+def drawn_arms(f: str, case: Case, operands: Operands, biases: list[Any]) -> list[Arm]:
+    """plain default, bias default, default: gemm's choice for the product alone, with the bias, with both; torch plain:
+    torch's product alone; addmm: cuBLASLt's fused epilogue."""
+    arms = [
+        Arm("plain default", ours(operands, biases, None, lambda bias: {})),
+        Arm("bias default", ours(operands, biases, None, lambda bias: {"bias": bias})),
+        Arm("default", ours(operands, biases, None, lambda bias: {"bias": bias, "activation": f})),
+        Arm("torch plain", reference_arm(case, operands).launch),
+    ]
+    return arms + ([Arm("addmm", addmm(f, operands, biases))] if f in ADDMM else [])
 
 
 def ours(
@@ -124,21 +154,25 @@ def addmm(f: str, operands: Operands, biases: list[Any]) -> Callable[[int], obje
 # ---------------------------------------------------------------------------------------------------- one case
 
 
-def measure(shape: tuple[int, int, int], f: str, gpu: Torch, args: argparse.Namespace) -> Record:
+def measure(shape: Extents, f: str, gpu: Torch, args: argparse.Namespace) -> Record:
     """Everything about one activation of one shape, as it goes into the JSON."""
     m, n, k = shape
-    operands = Operands(Case("epilogue", "bf16", "tn", (1, m, n, k)), gpu)
+    case = Case("epilogue", "bf16", "tn", (1, m, n, k))
+    operands = Operands(case, gpu)
     biases = [gpu.random((n,), "bf16") for _ in range(operands.count)]
     record: Record = {"m": m, "n": n, "k": k, "activation": f, "sets": operands.count}
-    arms = arms_of(f, operands, biases, args.kernel)
+    arms = drawn_arms(f, case, operands, biases) if args.suite else arms_of(f, operands, biases, args.kernel)
     record["default"] = choice_of(f, operands, biases[0])
     record["error"] = errors(f, arms, operands, biases[0])
-    record["wrong"] = [name for name, error in record["error"].items() if not error < 4 * record["error"]["torch"]]
+    # Of few elements torch's own error may be small by luck, so that rounding counts beside it.
+    torch_error = record["error"]["torch plain" if args.suite else "torch"]
+    record["limit"] = 4 * max(torch_error, DTYPES[case.arithmetic.result].roundoff)
+    record["wrong"] = [name for name, error in record["error"].items() if not error < record["limit"]]
     rough = {arm.name: rough_us(gpu, arm) for arm in arms}
     for regime in args.regime:
         record[regime] = regime_us(gpu, regime, arms, operands.count, rough, args.budget_ms)
         rounds = alone(record[regime]["rounds_us"])
-        pairs = {name: (x, y) for name, (x, y) in RATIOS.items() if x in rounds and y in rounds}
+        pairs = {name: (x, y) for name, (x, y) in args.ratios.items() if x in rounds and y in rounds}
         record[regime]["ratio"] = {name: ratio_of(rounds, x, y) for name, (x, y) in pairs.items()}
     return record
 
@@ -157,70 +191,135 @@ def errors(f: str, arms: list[Arm], operands: Operands, bias: Any) -> dict[str, 
     """Largest error of each arm's result, relative to the largest element of the same in f32."""
     a, b, d = operands[0]
     product = a.float() @ b.float()
-    finished = torch_activation(f)(product + bias.float())
+    biased = product + bias.float()
+    finished = torch_activation(f)(biased)
     found = {}
     for arm in arms:
         d.fill_(math.nan)
         result = arm.launch(0)
-        reference = product if arm.name.startswith("plain") else finished
+        reference = product if "plain" in arm.name else biased if arm.name == "bias default" else finished
         result = d if result is None else result
         found[arm.name] = float((result.float() - reference).abs().max() / reference.abs().max())
     return found
 
 
-# ---------------------------------------------------------------------------------------------------- the run
+# ---------------------------------------------------------------------------------------------------- what is said
 
 
-def print_header(regimes: list[str]) -> None:
-    titles = "".join(f" {name:>{WIDTH}}" for name in RATIOS)
+def print_header(regimes: Sequence[str], ratios: Iterable[str]) -> None:
+    titles = "".join(f"  {name}" for name in ratios)
     print(f"{'':34}" + "".join(f" | {regime:^{9 + len(titles)}}" for regime in regimes))
     print(f"{'f(x @ w.T + bias), (m, n, k)':34}" + f" | {'plain us':>9}{titles}" * len(regimes) + " | default choice")
 
 
-def print_row(record: Record, regimes: list[str]) -> None:
-    shape = (record["m"], record["n"], record["k"])
+def print_row(record: Record, regimes: Sequence[str], ratios: Iterable[str]) -> None:
     times = ""
     for regime in regimes:
-        mark = " " if record[regime].get("queue_filled", True) else "?"  # host time may show
-        ratios = "".join(f" {record[regime]['ratio'].get(name, math.nan):{WIDTH}.3f}" for name in RATIOS)
-        times += f" |{mark}{record[regime]['us']['plain']:9.2f}{ratios}"
+        timed = record[regime]
+        mark = " " if timed.get("queue_filled", True) else "?"  # host time may show
+        found = "".join(f"  {timed['ratio'].get(name, math.nan):{len(name)}.3f}" for name in ratios)
+        times += f" |{mark}{next(iter(timed['us'].values())):9.2f}{found}"
     how = " composed" if record["default"]["scratch"] else ""
-    print(f"{record['activation']:10}{shape!s:24}{times} | {record['default']['kernel']}{how}", flush=True)
+    print(f"{record['activation']:10}{extents(record)!s:24}{times} | {record['default']['kernel']}{how}", flush=True)
 
 
-def verdicts(records: list[Record], regimes: list[str]) -> int:
+def extents(record: Record) -> Extents:
+    return record["m"], record["n"], record["k"]
+
+
+def sign(name: str) -> int:
+    """1 for torch's time over ours, of which more is better; -1 for ours over ours, what an epilogue costs."""
+    return 1 if name.startswith(("torch", "addmm")) else -1
+
+
+def means(records: Iterable[Record], suite: str, regimes: Iterable[str]) -> list[Record]:
+    """Geometric mean, 5th percentile and worst as `bench` has them, by regime and ratio, whose name stands as the mode.
+
+    Costs are turned over for that and back after it: the worst is the largest.
+    """
+    turned = [
+        Case(suite, "bf16", "tn", (1, *extents(record))).facts()
+        | {"mode": name, regime: {"ratio": record[regime]["ratio"][name] ** sign(name)}}
+        for regime, name, record in product(regimes, DRAWN_RATIOS, records)
+        if name in record[regime]["ratio"]
+    ]
+    numbers = ("geomean", "percentile_5", "worst")
+    return [row | {number: row[number] ** sign(row["mode"]) for number in numbers} for row in summarise(turned)]
+
+
+def print_means(rows: Sequence[Record]) -> None:
+    header, cells = summary_table(rows)
+    kept = [i for i, title in enumerate(header) if not title.startswith("<")]  # bounds of gains alone
+    print()
+    print_table([header[i].replace("mode", "ratio") for i in kept], [[line[i] for i in kept] for line in cells])
+
+
+def barred_cases(records: Iterable[Record], regimes: Sequence[str]) -> Iterator[Demand]:
+    for record in records:
+        for name, bar in BARS.get(record["activation"], {}).items():
+            if extents(record) in BARRED.get(name, [extents(record)]):
+                for regime in regimes:
+                    title = f"{record['activation']} {extents(record)} {regime}"
+                    yield title, name, record[regime]["ratio"].get(name, math.nan), bar
+
+
+def barred_means(rows: Iterable[Record], f: str) -> Iterator[Demand]:
+    for row in rows:
+        bar = DRAWN_BARS.get(f, {}).get(row["mode"])
+        if bar and "class" not in row:
+            title = f"{f} {row['suite']} {row['regime']}, geomean of {row['cases']}"
+            yield title, row["mode"], row["geomean"], bar
+
+
+def verdicts(demands: Iterable[Demand], records: Iterable[Record]) -> int:
     """Prints what has a bar and what is wrong; returns how many of them fail."""
     failed = 0
+    for title, name, ratio, bar in demands:
+        reached = sign(name) * ratio >= sign(name) * bar
+        failed += not reached
+        print(f"{'reached' if reached else 'MISSED'}: {title}: {name} = {ratio:.3f}, bar {bar}")
     for record in records:
-        title = f"{record['activation']} {(record['m'], record['n'], record['k'])}"
-        for name, bar in BARS.get(record["activation"], {}).items():
-            extents = (record["m"], record["n"], record["k"])
-            if extents not in BARRED.get(name, [extents]):
-                continue
-            for regime in regimes:
-                ratio = record[regime]["ratio"].get(name, math.nan)
-                reached = ratio <= bar if name.endswith("/ plain") else ratio >= bar
-                failed += not reached
-                print(f"{'reached' if reached else 'MISSED'}: {title} {regime}: {name} = {ratio:.3f}, bar {bar}")
         for arm in record["wrong"]:
             failed += 1
-            print(f"WRONG: {title} {arm}: off by {record['error'][arm]:.1e}, torch by {record['error']['torch']:.1e}")
+            title = f"{record['activation']} {extents(record)} {arm}"
+            print(f"WRONG: {title}: off by {record['error'][arm]:.1e}, limit {record['limit']:.1e}")
     return failed
 
 
-def parse() -> argparse.Namespace:
+# ---------------------------------------------------------------------------------------------------- the run
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", action="append", type=shape, metavar="M,N,K", help="repeatable")
-    parser.add_argument("--activation", nargs="+", choices=ACTIVATIONS, default=list(ACTIVATIONS))
-    parser.add_argument("--kernel", default=KERNEL, help="of plain and fused: the kernel of ours whose tile both have")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--shape", action="append", type=shape, metavar="M,N,K", help="repeatable")
+    what.add_argument("--suite", choices=SUITES, help="problems drawn anew, by gemm's choices and one activation")
+    counts = ", ".join(f"{name}: {RANDOM[name].count}" for name in SUITES)
+    parser.add_argument("--count", type=at_least(1), metavar="N", help=f"problems of --suite (default {counts})")
+    parser.add_argument("--seed", type=at_least(0), metavar="S", help="of --suite (default: a new one, printed)")
+    parser.add_argument("--activation", nargs="+", choices=ACTIVATIONS, help=f"default: all; of --suite {ACTIVATION}")
+    parser.add_argument("--kernel", help="of plain and fused: the kernel of ours whose tile both have")
     parser.add_argument("--regime", nargs="+", choices=REGIMES, default=list(REGIMES))
     parser.add_argument("--budget-ms", type=float, default=40.0, help="GPU time per arm and regime (default 40)")
-    parser.add_argument("--json", type=Path, help="default: build/benchmarks/epilogue_speed-<gpu>.json")
+    parser.add_argument("--json", type=Path, help="default: build/benchmarks/epilogue_speed-<gpu>[-<suite>].json")
     parser.add_argument("--commit", help="what was measured, where there is no .git to ask")
-    return parser.parse_args()
+    args = parser.parse_args(arguments)
+    if not args.suite and (args.seed is not None or args.count is not None):
+        parser.error("--seed and --count are of --suite")
+    if args.suite and (args.kernel or len(args.activation or []) > 1):
+        parser.error("--suite compares gemm's choices, of one activation: expected no --kernel, and one --activation")
+    if args.suite:
+        args.seed = secrets.randbelow(2**32) if args.seed is None else args.seed
+        found = cases([args.suite], layouts=["tn"], seed=args.seed, count=args.count)
+        args.shape, args.activation = [case.shape[1:] for case in found], args.activation or [ACTIVATION]
+    else:
+        args.shape, args.activation = args.shape or SHAPES, args.activation or list(ACTIVATIONS)
+        args.kernel = args.kernel or KERNEL
+    args.ratios = DRAWN_RATIOS if args.suite else RATIOS
+    return args
 
 
-def shape(text: str) -> tuple[int, int, int]:
+def shape(text: str) -> Extents:
     try:
         m, n, k = (int(extent) for extent in text.split(","))
     except ValueError:
@@ -228,8 +327,8 @@ def shape(text: str) -> tuple[int, int, int]:
     return m, n, k
 
 
-def main() -> int:
-    args = parse()
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = parse(arguments)
     try:
         import torch
     except ImportError:
@@ -240,24 +339,33 @@ def main() -> int:
         return 2
     gpu = Torch()
     facts = environment(args.commit)
-    path = args.json or default_path("epilogue_speed", facts["machine"])
-    print(f"{facts['machine']['gpu']}, torch {facts['versions']['torch']}, {args.kernel}; JSON: {path}")
-    print_header(args.regime)
+    path = args.json or default_path("epilogue_speed", facts["machine"], *filter(None, [args.suite]))
+    what = f"{args.suite}, {len(args.shape)} problems, seed {args.seed}" if args.suite else args.kernel
+    print(f"{facts['machine']['gpu']}, torch {facts['versions']['torch']}, {what}; JSON: {path}")
+    print_header(args.regime, args.ratios)
     square = Case("warm-up", "bf16", "tt", (1, 8192, 8192, 8192))
     warm_up(gpu, reference_arm(square, Operands(square, gpu)).launch)
     settings = {"kernel": args.kernel, "regimes": args.regime, "budget_ms": args.budget_ms, "rounds": ROUNDS}
+    if args.suite:
+        settings |= {"suite": args.suite, "seed": args.seed, "problems": args.shape}
+    name = "timed" if args.suite else "cases"  # cases are what summary.py keeps: the table there is of one tile
     clocks, records, failed = [gpu_state()], [], 0
-    for extents in args.shape or SHAPES:
+    for problem in args.shape:
         for f in args.activation:
             try:
-                records.append(measure(extents, f, gpu, args))
-                print_row(records[-1], args.regime)
+                records.append(measure(problem, f, gpu, args))
+                print_row(records[-1], args.regime, args.ratios)
             except Exception as error:  # the others go on
-                print(f"FAILED: {f} {extents}: {reason(error)}", flush=True)
+                print(f"FAILED: {f} {problem}: {reason(error)}", flush=True)
                 failed += 1
         clocks.append(gpu_state())  # right after a case: the clock under load
-        write(path, {**facts, **settings, "clocks": clocks, "cases": records})
-    return 1 if verdicts(records, args.regime) or failed else 0
+        write(path, {**facts, **settings, "clocks": clocks, name: records})
+    demands = barred_cases(records, args.regime)
+    if args.suite:
+        rows = means(records, args.suite, args.regime)
+        print_means(rows)
+        demands = barred_means(rows, args.activation[0])
+    return 1 if verdicts(demands, records) or failed else 0
 
 
 if __name__ == "__main__":
