@@ -10,6 +10,10 @@ import numpy as np
 
 CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 READ_ONLY = 1
+# What most of them export, and its product.
+A = np.arange(12, dtype=np.float32).reshape(3, 4)
+B = np.arange(20, dtype=np.float32).reshape(4, 5) - 7
+AB = A @ B
 
 
 class DLDevice(ctypes.Structure):

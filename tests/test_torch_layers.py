@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from test_torch_gradients import check, leaf, seed  # noqa: E402, F401 (a fixture)
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+from torch_derivatives import check, leaf, seed  # noqa: E402, F401 (a fixture)
 
 import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
