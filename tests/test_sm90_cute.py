@@ -374,10 +374,10 @@ OWN = {
     "barrier.cluster.arrive": "",
     "barrier.cluster.arrive.relaxed": "",
     "barrier.cluster.wait": "",
-    # Bits without a type, for CUTLASS's .u16 and .u32; f32 by two and by four; and from another block's memory.
+    # Bits without a type, for CUTLASS's .u16 and .u32; f32 by four; and from another block's memory.
     "ld.shared.b16": "h,[r]",
     "ld.shared.b32": "r,[r]",
-    "ld.shared.v2.f32": "{f,f},[r]",
+    "ld.shared.v4.f32": "{f,f,f,f},[r]",
     "st.shared.b16": "[r],h",
     "st.shared.b32": "[r],r",
     "st.shared.v2.b32": "[r],{r,r}",
@@ -386,8 +386,9 @@ OWN = {
     # CUTLASS has none of a byte.
     "ld.shared.u8": "h,[r]",
     "st.shared.u8": "[r],h",
-    # CUTLASS has CUDA's function.
+    # CUTLASS has CUDA's functions.
     "cvt.rn.f16x2.f32": "r,f,f",
+    "fma.rn.f32": "f,f,f,f",
 }
 
 

@@ -88,7 +88,7 @@ template <class X>
 struct Of {
   using Lies = Fragment<X, typename X::D>;
 
-  static SharedMemory<X> shared() { return SharedMemory<X>(16); }
+  static SharedMemory<X> shared() { return SharedMemory<X>(kAtom); }
   static int stages() { return X::stages; }
   static int columns() { return X::columns; }
 

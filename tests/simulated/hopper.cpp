@@ -134,7 +134,7 @@ void run_grid(Extents grid, unsigned threads, unsigned size, unsigned shared_byt
     cluster->random = first + 1;
     cluster->blocks.resize(size);
     for (Block& each : cluster->blocks) {
-      each.memory.assign(shared_bytes + 16, char(0xff));
+      each.memory.assign(shared_bytes, char(0xff));
       each.threads = threads, each.waited.assign(threads, false);
     }
     const auto thread = [&] {

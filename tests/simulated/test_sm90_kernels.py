@@ -334,7 +334,8 @@ def test_stages_beside_epilogues_of_users(name, program):
     config = WITH_USERS[program, name]
     user = epilogue_named(config.epilogue).user
     reductions = sum(bool(reduction) for *_, reduction in user.outputs)
-    taken = lean_bytes(config.tile[1], NUMPY[config.d].itemsize, sum(user.matrix_bytes), reductions, user.vectors)
+    schedule, size = SCHEDULES[config.schedule], NUMPY[config.d].itemsize
+    taken = lean_bytes(config.tile, schedule, size, sum(user.matrix_bytes), reductions, user.vectors)
     foreseen = min(stages(config.tile, DTYPES[config.a].itemsize, taken), 12)
     assert _core.kernel_facts()[config.name]["stages"] == foreseen >= 3
 

@@ -53,22 +53,27 @@ class EpilogueTile:
         return max(min(self._parts, 4), self.stores + 1 if reused else 0)
 
 
-def lean_bytes(columns: int, size: int, beside: int, reductions: int = 0, lines: int = 0) -> int:
+def lean_bytes(
+    tile: tuple[int, int, int], schedule: Schedule, size: int, beside: int, reductions: int = 0, lines: int = 0
+) -> int:
     """Of what is beside the stages of our own kernels (kernels/sm90/design.cuh): parts of D, and what lies like it.
 
     Args:
-        columns: of a tile.
+        tile: of the kernel.
+        schedule: of the kernel; with `pingpong` a warpgroup has all rows of a tile, or else half of them.
         size: of an element of D.
         beside: of one element of D, of all matrices that are read and written beside it.
         reductions: of the epilogue.
-        lines: of numbers for the columns that it has staged: each vector's, or that of both scales.
+        lines: of numbers for columns and rows that it has staged: each vector's, or that of both scales.
     """
+    rows, columns, _ = tile
     panel = next(width for width in (64, 32, 16) if columns % width == 0)
     line = 32 if beside else 128 // size
     most = 112 if line > 32 else panel
     fitting = [width for width in range(panel, most + 1, panel) if columns % width == 0]
     part = line if columns % line == 0 else max(fitting)
-    return 1024 + 2 * (2 * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + lines * 128 * 4 + 8)
+    staged = lines * (columns + (rows if schedule.pingpong else rows // 2)) * 4
+    return 2 * (2 * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + staged + 8)
 
 
 def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilogue: Epilogue) -> int:
@@ -77,7 +82,8 @@ def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilo
         matrices = epilogue.source or epilogue.gated or epilogue.aux
         size = DTYPES[d].itemsize
         lines = epilogue.scaled + bool(epilogue.bias)
-        return lean_bytes(tile[1], size, size if matrices else 0, int(epilogue.bias_grad), lines)
+        beside = size if matrices else 0
+        return lean_bytes(tile, schedule, size, beside, int(epilogue.bias_grad), lines)
     if not schedule.tma_store:
         return 512
     size = DTYPES[d].itemsize

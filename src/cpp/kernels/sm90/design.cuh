@@ -9,7 +9,6 @@
 namespace cutlass_py::sm90 {
 
 constexpr int kMostShared = 227 << 10;  // bytes of a block
-constexpr int kAtom = 1024;             // bytes that swizzles repeat after: what stages are aligned to
 
 constexpr int kMostStages = 12;
 constexpr int kWarpgroups = 2;  // that multiply, beside one of which a thread loads
@@ -41,8 +40,6 @@ __host__ __device__ constexpr int largest_divisor(int x, int most) {
   while (x % most) --most;
   return most;
 }
-
-constexpr int kStaged = 128;  // numbers of a line for the columns of a part: no part has more
 
 // Dtypes of matrices that lie as D does.
 template <class... T>
@@ -137,11 +134,11 @@ struct Design {
 
   static constexpr int totals_bytes = Epilogue::Reductions::count * 4 * widest * 4;  // of columns, by each warp
 
-  static constexpr int vectors_bytes = Epilogue::Lines::count * kStaged * 4;
+  // Of each line of numbers one for every column of a tile, then one for every row of a warpgroup.
+  static constexpr int line_bytes = (N + rows) * 4, vectors_bytes = Epilogue::Lines::count * line_bytes;
 
   // Stages are what the rest leaves room for, each with its two barriers.
-  static constexpr int besides =
-      kAtom + kWarpgroups * (buffers * (buffer_bytes + 8) + totals_bytes + vectors_bytes + 8);
+  static constexpr int besides = kWarpgroups * (buffers * (buffer_bytes + 8) + totals_bytes + vectors_bytes + 8);
   static constexpr int fitting = (kMostShared - besides) / (stage_bytes + 16);
   static constexpr int stages = fitting < kMostStages ? fitting : kMostStages;
   static constexpr int shared_bytes = besides + stages * (stage_bytes + 16);
@@ -171,6 +168,7 @@ struct Design {
   // What is stored as s32 is exact throughout.
   static_assert(!std::is_same_v<D, numbers::S32> ||
                 (std::is_same_v<Number, int32_t> && std::is_same_v<Register, int32_t>));
+  static_assert(stage_bytes % kAtom == 0 && left_line % kAtom == 0);
   static_assert(rows % 64 == 0 && N % 16 == 0 && N <= 256 && stages > 1);
   static_assert(sizeof(typename Left::Type) == sizeof(typename Right::Type));
   static_assert(sizeof(typename Left::Type) == 2 || !(left_along || right_along));
@@ -180,20 +178,21 @@ struct Design {
 
 template <class X>
 struct SharedMemory {
-  Address stages, buffers, totals, vectors, barriers;
+  Address stages, buffers, totals, lines, barriers;
 
-  __device__ explicit SharedMemory(Address begin)
-      : stages((begin + kAtom - 1) / kAtom * kAtom),
+  __device__ explicit SharedMemory(Address begin)  // aligned to an atom, as stages are
+      : stages(begin),
         buffers(stages + X::stages * X::stage_bytes),
         totals(buffers + kWarpgroups * X::buffers * X::buffer_bytes),
-        vectors(totals + kWarpgroups * X::totals_bytes),
-        barriers(vectors + kWarpgroups * X::vectors_bytes) {}
+        lines(totals + kWarpgroups * X::totals_bytes),
+        barriers(lines + kWarpgroups * X::vectors_bytes) {}
 
   __device__ Address left(int stage) const { return stages + stage * X::stage_bytes; }
   __device__ Address right(int stage) const { return left(stage) + X::lines * X::left_line; }
   __device__ Address buffer(int warpgroup, int i) const {
     return buffers + (warpgroup * X::buffers + i) * X::buffer_bytes;
   }
+  __device__ Address vectors(int warpgroup) const { return lines + warpgroup * X::vectors_bytes; }
   __device__ Address full(int stage) const { return barriers + stage * 8; }
   __device__ Address empty(int stage) const { return barriers + (X::stages + stage) * 8; }
   __device__ Address turn(int warpgroup) const { return barriers + (2 * X::stages + warpgroup) * 8; }

@@ -50,46 +50,41 @@ struct Vector {
   Vector(const CutlassPyArray& x, bool swap)
       : data(x.data), m(int32_t(swap ? x.col : x.row)), n(int32_t(swap ? x.row : x.col)), batch(x.batch) {}
 
-  // Of a part that begins at this corner: the numbers of this thread's two rows, or the first is that of the column
-  // which it stages. As memory has them, for to convert them is to wait for them. What is outside reads the last one.
-  template <class T>
-  __device__ void read(const Corner& at, uint32_t (&bits)[2]) const {
+  // Of a tile that begins at this corner: every 128th number of those along it, from this thread's on. As memory has
+  // them, for to convert them is to wait for them. What is outside reads the last one.
+  template <class T, int count>
+  __device__ void read(const Corner& at, uint32_t (&bits)[count]) const {
     const auto* from = static_cast<const typename T::Type*>(data) + at.batch * batch;
-    const int first = n ? at.n + int(threadIdx.x) % kStaged : at.m + own_row(), end = n ? at.end_n : at.end_m;
+    const int first = (n ? at.n : at.m) + int(threadIdx.x) % 128, end = n ? at.end_n : at.end_m;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) bits[i] = from[int64_t(min(first + i * 8, end - 1)) * (n ? n : m)];
+    for (int i = 0; i < count; ++i) bits[i] = from[int64_t(min(first + i * 128, end - 1)) * (n ? n : m)];
   }
 };
 
-// What vectors come to in a part: a number for each of this thread's rows, and one for the column which it stages. The
-// first lines are factors, the others are added; a vector changes nothing of what it does not lie along.
+// What vectors come to: lines of numbers for a tile's columns and for its rows. The first lines are factors, the others
+// are added; a vector changes nothing of what it does not lie along.
 template <int count_, int factors_>
 struct Lines {
   static constexpr int count = count_, factors = factors_, room = count ? count : 1;
-  using Columns = float[room][4];  // of a thread in a unit
 
-  float rows[room][2], column[room];
+  static constexpr float nothing(int line) { return line < factors ? 1 : -0.0f; }
+  static __device__ void join(int line, float& to, float x) { to = line < factors ? to * x : to + x; }
+};
 
-  __device__ void clear() {
+// Those of a part, as this thread has need of them: they lie in shared memory, the four columns of a unit together.
+template <int line_bytes>
+struct StagedLines {
+  Address columns, rows;  // of the first line
+
+  static __device__ constexpr int place(int column) {
+    return column / 16 * 16 + column % 8 / 2 * 4 + column / 8 % 2 * 2 + column % 2;
+  }
+  __device__ void get_columns(int line, int column, float (&x)[4]) const {
+    load_shared(columns + line * line_bytes + column * 4, x);
+  }
+  __device__ void get_rows(int line, float (&x)[2]) const {
 #pragma unroll
-    for (int i = 0; i < count; ++i) rows[i][0] = rows[i][1] = column[i] = i < factors ? 1 : -0.0f;
-  }
-  template <class T>
-  __device__ void take(int line, const Vector& x, const uint32_t (&bits)[2]) {
-    const auto join = [&](float& to, int i) {
-      const float value = T::value(typename T::Type(bits[i]));
-      to = line < factors ? to * value : to + value;
-    };
-    if (x.n) {
-      join(column[line], 0);
-    } else {
-      join(rows[line][0], 0), join(rows[line][1], 1);
-    }
-  }
-
-  // Of the i-th number in a unit.
-  __device__ float sum(int line, const Columns& columns, int i) const {
-    return rows[line][row_of(i)] + columns[line][column_of(i)];
+    for (int i = 0; i < 2; ++i) x[i] = __uint_as_float(load_shared<uint32_t>(rows + line * line_bytes + i * 32));
   }
 };
 
@@ -98,8 +93,9 @@ struct EpilogueArguments {
   Vector bias, scale_a, scale_b;
   activation::Number function;
   float parameters[2];
-  bool lined;  // there are vectors
-  bool plain;  // there is nothing but alpha
+  bool activated;     // by another function than the identity
+  bool bias_by_rows;  // there is one, with a number for every row
+  bool plain;         // there is nothing but alpha
 
   EpilogueArguments() = default;
   EpilogueArguments(const CutlassPyEpilogue& e, bool swap)
@@ -111,8 +107,10 @@ struct EpilogueArguments {
         scale_b(e.scale_b, swap),
         function(activation::Number(e.activation)),
         parameters{float(e.parameters[0]), float(e.parameters[1])},
-        lined(e.bias.data || e.scale_a.data || e.scale_b.data),
-        plain(!lined && !e.scale_out.device && e.scale_out.value == 1 && function == activation::Number::identity) {}
+        activated(function != activation::Number::identity),
+        bias_by_rows(bias.data && !bias.n),
+        plain(!activated && !bias.data && !scale_a.data && !scale_b.data && !scale_out.device && scale_out.value == 1) {
+  }
 };
 
 // The matrix that an epilogue reads or writes beside D: C is added, a gate is activated in the product's stead (aux, by
@@ -120,26 +118,26 @@ struct EpilogueArguments {
 enum class Role { none, source, gate, aux };
 
 // alpha * acc; with `scaled` times scale_a, scale_b and at the end scale_out; plus a bias of dtype `Bias` (void: none);
-// an activation of all; a matrix in that role, in D's dtype; `sums` of D's columns for a bias gradient. Which vectors
+// an activation of all; a matrix in that role, in D's dtype; `sums_of_columns` of D for a bias gradient. Which vectors
 // there are, along which axis they lie, and which activation it is, the launch tells: one function serves them all.
-template <class D, class Bias, bool scaled, Role role, bool sums>
+template <class D, class Bias, bool scaled, Role role, bool sums_of_columns>
 struct Fused {
   static constexpr bool biased = !std::is_void_v<Bias>, with_matrix = role != Role::none;
   using Matrices = std::conditional_t<with_matrix, Dtypes<D>, Dtypes<>>;
-  static constexpr int operands = with_matrix + sums, reads = role == Role::source || role == Role::gate;
+  static constexpr int operands = with_matrix + sums_of_columns, reads = role == Role::source || role == Role::gate;
   static constexpr Beside matrix{Beside::like_d, int(sizeof(typename D::Type))};
   static constexpr Beside column_sums{Beside::column_sums, 0, Reduces::columns};
   static constexpr Beside beside[] = {with_matrix ? matrix : column_sums, column_sums};
   using Sums = Reduction<user::Sum, 0, with_matrix, Reduces::columns>;
-  using Reductions = std::conditional_t<sums, sm90::Reductions<Sums>, sm90::Reductions<>>;
+  using Reductions = std::conditional_t<sums_of_columns, sm90::Reductions<Sums>, sm90::Reductions<>>;
   static constexpr bool quick = sizeof(typename D::Type) <= 2;  // its approximations round less than D does
   static constexpr int most_straight(int held) {                // units
-    return !quick || held > 160 ? 1 : scaled || sums ? 2 : 4;
+    return !quick || held > 160 ? 1 : scaled || sums_of_columns ? 2 : 4;
   }
   static constexpr int vectors = 2 * scaled + biased;
   using Lines = sm90::Lines<scaled + biased, scaled>;  // both scales, and the bias
   // Whether what is plain has code of its own; beside that of f32 results, so many sums would not stay in registers.
-  static constexpr bool may_be_plain(int held) { return !with_matrix && !sums && (quick || held <= 160); }
+  static constexpr bool may_be_plain(int held) { return !with_matrix && !sums_of_columns && (quick || held <= 160); }
   // Sums in s32 that stay so are exact: legality.py lets nothing be applied to them.
   using Number = std::conditional_t<std::is_same_v<D, numbers::S32>, int32_t, float>;
 
@@ -153,8 +151,6 @@ struct Fused {
     if constexpr (scaled) scale_out = given.scale_out.read();
   }
 
-  static __device__ bool lined(const EpilogueArguments& given) { return given.lined; }
-
   // use(place, line, vector, its dtype) of each vector that is there.
   template <class Use>
   static __device__ void each_vector(const EpilogueArguments& given, const void*, Use use) {
@@ -167,86 +163,74 @@ struct Fused {
     }
   }
 
-  // z: the sums of some units, and then D; `read`: of each what was read beside it, and what is to be written.
-  // take(results, i) sees what is reduced of the i-th unit.
-  template <int units, class Unit, class Take>
-  __device__ void apply(Number (&z)[units][kUnit], Unit (&read)[units], const Lines& lines, Take take) const {
+  // What a sum comes to where nothing is beside alpha.
+  __device__ Number plain(Number sum) const { return alpha * sum; }
+
+  // D of some units in z, from a column of the part on: of each number of sums(use), which calls use(unit, place, sum)
+  // where it has them in registers, so that they are multiplied and added to as they are picked. `beside`: of each unit
+  // what was read, and what is to be written. take(results, i) sees what is reduced of the i-th unit.
+  template <int units, class Beside, class Staged, class Sums, class Take>
+  __device__ void apply(Number (&z)[units][kUnit], Beside (&beside)[units], const Staged& lines, int column, Sums sums,
+                        Take take) const {
     const auto each = [&](auto use) {
 #pragma unroll
       for (int i = 0; i < units; ++i) {
 #pragma unroll
-        for (int j = 0; j < kUnit; ++j) use(z[i][j], read[i], j);
+        for (int j = 0; j < kUnit; ++j) use(z[i][j], beside[i][0][j], i, j);
       }
     };
+    float columns[Lines::room][units][4], rows[2];
+#pragma unroll
+    for (int line = 0; line < Lines::count; ++line) {
+#pragma unroll
+      for (int i = 0; i < units; ++i) lines.get_columns(line, column + i * kUnitColumns, columns[line][i]);
+    }
+    const auto& added = columns[scaled];
     if constexpr (scaled) {
-      begin_scaled(each, lines);
+      lines.get_rows(0, rows);
+      rows[0] *= alpha, rows[1] *= alpha;
+      sums([&](int i, int j, Number x) { z[i][j] = multiplied_and_added(x, rows[row_of(j)], -0.0f); });
+      each([&](Number& x, const Number&, int i, int j) {
+        x = x * columns[0][i][column_of(j)] + added[i][column_of(j)];
+      });
+    } else if constexpr (biased) {
+      sums([&](int i, int j, Number x) { z[i][j] = multiplied_and_added(x, alpha, added[i][column_of(j)]); });
     } else {
-      begin(each, lines);
+      sums([&](int i, int j, Number x) { z[i][j] = alpha * x; });
+    }
+    if constexpr (role == Role::source) each([&](Number& x, const Number& source, int, int) { x += beta * source; });
+    if constexpr (biased) {
+      if (given.bias_by_rows) {
+        lines.get_rows(scaled, rows);
+        each([&](Number& x, const Number&, int, int j) { x += rows[row_of(j)]; });
+      }
     }
     finish(each);
-    if constexpr (sums) {
+    if constexpr (sums_of_columns) {
 #pragma unroll
       for (int i = 0; i < units; ++i) take(&z[i], i);
     }
   }
 
-  // All that there is to do where nothing is beside alpha.
-  template <int units>
-  __device__ void scale(Number (&z)[units][kUnit]) const {
-#pragma unroll
-    for (auto& unit : z) {
-#pragma unroll
-      for (Number& x : unit) x *= alpha;
-    }
-  }
-
  private:
-  // each(use(number, what is beside its unit, its place)). Branches stand around all units: between those of one, the
-  // others would not be computed meanwhile. A bias is added as the sum is scaled, by one instruction.
-  template <class Each>
-  __device__ void begin(Each each, const Lines& lines) const {
-    const auto add = [&](auto plus) {
-      each([&](Number& x, const auto& unit, int j) {
-        Number z = alpha * x;
-        if constexpr (role == Role::source) z += beta * unit.beside[0][j];
-        x = plus(z, unit, j);
-      });
-    };
-    if constexpr (biased) {
-      if (given.lined && given.bias.n)
-        return add([](Number z, const auto& unit, int j) { return z + unit.columns[scaled][column_of(j)]; });
-      if (given.lined) return add([&](Number z, const auto&, int j) { return z + lines.rows[scaled][row_of(j)]; });
-    }
-    add([](Number z, const auto&, int) { return z; });
-  }
-  template <class Each>
-  __device__ void begin_scaled(Each each, const Lines& lines) const {
-    if (!given.lined) return each([&](Number& x, const auto&, int) { x *= alpha; });
-    each([&](Number& x, const auto& unit, int j) {
-      x *= alpha * lines.rows[0][row_of(j)], x *= unit.columns[0][column_of(j)];
-    });
-    if (given.bias.data && given.bias.n) {
-      each([&](Number& x, const auto& unit, int j) { x += unit.columns[scaled][column_of(j)]; });
-    } else if (given.bias.data) {
-      each([&](Number& x, const auto&, int j) { x += lines.rows[scaled][row_of(j)]; });
-    }
-  }
-
+  // each(use(number, what is beside it, its unit, its place)). Branches stand around all units: between those of one,
+  // the others would not be computed meanwhile.
   template <class Each>
   __device__ void finish(Each each) const {
-    if constexpr (role == Role::aux) each([](Number& x, auto& unit, int j) { unit.beside[0][j] = x; });
+    if constexpr (role == Role::aux) each([](const Number& x, Number& aux, int, int) { aux = x; });
     if constexpr (std::is_same_v<Number, float>) {
-      activation::with_activation<quick, role == Role::gate>(given.function, [&](auto f) {
-        each([&](float& x, const auto& unit, int j) {
-          if constexpr (role == Role::gate) {
-            x *= f.apply(unit.beside[0][j], given.parameters);
-          } else {
-            x = f.apply(x, given.parameters);
-          }
+      if (role == Role::gate || given.activated)
+        activation::with_activation<quick, role == Role::gate>(given.function, [&](auto f) {
+          each([&](float& x, const float& gate, int, int) {
+            if constexpr (role == Role::gate) {
+              x *= f.apply(gate, given.parameters);
+            } else {
+              x = f.apply(x, given.parameters);
+            }
+          });
         });
-      });
     }
-    if constexpr (scaled) each([&](Number& x, const auto&, int) { x *= scale_out; });
+    if constexpr (scaled) each([&](Number& x, const Number&, int, int) { x *= scale_out; });
   }
 };
 

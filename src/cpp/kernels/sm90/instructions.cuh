@@ -21,8 +21,11 @@ struct alignas(64) TensorMap {
   uint64_t words[16];
 };
 
+constexpr int kAtom = 1024;  // bytes that swizzles repeat after
+
+// A block's shared memory begins at an atom by itself: what the driver has of it is one, and a kernel has no other.
 __device__ inline Address dynamic_shared_memory() {
-  extern __shared__ char memory[];
+  extern __shared__ __align__(kAtom) char memory[];
   return Address(__cvta_generic_to_shared(memory));
 }
 
@@ -161,8 +164,11 @@ __device__ inline void store_shared(Address to, const float (&x)[4]) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                : "memory");
 }
-__device__ inline void load_shared(Address from, float& x, float& y) {
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from) : "memory");
+__device__ inline void load_shared(Address from, float (&x)[4]) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "r"(from)
+               : "memory");
 }
 // At this address in another block of the cluster.
 __device__ inline void load_remote(Address from, int rank, float (&x)[4]) {
@@ -186,6 +192,14 @@ __device__ T load_shared(Address from) {
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
   }
   return x;
+}
+
+// x * by + plus. What branches end with alike, the compiler moves behind them, and copies its operands in each of them:
+// but not what is written in assembly.
+__device__ inline float multiplied_and_added(float x, float by, float plus) {
+  float z;
+  asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(z) : "f"(x), "f"(by), "f"(plus));
+  return z;
 }
 
 // Two numbers of 16 bits in a word, the first in its low half: to nearest, ties to even.

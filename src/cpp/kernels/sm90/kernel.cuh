@@ -9,25 +9,27 @@
 
 namespace cutlass_py::sm90 {
 
-// Finishes a part of a tile's sums and stores it: sums(z, unit) gives those of the units from that column on which are
-// finished straight on.
+// Finishes a part of a tile's sums and stores it: sums(first, use) calls use(unit, place, sum) with those of the units
+// from that column on which are finished straight on.
 template <class X, class Sums>
-__device__ void finish_part(const PartPlace& here, const typename X::Epilogue& epilogue, Parts<X>& parts, Sums sums) {
+__device__ void finish_part(const PartPlace& tile, const PartPlace& here, const typename X::Epilogue& epilogue,
+                            Parts<X>& parts, Sums sums) {
   Totals<X, typename X::Epilogue::Reductions> totals;
+  const auto lines = parts.staged(tile, here);
 #pragma unroll 1
   for (int first = 0; first < X::columns; first += X::straight * kUnitColumns) {
     const auto unit = [&](int i) { return first + i * kUnitColumns; };
-    typename Parts<X>::Unit read[X::straight];
+    typename Parts<X>::Numbers beside[X::straight];
     typename X::Number z[X::straight][kUnit];
 #pragma unroll
-    for (int i = 0; i < X::straight; ++i) parts.get(read[i], unit(i));
-    sums(z, first);
-    epilogue.apply(z, read, parts.lines, [&](const float (*results)[kUnit], int i) {
+    for (int i = 0; i < X::straight; ++i) parts.get(beside[i], unit(i));
+    const auto taken = [&](const float (*results)[kUnit], int i) {
       const Corner at{here.m + own_row(), here.n + unit(i) + own_column(), here.batch, parts.p.end_m, parts.p.end_n};
       totals.take(parts, results, at, unit(i));
-    });
+    };
+    epilogue.apply(z, beside, lines, first, [&](auto use) { sums(first, use); }, taken);
 #pragma unroll
-    for (int i = 0; i < X::straight; ++i) parts.put(z[i], read[i].beside, unit(i));
+    for (int i = 0; i < X::straight; ++i) parts.put(z[i], beside[i], unit(i));
   }
   parts.send(here);
   totals.leave(parts, here);
@@ -37,17 +39,15 @@ __device__ void finish_part(const PartPlace& here, const typename X::Epilogue& e
 template <class X, class Sums>
 __device__ void store_part(const PartPlace& here, const typename X::Epilogue& epilogue, Parts<X>& parts, Sums sums) {
   typename X::Number z[X::columns / kUnitColumns][kUnit];
-  sums(z, 0);
-  epilogue.scale(z);
+  sums(0, [&](int i, int j, typename X::Number x) { z[i][j] = epilogue.plain(x); });
 #pragma unroll
   for (int i = 0; i < X::columns / kUnitColumns; ++i) parts.put(z[i], {}, i * kUnitColumns);
   parts.send(here);
 }
 
 // Those of the i-th `units` of a tile's units, from `begin` to `end`: by branches, for registers have no index.
-template <class X, int units, int begin, int end>
-__device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i,
-                     typename X::Number (&z)[units][kUnit]) {
+template <class X, int units, int begin, int end, class Use>
+__device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i, Use use) {
   constexpr int middle = (begin + end) / 2, in_row = X::N / kUnitColumns;
   if constexpr (end - begin == 1) {
 #pragma unroll
@@ -55,34 +55,33 @@ __device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i,
       constexpr int first = begin * units;
 #pragma unroll
       for (int k = 0; k < kUnit; ++k) {
-        z[j][k] = typename X::Number(X::Sum::value(sums[first / in_row], (first % in_row + j) * kUnit + k));
+        use(j, k, typename X::Number(X::Sum::value(sums[first / in_row], (first % in_row + j) * kUnit + k)));
       }
     }
   } else if (i < middle) {
-    pick<X, units, begin, middle>(sums, i, z);
+    pick<X, units, begin, middle>(sums, i, use);
   } else {
-    pick<X, units, middle, end>(sums, i, z);
+    pick<X, units, middle, end>(sums, i, use);
   }
 }
 
-// The sums of one of a tile's parts, from a column on.
-template <class X>
+// The sums of so many units of one of a tile's parts, from a column on.
+template <class X, int units>
 struct PartSums {
-  static constexpr int in_row = X::N / X::columns, count = X::blocks * in_row;
+  static constexpr int width = units * kUnitColumns;
   const typename Multiply<X>::Sums (&sums)[X::blocks];
   const int part;
 
-  template <int units>
-  __device__ void operator()(typename X::Number (&z)[units][kUnit], int column) const {
-    constexpr int width = units * kUnitColumns;
-    pick<X, units, 0, count * X::columns / width>(sums, (part * X::columns + column) / width, z);
+  template <class Use>
+  __device__ void operator()(int column, Use use) const {
+    pick<X, units, 0, X::blocks * X::N / width>(sums, (part * X::columns + column) / width, use);
   }
 };
 
 template <class X>
 __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks], const typename X::Epilogue& epilogue,
                             Parts<X>& parts, const PartPlace& tile) {
-  constexpr int in_row = PartSums<X>::in_row, count = PartSums<X>::count;
+  constexpr int in_row = X::N / X::columns, count = X::blocks * in_row;
   const auto place = [&](int i) {
     return PartPlace{tile.m + i / in_row * 64, tile.n + i % in_row * X::columns, tile.batch};
   };
@@ -91,15 +90,16 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
 #pragma unroll
       for (int i = 0; i < count; ++i) {
         parts.begin(place(i), place(i + 1), i + 1 < count);
-        store_part<X>(place(i), epilogue, parts, PartSums<X>{sums, i});
+        store_part<X>(place(i), epilogue, parts, PartSums<X, X::columns / kUnitColumns>{sums, i});
       }
       return;
     }
   }
+  parts.stage_vectors();
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     parts.begin(place(i), place(i + 1), i + 1 < count);
-    finish_part<X>(place(i), epilogue, parts, PartSums<X>{sums, i});
+    finish_part<X>(tile, place(i), epilogue, parts, PartSums<X, X::straight>{sums, i});
   }
 }
 
@@ -123,6 +123,7 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
     }
     const PartPlace tile{(tiles.m * X::cluster_m + place.m) * X::M + first_row,
                          (tiles.n * X::cluster_n + place.n) * X::N, tiles.batch};
+    parts.request_vectors(tile);
     parts.request(tile);
     typename Multiply<X>::Sums sums[X::blocks];
     if constexpr (X::pingpong) {
@@ -183,26 +184,29 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
   if (!works) return;
   const typename X::Epilogue epilogue(p.epilogue, p.operand);
   Parts<X> parts(p, shared, warpgroup);
+  parts.request_vectors(tile);
+  parts.stage_vectors();
+  parts.request_vectors(tile);
+  parts.stage_vectors();
   constexpr int in_row = X::N / X::columns;
   for (int i = place.rank; i < X::blocks * in_row; i += p.slices) {
     const int block = i / in_row, part = i % in_row * X::columns;
     const PartPlace here{tile.m + block * 64, tile.n + part, tile.batch};
     parts.request(here);
     parts.begin(here, here, false);
-    finish_part<X>(here, epilogue, parts, [&](float (&z)[X::straight][kUnit], int column) {
-      for (auto& each : z) {
-#pragma unroll
-        for (float& x : each) x = 0;
-      }
+    finish_part<X>(tile, here, epilogue, parts, [&](int column, auto use) {
+      float z[X::straight * kUnit] = {};
       for (int slice = 0; slice < p.slices; ++slice) {
 #pragma unroll
         for (int i = 0; i < X::straight * kUnit; i += 4) {
           float x[4];
           load_remote(sums_at(block, (part + column) / 2 + i), slice, x);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) z[i / kUnit][i % kUnit + j] += x[j];
+          for (int j = 0; j < 4; ++j) z[i + j] += x[j];
         }
       }
+#pragma unroll
+      for (int i = 0; i < X::straight * kUnit; ++i) use(i / kUnit, i % kUnit, z[i]);
     });
   }
   parts.finish();

@@ -227,10 +227,7 @@ struct Parts<X, Dtypes<T...>> {
   using Number = typename X::Number;
   using Numbers = Number[rows][kUnit];  // of a unit, of each matrix
   using Lines = typename X::Epilogue::Lines;
-  struct Unit {  // of what was read
-    Numbers beside;
-    typename Lines::Columns columns;
-  };
+  using Staged = StagedLines<X::line_bytes>;
 
   const Given& p;
   const SharedMemory<X>& shared;
@@ -240,23 +237,64 @@ struct Parts<X, Dtypes<T...>> {
   const Fragments<X, T...> beside;
   Address buffer = 0;
   uint32_t begun = 0, requested = 0;  // parts
-  // Of each vector what this thread reads for the part to come: memory answers while the part before is finished.
-  uint32_t ahead[X::Epilogue::vectors ? X::Epilogue::vectors : 1][2];
-  Lines lines;
+  // Of each vector what this thread reads for a tile: memory answers while the tile is multiplied.
+  static constexpr int vectors = X::Epilogue::vectors, shares = X::N > 128 ? 2 : 1;
+  uint32_t ahead[vectors ? vectors : 1][shares];
 
   __device__ Parts(const Given& p, const SharedMemory<X>& shared, int warpgroup)
       : p(p), shared(shared), warpgroup(warpgroup), leads(threadIdx.x % 128 == 0), d(p.turned), beside(p.turned) {}
 
-  // What is read for a part that is to come: no more than one before it begins.
-  __device__ void request(const PartPlace& at) {
-    if constexpr (X::Epilogue::vectors) {
-      const Corner corner{at.m, at.n, at.batch, p.end_m, p.end_n};
+  // The vectors of a tile that is to come.
+  __device__ void request_vectors(const PartPlace& tile) {
+    if constexpr (vectors) {
+      const Corner corner{tile.m, tile.n, tile.batch, p.end_m, p.end_n};
 #pragma unroll
-      for (auto& bits : ahead) bits[0] = bits[1] = 0;
+      for (auto& bits : ahead) {  // also where there are none: what is left would take registers until the next tile
+#pragma unroll
+        for (uint32_t& each : bits) each = 0;
+      }
       X::Epilogue::each_vector(p.epilogue, p.operand, [&](int place, int, const Vector& x, auto dtype) {
         x.template read<decltype(dtype)>(corner, ahead[place]);
       });
     }
+  }
+  // And of the tile whose parts begin now. All have read those of the tile before, or its last part was not sent.
+  __device__ void stage_vectors() const {
+    float columns[Lines::room][shares], rows[Lines::room];
+#pragma unroll
+    for (int line = 0; line < Lines::count; ++line) {
+#pragma unroll
+      for (float& x : columns[line]) x = Lines::nothing(line);
+      rows[line] = Lines::nothing(line);
+    }
+    X::Epilogue::each_vector(p.epilogue, p.operand, [&](int place, int line, const Vector& x, auto dtype) {
+      using Dtype = decltype(dtype);
+      const auto value = [&](int i) { return Dtype::value(typename Dtype::Type(ahead[place][i])); };
+      if (!x.n) return Lines::join(line, rows[line], value(0));
+#pragma unroll
+      for (int i = 0; i < shares; ++i) Lines::join(line, columns[line][i], value(i));
+    });
+    const int thread = int(threadIdx.x) % 128;
+#pragma unroll
+    for (int line = 0; line < Lines::count; ++line) {
+      const Address at = shared.vectors(warpgroup) + line * X::line_bytes;
+#pragma unroll
+      for (int i = 0; i < shares; ++i) {
+        const int column = thread + i * 128;
+        if (column < X::N) store_shared(at + Staged::place(column) * 4, __float_as_uint(columns[line][i]));
+      }
+      if (thread < X::rows) store_shared(at + (X::N + thread) * 4, __float_as_uint(rows[line]));
+    }
+    if constexpr (Lines::count) named_barrier(1 + warpgroup);
+  }
+  // As a part of the tile has need of them.
+  __device__ Staged staged(const PartPlace& tile, const PartPlace& at) const {
+    const Address lines = shared.vectors(warpgroup);
+    return {lines + (at.n - tile.n + own_column() * 2) * 4, lines + (X::N + at.m - tile.m + own_row()) * 4};
+  }
+
+  // The matrices of a part that is to come: no more than one before it begins.
+  __device__ void request(const PartPlace& at) {
     if constexpr (X::reads && !X::direct) {
       const int i = int(requested++ % X::buffers);
       if (!leads) return;
@@ -273,20 +311,9 @@ struct Parts<X, Dtypes<T...>> {
     }
   }
 
-  // The next part, in a buffer that is not on its way out any more. `next` is requested, where there is one.
+  // The next part, in a buffer that is not on its way out any more: all know that since the last one was sent. `next`
+  // is requested, where there is one.
   __device__ void begin(const PartPlace& at, const PartPlace& next, bool there_is_next) {
-    if (!X::direct && leads) wait_for_reads<X::buffers - 1>();
-    lines.clear();  // also where there are no vectors: what is left would take registers until the next part
-    if (lined()) {  // all have read those of the part before, or it would not have been sent
-      X::Epilogue::each_vector(p.epilogue, p.operand, [&](int place, int line, const Vector& x, auto dtype) {
-        lines.template take<decltype(dtype)>(line, x, ahead[place]);
-      });
-#pragma unroll
-      for (int i = 0; i < Lines::count; ++i) {
-        store_shared(staged(i, int(threadIdx.x) % kStaged), __float_as_uint(lines.column[i]));
-      }
-    }
-    named_barrier(1 + warpgroup);
     if (there_is_next) request(next);
     const uint32_t i = begun++;
     buffer = shared.buffer(warpgroup, int(i % X::buffers));
@@ -301,21 +328,13 @@ struct Parts<X, Dtypes<T...>> {
   }
 
   // A unit of what was read; 0 of a matrix that is not there.
-  __device__ void get(Unit& x, int column) const {
+  __device__ void get(Numbers& x, int column) const {
     beside.each([&](const auto& fragment, int number, Address offset) {
       if (number >= X::reads) return;
 #pragma unroll
-      for (Number& each : x.beside[number]) each = 0;
-      if (p.operand[number].data) fragment.get(buffer + d.bytes + offset, x.beside[number], column);
+      for (Number& each : x[number]) each = 0;
+      if (p.operand[number].data) fragment.get(buffer + d.bytes + offset, x[number], column);
     });
-    if (!lined()) return;
-#pragma unroll
-    for (int i = 0; i < Lines::count; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; j += 2) {
-        load_shared(staged(i, column + own_column() + j * 4), x.columns[i][j], x.columns[i][j + 1]);
-      }
-    }
   }
   // A unit of D, and of what is written beside it.
   __device__ void put(const Number (&z)[kUnit], const Numbers& x, int column) const {
@@ -325,9 +344,12 @@ struct Parts<X, Dtypes<T...>> {
     });
   }
 
-  // The part is whole.
+  // The part is whole, and the buffer of the next one free, for the part before has been read.
   __device__ void send(const PartPlace& at) const {
-    if constexpr (!X::direct) publish_to_copies();
+    if constexpr (!X::direct) {
+      if (leads) wait_for_reads<X::buffers - 2>();
+      publish_to_copies();
+    }
     named_barrier(1 + warpgroup);
     send(d, p.d, buffer, at);
     beside.each([&](const auto& fragment, int number, Address offset) {
@@ -341,10 +363,6 @@ struct Parts<X, Dtypes<T...>> {
   }
 
  private:
-  __device__ bool lined() const { return X::Epilogue::vectors && X::Epilogue::lined(p.epilogue); }
-  __device__ Address staged(int line, int column) const {
-    return shared.vectors + warpgroup * X::vectors_bytes + (line * kStaged + column) * 4;
-  }
   template <class Use>
   __device__ void each_read(Use use) const {
     beside.each([&](const auto& fragment, int number, Address offset) {

@@ -69,7 +69,7 @@ struct Total {
     }
   }
 
-  // Behind a barrier of the warpgroup, and in front of the next.
+  // Behind a barrier of the warpgroup.
   __device__ void leave(const Parts<X>& parts, const PartPlace& here) {
     const int end_m = parts.p.end_m, end_n = parts.p.end_n;
     if (here.m >= end_m || here.n >= end_n) return;
@@ -121,6 +121,7 @@ struct Totals<X, Reductions<First, Rest...>, i> {
   }
   __device__ void leave(const Parts<X>& parts, const PartPlace& here) {
     first.leave(parts, here), rest.leave(parts, here);
+    if constexpr (i == 0) named_barrier(1 + parts.warpgroup);  // all have read what the next part writes over
   }
 };
 

@@ -54,29 +54,34 @@ struct UserEpilogue {
     });
   }
 
-  static __device__ bool lined(const EpilogueArguments&) { return true; }
-
   template <class Use>
   static __device__ void each_vector(const EpilogueArguments&, const Operand* given, Use use) {
     Program::each_vector(
         [&](int, int vector, int operand, auto dtype) { use(vector, vector, given[operand].vector, dtype); });
   }
 
-  // take(results, i) sees them all, of which some are reduced.
-  template <int units, class Unit, class Take>
-  __device__ void apply(float (&z)[units][kUnit], Unit (&read)[units], const Lines& lines, Take take) const {
+  // As Fused's; take(results, i) sees them all, of which some are reduced.
+  template <int units, class Beside, class Staged, class Sums, class Take>
+  __device__ void apply(float (&z)[units][kUnit], Beside (&beside)[units], const Staged& lines, int column, Sums sums,
+                        Take take) const {
+    sums([&](int i, int j, float x) { z[i][j] = x; });
+    float rows[Lines::room][2];
+#pragma unroll
+    for (int line = 0; line < vectors; ++line) lines.get_rows(line, rows[line]);
 #pragma unroll
     for (int unit = 0; unit < units; ++unit) {
-      auto& beside = read[unit].beside;
-      const auto& columns = read[unit].columns;
-      float out[Program::outs][kUnit];
+      float columns[Lines::room][4], out[Program::outs][kUnit];
+#pragma unroll
+      for (int line = 0; line < vectors; ++line) lines.get_columns(line, column + unit * kUnitColumns, columns[line]);
 #pragma unroll
       for (int i = 0; i < kUnit; ++i) {
         float x[Program::ins], y[Program::outs];
         x[0] = z[unit][i];
         Program::each_number([&](int place, int) { x[place] = numbers[place]; });
-        Program::each_vector([&](int place, int vector, int, auto) { x[place] = lines.sum(vector, columns, i); });
-        Program::each_read([&](int place, int number) { x[place] = beside[number][i]; });
+        Program::each_vector([&](int place, int vector, int, auto) {
+          x[place] = rows[vector][row_of(i)] + columns[vector][column_of(i)];
+        });
+        Program::each_read([&](int place, int number) { x[place] = beside[unit][number][i]; });
         Program::template compute<fast, float>(x, y);
 #pragma unroll
         for (int j = 0; j < Program::outs; ++j) out[j][i] = y[j];
@@ -84,7 +89,7 @@ struct UserEpilogue {
 #pragma unroll
       for (int i = 0; i < kUnit; ++i) {
         z[unit][i] = out[0][i];
-        Program::each_written([&](int place, int number) { beside[number][i] = out[place][i]; });
+        Program::each_written([&](int place, int number) { beside[unit][number][i] = out[place][i]; });
       }
       take(out, unit);
     }

@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -23,7 +24,8 @@ struct alignas(64) TensorMap {
 };
 inline const gpu::Map& known(const TensorMap& map) { return reinterpret_cast<const gpu::Map&>(map); }
 
-inline Address dynamic_shared_memory() { return 16; }  // aligned to no more than it has to be
+constexpr int kAtom = 1024;
+inline Address dynamic_shared_memory() { return 0; }
 
 inline void init_barrier(Address at, int arrivals) { gpu::init_barrier(at, arrivals); }
 inline void publish_barriers() {}
@@ -72,10 +74,8 @@ T load_shared(Address from) {
   std::memcpy(&x, gpu::shared(from, sizeof x), sizeof x);
   return x;
 }
-
-inline void load_shared(Address from, float& x, float& y) {
-  x = load_shared<float>(from), y = load_shared<float>(from + 4);
-}
+inline void load_shared(Address from, float (&x)[4]) { std::memcpy(x, gpu::shared(from, sizeof x), sizeof x); }
+inline float multiplied_and_added(float x, float by, float plus) { return std::fma(x, by, plus); }
 
 // each(number, address) for the 8 numbers of a lane in four matrices, of whose rows each lane has the address of one.
 template <bool transposed, class Each>
