@@ -32,8 +32,10 @@ set_tests_properties(pytest-gpu PROPERTIES LABELS gpu)
 
 find_program(CUTLASS_PY_SANITIZER compute-sanitizer)
 if(CUTLASS_PY_SANITIZER)
-  add_test(NAME pytest-memcheck WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-           COMMAND ${CUTLASS_PY_SANITIZER} --tool memcheck --error-exitcode 1 ${Python_EXECUTABLE} -m pytest -m memcheck)
-  set_tests_properties(pytest-memcheck PROPERTIES LABELS gpu)
+  foreach(tool memcheck racecheck initcheck synccheck)
+    add_test(NAME pytest-${tool} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+             COMMAND ${CUTLASS_PY_SANITIZER} --tool ${tool} --error-exitcode 1 ${Python_EXECUTABLE} -m pytest -m sanitized)
+    set_tests_properties(pytest-${tool} PROPERTIES LABELS gpu)
+  endforeach()
 endif()
 add_subdirectory(tests/simulated)

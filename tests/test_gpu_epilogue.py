@@ -197,7 +197,7 @@ def test_complex(dtype):
     gpu.assert_exact(d, (1 - 1j) * product_ + (2 + 1j) * gpu.wide(c))
 
 
-@pytest.mark.memcheck
+@pytest.mark.sanitized
 @pytest.mark.parametrize("layout", "tn")
 def test_every_operand_at_once_in_any_layout(layout):
     """Strides, odd extents and addresses, broadcast batches: the general path of the composed epilogue."""
@@ -375,7 +375,7 @@ def test_bias_grad_of_a_derivative(dtype):
     gpu.assert_near(totals[1], y.sum(1, keepdim=True), error * y.abs().sum(1).max())
 
 
-@pytest.mark.memcheck
+@pytest.mark.sanitized
 def test_bias_grad_of_nothing_is_zero():
     for m, n in ((0, 40), (40, 0)):
         a, b = gpu.integers((m, 16), "bf16"), gpu.integers((16, n), "bf16")

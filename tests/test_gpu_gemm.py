@@ -106,7 +106,7 @@ def test_fp8_results_and_addends(dtype):
     assert (large[:, 0] == limit).all() and (large[:, 1] == -limit).all() and (large[:, 2] > 0).all()
 
 
-@pytest.mark.memcheck
+@pytest.mark.sanitized
 def test_composed_result_is_rounded_once():
     a, b = torch.randn(256, 512, device="cuda", dtype=torch.bfloat16), torch.randn(512, 256, device="cuda").bfloat16()
     c = torch.randn(256, 256, device="cuda")  # f32 beside a bf16 result
@@ -117,7 +117,7 @@ def test_composed_result_is_rounded_once():
     assert (error <= 2**-8 * reference.abs() + 1e-4).all()
 
 
-@pytest.mark.memcheck
+@pytest.mark.sanitized
 def test_no_unit_stride_is_packed():
     a = gpu.integers((100, 2 * 70), "bf16")[:, ::2]
     b = gpu.integers((3 * 70, 60), "bf16")[::3].T.contiguous().T[:, ::1]
@@ -172,7 +172,7 @@ def test_batch_beyond_65535(dtype, m, n, k):
     gpu.assert_exact(cutlass_py.gemm(strided, b, out_dtype="f64"), torch.bmm(strided.double(), b.double()))
 
 
-@pytest.mark.memcheck
+@pytest.mark.sanitized
 def test_conventions():
     a, b = gpu.integers((64, 32), "bf16"), gpu.integers((32, 48), "bf16")
     nan = torch.full((64, 48), float("nan"), device="cuda", dtype=torch.bfloat16)

@@ -482,7 +482,7 @@ def check_one_of_each_family_and_epilogue() -> None:
         check(kernel, a, b, epilogue_of(kernel, (m + 16, n + 16)), exact=True)
 
 
-@pytest.mark.memcheck
+@pytest.mark.sanitized
 def test_one_kernel_of_each_family_and_epilogue():
     check_one_of_each_family_and_epilogue()
 

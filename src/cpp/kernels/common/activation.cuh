@@ -237,21 +237,38 @@ enum class Number : int32_t {
 #undef CUTLASS_PY_ACTIVATION
 };
 
-constexpr bool is_derivative(Number x) {
-  return x == Number::d_relu || x == Number::d_gelu || x == Number::d_gelu_tanh || x == Number::d_silu;
-}
+// Those from this one on are derivatives, and no others.
+inline constexpr Number kDerivatives = Number::d_relu;
+#define CUTLASS_PY_ACTIVATION(NAME) +1
+inline constexpr int kCount = 0 CUTLASS_PY_ACTIVATIONS(CUTLASS_PY_ACTIVATION);
+#undef CUTLASS_PY_ACTIVATION
 
-// use(f) of that number; of a derivative only where there may be some.
+template <Number number, bool Fast>
+struct Numbered;
+#define CUTLASS_PY_ACTIVATION(NAME)     \
+  template <bool Fast>                  \
+  struct Numbered<Number::NAME, Fast> { \
+    using Function = NAME<Fast>;        \
+  };
+CUTLASS_PY_ACTIVATIONS(CUTLASS_PY_ACTIVATION)
+#undef CUTLASS_PY_ACTIVATION
+
+// use(f) of that number, which is one of [begin, end). By comparisons: a switch reads its target from memory.
+template <bool Fast, int begin, int end, class Use>
+__device__ void with_activation(Number number, Use use) {
+  constexpr int middle = (begin + end) / 2;
+  if constexpr (end - begin == 1) {
+    use(typename Numbered<Number(begin), Fast>::Function());
+  } else if (int(number) < middle) {
+    with_activation<Fast, begin, middle>(number, use);
+  } else {
+    with_activation<Fast, middle, end>(number, use);
+  }
+}
+// Of a derivative only where there may be some.
 template <bool Fast, bool derivatives, class Use>
 __device__ void with_activation(Number number, Use use) {
-  switch (number) {
-#define CUTLASS_PY_ACTIVATION(NAME)                                               \
-  case Number::NAME:                                                              \
-    if constexpr (derivatives || !is_derivative(Number::NAME)) use(NAME<Fast>()); \
-    break;
-    CUTLASS_PY_ACTIVATIONS(CUTLASS_PY_ACTIVATION)
-#undef CUTLASS_PY_ACTIVATION
-  }
+  with_activation<Fast, 0, derivatives ? kCount : int(kDerivatives)>(number, use);
 }
 
 }  // namespace activation

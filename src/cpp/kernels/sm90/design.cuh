@@ -178,21 +178,21 @@ struct Design {
 
 template <class X>
 struct SharedMemory {
-  Address stages, buffers, totals, lines, barriers;
+  Address stages, buffers, totals, vectors, barriers;
 
   __device__ explicit SharedMemory(Address begin)  // aligned to an atom, as stages are
       : stages(begin),
         buffers(stages + X::stages * X::stage_bytes),
         totals(buffers + kWarpgroups * X::buffers * X::buffer_bytes),
-        lines(totals + kWarpgroups * X::totals_bytes),
-        barriers(lines + kWarpgroups * X::vectors_bytes) {}
+        vectors(totals + kWarpgroups * X::totals_bytes),
+        barriers(vectors + kWarpgroups * X::vectors_bytes) {}
 
   __device__ Address left(int stage) const { return stages + stage * X::stage_bytes; }
   __device__ Address right(int stage) const { return left(stage) + X::lines * X::left_line; }
   __device__ Address buffer(int warpgroup, int i) const {
     return buffers + (warpgroup * X::buffers + i) * X::buffer_bytes;
   }
-  __device__ Address vectors(int warpgroup) const { return lines + warpgroup * X::vectors_bytes; }
+  __device__ Address lines(int warpgroup) const { return vectors + warpgroup * X::vectors_bytes; }
   __device__ Address full(int stage) const { return barriers + stage * 8; }
   __device__ Address empty(int stage) const { return barriers + (X::stages + stage) * 8; }
   __device__ Address turn(int warpgroup) const { return barriers + (2 * X::stages + warpgroup) * 8; }

@@ -71,23 +71,6 @@ struct Lines {
   static __device__ void join(int line, float& to, float x) { to = line < factors ? to * x : to + x; }
 };
 
-// Those of a part, as this thread has need of them: they lie in shared memory, the four columns of a unit together.
-template <int line_bytes>
-struct StagedLines {
-  Address columns, rows;  // of the first line
-
-  static __device__ constexpr int place(int column) {
-    return column / 16 * 16 + column % 8 / 2 * 4 + column / 8 % 2 * 2 + column % 2;
-  }
-  __device__ void get_columns(int line, int column, float (&x)[4]) const {
-    load_shared(columns + line * line_bytes + column * 4, x);
-  }
-  __device__ void get_rows(int line, float (&x)[2]) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) x[i] = __uint_as_float(load_shared<uint32_t>(rows + line * line_bytes + i * 32));
-  }
-};
-
 struct EpilogueArguments {
   Factor alpha, beta, scale_out;
   Vector bias, scale_a, scale_b;

@@ -12,10 +12,9 @@ namespace cutlass_py::sm90 {
 // Finishes a part of a tile's sums and stores it: sums(first, use) calls use(unit, place, sum) with those of the units
 // from that column on which are finished straight on.
 template <class X, class Sums>
-__device__ void finish_part(const PartPlace& tile, const PartPlace& here, const typename X::Epilogue& epilogue,
-                            Parts<X>& parts, Sums sums) {
+__device__ void finish_part(const PartPlace& here, const typename Vectors<X>::Staged& lines,
+                            const typename X::Epilogue& epilogue, Parts<X>& parts, Sums sums) {
   Totals<X, typename X::Epilogue::Reductions> totals;
-  const auto lines = parts.staged(tile, here);
 #pragma unroll 1
   for (int first = 0; first < X::columns; first += X::straight * kUnitColumns) {
     const auto unit = [&](int i) { return first + i * kUnitColumns; };
@@ -80,7 +79,7 @@ struct PartSums {
 
 template <class X>
 __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks], const typename X::Epilogue& epilogue,
-                            Parts<X>& parts, const PartPlace& tile) {
+                            const Vectors<X>& vectors, Parts<X>& parts, const PartPlace& tile) {
   constexpr int in_row = X::N / X::columns, count = X::blocks * in_row;
   const auto place = [&](int i) {
     return PartPlace{tile.m + i / in_row * 64, tile.n + i % in_row * X::columns, tile.batch};
@@ -95,11 +94,11 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
       return;
     }
   }
-  parts.stage_vectors();
+  vectors.stage();
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     parts.begin(place(i), place(i + 1), i + 1 < count);
-    finish_part<X>(tile, place(i), epilogue, parts, PartSums<X, X::straight>{sums, i});
+    finish_part<X>(place(i), vectors.of_part(tile, place(i)), epilogue, parts, PartSums<X, X::straight>{sums, i});
   }
 }
 
@@ -109,6 +108,7 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
                               int warpgroup) {
   const Release<X> release(shared, place);
   const typename X::Epilogue epilogue(p.epilogue, p.operand);
+  Vectors<X> vectors(p, shared, warpgroup);
   Parts<X> parts(p, shared, warpgroup);
   const int first_row = X::pingpong ? 0 : warpgroup * X::rows;
   const Multiply<X> multiply{shared, release, first_row};
@@ -123,7 +123,7 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
     }
     const PartPlace tile{(tiles.m * X::cluster_m + place.m) * X::M + first_row,
                          (tiles.n * X::cluster_n + place.n) * X::N, tiles.batch};
-    parts.request_vectors(tile);
+    vectors.request(tile);
     parts.request(tile);
     typename Multiply<X>::Sums sums[X::blocks];
     if constexpr (X::pingpong) {
@@ -138,7 +138,7 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
     } else {
       multiply.tile(sums, at, steps, done);
     }
-    finish_tile<X>(sums, epilogue, parts, tile);
+    finish_tile<X>(sums, epilogue, vectors, parts, tile);
   }
   parts.finish();
 }
@@ -183,18 +183,17 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
   synchronize_cluster();
   if (!works) return;
   const typename X::Epilogue epilogue(p.epilogue, p.operand);
+  Vectors<X> vectors(p, shared, warpgroup);
   Parts<X> parts(p, shared, warpgroup);
-  parts.request_vectors(tile);
-  parts.stage_vectors();
-  parts.request_vectors(tile);
-  parts.stage_vectors();
+  vectors.request(tile);
+  vectors.stage();
   constexpr int in_row = X::N / X::columns;
   for (int i = place.rank; i < X::blocks * in_row; i += p.slices) {
     const int block = i / in_row, part = i % in_row * X::columns;
     const PartPlace here{tile.m + block * 64, tile.n + part, tile.batch};
     parts.request(here);
     parts.begin(here, here, false);
-    finish_part<X>(tile, here, epilogue, parts, [&](int column, auto use) {
+    finish_part<X>(here, vectors.of_part(tile, here), epilogue, parts, [&](int column, auto use) {
       float z[X::straight * kUnit] = {};
       for (int slice = 0; slice < p.slices; ++slice) {
 #pragma unroll

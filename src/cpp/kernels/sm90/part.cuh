@@ -6,14 +6,9 @@
 // its columns: which of the two is told at run time.
 #pragma once
 
-#include "kernels/sm90/parameters.cuh"
+#include "kernels/sm90/vectors.cuh"
 
 namespace cutlass_py::sm90 {
-
-// Where a part lies and whose it is.
-struct PartPlace {
-  int m, n, batch;
-};
 
 // How the elements of a part lie in a buffer, and which are this thread's.
 //
@@ -226,8 +221,6 @@ struct Parts<X, Dtypes<T...>> {
   using Given = ParametersWith<X::Epilogue::operands>;
   using Number = typename X::Number;
   using Numbers = Number[rows][kUnit];  // of a unit, of each matrix
-  using Lines = typename X::Epilogue::Lines;
-  using Staged = StagedLines<X::line_bytes>;
 
   const Given& p;
   const SharedMemory<X>& shared;
@@ -237,63 +230,11 @@ struct Parts<X, Dtypes<T...>> {
   const Fragments<X, T...> beside;
   Address buffer = 0;
   uint32_t begun = 0, requested = 0;  // parts
-  // Of each vector what this thread reads for a tile: memory answers while the tile is multiplied.
-  static constexpr int vectors = X::Epilogue::vectors, shares = X::N > 128 ? 2 : 1;
-  uint32_t ahead[vectors ? vectors : 1][shares];
 
   __device__ Parts(const Given& p, const SharedMemory<X>& shared, int warpgroup)
       : p(p), shared(shared), warpgroup(warpgroup), leads(threadIdx.x % 128 == 0), d(p.turned), beside(p.turned) {}
 
-  // The vectors of a tile that is to come.
-  __device__ void request_vectors(const PartPlace& tile) {
-    if constexpr (vectors) {
-      const Corner corner{tile.m, tile.n, tile.batch, p.end_m, p.end_n};
-#pragma unroll
-      for (auto& bits : ahead) {  // also where there are none: what is left would take registers until the next tile
-#pragma unroll
-        for (uint32_t& each : bits) each = 0;
-      }
-      X::Epilogue::each_vector(p.epilogue, p.operand, [&](int place, int, const Vector& x, auto dtype) {
-        x.template read<decltype(dtype)>(corner, ahead[place]);
-      });
-    }
-  }
-  // And of the tile whose parts begin now. All have read those of the tile before, or its last part was not sent.
-  __device__ void stage_vectors() const {
-    float columns[Lines::room][shares], rows[Lines::room];
-#pragma unroll
-    for (int line = 0; line < Lines::count; ++line) {
-#pragma unroll
-      for (float& x : columns[line]) x = Lines::nothing(line);
-      rows[line] = Lines::nothing(line);
-    }
-    X::Epilogue::each_vector(p.epilogue, p.operand, [&](int place, int line, const Vector& x, auto dtype) {
-      using Dtype = decltype(dtype);
-      const auto value = [&](int i) { return Dtype::value(typename Dtype::Type(ahead[place][i])); };
-      if (!x.n) return Lines::join(line, rows[line], value(0));
-#pragma unroll
-      for (int i = 0; i < shares; ++i) Lines::join(line, columns[line][i], value(i));
-    });
-    const int thread = int(threadIdx.x) % 128;
-#pragma unroll
-    for (int line = 0; line < Lines::count; ++line) {
-      const Address at = shared.vectors(warpgroup) + line * X::line_bytes;
-#pragma unroll
-      for (int i = 0; i < shares; ++i) {
-        const int column = thread + i * 128;
-        if (column < X::N) store_shared(at + Staged::place(column) * 4, __float_as_uint(columns[line][i]));
-      }
-      if (thread < X::rows) store_shared(at + (X::N + thread) * 4, __float_as_uint(rows[line]));
-    }
-    if constexpr (Lines::count) named_barrier(1 + warpgroup);
-  }
-  // As a part of the tile has need of them.
-  __device__ Staged staged(const PartPlace& tile, const PartPlace& at) const {
-    const Address lines = shared.vectors(warpgroup);
-    return {lines + (at.n - tile.n + own_column() * 2) * 4, lines + (X::N + at.m - tile.m + own_row()) * 4};
-  }
-
-  // The matrices of a part that is to come: no more than one before it begins.
+  // What is read for a part that is to come: no more than one before it begins.
   __device__ void request(const PartPlace& at) {
     if constexpr (X::reads && !X::direct) {
       const int i = int(requested++ % X::buffers);
