@@ -101,13 +101,14 @@ def library(families: Any, configs: list[Any]) -> dict[str, str]:
         family = families.FAMILIES[name]
         for i, part in enumerate(split(family, list(group))):
             files[f"{name}_{i}.cu"] = codegen.source(part)
-            cmake.append((len(part) / family.per_file, f"${{CMAKE_CURRENT_LIST_DIR}}/{name}_{i}.cu", family))
+            seconds = len(set(map(family.function, part))) * family.core_seconds
+            cmake.append((seconds, f"${{CMAKE_CURRENT_LIST_DIR}}/{name}_{i}.cu", family))
     # The elementwise kernels run wherever any kernel does, as what counts clusters; what loads cubins is of the host.
     elementwise = [f"elementwise/{part}" for part in ("compose", "compose_complex", "copy", "reduce", "table")]
     for part in (*elementwise, "sm90/cubin"):
         path = f"${{PROJECT_SOURCE_DIR}}/src/cpp/kernels/{part}.cu"
         cmake.append((0, path, families.FAMILIES["simt_gemm"]))
-    # Full files take about as long in every family. A long one that starts last leaves the other cores idle.
+    # A long one that starts last would leave the other cores idle.
     cmake.sort(key=lambda row: -row[0])
     files["library.cpp"] = codegen.entry_point(configs, package=True)
     lines = ["set(CUTLASS_PY_SOURCES)\n"]

@@ -80,6 +80,7 @@ FAMILY = Family(
     write=_write,
     declare_core=_declare,
     per_file=12,
+    core_seconds=1,
     operation="quantize",
     config=QuantizeConfig,
 )
