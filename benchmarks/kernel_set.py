@@ -34,8 +34,6 @@ from cutlass_py.dispatch.candidates import rank
 from cutlass_py.operations.gemm.problems import arguments
 from cutlass_py.support.files import read_json
 
-# Core-seconds of one kernel in the build, its share of the headers included, by CUTLASS's generation.
-_SECONDS = {3: 15.0, 2: 3.5}
 _CORES = 2
 _ABSENT = 0.05  # of the best speed: what a set counts where none of its kernels takes the problem
 
@@ -129,9 +127,9 @@ def affordable(groups: Sequence[Group], kernels: Sequence[str], minutes: float) 
 
 
 def seconds(name: str) -> float:
-    """Core-seconds that a kernel takes to build."""
+    """Core-seconds that a kernel takes to build; of one that is not declared any more, what CUTLASS's newest take."""
     config = find(name)
-    return _SECONDS[config.api if config else 3]
+    return FAMILIES[config.family if config else "sm90_gemm"].core_seconds
 
 
 def _kernels(groups: Iterable[Group]) -> set[str]:

@@ -87,7 +87,7 @@ def test_what_is_affordable_comes_by_gain_for_time(script):
         [sweep({slow: 5, large: 1, small: 6}, {slow: 1.1, large: 1.2, small: 1})], "sustained"
     )
     kernels = [slow, large, small]
-    minutes = (kernel_set.seconds(large) + kernel_set.seconds(small)) / 60 / kernel_set._CORES
+    minutes = (kernel_set.seconds(large) + kernel_set.seconds(small) + 0.1) / 60 / kernel_set._CORES
     assert set(kernel_set.affordable(groups, kernels, minutes)) == {large, small}
     assert kernel_set.affordable(groups, kernels, 0.0) == []
 
