@@ -274,6 +274,19 @@ def test_c_that_is_not_read(on, rng, name):
     np.testing.assert_array_equal(found, rounded(a @ b + 2 * added.astype("f8"), c.d))
 
 
+@pytest.mark.parametrize("name", [name for name in FUSED if name.endswith("fusedc")])
+@pytest.mark.parametrize("axis", ["n", "m"])
+def test_a_bias_is_added_behind_c(on, rng, name, axis):
+    """Whichever operand it lies along: where C takes the product away, the bias is left, however small."""
+    c = find(name)
+    m, n = (-(-x // 8) * 8 for x in extents(name, 0.7, 0.6))
+    bias = integers(rng, (n,) if axis == "n" else (m, 1)) * 2**-12
+    given = {"c": placed("numpy", np.full((m, n), 2.0**14), c.d, "aligned"), "bias": placed("numpy", bias, c.d)}
+    keywords = {key: typed(on, x.array, c.d) for key, x in given.items()} | {"beta": -1}
+    found = run(on, name, np.full((m, 16), 32.0), np.full((16, n), 32.0), **keywords)
+    np.testing.assert_array_equal(found, np.broadcast_to(bias, (m, n)))
+
+
 @pytest.mark.parametrize("name", SCALED)
 @pytest.mark.parametrize("by", ["rows", "one", "numbers"])
 def test_scales(on, rng, name, by):

@@ -237,11 +237,13 @@ enum class Number : int32_t {
 #undef CUTLASS_PY_ACTIVATION
 };
 
-// Those from this one on are derivatives, and no others.
-inline constexpr Number kDerivatives = Number::d_relu;
 #define CUTLASS_PY_ACTIVATION(NAME) +1
 inline constexpr int kCount = 0 CUTLASS_PY_ACTIVATIONS(CUTLASS_PY_ACTIVATION);
 #undef CUTLASS_PY_ACTIVATION
+
+constexpr bool is_derivative(Number x) {
+  return x == Number::d_relu || x == Number::d_gelu || x == Number::d_gelu_tanh || x == Number::d_silu;
+}
 
 template <Number number, bool Fast>
 struct Numbered;
@@ -253,22 +255,20 @@ struct Numbered;
 CUTLASS_PY_ACTIVATIONS(CUTLASS_PY_ACTIVATION)
 #undef CUTLASS_PY_ACTIVATION
 
-// use(f) of that number, which is one of [begin, end). By comparisons: a switch reads its target from memory.
-template <bool Fast, int begin, int end, class Use>
+// use(f) of that number, one of [begin, end); of a derivative only where there may be some. By comparisons, for a
+// switch reads from memory where it goes.
+template <bool Fast, bool derivatives, int begin = 0, int end = kCount, class Use>
 __device__ void with_activation(Number number, Use use) {
   constexpr int middle = (begin + end) / 2;
-  if constexpr (end - begin == 1) {
+  if constexpr (end - begin > 1) {
+    if (int(number) < middle) {
+      with_activation<Fast, derivatives, begin, middle>(number, use);
+    } else {
+      with_activation<Fast, derivatives, middle, end>(number, use);
+    }
+  } else if constexpr (derivatives || !is_derivative(Number(begin))) {
     use(typename Numbered<Number(begin), Fast>::Function());
-  } else if (int(number) < middle) {
-    with_activation<Fast, begin, middle>(number, use);
-  } else {
-    with_activation<Fast, middle, end>(number, use);
   }
-}
-// Of a derivative only where there may be some.
-template <bool Fast, bool derivatives, class Use>
-__device__ void with_activation(Number number, Use use) {
-  with_activation<Fast, 0, derivatives ? kCount : int(kDerivatives)>(number, use);
 }
 
 }  // namespace activation

@@ -15,7 +15,7 @@ namespace cutlass_py {
 // What fused epilogues are told means the same.
 #define CUTLASS_PY_ACTIVATION(NAME, COUNT, DERIVATIVE, ...)               \
   static_assert(int(activation::Number::NAME) == int(Activation::NAME) && \
-                (activation::Number::NAME >= activation::kDerivatives) == DERIVATIVE);
+                activation::is_derivative(activation::Number::NAME) == DERIVATIVE);
 #include "activations.inc"
 #undef CUTLASS_PY_ACTIVATION
 

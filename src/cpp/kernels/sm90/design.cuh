@@ -135,7 +135,7 @@ struct Design {
   static constexpr int totals_bytes = Epilogue::Reductions::count * 4 * widest * 4;  // of columns, by each warp
 
   // Of each line of numbers one for every column of a tile, then one for every row of a warpgroup.
-  static constexpr int line_bytes = (N + rows) * 4, vectors_bytes = Epilogue::Lines::count * line_bytes;
+  static constexpr int vector_bytes = (N + rows) * 4, vectors_bytes = Epilogue::Lines::count * vector_bytes;
 
   // Stages are what the rest leaves room for, each with its two barriers.
   static constexpr int besides = kWarpgroups * (buffers * (buffer_bytes + 8) + totals_bytes + vectors_bytes + 8);
@@ -168,7 +168,8 @@ struct Design {
   // What is stored as s32 is exact throughout.
   static_assert(!std::is_same_v<D, numbers::S32> ||
                 (std::is_same_v<Number, int32_t> && std::is_same_v<Register, int32_t>));
-  static_assert(stage_bytes % kAtom == 0 && left_line % kAtom == 0);
+  static_assert(stage_bytes % kAtom == 0 && left_line % kAtom == 0 && buffer_bytes % kAtom == 0 &&
+                vector_bytes % 16 == 0);
   static_assert(rows % 64 == 0 && N % 16 == 0 && N <= 256 && stages > 1);
   static_assert(sizeof(typename Left::Type) == sizeof(typename Right::Type));
   static_assert(sizeof(typename Left::Type) == 2 || !(left_along || right_along));
@@ -192,7 +193,7 @@ struct SharedMemory {
   __device__ Address buffer(int warpgroup, int i) const {
     return buffers + (warpgroup * X::buffers + i) * X::buffer_bytes;
   }
-  __device__ Address lines(int warpgroup) const { return vectors + warpgroup * X::vectors_bytes; }
+  __device__ Address vectors_of(int warpgroup) const { return vectors + warpgroup * X::vectors_bytes; }
   __device__ Address full(int stage) const { return barriers + stage * 8; }
   __device__ Address empty(int stage) const { return barriers + (X::stages + stage) * 8; }
   __device__ Address turn(int warpgroup) const { return barriers + (2 * X::stages + warpgroup) * 8; }

@@ -67,7 +67,7 @@ template <int count_, int factors_>
 struct Lines {
   static constexpr int count = count_, factors = factors_, room = count ? count : 1;
 
-  static constexpr float nothing(int line) { return line < factors ? 1 : -0.0f; }
+  static __device__ constexpr float nothing(int line) { return line < factors ? 1 : -0.0f; }
   static __device__ void join(int line, float& to, float x) { to = line < factors ? to * x : to + x; }
 };
 
@@ -78,7 +78,7 @@ struct EpilogueArguments {
   float parameters[2];
   bool activated;     // by another function than the identity
   bool bias_by_rows;  // there is one, with a number for every row
-  bool plain;         // there is nothing but alpha
+  bool scaled;        // there are scales, or factors in blocks
 
   EpilogueArguments() = default;
   EpilogueArguments(const CutlassPyEpilogue& e, bool swap)
@@ -92,8 +92,7 @@ struct EpilogueArguments {
         parameters{float(e.parameters[0]), float(e.parameters[1])},
         activated(function != activation::Number::identity),
         bias_by_rows(bias.data && !bias.n),
-        plain(!activated && !bias.data && !scale_a.data && !scale_b.data && !scale_out.device && scale_out.value == 1) {
-  }
+        scaled(scale_a.data || scale_b.data || scale_out.device || scale_out.value != 1) {}
 };
 
 // The matrix that an epilogue reads or writes beside D: C is added, a gate is activated in the product's stead (aux, by
@@ -123,6 +122,7 @@ struct Fused {
   static constexpr bool may_be_plain(int held) { return !with_matrix && !sums_of_columns && (quick || held <= 160); }
   // Sums in s32 that stay so are exact: legality.py lets nothing be applied to them.
   using Number = std::conditional_t<std::is_same_v<D, numbers::S32>, int32_t, float>;
+  static_assert(biased ? std::is_same_v<Number, float> : !scaled);
 
   const EpilogueArguments& given;
   Number alpha, beta = 0;
@@ -146,20 +146,23 @@ struct Fused {
     }
   }
 
-  // What a sum comes to where nothing is beside alpha.
-  __device__ Number plain(Number sum) const { return alpha * sum; }
+  // Whether there is nothing beside alpha; and what a sum comes to then.
+  static __device__ bool is_plain(const EpilogueArguments& given) {
+    return !given.activated && !given.bias.data && !(scaled && given.scaled);
+  }
+  __device__ Number scaled_alone(Number sum) const { return alpha * sum; }
 
   // D of some units in z, from a column of the part on: of each number of sums(use), which calls use(unit, place, sum)
-  // where it has them in registers, so that they are multiplied and added to as they are picked. `beside`: of each unit
-  // what was read, and what is to be written. take(results, i) sees what is reduced of the i-th unit.
-  template <int units, class Beside, class Staged, class Sums, class Take>
-  __device__ void apply(Number (&z)[units][kUnit], Beside (&beside)[units], const Staged& lines, int column, Sums sums,
-                        Take take) const {
+  // where it has them in registers, so that they are multiplied and added to as they are picked. `matrices`: of each
+  // unit what was read, and what is to be written. take(results, i) sees what is reduced of the i-th unit.
+  template <int units, class Matrices, class Staged, class Pick, class Take>
+  __device__ void apply(Number (&z)[units][kUnit], Matrices (&matrices)[units], const Staged& lines, int column,
+                        Pick sums, Take take) const {
     const auto each = [&](auto use) {
 #pragma unroll
       for (int i = 0; i < units; ++i) {
 #pragma unroll
-        for (int j = 0; j < kUnit; ++j) use(z[i][j], beside[i][0][j], i, j);
+        for (int j = 0; j < kUnit; ++j) use(z[i][j], matrices[i][0][j], i, j);
       }
     };
     float columns[Lines::room][units][4], rows[2];
@@ -172,16 +175,19 @@ struct Fused {
     if constexpr (scaled) {
       lines.get_rows(0, rows);
       rows[0] *= alpha, rows[1] *= alpha;
-      sums([&](int i, int j, Number x) { z[i][j] = multiplied_and_added(x, rows[row_of(j)], -0.0f); });
+      sums([&](int i, int j, Number x) { z[i][j] = multiplied(x, rows[row_of(j)]); });
       each([&](Number& x, const Number&, int i, int j) {
         x = x * columns[0][i][column_of(j)] + added[i][column_of(j)];
       });
-    } else if constexpr (biased) {
-      sums([&](int i, int j, Number x) { z[i][j] = multiplied_and_added(x, alpha, added[i][column_of(j)]); });
-    } else {
+    } else if constexpr (!biased) {
       sums([&](int i, int j, Number x) { z[i][j] = alpha * x; });
+      if constexpr (role == Role::source) each([&](Number& x, const Number& source, int, int) { x += beta * source; });
+    } else if constexpr (role == Role::source) {
+      sums([&](int i, int j, Number x) { z[i][j] = multiplied(x, alpha); });
+      each([&](Number& x, const Number& source, int i, int j) { x = x + beta * source + added[i][column_of(j)]; });
+    } else {
+      sums([&](int i, int j, Number x) { z[i][j] = multiplied_and_added(x, alpha, added[i][column_of(j)]); });
     }
-    if constexpr (role == Role::source) each([&](Number& x, const Number& source, int, int) { x += beta * source; });
     if constexpr (biased) {
       if (given.bias_by_rows) {
         lines.get_rows(scaled, rows);

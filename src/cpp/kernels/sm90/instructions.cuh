@@ -23,7 +23,8 @@ struct alignas(64) TensorMap {
 
 constexpr int kAtom = 1024;  // bytes that swizzles repeat after
 
-// A block's shared memory begins at an atom by itself: what the driver has of it is one, and a kernel has no other.
+// Where a block's shared memory begins: aligned by the compiler, which knows that the driver has an atom in front of
+// it.
 __device__ inline Address dynamic_shared_memory() {
   extern __shared__ __align__(kAtom) char memory[];
   return Address(__cvta_generic_to_shared(memory));
@@ -194,13 +195,13 @@ __device__ T load_shared(Address from) {
   return x;
 }
 
-// x * by + plus. What branches end with alike, the compiler moves behind them, and copies its operands in each of them:
-// but not what is written in assembly.
+// What the compiler does not move behind branches that end with it alike.
 __device__ inline float multiplied_and_added(float x, float by, float plus) {
   float z;
   asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(z) : "f"(x), "f"(by), "f"(plus));
   return z;
 }
+__device__ inline float multiplied(float x, float by) { return multiplied_and_added(x, by, -0.0f); }
 
 // Two numbers of 16 bits in a word, the first in its low half: to nearest, ties to even.
 template <class T>

@@ -27,6 +27,7 @@ __device__ void finish_part(const PartPlace& here, const typename Vectors<X>::St
       totals.take(parts, results, at, unit(i));
     };
     epilogue.apply(z, beside, lines, first, [&](auto use) { sums(first, use); }, taken);
+    if (first == 0) parts.claim();  // no sooner: meanwhile the part before the last one leaves
 #pragma unroll
     for (int i = 0; i < X::straight; ++i) parts.put(z[i], beside[i], unit(i));
   }
@@ -38,13 +39,15 @@ __device__ void finish_part(const PartPlace& here, const typename Vectors<X>::St
 template <class X, class Sums>
 __device__ void store_part(const PartPlace& here, const typename X::Epilogue& epilogue, Parts<X>& parts, Sums sums) {
   typename X::Number z[X::columns / kUnitColumns][kUnit];
-  sums(0, [&](int i, int j, typename X::Number x) { z[i][j] = epilogue.plain(x); });
+  sums(0, [&](int i, int j, typename X::Number x) { z[i][j] = epilogue.scaled_alone(x); });
+  parts.claim();
 #pragma unroll
   for (int i = 0; i < X::columns / kUnitColumns; ++i) parts.put(z[i], {}, i * kUnitColumns);
   parts.send(here);
 }
 
-// Those of the i-th `units` of a tile's units, from `begin` to `end`: by branches, for registers have no index.
+// Those of the i-th `units` of a tile's units, from `begin` to `end`: by branches, for registers have no index. What
+// branches end with alike the compiler moves behind them, and copies registers in each: so `use` is best in assembly.
 template <class X, int units, int begin, int end, class Use>
 __device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i, Use use) {
   constexpr int middle = (begin + end) / 2, in_row = X::N / kUnitColumns;
@@ -85,7 +88,7 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
     return PartPlace{tile.m + i / in_row * 64, tile.n + i % in_row * X::columns, tile.batch};
   };
   if constexpr (X::Epilogue::may_be_plain(X::held) && !X::direct) {
-    if (parts.p.epilogue.plain) {
+    if (X::Epilogue::is_plain(parts.p.epilogue)) {
 #pragma unroll
       for (int i = 0; i < count; ++i) {
         parts.begin(place(i), place(i + 1), i + 1 < count);

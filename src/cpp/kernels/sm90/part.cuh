@@ -252,8 +252,7 @@ struct Parts<X, Dtypes<T...>> {
     }
   }
 
-  // The next part, in a buffer that is not on its way out any more: all know that since the last one was sent. `next`
-  // is requested, where there is one.
+  // The next part: what is read for it has come. `next` is requested, where there is one.
   __device__ void begin(const PartPlace& at, const PartPlace& next, bool there_is_next) {
     if (there_is_next) request(next);
     const uint32_t i = begun++;
@@ -277,6 +276,14 @@ struct Parts<X, Dtypes<T...>> {
       if (p.operand[number].data) fragment.get(buffer + d.bytes + offset, x[number], column);
     });
   }
+  // From now on the part's buffer may be written: it is not on its way out any more. Where threads store, all have read
+  // it before the last part was sent.
+  __device__ void claim() const {
+    if constexpr (!X::direct) {
+      if (leads) wait_for_reads<X::buffers - 1>();
+      named_barrier(1 + warpgroup);
+    }
+  }
   // A unit of D, and of what is written beside it.
   __device__ void put(const Number (&z)[kUnit], const Numbers& x, int column) const {
     d.put(buffer, z, column);
@@ -285,12 +292,9 @@ struct Parts<X, Dtypes<T...>> {
     });
   }
 
-  // The part is whole, and the buffer of the next one free, for the part before has been read.
+  // The part is whole.
   __device__ void send(const PartPlace& at) const {
-    if constexpr (!X::direct) {
-      if (leads) wait_for_reads<X::buffers - 2>();
-      publish_to_copies();
-    }
+    if constexpr (!X::direct) publish_to_copies();
     named_barrier(1 + warpgroup);
     send(d, p.d, buffer, at);
     beside.each([&](const auto& fragment, int number, Address offset) {

@@ -61,8 +61,8 @@ struct UserEpilogue {
   }
 
   // As Fused's; take(results, i) sees them all, of which some are reduced.
-  template <int units, class Beside, class Staged, class Sums, class Take>
-  __device__ void apply(float (&z)[units][kUnit], Beside (&beside)[units], const Staged& lines, int column, Sums sums,
+  template <int units, class Matrix, class Staged, class Pick, class Take>
+  __device__ void apply(float (&z)[units][kUnit], Matrix (&matrices)[units], const Staged& lines, int column, Pick sums,
                         Take take) const {
     sums([&](int i, int j, float x) { z[i][j] = x; });
     float rows[Lines::room][2];
@@ -81,7 +81,7 @@ struct UserEpilogue {
         Program::each_vector([&](int place, int vector, int, auto) {
           x[place] = rows[vector][row_of(i)] + columns[vector][column_of(i)];
         });
-        Program::each_read([&](int place, int number) { x[place] = beside[unit][number][i]; });
+        Program::each_read([&](int place, int number) { x[place] = matrices[unit][number][i]; });
         Program::template compute<fast, float>(x, y);
 #pragma unroll
         for (int j = 0; j < Program::outs; ++j) out[j][i] = y[j];
@@ -89,7 +89,7 @@ struct UserEpilogue {
 #pragma unroll
       for (int i = 0; i < kUnit; ++i) {
         z[unit][i] = out[0][i];
-        Program::each_written([&](int place, int number) { beside[unit][number][i] = out[place][i]; });
+        Program::each_written([&](int place, int number) { matrices[unit][number][i] = out[place][i]; });
       }
       take(out, unit);
     }

@@ -1,7 +1,8 @@
 // The vectors of an epilogue, on their way to the parts of a tile.
 //
-// They are asked for before a tile is multiplied, and memory answers meanwhile. Then a warpgroup leaves them in shared
-// memory: lines of numbers, one for every column of the tile and one for every row of the warpgroup.
+// They are asked for before a tile is multiplied, where it is not in slices, and memory answers meanwhile. Then a
+// warpgroup leaves them in shared memory: lines of numbers, one for every column of the tile and one for every row of
+// the warpgroup.
 #pragma once
 
 #include "kernels/sm90/parameters.cuh"
@@ -14,7 +15,7 @@ struct PartPlace {
 };
 
 // Lines as a thread reads them for a part: the four columns that it has in a unit lie together.
-template <int line_bytes>
+template <int bytes>
 struct StagedLines {
   Address columns, rows;  // this thread's first ones, of the first line
 
@@ -23,11 +24,11 @@ struct StagedLines {
   }
   // Of a unit, by its first column in the part.
   __device__ void get_columns(int line, int column, float (&x)[4]) const {
-    load_shared(columns + line * line_bytes + column * 4, x);
+    load_shared(columns + line * bytes + column * 4, x);
   }
   __device__ void get_rows(int line, float (&x)[2]) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) x[i] = __uint_as_float(load_shared<uint32_t>(rows + line * line_bytes + i * 32));
+    for (int i = 0; i < 2; ++i) x[i] = __uint_as_float(load_shared<uint32_t>(rows + line * bytes + i * 32));
   }
 };
 
@@ -36,7 +37,7 @@ template <class X>
 struct Vectors {
   using Given = ParametersWith<X::Epilogue::operands>;
   using Lines = typename X::Epilogue::Lines;
-  using Staged = StagedLines<X::line_bytes>;
+  using Staged = StagedLines<X::vector_bytes>;
   static constexpr int count = X::Epilogue::vectors, room = count ? count : 1;
   static constexpr int shares = X::N > 128 ? 2 : 1;  // of a vector, 128 numbers each: one by every thread
   static_assert(X::N <= 256 && X::rows <= 128);
@@ -47,15 +48,15 @@ struct Vectors {
   uint32_t bits[room][shares];
 
   __device__ Vectors(const Given& p, const SharedMemory<X>& shared, int warpgroup)
-      : p(p), lines(shared.lines(warpgroup)), warpgroup(warpgroup) {}
+      : p(p), lines(shared.vectors_of(warpgroup)), warpgroup(warpgroup) {}
 
   // Of a tile that is to come.
   __device__ void request(const PartPlace& tile) {
     const Corner corner{tile.m, tile.n, tile.batch, p.end_m, p.end_n};
 #pragma unroll
-    for (auto& shares : bits) {  // also where there are none: what the tile before has left would be held
+    for (auto& vector : bits) {  // also where there are none: what the tile before has left would be held
 #pragma unroll
-      for (uint32_t& x : shares) x = 0;
+      for (uint32_t& x : vector) x = 0;
     }
     X::Epilogue::each_vector(p.epilogue, p.operand, [&](int i, int, const Vector& x, auto dtype) {
       x.template read<decltype(dtype)>(corner, bits[i]);
@@ -81,7 +82,7 @@ struct Vectors {
     const int thread = int(threadIdx.x) % 128;
 #pragma unroll
     for (int line = 0; line < Lines::count; ++line) {
-      const Address at = lines + line * X::line_bytes;
+      const Address at = lines + line * X::vector_bytes;
 #pragma unroll
       for (int share = 0; share < shares; ++share) {
         const int column = thread + share * 128;

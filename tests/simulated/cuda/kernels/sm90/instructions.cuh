@@ -25,7 +25,7 @@ struct alignas(64) TensorMap {
 inline const gpu::Map& known(const TensorMap& map) { return reinterpret_cast<const gpu::Map&>(map); }
 
 constexpr int kAtom = 1024;
-inline Address dynamic_shared_memory() { return 0; }
+inline Address dynamic_shared_memory() { return kAtom; }
 
 inline void init_barrier(Address at, int arrivals) { gpu::init_barrier(at, arrivals); }
 inline void publish_barriers() {}
@@ -76,6 +76,7 @@ T load_shared(Address from) {
 }
 inline void load_shared(Address from, float (&x)[4]) { std::memcpy(x, gpu::shared(from, sizeof x), sizeof x); }
 inline float multiplied_and_added(float x, float by, float plus) { return std::fma(x, by, plus); }
+inline float multiplied(float x, float by) { return x * by; }
 
 // each(number, address) for the 8 numbers of a lane in four matrices, of whose rows each lane has the address of one.
 template <bool transposed, class Each>
