@@ -329,7 +329,7 @@ class Family:
 
     @cached_property
     def core(self) -> tuple[Any, ...]:
-        """The set that two cores build in about eight minutes."""
+        """The set that two cores build in about six minutes."""
         return _distinct(self.declare_core())
 
     @cached_property

@@ -363,6 +363,7 @@ FAMILIES = {
             launcher="GemmDmma3x",
             declare_core=_dmma,
             overlaps=True,
+            core_seconds=9.5,
         ),
         _hopper(
             "sm90_lean",
