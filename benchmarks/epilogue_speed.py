@@ -190,14 +190,14 @@ def choice_of(f: str, operands: Operands, bias: Any) -> Record:
 def errors(f: str, arms: list[Arm], operands: Operands, bias: Any) -> dict[str, float]:
     """Largest error of each arm's result, relative to the largest element of the same in f32."""
     a, b, d = operands[0]
-    product = a.float() @ b.float()
-    biased = product + bias.float()
+    plain = a.float() @ b.float()
+    biased = plain + bias.float()
     finished = torch_activation(f)(biased)
     found = {}
     for arm in arms:
         d.fill_(math.nan)
         result = arm.launch(0)
-        reference = product if "plain" in arm.name else biased if arm.name == "bias default" else finished
+        reference = plain if "plain" in arm.name else biased if arm.name == "bias default" else finished
         result = d if result is None else result
         found[arm.name] = float((result.float() - reference).abs().max() / reference.abs().max())
     return found

@@ -18,7 +18,7 @@ from pathlib import Path
 from places import default_path
 
 import cutlass_py
-from cutlass_py.bench.cases import reference_arm
+from cutlass_py.bench.cases import check_results, reference_arm
 from cutlass_py.bench.environment import environment
 from cutlass_py.bench.frameworks import Torch
 from cutlass_py.bench.operands import Operands
@@ -57,7 +57,8 @@ def measure(case: Case, pair: Pair, gpu: Torch, args: argparse.Namespace) -> Rec
     """Both kernels of a pair on one problem, in every regime."""
     operands = Operands(case, gpu)
     arms = [Arm(family, of_kernel(operands, name)) for family, name in zip((OURS, THEIRS), pair, strict=True)]
-    record: Record = {**case.facts(), "kernels": pair}
+    judged = [*arms, reference_arm(case, operands)]
+    record: Record = {**case.facts(), "kernels": pair} | check_results(case, judged, operands, len(judged))[0]
     rough = {arm.name: rough_us(gpu, arm) for arm in arms}
     for regime in args.regime:
         record[regime] = regime_us(gpu, regime, arms, operands.count, rough, args.budget_ms)
@@ -74,8 +75,12 @@ def of_kernel(operands: Operands, name: str) -> Callable[[int], object]:
 
 
 def verdicts(records: Sequence[Record], regimes: Sequence[str]) -> int:
-    """Prints what each tile and all of them come to; returns how many bars are missed."""
-    failed = 0
+    """Prints what each tile and all of them come to, and what is wrong; returns how many of these fail."""
+    wrong = [(record, name) for record in records for name in record["wrong"]]
+    for record, name in wrong:
+        extents = tuple(record[x] for x in ("m", "n", "k"))
+        print(f"WRONG: {record['kernels'][0]} {extents}, {name}: off by {record['error'][name]:.1e}")
+    failed = len(wrong)
     for regime in regimes:
         tiles: dict[str, list[float]] = {}
         for record in records:

@@ -96,10 +96,14 @@ class Guarded:
     buffer: torch.Tensor
     byte: int
 
+    def written_outside(self) -> torch.Tensor:
+        """Of every element of the buffer, whether it was, on the device."""
+        written = (self.buffer.view(torch.uint8).view(len(self.buffer), -1) != self.byte).any(1)
+        written.as_strided(self.view.shape, self.view.stride(), self.view.storage_offset()).fill_(False)
+        return written
+
     def check(self) -> None:
-        outside = torch.ones(self.buffer.numel(), dtype=torch.bool, device=DEVICE)
-        outside.as_strided(self.view.shape, self.view.stride(), self.view.storage_offset()).fill_(False)
-        written = (self.buffer.view(torch.uint8).view(len(self.buffer), -1) != self.byte).any(1) & outside
+        written = self.written_outside()
         assert not written.any(), f"{int(written.sum())} elements outside of out were written"
 
 
@@ -276,11 +280,24 @@ def saturated(x: torch.Tensor, dtype: str) -> torch.Tensor:
 # ---------------------------------------------------------------------------------------------------- assertions
 
 
+def same(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Of each element whether it is equal, or NaN on both sides."""
+    return (found == wanted) | (torch.isnan(found) & torch.isnan(wanted))
+
+
+def storing(wanted: torch.Tensor, dtype: str) -> torch.Tensor:
+    """What storing values in a dtype may cost."""
+    if dtype in INTEGER:
+        return torch.full_like(wanted, 0.51)
+    limits = torch.finfo(DTYPES[dtype])
+    return limits.eps * wanted.abs() + limits.smallest_normal * limits.eps
+
+
 def assert_exact(d: torch.Tensor, reference: torch.Tensor) -> None:
     """Equal to the last bit after rounding the reference once to d's dtype."""
     found, wanted = wide(d), saturated(reference, name_of(d.dtype))
     assert found.shape == wanted.shape, f"the result is {tuple(found.shape)}; expected {tuple(wanted.shape)}"
-    different = ~((found == wanted) | (torch.isnan(found) & torch.isnan(wanted)))
+    different = ~same(found, wanted)
     if different.any():
         where = tuple(different.nonzero()[0].tolist())
         raise AssertionError(
@@ -293,13 +310,8 @@ def assert_near(d: torch.Tensor, reference: torch.Tensor, error: torch.Tensor | 
     """|d - reference| <= error and what storing the result in d's dtype costs, elementwise; NaN where that is NaN."""
     dtype = name_of(d.dtype)
     found, wanted = wide(d), saturated(reference, dtype)
-    if dtype in INTEGER:
-        storing = torch.full_like(wanted, 0.51)
-    else:
-        limits = torch.finfo(d.dtype)
-        storing = limits.eps * wanted.abs() + limits.smallest_normal * limits.eps
-    bound = error + storing
-    close = ((found - wanted).abs() <= bound) | (found == wanted) | (torch.isnan(found) & torch.isnan(wanted))
+    bound = error + storing(wanted, dtype)
+    close = ((found - wanted).abs() <= bound) | same(found, wanted)
     if not close.all():
         where = tuple((~close).nonzero()[0].tolist())
         worst = ((found - wanted).abs() / bound)[~close].max()

@@ -8,14 +8,13 @@ from random import Random
 from typing import Any
 
 import gpu
+from reference import FP8
 from wrong_calls import MISTAKES
 
 from cutlass_py.declaration.dtypes import BLOCK, COMPUTE, DTYPES, Arithmetic
 
 POOL = 1 << 21  # random values of each dtype, a part of which is an operand
-FP8 = ("e4m3", "e5m2")
-# Dtypes of a; those that stand here twice come twice as often.
-INPUTS = ("bf16", "bf16", "f16", "f32", "f32", "f64", "e4m3", "e4m3", "e5m2", "s8", "u8", "c64", "c128")
+INPUTS = (*COMPUTE, "bf16", "f32", "e4m3")  # dtypes of a; these come twice as often
 EDGES = (8, 16, 32, 64, 128, 256)  # of tiles
 NUMBERS, FRACTIONS = (1, 2, -1, 0.5, -1.5, 3.0), (0.3, -1.7)  # small integers stay exact times the former
 COMPLEX_NUMBERS = (1, 2, 1 + 2j, 2 - 1j, -1j)

@@ -40,6 +40,9 @@ def test_without_a_pair_that_is_compiled_it_says_what_to_build(same_tile, capsys
 def record(same_tile, tile: int, *ratios: float):
     return {
         "kernels": same_tile.pairs("bf16", "tn")[tile],
+        **{"m": 2, "n": 3, "k": 4},
+        "error": {same_tile.OURS: 0.5},
+        "wrong": [],
         **{regime: {"ratio": ratio} for regime, ratio in zip(same_tile.REGIMES, ratios, strict=True)},
     }
 
@@ -53,3 +56,10 @@ def test_every_reading_is_judged_and_their_mean(same_tile, capsys):
     assert "MISSED: mixed, geometric mean of 3 = 0.980, bar 1.0" in said
     assert "MISSED: mixed, least of 3 = 0.940, bar 0.95" in said
     assert f"  1.100   1.000  {records[0]['kernels'][0]}" in said
+
+
+def test_a_wrong_result_is_a_failure_whatever_its_time(same_tile, capsys):
+    found = record(same_tile, 0, 2.0, 2.0)
+    assert same_tile.verdicts([found], same_tile.REGIMES) == 0
+    assert same_tile.verdicts([found | {"wrong": [same_tile.OURS]}], same_tile.REGIMES) == 1
+    assert f"{same_tile.OURS}: off by 5.0e-01" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gpu
 import torch
+from reference import FP8
 
 from cutlass_py import TensorSpec
 from cutlass_py.declaration.dtypes import BLOCK
@@ -63,7 +64,7 @@ def deep(call: Call) -> bool:
 
 
 def fp8(call: Call) -> bool:
-    return call.a.dtype in ("e4m3", "e5m2")
+    return call.a.dtype in FP8
 
 
 def both(*conditions: Callable[[Call], bool]) -> Callable[[Call], bool]:

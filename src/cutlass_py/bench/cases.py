@@ -86,7 +86,7 @@ def measure(case: Case, settings: Settings, gpu: Framework) -> Record:
             arms += [our_arm(operands, splits=cut["splits"]) for cut in record["decompositions"]]
         if settings.orders:
             arms += order_arms(operands, settings.kernel)
-        checked, refused = _checked(case, arms, operands, len(main))
+        checked, refused = check_results(case, arms, operands, len(main))
         record |= checked
         if refused:
             record["refused"] = refused
@@ -208,7 +208,7 @@ def choice_of(operands: _Operands, splits: Splits | None = None) -> dict[str, An
     }  # fmt: skip
 
 
-def _checked(case: Case, arms: list[Arm], operands: _Operands, needed: int) -> tuple[Record, dict[str, str]]:
+def check_results(case: Case, arms: list[Arm], operands: _Operands, needed: int) -> tuple[Record, dict[str, str]]:
     """The error of each arm, the names of those that are wrong, and the limit, where no reference tells it.
 
     Returns:
@@ -234,7 +234,7 @@ def errors(case: Case, arms: list[Arm], operands: Operands, needed: int) -> tupl
     """Largest error of each arm's result, relative to the largest element of a product in a wider dtype.
 
     Returns:
-        The errors, and the reasons of arms that raised, as in `_checked`.
+        The errors, and the reasons of arms that raised, as in `check_results`.
     """
     gpu, (a, b, d) = operands.framework, operands[0]
     product = gpu.product(case, a, b, *operands.scales(0))

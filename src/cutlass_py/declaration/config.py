@@ -320,7 +320,7 @@ class Family:
     declare: Declaration = field(default=nothing, repr=False)  # what can be compiled besides
     function: Callable[[Any], str] = field(default=_name, repr=False)  # what kernels share that one function serves
     per_file: int = 12  # functions per translation unit: they share half a minute of templates and most of the memory
-    core_seconds: float = 6.4  # of one function, about, by nvcc 13.0
+    core_seconds: float = 6.4  # of one function and its share of the headers, about, by nvcc 13.0
     overlaps: bool = False  # programmatic dependent launch is compiled in
     cubins: bool = False  # no part of its sources needs the host's compiler: NVRTC compiles them
     cpp_arch: str = ""  # 2.x
@@ -329,7 +329,7 @@ class Family:
 
     @cached_property
     def core(self) -> tuple[Any, ...]:
-        """The set that two cores build in about six minutes."""
+        """The set that two cores build in six to eight minutes."""
         return _distinct(self.declare_core())
 
     @cached_property

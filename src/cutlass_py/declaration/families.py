@@ -319,7 +319,7 @@ _hopper = partial(
 _ampere = partial(
     Family, api=2, cc=(80, 999), arch="80", gencode=_SM80_GENCODE,
     header="kernels/cutlass2x/gemm.cuh", launcher="Gemm2x", write=gemm_cpp.write, cpp_arch="cutlass::arch::Sm80",
-    per_file=48, core_seconds=2.3,
+    per_file=48, core_seconds=2.1,
 )  # fmt: skip
 
 FAMILIES = {
@@ -376,7 +376,7 @@ FAMILIES = {
             declare=_lean_declared,
             overlaps=True,
             per_file=48,
-            core_seconds=0.6,  # beside three for a file
+            core_seconds=0.5,
             cubins=True,
         ),
         _ampere(

@@ -76,7 +76,6 @@ struct EpilogueArguments {
   Vector bias, scale_a, scale_b;
   activation::Number function;
   float parameters[2];
-  bool activated;     // by another function than the identity
   bool bias_by_rows;  // there is one, with a number for every row
   bool scaled;        // there are scales, or factors in blocks
 
@@ -90,7 +89,6 @@ struct EpilogueArguments {
         scale_b(e.scale_b, swap),
         function(activation::Number(e.activation)),
         parameters{float(e.parameters[0]), float(e.parameters[1])},
-        activated(function != activation::Number::identity),
         bias_by_rows(bias.data && !bias.n),
         scaled(scale_a.data || scale_b.data || scale_out.device || scale_out.value != 1) {}
 };
@@ -148,7 +146,7 @@ struct Fused {
 
   // Whether there is nothing beside alpha; and what a sum comes to then.
   static __device__ bool is_plain(const EpilogueArguments& given) {
-    return !given.activated && !given.bias.data && !(scaled && given.scaled);
+    return given.function == activation::Number::identity && !given.bias.data && !(scaled && given.scaled);
   }
   __device__ Number scaled_alone(Number sum) const { return alpha * sum; }
 
@@ -208,7 +206,7 @@ struct Fused {
   __device__ void finish(Each each) const {
     if constexpr (role == Role::aux) each([](const Number& x, Number& aux, int, int) { aux = x; });
     if constexpr (std::is_same_v<Number, float>) {
-      if (role == Role::gate || given.activated)
+      if (role == Role::gate || given.function != activation::Number::identity)
         activation::with_activation<quick, role == Role::gate>(given.function, [&](auto f) {
           each([&](float& x, const float& gate, int, int) {
             if constexpr (role == Role::gate) {
