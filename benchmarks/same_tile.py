@@ -27,7 +27,7 @@ from cutlass_py.bench.suites import ARITHMETICS, Case, cases
 from cutlass_py.bench.timing import REGIMES, Arm, alone, ratio_of, regime_us, rough_us, warm_up
 from cutlass_py.commands.bench import at_least
 from cutlass_py.declaration.config import SCHEDULES, GemmConfig
-from cutlass_py.declaration.dtypes import LAYOUTS
+from cutlass_py.declaration.dtypes import DTYPES, LAYOUTS
 from cutlass_py.declaration.epilogues import epilogue_named
 from cutlass_py.declaration.families import FAMILIES
 
@@ -51,6 +51,15 @@ def pairs(dtype: str, layout: str) -> list[Pair]:
 
     ours, theirs = of(OURS), of(THEIRS)
     return [(ours[key], theirs[key]) for key in theirs if key in ours]
+
+
+def fits(case: Case) -> bool:
+    """Whether the kernels can read and write the matrices: in whole 16 bytes, from one row or column to the next."""
+    _, m, n, k = case.shape
+    a_by_rows, b_by_rows = (letter == "t" for letter in case.layout)
+    formats = ARITHMETICS[case.dtype].formats
+    inner = ((k if a_by_rows else m, formats[0]), (n if b_by_rows else k, formats[0]), (n, formats[-1]))
+    return all(extent * DTYPES[dtype].bits % 128 == 0 for extent, dtype in inner)
 
 
 def measure(case: Case, pair: Pair, gpu: Torch, args: argparse.Namespace) -> Record:
@@ -131,7 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     square = Case("warm-up", args.dtype, args.layout, (1, 8192, 8192, 8192))
     warm_up(gpu, reference_arm(square, Operands(square, gpu)).launch)
     # Each pair has problems of its own, so that no drawing is judged by all tiles.
-    drawn = iter(cases(["random"], [args.dtype], [args.layout], seed=args.seed, count=args.count * len(timed)))
+    wanted = args.count * len(timed)
+    drawn = filter(fits, cases(["random"], [args.dtype], [args.layout], seed=args.seed, count=8 * wanted))
     records, failed = [], 0
     for pair in timed:
         for _ in range(args.count):

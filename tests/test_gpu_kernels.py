@@ -385,6 +385,7 @@ def writes(dtype: str) -> CutlassKernel:
 READS = [
     k for k in KERNELS
     if k.config.api == 3 and not k.interface.pointers and k.interface.epilogue.activation in ("identity", TOLD)
+    and not (k.interface.epilogue.gated or k.interface.epilogue.aux)
 ]  # fmt: skip
 
 

@@ -25,6 +25,13 @@ def test_pairs_differ_in_nothing_but_the_family(same_tile, dtype, least):
         assert (mine.pingpong, mine.swap) == (other.pingpong, other.swap)
 
 
+def test_problems_are_those_that_both_kernels_read(same_tile):
+    drawn = {(1, 8, 8, 8): True, (1, 7, 8, 8): True, (1, 8, 7, 8): False, (1, 8, 8, 7): False}
+    assert {shape: same_tile.fits(same_tile.Case("", "bf16", "tn", shape)) for shape in drawn} == drawn
+    assert not same_tile.fits(same_tile.Case("", "bf16", "nn", (1, 7, 8, 8)))
+    assert not same_tile.fits(same_tile.Case("", "e4m3", "tn", (1, 8, 8, 8)))
+
+
 def test_names_are_those_of_all_pairs(same_tile, capsys):
     assert same_tile.main(["--names", "--layout", "nt"]) == 0
     names = capsys.readouterr().out.split()

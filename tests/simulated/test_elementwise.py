@@ -298,6 +298,14 @@ def test_columns_of_a_large_product_are_summed(device, rng, shape):
     np.testing.assert_array_equal(found, values.sum((0, 1), keepdims=True))
 
 
+@pytest.mark.parametrize(("computed", "dtype"), [("f64", "f32"), ("c128", "c64")])
+def test_a_product_that_is_not_read_still_says_what_is_computed_in(device, rng, computed, dtype):
+    c = rng.standard_normal((1, 40, 64)).astype(NUMPY[dtype])
+    found = np.empty_like(c)
+    compose(device, Array(dtype=NUMBERS.index(computed)), found, dtype, beta=Scalar(0.1), c=array(c, dtype))
+    np.testing.assert_array_equal(found, (0.1 * c.astype(NUMPY[computed])).astype(NUMPY[dtype]))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", COMPLEX)
 def test_complex_epilogues(device, rng, dtype, layout):

@@ -60,14 +60,26 @@ __host__ __device__ T logistic(T x) {
   }
 }
 
-// fmin and fmax drop NaN; a comparison that NaN fails keeps it.
+// NaN goes through, of either, which fmin and fmax drop.
 template <class T>
 __host__ __device__ T at_least(T x, T low) {
-  return x < low ? low : x;
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<T, float>) {  // in one instruction
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(x), "f"(low));
+    return x;
+  }
+#endif
+  return x < low || low != low ? low : x;
 }
 template <class T>
 __host__ __device__ T at_most(T x, T high) {
-  return x > high ? high : x;
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<T, float>) {
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(x), "f"(high));
+    return x;
+  }
+#endif
+  return x > high || high != high ? high : x;
 }
 
 inline constexpr double kSqrtHalf = 0.70710678118654752440;        // 1 / sqrt(2)

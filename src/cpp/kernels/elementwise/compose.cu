@@ -64,10 +64,12 @@ bool only_column_sums(const Compose& p) {
   return as_it_is && p.acc.data && p.sums == Sums::of_columns;
 }
 
-// Double where any array holds f64, or where integers beyond 2^24 have to stay exact.
+// Double where that is what is computed in, read or not, or where any array holds f64, or where integers beyond 2^24
+// have to stay exact.
 bool in_double(const Compose& p, const CutlassPyArray& bias_grad) {
+  if (p.factor_dtype == Dtype::f64) return true;
   const auto is = [](const Array& x, Dtype dtype) { return x.data && x.dtype == dtype; };
-  for (const Array* x : {&p.acc, &p.c, &p.bias, &p.scale_a, &p.scale_b, &p.argument, &p.aux, &p.d}) {
+  for (const Array* x : {&p.c, &p.bias, &p.scale_a, &p.scale_b, &p.argument, &p.aux, &p.d}) {
     if (is(*x, Dtype::f64)) return true;
   }
   if (p.sums != Sums::none && Dtype(bias_grad.dtype) == Dtype::f64) return true;

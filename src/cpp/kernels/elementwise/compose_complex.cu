@@ -85,8 +85,8 @@ int compose_complex(const CutlassPyArray* acc, int32_t parts, int64_t part_strid
   p.batch = batch, p.rows = rows, p.cols = cols, p.tiles_per_row = ceil_div(cols, kWidth);
   const int64_t blocks = p.tiles_per_row * ceil_div(rows, kHeight);
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
-  bool wide = false;
-  for (const CutlassPyArray* x : {&p.acc, &p.c, &p.bias, &p.d}) wide |= x->data && Dtype(x->dtype) == Dtype::c128;
+  bool wide = p.scalar_dtype == Dtype::c128;
+  for (const CutlassPyArray* x : {&p.c, &p.bias, &p.d}) wide |= x->data && Dtype(x->dtype) == Dtype::c128;
   auto* kernel = wide ? &complex_kernel<double> : &complex_kernel<float>;
   return queue(kernel, dim3(unsigned(blocks), unsigned(std::min(batch, kMostBlocksY))), dim3(kWidth, kHeight), stream,
                p);

@@ -130,7 +130,7 @@ struct Design {
   // What finishes a tile is written out for so many units of a part, which are finished side by side: as many as the
   // epilogue finds registers for beside the sums of a thread.
   static constexpr int held = rows * N / 128;  // sums of a thread
-  static constexpr int straight = largest_divisor(columns / 16, Epilogue::most_straight(held));
+  static constexpr int units = columns / 16, straight = largest_divisor(units, Epilogue::most_straight(held));
 
   static constexpr int totals_bytes = Epilogue::Reductions::count * 4 * widest * 4;  // of columns, by each warp
 

@@ -76,8 +76,6 @@ struct EpilogueArguments {
   Vector bias, scale_a, scale_b;
   activation::Number function;
   float parameters[2];
-  bool bias_by_rows;  // there is one, with a number for every row
-  bool scaled;        // there are scales, or factors in blocks
 
   EpilogueArguments() = default;
   EpilogueArguments(const CutlassPyEpilogue& e, bool swap)
@@ -88,9 +86,7 @@ struct EpilogueArguments {
         scale_a(e.scale_a, swap),
         scale_b(e.scale_b, swap),
         function(activation::Number(e.activation)),
-        parameters{float(e.parameters[0]), float(e.parameters[1])},
-        bias_by_rows(bias.data && !bias.n),
-        scaled(scale_a.data || scale_b.data || scale_out.device || scale_out.value != 1) {}
+        parameters{float(e.parameters[0]), float(e.parameters[1])} {}
 };
 
 // The matrix that an epilogue reads or writes beside D: C is added, a gate is activated in the product's stead (aux, by
@@ -111,16 +107,18 @@ struct Fused {
   using Sums = Reduction<user::Sum, 0, with_matrix, Reduces::columns>;
   using Reductions = std::conditional_t<sums_of_columns, sm90::Reductions<Sums>, sm90::Reductions<>>;
   static constexpr bool quick = sizeof(typename D::Type) <= 2;  // its approximations round less than D does
-  static constexpr int most_straight(int held) {                // units
-    return !quick || held > 160 ? 1 : scaled || sums_of_columns ? 2 : 4;
+  // Beside so many sums of a thread there are few registers.
+  static constexpr bool roomy(int held) { return held <= 160 || (quick && !scaled && !with_matrix); }
+  static constexpr int most_straight(int held) {  // units
+    return !quick || !roomy(held) ? 1 : held > 160 || sums_of_columns ? 2 : 4;
   }
   static constexpr int vectors = 2 * scaled + biased;
   using Lines = sm90::Lines<scaled + biased, scaled>;  // both scales, and the bias
-  // Whether what is plain has code of its own; beside that of f32 results, so many sums would not stay in registers.
-  static constexpr bool may_be_plain(int held) { return !with_matrix && !sums_of_columns && (quick || held <= 160); }
+  static constexpr bool may_be_linear(int held) { return !with_matrix && !sums_of_columns && roomy(held); }
   // Sums in s32 that stay so are exact: legality.py lets nothing be applied to them.
   using Number = std::conditional_t<std::is_same_v<D, numbers::S32>, int32_t, float>;
   static_assert(biased ? std::is_same_v<Number, float> : !scaled);
+  static_assert(!scaled || role != Role::source);
 
   const EpilogueArguments& given;
   Number alpha, beta = 0;
@@ -143,82 +141,96 @@ struct Fused {
       if (given.bias.data) use(vectors - 1, scaled, given.bias, Bias{});
     }
   }
-
-  // Whether there is nothing beside alpha; and what a sum comes to then.
-  static __device__ bool is_plain(const EpilogueArguments& given) {
-    return given.function == activation::Number::identity && !given.bias.data && !(scaled && given.scaled);
+  static __device__ bool has_vectors(const EpilogueArguments& given) {
+    return biased && (given.bias.data || (scaled && (given.scale_a.data || given.scale_b.data)));
   }
-  __device__ Number scaled_alone(Number sum) const { return alpha * sum; }
+  // Whether `scale` and `leave` are all there is.
+  static __device__ bool is_linear(const EpilogueArguments& given) {
+    return given.function == activation::Number::identity;
+  }
 
-  // D of some units in z, from a column of the part on: of each number of sums(use), which calls use(unit, place, sum)
-  // where it has them in registers, so that they are multiplied and added to as they are picked. `matrices`: of each
-  // unit what was read, and what is to be written. take(results, i) sees what is reduced of the i-th unit.
-  template <int units, class Matrices, class Staged, class Pick, class Take>
-  __device__ void apply(Number (&z)[units][kUnit], Matrices (&matrices)[units], const Staged& lines, int column,
-                        Pick sums, Take take) const {
-    const auto each = [&](auto use) {
-#pragma unroll
-      for (int i = 0; i < units; ++i) {
-#pragma unroll
-        for (int j = 0; j < kUnit; ++j) use(z[i][j], matrices[i][0][j], i, j);
-      }
-    };
-    float columns[Lines::room][units][4], rows[2];
-#pragma unroll
-    for (int line = 0; line < Lines::count; ++line) {
-#pragma unroll
-      for (int i = 0; i < units; ++i) lines.get_columns(line, column + i * kUnitColumns, columns[line][i]);
-    }
-    const auto& added = columns[scaled];
-    if constexpr (scaled) {
-      lines.get_rows(0, rows);
-      rows[0] *= alpha, rows[1] *= alpha;
-      sums([&](int i, int j, Number x) { z[i][j] = multiplied(x, rows[row_of(j)]); });
-      each([&](Number& x, const Number&, int i, int j) {
-        x = x * columns[0][i][column_of(j)] + added[i][column_of(j)];
-      });
-    } else if constexpr (!biased) {
-      sums([&](int i, int j, Number x) { z[i][j] = alpha * x; });
-      if constexpr (role == Role::source) each([&](Number& x, const Number& source, int, int) { x += beta * source; });
-    } else if constexpr (role == Role::source) {
-      sums([&](int i, int j, Number x) { z[i][j] = multiplied(x, alpha); });
-      each([&](Number& x, const Number& source, int i, int j) { x = x + beta * source + added[i][column_of(j)]; });
+  // What sums come to by factors and, where C is not between the two, a bias: of units from a column of the part on.
+  template <int units, class Staged>
+  __device__ void scale(Number (&z)[units][kUnit], const Staged& lines, int column) const {
+    if constexpr (!biased) {
+      each(z, [&](Number& x, int, int) { x *= alpha; });
     } else {
-      sums([&](int i, int j, Number x) { z[i][j] = multiplied_and_added(x, alpha, added[i][column_of(j)]); });
-    }
-    if constexpr (biased) {
-      if (given.bias_by_rows) {
-        lines.get_rows(scaled, rows);
-        each([&](Number& x, const Number&, int, int j) { x += rows[row_of(j)]; });
-      }
-    }
-    finish(each);
-    if constexpr (sums_of_columns) {
-#pragma unroll
-      for (int i = 0; i < units; ++i) take(&z[i], i);
+      const Line<units, 0> factors(lines, column, has_vectors(given));
+      const Line<units, scaled> added(lines, column, has_vectors(given));
+      each(z, [&](Number& x, int i, int j) {
+        const float factor = scaled ? alpha * factors.rows[row_of(j)] : alpha;
+        if constexpr (scaled) x *= factors.columns[i][column_of(j)];
+        x = role == Role::source ? x * factor : x * factor + added.columns[i][column_of(j)] + added.rows[row_of(j)];
+      });
     }
   }
 
- private:
-  // each(use(number, what is beside it, its unit, its place)). Branches stand around all units: between those of one,
-  // the others would not be computed meanwhile.
-  template <class Each>
-  __device__ void finish(Each each) const {
-    if constexpr (role == Role::aux) each([](const Number& x, Number& aux, int, int) { aux = x; });
+  // The rest: `matrices`, of each unit what was read, and what is to be written. take(results, i) sees what is reduced
+  // of the i-th unit. Branches stand around all units: between those of one, the others would not be computed
+  // meanwhile.
+  template <int units, class Matrices, class Staged, class Take>
+  __device__ void finish(Number (&z)[units][kUnit], Matrices (&matrices)[units], const Staged& lines, int column,
+                         Take take) const {
+    if constexpr (role == Role::source) {
+      each(z, [&](Number& x, int i, int j) { x += beta * matrices[i][0][j]; });
+      if constexpr (biased) {
+        const Line<units, scaled> added(lines, column, has_vectors(given));
+        each(z, [&](Number& x, int i, int j) { x = x + added.columns[i][column_of(j)] + added.rows[row_of(j)]; });
+      }
+    }
+    if constexpr (role == Role::aux) each(z, [&](const Number& x, int i, int j) { matrices[i][0][j] = x; });
     if constexpr (std::is_same_v<Number, float>) {
       if (role == Role::gate || given.function != activation::Number::identity)
         activation::with_activation<quick, role == Role::gate>(given.function, [&](auto f) {
-          each([&](float& x, const float& gate, int, int) {
+          each(z, [&](float& x, int i, int j) {
             if constexpr (role == Role::gate) {
-              x *= f.apply(gate, given.parameters);
+              x *= f.apply(matrices[i][0][j], given.parameters);
             } else {
               x = f.apply(x, given.parameters);
             }
           });
         });
     }
-    if constexpr (scaled) each([&](Number& x, const Number&, int, int) { x *= scale_out; });
+    leave(z);
+    if constexpr (sums_of_columns) {
+#pragma unroll
+      for (int i = 0; i < units; ++i) take(&z[i], i);
+    }
   }
+  template <int units>
+  __device__ void leave(Number (&z)[units][kUnit]) const {
+    if constexpr (scaled) each(z, [&](Number& x, int, int) { x *= scale_out; });
+  }
+
+ private:
+  // use(number, its unit, its place)
+  template <int units, class Use>
+  static __device__ void each(Number (&z)[units][kUnit], Use use) {
+#pragma unroll
+    for (int i = 0; i < units; ++i) {
+#pragma unroll
+      for (int j = 0; j < kUnit; ++j) use(z[i][j], i, j);
+    }
+  }
+  // A line's numbers for some units; where no vector is there, what changes nothing.
+  template <int units, int line>
+  struct Line {
+    float columns[units][4], rows[2];
+
+    template <class Staged>
+    __device__ Line(const Staged& lines, int column, bool there) {
+#pragma unroll
+      for (auto& unit : columns) {
+#pragma unroll
+        for (float& x : unit) x = Lines::nothing(line);
+      }
+      rows[0] = rows[1] = Lines::nothing(line);
+      if (!there || line >= Lines::count) return;
+      lines.get_rows(line, rows);
+#pragma unroll
+      for (int i = 0; i < units; ++i) lines.get_columns(line, column + i * kUnitColumns, columns[i]);
+    }
+  };
 };
 
 }  // namespace cutlass_py::sm90

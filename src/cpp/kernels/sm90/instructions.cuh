@@ -195,14 +195,6 @@ __device__ T load_shared(Address from) {
   return x;
 }
 
-// What the compiler does not move behind branches that end with it alike.
-__device__ inline float multiplied_and_added(float x, float by, float plus) {
-  float z;
-  asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(z) : "f"(x), "f"(by), "f"(plus));
-  return z;
-}
-__device__ inline float multiplied(float x, float by) { return multiplied_and_added(x, by, -0.0f); }
-
 // Two numbers of 16 bits in a word, the first in its low half: to nearest, ties to even.
 template <class T>
 __device__ uint32_t packed(float low, float high) {

@@ -9,76 +9,70 @@
 
 namespace cutlass_py::sm90 {
 
-// Finishes a part of a tile's sums and stores it: sums(first, use) calls use(unit, place, sum) with those of the units
-// from that column on which are finished straight on.
-template <class X, class Sums>
+// Finishes a part of a tile and stores it: pick(z, unit) leaves in z the sums of the units from that one on which are
+// finished straight on.
+template <class X, class Pick>
 __device__ void finish_part(const PartPlace& here, const typename Vectors<X>::Staged& lines,
-                            const typename X::Epilogue& epilogue, Parts<X>& parts, Sums sums) {
+                            const typename X::Epilogue& epilogue, Parts<X>& parts, Pick pick) {
   Totals<X, typename X::Epilogue::Reductions> totals;
 #pragma unroll 1
-  for (int first = 0; first < X::columns; first += X::straight * kUnitColumns) {
-    const auto unit = [&](int i) { return first + i * kUnitColumns; };
+  for (int first = 0; first < X::units; first += X::straight) {
+    const auto column = [&](int i) { return (first + i) * kUnitColumns; };
     typename Parts<X>::Numbers beside[X::straight];
     typename X::Number z[X::straight][kUnit];
 #pragma unroll
-    for (int i = 0; i < X::straight; ++i) parts.get(beside[i], unit(i));
+    for (int i = 0; i < X::straight; ++i) parts.get(beside[i], column(i));
     const auto taken = [&](const float (*results)[kUnit], int i) {
-      const Corner at{here.m + own_row(), here.n + unit(i) + own_column(), here.batch, parts.p.end_m, parts.p.end_n};
-      totals.take(parts, results, at, unit(i));
+      const Corner at{here.m + own_row(), here.n + column(i) + own_column(), here.batch, parts.p.end_m, parts.p.end_n};
+      totals.take(parts, results, at, column(i));
     };
-    epilogue.apply(z, beside, lines, first, [&](auto use) { sums(first, use); }, taken);
+    pick(z, first);
+    epilogue.scale(z, lines, column(0));
+    epilogue.finish(z, beside, lines, column(0), taken);
     if (first == 0) parts.claim();  // no sooner: meanwhile the part before the last one leaves
 #pragma unroll
-    for (int i = 0; i < X::straight; ++i) parts.put(z[i], beside[i], unit(i));
+    for (int i = 0; i < X::straight; ++i) parts.put(z[i], beside[i], column(i));
   }
   parts.send(here);
   totals.leave(parts, here);
 }
 
-// Likewise, of sums that have nothing but a factor: written out.
-template <class X, class Sums>
-__device__ void store_part(const PartPlace& here, const typename X::Epilogue& epilogue, Parts<X>& parts, Sums sums) {
-  typename X::Number z[X::columns / kUnitColumns][kUnit];
-  sums(0, [&](int i, int j, typename X::Number x) { z[i][j] = epilogue.scaled_alone(x); });
-  parts.claim();
+// Likewise, of sums that are scaled and no more: written out.
+template <class X, class Pick>
+__device__ void store_part(const PartPlace& here, const typename Vectors<X>::Staged& lines,
+                           const typename X::Epilogue& epilogue, Parts<X>& parts, Pick pick) {
+  constexpr int at_once = X::held > 160 ? 1 : X::units;  // registers of sums come free together
 #pragma unroll
-  for (int i = 0; i < X::columns / kUnitColumns; ++i) parts.put(z[i], {}, i * kUnitColumns);
+  for (int first = 0; first < X::units; first += at_once) {
+    typename X::Number z[at_once][kUnit];
+    pick(z, first);
+    epilogue.scale(z, lines, first * kUnitColumns);
+    epilogue.leave(z);
+    if (first == 0) parts.claim();
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) parts.put(z[i], {}, (first + i) * kUnitColumns);
+  }
   parts.send(here);
 }
 
-// Those of the i-th `units` of a tile's units, from `begin` to `end`: by branches, for registers have no index. What
-// branches end with alike the compiler moves behind them, and copies registers in each: so `use` is best in assembly.
-template <class X, int units, int begin, int end, class Use>
-__device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i, Use use) {
+// Of a tile's sums some units, the i-th so many of those from `begin` to `end`: by branches, for registers have no
+// index.
+template <class X, int units, int begin = 0, int end = X::blocks * X::N / kUnitColumns / units>
+__device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i,
+                     typename X::Number (&z)[units][kUnit]) {
   constexpr int middle = (begin + end) / 2, in_row = X::N / kUnitColumns;
   if constexpr (end - begin == 1) {
+    constexpr int first = begin * units;
 #pragma unroll
-    for (int j = 0; j < units; ++j) {
-      constexpr int first = begin * units;
-#pragma unroll
-      for (int k = 0; k < kUnit; ++k) {
-        use(j, k, typename X::Number(X::Sum::value(sums[first / in_row], (first % in_row + j) * kUnit + k)));
-      }
+    for (int j = 0; j < units * kUnit; ++j) {
+      z[j / kUnit][j % kUnit] = typename X::Number(X::Sum::value(sums[first / in_row], first % in_row * kUnit + j));
     }
   } else if (i < middle) {
-    pick<X, units, begin, middle>(sums, i, use);
+    pick<X, units, begin, middle>(sums, i, z);
   } else {
-    pick<X, units, middle, end>(sums, i, use);
+    pick<X, units, middle, end>(sums, i, z);
   }
 }
-
-// The sums of so many units of one of a tile's parts, from a column on.
-template <class X, int units>
-struct PartSums {
-  static constexpr int width = units * kUnitColumns;
-  const typename Multiply<X>::Sums (&sums)[X::blocks];
-  const int part;
-
-  template <class Use>
-  __device__ void operator()(int column, Use use) const {
-    pick<X, units, 0, X::blocks * X::N / width>(sums, (part * X::columns + column) / width, use);
-  }
-};
 
 template <class X>
 __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks], const typename X::Epilogue& epilogue,
@@ -87,21 +81,27 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
   const auto place = [&](int i) {
     return PartPlace{tile.m + i / in_row * 64, tile.n + i % in_row * X::columns, tile.batch};
   };
-  if constexpr (X::Epilogue::may_be_plain(X::held) && !X::direct) {
-    if (X::Epilogue::is_plain(parts.p.epilogue)) {
+  if (X::Epilogue::has_vectors(parts.p.epilogue)) vectors.stage();
+  const auto sums_of = [&](int i) {
+    return [&sums, i](auto& z, int first) {
+      constexpr int units = sizeof(z) / sizeof(z[0]);
+      pick<X, units>(sums, (i * X::units + first) / units, z);
+    };
+  };
+  if constexpr (X::Epilogue::may_be_linear(X::held) && !X::direct) {
+    if (X::Epilogue::is_linear(parts.p.epilogue)) {
 #pragma unroll
       for (int i = 0; i < count; ++i) {
         parts.begin(place(i), place(i + 1), i + 1 < count);
-        store_part<X>(place(i), epilogue, parts, PartSums<X, X::columns / kUnitColumns>{sums, i});
+        store_part<X>(place(i), vectors.of_part(tile, place(i)), epilogue, parts, sums_of(i));
       }
       return;
     }
   }
-  vectors.stage();
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     parts.begin(place(i), place(i + 1), i + 1 < count);
-    finish_part<X>(place(i), vectors.of_part(tile, place(i)), epilogue, parts, PartSums<X, X::straight>{sums, i});
+    finish_part<X>(place(i), vectors.of_part(tile, place(i)), epilogue, parts, sums_of(i));
   }
 }
 
@@ -110,7 +110,6 @@ template <class X>
 __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMemory<X>& shared, const Place<X>& place,
                               int warpgroup) {
   const Release<X> release(shared, place);
-  const typename X::Epilogue epilogue(p.epilogue, p.operand);
   Vectors<X> vectors(p, shared, warpgroup);
   Parts<X> parts(p, shared, warpgroup);
   const int first_row = X::pingpong ? 0 : warpgroup * X::rows;
@@ -118,12 +117,14 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
   const Steps steps = Steps::all(p.steps);
   Pipeline<X> at;
   uint32_t turn = warpgroup ^ 1;  // the first warpgroup begins
-  int i = 0;
-  for (Tiles tiles(p.order, X::cluster); tiles.take(); ++i) {
-    if (X::pingpong && i % 2 != warpgroup) {
-      at.advance(p.steps);
-      continue;
-    }
+  Tiles tiles(p.order, X::cluster, X::pingpong ? kWarpgroups : 1, X::pingpong ? warpgroup : 0);
+  const auto leave_to_other = [&] {
+    if constexpr (X::pingpong) at.advance(p.steps);
+  };
+  if (warpgroup) leave_to_other();
+  wait_for_predecessor();
+  const typename X::Epilogue epilogue(p.epilogue, p.operand);
+  for (; tiles.left(); tiles.advance(), leave_to_other()) {
     const PartPlace tile{(tiles.m * X::cluster_m + place.m) * X::M + first_row,
                          (tiles.n * X::cluster_n + place.n) * X::N, tiles.batch};
     vectors.request(tile);
@@ -159,8 +160,8 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
     return shared.stages +
            (((warpgroup * X::blocks + block) * X::registers / 4 + i / 4) * 128 + threadIdx.x % 128) * 16;
   };
-  Tiles tiles(p.order, p.slices);
-  tiles.take();
+  const Tiles tiles(p.order, p.slices);
+  wait_for_predecessor();
   const PartPlace tile{tiles.m * X::M + first_row, tiles.n * X::N, tiles.batch};
   if (works) {
     const Release<X> release(shared, place);
@@ -189,26 +190,29 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
   Vectors<X> vectors(p, shared, warpgroup);
   Parts<X> parts(p, shared, warpgroup);
   vectors.request(tile);
-  vectors.stage();
+  if (X::Epilogue::has_vectors(p.epilogue)) vectors.stage();
   constexpr int in_row = X::N / X::columns;
   for (int i = place.rank; i < X::blocks * in_row; i += p.slices) {
     const int block = i / in_row, part = i % in_row * X::columns;
     const PartPlace here{tile.m + block * 64, tile.n + part, tile.batch};
     parts.request(here);
     parts.begin(here, here, false);
-    finish_part<X>(here, vectors.of_part(tile, here), epilogue, parts, [&](int column, auto use) {
-      float z[X::straight * kUnit] = {};
+    finish_part<X>(here, vectors.of_part(tile, here), epilogue, parts, [&](auto& z, int first) {
+      const int column = first * kUnitColumns;
+#pragma unroll
+      for (auto& unit : z) {
+#pragma unroll
+        for (float& sum : unit) sum = 0;
+      }
       for (int slice = 0; slice < p.slices; ++slice) {
 #pragma unroll
         for (int i = 0; i < X::straight * kUnit; i += 4) {
           float x[4];
           load_remote(sums_at(block, (part + column) / 2 + i), slice, x);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) z[i + j] += x[j];
+          for (int j = 0; j < 4; ++j) z[i / kUnit][i % kUnit + j] += x[j];
         }
       }
-#pragma unroll
-      for (int i = 0; i < X::straight * kUnit; ++i) use(i / kUnit, i % kUnit, z[i]);
     });
   }
   parts.finish();
@@ -235,7 +239,6 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
   }
   synchronize_block();
   if constexpr (X::cluster > 1) meet_in_cluster();
-  wait_for_predecessor();
 
   const int warp = warp_index();
   if (warp < 4) {

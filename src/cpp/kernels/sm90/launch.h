@@ -99,10 +99,9 @@ inline int fill(ParametersWith<kMostOperands>& p, const Shape& x, const CutlassP
                 const CutlassPyLaunch& launch) {
   const int64_t rows = rows_of(x, g), columns = columns_of(x, g);
   const int64_t tiles_m = ceil_div(rows, x.m * x.cluster_m), tiles_n = ceil_div(columns, x.n * x.cluster_n);
-  const int64_t count = tiles_m * tiles_n * g.batch;
-  if (count > INT_MAX) return cudaErrorInvalidValue;
+  if (tiles_m * tiles_n * g.batch > INT_MAX) return cudaErrorInvalidValue;
   const bool along_m = launch.raster ? (launch.raster == 1) != x.swap : tiles_n > tiles_m;
-  p.order = {int32_t(tiles_m), int32_t(tiles_n), int32_t(count), launch.swizzle, along_m};
+  p.order = TileOrder(tiles_m, tiles_n, g.batch, launch.swizzle, along_m);
   p.slices = x.slices;
   p.steps = int32_t(ceil_div(g.k, x.lines * x.line()));
   p.end_m = int32_t(rows), p.end_n = int32_t(columns);

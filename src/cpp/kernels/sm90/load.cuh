@@ -49,7 +49,9 @@ __device__ void load_tiles(const Parameters& p, const SharedMemory<X>& shared, c
 
   Pipeline<X> at;
   const Steps steps = X::split ? Steps::slice(p.steps, place.rank, p.slices) : Steps::all(p.steps);
-  for (Tiles tiles(p.order, X::split ? p.slices : X::cluster); tiles.take();) {
+  Tiles tiles(p.order, X::split ? p.slices : X::cluster);
+  wait_for_predecessor();
+  for (; tiles.left(); tiles.advance()) {
     const int m = (tiles.m * X::cluster_m + place.m) * X::M, n = (tiles.n * X::cluster_n + place.n) * X::N;
     const int left_batch = tiles.batch * p.left_batch, right_batch = tiles.batch * p.right_batch;
 #pragma unroll 1  // its registers are few

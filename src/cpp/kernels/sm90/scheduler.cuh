@@ -7,41 +7,65 @@
 
 namespace cutlass_py::sm90 {
 
-// The tiles of a batch of matrices, in bands: `band` of them side by side, then the next ones along the other axis.
+// Division by a number that is known before the launch: of what is below 2^31, by a multiplication (Granlund and
+// Montgomery, Division by Invariant Integers using Multiplication, 1994).
+struct Divisor {
+  int32_t by;
+  uint32_t factor, shift;
+
+  Divisor() = default;
+  explicit Divisor(int32_t by) : by(by), shift(31) {  // at least 1
+    while (int64_t(by) << 31 > int64_t(1) << shift) ++shift;
+    factor = uint32_t(((uint64_t(1) << shift) + uint32_t(by) - 1) / uint32_t(by));
+  }
+  __device__ int quotient(int x) const { return int(uint64_t(uint32_t(x)) * factor >> shift); }
+};
+
+// The tiles of a batch of matrices, in bands: so many of them side by side, then the next ones along the other axis.
 // Neighbours that run at the same time share rows or columns that way.
 struct TileOrder {
-  int32_t tiles_m, tiles_n, count;  // of clusters; of all matrices
-  int32_t band;
-  bool along_m;  // which way bands go
+  int32_t count;         // of clusters, of all matrices
+  int32_t bands;         // as wide as the first one
+  bool along_m;          // which way they go
+  Divisor matrix, band;  // tiles
+  Divisor width[2];      // of a band, and of the last one, if that is narrower
+
+  TileOrder() = default;
+  TileOrder(int64_t tiles_m, int64_t tiles_n, int64_t batch, int32_t band_width, bool along_m)
+      : count(int32_t(tiles_m * tiles_n * batch)), along_m(along_m) {
+    const int32_t across = int32_t(along_m ? tiles_n : tiles_m), along = int32_t(along_m ? tiles_m : tiles_n);
+    const int32_t wide = across < band_width ? across : band_width;
+    bands = across / wide;
+    matrix = Divisor(across * along), band = Divisor(wide * along);
+    width[0] = Divisor(wide), width[1] = Divisor(across % wide ? across % wide : wide);
+  }
 
   // The i-th one.
   __device__ void at(int i, int& m, int& n, int& batch) const {
-    const int across = along_m ? tiles_n : tiles_m, along = along_m ? tiles_m : tiles_n;
-    batch = i / (across * along);
-    i -= batch * across * along;
-    const int whole = i / (band * along), rest = i - whole * band * along;
-    const int width = min(band, across - whole * band), step = rest / width;
-    const int place = whole * band + rest - step * width;
+    batch = matrix.quotient(i);
+    i -= batch * matrix.by;
+    const int whole = band.quotient(i), rest = i - whole * band.by;
+    const Divisor across = whole < bands ? width[0] : width[1];
+    const int step = across.quotient(rest), place = whole * width[0].by + rest - step * across.by;
     m = along_m ? step : place;
     n = along_m ? place : step;
   }
 };
 
-// A cluster takes every so many-th one.
+// What one of `takers` takes: each every so many-th tile, a cluster or a warpgroup of one.
 struct Tiles {
   const TileOrder& order;
-  int next, step;
-  int m = 0, n = 0, batch = 0;
+  const int step;
+  int i, m, n, batch;
 
-  __device__ Tiles(const TileOrder& order, int cluster)
-      : order(order), next(int(blockIdx.x) / cluster), step(int(gridDim.x) / cluster) {}
-
-  __device__ bool take() {
-    if (next >= order.count) return false;
-    order.at(next, m, n, batch);
-    next += step;
-    return true;
+  __device__ Tiles(const TileOrder& order, int cluster, int takers = 1, int taker = 0)
+      : order(order),
+        step(int(gridDim.x) / cluster * takers),
+        i(int(blockIdx.x) / cluster + int(gridDim.x) / cluster * taker) {
+    order.at(i, m, n, batch);
   }
+  __device__ bool left() const { return i < order.count; }
+  __device__ void advance() { order.at(i += step, m, n, batch); }
 };
 
 // The stages of k that a block has of its tile: the first, and the one behind the last.

@@ -39,7 +39,7 @@ struct UserEpilogue {
   static constexpr const Beside* beside = Program::beside;
   using Reductions = typename Program::Reductions;
   static constexpr int most_straight(int held) { return held > 160 ? 1 : 2; }
-  static constexpr bool may_be_plain(int) { return false; }
+  static constexpr bool may_be_linear(int) { return false; }
   static constexpr int vectors = Program::vectors;
   using Lines = sm90::Lines<vectors, 0>;
   using Number = float;
@@ -59,12 +59,14 @@ struct UserEpilogue {
     Program::each_vector(
         [&](int, int vector, int operand, auto dtype) { use(vector, vector, given[operand].vector, dtype); });
   }
+  static __device__ bool has_vectors(const EpilogueArguments&) { return vectors > 0; }
 
   // As Fused's; take(results, i) sees them all, of which some are reduced.
-  template <int units, class Matrix, class Staged, class Pick, class Take>
-  __device__ void apply(float (&z)[units][kUnit], Matrix (&matrices)[units], const Staged& lines, int column, Pick sums,
-                        Take take) const {
-    sums([&](int i, int j, float x) { z[i][j] = x; });
+  template <int units, class Staged>
+  __device__ void scale(float (&)[units][kUnit], const Staged&, int) const {}
+  template <int units, class Matrix, class Staged, class Take>
+  __device__ void finish(float (&z)[units][kUnit], Matrix (&matrices)[units], const Staged& lines, int column,
+                         Take take) const {
     float rows[Lines::room][2];
 #pragma unroll
     for (int line = 0; line < vectors; ++line) lines.get_rows(line, rows[line]);

@@ -75,8 +75,6 @@ T load_shared(Address from) {
   return x;
 }
 inline void load_shared(Address from, float (&x)[4]) { std::memcpy(x, gpu::shared(from, sizeof x), sizeof x); }
-inline float multiplied_and_added(float x, float by, float plus) { return std::fma(x, by, plus); }
-inline float multiplied(float x, float by) { return x * by; }
 
 // each(number, address) for the 8 numbers of a lane in four matrices, of whose rows each lane has the address of one.
 template <bool transposed, class Each>
