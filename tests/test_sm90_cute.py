@@ -386,9 +386,9 @@ OWN = {
     # CUTLASS has none of a byte.
     "ld.shared.u8": "h,[r]",
     "st.shared.u8": "[r],h",
-    # CUTLASS has CUDA's functions.
+    # CUTLASS has CUDA's functions, and variables.
+    "mov.u32": "r,%tid.x",
     "cvt.rn.f16x2.f32": "r,f,f",
-    "fma.rn.f32": "f,f,f,f",
 }
 
 

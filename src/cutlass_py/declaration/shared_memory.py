@@ -72,6 +72,8 @@ def lean_bytes(
     most = 112 if line > 32 else panel
     fitting = [width for width in range(panel, most + 1, panel) if columns % width == 0]
     part = line if columns % line == 0 else max(fitting)
+    if part == 16 and columns > 64 and not (beside or reductions):
+        part = min(line, 64)
     staged = lines * (columns + (rows if schedule.pingpong else rows // 2)) * 4
     return 2 * (2 * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + staged + 8)
 

@@ -17,14 +17,16 @@ constexpr int kLoaderRegisters = 40, kRegisters = 232;  // of a thread: together
 
 // How wide a part of a tile is finished at once, by the bytes of an element of D: whole panels, in 128 bytes or little
 // more. Narrow ones leave room for matrices beside D; and of a tile whose k is split the blocks finish a part each.
-__host__ __device__ constexpr int part_columns(int columns, int size, bool narrow) {
+// Parts do not have to divide a tile that would have many of 16 columns: the last one begins before the one in front of
+// it ends, and stores the same once more. Not so where something is read, which a store may be over, or summed.
+__host__ __device__ constexpr int part_columns(int columns, int size, bool narrow, bool once) {
   const int panel = panel_of(columns), line = narrow ? 32 : kLine / size, most = line > 32 ? 112 : panel;
   if (columns % line == 0) return line;
   int part = panel;
   for (int width = panel; width <= most; width += panel) {
     if (columns % width == 0) part = width;
   }
-  return part;
+  return part > 16 || columns <= 64 || narrow || once ? part : line < 64 ? line : 64;
 }
 // And how wide the panels are in which the elements of such a part lie: 128 bytes at most. Turned, they are as wide as
 // its 64 rows at most.
@@ -118,13 +120,18 @@ struct Design {
   static constexpr int left_line = M * kLine, right_line = N * kLine;  // bytes
   static constexpr int stage_bytes = lines * (left_line + right_line);
 
-  static constexpr int d_size = int(sizeof(typename D::Type)),
-                       columns = part_columns(N, d_size, split || Epilogue::Matrices::bytes > 0);  // of a part
+  static constexpr int d_size = int(sizeof(typename D::Type));
+  static constexpr bool beside_d = Epilogue::Matrices::bytes > 0, once = Epilogue::Reductions::count > 0;
+  static constexpr int columns = part_columns(N, d_size, split || beside_d, once);  // of a part
+  static constexpr int in_row = (N + columns - 1) / columns, parts = blocks * in_row;
+  static __host__ __device__ constexpr int first_column(int part) {
+    return part % in_row * columns < N - columns ? part % in_row * columns : N - columns;
+  }
   // A warpgroup has a part in the making and one on its way out; of what is read, one that is used and one to come.
   static constexpr int buffers = 2;
   using Matrices = typename Epilogue::Matrices;  // first those that are read
   static constexpr int reads = Epilogue::reads;
-  static constexpr int widest = part_columns(N, d_size, Matrices::bytes > 0);
+  static constexpr int widest = part_columns(N, d_size, beside_d, once);
   static constexpr int buffer_bytes = 64 * widest * (d_size + Matrices::bytes);
 
   // What finishes a tile is written out for so many units of a part, which are finished side by side: as many as the

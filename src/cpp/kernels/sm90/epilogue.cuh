@@ -9,6 +9,7 @@
 #include "kernels/common/activation.cuh"
 #include "kernels/common/numbers.cuh"
 #include "kernels/sm90/design.cuh"
+#include "kernels/sm90/instructions.cuh"
 
 namespace cutlass_py::user {
 struct Sum;  // reductions.cuh, which needs this header
@@ -55,7 +56,7 @@ struct Vector {
   template <class T, int count>
   __device__ void read(const Corner& at, uint32_t (&bits)[count]) const {
     const auto* from = static_cast<const typename T::Type*>(data) + at.batch * batch;
-    const int first = (n ? at.n : at.m) + int(threadIdx.x) % 128, end = n ? at.end_n : at.end_m;
+    const int first = (n ? at.n : at.m) + thread_anew() % 128, end = n ? at.end_n : at.end_m;
 #pragma unroll
     for (int i = 0; i < count; ++i) bits[i] = from[int64_t(min(first + i * 128, end - 1)) * (n ? n : m)];
   }

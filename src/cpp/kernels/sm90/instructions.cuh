@@ -195,6 +195,13 @@ __device__ T load_shared(Address from) {
   return x;
 }
 
+// The thread's number, read anew: what follows from it takes no register meanwhile.
+__device__ inline int thread_anew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 // Two numbers of 16 bits in a word, the first in its low half: to nearest, ties to even.
 template <class T>
 __device__ uint32_t packed(float low, float high) {

@@ -55,17 +55,18 @@ __device__ void store_part(const PartPlace& here, const typename Vectors<X>::Sta
   parts.send(here);
 }
 
-// Of a tile's sums some units, the i-th so many of those from `begin` to `end`: by branches, for registers have no
-// index.
-template <class X, int units, int begin = 0, int end = X::blocks * X::N / kUnitColumns / units>
+// Of a tile's sums some units: of so many of a part at a time those that are the i-th, one of [begin, end). By
+// branches, for registers have no index.
+template <class X, int units, int begin = 0, int end = X::parts * X::units / units>
 __device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i,
                      typename X::Number (&z)[units][kUnit]) {
-  constexpr int middle = (begin + end) / 2, in_row = X::N / kUnitColumns;
+  constexpr int middle = (begin + end) / 2;
   if constexpr (end - begin == 1) {
-    constexpr int first = begin * units;
+    constexpr int part = begin * units / X::units;
+    constexpr int first = X::first_column(part) / kUnitColumns + begin * units % X::units;
 #pragma unroll
     for (int j = 0; j < units * kUnit; ++j) {
-      z[j / kUnit][j % kUnit] = typename X::Number(X::Sum::value(sums[first / in_row], first % in_row * kUnit + j));
+      z[j / kUnit][j % kUnit] = typename X::Number(X::Sum::value(sums[part / X::in_row], first * kUnit + j));
     }
   } else if (i < middle) {
     pick<X, units, begin, middle>(sums, i, z);
@@ -77,9 +78,8 @@ __device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i,
 template <class X>
 __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks], const typename X::Epilogue& epilogue,
                             const Vectors<X>& vectors, Parts<X>& parts, const PartPlace& tile) {
-  constexpr int in_row = X::N / X::columns, count = X::blocks * in_row;
   const auto place = [&](int i) {
-    return PartPlace{tile.m + i / in_row * 64, tile.n + i % in_row * X::columns, tile.batch};
+    return PartPlace{tile.m + i / X::in_row * 64, tile.n + X::first_column(i), tile.batch};
   };
   if (X::Epilogue::has_vectors(parts.p.epilogue)) vectors.stage();
   const auto sums_of = [&](int i) {
@@ -91,16 +91,16 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
   if constexpr (X::Epilogue::may_be_linear(X::held) && !X::direct) {
     if (X::Epilogue::is_linear(parts.p.epilogue)) {
 #pragma unroll
-      for (int i = 0; i < count; ++i) {
-        parts.begin(place(i), place(i + 1), i + 1 < count);
+      for (int i = 0; i < X::parts; ++i) {
+        parts.begin(place(i), place(i + 1), i + 1 < X::parts);
         store_part<X>(place(i), vectors.of_part(tile, place(i)), epilogue, parts, sums_of(i));
       }
       return;
     }
   }
 #pragma unroll 1
-  for (int i = 0; i < count; ++i) {
-    parts.begin(place(i), place(i + 1), i + 1 < count);
+  for (int i = 0; i < X::parts; ++i) {
+    parts.begin(place(i), place(i + 1), i + 1 < X::parts);
     finish_part<X>(place(i), vectors.of_part(tile, place(i)), epilogue, parts, sums_of(i));
   }
 }
@@ -191,9 +191,8 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
   Parts<X> parts(p, shared, warpgroup);
   vectors.request(tile);
   if (X::Epilogue::has_vectors(p.epilogue)) vectors.stage();
-  constexpr int in_row = X::N / X::columns;
-  for (int i = place.rank; i < X::blocks * in_row; i += p.slices) {
-    const int block = i / in_row, part = i % in_row * X::columns;
+  for (int i = place.rank; i < X::parts; i += p.slices) {
+    const int block = i / X::in_row, part = X::first_column(i);
     const PartPlace here{tile.m + block * 64, tile.n + part, tile.batch};
     parts.request(here);
     parts.begin(here, here, false);

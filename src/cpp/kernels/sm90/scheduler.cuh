@@ -55,17 +55,16 @@ struct TileOrder {
 // What one of `takers` takes: each every so many-th tile, a cluster or a warpgroup of one.
 struct Tiles {
   const TileOrder& order;
-  const int step;
+  const int cluster, takers;
   int i, m, n, batch;
 
   __device__ Tiles(const TileOrder& order, int cluster, int takers = 1, int taker = 0)
-      : order(order),
-        step(int(gridDim.x) / cluster * takers),
-        i(int(blockIdx.x) / cluster + int(gridDim.x) / cluster * taker) {
+      : order(order), cluster(cluster), takers(takers), i(int(blockIdx.x) / cluster + clusters() * taker) {
     order.at(i, m, n, batch);
   }
+  __device__ int clusters() const { return int(gridDim.x) / cluster; }
   __device__ bool left() const { return i < order.count; }
-  __device__ void advance() { order.at(i += step, m, n, batch); }
+  __device__ void advance() { order.at(i += clusters() * takers, m, n, batch); }
 };
 
 // The stages of k that a block has of its tile: the first, and the one behind the last.

@@ -79,7 +79,7 @@ struct Vectors {
 #pragma unroll
       for (int share = 0; share < shares; ++share) Lines::join(line, columns[line][share], value(share));
     });
-    const int thread = int(threadIdx.x) % 128;
+    const int thread = thread_anew() % 128;
 #pragma unroll
     for (int line = 0; line < Lines::count; ++line) {
       const Address at = lines + line * X::vector_bytes;

@@ -132,6 +132,7 @@ inline float exchanged(float x, int bits) {
 }
 
 inline int warp_index() { return simulated::running.number / 32; }
+inline int thread_anew() { return simulated::running.number; }
 template <int registers>
 void release_registers() {}
 template <int registers>
