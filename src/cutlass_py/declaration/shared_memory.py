@@ -74,8 +74,10 @@ def lean_bytes(
     part = line if columns % line == 0 else max(fitting)
     if part == 16 and columns > 64 and not (beside or reductions):
         part = min(line, 64)
-    staged = lines * (columns + (rows if schedule.pingpong else rows // 2)) * 4
-    return 2 * (2 * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + staged + 8)
+    own_rows = rows if schedule.pingpong else rows // 2
+    buffers = 1 if (own_rows, part) == (64, columns) and schedule.tma_store and not beside else 2
+    staged = lines * (columns + own_rows) * 4
+    return 2 * (buffers * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + staged + 8)
 
 
 def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilogue: Epilogue) -> int:

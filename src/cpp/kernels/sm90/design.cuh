@@ -127,11 +127,12 @@ struct Design {
   static __host__ __device__ constexpr int first_column(int part) {
     return part % in_row * columns < N - columns ? part % in_row * columns : N - columns;
   }
-  // A warpgroup has a part in the making and one on its way out; of what is read, one that is used and one to come.
-  static constexpr int buffers = 2;
   using Matrices = typename Epilogue::Matrices;  // first those that are read
   static constexpr int reads = Epilogue::reads;
   static constexpr int widest = part_columns(N, d_size, beside_d, once);
+  // A warpgroup has a part in the making and one on its way out; of what is read, one that is used and one to come. What
+  // is a tile leaves while the next tile is multiplied, and takes one buffer: the rest is for stages.
+  static constexpr int buffers = blocks == 1 && widest == N && !beside_d && !direct ? 1 : 2;
   static constexpr int buffer_bytes = 64 * widest * (d_size + Matrices::bytes);
 
   // What finishes a tile is written out for so many units of a part, which are finished side by side: as many as the
