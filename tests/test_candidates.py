@@ -163,15 +163,27 @@ def test_odd_n_goes_to_the_kernel_that_stores_directly(core):
     assert get_kernels(args)[0].metadata.design.schedule.endswith("direct")
 
 
-@pytest.mark.parametrize("f", ["identity", "gelu_tanh", "silu", "hardswish"])
-@pytest.mark.parametrize("m", [8, 8192])
-def test_a_layer_takes_the_tile_of_its_product(core, f, m):
-    """What is fused does not choose it: every tile fuses a bias and an activation."""
+@pytest.mark.parametrize("f", ["identity", "relu", "gelu_tanh", "silu", "hardswish"])
+@pytest.mark.parametrize("m", [8, 512, 8192])
+def test_a_layer_is_fused(core, f, m):
     args = problem(m, 4096, 4096, bias=vector(4096), activation=f)
-    chosen = plan(args.problem)
-    assert chosen.scratch is None and chosen.kernel == plan(problem(m, 4096, 4096).problem).kernel
+    assert plan(args.problem).scratch is None
     composed = problem(m, 4096, 4096, bias=vector(4096), gate=operand(m, 4096, "t"), c=operand(m, 4096, "t"))
     assert plan(composed.problem).scratch == "f32"
+
+
+@pytest.mark.parametrize("m", [8, 512, 8192])
+def test_a_bias_takes_the_tile_of_the_product(core, m):
+    """What is fused does not choose it: every tile fuses a bias and an activation."""
+    chosen = plan(problem(m, 4096, 4096, bias=vector(4096)).problem)
+    assert chosen.kernel == plan(problem(m, 4096, 4096).problem).kernel
+
+
+def test_an_activation_of_many_tiles_is_hidden_behind_products(core):
+    shape = (8576, 2304, 1024)
+    plain, activated = problem(*shape), problem(*shape, bias=vector(2304), activation="gelu_tanh")
+    assert "coop" in plan(plain.problem).kernel
+    assert "pingpong" in plan(activated.problem).kernel
 
 
 # ---------------------------------------------------------------------------------------- plans

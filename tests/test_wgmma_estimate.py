@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -53,6 +54,29 @@ def test_more_takes_longer():
     assert us(c, 4096, 4096, 4096) < us(c, 4096, 4096, 8192) < us(c, 4096, 8192, 8192)
     assert us(c, 4096, 4096, 4096, 1) < us(c, 4096, 4096, 4096, 2)
     assert us(c, 4096, 4096, 4096) < us(c, 4096, 4096, 4104)  # lines that begin anywhere
+
+
+def us_with(activation: str, c, *extents: int) -> float:
+    return wgmma_estimate.estimate(c, ABSENT, *extents, 1, activation)[0]
+
+
+def test_an_activation_takes_longer_and_of_one_tile_one_warpgroup_twice_as_long():
+    extents = (1024, 1024, 64)  # a tile for each multiprocessor
+    added = {}
+    for schedule in ("pingpong", "coop"):
+        c = find(TILE.format("tn", "1x1x1", "pingpong").replace("128x128x64", "128x96x64"))
+        c = c if schedule == "pingpong" else replace(c, schedule="leancoop")
+        times = [us_with(f, c, *extents) for f in ("identity", "relu", "gelu_tanh")]
+        assert times == sorted(set(times)) and times[0] == us(c, *extents)
+        added[schedule] = times[2] - times[0]
+    assert added["pingpong"] == pytest.approx(2 * added["coop"])
+
+
+def test_what_an_epilogue_that_is_not_told_applies_is_in_the_rates():
+    c = config()
+    assert us_with("gelu", replace(c, epilogue="linear"), 512, 512, 512) == us(
+        replace(c, epilogue="linear"), 512, 512, 512
+    )
 
 
 def test_the_order_is_the_best_of_all():

@@ -1,6 +1,6 @@
 """What a user's epilogue is made of: the operations that may be traced, and the program that a trace ends in.
 
-Standard library only: kernels' sources are written from it (epilogue_cpp.py), and NumPy runs it
+Standard library and its sibling tables only: kernels' sources are written from it (epilogue_cpp.py), and NumPy runs it
 (epilogues/reference.py).
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+
+from .epilogues import ACTIVATIONS
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Operation:
     instructions: int = 1
 
 
-def _activation(name: str, instructions: int) -> Operation:
+def _activation(name: str) -> Operation:
+    instructions = ACTIVATIONS[name].instructions
     return Operation(f"activation::{name}<fast>::apply({{0}}, nullptr)", instructions=instructions)
 
 
@@ -62,11 +65,11 @@ OPERATIONS = {
     "erf": Operation("::erf({0})", instructions=40),
     "tanh": _exact("tanh", 25),
     "sigmoid": _exact("sigmoid", 18),
-    "relu": _activation("relu", 2),
-    "gelu": _activation("gelu", 18),
-    "gelu_tanh": _activation("gelu_tanh", 8),
-    "silu": _activation("silu", 6),
-    "hardswish": _activation("hardswish", 6),
+    "relu": _activation("relu"),
+    "gelu": _activation("gelu"),
+    "gelu_tanh": _activation("gelu_tanh"),
+    "silu": _activation("silu"),
+    "hardswish": _activation("hardswish"),
 }
 # Dtypes that a value may be rounded to, and back.
 CASTS = ("f16", "bf16", "e4m3", "e5m2")

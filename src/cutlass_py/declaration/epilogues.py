@@ -22,39 +22,44 @@ class ActivationRow:
         parameters: name and default of each run-time parameter; None where it has to be given.
         derivative: it takes `aux`, where the function was evaluated, and multiplies the product by its value.
         formula: as documented.
+        instructions: of a GPU, about, for one number of 16 bits; special functions count as what waits for them.
     """
 
     name: str
     formula: str
+    instructions: int
     parameters: tuple[tuple[str, float | None], ...] = ()
     derivative: bool = False
 
 
 # The order is the numbering used by C++ (activation.h): append only. identity stands for no activation.
 _ACTIVATIONS = [
-    ActivationRow("identity", "x"),
-    ActivationRow("relu", "max(x, 0)"),
-    ActivationRow("leaky_relu", "x if x > 0 else slope * x", (("slope", 0.01),)),
-    ActivationRow("gelu", "x * (1 + erf(x / sqrt(2))) / 2"),
-    ActivationRow("gelu_tanh", "x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2"),
-    ActivationRow("silu", "x / (1 + exp(-x))"),
-    ActivationRow("sigmoid", "1 / (1 + exp(-x))"),
-    ActivationRow("tanh", "tanh(x)"),
-    ActivationRow("hardswish", "x * min(max(x + 3, 0), 6) / 6"),
-    ActivationRow("clamp", "min(max(x, low), high)", (("low", None), ("high", None))),
-    ActivationRow("d_relu", "1 if x > 0 else 0", derivative=True),
-    ActivationRow("d_gelu", "(1 + erf(x / sqrt(2))) / 2 + x * exp(-x**2 / 2) / sqrt(2 * pi)", derivative=True),
+    ActivationRow("identity", "x", 0),
+    ActivationRow("relu", "max(x, 0)", 2),
+    ActivationRow("leaky_relu", "x if x > 0 else slope * x", 4, (("slope", 0.01),)),
+    ActivationRow("gelu", "x * (1 + erf(x / sqrt(2))) / 2", 18),
+    ActivationRow("gelu_tanh", "x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2", 14),
+    ActivationRow("silu", "x / (1 + exp(-x))", 11),
+    ActivationRow("sigmoid", "1 / (1 + exp(-x))", 11),
+    ActivationRow("tanh", "tanh(x)", 8),
+    ActivationRow("hardswish", "x * min(max(x + 3, 0), 6) / 6", 6),
+    ActivationRow("clamp", "min(max(x, low), high)", 4, (("low", None), ("high", None))),
+    ActivationRow("d_relu", "1 if x > 0 else 0", 5, derivative=True),
+    ActivationRow("d_gelu", "(1 + erf(x / sqrt(2))) / 2 + x * exp(-x**2 / 2) / sqrt(2 * pi)", 60, derivative=True),
     ActivationRow(
         "d_gelu_tanh",
         "(1 + t) / 2 + x * (1 - t**2) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x**2) / 2, t as in gelu_tanh",
+        22,
         derivative=True,
     ),
-    ActivationRow("d_silu", "s * (1 + x * (1 - s)), s = sigmoid(x)", derivative=True),
+    ActivationRow("d_silu", "s * (1 + x * (1 - s)), s = sigmoid(x)", 18, derivative=True),
 ]
 ACTIVATIONS = {a.name: a for a in _ACTIVATIONS}
 
 
 TOLD = "f"  # an activation that the launch tells
+# What it takes to find it and the numbers it is for, in instructions for each of these: docs/performance/epilogues.md.
+_NOT_WRITTEN_OUT = 7
 
 
 @dataclass(frozen=True)
@@ -88,10 +93,13 @@ class Epilogue:
         """A user's epilogue, known by its name from now on; the same one for the same content."""
         return _user.setdefault(traced.name, Epilogue(traced.name, user=traced))
 
-    @property
-    def instructions(self) -> int:
-        """Of a GPU for one element, about; 0 where the cost model's rates include it."""
-        return self.user.program.instructions if self.user else 0
+    def instructions(self, activation: str) -> int:
+        """Of a GPU for one element, where a launch asks for this activation, about; 0 where rates include it."""
+        if self.user:
+            return self.user.program.instructions
+        if not self.told or activation == "identity":
+            return 0
+        return ACTIVATIONS[activation].instructions + _NOT_WRITTEN_OUT
 
     @property
     def told(self) -> bool:

@@ -36,7 +36,7 @@ namespace cutlass_py {
   X(stored32)      /* how much longer that takes, where D goes in panels of 32 columns */                   \
   X(stored16)      /* or of 16 */                                                                           \
   X(direct)        /* log of a share of that: element by element */                                         \
-  X(finish)        /* an instruction for each element of a tile of 128x256 */                               \
+  X(finish)        /* an instruction for each element of a tile of 128x256, by two warpgroups */            \
   X(join)          /* log, for the blocks of a cluster to meet and join their sums */                       \
   X(joined)        /* log, bytes of sums that a block joins */                                              \
   X(memory)        /* log, bytes that come from memory */                                                   \

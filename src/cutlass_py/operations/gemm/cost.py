@@ -199,7 +199,7 @@ def _product(c: GemmConfig, p: Problem, gpu: Gpu, parts: int, k: int) -> float:
     if SCHEDULES[c.schedule].stream_k:
         beside += _STREAM_K
     if SCHEDULES[c.schedule].lean:
-        return wgmma_estimate.estimate(c, gpu, p.m, p.n, k, batch)[0] + beside
+        return wgmma_estimate.estimate(c, gpu, p.m, p.n, k, batch, p.activation)[0] + beside
     if c.api == 3:
         return FITTED_3X["launch"] + _product_3x(c, p, parts, k, moved * batch, gpu) + beside
     return _LAUNCH_2X + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory) + beside
@@ -272,7 +272,7 @@ def _tile_3x(c: GemmConfig, rows: int, cols: int, k: int) -> float:
     mainloop = ceil(k / tk) * _both(multiply, load * tk * size / FITTED_3X["load"])
     cheap = schedule.tma_store or schedule.dmma  # the latter by 8 bytes at least
     epilogue = FITTED_3X["epilogue" if cheap else "epilogue_direct"]
-    epilogue += _INSTRUCTION * epilogue_named(c.epilogue).instructions
+    epilogue += _INSTRUCTION * epilogue_named(c.epilogue).instructions("identity")  # theirs are not told
     epilogue *= tm * tn / (128 * 256)
     if schedule.pingpong:  # one epilogue beside the other mainloop
         return max(mainloop, (mainloop + epilogue) / 2)

@@ -60,8 +60,8 @@ def estimates(sums: str, clusters: tuple[int, ...]) -> _core.WgmmaEstimates:
 
 
 @cache
-def design_of(c: GemmConfig) -> _core.WgmmaDesign:
-    """What the formula knows of a kernel."""
+def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
+    """What the formula knows of a kernel, which applies this activation if that is told."""
     schedule, epilogue = SCHEDULES[c.schedule], epilogue_named(c.epilogue)
     size, d_size = DTYPES[c.a].itemsize, DTYPES[c.d].itemsize
     a_along, b_along = c.layout[0] == "n", c.layout[1] == "t"
@@ -78,7 +78,7 @@ def design_of(c: GemmConfig) -> _core.WgmmaDesign:
         direct=not schedule.tma_store,
         size=size,
         d_size=d_size + like_d,
-        instructions=epilogue.instructions,
+        instructions=epilogue.instructions(activation),
     )
 
 
@@ -91,6 +91,8 @@ def sums_of(c: GemmConfig) -> str:
     return "factors" if SCHEDULES[c.schedule].block else "promoted"
 
 
-def estimate(c: GemmConfig, gpu: Gpu, m: int, n: int, k: int, batch: int) -> tuple[float, int, int]:
+def estimate(
+    c: GemmConfig, gpu: Gpu, m: int, n: int, k: int, batch: int, activation: str = "identity"
+) -> tuple[float, int, int]:
     """Microseconds in the best order of tiles, and that order: raster and swizzle (kernel.h)."""
-    return estimates(sums_of(c), gpu.clusters).best((m, n, k, batch), design_of(c))
+    return estimates(sums_of(c), gpu.clusters).best((m, n, k, batch), design_of(c, activation))
