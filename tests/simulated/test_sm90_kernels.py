@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from importlib import import_module
+from struct import pack
 from typing import Any
 
 import numpy as np
@@ -136,8 +137,8 @@ def test_lines_of_words(on, rng, name, more):
     np.testing.assert_array_equal(run(on, name, a, b, "words", **keywords), rounded(z, c.d))
 
 
-def test_a_launch_that_does_not_say_which_kernel_it_is_of():
-    """Kernels that share a function refuse it."""
+def test_launches_that_are_refused():
+    """Which kernel it is of has to be said, for kernels share a function."""
 
     class Kernel(ctypes.Structure):
         _fields_ = [
@@ -162,6 +163,11 @@ def test_a_launch_that_does_not_say_which_kernel_it_is_of():
     arguments, launch = ctypes.create_string_buffer(2048), ctypes.create_string_buffer(256)
     assert kernel.workspace_size(arguments, launch) == 0
     assert kernel.run(arguments, launch) == 1  # cudaErrorInvalidValue
+    # Nor do they launch for no tile, or in an order that is none: m, n, k and batch come first; swizzle is the fourth.
+    for extents, swizzle in (((0, 8, 8, 1), 1), ((8, 0, 8, 1), 1), ((8, 8, 8, 0), 1), ((8, 8, 8, 1), 0)):
+        arguments[:16] = pack("4i", *extents)
+        launch[:48] = pack("5i4x3P", 0, 132, 0, swizzle, 0, 0, 0, ctypes.addressof(kernel))
+        assert kernel.run(arguments, launch) == 1
 
 
 def test_s32_is_more_than_f32_holds(rng):

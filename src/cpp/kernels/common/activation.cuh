@@ -60,7 +60,7 @@ __host__ __device__ T logistic(T x) {
   }
 }
 
-// NaN goes through, of either, which fmin and fmax drop.
+// NaN goes through, of either, which fmin and fmax drop. Of two zeros the instruction takes +0 as the larger one.
 template <class T>
 __host__ __device__ T at_least(T x, T low) {
 #ifdef __CUDA_ARCH__

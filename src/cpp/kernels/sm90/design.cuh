@@ -18,15 +18,16 @@ constexpr int kLoaderRegisters = 40, kRegisters = 232;  // of a thread: together
 // How wide a part of a tile is finished at once, by the bytes of an element of D: whole panels, in 128 bytes or little
 // more. Narrow ones leave room for matrices beside D; and of a tile whose k is split the blocks finish a part each.
 // Parts do not have to divide a tile that would have many of 16 columns: the last one begins before the one in front of
-// it ends, and stores the same once more. Not so where something is read, which a store may be over, or summed.
-__host__ __device__ constexpr int part_columns(int columns, int size, bool narrow, bool once) {
+// it ends, and stores the same once more. Not where a matrix is read, which D may be stored over, and not where columns
+// are summed (`reduces`), which would count twice.
+__host__ __device__ constexpr int part_columns(int columns, int size, bool narrow, bool reduces) {
   const int panel = panel_of(columns), line = narrow ? 32 : kLine / size, most = line > 32 ? 112 : panel;
   if (columns % line == 0) return line;
   int part = panel;
   for (int width = panel; width <= most; width += panel) {
     if (columns % width == 0) part = width;
   }
-  return part > 16 || columns <= 64 || narrow || once ? part : line < 64 ? line : 64;
+  return part > 16 || columns <= 64 || narrow || reduces ? part : line < 64 ? line : 64;
 }
 // And how wide the panels are in which the elements of such a part lie: 128 bytes at most. Turned, they are as wide as
 // its 64 rows at most.
@@ -121,19 +122,22 @@ struct Design {
   static constexpr int stage_bytes = lines * (left_line + right_line);
 
   static constexpr int d_size = int(sizeof(typename D::Type));
-  static constexpr bool beside_d = Epilogue::Matrices::bytes > 0, once = Epilogue::Reductions::count > 0;
-  static constexpr int columns = part_columns(N, d_size, split || beside_d, once);  // of a part
+  static constexpr bool beside_d = Epilogue::Matrices::bytes > 0, reduces = Epilogue::Reductions::count > 0;
+  static constexpr int columns = part_columns(N, d_size, split || beside_d, reduces);  // of a part
   static constexpr int in_row = (N + columns - 1) / columns, parts = blocks * in_row;
   static __host__ __device__ constexpr int first_column(int part) {
     return part % in_row * columns < N - columns ? part % in_row * columns : N - columns;
   }
   using Matrices = typename Epilogue::Matrices;  // first those that are read
   static constexpr int reads = Epilogue::reads;
-  static constexpr int widest = part_columns(N, d_size, beside_d, once);
-  // A warpgroup has a part in the making and one on its way out; of what is read, one that is used and one to come. What
-  // is a tile leaves while the next tile is multiplied, and takes one buffer: the rest is for stages.
-  static constexpr int buffers = blocks == 1 && widest == N && !beside_d && !direct ? 1 : 2;
-  static constexpr int buffer_bytes = 64 * widest * (d_size + Matrices::bytes);
+  static constexpr int widest = part_columns(N, d_size, beside_d, reduces);
+  // A warpgroup has a part in the making and one on its way out; of what is read, one that is used and one to come. A
+  // part that is all of its tile leaves while the next tile is multiplied, and takes one buffer: the rest is for
+  // stages.
+  static constexpr int widest_buffers = blocks == 1 && widest == N && !beside_d && !direct ? 1 : 2;
+  static constexpr int buffers_bytes = widest_buffers * 64 * widest * (d_size + Matrices::bytes);  // of a warpgroup
+  static constexpr int buffer_bytes = 64 * (split ? columns : widest) * (d_size + Matrices::bytes);
+  static constexpr int buffers = buffers_bytes < 2 * buffer_bytes ? 1 : 2;
 
   // What finishes a tile is written out for so many units of a part, which are finished side by side: as many as the
   // epilogue finds registers for beside the sums of a thread.
@@ -146,7 +150,7 @@ struct Design {
   static constexpr int vector_bytes = (N + rows) * 4, vectors_bytes = Epilogue::Lines::count * vector_bytes;
 
   // Stages are what the rest leaves room for, each with its two barriers.
-  static constexpr int besides = kWarpgroups * (buffers * (buffer_bytes + 8) + totals_bytes + vectors_bytes + 8);
+  static constexpr int besides = kWarpgroups * (buffers_bytes + widest_buffers * 8 + totals_bytes + vectors_bytes + 8);
   static constexpr int fitting = (kMostShared - besides) / (stage_bytes + 16);
   static constexpr int stages = fitting < kMostStages ? fitting : kMostStages;
   static constexpr int shared_bytes = besides + stages * (stage_bytes + 16);
@@ -192,14 +196,14 @@ struct SharedMemory {
   __device__ explicit SharedMemory(Address begin)  // aligned to an atom, as stages are
       : stages(begin),
         buffers(stages + X::stages * X::stage_bytes),
-        totals(buffers + kWarpgroups * X::buffers * X::buffer_bytes),
+        totals(buffers + kWarpgroups * X::buffers_bytes),
         vectors(totals + kWarpgroups * X::totals_bytes),
         barriers(vectors + kWarpgroups * X::vectors_bytes) {}
 
   __device__ Address left(int stage) const { return stages + stage * X::stage_bytes; }
   __device__ Address right(int stage) const { return left(stage) + X::lines * X::left_line; }
   __device__ Address buffer(int warpgroup, int i) const {
-    return buffers + (warpgroup * X::buffers + i) * X::buffer_bytes;
+    return buffers + warpgroup * X::buffers_bytes + i * X::buffer_bytes;
   }
   __device__ Address vectors_of(int warpgroup) const { return vectors + warpgroup * X::vectors_bytes; }
   __device__ Address full(int stage) const { return barriers + stage * 8; }

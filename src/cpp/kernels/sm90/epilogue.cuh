@@ -156,8 +156,9 @@ struct Fused {
     if constexpr (!biased) {
       each(z, [&](Number& x, int, int) { x *= alpha; });
     } else {
-      const Line<units, 0> factors(lines, column, has_vectors(given));
-      const Line<units, scaled> added(lines, column, has_vectors(given));
+      const bool vectors = has_vectors(given);
+      const Line<units, 0, scaled> factors(lines, column, vectors);
+      const Line<units, scaled, role != Role::source> added(lines, column, vectors);
       each(z, [&](Number& x, int i, int j) {
         const float factor = scaled ? alpha * factors.rows[row_of(j)] : alpha;
         if constexpr (scaled) x *= factors.columns[i][column_of(j)];
@@ -175,7 +176,7 @@ struct Fused {
     if constexpr (role == Role::source) {
       each(z, [&](Number& x, int i, int j) { x += beta * matrices[i][0][j]; });
       if constexpr (biased) {
-        const Line<units, scaled> added(lines, column, has_vectors(given));
+        const Line<units, scaled, true> added(lines, column, has_vectors(given));
         each(z, [&](Number& x, int i, int j) { x = x + added.columns[i][column_of(j)] + added.rows[row_of(j)]; });
       }
     }
@@ -213,8 +214,8 @@ struct Fused {
       for (int j = 0; j < kUnit; ++j) use(z[i][j], i, j);
     }
   }
-  // A line's numbers for some units; where no vector is there, what changes nothing.
-  template <int units, int line>
+  // A line's numbers for some units, if it is read; where no vector is there, what changes nothing.
+  template <int units, int line, bool read>
   struct Line {
     float columns[units][4], rows[2];
 
@@ -226,7 +227,7 @@ struct Fused {
         for (float& x : unit) x = Lines::nothing(line);
       }
       rows[0] = rows[1] = Lines::nothing(line);
-      if (!there || line >= Lines::count) return;
+      if (!there || !read) return;
       lines.get_rows(line, rows);
 #pragma unroll
       for (int i = 0; i < units; ++i) lines.get_columns(line, column + i * kUnitColumns, columns[i]);

@@ -29,7 +29,7 @@ __device__ void finish_part(const PartPlace& here, const typename Vectors<X>::St
     pick(z, first);
     epilogue.scale(z, lines, column(0));
     epilogue.finish(z, beside, lines, column(0), taken);
-    if (first == 0) parts.claim();  // no sooner: meanwhile the part before the last one leaves
+    if (first == 0) parts.claim();  // no sooner: meanwhile what was in the buffer leaves
 #pragma unroll
     for (int i = 0; i < X::straight; ++i) parts.put(z[i], beside[i], column(i));
   }
@@ -41,7 +41,8 @@ __device__ void finish_part(const PartPlace& here, const typename Vectors<X>::St
 template <class X, class Pick>
 __device__ void store_part(const PartPlace& here, const typename Vectors<X>::Staged& lines,
                            const typename X::Epilogue& epilogue, Parts<X>& parts, Pick pick) {
-  constexpr int at_once = X::held > 160 ? 1 : X::units;  // registers of sums come free together
+  // Beside many sums a unit's registers are used again for the next one.
+  constexpr int at_once = X::held > 160 ? 1 : X::units;
 #pragma unroll
   for (int first = 0; first < X::units; first += at_once) {
     typename X::Number z[at_once][kUnit];
@@ -55,7 +56,7 @@ __device__ void store_part(const PartPlace& here, const typename Vectors<X>::Sta
   parts.send(here);
 }
 
-// Of a tile's sums some units: of so many of a part at a time those that are the i-th, one of [begin, end). By
+// The i-th group of so many units, of [begin, end) that all parts have one after the other, from a tile's sums. By
 // branches, for registers have no index.
 template <class X, int units, int begin = 0, int end = X::parts * X::units / units>
 __device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i,
@@ -191,7 +192,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
   Parts<X> parts(p, shared, warpgroup);
   vectors.request(tile);
   if (X::Epilogue::has_vectors(p.epilogue)) vectors.stage();
-  for (int i = place.rank; i < X::parts; i += p.slices) {
+  for (int i = place.rank; i < X::parts; i += p.slices.by) {
     const int block = i / X::in_row, part = X::first_column(i);
     const PartPlace here{tile.m + block * 64, tile.n + part, tile.batch};
     parts.request(here);
@@ -203,7 +204,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
 #pragma unroll
         for (float& sum : unit) sum = 0;
       }
-      for (int slice = 0; slice < p.slices; ++slice) {
+      for (int slice = 0; slice < p.slices.by; ++slice) {
 #pragma unroll
         for (int i = 0; i < X::straight * kUnit; i += 4) {
           float x[4];
@@ -232,7 +233,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
     }
     for (int i = 0; i < kWarpgroups; ++i) {
       init_barrier(shared.turn(i), 128);
-      for (int j = 0; j < X::buffers; ++j) init_barrier(shared.arrived(i, j), 1);
+      for (int j = 0; X::reads && j < X::buffers; ++j) init_barrier(shared.arrived(i, j), 1);
     }
     publish_barriers();
   }

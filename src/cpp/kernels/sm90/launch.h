@@ -99,10 +99,14 @@ inline int fill(ParametersWith<kMostOperands>& p, const Shape& x, const CutlassP
                 const CutlassPyLaunch& launch) {
   const int64_t rows = rows_of(x, g), columns = columns_of(x, g);
   const int64_t tiles_m = ceil_div(rows, x.m * x.cluster_m), tiles_n = ceil_div(columns, x.n * x.cluster_n);
-  if (tiles_m * tiles_n * g.batch > INT_MAX) return cudaErrorInvalidValue;
+  // Of all blocks each looks once for a tile behind the last one, which has a number too.
+  if (tiles_m <= 0 || tiles_n <= 0 || g.batch <= 0 || launch.swizzle <= 0 ||
+      tiles_m * tiles_n * g.batch > INT_MAX - 2 * launch.sm_count) {
+    return cudaErrorInvalidValue;
+  }
   const bool along_m = launch.raster ? (launch.raster == 1) != x.swap : tiles_n > tiles_m;
   p.order = TileOrder(tiles_m, tiles_n, g.batch, launch.swizzle, along_m);
-  p.slices = x.slices;
+  p.slices = Divisor(x.slices);
   p.steps = int32_t(ceil_div(g.k, x.lines * x.line()));
   p.end_m = int32_t(rows), p.end_n = int32_t(columns);
   p.epilogue = EpilogueArguments(g.epilogue, x.swap);

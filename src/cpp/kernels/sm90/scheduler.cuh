@@ -24,10 +24,10 @@ struct Divisor {
 // The tiles of a batch of matrices, in bands: so many of them side by side, then the next ones along the other axis.
 // Neighbours that run at the same time share rows or columns that way.
 struct TileOrder {
-  int32_t count;         // of clusters, of all matrices
+  int32_t count;         // tiles of clusters, in all matrices
   int32_t bands;         // as wide as the first one
   bool along_m;          // which way they go
-  Divisor matrix, band;  // tiles
+  Divisor matrix, band;  // tiles of one
   Divisor width[2];      // of a band, and of the last one, if that is narrower
 
   TileOrder() = default;
@@ -52,19 +52,29 @@ struct TileOrder {
   }
 };
 
-// What one of `takers` takes: each every so many-th tile, a cluster or a warpgroup of one.
+// What a cluster takes, or one of the `takers` of each: every so many-th tile. (m, n, batch) is one while some are
+// left.
 struct Tiles {
   const TileOrder& order;
-  const int cluster, takers;
+  const int step;
   int i, m, n, batch;
 
   __device__ Tiles(const TileOrder& order, int cluster, int takers = 1, int taker = 0)
-      : order(order), cluster(cluster), takers(takers), i(int(blockIdx.x) / cluster + clusters() * taker) {
+      : Tiles(order, int(blockIdx.x) / cluster + int(gridDim.x) / cluster * taker,
+              Step{int(gridDim.x) / cluster * takers}) {}
+  // Where each of the clusters, of so many blocks, has one tile.
+  __device__ Tiles(const TileOrder& order, const Divisor& blocks)
+      : Tiles(order, blocks.quotient(int(blockIdx.x)), Step{order.count}) {}
+  __device__ bool left() const { return i < order.count; }
+  __device__ void advance() { order.at(i += step, m, n, batch); }
+
+ private:
+  struct Step {
+    int by;
+  };
+  __device__ Tiles(const TileOrder& order, int first, Step step) : order(order), step(step.by), i(first) {
     order.at(i, m, n, batch);
   }
-  __device__ int clusters() const { return int(gridDim.x) / cluster; }
-  __device__ bool left() const { return i < order.count; }
-  __device__ void advance() { order.at(i += clusters() * takers, m, n, batch); }
 };
 
 // The stages of k that a block has of its tile: the first, and the one behind the last.
@@ -72,7 +82,9 @@ struct Steps {
   int begin, end;
 
   __device__ static Steps all(int steps) { return {0, steps}; }
-  __device__ static Steps slice(int steps, int i, int slices) { return {i * steps / slices, (i + 1) * steps / slices}; }
+  __device__ static Steps slice(int steps, int i, const Divisor& slices) {
+    return {slices.quotient(i * steps), slices.quotient((i + 1) * steps)};
+  }
 };
 
 }  // namespace cutlass_py::sm90
