@@ -33,7 +33,7 @@ void synchronize(int number, int threads);  // a named barrier of the block
 void arrive_named(int number, int threads);
 void synchronize_warp();
 void synchronize_cluster();
-void wait_for_predecessor();  // no copy begins before that
+void wait_for_predecessor();  // no copy begins before that, and what simulated_late says is written in it
 
 void load(uint32_t to, const Map& map, uint32_t barrier, const int (&at)[3], uint32_t blocks);
 void store(const Map& map, uint32_t from, const int (&at)[3]);

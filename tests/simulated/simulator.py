@@ -90,6 +90,12 @@ def queue(stream: int, work: Callable[[], object]) -> None:
     _lib.simulated_queue(ctypes.c_void_p(stream), _queued[-1])
 
 
+def late(work: Callable[[], object]) -> None:
+    """What the kernel in front of the next one does last, when that one waits for it."""
+    _queued.append(_WORK(work))
+    _lib.simulated_late(_queued[-1])
+
+
 def wait(waiter: int, signaler: int) -> None:
     _lib.simulated_wait(ctypes.c_void_p(waiter), ctypes.c_void_p(signaler))
 

@@ -264,6 +264,43 @@ def test_epilogues(on, rng, name, axis, batch):
         assert_near(sums.array.astype("f8"), each.sum(0), "f32", 2.0**-10, size=float(np.abs(each).sum(0).max()))
 
 
+@pytest.mark.parametrize("name", [*FUSED, *SCALED, *IN_BLOCKS])
+def test_what_the_kernel_in_front_writes_last(on, rng, name):
+    """Launches overlap: nothing is read before it has ended. Products and their stores, the simulated GPU watches."""
+    c = find(name)
+    e = epilogue_named(c.epilogue)
+    m, n = (-(-x // 8) * 8 for x in extents(name, 0.9, 0.8))
+    k, block = 256, SCHEDULES[c.schedule].block
+    shapes = {"alpha": ((), "f4"), "bias": ((n,), NUMPY[c.bias])}
+    if e.source:
+        shapes |= {"beta": ((), "f4"), "c": ((m, n), NUMPY[c.d])}
+    if e.gated:
+        shapes["gate"] = (m, n), NUMPY[c.d]
+    if e.scaled:
+        shapes |= {"scale_a": ((m, 1), "f4"), "scale_b": ((1, n), "f4"), "scale_out": ((), "f4")}
+    if block:
+        of_b = (k // 128, n if block == 1 else -(-n // 128))
+        shapes = {"bias": shapes["bias"], "scale_a": ((m, k // 128), "f4"), "scale_b": (of_b, "f4")}
+    dtypes = {"c": c.d, "gate": c.d, "bias": c.bias}
+    values = {key: integers(rng, shape, dtypes.get(key, "f32"), 1, 3).astype(of) for key, (shape, of) in shapes.items()}
+    given = {key: typed(on, x, dtypes.get(key, "f32")) for key, x in values.items()}
+    outputs = {"aux": typed(on, np.zeros((m, n), NUMPY[c.d]), c.d)} if e.aux else {}
+    if e.bias_grad:
+        outputs["bias_grad"] = on(np.zeros(n, "f4"))
+    a, b = operands(rng, name, m, n, k)
+    wanted = run(on, name, a, b, **given, **outputs)
+    kept = {key: x.copy() for key, x in values.items()}
+    for x in values.values():
+        x.fill(np.nan)
+
+    def write() -> None:
+        for key, x in values.items():
+            x[...] = kept[key]
+
+    simulator.late(write)
+    np.testing.assert_array_equal(run(on, name, a, b, **given, **outputs), wanted)
+
+
 @pytest.mark.parametrize("name", [name for name in FUSED if name.endswith("fusedc")])
 def test_c_that_is_not_read(on, rng, name):
     """Absent, or with a beta of 0; or with one in device memory, of which nobody knows."""
