@@ -117,6 +117,7 @@ def wrong() -> str:
 
 def forget() -> None:
     _lib.simulated_forget()
+    _lib.simulated_late(None)
     _queued.clear()
     _lent.clear()
 

@@ -22,7 +22,8 @@ class ActivationRow:
         parameters: name and default of each run-time parameter; None where it has to be given.
         derivative: it takes `aux`, where the function was evaluated, and multiplies the product by its value.
         formula: as documented.
-        instructions: of a GPU, about, for one number of 16 bits; special functions count as what waits for them.
+        instructions: of a scheduler for one number of a 16-bit result, counted in sm_90a's machine code: all of them,
+            or twice those that compare, or eight times the special functions, whichever is most.
     """
 
     name: str
@@ -36,30 +37,28 @@ class ActivationRow:
 _ACTIVATIONS = [
     ActivationRow("identity", "x", 0),
     ActivationRow("relu", "max(x, 0)", 2),
-    ActivationRow("leaky_relu", "x if x > 0 else slope * x", 4, (("slope", 0.01),)),
-    ActivationRow("gelu", "x * (1 + erf(x / sqrt(2))) / 2", 18),
-    ActivationRow("gelu_tanh", "x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2", 14),
-    ActivationRow("silu", "x / (1 + exp(-x))", 11),
-    ActivationRow("sigmoid", "1 / (1 + exp(-x))", 11),
+    ActivationRow("leaky_relu", "x if x > 0 else slope * x", 2, (("slope", 0.01),)),
+    ActivationRow("gelu", "x * (1 + erf(x / sqrt(2))) / 2", 16),
+    ActivationRow("gelu_tanh", "x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2", 16),
+    ActivationRow("silu", "x / (1 + exp(-x))", 16),
+    ActivationRow("sigmoid", "1 / (1 + exp(-x))", 16),
     ActivationRow("tanh", "tanh(x)", 8),
-    ActivationRow("hardswish", "x * min(max(x + 3, 0), 6) / 6", 6),
+    ActivationRow("hardswish", "x * min(max(x + 3, 0), 6) / 6", 5),
     ActivationRow("clamp", "min(max(x, low), high)", 4, (("low", None), ("high", None))),
-    ActivationRow("d_relu", "1 if x > 0 else 0", 5, derivative=True),
+    ActivationRow("d_relu", "1 if x > 0 else 0", 6, derivative=True),
     ActivationRow("d_gelu", "(1 + erf(x / sqrt(2))) / 2 + x * exp(-x**2 / 2) / sqrt(2 * pi)", 60, derivative=True),
     ActivationRow(
         "d_gelu_tanh",
         "(1 + t) / 2 + x * (1 - t**2) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x**2) / 2, t as in gelu_tanh",
-        22,
+        16,
         derivative=True,
     ),
-    ActivationRow("d_silu", "s * (1 + x * (1 - s)), s = sigmoid(x)", 18, derivative=True),
+    ActivationRow("d_silu", "s * (1 + x * (1 - s)), s = sigmoid(x)", 16, derivative=True),
 ]
 ACTIVATIONS = {a.name: a for a in _ACTIVATIONS}
 
 
 TOLD = "f"  # an activation that the launch tells
-# What it takes to find it and the numbers it is for, in instructions for each of these: docs/performance/epilogues.md.
-_NOT_WRITTEN_OUT = 7
 
 
 @dataclass(frozen=True)
@@ -93,13 +92,11 @@ class Epilogue:
         """A user's epilogue, known by its name from now on; the same one for the same content."""
         return _user.setdefault(traced.name, Epilogue(traced.name, user=traced))
 
-    def instructions(self, activation: str) -> int:
-        """Of a GPU for one element, where a launch asks for this activation, about; 0 where rates include it."""
+    def instructions(self, activation: str = "identity") -> int:
+        """Of a scheduler for one element, about, where a launch tells this activation; 0 where rates include it."""
         if self.user:
             return self.user.program.instructions
-        if not self.told or activation == "identity":
-            return 0
-        return ACTIVATIONS[activation].instructions + _NOT_WRITTEN_OUT
+        return ACTIVATIONS[activation].instructions if self.told else 0
 
     @property
     def told(self) -> bool:

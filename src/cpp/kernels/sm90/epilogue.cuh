@@ -145,7 +145,7 @@ struct Fused {
   static __device__ bool has_vectors(const EpilogueArguments& given) {
     return biased && (given.bias.data || (scaled && (given.scale_a.data || given.scale_b.data)));
   }
-  // Whether `scale` and `leave` are all there is.
+  // Whether `scale` and `scale_result` are all there is.
   static __device__ bool is_linear(const EpilogueArguments& given) {
     return given.function == activation::Number::identity;
   }
@@ -193,14 +193,14 @@ struct Fused {
           });
         });
     }
-    leave(z);
+    scale_result(z);
     if constexpr (sums_of_columns) {
 #pragma unroll
       for (int i = 0; i < units; ++i) take(&z[i], i);
     }
   }
   template <int units>
-  __device__ void leave(Number (&z)[units][kUnit]) const {
+  __device__ void scale_result(Number (&z)[units][kUnit]) const {
     if constexpr (scaled) each(z, [&](Number& x, int, int) { x *= scale_out; });
   }
 

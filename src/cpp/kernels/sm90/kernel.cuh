@@ -48,7 +48,7 @@ __device__ void store_part(const PartPlace& here, const typename Vectors<X>::Sta
     typename X::Number z[at_once][kUnit];
     pick(z, first);
     epilogue.scale(z, lines, first * kUnitColumns);
-    epilogue.leave(z);
+    epilogue.scale_result(z);
     if (first == 0) parts.claim();
 #pragma unroll
     for (int i = 0; i < at_once; ++i) parts.put(z[i], {}, (first + i) * kUnitColumns);
@@ -118,7 +118,7 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
   const Steps steps = Steps::all(p.steps);
   Pipeline<X> at;
   uint32_t turn = warpgroup ^ 1;  // the first warpgroup begins
-  Tiles tiles(p.order, X::cluster, X::pingpong ? kWarpgroups : 1, X::pingpong ? warpgroup : 0);
+  Tiles tiles = Tiles::of_cluster(p.order, X::cluster, X::pingpong ? kWarpgroups : 1, X::pingpong ? warpgroup : 0);
   const auto leave_to_other = [&] {
     if constexpr (X::pingpong) at.advance(p.steps);
   };
@@ -161,7 +161,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
     return shared.stages +
            (((warpgroup * X::blocks + block) * X::registers / 4 + i / 4) * 128 + threadIdx.x % 128) * 16;
   };
-  const Tiles tiles(p.order, p.slices);
+  const Tiles tiles = Tiles::of_slices(p.order, p.slices);
   wait_for_predecessor();
   const PartPlace tile{tiles.m * X::M + first_row, tiles.n * X::N, tiles.batch};
   if (works) {

@@ -49,7 +49,7 @@ __device__ void load_tiles(const Parameters& p, const SharedMemory<X>& shared, c
 
   Pipeline<X> at;
   const Steps steps = X::split ? Steps::slice(p.steps, place.rank, p.slices) : Steps::all(p.steps);
-  Tiles tiles = X::split ? Tiles(p.order, p.slices) : Tiles(p.order, X::cluster);
+  Tiles tiles = X::split ? Tiles::of_slices(p.order, p.slices) : Tiles::of_cluster(p.order, X::cluster);
   wait_for_predecessor();
   for (; tiles.left(); tiles.advance()) {
     const int m = (tiles.m * X::cluster_m + place.m) * X::M, n = (tiles.n * X::cluster_n + place.n) * X::N;

@@ -59,22 +59,19 @@ struct Tiles {
   const int step;
   int i, m, n, batch;
 
-  __device__ Tiles(const TileOrder& order, int cluster, int takers = 1, int taker = 0)
-      : Tiles(order, int(blockIdx.x) / cluster + int(gridDim.x) / cluster * taker,
-              Step{int(gridDim.x) / cluster * takers}) {}
-  // Where each of the clusters, of so many blocks, has one tile.
-  __device__ Tiles(const TileOrder& order, const Divisor& blocks)
-      : Tiles(order, blocks.quotient(int(blockIdx.x)), Step{order.count}) {}
-  __device__ bool left() const { return i < order.count; }
-  __device__ void advance() { order.at(i += step, m, n, batch); }
-
- private:
-  struct Step {
-    int by;
-  };
-  __device__ Tiles(const TileOrder& order, int first, Step step) : order(order), step(step.by), i(first) {
+  __device__ Tiles(const TileOrder& order, int first, int step) : order(order), step(step), i(first) {
     order.at(i, m, n, batch);
   }
+  __device__ static Tiles of_cluster(const TileOrder& order, int blocks, int takers = 1, int taker = 0) {
+    const int clusters = int(gridDim.x) / blocks;
+    return {order, int(blockIdx.x) / blocks + clusters * taker, clusters * takers};
+  }
+  // Where a cluster has a tile to itself, and a block of it a slice of k.
+  __device__ static Tiles of_slices(const TileOrder& order, const Divisor& slices) {
+    return {order, slices.quotient(int(blockIdx.x)), order.count};
+  }
+  __device__ bool left() const { return i < order.count; }
+  __device__ void advance() { order.at(i += step, m, n, batch); }
 };
 
 // The stages of k that a block has of its tile: the first, and the one behind the last.

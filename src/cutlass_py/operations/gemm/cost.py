@@ -272,7 +272,7 @@ def _tile_3x(c: GemmConfig, rows: int, cols: int, k: int) -> float:
     mainloop = ceil(k / tk) * _both(multiply, load * tk * size / FITTED_3X["load"])
     cheap = schedule.tma_store or schedule.dmma  # the latter by 8 bytes at least
     epilogue = FITTED_3X["epilogue" if cheap else "epilogue_direct"]
-    epilogue += _INSTRUCTION * epilogue_named(c.epilogue).instructions("identity")  # theirs are not told
+    epilogue += _INSTRUCTION * epilogue_named(c.epilogue).instructions()
     epilogue *= tm * tn / (128 * 256)
     if schedule.pingpong:  # one epilogue beside the other mainloop
         return max(mainloop, (mainloop + epilogue) / 2)

@@ -51,6 +51,9 @@ CONSTANTS = {
     "near": (0.006981, 0.001717, 0.01543, 0.04566),
 }
 
+# Instructions for each number of the loop that an epilogue which is not linear stands in (docs/performance/choice.md).
+_LOOP = 6
+
 
 @cache
 def estimates(sums: str, clusters: tuple[int, ...]) -> _core.WgmmaEstimates:
@@ -63,6 +66,7 @@ def estimates(sums: str, clusters: tuple[int, ...]) -> _core.WgmmaEstimates:
 def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
     """What the formula knows of a kernel, which applies this activation if that is told."""
     schedule, epilogue = SCHEDULES[c.schedule], epilogue_named(c.epilogue)
+    instructions = epilogue.instructions(activation)
     size, d_size = DTYPES[c.a].itemsize, DTYPES[c.d].itemsize
     a_along, b_along = c.layout[0] == "n", c.layout[1] == "t"
     like_d = sum((epilogue.source, epilogue.gated, epilogue.aux)) * d_size
@@ -78,7 +82,7 @@ def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
         direct=not schedule.tma_store,
         size=size,
         d_size=d_size + like_d,
-        instructions=epilogue.instructions(activation),
+        instructions=instructions + _LOOP if instructions else 0,
     )
 
 
