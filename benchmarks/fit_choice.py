@@ -4,7 +4,7 @@
     python benchmarks/fit_choice.py fit usual.json fast.json ...
 
 `measure` times compiled kernels as `tune` does: those that the estimates put first, and some at random, for what is
-never measured is never put first. `fit` prints, for each way to sum, how near the choice among what was measured comes
+never measured is never put first; every other problem has an activation. `fit` prints, for each way to sum, how near the choice among what was measured comes
 to the best of it: by the constants of wgmma_estimate.py, by those found from three quarters of the problems on the
 other quarter, and last the constants found from all, to be copied. What is held out tells something only where the
 constants of before, which a fit starts from and stays near, have not seen those problems either.
@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -46,6 +47,7 @@ from cutlass_py.operations.gemm.wgmma_estimate import CONSTANTS, SUMS, design_of
 _DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=True))  # of bench, by how they sum
 _ORDERS = tuple((raster, swizzle) for raster in RASTERS.values() if raster for swizzle in SWIZZLES)
 _FIRST, _AT_RANDOM, _ROUNDS = 24, 8, 4
+_ACTIVATIONS = ("identity", "gelu_tanh", "identity", "relu")  # of problems, in turn: what is cheap, and what is dear
 
 Arm = tuple[str, int, int, list[float]]  # kernel, raster, swizzle, microseconds
 
@@ -61,9 +63,9 @@ def drawn(sums: str, seed: int) -> Iterator[Case]:
         seed += 1
 
 
-def arms_of(case: Case, gpu: Gpu, random: Random) -> tuple[Any, list[Choice]]:
+def arms_of(case: Case, activation: str, gpu: Gpu, random: Random) -> tuple[Any, list[Choice]]:
     """A case's problem, and what is measured of it: kernels that take the operands as they lie."""
-    p = arguments(case.problem(), "cuda:0").problem
+    p = arguments({**case.problem(), "activation": activation}, "cuda:0").problem
     ways: dict[Any, Any] = {}
     ranked = []
     for kernel in all_kernels(compiled=True):
@@ -73,7 +75,7 @@ def arms_of(case: Case, gpu: Gpu, random: Random) -> tuple[Any, list[Choice]]:
             ways[kernel.interface] = kernel.way(p, gpu)
         way = ways[kernel.interface]
         if isinstance(way, Way) and not way.detours:
-            us, raster, swizzle = estimate(kernel.config, gpu, p.m, p.n, p.k, p.batch)
+            us, raster, swizzle = estimate(kernel.config, gpu, p.m, p.n, p.k, p.batch, p.activation)
             ranked.append((us, kernel.name, Choice(Route(kernel, way), us, swizzle, raster)))
     ranked.sort(key=lambda each: each[:2])
     choices = [choice for *_, choice in ranked]
@@ -94,10 +96,10 @@ def measure(sums: str, seconds: float, seed: int) -> dict[str, Any]:
     """Times of random problems, for so long."""
     gpu, random, end = device(0), Random(seed), time.monotonic() + seconds
     problems = []
-    for case in drawn(sums, seed):
+    for case, activation in zip(drawn(sums, seed), cycle(_ACTIVATIONS), strict=False):
         if time.monotonic() > end:
             break
-        p, choices = arms_of(case, gpu, random)
+        p, choices = arms_of(case, activation, gpu, random)
         if len(choices) < 2:
             continue  # packed, or odd
         times = _core.measure(p, [launch_plan_of(choice, p) for choice in choices], _ROUNDS)
@@ -106,7 +108,8 @@ def measure(sums: str, seconds: float, seed: int) -> dict[str, Any]:
             for choice, us in zip(choices, times, strict=True)
             if np.isfinite(us).all()
         ]
-        problems.append({"problem": (p.m, p.n, p.k, p.batch), "layout": case.layout, "arms": arms})
+        problem = {"problem": (p.m, p.n, p.k, p.batch), "layout": case.layout, "activation": activation}
+        problems.append({**problem, "arms": arms})
     found = {"sums": sums, "seed": seed, "gpu": gpu.name, "clusters": gpu.clusters, "problems": problems}
     print(f"{sums}: {len(problems)} problems on {gpu.name}, seed {seed}")
     return found
@@ -117,7 +120,6 @@ def measure(sums: str, seconds: float, seed: int) -> dict[str, Any]:
 # How far a constant may go from where it was before that counts as an error; of all others, a half.
 _WIDE = {"outside_along": 2.0, "lines16": 2.0, "panels32": 3.0, "panels16": 6.0, "load": 1.0, "beside": 1.0,
          "kept": 1.0, "joined": 1.0, "direct": 1.0, "narrow": 1.0, "rate": 0.3}  # fmt: skip
-_NOT_FITTED = ("finish",)
 _FAR = 3.5  # times the best: what is slower says nothing about the choice
 _NEAR, _LEAST = 0.2, 0.03  # an arm that is slower by this share counts 1/e, and this at least
 _COMMON = 0.1  # what counts of a problem's common error
@@ -143,7 +145,7 @@ def timed_of(entry: dict[str, Any]) -> Timed:
     near = np.flatnonzero(us < _FAR * us.min())
     return Timed(
         [tuple(entry["problem"])] * len(near),
-        [design_of(find(arms[i][0])) for i in near],
+        [design_of(find(arms[i][0]), entry["activation"]) for i in near],
         [(arms[i][1], arms[i][2]) for i in near],
         us[near],
     )
@@ -194,7 +196,7 @@ class Readings:
 def fit(readings: Readings, start: np.ndarray, rounds: int = 2, steps: int = 25) -> np.ndarray:
     """The constants that err least, by steps from where they were."""
     names = _core.wgmma_constants()
-    width = np.array([1e-6 if name in _NOT_FITTED else _WIDE.get(name, 0.5) for name in names])
+    width = np.array([_WIDE.get(name, 0.5) for name in names])
     x = start
     for _ in range(rounds):
         x = _descend(readings, x, start, width, steps)

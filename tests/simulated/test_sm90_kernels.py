@@ -389,9 +389,8 @@ def test_stages_beside_epilogues_of_users(name, program):
     """As many as are foreseen where it is said which designs can carry an epilogue."""
     config = WITH_USERS[program, name]
     user = epilogue_named(config.epilogue).user
-    reductions = sum(bool(reduction) for *_, reduction in user.outputs)
     schedule, size = SCHEDULES[config.schedule], NUMPY[config.d].itemsize
-    taken = lean_bytes(config.tile, schedule, size, sum(user.matrix_bytes), reductions, user.vectors)
+    taken = lean_bytes(config.tile, schedule, size, sum(user.matrix_bytes), user.reductions, user.vectors)
     foreseen = min(stages(config.tile, DTYPES[config.a].itemsize, taken), 12)
     assert _core.kernel_facts()[config.name]["stages"] == foreseen >= 3
 

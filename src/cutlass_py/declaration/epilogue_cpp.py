@@ -67,6 +67,11 @@ class Traced:
         written = sum(operands[i][1] for i, kind, _, _ in self.outputs if kind == "t")
         return read, written
 
+    @cached_property
+    def reductions(self) -> int:
+        """How many outputs reduce a value."""
+        return sum(bool(reduction) for *_, reduction in self.outputs)
+
     def left(self, api: int) -> list[str]:
         """Reductions that kernels of a generation do not finish: an elementwise kernel does."""
         return [reduction for _, kind, _, reduction in self.outputs if reduction and (api == 2 or kind == "s")]

@@ -93,10 +93,10 @@ class Epilogue:
         return _user.setdefault(traced.name, Epilogue(traced.name, user=traced))
 
     def instructions(self, activation: str = "identity") -> int:
-        """Of a scheduler for one element, about, where a launch tells this activation; 0 where rates include it."""
+        """Of a scheduler for one element, about; `activation` is what the launch tells, where it does."""
         if self.user:
             return self.user.program.instructions
-        return ACTIVATIONS[activation].instructions if self.told else 0
+        return ACTIVATIONS[activation if self.told else self.activation].instructions
 
     @property
     def told(self) -> bool:

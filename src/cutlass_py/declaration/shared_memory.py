@@ -53,6 +53,25 @@ class EpilogueTile:
         return max(min(self._parts, 4), self.stores + 1 if reused else 0)
 
 
+def part_columns(columns: int, size: int, narrow: bool, reduces: bool) -> int:
+    """Columns that our own kernels finish at once (kernels/sm90/design.cuh).
+
+    Args:
+        columns: of a tile, as many as wgmma calls n.
+        size: of an element of D.
+        narrow: beside matrices, or of a tile whose k is split.
+        reduces: whether columns are summed.
+    """
+    panel = next(width for width in (64, 32, 16) if columns % width == 0)
+    line = 32 if narrow else 128 // size
+    if columns % line == 0:
+        return line
+    most, even = 112 if line > 32 else panel, min(line, 64)
+    if columns > even and ceil(columns / even) * even <= 1.25 * columns and not (narrow or reduces):
+        return even
+    return max(width for width in range(panel, most + 1, panel) if columns % width == 0)
+
+
 def lean_bytes(
     tile: tuple[int, int, int], schedule: Schedule, size: int, beside: int, reductions: int = 0, lines: int = 0
 ) -> int:
@@ -67,13 +86,7 @@ def lean_bytes(
         lines: of numbers for columns and rows that it has staged: each vector's, or that of both scales.
     """
     rows, columns, _ = tile
-    panel = next(width for width in (64, 32, 16) if columns % width == 0)
-    line = 32 if beside else 128 // size
-    most = 112 if line > 32 else panel
-    fitting = [width for width in range(panel, most + 1, panel) if columns % width == 0]
-    part = line if columns % line == 0 else max(fitting)
-    if part == 16 and columns > 64 and not (beside or reductions):
-        part = min(line, 64)
+    part = part_columns(columns, size, beside > 0, reductions > 0)
     own_rows = rows if schedule.pingpong else rows // 2
     buffers = 1 if (own_rows, part) == (64, columns) and schedule.tma_store and not beside else 2
     staged = lines * (columns + own_rows) * 4

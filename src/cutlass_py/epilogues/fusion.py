@@ -41,9 +41,8 @@ def with_epilogue(config: GemmConfig, epilogue: Epilogue) -> GemmConfig | str:
 
 
 def _of_our_own(c: GemmConfig, user: Traced) -> str | None:
-    reductions = sum(bool(reduction) for *_, reduction in user.outputs)
     schedule, size = SCHEDULES[c.schedule], DTYPES[c.d].itemsize
-    taken = lean_bytes(c.tile, schedule, size, sum(user.matrix_bytes), reductions, user.vectors)
+    taken = lean_bytes(c.tile, schedule, size, sum(user.matrix_bytes), user.reductions, user.vectors)
     left = stages(c.tile, DTYPES[c.a].itemsize, taken)
     m, n, k = c.tile
     held = m * n * 4 if c.cluster[2] > 1 else 0  # sums of slices, which lie where the stages were

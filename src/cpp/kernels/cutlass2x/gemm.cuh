@@ -58,10 +58,9 @@ template <class Config, class Compute>
 using Linear2x = cutlass::epilogue::thread::LinearCombination<typename Config::D, Config::align_d,
                                                               typename Config::Accumulator, Compute>;
 template <class Config, class Compute, template <bool> class F>
-using Activated2x =
-    cutlass::epilogue::thread::LinearCombinationGeneric<ActivationFunctor<F, false, Compute>::template Of,
-                                                        typename Config::D, Config::align_d,
-                                                        typename Config::Accumulator, Compute>;
+using Activated2x = cutlass::epilogue::thread::LinearCombinationGeneric<
+    ActivationFunctor<F, sizeof(typename Config::D) <= 2, Compute>::template Of, typename Config::D, Config::align_d,
+    typename Config::Accumulator, Compute>;
 
 // The device type of a configuration; one that has such a type already is taken at its word (wrap_device_gemm.cuh).
 template <class Config, class = void>

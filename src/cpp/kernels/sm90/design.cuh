@@ -17,17 +17,19 @@ constexpr int kLoaderRegisters = 40, kRegisters = 232;  // of a thread: together
 
 // How wide a part of a tile is finished at once, by the bytes of an element of D: whole panels, in 128 bytes or little
 // more. Narrow ones leave room for matrices beside D; and of a tile whose k is split the blocks finish a part each.
-// Parts do not have to divide a tile that would have many of 16 columns: the last one begins before the one in front of
-// it ends, and stores the same once more. Not where a matrix is read, which D may be stored over, and not where columns
-// are summed (`reduces`), which would count twice.
+// Parts do not have to divide a tile: the last one begins before the one in front of it ends, and stores the same once
+// more, if all of them take no more than a quarter over what there is (docs/performance/epilogues.md). Not where a
+// matrix is read, which D may be stored over, and not where columns are summed (`reduces`), which would count twice.
 __host__ __device__ constexpr int part_columns(int columns, int size, bool narrow, bool reduces) {
   const int panel = panel_of(columns), line = narrow ? 32 : kLine / size, most = line > 32 ? 112 : panel;
   if (columns % line == 0) return line;
+  const int even = line < 64 ? line : 64, parts = (columns + even - 1) / even;
+  if (columns > even && 4 * parts * even <= 5 * columns && !narrow && !reduces) return even;
   int part = panel;
   for (int width = panel; width <= most; width += panel) {
     if (columns % width == 0) part = width;
   }
-  return part > 16 || columns <= 64 || narrow || reduces ? part : line < 64 ? line : 64;
+  return part;
 }
 // And how wide the panels are in which the elements of such a part lie: 128 bytes at most. Turned, they are as wide as
 // its 64 rows at most.
@@ -140,9 +142,16 @@ struct Design {
   static constexpr int buffers = buffers_bytes < 2 * buffer_bytes ? 1 : 2;
 
   // What finishes a tile is written out for so many units of a part, which are finished side by side: as many as the
-  // epilogue finds registers for beside the sums of a thread.
+  // epilogue finds registers for beside the sums of a thread. The last group begins before the one in front of it ends
+  // where that saves one; not where sums are taken, which would count twice.
   static constexpr int held = rows * N / 128;  // sums of a thread
-  static constexpr int units = columns / 16, straight = largest_divisor(units, Epilogue::most_straight(held));
+  static constexpr int units = columns / 16, most_straight = Epilogue::most_straight(held);
+  static __host__ __device__ constexpr int groups(int in_group) { return (units + in_group - 1) / in_group; }
+  static constexpr int straight =
+      reduces ? largest_divisor(units, most_straight) : (units + groups(most_straight) - 1) / groups(most_straight);
+  static __host__ __device__ constexpr int first_unit(int group, int in_group) {
+    return group * in_group < units - in_group ? group * in_group : units - in_group;
+  }
 
   static constexpr int totals_bytes = Epilogue::Reductions::count * 4 * widest * 4;  // of columns, by each warp
 

@@ -9,14 +9,14 @@
 
 namespace cutlass_py::sm90 {
 
-// Finishes a part of a tile and stores it: pick(z, unit) leaves in z the sums of the units from that one on which are
-// finished straight on.
+// Finishes a part of a tile and stores it: pick(z, group) leaves in z the sums of a group of units.
 template <class X, class Pick>
 __device__ void finish_part(const PartPlace& here, const typename Vectors<X>::Staged& lines,
                             const typename X::Epilogue& epilogue, Parts<X>& parts, Pick pick) {
   Totals<X, typename X::Epilogue::Reductions> totals;
 #pragma unroll 1
-  for (int first = 0; first < X::units; first += X::straight) {
+  for (int group = 0; group < X::groups(X::straight); ++group) {
+    const int first = X::first_unit(group, X::straight);
     const auto column = [&](int i) { return (first + i) * kUnitColumns; };
     typename Parts<X>::Numbers beside[X::straight];
     typename X::Number z[X::straight][kUnit];
@@ -26,10 +26,10 @@ __device__ void finish_part(const PartPlace& here, const typename Vectors<X>::St
       const Corner at{here.m + own_row(), here.n + column(i) + own_column(), here.batch, parts.p.end_m, parts.p.end_n};
       totals.take(parts, results, at, column(i));
     };
-    pick(z, first);
+    pick(z, group);
     epilogue.scale(z, lines, column(0));
     epilogue.finish(z, beside, lines, column(0), taken);
-    if (first == 0) parts.claim();  // no sooner: meanwhile what was in the buffer leaves
+    if (group == 0) parts.claim();  // no sooner: meanwhile what was in the buffer leaves
 #pragma unroll
     for (int i = 0; i < X::straight; ++i) parts.put(z[i], beside[i], column(i));
   }
@@ -42,11 +42,11 @@ template <class X, class Pick>
 __device__ void store_part(const PartPlace& here, const typename Vectors<X>::Staged& lines,
                            const typename X::Epilogue& epilogue, Parts<X>& parts, Pick pick) {
   // Beside many sums a unit's registers are used again for the next one.
-  constexpr int at_once = X::held > 160 ? 1 : X::units;
+  constexpr int at_once = X::held >= 160 ? 1 : X::units;
 #pragma unroll
   for (int first = 0; first < X::units; first += at_once) {
     typename X::Number z[at_once][kUnit];
-    pick(z, first);
+    pick(z, first / at_once);
     epilogue.scale(z, lines, first * kUnitColumns);
     epilogue.scale_result(z);
     if (first == 0) parts.claim();
@@ -56,15 +56,15 @@ __device__ void store_part(const PartPlace& here, const typename Vectors<X>::Sta
   parts.send(here);
 }
 
-// The i-th group of so many units, of [begin, end) that all parts have one after the other, from a tile's sums. By
-// branches, for registers have no index.
-template <class X, int units, int begin = 0, int end = X::parts * X::units / units>
+// The i-th group of [begin, end) that all parts have one after the other, from a tile's sums. By branches, for
+// registers have no index.
+template <class X, int units, int begin = 0, int end = X::parts * X::groups(units)>
 __device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i,
                      typename X::Number (&z)[units][kUnit]) {
   constexpr int middle = (begin + end) / 2;
   if constexpr (end - begin == 1) {
-    constexpr int part = begin * units / X::units;
-    constexpr int first = X::first_column(part) / kUnitColumns + begin * units % X::units;
+    constexpr int part = begin / X::groups(units);
+    constexpr int first = X::first_column(part) / kUnitColumns + X::first_unit(begin % X::groups(units), units);
 #pragma unroll
     for (int j = 0; j < units * kUnit; ++j) {
       z[j / kUnit][j % kUnit] = typename X::Number(X::Sum::value(sums[part / X::in_row], first * kUnit + j));
@@ -84,9 +84,9 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
   };
   if (X::Epilogue::has_vectors(parts.p.epilogue)) vectors.stage();
   const auto sums_of = [&](int i) {
-    return [&sums, i](auto& z, int first) {
+    return [&sums, i](auto& z, int group) {
       constexpr int units = sizeof(z) / sizeof(z[0]);
-      pick<X, units>(sums, (i * X::units + first) / units, z);
+      pick<X, units>(sums, i * X::groups(units) + group, z);
     };
   };
   if constexpr (X::Epilogue::may_be_linear(X::held) && !X::direct) {
@@ -197,8 +197,8 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
     const PartPlace here{tile.m + block * 64, tile.n + part, tile.batch};
     parts.request(here);
     parts.begin(here, here, false);
-    finish_part<X>(here, vectors.of_part(tile, here), epilogue, parts, [&](auto& z, int first) {
-      const int column = first * kUnitColumns;
+    finish_part<X>(here, vectors.of_part(tile, here), epilogue, parts, [&](auto& z, int group) {
+      const int column = X::first_unit(group, X::straight) * kUnitColumns;
 #pragma unroll
       for (auto& unit : z) {
 #pragma unroll

@@ -83,8 +83,8 @@ struct Tiling {
   }
 
   double epilogue() const {
-    const double elements = double(x.m) * x.n;
-    const double panels = x.swap || x.direct ? 1 : 1 + by_panel(x.n, 0, c.stored32, c.stored16);
+    const double elements = x.m * ceil_div(x.n, x.part) * x.part;
+    const double panels = x.swap || x.direct ? 1 : 1 + by_panel(x.part, 0, c.stored32, c.stored16);
     const double time = elements * x.d_size * panels / std::exp(c.store + (x.direct ? c.direct : 0)) +
                         c.finish * x.instructions * elements / (128 * 256) * (x.pingpong ? 2 : 1);  // by one warpgroup
     if (x.slices == 1) return time;

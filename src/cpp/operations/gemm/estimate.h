@@ -58,6 +58,7 @@ struct EstimatedDesign {
   bool swap, pingpong, left_along, right_along, direct;
   int size;          // bytes of an element of either operand
   int d_size;        // of D, and what is read or written as D is
+  int part;          // columns that are stored at once; the last ones may be stored twice
   int instructions;  // of the epilogue, for an element
 };
 

@@ -91,7 +91,7 @@ _COLUMNS_KEPT, _COLUMNS_LOST = 2048, 0.4
 _DMMA = 0.314
 # The power of raw sums of fp8 instead of FITTED_3X["deep"]: by hand, from an H100's sweep (docs/performance/fp8.md).
 _DEEP_FAST = 0.1
-_INSTRUCTION = 0.15  # microseconds of one instruction for each element of such a tile, by four schedulers at 1.7 GHz
+_INSTRUCTION = 0.15  # microseconds of one instruction for each of 128x256 elements, by four schedulers at 1.7 GHz
 _LAUNCH_2X = 1.3  # microseconds of an empty problem
 _ELEMENTWISE_LAUNCH = 2.5
 _ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
@@ -169,8 +169,9 @@ _numbers = count()
 
 def design(c: GemmConfig) -> int:
     """A number for what the model looks at of a kernel, but for the layout: that matters beside small extents alone."""
+    epilogue = epilogue_named(c.epilogue)
     key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d,
-           epilogue_named(c.epilogue).user)  # fmt: skip
+           epilogue.user, epilogue.activation)  # fmt: skip
     return _designs.setdefault(key, next(_numbers))  # in one step: another thread may number one at the same time
 
 
@@ -271,12 +272,15 @@ def _tile_3x(c: GemmConfig, rows: int, cols: int, k: int) -> float:
     load += _loaded(tn, cols, c.cluster[0], along_cols) * (_UNSHARED if unshared else 1)
     mainloop = ceil(k / tk) * _both(multiply, load * tk * size / FITTED_3X["load"])
     cheap = schedule.tma_store or schedule.dmma  # the latter by 8 bytes at least
-    epilogue = FITTED_3X["epilogue" if cheap else "epilogue_direct"]
-    epilogue += _INSTRUCTION * epilogue_named(c.epilogue).instructions()
-    epilogue *= tm * tn / (128 * 256)
+    epilogue = FITTED_3X["epilogue" if cheap else "epilogue_direct"] * tm * tn / (128 * 256) + _computed(c)
     if schedule.pingpong:  # one epilogue beside the other mainloop
         return max(mainloop, (mainloop + epilogue) / 2)
     return mainloop + epilogue
+
+
+def _computed(c: GemmConfig) -> float:
+    """Microseconds of what the epilogue of a tile applies to its elements."""
+    return _INSTRUCTION * epilogue_named(c.epilogue).instructions() * c.tile[0] * c.tile[1] / (128 * 256)
 
 
 def _rate_3x(c: GemmConfig, accumulators: float) -> float:
@@ -314,6 +318,7 @@ def _waves_2x(c: GemmConfig, m: int, n: int, k: int, batch: int, gpu: Gpu) -> fl
     if size <= 2:
         rate *= _ACCESS_2X[c.align * size]
     steps, step, fill = ceil(k / tk), 2 * tm * tn * tk / rate, _FILL_2X * (tm + tn) / 256
+    fill += _computed(c)
     if SCHEDULES[c.schedule].stream_k:
         return _dealt_out(tiles, steps, gpu.sm_count) * step + fill
     whole, rest = divmod(tiles, gpu.sm_count * resident)

@@ -12,6 +12,7 @@ from ...arrays.gpu import Gpu
 from ...declaration.config import SCHEDULES, GemmConfig
 from ...declaration.dtypes import DTYPES
 from ...declaration.epilogues import epilogue_named
+from ...declaration.shared_memory import part_columns
 
 # By the names of estimate.h, a column for each way to sum; bf16 stands for all that sum as usual. `direct` was
 # fitted alone, to what `measure` read of such kernels in bf16; `finish` is a guess.
@@ -69,9 +70,9 @@ def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
     instructions = epilogue.instructions(activation)
     size, d_size = DTYPES[c.a].itemsize, DTYPES[c.d].itemsize
     a_along, b_along = c.layout[0] == "n", c.layout[1] == "t"
-    like_d = sum((epilogue.source, epilogue.gated, epilogue.aux)) * d_size
+    like_d, reduces = sum((epilogue.source, epilogue.gated, epilogue.aux)) * d_size, epilogue.bias_grad
     if epilogue.user:
-        like_d = sum(epilogue.user.matrix_bytes)
+        like_d, reduces = sum(epilogue.user.matrix_bytes), epilogue.user.reductions > 0
     return _core.WgmmaDesign(
         tile=c.tile,
         cluster=c.cluster,
@@ -82,6 +83,7 @@ def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
         direct=not schedule.tma_store,
         size=size,
         d_size=d_size + like_d,
+        part=part_columns(c.tile[1], d_size, like_d > 0 or c.cluster[2] > 1, reduces),
         instructions=instructions + _LOOP if instructions else 0,
     )
 
