@@ -34,7 +34,6 @@ def scratchy(args: GemmArguments) -> cutlass_py.Kernel:
 # ---------------------------------------------------------------------------------------- plans
 
 
-@pytest.mark.sanitized
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
 @pytest.mark.parametrize("layout", ["tn", "nn"])
 def test_every_kernel_found_runs_by_a_plan_on_new_tensors(dtype, layout):

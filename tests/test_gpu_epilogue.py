@@ -198,6 +198,7 @@ def test_complex(dtype):
 
 
 @pytest.mark.sanitized
+@pytest.mark.scratch
 @pytest.mark.parametrize("layout", "tn")
 def test_every_operand_at_once_in_any_layout(layout):
     """Strides, odd extents and addresses, broadcast batches: the general path of the composed epilogue."""

@@ -107,6 +107,7 @@ def test_fp8_results_and_addends(dtype):
 
 
 @pytest.mark.sanitized
+@pytest.mark.scratch
 def test_composed_result_is_rounded_once():
     a, b = torch.randn(256, 512, device="cuda", dtype=torch.bfloat16), torch.randn(512, 256, device="cuda").bfloat16()
     c = torch.randn(256, 256, device="cuda")  # f32 beside a bf16 result
@@ -118,6 +119,7 @@ def test_composed_result_is_rounded_once():
 
 
 @pytest.mark.sanitized
+@pytest.mark.scratch
 def test_no_unit_stride_is_packed():
     a = gpu.integers((100, 2 * 70), "bf16")[:, ::2]
     b = gpu.integers((3 * 70, 60), "bf16")[::3].T.contiguous().T[:, ::1]

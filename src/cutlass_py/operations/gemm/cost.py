@@ -92,10 +92,11 @@ _DMMA = 0.314
 # The power of raw sums of fp8 instead of FITTED_3X["deep"]: by hand, from an H100's sweep (docs/performance/fp8.md).
 _DEEP_FAST = 0.1
 _INSTRUCTION = 0.15  # microseconds of one instruction for each of 128x256 elements, by four schedulers at 1.7 GHz
-_LAUNCH_2X = 1.3  # microseconds of an empty problem
-_ELEMENTWISE_LAUNCH = 2.5
-_ELEMENTWISE = 0.6  # share of memory bandwidth that the packing and composing kernels reach
-_TRANSPOSED = 1.2  # a guess: how much longer a copy takes that turns rows into columns
+# The next four as 1198 problems have them (docs/performance/choice.md).
+_LAUNCH_2X = 1.9  # microseconds of an empty problem
+_ELEMENTWISE_LAUNCH = 4.0
+_ELEMENTWISE = 0.9  # share of memory bandwidth that the packing and composing kernels reach
+_TRANSPOSED = 1.13  # how much longer a copy takes that turns rows into columns
 _STREAM_K = 6.0  # microseconds, a guess: a memset before the launch, and partial tiles through memory
 _JOIN_2X = 2.0  # steps of k that it takes to join a part of a tile: CUTLASS deals out by the same number
 _UNPROVEN = 1.1  # so much a cut of k, which nobody has measured, must promise to gain over what was
