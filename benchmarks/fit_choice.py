@@ -2,12 +2,15 @@
 
     python benchmarks/fit_choice.py measure usual.json --sums usual --seconds 200
     python benchmarks/fit_choice.py fit usual.json fast.json ...
+    python benchmarks/fit_choice.py measure routes.json --routes    # for fit_cost.py
 
 `measure` times compiled kernels as `tune` does: those that the estimates put first, and some at random, for what is
-never measured is never put first; every other problem has an activation. `fit` prints, for each way to sum, how near the choice among what was measured comes
-to the best of it: by the constants of wgmma_estimate.py, by those found from three quarters of the problems on the
-other quarter, and last the constants found from all, to be copied. What is held out tells something only where the
-constants of before, which a fit starts from and stays near, have not seen those problems either.
+never measured is never put first; every other problem has an activation. With --routes, of each problem that TMA cannot
+read or store, or that is small, the first routes by CUTLASS's 2.x kernels, by ours with copies, and by ours without.
+`fit` prints, for each way to sum, how near the choice among what was measured comes to the best of it: by the constants
+of wgmma_estimate.py, by those found from three quarters of the problems on the other quarter, and last the constants
+found from all, to be copied. What is held out tells something only where the constants of before, which a fit starts
+from and stays near, have not seen those problems either.
 
 Robust least squares (Huber's) of the logarithm of estimate over time, by Levenberg and Marquardt's steps. An arm counts
 by how near it is to its problem's best, and what all arms of a problem have in common counts little: the choice does
@@ -35,7 +38,7 @@ from cutlass_py.bench.results import geomean
 from cutlass_py.bench.suites import Case, cases
 from cutlass_py.declaration.config import RASTERS, SWIZZLES
 from cutlass_py.declaration.families import find
-from cutlass_py.dispatch.candidates import Choice, Route
+from cutlass_py.dispatch.candidates import Choice, Route, rank
 from cutlass_py.dispatch.launch_plan import launch_plan_of
 from cutlass_py.kernels.adaptation import Way
 from cutlass_py.kernels.kernel import CutlassKernel
@@ -47,6 +50,7 @@ from cutlass_py.operations.gemm.wgmma_estimate import CONSTANTS, SUMS, design_of
 _DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=True))  # of bench, by how they sum
 _ORDERS = tuple((raster, swizzle) for raster in RASTERS.values() if raster for swizzle in SWIZZLES)
 _FIRST, _AT_RANDOM, _ROUNDS = 24, 8, 4
+_OF_EACH_KIND, _SMALL = 6, 20.0  # routes; microseconds
 _ACTIVATIONS = ("identity", "gelu_tanh", "identity", "relu")  # of problems, in turn: what is cheap, and what is dear
 
 Arm = tuple[str, int, int, list[float]]  # kernel, raster, swizzle, microseconds
@@ -102,17 +106,49 @@ def measure(sums: str, seconds: float, seed: int) -> dict[str, Any]:
         p, choices = arms_of(case, activation, gpu, random)
         if len(choices) < 2:
             continue  # packed, or odd
-        times = _core.measure(p, [launch_plan_of(choice, p) for choice in choices], _ROUNDS)
-        arms = [
-            (choice.route.kernel.name, choice.raster, choice.swizzle, [round(t, 3) for t in us])
-            for choice, us in zip(choices, times, strict=True)
-            if np.isfinite(us).all()
-        ]
+        arms = [(choice.route.kernel.name, choice.raster, choice.swizzle, us) for choice, us in _times(p, choices)]
         problem = {"problem": (p.m, p.n, p.k, p.batch), "layout": case.layout, "activation": activation}
         problems.append({**problem, "arms": arms})
     found = {"sums": sums, "seed": seed, "gpu": gpu.name, "clusters": gpu.clusters, "problems": problems}
     print(f"{sums}: {len(problems)} problems on {gpu.name}, seed {seed}")
     return found
+
+
+def measure_routes(sums: str, seconds: float, seed: int) -> dict[str, Any]:
+    """Times of routes to random problems, for so long."""
+    gpu, end, problems = device(0), time.monotonic() + seconds, []
+    for case in drawn(sums, seed):
+        if time.monotonic() > end:
+            break
+        p = arguments(case.problem(), "cuda:0").problem
+        if choices := routes_of(rank(p)):
+            routes = [choice.route.record() | {"us": us} for choice, us in _times(p, choices)]
+            problems.append({"problem": case.problem(), "routes": routes})
+    print(f"{sums}: routes of {len(problems)} problems on {gpu.name}, seed {seed}")
+    machine = {"gpu": gpu.name, "compute_capability": gpu.cc, "sm_count": gpu.sm_count}
+    return {"seed": seed, "machine": machine, "routed": problems}
+
+
+def routes_of(ranking: Sequence[Choice]) -> list[Choice]:
+    """The first of each kind, where the choice is not among our own kernels alone."""
+    kinds: dict[str, list[Choice]] = {"sm80_gemm": [], "copied": [], "direct": []}
+    for choice in ranking:
+        kernel = choice.route.kernel
+        if isinstance(kernel, CutlassKernel):
+            ours = kernel.config.family == "sm90_lean"
+            kind = ("direct" if choice.route.direct else "copied") if ours else kernel.config.family
+            kinds.setdefault(kind, []).append(choice)
+    if kinds["direct"] and ranking[0].microseconds > _SMALL:
+        return []
+    return [choice for kind in ("sm80_gemm", "copied", "direct") for choice in kinds[kind][:_OF_EACH_KIND]]
+
+
+def _times(p: Any, choices: Sequence[Choice]) -> Iterator[tuple[Choice, list[float]]]:
+    """Microseconds of each round, of those that ran."""
+    times = _core.measure(p, [launch_plan_of(choice, p) for choice in choices], _ROUNDS)
+    for choice, us in zip(choices, times, strict=True):
+        if np.isfinite(us).all():
+            yield choice, [round(t, 3) for t in us]
 
 
 # ---------------------------------------------------------------------------------------------------- fitting
@@ -275,6 +311,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measuring.add_argument("--sums", choices=SUMS, default=SUMS[0])
     measuring.add_argument("--seconds", type=float, default=100)
     measuring.add_argument("--seed", type=int, default=0)
+    measuring.add_argument("--routes", action="store_true", help="by other kernels and with copies, for fit_cost.py")
     fitting = commands.add_parser("fit", help="fit the constants to such files")
     fitting.add_argument("files", nargs="+", type=Path)
     fitting.add_argument("--seed", type=int, default=0, help="of the quarter that is held out")
@@ -282,7 +319,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command == "fit":
         fit_all(args.files, args.seed)
     else:
-        args.file.write_text(json.dumps(measure(args.sums, args.seconds, args.seed), separators=(",", ":")))
+        found = (measure_routes if args.routes else measure)(args.sums, args.seconds, args.seed)
+        args.file.write_text(json.dumps(found, separators=(",", ":")))
     return 0
 
 

@@ -17,7 +17,6 @@ from ..declaration.dtypes import DTYPES
 from ..dispatch import tuned
 from ..dispatch.discover import get_kernels
 from ..dispatch.explanation import explain
-from ..kernels.adaptation import STEPS
 from ..kernels.kernel import Kernel
 from ..kernels.operation import class_of
 from ..kernels.registry import kernel_named
@@ -200,9 +199,7 @@ def choice_of(operands: _Operands, splits: Splits | None = None) -> dict[str, An
     chosen = explain(_arguments(operands, splits)).chosen
     if chosen is None:
         return {"kernel": None}
-    route, way = chosen.route, chosen.route.way
-    return {
-        "kernel": route.kernel.name, "splits": route.splits, **{name: getattr(way, name) for name in STEPS},
+    return chosen.route.record() | {
         "swizzle": chosen.swizzle, "raster": chosen.raster,
         "measured" if chosen.measured else "estimated_us": chosen.microseconds,
     }  # fmt: skip

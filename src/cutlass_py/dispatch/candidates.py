@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from operator import itemgetter
+from typing import Any
 
 from .. import _core
 from ..arrays.gpu import Gpu, gpu_of
-from ..kernels.adaptation import Way
+from ..kernels.adaptation import STEPS, Way
 from ..kernels.kernel import CutlassKernel, Kernel
 from ..kernels.operation import Groups, Problem, Timed, operation_of
 from ..kernels.registry import concerned, find_kernel, is_at_hand, python_kernels
@@ -32,6 +33,10 @@ class Route:
     def direct(self) -> bool:
         """Whether the kernel reads and writes the operands as they lie."""
         return not self.way.detours
+
+    def record(self) -> dict[str, Any]:
+        """By names, as results have it: its kernel, parts of k, and steps."""
+        return {"kernel": self.kernel.name, "splits": self.splits, **{name: getattr(self.way, name) for name in STEPS}}
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 Waves of tiles, each bound by the tensor cores or by what one multiprocessor can load, or what device memory gives to
 the multiprocessors with a tile; plus packing, the composed epilogue and a fixed cost per launch. The constants of 3.x
 kernels were fitted to bf16 sweeps on one H200 by benchmarks/fit_cost.py, which also tells how near to the best kernels
-the choice comes; those of promoted sums to a sweep of fp8; those of 2.x kernels by hand, to bf16 and s8 of every
-alignment. Not fitted: 2.x rates of other dtypes, elementwise kernels, splits of k and stream-K. Rates scale with the
-number of multiprocessors.
+the choice comes; those of promoted sums to a sweep of fp8; launches and copies to routes of random problems; those of
+2.x kernels by hand, to bf16 and s8 of every alignment. Not fitted: 2.x rates of other dtypes, splits of k and stream-K.
+Rates scale with the number of multiprocessors.
 """
 
 from __future__ import annotations
@@ -92,11 +92,13 @@ _DMMA = 0.314
 # The power of raw sums of fp8 instead of FITTED_3X["deep"]: by hand, from an H100's sweep (docs/performance/fp8.md).
 _DEEP_FAST = 0.1
 _INSTRUCTION = 0.15  # microseconds of one instruction for each of 128x256 elements, by four schedulers at 1.7 GHz
-# The next four as 1198 problems have them (docs/performance/choice.md).
-_LAUNCH_2X = 1.9  # microseconds of an empty problem
-_ELEMENTWISE_LAUNCH = 4.0
-_ELEMENTWISE = 0.9  # share of memory bandwidth that the packing and composing kernels reach
-_TRANSPOSED = 1.13  # how much longer a copy takes that turns rows into columns
+# Of what is beside 3.x kernels. benchmarks/fit_cost.py --routes fits these.
+FITTED_ROUTES = {
+    "launch_2x": 1.976,  # microseconds of an empty problem
+    "elementwise_launch": 4.017,  # likewise, of the packing and composing kernels
+    "elementwise": 1.185,  # share of memory bandwidth that these reach, the L2 cache beside it
+    "transposed": 1.122,  # how much longer a copy takes that turns rows into columns
+}
 _STREAM_K = 6.0  # microseconds, a guess: a memset before the launch, and partial tiles through memory
 _JOIN_2X = 2.0  # steps of k that it takes to join a part of a tile: CUTLASS deals out by the same number
 _UNPROVEN = 1.1  # so much a cut of k, which nobody has measured, must promise to gain over what was
@@ -113,7 +115,7 @@ class Estimates(operation.Estimates):
         a, b = DTYPES[p.operand_a or "f32"], DTYPES[p.operand_b or "f32"]
         moved = p.batch * (p.m * p.k * a.itemsize + p.k * p.n * b.itemsize)
         fastest = gpu.bandwidth * 1e3 * max(1.0, FITTED_3X["memory"])
-        self._least = min(_LAUNCH_2X, FITTED_3X["launch"]) + moved / fastest
+        self._least = min(FITTED_ROUTES["launch_2x"], FITTED_3X["launch"]) + moved / fastest
 
     def least(self, interface: Interface, way: Way | None = None, splits: int = 1) -> float:
         """What no route through an interface falls below: by layouts and dtypes, or with the detours of a way."""
@@ -138,8 +140,6 @@ class Estimates(operation.Estimates):
 
     def detours(self, way: Way, interface: Interface, splits: int = 1) -> float:
         """What surrounds the kernel: packing, and finishing the product elsewhere."""
-        if not way.detours:
-            return 0.0
         p, size, time = self.p, DTYPES[interface.a].itemsize, 0.0
         if way.pack_a:
             time += _pack(2 * p.m * p.k * p.batch * size, way.pack_a == p.layout_a, self.gpu)
@@ -182,11 +182,11 @@ def models(c: GemmConfig) -> bool:
 
 
 def _pack(moved_bytes: int, as_it_lies: bool, gpu: Gpu) -> float:
-    return _move(moved_bytes, gpu) * (1.0 if as_it_lies else _TRANSPOSED)
+    return _move(moved_bytes, gpu) * (1.0 if as_it_lies else FITTED_ROUTES["transposed"])
 
 
 def _move(moved_bytes: int, gpu: Gpu) -> float:
-    return _ELEMENTWISE_LAUNCH + moved_bytes / (_ELEMENTWISE * gpu.bandwidth * 1e3)
+    return FITTED_ROUTES["elementwise_launch"] + moved_bytes / (FITTED_ROUTES["elementwise"] * gpu.bandwidth * 1e3)
 
 
 def _product(c: GemmConfig, p: Problem, gpu: Gpu, parts: int, k: int) -> float:
@@ -204,7 +204,7 @@ def _product(c: GemmConfig, p: Problem, gpu: Gpu, parts: int, k: int) -> float:
         return wgmma_estimate.estimate(c, gpu, p.m, p.n, k, batch, p.activation)[0] + beside
     if c.api == 3:
         return FITTED_3X["launch"] + _product_3x(c, p, parts, k, moved * batch, gpu) + beside
-    return _LAUNCH_2X + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory) + beside
+    return FITTED_ROUTES["launch_2x"] + _both(_waves_2x(c, p.m, p.n, k, batch, gpu), memory) + beside
 
 
 def _reductions(c: GemmConfig, p: Problem, user: Traced, gpu: Gpu) -> float:
