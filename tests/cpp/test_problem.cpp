@@ -1,5 +1,5 @@
 // Tests of canonicalise (src/cpp/operations/gemm/canonical.cpp and what it is made of): the canonical form computes
-// what the operands as given would; overlap, keys, messages.
+// what the operands as given would; keys, messages.
 #include "operations/gemm/problem.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.h"
+#include "made_operands.h"
 #include "operations/gemm/run.h"
 #include "runtime/key.h"
 
@@ -17,28 +18,7 @@ using namespace cutlass_py;
 
 namespace {
 
-using Shape = std::vector<int64_t>;
-
-// An operand over memory that is never followed (f32, row-major) unless told otherwise.
-Operand operand(const char* name, Shape shape, Shape strides = {}, uintptr_t address = 0, Dtype dtype = Dtype::f32) {
-  Operand x;
-  x.name = name;
-  x.dtype = dtype;
-  // Far apart by default, so that nothing overlaps.
-  x.data = reinterpret_cast<void*>(address ? address : (uintptr_t(name[0]) << 32));
-  x.set_row_major(shape.data(), int(shape.size()));
-  std::copy(strides.begin(), strides.end(), x.strides);
-  return x;
-}
-
-// canonicalise with the operands that a plain product has.
-Call canonicalise(const Operand& a, const Operand& b, const Operand* c, const Operand* out, Request request) {
-  request.operands[int(Role::a)] = &a, request.operands[int(Role::b)] = &b;
-  request.operands[int(Role::c)] = c, request.operands[int(Role::out)] = out;
-  return cutlass_py::canonicalise(request);
-}
-
-Call call_of(Shape a, Shape b, Request request = {}) {
+Call call_of(Extents a, Extents b, Request request = {}) {
   return canonicalise(operand("a", a), operand("b", b), nullptr, nullptr, request);
 }
 
@@ -90,7 +70,7 @@ TEST(free_leading_dimensions) {
 }
 
 TEST(no_unit_stride) {
-  auto layout = [](Shape strides) {
+  auto layout = [](Extents strides) {
     return canonicalise(operand("a", {3, 4}, strides), operand("b", {4, 5}), nullptr, nullptr, {}).problem.layout_a;
   };
   CHECK(layout({8, 2}) == 'x' && layout({-4, 1}) == 'x' && layout({4, -1}) == 'x');
@@ -224,90 +204,10 @@ TEST(hash_and_equality) {
   CHECK(!(one.problem == shifted.problem));
 }
 
-// ------------------------------------------------------------------------------------------------ overlap
-
-Operand batch_of(uintptr_t address, Shape shape, Shape strides, Dtype dtype = Dtype::f32) {
-  return operand("x", shape, strides, address, dtype);
-}
-
-TEST(provably_disjoint_examples) {
-  auto disjoint = [](uintptr_t x, uintptr_t y, int64_t pitch = 16) {
-    return provably_disjoint(batch_of(x, {4, 4}, {16, 1}), batch_of(y, {4, 4}, {pitch, 1}));
-  };
-  const uintptr_t x = 0x1000;
-  CHECK(disjoint(x, x + 4 * (3 * 16 + 4)));  // right behind the last element
-  CHECK(!disjoint(x, x));
-  CHECK(disjoint(x, x + 4 * 4) && disjoint(x, x + 4 * 12));  // columns beside
-  CHECK(!disjoint(x, x + 4 * 3));                            // one column shared
-  CHECK(!disjoint(x, x + 4 * 13));                           // wraps into the next row
-  CHECK(!disjoint(x, x + 16 * 4 * 4, -16));
-}
-
-std::vector<uintptr_t> bytes_of(const Operand& x) {
-  std::vector<uintptr_t> bytes;
-  const int64_t size = dtype_size(x.dtype);
-  for (int64_t b = 0; b < x.shape[0]; ++b) {
-    for (int64_t i = 0; i < x.shape[1]; ++i) {
-      for (int64_t j = 0; j < x.shape[2]; ++j) {
-        const int64_t at = (b * x.strides[0] + i * x.strides[1] + j * x.strides[2]) * size;
-        for (int64_t byte = 0; byte < size; ++byte) bytes.push_back(reinterpret_cast<uintptr_t>(x.data) + at + byte);
-      }
-    }
-  }
-  std::sort(bytes.begin(), bytes.end());
-  return bytes;
-}
-
-// Random views of one region: whatever is called disjoint shares no byte; columns of one buffer are recognised.
-TEST(provably_disjoint_at_random) {
-  std::mt19937 random(7);
-  auto pick = [&](int low, int high) { return int64_t(std::uniform_int_distribution<int>(low, high)(random)); };
-  int said = 0, unsaid = 0;
-  for (int round = 0; round < 40000; ++round) {
-    const int64_t batch = pick(1, 3);
-    auto any = [&] {
-      const Dtype dtype = pick(0, 1) ? Dtype::f32 : Dtype::f16;
-      const int64_t size = dtype_size(dtype);
-      const int64_t row = pick(0, 3) ? 24 / size : pick(-9, 9), col = pick(0, 3) ? 1 : pick(-3, 3);
-      const int64_t step = pick(0, 1) ? 0 : pick(-1, 4) * 24 / size;
-      return batch_of(0x10000 + uintptr_t(4 * pick(0, 30)), {batch, pick(1, 4), pick(1, 4)}, {step, row, col}, dtype);
-    };
-    const Operand x = any(), y = any();
-    const auto left = bytes_of(x), right = bytes_of(y);
-    std::vector<uintptr_t> shared;
-    std::set_intersection(left.begin(), left.end(), right.begin(), right.end(), std::back_inserter(shared));
-    const bool disjoint = provably_disjoint(x, y);
-    if (disjoint && !shared.empty()) {
-      CHECK(!"called disjoint, but shares bytes");
-      return;
-    }
-    ++(disjoint ? said : unsaid);
-  }
-  CHECK(said > 1000 && unsaid > 1000);
-}
-
-TEST(out_overlap) {
-  auto possible_overlaps = [](const Operand& a, const Operand* c, const Operand& out) {
-    return canonicalise(a, operand("b", {4, 4}), c, &out, {}).possible_overlaps.size();
-  };
-  Operand out = operand("out", {4, 4}, {8, 1}, 0x10000);
-  CHECK(possible_overlaps(operand("a", {4, 4}), nullptr, out) == 0);
-  CHECK(possible_overlaps(operand("a", {4, 4}, {8, 1}, 0x10000), nullptr, out) == 1);
-  CHECK(possible_overlaps(operand("a", {4, 4}, {8, 1}, 0x10010), nullptr, out) == 0);  // the columns beside
-  Operand same = operand("c", {4, 4}, {8, 1}, 0x10000);
-  CHECK(possible_overlaps(operand("a", {4, 4}), &same, out) == 0);  // in place
-  Operand moved = operand("c", {4, 4}, {8, 1}, 0x10004), flipped = operand("c", {4, 4}, {1, 8}, 0x10000);
-  Operand other = operand("c", {4, 4}, {8, 1}, 0x10000, Dtype::f16);
-  for (const Operand* c : {&moved, &flipped, &other}) CHECK(possible_overlaps(operand("a", {4, 4}), c, out) == 1);
-  Request unread;
-  unread.has_beta = true, unread.beta.value = 0;
-  CHECK(canonicalise(operand("a", {4, 4}), operand("b", {4, 4}), &moved, &out, unread).possible_overlaps.empty());
-}
-
 // ------------------------------------------------------------------------------------------------ numeric equivalence
 
 // Strides of a random layout with distinct elements; `negative` allows them to run backwards.
-Shape random_strides(std::mt19937& random, const Shape& shape, bool negative) {
+Extents random_strides(std::mt19937& random, const Extents& shape, bool negative) {
   auto pick = [&](int low, int high) { return int64_t(std::uniform_int_distribution<int>(low, high)(random)); };
   std::vector<size_t> order(shape.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -318,7 +218,7 @@ Shape random_strides(std::mt19937& random, const Shape& shape, bool negative) {
   } else {
     std::shuffle(order.begin(), order.end(), random);
   }
-  Shape strides(shape.size());
+  Extents strides(shape.size());
   if (pick(0, 1)) {  // compact
     for (size_t i = shape.size(), packed = 1; i-- > 0; packed *= size_t(shape[i])) strides[i] = int64_t(packed);
     return strides;
@@ -339,7 +239,7 @@ struct Buffer {
   std::vector<float> memory = std::vector<float>(8192, -777.0f);
   Operand x;
 
-  Buffer(std::mt19937& random, const char* name, const Shape& shape, bool negative)
+  Buffer(std::mt19937& random, const char* name, const Extents& shape, bool negative)
       : x(operand(name, shape, random_strides(random, shape, negative))) {
     x.data = memory.data() + 4096;
     if (name[0] != 'o') {
@@ -347,7 +247,7 @@ struct Buffer {
     }
   }
   // By numpy's rules: indices from the end, an extent of 1 repeats.
-  float& at(const Shape& index) {
+  float& at(const Extents& index) {
     int64_t offset = 0;
     for (int back = 1; back <= x.rank; ++back) {
       const int i = x.rank - back;
@@ -405,11 +305,11 @@ bool compute(const Call& call, std::vector<float>& memory) {
 }
 
 // Every index of a shape, in order.
-std::vector<Shape> indices_of(const Shape& shape) {
-  std::vector<Shape> all{{}};
+std::vector<Extents> indices_of(const Extents& shape) {
+  std::vector<Extents> all{{}};
   for (int64_t extent : shape) {
-    std::vector<Shape> longer;
-    for (const Shape& index : all) {
+    std::vector<Extents> longer;
+    for (const Extents& index : all) {
       for (int64_t i = 0; i < extent; ++i) longer.push_back(index), longer.back().push_back(i);
     }
     all = longer;
@@ -423,11 +323,11 @@ TEST(canonical_form_computes_the_same) {
   int folded = 0, transposed = 0, packed = 0, strided_d = 0, looped = 0, vectors = 0;
   for (int round = 0; round < 20000; ++round) {
     const int64_t m = pick(1, 4), n = pick(1, 4), k = pick(1, 4);
-    Shape batch;
+    Extents batch;
     for (int64_t rank = pick(0, 3); rank > 0; --rank) batch.push_back(pick(1, 3));
     // An operand's shape: the batch, or the end of it, with extents of 1 here and there.
-    auto shape = [&](bool whole, Shape core) {
-      Shape lead(batch.begin() + (whole ? 0 : pick(0, int(batch.size()))), batch.end());
+    auto shape = [&](bool whole, Extents core) {
+      Extents lead(batch.begin() + (whole ? 0 : pick(0, int(batch.size()))), batch.end());
       for (int64_t& extent : lead) extent = whole || pick(0, 2) ? extent : 1;
       lead.insert(lead.end(), core.begin(), core.end());
       return lead;
@@ -435,7 +335,7 @@ TEST(canonical_form_computes_the_same) {
     const bool a_whole = pick(0, 1);
     Buffer a(random, "a", shape(a_whole, {m, k}), true), b(random, "b", shape(!a_whole, {k, n}), true);
     Buffer c(random, "c", shape(false, {m, n}), true), gate(random, "gate", shape(false, {m, n}), true);
-    Buffer bias(random, "bias", shape(false, pick(0, 1) ? Shape{1, n} : Shape{m, 1}), true);
+    Buffer bias(random, "bias", shape(false, pick(0, 1) ? Extents{1, n} : Extents{m, 1}), true);
     Buffer scale_a(random, "scale_a", shape(false, {m, 1}), true),
         scale_b(random, "scale_b", shape(false, {1, n}), true);
     Buffer out(random, "out", shape(true, {m, n}), true);
@@ -447,12 +347,12 @@ TEST(canonical_form_computes_the_same) {
     request.operands[int(Role::a)] = &a.x, request.operands[int(Role::b)] = &b.x;
     request.operands[int(Role::out)] = &out.x;
 
-    const std::vector<Shape> indices = indices_of(shape(true, {m, n}));
+    const std::vector<Extents> indices = indices_of(shape(true, {m, n}));
     std::vector<float> expected;
-    for (const Shape& index : indices) {
+    for (const Extents& index : indices) {
       float sum = 0;
       for (int64_t l = 0; l < k; ++l) {
-        Shape left = index, right = index;
+        Extents left = index, right = index;
         left[index.size() - 1] = l, right[index.size() - 2] = l;
         sum += a.at(left) * b.at(right);
       }
