@@ -27,9 +27,11 @@ from cutlass_py.bench.suites import ARITHMETICS, Case, cases
 from cutlass_py.bench.timing import REGIMES, Arm, alone, ratio_of, regime_us, rough_us, warm_up
 from cutlass_py.commands.bench import at_least
 from cutlass_py.declaration.config import SCHEDULES, GemmConfig
-from cutlass_py.declaration.dtypes import DTYPES, LAYOUTS
+from cutlass_py.declaration.dtypes import LAYOUTS
 from cutlass_py.declaration.epilogues import epilogue_named
-from cutlass_py.declaration.families import FAMILIES
+from cutlass_py.declaration.families import FAMILIES, find
+from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.operations.gemm.problems import arguments as problem_arguments
 
 OURS, THEIRS = "sm90_lean", "sm90_gemm"
 GEOMEAN, LEAST = 1.0, 0.95  # bars of CUTLASS's time over ours: of all, and of every one
@@ -38,28 +40,29 @@ Pair = tuple[str, str]  # our kernel, CUTLASS's
 
 def pairs(dtype: str, layout: str) -> list[Pair]:
     """Kernels of the two families that have their tile, cluster and schedule in common, and plain results."""
-    formats = ARITHMETICS[dtype].formats
+    arithmetic = ARITHMETICS[dtype]
+    formats = arithmetic.formats
+    if arithmetic.reference == "block_scaled_mm":
+        return []  # of another family
 
     def key(c: GemmConfig) -> tuple[object, ...]:
         schedule = SCHEDULES[c.schedule]
-        return c.tile, c.cluster, schedule.pingpong, schedule.swap
+        return c.tile, c.cluster, schedule.pingpong, schedule.swap, schedule.block
 
     def of(family: str) -> dict[tuple[object, ...], str]:
         found = [c for c in FAMILIES[family].declared if (c.a, c.accumulator, c.d) == formats and c.b == c.a]
         found = [c for c in found if c.layout == layout and SCHEDULES[c.schedule].tma_store]
-        return {key(c): c.name for c in found if (e := epilogue_named(c.epilogue)).plain and not (e.source or e.scaled)}
+        return {key(c): c.name for c in found if (e := epilogue_named(c.epilogue)).plain and not e.source}
 
     ours, theirs = of(OURS), of(THEIRS)
     return [(ours[key], theirs[key]) for key in theirs if key in ours]
 
 
-def fits(case: Case) -> bool:
-    """Whether the kernels can read and write the matrices: in whole 16 bytes, from one row or column to the next."""
-    _, m, n, k = case.shape
-    a_by_rows, b_by_rows = (letter == "t" for letter in case.layout)
-    formats = ARITHMETICS[case.dtype].formats
-    inner = ((k if a_by_rows else m, formats[0]), (n if b_by_rows else k, formats[0]), (n, formats[-1]))
-    return all(extent * DTYPES[dtype].bits % 128 == 0 for extent, dtype in inner)
+def fits(case: Case, pair: Pair) -> bool:
+    """Whether both kernels read and write the matrices as they lie, without scales."""
+    args = problem_arguments({**case.problem(), "scale_a": None, "scale_b": None})
+    kernels = [CutlassKernel(config, None) for config in map(find, pair) if config]
+    return not any(kernel.supports(args).error for kernel in kernels)
 
 
 def measure(case: Case, pair: Pair, gpu: Torch, args: argparse.Namespace) -> Record:
@@ -141,11 +144,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warm_up(gpu, reference_arm(square, Operands(square, gpu)).launch)
     # Each pair has problems of its own, so that no drawing is judged by all tiles.
     wanted = args.count * len(timed)
-    drawn = filter(fits, cases(["random"], [args.dtype], [args.layout], seed=args.seed, count=8 * wanted))
+    drawn = iter(cases(["random"], [args.dtype], [args.layout], seed=args.seed, count=8 * wanted))
     records, failed = [], 0
     for pair in timed:
         for _ in range(args.count):
-            case = next(drawn)
+            case = next(case for case in drawn if fits(case, pair))
             try:
                 records.append(measure(case, pair, gpu, args))
             except Exception as error:  # the others go on

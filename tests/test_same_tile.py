@@ -13,7 +13,9 @@ def same_tile(script):
     return script("same_tile")
 
 
-@pytest.mark.parametrize("dtype, least", [("bf16", 20), ("f16", 20), ("tf32", 3), ("e4m3", 3), ("s8", 3)])
+@pytest.mark.parametrize(
+    "dtype, least", [("bf16", 20), ("f16", 20), ("tf32", 3), ("e4m3", 3), ("e4m3_fast", 3), ("s8", 3)]
+)
 def test_pairs_differ_in_nothing_but_the_family(same_tile, dtype, least):
     found = same_tile.pairs(dtype, "tn")
     assert len(set(found)) == len(found) >= least
@@ -26,10 +28,13 @@ def test_pairs_differ_in_nothing_but_the_family(same_tile, dtype, least):
 
 
 def test_problems_are_those_that_both_kernels_read(same_tile):
+    def fits(dtype, layout, shape):
+        return same_tile.fits(same_tile.Case("", dtype, layout, shape), same_tile.pairs(dtype, layout)[0])
+
     drawn = {(1, 8, 8, 8): True, (1, 7, 8, 8): True, (1, 8, 7, 8): False, (1, 8, 8, 7): False}
-    assert {shape: same_tile.fits(same_tile.Case("", "bf16", "tn", shape)) for shape in drawn} == drawn
-    assert not same_tile.fits(same_tile.Case("", "bf16", "nn", (1, 7, 8, 8)))
-    assert not same_tile.fits(same_tile.Case("", "e4m3", "tn", (1, 8, 8, 8)))
+    assert {shape: fits("bf16", "tn", shape) for shape in drawn} == drawn
+    assert not fits("bf16", "nn", (1, 7, 8, 8)) and not fits("e4m3", "tn", (1, 8, 8, 8))
+    assert fits("e4m3", "tn", (1, 16, 16, 16))
 
 
 def test_names_are_those_of_all_pairs(same_tile, capsys):
