@@ -96,7 +96,7 @@ def test_gemm_takes_what_ranks_first_by_an_estimate_below_the_models_bounds(buil
     with register_kernel(DECLARED, estimate=lambda p: 0.01) as registration:
         registration.kernels[0].loaded({})
         registry.forget()
-        p = problem(64, 64, 64, layout="nn", dtype="f16").problem  # which it has packed
+        p = problem(2048, 2048, 2048, layout="nn", dtype="f16").problem  # which it has packed
         assert rank(p)[0] == best(p) and best(p).route.kernel is registration.kernels[0]
 
 

@@ -119,7 +119,7 @@ def test_the_design_is_ranked_as_that_of_the_plain_problem():
 
 
 def test_dear_functions_go_to_designs_that_hide_them():
-    args = problem(gelu_bias, 8192, 4096, 4096)
+    args = problem(gelu_bias, 8192, 4096, 1024)
     assert "pingpong" in explain(args).chosen.route.kernel.config.schedule
 
 
