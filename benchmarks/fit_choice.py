@@ -137,10 +137,11 @@ def routes_of(ranking: Sequence[Choice]) -> list[Choice]:
         if isinstance(kernel, CutlassKernel):
             ours = kernel.config.family == "sm90_lean"
             kind = ("direct" if choice.route.direct else "copied") if ours else kernel.config.family
-            kinds.setdefault(kind, []).append(choice)
+            if kind in kinds:
+                kinds[kind].append(choice)
     if kinds["direct"] and ranking[0].microseconds > _SMALL:
         return []
-    return [choice for kind in ("sm80_gemm", "copied", "direct") for choice in kinds[kind][:_OF_EACH_KIND]]
+    return [choice for choices in kinds.values() for choice in choices[:_OF_EACH_KIND]]
 
 
 def _times(p: Any, choices: Sequence[Choice]) -> Iterator[tuple[Choice, list[float]]]:

@@ -61,8 +61,7 @@ def pairs(dtype: str, layout: str) -> list[Pair]:
 def fits(case: Case, pair: Pair) -> bool:
     """Whether both kernels read and write the matrices as they lie, without scales."""
     args = problem_arguments({**case.problem(), "scale_a": None, "scale_b": None})
-    kernels = [CutlassKernel(config, None) for config in map(find, pair) if config]
-    return not any(kernel.supports(args).error for kernel in kernels)
+    return not any(CutlassKernel(find(name), None).supports(args).error for name in pair)
 
 
 def measure(case: Case, pair: Pair, gpu: Torch, args: argparse.Namespace) -> Record:

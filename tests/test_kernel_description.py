@@ -155,7 +155,8 @@ FAULTS = [
     (
         LEAN,
         {"schedule": "leanpingpongunaligned", "tile": (128, 192, 64)},
-        "tile is (128, 192, 64); expected m * n up to 16384: threads that load have registers too",
+        "tile is (128, 192, 64); expected m * n up to 16384: 128 accumulators of a thread, beside the rest of its 200 "
+        "registers",
     ),
     (
         LEAN,

@@ -13,8 +13,6 @@ constexpr int kMostShared = 227 << 10;  // bytes of a block
 constexpr int kMostStages = 12;
 constexpr int kWarpgroups = 2;  // that multiply, beside one of which a thread loads
 constexpr int kThreads = 128 * (kWarpgroups + 1);
-// Registers of a thread: together what a multiprocessor has.
-constexpr int kLoaderRegisters = 40, kRegisters = 232, kLoadersRegisters = 104, kRegistersBesideLoaders = 200;
 
 // How wide a part of a tile is finished at once, by the bytes of an element of D: whole panels, in 128 bytes or little
 // more. Narrow ones leave room for matrices beside D; and of a tile whose k is split the blocks finish a part each.
@@ -114,6 +112,10 @@ struct Design {
   static constexpr bool direct = direct_;        // D and what lies like it goes by elements: it may lie anywhere
   static constexpr bool unaligned = unaligned_;  // operands may lie anywhere: threads load them
   static constexpr bool left_along = left_along_, right_along = right_along_;
+
+  // Threads that load, and registers of a thread: together what a multiprocessor has.
+  static constexpr int loaders = unaligned ? 128 : 1;
+  static constexpr int loader_registers = unaligned ? 104 : 40, multiplier_registers = unaligned ? 200 : 232;
 
   // Blocks of a cluster have a slice each of one tile's k, told at run time how many there are.
   static constexpr bool split = split_;

@@ -228,7 +228,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
     if constexpr (!X::unaligned) prefetch(p.left.map), prefetch(p.right.map);
     if constexpr (!X::direct) prefetch(p.d.map);
     for (int stage = 0; stage < X::stages; ++stage) {
-      init_barrier(shared.full(stage), X::unaligned ? 128 : 1);
+      init_barrier(shared.full(stage), X::loaders);
       init_barrier(shared.empty(stage), Release<X>::sharing * Release<X>::warps);
     }
     for (int i = 0; i < kWarpgroups; ++i) {
@@ -242,7 +242,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
 
   const int warp = warp_index();
   if (warp < 4) {
-    release_registers<X::unaligned ? kLoadersRegisters : kLoaderRegisters>();
+    release_registers<X::loader_registers>();
     if constexpr (X::unaligned) {
       load_tiles_by_threads(p, shared, place);
     } else if (threadIdx.x == 0) {
@@ -253,7 +253,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
       synchronize_cluster();
     }
   } else {
-    claim_registers<X::unaligned ? kRegistersBesideLoaders : kRegisters>();
+    claim_registers<X::multiplier_registers>();
     if constexpr (X::split) {
       compute_slice(p, shared, place, warp / 4 - 1);
     } else {

@@ -74,8 +74,7 @@ struct Piece {
 // A line of k of an operand: `extent` of its rows.
 template <bool along, int size, int extent>
 struct OperandLines {
-  // In shared memory: rows of so many bytes, in which 16 bytes are swapped with others by the row; read along its rows,
-  // 64 for each panel.
+  // Rows in shared memory; of an operand that is read along its own, 64 for each panel.
   static constexpr int row_bytes = along ? panel_of(extent) * size : kLine, pieces = row_bytes / 16;
   static constexpr int rounds = extent * kLine / 16 / 128, at_once = largest_divisor(rounds, 4);
 
@@ -102,7 +101,7 @@ struct OperandLines {
         uint32_t words[4];
         piece[i].complete(x);
         piece[i].shifted(words);
-        store_shared(to + at * row_bytes + (byte ^ (at / (128 / row_bytes) % pieces * 16)), words);
+        store_shared(to + swapped<row_bytes>(at, byte), words);
       }
     }
   }
