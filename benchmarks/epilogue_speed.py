@@ -44,13 +44,17 @@ ADDMM = ("identity", "relu", "gelu_tanh")  # those that cuBLASLt fuses
 SUITES, ACTIVATION = ("random", "random-layer"), "gelu_tanh"  # drawn anew, and what they are timed with
 # For each activation and shape: most time of the fused kernel over the same tile without epilogue, and least of
 # torch's time over the default choice's.
-BARS = {"gelu_tanh": {"fused / plain": 1.05, "torch / default": 1.05}, "gelu": {"user / plain": 1.05}}
-BARRED = {"user / plain": [(8192, 4096, 4096)]}  # bars of these shapes alone
+BARS = {
+    "gelu_tanh": {"fused / plain": 1.05, "torch / default": 1.05},
+    "gelu": {"user / plain": 1.05, "outputs / plain": 1.05},
+}
+BARRED = dict.fromkeys(BARS["gelu"], [(8192, 4096, 4096)])  # bars of these shapes alone
 DRAWN_BARS = {"gelu_tanh": {"default / plain default": 1.04, "addmm / default": 1.05}}  # of geometric means
 # What is printed: one arm's time over another's.
 RATIOS = {
     "fused / plain": ("fused", "plain"),
     "user / plain": ("user", "plain"),
+    "outputs / plain": ("outputs", "plain"),
     "default / plain": ("default", "plain"),
     "torch / default": ("torch", "default"),
     "addmm / default": ("addmm", "default"),
@@ -68,6 +72,24 @@ Demand = tuple[str, str, float, float]  # what it is of, name of the ratio, foun
 # ---------------------------------------------------------------------------------------------------- arms
 
 
+@cutlass_py.epilogue
+def gelu_bias(accum: Any, bias: Any) -> Any:
+    return functions.gelu(accum + bias)
+
+
+@cutlass_py.epilogue
+def gelu_outputs(accum: Any, bias: Any) -> Any:
+    x = accum + bias
+    return functions.gelu(x), {"before": x, "sums": functions.sum(x, axis=-1)}
+
+
+def outputs_beside(d: Any) -> dict[str, Any]:
+    """Arrays for what `gelu_outputs` stores beside D."""
+    import torch
+
+    return {"before": torch.empty_like(d), "sums": torch.empty(d.shape[:-1], device=d.device)}
+
+
 def torch_activation(f: str) -> Callable[[Any], Any]:
     from torch.nn import functional
 
@@ -82,22 +104,24 @@ def torch_activation(f: str) -> Callable[[Any], Any]:
 
 
 def arms_of(f: str, operands: Operands, biases: list[Any], kernel: str) -> list[Arm]:
-    """plain, fused and user (an epilogue written in Python, compiled in its first launch): one tile, by name; default:
-    gemm's choice, of plain and user too; torch: eager; addmm: cuBLASLt's fused epilogue."""
-    gelu_bias = cutlass_py.epilogue(lambda accum, bias: functions.gelu(accum + bias))
-
-    def bias_and_f(bias: Any) -> dict[str, Any]:
-        return {"bias": bias, "activation": f}
-
-    arms = [Arm("plain", ours(operands, biases, kernel, lambda bias: {}))]
-    arms += [Arm("fused", ours(operands, biases, kernel, bias_and_f))]
+    """plain, fused, user (an epilogue written in Python, compiled in its first launch) and outputs (another, that also
+    stores what gelu is of, and its sums by rows): one tile, by name; default: gemm's choice, of plain and user too;
+    torch: eager; addmm: cuBLASLt's fused epilogue."""
+    arms = [
+        Arm("plain", ours(operands, kernel)),
+        Arm("fused", ours(operands, kernel, lambda i: {"bias": biases[i], "activation": f})),
+    ]
     if f == "gelu":
+        gelus = [gelu_bias(bias=bias) for bias in biases]
+        outputs = [gelu_outputs(bias=bias, **outputs_beside(operands[i][2])) for i, bias in enumerate(biases)]
         arms += [
-            Arm("user", ours(operands, biases, kernel, lambda bias: {"epilogue": gelu_bias(bias=bias)})),
-            Arm("user default", ours(operands, biases, None, lambda bias: {"epilogue": gelu_bias(bias=bias)})),
-            Arm("plain default", ours(operands, biases, None, lambda bias: {})),
+            Arm("user", ours(operands, kernel, lambda i: {"epilogue": gelus[i]})),
+            Arm("outputs", ours(operands, kernel, lambda i: {"epilogue": outputs[i]})),
+            Arm("user default", ours(operands, None, lambda i: {"epilogue": gelus[i]})),
+            Arm("plain default", ours(operands, None)),
         ]
-    arms += [Arm("default", ours(operands, biases, None, bias_and_f)), Arm("torch", torchs(f, operands, biases))]
+    default = ours(operands, None, lambda i: {"bias": biases[i], "activation": f})
+    arms += [Arm("default", default), Arm("torch", torchs(f, operands, biases))]
     return arms + ([Arm("addmm", addmm(f, operands, biases))] if f in ADDMM else [])
 
 
@@ -105,23 +129,23 @@ def drawn_arms(f: str, case: Case, operands: Operands, biases: list[Any]) -> lis
     """plain default, bias default, default: gemm's choice for the product alone, with the bias, with both; torch plain:
     torch's product alone; addmm: cuBLASLt's fused epilogue."""
     arms = [
-        Arm("plain default", ours(operands, biases, None, lambda bias: {})),
-        Arm("bias default", ours(operands, biases, None, lambda bias: {"bias": bias})),
-        Arm("default", ours(operands, biases, None, lambda bias: {"bias": bias, "activation": f})),
+        Arm("plain default", ours(operands, None)),
+        Arm("bias default", ours(operands, None, lambda i: {"bias": biases[i]})),
+        Arm("default", ours(operands, None, lambda i: {"bias": biases[i], "activation": f})),
         Arm("torch plain", reference_arm(case, operands).launch),
     ]
     return arms + ([Arm("addmm", addmm(f, operands, biases))] if f in ADDMM else [])
 
 
 def ours(
-    operands: Operands, biases: list[Any], kernel: str | None, keywords: Callable[[Any], dict[str, Any]]
+    operands: Operands, kernel: str | None, keywords: Callable[[int], dict[str, Any]] = lambda i: {}
 ) -> Callable[[int], object]:
-    """gemm by a kernel, or its own choice, with the keywords that a bias makes."""
+    """gemm by a kernel, or its own choice, with the keywords for each set of operands."""
     gemm = cutlass_py.gemm
 
     def launch(i: int) -> None:
         a, b, d = operands[i]
-        gemm(a, b, out=d, kernel=kernel, **keywords(biases[i % operands.count]))
+        gemm(a, b, out=d, kernel=kernel, **keywords(i % operands.count))
 
     return launch
 

@@ -382,20 +382,35 @@ def test_orders_of_tiles(fake_gpu, monkeypatch, capsys):
     assert cases.order_arms(cases.Operands(SMALL, fake_gpu), None) == []  # a CPU's kernel has no tiles
 
 
-def test_factors_in_blocks():
-    """As torch's scaled_mm wants them, on the CPU in place of the GPU."""
+@pytest.fixture
+def torch_here(monkeypatch):
+    """torch, which draws on the CPU in place of the GPU."""
     torch = pytest.importorskip("torch")
-    gpu = frameworks.Torch()
+    rand = torch.rand
+    monkeypatch.setattr(torch, "rand", lambda *shape, device: rand(*shape))
+    return torch
+
+
+def test_factors_in_blocks(torch_here):
+    """As torch's scaled_mm wants them."""
+    torch, gpu = torch_here, frameworks.Torch()
     case = Case("deepgemm", "e4m3_block", "tn", (1, 4, 256, 300))
-    with pytest.MonkeyPatch.context() as patch:
-        rand = torch.rand
-        patch.setattr(torch, "rand", lambda *shape, device: rand(*shape))
-        x, y = gpu.scales(case)
+    x, y = gpu.scales(case)
     assert (x.shape, x.stride()) == ((4, 3), (1, 4)) and (y.shape, y.stride()) == ((3, 2), (1, 4))
     a, b = torch.ones(4, 300).to(torch.float8_e4m3fn), torch.ones(300, 256).to(torch.float8_e4m3fn)
     blocks = torch.tensor([128.0, 128.0, 44.0])
     expected = (x * blocks) @ y.repeat_interleave(128, 1)
     assert torch.allclose(gpu.product(case, a, b, x, y), expected)
+
+
+def test_factors_by_row_and_column(torch_here):
+    torch, gpu = torch_here, frameworks.Torch()
+    case = Case("random", "e4m3_vector", "tn", (1, 4, 256, 32))
+    x, y = gpu.scales(case)
+    assert (x.shape, y.shape) == ((4, 1), (1, 256))
+    assert (case.problem()["scale_a"], case.problem()["scale_b"]) == ("vector", "vector")
+    a, b = torch.ones(4, 32).to(torch.float8_e4m3fn), torch.ones(32, 256).to(torch.float8_e4m3fn)
+    assert torch.allclose(gpu.product(case, a, b, x, y), 32 * x * y)
 
 
 @pytest.mark.parametrize("overloads", [["default", "out"], ["default"]])

@@ -147,22 +147,6 @@ FAULTS = [
         {"a": "e4m3", "tile": (128, 128, 128), "schedule": "leancoopblockswap"},
         "tile is (128, 128, 128); expected n up to 64: each column has its own factor",
     ),
-    (
-        LEAN,
-        {"schedule": "leanpingpongunaligned", "cluster": (2, 1, 1)},
-        "cluster is (2, 1, 1); expected (1, 1, slices of k): threads load for no other block",
-    ),
-    (
-        LEAN,
-        {"schedule": "leanpingpongunaligned", "tile": (128, 192, 64)},
-        "tile is (128, 192, 64); expected m * n up to 16384: 128 accumulators of a thread, beside the rest of its 200 "
-        "registers",
-    ),
-    (
-        LEAN,
-        {"schedule": "leanpingpongunaligned", "a": "tf32", "d": "f32", "tile": (128, 64, 32)},
-        "schedule is 'leanpingpongunaligned'; expected one that loads by TMA, which rounds to tf32",
-    ),
     (LEAN, {"tile": (320, 64, 64)}, "tile is (320, 64, 64); expected m up to 256: TMA loads boxes of so many rows"),
     (
         LEAN,

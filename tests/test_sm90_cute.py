@@ -62,10 +62,8 @@ def designs() -> list[Design]:
     known: set[Any] = set()
     kept = []
     for text in dict.fromkeys(re.findall(r"using Design = (sm90::Design<.*>);", source())):
-        left, right, _, d, m, n, lines, cluster_m, cluster_n, pingpong, *rest = text[13:-1].split(", ", 18)
-        _, direct, unaligned, _, _, left_along, right_along, split, epilogue = rest
-        if unaligned == "true":  # what threads load, the simulated GPU multiplies
-            continue
+        left, right, _, d, m, n, lines, cluster_m, cluster_n, pingpong, *rest = text[13:-1].split(", ", 17)
+        _, direct, _, _, left_along, right_along, split, epilogue = rest
         left, right, d = (x.removeprefix("numbers::").lower() for x in (left, right, d))
         size = DTYPES[left].itemsize
         operands = (size, m, left_along, cluster_n, pingpong), (size, n, right_along, cluster_m, lines)
@@ -376,14 +374,13 @@ OWN = {
     "barrier.cluster.arrive": "",
     "barrier.cluster.arrive.relaxed": "",
     "barrier.cluster.wait": "",
-    # Bits without a type, for CUTLASS's .u16 and .u32; words by four; and from another block's memory.
+    # Bits without a type, for CUTLASS's .u16 and .u32; f32 by four; and from another block's memory.
     "ld.shared.b16": "h,[r]",
     "ld.shared.b32": "r,[r]",
     "ld.shared.v4.f32": "{f,f,f,f},[r]",
     "st.shared.b16": "[r],h",
     "st.shared.b32": "[r],r",
     "st.shared.v2.b32": "[r],{r,r}",
-    "st.shared.v4.b32": "[r],{r,r,r,r}",
     "st.shared.v4.f32": "[r],{f,f,f,f}",
     "ld.shared::cluster.v4.f32": "{f,f,f,f},[r]",
     # CUTLASS has none of a byte.

@@ -141,10 +141,10 @@ struct Of {
     };
     lines(left ? X::left_along : X::right_along, left ? X::M : X::N);
     for (int i = 0; left && i < X::cluster_n; ++i) {
-      OperandLoad<X::left_along, X::M, X::cluster_n>{p.left.map, i, 0}.line(0, 0, 0, 0, 0);
+      OperandLoad<X::left_along, X::M, X::cluster_n>{p.left, i, 0}.line(0, 0, 0, 0, 0);
     }
     for (int i = 0; !left && i < X::cluster_m; ++i) {
-      OperandLoad<X::right_along, X::N, X::cluster_m>{p.right.map, i, 0}.line(0, 0, 0, 0, 0);
+      OperandLoad<X::right_along, X::N, X::cluster_m>{p.right, i, 0}.line(0, 0, 0, 0, 0);
     }
   }
 

@@ -58,8 +58,7 @@ def typed(on: Any, x: np.ndarray, dtype: str) -> Any:
 def run(on: Any, name: str, a: np.ndarray, b: np.ndarray, result: str = "aligned", **keywords: Any) -> np.ndarray:
     """The product by a kernel, of float64 values, as float64; what is beside the result stays as it was."""
     c = find(name)
-    anywhere = SCHEDULES[c.schedule].unaligned
-    kinds = {"t": "offset" if anywhere else "aligned", "n": "padded_column" if anywhere else "aligned_column"}
+    kinds = {"t": "aligned", "n": "aligned_column"}
     given = [
         typed(on, placed("numpy", x, dtype, kinds[layout]).array, dtype)
         for x, dtype, layout in zip((a, b), (DTYPES[c.a].stored, DTYPES[c.b].stored), c.layout, strict=True)
@@ -121,28 +120,6 @@ def test_edges(on, rng, name):
         direct = not SCHEDULES[c.schedule].tma_store
         a, b = operands(rng, name, m, n + 3 * direct, k)
         np.testing.assert_array_equal(run(on, name, a, b, "offset" if direct else "aligned"), rounded(a @ b, c.d))
-
-
-UNALIGNED = [name for name in KERNELS if SCHEDULES[find(name).schedule].unaligned]
-
-
-@pytest.mark.parametrize("name", UNALIGNED)
-def test_operands_that_lie_anywhere(on, rng, name):
-    """Odd extents: what is beside an operand, and behind its last line, is NaN."""
-    for clusters, k in (((0.05, 0.3), 3), ((0.4, 1), 63), ((1.3, 1.6), 65), ((2.2, 0.4), 523)):
-        m, n = (x | 1 for x in extents(name, *clusters))
-        a, b = operands(rng, name, m, n, k)
-        c = integers(rng, (m, n))
-        given = {"c": typed(on, placed("numpy", c, find(name).d, "offset").array, find(name).d), "beta": -1}
-        np.testing.assert_array_equal(run(on, name, a, b, "offset", **given), rounded(a @ b - c, find(name).d))
-
-
-@pytest.mark.parametrize("name", UNALIGNED[:2])
-def test_batches_that_lie_anywhere(on, rng, name):
-    m, n = (x | 1 for x in extents(name, 1.2, 0.6))
-    for of_a, of_b in (((3,), (3,)), ((), (2,)), ((2,), (1,))):
-        a, b = integers(rng, (*of_a, m, 71)), integers(rng, (*of_b, 71, n))
-        np.testing.assert_array_equal(run(on, name, a, b, "offset"), rounded(a @ b, find(name).d))
 
 
 @pytest.mark.parametrize("more", [4, 1])

@@ -149,7 +149,7 @@ class Torch(Framework):
     """torch: cuBLAS and cuBLASLt."""
 
     name = "torch"
-    dtypes = ("bf16", "f16", "f32", "tf32", "f64", "e4m3", "e4m3_fast", "e4m3_block", "s8")
+    dtypes = ("bf16", "f16", "f32", "tf32", "f64", "e4m3", "e4m3_fast", "e4m3_vector", "e4m3_block", "s8")
 
     def __init__(self) -> None:
         import torch
@@ -168,14 +168,17 @@ class Torch(Framework):
 
     def scales(self, case: Case) -> tuple[Any, Any]:
         torch, (_, m, n, k) = self.torch, case.shape
-        if case.arithmetic.reference == "scaled_mm":
-            return torch.ones(1, device="cuda"), torch.ones(1, device="cuda")
-        if case.arithmetic.reference != "block_scaled_mm":
+        kind = case.arithmetic.factors
+        if kind is None:
             return None, None
+        if kind == "one":
+            return torch.ones(1, device="cuda"), torch.ones(1, device="cuda")
 
         def factors(*shape: int) -> Any:
             return (torch.rand(shape, device="cuda") + 0.5) / k**0.5
 
+        if kind == "vector":
+            return factors(m, 1), factors(1, n)
         depth, columns = ceil(k / BLOCK), ceil(n / BLOCK)
         # Those of B one column after the other, each padded to four blocks of k.
         return factors(depth, m).t(), factors(columns, _padded(depth)).t()[:depth]
@@ -228,7 +231,9 @@ class Torch(Framework):
     def product(self, case: Case, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         kind = getattr(self.torch, _wide(case.arithmetic.dtype))
         x, y = a.to(kind), b.to(kind)
-        if case.arithmetic.reference == "block_scaled_mm":
+        if case.arithmetic.factors == "vector":
+            x, y = x * scale_a, y * scale_b
+        if case.arithmetic.factors == "block":
             x = x * scale_a.repeat_interleave(BLOCK, 1)[:, : x.shape[1]]
             y = y * scale_b.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)[: y.shape[0], : y.shape[1]]
         return self.torch.matmul(x, y)  # other factors are ones

@@ -19,7 +19,7 @@ from .suites import DEFAULT, Case, case_of
 _FLOP_PER_CYCLE = {
     80: {"bf16": 2048, "f16": 2048, "tf32": 1024, "s8": 4096, "f64": 128, "f32": 128},
     90: {"bf16": 4096, "f16": 4096, "tf32": 2048, "s8": 8192, "f64": 256, "f32": 256}
-    | dict.fromkeys(("e4m3", "e4m3_fast", "e4m3_block"), 8192),
+    | dict.fromkeys(("e4m3", "e4m3_fast", "e4m3_vector", "e4m3_block"), 8192),
 }
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#8c564b", "#e377c2")
 _MARKS = {"sustained": "o", "mixed": "x", "light": "+"}

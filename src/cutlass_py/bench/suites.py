@@ -26,6 +26,8 @@ class Arithmetic:
         layouts: those that the reference takes.
         granule: n and k are multiples of it, for the reference's sake.
         rows: least m, likewise.
+        factors: scales of A and B, as in a problem file: "one", "vector" (by row and by column), "block" (1x128 by
+            128x128).
     """
 
     dtype: str
@@ -34,6 +36,7 @@ class Arithmetic:
     layouts: tuple[str, ...] = LAYOUTS
     granule: int = 1
     rows: int = 1
+    factors: str | None = None
 
     @property
     def formats(self) -> tuple[str, str, str]:
@@ -59,9 +62,10 @@ ARITHMETICS = {
     "f32": Arithmetic("f32"),
     "tf32": Arithmetic("f32", "tf32"),
     "f64": Arithmetic("f64"),
-    "e4m3": Arithmetic("e4m3", None, "scaled_mm", ("tn",), 16),
-    "e4m3_fast": Arithmetic("e4m3", "fast", "scaled_mm", ("tn",), 16),
-    "e4m3_block": Arithmetic("e4m3", None, "block_scaled_mm", ("tn",), 16),  # scales 1x128 by 128x128
+    "e4m3": Arithmetic("e4m3", None, "scaled_mm", ("tn",), 16, factors="one"),
+    "e4m3_fast": Arithmetic("e4m3", "fast", "scaled_mm", ("tn",), 16, factors="one"),
+    "e4m3_vector": Arithmetic("e4m3", None, "scaled_mm", ("tn",), 16, factors="vector"),
+    "e4m3_block": Arithmetic("e4m3", None, "block_scaled_mm", ("tn",), 16, factors="block"),
     "s8": Arithmetic("s8", None, "int_mm", ("tn",), 16, rows=17),
 }
 
@@ -99,8 +103,7 @@ class Case:
         batch, m, n, k = self.shape
         found = self.arithmetic
         entry = {"m": m, "n": n, "k": k, "batch": batch, "layout": self.layout, "a": found.dtype}
-        factor = {"scaled_mm": "one", "block_scaled_mm": "block"}.get(found.reference)
-        return {**entry, "compute": found.compute, "scale_a": factor, "scale_b": factor}
+        return {**entry, "compute": found.compute, "scale_a": found.factors, "scale_b": found.factors}
 
     def facts(self) -> dict[str, Any]:
         """As it stands in the JSON."""

@@ -25,7 +25,6 @@ class Schedule:
         mainloop, epilogue: CUTLASS's policies of a 3.x kernel.
         lean: the kernels are our own (kernels/sm90). They count as 3.x: what TMA asks for holds for both.
         direct: of our own: D leaves element by element.
-        unaligned: of our own: A and B may lie anywhere.
         swap: A and B change places, so that D^T is computed.
         steady: promoted fp8 sums are added up while other MMAs run (fp8_two_level_accumulation.cuh).
         stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
@@ -46,7 +45,6 @@ class Schedule:
     block: int = 0
     lean: bool = False
     direct: bool = False
-    unaligned: bool = False
 
     @property
     def pingpong(self) -> bool:
@@ -112,8 +110,6 @@ SCHEDULES = {
             for direct in ("", "direct")
             for swap in ("", "swap")
         ),
-        Schedule("leanpingpongunaligned", _LEAN["pingpong"], lean=True, direct=True, unaligned=True),
-        Schedule("leanpingpongunalignedswap", _LEAN["pingpong"], lean=True, direct=True, unaligned=True, swap=True),
         *(
             Schedule(f"lean{name}block{swap}", policy, lean=True, swap=bool(swap), block=BLOCK)
             for name, policy in _LEAN.items()

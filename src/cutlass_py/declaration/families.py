@@ -212,8 +212,6 @@ def _lean_declared() -> Iterator[GemmConfig]:
             yield _sm90((dtype, dtype), layout, d, "fused", design)
     for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_SPLIT):
         yield _sm90((dtype, dtype), layout, dtype, "fused", design)
-    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_UNALIGNED):
-        yield _sm90((dtype, dtype), layout, dtype, "fusedc", design)
     for pair, d in product(_FP8, _FP8_RESULTS):
         for design in (*tiles.SM90_LEAN_FAST, *tiles.SM90_LEAN_FEW):
             yield _sm90(pair, "tn", d, "fused_scaled", design, "fast")

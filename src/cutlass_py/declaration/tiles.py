@@ -283,13 +283,6 @@ SM90_LEAN_DIRECT: list[Design] = [
     *SM90_LEAN_DIRECT_SQUARE,
     *_lean(128, (256,), "M", "coopdirect"),
 ]
-# Likewise, and operands: threads load them.
-SM90_LEAN_UNALIGNED: list[Design] = [
-    *_lean(64, (16, 32, 64), "I", "pingpongunaligned", 128),
-    *_lean(64, (128,), "I", "pingpongunaligned"),
-    *_lean(128, (64, 128), "I", "pingpongunaligned"),
-    *_sliced(*_lean(64, (16, 32, 64), "I", "pingpongunaligned", 128)),
-]
 SM90_LEAN_PROMOTED_DIRECT: list[Design] = _lean(128, (128,), "I", "coopdirect")
 SM90_LEAN_FUSED: list[Design] = [
     *_lean(64, (32,), "I", "pingpong", 128),

@@ -245,8 +245,6 @@ def _accumulators_3x(k: Resolved) -> _Faults:
     threads = 128 if k.schedule.pingpong else 256
     held = k.tile[0] * k.tile[1] // threads
     most, why = _SM90_ACCUMULATORS, "beside the rest of its 240 registers"
-    if k.schedule.unaligned:
-        most, why = 128, "beside the rest of its 200 registers"
     if k.promoted and k.schedule.lean:
         part = k.tile[1] // 2  # of 64 rows
         held += (2 if k.schedule.pingpong else 1) * part
@@ -280,7 +278,7 @@ def _dmma_3x(k: Resolved) -> _Faults:
             yield Fault(field, found, f"{wanted}, which schedule {k.schedule.name} has alone")
 
 
-@_check("tile", "cluster", "schedule", "accumulator", api=3)
+@_check("tile", "schedule", "accumulator", api=3)
 def _lean_3x(k: Resolved) -> _Faults:
     """Our own kernels: lines of k, and factors of them, which promoted sums have alone."""
     row, (m, n, depth) = k.schedule, k.tile
@@ -292,10 +290,6 @@ def _lean_3x(k: Resolved) -> _Faults:
         yield Fault("tile", k.tile, f"k a multiple of {LINE // k.size}: lines of {LINE} bytes")
     elif k.promoted and depth != LINE:
         yield Fault("tile", k.tile, f"k of {LINE}: sums of fp8 are promoted after every line")
-    if row.unaligned and k.a == "tf32":
-        yield Fault("schedule", row.name, "one that loads by TMA, which rounds to tf32")
-    if row.unaligned and k.given.cluster[:2] != (1, 1):
-        yield Fault("cluster", k.given.cluster, "(1, 1, slices of k): threads load for no other block")
     if row.block and not k.promoted:
         yield Fault("schedule", row.name, "one without scales in blocks: those are of promoted fp8 sums")
     columns_alone = row.swap or row.block == 1

@@ -1,4 +1,4 @@
-// The kernel: one thread keeps the stages full, or one warpgroup, two others multiply what is there and store it.
+// The kernel: one thread keeps the stages full, two warpgroups multiply what is there and store it.
 //
 // Blocks stay and take tile after tile (scheduler.cuh). Warpgroups share a tile, or take turns: one multiplies while
 // the other one finishes and stores. Blocks of a cluster load parts of what they all read, each for the others.
@@ -225,10 +225,10 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
   const SharedMemory<X> shared(dynamic_shared_memory());
   const Place<X> place;
   if (threadIdx.x == 0) {
-    if constexpr (!X::unaligned) prefetch(p.left.map), prefetch(p.right.map);
+    prefetch(p.left), prefetch(p.right);
     if constexpr (!X::direct) prefetch(p.d.map);
     for (int stage = 0; stage < X::stages; ++stage) {
-      init_barrier(shared.full(stage), X::loaders);
+      init_barrier(shared.full(stage), 1);
       init_barrier(shared.empty(stage), Release<X>::sharing * Release<X>::warps);
     }
     for (int i = 0; i < kWarpgroups; ++i) {
@@ -242,18 +242,14 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
 
   const int warp = warp_index();
   if (warp < 4) {
-    release_registers<X::loader_registers>();
-    if constexpr (X::unaligned) {
-      load_tiles_by_threads(p, shared, place);
-    } else if (threadIdx.x == 0) {
-      load_tiles(p, shared, place);
-    }
+    release_registers<kLoaderRegisters>();
+    if (threadIdx.x == 0) load_tiles(p, shared, place);
     if constexpr (X::split) {
       synchronize_warp();  // the warp arrives as one
       synchronize_cluster();
     }
   } else {
-    claim_registers<X::multiplier_registers>();
+    claim_registers<kRegisters>();
     if constexpr (X::split) {
       compute_slice(p, shared, place, warp / 4 - 1);
     } else {

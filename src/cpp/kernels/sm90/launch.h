@@ -15,13 +15,6 @@
 
 namespace cutlass_py::sm90 {
 
-inline LinesInMemory lines_of(const Matrices& x) {
-  const int64_t stride = x.stride * x.size, batch = x.shared() ? 0 : x.batch_stride * x.size, length = x.inner * x.size;
-  const auto* data = static_cast<const uint8_t*>(x.data);
-  return {
-      data, data + (x.batch - 1) * batch + (x.outer - 1) * stride + length, stride, batch, length, int32_t(x.outer)};
-}
-
 inline int encode_operands(Parameters& p, const Shape& x, const CutlassPyGemm& g, int64_t rows, int64_t columns) {
   const auto matrices = [&](bool is_a, bool along, int64_t extent) {
     const int64_t inner = along ? extent : g.k, outer = along ? g.k : extent;
@@ -30,15 +23,11 @@ inline int encode_operands(Parameters& p, const Shape& x, const CutlassPyGemm& g
   };
   const Matrices left = matrices(!x.swap, x.left_along, rows), right = matrices(x.swap, x.right_along, columns);
   p.left_batch = !left.shared(), p.right_batch = !right.shared();
-  if (x.unaligned) {
-    p.left.lines = lines_of(left), p.right.lines = lines_of(right);
-    return 0;
-  }
-  const int error = x.left_along ? encode(p.left.map, left, 64, 64 / x.cluster_n)
-                                 : encode(p.left.map, left, x.line(), x.m / x.cluster_n);
+  const int error =
+      x.left_along ? encode(p.left, left, 64, 64 / x.cluster_n) : encode(p.left, left, x.line(), x.m / x.cluster_n);
   if (error) return error;
-  return x.right_along ? encode(p.right.map, right, panel_of(x.n), 64 / x.cluster_m)
-                       : encode(p.right.map, right, x.line(), x.n / x.cluster_m);
+  return x.right_along ? encode(p.right, right, panel_of(x.n), 64 / x.cluster_m)
+                       : encode(p.right, right, x.line(), x.n / x.cluster_m);
 }
 
 // D, or what lies like it.

@@ -1,5 +1,5 @@
-// Loading: one thread of a block keeps the stages full, by the copy engine. Blocks of a cluster load parts of what they
-// all read, each for the others. (What the copy engine cannot read: load_by_threads.cuh.)
+// Loading: one thread of a block keeps the stages full. Blocks of a cluster load parts of what they all read, each for
+// the others.
 #pragma once
 
 #include "kernels/sm90/parameters.cuh"
@@ -44,8 +44,8 @@ __device__ void load_tiles(const Parameters& p, const SharedMemory<X>& shared, c
   for (int i = 0; i < X::cluster_n; ++i) row |= uint16_t(1 << (place.m + i * X::cluster_m));
 #pragma unroll
   for (int i = 0; i < X::cluster_m; ++i) column |= uint16_t(1 << (i + place.n * X::cluster_m));
-  const OperandLoad<X::left_along, X::M, X::cluster_n> left{p.left.map, place.n, row};
-  const OperandLoad<X::right_along, X::N, X::cluster_m> right{p.right.map, place.m, column};
+  const OperandLoad<X::left_along, X::M, X::cluster_n> left{p.left, place.n, row};
+  const OperandLoad<X::right_along, X::N, X::cluster_m> right{p.right, place.m, column};
 
   Pipeline<X> at;
   const Steps steps = X::split ? Steps::slice(p.steps, place.rank, p.slices) : Steps::all(p.steps);

@@ -6,7 +6,6 @@
 
 #include "kernels/sm90/factors.cuh"
 #include "kernels/sm90/load.cuh"
-#include "kernels/sm90/load_by_threads.cuh"
 
 namespace cutlass_py::sm90 {
 

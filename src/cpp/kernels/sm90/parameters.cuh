@@ -18,19 +18,6 @@ struct Operand {
   float value;
 };
 
-// An operand as it lies in memory: lines of so many bytes, along k or along its rows, so many bytes apart.
-struct LinesInMemory {
-  const uint8_t *data, *end;  // of all of the batch
-  int64_t stride, batch, length;
-  int32_t count;
-};
-
-// What a kernel reads of an operand: by the copy engine, or by threads.
-union Source {
-  TensorMap map;
-  LinesInMemory lines;
-};
-
 // Strides in elements: from one line of k to the next, from one group of rows or columns to the next.
 struct BlockFactors {
   const float* data;
@@ -38,7 +25,7 @@ struct BlockFactors {
 };
 
 struct Parameters {
-  Source left, right;
+  TensorMap left, right;
   Operand d;
   TileOrder order;
   int32_t steps;                    // stages of k

@@ -23,7 +23,7 @@ double by_panel(int columns, double of64, double of32, double of16) {
 struct Side {
   double extent;  // of the product
   int tile, cluster, sharing;
-  bool along, by_threads;
+  bool along;
   int size;
 
   double tiles() const { return ceil_div(extent, tile * cluster); }
@@ -32,7 +32,6 @@ struct Side {
   // How many of the tiles that a block takes are last ones.
   double last(double waves) const { return std::min(1.0, ceil_div(waves, tiles()) / waves); }
   double slow(const EstimateConstants& c, double k) const {
-    if (by_threads) return 1;
     const double line = (along ? extent : k) * size;
     const auto begins_within = [&](double bytes) { return std::fmod(line, bytes) != 0; };
     return 1 + begins_within(128) * c.lines64 + begins_within(64) * c.lines32 + begins_within(32) * c.lines16;
@@ -52,8 +51,8 @@ struct Tiling {
         x(x),
         k(k),
         batch(batch),
-        left{x.swap ? n : m, x.m, x.cluster_m, x.cluster_n, x.left_along, x.unaligned, x.size},
-        right{x.swap ? m : n, x.n, x.cluster_n, x.cluster_m, x.right_along, x.unaligned, x.size},
+        left{x.swap ? n : m, x.m, x.cluster_m, x.cluster_n, x.left_along, x.size},
+        right{x.swap ? m : n, x.n, x.cluster_n, x.cluster_m, x.right_along, x.size},
         slots(std::max(1, clusters[size_t(std::min(blocks(), 8))])),
         count(left.tiles() * right.tiles() * batch),
         waves(ceil_div(count, slots)) {}
@@ -78,9 +77,8 @@ struct Tiling {
   }
   double mainloop() const {
     double slow = right.slow(c, k);
-    if (x.right_along && !x.unaligned) slow += by_panel(x.n, 0, c.panels32, c.panels16);
-    const double bytes = load(left, left.slow(c, k)) + load(right, slow),
-                 per_byte = 1 / std::exp(c.load + (x.unaligned ? c.shifted : 0));
+    if (x.right_along) slow += by_panel(x.n, 0, c.panels32, c.panels16);
+    const double bytes = load(left, left.slow(c, k)) + load(right, slow), per_byte = 1 / std::exp(c.load);
     return both(multiply(), bytes * per_byte, 1 + std::exp(c.beside)) + (outside(left) + outside(right)) * per_byte;
   }
 

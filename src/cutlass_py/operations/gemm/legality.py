@@ -233,8 +233,7 @@ def function_of(p: Problem) -> tuple[str, bool]:
 
 def interface_of(c: GemmConfig) -> Interface:
     """The interface of a kernel; the same object for all that share it."""
-    schedule = SCHEDULES[c.schedule]
-    align = 1 if schedule.unaligned else c.align or _TMA // DTYPES[c.a].itemsize
+    schedule, align = SCHEDULES[c.schedule], c.align or _TMA // DTYPES[c.a].itemsize
     return _interface(
         api=c.api,
         cc=FAMILIES[c.family].cc,

@@ -15,7 +15,7 @@ from ...declaration.epilogues import epilogue_named
 from ...declaration.shared_memory import part_columns
 
 # By the names of estimate.h, a column for each way to sum; bf16 stands for all that sum as usual. `direct` and `finish`
-# are bf16's in all; `shifted` is a guess.
+# are bf16's in all.
 SUMS = ("usual", "fast", "promoted", "factors")
 CONSTANTS = {
     "launch": (0.8728, 0.8962, 0.9783, 0.8564),
@@ -28,7 +28,6 @@ CONSTANTS = {
     "turned16": (0.2813, 0.4633, 0.4633, 0.4633),
     "step": (-2.542, -2.527, -2.21, -2.564),
     "load": (13.48, 12.79, 11.59, 12.32),
-    "shifted": (-2.5, -2.5, -2.5, -2.5),
     "beside": (-0.3237, 0.9647, 5.095, -5.586),
     "lines64": (2.37, 1.209, 0.09181, 0.0909),
     "lines32": (1.499, 0.8533, 0.07457, -0.03675),
@@ -82,7 +81,6 @@ def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
         left_along=b_along if schedule.swap else a_along,
         right_along=a_along if schedule.swap else b_along,
         direct=not schedule.tma_store,
-        unaligned=schedule.unaligned,
         size=size,
         d_size=d_size + like_d,
         part=part_columns(c.tile[1], d_size, like_d > 0 or c.cluster[2] > 1, reduces),

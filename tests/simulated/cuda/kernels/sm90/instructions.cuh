@@ -64,7 +64,6 @@ void store_shared(Address to, T x) {
   std::memcpy(gpu::shared(to, sizeof x), &x, sizeof x);
 }
 inline void store_shared(Address to, uint32_t x, uint32_t y) { store_shared(to, x), store_shared(to + 4, y); }
-inline void store_shared(Address to, const uint32_t (&x)[4]) { std::memcpy(gpu::shared(to, sizeof x), x, sizeof x); }
 inline void store_shared(Address to, const float (&x)[4]) { std::memcpy(gpu::shared(to, sizeof x), x, sizeof x); }
 inline void load_remote(Address from, int rank, float (&x)[4]) {
   std::memcpy(x, gpu::shared_of(rank, from, sizeof x), sizeof x);
