@@ -403,8 +403,8 @@ def no_headers(*_):
 def test_the_source_holds_every_operation_that_is_used_and_no_other():
     text = codegen.source([config_for(SQUARE, problem(several, given=of_several()))])
     assert text.startswith('#include "kernels/cutlass3x/user_epilogue.cuh"') and "UserGemm3x<" in text
-    for piece in ("::erf(", "::log(", "::rsqrt(", "::sqrt(", "::exp(", "activation::relu<fast>", "T(INFINITY)",
-                  "user::rounded<cutlass::bfloat16_t>", "user::Number<X, 0>", "wide = true",
+    for piece in ("::erf(", "::log(", "::rsqrt(", "::sqrt(", "::exp(", "activation::relu<false>", "T(INFINITY)",
+                  "user::rounded<cutlass::bfloat16_t>", "user::Number<X, 0>",
                   "user::Vector<X, 1, 'n', cutlass::bfloat16_t>", "user::Vector<X, 2, 'm', float>",
                   "user::Source<X, 3, cutlass::bfloat16_t>", "user::Matrix<X, 4, float>",
                   "user::Store<X, 5, cutlass::bfloat16_t>", "user::Store<X, 6, float>"):  # fmt: skip
@@ -416,6 +416,20 @@ def test_the_source_holds_every_operation_that_is_used_and_no_other():
     given = {"total": spec(1, 1, dtype="f64"), "rows": spec(512, 1, dtype="f64")}
     single = codegen.source([config_for(DOUBLE, problem(summed, dtype="f64", given=given))])
     assert "user::Reduce<X, 0, 's', double, user::Sum, 0>, user::Reduce<X, 1, 'm', double, user::Max, 0>" in single
+
+
+@pytest.mark.parametrize(("dtype", "of_d"), [("bf16", "fast"), ("f32", "false")])
+def test_an_activation_is_as_exact_as_what_is_computed_from_it(dtype, of_d):
+    """An output in f32 makes those exact that it depends on, and no others."""
+
+    @epilogue
+    def activated(accum):
+        d = gelu(accum)
+        return d, {"kept": relu(accum) if dtype == "bf16" else d, "rows": sum_over(relu(accum), axis=-1)}
+
+    given = {"kept": spec(512, 512, dtype=dtype), "rows": spec(512, 1, dtype="f32")}
+    text = codegen.source([config_for(SQUARE, problem(activated, given=given))])
+    assert f"activation::gelu<{of_d}>::apply" in text and "activation::relu<false>::apply" in text
 
 
 def test_every_operation_has_all_its_operands_in_cpp():

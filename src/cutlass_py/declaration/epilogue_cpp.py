@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .dtypes import DTYPES
-from .epilogue_ir import OPERATIONS, Node, Program, digest
+from .epilogue_ir import OPERATIONS, Program, digest
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,11 @@ class Traced:
         return self.operands[self.source][1] if self.source >= 0 else None
 
     @cached_property
-    def wide(self) -> bool:
-        """Whether something beside D has more than 16 bits: activations are then computed in full."""
+    def exact(self) -> frozenset[int]:
+        """Values that something beside D depends on which has more than 16 bits: their activations are exact."""
         first = len(self.program.inputs)
-        return any(DTYPES[str(dtype)].bits > 16 for _, dtype in self.operands[first:])
+        outputs = zip(self.program.outputs, self.operands[first:], strict=True)
+        return self.program.behind(output.node for output, (_, dtype) in outputs if DTYPES[str(dtype)].bits > 16)
 
     @cached_property
     def computation(self) -> str:
@@ -102,13 +103,27 @@ class Traced:
         program, places = self.program, {"accum": "in[0]"}
         places |= {program.inputs[i]: f"in[{place}]" for place, (i, _, _) in enumerate(self.inputs, 1)}
         lines = [
-            f"    const {'bool' if node.truth else 'T'} v{i} = {_expression(node, places, type_of)};\n"
+            f"    const {'bool' if node.truth else 'T'} v{i} = {self._expression(i, places, type_of)};\n"
             for i, node in enumerate(program.nodes)
             if i in program.used
         ]
         lines.append(f"    out[0] = v{program.result};\n")
         lines += [f"    out[{place}] = v{output.node};\n" for place, output in enumerate(program.outputs, 1)]
         return "".join(lines)
+
+    def _expression(self, i: int, places: dict[str, str], type_of: Callable[[str], str]) -> str:
+        node = self.program.nodes[i]
+        if node.op == "accum":
+            return places["accum"]
+        if node.op == "input":
+            return places[node.name]
+        if node.op == "constant":
+            return {"inf": "T(INFINITY)", "-inf": "-T(INFINITY)", "nan": "T(NAN)"}.get(node.number, f"T({node.number})")
+        operands = [f"v{i}" for i in node.operands]
+        if node.op == "cast":
+            return f"user::rounded<{type_of(node.name)}>({operands[0]})"
+        written = OPERATIONS[node.op].cpp.format(*operands)
+        return written.replace("<fast>", "<false>") if i in self.exact else written
 
     @cached_property
     def transfers(self) -> str:
@@ -131,7 +146,6 @@ class Traced:
             f"  template <class X> using Loads = user::List<{', '.join(loads)}>;\n"
             f"  template <class X> using Stores = user::List<{', '.join(stores)}>;\n"
             f"  static constexpr int source = {self.source};\n"
-            f"  static constexpr bool wide = {str(self.wide).lower()};\n"
         )
 
     @cached_property
@@ -143,16 +157,3 @@ class Traced:
             "  static __device__ void compute(const T* in, T* out) {\n"
             f"{self.computation}  }}\n{self.transfers}}};\n}}\n"
         )
-
-
-def _expression(node: Node, places: dict[str, str], type_of: Callable[[str], str]) -> str:
-    if node.op == "accum":
-        return places["accum"]
-    if node.op == "input":
-        return places[node.name]
-    if node.op == "constant":
-        return {"inf": "T(INFINITY)", "-inf": "-T(INFINITY)", "nan": "T(NAN)"}.get(node.number, f"T({node.number})")
-    operands = [f"v{i}" for i in node.operands]
-    if node.op == "cast":
-        return f"user::rounded<{type_of(node.name)}>({operands[0]})"
-    return OPERATIONS[node.op].cpp.format(*operands)

@@ -6,6 +6,7 @@ Standard library and its sibling tables only: kernels' sources are written from 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -131,8 +132,12 @@ class Program:
     @cached_property
     def used(self) -> frozenset[int]:
         """Nodes that something written depends on."""
+        return self.behind([self.result, *(output.node for output in self.outputs)])
+
+    def behind(self, nodes: Iterable[int]) -> frozenset[int]:
+        """These nodes, and those that they depend on."""
         seen: set[int] = set()
-        waiting = [self.result, *(output.node for output in self.outputs)]
+        waiting = list(nodes)
         while waiting:
             if (index := waiting.pop()) not in seen:
                 seen.add(index)

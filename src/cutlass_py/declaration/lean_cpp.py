@@ -32,7 +32,7 @@ def _flag(x: bool) -> str:
 def _epilogue(c: GemmConfig) -> str:
     e = epilogue_named(c.epilogue)
     if e.user:
-        return f"sm90::UserEpilogue<{e.name}, {_flag(DTYPES[c.d].bits <= 16 and not e.user.wide)}>"
+        return f"sm90::UserEpilogue<{e.name}, {_flag(DTYPES[c.d].bits <= 16)}>"
     bias = "void" if c.d == "s32" else tag(c.bias)
     role = "source" if e.source else "gate" if e.gated else "aux" if e.aux else "none"
     return f"sm90::Fused<{tag(c.d)}, {bias}, {_flag(e.scaled)}, sm90::Role::{role}, {_flag(e.bias_grad)}>"

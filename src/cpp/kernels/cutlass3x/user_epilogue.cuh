@@ -6,7 +6,6 @@
 //   template <bool fast, class T> static __device__ void compute(const T* in, T* out)   in[0] is the sum, out[0] is D
 //   template <class X> using Loads = List<...>, Stores = List<...>      one for each further in and out
 //   static constexpr int source                                         the operand that arrives as C, or -1
-//   static constexpr bool wide                                          whether an out beside D has over 16 bits
 //
 // Loads and stores are templates over the context X of epilogue_visitors.cuh and the index of their operand in the
 // table of CutlassPyEpilogue; each has a visitor node and its arguments. cutlass2x/user_epilogue.cuh has them for the
@@ -140,7 +139,7 @@ struct Node<X, Program, List<Loads...>, List<Stores...>>
   using Impl::Impl;
   using Compute = typename X::Compute;
   static constexpr int kLoads = sizeof...(Loads), kStores = sizeof...(Stores);
-  static constexpr bool kFast = sizeof(typename X::D) <= 2 && !Program::wide;  // as exact as results of 16 bits
+  static constexpr bool kFast = sizeof(typename X::D) <= 2;  // as exact as results of 16 bits
 
   static typename Impl::Arguments arguments(const CutlassPyGemm& g) {
     return typename Impl::Arguments{Loads::arguments(g)..., Stores::arguments(g)...};
