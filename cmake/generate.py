@@ -97,12 +97,13 @@ def library(families: Any, configs: list[Any]) -> dict[str, str]:
     codegen = load_module("declaration.codegen")
     files, cmake = {}, []
     configs = sorted(configs, key=lambda c: list(families.FAMILIES).index(c.family))
-    for name, group in groupby(configs, key=lambda c: c.family):
-        family = families.FAMILIES[name]
-        for i, part in enumerate(split(family, list(group))):
-            files[f"{name}_{i}.cu"] = codegen.source(part)
+    for _, group in groupby(configs, key=lambda c: families.FAMILIES[c.family].compiled_as):
+        together = list(group)
+        family = families.FAMILIES[together[0].family]
+        for i, part in enumerate(split(family, together)):
+            files[f"{family.name}_{i}.cu"] = codegen.source(part)
             seconds = len(set(map(family.function, part))) * family.core_seconds
-            cmake.append((seconds, f"${{CMAKE_CURRENT_LIST_DIR}}/{name}_{i}.cu", family))
+            cmake.append((seconds, f"${{CMAKE_CURRENT_LIST_DIR}}/{family.name}_{i}.cu", family))
     # The elementwise kernels run wherever any kernel does, as what counts clusters; what loads cubins is of the host.
     elementwise = [f"elementwise/{part}" for part in ("compose", "compose_complex", "copy", "reduce", "table")]
     for part in (*elementwise, "sm90/cubin"):

@@ -264,6 +264,17 @@ def test_widths_that_cute_has_on_request_are_asked_for_and_stand_apart(tmp_path)
     assert {kind[:2] for kind in kinds} == {(True, True), (False, False)} and (True, True, True) not in kinds
 
 
+def test_families_that_are_compiled_alike_share_files():
+    written = (
+        "import sys; sys.path.insert(0, 'cmake'); import generate\n"
+        "f = generate.load_module('declaration.families')\n"
+        "files = generate.library(f, f.select('core', ['80', '90a']))\n"
+        "print(*(name for name, text in files.items() if 'CUTLASS_PY_KERNEL(simt_gemm_' in text))"
+    )
+    found = subprocess.run([sys.executable, "-I", "-c", written], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.split() and all(name.startswith("sm80_gemm_") for name in found.stdout.split())
+
+
 def test_void_c_for_epilogues_without_source():
     for c in FAMILIES["sm90_gemm"].declared:
         epilogue = EPILOGUES[c.epilogue]

@@ -12,7 +12,7 @@ from .families import FAMILIES
 
 
 def source(configs: Sequence[KernelConfig]) -> str:
-    """A whole translation unit with kernels of one family."""
+    """A whole translation unit with kernels of one family, or of some that are compiled alike."""
     family = FAMILIES[configs[0].family]
     return family.write(family, list(configs))
 

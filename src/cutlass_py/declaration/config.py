@@ -327,6 +327,11 @@ class Family:
     operation: str = DEFAULT  # what they compute: a room of operations/
     config: type[KernelConfig] = GemmConfig
 
+    @property
+    def compiled_as(self) -> tuple[Any, ...]:
+        """Families that have this in common may share translation units, and a reading of their headers."""
+        return self.header, self.launcher, self.write, self.gencode, self.cpp_arch, self.overlaps
+
     @cached_property
     def core(self) -> tuple[Any, ...]:
         """The set that two cores build in six to eight minutes."""

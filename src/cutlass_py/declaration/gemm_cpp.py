@@ -70,7 +70,7 @@ def _fields_3x(c: GemmConfig) -> dict[str, str]:
 
 
 def _fields_2x(family: Family, c: GemmConfig) -> dict[str, str]:
-    op_class, instruction, operation = INSTRUCTION[family.name, c.a]
+    op_class, instruction, operation = INSTRUCTION[c.family, c.a]
     activation, this = epilogue_named(c.epilogue).activation, f"config_{c.name}"
     plain = activation == "identity"
     return {
