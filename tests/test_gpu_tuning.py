@@ -77,6 +77,15 @@ def test_operands_are_left_alone():
     assert (out == 7).all() and torch.equal(a, copies[0]) and torch.equal(b, copies[1])
 
 
+def test_quick_autotuning_holds_for_the_process():
+    a, b = operands(m=264)
+    with cutlass_py.autotuning(quick=True):
+        gpu.assert_exact(cutlass_py.gemm(a, b), gpu.expected(a, b))
+        assert explain(a, b).chosen.measured
+    tuned.forget()
+    assert not explain(a, b).chosen.measured
+
+
 def test_autotuning_and_capture():
     a, b = operands()
     x, y = operands(m=512)

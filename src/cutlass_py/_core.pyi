@@ -67,13 +67,13 @@ def described_type(value: object | None) -> str:
 def jit_allowed() -> bool:
     """Whether this thread is within `jit`."""
 
-def allow_tuning(allowed: bool) -> bool:
+def allow_tuning(choices: int) -> int:
     """
-    Set whether new classes of this thread's calls are measured; returns what held before.
+    Set how many choices of a new class this thread's calls measure, 0 for none; returns what held before.
     """
 
-def tuning_allowed() -> bool:
-    """Whether this thread is within `autotuning`."""
+def tuning_allowed() -> int:
+    """That number: 0 outside of `autotuning`."""
 
 def device_count() -> int:
     """CUDA devices; 0 without a driver."""

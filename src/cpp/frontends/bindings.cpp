@@ -98,9 +98,9 @@ NB_MODULE(_core, m) {
   m.def("described_type", &described_type, "value"_a.none(), "Its type with an article, for messages: 'an int'.");
   m.def("jit_allowed", [] { return jit_allowed; }, "Whether this thread is within `jit`.");
   m.def(
-      "allow_tuning", [](bool allowed) { return std::exchange(tuning_allowed, allowed); }, "allowed"_a,
-      "Set whether new classes of this thread's calls are measured; returns what held before.");
-  m.def("tuning_allowed", [] { return tuning_allowed; }, "Whether this thread is within `autotuning`.");
+      "allow_tuning", [](int choices) { return std::exchange(tuning_allowed, choices); }, "choices"_a,
+      "Set how many choices of a new class this thread's calls measure, 0 for none; returns what held before.");
+  m.def("tuning_allowed", [] { return tuning_allowed; }, "That number: 0 outside of `autotuning`.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(

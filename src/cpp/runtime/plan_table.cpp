@@ -17,7 +17,7 @@ std::vector<void (*)()>& tables() {
 }  // namespace
 
 thread_local bool jit_allowed = false;
-thread_local bool tuning_allowed = false;
+thread_local int tuning_allowed = 0;
 
 uint64_t plan_table::times_cleared() { return cleared; }
 void plan_table::on_clear(void (*clear)()) { tables().push_back(clear); }

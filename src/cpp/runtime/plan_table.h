@@ -11,18 +11,20 @@ namespace cutlass_py {
 
 namespace nb = nanobind;
 
-// Whether this thread is inside of `with cutlass_py.jit()`, and of `with cutlass_py.autotuning()`.
-extern thread_local bool jit_allowed, tuning_allowed;
+// Whether this thread is inside of `with cutlass_py.jit()`; and how many choices of a new class are measured, which
+// `with cutlass_py.autotuning()` tells: 0 outside of it.
+extern thread_local bool jit_allowed;
+extern thread_local int tuning_allowed;
 
 // For its length no class of calls is measured on this thread.
 class NoTuning {
  public:
-  NoTuning() : before_(std::exchange(tuning_allowed, false)) {}
+  NoTuning() : before_(std::exchange(tuning_allowed, 0)) {}
   ~NoTuning() { tuning_allowed = before_; }
   NoTuning(const NoTuning&) = delete;
 
  private:
-  const bool before_;
+  const int before_;
 };
 
 // The kernel asked for, as registry.py numbers it; -1 for None.

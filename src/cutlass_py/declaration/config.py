@@ -334,7 +334,7 @@ class Family:
 
     @cached_property
     def core(self) -> tuple[Any, ...]:
-        """The set that two cores build in six to eight minutes."""
+        """The set that two cores build in five to six minutes."""
         return _distinct(self.declare_core())
 
     @cached_property

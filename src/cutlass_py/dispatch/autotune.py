@@ -24,6 +24,7 @@ _CANDIDATES = 32  # choices that are run at all, the best by the model
 _SCREENING = 3  # rounds of all of them
 _FINALISTS = 6  # of them go on, in every order of their tiles
 _ROUNDS = 11  # of those, or as many as two seconds permit (timing.cpp)
+_QUICK = 4  # choices that `quick` runs, in the screening's rounds and nothing else
 _MARGIN = 0.99  # of the default's time: what is nearer is noise
 
 
@@ -99,15 +100,18 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
 
 
 @contextmanager
-def autotuning() -> Iterator[None]:
+def autotuning(*, quick: bool = False) -> Iterator[None]:
     """Within it, calls of this thread that are the first of their class are tuned before they run.
+
+    With `quick` the four choices that the model thinks best take three turns each, some milliseconds in all, and what
+    is found holds for this process alone; or else what `tune` does is done, and kept as it keeps it.
 
     Compiled kernels only, and no class for which a table has a choice among them already; nor calls with
     `deterministic`, whose bits would depend on which kernel was a little faster; nor a call whose own streams are
     captured. Where measuring fails, for want of memory for example, a warning says so, and calls of that class run
     untuned to the context's end.
     """
-    before = _core.allow_tuning(True)
+    before = _core.allow_tuning(_QUICK if quick else _CANDIDATES)
     if not before:
         _given_up.clear()
     _core.clear_plans()
@@ -120,8 +124,8 @@ def autotuning() -> Iterator[None]:
 _given_up: set[tuple[int, str]] = set()  # devices and classes that could not be measured, until the next autotuning
 
 
-def tune_once(p: Problem) -> None:
-    """What `autotuning` does to a problem: measures it, unless that was done or is of no use."""
+def tune_once(p: Problem, candidates: int) -> None:
+    """What `autotuning` does to a problem: measures so many choices, unless that was done or is of no use."""
     gpu = gpu_of(p)
     if (
         gpu is None
@@ -133,7 +137,8 @@ def tune_once(p: Problem) -> None:
         return
     try:
         # What another build of the package found, whose kernels are not compiled here, stays in the table.
-        _tune(p, _CANDIDATES, compiled=True, here=bool(lookup(p, gpu)))
+        quick = candidates <= _QUICK
+        _tune(p, candidates, compiled=True, here=quick or bool(lookup(p, gpu)), quick=quick)
     except NoKernelError:
         pass  # a list goes matrix by matrix; or gemm says so
     except (_core.CudaError, CompileError, ProviderError, ValueError, OSError) as error:
@@ -141,8 +146,13 @@ def tune_once(p: Problem) -> None:
         warnings.warn(f"cutlass_py: {describe(p)} is not tuned: {error}", RuntimeWarning, stacklevel=2)
 
 
-def _tune(p: Problem, candidates: int, compiled: bool, here: bool = False) -> Tuning:
-    """Measures the choices of a problem and records the fastest; `here`: what is found holds for this process alone."""
+def _tune(p: Problem, candidates: int, compiled: bool, here: bool = False, quick: bool = False) -> Tuning:
+    """Measures the choices of a problem and records the fastest.
+
+    Args:
+        here: what is found holds for this process alone.
+        quick: the screening decides.
+    """
     from .. import __version__
 
     gpu = gpu_of(p)
@@ -151,15 +161,18 @@ def _tune(p: Problem, candidates: int, compiled: bool, here: bool = False) -> Tu
     if operation_of(p).without_kernel(p):
         raise ValueError(f"tune: {describe(p)} has no product to compute")
     driver = _core.device_info(p.device_id)["driver"]
-    record(gpu, {})  # what stands in the way of writing says so before anything is measured
+    if not here:
+        record(gpu, {})  # what stands in the way of writing says so before anything is measured
     ranking = _distinct(rank(p, compiled=compiled))
     if not ranking:
         raise NoKernelError(f"tune: no kernel fits {describe(p)}")
     usual = replace(ranking[0], measured=False)
     unknown = [choice for choice in ranking[candidates:] if not choice.microseconds]  # nobody can rank them
     screened = _measure(p, [usual, *ranking[1:candidates], *unknown], _SCREENING)
-    finalists = _in_every_order(p, (m.choice for m in screened[:_FINALISTS]))
-    measured = _measure(p, list(dict.fromkeys([*finalists, usual])), _ROUNDS)
+    measured = screened
+    if not quick:
+        finalists = _in_every_order(p, (m.choice for m in screened[:_FINALISTS]))
+        measured = _measure(p, list(dict.fromkeys([*finalists, usual])), _ROUNDS)
     default = next((m for m in measured if m.choice == usual), None)
     chosen = measured[0] if default is None or measured[0].microseconds < _MARGIN * default.microseconds else default
     seen = {m.choice for m in measured}

@@ -50,10 +50,10 @@ def _chosen(p: Problem, provided: bool) -> Choice | None:
         return None  # even where a kernel was asked for: it would read operands that are not there
     if forced:
         return forced
-    if _core.tuning_allowed() and p.user < 0:
+    if (choices := _core.tuning_allowed()) and p.user < 0:
         from .autotune import tune_once  # which nothing else of a first call needs
 
-        tune_once(p)
+        tune_once(p, choices)
     choice = best(p, provided=provided)
     if choice or operation.dividable(p):
         return choice

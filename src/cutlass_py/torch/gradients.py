@@ -73,12 +73,12 @@ def inherit_thread_flags() -> Callable[[], AbstractContextManager[None]]:
 
 
 @contextmanager
-def _with_thread_flags(jit: bool, tuning: bool) -> Iterator[None]:
+def _with_thread_flags(jit: bool, tuning: int) -> Iterator[None]:
     if is_compiling():
         yield
         return
     own_jit, own_tuning = _core.allow_jit(jit or _core.jit_allowed()), _core.tuning_allowed()
-    _core.allow_tuning(tuning or own_tuning)
+    _core.allow_tuning(max(tuning, own_tuning))
     try:
         yield
     finally:
