@@ -4,9 +4,10 @@
     python benchmarks/fit_choice.py fit usual.json fast.json ...
     python benchmarks/fit_choice.py measure routes.json --routes    # for fit_cost.py
 
-`measure` times compiled kernels as `tune` does: those that the estimates put first, and some at random, for what is
-never measured is never put first; every other problem has an activation. With --routes, of each problem that TMA cannot
-read or store, or that is small, the first routes by CUTLASS's 2.x kernels, by ours with copies, and by ours without.
+`measure` times compiled kernels as `tune` does: those that the estimates put first, the first few in every order of
+their tiles, and some at random, for what is never measured is never put first; every other problem has an activation.
+With --routes, of each problem that TMA cannot read or store, or that is small, the first routes by CUTLASS's 2.x
+kernels, by ours with copies, and by ours without.
 `fit` prints, for each way to sum, how near the choice among what was measured comes to the best of it: by the constants
 of wgmma_estimate.py, by those found from three quarters of the problems on the other quarter, and last the constants
 found from all, to be copied. What is held out tells something only where the constants of before, which a fit starts
@@ -36,7 +37,7 @@ from cutlass_py import _core
 from cutlass_py.arrays.gpu import Gpu, device
 from cutlass_py.bench.results import geomean
 from cutlass_py.bench.suites import Case, cases
-from cutlass_py.declaration.config import RASTERS, SWIZZLES
+from cutlass_py.declaration.config import RASTERS, SCHEDULES, SWIZZLES
 from cutlass_py.declaration.families import find
 from cutlass_py.dispatch.candidates import Choice, Route, rank
 from cutlass_py.dispatch.launch_plan import launch_plan_of
@@ -49,7 +50,7 @@ from cutlass_py.operations.gemm.wgmma_estimate import CONSTANTS, SUMS, design_of
 
 _DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=True))  # of bench, by how they sum
 _ORDERS = tuple((raster, swizzle) for raster in RASTERS.values() if raster for swizzle in SWIZZLES)
-_FIRST, _AT_RANDOM, _ROUNDS = 24, 8, 4
+_FIRST, _IN_EVERY_ORDER, _AT_RANDOM, _ROUNDS = 24, 4, 8, 4
 _OF_EACH_KIND, _SMALL = 6, 20.0  # routes; microseconds
 _ACTIVATIONS = ("identity", "gelu_tanh", "identity", "relu")  # of problems, in turn: what is cheap, and what is dear
 
@@ -84,16 +85,28 @@ def arms_of(case: Case, activation: str, gpu: Gpu, random: Random) -> tuple[Any,
     ranked.sort(key=lambda each: each[:2])
     choices = [choice for *_, choice in ranked]
     found = choices[:_FIRST] + random.sample(choices[_FIRST:], min(_AT_RANDOM, len(choices[_FIRST:])))
-    return p, [other for choice in found for other in (choice, *_another_order(choice, p, random))]
+    arms = []
+    for i, choice in enumerate(found):
+        others = [other for other in _in_orders(choice, p) if other != choice]
+        arms += [choice, *(others if i < _IN_EVERY_ORDER else random.sample(others, min(len(others), i % 2)))]
+    return p, arms
 
 
-def _another_order(choice: Choice, p: Any, random: Random) -> list[Choice]:
+def _in_orders(choice: Choice, p: Any) -> list[Choice]:
+    """In each order of its tiles that differs from the others: bands are not twice as wide as there are tiles."""
     kernel = choice.route.kernel
     assert isinstance(kernel, CutlassKernel)
-    if min(tiles_of(kernel.config, p)) < 2 or random.random() < 0.5:
+    tiles = tiles_of(kernel.config, p)
+    if min(tiles) < 2:
         return []
-    raster, swizzle = random.choice(_ORDERS)
-    return [Choice(choice.route, choice.microseconds, swizzle, raster)]
+    if SCHEDULES[kernel.config.schedule].swap:
+        tiles = tiles[::-1]
+    across = {RASTERS["m"]: tiles[1], RASTERS["n"]: tiles[0]}
+    return [
+        Choice(choice.route, choice.microseconds, swizzle, raster)
+        for raster, swizzle in _ORDERS
+        if swizzle < 2 * across[raster]
+    ]
 
 
 def measure(sums: str, seconds: float, seed: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from cutlass_py.declaration.families import FAMILIES, find
 from cutlass_py.kernels.registry import cutlass_kernel
 from cutlass_py.operations.gemm import cost, wgmma_estimate
 from cutlass_py.operations.gemm.problems import arguments
-from cutlass_py.operations.gemm.tile_order import tile_order
+from cutlass_py.operations.gemm.tile_order import tile_order, tiles_of
 
 LEAN = FAMILIES["sm90_lean"].declared
 TILE = "sm90_lean_bf16_bf16_f32_bf16_{}_128x128x64_{}_lean{}_fused"
@@ -162,4 +162,10 @@ def test_what_is_measured_takes_operands_as_they_lie(script, monkeypatch):
     _, choices = fit_choice.arms_of(case, "gelu", ABSENT, Random(1))
     assert {choice.route.kernel for choice in choices} == {kernels[0]}
     assert all(choice.swizzle in (1, 2, 4, 8) and choice.raster in (1, 2) for choice in choices)
+    rows, columns = tiles_of(kernels[0].config, arguments(case.problem()).problem)
+    orders = [(raster, swizzle) for raster in (1, 2) for swizzle in (1, 2, 4, 8)]
+    most = {1: columns, 2: rows}
+    assert {(choice.raster, choice.swizzle) for choice in choices} == {
+        (raster, swizzle) for raster, swizzle in orders if swizzle == 1 or swizzle // 2 < most[raster]
+    }
     assert [case.dtype for case, _ in zip(fit_choice.drawn("factors", 3), range(2), strict=False)] == ["e4m3_block"] * 2
