@@ -5,7 +5,8 @@
     python benchmarks/fit_choice.py measure routes.json --routes    # for fit_cost.py
 
 `measure` times compiled kernels as `tune` does: those that the estimates put first, the first few in every order of
-their tiles, and some at random, for what is never measured is never put first; every other problem has an activation.
+their tiles, and some at random, for what is never measured is never put first. Every other one of the rest goes in
+another order too, and every other problem has an activation.
 With --routes, of each problem that TMA cannot read or store, or that is small, the first routes by CUTLASS's 2.x
 kernels, by ours with copies, and by ours without.
 `fit` prints, for each way to sum, how near the choice among what was measured comes to the best of it: by the constants
@@ -88,7 +89,9 @@ def arms_of(case: Case, activation: str, gpu: Gpu, random: Random) -> tuple[Any,
     arms = []
     for i, choice in enumerate(found):
         others = [other for other in _in_orders(choice, p) if other != choice]
-        arms += [choice, *(others if i < _IN_EVERY_ORDER else random.sample(others, min(len(others), i % 2)))]
+        if i >= _IN_EVERY_ORDER:
+            others = random.sample(others, 1) if others and i % 2 else []
+        arms += [choice, *others]
     return p, arms
 
 

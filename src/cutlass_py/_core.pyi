@@ -73,7 +73,9 @@ def allow_tuning(choices: int) -> int:
     """
 
 def tuning_allowed() -> int:
-    """That number: 0 outside of `autotuning`."""
+    """
+    How many choices of a new class this thread's calls measure: 0 outside of `autotuning`.
+    """
 
 def device_count() -> int:
     """CUDA devices; 0 without a driver."""

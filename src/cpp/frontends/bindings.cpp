@@ -100,7 +100,9 @@ NB_MODULE(_core, m) {
   m.def(
       "allow_tuning", [](int choices) { return std::exchange(tuning_allowed, choices); }, "choices"_a,
       "Set how many choices of a new class this thread's calls measure, 0 for none; returns what held before.");
-  m.def("tuning_allowed", [] { return tuning_allowed; }, "That number: 0 outside of `autotuning`.");
+  m.def(
+      "tuning_allowed", [] { return tuning_allowed; },
+      "How many choices of a new class this thread's calls measure: 0 outside of `autotuning`.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(

@@ -122,8 +122,7 @@ class Traced:
         operands = [f"v{i}" for i in node.operands]
         if node.op == "cast":
             return f"user::rounded<{type_of(node.name)}>({operands[0]})"
-        written = OPERATIONS[node.op].cpp.format(*operands)
-        return written.replace("<fast>", "<false>") if i in self.exact else written
+        return OPERATIONS[node.op].cpp.format(*operands, fast="false" if i in self.exact else "fast")
 
     @cached_property
     def transfers(self) -> str:

@@ -19,7 +19,8 @@ class Operation:
     """One operation on numbers.
 
     Attributes:
-        cpp: the expression in C++, with {0}, {1}, ... for its operands; T is the dtype of the epilogue's arithmetic.
+        cpp: the expression in C++, with {0}, {1}, ... for its operands, and {fast} for whether approximations will do;
+            T is the dtype of the epilogue's arithmetic.
         truth: it yields true or false.
         instructions: of a GPU, about, for one element.
     """
@@ -31,7 +32,7 @@ class Operation:
 
 def _activation(name: str) -> Operation:
     instructions = ACTIVATIONS[name].instructions
-    return Operation(f"activation::{name}<fast>::apply({{0}}, nullptr)", instructions=instructions)
+    return Operation(f"activation::{name}<{{fast}}>::apply({{0}}, nullptr)", instructions=instructions)
 
 
 def _exact(name: str, instructions: int) -> Operation:
