@@ -105,10 +105,11 @@ struct Tiling {
     const double width = std::min(double(order.band), fast.tiles()), at_once = std::min(count / batch, slots);
     const double height = std::min(std::max(at_once / width, 1.0), slow.tiles());
     const double panel = all * std::min(width * fast.tile * fast.cluster, fast.extent);
-    const auto lost = [&](double bytes) { return 1 / (1 + std::exp(-(std::log(bytes) - c.kept) * std::exp(c.steep))); };
+    const double wave = panel + all * std::min(height * slow.tile * slow.cluster, slow.extent);
+    const auto lost = [&](double bytes) { return std::exp(c.again) / (1 + std::pow(std::exp(c.kept) / bytes, 2)); };
     const double again = std::max(slow.tiles() / height, 1.0) - 1, bands = ceil_div(fast.tiles(), width) - 1;
     const double bytes =
-        batch * (fast_bytes * (1 + again * lost(panel)) + slow_bytes * (1 + bands * lost(panel + slow_bytes)) +
+        batch * (fast_bytes * (1 + again * lost(wave)) + slow_bytes * (1 + bands * lost(panel + slow_bytes)) +
                  left.extent * right.extent * x.d_size);
     const double blocks_at_once = std::min(count, slots) * blocks();
     const double half = slots * blocks() / 2, busy = std::clamp(blocks_at_once / half - 1, 0.0, 1.0) / waves;
@@ -116,16 +117,14 @@ struct Tiling {
     return bytes * std::pow(std::pow(shared, -4) + std::pow(alone, -4), 0.25) + neighbours(fast, slow, width);
   }
 
-  // What groups of sixteen multiprocessors read, where each of them reads a line once.
+  // What eight multiprocessors beside each other read, each line once.
   double neighbours(const Side& fast, const Side& slow, double width) const {
-    const double group = 16.5 / blocks();
-    double wide = std::min(width, group);
-    const double high = std::min(std::max(group / width, 1.0), slow.tiles());
-    if (high * wide > count) wide = count / high;
-    const double bytes = k * x.size *
-                         (std::min(wide * fast.tile * fast.cluster, fast.extent) +
-                          std::min(high * slow.tile * slow.cluster, slow.extent));
-    return 1e-6 * c.near * count / std::min(group, count) * bytes * (left.slow(c, k) + right.slow(c, k)) / 2;
+    const double group = std::clamp(8.0 / blocks(), 1.0, count / batch);
+    double wide = std::min(width, group), high = std::fmod(group, width) ? 1 + (group - 1) / width : group / width;
+    if (high > slow.tiles()) high = slow.tiles(), wide = std::min(group / high, fast.tiles());
+    const double lines =
+        std::min(wide * fast.tile * fast.cluster, fast.extent) + std::min(high * slow.tile * slow.cluster, slow.extent);
+    return 1e-6 * c.near * count / slots * k * x.size * lines / (group * blocks());
   }
 
   double fixed() const { return std::exp(c.launch) + std::exp(c.fill) * (blocks() > 1 ? 1 + c.meet : 1); }

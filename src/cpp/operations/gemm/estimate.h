@@ -43,8 +43,8 @@ namespace cutlass_py {
   X(paired)        /* by how much less, where all multiprocessors ask for them */                           \
   X(alone)         /* log, what one of them gets of it */                                                   \
   X(kept)          /* log, bytes that the L2 cache keeps half of */                                         \
-  X(steep)         /* log, how suddenly it loses them */                                                    \
-  X(near)          /* a million bytes that a group of neighbouring multiprocessors reads */
+  X(again)         /* log, what a byte costs that comes once more, beside one that comes first */           \
+  X(near)          /* a million bytes that eight neighbouring multiprocessors read for each of them */
 
 struct EstimateConstants {
 #define CUTLASS_PY_CONSTANT(name) double name;
