@@ -38,7 +38,6 @@ from cutlass_py import _core
 from cutlass_py.arrays.gpu import Gpu, device
 from cutlass_py.bench.results import geomean
 from cutlass_py.bench.suites import Case, cases
-from cutlass_py.declaration.config import RASTERS, SCHEDULES, SWIZZLES
 from cutlass_py.declaration.families import find
 from cutlass_py.dispatch.candidates import Choice, Route, rank
 from cutlass_py.dispatch.launch_plan import launch_plan_of
@@ -46,11 +45,10 @@ from cutlass_py.kernels.adaptation import Way
 from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.registry import all_kernels
 from cutlass_py.operations.gemm.problems import arguments
-from cutlass_py.operations.gemm.tile_order import tiles_of
+from cutlass_py.operations.gemm.tile_order import tile_orders
 from cutlass_py.operations.gemm.wgmma_estimate import CONSTANTS, SUMS, design_of, estimate
 
 _DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=True))  # of bench, by how they sum
-_ORDERS = tuple((raster, swizzle) for raster in RASTERS.values() if raster for swizzle in SWIZZLES)
 _FIRST, _IN_EVERY_ORDER, _AT_RANDOM, _ROUNDS = 24, 4, 8, 4
 _OF_EACH_KIND, _SMALL = 6, 20.0  # routes; microseconds
 _ACTIVATIONS = ("identity", "gelu_tanh", "identity", "relu")  # of problems, in turn: what is cheap, and what is dear
@@ -97,20 +95,11 @@ def arms_of(case: Case, activation: str, gpu: Gpu, random: Random) -> tuple[Any,
 
 
 def _in_orders(choice: Choice, p: Any) -> list[Choice]:
-    """In each order of its tiles that differs from the others: bands are not twice as wide as there are tiles."""
+    """In each order of its tiles that differs from the others."""
     kernel = choice.route.kernel
     assert isinstance(kernel, CutlassKernel)
-    tiles = tiles_of(kernel.config, p)
-    if min(tiles) < 2:
-        return []
-    if SCHEDULES[kernel.config.schedule].swap:
-        tiles = tiles[::-1]
-    across = {RASTERS["m"]: tiles[1], RASTERS["n"]: tiles[0]}
-    return [
-        Choice(choice.route, choice.microseconds, swizzle, raster)
-        for raster, swizzle in _ORDERS
-        if swizzle < 2 * across[raster]
-    ]
+    orders = tile_orders(kernel, p)
+    return [Choice(choice.route, choice.microseconds, swizzle, raster) for raster, swizzle in orders]
 
 
 def measure(sums: str, seconds: float, seed: int) -> dict[str, Any]:

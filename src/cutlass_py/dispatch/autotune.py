@@ -206,8 +206,9 @@ def _in_every_order(p: Problem, choices: Iterable[Choice]) -> Iterator[Choice]:
         yield choice
         kernel = choice.route.kernel
         if isinstance(kernel, CutlassKernel):
-            orders = operation_of(p).tile_orders(kernel, p)
-            yield from (replace(choice, raster=raster, swizzle=swizzle) for raster, swizzle in orders)
+            for raster, swizzle in operation_of(p).tile_orders(kernel, p):
+                if (raster, swizzle) != (choice.raster, choice.swizzle):
+                    yield replace(choice, raster=raster, swizzle=swizzle)
 
 
 def _measure(p: Any, choices: Sequence[Choice], rounds: int) -> list[Measurement]:

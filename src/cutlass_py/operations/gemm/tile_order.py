@@ -7,12 +7,12 @@ from math import ceil, prod
 
 from ..._core import Problem
 from ...arrays.gpu import Gpu
-from ...declaration.config import SCHEDULES, GemmConfig
+from ...declaration.config import RASTERS, SCHEDULES, SWIZZLES, GemmConfig
 from ...kernels.kernel import CutlassKernel
 from . import wgmma_estimate
 
-# Raster and swizzle of 3.x kernels (kernel.h) that are measured beside what is taken without a measurement.
-_TILE_ORDERS = ((0, 1), (0, 2), (0, 8), (1, 1), (1, 2), (2, 1), (2, 2))
+# Raster and swizzle of CUTLASS's 3.x kernels (kernel.h) that are measured beside what is taken without a measurement.
+_CUTLASS_ORDERS = ((0, 1), (0, 2), (0, 8), (1, 1), (1, 2), (2, 1), (2, 2))
 
 
 def tiles_of(c: GemmConfig, p: Problem) -> tuple[int, int]:
@@ -37,6 +37,17 @@ def tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
 
 
 def tile_orders(kernel: CutlassKernel, p: Problem) -> Iterator[tuple[int, int]]:
-    """Raster and swizzle that are worth measuring: where there are rows and columns of tiles."""
-    if kernel.config.api == 3 and min(tiles_of(kernel.config, p)) > 1:
-        yield from _TILE_ORDERS
+    """Raster and swizzle that are worth measuring, where there are rows and columns of tiles.
+
+    Of our own kernels all that differ: bands are not twice as wide as there are tiles.
+    """
+    c = kernel.config
+    tiles = tiles_of(c, p)
+    if c.api != 3 or min(tiles) < 2:
+        return
+    if not SCHEDULES[c.schedule].lean:
+        yield from _CUTLASS_ORDERS
+        return
+    across = dict(zip("nm", tiles[::-1] if SCHEDULES[c.schedule].swap else tiles, strict=True))
+    for axis, raster in RASTERS.items():
+        yield from ((raster, swizzle) for swizzle in SWIZZLES if axis and swizzle < 2 * across[axis])
