@@ -39,13 +39,13 @@ from cutlass_py.arrays.gpu import Gpu, device
 from cutlass_py.bench.results import geomean
 from cutlass_py.bench.suites import Case, cases
 from cutlass_py.declaration.families import find
+from cutlass_py.dispatch.autotune import in_every_order
 from cutlass_py.dispatch.candidates import Choice, Route, rank
 from cutlass_py.dispatch.launch_plan import launch_plan_of
 from cutlass_py.kernels.adaptation import Way
 from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.registry import all_kernels
 from cutlass_py.operations.gemm.problems import arguments
-from cutlass_py.operations.gemm.tile_order import tile_orders
 from cutlass_py.operations.gemm.wgmma_estimate import CONSTANTS, SUMS, design_of, estimate
 
 _DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=True))  # of bench, by how they sum
@@ -86,20 +86,12 @@ def arms_of(case: Case, activation: str, gpu: Gpu, random: Random) -> tuple[Any,
     found = choices[:_FIRST] + random.sample(choices[_FIRST:], min(_AT_RANDOM, len(choices[_FIRST:])))
     arms = []
     for i, choice in enumerate(found):
-        others = [other for other in _in_orders(choice, p) if other != choice]
+        itself, *others = in_every_order(p, [choice])
         if i >= _IN_EVERY_ORDER:
             others = random.sample(others, 1) if others and i % 2 else []
-        arms += [choice, *others]
+        arms += [itself, *others]
     random.shuffle(arms)  # behind itself in another order a kernel is faster: 50 ns
     return p, arms
-
-
-def _in_orders(choice: Choice, p: Any) -> list[Choice]:
-    """In each order of its tiles that differs from the others."""
-    kernel = choice.route.kernel
-    assert isinstance(kernel, CutlassKernel)
-    orders = tile_orders(kernel, p)
-    return [Choice(choice.route, choice.microseconds, swizzle, raster) for raster, swizzle in orders]
 
 
 def measure(sums: str, seconds: float, seed: int) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -92,10 +94,17 @@ def test_the_more_lines_neighbours_share_the_better():
 
 @pytest.mark.parametrize("schedule", ["pingpong", "pingpongswap"])
 def test_orders_of_ours_are_those_that_differ(schedule):
-    kernel = cutlass_kernel(config(schedule=schedule))
     several, row = (arguments({"m": m, "n": 512, "k": 64, "a": "bf16"}).problem for m in (256, 128))
+    single = cutlass_kernel(config(schedule=schedule))
     bands = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2)]  # along m, of four columns of tiles, and along n, of two rows
-    assert list(tile_orders(kernel, several)) == bands and not list(tile_orders(kernel, row))
+    assert list(tile_orders(single, several)) == bands and not list(tile_orders(single, row))
+    pairs = cutlass_kernel(config(cluster="1x2x1", schedule=schedule))  # of columns, or swapped of rows: one of them
+    assert list(tile_orders(pairs, several)) == ([] if "swap" in schedule else [(1, 1), (1, 2), (2, 1), (2, 2)])
+
+
+def test_what_leaves_no_registers_is_what_the_kernel_says():
+    text = (Path(__file__).parent.parent / "src" / "cpp" / "kernels" / "sm90" / "epilogue.cuh").read_text()
+    assert re.search(r"bool roomy\(int held\) \{ return held <= (\d+) ", text)[1] == str(wgmma_estimate._ROOMY)
 
 
 def test_the_order_is_the_best_of_all():
@@ -119,6 +128,13 @@ def test_slices_help_few_tiles_of_a_long_k_while_all_clusters_run_at_once():
 def test_orientations_of_one_problem_are_alike():
     usual, swapped = config("tn"), config("tn", schedule="pingpongswap")
     assert us(usual, 2048, 512, 1024) == pytest.approx(us(swapped, 512, 2048, 1024), rel=0.05)
+
+
+def test_swapped_kernels_with_factors_in_blocks_take_longer():
+    usual, swapped = (
+        find(f"sm90_lean_e4m3_e4m3_f32_bf16_tn_128x64x128_1x1x1_leancoopblock{swap}_fused") for swap in ("", "swap")
+    )
+    assert usual and swapped and us(usual, 4096, 4096, 4096) < us(swapped, 4096, 4096, 4096)
 
 
 def test_estimates_of_a_problem_tell_layouts_apart():

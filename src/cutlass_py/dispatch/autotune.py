@@ -171,7 +171,7 @@ def _tune(p: Problem, candidates: int, compiled: bool, here: bool = False, quick
     screened = _measure(p, [usual, *ranking[1:candidates], *unknown], _SCREENING)
     measured = screened
     if not quick:
-        finalists = _in_every_order(p, (m.choice for m in screened[:_FINALISTS]))
+        finalists = in_every_order(p, (m.choice for m in screened[:_FINALISTS]))
         measured = _measure(p, list(dict.fromkeys([*finalists, usual])), _ROUNDS)
     default = next((m for m in measured if m.choice == usual), None)
     chosen = measured[0] if default is None or measured[0].microseconds < _MARGIN * default.microseconds else default
@@ -200,8 +200,8 @@ def _distinct(ranking: Iterable[Choice]) -> list[Choice]:
     return list(first.values())
 
 
-def _in_every_order(p: Problem, choices: Iterable[Choice]) -> Iterator[Choice]:
-    """Each choice as it is, and in other orders of its tiles, where there are rows and columns of them."""
+def in_every_order(p: Problem, choices: Iterable[Choice]) -> Iterator[Choice]:
+    """Each choice as it is, then in the other orders of its tiles that are worth measuring."""
     for choice in choices:
         yield choice
         kernel = choice.route.kernel

@@ -27,6 +27,7 @@ struct Side {
   int size;
 
   double tiles() const { return ceil_div(extent, tile * cluster); }
+  double lines(double tiles) const { return std::min(tiles * tile * cluster, extent); }
   // Of a block's last tile, what lies outside of the operand.
   double outside() const { return std::min(tiles() * tile * cluster - extent, double(tile)); }
   // How many of the tiles that a block takes are last ones.
@@ -65,6 +66,7 @@ struct Tiling {
     const double rate = std::exp(c.rate) * 2 / x.size;
     double line = 2.0 * x.m * x.n * (128 / x.size) / rate * (1 + std::exp(c.narrow) / x.n);
     if (x.m == 64) line *= std::exp(c.low);
+    if (x.swap) line *= 1 + c.swapped;
     if (x.right_along) line *= 1 + by_panel(x.n, 0, c.turned32, c.turned16);
     return loaded_bytes() / 128 * std::max(line, std::exp(c.step));
   }
@@ -104,12 +106,11 @@ struct Tiling {
     const double all = k * x.size, fast_bytes = all * fast.extent, slow_bytes = all * slow.extent;
     const double width = std::min(double(order.band), fast.tiles()), at_once = std::min(count / batch, slots);
     const double height = std::min(std::max(at_once / width, 1.0), slow.tiles());
-    const double panel = all * std::min(width * fast.tile * fast.cluster, fast.extent);
-    const double wave = panel + all * std::min(height * slow.tile * slow.cluster, slow.extent);
+    const double panel = all * fast.lines(width), wave = panel + all * slow.lines(height);
     const auto lost = [&](double bytes) { return std::exp(c.again) / (1 + std::pow(std::exp(c.kept) / bytes, 2)); };
-    const double again = std::max(slow.tiles() / height, 1.0) - 1, bands = ceil_div(fast.tiles(), width) - 1;
+    const double repeats = std::max(slow.tiles() / height, 1.0) - 1, bands = ceil_div(fast.tiles(), width) - 1;
     const double bytes =
-        batch * (fast_bytes * (1 + again * lost(wave)) + slow_bytes * (1 + bands * lost(panel + slow_bytes)) +
+        batch * (fast_bytes * (1 + repeats * lost(wave)) + slow_bytes * (1 + bands * lost(panel + slow_bytes)) +
                  left.extent * right.extent * x.d_size);
     const double blocks_at_once = std::min(count, slots) * blocks();
     const double half = slots * blocks() / 2, busy = std::clamp(blocks_at_once / half - 1, 0.0, 1.0) / waves;
@@ -122,8 +123,7 @@ struct Tiling {
     const double group = std::clamp(8.0 / blocks(), 1.0, count / batch);
     double wide = std::min(width, group), high = std::fmod(group, width) ? 1 + (group - 1) / width : group / width;
     if (high > slow.tiles()) high = slow.tiles(), wide = std::min(group / high, fast.tiles());
-    const double lines =
-        std::min(wide * fast.tile * fast.cluster, fast.extent) + std::min(high * slow.tile * slow.cluster, slow.extent);
+    const double lines = fast.lines(wide) + slow.lines(high);
     return 1e-6 * c.near * count / slots * k * x.size * lines / (group * blocks());
   }
 

@@ -19,6 +19,7 @@ namespace cutlass_py {
   X(rate)          /* log, operations of a multiprocessor on operands of 16 bits; others by their size */   \
   X(narrow)        /* log, columns by which a tile is wider for the tensor cores */                         \
   X(low)           /* log, how much longer a tile of 64 rows takes for its operations */                    \
+  X(swapped)       /* how much longer, where the operands change places */                                  \
   X(turned32)      /* how much longer, where the right operand is read along its columns in panels of 32 */ \
   X(turned16)      /* or of 16 */                                                                           \
   X(step)          /* log, the least for 128 bytes of k */                                                  \

@@ -39,15 +39,17 @@ def tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
 def tile_orders(kernel: CutlassKernel, p: Problem) -> Iterator[tuple[int, int]]:
     """Raster and swizzle that are worth measuring, where there are rows and columns of tiles.
 
-    Of our own kernels all that differ: bands are not twice as wide as there are tiles.
+    Of our own kernels all that differ: bands, of clusters, are not twice as wide as all of them.
     """
-    c = kernel.config
+    c, schedule = kernel.config, SCHEDULES[kernel.config.schedule]
     tiles = tiles_of(c, p)
+    if schedule.lean:
+        tiles = ceil(tiles[0] / c.cluster[0]), ceil(tiles[1] / c.cluster[1])
     if c.api != 3 or min(tiles) < 2:
         return
-    if not SCHEDULES[c.schedule].lean:
+    if not schedule.lean:
         yield from _CUTLASS_ORDERS
         return
-    across = dict(zip("nm", tiles[::-1] if SCHEDULES[c.schedule].swap else tiles, strict=True))
-    for axis, raster in RASTERS.items():
-        yield from ((raster, swizzle) for swizzle in SWIZZLES if axis and swizzle < 2 * across[axis])
+    rows, columns = tiles[::-1] if schedule.swap else tiles
+    for raster, across in ((RASTERS["m"], columns), (RASTERS["n"], rows)):
+        yield from ((raster, swizzle) for swizzle in SWIZZLES if swizzle < 2 * across)

@@ -25,6 +25,7 @@ CONSTANTS = {
     "rate": (16.33, 16.24, 16.23, 16.81),
     "narrow": (4.107, 3.92, 3.714, 5.784),
     "low": (0.2167, 0.06714, 0.02211, 0.3599),
+    "swapped": (0.0, 0.0, 0.0, 0.11),
     "turned32": (-0.01269, 0.03779, 0.03779, 0.03779),
     "turned16": (0.2813, 0.4633, 0.4633, 0.4633),
     "step": (-2.542, -2.529, -2.382, -2.564),
@@ -55,7 +56,7 @@ CONSTANTS = {
 
 # Instructions for each number of the loop that an epilogue which is not linear stands in (docs/performance/choice.md).
 _LOOP = 6
-# And of what is finished unit by unit, for want of registers beside the sums of a thread (roomy in epilogue.cuh).
+# And where scaled sums are finished unit by unit: more of a thread than leave it registers (roomy in epilogue.cuh).
 _UNIT_BY_UNIT, _ROOMY = 20, 160
 
 
@@ -77,7 +78,7 @@ def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
     if epilogue.user:
         like_d, reduces = sum(epilogue.user.matrix_bytes), epilogue.user.reductions > 0
     loop = _LOOP if instructions else 0
-    if prod(c.tile[:2]) / (128 if schedule.pingpong else 256) > _ROOMY and (epilogue.scaled or like_d):
+    if epilogue.scaled and prod(c.tile[:2]) / (128 if schedule.pingpong else 256) > _ROOMY:
         loop = _UNIT_BY_UNIT
     return _core.WgmmaDesign(
         tile=c.tile,
