@@ -26,11 +26,13 @@ OVERLAPPING = "sm90_gemm_bf16_bf16_f32_f32_tn_64x128x64_1x1x1_pingpong_linear"  
 OWN = [
     kernel_named(f"sm90_lean_e4m3_e4m3_f32_{design}")
     for design in (
-        "bf16_tn_64x64x128_2x1x1_leanpingpongblock_fused",
+        "bf16_tn_64x64x128_1x1x1_leanpingpongblock_fused",
         "bf16_tn_64x32x128_1x1x1_leanpingpongblockswap_fused",
         "bf16_tn_128x128x128_1x2x1_leancoopblock_fused",
         "bf16_tn_128x32x128_1x1x1_leancoopblockswap_fused",
-        "f32_tn_256x64x128_2x1x1_leancoopblock_fused",
+        "bf16_tn_128x144x128_1x2x1_leancoopblockswap_fused",
+        "bf16_tn_64x32x128_1x1x3_leanpingpongblockswap_fused",
+        "f32_tn_128x192x128_2x1x1_leancoopblockswap_fused",
         "bf16_tn_128x64x128_2x1x1_leancoopgroup_fused",
     )
 ]

@@ -144,8 +144,8 @@ FAULTS = [
     ),
     (
         LEAN,
-        {"a": "e4m3", "tile": (128, 128, 128), "schedule": "leancoopblockswap"},
-        "tile is (128, 128, 128); expected n up to 64: each column has its own factor",
+        {"a": "e4m3", "tile": (128, 208, 128), "schedule": "leancoopblockswap"},
+        "tile is (128, 208, 128); expected m * n up to 49152: 192 accumulators of a thread, with the parts of promoted",
     ),
     (LEAN, {"tile": (320, 64, 64)}, "tile is (320, 64, 64); expected m up to 256: TMA loads boxes of so many rows"),
     (

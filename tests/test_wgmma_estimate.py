@@ -13,6 +13,8 @@ import pytest
 from cutlass_py import _core
 from cutlass_py.arrays.gpu import ABSENT
 from cutlass_py.declaration.families import FAMILIES, find
+from cutlass_py.declaration.validation import Resolved
+from cutlass_py.kernels.kernel_description import KernelDescription
 from cutlass_py.kernels.registry import cutlass_kernel
 from cutlass_py.operations.gemm import cost, wgmma_estimate
 from cutlass_py.operations.gemm.problems import arguments
@@ -130,11 +132,25 @@ def test_orientations_of_one_problem_are_alike():
     assert us(usual, 2048, 512, 1024) == pytest.approx(us(swapped, 512, 2048, 1024), rel=0.05)
 
 
-def test_swapped_kernels_with_factors_in_blocks_take_longer():
-    usual, swapped = (
-        find(f"sm90_lean_e4m3_e4m3_f32_bf16_tn_128x64x128_1x1x1_leancoopblock{swap}_fused") for swap in ("", "swap")
-    )
-    assert usual and swapped and us(usual, 4096, 4096, 4096) < us(swapped, 4096, 4096, 4096)
+@pytest.mark.parametrize(
+    ("tile", "schedule", "turns"),
+    [
+        ("128x64", "leancoopblockswap", True),  # few columns
+        ("128x80", "leancoopblockswap", False),  # two parts lie beside the sums
+        ("128x128", "leancoopblock", False),
+        ("128x144", "leancoopblockswap", True),  # they have no room
+        ("256x96", "leancoop", False),
+        ("64x128", "leanpingpongblock", False),
+    ],
+)
+def test_who_adds_promoted_sums_by_turns(tile, schedule, turns):
+    given = KernelDescription(a="e4m3", tile=(*map(int, tile.split("x")), 128), schedule=schedule)
+    assert wgmma_estimate.adds_by_turns(Resolved(given).config) == turns
+
+
+def test_only_promoted_sums_are_added_by_turns():
+    c = find(TILE.format("tn", "1x1x1", "coop").replace("128x128x64", "128x256x64"))
+    assert c and not wgmma_estimate.adds_by_turns(c)
 
 
 def test_estimates_of_a_problem_tell_layouts_apart():

@@ -68,6 +68,11 @@ class Schedule:
         return "tt" if self.swap else "nn"
 
     @property
+    def columns_alone(self) -> bool:
+        """Whether, of scales in blocks, what wgmma takes as columns has a factor each."""
+        return self.block > 0 and (self.swap or self.block == 1)
+
+    @property
     def tma_store(self) -> bool:
         """Whether D leaves by TMA, which writes whole 16-byte granules; otherwise element by element."""
         return not self.direct and "NoSmem" not in self.epilogue

@@ -16,7 +16,8 @@ SM90 = 227 << 10
 SM80 = 99 << 10  # of 8.6, 8.9 and 12.0, which run those families too; an A100 has 163 KB
 # Of a 3.x epilogue that stores by TMA, beside its buffers: barriers, and what alignment loses.
 BARRIERS = 2048
-_MOST_LEAN = 12  # stages of our own kernels
+# Of our own kernels: stages; and lines of k whose factors each column has of its own.
+_MOST_LEAN, _FACTOR_LINES = 12, 3
 
 
 def stages(tile: tuple[int, int, int], itemsize: int, epilogue: int, scales: int = 0) -> int:
@@ -90,7 +91,8 @@ def lean_bytes(
     own_rows = rows if schedule.pingpong else rows // 2
     buffers = 1 if (own_rows, part) == (64, columns) and schedule.tma_store and not beside else 2
     staged = lines * (columns + own_rows) * 4
-    return 2 * (buffers * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + staged + 8)
+    factors = _FACTOR_LINES * columns * 4 if schedule.columns_alone else 0
+    return 2 * (buffers * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + staged + factors + 8)
 
 
 def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilogue: Epilogue) -> int:

@@ -261,14 +261,16 @@ SM90_LEAN_PROMOTED_LEAST: list[Design] = [
     *_lean(64, (32, 128), "I", "pingpong"),
     *_lean(128, (128,), "N", "coop"),
 ]
-# Of factors in blocks: tiles hold whole ones of 128 columns, or parts of one.
+# Of factors in blocks: of B's columns tiles hold a whole one of 128, or part of one, of A's rows any number.
 SM90_LEAN_BLOCK: list[Design] = [
-    *_lean(64, (16, 32, 64), "I", "pingpongblock", swaps=("swap",)),
-    *_lean(128, (16, 32, 64), "I", "coopblock", swaps=("swap",)),
-    *_lean(64, (64, 128), "IM", "pingpongblock", swaps=("",)),
-    *_lean(128, (64, 128), "IMN", "coopblock", swaps=("",)),
-    *_lean(256, (64,), "IM", "coopblock", swaps=("",)),
-    *_lean(128, (64,), "IM", "coopgroup", swaps=("",)),
+    *_lean(64, (16, 32, 64, 96), "I", "pingpongblock", swaps=("swap",)),
+    *_lean(128, (32, 48, 80, 96, 128, 144, 160, 192), "I", "coopblock", swaps=("swap",)),
+    *_lean(128, (192,), "M", "coopblock", swaps=("swap",)),
+    *_lean(128, (144,), "N", "coopblock", swaps=("swap",)),
+    *_sliced(*_lean(64, (16, 32, 64), "I", "pingpongblock", swaps=("swap",))),
+    *_lean(64, (64, 128), "I", "pingpongblock", swaps=("",)),
+    *_lean(128, (128,), "IMN", "coopblock", swaps=("",)),
+    *_lean(128, (64, 96), "IM", "coopgroup", swaps=("",)),
 ]
 SM90_LEAN_BLOCK_LEAST: list[Design] = [
     *_lean(64, (32,), "I", "pingpongblock", swaps=("swap",)),

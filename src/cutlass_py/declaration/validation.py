@@ -292,10 +292,8 @@ def _lean_3x(k: Resolved) -> _Faults:
         yield Fault("tile", k.tile, f"k of {LINE}: sums of fp8 are promoted after every line")
     if row.block and not k.promoted:
         yield Fault("schedule", row.name, "one without scales in blocks: those are of promoted fp8 sums")
-    columns_alone = row.swap or row.block == 1
-    if row.block and (n > 64 if columns_alone else BLOCK % n):
-        wanted = "up to 64: each column has its own factor" if columns_alone else f"a divisor of {BLOCK}"
-        yield Fault("tile", k.tile, f"n {wanted}")
+    if row.block and not row.columns_alone and BLOCK % n:
+        yield Fault("tile", k.tile, f"n a divisor of {BLOCK}: its columns share a factor")
 
 
 @_check("tile", "cluster", "schedule", "accumulator", api=3)

@@ -139,7 +139,8 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
       if constexpr (X::pingpong) arrive(shared.turn(warpgroup ^ 1));
     };
     if constexpr (X::promoted) {
-      multiply.promoted_tile(sums, at, steps, Factors<X>(p, tile.m, tile.n, tile.batch), done);
+      Factors<X> factors(p, shared, tile, steps, warpgroup);
+      multiply.promoted_tile(sums, at, steps, factors, done);
     } else {
       multiply.tile(sums, at, steps, done);
     }
@@ -172,7 +173,8 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
     typename Multiply<X>::Sums sums[X::blocks];
     const auto done = [] {};
     if constexpr (X::promoted) {
-      multiply.promoted_tile(sums, at, steps, Factors<X>(p, tile.m, tile.n, tile.batch), done);
+      Factors<X> factors(p, shared, tile, steps, warpgroup);
+      multiply.promoted_tile(sums, at, steps, factors, done);
     } else {
       multiply.tile(sums, at, steps, done);
     }

@@ -77,7 +77,7 @@ struct Multiply {
 
   // Sums of one line are held in a part, of 64 rows, and then added, times the factors of that line.
   template <class Done>
-  __device__ void promoted_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, const Factors<X>& factors,
+  __device__ void promoted_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Factors<X>& factors,
                                 Done done) const {
     static_assert(X::lines == 1);
     clear(sums);
@@ -107,8 +107,7 @@ struct Multiply {
   using Line = typename Factors<X>::Line;
 
   // One part is added while the products of the other run.
-  __device__ void by_parts(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps,
-                           const Factors<X>& factors) const {
+  __device__ void by_parts(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Factors<X>& factors) const {
     constexpr int most = 8 / X::blocks, half = most / 2;  // of more, ptxas runs one product after the other
     static_assert(half > 0);
     Sums even, odd;
@@ -129,7 +128,7 @@ struct Multiply {
   // after the other.
   template <int steps>
   __device__ void join(Sums (&sums)[X::blocks], Sums& even, Sums& odd, Pipeline<X>& at, int& line,
-                       const Factors<X>& factors) const {
+                       Factors<X>& factors) const {
     constexpr int count = steps * X::blocks;
     int before = at.stage;
     Line read[2];
@@ -159,8 +158,7 @@ struct Multiply {
   }
 
   // Two warpgroups, of which one adds while the products of the other run.
-  __device__ void by_turns(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps,
-                           const Factors<X>& factors) const {
+  __device__ void by_turns(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Factors<X>& factors) const {
     static_assert(two_parts || !X::pingpong, "warpgroups with a tile each do not wait for each other");
     constexpr int last = X::blocks - 1;
     const int warpgroup = first_row != 0;
