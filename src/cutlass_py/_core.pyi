@@ -294,6 +294,11 @@ class WgmmaDesign:
         The third extent of a cluster counts slices of k. Sizes are bytes of an element, `d_size` of all that lies like D; `part` counts columns that are stored at once.
         """
 
+    def orders(self, m: float, n: float) -> list[tuple[int, int]]:
+        """
+        Raster and swizzle of each order that tells the tiles of a product apart; one, of a single row or column.
+        """
+
 class WgmmaArms:
     """
     Products (m, n, k, batch) by kernels, each in an order (raster, swizzle).

@@ -102,7 +102,18 @@ void bind_estimate(nb::module_& m) {
           nb::kw_only(), "tile"_a, "cluster"_a, "swap"_a, "pingpong"_a, "turns"_a, "left_along"_a, "right_along"_a,
           "direct"_a, "size"_a, "d_size"_a, "part"_a, "instructions"_a,
           "The third extent of a cluster counts slices of k. Sizes are bytes of an element, `d_size` of all that lies "
-          "like D; `part` counts columns that are stored at once.");
+          "like D; `part` counts columns that are stored at once.")
+      .def(
+          "orders",
+          [](const EstimatedDesign& self, double m, double n) {
+            std::vector<std::pair<int, int>> found;
+            for (const EstimatedOrder order : orders_of(self, m, n)) {
+              found.emplace_back(raster_of(self, order), order.band);
+            }
+            return found;
+          },
+          "m"_a, "n"_a,
+          "Raster and swizzle of each order that tells the tiles of a product apart; one, of a single row or column.");
   nb::class_<WgmmaArms>(m, "WgmmaArms", "Products (m, n, k, batch) by kernels, each in an order (raster, swizzle).")
       .def(nb::init<const std::vector<Product>&, const std::vector<EstimatedDesign>&,
                     const std::vector<std::pair<int, int>>&>(),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace cutlass_py {
 namespace {
@@ -39,6 +40,23 @@ struct Side {
   }
 };
 
+Side left_of(const EstimatedDesign& x, double m, double n) {
+  return {x.swap ? n : m, x.m, x.cluster_m, x.cluster_n, x.left_along, x.size};
+}
+Side right_of(const EstimatedDesign& x, double m, double n) {
+  return {x.swap ? m : n, x.n, x.cluster_n, x.cluster_m, x.right_along, x.size};
+}
+
+// use(order) of those that tell tiles apart: bands are not twice as wide as all of them.
+template <class Use>
+void each_order(const Side& left, const Side& right, Use use) {
+  if (std::min(left.tiles(), right.tiles()) <= 1) return use(EstimatedOrder{true, 1});
+  for (const bool along_m : {true, false}) {
+    const double across = (along_m ? right : left).tiles();
+    for (int band = 1; band <= 8 && band < 2 * across; band *= 2) use(EstimatedOrder{along_m, band});
+  }
+}
+
 struct Tiling {
   const EstimateConstants& c;
   const EstimatedDesign& x;
@@ -52,8 +70,8 @@ struct Tiling {
         x(x),
         k(k),
         batch(batch),
-        left{x.swap ? n : m, x.m, x.cluster_m, x.cluster_n, x.left_along, x.size},
-        right{x.swap ? m : n, x.n, x.cluster_n, x.cluster_m, x.right_along, x.size},
+        left(left_of(x, m, n)),
+        right(right_of(x, m, n)),
         slots(std::max(1, clusters[size_t(std::min(blocks(), 8))])),
         count(left.tiles() * right.tiles() * batch),
         waves(ceil_div(count, slots)) {}
@@ -132,6 +150,12 @@ struct Tiling {
 
 }  // namespace
 
+std::vector<EstimatedOrder> orders_of(const EstimatedDesign& x, double m, double n) {
+  std::vector<EstimatedOrder> found;
+  each_order(left_of(x, m, n), right_of(x, m, n), [&](EstimatedOrder order) { found.push_back(order); });
+  return found;
+}
+
 double estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
                 const EstimatedDesign& x, EstimatedOrder order) {
   const Tiling tiling(c, clusters, m, n, k, batch, x);
@@ -142,15 +166,11 @@ Estimate best_estimate(const EstimateConstants& c, const Clusters& clusters, dou
                        const EstimatedDesign& x) {
   const Tiling tiling(c, clusters, m, n, k, batch, x);
   if (!tiling.count || !k) return {tiling.fixed(), {true, 1}};
-  const bool line = std::min(tiling.left.tiles(), tiling.right.tiles()) <= 1;
-  Estimate best{tiling.memory({true, 1}), {true, 1}};
-  for (const bool along_m : {true, false}) {
-    const double across = (along_m ? tiling.right : tiling.left).tiles();
-    for (int band = 1; band <= 8 && !line && (band == 1 || band / 2 < across); band *= 2) {
-      const double time = tiling.memory({along_m, band});
-      if (time < best.microseconds) best = {time, {along_m, band}};
-    }
-  }
+  Estimate best{std::numeric_limits<double>::infinity(), {true, 1}};
+  each_order(tiling.left, tiling.right, [&](EstimatedOrder order) {
+    const double time = tiling.memory(order);
+    if (time < best.microseconds) best = {time, order};
+  });
   best.microseconds += tiling.fixed() + tiling.tiles();
   return best;
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 namespace cutlass_py {
 
@@ -68,6 +69,9 @@ struct EstimatedOrder {
   int band;
 };
 
+// Those that tell a kernel's tiles apart: one where there is a single row or column of them.
+std::vector<EstimatedOrder> orders_of(const EstimatedDesign& x, double m, double n);
+
 struct Estimate {
   double microseconds;
   EstimatedOrder order;
@@ -78,7 +82,7 @@ using Clusters = std::array<int, 9>;  // by their size, how many a device runs a
 double estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
                 const EstimatedDesign& x, EstimatedOrder order);
 
-// In the best of the orders that tell its tiles apart.
+// In the best of its orders.
 Estimate best_estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
                        const EstimatedDesign& x);
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from math import ceil, prod
 
 from ..._core import Problem
 from ...arrays.gpu import Gpu
-from ...declaration.config import RASTERS, SCHEDULES, SWIZZLES, GemmConfig
+from ...declaration.config import SCHEDULES, GemmConfig
 from ...kernels.kernel import CutlassKernel
 from . import wgmma_estimate
 
@@ -36,20 +36,10 @@ def tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
     return (1, 2) if waves >= 8 else (0, 1)
 
 
-def tile_orders(kernel: CutlassKernel, p: Problem) -> Iterator[tuple[int, int]]:
-    """Raster and swizzle that are worth measuring, where there are rows and columns of tiles.
-
-    Of our own kernels all that differ: bands, of clusters, are not twice as wide as all of them.
-    """
-    c, schedule = kernel.config, SCHEDULES[kernel.config.schedule]
-    tiles = tiles_of(c, p)
-    if schedule.lean:
-        tiles = ceil(tiles[0] / c.cluster[0]), ceil(tiles[1] / c.cluster[1])
-    if c.api != 3 or min(tiles) < 2:
-        return
-    if not schedule.lean:
-        yield from _CUTLASS_ORDERS
-        return
-    rows, columns = tiles[::-1] if schedule.swap else tiles
-    for raster, across in ((RASTERS["m"], columns), (RASTERS["n"], rows)):
-        yield from ((raster, swizzle) for swizzle in SWIZZLES if swizzle < 2 * across)
+def tile_orders(kernel: CutlassKernel, p: Problem) -> Sequence[tuple[int, int]]:
+    """Raster and swizzle that are worth measuring: of our own all that differ; none of one row or column of tiles."""
+    c = kernel.config
+    if SCHEDULES[c.schedule].lean:
+        orders = wgmma_estimate.design_of(c).orders(p.m, p.n)
+        return orders if len(orders) > 1 else ()
+    return _CUTLASS_ORDERS if c.api == 3 and min(tiles_of(c, p)) > 1 else ()
