@@ -282,7 +282,7 @@ def fit_all(paths: Sequence[Path], seed: int) -> dict[str, np.ndarray]:
         mine = [file for file in files if file["sums"] == sums]
         if not mine:
             continue
-        timed = [timed_of(entry) for file in mine for entry in file["problems"]]
+        timed = [timed_of(entry) for file in mine for entry in map(_declared, file["problems"]) if entry["arms"]]
         Random(seed).shuffle(timed)
         clusters = tuple(mine[0]["clusters"])
         held, others, whole = (Readings(part, clusters) for part in (timed[::4], _three_of_four(timed), timed))
@@ -295,6 +295,11 @@ def fit_all(paths: Sequence[Path], seed: int) -> dict[str, np.ndarray]:
         row = [found[sums][i] if sums in found else CONSTANTS[name][column] for column, sums in enumerate(SUMS)]
         print(f'    "{name}": ({", ".join(f"{value:.4g}" for value in row)}),')
     return found
+
+
+def _declared(entry: dict[str, Any]) -> dict[str, Any]:
+    """A problem without arms of kernels that are gone since it was measured."""
+    return {**entry, "arms": [arm for arm in entry["arms"] if find(arm[0])]}
 
 
 def _three_of_four(timed: Sequence[Timed]) -> list[Timed]:

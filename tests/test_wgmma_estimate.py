@@ -200,6 +200,9 @@ def made():
 def test_a_fit_finds_the_constants_that_made_the_times(made, script, tmp_path, capsys):
     fit_choice = script("fit_choice")
     path = tmp_path / "sweep.json"
+    gone = ("sm90_lean_of_another_year", 1, 1, [0.1] * 4)
+    made["problems"][0]["arms"].append(gone)
+    made["problems"].append({**made["problems"][0], "arms": [gone]})
     path.write_text(fit_choice.json.dumps(made))
     assert fit_choice.main(["fit", str(path)]) == 0
     text = capsys.readouterr().out
