@@ -282,12 +282,14 @@ def fit_all(paths: Sequence[Path], seed: int) -> dict[str, np.ndarray]:
         mine = [file for file in files if file["sums"] == sums]
         if not mine:
             continue
-        timed = [timed_of(entry) for file in mine for entry in map(_declared, file["problems"]) if entry["arms"]]
+        problems = [entry for file in mine for entry in file["problems"]]
+        timed = [timed_of(entry) for entry in map(_declared, problems) if entry["arms"]]
+        gone = sum(not find(name) for entry in problems for name, *_ in entry["arms"])
         Random(seed).shuffle(timed)
         clusters = tuple(mine[0]["clusters"])
         held, others, whole = (Readings(part, clusters) for part in (timed[::4], _three_of_four(timed), timed))
         now = np.array([CONSTANTS[name][column] for name in names])
-        print(f"{sums}: {len(timed)} problems, {len(whole.us)} arms")
+        print(f"{sums}: {len(timed)} problems, {len(whole.us)} arms; {gone} of kernels that are gone")
         print(_said("as they are", held.choices(now)))
         print(_said("found from the others", held.choices(fit(others, now))))
         found[sums] = fit(whole, now)

@@ -147,6 +147,7 @@ FAULTS = [
         {"a": "e4m3", "tile": (128, 208, 128), "schedule": "leancoopblockswap"},
         "tile is (128, 208, 128); expected m * n up to 49152: 192 accumulators of a thread, with the parts of promoted",
     ),
+    (LEAN, {"tile": (192, 64, 64)}, "tile is (192, 64, 64); expected m up to 128: rows of one warpgroup"),
     (LEAN, {"tile": (320, 64, 64)}, "tile is (320, 64, 64); expected m up to 256: TMA loads boxes of so many rows"),
     (
         LEAN,

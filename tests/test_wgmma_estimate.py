@@ -148,6 +148,12 @@ def test_who_adds_promoted_sums_by_turns(tile, schedule, turns):
     assert wgmma_estimate.adds_by_turns(Resolved(given).config) == turns
 
 
+def test_registers_of_promoted_sums_are_those_of_the_kernel():
+    text = (Path(__file__).parent.parent / "src" / "cpp" / "kernels" / "sm90" / "multiply.cuh").read_text()
+    assert re.search(r"kMostRegisters = (\d+);", text)[1] == str(wgmma_estimate._MOST_REGISTERS)
+    assert re.search(r"X::blocks == 1 && X::registers <= (\d+);", text)[1] == str(wgmma_estimate._FEW_REGISTERS)
+
+
 def test_only_promoted_sums_are_added_by_turns():
     c = find(TILE.format("tn", "1x1x1", "coop").replace("128x128x64", "128x256x64"))
     assert c and not wgmma_estimate.adds_by_turns(c)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from importlib import import_module
+from math import prod
 from struct import pack
 from typing import Any
 
@@ -360,27 +361,44 @@ def test_scales_of_any_size_and_a_bias(on, rng, name):
         assert_near(found, wanted.d, c.d, 2.0**-10)
 
 
+def in_blocks(on, rng, name, m, n, k, lead=()):
+    """Operands, and scales in blocks that lie in any order; and the product, each line of k by its own factors."""
+    a, b = integers(rng, (*lead, m, k)), integers(rng, (*lead, k, n))
+    lines, groups = -(-k // 128), n if SCHEDULES[find(name).schedule].block == 1 else -(-n // 128)
+    scale_a = rng.uniform(0.5, 2, (*lead, lines, m)).astype("f4").swapaxes(-1, -2)
+    scale_b = rng.uniform(0.5, 2, (*lead, lines, groups)).astype("f4")
+    product = np.zeros((*lead, m, n))
+    for i in range(lines):
+        part = a[..., i * 128 : i * 128 + 128] @ b[..., i * 128 : i * 128 + 128, :]
+        by_column = scale_b[..., i, np.arange(n) // (1 if groups == n else 128)]
+        product += part * scale_a[..., i, None].astype("f8") * by_column[..., None, :].astype("f8")
+    return a, b, {"scale_a": on(scale_a), "scale_b": on(scale_b)}, product
+
+
 @pytest.mark.parametrize("name", IN_BLOCKS)
 @pytest.mark.parametrize("k", [48, 128, 1040])
 def test_factors_in_blocks(on, rng, name, k):
-    """Each line of k has its own; few and many lines, and a part of one. They lie in any order. A bias beside them."""
+    """Few and many lines, and a part of one. A bias beside them."""
     c = find(name)
     m, n = extents(name, 1.2, 1.3)
-    a, b = integers(rng, (2, m, k)), integers(rng, (2, k, n))
-    lines, groups = -(-k // 128), n if SCHEDULES[c.schedule].block == 1 else -(-n // 128)
-    if lines == 1 and groups == n:
+    if k <= 128 and SCHEDULES[c.schedule].block == 1:
         pytest.skip("scales by row and column")
-    scale_a = rng.uniform(0.5, 2, (2, lines, m)).astype("f4").swapaxes(1, 2)
-    scale_b = rng.uniform(0.5, 2, (2, lines, groups)).astype("f4")
-    wanted = np.zeros((2, m, n))
-    for i in range(lines):
-        part = a[..., i * 128 : i * 128 + 128] @ b[:, i * 128 : i * 128 + 128]
-        by_column = scale_b[:, i, np.arange(n) // (1 if groups == n else 128)]
-        wanted += part * scale_a[..., i, None].astype("f8") * by_column[:, None].astype("f8")
+    a, b, scales, wanted = in_blocks(on, rng, name, m, n, k, (2,))
     bias = rounded(rng.standard_normal(n), c.d)
     given = {"bias": typed(on, bias.astype(NUMPY[c.d]), c.d), "activation": "relu"}
-    found = run(on, name, a, b, scale_a=on(scale_a), scale_b=on(scale_b), **given)
+    found = run(on, name, a, b, **scales, **given)
     assert_near(found, np.maximum(wanted + bias, 0), c.d, 2.0**-20, size=np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", [name for name in IN_BLOCKS if prod(find(name).tile[:2]) <= 128 * 32])
+@pytest.mark.parametrize("lines", [1, 4])
+def test_factors_of_tile_after_tile(on, rng, name, lines):
+    """Warpgroups take several: factors of one tile's last line lie where the next one's first go."""
+    c = find(name)
+    rows, columns = 17 * c.tile[0], 16 * c.tile[1]  # 272 tiles
+    m, n = (columns, rows) if SCHEDULES[c.schedule].swap else (rows, columns)
+    a, b, scales, wanted = in_blocks(on, rng, name, m, n, lines * 128)
+    assert_near(run(on, name, a, b, **scales), wanted, c.d, 2.0**-20, size=np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("program", OPERANDS)

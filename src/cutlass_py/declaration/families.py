@@ -193,7 +193,7 @@ def _lean_half_core(dtype: str, layout: str) -> Iterator[GemmConfig]:
 def _lean_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
     same = pair == ("e4m3", "e4m3")
     promoted = tiles.SM90_LEAN_PROMOTED_CORE if same else tiles.SM90_LEAN_PROMOTED_LEAST
-    blocks = tiles.SM90_LEAN_BLOCK if same else tiles.SM90_LEAN_BLOCK_LEAST
+    blocks = tiles.SM90_LEAN_BLOCK_CORE if same else tiles.SM90_LEAN_BLOCK_LEAST
     for design in promoted:
         yield _sm90(pair, "tn", "bf16", "fused_scaled", design)
     for design in tiles.SM90_LEAN_FAST if same else tiles.SM90_LEAN_LEAST:

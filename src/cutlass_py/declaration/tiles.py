@@ -262,7 +262,7 @@ SM90_LEAN_PROMOTED_LEAST: list[Design] = [
     *_lean(128, (128,), "N", "coop"),
 ]
 # Of factors in blocks: of B's columns tiles hold a whole one of 128, or part of one, of A's rows any number.
-SM90_LEAN_BLOCK: list[Design] = [
+SM90_LEAN_BLOCK_CORE: list[Design] = [
     *_lean(64, (16, 32, 64, 96), "I", "pingpongblock", swaps=("swap",)),
     *_lean(128, (32, 48, 80, 96, 128, 144, 160, 192), "I", "coopblock", swaps=("swap",)),
     *_lean(128, (192,), "M", "coopblock", swaps=("swap",)),
@@ -271,6 +271,12 @@ SM90_LEAN_BLOCK: list[Design] = [
     *_lean(64, (64, 128), "I", "pingpongblock", swaps=("",)),
     *_lean(128, (128,), "IMN", "coopblock", swaps=("",)),
     *_lean(128, (64, 96), "IM", "coopgroup", swaps=("",)),
+]
+SM90_LEAN_BLOCK: list[Design] = [
+    *SM90_LEAN_BLOCK_CORE,
+    *_lean(128, (112, 176), "I", "coopblock", swaps=("swap",)),
+    *_lean(256, (96,), "N", "coopblock", swaps=("swap",)),
+    *_lean(256, (64,), "M", "coopblock", swaps=("",)),
 ]
 SM90_LEAN_BLOCK_LEAST: list[Design] = [
     *_lean(64, (32,), "I", "pingpongblock", swaps=("swap",)),

@@ -286,6 +286,8 @@ def _lean_3x(k: Resolved) -> _Faults:
         return
     if m > _MOST_ROWS:
         yield Fault("tile", k.tile, f"m up to {_MOST_ROWS}: TMA loads boxes of so many rows")
+    elif row.pingpong and m > _MOST_ROWS // 2:
+        yield Fault("tile", k.tile, f"m up to {_MOST_ROWS // 2}: rows of one warpgroup")
     if depth * k.size % LINE:
         yield Fault("tile", k.tile, f"k a multiple of {LINE // k.size}: lines of {LINE} bytes")
     elif k.promoted and depth != LINE:

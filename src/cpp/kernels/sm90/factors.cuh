@@ -35,9 +35,8 @@ struct Factors<X, true> {
 
   const BlockFactors &of_left, &of_right;
   const int m, end_m, end, barrier;
-  const Address shared;
-  // Of what goes through shared memory, the line that is read next, and what was read of the one in front of it.
-  const float *left, *right[most];
+  const Address lines;
+  const float *left, *right[most];  // of all lines, or of the next one that is read ahead
   float ahead_left = 0, ahead_right[most]{};
   int next;
 
@@ -50,31 +49,33 @@ struct Factors<X, true> {
         end_m(p.end_m),
         end(steps.end),
         barrier(1 + warpgroup),
-        shared(shared.factors_of(warpgroup)),
+        lines(shared.factors_of(warpgroup)),
         left(of_left.data + at.batch * of_left.batch),
         next(steps.begin) {
     if constexpr (into_columns) left += min(at.m, end_m - 1) / X::left_group * of_left.along + next * of_left.k;
 #pragma unroll
     for (int i = 0; i < most; ++i) {
-      const int column = by_column ? at.n + i * 128 + int(threadIdx.x) % 128 : at.n;
-      right[i] = of_right.data + at.batch * of_right.batch + min(column, p.end_n - 1) / X::right_group * of_right.along;
+      const int column = by_column ? min(i * 128 + int(threadIdx.x) % 128, X::N - 1) : 0;
+      const int group = min(at.n + column, p.end_n - 1) / X::right_group;
+      right[i] = of_right.data + at.batch * of_right.batch + group * of_right.along;
       if constexpr (by_column) right[i] += next * of_right.k;
     }
     if constexpr (by_column) read_ahead();
   }
 
-  // For a block of 64 rows. Columns' factors are read a line ahead, by all threads of the warpgroup for each other:
-  // three lines have room, for while a line's are written those of the last are in use, and not yet by all that follow.
+  // For a block of 64 rows. Columns' factors are read a line ahead, by all threads of the warpgroup for each other.
+  // Three lines have room: while a warp writes one, others may add the last but one, and have the last to come. From
+  // tile to tile all meet where a part is sent.
   __device__ Line read(int rows, int line) {
     Line x;
     if constexpr (by_column) {
-      x.columns = shared + line % X::kFactorLines * X::factor_columns * 4;
+      x.columns = lines + line % X::kFactorLines * X::factor_columns * 4;
       if (rows == 0) {
 #pragma unroll
         for (int i = 0; i < most; ++i) {
           const int column = i * 128 + int(threadIdx.x) % 128;
           const float factor = into_columns ? ahead_left * ahead_right[i] : ahead_right[i];
-          if (column < X::N) store_shared(x.columns + place_of(column) * 4, __float_as_uint(factor));
+          if (column < X::N) store_shared(x.columns + Vectors<X>::Staged::place(column) * 4, __float_as_uint(factor));
         }
         read_ahead();
         named_barrier(barrier);
@@ -116,10 +117,6 @@ struct Factors<X, true> {
     if constexpr (into_columns) ahead_left = *left, left += of_left.k;
 #pragma unroll
     for (int i = 0; i < most; ++i) ahead_right[i] = *right[i], right[i] += of_right.k;
-  }
-  // Among 16 columns, the four of a thread lie side by side.
-  static __device__ int place_of(int column) {
-    return column / 16 * 16 + column % 8 / 2 * 4 + column / 8 % 2 * 2 + column % 2;
   }
 };
 

@@ -58,6 +58,7 @@ CONSTANTS = {
 _LOOP = 6
 # And where scaled sums are finished unit by unit: more of a thread than leave it registers (roomy in epilogue.cuh).
 _UNIT_BY_UNIT, _ROOMY = 20, 160
+_MOST_REGISTERS, _FEW_REGISTERS = 192, 32  # of promoted sums and their parts: multiply.cuh
 
 
 @cache
@@ -99,12 +100,12 @@ def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
 def adds_by_turns(c: GemmConfig) -> bool:
     """Whether of two warpgroups one adds up promoted sums while the other multiplies (kernels/sm90/multiply.cuh).
 
-    Where there is no room for two parts of 64 rows beside the sums, or there are few columns.
+    Where there are no registers for two parts of 64 rows beside the sums; or a warpgroup has 64 rows of few columns.
     """
     if sums_of(c) not in ("promoted", "factors") or SCHEDULES[c.schedule].pingpong:
         return False
     blocks, part = c.tile[0] // 128, c.tile[1] // 2
-    return (blocks + 2) * part > 192 or (blocks == 1 and part <= 32)
+    return (blocks + 2) * part > _MOST_REGISTERS or (blocks == 1 and part <= _FEW_REGISTERS)
 
 
 def sums_of(c: GemmConfig) -> str:
