@@ -270,13 +270,14 @@ SM90_LEAN_BLOCK_CORE: list[Design] = [
     *_sliced(*_lean(64, (16, 32, 64), "I", "pingpongblock", swaps=("swap",))),
     *_lean(64, (64, 128), "I", "pingpongblock", swaps=("",)),
     *_lean(128, (128,), "IMN", "coopblock", swaps=("",)),
-    *_lean(128, (64, 96), "IM", "coopgroup", swaps=("",)),
+    *_lean(128, (64,), "IM", "coopgroup", swaps=("",)),
 ]
 SM90_LEAN_BLOCK: list[Design] = [
     *SM90_LEAN_BLOCK_CORE,
     *_lean(128, (112, 176), "I", "coopblock", swaps=("swap",)),
     *_lean(256, (96,), "N", "coopblock", swaps=("swap",)),
     *_lean(256, (64,), "M", "coopblock", swaps=("",)),
+    *_lean(128, (96,), "I", "coopgroup", swaps=("",)),
 ]
 SM90_LEAN_BLOCK_LEAST: list[Design] = [
     *_lean(64, (32,), "I", "pingpongblock", swaps=("swap",)),

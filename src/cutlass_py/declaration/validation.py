@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 WGMMA, TENSOROP, SIMT = "wgmma", "tensorop", "simt"
 # Accumulators of a thread. Of the 240 registers of a wgmma thread they may be so many, with the parts of promoted sums.
 _SM90_ACCUMULATORS, _SM80_ACCUMULATORS = 192, 128
-_MOST_ROWS = 256  # of a box
+_MOST_ROWS, _MOST_OWN_ROWS = 256, 128  # of a box; of a tile that one warpgroup has to itself
 
 
 @dataclass(frozen=True)
@@ -286,8 +286,8 @@ def _lean_3x(k: Resolved) -> _Faults:
         return
     if m > _MOST_ROWS:
         yield Fault("tile", k.tile, f"m up to {_MOST_ROWS}: TMA loads boxes of so many rows")
-    elif row.pingpong and m > _MOST_ROWS // 2:
-        yield Fault("tile", k.tile, f"m up to {_MOST_ROWS // 2}: rows of one warpgroup")
+    elif row.pingpong and m > _MOST_OWN_ROWS:
+        yield Fault("tile", k.tile, f"m up to {_MOST_OWN_ROWS}: rows of one warpgroup")
     if depth * k.size % LINE:
         yield Fault("tile", k.tile, f"k a multiple of {LINE // k.size}: lines of {LINE} bytes")
     elif k.promoted and depth != LINE:
