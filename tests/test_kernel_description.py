@@ -139,11 +139,6 @@ FAULTS = [
     (LEAN, {"a": "e4m3", "tile": (128, 128, 128)}, "tile is (128, 128, 128); expected m * n up to 24576: 192 accumul"),
     (
         LEAN,
-        {"a": "e4m3", "tile": (128, 96, 128), "schedule": "leancoopblock"},
-        "tile is (128, 96, 128); expected n a divisor of 128",
-    ),
-    (
-        LEAN,
         {"a": "e4m3", "tile": (128, 208, 128), "schedule": "leancoopblockswap"},
         "tile is (128, 208, 128); expected m * n up to 49152: 192 accumulators of a thread, with the parts of promoted",
     ),

@@ -132,6 +132,14 @@ def test_orientations_of_one_problem_are_alike():
     assert us(usual, 2048, 512, 1024) == pytest.approx(us(swapped, 512, 2048, 1024), rel=0.05)
 
 
+def test_factors_of_its_own_for_each_column_take_longer():
+    name = "sm90_lean_e4m3_e4m3_f32_bf16_tn_128x{}x128_1x1x1_leancoop{}_fused"
+    shared, swapped, across = (find(name.format(*x)) for x in ((128, "block"), (128, "blockswap"), (112, "block")))
+    assert shared and swapped and across
+    assert us(swapped, 8192, 8192, 8192) > 1.1 * us(shared, 8192, 8192, 8192)
+    assert us(across, 1024, 112 * 16, 8192) > us(shared, 1024, 128 * 16, 8192)  # parts of two groups
+
+
 @pytest.mark.parametrize(
     ("tile", "schedule", "turns"),
     [

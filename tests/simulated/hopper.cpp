@@ -44,6 +44,7 @@ struct Block {
   std::map<uint32_t, Barrier> barriers;
   std::map<int, Meeting> named, warps;
   std::map<int, Groups> stores, products;
+  std::map<int, std::vector<std::function<void()>>> copies;
   unsigned threads = 0;      // that have not ended
   std::vector<bool> waited;  // for the kernel before, by thread
 };
@@ -231,6 +232,21 @@ void store(const Map& map, uint32_t from, const int (&place)[3]) {
 }
 void commit_stores() { block().stores[running.number].commit(); }
 void wait_for_stores(int groups) { block().stores[running.number].wait(groups); }
+
+void copy(uint32_t to, const void* from, uint32_t bytes) {
+  check_waited();
+  check_alive(from);
+  char* place = shared(to, bytes);
+  block().copies[running.number].push_back([=] { std::memcpy(place, from, bytes); });
+}
+void arrive_when_copied(uint32_t at) {
+  const auto work = [at, rank = running.rank, copies = std::exchange(block().copies[running.number], {})] {
+    for (const auto& each : copies) each();
+    arrive(at, rank);
+  };
+  if (cluster->chance()) return work();
+  cluster->loads.push_back(work);
+}
 
 void queue_product(std::function<void()> product) {
   block().products[running.number].open.push_back(std::move(product));

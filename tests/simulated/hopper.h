@@ -40,6 +40,9 @@ void store(const Map& map, uint32_t from, const int (&at)[3]);
 void commit_stores();
 void wait_for_stores(int groups);
 
+void copy(uint32_t to, const void* from, uint32_t bytes);
+void arrive_when_copied(uint32_t at);
+
 void queue_product(std::function<void()> product);
 void commit_products();
 void wait_for_products(int groups);

@@ -68,6 +68,7 @@ KERNELS = [
     "sm90_lean_e4m3_e4m3_f32_bf16_tn_128x144x128_1x2x1_leancoopblockswap_fused",
     "sm90_lean_e4m3_e4m3_f32_bf16_tn_256x96x128_1x2x1_leancoopblockswap_fused",
     "sm90_lean_e4m3_e4m3_f32_bf16_tn_256x64x128_2x1x1_leancoopblock_fusedc",
+    "sm90_lean_e4m3_e4m3_f32_bf16_tn_128x112x128_1x1x1_leancoopblock_fused",
     "sm90_lean_e4m3_e4m3_f32_bf16_tn_64x32x128_1x1x3_leanpingpongblockswap_fused",
     "sm90_lean_e4m3_e4m3_f32_bf16_tn_128x96x128_1x1x1_leancoopgroup_fused",
     "sm90_lean_e4m3_e4m3_fast_bf16_tn_64x32x256_1x1x1_leanpingpongswap_fused_scaled",

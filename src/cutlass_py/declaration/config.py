@@ -68,9 +68,10 @@ class Schedule:
         return "tt" if self.swap else "nn"
 
     @property
-    def columns_alone(self) -> bool:
-        """Whether, of scales in blocks, what wgmma takes as columns has a factor each."""
-        return self.block > 0 and (self.swap or self.block == 1)
+    def groups(self) -> tuple[int, int]:
+        """Rows of what wgmma takes as A, and columns of its B, that share a factor; 0 without scales in blocks."""
+        own = min(self.block, 1)  # each row of A has its own
+        return (self.block, own) if self.swap else (own, self.block)
 
     @property
     def tma_store(self) -> bool:

@@ -88,10 +88,8 @@ def function(c: GemmConfig) -> str:
     schedule = SCHEDULES[c.schedule]
     promoted = DTYPES[c.a].bits == 8 and c.accumulator == "f32"
     flags = (schedule.pingpong, promoted, not schedule.tma_store)
-    # Rows and columns that share a factor: every row of A has its own, as many columns of B share one as is said.
-    groups = (0, 0) if not schedule.block else (schedule.block, 1) if schedule.swap else (1, schedule.block)
     parts = [tag(w.a), tag(w.b), f"sm90::Sum{w.sums.capitalize()}", tag(c.d), *c.tile[:2], lines, *c.cluster[:2]]
-    parts += [*map(_flag, flags), *groups, *map(_flag, (w.a_along, w.b_along, c.cluster[2] > 1)), _epilogue(c)]
+    parts += [*map(_flag, flags), *schedule.groups, *map(_flag, (w.a_along, w.b_along, c.cluster[2] > 1)), _epilogue(c)]
     return f"sm90::Design<{', '.join(map(str, parts))}>"
 
 

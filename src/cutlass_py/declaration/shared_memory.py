@@ -16,8 +16,7 @@ SM90 = 227 << 10
 SM80 = 99 << 10  # of 8.6, 8.9 and 12.0, which run those families too; an A100 has 163 KB
 # Of a 3.x epilogue that stores by TMA, beside its buffers: barriers, and what alignment loses.
 BARRIERS = 2048
-# Of our own kernels: stages; and lines of k whose factors each column has of its own.
-_MOST_LEAN, _FACTOR_LINES = 12, 3
+_MOST_LEAN = 12  # stages of our own kernels
 
 
 def stages(tile: tuple[int, int, int], itemsize: int, epilogue: int, scales: int = 0) -> int:
@@ -91,8 +90,7 @@ def lean_bytes(
     own_rows = rows if schedule.pingpong else rows // 2
     buffers = 1 if (own_rows, part) == (64, columns) and schedule.tma_store and not beside else 2
     staged = lines * (columns + own_rows) * 4
-    factors = _FACTOR_LINES * columns * 4 if schedule.columns_alone else 0
-    return 2 * (buffers * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + staged + factors + 8)
+    return 2 * (buffers * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + staged + 8)
 
 
 def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilogue: Epilogue) -> int:
@@ -114,9 +112,19 @@ def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilo
     return buffers * part.elements * size + vectors + BARRIERS
 
 
+def _scales(schedule: Schedule, tile: tuple[int, int, int]) -> int:
+    """Factors of blocks that a stage has room for."""
+    if not schedule.block:
+        return 0
+    (rows, columns, _), (of_rows, of_columns) = tile, schedule.groups
+    if not schedule.lean:
+        return ceil(rows / of_rows) + ceil(columns / of_columns)
+    own_rows = rows if schedule.pingpong else rows // 2
+    count = (rows if of_rows % own_rows else rows // own_rows) + (columns if of_columns % columns else 1)
+    return ceil(count / 4) * 4
+
+
 def stages_3x(a: str, d: str, tile: tuple[int, int, int], schedule: Schedule, epilogue: Epilogue) -> int:
     """Stages of a 3.x kernel's pipeline that fit beside its epilogue; of our own as many as it has."""
-    rows, cols = tile[1::-1] if schedule.swap else tile[:2]
-    scales = rows + ceil(cols / schedule.block) if schedule.block and not schedule.lean else 0
-    fitting = stages(tile, DTYPES[a].itemsize, epilogue_bytes(schedule, tile, d, epilogue), scales)
+    fitting = stages(tile, DTYPES[a].itemsize, epilogue_bytes(schedule, tile, d, epilogue), _scales(schedule, tile))
     return min(fitting, _MOST_LEAN) if schedule.lean else fitting

@@ -261,7 +261,7 @@ SM90_LEAN_PROMOTED_LEAST: list[Design] = [
     *_lean(64, (32, 128), "I", "pingpong"),
     *_lean(128, (128,), "N", "coop"),
 ]
-# Of factors in blocks: of B's columns tiles hold a whole one of 128, or part of one, of A's rows any number.
+# Of factors in blocks.
 SM90_LEAN_BLOCK_CORE: list[Design] = [
     *_lean(64, (16, 32, 64, 96), "I", "pingpongblock", swaps=("swap",)),
     *_lean(128, (32, 48, 80, 96, 128, 144, 160, 192), "I", "coopblock", swaps=("swap",)),
@@ -276,6 +276,7 @@ SM90_LEAN_BLOCK: list[Design] = [
     *SM90_LEAN_BLOCK_CORE,
     *_lean(128, (112, 176), "I", "coopblock", swaps=("swap",)),
     *_lean(256, (96,), "N", "coopblock", swaps=("swap",)),
+    *_lean(128, (112,), "I", "coopblock", swaps=("",)),
     *_lean(256, (64,), "M", "coopblock", swaps=("",)),
     *_lean(128, (96,), "I", "coopgroup", swaps=("",)),
 ]

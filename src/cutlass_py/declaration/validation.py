@@ -281,7 +281,7 @@ def _dmma_3x(k: Resolved) -> _Faults:
 @_check("tile", "schedule", "accumulator", api=3)
 def _lean_3x(k: Resolved) -> _Faults:
     """Our own kernels: lines of k, and factors of them, which promoted sums have alone."""
-    row, (m, n, depth) = k.schedule, k.tile
+    row, (m, _, depth) = k.schedule, k.tile
     if not row.lean:
         return
     if m > _MOST_ROWS:
@@ -294,8 +294,6 @@ def _lean_3x(k: Resolved) -> _Faults:
         yield Fault("tile", k.tile, f"k of {LINE}: sums of fp8 are promoted after every line")
     if row.block and not k.promoted:
         yield Fault("schedule", row.name, "one without scales in blocks: those are of promoted fp8 sums")
-    if row.block and not row.columns_alone and BLOCK % n:
-        yield Fault("tile", k.tile, f"n a divisor of {BLOCK}: its columns share a factor")
 
 
 @_check("tile", "cluster", "schedule", "accumulator", api=3)

@@ -158,16 +158,19 @@ struct Design {
   // Of each line of numbers one for every column of a tile, then one for every row of a warpgroup.
   static constexpr int vector_bytes = (N + rows) * 4, vectors_bytes = Epilogue::Lines::count * vector_bytes;
 
-  // Of so many lines of k the factors that each column has of its own, by warpgroup (factors.cuh).
-  static constexpr int kFactorLines = 3, factor_columns = right_group == 1 ? N : 0;
-  static constexpr int factors_bytes = kFactorLines * factor_columns * 4;
+  // Factors of a stage: of each column of the tile or one of all, of each row or one of those of a warpgroup. Whole
+  // warps copy them, of those beside the one that loads.
+  static constexpr bool has_factors = left_group > 0;
+  static constexpr int left_factors = !has_factors ? 0 : left_group % rows ? M : M / rows;
+  static constexpr int right_factors = !has_factors ? 0 : right_group % N ? N : 1;
+  static constexpr int factors_bytes = (left_factors + right_factors + 3) / 4 * 16;
+  static constexpr int kCopying = 96;
 
   // Stages are what the rest leaves room for, each with its two barriers.
-  static constexpr int besides =
-      kWarpgroups * (buffers_bytes + widest_buffers * 8 + totals_bytes + vectors_bytes + factors_bytes + 8);
-  static constexpr int fitting = (kMostShared - besides) / (stage_bytes + 16);
+  static constexpr int besides = kWarpgroups * (buffers_bytes + widest_buffers * 8 + totals_bytes + vectors_bytes + 8);
+  static constexpr int fitting = (kMostShared - besides) / (stage_bytes + factors_bytes + 16);
   static constexpr int stages = fitting < kMostStages ? fitting : kMostStages;
-  static constexpr int shared_bytes = besides + stages * (stage_bytes + 16);
+  static constexpr int shared_bytes = besides + stages * (stage_bytes + factors_bytes + 16);
 
   static constexpr Shape shape(bool swap, int slices) {
     Shape x{};
@@ -213,15 +216,15 @@ struct SharedMemory {
         totals(buffers + kWarpgroups * X::buffers_bytes),
         vectors(totals + kWarpgroups * X::totals_bytes),
         factors(vectors + kWarpgroups * X::vectors_bytes),
-        barriers(factors + kWarpgroups * X::factors_bytes) {}
+        barriers(factors + X::stages * X::factors_bytes) {}
 
   __device__ Address left(int stage) const { return stages + stage * X::stage_bytes; }
   __device__ Address right(int stage) const { return left(stage) + X::lines * X::left_line; }
   __device__ Address buffer(int warpgroup, int i) const {
     return buffers + warpgroup * X::buffers_bytes + i * X::buffer_bytes;
   }
-  __device__ Address factors_of(int warpgroup) const { return factors + warpgroup * X::factors_bytes; }
   __device__ Address vectors_of(int warpgroup) const { return vectors + warpgroup * X::vectors_bytes; }
+  __device__ Address factors_of(int stage) const { return factors + stage * X::factors_bytes; }
   __device__ Address full(int stage) const { return barriers + stage * 8; }
   __device__ Address empty(int stage) const { return barriers + (X::stages + stage) * 8; }
   __device__ Address turn(int warpgroup) const { return barriers + (2 * X::stages + warpgroup) * 8; }

@@ -1,94 +1,86 @@
 // Factors of blocks: one for every line of k and so many rows of the left operand, and columns of the right one.
+//
+// They are a part of a stage, beside the line itself: three warps copy what a tile has of a line as soon as a stage is
+// free, so that factors are as far ahead as what they belong to.
 #pragma once
 
+#include "kernels/sm90/load.cuh"
 #include "kernels/sm90/vectors.cuh"
 
 namespace cutlass_py::sm90 {
 
-// What a thread's numbers of a line are multiplied by, of 64 rows: as they are read, and as they are applied.
-//
-// Columns that share a factor are those of a whole tile, or each has its own: those lie in shared memory.
-template <class X, bool any = (X::left_group > 0)>
-struct Factors {
-  struct Line {};
-  __device__ Factors(const Parameters&, const SharedMemory<X>&, const PartPlace&, const Steps&, int) {}
-  __device__ Line read(int, int) const { return {}; }
-  template <int count>
-  static __device__ void add(const float (&part)[count], float (&sums)[count], const Line&) {
+// What one thread copies, of the warps beside the one that loads.
+template <class X>
+struct FactorCopies {
+  static constexpr int count = X::right_factors + X::left_factors;  // in this order
+  static constexpr int most = (count + X::kCopying - 1) / X::kCopying;
+
+  const Parameters& p;
+  const SharedMemory<X>& shared;
+  const int thread = int(threadIdx.x) - (128 - X::kCopying);
+  const float* from[most];  // each of the next line
+
+  __device__ int number(int i) const { return i * X::kCopying + thread; }
+  __device__ static bool is_right(int number) { return number < X::right_factors; }
+
+  __device__ void begin(int m, int n, int batch, int step) {
 #pragma unroll
-    for (int i = 0; i < count; ++i) sums[i] += part[i];
+    for (int i = 0; i < most; ++i) {
+      const bool right = is_right(number(i));
+      const BlockFactors& of = right ? p.right_factors : p.left_factors;
+      const int row = min(m + (number(i) - X::right_factors) * (X::M / X::left_factors), p.end_m - 1) / X::left_group;
+      const int column = min(n + number(i), p.end_n - 1) / X::right_group;
+      from[i] = of.data + batch * of.batch + (right ? column : row) * of.along + step * of.k;
+    }
+  }
+  __device__ void stage(int stage, int) {
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      const bool right = is_right(number(i));
+      const int place = right && X::right_factors > 1 ? Vectors<X>::Staged::place(number(i)) : number(i);
+      if (number(i) < count) copy(shared.factors_of(stage) + place * 4, from[i]);
+      from[i] += (right ? p.right_factors : p.left_factors).k;
+    }
+    arrive_when_copied(shared.full(stage));
   }
 };
 
 template <class X>
-struct Factors<X, true> {
-  static constexpr bool by_column = X::factor_columns > 0;
-  // Rows of a warpgroup share a factor, which goes into those of the columns; or each has its own.
-  static constexpr bool into_columns = by_column && X::left_group % X::rows == 0;
-  static constexpr int most = (X::N + 127) / 128;  // columns that a thread looks after
-  static_assert(by_column || X::right_group % X::N == 0);
+__device__ void copy_factors(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place) {
+  FactorCopies<X> copies{p, shared};
+  fill_stages(p, shared, place, copies);
+}
+
+// What a thread's numbers of a line are multiplied by, of 64 rows; nothing without factors.
+template <class X>
+struct Factors {
+  static constexpr bool any = X::left_factors > 0;
+  static constexpr bool by_column = X::right_factors > 1;  // those are read where they are applied
 
   struct Line {
     float left[2], right;
     Address columns;
   };
 
-  const BlockFactors &of_left, &of_right;
-  const int m, end_m, end, barrier;
-  const Address lines;
-  const float *left, *right[most];  // of all lines, or of the next one that is read ahead
-  float ahead_left = 0, ahead_right[most]{};
-  int next;
+  const SharedMemory<X>& shared;
+  const int first_row;  // of the warpgroup
 
-  // Of a warpgroup's rows from the place on.
-  __device__ Factors(const Parameters& p, const SharedMemory<X>& shared, const PartPlace& at, const Steps& steps,
-                     int warpgroup)
-      : of_left(p.left_factors),
-        of_right(p.right_factors),
-        m(at.m + int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4),
-        end_m(p.end_m),
-        end(steps.end),
-        barrier(1 + warpgroup),
-        lines(shared.factors_of(warpgroup)),
-        left(of_left.data + at.batch * of_left.batch),
-        next(steps.begin) {
-    if constexpr (into_columns) left += min(at.m, end_m - 1) / X::left_group * of_left.along + next * of_left.k;
-#pragma unroll
-    for (int i = 0; i < most; ++i) {
-      const int column = by_column ? min(i * 128 + int(threadIdx.x) % 128, X::N - 1) : 0;
-      const int group = min(at.n + column, p.end_n - 1) / X::right_group;
-      right[i] = of_right.data + at.batch * of_right.batch + group * of_right.along;
-      if constexpr (by_column) right[i] += next * of_right.k;
-    }
-    if constexpr (by_column) read_ahead();
-  }
-
-  // For a block of 64 rows. Columns' factors are read a line ahead, by all threads of the warpgroup for each other.
-  // Three lines have room: while a warp writes one, others may add the last but one, and have the last to come. From
-  // tile to tile all meet where a part is sent.
-  __device__ Line read(int rows, int line) {
-    Line x;
-    if constexpr (by_column) {
-      x.columns = lines + line % X::kFactorLines * X::factor_columns * 4;
-      if (rows == 0) {
-#pragma unroll
-        for (int i = 0; i < most; ++i) {
-          const int column = i * 128 + int(threadIdx.x) % 128;
-          const float factor = into_columns ? ahead_left * ahead_right[i] : ahead_right[i];
-          if (column < X::N) store_shared(x.columns + Vectors<X>::Staged::place(column) * 4, __float_as_uint(factor));
-        }
-        read_ahead();
-        named_barrier(barrier);
+  __device__ Line read(int rows, int stage) const {
+    Line x{};
+    if constexpr (any) {
+      const Address right = shared.factors_of(stage), left = right + X::right_factors * 4;
+      if constexpr (X::left_factors == X::M) {
+        const int row = first_row + rows * 64 + own_row();
+        x.left[0] = number(left + row * 4), x.left[1] = number(left + (row + 8) * 4);
+      } else {
+        x.left[0] = x.left[1] = number(left + first_row / X::rows * 4);
+      }
+      if constexpr (by_column) {
+        x.columns = right + own_column() * 8;
+      } else {
+        x.right = number(right);
       }
     }
-    if constexpr (!into_columns) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = min(m + rows * 64 + i * 8, end_m - 1);
-        x.left[i] = left[row / X::left_group * of_left.along + line * of_left.k];
-      }
-    }
-    if constexpr (!by_column) x.right = right[0][line * of_right.k];
     return x;
   }
 
@@ -98,26 +90,18 @@ struct Factors<X, true> {
 #pragma unroll
       for (int i = 0; i < count; i += 8) {
         float columns[4];
-        load_shared(x.columns + i * 8 + threadIdx.x % 4 * 16, columns);
+        load_shared(x.columns + i * 8, columns);
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const float column = columns[j / 4 * 2 + j % 2];
-          sums[i + j] += part[i + j] * (into_columns ? column : column * x.left[j / 2 % 2]);
-        }
+        for (int j = 0; j < 8; ++j) sums[i + j] += part[i + j] * (columns[j / 4 * 2 + j % 2] * x.left[j / 2 % 2]);
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < count; ++i) sums[i] += part[i] * (x.left[i / 2 % 2] * x.right);
+      for (int i = 0; i < count; ++i) sums[i] += part[i] * (any ? x.left[i / 2 % 2] * x.right : 1);
     }
   }
 
  private:
-  __device__ void read_ahead() {
-    if (next++ >= end) return;
-    if constexpr (into_columns) ahead_left = *left, left += of_left.k;
-#pragma unroll
-    for (int i = 0; i < most; ++i) ahead_right[i] = *right[i], right[i] += of_right.k;
-  }
+  static __device__ float number(Address at) { return __uint_as_float(load_shared<uint32_t>(at)); }
 };
 
 }  // namespace cutlass_py::sm90

@@ -107,6 +107,17 @@ __device__ void wait_for_reads() {
 // What this thread has written to shared memory is seen by copies that are begun behind the next barrier.
 __device__ inline void publish_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// ------------------------------------------------------------------------------------------------ copies of numbers
+
+// One of four bytes, by this thread, which does not wait for it.
+__device__ inline void copy(Address to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+// As soon as all numbers have come that this thread copies.
+__device__ inline void arrive_when_copied(Address barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // ------------------------------------------------------------------------------------------------ tensor cores
 
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -139,8 +139,7 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
       if constexpr (X::pingpong) arrive(shared.turn(warpgroup ^ 1));
     };
     if constexpr (X::promoted) {
-      Factors<X> factors(p, shared, tile, steps, warpgroup);
-      multiply.promoted_tile(sums, at, steps, factors, done);
+      multiply.promoted_tile(sums, at, steps, done);
     } else {
       multiply.tile(sums, at, steps, done);
     }
@@ -173,8 +172,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
     typename Multiply<X>::Sums sums[X::blocks];
     const auto done = [] {};
     if constexpr (X::promoted) {
-      Factors<X> factors(p, shared, tile, steps, warpgroup);
-      multiply.promoted_tile(sums, at, steps, factors, done);
+      multiply.promoted_tile(sums, at, steps, done);
     } else {
       multiply.tile(sums, at, steps, done);
     }
@@ -230,7 +228,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
     prefetch(p.left), prefetch(p.right);
     if constexpr (!X::direct) prefetch(p.d.map);
     for (int stage = 0; stage < X::stages; ++stage) {
-      init_barrier(shared.full(stage), 1);
+      init_barrier(shared.full(stage), 1 + (X::has_factors ? X::kCopying : 0));
       init_barrier(shared.empty(stage), Release<X>::sharing * Release<X>::warps);
     }
     for (int i = 0; i < kWarpgroups; ++i) {
@@ -246,6 +244,9 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
   if (warp < 4) {
     release_registers<kLoaderRegisters>();
     if (threadIdx.x == 0) load_tiles(p, shared, place);
+    if constexpr (X::has_factors) {
+      if (warp >= 4 - X::kCopying / 32) copy_factors(p, shared, place);
+    }
     if constexpr (X::split) {
       synchronize_warp();  // the warp arrives as one
       synchronize_cluster();

@@ -36,6 +36,51 @@ struct OperandLoad {
   }
 };
 
+// Loads what a block's tiles need, a stage as soon as it is free: `load` is told of a tile and its first step, and of
+// each stage. Returns the stage behind the last one.
+template <class X, class Load>
+__device__ Pipeline<X> fill_stages(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place,
+                                   Load& load) {
+  Pipeline<X> at;
+  const Steps steps = X::split ? Steps::slice(p.steps, place.rank, p.slices) : Steps::all(p.steps);
+  Tiles tiles = X::split ? Tiles::of_slices(p.order, p.slices) : Tiles::of_cluster(p.order, X::cluster);
+  wait_for_predecessor();
+  for (; tiles.left(); tiles.advance()) {
+    load.begin((tiles.m * X::cluster_m + place.m) * X::M, (tiles.n * X::cluster_n + place.n) * X::N, tiles.batch,
+               steps.begin);
+#pragma unroll 1  // its registers are few
+    for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
+      wait(shared.empty(at.stage), at.parity ^ 1);
+      load.stage(at.stage, step);
+    }
+  }
+  return at;
+}
+
+// A tile's lines of both operands.
+template <class X>
+struct TileLoad {
+  const Parameters& p;
+  const SharedMemory<X>& shared;
+  const OperandLoad<X::left_along, X::M, X::cluster_n> left;
+  const OperandLoad<X::right_along, X::N, X::cluster_m> right;
+  int m, n, left_batch, right_batch;
+
+  __device__ void begin(int m, int n, int batch, int) {
+    this->m = m, this->n = n;
+    left_batch = batch * p.left_batch, right_batch = batch * p.right_batch;
+  }
+  __device__ void stage(int stage, int step) {
+    arrive_expecting(shared.full(stage), X::stage_bytes);
+#pragma unroll
+    for (int i = 0; i < X::lines; ++i) {
+      const int k = (step * X::lines + i) * X::line;
+      left.line(shared.left(stage) + i * X::left_line, shared.full(stage), m, k, left_batch);
+      right.line(shared.right(stage) + i * X::right_line, shared.full(stage), n, k, right_batch);
+    }
+  }
+};
+
 // By one thread.
 template <class X>
 __device__ void load_tiles(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place) {
@@ -44,28 +89,8 @@ __device__ void load_tiles(const Parameters& p, const SharedMemory<X>& shared, c
   for (int i = 0; i < X::cluster_n; ++i) row |= uint16_t(1 << (place.m + i * X::cluster_m));
 #pragma unroll
   for (int i = 0; i < X::cluster_m; ++i) column |= uint16_t(1 << (i + place.n * X::cluster_m));
-  const OperandLoad<X::left_along, X::M, X::cluster_n> left{p.left, place.n, row};
-  const OperandLoad<X::right_along, X::N, X::cluster_m> right{p.right, place.m, column};
-
-  Pipeline<X> at;
-  const Steps steps = X::split ? Steps::slice(p.steps, place.rank, p.slices) : Steps::all(p.steps);
-  Tiles tiles = X::split ? Tiles::of_slices(p.order, p.slices) : Tiles::of_cluster(p.order, X::cluster);
-  wait_for_predecessor();
-  for (; tiles.left(); tiles.advance()) {
-    const int m = (tiles.m * X::cluster_m + place.m) * X::M, n = (tiles.n * X::cluster_n + place.n) * X::N;
-    const int left_batch = tiles.batch * p.left_batch, right_batch = tiles.batch * p.right_batch;
-#pragma unroll 1  // its registers are few
-    for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
-      wait(shared.empty(at.stage), at.parity ^ 1);
-      arrive_expecting(shared.full(at.stage), X::stage_bytes);
-#pragma unroll
-      for (int i = 0; i < X::lines; ++i) {
-        const int k = (step * X::lines + i) * X::line;
-        left.line(shared.left(at.stage) + i * X::left_line, shared.full(at.stage), m, k, left_batch);
-        right.line(shared.right(at.stage) + i * X::right_line, shared.full(at.stage), n, k, right_batch);
-      }
-    }
-  }
+  TileLoad<X> load{p, shared, {p.left, place.n, row}, {p.right, place.m, column}};
+  Pipeline<X> at = fill_stages(p, shared, place, load);
   let_successor_begin();
   if constexpr (X::cluster > 1) {  // the block stays until others have told it of all stages
     for (int i = 0; i < X::stages; ++i, at.advance()) wait(shared.empty(at.stage), at.parity ^ 1);

@@ -77,10 +77,10 @@ struct Multiply {
 
   // Sums of one line are held in a part, of 64 rows, and then added, times the factors of that line.
   template <class Done>
-  __device__ void promoted_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Factors<X>& factors,
-                                Done done) const {
+  __device__ void promoted_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Done done) const {
     static_assert(X::lines == 1);
     clear(sums);
+    const Factors<X> factors{shared, first_row};
     if constexpr (two_parts) {
       by_parts(sums, at, steps, factors);
     } else {
@@ -106,8 +106,19 @@ struct Multiply {
 
   using Line = typename Factors<X>::Line;
 
+  // The last part of a stage sets it free: once it is added, or before, where no factors are read meanwhile.
+  __device__ void add(const Sums& part, Sums& sums, const Line& line, bool last, int stage) const {
+    if (last && !Factors<X>::by_column) release(stage);
+    Factors<X>::add(part, sums, line);
+    if (last && Factors<X>::by_column) {
+      synchronize_warp();
+      release(stage);
+    }
+  }
+
   // One part is added while the products of the other run.
-  __device__ void by_parts(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Factors<X>& factors) const {
+  __device__ void by_parts(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps,
+                           const Factors<X>& factors) const {
     constexpr int most = 8 / X::blocks, half = most / 2;  // of more, ptxas runs one product after the other
     static_assert(half > 0);
     Sums even, odd;
@@ -128,7 +139,7 @@ struct Multiply {
   // after the other.
   template <int steps>
   __device__ void join(Sums (&sums)[X::blocks], Sums& even, Sums& odd, Pipeline<X>& at, int& line,
-                       Factors<X>& factors) const {
+                       const Factors<X>& factors) const {
     constexpr int count = steps * X::blocks;
     int before = at.stage;
     Line read[2];
@@ -140,7 +151,7 @@ struct Multiply {
         begin_products();
         stage(i % 2 ? odd : even, rows, at.stage, false);
         commit_products();
-        read[i % 2] = factors.read(rows, line);
+        read[i % 2] = factors.read(rows, at.stage);
         if (rows == X::blocks - 1) at.advance(), ++line;
       }
       if (i > 0) {
@@ -150,15 +161,15 @@ struct Multiply {
         } else {
           X::Product::wait(part);
         }
-        if (rows == 0) release(before);
-        factors.add(part, sums[(i - 1) % X::blocks], read[(i + 1) % 2]);
+        add(part, sums[(i - 1) % X::blocks], read[(i + 1) % 2], rows == 0, before);
       }
       before = now;
     }
   }
 
   // Two warpgroups, of which one adds while the products of the other run.
-  __device__ void by_turns(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Factors<X>& factors) const {
+  __device__ void by_turns(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps,
+                           const Factors<X>& factors) const {
     static_assert(two_parts || !X::pingpong, "warpgroups with a tile each do not wait for each other");
     constexpr int last = X::blocks - 1;
     const int warpgroup = first_row != 0;
@@ -174,10 +185,9 @@ struct Multiply {
         commit_products();
         if (warpgroup == 0 || step + 1 < steps.end || rows < last)
           arrive_at_named_barrier(kTurn + 1 - warpgroup, 2 * 128);
-        const Line read = factors.read(rows, step);
+        const Line read = factors.read(rows, at.stage);
         X::Product::wait(part);
-        if (rows == last) release(at.stage);
-        factors.add(part, sums[rows], read);
+        add(part, sums[rows], read, rows == last, at.stage);
       }
     }
   }

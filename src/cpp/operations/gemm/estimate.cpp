@@ -84,7 +84,7 @@ struct Tiling {
     const double rate = std::exp(c.rate) * 2 / x.size;
     double line = 2.0 * x.m * x.n * (128 / x.size) / rate * (1 + std::exp(c.narrow) / x.n);
     if (x.m == 64) line *= std::exp(c.low);
-    if (x.turns) line *= 1 + c.turns;
+    line *= 1 + x.turns * c.turns + x.by_column * c.columns;
     if (x.right_along) line *= 1 + by_panel(x.n, 0, c.turned32, c.turned16);
     return loaded_bytes() / 128 * std::max(line, std::exp(c.step));
   }

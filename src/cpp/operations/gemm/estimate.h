@@ -21,6 +21,7 @@ namespace cutlass_py {
   X(narrow)        /* log, columns by which a tile is wider for the tensor cores */                         \
   X(low)           /* log, how much longer a tile of 64 rows takes for its operations */                    \
   X(turns)         /* how much longer, where warpgroups add up what they multiply by turns */               \
+  X(columns)       /* and where each column has a factor of its own */                                      \
   X(turned32)      /* how much longer, where the right operand is read along its columns in panels of 32 */ \
   X(turned16)      /* or of 16 */                                                                           \
   X(step)          /* log, the least for 128 bytes of k */                                                  \
@@ -57,7 +58,7 @@ struct EstimateConstants {
 // What the formula knows of a kernel. `left_along`, `right_along` as in kernels/sm90/design.cuh.
 struct EstimatedDesign {
   int m, n, k, cluster_m, cluster_n, slices;
-  bool swap, pingpong, turns, left_along, right_along, direct;
+  bool swap, pingpong, turns, by_column, left_along, right_along, direct;
   int size;          // bytes of an element of either operand
   int d_size;        // of D, and what is read or written as D is
   int part;          // columns that are stored at once; the last ones may be stored twice
