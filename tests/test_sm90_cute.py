@@ -364,7 +364,8 @@ def split_operands(text: str) -> list[str]:
 
 
 HEADERS = (
-    *(f"cute/arch/{x}.hpp" for x in ("cluster_sm90", "copy_sm75", "copy_sm90", "copy_sm90_desc", "copy_sm90_tma")),
+    *(f"cute/arch/{x}.hpp" for x in ("cluster_sm90", "copy_sm75", "copy_sm80", "copy_sm90")),
+    *(f"cute/arch/copy_sm90_{x}.hpp" for x in ("desc", "tma")),
     *(f"cutlass/arch/{x}.h" for x in ("barrier", "grid_dependency_control", "memory", "memory_sm75", "reg_reconfig")),
     "cutlass/numeric_conversion.h",
 )
@@ -395,6 +396,7 @@ OWN = {
 def usual(form: tuple[str, str]) -> tuple[str, str]:
     """Without hints for the cache; what stmatrix and ldmatrix are told in one order, for PTX takes several."""
     name, operands = form
+    name = name.removesuffix(".L2::128B")
     if name.endswith(".L2::cache_hint"):
         name, operands = name.removesuffix(".L2::cache_hint"), operands.removesuffix(",l")
     if "matrix." in name:

@@ -111,7 +111,7 @@ __device__ inline void publish_to_copies() { asm volatile("fence.proxy.async.sha
 
 // One of four bytes, by this thread, which does not wait for it.
 __device__ inline void copy(Address to, const float* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(4) : "memory");
 }
 // As soon as all numbers have come that this thread copies.
 __device__ inline void arrive_when_copied(Address barrier) {
