@@ -280,11 +280,12 @@ def fit_all(paths: Sequence[Path], seed: int) -> dict[str, np.ndarray]:
     names, found = _core.wgmma_constants(), {}
     for column, sums in enumerate(SUMS):
         mine = [file for file in files if file["sums"] == sums]
-        if not mine:
-            continue
         problems = [entry for file in mine for entry in file["problems"]]
-        timed = [timed_of(entry) for entry in map(_declared, problems) if entry["arms"]]
-        gone = sum(not find(name) for entry in problems for name, *_ in entry["arms"])
+        left = [entry for entry in map(_declared, problems) if entry["arms"]]
+        if not left:
+            continue
+        timed = [timed_of(entry) for entry in left]
+        gone = sum(len(entry["arms"]) for entry in problems) - sum(len(entry["arms"]) for entry in left)
         Random(seed).shuffle(timed)
         clusters = tuple(mine[0]["clusters"])
         held, others, whole = (Readings(part, clusters) for part in (timed[::4], _three_of_four(timed), timed))

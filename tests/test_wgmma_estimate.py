@@ -218,7 +218,9 @@ def test_a_fit_finds_the_constants_that_made_the_times(made, script, tmp_path, c
     made["problems"][0]["arms"].append(gone)
     made["problems"].append({**made["problems"][0], "arms": [gone]})
     path.write_text(fit_choice.json.dumps(made))
-    assert fit_choice.main(["fit", str(path)]) == 0
+    idle = tmp_path / "idle.json"  # of kernels that are gone throughout
+    idle.write_text(fit_choice.json.dumps({**made, "sums": "fast", "problems": made["problems"][-1:]}))
+    assert fit_choice.main(["fit", str(path), str(idle)]) == 0
     text = capsys.readouterr().out
     before, after = (float(line.split("chosen ")[1].split(",")[0]) for line in text.splitlines()[1:3])
     assert before < 0.99 < after

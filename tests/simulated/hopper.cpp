@@ -150,6 +150,9 @@ void run_grid(Extents grid, unsigned threads, unsigned size, unsigned shared_byt
       for (const auto& [_, groups] : each.stores) {
         if (!groups.idle()) wrong("a thread ends before its stores");
       }
+      for (const auto& [_, copies] : each.copies) {
+        if (!copies.empty()) wrong("a thread copies and tells no barrier of it");
+      }
     }
   }
   cluster.reset();
@@ -235,9 +238,11 @@ void wait_for_stores(int groups) { block().stores[running.number].wait(groups); 
 
 void copy(uint32_t to, const void* from, uint32_t bytes) {
   check_waited();
-  check_alive(from);
   char* place = shared(to, bytes);
-  block().copies[running.number].push_back([=] { std::memcpy(place, from, bytes); });
+  block().copies[running.number].push_back([=] {
+    check_alive(from);
+    std::memcpy(place, from, bytes);
+  });
 }
 void arrive_when_copied(uint32_t at) {
   const auto work = [at, rank = running.rank, copies = std::exchange(block().copies[running.number], {})] {

@@ -73,6 +73,10 @@ class Schedule:
         own = min(self.block, 1)  # each row of A has its own
         return (self.block, own) if self.swap else (own, self.block)
 
+    def by_column(self, columns: int) -> bool:
+        """Whether of so many columns of our own tiles each has a factor of its own, and not one all of them."""
+        return self.groups[1] % columns > 0
+
     @property
     def tma_store(self) -> bool:
         """Whether D leaves by TMA, which writes whole 16-byte granules; otherwise element by element."""

@@ -120,7 +120,7 @@ def _scales(schedule: Schedule, tile: tuple[int, int, int]) -> int:
     if not schedule.lean:
         return ceil(rows / of_rows) + ceil(columns / of_columns)
     own_rows = rows if schedule.pingpong else rows // 2
-    count = (rows if of_rows % own_rows else rows // own_rows) + (columns if of_columns % columns else 1)
+    count = (rows if of_rows % own_rows else rows // own_rows) + (columns if schedule.by_column(columns) else 1)
     return ceil(count / 4) * 4
 
 

@@ -13,6 +13,7 @@ constexpr int kMostShared = 227 << 10;  // bytes of a block
 constexpr int kMostStages = 12;
 constexpr int kWarpgroups = 2;  // that multiply, beside one of which a thread loads
 constexpr int kThreads = 128 * (kWarpgroups + 1);
+constexpr int kCopying = 96;  // that copy factors: the warps beside the one of the thread that loads
 constexpr int kLoaderRegisters = 40, kRegisters = 232;  // of a thread: together what a multiprocessor has
 
 // How wide a part of a tile is finished at once, by the bytes of an element of D: whole panels, in 128 bytes or little
@@ -158,13 +159,12 @@ struct Design {
   // Of each line of numbers one for every column of a tile, then one for every row of a warpgroup.
   static constexpr int vector_bytes = (N + rows) * 4, vectors_bytes = Epilogue::Lines::count * vector_bytes;
 
-  // Factors of a stage: of each column of the tile or one of all, of each row or one of those of a warpgroup. Whole
-  // warps copy them, of those beside the one that loads.
+  // Factors of a stage: of each column of the tile or one of all, of each row or one of those of a warpgroup.
   static constexpr bool has_factors = left_group > 0;
   static constexpr int left_factors = !has_factors ? 0 : left_group % rows ? M : M / rows;
   static constexpr int right_factors = !has_factors ? 0 : right_group % N ? N : 1;
+  static constexpr bool by_column = right_factors > 1;
   static constexpr int factors_bytes = (left_factors + right_factors + 3) / 4 * 16;
-  static constexpr int kCopying = 96;
 
   // Stages are what the rest leaves room for, each with its two barriers.
   static constexpr int besides = kWarpgroups * (buffers_bytes + widest_buffers * 8 + totals_bytes + vectors_bytes + 8);

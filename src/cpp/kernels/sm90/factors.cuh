@@ -13,14 +13,14 @@ namespace cutlass_py::sm90 {
 template <class X>
 struct FactorCopies {
   static constexpr int count = X::right_factors + X::left_factors;  // in this order
-  static constexpr int most = (count + X::kCopying - 1) / X::kCopying;
+  static constexpr int most = (count + kCopying - 1) / kCopying;
 
   const Parameters& p;
   const SharedMemory<X>& shared;
-  const int thread = int(threadIdx.x) - (128 - X::kCopying);
+  const int thread = int(threadIdx.x) - (128 - kCopying);
   const float* from[most];  // each of the next line
 
-  __device__ int number(int i) const { return i * X::kCopying + thread; }
+  __device__ int number(int i) const { return i * kCopying + thread; }
   __device__ static bool is_right(int number) { return number < X::right_factors; }
 
   __device__ void begin(int m, int n, int batch, int step) {
@@ -37,7 +37,7 @@ struct FactorCopies {
 #pragma unroll
     for (int i = 0; i < most; ++i) {
       const bool right = is_right(number(i));
-      const int place = right && X::right_factors > 1 ? Vectors<X>::Staged::place(number(i)) : number(i);
+      const int place = right && X::by_column ? Vectors<X>::Staged::place(number(i)) : number(i);
       if (number(i) < count) copy(shared.factors_of(stage) + place * 4, from[i]);
       from[i] += (right ? p.right_factors : p.left_factors).k;
     }
@@ -54,12 +54,9 @@ __device__ void copy_factors(const Parameters& p, const SharedMemory<X>& shared,
 // What a thread's numbers of a line are multiplied by, of 64 rows; nothing without factors.
 template <class X>
 struct Factors {
-  static constexpr bool any = X::left_factors > 0;
-  static constexpr bool by_column = X::right_factors > 1;  // those are read where they are applied
-
   struct Line {
     float left[2], right;
-    Address columns;
+    Address columns;  // of which each has its own: those are read where they are applied
   };
 
   const SharedMemory<X>& shared;
@@ -67,7 +64,7 @@ struct Factors {
 
   __device__ Line read(int rows, int stage) const {
     Line x{};
-    if constexpr (any) {
+    if constexpr (X::has_factors) {
       const Address right = shared.factors_of(stage), left = right + X::right_factors * 4;
       if constexpr (X::left_factors == X::M) {
         const int row = first_row + rows * 64 + own_row();
@@ -75,7 +72,7 @@ struct Factors {
       } else {
         x.left[0] = x.left[1] = number(left + first_row / X::rows * 4);
       }
-      if constexpr (by_column) {
+      if constexpr (X::by_column) {
         x.columns = right + own_column() * 8;
       } else {
         x.right = number(right);
@@ -86,7 +83,7 @@ struct Factors {
 
   template <int count>
   static __device__ void add(const float (&part)[count], float (&sums)[count], const Line& x) {
-    if constexpr (by_column) {
+    if constexpr (X::by_column) {
 #pragma unroll
       for (int i = 0; i < count; i += 8) {
         float columns[4];
@@ -96,7 +93,7 @@ struct Factors {
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < count; ++i) sums[i] += part[i] * (any ? x.left[i / 2 % 2] * x.right : 1);
+      for (int i = 0; i < count; ++i) sums[i] += part[i] * (X::has_factors ? x.left[i / 2 % 2] * x.right : 1);
     }
   }
 

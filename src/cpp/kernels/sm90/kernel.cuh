@@ -228,7 +228,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
     prefetch(p.left), prefetch(p.right);
     if constexpr (!X::direct) prefetch(p.d.map);
     for (int stage = 0; stage < X::stages; ++stage) {
-      init_barrier(shared.full(stage), 1 + (X::has_factors ? X::kCopying : 0));
+      init_barrier(shared.full(stage), 1 + (X::has_factors ? kCopying : 0));
       init_barrier(shared.empty(stage), Release<X>::sharing * Release<X>::warps);
     }
     for (int i = 0; i < kWarpgroups; ++i) {
@@ -245,7 +245,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
     release_registers<kLoaderRegisters>();
     if (threadIdx.x == 0) load_tiles(p, shared, place);
     if constexpr (X::has_factors) {
-      if (warp >= 4 - X::kCopying / 32) copy_factors(p, shared, place);
+      if (warp >= 4 - kCopying / 32) copy_factors(p, shared, place);
     }
     if constexpr (X::split) {
       synchronize_warp();  // the warp arrives as one

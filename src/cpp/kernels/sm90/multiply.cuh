@@ -108,9 +108,9 @@ struct Multiply {
 
   // The last part of a stage sets it free: once it is added, or before, where no factors are read meanwhile.
   __device__ void add(const Sums& part, Sums& sums, const Line& line, bool last, int stage) const {
-    if (last && !Factors<X>::by_column) release(stage);
+    if (last && !X::by_column) release(stage);
     Factors<X>::add(part, sums, line);
-    if (last && Factors<X>::by_column) {
+    if (last && X::by_column) {
       synchronize_warp();
       release(stage);
     }
