@@ -8,7 +8,7 @@
 their tiles, and some at random, for what is never measured is never put first. Every other one of the rest goes in
 another order too, and every other problem has an activation.
 With --routes, of each problem that TMA cannot read or store, or that is small, the first routes by CUTLASS's 2.x
-kernels, by ours with copies, and by ours without.
+kernels, by ours with copies, by ours without, and by ours whose threads load.
 `fit` prints, for each way to sum, how near the choice among what was measured comes to the best of it: by the constants
 of wgmma_estimate.py, by those found from three quarters of the problems on the other quarter, and last the constants
 found from all, to be copied. What is held out tells something only where the constants of before, which a fit starts
@@ -38,6 +38,7 @@ from cutlass_py import _core
 from cutlass_py.arrays.gpu import Gpu, device
 from cutlass_py.bench.results import geomean
 from cutlass_py.bench.suites import Case, cases
+from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.families import find
 from cutlass_py.dispatch.autotune import in_every_order
 from cutlass_py.dispatch.candidates import Choice, Route, rank
@@ -129,12 +130,13 @@ def measure_routes(sums: str, seconds: float, seed: int) -> dict[str, Any]:
 
 def routes_of(ranking: Sequence[Choice]) -> list[Choice]:
     """The first of each kind, where the choice is not among our own kernels alone."""
-    kinds: dict[str, list[Choice]] = {"sm80_gemm": [], "copied": [], "direct": []}
+    kinds: dict[str, list[Choice]] = {"sm80_gemm": [], "copied": [], "direct": [], "loose": []}
     for choice in ranking:
         kernel = choice.route.kernel
         if isinstance(kernel, CutlassKernel):
-            ours = kernel.config.family == "sm90_lean"
-            kind = ("direct" if choice.route.direct else "copied") if ours else kernel.config.family
+            c = kernel.config
+            ours = "loose" if SCHEDULES[c.schedule].loose else "direct" if choice.route.direct else "copied"
+            kind = ours if c.family == "sm90_lean" else c.family
             if kind in kinds:
                 kinds[kind].append(choice)
     if kinds["direct"] and ranking[0].microseconds > _SMALL:

@@ -97,12 +97,14 @@ def routed(results: Iterable[Mapping[str, Any]]) -> list[Case]:
     cases = []
     for result in results:
         for entry in result.get("routed", ()):
+            timed = [(config, found) for found in entry["routes"] if (config := find(found["kernel"]))]  # not gone
             routes = [
-                (CutlassKernel(find(found["kernel"]), None), Way.of(found.__getitem__), found["splits"])
-                for found in entry["routes"]
+                (CutlassKernel(config, None), Way.of(found.__getitem__), found["splits"]) for config, found in timed
             ]
-            us = [median(found["us"]) for found in entry["routes"]]
-            cases.append(Case("measured", arguments(entry["problem"]).problem, _gpu(result["machine"]), routes, us))
+            us = [median(found["us"]) for _, found in timed]
+            if routes:
+                p = arguments(entry["problem"]).problem
+                cases.append(Case("measured", p, _gpu(result["machine"]), routes, us))
     return cases
 
 

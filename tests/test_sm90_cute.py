@@ -62,8 +62,10 @@ def designs() -> list[Design]:
     known: set[Any] = set()
     kept = []
     for text in dict.fromkeys(re.findall(r"using Design = (sm90::Design<.*>);", source())):
-        left, right, _, d, m, n, lines, cluster_m, cluster_n, pingpong, *rest = text[13:-1].split(", ", 17)
-        _, direct, _, _, left_along, right_along, split, epilogue = rest
+        left, right, _, d, m, n, lines, cluster_m, cluster_n, pingpong, *rest = text[13:-1].split(", ", 18)
+        _, direct, loose, _, _, left_along, right_along, split, epilogue = rest
+        if loose == "true":
+            continue  # no box is copied to it; what is told to wgmma is as of the others
         left, right, d = (x.removeprefix("numbers::").lower() for x in (left, right, d))
         size = DTYPES[left].itemsize
         operands = (size, m, left_along, cluster_n, pingpong), (size, n, right_along, cluster_m, lines)

@@ -1,5 +1,6 @@
 #include "hopper.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -36,15 +37,17 @@ struct Groups {
       for (const auto& work : committed.front()) work();
     }
   }
-  bool idle() const { return committed.empty() && open.empty(); }
+  bool idle() const {
+    return open.empty() &&
+           std::all_of(committed.begin(), committed.end(), [](const auto& group) { return group.empty(); });
+  }
 };
 
 struct Block {
   std::vector<char> memory;
   std::map<uint32_t, Barrier> barriers;
   std::map<int, Meeting> named, warps;
-  std::map<int, Groups> stores, products;
-  std::map<int, std::vector<std::function<void()>>> copies;
+  std::map<int, Groups> stores, products, copies;
   unsigned threads = 0;      // that have not ended
   std::vector<bool> waited;  // for the kernel before, by thread
 };
@@ -151,7 +154,7 @@ void run_grid(Extents grid, unsigned threads, unsigned size, unsigned shared_byt
         if (!groups.idle()) wrong("a thread ends before its stores");
       }
       for (const auto& [_, copies] : each.copies) {
-        if (!copies.empty()) wrong("a thread copies and tells no barrier of it");
+        if (!copies.idle()) wrong("a thread copies and tells no barrier of it");
       }
     }
   }
@@ -191,11 +194,9 @@ void wait(uint32_t at, uint32_t parity) {
 
 void synchronize(int number, int threads) { block().named[number].join(threads); }
 void arrive_named(int number, int threads) { block().named[number].arrive(threads); }
+void synchronize_block() { synchronize(0, int(block().waited.size())); }
 void synchronize_warp() { block().warps[running.number / 32].join(32); }
-void synchronize_cluster() {
-  const int threads = int(cluster->blocks.size()) * 384;
-  cluster->meeting.join(threads);
-}
+void synchronize_cluster() { cluster->meeting.join(int(cluster->blocks.size() * block().waited.size())); }
 
 void load(uint32_t to, const Map& map, uint32_t at, const int (&place)[3], uint32_t blocks) {
   const auto work = [=, x = place[0], y = place[1], z = place[2]] {
@@ -236,16 +237,19 @@ void store(const Map& map, uint32_t from, const int (&place)[3]) {
 void commit_stores() { block().stores[running.number].commit(); }
 void wait_for_stores(int groups) { block().stores[running.number].wait(groups); }
 
-void copy(uint32_t to, const void* from, uint32_t bytes) {
+void copy(uint32_t to, const void* from, uint32_t bytes, uint32_t inside) {
   check_waited();
   char* place = shared(to, bytes);
-  block().copies[running.number].push_back([=] {
-    check_alive(from);
-    std::memcpy(place, from, bytes);
+  if (to % bytes || uintptr_t(from) % bytes) wrong("a copy is not aligned");
+  block().copies[running.number].open.push_back([=] {
+    if (inside) check_alive(from);
+    std::memset(place, 0, bytes), std::memcpy(place, from, inside);
   });
 }
+void commit_copies() { block().copies[running.number].commit(); }
+void wait_for_copies(int groups) { block().copies[running.number].wait(groups); }
 void arrive_when_copied(uint32_t at) {
-  const auto work = [at, rank = running.rank, copies = std::exchange(block().copies[running.number], {})] {
+  const auto work = [at, rank = running.rank, copies = std::exchange(block().copies[running.number].open, {})] {
     for (const auto& each : copies) each();
     arrive(at, rank);
   };

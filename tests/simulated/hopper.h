@@ -31,6 +31,7 @@ void arrive(uint32_t at, int rank, int expected_bytes = 0);
 void wait(uint32_t at, uint32_t parity);
 void synchronize(int number, int threads);  // a named barrier of the block
 void arrive_named(int number, int threads);
+void synchronize_block();
 void synchronize_warp();
 void synchronize_cluster();
 void wait_for_predecessor();  // no copy begins before that, and what simulated_late says is written in it
@@ -40,8 +41,10 @@ void store(const Map& map, uint32_t from, const int (&at)[3]);
 void commit_stores();
 void wait_for_stores(int groups);
 
-void copy(uint32_t to, const void* from, uint32_t bytes);
+void copy(uint32_t to, const void* from, uint32_t bytes, uint32_t inside);  // the others are 0
 void arrive_when_copied(uint32_t at);
+void commit_copies();
+void wait_for_copies(int groups);
 
 void queue_product(std::function<void()> product);
 void commit_products();

@@ -55,10 +55,20 @@ def typed(on: Any, x: np.ndarray, dtype: str) -> Any:
     return on(x) if dtype in NATIVE else view(on(x.view(f"u{x.itemsize}")), dtype)
 
 
-def run(on: Any, name: str, a: np.ndarray, b: np.ndarray, result: str = "aligned", **keywords: Any) -> np.ndarray:
+ALIGNED = {"t": "aligned", "n": "aligned_column"}
+
+
+def run(
+    on: Any,
+    name: str,
+    a: np.ndarray,
+    b: np.ndarray,
+    result: str = "aligned",
+    kinds: dict[str, str] = ALIGNED,
+    **keywords: Any,
+) -> np.ndarray:
     """The product by a kernel, of float64 values, as float64; what is beside the result stays as it was."""
     c = find(name)
-    kinds = {"t": "aligned", "n": "aligned_column"}
     given = [
         typed(on, placed("numpy", x, dtype, kinds[layout]).array, dtype)
         for x, dtype, layout in zip((a, b), (DTYPES[c.a].stored, DTYPES[c.b].stored), c.layout, strict=True)
@@ -135,6 +145,18 @@ def test_lines_of_words(on, rng, name, more):
         z -= (source := integers(rng, (m, n)))
         keywords = {"c": typed(on, placed("numpy", source, c.d, "words").array, c.d), "beta": -1}
     np.testing.assert_array_equal(run(on, name, a, b, "words", **keywords), rounded(z, c.d))
+
+
+@pytest.mark.parametrize("kinds", [("offset", "column"), ("padded", "padded_column"), ("words", "aligned_column")])
+@pytest.mark.parametrize("k", [3, 6, 131, 513])
+@pytest.mark.parametrize("name", [name for name in KERNELS if SCHEDULES[find(name).schedule].loose])
+def test_operands_that_lie_anywhere(on, rng, name, k, kinds):
+    """Lines that begin and end at any element, or at words; what lies beside them is NaN."""
+    m, n = extents(name, 1.3, 1.6)
+    a, b = operands(rng, name, m + 1, n + 3, k, 2)
+    np.testing.assert_array_equal(
+        run(on, name, a, b, "offset", dict(zip("tn", kinds, strict=True))), rounded(a @ b, find(name).d)
+    )
 
 
 def test_launches_that_are_refused():

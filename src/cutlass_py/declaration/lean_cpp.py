@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from .config import SCHEDULES, Family, GemmConfig, kernel_definition
 from .dtypes import DTYPES
 from .epilogues import epilogue_named
+from .shared_memory import LINE
 from .wgmma_cpp import Wgmma, specialisation, tag
 
 if TYPE_CHECKING:
     from .epilogue_cpp import Traced
-
-LINE = 128  # bytes of k (kernels/sm90/wgmma.cuh)
 
 
 def _product(c: GemmConfig) -> Wgmma:
@@ -87,7 +86,7 @@ def function(c: GemmConfig) -> str:
     lines = c.tile[2] * DTYPES[c.a].itemsize // LINE
     schedule = SCHEDULES[c.schedule]
     promoted = DTYPES[c.a].bits == 8 and c.accumulator == "f32"
-    flags = (schedule.pingpong, promoted, not schedule.tma_store)
+    flags = (schedule.pingpong, promoted, not schedule.tma_store, schedule.loose)
     parts = [tag(w.a), tag(w.b), f"sm90::Sum{w.sums.capitalize()}", tag(c.d), *c.tile[:2], lines, *c.cluster[:2]]
     parts += [*map(_flag, flags), *schedule.groups, *map(_flag, (w.a_along, w.b_along, c.cluster[2] > 1)), _epilogue(c)]
     return f"sm90::Design<{', '.join(map(str, parts))}>"

@@ -16,20 +16,21 @@ SM90 = 227 << 10
 SM80 = 99 << 10  # of 8.6, 8.9 and 12.0, which run those families too; an A100 has 163 KB
 # Of a 3.x epilogue that stores by TMA, beside its buffers: barriers, and what alignment loses.
 BARRIERS = 2048
-_MOST_LEAN = 12  # stages of our own kernels
+# Of our own kernels (kernels/sm90): bytes of k in a line, bytes that threads copy at once, stages.
+LINE, _GRANULE, _MOST_LEAN = 128, 16, 12
 
 
-def stages(tile: tuple[int, int, int], itemsize: int, epilogue: int, scales: int = 0) -> int:
+def stages(tile: tuple[int, int, int], itemsize: int, epilogue: int, beside: int = 0) -> int:
     """Stages of a 3.x mainloop that fit beside an epilogue of so many bytes.
 
     Args:
         tile: of the kernel.
         itemsize: of A and B.
         epilogue: bytes that it takes.
-        scales: f32 factors in blocks that a stage brings along.
+        beside: bytes that a stage has beside A and B.
     """
     m, n, k = tile
-    return (SM90 - epilogue) // ((m + n) * k * itemsize + 4 * scales + 16)  # each has its own pair of barriers
+    return (SM90 - epilogue) // ((m + n) * k * itemsize + beside + 16)  # each has its own pair of barriers
 
 
 class EpilogueTile:
@@ -112,19 +113,24 @@ def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilo
     return buffers * part.elements * size + vectors + BARRIERS
 
 
-def _scales(schedule: Schedule, tile: tuple[int, int, int]) -> int:
-    """Factors of blocks that a stage has room for."""
+def _beside(schedule: Schedule, tile: tuple[int, int, int], itemsize: int) -> int:
+    """Bytes that a stage has beside A and B: factors of blocks, or granules of A and B as threads copy them."""
+    rows, columns, depth = tile
+    if schedule.loose:
+        lines = depth * itemsize // LINE
+        return sum(lines * extent * LINE + max(extent, lines * 64) * _GRANULE for extent in (rows, columns))
     if not schedule.block:
         return 0
-    (rows, columns, _), (of_rows, of_columns) = tile, schedule.groups
+    of_rows, of_columns = schedule.groups
     if not schedule.lean:
-        return ceil(rows / of_rows) + ceil(columns / of_columns)
+        return 4 * (ceil(rows / of_rows) + ceil(columns / of_columns))
     own_rows = rows if schedule.pingpong else rows // 2
     count = (rows if of_rows % own_rows else rows // own_rows) + (columns if schedule.by_column(columns) else 1)
-    return ceil(count / 4) * 4
+    return ceil(count / 4) * 16
 
 
 def stages_3x(a: str, d: str, tile: tuple[int, int, int], schedule: Schedule, epilogue: Epilogue) -> int:
     """Stages of a 3.x kernel's pipeline that fit beside its epilogue; of our own as many as it has."""
-    fitting = stages(tile, DTYPES[a].itemsize, epilogue_bytes(schedule, tile, d, epilogue), _scales(schedule, tile))
+    size = DTYPES[a].itemsize
+    fitting = stages(tile, size, epilogue_bytes(schedule, tile, d, epilogue), _beside(schedule, tile, size))
     return min(fitting, _MOST_LEAN) if schedule.lean else fitting

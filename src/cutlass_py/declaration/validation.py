@@ -17,8 +17,7 @@ from .dtypes import ARITHMETICS, BLOCK, DTYPES, LAYOUTS, usual_arithmetic
 from .epilogues import EPILOGUES, Epilogue
 from .families import FAMILIES
 from .gemm_cpp import INSTRUCTION
-from .lean_cpp import LINE
-from .shared_memory import SM80, SM90, epilogue_bytes, stages_3x
+from .shared_memory import LINE, SM80, SM90, epilogue_bytes, stages_3x
 
 if TYPE_CHECKING:
     from ..kernels.kernel_description import KernelDescription
@@ -278,7 +277,7 @@ def _dmma_3x(k: Resolved) -> _Faults:
             yield Fault(field, found, f"{wanted}, which schedule {k.schedule.name} has alone")
 
 
-@_check("tile", "schedule", "accumulator", api=3)
+@_check("tile", "cluster", "schedule", "accumulator", api=3)
 def _lean_3x(k: Resolved) -> _Faults:
     """Our own kernels: lines of k, and factors of them, which promoted sums have alone."""
     row, (m, _, depth) = k.schedule, k.tile
@@ -294,6 +293,10 @@ def _lean_3x(k: Resolved) -> _Faults:
         yield Fault("tile", k.tile, f"k of {LINE}: sums of fp8 are promoted after every line")
     if row.block and not k.promoted:
         yield Fault("schedule", row.name, "one without scales in blocks: those are of promoted fp8 sums")
+    if row.loose and k.size != 2:
+        yield Fault("schedule", row.name, "one without 'loose': threads load 16-bit operands alone")
+    if row.loose and k.given.cluster[:2] != (1, 1):
+        yield Fault("cluster", k.given.cluster, "m and n of 1: threads load for their own block alone")
 
 
 @_check("tile", "cluster", "schedule", "accumulator", api=3)

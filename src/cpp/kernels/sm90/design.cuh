@@ -13,7 +13,8 @@ constexpr int kMostShared = 227 << 10;  // bytes of a block
 constexpr int kMostStages = 12;
 constexpr int kWarpgroups = 2;  // that multiply, beside one of which a thread loads
 constexpr int kThreads = 128 * (kWarpgroups + 1);
-constexpr int kCopying = 96;  // that copy factors: the warps beside the one of the thread that loads
+constexpr int kLoadingWarps = 4;  // where threads load the operands
+constexpr int kCopying = 96;      // that copy factors: the warps beside the one of the thread that loads
 constexpr int kLoaderRegisters = 40, kRegisters = 232;  // of a thread: together what a multiprocessor has
 
 // How wide a part of a tile is finished at once, by the bytes of an element of D: whole panels, in 128 bytes or little
@@ -82,7 +83,7 @@ struct Shape {
   int m, n, lines;  // of a block's tile; of k in a stage
   int cluster_m, cluster_n;
   int size, d_size;  // bytes of an element: of either operand, of D
-  bool direct, left_along, right_along;
+  bool direct, loose, left_along, right_along;
   bool tf32;    // operands are rounded to it as they are loaded
   int columns;  // of a part
   int shared_bytes;
@@ -96,8 +97,8 @@ struct Shape {
 };
 
 template <class Left_, class Right_, class Sum_, class D_, int m, int n, int lines_, int cluster_m_, int cluster_n_,
-          bool pingpong_, bool promoted_, bool direct_, int left_group_, int right_group_, bool left_along_,
-          bool right_along_, bool split_, class Epilogue_>
+          bool pingpong_, bool promoted_, bool direct_, bool loose_, int left_group_, int right_group_,
+          bool left_along_, bool right_along_, bool split_, class Epilogue_>
 struct Design {
   using Left = Left_;
   using Right = Right_;
@@ -112,6 +113,7 @@ struct Design {
   // Rows of the left operand, and columns of the right one, that share a factor for every line of k; 0 without factors.
   static constexpr int left_group = left_group_, right_group = right_group_;
   static constexpr bool direct = direct_;  // D and what lies like it goes by elements: it may lie anywhere
+  static constexpr bool loose = loose_;    // threads load the operands: their lines may begin anywhere
   static constexpr bool left_along = left_along_, right_along = right_along_;
 
   // Blocks of a cluster have a slice each of one tile's k, told at run time how many there are.
@@ -166,18 +168,24 @@ struct Design {
   static constexpr bool by_column = right_factors > 1;
   static constexpr int factors_bytes = (left_factors + right_factors + 3) / 4 * 16;
 
+  // Where threads load: a stage's granules as they come, one more than it fills of each line of an operand, however it
+  // lies.
+  static constexpr int raw_left_bytes = lines * left_line + (M > lines * 64 ? M : lines * 64) * kGranule;
+  static constexpr int raw_right_bytes = lines * right_line + (N > lines * 64 ? N : lines * 64) * kGranule;
+  static constexpr int raw_bytes = loose ? raw_left_bytes + raw_right_bytes : 0;
+
   // Stages are what the rest leaves room for, each with its two barriers.
   static constexpr int besides = kWarpgroups * (buffers_bytes + widest_buffers * 8 + totals_bytes + vectors_bytes + 8);
-  static constexpr int fitting = (kMostShared - besides) / (stage_bytes + factors_bytes + 16);
+  static constexpr int fitting = (kMostShared - besides) / (stage_bytes + factors_bytes + raw_bytes + 16);
   static constexpr int stages = fitting < kMostStages ? fitting : kMostStages;
-  static constexpr int shared_bytes = besides + stages * (stage_bytes + factors_bytes + 16);
+  static constexpr int shared_bytes = besides + stages * (stage_bytes + factors_bytes + raw_bytes + 16);
 
   static constexpr Shape shape(bool swap, int slices) {
     Shape x{};
     x.m = M, x.n = N, x.lines = lines;
     x.cluster_m = cluster_m, x.cluster_n = cluster_n;
     x.size = int(sizeof(typename Left::Type)), x.d_size = d_size;
-    x.direct = direct, x.left_along = left_along, x.right_along = right_along;
+    x.direct = direct, x.loose = loose, x.left_along = left_along, x.right_along = right_along;
     x.tf32 = std::is_same_v<Left, numbers::Tf32>;
     x.columns = columns, x.shared_bytes = shared_bytes;
     x.operands = Epilogue::operands;
@@ -193,6 +201,7 @@ struct Design {
 
   static_assert(Epilogue::operands <= kMostOperands);
   static_assert(promoted || !left_group);
+  static_assert(!loose || (cluster == 1 && sizeof(typename Left::Type) == 2));
   static_assert(!split || (cluster == 1 && M * N * 4 <= stages * stage_bytes && std::is_same_v<Register, float>));
   // What is stored as s32 is exact throughout.
   static_assert(!std::is_same_v<D, numbers::S32> ||
@@ -208,7 +217,7 @@ struct Design {
 
 template <class X>
 struct SharedMemory {
-  Address stages, buffers, totals, vectors, factors, barriers;
+  Address stages, buffers, totals, vectors, factors, granules, barriers;
 
   __device__ explicit SharedMemory(Address begin)  // aligned to an atom, as stages are
       : stages(begin),
@@ -216,7 +225,8 @@ struct SharedMemory {
         totals(buffers + kWarpgroups * X::buffers_bytes),
         vectors(totals + kWarpgroups * X::totals_bytes),
         factors(vectors + kWarpgroups * X::vectors_bytes),
-        barriers(factors + X::stages * X::factors_bytes) {}
+        granules(factors + X::stages * X::factors_bytes),
+        barriers(granules + X::stages * X::raw_bytes) {}
 
   __device__ Address left(int stage) const { return stages + stage * X::stage_bytes; }
   __device__ Address right(int stage) const { return left(stage) + X::lines * X::left_line; }
@@ -225,6 +235,8 @@ struct SharedMemory {
   }
   __device__ Address vectors_of(int warpgroup) const { return vectors + warpgroup * X::vectors_bytes; }
   __device__ Address factors_of(int stage) const { return factors + stage * X::factors_bytes; }
+  __device__ Address raw_left(int stage) const { return granules + stage * X::raw_bytes; }
+  __device__ Address raw_right(int stage) const { return raw_left(stage) + X::raw_left_bytes; }
   __device__ Address full(int stage) const { return barriers + stage * 8; }
   __device__ Address empty(int stage) const { return barriers + (X::stages + stage) * 8; }
   __device__ Address turn(int warpgroup) const { return barriers + (2 * X::stages + warpgroup) * 8; }

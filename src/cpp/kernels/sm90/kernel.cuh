@@ -4,6 +4,7 @@
 // the other one finishes and stores. Blocks of a cluster load parts of what they all read, each for the others.
 #pragma once
 
+#include "kernels/sm90/loose.cuh"
 #include "kernels/sm90/multiply.cuh"
 #include "kernels/sm90/reductions.cuh"
 
@@ -225,10 +226,10 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
   const SharedMemory<X> shared(dynamic_shared_memory());
   const Place<X> place;
   if (threadIdx.x == 0) {
-    prefetch(p.left), prefetch(p.right);
+    if constexpr (!X::loose) prefetch(p.left), prefetch(p.right);
     if constexpr (!X::direct) prefetch(p.d.map);
     for (int stage = 0; stage < X::stages; ++stage) {
-      init_barrier(shared.full(stage), 1 + (X::has_factors ? kCopying : 0));
+      init_barrier(shared.full(stage), X::loose ? kLoadingWarps : 1 + (X::has_factors ? kCopying : 0));
       init_barrier(shared.empty(stage), Release<X>::sharing * Release<X>::warps);
     }
     for (int i = 0; i < kWarpgroups; ++i) {
@@ -242,8 +243,12 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
 
   const int warp = warp_index();
   if (warp < 4) {
-    release_registers<kLoaderRegisters>();
-    if (threadIdx.x == 0) load_tiles(p, shared, place);
+    if constexpr (X::loose) {
+      load_loose_tiles(p, shared, place);
+    } else {
+      release_registers<kLoaderRegisters>();
+      if (threadIdx.x == 0) load_tiles(p, shared, place);
+    }
     if constexpr (X::has_factors) {
       if (warp >= 4 - kCopying / 32) copy_factors(p, shared, place);
     }
@@ -252,7 +257,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
       synchronize_cluster();
     }
   } else {
-    claim_registers<kRegisters>();
+    if constexpr (!X::loose) claim_registers<kRegisters>();  // those that load need as many
     if constexpr (X::split) {
       compute_slice(p, shared, place, warp / 4 - 1);
     } else {

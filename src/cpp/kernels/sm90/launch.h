@@ -15,6 +15,11 @@
 
 namespace cutlass_py::sm90 {
 
+inline LooseOperand loose(const Matrices& x) {
+  const int64_t batch = x.shared() ? 0 : x.batch_stride * x.size;
+  return {static_cast<const char*>(x.data), x.stride * x.size, batch, x.inner * x.size, int32_t(x.outer)};
+}
+
 inline int encode_operands(Parameters& p, const Shape& x, const CutlassPyGemm& g, int64_t rows, int64_t columns) {
   const auto matrices = [&](bool is_a, bool along, int64_t extent) {
     const int64_t inner = along ? extent : g.k, outer = along ? g.k : extent;
@@ -23,6 +28,10 @@ inline int encode_operands(Parameters& p, const Shape& x, const CutlassPyGemm& g
   };
   const Matrices left = matrices(!x.swap, x.left_along, rows), right = matrices(x.swap, x.right_along, columns);
   p.left_batch = !left.shared(), p.right_batch = !right.shared();
+  if (x.loose) {
+    p.left_loose = loose(left), p.right_loose = loose(right);
+    return 0;
+  }
   const int error =
       x.left_along ? encode(p.left, left, 64, 64 / x.cluster_n) : encode(p.left, left, x.line(), x.m / x.cluster_n);
   if (error) return error;

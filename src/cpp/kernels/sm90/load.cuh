@@ -36,14 +36,24 @@ struct OperandLoad {
   }
 };
 
+// Which tiles a block has, and which stages of each.
+template <class X>
+__device__ Steps steps_of(const Parameters& p, const Place<X>& place) {
+  return X::split ? Steps::slice(p.steps, place.rank, p.slices) : Steps::all(p.steps);
+}
+template <class X>
+__device__ Tiles tiles_of(const Parameters& p) {
+  return X::split ? Tiles::of_slices(p.order, p.slices) : Tiles::of_cluster(p.order, X::cluster);
+}
+
 // Loads what a block's tiles need, a stage as soon as it is free: `load` is told of a tile and its first step, and of
 // each stage. Returns the stage behind the last one.
 template <class X, class Load>
 __device__ Pipeline<X> fill_stages(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place,
                                    Load& load) {
   Pipeline<X> at;
-  const Steps steps = X::split ? Steps::slice(p.steps, place.rank, p.slices) : Steps::all(p.steps);
-  Tiles tiles = X::split ? Tiles::of_slices(p.order, p.slices) : Tiles::of_cluster(p.order, X::cluster);
+  const Steps steps = steps_of(p, place);
+  Tiles tiles = tiles_of<X>(p);
   wait_for_predecessor();
   for (; tiles.left(); tiles.advance()) {
     load.begin((tiles.m * X::cluster_m + place.m) * X::M, (tiles.n * X::cluster_n + place.n) * X::N, tiles.batch,

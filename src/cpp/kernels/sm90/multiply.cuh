@@ -61,6 +61,8 @@ struct Multiply {
 #pragma unroll 1  // its products are most of what a kernel takes to compile
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       wait(shared.full(at.stage), at.parity);
+      // Threads have written what products read; to say so themselves they would wait for copies on their way.
+      if constexpr (X::loose) publish_to_copies();
       begin_products();
 #pragma unroll
       for (int rows = 0; rows < X::blocks; ++rows) stage(sums[rows], rows, at.stage, step != steps.begin);

@@ -24,6 +24,13 @@ struct BlockFactors {
   int64_t k, along, batch;
 };
 
+// An operand whose lines begin anywhere, as threads read it: `outer` lines of `inner` bytes, so many bytes apart.
+struct LooseOperand {
+  const char* data;
+  int64_t line, batch, inner;
+  int32_t outer;
+};
+
 struct Parameters {
   TensorMap left, right;
   Operand d;
@@ -35,6 +42,7 @@ struct Parameters {
   bool turned;                      // D's rows are the right operand's columns
   EpilogueArguments epilogue;
   BlockFactors left_factors, right_factors;
+  LooseOperand left_loose, right_loose;
 };
 
 // With what an epilogue takes beside D.

@@ -157,13 +157,6 @@ struct Fragment {
   }
   static __device__ uint32_t word(float x) { return __float_as_uint(x); }
   static __device__ uint32_t word(int32_t x) { return uint32_t(x); }
-  // Where a byte of a row lies, from the first row on.
-  template <int row_bytes>
-  static __device__ Address swapped(int row, int byte) {
-    static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32 || row_bytes == 16);
-    constexpr int rows_to_swap = 128 / row_bytes, chunks = row_bytes / 16;
-    return Address(row * row_bytes + (byte ^ (row / rows_to_swap % chunks * 16)));
-  }
   __device__ Address element(int row, int column) const {
     return turned ? row / turned_rows * turned_bytes + swapped<turned_row_bytes>(column, row % turned_rows * size)
                   : column / panel * panel_bytes + swapped<row_bytes>(row, column % panel * size);

@@ -96,10 +96,15 @@ struct Tiling {
     return loaded_bytes() * s.outside() / s.sharing * s.last(waves) * (s.along ? c.outside_along : c.outside);
   }
   double mainloop() const {
+    const double at_once = 1 + std::exp(c.beside);
+    if (x.loose) {  // what lies outside is shifted into place, too
+      const double lines = loaded_bytes() / 128;
+      return both(multiply(), lines * (std::exp(c.loose_line) + (x.m + x.n) * std::exp(c.loose_row)), at_once);
+    }
     double slow = right.slow(c, k);
     if (x.right_along) slow += by_panel(x.n, 0, c.panels32, c.panels16);
     const double bytes = load(left, left.slow(c, k)) + load(right, slow), per_byte = 1 / std::exp(c.load);
-    return both(multiply(), bytes * per_byte, 1 + std::exp(c.beside)) + (outside(left) + outside(right)) * per_byte;
+    return both(multiply(), bytes * per_byte, at_once) + (outside(left) + outside(right)) * per_byte;
   }
 
   double epilogue() const {

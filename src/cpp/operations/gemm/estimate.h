@@ -26,6 +26,8 @@ namespace cutlass_py {
   X(turned16)      /* or of 16 */                                                                           \
   X(step)          /* log, the least for 128 bytes of k */                                                  \
   X(load)          /* log, bytes that a multiprocessor loads */                                             \
+  X(loose_line)    /* log, what threads take that load a line of k of a tile */                             \
+  X(loose_row)     /* log, and of each of its rows and columns */                                           \
   X(beside)        /* log: multiplying and loading hide each other the better the larger it is */           \
   X(lines64)       /* how much longer it takes to load lines of 128 bytes that begin at 64 */               \
   X(lines32)       /* or 32: on top of that */                                                              \
@@ -58,7 +60,7 @@ struct EstimateConstants {
 // What the formula knows of a kernel. `left_along`, `right_along` as in kernels/sm90/design.cuh.
 struct EstimatedDesign {
   int m, n, k, cluster_m, cluster_n, slices;
-  bool swap, pingpong, turns, by_column, left_along, right_along, direct;
+  bool swap, pingpong, turns, by_column, left_along, right_along, direct, loose;
   int size;          // bytes of an element of either operand
   int d_size;        // of D, and what is read or written as D is
   int part;          // columns that are stored at once; the last ones may be stored twice

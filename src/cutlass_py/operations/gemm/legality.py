@@ -233,7 +233,7 @@ def function_of(p: Problem) -> tuple[str, bool]:
 
 def interface_of(c: GemmConfig) -> Interface:
     """The interface of a kernel; the same object for all that share it."""
-    schedule, align = SCHEDULES[c.schedule], c.align or _TMA // DTYPES[c.a].itemsize
+    schedule, align = SCHEDULES[c.schedule], c.align_operands
     return _interface(
         api=c.api,
         cc=FAMILIES[c.family].cc,

@@ -52,8 +52,19 @@ void wait_for_reads() {
 }
 inline void publish_to_copies() {}
 
-inline void copy(Address to, const float* from) { gpu::copy(to, from, sizeof *from); }
+template <int row_bytes>
+Address swapped(int row, int byte) {
+  return Address(gpu::swizzled(uint32_t(row * row_bytes + byte), row_bytes));
+}
+inline void copy(Address to, const float* from) { gpu::copy(to, from, sizeof *from, sizeof *from); }
 inline void arrive_when_copied(Address at) { gpu::arrive_when_copied(at); }
+constexpr int kGranule = 16;
+inline void copy_granule(Address to, const char* from, int bytes) { gpu::copy(to, from, kGranule, bytes); }
+inline void commit_copies() { gpu::commit_copies(); }
+template <int groups>
+void wait_for_copies() {
+  gpu::wait_for_copies(groups);
+}
 
 inline void begin_products() {}
 inline void commit_products() { gpu::commit_products(); }
@@ -142,7 +153,7 @@ template <int registers>
 void claim_registers() {}
 inline int rank_in_cluster() { return simulated::running.rank; }
 inline void synchronize_warp() { gpu::synchronize_warp(); }
-inline void synchronize_block() { gpu::synchronize(0, 384); }
+inline void synchronize_block() { gpu::synchronize_block(); }
 inline void synchronize_cluster() { gpu::synchronize_cluster(); }
 inline void meet_in_cluster() { gpu::synchronize_cluster(); }
 inline void wait_for_predecessor() { gpu::wait_for_predecessor(); }
