@@ -130,12 +130,12 @@ def measure_routes(sums: str, seconds: float, seed: int) -> dict[str, Any]:
 
 def routes_of(ranking: Sequence[Choice]) -> list[Choice]:
     """The first of each kind, where the choice is not among our own kernels alone."""
-    kinds: dict[str, list[Choice]] = {"sm80_gemm": [], "copied": [], "direct": [], "loose": []}
+    kinds: dict[str, list[Choice]] = {"sm80_gemm": [], "copied": [], "direct": [], "unaligned": []}
     for choice in ranking:
         kernel = choice.route.kernel
         if isinstance(kernel, CutlassKernel):
             c = kernel.config
-            ours = "loose" if SCHEDULES[c.schedule].loose else "direct" if choice.route.direct else "copied"
+            ours = "unaligned" if SCHEDULES[c.schedule].unaligned else "direct" if choice.route.direct else "copied"
             kind = ours if c.family == "sm90_lean" else c.family
             if kind in kinds:
                 kinds[kind].append(choice)

@@ -97,7 +97,8 @@ def routed(results: Iterable[Mapping[str, Any]]) -> list[Case]:
     cases = []
     for result in results:
         for entry in result.get("routed", ()):
-            timed = [(config, found) for found in entry["routes"] if (config := find(found["kernel"]))]  # not gone
+            # Of kernels that are still declared.
+            timed = [(config, found) for found in entry["routes"] if (config := find(found["kernel"]))]
             routes = [
                 (CutlassKernel(config, None), Way.of(found.__getitem__), found["splits"]) for config, found in timed
             ]

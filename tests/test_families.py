@@ -221,8 +221,8 @@ def test_source_of_our_own_says_what_the_config_says(config: GemmConfig):
     block = SCHEDULES[config.schedule].block
     groups = [0, 0] if not block else [1, block][:: -1 if swap else 1]
     promoted = DTYPES[config.a].bits == 8 and config.accumulator == "f32"
-    loose = "loose" in config.schedule
-    ways = ["pingpong" in config.schedule, promoted, loose or "direct" in config.schedule, loose]
+    unaligned = "unaligned" in config.schedule
+    ways = ["pingpong" in config.schedule, promoted, unaligned or "direct" in config.schedule, unaligned]
     shape = [*config.tile[:2], lines, *config.cluster[:2], *ways, *groups, *along, config.cluster[2] > 1]
     assert numbers == [str(x).lower() for x in shape]
     assert f"static constexpr bool swap = {str(swap).lower()};" in text

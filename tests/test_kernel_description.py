@@ -30,6 +30,7 @@ SIMT = KernelDescription(a="f32", tile=(128, 128, 8), instruction="simt", warps=
 TF32 = replace(WGMMA, a="tf32", tile=(128, 128, 32))
 F64 = replace(WGMMA, a="f64", tile=(128, 128, 16), schedule="coopdmma", epilogue="linearc")
 LEAN = replace(WGMMA, schedule="leanpingpong")
+UNALIGNED = replace(WGMMA, schedule="leanpingpongunaligned", tile=(64, 32, 128), epilogue="fusedc")
 STREAM_K = replace(WGMMA, schedule="coopstreamk")
 BLOCK = KernelDescription(a="e4m3", tile=(128, 128, 128), schedule="coopblock")
 E4M3 = KernelDescription(a="e4m3", tile=(64, 128, 128))
@@ -134,6 +135,10 @@ FAULTS = [
     (WGMMA, {"cluster": (1, 1, 2)}, "cluster is (1, 1, 2); expected m and n of 1, 2, 4 or 8, and k of 1"),
     (WGMMA, {"cluster": (4, 4, 1)}, "cluster is (4, 4, 1); expected 8 thread blocks at most"),
     (LEAN, {"tile": (128, 128, 32)}, "tile is (128, 128, 32); expected k a multiple of 64: lines of 128 bytes"),
+    (UNALIGNED, {"tile": (64, 96, 64)}, "tile is (64, 96, 64); expected n of 16 or 32 or 64 or 128: four warps"),
+    (UNALIGNED, {"tile": (64, 32, 192)}, "tile is (64, 32, 192); expected k of 64 or 128: four warps"),
+    (UNALIGNED, {"cluster": (2, 1, 1)}, "cluster is (2, 1, 1); expected m and n of 1: threads load for their own"),
+    (UNALIGNED, {"a": "tf32", "tile": (64, 32, 64)}, "expected one without 'unaligned': threads load 16-bit"),
     (LEAN, {"schedule": "leancoopblock"}, "schedule is 'leancoopblock'; expected one without scales in blocks"),
     (LEAN, {"a": "e4m3", "tile": (128, 64, 256)}, "tile is (128, 64, 256); expected k of 128: sums of fp8 are"),
     (LEAN, {"a": "e4m3", "tile": (128, 128, 128)}, "tile is (128, 128, 128); expected m * n up to 24576: 192 accumul"),

@@ -178,10 +178,10 @@ def test_launches_and_copies_are_found_in_routes_that_follow_from_them(script, c
     pytest.importorskip("scipy")
     fit_cost, fit_choice = script("fit_cost"), script("fit_choice")
     table, entries = fit_cost.cost.FITTED_ROUTES, []
-    for shape, layout in itertools.product(
-        [(2, 3, 5), (3, 9, 7), (5, 7, 9), (31, 41, 67), (77, 320, 210), (701, 900, 1001), (2001, 3003, 4001)], LAYOUTS
-    ):
-        entry = Case("random", "bf16", layout, (1, *shape)).problem()
+    # Where threads load operands of 16 bits, what a 2.x kernel takes says little.
+    shapes = [(31, 41, 67), (77, 320, 210), (701, 900, 1001), (2001, 3003, 4001)]
+    for dtype, shape, layout in itertools.product(("bf16", "tf32"), shapes, LAYOUTS):
+        entry = Case("random", dtype, layout, (1, *shape)).problem()
         routes = fit_choice.routes_of(rank(arguments(entry).problem))
         assert {choice.route.direct for choice in routes} == {False, True} and len(routes) > 6
         entries.append({"problem": entry, "routes": [choice.route.record() | {"us": [1.0]} for choice in routes]})
@@ -199,7 +199,7 @@ def test_launches_and_copies_are_found_in_routes_that_follow_from_them(script, c
     path.write_text(json.dumps({"machine": machine, "routed": entries}))
     assert fit_cost.main([str(path), "--routes"]) == 0 and list(table.values()) == before
     said = capsys.readouterr().out
-    assert [float(x) for x in re.findall("-> (.+)", said)] == pytest.approx(moved, rel=0.2)
+    assert [float(x) for x in re.findall("-> (.+)", said)] == pytest.approx(moved, rel=0.1)
     assert "as found: 1.0000 of the best" in said
     large = Case("random", "bf16", "tn", (1, 8192, 8192, 8192)).problem()
     assert fit_choice.routes_of(rank(arguments(large).problem)) == []

@@ -60,7 +60,7 @@ def built(name: str = NAME) -> Path:
         "bf16_bf16_f32_bf16_tn_128x128x64_2x1x1_leanpingpong_fused",
         "f16_f16_f16_f16_nt_128x256x64_2x1x1_leancoopswap_fused",
         "f16_f16_f32_f32_nn_128x256x64_2x1x1_leancoopdirectswap_fusedc",
-        "bf16_bf16_f32_bf16_tt_64x16x128_1x1x8_leanpingponglooseswap_fusedc",
+        "bf16_bf16_f32_bf16_tt_64x16x128_1x1x8_leanpingpongunalignedswap_fusedc",
         "bf16_bf16_f32_bf16_tn_128x256x64_2x1x1_leancoop_fusedc",
         "e4m3_e4m3_f32_bf16_tn_128x96x128_2x1x1_leanpingpong_fused_scaled",
         "e4m3_e4m3_f32_f32_tn_128x64x128_1x1x1_leancoopgroup_fusedc",

@@ -63,8 +63,8 @@ def designs() -> list[Design]:
     kept = []
     for text in dict.fromkeys(re.findall(r"using Design = (sm90::Design<.*>);", source())):
         left, right, _, d, m, n, lines, cluster_m, cluster_n, pingpong, *rest = text[13:-1].split(", ", 18)
-        _, direct, loose, _, _, left_along, right_along, split, epilogue = rest
-        if loose == "true":
+        _, direct, unaligned, _, _, left_along, right_along, split, epilogue = rest
+        if unaligned == "true":
             continue  # no box is copied to it; what is told to wgmma is as of the others
         left, right, d = (x.removeprefix("numbers::").lower() for x in (left, right, d))
         size = DTYPES[left].itemsize

@@ -289,7 +289,7 @@ def wgmma_constants() -> list[str]:
 class WgmmaDesign:
     """What the formula for wgmma kernels knows of one."""
 
-    def __init__(self, *, tile: Sequence[int], cluster: Sequence[int], swap: bool, pingpong: bool, turns: bool, by_column: bool, left_along: bool, right_along: bool, direct: bool, loose: bool, size: int, d_size: int, part: int, instructions: int) -> None:
+    def __init__(self, *, tile: Sequence[int], cluster: Sequence[int], swap: bool, pingpong: bool, turns: bool, by_column: bool, left_along: bool, right_along: bool, direct: bool, unaligned: bool, size: int, d_size: int, part: int, instructions: int) -> None:
         """
         The third extent of a cluster counts slices of k. Sizes are bytes of an element, `d_size` of all that lies like D; `part` counts columns that are stored at once.
         """

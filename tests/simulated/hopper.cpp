@@ -242,7 +242,7 @@ void copy(uint32_t to, const void* from, uint32_t bytes, uint32_t inside) {
   char* place = shared(to, bytes);
   if (to % bytes || uintptr_t(from) % bytes) wrong("a copy is not aligned");
   block().copies[running.number].open.push_back([=] {
-    if (inside) check_alive(from);
+    if (inside) check_alive(from), check_alive(static_cast<const char*>(from) + inside - 1);
     std::memset(place, 0, bytes), std::memcpy(place, from, inside);
   });
 }

@@ -45,12 +45,12 @@ KERNELS = [
     "sm90_lean_bf16_bf16_f32_f32_nt_128x256x64_2x1x1_leancoopdirect_fusedc",
     "sm90_lean_f16_f16_f32_f32_nn_128x256x64_2x1x1_leancoopdirectswap_fusedc",
     # operands that threads load: along k, along rows and columns in panels of 64, 32 and 16, in slices
-    "sm90_lean_bf16_bf16_f32_bf16_tn_64x16x128_1x1x1_leanpingpongloose_fusedc",
-    "sm90_lean_bf16_bf16_f32_bf16_tt_64x32x128_1x1x1_leanpingpongloose_fusedc",
-    "sm90_lean_f16_f16_f32_f16_nn_64x16x128_1x1x1_leanpingpongloose_fusedc",
-    "sm90_lean_bf16_bf16_f32_bf16_nt_64x16x128_1x1x1_leanpingpongloose_fusedc",
-    "sm90_lean_bf16_bf16_f32_bf16_tt_128x64x64_1x1x1_leanpingpongloose_fusedc",
-    "sm90_lean_f16_f16_f32_f16_tn_64x16x128_1x1x3_leanpingponglooseswap_fusedc",
+    "sm90_lean_bf16_bf16_f32_bf16_tn_64x16x128_1x1x1_leanpingpongunaligned_fusedc",
+    "sm90_lean_bf16_bf16_f32_bf16_tt_64x32x128_1x1x1_leanpingpongunaligned_fusedc",
+    "sm90_lean_f16_f16_f32_f16_nn_64x16x128_1x1x1_leanpingpongunaligned_fusedc",
+    "sm90_lean_bf16_bf16_f32_bf16_nt_64x16x128_1x1x1_leanpingpongunaligned_fusedc",
+    "sm90_lean_bf16_bf16_f32_bf16_tt_128x64x64_1x1x1_leanpingpongunaligned_fusedc",
+    "sm90_lean_f16_f16_f32_f16_tn_64x16x128_1x1x3_leanpingpongunalignedswap_fusedc",
     # parts whose last one lies over the one in front of it, as it does in 128x208
     "sm90_lean_bf16_bf16_f32_bf16_tn_128x176x64_1x1x1_leanpingpong_fused",
     "sm90_lean_bf16_bf16_f32_f32_tn_128x80x64_1x1x1_leanpingpong_fused",

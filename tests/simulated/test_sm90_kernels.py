@@ -149,7 +149,7 @@ def test_lines_of_words(on, rng, name, more):
 
 @pytest.mark.parametrize("kinds", [("offset", "column"), ("padded", "padded_column"), ("words", "aligned_column")])
 @pytest.mark.parametrize("k", [3, 6, 131, 513])
-@pytest.mark.parametrize("name", [name for name in KERNELS if SCHEDULES[find(name).schedule].loose])
+@pytest.mark.parametrize("name", [name for name in KERNELS if SCHEDULES[find(name).schedule].unaligned])
 def test_operands_that_lie_anywhere(on, rng, name, k, kinds):
     """Lines that begin and end at any element, or at words; what lies beside them is NaN."""
     m, n = extents(name, 1.3, 1.6)

@@ -25,7 +25,7 @@ class Schedule:
         mainloop, epilogue: CUTLASS's policies of a 3.x kernel.
         lean: the kernels are our own (kernels/sm90). They count as 3.x: what TMA asks for holds for both.
         direct: of our own: D leaves element by element.
-        loose: of our own: threads load A and B, which may lie anywhere.
+        unaligned: of our own: threads load A and B, which may lie anywhere.
         swap: A and B change places, so that D^T is computed.
         steady: promoted fp8 sums are added up while other MMAs run (fp8_two_level_accumulation.cuh).
         stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
@@ -46,7 +46,7 @@ class Schedule:
     block: int = 0
     lean: bool = False
     direct: bool = False
-    loose: bool = False
+    unaligned: bool = False
 
     @property
     def pingpong(self) -> bool:
@@ -129,7 +129,14 @@ SCHEDULES = {
         ),
         Schedule("leancoopgroup", _LEAN["coop"], lean=True, block=1),
         *(
-            Schedule(f"leanpingpongloose{swap}", _LEAN["pingpong"], lean=True, direct=True, loose=True, swap=bool(swap))
+            Schedule(
+                f"leanpingpongunaligned{swap}",
+                _LEAN["pingpong"],
+                lean=True,
+                direct=True,
+                unaligned=True,
+                swap=bool(swap),
+            )
             for swap in ("", "swap")
         ),
         Schedule("tiled"),  # 2.x: one tile per thread block
@@ -220,7 +227,7 @@ class GemmConfig(KernelConfig):
     def align_operands(self) -> int:
         """Elements per access of A and B, which their base and lines must be multiples of."""
         if self.api == 3:
-            return 1 if SCHEDULES[self.schedule].loose else 16 // DTYPES[self.a].itemsize
+            return 1 if SCHEDULES[self.schedule].unaligned else 16 // DTYPES[self.a].itemsize
         return self.align
 
     @property

@@ -181,9 +181,7 @@ def _lean_half_core(dtype: str, layout: str) -> Iterator[GemmConfig]:
         yield _sm90(pair, layout, dtype, "fused", design)
     for design in tiles.SM90_LEAN_LEAST:  # also what is finished elsewhere
         yield _sm90(pair, layout, "f32", "fused", design)
-    for design in (*tiles.SM90_LEAN_DIRECT_SMALL, *tiles.SM90_LEAN_DIRECT_SQUARE):
-        yield _sm90(pair, layout, dtype, "fusedc", design)
-    for design in tiles.SM90_LEAN_LOOSE:
+    for design in (*tiles.SM90_LEAN_DIRECT_SMALL, *tiles.SM90_LEAN_DIRECT_SQUARE, *tiles.SM90_LEAN_UNALIGNED):
         yield _sm90(pair, layout, dtype, "fusedc", design)
     for design in tiles.SM90_LEAN_DIRECT_SQUARE:
         yield _sm90(pair, layout, "f32", "fusedc", design)
@@ -214,7 +212,7 @@ def _lean_declared() -> Iterator[GemmConfig]:
             yield _sm90((dtype, dtype), layout, d, "fused", design)
     for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_SPLIT):
         yield _sm90((dtype, dtype), layout, dtype, "fused", design)
-    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_LOOSE):
+    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_UNALIGNED):
         yield _sm90((dtype, dtype), layout, dtype, "fusedc", design)
     for pair, d in product(_FP8, _FP8_RESULTS):
         for design in (*tiles.SM90_LEAN_FAST, *tiles.SM90_LEAN_FEW):

@@ -86,7 +86,7 @@ def function(c: GemmConfig) -> str:
     lines = c.tile[2] * DTYPES[c.a].itemsize // LINE
     schedule = SCHEDULES[c.schedule]
     promoted = DTYPES[c.a].bits == 8 and c.accumulator == "f32"
-    flags = (schedule.pingpong, promoted, not schedule.tma_store, schedule.loose)
+    flags = (schedule.pingpong, promoted, not schedule.tma_store, schedule.unaligned)
     parts = [tag(w.a), tag(w.b), f"sm90::Sum{w.sums.capitalize()}", tag(c.d), *c.tile[:2], lines, *c.cluster[:2]]
     parts += [*map(_flag, flags), *schedule.groups, *map(_flag, (w.a_along, w.b_along, c.cluster[2] > 1)), _epilogue(c)]
     return f"sm90::Design<{', '.join(map(str, parts))}>"

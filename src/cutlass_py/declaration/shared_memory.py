@@ -116,7 +116,7 @@ def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilo
 def _beside(schedule: Schedule, tile: tuple[int, int, int], itemsize: int) -> int:
     """Bytes that a stage has beside A and B: factors of blocks, or granules of A and B as threads copy them."""
     rows, columns, depth = tile
-    if schedule.loose:
+    if schedule.unaligned:
         lines = depth * itemsize // LINE
         return sum(lines * extent * LINE + max(extent, lines * 64) * _GRANULE for extent in (rows, columns))
     if not schedule.block:

@@ -286,10 +286,10 @@ SM90_LEAN_BLOCK_LEAST: list[Design] = [
     *_lean(128, (128,), "N", "coopblock", swaps=("",)),
 ]
 # Threads load the operands: of any alignment, as the results are.
-SM90_LEAN_LOOSE: list[Design] = [
-    *_lean(64, (16, 32, 64), "I", "pingpongloose", 128),
-    *_lean(128, (64,), "I", "pingpongloose"),
-    *_sliced(*_lean(64, (16,), "I", "pingpongloose", 128)),
+SM90_LEAN_UNALIGNED: list[Design] = [
+    *_lean(64, (16, 32, 64), "I", "pingpongunaligned", 128),
+    *_lean(128, (64,), "I", "pingpongunaligned"),
+    *_sliced(*_lean(64, (16,), "I", "pingpongunaligned", 128)),
 ]
 # Elements go one by one: results of any alignment.
 SM90_LEAN_DIRECT_SMALL: list[Design] = _lean(64, (32,), "I", "pingpongdirect", 128)

@@ -277,7 +277,7 @@ def _dmma_3x(k: Resolved) -> _Faults:
             yield Fault(field, found, f"{wanted}, which schedule {k.schedule.name} has alone")
 
 
-@_check("tile", "cluster", "schedule", "accumulator", api=3)
+@_check("tile", "schedule", "accumulator", api=3)
 def _lean_3x(k: Resolved) -> _Faults:
     """Our own kernels: lines of k, and factors of them, which promoted sums have alone."""
     row, (m, _, depth) = k.schedule, k.tile
@@ -293,9 +293,19 @@ def _lean_3x(k: Resolved) -> _Faults:
         yield Fault("tile", k.tile, f"k of {LINE}: sums of fp8 are promoted after every line")
     if row.block and not k.promoted:
         yield Fault("schedule", row.name, "one without scales in blocks: those are of promoted fp8 sums")
-    if row.loose and k.size != 2:
-        yield Fault("schedule", row.name, "one without 'loose': threads load 16-bit operands alone")
-    if row.loose and k.given.cluster[:2] != (1, 1):
+
+
+@_check("tile", "cluster", "schedule", api=3)
+def _unaligned_3x(k: Resolved) -> _Faults:
+    """Our own kernels whose threads load: lines of 16-bit operands, which four warps share out evenly."""
+    if not k.schedule.unaligned:
+        return
+    if k.size != 2:
+        yield Fault("schedule", k.schedule.name, "one without 'unaligned': threads load 16-bit operands alone")
+    for name, extent, known in zip("mnk", k.tile, ((64, 128), (16, 32, 64, 128), (64, 128)), strict=True):
+        if extent not in known:
+            yield Fault("tile", k.tile, f"{name} of {' or '.join(map(str, known))}: four warps share out its lines")
+    if k.given.cluster[:2] != (1, 1):
         yield Fault("cluster", k.given.cluster, "m and n of 1: threads load for their own block alone")
 
 

@@ -13,6 +13,7 @@ constexpr int kMostShared = 227 << 10;  // bytes of a block
 constexpr int kMostStages = 12;
 constexpr int kWarpgroups = 2;  // that multiply, beside one of which a thread loads
 constexpr int kThreads = 128 * (kWarpgroups + 1);
+constexpr int kGranule = 16;      // bytes that a thread copies of an operand at once
 constexpr int kLoadingWarps = 4;  // where threads load the operands
 constexpr int kCopying = 96;      // that copy factors: the warps beside the one of the thread that loads
 constexpr int kLoaderRegisters = 40, kRegisters = 232;  // of a thread: together what a multiprocessor has
@@ -83,7 +84,7 @@ struct Shape {
   int m, n, lines;  // of a block's tile; of k in a stage
   int cluster_m, cluster_n;
   int size, d_size;  // bytes of an element: of either operand, of D
-  bool direct, loose, left_along, right_along;
+  bool direct, unaligned, left_along, right_along;
   bool tf32;    // operands are rounded to it as they are loaded
   int columns;  // of a part
   int shared_bytes;
@@ -97,7 +98,7 @@ struct Shape {
 };
 
 template <class Left_, class Right_, class Sum_, class D_, int m, int n, int lines_, int cluster_m_, int cluster_n_,
-          bool pingpong_, bool promoted_, bool direct_, bool loose_, int left_group_, int right_group_,
+          bool pingpong_, bool promoted_, bool direct_, bool unaligned_, int left_group_, int right_group_,
           bool left_along_, bool right_along_, bool split_, class Epilogue_>
 struct Design {
   using Left = Left_;
@@ -112,8 +113,8 @@ struct Design {
   static constexpr bool promoted = promoted_;  // sums leave the tensor cores after every line of k
   // Rows of the left operand, and columns of the right one, that share a factor for every line of k; 0 without factors.
   static constexpr int left_group = left_group_, right_group = right_group_;
-  static constexpr bool direct = direct_;  // D and what lies like it goes by elements: it may lie anywhere
-  static constexpr bool loose = loose_;    // threads load the operands: their lines may begin anywhere
+  static constexpr bool direct = direct_;        // D and what lies like it goes by elements: it may lie anywhere
+  static constexpr bool unaligned = unaligned_;  // threads load the operands: their lines may begin anywhere
   static constexpr bool left_along = left_along_, right_along = right_along_;
 
   // Blocks of a cluster have a slice each of one tile's k, told at run time how many there are.
@@ -172,7 +173,7 @@ struct Design {
   // lies.
   static constexpr int raw_left_bytes = lines * left_line + (M > lines * 64 ? M : lines * 64) * kGranule;
   static constexpr int raw_right_bytes = lines * right_line + (N > lines * 64 ? N : lines * 64) * kGranule;
-  static constexpr int raw_bytes = loose ? raw_left_bytes + raw_right_bytes : 0;
+  static constexpr int raw_bytes = unaligned ? raw_left_bytes + raw_right_bytes : 0;
 
   // Stages are what the rest leaves room for, each with its two barriers.
   static constexpr int besides = kWarpgroups * (buffers_bytes + widest_buffers * 8 + totals_bytes + vectors_bytes + 8);
@@ -185,7 +186,7 @@ struct Design {
     x.m = M, x.n = N, x.lines = lines;
     x.cluster_m = cluster_m, x.cluster_n = cluster_n;
     x.size = int(sizeof(typename Left::Type)), x.d_size = d_size;
-    x.direct = direct, x.loose = loose, x.left_along = left_along, x.right_along = right_along;
+    x.direct = direct, x.unaligned = unaligned, x.left_along = left_along, x.right_along = right_along;
     x.tf32 = std::is_same_v<Left, numbers::Tf32>;
     x.columns = columns, x.shared_bytes = shared_bytes;
     x.operands = Epilogue::operands;
@@ -201,7 +202,7 @@ struct Design {
 
   static_assert(Epilogue::operands <= kMostOperands);
   static_assert(promoted || !left_group);
-  static_assert(!loose || (cluster == 1 && sizeof(typename Left::Type) == 2));
+  static_assert(!unaligned || (cluster == 1 && !promoted));
   static_assert(!split || (cluster == 1 && M * N * 4 <= stages * stage_bytes && std::is_same_v<Register, float>));
   // What is stored as s32 is exact throughout.
   static_assert(!std::is_same_v<D, numbers::S32> ||

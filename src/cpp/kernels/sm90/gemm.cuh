@@ -17,7 +17,8 @@ struct LeanFacts {
   using B = std::conditional_t<swap, typename X::Left, typename X::Right>;
 
   static constexpr CutlassPyGemmFacts facts() {
-    constexpr int align = X::loose ? 1 : 16 / int(sizeof(typename A::Type)), align_d = X::direct ? 1 : 16 / X::d_size;
+    constexpr int align = X::unaligned ? 1 : 16 / int(sizeof(typename A::Type)),
+                  align_d = X::direct ? 1 : 16 / X::d_size;
     constexpr bool a_along = swap ? X::right_along : X::left_along, b_along = swap ? X::left_along : X::right_along;
     return {A::name,
             B::name,

@@ -77,13 +77,6 @@ __device__ inline void arrive_at_named_barrier(int number, int threads) {
 __device__ inline void prefetch(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
-// Where a byte of a row of a box lies, from the first row on: 16 bytes change places with others of the row.
-template <int row_bytes>
-__device__ constexpr Address swapped(int row, int byte) {
-  static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32 || row_bytes == 16);
-  constexpr int rows_to_swap = 128 / row_bytes, chunks = row_bytes / 16;
-  return Address(row * row_bytes + (byte ^ (row / rows_to_swap % chunks * 16)));
-}
 // A box at these coordinates, the innermost first; its bytes count for the barrier.
 __device__ inline void load(Address to, const TensorMap& map, Address barrier, int x, int y, int z) {
   asm volatile(
@@ -125,10 +118,8 @@ __device__ inline void arrive_when_copied(Address barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 // 16 bytes, of which so many are there; the others are zeros.
-constexpr int kGranule = 16;
 __device__ inline void copy_granule(Address to, const char* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kGranule), "r"(bytes)
-               : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(16), "r"(bytes) : "memory");
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until all but so many groups of this thread's copies have come.

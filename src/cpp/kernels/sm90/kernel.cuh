@@ -4,9 +4,9 @@
 // the other one finishes and stores. Blocks of a cluster load parts of what they all read, each for the others.
 #pragma once
 
-#include "kernels/sm90/loose.cuh"
 #include "kernels/sm90/multiply.cuh"
 #include "kernels/sm90/reductions.cuh"
+#include "kernels/sm90/unaligned.cuh"
 
 namespace cutlass_py::sm90 {
 
@@ -226,10 +226,10 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
   const SharedMemory<X> shared(dynamic_shared_memory());
   const Place<X> place;
   if (threadIdx.x == 0) {
-    if constexpr (!X::loose) prefetch(p.left), prefetch(p.right);
+    if constexpr (!X::unaligned) prefetch(p.left), prefetch(p.right);
     if constexpr (!X::direct) prefetch(p.d.map);
     for (int stage = 0; stage < X::stages; ++stage) {
-      init_barrier(shared.full(stage), X::loose ? kLoadingWarps : 1 + (X::has_factors ? kCopying : 0));
+      init_barrier(shared.full(stage), X::unaligned ? kLoadingWarps : 1 + (X::has_factors ? kCopying : 0));
       init_barrier(shared.empty(stage), Release<X>::sharing * Release<X>::warps);
     }
     for (int i = 0; i < kWarpgroups; ++i) {
@@ -243,8 +243,8 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
 
   const int warp = warp_index();
   if (warp < 4) {
-    if constexpr (X::loose) {
-      load_loose_tiles(p, shared, place);
+    if constexpr (X::unaligned) {
+      load_unaligned_tiles(p, shared, place);
     } else {
       release_registers<kLoaderRegisters>();
       if (threadIdx.x == 0) load_tiles(p, shared, place);
@@ -257,7 +257,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
       synchronize_cluster();
     }
   } else {
-    if constexpr (!X::loose) claim_registers<kRegisters>();  // those that load need as many
+    if constexpr (!X::unaligned) claim_registers<kRegisters>();  // those that load need as many
     if constexpr (X::split) {
       compute_slice(p, shared, place, warp / 4 - 1);
     } else {

@@ -15,7 +15,7 @@
 
 namespace cutlass_py::sm90 {
 
-inline LooseOperand loose(const Matrices& x) {
+inline UnalignedOperand unaligned(const Matrices& x) {
   const int64_t batch = x.shared() ? 0 : x.batch_stride * x.size;
   return {static_cast<const char*>(x.data), x.stride * x.size, batch, x.inner * x.size, int32_t(x.outer)};
 }
@@ -28,8 +28,8 @@ inline int encode_operands(Parameters& p, const Shape& x, const CutlassPyGemm& g
   };
   const Matrices left = matrices(!x.swap, x.left_along, rows), right = matrices(x.swap, x.right_along, columns);
   p.left_batch = !left.shared(), p.right_batch = !right.shared();
-  if (x.loose) {
-    p.left_loose = loose(left), p.right_loose = loose(right);
+  if (x.unaligned) {
+    p.left_unaligned = unaligned(left), p.right_unaligned = unaligned(right);
     return 0;
   }
   const int error =

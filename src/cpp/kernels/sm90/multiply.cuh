@@ -62,7 +62,7 @@ struct Multiply {
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       wait(shared.full(at.stage), at.parity);
       // Threads have written what products read; to say so themselves they would wait for copies on their way.
-      if constexpr (X::loose) publish_to_copies();
+      if constexpr (X::unaligned) publish_to_copies();
       begin_products();
 #pragma unroll
       for (int rows = 0; rows < X::blocks; ++rows) stage(sums[rows], rows, at.stage, step != steps.begin);

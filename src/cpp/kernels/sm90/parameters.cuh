@@ -25,14 +25,21 @@ struct BlockFactors {
 };
 
 // An operand whose lines begin anywhere, as threads read it: `outer` lines of `inner` bytes, so many bytes apart.
-struct LooseOperand {
+struct UnalignedOperand {
   const char* data;
   int64_t line, batch, inner;
   int32_t outer;
 };
 
 struct Parameters {
-  TensorMap left, right;
+  union {  // threads load the operands, or the copy engine does
+    TensorMap left;
+    UnalignedOperand left_unaligned;
+  };
+  union {
+    TensorMap right;
+    UnalignedOperand right_unaligned;
+  };
   Operand d;
   TileOrder order;
   int32_t steps;                    // stages of k
@@ -42,7 +49,6 @@ struct Parameters {
   bool turned;                      // D's rows are the right operand's columns
   EpilogueArguments epilogue;
   BlockFactors left_factors, right_factors;
-  LooseOperand left_loose, right_loose;
 };
 
 // With what an epilogue takes beside D.

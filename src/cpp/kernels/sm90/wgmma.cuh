@@ -49,6 +49,14 @@ struct Wgmma;
 // How wide the panels are in which an operand lies that is read along its rows: those that fill the extent.
 __host__ __device__ constexpr int panel_of(int extent) { return extent % 64 == 0 ? 64 : extent % 32 == 0 ? 32 : 16; }
 
+// Where a byte of a row of a box lies, from the first row on: 16 bytes change places with others of the row.
+template <int row_bytes>
+__device__ constexpr Address swapped(int row, int byte) {
+  static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32 || row_bytes == 16);
+  constexpr int rows_to_swap = 128 / row_bytes, chunks = row_bytes / 16;
+  return Address(row * row_bytes + (byte ^ (row / rows_to_swap % chunks * 16)));
+}
+
 // Where an operand lies, as wgmma takes it: a swizzle, and the distances of what it reads in one go (units of 16
 // bytes). Along k: lines, eight by eight. Along rows: panels of `width` by 64 of k, eight by eight.
 template <bool along, int width>

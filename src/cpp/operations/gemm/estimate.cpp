@@ -97,9 +97,9 @@ struct Tiling {
   }
   double mainloop() const {
     const double at_once = 1 + std::exp(c.beside);
-    if (x.loose) {  // what lies outside is shifted into place, too
+    if (x.unaligned) {  // what lies outside is shifted into place, too
       const double lines = loaded_bytes() / 128;
-      return both(multiply(), lines * (std::exp(c.loose_line) + (x.m + x.n) * std::exp(c.loose_row)), at_once);
+      return both(multiply(), lines * (std::exp(c.unaligned_line) + (x.m + x.n) * std::exp(c.unaligned_row)), at_once);
     }
     double slow = right.slow(c, k);
     if (x.right_along) slow += by_panel(x.n, 0, c.panels32, c.panels16);

@@ -13,43 +13,43 @@ namespace cutlass_py {
 
 // Times are in microseconds, bytes and operations by the microsecond; logarithms where it says so. Sums that leave the
 // tensor cores, or take factors on the way, have constants of their own.
-#define CUTLASS_PY_ESTIMATE_CONSTANTS(X)                                                                    \
-  X(launch)        /* log, of an empty product */                                                           \
-  X(fill)          /* log, until the first stage is there */                                                \
-  X(meet)          /* how much longer that takes in a cluster */                                            \
-  X(rate)          /* log, operations of a multiprocessor on operands of 16 bits; others by their size */   \
-  X(narrow)        /* log, columns by which a tile is wider for the tensor cores */                         \
-  X(low)           /* log, how much longer a tile of 64 rows takes for its operations */                    \
-  X(turns)         /* how much longer, where warpgroups add up what they multiply by turns */               \
-  X(columns)       /* and where each column has a factor of its own */                                      \
-  X(turned32)      /* how much longer, where the right operand is read along its columns in panels of 32 */ \
-  X(turned16)      /* or of 16 */                                                                           \
-  X(step)          /* log, the least for 128 bytes of k */                                                  \
-  X(load)          /* log, bytes that a multiprocessor loads */                                             \
-  X(loose_line)    /* log, what threads take that load a line of k of a tile */                             \
-  X(loose_row)     /* log, and of each of its rows and columns */                                           \
-  X(beside)        /* log: multiplying and loading hide each other the better the larger it is */           \
-  X(lines64)       /* how much longer it takes to load lines of 128 bytes that begin at 64 */               \
-  X(lines32)       /* or 32: on top of that */                                                              \
-  X(lines16)       /* or 16 */                                                                              \
-  X(panels32)      /* or of panels of 32 columns */                                                         \
-  X(panels16)      /* or of 16 */                                                                           \
-  X(outside)       /* what a byte outside of an operand costs, beside one that is loaded */                 \
-  X(outside_along) /* likewise, where it is read along its rows or columns */                               \
-  X(last)          /* how much longer the last of several waves takes, by the part of it that is idle */    \
-  X(store)         /* log, bytes that a multiprocessor stores, and reads beside D */                        \
-  X(stored32)      /* how much longer that takes, where D goes in panels of 32 columns */                   \
-  X(stored16)      /* or of 16 */                                                                           \
-  X(direct)        /* log of a share of that: element by element */                                         \
-  X(finish)        /* an instruction for each element of a tile of 128x256, by two warpgroups */            \
-  X(join)          /* log, for the blocks of a cluster to meet and join their sums */                       \
-  X(joined)        /* log, bytes of sums that a block joins */                                              \
-  X(memory)        /* log, bytes that come from memory */                                                   \
-  X(paired)        /* by how much less, where all multiprocessors ask for them */                           \
-  X(alone)         /* log, what one of them gets of it */                                                   \
-  X(kept)          /* log, bytes that the L2 cache keeps half of */                                         \
-  X(again)         /* log, what a byte costs that comes once more, beside one that comes first */           \
-  X(near)          /* a million bytes that eight neighbouring multiprocessors read for each of them */
+#define CUTLASS_PY_ESTIMATE_CONSTANTS(X)                                                                     \
+  X(launch)         /* log, of an empty product */                                                           \
+  X(fill)           /* log, until the first stage is there */                                                \
+  X(meet)           /* how much longer that takes in a cluster */                                            \
+  X(rate)           /* log, operations of a multiprocessor on operands of 16 bits; others by their size */   \
+  X(narrow)         /* log, columns by which a tile is wider for the tensor cores */                         \
+  X(low)            /* log, how much longer a tile of 64 rows takes for its operations */                    \
+  X(turns)          /* how much longer, where warpgroups add up what they multiply by turns */               \
+  X(columns)        /* and where each column has a factor of its own */                                      \
+  X(turned32)       /* how much longer, where the right operand is read along its columns in panels of 32 */ \
+  X(turned16)       /* or of 16 */                                                                           \
+  X(step)           /* log, the least for 128 bytes of k */                                                  \
+  X(load)           /* log, bytes that a multiprocessor loads */                                             \
+  X(unaligned_line) /* log, what threads take that load a line of k of a tile */                             \
+  X(unaligned_row)  /* log, and of each of its rows and columns */                                           \
+  X(beside)         /* log: multiplying and loading hide each other the better the larger it is */           \
+  X(lines64)        /* how much longer it takes to load lines of 128 bytes that begin at 64 */               \
+  X(lines32)        /* or 32: on top of that */                                                              \
+  X(lines16)        /* or 16 */                                                                              \
+  X(panels32)       /* or of panels of 32 columns */                                                         \
+  X(panels16)       /* or of 16 */                                                                           \
+  X(outside)        /* what a byte outside of an operand costs, beside one that is loaded */                 \
+  X(outside_along)  /* likewise, where it is read along its rows or columns */                               \
+  X(last)           /* how much longer the last of several waves takes, by the part of it that is idle */    \
+  X(store)          /* log, bytes that a multiprocessor stores, and reads beside D */                        \
+  X(stored32)       /* how much longer that takes, where D goes in panels of 32 columns */                   \
+  X(stored16)       /* or of 16 */                                                                           \
+  X(direct)         /* log of a share of that: element by element */                                         \
+  X(finish)         /* an instruction for each element of a tile of 128x256, by two warpgroups */            \
+  X(join)           /* log, for the blocks of a cluster to meet and join their sums */                       \
+  X(joined)         /* log, bytes of sums that a block joins */                                              \
+  X(memory)         /* log, bytes that come from memory */                                                   \
+  X(paired)         /* by how much less, where all multiprocessors ask for them */                           \
+  X(alone)          /* log, what one of them gets of it */                                                   \
+  X(kept)           /* log, bytes that the L2 cache keeps half of */                                         \
+  X(again)          /* log, what a byte costs that comes once more, beside one that comes first */           \
+  X(near)           /* a million bytes that eight neighbouring multiprocessors read for each of them */
 
 struct EstimateConstants {
 #define CUTLASS_PY_CONSTANT(name) double name;
@@ -60,7 +60,7 @@ struct EstimateConstants {
 // What the formula knows of a kernel. `left_along`, `right_along` as in kernels/sm90/design.cuh.
 struct EstimatedDesign {
   int m, n, k, cluster_m, cluster_n, slices;
-  bool swap, pingpong, turns, by_column, left_along, right_along, direct, loose;
+  bool swap, pingpong, turns, by_column, left_along, right_along, direct, unaligned;
   int size;          // bytes of an element of either operand
   int d_size;        // of D, and what is read or written as D is
   int part;          // columns that are stored at once; the last ones may be stored twice

@@ -15,8 +15,8 @@ from ...declaration.dtypes import DTYPES
 from ...declaration.epilogues import epilogue_named
 from ...declaration.shared_memory import part_columns
 
-# By the names of estimate.h, a column for each way to sum; bf16 stands for all that sum as usual. `direct` and `finish`
-# are bf16's in all.
+# By the names of estimate.h, a column for each way to sum; bf16 stands for all that sum as usual. `direct`, `finish`
+# and those of what threads load are bf16's in all.
 SUMS = ("usual", "fast", "promoted", "factors")
 CONSTANTS = {
     "launch": (0.8728, 0.8084, 0.96, 0.8861),
@@ -31,8 +31,8 @@ CONSTANTS = {
     "turned16": (0.2813, 0.4633, 0.4633, 0.4633),
     "step": (-2.542, -2.529, -2.3, -2.564),
     "load": (13.48, 12.2, 12.82, 12.35),
-    "loose_line": (-2.0, -2.0, -2.0, -2.0),
-    "loose_row": (-5.4, -5.4, -5.4, -5.4),
+    "unaligned_line": (-2.0, -2.0, -2.0, -2.0),
+    "unaligned_row": (-5.4, -5.4, -5.4, -5.4),
     "beside": (-0.3237, 1.647, 1.063, 1.197),
     "lines64": (2.37, 0.3738, 1.855, 0.5696),
     "lines32": (1.499, 0.1001, 0.4667, 0.4029),
@@ -94,7 +94,7 @@ def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
         left_along=b_along if schedule.swap else a_along,
         right_along=a_along if schedule.swap else b_along,
         direct=not schedule.tma_store,
-        loose=schedule.loose,
+        unaligned=schedule.unaligned,
         size=size,
         d_size=d_size + like_d,
         part=part_columns(c.tile[1], d_size, like_d > 0 or c.cluster[2] > 1, reduces),

@@ -52,14 +52,9 @@ void wait_for_reads() {
 }
 inline void publish_to_copies() {}
 
-template <int row_bytes>
-Address swapped(int row, int byte) {
-  return Address(gpu::swizzled(uint32_t(row * row_bytes + byte), row_bytes));
-}
 inline void copy(Address to, const float* from) { gpu::copy(to, from, sizeof *from, sizeof *from); }
 inline void arrive_when_copied(Address at) { gpu::arrive_when_copied(at); }
-constexpr int kGranule = 16;
-inline void copy_granule(Address to, const char* from, int bytes) { gpu::copy(to, from, kGranule, bytes); }
+inline void copy_granule(Address to, const char* from, int bytes) { gpu::copy(to, from, 16, bytes); }
 inline void commit_copies() { gpu::commit_copies(); }
 template <int groups>
 void wait_for_copies() {

@@ -11,16 +11,16 @@ namespace cutlass_py::sm90 {
 // What a stage has of an operand whose rows or columns are `extent`: lines of the operand, of which it has `width`
 // bytes, as boxes of shared memory.
 template <class X, bool along, int extent>
-struct LooseBox {
+struct UnalignedBox {
   static constexpr int size = int(sizeof(typename X::Left::Type)), panel = panel_of(extent);
   static constexpr int lines = along ? X::lines * 64 : extent, width = along ? extent * size : X::lines * kLine;
   static constexpr int raw_line = width + kGranule;  // which may lie in one granule more than it would fill
   static constexpr int own = lines / kLoadingWarps;  // lines of a warp
   static constexpr int kAtOnce = 8;                  // words that a lane shifts
   static constexpr int row = along ? panel * size : kLine, next = extent * kLine;  // bytes: of a box's row, of a `line`
-  static_assert(lines % kLoadingWarps == 0 && own <= 32);
+  static_assert(size == 2 && lines % kLoadingWarps == 0 && own <= 32 && (width & (width - 1)) == 0);
 
-  const LooseOperand& x;
+  const UnalignedOperand& x;
   const char* const data;  // of the batch's matrix
   const int64_t byte;      // where it begins
   const int line;
@@ -113,14 +113,14 @@ struct LooseBox {
 
 // What a block loads, stage by stage.
 template <class X>
-struct LooseStages {
+struct UnalignedStages {
   const Parameters& p;
   const SharedMemory<X>& shared;
   const Steps steps;
   Tiles tiles;
   int step, stage = 0;
 
-  __device__ LooseStages(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place)
+  __device__ UnalignedStages(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place)
       : p(p), shared(shared), steps(steps_of(p, place)), tiles(tiles_of<X>(p)), step(steps.begin) {}
 
   __device__ bool left() const { return step < steps.end && tiles.left(); }
@@ -138,22 +138,22 @@ struct LooseStages {
   }
 
  private:
-  using Left = LooseBox<X, X::left_along, X::M>;
-  using Right = LooseBox<X, X::right_along, X::N>;
-  __device__ Left left_box() const { return box<Left, X::left_along>(p.left_loose, tiles.m * X::M); }
-  __device__ Right right_box() const { return box<Right, X::right_along>(p.right_loose, tiles.n * X::N); }
+  using Left = UnalignedBox<X, X::left_along, X::M>;
+  using Right = UnalignedBox<X, X::right_along, X::N>;
+  __device__ Left left_box() const { return box<Left, X::left_along>(p.left_unaligned, tiles.m * X::M); }
+  __device__ Right right_box() const { return box<Right, X::right_along>(p.right_unaligned, tiles.n * X::N); }
 
   template <class Box, bool along>
-  __device__ Box box(const LooseOperand& x, int row) const {
+  __device__ Box box(const UnalignedOperand& x, int row) const {
     const int k = step * X::lines * X::line;
     return {x, x.data + tiles.batch * x.batch, int64_t(along ? row : k) * Box::size, along ? k : row};
   }
 };
 
 template <class X>
-__device__ void load_loose_tiles(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place) {
+__device__ void load_unaligned_tiles(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place) {
   constexpr int ahead = X::stages - 1;
-  LooseStages<X> copied(p, shared, place), shifted = copied;
+  UnalignedStages<X> copied(p, shared, place), shifted = copied;
   uint32_t parity = 1;  // of stages that are free
   wait_for_predecessor();
   for (int begun = 0; shifted.left(); ++begun) {
