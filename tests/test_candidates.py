@@ -325,11 +325,12 @@ def test_a_split_product_goes_through_scratch(core):
 def test_the_splits_asked_for(core, splits):
     args = problem(**LONG_K, splits=splits)
     ranking = rank(args.problem)
-    assert {choice.route.splits for choice in ranking} == {splits}
-    chosen = plan(args.problem)
-    assert (chosen.splits, chosen.scratch) == (splits, "f32")
-    assert get_kernels(args) == []  # none does it alone
-    text = str(explain(args))
+    assert {choice.route.splits * choice.route.kernel.config.slices for choice in ranking} == {splits}
+    alone = get_kernels(args)
+    assert alone and {kernel.config.slices for kernel in alone} == {splits}
+    composed = problem(**LONG_K, out_dtype="f32", splits=splits)  # whose kernels have no slices
+    assert (plan(composed.problem).splits, plan(composed.problem).scratch) == (splits, "f32")
+    text = str(explain(composed))
     assert f"splits k into {splits} parts" in text and f"(splits k by {splits})" in text
 
 
@@ -380,7 +381,7 @@ def test_matrices_of_512_in_a_batch_take_no_clusters(built):
 
 
 def test_no_more_parts_than_there_are(core):
-    args = problem(64, 2112, 200, splits=100)
+    args = problem(64, 2112, 500, splits=100)
     assert plan(args.problem).splits == 4 and "splits k into 4 parts" in str(explain(args))
 
 

@@ -223,8 +223,9 @@ def test_source_of_our_own_says_what_the_config_says(config: GemmConfig):
     promoted = DTYPES[config.a].bits == 8 and config.accumulator == "f32"
     unaligned = "unaligned" in config.schedule
     ways = ["pingpong" in config.schedule, promoted, unaligned or "direct" in config.schedule, unaligned]
-    shape = [*config.tile[:2], lines, *config.cluster[:2], *ways, *groups, *along, config.cluster[2] > 1]
-    assert numbers == [str(x).lower() for x in shape]
+    slices = "none" if config.cluster[2] == 1 else "serial" if "serial" in config.schedule else "by_block"
+    shape = [*config.tile[:2], lines, *config.cluster[:2], *ways, *groups, *along]
+    assert numbers == [*(str(x).lower() for x in shape), f"sm90::Slices::{slices}"]
     assert f"static constexpr bool swap = {str(swap).lower()};" in text
     assert f"static constexpr int slices = {config.cluster[2]};" in text
     bias = f"numbers::{_TAGS[config.bias]}" if epilogue.bias else "void"

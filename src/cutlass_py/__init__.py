@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .declaration.validation import Fault
     from .diagnostics.instrumentation import dump, log, nvtx
     from .dispatch.autotune import autotuning, tune
+    from .dispatch.batch_invariance import batch_invariant
     from .dispatch.candidates import Choice
     from .dispatch.discover import get_kernels
     from .dispatch.explanation import Explanation, Row, explain
@@ -71,6 +72,7 @@ __all__ = [
     "UserEpilogue",
     "__version__",
     "autotuning",
+    "batch_invariant",
     "clamp",
     "dump",
     "epilogue",
@@ -95,6 +97,7 @@ _NAMES = {
     "compiling.compiler": ("jit",),
     "diagnostics.instrumentation": ("dump", "log", "nvtx"),
     "dispatch.autotune": ("autotuning", "tune"),
+    "dispatch.batch_invariance": ("batch_invariant",),
     "dispatch.candidates": ("Choice",),
     "dispatch.discover": ("get_kernels",),
     "dispatch.explanation": ("Explanation", "Row", "explain"),

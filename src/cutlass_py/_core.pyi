@@ -77,6 +77,14 @@ def tuning_allowed() -> int:
     How many choices of a new class this thread's calls measure: 0 outside of `autotuning`.
     """
 
+def ask_batch_invariance(asked: bool) -> bool:
+    """
+    Set whether this thread's calls are as with batch_invariant=True; returns what held before.
+    """
+
+def batch_invariance_asked() -> bool:
+    """Whether this thread is within `batch_invariant`."""
+
 def device_count() -> int:
     """CUDA devices; 0 without a driver."""
 
@@ -181,7 +189,7 @@ class Operand:
     @property
     def device(self) -> str: ...
 
-def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, epilogue: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
+def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, epilogue: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, batch_invariant: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
     """
     D = epilogue(a @ b), by a prebuilt CUTLASS kernel (NumPy on the CPU).
 
@@ -234,6 +242,9 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
             ml_dtypes' dtype, or the framework's own. Any real dtype; c64 or c128 for complex operands.
         splits: parts of k computed side by side: None (selection decides), 1 (no split) to 32767, or "stream" (stream-K).
         deterministic: take only kernels that give the same bits on every run.
+        batch_invariant: the bits of a row of D depend on that row of a, on b and on the keywords alone: not on m, on the
+            batch, nor on what else is in it (docs/gemm.md, "Batch invariance"). It implies deterministic; k is cut by n
+            and k alone, so that there are no splits beside it, and "fast" and "f16" sums are f32.
         kernel: run this kernel (a Kernel or its name) and no other; it must take the operands as they lie. Compiled
             first if it is declared but not there (docs/jit.md).
         stream: CUDA stream to launch on: an int, a torch or CuPy stream, or anything with `__cuda_stream__`. By
@@ -289,7 +300,7 @@ def wgmma_constants() -> list[str]:
 class WgmmaDesign:
     """What the formula for wgmma kernels knows of one."""
 
-    def __init__(self, *, tile: Sequence[int], cluster: Sequence[int], swap: bool, pingpong: bool, turns: bool, by_column: bool, left_along: bool, right_along: bool, direct: bool, unaligned: bool, size: int, d_size: int, part: int, instructions: int) -> None:
+    def __init__(self, *, tile: Sequence[int], cluster: Sequence[int], serial: bool, swap: bool, pingpong: bool, turns: bool, by_column: bool, left_along: bool, right_along: bool, direct: bool, unaligned: bool, size: int, d_size: int, part: int, instructions: int) -> None:
         """
         The third extent of a cluster counts slices of k. Sizes are bytes of an element, `d_size` of all that lies like D; `part` counts columns that are stored at once.
         """
@@ -503,6 +514,12 @@ class Problem:
         """The same bits on every run are asked for."""
 
     @property
+    def batch_invariant(self) -> bool:
+        """
+        A row's bits may not depend on what is beside it; `splits` is what that asks for.
+        """
+
+    @property
     def jit(self) -> bool:
         """A declared kernel may be compiled for it."""
 
@@ -617,7 +634,7 @@ def fast_linear(input: object | None, weight: object | None, bias: object | None
     gemm(input, weight.t(), bias=bias, activation=activation) of torch tensors; or None, as fast_product.
     """
 
-def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
+def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, batch_invariant: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
     """
     gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`.
     """
@@ -703,6 +720,10 @@ class QuantizeProblem:
     @property
     def deterministic(self) -> bool:
         """Every kernel gives the same bits on every run."""
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Every group's bits are its own."""
 
     @property
     def device(self) -> str:

@@ -144,7 +144,7 @@ class Requests {
       case 11: request_.activation = Activation(of(kActivationCount)); return;
       case 12: request_.parameters[of(2)] = of(2); return;
       case 13: request_.splits = int16_t(of(4) - 1); return;
-      case 14: request_.deterministic = !request_.deterministic; return;
+      case 14: request_.repeats = Repeats((int(request_.repeats) + 1) % 3); return;
       case 15: request_.out_dtype = request_.out_dtype == d_ ? Dtype::none : d_; return;
       case 16: request_.alpha = {of(4) / 2.0, 0, nullptr}; return;
       case 17: request_.has_beta = true, request_.beta = {of(4) / 2.0, 0, nullptr}; return;

@@ -58,6 +58,9 @@ KERNELS = [
     "sm90_lean_bf16_bf16_f32_bf16_tn_64x16x128_1x1x4_leanpingpongswap_fused",
     "sm90_lean_f16_f16_f32_f16_nn_128x96x64_1x1x3_leanpingpong_fused",
     "sm90_lean_f16_f16_f32_f16_tt_128x256x64_1x1x8_leancoop_fused",
+    # a block has all slices of k, one after the other
+    "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x4_leancoopserial_fused",
+    "sm90_lean_f16_f16_f32_f16_nt_64x96x64_1x1x8_leanpingpongserialswap_fused",
     # sums in f16; promoted sums: by parts (one block of rows, and two), by turns
     "sm90_lean_f16_f16_f16_f16_tn_128x128x64_1x1x1_leanpingpong_fused",
     "sm90_lean_f16_f16_f16_f16_nt_128x256x64_2x1x1_leancoopswap_fused",

@@ -92,15 +92,15 @@ void bind_estimate(nb::module_& m) {
   nb::class_<EstimatedDesign>(m, "WgmmaDesign", "What the formula for wgmma kernels knows of one.")
       .def(
           "__init__",
-          [](EstimatedDesign* self, std::array<int, 3> tile, std::array<int, 3> cluster, bool swap, bool pingpong,
-             bool turns, bool by_column, bool left_along, bool right_along, bool direct, bool unaligned, int size,
-             int d_size, int part, int instructions) {
-            new (self) EstimatedDesign{tile[0], tile[1],   tile[2], cluster[0], cluster[1], cluster[2],
-                                       swap,    pingpong,  turns,   by_column,  left_along, right_along,
-                                       direct,  unaligned, size,    d_size,     part,       instructions};
+          [](EstimatedDesign* self, std::array<int, 3> tile, std::array<int, 3> cluster, bool serial, bool swap,
+             bool pingpong, bool turns, bool by_column, bool left_along, bool right_along, bool direct, bool unaligned,
+             int size, int d_size, int part, int instructions) {
+            new (self) EstimatedDesign{tile[0],   tile[1],  tile[2], cluster[0], cluster[1],  cluster[2],  serial,
+                                       swap,      pingpong, turns,   by_column,  left_along,  right_along, direct,
+                                       unaligned, size,     d_size,  part,       instructions};
           },
-          nb::kw_only(), "tile"_a, "cluster"_a, "swap"_a, "pingpong"_a, "turns"_a, "by_column"_a, "left_along"_a,
-          "right_along"_a, "direct"_a, "unaligned"_a, "size"_a, "d_size"_a, "part"_a, "instructions"_a,
+          nb::kw_only(), "tile"_a, "cluster"_a, "serial"_a, "swap"_a, "pingpong"_a, "turns"_a, "by_column"_a,
+          "left_along"_a, "right_along"_a, "direct"_a, "unaligned"_a, "size"_a, "d_size"_a, "part"_a, "instructions"_a,
           "The third extent of a cluster counts slices of k. Sizes are bytes of an element, `d_size` of all that lies "
           "like D; `part` counts columns that are stored at once.")
       .def(

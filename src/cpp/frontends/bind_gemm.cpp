@@ -75,6 +75,9 @@ Args:
         ml_dtypes' dtype, or the framework's own. Any real dtype; c64 or c128 for complex operands.
     splits: parts of k computed side by side: None (selection decides), 1 (no split) to 32767, or "stream" (stream-K).
     deterministic: take only kernels that give the same bits on every run.
+    batch_invariant: the bits of a row of D depend on that row of a, on b and on the keywords alone: not on m, on the
+        batch, nor on what else is in it (docs/gemm.md, "Batch invariance"). It implies deterministic; k is cut by n
+        and k alone, so that there are no splits beside it, and "fast" and "f16" sums are f32.
     kernel: run this kernel (a Kernel or its name) and no other; it must take the operands as they lie. Compiled
         first if it is declared but not there (docs/jit.md).
     stream: CUDA stream to launch on: an int, a torch or CuPy stream, or anything with `__cuda_stream__`. By
@@ -196,7 +199,12 @@ void bind_problem(nb::module_& m) {
       .def_ro("device_beta", &Problem::device_beta, "beta is an array.")
       .def_ro("plain_sum", &Problem::plain_sum, "Of integers: alpha is 1, nothing else scales, and no c is added.")
       .def_ro("pointers", &Problem::pointers, "The operands are lists of matrices that do not lie evenly.")
-      .def_ro("deterministic", &Problem::deterministic, "The same bits on every run are asked for.")
+      .def_prop_ro(
+          "deterministic", [](const Problem& p) { return p.repeats != Repeats::no; },
+          "The same bits on every run are asked for.")
+      .def_prop_ro(
+          "batch_invariant", [](const Problem& p) { return p.repeats == Repeats::row; },
+          "A row's bits may not depend on what is beside it; `splits` is what that asks for.")
       .def_ro("jit", &Problem::jit, "A declared kernel may be compiled for it.")
       .def_ro("splits", &Problem::splits, "Parts of k asked for; 0: none in particular, -1: stream-K.")
       .def_ro("kernel", &Problem::kernel, "Number of the kernel asked for, -1 for none.")
@@ -334,17 +342,18 @@ void bind_torch(nb::module_& m) {
       [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
          nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a, nb::handle scale_b,
          nb::handle scale_out, nb::handle bias_grad, nb::handle compute, nb::handle out_dtype, nb::handle splits,
-         nb::handle deterministic, nb::handle kernel, bool uncast) {
-        return fast_gemm(a, b,
-                         {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad,
-                          Py_None, compute, out_dtype, splits, deterministic, kernel, Py_None},
-                         uncast);
+         nb::handle deterministic, nb::handle batch_invariant, nb::handle kernel, bool uncast) {
+        return fast_gemm(
+            a, b, {out,     c,         alpha,     beta,    bias,    activation, aux,    gate,          scale_a,
+                   scale_b, scale_out, bias_grad, Py_None, compute, out_dtype,  splits, deterministic, batch_invariant,
+                   kernel,  Py_None},
+            uncast);
       },
       "a"_a.none(), "b"_a.none(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
       "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
       "gate"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
       "bias_grad"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "splits"_a = nb::none(),
-      "deterministic"_a.none() = false, "kernel"_a = nb::none(), "uncast"_a = true,
+      "deterministic"_a.none() = false, "batch_invariant"_a.none() = false, "kernel"_a = nb::none(), "uncast"_a = true,
       "gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a "
       "gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`.");
 }
@@ -382,17 +391,19 @@ void bind_gemm(nb::module_& m) {
       [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
          nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a, nb::handle scale_b,
          nb::handle scale_out, nb::handle bias_grad, nb::handle epilogue, nb::handle compute, nb::handle out_dtype,
-         nb::handle splits, nb::handle deterministic, nb::handle kernel, nb::handle stream) {
-        return gemm(a, b,
-                    {out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad, epilogue,
-                     compute, out_dtype, splits, deterministic, kernel, stream});
+         nb::handle splits, nb::handle deterministic, nb::handle batch_invariant, nb::handle kernel,
+         nb::handle stream) {
+        return gemm(
+            a, b, {out,     c,         alpha,     beta,     bias,    activation, aux,    gate,          scale_a,
+                   scale_b, scale_out, bias_grad, epilogue, compute, out_dtype,  splits, deterministic, batch_invariant,
+                   kernel,  stream});
       },
       "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
       "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
       "gate"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
       "bias_grad"_a = nb::none(), "epilogue"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(),
-      "splits"_a = nb::none(), "deterministic"_a.none() = false, "kernel"_a = nb::none(), "stream"_a = nb::none(),
-      kGemmDoc);
+      "splits"_a = nb::none(), "deterministic"_a.none() = false, "batch_invariant"_a.none() = false,
+      "kernel"_a = nb::none(), "stream"_a = nb::none(), kGemmDoc);
   m.def(
       "problem",
       [](nb::handle a, nb::handle b, const nb::kwargs& keywords) { return problem_of(a, b, keywords_from(keywords)); },

@@ -90,6 +90,8 @@ void bind_problem(nb::module_& m) {
       .def_prop_ro(
           "deterministic", [](const Problem&) { return false; }, "Every kernel gives the same bits on every run.")
       .def_prop_ro(
+          "batch_invariant", [](const Problem&) { return false; }, "Every group's bits are its own.")
+      .def_prop_ro(
           "device", [](const Problem& p) { return to_string(p.device); }, "Of all operands.")
       .def_prop_ro(
           "device_id", [](const Problem& p) { return p.device.type == DeviceType::cpu ? -1 : p.device.id; },

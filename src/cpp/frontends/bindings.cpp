@@ -103,6 +103,12 @@ NB_MODULE(_core, m) {
   m.def(
       "tuning_allowed", [] { return tuning_allowed; },
       "How many choices of a new class this thread's calls measure: 0 outside of `autotuning`.");
+  m.def(
+      "ask_batch_invariance", [](bool asked) { return std::exchange(batch_invariance_asked, asked); }, "asked"_a,
+      "Set whether this thread's calls are as with batch_invariant=True; returns what held before.");
+  m.def(
+      "batch_invariance_asked", [] { return batch_invariance_asked; },
+      "Whether this thread is within `batch_invariant`.");
   m.def("device_count", &device::count, "CUDA devices; 0 without a driver.");
   m.def("why_no_device", &device::why_none, "Why device_count() is 0.");
   m.def(

@@ -68,7 +68,7 @@ bool is_layer(const Keywords& k) {
     const bool is_none = each.otherwise != Default::none || (k.*each.value).is_none();
     if (!of_layer && !is_none) return false;
   }
-  return is_one(k.alpha) && k.deterministic.ptr() == Py_False;
+  return is_one(k.alpha) && k.deterministic.ptr() == Py_False && k.batch_invariant.ptr() == Py_False;
 }
 
 // f(a @ b + bias). Ranks of a and b have to be `rank`, where that is not 0.
@@ -113,7 +113,7 @@ nb::object gemm_if_the_same(const Layer& l, nb::handle out) {
   static PyObject* one = PyFloat_FromDouble(1);
   Keywords keywords;
   keywords.out = out, keywords.bias = l.bias, keywords.activation = l.activation;
-  keywords.alpha = one, keywords.deterministic = Py_False;
+  keywords.alpha = one, keywords.deterministic = keywords.batch_invariant = Py_False;
   Operands operands;
   open_operands(operands, l.a, l.b, keywords);
   if (!means_the_same(operands, l)) return nb::none();

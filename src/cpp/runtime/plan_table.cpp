@@ -18,6 +18,7 @@ std::vector<void (*)()>& tables() {
 
 thread_local bool jit_allowed = false;
 thread_local int tuning_allowed = 0;
+thread_local bool batch_invariance_asked = false;
 
 uint64_t plan_table::times_cleared() { return cleared; }
 void plan_table::on_clear(void (*clear)()) { tables().push_back(clear); }

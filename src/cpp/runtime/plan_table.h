@@ -11,10 +11,12 @@ namespace cutlass_py {
 
 namespace nb = nanobind;
 
-// Whether this thread is inside of `with cutlass_py.jit()`; and how many choices of a new class are measured, which
-// `with cutlass_py.autotuning()` tells: 0 outside of it.
+// Whether this thread is inside of `with cutlass_py.jit()`; how many choices of a new class are measured, which
+// `with cutlass_py.autotuning()` tells: 0 outside of it; and whether it is inside of `with
+// cutlass_py.batch_invariant()`.
 extern thread_local bool jit_allowed;
 extern thread_local int tuning_allowed;
+extern thread_local bool batch_invariance_asked;
 
 // For its length no class of calls is measured on this thread.
 class NoTuning {

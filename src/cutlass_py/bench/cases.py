@@ -25,7 +25,7 @@ from . import kernel_case
 from .frameworks import Framework
 from .kernel_case import KernelCase, KernelOperands
 from .operands import Operands
-from .results import OURS, Record, reason
+from .results import INVARIANT, OURS, Record, reason
 from .suites import DEFAULT, SWEEP, TUNED, Case
 from .timing import REGIMES, Arm, alone, ratio_of, regime_us, rough_us
 
@@ -46,6 +46,7 @@ class Settings:
         best: in a sweep, only so many kernels, the first of `swept`.
         kernels: in a sweep, only those of these names, or whose names match such a pattern of fnmatch; all without any.
         splits: parts of k to time beside it.
+        batch_invariant: whether to time the choice where no row may depend on others beside it.
         orders: whether to time the choice, or that kernel, in every order of its tiles beside it.
         budget_ms: GPU time per arm and regime; a quarter of it in a sweep, whose finalists get the whole.
         alone: leave out the user's tables of tuned choices, so that the choice is the package's own.
@@ -57,6 +58,7 @@ class Settings:
     best: int | None = None
     kernels: tuple[str, ...] = ()
     splits: tuple[Splits, ...] = ()
+    batch_invariant: bool = False
     orders: bool = False
     budget_ms: float = 40.0
     alone: bool = False
@@ -83,6 +85,8 @@ def measure(case: Case, settings: Settings, gpu: Framework) -> Record:
             cuts = [choice_of(operands, parts) | {"splits": parts} for parts in settings.splits]
             record["decompositions"] = [cut for cut in cuts if cut["kernel"]]  # those that some compiled kernel can do
             arms += [our_arm(operands, splits=cut["splits"]) for cut in record["decompositions"]]
+        if settings.batch_invariant:
+            arms.append(our_arm(operands, batch_invariant=True))
         if settings.orders:
             arms += order_arms(operands, settings.kernel)
         checked, refused = check_results(case, arms, operands, len(main))
@@ -94,7 +98,7 @@ def measure(case: Case, settings: Settings, gpu: Framework) -> Record:
         rough = {arm.name: rough_us(gpu, arm) for arm in arms}
         slowest = HOPELESS * min(rough.values())
         asked = settings.kernel
-        timed = [a for a in arms if a in main or a.name == asked or rough[a.name] < slowest]
+        timed = [a for a in arms if a in main or a.name in (asked, INVARIANT) or rough[a.name] < slowest]
         sweep = settings.mode == SWEEP
         for regime in settings.regimes:
             record[regime] = _regime(regime, timed, operands, rough, settings.budget_ms / (4 if sweep else 1))
@@ -119,14 +123,18 @@ def reference_arm(case: Case, operands: Operands) -> Arm:
     return Arm(operands.framework.name, launch)
 
 
-def our_arm(operands: _Operands, kernel: Any = None, splits: Splits | None = None) -> Arm:
-    """cutlass_py.gemm: its own choice, a kernel, or a cut of k."""
+def our_arm(
+    operands: _Operands, kernel: Any = None, splits: Splits | None = None, batch_invariant: bool = False
+) -> Arm:
+    """cutlass_py.gemm: its own choice, a kernel, a cut of k, or its choice where no row may depend on others."""
+    asked = {"kernel": kernel, "splits": splits, "batch_invariant": batch_invariant}
 
     def launch(i: int) -> object:
         a, b, keywords = operands.call(i)
-        return gemm(a, b, **(keywords | {"kernel": kernel, "splits": splits}))
+        return gemm(a, b, **(keywords | asked))
 
-    return Arm(kernel.name if kernel else f"splits={splits}" if splits else OURS, launch)
+    name = kernel.name if kernel else f"splits={splits}" if splits else INVARIANT if batch_invariant else OURS
+    return Arm(name, launch)
 
 
 def order_arms(operands: _Operands, kernel: str | None) -> list[Arm]:

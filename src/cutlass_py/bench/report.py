@@ -7,7 +7,7 @@ from typing import Any
 
 from ..kernels.adaptation import Way
 from ..operations.gemm.suites import CLASSES, DEEPGEMM, RANDOM, Shape
-from .results import OURS, Record, geomean, percentile
+from .results import INVARIANT, OURS, Record, geomean, percentile
 from .suites import DEFAULT, SWEEP, case_of, shape_text
 from .timing import ALL_REGIMES, alone, ratio_of
 
@@ -123,12 +123,21 @@ def _rows(about: dict[str, Any], members: Sequence[Record]) -> list[Record]:
     shapes, timed = [case_of(record).shape for record in members], [record[about["regime"]] for record in members]
     of_choice = about | _means(shapes, [last_reading(each)["ratio"] for each in timed])
     if about["mode"] != SWEEP:
-        return [of_choice]
+        return [of_choice, *_invariant(about, shapes, timed)]
     of_choice["choice"] = geomean(map(choice_ratio, timed))
     rounds = [alone(last_reading(each).get("rounds_us", {})) for each in timed]
     if not all(rounds) or not any(len(each) > 2 for each in rounds):
         return [of_choice]  # of a summary; or nothing was timed beside the choice
     return [of_choice, about | {"of": _BEST} | _means(shapes, list(map(best_ratio, timed)))]
+
+
+def _invariant(about: dict[str, Any], shapes: Sequence[Shape], timed: Sequence[Record]) -> list[Record]:
+    """A row for `batch_invariant=True`, where it was timed: with the default's time over its own."""
+    rounds = [alone(last_reading(each).get("rounds_us", {})) for each in timed]
+    if not all(INVARIANT in each for each in rounds):
+        return []
+    means = _means(shapes, [ratio_of(each, next(iter(each)), INVARIANT) for each in rounds])
+    return [about | {"of": INVARIANT} | means | {"over default": geomean(ratio_of(x, OURS, INVARIANT) for x in rounds)}]
 
 
 def _means(shapes: Sequence[Shape], ratios: Sequence[float]) -> dict[str, Any]:
@@ -183,6 +192,8 @@ def summary_table(rows: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     columns["worst at"] = [shape_text(tuple(found["worst_shape"])) for found in rows]
     if any("choice" in found for found in rows):
         columns["choice"] = [f"{found['choice']:.3f}" if "choice" in found else "" for found in rows]
+    if any("over default" in found for found in rows):
+        columns["over default"] = [f"{found.get('over default', 1):.3f}" for found in rows]
     return list(columns), [list(line) for line in zip(*columns.values(), strict=True)]
 
 

@@ -14,6 +14,7 @@ from ..support.files import read_json, replace
 Result = dict[str, Any]  # a whole file
 Record = dict[str, Any]  # one of its cases
 OURS = "cutlass_py"  # the arm of gemm's own choice; the first arm is the reference
+INVARIANT = "batch_invariant"  # likewise, of that choice
 
 
 def geomean(values: Iterable[float]) -> float:

@@ -106,6 +106,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--splits", nargs="+", type=parts, default=[], metavar="S", help="also time k in S parts: 2 4 stream"
     )
+    how.add_argument(
+        "--batch-invariant", action="store_true", help="also time the choice of batch_invariant=True, and what it costs"
+    )
     how.add_argument("--orders", action="store_true", help="also time the choice, or KERNEL, in each order of tiles")
     how.add_argument(
         "--budget-ms",
@@ -366,8 +369,9 @@ def _part(options: argparse.Namespace, gpu: Framework, cases: Sequence[Any], ker
     mode = SWEEP if options.all_kernels else TUNED if options.tune else DEFAULT
     kernels = _patterns(options.kernels)
     settings = Settings(
-        regimes, mode, kernel, options.best, kernels, tuple(options.splits), options.orders, options.budget_ms
-    )
+        regimes, mode, kernel, options.best, kernels, tuple(options.splits), options.batch_invariant, options.orders,
+        options.budget_ms,
+    )  # fmt: skip
     return Part(cases, settings)
 
 
@@ -481,7 +485,7 @@ def _bars(options: argparse.Namespace) -> list[Any]:
     """The bars asked for, of the dtypes and layouts asked for."""
     from ..bench.targets import BARS
 
-    beside = options.all_kernels or options.splits or options.orders
+    beside = options.all_kernels or options.splits or options.batch_invariant or options.orders
     if options.suite or options.shape or options.kernel or options.tune or beside:
         raise ValueError(
             "bench: --bars says what is measured; of the other options only --dtype, --layout and --regime, "

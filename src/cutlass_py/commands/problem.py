@@ -23,7 +23,7 @@ def problem_options(parser: argparse.ArgumentParser) -> None:
         names = [f"--{key.replace('_', '-')}", *aliases.get(key, ())]
         if key in "mnk":
             parser.add_argument(key, type=int, nargs="?", help=meaning)
-        elif key == "deterministic":
+        elif key in ("deterministic", "batch_invariant"):
             parser.add_argument(*names, action="store_true", default=None, help=meaning)
         else:
             parser.add_argument(*names, dest=key, metavar="X", type=_json, help=meaning)

@@ -47,6 +47,7 @@ class Schedule:
     lean: bool = False
     direct: bool = False
     unaligned: bool = False
+    serial: bool = False
 
     @property
     def pingpong(self) -> bool:
@@ -124,6 +125,11 @@ SCHEDULES = {
         ),
         *(
             Schedule(f"lean{name}block{swap}", policy, lean=True, swap=bool(swap), block=BLOCK)
+            for name, policy in _LEAN.items()
+            for swap in ("", "swap")
+        ),
+        *(
+            Schedule(f"lean{name}serial{swap}", policy, lean=True, serial=True, swap=bool(swap))
             for name, policy in _LEAN.items()
             for swap in ("", "swap")
         ),
@@ -222,6 +228,16 @@ class GemmConfig(KernelConfig):
     def api(self) -> int:
         """CUTLASS generation."""
         return 3 if SCHEDULES[self.schedule].mainloop else 2
+
+    @property
+    def slices(self) -> int:
+        """Into how many k is cut by the kernel itself, whose sums it adds in order."""
+        return self.cluster[2]
+
+    @property
+    def shares_tile(self) -> bool:
+        """Whether the blocks of a cluster have a slice of k each."""
+        return self.slices > 1 and not SCHEDULES[self.schedule].serial
 
     @property
     def align_operands(self) -> int:

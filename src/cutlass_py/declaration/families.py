@@ -177,7 +177,7 @@ _MATRICES = {
 
 def _lean_half_core(dtype: str, layout: str) -> Iterator[GemmConfig]:
     pair = (dtype, dtype)
-    for design in tiles.SM90_LEAN_CORE:
+    for design in (*tiles.SM90_LEAN_CORE, *tiles.SM90_LEAN_SERIAL):
         yield _sm90(pair, layout, dtype, "fused", design)
     for design in tiles.SM90_LEAN_LEAST:  # also what is finished elsewhere
         yield _sm90(pair, layout, "f32", "fused", design)

@@ -86,9 +86,16 @@ def function(c: GemmConfig) -> str:
     lines = c.tile[2] * DTYPES[c.a].itemsize // LINE
     schedule = SCHEDULES[c.schedule]
     promoted = DTYPES[c.a].bits == 8 and c.accumulator == "f32"
+    slices = "none" if c.slices == 1 else "serial" if schedule.serial else "by_block"
     flags = (schedule.pingpong, promoted, not schedule.tma_store, schedule.unaligned)
     parts = [tag(w.a), tag(w.b), f"sm90::Sum{w.sums.capitalize()}", tag(c.d), *c.tile[:2], lines, *c.cluster[:2]]
-    parts += [*map(_flag, flags), *schedule.groups, *map(_flag, (w.a_along, w.b_along, c.cluster[2] > 1)), _epilogue(c)]
+    parts += [
+        *map(_flag, flags),
+        *schedule.groups,
+        *map(_flag, (w.a_along, w.b_along)),
+        f"sm90::Slices::{slices}",
+        _epilogue(c),
+    ]
     return f"sm90::Design<{', '.join(map(str, parts))}>"
 
 
@@ -102,7 +109,7 @@ def write(family: Family, configs: list[GemmConfig]) -> str:
             {
                 "using Design": function(c),
                 "static constexpr bool swap": _flag(SCHEDULES[c.schedule].swap),
-                "static constexpr int slices": str(c.cluster[2]),
+                "static constexpr int slices": str(c.slices),
             },
         )
         for c in configs

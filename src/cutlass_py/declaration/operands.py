@@ -82,7 +82,8 @@ KEYWORDS: dict[str, dict[str, float | bool | str | None]] = {
     "gemm": {
         "out": None, "c": None, "alpha": 1.0, "beta": None, "bias": None, "activation": None, "aux": None,
         "gate": None, "scale_a": None, "scale_b": None, "scale_out": None, "bias_grad": None, "epilogue": None,
-        "compute": None, "out_dtype": None, "splits": None, "deterministic": False, "kernel": None, "stream": None,
+        "compute": None, "out_dtype": None, "splits": None, "deterministic": False,
+        "batch_invariant": False, "kernel": None, "stream": None,
     },
     "quantize": {
         "dtype": "e4m3", "scaling": "tensor", "out": None, "scales": None, "kernel": None, "stream": None,

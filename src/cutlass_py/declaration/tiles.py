@@ -183,11 +183,25 @@ def _sliced(*designs: Design) -> list[Design]:
     ]
 
 
+def _serial(*designs: Design) -> list[Design]:
+    """The slices of k that a problem may be asked in (canonical.cpp), one after the other in every block.
+
+    For as many tiles as there are, where the same sums are to be taken as with few.
+    """
+    return [(tile, (1, 1, slices), schedule) for slices in (4, 8) for tile, _, schedule in designs]
+
+
 SM90_LEAN_SPLIT = _sliced(
     *_lean(64, (16, 32, 64, 96, 128), "I", "pingpong", 128),
     *_lean(128, (64, 96, 128), "I", "pingpong"),
     *_lean(128, (128, 256), "I", "coop"),
 )
+# Sums of a slice are held beside those before: 80 registers of a thread each, at most.
+SM90_LEAN_SERIAL_SQUARE = _serial(*_lean(128, (128,), "I", "coopserial"))
+SM90_LEAN_SERIAL: list[Design] = [
+    *SM90_LEAN_SERIAL_SQUARE,
+    *_serial(*_lean(64, (96,), "I", "pingpongserial"), *_lean(128, (160,), "I", "coopserial")),
+]
 # What `core` has of these: those that add most over random problems of all layouts, and 128x256 in clusters for the
 # largest (docs/performance/choice.md).
 SM90_LEAN_CORE: list[Design] = [
@@ -216,6 +230,7 @@ SM90_LEAN_LAYER: list[Design] = [
     *_lean(128, (192,), "I", "pingpong"),
     *_lean(128, (256,), "M", "coop"),
     *_sliced(*_lean(128, (64,), "I", "pingpong")),
+    *SM90_LEAN_SERIAL_SQUARE,
 ]
 SM90_LEAN_LEAST: list[Design] = [
     *_lean(64, (32,), "I", "pingpong", 128),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 WGMMA, TENSOROP, SIMT = "wgmma", "tensorop", "simt"
 # Accumulators of a thread. Of the 240 registers of a wgmma thread they may be so many, with the parts of promoted sums.
 _SM90_ACCUMULATORS, _SM80_ACCUMULATORS = 192, 128
+_SERIAL_ACCUMULATORS = 160  # of a slice, and of those before it
 _MOST_ROWS, _MOST_OWN_ROWS = 256, 128  # of a box; of a tile that one warpgroup has to itself
 
 
@@ -242,9 +243,11 @@ def _tile_3x(k: Resolved) -> _Faults:
 @_check("tile", "schedule", "accumulator", api=3)
 def _accumulators_3x(k: Resolved) -> _Faults:
     threads = 128 if k.schedule.pingpong else 256
-    held = k.tile[0] * k.tile[1] // threads
+    held = k.tile[0] * k.tile[1] // threads * (2 if k.schedule.serial else 1)
     most, why = _SM90_ACCUMULATORS, "beside the rest of its 240 registers"
-    if k.promoted and k.schedule.lean:
+    if k.schedule.serial:
+        most, why = _SERIAL_ACCUMULATORS, "beside those of the slice before"
+    elif k.promoted and k.schedule.lean:
         part = k.tile[1] // 2  # of 64 rows
         held += (2 if k.schedule.pingpong else 1) * part
         why = "with the parts of promoted sums"
@@ -315,6 +318,8 @@ def _cluster_3x(k: Resolved) -> _Faults:
     if k.schedule.lean and cluster[2] in range(2, MOST_IN_CLUSTER + 1) and cluster[:2] == (1, 1):
         if k.accumulator in ("f16", "s32"):
             yield Fault("cluster", cluster, "k of 1: slices are of sums in f32")
+    elif k.schedule.serial:
+        yield Fault("cluster", cluster, f"m and n of 1, and k of 2 to {MOST_IN_CLUSTER}: the slices of a block")
     elif cluster[2] != 1 or any(x not in (1, 2, 4, 8) for x in cluster[:2]):
         yield Fault("cluster", cluster, "m and n of 1, 2, 4 or 8, and k of 1")
     elif prod(cluster) > MOST_IN_CLUSTER:
@@ -347,11 +352,14 @@ def _shared_3x(k: Resolved) -> _Faults:
         )
 
 
-@_check("tile", "cluster", "schedule", "epilogue", "d", api=3)
+@_check("tile", "cluster", "schedule", "epilogue", "accumulator", "d", api=3)
 def _slices_3x(k: Resolved) -> _Faults:
-    """Sums of slices of k lie where the stages were."""
+    """Sums of slices lie where the stages were, or are held beside each other."""
     m, n, depth = k.tile
-    if k.schedule.lean and k.given.cluster[2] > 1 and k.given.cluster[:2] == (1, 1):
+    if k.schedule.serial:
+        if k.promoted or k.accumulator in ("f16", "s32"):
+            yield Fault("schedule", k.schedule.name, "one without 'serial': its slices are of sums that stay in f32")
+    elif k.schedule.lean and k.given.cluster[2] > 1 and k.given.cluster[:2] == (1, 1):
         room = stages_3x(k.a, k.d, k.tile, k.schedule, k.epilogue) * (m + n) * depth * k.size
         if m * n * 4 > room:
             yield Fault("tile", k.tile, f"m * n up to {room // 4}: sums of slices lie where the stages were")

@@ -151,8 +151,11 @@ def _keywords(facts: dict[str, Any], operands: Sequence[_Array]) -> list[str]:
     compute = compute_of(p.operand_a or "", p.accumulator or "")
     words += [f"compute={compute!r}"] if compute != next(iter(COMPUTE[p.a or ""])) else []
     words += [] if "out" in names else [f"out_dtype={p.d!r}"]
-    words += [f"splits={'stream' if p.splits < 0 else p.splits!r}"] if p.splits else []
-    words += ["deterministic=True"] if p.deterministic else []
+    if p.batch_invariant:  # which says the rest of this
+        words += ["batch_invariant=True"]
+    else:
+        words += [f"splits={'stream' if p.splits < 0 else p.splits!r}"] if p.splits else []
+        words += ["deterministic=True"] if p.deterministic else []
     words += [f"kernel={kernel_by_id(p.kernel).name!r}"] if p.kernel >= 0 and not _kernel_lost(p) else []
     return words
 

@@ -107,7 +107,7 @@ def autotuning(*, quick: bool = False) -> Iterator[None]:
     is found holds for this process alone; or else what `tune` does is done, and kept as it keeps it.
 
     Compiled kernels only, and no class for which a table has a choice among them already; nor calls with
-    `deterministic`, whose bits would depend on which kernel was a little faster; nor a call whose own streams are
+    `deterministic` alone, whose bits would depend on which kernel was a little faster; nor a call whose own streams are
     captured. Where measuring fails, for want of memory for example, a warning says so, and calls of that class run
     untuned to the context's end.
     """
@@ -129,8 +129,7 @@ def tune_once(p: Problem, candidates: int) -> None:
     gpu = gpu_of(p)
     if (
         gpu is None
-        or p.splits
-        or p.deterministic
+        or ((p.splits or p.deterministic) and not p.batch_invariant)
         or (p.device_id, class_of(p)) in _given_up
         or ((choice := best(p)) and choice.measured)
     ):

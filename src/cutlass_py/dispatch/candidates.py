@@ -144,7 +144,7 @@ def _of_tables(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = Tru
     Of f16 it is an estimate, where bf16 alone was measured. With a user's epilogue the class is that of the product
     alone; its design is taken where it carries the epilogue.
     """
-    if gpu is None or p.splits:
+    if gpu is None or (p.splits and not p.batch_invariant):
         return None
     found = (
         choice

@@ -45,7 +45,7 @@ def not_compiled(p: Problem) -> list[Kernel]:
         for interface, kernels in concerned(p, compiled=False).items()
         if isinstance(interface.way(p, gpu), Way)
         for kernel in kernels
-        if not kernel.compiled and kernel.repeats(p)
+        if not kernel.compiled and not kernel.bits_refusal(p, gpu)
     ]
 
 

@@ -45,7 +45,7 @@ def _of_our_own(c: GemmConfig, user: Traced) -> str | None:
     taken = lean_bytes(c.tile, schedule, size, sum(user.matrix_bytes), user.reductions, user.vectors)
     left = stages(c.tile, DTYPES[c.a].itemsize, taken)
     m, n, k = c.tile
-    held = m * n * 4 if c.cluster[2] > 1 else 0  # sums of slices, which lie where the stages were
+    held = m * n * 4 if c.shares_tile else 0  # sums of slices, which lie where the stages were
     if left < _FEWEST_STAGES or held > left * (m + n) * k * DTYPES[c.a].itemsize:
         return f"has room for {max(left, 0)} stages of its mainloop beside the matrices of this epilogue"
     return None

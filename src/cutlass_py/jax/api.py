@@ -43,6 +43,7 @@ def gemm(
     out_dtype: Any = None,
     splits: int | str | None = None,
     deterministic: bool = False,
+    batch_invariant: bool = False,
     kernel: Kernel | str | None = None,
 ) -> Any:
     """`cutlass_py.gemm` as a pure function: differentiable, batchable, traceable.
@@ -62,7 +63,8 @@ def gemm(
         aux: with a derivative as activation the array that it reads. Otherwise jax.ShapeDtypeStruct of the array to
             write: it is returned after the result.
         bias_grad: jax.ShapeDtypeStruct of the sums to write, returned last.
-        compute, splits, deterministic: as in cutlass_py.gemm. The last two say nothing on the CPU.
+        compute, splits, deterministic, batch_invariant: as in cutlass_py.gemm. The last three say nothing on
+            the CPU. What is traced within `cutlass_py.batch_invariant()` is batch invariant.
         out_dtype: as in cutlass_py.gemm; 64 bits need jax_enable_x64.
         kernel: as in cutlass_py.gemm. There is none to ask for outside of CUDA. Not heeded where a gradient makes the
             forward pass write z, for which there are other kernels.
@@ -90,7 +92,10 @@ def gemm(
     arrays = {name: checked_array("gemm", name, x) for name, x in given.items() if _is_array(name, x)}
     arrays |= {name: _factor(x, arrays["a"]) for name, x in arrays.items() if name in _NUMBERS}
     numbers = {name: x for name, x in given.items() if x is not None and name not in arrays}
-    options = {"compute": compute, "splits": splits, "deterministic": deterministic, "activation": activation}
+    options = {
+        "compute": compute, "splits": splits, "deterministic": deterministic, "batch_invariant": batch_invariant,
+        "activation": activation,
+    }  # fmt: skip
     _check_layout(layout, arrays)
     if out_dtype is not None:
         options["out_dtype"] = dtype_name(out_dtype, "out_dtype")
@@ -111,6 +116,7 @@ def gemm(
         compute=compute,
         splits=splits if splits is None or isinstance(splits, str) else int(splits),
         deterministic=bool(deterministic),
+        batch_invariant=bool(batch_invariant) or _core.batch_invariance_asked(),
         kernel=None if kernel is None else _kernel_name(kernel),
         **factors,
     )

@@ -193,7 +193,15 @@ def _product(spec: Spec, number: complex, a: Any, b: Any, layout: str, shape: Sh
     narrow = dtype_name(a.dtype, "a")
     dtype = factor_dtype(narrow) if summed else narrow
     compute = spec.compute if narrow == "f32" else None
-    call = Spec(("a", "b"), dtype, layout, alpha=number, compute=compute, deterministic=spec.deterministic)
+    call = Spec(
+        ("a", "b"),
+        dtype,
+        layout,
+        alpha=number,
+        compute=compute,
+        deterministic=spec.deterministic,
+        batch_invariant=spec.batch_invariant,
+    )
     return differentiable(call, (a, b))[0]
 
 

@@ -182,6 +182,6 @@ class _Division:
     def _product(self, spec: Spec, operands: Sequence[Any], axes: _Axes) -> Any:
         """a @ b of the whole k."""
         dtype = product_dtype(dtype_name(operands[0].dtype, "a"), spec.compute)
-        options = {name: getattr(spec, name) for name in ("compute", "splits", "deterministic")}
+        options = {name: getattr(spec, name) for name in ("compute", "splits", "deterministic", "batch_invariant")}
         (part,) = self.lowered(*operands[:2], spec=Spec(("a", "b"), dtype, spec.layout, **options))
         return jax.lax.psum(part, axes)

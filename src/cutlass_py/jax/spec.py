@@ -42,7 +42,7 @@ class Spec:
         out_dtype: of D.
         aux: what is written there, absent where aux is read or not asked for; likewise bias_grad.
         alpha, beta, scale_a, scale_b, scale_out: the numbers; 1 where an array takes their place.
-        compute, splits, deterministic, kernel: as in gemm, the kernel by name.
+        compute, splits, deterministic, batch_invariant, kernel: as in gemm, the kernel by name.
     """
 
     operands: tuple[str, ...]
@@ -59,6 +59,7 @@ class Spec:
     compute: str | None = None
     splits: int | str | None = None
     deterministic: bool = False
+    batch_invariant: bool = False
     kernel: str | None = None
 
     def named(self, operands: Sequence[Any]) -> dict[str, Any]:
@@ -114,6 +115,7 @@ class Spec:
             compute=self.compute,
             splits=self.splits,
             deterministic=self.deterministic,
+            batch_invariant=self.batch_invariant,
             **given,
         )
 

@@ -66,6 +66,7 @@ class Kernel(ABC):
     name: str
     compiled: bool
     deterministic = True
+    batch_invariant = False
     registry: ClassVar[Registry]  # set by registry.py, which makes kernels
 
     def __reduce__(self) -> Any:
@@ -81,17 +82,19 @@ class Kernel(ABC):
     def operation(self) -> Operation:
         """What it computes."""
 
-    def repeats(self, p: Problem) -> bool:
-        """Whether it gives the same bits again, where the problem asks for that."""
-        return self.deterministic or not p.deterministic
+    def bits_refusal(self, p: Problem, gpu: Gpu | None) -> str | None:
+        """Why it need not give those bits again that the problem asks for; None where it does."""
+        if p.deterministic and not self.deterministic:
+            return "need not give the same bits again; deterministic=True is asked for"
+        if p.batch_invariant and not self.batch_invariant:
+            return "does not say that a row's bits are its own; batch_invariant=True is asked for"
+        return None
 
     def way(self, p: Problem, gpu: Gpu | None) -> Way | str:
         """The way to compute `p` with this kernel, or the reason that there is none."""
         if self.operation.name != p.operation:
             return f"is a kernel of {self.operation.name}; {p.operation} is asked for"
-        if not self.repeats(p):
-            return "need not give the same bits again; deterministic=True is asked for"
-        return self._way(p, gpu)
+        return self.bits_refusal(p, gpu) or self._way(p, gpu)
 
     @abstractmethod
     def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
@@ -237,6 +240,7 @@ class PythonKernel(Kernel):
 class CutlassKernel(Kernel):
     """A kernel of the declaration (families.py)."""
 
+    batch_invariant = True
     bounded = True  # no estimate of it is below what the model thinks possible
 
     def __init__(self, config: Any, facts: dict[str, Any] | None) -> None:
@@ -262,6 +266,11 @@ class CutlassKernel(Kernel):
         from ..compiling.compiler import load
 
         return load(self.config)
+
+    def bits_refusal(self, p: Problem, gpu: Gpu | None) -> str | None:
+        """As in Kernel: also where it sums in another order than kernels that other rows may get."""
+        refusal = super().bits_refusal(p, gpu)
+        return refusal or (self.operation.sums_refusal(self.config, p, gpu) if p.batch_invariant else None)
 
     def with_epilogue(self, p: Problem) -> Kernel:
         """As in Kernel."""
@@ -310,7 +319,8 @@ class CutlassKernel(Kernel):
         if isinstance(config, str):
             return config
         interface = self.interface if config is self.config else self.operation.interface_of(config)
-        return interface.way(p, gpu)
+        way = interface.way(p, gpu)
+        return way if isinstance(way, str) else self.operation.parts_refusal(self, p) or way
 
     def _config_for(self, p: Problem) -> KernelConfig | str:
         """This design with the user's epilogue that a problem asks for, or why there is none; as it is if none is."""

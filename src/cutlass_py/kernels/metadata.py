@@ -119,6 +119,8 @@ class KernelMetadata:
         design: tile, cluster, schedule, stages, and what they take.
         cc: lowest compute capability that runs it, times ten, and the highest; (0, 0) for operands in host memory.
         deterministic: the same bits on every run.
+        batch_invariant: a row's bits do not depend on what is beside it, and are those of every other kernel that says
+            so.
         operation: what it computes.
     """
 
@@ -131,6 +133,7 @@ class KernelMetadata:
     design: Design = field(default_factory=Design)
     cc: tuple[int, int] = (80, 999)
     deterministic: bool = True
+    batch_invariant: bool = False
     operation: str = DEFAULT
 
     @property

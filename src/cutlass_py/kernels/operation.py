@@ -55,6 +55,10 @@ class Problem(Protocol):
         """Whether the same bits are asked for again."""
 
     @property
+    def batch_invariant(self) -> bool:
+        """Whether a row's bits may not depend on what is beside it."""
+
+    @property
     def jit(self) -> bool:
         """Whether it was asked for within `jit`."""
 
@@ -239,6 +243,14 @@ class Operation(ABC):
     @abstractmethod
     def forced(self, kernel: CutlassKernel, way: Way, p: Any, gpu: Gpu) -> Timed:
         """The route of a kernel that was asked for by name."""
+
+    def sums_refusal(self, config: Any, p: Any, gpu: Gpu | None) -> str | None:
+        """Why a kernel may give a row other bits than one that is taken for other rows; None where it does not."""
+        return None
+
+    def parts_refusal(self, kernel: CutlassKernel, p: Any) -> str | None:
+        """Why a kernel cannot compute a problem in the parts that are asked for; None where it can."""
+        return None
 
     def in_parts(self, kernel: CutlassKernel, way: Way, p: Any, splits: int) -> tuple[Way, int] | None:
         """The way that cuts a problem into so many parts, and how many come of it; None where a kernel cannot."""

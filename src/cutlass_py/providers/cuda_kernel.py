@@ -98,6 +98,7 @@ class CudaKernel:
             bias along n as a C whose rows are all the same.
         deterministic: the same bits on every run. False for what adds up by atomics: gemm's `deterministic=True` passes
             over it.
+        batch_invariant: a row's bits do not depend on what is beside it, and are those of the package's kernels.
 
     Raises:
         ValueError: a field that is none of this, or contradicts another; the message names it.
@@ -122,6 +123,7 @@ class CudaKernel:
     align_d: int = 0
     gemm2x: bool = False
     deterministic: bool = True
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not (self.name.isidentifier() and self.name.isascii()):
@@ -141,7 +143,8 @@ class CudaKernel:
                 raise ValueError(f"CudaKernel: {field} is {value!r}; expected three extents")
         if not isinstance(self.stages, int) or self.stages < 0:
             raise ValueError(f"CudaKernel: stages is {self.stages!r}; expected a number, 0 for what is not said")
-        for field, kind in (("source", str), ("device_type", str), ("gemm2x", bool), ("deterministic", bool)):
+        switches = ("gemm2x", "deterministic", "batch_invariant")
+        for field, kind in (("source", str), ("device_type", str), *((name, bool) for name in switches)):
             if not isinstance(value := getattr(self, field), kind):
                 raise ValueError(f"CudaKernel: {field} is {value!r}; expected a {kind.__name__}")
         if not (self.source.strip() or self.device_type.strip()):
@@ -219,7 +222,7 @@ class OwnKernel(CutlassKernel):
                 f"register_kernel: the model has no rate for {self.config.a} in {self.config.family}, or no warp tile "
                 "and stages; expected an estimate of your own, or none"
             )
-        self.deterministic = declared.deterministic
+        self.deterministic, self.batch_invariant = declared.deterministic, declared.batch_invariant
         self._estimate = estimate
         self.bounded = not callable(estimate)
         self._failures = Failures()

@@ -79,7 +79,7 @@ class ProvidedKernel(PythonKernel):
     def __init__(self, provider: Provider, metadata: KernelMetadata) -> None:
         self.provider = provider
         self.name = metadata.name
-        self.deterministic = metadata.deterministic
+        self.deterministic, self.batch_invariant = metadata.deterministic, metadata.batch_invariant
         self._metadata = metadata
         self._failures = Failures()
 
@@ -111,7 +111,7 @@ class ProvidedKernel(PythonKernel):
         return super().way(p, gpu)
 
     def _way(self, p: Problem, gpu: Gpu | None) -> Way | str:
-        if p.splits not in (0, 1) and p.device_id >= 0:
+        if p.splits not in (0, 1) and not p.batch_invariant and p.device_id >= 0:
             return f"splits k as it likes; splits={'stream' if p.splits < 0 else p.splits!r} is asked for"
         status = self._ask("supports", p)
         if not isinstance(status, Status):
@@ -222,7 +222,7 @@ def kernels_of(provider: Provider) -> list[ProvidedKernel]:
     return [ProvidedKernel(provider, m) for m in told]
 
 
-_KINDS = {"epilogue": str, "family": str, "api": int, "design": Design, "deterministic": bool}
+_KINDS = {"epilogue": str, "family": str, "api": int, "design": Design, "deterministic": bool, "batch_invariant": bool}
 
 
 def mistake(m: Any, usual: bool = True) -> str | None:

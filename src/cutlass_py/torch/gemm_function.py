@@ -53,6 +53,7 @@ def gemm(
     out_dtype: torch.dtype | str | None = None,
     splits: int | str | None = None,
     deterministic: bool = False,
+    batch_invariant: bool = False,
     kernel: Any = None,
 ) -> Tensor:
     """cutlass_py.gemm, differentiable: its operands, shapes, dtypes and errors, on torch tensors.
@@ -72,14 +73,15 @@ def gemm(
     """
     if not is_compiling():
         d = _fast_gemm(a, b, out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad,
-                      compute, out_dtype, splits, deterministic, kernel)  # fmt: skip
+                      compute, out_dtype, splits, deterministic, batch_invariant, kernel)  # fmt: skip
         if d is not None:
             return d
     operands = (a, b, c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad, out)
     keywords = {
         "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux, "gate": gate,
         "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad, "compute": compute,
-        "out_dtype": out_dtype, "splits": splits, "deterministic": deterministic, "kernel": kernel,
+        "out_dtype": out_dtype, "splits": splits, "deterministic": deterministic, "batch_invariant": batch_invariant,
+        "kernel": kernel,
     }  # fmt: skip
     unseen = no_interceptors()
     casts = out is None and (not unseen or is_autocasting())
@@ -168,7 +170,7 @@ def _call(
     a: Tensor, b: Tensor, matrix: Any, out: Tensor | None, aux: Any, *, c: Any = None, alpha: Any = 1,
     beta: Any = None, bias: Any = None, activation: Any = None, gate: Any = None, scale_a: Any = None,
     scale_b: Any = None, scale_out: Any = None, compute: Any = None, out_dtype: Any = None, splits: Any = None,
-    deterministic: bool = False, kernel: Any = None,
+    deterministic: bool = False, batch_invariant: bool = False, kernel: Any = None,
 ) -> Call:  # fmt: skip
     """The keywords of gemm as the operator takes them, numbers and tensors apart; all but the last two of a Call."""
     if beta is not None and c is None:
@@ -210,6 +212,7 @@ def _call(
         compute=compute,
         out_dtype=out_dtype,
         deterministic=deterministic,
+        batch_invariant=batch_invariant,
         kernel_name=getattr(kernel, "name", kernel),
     )
 

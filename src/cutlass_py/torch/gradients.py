@@ -62,28 +62,31 @@ def _from_result(call: Call) -> bool:
 
 
 def inherit_thread_flags() -> Callable[[], AbstractContextManager[None]]:
-    """A context in which a thread is allowed what `jit` and `autotuning` allow this one, beside what it is itself.
+    """A context in which a thread has what `jit`, `autotuning` and `batch_invariant` tell this one, beside its own.
 
     For backward passes, which torch runs on other threads. Without effect where torch compiles a pass: it calls kernels
     later, and cannot trace these questions.
     """
-    if is_compiling() or not (_core.jit_allowed() or _core.tuning_allowed()):
+    if is_compiling():
         return nullcontext
-    return partial(_with_thread_flags, _core.jit_allowed(), _core.tuning_allowed())
+    flags = _core.jit_allowed(), _core.tuning_allowed(), _core.batch_invariance_asked()
+    return partial(_with_thread_flags, *flags) if any(flags) else nullcontext
 
 
 @contextmanager
-def _with_thread_flags(jit: bool, tuning: int) -> Iterator[None]:
+def _with_thread_flags(jit: bool, tuning: int, invariant: bool) -> Iterator[None]:
     if is_compiling():
         yield
         return
     own_jit, own_tuning = _core.allow_jit(jit or _core.jit_allowed()), _core.tuning_allowed()
     _core.allow_tuning(max(tuning, own_tuning))
+    own_invariant = _core.ask_batch_invariance(invariant or _core.batch_invariance_asked())
     try:
         yield
     finally:
         _core.allow_jit(own_jit)
         _core.allow_tuning(own_tuning)
+        _core.ask_batch_invariance(own_invariant)
 
 
 class _Gemm(torch.autograd.Function):  # type: ignore[misc]
@@ -359,6 +362,7 @@ class _Backward:
                 compute=call.compute,
                 out_dtype=like.dtype,
                 deterministic=call.deterministic,
+                batch_invariant=call.batch_invariant,
             )
         )[0]
         return product.mT if like.column_major else product

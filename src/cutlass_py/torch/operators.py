@@ -55,6 +55,7 @@ class Call(NamedTuple):
     compute: str | None = None
     out_dtype: torch.dtype | None = None
     deterministic: bool = False
+    batch_invariant: bool = False
     kernel_name: str | None = None
     aux_dtype: torch.dtype | None = None
     bias_grad: str = ""
@@ -202,6 +203,7 @@ def _keywords(call: Call, z: Tensor | None, sums: Tensor | None) -> dict[str, An
         "out_dtype": call.out_dtype,
         "splits": "stream" if call.splits < 0 else call.splits or None,
         "deterministic": call.deterministic,
+        "batch_invariant": call.batch_invariant,
         "kernel": call.kernel_name,
     }
 

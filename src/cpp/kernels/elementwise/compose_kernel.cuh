@@ -204,6 +204,9 @@ struct Factors {
   T alpha, beta, scale_out;
 };
 
+__device__ inline float fused(float x, float y, float z) { return fmaf(x, y, z); }
+__device__ inline double fused(double x, double y, double z) { return fma(x, y, z); }
+
 // y for the elements at a place; aux is written here.
 template <class T, bool kVector, bool kPlain>
 __device__ void epilogue(const Compose& p, const Factors<T>& factors, const Place& at, int count, T (&y)[kElements]) {
@@ -218,26 +221,30 @@ __device__ void epilogue(const Compose& p, const Factors<T>& factors, const Plac
   if (reads_c) load<T, kVector>(p.c, at, count, c);
   if (p.argument.data) load<T, kVector>(p.argument, at, count, argument);
 
-  T z[kElements] = {}, value[kElements];
+  // acc * factor + rest, each rounded as our own kernels do (kernels/sm90/epilogue.cuh): a row may be finished by them,
+  // or here, and has the same bits.
+  T z[kElements] = {}, rest[kElements], value[kElements];
+  each([&](int i) { rest[i] = T(-0.0); });
+  if (p.bias.data) load_numbers<T, kVector>(p.bias, at, count, rest);
+  if (reads_c) {
+    numbers<T, kVector>(p.c, c, value);
+    each([&](int i) { rest[i] = fused(factors.beta, value[i], rest[i]); });
+  }
   if (p.acc.data) {
-    if constexpr (kPlain) numbers<T, kVector>(p.acc, acc, z);
-    if constexpr (!kPlain) add_parts<T, kVector>(p, at, count, z);
-    each([&](int i) { z[i] *= factors.alpha; });
+    T factor[kElements];
+    each([&](int i) { factor[i] = factors.alpha; });
     const auto multiply_by = [&](const Array& scale) {
       if (!scale.data) return;
       load_numbers<T, kVector>(scale, at, count, value);
-      each([&](int i) { z[i] *= value[i]; });
+      each([&](int i) { factor[i] *= value[i]; });
     };
     multiply_by(p.scale_a);
     multiply_by(p.scale_b);
-  }
-  if (p.bias.data) {
-    load_numbers<T, kVector>(p.bias, at, count, value);
-    each([&](int i) { z[i] += value[i]; });
-  }
-  if (reads_c) {
-    numbers<T, kVector>(p.c, c, value);
-    each([&](int i) { z[i] += factors.beta * value[i]; });
+    if constexpr (kPlain) numbers<T, kVector>(p.acc, acc, z);
+    if constexpr (!kPlain) add_parts<T, kVector>(p, at, count, z);
+    each([&](int i) { z[i] = fused(z[i], factor[i], rest[i]); });
+  } else {
+    each([&](int i) { z[i] += rest[i]; });
   }
   if (p.aux.data) store<T, kVector>(p.aux, at, count, z);
 

@@ -24,7 +24,7 @@ struct Text {
 };
 
 // What a descriptor means, and the parameters of a kernel: one more whenever launch.h would launch another wrongly.
-constexpr int32_t kCubinVersion = CUTLASS_PY_ABI << 16 | 6;
+constexpr int32_t kCubinVersion = CUTLASS_PY_ABI << 16 | 7;
 
 // Plain, and without addresses.
 struct CubinDescriptor {

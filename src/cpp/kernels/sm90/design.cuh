@@ -79,6 +79,9 @@ struct Reductions {
   static constexpr int count = sizeof...(R);
 };
 
+// Slices of k: none; one for each block of a cluster; all of a tile in one block, one after the other.
+enum class Slices { none, by_block, serial };
+
 // What the host has to know of a kernel to launch it; plain, for a cubin says it of itself.
 struct Shape {
   int m, n, lines;  // of a block's tile; of k in a stage
@@ -90,16 +93,18 @@ struct Shape {
   int shared_bytes;
   int operands;  // of the epilogue
   Beside beside[kMostOperands];
-  int slices;  // of k, one for each block of a cluster
-  bool swap;   // the left operand is B, the right one A, and D is turned
+  int slices;   // of k
+  bool serial;  // one block has all of them
+  bool swap;    // the left operand is B, the right one A, and D is turned
 
-  int cluster() const { return cluster_m * cluster_n * slices; }
+  int blocks_of_tile() const { return serial ? 1 : slices; }
+  int cluster() const { return cluster_m * cluster_n * blocks_of_tile(); }
   int line() const { return kLine / size; }
 };
 
 template <class Left_, class Right_, class Sum_, class D_, int m, int n, int lines_, int cluster_m_, int cluster_n_,
           bool pingpong_, bool promoted_, bool direct_, bool unaligned_, int left_group_, int right_group_,
-          bool left_along_, bool right_along_, bool split_, class Epilogue_>
+          bool left_along_, bool right_along_, Slices slices_, class Epilogue_>
 struct Design {
   using Left = Left_;
   using Right = Right_;
@@ -117,8 +122,8 @@ struct Design {
   static constexpr bool unaligned = unaligned_;  // threads load the operands: their lines may begin anywhere
   static constexpr bool left_along = left_along_, right_along = right_along_;
 
-  // Blocks of a cluster have a slice each of one tile's k, told at run time how many there are.
-  static constexpr bool split = split_;
+  // Of one tile's k; told at run time how many there are.
+  static constexpr bool split = slices_ == Slices::by_block, serial = slices_ == Slices::serial;
 
   static constexpr int line = kLine / int(sizeof(typename Left::Type));  // elements of k
   static constexpr int rows = pingpong ? M : M / kWarpgroups;            // of a warpgroup
@@ -191,7 +196,7 @@ struct Design {
     x.columns = columns, x.shared_bytes = shared_bytes;
     x.operands = Epilogue::operands;
     for (int i = 0; i < x.operands; ++i) x.beside[i] = Epilogue::beside[i];
-    x.slices = slices, x.swap = swap;
+    x.slices = slices, x.serial = serial, x.swap = swap;
     return x;
   }
 
@@ -203,6 +208,8 @@ struct Design {
   static_assert(Epilogue::operands <= kMostOperands);
   static_assert(promoted || !left_group);
   static_assert(!unaligned || (cluster == 1 && !promoted));
+  static_assert(2 % lines == 0, "slices begin at every other line");
+  static_assert(!serial || (!promoted && !unaligned && std::is_same_v<Register, float>));
   static_assert(!split || (cluster == 1 && M * N * 4 <= stages * stage_bytes && std::is_same_v<Register, float>));
   // What is stored as s32 is exact throughout.
   static_assert(!std::is_same_v<D, numbers::S32> ||

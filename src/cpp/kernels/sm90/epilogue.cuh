@@ -79,9 +79,10 @@ struct EpilogueArguments {
   float parameters[2];
 
   EpilogueArguments() = default;
+  static bool reads_c(const CutlassPyEpilogue& e) { return e.c.data && (e.beta.device || e.beta.value != 0); }
   EpilogueArguments(const CutlassPyEpilogue& e, bool swap)
       : alpha(e.alpha),
-        beta(e.beta),
+        beta(reads_c(e) ? e.beta : CutlassPyScalar{-0.0, 0, nullptr}),  // which changes nothing of what it is added to
         scale_out(e.scale_out),
         bias(e.bias, swap),
         scale_a(e.scale_a, swap),
@@ -150,21 +151,28 @@ struct Fused {
     return given.function == activation::Number::identity;
   }
 
-  // What sums come to by factors and, where C is not between the two, a bias: of units from a column of the part on.
+  // acc * factor + rest, where the rest is a bias: of units from a column of the part on. Where C is part of it, that
+  // is to come.
   template <int units, class Staged>
   __device__ void scale(Number (&z)[units][kUnit], const Staged& lines, int column) const {
+    if constexpr (role == Role::source) return;
     if constexpr (!biased) {
       each(z, [&](Number& x, int, int) { x *= alpha; });
     } else {
       const bool vectors = has_vectors(given);
-      const Line<units, 0, scaled> factors(lines, column, vectors);
-      const Line<units, scaled, role != Role::source> added(lines, column, vectors);
+      const Line<units, 0, scaled> factors(lines, column, vectors, alpha);  // which is part of vectors
+      const Line<units, scaled, true> added(lines, column, vectors);
       each(z, [&](Number& x, int i, int j) {
-        const float factor = scaled ? alpha * factors.rows[row_of(j)] : alpha;
-        if constexpr (scaled) x *= factors.columns[i][column_of(j)];
-        x = role == Role::source ? x * factor : x * factor + added.columns[i][column_of(j)] + added.rows[row_of(j)];
+        const float factor = scaled ? factors.rows[row_of(j)] * factors.columns[i][column_of(j)] : alpha;
+        x = fmaf(x, factor, added.columns[i][column_of(j)] + added.rows[row_of(j)]);
       });
     }
+  }
+  // What the lines of factors begin with: alpha where scale_a lies, so that their product is the same where the
+  // operands have changed places.
+  __device__ void begin_factors(float& of_columns, float& of_rows) const {
+    const bool along_columns = given.scale_a.data && given.scale_a.n;
+    of_columns = along_columns ? alpha : 1, of_rows = along_columns ? 1 : alpha;
   }
 
   // The rest: `matrices`, of each unit what was read, and what is to be written. take(results, i) sees what is reduced
@@ -173,12 +181,14 @@ struct Fused {
   template <int units, class Matrices, class Staged, class Take>
   __device__ void finish(Number (&z)[units][kUnit], Matrices (&matrices)[units], const Staged& lines, int column,
                          Take take) const {
-    if constexpr (role == Role::source) {
-      each(z, [&](Number& x, int i, int j) { x += beta * matrices[i][0][j]; });
-      if constexpr (biased) {
-        const Line<units, scaled, true> added(lines, column, has_vectors(given));
-        each(z, [&](Number& x, int i, int j) { x = x + added.columns[i][column_of(j)] + added.rows[row_of(j)]; });
-      }
+    if constexpr (role == Role::source && !biased) {
+      each(z, [&](Number& x, int i, int j) { x = x * alpha + beta * matrices[i][0][j]; });
+    } else if constexpr (role == Role::source) {
+      const Line<units, scaled, true> added(lines, column, has_vectors(given));
+      each(z, [&](Number& x, int i, int j) {
+        const float bias = added.columns[i][column_of(j)] + added.rows[row_of(j)];
+        x = fmaf(x, alpha, fmaf(beta, matrices[i][0][j], bias));
+      });
     }
     if constexpr (role == Role::aux) each(z, [&](const Number& x, int i, int j) { matrices[i][0][j] = x; });
     if constexpr (std::is_same_v<Number, float>) {
@@ -220,13 +230,13 @@ struct Fused {
     float columns[units][4], rows[2];
 
     template <class Staged>
-    __device__ Line(const Staged& lines, int column, bool there) {
+    __device__ Line(const Staged& lines, int column, bool there, float of_all = Lines::nothing(line)) {
 #pragma unroll
       for (auto& unit : columns) {
 #pragma unroll
         for (float& x : unit) x = Lines::nothing(line);
       }
-      rows[0] = rows[1] = Lines::nothing(line);
+      rows[0] = rows[1] = of_all;
       if (!there || !read) return;
       lines.get_rows(line, rows);
 #pragma unroll

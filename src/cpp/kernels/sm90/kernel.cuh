@@ -83,7 +83,7 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
   const auto place = [&](int i) {
     return PartPlace{tile.m + i / X::in_row * 64, tile.n + X::first_column(i), tile.batch};
   };
-  if (X::Epilogue::has_vectors(parts.p.epilogue)) vectors.stage();
+  if (X::Epilogue::has_vectors(parts.p.epilogue)) vectors.stage(epilogue);
   const auto sums_of = [&](int i) {
     return [&sums, i](auto& z, int group) {
       constexpr int units = sizeof(z) / sizeof(z[0]);
@@ -141,6 +141,8 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
     };
     if constexpr (X::promoted) {
       multiply.promoted_tile(sums, at, steps, done);
+    } else if constexpr (X::serial) {
+      multiply.serial_tile(sums, at, p.steps, p.slice_steps, done);
     } else {
       multiply.tile(sums, at, steps, done);
     }
@@ -168,7 +170,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
   if (works) {
     const Release<X> release(shared, place);
     const Multiply<X> multiply{shared, release, first_row};
-    const Steps steps = Steps::slice(p.steps, place.rank, p.slices);
+    const Steps steps = Steps::slice(p.steps, place.rank, p.slice_steps);
     Pipeline<X> at;
     typename Multiply<X>::Sums sums[X::blocks];
     const auto done = [] {};
@@ -192,7 +194,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
   Vectors<X> vectors(p, shared, warpgroup);
   Parts<X> parts(p, shared, warpgroup);
   vectors.request(tile);
-  if (X::Epilogue::has_vectors(p.epilogue)) vectors.stage();
+  if (X::Epilogue::has_vectors(p.epilogue)) vectors.stage(epilogue);
   for (int i = place.rank; i < X::parts; i += p.slices.by) {
     const int block = i / X::in_row, part = X::first_column(i);
     const PartPlace here{tile.m + block * 64, tile.n + part, tile.batch};

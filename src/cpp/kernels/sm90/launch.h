@@ -52,7 +52,7 @@ inline int encode_matrix(Operand& to, const Shape& x, const CutlassPyGemm& g, in
 
 // What a kernel reads or writes beside D: the only one that is given of these.
 inline CutlassPyArray beside(const CutlassPyEpilogue& e) {
-  if (e.c.data) return e.beta.device || e.beta.value != 0 ? e.c : CutlassPyArray{};
+  if (e.c.data) return EpilogueArguments::reads_c(e) ? e.c : CutlassPyArray{};
   return e.gate.data ? e.gate : e.aux;
 }
 
@@ -115,6 +115,8 @@ inline int fill(ParametersWith<kMostOperands>& p, const Shape& x, const CutlassP
   }
   const bool along_m = launch.raster ? (launch.raster == 1) != x.swap : tiles_n > tiles_m;
   p.order = TileOrder(tiles_m, tiles_n, g.batch, launch.swizzle, along_m);
+  // Slices begin where every kernel begins them, whatever its depth: at every other line.
+  p.slice_steps = int32_t(ceil_div(ceil_div(g.k, 2 * x.line()), x.slices) * 2 / x.lines);
   p.slices = Divisor(x.slices);
   p.steps = int32_t(ceil_div(g.k, x.lines * x.line()));
   p.end_m = int32_t(rows), p.end_n = int32_t(columns);
@@ -148,7 +150,7 @@ inline int fill(Launch& to, DriverLauncher& launcher, const Shape& x, const Cutl
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
     attributes[config.numAttrs++].val.clusterDim = {unsigned(x.cluster()), 1, 1};
     config.gridDim = unsigned(launch.sm_count / x.cluster() * x.cluster());
-    if (x.slices == 1) {
+    if (x.blocks_of_tile() == 1) {
       if (int error = launcher.clusters_at_once(config, launch.device, clusters)) return error;
     }
   }
@@ -156,7 +158,8 @@ inline int fill(Launch& to, DriverLauncher& launcher, const Shape& x, const Cutl
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
-  if (x.slices > 1 || clusters > p.order.count) clusters = p.order.count;  // of slices, each cluster has one tile
+  const bool one_each = x.blocks_of_tile() > 1;  // where the blocks of a cluster share a tile
+  if (one_each || clusters > p.order.count) clusters = p.order.count;
   config.gridDim = unsigned(clusters) * unsigned(x.cluster());
   return 0;
 }

@@ -39,7 +39,7 @@ struct OperandLoad {
 // Which tiles a block has, and which stages of each.
 template <class X>
 __device__ Steps steps_of(const Parameters& p, const Place<X>& place) {
-  return X::split ? Steps::slice(p.steps, place.rank, p.slices) : Steps::all(p.steps);
+  return X::split ? Steps::slice(p.steps, place.rank, p.slice_steps) : Steps::all(p.steps);
 }
 template <class X>
 __device__ Tiles tiles_of(const Parameters& p) {

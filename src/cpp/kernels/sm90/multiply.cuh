@@ -77,6 +77,26 @@ struct Multiply {
     release(before);
   }
 
+  // All slices of k, one after the other: their sums are added in that order, as blocks do that have a slice each.
+  template <class Done>
+  __device__ void serial_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, int steps, int each, Done done) const {
+    static_assert(2 * X::blocks * X::registers <= 160, "ptxas spills more than that");
+    clear(sums);
+    Sums slice[X::blocks];
+#pragma unroll 1
+    for (int begin = 0; begin < steps; begin += each) {
+      const int end = min(begin + each, steps);
+      tile(slice, at, {begin, end}, [&] {
+        if (end == steps) done();
+      });
+#pragma unroll
+      for (int rows = 0; rows < X::blocks; ++rows) {
+#pragma unroll
+        for (int i = 0; i < X::registers; ++i) sums[rows][i] += slice[rows][i];
+      }
+    }
+  }
+
   // Sums of one line are held in a part, of 64 rows, and then added, times the factors of that line.
   template <class Done>
   __device__ void promoted_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Done done) const {

@@ -42,8 +42,8 @@ struct Parameters {
   };
   Operand d;
   TileOrder order;
-  int32_t steps;                    // stages of k
-  Divisor slices;                   // of them, of a tile whose k is split
+  int32_t steps, slice_steps;       // stages of k, and of a slice
+  Divisor slices;                   // of a tile whose k is split
   int32_t left_batch, right_batch;  // 0 for one that all products share
   int32_t end_m, end_n;             // rows of the left operand, columns of the right one
   bool turned;                      // D's rows are the right operand's columns

@@ -79,8 +79,9 @@ struct Steps {
   int begin, end;
 
   __device__ static Steps all(int steps) { return {0, steps}; }
-  __device__ static Steps slice(int steps, int i, const Divisor& slices) {
-    return {slices.quotient(i * steps), slices.quotient((i + 1) * steps)};
+  // The i-th slice, of `each` stages; the last ones may have fewer, or none.
+  __device__ static Steps slice(int steps, int i, int each) {
+    return {min(i * each, steps), min((i + 1) * each, steps)};
   }
 };
 

@@ -52,6 +52,9 @@ void choose_arithmetic(const Request& r, Problem& p) {
   p.operand_a = row.operand;
   p.operand_b = a.dtype == b.dtype ? row.operand : compute_row(b, r.compute).operand;
   p.accumulator = row.accumulator;
+  // These may also be summed in f32, and for a row always in the same way.
+  const bool may_be_wider = p.accumulator == Dtype::fast || p.accumulator == Dtype::f16;
+  if (may_be_wider && r.repeats == Repeats::row) p.accumulator = Dtype::f32;
   const Operand* out = r.at(Role::out);
   const bool named = r.out_dtype != Dtype::none;
   if (out && named && r.out_dtype != out->dtype) {
@@ -63,6 +66,19 @@ void choose_arithmetic(const Request& r, Problem& p) {
                     .but(Refusal("a", std::string("is ") + dtype_name(p.a)))
                     .expects(is_complex(p.d) ? "a real dtype" : "c64 or c128"));
   }
+}
+
+// Parts of k whose sums are added in order, where a row may not depend on the others: by columns and k alone, however
+// few rows there are. As many as keep a GPU busy with few rows, of what our own kernels have
+// (docs/performance/choice.md).
+int16_t parts_of_row(const Request& r, const Problem& p, const Extents& extents) {
+  constexpr int64_t tile = 64, most_tiles = 100, shortest = 512;
+  const bool has_slices = dtype_size(p.a) == 2 && p.accumulator == Dtype::f32 && !r.lists && !r.user;
+  for (const int parts : {8, 4}) {
+    const int64_t tiles = (extents.n + tile - 1) / tile;
+    if (has_slices && parts * tiles <= most_tiles && extents.k >= parts * shortest) return int16_t(parts);
+  }
+  return 1;
 }
 
 // ------------------------------------------------------------------------------------------------ the product
@@ -317,8 +333,8 @@ Call canonicalise(const Request& r) {
   settle_matrices(call);
   settle_vectors(call);
   if (r.user) settle_user(r, call);
-  p.splits = r.splits;
-  p.deterministic = r.deterministic;
+  p.splits = r.repeats == Repeats::row ? parts_of_row(r, p, extents) : r.splits;
+  p.repeats = r.repeats;
   p.device = r.at(Role::a)->device;
   return call;
 }

@@ -76,9 +76,13 @@ struct Tiling {
         count(left.tiles() * right.tiles() * batch),
         waves(ceil_div(count, slots)) {}
 
-  int blocks() const { return x.cluster_m * x.cluster_n * x.slices; }
-  // Of k, in the stages of one slice.
-  double loaded_bytes() const { return ceil_div(ceil_div(k, x.k), x.slices) * x.k * x.size; }
+  int blocks_of_tile() const { return x.serial ? 1 : x.slices; }
+  int blocks() const { return x.cluster_m * x.cluster_n * blocks_of_tile(); }
+  // Of k, by a block: slices of blocks begin at every other line.
+  double loaded_bytes() const {
+    if (blocks_of_tile() == 1) return ceil_div(k, x.k) * x.k * x.size;
+    return ceil_div(ceil_div(k * x.size, 256), x.slices) * 256;
+  }
 
   double multiply() const {
     const double rate = std::exp(c.rate) * 2 / x.size;
@@ -104,7 +108,8 @@ struct Tiling {
     double slow = right.slow(c, k);
     if (x.right_along) slow += by_panel(x.n, 0, c.panels32, c.panels16);
     const double bytes = load(left, left.slow(c, k)) + load(right, slow), per_byte = 1 / std::exp(c.load);
-    return both(multiply(), bytes * per_byte, at_once) + (outside(left) + outside(right)) * per_byte;
+    const double pauses = x.serial ? (x.slices - 1) * std::exp(c.series) : 0;
+    return both(multiply(), bytes * per_byte, at_once) + (outside(left) + outside(right)) * per_byte + pauses;
   }
 
   double epilogue() const {
@@ -112,13 +117,13 @@ struct Tiling {
     const double panels = x.swap || x.direct ? 1 : 1 + by_panel(x.part, 0, c.stored32, c.stored16);
     const double time = elements * x.d_size * panels / std::exp(c.store + (x.direct ? c.direct : 0)) +
                         c.finish * x.instructions * elements / (128 * 256) * (x.pingpong ? 2 : 1);  // by one warpgroup
-    if (x.slices == 1) return time;
+    if (blocks_of_tile() == 1) return time;
     return time / x.slices + std::exp(c.join) + elements * 4 / std::exp(c.joined);
   }
 
   double tiles() const {
     const double main = mainloop(), end = epilogue();
-    const bool hides = x.pingpong && x.slices == 1;  // an epilogue beside the other warpgroup's mainloop
+    const bool hides = x.pingpong && blocks_of_tile() == 1;  // an epilogue beside the other warpgroup's mainloop
     const double each = hides ? std::max(main, (main + end) / 2) : main + end;
     const double idle = waves > 1 ? waves - count / slots : 0;
     return (waves + c.last * idle) * each + (hides ? main + end - each : 0);

@@ -42,6 +42,7 @@ namespace cutlass_py {
   X(stored16)       /* or of 16 */                                                                           \
   X(direct)         /* log of a share of that: element by element */                                         \
   X(finish)         /* an instruction for each element of a tile of 128x256, by two warpgroups */            \
+  X(series)         /* log, from one slice to the next, where a block has all of them */                     \
   X(join)           /* log, for the blocks of a cluster to meet and join their sums */                       \
   X(joined)         /* log, bytes of sums that a block joins */                                              \
   X(memory)         /* log, bytes that come from memory */                                                   \
@@ -60,6 +61,7 @@ struct EstimateConstants {
 // What the formula knows of a kernel. `left_along`, `right_along` as in kernels/sm90/design.cuh.
 struct EstimatedDesign {
   int m, n, k, cluster_m, cluster_n, slices;
+  bool serial;  // one block has all slices, instead of the blocks of a cluster one each
   bool swap, pingpong, turns, by_column, left_along, right_along, direct, unaligned;
   int size;          // bytes of an element of either operand
   int d_size;        // of D, and what is read or written as D is

@@ -9,6 +9,7 @@
 #include "arrays/metadata.h"
 #include "operations/gemm/canonical.h"
 #include "operations/gemm/user_epilogue.h"
+#include "runtime/plan_table.h"
 
 namespace cutlass_py {
 namespace {
@@ -153,10 +154,19 @@ bool is_numpy_bool(nb::handle value) {
   return type == "a numpy.bool" || type == "a numpy.bool_";  // the latter before NumPy 2
 }
 
-bool deterministic_from(nb::handle value) {
+bool switch_from(nb::handle value, const char* name) {
   if (value.ptr() == Py_False || value.ptr() == Py_True) return value.ptr() == Py_True;
   if (is_numpy_bool(value)) return PyObject_IsTrue(value.ptr()) == 1;
-  refuse_type(Refusal("deterministic", "is " + described_type(value)).expects("True or False"));
+  refuse_type(Refusal(name, "is " + described_type(value)).expects("True or False"));
+}
+
+Repeats repeats_from(const Keywords& k) {
+  const bool call = switch_from(k.deterministic, "deterministic");
+  const bool row = switch_from(k.batch_invariant, "batch_invariant") || batch_invariance_asked;
+  if (row && !k.splits.is_none()) {
+    refuse(Refusal("splits", "is given").but(Refusal("batch_invariant", "is True")).hints("it cuts k itself"));
+  }
+  return row ? Repeats::row : call ? Repeats::call : Repeats::no;
 }
 
 // Operands that a call writes, always or with the function that it has.
@@ -252,7 +262,7 @@ Request request_from(Operands& operands, const Keywords& keywords) {
   }
   if (!keywords.out_dtype.is_none()) r.out_dtype = dtype_from(keywords.out_dtype, "out_dtype");
   r.splits = splits_from(keywords.splits);
-  r.deterministic = deterministic_from(keywords.deterministic);
+  r.repeats = repeats_from(keywords);
   if (!r.function().derivative) will_write(operands, Written::unless_derivative);
   operands.describe(r);
   return r;

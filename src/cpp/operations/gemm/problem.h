@@ -5,6 +5,7 @@
 // or 'x' (no unit stride: must be packed). Leading dimensions that are never used (extent 1) are set to aligned values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -31,6 +32,9 @@ struct Matrix : CutlassPyArray {
 inline constexpr CutlassPyScalar kZero{0, 0, nullptr}, kOne{1, 0, nullptr};
 inline Dtype dtype_of(const CutlassPyArray& x) { return Dtype(x.dtype); }
 inline int64_t element_size(const CutlassPyArray& x) { return dtype_size(dtype_of(x)); }
+
+// Which bits are asked for again: those of the same call; or those of a row, whatever is beside it.
+enum class Repeats : uint8_t { no, call, row };
 
 // The class of a call: everything that the choice of a plan depends on. Compared and hashed as bytes. An absent operand
 // has dtype none, layout 0 and alignment 0. Layouts of c, gate and aux are 't' (as D lies) or 'x'.
@@ -59,11 +63,11 @@ struct Problem {
   char scale_a = 0, scale_b = 0;
   char scale_out = 0;  // 'h': a host factor, 's': one in device memory
   bool device_alpha = false, device_beta = false;
-  bool plain_sum = true;       // of integers: nothing scales the product, and no c is added
-  bool pointers = false;       // the operands are lists of matrices
-  bool deterministic = false;  // only kernels that give the same bits on every run
-  bool jit = false;            // a declared kernel may be compiled for it
-  int16_t splits = 0;          // parts of k asked for; 0: selection decides, -1: stream-K
+  bool plain_sum = true;  // of integers: nothing scales the product, and no c is added
+  bool pointers = false;  // the operands are lists of matrices
+  Repeats repeats = Repeats::no;
+  bool jit = false;    // a declared kernel may be compiled for it
+  int16_t splits = 0;  // parts of k asked for; 0: selection decides, -1: stream-K
   Device device;
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
   int32_t user = -1;  // the epilogue that the user wrote and the kinds of its operands, as numbered in user_epilogue.h
@@ -119,13 +123,13 @@ inline Rectangle rectangle_of(const Problem& p, Role role) {
   }
 }
 
-// k cut into parts of one length, the last one perhaps shorter. Each starts at a multiple of 64 elements, which is
-// aligned for any kernel, or where a block of scales does; so there may be fewer than were asked for.
+// k cut into parts of one length, the last one perhaps shorter; so there may be fewer than were asked for. Each starts
+// at a multiple of 256 bytes, where slices of our own kernels do (kernels/sm90/launch.h), and of 64 elements.
 struct Splits {
   int64_t k, length, count, batch;
   Splits(const Problem& p, int64_t splits)
       : k(p.k),
-        length(splits > 1 ? round_up((k + splits - 1) / splits, p.block() ? kScaleBlock : 64) : k),
+        length(splits > 1 ? round_up((k + splits - 1) / splits, std::max<int64_t>(64, 256 / dtype_size(p.a))) : k),
         count(length > 0 ? (k + length - 1) / length : 1),
         batch(p.batch) {}
 
@@ -209,7 +213,7 @@ struct Request {
   Activation activation = Activation::identity;
   double parameters[2] = {};
   int16_t splits = 0;  // as in Problem
-  bool deterministic = false;
+  Repeats repeats = Repeats::no;
   const UserRequest* user = nullptr;
   bool lists = false;  // a, b, c and out may be lists; the first extent of those that are is their length
 

@@ -146,8 +146,6 @@ class Interface(operation.Interface):
             return "does not deal out its k loops; splits='stream' is asked for"
         if p.splits > 0 and self.stream_k:
             return f"splits k as it likes; splits={p.splits} is asked for"
-        if p.splits > 1 and (p.pointers or not self.finishable):
-            return f"cannot split k: nothing else can finish its product; splits={p.splits} is asked for"
         return None
 
     def _vector_rejection(self, p: Problem) -> str | None:

@@ -34,7 +34,7 @@ def metadata_of(kernel: CutlassKernel) -> KernelMetadata:
     )
     return KernelMetadata(
         kernel.name, dict(operands_of(interface)), c.accumulator, interface.epilogue.formula, c.family, c.api, design,
-        kernel.family.cc, kernel.deterministic,
+        kernel.family.cc, kernel.deterministic, kernel.batch_invariant and not interface.stream_k,
     )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ _FORMULA = (
     "scale_out * f(z), f(gate) * z or f'(aux) * z; (aux = z) and (bias_grad = sum of f(z)); "
     "z = alpha * scale_a * scale_b * acc + beta * c + bias"
 )
-HOST = KernelMetadata("cpu_gemm_numpy", _ANY, "*", _FORMULA, family="cpu_gemm", cc=CPU)
+HOST = KernelMetadata("cpu_gemm_numpy", _ANY, "*", _FORMULA, family="cpu_gemm", cc=CPU, batch_invariant=True)
 
 # ---------------------------------------------------------------------------------------------------- of users
 

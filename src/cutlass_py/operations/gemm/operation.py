@@ -13,7 +13,7 @@ from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel, Status
 from ...kernels.metadata import KernelMetadata
 from ...kernels.operation import Groups, Operation, Timed
-from . import cost, legality, metadata, problem_text, problems, routes, tile_order
+from . import batch_invariance, cost, legality, metadata, problem_text, problems, routes, tile_order
 from .arguments import GemmArguments
 from .call import KernelCall
 from .suites import SUITES
@@ -31,7 +31,7 @@ class Gemm(Operation):
         "layout_d", "align_a", "align_b", "align_d", "c", "layout_c", "align_c", "activation", "bias", "bias_axis",
         "align_bias", "gate", "layout_gate", "align_gate", "aux", "layout_aux", "align_aux", "bias_grad",
         "bias_grad_axis", "scale_a", "scale_b", "scale_out", "device_alpha", "device_beta", "plain_sum", "pointers",
-        "deterministic",
+        "deterministic", "batch_invariant",
     )  # fmt: skip
     # What was asked for by name, and where. Where a kernel or a number of splits is asked for, tables are not
     # consulted; a user's epilogue is of the product's class. `block` follows from scale_b.
@@ -63,6 +63,14 @@ class Gemm(Operation):
         if epilogue.user:  # functions of the same content share a kernel: its formula may be another's
             return "the user's function"
         return "" if epilogue.plain else epilogue.formula
+
+    def sums_refusal(self, config: GemmConfig, p: Problem, gpu: Gpu | None) -> str | None:
+        """Those of stream-K, and of instructions or promotions that others do not have."""
+        return batch_invariance.sums_refusal(config, p, gpu)
+
+    def parts_refusal(self, kernel: CutlassKernel, p: Problem) -> str | None:
+        """Where k is to be whole, or in a number of parts."""
+        return routes.parts_refusal(kernel, p)
 
     def interface_of(self, config: GemmConfig) -> legality.Interface:
         """The interface of a kernel; the same object for all that share it."""

@@ -45,6 +45,7 @@ _MEANINGS = {  # of operands by their shape, of other keywords by their name
     "activation": 'its name, or with parameters ["clamp", 0, 6]',
     "splits": "as in gemm",
     "deterministic": "as in gemm",
+    "batch_invariant": "as in gemm",
 }
 for _name in KEYWORDS["gemm"]:
     _meaning = _MEANINGS.get(_SHAPES.get(_name, _name))
@@ -97,7 +98,7 @@ class _Entry:
         found: dict[str, Any] = {}
         for key in self.given:
             shape = _SHAPES.get(key)
-            if key in ("compute", "splits", "deterministic"):
+            if key in ("compute", "splits", "deterministic", "batch_invariant"):
                 found[key] = self.given[key]
             elif shape == "result":
                 found[key] = self.matrix(self.one_of(key, STORAGE), self.m, self.n)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._core import Operand
+from ..._core import Operand, Problem
 from ...arrays.host import host_array
 from ...arrays.rounding import store
 from ...declaration.dtypes import BLOCK, DTYPES
@@ -99,7 +99,21 @@ def _product(call: KernelCall) -> Any:
     if call.problem.block:
         return _product_in_blocks(call, a, b)
     wide = DTYPES[accumulator].numpy if accumulator in ("f64", "c64", "c128") else np.float32
-    return a.astype(wide, copy=False) @ b.astype(wide, copy=False)
+    return _times(call.problem, a.astype(wide, copy=False), b.astype(wide, copy=False))
+
+
+def _times(p: Problem, a: Any, b: Any) -> Any:
+    """A @ B; row by row where BLAS may not see how many there are (columns, where a and b have changed places)."""
+    if not p.batch_invariant:
+        return a @ b
+    if p.transposed:
+        return _row_by_row(b.swapaxes(-1, -2), a.swapaxes(-1, -2)).swapaxes(-1, -2)
+    return _row_by_row(a, b)
+
+
+def _row_by_row(a: Any, b: Any) -> Any:
+    rows = [np.ascontiguousarray(a[..., i : i + 1, :]) @ b for i in range(a.shape[-2])]
+    return np.concatenate(rows, axis=-2) if rows else a @ b
 
 
 def _product_in_blocks(call: KernelCall, a: Any, b: Any) -> Any:
@@ -110,7 +124,7 @@ def _product_in_blocks(call: KernelCall, a: Any, b: Any) -> Any:
     total = np.zeros(call.d.shape, np.float32)
     for i, start in enumerate(range(0, a.shape[-1], BLOCK)):
         part = slice(start, start + BLOCK)
-        product = a[..., part].astype(np.float32) @ b[..., part, :].astype(np.float32)
+        product = _times(call.problem, a[..., part].astype(np.float32), b[..., part, :].astype(np.float32))
         total += product * (rows[..., i, None] * columns[..., i, None, :])
     return total
 

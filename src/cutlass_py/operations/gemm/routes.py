@@ -35,14 +35,16 @@ def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> 
         if isinstance(way, str):
             continue
         found: list[Timed] = []
-        if p.splits <= 1 and (every or estimates.least(interface, way) < fastest):
+        kernels = [kernel for kernel in kernels if not kernel.bits_refusal(p, gpu)] if p.deterministic else kernels
+        if every or estimates.least(interface, way) < fastest:
             detours = estimates.detours(way, interface)
-            found += [(kernel.microseconds(estimates) + detours, kernel, way, 1) for kernel in kernels]
+            alone = (kernel for kernel in kernels if p.splits <= 0 or kernel.config.slices == p.splits)
+            found += [(kernel.microseconds(estimates) + detours, kernel, way, 1) for kernel in alone]
         if cuts and _splittable(interface, p) and p.splits not in (1, -1):
             split = _split_way(way, interface)
             if every or estimates.least(interface, split, _parts(p, p.splits or 2)) < fastest:
-                found += [timed for kernel in kernels for timed in _split(kernel, split, p, gpu, estimates)]
-        found = [timed for timed in found if timed[1].repeats(p)]
+                whole = (kernel for kernel in kernels if kernel.config.slices == 1)
+                found += [timed for kernel in whole for timed in _split(kernel, split, p, gpu, estimates)]
         fastest = min(fastest, *(timed[0] for timed in found)) if found else fastest
         found_all += found
     return found_all
@@ -85,17 +87,29 @@ def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
 def forced(kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu) -> Timed:
     """The route of a kernel that was asked for by name."""
     estimates = Estimates(p, gpu)
-    if p.splits > 1:
+    if p.splits > 1 and kernel.config.slices == 1:
         return _split(kernel, _split_way(way, _gemm(kernel)), p, gpu, estimates)[0]
     return kernel.microseconds(estimates), kernel, way, 1
 
 
 def in_parts(kernel: CutlassKernel, way: Way, p: Problem, splits: int) -> tuple[Way, int] | None:
     """The way that cuts k into so many parts, and how many come of it; None where the kernel cannot."""
+    slices, interface, parts = kernel.config.slices, _gemm(kernel), _parts(p, splits)
     if splits == 1:
-        return way, 1
-    interface = _gemm(kernel)
-    return (_split_way(way, interface), _parts(p, splits)) if _splittable(interface, p) else None
+        return (way, 1) if p.splits <= 0 or p.splits == slices else None
+    if slices > 1 or not _splittable(interface, p) or (p.splits and parts != _parts(p, p.splits)):
+        return None
+    return _split_way(way, interface), parts
+
+
+def parts_refusal(kernel: CutlassKernel, p: Problem) -> str | None:
+    """Why a kernel cannot cut k as it is asked for, alone or by the sums of its parts; None where it can."""
+    slices: int = kernel.config.slices
+    if p.splits <= 0 or p.splits == slices or (slices == 1 and _splittable(_gemm(kernel), p)):
+        return None
+    how = f"cuts k into {slices}" if slices > 1 else "cannot split k: nothing else can finish its product"
+    asked = "batch_invariant=True takes" if p.batch_invariant else "splits are"
+    return f"{how}; {asked} {p.splits}"
 
 
 def _gemm(kernel: CutlassKernel) -> Interface:

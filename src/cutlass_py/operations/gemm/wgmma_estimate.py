@@ -47,6 +47,7 @@ CONSTANTS = {
     "stored16": (0.5642, 0.3061, 0.2885, 3.235),
     "direct": (-0.8347, -0.8347, -0.8347, -0.8347),
     "finish": (0.07299, 0.07299, 0.1217, 0.14),
+    "series": (-3.0, -3.0, -3.0, -3.0),
     "join": (0.5795, 0.6244, 0.4219, 0.3818),
     "joined": (9.876, 10.16, 9.779, 9.673),
     "memory": (15.95, 15.44, 15.85, 15.99),
@@ -87,6 +88,7 @@ def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
     return _core.WgmmaDesign(
         tile=c.tile,
         cluster=c.cluster,
+        serial=schedule.serial,
         swap=schedule.swap,
         pingpong=schedule.pingpong,
         turns=adds_by_turns(c),
@@ -97,7 +99,7 @@ def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
         unaligned=schedule.unaligned,
         size=size,
         d_size=d_size + like_d,
-        part=part_columns(c.tile[1], d_size, like_d > 0 or c.cluster[2] > 1, reduces),
+        part=part_columns(c.tile[1], d_size, like_d > 0 or c.shares_tile, reduces),
         instructions=instructions + loop,
     )
 

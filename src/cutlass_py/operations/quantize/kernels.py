@@ -93,7 +93,7 @@ def metadata_of(kernel: CutlassKernel) -> KernelMetadata:
         for name, dtype in (("x", c.x), ("q", c.q), ("scales", "f32"))
     }
     return KernelMetadata(
-        kernel.name, operands, "f32", FORMULA, c.family, 0, design, FAMILY.cc, kernel.deterministic, "quantize"
+        kernel.name, operands, "f32", FORMULA, c.family, 0, design, FAMILY.cc, kernel.deterministic, True, "quantize"
     )
 
 

@@ -25,7 +25,17 @@ class Quantize(Operation):
     call = QuantizeCall
     keys = problems.KEYS
     key = ("rows", "cols", "batch", "x", "q", "scaling", "layout_x", "layout_q", "align_x", "align_q")
-    not_in_key = ("operation", "device", "device_id", "kernel", "jit", "user", "splits", "deterministic")
+    not_in_key = (
+        "operation",
+        "device",
+        "device_id",
+        "kernel",
+        "jit",
+        "user",
+        "splits",
+        "deterministic",
+        "batch_invariant",
+    )
 
     def arguments_from(self, entry: Mapping[str, Any], device: str) -> QuantizeArguments:
         """x aligned and without gaps."""
