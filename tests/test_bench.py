@@ -14,6 +14,7 @@ from fake_gpu import SMALL, FakeGpu, record_of
 import cutlass_py
 from cutlass_py.bench import cases, frameworks, host, results, suites, timing
 from cutlass_py.bench.report import choice_ratio, faults, row, summarise, summary_table
+from cutlass_py.bench.results import INVARIANT, OURS
 from cutlass_py.bench.suites import ARITHMETICS, Case, case_of
 from cutlass_py.commands import main
 from cutlass_py.declaration.dtypes import LAYOUTS
@@ -355,6 +356,17 @@ def test_cuts_of_k(fake_gpu):
     record = cases.measure(SMALL, settings, fake_gpu)
     assert [found["splits"] for found in record["decompositions"]] == [1, "stream"]
     assert row(record, ["sustained"]).splitlines()[1].startswith("  splits=1 ")
+
+
+def test_what_no_row_may_depend_on_is_timed_beside_the_choice(fake_gpu):
+    settings = cases.Settings(("sustained",), batch_invariant=True, budget_ms=1.0)
+    record = cases.measure(SMALL, settings, fake_gpu)
+    us = record["sustained"]["us"]
+    assert list(us)[1:] == [OURS, INVARIANT] and record["error"][INVARIANT] < 1e-2
+    found, beside = summarise([record])
+    assert beside["of"] == INVARIANT and beside["over default"] == pytest.approx(us[OURS] / us[INVARIANT], rel=0.3)
+    header, cells = summary_table([found, beside])
+    assert header[-1] == "over default" and cells[0][-1] == "1.000"
 
 
 def test_orders_of_tiles(fake_gpu, monkeypatch, capsys):

@@ -42,7 +42,7 @@ JSON = [
     f"emit {SIMT} --torch-extension -o {{there}} --json",
     "demo --size 16 --json",
 ]
-ELSEWHERE = {"tune", "pack"}  # test_tuning.py, with a clock of its own; test_packs.py
+ELSEWHERE = {"tune", "calibrate", "pack"}  # test_tuning.py, test_calibration.py, with clocks; test_packs.py
 
 
 @pytest.fixture(autouse=True)

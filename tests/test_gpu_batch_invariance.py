@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import gpu
 import pytest
 import torch
 
 import cutlass_py
-import gpu
 from cutlass_py import GemmArguments, get_kernels
 from cutlass_py.arrays.gpu import device
 from cutlass_py.declaration.dtypes import LAYOUTS, arithmetic
@@ -23,6 +23,7 @@ PARTS = {1: (192, 800), 4: (1536, 2064), 8: (136, 4112)}
 SIXTEEN = ("bf16", "f16")
 EPILOGUES: dict[str, Any] = {
     "plain": lambda m, n, d: {},
+    "bias": lambda m, n, d: {"bias": gpu.normals((n,), d), "alpha": 0.7},
     "bias and gelu": lambda m, n, d: {"bias": gpu.normals((n,), d), "activation": "gelu_tanh", "alpha": 0.7},
     "bias of rows": lambda m, n, d: {"bias": gpu.normals((m, 1), d), "activation": "relu", "alpha": 0.7},
     "addend": lambda m, n, d: {"c": gpu.normals((m, n), d), "beta": -1.3, "alpha": 0.3},
@@ -110,7 +111,7 @@ def test_epilogues_leave_rows_alone(dtype, d, name, parts):
         assert same(args.run(kernel=kernel), expected), kernel.name
 
 
-@pytest.mark.parametrize("dtype", [*SIXTEEN, "f32", pytest.param("e4m3", marks=pytest.mark.sm90)])
+@pytest.mark.parametrize("dtype", [*SIXTEEN, "f32", "f64", pytest.param("e4m3", marks=pytest.mark.sm90)])
 def test_rows_of_any_problem(dtype):
     """Extents, layouts and alignments at random: rows among others, alone, in a batch, and where they lie oddly."""
     r = Random(SEED)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -13,9 +10,7 @@ import pytest
 import cutlass_py
 from cutlass_py.bench.suites import ARITHMETICS, Case
 from cutlass_py.commands import main
-from cutlass_py.declaration.dtypes import LAYOUTS
 from cutlass_py.declaration.families import find, named, select
-from cutlass_py.dispatch.candidates import rank
 from cutlass_py.operations.gemm.problems import arguments
 
 SWEEP = Path(__file__).resolve().parent / "data" / "sweep.json"  # a fifth of the problems of a sweep on an H200
@@ -106,19 +101,16 @@ def test_a_sweep_is_reduced(script, capsys, tmp_path):
     assert "within 2% of the best found" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["kernel_set", "fit_cost"])
 @pytest.mark.parametrize(
     ("content", "message"), [(None, "No such file"), ("{", "not JSON"), ('{"rows": []}', "no case was timed")]
 )
-def test_files_that_are_no_sweeps(script, capsys, tmp_path, name, content, message):
-    if name == "fit_cost":
-        pytest.importorskip("scipy")
+def test_files_that_are_no_sweeps(script, capsys, tmp_path, content, message):
     path = tmp_path / "sweep.json"
     if content is not None:
         path.write_text(content)
-    assert script(name).main([str(path)]) == 2
+    assert script("kernel_set").main([str(path)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"{name}: ") and message in said
+    assert said.startswith("kernel_set: ") and message in said
 
 
 def test_what_the_model_takes_of_a_set(script):
@@ -142,73 +134,9 @@ def test_sweeps_of_every_dtype(script, dtype):
     result["cases"] = [case.facts() | {"sustained": {"us": {"torch": 1.0, "cutlass_py": 2.0, chosen: 2.0, "x": 1.0}}}]
     (group,) = kernel_set.groups_of([result], "sustained")
     assert group.cases == [case] and group.chosen({chosen}) == [(1 / 2, 1 / 2)]
-    if find(chosen).api == 3:
-        pytest.importorskip("scipy")
-        (timed,) = script("fit_cost").cases_of([result], "sustained")
-        assert [kernel.name for kernel, *_ in timed.routes] == [chosen] and timed.share() == 1.0
 
 
-def test_constants_are_found_in_what_follows_from_them(script, capsys, tmp_path):
-    pytest.importorskip("scipy")
-    fit_cost = script("fit_cost")
-    result = json.loads(SWEEP.read_text())
-    cases = fit_cost.cases_of([result], "sustained")
-    table = fit_cost.cost.FITTED_3X
-    names, before = list(table), list(table.values())
-    moved = {"launch": 5.0, "cooperative": 0.6, "rate": 600.0}
-    wanted = dict(zip(names, before, strict=True)) | moved
-    try:
-        fit_cost.put(table, wanted.values())
-        made = [dataclasses.replace(case, us=case.estimates()) for case in cases]
-        found = dict(zip(names, fit_cost.fit(made, table, before), strict=True))
-        assert {name: found[name] for name in moved} == pytest.approx(moved, rel=0.02)
-        assert fit_cost.reached(made, table, wanted.values()) == [1.0] * len(made)
-        faster = [dataclasses.replace(case, regime="light", us=[us / 1.2 for us in case.us]) for case in made]
-        found = dict(zip(names, fit_cost.fit([*made, *faster], table, before), strict=True))
-        assert {name: found[name] for name in moved} == pytest.approx(moved, rel=0.02)
-    finally:
-        fit_cost.put(table, before)
-    path = tmp_path / "sweep.json"
-    path.write_text(json.dumps(result))
-    assert fit_cost.main([str(path)]) == 0 and list(table.values()) == before
-    assert "on what it was not fitted to: 0.9" in capsys.readouterr().out
-
-
-def test_launches_and_copies_are_found_in_routes_that_follow_from_them(script, capsys, tmp_path, core):
-    pytest.importorskip("scipy")
-    fit_cost, fit_choice = script("fit_cost"), script("fit_choice")
-    table, entries = fit_cost.cost.FITTED_ROUTES, []
-    # Where threads load operands of 16 bits, what a 2.x kernel takes says little.
-    shapes = [(31, 41, 67), (77, 320, 210), (701, 900, 1001), (2001, 3003, 4001)]
-    for dtype, shape, layout in itertools.product(("bf16", "tf32"), shapes, LAYOUTS):
-        entry = Case("random", dtype, layout, (1, *shape)).problem()
-        routes = fit_choice.routes_of(rank(arguments(entry).problem))
-        assert {choice.route.direct for choice in routes} == {False, True} and len(routes) > 6
-        entries.append({"problem": entry, "routes": [choice.route.record() | {"us": [1.0]} for choice in routes]})
-    machine = {"gpu": "NVIDIA H200", "compute_capability": 90, "sm_count": 132}
-    before, moved = list(table.values()), [1.0, 5.0, 0.5, 1.6]
-    cases = fit_cost.routed([{"machine": machine, "routed": entries}])
-    try:
-        fit_cost.put(table, moved)
-        for entry, case in zip(entries, cases, strict=True):
-            for found, us in zip(entry["routes"], case.estimates(), strict=True):
-                found["us"] = [us, us * 0.9, us * 1.1]
-    finally:
-        fit_cost.put(table, before)
-    path = tmp_path / "routes.json"
-    path.write_text(json.dumps({"machine": machine, "routed": entries}))
-    assert fit_cost.main([str(path), "--routes"]) == 0 and list(table.values()) == before
-    said = capsys.readouterr().out
-    assert [float(x) for x in re.findall("-> (.+)", said)] == pytest.approx(moved, rel=0.1)
-    assert "as found: 1.0000 of the best" in said
-    large = Case("random", "bf16", "tn", (1, 8192, 8192, 8192)).problem()
-    assert fit_choice.routes_of(rank(arguments(large).problem)) == []
-
-
-@pytest.mark.parametrize("name", ["kernel_set", "fit_cost"])
-def test_no_sweep_at_all(script, capsys, tmp_path, name):
-    if name == "fit_cost":
-        pytest.importorskip("scipy")
+def test_no_sweep_at_all(script, capsys, tmp_path):
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"cases": [{"mode": "default", "sustained": {"us": {"torch": 1, "cutlass_py": 1}}}]}))
-    assert script(name).main([str(path)]) == 2 and "--all-kernels" in capsys.readouterr().err
+    assert script("kernel_set").main([str(path)]) == 2 and "--all-kernels" in capsys.readouterr().err

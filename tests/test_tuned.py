@@ -37,12 +37,12 @@ def values_of(**changes):
 
 
 def test_a_machine_without_a_gpu_assumes_what_the_real_one_says(monkeypatch):
-    info = {"name": "NVIDIA H200", "cc": 90, "sm_count": 132}
+    info = {"name": "NVIDIA H200", "cc": 90, "sm_count": 132, "driver": 13000}
     monkeypatch.setattr(_core, "device_count", lambda: 1)
     monkeypatch.setattr(_core, "device_info", lambda ordinal: info)
     monkeypatch.setattr(_core, "clusters_at_once", lambda ordinal: ABSENT.clusters)
     real = device.__wrapped__(0)
-    assert real == dataclasses.replace(ABSENT, absent=False)
+    assert real == dataclasses.replace(ABSENT, absent=False, driver=13000)
     assert tuned.path_of(ABSENT) == tuned.path_of(real)
     assert (str(real), str(ABSENT)) == ("NVIDIA H200", "an absent NVIDIA H200")
 

@@ -6,7 +6,6 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -18,7 +17,7 @@ from cutlass_py.kernels.kernel_description import KernelDescription
 from cutlass_py.kernels.registry import cutlass_kernel
 from cutlass_py.operations.gemm import cost, wgmma_estimate
 from cutlass_py.operations.gemm.problems import arguments
-from cutlass_py.operations.gemm.tile_order import tile_order, tile_orders, tiles_of
+from cutlass_py.operations.gemm.tile_order import tile_order, tile_orders
 
 LEAN = FAMILIES["sm90_lean"].declared
 TILE = "sm90_lean_bf16_bf16_f32_bf16_{}_128x128x64_{}_lean{}_fused"
@@ -32,11 +31,6 @@ def config(layout: str = "tn", cluster: str = "1x1x1", schedule: str = "pingpong
 
 def us(c, m: int, n: int, k: int, batch: int = 1, activation: str = "identity") -> float:
     return wgmma_estimate.estimate(c, ABSENT, m, n, k, batch, activation)[0]
-
-
-def test_there_is_a_number_for_each_constant_and_way_to_sum():
-    assert list(wgmma_estimate.CONSTANTS) == _core.wgmma_constants()
-    assert {len(row) for row in wgmma_estimate.CONSTANTS.values()} == {len(wgmma_estimate.SUMS)}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +84,7 @@ def test_the_more_lines_neighbours_share_the_better():
     """As measured: 1, 1.4 and 1.9, where each of three rows of tiles has 128 columns."""
     c = find("sm90_lean_bf16_bf16_f32_bf16_tn_64x128x64_1x1x1_leanpingpong_fused")
     arms = _core.WgmmaArms([(192, 16384, 2048, 1)] * 3, [wgmma_estimate.design_of(c)] * 3, [(1, 1), (2, 2), (2, 1)])
-    down, in_pairs, across = wgmma_estimate.estimates("usual", ABSENT.clusters).times(arms)
+    down, in_pairs, across = wgmma_estimate.estimates("usual", ABSENT).times(arms)
     assert down < in_pairs < across
 
 
@@ -111,7 +105,7 @@ def test_what_leaves_no_registers_is_what_the_kernel_says():
 
 def test_the_order_is_the_best_of_all():
     c = config()
-    formula = wgmma_estimate.estimates("usual", ABSENT.clusters)
+    formula = wgmma_estimate.estimates("usual", ABSENT)
     product, orders = (8192, 16384, 8192, 1), [(raster, swizzle) for raster in (1, 2) for swizzle in (1, 2, 4, 8)]
     times = formula.times(_core.WgmmaArms([product] * 8, [wgmma_estimate.design_of(c)] * 8, orders))
     best, *order = wgmma_estimate.estimate(c, ABSENT, *product)
@@ -184,65 +178,3 @@ def test_a_formula_wants_every_constant():
         _core.WgmmaEstimates([1.0], ABSENT.clusters)
     with pytest.raises(ValueError, match="each"):
         _core.WgmmaArms([(1, 1, 1, 1)], [], [])
-
-
-# ---------------------------------------------------------------------------------------- benchmarks/fit_choice.py
-
-
-@pytest.fixture
-def made():
-    """A file as fit_choice.py measures them, of a GPU where small tiles, clusters and loads take longer."""
-    names = _core.wgmma_constants()
-    there = [wgmma_estimate.CONSTANTS[name][0] for name in names]
-    for name, change in (("low", 0.9), ("meet", 3), ("load", -0.7), ("finish", 0.3)):
-        there[names.index(name)] += change
-    formula, random = _core.WgmmaEstimates(there, ABSENT.clusters), Random(5)
-    designs = [c for c in LEAN if c.a == "bf16" and c.d == "bf16" and c.epilogue == "fused" and c.layout == "tn"]
-    problems = []
-    for i in range(60):
-        activation = ("identity", "gelu_tanh")[i % 2]
-        product = (*(int(16 * 2 ** random.uniform(0, 9)) // 8 * 8 for _ in range(3)), 1)
-        chosen = random.sample(designs, 60)
-        arms = _core.WgmmaArms([product] * 60, [wgmma_estimate.design_of(c, activation) for c in chosen], [(1, 1)] * 60)
-        times = formula.times(arms)
-        noisy = [[t * random.uniform(0.99, 1.01) for _ in range(4)] for t in times]
-        arms = [(c.name, 1, 1, each) for c, each in zip(chosen, noisy, strict=True)]
-        problems.append({"problem": product, "layout": "tn", "activation": activation, "arms": arms})
-    return {"sums": "usual", "seed": 5, "gpu": "made up", "clusters": ABSENT.clusters, "problems": problems}
-
-
-def test_a_fit_finds_the_constants_that_made_the_times(made, script, tmp_path, capsys):
-    fit_choice = script("fit_choice")
-    path = tmp_path / "sweep.json"
-    gone = ("sm90_lean_of_another_year", 1, 1, [0.1] * 4)
-    made["problems"][0]["arms"].append(gone)
-    made["problems"].append({**made["problems"][0], "arms": [gone]})
-    path.write_text(fit_choice.json.dumps(made))
-    idle = tmp_path / "idle.json"  # of kernels that are gone throughout
-    idle.write_text(fit_choice.json.dumps({**made, "sums": "fast", "problems": made["problems"][-1:]}))
-    assert fit_choice.main(["fit", str(path), str(idle)]) == 0
-    text = capsys.readouterr().out
-    before, after = (float(line.split("chosen ")[1].split(",")[0]) for line in text.splitlines()[1:3])
-    assert before < 0.99 < after
-    found = dict(zip(_core.wgmma_constants(), fit_choice.fit_all([path], 0)["usual"], strict=True))
-    now = {name: row[0] for name, row in wgmma_estimate.CONSTANTS.items()}
-    assert found["low"] > now["low"] + 0.2 and found["meet"] > now["meet"] + 0.5
-    assert found["finish"] > now["finish"] + 0.1
-    assert f'    "launch": ({found["launch"]:.4g}, ' in text
-
-
-def test_what_is_measured_takes_operands_as_they_lie(script, monkeypatch):
-    fit_choice = script("fit_choice")
-    kernels = [cutlass_kernel(config(layout)) for layout in ("tn", "nt")]
-    monkeypatch.setattr(fit_choice, "all_kernels", lambda compiled: kernels)
-    (case,) = fit_choice.cases((), ("bf16",), ("tn",), [(1, 256, 512, 1024)])
-    _, choices = fit_choice.arms_of(case, "gelu", ABSENT, Random(1))
-    assert {choice.route.kernel for choice in choices} == {kernels[0]}
-    assert all(choice.swizzle in (1, 2, 4, 8) and choice.raster in (1, 2) for choice in choices)
-    rows, columns = tiles_of(kernels[0].config, arguments(case.problem()).problem)
-    orders = [(raster, swizzle) for raster in (1, 2) for swizzle in (1, 2, 4, 8)]
-    most = {1: columns, 2: rows}
-    assert {(choice.raster, choice.swizzle) for choice in choices} == {
-        (raster, swizzle) for raster, swizzle in orders if swizzle == 1 or swizzle // 2 < most[raster]
-    }
-    assert [case.dtype for case, _ in zip(fit_choice.drawn("factors", 3), range(2), strict=False)] == ["e4m3_block"] * 2

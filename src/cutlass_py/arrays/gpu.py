@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -22,7 +23,7 @@ class Gpu:
     """What selection knows of a device, and of its memory in GB/s, as copies reach it. `absent`: only assumed.
 
     `clusters`: how many clusters of blocks, each with a multiprocessor of its own, run at once, by their size up to 8.
-    Where none are given, what is usual.
+    Where none are given, what is usual. `driver`: its CUDA version, 13000 for 13.0.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Gpu:
     bandwidth: float
     absent: bool = False
     clusters: tuple[int, ...] = ()
+    driver: int = 0
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -38,6 +40,11 @@ class Gpu:
 
     def __str__(self) -> str:
         return f"an absent {self.name}" if self.absent else self.name
+
+
+def file_stem(name: str, sm_count: int) -> str:
+    """What files about such GPUs are called, by its name and its multiprocessors."""
+    return f"{re.sub(r'[^a-zA-Z0-9_]+', '-', name).strip('-').lower()}-{sm_count}"
 
 
 # By compute capability, times ten: a usual device's name and multiprocessors, and GB/s of memory for each of those,
@@ -81,7 +88,8 @@ def device(ordinal: int) -> Gpu:
         return ABSENT
     info = _core.device_info(ordinal)
     cc, sm_count = info["cc"], info["sm_count"]
-    return Gpu(info["name"], cc, sm_count, bandwidth_of(cc, sm_count), clusters=_core.clusters_at_once(ordinal))
+    clusters = _core.clusters_at_once(ordinal)
+    return Gpu(info["name"], cc, sm_count, bandwidth_of(cc, sm_count), clusters=clusters, driver=info["driver"])
 
 
 def capabilities() -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from .. import __version__
 from ..errors import CompileError
 
 # A module's first line is its command's help.
-COMMANDS = ("info", "kernels", "explain", "bench", "tune", "cache", "emit", "pack", "demo")
+COMMANDS = ("info", "kernels", "explain", "bench", "tune", "calibrate", "cache", "emit", "pack", "demo")
 
 
 class _Parser(argparse.ArgumentParser):

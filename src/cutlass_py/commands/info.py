@@ -22,8 +22,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The command."""
     from .. import __version__
+    from ..arrays.gpu import device
     from ..kernels.kernel import CutlassKernel
     from ..kernels.registry import all_kernels
+    from ..operations.gemm import calibration
     from ..support.versions import installed
 
     if options.cmake_dir:
@@ -33,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     compiled = sum(k.compiled for k in kernels)
     found = packs.installed()
     build, frameworks = _core.build_info(), installed()
-    devices = [_core.device_info(i) for i in range(_core.device_count())]
+    devices = [_core.device_info(i) | {"estimates": calibration.said(device(i))} for i in range(_core.device_count())]
     if options.json:
         counts = {"compiled": compiled, "declared": len(kernels)}
         facts = {"version": __version__, "build": build, "kernels": counts}
@@ -52,7 +54,8 @@ def run(options: argparse.Namespace) -> int:
     for pack in found:
         reason, holds = packs.why_left_out(pack), f"{len(pack.kernels)} kernels, {len(pack.tables)} tuned tables"
         rows.append((f"pack {pack.name}", f"left out: {reason}" if reason else f"{pack.version}: {holds}"))
-    rows += [(f"cuda:{i}", _device_line(d)) for i, d in enumerate(devices)]
+    for i, found_here in enumerate(devices):
+        rows += [(f"cuda:{i}", _device_line(found_here)), ("estimates", str(found_here["estimates"]))]
     if not devices:
         rows.append(("device", f"CPU only: {_core.why_no_device()}"))
     rows += list(frameworks.items())

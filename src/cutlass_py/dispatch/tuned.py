@@ -9,7 +9,6 @@ is, and another may have it later: what was measured of it is kept beside the ta
 from __future__ import annotations
 
 import os
-import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from typing import Any, get_type_hints
 from weakref import ref
 
 from .. import _core
-from ..arrays.gpu import Gpu
+from ..arrays.gpu import Gpu, file_stem
 from ..compiling import cache
 from ..declaration.config import SWIZZLES
 from ..errors import CompileError
@@ -87,8 +86,7 @@ Table = dict[str, Entry]
 
 def file_name(gpu: str, sm_count: int) -> str:
     """The file of a table for GPUs of this name and number of multiprocessors."""
-    name = re.sub(r"\W+", "-", gpu).strip("-").lower()
-    return packs.TABLES.replace("*", f"{name}-{sm_count}")
+    return packs.TABLES.replace("*", file_stem(gpu, sm_count))
 
 
 def path_of(gpu: Gpu) -> Path:

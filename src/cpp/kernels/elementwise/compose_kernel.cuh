@@ -221,18 +221,12 @@ __device__ void epilogue(const Compose& p, const Factors<T>& factors, const Plac
   if (reads_c) load<T, kVector>(p.c, at, count, c);
   if (p.argument.data) load<T, kVector>(p.argument, at, count, argument);
 
-  // acc * factor + rest, each rounded as our own kernels do (kernels/sm90/epilogue.cuh): a row may be finished by them,
-  // or here, and has the same bits.
-  T z[kElements] = {}, rest[kElements], value[kElements];
-  each([&](int i) { rest[i] = T(-0.0); });
-  if (p.bias.data) load_numbers<T, kVector>(p.bias, at, count, rest);
-  if (reads_c) {
-    numbers<T, kVector>(p.c, c, value);
-    each([&](int i) { rest[i] = fused(factors.beta, value[i], rest[i]); });
-  }
+  // acc * factor + bias, rounded once; or with C in between, each rounded. As our own kernels do it
+  // (kernels/sm90/epilogue.cuh): a row may be finished by them, or here, and has the same bits.
+  T z[kElements] = {}, factor[kElements], bias[kElements], value[kElements];
+  each([&](int i) { factor[i] = factors.alpha, bias[i] = T(-0.0); });
+  if (p.bias.data) load_numbers<T, kVector>(p.bias, at, count, bias);
   if (p.acc.data) {
-    T factor[kElements];
-    each([&](int i) { factor[i] = factors.alpha; });
     const auto multiply_by = [&](const Array& scale) {
       if (!scale.data) return;
       load_numbers<T, kVector>(scale, at, count, value);
@@ -242,9 +236,14 @@ __device__ void epilogue(const Compose& p, const Factors<T>& factors, const Plac
     multiply_by(p.scale_b);
     if constexpr (kPlain) numbers<T, kVector>(p.acc, acc, z);
     if constexpr (!kPlain) add_parts<T, kVector>(p, at, count, z);
-    each([&](int i) { z[i] = fused(z[i], factor[i], rest[i]); });
+  }
+  if (reads_c) {
+    numbers<T, kVector>(p.c, c, value);
+    each([&](int i) { z[i] = fused(factors.beta, value[i], p.acc.data ? z[i] * factor[i] : T(0)) + bias[i]; });
+  } else if (p.acc.data) {
+    each([&](int i) { z[i] = fused(z[i], factor[i], bias[i]); });
   } else {
-    each([&](int i) { z[i] += rest[i]; });
+    each([&](int i) { z[i] += bias[i]; });
   }
   if (p.aux.data) store<T, kVector>(p.aux, at, count, z);
 

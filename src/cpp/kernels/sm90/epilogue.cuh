@@ -75,6 +75,7 @@ struct Lines {
 struct EpilogueArguments {
   Factor alpha, beta, scale_out;
   Vector bias, scale_a, scale_b;
+  bool adds_c;
   activation::Number function;
   float parameters[2];
 
@@ -82,11 +83,12 @@ struct EpilogueArguments {
   static bool reads_c(const CutlassPyEpilogue& e) { return e.c.data && (e.beta.device || e.beta.value != 0); }
   EpilogueArguments(const CutlassPyEpilogue& e, bool swap)
       : alpha(e.alpha),
-        beta(reads_c(e) ? e.beta : CutlassPyScalar{-0.0, 0, nullptr}),  // which changes nothing of what it is added to
+        beta(e.beta),
         scale_out(e.scale_out),
         bias(e.bias, swap),
         scale_a(e.scale_a, swap),
         scale_b(e.scale_b, swap),
+        adds_c(reads_c(e)),
         function(activation::Number(e.activation)),
         parameters{float(e.parameters[0]), float(e.parameters[1])} {}
 };
@@ -185,10 +187,12 @@ struct Fused {
       each(z, [&](Number& x, int i, int j) { x = x * alpha + beta * matrices[i][0][j]; });
     } else if constexpr (role == Role::source) {
       const Line<units, scaled, true> added(lines, column, has_vectors(given));
-      each(z, [&](Number& x, int i, int j) {
-        const float bias = added.columns[i][column_of(j)] + added.rows[row_of(j)];
-        x = fmaf(x, alpha, fmaf(beta, matrices[i][0][j], bias));
-      });
+      const auto bias = [&](int i, int j) { return added.columns[i][column_of(j)] + added.rows[row_of(j)]; };
+      if (given.adds_c) {  // where it takes the product away, the bias is left
+        each(z, [&](Number& x, int i, int j) { x = fmaf(beta, matrices[i][0][j], x * alpha) + bias(i, j); });
+      } else {
+        each(z, [&](Number& x, int i, int j) { x = fmaf(x, alpha, bias(i, j)); });
+      }
     }
     if constexpr (role == Role::aux) each(z, [&](const Number& x, int i, int j) { matrices[i][0][j] = x; });
     if constexpr (std::is_same_v<Number, float>) {

@@ -1,8 +1,9 @@
 """Which kernels give a row of D the same bits, whatever is beside it: those that sum k, and finish the sums, alike.
 
-Sums of 16 bits, integers and f64 are the same of every family, tile, layout and orientation, where k is in as many parts
-(canonical.cpp says how many); and acc * factor + (beta * C + bias) is rounded alike by most. What differs was found
-kernel by kernel on an H200 (tests/test_gpu_batch_invariance.py).
+All of our own do, of every tile, layout and orientation, where k is in as many parts (canonical.cpp says how many); and
+what they leave to be finished elsewhere is rounded there as they do. CUTLASS's 2.x kernels begin with the k that fills
+no tile: among themselves their bits are the same, and those of others where there is no such rest. Stream-K cuts k by
+the rest of the problem. Found kernel by kernel on an H200 (tests/test_gpu_batch_invariance.py).
 """
 
 from __future__ import annotations
@@ -12,25 +13,23 @@ from functools import cache
 from ..._core import Problem
 from ...arrays.gpu import Gpu
 from ...declaration.config import SCHEDULES, GemmConfig
-from ...declaration.dtypes import DTYPES
 from ...declaration.epilogues import epilogue_named
 from ...declaration.families import FAMILIES
+
+_WHOLE = 16  # of k: what the instructions of all others begin at multiples of
 
 
 def sums_refusal(c: GemmConfig, p: Problem, gpu: Gpu | None) -> str | None:
     """Why a kernel may give a row other bits than one that other rows may get; None where it does not."""
-    schedule = SCHEDULES[c.schedule]
+    schedule, how = SCHEDULES[c.schedule], None
     if schedule.lean:
         return None
-    how = None
     if schedule.stream_k:
         how = "cuts k by how many tiles there are"
-    elif DTYPES[c.a].bits == 8 and c.accumulator == "f32":
-        how = "promotes sums by the depth of its tile"
-    elif epilogue_named(c.epilogue).activation != "identity" or (c.api == 3 and p.c):
-        how = "rounds its epilogue unlike others"
-    elif (c.a == "tf32" or p.user >= 0) and _ours_take(c, p, gpu):
-        how = "rounds unlike our own kernels, which take such rows too"
+    elif _ours_take(c, p, gpu) and c.accumulator != "s32":
+        how = "sums unlike our own kernels, which take such rows too"
+    elif epilogue_named(c.epilogue).activation != "identity" or (c.api == 3 and (p.c or p.k % _WHOLE)):
+        how = "rounds unlike others that take such rows"
     return how and f"{how}; batch_invariant=True is asked for"
 
 

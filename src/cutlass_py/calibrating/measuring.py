@@ -1,0 +1,153 @@
+"""What a calibration measures: random problems, each by many kernels and routes in turns, as `tune` does.
+
+Of our own kernels those that the estimates put first, the first few in every order of their tiles, and some at random,
+for what is never measured is never put first. Every other one of the rest goes in another order too, and every other
+problem has an activation. Of routes the first of each kind: a family, directly, with copies or with k in parts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from math import isfinite
+from random import Random
+from typing import Any
+
+from .. import _core
+from ..arrays.gpu import Gpu
+from ..bench.suites import cases
+from ..declaration.config import SCHEDULES
+from ..declaration.families import FAMILIES
+from ..dispatch.autotune import in_every_order
+from ..dispatch.candidates import Choice, Route, rank
+from ..dispatch.launch_plan import launch_plan_of
+from ..kernels.adaptation import Way
+from ..kernels.kernel import CutlassKernel
+from ..kernels.registry import all_kernels
+from ..operations.gemm.calibration import SUMS
+from ..operations.gemm.problems import arguments
+from ..operations.gemm.suites import RANDOM
+from ..operations.gemm.wgmma_estimate import estimate, sums_of
+
+Entry = dict[str, Any]  # a problem, and the microseconds of each round of what was run on it
+
+ROUTES = "routes"
+# Seconds of each part, of those that there are kernels for.
+SECONDS = {"usual": 36.0, "fast": 11.0, "promoted": 13.0, "factors": 11.0, ROUTES: 24.0}
+_DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=True))  # of bench, by how they sum
+_FIRST, _IN_EVERY_ORDER, _AT_RANDOM, _ROUNDS = 24, 4, 8, 4
+_OF_EACH_KIND, _SMALL = 4, 20.0  # routes; microseconds
+_ACTIVATIONS = ("identity", "gelu_tanh", "identity", "relu")  # of problems, in turn: what is cheap, and what is dear
+# Operands of routes and their arithmetic, in turn, and at most how many products: some hundred microseconds of each.
+_OPERANDS = (
+    ("bf16", None, 2**36), ("s8", None, 2**36), ("bf16", None, 2**36), ("f32", "tf32", 2**35), ("f64", None, 2**34),
+    ("bf16", None, 2**36), ("f16", None, 2**36), ("f32", "f32", 2**33), ("f32", "3xtf32", 2**34), ("c64", None, 2**31),
+    ("c128", None, 2**31), ("u8", None, 2**36),
+)  # fmt: skip
+
+
+def parts(gpu: Gpu) -> list[str]:
+    """What there is to measure: ways to sum of our own kernels, where they run, and routes."""
+    lowest, highest = FAMILIES["sm90_lean"].cc
+    own = {sums_of(k.config) for k in _ours()} if lowest <= gpu.cc <= highest else set()
+    return [name for name in SECONDS if name in own or name == ROUTES]
+
+
+def measure(part: str, gpu: Gpu, seconds: float, seed: int) -> Iterator[Entry]:
+    """Problems of one part as they are measured, for so long."""
+    end, random = time.monotonic() + seconds, Random(seed)
+    found = _routes(random) if part == ROUTES else _arms(part, gpu, random, seed)
+    for entry in found:
+        yield entry
+        if time.monotonic() > end:
+            return
+
+
+# ---------------------------------------------------------------------------------------------------- our own kernels
+
+
+def _ours() -> list[CutlassKernel]:
+    return [k for k in all_kernels(compiled=True) if isinstance(k, CutlassKernel) and k.config.family == "sm90_lean"]
+
+
+def _arms(sums: str, gpu: Gpu, random: Random, seed: int) -> Iterator[Entry]:
+    for case, activation in zip(drawn(sums, seed), cycle(_ACTIVATIONS), strict=False):
+        p = arguments({**case.problem(), "activation": activation}, "cuda:0").problem
+        choices = arms_of(p, gpu, random)
+        if len(choices) > 1:  # or it is packed, or odd
+            arms = [(choice.route.kernel.name, choice.raster, choice.swizzle, us) for choice, us in times(p, choices)]
+            yield {"problem": (p.m, p.n, p.k, p.batch), "activation": activation, "arms": arms}
+
+
+def drawn(sums: str, seed: int) -> Iterator[Any]:
+    """Cases of the random suites, one layout after the other, without an end."""
+    while True:
+        found = cases(("random", "random-layer", "random-batched"), (_DTYPES[sums],), seed=seed)
+        Random(seed).shuffle(found)
+        yield from found
+        seed += 1
+
+
+def arms_of(p: Any, gpu: Gpu, random: Random) -> list[Choice]:
+    """What is measured of a problem: kernels that take the operands as they lie."""
+    ways: dict[Any, Any] = {}
+    ranked = []
+    for kernel in _ours():
+        if kernel.interface not in ways:
+            ways[kernel.interface] = kernel.way(p, gpu)
+        way = ways[kernel.interface]
+        if isinstance(way, Way) and not way.detours:
+            us, raster, swizzle = estimate(kernel.config, gpu, p.m, p.n, p.k, p.batch, p.activation)
+            ranked.append((us, kernel.name, Choice(Route(kernel, way), us, swizzle, raster)))
+    ranked.sort(key=lambda each: each[:2])
+    choices = [choice for *_, choice in ranked]
+    found = choices[:_FIRST] + random.sample(choices[_FIRST:], min(_AT_RANDOM, len(choices[_FIRST:])))
+    arms = []
+    for i, choice in enumerate(found):
+        itself, *others = in_every_order(p, [choice])
+        if i >= _IN_EVERY_ORDER:
+            others = random.sample(others, 1) if others and i % 2 else []
+        arms += [itself, *others]
+    random.shuffle(arms)  # behind itself in another order a kernel is faster: 50 ns
+    return arms
+
+
+# ---------------------------------------------------------------------------------------------------- routes
+
+
+def _routes(random: Random) -> Iterator[Entry]:
+    seeds = (random.randrange(2**32) for _ in cycle((0,)))
+    for (a, compute, most), seed in zip(cycle(_OPERANDS), seeds, strict=False):
+        suite = RANDOM[random.choice(("random", "random", "random-odd", "random-batched"))]
+        batch, m, n, k = suite.shapes(seed, 1)[0]
+        while batch * m * n * k > most:
+            m, n, k = (max(1, x // 2) for x in (m, n, k))
+        problem = {"m": m, "n": n, "k": k, "batch": batch, "a": a, "compute": compute}
+        problem["layout"] = random.choice(("tn", "tt", "nn", "nt"))
+        p = arguments(problem, "cuda:0").problem
+        if choices := routes_of(rank(p)):
+            routes = [choice.route.record() | {"us": us} for choice, us in times(p, choices)]
+            yield {"problem": problem, "routes": routes}
+
+
+def routes_of(ranking: Sequence[Choice]) -> list[Choice]:
+    """The first of each kind, where the choice is not among our own kernels alone."""
+    kinds: dict[tuple[str, str], list[Choice]] = {}
+    for choice in ranking:
+        kernel = choice.route.kernel
+        if isinstance(kernel, CutlassKernel):
+            how = "direct" if choice.route.direct else "cut" if choice.route.splits > 1 else "copied"
+            family = "unaligned" if SCHEDULES[kernel.config.schedule].unaligned else kernel.config.family
+            kinds.setdefault((family, how), []).append(choice)
+    if len(kinds) < 2 or (("sm90_lean", "direct") in kinds and ranking[0].microseconds > _SMALL):
+        return []
+    return [choice for choices in kinds.values() for choice in choices[:_OF_EACH_KIND]]
+
+
+def times(p: Any, choices: Sequence[Choice]) -> Iterator[tuple[Choice, list[float]]]:
+    """Microseconds of each round, of those that ran."""
+    found = _core.measure(p, [launch_plan_of(choice, p) for choice in choices], _ROUNDS)
+    for choice, us in zip(choices, found, strict=True):
+        if all(map(isfinite, us)):
+            yield choice, [round(t, 3) for t in us]

@@ -1,0 +1,103 @@
+"""Measure this GPU, and fit the constants by which kernels are chosen to it, on device 0; two minutes.
+
+What has been measured is kept: where it was interrupted, it goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+from .. import _core
+from ..support.files import replace
+from ..support.terminal import print_table, progress
+from .options import json_option, print_json
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("--seconds", type=float, help="of measuring in all (default about 95)")
+    parser.add_argument("--seed", type=int, help="of the problems (default: a new one, printed)")
+    parser.add_argument("--measured", metavar="FILE", help="fit to what was measured before, and kept in this file")
+    parser.add_argument("--keep", metavar="FILE", help="keep what is measured, in this file")
+    parser.add_argument("--export", metavar="FILE", help="write the calibration here, and not where it is used")
+    json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command."""
+    from ..arrays.gpu import device
+    from ..calibrating.fitting import fitted
+    from ..operations.gemm import calibration
+
+    if not _core.device_count() and not options.measured:
+        raise ValueError(f"calibrate: needs a GPU: {_core.why_no_device()}")
+    gpu = device(0)
+    path = Path(options.export) if options.export else calibration.path_of(gpu)
+    if options.export and not path.parent.is_dir():
+        raise ValueError(f"calibrate: --export {options.export}: there is no such directory")
+    kept = Path(options.measured or options.keep or path.with_suffix(".measured"))
+    found = _read(kept) if kept.exists() else None
+    if options.measured and found is None:
+        raise ValueError(f"calibrate: --measured {options.measured}: there is no such file")
+    if found is None or (found["gpu"], found["driver"]) != (gpu.name, gpu.driver):
+        seed = secrets.randbelow(2**32) if options.seed is None else options.seed
+        found = {"gpu": gpu.name, "driver": gpu.driver, "seed": seed, "parts": {}}
+    if not options.measured:
+        _measure(options, found, gpu, kept)
+    made = fitted(calibration.nearest_of(gpu), found["parts"], gpu, found["seed"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace(path, made.dumps().encode())
+    if not (options.keep or options.measured):
+        kept.unlink(missing_ok=True)
+    calibration.forget()
+    _say(options, made.evidence, path)
+    return 0
+
+
+def _measure(options: argparse.Namespace, found: dict[str, Any], gpu: Any, kept: Path) -> None:
+    """Part by part, each of which is kept as it is done."""
+    from ..calibrating.measuring import SECONDS, measure, parts
+
+    asked = parts(gpu)
+    share = options.seconds / sum(SECONDS[part] for part in asked) if options.seconds else 1.0
+    left = [part for part in asked if part not in found["parts"]]
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with progress("measuring", len(left)) as advance:
+        for part in left:
+            found["parts"][part] = list(measure(part, gpu, SECONDS[part] * share, found["seed"]))
+            replace(kept, json.dumps(found, separators=(",", ":")).encode())
+            advance()
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What was measured before; None where it is nothing that can be gone on with."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if {"gpu", "driver", "seed", "parts"} <= found.keys() else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _say(options: argparse.Namespace, evidence: dict[str, Any], path: Path) -> None:
+    if options.json:
+        print_json({"file": str(path), **evidence})
+        return
+    print(f"seed {evidence['seed']}; the best of what was measured over the choice, on problems that were held out:")
+    rows = [
+        (
+            part,
+            str(found["problems"]),
+            "yes" if found["changed"] else "no",
+            *(f"{found[when][of]:.3f}" for when in ("before", "after") for of in _OF),
+        )
+        for part, found in evidence["held_out"].items()
+    ]
+    print_table(("part", "problems", "changed", "before", "5%", "worst", "after", "5%", "worst"), rows)
+    print(path)
+
+
+_OF = ("geomean", "percentile_5", "worst")

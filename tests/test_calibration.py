@@ -1,0 +1,215 @@
+"""Calibrations: files that can be taken or not, the nearest GPU, and constants found in times that follow from them."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from specs import A100, problem
+
+from cutlass_py import _core
+from cutlass_py.arrays.gpu import ABSENT, Gpu
+from cutlass_py.calibrating import fitting, measuring
+from cutlass_py.commands import main
+from cutlass_py.dispatch.candidates import rank
+from cutlass_py.kernels.adaptation import Way
+from cutlass_py.kernels.registry import kernel_named
+from cutlass_py.operations.gemm import calibration
+from cutlass_py.operations.gemm.calibration import BESIDE, SUMS, TILED, calibration_of, instead, nearest_of
+from cutlass_py.operations.gemm.cost import Estimates
+
+H200 = replace(ABSENT, absent=False, driver=13000)
+INFO = {"name": H200.name, "cc": H200.cc, "sm_count": H200.sm_count, "driver": H200.driver}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """The user's calibrations are here."""
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
+    calibration.forget()
+    yield tmp_path
+    monkeypatch.undo()
+    calibration.forget()
+
+
+def took(estimates, plan):
+    kernel, way = kernel_named(plan.kernel), Way(plan.pack_a, plan.pack_b, plan.scratch)
+    return estimates.product(kernel, plan.splits) + estimates.detours(way, kernel.interface, plan.splits)
+
+
+@pytest.fixture
+def gpu(core, monkeypatch):
+    """A GPU of which times are those of other constants: returns these."""
+    known = nearest_of(H200)
+    usual = known.sums["usual"]
+    truth = replace(
+        known,
+        sums=known.sums | {"usual": usual | {"low": usual["low"] + 0.8, "load": usual["load"] - 0.5}},
+        tiled=known.tiled | {"launch": 3.5},
+        beside=known.beside | {"launch": 8.0, "rate": known.beside["rate"] / 2},
+    )
+
+    def measure(p, plans, rounds):
+        with instead(H200, truth):
+            estimates = Estimates(p, H200)
+            return [[us * x for x in (1.0, 1.02, 0.98, 1.01)[:rounds]] for us in map(partial(took, estimates), plans)]
+
+    monkeypatch.setattr(_core, "measure", measure)
+    monkeypatch.setattr(_core, "device_count", lambda: 1)
+    monkeypatch.setattr(_core, "device_info", lambda ordinal: INFO)
+    monkeypatch.setattr(_core, "clusters_at_once", lambda ordinal: ABSENT.clusters)
+    from cutlass_py.arrays.gpu import device
+
+    device.cache_clear()
+    yield truth
+    monkeypatch.undo()
+    device.cache_clear()
+
+
+# ---------------------------------------------------------------------------------------- files
+
+
+def test_what_ships_is_whole():
+    (own,) = calibration.shipped()
+    assert own.gpu == "NVIDIA H200" and list(own.sums) == list(SUMS)
+    assert {*TILED} <= set(own.tiled) and set(own.beside) == set(BESIDE)
+    assert len(own.dumps()) < 40_000
+    for sums in SUMS:
+        assert len(own.constants(sums)) == len(_core.wgmma_constants())
+
+
+def saved(path, **changes):
+    path.write_text(replace(nearest_of(H200), driver=H200.driver, **changes).dumps())
+    calibration.forget()
+
+
+def test_the_users_own_is_taken_first(place):
+    from cutlass_py import __version__
+
+    saved(place / calibration.name_of(H200), version=__version__, beside=dict.fromkeys(BESIDE, 7.0))
+    assert calibration_of(H200).beside == dict.fromkeys(BESIDE, 7.0)
+    assert calibration_of(A100).beside["launch"] != 7.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[:-200], "not JSON"),
+        (lambda text: text.replace('"cc": 90', '"cc": 91'), "its digest is not that of its contents"),
+        (lambda text: "[]", "expected a calibration of format 1"),
+        (lambda text: text.replace('"format": 1', '"format": 9'), "expected a calibration of format 1"),
+    ],
+)
+def test_what_is_torn_or_edited_is_named_and_passed_over(place, change, message):
+    path = place / calibration.name_of(H200)
+    saved(path, version="0.0")
+    path.write_text(change(path.read_text()))
+    calibration.forget()
+    with pytest.warns(RuntimeWarning, match=f"a calibration is left out: .*{message}"):
+        assert calibration_of(H200) == nearest_of(H200)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpu": "NVIDIA L40S"}, "is of NVIDIA L40S with 132 multiprocessors"),
+        ({"sm_count": 114}, "is of NVIDIA H200 with 114 multiprocessors"),
+        ({"version": "7.7"}, "version 7.7; expected"),
+        ({"tiled": {}}, "is of other constants than this version has"),
+        ({"beside": dict.fromkeys(BESIDE, math.nan)}, "a constant is no number"),
+    ],
+)
+def test_what_is_of_another_gpu_or_version_is_named_and_passed_over(place, changes, message):
+    from cutlass_py import __version__
+
+    saved(place / calibration.name_of(H200), **{"version": __version__, **changes})
+    with pytest.warns(RuntimeWarning, match=message):
+        assert calibration_of(H200) == nearest_of(H200)
+
+
+def test_another_driver_is_another_gpu(place):
+    from cutlass_py import __version__
+
+    saved(place / calibration.name_of(H200), version=__version__)
+    with pytest.warns(RuntimeWarning, match="driver 13000, version .*; expected .* driver 14000"):
+        assert calibration_of(replace(H200, driver=14000)) == nearest_of(H200)
+
+
+# ---------------------------------------------------------------------------------------- the nearest
+
+
+def test_a_gpu_that_nobody_calibrated_has_the_nearest_ones():
+    own, h100 = nearest_of(H200), nearest_of(Gpu("NVIDIA H100 PCIe", 90, 114, 2000.0))
+    assert not own.nearest and h100.nearest and h100.gpu == own.gpu
+    assert h100.tiled["rate sm80_gemm bf16"] == pytest.approx(own.tiled["rate sm80_gemm bf16"] * 114 / 132)
+    assert h100.beside["rate"] == pytest.approx(own.beside["rate"] * 2000 / own.bandwidth)
+    assert h100.sums["usual"]["memory"] == pytest.approx(own.sums["usual"]["memory"] + math.log(2000 / own.bandwidth))
+    for gpu in (A100, Gpu("unheard of", 121, 9, 0.0)):
+        assert rank(problem(512, 512, 512).problem, gpu=gpu, compiled=False)
+
+
+def test_info_says_whose_constants_choose(capsys, gpu):
+    assert main(["info"]) == 0 and "by what was measured on NVIDIA H200\n" in capsys.readouterr().out
+    assert main(["info", "--json"]) == 0
+    assert "measured on NVIDIA H200" in json.loads(capsys.readouterr().out)["devices"][0]["estimates"]
+    assert calibration.said(A100).startswith("in proportion to what was measured on NVIDIA H200")
+
+
+# ---------------------------------------------------------------------------------------- measuring, fitting
+
+
+def test_every_part_that_there_are_kernels_for_is_measured(core):
+    assert measuring.parts(H200) == list(measuring.SECONDS)
+    assert measuring.parts(A100) == [measuring.ROUTES]
+
+
+def test_constants_are_found_in_what_follows_from_them(gpu):
+    known = nearest_of(H200)
+    parts = {part: list(measuring.measure(part, H200, 2.0, 3)) for part in ("usual", measuring.ROUTES)}
+    found = fitting.fitted(known, parts, H200, 3)
+    assert found.sums["fast"] == known.sums["fast"]
+    assert found.sums["usual"]["low"] > known.sums["usual"]["low"] + 0.3
+    assert found.beside["launch"] == pytest.approx(gpu.beside["launch"], rel=0.3)
+    scores = found.evidence["held_out"]
+    for part, entries in parts.items():
+        assert scores[part]["problems"] == len(entries)
+        assert scores[part]["after"]["geomean"] >= scores[part]["before"]["geomean"] - 0.005
+        assert len(scores[part]["worst"]) <= 10
+
+
+def test_the_command_measures_fits_and_is_taken(gpu, place, capsys, monkeypatch):
+    monkeypatch.setattr(measuring, "parts", lambda gpu: ["usual"])
+    assert main(["calibrate", "--seconds", "1", "--seed", "5"]) == 0
+    said = capsys.readouterr().out
+    path = place / calibration.name_of(H200)
+    assert str(path) in said and "seed 5" in said and not path.with_suffix(".measured").exists()
+    found = calibration_of(H200)
+    assert found.evidence["seed"] == 5 and not found.nearest and found.sums["usual"] != nearest_of(H200).sums["usual"]
+    p = problem(64, 64, 64).problem
+    assert Estimates(p, H200).known is found
+
+
+def test_the_command_goes_on_where_it_was_interrupted(gpu, place, monkeypatch):
+    asked, measure = [], measuring.measure
+
+    def interrupted(part, *rest):
+        asked.append(part)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return measure(part, *rest)
+
+    monkeypatch.setattr(measuring, "parts", lambda gpu: ["usual", measuring.ROUTES])
+    monkeypatch.setattr(measuring, "measure", interrupted)
+    assert main(["calibrate", "--seconds", "1"]) == 130 and asked == ["usual", measuring.ROUTES]
+    seed = json.loads(next(place.glob("*.measured")).read_text())["seed"]
+    assert main(["calibrate", "--seconds", "1"]) == 0 and asked[2:] == [measuring.ROUTES]
+    assert calibration_of(H200).evidence["seed"] == seed
+
+
+def test_what_the_command_cannot_do(place, capsys):
+    assert main(["calibrate"]) == 2 and "calibrate: needs a GPU" in capsys.readouterr().err
+    assert main(["calibrate", "--measured", str(place / "none")]) == 2
+    assert "there is no such file" in capsys.readouterr().err
