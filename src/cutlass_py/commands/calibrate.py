@@ -1,4 +1,4 @@
-"""Measure this GPU, and fit the constants by which kernels are chosen to it, on device 0; two minutes.
+"""Measure the first GPU for two minutes, and fit to it the constants by which kernels are chosen.
 
 What has been measured is kept: where it was interrupted, it goes on.
 """

@@ -270,7 +270,9 @@ class CutlassKernel(Kernel):
     def bits_refusal(self, p: Problem, gpu: Gpu | None) -> str | None:
         """As in Kernel: also where it sums in another order than kernels that other rows may get."""
         refusal = super().bits_refusal(p, gpu)
-        return refusal or (self.operation.sums_refusal(self.config, p, gpu) if p.batch_invariant else None)
+        if refusal or not p.batch_invariant or self.config.own_source:  # of which the user has said so
+            return refusal
+        return self.operation.sums_refusal(self.config, p, gpu)
 
     def with_epilogue(self, p: Problem) -> Kernel:
         """As in Kernel."""
