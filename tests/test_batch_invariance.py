@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from specs import forced, listed, operand, problem
+from specs import forced, listed, operand, problem, vector
 
 import cutlass_py
 from cutlass_py import GemmArguments, gemm
@@ -55,7 +55,9 @@ def test_batches_and_lists_and_other_dtypes():
     for dtype in ("f32", "f64", "e4m3", "s8"):
         assert problem(5, **FEW_COLUMNS, dtype=dtype, batch_invariant=True).problem.splits == 1, dtype
     pair = [listed(64, 8192, "t"), [operand(8192, 64, "n")] * 3]
-    assert GemmArguments(*pair, batch_invariant=True).problem.splits == 1
+    assert GemmArguments(*pair).problem.pointers
+    alone = GemmArguments(*pair, batch_invariant=True).problem  # one after the other
+    assert (alone.splits, alone.batch, alone.pointers) == (8, 1, False)
 
 
 def test_tiles_are_declared_for_those_parts():
@@ -120,6 +122,29 @@ def test_kernels_that_sum_otherwise_are_refused_by_name(core):
     stream = "sm80_gemm_bf16_bf16_f32_bf16_tn_128x128x32_64x64x32_s4_a8_streamk_linearc"
     with pytest.raises(ValueError, match="cuts k by how many tiles there are; batch_invariant=True is asked for"):
         plan(forced(problem(16, 4096, 4096, batch_invariant=True), stream))
+
+
+@pytest.mark.parametrize(
+    "given", [{"c": operand(64, 512, "t", "f64")}, {"bias": vector(512, "f64")}, {"activation": "relu"}]
+)
+def test_what_cutlass_rounds_in_its_own_order_is_finished_elsewhere(core, given):
+    p = problem(64, 512, 512, dtype="f64", batch_invariant=True, **given).problem
+    assert {choice.route.way.scratch for choice in rank(p)} == {"f64"}
+    if "c" in given:
+        assert any(choice.route.direct for choice in rank(problem(64, 512, 512, dtype="f64", **given).problem))
+
+
+def test_sums_of_products_that_are_sums_are_not_turned(core):
+    """Complex numbers, and f32 in three parts: a column is not computed as a row, nor a column-major result turned."""
+    for dtype in ("c64", "tf32x3"):
+        column = problem(9, 1, 64, dtype=dtype, batch_invariant=True).problem
+        assert (column.transposed, column.layout_d) == (False, "t")
+        turned = problem(
+            9, 5, 64, dtype=dtype, out=operand(9, 5, "n", "c64" if dtype == "c64" else "f32"), batch_invariant=True
+        )
+        assert (turned.problem.transposed, turned.problem.layout_d) == (False, "x")
+        assert rank(column) and rank(turned.problem)
+    assert problem(9, 1, 64, batch_invariant=True).problem.transposed
 
 
 # ---------------------------------------------------------------------------------------- asking

@@ -209,6 +209,20 @@ def test_the_command_goes_on_where_it_was_interrupted(gpu, place, monkeypatch):
     assert calibration_of(H200).evidence["seed"] == seed
 
 
+def test_measurements_of_something_else_are_not_gone_on_with(gpu, place, capsys):
+    kept = place / "kept.json"
+    for content in ("{", json.dumps({"gpu": "x", "driver": 1, "version": "1", "seed": 1, "parts": {}})):
+        kept.write_text(content)
+        assert main(["calibrate", "--keep", str(kept)]) == 2 and kept.read_text() == content
+        assert "holds no measurements of NVIDIA H200, driver 13000" in capsys.readouterr().err
+
+
+def test_nothing_measured_is_no_calibration(gpu, place, monkeypatch, capsys):
+    monkeypatch.setattr(measuring, "measure", lambda *asked: iter(()))
+    assert main(["calibrate", "--seconds", "1"]) == 2 and "too few problems were measured" in capsys.readouterr().err
+    assert not (place / calibration.name_of(H200)).exists()
+
+
 def test_what_the_command_cannot_do(place, capsys):
     assert main(["calibrate"]) == 2 and "calibrate: needs a GPU" in capsys.readouterr().err
     assert main(["calibrate", "--measured", str(place / "none")]) == 2

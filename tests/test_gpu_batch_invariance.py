@@ -150,6 +150,34 @@ def test_results_that_lie_by_columns():
     assert same(cutlass_py.gemm(a[:3], b, batch_invariant=True), expected[:3])
 
 
+@pytest.mark.parametrize(("dtype", "compute"), [("c64", None), ("c128", None), ("f32", "3xtf32"), ("bf16", None)])
+@pytest.mark.parametrize("n", [1, 33])
+def test_a_column_and_other_arithmetics(dtype, compute, n):
+    torch.manual_seed(SEED)
+    a, b = gpu.normals((70, 203), dtype), gpu.normals((203, n), dtype)
+    expected = cutlass_py.gemm(a, b, compute=compute, batch_invariant=True)
+    for rows in (slice(0, 1), slice(3, 5), slice(10, 61)):
+        found = cutlass_py.gemm(a[rows], b, compute=compute, batch_invariant=True)
+        assert torch.equal(torch.view_as_real(found) if found.is_complex() else found,
+                           torch.view_as_real(expected[rows]) if found.is_complex() else expected[rows])  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f64"])
+def test_an_addend_that_all_rows_share_and_matrices_of_a_list(dtype):
+    """What a single row has in place, many have finished elsewhere; and lists lie anyhow."""
+    torch.manual_seed(SEED)
+    a, b, row = wide((90, 136), dtype), wide((136, 72), dtype), gpu.normals((72,), dtype)
+    given = {"alpha": 0.3, "beta": -1.3, "batch_invariant": True}
+    expected = cutlass_py.gemm(a, b, c=row.expand(90, 72), **given)
+    for rows in (1, 7):
+        assert same(cutlass_py.gemm(a[:rows], b, c=row.expand(rows, 72), **given), expected[:rows]), rows
+    others = [wide((90, 136), dtype) for _ in range(3)]
+    alone = cutlass_py.gemm(a, b, batch_invariant=True)
+    for listed in ([a], [a, others[0]], [a, *others]):
+        found = cutlass_py.gemm(listed, [b.clone() for _ in listed], batch_invariant=True)
+        assert same(found[0], alone), len(listed)
+
+
 def test_kernels_that_cut_otherwise_are_refused():
     if device(0).cc != 90:
         pytest.skip("such kernels are of 9.0")

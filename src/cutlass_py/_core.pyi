@@ -310,6 +310,11 @@ class WgmmaDesign:
         Raster and swizzle of each order that tells the tiles of a product apart; one, of a single row or column.
         """
 
+class WgmmaDesigns:
+    """Several of them."""
+
+    def __init__(self, each: Sequence[WgmmaDesign]) -> None: ...
+
 class WgmmaArms:
     """
     Products (m, n, k, batch) by kernels, each in an order (raster, swizzle).
@@ -329,6 +334,11 @@ class WgmmaEstimates:
     def best(self, product: tuple[float, float, float, float], design: WgmmaDesign) -> tuple[float, int, int]:
         """
         Microseconds of a product (m, n, k, batch) in the best order of tiles, its raster and its swizzle.
+        """
+
+    def best_times(self, product: tuple[float, float, float, float], designs: WgmmaDesigns, every: bool) -> list[float]:
+        """
+        Microseconds of a product by each design in its best order; without `every`, of those that another one is below, no more than they take.
         """
 
     def times(self, arms: WgmmaArms) -> list[float]:

@@ -56,6 +56,10 @@ struct WgmmaArms {
   }
 };
 
+struct WgmmaDesigns {
+  std::vector<EstimatedDesign> each;
+};
+
 class WgmmaEstimates {
  public:
   WgmmaEstimates(const std::vector<double>& constants, const Clusters& clusters) : clusters_(clusters) {
@@ -67,6 +71,18 @@ class WgmmaEstimates {
     const auto [m, n, k, batch] = p;
     const Estimate found = best_estimate(constants_, clusters_, m, n, k, batch, x);
     return {found.microseconds, raster_of(x, found.order), found.order.band};
+  }
+
+  std::vector<double> best_times(const Product& p, const WgmmaDesigns& designs, bool every) const {
+    const auto [m, n, k, batch] = p;
+    double best = std::numeric_limits<double>::infinity();
+    std::vector<double> found;
+    found.reserve(designs.each.size());
+    for (const EstimatedDesign& x : designs.each) {
+      found.push_back(best_estimate(constants_, clusters_, m, n, k, batch, x, best).microseconds);
+      if (!every) best = std::min(best, found.back());
+    }
+    return found;
   }
 
   std::vector<double> times(const WgmmaArms& arms) const {
@@ -114,6 +130,11 @@ void bind_estimate(nb::module_& m) {
           },
           "m"_a, "n"_a,
           "Raster and swizzle of each order that tells the tiles of a product apart; one, of a single row or column.");
+  nb::class_<WgmmaDesigns>(m, "WgmmaDesigns", "Several of them.")
+      .def(
+          "__init__",
+          [](WgmmaDesigns* self, std::vector<EstimatedDesign> each) { new (self) WgmmaDesigns{std::move(each)}; },
+          "each"_a);
   nb::class_<WgmmaArms>(m, "WgmmaArms", "Products (m, n, k, batch) by kernels, each in an order (raster, swizzle).")
       .def(nb::init<const std::vector<Product>&, const std::vector<EstimatedDesign>&,
                     const std::vector<std::pair<int, int>>&>(),
@@ -124,6 +145,9 @@ void bind_estimate(nb::module_& m) {
       .def(nb::init<const std::vector<double>&, const Clusters&>(), "constants"_a, "clusters"_a)
       .def("best", &WgmmaEstimates::best, "product"_a, "design"_a,
            "Microseconds of a product (m, n, k, batch) in the best order of tiles, its raster and its swizzle.")
+      .def("best_times", &WgmmaEstimates::best_times, "product"_a, "designs"_a, "every"_a,
+           "Microseconds of a product by each design in its best order; without `every`, of those that another one is "
+           "below, no more than they take.")
       .def("times", &WgmmaEstimates::times, "arms"_a, "Microseconds of each of WgmmaArms.");
 }
 

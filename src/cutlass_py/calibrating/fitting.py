@@ -247,6 +247,9 @@ def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu
         measured: problems by part.
         gpu: that was measured.
         seed: of the quarter.
+
+    Raises:
+        ValueError: there are too few problems of every part.
     """
     found, scores = known, dict[str, Any]()
     for part, problems in measured.items():
@@ -264,6 +267,8 @@ def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu
             "problems": len(entries), "changed": better, "before": _said(before), "after": _said(after),
             "worst": _worst(after if better else before, held),
         }  # fmt: skip
+    if not scores:
+        raise ValueError(f"calibrate: too few problems were measured: expected {_FEWEST} of some part")
     return replace(
         found, gpu=gpu.name, cc=gpu.cc, sm_count=gpu.sm_count, bandwidth=gpu.bandwidth, driver=gpu.driver,
         version=__version__, evidence={"seed": seed, "held_out": scores}, nearest=False,

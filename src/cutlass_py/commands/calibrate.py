@@ -29,6 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The command."""
+    from .. import __version__
     from ..arrays.gpu import device
     from ..calibrating.fitting import fitted
     from ..operations.gemm import calibration
@@ -40,12 +41,15 @@ def run(options: argparse.Namespace) -> int:
     if options.export and not path.parent.is_dir():
         raise ValueError(f"calibrate: --export {options.export}: there is no such directory")
     kept = Path(options.measured or options.keep or path.with_suffix(".measured"))
-    found = _read(kept) if kept.exists() else None
+    here = {"gpu": gpu.name, "driver": gpu.driver, "version": __version__}
+    found = _read(kept, here, named=bool(options.measured or options.keep))
     if options.measured and found is None:
         raise ValueError(f"calibrate: --measured {options.measured}: there is no such file")
-    if found is None or (found["gpu"], found["driver"]) != (gpu.name, gpu.driver):
+    if found and options.seed not in (None, found["seed"]):
+        raise ValueError(f"calibrate: --seed is {options.seed}; {kept} was begun with {found['seed']}")
+    if found is None:
         seed = secrets.randbelow(2**32) if options.seed is None else options.seed
-        found = {"gpu": gpu.name, "driver": gpu.driver, "seed": seed, "parts": {}}
+        found = {**here, "seed": seed, "parts": {}}
     if not options.measured:
         _measure(options, found, gpu, kept)
     made = fitted(calibration.nearest_of(gpu), found["parts"], gpu, found["seed"])
@@ -73,13 +77,25 @@ def _measure(options: argparse.Namespace, found: dict[str, Any], gpu: Any, kept:
             advance()
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """What was measured before; None where it is nothing that can be gone on with."""
+def _read(path: Path, here: dict[str, Any], named: bool) -> dict[str, Any] | None:
+    """What was measured before; None where there is nothing that can be gone on with.
+
+    Raises:
+        ValueError: a file that was named holds something else.
+    """
+    if not path.exists():
+        return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return found if {"gpu", "driver", "seed", "parts"} <= found.keys() else None
-    except (OSError, ValueError, AttributeError):
-        return None
+        there = {name: found[name] for name in (*here, "seed", "parts")}
+    except (OSError, ValueError, KeyError, TypeError):
+        there = {}
+    if {name: there.get(name) for name in here} == here:
+        return there
+    if named:
+        expected = f"{here['gpu']}, driver {here['driver']}, version {here['version']}"
+        raise ValueError(f"calibrate: {path} holds no measurements of {expected}")
+    return None
 
 
 def _say(options: argparse.Namespace, evidence: dict[str, Any], path: Path) -> None:

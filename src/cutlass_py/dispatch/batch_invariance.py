@@ -12,8 +12,8 @@ from .. import _core
 def batch_invariant() -> Iterator[None]:
     """Within it, calls of this thread are as with `batch_invariant=True`.
 
-    So are backward passes of what torch records in it. What torch.compile has compiled asks as it runs, what JAX
-    traces as it is traced.
+    So are backward passes of what torch records in it. What torch.compile has compiled asks as it runs, but its
+    backward passes do not: give those calls the keyword. What JAX traces asks as it is traced.
 
     Raises:
         ValueError: from a call within it that asks for splits.

@@ -224,7 +224,7 @@ __device__ void epilogue(const Compose& p, const Factors<T>& factors, const Plac
   // acc * factor + bias, rounded once; or with C in between, each rounded. As our own kernels do it
   // (kernels/sm90/epilogue.cuh): a row may be finished by them, or here, and has the same bits.
   T z[kElements] = {}, factor[kElements], bias[kElements], value[kElements];
-  each([&](int i) { factor[i] = factors.alpha, bias[i] = T(-0.0); });
+  each([&](int i) { factor[i] = 1, bias[i] = T(-0.0); });
   if (p.bias.data) load_numbers<T, kVector>(p.bias, at, count, bias);
   if (p.acc.data) {
     const auto multiply_by = [&](const Array& scale) {
@@ -234,6 +234,7 @@ __device__ void epilogue(const Compose& p, const Factors<T>& factors, const Plac
     };
     multiply_by(p.scale_a);
     multiply_by(p.scale_b);
+    each([&](int i) { factor[i] *= factors.alpha; });
     if constexpr (kPlain) numbers<T, kVector>(p.acc, acc, z);
     if constexpr (!kPlain) add_parts<T, kVector>(p, at, count, z);
   }

@@ -162,21 +162,15 @@ struct Fused {
       each(z, [&](Number& x, int, int) { x *= alpha; });
     } else {
       const bool vectors = has_vectors(given);
-      const Line<units, 0, scaled> factors(lines, column, vectors, alpha);  // which is part of vectors
+      const Line<units, 0, scaled> factors(lines, column, vectors);
       const Line<units, scaled, true> added(lines, column, vectors);
       each(z, [&](Number& x, int i, int j) {
-        const float factor = scaled ? factors.rows[row_of(j)] * factors.columns[i][column_of(j)] : alpha;
+        // The scales first: the same where the operands have changed places.
+        const float factor = scaled ? factors.rows[row_of(j)] * factors.columns[i][column_of(j)] * alpha : alpha;
         x = fmaf(x, factor, added.columns[i][column_of(j)] + added.rows[row_of(j)]);
       });
     }
   }
-  // What the lines of factors begin with: alpha where scale_a lies, so that their product is the same where the
-  // operands have changed places.
-  __device__ void begin_factors(float& of_columns, float& of_rows) const {
-    const bool along_columns = given.scale_a.data && given.scale_a.n;
-    of_columns = along_columns ? alpha : 1, of_rows = along_columns ? 1 : alpha;
-  }
-
   // The rest: `matrices`, of each unit what was read, and what is to be written. take(results, i) sees what is reduced
   // of the i-th unit. Branches stand around all units: between those of one, the others would not be computed
   // meanwhile.
@@ -234,13 +228,13 @@ struct Fused {
     float columns[units][4], rows[2];
 
     template <class Staged>
-    __device__ Line(const Staged& lines, int column, bool there, float of_all = Lines::nothing(line)) {
+    __device__ Line(const Staged& lines, int column, bool there) {
 #pragma unroll
       for (auto& unit : columns) {
 #pragma unroll
         for (float& x : unit) x = Lines::nothing(line);
       }
-      rows[0] = rows[1] = of_all;
+      rows[0] = rows[1] = Lines::nothing(line);
       if (!there || !read) return;
       lines.get_rows(line, rows);
 #pragma unroll

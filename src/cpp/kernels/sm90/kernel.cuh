@@ -83,7 +83,7 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
   const auto place = [&](int i) {
     return PartPlace{tile.m + i / X::in_row * 64, tile.n + X::first_column(i), tile.batch};
   };
-  if (X::Epilogue::has_vectors(parts.p.epilogue)) vectors.stage(epilogue);
+  if (X::Epilogue::has_vectors(parts.p.epilogue)) vectors.stage();
   const auto sums_of = [&](int i) {
     return [&sums, i](auto& z, int group) {
       constexpr int units = sizeof(z) / sizeof(z[0]);
@@ -194,7 +194,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
   Vectors<X> vectors(p, shared, warpgroup);
   Parts<X> parts(p, shared, warpgroup);
   vectors.request(tile);
-  if (X::Epilogue::has_vectors(p.epilogue)) vectors.stage(epilogue);
+  if (X::Epilogue::has_vectors(p.epilogue)) vectors.stage();
   for (int i = place.rank; i < X::parts; i += p.slices.by) {
     const int block = i / X::in_row, part = X::first_column(i);
     const PartPlace here{tile.m + block * 64, tile.n + part, tile.batch};

@@ -64,17 +64,13 @@ struct Vectors {
   }
 
   // Of the tile whose parts begin now. All have read those of the tile before, or its last part was not sent.
-  __device__ void stage(const typename X::Epilogue& epilogue) const {
+  __device__ void stage() const {
     float columns[Lines::room][shares], rows[Lines::room];
 #pragma unroll
     for (int line = 0; line < Lines::count; ++line) {
 #pragma unroll
       for (float& x : columns[line]) x = Lines::nothing(line);
       rows[line] = Lines::nothing(line);
-    }
-    if constexpr (Lines::factors > 0) {
-      epilogue.begin_factors(columns[0][0], rows[0]);
-      if constexpr (shares == 2) columns[0][1] = columns[0][0];
     }
     X::Epilogue::each_vector(p.epilogue, p.operand, [&](int i, int line, const Vector& x, auto dtype) {
       using Dtype = decltype(dtype);

@@ -73,7 +73,7 @@ void choose_arithmetic(const Request& r, Problem& p) {
 // (docs/performance/choice.md).
 int16_t parts_of_row(const Request& r, const Problem& p, const Extents& extents) {
   constexpr int64_t tile = 64, most_tiles = 100, shortest = 512;
-  const bool has_slices = dtype_size(p.a) == 2 && p.accumulator == Dtype::f32 && !r.lists && !r.user;
+  const bool has_slices = dtype_size(p.a) == 2 && p.accumulator == Dtype::f32 && !r.user;
   for (const int parts : {8, 4}) {
     const int64_t tiles = (extents.n + tile - 1) / tile;
     if (has_slices && parts * tiles <= most_tiles && extents.k >= parts * shortest) return int16_t(parts);
@@ -275,7 +275,9 @@ void scatter(const Request& r, Call& call, int64_t& batch) {
   call.pointers_b = addresses(*r.at(Role::b), batch);
   if (call.problem.has_c()) call.pointers_c = addresses(*r.at(Role::c), batch);
   if (const Operand* out = r.at(Role::out)) call.pointers_d = addresses(*out, batch);
-  call.problem.pointers = r.at(Role::a)->device.type == DeviceType::cuda && !call.problem.empty_product;
+  // Rows are the same in a list as alone: each of its matrices is then a problem of its own.
+  const bool alone = call.problem.empty_product || r.repeats == Repeats::row;
+  call.problem.pointers = r.at(Role::a)->device.type == DeviceType::cuda && !alone;
   if (call.problem.pointers) return;
   auto moved = [](const std::vector<void*>& pointers, int64_t i) {
     return pointers.empty() ? 0 : static_cast<char*>(pointers[size_t(i)]) - static_cast<char*>(pointers[0]);
@@ -320,7 +322,11 @@ Call canonicalise(const Request& r) {
   fold_batch(call, m, batch);
   int64_t ldd = 0;
   p.layout_d = layout_of(call.d, m, n, ldd);
-  if (p.layout_d == 'n' && p.block() > 1) {
+  // Products of these are sums themselves, in an order of a and b.
+  const bool in_order = r.repeats == Repeats::row && (is_complex(p.accumulator) || p.operand_a == Dtype::tf32x3);
+  if (p.layout_d == 'n' && in_order && n == 1) {
+    p.layout_d = 't', ldd = std::max<int64_t>(call.d.row, 1);
+  } else if (p.layout_d == 'n' && (p.block() > 1 || in_order)) {
     p.layout_d = 'x';  // blocks of B's columns are none of A's rows: the product is not transposed
   } else if (p.layout_d == 'n') {
     transpose(call, m, n);

@@ -173,15 +173,17 @@ double estimate(const EstimateConstants& c, const Clusters& clusters, double m, 
 }
 
 Estimate best_estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
-                       const EstimatedDesign& x) {
+                       const EstimatedDesign& x, double below) {
   const Tiling tiling(c, clusters, m, n, k, batch, x);
   if (!tiling.count || !k) return {tiling.fixed(), {true, 1}};
+  const double least = tiling.fixed() + tiling.tiles();
+  if (least >= below) return {least, {true, 1}};
   Estimate best{std::numeric_limits<double>::infinity(), {true, 1}};
   each_order(tiling.left, tiling.right, [&](EstimatedOrder order) {
     const double time = tiling.memory(order);
     if (time < best.microseconds) best = {time, order};
   });
-  best.microseconds += tiling.fixed() + tiling.tiles();
+  best.microseconds += least;
   return best;
 }
 

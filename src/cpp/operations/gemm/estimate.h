@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 #include <vector>
 
 namespace cutlass_py {
@@ -87,8 +88,8 @@ using Clusters = std::array<int, 9>;  // by their size, how many a device runs a
 double estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
                 const EstimatedDesign& x, EstimatedOrder order);
 
-// In the best of its orders.
+// In the best of its orders. Where it is not below a time, whatever its order: no more than it takes.
 Estimate best_estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
-                       const EstimatedDesign& x);
+                       const EstimatedDesign& x, double below = std::numeric_limits<double>::infinity());
 
 }  // namespace cutlass_py

@@ -1,9 +1,10 @@
-"""Which kernels give a row of D the same bits, whatever is beside it: those that sum k, and finish the sums, alike.
+"""Which kernels give a row of D the same bits, whatever is beside it: those that sum k alike.
 
-All of our own do, of every tile, layout and orientation, where k is in as many parts (canonical.cpp says how many); and
-what they leave to be finished elsewhere is rounded there as they do. CUTLASS's 2.x kernels begin with the k that fills
-no tile: among themselves their bits are the same, and those of others where there is no such rest. Stream-K cuts k by
-the rest of the problem. Found kernel by kernel on an H200 (tests/test_gpu_batch_invariance.py).
+All of our own do, of every tile, layout and orientation, where k is in as many parts (canonical.cpp says how many).
+CUTLASS's 2.x kernels begin with the k that fills no tile: among themselves their sums are the same, and those of others
+where there is no such rest. Stream-K cuts k by the rest of the problem. What follows a sum is rounded alike by our own
+and by the elementwise kernel, which finishes it behind all others (legality.py). Found kernel by kernel on an H200
+(tests/test_gpu_batch_invariance.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from functools import cache
 from ..._core import Problem
 from ...arrays.gpu import Gpu
 from ...declaration.config import SCHEDULES, GemmConfig
-from ...declaration.epilogues import epilogue_named
 from ...declaration.families import FAMILIES
 
 _WHOLE = 16  # of k: what the instructions of all others begin at multiples of
@@ -24,18 +24,14 @@ def sums_refusal(c: GemmConfig, p: Problem, gpu: Gpu | None) -> str | None:
     schedule, how = SCHEDULES[c.schedule], None
     if schedule.lean:
         return None
+    lowest, highest = FAMILIES["sm90_lean"].cc
     if schedule.stream_k:
         how = "cuts k by how many tiles there are"
-    elif _ours_take(c, p, gpu) and c.accumulator != "s32":
+    elif gpu and lowest <= gpu.cc <= highest and c.a in _ours() and c.accumulator != "s32":
         how = "sums unlike our own kernels, which take such rows too"
-    elif epilogue_named(c.epilogue).activation != "identity" or (c.api == 3 and (p.c or p.k % _WHOLE)):
-        how = "rounds unlike others that take such rows"
+    elif c.api == 3 and p.k % _WHOLE:
+        how = "sums k in another order than others that take such rows"
     return how and f"{how}; batch_invariant=True is asked for"
-
-
-def _ours_take(c: GemmConfig, p: Problem, gpu: Gpu | None) -> bool:
-    lowest, highest = FAMILIES["sm90_lean"].cc
-    return bool(gpu and lowest <= gpu.cc <= highest and not p.pointers and c.a in _ours())
 
 
 @cache

@@ -19,6 +19,7 @@ from typing import Any
 from ... import _core
 from ...arrays.gpu import Gpu, file_stem
 from ...compiling import cache as files
+from ...declaration.families import FAMILIES
 from ...errors import CompileError
 from ...support.files import read_json
 
@@ -110,16 +111,30 @@ def read(path: Path) -> Calibration:
         raise ValueError(f"{path}: its digest is not that of its contents: it was changed, or torn")
     try:
         found = Calibration(**{name: x for name, x in body.items() if name != "format"})
-    except TypeError as error:
+        complete = _is_complete(found)
+        above = [*found.tiled.values(), *found.beside.values()]  # of the others these are the logarithms
+        numbers = [*above, *(y for x in found.sums.values() for y in x.values())]
+    except (TypeError, AttributeError) as error:
         raise ValueError(f"{path}: {error}") from None
-    names = set(_core.wgmma_constants())
-    complete = set(found.sums) <= set(SUMS) and all(set(x) == names for x in found.sums.values())
-    numbers = [*found.tiled.values(), *found.beside.values(), *(y for x in found.sums.values() for y in x.values())]
-    if not complete or not {*TILED} <= set(found.tiled) or set(found.beside) != set(BESIDE):
+    if not complete:
         raise ValueError(f"{path}: is of other constants than this version has")
-    if not all(isinstance(x, int | float) and isfinite(x) for x in numbers):
-        raise ValueError(f"{path}: a constant is no number")
+    if not all(isinstance(x, int | float) and isfinite(x) for x in numbers) or min(above) <= 0:
+        raise ValueError(f"{path}: a constant is no number, or not above 0")
     return found
+
+
+def _is_complete(x: Calibration) -> bool:
+    names = set(_core.wgmma_constants())
+    sums = set(x.sums) == set(SUMS) and all(set(found) == names for found in x.sums.values())
+    return sums and set(x.tiled) == tiled_names() and set(x.beside) == set(BESIDE)
+
+
+@cache
+def tiled_names() -> frozenset[str]:
+    """Those of the table `tiled`: with a rate and a share of small tiles for each family and what it multiplies."""
+    families = (f for f in FAMILIES.values() if f.operation == "gemm" and (f.api == 2 or f.name == "sm90_dmma"))
+    kinds = {f"{c.family} {c.a}" for f in families for c in f.declared}
+    return frozenset((*TILED, *(f"{what} {kind}" for what in ("rate", "small") for kind in kinds)))
 
 
 _known: dict[Gpu, Calibration] = {}

@@ -8,12 +8,13 @@ in parts over what it would as a batch of so many (`cut`).
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterator
+from functools import lru_cache
 from itertools import count
 from math import ceil, exp
 from typing import TYPE_CHECKING
 
-from ..._core import Problem
+from ..._core import Problem, WgmmaDesigns
 from ...arrays.gpu import ABSENT, Gpu
 from ...declaration.config import SCHEDULES, GemmConfig
 from ...declaration.dtypes import BLOCK, DTYPES
@@ -21,14 +22,12 @@ from ...declaration.epilogues import epilogue_named
 from ...kernels import operation
 from ...kernels.adaptation import Way
 from . import tiled_estimate, wgmma_estimate
-from .calibration import SUMS, Calibration, calibration_of
+from .calibration import Calibration, calibration_of
 from .legality import Interface
 
 if TYPE_CHECKING:
     from ...declaration.epilogue_cpp import Traced
     from ...kernels.kernel import CutlassKernel
-
-_MOST_ROWS = 256  # of a tile, or columns: in larger problems no tile is outside
 
 
 class Estimates(operation.Estimates):
@@ -37,8 +36,8 @@ class Estimates(operation.Estimates):
     def __init__(self, p: Problem, gpu: Gpu) -> None:
         self.p, self.gpu = p, gpu
         self.known = calibration_of(gpu)
-        self._is_small = min(p.m, p.n) < _MOST_ROWS
         self._products: dict[tuple[int, int, str], float] = {}
+        self._with_detours: dict[tuple[Interface, Way, int], float] = {}
         self._bounds: dict[tuple[str, str], float] = {}
         a, b = DTYPES[p.operand_a or "f32"], DTYPES[p.operand_b or "f32"]
         moved = p.batch * (p.m * p.k * a.itemsize + p.k * p.n * b.itemsize)
@@ -48,7 +47,10 @@ class Estimates(operation.Estimates):
     def least(self, interface: Interface, way: Way | None = None, splits: int = 1) -> float:
         """What no route through an interface falls below: by layouts and dtypes, or with the detours of a way."""
         if way:
-            return self._least + self.detours(way, interface, splits)
+            bound = interface, way, splits
+            if (time := self._with_detours.get(bound)) is None:
+                time = self._with_detours[bound] = self._least + self.detours(way, interface, splits)
+            return time
         key = interface.layout, interface.d
         if (time := self._bounds.get(key)) is None:
             time = self._bounds[key] = self._least + self.detours(_at_least(interface, self.p), interface)
@@ -56,14 +58,40 @@ class Estimates(operation.Estimates):
 
     def product(self, kernel: CutlassKernel, splits: int = 1) -> float:
         """The kernel itself, k in `splits` parts."""
-        by_layout = self._is_small or SCHEDULES[kernel.config.schedule].lean
-        key = kernel.design, splits, kernel.config.layout if by_layout else ""
+        key = kernel.design, splits, "" if is_tiled(kernel.config) else kernel.config.layout
         time = self._products.get(key)
         if time is None:
             time = sum(self.launch(kernel.config, *each) for each in self.p.launches(splits))
             time *= self.known.beside["cut"] if splits > 1 else 1
             self._products[key] = time
         return time
+
+    def products(self, kernels: tuple[CutlassKernel, ...], every: bool) -> Iterator[tuple[CutlassKernel, float]]:
+        """Kernels of one interface, k whole, each with its time; unless `every`, of our own the best alone."""
+        p, (own, others, designs) = self.p, _by_formula(kernels, self.p.activation)
+        if own:
+            formula = wgmma_estimate.estimates(wgmma_estimate.sums_of(own[0].config), self.gpu)
+            times = formula.best_times((p.m, p.n, p.k, p.batch), designs, every)
+            if every:
+                yield from zip(own, times, strict=True)
+            else:
+                best = min(times)
+                yield own[times.index(best)], best
+        for kernel in others:
+            yield kernel, kernel.microseconds(self)
+
+    def in_parts(self, kernels: tuple[CutlassKernel, ...], parts: int) -> list[float]:
+        """Likewise, k in so many parts: of each kernel, in their order."""
+        p, (own, _, designs) = self.p, _by_formula(kernels, self.p.activation)
+        times: dict[CutlassKernel, float] = {}
+        if own:
+            formula = wgmma_estimate.estimates(wgmma_estimate.sums_of(own[0].config), self.gpu)
+            launches = [
+                formula.best_times((p.m, p.n, k, p.batch * count), designs, True) for count, k in p.launches(parts)
+            ]
+            cut = self.known.beside["cut"] if parts > 1 else 1
+            times = {kernel: cut * sum(each) for kernel, *each in zip(own, *launches, strict=True)}
+        return [times[x] if x in times else x.microseconds(self, parts) for x in kernels]
 
     def detours(self, way: Way, interface: Interface, splits: int = 1) -> float:
         """What surrounds the kernel: packing, and finishing the product elsewhere."""
@@ -106,6 +134,20 @@ class Estimates(operation.Estimates):
         return len(user.left(c.api)) * self._move(values) + stored * values / self.known.tiled["memory"]
 
 
+@lru_cache(1024)
+def _by_formula(
+    kernels: tuple[CutlassKernel, ...], activation: str
+) -> tuple[list[CutlassKernel], list[CutlassKernel], WgmmaDesigns]:
+    """Those that the formula for wgmma alone is about, at once, and the others."""
+    own: list[CutlassKernel] = []
+    others: list[CutlassKernel] = []
+    for kernel in kernels:
+        c = kernel.config
+        by_formula = SCHEDULES[c.schedule].lean and not c.own_source and not epilogue_named(c.epilogue).user
+        (own if by_formula else others).append(kernel)
+    return own, others, wgmma_estimate.design_set((x.config for x in own), activation)
+
+
 def is_tiled(c: GemmConfig) -> bool:
     """Whether its instructions are those that warps have of old."""
     return c.api == 2 or SCHEDULES[c.schedule].dmma
@@ -118,11 +160,11 @@ def models(c: GemmConfig) -> bool:
     return tiled_estimate.rate_name(c) in calibration_of(ABSENT).tiled and all(c.warp) and c.stages > 0
 
 
-@cache
+@lru_cache(64)
 def _fastest(known: Calibration) -> tuple[float, float]:
     """A launch, and bytes that come in a microsecond: no kernel is faster."""
-    launches = [known.tiled["launch"], *(exp(known.sums[name]["launch"]) for name in SUMS)]
-    return min(launches), max(known.tiled["memory"], *(exp(known.sums[name]["memory"]) for name in SUMS))
+    launches = [known.tiled["launch"], *(exp(x["launch"]) + exp(x["fill"]) for x in known.sums.values())]
+    return min(launches), max(known.tiled["memory"], *(exp(x["memory"]) for x in known.sums.values()))
 
 
 def _at_least(interface: Interface, p: Problem) -> Way:
@@ -138,7 +180,7 @@ _numbers = count()
 
 
 def design(c: GemmConfig) -> int:
-    """A number for what estimates look at of a kernel, but for the layout: that matters beside small extents alone."""
+    """A number for what estimates look at of a kernel, but for the layout."""
     epilogue = epilogue_named(c.epilogue)
     key = (c.family, c.tile, c.cluster, c.schedule, c.warp, c.stages, c.align, c.a, c.accumulator, c.d,
            epilogue.user, epilogue.activation)  # fmt: skip

@@ -40,6 +40,7 @@ class Interface(operation.Interface):
         stream_k, pointers, block: as in Schedule; `pointers` for kernels that take nothing else.
         tma_scales: scales in blocks: those of the rows of A come by TMA, which wants them side by side.
         takes_lists, bias_as_c: as in GemmConfig.
+        lean: as in Schedule.
     """
 
     api: int
@@ -61,6 +62,7 @@ class Interface(operation.Interface):
     tma_scales: bool
     takes_lists: bool
     bias_as_c: bool
+    lean: bool
 
     @cached_property
     def bytes_ab(self) -> tuple[int, int]:
@@ -163,6 +165,8 @@ class Interface(operation.Interface):
     def _epilogue_detour(self, p: Problem) -> str | None:
         """Why the epilogue asked for is not this one."""
         e = self.epilogue
+        if p.batch_invariant and self.api and not self.lean and (p.c or p.bias or p.activation != "identity"):
+            return "rounds its epilogue in an order of its own; batch_invariant=True is asked for"
         if not e.applies(*function_of(p)):
             return f"computes {e.formula}; {'a gate through ' if p.gate else ''}{p.activation} is asked for"
         if e.bias_grad:
@@ -252,6 +256,7 @@ def interface_of(c: GemmConfig) -> Interface:
         tma_scales=schedule.block > 1 and not schedule.swap and not schedule.lean,
         takes_lists=c.takes_lists,
         bias_as_c=c.bias_as_c,
+        lean=schedule.lean,
     )
 
 

@@ -148,6 +148,7 @@ def _interface(m: KernelMetadata, p: Problem) -> Interface:
         tma_scales=False,
         takes_lists=False,
         bias_as_c=False,
+        lean=False,
         **known,
     )
 

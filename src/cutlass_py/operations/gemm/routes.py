@@ -12,6 +12,7 @@ from ...epilogues.specialization import specialization_of
 from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel
 from ...kernels.operation import Groups, Timed
+from ...kernels.registry import registered
 from .cost import Estimates
 from .legality import Interface, function_of
 from .tile_order import tiles_of
@@ -22,7 +23,7 @@ def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> 
 
     Without `every`: none that is certain to be slower than one that comes before it. Without `cuts`: k is whole.
     """
-    every = every or not all(kernel.bounded for kernels in groups.values() for kernel in kernels)
+    every = every or not all(getattr(kernel, "bounded", True) for kernel in registered().values())
     estimates, wanted = Estimates(p, gpu), function_of(p)
     found_all: list[Timed] = []
     fastest = inf
@@ -38,26 +39,40 @@ def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> 
         kernels = [kernel for kernel in kernels if not kernel.bits_refusal(p, gpu)] if p.deterministic else kernels
         if every or estimates.least(interface, way) < fastest:
             detours = estimates.detours(way, interface)
-            alone = (kernel for kernel in kernels if p.splits <= 0 or kernel.config.slices == p.splits)
-            found += [(kernel.microseconds(estimates) + detours, kernel, way, 1) for kernel in alone]
+            alone = tuple(kernel for kernel in kernels if p.splits <= 0 or kernel.config.slices == p.splits)
+            found += [(us + detours, kernel, way, 1) for kernel, us in estimates.products(alone, every)]
         if cuts and _splittable(interface, p) and p.splits not in (1, -1):
             split = _split_way(way, interface)
             if every or estimates.least(interface, split, _parts(p, p.splits or 2)) < fastest:
-                whole = (kernel for kernel in kernels if kernel.config.slices == 1)
-                found += [timed for kernel in whole for timed in _split(kernel, split, p, gpu, estimates)]
+                below = inf if every else min([fastest, *(timed[0] for timed in found)])
+                whole = tuple(kernel for kernel in kernels if kernel.config.slices == 1)
+                found += _in_parts(whole, split, p, gpu, estimates, below)
         fastest = min(fastest, *(timed[0] for timed in found)) if found else fastest
         found_all += found
     return found_all
 
 
-def _split(kernel: CutlassKernel, split: Way, p: Problem, gpu: Gpu, estimates: Estimates) -> list[Timed]:
-    """The route that splits k into the parts asked for, or into as many as are best by the model."""
-    wanted = {_parts(p, splits) for splits in ((p.splits,) if p.splits else _splits(kernel, p, gpu))}
-    if not wanted:
-        return []
-    times = {s: kernel.microseconds(estimates, s) + estimates.detours(split, _gemm(kernel), s) for s in wanted}
-    splits = min(times, key=times.__getitem__)
-    return [(times[splits], kernel, split, splits)] if times[splits] < inf or p.splits else []
+def _in_parts(
+    kernels: tuple[CutlassKernel, ...], split: Way, p: Problem, gpu: Gpu, estimates: Estimates, below: float = inf
+) -> list[Timed]:
+    """The routes of kernels that split k into the parts asked for, or into as many as are best.
+
+    None in so many that they cannot be below a time.
+    """
+    wanted = [{_parts(p, x) for x in ((p.splits,) if p.splits else _splits(kernel, p, gpu))} for kernel in kernels]
+    times: dict[int, list[float]] = {}
+    for parts in sorted(set().union(*wanted)):
+        interface = _gemm(kernels[0])
+        if below == inf or estimates.least(interface, split, parts) < below:
+            around = estimates.detours(split, interface, parts)
+            times[parts] = [product + around for product in estimates.in_parts(kernels, parts)]
+    found: list[Timed] = []
+    for i, (kernel, asked) in enumerate(zip(kernels, wanted, strict=True)):
+        if mine := {parts: times[parts][i] for parts in sorted(asked) if parts in times}:
+            parts = min(mine, key=mine.__getitem__)
+            if mine[parts] < inf or p.splits:
+                found.append((mine[parts], kernel, split, parts))
+    return found
 
 
 def _split_way(way: Way, interface: Interface) -> Way:
@@ -88,7 +103,7 @@ def forced(kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu) -> Timed:
     """The route of a kernel that was asked for by name."""
     estimates = Estimates(p, gpu)
     if p.splits > 1 and kernel.config.slices == 1:
-        return _split(kernel, _split_way(way, _gemm(kernel)), p, gpu, estimates)[0]
+        return _in_parts((kernel,), _split_way(way, _gemm(kernel)), p, gpu, estimates)[0]
     return kernel.microseconds(estimates), kernel, way, 1
 
 
