@@ -12,7 +12,6 @@ from ...epilogues.specialization import specialization_of
 from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel
 from ...kernels.operation import Groups, Timed
-from ...kernels.registry import registered
 from .cost import Estimates
 from .legality import Interface, function_of
 from .tile_order import tiles_of
@@ -23,6 +22,8 @@ def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> 
 
     Without `every`: none that is certain to be slower than one that comes before it. Without `cuts`: k is whole.
     """
+    from ...kernels.registry import registered  # which imports the operations itself
+
     every = every or not all(getattr(kernel, "bounded", True) for kernel in registered().values())
     estimates, wanted = Estimates(p, gpu), function_of(p)
     found_all: list[Timed] = []
