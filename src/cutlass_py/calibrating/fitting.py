@@ -22,7 +22,7 @@ from ..bench.results import geomean
 from ..declaration.families import find
 from ..kernels.adaptation import Way
 from ..kernels.registry import cutlass_kernel
-from ..operations.gemm.calibration import BESIDE, Calibration, instead
+from ..operations.gemm.calibration import BESIDE, TILED, Calibration, instead
 from ..operations.gemm.cost import Estimates, is_tiled
 from ..operations.gemm.problems import arguments
 from ..operations.gemm.tiled_estimate import rate_name, small_name
@@ -36,6 +36,8 @@ _FAR = 3.5  # times the best: what is slower says nothing about the choice
 _NEAR, _LEAST = 0.2, 0.03  # an arm that is slower by this share counts 1/e, and this at least
 _COMMON = 0.1  # what counts of a problem's common error
 _USUAL, _NOISE = 0.15, 0.03  # errors beyond the former count linearly; the latter is one unit
+# Of the constants of kernels without wgmma those that many of them share, but for what few routes tell apart.
+_COMMON_TILED = tuple(name for name in TILED if name not in ("instruction", "memory", "join"))
 _WORST, _FEWEST = 10, 8  # problems that are told; and that are worth looking at
 
 # ---------------------------------------------------------------------------------------------------- readings
@@ -170,10 +172,6 @@ class RouteReadings(Readings):
 
         turned = [found(launch, rate, 2.0) - found(launch, rate, 1.0) for launch, rate in ((1.0, np.inf), (0.0, 1.0))]
         return found(1.0, np.inf, 1.0) - turned[0], found(0.0, 1.0, 1.0) - turned[1], turned[0], turned[1]
-
-
-# Of the constants of kernels without wgmma, those that many of them share.
-_COMMON_TILED = ("launch", "fill", "access8", "access4", "access2", "access1", "deal")
 
 
 def _config(name: str) -> Any:

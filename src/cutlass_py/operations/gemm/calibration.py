@@ -34,7 +34,7 @@ TILED = (
 BESIDE = ("launch", "rate", "transposed", "cut")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # equal is only what is the same: what is made of constants is kept by them
 class Calibration:
     """The constants of one GPU.
 
@@ -60,9 +60,6 @@ class Calibration:
     beside: dict[str, float]
     evidence: dict[str, Any] = field(default_factory=dict)
     nearest: bool = False
-
-    def __hash__(self) -> int:
-        return id(self)
 
     def constants(self, sums: str) -> list[float]:
         """Of one way to sum, in the order of estimate.h."""

@@ -14,7 +14,7 @@ from itertools import count
 from math import ceil, exp
 from typing import TYPE_CHECKING
 
-from ..._core import Problem, WgmmaDesigns
+from ..._core import Problem, WgmmaDesigns, WgmmaEstimates
 from ...arrays.gpu import ABSENT, Gpu
 from ...declaration.config import SCHEDULES, GemmConfig
 from ...declaration.dtypes import BLOCK, DTYPES
@@ -37,7 +37,6 @@ class Estimates(operation.Estimates):
         self.p, self.gpu = p, gpu
         self.known = calibration_of(gpu)
         self._products: dict[tuple[int, int, str], float] = {}
-        self._with_detours: dict[tuple[Interface, Way, int], float] = {}
         self._bounds: dict[tuple[str, str], float] = {}
         a, b = DTYPES[p.operand_a or "f32"], DTYPES[p.operand_b or "f32"]
         moved = p.batch * (p.m * p.k * a.itemsize + p.k * p.n * b.itemsize)
@@ -47,10 +46,7 @@ class Estimates(operation.Estimates):
     def least(self, interface: Interface, way: Way | None = None, splits: int = 1) -> float:
         """What no route through an interface falls below: by layouts and dtypes, or with the detours of a way."""
         if way:
-            bound = interface, way, splits
-            if (time := self._with_detours.get(bound)) is None:
-                time = self._with_detours[bound] = self._least + self.detours(way, interface, splits)
-            return time
+            return self._least + self.detours(way, interface, splits)
         key = interface.layout, interface.d
         if (time := self._bounds.get(key)) is None:
             time = self._bounds[key] = self._least + self.detours(_at_least(interface, self.p), interface)
@@ -70,8 +66,7 @@ class Estimates(operation.Estimates):
         """Kernels of one interface, k whole, each with its time; unless `every`, of our own the best alone."""
         p, (own, others, designs) = self.p, _by_formula(kernels, self.p.activation)
         if own:
-            formula = wgmma_estimate.estimates(wgmma_estimate.sums_of(own[0].config), self.gpu)
-            times = formula.best_times((p.m, p.n, p.k, p.batch), designs, every)
+            times = self._formula(own).best_times((p.m, p.n, p.k, p.batch), designs, every)
             if every:
                 yield from zip(own, times, strict=True)
             else:
@@ -85,13 +80,17 @@ class Estimates(operation.Estimates):
         p, (own, _, designs) = self.p, _by_formula(kernels, self.p.activation)
         times: dict[CutlassKernel, float] = {}
         if own:
-            formula = wgmma_estimate.estimates(wgmma_estimate.sums_of(own[0].config), self.gpu)
+            formula = self._formula(own)
             launches = [
                 formula.best_times((p.m, p.n, k, p.batch * count), designs, True) for count, k in p.launches(parts)
             ]
             cut = self.known.beside["cut"] if parts > 1 else 1
             times = {kernel: cut * sum(each) for kernel, *each in zip(own, *launches, strict=True)}
         return [times[x] if x in times else x.microseconds(self, parts) for x in kernels]
+
+    def _formula(self, kernels: list[CutlassKernel]) -> WgmmaEstimates:
+        """By how kernels of one interface sum."""
+        return wgmma_estimate.estimates(wgmma_estimate.sums_of(kernels[0].config), self.gpu)
 
     def detours(self, way: Way, interface: Interface, splits: int = 1) -> float:
         """What surrounds the kernel: packing, and finishing the product elsewhere."""

@@ -35,12 +35,12 @@ def estimate(c: GemmConfig, gpu: Gpu, m: int, n: int, k: int, batch: int, moved:
     x = calibration_of(gpu).tiled
     return (
         x["launch"]
-        + both(_waves(c, m, n, k, batch, gpu, x), moved / x["memory"])
+        + _both(_waves(c, m, n, k, batch, gpu, x), moved / x["memory"])
         + (x["deal"] if SCHEDULES[c.schedule].stream_k else 0)
     )
 
 
-def both(x: float, y: float) -> float:
+def _both(x: float, y: float) -> float:
     """Two limits at once: near the ridge a little more than the larger."""
     norm: float = (x**4 + y**4) ** (1 / 4)
     return norm
