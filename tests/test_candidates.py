@@ -150,7 +150,7 @@ def test_a_detour_costs_time():
 
 
 def test_a_large_misaligned_problem_is_packed_and_a_small_one_is_not(core):
-    large, small = (problem(m=m, n=m, k=m - 1) for m in (4096, 64))
+    large, small = (problem(m=m, n=m, k=m - 1) for m in (4096, 256))
     assert plan(large.problem).pack_a and plan(large.problem).kernel.startswith("sm90")
     assert plan(small.problem).pack_a is None and "unaligned" in plan(small.problem).kernel
 

@@ -344,6 +344,14 @@ class WgmmaEstimates:
     def times(self, arms: WgmmaArms) -> list[float]:
         """Microseconds of each of WgmmaArms."""
 
+def gemv_microseconds(product: Sequence[int], *, along_k: bool, size: int, alignment: int, only_factor: bool, sm_count: int) -> float:
+    """
+    What a product (rows, columns, k, batch) of a few rows takes on the CUDA cores of an H200, or of one with another number of multiprocessors. `size` and `alignment` are bytes, of the matrix; `along_k`: its lines lie so; `only_factor`: nothing else is applied.
+    """
+
+def gemv_least(moved_bytes: float) -> float:
+    """What no such product falls below that moves so many bytes."""
+
 class Problem:
     """
     A call in canonical form: D (m, n) row-major, batch folded where it can be. Layouts: 't' row-major, 'n' column-major, 'x' no unit stride. Alignments in bytes, 16 at most. Dtypes are None, layouts and other marks empty where an operand is absent.

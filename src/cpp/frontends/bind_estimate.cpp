@@ -1,4 +1,4 @@
-// The formula of estimate.h for Python: a design as a value, and what it takes. No logic here.
+// The formulas of estimate.h and gemv/shape.h for Python: a design as a value, and what it takes. No logic here.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "frontends/bindings.h"
+#include "kernels/gemv/shape.h"
 #include "operations/gemm/estimate.h"
 
 namespace cutlass_py {
@@ -149,6 +150,20 @@ void bind_estimate(nb::module_& m) {
            "Microseconds of a product by each design in its best order; without `every`, of those that another one is "
            "below, no more than they take.")
       .def("times", &WgmmaEstimates::times, "arms"_a, "Microseconds of each of WgmmaArms.");
+  m.def(
+      "gemv_microseconds",
+      [](std::array<int64_t, 4> product, bool along_k, int size, int64_t alignment, bool only_factor, int sm_count) {
+        const auto [rows, columns, k, batch] = product;
+        const int granule = gemv::granule_of(size, alignment, (along_k ? k : columns) * size);
+        return gemv::best_shape({size, along_k, granule}, {rows, columns, k, batch}, only_factor, sm_count)
+            .microseconds;
+      },
+      "product"_a, nb::kw_only(), "along_k"_a, "size"_a, "alignment"_a, "only_factor"_a, "sm_count"_a,
+      "What a product (rows, columns, k, batch) of a few rows takes on the CUDA cores of an H200, or of one with "
+      "another "
+      "number of multiprocessors. `size` and `alignment` are bytes, of the matrix; `along_k`: its lines lie so; "
+      "`only_factor`: nothing else is applied.");
+  m.def("gemv_least", &gemv::least, "moved_bytes"_a, "What no such product falls below that moves so many bytes.");
 }
 
 }  // namespace cutlass_py

@@ -27,6 +27,8 @@ class Schedule:
         direct: of our own: D leaves element by element.
         unaligned: of our own: threads load A and B, which may lie anywhere.
         swap: A and B change places, so that D^T is computed.
+        gemv: the CUDA cores multiply a few vectors by a matrix (kernels/gemv): rows of A by B, or columns of B by A
+            where they change places.
         steady: promoted fp8 sums are added up while other MMAs run (fp8_two_level_accumulation.cuh).
         stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
         pointers: operands are arrays of addresses, and nothing else (2.x kernels take those as well).
@@ -48,6 +50,7 @@ class Schedule:
     direct: bool = False
     unaligned: bool = False
     serial: bool = False
+    gemv: bool = False
 
     @property
     def pingpong(self) -> bool:
@@ -145,6 +148,8 @@ SCHEDULES = {
             )
             for swap in ("", "swap")
         ),
+        Schedule("rows", gemv=True, direct=True),
+        Schedule("columns", gemv=True, direct=True, swap=True),
         Schedule("tiled"),  # 2.x: one tile per thread block
         Schedule("streamk", stream_k=True),  # 2.x
     ]
@@ -226,8 +231,9 @@ class GemmConfig(KernelConfig):
 
     @property
     def api(self) -> int:
-        """CUTLASS generation."""
-        return 3 if SCHEDULES[self.schedule].mainloop else 2
+        """CUTLASS generation; 0 of what is none of its kinds."""
+        schedule = SCHEDULES[self.schedule]
+        return 0 if schedule.gemv else 3 if schedule.mainloop else 2
 
     @property
     def slices(self) -> int:
@@ -244,7 +250,7 @@ class GemmConfig(KernelConfig):
         """Elements per access of A and B, which their base and lines must be multiples of."""
         if self.api == 3:
             return 1 if SCHEDULES[self.schedule].unaligned else 16 // DTYPES[self.a].itemsize
-        return self.align
+        return self.align if self.api == 2 else 1
 
     @property
     def align_d(self) -> int:
@@ -252,7 +258,7 @@ class GemmConfig(KernelConfig):
         vector = 16 // DTYPES[self.d].itemsize
         if self.api == 3:
             return vector if SCHEDULES[self.schedule].tma_store else 1
-        return vector if self.align * DTYPES[self.a].itemsize == 16 else 1
+        return vector if self.api == 2 and self.align * DTYPES[self.a].itemsize == 16 else 1
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -292,7 +298,7 @@ class GemmConfig(KernelConfig):
     def superseded(self) -> bool:
         """CUTLASS's wgmma kernels of dtypes and layouts that our own multiply."""
         schedule = SCHEDULES[self.schedule]
-        if self.api == 2 or schedule.lean or schedule.pointers or schedule.dmma:
+        if self.api != 3 or schedule.lean or schedule.pointers or schedule.dmma:
             return False
         return self.layout == "tn" or DTYPES[self.a].bits == 16
 
@@ -315,7 +321,9 @@ class GemmConfig(KernelConfig):
     @cached_property
     def name(self) -> str:
         """General to particular: family, dtypes (A, B, accumulator, D), layout, tile, design, epilogue."""
-        if self.api == 3:
+        if self.api == 0:
+            design = [self.schedule]
+        elif self.api == 3:
             design = [extents_text(self.cluster), self.schedule]
         else:
             design = [extents_text(self.warp), f"s{self.stages}", f"a{self.align}"]

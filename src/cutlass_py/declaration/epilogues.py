@@ -179,6 +179,7 @@ def _epilogues() -> Iterator[Epilogue]:
     yield told("fused_gate", gated=True)
     yield told("fused_aux", aux=True)
     yield told("fused_scaled", scaled=True)
+    yield told("fusedc_scaled", source=True, scaled=True)
     yield told("fused_bias_grad", bias_grad=True)
     yield told("fused_gate_bias_grad", gated=True, bias_grad=True)
 

@@ -12,7 +12,7 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
-from . import gemm_cpp, lean_cpp, quantize, tiles
+from . import gemm_cpp, gemv_cpp, lean_cpp, quantize, tiles
 from .config import SCHEDULES, Family, GemmConfig, KernelConfig, nothing
 from .dtypes import DTYPES, LAYOUTS, PAIRS
 from .epilogues import ACTIVATIONS, EPILOGUES
@@ -302,6 +302,24 @@ def _simt() -> Iterator[GemmConfig]:
     yield from _2x("simt_gemm", ("c64", "c64"), LAYOUTS, "c64", tiles.SIMT_C64, "c64")
 
 
+def _gemv(family: str, dtypes: Pair, layout: str, d: str) -> Iterator[GemmConfig]:
+    for schedule in ("rows", "columns"):
+        along_k = layout[0] == "t" if SCHEDULES[schedule].swap else layout[1] == "n"
+        tile = gemv_cpp.tile(dtypes[0], along_k)
+        yield GemmConfig(family, *dtypes, "f32", d, layout, tile, "fusedc_scaled", schedule)
+
+
+def _simt_gemv() -> Iterator[GemmConfig]:
+    for a, layout in product((*_HALVES, "f32"), LAYOUTS):
+        for d in dict.fromkeys((a, "f32")):
+            yield from _gemv("simt_gemv", (a, a), layout, d)
+
+
+def _sm90_gemv() -> Iterator[GemmConfig]:
+    for pair, d in product(_FP8, _FP8_RESULTS):
+        yield from _gemv("sm90_gemv", pair, "tn", d)
+
+
 def _sm90_f64() -> Iterator[GemmConfig]:
     yield from _2x("sm90_dgemm", ("f64", "f64"), LAYOUTS, "f64", tiles.SM90_F64, "f64")
     yield from _2x("sm90_dgemm", ("c128", "c128"), LAYOUTS, "c128", tiles.C128, "c128")
@@ -322,6 +340,11 @@ _ampere = partial(
     Family, api=2, cc=(80, 999), arch="80", gencode=_SM80_GENCODE,
     header="kernels/cutlass2x/gemm.cuh", launcher="Gemm2x", write=gemm_cpp.write, cpp_arch="cutlass::arch::Sm80",
     per_file=48, core_seconds=2.1,
+)  # fmt: skip
+
+_gemv_family = partial(
+    Family, api=0, header="kernels/gemv/gemm.cuh", launcher="Gemv", write=gemv_cpp.write, function=gemv_cpp.function,
+    overlaps=True, per_file=2,
 )  # fmt: skip
 
 FAMILIES = {
@@ -396,6 +419,25 @@ FAMILIES = {
             gencode=("arch=compute_90,code=sm_90",),
             cpp_arch="cutlass::arch::Sm90",
             declare_core=_sm90_f64,
+        ),
+        _gemv_family(
+            "simt_gemv",
+            "few rows or columns on the CUDA cores, kernels of our own",
+            cc=(80, 999),
+            arch="80",
+            # On 9.0 and newer launches overlap.
+            gencode=("arch=compute_80,code=[sm_80,compute_80]", "arch=compute_90,code=[sm_90,compute_90]"),
+            declare_core=_simt_gemv,
+            core_seconds=7,
+        ),
+        _gemv_family(
+            "sm90_gemv",
+            "few rows or columns of fp8 on the CUDA cores, kernels of our own",
+            cc=(90, 90),
+            arch="90a",
+            gencode=("arch=compute_90,code=sm_90",),
+            declare_core=_sm90_gemv,
+            core_seconds=2,
         ),
         quantize.FAMILY,
     ]

@@ -155,7 +155,7 @@ def _names(k: KernelDescription) -> _Faults:
     yield from _one_of("instruction", k.instruction, (WGMMA, TENSOROP, SIMT))
     yield from _one_of("a", k.a, operands)
     yield from _one_of("layout", k.layout, LAYOUTS)
-    schedules = [name for name, row in SCHEDULES.items() if bool(row.mainloop) == (k.instruction == WGMMA)]
+    schedules = [x.name for x in SCHEDULES.values() if not x.gemv and bool(x.mainloop) == (k.instruction == WGMMA)]
     for name, known in (
         ("b", operands), ("accumulator", DTYPES), ("d", DTYPES), ("schedule", schedules), ("epilogue", EPILOGUES),
         ("arch", ("80", "90a")),

@@ -78,7 +78,12 @@ class KernelDescription:
         Raises:
             TypeError: it is no CUTLASS kernel of this package's templates.
         """
-        if not isinstance(kernel, CutlassKernel) or not isinstance(c := kernel.config, GemmConfig) or c.own_source:
+        if (
+            not isinstance(kernel, CutlassKernel)
+            or not isinstance(c := kernel.config, GemmConfig)
+            or c.own_source
+            or not c.api  # of none of its kinds
+        ):
             raise TypeError(f"KernelDescription: {kernel!r} is no CUTLASS kernel of this package's templates")
         names = ("a", "b", "accumulator", "d", "layout", "tile", "epilogue", "schedule")
         common = {name: getattr(c, name) for name in names}

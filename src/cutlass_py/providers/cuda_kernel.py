@@ -184,15 +184,15 @@ class CudaKernel:
 
 _DEFAULTS = ("b", "accumulator", "d", "schedule")
 _CHOICES: dict[str, Any] = {
-    "family": families(), "a": FACTORS, "b": FACTORS, "accumulator": SUMS, "d": STORAGE, "layout": LAYOUTS,
-    "epilogue": EPILOGUES, "schedule": SCHEDULES,
+    "family": [name for name, family in families().items() if family.api], "a": FACTORS, "b": FACTORS,
+    "accumulator": SUMS, "d": STORAGE, "layout": LAYOUTS, "epilogue": EPILOGUES, "schedule": SCHEDULES,
 }  # fmt: skip
 
 
 def _schedules(family: Family) -> list[str]:
     """Those that kernels of a family can have, the usual one first."""
     if family.api == 2:
-        return [name for name, row in SCHEDULES.items() if not row.mainloop]
+        return [name for name, row in SCHEDULES.items() if not row.mainloop and not row.gemv]
     return [name for name, row in SCHEDULES.items() if row.mainloop and row.family == family.name]
 
 

@@ -51,6 +51,16 @@ struct cutlass::arch::Mma<cutlass::gemm::GemmShape<16, 8, 32>, 32, A, cutlass::l
   }
 };
 
+// CUTLASS adds the products of c64 in another order in the corners of a thread's tile: a row's bits would depend on
+// where it lies. As it multiplies all other numbers, the order is one.
+template <class Shape>
+struct cutlass::gemm::thread::MmaGeneric<Shape, cutlass::complex<float>, cutlass::layout::ColumnMajor,
+                                         cutlass::complex<float>, cutlass::layout::RowMajor, cutlass::complex<float>,
+                                         cutlass::layout::RowMajor, cutlass::arch::OpMultiplyAdd>
+    : MmaGeneric<Shape, cutlass::complex<float>, cutlass::layout::ColumnMajor, cutlass::complex<float>,
+                 cutlass::layout::RowMajor, cutlass::complex<float>, cutlass::layout::RowMajor,
+                 cutlass::arch::OpMultiplyAddComplex> {};
+
 namespace cutlass_py {
 
 // D = alpha * acc + beta * C, and the same through an activation.

@@ -34,13 +34,6 @@ Sums sums_of(const CutlassPyArray& bias_grad, int64_t cols) {
   return bias_grad.row == 0 && (bias_grad.col != 0 || cols == 1) ? Sums::of_columns : Sums::of_rows;
 }
 
-Array array_of(const CutlassPyArray& x) {
-  const int size = dtype_size(Dtype(x.dtype));
-  return {static_cast<char*>(x.data), x.row * size, x.col * size, x.batch * size, Dtype(x.dtype), size};
-}
-
-Factor factor_of(const CutlassPyScalar& scalar) { return {scalar.value, scalar.device}; }
-
 // Whether four neighbours can be read at once; `repeats`: or one element four times.
 bool by_vectors(const Array& x, bool repeats) {
   if (!x.data || (repeats && x.col == 0)) return true;
@@ -60,7 +53,8 @@ bool only_column_sums(const Compose& p) {
   for (const Array* x : {&p.c, &p.bias, &p.scale_a, &p.scale_b, &p.argument, &p.aux, &p.d}) {
     if (x->data) return false;
   }
-  const bool as_it_is = p.activation == Activation::identity && !p.alpha.device && p.alpha.value == 1 && p.parts <= 1;
+  const bool as_it_is =
+      p.activation == activation::Number::identity && !p.alpha.device && p.alpha.value == 1 && p.parts <= 1;
   return as_it_is && p.acc.data && p.sums == Sums::of_columns;
 }
 
@@ -116,22 +110,12 @@ int compose(const CutlassPyArray* acc, int32_t parts, int64_t part_stride, const
   const bool turn = runs_along_rows(*d, rows, cols);
   if (turn) std::swap(rows, cols);
   const auto oriented = [&](const CutlassPyArray& x) { return turn ? transposed(x) : x; };
-  const auto operand = [&](const CutlassPyArray& x) { return x.data ? array_of(oriented(x)) : Array{}; };
   const CutlassPyArray bias_grad = oriented(e.bias_grad);
 
   Compose p{};
-  p.acc = operand(*acc);
-  if (e.beta.device || e.beta.value != 0) p.c = operand(e.c);
-  p.bias = operand(e.bias), p.scale_a = operand(e.scale_a), p.scale_b = operand(e.scale_b);
-  const bool derivative = kActivations[e.activation].derivative;
-  p.argument = operand(derivative ? e.aux : e.gate), p.aux = derivative ? Array{} : operand(e.aux);
-  p.d = operand(*d);
-  p.alpha = factor_of(e.alpha), p.beta = factor_of(e.beta), p.scale_out = factor_of(e.scale_out);
-  p.factor_dtype = scalar_dtype(Dtype(acc->dtype));
+  static_cast<Finish&>(p) = finish_of(e, *d, scalar_dtype(Dtype(acc->dtype)), oriented);
+  if (acc->data) p.acc = array_of(oriented(*acc));
   p.parts = parts, p.part_stride = part_stride * p.acc.size;
-  p.activation = Activation(e.activation);
-  p.fast = p.d.size <= 2 && !e.bias_grad.data;
-  std::copy(e.parameters, e.parameters + 2, p.parameters);
   p.sums = sums_of(bias_grad, cols);
   const Shape shape(batch, rows, cols, p.sums != Sums::none);
   p.batch = batch, p.rows = uint32_t(rows), p.cols = uint32_t(cols), p.tiles_per_row = uint32_t(shape.tiles_per_row);

@@ -1,14 +1,13 @@
 // The kernels of the composed epilogue: compose_kernel, column_sums_kernel where there is nothing else to do, and
 // finish_kernel for the sums of bias_grad.
 //
-// Bound by memory. Dtypes, strides and the activation are switched at run time, once for the four elements of a row
-// that a thread holds, so one kernel serves every combination. The elements are neighbours where every operand can be
-// read by vectors of four; otherwise they lie a warp's width apart, and any stride will do.
+// Bound by memory. One kernel serves every combination of dtypes and strides (finish.cuh). The four elements of a row
+// that a thread holds are neighbours where every operand can be read by vectors of four; otherwise they lie a warp's
+// width apart, and any stride will do.
 #pragma once
 
 #include "abi/activation.h"
-#include "kernels/common/activation.cuh"
-#include "kernels/elementwise/conversion.cuh"
+#include "kernels/elementwise/finish.cuh"
 
 namespace cutlass_py {
 
@@ -24,42 +23,18 @@ constexpr int kElements = 4;   // of a row, by one thread
 constexpr int kSomeParts = 4;  // of the product, read at once
 constexpr int kSomeRows = 4;   // likewise, where there is nothing to do but sums
 
-// An operand; strides in bytes. Absent where data is null.
-struct Array {
-  char* data;
-  int64_t row, col, batch;
-  Dtype dtype;
-  int size;
-};
-
-struct Factor {
-  double value;
-  const void* device;  // or null
-};
-
 enum class Sums { none, of_columns, of_rows };
 
-struct Compose {
-  Array acc, c, bias, scale_a, scale_b, argument, aux, d;  // the activation is taken at `argument`, without it at z
-  Factor alpha, beta, scale_out;
-  Dtype factor_dtype;
+struct Compose : Finish {
+  Array acc;
   int parts;
   int64_t part_stride;
-  Activation activation;
-  bool fast;  // its approximations round less than the results do
-  double parameters[2];
   // One block: `passes` times kThreads >> lanes_log2 rows, by kElements << lanes_log2 columns.
   int64_t batch;
   uint32_t rows, cols, tiles_per_row;
   int lanes_log2, passes;
   Sums sums;
   void* partial;
-};
-
-// What a thread works on: kElements elements from (row, col) on, `step` columns apart.
-struct Place {
-  int64_t batch;
-  uint32_t row, col, step;
 };
 
 // Where a thread of a block begins; the rows of a pass are `lines` apart.
@@ -72,107 +47,6 @@ __device__ Place first_place(const Compose& p) {
   at.step = kVector ? 1 : 1u << p.lanes_log2;
   at.row = blockIdx.x / p.tiles_per_row * p.passes * (kThreads >> p.lanes_log2) + line;
   return at;
-}
-
-// ------------------------------------------------------------------------------------------------ memory
-
-__device__ inline char* address(const Array& x, const Place& at) {
-  return x.data + at.batch * x.batch + int64_t(at.row) * x.row + int64_t(at.col) * x.col;
-}
-
-template <bool kVector>
-__device__ bool packed(const Array& x) {
-  return kVector && x.col != 0;  // a stride of 0 repeats one element
-}
-
-// Only loads: what they bring is looked at in `numbers`, after every load of an element is on its way.
-template <class T, bool kVector>
-__device__ void load(const Array& x, const Place& at, int count, Word<T> (&words)[kElements]) {
-  const char* from = address(x, at);
-  if constexpr (kVector) {
-    if (packed<kVector>(x)) {
-      if (x.size == 4) {
-        *reinterpret_cast<uint4*>(words) = *reinterpret_cast<const uint4*>(from);
-      } else if (x.size == 2) {
-        *reinterpret_cast<uint2*>(words) = *reinterpret_cast<const uint2*>(from);
-      } else {
-        words[0] = *reinterpret_cast<const uint32_t*>(from);
-      }
-      return;
-    }
-  }
-  const int64_t step = at.step * x.col;
-  const auto each = [&](auto element) {
-    using Element = decltype(element);
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      if (i < count) words[i] = *reinterpret_cast<const Element*>(from + i * step);
-    }
-  };
-  if (x.size == 1) return each(uint8_t());
-  if (x.size == 2) return each(uint16_t());
-  if (x.size == 4) return each(uint32_t());
-  if constexpr (sizeof(T) == 8) each(uint64_t());
-}
-
-template <class T, bool kVector>
-__device__ void numbers(const Array& x, const Word<T> (&words)[kElements], T (&value)[kElements]) {
-  if constexpr (kVector) {
-    if (packed<kVector>(x)) return decode<true, T>(x.dtype, words, value);
-  }
-  decode<false, T>(x.dtype, words, value);
-}
-
-template <class T, bool kVector>
-__device__ void store(const Array& x, const Place& at, int count, const T (&value)[kElements]) {
-  char* to = address(x, at);
-  encode(x.dtype, value, [&](const auto& bits) {
-    using Element = std::decay_t<decltype(bits[0])>;
-    if constexpr (kVector && sizeof(Element) <= 4) {
-      struct alignas(kElements * sizeof(Element)) Vector {
-        Element element[kElements];
-      } vector;
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) vector.element[i] = bits[i];
-      *reinterpret_cast<Vector*>(to) = vector;
-    } else {
-      const int64_t step = at.step * x.col;
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) {
-        if (i < count) *reinterpret_cast<Element*>(to + i * step) = bits[i];
-      }
-    }
-  });
-}
-
-template <class T>
-__device__ T read(const Factor& factor, Dtype dtype) {
-  if (!factor.device) return T(factor.value);
-  return dtype == Dtype::f64 ? T(*static_cast<const double*>(factor.device))
-                             : T(*static_cast<const float*>(factor.device));
-}
-
-// ------------------------------------------------------------------------------------------------ arithmetic
-
-template <bool kFast, class T>
-__device__ void activate(const Compose& p, T (&x)[kElements]) {
-  const T parameters[] = {T(p.parameters[0]), T(p.parameters[1])};
-  activation::with_activation<kFast, true>(activation::Number(p.activation), [&](auto f) {
-    constexpr int kUnroll = sizeof(T) == 4 ? kElements : 1;
-#pragma unroll kUnroll
-    for (T& value : x) value = f.apply(value, parameters);
-  });
-}
-
-// In double by a call: rare, and inlined it would be most of what there is to compile.
-static __device__ __noinline__ void activate_apart(const Compose& p, double (&x)[kElements]) { activate<false>(p, x); }
-
-// The numbers of an operand that many threads share: in cache, so nothing else is kept waiting.
-template <class T, bool kVector>
-__device__ void load_numbers(const Array& x, const Place& at, int count, T (&value)[kElements]) {
-  alignas(16) Word<T> words[kElements] = {};
-  load<T, kVector>(x, at, count, words);
-  numbers<T, kVector>(x, words, value);
 }
 
 // The sum over the parts of the product, in their order. Parts of s32 wrap around, as the accumulator does.
@@ -191,7 +65,7 @@ __device__ void add_parts(const Compose& p, const Place& at, int count, T (&sum)
     for (int i = 0; i < kSomeParts; ++i) {
       if (first + i >= p.parts) break;
       T value[kElements];
-      numbers<T, kVector>(p.acc, words[i], value);
+      numbers_of<T, kVector>(p.acc, words[i], value);
 #pragma unroll
       for (int j = 0; j < kElements; ++j) sum[j] += value[j], integers[j] += words[i][j];
     }
@@ -199,60 +73,16 @@ __device__ void add_parts(const Compose& p, const Place& at, int count, T (&sum)
   if (p.acc.dtype == Dtype::s32) decode<false, T>(Dtype::s32, integers, sum);
 }
 
-template <class T>
-struct Factors {
-  T alpha, beta, scale_out;
-};
-
-__device__ inline float fused(float x, float y, float z) { return fmaf(x, y, z); }
-__device__ inline double fused(double x, double y, double z) { return fma(x, y, z); }
-
-// y for the elements at a place; aux is written here.
+// y for the elements at a place, but for scale_out; aux is written here.
 template <class T, bool kVector, bool kPlain>
 __device__ void epilogue(const Compose& p, const Factors<T>& factors, const Place& at, int count, T (&y)[kElements]) {
-  const auto each = [](auto apply) {
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) apply(i);
-  };
-  // Every load of a matrix first, so that they travel together.
-  alignas(16) Word<T> acc[kElements] = {}, c[kElements] = {}, argument[kElements] = {};
-  const bool reads_c = p.c.data && factors.beta != T(0);
+  alignas(16) Word<T> acc[kElements] = {};  // travels together with the matrices beside it
   if (kPlain && p.acc.data) load<T, kVector>(p.acc, at, count, acc);
-  if (reads_c) load<T, kVector>(p.c, at, count, c);
-  if (p.argument.data) load<T, kVector>(p.argument, at, count, argument);
-
-  // acc * factor + bias, rounded once; or with C in between, each rounded. As our own kernels do it
-  // (kernels/sm90/epilogue.cuh): a row may be finished by them, or here, and has the same bits.
-  T z[kElements] = {}, factor[kElements], bias[kElements], value[kElements];
-  each([&](int i) { factor[i] = 1, bias[i] = T(-0.0); });
-  if (p.bias.data) load_numbers<T, kVector>(p.bias, at, count, bias);
-  if (p.acc.data) {
-    const auto multiply_by = [&](const Array& scale) {
-      if (!scale.data) return;
-      load_numbers<T, kVector>(scale, at, count, value);
-      each([&](int i) { factor[i] *= value[i]; });
-    };
-    multiply_by(p.scale_a);
-    multiply_by(p.scale_b);
-    each([&](int i) { factor[i] *= factors.alpha; });
-    if constexpr (kPlain) numbers<T, kVector>(p.acc, acc, z);
+  const auto product = [&](T(&z)[kElements]) {
+    if constexpr (kPlain) numbers_of<T, kVector>(p.acc, acc, z);
     if constexpr (!kPlain) add_parts<T, kVector>(p, at, count, z);
-  }
-  if (reads_c) {
-    numbers<T, kVector>(p.c, c, value);
-    each([&](int i) { z[i] = fused(factors.beta, value[i], p.acc.data ? z[i] * factor[i] : T(0)) + bias[i]; });
-  } else if (p.acc.data) {
-    each([&](int i) { z[i] = fused(z[i], factor[i], bias[i]); });
-  } else {
-    each([&](int i) { z[i] += bias[i]; });
-  }
-  if (p.aux.data) store<T, kVector>(p.aux, at, count, z);
-
-  each([&](int i) { y[i] = z[i]; });
-  if (p.argument.data) numbers<T, kVector>(p.argument, argument, y);
-  if constexpr (sizeof(T) == 4) p.fast ? activate<true>(p, y) : activate<false>(p, y);
-  if constexpr (sizeof(T) == 8) activate_apart(p, y);
-  if (p.argument.data) each([&](int i) { y[i] *= z[i]; });
+  };
+  finish<T, kVector>(p, factors, at, count, p.acc.data, product, y);
 }
 
 // ------------------------------------------------------------------------------------------------ kernels
@@ -305,8 +135,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kVector, kPlain>)
   Place at = first_place<kVector>(p);
   int count = 0;  // of the thread's elements that exist
   if (at.col < p.cols) count = kVector ? kElements : min(kElements, int((p.cols - at.col - 1) >> p.lanes_log2) + 1);
-  const Factors<T> factors{read<T>(p.alpha, p.factor_dtype), read<T>(p.beta, p.factor_dtype),
-                           read<T>(p.scale_out, p.factor_dtype)};
+  const Factors<T> factors(p);
   T column_sums[kElements] = {};
   for (int pass = 0; pass < p.passes; ++pass, at.row += lines) {
     T row_sum = 0;
@@ -343,7 +172,7 @@ static __global__ void __launch_bounds__(kThreads) column_sums_kernel(const __gr
 #pragma unroll
       for (int i = 0; i < kSomeRows; ++i) {
         float value[kElements];
-        numbers<float, true>(p.acc, words[i], value);
+        numbers_of<float, true>(p.acc, words[i], value);
 #pragma unroll
         for (int j = 0; j < kElements; ++j) sum[j] += value[j];
       }

@@ -103,7 +103,8 @@ struct Tiling {
     const double at_once = 1 + std::exp(c.beside);
     if (x.unaligned) {  // what lies outside is shifted into place, too
       const double lines = loaded_bytes() / 128;
-      return both(multiply(), lines * (std::exp(c.unaligned_line) + (x.m + x.n) * std::exp(c.unaligned_row)), at_once);
+      const double rows = x.m * (1 + x.left_along * c.unaligned_side) + x.n * (1 + x.right_along * c.unaligned_side);
+      return both(multiply(), lines * (std::exp(c.unaligned_line) + rows * std::exp(c.unaligned_row)), at_once);
     }
     double slow = right.slow(c, k);
     if (x.right_along) slow += by_panel(x.n, 0, c.panels32, c.panels16);

@@ -29,6 +29,7 @@ namespace cutlass_py {
   X(load)           /* log, bytes that a multiprocessor loads */                                             \
   X(unaligned_line) /* log, what threads take that load a line of k of a tile */                             \
   X(unaligned_row)  /* log, and of each of its rows and columns */                                           \
+  X(unaligned_side) /* how much longer that takes, where an operand is read along them */                    \
   X(beside)         /* log: multiplying and loading hide each other the better the larger it is */           \
   X(lines64)        /* how much longer it takes to load lines of 128 bytes that begin at 64 */               \
   X(lines32)        /* or 32: on top of that */                                                              \

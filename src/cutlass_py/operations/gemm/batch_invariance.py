@@ -25,7 +25,9 @@ def sums_refusal(c: GemmConfig, p: Problem, gpu: Gpu | None) -> str | None:
     if schedule.lean:
         return None
     lowest, highest = FAMILIES["sm90_lean"].cc
-    if schedule.stream_k:
+    if schedule.gemv:
+        how = "shares out k by what other rows there are"
+    elif schedule.stream_k:
         how = "cuts k by how many tiles there are"
     elif gpu and lowest <= gpu.cc <= highest and c.a in _ours() and c.accumulator != "s32":
         how = "sums unlike our own kernels, which take such rows too"

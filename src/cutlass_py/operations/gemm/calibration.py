@@ -27,9 +27,9 @@ FORMAT = 1
 SUMS = ("usual", "fast", "promoted", "factors")  # how our own kernels sum: bf16 stands for all that do as usual
 PLACE = Path(__file__).with_name("calibrations")  # those that came with the package
 _PREFIX = "calibration"
-# By name, in microseconds unless it says so; tiled_estimate.py and cost.py say what each is.
+# By name, in microseconds unless it says so; tiled_estimate.py, gemv_estimate.py and cost.py say what each is.
 TILED = (
-    "launch", "fill", "instruction", "memory", "access8", "access4", "access2", "access1", "deal", "join",
+    "launch", "fill", "instruction", "memory", "access8", "access4", "access2", "access1", "deal", "join", "gemv",
 )  # fmt: skip
 BESIDE = ("launch", "rate", "transposed", "cut")
 

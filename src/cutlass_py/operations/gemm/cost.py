@@ -1,7 +1,7 @@
 """Estimates of the routes to a product, in microseconds: the kernel, and what surrounds it. They have to order them.
 
-A kernel's time is that of its formula: wgmma_estimate.py, or tiled_estimate.py for what has no wgmma. The constants in
-all of them were measured (calibration.py). Here, of `beside`: the `launch` of an elementwise kernel, the `rate` at
+A kernel's time is that of its formula: wgmma_estimate.py, gemv_estimate.py, or tiled_estimate.py for all others; their
+constants were measured (calibration.py). Here, of `beside`: the `launch` of an elementwise kernel, the `rate` at
 which it moves bytes, how much longer a copy takes that turns rows into columns (`transposed`), and what a product takes
 in parts over what it would as a batch of so many (`cut`).
 """
@@ -21,7 +21,7 @@ from ...declaration.dtypes import BLOCK, DTYPES
 from ...declaration.epilogues import epilogue_named
 from ...kernels import operation
 from ...kernels.adaptation import Way
-from . import tiled_estimate, wgmma_estimate
+from . import gemv_estimate, tiled_estimate, wgmma_estimate
 from .calibration import Calibration, calibration_of
 from .legality import Interface
 
@@ -42,15 +42,17 @@ class Estimates(operation.Estimates):
         moved = p.batch * (p.m * p.k * a.itemsize + p.k * p.n * b.itemsize)
         launch, rate = _fastest(self.known)
         self._least = launch + moved / rate
+        self._least_of_vectors = gemv_estimate.least(gpu, moved)
 
     def least(self, interface: Interface, way: Way | None = None, splits: int = 1) -> float:
         """What no route through an interface falls below: by layouts and dtypes, or with the detours of a way."""
+        least = self._least if interface.api else self._least_of_vectors
         if way:
-            return self._least + self.detours(way, interface, splits)
+            return least + self.detours(way, interface, splits)
         key = interface.layout, interface.d
         if (time := self._bounds.get(key)) is None:
-            time = self._bounds[key] = self._least + self.detours(_at_least(interface, self.p), interface)
-        return time
+            time = self._bounds[key] = self.detours(_at_least(interface, self.p), interface)
+        return least + time
 
     def product(self, kernel: CutlassKernel, splits: int = 1) -> float:
         """The kernel itself, k in `splits` parts."""
@@ -119,6 +121,8 @@ class Estimates(operation.Estimates):
         """One launch of a kernel, for so many parts of k, each of this length."""
         p, user = self.p, epilogue_named(c.epilogue).user
         batch, beside = p.batch * parts, self._reductions(c, user) if user else 0.0
+        if SCHEDULES[c.schedule].gemv:
+            return gemv_estimate.estimate(c, self.gpu, p, k, batch)
         if is_tiled(c):
             d_bytes = DTYPES[c.d].itemsize * (2 if p.c else 1) + (sum(user.matrix_bytes) if user else 0)
             moved = DTYPES[c.a].itemsize * (p.m * k + k * p.n) + p.m * p.n * d_bytes
@@ -154,14 +158,14 @@ def is_tiled(c: GemmConfig) -> bool:
 
 def models(c: GemmConfig) -> bool:
     """Whether there is an estimate of a configuration that is not of the declaration."""
-    if c.api == 3:
+    if c.api != 2:
         return True
     return tiled_estimate.rate_name(c) in calibration_of(ABSENT).tiled and all(c.warp) and c.stages > 0
 
 
 @lru_cache(64)
 def _fastest(known: Calibration) -> tuple[float, float]:
-    """A launch, and bytes that come in a microsecond: no kernel is faster."""
+    """A launch, and bytes that come in a microsecond: no kernel on the tensor cores is faster."""
     launches = [known.tiled["launch"], *(exp(x["launch"]) + exp(x["fill"]) for x in known.sums.values())]
     return min(launches), max(known.tiled["memory"], *(exp(x["memory"]) for x in known.sums.values()))
 

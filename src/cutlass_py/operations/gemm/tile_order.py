@@ -30,7 +30,7 @@ def tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
     c = kernel.config
     if SCHEDULES[c.schedule].lean:
         return wgmma_estimate.estimate(c, gpu, p.m, p.n, p.k, p.batch)[1:]
-    if c.api == 2 or SCHEDULES[c.schedule].swap:
+    if c.api != 3 or SCHEDULES[c.schedule].swap:
         return 0, 1
     waves = prod(tiles_of(c, p)) / gpu.sm_count
     return (1, 2) if waves >= 8 else (0, 1)
