@@ -217,7 +217,7 @@ def test_source_says_what_the_config_says(config: GemmConfig):
 
 
 _TAGS = {"bf16": "Bf16", "f16": "F16", "f32": "F32", "tf32": "Tf32", "e4m3": "E4m3", "e5m2": "E5m2"}
-_TAGS |= {"s8": "S8", "u8": "U8", "s32": "S32"}
+_TAGS |= {"f64": "F64", "s8": "S8", "u8": "U8", "s32": "S32"}
 
 
 @pytest.mark.parametrize("config", LEAN, ids=lambda c: c.name)

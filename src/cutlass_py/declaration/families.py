@@ -302,17 +302,21 @@ def _simt() -> Iterator[GemmConfig]:
     yield from _2x("simt_gemm", ("c64", "c64"), LAYOUTS, "c64", tiles.SIMT_C64, "c64")
 
 
-def _gemv(family: str, dtypes: Pair, layout: str, d: str) -> Iterator[GemmConfig]:
+def _gemv(
+    family: str, dtypes: Pair, layout: str, d: str, accumulator: str = "f32", epilogue: str = "fusedc_scaled"
+) -> Iterator[GemmConfig]:
     for schedule in ("rows", "columns"):
         along_k = layout[0] == "t" if SCHEDULES[schedule].swap else layout[1] == "n"
         tile = gemv_cpp.tile(dtypes[0], along_k)
-        yield GemmConfig(family, *dtypes, "f32", d, layout, tile, "fusedc_scaled", schedule)
+        yield GemmConfig(family, *dtypes, accumulator, d, layout, tile, epilogue, schedule)
 
 
 def _simt_gemv() -> Iterator[GemmConfig]:
     for a, layout in product((*_HALVES, "f32"), LAYOUTS):
         for d in dict.fromkeys((a, "f32")):
             yield from _gemv("simt_gemv", (a, a), layout, d)
+    for layout in LAYOUTS:
+        yield from _gemv("simt_gemv", ("f64", "f64"), layout, "f64", "f64", "fusedc")
 
 
 def _sm90_gemv() -> Iterator[GemmConfig]:

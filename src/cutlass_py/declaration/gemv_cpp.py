@@ -20,8 +20,10 @@ def _definition(family: Family, c: GemmConfig) -> str:
     members = {
         "using A": tag(c.a),
         "using B": tag(c.b),
+        "using Sum": tag(c.accumulator),
         "using D": tag(c.d),
         "static constexpr Dtype d": f"Dtype::{c.d}",
+        "static constexpr Dtype factors": f"Dtype::{DTYPES[c.accumulator].scalar}",
         "static constexpr bool a_along": str(c.layout[0] == "n").lower(),
         "static constexpr bool b_along": str(c.layout[1] == "t").lower(),
         "static constexpr bool swap": str(SCHEDULES[c.schedule].swap).lower(),

@@ -45,10 +45,10 @@ struct Gemv {
 
   static constexpr CutlassPyGemmFacts facts() {
     constexpr gemv::Matrix x{size, along_k, 16};
-    constexpr int bytes = (gemv::kShared + gemv::kMostWarps * x.columns() * gemv::kMostRows) * int(sizeof(float));
+    constexpr int bytes = gemv::kShared + gemv::kMostWarps * x.columns() * gemv::kMostRows * x.number();
     return {A::name,
             B::name,
-            "f32",
+            Config::Sum::name,
             Config::D::name,
             Config::D::name,
             {Config::a_along ? 'n' : 't', Config::b_along ? 't' : 'n', '\0'},
@@ -83,9 +83,9 @@ struct Gemv {
     p.step = (vectors_along_k ? 1 : vectors.line) * vector_size;
     p.rows = Config::swap ? g.n : g.m, p.columns = Config::swap ? g.m : g.n, p.k = g.k, p.batch = g.batch;
     p.columns_are_rows = Config::swap;
-    p.only_factor = gemv::only_factor(g.epilogue), p.factor = float(g.epilogue.alpha.value);
+    p.only_factor = gemv::only_factor(g.epilogue), p.factor = g.epilogue.alpha.value;
     const CutlassPyArray d{g.d, int32_t(Config::d), g.ldd, 1, g.batch_d};
-    p.finish = finish_of(g.epilogue, d, Dtype::f32, [](const CutlassPyArray& x) { return x; });
+    p.finish = finish_of(g.epilogue, d, Config::factors, [](const CutlassPyArray& x) { return x; });
 
     const int64_t begins = int64_t(reinterpret_cast<uintptr_t>(p.matrix)) | p.line | (g.batch > 1 ? p.matrix_batch : 0);
     const int granule = gemv::granule_of(size, begins, int64_t(along_k ? p.k : p.columns) * size);

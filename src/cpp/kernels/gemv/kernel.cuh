@@ -5,7 +5,6 @@
 // run.
 #pragma once
 
-#include "kernels/elementwise/finish.cuh"
 #include "kernels/gemv/load.cuh"
 
 namespace cutlass_py::gemv {
@@ -19,7 +18,7 @@ struct Parameters {
   int sharing;            // warps of a block that share out k
   bool columns_are_rows;  // of D, as the matrix is A
   bool only_factor;       // is applied to sums: this one
-  float factor;
+  double factor;
   Finish finish;
 };
 
@@ -31,13 +30,14 @@ __device__ inline void wait_for_predecessor() {
 
 // A part of k of the vectors, as `Loads` reads it.
 template <class Loads, class Vector>
-__device__ void stage(const Parameters& p, const char* vectors, int first_row, int begin, int end, float* to) {
-  constexpr int rows = Loads::rows, part = kShared / rows;
-  const int length = (end - begin + Loads::span - 1) / Loads::span * Loads::span;  // with zeros behind the end
+__device__ void stage(const Parameters& p, const char* vectors, int first_row, uint32_t begin, uint32_t end,
+                      typename Loads::T* to) {
+  constexpr int rows = Loads::rows, part = Loads::matrix.part(rows);
+  const int length = int(end - begin + Loads::span - 1) / Loads::span * Loads::span;  // with zeros behind the end
   const auto copy = [&](int k, int row) {
-    float x[4 / sizeof(typename Vector::Type)] = {};
+    Number<Vector> x[kPerWord<Vector>] = {};
     if (begin + k < end && first_row + row < p.rows) {
-      const char* from = vectors + (first_row + row) * p.row + (begin + k) * p.step;
+      const char* from = vectors + (first_row + row) * p.row + int64_t(begin + k) * p.step;
       numbers_of<Vector>(*reinterpret_cast<const typename Vector::Type*>(from), x);
     }
     to[Loads::place(k, row, part)] = x[0];
@@ -54,18 +54,18 @@ __device__ void stage(const Parameters& p, const char* vectors, int first_row, i
   }
 }
 
-__device__ inline void leave(const Parameters& p, float sum, int row, int column, int batch) {
-  const Place at = p.columns_are_rows ? Place{batch, uint32_t(column), uint32_t(row), 1}
-                                      : Place{batch, uint32_t(row), uint32_t(column), 1};
-  float y[1];
+template <class T>
+__device__ void leave(const Parameters& p, T sum, uint32_t row, uint32_t column, int batch) {
+  const Place at = p.columns_are_rows ? Place{batch, column, row, 1} : Place{batch, row, column, 1};
+  T y[1];
   if (p.only_factor) {
-    y[0] = sum * p.factor;
+    y[0] = sum * T(p.factor);
   } else {
-    const Factors<float> factors(p.finish);
-    finish<float, false>(p.finish, factors, at, 1, true, [&](float (&z)[1]) { z[0] = sum; }, y);
+    const Factors<T> factors(p.finish);
+    finish<T, false>(p.finish, factors, at, 1, true, [&](T(&z)[1]) { z[0] = sum; }, y);
     y[0] *= factors.scale_out;
   }
-  store<float, false>(p.finish.d, at, 1, y);
+  store<T, false>(p.finish.d, at, 1, y);
 }
 
 // How the matrix is read, and so what a warp has of it.
@@ -75,39 +75,42 @@ using Loads = std::conditional_t<along_k, AlongK<Matrix, rows, bytes>, AlongColu
 template <class Matrix, class Vector, bool along_k, int rows, int bytes>
 __global__ void __launch_bounds__(32 * kMostWarps) kernel(const __grid_constant__ Parameters p) {
   using Loads = gemv::Loads<Matrix, along_k, rows, bytes>;
-  constexpr int part = kShared / rows;  // of k
-  alignas(16) __shared__ float vectors[kShared];
-  __shared__ float sums[kMostWarps * Loads::columns * rows];
+  using T = typename Loads::T;
+  constexpr int part = Loads::matrix.part(rows);
+  alignas(16) __shared__ T vectors[part * rows];
+  __shared__ T sums[kMostWarps * Loads::columns * rows];
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, share = warp % p.sharing;
   const int of_block = int(blockDim.x) / 32 / p.sharing * Loads::columns, own = warp / p.sharing * Loads::columns;
-  const int first = int(blockIdx.x) * of_block, groups = (p.rows + rows - 1) / rows;
+  const uint32_t first = blockIdx.x * of_block;  // may be a little more than an int holds
+  const int groups = (p.rows + rows - 1) / rows;
   wait_for_predecessor();
   for (int64_t i = blockIdx.y; i < int64_t(groups) * p.batch; i += gridDim.y) {
     const int batch = int(i / groups), first_row = int(i % groups) * rows;
     const char* matrix = p.matrix + batch * p.matrix_batch;
     typename Loads::Sums held = {};
-    for (int begin = 0; begin < p.k; begin += part) {
-      const int end = min(begin + part, p.k);
+    for (uint32_t begin = 0; begin < uint32_t(p.k); begin += part) {
+      const uint32_t end = min(begin + part, uint32_t(p.k));
       Loads loads;
-      int k = begin + share * Loads::span;
-      loads.load(matrix, p.line, first + own, p.columns, k, end, lane);
+      uint32_t k = begin + share * Loads::span;
+      loads.load(matrix, p.line, first + own, uint32_t(p.columns), k, end, lane);
       if (begin) __syncthreads();  // all have read the part before
       stage<Loads, Vector>(p, p.vectors + batch * p.vectors_batch, first_row, begin, end, vectors);
       __syncthreads();
       while (k < end) {
         loads.multiply(vectors, part, k - begin, lane, held);
         k += p.sharing * Loads::span;
-        if (k < end) loads.load(matrix, p.line, first + own, p.columns, k, end, lane);
+        if (k < end) loads.load(matrix, p.line, first + own, uint32_t(p.columns), k, end, lane);
       }
     }
     Loads::finish(held, lane,
-                  [&](int column, int row, float sum) { sums[(share * of_block + own + column) * rows + row] = sum; });
+                  [&](int column, int row, T sum) { sums[(share * of_block + own + column) * rows + row] = sum; });
     __syncthreads();
     for (int i = int(threadIdx.x); i < of_block * rows; i += int(blockDim.x)) {
-      float sum = 0;
+      T sum = 0;
       for (int j = 0; j < p.sharing; ++j) sum += sums[j * of_block * rows + i];
-      const int row = first_row + i % rows, column = first + i / rows;
-      if (row < p.rows && column < p.columns) leave(p, sum, row, column, batch);
+      const int row = first_row + i % rows;
+      const uint32_t column = first + i / rows;
+      if (row < p.rows && column < uint32_t(p.columns)) leave(p, sum, row, column, batch);
     }
     __syncthreads();  // all have read the sums before those of the next product
   }

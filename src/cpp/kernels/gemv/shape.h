@@ -10,7 +10,7 @@
 namespace cutlass_py::gemv {
 
 constexpr int kMostWarps = 16, kMostRows = 2;  // of a block; vectors that are multiplied at once
-constexpr int kShared = 8192;                  // numbers of the vectors in shared memory at once
+constexpr int kShared = 32768;                 // bytes of the vectors in shared memory at once
 
 // The matrix in memory: bytes of an element, whether its lines lie along k, bytes that a lane reads of a line at once.
 struct Matrix {
@@ -19,6 +19,8 @@ struct Matrix {
   int granule;
 
   constexpr int elements() const { return granule / size; }
+  constexpr int number() const { return size == 8 ? 8 : 4; }                // bytes of what is computed in
+  constexpr int part(int rows) const { return kShared / number() / rows; }  // of k, of so many vectors at once
   // Columns of the result that a warp has: four lines along k; or 64 bytes of the lines across it.
   constexpr int columns() const { return along_k ? 4 : 64 / size; }
   // Lanes that read a line of k; those that are left read the next ones.
@@ -56,7 +58,7 @@ constexpr int kRegisters = 100, kMultiprocessor = 65536, kMostBlocks = 6;  // of
 
 inline double microseconds(const Shape& x, const Matrix& m, const Product& p, bool only_factor, int sm_count) {
   const auto ceil_div = [](int64_t a, int64_t b) { return double((a + b - 1) / b); };
-  const int64_t part = kShared / x.rows, span = m.span(x.rows), groups = (p.rows + x.rows - 1) / x.rows;
+  const int64_t part = m.part(x.rows), span = m.span(x.rows), groups = (p.rows + x.rows - 1) / x.rows;
   const double blocks = ceil_div(p.columns, x.columns(m)) * double(groups * p.batch);
   const double turns = double(p.k / part) * ceil_div(part, x.sharing * span) + ceil_div(p.k % part, x.sharing * span);
   const double staged = ceil_div(p.k, span) * double(span * x.rows) / (32 * x.warps);

@@ -8,6 +8,8 @@ from math import inf
 from ..._core import Problem
 from ...arrays.gpu import Gpu
 from ...declaration.config import SCHEDULES
+from ...declaration.dtypes import DTYPES
+from ...declaration.families import FAMILIES
 from ...epilogues.specialization import specialization_of
 from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel
@@ -33,6 +35,8 @@ def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> 
             continue  # legality would say so too, at more length
         if not every and estimates.least(interface) >= fastest:
             break
+        if interface.stream_k and p.splits != -1 and _sliced_by_ours(interface, gpu):
+            continue
         way = interface.way(p, gpu)
         if isinstance(way, str):
             continue
@@ -51,6 +55,15 @@ def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> 
         fastest = min(fastest, *(timed[0] for timed in found)) if found else fastest
         found_all += found
     return found_all
+
+
+def _sliced_by_ours(interface: Interface, gpu: Gpu) -> bool:
+    """Whether kernels of our own slice k of such products: stream-K takes 1.4 times as long as the best, at least.
+
+    Of 194 problems that were measured (docs/performance/choice.md).
+    """
+    lowest, highest = FAMILIES["sm90_lean"].cc
+    return lowest <= gpu.cc <= highest and DTYPES[interface.a].bits == 16
 
 
 def _in_parts(
