@@ -198,7 +198,7 @@ GEMV = [c for c in KINDS if SCHEDULES[c.schedule].gemv]
 @pytest.mark.parametrize("config", GEMV, ids=lambda c: c.name)
 def test_source_for_few_rows_says_what_the_config_says(config: GemmConfig):
     fields = dict(re.findall(r"(?:using|static constexpr \w+) (\w+) = (.+);", codegen.source([config])))
-    assert [fields[x] for x in "ABD"] == [f"numbers::{_TAGS[x]}" for x in (config.a, config.b, config.d)]
+    assert [fields[x] for x in "ABD"] == [f"numbers::{_TAGS[_storage(x)]}" for x in (config.a, config.b, config.d)]
     assert fields["d"] == f"Dtype::{config.d}"
     flags = {"a_along": config.layout[0] == "n", "b_along": config.layout[1] == "t"}
     flags["swap"] = config.schedule == "columns"

@@ -312,8 +312,8 @@ def _gemv(
 
 
 def _simt_gemv() -> Iterator[GemmConfig]:
-    for a, layout in product((*_HALVES, "f32"), LAYOUTS):
-        for d in dict.fromkeys((a, "f32")):
+    for a, layout in product((*_HALVES, "f32", "tf32", "tf32x3"), LAYOUTS):
+        for d in dict.fromkeys((DTYPES[a].stored, "f32")):
             yield from _gemv("simt_gemv", (a, a), layout, d)
     for layout in LAYOUTS:
         yield from _gemv("simt_gemv", ("f64", "f64"), layout, "f64", "f64", "fusedc")

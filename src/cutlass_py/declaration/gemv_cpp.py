@@ -18,8 +18,8 @@ def tile(a: str, along_k: bool) -> tuple[int, int, int]:
 
 def _definition(family: Family, c: GemmConfig) -> str:
     members = {
-        "using A": tag(c.a),
-        "using B": tag(c.b),
+        "using A": tag(DTYPES[c.a].stored),  # f32 as it is, whatever the tensor cores would make of it
+        "using B": tag(DTYPES[c.b].stored),
         "using Sum": tag(c.accumulator),
         "using D": tag(c.d),
         "static constexpr Dtype d": f"Dtype::{c.d}",
@@ -40,4 +40,4 @@ def function(c: GemmConfig) -> str:
     """The device functions in words: kernels that share them differ in what the launch tells."""
     matrix, vectors = (c.a, c.b) if (swap := SCHEDULES[c.schedule].swap) else (c.b, c.a)
     along_k = c.layout[0] == "t" if swap else c.layout[1] == "n"
-    return f"{matrix} {vectors} {along_k}"
+    return f"{DTYPES[matrix].stored} {DTYPES[vectors].stored} {along_k}"
