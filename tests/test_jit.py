@@ -80,17 +80,18 @@ def test_without_a_device_it_is_compiled_for_the_one_that_questions_assume(nvcc,
 
 
 def test_headers_of_kernels_include_nothing_that_is_not_installed():
-    """CMake installs abi/kernel.h, kernels/ without elementwise/, include/; compiler.py hashes what is compiled."""
+    """CMake installs what kernels need of abi/, kernels/ without elementwise/, include/; compiler.py hashes that."""
     cpp = ROOT / "src" / "cpp"
     kernels = [x for x in (cpp / "kernels").rglob("*") if x.is_file() and x.parent.name != "elementwise"]
-    ours = {str(path.relative_to(cpp)): path for path in [cpp / "abi" / "kernel.h", *kernels]}
+    abi = [cpp / "abi" / name for name in ("kernel.h", "dtype_number.h")]
+    ours = {str(path.relative_to(cpp)): path for path in [*abi, *kernels]}
     second_names = [path for path in (cpp / "include").rglob("*.*")]
     assert len(ours) > 10 and len(second_names) == 5
     for path in (*ours.values(), *second_names):
         for quoted in re.findall(r'#include "(.+?)"', path.read_text()):
             assert quoted.split("/")[0] in ("cute", "cutlass") or quoted in ours, quoted
     hashed = [path for directory in compiler._OWN_DIRECTORIES for path in (cpp / directory).iterdir()]
-    assert {*hashed, cpp / "abi" / "kernel.h", cpp / "kernels" / "wrap_device_gemm.cuh"} == set(ours.values())
+    assert {*hashed, *abi, cpp / "kernels" / "wrap_device_gemm.cuh"} == set(ours.values())
 
 
 def test_missing_headers_are_named(nvcc, tmp_path, monkeypatch):

@@ -95,7 +95,7 @@ def test_stages_are_known_before_a_kernel_is_compiled():
     configs = named("declared").values()
     for c in configs:
         stages = CutlassKernel(c, None).metadata.design.stages
-        assert (stages == c.stages) if c.api == 2 else stages >= 2, c.name
+        assert (stages == c.stages) if c.api != 3 else stages >= 2, c.name
     for k in get_kernels():
         if isinstance(k, CutlassKernel) and not k.interface.epilogue.user:
             assert CutlassKernel(k.config, None).metadata.design.stages == k.facts["stages"], k.name

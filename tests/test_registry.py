@@ -157,14 +157,26 @@ def test_where_filters_the_whole_declaration(where, expected):
     ("cc", "families"),
     [
         (75, set()),
-        ("80", {"sm80_gemm", "simt_gemm"}),
-        (80, {"sm80_gemm", "simt_gemm"}),
-        (89, {"sm80_gemm", "simt_gemm"}),
+        ("80", {"sm80_gemm", "simt_gemm", "simt_gemv"}),
+        (80, {"sm80_gemm", "simt_gemm", "simt_gemv"}),
+        (89, {"sm80_gemm", "simt_gemm", "simt_gemv"}),
         ("90", set(families())),
         (90, set(families())),
-        ("90a", {"sm90_gemm", "sm90_streamk", "sm90_array", "sm90_block", "sm90_dmma", "sm90_dgemm", "sm90_lean"}),
-        ("100", {"sm80_gemm", "simt_gemm"}),
-        (120, {"sm80_gemm", "simt_gemm"}),
+        (
+            "90a",
+            {
+                "sm90_gemm",
+                "sm90_streamk",
+                "sm90_array",
+                "sm90_block",
+                "sm90_dmma",
+                "sm90_dgemm",
+                "sm90_lean",
+                "sm90_gemv",
+            },
+        ),
+        ("100", {"sm80_gemm", "simt_gemm", "simt_gemv"}),
+        (120, {"sm80_gemm", "simt_gemm", "simt_gemv"}),
     ],
 )
 def test_cc_is_a_number_or_its_text(cc, families):

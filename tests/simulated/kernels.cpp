@@ -15,7 +15,7 @@
 #include "abi/kernel.h"
 #include "kernels.h"
 #include "kernels/common/activation.cuh"
-#include "kernels/elementwise/conversion.cuh"
+#include "kernels/common/conversion.cuh"
 #include "simulator.h"
 
 namespace {

@@ -3,14 +3,19 @@
 
 #include <cstdint>
 
+#include "abi/dtype_number.h"
+
 namespace cutlass_py {
 
-enum class Dtype : uint8_t {
+enum class GeneratedDtype : uint8_t {
 #define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE, SCALAR, MANTISSA) NAME,
 #include "dtypes.inc"
 #undef CUTLASS_PY_DTYPE
-  none = 255,
 };
+#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE, SCALAR, MANTISSA) \
+  static_assert(int(Dtype::NAME) == int(GeneratedDtype::NAME) && dtype_size(Dtype::NAME) == BITS / 8);
+#include "dtypes.inc"
+#undef CUTLASS_PY_DTYPE
 
 struct DtypeRow {
   const char* name;
@@ -58,19 +63,6 @@ constexpr bool is_complex(Dtype dtype) { return type_code(dtype) == 5; }
 constexpr bool is_integer(Dtype dtype) { return type_code(dtype) == 0 || type_code(dtype) == 1; }
 constexpr bool is_fp8(Dtype dtype) { return dtype == Dtype::e4m3 || dtype == Dtype::e5m2; }
 constexpr Dtype scalar_dtype(Dtype accumulator) { return kDtypes[int(accumulator)].scalar; }
-
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    constexpr int dtype_size(Dtype dtype) {
-  switch (dtype) {
-#define CUTLASS_PY_DTYPE(NAME, BITS, CODE, STORAGE, SCALAR, MANTISSA) \
-  case Dtype::NAME: return BITS / 8;
-#include "dtypes.inc"
-#undef CUTLASS_PY_DTYPE
-    default: return 0;
-  }
-}
 
 inline const char* dtype_name(Dtype dtype) { return dtype == Dtype::none ? "none" : kDtypes[int(dtype)].name; }
 

@@ -308,7 +308,7 @@ def _gemv(
     for schedule in ("rows", "columns"):
         along_k = layout[0] == "t" if SCHEDULES[schedule].swap else layout[1] == "n"
         tile = gemv_cpp.tile(dtypes[0], along_k)
-        yield GemmConfig(family, *dtypes, accumulator, d, layout, tile, epilogue, schedule)
+        yield GemmConfig(family, *dtypes, accumulator, d, layout, tile, epilogue, schedule, stages=1)
 
 
 def _simt_gemv() -> Iterator[GemmConfig]:

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "abi/activation.h"
-#include "kernels/elementwise/finish.cuh"
+#include "kernels/common/finish.cuh"
 
 namespace cutlass_py {
 

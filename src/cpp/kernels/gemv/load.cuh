@@ -10,7 +10,7 @@
 
 #include "kernels/common/fp8.cuh"
 #include "kernels/common/numbers.cuh"
-#include "kernels/elementwise/finish.cuh"
+#include "kernels/common/finish.cuh"
 #include "kernels/gemv/shape.h"
 
 namespace cutlass_py::gemv {

@@ -33,10 +33,11 @@ def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> 
     for interface, kernels in sorted(groups.items(), key=lambda group: estimates.least(group[0])):
         if not interface.finishable and not interface.epilogue.applies(*wanted):
             continue  # legality would say so too, at more length
-        if not every and estimates.least(interface) >= fastest:
-            break
-        if interface.stream_k and p.splits != -1 and _sliced_by_ours(interface, gpu):
-            continue
+        if not every:
+            if estimates.least(interface) >= fastest:
+                break
+            if interface.stream_k and p.splits != -1 and _sliced_by_ours(interface, gpu):
+                continue
         way = interface.way(p, gpu)
         if isinstance(way, str):
             continue

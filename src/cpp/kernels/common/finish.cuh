@@ -6,7 +6,7 @@
 
 #include "abi/kernel.h"
 #include "kernels/common/activation.cuh"
-#include "kernels/elementwise/conversion.cuh"
+#include "kernels/common/conversion.cuh"
 
 namespace cutlass_py {
 

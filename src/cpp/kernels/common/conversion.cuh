@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "abi/dtype.h"
+#include "abi/dtype_number.h"
 #include "kernels/common/fp8.cuh"
 
 namespace cutlass_py {
