@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from specs import problem
+from specs import operand, problem
 
 from cutlass_py import _core
 from cutlass_py.arrays.gpu import ABSENT
-from cutlass_py.declaration.config import SCHEDULES
+from cutlass_py.calibrating.fitting import RouteReadings
+from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.declaration.families import FAMILIES
 from cutlass_py.dispatch.candidates import rank
 from cutlass_py.dispatch.planning import plan
+from cutlass_py.kernels.adaptation import Way
 from cutlass_py.kernels.kernel_description import KernelDescription
 from cutlass_py.kernels.registry import cutlass_kernel
 from cutlass_py.operations.gemm import gemv_estimate
+from cutlass_py.operations.gemm.calibration import calibration_of
+from cutlass_py.operations.gemm.routes import may_overlap
 
 
 def families_of(args) -> set[str]:
@@ -60,7 +65,7 @@ def test_what_they_are_not():
 
 
 def us(rows: int, columns: int, k: int, batch: int = 1, **keywords) -> float:
-    usual = {"along_k": True, "size": 2, "alignment": 16, "only_factor": True, "sm_count": 132}
+    usual = {"along_k": True, "size": 2, "alignment": 16, "only_factor": True, "sm_count": 132, "memory": 4e6}
     return _core.gemv_microseconds((rows, columns, k, batch), **{**usual, **keywords})
 
 
@@ -71,6 +76,7 @@ def test_the_formula_grows_with_what_there_is_to_do():
     assert base < us(1, 4096, 4096, alignment=4) < us(1, 4096, 4096, alignment=2)
     assert base == us(1, 4096, 4096, alignment=256) and us(1, 4096, 4098) == us(1, 4096, 4098, alignment=4)
     assert us(1, 4096, 4096, sm_count=66) > base
+    assert us(1, 4096, 4096, memory=0.3e6) > 2 * 4096 * 4096 / 0.3e6 * 0.6  # no GPU is faster than its memory
 
 
 @pytest.mark.parametrize(
@@ -81,12 +87,49 @@ def test_the_formula_grows_with_what_there_is_to_do():
 def test_every_product_has_a_time_above_the_least(extents, along_k, size):
     rows, columns, k, batch = extents
     found = us(*extents, along_k=along_k, size=size, alignment=size)
-    assert _core.gemv_least((rows + columns) * k * batch * size) <= found < 1e7
+    assert _core.gemv_least((rows + columns) * k * batch * size, 132, 4e6) <= found < 1e7
 
 
 def test_least_is_below_every_estimate():
-    for c in FAMILIES["simt_gemv"].core:
-        p = problem(3, 640, 320, dtype=c.a, layout=c.layout).problem
-        moved = c.slices * (3 * 320 + 320 * 640) * (4 if c.a == "f32" else 2)
-        assert gemv_estimate.least(ABSENT, moved) <= gemv_estimate.estimate(c, ABSENT, p, p.k, 1)
-        assert SCHEDULES[c.schedule].gemv
+    for c in (*FAMILIES["simt_gemv"].core, *FAMILIES["sm90_gemv"].core):
+        for m, n, k in ((3, 640, 320), (640, 3, 320), (2, 8, 16), (1, 9000, 5000)):
+            operand = DTYPES[c.a].stored
+            p = problem(m, n, k, dtype=operand, layout=c.layout).problem
+            moved = DTYPES[c.a].itemsize * (m * k + k * n)
+            assert gemv_estimate.least(ABSENT, moved) <= gemv_estimate.estimate(c, ABSENT, p, k, 1), c.name
+
+
+def test_no_launch_overlaps_where_none_can():
+    kernel = cutlass_kernel(next(c for c in FAMILIES["simt_gemv"].core if c.a == "bf16"))
+    assert may_overlap(kernel, Way(), problem(2, 64, 64).problem)
+    assert may_overlap(
+        kernel, Way(), problem(2, 64, 64, c=operand(2, 64, "t")).problem
+    )  # every thread waits before it reads
+
+
+def test_metadata_promise_no_bits_of_rows():
+    for family in ("simt_gemv", "sm90_gemv"):
+        kernel = cutlass_kernel(FAMILIES[family].core[0])
+        assert not kernel.metadata.batch_invariant and kernel.metadata.design.stages == 1
+
+
+def test_a_calibration_fits_how_long_they_take(core):
+    """A constant that is moved moves what it is of, and nothing else."""
+    entries = [
+        {
+            "problem": {"m": 2, "n": 700 + i, "k": 301, "batch": 1, "a": "bf16", "layout": "tn"},
+            "routes": [
+                choice.route.record() | {"us": [choice.microseconds] * 3}
+                for choice in rank(problem(2, 700 + i, 301).problem)[:6]
+            ],
+        }
+        for i in range(3)
+    ]
+    readings = RouteReadings(entries, calibration_of(ABSENT), ABSENT)
+    start = readings.start()
+    moved = start.copy()
+    moved[readings.names.index(("tiled", "gemv"))] += 0.5
+    of_vectors = np.array(["gemv" in x["kernel"] for entry in entries for x in entry["routes"]])
+    ratio = readings.estimates(moved) / readings.estimates(start)
+    assert len(ratio) == len(of_vectors) and of_vectors.any() and not of_vectors.all()
+    assert (ratio[of_vectors] > 1.1).all() and np.allclose(ratio[~of_vectors], 1)

@@ -48,6 +48,20 @@ def test_any_extents_and_places(dtype, d, layout):
                 gpu.assert_exact(out.view, gpu.expected(a, b))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("dtype", "d"), gpu.cases([("bf16", "f32"), ("f32", "f32"), ("f64", "f64"), ("e4m3", "bf16")]))
+def test_many_columns_by_whole_granules(dtype, d, layout):
+    """One and two vectors at once, k within a part of shared memory, beyond one and beyond two."""
+    if dtype == "e4m3" and layout != "tn":
+        pytest.skip("fp8 is read along k")
+    torch.manual_seed(SEED)
+    for few, many, k in ((2, 4096, 4096), (4, 4096, 8208), (2, 16384, 528), (3, 2048, 12304)):
+        a = gpu.laid_out(gpu.integers((few, k), dtype, -1, 2), layout[0])
+        b = gpu.laid_out(gpu.integers((k, many), dtype, -1, 2), layout[1])
+        for name in kernels(dtype, layout, d):
+            gpu.assert_exact(cutlass_py.gemm(a, b, out_dtype=gpu.DTYPES[d], kernel=name), gpu.expected(a, b))
+
+
 @pytest.mark.parametrize("batch", [3, 70000])
 def test_many_products(batch):
     """More than a grid has blocks along an axis; one operand may be there once."""

@@ -344,12 +344,12 @@ class WgmmaEstimates:
     def times(self, arms: WgmmaArms) -> list[float]:
         """Microseconds of each of WgmmaArms."""
 
-def gemv_microseconds(product: Sequence[int], *, along_k: bool, size: int, alignment: int, only_factor: bool, sm_count: int) -> float:
+def gemv_microseconds(product: Sequence[int], *, along_k: bool, size: int, alignment: int, only_factor: bool, sm_count: int, memory: float) -> float:
     """
-    What a product (rows, columns, k, batch) of a few rows takes on the CUDA cores of an H200, or of one with another number of multiprocessors. `size` and `alignment` are bytes, of the matrix; `along_k`: its lines lie so; `only_factor`: nothing else is applied.
+    What a product (rows, columns, k, batch) of a few rows takes on the CUDA cores of so many multiprocessors, with memory of so many bytes a microsecond. `size` and `alignment` are bytes, of the matrix; `along_k`: its lines lie so; `only_factor`: nothing else is applied.
     """
 
-def gemv_least(moved_bytes: float) -> float:
+def gemv_least(moved_bytes: float, sm_count: int, memory: float) -> float:
     """What no such product falls below that moves so many bytes."""
 
 class Problem:

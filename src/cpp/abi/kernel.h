@@ -100,7 +100,7 @@ typedef struct CutlassPyGemm {
 typedef struct CutlassPyGemmFacts {
   const char *a, *b, *acc, *c, *d; /* c is "void" where the kernel cannot read one */
   char layout[3];                  /* A then B, each 't' (row-major) or 'n' (column-major) */
-  int32_t api;                     /* 2 or 3: the CUTLASS generation */
+  int32_t api;                     /* 2 or 3: the CUTLASS generation; 0 of neither's kind */
   int32_t tile[3], cluster[3];
   int32_t threads, smem_bytes, stages;
   int32_t align_a, align_b, align_c, align_d; /* in elements */

@@ -152,18 +152,22 @@ void bind_estimate(nb::module_& m) {
       .def("times", &WgmmaEstimates::times, "arms"_a, "Microseconds of each of WgmmaArms.");
   m.def(
       "gemv_microseconds",
-      [](std::array<int64_t, 4> product, bool along_k, int size, int64_t alignment, bool only_factor, int sm_count) {
+      [](std::array<int64_t, 4> product, bool along_k, int size, int64_t alignment, bool only_factor, int sm_count,
+         double memory) {
         const auto [rows, columns, k, batch] = product;
         const int granule = gemv::granule_of(size, alignment, (along_k ? k : columns) * size);
-        return gemv::best_shape({size, along_k, granule}, {rows, columns, k, batch}, only_factor, sm_count)
-            .microseconds;
+        const gemv::Machine machine{sm_count, memory};
+        return gemv::best_shape({size, along_k, granule}, {rows, columns, k, batch}, only_factor, machine).microseconds;
       },
-      "product"_a, nb::kw_only(), "along_k"_a, "size"_a, "alignment"_a, "only_factor"_a, "sm_count"_a,
-      "What a product (rows, columns, k, batch) of a few rows takes on the CUDA cores of an H200, or of one with "
-      "another "
-      "number of multiprocessors. `size` and `alignment` are bytes, of the matrix; `along_k`: its lines lie so; "
-      "`only_factor`: nothing else is applied.");
-  m.def("gemv_least", &gemv::least, "moved_bytes"_a, "What no such product falls below that moves so many bytes.");
+      "product"_a, nb::kw_only(), "along_k"_a, "size"_a, "alignment"_a, "only_factor"_a, "sm_count"_a, "memory"_a,
+      "What a product (rows, columns, k, batch) of a few rows takes on the CUDA cores of so many multiprocessors, with "
+      "memory of so many bytes a microsecond. `size` and `alignment` are bytes, of the matrix; `along_k`: its lines "
+      "lie "
+      "so; `only_factor`: nothing else is applied.");
+  m.def(
+      "gemv_least",
+      [](double moved_bytes, int sm_count, double memory) { return gemv::least(moved_bytes, {sm_count, memory}); },
+      "moved_bytes"_a, "sm_count"_a, "memory"_a, "What no such product falls below that moves so many bytes.");
 }
 
 }  // namespace cutlass_py

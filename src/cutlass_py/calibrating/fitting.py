@@ -19,6 +19,7 @@ import numpy as np
 from .. import __version__, _core
 from ..arrays.gpu import Gpu
 from ..bench.results import geomean
+from ..declaration.config import SCHEDULES
 from ..declaration.families import find
 from ..kernels.adaptation import Way
 from ..kernels.registry import cutlass_kernel
@@ -37,7 +38,8 @@ _NEAR, _LEAST = 0.2, 0.03  # an arm that is slower by this share counts 1/e, and
 _COMMON = 0.1  # what counts of a problem's common error
 _USUAL, _NOISE = 0.15, 0.03  # errors beyond the former count linearly; the latter is one unit
 # Of the constants of kernels without wgmma those that many of them share, but for what few routes tell apart.
-_COMMON_TILED = tuple(name for name in TILED if name not in ("instruction", "memory", "join"))
+_COMMON_TILED = tuple(name for name in TILED if name not in ("instruction", "memory", "join", "gemv"))
+_VECTORS = ("gemv",)  # those of kernels for few rows
 _WORST, _FEWEST = 10, 8  # problems that are told; and that are worth looking at
 
 # ---------------------------------------------------------------------------------------------------- readings
@@ -111,9 +113,12 @@ class RouteReadings(Readings):
         self.parts = np.array([x["splits"] for *_, x in routes])
         self.products = [(p, kernel.config, parts) for (p, kernel, _), parts in zip(routes, self.parts, strict=True)]
         self.detours = [self._detours(p, kernel, Way.of(x.__getitem__), x["splits"]) for p, kernel, x in routes]
-        tiled = [i for i, (_, c, _) in enumerate(self.products) if is_tiled(c)]
-        self.rates = {i: (rate_name(c), small_name(c)) for i in tiled for c in [self.products[i][1]]}
-        common = _COMMON_TILED if tiled else ()
+        self.rates = {
+            i: (rate_name(c), small_name(c)) if is_tiled(c) else _VECTORS
+            for i, (_, c, _) in enumerate(self.products)
+            if is_tiled(c) or SCHEDULES[c.schedule].gemv
+        }
+        common = _COMMON_TILED if {*self.rates.values()} - {_VECTORS} else ()
         self.names = [
             ("tiled", name) for name in (*common, *dict.fromkeys(x for own in self.rates.values() for x in own))
         ]
@@ -147,7 +152,7 @@ class RouteReadings(Readings):
             all_of_them = anew & {*_COMMON_TILED}
             with instead(self.gpu, changed):
                 for i, own in self.rates.items():
-                    if all_of_them or not anew.isdisjoint(own):
+                    if (all_of_them and own != _VECTORS) or not anew.isdisjoint(own):
                         times[i] = self._product(i)
         if len(anew) > 1:  # a step, from which others are taken
             self.at, self.times = constants, times

@@ -38,6 +38,7 @@ SECONDS = {"usual": 36.0, "fast": 11.0, "promoted": 13.0, "factors": 11.0, ROUTE
 _DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=True))  # of bench, by how they sum
 _FIRST, _IN_EVERY_ORDER, _AT_RANDOM, _ROUNDS = 24, 4, 8, 4
 _OF_EACH_KIND, _SMALL = 4, 20.0  # routes; microseconds
+_FAR = 5  # times the first route's estimate: by a few rows' kernels a large product takes hundreds
 _ACTIVATIONS = ("identity", "gelu_tanh", "identity", "relu")  # of problems, in turn: what is cheap, and what is dear
 # Operands of routes and their arithmetic, in turn, and at most how many products: some hundred microseconds of each.
 _OPERANDS = (
@@ -136,7 +137,7 @@ def routes_of(ranking: Sequence[Choice]) -> list[Choice]:
     kinds: dict[tuple[str, str], list[Choice]] = {}
     for choice in ranking:
         kernel = choice.route.kernel
-        if isinstance(kernel, CutlassKernel):
+        if isinstance(kernel, CutlassKernel) and choice.microseconds < _FAR * ranking[0].microseconds:
             how = "direct" if choice.route.direct else "cut" if choice.route.splits > 1 else "copied"
             family = "unaligned" if SCHEDULES[kernel.config.schedule].unaligned else kernel.config.family
             kinds.setdefault((family, how), []).append(choice)

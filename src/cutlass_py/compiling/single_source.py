@@ -10,6 +10,7 @@ from pathlib import Path
 from ..declaration import codegen
 from ..declaration.config import KernelConfig
 from ..declaration.families import FAMILIES
+from ..errors import CompileError
 from . import compiler
 
 _OWN = re.compile(r'#include "(?!cutlass/|cute/)(.+)"\n')
@@ -60,8 +61,10 @@ def _parts(own: Path, text: str, name: str, seen: set[str]) -> Iterator[str]:
         if header not in seen:
             seen.add(header)
             places = (own / header, own / "include" / header)  # a second name, which lies apart in a source tree
-            found = next(place for place in places if place.is_file()).read_text(encoding="utf-8")
-            yield from _parts(own, found, header, seen)
+            found = next((place for place in places if place.is_file()), None)
+            if not found:
+                raise CompileError(f"{name} includes {header}, which is not in {own}")
+            yield from _parts(own, found.read_text(encoding="utf-8"), header, seen)
     body = _OWN.sub("", text).replace("#pragma once\n", "")
     yield f"\n{_RULE}\n// {name}\n{_RULE}\n\n{body.strip()}\n"
 

@@ -90,7 +90,8 @@ struct Gemv {
     const int64_t begins = int64_t(reinterpret_cast<uintptr_t>(p.matrix)) | p.line | (g.batch > 1 ? p.matrix_batch : 0);
     const int granule = gemv::granule_of(size, begins, int64_t(along_k ? p.k : p.columns) * size);
     const gemv::Matrix lies{size, along_k, granule};
-    const gemv::Shape shape = gemv::best_shape(lies, {p.rows, p.columns, p.k, p.batch}, p.only_factor, launch.sm_count);
+    const gemv::Shape shape =
+        gemv::best_shape(lies, {p.rows, p.columns, p.k, p.batch}, p.only_factor, {launch.sm_count});
     p.sharing = shape.sharing;
     const int64_t groups = ceil_div(p.rows, shape.rows) * p.batch;
     cudaLaunchAttribute overlap;

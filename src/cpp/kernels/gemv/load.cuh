@@ -8,9 +8,8 @@
 
 #include <cstdint>
 
-#include "kernels/common/fp8.cuh"
-#include "kernels/common/numbers.cuh"
 #include "kernels/common/finish.cuh"
+#include "kernels/common/numbers.cuh"
 #include "kernels/gemv/shape.h"
 
 namespace cutlass_py::gemv {
@@ -32,17 +31,12 @@ __device__ void numbers_of(Word<Dtype> word, Number<Dtype> (&x)[kPerWord<Dtype>]
     x[0] = __uint_as_float(word << 16), x[1] = __uint_as_float(word & 0xffff0000);
   } else if constexpr (sizeof(typename Dtype::Type) == 1) {
     constexpr bool e4m3 = std::is_same_v<Dtype, numbers::E4m3>;
-#if __CUDA_ARCH__ >= 890
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const auto pair = __nv_fp8x2_storage_t(word >> i * 16);
       const __half2 both(__half2_raw(__nv_cvt_fp8x2_to_halfraw2(pair, e4m3 ? __NV_E4M3 : __NV_E5M2)));
       x[2 * i] = __low2float(both), x[2 * i + 1] = __high2float(both);
     }
-#else
-#pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = e4m3 ? from_e4m3(word >> i * 8 & 0xff) : from_e5m2(word >> i * 8 & 0xff);
-#endif
   } else {
 #pragma unroll
     for (int i = 0; i < kPerWord<Dtype>; ++i) {

@@ -35,6 +35,13 @@ struct Matrix {
   constexpr int span(int rows) const { return along_k ? steps(rows) * 32 * elements() : steps(rows) * (32 / lanes()); }
 };
 
+// Multiprocessors, and bytes that memory brings in a microsecond: an H200's, for a choice among shapes, which it does
+// not change.
+struct Machine {
+  int sm_count;
+  double memory = 3.96e6;
+};
+
 struct Product {
   int64_t rows, columns, k, batch;
 };
@@ -53,10 +60,11 @@ constexpr double kPart = 0.153, kStaged = 0.144;      // of the vectors, a part,
 constexpr double kTurn = 0.14, kLoad = 0.0137;        // every time that a warp reads, and each of a lane's granules
 constexpr double kWarp = 0.0278;                      // of a multiprocessor that has many: each of its warps,
 constexpr double kIssue = 0.00072, kNumber = 0.0004;  // and what it reads, by granules and by numbers
-constexpr double kBytes = 1.7e-7, kAgain = 0.87e-7;   // of all operands; each time that rows read them
+constexpr double kBytes = 0.673,
+                 kAgain = 1.15e-5;  // of memory's rate; a multiprocessor's, each time that rows read all
 constexpr int kRegisters = 100, kMultiprocessor = 65536, kMostBlocks = 6;  // of a thread, about; what there is of them
 
-inline double microseconds(const Shape& x, const Matrix& m, const Product& p, bool only_factor, int sm_count) {
+inline double microseconds(const Shape& x, const Matrix& m, const Product& p, bool only_factor, const Machine& on) {
   const auto ceil_div = [](int64_t a, int64_t b) { return double((a + b - 1) / b); };
   const int64_t part = m.part(x.rows), span = m.span(x.rows), groups = (p.rows + x.rows - 1) / x.rows;
   const double blocks = ceil_div(p.columns, x.columns(m)) * double(groups * p.batch);
@@ -64,25 +72,28 @@ inline double microseconds(const Shape& x, const Matrix& m, const Product& p, bo
   const double staged = ceil_div(p.k, span) * double(span * x.rows) / (32 * x.warps);
   const double loads = m.steps(x.rows) * (m.along_k ? m.columns() : m.across());
   const int fitting = kMultiprocessor / (kRegisters * 32 * x.warps);
-  const double waves = ceil_div(int64_t(blocks), int64_t(sm_count) * (fitting < kMostBlocks ? fitting : kMostBlocks));
-  const double warps = ceil_div(int64_t(blocks), sm_count) * x.warps;
+  const double waves =
+      ceil_div(int64_t(blocks), int64_t(on.sm_count) * (fitting < kMostBlocks ? fitting : kMostBlocks));
+  const double warps = ceil_div(int64_t(blocks), on.sm_count) * x.warps;
   const double bytes = double(p.columns * p.k + p.rows * p.k) * m.size * double(p.batch);
   return kLaunch + (only_factor ? 0 : kFinish) +
          waves * (ceil_div(p.k, part) * kPart + staged * kStaged + turns * (kTurn + loads * kLoad)) +
          warps * (turns * loads * (kIssue + m.elements() * x.rows * kNumber) + kWarp) +
-         bytes * (kBytes + double(groups) * kAgain);
+         bytes * (kBytes / on.memory + double(groups) * kAgain / on.sm_count);
 }
 
 // Of any product that moves so many bytes.
-inline double least(double bytes) { return kLaunch + kPart + kStaged + kTurn + bytes * (kBytes + kAgain); }
+inline double least(double bytes, const Machine& on) {
+  return kLaunch + kPart + kStaged + kTurn + bytes * (kBytes / on.memory + kAgain / on.sm_count);
+}
 
-inline Shape best_shape(const Matrix& m, const Product& p, bool only_factor, int sm_count) {
+inline Shape best_shape(const Matrix& m, const Product& p, bool only_factor, const Machine& on) {
   Shape best{};
   for (int rows = 1; rows <= (p.rows > 1 ? kMostRows : 1); ++rows) {
     for (int warps = 4; warps <= kMostWarps; warps *= 2) {
       for (int sharing = 1; sharing <= warps; sharing *= 2) {
         Shape x{rows, warps, sharing, 0};
-        x.microseconds = microseconds(x, m, p, only_factor, sm_count);
+        x.microseconds = microseconds(x, m, p, only_factor, on);
         if (!best.rows || x.microseconds < best.microseconds) best = x;
         if (sharing * m.span(rows) >= p.k) break;  // all others would have nothing to do
       }

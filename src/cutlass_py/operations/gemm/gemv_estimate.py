@@ -1,6 +1,7 @@
 """What kernels for a few rows or columns take: the formula by which they are launched (kernels/gemv/shape.h).
 
-Of its result a calibration knows how much longer a GPU takes (`gemv`), beside the H200 that it was fitted to.
+It was fitted on an H200. Of another GPU it is told multiprocessors and memory, and a calibration knows how much longer
+that takes (`gemv`).
 """
 
 from __future__ import annotations
@@ -12,23 +13,28 @@ from ...declaration.config import SCHEDULES, GemmConfig
 from ...declaration.dtypes import DTYPES
 from .calibration import calibration_of
 
+_PACKED = 256  # bytes that begin what was packed
+
 
 def estimate(c: GemmConfig, gpu: Gpu, p: Problem, k: int, batch: int) -> float:
     """Microseconds of so many products as the problem's, each of this length of k."""
-    swap = SCHEDULES[c.schedule].swap
-    matrix, along_k = (c.a, c.layout[0] == "t") if swap else (c.b, c.layout[1] == "n")
+    swap, known = SCHEDULES[c.schedule].swap, calibration_of(gpu).tiled
+    matrix, layout = (c.a, c.layout[0]) if swap else (c.b, c.layout[1])
+    lies, alignment = (p.layout_a, p.align_a) if swap else (p.layout_b, p.align_b)
     rows, columns = (p.n, p.m) if swap else (p.m, p.n)
     only_factor = not (p.c or p.bias or p.scale_a or p.scale_b or p.scale_out or p.device_alpha)
-    return calibration_of(gpu).tiled["gemv"] * _core.gemv_microseconds(
+    return known["gemv"] * _core.gemv_microseconds(
         (rows, columns, k, batch),
-        along_k=along_k,
+        along_k=layout == ("t" if swap else "n"),
         size=DTYPES[matrix].itemsize,
-        alignment=p.align_a if swap else p.align_b,
+        alignment=alignment if layout == lies else _PACKED,
         only_factor=only_factor and p.activation == "identity",
         sm_count=gpu.sm_count,
+        memory=known["memory"],
     )
 
 
 def least(gpu: Gpu, moved_bytes: int) -> float:
     """What no such kernel falls below that moves so many bytes."""
-    return calibration_of(gpu).tiled["gemv"] * _core.gemv_least(moved_bytes)
+    known = calibration_of(gpu).tiled
+    return known["gemv"] * _core.gemv_least(moved_bytes, gpu.sm_count, known["memory"])

@@ -34,7 +34,7 @@ class Interface(operation.Interface):
     """The part of a kernel that legality depends on.
 
     Attributes:
-        api, cc: as in Family; the former is 0 for kernels of providers.
+        api, cc: as in Family; the former is 0 for kernels of few rows, and of providers.
         align_a, align_b, align_d: elements per access of A, of B, and of C, D and what lies like D.
         granules: D leaves by TMA, in whole accesses.
         stream_k, pointers, block: as in Schedule; `pointers` for kernels that take nothing else.

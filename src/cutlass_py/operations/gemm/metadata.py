@@ -32,9 +32,10 @@ def metadata_of(kernel: CutlassKernel) -> KernelMetadata:
     design = Design(
         c.tile, c.cluster, c.schedule, stages, facts.get("threads", 0), facts.get("smem_bytes", 0), kernel.name
     )
+    invariant = kernel.batch_invariant and not interface.stream_k and not SCHEDULES[c.schedule].gemv
     return KernelMetadata(
         kernel.name, dict(operands_of(interface)), c.accumulator, interface.epilogue.formula, c.family, c.api, design,
-        kernel.family.cc, kernel.deterministic, kernel.batch_invariant and not interface.stream_k,
+        kernel.family.cc, kernel.deterministic, invariant,
     )  # fmt: skip
 
 

@@ -6,10 +6,8 @@ from dataclasses import replace
 from math import inf
 
 from ..._core import Problem
-from ...arrays.gpu import Gpu
+from ...arrays.gpu import Gpu, gpu_of
 from ...declaration.config import SCHEDULES
-from ...declaration.dtypes import DTYPES
-from ...declaration.families import FAMILIES
 from ...epilogues.specialization import specialization_of
 from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel
@@ -17,6 +15,11 @@ from ...kernels.operation import Groups, Timed
 from .cost import Estimates
 from .legality import Interface, function_of
 from .tile_order import tiles_of
+
+# Of 194 problems that were measured, stream-K of 2.x took so many times as long as the best, at least, where kernels of
+# our own slice k (docs/performance/choice.md): as near as an estimate may bring it.
+_BEHIND_SLICES = 1.4
+_OVERLAPPING = 90  # compute capability times ten of the first GPUs whose launches may overlap
 
 
 def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> list[Timed]:
@@ -28,16 +31,14 @@ def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> 
 
     every = every or not all(getattr(kernel, "bounded", True) for kernel in registered().values())
     estimates, wanted = Estimates(p, gpu), function_of(p)
+    sliced = any(i.lean and i.cc[0] <= gpu.cc <= i.cc[1] for i in groups)
     found_all: list[Timed] = []
     fastest = inf
     for interface, kernels in sorted(groups.items(), key=lambda group: estimates.least(group[0])):
         if not interface.finishable and not interface.epilogue.applies(*wanted):
             continue  # legality would say so too, at more length
-        if not every:
-            if estimates.least(interface) >= fastest:
-                break
-            if interface.stream_k and p.splits != -1 and _sliced_by_ours(interface, gpu):
-                continue
+        if not every and estimates.least(interface) >= fastest:
+            break
         way = interface.way(p, gpu)
         if isinstance(way, str):
             continue
@@ -46,7 +47,8 @@ def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> 
         if every or estimates.least(interface, way) < fastest:
             detours = estimates.detours(way, interface)
             alone = tuple(kernel for kernel in kernels if p.splits <= 0 or kernel.config.slices == p.splits)
-            found += [(us + detours, kernel, way, 1) for kernel, us in estimates.products(alone, every)]
+            behind = _BEHIND_SLICES if interface.stream_k and interface.api == 2 and sliced else 1.0
+            found += [(behind * us + detours, kernel, way, 1) for kernel, us in estimates.products(alone, every)]
         if cuts and _splittable(interface, p) and p.splits not in (1, -1):
             split = _split_way(way, interface)
             if every or estimates.least(interface, split, _parts(p, p.splits or 2)) < fastest:
@@ -56,15 +58,6 @@ def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> 
         fastest = min(fastest, *(timed[0] for timed in found)) if found else fastest
         found_all += found
     return found_all
-
-
-def _sliced_by_ours(interface: Interface, gpu: Gpu) -> bool:
-    """Whether kernels of our own slice k of such products: stream-K takes 1.4 times as long as the best, at least.
-
-    Of 194 problems that were measured (docs/performance/choice.md).
-    """
-    lowest, highest = FAMILIES["sm90_lean"].cc
-    return lowest <= gpu.cc <= highest and DTYPES[interface.a].bits == 16
 
 
 def _in_parts(
@@ -162,9 +155,9 @@ def may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
     still writing. Of our own kernels every thread waits before it reads anything.
     """
     schedule = SCHEDULES[kernel.config.schedule]
-    if not kernel.family.overlaps:
+    if not kernel.family.overlaps or not (gpu := gpu_of(p)) or gpu.cc < _OVERLAPPING:
         return False
-    if way.scratch or schedule.lean:
+    if way.scratch or schedule.lean or schedule.gemv:
         return True
     if (asked := specialization_of(p)) and ("s" in asked.kinds or asked.reduces):
         return False
