@@ -18,7 +18,7 @@ from cutlass_py.dispatch.planning import plan
 from cutlass_py.kernels.adaptation import Way
 from cutlass_py.kernels.kernel_description import KernelDescription
 from cutlass_py.kernels.registry import cutlass_kernel
-from cutlass_py.operations.gemm import gemv_estimate
+from cutlass_py.operations.gemm import gemv_estimate, routes
 from cutlass_py.operations.gemm.calibration import calibration_of
 from cutlass_py.operations.gemm.routes import may_overlap
 
@@ -99,12 +99,13 @@ def test_least_is_below_every_estimate():
             assert gemv_estimate.least(ABSENT, moved) <= gemv_estimate.estimate(c, ABSENT, p, k, 1), c.name
 
 
-def test_no_launch_overlaps_where_none_can():
+def test_launches_overlap_with_whatever_they_read(monkeypatch):
+    """Every thread waits before it reads; not where launches cannot."""
     kernel = cutlass_kernel(next(c for c in FAMILIES["simt_gemv"].core if c.a == "bf16"))
     assert may_overlap(kernel, Way(), problem(2, 64, 64).problem)
-    assert may_overlap(
-        kernel, Way(), problem(2, 64, 64, c=operand(2, 64, "t")).problem
-    )  # every thread waits before it reads
+    assert may_overlap(kernel, Way(), problem(2, 64, 64, c=operand(2, 64, "t")).problem)
+    monkeypatch.setattr(routes, "gpu_of", lambda p: replace(ABSENT, cc=80))
+    assert not may_overlap(kernel, Way(), problem(2, 64, 64).problem)
 
 
 def test_metadata_promise_no_bits_of_rows():
