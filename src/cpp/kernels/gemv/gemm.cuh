@@ -13,12 +13,12 @@ namespace cutlass_py {
 namespace gemv {
 
 // One for all kernels that launch it.
-template <class Matrix, class Vector, bool along_k, int rows, int bytes>
+template <class MatrixDtype, class VectorDtype, bool along_k, int rows, int bytes>
 struct Function {
   inline static DriverLauncher launcher;
 
   static int run(const cudaLaunchConfig_t& config, Parameters& p, int device) {
-    auto* function = &kernel<Matrix, Vector, along_k, rows, bytes>;
+    auto* function = &kernel<MatrixDtype, VectorDtype, along_k, rows, bytes>;
     if (int error = launcher.prepare(reinterpret_cast<const void*>(function), 0, device)) return error;
     return launcher.launch(function, config, p, device);
   }
@@ -37,11 +37,11 @@ template <class Config>
 struct Gemv {
   using A = typename Config::A;
   using B = typename Config::B;
-  using Matrix = std::conditional_t<Config::swap, A, B>;
-  using Vector = std::conditional_t<Config::swap, B, A>;
+  using MatrixDtype = std::conditional_t<Config::swap, A, B>;
+  using VectorDtype = std::conditional_t<Config::swap, B, A>;
   static constexpr bool a_along_k = !Config::a_along, b_along_k = !Config::b_along;
   static constexpr bool along_k = Config::swap ? a_along_k : b_along_k;
-  static constexpr int size = int(sizeof(typename Matrix::Type));
+  static constexpr int size = int(sizeof(typename MatrixDtype::Type));
 
   static constexpr CutlassPyGemmFacts facts() {
     constexpr gemv::Matrix x{size, along_k, 16};
@@ -66,7 +66,7 @@ struct Gemv {
   }
   static size_t workspace_size(const CutlassPyGemm&, const CutlassPyLaunch&) { return 0; }
   static int registers() {
-    return registers_of(reinterpret_cast<const void*>(&gemv::kernel<Matrix, Vector, along_k, 1, 16>));
+    return registers_of(reinterpret_cast<const void*>(&gemv::kernel<MatrixDtype, VectorDtype, along_k, 1, 16>));
   }
 
   static int run(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {
@@ -75,7 +75,7 @@ struct Gemv {
       return Side(is_a ? g.a : g.b, is_a ? g.lda : g.ldb, is_a ? g.batch_a : g.batch_b);
     };
     const Side matrix = side(Config::swap), vectors = side(!Config::swap);
-    constexpr int vector_size = int(sizeof(typename Vector::Type));
+    constexpr int vector_size = int(sizeof(typename VectorDtype::Type));
     constexpr bool vectors_along_k = Config::swap ? b_along_k : a_along_k;
     p.matrix = matrix.data, p.line = matrix.line * size, p.matrix_batch = matrix.batch * size;
     p.vectors = vectors.data, p.vectors_batch = vectors.batch * vector_size;
@@ -117,11 +117,11 @@ struct Gemv {
 
   template <int rows>
   static int run(int granule, const cudaLaunchConfig_t& config, gemv::Parameters& p, int device) {
-    if (granule == 16) return gemv::Function<Matrix, Vector, along_k, rows, 16>::run(config, p, device);
+    if (granule == 16) return gemv::Function<MatrixDtype, VectorDtype, along_k, rows, 16>::run(config, p, device);
     if constexpr (size < 4) {
-      if (granule == 4) return gemv::Function<Matrix, Vector, along_k, rows, 4>::run(config, p, device);
+      if (granule == 4) return gemv::Function<MatrixDtype, VectorDtype, along_k, rows, 4>::run(config, p, device);
     }
-    return gemv::Function<Matrix, Vector, along_k, rows, size>::run(config, p, device);
+    return gemv::Function<MatrixDtype, VectorDtype, along_k, rows, size>::run(config, p, device);
   }
 };
 

@@ -29,16 +29,16 @@ __device__ inline void wait_for_predecessor() {
 }
 
 // A part of k of the vectors, as `Loads` reads it.
-template <class Loads, class Vector>
+template <class Loads, class VectorDtype>
 __device__ void stage(const Parameters& p, const char* vectors, int first_row, uint32_t begin, uint32_t end,
                       typename Loads::T* to) {
   constexpr int rows = Loads::rows, part = Loads::matrix.part(rows);
   const int length = int(end - begin + Loads::span - 1) / Loads::span * Loads::span;  // with zeros behind the end
   const auto copy = [&](int k, int row) {
-    Number<Vector> x[kPerWord<Vector>] = {};
+    Number<VectorDtype> x[kPerWord<VectorDtype>] = {};
     if (begin + k < end && first_row + row < p.rows) {
       const char* from = vectors + (first_row + row) * p.row + int64_t(begin + k) * p.step;
-      numbers_of<Vector>(*reinterpret_cast<const typename Vector::Type*>(from), x);
+      values_of<VectorDtype>(*reinterpret_cast<const typename VectorDtype::Type*>(from), x);
     }
     to[Loads::place(k, row, part)] = x[0];
   };
@@ -69,12 +69,12 @@ __device__ void leave(const Parameters& p, T sum, uint32_t row, uint32_t column,
 }
 
 // How the matrix is read, and so what a warp has of it.
-template <class Matrix, bool along_k, int rows, int bytes>
-using Loads = std::conditional_t<along_k, AlongK<Matrix, rows, bytes>, AlongColumns<Matrix, rows, bytes>>;
+template <class MatrixDtype, bool along_k, int rows, int bytes>
+using Loads = std::conditional_t<along_k, AlongK<MatrixDtype, rows, bytes>, AlongColumns<MatrixDtype, rows, bytes>>;
 
-template <class Matrix, class Vector, bool along_k, int rows, int bytes>
+template <class MatrixDtype, class VectorDtype, bool along_k, int rows, int bytes>
 __global__ void __launch_bounds__(32 * kMostWarps) kernel(const __grid_constant__ Parameters p) {
-  using Loads = gemv::Loads<Matrix, along_k, rows, bytes>;
+  using Loads = gemv::Loads<MatrixDtype, along_k, rows, bytes>;
   using T = typename Loads::T;
   constexpr int part = Loads::matrix.part(rows);
   alignas(16) __shared__ T vectors[part * rows];
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(32 * kMostWarps) kernel(const __grid_constant_
       uint32_t k = begin + share * Loads::span;
       loads.load(matrix, p.line, first + own, uint32_t(p.columns), k, end, lane);
       if (begin) __syncthreads();  // all have read the part before
-      stage<Loads, Vector>(p, p.vectors + batch * p.vectors_batch, first_row, begin, end, vectors);
+      stage<Loads, VectorDtype>(p, p.vectors + batch * p.vectors_batch, first_row, begin, end, vectors);
       __syncthreads();
       while (k < end) {
         loads.multiply(vectors, part, k - begin, lane, held);

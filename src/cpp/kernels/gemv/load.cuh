@@ -24,7 +24,7 @@ constexpr int kPerWord = int(sizeof(Word<Dtype>) / sizeof(typename Dtype::Type))
 
 // The numbers of a word, the first one in its low bits.
 template <class Dtype>
-__device__ void numbers_of(Word<Dtype> word, Number<Dtype> (&x)[kPerWord<Dtype>]) {
+__device__ void values_of(Word<Dtype> word, Number<Dtype> (&x)[kPerWord<Dtype>]) {
   if constexpr (std::is_same_v<Dtype, numbers::F64>) {
     x[0] = __longlong_as_double(int64_t(word));
   } else if constexpr (std::is_same_v<Dtype, numbers::Bf16>) {
@@ -74,7 +74,7 @@ struct Granule {
   // The i-th word's.
   __device__ void get(int i, Number<Dtype> (&x)[per_word]) const {
     Number<Dtype> all[kPerWord<Dtype>];
-    numbers_of<Dtype>(word[i], all);
+    values_of<Dtype>(word[i], all);
 #pragma unroll
     for (int j = 0; j < per_word; ++j) x[j] = all[j];
   }
