@@ -60,8 +60,8 @@ constexpr double kPart = 0.153, kStaged = 0.144;      // of the vectors, a part,
 constexpr double kTurn = 0.14, kLoad = 0.0137;        // every time that a warp reads, and each of a lane's granules
 constexpr double kWarp = 0.0278;                      // of a multiprocessor that has many: each of its warps,
 constexpr double kIssue = 0.00072, kNumber = 0.0004;  // and what it reads, by granules and by numbers
-constexpr double kBytes = 0.673,
-                 kAgain = 1.15e-5;  // of memory's rate; a multiprocessor's, each time that rows read all
+constexpr double kBytes = 0.673;                      // all operands, in what memory takes for them
+constexpr double kAgain = 1.15e-5;                    // and each time that rows read them, by one multiprocessor
 constexpr int kRegisters = 100, kMultiprocessor = 65536, kMostBlocks = 6;  // of a thread, about; what there is of them
 
 inline double microseconds(const Shape& x, const Matrix& m, const Product& p, bool only_factor, const Machine& on) {
