@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "abi/activation.h"
+#include "abi/dtype.h"
 #include "abi/kernel.h"
 #include "kernels.h"
 #include "kernels/common/activation.cuh"
