@@ -37,7 +37,7 @@ SUMS, AUX = jax.ShapeDtypeStruct((N,), "float32"), jax.ShapeDtypeStruct((M, N), 
 # What a plan does beside its kernel, and keywords for which it does. b lies by columns, and by rows to be packed.
 STEPS: dict[str, dict[str, Any]] = {
     "": {},
-    "packs b": {"compute": "tf32", "splits": 1},
+    "packs b": {"compute": "tf32", "batch_invariant": True},  # which few rows on the CUDA cores are not
     "sums D": {"bias_grad": SUMS},
     "composed": {"bias_grad": SUMS, "aux": AUX, "activation": "relu", "out_dtype": "float32"},
     "splits k by 2": {"splits": 9},  # of 128 each there are no more, and no kernel has so many slices
