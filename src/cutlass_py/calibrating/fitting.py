@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -39,7 +40,6 @@ _COMMON = 0.1  # what counts of a problem's common error
 _USUAL, _NOISE = 0.15, 0.03  # errors beyond the former count linearly; the latter is one unit
 # Of the constants of kernels without wgmma those that many of them share, but for what few routes tell apart.
 _COMMON_TILED = tuple(name for name in TILED if name not in ("instruction", "memory", "join", "gemv"))
-_VECTORS = ("gemv",)  # those of kernels for few rows
 _WORST, _FEWEST = 10, 8  # problems that are told; and that are worth looking at
 
 # ---------------------------------------------------------------------------------------------------- readings
@@ -113,15 +113,12 @@ class RouteReadings(Readings):
         self.parts = np.array([x["splits"] for *_, x in routes])
         self.products = [(p, kernel.config, parts) for (p, kernel, _), parts in zip(routes, self.parts, strict=True)]
         self.detours = [self._detours(p, kernel, Way.of(x.__getitem__), x["splits"]) for p, kernel, x in routes]
-        self.rates = {
-            i: (rate_name(c), small_name(c)) if is_tiled(c) else _VECTORS
+        self.constants = {  # that a product depends on
+            i: (*_COMMON_TILED, rate_name(c), small_name(c)) if is_tiled(c) else ("gemv",)
             for i, (_, c, _) in enumerate(self.products)
             if is_tiled(c) or SCHEDULES[c.schedule].gemv
         }
-        common = _COMMON_TILED if {*self.rates.values()} - {_VECTORS} else ()
-        self.names = [
-            ("tiled", name) for name in (*common, *dict.fromkeys(x for own in self.rates.values() for x in own))
-        ]
+        self.names = [("tiled", name) for name in dict.fromkeys(chain.from_iterable(self.constants.values()))]
         self.names += [("beside", name) for name in BESIDE]
         self.at = self.start()
         with instead(gpu, known):
@@ -149,10 +146,9 @@ class RouteReadings(Readings):
         }
         times = self.times.copy()
         if anew:
-            all_of_them = anew & {*_COMMON_TILED}
             with instead(self.gpu, changed):
-                for i, own in self.rates.items():
-                    if (all_of_them and own != _VECTORS) or not anew.isdisjoint(own):
+                for i, own in self.constants.items():
+                    if not anew.isdisjoint(own):
                         times[i] = self._product(i)
         if len(anew) > 1:  # a step, from which others are taken
             self.at, self.times = constants, times

@@ -132,7 +132,8 @@ def recipe(config: KernelConfig, cc: Collection[int] = ()) -> Recipe:
     return Recipe(config.name, source, (*_SHARED, *flags), _include(config.name), tuple(nvrtc_flags))
 
 
-_OWN = ("abi/kernel.h", "abi/dtype_number.h", "kernels/common/descriptor.cuh")
+_ABI = ("abi/kernel.h", "abi/dtype_number.h")
+_OWN = (*_ABI, "kernels/common/descriptor.cuh")
 # All that kernels are compiled from; `include/` of a source tree has other names for some of them.
 _ROOMS = ("common", "cutlass2x", "cutlass3x", "freestanding", "gemv", "quantize", "sm90")
 _OWN_DIRECTORIES = tuple(f"kernels/{room}" for room in _ROOMS)
@@ -176,7 +177,7 @@ def _headers(include: tuple[Path, ...]) -> tuple[str, str]:
     cutlass = _version_header(include).parent.parent
     known = cutlass / "cutlass.sha256"
     theirs = known.read_text(encoding="ascii") if known.is_file() else toolkit.digest(cutlass, *toolkit.CUTLASS_HEADERS)
-    return toolkit.digest(ours, *_OWN[:2], "kernels/wrap_device_gemm.cuh", *_OWN_DIRECTORIES), theirs
+    return toolkit.digest(ours, *_ABI, "kernels/wrap_device_gemm.cuh", *_OWN_DIRECTORIES), theirs
 
 
 def _version_header(include: tuple[Path, ...]) -> Path:

@@ -375,7 +375,7 @@ class Family:
     function: Callable[[Any], str] = field(default=_name, repr=False)  # what kernels share that one function serves
     per_file: int = 12  # functions per translation unit: they share half a minute of templates and most of the memory
     core_seconds: float = 6.4  # of one function and its share of the headers, about, by nvcc 13.0
-    overlaps: bool = False  # programmatic dependent launch is compiled in
+    overlaps: int = 0  # compute capability times ten from which on launches may overlap: programmatic dependent launch
     cubins: bool = False  # no part of its sources needs the host's compiler: NVRTC compiles them
     cpp_arch: str = ""  # 2.x
     operation: str = DEFAULT  # what they compute: a room of operations/

@@ -124,9 +124,12 @@ class Epilogue:
         """Whether it can apply an activation, to the product or, `gated`, to a gate or aux."""
         return gated == self.gated and self.activation in (activation, TOLD)
 
-    def as_told(self, activation: str, bias: str) -> Epilogue:
-        """What it is for a launch that tells this activation and this axis of a bias, "" for none."""
-        return replace(self, activation=activation, bias=bias) if self.told else self
+    def as_told(self, activation: str, bias: str, scaled: bool = True, source: bool = True) -> Epilogue:
+        """What it is for a launch that tells this activation, this axis of a bias, "" for none, and what it reads."""
+        if not self.told:
+            return self
+        scaled, source = self.scaled and scaled, self.source and source
+        return replace(self, activation=activation, bias=bias, scaled=scaled, source=source)
 
     def covers(self, other: Epilogue) -> bool:
         """Whether it is another one, or can be told to be."""

@@ -348,7 +348,7 @@ _ampere = partial(
 
 _gemv_family = partial(
     Family, api=0, header="kernels/gemv/gemm.cuh", launcher="Gemv", write=gemv_cpp.write, function=gemv_cpp.function,
-    overlaps=True, per_file=2,
+    overlaps=90, per_file=2,
 )  # fmt: skip
 
 FAMILIES = {
@@ -359,7 +359,7 @@ FAMILIES = {
             "TMA + wgmma",
             declare_core=nothing,  # our own do it there
             declare=_sm90_declared,
-            overlaps=True,
+            overlaps=90,
         ),
         _hopper(
             "sm90_streamk",
@@ -383,7 +383,7 @@ FAMILIES = {
             declare_core=nothing,
             declare=_block,
             per_file=6,  # twelve took 10 GB
-            overlaps=True,
+            overlaps=90,
         ),
         _hopper(
             "sm90_dmma",
@@ -391,7 +391,7 @@ FAMILIES = {
             header="kernels/cutlass3x/dmma.cuh",
             launcher="GemmDmma3x",
             declare_core=_dmma,
-            overlaps=True,
+            overlaps=90,
             core_seconds=9.5,
         ),
         _hopper(
@@ -403,7 +403,7 @@ FAMILIES = {
             function=lean_cpp.function,
             declare_core=_lean_core,
             declare=_lean_declared,
-            overlaps=True,
+            overlaps=90,
             per_file=48,
             core_seconds=0.5,
             cubins=True,

@@ -207,8 +207,9 @@ struct AlongColumns {
       for (int j = 0; j < each; ++j) {
         const uint32_t column = first + (j * lanes + lane % lanes) * Piece::elements;
         piece[i][j].clear();
-        if (column < end_columns && at < end)
+        if (column < end_columns && at < end) {
           piece[i][j].load(matrix + int64_t(at) * line + int64_t(column) * Piece::size);
+        }
       }
     }
   }

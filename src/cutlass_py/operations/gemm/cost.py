@@ -46,6 +46,7 @@ class Estimates(operation.Estimates):
 
     def least(self, interface: Interface, way: Way | None = None, splits: int = 1) -> float:
         """What no route through an interface falls below: by layouts and dtypes, or with the detours of a way."""
+        # Of the kernels that this estimates, those of no CUTLASS API are the ones for few rows.
         least = self._least if interface.api else self._least_of_vectors
         if way:
             return least + self.detours(way, interface, splits)

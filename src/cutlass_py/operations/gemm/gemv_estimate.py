@@ -13,7 +13,7 @@ from ...declaration.config import SCHEDULES, GemmConfig
 from ...declaration.dtypes import DTYPES
 from .calibration import calibration_of
 
-_PACKED = 256  # bytes that begin what was packed
+_PACKED = 256  # alignment of what was packed, bytes
 
 
 def estimate(c: GemmConfig, gpu: Gpu, p: Problem, k: int, batch: int) -> float:

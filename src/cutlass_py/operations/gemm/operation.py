@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ..._core import Problem
@@ -60,10 +59,8 @@ class Gemm(Operation):
 
     def fused(self, interface: legality.Interface, p: Problem) -> str:
         """The formula of the epilogue: of one that the launch tells, with what it is told."""
-        epilogue = interface.epilogue.as_told(p.activation, p.bias_axis if p.bias else "")
-        if interface.epilogue.told:  # and what it reads where it is given
-            scaled = epilogue.scaled and bool(p.scale_a or p.scale_b or p.scale_out)
-            epilogue = replace(epilogue, scaled=scaled, source=epilogue.source and bool(p.c))
+        scaled = bool(p.scale_a or p.scale_b or p.scale_out)
+        epilogue = interface.epilogue.as_told(p.activation, p.bias_axis if p.bias else "", scaled, bool(p.c))
         if epilogue.user:  # functions of the same content share a kernel: its formula may be another's
             return "the user's function"
         return "" if epilogue.plain else epilogue.formula

@@ -19,7 +19,6 @@ from .tile_order import tiles_of
 # Of 194 problems that were measured, stream-K of 2.x took so many times as long as the best, at least, where kernels of
 # our own slice k (docs/performance/choice.md): as near as an estimate may bring it.
 _BEHIND_SLICES = 1.4
-_OVERLAPPING = 90  # compute capability times ten of the first GPUs whose launches may overlap
 
 
 def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> list[Timed]:
@@ -155,7 +154,7 @@ def may_overlap(kernel: CutlassKernel, way: Way, p: Problem) -> bool:
     still writing. Of our own kernels every thread waits before it reads anything.
     """
     schedule = SCHEDULES[kernel.config.schedule]
-    if not kernel.family.overlaps or not (gpu := gpu_of(p)) or gpu.cc < _OVERLAPPING:
+    if not kernel.family.overlaps or not (gpu := gpu_of(p)) or gpu.cc < kernel.family.overlaps:
         return False
     if way.scratch or schedule.lean or schedule.gemv:
         return True
