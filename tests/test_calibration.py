@@ -76,9 +76,17 @@ def test_what_ships_is_whole():
     (own,) = calibration.shipped()
     assert own.gpu == "NVIDIA H200" and list(own.sums) == list(SUMS)
     assert {*TILED} <= set(own.tiled) and set(own.beside) == set(BESIDE)
-    assert len(own.dumps()) < 40_000
+    assert len(own.dumps()) < 60_000
     for sums in SUMS:
         assert len(own.constants(sums)) == len(_core.wgmma_constants())
+
+
+def test_what_ships_has_trees_for_every_way_to_sum():
+    own = nearest_of(H200)
+    for sums in SUMS:
+        trees = own.trees(sums)
+        assert len(trees) == len(own.residual[sums]) >= 30
+        assert [calibration.line_of(tree) for tree in trees] == own.residual[sums]
 
 
 def saved(path, **changes):
@@ -99,8 +107,8 @@ def test_the_users_own_is_taken_first(place):
     [
         (lambda text: text[:-200], "not JSON"),
         (lambda text: text.replace('"cc": 90', '"cc": 91'), "its digest is not that of its contents"),
-        (lambda text: "[]", "expected a calibration of format 1"),
-        (lambda text: text.replace('"format": 1', '"format": 9'), "expected a calibration of format 1"),
+        (lambda text: "[]", "expected a calibration of format 2"),
+        (lambda text: text.replace('"format": 2', '"format": 9'), "expected a calibration of format 2"),
     ],
 )
 def test_what_is_torn_or_edited_is_named_and_passed_over(place, change, message):
@@ -120,6 +128,10 @@ def test_what_is_torn_or_edited_is_named_and_passed_over(place, change, message)
         ({"version": "7.7"}, "version 7.7; expected"),
         ({"tiled": {}}, "is of other constants than this version has"),
         ({"beside": dict.fromkeys(BESIDE, math.nan)}, "a constant is no number"),
+        ({"features": ["tile_m"]}, "is of other constants than this version has"),
+        ({"residual": {"fast": ["0>1 5"]}}, "a tree has 15 features"),
+        ({"residual": {"fast": ["x>1 5"]}}, "of what the formula leaves: invalid literal"),
+        ({"residual": {"fast": [" ".join(["99>1"] * 15 + ["0"] * 16)]}}, "a tree's features are those named"),
     ],
 )
 def test_what_is_of_another_gpu_or_version_is_named_and_passed_over(place, changes, message):

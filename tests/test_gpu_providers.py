@@ -254,8 +254,8 @@ def test_a_cuda_source_is_packed_for_composed_and_split_as_any_other():
 
     with register_kernel(DGEMM, estimate=lambda p: 0.001) as registration:
         registration.kernels[0].compile()
-        a, b = operands(70, 50, 1000, None, "f64", "nn")
-        bias, c = gpu.integers((50,), "f64"), gpu.integers((70, 50), "f64")
+        a, b = operands(700, 500, 1000, None, "f64", "nn")  # more than kernels for few rows are fast for
+        bias, c = gpu.integers((500,), "f64"), gpu.integers((700, 500), "f64")
         keywords = {"bias": bias, "c": c, "activation": "relu"}
         assert explain(a, b, **keywords).chosen.route.kernel is registration.kernels[0]
         gpu.assert_exact(cutlass_py.gemm(a, b, **keywords), torch.relu(gpu.expected(a, b, c) + gpu.wide(bias)))

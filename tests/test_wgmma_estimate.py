@@ -16,6 +16,7 @@ from cutlass_py.declaration.validation import Resolved
 from cutlass_py.kernels.kernel_description import KernelDescription
 from cutlass_py.kernels.registry import cutlass_kernel
 from cutlass_py.operations.gemm import cost, wgmma_estimate
+from cutlass_py.operations.gemm.calibration import SUMS, calibration_of, instead, nearest_of
 from cutlass_py.operations.gemm.problems import arguments
 from cutlass_py.operations.gemm.tile_order import tile_order, tile_orders
 
@@ -27,6 +28,13 @@ def config(layout: str = "tn", cluster: str = "1x1x1", schedule: str = "pingpong
     found = find(TILE.format(layout, cluster, schedule))
     assert found
     return found
+
+
+@pytest.fixture(autouse=True)
+def formula():
+    """By the formula alone."""
+    with instead(ABSENT, replace(calibration_of(ABSENT), residual={})):
+        yield
 
 
 def us(c, m: int, n: int, k: int, batch: int = 1, activation: str = "identity") -> float:
@@ -113,10 +121,13 @@ def test_the_order_is_the_best_of_all():
     assert times[orders.index(tuple(order))] == pytest.approx(best)
 
 
+@pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("product", [(8192, 1024, 512, 1), (16, 4096, 4096, 1), (300, 200, 1000, 7), (5, 5, 0, 1)])
-def test_of_many_at_once_the_best_is_the_best_of_each(product):
+def test_of_many_at_once_the_best_is_the_best_of_each(product, residual):
     configs = [c for c in LEAN if (c.a, c.d, c.layout, c.epilogue) == ("bf16", "bf16", "nt", "fused")]
-    formula, designs = wgmma_estimate.estimates("usual", ABSENT), wgmma_estimate.design_set(configs, "relu")
+    designs = wgmma_estimate.design_set(configs, "relu")
+    with instead(ABSENT, nearest_of(ABSENT) if residual else calibration_of(ABSENT)):
+        formula = wgmma_estimate.estimates("usual", ABSENT)
     each = [formula.best(product, wgmma_estimate.design_of(c, "relu"))[0] for c in configs]
     assert formula.best_times(product, designs, True) == each
     bounds = formula.best_times(product, designs, False)
@@ -184,8 +195,45 @@ def test_estimates_of_a_problem_tell_layouts_apart():
     )
 
 
+def _tree(name: str, threshold: float, low: float, high: float):
+    """One that asks a single question."""
+    feature = _core.wgmma_features().index(name)
+    return [feature] + [0] * 14, [threshold] + [0.0] * 14, [low] * 8 + [high] * 8
+
+
+def test_trees_say_what_the_formula_leaves():
+    known, c, product = calibration_of(ABSENT), config(), (4096, 4096, 4096, 1)
+    constants, design = known.constants("usual"), wgmma_estimate.design_of(c)
+    trees = [_tree("k", 4096, 0.02, -0.05), _tree("tile_n", 127.5, -0.04, 0.03), _tree("idle", -1, 0, 0.01)]
+    model = _core.WgmmaEstimates(constants, ABSENT.clusters, trees)
+    time, *order = model.best(product, design)
+    assert math.log(time / us(c, *product)) == pytest.approx(0.02 + 0.03 + 0.01)
+    arms = _core.WgmmaArms([product], [design], [tuple(order)])
+    assert model.times(arms) == [pytest.approx(us(c, *product))] and model.residuals(arms) == [pytest.approx(0.06)]
+    features = dict(zip(_core.wgmma_features(), model.features(arms)[0], strict=True))
+    assert features["tile_m"] == features["tile_n"] == 128 and features["left"] == features["k"] == 4096
+    assert features["waves"] == pytest.approx(1024 / ABSENT.clusters[1]) and features["microseconds"] > 1
+    bold = _core.WgmmaEstimates(constants, ABSENT.clusters, [_tree("k", 1, 0, -7.0)])
+    assert math.log(bold.best(product, design)[0] / us(c, *product)) == pytest.approx(-0.1)  # no further
+
+
+@pytest.mark.parametrize("sums", SUMS)
+def test_what_ships_moves_no_estimate_far(sums):
+    model = _core.WgmmaEstimates(nearest_of(ABSENT).constants(sums), ABSENT.clusters, nearest_of(ABSENT).trees(sums))
+    designs = [wgmma_estimate.design_of(c) for c in LEAN if wgmma_estimate.sums_of(c) == sums][::40]
+    products = [(m, n, k, 1) for m in (1, 100, 5000) for n in (64, 3000) for k in (64, 5000)]
+    arms = _core.WgmmaArms(products * len(designs), [x for x in designs for _ in products],
+                           [(1, 1)] * len(designs) * len(products))  # fmt: skip
+    found = model.residuals(arms)
+    assert -0.1 <= min(found) < -0.02 and 0.02 < max(found) <= 0.1
+    assert abs(sum(found) / len(found)) < 0.03
+
+
 def test_a_formula_wants_every_constant():
     with pytest.raises(ValueError, match="one number for each"):
         _core.WgmmaEstimates([1.0], ABSENT.clusters)
+    constants = calibration_of(ABSENT).constants("usual")
+    with pytest.raises(ValueError, match="15 features"):
+        _core.WgmmaEstimates(constants, ABSENT.clusters, [([0], [1.0], [1.0])])
     with pytest.raises(ValueError, match="each"):
         _core.WgmmaArms([(1, 1, 1, 1)], [], [])

@@ -297,6 +297,11 @@ def measure(problem: QuantizeProblem, plans: Sequence[object], rounds: int) -> l
 def wgmma_constants() -> list[str]:
     """Names of the constants of WgmmaEstimates, in their order."""
 
+def wgmma_features() -> list[str]:
+    """
+    What the residual of WgmmaEstimates looks at, in the order of its numbers.
+    """
+
 class WgmmaDesign:
     """What the formula for wgmma kernels knows of one."""
 
@@ -329,7 +334,10 @@ class WgmmaEstimates:
     What wgmma kernels take, by constants and by how many clusters of each size run at once.
     """
 
-    def __init__(self, constants: Sequence[float], clusters: Sequence[int]) -> None: ...
+    def __init__(self, constants: Sequence[float], clusters: Sequence[int], residual: Sequence[tuple[Sequence[int], Sequence[float], Sequence[float]]] = []) -> None:
+        """
+        `residual` is of trees whose values add up to the logarithm of time over the formula's: of each the features and thresholds of its nodes, and the values of its leaves.
+        """
 
     def best(self, product: tuple[float, float, float, float], design: WgmmaDesign) -> tuple[float, int, int]:
         """
@@ -342,7 +350,13 @@ class WgmmaEstimates:
         """
 
     def times(self, arms: WgmmaArms) -> list[float]:
-        """Microseconds of each of WgmmaArms."""
+        """Microseconds of each of WgmmaArms, by the formula alone."""
+
+    def residuals(self, arms: WgmmaArms) -> list[float]:
+        """Logarithm of what the trees make of them."""
+
+    def features(self, arms: WgmmaArms) -> list[list[float]]:
+        """What the trees look at, by wgmma_features()."""
 
 def gemv_microseconds(product: Sequence[int], *, along_k: bool, size: int, alignment: int, only_factor: bool, sm_count: int, memory: float) -> float:
     """

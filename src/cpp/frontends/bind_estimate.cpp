@@ -61,16 +61,37 @@ struct WgmmaDesigns {
   std::vector<EstimatedDesign> each;
 };
 
+// Features, thresholds and values: see Tree.
+using TreeOf = std::tuple<std::vector<int>, std::vector<double>, std::vector<double>>;
+
+Tree tree_of(const TreeOf& given) {
+  const auto& [features, thresholds, values] = given;
+  if (features.size() != kNodes || thresholds.size() != kNodes || values.size() != kLeaves) {
+    throw std::invalid_argument("a tree has 15 features, as many thresholds, and 16 values");
+  }
+  Tree tree;
+  const int known = int(feature_names().size());
+  for (size_t i = 0; i < kNodes; ++i) {
+    if (features[i] < 0 || features[i] >= known) throw std::invalid_argument("a tree's features are those named");
+    tree.feature[i] = uint8_t(features[i]);
+    tree.threshold[i] = float(thresholds[i]);
+  }
+  for (size_t i = 0; i < kLeaves; ++i) tree.value[i] = float(values[i]);
+  return tree;
+}
+
 class WgmmaEstimates {
  public:
-  WgmmaEstimates(const std::vector<double>& constants, const Clusters& clusters) : clusters_(clusters) {
+  WgmmaEstimates(const std::vector<double>& constants, const Clusters& clusters, const std::vector<TreeOf>& residual) {
     if (constants.size() != kConstants) throw std::invalid_argument("one number for each of wgmma_constants()");
-    std::memcpy(&constants_, constants.data(), sizeof constants_);
+    std::memcpy(&model_.constants, constants.data(), sizeof model_.constants);
+    model_.clusters = clusters;
+    for (const TreeOf& tree : residual) model_.residual.push_back(tree_of(tree));
   }
 
   std::tuple<double, int, int> best(const Product& p, const EstimatedDesign& x) const {
     const auto [m, n, k, batch] = p;
-    const Estimate found = best_estimate(constants_, clusters_, m, n, k, batch, x);
+    const Estimate found = best_estimate(model_, m, n, k, batch, x);
     return {found.microseconds, raster_of(x, found.order), found.order.band};
   }
 
@@ -80,7 +101,7 @@ class WgmmaEstimates {
     std::vector<double> found;
     found.reserve(designs.each.size());
     for (const EstimatedDesign& x : designs.each) {
-      found.push_back(best_estimate(constants_, clusters_, m, n, k, batch, x, best).microseconds);
+      found.push_back(best_estimate(model_, m, n, k, batch, x, best).microseconds);
       if (!every) best = std::min(best, found.back());
     }
     return found;
@@ -90,14 +111,31 @@ class WgmmaEstimates {
     std::vector<double> found;
     for (const auto& [product, x, order] : arms.each) {
       const auto [m, n, k, batch] = product;
-      found.push_back(estimate(constants_, clusters_, m, n, k, batch, x, order));
+      found.push_back(estimate(model_, m, n, k, batch, x, order));
+    }
+    return found;
+  }
+
+  std::vector<double> residuals(const WgmmaArms& arms) const {
+    std::vector<double> found;
+    for (const auto& [product, x, order] : arms.each) {
+      const auto [m, n, k, batch] = product;
+      found.push_back(residual(model_, m, n, k, batch, x, estimate(model_, m, n, k, batch, x, order)));
+    }
+    return found;
+  }
+
+  std::vector<std::vector<float>> features_of(const WgmmaArms& arms) const {
+    std::vector<std::vector<float>> found;
+    for (const auto& [product, x, order] : arms.each) {
+      const auto [m, n, k, batch] = product;
+      found.push_back(features(model_, m, n, k, batch, x, estimate(model_, m, n, k, batch, x, order)));
     }
     return found;
   }
 
  private:
-  EstimateConstants constants_;
-  Clusters clusters_;
+  WgmmaModel model_;
 };
 
 }  // namespace
@@ -106,6 +144,7 @@ void bind_estimate(nb::module_& m) {
   m.def(
       "wgmma_constants", [] { return std::vector<std::string>(std::begin(kNames), std::end(kNames)); },
       "Names of the constants of WgmmaEstimates, in their order.");
+  m.def("wgmma_features", &feature_names, "What the residual of WgmmaEstimates looks at, in the order of its numbers.");
   nb::class_<EstimatedDesign>(m, "WgmmaDesign", "What the formula for wgmma kernels knows of one.")
       .def(
           "__init__",
@@ -143,13 +182,19 @@ void bind_estimate(nb::module_& m) {
       .def("__len__", [](const WgmmaArms& arms) { return arms.each.size(); });
   nb::class_<WgmmaEstimates>(m, "WgmmaEstimates",
                              "What wgmma kernels take, by constants and by how many clusters of each size run at once.")
-      .def(nb::init<const std::vector<double>&, const Clusters&>(), "constants"_a, "clusters"_a)
+      .def(nb::init<const std::vector<double>&, const Clusters&, const std::vector<TreeOf>&>(), "constants"_a,
+           "clusters"_a, "residual"_a = std::vector<TreeOf>(),
+           "`residual` is of trees whose values add up to the logarithm of time over the formula's: of each the "
+           "features "
+           "and thresholds of its nodes, and the values of its leaves.")
       .def("best", &WgmmaEstimates::best, "product"_a, "design"_a,
            "Microseconds of a product (m, n, k, batch) in the best order of tiles, its raster and its swizzle.")
       .def("best_times", &WgmmaEstimates::best_times, "product"_a, "designs"_a, "every"_a,
            "Microseconds of a product by each design in its best order; without `every`, of those that another one is "
            "below, no more than they take.")
-      .def("times", &WgmmaEstimates::times, "arms"_a, "Microseconds of each of WgmmaArms.");
+      .def("times", &WgmmaEstimates::times, "arms"_a, "Microseconds of each of WgmmaArms, by the formula alone.")
+      .def("residuals", &WgmmaEstimates::residuals, "arms"_a, "Logarithm of what the trees make of them.")
+      .def("features", &WgmmaEstimates::features_of, "arms"_a, "What the trees look at, by wgmma_features().");
   m.def(
       "gemv_microseconds",
       [](std::array<int64_t, 4> product, bool along_k, int size, int64_t alignment, bool only_factor, int sm_count,

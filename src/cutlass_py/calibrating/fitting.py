@@ -24,12 +24,13 @@ from ..declaration.config import SCHEDULES
 from ..declaration.families import find
 from ..kernels.adaptation import Way
 from ..kernels.registry import cutlass_kernel
-from ..operations.gemm.calibration import BESIDE, TILED, Calibration, instead
+from ..operations.gemm.calibration import BESIDE, TILED, Calibration, Tree, instead, line_of
 from ..operations.gemm.cost import Estimates, is_tiled
 from ..operations.gemm.problems import arguments
 from ..operations.gemm.tiled_estimate import rate_name, small_name
 from ..operations.gemm.wgmma_estimate import design_of
 from .measuring import ROUTES, Entry
+from .residual import can_grow, grown
 
 # How far a constant may go from where it was before that counts as an error; of all others, a half.
 _WIDE = {"outside_along": 2.0, "lines16": 2.0, "panels32": 3.0, "panels16": 6.0, "load": 1.0, "beside": 1.0,
@@ -71,9 +72,9 @@ class Readings(ABC):
         common = np.add.reduceat(self.weights * values, self.first) / self.total
         return np.asarray(values - (1 - _COMMON) * common[self.of])
 
-    def choices(self, constants: np.ndarray) -> np.ndarray:
-        """For each problem the best time over that of the arm which the estimates put first."""
-        estimated, ends = self.estimates(constants), [*self.first[1:], len(self.us)]
+    def choices(self, estimated: np.ndarray) -> np.ndarray:
+        """For each problem the best time over that of the arm which estimates put first."""
+        ends = [*self.first[1:], len(self.us)]
         return np.array([
             self.us[low:high].min() / self.us[low + estimated[low:high].argmin()]
             for low, high in zip(self.first, ends, strict=True)
@@ -92,11 +93,20 @@ class WgmmaReadings(Readings):
             [(arm[1], arm[2]) for _, arm in arms],
         )
         self.clusters = clusters
+        self.kernels = np.unique([f"{entry['problem']} {arm[0]}" for entry, arm in arms], return_inverse=True)[1]
         super().__init__([us for _, us in near])
 
     def estimates(self, constants: np.ndarray) -> np.ndarray:
         """By the formula of estimate.h."""
         return np.array(_core.WgmmaEstimates(list(constants), self.clusters).times(self.arms))
+
+    def with_residual(self, constants: np.ndarray, trees: list[Tree]) -> np.ndarray:
+        """As a choice goes by them: of a kernel's orders the formula's best alone, with what the trees say."""
+        model = _core.WgmmaEstimates(list(constants), self.clusters, trees)
+        times = np.array(model.times(self.arms))
+        least = np.full(self.kernels.max() + 1, np.inf)
+        np.minimum.at(least, self.kernels, times)
+        return np.where(times > least[self.kernels], np.inf, times * np.exp(model.residuals(self.arms)))
 
 
 class RouteReadings(Readings):
@@ -275,7 +285,7 @@ def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu
 
 
 def fit(part: str, known: Calibration, entries: Sequence[Entry], gpu: Gpu) -> Calibration:
-    """With constants of one part that suit its problems best."""
+    """With constants of one part that suit its problems best, and trees of what these leave."""
     if part == ROUTES:
         routes = RouteReadings(entries, known, gpu)
         start = routes.start()
@@ -284,17 +294,20 @@ def fit(part: str, known: Calibration, entries: Sequence[Entry], gpu: Gpu) -> Ca
         return replace(known, tiled=tiled, beside=beside)
     names = _core.wgmma_constants()
     width = np.array([_WIDE.get(name, 0.5) for name in names])
-    found = descend(WgmmaReadings(entries, gpu.clusters), np.array(known.constants(part)), width)
+    readings = WgmmaReadings(entries, gpu.clusters)
+    found = descend(readings, np.array(known.constants(part)), width)
     values = {name: _rounded(value) for name, value in zip(names, found.tolist(), strict=True)}
-    return replace(known, sums=known.sums | {part: values})
+    trees = {part: [line_of(tree) for tree in grown(readings, np.array(list(values.values())))]} if can_grow() else {}
+    return replace(known, sums=known.sums | {part: values}, residual=known.residual | trees)
 
 
 def choices(part: str, known: Calibration, entries: Sequence[Entry], gpu: Gpu) -> np.ndarray:
     """How near the choice among what was measured comes to the best of it, problem by problem."""
     if part == ROUTES:
         routes = RouteReadings(entries, known, gpu)
-        return routes.choices(routes.start())
-    return WgmmaReadings(entries, gpu.clusters).choices(np.array(known.constants(part)))
+        return routes.choices(routes.estimates(routes.start()))
+    readings = WgmmaReadings(entries, gpu.clusters)
+    return readings.choices(readings.with_residual(np.array(known.constants(part)), known.trees(part)))
 
 
 def _is_better(before: np.ndarray, after: np.ndarray) -> bool:

@@ -36,7 +36,7 @@ ROUTES = "routes"
 # Seconds of each part, of those that there are kernels for.
 SECONDS = {"usual": 36.0, "fast": 11.0, "promoted": 13.0, "factors": 11.0, ROUTES: 24.0}
 _DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=True))  # of bench, by how they sum
-_FIRST, _IN_EVERY_ORDER, _AT_RANDOM, _ROUNDS = 24, 4, 8, 4
+_FIRST, _IN_EVERY_ORDER, _AT_RANDOM, _ROUNDS = 16, 2, 4, 4
 _OF_EACH_KIND, _SMALL = 4, 20.0  # routes; microseconds
 _FAR = 5  # times the first route's estimate: by a few rows' kernels a large product takes hundreds
 _ACTIVATIONS = ("identity", "gelu_tanh", "identity", "relu")  # of problems, in turn: what is cheap, and what is dear

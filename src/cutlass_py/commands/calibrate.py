@@ -1,6 +1,7 @@
 """Measure the first GPU for two minutes, and fit to it the constants by which kernels are chosen.
 
-What has been measured is kept: where it was interrupted, it goes on.
+What has been measured is kept: where it was interrupted, it goes on. Trees of what the formula leaves are grown anew
+where LightGBM is installed (the extra `calibrate`).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("--seconds", type=float, help="of measuring in all (default about 95)")
     parser.add_argument("--seed", type=int, help="of the problems (default: a new one, printed)")
-    parser.add_argument("--measured", metavar="FILE", help="fit to what was measured before, and kept in this file")
+    parser.add_argument("--measured", metavar="FILE", nargs="+", help="fit to what was measured before, in such files")
     parser.add_argument("--keep", metavar="FILE", help="keep what is measured, in this file")
     parser.add_argument("--export", metavar="FILE", help="write the calibration here, and not where it is used")
     json_option(parser)
@@ -40,17 +42,12 @@ def run(options: argparse.Namespace) -> int:
     path = Path(options.export) if options.export else calibration.path_of(gpu)
     if options.export and not path.parent.is_dir():
         raise ValueError(f"calibrate: --export {options.export}: there is no such directory")
-    kept = Path(options.measured or options.keep or path.with_suffix(".measured"))
     here = {"gpu": gpu.name, "driver": gpu.driver, "version": __version__}
-    found = _read(kept, here, named=bool(options.measured or options.keep))
-    if options.measured and found is None:
-        raise ValueError(f"calibrate: --measured {options.measured}: there is no such file")
-    if found and options.seed not in (None, found["seed"]):
-        raise ValueError(f"calibrate: --seed is {options.seed}; {kept} was begun with {found['seed']}")
-    if found is None:
-        seed = secrets.randbelow(2**32) if options.seed is None else options.seed
-        found = {**here, "seed": seed, "parts": {}}
-    if not options.measured:
+    kept = Path(options.keep or path.with_suffix(".measured"))
+    if options.measured:
+        found = _together(options.measured, here)
+    else:
+        found = _begun(options, kept, here)
         _measure(options, found, gpu, kept)
     made = fitted(calibration.nearest_of(gpu), found["parts"], gpu, found["seed"])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +57,27 @@ def run(options: argparse.Namespace) -> int:
     calibration.forget()
     _say(options, made.evidence, path)
     return 0
+
+
+def _together(files: list[str], here: dict[str, Any]) -> dict[str, Any]:
+    """What several calibrations of one GPU measured; the seed is the first one's."""
+    each = []
+    for name in files:
+        if (found := _read(Path(name), here, named=True)) is None:
+            raise ValueError(f"calibrate: --measured {name}: there is no such file")
+        each.append(found)
+    names = dict.fromkeys(chain.from_iterable(found["parts"] for found in each))
+    parts = {part: [x for found in each for x in found["parts"].get(part, ())] for part in names}
+    return {**each[0], "parts": parts}
+
+
+def _begun(options: argparse.Namespace, kept: Path, here: dict[str, Any]) -> dict[str, Any]:
+    """What an interrupted run has left, or nothing measured yet."""
+    found = _read(kept, here, named=bool(options.keep))
+    if found and options.seed not in (None, found["seed"]):
+        raise ValueError(f"calibrate: --seed is {options.seed}; {kept} was begun with {found['seed']}")
+    seed = secrets.randbelow(2**32) if options.seed is None else options.seed
+    return found or {**here, "seed": seed, "parts": {}}
 
 
 def _measure(options: argparse.Namespace, found: dict[str, Any], gpu: Any, kept: Path) -> None:

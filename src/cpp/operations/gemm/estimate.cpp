@@ -28,6 +28,7 @@ struct Side {
   int size;
 
   double tiles() const { return ceil_div(extent, tile * cluster); }
+  double full() const { return extent / (tiles() * tile * cluster); }
   double lines(double tiles) const { return std::min(tiles * tile * cluster, extent); }
   // Of a block's last tile, what lies outside of the operand.
   double outside() const { return std::min(tiles() * tile * cluster - extent, double(tile)); }
@@ -57,6 +58,34 @@ void each_order(const Side& left, const Side& right, Use use) {
   }
 }
 
+// What the residual looks at, by names that a calibration repeats, of a Tiling and its time by the formula.
+#define CUTLASS_PY_ESTIMATE_FEATURES(X) \
+  X(tile_m, x.m)                        \
+  X(tile_n, x.n)                        \
+  X(cluster_m, x.cluster_m)             \
+  X(cluster_n, x.cluster_n)             \
+  X(slices, x.slices)                   \
+  X(serial, x.serial)                   \
+  X(swap, x.swap)                       \
+  X(pingpong, x.pingpong)               \
+  X(direct, x.direct)                   \
+  X(unaligned, x.unaligned)             \
+  X(left_along, x.left_along)           \
+  X(right_along, x.right_along)         \
+  X(instructions, x.instructions)       \
+  X(left, left.extent)                  \
+  X(right, right.extent)                \
+  X(k, k)                               \
+  X(batch, batch)                       \
+  X(left_tiles, left.tiles())           \
+  X(right_tiles, right.tiles())         \
+  X(left_full, left.full())             \
+  X(right_full, right.full())           \
+  X(waves, count / slots)               \
+  X(idle, waves - count / slots)        \
+  X(loaded, loaded_bytes())             \
+  X(microseconds, microseconds)
+
 struct Tiling {
   const EstimateConstants& c;
   const EstimatedDesign& x;
@@ -64,15 +93,14 @@ struct Tiling {
   Side left, right;
   double slots, count, waves;
 
-  Tiling(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
-         const EstimatedDesign& x)
-      : c(c),
+  Tiling(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x)
+      : c(model.constants),
         x(x),
         k(k),
         batch(batch),
         left(left_of(x, m, n)),
         right(right_of(x, m, n)),
-        slots(std::max(1, clusters[size_t(std::min(blocks(), 8))])),
+        slots(std::max(1, model.clusters[size_t(std::min(blocks(), 8))])),
         count(left.tiles() * right.tiles() * batch),
         waves(ceil_div(count, slots)) {}
 
@@ -156,6 +184,14 @@ struct Tiling {
     return 1e-6 * c.near * count / slots * k * x.size * lines / (group * blocks());
   }
 
+  std::vector<float> features(double microseconds) const {
+    return {
+#define CUTLASS_PY_FEATURE(name, value) float(value),
+        CUTLASS_PY_ESTIMATE_FEATURES(CUTLASS_PY_FEATURE)
+#undef CUTLASS_PY_FEATURE
+    };
+  }
+
   double fixed() const { return std::exp(c.launch) + std::exp(c.fill) * (blocks() > 1 ? 1 + c.meet : 1); }
 };
 
@@ -167,24 +203,50 @@ std::vector<EstimatedOrder> orders_of(const EstimatedDesign& x, double m, double
   return found;
 }
 
-double estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
-                const EstimatedDesign& x, EstimatedOrder order) {
-  const Tiling tiling(c, clusters, m, n, k, batch, x);
+double estimate(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
+                EstimatedOrder order) {
+  const Tiling tiling(model, m, n, k, batch, x);
   return tiling.count && k ? tiling.fixed() + tiling.tiles() + tiling.memory(order) : tiling.fixed();
 }
 
-Estimate best_estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
-                       const EstimatedDesign& x, double below) {
-  const Tiling tiling(c, clusters, m, n, k, batch, x);
+std::vector<const char*> feature_names() {
+  return {
+#define CUTLASS_PY_FEATURE(name, value) #name,
+      CUTLASS_PY_ESTIMATE_FEATURES(CUTLASS_PY_FEATURE)
+#undef CUTLASS_PY_FEATURE
+  };
+}
+
+std::vector<float> features(const WgmmaModel& model, double m, double n, double k, double batch,
+                            const EstimatedDesign& x, double microseconds) {
+  return Tiling(model, m, n, k, batch, x).features(microseconds);
+}
+
+double residual(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
+                double microseconds) {
+  if (model.residual.empty()) return 0;
+  const double sum = sum_of(model.residual, features(model, m, n, k, batch, x, microseconds));
+  return std::clamp(sum, -kMostResidual, kMostResidual);
+}
+
+Estimate best_estimate(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
+                       double below) {
+  const Tiling tiling(model, m, n, k, batch, x);
   if (!tiling.count || !k) return {tiling.fixed(), {true, 1}};
-  const double least = tiling.fixed() + tiling.tiles();
-  if (least >= below) return {least, {true, 1}};
+  const double least = tiling.fixed() + tiling.tiles(),
+               shortest = model.residual.empty() ? 1 : std::exp(-kMostResidual);
+  if (least * shortest >= below) return {least * shortest, {true, 1}};
   Estimate best{std::numeric_limits<double>::infinity(), {true, 1}};
   each_order(tiling.left, tiling.right, [&](EstimatedOrder order) {
     const double time = tiling.memory(order);
     if (time < best.microseconds) best = {time, order};
   });
   best.microseconds += least;
+  if (best.microseconds * shortest < below) {
+    best.microseconds *= std::exp(residual(model, m, n, k, batch, x, best.microseconds));
+  } else {
+    best.microseconds *= shortest;
+  }
   return best;
 }
 

@@ -1,5 +1,5 @@
-// What a wgmma kernel takes for a product, estimated: one formula, whose constants are fitted to measured problems
-// (benchmarks/fit_choice.py; docs/performance/choice.md has how near its choices come to the best).
+// What a wgmma kernel takes for a product, estimated: one formula, whose constants are fitted to measured problems, and
+// trees that were grown on what it leaves (docs/performance/choice.md has how near their choices come to the best).
 //
 // A multiprocessor takes a tile after the other, each bound by the tensor cores or by what it loads; a last wave that
 // is not full costs a whole one. What comes from memory adds to that: the operands once, and again as often as the
@@ -9,6 +9,8 @@
 #include <array>
 #include <limits>
 #include <vector>
+
+#include "operations/gemm/trees.h"
 
 namespace cutlass_py {
 
@@ -86,11 +88,30 @@ struct Estimate {
 
 using Clusters = std::array<int, 9>;  // by their size, how many a device runs at once
 
-double estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
-                const EstimatedDesign& x, EstimatedOrder order);
+// What is known of a GPU, for kernels that sum in one way.
+struct WgmmaModel {
+  EstimateConstants constants;
+  Clusters clusters;
+  Trees residual;  // logarithm of time over the formula's
+};
 
-// In the best of its orders. Where it is not below a time, whatever its order: no more than it takes.
-Estimate best_estimate(const EstimateConstants& c, const Clusters& clusters, double m, double n, double k, double batch,
-                       const EstimatedDesign& x, double below = std::numeric_limits<double>::infinity());
+// Of the residual: what follows from few problems goes no further.
+constexpr double kMostResidual = 0.1;
+
+// By the formula alone.
+double estimate(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
+                EstimatedOrder order);
+
+// What the trees are grown on, by its names: tile and cluster, how the operand's rows and tiles come out, the formula.
+std::vector<const char*> feature_names();
+std::vector<float> features(const WgmmaModel& model, double m, double n, double k, double batch,
+                            const EstimatedDesign& x, double microseconds);
+double residual(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
+                double microseconds);
+
+// In the best of its orders by the formula, and with the residual. Where it is not below a time, whatever its order: no
+// more than it takes.
+Estimate best_estimate(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
+                       double below = std::numeric_limits<double>::infinity());
 
 }  // namespace cutlass_py

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from ... import _core
-from ...arrays.gpu import Gpu, file_stem
+from ...arrays.gpu import ABSENT, Gpu, file_stem
 from ...compiling import cache as files
 from ...declaration.families import FAMILIES
 from ...errors import CompileError
 from ...support.files import read_json
 
-FORMAT = 1
+FORMAT = 2
 SUMS = ("usual", "fast", "promoted", "factors")  # how our own kernels sum: bf16 stands for all that do as usual
 PLACE = Path(__file__).with_name("calibrations")  # those that came with the package
 _PREFIX = "calibration"
@@ -32,6 +32,8 @@ TILED = (
     "launch", "fill", "instruction", "memory", "access8", "access4", "access2", "access1", "deal", "join", "gemv",
 )  # fmt: skip
 BESIDE = ("launch", "rate", "transposed", "cut")
+Tree = tuple[list[int], list[float], list[float]]  # features, thresholds and values: trees.h
+_UNIT = 1e-4  # of the values
 
 
 @dataclass(frozen=True, eq=False)  # equal is only what is the same: what is made of constants is kept by them
@@ -45,6 +47,9 @@ class Calibration:
         tiled: of kernels without wgmma. "rate" with a family and an operand's dtype: TFLOP/s of large tiles; "small":
             the share that small ones reach.
         beside: of packing, finishing and cutting k.
+        features: what the trees look at, in the order of their numbers.
+        residual: by how a kernel sums, the trees of estimate.h that say what its formula leaves: of each a line with
+            feature and threshold of every node, and the values of the leaves in units of 1e-4 of a logarithm.
         evidence: what was measured, with which seed, and how near the choice came to the best of what was held out.
         nearest: whether it stands in for another GPU.
     """
@@ -58,6 +63,8 @@ class Calibration:
     sums: dict[str, dict[str, float]]
     tiled: dict[str, float]
     beside: dict[str, float]
+    features: list[str] = field(default_factory=_core.wgmma_features)
+    residual: dict[str, list[str]] = field(default_factory=dict)
     evidence: dict[str, Any] = field(default_factory=dict)
     nearest: bool = False
 
@@ -65,12 +72,34 @@ class Calibration:
         """Of one way to sum, in the order of estimate.h."""
         return [self.sums[sums][name] for name in _core.wgmma_constants()]
 
+    def trees(self, sums: str) -> list[Tree]:
+        """Of one way to sum, as WgmmaEstimates takes them.
+
+        Raises:
+            ValueError: a line is no tree.
+        """
+        return [_tree(line) for line in self.residual.get(sums, ())]
+
     def dumps(self) -> str:
         """As a file has it, with a digest of the rest."""
         import json
 
         body = {"format": FORMAT} | {name: x for name, x in asdict(self).items() if name != "nearest"}
         return json.dumps(body | {"sha256": _digest(body)}, indent=1) + "\n"
+
+
+def line_of(tree: Tree) -> str:
+    """A tree as a file has it."""
+    features, thresholds, values = tree
+    nodes = (f"{feature}>{threshold:.6g}" for feature, threshold in zip(features, thresholds, strict=True))
+    return " ".join((*nodes, *(str(round(value / _UNIT)) for value in values)))
+
+
+def _tree(line: str) -> Tree:
+    parts = line.split()
+    nodes = [part.split(">") for part in parts if ">" in part]
+    values = [int(part) * _UNIT for part in parts if ">" not in part]
+    return [int(feature) for feature, _ in nodes], [float(threshold) for _, threshold in nodes], values
 
 
 def _digest(body: Mapping[str, Any]) -> str:
@@ -115,6 +144,11 @@ def read(path: Path) -> Calibration:
         raise ValueError(f"{path}: {error}") from None
     if not complete:
         raise ValueError(f"{path}: is of other constants than this version has")
+    try:
+        for sums in SUMS:
+            _core.WgmmaEstimates(found.constants(sums), ABSENT.clusters, found.trees(sums))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: of what the formula leaves: {error}") from None
     if not all(isinstance(x, int | float) and isfinite(x) for x in numbers) or min(above) <= 0:
         raise ValueError(f"{path}: a constant is no number, or not above 0")
     return found
@@ -123,6 +157,7 @@ def read(path: Path) -> Calibration:
 def _is_complete(x: Calibration) -> bool:
     names = set(_core.wgmma_constants())
     sums = set(x.sums) == set(SUMS) and all(set(found) == names for found in x.sums.values())
+    sums = sums and x.features == _core.wgmma_features()
     return sums and set(x.tiled) == tiled_names() and set(x.beside) == set(BESIDE)
 
 

@@ -32,7 +32,7 @@ def estimates(sums: str, gpu: Gpu) -> _core.WgmmaEstimates:
 
 @lru_cache(64)
 def _formula(known: Calibration, sums: str, clusters: tuple[int, ...]) -> _core.WgmmaEstimates:
-    return _core.WgmmaEstimates(known.constants(sums), clusters)
+    return _core.WgmmaEstimates(known.constants(sums), clusters, known.trees(sums))
 
 
 @cache
