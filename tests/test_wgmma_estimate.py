@@ -121,20 +121,6 @@ def test_the_order_is_the_best_of_all():
     assert times[orders.index(tuple(order))] == pytest.approx(best)
 
 
-@pytest.mark.parametrize("residual", [False, True])
-@pytest.mark.parametrize("product", [(8192, 1024, 512, 1), (16, 4096, 4096, 1), (300, 200, 1000, 7), (5, 5, 0, 1)])
-def test_of_many_at_once_the_best_is_the_best_of_each(product, residual):
-    configs = [c for c in LEAN if (c.a, c.d, c.layout, c.epilogue) == ("bf16", "bf16", "nt", "fused")]
-    designs = wgmma_estimate.design_set(configs, "relu")
-    with instead(ABSENT, nearest_of(ABSENT) if residual else calibration_of(ABSENT)):
-        formula = wgmma_estimate.estimates("usual", ABSENT)
-    each = [formula.best(product, wgmma_estimate.design_of(c, "relu"))[0] for c in configs]
-    assert formula.best_times(product, designs, True) == each
-    bounds = formula.best_times(product, designs, False)
-    assert min(bounds) == min(each) and bounds.index(min(bounds)) == each.index(min(each))
-    assert all(bound <= time for bound, time in zip(bounds, each, strict=True))
-
-
 def test_slices_help_few_tiles_of_a_long_k_while_all_clusters_run_at_once():
     whole, slices = config(), config(cluster="1x1x7")
     assert us(slices, 128, 128, 16384) < 0.5 * us(whole, 128, 128, 16384)

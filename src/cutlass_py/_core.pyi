@@ -2,7 +2,7 @@
 The warm path of cutlass_py: DLPack views, canonical problems, the plan table, launches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from typing_extensions import CapsuleType
@@ -302,6 +302,9 @@ def wgmma_features() -> list[str]:
     What the residual of WgmmaEstimates looks at, in the order of its numbers.
     """
 
+def wgmma_most_residual() -> float:
+    """The most by which that moves the logarithm of an estimate."""
+
 class WgmmaDesign:
     """What the formula for wgmma kernels knows of one."""
 
@@ -344,11 +347,6 @@ class WgmmaEstimates:
         Microseconds of a product (m, n, k, batch) in the best order of tiles, its raster and its swizzle.
         """
 
-    def best_times(self, product: tuple[float, float, float, float], designs: WgmmaDesigns, every: bool) -> list[float]:
-        """
-        Microseconds of a product by each design in its best order; without `every`, of those that another one is below, no more than they take.
-        """
-
     def times(self, arms: WgmmaArms) -> list[float]:
         """Microseconds of each of WgmmaArms, by the formula alone."""
 
@@ -358,13 +356,71 @@ class WgmmaEstimates:
     def features(self, arms: WgmmaArms) -> list[list[float]]:
         """What the trees look at, by wgmma_features()."""
 
-def gemv_microseconds(product: Sequence[int], *, along_k: bool, size: int, alignment: int, only_factor: bool, sm_count: int, memory: float) -> float:
+class TiledDesign:
+    """What the formula for kernels without wgmma knows of one, on some GPU."""
+
+    def __init__(self, *, tile: Sequence[int], resident: int, stream_k: bool, size: int, d_size: int, step: float, fill: float, join: float, fixed: float, deal: float, memory: float, sm_count: int) -> None:
+        """
+        Microseconds of a `step` of k of a tile, of a wave (`fill`), of any product (`fixed`, and `deal`); steps that it takes to `join` a tile; bytes that come from `memory` in a microsecond. Sizes as of a WgmmaDesign.
+        """
+
+    def microseconds(self, p: Problem, k: int, batch: int) -> float:
+        """Of so many products as a problem's, each of this length of k."""
+
+class GemvDesign:
+    """What the formula for kernels for a few rows knows of one, on some GPU."""
+
+    def __init__(self, *, swap: bool, packed: bool, along_k: bool, only_factor: bool, size: int, sm_count: int, memory: float, longer: float) -> None:
+        """
+        Elements of the matrix have `size` bytes; its lines may lie `along_k`, after it was `packed`; `only_factor`: nothing else is applied; `memory` as of a TiledDesign. It takes so many times `longer` than the formula says.
+        """
+
+    def microseconds(self, p: Problem, k: int, batch: int) -> float:
+        """Of so many products as a problem's, each of this length of k."""
+
+class Detours:
+    """What surrounds a kernel, by the bytes of an element that it moves."""
+
+    def __init__(self, *, pack_a: int, pack_b: int, turn_a: bool, turn_b: bool, pack_scales: int, finish: int, finish_sum: int, sums: int) -> None:
+        """
+        0 for what there is not. Copies may `turn` rows into columns; what finishes a product reads and writes `finish` bytes, and `finish_sum` of each part of k.
+        """
+
+    def microseconds(self, p: Problem, parts: int, beside: Sequence[float]) -> float:
+        """
+        Of a product with k in so many parts, by the constants that cost.py names.
+        """
+
+class OtherKernel:
+    """A kernel that is not of the formula for wgmma alone."""
+
+    def __init__(self, *, tile: Sequence[int], swap: bool, slices: int, formula: float | TiledDesign | GemvDesign | None) -> None:
+        """
+        `formula`: or what any product takes; None where that has to be asked for.
+        """
+
+class RouteGroup:
     """
-    What a product (rows, columns, k, batch) of a few rows takes on the CUDA cores of so many multiprocessors, with memory of so many bytes a microsecond. `size` and `alignment` are bytes, of the matrix; `along_k`: its lines lie so; `only_factor`: nothing else is applied.
+    Kernels that reach a problem in one way, or with k in parts in another one.
     """
 
-def gemv_least(moved_bytes: float, sm_count: int, memory: float) -> float:
-    """What no such product falls below that moves so many bytes."""
+    def __init__(self, *, least: Detours, whole: Detours, parts: Detours | None, few_rows: bool, behind: float, model: WgmmaEstimates | None, designs: WgmmaDesigns | None, others: Sequence[OtherKernel]) -> None:
+        """
+        `least`: by layouts and dtypes alone. `behind`: how much longer k takes as a whole than estimated.
+        """
+
+class Routes:
+    """The routes to problems that differ in extents alone."""
+
+    def __init__(self, *, groups: Sequence[RouteGroup], launch: float, memory: float, sizes: Sequence[int], longer: float, gemv_memory: float, beside: Sequence[float], sm_count: int) -> None:
+        """
+        No kernel takes less than a `launch`, and bytes of A and B (`sizes` of an element) that come from `memory` in a microsecond; those for few rows are bounded by their own formula.
+        """
+
+    def find(self, p: Problem, every: bool, cuts: bool, ask: Callable[[int, int, int], float]) -> list[tuple[float, int, int, int, bool]]:
+        """
+        Microseconds, the places of the group and of the kernel in it (first those of `designs`), parts of k, and whether an elementwise kernel sums them: of every route, or of the first one that none is faster than. `cuts`: k may be in parts. `ask(group, kernel, parts)` is asked for the time of kernels without a formula.
+        """
 
 class Problem:
     """
@@ -580,6 +636,12 @@ class Problem:
     def launches(self, splits: int) -> list[tuple[int, int]]:
         """
         What a kernel is launched for where k is cut into so many parts: (parts, length of each).
+        """
+
+    @property
+    def signature(self) -> bytes:
+        """
+        The same for problems that differ in extents, and in how A, B and D are aligned, alone.
         """
 
     def __eq__(self, arg: object, /) -> bool: ...

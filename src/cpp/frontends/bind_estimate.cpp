@@ -1,4 +1,4 @@
-// The formulas of estimate.h and gemv/shape.h for Python: a design as a value, and what it takes. No logic here.
+// The formula of estimate.h for Python: a design as a value, and what it takes. No logic here.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
@@ -7,14 +7,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "frontends/bindings.h"
-#include "kernels/gemv/shape.h"
 #include "operations/gemm/estimate.h"
 
 namespace cutlass_py {
@@ -24,11 +22,10 @@ using namespace nb::literals;
 
 constexpr const char* kNames[] = {
 #define CUTLASS_PY_CONSTANT(name) #name,
-    CUTLASS_PY_ESTIMATE_CONSTANTS(CUTLASS_PY_CONSTANT)
+    CUTLASS_PY_ESTIMATE_CONSTANTS(CUTLASS_PY_CONSTANT, CUTLASS_PY_CONSTANT)
 #undef CUTLASS_PY_CONSTANT
 };
-constexpr size_t kConstants = std::size(kNames);
-static_assert(sizeof(EstimateConstants) == kConstants * sizeof(double));
+static_assert(std::size(kNames) == kEstimateConstants);
 
 using Product = std::tuple<double, double, double, double>;
 
@@ -57,10 +54,6 @@ struct WgmmaArms {
   }
 };
 
-struct WgmmaDesigns {
-  std::vector<EstimatedDesign> each;
-};
-
 // Features, thresholds and values: see Tree.
 using TreeOf = std::tuple<std::vector<int>, std::vector<double>, std::vector<double>>;
 
@@ -80,63 +73,48 @@ Tree tree_of(const TreeOf& given) {
   return tree;
 }
 
-class WgmmaEstimates {
- public:
-  WgmmaEstimates(const std::vector<double>& constants, const Clusters& clusters, const std::vector<TreeOf>& residual) {
-    if (constants.size() != kConstants) throw std::invalid_argument("one number for each of wgmma_constants()");
-    std::memcpy(&model_.constants, constants.data(), sizeof model_.constants);
-    model_.clusters = clusters;
-    for (const TreeOf& tree : residual) model_.residual.push_back(tree_of(tree));
-  }
+WgmmaModel model_of(const std::vector<double>& constants, const Clusters& clusters,
+                    const std::vector<TreeOf>& residual) {
+  if (constants.size() != kEstimateConstants) throw std::invalid_argument("one number for each of wgmma_constants()");
+  WgmmaModel model{constants_of(constants.data()), clusters, {}};
+  for (const TreeOf& tree : residual) model.residual.push_back(tree_of(tree));
+  return model;
+}
 
-  std::tuple<double, int, int> best(const Product& p, const EstimatedDesign& x) const {
+std::tuple<double, int, int> best(const WgmmaModel& model, const Product& p, const EstimatedDesign& x) {
+  const auto [m, n, k, batch] = p;
+  const Estimate found = best_estimate(model, m, n, k, batch, x);
+  return {found.microseconds, raster_of(x, found.order), found.order.band};
+}
+
+// what(product, design, its time by the formula) of each.
+template <class What>
+auto of_each(const WgmmaModel& model, const WgmmaArms& arms, What what) {
+  std::vector<decltype(what(arms.each[0].product, arms.each[0].design, 0.0))> found;
+  for (const auto& [product, x, order] : arms.each) {
+    const auto [m, n, k, batch] = product;
+    found.push_back(what(product, x, estimate(model, m, n, k, batch, x, order)));
+  }
+  return found;
+}
+
+std::vector<double> times(const WgmmaModel& model, const WgmmaArms& arms) {
+  return of_each(model, arms, [](const Product&, const EstimatedDesign&, double us) { return us; });
+}
+
+std::vector<double> residuals(const WgmmaModel& model, const WgmmaArms& arms) {
+  return of_each(model, arms, [&](const Product& p, const EstimatedDesign& x, double us) {
     const auto [m, n, k, batch] = p;
-    const Estimate found = best_estimate(model_, m, n, k, batch, x);
-    return {found.microseconds, raster_of(x, found.order), found.order.band};
-  }
+    return residual(model, m, n, k, batch, x, us);
+  });
+}
 
-  std::vector<double> best_times(const Product& p, const WgmmaDesigns& designs, bool every) const {
+std::vector<std::vector<float>> features_of(const WgmmaModel& model, const WgmmaArms& arms) {
+  return of_each(model, arms, [&](const Product& p, const EstimatedDesign& x, double us) {
     const auto [m, n, k, batch] = p;
-    double best = std::numeric_limits<double>::infinity();
-    std::vector<double> found;
-    found.reserve(designs.each.size());
-    for (const EstimatedDesign& x : designs.each) {
-      found.push_back(best_estimate(model_, m, n, k, batch, x, best).microseconds);
-      if (!every) best = std::min(best, found.back());
-    }
-    return found;
-  }
-
-  std::vector<double> times(const WgmmaArms& arms) const {
-    std::vector<double> found;
-    for (const auto& [product, x, order] : arms.each) {
-      const auto [m, n, k, batch] = product;
-      found.push_back(estimate(model_, m, n, k, batch, x, order));
-    }
-    return found;
-  }
-
-  std::vector<double> residuals(const WgmmaArms& arms) const {
-    std::vector<double> found;
-    for (const auto& [product, x, order] : arms.each) {
-      const auto [m, n, k, batch] = product;
-      found.push_back(residual(model_, m, n, k, batch, x, estimate(model_, m, n, k, batch, x, order)));
-    }
-    return found;
-  }
-
-  std::vector<std::vector<float>> features_of(const WgmmaArms& arms) const {
-    std::vector<std::vector<float>> found;
-    for (const auto& [product, x, order] : arms.each) {
-      const auto [m, n, k, batch] = product;
-      found.push_back(features(model_, m, n, k, batch, x, estimate(model_, m, n, k, batch, x, order)));
-    }
-    return found;
-  }
-
- private:
-  WgmmaModel model_;
-};
+    return features(model, m, n, k, batch, x, us);
+  });
+}
 
 }  // namespace
 
@@ -145,6 +123,9 @@ void bind_estimate(nb::module_& m) {
       "wgmma_constants", [] { return std::vector<std::string>(std::begin(kNames), std::end(kNames)); },
       "Names of the constants of WgmmaEstimates, in their order.");
   m.def("wgmma_features", &feature_names, "What the residual of WgmmaEstimates looks at, in the order of its numbers.");
+  m.def(
+      "wgmma_most_residual", [] { return kMostResidual; },
+      "The most by which that moves the logarithm of an estimate.");
   nb::class_<EstimatedDesign>(m, "WgmmaDesign", "What the formula for wgmma kernels knows of one.")
       .def(
           "__init__",
@@ -180,39 +161,21 @@ void bind_estimate(nb::module_& m) {
                     const std::vector<std::pair<int, int>>&>(),
            "products"_a, "designs"_a, "orders"_a)
       .def("__len__", [](const WgmmaArms& arms) { return arms.each.size(); });
-  nb::class_<WgmmaEstimates>(m, "WgmmaEstimates",
-                             "What wgmma kernels take, by constants and by how many clusters of each size run at once.")
-      .def(nb::init<const std::vector<double>&, const Clusters&, const std::vector<TreeOf>&>(), "constants"_a,
-           "clusters"_a, "residual"_a = std::vector<TreeOf>(),
-           "`residual` is of trees whose values add up to the logarithm of time over the formula's: of each the "
-           "features "
-           "and thresholds of its nodes, and the values of its leaves.")
-      .def("best", &WgmmaEstimates::best, "product"_a, "design"_a,
+  nb::class_<WgmmaModel>(m, "WgmmaEstimates",
+                         "What wgmma kernels take, by constants and by how many clusters of each size run at once.")
+      .def(
+          "__init__",
+          [](WgmmaModel* self, const std::vector<double>& constants, const Clusters& clusters,
+             const std::vector<TreeOf>& residual) { new (self) WgmmaModel(model_of(constants, clusters, residual)); },
+          "constants"_a, "clusters"_a, "residual"_a = std::vector<TreeOf>(),
+          "`residual` is of trees whose values add up to the logarithm of time over the formula's: of each the "
+          "features "
+          "and thresholds of its nodes, and the values of its leaves.")
+      .def("best", &best, "product"_a, "design"_a,
            "Microseconds of a product (m, n, k, batch) in the best order of tiles, its raster and its swizzle.")
-      .def("best_times", &WgmmaEstimates::best_times, "product"_a, "designs"_a, "every"_a,
-           "Microseconds of a product by each design in its best order; without `every`, of those that another one is "
-           "below, no more than they take.")
-      .def("times", &WgmmaEstimates::times, "arms"_a, "Microseconds of each of WgmmaArms, by the formula alone.")
-      .def("residuals", &WgmmaEstimates::residuals, "arms"_a, "Logarithm of what the trees make of them.")
-      .def("features", &WgmmaEstimates::features_of, "arms"_a, "What the trees look at, by wgmma_features().");
-  m.def(
-      "gemv_microseconds",
-      [](std::array<int64_t, 4> product, bool along_k, int size, int64_t alignment, bool only_factor, int sm_count,
-         double memory) {
-        const auto [rows, columns, k, batch] = product;
-        const int granule = gemv::granule_of(size, alignment, (along_k ? k : columns) * size);
-        const gemv::Machine machine{sm_count, memory};
-        return gemv::best_shape({size, along_k, granule}, {rows, columns, k, batch}, only_factor, machine).microseconds;
-      },
-      "product"_a, nb::kw_only(), "along_k"_a, "size"_a, "alignment"_a, "only_factor"_a, "sm_count"_a, "memory"_a,
-      "What a product (rows, columns, k, batch) of a few rows takes on the CUDA cores of so many multiprocessors, with "
-      "memory of so many bytes a microsecond. `size` and `alignment` are bytes, of the matrix; `along_k`: its lines "
-      "lie "
-      "so; `only_factor`: nothing else is applied.");
-  m.def(
-      "gemv_least",
-      [](double moved_bytes, int sm_count, double memory) { return gemv::least(moved_bytes, {sm_count, memory}); },
-      "moved_bytes"_a, "sm_count"_a, "memory"_a, "What no such product falls below that moves so many bytes.");
+      .def("times", &times, "arms"_a, "Microseconds of each of WgmmaArms, by the formula alone.")
+      .def("residuals", &residuals, "arms"_a, "Logarithm of what the trees make of them.")
+      .def("features", &features_of, "arms"_a, "What the trees look at, by wgmma_features().");
 }
 
 }  // namespace cutlass_py

@@ -224,6 +224,13 @@ void bind_problem(nb::module_& m) {
             return found;
           },
           "splits"_a, "What a kernel is launched for where k is cut into so many parts: (parts, length of each).")
+      .def_prop_ro(
+          "signature",
+          [](const Problem& p) {
+            const Problem signature = without_extents(p);
+            return nb::bytes(&signature, sizeof signature);
+          },
+          "The same for problems that differ in extents, and in how A, B and D are aligned, alone.")
       .def("__eq__", [](const Problem& x,
                         nb::handle y) { return nb::isinstance<Problem>(y) && x == nb::cast<const Problem&>(y); })
       .def("__hash__", [](const Problem& p) { return int64_t(Key(CUTLASS_PY_GEMM, p).hash() >> 1); });
@@ -436,6 +443,7 @@ void bind_gemm(nb::module_& m) {
       "round, "
       "of which there are fewer where they take long; infinite where a plan does not run.");
   bind_estimate(m);
+  bind_routes(m);
   bind_problem(m);
   bind_user_epilogue(m);
   bind_prepared(m);

@@ -13,6 +13,7 @@ using Facts = nb::typed<nb::dict, nb::str, nb::any>;
 
 void bind_arrays(nb::module_& m);
 void bind_estimate(nb::module_& m);  // of products, by wgmma kernels
+void bind_routes(nb::module_& m);    // after that
 
 // Of each operation: what the extension has of it, and what a kernel says of itself.
 #define CUTLASS_PY_OPERATION(NAME)  \

@@ -42,6 +42,7 @@ class Gpu:
         return f"an absent {self.name}" if self.absent else self.name
 
 
+@cache
 def file_stem(name: str, sm_count: int) -> str:
     """What files about such GPUs are called, by its name and its multiprocessors."""
     return f"{re.sub(r'[^a-zA-Z0-9_]+', '-', name).strip('-').lower()}-{sm_count}"

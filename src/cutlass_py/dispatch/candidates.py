@@ -14,7 +14,7 @@ from ..kernels.adaptation import STEPS, Way
 from ..kernels.kernel import CutlassKernel, Kernel
 from ..kernels.operation import Groups, Problem, Timed, operation_of
 from ..kernels.registry import concerned, find_kernel, is_at_hand, python_kernels
-from .tuned import Entry, lookup, lookup_similar
+from .tuned import Entry, lookups
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def in_place_kernels(p: Problem, *, compiled: bool) -> list[Kernel]:
     Without a look at most of the others, and without a Choice of each.
     """
     gpu = gpu_of(p)
-    alike = {interface: kernels for interface, kernels in concerned(p, compiled).items() if interface.alike(p)}
+    alike = Groups(each for each in concerned(p, compiled).items() if each[0].alike(p))
     most = 1 if p.splits > 1 else 0  # detours: the split itself
     timed = _in_order(_timed(p, gpu, alike, cuts=p.splits > 1), p)
     kernels = [kernel for _, kernel, way, _ in timed if len(way.detours) <= most]
@@ -146,12 +146,7 @@ def _of_tables(p: Problem, gpu: Gpu | None, compiled: bool, provided: bool = Tru
     """
     if gpu is None or (p.splits and not p.batch_invariant):
         return None
-    found = (
-        choice
-        for say, measured in ((lookup, True), (lookup_similar, False))
-        for entry in say(p, gpu)
-        if (choice := _tabled(entry, p, gpu, compiled, measured))
-    )
+    found = (choice for entry, measured in lookups(p, gpu) if (choice := _tabled(entry, p, gpu, compiled, measured)))
     return next((choice for choice in found if provided or isinstance(choice.route.kernel, CutlassKernel)), None)
 
 

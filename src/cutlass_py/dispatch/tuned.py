@@ -117,7 +117,17 @@ def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
     First of a kernel that is registered, then what tables say: the user's, those of packs, those that came with the
     package. An entry of theirs that has the name of a registered kernel is of another.
     """
+    return _measured(p, gpu, _known(gpu))
+
+
+def lookups(p: Problem, gpu: Gpu) -> Iterator[tuple[Entry, bool]]:
+    """Likewise, and behind it what was measured of the class that stands in for it; whether it is of its own class."""
     known = _known(gpu)
+    yield from ((entry, True) for entry in _measured(p, gpu, known))
+    yield from ((entry, False) for entry in _similar(p, known))
+
+
+def _measured(p: Problem, gpu: Gpu, known: list[Table]) -> list[Entry]:
     if not (known or _of_registered):
         return []
     key, here = class_of(p), registered()
@@ -129,12 +139,12 @@ def lookup(p: Problem, gpu: Gpu) -> list[Entry]:
     return entries
 
 
-def lookup_similar(p: Problem, gpu: Gpu) -> list[Entry]:
-    """What tables say of the class that stands in for a problem's own, with the names that kernels have here."""
-    if not (similar := operation_of(p).similar(p)):
+def _similar(p: Problem, known: list[Table]) -> list[Entry]:
+    """With the names that kernels have here."""
+    if not known or not (similar := operation_of(p).similar(p)):
         return []
     (key, rename), here = similar, registered()
-    entries = [found[key] for found in _known(gpu) if key in found and found[key].kernel not in here]
+    entries = [found[key] for found in known if key in found and found[key].kernel not in here]
     return [replace(entry, kernel=rename(entry.kernel)) for entry in entries]
 
 

@@ -126,7 +126,16 @@ class Estimates(ABC):
         """Microseconds of the kernel itself, its work in so many parts."""
 
 
-Groups = dict[Any, list["CutlassKernel"]]  # kernels by their interface
+class Groups(dict[Any, list["CutlassKernel"]]):
+    """Kernels by their interface.
+
+    Attributes:
+        kept: what an operation has made of them, for as long as they are these.
+    """
+
+    def __init__(self, *items: Any) -> None:
+        super().__init__(*items)
+        self.kept: dict[Any, Any] = {}
 
 
 class Operation(ABC):

@@ -220,7 +220,7 @@ def forget() -> None:
 
 
 def _grouped(kernels: Iterable[CutlassKernel]) -> Groups:
-    groups: Groups = {}
+    groups = Groups()
     for kernel in kernels:
         groups.setdefault(kernel.interface, []).append(kernel)
     return groups
@@ -254,7 +254,7 @@ def concerned(p: Problem, compiled: bool) -> Groups:
     With a user's epilogue, which is compiled when it is met, compiled or not.
     """
     if p.device_id < 0:
-        return {}
+        return Groups()
     dtypes = tuple(operation_of(p).dtypes(p).values())
     if asked := specialization_of(p):
         return _with_epilogue(p.operation, dtypes, asked.epilogue)

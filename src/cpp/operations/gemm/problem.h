@@ -79,6 +79,13 @@ struct Problem {
 };
 static_assert(sizeof(Problem) == 72 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
 
+// The same for problems that differ in extents alone, and in how A, B and D are aligned by these.
+inline Problem without_extents(Problem p) {
+  p.m = p.n = p.k = p.batch = 0;
+  p.align_a = p.align_b = p.align_d = 0;
+  return p;
+}
+
 // What a class says of one operand of a canonical call.
 struct OperandClass {
   Dtype dtype = Dtype::none;  // none: absent

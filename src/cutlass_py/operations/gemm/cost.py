@@ -8,21 +8,20 @@ in parts over what it would as a batch of so many (`cut`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count
-from math import ceil, exp
+from math import exp
 from typing import TYPE_CHECKING
 
-from ..._core import Problem, WgmmaDesigns, WgmmaEstimates
+from ..._core import Detours, GemvDesign, Problem, TiledDesign, WgmmaDesigns, wgmma_most_residual
 from ...arrays.gpu import ABSENT, Gpu
 from ...declaration.config import SCHEDULES, GemmConfig
-from ...declaration.dtypes import BLOCK, DTYPES
+from ...declaration.dtypes import DTYPES
 from ...declaration.epilogues import epilogue_named
 from ...kernels import operation
 from ...kernels.adaptation import Way
 from . import gemv_estimate, tiled_estimate, wgmma_estimate
-from .calibration import Calibration, calibration_of
+from .calibration import BESIDE, Calibration, calibration_of
 from .legality import Interface
 
 if TYPE_CHECKING:
@@ -37,23 +36,6 @@ class Estimates(operation.Estimates):
         self.p, self.gpu = p, gpu
         self.known = calibration_of(gpu)
         self._products: dict[tuple[int, int, str], float] = {}
-        self._bounds: dict[tuple[str, str], float] = {}
-        a, b = DTYPES[p.operand_a or "f32"], DTYPES[p.operand_b or "f32"]
-        moved = p.batch * (p.m * p.k * a.itemsize + p.k * p.n * b.itemsize)
-        launch, rate = _fastest(self.known)
-        self._least = launch + moved / rate
-        self._least_of_vectors = gemv_estimate.least(gpu, moved)
-
-    def least(self, interface: Interface, way: Way | None = None, splits: int = 1) -> float:
-        """What no route through an interface falls below: by layouts and dtypes, or with the detours of a way."""
-        # Of the kernels that this estimates, those of no CUTLASS API are the ones for few rows.
-        least = self._least if interface.api else self._least_of_vectors
-        if way:
-            return least + self.detours(way, interface, splits)
-        key = interface.layout, interface.d
-        if (time := self._bounds.get(key)) is None:
-            time = self._bounds[key] = self.detours(_at_least(interface, self.p), interface)
-        return least + time
 
     def product(self, kernel: CutlassKernel, splits: int = 1) -> float:
         """The kernel itself, k in `splits` parts."""
@@ -65,91 +47,72 @@ class Estimates(operation.Estimates):
             self._products[key] = time
         return time
 
-    def products(self, kernels: tuple[CutlassKernel, ...], every: bool) -> Iterator[tuple[CutlassKernel, float]]:
-        """Kernels of one interface, k whole, each with its time; unless `every`, of our own the best alone."""
-        p, (own, others, designs) = self.p, _by_formula(kernels, self.p.activation)
-        if own:
-            times = self._formula(own).best_times((p.m, p.n, p.k, p.batch), designs, every)
-            if every:
-                yield from zip(own, times, strict=True)
-            else:
-                best = min(times)
-                yield own[times.index(best)], best
-        for kernel in others:
-            yield kernel, kernel.microseconds(self)
-
-    def in_parts(self, kernels: tuple[CutlassKernel, ...], parts: int) -> list[float]:
-        """Likewise, k in so many parts: of each kernel, in their order."""
-        p, (own, _, designs) = self.p, _by_formula(kernels, self.p.activation)
-        times: dict[CutlassKernel, float] = {}
-        if own:
-            formula = self._formula(own)
-            launches = [
-                formula.best_times((p.m, p.n, k, p.batch * count), designs, True) for count, k in p.launches(parts)
-            ]
-            cut = self.known.beside["cut"] if parts > 1 else 1
-            times = {kernel: cut * sum(each) for kernel, *each in zip(own, *launches, strict=True)}
-        return [times[x] if x in times else x.microseconds(self, parts) for x in kernels]
-
-    def _formula(self, kernels: list[CutlassKernel]) -> WgmmaEstimates:
-        """By how kernels of one interface sum."""
-        return wgmma_estimate.estimates(wgmma_estimate.sums_of(kernels[0].config), self.gpu)
-
     def detours(self, way: Way, interface: Interface, splits: int = 1) -> float:
         """What surrounds the kernel: packing, and finishing the product elsewhere."""
-        p, size, time = self.p, DTYPES[interface.a].itemsize, 0.0
-        if way.pack_a:
-            time += self._pack(2 * p.m * p.k * p.batch * size, way.pack_a == p.layout_a)
-        if way.pack_b:
-            time += self._pack(2 * p.k * p.n * p.batch * size, way.pack_b == p.layout_b)
-        if way.pack_scales:
-            time += self._move(2 * p.m * ceil(p.k / BLOCK) * p.batch * DTYPES["f32"].itemsize)
-        if way.scratch:
-            bytes_each = DTYPES[way.scratch].itemsize * splits
-            bytes_each += sum(DTYPES[x].itemsize for x in (p.c, p.gate, p.aux, p.d) if x)
-            time += self._move(p.m * p.n * p.batch * bytes_each)
-        if way.sums:
-            time += self._move(p.m * p.n * p.batch * DTYPES[interface.d].itemsize)
-        return time
-
-    def _pack(self, moved_bytes: int, as_it_lies: bool) -> float:
-        return self._move(moved_bytes) * (1.0 if as_it_lies else self.known.beside["transposed"])
-
-    def _move(self, moved_bytes: int) -> float:
-        return self.known.beside["launch"] + moved_bytes / self.known.beside["rate"]
+        return detours_of(way, interface, self.p).microseconds(self.p, splits, beside(self.known))
 
     def launch(self, c: GemmConfig, parts: int, k: int) -> float:
         """One launch of a kernel, for so many parts of k, each of this length."""
         p, user = self.p, epilogue_named(c.epilogue).user
-        batch, beside = p.batch * parts, self._reductions(c, user) if user else 0.0
-        if SCHEDULES[c.schedule].gemv:
-            return gemv_estimate.estimate(c, self.gpu, p, k, batch)
-        if is_tiled(c):
-            d_bytes = DTYPES[c.d].itemsize * (2 if p.c else 1) + (sum(user.matrix_bytes) if user else 0)
-            moved = DTYPES[c.a].itemsize * (p.m * k + k * p.n) + p.m * p.n * d_bytes
-            return tiled_estimate.estimate(c, self.gpu, p.m, p.n, k, batch, batch * moved) + beside
-        return wgmma_estimate.estimate(c, self.gpu, p.m, p.n, k, batch, p.activation)[0] + beside
+        batch, design = p.batch * parts, design_of(c, p, self.gpu)
+        if design:
+            time = design.microseconds(p, k, batch)
+        else:
+            time = wgmma_estimate.estimate(c, self.gpu, p.m, p.n, k, batch, p.activation)[0]
+        return time + self._reductions(c, user) if user else time
 
     def _reductions(self, c: GemmConfig, user: Traced) -> float:
         """What an elementwise kernel reduces behind a user's epilogue: a vector, or of 2.x all values."""
         p = self.p
         values = p.m * p.n * p.batch * DTYPES[c.accumulator].itemsize if c.api == 2 else 0
         stored = len({output.node for output in user.program.outputs if output.reduction})
-        return len(user.left(c.api)) * self._move(values) + stored * values / self.known.tiled["memory"]
+        launch, rate = self.known.beside["launch"], self.known.beside["rate"]
+        return len(user.left(c.api)) * (launch + values / rate) + stored * values / self.known.tiled["memory"]
+
+
+def design_of(c: GemmConfig, p: Problem, gpu: Gpu) -> TiledDesign | GemvDesign | None:
+    """What the formula of a kernel without wgmma knows of it; None for others. Of extents it is told nothing."""
+    if SCHEDULES[c.schedule].gemv:
+        return gemv_estimate.design_of(c, gpu, p)
+    if not is_tiled(c):
+        return None
+    user = epilogue_named(c.epilogue).user
+    d_size = DTYPES[c.d].itemsize * (2 if p.c else 1) + (sum(user.matrix_bytes) if user else 0)
+    return tiled_estimate.design_of(c, gpu, d_size)
+
+
+def detours_of(way: Way, interface: Interface, p: Problem) -> Detours:
+    """What surrounds a kernel, by the bytes of an element that each of its launches moves."""
+    size, finished = DTYPES[interface.a].itemsize, (p.c, p.gate, p.aux, p.d)
+    return Detours(
+        pack_a=size if way.pack_a else 0,
+        pack_b=size if way.pack_b else 0,
+        turn_a=way.pack_a != p.layout_a,
+        turn_b=way.pack_b != p.layout_b,
+        pack_scales=DTYPES["f32"].itemsize if way.pack_scales else 0,
+        finish=sum(DTYPES[x].itemsize for x in finished if x) if way.scratch else 0,
+        finish_sum=DTYPES[way.scratch].itemsize if way.scratch else 0,
+        sums=DTYPES[interface.d].itemsize if way.sums else 0,
+    )
+
+
+def beside(known: Calibration) -> tuple[float, ...]:
+    """Constants of what surrounds a kernel, as routes.h has them."""
+    return tuple(known.beside[name] for name in BESIDE)
 
 
 @lru_cache(1024)
-def _by_formula(
+def by_formula(
     kernels: tuple[CutlassKernel, ...], activation: str
 ) -> tuple[list[CutlassKernel], list[CutlassKernel], WgmmaDesigns]:
-    """Those that the formula for wgmma alone is about, at once, and the others."""
+    """Those that the formula for wgmma alone is about, and what it knows of them, and the others."""
     own: list[CutlassKernel] = []
     others: list[CutlassKernel] = []
     for kernel in kernels:
         c = kernel.config
-        by_formula = SCHEDULES[c.schedule].lean and not c.own_source and not epilogue_named(c.epilogue).user
-        (own if by_formula else others).append(kernel)
-    return own, others, wgmma_estimate.design_set((x.config for x in own), activation)
+        alone = SCHEDULES[c.schedule].lean and not c.own_source and not epilogue_named(c.epilogue).user
+        (own if alone else others).append(kernel)
+    return own, others, WgmmaDesigns([wgmma_estimate.design_of(x.config, activation) for x in own])
 
 
 def is_tiled(c: GemmConfig) -> bool:
@@ -165,18 +128,19 @@ def models(c: GemmConfig) -> bool:
 
 
 @lru_cache(64)
-def _fastest(known: Calibration) -> tuple[float, float]:
+def fastest(known: Calibration) -> tuple[float, float]:
     """A launch, and bytes that come in a microsecond: no kernel on the tensor cores is faster."""
-    launches = [known.tiled["launch"], *(exp(x["launch"]) + exp(x["fill"]) for x in known.sums.values())]
-    return min(launches), max(known.tiled["memory"], *(exp(x["memory"]) for x in known.sums.values()))
+    most = exp(wgmma_most_residual())
+    launches = [known.tiled["launch"], *((exp(x["launch"]) + exp(x["fill"])) / most for x in known.sums.values())]
+    return min(launches), max(known.tiled["memory"], *(exp(x["memory"]) * most for x in known.sums.values()))
 
 
-def _at_least(interface: Interface, p: Problem) -> Way:
+def least_way(interface: Interface, p: Problem) -> Way:
     """The detours that layouts and dtypes alone ask for."""
     a, b = interface.layout[0], interface.layout[1]
-    pack_a, pack_b = a if a != p.layout_a else None, b if b != p.layout_b else None
-    scratch = interface.d if interface.d != p.d else None
-    return Way(pack_a, pack_b, scratch, tuple(filter(None, (pack_a, pack_b, scratch))))
+    return Way(
+        a if a != p.layout_a else None, b if b != p.layout_b else None, interface.d if interface.d != p.d else None
+    )
 
 
 _designs: dict[tuple[object, ...], int] = {}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import gcd
+from operator import ge
 from typing import Any
 
 from ..._core import Problem
@@ -78,6 +80,23 @@ class Interface(operation.Interface):
     def finishable(self) -> bool:
         """Whether another kernel can finish the product: it is all there, not rounded and not touched."""
         return self.epilogue.plain and self.d == WIDER.get(self.accumulator, self.accumulator)
+
+    @cached_property
+    def divisors(self) -> tuple[int, ...]:
+        """Of m, n (for B, and for D) and k, and bytes of A, B and D: problems are alike that have all of the same."""
+        if self.api == 3:
+            extents = 1, 1, self.align_d if self.granules else 1, 1 if self.lean else _MOST
+        else:
+            a, b = self.layout[0] == "t", self.layout[1] == "t"
+            along_k = max(self.align_a if a else 1, 1 if b else self.align_b)
+            extents = 1 if a else self.align_a, self.align_b if b else 1, self.align_d, along_k
+        return *extents, *self.bytes_ab, self.bytes_d
+
+    def seen(self, divisors: tuple[int, ...]) -> tuple[object, ...]:
+        """What `way`, and `bits_refusal` of its kernels, see of `divisors_of` a problem."""
+        if self.epilogue.user:
+            return divisors  # operands of any size lie along n
+        return tuple(map(ge, divisors, self.divisors))
 
     def alike(self, p: Problem) -> bool:
         """Whether layouts, the result's dtype and the function are the problem's: otherwise there are detours."""
@@ -226,6 +245,20 @@ class Interface(operation.Interface):
                 if align < self.bytes_d:
                     return f"takes {name} by {self.bytes_d} bytes; it is aligned to {align}"
         return None
+
+
+_MOST = 16  # elements, or bytes, that are read or summed at once
+
+
+def signature_of(p: Problem) -> tuple[object, ...]:
+    """All that `way` and `bits_refusal` look at of a problem but `divisors_of`; extents in the words of a way aside."""
+    return p.signature, p.n > _MOST_COLUMNS, p.batch > 1, p.batch > MOST_BLOCKS
+
+
+def divisors_of(p: Problem) -> tuple[int, ...]:
+    """What else they look at: powers of two that extents are multiples of, and alignments; see `Interface.divisors`."""
+    n = gcd(p.n, _MOST)
+    return gcd(p.m, _MOST), n, n, gcd(p.k, _MOST), p.align_a, p.align_b, p.align_d
 
 
 def function_of(p: Problem) -> tuple[str, bool]:

@@ -34,9 +34,10 @@ class Gemm(Operation):
         "deterministic", "batch_invariant",
     )  # fmt: skip
     # What was asked for by name, and where. Where a kernel or a number of splits is asked for, tables are not
-    # consulted; a user's epilogue is of the product's class. `block` follows from scale_b.
+    # consulted; a user's epilogue is of the product's class. `block` follows from scale_b, `signature` from all.
     not_in_key = (
         "operation", "empty_product", "transposed", "jit", "splits", "kernel", "user", "device", "device_id", "block",
+        "signature",
     )  # fmt: skip
 
     def arguments_from(self, entry: Mapping[str, Any], device: str) -> GemmArguments:

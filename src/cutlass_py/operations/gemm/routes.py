@@ -2,84 +2,161 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
+from typing import NamedTuple
 
-from ..._core import Problem
+from ..._core import GemvDesign, OtherKernel, Problem, RouteGroup, Routes, TiledDesign
 from ...arrays.gpu import Gpu, gpu_of
 from ...declaration.config import SCHEDULES
+from ...declaration.dtypes import DTYPES
+from ...declaration.epilogues import epilogue_named
 from ...epilogues.specialization import specialization_of
 from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel
 from ...kernels.operation import Groups, Timed
-from .cost import Estimates
-from .legality import Interface, function_of
-from .tile_order import tiles_of
+from . import wgmma_estimate
+from .calibration import calibration_of
+from .cost import Estimates, beside, by_formula, design_of, detours_of, fastest, least_way
+from .legality import Interface, divisors_of, function_of, signature_of
 
 # Of 194 problems that were measured, stream-K of 2.x took so many times as long as the best, at least, where kernels of
 # our own slice k (docs/performance/choice.md): as near as an estimate may bring it.
 _BEHIND_SLICES = 1.4
+_MOST_KEPT = 64  # signatures, and of each so many kinds of extents: some KB
+
+
+class _Part(NamedTuple):
+    """Kernels that reach a problem in one way; `kernels` as the group has them."""
+
+    group: RouteGroup
+    kernels: list[CutlassKernel]
+    way: Way
+
+
+def _part(interface: Interface, kernels: list[CutlassKernel], p: Problem, gpu: Gpu, sliced: bool) -> _Part | None:
+    """Those of an interface; None where there is no way. Of a problem it looks at what legality does, and no more."""
+    if not interface.finishable and not interface.epilogue.applies(*function_of(p)):
+        return None  # legality would say so too, at more length
+    way = interface.way(p, gpu)
+    if isinstance(way, str):
+        return None
+    kernels = [kernel for kernel in kernels if not kernel.bits_refusal(p, gpu)] if p.deterministic else kernels
+    own, others, designs = by_formula(tuple(kernels), p.activation)
+    group = RouteGroup(
+        least=detours_of(least_way(interface, p), interface, p),
+        whole=detours_of(way, interface, p),
+        parts=detours_of(_split_way(way, interface), interface, p) if _splittable(interface, p) else None,
+        few_rows=not interface.api,  # of those that this estimates, the ones of no CUTLASS API
+        behind=_BEHIND_SLICES if interface.stream_k and interface.api == 2 and sliced else 1.0,
+        model=wgmma_estimate.estimates(wgmma_estimate.sums_of(own[0].config), gpu) if own else None,
+        designs=designs if own else None,
+        others=[_other(kernel, p, gpu) for kernel in others],
+    )
+    return _Part(group, own + others, way)
+
+
+def _other(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> OtherKernel:
+    """A kernel as routes.h takes it; to be asked for its time where it may have one of its own."""
+    c = kernel.config
+    formula: TiledDesign | GemvDesign | float | None = None
+    if c.superseded and not kernel.compiled:
+        formula = inf
+    elif not c.own_source and not epilogue_named(c.epilogue).user:
+        formula = design_of(c, p, gpu)
+    return OtherKernel(tile=c.tile, swap=SCHEDULES[c.schedule].swap, slices=c.slices, formula=formula)
+
+
+class _Listed:
+    """All routes to a problem."""
+
+    def __init__(self, parts: Iterable[_Part | None], p: Problem, gpu: Gpu) -> None:
+        self.parts = [part for part in parts if part]
+        known = calibration_of(gpu)
+        launch, memory = fastest(known)
+        self.routes = Routes(
+            groups=[part.group for part in self.parts],
+            launch=launch,
+            memory=memory,
+            sizes=[DTYPES[x or "f32"].itemsize for x in (p.operand_a, p.operand_b)],
+            longer=known.tiled["gemv"],
+            gemv_memory=known.tiled["memory"],
+            beside=beside(known),
+            sm_count=gpu.sm_count,
+        )
+
+
+class _Alike:
+    """What is listed for problems that differ in extents alone, by what legality sees of these."""
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[Interface, tuple[object, ...]], _Part | None] = {}
+        self.listed: dict[tuple[int, ...], _Listed] = {}
+
+    def routes(self, p: Problem, gpu: Gpu, groups: Groups) -> _Listed:
+        """Those to one of them."""
+        found = divisors_of(p)
+        if (listed := self.listed.get(found)) is None:
+            if len(self.listed) >= _MOST_KEPT:
+                self.listed = {}
+            parts, sliced = [], _slice(groups, gpu)
+            for interface, kernels in groups.items():
+                key = interface, interface.seen(found)
+                if key not in self.parts:
+                    self.parts[key] = _part(interface, kernels, p, gpu, sliced)
+                parts.append(self.parts[key])
+            listed = self.listed[found] = _Listed(parts, p, gpu)
+        return listed
+
+
+def _alike(p: Problem, gpu: Gpu, groups: Groups) -> _Alike:
+    """Those that a problem is one of, as this GPU is calibrated now."""
+    key = signature_of(p), gpu, calibration_of(gpu)
+    if (found := groups.kept.get(key)) is None:
+        if len(groups.kept) >= _MOST_KEPT:
+            groups.kept = {}
+        found = groups.kept[key] = _Alike()
+    return found
+
+
+def _slice(groups: Groups, gpu: Gpu) -> bool:
+    """Whether kernels of our own, which slice k, run on a GPU."""
+    return any(i.lean and i.cc[0] <= gpu.cc <= i.cc[1] for i in groups)
 
 
 def routes(p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> list[Timed]:
     """Every route of CUTLASS kernels to a product.
 
-    Without `every`: none that is certain to be slower than one that comes before it. Without `cuts`: k is whole.
+    Without `every`: one that none is faster than. Without `cuts`: k is whole.
     """
     from ...kernels.registry import registered  # which imports the operations itself
 
     every = every or not all(getattr(kernel, "bounded", True) for kernel in registered().values())
-    estimates, wanted = Estimates(p, gpu), function_of(p)
-    sliced = any(i.lean and i.cc[0] <= gpu.cc <= i.cc[1] for i in groups)
-    found_all: list[Timed] = []
-    fastest = inf
-    for interface, kernels in sorted(groups.items(), key=lambda group: estimates.least(group[0])):
-        if not interface.finishable and not interface.epilogue.applies(*wanted):
-            continue  # legality would say so too, at more length
-        if not every and estimates.least(interface) >= fastest:
-            break
-        way = interface.way(p, gpu)
-        if isinstance(way, str):
-            continue
-        found: list[Timed] = []
-        kernels = [kernel for kernel in kernels if not kernel.bits_refusal(p, gpu)] if p.deterministic else kernels
-        if every or estimates.least(interface, way) < fastest:
-            detours = estimates.detours(way, interface)
-            alone = tuple(kernel for kernel in kernels if p.splits <= 0 or kernel.config.slices == p.splits)
-            behind = _BEHIND_SLICES if interface.stream_k and interface.api == 2 and sliced else 1.0
-            found += [(behind * us + detours, kernel, way, 1) for kernel, us in estimates.products(alone, every)]
-        if cuts and _splittable(interface, p) and p.splits not in (1, -1):
-            split = _split_way(way, interface)
-            if every or estimates.least(interface, split, _parts(p, p.splits or 2)) < fastest:
-                below = inf if every else min([fastest, *(timed[0] for timed in found)])
-                whole = tuple(kernel for kernel in kernels if kernel.config.slices == 1)
-                found += _in_parts(whole, split, p, gpu, estimates, below)
-        fastest = min(fastest, *(timed[0] for timed in found)) if found else fastest
-        found_all += found
-    return found_all
+    if every:
+        sliced = _slice(groups, gpu)
+        listed = _Listed((_part(*each, p, gpu, sliced) for each in groups.items()), p, gpu)
+    else:
+        listed = _alike(p, gpu, groups).routes(p, gpu, groups)
+    estimates = Estimates(p, gpu)
 
+    def ask(place: int, kernel: int, parts: int) -> float:
+        return listed.parts[place].kernels[kernel].microseconds(estimates, parts)
 
-def _in_parts(
-    kernels: tuple[CutlassKernel, ...], split: Way, p: Problem, gpu: Gpu, estimates: Estimates, below: float = inf
-) -> list[Timed]:
-    """The routes of kernels that split k into the parts asked for, or into as many as are best.
-
-    None in so many that they cannot be below a time.
-    """
-    wanted = [{_parts(p, x) for x in ((p.splits,) if p.splits else _splits(kernel, p, gpu))} for kernel in kernels]
-    times: dict[int, list[float]] = {}
-    for parts in sorted(set().union(*wanted)):
-        interface = _gemm(kernels[0])
-        if below == inf or estimates.least(interface, split, parts) < below:
-            around = estimates.detours(split, interface, parts)
-            times[parts] = [product + around for product in estimates.in_parts(kernels, parts)]
     found: list[Timed] = []
-    for i, (kernel, asked) in enumerate(zip(kernels, wanted, strict=True)):
-        if mine := {parts: times[parts][i] for parts in sorted(asked) if parts in times}:
-            parts = min(mine, key=mine.__getitem__)
-            if mine[parts] < inf or p.splits:
-                found.append((mine[parts], kernel, split, parts))
+    for us, place, number, parts, summed in listed.routes.find(p, every, cuts, ask):
+        part = listed.parts[place]
+        kernel = part.kernels[number]
+        way = part.way if every else _way(kernel, p, gpu)
+        found.append((us, kernel, _split_way(way, _gemm(kernel)) if summed else way, parts))
     return found
+
+
+def _way(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> Way:
+    """As it was listed, with this problem's extents in its words."""
+    way = _gemm(kernel).way(p, gpu)
+    assert isinstance(way, Way), way
+    return way
 
 
 def _split_way(way: Way, interface: Interface) -> Way:
@@ -92,26 +169,14 @@ def _parts(p: Problem, splits: int) -> int:
     return sum(parts for parts, _ in p.launches(splits))
 
 
-def _splits(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, ...]:
-    """Parts worth asking the model about: few tiles, and each part long enough to pay for its epilogue.
-
-    None of a batch, each part of which is a launch of its own.
-    """
-    tile = kernel.config.tile
-    if p.k < 8 * tile[2] or p.batch > 1:
-        return ()
-    rows, cols = tiles_of(kernel.config, p)
-    tiles = max(rows * cols, 1)
-    most = min(2 * gpu.sm_count // tiles, p.k // (4 * tile[2]))
-    return tuple(s for s in (2, 3, 4, 6, 7, 8, 12, 14, 16, 24, 28, 32) if s <= most)
-
-
 def forced(kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu) -> Timed:
     """The route of a kernel that was asked for by name."""
-    estimates = Estimates(p, gpu)
-    if p.splits > 1 and kernel.config.slices == 1:
-        return _in_parts((kernel,), _split_way(way, _gemm(kernel)), p, gpu, estimates)[0]
-    return kernel.microseconds(estimates), kernel, way, 1
+    parts, summed = 1, p.splits > 1 and kernel.config.slices == 1
+    estimates, interface = Estimates(p, gpu), _gemm(kernel)
+    if summed:
+        way, parts = _split_way(way, interface), _parts(p, p.splits)
+    around = estimates.detours(way, interface, parts) if summed else 0.0
+    return kernel.microseconds(estimates, parts) + around, kernel, way, parts
 
 
 def in_parts(kernel: CutlassKernel, way: Way, p: Problem, splits: int) -> tuple[Way, int] | None:

@@ -6,7 +6,6 @@ compiles on demand takes, are judged by them, too. Stream-K fills its last wave.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache, lru_cache
 from math import ceil, prod
 
@@ -95,11 +94,6 @@ def estimate(
     if SCHEDULES[c.schedule].stream_k:
         us = us * _last_wave(c, gpu, m, n, batch) + calibration_of(gpu).tiled["deal"]
     return us, raster, swizzle
-
-
-def design_set(configs: Iterable[GemmConfig], activation: str) -> _core.WgmmaDesigns:
-    """What the formula knows of several kernels."""
-    return _core.WgmmaDesigns([design_of(c, activation) for c in configs])
 
 
 def _last_wave(c: GemmConfig, gpu: Gpu, m: int, n: int, batch: int) -> float:

@@ -1,0 +1,37 @@
+#include "operations/gemm/tiled_estimate.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace cutlass_py {
+namespace {
+
+// Two limits at once: near the ridge a little more than the larger.
+double both(double x, double y) { return std::pow(std::pow(x, 4.0) + std::pow(y, 4.0), 0.25); }
+
+// Steps that a multiprocessor takes where those of all tiles are dealt out evenly: a tile is cut into no more parts
+// than are worth joining.
+double dealt_out(const TiledDesign& x, int64_t tiles, int64_t steps) {
+  const double processors = x.sm_count, most = processors / double(std::max<int64_t>(tiles, 1));
+  const double parts = std::max(1.0, std::min(most, std::sqrt(double(steps) / x.join)));
+  return double(steps) * std::max(double(tiles) / processors, 1 / parts) + x.join * parts;
+}
+
+// What is left for the last one is shared out evenly.
+double waves(const TiledDesign& x, int64_t tiles, int64_t steps) {
+  if (x.stream_k) return dealt_out(x, tiles, steps) * x.step + x.fill;
+  const int64_t at_once = int64_t(x.sm_count) * x.resident, whole = tiles / at_once, rest = tiles % at_once;
+  const int64_t each = whole * x.resident + blocks_of(rest, x.sm_count);  // of a multiprocessor, one after the other
+  return double(each * steps) * x.step + double(whole + (rest > 0)) * x.fill;
+}
+
+}  // namespace
+
+double TiledDesign::microseconds(const Problem& p, int64_t length, int64_t batch) const {
+  const double rows = p.m, columns = p.n, along = double(length);
+  const double moved = double(batch) * (size * (rows * along + along * columns) + rows * columns * d_size);
+  const int64_t tiles = blocks_of(p.m, m) * blocks_of(p.n, n) * batch;
+  return fixed + both(waves(*this, tiles, blocks_of(length, k)), moved / memory) + deal;
+}
+
+}  // namespace cutlass_py
