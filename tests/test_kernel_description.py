@@ -181,7 +181,14 @@ FAULTS = [
     (TENSOROP, {"warps": (3, 2, 1)}, "warps is (3, 2, 1); expected divisors of the tile (128, 128, 32)"),
     (TENSOROP, {"warps": (2, 2, 2)}, "warps is (2, 2, 2); expected 1 along k"),
     (TENSOROP, {"tile": (256, 256, 64), "warps": (8, 8, 1), "stages": 2}, "warps is (8, 8, 1); expected 32 in all"),
-    (TENSOROP, {"warps": (8, 2, 1)}, "warps is (8, 2, 1); expected warp tiles of multiples of 32"),
+    (TENSOROP, {"warps": (8, 2, 1), "layout": "nt"}, "warps is (8, 2, 1); expected warp tiles whose m is a multiple"),
+    (TENSOROP, {"warps": (2, 8, 1), "layout": "nt"}, "warps is (2, 8, 1); expected warp tiles whose n is a multiple"),
+    (TENSOROP, {"warps": (16, 2, 1)}, "warps is (16, 2, 1); expected warp tiles whose m is a multiple of 32"),
+    (
+        TENSOROP,
+        {"a": "tf32", "tile": (96, 64, 32), "stages": 3, "alignment": 4},
+        "warps is (2, 2, 1); expected warp tiles whose m is a multiple of 32; found (48, 32, 32)",
+    ),
     (TENSOROP, {"warps": (1, 1, 1)}, "warps is (1, 1, 1); expected 128 registers of sums for a thread; found 512"),
     (TENSOROP, {"tile": (128, 128, 24)}, "tile is (128, 128, 24); expected k a multiple of 16, the instruction's"),
     (TENSOROP, {"tile": (128, 128, 16)}, "tile is (128, 128, 16); expected k of 32 or 64: lines of shared memory"),
@@ -329,7 +336,7 @@ def test_jit_may_choose_it_where_ours_do_not_do_the_same(registered, monkeypatch
 def test_a_table_may_name_it(registered, monkeypatch):
     args = problem(layout="tt", bias=cutlass_py.TensorSpec((512,), "bf16", device="cuda:63"), activation="gelu")
     entry = tuned.Entry(registered.name, 1, 0, 1, 3.25, 13000, "none")
-    monkeypatch.setattr(candidates, "lookup", lambda p, gpu: [entry])
+    monkeypatch.setattr(candidates, "lookups", lambda p, gpu: [(entry, True)])
     gpu = gpu_of(args.problem)
     choice = candidates._of_tables(args.problem, gpu, compiled=False)
     assert choice.route.kernel is registered and choice.microseconds == 3.25

@@ -157,8 +157,8 @@ def test_what_surrounds_a_kernel_takes_launches_and_bytes():
 
 def tiled(m: int, n: int, k: int = 640, batch: int = 1, **changes) -> float:
     usual = {
-        "tile": (128, 128, 32), "resident": 2, "stream_k": False, "size": 2, "d_size": 2, "step": 0.5, "fill": 1.0,
-        "join": 4.0, "fixed": 3.0, "deal": 0.0, "memory": 1e9, "sm_count": 4,
+        "tile": (128, 128, 32), "resident": 2, "stream_k": False, "size": 2, "d_size": 2, "step": 0.5, "alone": 0.1,
+        "fill": 1.0, "join": 4.0, "fixed": 3.0, "deal": 0.0, "memory": 1e9, "sm_count": 4,
     }  # fmt: skip
     return _core.TiledDesign(**usual | changes).microseconds(problem(m, n, k).problem, k, batch)
 
@@ -169,6 +169,13 @@ def test_tiles_come_in_waves():
     assert tiled(512, 128) == tiled(1, 1) == tiled(128, 128) and tiled(512, 256) == pytest.approx(3 + 20 + 1)
     assert tiled(512, 257) == pytest.approx(3 + 30 + 2) == tiled(513, 256) == tiled(128, 128, batch=9)
     assert tiled(128, 128, 1280) == pytest.approx(tiled(128, 128) + 10)
+
+
+def test_a_step_of_few_tiles_waits_for_one_warp():
+    assert tiled(128, 128, alone=0.8) == pytest.approx(3 + 20 * 0.8 + 1)
+    assert tiled(512, 256, alone=0.8) == tiled(512, 256)  # two beside each other take longer
+    assert tiled(512, 257, alone=0.8) == pytest.approx(3 + 20 * (1 + 0.8) + 2)
+    assert tiled(128, 128, alone=0.8, stream_k=True) > tiled(128, 128, stream_k=True)
 
 
 def test_memory_bounds_tiles():

@@ -359,9 +359,9 @@ class WgmmaEstimates:
 class TiledDesign:
     """What the formula for kernels without wgmma knows of one, on some GPU."""
 
-    def __init__(self, *, tile: Sequence[int], resident: int, stream_k: bool, size: int, d_size: int, step: float, fill: float, join: float, fixed: float, deal: float, memory: float, sm_count: int) -> None:
+    def __init__(self, *, tile: Sequence[int], resident: int, stream_k: bool, size: int, d_size: int, step: float, alone: float, fill: float, join: float, fixed: float, deal: float, memory: float, sm_count: int) -> None:
         """
-        Microseconds of a `step` of k of a tile, of a wave (`fill`), of any product (`fixed`, and `deal`); steps that it takes to `join` a tile; bytes that come from `memory` in a microsecond. Sizes as of a WgmmaDesign.
+        Microseconds of a `step` of k of a tile and the least of it (`alone`), of a wave (`fill`), of any product (`fixed`, and `deal`); steps that it takes to `join` a tile; bytes that come from `memory` in one. Sizes as of a WgmmaDesign.
         """
 
     def microseconds(self, p: Problem, k: int, batch: int) -> float:
@@ -372,7 +372,7 @@ class GemvDesign:
 
     def __init__(self, *, swap: bool, packed: bool, along_k: bool, only_factor: bool, size: int, sm_count: int, memory: float, longer: float) -> None:
         """
-        Elements of the matrix have `size` bytes; its lines may lie `along_k`, after it was `packed`; `only_factor`: nothing else is applied; `memory` as of a TiledDesign. It takes so many times `longer` than the formula says.
+        Elements of the matrix have `size` bytes; its lines may lie `along_k`, after it was `packed`. `only_factor`: nothing else is applied; `memory` as of a TiledDesign. It takes so many times `longer` than the formula says.
         """
 
     def microseconds(self, p: Problem, k: int, batch: int) -> float:
@@ -404,9 +404,9 @@ class RouteGroup:
     Kernels that reach a problem in one way, or with k in parts in another one.
     """
 
-    def __init__(self, *, least: Detours, whole: Detours, parts: Detours | None, few_rows: bool, behind: float, model: WgmmaEstimates | None, designs: WgmmaDesigns | None, others: Sequence[OtherKernel]) -> None:
+    def __init__(self, *, least: Detours, whole: Detours, parts: Detours | None, few_rows: bool, behind: float, model: WgmmaEstimates | None, designs: Callable[[], WgmmaDesigns] | None, others: Sequence[OtherKernel]) -> None:
         """
-        `least`: by layouts and dtypes alone. `behind`: how much longer k takes as a whole than estimated.
+        `least`: by layouts and dtypes alone. `behind`: how much longer k takes as a whole than estimated. `designs()`: of those that `model` is about, asked once.
         """
 
 class Routes:

@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -36,15 +37,15 @@ void bind_routes(nb::module_& m) {
       .def(
           "__init__",
           [](TiledDesign* self, std::array<int, 3> tile, int resident, bool stream_k, int size, int d_size, double step,
-             double fill, double join, double fixed, double deal, double memory, int sm_count) {
-            new (self) TiledDesign{tile[0], tile[1], tile[2], resident, stream_k, size,   d_size,
-                                   step,    fill,    join,    fixed,    deal,     memory, sm_count};
+             double alone, double fill, double join, double fixed, double deal, double memory, int sm_count) {
+            new (self) TiledDesign{tile[0], tile[1], tile[2], resident, stream_k, size,   d_size,  step,
+                                   alone,   fill,    join,    fixed,    deal,     memory, sm_count};
           },
-          nb::kw_only(), "tile"_a, "resident"_a, "stream_k"_a, "size"_a, "d_size"_a, "step"_a, "fill"_a, "join"_a,
-          "fixed"_a, "deal"_a, "memory"_a, "sm_count"_a,
-          "Microseconds of a `step` of k of a tile, of a wave (`fill`), of any product (`fixed`, and `deal`); steps "
-          "that "
-          "it takes to `join` a tile; bytes that come from `memory` in a microsecond. Sizes as of a WgmmaDesign.")
+          nb::kw_only(), "tile"_a, "resident"_a, "stream_k"_a, "size"_a, "d_size"_a, "step"_a, "alone"_a, "fill"_a,
+          "join"_a, "fixed"_a, "deal"_a, "memory"_a, "sm_count"_a,
+          "Microseconds of a `step` of k of a tile and the least of it (`alone`), of a wave (`fill`), of any product "
+          "(`fixed`, and `deal`); steps that it takes to `join` a tile; bytes that come from `memory` in one. Sizes as "
+          "of a WgmmaDesign.")
       .def("microseconds", &TiledDesign::microseconds, "p"_a, "k"_a, "batch"_a, kProductsDoc);
   nb::class_<GemvDesign>(m, "GemvDesign", "What the formula for kernels for a few rows knows of one, on some GPU.")
       .def(
@@ -55,10 +56,9 @@ void bind_routes(nb::module_& m) {
           },
           nb::kw_only(), "swap"_a, "packed"_a, "along_k"_a, "only_factor"_a, "size"_a, "sm_count"_a, "memory"_a,
           "longer"_a,
-          "Elements of the matrix have `size` bytes; its lines may lie `along_k`, after it was `packed`; "
-          "`only_factor`: "
-          "nothing else is applied; `memory` as of a TiledDesign. It takes so many times `longer` than the formula "
-          "says.")
+          "Elements of the matrix have `size` bytes; its lines may lie `along_k`, after it was `packed`. "
+          "`only_factor`: nothing else is applied; `memory` as of a TiledDesign. It takes so many times `longer` than "
+          "the formula says.")
       .def("microseconds", &GemvDesign::microseconds, "p"_a, "k"_a, "batch"_a, kProductsDoc);
   nb::class_<Detours>(m, "Detours", "What surrounds a kernel, by the bytes of an element that it moves.")
       .def(
@@ -89,14 +89,15 @@ void bind_routes(nb::module_& m) {
       .def(
           "__init__",
           [](RouteGroup* self, const Detours& least, const Detours& whole, std::optional<Detours> parts, bool few_rows,
-             double behind, std::shared_ptr<WgmmaModel> model, std::shared_ptr<WgmmaDesigns> designs,
+             double behind, std::shared_ptr<WgmmaModel> model, std::function<std::shared_ptr<WgmmaDesigns>()> designs,
              std::vector<OtherKernel> others) {
             new (self) RouteGroup{
-                least, whole, parts, few_rows, behind, std::move(model), std::move(designs), std::move(others)};
+                least, whole, parts, few_rows, behind, std::move(model), std::move(designs), std::move(others), {}};
           },
           nb::kw_only(), "least"_a, "whole"_a, "parts"_a.none(), "few_rows"_a, "behind"_a, "model"_a.none(),
           "designs"_a.none(), "others"_a,
-          "`least`: by layouts and dtypes alone. `behind`: how much longer k takes as a whole than estimated.");
+          "`least`: by layouts and dtypes alone. `behind`: how much longer k takes as a whole than estimated. "
+          "`designs()`: of those that `model` is about, asked once.");
   nb::class_<Routes>(m, "Routes", "The routes to problems that differ in extents alone.")
       .def(
           "__init__",
@@ -108,8 +109,7 @@ void bind_routes(nb::module_& m) {
           nb::kw_only(), "groups"_a, "launch"_a, "memory"_a, "sizes"_a, "longer"_a, "gemv_memory"_a, "beside"_a,
           "sm_count"_a,
           "No kernel takes less than a `launch`, and bytes of A and B (`sizes` of an element) that come from `memory` "
-          "in "
-          "a microsecond; those for few rows are bounded by their own formula.")
+          "in a microsecond; those for few rows are bounded by their own formula.")
       .def(
           "find",
           [](const Routes& self, const Problem& p, bool every, bool cuts, const Ask& ask) {
@@ -122,8 +122,7 @@ void bind_routes(nb::module_& m) {
           "p"_a, "every"_a, "cuts"_a, "ask"_a,
           "Microseconds, the places of the group and of the kernel in it (first those of `designs`), parts of k, and "
           "whether an elementwise kernel sums them: of every route, or of the first one that none is faster than. "
-          "`cuts`: "
-          "k may be in parts. `ask(group, kernel, parts)` is asked for the time of kernels without a formula.");
+          "`cuts`: k may be in parts. `ask(group, kernel, parts)` is asked for the time of kernels without a formula.");
 }
 
 }  // namespace cutlass_py

@@ -27,7 +27,7 @@ from ..kernels.registry import cutlass_kernel
 from ..operations.gemm.calibration import BESIDE, TILED, Calibration, Tree, instead, line_of
 from ..operations.gemm.cost import Estimates, is_tiled
 from ..operations.gemm.problems import arguments
-from ..operations.gemm.tiled_estimate import rate_name, small_name
+from ..operations.gemm.tiled_estimate import rate_name
 from ..operations.gemm.wgmma_estimate import design_of
 from .measuring import ROUTES, Entry
 from .residual import can_grow, grown
@@ -124,7 +124,7 @@ class RouteReadings(Readings):
         self.products = [(p, kernel.config, parts) for (p, kernel, _), parts in zip(routes, self.parts, strict=True)]
         self.detours = [self._detours(p, kernel, Way.of(x.__getitem__), x["splits"]) for p, kernel, x in routes]
         self.constants = {  # that a product depends on
-            i: (*_COMMON_TILED, rate_name(c), small_name(c)) if is_tiled(c) else ("gemv",)
+            i: (*_COMMON_TILED, rate_name(c)) if is_tiled(c) else ("gemv",)
             for i, (_, c, _) in enumerate(self.products)
             if is_tiled(c) or SCHEDULES[c.schedule].gemv
         }

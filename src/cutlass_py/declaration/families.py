@@ -263,6 +263,7 @@ def _sm80_core() -> Iterator[GemmConfig]:
     """Every dtype and layout, c read where there is one; the commonest activations."""
     for dtype in _HALVES:
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, tiles.SM80_HALF)
+        yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), dtype, tiles.SM80_HALF_SMALL)
         yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), "f32", tiles.SM80_HALF_WIDE)
     yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", tiles.SM80_TF32)
     yield from _2x("sm80_gemm", ("tf32x3", "tf32x3"), LAYOUTS, "f32", tiles.SM80_TF32X3)
@@ -284,6 +285,7 @@ def _sm80_declared() -> Iterator[GemmConfig]:
         for ladder in (tiles.SM80_HALF, tiles.SM80_HALF_MORE):
             yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, "f32", ladder)
     yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", tiles.SM80_TF32_MORE)
+    yield from _2x("sm80_gemm", ("f64", "f64"), LAYOUTS, "f64", tiles.SM80_F64_MORE, "f64")
     for pair in _INT8:
         yield from _2x("sm80_gemm", pair, ("tn",), "s32", tiles.SM80_INT8_MORE, "s32")
     for dtype in _HALVES:

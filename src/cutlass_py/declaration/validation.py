@@ -396,7 +396,14 @@ def _arch_2x(k: Resolved) -> _Faults:
         yield Fault("arch", "90a", "80, or none: simt has no instruction of Hopper's own")
 
 
-@_check("tile", "warps", "accumulator", api=2)
+def _half_line(k: Resolved, extent: int, along_k: bool) -> bool:
+    """Whether a warp may begin in the middle of 32 rows or columns, where the swizzle of shared memory has moved on."""
+    if k.a == "tf32":
+        return extent == 16  # CUTLASS reckons with two halves, no more
+    return extent % 16 == 0 and (k.a == "f64" or (k.size == 2 and along_k))
+
+
+@_check("tile", "warps", "accumulator", "layout", api=2)
 def _warps(k: Resolved) -> _Faults:
     if k.given.warps is None:
         yield Fault("warps", None, "how many there are along m, n and k: (2, 2, 1), say")
@@ -408,8 +415,9 @@ def _warps(k: Resolved) -> _Faults:
         yield Fault("warps", k.warps, "1 along k: no epilogue here joins parts of a sum")
     if prod(k.warps) > 32:
         yield Fault("warps", k.warps, "32 in all: a thread block has 1024 threads")
-    if k.warp[0] % 32 or k.warp[1] % 32:
-        yield Fault("warps", k.warps, f"warp tiles of multiples of 32 along m and n; found {k.warp}")
+    for axis, along_k, name in ((0, "t", "m"), (1, "n", "n")):
+        if k.warp[axis] % 32 and not _half_line(k, k.warp[axis], k.given.layout[axis] == along_k):
+            yield Fault("warps", k.warps, f"warp tiles whose {name} is a multiple of 32; found {k.warp}")
     held = k.warp[0] * k.warp[1] * DTYPES[k.accumulator].itemsize // 128
     if held > _SM80_ACCUMULATORS:
         yield Fault("warps", k.warps, f"{_SM80_ACCUMULATORS} registers of sums for a thread; found {held}")

@@ -29,7 +29,7 @@ struct Side {
   int tile, cluster, sharing;
   bool along;
   int size;
-  double tiles = ceil_div(extent, tile* cluster);
+  double tiles = ceil_div(extent, double(tile) * cluster);
 
   double full() const { return extent / (tiles * tile * cluster); }
   double lines(double tiles) const { return std::min(tiles * tile * cluster, extent); }

@@ -44,7 +44,7 @@ class Routes::Search {
     if (parts) count_parts();
     for (const size_t i : order) {
       if (!open(least[i])) break;
-      const RouteGroup& group = *routes_.groups_[i];
+      RouteGroup& group = *routes_.groups_[i];
       if (open(at_least(group, group.whole, 1))) whole(group, int(i));
       if (parts && group.parts) in_parts(group, int(i));
     }
@@ -103,10 +103,11 @@ class Routes::Search {
 
   // use(kernel, place in the group).
   template <class Use>
-  static void each(const RouteGroup& group, Use use) {
+  static void each(RouteGroup& group, Use use) {
     int kernel = 0;
-    if (group.designs) {
-      for (const EstimatedDesign& x : group.designs->each) use(x, kernel++);
+    if (group.designs && !group.own) group.own = group.designs();
+    if (group.own) {
+      for (const EstimatedDesign& x : group.own->each) use(x, kernel++);
     }
     for (const OtherKernel& x : group.others) use(x, kernel++);
   }
@@ -116,7 +117,7 @@ class Routes::Search {
     return p_.splits <= 0 || x.slices == p_.splits;
   }
 
-  void whole(const RouteGroup& group, int place) {
+  void whole(RouteGroup& group, int place) {
     const double around = group.whole.microseconds(p_, 1, routes_.beside_);
     const Parts all{1, 1, 1, {{1, p_.k}}};
     each(group, [&](const auto& x, int kernel) {
@@ -153,7 +154,7 @@ class Routes::Search {
     return std::min<int64_t>(2 * routes_.sm_count_ / tiles, p_.k / (4 * x.k));
   }
 
-  void in_parts(const RouteGroup& group, int place) {
+  void in_parts(RouteGroup& group, int place) {
     if (!open(at_least(group, *group.parts, p_.splits ? parts_[0].count : Splits(p_, 2).count))) return;
     std::vector<double> around;  // of each that may yet be of use; of others infinite
     for (const Parts& x : parts_) {

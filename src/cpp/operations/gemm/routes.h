@@ -52,8 +52,9 @@ struct RouteGroup {
   double behind;  // how much longer k takes as a whole than estimated
   // Those of the formula for wgmma, and then the others.
   std::shared_ptr<const WgmmaModel> model;
-  std::shared_ptr<const WgmmaDesigns> designs;
+  std::function<std::shared_ptr<WgmmaDesigns>()> designs;  // asked once, where they may be of use
   std::vector<OtherKernel> others;
+  std::shared_ptr<const WgmmaDesigns> own;  // once they were asked for
 };
 
 // What no kernel is faster than: by the bytes of an element of A and of B.

@@ -19,10 +19,11 @@ double dealt_out(const TiledDesign& x, int64_t tiles, int64_t steps) {
 
 // What is left for the last one is shared out evenly.
 double waves(const TiledDesign& x, int64_t tiles, int64_t steps) {
-  if (x.stream_k) return dealt_out(x, tiles, steps) * x.step + x.fill;
+  const auto step = [&](int64_t beside) { return std::max(double(beside) * x.step, x.alone); };
+  if (x.stream_k) return dealt_out(x, tiles, steps) * step(1) + x.fill;
   const int64_t at_once = int64_t(x.sm_count) * x.resident, whole = tiles / at_once, rest = tiles % at_once;
-  const int64_t each = whole * x.resident + blocks_of(rest, x.sm_count);  // of a multiprocessor, one after the other
-  return double(each * steps) * x.step + double(whole + (rest > 0)) * x.fill;
+  const double last = rest ? step(blocks_of(rest, x.sm_count)) : 0;
+  return (double(whole) * step(x.resident) + last) * double(steps) + double(whole + (rest > 0)) * x.fill;
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ struct TiledDesign {
   int resident;      // tiles that fit on a multiprocessor at once
   bool stream_k;     // the steps of all tiles are dealt out
   int size, d_size;  // bytes of an element of A and B; of D, and what is read or written as D is
-  double step;       // of k of one tile, at a multiprocessor's whole rate
+  double step;       // of k of one tile, beside others of a multiprocessor
+  double alone;      // the least that a step takes, of however few
   double fill;       // of each wave: its pipelines, and its epilogue
   double join;       // parts of a tile that was dealt out, in steps
   double fixed;      // of any product: its launch,

@@ -29,7 +29,7 @@ PLACE = Path(__file__).with_name("calibrations")  # those that came with the pac
 _PREFIX = "calibration"
 # By name, in microseconds unless it says so; tiled_estimate.py, gemv_estimate.py and cost.py say what each is.
 TILED = (
-    "launch", "fill", "instruction", "memory", "access8", "access4", "access2", "access1", "deal", "join", "gemv",
+    "launch", "fill", "instruction", "memory", "shared", "copies", "turned", "alone", "step", "deal", "join", "gemv",
 )  # fmt: skip
 BESIDE = ("launch", "rate", "transposed", "cut")
 Tree = tuple[list[int], list[float], list[float]]  # features, thresholds and values: trees.h
@@ -44,8 +44,7 @@ class Calibration:
         gpu, cc, sm_count, bandwidth: of the GPU that was measured, as Gpu has them.
         driver, version: of the CUDA driver (13000 for 13.0) and of this package at the time.
         sums: of estimate.h, by how a kernel sums and by name.
-        tiled: of kernels without wgmma. "rate" with a family and an operand's dtype: TFLOP/s of large tiles; "small":
-            the share that small ones reach.
+        tiled: of kernels without wgmma. "rate" with a family and an operand's dtype: TFLOP/s of its tensor cores.
         beside: of packing, finishing and cutting k.
         features: what the trees look at, in the order of their numbers.
         residual: by how a kernel sums, the trees of estimate.h that say what its formula leaves: of each a line with
@@ -163,10 +162,9 @@ def _is_complete(x: Calibration) -> bool:
 
 @cache
 def tiled_names() -> frozenset[str]:
-    """Those of the table `tiled`: with a rate and a share of small tiles for each family and what it multiplies."""
+    """Those of the table `tiled`: with a rate for each family and what it multiplies."""
     families = (f for f in FAMILIES.values() if f.operation == "gemm" and (f.api == 2 or f.name == "sm90_dmma"))
-    kinds = {f"{c.family} {c.a}" for f in families for c in f.declared}
-    return frozenset((*TILED, *(f"{what} {kind}" for what in ("rate", "small") for kind in kinds)))
+    return frozenset((*TILED, *(f"rate {c.family} {c.a}" for f in families for c in f.declared)))
 
 
 _known: dict[Gpu, Calibration] = {}

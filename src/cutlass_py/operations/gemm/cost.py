@@ -39,7 +39,7 @@ class Estimates(operation.Estimates):
 
     def product(self, kernel: CutlassKernel, splits: int = 1) -> float:
         """The kernel itself, k in `splits` parts."""
-        key = kernel.design, splits, "" if is_tiled(kernel.config) else kernel.config.layout
+        key = kernel.design, splits, kernel.config.layout
         time = self._products.get(key)
         if time is None:
             time = sum(self.launch(kernel.config, *each) for each in self.p.launches(splits))
@@ -101,18 +101,25 @@ def beside(known: Calibration) -> tuple[float, ...]:
     return tuple(known.beside[name] for name in BESIDE)
 
 
+Kernels = tuple["CutlassKernel", ...]
+
+
 @lru_cache(1024)
-def by_formula(
-    kernels: tuple[CutlassKernel, ...], activation: str
-) -> tuple[list[CutlassKernel], list[CutlassKernel], WgmmaDesigns]:
-    """Those that the formula for wgmma alone is about, and what it knows of them, and the others."""
+def by_formula(kernels: Kernels) -> tuple[Kernels, Kernels]:
+    """Those that the formula for wgmma alone is about, and the others."""
     own: list[CutlassKernel] = []
     others: list[CutlassKernel] = []
     for kernel in kernels:
         c = kernel.config
         alone = SCHEDULES[c.schedule].lean and not c.own_source and not epilogue_named(c.epilogue).user
         (own if alone else others).append(kernel)
-    return own, others, WgmmaDesigns([wgmma_estimate.design_of(x.config, activation) for x in own])
+    return tuple(own), tuple(others)
+
+
+@lru_cache(1024)
+def designs_of(kernels: Kernels, activation: str) -> WgmmaDesigns:
+    """What that formula knows of kernels which apply this activation if they are told."""
+    return WgmmaDesigns([wgmma_estimate.design_of(kernel.config, activation) for kernel in kernels])
 
 
 def is_tiled(c: GemmConfig) -> bool:

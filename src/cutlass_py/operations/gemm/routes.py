@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from ...kernels.kernel import CutlassKernel
 from ...kernels.operation import Groups, Timed
 from . import wgmma_estimate
 from .calibration import calibration_of
-from .cost import Estimates, beside, by_formula, design_of, detours_of, fastest, least_way
+from .cost import Estimates, beside, by_formula, design_of, designs_of, detours_of, fastest, least_way
 from .legality import Interface, divisors_of, function_of, signature_of
 
 # Of 194 problems that were measured, stream-K of 2.x took so many times as long as the best, at least, where kernels of
@@ -31,7 +32,7 @@ class _Part(NamedTuple):
     """Kernels that reach a problem in one way; `kernels` as the group has them."""
 
     group: RouteGroup
-    kernels: list[CutlassKernel]
+    kernels: tuple[CutlassKernel, ...]
     way: Way
 
 
@@ -43,7 +44,7 @@ def _part(interface: Interface, kernels: list[CutlassKernel], p: Problem, gpu: G
     if isinstance(way, str):
         return None
     kernels = [kernel for kernel in kernels if not kernel.bits_refusal(p, gpu)] if p.deterministic else kernels
-    own, others, designs = by_formula(tuple(kernels), p.activation)
+    own, others = by_formula(tuple(kernels))
     group = RouteGroup(
         least=detours_of(least_way(interface, p), interface, p),
         whole=detours_of(way, interface, p),
@@ -51,7 +52,7 @@ def _part(interface: Interface, kernels: list[CutlassKernel], p: Problem, gpu: G
         few_rows=not interface.api,  # of those that this estimates, the ones of no CUTLASS API
         behind=_BEHIND_SLICES if interface.stream_k and interface.api == 2 and sliced else 1.0,
         model=wgmma_estimate.estimates(wgmma_estimate.sums_of(own[0].config), gpu) if own else None,
-        designs=designs if own else None,
+        designs=partial(designs_of, own, p.activation) if own else None,
         others=[_other(kernel, p, gpu) for kernel in others],
     )
     return _Part(group, own + others, way)

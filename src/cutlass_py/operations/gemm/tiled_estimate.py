@@ -1,12 +1,17 @@
 """What kernels without wgmma take: the formula of tiled_estimate.h, and what it knows of a kernel.
 
-By constants of a calibration: steps of k at the rate of a family's large tile (`rate`), less for smaller ones
-(`small`) and for narrow accesses (`access` and their bytes); of each wave the time to fill its pipelines (`fill`, of a
-tile of 128x128) and to compute its epilogue (`instruction`, of one for each of 128x256 elements); or `memory`; and a
-`launch`. Of stream-K the workspace (`deal`) and parts that are joined (`join`, in steps of k).
+By constants of a calibration. Tiles that a multiprocessor has at once share its tensor cores (`rate`, of a family and
+what it multiplies) and its `shared` memory, from which warps read their fragments, or wait for asynchronous `copies`,
+which take the CUDA cores `turned` times as long where k is contiguous. A step of k of few tiles waits for one warp, which
+takes `alone` times as long as a quarter of the cores could, and a `step` for what it reads. Of each wave the time to
+fill its pipelines (`fill`, of a tile of 128x128) and to compute its epilogue (`instruction`, of one for each of 128x256
+elements); or `memory`; and a `launch`. Of stream-K the workspace (`deal`) and parts that are joined (`join`, in steps
+of k).
 """
 
 from __future__ import annotations
+
+from math import hypot
 
 from ... import _core
 from ...arrays.gpu import Gpu
@@ -15,7 +20,6 @@ from ...declaration.dtypes import DTYPES
 from ...declaration.epilogues import epilogue_named
 from .calibration import calibration_of
 
-_WHOLE = 128 * 128  # elements of a large tile
 _WARPS, _REGISTERS, _SHARED = 48, 200_000, 200_000  # that a multiprocessor has for blocks: warps, and bytes
 
 
@@ -24,29 +28,24 @@ def rate_name(c: GemmConfig) -> str:
     return f"rate {c.family} {c.a}"
 
 
-def small_name(c: GemmConfig) -> str:
-    """And the share of it that smaller tiles reach."""
-    return f"small {c.family} {c.a}"
-
-
 def design_of(c: GemmConfig, gpu: Gpu, d_size: int) -> _core.TiledDesign:
     """Of a kernel on such a GPU, where D and what lies like it have so many bytes for each element."""
     x = calibration_of(gpu).tiled
     stream_k, (tm, tn, tk) = SCHEDULES[c.schedule].stream_k, c.tile
-    size = DTYPES[c.a].itemsize
-    rate = x[rate_name(c)] * 1e6 / gpu.sm_count
-    if tm * tn < _WHOLE:
-        rate *= x[small_name(c)]
-    access = c.align * size
-    if c.align and size <= 2 and access < 16:
-        rate *= x[f"access{access}"]
+    size, (wm, wn, _) = DTYPES[c.a].itemsize, _warp(c)
+    rate, warps = x[rate_name(c)] * 1e6 / gpu.sm_count, tm // wm * (tn // wn)
+    moved = (warps * (wm + wn) + tm + tn) * tk * size  # to the tensor cores, and into shared memory
+    turned = x["turned"] if c.family == "simt_gemm" else 1.0
+    lines = tm * (turned if c.layout[0] == "t" else 1) + tn * (turned if c.layout[1] == "n" else 1)
+    copied = lines * tk / c.align / x["copies"] if c.align else 0.0
     return _core.TiledDesign(
         tile=c.tile,
         resident=_resident(c),
         stream_k=stream_k,
         size=size,
         d_size=d_size,
-        step=2 * tm * tn * tk / rate,
+        step=max(hypot(2 * tm * tn * tk / rate, moved / x["shared"]), copied),
+        alone=x["alone"] * 8 * wm * wn * tk / rate + x["step"],
         fill=x["fill"] * (tm + tn) / 256
         + x["instruction"] * epilogue_named(c.epilogue).instructions() * tm * tn / 2**15,
         join=x["join"],
@@ -55,6 +54,11 @@ def design_of(c: GemmConfig, gpu: Gpu, d_size: int) -> _core.TiledDesign:
         memory=x["memory"],
         sm_count=gpu.sm_count,
     )
+
+
+def _warp(c: GemmConfig) -> tuple[int, int, int]:
+    """The part of a tile that a warp has; of TMA's kernels, which do not say, an eighth."""
+    return c.warp if all(c.warp) else (c.tile[0] // 2, c.tile[1] // 4, c.tile[2])
 
 
 def _resident(c: GemmConfig) -> int:
