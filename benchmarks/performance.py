@@ -35,43 +35,6 @@ SUBJECTS = (  # pages beside this one
     ("measuring.md", "what a measurement is worth"),
 )
 WON = 0.97  # ratios below, in both regimes, count as the reference's win: nearer is within what runs differ
-# What has to be known about results of a commit that is not the package's present one.
-NOTES = {
-    "cfdbcbd+trial": "These are sweeps, with kernels under trial. The default choice in them "
-    "is that of before: the model was fitted to them, and `full`, `core` and the shipped table of tuned choices were "
-    "made from them.",
-    "5bafd19": "The sweeps were made with kernels under trial, the best of which are in `full` and `core` since, with "
-    "their share of the model.",
-    "686cb42": "Fused epilogues and the plain sums beside them had a tile with a cluster of 2x1 then; it is 1x2 since.",
-    "7cd6bdd+trial": "The tile of 256x128 for promoted sums was on trial, in two clusters, and so was the model's "
-    "share for few rows: the choice in these sweeps is neither that of before nor that of since.",
-    "28cb5cb": "No table of tuned choices came with the package for this GPU: the model chose.",
-    "5a082b1+trial": "These are sweeps, with clusters under trial, which were compiled on demand before the command "
-    "that is given. The default choice in them is that of before.",
-    "0d72254+trial": "Tiles of 128x256 for tf32 were on trial; the default choice is that of before.",
-    "83612ef": "Tuned with kernels that end before their successor begins, but for pairs of blocks. Of `full`, the "
-    "library had those that these problems can take: none with a fused epilogue, none of f64. What was found is in the "
-    "shipped table.",
-    "155533f": "As in 83612ef. Single blocks on half of the GPU or less let their successor begin early again since: "
-    "they lost 2% (bf16) and 6% (fp8) here, on average. tf32 was measured before it was in the table, and after; two "
-    "of its choices changed again.",
-    "649f9ec+trial": "tf32 that goes through registers was on trial; the default choice is that of before.",
-    "9336a5c": "With all of `full`, before 128x64 for promoted sums was in it again. fp8 was tuned, and what was found "
-    "is in the shipped table. f16 was chosen by the model alone; it takes what tables say of bf16 since.",
-    "f2f368b+trial": "Tiles for fp8 were on trial. Of those that were kept, the fastest is in the shipped table.",
-    "f2f368b": "With all of `full`. What was tuned is in the shipped table: tf32, int8, and 24 shapes of fp8 with fast "
-    "sums that had no entry.",
-    "b895633": "With all of `full`. What was tuned is in the shipped table, but where a later choice had the better "
-    "ratios in both regimes together.",
-    "b895633+trial": "Tiles for 64 to 512 rows were on trial. Of those that were kept, the fastest is in the shipped "
-    "table.",
-    "91b8a2f": "With all of `full`. The default choice is that of the shipped table; what was tuned is in it.",
-    "c70ae9f": "As 91b8a2f, batches with the choices that `tune` had just found. What was tuned again in tn is not in "
-    "the table.",
-    "532192b": "The last of seven runs of f64, tf32 and int8 within an hour, which docs/performance/measuring.md tells "
-    "of. The worst ratio of f64 in each was 0.97, 0.95, 0.94, 0.96, 0.97, 0.93 and 0.95 (sustained), and 0.95, 0.96, "
-    "0.95, 0.93, 0.95, 0.94 and 0.95 (mixed).",
-}
 
 # ---------------------------------------------------------------------------------------------------- results
 
@@ -122,14 +85,17 @@ def page(found: Sequence[Result]) -> str:
         "over ours in the same run, on the same operands: above 1 is faster than cuBLAS. *Sustained* replays CUDA "
         "graphs back to back, *mixed* is a stream with a small elementwise kernel of torch's between the calls. Times "
         "of two machines of one kind differ by 15%: only ratios compare. The documentation as a site has pictures of "
-        "the same numbers. The kernel set then called `full` was the largest to build, of CUTLASS's kernels.",
+        "the same numbers. Suites whose name begins with `random` are drawn from seeds that nothing was fitted to; "
+        "why cuBLAS wins where it does is in [the choice among tiles](performance/choice.md).",
         f"What was tried, and what was kept: {', '.join(f'[{name}](performance/{page})' for page, name in SUBJECTS)}.",
     ]
     for gpu, of_gpu in by_gpu(found).items():
         parts += section(gpu, of_gpu)
     parts += [
         "## Repeating it",
-        f"```bash\npython -m cutlass_py bench --bars {' '.join(group for group in GROUPS if group != 'tuned')} \\\n"
+        "```bash\npython -m cutlass_py bench --suite random random-odd random-batched \\\n"
+        "    --json build/benchmarks/random.json\n"
+        f"python -m cutlass_py bench --bars {' '.join(group for group in GROUPS if group != 'tuned')} \\\n"
         "    --json build/benchmarks/bars.json\n"
         "python -m cutlass_py bench --bars tuned --json build/benchmarks/tuned.json\n"
         "python benchmarks/epilogue_speed.py; python benchmarks/host_cost.py\n"
@@ -168,7 +134,6 @@ def provenance(found: Sequence[Result]) -> list[str]:
             f"**These numbers are of commit {digits[:7]}{''.join(changed)}** "
             f"({str(last['date'])[:10]}, cutlass_py {versions['cutlass_py']}, {_built(of_commit)}, CUTLASS "
             f"{build['cutlass']}, nvcc {build['nvcc']}): {_contents(of_commit)}. "
-            f"{NOTES.get(digits[:7] + ''.join(changed), '')}".rstrip()
         )
         lines.append(
             f"{machine_text(last['machine'])}, torch {versions['torch']} with CUDA "
@@ -225,8 +190,11 @@ def bars(records: Sequence[Record], rows: Sequence[Record], first: float | None)
 
 def failures(found: Sequence[Result]) -> list[str]:
     """Problems that could not be measured the last time."""
-    failed = [f"{case_of(r)}: {r['failed']}" for r in latest(found, "problem") if "failed" in r]
-    return [f"Failed: {'; '.join(failed)}."] if failed else []
+    failed: dict[str, list[str]] = {}
+    for r in latest(found, "problem"):
+        if "failed" in r:
+            failed.setdefault(str(r["failed"]).partition(" when calling ")[0], []).append(str(case_of(r)))
+    return [f"Failed: {', '.join(which)}: {error}." for error, which in failed.items()]
 
 
 def losses(records: Sequence[Record]) -> list[str]:
