@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 from specs import A100, problem
 
 from cutlass_py import _core
 from cutlass_py.arrays.gpu import ABSENT, Gpu
-from cutlass_py.calibrating import fitting, measuring
+from cutlass_py.calibrating import fitting, measuring, residual
 from cutlass_py.commands import main
 from cutlass_py.dispatch.candidates import rank
 from cutlass_py.kernels.adaptation import Way
@@ -109,6 +112,7 @@ def test_the_users_own_is_taken_first(place):
         (lambda text: text.replace('"cc": 90', '"cc": 91'), "its digest is not that of its contents"),
         (lambda text: "[]", "expected a calibration of format 2"),
         (lambda text: text.replace('"format": 2', '"format": 9'), "expected a calibration of format 2"),
+        (lambda text: text.replace('"format": 2', '"format": 1'), "format 2: `calibrate` makes one"),
     ],
 )
 def test_what_is_torn_or_edited_is_named_and_passed_over(place, change, message):
@@ -130,6 +134,9 @@ def test_what_is_torn_or_edited_is_named_and_passed_over(place, change, message)
         ({"beside": dict.fromkeys(BESIDE, math.nan)}, "a constant is no number"),
         ({"features": ["tile_m"]}, "is of other constants than this version has"),
         ({"residual": {"fast": ["0>1 5"]}}, "a tree has 15 features"),
+        ({"residual": {"slow": []}}, "is of other constants than this version has"),
+        ({"residual": {"fast": [" ".join(["0>nan"] * 15 + ["0"] * 16)]}}, "a threshold is no number"),
+        ({"residual": {"fast": [" ".join(["0>1"] * 15 + ["9" * 400] * 16)]}}, "of what the formula leaves"),
         ({"residual": {"fast": ["x>1 5"]}}, "of what the formula leaves: invalid literal"),
         ({"residual": {"fast": [" ".join(["99>1"] * 15 + ["0"] * 16)]}}, "a tree's features are those named"),
     ],
@@ -178,10 +185,16 @@ def test_every_part_that_there_are_kernels_for_is_measured(core):
     assert measuring.parts(A100) == [measuring.ROUTES]
 
 
-def test_constants_are_found_in_what_follows_from_them(gpu):
+@pytest.mark.parametrize("trees", [True, False], ids=["LightGBM", "without"])
+def test_constants_are_found_in_what_follows_from_them(gpu, trees, monkeypatch):
+    if trees:
+        pytest.importorskip("lightgbm")
+    monkeypatch.setattr(fitting, "can_grow", lambda: trees)
     known = nearest_of(H200)
     parts = {part: list(measuring.measure(part, H200, 2.0, 3)) for part in ("usual", measuring.ROUTES)}
-    found = fitting.fitted(known, parts, H200, 3)
+    found = fitting.fitted(known, parts, H200, [3])
+    assert (found.residual["usual"] != known.residual["usual"]) == trees
+    assert found.residual["fast"] == known.residual["fast"] and found.evidence["seeds"] == [3]
     assert found.sums["fast"] == known.sums["fast"]
     assert found.sums["usual"]["low"] > known.sums["usual"]["low"] + 0.3
     assert found.beside["launch"] == pytest.approx(gpu.beside["launch"], rel=0.3)
@@ -192,14 +205,70 @@ def test_constants_are_found_in_what_follows_from_them(gpu):
         assert len(scores[part]["worst"]) <= 10
 
 
+def test_trees_are_grown_on_what_is_left(gpu):
+    """What LightGBM found is what C++ adds up, and what follows from two facts of an arm is found again."""
+    pytest.importorskip("lightgbm")
+    known = nearest_of(H200)
+    entries = list(measuring.measure("usual", H200, 2.0, 3))
+    readings = fitting.WgmmaReadings(entries, ABSENT.clusters)
+    constants = known.constants("usual")
+    features = np.array(_core.WgmmaEstimates(constants, ABSENT.clusters).features(readings.arms))
+    names = _core.wgmma_features()
+    wide, long = features[:, names.index("tile_n")] > 64, features[:, names.index("k")] > 1000
+    left = 0.05 * wide - 0.03 * long
+    trees = residual.boosted(features, left, readings.weights)
+    for grown in (trees, [calibration._tree(calibration.line_of(tree)) for tree in trees]):
+        model = _core.WgmmaEstimates(constants, ABSENT.clusters, grown)
+        assert np.abs(np.array(model.residuals(readings.arms)) - left).mean() < 0.005
+
+
+def test_a_tree_of_any_shape_is_complete():
+    leaf = [{"leaf_value": value} for value in (1.0, 2.0, 3.0)]
+    low = {"split_feature": 2, "threshold": 0.5, "left_child": leaf[0], "right_child": leaf[1]}
+    root = {"split_feature": 7, "threshold": 9.0, "left_child": low, "right_child": leaf[2]}
+    features, thresholds, values = residual.complete(root)
+    assert (features[:3], thresholds[:3]) == ([7, 2, 0], [9.0, 0.5, 0.0])
+    assert values == [1.0] * 4 + [2.0] * 4 + [3.0] * 8
+    assert residual.complete(leaf[1]) == ([0] * 15, [0.0] * 15, [2.0] * 16)
+
+
+def test_a_problem_that_comes_twice_is_judged_twice(gpu):
+    """With another activation, too: of either the formula's first order is there."""
+    (entry,) = itertools.islice(measuring.measure("usual", H200, 5.0, 3), 1)
+    readings = fitting.WgmmaReadings([entry, {**entry, "activation": "gelu_tanh"}], ABSENT.clusters)
+    estimated = readings.with_residual(np.array(nearest_of(H200).constants("usual")), [])
+    finite = np.add.reduceat(np.isfinite(estimated), readings.first)
+    assert finite[0] == finite[1] > 1
+
+
+def test_several_calibrations_are_fitted_to_together(gpu, place, capsys, monkeypatch):
+    monkeypatch.setattr(measuring, "parts", lambda gpu: ["usual"])
+    files = [str(place / name) for name in ("one", "two")]
+    for seed, name in enumerate(files):
+        options = ["--seconds", "1", "--keep", name, "--export", str(place / "x.json")]
+        assert main(["calibrate", "--seed", str(seed), *options]) == 0
+    problems = [len(json.loads(Path(name).read_text())["parts"]["usual"]) for name in files]
+    capsys.readouterr()
+    assert main(["calibrate", "--measured", *files, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["seeds"] == [0, 1] and said["held_out"]["usual"]["problems"] == sum(problems)
+    assert calibration_of(H200).evidence["seeds"] == [0, 1]
+    assert main(["calibrate", "--measured", files[0], files[0]]) == 2
+    assert "seed 0 is in another of the files" in capsys.readouterr().err
+    assert main(["calibrate", "--measured", files[0], "--seed", "5"]) == 2
+    assert "--seed is of problems to be measured" in capsys.readouterr().err
+
+
 def test_the_command_measures_fits_and_is_taken(gpu, place, capsys, monkeypatch):
     monkeypatch.setattr(measuring, "parts", lambda gpu: ["usual"])
     assert main(["calibrate", "--seconds", "1", "--seed", "5"]) == 0
     said = capsys.readouterr().out
     path = place / calibration.name_of(H200)
-    assert str(path) in said and "seed 5" in said and not path.with_suffix(".measured").exists()
+    assert str(path) in said and "seeds 5;" in said and not path.with_suffix(".measured").exists()
     found = calibration_of(H200)
-    assert found.evidence["seed"] == 5 and not found.nearest and found.sums["usual"] != nearest_of(H200).sums["usual"]
+    assert (
+        found.evidence["seeds"] == [5] and not found.nearest and found.sums["usual"] != nearest_of(H200).sums["usual"]
+    )
     p = problem(64, 64, 64).problem
     assert Estimates(p, H200).known is found
 
@@ -218,7 +287,7 @@ def test_the_command_goes_on_where_it_was_interrupted(gpu, place, monkeypatch):
     assert main(["calibrate", "--seconds", "1"]) == 130 and asked == ["usual", measuring.ROUTES]
     seed = json.loads(next(place.glob("*.measured")).read_text())["seed"]
     assert main(["calibrate", "--seconds", "1"]) == 0 and asked[2:] == [measuring.ROUTES]
-    assert calibration_of(H200).evidence["seed"] == seed
+    assert calibration_of(H200).evidence["seeds"] == [seed]
 
 
 def test_measurements_of_something_else_are_not_gone_on_with(gpu, place, capsys):

@@ -187,7 +187,7 @@ FAULTS = [
     (
         TENSOROP,
         {"a": "tf32", "tile": (96, 64, 32), "stages": 3, "alignment": 4},
-        "warps is (2, 2, 1); expected warp tiles whose m is a multiple of 32; found (48, 32, 32)",
+        "warps is (2, 2, 1); expected warp tiles whose m is 16, or a multiple of 32; found (48, 32, 32)",
     ),
     (TENSOROP, {"warps": (1, 1, 1)}, "warps is (1, 1, 1); expected 128 registers of sums for a thread; found 512"),
     (TENSOROP, {"tile": (128, 128, 24)}, "tile is (128, 128, 24); expected k a multiple of 16, the instruction's"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from random import Random
 
 import pytest
@@ -17,8 +18,14 @@ from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.registry import concerned
 from cutlass_py.operations.gemm import routes
 from cutlass_py.operations.gemm.calibration import calibration_of, instead
+from cutlass_py.operations.gemm.legality import _MOST
 
 ALIGNED = (256, 256, 256, 16, 8, 4, 1)  # bytes
+
+
+@epilogue
+def stored(accum):
+    return accum, {"narrow": accum}
 
 
 @epilogue
@@ -119,6 +126,32 @@ def test_what_is_kept_is_bounded(core, monkeypatch):
     for p in problems:
         assert best(p) == rank(p)[0]
         assert len(groups.kept) <= 3 and all(len(alike.listed) <= 3 for alike in groups.kept.values())
+
+
+def test_what_is_kept_of_users_epilogues_is_bounded(core, monkeypatch):
+    monkeypatch.setattr(routes, "_MOST_KEPT", 3)
+    for m, n, k in product((8, 16, 24), (64, 65, 66), (64, 72, 80, 81)):
+        matrix, column = operand(m, n, "t", "bf16"), vector(n, "f32")
+        p = problem(m, n, k, epilogue=shifted(matrix=matrix, column=column)).problem
+        assert best(p) == rank(p)[0]
+        groups = concerned(p, False)
+        assert groups.kept and len(groups.kept) <= 3
+        assert all(len(x.listed) <= 3 and len(x.parts) <= 3 * len(groups) for x in groups.kept.values())
+
+
+@pytest.mark.parametrize("first", [4, 8])
+def test_rows_of_what_an_epilogue_stores_may_be_no_granules(core, first):
+    """Of 8 columns f16 has 16 bytes, of 4 only 8, which TMA does not write; of f32, which D is in, either are whole."""
+    for n in (first, 12 - first):
+        p = problem(64, n, 64, epilogue=stored(narrow=operand(64, n, "t", "f16")), out_dtype="f32").problem
+        names = [choice.route.kernel.name for choice in rank(p)]
+        assert best(p).route.kernel.name == names[0]
+        assert any("sm90" in name and "direct" not in name for name in names) == (n == 8)
+
+
+def test_no_divisor_goes_beyond_what_is_kept(core):
+    interfaces = list(concerned(problem().problem, False))
+    assert max(max(each.divisors) for each in interfaces) <= _MOST < 2 * max(max(each.divisors) for each in interfaces)
 
 
 def test_a_kernel_with_an_epilogue_of_the_users_is_asked(core, monkeypatch):

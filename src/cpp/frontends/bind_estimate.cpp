@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -66,6 +67,7 @@ Tree tree_of(const TreeOf& given) {
   const int known = int(feature_names().size());
   for (size_t i = 0; i < kNodes; ++i) {
     if (features[i] < 0 || features[i] >= known) throw std::invalid_argument("a tree's features are those named");
+    if (!std::isfinite(thresholds[i])) throw std::invalid_argument("a threshold is no number");
     tree.feature[i] = uint8_t(features[i]);
     tree.threshold[i] = float(thresholds[i]);
   }

@@ -93,8 +93,9 @@ class WgmmaReadings(Readings):
             [(arm[1], arm[2]) for _, arm in arms],
         )
         self.clusters = clusters
-        self.kernels = np.unique([f"{entry['problem']} {arm[0]}" for entry, arm in arms], return_inverse=True)[1]
         super().__init__([us for _, us in near])
+        names = (f"{of} {arm[0]}" for of, (_, arm) in zip(self.of, arms, strict=True))
+        self.kernels = np.unique(list(names), return_inverse=True)[1]  # of each problem
 
     def estimates(self, constants: np.ndarray) -> np.ndarray:
         """By the formula of estimate.h."""
@@ -245,7 +246,7 @@ def _steps(readings: Readings, x: np.ndarray, start: np.ndarray, width: np.ndarr
     return x
 
 
-def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu, seed: int) -> Calibration:
+def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu, seeds: Sequence[int]) -> Calibration:
     """A calibration with what suits the parts that were measured, and the evidence.
 
     Constants of a part change where, found from three quarters of its problems, they choose better on the fourth one,
@@ -255,7 +256,7 @@ def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu
         known: what it starts from.
         measured: problems by part.
         gpu: that was measured.
-        seed: of the quarter.
+        seeds: of the problems; the first is that of the quarter.
 
     Raises:
         ValueError: there are too few problems of every part.
@@ -265,7 +266,7 @@ def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu
         entries = [entry for entry in map(_declared, problems) if entry]
         if len(entries) < _FEWEST:
             continue
-        Random(seed).shuffle(entries)
+        Random(seeds[0]).shuffle(entries)
         held, others = entries[::4], [entry for i, entry in enumerate(entries) if i % 4]
         before = choices(part, known, held, gpu)
         after = choices(part, fit(part, known, others, gpu), held, gpu)
@@ -280,7 +281,7 @@ def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu
         raise ValueError(f"calibrate: too few problems were measured: expected {_FEWEST} of some part")
     return replace(
         found, gpu=gpu.name, cc=gpu.cc, sm_count=gpu.sm_count, bandwidth=gpu.bandwidth, driver=gpu.driver,
-        version=__version__, evidence={"seed": seed, "held_out": scores}, nearest=False,
+        version=__version__, evidence={"seeds": list(seeds), "held_out": scores}, nearest=False,
     )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ have in common says nothing about the choice and is taken off, as where constant
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,29 +18,36 @@ if TYPE_CHECKING:
 
 _DEPTH, _TREES = 4, 60
 _OPTIONS = {
-    "n_estimators": _TREES, "max_depth": _DEPTH, "num_leaves": 2**_DEPTH, "learning_rate": 0.12, "verbose": -1,
-    "min_child_samples": 40, "subsample": 0.8, "subsample_freq": 1, "colsample_bytree": 0.7, "random_state": 1,
-    "objective": "huber", "alpha": 0.1, "deterministic": True, "force_row_wise": True,
+    "max_depth": _DEPTH, "num_leaves": 2**_DEPTH, "learning_rate": 0.12, "min_data_in_leaf": 40, "seed": 1,
+    "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.7, "objective": "huber", "alpha": 0.1,
+    "deterministic": True, "force_row_wise": True, "verbose": -1,
 }  # fmt: skip
 
 
 def can_grow() -> bool:
-    """Whether LightGBM is installed (the extra `calibrate`); without it trees stay as they are."""
-    return find_spec("lightgbm") is not None
+    """Whether there is LightGBM (the extra `calibrate`); without it trees stay as they are."""
+    try:
+        import lightgbm  # noqa: F401
+    except (ImportError, OSError):  # the latter where a library that it needs is missing
+        return False
+    return True
 
 
 def grown(readings: WgmmaReadings, constants: np.ndarray) -> list[Tree]:
     """Trees of what these constants leave of the readings."""
+    model = _core.WgmmaEstimates(list(constants), readings.clusters)
+    return boosted(np.array(model.features(readings.arms)), readings.errors(constants), readings.weights)
+
+
+def boosted(features: np.ndarray, values: np.ndarray, weights: np.ndarray) -> list[Tree]:
+    """Trees whose sum is about such values of such features."""
     import lightgbm
 
-    model = _core.WgmmaEstimates(list(constants), readings.clusters)
-    features = np.array(model.features(readings.arms))
-    found = lightgbm.LGBMRegressor(**_OPTIONS)
-    found.fit(features, readings.errors(constants), sample_weight=readings.weights)
-    return [_complete(tree["tree_structure"]) for tree in found.booster_.dump_model()["tree_info"]]
+    found = lightgbm.train(_OPTIONS, lightgbm.Dataset(features, values, weight=weights), _TREES)
+    return [complete(tree["tree_structure"]) for tree in found.dump_model()["tree_info"]]
 
 
-def _complete(root: dict[str, Any]) -> Tree:
+def complete(root: dict[str, Any]) -> Tree:
     """With every node: where there is none, both of its sides are the leaf above."""
     level, features, thresholds = [root], list[int](), list[float]()
     for _ in range(_DEPTH):

@@ -45,11 +45,14 @@ def run(options: argparse.Namespace) -> int:
     here = {"gpu": gpu.name, "driver": gpu.driver, "version": __version__}
     kept = Path(options.keep or path.with_suffix(".measured"))
     if options.measured:
-        found = _together(options.measured, here)
+        if options.seed is not None:
+            raise ValueError("calibrate: --seed is of problems to be measured; --measured has its own")
+        seeds, parts = _together(options.measured, here)
     else:
         found = _begun(options, kept, here)
         _measure(options, found, gpu, kept)
-    made = fitted(calibration.nearest_of(gpu), found["parts"], gpu, found["seed"])
+        seeds, parts = [found["seed"]], found["parts"]
+    made = fitted(calibration.nearest_of(gpu), parts, gpu, seeds)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, made.dumps().encode())
     if not (options.keep or options.measured):
@@ -59,16 +62,17 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _together(files: list[str], here: dict[str, Any]) -> dict[str, Any]:
-    """What several calibrations of one GPU measured; the seed is the first one's."""
-    each = []
+def _together(files: list[str], here: dict[str, Any]) -> tuple[list[int], dict[str, list[Any]]]:
+    """What several calibrations of one GPU measured: their seeds, and problems by part."""
+    each: dict[int, dict[str, list[Any]]] = {}
     for name in files:
         if (found := _read(Path(name), here, named=True)) is None:
             raise ValueError(f"calibrate: --measured {name}: there is no such file")
-        each.append(found)
-    names = dict.fromkeys(chain.from_iterable(found["parts"] for found in each))
-    parts = {part: [x for found in each for x in found["parts"].get(part, ())] for part in names}
-    return {**each[0], "parts": parts}
+        if found["seed"] in each:  # a problem would be in what is fitted to and in what is held out
+            raise ValueError(f"calibrate: --measured {name}: seed {found['seed']} is in another of the files")
+        each[found["seed"]] = found["parts"]
+    names = dict.fromkeys(chain.from_iterable(each.values()))
+    return list(each), {part: [x for parts in each.values() for x in parts.get(part, ())] for part in names}
 
 
 def _begun(options: argparse.Namespace, kept: Path, here: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +124,8 @@ def _say(options: argparse.Namespace, evidence: dict[str, Any], path: Path) -> N
     if options.json:
         print_json({"file": str(path), **evidence})
         return
-    print(f"seed {evidence['seed']}; the best of what was measured over the choice, on problems that were held out:")
+    print(f"seeds {' '.join(map(str, evidence['seeds']))}; the best of what was measured over the choice, on problems")
+    print("that were held out:")
     rows = [
         (
             part,

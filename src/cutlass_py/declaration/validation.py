@@ -417,7 +417,8 @@ def _warps(k: Resolved) -> _Faults:
         yield Fault("warps", k.warps, "32 in all: a thread block has 1024 threads")
     for axis, along_k, name in ((0, "t", "m"), (1, "n", "n")):
         if k.warp[axis] % 32 and not _half_line(k, k.warp[axis], k.given.layout[axis] == along_k):
-            yield Fault("warps", k.warps, f"warp tiles whose {name} is a multiple of 32; found {k.warp}")
+            units = "16, or a multiple of 32" if k.a == "tf32" else f"a multiple of {16 if k.a == 'f64' else 32}"
+            yield Fault("warps", k.warps, f"warp tiles whose {name} is {units}; found {k.warp}")
     held = k.warp[0] * k.warp[1] * DTYPES[k.accumulator].itemsize // 128
     if held > _SM80_ACCUMULATORS:
         yield Fault("warps", k.warps, f"{_SM80_ACCUMULATORS} registers of sums for a thread; found {held}")

@@ -1,6 +1,7 @@
 #include "operations/gemm/estimate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -209,8 +210,8 @@ struct Tiling {
     return 1e-6 * c.near * count / slots * k * x.size * lines / (group * blocks());
   }
 
-  std::vector<float> features(double microseconds) const {
-    return {
+  auto features(double microseconds) const {
+    return std::array{
 #define CUTLASS_PY_FEATURE(name, value) float(value),
         CUTLASS_PY_ESTIMATE_FEATURES(CUTLASS_PY_FEATURE)
 #undef CUTLASS_PY_FEATURE
@@ -219,6 +220,10 @@ struct Tiling {
 
   double fixed() const { return c.launch + c.fill * (blocks() > 1 ? 1 + c.meet : 1); }
 };
+
+double residual_of(const Trees& trees, const Tiling& tiling, double microseconds) {
+  return std::clamp(sum_of(trees, tiling.features(microseconds).data()), -kMostResidual, kMostResidual);
+}
 
 }  // namespace
 
@@ -256,14 +261,13 @@ std::vector<const char*> feature_names() {
 
 std::vector<float> features(const WgmmaModel& model, double m, double n, double k, double batch,
                             const EstimatedDesign& x, double microseconds) {
-  return Tiling(model, m, n, k, batch, x).features(microseconds);
+  const auto found = Tiling(model, m, n, k, batch, x).features(microseconds);
+  return {found.begin(), found.end()};
 }
 
 double residual(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
                 double microseconds) {
-  if (model.residual.empty()) return 0;
-  const double sum = sum_of(model.residual, features(model, m, n, k, batch, x, microseconds));
-  return std::clamp(sum, -kMostResidual, kMostResidual);
+  return residual_of(model.residual, Tiling(model, m, n, k, batch, x), microseconds);
 }
 
 Estimate best_estimate(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
@@ -283,7 +287,7 @@ Estimate best_estimate(const WgmmaModel& model, double m, double n, double k, do
   });
   best.microseconds += least;
   if (best.microseconds * shortest < below) {
-    best.microseconds *= std::exp(residual(model, m, n, k, batch, x, best.microseconds));
+    best.microseconds *= std::exp(residual_of(model.residual, tiling, best.microseconds));
   } else {
     best.microseconds *= shortest;
   }

@@ -67,13 +67,14 @@ class Routes::Search {
   // What a kernel may take for that; anything where all are.
   double limit(double time, double around) const { return every_ ? kNever : (time - around) * kRounding; }
   double at_least(const RouteGroup& group, const Detours& detours, int64_t parts) const {
-    return (group.few_rows ? least_of_vectors_ : least_) + detours.microseconds(p_, parts, routes_.beside_);
+    const double cut = parts > 1 ? std::min(1.0, routes_.beside_.cut) : 1;
+    return cut * (group.few_rows ? least_of_vectors_ : least_) + detours.microseconds(p_, parts, routes_.beside_);
   }
 
   void add(const Route& route) {
     if (every_ || found_.empty()) {
       found_.push_back(route);
-    } else if (route.microseconds < found_[0].microseconds) {
+    } else if (!(route.microseconds >= found_[0].microseconds)) {  // an estimate may be no number
       found_[0] = route;
     }
     fastest_ = std::min(fastest_, route.microseconds);

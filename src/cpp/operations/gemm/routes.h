@@ -54,7 +54,7 @@ struct RouteGroup {
   std::shared_ptr<const WgmmaModel> model;
   std::function<std::shared_ptr<WgmmaDesigns>()> designs;  // asked once, where they may be of use
   std::vector<OtherKernel> others;
-  std::shared_ptr<const WgmmaDesigns> own;  // once they were asked for
+  std::shared_ptr<const WgmmaDesigns> own;  // once they were asked for, as find does, under the GIL
 };
 
 // What no kernel is faster than: by the bytes of an element of A and of B.

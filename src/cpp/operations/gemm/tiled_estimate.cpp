@@ -7,7 +7,7 @@ namespace cutlass_py {
 namespace {
 
 // Two limits at once: near the ridge a little more than the larger.
-double both(double x, double y) { return std::pow(std::pow(x, 4.0) + std::pow(y, 4.0), 0.25); }
+double norm(double x, double y) { return std::pow(std::pow(x, 4.0) + std::pow(y, 4.0), 0.25); }
 
 // Steps that a multiprocessor takes where those of all tiles are dealt out evenly: a tile is cut into no more parts
 // than are worth joining.
@@ -32,7 +32,7 @@ double TiledDesign::microseconds(const Problem& p, int64_t length, int64_t batch
   const double rows = p.m, columns = p.n, along = double(length);
   const double moved = double(batch) * (size * (rows * along + along * columns) + rows * columns * d_size);
   const int64_t tiles = blocks_of(p.m, m) * blocks_of(p.n, n) * batch;
-  return fixed + both(waves(*this, tiles, blocks_of(length, k)), moved / memory) + deal;
+  return fixed + norm(waves(*this, tiles, blocks_of(length, k)), moved / memory) + deal;
 }
 
 }  // namespace cutlass_py

@@ -16,7 +16,7 @@ struct Tree {
   std::array<float, kNodes> threshold;
   std::array<float, kLeaves> value;
 
-  float operator()(const std::vector<float>& features) const {
+  float operator()(const float* features) const {
     size_t at = 0;
     for (size_t level = 0; level < kTreeDepth; ++level) at = 2 * at + 1 + (features[feature[at]] > threshold[at]);
     return value[at - kNodes];
@@ -25,7 +25,7 @@ struct Tree {
 
 using Trees = std::vector<Tree>;
 
-inline double sum_of(const Trees& trees, const std::vector<float>& features) {
+inline double sum_of(const Trees& trees, const float* features) {
   double sum = 0;
   for (const Tree& tree : trees) sum += tree(features);
   return sum;

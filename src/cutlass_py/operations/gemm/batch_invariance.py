@@ -16,7 +16,7 @@ from ...arrays.gpu import Gpu
 from ...declaration.config import SCHEDULES, GemmConfig
 from ...declaration.families import FAMILIES
 
-_WHOLE = 16  # of k: what the instructions of all others begin at multiples of
+WHOLE = 16  # of k: what the instructions of all others begin at multiples of
 
 
 def sums_refusal(c: GemmConfig, p: Problem, gpu: Gpu | None) -> str | None:
@@ -31,7 +31,7 @@ def sums_refusal(c: GemmConfig, p: Problem, gpu: Gpu | None) -> str | None:
         how = "cuts k by how many tiles there are"
     elif gpu and lowest <= gpu.cc <= highest and c.a in _ours() and c.accumulator != "s32":
         how = "sums unlike our own kernels, which take such rows too"
-    elif c.api == 3 and p.k % _WHOLE:
+    elif c.api == 3 and p.k % WHOLE:
         how = "sums k in another order than others that take such rows"
     return how and f"{how}; batch_invariant=True is asked for"
 

@@ -49,7 +49,7 @@ class Calibration:
         features: what the trees look at, in the order of their numbers.
         residual: by how a kernel sums, the trees of estimate.h that say what its formula leaves: of each a line with
             feature and threshold of every node, and the values of the leaves in units of 1e-4 of a logarithm.
-        evidence: what was measured, with which seed, and how near the choice came to the best of what was held out.
+        evidence: what was measured, with which seeds, and how near the choice came to the best of what was held out.
         nearest: whether it stands in for another GPU.
     """
 
@@ -130,7 +130,7 @@ def read(path: Path) -> Calibration:
     """
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path}: expected a calibration of format {FORMAT}")
+        raise ValueError(f"{path}: expected a calibration of format {FORMAT}: `calibrate` makes one")
     body = {name: x for name, x in content.items() if name != "sha256"}
     if content.get("sha256") != _digest(body):
         raise ValueError(f"{path}: its digest is not that of its contents: it was changed, or torn")
@@ -146,7 +146,7 @@ def read(path: Path) -> Calibration:
     try:
         for sums in SUMS:
             _core.WgmmaEstimates(found.constants(sums), ABSENT.clusters, found.trees(sums))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path}: of what the formula leaves: {error}") from None
     if not all(isinstance(x, int | float) and isfinite(x) for x in numbers) or min(above) <= 0:
         raise ValueError(f"{path}: a constant is no number, or not above 0")
@@ -156,7 +156,7 @@ def read(path: Path) -> Calibration:
 def _is_complete(x: Calibration) -> bool:
     names = set(_core.wgmma_constants())
     sums = set(x.sums) == set(SUMS) and all(set(found) == names for found in x.sums.values())
-    sums = sums and x.features == _core.wgmma_features()
+    sums = sums and x.features == _core.wgmma_features() and set(x.residual) <= set(SUMS)
     return sums and set(x.tiled) == tiled_names() and set(x.beside) == set(BESIDE)
 
 
@@ -211,8 +211,8 @@ def said(gpu: Gpu) -> str:
     found = calibration_of(gpu)
     if found.nearest:
         return f"in proportion to what was measured on {found.gpu}: `calibrate` measures this one"
-    seed = found.evidence.get("seed")
-    return f"by what was measured on {found.gpu}{'' if found in shipped() else f' here (seed {seed})'}"
+    seeds = " ".join(map(str, found.evidence.get("seeds", ())))
+    return f"by what was measured on {found.gpu}{'' if found in shipped() else f' here (seeds: {seeds})'}"
 
 
 def forget() -> None:

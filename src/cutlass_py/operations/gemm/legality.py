@@ -23,6 +23,7 @@ from ...epilogues.fusion import MOST_BLOCKS, rejection
 from ...epilogues.specialization import specialization_of
 from ...kernels import operation
 from ...kernels.adaptation import Way
+from .batch_invariance import WHOLE
 
 _UNSUMMED = "does not sum a bias gradient; bias_grad is given"
 _TMA = 16  # bytes: addresses, rows and batches of TMA operands are multiples of it
@@ -83,7 +84,7 @@ class Interface(operation.Interface):
 
     @cached_property
     def divisors(self) -> tuple[int, ...]:
-        """Of m, n (for B, and for D) and k, and bytes of A, B and D: problems are alike that have all of the same."""
+        """Of m, n (for B, and for D) and k, and bytes of A, B and D: what is asked of a problem's, one by one."""
         if self.api == 3:
             extents = 1, 1, self.align_d if self.granules else 1, 1 if self.lean else _MOST
         else:
@@ -94,9 +95,8 @@ class Interface(operation.Interface):
 
     def seen(self, divisors: tuple[int, ...]) -> tuple[object, ...]:
         """What `way`, and `bits_refusal` of its kernels, see of `divisors_of` a problem."""
-        if self.epilogue.user:
-            return divisors  # operands of any size lie along n
-        return tuple(map(ge, divisors, self.divisors))
+        reached = tuple(map(ge, divisors, self.divisors))
+        return (*reached, divisors[1]) if self.epilogue.user else reached  # operands of any size lie along n
 
     def alike(self, p: Problem) -> bool:
         """Whether layouts, the result's dtype and the function are the problem's: otherwise there are detours."""
@@ -247,7 +247,7 @@ class Interface(operation.Interface):
         return None
 
 
-_MOST = 16  # elements, or bytes, that are read or summed at once
+_MOST = WHOLE  # elements, or bytes, that are read or summed at once
 
 
 def signature_of(p: Problem) -> tuple[object, ...]:

@@ -25,7 +25,7 @@ from .legality import Interface, divisors_of, function_of, signature_of
 # Of 194 problems that were measured, stream-K of 2.x took so many times as long as the best, at least, where kernels of
 # our own slice k (docs/performance/choice.md): as near as an estimate may bring it.
 _BEHIND_SLICES = 1.4
-_MOST_KEPT = 64  # signatures, and of each so many kinds of extents: some KB
+_MOST_KEPT = 64  # signatures, and of each so many kinds of extents: some KB each
 
 
 class _Part(NamedTuple):
@@ -100,7 +100,7 @@ class _Alike:
         found = divisors_of(p)
         if (listed := self.listed.get(found)) is None:
             if len(self.listed) >= _MOST_KEPT:
-                self.listed = {}
+                self.listed, self.parts = {}, {}
             parts, sliced = [], _slice(groups, gpu)
             for interface, kernels in groups.items():
                 key = interface, interface.seen(found)
