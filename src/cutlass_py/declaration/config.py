@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from .dtypes import BLOCK, DTYPES
@@ -332,6 +332,7 @@ class GemmConfig(KernelConfig):
         return "_".join([self.family, *dtypes, self.layout, extents_text(self.tile), *design, self.epilogue])
 
 
+@cache
 def extents_text(extents: tuple[int, ...]) -> str:
     """As it stands in names, such as "128x256x64"."""
     return "x".join(map(str, extents))

@@ -6,6 +6,8 @@ manifests, archive.py), a library for each, and tables (tuned.py); none of its o
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -52,14 +54,37 @@ class Pack:
 @cache
 def installed() -> tuple[Pack, ...]:
     """Every pack that is installed, by name; of two distributions of one name, those of the first on the path."""
-    from importlib.metadata import distributions
-
     announced: dict[str, Iterable[EntryPoint]] = {}
-    for distribution in distributions():
-        # Text is looked through before it is parsed, which for all distributions would take long in a first call.
-        if GROUP in (distribution.read_text("entry_points.txt") or ""):
-            announced.setdefault(distribution.name, distribution.entry_points.select(group=GROUP))
+    if _may_be_announced():
+        from importlib.metadata import distributions
+
+        for distribution in distributions():
+            if GROUP in (distribution.read_text("entry_points.txt") or ""):
+                announced.setdefault(distribution.name, distribution.entry_points.select(group=GROUP))
     return tuple(map(_pack, sorted(chain.from_iterable(announced.values()), key=lambda entry: entry.name)))
+
+
+def _may_be_announced() -> bool:
+    """Whether a distribution on the path names the group.
+
+    Files are looked through first: what importlib.metadata does for each distribution takes 0.3 ms of a first call.
+    """
+    for place in sys.path:
+        try:
+            with os.scandir(place or ".") as entries:
+                found = [entry.path for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))]
+        except NotADirectoryError:
+            return True  # an archive, which may hold one
+        except OSError:
+            continue
+        for directory in found:
+            try:
+                with open(os.path.join(directory, "entry_points.txt"), encoding="utf-8", errors="replace") as text:
+                    if GROUP in text.read():
+                        return True
+            except OSError:
+                continue
+    return False
 
 
 def _pack(entry: EntryPoint) -> Pack:
