@@ -185,6 +185,12 @@ def test_every_part_that_there_are_kernels_for_is_measured(core):
     assert measuring.parts(A100) == [measuring.ROUTES]
 
 
+@pytest.fixture
+def no_trees(monkeypatch):
+    """As if LightGBM were not installed: growing takes longer than all else."""
+    monkeypatch.setattr(fitting, "can_grow", lambda: False)
+
+
 @pytest.mark.parametrize("trees", [True, False], ids=["LightGBM", "without"])
 def test_constants_are_found_in_what_follows_from_them(gpu, trees, monkeypatch):
     if trees:
@@ -241,7 +247,7 @@ def test_a_problem_that_comes_twice_is_judged_twice(gpu):
     assert finite[0] == finite[1] > 1
 
 
-def test_several_calibrations_are_fitted_to_together(gpu, place, capsys, monkeypatch):
+def test_several_calibrations_are_fitted_to_together(gpu, no_trees, place, capsys, monkeypatch):
     monkeypatch.setattr(measuring, "parts", lambda gpu: ["usual"])
     files = [str(place / name) for name in ("one", "two")]
     for seed, name in enumerate(files):
@@ -259,7 +265,7 @@ def test_several_calibrations_are_fitted_to_together(gpu, place, capsys, monkeyp
     assert "--seed is of problems to be measured" in capsys.readouterr().err
 
 
-def test_the_command_measures_fits_and_is_taken(gpu, place, capsys, monkeypatch):
+def test_the_command_measures_fits_and_is_taken(gpu, no_trees, place, capsys, monkeypatch):
     monkeypatch.setattr(measuring, "parts", lambda gpu: ["usual"])
     assert main(["calibrate", "--seconds", "1", "--seed", "5"]) == 0
     said = capsys.readouterr().out
@@ -273,7 +279,7 @@ def test_the_command_measures_fits_and_is_taken(gpu, place, capsys, monkeypatch)
     assert Estimates(p, H200).known is found
 
 
-def test_the_command_goes_on_where_it_was_interrupted(gpu, place, monkeypatch):
+def test_the_command_goes_on_where_it_was_interrupted(gpu, no_trees, place, monkeypatch):
     asked, measure = [], measuring.measure
 
     def interrupted(part, *rest):

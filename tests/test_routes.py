@@ -17,8 +17,8 @@ from cutlass_py.kernels import registry
 from cutlass_py.kernels.kernel import CutlassKernel
 from cutlass_py.kernels.registry import concerned
 from cutlass_py.operations.gemm import routes
+from cutlass_py.operations.gemm.batch_invariance import WHOLE
 from cutlass_py.operations.gemm.calibration import calibration_of, instead
-from cutlass_py.operations.gemm.legality import _MOST
 
 ALIGNED = (256, 256, 256, 16, 8, 4, 1)  # bytes
 
@@ -152,7 +152,7 @@ def test_rows_of_what_an_epilogue_stores_may_be_no_granules(core, first):
 
 def test_no_divisor_goes_beyond_what_is_kept(core):
     interfaces = list(concerned(problem().problem, False))
-    assert max(max(each.divisors) for each in interfaces) <= _MOST < 2 * max(max(each.divisors) for each in interfaces)
+    assert max(max(each.divisors) for each in interfaces) <= WHOLE < 2 * max(max(each.divisors) for each in interfaces)
 
 
 def test_a_kernel_with_an_epilogue_of_the_users_is_asked(core, monkeypatch):

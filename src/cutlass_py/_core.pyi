@@ -339,7 +339,7 @@ class WgmmaEstimates:
 
     def __init__(self, constants: Sequence[float], clusters: Sequence[int], residual: Sequence[tuple[Sequence[int], Sequence[float], Sequence[float]]] = []) -> None:
         """
-        `residual` is of trees whose values add up to the logarithm of time over the formula's: of each the features and thresholds of its nodes, and the values of its leaves.
+        `residual`: trees whose values add up to the logarithm of time over the formula's; of each the features and thresholds of its nodes, and the values of its leaves.
         """
 
     def best(self, product: tuple[float, float, float, float], design: WgmmaDesign) -> tuple[float, int, int]:

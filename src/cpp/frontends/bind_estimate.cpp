@@ -75,15 +75,15 @@ Tree tree_of(const TreeOf& given) {
   return tree;
 }
 
-WgmmaModel model_of(const std::vector<double>& constants, const Clusters& clusters,
-                    const std::vector<TreeOf>& residual) {
+WgmmaEstimates model_of(const std::vector<double>& constants, const Clusters& clusters,
+                        const std::vector<TreeOf>& residual) {
   if (constants.size() != kEstimateConstants) throw std::invalid_argument("one number for each of wgmma_constants()");
-  WgmmaModel model{constants_of(constants.data()), clusters, {}};
+  WgmmaEstimates model{constants_of(constants.data()), clusters, {}};
   for (const TreeOf& tree : residual) model.residual.push_back(tree_of(tree));
   return model;
 }
 
-std::tuple<double, int, int> best(const WgmmaModel& model, const Product& p, const EstimatedDesign& x) {
+std::tuple<double, int, int> best(const WgmmaEstimates& model, const Product& p, const EstimatedDesign& x) {
   const auto [m, n, k, batch] = p;
   const Estimate found = best_estimate(model, m, n, k, batch, x);
   return {found.microseconds, raster_of(x, found.order), found.order.band};
@@ -91,7 +91,7 @@ std::tuple<double, int, int> best(const WgmmaModel& model, const Product& p, con
 
 // what(product, design, its time by the formula) of each.
 template <class What>
-auto of_each(const WgmmaModel& model, const WgmmaArms& arms, What what) {
+auto of_each(const WgmmaEstimates& model, const WgmmaArms& arms, What what) {
   std::vector<decltype(what(arms.each[0].product, arms.each[0].design, 0.0))> found;
   for (const auto& [product, x, order] : arms.each) {
     const auto [m, n, k, batch] = product;
@@ -100,18 +100,18 @@ auto of_each(const WgmmaModel& model, const WgmmaArms& arms, What what) {
   return found;
 }
 
-std::vector<double> times(const WgmmaModel& model, const WgmmaArms& arms) {
+std::vector<double> times(const WgmmaEstimates& model, const WgmmaArms& arms) {
   return of_each(model, arms, [](const Product&, const EstimatedDesign&, double us) { return us; });
 }
 
-std::vector<double> residuals(const WgmmaModel& model, const WgmmaArms& arms) {
+std::vector<double> residuals(const WgmmaEstimates& model, const WgmmaArms& arms) {
   return of_each(model, arms, [&](const Product& p, const EstimatedDesign& x, double us) {
     const auto [m, n, k, batch] = p;
     return residual(model, m, n, k, batch, x, us);
   });
 }
 
-std::vector<std::vector<float>> features_of(const WgmmaModel& model, const WgmmaArms& arms) {
+std::vector<std::vector<float>> features_of(const WgmmaEstimates& model, const WgmmaArms& arms) {
   return of_each(model, arms, [&](const Product& p, const EstimatedDesign& x, double us) {
     const auto [m, n, k, batch] = p;
     return features(model, m, n, k, batch, x, us);
@@ -163,16 +163,17 @@ void bind_estimate(nb::module_& m) {
                     const std::vector<std::pair<int, int>>&>(),
            "products"_a, "designs"_a, "orders"_a)
       .def("__len__", [](const WgmmaArms& arms) { return arms.each.size(); });
-  nb::class_<WgmmaModel>(m, "WgmmaEstimates",
-                         "What wgmma kernels take, by constants and by how many clusters of each size run at once.")
+  nb::class_<WgmmaEstimates>(m, "WgmmaEstimates",
+                             "What wgmma kernels take, by constants and by how many clusters of each size run at once.")
       .def(
           "__init__",
-          [](WgmmaModel* self, const std::vector<double>& constants, const Clusters& clusters,
-             const std::vector<TreeOf>& residual) { new (self) WgmmaModel(model_of(constants, clusters, residual)); },
+          [](WgmmaEstimates* self, const std::vector<double>& constants, const Clusters& clusters,
+             const std::vector<TreeOf>& residual) {
+            new (self) WgmmaEstimates(model_of(constants, clusters, residual));
+          },
           "constants"_a, "clusters"_a, "residual"_a = std::vector<TreeOf>(),
-          "`residual` is of trees whose values add up to the logarithm of time over the formula's: of each the "
-          "features "
-          "and thresholds of its nodes, and the values of its leaves.")
+          "`residual`: trees whose values add up to the logarithm of time over the formula's; of each the features and "
+          "thresholds of its nodes, and the values of its leaves.")
       .def("best", &best, "product"_a, "design"_a,
            "Microseconds of a product (m, n, k, batch) in the best order of tiles, its raster and its swizzle.")
       .def("times", &times, "arms"_a, "Microseconds of each of WgmmaArms, by the formula alone.")

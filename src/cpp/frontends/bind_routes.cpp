@@ -89,8 +89,8 @@ void bind_routes(nb::module_& m) {
       .def(
           "__init__",
           [](RouteGroup* self, const Detours& least, const Detours& whole, std::optional<Detours> parts, bool few_rows,
-             double behind, std::shared_ptr<WgmmaModel> model, std::function<std::shared_ptr<WgmmaDesigns>()> designs,
-             std::vector<OtherKernel> others) {
+             double behind, std::shared_ptr<WgmmaEstimates> model,
+             std::function<std::shared_ptr<WgmmaDesigns>()> designs, std::vector<OtherKernel> others) {
             new (self) RouteGroup{
                 least, whole, parts, few_rows, behind, std::move(model), std::move(designs), std::move(others), {}};
           },

@@ -21,6 +21,7 @@ _OPTIONS = {
     "max_depth": _DEPTH, "num_leaves": 2**_DEPTH, "learning_rate": 0.12, "min_data_in_leaf": 40, "seed": 1,
     "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.7, "objective": "huber", "alpha": 0.1,
     "deterministic": True, "force_row_wise": True, "verbose": -1,
+    "num_threads": 1,  # so few numbers; more threads wait for each other where other processes are busy
 }  # fmt: skip
 
 

@@ -98,7 +98,7 @@ struct Tiling {
   double slots, count, waves;
   double loaded;  // bytes of k, by a block
 
-  Tiling(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x)
+  Tiling(const WgmmaEstimates& model, double m, double n, double k, double batch, const EstimatedDesign& x)
       : c(model.constants),
         x(x),
         k(k),
@@ -243,7 +243,7 @@ std::vector<EstimatedOrder> orders_of(const EstimatedDesign& x, double m, double
   return found;
 }
 
-double estimate(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
+double estimate(const WgmmaEstimates& model, double m, double n, double k, double batch, const EstimatedDesign& x,
                 EstimatedOrder order) {
   const Tiling tiling(model, m, n, k, batch, x);
   if (!tiling.count || !k) return tiling.fixed();
@@ -259,19 +259,19 @@ std::vector<const char*> feature_names() {
   };
 }
 
-std::vector<float> features(const WgmmaModel& model, double m, double n, double k, double batch,
+std::vector<float> features(const WgmmaEstimates& model, double m, double n, double k, double batch,
                             const EstimatedDesign& x, double microseconds) {
   const auto found = Tiling(model, m, n, k, batch, x).features(microseconds);
   return {found.begin(), found.end()};
 }
 
-double residual(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
+double residual(const WgmmaEstimates& model, double m, double n, double k, double batch, const EstimatedDesign& x,
                 double microseconds) {
   return residual_of(model.residual, Tiling(model, m, n, k, batch, x), microseconds);
 }
 
-Estimate best_estimate(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
-                       double below) {
+Estimate best_estimate(const WgmmaEstimates& model, double m, double n, double k, double batch,
+                       const EstimatedDesign& x, double below) {
   const Tiling tiling(model, m, n, k, batch, x);
   if (!tiling.count || !k) return {tiling.fixed(), {true, 1}};
   const Tiling::Mainloop main = tiling.mainloop();

@@ -97,7 +97,7 @@ struct Estimate {
 using Clusters = std::array<int, 9>;  // by their size, how many a device runs at once
 
 // What is known of a GPU, for kernels that sum in one way.
-struct WgmmaModel {
+struct WgmmaEstimates {
   EstimateConstants constants;
   Clusters clusters;
   Trees residual;  // logarithm of time over the formula's
@@ -107,19 +107,19 @@ struct WgmmaModel {
 constexpr double kMostResidual = 0.1;
 
 // By the formula alone.
-double estimate(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
+double estimate(const WgmmaEstimates& model, double m, double n, double k, double batch, const EstimatedDesign& x,
                 EstimatedOrder order);
 
 // What the trees are grown on, by its names: tile and cluster, how the operand's rows and tiles come out, the formula.
 std::vector<const char*> feature_names();
-std::vector<float> features(const WgmmaModel& model, double m, double n, double k, double batch,
+std::vector<float> features(const WgmmaEstimates& model, double m, double n, double k, double batch,
                             const EstimatedDesign& x, double microseconds);
-double residual(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
+double residual(const WgmmaEstimates& model, double m, double n, double k, double batch, const EstimatedDesign& x,
                 double microseconds);
 
 // In the best of its orders by the formula, and with the residual. Where it is not below a time, whatever its order: no
 // more than it takes.
-Estimate best_estimate(const WgmmaModel& model, double m, double n, double k, double batch, const EstimatedDesign& x,
-                       double below = std::numeric_limits<double>::infinity());
+Estimate best_estimate(const WgmmaEstimates& model, double m, double n, double k, double batch,
+                       const EstimatedDesign& x, double below = std::numeric_limits<double>::infinity());
 
 }  // namespace cutlass_py

@@ -51,7 +51,7 @@ struct RouteGroup {
   bool few_rows;  // they are bounded as kernels for few rows are
   double behind;  // how much longer k takes as a whole than estimated
   // Those of the formula for wgmma, and then the others.
-  std::shared_ptr<const WgmmaModel> model;
+  std::shared_ptr<const WgmmaEstimates> model;
   std::function<std::shared_ptr<WgmmaDesigns>()> designs;  // asked once, where they may be of use
   std::vector<OtherKernel> others;
   std::shared_ptr<const WgmmaDesigns> own;  // once they were asked for, as find does, under the GIL

@@ -16,7 +16,7 @@ from ...arrays.gpu import Gpu
 from ...declaration.config import SCHEDULES, GemmConfig
 from ...declaration.families import FAMILIES
 
-WHOLE = 16  # of k: what the instructions of all others begin at multiples of
+WHOLE = 16  # of k: what the instructions of all others begin at multiples of; no more is read at once of any extent
 
 
 def sums_refusal(c: GemmConfig, p: Problem, gpu: Gpu | None) -> str | None:

@@ -86,7 +86,7 @@ class Interface(operation.Interface):
     def divisors(self) -> tuple[int, ...]:
         """Of m, n (for B, and for D) and k, and bytes of A, B and D: what is asked of a problem's, one by one."""
         if self.api == 3:
-            extents = 1, 1, self.align_d if self.granules else 1, 1 if self.lean else _MOST
+            extents = 1, 1, self.align_d if self.granules else 1, 1 if self.lean else WHOLE
         else:
             a, b = self.layout[0] == "t", self.layout[1] == "t"
             along_k = max(self.align_a if a else 1, 1 if b else self.align_b)
@@ -247,9 +247,6 @@ class Interface(operation.Interface):
         return None
 
 
-_MOST = WHOLE  # elements, or bytes, that are read or summed at once
-
-
 def signature_of(p: Problem) -> tuple[object, ...]:
     """All that `way` and `bits_refusal` look at of a problem but `divisors_of`; extents in the words of a way aside."""
     return p.signature, p.n > _MOST_COLUMNS, p.batch > 1, p.batch > MOST_BLOCKS
@@ -257,8 +254,8 @@ def signature_of(p: Problem) -> tuple[object, ...]:
 
 def divisors_of(p: Problem) -> tuple[int, ...]:
     """What else they look at: powers of two that extents are multiples of, and alignments; see `Interface.divisors`."""
-    n = gcd(p.n, _MOST)
-    return gcd(p.m, _MOST), n, n, gcd(p.k, _MOST), p.align_a, p.align_b, p.align_d
+    n = gcd(p.n, WHOLE)
+    return gcd(p.m, WHOLE), n, n, gcd(p.k, WHOLE), p.align_a, p.align_b, p.align_d
 
 
 def function_of(p: Problem) -> tuple[str, bool]:

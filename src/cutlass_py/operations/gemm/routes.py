@@ -22,8 +22,8 @@ from .calibration import calibration_of
 from .cost import Estimates, beside, by_formula, design_of, designs_of, detours_of, fastest, least_way
 from .legality import Interface, divisors_of, function_of, signature_of
 
-# Of 194 problems that were measured, stream-K of 2.x took so many times as long as the best, at least, where kernels of
-# our own slice k (docs/performance/choice.md): as near as an estimate may bring it.
+# How many times as long as estimated stream-K of 2.x is taken to be where our own kernels slice k: set by hand, for its
+# formula is too hopeful about one block on a multiprocessor (docs/performance/choice.md).
 _BEHIND_SLICES = 1.4
 _MOST_KEPT = 64  # signatures, and of each so many kinds of extents: some KB each
 
