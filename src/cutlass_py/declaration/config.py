@@ -389,7 +389,7 @@ class Family:
 
     @cached_property
     def core(self) -> tuple[Any, ...]:
-        """The set that two cores build in five to six minutes."""
+        """The set that is built unless another is asked for."""
         return _distinct(self.declare_core())
 
     @cached_property
