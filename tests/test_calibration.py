@@ -21,7 +21,7 @@ from cutlass_py.dispatch.candidates import rank
 from cutlass_py.kernels.adaptation import Way
 from cutlass_py.kernels.registry import kernel_named
 from cutlass_py.operations.gemm import calibration
-from cutlass_py.operations.gemm.calibration import BESIDE, SUMS, TILED, calibration_of, instead, nearest_of
+from cutlass_py.operations.gemm.calibration import BESIDE, ROUTES, SUMS, TILED, calibration_of, instead, nearest_of
 from cutlass_py.operations.gemm.cost import Estimates
 
 H200 = replace(ABSENT, absent=False, driver=13000)
@@ -79,17 +79,17 @@ def test_what_ships_is_whole():
     (own,) = calibration.shipped()
     assert own.gpu == "NVIDIA H200" and list(own.sums) == list(SUMS)
     assert {*TILED} <= set(own.tiled) and set(own.beside) == set(BESIDE)
-    assert len(own.dumps()) < 60_000
+    assert len(own.dumps()) < 90_000
     for sums in SUMS:
         assert len(own.constants(sums)) == len(_core.wgmma_constants())
 
 
-def test_what_ships_has_trees_for_every_way_to_sum():
+def test_what_ships_has_trees_for_every_way_to_sum_and_for_routes():
     own = nearest_of(H200)
-    for sums in SUMS:
-        trees = own.trees(sums)
-        assert len(trees) == len(own.residual[sums]) >= 30
-        assert [calibration.line_of(tree) for tree in trees] == own.residual[sums]
+    for of in (*SUMS, ROUTES):
+        trees = own.trees(of)
+        assert len(trees) == len(own.residual[of]) >= 30
+        assert [calibration.line_of(tree) for tree in trees] == own.residual[of]
 
 
 def saved(path, **changes):
@@ -110,9 +110,9 @@ def test_the_users_own_is_taken_first(place):
     [
         (lambda text: text[:-200], "not JSON"),
         (lambda text: text.replace('"cc": 90', '"cc": 91'), "its digest is not that of its contents"),
-        (lambda text: "[]", "expected a calibration of format 2"),
-        (lambda text: text.replace('"format": 2', '"format": 9'), "expected a calibration of format 2"),
-        (lambda text: text.replace('"format": 2', '"format": 1'), "format 2: `calibrate` makes one"),
+        (lambda text: "[]", "expected a calibration of format 3"),
+        (lambda text: text.replace('"format": 3', '"format": 9'), "expected a calibration of format 3"),
+        (lambda text: text.replace('"format": 3', '"format": 1'), "format 3: `calibrate` makes one"),
     ],
 )
 def test_what_is_torn_or_edited_is_named_and_passed_over(place, change, message):
@@ -132,11 +132,12 @@ def test_what_is_torn_or_edited_is_named_and_passed_over(place, change, message)
         ({"version": "7.7"}, "version 7.7; expected"),
         ({"tiled": {}}, "is of other constants than this version has"),
         ({"beside": dict.fromkeys(BESIDE, math.nan)}, "a constant is no number"),
-        ({"features": ["tile_m"]}, "is of other constants than this version has"),
+        ({"features": [["tile_m"], ["kind"]]}, "is of other constants than this version has"),
         ({"residual": {"fast": ["0>1 5"]}}, "a tree has 15 features"),
         ({"residual": {"slow": []}}, "is of other constants than this version has"),
         ({"residual": {"fast": [" ".join(["0>nan"] * 15 + ["0"] * 16)]}}, "a threshold is no number"),
         ({"residual": {"fast": [" ".join(["0>1"] * 15 + ["9" * 400] * 16)]}}, "of what the formula leaves"),
+        ({"residual": {"routes": ["0>1 5"]}}, "a tree has 15 features"),
         ({"residual": {"fast": ["x>1 5"]}}, "of what the formula leaves: invalid literal"),
         ({"residual": {"fast": [" ".join(["99>1"] * 15 + ["0"] * 16)]}}, "a tree's features are those named"),
     ],
@@ -199,7 +200,8 @@ def test_constants_are_found_in_what_follows_from_them(gpu, trees, monkeypatch):
     known = nearest_of(H200)
     parts = {part: list(measuring.measure(part, H200, 2.0, 3)) for part in ("usual", measuring.ROUTES)}
     found = fitting.fitted(known, parts, H200, [3])
-    assert (found.residual["usual"] != known.residual["usual"]) == trees
+    for part in parts:
+        assert (found.residual[part] != known.residual[part]) == trees
     assert found.residual["fast"] == known.residual["fast"] and found.evidence["seeds"] == [3]
     assert found.sums["fast"] == known.sums["fast"]
     assert found.sums["usual"]["low"] > known.sums["usual"]["low"] + 0.3
@@ -226,6 +228,28 @@ def test_trees_are_grown_on_what_is_left(gpu):
     for grown in (trees, [calibration._tree(calibration.line_of(tree)) for tree in trees]):
         model = _core.WgmmaEstimates(constants, ABSENT.clusters, grown)
         assert np.abs(np.array(model.residuals(readings.arms)) - left).mean() < 0.005
+
+
+def test_routes_take_what_their_trees_say(gpu):
+    """A time moves by the sum of the trees and by a tenth at most; that of a kernel without a formula does not."""
+    features = _core.route_features()
+    by_rows = [features.index("rows")] * 15, [1000.0] * 15
+    p = problem(2000, 512, 512).problem
+    design = _core.GemvDesign(
+        swap=False, packed=False, along_k=True, only_factor=True, size=2, sm_count=132, memory=4e6, longer=1.0
+    )
+    given = {"tile": (2, 4, 256), "swap": False, "slices": 1, "access": 0, "size": 2, "d_size": 4}
+    kernel, asked = _core.OtherKernel(**given, formula=design), _core.OtherKernel(**given, formula=None)
+    assert dict(zip(features, _core.RouteResidual.features(p, kernel, 2, 3.0, 12.0), strict=True)) == {
+        "kind": 3, "tile_m": 0, "tile_n": 0, "tile_k": 0, "slices": 1, "swap": 0, "access": 0, "size": 2, "d_size": 4,
+        "align_d": 4, "rows": 2000, "columns": 512, "k": 256, "batch": 1, "parts": 2, "tiles": 0, "steps": 0,
+        "rows_full": 1, "columns_full": 1, "around": 0.25, "microseconds": 12,
+    }  # fmt: skip
+    assert _core.RouteResidual.features(p, asked, 1, 0.0, 10.0) == []
+    for value, factor in ((0.02, math.exp(0.04)), (-0.5, math.exp(-0.1))):
+        known = _core.RouteResidual([(*by_rows, [-7.0] * 8 + [value] * 8)] * 2)
+        assert known.applied(p, kernel, 1, 0.0, 10.0) == pytest.approx(10 * factor, rel=1e-6)
+        assert known.applied(p, asked, 1, 0.0, 10.0) == 10
 
 
 def test_a_tree_of_any_shape_is_complete():

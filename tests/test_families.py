@@ -107,7 +107,7 @@ def test_core_is_as_large_as_minutes_allow():
     """In core-seconds of two cores, as measured (docs/decisions/0054): our own by functions, of which kernels share."""
     functions = len({FAMILIES["sm90_lean"].function(c) for c in FAMILIES["sm90_lean"].core})
     others = Counter(FAMILIES[c.family].api for c in CORE if c.family != "sm90_lean")
-    assert 400 <= functions <= 850 and 90 <= others[2] <= 150 and others[3] <= 4
+    assert 400 <= functions <= 850 and 90 <= others[2] <= 160 and others[3] <= 4
 
 
 def test_many_designs_for_the_commonest_problem():

@@ -394,10 +394,28 @@ class Detours:
 class OtherKernel:
     """A kernel that is not of the formula for wgmma alone."""
 
-    def __init__(self, *, tile: Sequence[int], swap: bool, slices: int, formula: float | TiledDesign | GemvDesign | None) -> None:
+    def __init__(self, *, tile: Sequence[int], swap: bool, slices: int, access: int, size: int, d_size: int, formula: float | TiledDesign | GemvDesign | None) -> None:
         """
-        `formula`: or what any product takes; None where that has to be asked for.
+        A thread loads `access` bytes at once, 0 where the kernel sees to that. `formula`: or what any product takes; None where that has to be asked for.
         """
+
+def route_features() -> list[str]:
+    """What a RouteResidual looks at, in the order of its numbers."""
+
+class RouteResidual:
+    """What formulas leave of whole routes."""
+
+    def __init__(self, trees: Sequence[tuple[Sequence[int], Sequence[float], Sequence[float]]]) -> None:
+        """As the `residual` of WgmmaEstimates, by route_features()."""
+
+    def applied(self, p: Problem, kernel: WgmmaDesign | OtherKernel, parts: int, around: float, microseconds: float) -> float:
+        """
+        A time by the formulas, of which so much is `around` the kernel, with the residual.
+        """
+
+    @staticmethod
+    def features(p: Problem, kernel: WgmmaDesign | OtherKernel, parts: int, around: float, microseconds: float) -> list[float]:
+        """What the trees look at; nothing of a kernel without a formula."""
 
 class RouteGroup:
     """
@@ -412,7 +430,7 @@ class RouteGroup:
 class Routes:
     """The routes to problems that differ in extents alone."""
 
-    def __init__(self, *, groups: Sequence[RouteGroup], launch: float, memory: float, sizes: Sequence[int], longer: float, gemv_memory: float, beside: Sequence[float], sm_count: int) -> None:
+    def __init__(self, *, groups: Sequence[RouteGroup], launch: float, memory: float, sizes: Sequence[int], longer: float, gemv_memory: float, beside: Sequence[float], residual: RouteResidual, sm_count: int) -> None:
         """
         No kernel takes less than a `launch`, and bytes of A and B (`sizes` of an element) that come from `memory` in a microsecond; those for few rows are bounded by their own formula.
         """

@@ -7,13 +7,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
-#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "frontends/bindings.h"
+#include "frontends/tree_of.h"
 #include "operations/gemm/estimate.h"
 
 namespace cutlass_py {
@@ -55,32 +55,10 @@ struct WgmmaArms {
   }
 };
 
-// Features, thresholds and values: see Tree.
-using TreeOf = std::tuple<std::vector<int>, std::vector<double>, std::vector<double>>;
-
-Tree tree_of(const TreeOf& given) {
-  const auto& [features, thresholds, values] = given;
-  if (features.size() != kNodes || thresholds.size() != kNodes || values.size() != kLeaves) {
-    throw std::invalid_argument("a tree has 15 features, as many thresholds, and 16 values");
-  }
-  Tree tree;
-  const int known = int(feature_names().size());
-  for (size_t i = 0; i < kNodes; ++i) {
-    if (features[i] < 0 || features[i] >= known) throw std::invalid_argument("a tree's features are those named");
-    if (!std::isfinite(thresholds[i])) throw std::invalid_argument("a threshold is no number");
-    tree.feature[i] = uint8_t(features[i]);
-    tree.threshold[i] = float(thresholds[i]);
-  }
-  for (size_t i = 0; i < kLeaves; ++i) tree.value[i] = float(values[i]);
-  return tree;
-}
-
 WgmmaEstimates model_of(const std::vector<double>& constants, const Clusters& clusters,
                         const std::vector<TreeOf>& residual) {
   if (constants.size() != kEstimateConstants) throw std::invalid_argument("one number for each of wgmma_constants()");
-  WgmmaEstimates model{constants_of(constants.data()), clusters, {}};
-  for (const TreeOf& tree : residual) model.residual.push_back(tree_of(tree));
-  return model;
+  return {constants_of(constants.data()), clusters, trees_of(residual, feature_names().size())};
 }
 
 std::tuple<double, int, int> best(const WgmmaEstimates& model, const Product& p, const EstimatedDesign& x) {

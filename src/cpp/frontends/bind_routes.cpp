@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "frontends/bindings.h"
+#include "frontends/tree_of.h"
 #include "operations/gemm/routes.h"
 
 namespace cutlass_py {
@@ -25,6 +26,7 @@ namespace {
 using namespace nb::literals;
 
 using Constants = std::array<double, 4>;
+using RouteKernel = std::variant<EstimatedDesign, OtherKernel>;
 
 Beside beside_of(const Constants& x) { return {x[0], x[1], x[2], x[3]}; }
 
@@ -79,12 +81,36 @@ void bind_routes(nb::module_& m) {
   nb::class_<OtherKernel>(m, "OtherKernel", "A kernel that is not of the formula for wgmma alone.")
       .def(
           "__init__",
-          [](OtherKernel* self, std::array<int, 3> tile, bool swap, int slices,
+          [](OtherKernel* self, std::array<int, 3> tile, bool swap, int slices, int access, int size, int d_size,
              std::variant<std::monostate, double, TiledDesign, GemvDesign> formula) {
-            new (self) OtherKernel{tile[0], tile[1], tile[2], swap, slices, std::move(formula)};
+            new (self) OtherKernel{tile[0], tile[1], tile[2], swap, slices, access, size, d_size, std::move(formula)};
           },
-          nb::kw_only(), "tile"_a, "swap"_a, "slices"_a, "formula"_a.none(),
-          "`formula`: or what any product takes; None where that has to be asked for.");
+          nb::kw_only(), "tile"_a, "swap"_a, "slices"_a, "access"_a, "size"_a, "d_size"_a, "formula"_a.none(),
+          "A thread loads `access` bytes at once, 0 where the kernel sees to that. `formula`: or what any product "
+          "takes; None where that has to be asked for.");
+  m.def("route_features", &route_feature_names, "What a RouteResidual looks at, in the order of its numbers.");
+  nb::class_<RouteResidual>(m, "RouteResidual", "What formulas leave of whole routes.")
+      .def(
+          "__init__",
+          [](RouteResidual* self, const std::vector<TreeOf>& trees) {
+            new (self) RouteResidual{trees_of(trees, route_feature_names().size())};
+          },
+          "trees"_a, "As the `residual` of WgmmaEstimates, by route_features().")
+      .def(
+          "applied",
+          [](const RouteResidual& self, const Problem& p, const RouteKernel& kernel, int64_t parts, double around,
+             double us) {
+            return std::visit([&](const auto& x) { return self.applied(p, x, parts, around, us); }, kernel);
+          },
+          "p"_a, "kernel"_a, "parts"_a, "around"_a, "microseconds"_a,
+          "A time by the formulas, of which so much is `around` the kernel, with the residual.")
+      .def_static(
+          "features",
+          [](const Problem& p, const RouteKernel& kernel, int64_t parts, double around, double us) {
+            return std::visit([&](const auto& x) { return route_features(p, x, parts, around, us); }, kernel);
+          },
+          "p"_a, "kernel"_a, "parts"_a, "around"_a, "microseconds"_a,
+          "What the trees look at; nothing of a kernel without a formula.");
   nb::class_<RouteGroup>(m, "RouteGroup", "Kernels that reach a problem in one way, or with k in parts in another one.")
       .def(
           "__init__",
@@ -102,12 +128,12 @@ void bind_routes(nb::module_& m) {
       .def(
           "__init__",
           [](Routes* self, Routes::Groups groups, double launch, double memory, std::array<int, 2> sizes, double longer,
-             double gemv_memory, const Constants& beside, int sm_count) {
+             double gemv_memory, const Constants& beside, std::shared_ptr<RouteResidual> residual, int sm_count) {
             const Floor floor{launch, memory, longer, {sm_count, gemv_memory}, sizes[0], sizes[1]};
-            new (self) Routes(std::move(groups), floor, beside_of(beside), sm_count);
+            new (self) Routes(std::move(groups), floor, beside_of(beside), std::move(residual), sm_count);
           },
           nb::kw_only(), "groups"_a, "launch"_a, "memory"_a, "sizes"_a, "longer"_a, "gemv_memory"_a, "beside"_a,
-          "sm_count"_a,
+          "residual"_a, "sm_count"_a,
           "No kernel takes less than a `launch`, and bytes of A and B (`sizes` of an element) that come from `memory` "
           "in a microsecond; those for few rows are bounded by their own formula.")
       .def(

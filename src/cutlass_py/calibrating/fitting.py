@@ -24,13 +24,15 @@ from ..declaration.config import SCHEDULES
 from ..declaration.families import find
 from ..kernels.adaptation import Way
 from ..kernels.registry import cutlass_kernel
-from ..operations.gemm.calibration import BESIDE, TILED, Calibration, Tree, instead, line_of
-from ..operations.gemm.cost import Estimates, is_tiled
+from ..operations.gemm.calibration import BESIDE, ROUTES, TILED, Calibration, Tree, instead, line_of
+from ..operations.gemm.cost import Estimates, by_formula, is_tiled
+from ..operations.gemm.cost import design_of as formula_of
 from ..operations.gemm.problems import arguments
+from ..operations.gemm.routes import other_kernel, residual_of
 from ..operations.gemm.tiled_estimate import rate_name
 from ..operations.gemm.wgmma_estimate import design_of
-from .measuring import ROUTES, Entry
-from .residual import can_grow, grown
+from .measuring import Entry
+from .residual import can_grow, grown, grown_of_routes
 
 # How far a constant may go from where it was before that counts as an error; of all others, a half.
 _WIDE = {"outside_along": 2.0, "lines16": 2.0, "panels32": 3.0, "panels16": 6.0, "load": 1.0, "beside": 1.0,
@@ -133,6 +135,7 @@ class RouteReadings(Readings):
         self.names += [("beside", name) for name in BESIDE]
         self.at = self.start()
         with instead(gpu, known):
+            self.kernels = [self._kernel(p, kernel) for p, kernel, _ in routes]
             self.times = np.array([self._product(i) for i in range(len(routes))])
         super().__init__([us for _, us in near])
 
@@ -163,10 +166,36 @@ class RouteReadings(Readings):
                         times[i] = self._product(i)
         if len(anew) > 1:  # a step, from which others are taken
             self.at, self.times = constants, times
+        return np.asarray(times * np.where(self.parts > 1, changed.beside["cut"], 1) + self.around(changed.beside))
+
+    def around(self, x: Mapping[str, float]) -> np.ndarray:
+        """What surrounds the kernels, by these constants."""
         launches, moved, turned_launches, turned = np.array(self.detours).T
-        x = changed.beside
         launches, moved = launches + x["transposed"] * turned_launches, moved + x["transposed"] * turned
-        return np.asarray(times * np.where(self.parts > 1, x["cut"], 1) + launches * x["launch"] + moved / x["rate"])
+        return np.asarray(launches * x["launch"] + moved / x["rate"])
+
+    def _seen(self) -> list[tuple[Any, ...]]:
+        """What trees are told of each."""
+        times, around = self.estimates(self.start()).tolist(), self.around(self.known.beside).tolist()
+        each = zip(self.products, self.kernels, around, times, strict=True)
+        return [(p, kernel, int(parts), beside, us) for (p, _, parts), kernel, beside, us in each]
+
+    def features(self) -> np.ndarray:
+        """What trees look at, by the constants as they are; no number of a kernel without a formula."""
+        none = [math.nan] * len(_core.route_features())
+        return np.array([_core.RouteResidual.features(*each) or none for each in self._seen()])
+
+    def with_residual(self) -> np.ndarray:
+        """Estimates by the constants as they are, with what the trees say."""
+        residual = residual_of(self.known)
+        return np.array([residual.applied(*each) for each in self._seen()])
+
+    def _kernel(self, p: Any, kernel: Any) -> Any:
+        """As routes.h has it."""
+        own, _ = by_formula((kernel,))
+        if own:
+            return design_of(kernel.config, p.activation)
+        return other_kernel(kernel.config, formula_of(kernel.config, p, self.gpu))
 
     def _product(self, i: int) -> float:
         """In parts, as if they were a batch."""
@@ -292,7 +321,11 @@ def fit(part: str, known: Calibration, entries: Sequence[Entry], gpu: Gpu) -> Ca
         start = routes.start()
         changed = routes.changed(descend(routes, start, np.full(len(start), 0.5), rounds=1))
         tiled, beside = ({name: _rounded(x) for name, x in table.items()} for table in (changed.tiled, changed.beside))
-        return replace(known, tiled=tiled, beside=beside)
+        found = replace(known, tiled=tiled, beside=beside)
+        if not can_grow():
+            return found
+        trees = grown_of_routes(RouteReadings(entries, found, gpu))
+        return replace(found, residual=known.residual | {part: [line_of(tree) for tree in trees]})
     names = _core.wgmma_constants()
     width = np.array([_WIDE.get(name, 0.5) for name in names])
     readings = WgmmaReadings(entries, gpu.clusters)
@@ -306,7 +339,7 @@ def choices(part: str, known: Calibration, entries: Sequence[Entry], gpu: Gpu) -
     """How near the choice among what was measured comes to the best of it, problem by problem."""
     if part == ROUTES:
         routes = RouteReadings(entries, known, gpu)
-        return routes.choices(routes.estimates(routes.start()))
+        return routes.choices(routes.with_residual())
     readings = WgmmaReadings(entries, gpu.clusters)
     return readings.choices(readings.with_residual(np.array(known.constants(part)), known.trees(part)))
 

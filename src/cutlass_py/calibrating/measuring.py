@@ -25,14 +25,13 @@ from ..dispatch.launch_plan import launch_plan_of
 from ..kernels.adaptation import Way
 from ..kernels.kernel import CutlassKernel
 from ..kernels.registry import all_kernels
-from ..operations.gemm.calibration import SUMS
+from ..operations.gemm.calibration import ROUTES, SUMS
 from ..operations.gemm.problems import arguments
 from ..operations.gemm.suites import RANDOM
 from ..operations.gemm.wgmma_estimate import estimate, sums_of
 
 Entry = dict[str, Any]  # a problem, and the microseconds of each round of what was run on it
 
-ROUTES = "routes"
 # Seconds of each part, of those that there are kernels for.
 SECONDS = {"usual": 36.0, "fast": 11.0, "promoted": 13.0, "factors": 11.0, ROUTES: 24.0}
 _DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=True))  # of bench, by how they sum

@@ -1,4 +1,4 @@
-"""Trees of what the formula for wgmma kernels leaves: boosted by LightGBM, where that is installed.
+"""Trees of what formulas leave, of wgmma kernels and of whole routes: boosted by LightGBM, where that is installed.
 
 They are complete and of one depth (trees.h), so that a kernel's are summed in a microsecond. What arms of a problem
 have in common says nothing about the choice and is taken off, as where constants are fitted; arms count likewise.
@@ -14,11 +14,12 @@ from .. import _core
 from ..operations.gemm.calibration import Tree
 
 if TYPE_CHECKING:
-    from .fitting import WgmmaReadings
+    from .fitting import RouteReadings, WgmmaReadings
 
-_DEPTH, _TREES = 4, 60
+_DEPTH, _TREES, _RATE = 4, 60, 0.12
+_ROUTE_TREES, _ROUTE_RATE = 120, 0.25  # kernels of several formulas differ in more ways (docs/performance/choice.md)
 _OPTIONS = {
-    "max_depth": _DEPTH, "num_leaves": 2**_DEPTH, "learning_rate": 0.12, "min_data_in_leaf": 40, "seed": 1,
+    "max_depth": _DEPTH, "num_leaves": 2**_DEPTH, "min_data_in_leaf": 40, "seed": 1,
     "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.7, "objective": "huber", "alpha": 0.1,
     "deterministic": True, "force_row_wise": True, "verbose": -1,
     "num_threads": 1,  # so few numbers; more threads wait for each other where other processes are busy
@@ -40,11 +41,21 @@ def grown(readings: WgmmaReadings, constants: np.ndarray) -> list[Tree]:
     return boosted(np.array(model.features(readings.arms)), readings.errors(constants), readings.weights)
 
 
-def boosted(features: np.ndarray, values: np.ndarray, weights: np.ndarray) -> list[Tree]:
+def grown_of_routes(readings: RouteReadings) -> list[Tree]:
+    """Trees of what the constants leave that the readings have."""
+    features, left = readings.features(), readings.errors(readings.start())
+    known = ~np.isnan(features[:, 0])
+    return boosted(features[known], left[known], readings.weights[known], _ROUTE_TREES, _ROUTE_RATE)
+
+
+def boosted(
+    features: np.ndarray, values: np.ndarray, weights: np.ndarray, trees: int = _TREES, rate: float = _RATE
+) -> list[Tree]:
     """Trees whose sum is about such values of such features."""
     import lightgbm
 
-    found = lightgbm.train(_OPTIONS, lightgbm.Dataset(features, values, weight=weights), _TREES)
+    options = {**_OPTIONS, "learning_rate": rate}
+    found = lightgbm.train(options, lightgbm.Dataset(features, values, weight=weights), trees)
     return [complete(tree["tree_structure"]) for tree in found.dump_model()["tree_info"]]
 
 

@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -34,12 +35,23 @@ def directory() -> Path:
     Raises:
         CompileError: CUTLASS_PY_CACHE_DIR names the home of nobody.
     """
-    asked = os.environ.get("CUTLASS_PY_CACHE_DIR")
-    if asked:
+    home = os.environ.get("HOME")
+    if asked := os.environ.get("CUTLASS_PY_CACHE_DIR"):
         try:
-            return Path(asked).expanduser().absolute()
+            return _asked(asked, home).absolute()
         except RuntimeError as error:
             raise CompileError(f"CUTLASS_PY_CACHE_DIR is {asked!r}: {error}") from None
+    return _users(home, os.environ.get("XDG_CACHE_HOME"))
+
+
+# By what they depend on: every choice asks.
+@cache
+def _asked(directory: str, home: str | None) -> Path:
+    return Path(directory).expanduser()
+
+
+@cache
+def _users(home: str | None, caches: str | None) -> Path:
     from platformdirs import user_cache_path
 
     try:

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_type_hints
 from weakref import ref
@@ -89,13 +90,18 @@ def file_name(gpu: str, sm_count: int) -> str:
     return packs.TABLES.replace("*", file_stem(gpu, sm_count))
 
 
+@lru_cache(64)  # every choice asks
+def _file_in(place: Path, gpu: str, sm_count: int) -> Path:
+    return place / file_name(gpu, sm_count)
+
+
 def path_of(gpu: Gpu) -> Path:
     """The user's table for such GPUs. Need not exist.
 
     Raises:
         CompileError: CUTLASS_PY_CACHE_DIR names the home of nobody.
     """
-    return cache.directory() / file_name(gpu.name, gpu.sm_count)
+    return _file_in(cache.directory(), gpu.name, gpu.sm_count)
 
 
 # Where tables lie that came with the package, as file_name calls them.
@@ -152,7 +158,7 @@ def _known(gpu: Gpu) -> list[Table]:
     """Tables for such GPUs: the user's, then what somebody else measured."""
     tables = [table(gpu)]
     for place in (*packs.directories(), *PLACES):
-        path = place / file_name(gpu.name, gpu.sm_count)
+        path = _file_in(place, gpu.name, gpu.sm_count)
         found = _tables.get(path)  # in one step: another thread may forget them all
         tables.append(_tables.setdefault(path, _usable(path, gpu)) if found is None else found)
     return [found for found in tables if found]

@@ -281,9 +281,11 @@ class CutlassKernel(Kernel):
 
     def ready(self) -> None:
         """Loads the kernel; where compiling it failed in this process before, fails again at once."""
+        if self.compiled:
+            return
         from ..compiling.compiler import failed
 
-        if not self.compiled and self.name in failed:
+        if self.name in failed:
             raise CompileError(failed[self.name])
         self.load()
 

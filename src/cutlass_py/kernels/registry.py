@@ -127,14 +127,10 @@ def _configs(compiled: bool) -> tuple[KernelConfig, ...]:
     return tuple({c.name: c for c in (*declared, *added.values())}.values())
 
 
-@_cached_until_reset
-def _at_hand() -> frozenset[str]:
-    return frozenset((*(config.name for config in _configs(True)), *_undeclared()))
-
-
 def is_at_hand(name: str) -> bool:
     """Whether a kernel of that name is compiled, or none of the declaration: that takes long to list."""
-    return name in _at_hand()
+    _load_packs()
+    return name in _facts() or name in _undeclared()
 
 
 @_cached_until_reset

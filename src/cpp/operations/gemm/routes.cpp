@@ -1,6 +1,8 @@
 #include "operations/gemm/routes.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -19,11 +21,122 @@ double Detours::microseconds(const Problem& p, int64_t parts, const Beside& besi
   return time;
 }
 
+// ------------------------------------------------------------------------------------------------ the residual
+
+namespace {
+
+// How a kernel comes by its operands, and D by its place.
+enum class Kind { boxes, direct, unaligned, vectors, tiles };
+
+// A kernel as trees see it; m of one for vectors is 0.
+struct Seen {
+  Kind kind;
+  int m, n, k, slices;
+  bool swap;
+  int access, size, d_size;
+};
+
+std::optional<Seen> seen(const EstimatedDesign& x) {
+  const Kind kind = x.unaligned ? Kind::unaligned : x.direct ? Kind::direct : Kind::boxes;
+  return Seen{kind, x.m, x.n, x.k, x.slices, x.swap, 0, x.size, x.d_size};
+}
+std::optional<Seen> seen(const OtherKernel& x) {
+  if (std::holds_alternative<GemvDesign>(x.formula)) {
+    return Seen{Kind::vectors, 0, 0, 0, x.slices, x.swap, 0, x.size, x.d_size};
+  }
+  if (!std::holds_alternative<TiledDesign>(x.formula)) return std::nullopt;
+  return Seen{Kind::tiles, x.m, x.n, x.k, x.slices, x.swap, x.access, x.size, x.d_size};
+}
+
+#define CUTLASS_PY_ROUTE_FEATURES(X)           \
+  X(kind, x.kind)                              \
+  X(tile_m, x.m)                               \
+  X(tile_n, x.n)                               \
+  X(tile_k, x.k)                               \
+  X(slices, x.slices)                          \
+  X(swap, x.swap)                              \
+  X(access, x.access)                          \
+  X(size, x.size)                              \
+  X(d_size, x.d_size)                          \
+  X(align_d, p.align_d)                        \
+  X(rows, rows)                                \
+  X(columns, columns)                          \
+  X(k, k)                                      \
+  X(batch, p.batch)                            \
+  X(parts, parts)                              \
+  X(tiles, tiles_m * tiles_n * batch)          \
+  X(steps, steps)                              \
+  X(rows_full, full(rows, tiles_m, x.m))       \
+  X(columns_full, full(columns, tiles_n, x.n)) \
+  X(around, us > 0 ? around / us : 0)          \
+  X(microseconds, us)
+
+auto features_of(const Problem& p, const Seen& x, int64_t parts, double around, double us) {
+  const double rows = x.swap ? p.n : p.m, columns = x.swap ? p.m : p.n, batch = double(p.batch) * double(parts);
+  const double k = double(blocks_of(p.k, parts));
+  const auto count = [](double extent, int tile) { return tile ? std::ceil(extent / tile) : 0; };
+  const auto full = [](double extent, double tiles, int tile) { return tiles > 0 ? extent / (tiles * tile) : 1; };
+  const double tiles_m = count(rows, x.m), tiles_n = count(columns, x.n), steps = count(k, x.k) / x.slices;
+  return std::array{
+#define CUTLASS_PY_FEATURE(name, value) float(value),
+      CUTLASS_PY_ROUTE_FEATURES(CUTLASS_PY_FEATURE)
+#undef CUTLASS_PY_FEATURE
+  };
+}
+
+template <class Kernel>
+double with_residual(const Trees& trees, const Problem& p, const Kernel& kernel, int64_t parts, double around,
+                     double us) {
+  const std::optional<Seen> x = trees.empty() ? std::nullopt : seen(kernel);
+  if (!x || !std::isfinite(us)) return us;
+  const double sum = sum_of(trees, features_of(p, *x, parts, around, us).data());
+  return us * std::exp(std::clamp(sum, -kMostResidual, kMostResidual));
+}
+
+template <class Kernel>
+std::vector<float> features_or_none(const Problem& p, const Kernel& kernel, int64_t parts, double around, double us) {
+  const std::optional<Seen> x = seen(kernel);
+  if (!x) return {};
+  const auto found = features_of(p, *x, parts, around, us);
+  return {found.begin(), found.end()};
+}
+
+}  // namespace
+
+std::vector<const char*> route_feature_names() {
+  return {
+#define CUTLASS_PY_FEATURE(name, value) #name,
+      CUTLASS_PY_ROUTE_FEATURES(CUTLASS_PY_FEATURE)
+#undef CUTLASS_PY_FEATURE
+  };
+}
+
+std::vector<float> route_features(const Problem& p, const EstimatedDesign& x, int64_t parts, double around, double us) {
+  return features_or_none(p, x, parts, around, us);
+}
+std::vector<float> route_features(const Problem& p, const OtherKernel& x, int64_t parts, double around, double us) {
+  return features_or_none(p, x, parts, around, us);
+}
+
+double RouteResidual::applied(const Problem& p, const EstimatedDesign& x, int64_t parts, double around,
+                              double us) const {
+  return with_residual(trees, p, x, parts, around, us);
+}
+double RouteResidual::applied(const Problem& p, const OtherKernel& x, int64_t parts, double around, double us) const {
+  return with_residual(trees, p, x, parts, around, us);
+}
+
+// ------------------------------------------------------------------------------------------------ the search
+
 // To one product.
 class Routes::Search {
  public:
   Search(const Routes& routes, const Problem& p, bool every, const Ask& ask)
-      : routes_(routes), p_(p), every_(every), ask_(ask) {
+      : routes_(routes),
+        p_(p),
+        every_(every),
+        ask_(ask),
+        shortest_(routes.residual_->trees.empty() ? 1 : std::exp(-kMostResidual)) {
     const Floor& floor = routes.floor_;
     const double m = p.m, n = p.n, k = p.k;
     const double moved = double(p.batch) * (m * k * floor.size_a + k * n * floor.size_b);
@@ -62,10 +175,18 @@ class Routes::Search {
     std::vector<std::pair<int64_t, int64_t>> launches;  // parts, and the length of each
   };
 
-  // Whether what takes so long at least may yet be of use.
-  bool open(double least) const { return every_ || least < fastest_; }
+  // Whether what takes so long at least by the formulas may yet be of use.
+  bool open(double least, double fastest) const { return every_ || least * shortest_ < fastest; }
+  bool open(double least) const { return open(least, fastest_); }
   // What a kernel may take for that; anything where all are.
-  double limit(double time, double around) const { return every_ ? kNever : (time - around) * kRounding; }
+  double limit(double fastest, double around) const {
+    return every_ ? kNever : (fastest / shortest_ - around) * kRounding;
+  }
+  // A route's time with the residual, where it may be of use; else one that is not.
+  template <class Kernel>
+  double applied(const Kernel& x, int64_t parts, double around, double us, double fastest) const {
+    return open(us, fastest) ? routes_.residual_->applied(p_, x, parts, around, us) : us;
+  }
   double at_least(const RouteGroup& group, const Detours& detours, int64_t parts) const {
     const double cut = parts > 1 ? std::min(1.0, routes_.beside_.cut) : 1;
     return cut * (group.few_rows ? least_of_vectors_ : least_) + detours.microseconds(p_, parts, routes_.beside_);
@@ -112,7 +233,6 @@ class Routes::Search {
     }
     for (const OtherKernel& x : group.others) use(x, kernel++);
   }
-
   template <class Kernel>
   bool is_alone(const Kernel& x) const {
     return p_.splits <= 0 || x.slices == p_.splits;
@@ -124,7 +244,7 @@ class Routes::Search {
     each(group, [&](const auto& x, int kernel) {
       if (!is_alone(x)) return;
       const double us = time(group, x, place, kernel, all, limit(fastest_, around) / group.behind);
-      add({group.behind * us + around, place, kernel, 1, false});
+      add({applied(x, 1, around, group.behind * us + around, fastest_), place, kernel, 1, false});
     });
   }
 
@@ -169,7 +289,8 @@ class Routes::Search {
       for (size_t i = 0; i < parts_.size() && parts_[i].splits <= most; ++i) {
         if (around[i] == kNever) continue;
         const double fastest = best ? std::min(fastest_, best->microseconds) : fastest_;
-        const double us = time(group, x, place, kernel, parts_[i], limit(fastest, around[i])) + around[i];
+        const double formulas = time(group, x, place, kernel, parts_[i], limit(fastest, around[i])) + around[i];
+        const double us = applied(x, parts_[i].count, around[i], formulas, fastest);
         if (!best || us < best->microseconds) best = Route{us, place, kernel, parts_[i].count, true};
       }
       if (best && (best->microseconds < kNever || p_.splits)) add(*best);
@@ -180,6 +301,7 @@ class Routes::Search {
   const Problem& p_;
   const bool every_;
   const Ask& ask_;
+  const double shortest_;            // of a time with the residual, beside that of the formulas
   double least_, least_of_vectors_;  // of any kernel, and of those for few rows
   double fastest_ = kNever;
   std::vector<Parts> parts_;

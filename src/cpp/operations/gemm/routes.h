@@ -40,8 +40,24 @@ struct OtherKernel {
   int m, n, k;
   bool swap;
   int slices;
+  int access;        // bytes that a thread loads at once; 0 where the kernel sees to that
+  int size, d_size;  // bytes of an element of A and B, and of D
   std::variant<std::monostate, double, TiledDesign, GemvDesign> formula;
 };
+
+// What formulas leave of whole routes: what kernels of different formulas take beside each other.
+struct RouteResidual {
+  Trees trees;
+
+  // Of a time by the formulas, `around` of it beside the kernel: what it is with the residual.
+  double applied(const Problem& p, const EstimatedDesign& x, int64_t parts, double around, double us) const;
+  double applied(const Problem& p, const OtherKernel& x, int64_t parts, double around, double us) const;
+};
+
+// What its trees are grown on, by its names; nothing of kernels without a formula.
+std::vector<const char*> route_feature_names();
+std::vector<float> route_features(const Problem& p, const EstimatedDesign& x, int64_t parts, double around, double us);
+std::vector<float> route_features(const Problem& p, const OtherKernel& x, int64_t parts, double around, double us);
 
 // Kernels that reach a problem in one way, or with k in parts in another one.
 struct RouteGroup {
@@ -79,8 +95,13 @@ class Routes {
  public:
   using Groups = std::vector<std::shared_ptr<RouteGroup>>;
 
-  Routes(Groups groups, const Floor& floor, const Beside& beside, int sm_count)
-      : groups_(std::move(groups)), floor_(floor), beside_(beside), sm_count_(sm_count) {}
+  Routes(Groups groups, const Floor& floor, const Beside& beside, std::shared_ptr<const RouteResidual> residual,
+         int sm_count)
+      : groups_(std::move(groups)),
+        floor_(floor),
+        beside_(beside),
+        residual_(std::move(residual)),
+        sm_count_(sm_count) {}
 
   // All of them, or one that none is faster than; those of a group are together, and of equals an earlier one is taken.
   // `cuts`: k may be in parts.
@@ -91,6 +112,7 @@ class Routes {
   Groups groups_;
   Floor floor_;
   Beside beside_;
+  std::shared_ptr<const RouteResidual> residual_;
   int sm_count_;
 };
 

@@ -23,8 +23,9 @@ from ...declaration.families import FAMILIES
 from ...errors import CompileError
 from ...support.files import read_json
 
-FORMAT = 2
+FORMAT = 3
 SUMS = ("usual", "fast", "promoted", "factors")  # how our own kernels sum: bf16 stands for all that do as usual
+ROUTES = "routes"  # all kernels beside each other, with what surrounds them
 PLACE = Path(__file__).with_name("calibrations")  # those that came with the package
 _PREFIX = "calibration"
 # By name, in microseconds unless it says so; tiled_estimate.py, gemv_estimate.py and cost.py say what each is.
@@ -46,9 +47,10 @@ class Calibration:
         sums: of estimate.h, by how a kernel sums and by name.
         tiled: of kernels without wgmma. "rate" with a family and an operand's dtype: TFLOP/s of its tensor cores.
         beside: of packing, finishing and cutting k.
-        features: what the trees look at, in the order of their numbers.
-        residual: by how a kernel sums, the trees of estimate.h that say what its formula leaves: of each a line with
-            feature and threshold of every node, and the values of the leaves in units of 1e-4 of a logarithm.
+        features: what trees look at, in the order of their numbers: those of estimate.h, and of routes.h.
+        residual: by how a kernel sums, the trees of estimate.h that say what its formula leaves, and of ROUTES those of
+            routes.h: of each a line with feature and threshold of every node, and the values of the leaves in units of
+            1e-4 of a logarithm.
         evidence: what was measured, with which seeds, and how near the choice came to the best of what was held out.
         nearest: whether it stands in for another GPU.
     """
@@ -62,7 +64,7 @@ class Calibration:
     sums: dict[str, dict[str, float]]
     tiled: dict[str, float]
     beside: dict[str, float]
-    features: list[str] = field(default_factory=_core.wgmma_features)
+    features: list[list[str]] = field(default_factory=lambda: [_core.wgmma_features(), _core.route_features()])
     residual: dict[str, list[str]] = field(default_factory=dict)
     evidence: dict[str, Any] = field(default_factory=dict)
     nearest: bool = False
@@ -71,13 +73,13 @@ class Calibration:
         """Of one way to sum, in the order of estimate.h."""
         return [self.sums[sums][name] for name in _core.wgmma_constants()]
 
-    def trees(self, sums: str) -> list[Tree]:
-        """Of one way to sum, as WgmmaEstimates takes them.
+    def trees(self, of: str) -> list[Tree]:
+        """Of one way to sum, as WgmmaEstimates takes them, or of ROUTES, as RouteResidual does.
 
         Raises:
             ValueError: a line is no tree.
         """
-        return [_tree(line) for line in self.residual.get(sums, ())]
+        return [_tree(line) for line in self.residual.get(of, ())]
 
     def dumps(self) -> str:
         """As a file has it, with a digest of the rest."""
@@ -151,7 +153,8 @@ def read(path: Path) -> Calibration:
 def _is_complete(x: Calibration) -> bool:
     names = set(_core.wgmma_constants())
     sums = set(x.sums) == set(SUMS) and all(set(found) == names for found in x.sums.values())
-    sums = sums and x.features == _core.wgmma_features() and set(x.residual) <= set(SUMS)
+    sums = sums and x.features == [_core.wgmma_features(), _core.route_features()]
+    sums = sums and set(x.residual) <= {*SUMS, ROUTES}
     return sums and set(x.tiled) == tiled_names() and set(x.beside) == set(BESIDE)
 
 
@@ -251,6 +254,7 @@ def _no_trees(x: Calibration) -> str | None:
     try:
         for sums in SUMS:
             _core.WgmmaEstimates(x.constants(sums), ABSENT.clusters, x.trees(sums))
+        _core.RouteResidual(x.trees(ROUTES))
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         return f"of what the formula leaves: {error}"
     return None

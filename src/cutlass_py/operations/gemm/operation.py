@@ -16,7 +16,6 @@ from ...kernels.operation import Groups, Operation, Timed
 from . import batch_invariance, cost, legality, metadata, problem_text, problems, routes, tile_order
 from .arguments import GemmArguments
 from .call import KernelCall
-from .suites import SUITES
 
 
 class Gemm(Operation):
@@ -47,6 +46,8 @@ class Gemm(Operation):
     @property
     def suite(self) -> Iterator[dict[str, Any]]:
         """Layers of language models and squares, in bf16 by weights as they lie."""
+        from .suites import SUITES
+
         for batch, m, n, k in (*SUITES["llm"], *SUITES["square"]):
             yield {"m": m, "n": n, "k": k, "batch": batch, "a": "bf16", "layout": "tn"}
 

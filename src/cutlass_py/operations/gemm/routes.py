@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 from typing import NamedTuple
 
-from ..._core import GemvDesign, OtherKernel, Problem, RouteGroup, Routes, TiledDesign
+from ..._core import GemvDesign, OtherKernel, Problem, RouteGroup, RouteResidual, Routes, TiledDesign
 from ...arrays.gpu import Gpu, gpu_of
-from ...declaration.config import SCHEDULES
+from ...declaration.config import SCHEDULES, GemmConfig
 from ...declaration.dtypes import DTYPES
 from ...declaration.epilogues import epilogue_named
 from ...epilogues.specialization import specialization_of
@@ -18,7 +18,7 @@ from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel
 from ...kernels.operation import Groups, Timed
 from . import wgmma_estimate
-from .calibration import calibration_of
+from .calibration import ROUTES, Calibration, calibration_of
 from .cost import Estimates, beside, by_formula, design_of, designs_of, detours_of, fastest, least_way
 from .legality import Interface, divisors_of, function_of, signature_of
 
@@ -66,7 +66,27 @@ def _other(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> OtherKernel:
         formula = inf
     elif not c.own_source and not epilogue_named(c.epilogue).user:
         formula = design_of(c, p, gpu)
-    return OtherKernel(tile=c.tile, swap=SCHEDULES[c.schedule].swap, slices=c.slices, formula=formula)
+    return other_kernel(c, formula)
+
+
+def other_kernel(c: GemmConfig, formula: TiledDesign | GemvDesign | float | None) -> OtherKernel:
+    """A configuration with what its time goes by, as routes.h takes it."""
+    size = DTYPES[c.a].itemsize
+    return OtherKernel(
+        tile=c.tile,
+        swap=SCHEDULES[c.schedule].swap,
+        slices=c.slices,
+        access=c.align * size,
+        size=size,
+        d_size=DTYPES[c.d].itemsize,
+        formula=formula,
+    )
+
+
+@lru_cache(64)
+def residual_of(known: Calibration) -> RouteResidual:
+    """What is known of the routes' formulas."""
+    return RouteResidual(known.trees(ROUTES))
 
 
 class _Listed:
@@ -84,6 +104,7 @@ class _Listed:
             longer=known.tiled["gemv"],
             gemv_memory=known.tiled["memory"],
             beside=beside(known),
+            residual=residual_of(known),
             sm_count=gpu.sm_count,
         )
 
