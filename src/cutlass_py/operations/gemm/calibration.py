@@ -30,7 +30,8 @@ PLACE = Path(__file__).with_name("calibrations")  # those that came with the pac
 _PREFIX = "calibration"
 # By name, in microseconds unless it says so; tiled_estimate.py, gemv_estimate.py and cost.py say what each is.
 TILED = (
-    "launch", "fill", "instruction", "memory", "shared", "copies", "turned", "alone", "step", "deal", "join", "gemv",
+    "launch", "fill", "instruction", "memory", "shared", "copies", "turned", "alone", "step", "latency", "deal",
+    "join", "gemv",
 )  # fmt: skip
 BESIDE = ("launch", "rate", "transposed", "cut")
 Tree = tuple[list[int], list[float], list[float]]  # features, thresholds and values: trees.h

@@ -3,10 +3,10 @@
 By constants of a calibration. Tiles that a multiprocessor has at once share its tensor cores (`rate`, of a family and
 what it multiplies) and its `shared` memory, from which warps read their fragments, or wait for asynchronous `copies`,
 which take the CUDA cores `turned` times as long where k is contiguous. A step of k of few tiles waits for one warp,
-which takes `alone` times as long as a quarter of the cores could, and a `step` for what it reads. Of each wave the time
-to fill its pipelines (`fill`, of a tile of 128x128) and to compute its epilogue (`instruction`, of one for each of
-128x256 elements); or `memory`; and a `launch`. Of stream-K the workspace (`deal`) and parts that are joined (`join`, in
-steps of k).
+which takes `alone` times as long as a quarter of the cores could, and a `step` for what it reads; or for memory, whose
+`latency` the stages that are asked for ahead share. Of each wave the time to fill its pipelines (`fill`, of a tile of
+128x128) and to compute its epilogue (`instruction`, of one for each of 128x256 elements); or `memory`; and a `launch`.
+Of stream-K the workspace (`deal`) and parts that are joined (`join`, in steps of k).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def design_of(c: GemmConfig, gpu: Gpu, d_size: int) -> _core.TiledDesign:
         size=size,
         d_size=d_size,
         step=max(hypot(2 * tm * tn * tk / rate, moved / x["shared"]), copied),
-        alone=x["alone"] * 8 * wm * wn * tk / rate + x["step"],
+        alone=max(x["alone"] * 8 * wm * wn * tk / rate + x["step"], x["latency"] / max(c.stages - 1, 1)),
         fill=x["fill"] * (tm + tn) / 256
         + x["instruction"] * epilogue_named(c.epilogue).instructions() * tm * tn / 2**15,
         join=x["join"],
