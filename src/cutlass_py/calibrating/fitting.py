@@ -321,11 +321,11 @@ def fit(part: str, known: Calibration, entries: Sequence[Entry], gpu: Gpu) -> Ca
         start = routes.start()
         changed = routes.changed(descend(routes, start, np.full(len(start), 0.5), rounds=1))
         tiled, beside = ({name: _rounded(x) for name, x in table.items()} for table in (changed.tiled, changed.beside))
-        found = replace(known, tiled=tiled, beside=beside)
+        known = replace(known, tiled=tiled, beside=beside)
         if not can_grow():
-            return found
-        trees = grown_of_routes(RouteReadings(entries, found, gpu))
-        return replace(found, residual=known.residual | {part: [line_of(tree) for tree in trees]})
+            return known
+        lines = [line_of(tree) for tree in grown_of_routes(RouteReadings(entries, known, gpu))]
+        return replace(known, residual=known.residual | {part: lines})
     names = _core.wgmma_constants()
     width = np.array([_WIDE.get(name, 0.5) for name in names])
     readings = WgmmaReadings(entries, gpu.clusters)
