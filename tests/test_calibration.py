@@ -238,7 +238,7 @@ def test_routes_take_what_their_trees_say(gpu):
     design = _core.GemvDesign(
         swap=False, packed=False, along_k=True, only_factor=True, size=2, sm_count=132, memory=4e6, longer=1.0
     )
-    given = {"tile": (2, 4, 256), "swap": False, "slices": 1, "access": 0, "size": 2, "d_size": 4}
+    given = {"tile": (2, 4, 256), "swap": False, "slices": 1, "access": 0, "size": 2, "d_size": 4, "own": None}
     kernel, asked = _core.OtherKernel(**given, formula=design), _core.OtherKernel(**given, formula=None)
     assert dict(zip(features, _core.RouteResidual.features(p, kernel, 2, 3.0, 12.0), strict=True)) == {
         "kind": 3, "tile_m": 0, "tile_n": 0, "tile_k": 0, "slices": 1, "swap": 0, "access": 0, "size": 2, "d_size": 4,

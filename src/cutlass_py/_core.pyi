@@ -394,9 +394,9 @@ class Detours:
 class OtherKernel:
     """A kernel that is not of the formula for wgmma alone."""
 
-    def __init__(self, *, tile: Sequence[int], swap: bool, slices: int, access: int, size: int, d_size: int, formula: float | TiledDesign | GemvDesign | None) -> None:
+    def __init__(self, *, tile: Sequence[int], swap: bool, slices: int, access: int, size: int, d_size: int, formula: float | TiledDesign | GemvDesign | None, own: WgmmaDesign | None) -> None:
         """
-        A thread loads `access` bytes at once, 0 where the kernel sees to that. `formula`: or what any product takes; None where that has to be asked for.
+        A thread loads `access` bytes at once, 0 where the kernel sees to that. `formula`: or what any product takes; None where that has to be asked for. `own`: a design of ours with a user's epilogue.
         """
 
 def route_features() -> list[str]:
@@ -415,7 +415,7 @@ class RouteResidual:
 
     @staticmethod
     def features(p: Problem, kernel: WgmmaDesign | OtherKernel, parts: int, around: float, microseconds: float) -> list[float]:
-        """What the trees look at; nothing of a kernel without a formula."""
+        """What the trees look at; nothing of a kernel that is only asked."""
 
 class RouteGroup:
     """

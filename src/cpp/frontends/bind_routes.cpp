@@ -82,12 +82,15 @@ void bind_routes(nb::module_& m) {
       .def(
           "__init__",
           [](OtherKernel* self, std::array<int, 3> tile, bool swap, int slices, int access, int size, int d_size,
-             std::variant<std::monostate, double, TiledDesign, GemvDesign> formula) {
-            new (self) OtherKernel{tile[0], tile[1], tile[2], swap, slices, access, size, d_size, std::move(formula)};
+             std::variant<std::monostate, double, TiledDesign, GemvDesign> formula,
+             std::optional<EstimatedDesign> own) {
+            new (self) OtherKernel{
+                tile[0], tile[1], tile[2], swap, slices, access, size, d_size, std::move(formula), std::move(own)};
           },
           nb::kw_only(), "tile"_a, "swap"_a, "slices"_a, "access"_a, "size"_a, "d_size"_a, "formula"_a.none(),
+          "own"_a.none(),
           "A thread loads `access` bytes at once, 0 where the kernel sees to that. `formula`: or what any product "
-          "takes; None where that has to be asked for.");
+          "takes; None where that has to be asked for. `own`: a design of ours with a user's epilogue.");
   m.def("route_features", &route_feature_names, "What a RouteResidual looks at, in the order of its numbers.");
   nb::class_<RouteResidual>(m, "RouteResidual", "What formulas leave of whole routes.")
       .def(
@@ -110,7 +113,7 @@ void bind_routes(nb::module_& m) {
             return std::visit([&](const auto& x) { return route_features(p, x, parts, around, us); }, kernel);
           },
           "p"_a, "kernel"_a, "parts"_a, "around"_a, "microseconds"_a,
-          "What the trees look at; nothing of a kernel without a formula.");
+          "What the trees look at; nothing of a kernel that is only asked.");
   nb::class_<RouteGroup>(m, "RouteGroup", "Kernels that reach a problem in one way, or with k in parts in another one.")
       .def(
           "__init__",

@@ -41,10 +41,11 @@ std::optional<Seen> seen(const EstimatedDesign& x) {
   return Seen{kind, x.m, x.n, x.k, x.slices, x.swap, 0, x.size, x.d_size};
 }
 std::optional<Seen> seen(const OtherKernel& x) {
+  if (x.own) return seen(*x.own);
   if (std::holds_alternative<GemvDesign>(x.formula)) {
     return Seen{Kind::vectors, 0, 0, 0, x.slices, x.swap, 0, x.size, x.d_size};
   }
-  if (!std::holds_alternative<TiledDesign>(x.formula)) return std::nullopt;
+  if (!x.access) return std::nullopt;
   return Seen{Kind::tiles, x.m, x.n, x.k, x.slices, x.swap, x.access, x.size, x.d_size};
 }
 

@@ -43,6 +43,7 @@ struct OtherKernel {
   int access;        // bytes that a thread loads at once; 0 where the kernel sees to that
   int size, d_size;  // bytes of an element of A and B, and of D
   std::variant<std::monostate, double, TiledDesign, GemvDesign> formula;
+  std::optional<EstimatedDesign> own;  // one of ours, with more than its formula knows of
 };
 
 // What formulas leave of whole routes: what kernels of different formulas take beside each other.
@@ -54,7 +55,7 @@ struct RouteResidual {
   double applied(const Problem& p, const OtherKernel& x, int64_t parts, double around, double us) const;
 };
 
-// What its trees are grown on, by its names; nothing of kernels without a formula.
+// What its trees are grown on, by its names; nothing of kernels that are only asked.
 std::vector<const char*> route_feature_names();
 std::vector<float> route_features(const Problem& p, const EstimatedDesign& x, int64_t parts, double around, double us);
 std::vector<float> route_features(const Problem& p, const OtherKernel& x, int64_t parts, double around, double us);

@@ -66,11 +66,14 @@ def _other(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> OtherKernel:
         formula = inf
     elif not c.own_source and not epilogue_named(c.epilogue).user:
         formula = design_of(c, p, gpu)
-    return other_kernel(c, formula)
+    return other_kernel(c, formula, p.activation)
 
 
-def other_kernel(c: GemmConfig, formula: TiledDesign | GemvDesign | float | None) -> OtherKernel:
+def other_kernel(
+    c: GemmConfig, formula: TiledDesign | GemvDesign | float | None, activation: str = "identity"
+) -> OtherKernel:
     """A configuration with what its time goes by, as routes.h takes it."""
+    own = SCHEDULES[c.schedule].lean and not c.own_source
     size = DTYPES[c.a].itemsize
     return OtherKernel(
         tile=c.tile,
@@ -80,6 +83,7 @@ def other_kernel(c: GemmConfig, formula: TiledDesign | GemvDesign | float | None
         size=size,
         d_size=DTYPES[c.d].itemsize,
         formula=formula,
+        own=wgmma_estimate.design_of(c, activation) if own else None,
     )
 
 
