@@ -63,6 +63,7 @@ ROOMS = (
     "arrays",
     "runtime",  # engines that know no operation by name
     "operations/gemm",
+    "operations/grouped_gemm",
     "operations/quantize",
     "frontends",
 )

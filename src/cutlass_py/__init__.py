@@ -1,6 +1,7 @@
 """CUTLASS kernels, built ahead of time, on any DLPack array: torch, CuPy, JAX, NumPy.
 
-Importing makes no CUDA call and imports no array library; everything but `gemm` and `quantize` is loaded on first use.
+Importing makes no CUDA call and imports no array library; everything but `gemm`, `grouped_gemm` and `quantize` is
+loaded on first use.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from operator import attrgetter
 from os import environ
 from typing import TYPE_CHECKING, Any
 
-from ._core import CudaError, Prepared, Problem, QuantizeProblem, TypedView, gemm, quantize
+from ._core import CudaError, Prepared, Problem, QuantizeProblem, TypedView, gemm, grouped_gemm, quantize
 
 if TYPE_CHECKING:
     from .arrays.tensor_spec import TensorSpec, view
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .kernels.metadata import Design, EpilogueMetadata, KernelMetadata, OperandMetadata
     from .operations.gemm.arguments import GemmArguments
     from .operations.gemm.call import KernelCall
+    from .operations.grouped_gemm.arguments import GroupedArguments
     from .operations.quantize.arguments import QuantizeArguments
     from .operations.quantize.call import QuantizeCall
     from .providers.cuda_kernel import CudaKernel
@@ -51,6 +53,7 @@ __all__ = [
     "Explanation",
     "Fault",
     "GemmArguments",
+    "GroupedArguments",
     "Kernel",
     "KernelCall",
     "KernelDescription",
@@ -79,6 +82,7 @@ __all__ = [
     "explain",
     "gemm",
     "get_kernels",
+    "grouped_gemm",
     "jit",
     "leaky_relu",
     "log",
@@ -112,6 +116,7 @@ _NAMES = {
     "operations.gemm.arguments": ("GemmArguments",),
     "providers.cuda_kernel": ("CudaKernel",),
     "operations.gemm.call": ("KernelCall",),
+    "operations.grouped_gemm.arguments": ("GroupedArguments",),
     "operations.quantize.arguments": ("QuantizeArguments",),
     "operations.quantize.call": ("QuantizeCall",),
     "providers.provider": ("Provider",),

@@ -634,6 +634,24 @@ class Problem:
         """Parts of k asked for; 0: none in particular, -1: stream-K."""
 
     @property
+    def grouped(self) -> str:
+        """
+        The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together.
+        """
+
+    @property
+    def stacked(self) -> bool:
+        """The rows of each group are the first ones of a matrix of its own."""
+
+    @property
+    def told(self) -> bool:
+        """Where groups lie, the host knows."""
+
+    @property
+    def expected(self) -> int:
+        """Lines of a group, about, as a power of 2; 0 where that was not said."""
+
+    @property
     def kernel(self) -> int:
         """Number of the kernel asked for, -1 for none."""
 
@@ -893,3 +911,45 @@ def quantize_problem(x: object | None, dtype: object | None = 'e4m3', *, scaling
 
 def xla_quantize_handler() -> CapsuleType:
     """quantize as a custom call of XLA's typed FFI, as xla_gemm_handler."""
+
+def grouped_gemm(a: object | None, b: object | None, *, offsets: object | None = None, sizes: object | None = None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, expected: object | None = None, compute: object | None = None, out_dtype: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
+    """
+    Many products of unequal size in one launch: D = epilogue(a @ b) for each group.
+
+    Groups divide one axis, which the ranks of a and b say:
+
+        a (M, K), b (G, K, N) -> (M, N)       rows: those of a group are multiplied by its own b
+        a (M, K), b (K, N) -> (G, M, N)       k: a product for each group, 0 (or beta * c) for an empty one
+        a (G, M, K), b (K, N) -> (M, N)       columns: those of a group by its own a
+        a (G, M, K), b (G, K, N) -> (G, M, N) of each matrix the first `sizes` rows
+
+    Args:
+        a, b: arrays that speak DLPack, of one dtype, as in gemm.
+        offsets: (G,), where each group ends, or (G + 1,), where each begins and the last one ends; without decrease. int32
+            or int64. On the device they are read when the kernel runs, so that a captured graph follows new numbers: what
+            is out of bounds is cut off there. In host memory they are checked.
+        sizes: (G,), likewise; one of the two is given.
+        out: written and returned. Lines of D that belong to no group keep what they hold.
+        c, aux: as in gemm, of the shape of D.
+        alpha, beta, activation, compute, out_dtype, deterministic, kernel, stream: as in gemm.
+        bias: (N,), or (G, N): one row for each group. Where groups divide columns, (N,) alone.
+        scale_a: a number, one element, or (M,) where groups divide rows.
+        scale_b: a number, one element, (N,) or (G, N).
+        scale_out: a number or one element.
+        expected: lines of a group, about: a hint for the choice of a kernel where sizes are on the device.
+
+    Returns:
+        `out`, or a new row-major array; its lines that belong to no group are not written.
+
+    Raises:
+        ValueError: shapes, offsets or sizes that do not fit; the message names the first bad entry.
+        TypeError: an operand that is no array, or a dtype that does not fit.
+        NoKernelError: no kernel takes groups of this problem, and the host does not know where they lie. Where it does,
+            each is computed as a product of its own.
+        CompileError, CudaError: as gemm.
+    """
+
+def grouped_problem(a: object | None, b: object | None, offsets: object | None, sizes: object | None, expected: object | None, keywords: dict[str, Any]) -> Problem:
+    """
+    The canonical problem of a grouped_gemm call with these of gemm's keywords, which is not run. Takes TensorSpecs as well as arrays.
+    """

@@ -114,6 +114,15 @@ KERNELS = [
     "sm90_lean_e4m3_e5m2_f32_f32_tn_64x96x128_1x1x1_leanpingpongswap_fused_scaled",
 ]
 
+# Of groups: of lines on either side, wide and narrow; of k, by turns and together. Those of test_grouped_kernels.py.
+GROUPED = [
+    "sm90_grouped_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingponggrouped_fused",
+    "sm90_grouped_f16_f16_f32_f16_tt_64x32x128_1x1x1_leanpingponggroupedswap_fusedc",
+    "sm90_grouped_bf16_bf16_f32_bf16_nn_128x256x64_1x1x1_leancoopgrouped_fused",
+    "sm90_grouped_f16_f16_f32_f16_tn_128x16x128_1x1x1_leancoopgroupedswap_fused",
+    "sm90_grouped_bf16_bf16_f32_f32_nt_128x128x64_1x1x1_leanpingpongdeep_fused",
+    "sm90_grouped_f16_f16_f32_f16_nt_256x128x64_1x1x1_leancoopdeep_fused",
+]
 
 # Designs with epilogues of users', those of test_sm90_kernels.py.
 USERS = [
@@ -175,7 +184,7 @@ def source() -> str:
     from generate import load_module
 
     families, codegen = load_module("declaration.families"), load_module("declaration.codegen")
-    configs = [*map(families.find, KERNELS), *users(load_module).values()]
+    configs = [*map(families.find, (*KERNELS, *GROUPED)), *users(load_module).values()]
     add = "".join(f"  simulated::kernels().push_back(&cutlass_py_{c.name});\n" for c in configs)
     return (
         f"{codegen.source(configs)}\n"

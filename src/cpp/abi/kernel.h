@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CUTLASS_PY_ABI 7
+#define CUTLASS_PY_ABI 8
 
 #ifdef __cplusplus
 extern "C" {
@@ -79,9 +79,27 @@ typedef struct CutlassPyLaunch {
 
 /* What a kernel computes, and so what its `arguments` and its `facts` are. */
 typedef enum CutlassPyOperation {
-  CUTLASS_PY_GEMM = 0,    /* CutlassPyGemm, CutlassPyGemmFacts */
-  CUTLASS_PY_QUANTIZE = 1 /* CutlassPyQuantize, CutlassPyQuantizeFacts */
+  CUTLASS_PY_GEMM = 0,        /* CutlassPyGemm, CutlassPyGemmFacts */
+  CUTLASS_PY_QUANTIZE = 1,    /* CutlassPyQuantize, CutlassPyQuantizeFacts */
+  CUTLASS_PY_GROUPED_GEMM = 2 /* as CUTLASS_PY_GEMM */
 } CutlassPyOperation;
+
+/* Groups of rows of A, of columns of B or of k: group i has the i-th matrix of what is batched, and lines begin to end
+ * of what is not. The numbers lie in device memory and are read when the kernel runs; what does not fit is cut off. */
+typedef enum CutlassPyGroupsKind {
+  CUTLASS_PY_NO_GROUPS = 0,
+  CUTLASS_PY_GROUP_ENDS = 1,   /* `batch` ends; the first group begins at 0, each other one where the last one ends */
+  CUTLASS_PY_GROUP_STARTS = 2, /* batch + 1 starts, the last one an end */
+  CUTLASS_PY_GROUP_SIZES = 3,  /* `batch` sizes, one group behind the other */
+  CUTLASS_PY_GROUP_FIRST = 4   /* so many lines, the first ones, of each matrix of a batch */
+} CutlassPyGroupsKind;
+
+typedef struct CutlassPyGroups {
+  const void* numbers;
+  int32_t kind;
+  int32_t wide; /* int64, instead of int32 */
+  char axis;    /* 'm', 'n' or 'k' */
+} CutlassPyGroups;
 
 /* D = epilogue(A @ B) for `batch` problems. A is (m, k), B is (k, n), D is (m, n), row-major. Leading dimensions and
  * batch strides are in elements. With `pointers`, a, b, d and the epilogue's c are arrays of `batch` device addresses
@@ -94,6 +112,7 @@ typedef struct CutlassPyGemm {
   int64_t batch_a, batch_b, batch_d;
   CutlassPyEpilogue epilogue;
   int32_t pointers;
+  CutlassPyGroups groups; /* of their axis, the extent is that of all groups together */
 } CutlassPyGemm;
 
 /* What the C++ type of a GEMM says of itself; dtypes and layouts by the names of dtypes.py. */

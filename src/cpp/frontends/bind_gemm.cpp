@@ -152,7 +152,7 @@ void bind_problem(nb::module_& m) {
       "'n' column-major, 'x' no unit stride. Alignments in bytes, 16 at most. Dtypes are None, layouts and other marks "
       "empty where an operand is absent.")
       .def_prop_ro(
-          "operation", [](const Problem&) { return "gemm"; }, "Its name.")
+          "operation", [](const Problem& p) { return p.grouped ? "grouped_gemm" : "gemm"; }, "Its name.")
       .def_ro("m", &Problem::m, "Rows of D.")
       .def_ro("n", &Problem::n, "Columns of D.")
       .def_ro("k", &Problem::k, "Length of the sums.")
@@ -207,6 +207,13 @@ void bind_problem(nb::module_& m) {
           "A row's bits may not depend on what is beside it; `splits` is what that asks for.")
       .def_ro("jit", &Problem::jit, "A declared kernel may be compiled for it.")
       .def_ro("splits", &Problem::splits, "Parts of k asked for; 0: none in particular, -1: stream-K.")
+      .def_prop_ro("grouped", &mark<&Problem::grouped>,
+                   "The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together.")
+      .def_ro("stacked", &Problem::stacked, "The rows of each group are the first ones of a matrix of its own.")
+      .def_ro("told", &Problem::told, "Where groups lie, the host knows.")
+      .def_prop_ro(
+          "expected", [](const Problem& p) { return p.expected ? 1 << p.expected : 0; },
+          "Lines of a group, about, as a power of 2; 0 where that was not said.")
       .def_ro("kernel", &Problem::kernel, "Number of the kernel asked for, -1 for none.")
       .def_ro("user", &Problem::user, "Number of the user's epilogue and the kinds of its operands, -1 for none.")
       .def_prop_ro(

@@ -33,6 +33,7 @@ class Schedule:
         stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
         pointers: operands are arrays of addresses, and nothing else (2.x kernels take those as well).
         dmma: f64, which mma.sync multiplies (dmma.cuh).
+        grouping: of our own: what groups divide: "lines" of A or of B, or "depth", which is k.
         block: columns of B that share a factor for every 128 of k, beside one for each row of A: scales that the
             mainloop applies. 0 where it applies none.
     """
@@ -51,6 +52,7 @@ class Schedule:
     unaligned: bool = False
     serial: bool = False
     gemv: bool = False
+    grouping: str = ""
 
     @property
     def pingpong(self) -> bool:
@@ -61,7 +63,7 @@ class Schedule:
     def family(self) -> str:
         """Of the 3.x kernels that run so."""
         if self.lean:
-            return "sm90_lean"
+            return "sm90_grouped" if self.grouping else "sm90_lean"
         if self.stream_k or self.pointers:
             return "sm90_streamk" if self.stream_k else "sm90_array"
         if self.dmma:
@@ -148,6 +150,12 @@ SCHEDULES = {
             )
             for swap in ("", "swap")
         ),
+        *(
+            Schedule(f"lean{name}grouped{swap}", policy, lean=True, grouping="lines", swap=bool(swap))
+            for name, policy in _LEAN.items()
+            for swap in ("", "swap")
+        ),
+        *(Schedule(f"lean{name}deep", policy, lean=True, grouping="depth") for name, policy in _LEAN.items()),
         Schedule("rows", gemv=True, direct=True),
         Schedule("columns", gemv=True, direct=True, swap=True),
         Schedule("tiled"),  # 2.x: one tile per thread block

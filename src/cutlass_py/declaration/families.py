@@ -239,6 +239,28 @@ def _lean_declared() -> Iterator[GemmConfig]:
             yield _sm90((dtype, dtype), layout, d, "fusedc", design)
 
 
+# A group may begin at any line, and copies at whole granules alone: what groups divide is read along k, and where that
+# is k itself, both operands are read along the other axis.
+_LINES, _DEEP = ("tn", "tt", "nn"), "nt"
+
+
+def _grouped_core() -> Iterator[GemmConfig]:
+    for dtype in _HALVES:
+        pair = (dtype, dtype)
+        for layout in _LINES:
+            for design in tiles.SM90_GROUPED:
+                yield _sm90(pair, layout, dtype, "fused", design)
+            for design in tiles.SM90_GROUPED_LEAST:
+                yield _sm90(pair, layout, "f32", "fused", design)
+                yield _sm90(pair, layout, dtype, "fusedc", design)
+                yield _sm90(pair, layout, dtype, "fused_aux", design)
+        for design in tiles.SM90_DEEP:
+            yield _sm90(pair, _DEEP, dtype, "fused", design)
+        for design in tiles.SM90_DEEP_LEAST:
+            yield _sm90(pair, _DEEP, "f32", "fused", design)
+            yield _sm90(pair, _DEEP, dtype, "fusedc", design)
+
+
 # ---------------------------------------------------------------------------------------------------- 2.x
 
 
@@ -338,6 +360,16 @@ def _sm90_f64() -> Iterator[GemmConfig]:
 _SM80_GENCODE = ("arch=compute_80,code=[sm_80,sm_90,compute_80]",)
 
 # sm_90a code is architecture-specific: it runs on 9.0 alone.
+_OURS: dict[str, Any] = {
+    "header": "kernels/sm90/gemm.cuh",
+    "launcher": "LeanGemm",
+    "write": lean_cpp.write,
+    "function": lean_cpp.function,
+    "overlaps": 90,
+    "per_file": 48,
+    "core_seconds": 0.5,
+    "cubins": True,
+}
 _hopper = partial(
     Family, api=3, cc=(90, 90), arch="90a", gencode=("arch=compute_90a,code=sm_90a",),
     header="kernels/cutlass3x/gemm.cuh", launcher="Gemm3x", write=gemm_cpp.write,
@@ -399,16 +431,16 @@ FAMILIES = {
         _hopper(
             "sm90_lean",
             "TMA + wgmma, kernels of our own",
-            header="kernels/sm90/gemm.cuh",
-            launcher="LeanGemm",
-            write=lean_cpp.write,
-            function=lean_cpp.function,
             declare_core=_lean_core,
             declare=_lean_declared,
-            overlaps=90,
-            per_file=48,
-            core_seconds=0.5,
-            cubins=True,
+            **_OURS,
+        ),
+        _hopper(
+            "sm90_grouped",
+            "groups of unequal size by TMA + wgmma, kernels of our own",
+            declare_core=_grouped_core,
+            operation="grouped_gemm",
+            **_OURS,
         ),
         _ampere(
             "sm80_gemm",

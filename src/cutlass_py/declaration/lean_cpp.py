@@ -96,6 +96,8 @@ def function(c: GemmConfig) -> str:
         f"sm90::Slices::{slices}",
         _epilogue(c),
     ]
+    if schedule.grouping:
+        parts.append(f"sm90::Grouping::{schedule.grouping}")
     return f"sm90::Design<{', '.join(map(str, parts))}>"
 
 

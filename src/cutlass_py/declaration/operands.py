@@ -20,6 +20,7 @@ SHAPES = {
     "sum": "as a vector, without a batch",
     "elements": "(..., rows, cols)",
     "groups": "one element for each group of rows and columns",
+    "lines": "one number for each group, or one more",
 }
 
 
@@ -75,6 +76,21 @@ OPERANDS = {
         Operand("out", "elements", "q", "always", lists="never"),
         Operand("scales", "groups", "scales", "always", lists="never"),
     ),
+    "grouped_gemm": (
+        Operand("a", "left", "a", lists="never", mirror="b"),
+        Operand("b", "right", "b", lists="never", mirror="a"),
+        Operand("c", "result", "epilogue.c", lists="never", in_place=True),
+        Operand("bias", "vector", "epilogue.bias", lists="never"),
+        Operand("aux", "result", "epilogue.aux", "unless_derivative", lists="never", in_place=True, complex=False),
+        Operand("scale_a", "rows", "epilogue.scale_a", number=True, lists="never", complex=False, mirror="scale_b"),
+        Operand("scale_b", "columns", "epilogue.scale_b", number=True, lists="never", complex=False, mirror="scale_a"),
+        Operand("alpha", "factor", "epilogue.alpha", number=True, lists="never"),
+        Operand("beta", "factor", "epilogue.beta", number=True, lists="never"),
+        Operand("scale_out", "factor", "epilogue.scale_out", number=True, lists="never", complex=False),
+        Operand("offsets", "lines", "groups.numbers", lists="never"),
+        Operand("sizes", "lines", "groups.numbers", lists="never"),
+        Operand("out", "result", "d", "always", lists="never"),
+    ),
 }
 
 # Keywords in the order of the signature, and what each is by default; those of operands' names are these operands.
@@ -87,5 +103,10 @@ KEYWORDS: dict[str, dict[str, float | bool | str | None]] = {
     },
     "quantize": {
         "dtype": "e4m3", "scaling": "tensor", "out": None, "scales": None, "kernel": None, "stream": None,
+    },
+    "grouped_gemm": {
+        "offsets": None, "sizes": None, "out": None, "c": None, "alpha": 1.0, "beta": None, "bias": None,
+        "activation": None, "aux": None, "scale_a": None, "scale_b": None, "scale_out": None, "expected": None,
+        "compute": None, "out_dtype": None, "deterministic": False, "kernel": None, "stream": None,
     },
 }  # fmt: skip

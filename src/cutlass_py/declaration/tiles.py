@@ -315,6 +315,27 @@ SM90_LEAN_DIRECT: list[Design] = [
     *_lean(128, (256,), "M", "coopdirect"),
 ]
 SM90_LEAN_PROMOTED_DIRECT: list[Design] = _lean(128, (128,), "I", "coopdirect")
+# Groups of lines: few for each go to the right operand's side, where tiles are narrow.
+SM90_GROUPED: list[Design] = [
+    *_lean(64, (16, 32), "I", "pingponggrouped", 128, swaps=("swap",)),
+    *_lean(128, (32, 64, 128), "I", "pingponggrouped", swaps=("swap",)),
+    *_lean(64, (128, 256), "I", "pingponggrouped", swaps=("",)),
+    *_lean(128, (128,), "I", "pingponggrouped", swaps=("",)),
+    *_lean(128, (16,), "I", "coopgrouped", 128, swaps=("swap",)),
+    *_lean(128, (256,), "I", "coopgrouped"),
+]
+SM90_GROUPED_LEAST: list[Design] = [
+    *_lean(64, (32,), "I", "pingponggrouped", 128, swaps=("swap",)),
+    *_lean(128, (128,), "I", "pingponggrouped", swaps=("",)),
+]
+# Groups of k: of each a result, which the other warpgroup stores meanwhile.
+SM90_DEEP: list[Design] = [
+    *_lean(128, (128,), "I", "pingpongdeep", swaps=("",)),
+    *_lean(64, (256,), "I", "pingpongdeep", swaps=("",)),
+    *_lean(128, (256,), "I", "coopdeep", swaps=("",)),
+    *_lean(256, (128,), "I", "coopdeep", swaps=("",)),
+]
+SM90_DEEP_LEAST: list[Design] = _lean(128, (128,), "I", "pingpongdeep", swaps=("",))
 SM90_LEAN_FUSED: list[Design] = [
     *_lean(64, (32,), "I", "pingpong", 128),
     *_lean(128, (128,), "IMN", "pingpong"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from . import flops as _flops  # noqa: F401  (registers)
 from .functions import addmm, baddbmm, bmm, linear, matmul, mm
 from .gemm_function import gemm
+from .grouped import gmm, grouped_mm
 from .modules import Linear, Sequential
 from .perceptron import mlp
 from .quantization import quantize
@@ -22,6 +23,8 @@ __all__ = [
     "baddbmm",
     "bmm",
     "gemm",
+    "gmm",
+    "grouped_mm",
     "linear",
     "matmul",
     "mlp",

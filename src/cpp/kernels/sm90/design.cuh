@@ -82,6 +82,9 @@ struct Reductions {
 // Slices of k: none; one for each block of a cluster; all of a tile in one block, one after the other.
 enum class Slices { none, by_block, serial };
 
+// What groups divide, where a product is of many: rows of the left operand or columns of the right one; or k.
+enum class Grouping { none, lines, depth };
+
 // What the host has to know of a kernel to launch it; plain, for a cubin says it of itself.
 struct Shape {
   int m, n, lines;  // of a block's tile; of k in a stage
@@ -95,7 +98,8 @@ struct Shape {
   Beside beside[kMostOperands];
   int slices;   // of k
   bool serial;  // one block has all of them
-  bool swap;    // the left operand is B, the right one A, and D is turned
+  Grouping grouping;
+  bool swap;  // the left operand is B, the right one A, and D is turned
 
   int blocks_of_tile() const { return serial ? 1 : slices; }
   int cluster() const { return cluster_m * cluster_n * blocks_of_tile(); }
@@ -104,7 +108,7 @@ struct Shape {
 
 template <class Left_, class Right_, class Sum_, class D_, int m, int n, int lines_, int cluster_m_, int cluster_n_,
           bool pingpong_, bool promoted_, bool direct_, bool unaligned_, int left_group_, int right_group_,
-          bool left_along_, bool right_along_, Slices slices_, class Epilogue_>
+          bool left_along_, bool right_along_, Slices slices_, class Epilogue_, Grouping grouping_ = Grouping::none>
 struct Design {
   using Left = Left_;
   using Right = Right_;
@@ -124,6 +128,9 @@ struct Design {
 
   // Of one tile's k; told at run time how many there are.
   static constexpr bool split = slices_ == Slices::by_block, serial = slices_ == Slices::serial;
+
+  static constexpr Grouping grouping = grouping_;
+  static constexpr bool grouped = grouping != Grouping::none;
 
   static constexpr int line = kLine / int(sizeof(typename Left::Type));  // elements of k
   static constexpr int rows = pingpong ? M : M / kWarpgroups;            // of a warpgroup
@@ -197,6 +204,7 @@ struct Design {
     x.operands = Epilogue::operands;
     for (int i = 0; i < x.operands; ++i) x.beside[i] = Epilogue::beside[i];
     x.slices = slices, x.serial = serial, x.swap = swap;
+    x.grouping = grouping;
     return x;
   }
 
@@ -208,6 +216,7 @@ struct Design {
   static_assert(Epilogue::operands <= kMostOperands);
   static_assert(promoted || !left_group);
   static_assert(!unaligned || (cluster == 1 && !promoted));
+  static_assert(!grouped || (!promoted && !unaligned && !direct && slices_ == Slices::none && !reduces));
   static_assert(2 % lines == 0, "slices begin at every other line");
   static_assert(!serial || (!promoted && !unaligned && std::is_same_v<Register, float>));
   static_assert(!split || (cluster == 1 && M * N * 4 <= stages * stage_bytes && std::is_same_v<Register, float>));

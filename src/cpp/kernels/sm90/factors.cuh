@@ -23,7 +23,8 @@ struct FactorCopies {
   __device__ int number(int i) const { return i * kCopying + thread; }
   __device__ static bool is_right(int number) { return number < X::right_factors; }
 
-  __device__ void begin(int m, int n, int batch, int step) {
+  __device__ void begin(const TileCorner& at, int step, int) {
+    const auto [m, n, batch] = at;
 #pragma unroll
     for (int i = 0; i < most; ++i) {
       const bool right = is_right(number(i));

@@ -254,6 +254,15 @@ __device__ uint16_t packed_bytes(float low, float high) {
 
 // What the lane has whose number differs in these bits.
 __device__ inline float exchanged(float x, int bits) { return __shfl_xor_sync(~0u, x, bits); }
+// Where all lanes of a warp take part: what one of them has; what the lane has that is so many below, or this one,
+// where there is none; in which lanes something is so, and the first of these.
+template <class T>
+__device__ T from_lane(T x, int lane) {
+  return __shfl_sync(~0u, x, lane);
+}
+__device__ inline uint32_t from_below(uint32_t x, int by) { return __shfl_up_sync(~0u, x, by); }
+__device__ inline uint32_t lanes_where(bool x) { return __ballot_sync(~0u, x); }
+__device__ inline int first_lane(uint32_t lanes) { return __ffs(int(lanes)) - 1; }
 
 // ------------------------------------------------------------------------------------------------ warps and blocks
 

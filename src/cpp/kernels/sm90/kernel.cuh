@@ -24,7 +24,8 @@ __device__ void finish_part(const PartPlace& here, const typename Vectors<X>::St
 #pragma unroll
     for (int i = 0; i < X::straight; ++i) parts.get(beside[i], column(i));
     const auto taken = [&](const float (*results)[kUnit], int i) {
-      const Corner at{here.m + own_row(), here.n + column(i) + own_column(), here.batch, parts.p.end_m, parts.p.end_n};
+      const Corner at{here.m + own_row(), here.n + column(i) + own_column(), here.batch, parts.ends.m(),
+                      parts.ends.n()};
       totals.take(parts, results, at, column(i));
     };
     pick(z, group);
@@ -116,19 +117,34 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
   Parts<X> parts(p, shared, warpgroup);
   const int first_row = X::pingpong ? 0 : warpgroup * X::rows;
   const Multiply<X> multiply{shared, release, first_row};
-  const Steps steps = Steps::all(p.steps);
+  const Steps all = Steps::all(p.steps);
   Pipeline<X> at;
-  uint32_t turn = warpgroup ^ 1;  // the first warpgroup begins
-  Tiles tiles = Tiles::of_cluster(p.order, X::cluster, X::pingpong ? kWarpgroups : 1, X::pingpong ? warpgroup : 0);
+  uint32_t turn = warpgroup ^ 1;                     // the first warpgroup begins
+  if constexpr (X::grouped) wait_for_predecessor();  // which may have told the groups
+  // Of groups of k a warpgroup has to know how long the other one's tiles are: it passes them by, one after the other.
+  constexpr bool passes = X::pingpong && X::grouping == Grouping::depth, takes = X::pingpong && !passes;
+  auto tiles = tiles_of<X>(p, takes ? kWarpgroups : 1, takes ? warpgroup : 0);
   const auto leave_to_other = [&] {
-    if constexpr (X::pingpong) at.advance(p.steps);
+    if constexpr (takes) at.advance(p.steps);
   };
   if (warpgroup) leave_to_other();
-  wait_for_predecessor();
+  int passed = warpgroup;
+  if constexpr (!X::grouped) wait_for_predecessor();
   const typename X::Epilogue epilogue(p.epilogue, p.operand);
   for (; tiles.left(); tiles.advance(), leave_to_other()) {
-    const PartPlace tile{(tiles.m * X::cluster_m + place.m) * X::M + first_row,
-                         (tiles.n * X::cluster_n + place.n) * X::N, tiles.batch};
+    if constexpr (passes) {
+      if (passed++ % kWarpgroups) {
+        at.advance(steps_of_tile<X>(all, tiles).end);
+        continue;
+      }
+    }
+    const TileCorner corner = corner_of(p, tiles, place);
+    const PartPlace tile{corner.m + first_row, corner.n, corner.batch};
+    const Steps steps = steps_of_tile<X>(all, tiles);
+    if constexpr (X::grouping == Grouping::lines) {
+      (p.groups_right ? vectors.ends.end_n : vectors.ends.end_m) = tiles.end;
+      parts.ends = vectors.ends;
+    }
     vectors.request(tile);
     parts.request(tile);
     typename Multiply<X>::Sums sums[X::blocks];
@@ -143,6 +159,8 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
       multiply.promoted_tile(sums, at, steps, done);
     } else if constexpr (X::serial) {
       multiply.serial_tile(sums, at, p.steps, p.slice_steps, done);
+    } else if constexpr (X::grouping == Grouping::depth) {
+      multiply.deep_tile(sums, at, steps, tiles.end - tiles.begin, done);
     } else {
       multiply.tile(sums, at, steps, done);
     }
@@ -249,7 +267,7 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
       load_unaligned_tiles(p, shared, place);
     } else {
       release_registers<kLoaderRegisters>();
-      if (threadIdx.x == 0) load_tiles(p, shared, place);
+      if (X::grouped ? warp == 0 : threadIdx.x == 0) load_tiles(p, shared, place);
     }
     if constexpr (X::has_factors) {
       if (warp >= 4 - kCopying / 32) copy_factors(p, shared, place);

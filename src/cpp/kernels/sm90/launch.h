@@ -22,7 +22,8 @@ inline UnalignedOperand unaligned(const Matrices& x) {
 
 inline int encode_operands(Parameters& p, const Shape& x, const CutlassPyGemm& g, int64_t rows, int64_t columns) {
   const auto matrices = [&](bool is_a, bool along, int64_t extent) {
-    const int64_t inner = along ? extent : g.k, outer = along ? g.k : extent;
+    const int64_t k = g.k ? g.k : 1, inner = along ? extent : k, outer = along ? k : extent;
+    if (!g.k) return Matrices{g.d, x.size, inner, outer, ceil_div(inner, 16) * 16, 1, 0, x.tf32};  // is never read
     return is_a ? Matrices{g.a, x.size, inner, outer, g.lda, g.batch, g.batch_a, x.tf32}
                 : Matrices{g.b, x.size, inner, outer, g.ldb, g.batch, g.batch_b, x.tf32};
   };
@@ -77,6 +78,9 @@ inline void fill_factors(Parameters& p, const Shape& x, const CutlassPyEpilogue&
 inline int64_t rows_of(const Shape& x, const CutlassPyGemm& g) { return x.swap ? g.n : g.m; }
 inline int64_t columns_of(const Shape& x, const CutlassPyGemm& g) { return x.swap ? g.m : g.n; }
 
+// Whether groups divide the right operand's columns.
+inline bool groups_right(const Shape& x, const CutlassPyGemm& g) { return (g.groups.axis == 'n') != x.swap; }
+
 // each(operand, lines, parts of a line, where those of the first product lie in the workspace) of the reductions;
 // returns the bytes of all.
 template <class Each>
@@ -104,17 +108,37 @@ inline void fill_reductions(ParametersWith<kMostOperands>& p, const Shape& x, co
   });
 }
 
+constexpr int64_t kMostTiles = 1 << 30;
+
+// Groups of lines: as many tiles as all lines together have, and one more of each group, which may end within one.
+inline int64_t most_tiles(const Shape& x, const CutlassPyGemm& g, int64_t tiles_m, int64_t tiles_n) {
+  if (x.grouping != Grouping::lines || g.groups.kind == CUTLASS_PY_GROUP_FIRST) return tiles_m * tiles_n * g.batch;
+  return groups_right(x, g) ? (tiles_n + g.batch) * tiles_m : (tiles_m + g.batch) * tiles_n;
+}
+
+inline void fill_groups(Parameters& p, const Shape& x, const CutlassPyGemm& g, int64_t rows, int64_t columns) {
+  const bool right = groups_right(x, g);
+  const int64_t total = x.grouping == Grouping::depth ? g.k : right ? columns : rows;
+  p.groups = {g.groups.numbers, g.batch, int32_t(total), g.groups.kind, g.groups.wide != 0};
+  p.groups_right = right;
+  const int64_t tile_m = x.m * x.cluster_m, tile_n = x.n * x.cluster_n;
+  const int64_t tiles_m = ceil_div(rows, tile_m), tiles_n = ceil_div(columns, tile_n);
+  p.group_tile = x.grouping == Grouping::depth ? 0 : int32_t(right ? tile_n : tile_m);
+  p.group_others = int32_t(x.grouping == Grouping::depth ? tiles_m * tiles_n : right ? tiles_m : tiles_n);
+}
+
 inline int fill(ParametersWith<kMostOperands>& p, const Shape& x, const CutlassPyGemm& g,
                 const CutlassPyLaunch& launch) {
   const int64_t rows = rows_of(x, g), columns = columns_of(x, g);
   const int64_t tiles_m = ceil_div(rows, x.m * x.cluster_m), tiles_n = ceil_div(columns, x.n * x.cluster_n);
+  const int64_t tiles = most_tiles(x, g, tiles_m, tiles_n);
   // Of all blocks each looks once for a tile behind the last one, which has a number too.
-  if (tiles_m <= 0 || tiles_n <= 0 || g.batch <= 0 || launch.swizzle <= 0 ||
-      tiles_m * tiles_n * g.batch > INT_MAX - 2 * launch.sm_count) {
+  if (tiles_m <= 0 || tiles_n <= 0 || g.batch <= 0 || launch.swizzle <= 0 || tiles > kMostTiles - 2 * launch.sm_count) {
     return cudaErrorInvalidValue;
   }
   const bool along_m = launch.raster ? (launch.raster == 1) != x.swap : tiles_n > tiles_m;
   p.order = TileOrder(tiles_m, tiles_n, g.batch, launch.swizzle, along_m);
+  p.order.count = int32_t(tiles);
   // Slices begin where every kernel begins them, whatever its depth: at every other line.
   p.slice_steps = int32_t(ceil_div(ceil_div(g.k, 2 * x.line()), x.slices) * 2 / x.lines);
   p.slices = Divisor(x.slices);
@@ -122,6 +146,7 @@ inline int fill(ParametersWith<kMostOperands>& p, const Shape& x, const CutlassP
   p.end_m = int32_t(rows), p.end_n = int32_t(columns);
   p.epilogue = EpilogueArguments(g.epilogue, x.swap);
   p.turned = x.swap;
+  if (x.grouping != Grouping::none) fill_groups(p, x, g, rows, columns);
   fill_factors(p, x, g.epilogue);
   if (int error = encode_operands(p, x, g, rows, columns)) return error;
   for (int i = 0; i < x.operands; ++i) {

@@ -42,8 +42,47 @@ __device__ Steps steps_of(const Parameters& p, const Place<X>& place) {
   return X::split ? Steps::slice(p.steps, place.rank, p.slice_steps) : Steps::all(p.steps);
 }
 template <class X>
-__device__ Tiles tiles_of(const Parameters& p) {
-  return X::split ? Tiles::of_slices(p.order, p.slices) : Tiles::of_cluster(p.order, X::cluster);
+__device__ auto tiles_of(const Parameters& p, int takers = 1, int taker = 0) {
+  if constexpr (X::grouped) {
+    const int clusters = int(gridDim.x) / X::cluster;
+    return GroupedTiles(p.groups, p.order, int(blockIdx.x) / X::cluster + clusters * taker, clusters * takers,
+                        p.group_tile, p.group_others, !p.groups_right);
+  } else if constexpr (X::split) {
+    return Tiles::of_slices(p.order, p.slices);
+  } else {
+    return Tiles::of_cluster(p.order, X::cluster, takers, taker);
+  }
+}
+
+// Where a block's tile begins.
+struct TileCorner {
+  int m, n, batch;
+};
+template <class X, class AnyTiles>
+__device__ TileCorner corner_of(const Parameters& p, const AnyTiles& tiles, const Place<X>& place) {
+  TileCorner at{(tiles.m * X::cluster_m + place.m) * X::M, (tiles.n * X::cluster_n + place.n) * X::N, tiles.batch};
+  if constexpr (X::grouping == Grouping::lines) {
+    (p.groups_right ? at.n : at.m) += tiles.begin;
+  }
+  return at;
+}
+// The stages of k of a tile, and where they begin.
+template <class X, class AnyTiles>
+__device__ Steps steps_of_tile(const Steps& all, const AnyTiles& tiles) {
+  if constexpr (X::grouping == Grouping::depth) {
+    constexpr int stage = X::lines * X::line;
+    return {0, (tiles.end - tiles.begin + stage - 1) / stage};
+  } else {
+    return all;
+  }
+}
+template <class X, class AnyTiles>
+__device__ int depth_of(const AnyTiles& tiles) {
+  if constexpr (X::grouping == Grouping::depth) {
+    return tiles.begin;
+  } else {
+    return 0;
+  }
 }
 
 // Loads what a block's tiles need, a stage as soon as it is free: `load` is told of a tile and its first step, and of
@@ -52,12 +91,14 @@ template <class X, class Load>
 __device__ Pipeline<X> fill_stages(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place,
                                    Load& load) {
   Pipeline<X> at;
-  const Steps steps = steps_of(p, place);
-  Tiles tiles = tiles_of<X>(p);
-  wait_for_predecessor();
+  const Steps all = steps_of(p, place);
+  if constexpr (X::grouped) wait_for_predecessor();  // which may have told the groups
+  auto tiles = tiles_of<X>(p);
+  if constexpr (!X::grouped) wait_for_predecessor();
   for (; tiles.left(); tiles.advance()) {
-    load.begin((tiles.m * X::cluster_m + place.m) * X::M, (tiles.n * X::cluster_n + place.n) * X::N, tiles.batch,
-               steps.begin);
+    const TileCorner corner = corner_of(p, tiles, place);
+    const Steps steps = steps_of_tile<X>(all, tiles);
+    load.begin(corner, steps.begin, depth_of<X>(tiles));
 #pragma unroll 1  // its registers are few
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       wait(shared.empty(at.stage), at.parity ^ 1);
@@ -74,24 +115,25 @@ struct TileLoad {
   const SharedMemory<X>& shared;
   const OperandLoad<X::left_along, X::M, X::cluster_n> left;
   const OperandLoad<X::right_along, X::N, X::cluster_m> right;
-  int m, n, left_batch, right_batch;
+  int m, n, depth, left_batch, right_batch;
 
-  __device__ void begin(int m, int n, int batch, int) {
-    this->m = m, this->n = n;
-    left_batch = batch * p.left_batch, right_batch = batch * p.right_batch;
+  __device__ void begin(const TileCorner& at, int, int depth) {
+    m = at.m, n = at.n, this->depth = depth;
+    left_batch = at.batch * p.left_batch, right_batch = at.batch * p.right_batch;
   }
   __device__ void stage(int stage, int step) {
+    if (X::grouped && threadIdx.x % 32 != 0) return;  // its warp is there to find tiles
     arrive_expecting(shared.full(stage), X::stage_bytes);
 #pragma unroll
     for (int i = 0; i < X::lines; ++i) {
-      const int k = (step * X::lines + i) * X::line;
+      const int k = depth + (step * X::lines + i) * X::line;
       left.line(shared.left(stage) + i * X::left_line, shared.full(stage), m, k, left_batch);
       right.line(shared.right(stage) + i * X::right_line, shared.full(stage), n, k, right_batch);
     }
   }
 };
 
-// By one thread.
+// By one thread; by its warp, where tiles are of groups.
 template <class X>
 __device__ void load_tiles(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place) {
   uint16_t row = 0, column = 0;  // blocks that read the same rows, and the same columns

@@ -56,7 +56,10 @@ struct Multiply {
   // `done` is called as soon as no more products are to be queued.
   template <class Done>
   __device__ void tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Done done) const {
-    if (X::split && steps.begin == steps.end) return clear(sums);
+    if ((X::split || X::grouped) && steps.begin == steps.end) {
+      done();
+      return clear(sums);
+    }
     int before = 0;
 #pragma unroll 1  // its products are most of what a kernel takes to compile
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
@@ -75,6 +78,36 @@ struct Multiply {
 #pragma unroll
     for (Sums& rows : sums) X::Product::wait(rows);
     release(before);
+  }
+
+  // Of a group of k, of so many elements: behind its end lies the next one, which counts as zeros.
+  template <class Done>
+  __device__ void deep_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, int elements,
+                            Done done) const {
+    clear(sums);
+    int before = 0;
+#pragma unroll 1
+    for (int step = 0; step < steps.end; ++step, at.advance()) {
+      wait(shared.full(at.stage), at.parity);
+      const int left = elements - step * X::lines * X::line;
+      if (left < X::lines * X::line) {
+        clear_behind<X::left_along, X::M>(shared.left(at.stage), left);
+        clear_behind<X::right_along, X::N>(shared.right(at.stage), left);
+        publish_to_copies();
+        named_barrier(warp_index() / 4);
+      }
+      begin_products();
+#pragma unroll
+      for (int rows = 0; rows < X::blocks; ++rows) stage(sums[rows], rows, at.stage, true);
+      commit_products();
+      wait_for_products<1>();
+      if (step) release(before);
+      before = at.stage;
+    }
+    done();
+#pragma unroll
+    for (Sums& rows : sums) X::Product::wait(rows);
+    if (steps.end) release(before);
   }
 
   // All slices of k, one after the other: their sums are added in that order, as blocks do that have a slice each.
@@ -112,6 +145,22 @@ struct Multiply {
   }
 
  private:
+  // Zeros from so many elements of a stage's k on, in an operand that is read along its rows: of each panel of a line what
+  // is left of its lines, however they are swizzled within. By all threads of a warpgroup.
+  template <bool along, int extent>
+  static __device__ void clear_behind(Address operand, int elements) {
+    static_assert(along);
+    constexpr int panel = panel_of(extent), row = panel * 2, panels = X::lines * (extent / panel);
+    const int of_line = extent / panel;
+#pragma unroll 1
+    for (int i = 0; i < panels; ++i, operand += X::line * row) {
+      const int first = max(elements - i / of_line * X::line, 0) * row;
+      for (int at = first + int(threadIdx.x) % 128 * 16; at < X::line * row; at += 128 * 16) {
+        store_shared(operand + at, {0.f, 0.f, 0.f, 0.f});
+      }
+    }
+  }
+
   static constexpr int kMostRegisters = 192;  // for sums and parts
   // Two warpgroups of 64 rows by few columns are faster by turns (docs/performance/fp8.md).
   static constexpr bool small = !X::pingpong && X::blocks == 1 && X::registers <= 32;

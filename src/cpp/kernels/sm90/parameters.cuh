@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/sm90/epilogue.cuh"
+#include "kernels/sm90/groups.cuh"
 #include "kernels/sm90/instructions.cuh"
-#include "kernels/sm90/scheduler.cuh"
 
 namespace cutlass_py::sm90 {
 
@@ -47,8 +47,29 @@ struct Parameters {
   int32_t left_batch, right_batch;  // 0 for one that all products share
   int32_t end_m, end_n;             // rows of the left operand, columns of the right one
   bool turned;                      // D's rows are the right operand's columns
+  Groups groups;
+  int32_t group_tile, group_others;  // as GroupedTiles has them
+  bool groups_right;                 // they divide the right operand's columns
   EpilogueArguments epilogue;
   BlockFactors left_factors, right_factors;
+};
+
+// Where rows and columns end that a tile may write: those of the product, or of its group.
+template <bool grouped>
+struct Ends {
+  const Parameters& p;
+
+  __device__ explicit Ends(const Parameters& p) : p(p) {}
+  __device__ int m() const { return p.end_m; }
+  __device__ int n() const { return p.end_n; }
+};
+template <>
+struct Ends<true> {
+  int end_m, end_n;
+
+  __device__ explicit Ends(const Parameters& p) : end_m(p.end_m), end_n(p.end_n) {}
+  __device__ int m() const { return end_m; }
+  __device__ int n() const { return end_n; }
 };
 
 // With what an epilogue takes beside D.

@@ -221,11 +221,18 @@ struct Parts<X, Dtypes<T...>> {
   const bool leads;
   const Fragment<X, typename X::D> d;
   const Fragments<X, T...> beside;
+  Ends<X::grouped> ends;
   Address buffer = 0;
   uint32_t begun = 0, requested = 0;  // parts
 
   __device__ Parts(const Given& p, const SharedMemory<X>& shared, int warpgroup)
-      : p(p), shared(shared), warpgroup(warpgroup), leads(threadIdx.x % 128 == 0), d(p.turned), beside(p.turned) {}
+      : p(p),
+        shared(shared),
+        warpgroup(warpgroup),
+        leads(threadIdx.x % 128 == 0),
+        d(p.turned),
+        beside(p.turned),
+        ends(p) {}
 
   // What is read for a part that is to come: no more than one before it begins.
   __device__ void request(const PartPlace& at) {
@@ -252,7 +259,7 @@ struct Parts<X, Dtypes<T...>> {
     buffer = shared.buffer(warpgroup, int(i % X::buffers));
     if constexpr (X::reads && X::direct) {
       each_read([&](const auto& fragment, int number, Address offset) {
-        fragment.template copy_by_threads<false>(buffer + d.bytes + offset, p.operand[number], at, p.end_m, p.end_n);
+        fragment.template copy_by_threads<false>(buffer + d.bytes + offset, p.operand[number], at, ends.m(), ends.n());
       });
       named_barrier(1 + warpgroup);
     } else if constexpr (X::reads) {
@@ -301,6 +308,12 @@ struct Parts<X, Dtypes<T...>> {
   }
 
  private:
+  // Behind the end of a group lies the next one, which boxes would reach. And they begin at whole granules of a line.
+  __device__ bool leaves_by_threads(const PartPlace& at) const {
+    const int along = p.turned ? at.m : at.n;
+    return at.m + 64 > ends.m() || at.n + X::columns > ends.n() || along * d.size % kGranule;
+  }
+
   template <class Use>
   __device__ void each_read(Use use) const {
     beside.each([&](const auto& fragment, int number, Address offset) {
@@ -310,8 +323,8 @@ struct Parts<X, Dtypes<T...>> {
 
   template <class Lies>
   __device__ void send(const Lies& fragment, const Operand& matrix, Address from, const PartPlace& at) const {
-    if constexpr (X::direct) {
-      fragment.template copy_by_threads<true>(from, matrix, at, p.end_m, p.end_n);
+    if (X::direct || (X::grouped && leaves_by_threads(at))) {
+      fragment.template copy_by_threads<true>(from, matrix, at, ends.m(), ends.n());
     } else if (leads) {
       fragment.boxes(from, at,
                      [&](Address box, int x, int y) { store(matrix.map, box, x, y, at.batch * matrix.batched); });

@@ -45,14 +45,15 @@ struct Vectors {
   const Given& p;
   const Address lines;
   const int warpgroup;
+  Ends<X::grouped> ends;
   uint32_t bits[room][shares];
 
   __device__ Vectors(const Given& p, const SharedMemory<X>& shared, int warpgroup)
-      : p(p), lines(shared.vectors_of(warpgroup)), warpgroup(warpgroup) {}
+      : p(p), lines(shared.vectors_of(warpgroup)), warpgroup(warpgroup), ends(p) {}
 
   // Of a tile that is to come.
   __device__ void request(const PartPlace& tile) {
-    const Corner corner{tile.m, tile.n, tile.batch, p.end_m, p.end_n};
+    const Corner corner{tile.m, tile.n, tile.batch, ends.m(), ends.n()};
 #pragma unroll
     for (auto& vector : bits) {  // also where there are none: what the tile before has left would be held
 #pragma unroll

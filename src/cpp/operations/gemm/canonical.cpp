@@ -299,7 +299,7 @@ void scatter(const Request& r, Call& call, int64_t& batch) {
 
 }  // namespace
 
-Call canonicalise(const Request& r) {
+Call canonicalise(const Request& r, const Request& given) {
   Call call;
   Problem& p = call.problem;
   choose_arithmetic(r, p);
@@ -310,7 +310,7 @@ Call canonicalise(const Request& r) {
   read_matrices(r, extents, call, parts);
   read_epilogue(r, extents, call, parts);
   if (r.user) read_user(r, extents, call, parts);
-  check_overlap(r, call);
+  check_overlap(given, call);
 
   int64_t m = extents.m, n = extents.n, batch = collapse_batch(extents, parts, call.loop);
   if (!call.loop.empty() && (r.at(Role::bias_grad) || r.user)) {

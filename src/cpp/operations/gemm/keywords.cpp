@@ -260,7 +260,8 @@ Request request_from(Operands& operands, const Keywords& keywords) {
     }
     r.compute = text_from(keywords.compute, "compute", "'tf32'");
   }
-  if (!keywords.out_dtype.is_none()) r.out_dtype = dtype_from(keywords.out_dtype, "out_dtype");
+  const bool typed = !keywords.out_dtype.is_none();
+  if (typed) r.out_dtype = dtype_from(keywords.out_dtype, "out_dtype", current_operation());
   r.splits = splits_from(keywords.splits);
   r.repeats = repeats_from(keywords);
   if (!r.function().derivative) will_write(operands, Written::unless_derivative);

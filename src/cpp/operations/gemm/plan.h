@@ -11,6 +11,7 @@ namespace cutlass_py {
 struct Plan : DevicePlan {
   nb::object provided = nb::none();  // a kernel written in Python (python_kernel.h); there is no other then
   std::shared_ptr<const Plan> each;  // of a list that no kernel takes: how each matrix goes, one after the other
+  bool divided = false;              // of groups that no kernel takes: each is a problem of its own
 };
 
 // As in run.h, by any plan, on the host too; a kernel written in Python has no scratch. Take the GIL to be held.

@@ -68,6 +68,12 @@ struct Problem {
   Repeats repeats = Repeats::no;
   bool jit = false;    // a declared kernel may be compiled for it
   int16_t splits = 0;  // parts of k asked for; 0: selection decides, -1: stream-K
+  // A grouped product (operations/grouped_gemm): the axis that groups divide, whose extent is that of all together; of
+  // whatever is batched each has a matrix.
+  char grouped = 0;
+  bool stacked = false;  // the rows of each are the first ones of a matrix of its own
+  bool told = false;     // where groups lie, the host knows
+  uint8_t expected = 0;  // log2 of a group's lines, rounded up, where that was said; 0 where not
   Device device;
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
   int32_t user = -1;  // the epilogue that the user wrote and the kinds of its operands, as numbered in user_epilogue.h
@@ -77,7 +83,7 @@ struct Problem {
   int block() const { return scale_b == 'b' ? int(kScaleBlock) : scale_b == 'r' ? 1 : 0; }
   bool operator==(const Problem& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Problem) == 72 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
+static_assert(sizeof(Problem) == 76 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
 
 // The same for problems that differ in extents alone, and in how A, B and D are aligned by these.
 inline Problem without_extents(Problem p) {
@@ -190,6 +196,10 @@ struct Call {
   std::vector<UserOperand> user;  // in place of that epilogue, where the user wrote one
   // Lists of matrices: the addresses of each one's elements; the matrices above describe the first.
   std::vector<void*> pointers_a, pointers_b, pointers_c, pointers_d;
+  // Of a grouped product: where its groups lie; and, where the host knows, the end of each, which `groups` then is to
+  // get the address of.
+  CutlassPyGroups groups{};
+  std::vector<int64_t> group_ends;
   // Batches that no single stride describes: everything runs once for each of these. Empty for one run.
   std::vector<Shift> loop;
   int out_rank = 2;  // shape of the result as the caller sees it
@@ -241,8 +251,10 @@ struct Factors {
 Factors numbers_of(const Request& request);
 
 // Everything else that can be said without touching memory: ranks, shapes, dtypes, strides, overlap. Without `out`, D
-// is taken as a new row-major array and call.d.data stays null until place_result.
-Call canonicalise(const Request& request);
+// is taken as a new row-major array and call.d.data stays null until place_result. `given`: the operands as they lie,
+// where the request has something else in their place.
+Call canonicalise(const Request& request, const Request& given);
+inline Call canonicalise(const Request& request) { return canonicalise(request, request); }
 
 // Gives a call the memory of its new result.
 void place_result(Call& call, void* data);

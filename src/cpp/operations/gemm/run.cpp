@@ -171,6 +171,7 @@ CutlassPyGemm arguments_of(const Call& call) {
   g.a = call.a.data, g.lda = call.lda, g.batch_a = call.a.batch;
   g.b = call.b.data, g.ldb = call.ldb, g.batch_b = call.b.batch;
   g.d = call.d.data, g.ldd = call.ldd, g.batch_d = call.d.batch;
+  g.groups = call.groups;
   return g;
 }
 
@@ -234,6 +235,7 @@ class Run {
       finish_offset_ = scratch_.reserve(elementwise().compose_workspace(&finish_args_, p_.batch, p_.m, p_.n));
     }
     for (size_t i = 0; plan_.kernel && i < user_.size(); ++i) reserve_reduction(i);
+    if (!call_.group_ends.empty()) groups_offset_ = scratch_.reserve(call_.group_ends.size() * sizeof(int64_t));
     if (plan_.kernel) workspace_offset_ = scratch_.reserve(workspace_bytes());
   }
 
@@ -278,10 +280,20 @@ class Run {
     launch_.workspace = scratch_.at(workspace_offset_);
     for (DeferredReduction& each : deferred_) each.place(scratch_);
     if (composed_) g_.d = product_.data = scratch_.at(product_offset_);
+    if (!call_.group_ends.empty()) tell_groups();
     parts_.each([&](int64_t first, int64_t count) {
       const CutlassPyGemm g = launch_of_parts(first, count);
       launch(plan_, &g, launch_);
     });
+  }
+
+  // As addresses of lists travel.
+  void tell_groups() {
+    std::vector<const void*> ends;
+    for (const int64_t end : call_.group_ends) ends.push_back(reinterpret_cast<const void*>(end));
+    void* numbers = scratch_.at(groups_offset_);
+    check(elementwise().write_pointers(ends.data(), int64_t(ends.size()), numbers, stream_), plan_, "writing groups");
+    g_.groups.numbers = numbers;
   }
 
   // One part of k, or several of equal length as a batch.
@@ -329,7 +341,7 @@ class Run {
   std::vector<DeferredReduction> deferred_;
   Matrix product_{nullptr, Dtype::none, 0, 1};  // in scratch; without a kernel it has a dtype and nothing else
   int64_t part_stride_ = 0;
-  size_t product_offset_ = 0, finish_offset_ = 0, workspace_offset_ = 0;
+  size_t product_offset_ = 0, finish_offset_ = 0, workspace_offset_ = 0, groups_offset_ = 0;
 };
 
 // A list of matrices in one launch: the addresses travel to the device in the launch of a small kernel.
@@ -376,7 +388,8 @@ void run_on_device(const Call& call, const DevicePlan& plan, Stream stream, cons
 std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& plan) {
   const bool packs = plan.pack_a || plan.pack_b || plan.pack_scales;
   const bool single = plan.kernel && !packs && !plan.sums && plan.scratch == Dtype::none && plan.splits == 1;
-  if (!single || !call.user.empty() || call.problem.pointers || !call.loop.empty() || nothing_to_do(call.problem))
+  if (!single || !call.user.empty() || !call.group_ends.empty() || call.problem.pointers || !call.loop.empty() ||
+      nothing_to_do(call.problem))
     return std::nullopt;
   CutlassPyGemm g = arguments_of(call);
   g.epilogue = call.epilogue;

@@ -22,6 +22,7 @@ class GemmSample final : public Sample {
     call_.ldd = leading(call_.d, p.layout_d);
     read_numbers();
     if (p.pointers) list_matrices();
+    if (p.grouped) lay_groups();
   }
   size_t bytes() const override { return bytes_; }
   void queue(size_t choice, Stream stream) override { run_by_plan(call_, plans_[choice], stream); }
@@ -43,14 +44,14 @@ class GemmSample final : public Sample {
     return data;
   }
 
-  Matrix matrix(Dtype dtype, char layout, uint8_t align, int64_t rows, int64_t cols) {
+  Matrix matrix(Dtype dtype, char layout, uint8_t align, int64_t rows, int64_t cols, int64_t count) {
     if (dtype == Dtype::none) return {};
     const int64_t unit = std::max(16 / dtype_size(dtype), 1), step = layout == 'x' ? 2 : 1;
     const int64_t lines = layout == 'n' ? cols : rows, line = layout == 'n' ? rows : cols;
     int64_t ld = round_up(std::max<int64_t>(line * step, 1), unit);
     if (align < 4) ld += std::max((1 << align) / dtype_size(dtype), 1);
     const int64_t batch = round_up(lines * ld, unit) + (align < 4 ? ld % unit : 0);
-    Matrix x{memory(dtype, batch * p_.batch, align), dtype, ld, step, batch};
+    Matrix x{memory(dtype, batch * count, align), dtype, ld, step, count > 1 ? batch : 0};
     if (layout == 'n') std::swap(x.row, x.col);
     return x;
   }
@@ -80,8 +81,8 @@ class GemmSample final : public Sample {
       case Shape::rows:
       case Shape::columns:
         if (!p_.block()) return scale(dtype, layout, shape == Shape::rows ? 'm' : 'n');
-        return matrix(dtype, shape == Shape::rows && layout == 'r' ? 'n' : 't', 4, rows, cols);
-      default: return matrix(dtype, layout, align, rows, cols);
+        return matrix(dtype, shape == Shape::rows && layout == 'r' ? 'n' : 't', 4, rows, cols, p_.batch);
+      default: return matrix(dtype, layout, align, rows, cols, divided(shape) ? 1 : p_.batch);
     }
   }
 
@@ -95,6 +96,26 @@ class GemmSample final : public Sample {
     e.beta.value = p_.has_c() ? 1 : 0;
     e.activation = int32_t(p_.activation);
     e.parameters[1] = 1;
+  }
+
+  // Whether groups share an operand, of which each has some lines.
+  bool divided(Shape shape) const {
+    if (!p_.grouped || p_.stacked) return false;
+    return shape == Shape::left ? p_.grouped != 'n' : shape == Shape::right ? p_.grouped != 'm' : p_.grouped != 'k';
+  }
+
+  // As ends that the host knows, so that a sample's memory holds no numbers of which they would be made.
+  void lay_groups() {
+    const int64_t total = p_.grouped == 'm' ? p_.m : p_.grouped == 'n' ? p_.n : p_.k;
+    call_.groups = {nullptr, p_.stacked ? CUTLASS_PY_GROUP_FIRST : CUTLASS_PY_GROUP_ENDS, 1, p_.grouped};
+    // Of 0.3 to 1.7 times the mean, as they come.
+    const auto weight = [](int64_t i) { return 3 + i * 7 % 11 * 14 / 10; };
+    int64_t sum = 0, all = 0;
+    for (int64_t i = 0; i < p_.batch; ++i) all += weight(i);
+    for (int64_t i = 0; i < p_.batch; ++i) {
+      sum += weight(i);
+      call_.group_ends.push_back(p_.stacked ? total : total * sum / all);
+    }
   }
 
   void list_matrices() {

@@ -66,6 +66,7 @@ class Interface(operation.Interface):
     takes_lists: bool
     bias_as_c: bool
     lean: bool
+    grouping: str
 
     @cached_property
     def bytes_ab(self) -> tuple[int, int]:
@@ -111,6 +112,8 @@ class Interface(operation.Interface):
         detour_scales = self._scales_detour(p)
         detour_d = self._epilogue_detour(p) or self._output_detour(p)
         detour_sums = _UNSUMMED if p.bias_grad and not detour_d and not self.epilogue.bias_grad else None
+        if p.grouped and (detour := detour_d or detour_sums):
+            return f"{detour}; groups are not finished elsewhere"
         if p.pointers and (detour := detour_a or detour_b or detour_d):
             return f"{detour}; lists of matrices are neither packed nor finished elsewhere"
         if detour_d and not self.finishable:
@@ -137,7 +140,20 @@ class Interface(operation.Interface):
         if p.user >= 0 or self.epilogue.user:
             if error := rejection(self, p, specialization_of(p)) or self._output_detour(p):
                 return error  # nothing else could finish the product
-        return self._block_rejection(p) or self._list_rejection(p) or self._vector_rejection(p)
+        group_rejection = self._group_rejection(p)
+        return group_rejection or self._block_rejection(p) or self._list_rejection(p) or self._vector_rejection(p)
+
+    def _group_rejection(self, p: Problem) -> str | None:
+        wanted = {"": "", "k": "depth"}.get(p.grouped, "lines")
+        if wanted != self.grouping:
+            words = {"": "one product of a size", "lines": "groups of rows or columns", "depth": "groups of k"}
+            return f"computes {words[self.grouping]}; asked for are {words[wanted]}"
+        along_k = {"m": self.layout[0] == "t", "n": self.layout[1] == "n"}.get(p.grouped, True)
+        if not along_k and not p.stacked:
+            return f"reads {'a' if p.grouped == 'm' else 'b'} by whole granules, at which not every group begins"
+        if p.grouped == "n" and p.c:
+            return "reads c by whole granules, at which not every group of columns begins"
+        return None
 
     def _block_rejection(self, p: Problem) -> str | None:
         if p.block == self.block:
@@ -287,6 +303,7 @@ def interface_of(c: GemmConfig) -> Interface:
         takes_lists=c.takes_lists,
         bias_as_c=c.bias_as_c,
         lean=schedule.lean,
+        grouping=schedule.grouping,
     )
 
 

@@ -150,6 +150,7 @@ def _interface(m: KernelMetadata, p: Problem) -> Interface:
         takes_lists=False,
         bias_as_c=False,
         lean=False,
+        grouping="",
         **known,
     )
 

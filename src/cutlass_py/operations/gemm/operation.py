@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ..._core import Problem
 from ...arrays.gpu import Gpu
@@ -25,7 +25,7 @@ class Gemm(Operation):
     arguments = GemmArguments
     call = KernelCall
     keys = problems.KEYS
-    key = (
+    key: ClassVar[tuple[str, ...]] = (
         "m", "n", "k", "batch", "a", "b", "d", "operand_a", "operand_b", "accumulator", "layout_a", "layout_b",
         "layout_d", "align_a", "align_b", "align_d", "c", "layout_c", "align_c", "activation", "bias", "bias_axis",
         "align_bias", "gate", "layout_gate", "align_gate", "aux", "layout_aux", "align_aux", "bias_grad",
@@ -34,9 +34,9 @@ class Gemm(Operation):
     )  # fmt: skip
     # What was asked for by name, and where. Where a kernel or a number of splits is asked for, tables are not
     # consulted; a user's epilogue is of the product's class. `block` follows from scale_b, `signature` from all.
-    not_in_key = (
+    not_in_key: ClassVar[tuple[str, ...]] = (
         "operation", "empty_product", "transposed", "jit", "splits", "kernel", "user", "device", "device_id", "block",
-        "signature",
+        "signature", "grouped", "stacked", "told", "expected",
     )  # fmt: skip
 
     def arguments_from(self, entry: Mapping[str, Any], device: str) -> GemmArguments:

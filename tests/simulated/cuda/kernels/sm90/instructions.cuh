@@ -129,15 +129,35 @@ uint16_t packed_bytes(float low, float high) {
   return uint16_t(byte(low) | byte(high) << 8);
 }
 
-inline float exchanged(float x, int bits) {
-  static float lanes[8][simulated::kMostThreads / 32][32];  // of the blocks of a cluster
+// What each lane of a warp has, seen by all.
+template <class T, class See>
+auto seen_by_warp(T x, See see) {
+  static T lanes[8][simulated::kMostThreads / 32][32];  // of the blocks of a cluster
   const int lane = simulated::running.number % 32;
   auto& of_warp = lanes[simulated::running.rank][simulated::running.number / 32];
   of_warp[lane] = x;
   gpu::synchronize_warp();
-  const float found = of_warp[lane ^ bits];
+  const auto found = see(of_warp, lane);
   gpu::synchronize_warp();
   return found;
+}
+template <class T>
+T from_lane(T x, int lane) {
+  return seen_by_warp(x, [&](const T(&lanes)[32], int) { return lanes[lane]; });
+}
+inline uint32_t from_below(uint32_t x, int by) {
+  return seen_by_warp(x, [&](const uint32_t (&lanes)[32], int lane) { return lanes[lane < by ? lane : lane - by]; });
+}
+inline uint32_t lanes_where(bool x) {
+  return seen_by_warp(x, [](const bool (&lanes)[32], int) {
+    uint32_t found = 0;
+    for (int i = 0; i < 32; ++i) found |= uint32_t(lanes[i]) << i;
+    return found;
+  });
+}
+inline int first_lane(uint32_t lanes) { return __builtin_ctz(lanes); }
+inline float exchanged(float x, int bits) {
+  return seen_by_warp(x, [&](const float (&lanes)[32], int lane) { return lanes[lane ^ bits]; });
 }
 
 inline int warp_index() { return simulated::running.number / 32; }

@@ -1,0 +1,88 @@
+// What the extension has of grouped_gemm, in names and docstrings. No logic here.
+#include <nanobind/nanobind.h>
+
+#include "frontends/bindings.h"
+#include "operations/grouped_gemm/call.h"
+
+namespace cutlass_py {
+namespace {
+
+using namespace nb::literals;
+
+constexpr const char* kDoc = R"(Many products of unequal size in one launch: D = epilogue(a @ b) for each group.
+
+Groups divide one axis, which the ranks of a and b say:
+
+    a (M, K), b (G, K, N) -> (M, N)       rows: those of a group are multiplied by its own b
+    a (M, K), b (K, N) -> (G, M, N)       k: a product for each group, 0 (or beta * c) for an empty one
+    a (G, M, K), b (K, N) -> (M, N)       columns: those of a group by its own a
+    a (G, M, K), b (G, K, N) -> (G, M, N) of each matrix the first `sizes` rows
+
+Args:
+    a, b: arrays that speak DLPack, of one dtype, as in gemm.
+    offsets: (G,), where each group ends, or (G + 1,), where each begins and the last one ends; without decrease. int32
+        or int64. On the device they are read when the kernel runs, so that a captured graph follows new numbers: what
+        is out of bounds is cut off there. In host memory they are checked.
+    sizes: (G,), likewise; one of the two is given.
+    out: written and returned. Lines of D that belong to no group keep what they hold.
+    c, aux: as in gemm, of the shape of D.
+    alpha, beta, activation, compute, out_dtype, deterministic, kernel, stream: as in gemm.
+    bias: (N,), or (G, N): one row for each group. Where groups divide columns, (N,) alone.
+    scale_a: a number, one element, or (M,) where groups divide rows.
+    scale_b: a number, one element, (N,) or (G, N).
+    scale_out: a number or one element.
+    expected: lines of a group, about: a hint for the choice of a kernel where sizes are on the device.
+
+Returns:
+    `out`, or a new row-major array; its lines that belong to no group are not written.
+
+Raises:
+    ValueError: shapes, offsets or sizes that do not fit; the message names the first bad entry.
+    TypeError: an operand that is no array, or a dtype that does not fit.
+    NoKernelError: no kernel takes groups of this problem, and the host does not know where they lie. Where it does,
+        each is computed as a product of its own.
+    CompileError, CudaError: as gemm.)";
+
+Keywords keywords_of(nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
+                     nb::handle activation, nb::handle aux, nb::handle scale_a, nb::handle scale_b,
+                     nb::handle scale_out, nb::handle compute, nb::handle out_dtype, nb::handle deterministic,
+                     nb::handle kernel, nb::handle stream) {
+  Keywords k;
+  k.out = out, k.c = c, k.alpha = alpha, k.beta = beta, k.bias = bias, k.activation = activation, k.aux = aux;
+  k.scale_a = scale_a, k.scale_b = scale_b, k.scale_out = scale_out, k.compute = compute, k.out_dtype = out_dtype;
+  k.deterministic = deterministic, k.batch_invariant = Py_False, k.kernel = kernel, k.stream = stream;
+  return k;
+}
+
+}  // namespace
+
+Facts grouped_gemm_facts(const CutlassPyKernel& kernel) { return gemm_facts(kernel); }
+
+void bind_grouped_gemm(nb::module_& m) {
+  m.def(
+      "grouped_gemm",
+      [](nb::handle a, nb::handle b, nb::handle offsets, nb::handle sizes, nb::handle out, nb::handle c,
+         nb::handle alpha, nb::handle beta, nb::handle bias, nb::handle activation, nb::handle aux, nb::handle scale_a,
+         nb::handle scale_b, nb::handle scale_out, nb::handle expected, nb::handle compute, nb::handle out_dtype,
+         nb::handle deterministic, nb::handle kernel, nb::handle stream) {
+        const Keywords k = keywords_of(out, c, alpha, beta, bias, activation, aux, scale_a, scale_b, scale_out, compute,
+                                       out_dtype, deterministic, kernel, stream);
+        return grouping::grouped_gemm(a, b, {offsets, sizes, expected}, k);
+      },
+      "a"_a.none(), "b"_a.none(), nb::kw_only(), "offsets"_a = nb::none(), "sizes"_a = nb::none(), "out"_a = nb::none(),
+      "c"_a = nb::none(), "alpha"_a.none() = 1.0, "beta"_a = nb::none(), "bias"_a = nb::none(),
+      "activation"_a = nb::none(), "aux"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(),
+      "scale_out"_a = nb::none(), "expected"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(),
+      "deterministic"_a.none() = false, "kernel"_a = nb::none(), "stream"_a = nb::none(), kDoc);
+  m.def(
+      "grouped_problem",
+      [](nb::handle a, nb::handle b, nb::handle offsets, nb::handle sizes, nb::handle expected,
+         const nb::typed<nb::dict, nb::str, nb::any>& keywords) {
+        return grouping::problem_of(a, b, {offsets, sizes, expected}, keywords_from(keywords));
+      },
+      "a"_a.none(), "b"_a.none(), "offsets"_a.none(), "sizes"_a.none(), "expected"_a.none(), "keywords"_a,
+      "The canonical problem of a grouped_gemm call with these of gemm's keywords, which is not run. Takes TensorSpecs "
+      "as well as arrays.");
+}
+
+}  // namespace cutlass_py

@@ -1,0 +1,210 @@
+#include "operations/grouped_gemm/groups.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+namespace cutlass_py::grouping {
+namespace {
+
+// What groups are to an operand: it has a matrix for each; its rows or its columns are divided; or it is shared.
+enum class Part { each, rows, columns, shared };
+
+Part part_of(const Groups& g, Role role, const Operand& x) {
+  switch (facts_of(role).shape) {
+    case Shape::left: return g.stacked || g.axis == 'n' ? Part::each : g.axis == 'm' ? Part::rows : Part::columns;
+    case Shape::right: return g.stacked || g.axis == 'm' ? Part::each : g.axis == 'n' ? Part::columns : Part::rows;
+    case Shape::result: return g.stacked || g.axis == 'k' ? Part::each : g.axis == 'm' ? Part::rows : Part::columns;
+    case Shape::vector:
+    case Shape::columns:  // one value for each column, of all groups or of each
+      if (x.rank == 2) return Part::each;
+      return g.axis == 'n' && x.rank == 1 && x.shape[0] == g.total ? Part::columns : Part::shared;
+    case Shape::rows:
+      return g.axis == 'm' && !g.stacked && x.rank >= 1 && x.shape[0] == g.total ? Part::rows : Part::shared;
+    default: return Part::shared;
+  }
+}
+
+bool is_vector(Role role) {
+  const Shape shape = facts_of(role).shape;
+  return shape == Shape::vector || shape == Shape::columns;
+}
+
+void insert(Operand& x, int at, int64_t extent, int64_t stride) {
+  std::copy_backward(x.shape + at, x.shape + x.rank, x.shape + x.rank + 1);
+  std::copy_backward(x.strides + at, x.strides + x.rank, x.strides + x.rank + 1);
+  x.shape[at] = extent, x.strides[at] = stride;
+  ++x.rank;
+}
+
+// The i-th along the first dimension, which is gone then.
+void pick(Operand& x, int64_t i) {
+  x.data = static_cast<char*>(x.data) + i * x.strides[0] * dtype_size(x.dtype);
+  --x.rank;
+  std::copy(x.shape + 1, x.shape + 1 + x.rank, x.shape);
+  std::copy(x.strides + 1, x.strides + 1 + x.rank, x.strides);
+}
+
+void narrow(Operand& x, int dimension, int64_t begin, int64_t end) {
+  x.data = static_cast<char*>(x.data) + begin * x.strides[dimension] * dtype_size(x.dtype);
+  x.shape[dimension] = end - begin;
+}
+
+std::string number_name(const Numbers& numbers, int64_t i) {
+  return std::string(numbers.array->name) + "[" + std::to_string(i) + "]";
+}
+
+int64_t number(const Numbers& numbers, int64_t i) {
+  const char* at =
+      static_cast<const char*>(numbers.array->data) + i * numbers.array->strides[0] * dtype_size(numbers.array->dtype);
+  return numbers.wide ? *reinterpret_cast<const int64_t*>(at) : *reinterpret_cast<const int32_t*>(at);
+}
+
+void check_ranks(const Request& r) {
+  for (const Role role : {Role::a, Role::b}) {
+    const Operand& x = *r.at(role);
+    if (x.rank != 2 && x.rank != 3) refuse(found(x).expects("2 dimensions, or 3: a matrix for each group"));
+  }
+}
+
+void check_shape(const Operand& x, std::initializer_list<int64_t> expected) {
+  if (x.rank == int(expected.size()) && std::equal(expected.begin(), expected.end(), x.shape)) return;
+  refuse(found(x).expects(shape_text(expected.begin(), int(expected.size()))));
+}
+
+// Of operands whose shape the dense product would name otherwise.
+void check_shapes(const Request& r, const Groups& g) {
+  const Operand &a = *r.at(Role::a), &b = *r.at(Role::b);
+  const int64_t m = a.shape[a.rank - 2], k = a.shape[a.rank - 1], n = b.shape[b.rank - 1];
+  if (k != b.shape[b.rank - 2]) refuse(found(a).but(found(b)).hints("inner extents must agree"));
+  for (const Role role : {Role::c, Role::aux, Role::out}) {
+    const Operand* x = r.at(role);
+    if (!x) continue;
+    if (g.stacked || g.axis == 'k') {
+      check_shape(*x, {g.count, m, n});
+    } else {
+      check_shape(*x, {m, n});
+    }
+  }
+  for (const Role role : {Role::bias, Role::scale_b}) {
+    const Operand* x = r.at(role);
+    if (x && x->rank == 2) check_shape(*x, {g.count, n});
+  }
+}
+
+}  // namespace
+
+Groups groups_of(const Request& r, const Numbers& numbers) {
+  check_ranks(r);
+  const Operand &a = *r.at(Role::a), &b = *r.at(Role::b), &x = *numbers.array;
+  Groups g;
+  g.stacked = a.rank == 3 && b.rank == 3;
+  g.axis = g.stacked || b.rank == 3 ? 'm' : a.rank == 3 ? 'n' : 'k';
+  g.total = g.axis == 'm' ? a.shape[a.rank - 2] : g.axis == 'n' ? b.shape[1] : a.shape[1];
+  if (g.stacked && a.shape[0] != b.shape[0]) refuse(found(a).but(found(b)).hints("one matrix of each for every group"));
+  if (g.stacked && !numbers.sizes) {
+    refuse(Refusal("offsets", "is given beside a and b of 3 dimensions").hints("pass sizes: the rows of each group"));
+  }
+  if (x.dtype != Dtype::s32 && !numbers.wide) refuse_type(found_dtype(x).expects("int32 or int64"));
+  if (x.rank != 1) refuse(found(x).expects("one dimension"));
+  if (x.shape[0] > 1 && x.strides[0] != 1) refuse(found(x).adds(" with gaps between its numbers").expects("none"));
+  const Operand* out = r.at(Role::out);
+  if (a.rank == 3 || b.rank == 3) {
+    g.count = b.rank == 3 ? b.shape[0] : a.shape[0];
+  } else {
+    g.count = out && out->rank == 3 && !numbers.sizes && x.shape[0] == out->shape[0] + 1 ? out->shape[0] : x.shape[0];
+  }
+  const bool starts = !numbers.sizes && x.shape[0] == g.count + 1;
+  if (x.shape[0] != g.count && !starts) {
+    const std::string count = std::to_string(g.count);
+    refuse(found(x).expects("(" + count + ",)" + (numbers.sizes ? "" : ", the end of each group") +
+                            (numbers.sizes ? "" : ", or one more: starts")));
+  }
+  g.kind = g.stacked       ? CUTLASS_PY_GROUP_FIRST
+           : numbers.sizes ? CUTLASS_PY_GROUP_SIZES
+           : starts        ? CUTLASS_PY_GROUP_STARTS
+                           : CUTLASS_PY_GROUP_ENDS;
+  check_shapes(r, g);
+  return g;
+}
+
+std::vector<std::pair<int64_t, int64_t>> read(const Groups& g, const Numbers& numbers) {
+  std::vector<std::pair<int64_t, int64_t>> lines;
+  const bool starts = g.kind == CUTLASS_PY_GROUP_STARTS;
+  int64_t at = 0;
+  for (int64_t i = 0; i < numbers.array->shape[0]; ++i) {
+    const int64_t x = number(numbers, i), begin = g.stacked ? 0 : at, end = numbers.sizes ? begin + x : x;
+    const std::string value = "is " + std::to_string(x);
+    if (x < 0 || (numbers.sizes && x > g.total)) {
+      refuse(Refusal(number_name(numbers, i), value).expects("0 to " + std::to_string(g.total)));
+    }
+    if (end < begin) {
+      refuse(Refusal(number_name(numbers, i), value)
+                 .but(Refusal(number_name(numbers, i - 1), "is " + std::to_string(begin)))
+                 .expects("no decrease"));
+    }
+    if (end > g.total) {
+      const std::string reach = numbers.sizes ? "ends a group at " + std::to_string(end) : value;
+      refuse(Refusal(number_name(numbers, i), reach).expects(std::to_string(g.total) + " at most"));
+    }
+    if (!starts || i) lines.emplace_back(begin, end);
+    at = end;
+  }
+  return lines;
+}
+
+DenseOperands::DenseOperands(const Request& given, const Groups& g) : request(given) {
+  for (int i = 0; i < kRoles; ++i) {
+    if (!given.operands[i]) continue;
+    const Role role = Role(i);
+    Operand& x = held_[i] = *given.operands[i];
+    const Part part = part_of(g, role, x);
+    if (part == Part::each && is_vector(role)) {
+      insert(x, 1, 1, 0);
+    } else if (part != Part::each && !is_vector(role) && x.rank == 2 && facts_of(role).shape != Shape::rows) {
+      insert(x, 0, g.count, 0);
+    }
+    request.operands[i] = &x;
+  }
+}
+
+DenseOperands::DenseOperands(const Request& given, const Groups& g, int64_t group, int64_t begin, int64_t end)
+    : request(given) {
+  for (int i = 0; i < kRoles; ++i) {
+    if (!given.operands[i]) continue;
+    const Role role = Role(i);
+    Operand& x = held_[i] = *given.operands[i];
+    const Shape shape = facts_of(role).shape;
+    switch (part_of(g, role, x)) {
+      case Part::each:
+        pick(x, group);
+        if (g.stacked && (shape == Shape::left || shape == Shape::result)) narrow(x, 0, begin, end);
+        break;
+      case Part::rows: narrow(x, 0, begin, end); break;
+      case Part::columns: narrow(x, x.rank - 1, begin, end); break;
+      case Part::shared: break;
+    }
+    request.operands[i] = &x;
+  }
+}
+
+Call canonicalise(const Request& given, const Groups& g, const Numbers& numbers, int64_t expected) {
+  const DenseOperands operands(given, g);
+  Call call = cutlass_py::canonicalise(operands.request, given);
+  Problem& p = call.problem;
+  p.grouped = g.axis == 'k' ? 'k' : (g.axis == 'm') == p.transposed ? 'n' : 'm';
+  p.stacked = g.stacked, p.told = numbers.on_host();
+  p.splits = 0;  // whoever asks for batch invariance: k is never in parts here
+  while (expected > int64_t(1) << p.expected) ++p.expected;
+  call.groups = {numbers.array->data, g.kind, numbers.wide, p.grouped};
+  if (p.empty_product && g.axis != 'k' && p.m && p.n && p.batch) {
+    p.k = 0, p.empty_product = false;  // of other lines nothing may be written: a kernel sums nothing
+  }
+  if (g.stacked || g.axis == 'k') return call;
+  call.d.batch = call.epilogue.c.batch = call.epilogue.aux.batch = 0;
+  const Operand &a = *given.at(Role::a), &b = *given.at(Role::b);
+  call.out_rank = 2, call.out_shape[0] = a.shape[a.rank - 2], call.out_shape[1] = b.shape[b.rank - 1];
+  return call;
+}
+
+}  // namespace cutlass_py::grouping

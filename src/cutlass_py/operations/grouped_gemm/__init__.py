@@ -1,0 +1,1 @@
+"""Products of unequal size: groups of rows, of columns or of k. Kernels, legality and formulas are gemm's."""

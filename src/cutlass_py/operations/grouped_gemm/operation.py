@@ -1,0 +1,133 @@
+"""The grouped product as the engines see it: gemm's kernels, legality and formulas, for products of unequal size.
+
+What a kernel takes is estimated as for a batch of products of one size: of `expected` lines, or of the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import ceil
+from typing import Any, NamedTuple
+
+from ..._core import Problem
+from ...arrays.gpu import Gpu
+from ...kernels.adaptation import Way
+from ...kernels.kernel import CutlassKernel
+from ...kernels.metadata import KernelMetadata
+from ...kernels.operation import Groups, Timed
+from ..gemm import metadata, wgmma_estimate
+from ..gemm.call import KernelCall
+from ..gemm.cost import Estimates
+from ..gemm.operation import Gemm
+from . import problem_text, problems
+from .arguments import GroupedArguments
+
+_GROUPS = ("grouped", "stacked", "told", "expected")  # what a problem says of them
+
+
+class _Product(NamedTuple):
+    """One of so many of a size."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+
+    @classmethod
+    def of(cls, p: Problem) -> _Product:
+        """The mean one of a problem's groups."""
+        groups = max(p.batch, 1)
+
+        def extent(axis: str, total: int) -> int:
+            if axis != p.grouped:
+                return total
+            return min(p.expected, total) if p.expected else total if p.stacked else ceil(total / groups)
+
+        return cls(extent("m", p.m), extent("n", p.n), extent("k", p.k), groups)
+
+
+class GroupedGemm(Gemm):
+    """D = epilogue(A @ B), group by group."""
+
+    name = "grouped_gemm"
+    arguments = GroupedArguments  # type: ignore[assignment]
+    keys = problems.KEYS
+    key = (*Gemm.key, *_GROUPS)
+    not_in_key = tuple(name for name in Gemm.not_in_key if name not in _GROUPS)
+
+    def arguments_from(self, entry: Mapping[str, Any], device: str) -> Any:
+        """Operands named by their dtype, aligned and without gaps."""
+        return problems.arguments(entry, device)
+
+    @property
+    def suite(self) -> Iterator[dict[str, Any]]:
+        """Layers of experts: many rows for few of them, and few rows for many."""
+        for groups, rows, n, k in (
+            (4, 8192, 4096, 7168), (8, 4096, 7168, 2048), (32, 256, 4096, 7168), (64, 128, 2048, 2048),
+            (128, 64, 1536, 2048), (256, 8, 4096, 7168),
+        ):  # fmt: skip
+            yield {"groups": groups, "m": groups * rows, "n": n, "k": k, "a": "bf16", "layout": "tn"}
+
+    def describe(self, p: Problem) -> str:
+        """The groups, and the product of all of them."""
+        return problem_text.describe(p)
+
+    @property
+    def host_kernel(self) -> KernelMetadata:
+        """One that takes any layout, dtype and alignment: gemm's, group by group."""
+        return replace(metadata.HOST, name="cpu_grouped_gemm_numpy", operation=self.name)
+
+    def compute(self, call: KernelCall) -> None:
+        """Each group is a product of its own, before this is asked."""
+        raise AssertionError("groups are computed one by one")
+
+    def without_kernel(self, p: Problem) -> str | None:
+        """Of groups of k without a k the epilogue alone is left; of others a kernel knows which lines they have."""
+        return super().without_kernel(p) if p.grouped == "k" or not (p.m and p.n and p.batch) else None
+
+    def dividable(self, p: Problem) -> bool:
+        """Where the host knows where groups lie, each may be a product of its own."""
+        return p.told
+
+    def routes(self, p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> list[Timed]:
+        """Of each kernel that takes them: as operands lie, or packed."""
+        found: list[Timed] = []
+        estimates = Estimates(p, gpu)
+        for interface, kernels in groups.items():
+            way = interface.way(p, gpu)
+            if isinstance(way, str):
+                continue
+            around = estimates.detours(way, interface)
+            for kernel in kernels:
+                if not (p.deterministic and kernel.bits_refusal(p, gpu)):
+                    found.append((self._microseconds(kernel, p, gpu) + around, kernel, way, 1))
+        return found
+
+    def forced(self, kernel: CutlassKernel, way: Way, p: Problem, gpu: Gpu) -> Timed:
+        """The kernel that was asked for by name."""
+        return self._microseconds(kernel, p, gpu), kernel, way, 1
+
+    def tile_order(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
+        """That of a product of the mean size."""
+        return wgmma_estimate.estimate(kernel.config, gpu, *_Product.of(p), p.activation)[1:]
+
+    def tile_orders(self, kernel: CutlassKernel, p: Problem) -> Iterable[tuple[int, int]]:
+        """Those of a product of the mean size."""
+        one = _Product.of(p)
+        orders = wgmma_estimate.design_of(kernel.config).orders(one.m, one.n)
+        return orders if len(orders) > 1 else ()
+
+    def in_parts(self, kernel: CutlassKernel, way: Way, p: Problem, splits: int) -> tuple[Way, int] | None:
+        """Whole."""
+        return (way, 1) if splits == 1 else None
+
+    def similar(self, p: Problem) -> None:
+        """No class."""
+        return None
+
+    def _microseconds(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> float:
+        return wgmma_estimate.estimate(kernel.config, gpu, *_Product.of(p), p.activation)[0]
+
+
+OPERATION = GroupedGemm()

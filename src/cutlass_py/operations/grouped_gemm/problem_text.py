@@ -1,0 +1,15 @@
+"""A grouped product in words, for messages and tables."""
+
+from __future__ import annotations
+
+from ..._core import Problem
+from ..gemm import problem_text
+
+_LINES = {"m": "rows of a", "n": "columns of b", "k": "k"}
+
+
+def describe(p: Problem) -> str:
+    """In one line: the groups, and the product of all of them."""
+    what = "the first rows of as many matrices" if p.stacked else _LINES[p.grouped]
+    expected = f", about {p.expected} each" if p.expected else ""
+    return f"{p.batch} groups of {what}{expected}: {problem_text.describe(p).removeprefix(f'{p.batch} x ')}"

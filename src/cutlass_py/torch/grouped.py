@@ -1,0 +1,382 @@
+"""Products of unequal size for torch: the operator `cutlass_py::grouped_gemm`, its gradient, `grouped_mm` and `gmm`.
+
+Where groups lie is told by the end of each. Every gradient is a grouped product again: of a it is dD @ b.mT, of b
+a.mT @ dD, whichever axis the groups divide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, library
+from torch.overrides import handle_torch_function, has_torch_function
+from torch.utils.flop_counter import register_flop_formula
+
+from .. import _core
+from ..arrays.torch_private import is_symbolic
+from ..declaration.epilogues import ACTIVATIONS
+from ..epilogues.activations import Activation
+from ..errors import ArgumentError, NoKernelError
+from . import activations
+from .dtypes import CAST, DTYPE, NAME, WIDE
+from .fast_path import (
+    any_lazy_or_wrapped,
+    are_plain_types,
+    is_compiling,
+    is_exporting,
+    is_torch_function_proxy,
+    needs_gradient,
+    no_interceptors,
+)
+from .gemm_function import cast, check_tensors, gemm, refuse_as_torch
+from .gradients import column_major, dense, inherit_thread_flags, is_gradient_needed
+from .operators import LIBRARY
+from .validation import check_devices
+
+
+class _Call(NamedTuple):
+    """The operator's arguments, in order; `keep_z`: return z too, in D's dtype, or in f32 where that has 8 bits."""
+
+    a: Tensor
+    b: Tensor
+    offsets: Tensor
+    bias: Tensor | None = None
+    activation: str = "identity"
+    parameters: Sequence[float] = ()
+    out_dtype: torch.dtype | None = None
+    keep_z: bool = False
+
+
+LIBRARY.define(
+    "grouped_gemm(Tensor a, Tensor b, Tensor offsets, Tensor? bias=None, str activation='identity', "
+    "float[] parameters=[], ScalarType? out_dtype=None, bool keep_z=False) -> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
+)
+operator = torch.ops.cutlass_py.grouped_gemm.default
+_TENSORS = 4
+_ACTIVATIONS = [name for name, row in ACTIVATIONS.items() if not row.derivative]
+# What the functions call the operands of grouped_gemm.
+_OPERANDS = {
+    "grouped_mm": {"a": "mat_a", "b": "mat_b", "offsets": "offs", "bias": "bias"},
+    "gmm": {"a": "a", "b": "b", "offsets": "cumsum(batch_sizes)", "bias": "bias"},
+}
+
+
+def grouped_mm(
+    mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, bias: Tensor | None = None,
+    out_dtype: torch.dtype | str | None = None, activation: str | Activation | None = None,
+) -> Tensor:  # fmt: skip
+    """torch.nn.functional.grouped_mm, with a bias and an activation, of f16, bf16, f32 and f64 in any layout.
+
+    A dimension that one of the operands has once for all groups is divided by offs:
+
+        mat_a (M, K), mat_b (G, K, N) -> (M, N)       rows
+        mat_a (M, K), mat_b (K, N) -> (G, M, N)       k; zeros of an empty group, before bias and activation
+        mat_a (G, M, K), mat_b (K, N) -> (M, N)       columns
+        mat_a (G, M, K), mat_b (G, K, N) -> (G, M, N) none: torch.bmm, without offs
+
+    Args:
+        mat_a, mat_b: of one dtype.
+        offs: (G,) of int32, where each group ends; on the device, where nobody waits for them, or on the CPU.
+        bias: (N,), or (G, N): a row for each group, unless groups divide columns.
+        out_dtype: of the result; that of mat_a where it is not given.
+        activation: as gemm takes it, but no derivative.
+
+    Returns:
+        A row-major tensor without gaps, where torch pads rows to 16 bytes. Rows or columns behind the last group, which
+        torch does not write, are zeros, and so are their gradients.
+
+    Raises:
+        RuntimeError: shapes, dtypes or numbers that do not fit.
+        TypeError: an operand that is no tensor.
+    """
+    given = (mat_a, mat_b, offs, bias)
+    if has_torch_function(given) and any(map(is_torch_function_proxy, given)):
+        keywords = {"offs": offs, "bias": bias, "out_dtype": out_dtype, "activation": activation}
+        return handle_torch_function(grouped_mm, given, mat_a, mat_b, **keywords)
+    check_tensors("grouped_mm", {"mat_a": mat_a, "mat_b": mat_b}, offs=offs, bias=bias)
+    return _product("grouped_mm", mat_a, mat_b, offs, bias, out_dtype, activation)
+
+
+def gmm(a: Tensor, b: Tensor, batch_sizes: Tensor, trans_b: bool = False) -> Tensor:
+    """gmm of the package grouped_gemm: a (T, K), of which batch_sizes[i] rows are multiplied by b[i].
+
+    Args:
+        a: of the dtype of b.
+        b: (G, K, N), or (G, N, K) with trans_b.
+        batch_sizes: (G,) of int64, on the CPU or the device.
+        trans_b: whether each matrix of b is transposed.
+
+    Returns:
+        (T, N); rows behind the last group are zeros.
+
+    Raises:
+        RuntimeError, TypeError: as `grouped_mm` does.
+    """
+    check_tensors("gmm", {"a": a, "b": b, "batch_sizes": batch_sizes})
+    for name, x, rank in (("a", a, 2), ("b", b, 3), ("batch_sizes", batch_sizes, 1)):
+        if x.dim() != rank:
+            raise RuntimeError(f"gmm: {name} is {tuple(x.shape)}; expected {rank} dimension{'s' * (rank > 1)}")
+    if batch_sizes.dtype != torch.int64:
+        raise RuntimeError(f"gmm: batch_sizes is {batch_sizes.dtype}; expected torch.int64")
+    ends = batch_sizes.cumsum(0, dtype=torch.int32)
+    return _product("gmm", a, b.mT if trans_b else b, ends, None, None, None)
+
+
+def _product(
+    function: str, a: Tensor, b: Tensor, offsets: Tensor | None, bias: Tensor | None, out_dtype: Any, activation: Any
+) -> Tensor:
+    names = _OPERANDS[function]
+    kind = a.device.type
+    a, b = cast(kind, a, b)
+    if out_dtype is None and a.dtype in CAST:
+        (bias,) = cast(kind, bias)
+    out_dtype, name = DTYPE.get(out_dtype, out_dtype), activations.name_of(activation)
+    if wrong := _wrong(names, a, b, offsets, bias) or _wrong_epilogue(out_dtype, name):
+        raise RuntimeError(f"{function}: {wrong}")
+    try:
+        if offsets is None:
+            rows = bias.unsqueeze(1) if bias is not None and bias.dim() == 2 else bias
+            return gemm(a, b, bias=rows, activation=activation, out_dtype=out_dtype or a.dtype)
+        parameters = activation.parameters if isinstance(activation, Activation) else ()
+        keeps_z = not _from_result(name, out_dtype or a.dtype) and name != "identity" and not is_exporting()
+        keep_z = keeps_z and needs_gradient((a, b, bias))
+        return _run(_Call(a, b, offsets, bias, name, parameters, out_dtype, keep_z))[0]
+    except (ValueError, TypeError, NotImplementedError) as refusal:
+        if isinstance(refusal, ArgumentError):  # of one number: "offsets[1]"
+            words = (refusal.operand, refusal.other)
+            names = names | {x: x.replace("offsets", names["offsets"]) for x in words if x.startswith("offsets[")}
+        refuse_as_torch(function, refusal, names)
+
+
+def _wrong(names: dict[str, str], a: Tensor, b: Tensor, offsets: Tensor | None, bias: Tensor | None) -> str:
+    """What torch checks, and what a compiled call could not tell before it runs."""
+    first, second, ends = names["a"], names["b"], names["offsets"]
+    for operand, x in ((first, a), (second, b)):
+        if x.dim() not in (2, 3):
+            return f"{operand} is {tuple(x.shape)}; expected 2 or 3 dimensions"
+        if x.layout != torch.strided:
+            return f"{operand} is {x.layout}; expected torch.strided"
+    both = f"{first} is {tuple(a.shape)} but {second} is {tuple(b.shape)}"
+    if a.dtype not in WIDE:
+        return f"{first} is {a.dtype}; expected one of {', '.join(sorted(map(str, WIDE)))}"
+    if a.dtype != b.dtype:
+        return f"{first} is {a.dtype} but {second} is {b.dtype}; expected the same dtype"
+    if a.shape[-1] != b.shape[-2]:
+        return f"{both}; inner extents must agree"
+    stacked = a.dim() == b.dim() == 3
+    if stacked and a.shape[0] != b.shape[0]:
+        return f"{both}; batch extents must agree"
+    if stacked != (offsets is None):
+        given = "is not given" if offsets is None else "is given"
+        return f"{ends} {given} but {both}; expected it unless both have 3 dimensions"
+    groups = a.shape[0] if a.dim() == 3 else b.shape[0] if b.dim() == 3 else None
+    if offsets is not None:
+        if offsets.dim() != 1 or (groups is not None and offsets.shape[0] != groups):
+            return f"{ends} is {tuple(offsets.shape)}; expected ({'G' if groups is None else groups},)"
+        if offsets.dtype != torch.int32:
+            return f"{ends} is {offsets.dtype}; expected torch.int32"
+        groups = offsets.shape[0]
+    if bias is not None:
+        by_group = bias.dim() == 2 and (a.dim() == 2 or b.dim() == 3)
+        expected = (groups, b.shape[-1]) if by_group else (b.shape[-1],)
+        if tuple(bias.shape) != expected:
+            return f"bias is {tuple(bias.shape)}; expected {expected}"
+    return ""
+
+
+def _wrong_epilogue(out_dtype: Any, activation: Any) -> str:
+    if out_dtype is not None and out_dtype not in NAME:
+        return f"out_dtype is {out_dtype!r}; expected one of {', '.join(DTYPE)}, or torch's"
+    if activation not in _ACTIVATIONS:
+        return f"activation={activation!r} is not one of {', '.join(_ACTIVATIONS)}"
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------------- the operator
+
+
+def _run(call: _Call) -> tuple[Tensor, Tensor]:
+    """The operator, by a function that torch.func differentiates too; while torch.compile traces, by itself."""
+    if no_interceptors() and not needs_gradient(call[:_TENSORS]):
+        return _forward(*call)
+    run = operator if is_compiling() else _Grouped.apply
+    found: tuple[Tensor, Tensor] = run(*call)
+    return found
+
+
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """The operator; where nothing has to see it, without torch's dispatch."""
+    tensors = arguments[:_TENSORS]
+    unseen = no_interceptors() and are_plain_types(tensors) and not any_lazy_or_wrapped(tensors)
+    found: tuple[Tensor, Tensor] = (_compute if unseen else operator)(*arguments)
+    return found
+
+
+def _compute(*arguments: Any) -> tuple[Tensor, Tensor]:
+    call = _Call(*arguments)
+    on_device, (shape, dtype) = call.offsets.device.type != "cpu", _result(call)
+    new = call.a.new_zeros if on_device and len(shape) == 2 else call.a.new_empty
+    d, z = new(shape, dtype=dtype), new(shape, dtype=_z_dtype(dtype)) if call.keep_z else None
+    keywords = {"out": d, "bias": call.bias, "activation": _function(call), "aux": z}
+    try:
+        _core.grouped_gemm(call.a, call.b, offsets=call.offsets, **keywords)
+    except NoKernelError:  # but for groups that the host knows
+        if not on_device or torch.cuda.is_current_stream_capturing():
+            raise
+        _core.grouped_gemm(call.a, call.b, offsets=call.offsets.cpu(), **keywords)
+    if not on_device and len(shape) == 2:
+        end = int(call.offsets[-1]) if len(call.offsets) else 0
+        for x in (d,) if z is None else (d, z):
+            (x[end:] if call.a.dim() == 2 else x[:, end:]).zero_()
+    return d, call.a.new_empty(0) if z is None else z
+
+
+def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
+    call = _Call(*arguments)
+    check_devices(call.a, {"b": call.b, "bias": call.bias})
+    shape, dtype = _result(call)
+    given: list[Any] = list(call[:_TENSORS])
+    if not any(is_symbolic(x) for x in given if x is not None):
+        device = call.a.get_device() if call.a.is_cuda else -1  # of the ends too, which may lie on the CPU
+        a, b, ends, bias = (
+            None if x is None else _core.TensorSpecBase(x.shape, x.stride(), NAME.get(x.dtype, "s32"), device, 256)
+            for x in given
+        )
+        keywords = {"bias": bias, "activation": _function(call), "out_dtype": NAME[dtype]}
+        _core.grouped_problem(a, b, ends, None, None, keywords)
+    new = call.a.new_empty
+    return new(shape, dtype=dtype), new(shape, dtype=_z_dtype(dtype)) if call.keep_z else new(0)
+
+
+def _function(call: _Call) -> str | Activation | None:
+    if call.parameters:
+        return Activation(call.activation, tuple(call.parameters))
+    return None if call.activation == "identity" else call.activation
+
+
+def _result(call: _Call) -> tuple[tuple[int, ...], torch.dtype]:
+    """Shape and dtype."""
+    shape = (call.a.shape[-2], call.b.shape[-1])
+    each = call.a.dim() == call.b.dim() == 2
+    return (call.offsets.shape[0], *shape) if each else shape, call.out_dtype or call.a.dtype
+
+
+def _z_dtype(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype in WIDE else torch.float32
+
+
+def _from_result(activation: str, dtype: torch.dtype) -> bool:
+    return activation in activations.FROM_RESULT and dtype in WIDE
+
+
+# ---------------------------------------------------------------------------------------------------- its gradient
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    call, (d, z) = _Call(*inputs), output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*(x for x, known in ((d, d.is_floating_point()), (z, call.keep_z)) if not known))
+    ctx.from_result = _from_result(call.activation, d.dtype)
+    again = call.activation != "identity" and not ctx.from_result and not call.keep_z  # z is computed
+    needs_a, needs_b = ctx.needs_input_grad[:2]
+    kept = d if ctx.from_result else z if call.keep_z else None
+    a, b = call.a if needs_b or again else None, call.b if needs_a or again else None
+    ctx.save_for_backward(a, b, call.offsets, call.bias if again else None, kept)
+    ctx.activation, ctx.z_dtype, ctx.dtype = (call.activation, call.parameters), _z_dtype(d.dtype), call.a.dtype
+    ctx.ranks, ctx.turned = (call.a.dim(), call.b.dim()), (column_major(call.a), column_major(call.b))
+    ctx.bias = None if call.bias is None else (call.bias.dim(), call.bias.dtype)
+    ctx.thread_flags = inherit_thread_flags()
+
+
+def _backward(ctx: Any, of_d: Tensor | None, of_z: Tensor | None) -> tuple[Tensor | None, ...]:
+    nothing = (None,) * len(_Call._fields)
+    with ctx.thread_flags():
+        dz = _of_linear(ctx, dense(of_d), dense(of_z))
+        return nothing if dz is None else (*_gradients(ctx, dz), *nothing[_TENSORS:])
+
+
+def _of_linear(ctx: Any, of_d: Tensor | None, of_z: Tensor | None) -> Tensor | None:
+    """The gradient of z."""
+    name, parameters = ctx.activation
+    if of_d is not None and name != "identity":
+        a, b, offsets, bias, kept = ctx.saved_tensors
+        at = _run(_Call(a, b, offsets, bias, out_dtype=ctx.z_dtype))[0] if kept is None else kept
+        y = of_d.to(at.dtype)
+        if ctx.from_result:
+            of_d = activations.derivative_from_result(name, y, at)
+        else:
+            of_d = activations.derivative(name, y, at, parameters)
+    return of_d if of_z is None else of_z if of_d is None else of_d + of_z
+
+
+def _gradients(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+    a, b, offsets, *_ = ctx.saved_tensors
+    narrow, (a_turned, b_turned) = dz.to(ctx.dtype), ctx.turned
+    needs_a, needs_b = ctx.needs_input_grad[:2]  # of a call through torch's dispatch, defaults at the end are not there
+    da = db = dbias = None
+    if needs_a and is_gradient_needed(ctx, 0):
+        da = _laid_out(narrow, b.mT, offsets, a_turned)
+    if needs_b and is_gradient_needed(ctx, 1):
+        db = _laid_out(a.mT, narrow, offsets, b_turned)
+    if ctx.bias is not None and ctx.needs_input_grad[3] and is_gradient_needed(ctx, 3):
+        dbias = _of_bias(ctx, offsets, dz, narrow)
+    return da, db, None, dbias
+
+
+def _laid_out(x: Tensor, y: Tensor, offsets: Tensor, turned: bool) -> Tensor:
+    """x @ y as the operand lies in memory."""
+    return _run(_Call(y.mT, x.mT, offsets))[0].mT if turned else _run(_Call(x, y, offsets))[0]
+
+
+def _of_bias(ctx: Any, offsets: Tensor, dz: Tensor, narrow: Tensor) -> Tensor:
+    """dz summed over the rows of each group: of those that groups divide by a product with ones."""
+    rank, dtype = ctx.bias
+    if ctx.ranks == (3, 2):
+        columns = torch.arange(dz.shape[1], dtype=offsets.dtype, device=offsets.device)
+        inside = torch.searchsorted(offsets, columns, right=True) < offsets.shape[0]
+        return torch.where(inside.to(dz.device), dz.sum(0), 0).to(dtype)
+    if ctx.ranks == (2, 2):
+        sums = dz.sum(1)
+    else:  # eight rows, of 16 bytes, for kernels that read whole granules
+        ones = narrow.new_ones((narrow.shape[0], 8))
+        wide = torch.promote_types(narrow.dtype, torch.float32)
+        sums = _run(_Call(ones.mT, narrow, offsets, out_dtype=wide))[0][:, 0]
+    return (sums if rank == 2 else sums.sum(0)).to(dtype)
+
+
+# ---------------------------------------------------------------------------------------------------- transforms
+
+
+def _vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    """One call for each example."""
+    dims = [x if isinstance(x, int) else None for x in in_dims]
+    examples = [
+        _run(_Call(*(x if dim is None else x.select(dim, i) for x, dim in zip(arguments, dims, strict=False))))
+        for i in range(info.batch_size)
+    ]
+    return tuple(torch.stack(results) for results in zip(*examples, strict=True)), (0, 0)
+
+
+class _Grouped(torch.autograd.Function):  # type: ignore[misc]
+    """The operator under torch.func, whose transforms want the parts of its gradient by these names."""
+
+    forward = staticmethod(_forward)
+    setup_context = staticmethod(_keep)
+    backward = staticmethod(_backward)
+    vmap = staticmethod(_vmap)
+
+
+@register_flop_formula(torch.ops.cutlass_py.grouped_gemm)  # type: ignore[untyped-decorator]
+def _flop(a_shape: Any, b_shape: Any, *_: Any, **__: Any) -> int:
+    """Two operations per product, of all lines as if they were in groups."""
+    return int(2 * a_shape[-2] * a_shape[-1] * b_shape[-1])
+
+
+for _backend in ("CPU", "CUDA"):
+    LIBRARY.impl("grouped_gemm", _compute, _backend)
+library.register_fake(operator, _fake, lib=LIBRARY)
+library.register_autograd(operator, _backward, setup_context=_keep, lib=LIBRARY)
+library.register_vmap(operator, _vmap, lib=LIBRARY)

@@ -1,0 +1,276 @@
+"""grouped_gemm on the device: every kernel over groups of any size, what lies between and behind them, graphs."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gpu  # noqa: E402
+
+import cutlass_py  # noqa: E402
+from cutlass_py import GroupedArguments, NoKernelError, grouped_gemm  # noqa: E402
+from cutlass_py.declaration.config import SCHEDULES  # noqa: E402
+from cutlass_py.kernels.kernel import CutlassKernel  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
+
+KERNELS = [k for k in cutlass_py.get_kernels(operation="grouped_gemm") if isinstance(k, CutlassKernel)]
+every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+UNWRITTEN = 7.0
+
+
+def sizes_of(seed: int, groups: int, most: int) -> list[int]:
+    """Of any size, a third of them empty."""
+    draw = random.Random(seed)
+    return [0 if draw.random() < 0.3 else draw.randint(1, most) for _ in range(groups)]
+
+
+def numbers(sizes: list[int], how: str, dtype: torch.dtype = torch.int32, device: str = gpu.DEVICE) -> dict[str, Any]:
+    """Keywords that tell groups apart."""
+    found = torch.tensor(sizes, dtype=torch.int64)
+    if how == "sizes":
+        return {"sizes": found.to(device, dtype)}
+    ends = found.cumsum(0)
+    ends = ends if how == "ends" else torch.cat([ends.new_zeros(1), ends])
+    return {"offsets": ends.to(device, dtype)}
+
+
+class Case:
+    """Operands of groups in a kernel's layout, and the definition: small integers, whose products are exact."""
+
+    def __init__(
+        self, axis: str, layout: str, sizes: list[int], dtype: str, d: str, rest: int = 9, k: int = 200
+    ) -> None:
+        self.axis, self.sizes = axis, sizes
+        groups, total = len(sizes), (max(sizes) if axis == "batch" else sum(sizes)) + rest
+        m, n = (total if axis in ("m", "batch") else 136), (total if axis == "n" else 264)
+        m, n = (-(-x // 8) * 8 for x in (m, n))
+        k = -(-total // 8) * 8 if axis == "k" else k
+        self.a = self._operand((groups, m, k) if axis in ("n", "batch") else (m, k), layout[0] == "n", dtype)
+        self.b = self._operand((groups, k, n) if axis in ("m", "batch") else (k, n), layout[1] == "n", dtype)
+        shape = (groups, m, n) if axis in ("k", "batch") else (m, n)
+        self.out = torch.full(shape, UNWRITTEN, device=gpu.DEVICE).to(gpu.DTYPES[d])
+
+    @staticmethod
+    def _operand(shape: tuple[int, ...], turned: bool, dtype: str) -> torch.Tensor:
+        if turned:
+            return gpu.integers((*shape[:-2], shape[-1], shape[-2]), dtype).mT
+        return gpu.integers(shape, dtype)
+
+    def lines(self) -> list[tuple[int, int]]:
+        at, found = 0, []
+        for size in self.sizes:
+            found.append((0, size) if self.axis == "batch" else (at, at + size))
+            at += size
+        return found
+
+    def nobodys(self, value: float) -> None:
+        """What belongs to no group is this from now on."""
+        end = sum(self.sizes)
+        if self.axis == "m":
+            self.a[end:] = value
+        elif self.axis == "n":
+            self.b[:, end:] = value
+        elif self.axis == "k":
+            self.a[:, end:], self.b[end:] = value, value
+        else:
+            for i, size in enumerate(self.sizes):
+                self.a[i, size:] = value
+
+    def expected(self, finish: Any = lambda i, z: z) -> torch.Tensor:
+        """In f64, over what is there."""
+        a, b, d = self.a.double(), self.b.double(), self.out.double()
+        for i, (begin, end) in enumerate(self.lines()):
+            lines = slice(begin, end)
+            if self.axis == "m":
+                d[lines] = finish(i, a[lines] @ b[i])
+            elif self.axis == "n":
+                d[:, lines] = finish(i, a[i] @ b[:, lines])
+            elif self.axis == "k":
+                d[i] = finish(i, a[:, lines] @ b[lines])
+            else:
+                d[i, lines] = finish(i, a[i, lines] @ b[i])
+        return d.to(self.out.dtype)
+
+
+def axes_of(kernel: CutlassKernel) -> tuple[str, ...]:
+    """What a kernel's groups may divide."""
+    if SCHEDULES[kernel.config.schedule].grouping == "depth":
+        return ("k",)
+    a, b = kernel.config.layout
+    if kernel.interface.epilogue.source:  # which comes by whole granules
+        b = "t"
+    return (*(("m",) if a == "t" else ()), *(("n",) if b == "n" else ()), "batch")
+
+
+def keywords_of(kernel: CutlassKernel, case: Case) -> dict[str, Any]:
+    """What its epilogue asks for."""
+    e = kernel.interface.epilogue
+    beside = {"c": gpu.integers(tuple(case.out.shape), gpu.name_of(case.out.dtype))} if e.source else {}
+    return beside | ({"aux": torch.empty_like(case.out)} if e.aux else {})
+
+
+@every_kernel
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_kernel(kernel, seed):
+    c = kernel.config
+    for axis in axes_of(kernel):
+        sizes = sizes_of(seed, (3, 40, 70)[seed - 1], (700, 150, 20)[seed - 1])
+        case = Case(axis, c.layout, sizes, c.a, c.d)
+        case.nobodys(float("nan"))
+        beside = keywords_of(kernel, case)
+        bias = gpu.integers((case.out.shape[-1],) if axis == "n" else (len(sizes), case.out.shape[-1]), c.bias)
+        lines = case.lines()
+
+        def finish(i, z, case=case, axis=axis, bias=bias, lines=lines, beside=beside):
+            at = slice(*lines[i])
+            z = z + (bias[at] if axis == "n" else bias[i]).double()
+            if "c" in beside:
+                rows = {"m": beside["c"][at] if axis == "m" else None, "n": beside["c"][:, at] if axis == "n" else None}
+                z = z + (rows[axis] if axis in rows else beside["c"][i] if axis == "k" else beside["c"][i, at]).double()
+            return z
+
+        for how in ("sizes",) if axis == "batch" else ("ends", "starts", "sizes"):
+            case.out.fill_(UNWRITTEN)
+            wanted = case.expected(finish)
+            dtype = torch.int64 if how == "starts" else torch.int32
+            given = numbers(sizes, how, dtype)
+            grouped_gemm(case.a, case.b, out=case.out, bias=bias, kernel=kernel, **beside, **given)
+            assert torch.equal(case.out, wanted), (axis, how)
+            if "aux" in beside and axis == "m":
+                end = sum(sizes)
+                assert torch.equal(beside["aux"][:end], wanted[:end])
+
+
+def test_the_choice_on_random_data():
+    for dtype in ("bf16", "f16"):
+        a, b = gpu.normals((4096, 512), dtype), gpu.normals((16, 512, 1024), dtype)
+        sizes = sizes_of(5, 16, 400)
+        out = grouped_gemm(a, b, activation="silu", **numbers(sizes, "ends"))
+        at = 0
+        for i, size in enumerate(sizes):
+            wanted = torch.nn.functional.silu(a[at : at + size].double() @ b[i].double())
+            torch.testing.assert_close(out[at : at + size].double(), wanted, rtol=2e-2, atol=2e-2)
+            at += size
+
+
+@pytest.mark.parametrize("how", ["ends", "starts", "sizes"])
+def test_numbers_on_the_device_are_cut_off_not_trusted(how):
+    """Whatever they are, memory outside of out stays, and the next call works."""
+    draw = random.Random(7)
+    case = Case("m", "tn", [40, 0, 100, 60], "bf16", "bf16")
+    guard = torch.full((3, *case.out.shape), UNWRITTEN, device=gpu.DEVICE, dtype=case.out.dtype)
+    count = 5 if how == "starts" else 4
+    for dtype, limit in ((torch.int32, 2**31 - 1), (torch.int64, 2**63 - 1)):
+        for _ in range(12):
+            values = [draw.choice((draw.randint(-limit, limit), draw.randint(-300, 300))) for _ in range(count)]
+            name = "sizes" if how == "sizes" else "offsets"
+            grouped_gemm(case.a, case.b, out=guard[1], **{name: torch.tensor(values, device=gpu.DEVICE, dtype=dtype)})
+            torch.cuda.synchronize()
+            assert (guard[0] == UNWRITTEN).all() and (guard[2] == UNWRITTEN).all()
+    wanted = case.expected()
+    assert torch.equal(grouped_gemm(case.a, case.b, out=case.out, **numbers(case.sizes, "ends")), wanted)
+
+
+def test_a_graph_follows_new_numbers():
+    case = Case("m", "tn", [40, 0, 100, 60], "bf16", "bf16")
+    given = numbers(case.sizes, "ends")
+    grouped_gemm(case.a, case.b, out=case.out, **given)  # chosen before it is captured
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        grouped_gemm(case.a, case.b, out=case.out, **given)
+    for sizes in ([40, 0, 100, 60], [0, 209, 0, 0], [1, 2, 3, 4], [0, 0, 0, 0]):
+        case.sizes = sizes
+        given["offsets"].copy_(torch.tensor(sizes).cumsum(0))
+        case.out.fill_(UNWRITTEN)
+        wanted = case.expected()
+        graph.replay()
+        assert torch.equal(case.out, wanted), sizes
+
+
+@pytest.mark.parametrize("groups", [1, 33, 1500, 5000])
+def test_any_number_of_groups(groups):
+    sizes = [1 if i % 3 else 0 for i in range(groups)]
+    sizes[groups // 2] += 50
+    case = Case("m", "tn", sizes, "bf16", "bf16", k=64)
+    wanted = case.expected()
+    assert torch.equal(grouped_gemm(case.a, case.b, out=case.out, **numbers(sizes, "ends")), wanted)
+    deep = Case("k", "nt", sizes, "bf16", "f32")
+    wanted = deep.expected()
+    assert torch.equal(grouped_gemm(deep.a, deep.b, out=deep.out, **numbers(sizes, "ends")), wanted)
+
+
+def test_no_k_and_no_lines():
+    a, b = torch.empty((64, 0), device=gpu.DEVICE).bfloat16(), torch.empty((2, 0, 32), device=gpu.DEVICE).bfloat16()
+    out = torch.full((64, 32), UNWRITTEN, device=gpu.DEVICE).bfloat16()
+    grouped_gemm(a, b, out=out, **numbers([10, 20], "ends"))
+    assert (out[:30] == 0).all() and (out[30:] == UNWRITTEN).all()
+    a, b = gpu.normals((64, 32), "bf16"), gpu.normals((2, 32, 32), "bf16")
+    a[3] = float("nan")
+    grouped_gemm(a, b, out=out, alpha=0.0, **numbers([10, 20], "ends"))
+    assert (out[:30] == 0).all()
+    assert grouped_gemm(a[:0], b, **numbers([0, 0], "ends")).shape == (0, 32)
+
+
+@pytest.mark.parametrize("axis", ["m", "n", "k", "batch"])
+@pytest.mark.parametrize("dtype", ["bf16", "f32", "f64", "s8", "c64"])
+def test_numbers_of_the_host(axis, dtype):
+    """One launch where there is a kernel, else group by group."""
+    d = {"s8": "s32"}.get(dtype, dtype)
+    case = Case(axis, "tn", [40, 0, 100, 61], dtype, d, k=64)
+    given = numbers(case.sizes, "sizes" if axis == "batch" else "ends", device="cpu")
+    args = GroupedArguments(case.a, case.b, out=case.out, **given)
+    assert args.problem.told
+    if dtype == "c64":
+        case.out.fill_(UNWRITTEN)
+    a, b, out = case.a.to(torch.complex128), case.b.to(torch.complex128), case.out.to(torch.complex128)
+    for i, (begin, end) in enumerate(case.lines()):
+        at = slice(begin, end)
+        if axis == "m":
+            out[at] = a[at] @ b[i]
+        elif axis == "n":
+            out[:, at] = a[i] @ b[:, at]
+        elif axis == "k":
+            out[i] = a[:, at] @ b[at]
+        else:
+            out[i, at] = a[i, at] @ b[i]
+    assert torch.equal(args.run().to(torch.complex128), out)
+    if dtype == "f64":
+        on_device = numbers(case.sizes, "sizes" if axis == "batch" else "ends")
+        with pytest.raises(NoKernelError):
+            grouped_gemm(case.a, case.b, out=case.out, **on_device)
+
+
+def test_on_a_stream_behind_what_makes_the_numbers():
+    case = Case("m", "tn", [40, 0, 100, 60], "bf16", "bf16")
+    wanted, stream = case.expected(), torch.cuda.Stream()
+    late = torch.zeros(4, device=gpu.DEVICE, dtype=torch.int32)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        late.copy_(numbers(case.sizes, "ends")["offsets"])
+        grouped_gemm(case.a, case.b, out=case.out, offsets=late)
+    stream.synchronize()
+    assert torch.equal(case.out, wanted)
+
+
+def test_as_torch_has_it():
+    """The same products as torch's own function, whose rows behind the last group are anybody's."""
+    a, b = gpu.integers((512, 128), "bf16"), gpu.integers((4, 128, 256), "bf16")
+    given = numbers([100, 56, 0, 200], "ends")
+    torch_mm = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
+    wanted = torch_mm(a, b, offs=given["offsets"])
+    assert torch.equal(grouped_gemm(a, b, **given)[:356], wanted[:356])
+
+
+def test_tuning_measures_groups(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
+    case = Case("m", "tn", [400] * 8, "bf16", "bf16")
+    wanted = case.expected()
+    args = GroupedArguments(case.a, case.b, out=case.out, **numbers(case.sizes, "ends"))
+    cutlass_py.tune(args)
+    assert "measured" in str(cutlass_py.explain(args)) and torch.equal(args.run(), wanted)
