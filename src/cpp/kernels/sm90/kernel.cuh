@@ -159,10 +159,10 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
       multiply.promoted_tile(sums, at, steps, done);
     } else if constexpr (X::serial) {
       multiply.serial_tile(sums, at, p.steps, p.slice_steps, done);
-    } else if constexpr (X::grouping == Grouping::depth) {
-      multiply.deep_tile(sums, at, steps, tiles.end - tiles.begin, done);
     } else {
-      multiply.tile(sums, at, steps, done);
+      int elements = 0;
+      if constexpr (X::grouping == Grouping::depth) elements = tiles.end - tiles.begin;
+      multiply.tile(sums, at, steps, done, elements);
     }
     finish_tile<X>(sums, epilogue, vectors, parts, tile);
   }

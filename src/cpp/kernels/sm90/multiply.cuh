@@ -53,22 +53,25 @@ struct Multiply {
     }
   }
 
-  // `done` is called as soon as no more products are to be queued.
+  // `done` is called as soon as no more products are to be queued. A group of k has so many elements.
   template <class Done>
-  __device__ void tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Done done) const {
-    if ((X::split || X::grouped) && steps.begin == steps.end) {
-      done();
-      return clear(sums);
-    }
+  __device__ void tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Done done,
+                       int elements = 0) const {
+    if (X::split && steps.begin == steps.end) return clear(sums);
+    // Of groups there may be no step; but sums written on a path of its own have ptxas wait behind every product.
+    if constexpr (X::grouped) clear(sums);
     int before = 0;
 #pragma unroll 1  // its products are most of what a kernel takes to compile
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       wait(shared.full(at.stage), at.parity);
       // Threads have written what products read; to say so themselves they would wait for copies on their way.
       if constexpr (X::unaligned) publish_to_copies();
+      if constexpr (X::grouping == Grouping::depth) end_group(at.stage, elements - step * X::lines * X::line);
       begin_products();
 #pragma unroll
-      for (int rows = 0; rows < X::blocks; ++rows) stage(sums[rows], rows, at.stage, step != steps.begin);
+      for (int rows = 0; rows < X::blocks; ++rows) {
+        stage(sums[rows], rows, at.stage, X::grouped || step != steps.begin);
+      }
       commit_products();
       wait_for_products<1>();
       if (step != steps.begin) release(before);
@@ -77,37 +80,7 @@ struct Multiply {
     done();
 #pragma unroll
     for (Sums& rows : sums) X::Product::wait(rows);
-    release(before);
-  }
-
-  // Of a group of k, of so many elements: behind its end lies the next one, which counts as zeros.
-  template <class Done>
-  __device__ void deep_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, int elements,
-                            Done done) const {
-    clear(sums);
-    int before = 0;
-#pragma unroll 1
-    for (int step = 0; step < steps.end; ++step, at.advance()) {
-      wait(shared.full(at.stage), at.parity);
-      const int left = elements - step * X::lines * X::line;
-      if (left < X::lines * X::line) {
-        clear_behind<X::left_along, X::M>(shared.left(at.stage), left);
-        clear_behind<X::right_along, X::N>(shared.right(at.stage), left);
-        publish_to_copies();
-        named_barrier(warp_index() / 4);
-      }
-      begin_products();
-#pragma unroll
-      for (int rows = 0; rows < X::blocks; ++rows) stage(sums[rows], rows, at.stage, true);
-      commit_products();
-      wait_for_products<1>();
-      if (step) release(before);
-      before = at.stage;
-    }
-    done();
-#pragma unroll
-    for (Sums& rows : sums) X::Product::wait(rows);
-    if (steps.end) release(before);
+    if (!X::grouped || steps.begin != steps.end) release(before);
   }
 
   // All slices of k, one after the other: their sums are added in that order, as blocks do that have a slice each.
@@ -145,8 +118,17 @@ struct Multiply {
   }
 
  private:
-  // Zeros from so many elements of a stage's k on, in an operand that is read along its rows: of each panel of a line what
-  // is left of its lines, however they are swizzled within. By all threads of a warpgroup.
+  // Behind the end of a group of k lies the next one, which counts as zeros: in a stage that has so many elements left.
+  __device__ void end_group(int stage, int elements) const {
+    if (elements >= X::lines * X::line) return;
+    clear_behind<X::left_along, X::M>(shared.left(stage), elements);
+    clear_behind<X::right_along, X::N>(shared.right(stage), elements);
+    publish_to_copies();
+    named_barrier(warp_index() / 4);
+  }
+
+  // Zeros from so many elements of a stage's k on, in an operand that is read along its rows: of each panel of a line
+  // what is left of its lines, however they are swizzled within. By all threads of a warpgroup.
   template <bool along, int extent>
   static __device__ void clear_behind(Address operand, int elements) {
     static_assert(along);
