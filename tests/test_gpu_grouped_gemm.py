@@ -204,6 +204,24 @@ def test_any_number_of_groups(groups):
     assert torch.equal(grouped_gemm(deep.a, deep.b, out=deep.out, **numbers(sizes, "ends")), wanted)
 
 
+def test_new_results_whose_operands_lie_like_one_taller_product():
+    """Columns of matrices that lie on top of one another; one column; a matrix that all share."""
+    sizes = [5, 0, 30, 1]
+    ends = numbers(sizes, "ends")
+    columns = Case("n", "tn", sizes, "bf16", "bf16")
+    found = grouped_gemm(columns.a, columns.b, **ends)
+    assert torch.equal(found[:, :36], columns.expected()[:, :36])
+    rows = Case("m", "tn", sizes, "bf16", "bf16")
+    one = rows.b[:, :, :1].contiguous()
+    wanted = torch.cat([rows.a[i:j].double() @ x.double() for (i, j), x in zip(rows.lines(), one, strict=True)])
+    assert torch.equal(grouped_gemm(rows.a, one, **ends)[:36].double(), wanted.to(torch.bfloat16).double())
+    first = Case("batch", "tn", sizes, "bf16", "bf16")
+    first.b = first.b[:1].expand(4, -1, -1)
+    grouped_gemm(first.a, first.b, out=first.out, **numbers(sizes, "sizes"))
+    again = Case.expected(first)
+    assert torch.equal(first.out, again)
+
+
 def test_no_k_and_no_lines():
     a, b = torch.empty((64, 0), device=gpu.DEVICE).bfloat16(), torch.empty((2, 0, 32), device=gpu.DEVICE).bfloat16()
     out = torch.full((64, 32), UNWRITTEN, device=gpu.DEVICE).bfloat16()

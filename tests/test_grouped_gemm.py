@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import cutlass_py
 from cutlass_py import GroupedArguments, NoKernelError, TensorSpec, explain, get_kernels, grouped_gemm
 from cutlass_py.declaration.families import named
+from cutlass_py.diagnostics import reproducer
 from cutlass_py.kernels.operation import class_of, operation_named
 
 MODES = ("m", "n", "k", "batch")
@@ -176,6 +179,7 @@ def test_what_belongs_to_nobody_is_not_read(rng):
 
 A, B, B3 = np.ones((12, 8), "f4"), np.ones((8, 6), "f4"), np.ones((4, 8, 6), "f4")
 ENDS = np.array([3, 3, 8, 10], "i4")
+DENSE = "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_leanpingpong_fused"
 
 
 @pytest.mark.parametrize(
@@ -204,14 +208,38 @@ ENDS = np.array([3, 3, 8, 10], "i4")
         (A, B3, {"offsets": [3, 3, 8, 10]}, TypeError, "offsets is a list"),
         (A, B3, {"offsets": ENDS, "expected": 0}, ValueError, "expected is 0; expected lines of a group"),
         (A, B3, {"offsets": ENDS, "expected": "x"}, ValueError, "expected is 'x'"),
-        (A, B3, {"offsets": ENDS, "bias": np.ones((2, 6), "f4")}, ValueError, r"bias is \(2, 6\); expected \(4, 6\)"),
+        (
+            A,
+            B3,
+            {"offsets": ENDS, "bias": np.ones((2, 6), "f4")},
+            ValueError,
+            r"bias is \(2, 6\); expected \(6,\) or \(4, 6\)",
+        ),
+        (
+            A,
+            B3,
+            {"offsets": ENDS, "bias": np.ones(3, "f4")},
+            ValueError,
+            r"bias is \(3,\); expected \(6,\) or \(4, 6\)",
+        ),
+        (A, B3, {"offsets": ENDS, "scale_b": np.ones(3, "f4")}, ValueError, r"scale_b is \(3,\); expected \(6,\) or"),
+        (A, B3, {"offsets": ENDS, "scale_a": np.ones(7, "f4")}, ValueError, r"scale_a is \(7,\); expected \(12,\)"),
+        (A.T, A, {"offsets": ENDS, "scale_a": np.ones(8, "f4")}, ValueError, "expected one element, unless groups"),
+        (B3.mT, B3, {"sizes": ENDS, "scale_a": np.ones(6, "f4")}, ValueError, "expected one element, unless groups"),
+        (B3.mT, B, {"offsets": ENDS, "bias": np.ones((4, 6), "f4")}, ValueError, r"bias is \(4, 6\); expected \(6,\)"),
+        (A, B3, {"offsets": ENDS.astype("u8")}, TypeError, "offsets has dtype .*; expected int32 or int64"),
+        (A, B3, {"offsets": ENDS > 3}, TypeError, "offsets has dtype .*; expected int32 or int64"),
+        (A, [B], {"offsets": ENDS}, TypeError, "b is a list; expected an array"),
+        (A, B3, {"offsets": ENDS, "out": [A]}, TypeError, "out is a list; expected an array"),
+        (A, B3, {"offsets": ENDS, "kernel": DENSE}, ValueError, "kernel"),
+        (A, B3, {"offsets": ENDS, "kernel": "cpu_gemm_numpy"}, ValueError, "kernel"),
         (A, B3, {"offsets": ENDS, "out": np.ones((11, 6), "f4")}, ValueError, r"out is \(11, 6\); expected \(12, 6\)"),
         (A, B3, {"offsets": ENDS, "c": np.ones((4, 6), "f4")}, ValueError, r"c is \(4, 6\); expected \(12, 6\)"),
         (A, B3[:, :6], {"offsets": ENDS}, ValueError, "inner extents must agree"),
         (A, B[0], {"offsets": ENDS}, ValueError, r"b is \(6,\); expected 2 dimensions, or 3"),
         (B3.swapaxes(1, 2), B3, {"offsets": ENDS}, ValueError, "pass sizes: the rows of each group"),
         (B3.swapaxes(1, 2)[:3], B3, {"sizes": ENDS}, ValueError, "one matrix of each for every group"),
-        ([A, A], [B, B], {"offsets": ENDS}, TypeError, "a is a list; expected arrays: gemm takes lists"),
+        ([A, A], [B, B], {"offsets": ENDS}, TypeError, "a is a list; expected an array: gemm takes lists"),
         (A, B3, {"offsets": ENDS, "activation": "gelo"}, ValueError, "activation='gelo' is not one of"),
         (A, B3, {"offsets": ENDS, "compute": "tf64"}, ValueError, "compute='tf64' is not one of"),
     ],
@@ -226,6 +254,11 @@ def test_a_result_that_is_an_operand_is_refused():
     for keywords in ({"out": a}, {"out": np.ones((12, 8), "f4"), "aux": a}):
         with pytest.raises(ValueError, match="shares elements with a"):
             grouped_gemm(a, np.ones((4, 8, 8), "f4"), offsets=ENDS, **keywords)
+    numbers = np.zeros(80, "i4")
+    numbers[:4] = ENDS
+    with pytest.raises(ValueError, match="out shares elements with offsets"):
+        grouped_gemm(A, B3, offsets=numbers[:4], out=numbers[:72].view("f4").reshape(12, 6))
+    grouped_gemm(A, B3, offsets=numbers[:4], out=numbers[8:].view("f4").reshape(12, 6))
     c = np.ones((12, 6), "f4")
     assert grouped_gemm(A, B3, c=c, out=c, offsets=ENDS) is c and c[0, 0] == 9 and c[11, 0] == 1
 
@@ -270,6 +303,33 @@ def test_a_choice_for_every_size(core):
     assert tile(groups=128, m=65536, expected=2) == tile(groups=128, m=256)
 
 
+@pytest.mark.parametrize(
+    ("said", "seen"), [(None, 0), (1, 1), (2, 2), (3, 4), (4096, 4096), (2**31, 4096), (2**62 + 1, 4096)]
+)
+def test_lines_that_are_usual_are_no_more_than_there_are(said, seen):
+    assert on_gpu(expected=said).problem.expected == seen
+
+
+def test_groups_never_become_one_taller_product():
+    """Whatever lies on top of one another, or is shared: a group has lines of its own."""
+
+    def extents(a, b, axis, **keywords):
+        told = {"sizes" if axis == "batch" else "offsets": TensorSpec((4,), "s32", device="cuda:63")}
+        specs = {name: TensorSpec(x[0], "bf16", x[1], device="cuda:63") for name, x in keywords.items()}
+        operands = [TensorSpec(shape, "bf16", strides, device="cuda:63") for shape, strides in (a, b)]
+        p = GroupedArguments(*operands, **told, **specs).problem
+        return {p.m, p.n}, p.k, p.batch
+
+    assert extents(((4, 8, 64), None), ((64, 32), None), "n") == ({8, 32}, 64, 4)
+    assert extents(((4096, 64), None), ((4, 64, 1), None), "m") == ({4096, 1}, 64, 4)
+    assert extents(((4, 8, 64), None), ((4, 64, 32), [0, 32, 1]), "batch") == ({8, 32}, 64, 4)
+    assert extents(((8, 64), [0, 1]), ((64, 32), None), "k") == ({8, 32}, 64, 4)
+    assert extents(((8, 64), [0, 1]), ((64, 32), None), "k", out=((4, 8, 32), None)) == ({8, 32}, 64, 4)
+    assert extents(((8, 64), None), ((64, 32), [1, 0]), "k", out=((4, 8, 32), [256, 1, 8])) == ({8, 32}, 64, 4)
+    p = on_gpu("n", groups=4, m=64, n=64, k=64, bias="bf16").problem
+    assert (p.m, p.n, p.batch) == (64, 64, 4)
+
+
 def test_what_groups_divide_is_read_along_k(core):
     """A group may begin where no granule does: its operand is packed otherwise."""
     packed = explain(on_gpu(layout="nn")).chosen.route.way
@@ -301,10 +361,27 @@ def test_problems_in_words_and_as_json():
             on_gpu(**entry)
 
 
+def test_the_log_has_a_line_for_each_group(rng, caplog):
+    a, b, _ = drawn(rng, "m", SIZES, "f4")
+    cutlass_py.log("calls")
+    try:
+        grouped_gemm(a, b, **told("m", SIZES, "ends", "i4"))
+    finally:
+        cutlass_py.log("off")
+    lines = [r.getMessage() for r in caplog.records]
+    assert [x[:14] for x in lines if x.startswith("gemm")] == ["gemm (3, 6, 8)", "gemm (5, 6, 8)", "gemm (2, 6, 8)"]
+
+
 def test_arguments_are_the_call(rng):
     a, b, out = drawn(rng, "m", SIZES, "f4")
     wanted = expected("m", a, b, out, SIZES)
     given = told("m", SIZES, "ends", "i4")
     np.testing.assert_array_equal(GroupedArguments(a, b, out=out, **given).run(), wanted)
+    with pytest.raises(ValueError, match=r"offsets\[1\] is 2"):
+        GroupedArguments(a, b, offsets=np.array([9, 2, 9, 9, 9], "i4"))
+    again = pickle.loads(pickle.dumps(GroupedArguments(a, b, **given)))
+    np.testing.assert_array_equal(again.replace(out=out).run(), wanted)
+    with pytest.raises(TypeError, match="script: args is .*GroupedArguments; expected GemmArguments"):
+        reproducer.script(again)
     with pytest.raises(TypeError, match="workspace is given"):
         GroupedArguments(a, b, **given).run(workspace=out)

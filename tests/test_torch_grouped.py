@@ -201,6 +201,7 @@ def test_torch_func():
         torch.testing.assert_close(transform(f(ours), 1)(a, b), transform(f(loop), 1)(a, b))
     many = torch.randn(2, *a.shape, dtype=a.dtype)
     torch.testing.assert_close(torch.vmap(ours, (0, None))(many, b), torch.stack([loop(x, b) for x in many]))
+    assert torch.vmap(ours, (0, None))(many[:0], b).shape == (0, *loop(many[0], b).shape)
     with pytest.raises(NotImplementedError, match="forward mode"):
         torch.func.jvp(f(ours), (a, b), (a, b))
 
@@ -348,6 +349,8 @@ REFUSED_BY_GMM = [
     ("cumsum(batch_sizes)[2] is 9; expected 7 at most", lambda: ct.gmm(A, B, O3.long())),
     ("cumsum(batch_sizes)[1] is 1 but cumsum(batch_sizes)[0] is 2; expected no decrease",
      lambda: ct.gmm(A, B, torch.tensor([2, -1, 3]))),
+    ("cumsum(batch_sizes)[0] is 4294967299; expected 7 at most",
+     lambda: ct.gmm(A, B, torch.tensor([2**32 + 3, 0, 6]))),
 ]  # fmt: skip
 
 

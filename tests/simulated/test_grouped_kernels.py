@@ -95,3 +95,33 @@ def test_numbers_are_cut_off(on, rng, name):
     for told in ([-5, 2**31 - 1, -(2**31), 40], [100, 50, 80, 20], [2**30] * 4):
         for how in ("sizes", "offsets"):
             run(on, name, axis, [0, 0, 0, 0], np.array(told, "i4"), how, 120, rng)
+
+
+@pytest.mark.parametrize("name", [x for x in GROUPED if axes_of(x)[0] != "batch"][:2])
+def test_sizes_end_with_the_extent(on, rng, name):
+    """A group that is too long takes what is left, nothing of those in front of it, and leaves nothing behind."""
+    axis = axes_of(name)[0]
+    found, wanted = run(on, name, axis, [60, 60, 0, 0], np.array([60, 100, 30, 2**31 - 1], "i4"), "sizes", 120, rng)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", [x for x in GROUPED if "batch" in axes_of(x)][:2])
+def test_a_matrix_that_groups_share(on, rng, name):
+    """Of matrices that lie on top of one another each still has lines of its own."""
+    c, sizes = find(name), [70, 0, 5]
+    x, y = integers(rng, (3, 72, 64), c.a), integers(rng, (64, 136), c.b)
+    a = placed("numpy", x, c.a, ALIGNED[c.layout[0]]).array
+    b = np.broadcast_to(placed("numpy", y, c.b, ALIGNED[c.layout[1]]).array, (3, 64, 136))
+    out = placed("numpy", None, c.d, "aligned", (3, 72, 136))
+    wanted = out.array.astype("f8")
+    grouped_gemm(
+        typed(on, a, c.a),
+        typed(on, b, c.b),
+        out=typed(on, out.array, c.d),
+        sizes=on(np.array(sizes, "i4")),
+        kernel=name,
+    )
+    simulator.run()
+    for i, size in enumerate(sizes):
+        wanted[i, :size] = rounded(x[i, :size] @ y, c.d)
+    np.testing.assert_array_equal(out.array.astype("f8"), wanted)

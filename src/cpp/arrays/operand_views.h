@@ -28,8 +28,9 @@ class OperandViews {
   // An array, or a list or tuple of matrices where the table allows one.
   void open(int index, nb::handle object);
   // Another one behind those of the table.
-  View& add(nb::handle object, const char* name) {
+  View& add(nb::handle object, const char* name, const char* expected = nullptr) {
     View& view = others_.emplace_back();
+    view.expected = expected;
     view.open(object, name);
     return view;
   }

@@ -73,7 +73,12 @@ def script(args: GemmArguments, why: str = "") -> str:
     Args:
         args: the call; arrays or TensorSpecs.
         why: stands in the script's docstring.
+
+    Raises:
+        TypeError: the call is none of gemm.
     """
+    if not isinstance(args, GemmArguments):
+        raise TypeError(f"script: args is {_core.described_type(args)}; expected GemmArguments")
     given = {name: value for name, value in args.keywords.items() if value is not None}
     return _script(_core.call_facts(args.a, args.b, given), why)
 

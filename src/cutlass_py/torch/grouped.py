@@ -121,7 +121,7 @@ def gmm(a: Tensor, b: Tensor, batch_sizes: Tensor, trans_b: bool = False) -> Ten
             raise RuntimeError(f"gmm: {name} is {tuple(x.shape)}; expected {rank} dimension{'s' * (rank > 1)}")
     if batch_sizes.dtype != torch.int64:
         raise RuntimeError(f"gmm: batch_sizes is {batch_sizes.dtype}; expected torch.int64")
-    ends = batch_sizes.cumsum(0, dtype=torch.int32)
+    ends = batch_sizes.cumsum(0)  # of 64 bits, so that none becomes another one before it is checked
     return _product("gmm", a, b.mT if trans_b else b, ends, None, None, None)
 
 
@@ -176,8 +176,9 @@ def _wrong(names: dict[str, str], a: Tensor, b: Tensor, offsets: Tensor | None, 
     if offsets is not None:
         if offsets.dim() != 1 or (groups is not None and offsets.shape[0] != groups):
             return f"{ends} is {tuple(offsets.shape)}; expected ({'G' if groups is None else groups},)"
-        if offsets.dtype != torch.int32:
-            return f"{ends} is {offsets.dtype}; expected torch.int32"
+        wanted = torch.int32 if ends == "offs" else torch.int64
+        if offsets.dtype != wanted:
+            return f"{ends} is {offsets.dtype}; expected {wanted}"
         groups = offsets.shape[0]
     if bias is not None:
         by_group = bias.dim() == 2 and (a.dim() == 2 or b.dim() == 3)
@@ -353,10 +354,17 @@ def _of_bias(ctx: Any, offsets: Tensor, dz: Tensor, narrow: Tensor) -> Tensor:
 def _vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
     """One call for each example."""
     dims = [x if isinstance(x, int) else None for x in in_dims]
-    examples = [
-        _run(_Call(*(x if dim is None else x.select(dim, i) for x, dim in zip(arguments, dims, strict=False))))
-        for i in range(info.batch_size)
-    ]
+
+    def example(i: int, given: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        return _run(_Call(*(x if dim is None else x.select(dim, i) for x, dim in zip(given, dims, strict=False))))
+
+    if not info.batch_size:  # of one example of zeros the shapes
+        ones = [
+            x if dim is None else x.new_zeros((*x.shape[:dim], 1, *x.shape[dim + 1 :]))
+            for x, dim in zip(arguments, dims, strict=False)
+        ]
+        return tuple(x.new_empty((0, *x.shape)) for x in example(0, ones)), (0, 0)
+    examples = [example(i, arguments) for i in range(info.batch_size)]
     return tuple(torch.stack(results) for results in zip(*examples, strict=True)), (0, 0)
 
 

@@ -76,7 +76,8 @@ struct GroupedTiles {
     if (groups.kind == CUTLASS_PY_GROUP_SIZES) {
       const uint32_t size = uint32_t(end),
                      upto = min(line_ + sum(size, uint32_t(groups.total)), uint32_t(groups.total));
-      begin = int(max(upto, size) - size), end = int(upto);
+      const uint32_t below = from_below(upto, 1);
+      begin = int(lane() ? below : line_), end = int(upto);
       line_ = from_lane(upto, 31);
     }
     own_begin_ = begin, own_end_ = max(begin, end);

@@ -22,13 +22,13 @@ Call canonical_call(const Request& request, const Keywords& keywords) {
   return call;
 }
 
+}  // namespace
+
 Plan plan_during(const Execution& execution, const Problem& problem) {
   std::optional<NoTuning> untouched;
   if (tuning_allowed && execution.capturing()) untouched.emplace();  // waiting would end the capture
   return plan_for(problem);
 }
-
-}  // namespace
 
 void check_devices(const Operands& operands) {
   const Operand& a = operands[Role::a]->operand;

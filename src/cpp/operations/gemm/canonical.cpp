@@ -319,7 +319,7 @@ Call canonicalise(const Request& r, const Request& given) {
   }
   if (scattered(r) && batch > 0) scatter(r, call, batch);
   if (m == 0 || n == 0 || batch == 0) p.empty_product = true;
-  fold_batch(call, m, batch);
+  if (!r.grouped) fold_batch(call, m, batch);
   int64_t ldd = 0;
   p.layout_d = layout_of(call.d, m, n, ldd);
   // Products of these are sums themselves, in an order of a and b.
@@ -331,7 +331,7 @@ Call canonicalise(const Request& r, const Request& given) {
   } else if (p.layout_d == 'n') {
     transpose(call, m, n);
     p.layout_d = 't';
-    fold_batch(call, m, batch);
+    if (!r.grouped) fold_batch(call, m, batch);
   }
   if (m > kMostExtent || n > kMostExtent || batch > kMostExtent)
     refuse(Refusal("extents above " + std::to_string(kMostExtent) + " are not supported"));

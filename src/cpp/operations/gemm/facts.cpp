@@ -91,6 +91,7 @@ nb::dict facts(nb::handle a, nb::handle b, const Keywords& keywords) {
 }
 
 void fail(const Operands& operands, const Call& call) {
+  if (call.problem.grouped) throw;  // a script repeats a gemm
   try {
     throw;
   } catch (const CudaError& error) {

@@ -73,7 +73,7 @@ struct Problem {
   char grouped = 0;
   bool stacked = false;  // the rows of each are the first ones of a matrix of its own
   bool told = false;     // where groups lie, the host knows
-  uint8_t expected = 0;  // log2 of a group's lines, rounded up, where that was said; 0 where not
+  uint8_t expected = 0;  // 1 + log2 of a group's lines, rounded up, where that was said; 0 where not
   Device device;
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
   int32_t user = -1;  // the epilogue that the user wrote and the kinds of its operands, as numbered in user_epilogue.h
@@ -232,7 +232,8 @@ struct Request {
   int16_t splits = 0;  // as in Problem
   Repeats repeats = Repeats::no;
   const UserRequest* user = nullptr;
-  bool lists = false;  // a, b, c and out may be lists; the first extent of those that are is their length
+  bool lists = false;    // a, b, c and out may be lists; the first extent of those that are is their length
+  bool grouped = false;  // of a batch each product has a size of its own: it is no taller one
 
   const Operand* at(Role role) const { return operands[int(role)]; }
   const ActivationRow& function() const { return kActivations[int(activation)]; }

@@ -6,6 +6,7 @@
 
 #include "arrays/exact_overlap.h"
 #include "arrays/metadata.h"
+#include "operations/gemm/facts.h"
 #include "runtime/plan_table.h"
 
 namespace cutlass_py::grouping {
@@ -25,6 +26,7 @@ class NumbersView {
     numbers_.sizes = by_sizes, numbers_.wide = is_wide(given);
     // Of 64 bits there is no integer among the dtypes of operands: they are seen as others of that size.
     held_ = numbers_.wide ? nb::cast(TypedView{nb::borrow(given), Dtype::f64}) : nb::borrow(given);
+    alone_.expected = kDtypes;
     alone_.open(held_, name);
     const Device device = operands[Role::a]->operand.device;
     is_alone_ = alone_.operand.device.type == DeviceType::cpu && device.type == DeviceType::cuda;
@@ -32,7 +34,7 @@ class NumbersView {
       if (!alone_.complete) alone_.import(nullptr);
       numbers_.array = &alone_.operand;
     } else {
-      numbers_.array = &operands.add(held_, name).operand;
+      numbers_.array = &operands.add(held_, name, kDtypes).operand;
     }
   }
   const Numbers& operator*() const { return numbers_; }
@@ -42,6 +44,7 @@ class NumbersView {
   }
 
  private:
+  static constexpr const char* kDtypes = "int32 or int64";
   static bool is_wide(nb::handle x) {
     const nb::object dtype = nb::getattr(x, "dtype", nb::none());
     const std::string text = dtype.is_none() ? "" : nb::cast<std::string>(nb::str(dtype));
@@ -63,8 +66,13 @@ int64_t expected_from(nb::handle value) {
   return lines;
 }
 
-void check_asked(const Operands& operands, const Keywords& keywords) {
-  if (operands.has_lists()) refuse_type(Refusal("a", "is a list").expects("arrays: gemm takes lists"));
+void check_asked(nb::handle a, nb::handle b, const Keywords& keywords) {
+  const std::pair<Role, nb::handle> arrays[] = {
+      {Role::a, a}, {Role::b, b}, {Role::c, keywords.c}, {Role::out, keywords.out}};
+  for (const auto& [role, x] : arrays) {
+    const char* kind = PyList_Check(x.ptr()) ? "is a list" : PyTuple_Check(x.ptr()) ? "is a tuple" : nullptr;
+    if (kind) refuse_type(Refusal(name_of(role), kind).expects("an array: gemm takes lists"));
+  }
   if (!keywords.epilogue.is_none()) refuse(Refusal("epilogue", "is given").hints("groups have none of the user's"));
 }
 
@@ -73,6 +81,13 @@ Call canonical_call(const Request& request, const Groups& groups, const Numbers&
   Call call = canonicalise(request, groups, numbers, expected_from(asked.expected));
   call.problem.kernel = kernel_id(keywords.kernel);
   call.problem.jit = jit_allowed;
+  for (const Role role : {Role::out, Role::aux}) {  // what is written before other blocks have read the numbers
+    const Operand* x = request.at(role);
+    if (!x || x->metadata_only || numbers.array->metadata_only || !request.writes(role)) continue;
+    if (!(x->device == numbers.array->device) || provably_disjoint(*x, *numbers.array)) continue;
+    Refusal shared = Refusal(x->name, "shares elements with", "overlap").beside(numbers.array->name);
+    call.possible_overlaps.push_back({x, numbers.array, shared.hints("what is written has memory of its own")});
+  }
   check_possible_overlaps(call.possible_overlaps);
   return call;
 }
@@ -80,18 +95,21 @@ Call canonical_call(const Request& request, const Groups& groups, const Numbers&
 using Lines = std::vector<std::pair<int64_t, int64_t>>;
 
 // One dense product after the other.
-void run_each(const Request& request, const Groups& groups, const Lines& lines, device::Stream stream) {
+void run_each(const Execution& execution, const Request& request, const Groups& groups, const Lines& lines) {
   for (size_t i = 0; i < lines.size(); ++i) {
     const DenseOperands of_one(request, groups, int64_t(i), lines[i].first, lines[i].second);
     Call one = cutlass_py::canonicalise(of_one.request);
     one.problem.jit = jit_allowed;
     if (nothing_to_do(one.problem)) continue;
-    const Plan plan = plan_for(one.problem);
+    const Plan plan = plan_during(execution, one.problem);
+    const device::Stream stream = execution.stream();
+    if (instrumentation::asked_for(instrumentation::kCalls)) tell(one.problem, plan, stream);
+    const instrumentation::Range range([&] { return range_name(one.problem, kernel_of(plan)); });
     run_all(one, [&] { run_by_plan(one, plan, stream); });
   }
 }
 
-void tell(Call& call, const Groups& groups, const Lines& lines) {
+void tell_groups(Call& call, const Groups& groups, const Lines& lines) {
   for (const auto& [begin, end] : lines) call.group_ends.push_back(end);
   call.groups.numbers = nullptr, call.groups.wide = 1;
   call.groups.kind = groups.stacked ? CUTLASS_PY_GROUP_FIRST : CUTLASS_PY_GROUP_ENDS;
@@ -101,10 +119,10 @@ void tell(Call& call, const Groups& groups, const Lines& lines) {
 
 nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords) {
   const OperationScope operation("grouped_gemm");
+  check_asked(a, b, keywords);
   Operands operands;
   open_operands(operands, a, b, keywords);
   operands.check_memory("use explain or get_kernels");
-  check_asked(operands, keywords);
   const NumbersView numbers(operands, asked);
   numbers.check_memory();
   check_devices(operands);
@@ -113,11 +131,14 @@ nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Ke
   const Groups groups = groups_of(request, *numbers);
   Call call = canonical_call(request, groups, *numbers, asked, keywords);
   const Lines lines = (*numbers).on_host() ? read(groups, *numbers) : Lines();
-  const bool divided =
-      execution.on_host() || (call.problem.told && !nothing_to_do(call.problem) && plan_for(call.problem).divided);
+  bool divided = execution.on_host();
+  if (divided && !keywords.kernel.is_none()) plan_for(call.problem);  // refuses what is no kernel of groups
+  if (!divided && call.problem.told && !nothing_to_do(call.problem)) {
+    divided = plan_during(execution, call.problem).divided;
+  }
   Workspace none;
   if (!divided) {
-    if (call.problem.told) tell(call, groups, lines);
+    if (call.problem.told) tell_groups(call, groups, lines);
     run_call(execution, operands, call, nullptr, none);
     return execution.finish(keywords.out);
   }
@@ -127,15 +148,15 @@ nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Ke
     made.data = execution.new_result(made);
     request.operands[int(Role::out)] = &made;
   }
-  execution.run([&] { run_each(request, groups, lines, execution.stream()); });
+  execution.run([&] { run_each(execution, request, groups, lines); });
   return execution.finish(keywords.out);
 }
 
 Problem problem_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords) {
   const OperationScope operation("grouped_gemm");
+  check_asked(a, b, keywords);
   Operands operands;
   open_operands(operands, a, b, keywords);
-  check_asked(operands, keywords);
   const NumbersView numbers(operands, asked);
   check_devices(operands);
   operands.each([](View& view) {
@@ -145,6 +166,7 @@ Problem problem_of(nb::handle a, nb::handle b, const Asked& asked, const Keyword
   });
   const Request request = request_from(operands, keywords);
   const Groups groups = groups_of(request, *numbers);
+  if ((*numbers).on_host() && !(*numbers).array->metadata_only) read(groups, *numbers);
   return canonical_call(request, groups, *numbers, asked, keywords).problem;
 }
 

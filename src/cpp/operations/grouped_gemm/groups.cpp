@@ -67,9 +67,19 @@ void check_ranks(const Request& r) {
   }
 }
 
-void check_shape(const Operand& x, std::initializer_list<int64_t> expected) {
-  if (x.rank == int(expected.size()) && std::equal(expected.begin(), expected.end(), x.shape)) return;
-  refuse(found(x).expects(shape_text(expected.begin(), int(expected.size()))));
+using Extents = std::initializer_list<int64_t>;
+
+void check_shape(const Operand& x, std::initializer_list<Extents> expected) {
+  std::string texts;
+  for (const Extents& shape : expected) {
+    if (x.rank == int(shape.size()) && std::equal(shape.begin(), shape.end(), x.shape)) return;
+    texts += (texts.empty() ? "" : " or ") + shape_text(shape.begin(), int(shape.size()));
+  }
+  refuse(found(x).expects(texts));
+}
+
+bool is_one_element(const Operand& x) {
+  return std::all_of(x.shape, x.shape + x.rank, [](int64_t extent) { return extent == 1; });
 }
 
 // Of operands whose shape the dense product would name otherwise.
@@ -81,14 +91,23 @@ void check_shapes(const Request& r, const Groups& g) {
     const Operand* x = r.at(role);
     if (!x) continue;
     if (g.stacked || g.axis == 'k') {
-      check_shape(*x, {g.count, m, n});
+      check_shape(*x, {{g.count, m, n}});
     } else {
-      check_shape(*x, {m, n});
+      check_shape(*x, {{m, n}});
     }
   }
   for (const Role role : {Role::bias, Role::scale_b}) {
     const Operand* x = r.at(role);
-    if (x && x->rank == 2) check_shape(*x, {g.count, n});
+    if (!x || (role == Role::scale_b && is_one_element(*x))) continue;
+    if (g.axis == 'n') {
+      check_shape(*x, {{n}});
+    } else {
+      check_shape(*x, {{n}, {g.count, n}});
+    }
+  }
+  if (const Operand* x = r.at(Role::scale_a); x && !is_one_element(*x)) {
+    if (g.axis != 'm' || g.stacked) refuse(found(*x).expects("one element, unless groups divide rows"));
+    check_shape(*x, {{m}});
   }
 }
 
@@ -154,6 +173,7 @@ std::vector<std::pair<int64_t, int64_t>> read(const Groups& g, const Numbers& nu
 }
 
 DenseOperands::DenseOperands(const Request& given, const Groups& g) : request(given) {
+  request.grouped = true;
   for (int i = 0; i < kRoles; ++i) {
     if (!given.operands[i]) continue;
     const Role role = Role(i);
@@ -195,7 +215,9 @@ Call canonicalise(const Request& given, const Groups& g, const Numbers& numbers,
   p.grouped = g.axis == 'k' ? 'k' : (g.axis == 'm') == p.transposed ? 'n' : 'm';
   p.stacked = g.stacked, p.told = numbers.on_host();
   p.splits = 0;  // whoever asks for batch invariance: k is never in parts here
-  while (expected > int64_t(1) << p.expected) ++p.expected;
+  const int64_t lines = std::min(expected, std::max<int64_t>(g.total, 1));
+  if (lines) p.expected = 1;
+  while (lines > int64_t(1) << p.expected >> 1) ++p.expected;
   call.groups = {numbers.array->data, g.kind, numbers.wide, p.grouped};
   if (p.empty_product && g.axis != 'k' && p.m && p.n && p.batch) {
     p.k = 0, p.empty_product = false;  // of other lines nothing may be written: a kernel sums nothing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import _core
 from ..._core import EpilogueCall, Problem
@@ -11,8 +11,40 @@ from ...epilogues.activations import Activation
 from ...kernels.operation import Arguments
 from .problem_text import describe
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-class GemmArguments(Arguments):
+
+class ProductArguments(Arguments):
+    """Two operands and keywords, as a value: other ones of the same kind can be made of it, in other processes too."""
+
+    a: Any
+    b: Any
+    keywords: dict[str, Any]
+
+    def replace(self, **changes: Any) -> Self:
+        """The same operation with other operands or keywords: `args.replace(a=x, out=y)`.
+
+        Args:
+            changes: a, b, or any keyword that these take; what is not named stays.
+
+        Raises:
+            TypeError: there is no such keyword.
+            ValueError, TypeError: as where they are made.
+        """
+        return type(self)(**{"a": self.a, "b": self.b, **self.keywords, **changes})
+
+    __replace__ = replace  # copy.replace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (type(self), self.a, self.b, self.keywords)
+
+
+def _made_again(kind: Any, a: Any, b: Any, keywords: dict[str, Any]) -> Any:
+    return kind(a, b, **keywords)
+
+
+class GemmArguments(ProductArguments):
     """Operands and keywords of one gemm: what get_kernels, explain, Kernel.supports and Kernel.run take.
 
     The keywords are those of `gemm`, but for `kernel` and `stream`, which `run` takes. Operands may be arrays or
@@ -69,23 +101,6 @@ class GemmArguments(Arguments):
             spec = f"TensorSpec({tuple(absent.shape)}, {str(absent.dtype)!r})"
             raise type(error)(f"{error}; {spec} describes an operand that has no memory") from error
 
-    def replace(self, **changes: Any) -> GemmArguments:
-        """The same operation with other operands or keywords: `args.replace(a=x, out=y)`.
-
-        Args:
-            changes: a, b, or any keyword of GemmArguments; what is not named stays.
-
-        Raises:
-            TypeError: there is no such keyword.
-            ValueError, TypeError: as GemmArguments.
-        """
-        return GemmArguments(**{"a": self.a, "b": self.b, **self.keywords, **changes})
-
-    __replace__ = replace  # copy.replace
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _made_again, (self.a, self.b, self.keywords)
-
     def run(self, *, kernel: Any = None, stream: Any = None, workspace: Any = None) -> Any:
         """Run it: `gemm` on these operands.
 
@@ -138,7 +153,3 @@ class GemmArguments(Arguments):
 
     def __repr__(self) -> str:
         return f"GemmArguments({describe(self.problem)})"
-
-
-def _made_again(a: Any, b: Any, keywords: dict[str, Any]) -> GemmArguments:
-    return GemmArguments(a, b, **keywords)

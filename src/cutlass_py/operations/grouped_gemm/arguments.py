@@ -7,11 +7,11 @@ from typing import Any
 from ... import _core
 from ..._core import Problem
 from ...epilogues.activations import Activation
-from ...kernels.operation import Arguments
+from ..gemm.arguments import ProductArguments
 from .problem_text import describe
 
 
-class GroupedArguments(Arguments):
+class GroupedArguments(ProductArguments):
     """Operands and keywords of one grouped_gemm: what get_kernels, explain, Kernel.supports and Kernel.run take.
 
     The keywords are those of `grouped_gemm`, but for `kernel` and `stream`, which `run` takes. Operands may be arrays

@@ -18,7 +18,7 @@ KEYS = {
     "layout": "of A, then B: t row-major, n column-major (default tt)",
     "a": "dtype of A and B",
     "d": "dtype of the result (default what grouped_gemm would return)",
-    "bias": "dtype of a bias, one row for each group",
+    "bias": "dtype of a bias, one row for each group; for all where groups divide columns",
     "activation": "its name",
     "compute": "as in gemm",
     "expected": "as in grouped_gemm",
@@ -56,7 +56,8 @@ def arguments(entry: Mapping[str, Any], device: str = "cuda") -> GroupedArgument
     b = matrix(k, n, layout[1], axis in ("m", "batch"))
     keywords: dict[str, Any] = {key: given[key] for key in ("activation", "compute", "expected") if key in given}
     if "bias" in given:
-        keywords["bias"] = TensorSpec([groups, n], _one_of(given, "bias", STORAGE), device=device)
+        shape = [n] if axis == "n" else [groups, n]
+        keywords["bias"] = TensorSpec(shape, _one_of(given, "bias", STORAGE), device=device)
     if "d" in given:
         keywords["out_dtype"] = _one_of(given, "d", STORAGE)
     keywords["sizes" if axis == "batch" else "offsets"] = TensorSpec([groups], "s32", device=device)
