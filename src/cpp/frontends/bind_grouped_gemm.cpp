@@ -29,7 +29,7 @@ Args:
     alpha, beta, activation, compute, out_dtype, deterministic, kernel, stream: as in gemm.
     bias: (N,), or (G, N): one row for each group. Where groups divide columns, (N,) alone.
     scale_a: a number, one element, or (M,) where groups divide rows.
-    scale_b: a number, one element, (N,) or (G, N).
+    scale_b: a number, one element, or as bias.
     scale_out: a number or one element.
     expected: lines of a group, about: a hint for the choice of a kernel where sizes are on the device.
 
