@@ -6,6 +6,7 @@ Importing registers the operator `cutlass_py::gemm` with torch, which carries al
 from __future__ import annotations
 
 from . import flops as _flops  # noqa: F401  (registers)
+from .experts import register_experts
 from .functions import addmm, baddbmm, bmm, linear, matmul, mm
 from .gemm_function import gemm
 from .grouped import gmm, grouped_mm
@@ -30,6 +31,7 @@ __all__ = [
     "mlp",
     "mm",
     "quantize",
+    "register_experts",
     "replace_linear",
 ]
 
