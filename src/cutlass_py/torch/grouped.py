@@ -97,6 +97,8 @@ def grouped_mm(
         keywords = {"offs": offs, "bias": bias, "out_dtype": out_dtype, "activation": activation}
         return handle_torch_function(grouped_mm, given, mat_a, mat_b, **keywords)
     check_tensors("grouped_mm", {"mat_a": mat_a, "mat_b": mat_b}, offs=offs, bias=bias)
+    if offs is not None and offs.dtype != torch.int32:
+        raise RuntimeError(f"grouped_mm: offs is {offs.dtype}; expected torch.int32")
     return _product("grouped_mm", mat_a, mat_b, offs, bias, out_dtype, activation)
 
 
@@ -176,9 +178,6 @@ def _wrong(names: dict[str, str], a: Tensor, b: Tensor, offsets: Tensor | None, 
     if offsets is not None:
         if offsets.dim() != 1 or (groups is not None and offsets.shape[0] != groups):
             return f"{ends} is {tuple(offsets.shape)}; expected ({'G' if groups is None else groups},)"
-        wanted = torch.int32 if ends == "offs" else torch.int64
-        if offsets.dtype != wanted:
-            return f"{ends} is {offsets.dtype}; expected {wanted}"
         groups = offsets.shape[0]
     if bias is not None:
         by_group = bias.dim() == 2 and (a.dim() == 2 or b.dim() == 3)

@@ -26,7 +26,7 @@ class NumbersView {
     numbers_.sizes = by_sizes, numbers_.wide = is_wide(given);
     // Of 64 bits there is no integer among the dtypes of operands: they are seen as others of that size.
     held_ = numbers_.wide ? nb::cast(TypedView{nb::borrow(given), Dtype::f64}) : nb::borrow(given);
-    alone_.expected = kDtypes;
+    alone_.expected = Numbers::dtypes;
     alone_.open(held_, name);
     const Device device = operands[Role::a]->operand.device;
     is_alone_ = alone_.operand.device.type == DeviceType::cpu && device.type == DeviceType::cuda;
@@ -34,7 +34,7 @@ class NumbersView {
       if (!alone_.complete) alone_.import(nullptr);
       numbers_.array = &alone_.operand;
     } else {
-      numbers_.array = &operands.add(held_, name, kDtypes).operand;
+      numbers_.array = &operands.add(held_, name, Numbers::dtypes).operand;
     }
   }
   const Numbers& operator*() const { return numbers_; }
@@ -44,7 +44,6 @@ class NumbersView {
   }
 
  private:
-  static constexpr const char* kDtypes = "int32 or int64";
   static bool is_wide(nb::handle x) {
     const nb::object dtype = nb::getattr(x, "dtype", nb::none());
     const std::string text = dtype.is_none() ? "" : nb::cast<std::string>(nb::str(dtype));

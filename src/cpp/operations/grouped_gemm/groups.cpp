@@ -1,7 +1,6 @@
 #include "operations/grouped_gemm/groups.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 
 namespace cutlass_py::grouping {
@@ -124,7 +123,7 @@ Groups groups_of(const Request& r, const Numbers& numbers) {
   if (g.stacked && !numbers.sizes) {
     refuse(Refusal("offsets", "is given beside a and b of 3 dimensions").hints("pass sizes: the rows of each group"));
   }
-  if (x.dtype != Dtype::s32 && !numbers.wide) refuse_type(found_dtype(x).expects("int32 or int64"));
+  if (x.dtype != Dtype::s32 && !numbers.wide) refuse_type(found_dtype(x).expects(Numbers::dtypes));
   if (x.rank != 1) refuse(found(x).expects("one dimension"));
   if (x.shape[0] > 1 && x.strides[0] != 1) refuse(found(x).adds(" with gaps between its numbers").expects("none"));
   const Operand* out = r.at(Role::out);

@@ -13,6 +13,8 @@ namespace cutlass_py::grouping {
 
 // What tells groups apart: offsets, or sizes.
 struct Numbers {
+  static constexpr const char* dtypes = "int32 or int64";
+
   const Operand* array = nullptr;  // of s32, or of 64 bits (`wide`)
   bool sizes = false, wide = false;
 

@@ -65,26 +65,31 @@ def arguments(entry: Mapping[str, Any], device: str = "cuda") -> GemmArguments:
     Raises:
         ValueError, TypeError: a key that is missing or not known, or its value; the message names the key.
     """
-    for key in entry:
-        if key not in KEYS:
-            raise ValueError(f"{key}: no such key; expected one of {', '.join(KEYS)}")
-    for key in _NEEDED:
-        if key not in entry:
-            raise ValueError(f"{key}: missing; expected {KEYS[key]}")
+    given = Entry(entry, KEYS, _NEEDED, device)
     for name in _VECTORS:
         if entry.get(f"{name}_axis") is not None and entry.get(name) is None:
             raise ValueError(f"{name}_axis: given without {name}")
-    given = _Entry({key: value for key, value in entry.items() if value is not None or key in _NEEDED}, device)
     return GemmArguments(*given.product(), **given.keywords())
 
 
-class _Entry:
-    """An object whose keys are known, read key by key."""
+class Entry:
+    """An object that describes a product, its keys checked, read key by key.
 
-    def __init__(self, given: Mapping[str, Any], device: str) -> None:
-        self.given, self.device = given, device
+    Raises:
+        ValueError: a key that is not among `keys`, or one that is needed and missing; later, a value that does not fit.
+    """
+
+    def __init__(self, entry: Mapping[str, Any], keys: Mapping[str, str], needed: Iterable[str], device: str) -> None:
+        for key in entry:
+            if key not in keys:
+                raise ValueError(f"{key}: no such key; expected one of {', '.join(keys)}")
+        for key in needed:
+            if key not in entry:
+                raise ValueError(f"{key}: missing; expected {keys[key]}")
+        self.given = {key: value for key, value in entry.items() if value is not None or key in needed}
+        self.device = device
         self.m, self.n, self.k = map(self.extent, "mnk")
-        self.batch = [self.extent("batch")] if given.get("batch", 1) != 1 else []
+        self.batch = [self.extent("batch")] if self.given.get("batch", 1) != 1 else []
         self.a = self.one_of("a", STORAGE)
 
     def product(self) -> tuple[TensorSpec, TensorSpec]:
@@ -113,11 +118,13 @@ class _Entry:
         return found
 
     def matrix(self, dtype: str, rows: int, cols: int, order: str = "t") -> TensorSpec:
+        """An operand without gaps, with the batch in front."""
         strides = [cols, 1] if order == "t" else [1, rows]
         stacked = [rows * cols] * len(self.batch)
         return TensorSpec([*self.batch, rows, cols], dtype, stacked + strides, self.device)
 
     def vector(self, dtype: str, axis: str) -> TensorSpec:
+        """One value for each column of the result, or for each row."""
         return TensorSpec([self.n] if axis == "n" else [self.m, 1], dtype, device=self.device)
 
     def factor(self, key: str, shape: str) -> Any:
@@ -148,6 +155,7 @@ class _Entry:
         return TensorSpec([*self.batch, depth, columns], "f32", device=self.device)
 
     def activation(self) -> str | Activation:
+        """That of the key of this name."""
         value = self.given["activation"]
         name, *parameters = value if isinstance(value, list) and value else [value]
         if name not in list(ACTIVATIONS):
@@ -157,12 +165,14 @@ class _Entry:
         return Activation(name, tuple(parameters)) if parameters else str(name)
 
     def extent(self, key: str) -> int:
+        """A whole number."""
         value = self.given.get(key)
         if type(value) is not int or not 0 <= value < 2**31:
             raise ValueError(f"{key}: {value!r}; expected a whole number, 0 or more and below 2**31")
         return value
 
     def one_of(self, key: str, names: Iterable[str], default: str | None = None) -> str:
+        """One of some words."""
         value = self.given.get(key, default)
         if value not in list(names):
             raise ValueError(f"{key}: {value!r}; expected one of {', '.join(names)}")
