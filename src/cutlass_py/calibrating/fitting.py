@@ -7,10 +7,12 @@ problem's best, and what all arms of a problem have in common counts little: the
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from random import Random
 from typing import Any
@@ -31,7 +33,7 @@ from ..operations.gemm.problems import arguments
 from ..operations.gemm.routes import other_kernel, residual_of
 from ..operations.gemm.tiled_estimate import rate_name
 from ..operations.gemm.wgmma_estimate import design_of
-from .measuring import Entry
+from .measuring import Entry, problem_of, size_of
 from .residual import can_grow, grown, grown_of_routes
 
 # How far a constant may go from where it was before that counts as an error; of all others, a half.
@@ -90,7 +92,7 @@ class WgmmaReadings(Readings):
         near = [_near(entry["arms"]) for entry in entries]
         arms = [(entry, arm) for entry, (kept, _) in zip(entries, near, strict=True) for arm in kept]
         self.arms = _core.WgmmaArms(
-            [tuple(entry["problem"]) for entry, _ in arms],
+            [_size(entry["problem"], arm[0]) for entry, arm in arms],
             [design_of(_config(arm[0]), entry["activation"]) for entry, arm in arms],
             [(arm[1], arm[2]) for _, arm in arms],
         )
@@ -213,6 +215,16 @@ class RouteReadings(Readings):
 
         turned = [found(launch, rate, 2.0) - found(launch, rate, 1.0) for launch, rate in ((1.0, np.inf), (0.0, 1.0))]
         return found(1.0, np.inf, 1.0) - turned[0], found(0.0, 1.0, 1.0) - turned[1], turned[0], turned[1]
+
+
+def _size(problem: Any, kernel: str) -> tuple[int, int, int, int]:
+    """m, n, k and how many, by which a kernel's time is estimated."""
+    return size_of(_config(kernel), _grouped(json.dumps(problem))) if isinstance(problem, dict) else tuple(problem)
+
+
+@cache
+def _grouped(entry: str) -> Any:
+    return problem_of(json.loads(entry))
 
 
 def _config(name: str) -> Any:

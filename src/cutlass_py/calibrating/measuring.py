@@ -15,9 +15,10 @@ from random import Random
 from typing import Any
 
 from .. import _core
+from .._core import Problem
 from ..arrays.gpu import Gpu
 from ..bench.suites import cases
-from ..declaration.config import SCHEDULES
+from ..declaration.config import SCHEDULES, GemmConfig
 from ..declaration.families import FAMILIES
 from ..dispatch.autotune import in_every_order
 from ..dispatch.candidates import Choice, Route, rank
@@ -25,16 +26,19 @@ from ..dispatch.launch_plan import launch_plan_of
 from ..kernels.adaptation import Way
 from ..kernels.kernel import CutlassKernel
 from ..kernels.registry import all_kernels
-from ..operations.gemm.calibration import ROUTES, SUMS
+from ..operations.gemm.calibration import GROUPS, ROUTES, SUMS
 from ..operations.gemm.problems import arguments
 from ..operations.gemm.suites import RANDOM
 from ..operations.gemm.wgmma_estimate import estimate, sums_of
+from ..operations.grouped_gemm import problems as grouped
+from ..operations.grouped_gemm.operation import mean_product
 
 Entry = dict[str, Any]  # a problem, and the microseconds of each round of what was run on it
 
 # Seconds of each part, of those that there are kernels for.
-SECONDS = {"usual": 36.0, "fast": 11.0, "promoted": 13.0, "factors": 11.0, ROUTES: 24.0}
-_DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=True))  # of bench, by how they sum
+SECONDS = {"usual": 36.0, "fast": 11.0, "promoted": 13.0, "factors": 11.0, GROUPS: 25.0, ROUTES: 24.0}
+_DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=False))  # of bench, by how they sum
+_GROUPS, _LINES, _MATRIX, _MOST_FLOPS = 2**8, 2**13, 2**29, 1.2e12  # at most; of a group, and bytes of an operand
 _FIRST, _IN_EVERY_ORDER, _AT_RANDOM, _ROUNDS = 16, 2, 4, 4
 _OF_EACH_KIND, _SMALL = 4, 20.0  # routes; microseconds
 _FAR = 5  # times the first route's estimate: by a few rows' kernels a large product takes hundreds
@@ -68,16 +72,47 @@ def measure(part: str, gpu: Gpu, seconds: float, seed: int) -> Iterator[Entry]:
 
 
 def _ours() -> list[CutlassKernel]:
-    return [k for k in all_kernels(compiled=True) if isinstance(k, CutlassKernel) and k.config.family == "sm90_lean"]
+    families = ("sm90_lean", "sm90_grouped")
+    return [k for k in all_kernels(compiled=True) if isinstance(k, CutlassKernel) and k.config.family in families]
 
 
 def _arms(sums: str, gpu: Gpu, random: Random, seed: int) -> Iterator[Entry]:
-    for case, activation in zip(drawn(sums, seed), cycle(_ACTIVATIONS), strict=False):
-        p = arguments({**case.problem(), "activation": activation}, "cuda:0").problem
+    found = drawn_groups(random) if sums == GROUPS else (case.problem() for case in drawn(sums, seed))
+    for entry, activation in zip(found, cycle(_ACTIVATIONS), strict=False):
+        p = problem_of({**entry, "activation": activation})
         choices = arms_of(p, gpu, random)
         if len(choices) > 1:  # or it is packed, or odd
             arms = [(choice.route.kernel.name, choice.raster, choice.swizzle, us) for choice, us in times(p, choices)]
-            yield {"problem": (p.m, p.n, p.k, p.batch), "activation": activation, "arms": arms}
+            problem = entry if p.grouped else (p.m, p.n, p.k, p.batch)
+            yield {"problem": problem, "activation": activation, "arms": arms}
+
+
+def problem_of(entry: Entry) -> Problem:
+    """Of operands on the first GPU."""
+    made = grouped.arguments if "groups" in entry else arguments
+    return made(entry, "cuda:0").problem
+
+
+def size_of(c: GemmConfig, p: Problem) -> tuple[int, int, int, int]:
+    """m, n, k and how many, as a kernel's time is estimated by."""
+    return mean_product(p, c) if p.grouped else (p.m, p.n, p.k, p.batch)
+
+
+def drawn_groups(random: Random) -> Iterator[Entry]:
+    """Groups of rows, and the first rows of matrices, without an end: few and many, of few rows and of many."""
+
+    def extent(most: float) -> int:
+        return int(most ** random.random())
+
+    while True:
+        groups, lines, stacked = 4 * extent(_GROUPS / 4), extent(_LINES), random.random() < 0.2
+        n, k = (64 * (15 + extent(112)) + random.choice((0, 0, 8, 32)) for _ in "nk")
+        m, rows = lines if stacked else groups * lines, groups * lines
+        layout = random.choice(("tn", "tn", "tt", "nn")) if stacked else random.choice(("tn", "tn", "tt"))
+        largest = 2 * max(rows * k, groups * k * n, rows * n)
+        if largest <= _MATRIX and 2 * rows * n * k <= _MOST_FLOPS:
+            axis = "batch" if stacked else "m"
+            yield {"groups": groups, "m": m, "n": n, "k": k, "axis": axis, "a": "bf16", "layout": layout}
 
 
 def drawn(sums: str, seed: int) -> Iterator[Any]:
@@ -98,7 +133,7 @@ def arms_of(p: Any, gpu: Gpu, random: Random) -> list[Choice]:
             ways[kernel.interface] = kernel.way(p, gpu)
         way = ways[kernel.interface]
         if isinstance(way, Way) and not way.detours:
-            us, raster, swizzle = estimate(kernel.config, gpu, p.m, p.n, p.k, p.batch, p.activation)
+            us, raster, swizzle = estimate(kernel.config, gpu, *size_of(kernel.config, p), p.activation)
             ranked.append((us, kernel.name, Choice(Route(kernel, way), us, swizzle, raster)))
     ranked.sort(key=lambda each: each[:2])
     choices = [choice for *_, choice in ranked]

@@ -1,6 +1,7 @@
 """The grouped product as the engines see it: gemm's kernels, legality and formulas, for products of unequal size.
 
-What a kernel takes is estimated as for a batch of products of one size: of `expected` lines, or of the mean.
+What a kernel takes is estimated as for a batch of products of one size: of `expected` lines, or of the mean; and half
+a tile more, for each group ends within one (docs/performance/choice.md).
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..._core import Problem
 from ...arrays.gpu import Gpu
+from ...declaration.config import SCHEDULES, GemmConfig
 from ...kernels.adaptation import Way
 from ...kernels.kernel import CutlassKernel
 from ...kernels.metadata import KernelMetadata
@@ -26,25 +28,20 @@ from .arguments import GroupedArguments
 _GROUPS = ("grouped", "stacked", "told", "expected")  # what a problem says of them
 
 
-class _Product(NamedTuple):
-    """One of so many of a size."""
+def mean_product(p: Problem, c: GemmConfig | None = None) -> tuple[int, int, int, int]:
+    """m, n, k and how many: the product of one of a problem's groups, or what a kernel computes of it in tiles."""
+    groups = max(p.batch, 1)
 
-    m: int
-    n: int
-    k: int
-    batch: int
+    def extent(axis: str, total: int) -> int:
+        if axis != p.grouped:
+            return total
+        lines = min(p.expected, total) if p.expected else total if p.stacked else ceil(total / groups)
+        if axis == "k" or p.stacked or not c:
+            return lines
+        tile = c.tile[(axis == "n") != SCHEDULES[c.schedule].swap]
+        return lines + tile // 2 if 2 * lines >= tile else lines
 
-    @classmethod
-    def of(cls, p: Problem) -> _Product:
-        """The mean one of a problem's groups."""
-        groups = max(p.batch, 1)
-
-        def extent(axis: str, total: int) -> int:
-            if axis != p.grouped:
-                return total
-            return min(p.expected, total) if p.expected else total if p.stacked else ceil(total / groups)
-
-        return cls(extent("m", p.m), extent("n", p.n), extent("k", p.k), groups)
+    return extent("m", p.m), extent("n", p.n), extent("k", p.k), groups
 
 
 class GroupedGemm(Gemm):
@@ -110,12 +107,12 @@ class GroupedGemm(Gemm):
 
     def tile_order(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
         """That of a product of the mean size."""
-        return wgmma_estimate.estimate(kernel.config, gpu, *_Product.of(p), p.activation)[1:]
+        return wgmma_estimate.estimate(kernel.config, gpu, *mean_product(p, kernel.config), p.activation)[1:]
 
     def tile_orders(self, kernel: CutlassKernel, p: Problem) -> Iterable[tuple[int, int]]:
         """Those of a product of the mean size."""
-        one = _Product.of(p)
-        orders = wgmma_estimate.design_of(kernel.config).orders(one.m, one.n)
+        m, n, _, _ = mean_product(p, kernel.config)
+        orders = wgmma_estimate.design_of(kernel.config).orders(m, n)
         return orders if len(orders) > 1 else ()
 
     def in_parts(self, kernel: CutlassKernel, way: Way, p: Problem, splits: int) -> tuple[Way, int] | None:
@@ -127,7 +124,7 @@ class GroupedGemm(Gemm):
         return None
 
     def _microseconds(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> float:
-        return wgmma_estimate.estimate(kernel.config, gpu, *_Product.of(p), p.activation)[0]
+        return wgmma_estimate.estimate(kernel.config, gpu, *mean_product(p, kernel.config), p.activation)[0]
 
 
 OPERATION = GroupedGemm()
