@@ -95,6 +95,25 @@ class FakeGpu(Framework):
         self.freed += 1
 
 
+class OnCpu(FakeGpu):
+    """torch on the CPU."""
+
+    name = "torch"
+
+    def __init__(self, torch):
+        super().__init__()
+        self.torch = torch
+
+    def random(self, shape, dtype):
+        return self.torch.from_numpy(super().random(shape, "f32")).to(self.torch.bfloat16)
+
+    def reference(self, case):
+        return lambda a, b, d, x, y: self.torch.mm(a, b, out=d)
+
+    def poison(self, array):
+        array.fill_(float("nan"))
+
+
 def install(monkeypatch):
     """A library whose calls take 30 us where ours take 20; it is what the command finds."""
     fake = FakeGpu()

@@ -6,7 +6,7 @@ import json
 import secrets
 
 import pytest
-from fake_gpu import SMALL, FakeGpu
+from fake_gpu import SMALL, OnCpu
 
 import cutlass_py
 from cutlass_py.bench.suites import Case
@@ -42,22 +42,6 @@ def run(speed, monkeypatch, tmp_path):
         return speed.main([*options, "--json", str(path)]), json.loads(path.read_text())
 
     return started
-
-
-class OnCpu(FakeGpu):
-    """torch on the CPU."""
-
-    name = "torch"
-
-    def __init__(self, torch):
-        super().__init__()
-        self.torch = torch
-
-    def random(self, shape, dtype):
-        return self.torch.from_numpy(super().random(shape, "f32")).to(self.torch.bfloat16)
-
-    def reference(self, case):
-        return lambda a, b, d, x, y: self.torch.mm(a, b, out=d)
 
 
 def drawn(shape, sustained, mixed=None, f="gelu_tanh"):
