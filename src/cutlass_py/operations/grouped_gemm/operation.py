@@ -35,13 +35,15 @@ def mean_product(p: Problem, c: GemmConfig | None = None) -> tuple[int, int, int
     def extent(axis: str, total: int) -> int:
         if axis != p.grouped:
             return total
-        lines = min(p.expected, total) if p.expected else total if p.stacked else ceil(total / groups)
-        if axis == "k" or p.stacked or not c:
-            return lines
-        tile = c.tile[(axis == "n") != SCHEDULES[c.schedule].swap]
-        return lines + tile // 2 if 2 * lines >= tile else lines
+        return min(p.expected, total) if p.expected else total if p.stacked else ceil(total / groups)
 
-    return extent("m", p.m), extent("n", p.n), extent("k", p.k), groups
+    one = {"m": extent("m", p.m), "n": extent("n", p.n), "k": extent("k", p.k)}
+    if c and p.grouped != "k" and not p.stacked:
+        tile = c.tile[(p.grouped == "n") != SCHEDULES[c.schedule].swap]
+        tiles = one[p.grouped] / tile + 0.5
+        if tiles > 1:  # as a number of whole groups that have as many tiles together
+            one[p.grouped], groups = tile * ceil(tiles), round(groups * tiles / ceil(tiles))
+    return one["m"], one["n"], one["k"], groups
 
 
 class GroupedGemm(Gemm):
