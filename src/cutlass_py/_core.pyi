@@ -189,7 +189,7 @@ class Operand:
     @property
     def device(self) -> str: ...
 
-def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, epilogue: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, batch_invariant: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
+def gemm(a: object | None, b: object | None, *, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, gated: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, epilogue: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, batch_invariant: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
     """
     D = epilogue(a @ b), by a prebuilt CUTLASS kernel (NumPy on the CPU).
 
@@ -216,7 +216,7 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
             or f32 (f64 operands: or f64; integer D: f32 or s32).
         activation: None, "identity", "relu", "leaky_relu", "gelu" (by erf), "gelu_tanh", "silu", "sigmoid", "tanh",
             "hardswish", cutlass_py.leaky_relu(slope), cutlass_py.clamp(low, high), or a derivative: "d_relu", "d_gelu",
-            "d_gelu_tanh", "d_silu". Complex operands take none. slope, low and high are rounded to the dtype that the
+            "d_gelu_tanh", "d_silu", "d_sigmoid". Complex operands take none. slope, low and high are rounded to the dtype that the
             epilogue is computed in.
         aux: of the shape of D, any real dtype. With a derivative it is read: the values at which the derivative is taken
             (its batch dimensions broadcast). Otherwise it is written, and receives z.
@@ -229,6 +229,10 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
             columns, or of (..., ceil(k / 128), n). The last block of an extent may be shorter. Kernels read a scale_a
             whose columns are contiguous and start at multiples of 16 bytes; any other is packed first.
         scale_out: factor of the result: a number or an array of one element.
+        gated: "silu", "gelu", "gelu_tanh", "relu" or "sigmoid": the columns of b are n gates and then n values, and D has n:
+            D = scale_out * f(z of the gates) * z of the values; bias and scale_b have 2 n numbers, an aux is (m, 2 n).
+            With the name of a derivative ("d_silu") z is the gradient of such a D, aux is that (m, 2 n), and D has its
+            shape: the gradients of gates and values. Beside it are no activation, gate, c, bias_grad and lists.
         bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives sums of f(z), f(gate) * z or
             f'(aux) * z, before scale_out, over the other axis and over the batch; of a D of 16 bits or f32 before or
             after it is rounded, as the kernel has it. They are computed in f64, and before rounding, if it is f64. The
@@ -251,7 +255,7 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
             default the framework's current stream. Where it is given, the caller orders other streams behind the launch.
 
     Arrays of factors and scales are f32 (f64, c64, c128 where the sum is). Complex operands take no scales, activation,
-    gate, aux or bias_grad. Lists take no gate, aux or bias_grad, and share their bias and scales.
+    gate, gated, aux or bias_grad. Lists take no gate, gated, aux or bias_grad, and share their bias and scales.
 
     Rounding: sums of integers wrap around at 32 bits. Every result is rounded once, to nearest even: to s8, u8, s32, e4m3
     and e5m2 it saturates at the largest finite value, infinities included, and NaN stays NaN in fp8 and becomes 0 in
@@ -634,6 +638,12 @@ class Problem:
         """Parts of k asked for; 0: none in particular, -1: stream-K."""
 
     @property
+    def pairs(self) -> str:
+        """
+        'b': columns of B are gates and then as many values, 'd': those of D are.
+        """
+
+    @property
     def grouped(self) -> str:
         """
         The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together.
@@ -764,7 +774,7 @@ def fast_linear(input: object | None, weight: object | None, bias: object | None
     gemm(input, weight.t(), bias=bias, activation=activation) of torch tensors; or None, as fast_product.
     """
 
-def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, batch_invariant: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
+def fast_gemm(a: object | None, b: object | None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, gate: object | None = None, gated: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, bias_grad: object | None = None, compute: object | None = None, out_dtype: object | None = None, splits: object | None = None, deterministic: object | None = False, batch_invariant: object | None = False, kernel: object | None = None, uncast: bool = True) -> object:
     """
     gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`.
     """
@@ -912,7 +922,7 @@ def quantize_problem(x: object | None, dtype: object | None = 'e4m3', *, scaling
 def xla_quantize_handler() -> CapsuleType:
     """quantize as a custom call of XLA's typed FFI, as xla_gemm_handler."""
 
-def grouped_gemm(a: object | None, b: object | None, *, offsets: object | None = None, sizes: object | None = None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, expected: object | None = None, compute: object | None = None, out_dtype: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
+def grouped_gemm(a: object | None, b: object | None, *, offsets: object | None = None, sizes: object | None = None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, gated: object | None = None, aux: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, expected: object | None = None, compute: object | None = None, out_dtype: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
     """
     Many products of unequal size in one launch: D = epilogue(a @ b) for each group.
 
@@ -932,6 +942,8 @@ def grouped_gemm(a: object | None, b: object | None, *, offsets: object | None =
         out: written and returned. Lines of D that belong to no group keep what they hold.
         c, aux: as in gemm, of the shape of D.
         alpha, beta, activation, compute, out_dtype, deterministic, kernel, stream: as in gemm.
+        gated: as in gemm, where groups divide rows, or with the first rows of each matrix: b has 2 N columns, and so
+            have bias, scale_b and aux.
         bias: (N,), or (G, N): one row for each group. Where groups divide columns, (N,) alone.
         scale_a: a number, one element, or (M,) where groups divide rows.
         scale_b: a number, one element, or as bias.

@@ -124,6 +124,20 @@ GROUPED = [
     "sm90_grouped_f16_f16_f32_f16_nt_256x128x64_1x1x1_leancoopdeep_fused",
 ]
 
+# Of gates and values, in columns or rows of a tile: forward, with aux, and backward. Those of test_gated_kernels.py.
+GATED = [
+    "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingpong_fused_gated",
+    "sm90_lean_f16_f16_f32_f16_tt_128x256x64_2x1x1_leancoop_fused_gated",
+    "sm90_lean_f16_f16_f32_f16_tt_128x16x128_1x1x1_leanpingpongswap_fused_gated",
+    "sm90_lean_bf16_bf16_f32_bf16_tn_128x32x64_1x1x1_leanpingpongswap_fused_gated_aux",
+    "sm90_lean_bf16_bf16_f32_bf16_tn_128x256x64_1x2x1_leancoop_fused_gated_aux",
+    "sm90_lean_f16_f16_f32_f16_tt_128x128x64_1x2x1_leanpingpong_fused_d_gated",
+    "sm90_lean_bf16_bf16_f32_bf16_tn_64x32x128_1x1x1_leanpingpongswap_fused_d_gated",
+    "sm90_grouped_bf16_bf16_f32_bf16_tn_128x32x64_1x1x1_leanpingponggroupedswap_fused_gated",
+    "sm90_grouped_f16_f16_f32_f16_tt_128x128x64_1x1x1_leanpingponggrouped_fused_gated_aux",
+    "sm90_grouped_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingponggrouped_fused_d_gated",
+]
+
 # Designs with epilogues of users', those of test_sm90_kernels.py.
 USERS = [
     "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingpong_fused",
@@ -184,7 +198,7 @@ def source() -> str:
     from generate import load_module
 
     families, codegen = load_module("declaration.families"), load_module("declaration.codegen")
-    configs = [*map(families.find, (*KERNELS, *GROUPED)), *users(load_module).values()]
+    configs = [*map(families.find, (*KERNELS, *GROUPED, *GATED)), *users(load_module).values()]
     add = "".join(f"  simulated::kernels().push_back(&cutlass_py_{c.name});\n" for c in configs)
     return (
         f"{codegen.source(configs)}\n"

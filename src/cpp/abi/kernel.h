@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CUTLASS_PY_ABI 8
+#define CUTLASS_PY_ABI 9
 
 #ifdef __cplusplus
 extern "C" {
@@ -101,6 +101,14 @@ typedef struct CutlassPyGroups {
   char axis;    /* 'm', 'n' or 'k' */
 } CutlassPyGroups;
 
+/* Columns that come in pairs, a gate and a value: elements from the one to the other, of B, D, aux, a bias and a
+ * scale_b; 0 where there are none. Of B: D = f(gates) * values, each with its own bias and scale, where D has n columns
+ * and B twice as many; aux = both. Of D: the gradients of gates and values from the product, for the activation's
+ * number, which is a derivative's, and aux. */
+typedef struct CutlassPyPairs {
+  int64_t b, d, aux, bias, scale_b;
+} CutlassPyPairs;
+
 /* D = epilogue(A @ B) for `batch` problems. A is (m, k), B is (k, n), D is (m, n), row-major. Leading dimensions and
  * batch strides are in elements. With `pointers`, a, b, d and the epilogue's c are arrays of `batch` device addresses
  * in device memory, and batch strides have no meaning. */
@@ -113,6 +121,7 @@ typedef struct CutlassPyGemm {
   CutlassPyEpilogue epilogue;
   int32_t pointers;
   CutlassPyGroups groups; /* of their axis, the extent is that of all groups together */
+  CutlassPyPairs pairs;
 } CutlassPyGemm;
 
 /* What the C++ type of a GEMM says of itself; dtypes and layouts by the names of dtypes.py. */

@@ -49,7 +49,7 @@ Args:
         or f32 (f64 operands: or f64; integer D: f32 or s32).
     activation: None, "identity", "relu", "leaky_relu", "gelu" (by erf), "gelu_tanh", "silu", "sigmoid", "tanh",
         "hardswish", cutlass_py.leaky_relu(slope), cutlass_py.clamp(low, high), or a derivative: "d_relu", "d_gelu",
-        "d_gelu_tanh", "d_silu". Complex operands take none. slope, low and high are rounded to the dtype that the
+        "d_gelu_tanh", "d_silu", "d_sigmoid". Complex operands take none. slope, low and high are rounded to the dtype that the
         epilogue is computed in.
     aux: of the shape of D, any real dtype. With a derivative it is read: the values at which the derivative is taken
         (its batch dimensions broadcast). Otherwise it is written, and receives z.
@@ -62,6 +62,10 @@ Args:
         columns, or of (..., ceil(k / 128), n). The last block of an extent may be shorter. Kernels read a scale_a
         whose columns are contiguous and start at multiples of 16 bytes; any other is packed first.
     scale_out: factor of the result: a number or an array of one element.
+    gated: "silu", "gelu", "gelu_tanh", "relu" or "sigmoid": the columns of b are n gates and then n values, and D has n:
+        D = scale_out * f(z of the gates) * z of the values; bias and scale_b have 2 n numbers, an aux is (m, 2 n).
+        With the name of a derivative ("d_silu") z is the gradient of such a D, aux is that (m, 2 n), and D has its
+        shape: the gradients of gates and values. Beside it are no activation, gate, c, bias_grad and lists.
     bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives sums of f(z), f(gate) * z or
         f'(aux) * z, before scale_out, over the other axis and over the batch; of a D of 16 bits or f32 before or
         after it is rounded, as the kernel has it. They are computed in f64, and before rounding, if it is f64. The
@@ -84,7 +88,7 @@ Args:
         default the framework's current stream. Where it is given, the caller orders other streams behind the launch.
 
 Arrays of factors and scales are f32 (f64, c64, c128 where the sum is). Complex operands take no scales, activation,
-gate, aux or bias_grad. Lists take no gate, aux or bias_grad, and share their bias and scales.
+gate, gated, aux or bias_grad. Lists take no gate, gated, aux or bias_grad, and share their bias and scales.
 
 Rounding: sums of integers wrap around at 32 bits. Every result is rounded once, to nearest even: to s8, u8, s32, e4m3
 and e5m2 it saturates at the largest finite value, infinities included, and NaN stays NaN in fp8 and becomes 0 in
@@ -207,6 +211,9 @@ void bind_problem(nb::module_& m) {
           "A row's bits may not depend on what is beside it; `splits` is what that asks for.")
       .def_ro("jit", &Problem::jit, "A declared kernel may be compiled for it.")
       .def_ro("splits", &Problem::splits, "Parts of k asked for; 0: none in particular, -1: stream-K.")
+      .def_prop_ro("pairs", &mark<&Problem::pairs>,
+                   "'b': columns of B are gates and then as many values, 'd': those of D are.")
+      .def_prop_ro("columns_of_b", &Problem::columns_of_b, "n, or where they are gates and values twice as many.")
       .def_prop_ro("grouped", &mark<&Problem::grouped>,
                    "The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together.")
       .def_ro("stacked", &Problem::stacked, "The rows of each group are the first ones of a matrix of its own.")
@@ -354,20 +361,38 @@ void bind_torch(nb::module_& m) {
   m.def(
       "fast_gemm",
       [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
-         nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a, nb::handle scale_b,
-         nb::handle scale_out, nb::handle bias_grad, nb::handle compute, nb::handle out_dtype, nb::handle splits,
-         nb::handle deterministic, nb::handle batch_invariant, nb::handle kernel, bool uncast) {
-        return fast_gemm(
-            a, b, {out,     c,         alpha,     beta,    bias,    activation, aux,    gate,          scale_a,
-                   scale_b, scale_out, bias_grad, Py_None, compute, out_dtype,  splits, deterministic, batch_invariant,
-                   kernel,  Py_None},
-            uncast);
+         nb::handle activation, nb::handle aux, nb::handle gate, nb::handle gated, nb::handle scale_a,
+         nb::handle scale_b, nb::handle scale_out, nb::handle bias_grad, nb::handle compute, nb::handle out_dtype,
+         nb::handle splits, nb::handle deterministic, nb::handle batch_invariant, nb::handle kernel, bool uncast) {
+        return fast_gemm(a, b, {out,
+                                c,
+                                alpha,
+                                beta,
+                                bias,
+                                activation,
+                                aux,
+                                gate,
+                                gated,
+                                scale_a,
+                                scale_b,
+                                scale_out,
+                                bias_grad,
+                                Py_None,
+                                compute,
+                                out_dtype,
+                                splits,
+                                deterministic,
+                                batch_invariant,
+                                kernel,
+                                Py_None},
+                         uncast);
       },
       "a"_a.none(), "b"_a.none(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
       "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
-      "gate"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
-      "bias_grad"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "splits"_a = nb::none(),
-      "deterministic"_a.none() = false, "batch_invariant"_a.none() = false, "kernel"_a = nb::none(), "uncast"_a = true,
+      "gate"_a = nb::none(), "gated"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(),
+      "scale_out"_a = nb::none(), "bias_grad"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(),
+      "splits"_a = nb::none(), "deterministic"_a.none() = false, "batch_invariant"_a.none() = false,
+      "kernel"_a = nb::none(), "uncast"_a = true,
       "gemm of torch tensors, recorded if that is a layer with a gradient; or None where something has to see it, a "
       "gradient is asked of anything else, or gemm refuses it; also where autocast may have to cast what is `uncast`.");
 }
@@ -403,21 +428,38 @@ void bind_gemm(nb::module_& m) {
   m.def(
       "gemm",
       [](nb::handle a, nb::handle b, nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
-         nb::handle activation, nb::handle aux, nb::handle gate, nb::handle scale_a, nb::handle scale_b,
-         nb::handle scale_out, nb::handle bias_grad, nb::handle epilogue, nb::handle compute, nb::handle out_dtype,
-         nb::handle splits, nb::handle deterministic, nb::handle batch_invariant, nb::handle kernel,
-         nb::handle stream) {
-        return gemm(
-            a, b, {out,     c,         alpha,     beta,     bias,    activation, aux,    gate,          scale_a,
-                   scale_b, scale_out, bias_grad, epilogue, compute, out_dtype,  splits, deterministic, batch_invariant,
-                   kernel,  stream});
+         nb::handle activation, nb::handle aux, nb::handle gate, nb::handle gated, nb::handle scale_a,
+         nb::handle scale_b, nb::handle scale_out, nb::handle bias_grad, nb::handle epilogue, nb::handle compute,
+         nb::handle out_dtype, nb::handle splits, nb::handle deterministic, nb::handle batch_invariant,
+         nb::handle kernel, nb::handle stream) {
+        return gemm(a, b, {out,
+                           c,
+                           alpha,
+                           beta,
+                           bias,
+                           activation,
+                           aux,
+                           gate,
+                           gated,
+                           scale_a,
+                           scale_b,
+                           scale_out,
+                           bias_grad,
+                           epilogue,
+                           compute,
+                           out_dtype,
+                           splits,
+                           deterministic,
+                           batch_invariant,
+                           kernel,
+                           stream});
       },
       "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
       "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
-      "gate"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(),
-      "bias_grad"_a = nb::none(), "epilogue"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(),
-      "splits"_a = nb::none(), "deterministic"_a.none() = false, "batch_invariant"_a.none() = false,
-      "kernel"_a = nb::none(), "stream"_a = nb::none(), kGemmDoc);
+      "gate"_a = nb::none(), "gated"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(),
+      "scale_out"_a = nb::none(), "bias_grad"_a = nb::none(), "epilogue"_a = nb::none(), "compute"_a = nb::none(),
+      "out_dtype"_a = nb::none(), "splits"_a = nb::none(), "deterministic"_a.none() = false,
+      "batch_invariant"_a.none() = false, "kernel"_a = nb::none(), "stream"_a = nb::none(), kGemmDoc);
   m.def(
       "problem",
       [](nb::handle a, nb::handle b, const nb::kwargs& keywords) { return problem_of(a, b, keywords_from(keywords)); },

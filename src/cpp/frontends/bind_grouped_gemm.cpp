@@ -27,6 +27,8 @@ Args:
     out: written and returned. Lines of D that belong to no group keep what they hold.
     c, aux: as in gemm, of the shape of D.
     alpha, beta, activation, compute, out_dtype, deterministic, kernel, stream: as in gemm.
+    gated: as in gemm, where groups divide rows, or with the first rows of each matrix: b has 2 N columns, and so
+        have bias, scale_b and aux.
     bias: (N,), or (G, N): one row for each group. Where groups divide columns, (N,) alone.
     scale_a: a number, one element, or (M,) where groups divide rows.
     scale_b: a number, one element, or as bias.
@@ -44,11 +46,12 @@ Raises:
     CompileError, CudaError: as gemm.)";
 
 Keywords keywords_of(nb::handle out, nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias,
-                     nb::handle activation, nb::handle aux, nb::handle scale_a, nb::handle scale_b,
+                     nb::handle activation, nb::handle gated, nb::handle aux, nb::handle scale_a, nb::handle scale_b,
                      nb::handle scale_out, nb::handle compute, nb::handle out_dtype, nb::handle deterministic,
                      nb::handle kernel, nb::handle stream) {
   Keywords k;
-  k.out = out, k.c = c, k.alpha = alpha, k.beta = beta, k.bias = bias, k.activation = activation, k.aux = aux;
+  k.out = out, k.c = c, k.alpha = alpha, k.beta = beta, k.bias = bias, k.activation = activation, k.gated = gated,
+  k.aux = aux;
   k.scale_a = scale_a, k.scale_b = scale_b, k.scale_out = scale_out, k.compute = compute, k.out_dtype = out_dtype;
   k.deterministic = deterministic, k.batch_invariant = Py_False, k.kernel = kernel, k.stream = stream;
   return k;
@@ -62,18 +65,19 @@ void bind_grouped_gemm(nb::module_& m) {
   m.def(
       "grouped_gemm",
       [](nb::handle a, nb::handle b, nb::handle offsets, nb::handle sizes, nb::handle out, nb::handle c,
-         nb::handle alpha, nb::handle beta, nb::handle bias, nb::handle activation, nb::handle aux, nb::handle scale_a,
-         nb::handle scale_b, nb::handle scale_out, nb::handle expected, nb::handle compute, nb::handle out_dtype,
-         nb::handle deterministic, nb::handle kernel, nb::handle stream) {
-        const Keywords k = keywords_of(out, c, alpha, beta, bias, activation, aux, scale_a, scale_b, scale_out, compute,
-                                       out_dtype, deterministic, kernel, stream);
+         nb::handle alpha, nb::handle beta, nb::handle bias, nb::handle activation, nb::handle gated, nb::handle aux,
+         nb::handle scale_a, nb::handle scale_b, nb::handle scale_out, nb::handle expected, nb::handle compute,
+         nb::handle out_dtype, nb::handle deterministic, nb::handle kernel, nb::handle stream) {
+        const Keywords k = keywords_of(out, c, alpha, beta, bias, activation, gated, aux, scale_a, scale_b, scale_out,
+                                       compute, out_dtype, deterministic, kernel, stream);
         return grouping::grouped_gemm(a, b, {offsets, sizes, expected}, k);
       },
       "a"_a.none(), "b"_a.none(), nb::kw_only(), "offsets"_a = nb::none(), "sizes"_a = nb::none(), "out"_a = nb::none(),
       "c"_a = nb::none(), "alpha"_a.none() = 1.0, "beta"_a = nb::none(), "bias"_a = nb::none(),
-      "activation"_a = nb::none(), "aux"_a = nb::none(), "scale_a"_a = nb::none(), "scale_b"_a = nb::none(),
-      "scale_out"_a = nb::none(), "expected"_a = nb::none(), "compute"_a = nb::none(), "out_dtype"_a = nb::none(),
-      "deterministic"_a.none() = false, "kernel"_a = nb::none(), "stream"_a = nb::none(), kDoc);
+      "activation"_a = nb::none(), "gated"_a = nb::none(), "aux"_a = nb::none(), "scale_a"_a = nb::none(),
+      "scale_b"_a = nb::none(), "scale_out"_a = nb::none(), "expected"_a = nb::none(), "compute"_a = nb::none(),
+      "out_dtype"_a = nb::none(), "deterministic"_a.none() = false, "kernel"_a = nb::none(), "stream"_a = nb::none(),
+      kDoc);
   m.def(
       "grouped_problem",
       [](nb::handle a, nb::handle b, nb::handle offsets, nb::handle sizes, nb::handle expected,

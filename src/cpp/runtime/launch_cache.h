@@ -27,7 +27,7 @@ inline bool put_operand(Key& key, int index, const Operand& x) {
 
 class CachedLaunch {
  public:
-  static constexpr size_t kMostBytes = 512;
+  static constexpr size_t kMostBytes = 576;
   static constexpr int kMostOperands = 16, kMostNumbers = 4, kMostResults = 2;
 
   // A copy with the addresses and numbers of one call, which lives without the cache.

@@ -69,8 +69,10 @@ class KernelCase(Case):
         if e.activation not in ("identity", TOLD):
             given = [float(i) if x is None else x for i, (_, x) in enumerate(ACTIVATIONS[e.activation].parameters)]
             entry["activation"] = [e.activation, *given]
+        if e.pairs:
+            entry["gated"] = "d_silu" if e.gated else "silu"
         if e.gated:
-            entry["aux" if e.derivative else "gate"] = c.d
+            entry["aux" if e.derivative or e.pairs else "gate"] = c.d
         if e.aux:
             entry["aux"] = c.d
         if e.bias_grad:

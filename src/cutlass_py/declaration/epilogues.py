@@ -54,9 +54,13 @@ _ACTIVATIONS = [
         derivative=True,
     ),
     ActivationRow("d_silu", "s * (1 + x * (1 - s)), s = sigmoid(x)", 16, derivative=True),
+    ActivationRow("d_sigmoid", "s * (1 - s), s = sigmoid(x)", 16, derivative=True),
 ]
 ACTIVATIONS = {a.name: a for a in _ACTIVATIONS}
 
+
+# What a gate may go through whose values lie beside it (`gated`): what has a derivative.
+GATED = tuple(a.name.removeprefix("d_") for a in _ACTIVATIONS if a.derivative)
 
 TOLD = "f"  # an activation that the launch tells
 
@@ -74,6 +78,9 @@ class Epilogue:
         aux: stores what the activation is applied to, in D's dtype.
         bias_grad: leaves the sums of D's columns, before D is rounded.
         scaled: multiplies by scale_a and scale_b (vectors, or single values in device memory), at the end by scale_out.
+        pairs: whose columns are gates and, behind them, as many values. "b": D is activation(gate) * value of the two
+            products, which aux has both. "d": the product is the gradient of such a D, whose gates and values are in
+            aux; D has theirs.
         user: what a user's function does instead of all this.
     """
 
@@ -85,6 +92,7 @@ class Epilogue:
     aux: bool = False
     bias_grad: bool = False
     scaled: bool = False
+    pairs: str = ""
     user: Traced | None = None
 
     @staticmethod
@@ -106,7 +114,7 @@ class Epilogue:
     @property
     def plain(self) -> bool:
         """Whether it is alpha * acc, with or without beta * c, and nothing else; or can be."""
-        if self.user or self.gated or self.aux or self.bias_grad:
+        if self.user or self.gated or self.aux or self.bias_grad or self.pairs:
             return False
         return self.told or not (self.bias or self.scaled or self.activation != "identity")
 
@@ -118,11 +126,20 @@ class Epilogue:
     @property
     def functions(self) -> list[str]:
         """The activations that it can apply."""
+        if self.pairs and self.told:
+            return [f"d_{f}" if self.gated else f for f in GATED]
         return [a.name for a in _ACTIVATIONS if self.gated or not a.derivative] if self.told else [self.activation]
 
-    def applies(self, activation: str, gated: bool) -> bool:
-        """Whether it can apply an activation, to the product or, `gated`, to a gate or aux."""
-        return gated == self.gated and self.activation in (activation, TOLD)
+    def applies(self, activation: str, gated: bool, pairs: str = "") -> bool:
+        """Whether it can apply an activation, to the product or, `gated`, to a gate or aux; with such pairs."""
+        return (gated, pairs) == (self.gated, self.pairs) and self.activation in (activation, TOLD)
+
+    @property
+    def matrices(self) -> int:
+        """How many it reads and writes beside D, each as large: of pairs a half is one."""
+        if self.pairs:
+            return 3 if self.gated else 2 * self.aux
+        return self.source + self.gated + self.aux
 
     def as_told(self, activation: str, bias: str, scaled: bool = True, source: bool = True) -> Epilogue:
         """What it is for a launch that tells this activation, this axis of a bias, "" for none, and what it reads."""
@@ -135,7 +152,7 @@ class Epilogue:
         """Whether it is another one, or can be told to be."""
         if not self.told:
             return self is other
-        same = ("source", "gated", "aux", "bias_grad", "scaled", "user")
+        same = ("source", "gated", "aux", "bias_grad", "scaled", "pairs", "user")
         return other.bias in self.bias and all(getattr(self, name) == getattr(other, name) for name in same)
 
     @cached_property
@@ -151,7 +168,11 @@ class Epilogue:
         z += " + beta * c" if self.source else ""
         z += f" + bias[{' or '.join(self.bias)}]" if self.bias else ""
         z = f"(aux = {z})" if self.aux else z
-        if self.gated:
+        if self.pairs and self.gated:
+            z = f"z * values * {f}(gates) | z * {f.removeprefix('d_')}(gates) of aux, z = {z}"
+        elif self.pairs:
+            z = f"{f}(gates) * values of {z}"
+        elif self.gated:
             z = f"({z}) * {f}({'aux' if self.derivative else 'gate'})"
         elif self.activation != "identity":
             z = f"{f}({z})"
@@ -185,6 +206,10 @@ def _epilogues() -> Iterator[Epilogue]:
     yield told("fusedc_scaled", source=True, scaled=True)
     yield told("fused_bias_grad", bias_grad=True)
     yield told("fused_gate_bias_grad", gated=True, bias_grad=True)
+    yield told("fused_gated", pairs="b")
+    yield told("fused_gated_aux", aux=True, pairs="b")
+    yield told("fused_gated_scaled", scaled=True, pairs="b")
+    yield told("fused_d_gated", gated=True, pairs="d")
 
 
 EPILOGUES = {e.name: e for e in _epilogues()}

@@ -188,6 +188,18 @@ def _lean_half_core(dtype: str, layout: str) -> Iterator[GemmConfig]:
     for epilogue, by_layout in _MATRICES.items():
         for design in by_layout.get(layout, ()):
             yield _sm90(pair, layout, dtype, epilogue, design)
+    if layout in _PAIRED:
+        yield from _gated(dtype, layout, tiles.SM90_LEAN_PAIRS, tiles.SM90_LEAN_PAIRS_LEAST, tiles.SM90_LEAN_LEAST)
+
+
+_PAIRED = ("tn", "tt")  # a layer's weights as torch has them, and as JAX has them
+
+
+def _gated(dtype: str, layout: str, all: list[Design], least: list[Design], back: list[Design]) -> Iterator[GemmConfig]:
+    """Of gates and values: forward, with the products kept, and backward."""
+    for epilogue, designs in (("fused_gated", all), ("fused_gated_aux", least), ("fused_d_gated", back)):
+        for design in designs:
+            yield _sm90((dtype, dtype), layout, dtype, epilogue, design)
 
 
 def _lean_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
@@ -231,7 +243,7 @@ def _lean_declared() -> Iterator[GemmConfig]:
     for pair, design in product(_INT8, tiles.SM90_LEAN_DIRECT):
         yield _sm90(pair, "tn", "s32", "linearc", design, "s32")
     floats = [(dtype, dtype, layout) for dtype, layout in product(_HALVES, LAYOUTS)] + [("tf32", "f32", "tn")]
-    told = [e.name for e in EPILOGUES.values() if e.told and not e.scaled]
+    told = [e.name for e in EPILOGUES.values() if e.told and not e.scaled and not e.pairs]
     for (dtype, d, layout), epilogue, design in product(floats, told, tiles.SM90_LEAN_FUSED + tiles.SM90_LEAN_LAYER):
         yield _sm90((dtype, dtype), layout, d, epilogue, design)
     for (dtype, narrow, layout), design in product(floats, tiles.SM90_LEAN_DIRECT):
@@ -254,6 +266,10 @@ def _grouped_core() -> Iterator[GemmConfig]:
                 yield _sm90(pair, layout, "f32", "fused", design)
                 yield _sm90(pair, layout, dtype, "fusedc", design)
                 yield _sm90(pair, layout, dtype, "fused_aux", design)
+            if layout in _PAIRED:
+                yield from _gated(
+                    dtype, layout, tiles.SM90_GROUPED_PAIRS, tiles.SM90_GROUPED_PAIRS_LEAST, tiles.SM90_GROUPED_LEAST
+                )
         for design in tiles.SM90_DEEP:
             yield _sm90(pair, _DEEP, dtype, "fused", design)
         for design in tiles.SM90_DEEP_LEAST:

@@ -33,7 +33,10 @@ def _epilogue(c: GemmConfig) -> str:
     if e.user:
         return f"sm90::UserEpilogue<{e.name}, {_flag(DTYPES[c.d].bits <= 16)}>"
     bias = "void" if c.d == "s32" else tag(c.bias)
-    role = "source" if e.source else "gate" if e.gated else "aux" if e.aux else "none"
+    if e.pairs:
+        role = "d_gated" if e.gated else "gated_aux" if e.aux else "gated"
+    else:
+        role = "source" if e.source else "gate" if e.gated else "aux" if e.aux else "none"
     return f"sm90::Fused<{tag(c.d)}, {bias}, {_flag(e.scaled)}, sm90::Role::{role}, {_flag(e.bias_grad)}>"
 
 
@@ -96,8 +99,11 @@ def function(c: GemmConfig) -> str:
         f"sm90::Slices::{slices}",
         _epilogue(c),
     ]
-    if schedule.grouping:
-        parts.append(f"sm90::Grouping::{schedule.grouping}")
+    pairs = epilogue_named(c.epilogue).pairs == "b"  # those of D take no other tile
+    if schedule.grouping or pairs:
+        parts.append(f"sm90::Grouping::{schedule.grouping or 'none'}")
+    if pairs:
+        parts.append(f"sm90::Pairs::{'left' if schedule.swap else 'right'}")
     return f"sm90::Design<{', '.join(map(str, parts))}>"
 
 

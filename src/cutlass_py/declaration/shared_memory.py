@@ -74,7 +74,13 @@ def part_columns(columns: int, size: int, narrow: bool, reduces: bool) -> int:
 
 
 def lean_bytes(
-    tile: tuple[int, int, int], schedule: Schedule, size: int, beside: int, reductions: int = 0, lines: int = 0
+    tile: tuple[int, int, int],
+    schedule: Schedule,
+    size: int,
+    beside: int,
+    reductions: int = 0,
+    lines: int = 0,
+    pairs: bool = False,
 ) -> int:
     """Of what is beside the stages of our own kernels (kernels/sm90/design.cuh): parts of D, and what lies like it.
 
@@ -85,11 +91,13 @@ def lean_bytes(
         beside: of one element of D, of all matrices that are read and written beside it.
         reductions: of the epilogue.
         lines: of numbers for columns and rows that it has staged: each vector's, or that of both scales.
+        pairs: whether two columns of B make one of D.
     """
     rows, columns, _ = tile
-    part = part_columns(columns, size, beside > 0, reductions > 0)
     own_rows = rows if schedule.pingpong else rows // 2
-    buffers = 1 if (own_rows, part) == (64, columns) and schedule.tma_store and not beside else 2
+    d_rows, d_columns = own_rows // (1 + (pairs and schedule.swap)), columns // (1 + (pairs and not schedule.swap))
+    part = part_columns(d_columns, size, beside > 0, reductions > 0)
+    buffers = 1 if (d_rows, part) == (64, d_columns) and schedule.tma_store and not beside else 2
     staged = lines * (columns + own_rows) * 4
     return 2 * (buffers * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + staged + 8)
 
@@ -97,11 +105,10 @@ def lean_bytes(
 def epilogue_bytes(schedule: Schedule, tile: tuple[int, int, int], d: str, epilogue: Epilogue) -> int:
     """Shared memory of a 3.x epilogue that stores D in this dtype."""
     if schedule.lean:
-        matrices = epilogue.source or epilogue.gated or epilogue.aux
         size = DTYPES[d].itemsize
         lines = epilogue.scaled + bool(epilogue.bias)
-        beside = size if matrices else 0
-        return lean_bytes(tile, schedule, size, beside, int(epilogue.bias_grad), lines)
+        beside, pairs = size * epilogue.matrices, epilogue.pairs == "b"
+        return lean_bytes(tile, schedule, size, beside, int(epilogue.bias_grad), lines, pairs)
     if not schedule.tma_store:
         return 512
     size = DTYPES[d].itemsize

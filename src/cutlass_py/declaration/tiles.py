@@ -336,6 +336,32 @@ SM90_DEEP: list[Design] = [
     *_lean(256, (128,), "I", "coopdeep", swaps=("",)),
 ]
 SM90_DEEP_LEAST: list[Design] = _lean(128, (128,), "I", "pingpongdeep", swaps=("",))
+# Of B whose columns are gates and values: half as many of D. Where the operands change places, 64 rows of either are a
+# warpgroup's.
+SM90_LEAN_PAIRS: list[Design] = [
+    *_lean(128, (16,), "I", "pingpong", 128, swaps=("swap",)),
+    *_lean(128, (32, 64, 128), "I", "pingpong", swaps=("swap",)),
+    *_lean(64, (256,), "I", "pingpong", swaps=("",)),
+    *_lean(128, (128,), "I", "pingpong", swaps=("",)),
+    *_lean(128, (256,), "MN", "coop", swaps=("",)),
+]
+SM90_LEAN_PAIRS_LEAST: list[Design] = [
+    *_lean(128, (32,), "I", "pingpong", swaps=("swap",)),
+    *_lean(128, (128,), "I", "pingpong", swaps=("",)),
+    *_lean(128, (256,), "N", "coop", swaps=("",)),
+]
+SM90_GROUPED_PAIRS: list[Design] = [
+    *_lean(128, (16,), "I", "pingponggrouped", 128, swaps=("swap",)),
+    *_lean(128, (32, 64, 128), "I", "pingponggrouped", swaps=("swap",)),
+    *_lean(64, (256,), "I", "pingponggrouped", swaps=("",)),
+    *_lean(128, (128,), "I", "pingponggrouped", swaps=("",)),
+    *_lean(128, (256,), "I", "coopgrouped", swaps=("",)),
+]
+SM90_GROUPED_PAIRS_LEAST: list[Design] = [
+    *_lean(128, (32,), "I", "pingponggrouped", swaps=("swap",)),
+    *_lean(128, (128,), "I", "pingponggrouped", swaps=("",)),
+    *_lean(128, (256,), "I", "coopgrouped", swaps=("",)),
+]
 SM90_LEAN_FUSED: list[Design] = [
     *_lean(64, (32,), "I", "pingpong", 128),
     *_lean(128, (128,), "IMN", "pingpong"),

@@ -42,7 +42,7 @@ def project(config: KernelConfig, kind: str) -> dict[str, str]:
     """
     if not isinstance(config, GemmConfig):
         raise ValueError(f"emit: {config.name} multiplies nothing; emit its source, without a project")
-    if config.epilogue not in EPILOGUES:
+    if config.epilogue not in EPILOGUES or EPILOGUES[config.epilogue].pairs:
         raise ValueError(f"emit: {config.name} takes operands of its own; emit its source, without a project")
     own = compiler.own_headers(config.name)
     fields = _fields(config) | (_torch_fields(config) if kind == "torch" else {})

@@ -73,6 +73,7 @@ class EpilogueMetadata:
             applied to; "" for none.
         scales: it multiplies by scale_a, scale_b and scale_out. Scales in blocks are no part of an epilogue.
         bias_grad: it sums the columns of D.
+        pairs: columns that are gates and then values, of "b" or of "d"; "" for none.
     """
 
     name: str
@@ -84,6 +85,7 @@ class EpilogueMetadata:
     aux: str = ""
     scales: bool = False
     bias_grad: bool = False
+    pairs: str = ""
 
 
 @cache
@@ -93,9 +95,9 @@ def _parts_of(epilogue: str) -> EpilogueMetadata:
     if not row:
         return EpilogueMetadata("", epilogue)
     aux = "read" if row.gated and (row.derivative or row.told) else "written" if row.aux else ""
-    gate = row.gated and not row.derivative
+    gate = row.gated and not row.derivative and not row.pairs
     return EpilogueMetadata(
-        row.name, row.formula, row.bias, row.activation, row.source, gate, aux, row.scaled, row.bias_grad
+        row.name, row.formula, row.bias, row.activation, row.source, gate, aux, row.scaled, row.bias_grad, row.pairs
     )
 
 

@@ -225,6 +225,15 @@ struct d_silu {
   }
 };
 
+template <bool Fast>
+struct d_sigmoid {
+  template <class T>
+  static __host__ __device__ T apply(T x, Numbers<T>) {
+    const T s = logistic<Fast>(x);
+    return s * (T(1) - s);
+  }
+};
+
 // All, in the order of their numbers (CutlassPyEpilogue::activation; compose_kernel.cuh holds them against the
 // generated ones).
 #define CUTLASS_PY_ACTIVATIONS(X) \
@@ -241,7 +250,8 @@ struct d_silu {
   X(d_relu)                       \
   X(d_gelu)                       \
   X(d_gelu_tanh)                  \
-  X(d_silu)
+  X(d_silu)                       \
+  X(d_sigmoid)
 
 enum class Number : int32_t {
 #define CUTLASS_PY_ACTIVATION(NAME) NAME,
@@ -254,7 +264,8 @@ inline constexpr int kCount = 0 CUTLASS_PY_ACTIVATIONS(CUTLASS_PY_ACTIVATION);
 #undef CUTLASS_PY_ACTIVATION
 
 constexpr bool is_derivative(Number x) {
-  return x == Number::d_relu || x == Number::d_gelu || x == Number::d_gelu_tanh || x == Number::d_silu;
+  return x == Number::d_relu || x == Number::d_gelu || x == Number::d_gelu_tanh || x == Number::d_silu ||
+         x == Number::d_sigmoid;
 }
 
 template <Number number, bool Fast>
@@ -280,6 +291,18 @@ __device__ void with_activation(Number number, Use use) {
     }
   } else if constexpr (derivatives || !is_derivative(Number(begin))) {
     use(typename Numbered<Number(begin), Fast>::Function());
+  }
+}
+
+// use(f, its derivative), by the number of the latter.
+template <bool Fast, class Use>
+__device__ void with_differentiated(Number derivative, Use use) {
+  switch (derivative) {
+    case Number::d_relu: return use(relu<Fast>(), d_relu<Fast>());
+    case Number::d_gelu: return use(gelu<Fast>(), d_gelu<Fast>());
+    case Number::d_gelu_tanh: return use(gelu_tanh<Fast>(), d_gelu_tanh<Fast>());
+    case Number::d_silu: return use(silu<Fast>(), d_silu<Fast>());
+    default: return use(sigmoid<Fast>(), d_sigmoid<Fast>());
   }
 }
 

@@ -63,7 +63,9 @@ struct Beside {
   int size;   // bytes of a matrix's element; 0 of all else
   Reduces reduces = Reduces::none;
 
-  static constexpr int like_d = -1, column_sums = -2;  // C, the gate or aux; those of D
+  // C, the gate or aux; sums of D's columns. And where gates and values make pairs, the half with the values: of aux,
+  // of D, of B.
+  static constexpr int like_d = -1, column_sums = -2, aux_values = -3, d_values = -4, b_values = -5;
 };
 
 // What it reduces (reductions.cuh), and how one of them joins values, which of the epilogue's results it takes, where
@@ -85,9 +87,12 @@ enum class Slices { none, by_block, serial };
 // What groups divide, where a product is of many: rows of the left operand or columns of the right one; or k.
 enum class Grouping { none, lines, depth };
 
+// The operand whose lines are gates and values, of which two make one of D: a tile has as many of these as of those.
+enum class Pairs { none, left, right };
+
 // What the host has to know of a kernel to launch it; plain, for a cubin says it of itself.
 struct Shape {
-  int m, n, lines;  // of a block's tile; of k in a stage
+  int m, n, lines;  // of a block's tile of D; of k in a stage
   int cluster_m, cluster_n;
   int size, d_size;  // bytes of an element: of either operand, of D
   bool direct, unaligned, left_along, right_along;
@@ -108,7 +113,8 @@ struct Shape {
 
 template <class Left_, class Right_, class Sum_, class D_, int m, int n, int lines_, int cluster_m_, int cluster_n_,
           bool pingpong_, bool promoted_, bool direct_, bool unaligned_, int left_group_, int right_group_,
-          bool left_along_, bool right_along_, Slices slices_, class Epilogue_, Grouping grouping_ = Grouping::none>
+          bool left_along_, bool right_along_, Slices slices_, class Epilogue_, Grouping grouping_ = Grouping::none,
+          Pairs pairs_ = Pairs::none>
 struct Design {
   using Left = Left_;
   using Right = Right_;
@@ -132,27 +138,34 @@ struct Design {
   static constexpr Grouping grouping = grouping_;
   static constexpr bool grouped = grouping != Grouping::none;
 
+  // A tile's gates come first, and its values behind them.
+  static constexpr Pairs pairs = pairs_;
+  static constexpr bool paired = pairs != Pairs::none;
+
   static constexpr int line = kLine / int(sizeof(typename Left::Type));  // elements of k
   static constexpr int rows = pingpong ? M : M / kWarpgroups;            // of a warpgroup
   static constexpr int blocks = rows / 64;
+  // Of D, in a tile.
+  static constexpr int d_rows = pairs == Pairs::left ? M / 2 : M, d_columns = pairs == Pairs::right ? N / 2 : N;
+  static constexpr int d_blocks = pairs == Pairs::left ? blocks / 2 : blocks;  // of a warpgroup
   static constexpr int panel = panel_of(N);
   static constexpr int left_line = M * kLine, right_line = N * kLine;  // bytes
   static constexpr int stage_bytes = lines * (left_line + right_line);
 
   static constexpr int d_size = int(sizeof(typename D::Type));
   static constexpr bool beside_d = Epilogue::Matrices::bytes > 0, reduces = Epilogue::Reductions::count > 0;
-  static constexpr int columns = part_columns(N, d_size, split || beside_d, reduces);  // of a part
-  static constexpr int in_row = (N + columns - 1) / columns, parts = blocks * in_row;
+  static constexpr int columns = part_columns(d_columns, d_size, split || beside_d, reduces);  // of a part
+  static constexpr int in_row = (d_columns + columns - 1) / columns, parts = d_blocks * in_row;
   static __host__ __device__ constexpr int first_column(int part) {
-    return part % in_row * columns < N - columns ? part % in_row * columns : N - columns;
+    return part % in_row * columns < d_columns - columns ? part % in_row * columns : d_columns - columns;
   }
   using Matrices = typename Epilogue::Matrices;  // first those that are read
   static constexpr int reads = Epilogue::reads;
-  static constexpr int widest = part_columns(N, d_size, beside_d, reduces);
+  static constexpr int widest = part_columns(d_columns, d_size, beside_d, reduces);
   // A warpgroup has a part in the making and one on its way out; of what is read, one that is used and one to come. A
   // part that is all of its tile leaves while the next tile is multiplied, and takes one buffer: the rest is for
   // stages.
-  static constexpr int widest_buffers = blocks == 1 && widest == N && !beside_d && !direct ? 1 : 2;
+  static constexpr int widest_buffers = d_blocks == 1 && widest == d_columns && !beside_d && !direct ? 1 : 2;
   static constexpr int buffers_bytes = widest_buffers * 64 * widest * (d_size + Matrices::bytes);  // of a warpgroup
   static constexpr int buffer_bytes = 64 * (split ? columns : widest) * (d_size + Matrices::bytes);
   static constexpr int buffers = buffers_bytes < 2 * buffer_bytes ? 1 : 2;
@@ -195,7 +208,7 @@ struct Design {
 
   static constexpr Shape shape(bool swap, int slices) {
     Shape x{};
-    x.m = M, x.n = N, x.lines = lines;
+    x.m = d_rows, x.n = d_columns, x.lines = lines;
     x.cluster_m = cluster_m, x.cluster_n = cluster_n;
     x.size = int(sizeof(typename Left::Type)), x.d_size = d_size;
     x.direct = direct, x.unaligned = unaligned, x.left_along = left_along, x.right_along = right_along;
@@ -217,6 +230,10 @@ struct Design {
   static_assert(promoted || !left_group);
   static_assert(!unaligned || (cluster == 1 && !promoted));
   static_assert(!grouped || (!promoted && !unaligned && !direct && slices_ == Slices::none && !reduces));
+  // Both halves of what makes a part are one warpgroup's, and lie in shared memory as operands of their size do.
+  static_assert(pairs != Pairs::left || (pingpong && M == 128));
+  static_assert(pairs != Pairs::right || panel_of(d_columns) == panel);
+  static_assert(!paired || (!left_group && !unaligned && !direct && !reduces && slices_ == Slices::none));
   static_assert(2 % lines == 0, "slices begin at every other line");
   static_assert(!serial || (!promoted && !unaligned && std::is_same_v<Register, float>));
   static_assert(!split || (cluster == 1 && M * N * 4 <= stages * stage_bytes && std::is_same_v<Register, float>));

@@ -45,20 +45,32 @@ struct Factor {
 struct Vector {
   const void* data;
   int32_t m, n;  // strides in elements: along the left operand, along the right one
-  int64_t batch;
+  int64_t batch, values;
 
   Vector() = default;
-  Vector(const CutlassPyArray& x, bool swap)
-      : data(x.data), m(int32_t(swap ? x.col : x.row)), n(int32_t(swap ? x.row : x.col)), batch(x.batch) {}
+  Vector(const CutlassPyArray& x, bool swap, int64_t values = 0)
+      : data(x.data),
+        m(int32_t(swap ? x.col : x.row)),
+        n(int32_t(swap ? x.row : x.col)),
+        batch(x.batch),
+        values(values) {}
 
   // Of a tile that begins at this corner: every 128th number of those along it, from this thread's on. As memory has
-  // them, for to convert them is to wait for them. What is outside reads the last one.
-  template <class T, int count>
+  // them, for to convert them is to wait for them. What is outside reads the last one. Of pairs, the lines of a tile
+  // are gates and then values, whose numbers lie `values` elements behind.
+  template <class X, class T, int count>
   __device__ void read(const Corner& at, uint32_t (&bits)[count]) const {
     const auto* from = static_cast<const typename T::Type*>(data) + at.batch * batch;
-    const int first = (n ? at.n : at.m) + thread_anew() % 128, end = n ? at.end_n : at.end_m;
+    const int begin = n ? at.n : at.m, end = n ? at.end_n : at.end_m;
+    const bool pairs = X::pairs == Pairs::right ? n != 0 : X::pairs == Pairs::left && n == 0;
+    constexpr int gates = X::pairs == Pairs::right ? X::d_columns : X::d_rows;
 #pragma unroll
-    for (int i = 0; i < count; ++i) bits[i] = from[int64_t(min(first + i * 128, end - 1)) * (n ? n : m)];
+    for (int i = 0; i < count; ++i) {
+      int line = thread_anew() % 128 + i * 128;
+      const bool is_value = pairs && line >= gates;
+      if (is_value) line -= gates;
+      bits[i] = from[int64_t(min(begin + line, end - 1)) * (n ? n : m) + (is_value ? values : 0)];
+    }
   }
 };
 
@@ -81,33 +93,48 @@ struct EpilogueArguments {
 
   EpilogueArguments() = default;
   static bool reads_c(const CutlassPyEpilogue& e) { return e.c.data && (e.beta.device || e.beta.value != 0); }
-  EpilogueArguments(const CutlassPyEpilogue& e, bool swap)
+  EpilogueArguments(const CutlassPyEpilogue& e, const CutlassPyPairs& pairs, bool swap)
       : alpha(e.alpha),
         beta(e.beta),
         scale_out(e.scale_out),
-        bias(e.bias, swap),
+        bias(e.bias, swap, pairs.bias),
         scale_a(e.scale_a, swap),
-        scale_b(e.scale_b, swap),
+        scale_b(e.scale_b, swap, pairs.scale_b),
         adds_c(reads_c(e)),
         function(activation::Number(e.activation)),
         parameters{float(e.parameters[0]), float(e.parameters[1])} {}
 };
 
-// The matrix that an epilogue reads or writes beside D: C is added, a gate is activated in the product's stead (aux, by
-// a derivative), aux is what D's activation is applied to.
-enum class Role { none, source, gate, aux };
+// The matrices that an epilogue reads or writes beside D: C is added, a gate is activated in the product's stead (aux,
+// by a derivative), aux is what D's activation is applied to. Of pairs, a gate that is a product as well is activated
+// (gated), and both halves are stored in aux (gated_aux); or those are read, and D's halves are their gradients.
+enum class Role { none, source, gate, aux, gated, gated_aux, d_gated };
 
 // alpha * acc; with `scaled` times scale_a, scale_b and at the end scale_out; plus a bias of dtype `Bias` (void: none);
 // an activation of all; a matrix in that role, in D's dtype; `sums_of_columns` of D for a bias gradient. Which vectors
 // there are, along which axis they lie, and which activation it is, the launch tells: one function serves them all.
 template <class D, class Bias, bool scaled, Role role, bool sums_of_columns>
 struct Fused {
-  static constexpr bool biased = !std::is_void_v<Bias>, with_matrix = role != Role::none;
-  using Matrices = std::conditional_t<with_matrix, Dtypes<D>, Dtypes<>>;
-  static constexpr int operands = with_matrix + sums_of_columns, reads = role == Role::source || role == Role::gate;
-  static constexpr Beside matrix{Beside::like_d, int(sizeof(typename D::Type))};
+  static constexpr bool biased = !std::is_void_v<Bias>, pairs = role >= Role::gated,
+                        gated = role == Role::gated || role == Role::gated_aux;
+  static constexpr int matrices = role == Role::none || role == Role::gated ? 0
+                                  : role == Role::gated_aux                 ? 2
+                                  : role == Role::d_gated                   ? 3
+                                                                            : 1;
+  static constexpr bool with_matrix = matrices > 0;
+  using Matrices = std::conditional_t<
+      matrices == 3, Dtypes<D, D, D>,
+      std::conditional_t<matrices == 2, Dtypes<D, D>, std::conditional_t<matrices == 1, Dtypes<D>, Dtypes<>>>>;
+  static constexpr int operands = matrices + sums_of_columns + gated;
+  static constexpr int reads = role == Role::source || role == Role::gate ? 1 : role == Role::d_gated ? 2 : 0;
+  static constexpr int size = int(sizeof(typename D::Type)), b_values = matrices;  // the latter where gated
+  static constexpr Beside like_d{Beside::like_d, size}, aux_values{Beside::aux_values, size},
+      d_values{Beside::d_values, size}, of_b{Beside::b_values, 0};
   static constexpr Beside column_sums{Beside::column_sums, 0, Reduces::columns};
-  static constexpr Beside beside[] = {with_matrix ? matrix : column_sums, column_sums};
+  static constexpr Beside beside[] = {with_matrix ? like_d
+                                      : gated     ? of_b
+                                                  : column_sums,
+                                      pairs ? aux_values : column_sums, gated ? of_b : d_values};
   using Sums = Reduction<user::Sum, 0, with_matrix, Reduces::columns>;
   using Reductions = std::conditional_t<sums_of_columns, sm90::Reductions<Sums>, sm90::Reductions<>>;
   static constexpr bool quick = sizeof(typename D::Type) <= 2;  // its approximations round less than D does
@@ -118,11 +145,12 @@ struct Fused {
   }
   static constexpr int vectors = 2 * scaled + biased;
   using Lines = sm90::Lines<scaled + biased, scaled>;  // both scales, and the bias
-  static constexpr bool may_be_linear(int held) { return !with_matrix && !sums_of_columns && roomy(held); }
+  static constexpr bool may_be_linear(int held) { return !with_matrix && !pairs && !sums_of_columns && roomy(held); }
   // Sums in s32 that stay so are exact: legality.py lets nothing be applied to them.
   using Number = std::conditional_t<std::is_same_v<D, numbers::S32>, int32_t, float>;
   static_assert(biased ? std::is_same_v<Number, float> : !scaled);
-  static_assert(!scaled || role != Role::source);
+  static_assert(!scaled || (role != Role::source && role != Role::d_gated));
+  static_assert(!pairs || (!sums_of_columns && std::is_same_v<Number, float>));
 
   const EpilogueArguments& given;
   Number alpha, beta = 0;
@@ -189,11 +217,20 @@ struct Fused {
       }
     }
     if constexpr (role == Role::aux) each(z, [&](const Number& x, int i, int j) { matrices[i][0][j] = x; });
-    if constexpr (std::is_same_v<Number, float>) {
-      if (role == Role::gate || given.function != activation::Number::identity)
+    if constexpr (role == Role::gated_aux) each(z, [&](const Number& x, int i, int j) { matrices[i][1][j] = x; });
+    if constexpr (role == Role::d_gated) {
+      activation::with_differentiated<quick>(given.function, [&](auto f, auto derivative) {
+        each(z, [&](float& x, int i, int j) {
+          const float gate = matrices[i][0][j], value = matrices[i][1][j];
+          matrices[i][2][j] = x * f.apply(gate, given.parameters);
+          x *= value * derivative.apply(gate, given.parameters);
+        });
+      });
+    } else if constexpr (std::is_same_v<Number, float>) {
+      if (role == Role::gate || gated || given.function != activation::Number::identity)
         activation::with_activation<quick, role == Role::gate>(given.function, [&](auto f) {
           each(z, [&](float& x, int i, int j) {
-            if constexpr (role == Role::gate) {
+            if constexpr (role == Role::gate || gated) {
               x *= f.apply(matrices[i][0][j], given.parameters);
             } else {
               x = f.apply(x, given.parameters);

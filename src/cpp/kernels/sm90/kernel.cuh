@@ -10,7 +10,11 @@
 
 namespace cutlass_py::sm90 {
 
-// Finishes a part of a tile and stores it: pick(z, group) leaves in z the sums of a group of units.
+// Of pairs: gates, then values. Without pairs there is the first half alone.
+template <int half>
+using Half = std::integral_constant<int, half>;
+
+// Finishes a part of a tile and stores it: pick(z, group, half) leaves in z the sums of a group of units.
 template <class X, class Pick>
 __device__ void finish_part(const PartPlace& here, const typename Vectors<X>::Staged& lines,
                             const typename X::Epilogue& epilogue, Parts<X>& parts, Pick pick) {
@@ -28,8 +32,21 @@ __device__ void finish_part(const PartPlace& here, const typename Vectors<X>::St
                       parts.ends.n()};
       totals.take(parts, results, at, column(i));
     };
-    pick(z, group);
-    epilogue.scale(z, lines, column(0));
+    if constexpr (X::paired) {
+      typename X::Number gates[X::straight][kUnit];
+      pick(gates, group, Half<0>());
+      epilogue.scale(gates, lines, column(0));
+#pragma unroll
+      for (int i = 0; i < X::straight; ++i) {
+#pragma unroll
+        for (int j = 0; j < kUnit; ++j) beside[i][0][j] = gates[i][j];
+      }
+      pick(z, group, Half<1>());
+      epilogue.scale(z, values_of<X>(lines), column(0));
+    } else {
+      pick(z, group, Half<0>());
+      epilogue.scale(z, lines, column(0));
+    }
     epilogue.finish(z, beside, lines, column(0), taken);
     if (group == 0) parts.claim();  // no sooner: meanwhile what was in the buffer leaves
 #pragma unroll
@@ -48,7 +65,7 @@ __device__ void store_part(const PartPlace& here, const typename Vectors<X>::Sta
 #pragma unroll
   for (int first = 0; first < X::units; first += at_once) {
     typename X::Number z[at_once][kUnit];
-    pick(z, first / at_once);
+    pick(z, first / at_once, Half<0>());
     epilogue.scale(z, lines, first * kUnitColumns);
     epilogue.scale_result(z);
     if (first == 0) parts.claim();
@@ -58,23 +75,25 @@ __device__ void store_part(const PartPlace& here, const typename Vectors<X>::Sta
   parts.send(here);
 }
 
-// The i-th group of [begin, end) that all parts have one after the other, from a tile's sums. By branches, for
-// registers have no index.
-template <class X, int units, int begin = 0, int end = X::parts * X::groups(units)>
+// The i-th group of [begin, end) that all parts have one after the other, from a tile's sums, of one half. By branches,
+// for registers have no index.
+template <class X, int units, int half, int begin = 0, int end = X::parts * X::groups(units)>
 __device__ void pick(const typename Multiply<X>::Sums (&sums)[X::blocks], int i,
                      typename X::Number (&z)[units][kUnit]) {
   constexpr int middle = (begin + end) / 2;
   if constexpr (end - begin == 1) {
     constexpr int part = begin / X::groups(units);
-    constexpr int first = X::first_column(part) / kUnitColumns + X::first_unit(begin % X::groups(units), units);
+    constexpr int block = part / X::in_row + (X::pairs == Pairs::left ? half * X::d_blocks : 0);
+    constexpr int column = X::first_column(part) + (X::pairs == Pairs::right ? half * X::d_columns : 0);
+    constexpr int first = column / kUnitColumns + X::first_unit(begin % X::groups(units), units);
 #pragma unroll
     for (int j = 0; j < units * kUnit; ++j) {
-      z[j / kUnit][j % kUnit] = typename X::Number(X::Sum::value(sums[part / X::in_row], first * kUnit + j));
+      z[j / kUnit][j % kUnit] = typename X::Number(X::Sum::value(sums[block], first * kUnit + j));
     }
   } else if (i < middle) {
-    pick<X, units, begin, middle>(sums, i, z);
+    pick<X, units, half, begin, middle>(sums, i, z);
   } else {
-    pick<X, units, middle, end>(sums, i, z);
+    pick<X, units, half, middle, end>(sums, i, z);
   }
 }
 
@@ -86,9 +105,9 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
   };
   if (X::Epilogue::has_vectors(parts.p.epilogue)) vectors.stage();
   const auto sums_of = [&](int i) {
-    return [&sums, i](auto& z, int group) {
+    return [&sums, i](auto& z, int group, auto half) {
       constexpr int units = sizeof(z) / sizeof(z[0]);
-      pick<X, units>(sums, i * X::groups(units) + group, z);
+      pick<X, units, half()>(sums, i * X::groups(units) + group, z);
     };
   };
   if constexpr (X::Epilogue::may_be_linear(X::held) && !X::direct) {
@@ -115,7 +134,7 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
   const Release<X> release(shared, place);
   Vectors<X> vectors(p, shared, warpgroup);
   Parts<X> parts(p, shared, warpgroup);
-  const int first_row = X::pingpong ? 0 : warpgroup * X::rows;
+  const int first_row = X::pingpong ? 0 : warpgroup * X::rows;  // pairs of rows: then all of a tile are one's
   const Multiply<X> multiply{shared, release, first_row};
   const Steps all = Steps::all(p.steps);
   Pipeline<X> at;
@@ -218,7 +237,7 @@ __device__ void compute_slice(const typename Parts<X>::Given& p, const SharedMem
     const PartPlace here{tile.m + block * 64, tile.n + part, tile.batch};
     parts.request(here);
     parts.begin(here, here, false);
-    finish_part<X>(here, vectors.of_part(tile, here), epilogue, parts, [&](auto& z, int group) {
+    finish_part<X>(here, vectors.of_part(tile, here), epilogue, parts, [&](auto& z, int group, Half<0>) {
       const int column = X::first_unit(group, X::straight) * kUnitColumns;
 #pragma unroll
       for (auto& unit : z) {

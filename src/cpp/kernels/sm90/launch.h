@@ -20,24 +20,31 @@ inline UnalignedOperand unaligned(const Matrices& x) {
   return {static_cast<const char*>(x.data), x.stride * x.size, batch, x.inner * x.size, int32_t(x.outer)};
 }
 
-inline int encode_operands(Parameters& p, const Shape& x, const CutlassPyGemm& g, int64_t rows, int64_t columns) {
-  const auto matrices = [&](bool is_a, bool along, int64_t extent) {
-    const int64_t k = g.k ? g.k : 1, inner = along ? extent : k, outer = along ? k : extent;
-    if (!g.k) return Matrices{g.d, x.size, inner, outer, ceil_div(inner, 16) * 16, 1, 0, x.tf32};  // is never read
-    return is_a ? Matrices{g.a, x.size, inner, outer, g.lda, g.batch, g.batch_a, x.tf32}
-                : Matrices{g.b, x.size, inner, outer, g.ldb, g.batch, g.batch_b, x.tf32};
-  };
-  const Matrices left = matrices(!x.swap, x.left_along, rows), right = matrices(x.swap, x.right_along, columns);
+// A or B; of B's columns, where they come in pairs, those that lie `behind` the gates by so many elements.
+inline Matrices operand(const Shape& x, const CutlassPyGemm& g, bool is_a, int64_t behind = 0) {
+  const bool along = is_a != x.swap ? x.left_along : x.right_along;
+  const int64_t extent = is_a ? g.m : g.n, k = g.k ? g.k : 1, inner = along ? extent : k, outer = along ? k : extent;
+  if (!g.k) return {g.d, x.size, inner, outer, ceil_div(inner, 16) * 16, 1, 0, x.tf32};  // is never read
+  if (is_a) return {g.a, x.size, inner, outer, g.lda, g.batch, g.batch_a, x.tf32};
+  return {static_cast<const char*>(g.b) + behind * x.size, x.size, inner, outer, g.ldb, g.batch, g.batch_b, x.tf32};
+}
+inline int encode_left(TensorMap& map, const Shape& x, const Matrices& left) {
+  return x.left_along ? encode(map, left, 64, 64 / x.cluster_n) : encode(map, left, x.line(), x.m / x.cluster_n);
+}
+inline int encode_right(TensorMap& map, const Shape& x, const Matrices& right) {
+  return x.right_along ? encode(map, right, panel_of(x.n), 64 / x.cluster_m)
+                       : encode(map, right, x.line(), x.n / x.cluster_m);
+}
+
+inline int encode_operands(Parameters& p, const Shape& x, const CutlassPyGemm& g) {
+  const Matrices left = operand(x, g, !x.swap), right = operand(x, g, x.swap);
   p.left_batch = !left.shared(), p.right_batch = !right.shared();
   if (x.unaligned) {
     p.left_unaligned = unaligned(left), p.right_unaligned = unaligned(right);
     return 0;
   }
-  const int error =
-      x.left_along ? encode(p.left, left, 64, 64 / x.cluster_n) : encode(p.left, left, x.line(), x.m / x.cluster_n);
-  if (error) return error;
-  return x.right_along ? encode(p.right, right, panel_of(x.n), 64 / x.cluster_m)
-                       : encode(p.right, right, x.line(), x.n / x.cluster_m);
+  if (int error = encode_left(p.left, x, left)) return error;
+  return encode_right(p.right, x, right);
 }
 
 // D, or what lies like it.
@@ -59,8 +66,17 @@ inline CutlassPyArray beside(const CutlassPyEpilogue& e) {
 
 inline int fill_operand(Operand& to, const Shape& x, const Beside& what, const CutlassPyGemm& g) {
   if (what.reduces != Reduces::none) return 0;
+  if (what.index == Beside::b_values) {
+    const Matrices values = operand(x, g, false, g.pairs.b);
+    return x.swap ? encode_left(to.map, x, values) : encode_right(to.map, x, values);
+  }
+  if (what.index == Beside::d_values) {
+    void* const data = static_cast<char*>(g.d) + g.pairs.d * what.size;
+    return encode_matrix(to, x, g, what.size, data, g.ldd, g.batch_d);
+  }
   const bool users = what.index >= 0;
-  const CutlassPyArray given = users ? g.epilogue.user[what.index].array : beside(g.epilogue);
+  CutlassPyArray given = users ? g.epilogue.user[what.index].array : beside(g.epilogue);
+  if (what.index == Beside::aux_values) given.data = static_cast<char*>(given.data) + g.pairs.aux * what.size;
   if (what.size) return encode_matrix(to, x, g, what.size, given.data, given.row, given.batch);
   to.vector = Vector(given, x.swap);
   if (users) to.value = float(g.epilogue.user[what.index].value);
@@ -144,11 +160,11 @@ inline int fill(ParametersWith<kMostOperands>& p, const Shape& x, const CutlassP
   p.slices = Divisor(x.slices);
   p.steps = int32_t(ceil_div(g.k, x.lines * x.line()));
   p.end_m = int32_t(rows), p.end_n = int32_t(columns);
-  p.epilogue = EpilogueArguments(g.epilogue, x.swap);
+  p.epilogue = EpilogueArguments(g.epilogue, g.pairs, x.swap);
   p.turned = x.swap;
   if (x.grouping != Grouping::none) fill_groups(p, x, g, rows, columns);
   fill_factors(p, x, g.epilogue);
-  if (int error = encode_operands(p, x, g, rows, columns)) return error;
+  if (int error = encode_operands(p, x, g)) return error;
   for (int i = 0; i < x.operands; ++i) {
     if (int error = fill_operand(p.operand[i], x, x.beside[i], g)) return error;
   }

@@ -54,13 +54,14 @@ __device__ auto tiles_of(const Parameters& p, int takers = 1, int taker = 0) {
   }
 }
 
-// Where a block's tile begins.
+// Where a block's tile begins in D, as the left operand's rows and the right one's columns.
 struct TileCorner {
   int m, n, batch;
 };
 template <class X, class AnyTiles>
 __device__ TileCorner corner_of(const Parameters& p, const AnyTiles& tiles, const Place<X>& place) {
-  TileCorner at{(tiles.m * X::cluster_m + place.m) * X::M, (tiles.n * X::cluster_n + place.n) * X::N, tiles.batch};
+  TileCorner at{(tiles.m * X::cluster_m + place.m) * X::d_rows, (tiles.n * X::cluster_n + place.n) * X::d_columns,
+                tiles.batch};
   if constexpr (X::grouping == Grouping::lines) {
     (p.groups_right ? at.n : at.m) += tiles.begin;
   }
@@ -108,13 +109,16 @@ __device__ Pipeline<X> fill_stages(const Parameters& p, const SharedMemory<X>& s
   return at;
 }
 
-// A tile's lines of both operands.
+// A tile's lines of both operands; of one that has pairs the gates, and from a map of their own the values.
 template <class X>
 struct TileLoad {
+  using Left = OperandLoad<X::left_along, X::d_rows, X::cluster_n>;
+  using Right = OperandLoad<X::right_along, X::d_columns, X::cluster_m>;
   const Parameters& p;
   const SharedMemory<X>& shared;
-  const OperandLoad<X::left_along, X::M, X::cluster_n> left;
-  const OperandLoad<X::right_along, X::N, X::cluster_m> right;
+  const Left left;
+  const Right right;
+  const std::conditional_t<X::pairs == Pairs::left, Left, Right> values;
   int m, n, depth, left_batch, right_batch;
 
   __device__ void begin(const TileCorner& at, int, int depth) {
@@ -127,21 +131,37 @@ struct TileLoad {
 #pragma unroll
     for (int i = 0; i < X::lines; ++i) {
       const int k = depth + (step * X::lines + i) * X::line;
-      left.line(shared.left(stage) + i * X::left_line, shared.full(stage), m, k, left_batch);
-      right.line(shared.right(stage) + i * X::right_line, shared.full(stage), n, k, right_batch);
+      const Address full = shared.full(stage), to_left = shared.left(stage) + i * X::left_line,
+                    to_right = shared.right(stage) + i * X::right_line;
+      left.line(to_left, full, m, k, left_batch);
+      if constexpr (X::pairs == Pairs::left) values.line(to_left + X::left_line / 2, full, m, k, left_batch);
+      right.line(to_right, full, n, k, right_batch);
+      if constexpr (X::pairs == Pairs::right) values.line(to_right + X::right_line / 2, full, n, k, right_batch);
     }
   }
 };
 
 // By one thread; by its warp, where tiles are of groups.
 template <class X>
-__device__ void load_tiles(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place) {
+__device__ void load_tiles(const ParametersWith<X::Epilogue::operands>& p, const SharedMemory<X>& shared,
+                           const Place<X>& place) {
   uint16_t row = 0, column = 0;  // blocks that read the same rows, and the same columns
 #pragma unroll
   for (int i = 0; i < X::cluster_n; ++i) row |= uint16_t(1 << (place.m + i * X::cluster_m));
 #pragma unroll
   for (int i = 0; i < X::cluster_m; ++i) column |= uint16_t(1 << (i + place.n * X::cluster_m));
-  TileLoad<X> load{p, shared, {p.left, place.n, row}, {p.right, place.m, column}};
+  const typename TileLoad<X>::Left left{p.left, place.n, row};
+  const typename TileLoad<X>::Right right{p.right, place.m, column};
+  const auto values = [&] {
+    if constexpr (X::pairs == Pairs::left) {
+      return typename TileLoad<X>::Left{p.operand[X::Epilogue::b_values].map, place.n, row};
+    } else if constexpr (X::pairs == Pairs::right) {
+      return typename TileLoad<X>::Right{p.operand[X::Epilogue::b_values].map, place.m, column};
+    } else {
+      return right;
+    }
+  };
+  TileLoad<X> load{p, shared, left, right, values()};
   Pipeline<X> at = fill_stages(p, shared, place, load);
   let_successor_begin();
   if constexpr (X::cluster > 1) {  // the block stays until others have told it of all stages

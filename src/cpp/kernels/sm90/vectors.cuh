@@ -9,7 +9,7 @@
 
 namespace cutlass_py::sm90 {
 
-// Where a part lies and whose it is; or a tile.
+// Where a part of D lies and whose it is; or a tile.
 struct PartPlace {
   int m, n, batch;
 };
@@ -60,7 +60,7 @@ struct Vectors {
       for (uint32_t& x : vector) x = 0;
     }
     X::Epilogue::each_vector(p.epilogue, p.operand, [&](int i, int, const Vector& x, auto dtype) {
-      x.template read<decltype(dtype)>(corner, bits[i]);
+      x.template read<X, decltype(dtype)>(corner, bits[i]);
     });
   }
 
@@ -97,5 +97,12 @@ struct Vectors {
     return {lines + (part.n - tile.n + own_column() * 2) * 4, lines + (X::N + part.m - tile.m + own_row()) * 4};
   }
 };
+
+// Of the values, by those of the gates in the same part.
+template <class X>
+__device__ typename Vectors<X>::Staged values_of(const typename Vectors<X>::Staged& gates) {
+  return {gates.columns + (X::pairs == Pairs::right ? X::d_columns * 4 : 0),
+          gates.rows + (X::pairs == Pairs::left ? X::d_rows * 4 : 0)};
+}
 
 }  // namespace cutlass_py::sm90

@@ -7,6 +7,7 @@
 #include "arrays/exact_overlap.h"
 #include "operations/gemm/canonical.h"
 #include "operations/gemm/facts.h"
+#include "operations/gemm/gated.h"
 #include "operations/gemm/launch_key.h"
 
 namespace cutlass_py {
@@ -22,6 +23,26 @@ Call canonical_call(const Request& request, const Keywords& keywords) {
   return call;
 }
 
+// Whether no kernel makes gates and values of this problem into a result: the product is stored, and then read.
+bool is_apart(const Problem& p, const Execution& execution) {
+  if (!p.pairs || nothing_to_do(p)) return false;
+  if (!execution.on_host()) return plan_during(execution, p).divided;
+  if (p.kernel >= 0) plan_for(p);  // refuses what is no such kernel
+  return true;
+}
+
+nb::object gated_apart(Request request, const Call& call, Execution& execution, const Keywords& keywords) {
+  Operand made;
+  if (!request.at(Role::out)) {
+    made = new_result(call);
+    made.data = execution.new_result(made);
+    request.operands[int(Role::out)] = &made;
+  }
+  execution.run(
+      [&] { run_gated(request, call, execution.stream(), [&](const Request& x) { run_one(execution, x); }); });
+  return execution.finish(keywords.out);
+}
+
 }  // namespace
 
 Plan plan_during(const Execution& execution, const Problem& problem) {
@@ -33,6 +54,20 @@ Plan plan_during(const Execution& execution, const Problem& problem) {
 void check_devices(const Operands& operands) {
   const Operand& a = operands[Role::a]->operand;
   operands.each([&](const View& view) { check_same_device(a, view.operand); });
+}
+
+void run_one(const Execution& execution, const Request& request) {
+  Call call = canonicalise(request);
+  call.problem.jit = jit_allowed;
+  if (nothing_to_do(call.problem)) return;
+  if (is_apart(call.problem, execution)) {
+    return run_gated(request, call, execution.stream(), [&](const Request& x) { run_one(execution, x); });
+  }
+  const Plan plan = plan_during(execution, call.problem);
+  const device::Stream stream = execution.stream();
+  if (instrumentation::asked_for(instrumentation::kCalls)) tell(call.problem, plan, stream);
+  const instrumentation::Range range([&] { return range_name(call.problem, kernel_of(plan)); });
+  run_all(call, [&] { run_by_plan(call, plan, stream); });
 }
 
 nb::object gemm(nb::handle a, nb::handle b, const Keywords& keywords) {
@@ -56,6 +91,7 @@ nb::object gemm(Operands& operands, const Keywords& keywords) {
   }
   const bool is_new = key && !known;  // nothing is found any more where Python code has run
   Call call = canonical_call(request, keywords);
+  if (is_apart(call.problem, execution)) return gated_apart(request, call, execution, keywords);
   Workspace none;
   run_call(execution, operands, call, nullptr, none);
   if (is_new && !nothing_to_do(call.problem)) {

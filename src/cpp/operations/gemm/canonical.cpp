@@ -96,9 +96,19 @@ void read_matrices(const Request& r, const Extents& extents, Call& call, Batched
     call.d = matrix_of(*out, extents.no_rows, extents.no_cols);
     parts.add(call.d, Role::out, *out, extents.core(), extents);
   } else {
-    call.d = {nullptr, call.problem.d, extents.n, 1};
+    call.d = {nullptr, call.problem.d, extents.result_columns(), 1};
     parts.add_new(call.d, Role::out, extents);
   }
+}
+
+// Half of B's columns are gates, the others their values; or of the result's.
+void read_pairs(const Request& r, Extents& extents) {
+  const Operand& b = *r.at(Role::b);
+  if (extents.no_cols) refuse(found(b).expects("2 dimensions or more beside gated"));
+  extents.pairs = r.function().derivative ? 'd' : 'b';
+  if (extents.pairs == 'd') return;
+  if (extents.n % 2) refuse(found(b).expects("an even number of columns beside gated: gates, then values"));
+  extents.n /= 2;
 }
 
 // ------------------------------------------------------------------------------------------------ layouts
@@ -303,7 +313,8 @@ Call canonicalise(const Request& r, const Request& given) {
   Call call;
   Problem& p = call.problem;
   choose_arithmetic(r, p);
-  const Extents extents = extents_of(*r.at(Role::a), *r.at(Role::b));
+  Extents extents = extents_of(*r.at(Role::a), *r.at(Role::b));
+  if (r.gated) read_pairs(r, extents);
   call.out_rank = extents.result(call.out_shape);
   new_result(call);  // refuses what is too large, before anything is computed of its extents
   BatchedOperands parts;
@@ -324,10 +335,10 @@ Call canonicalise(const Request& r, const Request& given) {
   p.layout_d = layout_of(call.d, m, n, ldd);
   // Products of these are sums themselves, in an order of a and b.
   const bool in_order = r.repeats == Repeats::row && (is_complex(p.accumulator) || p.operand_a == Dtype::tf32x3);
-  if (p.layout_d == 'n' && in_order && n == 1) {
+  if (p.layout_d == 'n' && (in_order || r.gated) && n == 1) {
     p.layout_d = 't', ldd = std::max<int64_t>(call.d.row, 1);
-  } else if (p.layout_d == 'n' && (p.block() > 1 || in_order)) {
-    p.layout_d = 'x';  // blocks of B's columns are none of A's rows: the product is not transposed
+  } else if (p.layout_d == 'n' && (p.block() > 1 || in_order || r.gated)) {
+    p.layout_d = 'x';  // blocks or pairs of B's columns are none of A's rows: the product is not transposed
   } else if (p.layout_d == 'n') {
     transpose(call, m, n);
     p.layout_d = 't';
@@ -336,6 +347,8 @@ Call canonicalise(const Request& r, const Request& given) {
   if (m > kMostExtent || n > kMostExtent || batch > kMostExtent)
     refuse(Refusal("extents above " + std::to_string(kMostExtent) + " are not supported"));
   p.m = int32_t(m), p.n = int32_t(n), p.k = int32_t(extents.k), p.batch = int32_t(batch);
+  p.pairs = extents.pairs;
+  call.pairs = pairs_of(call);
   settle_matrices(call);
   settle_vectors(call);
   if (r.user) settle_user(r, call);
@@ -343,6 +356,15 @@ Call canonicalise(const Request& r, const Request& given) {
   p.repeats = r.repeats;
   p.device = r.at(Role::a)->device;
   return call;
+}
+
+CutlassPyPairs pairs_of(const Call& call) {
+  const Problem& p = call.problem;
+  const auto behind = [&](bool has, const CutlassPyArray& x) { return has && is_there(x) ? p.n * x.col : 0; };
+  const Epilogue& e = call.epilogue;
+  const bool of_b = p.pairs == 'b';
+  return {behind(of_b, call.b), behind(p.pairs == 'd', call.d), behind(p.pairs, e.aux), behind(of_b, e.bias),
+          behind(of_b, e.scale_b)};
 }
 
 Operand new_result(const Call& call) {

@@ -21,8 +21,21 @@ struct Extents {
   int rank = 0;                           // of the batch
   int64_t batch[kMaxRank];
 
+  char pairs = 0;  // as in Problem: columns of B are 2 n, or those of the result
+
   int core() const { return 2 - no_rows - no_cols; }  // dimensions of one matrix of the result
-  int result(int64_t* shape) const;                   // writes the result's shape, returns its rank
+  int64_t result_columns() const { return pairs == 'd' ? 2 * n : n; }
+  // As if gates and values were products of their own: of B's columns; and of aux, which has both in either case.
+  Extents of_b() const { return pairs == 'b' ? apart() : *this; }
+  Extents of_aux() const { return pairs ? apart() : *this; }
+  int result(int64_t* shape) const;  // writes the result's shape, returns its rank
+
+ private:
+  Extents apart() const {
+    Extents x = *this;
+    x.n *= 2, x.pairs = 0;
+    return x;
+  }
 };
 
 Extents extents_of(const Operand& a, const Operand& b);

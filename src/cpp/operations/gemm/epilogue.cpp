@@ -181,10 +181,11 @@ void read_product(const Request& r, const Extents& e, Call& call, BatchedOperand
   Epilogue& epilogue = call.epilogue;
   p.empty_product = is_empty(r, e);
   const Operand *a = r.at(Role::scale_a), *b = r.at(Role::scale_b);
-  const bool in_blocks = has_blocks(r, e, p);
-  if (in_blocks) read_blocks(r, e, call, parts);
+  const Extents of_b = e.of_b();
+  const bool in_blocks = has_blocks(r, of_b, p);
+  if (in_blocks) read_blocks(r, of_b, call, parts);
   if (a && !in_blocks) p.scale_a = read_scale(*a, 'm', e, p, epilogue.scale_a, parts, Role::scale_a);
-  if (b && !in_blocks) p.scale_b = read_scale(*b, 'n', e, p, epilogue.scale_b, parts, Role::scale_b);
+  if (b && !in_blocks) p.scale_b = read_scale(*b, 'n', of_b, p, epilogue.scale_b, parts, Role::scale_b);
   if (p.empty_product) {
     epilogue.alpha = kZero;
     epilogue.scale_a = epilogue.scale_b = Matrix();
@@ -286,6 +287,14 @@ void check_lists(const Request& r) {
   }
 }
 
+// What gates and values do not go with: what would have to say which of the two it is about.
+void check_gated(const Request& r) {
+  if (r.lists) refuse_beside_lists("gated");
+  for (Role role : {Role::c, Role::gate, Role::bias_grad}) {
+    if (const Operand* x = r.at(role)) refuse(Refusal(x->name, "is given").but(Refusal("gated", "is, too")));
+  }
+}
+
 }  // namespace
 
 Factors numbers_of(const Request& r) {
@@ -303,6 +312,7 @@ void read_epilogue(const Request& r, const Extents& e, Call& call, BatchedOperan
   Epilogue& epilogue = call.epilogue;
   if (is_complex(p.accumulator)) check_complex(r, p);
   if (r.lists) check_lists(r);
+  if (r.gated) check_gated(r);
   if (r.function().derivative && !r.at(Role::aux)) {
     const char* name = r.function().name;
     refuse(Refusal("activation", std::string("='") + name + "' needs aux, where " + (name + 2) + " was evaluated"));
@@ -310,9 +320,9 @@ void read_epilogue(const Request& r, const Extents& e, Call& call, BatchedOperan
   read_factors(r, call);
   read_product(r, e, call, parts);
   read_c(r, e, call, parts);
-  if (const Operand* x = r.at(Role::bias)) read_bias(*x, e, call, parts);
+  if (const Operand* x = r.at(Role::bias)) read_bias(*x, e.of_b(), call, parts);
   if (const Operand* x = r.at(Role::gate)) read_gate(*x, r, e, call, parts);
-  if (const Operand* x = r.at(Role::aux)) read_aux(*x, r, e, call, parts);
+  if (const Operand* x = r.at(Role::aux)) read_aux(*x, r, e.of_aux(), call, parts);
   if (const Operand* x = r.at(Role::bias_grad)) read_bias_grad(*x, e, call);
   p.activation = r.activation;
   epilogue.activation = int32_t(r.activation);

@@ -131,6 +131,25 @@ void read_activation(nb::handle value, Request& r) {
   read_activation_name(text_from(value, "activation", "'gelu'"), r);
 }
 
+// The function of gates whose values lie beside them; or its derivative.
+void read_gated(const Keywords& k, Request& r) {
+  if (k.gated.is_none()) return;
+  if (!k.activation.is_none()) refuse(Refusal("activation", "is given").but(Refusal("gated", "is, too")));
+  if (!k.epilogue.is_none()) refuse(Refusal("gated", "is given beside epilogue"));
+  if (!PyUnicode_Check(k.gated.ptr())) {
+    refuse_type(Refusal("gated", "is " + described_type(k.gated)).expects("a name such as 'silu'"));
+  }
+  const std::string name = text_from(k.gated, "gated", "'silu'");
+  std::string known;
+  for (const ActivationRow& row : kActivations) {
+    if (!row.derivative) continue;
+    const char* function = row.name + 2;  // behind "d_"
+    if (name == row.name || name == function) r.activation = Activation(activation_named(name)), r.gated = true;
+    known += (known.empty() ? "'" : ", '") + std::string(function) + "'";
+  }
+  if (!r.gated) refuse(Refusal("gated", "='" + name + "' is not one of " + known + ", or d_ and one of these"));
+}
+
 int16_t splits_from(nb::handle value) {
   if (value.is_none()) return 0;
   if (PyUnicode_Check(value.ptr())) {
@@ -187,6 +206,7 @@ void check_alone(const Keywords& k) {
   };
   check(PyFloat_CheckExact(k.alpha.ptr()) && PyFloat_AsDouble(k.alpha.ptr()) == 1, "alpha");
   check(k.activation.is_none(), "activation");
+  check(k.gated.is_none(), "gated");
   for (const ArrayKeyword& each : kArrayKeywords) {
     const bool may_be_given = each.role == Role::alpha || each.role == Role::out;
     check(may_be_given || (k.*each.value).is_none(), name_of(each.role));
@@ -254,6 +274,7 @@ Request request_from(Operands& operands, const Keywords& keywords) {
   Request r;
   read_factors(operands, keywords, r);
   read_activation(keywords.activation, r);
+  read_gated(keywords, r);
   if (!keywords.compute.is_none()) {
     if (!PyUnicode_Check(keywords.compute.ptr())) {
       refuse_type(Refusal("compute", "is " + described_type(keywords.compute)).expects("a name such as 'tf32'"));

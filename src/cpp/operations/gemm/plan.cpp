@@ -47,8 +47,8 @@ Plan plan_from(nb::handle chosen, const Problem& problem) {
   Plan plan{device_plan(chosen), chosen.attr("provided"), nullptr, false};
   if (problem.device.type == DeviceType::cuda) plan.sm_count = device::info(problem.device.id).sm_count;
   const bool divided = nb::cast<bool>(chosen.attr("each"));
-  plan.divided = divided && problem.grouped;
-  if (divided && !problem.grouped) plan.each = std::make_shared<const Plan>(plan_for(one_of(problem)));
+  plan.divided = divided && (problem.grouped || problem.pairs);
+  if (divided && !plan.divided) plan.each = std::make_shared<const Plan>(plan_for(one_of(problem)));
   return plan;
 }
 

@@ -74,16 +74,21 @@ struct Problem {
   bool stacked = false;  // the rows of each are the first ones of a matrix of its own
   bool told = false;     // where groups lie, the host knows
   uint8_t expected = 0;  // 1 + log2 of a group's lines, rounded up, where that was said; 0 where not
+  // Columns that are gates and values: 'b', of B, which has twice as many as D; 'd', of D, which has twice as many as
+  // B.
+  char pairs = 0;
+  uint8_t none[3] = {};  // no padding
   Device device;
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
   int32_t user = -1;  // the epilogue that the user wrote and the kinds of its operands, as numbered in user_epilogue.h
 
   bool has_c() const { return c != Dtype::none; }
+  int64_t columns_of_b() const { return pairs == 'b' ? 2 * int64_t(n) : n; }
   // Columns of B that share a factor where scales are blocks, else 0.
   int block() const { return scale_b == 'b' ? int(kScaleBlock) : scale_b == 'r' ? 1 : 0; }
   bool operator==(const Problem& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Problem) == 76 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
+static_assert(sizeof(Problem) == 80 && alignof(Problem) == 4, "Problem is compared as bytes: no padding");
 
 // The same for problems that differ in extents alone, and in how A, B and D are aligned by these.
 inline Problem without_extents(Problem p) {
@@ -127,12 +132,12 @@ struct Rectangle {
 inline Rectangle rectangle_of(const Problem& p, Role role) {
   switch (facts_of(role).shape) {
     case Shape::left: return {p.m, p.k};
-    case Shape::right: return {p.k, p.n};
+    case Shape::right: return {p.k, p.columns_of_b()};
     case Shape::rows: return {p.m, p.block() ? blocks_of(p.k) : p.n};
     case Shape::columns: return {p.block() ? blocks_of(p.k) : p.m, p.block() ? blocks_of(p.n, p.block()) : p.n};
     case Shape::factor: return {1, 1};
     case Shape::sum: return {p.bias_grad_axis == 'm' ? p.m : 1, p.bias_grad_axis == 'n' ? p.n : 1};
-    default: return {p.m, p.n};
+    default: return {p.m, (p.pairs && role == Role::aux) || (p.pairs == 'd' && role == Role::out) ? 2 * p.n : p.n};
   }
 }
 
@@ -200,6 +205,7 @@ struct Call {
   // get the address of.
   CutlassPyGroups groups{};
   std::vector<int64_t> group_ends;
+  CutlassPyPairs pairs{};
   // Batches that no single stride describes: everything runs once for each of these. Empty for one run.
   std::vector<Shift> loop;
   int out_rank = 2;  // shape of the result as the caller sees it
@@ -232,6 +238,7 @@ struct Request {
   int16_t splits = 0;  // as in Problem
   Repeats repeats = Repeats::no;
   const UserRequest* user = nullptr;
+  bool gated = false;    // columns of b are gates and values; or, where the activation is a derivative, those of out
   bool lists = false;    // a, b, c and out may be lists; the first extent of those that are is their length
   bool grouped = false;  // of a batch each product has a size of its own: it is no taller one
 
@@ -256,6 +263,9 @@ Factors numbers_of(const Request& request);
 // where the request has something else in their place.
 Call canonicalise(const Request& request, const Request& given);
 inline Call canonicalise(const Request& request) { return canonicalise(request, request); }
+
+// How far values lie behind their gates, in elements, as the matrices of a call lie.
+CutlassPyPairs pairs_of(const Call& call);
 
 // Gives a call the memory of its new result.
 void place_result(Call& call, void* data);

@@ -73,7 +73,8 @@ std::optional<Seen> seen(const OtherKernel& x) {
   X(microseconds, us)
 
 auto features_of(const Problem& p, const Seen& x, int64_t parts, double around, double us) {
-  const double rows = x.swap ? p.n : p.m, columns = x.swap ? p.m : p.n, batch = double(p.batch) * double(parts);
+  const double m = p.m, n = double(p.columns_of_b()), batch = double(p.batch) * double(parts);
+  const double rows = x.swap ? n : m, columns = x.swap ? m : n;
   const double k = double(blocks_of(p.k, parts));
   const auto count = [](double extent, int tile) { return tile ? std::ceil(extent / tile) : 0; };
   const auto full = [](double extent, double tiles, int tile) { return tiles > 0 ? extent / (tiles * tile) : 1; };
@@ -139,7 +140,7 @@ class Routes::Search {
         ask_(ask),
         shortest_(routes.residual_->trees.empty() ? 1 : std::exp(-kMostResidual)) {
     const Floor& floor = routes.floor_;
-    const double m = p.m, n = p.n, k = p.k;
+    const double m = p.m, n = double(p.columns_of_b()), k = p.k;
     const double moved = double(p.batch) * (m * k * floor.size_a + k * n * floor.size_b);
     least_ = floor.launch + moved / floor.memory;
     least_of_vectors_ = floor.longer * gemv::least(moved, floor.on);
@@ -207,7 +208,7 @@ class Routes::Search {
     double sum = 0;
     for (const auto& [count, k] : parts.launches) {
       const double batch = double(p_.batch * count), left = limit / parts.cut - sum;
-      sum += best_estimate(*group.model, p_.m, p_.n, double(k), batch, x, left).microseconds;
+      sum += best_estimate(*group.model, p_.m, double(p_.columns_of_b()), double(k), batch, x, left).microseconds;
     }
     return parts.cut * sum;
   }

@@ -171,7 +171,7 @@ CutlassPyGemm arguments_of(const Call& call) {
   g.a = call.a.data, g.lda = call.lda, g.batch_a = call.a.batch;
   g.b = call.b.data, g.ldb = call.ldb, g.batch_b = call.b.batch;
   g.d = call.d.data, g.ldd = call.ldd, g.batch_d = call.d.batch;
-  g.groups = call.groups;
+  g.groups = call.groups, g.pairs = call.pairs;
   return g;
 }
 
@@ -214,12 +214,13 @@ class Run {
  private:
   void reserve() {
     if (plan_.pack_a) pack_a_.emplace(call_.a, plan_.pack_a, p_.m, p_.k, p_.batch, scratch_);
-    if (plan_.pack_b) pack_b_.emplace(call_.b, plan_.pack_b, p_.k, p_.n, p_.batch, scratch_);
+    if (plan_.pack_b) pack_b_.emplace(call_.b, plan_.pack_b, p_.k, p_.columns_of_b(), p_.batch, scratch_);
     if (plan_.pack_scales) {
       pack_scales_.emplace(call_.epilogue.scale_a, 'n', p_.m, blocks_of(p_.k), p_.batch, scratch_);
     }
     if (pack_a_) g_.lda = pack_a_->ld, g_.batch_a = pack_a_->packed.batch;
     if (pack_b_) g_.ldb = pack_b_->ld, g_.batch_b = pack_b_->packed.batch;
+    if (pack_b_ && g_.pairs.b) g_.pairs.b = p_.n * pack_b_->packed.col;
     if (pack_scales_) g_.epilogue.scale_a = pack_scales_->packed;  // no address yet
     product_.dtype = int32_t(p_.accumulator);
     if (plan_.kernel && composed_) {
@@ -267,7 +268,7 @@ class Run {
       g_.a = pack_a_->packed.data;
     }
     if (pack_b_) {
-      pack_b_->run(plan_, call_.b, p_.k, p_.n, p_.batch, scratch_, stream_);
+      pack_b_->run(plan_, call_.b, p_.k, p_.columns_of_b(), p_.batch, scratch_, stream_);
       g_.b = pack_b_->packed.data;
     }
     if (pack_scales_) {

@@ -21,6 +21,7 @@ class GemmSample final : public Sample {
     call_.lda = leading(call_.a, p.layout_a), call_.ldb = leading(call_.b, p.layout_b);
     call_.ldd = leading(call_.d, p.layout_d);
     read_numbers();
+    call_.pairs = pairs_of(call_);
     if (p.pointers) list_matrices();
     if (p.grouped) lay_groups();
   }
@@ -59,7 +60,7 @@ class GemmSample final : public Sample {
   // One value per column ('n') or row ('m') of D.
   Matrix vector(Dtype dtype, char axis, uint8_t align, int64_t step = 1) {
     if (dtype == Dtype::none) return {};
-    Matrix x{memory(dtype, step * std::max(p_.m, p_.n), align), dtype, 0, step, 0};
+    Matrix x{memory(dtype, step * std::max<int64_t>(p_.m, p_.columns_of_b()), align), dtype, 0, step, 0};
     if (axis == 'm') std::swap(x.row, x.col);
     return x;
   }

@@ -84,7 +84,7 @@ std::vector<Shift> all_shifts(const BatchedOperands& parts, const int64_t* exten
 int Extents::result(int64_t* shape) const {
   int rank_of_result = std::copy(batch, batch + rank, shape) - shape;
   if (!no_rows) shape[rank_of_result++] = m;
-  if (!no_cols) shape[rank_of_result++] = n;
+  if (!no_cols) shape[rank_of_result++] = result_columns();
   return rank_of_result;
 }
 
@@ -160,7 +160,7 @@ void BatchedOperands::add(CutlassPyArray& matrix, int role, const Operand& x, in
 
 void BatchedOperands::add_new(CutlassPyArray& matrix, Role role, const Extents& e) {
   BatchedOperand& part = next(matrix, int(role));
-  int64_t step = e.m * e.n;
+  int64_t step = e.m * e.result_columns();
   for (int i = e.rank - 1; i >= 0; --i) part.strides[i] = step, step *= e.batch[i];
 }
 

@@ -97,14 +97,7 @@ using Lines = std::vector<std::pair<int64_t, int64_t>>;
 void run_each(const Execution& execution, const Request& request, const Groups& groups, const Lines& lines) {
   for (size_t i = 0; i < lines.size(); ++i) {
     const DenseOperands of_one(request, groups, int64_t(i), lines[i].first, lines[i].second);
-    Call one = cutlass_py::canonicalise(of_one.request);
-    one.problem.jit = jit_allowed;
-    if (nothing_to_do(one.problem)) continue;
-    const Plan plan = plan_during(execution, one.problem);
-    const device::Stream stream = execution.stream();
-    if (instrumentation::asked_for(instrumentation::kCalls)) tell(one.problem, plan, stream);
-    const instrumentation::Range range([&] { return range_name(one.problem, kernel_of(plan)); });
-    run_all(one, [&] { run_by_plan(one, plan, stream); });
+    run_one(execution, of_one.request);
   }
 }
 

@@ -85,14 +85,21 @@ bool is_one_element(const Operand& x) {
 void check_shapes(const Request& r, const Groups& g) {
   const Operand &a = *r.at(Role::a), &b = *r.at(Role::b);
   const int64_t m = a.shape[a.rank - 2], k = a.shape[a.rank - 1], n = b.shape[b.rank - 1];
+  const bool back = r.gated && r.function().derivative;
+  if (r.gated && g.axis != 'm') {
+    refuse(Refusal("gated", "is given")
+               .but(Refusal("groups", g.axis == 'k' ? "divide k" : "divide columns"))
+               .expects("groups of rows"));
+  }
   if (k != b.shape[b.rank - 2]) refuse(found(a).but(found(b)).hints("inner extents must agree"));
   for (const Role role : {Role::c, Role::aux, Role::out}) {
     const Operand* x = r.at(role);
     if (!x) continue;
+    const int64_t columns = back ? 2 * n : r.gated && role != Role::aux ? n / 2 : n;
     if (g.stacked || g.axis == 'k') {
-      check_shape(*x, {{g.count, m, n}});
+      check_shape(*x, {{g.count, m, columns}});
     } else {
-      check_shape(*x, {{m, n}});
+      check_shape(*x, {{m, columns}});
     }
   }
   for (const Role role : {Role::bias, Role::scale_b}) {
@@ -223,8 +230,9 @@ Call canonicalise(const Request& given, const Groups& g, const Numbers& numbers,
   }
   if (g.stacked || g.axis == 'k') return call;
   call.d.batch = call.epilogue.c.batch = call.epilogue.aux.batch = 0;
-  const Operand &a = *given.at(Role::a), &b = *given.at(Role::b);
-  call.out_rank = 2, call.out_shape[0] = a.shape[a.rank - 2], call.out_shape[1] = b.shape[b.rank - 1];
+  const Operand& a = *given.at(Role::a);
+  const int64_t columns = call.out_shape[call.out_rank - 1];
+  call.out_rank = 2, call.out_shape[0] = a.shape[a.rank - 2], call.out_shape[1] = columns;
   return call;
 }
 

@@ -71,6 +71,7 @@ class GemmArguments(ProductArguments):
         activation: str | Activation | None = None,
         aux: Any = None,
         gate: Any = None,
+        gated: str | None = None,
         scale_a: Any = None,
         scale_b: Any = None,
         scale_out: Any = None,
@@ -85,7 +86,7 @@ class GemmArguments(ProductArguments):
         self.a, self.b = a, b
         self.keywords = {  # written out, as a loop over the table costs more; a test compares the two
             "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux,
-            "gate": gate, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad,
+            "gate": gate, "gated": gated, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad,
             "epilogue": epilogue, "compute": compute, "out_dtype": out_dtype, "splits": splits,
             "deterministic": deterministic, "batch_invariant": batch_invariant,
         }  # fmt: skip

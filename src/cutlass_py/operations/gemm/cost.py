@@ -58,7 +58,7 @@ class Estimates(operation.Estimates):
         if design:
             time = design.microseconds(p, k, batch)
         else:
-            time = wgmma_estimate.estimate(c, self.gpu, p.m, p.n, k, batch, p.activation)[0]
+            time = wgmma_estimate.estimate(c, self.gpu, p.m, p.columns_of_b, k, batch, p.activation)[0]
         return time + self._reductions(c, user) if user else time
 
     def _reductions(self, c: GemmConfig, user: Traced) -> float:

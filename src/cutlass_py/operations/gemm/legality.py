@@ -87,7 +87,8 @@ class Interface(operation.Interface):
     def divisors(self) -> tuple[int, ...]:
         """Of m, n (for B, and for D) and k, and bytes of A, B and D: what is asked of a problem's, one by one."""
         if self.api == 3:
-            extents = 1, 1, self.align_d if self.granules else 1, 1 if self.lean else WHOLE
+            values = self.align_b if self.epilogue.pairs == "b" and self.layout[1] == "t" else 1
+            extents = 1, values, self.align_d if self.granules else 1, 1 if self.lean else WHOLE
         else:
             a, b = self.layout[0] == "t", self.layout[1] == "t"
             along_k = max(self.align_a if a else 1, 1 if b else self.align_b)
@@ -140,7 +141,7 @@ class Interface(operation.Interface):
         if p.user >= 0 or self.epilogue.user:
             if error := rejection(self, p, specialization_of(p)) or self._output_detour(p):
                 return error  # nothing else could finish the product
-        group_rejection = self._group_rejection(p)
+        group_rejection = self._group_rejection(p) or self._pair_rejection(p)
         return group_rejection or self._block_rejection(p) or self._list_rejection(p) or self._vector_rejection(p)
 
     def _group_rejection(self, p: Problem) -> str | None:
@@ -153,6 +154,16 @@ class Interface(operation.Interface):
             return f"reads {'a' if p.grouped == 'm' else 'b'} by whole granules, at which not every group begins"
         if p.grouped == "n" and p.c:
             return "reads c by whole granules, at which not every group of columns begins"
+        return None
+
+    def _pair_rejection(self, p: Problem) -> str | None:
+        if p.pairs != self.epilogue.pairs:
+            words = {"": "one product", "b": "gates and values", "d": "gradients of gates and values"}
+            return f"computes {words[self.epilogue.pairs]}; asked for are {words[p.pairs]}"
+        if p.pairs and p.empty_product:
+            return "multiplies; there is no product"
+        if p.pairs == "b" and self.layout[1] == "t" and p.n % self.align_b:
+            return f"reads values by whole granules of {self.align_b} elements behind {p.n} gates"
         return None
 
     def _block_rejection(self, p: Problem) -> str | None:
@@ -274,9 +285,9 @@ def divisors_of(p: Problem) -> tuple[int, ...]:
     return gcd(p.m, WHOLE), n, n, gcd(p.k, WHOLE), p.align_a, p.align_b, p.align_d
 
 
-def function_of(p: Problem) -> tuple[str, bool]:
-    """The activation that a problem asks for, and whether of a gate (or aux) instead of the product."""
-    return p.activation, bool(p.gate) or ACTIVATIONS[p.activation].derivative
+def function_of(p: Problem) -> tuple[str, bool, str]:
+    """The activation that a problem asks for, whether of a gate (or aux) instead of the product, and its pairs."""
+    return p.activation, bool(p.gate) or ACTIVATIONS[p.activation].derivative, p.pairs
 
 
 def interface_of(c: GemmConfig) -> Interface:

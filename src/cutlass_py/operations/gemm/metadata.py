@@ -55,7 +55,7 @@ def operands_of(i: Interface) -> dict[str, OperandMetadata]:
         "d": output,
     }
     operands |= {"c": output} if epilogue.source else {}
-    operands |= {"gate": output} if epilogue.gated and not epilogue.derivative else {}
+    operands |= {"gate": output} if epilogue.gated and not epilogue.derivative and not epilogue.pairs else {}
     operands |= {"aux": output} if epilogue.aux or (epilogue.gated and (epilogue.derivative or epilogue.told)) else {}
     operands |= {"bias_grad": OperandMetadata("f32", "n", 4)} if epilogue.bias_grad else {}
     if i.block:

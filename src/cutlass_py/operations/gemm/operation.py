@@ -30,13 +30,14 @@ class Gemm(Operation):
         "layout_d", "align_a", "align_b", "align_d", "c", "layout_c", "align_c", "activation", "bias", "bias_axis",
         "align_bias", "gate", "layout_gate", "align_gate", "aux", "layout_aux", "align_aux", "bias_grad",
         "bias_grad_axis", "scale_a", "scale_b", "scale_out", "device_alpha", "device_beta", "plain_sum", "pointers",
-        "deterministic", "batch_invariant",
+        "deterministic", "batch_invariant", "pairs",
     )  # fmt: skip
     # What was asked for by name, and where. Where a kernel or a number of splits is asked for, tables are not
-    # consulted; a user's epilogue is of the product's class. `block` follows from scale_b, `signature` from all.
+    # consulted; a user's epilogue is of the product's class. `block` and `columns_of_b` follow from
+    # others, `signature` from all.
     not_in_key: ClassVar[tuple[str, ...]] = (
         "operation", "empty_product", "transposed", "jit", "splits", "kernel", "user", "device", "device_id", "block",
-        "signature", "grouped", "stacked", "told", "expected",
+        "signature", "grouped", "stacked", "told", "expected", "columns_of_b",
     )  # fmt: skip
 
     def arguments_from(self, entry: Mapping[str, Any], device: str) -> GemmArguments:
@@ -112,15 +113,15 @@ class Gemm(Operation):
 
     def without_kernel(self, p: Problem) -> str | None:
         """There is no product on a GPU: at most the epilogue is left."""
-        if p.device_id < 0 or not p.empty_product:
+        if p.device_id < 0 or not p.empty_product or (p.pairs and p.m and p.n and p.batch):
             return None
         if p.m and p.n and p.batch:
             return "composed: no product (k = 0 or alpha = 0), the epilogue alone"
         return "the result has no elements"
 
     def dividable(self, p: Problem) -> bool:
-        """A list of matrices goes matrix by matrix."""
-        return p.pointers
+        """A list of matrices goes matrix by matrix; gates and values are joined behind their product."""
+        return p.pointers or bool(p.pairs)
 
     def design(self, config: GemmConfig) -> int:
         """A number for what the model looks at of a kernel."""

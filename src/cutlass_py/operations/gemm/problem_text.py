@@ -41,6 +41,8 @@ def _formula(p: Problem) -> str:
         text += f" * {p.activation}(aux)"
     elif p.aux:
         text += " (kept in aux)"
+    if p.pairs:
+        text += " of gates and values"
     if p.gate:
         text += f" * {p.activation}(gate)" if p.activation != "identity" else " * gate"
     elif p.activation != "identity" and not p.activation.startswith("d_"):

@@ -25,7 +25,7 @@ _NEEDED = ("m", "n", "k", "a")
 # Each with its meaning: of the product, then gemm's other keywords in their order, but for those that are no data.
 KEYS = {
     "m": "rows of the result",
-    "n": "columns of the result",
+    "n": "columns of the result; where there are gates and values, of either",
     "k": "length of the sums",
     "batch": "number of problems, stacked (default 1)",
     "layout": "of A, then B: t row-major, n column-major (default tt)",
@@ -43,6 +43,7 @@ _MEANINGS = {  # of operands by their shape, of other keywords by their name
     "rows": "a number, one, vector: one value per row; or block: one per row and 128 of k",
     "columns": "likewise; vector: one value per column; block: one per 128 of k by 128 columns; group: by one column",
     "activation": 'its name, or with parameters ["clamp", 0, 6]',
+    "gated": "as in gemm: b has 2 n columns; with a derivative the result has",
     "splits": "as in gemm",
     "deterministic": "as in gemm",
     "batch_invariant": "as in gemm",
@@ -91,22 +92,26 @@ class Entry:
         self.m, self.n, self.k = map(self.extent, "mnk")
         self.batch = [self.extent("batch")] if self.given.get("batch", 1) != 1 else []
         self.a = self.one_of("a", STORAGE)
+        gated = str(self.given.get("gated", ""))
+        self.columns_of_b = 2 * self.n if gated and not gated.startswith("d_") else self.n
+        self.columns_of_aux = 2 * self.n if gated else self.n
 
     def product(self) -> tuple[TensorSpec, TensorSpec]:
         """A and B."""
         layout = self.one_of("layout", LAYOUTS, "tt")
         a = self.matrix(self.a, self.m, self.k, layout[0])
-        return a, self.matrix(self.one_of("b", STORAGE, self.a), self.k, self.n, layout[1])
+        return a, self.matrix(self.one_of("b", STORAGE, self.a), self.k, self.columns_of_b, layout[1])
 
     def keywords(self) -> dict[str, Any]:
         """Everything else."""
         found: dict[str, Any] = {}
         for key in self.given:
             shape = _SHAPES.get(key)
-            if key in ("compute", "splits", "deterministic", "batch_invariant"):
+            if key in ("gated", "compute", "splits", "deterministic", "batch_invariant"):
                 found[key] = self.given[key]
             elif shape == "result":
-                found[key] = self.matrix(self.one_of(key, STORAGE), self.m, self.n)
+                columns = self.columns_of_aux if key == "aux" else self.n
+                found[key] = self.matrix(self.one_of(key, STORAGE), self.m, columns)
             elif key in _VECTORS:
                 found[key] = self.vector(self.one_of(key, STORAGE), self.one_of(f"{key}_axis", ("n", "m"), "n"))
             elif shape in _FACTORS:
@@ -124,8 +129,8 @@ class Entry:
         return TensorSpec([*self.batch, rows, cols], dtype, stacked + strides, self.device)
 
     def vector(self, dtype: str, axis: str) -> TensorSpec:
-        """One value for each column of the result, or for each row."""
-        return TensorSpec([self.n] if axis == "n" else [self.m, 1], dtype, device=self.device)
+        """One value for each column of B, or for each row."""
+        return TensorSpec([self.columns_of_b] if axis == "n" else [self.m, 1], dtype, device=self.device)
 
     def factor(self, key: str, shape: str) -> Any:
         """A number, or an array of the dtype of the sums where that is wide."""
@@ -151,7 +156,7 @@ class Entry:
             pitch = ceil(self.m / 4) * 4
             strides = [pitch * depth] * len(self.batch) + [1, pitch]
             return TensorSpec([*self.batch, self.m, depth], "f32", strides, self.device)
-        columns = ceil(self.n / BLOCK) if value == "block" else self.n
+        columns = ceil(self.columns_of_b / BLOCK) if value == "block" else self.columns_of_b
         return TensorSpec([*self.batch, depth, columns], "f32", device=self.device)
 
     def activation(self) -> str | Activation:

@@ -29,7 +29,7 @@ def tile_order(kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
     """
     c = kernel.config
     if SCHEDULES[c.schedule].lean:
-        return wgmma_estimate.estimate(c, gpu, p.m, p.n, p.k, p.batch)[1:]
+        return wgmma_estimate.estimate(c, gpu, p.m, p.columns_of_b, p.k, p.batch)[1:]
     if c.api != 3 or SCHEDULES[c.schedule].swap:
         return 0, 1
     waves = prod(tiles_of(c, p)) / gpu.sm_count
@@ -40,6 +40,6 @@ def tile_orders(kernel: CutlassKernel, p: Problem) -> Sequence[tuple[int, int]]:
     """Raster and swizzle that are worth measuring: of our own all that differ; none of one row or column of tiles."""
     c = kernel.config
     if SCHEDULES[c.schedule].lean:
-        orders = wgmma_estimate.design_of(c).orders(p.m, p.n)
+        orders = wgmma_estimate.design_of(c).orders(p.m, p.columns_of_b)
         return orders if len(orders) > 1 else ()
     return _CUTLASS_ORDERS if c.api == 3 and min(tiles_of(c, p)) > 1 else ()

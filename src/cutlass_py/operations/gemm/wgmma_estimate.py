@@ -41,9 +41,12 @@ def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
     instructions = epilogue.instructions(activation)
     size, d_size = DTYPES[c.a].itemsize, DTYPES[c.d].itemsize
     a_along, b_along = c.layout[0] == "n", c.layout[1] == "t"
-    like_d, reduces = sum((epilogue.source, epilogue.gated, epilogue.aux)) * d_size, epilogue.bias_grad
+    of_d, reduces = (1 + epilogue.matrices) * d_size, epilogue.bias_grad
+    part = c.tile[1]
+    if epilogue.pairs == "b":  # half as many columns, of which aux has two matrices
+        of_d, part = of_d // 2, part if schedule.swap else part // 2
     if epilogue.user:
-        like_d, reduces = sum(epilogue.user.matrix_bytes), epilogue.user.reductions > 0
+        of_d, reduces = d_size + sum(epilogue.user.matrix_bytes), epilogue.user.reductions > 0
     loop = _LOOP if instructions else 0
     if epilogue.scaled and prod(c.tile[:2]) / (128 if schedule.pingpong else 256) > _ROOMY:
         loop = _UNIT_BY_UNIT
@@ -60,8 +63,8 @@ def design_of(c: GemmConfig, activation: str = "identity") -> _core.WgmmaDesign:
         direct=not schedule.tma_store,
         unaligned=schedule.unaligned,
         size=size,
-        d_size=d_size + like_d,
-        part=part_columns(c.tile[1], d_size, like_d > 0 or c.shares_tile, reduces),
+        d_size=of_d,
+        part=part_columns(part, d_size, of_d > d_size or c.shares_tile, reduces),
         instructions=instructions + loop,
     )
 

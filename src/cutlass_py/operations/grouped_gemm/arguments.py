@@ -37,6 +37,7 @@ class GroupedArguments(ProductArguments):
         beta: Any = None,
         bias: Any = None,
         activation: str | Activation | None = None,
+        gated: str | None = None,
         aux: Any = None,
         scale_a: Any = None,
         scale_b: Any = None,
@@ -49,7 +50,7 @@ class GroupedArguments(ProductArguments):
         self.a, self.b = a, b
         groups = {"offsets": offsets, "sizes": sizes, "expected": expected}
         product = {
-            "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux,
+            "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "gated": gated, "aux": aux,
             "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "compute": compute,
             "out_dtype": out_dtype, "deterministic": deterministic,
         }  # fmt: skip

@@ -37,7 +37,7 @@ def mean_product(p: Problem, c: GemmConfig | None = None) -> tuple[int, int, int
             return total
         return min(p.expected, total) if p.expected else total if p.stacked else ceil(total / groups)
 
-    one = {"m": extent("m", p.m), "n": extent("n", p.n), "k": extent("k", p.k)}
+    one = {"m": extent("m", p.m), "n": extent("n", p.columns_of_b), "k": extent("k", p.k)}
     if c and p.grouped != "k" and not p.stacked:
         tile = c.tile[(p.grouped == "n") != SCHEDULES[c.schedule].swap]
         tiles = one[p.grouped] / tile + 0.5

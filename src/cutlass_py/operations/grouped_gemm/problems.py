@@ -22,6 +22,7 @@ KEYS = {
     "d": "dtype of the result (default what grouped_gemm would return)",
     "bias": "dtype of a bias, one row for each group; for all where groups divide columns",
     "activation": PRODUCT["activation"],
+    "gated": PRODUCT["gated"],
     "compute": PRODUCT["compute"],
     "expected": "as in grouped_gemm",
 }
@@ -49,12 +50,13 @@ def arguments(entry: Mapping[str, Any], device: str = "cuda") -> GroupedArgument
         return TensorSpec(shape, given.a, [rows * cols, *strides] if each else strides, device)
 
     a = matrix(m, k, layout[0], axis in ("n", "batch"))
-    b = matrix(k, n, layout[1], axis in ("m", "batch"))
-    keywords: dict[str, Any] = {key: given.given[key] for key in ("compute", "expected") if key in given.given}
+    b = matrix(k, given.columns_of_b, layout[1], axis in ("m", "batch"))
+    asked = ("gated", "compute", "expected")
+    keywords: dict[str, Any] = {key: given.given[key] for key in asked if key in given.given}
     if "activation" in given.given:
         keywords["activation"] = given.activation()
     if "bias" in given.given:
-        shape = [n] if axis == "n" else [groups, n]
+        shape = [n] if axis == "n" else [groups, given.columns_of_b]
         keywords["bias"] = TensorSpec(shape, given.one_of("bias", STORAGE), device=device)
     if "d" in given.given:
         keywords["out_dtype"] = given.one_of("d", STORAGE)

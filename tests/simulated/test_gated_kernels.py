@@ -1,0 +1,122 @@
+"""Kernels of gates and values, thread by thread: functions, edges of tiles, biases, what is kept and what is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import simulator
+from helpers import placed
+from reference import integers
+from simulator import streamed
+from sm90_kernels import GATED
+
+from cutlass_py import gemm, grouped_gemm, view
+from cutlass_py.declaration.epilogues import GATED as FUNCTIONS
+from cutlass_py.declaration.epilogues import epilogue_named
+from cutlass_py.declaration.families import find
+from cutlass_py.epilogues.activation_reference import ACTIVATION_FUNCTIONS
+
+ALIGNED = {"t": "aligned", "n": "aligned_column"}
+SIZES = [70, 0, 130, 5]
+FORWARD = [name for name in GATED if not epilogue_named(find(name).epilogue).gated]
+BACKWARD = [name for name in GATED if name not in FORWARD]
+
+
+@pytest.fixture
+def on() -> Any:
+    """A framework with a current stream."""
+    return streamed(simulator.stream())
+
+
+def typed(on: Any, x: np.ndarray, dtype: str) -> Any:
+    return on(x) if dtype in ("f32", "f16") else view(on(x.view(f"u{x.itemsize}")), dtype)
+
+
+def multiply(on: Any, name: str, x: np.ndarray, y: np.ndarray, outs: dict[str, Any], **keywords: Any) -> np.ndarray:
+    """By that kernel; the product alone, as float64. Of a grouped one each group has a matrix of y."""
+    c = find(name)
+    a, b = (
+        typed(on, placed("numpy", z, c.a, ALIGNED[layout]).array, c.a)
+        for z, layout in zip((x, y), c.layout, strict=True)
+    )
+    given = {key: typed(on, out.array, c.d) for key, out in outs.items()} | keywords
+    if y.ndim == 2:
+        gemm(a, b, kernel=name, **given)
+        product = x @ y
+    else:
+        ends = np.cumsum(SIZES)
+        grouped_gemm(a, b, offsets=on(ends.astype("i4")), kernel=name, **given)
+        product = np.concatenate([x[e - s : e] @ z for e, s, z in zip(ends, SIZES, y, strict=True)])
+    simulator.run()
+    return product
+
+
+def operands(rng: Any, name: str, clusters: tuple[float, float], columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of about so many tiles; half of the columns of y is a whole number of granules."""
+    c = find(name)
+    grouped = c.family == "sm90_grouped"
+    m = sum(SIZES) if grouped else max(int(c.tile[0] * c.cluster[0] * clusters[0]), 1)
+    n = max(int(c.tile[1] * c.cluster[1] * clusters[1]) // 16 * 8, 8) * columns
+    x = integers(rng, (m, 136), c.a)
+    return x, integers(rng, (len(SIZES), 136, n) if grouped else (136, n), c.a)
+
+
+def near(found: np.ndarray, wanted: np.ndarray, dtype: str) -> None:
+    step = 2**-7 if dtype == "bf16" else 2**-9
+    np.testing.assert_allclose(found.astype("f8"), wanted, rtol=step, atol=step)
+
+
+def rows_of(name: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """One row for each row of the result, of what is one for each group."""
+    return np.repeat(x, SIZES, axis=0) if find(name).family == "sm90_grouped" else x
+
+
+@pytest.mark.parametrize("clusters", [(0.3, 0.4), (1, 1), (1.4, 2.3)])
+@pytest.mark.parametrize("name", FORWARD)
+def test_gates_and_values(on, rng, name, clusters):
+    c = find(name)
+    x, y = operands(rng, name, clusters, 2)
+    half = y.shape[-1] // 2
+    with_aux, grouped = epilogue_named(c.epilogue).aux, y.ndim == 3
+    bias = integers(rng, (len(SIZES) if grouped else 1, 2 * half), c.d)
+    outs = {"out": placed("numpy", None, c.d, "aligned", (x.shape[0], half))}
+    if with_aux:
+        outs["aux"] = placed("numpy", None, c.d, "aligned", (x.shape[0], 2 * half))
+    function = FUNCTIONS[(FORWARD.index(name) + int(clusters[0])) % len(FUNCTIONS)]
+    z = multiply(on, name, x, y, outs, gated=function, alpha=0.125, bias=typed(on, placed("numpy", bias, c.d, "aligned").array, c.d))
+    z = 0.125 * z + (rows_of(name, y, bias) if grouped else bias)
+    with np.errstate(all="ignore"):
+        near(outs["out"].array, ACTIVATION_FUNCTIONS[function](z[:, :half]) * z[:, half:], c.d)
+    if with_aux:
+        near(outs["aux"].array, z, c.d)
+    for out in outs.values():
+        out.assert_rest_untouched()
+
+
+@pytest.mark.parametrize("clusters", [(0.3, 0.4), (1.4, 2.3)])
+@pytest.mark.parametrize("name", BACKWARD)
+def test_gradients_of_gates_and_values(on, rng, name, clusters):
+    c = find(name)
+    x, y = operands(rng, name, clusters, 1)
+    n = y.shape[-1]
+    kept = placed("numpy", integers(rng, (x.shape[0], 2 * n), c.d), c.d, "aligned")
+    gates, values = (part.astype("f8") for part in np.split(kept.array, 2, axis=1))
+    out = placed("numpy", None, c.d, "aligned", (x.shape[0], 2 * n))
+    function = FUNCTIONS[(BACKWARD.index(name) + int(clusters[0])) % len(FUNCTIONS)]
+    z = multiply(on, name, x, y, {"out": out, "aux": kept}, gated=f"d_{function}", alpha=0.125) * 0.125
+    derivative = ACTIVATION_FUNCTIONS[f"d_{function}"](gates)
+    near(out.array, np.hstack([z * values * derivative, z * ACTIVATION_FUNCTIONS[function](gates)]), c.d)
+    out.assert_rest_untouched()
+
+
+@pytest.mark.parametrize("name", [name for name in BACKWARD if find(name).family == "sm90_lean"])
+def test_the_result_may_be_what_is_read(on, rng, name):
+    c = find(name)
+    x, y = operands(rng, name, (1.4, 1.2), 1)
+    n = y.shape[-1]
+    kept = placed("numpy", integers(rng, (x.shape[0], 2 * n), c.d), c.d, "aligned")
+    gates, values = (part.astype("f8") for part in np.split(kept.array, 2, axis=1))
+    z = multiply(on, name, x, y, {"out": kept, "aux": kept}, gated="d_relu")
+    near(kept.array, np.hstack([z * values * (gates > 0), z * np.maximum(gates, 0)]), c.d)
