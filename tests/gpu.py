@@ -200,6 +200,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "d_gelu": lambda x: torch.erfc(-x / sqrt(2)) / 2 + x * torch.exp(-x * x / 2) / sqrt(2 * pi),
     "d_gelu_tanh": _d_gelu_tanh,
     "d_silu": lambda x: torch.sigmoid(x) * (1 + x * torch.sigmoid(-x)),
+    "d_sigmoid": lambda x: torch.sigmoid(x) * torch.sigmoid(-x),
 }
 PLAIN = tuple(name for name, row in ACTIVATIONS.items() if not row.derivative)
 DERIVATIVES = tuple(name for name, row in ACTIVATIONS.items() if row.derivative)

@@ -33,6 +33,7 @@ FUNCTIONS = {
     "hardswish": jax.nn.hard_swish,
     "d_gelu_tanh": jax.vmap(jax.grad(jax.nn.gelu)),
     "d_silu": jax.vmap(jax.grad(jax.nn.silu)),
+    "d_sigmoid": jax.vmap(jax.grad(jax.nn.sigmoid)),
 }
 
 

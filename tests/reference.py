@@ -149,6 +149,7 @@ DERIVATIVES = {
     "d_gelu": lambda x: (1 + _erf(x / math.sqrt(2))) / 2 + x * _normal(x),
     "d_gelu_tanh": _d_gelu_tanh,
     "d_silu": _d_silu,
+    "d_sigmoid": lambda x: np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))) ** 2,
 }
 
 

@@ -17,6 +17,7 @@ from cutlass_py import _core
 from cutlass_py.arrays.gpu import ABSENT, Gpu
 from cutlass_py.calibrating import fitting, measuring, residual
 from cutlass_py.commands import main
+from cutlass_py.declaration.families import named
 from cutlass_py.dispatch.candidates import rank
 from cutlass_py.kernels.adaptation import Way
 from cutlass_py.kernels.registry import kernel_named
@@ -181,7 +182,8 @@ def test_info_says_whose_constants_choose(capsys, gpu):
 # ---------------------------------------------------------------------------------------- measuring, fitting
 
 
-def test_every_part_that_there_are_kernels_for_is_measured(core):
+def test_every_part_that_there_are_kernels_for_is_measured(built):
+    built(named("core") | named("core", "grouped_gemm"))
     assert measuring.parts(H200) == list(measuring.SECONDS)
     assert measuring.parts(A100) == [measuring.ROUTES]
 

@@ -126,7 +126,8 @@ def test_core_has_tma_kernels_for_each_layout(dtype, layout):
 def test_a_layer_of_core_fuses_what_frameworks_ask_for():
     fused = {(c.a, c.layout, c.epilogue) for c in FAMILIES["sm90_lean"].core}
     asked = {(layout, "fused") for layout in LAYOUTS} | {(layout, "fusedc") for layout in LAYOUTS}
-    asked |= {(layout, e) for layout in ("tn", "tt") for e in ("fused_gate", "fused_aux")}
+    beside = ("fused_gate", "fused_aux", "fused_gated", "fused_gated_aux", "fused_d_gated")
+    asked |= {(layout, e) for layout in ("tn", "tt") for e in beside}
     assert {(dtype, *each) for dtype in ("bf16", "f16") for each in asked} <= fused
 
 
@@ -240,10 +241,14 @@ def test_source_of_our_own_says_what_the_config_says(config: GemmConfig):
     slices = "none" if config.cluster[2] == 1 else "serial" if "serial" in config.schedule else "by_block"
     shape = [*config.tile[:2], lines, *config.cluster[:2], *ways, *groups, *along]
     assert numbers == [*(str(x).lower() for x in shape), f"sm90::Slices::{slices}"]
+    pairs = f", sm90::Pairs::{'left' if swap else 'right'}>" if epilogue.pairs == "b" else ">"
+    assert f"{str(epilogue.bias_grad).lower()}>{', sm90::Grouping::none' if pairs != '>' else ''}{pairs}" in text
     assert f"static constexpr bool swap = {str(swap).lower()};" in text
     assert f"static constexpr int slices = {config.cluster[2]};" in text
     bias = f"numbers::{_TAGS[config.bias]}" if epilogue.bias else "void"
     role = "source" if epilogue.source else "gate" if epilogue.gated else "aux" if epilogue.aux else "none"
+    if epilogue.pairs:
+        role = {"gate": "d_gated", "aux": "gated_aux", "none": "gated"}[role]
     fused = f"{d}, {bias}, {str(epilogue.scaled).lower()}"
     assert f"sm90::Fused<{fused}, sm90::Role::{role}, {str(epilogue.bias_grad).lower()}>" in text
     instruction = f"wgmma.mma_async.sync.aligned.m64n{config.tile[1]}k{256 // DTYPES[config.a].bits}."

@@ -62,7 +62,7 @@ def test_metadata_describes_the_config(k):
     assert set(metadata.operands) - set("abd") == {
         *("c" for _ in range(e.source)),
         *("aux" for _ in range(e.aux or e.derivative or (e.gated and e.told))),
-        *("gate" for _ in range(e.gated and not e.derivative)),
+        *("gate" for _ in range(e.gated and not e.derivative and not e.pairs)),
         *("bias" for _ in range(bool(e.bias))),
         *("bias_grad" for _ in range(e.bias_grad)),
         *(name for name in ("scale_a", "scale_b") if k.interface.block),
@@ -76,8 +76,8 @@ def test_metadata_describes_the_config(k):
     assert (metadata.design.tile, metadata.design.cluster, metadata.design.schedule) == (c.tile, c.cluster, c.schedule)
     assert metadata.accumulator == c.accumulator and metadata.epilogue == metadata.fused.formula == e.formula
     aux = "read" if e.derivative or (e.gated and e.told) else "written" if e.aux else ""
-    gate = e.gated and not e.derivative
-    parts = (e.bias, e.activation, e.source, gate, aux, e.scaled, e.bias_grad)
+    gate = e.gated and not e.derivative and not e.pairs
+    parts = (e.bias, e.activation, e.source, gate, aux, e.scaled, e.bias_grad, e.pairs)
     assert metadata.fused == EpilogueMetadata(e.name, e.formula, *parts)
     assert a.alignment in (1, 2, 4, 8, 16) and metadata.deterministic is True
     assert hash(metadata.design) == hash(k.metadata.design)

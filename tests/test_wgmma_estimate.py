@@ -206,13 +206,15 @@ def test_trees_say_what_the_formula_leaves():
 @pytest.mark.parametrize("sums", SUMS)
 def test_what_ships_moves_no_estimate_far(sums):
     model = _core.WgmmaEstimates(nearest_of(ABSENT).constants(sums), ABSENT.clusters, nearest_of(ABSENT).trees(sums))
-    designs = [wgmma_estimate.design_of(c) for c in LEAN if wgmma_estimate.sums_of(c) == sums][::40]
+    kernels = [*LEAN, *FAMILIES["sm90_grouped"].declared]
+    designs = [wgmma_estimate.design_of(c) for c in kernels if wgmma_estimate.sums_of(c) == sums]
+    designs = designs[:: 40 if len(designs) > 400 else 6]
     products = [(m, n, k, 1) for m in (1, 100, 5000) for n in (64, 3000) for k in (64, 5000)]
     arms = _core.WgmmaArms(products * len(designs), [x for x in designs for _ in products],
                            [(1, 1)] * len(designs) * len(products))  # fmt: skip
     found = model.residuals(arms)
     assert -0.1 <= min(found) < -0.02 and 0.02 < max(found) <= 0.1
-    assert abs(sum(found) / len(found)) < 0.03
+    assert abs(sum(found) / len(found)) < 0.05
 
 
 def test_a_formula_wants_every_constant():

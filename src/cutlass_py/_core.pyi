@@ -644,6 +644,10 @@ class Problem:
         """
 
     @property
+    def columns_of_b(self) -> int:
+        """n, or where they are gates and values twice as many."""
+
+    @property
     def grouped(self) -> str:
         """
         The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together.

@@ -85,7 +85,16 @@ def test_gates_and_values(on, rng, name, clusters):
     if with_aux:
         outs["aux"] = placed("numpy", None, c.d, "aligned", (x.shape[0], 2 * half))
     function = FUNCTIONS[(FORWARD.index(name) + int(clusters[0])) % len(FUNCTIONS)]
-    z = multiply(on, name, x, y, outs, gated=function, alpha=0.125, bias=typed(on, placed("numpy", bias, c.d, "aligned").array, c.d))
+    z = multiply(
+        on,
+        name,
+        x,
+        y,
+        outs,
+        gated=function,
+        alpha=0.125,
+        bias=typed(on, placed("numpy", bias, c.d, "aligned").array, c.d),
+    )
     z = 0.125 * z + (rows_of(name, y, bias) if grouped else bias)
     with np.errstate(all="ignore"):
         near(outs["out"].array, ACTIVATION_FUNCTIONS[function](z[:, :half]) * z[:, half:], c.d)

@@ -97,8 +97,8 @@ OPERANDS = {
 KEYWORDS: dict[str, dict[str, float | bool | str | None]] = {
     "gemm": {
         "out": None, "c": None, "alpha": 1.0, "beta": None, "bias": None, "activation": None, "aux": None,
-        "gate": None, "gated": None, "scale_a": None, "scale_b": None, "scale_out": None, "bias_grad": None, "epilogue": None,
-        "compute": None, "out_dtype": None, "splits": None, "deterministic": False,
+        "gate": None, "gated": None, "scale_a": None, "scale_b": None, "scale_out": None, "bias_grad": None,
+        "epilogue": None, "compute": None, "out_dtype": None, "splits": None, "deterministic": False,
         "batch_invariant": False, "kernel": None, "stream": None,
     },
     "quantize": {
@@ -106,7 +106,7 @@ KEYWORDS: dict[str, dict[str, float | bool | str | None]] = {
     },
     "grouped_gemm": {
         "offsets": None, "sizes": None, "out": None, "c": None, "alpha": 1.0, "beta": None, "bias": None,
-        "activation": None, "gated": None, "aux": None, "scale_a": None, "scale_b": None, "scale_out": None, "expected": None,
-        "compute": None, "out_dtype": None, "deterministic": False, "kernel": None, "stream": None,
+        "activation": None, "gated": None, "aux": None, "scale_a": None, "scale_b": None, "scale_out": None,
+        "expected": None, "compute": None, "out_dtype": None, "deterministic": False, "kernel": None, "stream": None,
     },
 }  # fmt: skip

@@ -34,6 +34,11 @@ def _d_silu(x: Any) -> Any:
     return s * (1 + x * (1 - s))
 
 
+def _d_sigmoid(x: Any) -> Any:
+    s = _sigmoid(x)
+    return s * (1 - s)
+
+
 # By the names of epilogues.ACTIVATIONS: of the value, and of the parameters that are declared there. clip keeps NaN.
 ACTIVATION_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
@@ -50,4 +55,5 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "d_gelu": lambda x: erfc(x * -_SQRT_HALF) / 2 + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
     "d_gelu_tanh": _d_gelu_tanh,
     "d_silu": _d_silu,
+    "d_sigmoid": _d_sigmoid,
 }

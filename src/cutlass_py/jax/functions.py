@@ -46,6 +46,11 @@ def _d_silu(x: Any) -> Any:
     return s * (1 + x * (1 - s))
 
 
+def _d_sigmoid(x: Any) -> Any:
+    s = jax.nn.sigmoid(x)
+    return s * (1 - s)
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
     "relu": lambda x: jnp.where(x <= 0, 0, x).astype(x.dtype),
@@ -61,6 +66,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "d_gelu": lambda x: jax.lax.erfc(x * -_SQRT_HALF) / 2 + x * jnp.exp(-x * x / 2) / math.sqrt(2 * math.pi),
     "d_gelu_tanh": _d_gelu_tanh,
     "d_silu": _d_silu,
+    "d_sigmoid": _d_sigmoid,
 }
 
 # Derivatives that are functions of the value, of that value: nothing else has to be kept for them.

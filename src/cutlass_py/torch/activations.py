@@ -69,11 +69,17 @@ def _second_silu(x: Tensor) -> Tensor:
     return s * (1 - s) * (2 + x * (1 - 2 * s))
 
 
+def _second_sigmoid(x: Tensor) -> Tensor:
+    s = torch.sigmoid(x)
+    return s * (1 - s) * (1 - 2 * s)
+
+
 _SECOND: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.zeros_like,
     "gelu": lambda x: torch.exp(-x * x / 2) * (2 - x * x) / math.sqrt(2 * math.pi),
     "gelu_tanh": _second_gelu_tanh,
     "silu": _second_silu,
+    "sigmoid": _second_sigmoid,
 }
 
 

@@ -210,12 +210,13 @@ void read_c(const Request& r, const Extents& e, Call& call, BatchedOperands& par
   parts.add(call.epilogue.c, Role::c, *c, e.core(), e);
 }
 
-void read_bias(const Operand& x, const Extents& e, Call& call, BatchedOperands& parts) {
+void read_bias(const Operand& x, const Request& r, const Extents& e, Call& call, BatchedOperands& parts) {
   Problem& p = call.problem;
   p.bias_axis = axis_of(x, e);
   const int core = std::min(x.rank, 2);
   if (!p.bias_axis || !batch_fits(x, core, e)) refuse(found(x).expects(text_of(e, true, true)));
-  if (is_complex(p.accumulator)) {
+  if (x.dtype == r.bias_dtype) {
+  } else if (is_complex(p.accumulator)) {
     check_dtype(x, Dtypes{p.d, p.accumulator});
   } else if (is_integer(p.d)) {
     check_dtype(x, Dtypes{Dtype::f32, Dtype::s32});
@@ -320,7 +321,7 @@ void read_epilogue(const Request& r, const Extents& e, Call& call, BatchedOperan
   read_factors(r, call);
   read_product(r, e, call, parts);
   read_c(r, e, call, parts);
-  if (const Operand* x = r.at(Role::bias)) read_bias(*x, e.of_b(), call, parts);
+  if (const Operand* x = r.at(Role::bias)) read_bias(*x, r, e.of_b(), call, parts);
   if (const Operand* x = r.at(Role::gate)) read_gate(*x, r, e, call, parts);
   if (const Operand* x = r.at(Role::aux)) read_aux(*x, r, e.of_aux(), call, parts);
   if (const Operand* x = r.at(Role::bias_grad)) read_bias_grad(*x, e, call);

@@ -53,6 +53,7 @@ Operand half_of(const Operand& x, bool values) {
 // The product of a request as it is, without what is made of it.
 Request product_of(const Request& given, const Operand& out) {
   Request r = given;
+  r.bias_dtype = given.at(Role::out)->dtype;
   r.gated = false, r.activation = Activation::identity;
   r.out_dtype = Dtype::none, r.scale_out = kOne, r.has_scale_out = false;
   r.operands[int(Role::aux)] = r.operands[int(Role::scale_out)] = nullptr;

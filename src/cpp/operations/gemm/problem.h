@@ -233,6 +233,7 @@ struct Request {
   bool has_beta = false, has_scale_a = false, has_scale_b = false, has_scale_out = false;
   const char* compute = nullptr;  // null: the default of the inputs' dtype
   Dtype out_dtype = Dtype::none;
+  Dtype bias_dtype = Dtype::none;  // that a bias may have as well: D is wider here than the caller's
   Activation activation = Activation::identity;
   double parameters[2] = {};
   int16_t splits = 0;  // as in Problem

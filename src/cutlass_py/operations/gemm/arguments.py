@@ -86,8 +86,8 @@ class GemmArguments(ProductArguments):
         self.a, self.b = a, b
         self.keywords = {  # written out, as a loop over the table costs more; a test compares the two
             "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux,
-            "gate": gate, "gated": gated, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad,
-            "epilogue": epilogue, "compute": compute, "out_dtype": out_dtype, "splits": splits,
+            "gate": gate, "gated": gated, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out,
+            "bias_grad": bias_grad, "epilogue": epilogue, "compute": compute, "out_dtype": out_dtype, "splits": splits,
             "deterministic": deterministic, "batch_invariant": batch_invariant,
         }  # fmt: skip
         try:

@@ -50,8 +50,8 @@ class GroupedArguments(ProductArguments):
         self.a, self.b = a, b
         groups = {"offsets": offsets, "sizes": sizes, "expected": expected}
         product = {
-            "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "gated": gated, "aux": aux,
-            "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "compute": compute,
+            "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "gated": gated,
+            "aux": aux, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "compute": compute,
             "out_dtype": out_dtype, "deterministic": deterministic,
         }  # fmt: skip
         self.keywords = {**groups, **product}

@@ -1,0 +1,147 @@
+"""Gates and values beside each other, on the CPU: shapes, functions, what is kept, gradients, what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from reference import ACTIVATIONS, DERIVATIVES
+
+from cutlass_py import GemmArguments, GroupedArguments, TensorSpec, explain, gemm, grouped_gemm
+from cutlass_py.declaration.epilogues import GATED
+
+M, N, K = 5, 6, 16
+
+
+def halves(z):
+    return z[..., : z.shape[-1] // 2], z[..., z.shape[-1] // 2 :]
+
+
+def gated(function, z):
+    gates, values = halves(z)
+    return ACTIVATIONS[function](gates) * values
+
+
+def gradient(function, z, aux):
+    gates, values = halves(aux)
+    return np.concatenate([z * values * DERIVATIVES[f"d_{function}"](gates), z * ACTIVATIONS[function](gates)], -1)
+
+
+@pytest.fixture
+def draw(rng):
+    return lambda *shape, dtype="f4": rng.standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("function", GATED)
+def test_the_gates_function_times_the_values(draw, function, dtype):
+    a, b, bias = draw(M, K, dtype=dtype), draw(K, 2 * N, dtype=dtype), draw(2 * N, dtype=dtype)
+    z = 0.5 * (a.astype("f8") @ b.astype("f8")) + bias
+    aux = np.full((M, 2 * N), np.nan, dtype)
+    d = gemm(a, b, alpha=0.5, bias=bias, gated=function, aux=aux, scale_out=2)
+    assert d.shape == (M, N) and d.dtype == a.dtype
+    near = {"f2": 2e-2, "f4": 1e-5, "f8": 1e-12}[dtype]
+    np.testing.assert_allclose(d, 2 * gated(function, z), rtol=near, atol=near)
+    np.testing.assert_allclose(aux, z, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("function", GATED)
+def test_gradients(draw, function):
+    dy, w, aux = draw(M, 7), draw(7, N), draw(M, 2 * N)
+    wanted = gradient(function, dy.astype("f8") @ w, aux.astype("f8"))
+    d = gemm(dy, w, gated=f"d_{function}", aux=aux)
+    assert d.shape == (M, 2 * N)
+    np.testing.assert_allclose(d, wanted, rtol=1e-5, atol=1e-5)
+    assert gemm(dy, w, gated=f"d_{function}", aux=aux, out=aux) is aux
+    np.testing.assert_allclose(aux, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_strides_and_batches(draw):
+    a, b = draw(2, 3, M, K), draw(K, 2 * N)
+    wanted = gated("silu", a.astype("f8") @ b)
+    np.testing.assert_allclose(gemm(a, b, gated="silu"), wanted, rtol=1e-5, atol=1e-5)
+    turned = np.zeros((2, 3, N, M), "f4").swapaxes(-1, -2)
+    gemm(a, np.asfortranarray(b), gated="silu", out=turned)
+    np.testing.assert_allclose(turned, wanted, rtol=1e-5, atol=1e-5)
+    spread = np.zeros((2, 3, M, 2 * N), "f4")[..., ::2]
+    gemm(a, b, gated="silu", out=spread)
+    np.testing.assert_allclose(spread, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 4, 3), (3, 0, 4), (3, 4, 0), (1, 1, 1)])
+def test_what_has_no_elements(draw, m, n, k):
+    bias = draw(2 * n)
+    d = gemm(draw(m, k), np.ones((k, 2 * n), "f4"), gated="relu", bias=bias)
+    assert d.shape == (m, n)
+    if not k:
+        np.testing.assert_allclose(d, np.broadcast_to(gated("relu", bias), (m, n)), rtol=1e-6)
+
+
+def test_scales(draw):
+    a, b, rows, columns = draw(M, K), draw(K, 2 * N), draw(M), draw(2 * N)
+    z = (a.astype("f8") @ b) * rows[:, None] * columns
+    found = gemm(a, b, gated="gelu", scale_a=rows, scale_b=columns)
+    np.testing.assert_allclose(found, gated("gelu", z), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_groups(draw, stacked):
+    sizes, weights, bias = [3, 0, 2], draw(3, K, 2 * N), draw(3, 2 * N)
+    tokens = draw(3, 4, K) if stacked else draw(6, K)
+    out, aux = np.full((*tokens.shape[:-1], N), 7, "f4"), np.full((*tokens.shape[:-1], 2 * N), 7, "f4")
+    grouped_gemm(tokens, weights, sizes=np.array(sizes, "i4"), bias=bias, gated="silu", aux=aux, out=out)
+    before = np.concatenate([[0], np.cumsum(sizes)])
+    for i, size in enumerate(sizes):
+        at = (i, slice(size)) if stacked else slice(before[i], before[i + 1])
+        z = tokens[at].astype("f8") @ weights[i] + bias[i]
+        np.testing.assert_allclose(out[at], gated("silu", z), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(aux[at], z, rtol=1e-4, atol=1e-5)
+        if stacked:
+            assert (out[i, size:] == 7).all() and (aux[i, size:] == 7).all()
+    if not stacked:
+        assert (out[5:] == 7).all() and (aux[5:] == 7).all()
+    found = grouped_gemm(tokens, draw(3, K, N), sizes=np.array(sizes, "i4"), gated="d_silu", aux=aux)
+    assert found.shape == aux.shape
+
+
+A, B, D = np.ones((M, K), "f4"), np.ones((K, 2 * N), "f4"), np.ones((M, N), "f4")
+SHORT = np.ones((K, 2 * N - 1), "f4")
+REFUSED = [
+    (ValueError, lambda: gemm(A, B, gated="tanh"), "gemm: gated='tanh' is not one of 'relu', 'gelu', 'gelu_tanh'"),
+    (TypeError, lambda: gemm(A, B, gated=1), "gemm: gated is an int; expected a name such as 'silu'"),
+    (ValueError, lambda: gemm(A, B, gated="silu", activation="relu"), "gemm: activation is given but gated is, too"),
+    (ValueError, lambda: gemm(A, B, gated="silu", c=D), "gemm: c is given but gated is, too"),
+    (ValueError, lambda: gemm(A, B, gated="silu", gate=D), "gemm: gate is given but gated is, too"),
+    (ValueError, lambda: gemm(A, B, gated="silu", bias_grad=np.ones(N, "f4")), "bias_grad is given but gated is, too"),
+    (ValueError, lambda: gemm(A, SHORT, gated="silu"), r"b is \(16, 11\); expected an even number of columns"),
+    (ValueError, lambda: gemm(A, B[:, 0], gated="silu"), r"b is \(16,\); expected 2 dimensions or more beside gated"),
+    (ValueError, lambda: gemm(A, B, gated="silu", out=B[:M]), r"out is \(5, 12\); expected \(5, 6\)"),
+    (ValueError, lambda: gemm(A, B, gated="silu", aux=D), r"aux is \(5, 6\); expected \(5, 12\)"),
+    (ValueError, lambda: gemm(A, B, gated="silu", bias=np.ones(N, "f4")), r"bias is \(6,\); expected \(12,\)"),
+    (ValueError, lambda: gemm(A, B, gated="d_silu"), "needs aux"),
+    (ValueError, lambda: gemm([A], [B], gated="silu"), "gated"),
+    (
+        ValueError,
+        lambda: grouped_gemm(A.T.copy(), B, offsets=np.array([3, K], "i4"), gated="silu"),
+        "gated",
+    ),
+    (
+        ValueError,
+        lambda: grouped_gemm(np.ones((2, M, K), "f4"), B, offsets=np.array([3, 12], "i4"), gated="silu"),
+        "gated is given but groups divide columns; expected groups of rows",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "call", "message"), REFUSED, ids=[str(i) for i in range(len(REFUSED))])
+def test_refused(error, call, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_explain_says_it():
+    a, b = TensorSpec((512, 1024), "bf16", device="cuda"), TensorSpec((1024, 2048), "bf16", device="cuda")
+    assert "-> silu" in str(explain(GemmArguments(a, b, gated="silu")))
+    weights = TensorSpec((8, 1024, 2048), "bf16", device="cuda")
+    arguments = GroupedArguments(a, weights, sizes=TensorSpec((8,), "s32", device="cuda"), gated="gelu")
+    assert arguments.problem.pairs == "b" and arguments.problem.n == 1024
+    assert arguments.replace(gated="d_gelu", aux=TensorSpec((512, 4096), "bf16", device="cuda")).problem.pairs == "d"

@@ -1,0 +1,136 @@
+"""Gates and values on the device: every kernel of them, what is composed, groups, graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gpu  # noqa: E402
+
+import cutlass_py  # noqa: E402
+from cutlass_py.declaration.epilogues import EPILOGUES, GATED  # noqa: E402
+from cutlass_py.kernels.kernel import CutlassKernel  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
+
+SIZES = [70, 0, 130, 5]
+
+
+def kernels(operation: str, back: bool) -> list[Any]:
+    found = [k for k in cutlass_py.get_kernels(operation=operation) if isinstance(k, CutlassKernel)]
+    epilogues = [EPILOGUES[k.config.epilogue] for k in found]
+    return [k for k, e in zip(found, epilogues, strict=True) if e.pairs and e.gated == back and not e.scaled]
+
+
+def operand(shape: tuple[int, ...], order: str, dtype: str) -> torch.Tensor:
+    x = gpu.integers(shape if order == "t" else (*shape[:-2], shape[-1], shape[-2]), dtype, -1, 2)
+    return x if order == "t" else x.mT
+
+
+def halves(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return z[..., : z.shape[-1] // 2], z[..., z.shape[-1] // 2 :]
+
+
+def near(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    step = {torch.bfloat16: 2**-7, torch.float16: 2**-9, torch.float32: 2**-18, torch.float64: 2**-40}[found.dtype]
+    torch.testing.assert_close(found.double(), wanted, rtol=step, atol=step)
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if b.ndim == 2:
+        return a.double() @ b.double()
+    rows = a[: sum(SIZES)].double().split(SIZES)
+    return torch.cat([x @ y.double() for x, y in zip(rows, b, strict=True)])
+
+
+def groups(b: torch.Tensor) -> dict[str, Any]:
+    return {"sizes": torch.tensor(SIZES, dtype=torch.int32, device=gpu.DEVICE)} if b.ndim == 3 else {}
+
+
+@pytest.mark.parametrize("operation", ["gemm", "grouped_gemm"])
+@pytest.mark.parametrize("function", GATED)
+def test_every_kernel(operation, function):
+    """Edges of tiles, a bias for either half, rows of nobody."""
+    call = getattr(cutlass_py, operation)
+    for i, kernel in enumerate(kernels(operation, back=False)):
+        c = kernel.config
+        m, n, k = (208 if operation == "gemm" else sum(SIZES) + 3), (264, 72, 512)[i % 3], (200, 64)[i % 2]
+        lead = (len(SIZES),) if operation == "grouped_gemm" else ()
+        a, b = operand((m, k), c.layout[0], c.a), operand((*lead, k, 2 * n), c.layout[1], c.a)
+        bias = gpu.integers((*lead, 2 * n), c.d)
+        out, keywords = gpu.guarded((m, n), c.d, "t"), groups(b)
+        if EPILOGUES[c.epilogue].aux:
+            keywords["aux"] = torch.full((m, 2 * n), 7.0, device=gpu.DEVICE).to(gpu.DTYPES[c.d])
+        call(a, b, out=out.view, gated=function, bias=bias, alpha=0.125, kernel=kernel, **keywords)
+        rows = sum(SIZES) if lead else m
+        added = bias.double().repeat_interleave(torch.tensor(SIZES, device=gpu.DEVICE), 0) if lead else bias.double()
+        z = 0.125 * product(a, b) + added
+        gates, values = halves(z)
+        near(out.view[:rows], gpu.apply(function, gates) * values)
+        if "aux" in keywords:
+            near(keywords["aux"][:rows], z)
+            assert (keywords["aux"][rows:] == 7).all()
+
+
+@pytest.mark.parametrize("operation", ["gemm", "grouped_gemm"])
+@pytest.mark.parametrize("function", GATED)
+def test_every_kernel_of_gradients(operation, function):
+    call = getattr(cutlass_py, operation)
+    for i, kernel in enumerate(kernels(operation, back=True)):
+        c = kernel.config
+        m, n, k = (208 if operation == "gemm" else sum(SIZES) + 3), (264, 72)[i % 2], 200
+        lead = (len(SIZES),) if operation == "grouped_gemm" else ()
+        a, b = operand((m, k), c.layout[0], c.a), operand((*lead, k, n), c.layout[1], c.a)
+        aux = gpu.integers((m, 2 * n), c.d)
+        out = torch.full((m, 2 * n), 7.0, device=gpu.DEVICE).to(gpu.DTYPES[c.d])
+        call(a, b, out=out, gated=f"d_{function}", aux=aux, alpha=0.125, kernel=kernel, **groups(b))
+        rows = sum(SIZES) if lead else m
+        z, (gates, values) = 0.125 * product(a, b), halves(aux[:rows].double())
+        wanted = [z * values * gpu.apply(f"d_{function}", gates), z * gpu.apply(function, gates)]
+        near(out[:rows], torch.cat(wanted, -1))
+        assert (out[rows:] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64"])
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 256, 128), (37, 51, 29), (1, 8, 64), (130, 24, 0)])
+def test_the_default_choice(dtype, m, n, k):
+    """Joined by a kernel, or behind the product: whatever the dtype and the alignment."""
+    a, b = gpu.integers((m, k), dtype, -1, 2), gpu.integers((k, 2 * n), dtype, -1, 2)
+    bias, aux = gpu.integers((2 * n,), dtype), torch.empty((m, 2 * n), device=gpu.DEVICE).to(gpu.DTYPES[dtype])
+    d = cutlass_py.gemm(a, b, gated="silu", bias=bias, aux=aux)
+    z = product(a, b) + bias.double()
+    gates, values = halves(z)
+    near(d, gpu.apply("silu", gates) * values)
+    near(aux, z)
+    dy, w = gpu.integers((m, k), dtype, -1, 2), gpu.integers((k, n), dtype, -1, 2)
+    back = product(dy, w)
+    gates, values = halves(aux.double())
+    wanted = torch.cat([back * values * gpu.apply("d_silu", gates), back * gpu.apply("silu", gates)], -1)
+    near(cutlass_py.gemm(dy, w, gated="d_silu", aux=aux), wanted)
+    near(cutlass_py.gemm(dy, w, gated="d_silu", aux=aux, out=aux), wanted)
+
+
+def test_a_graph_follows_its_operands():
+    a, b = gpu.integers((256, 128), "bf16", -1, 2), gpu.integers((4, 128, 512), "bf16", -1, 2)
+    ends, out = (
+        torch.tensor([64, 64, 200, 256], dtype=torch.int32, device=gpu.DEVICE),
+        torch.empty((256, 256), dtype=torch.bfloat16, device=gpu.DEVICE),
+    )
+    cutlass_py.grouped_gemm(a, b, offsets=ends, gated="silu", out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        cutlass_py.grouped_gemm(a, b, offsets=ends, gated="silu", out=out)
+    ends.copy_(torch.tensor([0, 100, 101, 256]))
+    graph.replay()
+    for i, (begin, end) in enumerate([(0, 0), (0, 100), (100, 101), (101, 256)]):
+        gates, values = halves(product(a[begin:end], b[i]))
+        near(out[begin:end], gpu.apply("silu", gates) * values)
+
+
+def test_tune_finds_a_kernel_of_gates_and_values():
+    a, b = gpu.filled(gpu.integers((512, 1024), "bf16")), gpu.filled(gpu.integers((1024, 4096), "bf16"))
+    found = cutlass_py.tune(a, b, gated="silu")
+    assert "gated" in found.best.choice.route.kernel.name
