@@ -36,7 +36,7 @@ class Gemm(Operation):
     # consulted; a user's epilogue is of the product's class. `block` follows from scale_b, `signature` from all.
     not_in_key: ClassVar[tuple[str, ...]] = (
         "operation", "empty_product", "transposed", "jit", "splits", "kernel", "user", "device", "device_id", "block",
-        "signature", "grouped", "stacked", "told", "expected",
+        "signature", "grouped", "stacked", "gathered", "told", "expected",
     )  # fmt: skip
 
     def arguments_from(self, entry: Mapping[str, Any], device: str) -> GemmArguments:
