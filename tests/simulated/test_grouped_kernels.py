@@ -107,7 +107,7 @@ def test_sizes_end_with_the_extent(on, rng, name):
 @pytest.mark.parametrize(("kind", "told"), [("i4", False), ("i4", True), ("i8", True)])
 @pytest.mark.parametrize("layout", ["row", "aligned_column"])
 def test_rows_by_their_numbers(on, rng, kind, told, layout):
-    """On the device or of the host (`told`). A row may be in several groups, or in none; one that is not there is zeros."""
+    """On the device, or `told` by the host. A row may be in several groups, or in none; others are zeros."""
     name = next(x for x in GROUPED if axes_of(x)[0] == "m")
     c, sizes = find(name), [70, 0, 5]
     x, y = integers(rng, (40, 72), c.a), integers(rng, (3, 72, 136), c.b)
