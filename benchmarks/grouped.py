@@ -31,9 +31,15 @@ from cutlass_py.dispatch import tuned
 from cutlass_py.operations.grouped_gemm.suites import KINDS, Experts, drawn
 from cutlass_py.support.terminal import print_table
 
-TORCH, TUNED, COPY, DENSE = "torch", "tuned", "copy", "dense"  # arms beside ours
+# Arms beside ours.
+TORCH, TUNED, COPY, DENSE = "torch", "tuned", "copy", "dense"
+SELECT, PLAIN, THREADS = "select", "plain", "threads"
 # What is printed: one arm's time over another's, above 1 where ours is faster.
-RATIOS = {TORCH: (TORCH, OURS), TUNED: (TORCH, TUNED), COPY: (COPY, OURS), DENSE: (DENSE, OURS)}
+RATIOS = {
+    TORCH: (TORCH, OURS), TUNED: (TORCH, TUNED), COPY: (COPY, OURS), DENSE: (DENSE, OURS), SELECT: (SELECT, OURS),
+    PLAIN: (PLAIN, OURS), THREADS: (DENSE, THREADS),
+}  # fmt: skip
+TOP = 4  # experts of a token, where rows are gathered
 
 
 class Operands:
@@ -49,6 +55,10 @@ class Operands:
             d = x.new_empty((experts, p.k, p.n) if p.deep else (p.lines, p.n))
             self.sets.append((x.mT, y, d) if p.deep else (x, y.mT, d))
         self.ends = gpu.torch.tensor(p.ends, dtype=gpu.torch.int32, device=d.device)
+        if p.kind == "gather":
+            self.tokens = [gpu.random((max(p.lines // TOP, 1), p.k), "bf16") for _ in range(self.count)]
+            self.rows = gpu.torch.randint(0, len(self.tokens[0]), (p.lines,), dtype=gpu.torch.int32, device=d.device)
+            self.sets = [(x[self.rows], b, d) for x, (_, b, d) in zip(self.tokens, self.sets, strict=True)]
 
     def __getitem__(self, index: int) -> tuple[Any, Any, Any]:
         return self.sets[index % self.count]
@@ -61,6 +71,8 @@ def arms_of(operands: Operands, kernel: str, is_tuned: bool) -> list[Arm]:
     """torch, and our default choice; where it is tuned, that by name and the tuned one. Of decoding a copy that moves
     as many bytes as the weights have; of even groups our dense product of all rows by one expert."""
     torch, ends, kind = operands.gpu.torch, operands.ends, operands.p.kind
+    if kind == "gather":
+        return gather_arms(operands)
 
     def theirs(i: int) -> object:
         return torch._grouped_mm(*operands[i][:2], offs=ends)
@@ -86,6 +98,52 @@ def arms_of(operands: Operands, kernel: str, is_tuned: bool) -> list[Arm]:
     return arms + [Arm(name, launch) for name, (launch, wanted) in beside.items() if wanted]
 
 
+def gather_arms(operands: Operands) -> list[Arm]:
+    """Of rows by their numbers: torch, whose index_select goes before its product (and, as `select`, before ours), and
+    ours with `gather`. Beside them the product of rows that lie as they should, and what a kernel might reach whose
+    threads load rows: dense products of all rows by one expert, whose rows are aligned, or not."""
+    torch, ends, rows = operands.gpu.torch, operands.ends, operands.rows
+    lines, k = operands[0][0].shape
+    wide = operands.gpu.random((lines, k + 1), "bf16")[:, :k]
+
+    def theirs(i: int) -> object:
+        x = torch.index_select(operands.tokens[i % operands.count], 0, rows)
+        return torch._grouped_mm(x, operands[i][1], offs=ends)
+
+    def ours(i: int) -> None:
+        _, b, d = operands[i]
+        cutlass_py.grouped_gemm(operands.tokens[i % operands.count], b, offsets=ends, gather=rows, out=d)
+
+    def select(i: int) -> None:
+        _, b, d = operands[i]
+        x = torch.index_select(operands.tokens[i % operands.count], 0, rows)
+        cutlass_py.grouped_gemm(x, b, offsets=ends, out=d)
+
+    def plain(i: int) -> None:
+        a, b, d = operands[i]
+        cutlass_py.grouped_gemm(a, b, offsets=ends, out=d)
+
+    def dense(x: Any) -> Callable[[int], object] | None:
+        _, b, d = operands[0]
+        kernels = cutlass_py.get_kernels(cutlass_py.GemmArguments(x, b[0], out=d))  # that pack nothing
+
+        def launch(i: int) -> None:
+            a, b, d = operands[i]
+            cutlass_py.gemm(wide if x is wide else a, b[0], out=d, kernel=kernels[0])
+
+        return launch if kernels else None
+
+    found = {
+        TORCH: theirs,
+        OURS: ours,
+        SELECT: select,
+        PLAIN: plain,
+        DENSE: dense(operands[0][0]),
+        THREADS: dense(wide),
+    }
+    return [Arm(name, launch) for name, launch in found.items() if launch]
+
+
 def measure(p: Experts, gpu: Torch, args: argparse.Namespace) -> Record:
     """Everything about one problem, as it goes into the JSON."""
     operands = Operands(p, gpu)
@@ -93,10 +151,10 @@ def measure(p: Experts, gpu: Torch, args: argparse.Namespace) -> Record:
     asked = cutlass_py.GroupedArguments(a, b, offsets=operands.ends, out=d)
     kernel = cutlass_py.explain(asked).chosen.route.kernel.name
     record: Record = {"kind": p.kind, "problem": str(p), "sizes": p.sizes, "sets": operands.count, "kernel": kernel}
-    if args.tune:
+    if args.tune and p.kind != "gather":
         record["tuned"] = cutlass_py.tune(asked).best.choice.route.kernel.name
     arms = arms_of(operands, kernel, args.tune)
-    record["error"] = {arm.name: error_of(operands, arm) for arm in arms if arm.name not in (COPY, DENSE)}
+    record["error"] = {arm.name: error_of(operands, arm) for arm in arms if arm.name not in (COPY, DENSE, THREADS)}
     limit = 4 * max(DTYPES["bf16"].roundoff, record["error"][TORCH])
     record["wrong"] = [name for name, error in record["error"].items() if name != TORCH and not error < limit]
     rough = {arm.name: rough_us(gpu, arm) for arm in arms}
@@ -180,6 +238,12 @@ def tell(facts: Record, records: Sequence[Record], regimes: Sequence[str]) -> in
 # ---------------------------------------------------------------------------------------------------- the run
 
 
+def settle(gpu: Torch) -> None:
+    """The clock, on products that keep it down."""
+    x, y, d = (gpu.random((8192, 8192), "bf16") for _ in range(3))
+    warm_up(gpu, lambda i: gpu.torch.mm(x, y, out=d))
+
+
 def host_cost(gpu: Torch) -> Record:
     """Of one call that is too small to matter, ours with `out`, which torch's has not."""
     a, b = gpu.random((64, 64), "bf16"), gpu.random((4, 64, 64), "bf16").mT
@@ -220,8 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = args.json or default_path("grouped", facts["machine"])
     asked = [p for kind in args.kinds for p in drawn(kind, args.seed, args.problems)]
     print(f"{facts['machine']['gpu']}, torch {facts['versions']['torch']}, {len(asked)} problems, seed {args.seed}")
-    square = [gpu.random((8192, 8192), "bf16") for _ in range(3)]
-    warm_up(gpu, lambda i: torch.mm(square[0], square[1], out=square[2]))
+    settle(gpu)
     facts |= {"seed": args.seed, "budget_ms": args.budget_ms, "rounds": ROUNDS, "host": host_cost(gpu)}
     clocks, records, failed = [gpu_state()], [], 0
     for p in asked:

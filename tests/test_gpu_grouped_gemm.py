@@ -176,6 +176,60 @@ def test_numbers_on_the_device_are_cut_off_not_trusted(how):
     assert torch.equal(grouped_gemm(case.a, case.b, out=case.out, **numbers(case.sizes, "ends")), wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("layout", ["t", "n"])
+def test_rows_by_their_numbers(dtype, layout):
+    """Zeros where a has no such row, whatever the number; numbers of the host are checked."""
+    case = Case("m", "tn", [40, 0, 100, 60], "bf16", "bf16")
+    a, rows = gpu.integers((70, 200), "bf16"), torch.randint(0, 70, (case.out.shape[0],))
+    given = numbers(case.sizes, "ends")
+    case.a = a[rows.to(a.device)]
+    source = a if layout == "t" else a.t().contiguous().t()
+    wanted = case.expected()
+    for where in (gpu.DEVICE, "cpu"):
+        case.out.fill_(UNWRITTEN)
+        grouped_gemm(source, case.b, gather=rows.to(where, dtype), out=case.out, **given)
+        assert torch.equal(case.out, wanted), where
+    info = torch.iinfo(dtype)
+    rows[[3, 50, 150, 199]] = torch.tensor([70, -1, info.max, info.min])
+    case.a[[3, 50, 150, 199]] = 0
+    case.out.fill_(UNWRITTEN)
+    wanted = case.expected()
+    grouped_gemm(source, case.b, gather=rows.to(gpu.DEVICE, dtype), out=case.out, **given)
+    assert torch.equal(case.out, wanted)
+    with pytest.raises(ValueError, match=r"gather\[3\] is 70; expected a row of a: 0 to 69"):
+        grouped_gemm(source, case.b, gather=rows.to(dtype), out=case.out, **given)
+
+
+@pytest.mark.parametrize("cols", [1, 7, 12, 200, 4096])
+@pytest.mark.parametrize("name", ["bf16", "f32", "f64", "s8", "c128"])
+def test_rows_of_every_dtype_by_their_numbers(name, cols):
+    """Group by group where no kernel takes them; of any length, so of units of any size."""
+    a, b = gpu.integers((33, cols + 1), name)[:, 1:], gpu.integers((3, cols, 16), name)
+    rows, sizes = torch.randint(0, 33, (50,), device=gpu.DEVICE), [20, 0, 30]
+    found = grouped_gemm(a, b, gather=rows.cpu(), **numbers(sizes, "sizes", device="cpu"))
+    picked = a[rows]
+    wanted = torch.cat([gpu.wide(x) @ gpu.wide(y) for x, y in zip(picked.split(sizes), b, strict=True)])
+    assert torch.equal(gpu.wide(found), gpu.wide(wanted.to(found.dtype)))
+
+
+def test_a_graph_follows_new_rows():
+    case = Case("m", "tn", [40, 0, 100, 60], "bf16", "bf16")
+    a, given = case.a, numbers(case.sizes, "ends")
+    rows = torch.randint(0, len(a), (len(a),), device=gpu.DEVICE)
+    grouped_gemm(a, case.b, gather=rows, out=case.out, **given)  # chosen before it is captured
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        grouped_gemm(a, case.b, gather=rows, out=case.out, **given)
+    for _ in range(3):
+        rows.copy_(torch.randint(0, len(a), (len(a),)))
+        case.a = a[rows]
+        case.out.fill_(UNWRITTEN)
+        wanted = case.expected()
+        graph.replay()
+        assert torch.equal(case.out, wanted)
+
+
 def test_a_graph_follows_new_numbers():
     case = Case("m", "tn", [40, 0, 100, 60], "bf16", "bf16")
     given = numbers(case.sizes, "ends")

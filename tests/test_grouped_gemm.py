@@ -175,6 +175,56 @@ def test_what_belongs_to_nobody_is_not_read(rng):
         np.testing.assert_array_equal(out, wanted)
 
 
+# ---------------------------------------------------------------------------------------- rows by number
+
+
+@pytest.mark.parametrize("kind", ["i4", "i8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "complex128"])
+@pytest.mark.parametrize("how", ["rows", "columns", "backwards"])
+def test_rows_by_their_numbers(rng, how, dtype, kind):
+    """However a lies, and however many rows it has: the product is that of the rows one behind the other."""
+    _, b, out = drawn(rng, "m", SIZES, "f4")
+    a = rng.integers(-3, 4, (5, 8)).astype(dtype)
+    a = {"rows": a, "columns": a.T.copy().T, "backwards": a[::-1, ::-1]}[how]
+    out = out.astype({"int8": "i4"}.get(dtype, dtype))
+    rows = rng.integers(0, 5, len(out)).astype(kind)
+    given = told("m", SIZES, "ends", "i4")
+    wanted = out.copy()
+    grouped_gemm(a[rows], b.astype(dtype), out=wanted, **given)
+    found = grouped_gemm(a, b.astype(dtype), gather=rows, out=out, **given)
+    assert found is out
+    np.testing.assert_array_equal(out, wanted)
+    new = grouped_gemm(a, b.astype(dtype), gather=rows, **given)
+    assert new.shape == out.shape
+    np.testing.assert_array_equal(new[: sum(SIZES)], wanted[: sum(SIZES)])
+
+
+def test_rows_by_their_numbers_and_all_else(rng):
+    """Epilogues are about rows of the product; a column-major result and k of nothing are no exception."""
+    _, b, out = drawn(rng, "m", SIZES, "f4")
+    a, rows = rng.integers(-3, 4, (5, 8)).astype("f4"), rng.integers(0, 5, len(out))
+    scale, bias = 2.0 ** rng.integers(-2, 3, len(out)).astype("f4"), rng.integers(-3, 4, (len(SIZES), 6)).astype("f4")
+    given = {"scale_a": scale, "bias": bias, "activation": "relu", **told("m", SIZES, "sizes", "i8")}
+    wanted = grouped_gemm(a[rows], b, out=out.copy(), **given)
+    np.testing.assert_array_equal(grouped_gemm(a, b, gather=rows, out=out.copy(order="F"), **given), wanted)
+    nothing = grouped_gemm(np.ones((5, 0), "f4"), b[:, :0], gather=rows, **told("m", SIZES, "ends", "i4"))
+    assert (nothing[: sum(SIZES)] == 0).all()
+    assert grouped_gemm(a, b, gather=rows[:0], sizes=np.zeros(len(SIZES), "i4")).shape == (0, 6)
+
+
+def test_rows_by_their_numbers_are_explained(core):
+    args = on_gpu(gather=1000, m=4096)
+    assert tuple(args.a.shape) == (1000, 1024) and args.problem.m == 4096 and args.problem.gathered
+    text = str(explain(args))
+    assert "8 groups of rows of a by their numbers" in text
+    assert "copies the rows of a that gather numbers first" in text
+    plain = on_gpu(m=4096)
+    assert class_of(args.problem) == class_of(plain.problem) and args.problem != plain.problem
+    assert "gather" not in str(explain(plain))
+    unaligned = on_gpu(gather=1000, layout="nn")  # the rows are aligned wherever they come from
+    assert not explain(unaligned).chosen.route.way.pack_a
+
+
 # ---------------------------------------------------------------------------------------- errors
 
 A, B, B3 = np.ones((12, 8), "f4"), np.ones((8, 6), "f4"), np.ones((4, 8, 6), "f4")
@@ -239,6 +289,27 @@ DENSE = "sm90_lean_bf16_bf16_f32_bf16_tn_128x128x64_1x2x1_leanpingpong_fused"
         (A, B[0], {"offsets": ENDS}, ValueError, r"b is \(6,\); expected 2 dimensions, or 3"),
         (B3.swapaxes(1, 2), B3, {"offsets": ENDS}, ValueError, "pass sizes: the rows of each group"),
         (B3.swapaxes(1, 2)[:3], B3, {"sizes": ENDS}, ValueError, "one matrix of each for every group"),
+        (
+            A,
+            B3,
+            {"offsets": ENDS, "gather": np.array([0, 12])},
+            ValueError,
+            r"gather\[1\] is 12; expected a row of a: 0",
+        ),
+        (A, B3, {"offsets": ENDS, "gather": np.array([-1])}, ValueError, r"gather\[0\] is -1; expected a row of a"),
+        (A, B3, {"offsets": ENDS, "gather": np.zeros(9, "i4")}, ValueError, r"offsets\[3\] is 10; expected 9 at most"),
+        (A, B3, {"offsets": ENDS, "gather": np.zeros(9, "f4")}, TypeError, "gather is f32; expected int32 or int64"),
+        (
+            A,
+            B3,
+            {"offsets": ENDS, "gather": np.zeros((9, 1), "i4")},
+            ValueError,
+            r"gather is \(9, 1\); expected one dim",
+        ),
+        (A, B3, {"offsets": ENDS, "gather": np.zeros(9, "i4")[::2]}, ValueError, "gather is .* with gaps between"),
+        (A, B3, {"offsets": ENDS, "gather": [0, 1]}, TypeError, "gather is a list"),
+        (A.T, A, {"offsets": ENDS, "gather": np.zeros(9, "i4")}, ValueError, "gather picks rows: a has 2 dimensions"),
+        (B3.mT, B3, {"sizes": ENDS, "gather": np.zeros(9, "i4")}, ValueError, "gather picks rows: a has 2 dimensions"),
         ([A, A], [B, B], {"offsets": ENDS}, TypeError, "a is a list; expected an array: gemm takes lists"),
         (A, B3, {"offsets": ENDS, "activation": "gelo"}, ValueError, "activation='gelo' is not one of"),
         (A, B3, {"offsets": ENDS, "compute": "tf64"}, ValueError, "compute='tf64' is not one of"),
@@ -259,6 +330,11 @@ def test_a_result_that_is_an_operand_is_refused():
     with pytest.raises(ValueError, match="out shares elements with offsets"):
         grouped_gemm(A, B3, offsets=numbers[:4], out=numbers[:72].view("f4").reshape(12, 6))
     grouped_gemm(A, B3, offsets=numbers[:4], out=numbers[8:].view("f4").reshape(12, 6))
+    numbers[8:] = 0
+    with pytest.raises(ValueError, match="out shares elements with gather"):
+        grouped_gemm(A, B3, offsets=ENDS, gather=numbers[8:20], out=numbers[8:].view("f4").reshape(12, 6))
+    with pytest.raises(ValueError, match="out shares elements with a"):
+        grouped_gemm(a, np.ones((4, 8, 8), "f4"), offsets=ENDS, gather=numbers[30:42], out=a)
     c = np.ones((12, 6), "f4")
     assert grouped_gemm(A, B3, c=c, out=c, offsets=ENDS) is c and c[0, 0] == 9 and c[11, 0] == 1
 

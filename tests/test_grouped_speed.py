@@ -12,15 +12,17 @@ from fake_gpu import OnCpu
 import cutlass_py
 from cutlass_py.operations.grouped_gemm.suites import KINDS, LAYERS, SPREADS, Experts, drawn
 
-KEYS = ("rows", "decode", "k", "even")
+KEYS = ("rows", "decode", "k", "even", "gather")
 SMALL = {
     "rows": Experts("rows", "3/4 empty", (0, 5, 0, 3), 16, 24),
     "decode": Experts("decode", "1 to 16", (1, 3, 16), 32, 8),
     "k": Experts("k", "Dirichlet(1)", (0, 7, 1), 16, 24),
     "even": Experts("even", "even", (8, 8), 16, 8),
+    "gather": Experts("gather", "even", (8, 8), 16, 8),
 }
-US = {"torch": 30.0, "cutlass_py": 20.0, "tuned": 15.0, "copy": 18.0, "dense": 19.0}
-BESIDE = {"decode": ["copy"], "even": ["dense"]}
+US = {"torch": 30.0, "cutlass_py": 20.0, "tuned": 15.0, "copy": 18.0, "dense": 19.0, "select": 22.0, "plain": 17.0}
+US |= {"threads": 38.0}
+BESIDE = {"decode": ["copy"], "even": ["dense"], "gather": ["dense", "select", "plain"]}
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def run(grouped, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     replaced = {
         "Torch": lambda: gpu, "environment": lambda commit: {"machine": {"gpu": "x"}, "versions": {"torch": "0"}},
-        "warm_up": lambda *_: None, "gpu_state": lambda: {}, "regime_us": regime_us, "rough_us": lambda gpu, arm: 1.0,
+        "settle": lambda gpu: None, "gpu_state": lambda: {}, "regime_us": regime_us, "rough_us": lambda gpu, arm: 1.0,
         "drawn": lambda kind, seed, count: [SMALL[kind]] * (count or 1),
         "host_cost": lambda gpu: {"us": {"cutlass_py": {"median": 1.0}, "framework": {"median": 2.0}}},
     }  # fmt: skip
@@ -73,6 +75,7 @@ def test_a_seed_draws_the_same_problems_for_ever():
         "decode: 160 x (768, 2048), 1351 lines, 1 to 16",
         "k: 64 x (2048, 768), 6208 lines, even",
         "even: 16 x (4096, 6144), 39736 lines, even",
+        "gather: 32 x (2048, 4096), 65056 lines, even",
     ]
     assert drawn("decode", 1, 1)[0].sizes[:8] == (9, 1, 8, 6, 15, 2, 6, 13)
 
@@ -111,17 +114,45 @@ def test_every_kind(run, capsys):
     code, found = run("--seed", "7")
     assert code == 0 and found["seed"] == 7 and [record["kind"] for record in found["timed"]] == [*KEYS]
     for record in found["timed"]:
-        assert {*record["error"]} == {"torch", "cutlass_py"} and record["wrong"] == []
+        more = {"select", "plain"} if record["kind"] == "gather" else set()
+        assert {*record["error"]} == {"torch", "cutlass_py", *more} and record["wrong"] == []
         for regime in ("sustained", "mixed"):
             beside = BESIDE.get(record["kind"], [])
-            assert record[regime]["ratio"] == {name: US[name] / 20 for name in ("torch", *beside)}
+            threads = {"threads": 0.5} if more else {}
+            assert record[regime]["ratio"] == {name: US[name] / 20 for name in ("torch", *beside)} | threads
     p, (decode,) = SMALL["decode"], (record for record in found["timed"] if record["kind"] == "decode")
     assert decode["mixed"]["GB/s"] == pytest.approx(2 * 3 * p.n * p.k / 20e-6 / 1e9, rel=1e-5)
     assert decode["mixed"]["TFLOP/s"] == pytest.approx(2 * 20 * p.n * p.k / 20e-6 / 1e12, rel=1e-5)
     assert run.gpu.freed == len(KEYS)
     printed = capsys.readouterr().out
-    assert "torch 0, 4 problems, seed 7" in printed and "host time of a call, us: 1.0, torch's 2.0" in printed
+    assert "torch 0, 5 problems, seed 7" in printed and "host time of a call, us: 1.0, torch's 2.0" in printed
     assert "decode: 3 x (32, 8), 20 lines, 1 to 16" in printed
+
+
+def test_both_regimes_time_every_arm(grouped, monkeypatch):
+    """By the clock of a GPU that is none, which calls turn forward."""
+    torch = pytest.importorskip("torch")
+    gpu, theirs, ours = OnCpu(torch), torch._grouped_mm, cutlass_py.grouped_gemm
+
+    def grouped_mm(*operands, **keywords):
+        gpu.tick(30)
+        return theirs(*operands, **keywords)
+
+    def grouped_gemm(a, b, **keywords):
+        gpu.tick(20 if "gather" in keywords else 16)
+        return ours(a, b, **keywords)
+
+    monkeypatch.setattr(torch, "_grouped_mm", grouped_mm)
+    monkeypatch.setattr(cutlass_py, "grouped_gemm", grouped_gemm)
+    args = grouped.parse(["--budget-ms", "0.5"])
+    record = grouped.measure(SMALL["rows"], gpu, args)
+    assert {regime: record[regime]["ratio"] for regime in args.regime} == {
+        "sustained": {"torch": 30 / 16}, "mixed": {"torch": 30 / 16},
+    }  # fmt: skip
+    monkeypatch.setattr(cutlass_py, "get_kernels", lambda args: [])  # no dense arms without kernels
+    record = grouped.measure(SMALL["gather"], gpu, args)
+    assert {*record["mixed"]["us"]} == {"torch", "cutlass_py", "select", "plain"}
+    assert record["sustained"]["ratio"] == {"torch": 1.5, "select": 0.8, "plain": 0.8}
 
 
 def test_a_new_seed_is_printed(run, monkeypatch, capsys):
@@ -163,7 +194,7 @@ def test_a_wrong_result_is_told(run, monkeypatch, capsys, kind, value):
 
     monkeypatch.setattr(cutlass_py, "grouped_gemm", grouped_gemm)
     code, found = run("--kinds", kind)
-    assert code == 1 and found["timed"][0]["wrong"] == ["cutlass_py"]
+    assert code == 1 and found["timed"][0]["wrong"][0] == "cutlass_py"
     assert f"WRONG: {SMALL[kind]}, cutlass_py: off by " in capsys.readouterr().out
 
 
@@ -177,9 +208,9 @@ def test_a_problem_that_fails_does_not_lose_the_others(run, grouped, monkeypatch
 
     monkeypatch.setattr(grouped, "measure", fails)
     code, found = run()
-    assert code == 1 and [record["kind"] for record in found["timed"]] == ["rows", "k", "even"]
+    assert code == 1 and [record["kind"] for record in found["timed"]] == ["rows", "k", "even", "gather"]
     assert f"FAILED: {SMALL['decode']}: MemoryError\n" in capsys.readouterr().out
-    assert run.gpu.freed == 4
+    assert run.gpu.freed == 5
 
 
 def test_a_gpu_that_works_no_more_ends_the_run(run, monkeypatch, capsys):

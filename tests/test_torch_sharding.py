@@ -87,6 +87,47 @@ def quantized_parts(mesh):
                 assert [part.placements[0] for part in found] == [placement] * 2
 
 
+def grouped_parts(mesh):
+    """Of any sharding of tokens and weights but over the groups: products and their gradients are those of one process.
+
+    Along what groups divide tensors are made whole first; else a device computes its own part.
+    """
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+    import cutlass_py.torch as ct
+
+    def placed(x, dim):
+        return distribute_tensor(x, mesh, [Replicate() if dim < 0 else Shard(dim)])
+
+    torch.manual_seed(0)
+    ends, seen = torch.tensor([2, 2, 5], dtype=torch.int32), set()
+    for shapes in (((6, 4), (3, 4, 8)), ((4, 6), (6, 8)), ((3, 4, 6), (6, 8))):
+        a, b = (torch.randn(shape, requires_grad=True) for shape in shapes)
+        columns = len(shapes[0]) == 3
+        for activation in (None, "silu"):
+            bias = torch.randn((8,) if columns else (3, 8), requires_grad=True)
+            wanted = ct.grouped_mm(a, b, offs=ends, bias=bias, activation=activation)
+            gradients = torch.autograd.grad(wanted.square().sum(), (a, b, bias))
+            for of_a, of_b in itertools.product(*(range(-1, x.dim()) for x in (a, b))):
+                given = [placed(x.detach(), dim).requires_grad_() for x, dim in ((a, of_a), (b, of_b), (bias, -1))]
+                if (of_a == 0 and a.dim() == 3) or (of_b == 0 and b.dim() == 3):
+                    with pytest.raises(RuntimeError, match="is sharded over its groups; expected it whole there"):
+                        ct.grouped_mm(*given[:2], offs=placed(ends, -1), bias=given[2], activation=activation)
+                    continue
+                d = ct.grouped_mm(*given[:2], offs=placed(ends, -1), bias=given[2], activation=activation)
+                torch.testing.assert_close(d.full_tensor(), wanted)
+                seen.add((shapes, of_a, of_b, d.placements[0], activation))
+                found = torch.autograd.grad(d.full_tensor().square().sum(), given)
+                torch.testing.assert_close([x.full_tensor() for x in found], [*gradients])
+    rows, deep, columns = (((6, 4), (3, 4, 8)), ((4, 6), (6, 8)), ((3, 4, 6), (6, 8)))
+    for activation in (None, "silu"):
+        assert (rows, -1, 2, Shard(1), activation) in seen  # columns of each expert's weights
+        assert (deep, 0, -1, Shard(1), activation) in seen and (deep, -1, 1, Shard(2), activation) in seen
+        assert (columns, 1, -1, Shard(0), activation) in seen
+    assert (rows, 1, 1, Partial(), None) in seen and (columns, 2, 0, Partial(), None) in seen
+    assert not any(placement == Partial() for _, _, _, placement, activation in seen if activation)
+
+
 def work(rank: int, port: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -96,6 +137,7 @@ def work(rank: int, port: int) -> None:
     tensor_parallel_mlp(mesh)
     every_sharding(mesh)
     quantized_parts(mesh)
+    grouped_parts(mesh)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     # Without Python's own end, at which gloo's threads abort a process now and then: they still hold tensors, whose

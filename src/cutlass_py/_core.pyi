@@ -658,6 +658,12 @@ class Problem:
         """The rows of each group are the first ones of a matrix of its own."""
 
     @property
+    def gathered(self) -> bool:
+        """
+        The rows of a are found by their numbers, and copied before the product.
+        """
+
+    @property
     def told(self) -> bool:
         """Where groups lie, the host knows."""
 
@@ -926,7 +932,7 @@ def quantize_problem(x: object | None, dtype: object | None = 'e4m3', *, scaling
 def xla_quantize_handler() -> CapsuleType:
     """quantize as a custom call of XLA's typed FFI, as xla_gemm_handler."""
 
-def grouped_gemm(a: object | None, b: object | None, *, offsets: object | None = None, sizes: object | None = None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, gated: object | None = None, aux: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, expected: object | None = None, compute: object | None = None, out_dtype: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
+def grouped_gemm(a: object | None, b: object | None, *, offsets: object | None = None, sizes: object | None = None, gather: object | None = None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, expected: object | None = None, compute: object | None = None, out_dtype: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
     """
     Many products of unequal size in one launch: D = epilogue(a @ b) for each group.
 
@@ -943,13 +949,16 @@ def grouped_gemm(a: object | None, b: object | None, *, offsets: object | None =
             or int64. On the device they are read when the kernel runs, so that a captured graph follows new numbers: what
             is out of bounds is cut off there. In host memory they are checked.
         sizes: (G,), likewise; one of the two is given.
+        gather: (M,) of int32 or int64, where groups divide rows: row i of the product is that of row gather[i] of a, which
+            may have any number of rows then. They are copied before the product, into memory of the package's own. In host
+            memory the numbers are checked; on the device there are zeros in place of a row that a does not have.
         out: written and returned. Lines of D that belong to no group keep what they hold.
         c, aux: as in gemm, of the shape of D.
         alpha, beta, activation, compute, out_dtype, deterministic, kernel, stream: as in gemm.
         gated: as in gemm, where groups divide rows, or with the first rows of each matrix: b has 2 N columns, and so
             have bias, scale_b and aux.
         bias: (N,), or (G, N): one row for each group. Where groups divide columns, (N,) alone.
-        scale_a: a number, one element, or (M,) where groups divide rows.
+        scale_a: a number, one element, or (M,) where groups divide rows: those of the product.
         scale_b: a number, one element, or as bias.
         scale_out: a number or one element.
         expected: lines of a group, about: a hint for the choice of a kernel where sizes are on the device.
@@ -958,14 +967,14 @@ def grouped_gemm(a: object | None, b: object | None, *, offsets: object | None =
         `out`, or a new row-major array; its lines that belong to no group are not written.
 
     Raises:
-        ValueError: shapes, offsets or sizes that do not fit; the message names the first bad entry.
+        ValueError: shapes, offsets, sizes or rows that do not fit; the message names the first bad entry.
         TypeError: an operand that is no array, or a dtype that does not fit.
         NoKernelError: no kernel takes groups of this problem, and the host does not know where they lie. Where it does,
             each is computed as a product of its own.
         CompileError, CudaError: as gemm.
     """
 
-def grouped_problem(a: object | None, b: object | None, offsets: object | None, sizes: object | None, expected: object | None, keywords: dict[str, Any]) -> Problem:
+def grouped_problem(a: object | None, b: object | None, offsets: object | None, sizes: object | None, expected: object | None, keywords: dict[str, Any], gather: object | None = None) -> Problem:
     """
     The canonical problem of a grouped_gemm call with these of gemm's keywords, which is not run. Takes TensorSpecs as well as arrays.
     """

@@ -52,6 +52,7 @@ class Elementwise(ctypes.Structure):
             ("reduce", _INT, [_ARRAY, _ARRAY, _INT, *_EXTENTS, _POINTER, _POINTER]),
             ("reduce_workspace", ctypes.c_size_t, [_ARRAY, *_EXTENTS]),
             ("write_pointers", _INT, [ctypes.POINTER(_POINTER), _LONG, _POINTER, _POINTER]),
+            ("gather", _INT, [_ARRAY, _LONG, _POINTER, _INT, _ARRAY, _INT, _LONG, _LONG, _POINTER]),
         )
     ]
 
@@ -331,6 +332,28 @@ def test_gelu_for_results_of_16_bits(dtype):
             assert found == wanted or abs(found / wanted - 1) < 2**-14.8
         else:
             assert abs(found) <= 2**-125 * max(abs(x), 1)
+
+
+# ---------------------------------------------------------------------------------------------------- rows by number
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["u8", "f16", "f32", "f64", "c128"])
+def test_rows_by_their_numbers(device, rng, dtype, layout):
+    """As often as they are named; zeros where there is no such row."""
+    for (rows, cols), count, kind in itertools.product([(1, 1), (9, 33), (40, 64), (5, 272)], (0, 1, 37), ("i4", "i8")):
+        source = placed("numpy", rng.integers(1, 100, (rows, cols)).astype(np.float64), dtype, layout)
+        beyond = [rows, -1, np.iinfo(kind).max, np.iinfo(kind).min]
+        numbers = rng.choice([*range(rows), *beyond], count).astype(kind)
+        to = placed("numpy", None, dtype, "aligned" if cols > 1 else "padded", (count, cols))
+        arrays = array(source.array, dtype), array(to.array, dtype)
+        given = arrays[0], rows, numbers.ctypes.data, kind == "i8", arrays[1]
+        assert device.gather(*given, to.array.itemsize, count, cols, simulator.stream()) == 0
+        simulator.run()
+        there = (numbers >= 0) & (numbers < rows)
+        wanted = np.where(there[:, None], source.array[np.where(there, numbers, 0)], np.zeros(1, to.array.dtype))
+        np.testing.assert_array_equal(to.array, wanted)
+        to.assert_rest_untouched()
 
 
 # ---------------------------------------------------------------------------------------------------- reductions

@@ -104,6 +104,34 @@ def test_sizes_end_with_the_extent(on, rng, name):
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize(("kind", "told"), [("i4", False), ("i4", True), ("i8", True)])
+@pytest.mark.parametrize("layout", ["row", "aligned_column"])
+def test_rows_by_their_numbers(on, rng, kind, told, layout):
+    """On the device, or `told` by the host. A row may be in several groups, or in none; others are zeros."""
+    name = next(x for x in GROUPED if axes_of(x)[0] == "m")
+    c, sizes = find(name), [70, 0, 5]
+    x, y = integers(rng, (40, 72), c.a), integers(rng, (3, 72, 136), c.b)
+    a, b = placed("numpy", x, c.a, layout).array, placed("numpy", y, c.b, ALIGNED[c.layout[1]]).array
+    out = placed("numpy", None, c.d, "aligned", (80, 136))
+    rows = rng.integers(0, 40, 80).astype(kind)
+    if not told:
+        rows[3], rows[71] = 40, -1
+    wanted = out.array.astype("f8")
+    x = np.r_[x, np.zeros((1, 72))][np.where((rows < 0) | (rows > 39), 40, rows)]
+    wanted[:70], wanted[70:75] = rounded(x[:70] @ y[0], c.d), rounded(x[70:75] @ y[2], c.d)
+    grouped_gemm(
+        typed(on, a, c.a),
+        typed(on, b, c.b),
+        sizes=on(np.array(sizes, "i4")),
+        gather=rows if told else on(rows),
+        out=typed(on, out.array, c.d),
+        kernel=name,
+    )
+    simulator.run()
+    out.assert_rest_untouched()
+    np.testing.assert_array_equal(out.array.astype("f8"), wanted)
+
+
 @pytest.mark.parametrize("name", [x for x in GROUPED if "batch" in axes_of(x)][:2])
 def test_a_matrix_that_groups_share(on, rng, name):
     """Of matrices that lie on top of one another each still has lines of its own."""

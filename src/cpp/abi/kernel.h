@@ -188,6 +188,10 @@ typedef struct CutlassPyElementwise {
   /* Writes `count` addresses to device memory, by value through the launch: the host's list may go, graphs keep them.
    */
   int (*write_pointers)(const void* const* pointers, int64_t count, void* destination, void* stream);
+  /* Row i of dst (rows, cols) = row numbers[i] of src (src_rows, cols), element sizes equal; zeros where there is no
+   * such row. Numbers lie in device memory: int32, or int64 where `wide`. dst runs along its columns. */
+  int (*gather)(const CutlassPyArray* src, int64_t src_rows, const void* numbers, int32_t wide,
+                const CutlassPyArray* dst, int32_t itemsize, int64_t rows, int64_t cols, void* stream);
 } CutlassPyElementwise;
 
 typedef struct CutlassPyLibrary {

@@ -216,7 +216,10 @@ void bind_problem(nb::module_& m) {
       .def_prop_ro("columns_of_b", &Problem::columns_of_b, "n, or where they are gates and values twice as many.")
       .def_prop_ro("grouped", &mark<&Problem::grouped>,
                    "The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together.")
-      .def_ro("stacked", &Problem::stacked, "The rows of each group are the first ones of a matrix of its own.")
+      .def_prop_ro("stacked", &Problem::stacked, "The rows of each group are the first ones of a matrix of its own.")
+      .def_prop_ro(
+          "gathered", [](const Problem& p) { return p.rows == GroupRows::gathered; },
+          "The rows of a are found by their numbers, and copied before the product.")
       .def_ro("told", &Problem::told, "Where groups lie, the host knows.")
       .def_prop_ro(
           "expected", [](const Problem& p) { return p.expected ? 1 << (p.expected - 1) : 0; },

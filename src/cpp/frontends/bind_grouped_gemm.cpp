@@ -24,13 +24,16 @@ Args:
         or int64. On the device they are read when the kernel runs, so that a captured graph follows new numbers: what
         is out of bounds is cut off there. In host memory they are checked.
     sizes: (G,), likewise; one of the two is given.
+    gather: (M,) of int32 or int64, where groups divide rows: row i of the product is that of row gather[i] of a, which
+        may have any number of rows then. They are copied before the product, into memory of the package's own. In host
+        memory the numbers are checked; on the device there are zeros in place of a row that a does not have.
     out: written and returned. Lines of D that belong to no group keep what they hold.
     c, aux: as in gemm, of the shape of D.
     alpha, beta, activation, compute, out_dtype, deterministic, kernel, stream: as in gemm.
     gated: as in gemm, where groups divide rows, or with the first rows of each matrix: b has 2 N columns, and so
         have bias, scale_b and aux.
     bias: (N,), or (G, N): one row for each group. Where groups divide columns, (N,) alone.
-    scale_a: a number, one element, or (M,) where groups divide rows.
+    scale_a: a number, one element, or (M,) where groups divide rows: those of the product.
     scale_b: a number, one element, or as bias.
     scale_out: a number or one element.
     expected: lines of a group, about: a hint for the choice of a kernel where sizes are on the device.
@@ -39,7 +42,7 @@ Returns:
     `out`, or a new row-major array; its lines that belong to no group are not written.
 
 Raises:
-    ValueError: shapes, offsets or sizes that do not fit; the message names the first bad entry.
+    ValueError: shapes, offsets, sizes or rows that do not fit; the message names the first bad entry.
     TypeError: an operand that is no array, or a dtype that does not fit.
     NoKernelError: no kernel takes groups of this problem, and the host does not know where they lie. Where it does,
         each is computed as a product of its own.
@@ -64,27 +67,28 @@ Facts grouped_gemm_facts(const CutlassPyKernel& kernel) { return gemm_facts(kern
 void bind_grouped_gemm(nb::module_& m) {
   m.def(
       "grouped_gemm",
-      [](nb::handle a, nb::handle b, nb::handle offsets, nb::handle sizes, nb::handle out, nb::handle c,
-         nb::handle alpha, nb::handle beta, nb::handle bias, nb::handle activation, nb::handle gated, nb::handle aux,
-         nb::handle scale_a, nb::handle scale_b, nb::handle scale_out, nb::handle expected, nb::handle compute,
-         nb::handle out_dtype, nb::handle deterministic, nb::handle kernel, nb::handle stream) {
+      [](nb::handle a, nb::handle b, nb::handle offsets, nb::handle sizes, nb::handle gather, nb::handle out,
+         nb::handle c, nb::handle alpha, nb::handle beta, nb::handle bias, nb::handle activation, nb::handle gated,
+         nb::handle aux, nb::handle scale_a, nb::handle scale_b, nb::handle scale_out, nb::handle expected,
+         nb::handle compute, nb::handle out_dtype, nb::handle deterministic, nb::handle kernel, nb::handle stream) {
         const Keywords k = keywords_of(out, c, alpha, beta, bias, activation, gated, aux, scale_a, scale_b, scale_out,
                                        compute, out_dtype, deterministic, kernel, stream);
-        return grouping::grouped_gemm(a, b, {offsets, sizes, expected}, k);
+        return grouping::grouped_gemm(a, b, {offsets, sizes, gather, expected}, k);
       },
-      "a"_a.none(), "b"_a.none(), nb::kw_only(), "offsets"_a = nb::none(), "sizes"_a = nb::none(), "out"_a = nb::none(),
-      "c"_a = nb::none(), "alpha"_a.none() = 1.0, "beta"_a = nb::none(), "bias"_a = nb::none(),
-      "activation"_a = nb::none(), "gated"_a = nb::none(), "aux"_a = nb::none(), "scale_a"_a = nb::none(),
-      "scale_b"_a = nb::none(), "scale_out"_a = nb::none(), "expected"_a = nb::none(), "compute"_a = nb::none(),
-      "out_dtype"_a = nb::none(), "deterministic"_a.none() = false, "kernel"_a = nb::none(), "stream"_a = nb::none(),
-      kDoc);
+      "a"_a.none(), "b"_a.none(), nb::kw_only(), "offsets"_a = nb::none(), "sizes"_a = nb::none(),
+      "gather"_a = nb::none(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0, "beta"_a = nb::none(),
+      "bias"_a = nb::none(), "activation"_a = nb::none(), "gated"_a = nb::none(), "aux"_a = nb::none(),
+      "scale_a"_a = nb::none(), "scale_b"_a = nb::none(), "scale_out"_a = nb::none(), "expected"_a = nb::none(),
+      "compute"_a = nb::none(), "out_dtype"_a = nb::none(), "deterministic"_a.none() = false, "kernel"_a = nb::none(),
+      "stream"_a = nb::none(), kDoc);
   m.def(
       "grouped_problem",
       [](nb::handle a, nb::handle b, nb::handle offsets, nb::handle sizes, nb::handle expected,
-         const nb::typed<nb::dict, nb::str, nb::any>& keywords) {
-        return grouping::problem_of(a, b, {offsets, sizes, expected}, keywords_from(keywords));
+         const nb::typed<nb::dict, nb::str, nb::any>& keywords, nb::handle gather) {
+        return grouping::problem_of(a, b, {offsets, sizes, gather, expected}, keywords_from(keywords));
       },
       "a"_a.none(), "b"_a.none(), "offsets"_a.none(), "sizes"_a.none(), "expected"_a.none(), "keywords"_a,
+      "gather"_a = nb::none(),
       "The canonical problem of a grouped_gemm call with these of gemm's keywords, which is not run. Takes TensorSpecs "
       "as well as arrays.");
 }

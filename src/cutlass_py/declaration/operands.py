@@ -21,6 +21,7 @@ SHAPES = {
     "elements": "(..., rows, cols)",
     "groups": "one element for each group of rows and columns",
     "lines": "one number for each group, or one more",
+    "rows of a": "one number for each row of D",
 }
 
 
@@ -89,6 +90,7 @@ OPERANDS = {
         Operand("scale_out", "factor", "epilogue.scale_out", number=True, lists="never", complex=False),
         Operand("offsets", "lines", "groups.numbers", lists="never"),
         Operand("sizes", "lines", "groups.numbers", lists="never"),
+        Operand("gather", "rows of a", "a", lists="never"),
         Operand("out", "result", "d", "always", lists="never"),
     ),
 }
@@ -105,8 +107,8 @@ KEYWORDS: dict[str, dict[str, float | bool | str | None]] = {
         "dtype": "e4m3", "scaling": "tensor", "out": None, "scales": None, "kernel": None, "stream": None,
     },
     "grouped_gemm": {
-        "offsets": None, "sizes": None, "out": None, "c": None, "alpha": 1.0, "beta": None, "bias": None,
-        "activation": None, "gated": None, "aux": None, "scale_a": None, "scale_b": None, "scale_out": None,
+        "offsets": None, "sizes": None, "gather": None, "out": None, "c": None, "alpha": 1.0, "beta": None,
+        "bias": None, "activation": None, "gated": None, "aux": None, "scale_a": None, "scale_b": None, "scale_out": None,
         "expected": None, "compute": None, "out_dtype": None, "deterministic": False, "kernel": None, "stream": None,
     },
 }  # fmt: skip

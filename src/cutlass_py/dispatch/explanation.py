@@ -130,6 +130,7 @@ def steps(choice: Choice, p: Problem) -> list[str]:
     """What a choice does for a problem besides one launch of its kernel on the operands as they lie, and why."""
     route, way = choice.route, choice.route.way
     lines = [] if route.kernel.compiled else ["is not in the built set: taken from the cache, or compiled first"]
+    lines += filter(None, [operation_of(p).first(p)])
     lines += [f"packs {name} first" for name in way.packed]
     if route.splits > 1:
         lines.append(f"splits k into {route.splits} parts")

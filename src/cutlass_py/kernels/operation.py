@@ -181,6 +181,10 @@ class Operation(ABC):
         """What has to be known to read words about a problem's operands; empty for most."""
         return ""
 
+    def first(self, p: Any) -> str:
+        """What is done to a problem's operands before any kernel sees them; "" for nothing."""
+        return ""
+
     def fused(self, interface: Any, p: Any) -> str:
         """What kernels of an interface do to a problem's result before they store it, as a formula; "" for nothing."""
         return ""

@@ -33,6 +33,7 @@ from .fast_path import (
 from .gemm_function import cast, check_tensors, gemm, refuse_as_torch
 from .gradients import column_major, dense, inherit_thread_flags, is_gradient_needed
 from .operators import LIBRARY
+from .sharding import RULES, register_if_used
 from .validation import check_devices
 
 
@@ -202,6 +203,7 @@ def _run(call: _Call) -> tuple[Tensor, Tensor]:
     """The operator, by a function that torch.func differentiates too; while torch.compile traces, by itself."""
     if no_interceptors() and not needs_gradient(call[:_TENSORS]):
         return _forward(*call)
+    register_if_used()
     run = operator if is_compiling() else _Grouped.apply
     found: tuple[Tensor, Tensor] = run(*call)
     return found
@@ -211,6 +213,8 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """The operator; where nothing has to see it, without torch's dispatch."""
     tensors = arguments[:_TENSORS]
     unseen = no_interceptors() and are_plain_types(tensors) and not any_lazy_or_wrapped(tensors)
+    if not unseen:
+        register_if_used()
     found: tuple[Tensor, Tensor] = (_compute if unseen else operator)(*arguments)
     return found
 
@@ -335,8 +339,8 @@ def _of_bias(ctx: Any, offsets: Tensor, dz: Tensor, narrow: Tensor) -> Tensor:
     """dz summed over the rows of each group: of those that groups divide by a product with ones."""
     rank, dtype = ctx.bias
     if ctx.ranks == (3, 2):
-        columns = torch.arange(dz.shape[1], dtype=offsets.dtype, device=offsets.device)
-        inside = torch.searchsorted(offsets, columns, right=True) < offsets.shape[0]
+        places = offsets.new_ones(dz.shape[1]).cumsum(0)  # from 1 on, of a DTensor as of any
+        inside = places <= (offsets[-1] if offsets.shape[0] else 0)
         return torch.where(inside.to(dz.device), dz.sum(0), 0).to(dtype)
     if ctx.ranks == (2, 2):
         sums = dz.sum(1)
@@ -367,6 +371,38 @@ def _vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
     return tuple(torch.stack(results) for results in zip(*examples, strict=True)), (0, 0)
 
 
+def _shardings(*arguments: Any) -> list[tuple[list[Any], list[Any]]]:
+    """DTensor's rules (sharding.py): in parts along rows, columns or k, but not along what groups divide.
+
+    Raises:
+        RuntimeError: the matrices of the groups are sharded over these, which needs an exchange of lines.
+    """
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    call, whole = _Call(*arguments), Replicate()
+    a, b = len(call.a.shape), len(call.b.shape)
+    for name, x in (("mat_a", call.a), ("mat_b", call.b)):
+        if len(x.shape) == 3 and any(placement.is_shard(0) for placement in x.placements):
+            raise RuntimeError(
+                f"grouped_mm: {name} {tuple(x.shape)} is sharded over its groups; expected it whole there: send lines "
+                "to the device of their group, and multiply local tensors"
+            )
+    divided = "m" if b == 3 else "n" if a == 3 else "k"
+    d = 3 if divided == "k" else 2
+
+    def way(result: Any, of_a: Any, of_b: Any, of_bias: Any) -> tuple[list[Any], list[Any]]:
+        inputs = [of_a, of_b, whole, None if call.bias is None else of_bias]
+        return [result, result if call.keep_z else whole], inputs + [None] * (len(call) - _TENSORS)
+
+    ways = {
+        "m": way(Shard(d - 2), Shard(a - 2), whole, whole),
+        "n": way(Shard(d - 1), whole, Shard(b - 1), Shard(-1 if call.bias is None else len(call.bias.shape) - 1)),
+    }
+    if call.activation == "identity" and (call.out_dtype or call.a.tensor_meta.dtype) in WIDE:
+        ways["k"] = way(Partial(), Shard(a - 1), Shard(b - 2), Partial())
+    return [way(whole, whole, whole, whole), *(found for axis, found in ways.items() if axis != divided)]
+
+
 class _Grouped(torch.autograd.Function):  # type: ignore[misc]
     """The operator under torch.func, whose transforms want the parts of its gradient by these names."""
 
@@ -387,3 +423,4 @@ for _backend in ("CPU", "CUDA"):
 library.register_fake(operator, _fake, lib=LIBRARY)
 library.register_autograd(operator, _backward, setup_context=_keep, lib=LIBRARY)
 library.register_vmap(operator, _vmap, lib=LIBRARY)
+RULES[operator] = _shardings

@@ -31,6 +31,9 @@ int reduce(const CutlassPyArray* from, const CutlassPyArray* to, int32_t reducti
 
 size_t reduce_workspace(const CutlassPyArray* from, int64_t batch, int64_t lines, int64_t length);
 
+int gather(const CutlassPyArray* src, int64_t src_rows, const void* numbers, int32_t wide, const CutlassPyArray* dst,
+           int32_t itemsize, int64_t rows, int64_t cols, void* stream);
+
 int write_pointers(const void* const* pointers, int64_t count, void* destination, void* stream);
 
 constexpr int64_t kMostBlocksY = 65535;

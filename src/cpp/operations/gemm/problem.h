@@ -36,6 +36,10 @@ inline int64_t element_size(const CutlassPyArray& x) { return dtype_size(dtype_o
 // Which bits are asked for again: those of the same call; or those of a row, whatever is beside it.
 enum class Repeats : uint8_t { no, call, row };
 
+// How the rows of groups lie: one group behind the other, as they do where groups divide columns or k too; as the first
+// ones of a matrix for each; or anywhere in a, by their numbers.
+enum class GroupRows : uint8_t { together, first, gathered };
+
 // The class of a call: everything that the choice of a plan depends on. Compared and hashed as bytes. An absent operand
 // has dtype none, layout 0 and alignment 0. Layouts of c, gate and aux are 't' (as D lies) or 'x'.
 struct Problem {
@@ -71,7 +75,7 @@ struct Problem {
   // A grouped product (operations/grouped_gemm): the axis that groups divide, whose extent is that of all together; of
   // whatever is batched each has a matrix.
   char grouped = 0;
-  bool stacked = false;  // the rows of each are the first ones of a matrix of its own
+  GroupRows rows = GroupRows::together;
   bool told = false;     // where groups lie, the host knows
   uint8_t expected = 0;  // 1 + log2 of a group's lines, rounded up, where that was said; 0 where not
   // Columns that are gates and values: 'b', of B, which has twice as many as D; 'd', of D, which has twice as many as
@@ -84,6 +88,7 @@ struct Problem {
 
   bool has_c() const { return c != Dtype::none; }
   int64_t columns_of_b() const { return pairs == 'b' ? 2 * int64_t(n) : n; }
+  bool stacked() const { return rows == GroupRows::first; }
   // Columns of B that share a factor where scales are blocks, else 0.
   int block() const { return scale_b == 'b' ? int(kScaleBlock) : scale_b == 'r' ? 1 : 0; }
   bool operator==(const Problem& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }

@@ -101,21 +101,21 @@ class GemmSample final : public Sample {
 
   // Whether groups share an operand, of which each has some lines.
   bool divided(Shape shape) const {
-    if (!p_.grouped || p_.stacked) return false;
+    if (!p_.grouped || p_.stacked()) return false;
     return shape == Shape::left ? p_.grouped != 'n' : shape == Shape::right ? p_.grouped != 'm' : p_.grouped != 'k';
   }
 
   // As ends that the host knows, so that a sample's memory holds no numbers of which they would be made.
   void lay_groups() {
     const int64_t total = p_.grouped == 'm' ? p_.m : p_.grouped == 'n' ? p_.n : p_.k;
-    call_.groups = {nullptr, p_.stacked ? CUTLASS_PY_GROUP_FIRST : CUTLASS_PY_GROUP_ENDS, 1, p_.grouped};
+    call_.groups = {nullptr, p_.stacked() ? CUTLASS_PY_GROUP_FIRST : CUTLASS_PY_GROUP_ENDS, 1, p_.grouped};
     // Of 0.3 to 1.7 times the mean, as they come.
     const auto weight = [](int64_t i) { return 3 + i * 7 % 11 * 14 / 10; };
     int64_t sum = 0, all = 0;
     for (int64_t i = 0; i < p_.batch; ++i) all += weight(i);
     for (int64_t i = 0; i < p_.batch; ++i) {
       sum += weight(i);
-      call_.group_ends.push_back(p_.stacked ? total : total * sum / all);
+      call_.group_ends.push_back(p_.stacked() ? total : total * sum / all);
     }
   }
 

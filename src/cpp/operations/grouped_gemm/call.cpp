@@ -2,28 +2,23 @@
 
 #include <nanobind/stl/string.h>
 
+#include <optional>
 #include <string>
 
 #include "arrays/exact_overlap.h"
 #include "arrays/metadata.h"
 #include "operations/gemm/facts.h"
+#include "operations/grouped_gemm/gather.h"
 #include "runtime/plan_table.h"
 
 namespace cutlass_py::grouping {
 namespace {
 
-// What tells groups apart, viewed: among the operands, or alone in host memory beside operands of a device.
+// Numbers, viewed: among the operands, or alone in host memory beside operands of a device.
 class NumbersView {
  public:
-  NumbersView(Operands& operands, const Asked& asked) {
-    const bool by_sizes = asked.offsets.is_none();
-    if (by_sizes == asked.sizes.is_none()) {
-      refuse(Refusal("offsets", by_sizes ? "is missing, and so is sizes" : "is given beside sizes")
-                 .expects("one of the two"));
-    }
-    const nb::handle given = by_sizes ? asked.sizes : asked.offsets;
-    const char* name = by_sizes ? "sizes" : "offsets";
-    numbers_.sizes = by_sizes, numbers_.wide = is_wide(given);
+  NumbersView(Operands& operands, nb::handle given, const char* name, bool sizes = false) {
+    numbers_.sizes = sizes, numbers_.wide = is_wide(given);
     // Of 64 bits there is no integer among the dtypes of operands: they are seen as others of that size.
     held_ = numbers_.wide ? nb::cast(TypedView{nb::borrow(given), Dtype::f64}) : nb::borrow(given);
     alone_.expected = Numbers::dtypes;
@@ -56,6 +51,16 @@ class NumbersView {
   Numbers numbers_;
 };
 
+// What tells groups apart.
+NumbersView of_groups(Operands& operands, const Asked& asked) {
+  const bool by_sizes = asked.offsets.is_none();
+  if (by_sizes == asked.sizes.is_none()) {
+    refuse(Refusal("offsets", by_sizes ? "is missing, and so is sizes" : "is given beside sizes")
+               .expects("one of the two"));
+  }
+  return NumbersView(operands, by_sizes ? asked.sizes : asked.offsets, by_sizes ? "sizes" : "offsets", by_sizes);
+}
+
 int64_t expected_from(nb::handle value) {
   if (value.is_none()) return 0;
   const int64_t lines = PyIndex_Check(value.ptr()) ? PyLong_AsLongLong(nb::int_(value).ptr()) : -1;
@@ -75,17 +80,23 @@ void check_asked(nb::handle a, nb::handle b, const Keywords& keywords) {
   if (!keywords.epilogue.is_none()) refuse(Refusal("epilogue", "is given").hints("groups have none of the user's"));
 }
 
-Call canonical_call(const Request& request, const Groups& groups, const Numbers& numbers, const Asked& asked,
-                    const Keywords& keywords) {
+// `gather`: where rows are found by their numbers, which `request` then has as they will lie.
+Call canonical_call(const Request& request, const Groups& groups, const Numbers& numbers, const Gather* gather,
+                    const Asked& asked, const Keywords& keywords) {
   Call call = canonicalise(request, groups, numbers, expected_from(asked.expected));
+  if (gather) call.problem.rows = GroupRows::gathered;
   call.problem.kernel = kernel_id(keywords.kernel);
   call.problem.jit = jit_allowed;
+  std::vector<const Operand*> others = {numbers.array};
+  if (gather) others.insert(others.end(), {gather->source(), gather->numbers()});
   for (const Role role : {Role::out, Role::aux}) {  // what is written before other blocks have read the numbers
     const Operand* x = request.at(role);
-    if (!x || x->metadata_only || numbers.array->metadata_only || !request.writes(role)) continue;
-    if (!(x->device == numbers.array->device) || provably_disjoint(*x, *numbers.array)) continue;
-    Refusal shared = Refusal(x->name, "shares elements with", "overlap").beside(numbers.array->name);
-    call.possible_overlaps.push_back({x, numbers.array, shared.hints("what is written has memory of its own")});
+    if (!x || x->metadata_only || !request.writes(role)) continue;
+    for (const Operand* other : others) {
+      if (other->metadata_only || x->device != other->device || provably_disjoint(*x, *other)) continue;
+      Refusal shared = Refusal(x->name, "shares elements with", "overlap").beside(other->name);
+      call.possible_overlaps.push_back({x, other, shared.hints("what is written has memory of its own")});
+    }
   }
   check_possible_overlaps(call.possible_overlaps);
   return call;
@@ -115,18 +126,26 @@ nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Ke
   Operands operands;
   open_operands(operands, a, b, keywords);
   operands.check_memory("use explain or get_kernels");
-  const NumbersView numbers(operands, asked);
+  const NumbersView numbers = of_groups(operands, asked);
   numbers.check_memory();
+  std::optional<NumbersView> rows;
+  if (!asked.gather.is_none()) rows.emplace(operands, asked.gather, "gather"), rows->check_memory();
   check_devices(operands);
   Execution execution(operands, *operands[Role::a], operands[Role::out], keywords.stream);
   Request request = request_from(operands, keywords);
+  std::optional<Gather> gather;
+  if (rows) gather.emplace(request, **rows);
   const Groups groups = groups_of(request, *numbers);
-  Call call = canonical_call(request, groups, *numbers, asked, keywords);
+  Call call = canonical_call(request, groups, *numbers, gather ? &*gather : nullptr, asked, keywords);
   const Lines lines = (*numbers).on_host() ? read(groups, *numbers) : Lines();
   bool divided = execution.on_host();
   if (divided && !keywords.kernel.is_none()) plan_for(call.problem);  // refuses what is no kernel of groups
   if (!divided && call.problem.told && !nothing_to_do(call.problem)) {
     divided = plan_during(execution, call.problem).divided;
+  }
+  if (gather && !nothing_to_do(call.problem)) {
+    if (!execution.on_host()) plan_during(execution, call.problem);  // may refuse: before anything is allocated
+    *address_slot(call, Role::a, call.problem.transposed) = gather->run(execution);
   }
   Workspace none;
   if (!divided) {
@@ -149,17 +168,21 @@ Problem problem_of(nb::handle a, nb::handle b, const Asked& asked, const Keyword
   check_asked(a, b, keywords);
   Operands operands;
   open_operands(operands, a, b, keywords);
-  const NumbersView numbers(operands, asked);
+  const NumbersView numbers = of_groups(operands, asked);
+  std::optional<NumbersView> rows;
+  if (!asked.gather.is_none()) rows.emplace(operands, asked.gather, "gather");
   check_devices(operands);
   operands.each([](View& view) {
     if (view.complete) return;
     const bool cuda = view.operand.device.type == DeviceType::cuda;
     view.import(cuda ? device::own_stream(view.operand.device.id) : nullptr);
   });
-  const Request request = request_from(operands, keywords);
+  Request request = request_from(operands, keywords);
+  std::optional<Gather> gather;
+  if (rows) gather.emplace(request, **rows);
   const Groups groups = groups_of(request, *numbers);
   if ((*numbers).on_host() && !(*numbers).array->metadata_only) read(groups, *numbers);
-  return canonical_call(request, groups, *numbers, asked, keywords).problem;
+  return canonical_call(request, groups, *numbers, gather ? &*gather : nullptr, asked, keywords).problem;
 }
 
 }  // namespace cutlass_py::grouping

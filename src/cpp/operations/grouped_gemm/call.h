@@ -9,7 +9,7 @@ namespace cutlass_py::grouping {
 
 // Beside gemm's keywords; None stands for "not given".
 struct Asked {
-  nb::handle offsets, sizes, expected;
+  nb::handle offsets, sizes, gather, expected;
 };
 
 nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords);

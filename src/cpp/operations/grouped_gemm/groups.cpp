@@ -49,16 +49,6 @@ void narrow(Operand& x, int dimension, int64_t begin, int64_t end) {
   x.shape[dimension] = end - begin;
 }
 
-std::string number_name(const Numbers& numbers, int64_t i) {
-  return std::string(numbers.array->name) + "[" + std::to_string(i) + "]";
-}
-
-int64_t number(const Numbers& numbers, int64_t i) {
-  const char* at =
-      static_cast<const char*>(numbers.array->data) + i * numbers.array->strides[0] * dtype_size(numbers.array->dtype);
-  return numbers.wide ? *reinterpret_cast<const int64_t*>(at) : *reinterpret_cast<const int32_t*>(at);
-}
-
 void check_ranks(const Request& r) {
   for (const Role role : {Role::a, Role::b}) {
     const Operand& x = *r.at(role);
@@ -119,6 +109,18 @@ void check_shapes(const Request& r, const Groups& g) {
 
 }  // namespace
 
+void Numbers::check() const {
+  const Operand& x = *array;
+  if (x.dtype != Dtype::s32 && !wide) refuse_type(found_dtype(x).expects(dtypes));
+  if (x.rank != 1) refuse(found(x).expects("one dimension"));
+  if (x.shape[0] > 1 && x.strides[0] != 1) refuse(found(x).adds(" with gaps between its numbers").expects("none"));
+}
+
+int64_t Numbers::operator[](int64_t i) const {
+  const char* at = static_cast<const char*>(array->data) + i * array->strides[0] * dtype_size(array->dtype);
+  return wide ? *reinterpret_cast<const int64_t*>(at) : *reinterpret_cast<const int32_t*>(at);
+}
+
 Groups groups_of(const Request& r, const Numbers& numbers) {
   check_ranks(r);
   const Operand &a = *r.at(Role::a), &b = *r.at(Role::b), &x = *numbers.array;
@@ -130,9 +132,7 @@ Groups groups_of(const Request& r, const Numbers& numbers) {
   if (g.stacked && !numbers.sizes) {
     refuse(Refusal("offsets", "is given beside a and b of 3 dimensions").hints("pass sizes: the rows of each group"));
   }
-  if (x.dtype != Dtype::s32 && !numbers.wide) refuse_type(found_dtype(x).expects(Numbers::dtypes));
-  if (x.rank != 1) refuse(found(x).expects("one dimension"));
-  if (x.shape[0] > 1 && x.strides[0] != 1) refuse(found(x).adds(" with gaps between its numbers").expects("none"));
+  numbers.check();
   const Operand* out = r.at(Role::out);
   if (a.rank == 3 || b.rank == 3) {
     g.count = b.rank == 3 ? b.shape[0] : a.shape[0];
@@ -158,19 +158,19 @@ std::vector<std::pair<int64_t, int64_t>> read(const Groups& g, const Numbers& nu
   const bool starts = g.kind == CUTLASS_PY_GROUP_STARTS;
   int64_t at = 0;
   for (int64_t i = 0; i < numbers.array->shape[0]; ++i) {
-    const int64_t x = number(numbers, i), begin = g.stacked ? 0 : at, end = numbers.sizes ? begin + x : x;
+    const int64_t x = numbers[i], begin = g.stacked ? 0 : at, end = numbers.sizes ? begin + x : x;
     const std::string value = "is " + std::to_string(x);
     if (x < 0 || (numbers.sizes && x > g.total)) {
-      refuse(Refusal(number_name(numbers, i), value).expects("0 to " + std::to_string(g.total)));
+      refuse(Refusal(numbers.name_of(i), value).expects("0 to " + std::to_string(g.total)));
     }
     if (end < begin) {
-      refuse(Refusal(number_name(numbers, i), value)
-                 .but(Refusal(number_name(numbers, i - 1), "is " + std::to_string(begin)))
+      refuse(Refusal(numbers.name_of(i), value)
+                 .but(Refusal(numbers.name_of(i - 1), "is " + std::to_string(begin)))
                  .expects("no decrease"));
     }
     if (end > g.total) {
       const std::string reach = numbers.sizes ? "ends a group at " + std::to_string(end) : value;
-      refuse(Refusal(number_name(numbers, i), reach).expects(std::to_string(g.total) + " at most"));
+      refuse(Refusal(numbers.name_of(i), reach).expects(std::to_string(g.total) + " at most"));
     }
     if (!starts || i) lines.emplace_back(begin, end);
     at = end;
@@ -219,7 +219,7 @@ Call canonicalise(const Request& given, const Groups& g, const Numbers& numbers,
   Call call = cutlass_py::canonicalise(operands.request, given);
   Problem& p = call.problem;
   p.grouped = g.axis == 'k' ? 'k' : (g.axis == 'm') == p.transposed ? 'n' : 'm';
-  p.stacked = g.stacked, p.told = numbers.on_host();
+  p.rows = g.stacked ? GroupRows::first : GroupRows::together, p.told = numbers.on_host();
   p.splits = 0;  // whoever asks for batch invariance: k is never in parts here
   const int64_t lines = std::min(expected, std::max<int64_t>(g.total, 1));
   if (lines) p.expected = 1;

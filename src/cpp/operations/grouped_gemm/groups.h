@@ -4,6 +4,7 @@
 //   a (G, M, K), b (K, N)      columns: out (M, N)        a (G, M, K), b (G, K, N)  the first rows of each matrix
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,11 @@ struct Numbers {
   bool sizes = false, wide = false;
 
   bool on_host() const { return array->device.type == DeviceType::cpu; }
+  // Refused unless they are one behind the other, and integers.
+  void check() const;
+  // Of memory of the host, the i-th, and what errors call it.
+  int64_t operator[](int64_t i) const;
+  std::string name_of(int64_t i) const { return std::string(array->name) + "[" + std::to_string(i) + "]"; }
 };
 
 struct Groups {

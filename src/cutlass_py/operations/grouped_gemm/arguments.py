@@ -15,7 +15,7 @@ class GroupedArguments(ProductArguments):
     """Operands and keywords of one grouped_gemm: what get_kernels, explain, Kernel.supports and Kernel.run take.
 
     The keywords are those of `grouped_gemm`, but for `kernel` and `stream`, which `run` takes. Operands may be arrays
-    or TensorSpecs (offsets and sizes: "s32").
+    or TensorSpecs (offsets, sizes and gather: "s32").
 
     Attributes:
         problem: the canonical problem, which legality and ranking look at.
@@ -31,6 +31,7 @@ class GroupedArguments(ProductArguments):
         *,
         offsets: Any = None,
         sizes: Any = None,
+        gather: Any = None,
         out: Any = None,
         c: Any = None,
         alpha: Any = 1.0,
@@ -48,14 +49,14 @@ class GroupedArguments(ProductArguments):
         deterministic: bool = False,
     ) -> None:
         self.a, self.b = a, b
-        groups = {"offsets": offsets, "sizes": sizes, "expected": expected}
+        groups = {"offsets": offsets, "sizes": sizes, "gather": gather, "expected": expected}
         product = {
             "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "gated": gated,
             "aux": aux, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "compute": compute,
             "out_dtype": out_dtype, "deterministic": deterministic,
         }  # fmt: skip
         self.keywords = {**groups, **product}
-        self.problem: Problem = _core.grouped_problem(a, b, offsets, sizes, expected, product)
+        self.problem: Problem = _core.grouped_problem(a, b, offsets, sizes, expected, product, gather)
 
     def run(self, *, kernel: Any = None, stream: Any = None, workspace: Any = None) -> Any:
         """Run it: `grouped_gemm` on these operands.

@@ -72,6 +72,10 @@ class GroupedGemm(Gemm):
         """The groups, and the product of all of them."""
         return problem_text.describe(p)
 
+    def first(self, p: Problem) -> str:
+        """Kernels load whole tiles of rows by the copy engine, which finds none by a number."""
+        return "copies the rows of a that gather numbers first" if p.gathered else ""
+
     @property
     def host_kernel(self) -> KernelMetadata:
         """One that takes any layout, dtype and alignment: gemm's, group by group."""

@@ -11,5 +11,6 @@ _LINES = {"m": "rows of a", "n": "columns of b", "k": "k"}
 def describe(p: Problem) -> str:
     """In one line: the groups, and the product of all of them."""
     what = "the first rows of as many matrices" if p.stacked else _LINES[p.grouped]
+    what = f"{what} by their numbers" if p.gathered else what
     expected = f", about {p.expected} each" if p.expected else ""
     return f"{p.batch} groups of {what}{expected}: {problem_text.describe(p).removeprefix(f'{p.batch} x ')}"

@@ -24,6 +24,7 @@ KEYS = {
     "activation": PRODUCT["activation"],
     "gated": PRODUCT["gated"],
     "compute": PRODUCT["compute"],
+    "gather": "rows of A, where those of the groups are found by their numbers",
     "expected": "as in grouped_gemm",
 }
 _NEEDED = ("groups", "m", "n", "k", "a")
@@ -49,7 +50,8 @@ def arguments(entry: Mapping[str, Any], device: str = "cuda") -> GroupedArgument
         shape = [groups, rows, cols] if each else [rows, cols]
         return TensorSpec(shape, given.a, [rows * cols, *strides] if each else strides, device)
 
-    a = matrix(m, k, layout[0], axis in ("n", "batch"))
+    gathered = "gather" in given.given
+    a = matrix(given.extent("gather") if gathered else m, k, layout[0], axis in ("n", "batch"))
     b = matrix(k, given.columns_of_b, layout[1], axis in ("m", "batch"))
     asked = ("gated", "compute", "expected")
     keywords: dict[str, Any] = {key: given.given[key] for key in asked if key in given.given}
@@ -60,5 +62,7 @@ def arguments(entry: Mapping[str, Any], device: str = "cuda") -> GroupedArgument
         keywords["bias"] = TensorSpec(shape, given.one_of("bias", STORAGE), device=device)
     if "d" in given.given:
         keywords["out_dtype"] = given.one_of("d", STORAGE)
+    if gathered:
+        keywords["gather"] = TensorSpec([m], "s32", device=device)
     keywords["sizes" if axis == "batch" else "offsets"] = TensorSpec([groups], "s32", device=device)
     return GroupedArguments(a, b, **keywords)

@@ -12,15 +12,19 @@ from typing import TypeVar
 T = TypeVar("T")
 
 # By kind how many problems are drawn, unless another count is asked for. Of "rows" and "even" (large groups of one
-# size) and of "decode" groups divide the rows; of "k" the lines that the gradient of the weights sums over.
-KINDS = {"rows": 28, "decode": 8, "k": 12, "even": 4}
+# size), of "decode" and of "gather" (rows by their numbers) groups divide the rows; of "k" the lines that the gradient
+# of the weights sums over.
+KINDS = {"rows": 28, "decode": 8, "k": 12, "even": 4, "gather": 4}
 SPREADS = ("even", "U(0.7, 1.3)", "Dirichlet(1)", "3/4 empty")
 # (n, k): DeepGEMM's suite, Qwen3-30B, GLM, Mixtral 8x7B, DeepSeek-V3, SonicMoE's, TransformerEngine's.
 LAYERS = (
     (6144, 7168), (7168, 3072), (4096, 4096), (4096, 2048), (1536, 2048), (2048, 768), (4096, 6144), (28672, 4096),
     (4096, 14336), (4096, 7168), (7168, 2048), (2048, 4096), (4096, 1024), (768, 2048),
 )  # fmt: skip
-_GROUPS = {"rows": (4, 8, 16, 32, 64, 128, 256), "decode": (128, 160, 256), "k": (4, 8, 16, 32, 64), "even": (4, 8, 16)}
+_GROUPS = {
+    "rows": (4, 8, 16, 32, 64, 128, 256), "decode": (128, 160, 256), "k": (4, 8, 16, 32, 64), "even": (4, 8, 16),
+    "gather": (8, 32, 128),
+}  # fmt: skip
 _MOST_FLOP = 2 * 10**12  # some milliseconds
 _MOST_LINES = 2**29  # elements of what has a line for each token: 1 GB in 16 bits
 _MOST_WEIGHTS = {"k": 2**30}  # elements; where they are read
