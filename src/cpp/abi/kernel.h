@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CUTLASS_PY_ABI 8
+#define CUTLASS_PY_ABI 9
 
 #ifdef __cplusplus
 extern "C" {
@@ -179,6 +179,10 @@ typedef struct CutlassPyElementwise {
   /* Writes `count` addresses to device memory, by value through the launch: the host's list may go, graphs keep them.
    */
   int (*write_pointers)(const void* const* pointers, int64_t count, void* destination, void* stream);
+  /* Zeros in the rows or columns of d (rows, cols) that belong to none of `count` groups: those in front of the first
+   * and behind the last. Groups of k, and the first lines of matrices, have none. */
+  int (*clear_rest)(const CutlassPyArray* d, int64_t rows, int64_t cols, const CutlassPyGroups* groups, int32_t count,
+                    void* stream);
 } CutlassPyElementwise;
 
 typedef struct CutlassPyLibrary {

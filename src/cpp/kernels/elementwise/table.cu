@@ -35,7 +35,8 @@ extern "C" {
 
 extern const CutlassPyElementwise cutlass_py_elementwise;
 const CutlassPyElementwise cutlass_py_elementwise = {
-    &cutlass_py::copy,   &cutlass_py::compose,          &cutlass_py::compose_workspace,
-    &cutlass_py::reduce, &cutlass_py::reduce_workspace, &cutlass_py::write_pointers,
+    &cutlass_py::copy,       &cutlass_py::compose,          &cutlass_py::compose_workspace,
+    &cutlass_py::reduce,     &cutlass_py::reduce_workspace, &cutlass_py::write_pointers,
+    &cutlass_py::clear_rest,
 };
 }

@@ -49,12 +49,6 @@ class Scratch {
   char* memory_ = nullptr;
 };
 
-const CutlassPyElementwise& elementwise() {
-  const CutlassPyLibrary* library = builtin_library();
-  if (!library) throw CudaError(in_operation(device::why_none()));
-  return *library->elementwise;
-}
-
 // `user` is read until the launch.
 CutlassPyEpilogue with_user(CutlassPyEpilogue epilogue, const std::vector<CutlassPyOperand>& user) {
   if (!user.empty()) epilogue.user = user.data();
@@ -372,6 +366,12 @@ void run_list(const Call& call, const DevicePlan& plan, Stream stream) {
 }
 
 }  // namespace
+
+const CutlassPyElementwise& elementwise() {
+  const CutlassPyLibrary* library = builtin_library();
+  if (!library) throw CudaError(in_operation(device::why_none()));
+  return *library->elementwise;
+}
 
 void run_on_device(const Call& call, const DevicePlan& plan, Stream stream, const GivenScratch* given) {
   if (std::optional<CutlassPyGemm> g = single_launch(call, plan)) {

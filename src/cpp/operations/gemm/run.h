@@ -29,6 +29,9 @@ struct GivenScratch {
   size_t bytes = 0;
 };
 
+// The package's own library's; throws where there is none.
+const CutlassPyElementwise& elementwise();
+
 // Packs what must be packed, launches the kernel, composes the epilogue or sums D: all on `stream`, nothing waits.
 // Scratch comes from the stream-ordered pool unless it is given, which lists of matrices do not take.
 void run_on_device(const Call& call, const DevicePlan& plan, device::Stream stream,
